@@ -1,14 +1,15 @@
 """Keep the build honest about what it reuses.
 
-Three things that Jupyter Book reuses between builds can hide an error, and each has a guard here. The guards are a
-Sphinx extension so that they also hold for a plain `jupyter-book build .`.
+Three things that Jupyter Book reuses between builds can hide an error, and each has a guard here. The
+guards are a Sphinx extension so that they also hold for a plain `jupyter-book build .`.
 
-1. Executed chapters. jupyter-cache finds them by the source of their code cells alone. What the code imports is
-   not part of that, so the whole cache is dropped when the package, the lock or Python changes.
-2. Tags and alt texts. jupyter-cache also gives back the *metadata* of the cell that was executed, so an edited
-   alt text would never reach the page. Such a chapter is forgotten and executed again.
-3. Parsed pages. Sphinx warns about a page when it reads it, and a second build does not read it again: the same
-   broken book would pass. Parsed pages are therefore kept only by a build that finished without a warning.
+1. Executed chapters. jupyter-cache finds them by the source of their code cells alone. What the code
+   imports is not part of that, so the whole cache is dropped when the package, the lock or Python changes.
+2. Tags and alt texts. jupyter-cache also gives back the *metadata* of the cell that was executed, so an
+   edited alt text would never reach the page. Such a chapter is forgotten and executed again.
+3. Parsed pages. Sphinx warns about a page when it reads it, and a second build does not read it again: the
+   same broken book would pass. Parsed pages are therefore kept only by a build that finished without a
+   warning.
 """
 
 from __future__ import annotations

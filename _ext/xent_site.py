@@ -1,4 +1,4 @@
-"""What the theme cannot be told in `_config.yml`: the repository setting, the table of contents, the 404 page."""
+"""What `_config.yml` cannot say: the repository setting, the check of the contents, the page for a 404."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A host serves 404.html for an address of any depth, under a root that the book does not know, so that neither
-# relative nor absolute links are right. The book has one folder of pages: an address below it tells the root.
+# A host serves 404.html for an address of any depth, under a root that the book does not know, so that
+# neither relative nor absolute links are right. The book has one folder of pages: an address below it tells
+# the root.
 FIND_ROOT = """<script>
 (function () {
   var below = /^(.*\\/)(?:chapters|_static|_sources|_images|_downloads)\\//.exec(location.pathname);
@@ -27,8 +28,8 @@ FIND_ROOT = """<script>
 </script>"""
 
 NOT_FOUND = """<h1>This page does not exist</h1>
-<p>The address may be mistyped, or the page may have moved. <a href="{home}">The front page</a> lists the chapters,
-and the <a href="{search}">search</a> looks through all of them.</p>"""
+<p>The address may be mistyped, or the page may have moved. <a href="{home}">The front page</a> lists the
+chapters, and the <a href="{search}">search</a> looks through all of them.</p>"""
 
 
 def toc_documents(root: Path) -> list[str]:

@@ -4,8 +4,8 @@
     python tools/book.py --status    exit status 0 if _build/html belongs to the files as they are now
 
 The chapters' outputs come from a run in this environment, not from what is stored in the notebooks; `pytest
---nbval` compares the two. Anything that is wrong makes the build fail, and makes it fail again when repeated:
-nothing of a failed build is reused (_ext/xent_cache.py).
+--nbval` compares the two. Anything that is wrong makes the build fail, and makes it fail again when
+repeated: nothing of a failed build is reused (_ext/xent_cache.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-from chapters import ONE_THREAD, ROOT, Run, chapter_paths, execute_all, read, report_failures, say
+from execution import ONE_THREAD, ROOT, Run, chapter_paths, execute_all, read, report_failures, say
 
 sys.path.insert(0, str(ROOT / "_ext"))
 from jupyter_cache.base import CacheBundleIn
@@ -124,8 +124,10 @@ def build(root: Path, jobs: int | None) -> int:
 
 def main() -> int:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=ROOT, help="the book's folder (default: this repository)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--root", type=Path, default=ROOT, help="the book's folder")
     parser.add_argument("--jobs", type=int, help="chapters executed at once (default: the number of cores)")
     parser.add_argument("--status", action="store_true", help="only say whether the built book is current")
     arguments = parser.parse_args()

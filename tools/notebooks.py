@@ -4,11 +4,11 @@
     python tools/notebooks.py chapters/01_*.ipynb   only these
     python tools/notebooks.py --check               check the stored form, execute nothing
     python tools/notebooks.py from-md draft.md chapters/NN_name.ipynb
-                                                    make a chapter of a MyST Markdown draft (jupytext), execute it
+                                                    make a chapter of a MyST Markdown draft and execute it
 
-The normal form holds nothing that changes from run to run: no timestamps, no machine's metadata, cells with stable
-ids, outputs in a fixed shape, one line of JSON for each line of source. Executing an unchanged chapter again is
-an empty `git diff`.
+The normal form holds nothing that changes from run to run: no timestamps, no machine's metadata, cells with
+stable ids, outputs in a fixed shape, one line of JSON for each line of source. Executing an unchanged
+chapter again is an empty `git diff`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import jupytext
-import nbformat
-from chapters import ROOT, Run, cell_name, chapter_paths, execute_all, read, report_failures, say
+from execution import ROOT, Run, cell_name, chapter_paths, execute_all, report_failures, say
 
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -94,7 +93,7 @@ def normal_form(notebook: Json, name: str = "notebook") -> str:
     count = 0
     for index, cell in enumerate(notebook["cells"]):
         kind, source = cell["cell_type"], lines(cell["source"])
-        where = f"{name}, {cell_name(nbformat.from_dict(notebook), index)}"
+        where = f"{name}, {cell_name(cell, index)}"
         identity = cell.get("id", "")
         if not _ID.fullmatch(identity) or identity in taken:
             identity = new_id(kind, "".join(source), taken)
@@ -116,7 +115,7 @@ def normal_form(notebook: Json, name: str = "notebook") -> str:
 
 
 def new_id(kind: str, source: str, taken: set[str]) -> str:
-    """Make an id from the cell's content, so that it is the same whenever the cell is; repeats are counted."""
+    """Make an id that follows from the cell's content; equal cells are counted."""
     digest = hashlib.sha256(f"{kind}\n{source}".encode()).hexdigest()[:8]
     identity, repeat = digest, 1
     while identity in taken:
@@ -171,8 +170,12 @@ def from_markdown(draft: Path, chapter: Path, jobs: int | None) -> int:
 
 def main() -> int:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("arguments", nargs="*", metavar="chapter", help="notebooks, or: from-md DRAFT CHAPTER")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "arguments", nargs="*", metavar="chapter", help="notebooks; or: from-md DRAFT CHAPTER"
+    )
     parser.add_argument("--check", action="store_true", help="check the stored form; execute nothing")
     parser.add_argument("--jobs", type=int, help="chapters executed at once (default: the number of cores)")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Find the chapters and execute them, in parallel, each in a kernel of its own. Used by book.py and notebooks.py."""
+"""Find the chapters and execute them, in parallel, each in a kernel of its own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
@@ -59,9 +60,9 @@ def read(path: Path) -> nbformat.NotebookNode:
         raise SystemExit(f"{path}: not a notebook: {error}") from error
 
 
-def cell_name(notebook: nbformat.NotebookNode, index: int) -> str:
+def cell_name(cell: dict[str, Any], index: int) -> str:
     """Name a cell as a person finds it: its place among all cells, and how it begins."""
-    lines = [line for line in notebook.cells[index].source.splitlines() if line.strip()]
+    lines = [line for line in "".join(cell["source"]).splitlines() if line.strip()]
     begins = f" ({lines[0].strip()[:60]!r})" if lines else ""
     return f"cell {index + 1}{begins}"
 
@@ -98,7 +99,7 @@ def execute(path: Path, timeout: int = CELL_TIMEOUT) -> Run:
         error = "the kernel died (out of memory?)"
     seconds = time.perf_counter() - begin
     if error:
-        error = f"{path.parent.name}/{path.name}, {cell_name(notebook, current)}: {error}"
+        error = f"{path.parent.name}/{path.name}, {cell_name(notebook.cells[current], current)}: {error}"
     return Run(path, notebook, seconds, error, traceback)
 
 
