@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 
 __all__ = ["BLACK", "BLUE", "GREEN", "GREY", "ORANGE", "PINK", "SKY", "YELLOW", "use_style"]
 
-# Okabe and Ito's palette, told apart with any kind of colour vision. Use one colour for one thing in a chapter.
+# Okabe and Ito's palette, told apart with any kind of colour vision. One colour, one thing in a chapter.
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 YELLOW, SKY, BLACK, GREY = "#E69F00", "#56B4E9", "#000000", "#777777"
 
