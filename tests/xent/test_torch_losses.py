@@ -244,7 +244,7 @@ def test_shift_and_partition(seed: int, cut: int, shift: float) -> None:
 
 Z, Y = torch.zeros(2, 3), torch.tensor([0, 1])
 BAD: list[tuple[str, Any, type[Exception], str]] = [
-    ("label too large", lambda: xt.cross_entropy(Z, torch.tensor([0, 3])), ValueError, r"targets: .*\[0, 3\).*3 at index 1"),
+    ("label too large", lambda: xt.cross_entropy(Z, Y * 3), ValueError, r"targets: .*\[0, 3\).*3 at index 1"),
     ("negative label", lambda: xt.cross_entropy(Z, torch.tensor([-100, 0])), ValueError, "targets: .*-100"),
     ("float label", lambda: xt.cross_entropy(Z, torch.tensor([0.0, 1.0])), TypeError, "targets: .*float32"),
     ("bool label", lambda: xt.cross_entropy(Z, torch.tensor([True, False])), TypeError, "targets: .*bool"),
@@ -263,7 +263,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
     ("smoothing", lambda: xt.cross_entropy(Z, Y, label_smoothing=1.5), ValueError, "label_smoothing: .*1.5"),
     ("reduction", lambda: xt.cross_entropy(Z, Y, reduction="avg"), ValueError, "reduction: .*'avg'"),
     ("denominator", lambda: xt.cross_entropy(Z, Y, denominator=0), ValueError, "denominator: .*0"),
-    ("two divisors", lambda: xt.cross_entropy(Z, Y, reduction="sum", denominator=2), ValueError, "denominator: "),
+    ("two divisors", lambda: xt.cross_entropy(Z, Y, reduction="sum", denominator=2), ValueError, "denom"),
     ("row sum", lambda: xt.soft_cross_entropy(Z, Z + 0.5), ValueError, "target_probs: .*1.5"),
     ("negative probability", lambda: xt.soft_cross_entropy(Z, Z - 1), ValueError, "target_probs: .*-1"),
     ("soft shape", lambda: xt.soft_cross_entropy(Z, Z[:1]), ValueError, "target_probs: .*shape"),
@@ -274,7 +274,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
     ("binary bool", lambda: xt.binary_cross_entropy(Z, Z > 0), TypeError, "targets: .*bool"),
     ("binary shape", lambda: xt.binary_cross_entropy(Z, Z[0]), ValueError, "targets: .*shape"),
     ("binary weight", lambda: xt.binary_cross_entropy(Z, Z, weight=Z[0]), ValueError, "weight: .*shape"),
-    ("pos_weight axis", lambda: xt.binary_cross_entropy(Z, Z, pos_weight=[1.0, 2]), ValueError, "pos_weight: "),
+    ("pos_weight axis", lambda: xt.binary_cross_entropy(Z, Z, pos_weight=[1.0, 2]), ValueError, "pos_weight"),
     ("pos_weight zero", lambda: xt.binary_cross_entropy(Z, Z, pos_weight=0.0), ValueError, "pos_weight: "),
 ]  # fmt: skip
 

@@ -771,7 +771,8 @@ def _inside(tensor: Tensor, name: str, slack: float = 0.0) -> None:
 def _weights(value: Any, name: str, shape: tuple[int, ...], of: str, like: Tensor) -> Tensor:
     """Return finite weights >= 0 of exactly the given shape, on the device and in the dtype of `like`."""
     try:
-        tensor = torch.as_tensor(value).to(like)
+        # Not as_tensor(value).to(like): that would round a list of Python floats to float32 on the way.
+        tensor = torch.as_tensor(value, dtype=like.dtype, device=like.device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{name}: expected numbers, got {type(value).__name__} ({error})") from error
     if tuple(tensor.shape) != shape:
