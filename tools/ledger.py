@@ -195,6 +195,15 @@ def read_equations(root: Path) -> tuple[list[Equation], list[Problem]]:
     return list(equations.values()), problems
 
 
+def chapter_titles(root: Path) -> dict[str, str]:
+    """The first heading of each chapter, as plain text."""
+    titles: dict[str, str] = {}
+    for path in chapter_files(root):
+        lines = (line for _, markdown in _markdown_cells(path) for line in markdown.splitlines())
+        titles[path.stem] = next((line[2:].strip() for line in lines if line.startswith("# ")), path.stem)
+    return titles
+
+
 # ------------------------------------------------------------------------------------------- the marks
 
 
@@ -474,6 +483,32 @@ def describe_tolerance(tolerance: Tolerance) -> str:
     """
     parts = [f"{name} {value}" for name, value in tolerance._asdict().items() if value != "0"]
     return " + ".join(parts) or "no tolerance"
+
+
+def describe_error(check: Mapping[str, Any]) -> str:
+    """The bound on an error in words, as the page prints it.
+
+    >>> describe_error({"rtol": "1e-12", "atol": "0", "error": "1e-14"})
+    'relative error below 1e-14'
+    >>> describe_error({"rtol": "0", "atol": "0.01", "error": "0.01"})
+    'absolute error within 0.01'
+    >>> describe_error({"rtol": "0", "atol": "0", "error": "0"})
+    'equal to the last bit'
+    """
+    tolerance = Tolerance(check["rtol"], check["atol"])
+    if tolerance.unit == "0":
+        return "equal to the last bit"
+    kind = "relative" if tolerance.rtol != "0" else "absolute"
+    return f"{kind} error {'within' if check['error'] == tolerance.unit else 'below'} {check['error']}"
+
+
+def describe_allowance(check: Mapping[str, Any]) -> str:
+    """What the test allowed, in words.
+
+    >>> describe_allowance({"rtol": "1e-12", "atol": "1e-15"})
+    'rtol 1e-12 + atol 1e-15 allowed'
+    """
+    return f"{describe_tolerance(Tolerance(check['rtol'], check['atol']))} allowed"
 
 
 def read_table(root: Path) -> Table:
