@@ -127,7 +127,7 @@ def _plural(number: int, noun: str) -> str:
 
 
 def _pages(env: BuildEnvironment) -> dict[str, str]:
-    """The pages with a ledger, with the digest of what each was rendered from; kept in the pickled environment."""
+    """The pages with a ledger and the digest of what each shows; kept in the pickled environment."""
     if not hasattr(env, "xent_ledger_pages"):
         env.xent_ledger_pages = {}  # type: ignore[attr-defined]
     return env.xent_ledger_pages  # type: ignore[attr-defined, no-any-return]
