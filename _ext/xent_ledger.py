@@ -30,15 +30,25 @@ import ledger
 
 logger = logging.getLogger(__name__)
 
+# How a line of the page calls a method: "by ...".
+METHOD_NAMES = {
+    "symbolic": "symbolic algebra",
+    "reference": "reference",
+    "property": "property",
+    "montecarlo": "Monte Carlo",
+    "framework": "framework",
+}
+
 
 def _outcome(by: str, checks: list[dict[str, Any]]) -> str:
     """What a test found, in words: its errors, or that there was nothing to measure."""
     if not checks:
         return "exact" if by == "symbolic" else "holds"
-    return "; ".join(
-        f"{ledger.describe_error(check)}, {ledger.describe_allowance(check)} ({'; '.join(check['why'])})"
-        for check in checks
+    text = "; ".join(
+        f"{ledger.describe_error(check)} (allowed: {ledger.describe_allowance(check)})" for check in checks
     )
+    # A word joiner keeps a browser from breaking 1e-12 behind its hyphen.
+    return text.replace("e-", "e-\u2060")
 
 
 class EquationLedger(SphinxDirective):
@@ -109,9 +119,8 @@ class EquationLedger(SphinxDirective):
             line = nodes.paragraph(
                 "",
                 "",
-                nodes.Text(f"{found['by']}: "),
                 nodes.literal("", test),
-                nodes.Text(f": {_outcome(found['by'], found['checks'])}"),
+                nodes.Text(f" by {METHOD_NAMES[found['by']]}: {_outcome(found['by'], found['checks'])}."),
             )
             lines += nodes.list_item("", line)
         if tests:
@@ -160,6 +169,12 @@ def _merge(app: Sphinx, env: BuildEnvironment, docnames: Iterable[str], other: B
     _pages(env).update({page: digest for page, digest in _pages(other).items() if page in set(docnames)})
 
 
+def _style(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
+    """Add the style sheet to the pages that have a ledger, and to no other."""
+    if pagename in _pages(app.env):
+        app.add_css_file("ledger.css")
+
+
 def _warn(app: Sphinx) -> None:
     """Warn at every build, also of an unchanged book, so that -W fails until the ledger is whole."""
     root = Path(app.srcdir)
@@ -181,4 +196,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("env-get-outdated", _outdated)
     app.connect("env-purge-doc", _purge)
     app.connect("env-merge-info", _merge)
+    app.connect("html-page-context", _style)
     return {"version": "1", "env_version": 1, "parallel_read_safe": True, "parallel_write_safe": True}

@@ -37,6 +37,8 @@ LABEL = re.compile(r"eq-[a-z0-9]+(-[a-z0-9]+)*")
 TEST_FOLDER = "tests/equations"
 COMMITTED = "tests/equations/ledger.json"
 FRESH = "_build/ledger.json"
+# Set in the environment of a run that is made in order to write the table anew.
+REWRITING = "XENT_LEDGER_REWRITING"
 
 # Errors below this are the rounding of double precision, and differ between processors.
 ERROR_FLOOR = 1e-14
@@ -62,9 +64,17 @@ class Equation:
     """A labelled displayed equation, in the order of reading."""
 
     label: str
-    chapter: str
+    page: str
     cell: int
     tex: str
+
+    @property
+    def chapter(self) -> str:
+        return self.page.rsplit(".", 1)[0]
+
+    @property
+    def where(self) -> str:
+        return f"chapters/{self.page}, cell {self.cell}"
 
 
 # Directives whose body is not Markdown, so that dollars in it are no equations.
@@ -170,7 +180,7 @@ def read_equations(root: Path) -> tuple[list[Equation], list[Problem]]:
             if "$$" not in markdown and "\\begin" not in markdown and "math" not in markdown:
                 continue
             for label, tex in _displayed(markdown, parser):
-                head = " ".join(tex.split())[:60]
+                head = " ".join(tex.split())[:60].rstrip()
                 if label is None:
                     problems.append(
                         Problem(where, f"displayed equation without a label: {head} ({_WRITE_IT_SO})")
@@ -187,11 +197,11 @@ def read_equations(root: Path) -> tuple[list[Equation], list[Problem]]:
                     problems.append(
                         Problem(
                             where,
-                            f"label {label} is taken by chapter {first.chapter}, cell {first.cell}: {head}",
+                            f"label {label} is taken by {first.where}: {head}",
                         )
                     )
                 else:
-                    equations[label] = Equation(label, path.stem, cell, tex)
+                    equations[label] = Equation(label, path.name, cell, tex)
     return list(equations.values()), problems
 
 
@@ -290,7 +300,7 @@ def join_problems(equations: Iterable[Equation], marks: Iterable[Mark]) -> list[
     stated = {equation.label for equation in equations}
     problems = [
         Problem(
-            f"chapters/{equation.chapter}, cell {equation.cell}",
+            equation.where,
             f"equation {equation.label} has no test: no function in {TEST_FOLDER} is marked "
             f'@pytest.mark.equation("{equation.label}", by=...)',
         )
@@ -503,12 +513,12 @@ def describe_error(check: Mapping[str, Any]) -> str:
 
 
 def describe_allowance(check: Mapping[str, Any]) -> str:
-    """What the test allowed, in words.
+    """What the test allowed and why, in words.
 
-    >>> describe_allowance({"rtol": "1e-12", "atol": "1e-15"})
-    'rtol 1e-12 + atol 1e-15 allowed'
+    >>> describe_allowance({"rtol": "1e-12", "atol": "1e-15", "why": ["a few roundings"]})
+    'rtol 1e-12 + atol 1e-15, a few roundings'
     """
-    return f"{describe_tolerance(Tolerance(check['rtol'], check['atol']))} allowed"
+    return f"{describe_tolerance(Tolerance(check['rtol'], check['atol']))}, {'; '.join(check['why'])}"
 
 
 def read_table(root: Path) -> Table:
@@ -571,12 +581,10 @@ def write_table(root: Path) -> int:
     fresh = root / FRESH
     fresh.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", TEST_FOLDER, "-q", f"--ignore={TEST_FOLDER}/test_ledger.py"]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(root / "code"), os.environ.get("PYTHONPATH", "")]),
-    }
-    # The run complains about the old table, which is about to be replaced; what counts is that every
-    # test passed, and only then does the plugin write the fresh file.
+    # This checkout's package comes first, whatever is installed; the old table is about to be replaced, so
+    # the run does not hold its errors against it. The plugin writes the fresh file if every test passed.
+    search = [str(root / "code"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(search), REWRITING: "1"}
     subprocess.run(command, cwd=root, env=environment, check=False)
     if not fresh.exists():
         print("ledger: not written, because the run above was not complete or did not pass", file=sys.stderr)
