@@ -67,7 +67,7 @@ class EquationLedger(SphinxDirective):
         rendered: list[nodes.Node] = [self._summary(equations, marks), self._methods(marks)]
         titles = ledger.chapter_titles(root)
         for chapter, group in groupby(equations, key=lambda equation: equation.chapter):
-            section = nodes.section(ids=[f"ledger-{nodes.make_id(chapter)}"])
+            section = nodes.section(ids=[nodes.make_id(f"ledger-{chapter}")])
             section += nodes.title("", titles[chapter])
             for equation in group:
                 section += self._entry(equation, table.get(equation.label, {}).get("tests", {}))

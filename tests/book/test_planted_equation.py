@@ -322,16 +322,14 @@ def test_from_an_equation_to_the_ledger_and_from_an_error_to_its_name(book: Path
 
     # A changed sign: the summary, the headline and a section of its own name the equation.
     write_test(book, "test_01_planted", TESTED.replace("- y * z", "+ y * z"))
-    for workers in ((), ("-n", "2")):
-        status, output = _pytest(book, *workers)
-        assert status == 1, output
-        assert "test_planted[1.0]: equation eq-planted (01_planted) ____" in output
-        assert "test_planted[1.0] - Failed: equation eq-planted (01_planted): expected" in output
-        assert (
-            "equation eq-planted in 01_planted: tests/equations/test_01_planted.py::test_planted[1.0]"
-            in output
-        )
-        assert "1 failed, 3 passed" in output
+    status, output = _pytest(book, "-n", "2")
+    assert status == 1, output
+    assert "test_planted[1.0]: equation eq-planted (01_planted) ____" in output
+    assert "test_planted[1.0] - Failed: equation eq-planted (01_planted): expected" in output
+    assert (
+        "equation eq-planted in 01_planted: tests/equations/test_01_planted.py::test_planted[1.0]" in output
+    )
+    assert "1 failed, 3 passed" in output
 
 
 def test_planted_orphans_fail_the_run(book: Path) -> None:
