@@ -76,6 +76,11 @@ class Equation:
     def where(self) -> str:
         return f"chapters/{self.page}, cell {self.cell}"
 
+    @property
+    def one_line(self) -> str:
+        """The TeX without its layout, which may change without a change of the statement."""
+        return " ".join(self.tex.split())
+
 
 # Directives whose body is not Markdown, so that dollars in it are no equations.
 _VERBATIM = frozenset({"code", "code-block", "code-cell", "sourcecode", "literalinclude", "raw", "mermaid"})
@@ -330,7 +335,8 @@ def all_problems(root: Path) -> list[Problem]:
 
 # ------------------------------------------------------------------------------------------- the table
 #
-# The committed table must not change with the machine. Labels, tests and methods come from the sources.
+# The committed table must not change with the machine. Labels, tests and methods come from the sources, and
+# so does the TeX: a test holds a transcription of its equation, and the table remembers of which statement.
 # A tolerance is what the test asked for, to two digits. An error is printed as a bound: the next power of
 # ten above ten times what was measured, never below 1e-14. Every complete run of the tests holds its own
 # errors against the committed bounds, so the bound on the page is itself a checked claim.
@@ -428,7 +434,7 @@ def build_table(
                     for tolerance, found in sorted(measured.get(mark.test, {}).items())
                 ],
             }
-        table[equation.label] = {"chapter": equation.chapter, "tests": tests}
+        table[equation.label] = {"chapter": equation.chapter, "tex": equation.one_line, "tests": tests}
     return table
 
 
@@ -441,6 +447,12 @@ def out_of_date(equations: Iterable[Equation], marks: Iterable[Mark], committed:
         new, old = fresh[label], committed[label]
         if new["chapter"] != old["chapter"]:
             differences.append(f"{label}: in chapter {new['chapter']}, the table says {old['chapter']}")
+        if new["tex"] != old["tex"]:
+            # No program reads TeX well enough to test it, so a person has to look when it changes.
+            differences.append(
+                f"{label}: the statement changed since the table was written; see that its tests check "
+                f"the new one: {new['tex']}"
+            )
         for test in sorted(new["tests"].keys() | old["tests"].keys()):
             if test not in old["tests"]:
                 differences.append(f"{label}: {test} is not in the table")
