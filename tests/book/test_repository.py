@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import subprocess
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 import sphinxcontrib.katex
 import yaml
+
+import lock
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -93,6 +96,16 @@ def test_citation_names_the_book_and_its_authors() -> None:
     config = yaml.safe_load(text_of(ROOT / "_config.yml"))
     assert citation["title"] == config["title"]
     assert [author["name"] for author in citation["authors"]] == [config["author"]]
+
+
+def test_the_examples_of_the_readme_run() -> None:
+    failed, tried = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
+    assert (failed, tried > 0) == (0, True)
+
+
+def test_the_lock_leaves_out_what_one_machine_needs() -> None:
+    frozen = "torch==2.13.0+cpu\nnvidia-cublas==13.1\ntriton==3.4\n-e /here\nxent==0.1.0\nabsl-py==2.5.1\n"
+    assert lock.pins(frozen) == ["absl-py==2.5.1", "torch==2.13.0"]
 
 
 def test_the_lock_pins_everything() -> None:
