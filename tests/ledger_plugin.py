@@ -18,9 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import ledger
 import numpy as np
 import pytest
+
+import ledger
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = "xent-equations"

@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import ledger
 import pytest
+
+import ledger
 from tiny_book import ROOT, TESTED, write_book, write_chapter, write_test
 
 CONFIGURATION = f"""\

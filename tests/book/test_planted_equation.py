@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import ledger
 import pytest
+
+import ledger
 from tiny_book import STATED, TESTED, add_machinery, write_book, write_chapter, write_test
 
 

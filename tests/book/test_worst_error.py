@@ -9,6 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 from _pytest.outcomes import Failed
+
 from ledger_plugin import ERRORS, WorstError
 
 

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-import ledger
 import pytest
+
+import ledger
 
 ROOT = Path(__file__).resolve().parents[2]
 

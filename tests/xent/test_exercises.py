@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from xent import exercises
 from xent.exercises import _check
 from xent.exercises._check import Exercise, Mistake

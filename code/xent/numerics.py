@@ -1,0 +1,261 @@
+"""Log-sum-exp, softmax and sigmoid that neither overflow nor lose the digits that a loss needs.
+
+All functions take logits as array_like of float16, float32, float64 or integers, and return float32 for
+float16 and float32, float64 otherwise. Logits may be -inf (an impossible class); nan raises `ValueError`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ._blocks import blocks
+from ._validate import Floats, at_index, first_true, logits_array, real_array
+
+__all__ = ["log_sigmoid", "log_softmax", "log_sum_exp", "sigmoid", "softmax"]
+
+
+def log_sum_exp(x: ArrayLike, axis: int = -1) -> Any:
+    r"""Logarithm of a sum of exponentials.
+
+    .. math:: \operatorname{lse}(x) = \log\sum_j e^{x_j} = m + \log\sum_j e^{x_j - m}, \qquad m = \max_j x_j
+
+    Parameters
+    ----------
+    x : array_like, shape (..., K, ...)
+        Real numbers; -inf counts as a term of zero, +inf makes the sum +inf.
+    axis : int, default -1
+        The axis to sum over.
+
+    Returns
+    -------
+    ndarray or scalar
+        The shape of `x` without `axis`. The error is a few ulp of ``max(|m|, lse - m)``.
+
+    Raises
+    ------
+    ValueError
+        If `x` holds nan or has nothing to sum, or `axis` is not one of its axes.
+    TypeError
+        If `x` is not real.
+
+    Notes
+    -----
+    The maximum is left out of the sum and comes back through log1p, as in `scipy.special.logsumexp`:
+    Blanchard, Higham & Higham, *Accurately computing the log-sum-exp and softmax functions*, IMA J. Numer.
+    Anal. 41 (2021) 2311-2330.
+
+    Examples
+    --------
+    >>> from xent import log_sum_exp
+    >>> float(log_sum_exp([1000.0, 1000.0]) - 1000)
+    0.693147180559...
+    >>> float(log_sum_exp([0.0, -40.0]))
+    4.248354255291...e-18
+    """
+    x, axis = logits_array(x, "x", axis)
+    moved = np.moveaxis(x, axis, -1)
+    out = np.empty(moved.shape[:-1], np.promote_types(x.dtype, np.float32))
+    with np.errstate(all="ignore"):
+        for index, block in blocks(moved):
+            highest = block.argmax()
+            block.shift()
+            terms = block.exponentiate_without(highest)
+            # An infinite maximum is the answer: +inf swamps the rest, and -inf means that there is no rest.
+            value = np.where(np.isinf(terms.maximum), terms.maximum, terms.maximum + np.log1p(terms.others))
+            out[index] = value.reshape(out[index].shape)
+    if np.isnan(out).any():
+        refuse(moved, "x", axis)
+    return out[()]
+
+
+def log_softmax(logits: ArrayLike, axis: int = -1) -> Floats:
+    r"""Logarithm of the softmax: the log-probabilities that logits stand for.
+
+    .. math:: \log p_k = z_k - \operatorname{lse}(z)
+
+    Parameters
+    ----------
+    logits : array_like, shape (..., K, ...)
+        Logits z; at least one in each row is finite, none is +inf.
+    axis : int, default -1
+        The class axis.
+
+    Returns
+    -------
+    ndarray, shape (..., K, ...)
+        Log-probabilities in nats, each accurate to a few ulp of itself, the largest one of a row included,
+        however close to zero it is.
+
+    Raises
+    ------
+    ValueError
+        If `logits` holds nan or +inf, a row is -inf throughout, or there are no classes.
+    TypeError
+        If `logits` is not real.
+
+    Examples
+    --------
+    >>> from xent import log_softmax
+    >>> log_softmax([0.0, -40.0])
+    array([-4.24835426e-18, -4.00000000e+01])
+    """
+    logits, axis = logits_array(logits, "logits", axis)
+    moved = np.moveaxis(logits, axis, -1)
+    out = np.empty(moved.shape, np.promote_types(logits.dtype, np.float32))
+    with np.errstate(all="ignore"):
+        for index, block in blocks(moved):
+            highest = block.argmax()
+            block.shift()
+            shifted = block.oriented(block.work).copy()
+            terms = block.exponentiate_without(highest)
+            # m - z and log1p(others) have one sign, so that nothing cancels.
+            shifted -= np.log1p(terms.others)[:, None]
+            out[index] = shifted.reshape(out[index].shape)
+    if np.isnan(out).any():
+        refuse(moved, "logits", axis)
+    return np.moveaxis(out, -1, axis)
+
+
+def softmax(logits: ArrayLike, axis: int = -1) -> Floats:
+    r"""Softmax: the probabilities that logits stand for.
+
+    .. math:: p_k = \frac{e^{z_k}}{\sum_j e^{z_j}}
+
+    Parameters
+    ----------
+    logits : array_like, shape (..., K, ...)
+        Logits z; at least one in each row is finite, none is +inf.
+    axis : int, default -1
+        The class axis.
+
+    Returns
+    -------
+    ndarray, shape (..., K, ...)
+        Probabilities that sum to one up to rounding. A probability far below the largest one carries the
+        rounding error of the difference of logits, about ``|z_k - m| / 2`` ulp.
+
+    Raises
+    ------
+    ValueError
+        If `logits` holds nan or +inf, a row is -inf throughout, or there are no classes.
+    TypeError
+        If `logits` is not real.
+
+    Examples
+    --------
+    >>> from xent import softmax
+    >>> softmax([[1000.0, 1000.0], [0.0, -float("inf")]])
+    array([[0.5, 0.5],
+           [1. , 0. ]])
+    """
+    logits, axis = logits_array(logits, "logits", axis)
+    moved = np.moveaxis(logits, axis, -1)
+    out = np.empty(moved.shape, np.promote_types(logits.dtype, np.float32))
+    with np.errstate(all="ignore"):
+        for index, block in blocks(moved):
+            block.shift()
+            np.exp(block.work, out=block.work)
+            block.work /= block.work.sum(axis=block.axis, keepdims=True)
+            out[index] = block.oriented(block.work).reshape(out[index].shape)
+    if np.isnan(out).any():
+        refuse(moved, "logits", axis)
+    return np.moveaxis(out, -1, axis)
+
+
+def sigmoid(logits: ArrayLike) -> Any:
+    r"""Logistic function: the probability that one logit stands for.
+
+    .. math:: \sigma(z) = \frac{1}{1 + e^{-z}}
+
+    Parameters
+    ----------
+    logits : array_like
+        Logits z of any shape; infinities are allowed.
+
+    Returns
+    -------
+    ndarray or scalar
+        Probabilities of the same shape, accurate to a few ulp in both tails.
+
+    Raises
+    ------
+    ValueError
+        If `logits` holds nan.
+    TypeError
+        If `logits` is not real.
+
+    Examples
+    --------
+    >>> from xent import sigmoid
+    >>> sigmoid([-1000.0, 0.0, 1000.0])
+    array([0. , 0.5, 1. ])
+    """
+    z = without_nan(real_array(logits, "logits"), "logits")
+    z = z.astype(np.promote_types(z.dtype, np.float32), copy=False)
+    with np.errstate(under="ignore"):
+        e = np.exp(-np.abs(z))  # never above one, so that it cannot overflow
+    return (np.where(z >= 0, z.dtype.type(1), e) / (1 + e))[()]
+
+
+def log_sigmoid(logits: ArrayLike) -> Any:
+    r"""Logarithm of the logistic function.
+
+    .. math:: \log\sigma(z) = \min(z, 0) - \log(1 + e^{-|z|})
+
+    Parameters
+    ----------
+    logits : array_like
+        Logits z of any shape; infinities are allowed.
+
+    Returns
+    -------
+    ndarray or scalar
+        Log-probabilities in nats, of the same shape, accurate to a few ulp in both tails.
+
+    Raises
+    ------
+    ValueError
+        If `logits` holds nan.
+    TypeError
+        If `logits` is not real.
+
+    Examples
+    --------
+    >>> from xent import log_sigmoid
+    >>> log_sigmoid([-1000.0, 0.0, 40.0])
+    array([-1.00000000e+03, -6.93147181e-01, -4.24835426e-18])
+    """
+    z = without_nan(real_array(logits, "logits"), "logits")
+    z = z.astype(np.promote_types(z.dtype, np.float32), copy=False)
+    with np.errstate(under="ignore"):
+        return (np.minimum(z, 0) - np.log1p(np.exp(-np.abs(z))))[()]
+
+
+def without_nan(array: Floats, name: str) -> Floats:
+    """Return `array`, or say where it holds nan."""
+    nan = np.isnan(array)
+    if nan.any():
+        raise ValueError(f"{name}: expected numbers, got nan{at_index(first_true(nan))}")
+    return array
+
+
+def refuse(moved: Floats, name: str, axis: int) -> NoReturn:
+    """Say why a row of logits, classes on the last axis of `moved`, has no softmax.
+
+    Only called once a result was nan, so it may take its time; `axis` is where the classes were.
+    """
+    array = np.moveaxis(moved, -1, axis)
+    without_nan(array, name)
+    infinite = np.isposinf(array)
+    if infinite.any():
+        raise ValueError(
+            f"{name}: expected logits below +inf, got inf{at_index(first_true(infinite))}; its softmax is 0/0"
+        )
+    empty = np.asarray(np.isneginf(array).all(axis=axis))
+    raise ValueError(
+        f"{name}: expected a finite logit in every row, got -inf along the whole class axis {axis}"
+        f"{at_index(first_true(empty))}"
+    )
