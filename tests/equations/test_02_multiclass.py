@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import sympy as sp
 import torch
-import xent
 from scipy import special, stats
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
+
+import xent
 
 ROUNDING = "a few roundings in float64"
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-import xent
 from scipy import optimize, special, stats
+
+import xent
 
 LOGITS = np.array([[-1.0, -3.0, 4.0], [-3.0, 3.0, -1.0]])
 LABELS = np.array([0, 1])
