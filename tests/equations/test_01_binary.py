@@ -108,7 +108,7 @@ def test_the_frequency_maximises_the_likelihood() -> None:
     likelihood = p**k * (1 - p) ** (n - k)
     # The first line; the second, both forms; the third, as the only root.
     assert sp.simplify(sp.expand_log(sp.log(likelihood), force=True) - log_likelihood) == 0
-    slope = sp.diff(sp.log(likelihood), p)
+    slope = sp.diff(sp.expand_log(sp.log(likelihood), force=True), p)
     assert sp.simplify(slope - (k / p - (n - k) / (1 - p))) == 0
     assert sp.simplify(slope - (k - n * p) / (p * (1 - p))) == 0
     assert sp.solve(sp.together(slope), p) == [k / n]
@@ -382,19 +382,19 @@ def test_a_margin_bounds_the_loss_along_its_direction() -> None:
     def bound(m: float, scale: float) -> Any:
         return mpmath.log(1 + mpmath.exp(-scale * mpmath.mpf(m)))
 
-    with mpmath.workdps(1000):
+    with mpmath.workdps(120):
         for _ in range(20):
             x, v = rng.normal(size=(15, 3)), rng.normal(size=3)
             y = (x @ v > 0).astype(float)
             m = float(((2 * y - 1) * (x @ v)).min())
             assert m > 0
-            for scale in (0.0, 0.3, 1.0, 10.0, 100.0):
-                assert 0 < loss(x @ v, y, scale) <= bound(m, scale) * (1 + mpmath.mpf(10) ** -900)
-            assert bound(m, 1000 / m) < mpmath.mpf(10) ** -400  # the limit
+            for scale in (0.0, 0.3, 1.0, 10.0):
+                assert 0 < loss(x @ v, y, scale) <= bound(m, scale) * (1 + mpmath.mpf(10) ** -80)
+            assert bound(m, 100 / m) < mpmath.mpf(10) ** -43  # the limit
         # Equal margins attain the bound, so no smaller one would do.
         z, y = np.array([0.7, -0.7, 0.7]), np.array([1.0, 0.0, 1.0])
         for scale in (0.5, 1.0, 20.0):
-            assert abs(loss(z, y, scale) / bound(0.7, scale) - 1) < mpmath.mpf(10) ** -100
+            assert abs(loss(z, y, scale) / bound(0.7, scale) - 1) < mpmath.mpf(10) ** -80
 
 
 def small_designs(count: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -427,7 +427,7 @@ def harmless_directions(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
 def test_a_minimum_exists_unless_a_direction_separates() -> None:
     """The directions by brute force, the minimum by a ridge that is taken away."""
     verdicts = []
-    for x, y in small_designs(60):
+    for x, y in small_designs(30):
         separable = any((p > 0).any() for p in harmless_directions(x, y))
         # As the ridge vanishes, the weights settle if there is a minimum, and grow if there is none.
         sizes = [np.linalg.norm(fit_ridge(x, y, ridge)) for ridge in (1e-4, 1e-6, 1e-8)]
@@ -436,7 +436,7 @@ def test_a_minimum_exists_unless_a_direction_separates() -> None:
         assert settled != growing
         assert settled == (not separable)
         verdicts.append(separable)
-    assert 5 < sum(verdicts) < 55  # both sides were met
+    assert 5 < sum(verdicts) < 25  # both sides were met
 
 
 def fit_ridge(x: np.ndarray, y: np.ndarray, ridge: float) -> np.ndarray:
@@ -446,7 +446,7 @@ def fit_ridge(x: np.ndarray, y: np.ndarray, ridge: float) -> np.ndarray:
     def value(w: np.ndarray) -> float:
         return float(np.mean(np.logaddexp(0, x @ w) - y * (x @ w)) + ridge / 2 * w @ w)
 
-    for _ in range(200):
+    for _ in range(100):
         p = 1 / (1 + np.exp(-x @ w))
         gradient = x.T @ (p - y) / len(y) + ridge * w
         hessian = x.T @ (x * (p * (1 - p))[:, None]) / len(y) + ridge * np.eye(len(w))
