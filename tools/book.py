@@ -24,6 +24,7 @@ from execution import ONE_THREAD, ROOT, Run, chapter_paths, execute_all, read, r
 
 sys.path.insert(0, str(ROOT / "_ext"))
 from jupyter_cache.base import CacheBundleIn
+
 from xent_cache import environment_key, guard_cache, is_cached, open_cache
 from xent_site import toc_problems
 
@@ -105,8 +106,7 @@ def build(root: Path, jobs: int | None) -> int:
     problems = toc_problems(root)
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
-    failed = execute_stale(root, jobs)
-    if problems or failed:
+    if problems or execute_stale(root, jobs):
         print("\nThe book was not built; see the errors above.", file=sys.stderr)
         return 1
     # Before Sphinx reads the files, so that an edit during the build makes the result stale, not current.
