@@ -24,6 +24,7 @@ from execution import ONE_THREAD, ROOT, Run, chapter_paths, execute_all, read, r
 
 sys.path.insert(0, str(ROOT / "_ext"))
 from jupyter_cache.base import CacheBundleIn
+
 from xent_cache import environment_key, guard_cache, is_cached, open_cache
 from xent_site import toc_problems
 

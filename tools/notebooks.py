@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import jupytext
+
 from execution import ROOT, Run, cell_name, chapter_paths, execute_all, report_failures, say
 
 METADATA = {

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import sympy
 import torch
-import xent
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import xent
 from xent import gradients
 
 INF, NAN = np.inf, np.nan

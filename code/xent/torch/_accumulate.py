@@ -114,7 +114,8 @@ def accumulate(
     ------
     Window
         Iterates over micro-batches with ``.batch``, ``.scale`` and ``.is_last``. All ranks yield the same
-        number of windows: one whose loader ends early, or is empty, stands in with a batch at scale zero.
+        number of windows and of micro-batches in each: one whose loader ends early, or is empty, stands in
+        with a batch it has had (or another rank's) at scale zero.
 
     Raises
     ------
@@ -174,17 +175,19 @@ def _windows(
     while True:
         window = list(islice(batches, steps))
         last = window[-1:] or last
-        total, busy, bereft = sum(map(count, window)), len(window), int(not last)
-        if distributed:
-            total, busy, bereft = _all_sum((total, busy, bereft), group)
-        if not busy:
+        mine = (sum(map(count, window)), len(window), len(last))
+        counts, lengths, stand_ins = zip(*(_gather(mine, group) if distributed else [mine]), strict=True)
+        if not any(lengths):
             return
-        if bereft:
+        if not all(stand_ins):
             last = _share(last, group)
-        n = float(total) if constant is None else constant
+        n = float(sum(counts)) if constant is None else constant
         scale = ranks / n if n else 0.0
-        micro = [MicroBatch(batch, scale, i == len(window) - 1) for i, batch in enumerate(window)]
-        yield Window(tuple(micro or [MicroBatch(last[0], 0.0, True)]), n, ranks)
+        # As many passes on every rank as on the busiest: FSDP gathers parameters in each of them.
+        passes = max(lengths)
+        pairs = [(batch, scale) for batch in window] + [(last[0], 0.0)] * (passes - len(window))
+        micro = (MicroBatch(batch, s, i == passes - 1) for i, (batch, s) in enumerate(pairs))
+        yield Window(tuple(micro), n, ranks)
 
 
 def _share(last: list[B], group: Any) -> list[B]:
@@ -197,13 +200,14 @@ def _share(last: list[B], group: Any) -> list[B]:
     return last or next(theirs for theirs in everyone if theirs)
 
 
-def _all_sum(values: tuple[int, ...], group: Any) -> tuple[int, ...]:
-    """Sum integers over the ranks, on the device that the group's backend works on."""
+def _gather(values: tuple[int, ...], group: Any) -> list[list[int]]:
+    """Collect integers from all ranks, on the device that the group's backend works on."""
     on_gpu = "nccl" in str(dist.get_backend(group))
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-    tensor = torch.tensor(values, dtype=torch.int64, device=device)
-    dist.all_reduce(tensor, group=group)
-    return tuple(int(v) for v in tensor.tolist())
+    mine = torch.tensor(values, dtype=torch.int64, device=device)
+    everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(everyone, mine, group=group)
+    return [theirs.tolist() for theirs in everyone]
 
 
 def _by_key(key: Any) -> Callable[[Any], Any]:
