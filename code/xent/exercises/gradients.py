@@ -57,7 +57,7 @@ def _vjp_inputs() -> list[tuple[Any, ...]]:
     ]
 
 
-def _vjp(p: Array, v: Array) -> Array:
+def _vjp(p: npt.NDArray[Any], v: npt.NDArray[Any]) -> Array:
     return np.asarray(p * (v - (p * v).sum(axis=-1, keepdims=True)))
 
 
@@ -249,8 +249,8 @@ EXERCISES = (
         why="the largest eigenvalue is well conditioned, but power iterations stop early",
         mistakes=(
             Mistake(
-                "this is half the answer: either you stopped at 1/L, while everything below 2/L is safe, or you "
-                "took 1 for the curvature of the softmax, which is at most 1/2",
+                "this is half the answer: either you stopped at 1/L, while everything below 2/L is safe, "
+                "or you took 1 for the curvature of the softmax, which is at most 1/2",
                 lambda x: 2 * len(x) / _curvature(x),
             ),
             Mistake(
