@@ -196,7 +196,7 @@ def soft_cross_entropy(
     same_shape(target, "target_probs", logits.shape, "logits")
     target = np.moveaxis(probabilities(target, "target_probs", axis), axis, -1)
     moved = np.moveaxis(logits, axis, -1)
-    dtype = np.promote_types(logits.dtype, target.dtype)
+    dtype = np.result_type(logits, target, np.float32)
     total = _Reducer(moved.shape[:-1], dtype, *reduction_arguments(reduction, denominator))
 
     with np.errstate(all="ignore"):
@@ -307,7 +307,7 @@ def nll(
     ----------
     log_probs : array_like, shape (..., K, ...)
         Log-probabilities: their exponentials sum to one along `axis` (within 1e-6 in float64, 1e-4 in
-        float32, 1e-2 in float16). Probabilities and raw logits are refused.
+        float32, 1e-2 in float16). Probabilities and raw logits are refused, also in ignored rows.
     targets, axis, weight, ignore_index, reduction, denominator
         As in `cross_entropy`.
 
@@ -362,7 +362,7 @@ def log_loss(
     ----------
     probs : array_like, shape (..., K, ...)
         Probabilities in [0, 1], summing to one along `axis` (within 1e-6 in float64, 1e-4 in float32, 1e-2 in
-        float16).
+        float16), also in ignored rows.
     targets, axis, weight, ignore_index, reduction, denominator
         As in `cross_entropy`.
     eps : float, default 0
@@ -444,15 +444,18 @@ class _Reducer:
     def result(self) -> Any:
         if self.each is not None:
             return self.each[()]
+        divisor = self.mass if self.denominator is None else self.denominator
         if self.reduction == "sum":
-            return self.dtype.type(self.sum)
-        if self.denominator is None and self.mass == 0:
+            divisor = 1.0
+        elif divisor == 0:
             raise ValueError(
                 "targets: expected at least one target that counts, got none (all ignored, of weight zero, "
                 "or an empty batch), so the mean is undefined; reduction='sum' or denominator= gives 0"
             )
-        with np.errstate(over="ignore"):
-            return self.dtype.type(self.sum / (self.mass if self.denominator is None else self.denominator))
+        elif math.isinf(divisor):
+            raise ValueError("weight: expected weights with a finite sum, got weights that add up to inf")
+        with np.errstate(over="ignore"):  # a sum beyond float32 is inf
+            return self.dtype.type(np.float64(self.sum) / divisor)
 
 
 def _pick(
@@ -471,7 +474,7 @@ def _pick(
     labels, counts = class_indices(targets, "targets", shape, classes, ignore_index)
     by_class = None if weight is None else weights(weight, "weight", (classes,), "one weight a class")
     total = _Reducer(shape, array.dtype, *reduction_arguments(reduction, denominator))
-    with np.errstate(divide="ignore"):
+    with np.errstate(all="ignore"):
         losses = loss(np.take_along_axis(moved, labels[..., None], -1)[..., 0])
         total.add(
             (), losses + 0.0, None if by_class is None else by_class[labels], counts
