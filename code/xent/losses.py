@@ -409,7 +409,8 @@ class _Reducer:
         self.dtype = np.promote_types(dtype, np.float32)
         self.reduction, self.denominator = reduction, denominator
         self.each = np.empty(shape, self.dtype) if reduction == "none" else None
-        self.sum = 0.0
+        # One sum a block, added up at the end: NumPy's pairwise sum keeps more digits than a running one.
+        self.sums: list[float] = []
         self.mass = 0.0
 
     def add(
@@ -436,12 +437,14 @@ class _Reducer:
         if self.each is not None:
             self.each[index] = losses.reshape(self.each[index].shape)
         else:
-            self.sum += float(losses.sum(dtype=np.float64))
+            self.sums.append(float(losses.sum(dtype=np.float64)))
 
     def has_nan(self) -> bool:
-        return math.isnan(self.sum) if self.each is None else bool(np.isnan(self.each).any())
+        """Whether any loss is nan; losses are never -inf, so that a sum cannot become nan otherwise."""
+        return bool(np.isnan(self.sums if self.each is None else self.each).any())
 
     def result(self) -> Any:
+        """Return what the reduction asks for."""
         if self.each is not None:
             return self.each[()]
         divisor = self.mass if self.denominator is None else self.denominator
@@ -455,7 +458,7 @@ class _Reducer:
         elif math.isinf(divisor):
             raise ValueError("weight: expected weights with a finite sum, got weights that add up to inf")
         with np.errstate(over="ignore"):  # a sum beyond float32 is inf
-            return self.dtype.type(np.float64(self.sum) / divisor)
+            return self.dtype.type(np.sum(self.sums) / divisor)
 
 
 def _pick(
