@@ -37,6 +37,8 @@ LABEL = re.compile(r"eq-[a-z0-9]+(-[a-z0-9]+)*")
 TEST_FOLDER = "tests/equations"
 COMMITTED = "tests/equations/ledger.json"
 FRESH = "_build/ledger.json"
+# Set in the environment of a run that is made in order to write the table anew.
+REWRITING = "XENT_LEDGER_REWRITING"
 
 # Errors below this are the rounding of double precision, and differ between processors.
 ERROR_FLOOR = 1e-14
@@ -62,9 +64,22 @@ class Equation:
     """A labelled displayed equation, in the order of reading."""
 
     label: str
-    chapter: str
+    page: str
     cell: int
     tex: str
+
+    @property
+    def chapter(self) -> str:
+        return self.page.rsplit(".", 1)[0]
+
+    @property
+    def where(self) -> str:
+        return f"chapters/{self.page}, cell {self.cell}"
+
+    @property
+    def one_line(self) -> str:
+        """The TeX without its layout, which may change without a change of the statement."""
+        return " ".join(self.tex.split())
 
 
 # Directives whose body is not Markdown, so that dollars in it are no equations.
@@ -170,7 +185,7 @@ def read_equations(root: Path) -> tuple[list[Equation], list[Problem]]:
             if "$$" not in markdown and "\\begin" not in markdown and "math" not in markdown:
                 continue
             for label, tex in _displayed(markdown, parser):
-                head = " ".join(tex.split())[:60]
+                head = " ".join(tex.split())[:60].rstrip()
                 if label is None:
                     problems.append(
                         Problem(where, f"displayed equation without a label: {head} ({_WRITE_IT_SO})")
@@ -187,12 +202,21 @@ def read_equations(root: Path) -> tuple[list[Equation], list[Problem]]:
                     problems.append(
                         Problem(
                             where,
-                            f"label {label} is taken by chapter {first.chapter}, cell {first.cell}: {head}",
+                            f"label {label} is taken by {first.where}: {head}",
                         )
                     )
                 else:
-                    equations[label] = Equation(label, path.stem, cell, tex)
+                    equations[label] = Equation(label, path.name, cell, tex)
     return list(equations.values()), problems
+
+
+def chapter_titles(root: Path) -> dict[str, str]:
+    """The first heading of each chapter, as plain text."""
+    titles: dict[str, str] = {}
+    for path in chapter_files(root):
+        lines = (line for _, markdown in _markdown_cells(path) for line in markdown.splitlines())
+        titles[path.stem] = next((line[2:].strip() for line in lines if line.startswith("# ")), path.stem)
+    return titles
 
 
 # ------------------------------------------------------------------------------------------- the marks
@@ -281,7 +305,7 @@ def join_problems(equations: Iterable[Equation], marks: Iterable[Mark]) -> list[
     stated = {equation.label for equation in equations}
     problems = [
         Problem(
-            f"chapters/{equation.chapter}, cell {equation.cell}",
+            equation.where,
             f"equation {equation.label} has no test: no function in {TEST_FOLDER} is marked "
             f'@pytest.mark.equation("{equation.label}", by=...)',
         )
@@ -311,7 +335,8 @@ def all_problems(root: Path) -> list[Problem]:
 
 # ------------------------------------------------------------------------------------------- the table
 #
-# The committed table must not change with the machine. Labels, tests and methods come from the sources.
+# The committed table must not change with the machine. Labels, tests and methods come from the sources, and
+# so does the TeX: a test holds a transcription of its equation, and the table remembers of which statement.
 # A tolerance is what the test asked for, to two digits. An error is printed as a bound: the next power of
 # ten above ten times what was measured, never below 1e-14. Every complete run of the tests holds its own
 # errors against the committed bounds, so the bound on the page is itself a checked claim.
@@ -409,7 +434,7 @@ def build_table(
                     for tolerance, found in sorted(measured.get(mark.test, {}).items())
                 ],
             }
-        table[equation.label] = {"chapter": equation.chapter, "tests": tests}
+        table[equation.label] = {"chapter": equation.chapter, "tex": equation.one_line, "tests": tests}
     return table
 
 
@@ -422,6 +447,12 @@ def out_of_date(equations: Iterable[Equation], marks: Iterable[Mark], committed:
         new, old = fresh[label], committed[label]
         if new["chapter"] != old["chapter"]:
             differences.append(f"{label}: in chapter {new['chapter']}, the table says {old['chapter']}")
+        if new["tex"] != old["tex"]:
+            # No program reads TeX well enough to test it, so a person has to look when it changes.
+            differences.append(
+                f"{label}: the statement changed since the table was written; see that its tests check "
+                f"the new one: {new['tex']}"
+            )
         for test in sorted(new["tests"].keys() | old["tests"].keys()):
             if test not in old["tests"]:
                 differences.append(f"{label}: {test} is not in the table")
@@ -474,6 +505,32 @@ def describe_tolerance(tolerance: Tolerance) -> str:
     """
     parts = [f"{name} {value}" for name, value in tolerance._asdict().items() if value != "0"]
     return " + ".join(parts) or "no tolerance"
+
+
+def describe_error(check: Mapping[str, Any]) -> str:
+    """The bound on an error in words, as the page prints it.
+
+    >>> describe_error({"rtol": "1e-12", "atol": "0", "error": "1e-14"})
+    'relative error below 1e-14'
+    >>> describe_error({"rtol": "0", "atol": "0.01", "error": "0.01"})
+    'absolute error within 0.01'
+    >>> describe_error({"rtol": "0", "atol": "0", "error": "0"})
+    'equal to the last bit'
+    """
+    tolerance = Tolerance(check["rtol"], check["atol"])
+    if tolerance.unit == "0":
+        return "equal to the last bit"
+    kind = "relative" if tolerance.rtol != "0" else "absolute"
+    return f"{kind} error {'within' if check['error'] == tolerance.unit else 'below'} {check['error']}"
+
+
+def describe_allowance(check: Mapping[str, Any]) -> str:
+    """What the test allowed and why, in words.
+
+    >>> describe_allowance({"rtol": "1e-12", "atol": "1e-15", "why": ["a few roundings"]})
+    'rtol 1e-12 + atol 1e-15, a few roundings'
+    """
+    return f"{describe_tolerance(Tolerance(check['rtol'], check['atol']))}, {'; '.join(check['why'])}"
 
 
 def read_table(root: Path) -> Table:
@@ -536,12 +593,10 @@ def write_table(root: Path) -> int:
     fresh = root / FRESH
     fresh.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", TEST_FOLDER, "-q", f"--ignore={TEST_FOLDER}/test_ledger.py"]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(root / "code"), os.environ.get("PYTHONPATH", "")]),
-    }
-    # The run complains about the old table, which is about to be replaced; what counts is that every
-    # test passed, and only then does the plugin write the fresh file.
+    # This checkout's package comes first, whatever is installed; the old table is about to be replaced, so
+    # the run does not hold its errors against it. The plugin writes the fresh file if every test passed.
+    search = [str(root / "code"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(search), REWRITING: "1"}
     subprocess.run(command, cwd=root, env=environment, check=False)
     if not fresh.exists():
         print("ledger: not written, because the run above was not complete or did not pass", file=sys.stderr)

@@ -177,6 +177,34 @@ def reduction_arguments(reduction: Any, denominator: Any) -> tuple[Reduction, fl
     return "mean", number(denominator, "denominator", "a finite number > 0", 0.0, math.inf)
 
 
+def smoothing_mass(value: Any) -> float:
+    """Return `label_smoothing`, the mass that is spread over all classes."""
+    return number(value, "label_smoothing", "a number in [0, 1]", 0.0, 1.0, closed="low high")
+
+
+def positive_weight(value: ArrayLike, shape: tuple[int, ...]) -> Floats:
+    """Return `pos_weight` as a scalar, or as one weight a label, the last axis of at least two."""
+    array = real_array(value, "pos_weight").astype(np.float64)
+    if array.ndim and not (len(shape) >= 2 and array.shape == shape[-1:]):
+        expected = f"a number or shape {shape[-1:]}, one for each label" if len(shape) >= 2 else "a number"
+        raise ValueError(f"pos_weight: expected {expected}, got shape {array.shape}")
+    if not ((array > 0) & (array < np.inf)).all():
+        raise ValueError(f"pos_weight: expected finite weights > 0, got {value!r}")
+    return array
+
+
+def mean_divisor(mass: float, denominator: float | None) -> float:
+    """Return what the mean divides by: the sum of the weights, or `denominator` in its place."""
+    if denominator is None and mass == 0:
+        raise ValueError(
+            "targets: expected at least one target that counts, got none (all ignored, of weight zero, "
+            "or an empty batch), so the mean is undefined; reduction='sum' or denominator= gives 0"
+        )
+    if denominator is None and math.isinf(mass):
+        raise ValueError("weight: expected weights with a finite sum, got weights that add up to inf")
+    return mass if denominator is None else denominator
+
+
 def first_true(mask: NDArray[np.bool_]) -> tuple[int, ...]:
     """Return the index of the first true element."""
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), mask.shape))

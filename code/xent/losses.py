@@ -22,11 +22,14 @@ from ._validate import (
     class_indices,
     first_true,
     logits_array,
+    mean_divisor,
     number,
+    positive_weight,
     probabilities,
     real_array,
     reduction_arguments,
     same_shape,
+    smoothing_mass,
     weights,
 )
 from .numerics import log_sigmoid, log_sum_exp, refuse, without_nan
@@ -116,7 +119,7 @@ def cross_entropy(
     shape, classes = moved.shape[:-1], moved.shape[-1]
     labels, counts = class_indices(targets, "targets", shape, classes, ignore_index)
     by_class = None if weight is None else weights(weight, "weight", (classes,), "one weight a class")
-    smoothing = _smoothing(label_smoothing)
+    smoothing = smoothing_mass(label_smoothing)
     total = _Reducer(shape, logits.dtype, *reduction_arguments(reduction, denominator))
 
     with np.errstate(all="ignore"):
@@ -139,7 +142,10 @@ def cross_entropy(
                 None if counts is None else counts[index].reshape(-1),
             )
     if total.has_nan():
-        refuse(moved if counts is None else np.where(counts[..., None], moved, 0.0), "logits", axis)
+        counted = np.ones(shape, bool) if counts is None else counts
+        if by_class is not None:
+            counted = counted & (by_class[labels] > 0)
+        refuse(np.where(counted[..., None], moved, 0.0), "logits", axis)
     return total.result()
 
 
@@ -274,7 +280,7 @@ def binary_cross_entropy(
     same_shape(y, "targets", z.shape, "logits")
     y = probabilities(y, "targets", None).astype(np.float64)
     w = None if weight is None else weights(weight, "weight", z.shape, "that of the logits")
-    c = None if pos_weight is None else _positive_weight(pos_weight, z.shape)
+    c = None if pos_weight is None else positive_weight(pos_weight, z.shape)
     total = _Reducer(z.shape, z.dtype, *reduction_arguments(reduction, denominator))
 
     with np.errstate(all="ignore"):
@@ -447,16 +453,7 @@ class _Reducer:
         """Return what the reduction asks for."""
         if self.each is not None:
             return self.each[()]
-        divisor = self.mass if self.denominator is None else self.denominator
-        if self.reduction == "sum":
-            divisor = 1.0
-        elif divisor == 0:
-            raise ValueError(
-                "targets: expected at least one target that counts, got none (all ignored, of weight zero, "
-                "or an empty batch), so the mean is undefined; reduction='sum' or denominator= gives 0"
-            )
-        elif math.isinf(divisor):
-            raise ValueError("weight: expected weights with a finite sum, got weights that add up to inf")
+        divisor = 1.0 if self.reduction == "sum" else mean_divisor(self.mass, self.denominator)
         with np.errstate(over="ignore"):  # a sum beyond float32 is inf
             return self.dtype.type(np.sum(self.sums) / divisor)
 
@@ -483,21 +480,6 @@ def _pick(
             (), losses + 0.0, None if by_class is None else by_class[labels], counts
         )  # -0.0 + 0.0 = 0.0
     return total.result()
-
-
-def _smoothing(value: Any) -> float:
-    return number(value, "label_smoothing", "a number in [0, 1]", 0.0, 1.0, closed="low high")
-
-
-def _positive_weight(value: ArrayLike, shape: tuple[int, ...]) -> Floats:
-    """Return `pos_weight` as a scalar, or as one weight a label, the last axis of at least two."""
-    array = real_array(value, "pos_weight").astype(np.float64)
-    if array.ndim and not (len(shape) >= 2 and array.shape == shape[-1:]):
-        expected = f"a number or shape {shape[-1:]}, one for each label" if len(shape) >= 2 else "a number"
-        raise ValueError(f"pos_weight: expected {expected}, got shape {array.shape}")
-    if not ((array > 0) & (array < np.inf)).all():
-        raise ValueError(f"pos_weight: expected finite weights > 0, got {value!r}")
-    return array
 
 
 def _times(mass: Floats, loss: Floats) -> Floats:

@@ -33,4 +33,4 @@ def use_style() -> None:
     from IPython import get_ipython
 
     if get_ipython() is not None:
-        set_matplotlib_formats("retina", metadata={"Software": None})
+        set_matplotlib_formats("retina", metadata={"Software": None})  # type: ignore[no-untyped-call]

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 import ledger
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -9,7 +11,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_every_equation_is_labelled_and_tested_and_every_mark_has_its_equation() -> None:
     problems = ledger.all_problems(ROOT)
-    assert not problems, "\n".join(["the chapters and their tests do not match:", *map(str, problems)])
+    if problems:
+        lines = ["the chapters and their tests do not match:", *map(str, problems)]
+        pytest.fail("\n".join(lines), pytrace=False)
 
 
 def test_the_committed_table_names_what_the_sources_hold() -> None:
@@ -17,4 +21,7 @@ def test_the_committed_table_names_what_the_sources_hold() -> None:
     equations, _ = ledger.read_equations(ROOT)
     marks, _ = ledger.read_marks(ROOT)
     differences = ledger.out_of_date(equations, marks, ledger.read_table(ROOT))
-    assert not differences, "\n".join([f"{ledger.COMMITTED} is out of date (`make ledger`):", *differences])
+    if differences:
+        pytest.fail(
+            "\n".join([f"{ledger.COMMITTED} is out of date (`make ledger`):", *differences]), pytrace=False
+        )

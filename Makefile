@@ -1,0 +1,62 @@
+# The two commands are `make book` and `make test`; each makes its own environment on first use. `make help` lists
+# the rest. PIP_ARGS passes options to pip, for example: make book PIP_ARGS="--index-url ..."
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help book test check serve notebooks ledger bench lock clean
+
+PYTHON ?=
+PIP_ARGS ?=
+PORT ?= 8000
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+
+BIN := .venv/bin
+READY := .venv/ready
+
+# One BLAS thread a process: the chapters and tests share the cores, and sums keep their last digits.
+export OMP_NUM_THREADS := 1
+export OPENBLAS_NUM_THREADS := 1
+export MKL_NUM_THREADS := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+help:  ## list the commands
+	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+book: $(READY)  ## execute the chapters and build the site into _build/html
+	@$(BIN)/python tools/book.py --jobs $(JOBS)
+
+test: $(READY)  ## everything that CI runs: lint, types, the build, all tests, every stored output
+	@$(BIN)/python tools/test.py --jobs $(JOBS)
+
+check: $(READY)  ## the quick part of the tests: no build, no browser, no notebooks
+	@$(BIN)/python tools/test.py --jobs $(JOBS) --quick
+
+serve: $(READY)  ## serve the built site on this machine
+	@test -f _build/html/index.html || { echo "there is no book yet: run 'make book' first" >&2; exit 1; }
+	@echo "http://localhost:$(PORT)/  (stop with Ctrl-C)"
+	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html >/dev/null 2>&1
+
+notebooks: $(READY)  ## execute the chapters in place and store their outputs in the normal form
+	@$(BIN)/python tools/notebooks.py --jobs $(JOBS)
+
+ledger: $(READY)  ## run the equations' tests and store their worst errors in the ledger
+	@$(BIN)/python tools/ledger.py --write
+
+bench: $(READY)  ## measure the speed of the losses against other libraries
+	@$(BIN)/python tools/bench.py
+
+lock: $(READY)  ## write requirements.txt from a fresh environment with the newest releases
+	@$(BIN)/python tools/lock.py $(PIP_ARGS)
+
+clean:  ## remove what was built; the environment stays
+	rm -rf _build .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+# The stamp is newer than the lock and pyproject.toml, or pip runs again. It is written last: an interrupted
+# installation is not taken for a finished one.
+$(READY): requirements.txt pyproject.toml
+	@tools/venv.sh "$(PYTHON)"
+	@echo "installing the locked environment into .venv (once; about two minutes)"
+	@$(BIN)/python -m pip install --quiet $(PIP_ARGS) -r requirements.txt
+	@touch $@

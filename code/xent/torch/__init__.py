@@ -1,0 +1,39 @@
+"""The functions of `xent` on tensors, differentiable, and `accumulate`, the denominator done right.
+
+>>> import torch, xent.torch
+>>> logits = torch.zeros(2, 3, requires_grad=True)
+>>> xent.torch.cross_entropy(logits, torch.tensor([0, 2])).backward()
+>>> logits.grad
+tensor([[-0.3333,  0.1667,  0.1667],
+        [ 0.1667,  0.1667, -0.3333]])
+"""
+
+from ._accumulate import MicroBatch, Window, accumulate
+from ._losses import (
+    binary_cross_entropy,
+    cross_entropy,
+    log_loss,
+    log_sigmoid,
+    log_softmax,
+    log_sum_exp,
+    nll,
+    sigmoid,
+    soft_cross_entropy,
+    softmax,
+)
+
+__all__ = [
+    "MicroBatch",
+    "Window",
+    "accumulate",
+    "binary_cross_entropy",
+    "cross_entropy",
+    "log_loss",
+    "log_sigmoid",
+    "log_softmax",
+    "log_sum_exp",
+    "nll",
+    "sigmoid",
+    "soft_cross_entropy",
+    "softmax",
+]

@@ -1,0 +1,186 @@
+"""`xent.torch.accumulate`: the gradient of the full batch, however it was cut."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import xent.torch
+
+SCRIPT = Path(__file__).parents[2] / "experiments" / "denominators" / "gloo_gradients.py"
+LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+WIDTH, CLASSES, LENGTH, IGNORED = 3, 5, 6, -100
+Batch = tuple[Tensor, Tensor]
+
+
+def sequences(lengths: list[int], seed: int = 0) -> Batch:
+    """One row for each length, padded; a length of zero is a row of padding."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(len(lengths), LENGTH, WIDTH, dtype=torch.float64, generator=generator)
+    targets = torch.randint(CLASSES, (len(lengths), LENGTH), generator=generator)
+    targets[torch.arange(LENGTH) >= torch.tensor(lengths)[:, None]] = IGNORED
+    return inputs, targets
+
+
+def split(batch: Batch, sizes: list[int]) -> list[Batch]:
+    return list(zip(batch[0].split(sizes), batch[1].split(sizes), strict=True))
+
+
+def gradient(batches: list[Batch], steps: int, **arguments: Any) -> list[Tensor]:
+    """Return the gradient of each window of a linear model."""
+    weight = torch.linspace(-1, 1, WIDTH * CLASSES, dtype=torch.float64).reshape(WIDTH, CLASSES)
+    weight.requires_grad_()
+    gradients = []
+    for window in xent.torch.accumulate(batches, steps, targets=1, **arguments):
+        for micro in window:
+            inputs, targets = micro.batch
+            loss = xent.torch.cross_entropy(inputs @ weight, targets, ignore_index=IGNORED, reduction="sum")
+            (loss * micro.scale).backward()
+        assert weight.grad is not None
+        gradients.append(weight.grad)
+        weight.grad = None
+    return gradients
+
+
+lengths = st.lists(st.integers(0, LENGTH), min_size=1, max_size=8).filter(any)
+denominators = st.sampled_from(["tokens", "sequences", 17.0])
+
+
+@given(lengths, denominators, st.data())
+@settings(max_examples=60, deadline=None)
+def test_partition_order_and_padding_change_nothing(
+    lengths: list[int], denominator: Any, data: st.DataObject
+) -> None:
+    batch = sequences(lengths)
+    (whole,) = gradient([batch], 1, denominator=denominator)
+
+    cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(lengths) - 1)))) & set(range(1, len(lengths))))
+    sizes = [b - a for a, b in zip([0, *cuts], [*cuts, len(lengths)], strict=True)]
+    (cut,) = gradient(split(batch, sizes), len(sizes), denominator=denominator)
+    torch.testing.assert_close(cut, whole, rtol=1e-12, atol=1e-14)
+
+    order = data.draw(st.permutations(range(len(lengths))))
+    (shuffled,) = gradient([(batch[0][order], batch[1][order])], 1, denominator=denominator)
+    torch.testing.assert_close(shuffled, whole, rtol=1e-12, atol=1e-14)
+
+    # Rows of padding, and columns of it, even with inputs that would spoil a gradient.
+    inputs = torch.full((2, LENGTH, WIDTH), 1e3, dtype=torch.float64)
+    padding = inputs, torch.full((2, LENGTH), IGNORED)
+    (padded,) = gradient([padding, batch, padding], 3, denominator=denominator)
+    torch.testing.assert_close(padded, whole, rtol=1e-12, atol=1e-14)
+
+
+def test_the_scale_is_one_over_what_was_counted() -> None:
+    batches = split(sequences([6, 1, 0, 3, 2]), [2, 1, 1, 1])
+    for denominator, expected in (("tokens", [10.0, 2.0]), ("sequences", [3.0, 1.0]), (4.0, [4.0, 4.0])):
+        windows = list(xent.torch.accumulate(batches, 3, targets=1, denominator=denominator))
+        assert [w.denominator for w in windows] == expected
+        assert [len(w) for w in windows] == [3, 1]
+        assert [[m.is_last for m in w] for w in windows] == [[False, False, True], [True]]
+        assert all(m.scale == 1 / w.denominator and w.ranks == 1 for w in windows for m in w)
+
+
+def test_the_mean_of_means_is_another_gradient() -> None:
+    # The test of the tests above: on the same batches the usual loop is far off.
+    batches = split(sequences([6, 1]), [1, 1])
+    (whole,) = gradient(batches, 2)
+    (short,), (long,) = gradient(batches[:1], 1), gradient(batches[1:], 1)
+    assert float(((short + long) / 2 - whole).norm() / whole.norm()) > 0.1
+
+
+def test_a_window_without_targets_has_no_gradient_and_no_nan() -> None:
+    (nothing,) = gradient([sequences([0, 0])], 1)
+    assert nothing.tolist() == torch.zeros(WIDTH, CLASSES).tolist()
+
+
+def test_targets_by_function_key_and_position() -> None:
+    labels = torch.tensor([[1, 2, IGNORED]])
+    for batch, targets in (
+        ({"labels": labels}, "labels"),
+        ((None, labels), 1),
+        ({"labels": labels}, lambda batch: batch["labels"]),
+    ):
+        (window,) = xent.torch.accumulate([batch], 1, targets=targets)  # type: ignore[var-annotated]
+        assert window.denominator == 2 and window.micro_batches[0].batch is batch
+    # What a model that shifts its labels sees.
+    (window,) = xent.torch.accumulate([labels], 1, targets=lambda labels: labels[:, 1:])
+    assert window.denominator == 1
+
+
+def test_one_window_is_read_ahead_and_no_more() -> None:
+    drawn = []
+
+    def loader() -> Any:
+        for i in range(5):
+            drawn.append(i)
+            yield sequences([2], seed=i)
+
+    windows = xent.torch.accumulate(loader(), 2, targets=1)
+    assert drawn == []
+    next(windows)
+    assert drawn == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"steps": 0}, ValueError, "steps: .*0"),
+        ({"steps": 1.5}, TypeError, "steps: .*1.5"),
+        ({"denominator": "token"}, ValueError, "denominator: .*'token'"),
+        ({"denominator": -1.0}, ValueError, "denominator: .*-1"),
+        ({"denominator": float("nan")}, ValueError, "denominator: .*nan"),
+        ({"denominator": None}, TypeError, "denominator: .*None"),
+        ({"ignore_index": "pad"}, TypeError, "ignore_index: .*'pad'"),
+        ({"targets": "labels"}, ValueError, "targets: .*'labels'"),
+        ({"targets": 0}, TypeError, "targets: .*float64"),
+    ],
+    ids=str,
+)
+def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    arguments = {"steps": 1, "targets": 1, **arguments}
+    with pytest.raises(error, match=message):
+        list(xent.torch.accumulate([sequences([2])], **arguments))
+
+
+def test_arguments_are_checked_before_the_first_window() -> None:
+    with pytest.raises(ValueError, match="steps"):
+        xent.torch.accumulate([], 0, targets=1)
+
+
+def torchrun(ranks: int, *options: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [*LAUNCH, f"--nproc-per-node={ranks}", str(SCRIPT), *options],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert result["ranks"] == ranks
+    return result["relative_error"]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_data_parallel_ranks_agree_with_one_device(ranks: int) -> None:
+    errors = torchrun(ranks, "--plan=even", "--fsdp")
+    assert max(errors["accumulate"] + errors["accumulate, FSDP2"]) < 1e-12
+    assert min(errors["mean of means"] + errors["mean of each rank"]) > 0.1
+
+
+@pytest.mark.parametrize("denominator", ["tokens", "sequences", "64"])
+def test_ranks_that_run_out_and_one_that_never_had_a_batch(denominator: str) -> None:
+    fsdp = ["--fsdp"] if denominator == "tokens" else []
+    errors = torchrun(3, "--plan=ragged", f"--denominator={denominator}", *fsdp)
+    assert max(error for scheme in errors.values() for error in scheme) < 1e-12

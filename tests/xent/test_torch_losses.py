@@ -1,0 +1,294 @@
+"""`xent.torch` against `xent`, mpmath and torch's own autograd checks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck, gradgradcheck
+
+import xent
+import xent.torch as xt
+
+INF = math.inf
+
+
+def logits_and_labels(
+    seed: int, shape: tuple[int, ...] = (6, 4), spread: float = 3.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rng = np.random.default_rng(seed)
+    z = torch.from_numpy(rng.normal(size=shape) * spread)
+    return z, torch.from_numpy(rng.integers(0, shape[-1], shape[:-1]))
+
+
+ARGUMENTS: list[dict[str, Any]] = [
+    {},
+    {"reduction": "sum"},
+    {"reduction": "none"},
+    {"denominator": 7.5},
+    {"label_smoothing": 0.1},
+    {"label_smoothing": 1.0},
+    {"ignore_index": 1},
+    {"weight": [1.0, 0.0, 2.5, 0.5]},
+    {"weight": [1.0, 0.0, 2.5, 0.5], "ignore_index": 2, "label_smoothing": 0.3, "reduction": "none"},
+    {"weight": [1.0, 0.2, 2.5, 0.5], "ignore_index": 2, "label_smoothing": 0.3},
+]
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_cross_entropy_is_the_numpy_one(arguments: dict[str, Any], dtype: torch.dtype) -> None:
+    for seed in range(20):
+        z, y = logits_and_labels(seed, spread=10.0)
+        z = z.to(dtype)
+        expected = xent.cross_entropy(z.numpy(), y.numpy(), **arguments)
+        observed = xt.cross_entropy(z, y, **arguments)
+        assert observed.dtype == dtype
+        # Two implementations within a few ulp of the truth each.
+        np.testing.assert_allclose(observed.numpy(), expected, rtol=12 * torch.finfo(dtype).eps, atol=0)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1, -2])
+def test_the_class_axis_may_be_anywhere(axis: int) -> None:
+    z, _ = logits_and_labels(0, (3, 4, 5))
+    shape = tuple(np.delete(np.array(z.shape), axis))
+    y = torch.from_numpy(np.random.default_rng(1).integers(0, z.shape[axis], shape))
+    t = torch.softmax(z.flip(0), axis)
+    for name, target in (("cross_entropy", y), ("soft_cross_entropy", t)):
+        observed = getattr(xt, name)(z, target, axis=axis, reduction="none")
+        expected = getattr(xent, name)(z.numpy(), target.numpy(), axis=axis, reduction="none")
+        np.testing.assert_allclose(observed.numpy(), expected, rtol=1e-14)
+    for name in ("log_sum_exp", "log_softmax", "softmax"):
+        observed, expected = getattr(xt, name)(z, axis), getattr(xent, name)(z.numpy(), axis)
+        np.testing.assert_allclose(observed.numpy(), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_small_losses_keep_their_digits(dtype: torch.dtype) -> None:
+    # The promise: 4 ulp of the true loss, however small. torch's own loss is 0 here from a margin of about
+    # 17 (float32) or 37 (float64) on.
+    rng = np.random.default_rng(0)
+    eps = torch.finfo(dtype).eps
+    worst = 0.0
+    for classes in (2, 3, 10, 200):
+        for margin in (0.5, 5.0, 20.0, 60.0, 85.0):
+            z = torch.from_numpy(rng.normal(size=classes)).to(dtype)
+            z[0] += margin
+            observed = xt.cross_entropy(z, torch.tensor(0)).item()
+            with mpmath.workdps(60):
+                logits = [mpmath.mpf(v) for v in z.double().tolist()]
+                expected = mpmath.log1p(mpmath.fsum(mpmath.exp(v - logits[0]) for v in logits[1:]))
+                worst = max(worst, float(abs(observed - expected) / expected))
+    assert worst <= 4 * eps
+
+
+def test_a_confident_gradient_keeps_its_digits() -> None:
+    z = torch.tensor([30.0, 0.0], requires_grad=True)  # float32: p_0 rounds to one
+    xt.cross_entropy(z, torch.tensor(0)).backward()
+    expected = 1 / (1 + math.exp(30))
+    np.testing.assert_allclose(z.grad.numpy(), [-expected, expected], rtol=4 * torch.finfo(z.dtype).eps)
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
+def test_cross_entropy_derivatives(arguments: dict[str, Any]) -> None:
+    z, y = logits_and_labels(3)
+    z.requires_grad_()
+
+    def loss(z: torch.Tensor) -> torch.Tensor:
+        return xt.cross_entropy(z, y, **arguments)
+
+    assert gradcheck(loss, (z,))
+    assert gradgradcheck(loss, (z,))
+
+
+def test_soft_cross_entropy_derivatives_by_both_arguments() -> None:
+    z, _ = logits_and_labels(4)
+    u, _ = logits_and_labels(5)
+    z.requires_grad_()
+    u.requires_grad_()
+
+    def loss(z: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+        return xt.soft_cross_entropy(z, torch.softmax(u, -1))
+
+    assert gradcheck(loss, (z, u))
+    assert gradgradcheck(loss, (z, u))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"weight": [1.0, 0.0, 2.0]}, {"pos_weight": 3.0}, {"denominator": 2.0}, {"reduction": "none"}],
+    ids=str,
+)
+def test_binary_cross_entropy(arguments: dict[str, Any]) -> None:
+    z = torch.tensor([-2.0, 0.5, 3.0], dtype=torch.float64, requires_grad=True)
+    for y in (torch.tensor([0, 1, 1]), torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64)):
+        expected = xent.binary_cross_entropy(z.detach().numpy(), y.numpy(), **arguments)
+        observed = xt.binary_cross_entropy(z, y, **arguments)
+        np.testing.assert_allclose(observed.detach().numpy(), expected, rtol=1e-14)
+
+        def loss(z: torch.Tensor, y: torch.Tensor = y) -> torch.Tensor:
+            return xt.binary_cross_entropy(z, y, **arguments)
+
+        assert gradcheck(loss, (z,))
+        assert gradgradcheck(loss, (z,))
+
+
+def test_binary_cross_entropy_in_both_tails() -> None:
+    z = torch.tensor([-20.0, 20.0, -200.0, INF, -INF, INF, -INF], requires_grad=True)
+    y = torch.tensor([0, 1, 1, 1, 0, 0, 1])
+    losses = xt.binary_cross_entropy(z, y, reduction="none")
+    small = math.log1p(math.exp(-20))
+    expected = torch.tensor([small, small, 200.0, 0.0, 0.0, INF, INF])
+    torch.testing.assert_close(losses, expected, rtol=4 * torch.finfo(z.dtype).eps, atol=0)
+    losses.sum().backward()
+    assert not z.grad.isnan().any()
+
+
+@pytest.mark.parametrize("name", ["log_sum_exp", "log_softmax", "softmax", "sigmoid", "log_sigmoid"])
+def test_numerics_values_and_derivatives(name: str) -> None:
+    function = getattr(xt, name)
+    z, _ = logits_and_labels(6)
+    np.testing.assert_allclose(function(z).numpy(), getattr(xent, name)(z.numpy()), rtol=1e-14)
+    z.requires_grad_()
+    assert gradcheck(function, (z,))
+    assert gradgradcheck(function, (z,))
+
+
+def test_infinite_logits() -> None:
+    z = torch.tensor([[0.0, -INF, 1.0]], requires_grad=True)
+    assert xt.cross_entropy(z, torch.tensor([1])).item() == INF
+    assert xt.cross_entropy(z, torch.tensor([0]), label_smoothing=0.1).item() == INF
+    loss = xt.soft_cross_entropy(z, torch.tensor([[0.5, 0.0, 0.5]]))
+    loss.backward()
+    assert loss.item() == pytest.approx(float(xent.soft_cross_entropy([[0.0, -INF, 1.0]], [[0.5, 0, 0.5]])))
+    assert z.grad[0, 1] == 0 and not z.grad.isnan().any()
+    assert xt.log_sum_exp(torch.tensor([INF, 0.0])) == INF
+    assert xt.log_sum_exp(torch.tensor([-INF, -INF])) == -INF
+    assert xt.cross_entropy(torch.tensor([[math.nan, 0.0]]), torch.tensor([0])).isnan()
+    assert xt.cross_entropy(torch.tensor([[-INF, -INF]]), torch.tensor([0])).isnan()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"ignore_index": 1}, {"weight": [1.0, 0.0]}, {"ignore_index": 1, "label_smoothing": 0.1}],
+    ids=str,
+)
+def test_nothing_leaks_from_a_row_that_does_not_count(arguments: dict[str, Any]) -> None:
+    # torch's own loss stays finite here, but hands a nan to the ignored row's gradient.
+    z = torch.tensor([[math.nan, INF], [0.3, -0.2]], dtype=torch.float64, requires_grad=True)
+    loss = xt.cross_entropy(z, torch.tensor([1, 0]), **arguments)
+    alone = xent.cross_entropy([[0.3, -0.2]], [0], label_smoothing=arguments.get("label_smoothing", 0.0))
+    assert loss.item() == pytest.approx(float(alone), rel=1e-15)
+    loss.backward()
+    assert z.grad[0].tolist() == [0, 0] and not z.grad.isnan().any()
+
+
+def test_nothing_leaks_through_nll_and_log_loss_either() -> None:
+    p = torch.tensor([[0.0, 1.0], [0.25, 0.75]], dtype=torch.float64, requires_grad=True)
+    loss = xt.log_loss(p, torch.tensor([-100, 1]), ignore_index=-100)
+    loss.backward()
+    assert p.grad.tolist() == [[0, 0], [0, pytest.approx(-4 / 3)]]
+    log_p = torch.tensor([[-INF, 0.0], [0.0, -INF]], requires_grad=True)
+    loss = xt.nll(log_p, torch.tensor([-100, 0]), ignore_index=-100)
+    loss.backward()
+    assert loss.item() == 0 and log_p.grad.tolist() == [[0, 0], [-1, 0]]
+
+
+def test_half_precision_is_summed_in_float32() -> None:
+    # 65,536 losses of about 2.7 overflow float16, whose largest number is 65,504.
+    rng = np.random.default_rng(0)
+    z = torch.from_numpy(rng.normal(size=(65_536, 10))).half().requires_grad_()
+    y = torch.from_numpy(rng.integers(0, 10, 65_536))
+    loss = xt.cross_entropy(z, y)
+    assert loss.dtype == torch.float32
+    expected = xent.cross_entropy(z.detach().double().numpy(), y.numpy())
+    assert loss.item() == pytest.approx(float(expected), rel=1e-6)
+    loss.backward()
+    assert z.grad.dtype == torch.float16 and not z.grad.isnan().any()
+
+
+def test_transforms_of_torch_func() -> None:
+    z, y = logits_and_labels(8)
+
+    def loss(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return xt.cross_entropy(z, y, reduction="sum")
+
+    def unchecked(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        # Checks read values, which vmap cannot give; the arithmetic under them batches.
+        return xt._losses._nll(z, y, None)
+
+    per_example = torch.func.vmap(torch.func.grad(unchecked))(z, y)
+    torch.testing.assert_close(per_example, torch.func.grad(loss)(z, y), rtol=1e-14, atol=1e-16)
+    hessian = torch.func.jacrev(torch.func.grad(loss))(z[0], y[0])
+    p = torch.softmax(z[0], -1)
+    torch.testing.assert_close(hessian, torch.diag(p) - torch.outer(p, p), rtol=1e-13, atol=1e-16)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 5), st.floats(-50, 50))
+@settings(max_examples=50, deadline=None)
+def test_shift_and_partition(seed: int, cut: int, shift: float) -> None:
+    z, y = logits_and_labels(seed)
+    whole = xt.cross_entropy(z, y)
+    parts = xt.cross_entropy(z[:cut] + shift, y[:cut], denominator=6) + xt.cross_entropy(
+        z[cut:], y[cut:], denominator=6
+    )
+    # A shift rounds each logit, by an ulp of about 64.
+    torch.testing.assert_close(whole, parts, rtol=1e-13, atol=1e-14)
+
+
+Z, Y = torch.zeros(2, 3), torch.tensor([0, 1])
+BAD: list[tuple[str, Any, type[Exception], str]] = [
+    ("label too large", lambda: xt.cross_entropy(Z, Y * 3), ValueError, r"targets: .*\[0, 3\).*3 at index 1"),
+    ("negative label", lambda: xt.cross_entropy(Z, torch.tensor([-100, 0])), ValueError, "targets: .*-100"),
+    ("float label", lambda: xt.cross_entropy(Z, torch.tensor([0.0, 1.0])), TypeError, "targets: .*float32"),
+    ("bool label", lambda: xt.cross_entropy(Z, torch.tensor([True, False])), TypeError, "targets: .*bool"),
+    ("array logits", lambda: xt.cross_entropy(np.zeros((2, 3)), Y), TypeError, "logits: .*ndarray"),
+    ("integer logits", lambda: xt.cross_entropy(Z.long(), Y), TypeError, "logits: .*int64"),
+    ("shape", lambda: xt.cross_entropy(Z, Y[:, None]), ValueError, r"targets: .*\(2,\).*\(2, 1\)"),
+    ("axis", lambda: xt.cross_entropy(Z, Y, axis=2), ValueError, "axis: .*2"),
+    ("scalar", lambda: xt.cross_entropy(torch.tensor(0.0), Y), ValueError, "logits: "),
+    ("no classes", lambda: xt.softmax(torch.zeros(2, 0)), ValueError, "logits: .*class"),
+    ("all ignored", lambda: xt.cross_entropy(Z, Y * 0, ignore_index=0), ValueError, "targets: .*none"),
+    ("empty", lambda: xt.cross_entropy(Z[:0], Y[:0]), ValueError, "targets: .*none"),
+    ("zero weights", lambda: xt.cross_entropy(Z, Y, weight=[0, 0, 1]), ValueError, "targets: .*none"),
+    ("weight shape", lambda: xt.cross_entropy(Z, Y, weight=[1.0, 1.0]), ValueError, r"weight: .*\(3,\)"),
+    ("negative weight", lambda: xt.cross_entropy(Z, Y, weight=[1.0, -1, 1]), ValueError, "weight: .*-1"),
+    ("nan weight", lambda: xt.cross_entropy(Z, Y, weight=[1.0, math.nan, 1]), ValueError, "weight: .*nan"),
+    ("smoothing", lambda: xt.cross_entropy(Z, Y, label_smoothing=1.5), ValueError, "label_smoothing: .*1.5"),
+    ("reduction", lambda: xt.cross_entropy(Z, Y, reduction="avg"), ValueError, "reduction: .*'avg'"),
+    ("denominator", lambda: xt.cross_entropy(Z, Y, denominator=0), ValueError, "denominator: .*0"),
+    ("two divisors", lambda: xt.cross_entropy(Z, Y, reduction="sum", denominator=2), ValueError, "denom"),
+    ("row sum", lambda: xt.soft_cross_entropy(Z, Z + 0.5), ValueError, "target_probs: .*1.5"),
+    ("negative probability", lambda: xt.soft_cross_entropy(Z, Z - 1), ValueError, "target_probs: .*-1"),
+    ("soft shape", lambda: xt.soft_cross_entropy(Z, Z[:1]), ValueError, "target_probs: .*shape"),
+    ("logits to nll", lambda: xt.nll(Z, Y), ValueError, "log_probs: .*logits"),
+    ("logits to log_loss", lambda: xt.log_loss(Z + 2, Y), ValueError, "probs: .*2"),
+    ("eps", lambda: xt.log_loss(Z + 1 / 3, Y, eps=0.5), ValueError, "eps: .*0.5"),
+    ("binary target", lambda: xt.binary_cross_entropy(Z, Z + 3), ValueError, "targets: .*3"),
+    ("binary bool", lambda: xt.binary_cross_entropy(Z, Z > 0), TypeError, "targets: .*bool"),
+    ("binary shape", lambda: xt.binary_cross_entropy(Z, Z[0]), ValueError, "targets: .*shape"),
+    ("binary weight", lambda: xt.binary_cross_entropy(Z, Z, weight=Z[0]), ValueError, "weight: .*shape"),
+    ("pos_weight axis", lambda: xt.binary_cross_entropy(Z, Z, pos_weight=[1.0, 2]), ValueError, "pos_weight"),
+    ("pos_weight zero", lambda: xt.binary_cross_entropy(Z, Z, pos_weight=0.0), ValueError, "pos_weight: "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "error", "message"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+def test_bad_input(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_inputs_stay_as_they_were() -> None:
+    z, y = logits_and_labels(9)
+    before = z.clone(), y.clone()
+    for arguments in ARGUMENTS:
+        xt.cross_entropy(z, y, **arguments)
+    xt.soft_cross_entropy(z, torch.softmax(z, -1))
+    assert torch.equal(z, before[0]) and torch.equal(y, before[1])
