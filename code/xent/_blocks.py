@@ -1,12 +1,12 @@
 """One pass over the logits, a block of rows at a time: the arithmetic that every loss here shares.
 
-For a row z and one singled-out class i, everything follows from three numbers,
+For a row z and one singled-out class i, everything follows from four numbers,
 
-    m = max_j z_j,    gap = m - z_i,    others = sum_{j != i} exp(z_j - m),
+    m = max_j z_j,    gap = m - z_i,    own = exp(-gap),    others = sum_{j != i} exp(z_j - m),
 
-because -log softmax(z)_i = gap + log(exp(-gap) + others), and for the largest logit (gap = 0) that is
-log1p(others): no cancellation, however small the loss is. Summing *all* the exponentials and taking the log
-loses those digits, since 1 + others rounds to 1.
+because -log softmax(z)_i = gap + log(own + others) = gap + log1p(others + (own - 1)). For the largest logit
+gap is 0 and own is 1, which leaves log1p(others): no cancellation, however small the loss is. Summing *all*
+the exponentials and taking the log loses those digits, since 1 + others rounds to 1.
 
 A block is copied into a small work array that stays in the cache, so the memory used does not grow with the
 logits. Rows of few classes are worked on transposed, classes first: NumPy's loops then run along the many
@@ -26,7 +26,7 @@ from ._validate import Floats
 # A block is a sixty-fourth of the logits, so that the work array stays a small part of them, but never so
 # small that Python's own cost shows, nor so large (256 KiB in float32) that it leaves the second-level cache.
 BLOCK_SHARE, LEAST_BLOCK, LARGEST_BLOCK = 64, 1 << 12, 1 << 16
-SECOND_LOOK_BLOCK = 1 << 11
+SECOND_LOOK_SHARE, SECOND_LOOK_BLOCK = 4, 1 << 11
 # Up to this many classes the transposed layout was the faster one; the crossing is flat.
 TRANSPOSE_UP_TO = 64
 # Below this sum, the rounding of z_j - m shows: an error of u in the exponent is a relative error of u in
@@ -41,15 +41,13 @@ class Terms(NamedTuple):
 
     maximum: Floats
     gap: Floats
+    own: Floats
     others: Floats
 
     def log_of_sum(self) -> Floats:
         """Return log sum_j exp(z_j - m), accurate to a few ulp also where it is close to zero if gap = 0."""
-        return np.where(self.gap == 0, np.log1p(self.others), np.log(np.exp(-self.gap) + self.others))
-
-    def negative_log_probability(self) -> Floats:
-        """Return -log softmax(z)_i, accurate to a few ulp also where it is close to zero."""
-        return self.gap + self.log_of_sum()
+        # Without the class, the sum holds exp(m - m) = 1 unless own is that one: others + (own - 1) >= 0.
+        return np.log1p(self.others + (self.own - 1))
 
 
 class Block:
@@ -69,8 +67,8 @@ class Block:
         return rows.T if self.axis == 0 else rows
 
     def at(self, classes: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Index of one class in each row."""
-        rows = np.arange(len(self.rows))
+        """Index of one class in each row of the work array, or of as many rows as there are classes given."""
+        rows = np.arange(len(classes))
         return (classes, rows) if self.axis == 0 else (rows, classes)
 
     def argmax(self) -> NDArray[np.intp]:
@@ -84,41 +82,44 @@ class Block:
 
     def exponentiate_without(self, classes: NDArray[np.intp]) -> Terms:
         """Turn shifted logits into exponentials and sum them over all classes but one a row."""
-        at = self.at(classes)
-        gap = -self.work[at]
+        # An index into the flattened array is found twice as fast as a pair of indices.
+        row, column = self.at(classes)
+        flat, at = self.work.reshape(-1), row * self.work.shape[1] + column
+        gap = -flat[at]
         np.exp(self.work, out=self.work)
-        self.work[at] = 0
+        own = flat[at]
+        flat[at] = 0
         others = self.work.sum(axis=self.axis)
-        again = np.flatnonzero((others < SMALL_OTHERS) & (gap == 0))
-        step = max(1, SECOND_LOOK_BLOCK // self.rows.shape[1])
+        again = np.flatnonzero(others < SMALL_OTHERS)
+        step = max(1, max(SECOND_LOOK_BLOCK, self.work.size // SECOND_LOOK_SHARE) // self.rows.shape[1])
         for start in range(0, again.size, step):
             some = again[start : start + step]
-            others[some] = _careful_others(self.rows[some], classes[some])
-        return Terms(self.maximum, gap, others)
+            others[some] = self.careful_others(some, classes[some])
+        return Terms(self.maximum, gap, own, others)
 
+    def careful_others(self, some: NDArray[np.intp], classes: NDArray[np.intp]) -> Floats:
+        """Sum exp(z_j - m) over all classes but the largest of some rows, to working precision.
 
-def _careful_others(rows: Floats, classes: NDArray[np.intp]) -> Floats:
-    """Sum exp(z_j - z_i) over j != i for rows in which z_i is the largest, to working precision.
-
-    In float32 the work is done in float64. In float64 the difference d is taken with its rounding error e
-    (Møller 1965, Knuth 1969), which then enters as exp(d + e) = exp(d) (1 + e), exact to first order.
-    """
-    index = np.arange(len(rows))
-    z = rows.astype(np.float64)
-    top = z[index, classes][:, None]
-    if rows.dtype.itemsize < 8:
-        z -= top
-        terms = np.exp(z, out=z)
-    else:
-        d = z - top
-        back = d + top
-        error = (z - back) - (top - (back - d))
-        # Where z_j = -inf the error is inf - inf, but there is nothing to correct.
-        terms = np.exp(d)
-        terms += terms * np.nan_to_num(error, copy=False, nan=0.0)
-    terms[index, classes] = 0
-    total: Floats = terms.sum(axis=1)
-    return total
+        In float32 the work is done in float64. In float64 the difference d is taken with its rounding error e
+        (Møller 1965, Knuth 1969), which then enters as exp(d + e) = exp(d) (1 + e), exact to first order.
+        """
+        z = self.oriented(self.rows[some]).astype(np.float64, order="C")
+        top = np.expand_dims(self.maximum[some].astype(np.float64), self.axis)
+        if self.work.dtype.itemsize < 8:
+            z -= top
+            terms = np.exp(z, out=z)
+        else:
+            # exp underflows to zero long before -800, and -inf would make the error inf - inf.
+            np.maximum(z, top - 800, out=z)
+            d = z - top
+            back = d + top
+            z -= back
+            z -= top - (back - d)
+            terms = np.exp(d, out=d)
+            terms += np.multiply(terms, z, out=z)
+        terms[self.at(classes)] = 0
+        total: Floats = terms.sum(axis=self.axis)
+        return total
 
 
 def blocks(logits: Floats) -> Iterator[tuple[Index, Block]]:

@@ -7,7 +7,6 @@ is what a loss over several micro-batches needs.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np

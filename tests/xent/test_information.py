@@ -7,13 +7,14 @@ from typing import Any
 
 import mpmath as mp
 import numpy as np
-import oracle
 import pytest
 import scipy.spatial.distance
 import scipy.stats
-import xent
 from hypothesis import given
 from hypothesis import strategies as st
+
+import oracle
+import xent
 from xent.information import cross_entropy, entropy, js_divergence, kl_divergence
 
 # The promises of the docstrings, in machine epsilons of the result's dtype, relative to the result. Seen at

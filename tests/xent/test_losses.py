@@ -7,15 +7,16 @@ from typing import Any
 
 import mpmath as mp
 import numpy as np
-import oracle
 import pytest
 import scipy.special
 import sklearn.metrics
 import torch
 import torch.nn.functional as F
-import xent
 from hypothesis import given
 from hypothesis import strategies as st
+
+import oracle
+import xent
 from xent import _blocks
 
 # The promise of the docstrings, in machine epsilons of the result's dtype, relative to the loss itself.

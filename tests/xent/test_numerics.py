@@ -9,14 +9,15 @@ from typing import Any
 
 import mpmath as mp
 import numpy as np
-import oracle
 import pytest
 import scipy.special
 import torch
-import xent
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+
+import oracle
+import xent
 from xent import _blocks
 
 # The promises of the docstrings, in machine epsilons of the result's dtype. Seen at worst on the sweep:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 import xent
 from xent import information
 
@@ -71,11 +72,20 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
         "reduction": "mean",
         "denominator": None,
     },
+    xent.gradients.softmax_jacobian: {"logits": Z},
+    xent.gradients.cross_entropy_hessian: {"logits": Z},
     information.entropy: {"p": P, "axis": -1, "base": None},
     information.cross_entropy: {"p": P, "q": P[::-1], "axis": -1, "base": None},
     information.kl_divergence: {"p": P, "q": P[::-1], "axis": -1, "base": None},
     information.js_divergence: {"p": P, "q": P[::-1], "axis": -1, "base": None},
 }
+
+GRADIENTS = {
+    xent.gradients.cross_entropy_gradient: xent.cross_entropy,
+    xent.gradients.soft_cross_entropy_gradient: xent.soft_cross_entropy,
+    xent.gradients.binary_cross_entropy_gradient: xent.binary_cross_entropy,
+}
+GOOD |= {gradient: GOOD[loss] for gradient, loss in GRADIENTS.items()}
 
 Bad = tuple[str, Any, type[Exception], str]
 
@@ -348,6 +358,8 @@ BAD: dict[Callable[..., Any], dict[str, list[Bad]]] = {
         "reduction": REDUCTION,
         "denominator": DENOMINATOR,
     },
+    xent.gradients.softmax_jacobian: {"logits": SOFTMAX_LOGITS},
+    xent.gradients.cross_entropy_hessian: {"logits": SOFTMAX_LOGITS},
     information.entropy: {"p": [*NO_DISTRIBUTION, *NO_CLASSES], "axis": AXIS, "base": BASE},
 }
 for divergence in (information.cross_entropy, information.kl_divergence, information.js_divergence):
@@ -359,8 +371,11 @@ for divergence in (information.cross_entropy, information.kl_divergence, informa
     }
 
 
+BAD |= {gradient: BAD[loss] for gradient, loss in GRADIENTS.items()}
+
+
 def public_functions() -> Iterator[Callable[..., Any]]:
-    for module in (xent, information):
+    for module in (xent, information, xent.gradients):
         for name in module.__all__:
             if callable(getattr(module, name)):
                 yield getattr(module, name)
