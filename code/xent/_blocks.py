@@ -15,6 +15,7 @@ rows and not along the few classes, which is several times faster.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -23,14 +24,14 @@ from numpy.typing import NDArray
 
 from ._validate import Floats
 
-# A block is a sixty-fourth of the logits, so that the work array stays a small part of them, but never so
-# small that Python's own cost shows, nor so large (256 KiB in float32) that it leaves the second-level cache.
-BLOCK_SHARE, LEAST_BLOCK, LARGEST_BLOCK = 64, 1 << 12, 1 << 16
-SECOND_LOOK_SHARE, SECOND_LOOK_BLOCK = 4, 1 << 11
+# A block is such a share of the logits that all its arrays, the second look's included, stay below a
+# twentieth of them; but never so small that Python's own cost shows, nor so large (256 KiB in float32) that
+# it leaves the second-level cache.
+BLOCK_SHARE, LEAST_BLOCK, LARGEST_BLOCK = 128, 1 << 12, 1 << 16
 # Up to this many classes the transposed layout was the faster one; the crossing is flat.
 TRANSPOSE_UP_TO = 64
 # Below this sum, the rounding of z_j - m shows: an error of u in the exponent is a relative error of u in
-# its exponential, and u grows with the distance. Those rows are few and are summed again in more precision.
+# its exponential, and u grows with the distance. Those rows are summed again in more precision.
 SMALL_OTHERS = 2.0**-10
 
 Index = tuple[int | slice, ...]
@@ -66,6 +67,10 @@ class Block:
         """Lay rows out as the work array is."""
         return rows.T if self.axis == 0 else rows
 
+    def beside(self, values: Floats) -> Floats:
+        """Lay out one value a row so that it broadcasts along the classes."""
+        return values if self.axis == 0 else values[:, None]
+
     def at(self, classes: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Index of one class in each row of the work array, or of as many rows as there are classes given."""
         rows = np.arange(len(classes))
@@ -78,7 +83,7 @@ class Block:
 
     def shift(self) -> None:
         """Subtract each row's maximum."""
-        self.work -= np.expand_dims(self.maximum, self.axis)
+        self.work -= self.beside(self.maximum)
 
     def exponentiate_without(self, classes: NDArray[np.intp]) -> Terms:
         """Turn shifted logits into exponentials and sum them over all classes but one a row."""
@@ -90,11 +95,9 @@ class Block:
         own = flat[at]
         flat[at] = 0
         others = self.work.sum(axis=self.axis)
-        again = np.flatnonzero(others < SMALL_OTHERS)
-        step = max(1, max(SECOND_LOOK_BLOCK, self.work.size // SECOND_LOOK_SHARE) // self.rows.shape[1])
-        for start in range(0, again.size, step):
-            some = again[start : start + step]
-            others[some] = self.careful_others(some, classes[some])
+        again = (others < SMALL_OTHERS).nonzero()[0]
+        if again.size:
+            others[again] = self.careful_others(again, classes[again])
         return Terms(self.maximum, gap, own, others)
 
     def careful_others(self, some: NDArray[np.intp], classes: NDArray[np.intp]) -> Floats:
@@ -104,7 +107,7 @@ class Block:
         (Møller 1965, Knuth 1969), which then enters as exp(d + e) = exp(d) (1 + e), exact to first order.
         """
         z = self.oriented(self.rows[some]).astype(np.float64, order="C")
-        top = np.expand_dims(self.maximum[some].astype(np.float64), self.axis)
+        top = self.beside(self.maximum[some].astype(np.float64))
         if self.work.dtype.itemsize < 8:
             z -= top
             terms = np.exp(z, out=z)
@@ -114,7 +117,8 @@ class Block:
             d = z - top
             back = d + top
             z -= back
-            z -= top - (back - d)
+            back -= d
+            z -= np.subtract(top, back, out=back)
             terms = np.exp(d, out=d)
             terms += np.multiply(terms, z, out=z)
         terms[self.at(classes)] = 0
@@ -145,7 +149,7 @@ def _cover(shape: tuple[int, ...], limit: int) -> Iterator[Index]:
     if not shape:
         yield ()
         return
-    inner = int(np.prod(shape[1:]))
+    inner = math.prod(shape[1:])
     if inner <= limit:
         step = max(1, limit // max(1, inner))
         for start in range(0, shape[0], step):

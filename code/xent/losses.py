@@ -7,6 +7,7 @@ is what a loss over several micro-batches needs.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -446,7 +447,7 @@ class _Reducer:
 
     def has_nan(self) -> bool:
         """Whether any loss is nan; losses are never -inf, so that a sum cannot become nan otherwise."""
-        return bool(np.isnan(self.sums if self.each is None else self.each).any())
+        return math.isnan(sum(self.sums)) if self.each is None else bool(np.isnan(self.each).any())
 
     def result(self) -> Any:
         """Return what the reduction asks for."""
@@ -454,7 +455,7 @@ class _Reducer:
             return self.each[()]
         divisor = 1.0 if self.reduction == "sum" else mean_divisor(self.mass, self.denominator)
         with np.errstate(over="ignore"):  # a sum beyond float32 is inf
-            return self.dtype.type(np.sum(self.sums) / divisor)
+            return self.dtype.type(np.add.reduce(self.sums) / divisor)
 
 
 def _pick(
