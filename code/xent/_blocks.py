@@ -89,7 +89,7 @@ class Block:
         """Turn shifted logits into exponentials and sum them over all classes but one a row."""
         # An index into the flattened array is found twice as fast as a pair of indices.
         row, column = self.at(classes)
-        flat, at = self.work.reshape(-1), row * self.work.shape[1] + column
+        flat, at = self.work.reshape(-1), row * self.work.shape[-1] + column
         gap = -flat[at]
         np.exp(self.work, out=self.work)
         own = flat[at]
