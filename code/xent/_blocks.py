@@ -59,7 +59,7 @@ class Block:
         self.rows = rows
         self.axis = 0 if classes <= TRANSPOSE_UP_TO else 1
         shape = (classes, count) if self.axis == 0 else (count, classes)
-        self.work = buffer[: count * classes].reshape(shape)
+        self.work: Floats = buffer[: count * classes].reshape(shape)
         np.copyto(self.work, self.oriented(rows))
         self.maximum: Floats = self.work.max(axis=self.axis)
 
