@@ -1,6 +1,6 @@
 """Keep the build honest about what it reuses.
 
-Three things that Jupyter Book reuses between builds can hide an error, and each has a guard here. The
+Four things that Jupyter Book reuses between builds can hide an error, and each has a guard here. The
 guards are a Sphinx extension so that they also hold for a plain `jupyter-book build .`.
 
 1. Executed chapters. jupyter-cache finds them by the source of their code cells alone. What the code
@@ -10,6 +10,7 @@ guards are a Sphinx extension so that they also hold for a plain `jupyter-book b
 3. Parsed pages. Sphinx warns about a page when it reads it, and a second build does not read it again: the
    same broken book would pass. Parsed pages are therefore kept only by a build that finished without a
    warning.
+4. Written pages. Sphinx leaves the page of a chapter that was removed or renamed. It is deleted.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from jupyter_cache.cache.main import JupyterCacheBase
     from sphinx.application import Sphinx
     from sphinx.config import Config
+    from sphinx.environment import BuildEnvironment
 
 logger = logging.getLogger(__name__)
 
@@ -87,16 +89,28 @@ def is_cached(cache: JupyterCacheBase, notebook: nbformat.NotebookNode) -> bool:
 
 
 def _before_environment(app: Sphinx, config: Config) -> None:
-    root, doctrees = Path(app.srcdir), Path(app.doctreedir)
+    root, doctrees, pages = Path(app.srcdir), Path(app.doctreedir), Path(app.outdir)
     if guard_cache(root):
         logger.info("xent, the lock or Python changed: every chapter is executed again")
     cache = open_cache(root)
     for path in sorted((root / "chapters").glob("*.ipynb")):
         is_cached(cache, nbformat.read(path, as_version=4))
-    complete = doctrees / COMPLETE
+    complete, parsed = doctrees / COMPLETE, doctrees / "environment.pickle"
     if not complete.exists():
-        (doctrees / "environment.pickle").unlink(missing_ok=True)
+        parsed.unlink(missing_ok=True)
     complete.unlink(missing_ok=True)
+    # Without parsed pages Sphinx writes all pages anew. Only the book's own folder is ever emptied.
+    if not parsed.exists() and pages == root / "_build" / "html":
+        shutil.rmtree(pages, ignore_errors=True)
+        pages.mkdir(parents=True)
+
+
+def _remove_pages(
+    app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
+) -> list[str]:
+    for name in removed:
+        (Path(app.outdir) / app.builder.get_target_uri(name)).unlink(missing_ok=True)
+    return []
 
 
 def _after_build(app: Sphinx, exception: Exception | None) -> None:
@@ -105,7 +119,8 @@ def _after_build(app: Sphinx, exception: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Connect the guards: one before Sphinx loads what it parsed last time, one at the end of the build."""
+    """Connect the guards: before Sphinx loads what it parsed last time, and at the end of the build."""
     app.connect("config-inited", _before_environment)
+    app.connect("env-get-outdated", _remove_pages)
     app.connect("build-finished", _after_build, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

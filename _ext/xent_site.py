@@ -11,25 +11,10 @@ from sphinx.util import logging
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from docutils import nodes
     from sphinx.application import Sphinx
     from sphinx.config import Config
 
 logger = logging.getLogger(__name__)
-
-# A host serves 404.html for an address of any depth, under a root that the book does not know, so that
-# neither relative nor absolute links are right. The book has one folder of pages: an address below it tells
-# the root.
-FIND_ROOT = """<script>
-(function () {
-  var below = /^(.*\\/)(?:chapters|_static|_sources|_images|_downloads)\\//.exec(location.pathname);
-  if (below) document.write('<base href="' + below[1].replace(/"/g, "%22") + '">');
-})();
-</script>"""
-
-NOT_FOUND = """<h1>This page does not exist</h1>
-<p>The address may be mistyped, or the page may have moved. <a href="{home}">The front page</a> lists the
-chapters, and the <a href="{search}">search</a> looks through all of them.</p>"""
 
 
 def toc_documents(root: Path) -> list[str]:
@@ -83,15 +68,7 @@ def _configure(app: Sphinx, config: Config) -> None:
 
 
 def _pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
-    body = NOT_FOUND.format(home="index.html", search="search.html")
-    yield "404", {"title": "Page not found", "body": body, "pagename_is_404": True}, "page.html"
-
-
-def _page_context(
-    app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: nodes.document | None
-) -> None:
-    if pagename == "404":
-        context["metatags"] = FIND_ROOT + context.get("metatags", "")
+    yield "404", {}, "404.html"
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -100,6 +77,4 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("comments_config", {}, "")
     app.connect("config-inited", _configure)
     app.connect("html-collect-pages", _pages)
-    # After the theme and the social metadata have had their say, so that <base> comes before every address.
-    app.connect("html-page-context", _page_context, priority=990)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

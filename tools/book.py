@@ -106,8 +106,7 @@ def build(root: Path, jobs: int | None) -> int:
     problems = toc_problems(root)
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
-    failed = execute_stale(root, jobs)
-    if problems or failed:
+    if problems or execute_stale(root, jobs):
         print("\nThe book was not built; see the errors above.", file=sys.stderr)
         return 1
     # Before Sphinx reads the files, so that an edit during the build makes the result stale, not current.

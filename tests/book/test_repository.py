@@ -1,0 +1,116 @@
+"""Rules on the repository's files that no other tool looks at."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import sphinxcontrib.katex
+import yaml
+
+import lock
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# In pieces, so that this file keeps its own rule.
+FORBIDDEN = {
+    "a path of somebody's machine": re.compile(
+        r"/(?:ho" r"me|Us" r"ers|ro" r"ot)/\w|/tm" r"p/venv|[(\s\"'`]/wo" r"rk/\w"
+    ),
+    "the host of a package registry": re.compile(
+        r"\b(?:py"
+        r"pi|pythonhos"
+        r"ted|npm"
+        r"js|registry\.np"
+        r"m|download\.py"
+        r"torch|crat"
+        r"es)\.(?:org|com|io)\b"
+    ),
+    "a merge conflict": re.compile(r"^(?:<{7}|>{7}) ", re.MULTILINE),
+}
+
+
+def tracked_files() -> list[Path]:
+    """List the files under version control, or, in an unpacked archive, all that were not built."""
+    try:
+        names = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout.split("\0")
+        return [ROOT / name for name in names if name and (ROOT / name).is_file()]
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        built = {".venv", "_build", "__pycache__", ".git"}
+        return [p for p in ROOT.rglob("*") if p.is_file() and not built & set(p.relative_to(ROOT).parts)]
+
+
+def text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
+@pytest.mark.parametrize("rule", FORBIDDEN)
+def test_no_file_names(rule: str) -> None:
+    found = []
+    for path in tracked_files():
+        for match in FORBIDDEN[rule].finditer(text_of(path)):
+            line = match.string.count("\n", 0, match.start()) + 1
+            found.append(f"{path.relative_to(ROOT)}:{line}: {match.group()!r}")
+    assert found == []
+
+
+def test_katex_style_sheet_is_that_of_the_renderer() -> None:
+    shipped = re.search(
+        r'\.katex-version:after\{content:"([\d.]+)"\}', text_of(ROOT / "_static/katex/katex.min.css")
+    )
+    assert shipped is not None and shipped[1] == sphinxcontrib.katex.katex_version
+
+
+def test_katex_fonts_are_all_there() -> None:
+    wanted = set(re.findall(r"url\((fonts/[^)]+)\)", text_of(ROOT / "_static/katex/katex.min.css")))
+    there = {f"fonts/{path.name}" for path in (ROOT / "_static/katex/fonts").iterdir()}
+    assert wanted == there
+
+
+def test_no_address_is_configured_twice() -> None:
+    # The repository's address has one place; what needs it stays off while it is empty.
+    config = yaml.safe_load(text_of(ROOT / "_config.yml"))
+    url = config["repository"]["url"]
+    others = [
+        p
+        for p in tracked_files()
+        if url and p.name not in ("_config.yml", "CITATION.cff") and url in text_of(p)
+    ]
+    assert others == []
+
+
+def test_citation_names_the_book_and_its_authors() -> None:
+    citation = yaml.safe_load(text_of(ROOT / "CITATION.cff"))
+    config = yaml.safe_load(text_of(ROOT / "_config.yml"))
+    assert citation["title"] == config["title"]
+    assert [author["name"] for author in citation["authors"]] == [config["author"]]
+
+
+def test_the_examples_of_the_readme_run() -> None:
+    failed, tried = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
+    assert (failed, tried > 0) == (0, True)
+
+
+def test_the_lock_leaves_out_what_one_machine_needs() -> None:
+    frozen = "torch==2.13.0+cpu\nnvidia-cublas==13.1\ntriton==3.4\n-e /here\nxent==0.1.0\nabsl-py==2.5.1\n"
+    assert lock.pins(frozen) == ["absl-py==2.5.1", "torch==2.13.0"]
+
+
+def test_the_lock_pins_everything() -> None:
+    lines = [
+        line for line in text_of(ROOT / "requirements.txt").splitlines() if line and not line.startswith("#")
+    ]
+    assert lines[-1] == "-e ."
+    assert [line for line in lines[:-1] if not re.fullmatch(r"[\w.-]+==[\w.+!-]+", line)] == []

@@ -1,0 +1,260 @@
+"""The built book in a browser, away from where it was built and with every other host refused.
+
+Each page is opened as a file and under a path of a local server, at the width of a desk and of a phone.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Route, sync_playwright
+
+import ledger
+from xent_site import toc_documents
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = toc_documents(ROOT)
+PAGES = [f"{name}.html" for name in DOCUMENTS] + ["genindex.html", "search.html"]
+DESK, PHONE = (1280, 900), (360, 740)
+
+# TeX that no one rendered: a dollar before a letter or a command, or a command on its own.
+RAW_TEX = re.compile(
+    r"\$\$|\$\\|\\(?:frac|log|sum|sigma|ell|begin|text|mathbb|label)\b|\{(?:eq|ref|numref|cite)\}`"
+)
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves 404.html for what is missing, as hosts of static sites do."""
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        if code != 404:
+            return super().send_error(code, message, explain)
+        body = Path(self.directory, "some", "where", "404.html").read_bytes()
+        self.send_response(404)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        return None
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@dataclass
+class Opened:
+    """A page in the browser, with all that went wrong on the way."""
+
+    page: Page
+    base: str
+    outside: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def route(self, route: Route) -> None:
+        """Let through what belongs to the site; write down and refuse everything else."""
+        if route.request.url.startswith((self.base, "data:", "blob:")):
+            route.continue_()
+        else:
+            self.outside.append(route.request.url)
+            route.abort()
+
+    def listen(self) -> None:
+        self.page.route("**/*", self.route)
+        self.page.on("requestfailed", lambda request: self.failed.append(request.url))
+        self.page.on(
+            "response", lambda response: (response.status >= 400 and self.failed.append(response.url)) or None
+        )
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", self.console)
+
+    def console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.errors.append(f"{message.type}: {message.text}")
+
+    def go(self, name: str) -> None:
+        self.page.goto(self.base + name, wait_until="load")
+        # The theme's scripts start on load; two frames later they have run.
+        self.page.evaluate("() => new Promise(f => requestAnimationFrame(() => requestAnimationFrame(f)))")
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+
+
+@pytest.fixture(scope="session")
+def server(built_site: Path) -> Iterator[str]:
+    """Serve the site under a path, as a host of many projects does."""
+    handler = functools.partial(Handler, directory=str(built_site.parents[1]))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/some/where/"
+        server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def base(request: pytest.FixtureRequest, built_site: Path) -> str:
+    """The address under which the site is opened: a folder, or a local server."""
+    if request.param == "file":
+        return built_site.as_uri() + "/"
+    address: str = request.getfixturevalue("server")
+    return address
+
+
+@pytest.fixture(scope="session")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    context = browser.new_context()
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def opened(context: BrowserContext, base: str) -> Iterator[Opened]:
+    page = context.new_page()
+    opened = Opened(page, base)
+    opened.listen()
+    yield opened
+    page.close()
+
+
+by_both_ways = pytest.mark.parametrize("base", ["file", "server"], indirect=True)
+by_server = pytest.mark.parametrize("base", ["server"], indirect=True)
+by_file = pytest.mark.parametrize("base", ["file"], indirect=True)
+
+
+def labels_of(name: str) -> list[str]:
+    """List the labels of the equations that a page's source states."""
+    stem = Path(name).stem
+    return [
+        equation.label for equation in ledger.read_equations(ROOT)[0] if Path(equation.chapter).stem == stem
+    ]
+
+
+def has_maths(name: str) -> bool:
+    source = ROOT / name.replace(".html", ".ipynb")
+    if not source.exists():
+        return False
+    cells = json.loads(source.read_text(encoding="utf-8"))["cells"]
+    return any("$" in "".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
+def test_these_are_all_the_pages(built_site: Path) -> None:
+    built = {path.relative_to(built_site).as_posix() for path in built_site.rglob("*.html")}
+    assert {path for path in built if not path.startswith("_static/")} == {*PAGES, "404.html"}
+
+
+@by_both_ways
+@pytest.mark.parametrize("name", PAGES)
+def test_page(opened: Opened, name: str) -> None:
+    page = opened.page
+    for width, height in (DESK, PHONE):
+        page.set_viewport_size({"width": width, "height": height})
+        opened.go(name)
+
+        assert opened.outside == [], "the page asks other hosts"
+        assert opened.failed == [], "requests failed"
+        assert opened.errors == [], "the console complains"
+
+        scrolls = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert scrolls <= 0, f"at {width} px the page scrolls sideways by {scrolls} px"
+
+        entries = page.locator(
+            "input[type=search]:visible, .search-button-field:visible, .search-button:visible"
+        )
+        assert entries.count() == 1, f"at {width} px there are {entries.count()} ways into the search"
+
+        pictures = page.locator("img").evaluate_all("all => all.map(i => [i.src, i.alt, i.naturalWidth])")
+        assert [src for src, alt, _ in pictures if not alt.strip() or "_images/" in alt] == [], "no alt text"
+        assert [src for src, _, natural in pictures if natural == 0] == [], "pictures that do not load"
+
+        assert page.locator("h1:visible").count() == 1
+
+        # The theme's layout: the contents beside the text on a desk, and out of sight on a phone.
+        contents = page.locator(".bd-sidebar-primary").bounding_box()
+        main = page.locator(".bd-main").bounding_box()
+        assert contents is not None and main is not None
+        if width == DESK[0]:
+            assert contents["x"] == 0 and contents["width"] > 150
+            assert main["x"] >= contents["width"] - 1 and main["width"] > 600
+        else:
+            assert contents["x"] + contents["width"] <= 0 and main["x"] == 0 and main["width"] == width
+
+
+@by_file
+@pytest.mark.parametrize("name", [f"{name}.html" for name in DOCUMENTS])
+def test_maths_is_rendered(opened: Opened, name: str) -> None:
+    page = opened.page
+    opened.go(name)
+    formulas = page.locator(".math").count()
+    if has_maths(name):
+        assert formulas > 0
+    assert page.locator(".math .katex").count() >= formulas
+    assert page.locator(".katex-error, .math-error").count() == 0
+
+    # Text as a reader sees it, without code and without the formulas themselves.
+    text = page.evaluate(
+        """() => {
+            const article = document.querySelector("article").cloneNode(true);
+            article.querySelectorAll("pre, code, .katex, script, style").forEach(e => e.remove());
+            return article.textContent;
+        }"""
+    )
+    assert RAW_TEX.findall(text) == []
+
+    if formulas:
+        faces = page.evaluate("[...document.fonts].filter(f => f.status == 'loaded').map(f => f.family)")
+        assert any("KaTeX" in face for face in faces), f"the formulas fall back to another font: {faces}"
+
+
+@by_file
+@pytest.mark.parametrize("name", [f"{name}.html" for name in DOCUMENTS if labels_of(f"{name}.html")])
+def test_equations_are_numbered_by_chapter(opened: Opened, name: str) -> None:
+    opened.go(name)
+    numbers = [text.strip("#¶ \n") for text in opened.page.locator(".eqno").all_text_contents()]
+    assert len(numbers) == len(labels_of(name))
+    chapter = re.match(r"\d+", opened.page.locator("article h1").inner_text())
+    assert chapter is not None
+    assert numbers == [f"({chapter[0]}.{i})" for i in range(1, len(numbers) + 1)]
+
+
+@by_server
+@pytest.mark.parametrize("address", ["no-such-page.html", "chapters/no-such-page.html", "chapters/a/b/c"])
+def test_a_missing_page_leads_back_to_the_book(opened: Opened, address: str) -> None:
+    opened.go(address)
+    assert opened.failed == [opened.base + address] and opened.outside == []
+    assert opened.page.locator("h1").inner_text() == "This page does not exist"
+    opened.page.get_by_role("link", name="front page").click()
+    opened.page.wait_for_url(opened.base + "index.html")
+
+
+@by_file
+def test_the_page_for_missing_pages_opens_as_a_file(opened: Opened) -> None:
+    opened.go("404.html")
+    assert opened.failed == opened.outside == opened.errors == []
+    opened.page.get_by_role("link", name="search").click()
+    opened.page.wait_for_url(opened.base + "search.html")
+
+
+@by_server
+def test_the_search_finds_a_word(opened: Opened) -> None:
+    opened.go("search.html?q=entropy")
+    opened.page.locator("#search-results li a").first.wait_for(timeout=20_000)
+    assert opened.page.locator("#search-results li a").count() >= 1
+    assert opened.errors == [] and opened.outside == []
+
+
+@by_file
+def test_no_button_needs_the_repository_while_it_has_no_address(opened: Opened) -> None:
+    if re.search(r'^  url: ""', (ROOT / "_config.yml").read_text(), re.MULTILINE):
+        opened.go(f"{DOCUMENTS[1]}.html")
+        assert opened.page.locator("[class*=launch-button], [class*=source-buttons]").count() == 0
