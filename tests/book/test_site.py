@@ -227,12 +227,12 @@ def test_maths_is_rendered(opened: Opened, name: str) -> None:
 
 
 @by_file
-@pytest.mark.parametrize("name", [f"{name}.html" for name in DOCUMENTS if labels_of(f"{name}.html")])
+@pytest.mark.parametrize("name", [f"{name}.html" for name in DOCUMENTS])
 def test_equations_are_numbered_by_chapter(opened: Opened, name: str) -> None:
     opened.go(name)
     numbers = [text.strip("#¶ \n") for text in opened.page.locator(".eqno").all_text_contents()]
     assert len(numbers) == len(labels_of(name))
-    chapter = re.match(r"\d+", opened.page.locator("article h1").inner_text())
+    chapter = re.match(r"\d*", opened.page.locator("article h1").inner_text())
     assert chapter is not None
     assert numbers == [f"({chapter[0]}.{i})" for i in range(1, len(numbers) + 1)]
 

@@ -480,3 +480,11 @@ def test_the_curvature_bound_is_sharp_for_coin_tosses() -> None:
 
     H = torch.autograd.functional.hessian(f, torch.zeros(6, dtype=torch.float64)).numpy()
     assert np.isclose(np.linalg.eigvalsh(H)[-1], L, rtol=1e-12)
+    # Along the direction of that curvature the promised descent is all there is, for small gradients.
+    theta = 1e-2 * np.linalg.eigh(H)[1][:, -1]
+    gradient = autograd(f, theta)
+    for factor in (0.5, 1.0, 1.5, 1.9):
+        eta = factor / L
+        promised = eta * (1 - eta * L / 2) * (gradient**2).sum()
+        descent = f(torch.tensor(theta)) - f(torch.tensor(theta - eta * gradient))
+        assert np.isclose(descent, promised, rtol=1e-2)
