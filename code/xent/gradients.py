@@ -4,9 +4,9 @@ Every gradient here is (probability - target) times a weight: p - y for a class 
 distribution t with sum S, sigma(z) - y for a single logit. What takes care is the difference. For an example
 that is confidently right p_y rounds to 1, and p_y - 1 to 0 or to a multiple of the rounding error; but
 
-    p_y - 1 = -others / (exp(-gap) + others)
+    p_y - 1 = -others / (own + others)
 
-in the three numbers of `_blocks`, which subtracts nothing.
+in the numbers of `_blocks`, which subtracts nothing.
 
 Arguments, checks and messages are those of the losses.
 """
