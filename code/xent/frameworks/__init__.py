@@ -27,6 +27,7 @@ from ._registry import (
     see,
     tensorflow,
 )
+from ._tables import Table, glance_table, group_table, versions
 
 __all__ = [
     "GROUPS",
@@ -34,12 +35,16 @@ __all__ = [
     "NAMES",
     "QUESTIONS",
     "Row",
+    "Table",
     "agrees",
     "at_a_glance",
     "behaviour_table",
     "get",
+    "glance_table",
+    "group_table",
     "keras",
     "rows",
     "see",
     "tensorflow",
+    "versions",
 ]

@@ -295,8 +295,8 @@ def reductions() -> Seen:
     expect="one loss for each example",
     instead="shape (N, 1) for labels, predictions and weights",
     recorded={
-        "none, shape": [],
-        "none, shape of (N, 1)": [3],
+        "none, shape": "()",
+        "none, shape of (N, 1)": "(3,)",
         "sum": 0.14462,
         "sum of (N, 1)": 0.43386,
         "weights 1, 0, 0": 0.048207,
@@ -311,8 +311,8 @@ def bce_1d() -> Seen:
     w = np.array([1.0, 0.0, 0.0], np.float32)
     y2, p2 = y[:, None], p[:, None]
     return {
-        "none, shape": list(np.shape(keras().ops.convert_to_numpy(bce(reduction="none")(y, p)))),
-        "none, shape of (N, 1)": list(np.shape(keras().ops.convert_to_numpy(bce(reduction="none")(y2, p2)))),
+        "none, shape": str(np.shape(keras().ops.convert_to_numpy(bce(reduction="none")(y, p)))),
+        "none, shape of (N, 1)": str(np.shape(keras().ops.convert_to_numpy(bce(reduction="none")(y2, p2)))),
         "sum": _float(bce(reduction="sum")(y, p)),
         "sum of (N, 1)": _float(bce(reduction="sum")(y2, p2)),
         "weights 1, 0, 0": _float(bce()(y, p, sample_weight=w)),

@@ -69,7 +69,6 @@ def argument_order() -> Seen:
         "gradient from logits": -0.99335,
         "log-probabilities": 0.28873,
     },
-    thread=f"{ISSUES}/103316",
 )
 def double_softmax() -> Seen:
     """A softmax of a softmax."""
