@@ -123,7 +123,7 @@ def test_two_conventions_of_smoothing(batch: tuple[torch.Tensor, ...], worst_err
         F.cross_entropy(z, y, label_smoothing=eps), F.cross_entropy(z, mine), rtol=1e-12, why="float64"
     )
     eta = eps * (classes - 1) / classes
-    other = torch.where(onehot == 1, 1 - eta, eta / (classes - 1))
+    other = (1 - eta) * onehot + eta / (classes - 1) * (1 - onehot)
     worst_error(other, mine, rtol=1e-12, why="float64")
 
 
@@ -198,7 +198,7 @@ def test_the_backward_pass_of_binary_cross_entropy(worst_error: WorstError) -> N
             (seen,) = torch.autograd.grad(F.binary_cross_entropy(z.sigmoid(), y), z)
             p = 1 / (1 + np.exp(-logit))
             printed = (p - label) * p * (1 - p) / max(p * (1 - p), 1e-12)
-            worst_error(seen, printed, rtol=1e-9, atol=1e-20, why="a sigmoid in float64")
+            worst_error(seen, [printed], rtol=1e-8, why="the guard is a float32 1e-12")
 
 
 @pytest.mark.equation("eq-fw-half-overflow", by="property")

@@ -373,8 +373,8 @@ def at_a_glance() -> dict[str, dict[str, str]]:
     >>> QUESTIONS[0]
     'first argument'
     """
-    from ._registry import see
+    from ._registry import _seen_once
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return {column: see(slug) for column, slug in COLUMNS.items()}
+        return {column: _seen_once(slug) for column, slug in COLUMNS.items()}

@@ -193,8 +193,14 @@ def see(slug: str) -> Seen:
     return get(slug).run()
 
 
+@cache
+def _seen_once(slug: str) -> Seen:
+    """What a probe saw in this process: a page that shows a row twice runs it once."""
+    return get(slug).run()
+
+
 def behaviour_table(library: str | None = None, group: str | None = None) -> list[dict[str, Any]]:
-    """Run the probes and return a table: a dict for each row, with the versions seen.
+    """Run the probes, each once in a process, and return a table: a dict for each row, with its version.
 
     Parameters
     ----------
@@ -216,7 +222,7 @@ def behaviour_table(library: str | None = None, group: str | None = None) -> lis
     for r in rows().values():
         if library not in (None, r.library) or group not in (None, r.group):
             continue
-        seen = r.run()
+        seen = _seen_once(r.slug)
         table.append(
             {
                 "slug": r.slug,
@@ -298,8 +304,8 @@ def attempt(call: Callable[[], Any]) -> Any:
         # Keras and TensorFlow wrap the message in decorations of their own; the first sentence says it.
         first = lines[0].split(". ")[0].rstrip(".") if lines else ""
         if len(first) > 60:
-            first = first[:60].rsplit(" ", 1)[0]
-        return f"{type(error).__name__}: {first}".rstrip(": ")
+            first = first[:60].rsplit(" ", 1)[0] + " ..."
+        return f"{type(error).__name__}: {first}".removesuffix(": ")
 
 
 @contextlib.contextmanager

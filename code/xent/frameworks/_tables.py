@@ -12,6 +12,8 @@ from ._registry import NAMES, behaviour_table, rows
 
 # Half-precision numbers differ between processors: two digits of them survive, four of the others.
 FEW, MANY = 2, 4
+# Inline, so that the table looks the same in the notebook and on the page.
+CELL = "padding:.35rem .7rem .35rem 0;text-align:left;vertical-align:top"
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,21 +39,29 @@ class Table:
         return [self.header, *self.body]
 
     def _repr_html_(self) -> str:
-        def cells(line: Sequence[str], tag: str) -> str:
-            texts = [escape(cell).replace("\n", "<br>") for cell in line]
-            first = f'<th scope="row">{texts[0]}</th>' if tag == "td" else f'<th scope="col">{texts[0]}</th>'
-            scope = "" if tag == "td" else ' scope="col"'
-            return "<tr>" + first + "".join(f"<{tag}{scope}>{text}</{tag}>" for text in texts[1:]) + "</tr>"
+        def cells(line: Sequence[str], head: bool) -> str:
+            first = f'<th scope="{"col" if head else "row"}" style="{CELL}">{escape(line[0])}</th>'
+            tag = 'th scope="col"' if head else "td"
+            # A cell of its own width may break a long name; columns side by side scroll instead.
+            style = CELL + (";overflow-wrap:anywhere" if len(line) == 2 else "")
+            rest = (f'<{tag} style="{style}">{markup(text)}</{tag[:2]}>' for text in line[1:])
+            return f'<tr style="border-top:1px solid #8886">{first}{"".join(rest)}</tr>'
+
+        def markup(text: str) -> str:
+            lines = escape(text).split("\n")
+            if len(lines) > 1:
+                lines[0] = f"<strong>{lines[0]}</strong>"
+            return "<br>".join(lines)
 
         label = escape(self.caption)
         return "\n".join(
             [
                 f'<div style="overflow-x:auto" role="region" tabindex="0" aria-label="{label}">',
-                '<table style="text-align:left;vertical-align:top">',
+                '<table style="border-collapse:collapse;text-align:left">',
                 f"<caption>{label}</caption>",
-                f"<thead>{cells(self.header, 'th')}</thead>",
+                f"<thead>{cells(self.header, True)}</thead>",
                 "<tbody>",
-                *(cells(line, "td") for line in self.body),
+                *(cells(line, False) for line in self.body),
                 "</tbody></table></div>",
             ]
         )
@@ -80,8 +90,9 @@ def group_table(group: str) -> Table:
     for entry in behaviour_table(group=group):
         digits = MANY if rows()[entry["slug"]].tolerance < 1e-3 else FEW
         lines = [f"{key}: {show(value, digits)}" for key, value in entry["seen"].items()]
-        body.append([entry["library"], entry["title"], "\n".join(lines), entry["instead"]])
-    return Table(f"Rows: {group}", ["library", "what happens", "seen", "instead"], body)
+        text = "\n".join([entry["title"], *lines, f"Instead: {entry['instead']}"])
+        body.append([entry["library"], text])
+    return Table(f"Rows: {group}", ["library", "what happens, what the probe saw, what to write"], body)
 
 
 def show(value: Any, digits: int = MANY) -> str:
@@ -101,6 +112,6 @@ def show(value: Any, digits: int = MANY) -> str:
 
 
 def versions() -> str:
-    """The versions behind the table, in a line."""
+    """The versions behind the table, a line for each library."""
     seen = {row.library: row.version for row in rows().values() if row.library != "keras-torch"}
-    return ", ".join(seen[library] for library in NAMES if library in seen)
+    return "\n".join(seen[library] for library in NAMES if library in seen)

@@ -450,7 +450,7 @@ def mask_propagation() -> Seen:
         "(1-eps) y + eps/K": 0.68873,
         "binary, .3": 0.43494,
         "(1-eps) y + eps/2": 0.43494,
-        "sparse": "TypeError: SparseCategoricalCrossentropy.__init__() got an unexpected",
+        "sparse": "TypeError: SparseCategoricalCrossentropy.__init__() got an unexpected ...",
         "categorical, -.3": -0.11127,
         "categorical, 2": 2.9554,
     },
