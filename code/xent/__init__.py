@@ -3,7 +3,7 @@
 ``import xent`` loads NumPy and SciPy only. `xent.torch` holds the same functions on tensors.
 """
 
-from . import gradients, information
+from . import gradients, information, scoring, sequences
 from .losses import binary_cross_entropy, cross_entropy, log_loss, nll, soft_cross_entropy
 from .numerics import log_sigmoid, log_softmax, log_sum_exp, sigmoid, softmax
 
@@ -19,6 +19,8 @@ __all__ = [
     "log_softmax",
     "log_sum_exp",
     "nll",
+    "scoring",
+    "sequences",
     "sigmoid",
     "soft_cross_entropy",
     "softmax",

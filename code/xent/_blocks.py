@@ -1,12 +1,12 @@
 """One pass over the logits, a block of rows at a time: the arithmetic that every loss here shares.
 
-For a row z and one singled-out class i, everything follows from three numbers,
+For a row z and one singled-out class i, everything follows from four numbers,
 
-    m = max_j z_j,    gap = m - z_i,    others = sum_{j != i} exp(z_j - m),
+    m = max_j z_j,    gap = m - z_i,    own = exp(-gap),    others = sum_{j != i} exp(z_j - m),
 
-because -log softmax(z)_i = gap + log(exp(-gap) + others), and for the largest logit (gap = 0) that is
-log1p(others): no cancellation, however small the loss is. Summing *all* the exponentials and taking the log
-loses those digits, since 1 + others rounds to 1.
+because -log softmax(z)_i = gap + log(own + others) = gap + log1p(others + (own - 1)). For the largest logit
+gap is 0 and own is 1, which leaves log1p(others): no cancellation, however small the loss is. Summing *all*
+the exponentials and taking the log loses those digits, since 1 + others rounds to 1.
 
 A block is copied into a small work array that stays in the cache, so the memory used does not grow with the
 logits. Rows of few classes are worked on transposed, classes first: NumPy's loops then run along the many
@@ -15,6 +15,7 @@ rows and not along the few classes, which is several times faster.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -23,14 +24,14 @@ from numpy.typing import NDArray
 
 from ._validate import Floats
 
-# A block is a sixty-fourth of the logits, so that the work array stays a small part of them, but never so
-# small that Python's own cost shows, nor so large (256 KiB in float32) that it leaves the second-level cache.
-BLOCK_SHARE, LEAST_BLOCK, LARGEST_BLOCK = 64, 1 << 12, 1 << 16
-SECOND_LOOK_BLOCK = 1 << 11
+# A block is such a share of the logits that all its arrays, the second look's included, stay below a
+# twentieth of them; but never so small that Python's own cost shows, nor so large (256 KiB in float32) that
+# it leaves the second-level cache.
+BLOCK_SHARE, LEAST_BLOCK, LARGEST_BLOCK = 128, 1 << 12, 1 << 16
 # Up to this many classes the transposed layout was the faster one; the crossing is flat.
 TRANSPOSE_UP_TO = 64
 # Below this sum, the rounding of z_j - m shows: an error of u in the exponent is a relative error of u in
-# its exponential, and u grows with the distance. Those rows are few and are summed again in more precision.
+# its exponential, and u grows with the distance. Those rows are summed again in more precision.
 SMALL_OTHERS = 2.0**-10
 
 Index = tuple[int | slice, ...]
@@ -41,15 +42,13 @@ class Terms(NamedTuple):
 
     maximum: Floats
     gap: Floats
+    own: Floats
     others: Floats
 
     def log_of_sum(self) -> Floats:
         """Return log sum_j exp(z_j - m), accurate to a few ulp also where it is close to zero if gap = 0."""
-        return np.where(self.gap == 0, np.log1p(self.others), np.log(np.exp(-self.gap) + self.others))
-
-    def negative_log_probability(self) -> Floats:
-        """Return -log softmax(z)_i, accurate to a few ulp also where it is close to zero."""
-        return self.gap + self.log_of_sum()
+        # Without the class, the sum holds exp(m - m) = 1 unless own is that one: others + (own - 1) >= 0.
+        return np.log1p(self.others + (self.own - 1))
 
 
 class Block:
@@ -60,7 +59,7 @@ class Block:
         self.rows = rows
         self.axis = 0 if classes <= TRANSPOSE_UP_TO else 1
         shape = (classes, count) if self.axis == 0 else (count, classes)
-        self.work = buffer[: count * classes].reshape(shape)
+        self.work: Floats = buffer[: count * classes].reshape(shape)
         np.copyto(self.work, self.oriented(rows))
         self.maximum: Floats = self.work.max(axis=self.axis)
 
@@ -68,9 +67,13 @@ class Block:
         """Lay rows out as the work array is."""
         return rows.T if self.axis == 0 else rows
 
+    def beside(self, values: Floats) -> Floats:
+        """Lay out one value a row so that it broadcasts along the classes."""
+        return values if self.axis == 0 else values[:, None]
+
     def at(self, classes: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Index of one class in each row."""
-        rows = np.arange(len(self.rows))
+        """Index of one class in each row of the work array, or of as many rows as there are classes given."""
+        rows = np.arange(len(classes))
         return (classes, rows) if self.axis == 0 else (rows, classes)
 
     def argmax(self) -> NDArray[np.intp]:
@@ -80,45 +83,47 @@ class Block:
 
     def shift(self) -> None:
         """Subtract each row's maximum."""
-        self.work -= np.expand_dims(self.maximum, self.axis)
+        self.work -= self.beside(self.maximum)
 
     def exponentiate_without(self, classes: NDArray[np.intp]) -> Terms:
         """Turn shifted logits into exponentials and sum them over all classes but one a row."""
-        at = self.at(classes)
-        gap = -self.work[at]
+        # An index into the flattened array is found twice as fast as a pair of indices.
+        row, column = self.at(classes)
+        flat, at = self.work.reshape(-1), row * self.work.shape[-1] + column
+        gap = -flat[at]
         np.exp(self.work, out=self.work)
-        self.work[at] = 0
+        own = flat[at]
+        flat[at] = 0
         others = self.work.sum(axis=self.axis)
-        again = np.flatnonzero((others < SMALL_OTHERS) & (gap == 0))
-        step = max(1, SECOND_LOOK_BLOCK // self.rows.shape[1])
-        for start in range(0, again.size, step):
-            some = again[start : start + step]
-            others[some] = _careful_others(self.rows[some], classes[some])
-        return Terms(self.maximum, gap, others)
+        again = (others < SMALL_OTHERS).nonzero()[0]
+        if again.size:
+            others[again] = self.careful_others(again, classes[again])
+        return Terms(self.maximum, gap, own, others)
 
+    def careful_others(self, some: NDArray[np.intp], classes: NDArray[np.intp]) -> Floats:
+        """Sum exp(z_j - m) over all classes but the largest of some rows, to working precision.
 
-def _careful_others(rows: Floats, classes: NDArray[np.intp]) -> Floats:
-    """Sum exp(z_j - z_i) over j != i for rows in which z_i is the largest, to working precision.
-
-    In float32 the work is done in float64. In float64 the difference d is taken with its rounding error e
-    (Møller 1965, Knuth 1969), which then enters as exp(d + e) = exp(d) (1 + e), exact to first order.
-    """
-    index = np.arange(len(rows))
-    z = rows.astype(np.float64)
-    top = z[index, classes][:, None]
-    if rows.dtype.itemsize < 8:
-        z -= top
-        terms = np.exp(z, out=z)
-    else:
-        d = z - top
-        back = d + top
-        error = (z - back) - (top - (back - d))
-        # Where z_j = -inf the error is inf - inf, but there is nothing to correct.
-        terms = np.exp(d)
-        terms += terms * np.nan_to_num(error, copy=False, nan=0.0)
-    terms[index, classes] = 0
-    total: Floats = terms.sum(axis=1)
-    return total
+        In float32 the work is done in float64. In float64 the difference d is taken with its rounding error e
+        (Møller 1965, Knuth 1969), which then enters as exp(d + e) = exp(d) (1 + e), exact to first order.
+        """
+        z = self.oriented(self.rows[some]).astype(np.float64, order="C")
+        top = self.beside(self.maximum[some].astype(np.float64))
+        if self.work.dtype.itemsize < 8:
+            z -= top
+            terms = np.exp(z, out=z)
+        else:
+            # exp underflows to zero long before -800, and -inf would make the error inf - inf.
+            np.maximum(z, top - 800, out=z)
+            d = z - top
+            back = d + top
+            z -= back
+            back -= d
+            z -= np.subtract(top, back, out=back)
+            terms = np.exp(d, out=d)
+            terms += np.multiply(terms, z, out=z)
+        terms[self.at(classes)] = 0
+        total: Floats = terms.sum(axis=self.axis)
+        return total
 
 
 def blocks(logits: Floats) -> Iterator[tuple[Index, Block]]:
@@ -144,7 +149,7 @@ def _cover(shape: tuple[int, ...], limit: int) -> Iterator[Index]:
     if not shape:
         yield ()
         return
-    inner = int(np.prod(shape[1:]))
+    inner = math.prod(shape[1:])
     if inner <= limit:
         step = max(1, limit // max(1, inner))
         for start in range(0, shape[0], step):

@@ -75,10 +75,10 @@ def class_indices(
         )
     if array.shape != shape:
         raise ValueError(
-            f"{name}: expected shape {shape}, that of the logits without the class axis, got {array.shape}"
+            f"{name}: expected shape {shape}, the input's without its class axis, got {array.shape}"
         )
     if ignore_index is not None:
-        counts = array != ignore_index
+        counts = np.asarray(array != integer(ignore_index, "ignore_index"))
         if not counts.all():
             array = np.where(counts, array, array.dtype.type(0))
             return _in_range(array, name, classes), counts
@@ -146,12 +146,14 @@ def integer(value: Any, name: str) -> int:
 
 def number(value: Any, name: str, expected: str, low: float, high: float, *, closed: str = "") -> float:
     """Return `value` as a finite float inside (low, high); `closed` names the ends that belong to it."""
-    if isinstance(value, (bool, np.bool_, str, bytes)) or np.ndim(value) != 0:
+    if isinstance(value, (bool, np.bool_, str, bytes, np.ma.MaskedArray)) or np.ndim(value) != 0:
         raise TypeError(f"{name}: expected {expected}, got {value!r}")
     try:
         result = float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{name}: expected {expected}, got {value!r}") from None
+    except OverflowError:  # an integer that no float can hold
+        result = math.inf
     inside = (low < result or ("low" in closed and result == low)) and (
         result < high or ("high" in closed and result == high)
     )
@@ -198,6 +200,8 @@ def mean_divisor(mass: float, denominator: float | None) -> float:
             "targets: expected at least one target that counts, got none (all ignored, of weight zero, "
             "or an empty batch), so the mean is undefined; reduction='sum' or denominator= gives 0"
         )
+    if denominator is None and math.isinf(mass):
+        raise ValueError("weight: expected weights with a finite sum, got weights that add up to inf")
     return mass if denominator is None else denominator
 
 
@@ -214,7 +218,9 @@ def at_index(where: tuple[int, ...]) -> str:
 
 
 def _array(value: ArrayLike, name: str) -> NDArray[Any]:
-    if isinstance(value, np.ma.MaskedArray):
+    # NumPy would drop the mask, also of masked arrays in a list, and count what they hide.
+    parts = value if isinstance(value, (list, tuple)) else (value,)
+    if any(isinstance(part, np.ma.MaskedArray) for part in parts):
         raise TypeError(
             f"{name}: expected an array without a mask, got a masked array; select or ignore instead"
         )

@@ -215,7 +215,8 @@ def cross_entropy_gradient(
         each = np.where(counts, 1.0 if each is None else each, 0.0)
     divisor = 1.0
     if reduction == "mean":
-        divisor = mean_divisor(float(labels.size if each is None else each.sum()), denominator)
+        with np.errstate(over="ignore"):
+            divisor = mean_divisor(float(labels.size if each is None else each.sum()), denominator)
 
     spread = smoothing / classes
     out = np.empty(moved.shape, np.promote_types(logits.dtype, np.float32))
@@ -229,7 +230,7 @@ def cross_entropy_gradient(
             if spread:
                 block.work -= spread
             block.work[block.at(own)] = _difference(
-                np.exp(-terms.gap) / total, rest, 1 - smoothing + spread, smoothing - spread
+                terms.own / total, rest, 1 - smoothing + spread, smoothing - spread
             )
             w = None if each is None else each[index].reshape(-1)
             undefined |= bool(np.isnan(total if w is None else total[w > 0]).any())
@@ -394,7 +395,7 @@ def _normalise(block: Block, terms: Terms) -> tuple[Floats, Floats]:
 
     The probability of the left-out class itself is still to be filled in.
     """
-    total = np.exp(-terms.gap) + terms.others
+    total = terms.own + terms.others
     block.work /= np.expand_dims(total, block.axis)
     return total, terms.others / total
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import entr, xlogy
+from scipy.special import entr, rel_entr, xlogy
 
-from ._validate import Floats, class_axis, number, probabilities, real_array, same_shape
+from ._validate import Floats, logits_array, number, probabilities, real_array, same_shape
 
 __all__ = ["cross_entropy", "entropy", "js_divergence", "kl_divergence"]
 
@@ -183,35 +183,35 @@ def js_divergence(p: ArrayLike, q: ArrayLike, axis: int = -1, base: float | None
     """
     p, q, axis = _pair(p, q, axis)
     a, b = p.astype(np.float64), q.astype(np.float64)
-    m = 0.5 * a + 0.5 * b
-    return _result(0.5 * _excess(a, m) + 0.5 * _excess(b, m), axis, base, p, q)
+    # Everything doubled, so that m = (p + q) / 2 cannot underflow to zero where p or q is not zero.
+    m = a + b
+    return _result(0.25 * (_excess(2 * a, m) + _excess(2 * b, m)), axis, base, p, q)
 
 
 def _excess(p: Floats, q: Floats) -> Floats:
     """Return p log(p / q) - p + q, elementwise and without cancellation where p is close to q."""
     with np.errstate(all="ignore"):
-        u = np.where(q > 0, (p - q) / q, np.inf)
-        # With p = q (1 + u) the term is q ((1 + u) log(1 + u) - u), whose series starts at u^2 / 2.
-        near = np.abs(u) < 0.05
-        v = np.where(near, u, 0.0)
-        series = np.zeros_like(v)
-        for k in range(12, 1, -1):
-            series = 1.0 / (k * (k - 1)) - v * series
-        terms = np.where(near, q * v * v * series, xlogy(p, p) - xlogy(p, q) - p + q)
-    return np.where(p > 0, terms, q)
+        # With s = (p - q) / (p + q), log(p / q) = 2 artanh(s), and the term is (p + q) times
+        # s^2 + (1 + s) (artanh(s) - s): artanh without its first term, s, which is what would cancel.
+        s = np.nan_to_num((p - q) / (p + q))
+        near = np.abs(s) < 0.2
+        v = np.where(near, s * s, 0.0)
+        tail = np.zeros_like(v)
+        for k in range(12, 0, -1):
+            tail = v * (1.0 / (2 * k + 1) + tail)
+        return np.where(near, (p + q) * (v + (1 + s) * s * tail), rel_entr(p, q) - (p - q))
 
 
 def _distribution(value: ArrayLike, name: str, axis: int) -> tuple[Floats, int]:
-    array = real_array(value, name)
-    axis = class_axis(array, name, axis)
+    array, axis = logits_array(value, name, axis)
     return probabilities(array, name, axis), axis
 
 
 def _pair(p: ArrayLike, q: ArrayLike, axis: int) -> tuple[Floats, Floats, int]:
     p, axis = _distribution(p, "p", axis)
-    q, _ = _distribution(q, "q", axis)
+    q = real_array(q, "q")
     same_shape(q, "q", p.shape, "p")
-    return p, q, axis
+    return p, probabilities(q, "q", axis), axis
 
 
 def _result(terms: Floats, axis: int, base: float | None, *given: Floats) -> Any:

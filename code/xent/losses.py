@@ -202,7 +202,7 @@ def soft_cross_entropy(
     same_shape(target, "target_probs", logits.shape, "logits")
     target = np.moveaxis(probabilities(target, "target_probs", axis), axis, -1)
     moved = np.moveaxis(logits, axis, -1)
-    dtype = np.promote_types(logits.dtype, target.dtype)
+    dtype = np.result_type(logits, target, np.float32)
     total = _Reducer(moved.shape[:-1], dtype, *reduction_arguments(reduction, denominator))
 
     with np.errstate(all="ignore"):
@@ -313,7 +313,7 @@ def nll(
     ----------
     log_probs : array_like, shape (..., K, ...)
         Log-probabilities: their exponentials sum to one along `axis` (within 1e-6 in float64, 1e-4 in
-        float32, 1e-2 in float16). Probabilities and raw logits are refused.
+        float32, 1e-2 in float16). Probabilities and raw logits are refused, also in ignored rows.
     targets, axis, weight, ignore_index, reduction, denominator
         As in `cross_entropy`.
 
@@ -368,7 +368,7 @@ def log_loss(
     ----------
     probs : array_like, shape (..., K, ...)
         Probabilities in [0, 1], summing to one along `axis` (within 1e-6 in float64, 1e-4 in float32, 1e-2 in
-        float16).
+        float16), also in ignored rows.
     targets, axis, weight, ignore_index, reduction, denominator
         As in `cross_entropy`.
     eps : float, default 0
@@ -415,7 +415,8 @@ class _Reducer:
         self.dtype = np.promote_types(dtype, np.float32)
         self.reduction, self.denominator = reduction, denominator
         self.each = np.empty(shape, self.dtype) if reduction == "none" else None
-        self.sum = 0.0
+        # One sum a block, added up at the end: NumPy's pairwise sum keeps more digits than a running one.
+        self.sums: list[float] = []
         self.mass = 0.0
 
     def add(
@@ -442,19 +443,19 @@ class _Reducer:
         if self.each is not None:
             self.each[index] = losses.reshape(self.each[index].shape)
         else:
-            self.sum += float(losses.sum(dtype=np.float64))
+            self.sums.append(float(losses.sum(dtype=np.float64)))
 
     def has_nan(self) -> bool:
-        return math.isnan(self.sum) if self.each is None else bool(np.isnan(self.each).any())
+        """Whether any loss is nan; losses are never -inf, so that a sum cannot become nan otherwise."""
+        return math.isnan(sum(self.sums)) if self.each is None else bool(np.isnan(self.each).any())
 
     def result(self) -> Any:
+        """Return what the reduction asks for."""
         if self.each is not None:
             return self.each[()]
-        if self.reduction == "sum":
-            return self.dtype.type(self.sum)
-        divisor = mean_divisor(self.mass, self.denominator)
-        with np.errstate(over="ignore"):
-            return self.dtype.type(self.sum / divisor)
+        divisor = 1.0 if self.reduction == "sum" else mean_divisor(self.mass, self.denominator)
+        with np.errstate(over="ignore"):  # a sum beyond float32 is inf
+            return self.dtype.type(np.add.reduce(self.sums) / divisor)
 
 
 def _pick(
@@ -473,7 +474,7 @@ def _pick(
     labels, counts = class_indices(targets, "targets", shape, classes, ignore_index)
     by_class = None if weight is None else weights(weight, "weight", (classes,), "one weight a class")
     total = _Reducer(shape, array.dtype, *reduction_arguments(reduction, denominator))
-    with np.errstate(divide="ignore"):
+    with np.errstate(all="ignore"):
         losses = loss(np.take_along_axis(moved, labels[..., None], -1)[..., 0])
         total.add(
             (), losses + 0.0, None if by_class is None else by_class[labels], counts

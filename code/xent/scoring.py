@@ -1,0 +1,845 @@
+"""Scoring rules: what a report of probabilities costs, and which report costs least.
+
+A scoring rule takes a report and the outcome, ``rule(probs, outcome)``, and returns a cost: smaller is
+better. It is proper if nobody can lower the expected cost by reporting something else than what they
+believe, and strictly proper if every other report costs more. `expected_score` computes that cost and
+`elicited` searches for the report that minimises it, for any rule with these two arguments. Keyword
+arguments are bound with ``functools.partial``:
+
+    partial(focal_loss, gamma=2.0)
+
+Strictly proper are `log_score`, `brier_score` and `spherical_score`. `zero_one_score` is proper, not
+strictly. `linear_score` is improper. `focal_loss`, `smoothed_log_score` and `weighted_log_score` make you
+report a distorted distribution, which `invert_focal`, `invert_smoothing` and `invert_weighting` undo.
+`clipped_log_score` is proper for two classes, not strictly, and improper for more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import combinations
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import xlogy
+
+from ._validate import (
+    Floats,
+    Indices,
+    at_index,
+    class_indices,
+    first_true,
+    number,
+    probabilities,
+    smoothing_mass,
+    weights,
+)
+
+__all__ = [
+    "Rule",
+    "brier_score",
+    "clipped_log_score",
+    "elicited",
+    "expected_score",
+    "focal_loss",
+    "invert_focal",
+    "invert_smoothing",
+    "invert_weighting",
+    "linear_score",
+    "log_score",
+    "smoothed_log_score",
+    "spherical_score",
+    "weighted_log_score",
+    "zero_one_score",
+]
+
+Rule: TypeAlias = Callable[[Any, Any], Any]
+
+# ------------------------------------------------------------------------------------------- the rules
+
+
+def log_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
+    r"""Logarithmic score, the cross-entropy of one outcome: strictly proper.
+
+    .. math:: s(q, y) = -\log q_y
+
+    Parameters
+    ----------
+    probs : array_like, shape (..., K)
+        Reports q: in [0, 1], summing to one along the last axis.
+    outcome : array_like of int, shape (...)
+        What happened, class indices y in [0, K).
+
+    Returns
+    -------
+    scalar or ndarray, shape (...)
+        Cost in nats, +inf where an outcome was called impossible; float32 if `probs` is no wider, float64
+        otherwise.
+
+    Raises
+    ------
+    ValueError
+        If a row of `probs` is no distribution, an outcome is out of range, or shapes do not match.
+    TypeError
+        If `probs` is not real or `outcome` not of integers.
+
+    See Also
+    --------
+    xent.cross_entropy : the same from logits, which keeps the digits that probabilities have lost.
+
+    Notes
+    -----
+    The expected cost exceeds its minimum by KL(p || q). I. J. Good, *Rational Decisions*, Journal of the
+    Royal Statistical Society B 14 (1952) 107-114.
+
+    Examples
+    --------
+    >>> from xent.scoring import log_score
+    >>> float(log_score([0.5, 0.3, 0.2], 0))
+    0.693147...
+    """
+    q, own, _ = _report(probs, outcome)
+    return _result(_minus_log(own), q)
+
+
+def brier_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
+    r"""Brier's score, the squared error of the one-hot outcome: strictly proper.
+
+    .. math:: s(q, y) = \sum_k (q_k - [k = y])^2
+
+    Parameters
+    ----------
+    probs : array_like, shape (..., K)
+        Reports q: in [0, 1], summing to one along the last axis.
+    outcome : array_like of int, shape (...)
+        What happened, class indices y in [0, K).
+
+    Returns
+    -------
+    scalar or ndarray, shape (...)
+        Cost between 0 and 2; float32 if `probs` is no wider, float64 otherwise.
+
+    Raises
+    ------
+    ValueError
+        If a row of `probs` is no distribution, an outcome is out of range, or shapes do not match.
+    TypeError
+        If `probs` is not real or `outcome` not of integers.
+
+    Notes
+    -----
+    The sum is over all classes, as in Brier's paper; for two classes it is twice the squared error of one
+    probability. The expected cost exceeds its minimum by the squared distance of p and q. G. W. Brier,
+    *Verification of Forecasts Expressed in Terms of Probability*, Monthly Weather Review 78 (1950) 1-3.
+
+    Examples
+    --------
+    >>> from xent.scoring import brier_score
+    >>> float(brier_score([0.5, 0.25, 0.25], 0))
+    0.375
+    """
+    q, _, labels = _report(probs, outcome)
+    error = q.astype(np.float64)
+    at = labels[..., None]
+    np.put_along_axis(error, at, np.take_along_axis(error, at, -1) - 1, -1)
+    return _result(np.square(error).sum(axis=-1), q)
+
+
+def spherical_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
+    r"""Spherical score, the cosine between report and outcome: strictly proper.
+
+    .. math:: s(q, y) = 1 - \frac{q_y}{\lVert q \rVert_2}
+
+    Parameters
+    ----------
+    probs : array_like, shape (..., K)
+        Reports q: in [0, 1], summing to one along the last axis.
+    outcome : array_like of int, shape (...)
+        What happened, class indices y in [0, K).
+
+    Returns
+    -------
+    scalar or ndarray, shape (...)
+        Cost between 0 and 1; float32 if `probs` is no wider, float64 otherwise.
+
+    Raises
+    ------
+    ValueError
+        If a row of `probs` is no distribution, an outcome is out of range, or shapes do not match.
+    TypeError
+        If `probs` is not real or `outcome` not of integers.
+
+    Notes
+    -----
+    The one is added so that a certain hit costs nothing. T. Gneiting and A. E. Raftery, *Strictly Proper
+    Scoring Rules, Prediction, and Estimation*, Journal of the American Statistical Association 102 (2007).
+
+    Examples
+    --------
+    >>> from xent.scoring import spherical_score
+    >>> float(spherical_score([0.6, 0.4], 0))
+    0.167949...
+    """
+    q, own, _ = _report(probs, outcome)
+    return _result(1 - own / np.linalg.norm(q.astype(np.float64), axis=-1), q)
+
+
+def linear_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
+    r"""Linear score, half the absolute error of the one-hot outcome: improper.
+
+    .. math:: s(q, y) = 1 - q_y = \tfrac12 \sum_k \bigl| q_k - [k = y] \bigr|
+
+    Parameters
+    ----------
+    probs : array_like, shape (..., K)
+        Reports q: in [0, 1], summing to one along the last axis.
+    outcome : array_like of int, shape (...)
+        What happened, class indices y in [0, K).
+
+    Returns
+    -------
+    scalar or ndarray, shape (...)
+        Cost between 0 and 1; float32 if `probs` is no wider, float64 otherwise.
+
+    Raises
+    ------
+    ValueError
+        If a row of `probs` is no distribution, an outcome is out of range, or shapes do not match.
+    TypeError
+        If `probs` is not real or `outcome` not of integers.
+
+    Notes
+    -----
+    The expected cost is linear in the report, so that a corner is always among the cheapest reports: all
+    mass on the most probable class.
+
+    Examples
+    --------
+    >>> from xent.scoring import elicited, linear_score
+    >>> elicited(linear_score, [0.5, 0.3, 0.2])
+    array([1., 0., 0.])
+    """
+    q, own, _ = _report(probs, outcome)
+    return _result(1 - own, q)
+
+
+def zero_one_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
+    r"""Zero-one score, one minus the accuracy: proper, not strictly.
+
+    .. math:: s(q, y) = 1 - \frac{[y \in M]}{|M|}, \qquad M = \{k : q_k = \max_j q_j\}
+
+    Parameters
+    ----------
+    probs : array_like, shape (..., K)
+        Reports q: in [0, 1], summing to one along the last axis.
+    outcome : array_like of int, shape (...)
+        What happened, class indices y in [0, K).
+
+    Returns
+    -------
+    scalar or ndarray, shape (...)
+        0 for a hit and 1 for a miss. Where classes tie for the largest probability, the cost of a guess
+        among them. float32 if `probs` is no wider, float64 otherwise.
+
+    Raises
+    ------
+    ValueError
+        If a row of `probs` is no distribution, an outcome is out of range, or shapes do not match.
+    TypeError
+        If `probs` is not real or `outcome` not of integers.
+
+    Examples
+    --------
+    >>> from xent.scoring import zero_one_score
+    >>> zero_one_score([[0.6, 0.3, 0.1], [0.4, 0.4, 0.2]], [0, 1])
+    array([0. , 0.5])
+    """
+    q, own, _ = _report(probs, outcome)
+    highest = q.max(axis=-1)
+    ties = np.count_nonzero(q == highest[..., None], axis=-1)
+    return _result(1 - (own == highest) / ties, q)
+
+
+def clipped_log_score(probs: ArrayLike, outcome: ArrayLike, *, eps: float = 1e-7) -> Any:
+    r"""Logarithmic score of a clipped probability: for three classes or more improper.
+
+    .. math:: s(q, y) = -\log \min(\max(q_y, \varepsilon), 1 - \varepsilon)
+
+    Parameters
+    ----------
+    probs : array_like, shape (..., K)
+        Reports q: in [0, 1], summing to one along the last axis.
+    outcome : array_like of int, shape (...)
+        What happened, class indices y in [0, K).
+    eps : float, default 1e-7
+        Where both ends are cut off, in (0, 1/2).
+
+    Returns
+    -------
+    scalar or ndarray, shape (...)
+        Cost in nats, never above -log eps; float32 if `probs` is no wider, float64 otherwise.
+
+    Raises
+    ------
+    ValueError
+        If a row of `probs` is no distribution, an outcome is out of range, shapes do not match, or `eps` is
+        out of range.
+    TypeError
+        If `probs` is not real or `outcome` not of integers.
+
+    See Also
+    --------
+    log_score : without the clip.
+
+    Notes
+    -----
+    With two classes every report below eps costs the same, and the honest report is one of the cheapest.
+    With more it pays to take a class of small probability down to zero and to spread what this frees.
+
+    Examples
+    --------
+    >>> from functools import partial
+    >>> from xent.scoring import clipped_log_score, expected_score
+    >>> rule, p = partial(clipped_log_score, eps=0.1), [0.5, 0.45, 0.05]
+    >>> round(float(expected_score(rule, p, p)), 4)
+    0.821
+    >>> round(float(expected_score(rule, p, [0.5 / 0.95, 0.45 / 0.95, 0.0])), 4)
+    0.7723
+    """
+    eps = number(eps, "eps", "a number in (0, 1/2)", 0.0, 0.5)
+    q, own, _ = _report(probs, outcome)
+    return _result(_minus_log(np.clip(own, eps, 1 - eps)), q)
+
+
+def focal_loss(probs: ArrayLike, outcome: ArrayLike, *, gamma: float = 2.0) -> Any:
+    r"""Focal loss: elicits a report that is less sure than you are; see `invert_focal`.
+
+    .. math:: s(q, y) = -(1 - q_y)^\gamma \log q_y
+
+    Parameters
+    ----------
+    probs : array_like, shape (..., K)
+        Reports q: in [0, 1], summing to one along the last axis.
+    outcome : array_like of int, shape (...)
+        What happened, class indices y in [0, K).
+    gamma : float, default 2
+        How strongly easy outcomes are discounted, >= 0; zero is the logarithmic score.
+
+    Returns
+    -------
+    scalar or ndarray, shape (...)
+        Cost in nats; float32 if `probs` is no wider, float64 otherwise.
+
+    Raises
+    ------
+    ValueError
+        If a row of `probs` is no distribution, an outcome is out of range, shapes do not match, or `gamma`
+        is negative.
+    TypeError
+        If `probs` is not real or `outcome` not of integers.
+
+    Notes
+    -----
+    Improper for gamma > 0 and yet classification-calibrated: the order of the classes survives. T.-Y. Lin
+    et al., *Focal Loss for Dense Object Detection*, 2017, arXiv:1708.02002.
+
+    Examples
+    --------
+    >>> from xent.scoring import elicited, focal_loss
+    >>> elicited(focal_loss, [0.8, 0.2]).round(4)
+    array([0.6266, 0.3734])
+    """
+    gamma = number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
+    q, own, _ = _report(probs, outcome)
+    # A row may sum to one within a tolerance, and 1 - q_y be negative by as much.
+    return _result(np.maximum(1 - own, 0) ** gamma * _minus_log(own), q)
+
+
+def smoothed_log_score(probs: ArrayLike, outcome: ArrayLike, *, label_smoothing: float) -> Any:
+    r"""Logarithmic score under label smoothing: elicits (1 - eps) p + eps / K.
+
+    .. math:: s(q, y) = -(1 - \varepsilon) \log q_y - \frac{\varepsilon}{K} \sum_k \log q_k
+
+    Parameters
+    ----------
+    probs : array_like, shape (..., K)
+        Reports q: in [0, 1], summing to one along the last axis.
+    outcome : array_like of int, shape (...)
+        What happened, class indices y in [0, K).
+    label_smoothing : float
+        Mass epsilon in [0, 1] that is spread evenly over all K classes.
+
+    Returns
+    -------
+    scalar or ndarray, shape (...)
+        Cost in nats; float32 if `probs` is no wider, float64 otherwise.
+
+    Raises
+    ------
+    ValueError
+        If a row of `probs` is no distribution, an outcome is out of range, shapes do not match, or
+        `label_smoothing` is out of range.
+    TypeError
+        If `probs` is not real or `outcome` not of integers.
+
+    See Also
+    --------
+    invert_smoothing : from what is elicited back to p.
+    xent.cross_entropy : has the same argument.
+
+    Examples
+    --------
+    >>> from functools import partial
+    >>> from xent.scoring import elicited, smoothed_log_score
+    >>> elicited(partial(smoothed_log_score, label_smoothing=0.1), [0.7, 0.3, 0.0]).round(4)
+    array([0.6633, 0.3033, 0.0333])
+    """
+    eps = smoothing_mass(label_smoothing)
+    q, own, _ = _report(probs, outcome)
+    # 0 * inf = 0: what has no weight costs nothing.
+    cost = np.zeros(own.shape)
+    if eps < 1:
+        cost = cost + (1 - eps) * _minus_log(own)
+    if eps > 0:
+        cost = cost + eps * _minus_log(q.astype(np.float64)).mean(axis=-1)
+    return _result(cost, q)
+
+
+def weighted_log_score(probs: ArrayLike, outcome: ArrayLike, *, weight: ArrayLike) -> Any:
+    r"""Logarithmic score with a weight for each class: elicits w p, normalised.
+
+    .. math:: s(q, y) = -w_y \log q_y
+
+    Parameters
+    ----------
+    probs : array_like, shape (..., K)
+        Reports q: in [0, 1], summing to one along the last axis.
+    outcome : array_like of int, shape (...)
+        What happened, class indices y in [0, K).
+    weight : array_like, shape (K,)
+        Weight of an outcome by its class, finite and >= 0.
+
+    Returns
+    -------
+    scalar or ndarray, shape (...)
+        Cost in nats, zero where the weight is; float32 if `probs` is no wider, float64 otherwise.
+
+    Raises
+    ------
+    ValueError
+        If a row of `probs` is no distribution, an outcome is out of range, shapes do not match, or `weight`
+        is negative, not finite or of another shape.
+    TypeError
+        If `probs` is not real or `outcome` not of integers.
+
+    See Also
+    --------
+    invert_weighting : from what is elicited back to p.
+    xent.cross_entropy : has the same argument.
+
+    Examples
+    --------
+    >>> from functools import partial
+    >>> from xent.scoring import elicited, weighted_log_score
+    >>> elicited(partial(weighted_log_score, weight=[1.0, 9.0]), [0.9, 0.1]).round(4)
+    array([0.5, 0.5])
+    """
+    q, own, labels = _report(probs, outcome)
+    by_class = weights(weight, "weight", q.shape[-1:], "one weight a class")[labels]
+    cost = _minus_log(own)
+    return _result(by_class * np.where(by_class > 0, cost, 0.0), q)
+
+
+# --------------------------------------------------------------------------------- from the report back
+
+
+def invert_focal(probs: ArrayLike, *, gamma: float = 2.0) -> Any:
+    r"""Undo the focal loss: from the report that it elicits to the probabilities behind it.
+
+    .. math:: p_k \propto \frac{q_k}{(1 - q_k)^\gamma - \gamma (1 - q_k)^{\gamma - 1} q_k \log q_k}
+
+    Parameters
+    ----------
+    probs : array_like, shape (..., K)
+        Reports q, such as the softmax of a model that was trained with the focal loss.
+    gamma : float, default 2
+        The gamma of that loss, >= 0.
+
+    Returns
+    -------
+    ndarray, shape (..., K)
+        The distributions p; float32 if `probs` is no wider, float64 otherwise.
+
+    Raises
+    ------
+    ValueError
+        If a row of `probs` is no distribution, or `gamma` is negative.
+    TypeError
+        If `probs` is not real.
+
+    Notes
+    -----
+    N. Charoenphakdee et al., *On Focal Loss for Class-Posterior Probability Estimation: A Theoretical
+    Perspective*, CVPR 2021, arXiv:2011.09172.
+
+    Examples
+    --------
+    >>> from xent.scoring import elicited, focal_loss, invert_focal
+    >>> invert_focal(elicited(focal_loss, [0.8, 0.2])).round(6)
+    array([0.8, 0.2])
+    """
+    gamma = number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
+    given = probabilities(probs, "probs", -1)
+    q = np.minimum(given.astype(np.float64), 1.0)
+    rest = 1 - q
+    with np.errstate(all="ignore"):
+        # -q log(q) / (1 - q) tends to 1 at q = 1, where the quotient would be 0 / 0.
+        slope = np.where(rest > 0, -xlogy(q, q) / rest, 1.0)
+        # The common factor (1 - q)^gamma of the smallest rest is divided out: it may underflow.
+        scale = (rest.min(axis=-1, keepdims=True) / rest) ** gamma
+        p = np.where(rest > 0, q * scale / (1 + gamma * slope), q)
+        certain = q == 1
+        p = np.where(certain.any(axis=-1, keepdims=True), certain.astype(np.float64), p)
+        p /= p.sum(axis=-1, keepdims=True)
+    return p.astype(np.result_type(np.float32, given), copy=False)
+
+
+def invert_smoothing(probs: ArrayLike, *, label_smoothing: float) -> Any:
+    r"""Undo label smoothing: from the report that it elicits to the probabilities behind it.
+
+    .. math:: p_k = \frac{q_k - \varepsilon / K}{1 - \varepsilon}
+
+    Parameters
+    ----------
+    probs : array_like, shape (..., K)
+        Reports q, such as the softmax of a model that was trained with label smoothing.
+    label_smoothing : float
+        The mass epsilon of that loss, in [0, 1).
+
+    Returns
+    -------
+    ndarray, shape (..., K)
+        The distributions p; float32 if `probs` is no wider, float64 otherwise.
+
+    Raises
+    ------
+    ValueError
+        If a row of `probs` is no distribution or has a probability below eps / K, which no p gives, or if
+        `label_smoothing` is out of range.
+    TypeError
+        If `probs` is not real.
+
+    Examples
+    --------
+    >>> from xent.scoring import invert_smoothing
+    >>> invert_smoothing([0.85, 0.1, 0.05], label_smoothing=0.15).round(4)
+    array([0.9412, 0.0588, 0.    ])
+    """
+    eps = number(label_smoothing, "label_smoothing", "a number in [0, 1)", 0.0, 1.0, closed="low")
+    given = probabilities(probs, "probs", -1)
+    floor = eps / given.shape[-1]
+    p = (given.astype(np.float64) - floor) / (1 - eps)
+    slack = 8 * np.finfo(given.dtype).eps
+    if (p < -slack).any():
+        where = first_true(p < -slack)
+        raise ValueError(
+            f"probs: expected probabilities >= label_smoothing / K = {floor:g}, which smoothing leaves to "
+            f"every class, got {given[where]}{at_index(where)}"
+        )
+    return np.maximum(p, 0.0).astype(np.result_type(np.float32, given), copy=False)
+
+
+def invert_weighting(probs: ArrayLike, *, weight: ArrayLike) -> Any:
+    r"""Undo class weights: from the report that they elicit to the probabilities behind it.
+
+    .. math:: p_k \propto q_k / w_k
+
+    Parameters
+    ----------
+    probs : array_like, shape (..., K)
+        Reports q, such as the softmax of a model that was trained with class weights.
+    weight : array_like, shape (K,)
+        The weights of that loss, finite and > 0.
+
+    Returns
+    -------
+    ndarray, shape (..., K)
+        The distributions p; float32 if `probs` is no wider, float64 otherwise.
+
+    Raises
+    ------
+    ValueError
+        If a row of `probs` is no distribution, or a weight is not positive: what has no weight leaves no
+        trace in the report.
+    TypeError
+        If an argument is not real.
+
+    Examples
+    --------
+    >>> from xent.scoring import invert_weighting
+    >>> invert_weighting([0.5, 0.5], weight=[1.0, 9.0])
+    array([0.9, 0.1])
+    """
+    given = probabilities(probs, "probs", -1)
+    by_class = weights(weight, "weight", given.shape[-1:], "one weight a class")
+    if not (by_class > 0).all():
+        where = first_true(by_class <= 0)
+        raise ValueError(f"weight: expected weights > 0, got {by_class[where]}{at_index(where)}")
+    p = given.astype(np.float64) * (by_class.min() / by_class)
+    p /= p.sum(axis=-1, keepdims=True)
+    return p.astype(np.result_type(np.float32, given), copy=False)
+
+
+# -------------------------------------------------------------------------------------------- properness
+
+
+def expected_score(rule: Rule, p: ArrayLike, q: ArrayLike) -> Any:
+    r"""Expected cost of the report q when outcomes follow p.
+
+    .. math:: S(p, q) = \sum_k p_k\, s(q, k), \qquad 0 \cdot \infty = 0
+
+    Parameters
+    ----------
+    rule : callable
+        A scoring rule: takes reports of shape (..., K) and outcomes of shape (...), returns costs of shape
+        (...).
+    p : array_like, shape (K,) or shape of `q`
+        The law of the outcomes; a single one serves all reports.
+    q : array_like, shape (..., K)
+        Reports.
+
+    Returns
+    -------
+    scalar or ndarray, shape (...)
+        Expected costs, float64; +inf where an outcome of positive probability costs +inf.
+
+    Raises
+    ------
+    ValueError
+        If a row is no distribution, shapes do not match, or the rule returns nan or costs of another shape.
+    TypeError
+        If `rule` is not callable, or an argument is not real.
+
+    Examples
+    --------
+    >>> from xent.scoring import expected_score, linear_score
+    >>> p = [0.75, 0.25]
+    >>> expected_score(linear_score, p, [p, [1.0, 0.0]])
+    array([0.375, 0.25 ])
+    """
+    _callable(rule)
+    law = probabilities(p, "p", -1).astype(np.float64)
+    report = probabilities(q, "q", -1)
+    if law.shape not in (report.shape[-1:], report.shape):
+        raise ValueError(
+            f"p: expected shape {report.shape[-1:]} or {report.shape}, that of q, got {law.shape}"
+        )
+    return _expected(rule, law, report)[()]
+
+
+def elicited(rule: Rule, p: ArrayLike) -> Floats:
+    r"""Report that costs least when outcomes follow p, found by search over all reports.
+
+    .. math:: q^*(p) \in \operatorname*{arg\,min}_{q} \sum_k p_k\, s(q, k)
+
+    Parameters
+    ----------
+    rule : callable
+        A scoring rule, as for `expected_score`. It may have kinks and jumps, and be +inf.
+    p : array_like, shape (..., K)
+        The law of the outcomes, one or many.
+
+    Returns
+    -------
+    ndarray, shape of `p`
+        The cheapest report found, float64. Where several are equally cheap it is one of them, the same at
+        every call; compare with ``expected_score(rule, p, p)`` to see whether p is another.
+
+    Raises
+    ------
+    ValueError
+        If a row of `p` is no distribution, or the rule returns nan or costs of another shape, or is +inf
+        for every report tried.
+    TypeError
+        If `rule` is not callable, or `p` is not real.
+
+    Notes
+    -----
+    The search sees the rule as a black box and is not told p as a report. It tries a lattice over the
+    simplex, corners and middles of edges included, and improves the best few points, far from each other, by
+    line searches that move mass from one class to another, and along the sum of the last such moves. A line
+    search covers its whole segment, so that a minimum on a face or at a corner is met exactly.
+
+    Where the expected cost is curved at its minimum, the report is accurate to about 1e-7: a smaller move
+    changes the cost by less than its rounding. Rules that are sums over classes of a convex function of one
+    probability, and smooth convex ones, cannot trap the search; any other may. The work grows as K^3, for
+    tens of classes.
+
+    Examples
+    --------
+    >>> from xent.scoring import brier_score, elicited
+    >>> elicited(brier_score, [0.5, 0.3, 0.2]).round(6)
+    array([0.5, 0.3, 0.2])
+
+    Any function of a report and an outcome will do:
+
+    >>> from xent.scoring import linear_score
+    >>> elicited(lambda q, y: linear_score(q, y) ** 2, [0.5, 0.3, 0.2]).round(4)
+    array([0.6129, 0.3548, 0.0323])
+    """
+    _callable(rule)
+    law = probabilities(p, "p", -1).astype(np.float64)
+    if law.shape[-1] == 0:
+        raise ValueError(f"p: expected at least one class along axis -1, got shape {law.shape}")
+    out = np.empty_like(law)
+    for index in np.ndindex(law.shape[:-1]):
+        out[index] = _minimise(rule, law[index])
+    return out
+
+
+# How many points of the lattice are improved, how many it has at most, and how far apart the former are.
+_STARTS, _LATTICE, _APART = 4, 3000, 0.2
+# A line search looks at this many points of its segment, and then again between the neighbours of the best.
+_POINTS, _ZOOMS = 33, 7
+_SWEEPS = 200
+# Differences of costs below this fraction are rounding.
+_ROUNDING = 1e-13
+
+
+def _minimise(rule: Rule, law: Floats) -> Floats:
+    """Return the cheapest report found under one law."""
+    if law.size == 1:
+        return np.ones(1)
+    candidates = _lattice(law.size)
+    cost = _expected(rule, law, candidates)
+    if not (cost < np.inf).any():
+        raise ValueError("rule: expected a finite cost for some report, got inf for each that was tried")
+    best: Floats = candidates[0]
+    lowest = math.inf
+    for start in _starts(candidates, cost):
+        found, value = _descend(rule, law, candidates[start], float(cost[start]))
+        # One that is lower by rounding only is the same minimum, or ties with it: keep the first.
+        if lowest == math.inf or value < lowest - _ROUNDING * max(1.0, abs(lowest)):
+            best, lowest = found, value
+    return best
+
+
+def _starts(candidates: Floats, cost: Floats) -> Iterator[int]:
+    """Yield the cheapest candidates, each away from those before it."""
+    chosen: list[int] = []
+    for k in np.argsort(cost, kind="stable"):
+        if not cost[k] < np.inf or len(chosen) == _STARTS:
+            return
+        if all(np.abs(candidates[k] - candidates[other]).sum() >= 2 * _APART for other in chosen):
+            chosen.append(int(k))
+            yield int(k)
+
+
+def _descend(rule: Rule, law: Floats, q: Floats, value: float) -> tuple[Floats, float]:
+    """Move mass between classes until no move lowers the cost."""
+    pairs = list(combinations(range(law.size), 2))
+    for _ in range(_SWEEPS):
+        before, cost = q, value
+        for i, j in pairs:
+            move = np.zeros(law.size)
+            move[i], move[j] = 1.0, -1.0
+            q, value = _line_search(rule, law, q, value, move)
+        # Moves between two classes zigzag along a narrow valley; their sum points along it.
+        q, value = _line_search(rule, law, q, value, q - before)
+        if cost - value <= 1e-15 * abs(cost) or np.abs(q - before).max() < 1e-9:
+            break
+    return q, value
+
+
+def _line_search(rule: Rule, law: Floats, q: Floats, value: float, move: Floats) -> tuple[Floats, float]:
+    """Return the cheapest report on the segment that `move` cuts through the simplex at q, and its cost."""
+    falling, rising = move < 0, move > 0
+    if not (falling.any() and rising.any()):
+        return q, value
+    low = -float((q[rising] / move[rising]).min())
+    high = float((q[falling] / -move[falling]).min())
+    best = q
+    for _ in range(_ZOOMS):
+        if not low < high < math.inf:
+            break
+        steps = np.linspace(low, high, _POINTS)
+        # Rounding leaves 1e-17, of either sign, where a class is emptied.
+        line = np.maximum(q + steps[:, None] * move, 0.0)
+        line[line < 1e-15] = 0.0
+        line /= line.sum(axis=1, keepdims=True)
+        cost = _expected(rule, law, line)
+        k = int(np.argmin(cost))
+        if cost[k] < value:
+            best, value = line[k], float(cost[k])
+        low, high = float(steps[max(k - 1, 0)]), float(steps[min(k + 1, _POINTS - 1)])
+    return best, value
+
+
+@cache
+def _lattice(classes: int) -> Floats:
+    """Return points all over the simplex: the centre, a lattice, and that lattice half-way to the centre.
+
+    The number of steps along an edge is even, so that the middles of the edges belong to the lattice.
+    """
+    steps = 2
+    while steps < 200 and math.comb(steps + 2 + classes - 1, classes - 1) <= _LATTICE:
+        steps += 2
+    # Stars and bars: choose where the classes are separated.
+    bars = np.array(list(combinations(range(steps + classes - 1), classes - 1)))
+    ends = np.full((len(bars), 1), steps + classes - 1)
+    points = (np.diff(np.hstack([np.full_like(ends, -1), bars, ends]), axis=1) - 1) / steps
+    centre = np.full((1, classes), 1 / classes)
+    lattice: Floats = np.vstack([centre, (points + centre) / 2, points])
+    return lattice
+
+
+def _expected(rule: Rule, law: Floats, report: Floats) -> Floats:
+    """Sum law times cost over the outcomes; what cannot happen costs nothing."""
+    shape = report.shape[:-1]
+    total = np.zeros(shape)
+    for k in range(report.shape[-1]):
+        share = law[..., k]
+        if not (share > 0).any():
+            continue
+        cost = np.asarray(rule(report, np.full(shape, k)), np.float64)
+        if cost.shape != shape:
+            raise ValueError(f"rule: expected costs of shape {shape}, one a report, got {cost.shape}")
+        with np.errstate(invalid="ignore"):
+            total += np.where(share > 0, share * cost, 0.0)
+    if np.isnan(total).any():
+        where = first_true(np.isnan(total))
+        raise ValueError(f"rule: expected costs that are numbers, got nan for the report {report[where]}")
+    return total
+
+
+# -------------------------------------------------------------------------------------------- arguments
+
+
+def _report(probs: ArrayLike, outcome: ArrayLike) -> tuple[Floats, Floats, Indices]:
+    """Check the arguments; return reports, the probability (float64) of each outcome, and outcomes."""
+    q = probabilities(probs, "probs", -1)
+    if np.shape(outcome) != q.shape[:-1]:
+        raise ValueError(
+            f"outcome: expected shape {q.shape[:-1]}, that of probs without the last axis, "
+            f"got {np.shape(outcome)}"
+        )
+    labels, _ = class_indices(outcome, "outcome", q.shape[:-1], q.shape[-1], None)
+    own = np.take_along_axis(q, labels[..., None], -1)[..., 0].astype(np.float64)
+    return q, own, labels
+
+
+def _minus_log(q: Floats) -> Floats:
+    with np.errstate(divide="ignore"):
+        return np.asarray(0.0 - np.log(q))  # not -log(q), which is -0.0 for a certain hit
+
+
+def _result(cost: Floats, given: Floats) -> Any:
+    return cost.astype(np.result_type(np.float32, given), copy=False)[()]
+
+
+def _callable(rule: Rule) -> None:
+    if not callable(rule):
+        raise TypeError(f"rule: expected a scoring rule, rule(probs, outcome), got {rule!r}")

@@ -1,0 +1,552 @@
+"""The losses: against mpmath, against SciPy, scikit-learn and torch, and against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+import pytest
+import scipy.special
+import sklearn.metrics
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+import oracle
+import xent
+from xent import _blocks
+
+# The promise of the docstrings, in machine epsilons of the result's dtype, relative to the loss itself.
+# Seen at worst on the sweep: 2.8.
+PROMISED = 4.0
+
+by_dtype = pytest.mark.parametrize("dtype", oracle.DTYPES)
+by_classes = pytest.mark.parametrize("classes", oracle.CLASSES)
+
+
+def result_dtype(dtype: str) -> np.dtype[Any]:
+    return np.promote_types(dtype, np.float32)
+
+
+def targets_of_all_kinds(z: np.ndarray) -> list[np.ndarray]:
+    """The most likely class, the least likely one, the first (often confident) and any."""
+    anything = np.random.default_rng(1).integers(0, z.shape[-1], len(z))
+    return [z.argmax(axis=-1), z.argmin(axis=-1), np.zeros(len(z), int), anything]
+
+
+# Accuracy
+
+
+@by_dtype
+@by_classes
+def test_cross_entropy_keeps_its_promise(classes: int, dtype: str) -> None:
+    z, out = oracle.sweep(classes, dtype), result_dtype(dtype)
+    for y in targets_of_all_kinds(z):
+        losses = xent.cross_entropy(z, y, reduction="none")
+        assert losses.dtype == out
+        for row, k, loss in zip(z, y, losses, strict=True):
+            assert oracle.epsilons(loss, oracle.negative_log_softmax(row)[k], out) <= PROMISED
+
+
+@by_dtype
+@by_classes
+@pytest.mark.parametrize("smoothing", [0.1, 1.0])
+def test_smoothed_cross_entropy_keeps_its_promise(classes: int, dtype: str, smoothing: float) -> None:
+    z, out = oracle.sweep(classes, dtype), result_dtype(dtype)
+    y = z.argmax(axis=-1)
+    e = mp.mpf(smoothing)
+    for row, k, loss in zip(
+        z, y, xent.cross_entropy(z, y, label_smoothing=smoothing, reduction="none"), strict=True
+    ):
+        exact = oracle.negative_log_softmax(row)
+        own = (1 - e) * exact[k] if smoothing < 1 else 0
+        assert oracle.epsilons(loss, own + e * mp.fsum(exact) / classes, out) <= PROMISED
+
+
+def target_distributions(z: np.ndarray, dtype: str) -> np.ndarray:
+    rng = np.random.default_rng(2)
+    count, classes = z.shape
+    t = rng.dirichlet(np.full(classes, 0.5), count)
+    t[::3] = np.eye(classes)[z[::3].argmax(axis=-1)]
+    t[1::6] = np.eye(classes)[rng.integers(0, classes, len(t[1::6]))]
+    return t.astype(dtype)
+
+
+@by_dtype
+@by_classes
+@pytest.mark.parametrize("target_dtype", oracle.DTYPES)
+def test_soft_cross_entropy_keeps_its_promise(classes: int, dtype: str, target_dtype: str) -> None:
+    z = oracle.sweep(classes, dtype)
+    t = target_distributions(z, target_dtype)
+    out = np.result_type(np.float32, dtype, target_dtype)
+    losses = xent.soft_cross_entropy(z, t, reduction="none")
+    assert losses.dtype == out
+    # The logits' exponentials are taken in their own precision, whatever the targets are in.
+    work = result_dtype(dtype)
+    for row, weights, loss in zip(z, t, losses, strict=True):
+        exact = oracle.negative_log_softmax(row)
+        true = mp.fsum(w * v for w, v in zip(oracle.exact(weights), exact, strict=True) if w)
+        assert oracle.epsilons(loss, true, work) <= PROMISED
+
+
+BINARY = np.concatenate([np.geomspace(1e-8, 1.0, 30), np.geomspace(1.0, 1e4, 60), [0.0, 20.0, 40.0, 750.0]])
+
+
+@by_dtype
+@pytest.mark.parametrize("pos_weight", [None, 0.3, 10.0])
+def test_binary_cross_entropy_keeps_its_promise(dtype: str, pos_weight: float | None) -> None:
+    out = result_dtype(dtype)
+    with np.errstate(under="ignore"):
+        z = np.concatenate([-BINARY, BINARY]).astype(dtype)
+    c = mp.mpf(1 if pos_weight is None else pos_weight)
+    for y in (0.0, 1.0, 0.3, 1e-12, 1 - 2.0**-40):
+        losses = xent.binary_cross_entropy(z, np.full(z.shape, y), pos_weight=pos_weight, reduction="none")
+        assert losses.dtype == out
+        for v, loss in zip(oracle.exact(z), losses, strict=True):
+            true = c * y * oracle.softplus(-v) + (1 - mp.mpf(y)) * oracle.softplus(v)
+            assert oracle.epsilons(loss, true, out) <= PROMISED
+
+
+@by_dtype
+def test_nll_and_log_loss_keep_their_promise(dtype: str) -> None:
+    out = result_dtype(dtype)
+    p = np.random.default_rng(0).dirichlet([0.2] * 5, 300)
+    p[0] = [1, 0, 0, 0, 0]
+    p = p.astype(dtype)
+    for k in range(5):
+        y = np.full(len(p), k)
+        for q, loss in zip(p[:, k], xent.log_loss(p, y, reduction="none"), strict=True):
+            assert oracle.epsilons(loss, -mp.log(mp.mpf(float(q))) if q else oracle.INF, out) <= PROMISED
+        clipped = xent.log_loss(p, y, eps=1e-3, reduction="none")
+        np.testing.assert_allclose(clipped, -np.log(p[:, k].astype(float).clip(1e-3, 1 - 1e-3)), rtol=1e-3)
+        with np.errstate(divide="ignore"):
+            log_p = np.log(p)
+        np.testing.assert_array_equal(xent.nll(log_p, y, reduction="none"), -log_p[:, k].astype(out))
+
+
+@by_dtype
+def test_sums_and_means_are_taken_in_float64(dtype: str) -> None:
+    """In float32 a running sum of this many losses is off by 1e-5 of itself; in float16 it is inf."""
+    out = result_dtype(dtype)
+    z = np.tile(np.array([[0.0, 9.0, -3.0]], dtype), (200_000, 1))
+    y = np.zeros(len(z), int)
+    one = oracle.negative_log_softmax(z[0])[0]
+    assert oracle.epsilons(xent.cross_entropy(z, y), one, out) <= PROMISED
+    assert oracle.epsilons(xent.cross_entropy(z, y, reduction="sum"), len(z) * one, out) <= PROMISED
+    assert oracle.epsilons(xent.cross_entropy(z, y, denominator=7), len(z) * one / 7, out) <= PROMISED
+    t = np.tile(np.eye(3, dtype=dtype)[0], (len(z), 1))
+    assert oracle.epsilons(xent.soft_cross_entropy(z, t), one, out) <= PROMISED
+    flat, half = z[:, 1], np.full(len(z), 0.5)
+    both = (oracle.softplus(mp.mpf(9)) + oracle.softplus(mp.mpf(-9))) / 2
+    assert oracle.epsilons(xent.binary_cross_entropy(flat, half), both, out) <= PROMISED
+
+
+def test_a_loss_near_zero_is_not_zero() -> None:
+    """torch and SciPy return exactly zero for these."""
+    assert xent.cross_entropy(np.float32([[18.0, 0.0]]), [0]) == np.float32(np.exp(-18.0))
+    assert F.cross_entropy(torch.tensor([[18.0, 0.0]]), torch.tensor([0])) == 0
+    assert xent.cross_entropy([[40.0, 0.0]], [0]) == xent.binary_cross_entropy([40.0], [1])
+    assert scipy.special.log_softmax([40.0, 0.0])[0] == 0
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_a_certain_answer_costs_plain_zero(reduction: str) -> None:
+    certain = {"targets": [0], "reduction": reduction}
+    for loss in (
+        xent.cross_entropy([[0.0, -np.inf]], **certain),
+        xent.cross_entropy([[0.0]], label_smoothing=0.5, **certain),
+        xent.soft_cross_entropy([[0.0, -np.inf]], [[1.0, 0.0]], reduction=reduction),
+        xent.binary_cross_entropy([np.inf], [1], reduction=reduction),
+        xent.binary_cross_entropy([-np.inf], **certain),
+        xent.nll([[0.0, -np.inf]], **certain),
+        xent.log_loss([[1.0, 0.0]], **certain),
+    ):
+        assert loss == 0
+        assert not np.signbit(loss).any()
+
+
+# Other libraries, where their definitions agree
+
+
+def batch(seed: int = 0, count: int = 50, classes: int = 6) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(scale=3, size=(count, classes)), rng.integers(0, classes, count)
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("ignore_index", [None, 2, -100])
+def test_torch_cross_entropy(reduction: str, weighted: bool, ignore_index: int | None) -> None:
+    z, y = batch()
+    if ignore_index == -100:
+        y[::4] = -100
+    w = np.random.default_rng(1).uniform(0.5, 2, 6) if weighted else None
+    theirs = F.cross_entropy(
+        torch.from_numpy(z),
+        torch.from_numpy(y),
+        weight=None if w is None else torch.from_numpy(w),
+        ignore_index=-1 if ignore_index is None else ignore_index,
+        reduction=reduction,
+    )
+    ours = xent.cross_entropy(z, y, weight=w, ignore_index=ignore_index, reduction=reduction)
+    np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-12)
+    ours = xent.nll(xent.log_softmax(z), y, weight=w, ignore_index=ignore_index, reduction=reduction)
+    np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("smoothing", [0.05, 0.5, 1.0])
+def test_torch_label_smoothing_and_soft_targets(smoothing: float) -> None:
+    z, y = batch()
+    hard = F.cross_entropy(torch.from_numpy(z), torch.from_numpy(y), label_smoothing=smoothing)
+    np.testing.assert_allclose(xent.cross_entropy(z, y, label_smoothing=smoothing), hard.numpy(), rtol=1e-12)
+    t = np.random.default_rng(1).dirichlet(np.ones(6), len(z))
+    soft = F.cross_entropy(torch.from_numpy(z), torch.from_numpy(t))
+    np.testing.assert_allclose(xent.soft_cross_entropy(z, t), soft.numpy(), rtol=1e-12)
+
+
+def test_torch_class_axis_one() -> None:
+    z, y = batch(count=4 * 7)
+    z, y = np.moveaxis(z.reshape(4, 7, 6), -1, 1), y.reshape(4, 7)
+    theirs = F.cross_entropy(torch.from_numpy(z.copy()), torch.from_numpy(y), reduction="none")
+    np.testing.assert_allclose(xent.cross_entropy(z, y, axis=1, reduction="none"), theirs.numpy(), rtol=1e-12)
+
+
+def test_torch_binary_cross_entropy() -> None:
+    z, _ = batch()
+    y = np.random.default_rng(1).uniform(size=z.shape)
+    w = np.random.default_rng(2).uniform(size=z.shape)
+    c = np.array([0.5, 1, 2, 3, 4, 5])
+    tensors = {"pos_weight": torch.from_numpy(c), "weight": torch.from_numpy(w), "reduction": "none"}
+    theirs = F.binary_cross_entropy_with_logits(torch.from_numpy(z), torch.from_numpy(y), **tensors)
+    ours = xent.binary_cross_entropy(z, y, weight=w, pos_weight=c, reduction="none")
+    np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-12)
+    plain = F.binary_cross_entropy_with_logits(torch.from_numpy(z), torch.from_numpy(y))
+    np.testing.assert_allclose(xent.binary_cross_entropy(z, y), plain.numpy(), rtol=1e-12)
+    # torch divides by the number of targets, the package by the sum of the weights.
+    divided = F.binary_cross_entropy_with_logits(
+        torch.from_numpy(z), torch.from_numpy(y), pos_weight=torch.from_numpy(c)
+    )
+    ours = xent.binary_cross_entropy(z, y, pos_weight=c, denominator=z.size)
+    np.testing.assert_allclose(ours, divided.numpy(), rtol=1e-12)
+
+
+def test_scikit_learn_log_loss() -> None:
+    z, y = batch()
+    p = xent.softmax(z)
+    np.testing.assert_allclose(xent.log_loss(p, y), sklearn.metrics.log_loss(y, p), rtol=1e-12)
+    np.testing.assert_allclose(xent.cross_entropy(z, y), sklearn.metrics.log_loss(y, p), rtol=1e-12)
+    w = np.random.default_rng(1).uniform(0.5, 2, 6)
+    theirs = sklearn.metrics.log_loss(y, p, sample_weight=w[y])
+    np.testing.assert_allclose(xent.log_loss(p, y, weight=w), theirs, rtol=1e-12)
+    certain = np.eye(6)[y]
+    certain[0] = np.eye(6)[(y[0] + 1) % 6]
+    theirs = sklearn.metrics.log_loss(y, certain)
+    np.testing.assert_allclose(xent.log_loss(certain, y, eps=np.finfo(float).eps), theirs, rtol=1e-12)
+
+
+def test_scipy_log_softmax() -> None:
+    z, y = batch()
+    theirs = -scipy.special.log_softmax(z, axis=-1)[np.arange(len(y)), y]
+    np.testing.assert_allclose(xent.cross_entropy(z, y, reduction="none"), theirs, rtol=1e-12)
+    t = np.eye(6)[y] * 0.75 + 0.25 / 6
+    q = scipy.special.softmax(z, axis=-1)
+    theirs = (scipy.special.entr(t) + scipy.special.rel_entr(t, q)).sum(axis=-1)
+    np.testing.assert_allclose(xent.soft_cross_entropy(z, t, reduction="none"), theirs, rtol=1e-12)
+
+
+# Memory order, axes, blocks
+
+
+def same(got: Any, expected: Any, dtype: str = "float64") -> None:
+    np.testing.assert_allclose(got, expected, rtol=4 * np.finfo(result_dtype(dtype)).eps, atol=0)
+
+
+LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "fortran": np.asfortranarray,
+    "backwards": lambda a: a[::-1].copy()[::-1],
+    "inside out": lambda a: np.flip(np.flip(a).copy()),
+    "every other": lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
+    "big-endian": lambda a: a.astype(a.dtype.newbyteorder(">")),
+    "a tensor": lambda a: torch.from_numpy(a.copy()),
+}
+
+
+@by_dtype
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+@pytest.mark.parametrize("classes", [3, 100])
+def test_memory_order_does_not_matter(layout: str, classes: int, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    z = rng.normal(scale=4, size=(4, 5, classes)).astype(dtype)
+    y = rng.integers(0, classes, (4, 5))
+    t = rng.dirichlet(np.ones(classes), (4, 5)).astype(dtype)
+    w = rng.uniform(size=z.shape).astype(dtype)
+    v = np.abs(w[0, 0]).copy()
+    log_t = np.log(t, where=t > 0, out=np.full(t.shape, -20, dtype))
+
+    def losses(change: Callable[[Any], Any]) -> list[Any]:
+        args = [change(a) for a in (z, y, t, w, v, log_t)]
+        for arg in args:
+            if isinstance(arg, np.ndarray):
+                arg.flags.writeable = False
+        before = [np.asarray(arg).copy() for arg in args]
+        z_, y_, t_, w_, v_, log_t_ = args
+        results = [
+            xent.cross_entropy(z_, y_, weight=v_, label_smoothing=0.1, ignore_index=0, reduction="none"),
+            xent.cross_entropy(z_, y_),
+            xent.soft_cross_entropy(z_, t_, reduction="none"),
+            xent.binary_cross_entropy(z_, t_, weight=w_, pos_weight=v_, reduction="none"),
+            xent.log_loss(t_, y_, weight=v_, reduction="none"),
+            xent.nll(log_t_, y_, weight=v_, reduction="none"),
+        ]
+        for arg, saved in zip(args, before, strict=True):
+            np.testing.assert_array_equal(np.asarray(arg), saved)
+        return results
+
+    for got, expected in zip(losses(LAYOUTS[layout]), losses(np.copy), strict=True):
+        assert np.asarray(got).dtype == np.asarray(expected).dtype
+        same(got, expected, dtype)
+
+
+def test_lists_and_integers_are_float64() -> None:
+    z, y = np.array([[3, 0, 100], [7, 7, 6]]), np.array([1, 2])
+    one_hot = np.eye(3, dtype=int)[y]
+    for losses in (
+        lambda z, y, t: xent.cross_entropy(z, y, weight=t[0], reduction="none"),
+        lambda z, y, t: xent.soft_cross_entropy(z, t, reduction="none"),
+        lambda z, y, t: xent.binary_cross_entropy(z, t, weight=t, pos_weight=z[0][0], reduction="none"),
+        lambda z, y, t: xent.log_loss(t, y, reduction="none"),
+    ):
+        expected = losses(z.astype(float), y, one_hot.astype(float))
+        assert expected.dtype == np.float64
+        for kind in (np.asarray, lambda a: a.astype("i1"), lambda a: a.astype(">u4"), np.ndarray.tolist):
+            got = losses(kind(z), kind(y), kind(one_hot))
+            assert got.dtype == np.float64
+            np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
+def test_any_axis(axis: int) -> None:
+    rng = np.random.default_rng(0)
+    z = rng.normal(scale=4, size=(4, 70, 6))
+    moved = np.ascontiguousarray(np.moveaxis(z, axis, -1))
+    y = rng.integers(0, z.shape[axis], moved.shape[:-1])
+    w = rng.uniform(size=z.shape[axis])
+    t = rng.dirichlet(np.ones(z.shape[axis]), moved.shape[:-1])
+    t_axis = np.moveaxis(t, -1, axis)
+    for kind in ("none", "sum", "mean"):
+        hard = {"weight": w, "label_smoothing": 0.1, "ignore_index": 1, "reduction": kind}
+        same(xent.cross_entropy(z, y, axis=axis, **hard), xent.cross_entropy(moved, y, **hard))
+        del hard["label_smoothing"]
+        same(
+            xent.soft_cross_entropy(z, t_axis, axis=axis, reduction=kind),
+            xent.soft_cross_entropy(moved, t, reduction=kind),
+        )
+        same(xent.log_loss(t_axis, y, axis=axis, **hard), xent.log_loss(t, y, **hard))
+        same(xent.nll(np.log(t_axis), y, axis=axis, **hard), xent.nll(np.log(t), y, **hard))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0, 3), (1, 1), (1,), (3, 1), (1, 3), (1, 1, 1, 2)])
+def test_axes_of_length_zero_and_one(shape: tuple[int, ...]) -> None:
+    z, y = np.ones(shape), np.zeros(shape[:-1], int)
+    p = np.full(shape, 1 / shape[-1])
+    expected = np.full(shape[:-1], np.log(shape[-1]))
+    for losses in (
+        xent.cross_entropy(z, y, reduction="none"),
+        xent.soft_cross_entropy(z, p, reduction="none"),
+        xent.nll(np.log(p), y, reduction="none"),
+        xent.log_loss(p, y, reduction="none"),
+    ):
+        assert losses.shape == shape[:-1]
+        same(losses, expected)
+    assert xent.binary_cross_entropy(z, p, reduction="none").shape == shape
+
+
+@by_dtype
+@pytest.mark.parametrize("shape", [(61,), (7, 9), (3, 1, 21), (2, 0)])
+@pytest.mark.parametrize("classes", [2, 64, 65, 130])
+def test_block_boundaries_do_not_show(
+    classes: int, shape: tuple[int, ...], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    z = rng.normal(scale=8, size=(*shape, classes)).astype(dtype)
+    y = rng.integers(-1, classes, shape)
+    t = rng.dirichlet(np.ones(classes), shape).astype(dtype)
+    w = rng.uniform(size=classes)
+
+    def losses() -> list[Any]:
+        options = {"weight": w, "label_smoothing": 0.1, "ignore_index": -1}
+        return [
+            xent.cross_entropy(z, y, reduction="none", **options),
+            xent.cross_entropy(z, y, denominator=3.0, **options),
+            xent.soft_cross_entropy(z, t, reduction="none"),
+            xent.soft_cross_entropy(z, t, reduction="sum"),
+        ]
+
+    expected = losses()
+    for elements in (1, classes, 3 * classes + 1, 20 * classes):
+        for name in ("LEAST_BLOCK", "LARGEST_BLOCK"):
+            monkeypatch.setattr(_blocks, name, elements)
+        for got, want in zip(losses(), expected, strict=True):
+            same(got, want, dtype)
+
+
+# Identities
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """Logits of a few rows and their labels; now and then a logit is -inf, but never a whole row."""
+    count, classes = draw(st.integers(1, 6)), draw(st.integers(1, 7))
+    scale = draw(st.sampled_from([0.1, 1.0, 30.0, 1e4]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    z = scale * rng.normal(size=(count, classes))
+    if draw(st.booleans()):
+        z[:, 1:][rng.random((count, classes - 1)) < 0.3] = -np.inf
+    return z, rng.integers(0, classes, count)
+
+
+seeds = st.integers(0, 2**32)
+RTOL = 1e-14
+
+
+def close(got: Any, expected: Any, atol: float = 0.0) -> None:
+    np.testing.assert_allclose(got, expected, rtol=RTOL, atol=atol)
+
+
+@given(problems(), st.integers(-999, 999))
+def test_a_shift_changes_nothing(problem: Any, shift: int) -> None:
+    z, y = problem
+    z = np.rint(z * 16) / 16  # so that the shift is exact
+    np.testing.assert_array_equal(
+        xent.cross_entropy(z + shift, y, reduction="none"), xent.cross_entropy(z, y, reduction="none")
+    )
+
+
+@given(problems(), seeds)
+def test_a_permutation_of_classes_or_rows_changes_nothing(problem: Any, seed: int) -> None:
+    z, y = problem
+    rng = np.random.default_rng(seed)
+    classes, rows = rng.permutation(z.shape[1]), rng.permutation(len(z))
+    losses = xent.cross_entropy(z, y, reduction="none")
+    close(xent.cross_entropy(z[:, classes], np.argsort(classes)[y], reduction="none"), losses)
+    np.testing.assert_array_equal(xent.cross_entropy(z[rows], y[rows], reduction="none"), losses[rows])
+
+
+@given(problems(), st.integers(0, 6), seeds)
+def test_parts_with_one_denominator_add_up_to_the_whole(problem: Any, cut: int, seed: int) -> None:
+    z, y = problem
+    rng = np.random.default_rng(seed)
+    w, t = rng.uniform(0.5, 2, z.shape[1]), rng.dirichlet(np.ones(z.shape[1]), len(z))
+    hard = lambda rows, d=None: xent.cross_entropy(z[rows], y[rows], weight=w, denominator=d)  # noqa: E731
+    soft = lambda rows, d=None: xent.soft_cross_entropy(z[rows], t[rows], denominator=d)  # noqa: E731
+    first, second = slice(0, cut), slice(cut, None)
+    mass = w[y].sum()
+    close(hard(first, mass) + hard(second, mass), hard(slice(None)))
+    close(soft(first, len(z)) + soft(second, len(z)), soft(slice(None)))
+
+
+@given(problems())
+def test_hard_is_soft_with_a_one_hot_target(problem: Any) -> None:
+    z, y = problem
+    soft = xent.soft_cross_entropy(z, np.eye(z.shape[1])[y], reduction="none")
+    close(soft, xent.cross_entropy(z, y, reduction="none"))
+
+
+@given(problems(), seeds)
+def test_whole_weights_are_repetition(problem: Any, seed: int) -> None:
+    z, y = problem
+    w = np.random.default_rng(seed).integers(0, 4, z.shape[1])
+    w[y[0]] += 1
+    again = np.repeat(np.arange(len(z)), w[y])
+    close(xent.cross_entropy(z, y, weight=w), xent.cross_entropy(z[again], y[again]))
+    log_p, p = xent.log_softmax(z), xent.softmax(z)
+    close(xent.nll(log_p, y, weight=w), xent.nll(log_p[again], y[again]))
+    close(xent.log_loss(p, y, weight=w), xent.log_loss(p[again], y[again]))
+
+
+@given(problems(), seeds)
+def test_ignoring_is_leaving_out(problem: Any, seed: int) -> None:
+    z, y = problem
+    keep = np.random.default_rng(seed).random(len(y)) < 0.6
+    keep[0] = True
+    some = np.where(keep, y, -7)
+    close(xent.cross_entropy(z, some, ignore_index=-7), xent.cross_entropy(z[keep], y[keep]))
+    assert (xent.cross_entropy(z, some, ignore_index=-7, reduction="none")[~keep] == 0).all()
+
+
+@given(problems(), seeds)
+def test_binary_is_a_softmax_over_two_classes(problem: Any, seed: int) -> None:
+    z = problem[0][:, 0]
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, len(z))
+    pair = np.stack([np.zeros_like(z), z], axis=-1)
+    close(xent.binary_cross_entropy(z, y), xent.cross_entropy(pair, y))
+    soft = rng.uniform(size=len(z))
+    close(
+        xent.binary_cross_entropy(z, soft), xent.soft_cross_entropy(pair, np.stack([1 - soft, soft], axis=-1))
+    )
+    c = 2.5
+    close(xent.binary_cross_entropy(z, y, pos_weight=c), xent.cross_entropy(pair, y, weight=[1.0, c]))
+    close(xent.binary_cross_entropy(-z, 1 - y), xent.binary_cross_entropy(z, y))
+
+
+@given(problems(), seeds)
+def test_binary_weights_are_repetition(problem: Any, seed: int) -> None:
+    z = problem[0][:, 0]
+    rng = np.random.default_rng(seed)
+    y, w = rng.uniform(size=len(z)), rng.integers(0, 4, len(z))
+    w[0] += 1
+    again = np.repeat(np.arange(len(z)), w)
+    close(
+        xent.binary_cross_entropy(z, y, weight=w, pos_weight=3.0),
+        xent.binary_cross_entropy(z[again], y[again], pos_weight=3.0),
+    )
+
+
+@given(problems(), st.sampled_from([0.0, 1e-3, 0.1, 0.5, 1.0]))
+def test_smoothing_is_a_soft_target(problem: Any, smoothing: float) -> None:
+    z, y = problem
+    classes = z.shape[1]
+    t = (1 - smoothing) * np.eye(classes)[y] + smoothing / classes
+    soft = xent.soft_cross_entropy(z, t, reduction="none")
+    close(xent.cross_entropy(z, y, label_smoothing=smoothing, reduction="none"), soft)
+
+
+@given(problems())
+def test_nll_of_log_softmax_is_cross_entropy(problem: Any) -> None:
+    z, y = problem
+    losses = xent.cross_entropy(z, y, reduction="none")
+    close(xent.nll(xent.log_softmax(z), y, reduction="none"), losses)
+    # Probabilities hold no digits below one epsilon of one, and none beyond the smallest float.
+    near = losses < 700
+    close(xent.log_loss(xent.softmax(z), y, reduction="none")[near], losses[near], atol=1e-11)
+
+
+@given(problems(), st.floats(0.1, 10), seeds)
+def test_weights_have_no_unit_and_the_sum_is_linear(problem: Any, unit: float, seed: int) -> None:
+    z, y = problem
+    w = np.random.default_rng(seed).uniform(0.5, 2, z.shape[1])
+    close(xent.cross_entropy(z, y, weight=unit * w), xent.cross_entropy(z, y, weight=w))
+    total = xent.cross_entropy(z, y, weight=w, reduction="sum")
+    close(xent.cross_entropy(z, y, weight=unit * w, reduction="sum"), unit * total)
+    close(xent.cross_entropy(z, y, denominator=unit), xent.cross_entropy(z, y, reduction="sum") / unit)
+
+
+@given(problems(), st.sampled_from([2.0, 4.0, 0.5]))
+def test_scaled_logits_are_tempered_probabilities(problem: Any, temperature: float) -> None:
+    z, y = problem
+    tempered = temperature * xent.log_softmax(z)
+    close(xent.cross_entropy(tempered, y), xent.cross_entropy(temperature * z, y), atol=1e-11)
+
+
+@given(problems())
+def test_losses_are_never_negative_and_zero_only_for_certainty(problem: Any) -> None:
+    z, y = problem
+    losses = xent.cross_entropy(z, y, reduction="none")
+    assert (losses >= 0).all()
+    others = np.where(np.arange(z.shape[1]) == y[:, None], -np.inf, z).max(axis=1)
+    own = z[np.arange(len(y)), y]
+    assert ((losses == 0) == (others - own < -745.2)).all()

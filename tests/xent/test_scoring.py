@@ -1,0 +1,351 @@
+"""xent.scoring: rules against hand-written ones, what they elicit against closed forms, every refusal."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+
+import xent
+from xent import scoring
+from xent.scoring import elicited, expected_score
+
+PARTIALS: dict[str, Any] = {
+    "log": scoring.log_score,
+    "brier": scoring.brier_score,
+    "spherical": scoring.spherical_score,
+    "linear": scoring.linear_score,
+    "zero_one": scoring.zero_one_score,
+    "clipped": partial(scoring.clipped_log_score, eps=0.1),
+    "focal": partial(scoring.focal_loss, gamma=1.5),
+    "smoothed": partial(scoring.smoothed_log_score, label_smoothing=0.2),
+    "weighted": partial(scoring.weighted_log_score, weight=[1.0, 0.5, 2.0]),
+}
+STRICT = [scoring.log_score, scoring.brier_score, scoring.spherical_score]
+each_rule = pytest.mark.parametrize("rule", PARTIALS.values(), ids=PARTIALS)
+
+
+def by_hand(name: str, q: list[float], y: int) -> mpmath.mpf:
+    """One cost in 30 digits, from the definition."""
+    with mpmath.workdps(30):
+        q = [mpmath.mpf(x) for x in q]
+        hot = [mpmath.mpf(k == y) for k in range(len(q))]
+        if name == "log":
+            return -mpmath.log(q[y])
+        if name == "brier":
+            return mpmath.fsum((a - b) ** 2 for a, b in zip(q, hot, strict=True))
+        if name == "spherical":
+            return 1 - q[y] / mpmath.sqrt(mpmath.fsum(a * a for a in q))
+        if name == "linear":
+            return mpmath.fsum(abs(a - b) for a, b in zip(q, hot, strict=True)) / 2
+        if name == "zero_one":
+            return mpmath.mpf(q[y] < max(q))
+        if name == "clipped":
+            return -mpmath.log(min(max(q[y], mpmath.mpf(0.1)), 1 - mpmath.mpf(0.1)))
+        if name == "focal":
+            return -((1 - q[y]) ** mpmath.mpf(1.5)) * mpmath.log(q[y])
+        if name == "smoothed":
+            eps = mpmath.mpf(0.2)
+            return -mpmath.fsum(
+                ((1 - eps) * h + eps / len(q)) * mpmath.log(a) for a, h in zip(q, hot, strict=True)
+            )
+        assert name == "weighted"
+        return -[1, 0.5, 2][y] * mpmath.log(q[y])
+
+
+@pytest.mark.parametrize("name", PARTIALS)
+def test_each_rule_is_its_formula(name: str) -> None:
+    rng = np.random.default_rng(0)
+    q = np.vstack(
+        [rng.dirichlet(np.ones(3), size=20), [[0.02, 0.03, 0.95], [1 / 3, 1 / 3 + 1e-9, 1 / 3 - 1e-9]]]
+    )
+    y = rng.integers(0, 3, size=len(q))
+    want = [float(by_hand(name, row.tolist(), int(k))) for row, k in zip(q, y, strict=True)]
+    np.testing.assert_allclose(PARTIALS[name](q, y), want, rtol=2e-13, atol=1e-15)
+
+
+@each_rule
+def test_shapes_and_dtypes(rule: Any) -> None:
+    q = np.random.default_rng(1).dirichlet(np.ones(3), size=(4, 5))
+    y = np.arange(20).reshape(4, 5) % 3
+    cost = rule(q, y)
+    assert cost.shape == (4, 5) and cost.dtype == np.float64
+    assert rule(q.astype(np.float32), y).dtype == np.float32
+    assert rule(q.astype(np.float16), y).dtype == np.float32
+    one = rule(q[1, 2], y[1, 2])
+    assert np.ndim(one) == 0 and one == cost[1, 2]
+    assert rule(np.empty((0, 3)), np.empty(0, int)).shape == (0,)
+
+
+@each_rule
+@pytest.mark.parametrize(
+    ("probs", "outcome", "error", "message"),
+    [
+        ([0.5, 0.4, 0.2], 0, ValueError, "probs: .*sum to one"),
+        ([1.5, -0.5, 0.0], 0, ValueError, "probs: .*\\[0, 1\\]"),
+        ([np.nan, 0.5, 0.5], 0, ValueError, "probs: .*nan"),
+        ([0.5, 0.3, 0.2], 3, ValueError, "outcome: .*\\[0, 3\\), got 3"),
+        ([0.5, 0.3, 0.2], -1, ValueError, "outcome: .*got -1"),
+        ([0.5, 0.3, 0.2], [0, 1], ValueError, "outcome: expected shape \\(\\).*got \\(2,\\)"),
+        ([[0.5, 0.3, 0.2]], 0, ValueError, "outcome: expected shape \\(1,\\)"),
+        ([0.5, 0.3, 0.2], 0.0, TypeError, "outcome: expected integer"),
+        ([0.5, 0.3, 0.2], True, TypeError, "outcome: expected integer"),
+        (["a", "b", "c"], 0, TypeError, "probs: "),
+        (1.0, 0, ValueError, "probs: "),
+    ],
+)
+def test_what_a_rule_refuses(rule: Any, probs: Any, outcome: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        rule(probs, outcome)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (partial(scoring.clipped_log_score, eps=0.0), ValueError, "eps: .*got 0.0"),
+        (partial(scoring.clipped_log_score, eps=0.5), ValueError, "eps: "),
+        (partial(scoring.focal_loss, gamma=-1.0), ValueError, "gamma: .*got -1.0"),
+        (partial(scoring.focal_loss, gamma=np.inf), ValueError, "gamma: "),
+        (partial(scoring.focal_loss, gamma="2"), TypeError, "gamma: "),
+        (partial(scoring.smoothed_log_score, label_smoothing=1.1), ValueError, "label_smoothing: "),
+        (
+            partial(scoring.weighted_log_score, weight=[1.0, 2.0]),
+            ValueError,
+            "weight: expected shape \\(3,\\)",
+        ),
+        (partial(scoring.weighted_log_score, weight=[1.0, -2.0, 1.0]), ValueError, "weight: .*got -2.0"),
+    ],
+)
+def test_what_parameters_are_refused(call: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        call([0.5, 0.3, 0.2], 0)
+
+
+def test_the_edge_of_the_simplex() -> None:
+    q = [1.0, 0.0, 0.0]
+    assert scoring.log_score(q, 0) == 0 and scoring.log_score(q, 1) == np.inf
+    assert not np.signbit(scoring.log_score(q, 0)), "prints as 0.0, not as -0.0"
+    assert scoring.focal_loss(q, 0) == 0 and scoring.focal_loss(q, 2) == np.inf
+    assert scoring.focal_loss([1 + 5e-7, 0.0], 0, gamma=0.5) == 0, "a sum within the tolerance is no nan"
+    assert scoring.brier_score(q, 1) == 2 and scoring.spherical_score(q, 1) == 1
+    assert scoring.clipped_log_score(q, 1, eps=0.25) == np.log(4)
+    assert scoring.smoothed_log_score(q, 0, label_smoothing=0.1) == np.inf
+    assert scoring.smoothed_log_score(q, 0, label_smoothing=0.0) == 0
+    assert np.isclose(scoring.smoothed_log_score([0.5, 0.5], 0, label_smoothing=1.0), np.log(2))
+    assert scoring.weighted_log_score(q, 1, weight=[1.0, 0.0, 1.0]) == 0
+    np.testing.assert_allclose(scoring.zero_one_score([[1 / 3] * 3, [0.4, 0.4, 0.2]], [2, 2]), [2 / 3, 1])
+
+
+def test_the_log_scores_are_the_losses_of_the_package() -> None:
+    rng = np.random.default_rng(2)
+    logits, y = rng.normal(size=(50, 4)), rng.integers(0, 4, size=50)
+    q = xent.softmax(logits)
+    loss = partial(xent.cross_entropy, logits, y, reduction="none")
+    np.testing.assert_allclose(scoring.log_score(q, y), loss(), rtol=1e-12)
+    smoothed = scoring.smoothed_log_score(q, y, label_smoothing=0.3)
+    np.testing.assert_allclose(smoothed, loss(label_smoothing=0.3), rtol=1e-12)
+    w = np.array([0.5, 1.0, 2.0, 0.0])
+    np.testing.assert_allclose(scoring.weighted_log_score(q, y, weight=w), loss(weight=w), rtol=1e-12)
+
+
+# --------------------------------------------------------------------------------------- expected scores
+
+
+def test_the_expected_score_is_a_mean_over_outcomes() -> None:
+    rng = np.random.default_rng(3)
+    p, q = rng.dirichlet(np.ones(3), size=(2, 7))
+    for rule in PARTIALS.values():
+        want = [sum(p[n, k] * rule(q[n], k) for k in range(3)) for n in range(7)]
+        np.testing.assert_allclose(expected_score(rule, p, q), want, rtol=1e-14)
+        one = [sum(p[0, k] * rule(q[n], k) for k in range(3)) for n in range(7)]
+        np.testing.assert_allclose(expected_score(rule, p[0], q), one, rtol=1e-14)
+
+
+def test_what_cannot_happen_costs_nothing() -> None:
+    assert np.isclose(expected_score(scoring.log_score, [0.5, 0.5, 0.0], [0.5, 0.5, 0.0]), np.log(2))
+    assert expected_score(scoring.log_score, [0.5, 0.25, 0.25], [0.5, 0.5, 0.0]) == np.inf
+    laws = [[0.5, 0.5, 0.0], [0.5, 0.25, 0.25]]
+    costs = expected_score(scoring.log_score, laws, [[0.5, 0.5, 0.0]] * 2)
+    assert np.isclose(costs[0], np.log(2)) and costs[1] == np.inf
+
+
+@pytest.mark.parametrize("call", [partial(expected_score, q=[0.5, 0.5]), elicited])
+def test_what_a_broken_rule_meets(call: Any) -> None:
+    with pytest.raises(TypeError, match="rule: expected a scoring rule"):
+        call("log", p=[0.5, 0.5])
+    with pytest.raises(ValueError, match="rule: expected costs that are numbers, got nan"):
+        call(lambda q, y: np.full(np.shape(y), np.nan), p=[0.5, 0.5])
+    with pytest.raises(ValueError, match="rule: expected costs of shape"):
+        call(lambda q, y: np.asarray(q), p=[0.5, 0.5])
+    with pytest.raises(ValueError, match="p: expected probabilities that sum to one"):
+        call(scoring.log_score, p=[0.5, 0.6])
+
+
+def test_what_expected_score_refuses() -> None:
+    with pytest.raises(ValueError, match="p: expected shape \\(2,\\) or \\(3, 2\\)"):
+        expected_score(scoring.log_score, [0.5, 0.3, 0.2], np.full((3, 2), 0.5))
+    with pytest.raises(ValueError, match="q: expected probabilities"):
+        expected_score(scoring.log_score, [0.5, 0.5], [0.5, 0.6])
+
+
+# ---------------------------------------------------------------------------------------- what is elicited
+
+
+LAWS = [[0.7, 0.3], [0.5, 0.3, 0.2], [0.97, 0.02, 0.01], [0.7, 0.3, 0.0], [0.1, 0.2, 0.3, 0.4], [1.0, 0.0]]
+
+
+@pytest.mark.parametrize("p", LAWS, ids=str)
+@pytest.mark.parametrize("rule", STRICT)
+def test_strictly_proper_rules_elicit_p(rule: Any, p: list[float]) -> None:
+    np.testing.assert_allclose(elicited(rule, p), p, atol=1e-7)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(2, 6).flatmap(
+        lambda k: st.tuples(*[st.lists(st.floats(0.01, 1), min_size=k, max_size=k)] * 2)
+    )
+)
+def test_no_report_beats_p_under_a_proper_rule(pair: tuple[list[float], list[float]]) -> None:
+    p, q = (np.array(x) / np.sum(x) for x in pair)
+    for rule in STRICT:
+        gap = expected_score(rule, p, q) - expected_score(rule, p, p)
+        assert gap >= -1e-15
+        if np.abs(p - q).max() > 1e-4:
+            assert gap > 0
+    assert (
+        expected_score(scoring.zero_one_score, p, p) <= expected_score(scoring.zero_one_score, p, q) + 1e-15
+    )
+
+
+def focal_root(p: float, gamma: float) -> float:
+    """The zero of the derivative of the expected binary focal loss, by bisection."""
+
+    def slope(q: float) -> float:
+        def of_one(x: float) -> float:
+            return gamma * (1 - x) ** (gamma - 1) * np.log(x) - (1 - x) ** gamma / x
+
+        return p * of_one(q) - (1 - p) * of_one(1 - q)
+
+    return float(brentq(slope, 1e-9, 1 - 1e-9, xtol=1e-14))
+
+
+@pytest.mark.parametrize(
+    ("p", "gamma", "known"), [(0.8, 2.0, 0.626615), (0.6, 2.0, 0.537802), (0.8, 1.0, 0.685831)]
+)
+def test_focal_loss(p: float, gamma: float, known: float) -> None:
+    found = elicited(partial(scoring.focal_loss, gamma=gamma), [p, 1 - p])[0]
+    assert abs(found - focal_root(p, gamma)) < 1e-7
+    assert round(focal_root(p, gamma), 6) == known
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0, 5.0])
+@pytest.mark.parametrize("p", LAWS, ids=str)
+def test_focal_loss_is_inverted(p: list[float], gamma: float) -> None:
+    q = elicited(partial(scoring.focal_loss, gamma=gamma), p)
+    # Near a corner the report barely depends on p, so the way back magnifies what the search leaves.
+    np.testing.assert_allclose(scoring.invert_focal(q, gamma=gamma), p, atol=1e-5)
+    assert (np.argsort(q, kind="stable") == np.argsort(p, kind="stable")).all(), "the order survives"
+
+
+def test_the_inverse_of_focal_at_its_ends() -> None:
+    assert scoring.invert_focal([1.0, 0.0, 0.0]).tolist() == [1.0, 0.0, 0.0]
+    assert np.isfinite(scoring.invert_focal([1 - 1e-12, 1e-12], gamma=200.0)).all(), "(1 - q)^200 underflows"
+    assert scoring.invert_focal(np.float32([0.5, 0.5])).dtype == np.float32
+    with mpmath.workdps(40):
+        q = [mpmath.mpf(x) for x in (0.9, 0.07, 0.03)]
+        raw = [x / ((1 - x) ** 3 - 3 * (1 - x) ** 2 * x * mpmath.log(x)) for x in q]
+        want = [float(x / mpmath.fsum(raw)) for x in raw]
+    np.testing.assert_allclose(scoring.invert_focal([0.9, 0.07, 0.03], gamma=3.0), want, rtol=1e-13)
+
+
+def test_smoothing_and_its_inverse() -> None:
+    for p in (np.array([0.7, 0.3, 0.0]), np.array([0.25, 0.75]), np.array([0.1, 0.2, 0.3, 0.4])):
+        for eps in (0.0, 0.1, 0.6):
+            q = (1 - eps) * p + eps / p.size
+            rule = partial(scoring.smoothed_log_score, label_smoothing=eps)
+            np.testing.assert_allclose(elicited(rule, p), q, atol=1e-7)
+            np.testing.assert_allclose(scoring.invert_smoothing(q, label_smoothing=eps), p, atol=1e-15)
+    with pytest.raises(ValueError, match=r"probs: .*label_smoothing / K = 0.05.*got 0.01 at index 1"):
+        scoring.invert_smoothing([0.99, 0.01], label_smoothing=0.1)
+    with pytest.raises(ValueError, match="label_smoothing: "):
+        scoring.invert_smoothing([0.5, 0.5], label_smoothing=1.0)
+
+
+def test_weights_and_their_inverse() -> None:
+    p, w = np.array([0.5, 0.3, 0.2]), np.array([1.0, 2.0, 5.0])
+    q = w * p / (w * p).sum()
+    np.testing.assert_allclose(elicited(partial(scoring.weighted_log_score, weight=w), p), q, atol=1e-7)
+    np.testing.assert_allclose(scoring.invert_weighting(q, weight=w), p, rtol=1e-14)
+    with pytest.raises(ValueError, match=r"weight: expected weights > 0, got 0\.0 at index 1"):
+        scoring.invert_weighting([0.5, 0.5], weight=[1.0, 0.0])
+
+
+def test_the_linear_score_goes_to_a_corner() -> None:
+    for p in ([0.5, 0.3, 0.2], [0.2, 0.35, 0.45], [0.51, 0.49]):
+        assert elicited(scoring.linear_score, p).tolist() == np.eye(len(p))[np.argmax(p)].tolist()
+
+
+def test_the_zero_one_score_is_content_with_the_right_class() -> None:
+    p = [0.2, 0.5, 0.3]
+    found = elicited(scoring.zero_one_score, p)
+    assert found.argmax() == 1
+    assert expected_score(scoring.zero_one_score, p, found) == expected_score(scoring.zero_one_score, p, p)
+
+
+def test_clipping() -> None:
+    rule = partial(scoring.clipped_log_score, eps=0.1)
+    p = [0.5, 0.45, 0.05]
+    zeroed = np.array([0.5, 0.45, 0.0]) / 0.95
+    assert round(float(expected_score(rule, p, p)), 4) == 0.8210
+    assert round(float(expected_score(rule, p, zeroed)), 4) == 0.7723
+    np.testing.assert_allclose(elicited(rule, p), zeroed, atol=1e-7)
+    # Two classes: every report up to eps ties with the honest one, and none beats it.
+    reports = np.linspace(0, 1, 1001)
+    costs = expected_score(rule, [0.05, 0.95], np.stack([reports, 1 - reports], -1))
+    honest = expected_score(rule, [0.05, 0.95], [0.05, 0.95])
+    assert costs.min() >= honest - 1e-15
+    np.testing.assert_allclose(costs[reports <= 0.1], honest, rtol=1e-14)
+    assert (costs[reports > 0.1 + 1e-9] > honest).all()
+
+
+def test_a_local_rule_that_is_not_the_logarithm() -> None:
+    found = elicited(lambda q, y: scoring.linear_score(q, y) ** 2, [0.5, 0.3, 0.2])
+    np.testing.assert_allclose(found, [19 / 31, 11 / 31, 1 / 31], atol=1e-7)
+
+
+def test_many_laws_at_once_and_the_same_at_every_call() -> None:
+    p = np.random.default_rng(4).dirichlet(np.ones(3), size=(2, 2))
+    q = elicited(scoring.brier_score, p)
+    assert q.shape == p.shape and q.dtype == np.float64
+    np.testing.assert_allclose(q, p, atol=1e-7)
+    assert (elicited(scoring.brier_score, p[1, 0]) == q[1, 0]).all()
+    assert elicited(scoring.log_score, [1.0]).tolist() == [1.0]
+
+
+def test_the_search_is_not_caught_by_the_first_valley() -> None:
+    """Two valleys: the shallow one is wide, the deep one is narrow and far away."""
+    deep = np.array([0.15, 0.75, 0.10])
+
+    def rule(q: Any, y: Any) -> Any:
+        wide = 0.5 * np.square(q - np.array([0.7, 0.1, 0.2])).sum(-1)
+        narrow = 20 * np.square(q - deep).sum(-1) - 0.3
+        return np.minimum(wide, narrow)
+
+    np.testing.assert_allclose(elicited(rule, [0.5, 0.3, 0.2]), deep, atol=1e-6)
+
+
+def test_more_classes() -> None:
+    p = np.random.default_rng(5).dirichlet(np.ones(8))
+    np.testing.assert_allclose(elicited(scoring.log_score, p), p, atol=1e-6)
+
+
+def test_a_rule_that_is_infinite_everywhere() -> None:
+    with pytest.raises(ValueError, match="rule: expected a finite cost"):
+        elicited(lambda q, y: np.full(np.shape(y), np.inf), [0.5, 0.5])

@@ -1,0 +1,386 @@
+"""xent.sequences against mpmath, direct sums, exhaustive enumeration and convolution."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from xent import sequences
+from xent.sequences import GeometricSource, MarkovSource, eos_optimum, length_weights, tilted_lengths
+
+STOPS = [1e-8, 1e-4, 0.01, 0.1, 0.5, 0.99, 1 - 1e-9, 1.0]
+BATCHES = [1, 2, 3, 8, 33, 128, 10**6]
+
+
+def _eos_optimum_by_quadrature(stop: float, batch_size: int) -> mpmath.mpf:
+    """B int_0^inf E[e^{-t n}]^B dt, over log t, in 20 digits: no hypergeometric function in it."""
+    with mpmath.workdps(20):
+        beta = mpmath.mpf(stop)
+
+        def term(x: mpmath.mpf) -> mpmath.mpf:
+            t = mpmath.exp(x)
+            return t * mpmath.exp(-batch_size * mpmath.log1p(mpmath.expm1(t) / beta))
+
+        low = mpmath.log(beta / batch_size) - 60
+        cuts = [low + 4 * k for k in range(int((5 - low) / 4) + 1)] + [mpmath.mpf(5)]
+        return batch_size * mpmath.quad(term, cuts)
+
+
+def _convolved_weights(law: np.ndarray, batch_size: int) -> np.ndarray:
+    """w_B(n) for n = 1 .. len(law), from the exact law of the sum of the others."""
+    total = np.array([1.0])
+    for _ in range(batch_size - 1):
+        total = np.convolve(total, np.concatenate([[0.0], law]))
+    n = np.arange(1, len(law) + 1)
+    return np.array([float((total / (k + np.arange(len(total)))).sum()) for k in n])
+
+
+# ----------------------------------------------------------------------------------------- eos_optimum
+
+
+@pytest.mark.parametrize("batch_size", BATCHES)
+@pytest.mark.parametrize("stop", STOPS)
+def test_eos_optimum_is_the_integral(stop: float, batch_size: int) -> None:
+    expected = _eos_optimum_by_quadrature(stop, batch_size)
+    assert eos_optimum(stop, batch_size) == pytest.approx(float(expected), rel=2e-15)
+
+
+@pytest.mark.parametrize(("stop", "batch_size"), [(0.5, 1), (0.5, 7), (0.1, 3), (0.02, 2)])
+def test_eos_optimum_is_the_mean_of_a_negative_binomial(stop: float, batch_size: int) -> None:
+    others = np.arange(60_000)
+    law = stats.nbinom.pmf(others, batch_size, stop)
+    assert eos_optimum(stop, batch_size) == pytest.approx(
+        float((law * batch_size / (batch_size + others)).sum()), rel=1e-11
+    )
+
+
+def test_eos_optimum_has_the_published_values() -> None:
+    table = {
+        (1, 0.5): 0.6931471806,
+        (4, 0.1): 0.1275399573,
+        (8, 0.01): 0.0114095994,
+        (128, 0.5): 0.5019530654,
+    }
+    for (batch_size, stop), value in table.items():
+        assert eos_optimum(stop, batch_size) == pytest.approx(value, abs=6e-11)
+
+
+@given(st.floats(1e-6, 1.0), st.integers(2, 10**6))
+def test_eos_optimum_keeps_its_bounds(stop: float, batch_size: int) -> None:
+    bias = eos_optimum(stop, batch_size) / stop - 1
+    assert (1 - stop) / (batch_size + 1) - 1e-14 <= bias <= (1 - stop) / (batch_size - 1) + 1e-14
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((0.0, 1), ValueError, "stop: expected a probability in (0, 1]"),
+        ((1.5, 1), ValueError, "stop: expected a probability in (0, 1]"),
+        ((float("nan"), 1), ValueError, "stop"),
+        (("a", 1), TypeError, "stop"),
+        ((0.5, 0), ValueError, "batch_size: expected an integer >= 1, got 0"),
+        ((0.5, 2.0), TypeError, "batch_size: expected an integer"),
+        ((0.5, True), TypeError, "batch_size: expected an integer"),
+    ],
+)
+def test_eos_optimum_refuses(arguments: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as caught:
+        eos_optimum(*arguments)
+    assert message in str(caught.value)
+
+
+# -------------------------------------------------------------------------------------- length weights
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 6, 20])
+@pytest.mark.parametrize("kind", ["geometric", "two far apart", "constant", "random", "no short ones"])
+def test_length_weights_agree_with_the_convolution(kind: str, batch_size: int) -> None:
+    laws = {
+        "geometric": 0.3 * 0.7 ** np.arange(80),
+        "two far apart": np.where(np.isin(np.arange(300), [0, 299]), 0.5, 0.0),
+        "constant": np.where(np.arange(12) == 11, 1.0, 0.0),
+        "random": np.random.default_rng(0).dirichlet(np.full(40, 0.2)),
+        "no short ones": np.where(np.arange(60) < 50, 0.0, 0.1),
+    }
+    law = laws[kind] / laws[kind].sum()
+    found = length_weights(np.arange(1, len(law) + 1), batch_size, probabilities=law)
+    np.testing.assert_allclose(found, _convolved_weights(law, batch_size), rtol=3e-14)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=4), st.integers(1, 4))
+def test_length_weights_are_an_average_over_all_companions(lengths: list[int], batch_size: int) -> None:
+    companions = [sum(c) for c in itertools.product(lengths, repeat=batch_size - 1)]
+    expected = [np.mean([1 / (n + s) for s in companions]) for n in lengths]
+    np.testing.assert_allclose(length_weights(lengths, batch_size), expected, rtol=3e-14)
+
+
+def test_length_weights_for_large_batches() -> None:
+    # With geometric lengths B E[w_B] is eos_optimum, which has another derivation.
+    n = np.arange(1, 400)
+    law = GeometricSource(0.1).length_probabilities(399)
+    for batch_size in (1000, 10**6):
+        mean = law @ length_weights(n, batch_size, probabilities=law)
+        assert batch_size * mean == pytest.approx(eos_optimum(0.1, batch_size), rel=1e-12)
+
+
+def test_length_weights_at_extreme_lengths() -> None:
+    lengths = [1, 10**6]
+    expected = [(0.5 + 1 / (1 + 10**6)) / 2, (1 / (1 + 10**6) + 0.5e-6) / 2]
+    np.testing.assert_allclose(length_weights(lengths, 2), expected, rtol=1e-13)
+
+
+def test_entries_of_one_length_are_one_outcome() -> None:
+    np.testing.assert_allclose(
+        length_weights([3, 1, 3, 3], 5),
+        length_weights([3, 1, 3], 5, probabilities=[0.5, 0.25, 0.25]).take([0, 1, 2, 2]),
+        rtol=1e-15,
+    )
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=5), st.integers(1, 3))
+def test_the_tilted_mean_is_the_harmonic_mean_of_the_batch_mean(lengths: list[int], batch_size: int) -> None:
+    means = [np.mean(batch) for batch in itertools.product(lengths, repeat=batch_size)]
+    learnt = tilted_lengths(lengths, batch_size)
+    assert learnt.sum() == pytest.approx(1)
+    assert learnt @ np.array(lengths) == pytest.approx(1 / np.mean(1 / np.array(means)), rel=1e-13)
+
+
+def test_tilted_lengths_with_probabilities() -> None:
+    np.testing.assert_allclose(
+        tilted_lengths([1, 2, 4], probabilities=[0.5, 0.5, 0.0]), [2 / 3, 1 / 3, 0.0], rtol=1e-15
+    )
+    np.testing.assert_allclose(tilted_lengths([2, 2, 2], 9), np.full(3, 1 / 3), rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "error", "message"),
+    [
+        ((np.zeros(0, dtype=int),), {}, ValueError, "lengths: expected shape (N,)"),
+        (([[1, 2]],), {}, ValueError, "lengths: expected shape (N,)"),
+        (([1, 0],), {}, ValueError, "lengths: expected lengths >= 1, <eos> included, got 0 at index 1"),
+        (([1.0, 2.0],), {}, TypeError, "lengths: expected integers"),
+        (([True, False],), {}, TypeError, "lengths"),
+        (([1, 2], 0), {}, ValueError, "batch_size"),
+        (([1, 2],), {"probabilities": [1.0]}, ValueError, "probabilities: expected shape (2,)"),
+        (([1, 2],), {"probabilities": [0.5, 0.4]}, ValueError, "probabilities"),
+    ],
+)
+@pytest.mark.parametrize("function", [length_weights, tilted_lengths])
+def test_lengths_are_checked(
+    function: Any, arguments: Any, keywords: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        function(*arguments, **keywords)
+    assert message in str(caught.value)
+
+
+def test_hazards() -> None:
+    law = GeometricSource(0.2).length_probabilities(200)
+    np.testing.assert_allclose(sequences.hazards(law)[:50], 0.2, rtol=1e-12)
+    np.testing.assert_array_equal(sequences.hazards([0.5, 0.5, 0.0]), [0.5, 1.0, np.nan])
+    with pytest.raises(ValueError, match="one dimension"):
+        sequences.hazards([[0.5, 0.5]])
+
+
+# ------------------------------------------------------------------------------------- GeometricSource
+
+
+@pytest.mark.parametrize("q", [0.05, 0.3, 0.7, 0.999])
+@pytest.mark.parametrize(("stop", "letters"), [(0.5, 1), (0.5, 26), (0.07, 3), (0.9, 2)])
+def test_the_geometric_source_is_its_sums(stop: float, letters: int, q: float) -> None:
+    source = GeometricSource(stop, letters)
+    n = np.arange(1, 2000)
+    law = stop * (1 - stop) ** (n - 1)
+
+    def surprise(r: float) -> np.ndarray:
+        return -(np.log(r) + (n - 1) * np.log((1 - r) / letters))
+
+    assert source.mean_length() == pytest.approx(law @ n, rel=1e-12)
+    assert source.squared_variation() == pytest.approx((law @ n**2) / (law @ n) ** 2 - 1, rel=1e-10)
+    assert source.harmonic_mean_length() == pytest.approx(1 / (law @ (1 / n)), rel=1e-12)
+    assert source.entropy() == pytest.approx(law @ surprise(stop), rel=1e-12)
+    assert source.cross_entropy(q) == pytest.approx(law @ surprise(q), rel=1e-12)
+    assert source.kl(q) == pytest.approx(law @ (surprise(q) - surprise(stop)), rel=1e-9, abs=1e-12)
+    assert source.averaged_cross_entropy(q) == pytest.approx(law @ (surprise(q) / n), rel=1e-12)
+    tilted = (law / n) / (law / n).sum()
+    np.testing.assert_allclose(source.tilted_lengths(1999), tilted, rtol=1e-11, atol=1e-300)
+    np.testing.assert_allclose(source.tilted_hazards(30), sequences.hazards(tilted)[:30], rtol=1e-11)
+
+
+def test_the_averaged_cross_entropy_of_a_batch() -> None:
+    source, q, batch_size = GeometricSource(0.4, 5), 0.3, 3
+    n = np.arange(0, 400)
+    total = stats.nbinom.pmf(n, batch_size, 0.4)  # letters in the batch
+    loss = -(batch_size * np.log(q) + n * np.log((1 - q) / 5)) / (n + batch_size)
+    assert source.averaged_cross_entropy(q, batch_size) == pytest.approx(total @ loss, rel=1e-12)
+    assert source.harmonic_mean_length(batch_size) == pytest.approx(
+        1 / (total @ (batch_size / (n + batch_size)))
+    )
+
+
+def test_the_ends_of_the_geometric_family() -> None:
+    always = GeometricSource(1.0, 3)
+    assert always.entropy() == 0.0
+    assert always.cross_entropy(1.0) == 0.0
+    assert always.kl(0.25) == pytest.approx(np.log(4))
+    assert always.kl(0.0) == np.inf
+    assert GeometricSource(0.5).cross_entropy(1.0) == np.inf
+    assert GeometricSource(0.5).averaged_cross_entropy(0.0) == np.inf
+    np.testing.assert_array_equal(always.tilted_lengths(3), [1.0, 0.0, 0.0])
+    np.testing.assert_array_equal(always.tilted_hazards(2), [1.0, 1.0])
+
+
+def test_the_geometric_sample_has_its_law() -> None:
+    lengths = GeometricSource(0.25).sample(np.random.default_rng(0), 100_000)
+    assert lengths.min() == 1
+    assert abs(lengths.mean() - 4) < 5 * np.sqrt(12 / 100_000)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: GeometricSource(0.0), "stop"),
+        (lambda: GeometricSource(0.5, 0), "letters: expected at least one letter"),
+        (lambda: GeometricSource(0.5).kl(1.5), "q: expected a probability in [0, 1]"),
+        (lambda: GeometricSource(0.5).length_probabilities(0), "n_max"),
+    ],
+)
+def test_the_geometric_source_refuses(call: Any, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        call()
+    assert message in str(caught.value)
+
+
+# ---------------------------------------------------------------------------------------- MarkovSource
+
+SOURCE = MarkovSource([0.5, 0.3, 0.2], [[0.1, 0.4, 0.5], [0.25, 0.15, 0.6]])
+MODEL = MarkovSource([0.4, 0.4, 0.2], [[0.3, 0.3, 0.4], [0.1, 0.2, 0.7]])
+
+
+def _paths(source: MarkovSource, longest: int) -> list[tuple[tuple[int, ...], float]]:
+    """Every sequence of at most `longest` letters, with its probability."""
+    eos = len(source.initial) - 1
+    found = [((), float(source.initial[eos]))]
+    open_paths = [((s,), float(source.initial[s])) for s in range(eos)]
+    for _ in range(longest):
+        found += [(path, p * float(source.transition[path[-1], eos])) for path, p in open_paths]
+        open_paths = [
+            ((*path, s), p * float(source.transition[path[-1], s]))
+            for path, p in open_paths
+            for s in range(eos)
+        ]
+    return found
+
+
+def _log_probability(source: MarkovSource, path: tuple[int, ...]) -> float:
+    eos = len(source.initial) - 1
+    rows = np.vstack([source.transition, source.initial])
+    return float(np.log(rows[(eos, *path), (*path, eos)]).sum())
+
+
+PATHS = _paths(SOURCE, 14)
+
+
+def test_the_markov_source_is_the_sum_over_its_sequences() -> None:
+    mass = sum(p for _, p in PATHS)
+    assert mass == pytest.approx(1, abs=1e-4)
+    tolerance = {"rel": 2e-3}  # what longer sequences than those enumerated would add
+    assert SOURCE.mean_length() == pytest.approx(sum(p * (len(x) + 1) for x, p in PATHS), **tolerance)
+    assert SOURCE.entropy() == pytest.approx(sum(-p * np.log(p) for _, p in PATHS), **tolerance)
+    cross = sum(-p * _log_probability(MODEL, x) for x, p in PATHS)
+    assert SOURCE.cross_entropy(MODEL) == pytest.approx(cross, **tolerance)
+    assert SOURCE.kl(MODEL) == pytest.approx(SOURCE.cross_entropy(MODEL) - SOURCE.entropy(), rel=1e-12)
+    assert SOURCE.kl(SOURCE) == 0.0
+    law = np.bincount([len(x) for x, _ in PATHS], weights=[p for _, p in PATHS])
+    np.testing.assert_allclose(SOURCE.length_probabilities(15), law, rtol=1e-12)
+
+
+def test_one_letter_is_the_geometric_source() -> None:
+    chain, coin = MarkovSource([0.8, 0.2], [[0.8, 0.2]]), GeometricSource(0.2)
+    model = MarkovSource([0.5, 0.5], [[0.5, 0.5]])
+    assert chain.mean_length() == pytest.approx(coin.mean_length(), rel=1e-14)
+    assert chain.entropy() == pytest.approx(coin.entropy(), rel=1e-14)
+    assert chain.kl(model) == pytest.approx(coin.kl(0.5), rel=1e-13)
+    for batch_size in (1, 2, 50):
+        assert chain.harmonic_mean_length(batch_size) == pytest.approx(
+            coin.harmonic_mean_length(batch_size), rel=1e-12
+        )
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_token_mean_fit_is_the_weighted_count(batch_size: int) -> None:
+    n_max = 400
+    law = SOURCE.length_probabilities(n_max)
+    weight = length_weights(np.arange(1, n_max + 1), batch_size, probabilities=law)
+    paths = _paths(SOURCE, 12)
+    fitted = MarkovSource.fit([list(x) for x, _ in paths], 2, weights=[p * weight[len(x)] for x, p in paths])
+    found = SOURCE.token_mean_fit(batch_size)
+    np.testing.assert_allclose(found.transition, fitted.transition, atol=3e-4)
+    np.testing.assert_allclose(found.initial, fitted.initial, atol=3e-4)
+
+
+def test_token_mean_fit_returns_to_the_source() -> None:
+    far = [SOURCE.kl(SOURCE.token_mean_fit(b)) for b in (1, 10, 100, 1000)]
+    assert far == sorted(far, reverse=True)
+    assert far[3] == pytest.approx(far[2] / 100, rel=0.1)  # the excess falls as 1/B^2
+
+
+def test_fit_counts() -> None:
+    source = MarkovSource.fit([[0, 1], [0], []], 3, weights=[1.0, 2.0, 1.0])
+    np.testing.assert_allclose(source.initial, [0.75, 0, 0, 0.25])
+    np.testing.assert_allclose(source.transition, [[0, 1 / 3, 0, 2 / 3], [0, 0, 0, 1], [0, 0, 0, 1]])
+    assert source.mean_length() == pytest.approx((3 + 2 * 2 + 1) / 4)
+
+
+def test_the_markov_sample_has_its_law() -> None:
+    rng = np.random.default_rng(0)
+    drawn = SOURCE.sample(rng, 40_000)
+    counted = MarkovSource.fit(drawn, 2)
+    np.testing.assert_allclose(counted.transition, SOURCE.transition, atol=0.012)
+    np.testing.assert_allclose(counted.initial, SOURCE.initial, atol=0.012)
+
+
+def test_letters_that_nothing_reaches_do_no_harm() -> None:
+    # Letter 2 is never reached and never ends.
+    source = MarkovSource([0.5, 0.3, 0.0, 0.2], [[0.1, 0.4, 0, 0.5], [0.25, 0.15, 0, 0.6], [0, 0, 1, 0]])
+    assert source.mean_length() == pytest.approx(SOURCE.mean_length(), rel=1e-14)
+    assert source.kl(source.token_mean_fit(10**4)) < 1e-7
+    missing = MarkovSource([1.0, 0.0, 0.0], [[0.1, 0.4, 0.5], [0.25, 0.15, 0.6]])
+    assert SOURCE.kl(missing) == np.inf
+
+
+@pytest.mark.parametrize(
+    ("initial", "transition", "message"),
+    [
+        ([1.0], [[1.0]], "initial: expected K + 1 >= 2 tokens"),
+        ([0.5, 0.6], [[0.5, 0.5]], "initial"),
+        ([0.5, 0.5], [[0.5, 0.6]], "transition"),
+        ([0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]], "transition: expected shape (1, 2)"),
+        ([1.0, 0.0], [[1.0, 0.0]], "no way from letter 0 to <eos>"),
+        ([1.0, 0.0, 0.0], [[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]], "no way from letter 1"),
+    ],
+)
+def test_the_markov_source_refuses(initial: Any, transition: Any, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        MarkovSource(initial, transition)
+    assert message in str(caught.value)
+
+
+def test_models_have_to_fit() -> None:
+    with pytest.raises(ValueError, match="expected 2 letters, got 1"):
+        SOURCE.kl(MarkovSource([0.8, 0.2], [[0.8, 0.2]]))
+    with pytest.raises(TypeError, match="expected a MarkovSource"):
+        SOURCE.kl(GeometricSource(0.5))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="sequences"):
+        MarkovSource.fit([[0, 5]], 2)
+    with pytest.raises(ValueError, match="at least one sequence"):
+        MarkovSource.fit([], 2)

@@ -1,0 +1,555 @@
+"""Every bad input raises the promised error, which names the argument, and nothing else happens.
+
+`GOOD` holds one valid call of each public function. A case replaces one of its arguments. Warnings are
+errors here (pyproject.toml), so each case also shows that no NumPy warning leaks.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import xent
+from xent import information
+
+INF, NAN = float("inf"), float("nan")
+Z = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
+Y = np.array([0, 1])
+P = np.array([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125]])
+
+GOOD: dict[Callable[..., Any], dict[str, Any]] = {
+    xent.log_sum_exp: {"x": Z, "axis": -1},
+    xent.log_softmax: {"logits": Z, "axis": -1},
+    xent.softmax: {"logits": Z, "axis": -1},
+    xent.log_sigmoid: {"logits": Z},
+    xent.sigmoid: {"logits": Z},
+    xent.cross_entropy: {
+        "logits": Z,
+        "targets": Y,
+        "axis": -1,
+        "weight": np.array([1.0, 2.0, 3.0]),
+        "label_smoothing": 0.0,
+        "ignore_index": -100,
+        "reduction": "mean",
+        "denominator": None,
+    },
+    xent.soft_cross_entropy: {
+        "logits": Z,
+        "target_probs": P,
+        "axis": -1,
+        "reduction": "mean",
+        "denominator": None,
+    },
+    xent.binary_cross_entropy: {
+        "logits": Z,
+        "targets": P,
+        "weight": np.ones((2, 3)),
+        "pos_weight": np.array([1.0, 2.0, 3.0]),
+        "reduction": "mean",
+        "denominator": None,
+    },
+    xent.nll: {
+        "log_probs": np.log(P),
+        "targets": Y,
+        "axis": -1,
+        "weight": np.array([1.0, 2.0, 3.0]),
+        "ignore_index": -100,
+        "reduction": "mean",
+        "denominator": None,
+    },
+    xent.log_loss: {
+        "probs": P,
+        "targets": Y,
+        "eps": 0.0,
+        "axis": -1,
+        "weight": np.array([1.0, 2.0, 3.0]),
+        "ignore_index": -100,
+        "reduction": "mean",
+        "denominator": None,
+    },
+    xent.gradients.softmax_jacobian: {"logits": Z},
+    xent.gradients.cross_entropy_hessian: {"logits": Z},
+    information.entropy: {"p": P, "axis": -1, "base": None},
+    information.cross_entropy: {"p": P, "q": P[::-1], "axis": -1, "base": None},
+    information.kl_divergence: {"p": P, "q": P[::-1], "axis": -1, "base": None},
+    information.js_divergence: {"p": P, "q": P[::-1], "axis": -1, "base": None},
+}
+
+GRADIENTS = {
+    xent.gradients.cross_entropy_gradient: xent.cross_entropy,
+    xent.gradients.soft_cross_entropy_gradient: xent.soft_cross_entropy,
+    xent.gradients.binary_cross_entropy_gradient: xent.binary_cross_entropy,
+}
+GOOD |= {gradient: GOOD[loss] for gradient, loss in GRADIENTS.items()}
+
+Bad = tuple[str, Any, type[Exception], str]
+
+# What no argument that holds real numbers takes.
+NOT_REAL: list[Bad] = [
+    ("a string", "abc", TypeError, r"dtype <U3"),
+    ("bytes", b"abc", TypeError, r"dtype \|S3"),
+    ("None in a list", [None, None], TypeError, r"dtype object"),
+    ("strings", np.full((2, 3), "1"), TypeError, r"expected real numbers.*dtype <U1"),
+    ("objects", Z.astype(object), TypeError, r"dtype object"),
+    ("bools", Z > 0, TypeError, r"dtype bool"),
+    ("complex", Z + 0j, TypeError, r"dtype complex128"),
+    ("dates", Z.astype("M8[s]"), TypeError, r"dtype datetime64"),
+    ("durations", Z.astype("m8[s]"), TypeError, r"dtype timedelta64"),
+    ("records", np.zeros((2, 3), "f8,f8"), TypeError, r"got dtype \["),
+    ("a mask", np.ma.masked_equal(Z, 0), TypeError, r"masked array"),
+    ("masks in a list", [np.ma.masked_equal(row, 0) for row in Z], TypeError, r"masked array"),
+    ("a ragged list", [[1.0, 2.0], [3.0]], TypeError, r"got list"),
+    ("a dict", {0: 1.0}, TypeError, r"dtype object"),
+    ("a set", {1.0, 2.0}, TypeError, r"dtype object"),
+    ("a generator", (float(i) for i in range(3)), TypeError, r"dtype object"),
+    ("an integer beyond 64 bits", [2**70, 1, 1], TypeError, r"dtype object"),
+    ("a tensor with a gradient", torch.zeros(2, 3, requires_grad=True), TypeError, r"got Tensor .*grad"),
+    ("bfloat16", torch.zeros(2, 3, dtype=torch.bfloat16), TypeError, r"got Tensor .*BFloat16"),
+]
+if np.dtype(np.longdouble).itemsize > 8:
+    NOT_REAL.append(("longdouble", Z.astype(np.longdouble), TypeError, r"dtype (float128|longdouble)"))
+
+NO_CLASSES: list[Bad] = [
+    ("a single number", 1.0, ValueError, r"at least one dimension.*single number"),
+    ("an empty list", [], ValueError, r"at least one class along axis 0, got shape \(0,\)"),
+    ("no classes", np.zeros((2, 0)), ValueError, r"at least one class along axis 1, got shape \(2, 0\)"),
+]
+NANS: list[Bad] = [
+    ("nan", np.where(Z == 3, NAN, Z), ValueError, r"got nan at index \(1, 1\)"),
+    (
+        "nan beside inf",
+        np.array([[INF, NAN, 0.0], [0.0, 0.0, 0.0]]),
+        ValueError,
+        r"got nan at index \(0, 1\)",
+    ),
+]
+NO_SOFTMAX: list[Bad] = [
+    *NANS,
+    ("+inf", np.where(Z == 3, INF, Z), ValueError, r"below \+inf, got inf at index \(1, 1\)"),
+    ("all -inf", np.where(Z == Z, -INF, Z), ValueError, r"finite logit in every row.*axis 1 at index 0"),
+    ("a row of -inf", np.array([[0.0] * 3, [-INF] * 3]), ValueError, r"finite logit.* at index 1"),
+]
+NO_DISTRIBUTION: list[Bad] = [
+    *NOT_REAL,
+    ("nan", np.where(P == 0.75, NAN, P), ValueError, r"probabilities in \[0, 1\], got nan at index \(1, 1\)"),
+    (
+        "negative",
+        np.array([[-0.25, 1.25, 0.0], [1.0, 0.0, 0.0]]),
+        ValueError,
+        r"got -0\.25 at index \(0, 0\)",
+    ),
+    ("above one", np.array([[2.0, 0.0, 0.0], [1.0, 0.0, 0.0]]), ValueError, r"got 2\.0 at index \(0, 0\)"),
+    ("inf", np.array([[INF, 0.0, 0.0], [1.0, 0.0, 0.0]]), ValueError, r"got inf at index \(0, 0\)"),
+    ("sum .99", P * [[1.0], [0.99]], ValueError, r"sum to one along axis 1.*got a sum of 0\.99 at index 1"),
+    ("float64 off by 2e-6", P + 1e-6, ValueError, r"within 1e-06 for float64.*got a sum of 1"),
+    ("float32 off by 3e-4", (P + 1e-4).astype(np.float32), ValueError, r"within 0\.0001 for float32"),
+    ("float16 off by 3e-2", (P - 1e-2).astype(np.float16), ValueError, r"within 0\.01 for float16"),
+    ("percentages", P * 100, ValueError, r"probabilities in \[0, 1\], got 50\.0"),
+]
+LABELS: list[Bad] = [
+    ("bools", np.array([True, False]), TypeError, r"integer class indices, got dtype bool"),
+    ("floats", np.array([0.0, 1.0]), TypeError, r"integer class indices, got dtype float64"),
+    ("float16", np.array([0.0, 1.0], np.float16), TypeError, r"got dtype float16"),
+    ("float list", [0.0, 1.0], TypeError, r"got dtype float64"),
+    ("no labels, as floats", np.zeros(0), TypeError, r"got dtype float64"),
+    ("nan", [0, NAN], TypeError, r"got dtype float64"),
+    ("complex", [0, 1j], TypeError, r"got dtype complex128"),
+    ("strings", ["0", "1"], TypeError, r"got dtype <U1"),
+    ("objects", np.array([0, 1], object), TypeError, r"got dtype object"),
+    ("None", None, TypeError, r"got dtype object"),
+    ("durations", np.array([0, 1], "m8[s]"), TypeError, r"got dtype timedelta64"),
+    ("a mask", np.ma.masked_equal(Y, 1), TypeError, r"masked array"),
+    ("beyond 64 bits", [0, 2**70], TypeError, r"got dtype object"),
+    ("a ragged list", [[0], [1, 2]], TypeError, r"got list"),
+    ("K", [0, 3], ValueError, r"class indices in \[0, 3\), got 3 at index 1"),
+    ("-1", [-1, 0], ValueError, r"class indices in \[0, 3\), got -1 at index 0"),
+    ("-2, where -100 is ignored", [-100, -2], ValueError, r"got -2 at index 1"),
+    ("huge", [0, 2**63 - 1], ValueError, r"got 9223372036854775807 at index 1"),
+    ("huge uint64", np.array([0, 2**64 - 1], np.uint64), ValueError, r"got 18446744073709551615 at index 1"),
+    ("255 in uint8", np.array([0, 255], np.uint8), ValueError, r"got 255 at index 1"),
+    ("a single label", 1, ValueError, r"expected shape \(2,\).*got \(\)"),
+    ("one that would broadcast", [1], ValueError, r"expected shape \(2,\).*got \(1,\)"),
+    ("too many", [0, 1, 2], ValueError, r"expected shape \(2,\).*got \(3,\)"),
+    ("a column", [[0], [1]], ValueError, r"expected shape \(2,\).*got \(2, 1\)"),
+    ("a row", [[0, 1]], ValueError, r"expected shape \(2,\).*got \(1, 2\)"),
+    ("one-hot rows", [[1, 0, 0], [0, 1, 0]], ValueError, r"expected shape \(2,\).*got \(2, 3\)"),
+]
+WEIGHT_VALUES: list[Bad] = [
+    ("nan", [1.0, NAN, 1.0], ValueError, r"finite.*got"),
+    ("inf", [1.0, INF, 1.0], ValueError, r"finite.*got"),
+    ("negative", [1.0, -1.0, 1.0], ValueError, r"finite.*got"),
+]
+CLASS_WEIGHT: list[Bad] = [
+    *(case for case in NOT_REAL if case[0] != "an integer beyond 64 bits"),
+    *WEIGHT_VALUES,
+    ("a number", 1.0, ValueError, r"expected shape \(3,\), one weight a class, got \(\)"),
+    ("too few", [1.0, 1.0], ValueError, r"expected shape \(3,\), one weight a class, got \(2,\)"),
+    ("one that would broadcast", [1.0], ValueError, r"expected shape \(3,\).*got \(1,\)"),
+    ("a row", [[1.0, 1.0, 1.0]], ValueError, r"expected shape \(3,\).*got \(1, 3\)"),
+    ("one a target", [[1.0] * 3] * 2, ValueError, r"expected shape \(3,\).*got \(2, 3\)"),
+    ("an infinite sum", [1.5e308, 1.5e308, 1.0], ValueError, r"finite sum, got weights that add up to inf"),
+]
+AXIS: list[Bad] = [
+    ("None", None, TypeError, r"integer, got None"),
+    ("a float", 1.0, TypeError, r"integer, got 1\.0"),
+    ("a bool", True, TypeError, r"integer, got True"),
+    ("a NumPy bool", np.True_, TypeError, r"integer, got"),
+    ("a string", "0", TypeError, r"integer, got '0'"),
+    ("a tuple", (0, 1), TypeError, r"integer, got \(0, 1\)"),
+    ("an array", np.array([0]), TypeError, r"integer, got"),
+    ("too high", 2, ValueError, r"an axis of \w+ with shape \(2, 3\), got 2"),
+    ("too low", -3, ValueError, r"an axis of \w+ with shape \(2, 3\), got -3"),
+    ("huge", 10**30, ValueError, r"an axis of \w+"),
+]
+IGNORE: list[Bad] = [
+    ("a float", -100.0, TypeError, r"integer, got -100\.0"),
+    ("nan", NAN, TypeError, r"integer, got nan"),
+    ("a bool", True, TypeError, r"integer, got True"),
+    ("a string", "-100", TypeError, r"integer, got '-100'"),
+    ("a list", [-100], TypeError, r"integer, got \[-100\]"),
+]
+NUMBER: list[Bad] = [
+    ("a bool", True, TypeError, r"got True"),
+    ("a NumPy bool", np.False_, TypeError, r"got"),
+    ("a string", "1", TypeError, r"got '1'"),
+    ("a list", [0.25], TypeError, r"got \[0\.25\]"),
+    ("an array", np.array([0.25]), TypeError, r"got array"),
+    ("complex", 1j, TypeError, r"got 1j"),
+    ("masked", np.ma.masked, TypeError, r"got masked"),
+    ("a dict", {}, TypeError, r"got {}"),
+    ("nan", NAN, ValueError, r"got nan"),
+    ("inf", INF, ValueError, r"got inf"),
+    ("-inf", -INF, ValueError, r"got -inf"),
+    ("negative", -1, ValueError, r"got -1"),
+    ("an integer no float can hold", 10**400, ValueError, r"got 10000"),
+]
+REDUCTION: list[Bad] = [
+    ("None", None, TypeError, r"'none', 'sum', 'mean', got None"),
+    ("a bool", True, TypeError, r"got True"),
+    ("a list", ["mean"], TypeError, r"got \['mean'\]"),
+    ("capitals", "MEAN", ValueError, r"got 'MEAN'"),
+    ("batchmean", "batchmean", ValueError, r"got 'batchmean'"),
+    ("empty", "", ValueError, r"got ''"),
+]
+
+SOFTMAX_LOGITS = [*NOT_REAL, *NO_CLASSES, *NO_SOFTMAX]
+ELEMENTWISE_LOGITS = [*NOT_REAL, *NANS]
+DENOMINATOR: list[Bad] = [*NUMBER, ("zero", 0, ValueError, r"finite number > 0, got 0")]
+SMOOTHING: list[Bad] = [
+    *(("None", None, TypeError, r"number in \[0, 1\], got None"), *NUMBER),
+    ("above one", 1.0000001, ValueError, r"number in \[0, 1\], got 1\.0000001"),
+]
+EPS: list[Bad] = [
+    *(("None", None, TypeError, r"number in \[0, 1/2\), got None"), *NUMBER),
+    ("one half", 0.5, ValueError, r"number in \[0, 1/2\), got 0\.5"),
+]
+BASE: list[Bad] = [
+    *NUMBER,
+    ("zero", 0, ValueError, r"number > 0 that is not 1, got 0"),
+    ("one", 1.0, ValueError, r"number > 0 that is not 1, got 1\.0"),
+]
+TRANSPOSED: Bad = (
+    "another shape",
+    np.full((3, 2), 0.5),
+    ValueError,
+    r"expected shape \(2, 3\).*got \(3, 2\)",
+)
+BROADCAST: Bad = ("a row", P[:1], ValueError, r"expected shape \(2, 3\).*got \(1, 3\)")
+
+BAD: dict[Callable[..., Any], dict[str, list[Bad]]] = {
+    xent.log_sum_exp: {"x": [*NOT_REAL, *NO_CLASSES, *NANS], "axis": AXIS},
+    xent.log_softmax: {"logits": SOFTMAX_LOGITS, "axis": AXIS},
+    xent.softmax: {"logits": SOFTMAX_LOGITS, "axis": AXIS},
+    xent.log_sigmoid: {"logits": ELEMENTWISE_LOGITS},
+    xent.sigmoid: {"logits": ELEMENTWISE_LOGITS},
+    xent.cross_entropy: {
+        "logits": SOFTMAX_LOGITS,
+        "targets": LABELS,
+        "axis": AXIS,
+        "weight": CLASS_WEIGHT,
+        "label_smoothing": SMOOTHING,
+        "ignore_index": IGNORE,
+        "reduction": REDUCTION,
+        "denominator": DENOMINATOR,
+    },
+    xent.soft_cross_entropy: {
+        "logits": SOFTMAX_LOGITS,
+        "target_probs": [
+            *NO_DISTRIBUTION,
+            TRANSPOSED,
+            BROADCAST,
+            ("class indices", Y, ValueError, r"expected shape \(2, 3\), that of logits, got \(2,\)"),
+            ("a number", 1.0, ValueError, r"expected shape \(2, 3\), that of logits, got \(\)"),
+        ],
+        "axis": AXIS,
+        "reduction": REDUCTION,
+        "denominator": DENOMINATOR,
+    },
+    xent.binary_cross_entropy: {
+        "logits": ELEMENTWISE_LOGITS,
+        "targets": [
+            *NOT_REAL,
+            TRANSPOSED,
+            BROADCAST,
+            ("a number", 1.0, ValueError, r"expected shape \(2, 3\), that of logits, got \(\)"),
+            (
+                "-1 and 1",
+                np.sign(Z - 1),
+                ValueError,
+                r"probabilities in \[0, 1\], got -1\.0 at index \(0, 2\)",
+            ),
+            ("above one", P * 4, ValueError, r"got 2\.0 at index \(0, 0\)"),
+            ("barely above one", P + 0.2500001, ValueError, r"got 1\.0000001 at index \(1, 1\)"),
+            ("nan", P * NAN, ValueError, r"got nan at index \(0, 0\)"),
+        ],
+        "weight": [
+            *NOT_REAL,
+            TRANSPOSED,
+            BROADCAST,
+            ("a number", 1.0, ValueError, r"expected shape \(2, 3\), that of the logits, got \(\)"),
+            ("one a label", [1.0, 1.0, 1.0], ValueError, r"expected shape \(2, 3\).*got \(3,\)"),
+            ("nan", P * NAN, ValueError, r"finite weights >= 0, got nan at index \(0, 0\)"),
+            ("inf", P * INF, ValueError, r"finite weights >= 0, got inf"),
+            ("negative", -P, ValueError, r"finite weights >= 0, got -0\.5 at index \(0, 0\)"),
+            ("an infinite sum", P * 1.7e308, ValueError, r"finite sum, got weights that add up to inf"),
+        ],
+        "pos_weight": [
+            *(case for case in NOT_REAL if case[0] not in ("a dict", "a set", "a generator")),
+            *WEIGHT_VALUES,
+            ("zero", 0, ValueError, r"finite weights > 0, got 0"),
+            ("nan alone", NAN, ValueError, r"finite weights > 0, got nan"),
+            ("too few", [1.0, 1.0], ValueError, r"shape \(3,\), one for each label, got shape \(2,\)"),
+            ("one a row", [[1.0], [1.0]], ValueError, r"got shape \(2, 1\)"),
+        ],
+        "reduction": REDUCTION,
+        "denominator": DENOMINATOR,
+    },
+    xent.nll: {
+        "log_probs": [
+            *NOT_REAL,
+            *NO_CLASSES,
+            *NANS,
+            ("probabilities", P, ValueError, r"sum to one along axis 1.*for logits use cross_entropy"),
+            ("logits", Z, ValueError, r"sum to one along axis 1.*for logits use cross_entropy"),
+            ("all -inf", np.full((2, 3), -INF), ValueError, r"log-sum-exp of -inf at index 0"),
+            ("+inf", np.full((2, 3), INF), ValueError, r"log-sum-exp of inf at index 0"),
+            ("huge", np.full((2, 3), 1e4), ValueError, r"log-sum-exp of 10001\.1 at index 0"),
+            ("off by 2e-6", np.log(P) + 2e-6, ValueError, r"within 1e-06 for float64"),
+        ],
+        "targets": LABELS,
+        "axis": AXIS,
+        "weight": CLASS_WEIGHT,
+        "ignore_index": IGNORE,
+        "reduction": REDUCTION,
+        "denominator": DENOMINATOR,
+    },
+    xent.log_loss: {
+        "probs": [*NO_DISTRIBUTION, *NO_CLASSES],
+        "targets": LABELS,
+        "eps": EPS,
+        "axis": AXIS,
+        "weight": CLASS_WEIGHT,
+        "ignore_index": IGNORE,
+        "reduction": REDUCTION,
+        "denominator": DENOMINATOR,
+    },
+    xent.gradients.softmax_jacobian: {"logits": SOFTMAX_LOGITS},
+    xent.gradients.cross_entropy_hessian: {"logits": SOFTMAX_LOGITS},
+    information.entropy: {"p": [*NO_DISTRIBUTION, *NO_CLASSES], "axis": AXIS, "base": BASE},
+}
+for divergence in (information.cross_entropy, information.kl_divergence, information.js_divergence):
+    BAD[divergence] = {
+        "p": [*NO_DISTRIBUTION, *NO_CLASSES],
+        "q": [*NO_DISTRIBUTION, TRANSPOSED, BROADCAST],
+        "axis": AXIS,
+        "base": BASE,
+    }
+
+
+BAD |= {gradient: BAD[loss] for gradient, loss in GRADIENTS.items()}
+
+
+def public_functions() -> Iterator[Callable[..., Any]]:
+    for module in (xent, information, xent.gradients):
+        for name in module.__all__:
+            if callable(getattr(module, name)):
+                yield getattr(module, name)
+
+
+def cases() -> Iterator[Any]:
+    for function, arguments in BAD.items():
+        owner = function.__module__.removeprefix("xent.")
+        for argument, bad in arguments.items():
+            for what, value, error, pattern in bad:
+                yield pytest.param(
+                    function,
+                    argument,
+                    value,
+                    error,
+                    pattern,
+                    id=f"{owner}.{function.__name__}-{argument}-{what}",
+                )
+
+
+def snapshot(arguments: dict[str, Any]) -> dict[str, bytes]:
+    """Bytes of every array among the arguments (np.ma.masked, of no shape, is nobody's data)."""
+    arrays = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
+    return {name: array.tobytes() for name, array in arrays.items() if array.ndim}
+
+
+def test_every_argument_of_every_public_function_has_cases() -> None:
+    for function in public_functions():
+        parameters = list(inspect.signature(function).parameters)
+        assert list(GOOD[function]) == parameters
+        assert sorted(BAD[function]) == sorted(parameters)
+
+
+@pytest.mark.parametrize("function", list(GOOD), ids=lambda f: f"{f.__module__}.{f.__name__}")
+def test_the_good_call_works_and_leaves_its_arguments_alone(function: Callable[..., Any]) -> None:
+    arguments = GOOD[function]
+    before = snapshot(arguments)
+    assert np.isfinite(function(**arguments)).all()
+    assert snapshot(arguments) == before
+
+
+@pytest.mark.parametrize(("function", "argument", "value", "error", "pattern"), list(cases()))
+def test_a_bad_argument_is_refused_by_name(
+    function: Callable[..., Any], argument: str, value: Any, error: type[Exception], pattern: str
+) -> None:
+    arguments = GOOD[function] | {argument: value}
+    before = snapshot(arguments)
+    with pytest.raises(error, match=pattern) as caught:
+        function(**arguments)
+    assert caught.type is error
+    assert str(caught.value).startswith(f"{argument}: ")
+    assert snapshot(arguments) == before
+
+
+LOSSES = [xent.cross_entropy, xent.soft_cross_entropy, xent.binary_cross_entropy, xent.nll, xent.log_loss]
+HARD = [xent.cross_entropy, xent.nll, xent.log_loss]
+BY_NAME = {"ids": lambda f: f.__name__ if callable(f) else repr(f)}
+
+
+@pytest.mark.parametrize("function", LOSSES, **BY_NAME)
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+def test_only_the_mean_has_a_denominator(function: Callable[..., Any], reduction: str) -> None:
+    with pytest.raises(ValueError, match=r"^denominator: only the mean has one, got denominator=2"):
+        function(**GOOD[function] | {"reduction": reduction, "denominator": 2})
+
+
+@pytest.mark.parametrize("function", LOSSES, **BY_NAME)
+def test_an_empty_batch_has_no_mean(function: Callable[..., Any]) -> None:
+    arguments = {
+        name: value[:0] if isinstance(value, np.ndarray) and name not in ("weight", "pos_weight") else value
+        for name, value in GOOD[function].items()
+    }
+    if function is xent.binary_cross_entropy:
+        arguments["weight"] = np.ones((0, 3))
+    with pytest.raises(ValueError, match=r"^targets: expected at least one target that counts, got none"):
+        function(**arguments)
+    assert function(**arguments | {"reduction": "sum"}) == 0
+    assert function(**arguments | {"denominator": 3}) == 0
+    assert function(**arguments | {"reduction": "none"}).size == 0
+
+
+@pytest.mark.parametrize("function", HARD, **BY_NAME)
+def test_an_ignored_or_weightless_batch_has_no_mean(function: Callable[..., Any]) -> None:
+    for change in ({"targets": np.array([-100, -100])}, {"weight": np.array([0.0, 0.0, 1.0])}):
+        arguments = GOOD[function] | change
+        with pytest.raises(ValueError, match=r"^targets: expected at least one target that counts, got none"):
+            function(**arguments)
+        assert function(**arguments | {"reduction": "sum"}) == 0
+        assert (function(**arguments | {"reduction": "none"}) == 0).all()
+
+
+def test_weightless_binary_targets_have_no_mean() -> None:
+    with pytest.raises(ValueError, match=r"^targets: expected at least one target that counts"):
+        xent.binary_cross_entropy(Z, P, weight=np.zeros_like(Z))
+
+
+def test_per_label_pos_weight_needs_a_label_axis() -> None:
+    with pytest.raises(ValueError, match=r"^pos_weight: expected a number, got shape \(2,\)"):
+        xent.binary_cross_entropy([1.0, 2.0], [0, 1], pos_weight=[1.0, 2.0])
+
+
+def test_pos_weight_with_an_infinite_sum() -> None:
+    with pytest.raises(ValueError, match=r"^weight: expected weights with a finite sum"):
+        xent.binary_cross_entropy([1.0, 2.0], [1, 1], pos_weight=1.5e308)
+
+
+@pytest.mark.parametrize("function", HARD, **BY_NAME)
+@pytest.mark.parametrize("kind", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", ">i4", ">i8"])
+def test_labels_of_every_integer_dtype(function: Callable[..., Any], kind: str) -> None:
+    expected = function(**GOOD[function])
+    assert function(**GOOD[function] | {"targets": Y.astype(kind)}) == expected
+    assert function(**GOOD[function] | {"targets": Y.astype(kind).tolist()}) == expected
+    assert function(**GOOD[function] | {"targets": torch.from_numpy(Y)}) == expected
+
+
+def test_labels_may_be_an_empty_list() -> None:
+    assert xent.cross_entropy(np.zeros((0, 3)), [], reduction="none").shape == (0,)
+    assert xent.cross_entropy(np.zeros((2, 0, 3)), [[], []], reduction="none").shape == (2, 0)
+
+
+def test_one_row_takes_one_label() -> None:
+    assert (
+        xent.cross_entropy(Z[0], 0) == xent.cross_entropy(Z[0], np.array(0)) == xent.cross_entropy(Z[:1], [0])
+    )
+    with pytest.raises(ValueError, match=r"^targets: expected shape \(\).*got \(1,\)"):
+        xent.cross_entropy(Z[0], [0])
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_logits_of_a_target_that_does_not_count_are_not_looked_at(bad: float, reduction: str) -> None:
+    z = Z.copy()
+    z[0] = bad
+    ignored = xent.cross_entropy(z, [-1, 1], ignore_index=-1, reduction=reduction)
+    weightless = xent.cross_entropy(z, Y, weight=[0.0, 1.0, 1.0], reduction=reduction)
+    expected = xent.cross_entropy(Z, [-1, 1], ignore_index=-1, reduction=reduction)
+    np.testing.assert_array_equal(ignored, expected)
+    np.testing.assert_array_equal(weightless, expected)
+
+
+def test_the_bad_row_is_named_beside_an_ignored_one() -> None:
+    with pytest.raises(ValueError, match=r"^logits: .*got nan at index \(1, 0\)"):
+        xent.cross_entropy([[NAN, 0.0], [NAN, 0.0]], [-1, 0], ignore_index=-1)
+
+
+def test_infinite_losses_are_right_and_silent() -> None:
+    assert xent.cross_entropy([[-INF, 0.0]], [0]) == INF
+    assert xent.cross_entropy([[-INF, 0.0]], [1]) == 0
+    assert xent.cross_entropy([[-INF, 0.0]], [1], label_smoothing=0.1) == INF
+    assert xent.soft_cross_entropy([[-INF, 0.0]], [[0.0, 1.0]]) == 0
+    assert xent.soft_cross_entropy([[-INF, 0.0]], [[0.5, 0.5]]) == INF
+    assert xent.nll([[0.0, -INF]], [1]) == INF
+    assert xent.log_loss([[0.0, 1.0]], [0]) == INF
+    # Weight zero takes an infinite loss out; 0 * inf must not reach the sum.
+    assert xent.log_loss([[0.0, 1.0], [0.5, 0.5]], [0, 1], weight=[0.0, 1.0]) == np.log(2)
+    assert xent.nll([[-INF, 0.0], [0.0, -INF]], [0, 0], weight=[0.0, 1.0], reduction="sum") == 0
+    np.testing.assert_array_equal(
+        xent.binary_cross_entropy([INF, INF, -INF, -INF], [1, 0, 1, 0], reduction="none"), [0, INF, INF, 0]
+    )
+    assert xent.binary_cross_entropy([INF, 0.0], [0, 1], weight=[0.0, 1.0]) == np.log(2)
+
+
+def test_sums_beyond_the_dtype_are_inf_and_silent() -> None:
+    z = np.full((1000, 2), [3e38, 0.0], np.float32)
+    wrong = np.ones(1000, int)
+    assert xent.cross_entropy(z, wrong, reduction="sum") == np.float32(INF)
+    assert xent.cross_entropy(z, wrong, denominator=1e-3) == np.float32(INF)
+    assert xent.cross_entropy(z, wrong) == np.float32(3e38)
+    assert xent.cross_entropy(Z, Y, denominator=5e-324) == INF
+
+
+def test_infinite_logits_of_functions_that_allow_them() -> None:
+    np.testing.assert_array_equal(
+        xent.log_sum_exp([[-INF, -INF], [INF, -INF], [INF, INF], [-INF, 1.0]]), [-INF, INF, INF, 1.0]
+    )
+    np.testing.assert_array_equal(xent.sigmoid([-INF, INF]), [0, 1])
+    np.testing.assert_array_equal(xent.log_sigmoid([-INF, INF]), [-INF, 0])
