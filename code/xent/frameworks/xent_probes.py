@@ -1,0 +1,305 @@
+"""What xent does in the same places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import xent
+
+from ._registry import Seen, attempt, row
+
+NAN, INF = float("nan"), float("inf")
+Z = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
+Y = np.array([0, 1])
+ONEHOT = np.eye(3)[Y]
+W = np.array([1.0, 10.0, 1.0])
+IGNORED = np.array([-100, -100])
+
+
+def _xent_torch() -> tuple[Any, Any]:
+    import torch
+
+    import xent.torch
+
+    return torch, xent.torch
+
+
+@row(
+    "xent-argument-order",
+    "argument order",
+    "xent",
+    "swapped arguments are an error",
+    expect="as it is",
+    instead="cross_entropy(logits, targets)",
+    recorded={
+        "cross_entropy": "TypeError: targets: expected integer class indices, got dtype float64; ...",
+        "soft_cross_entropy": "ValueError: target_probs: expected probabilities in [0, 1], got 2.0 at ...",
+    },
+)
+def argument_order() -> Seen:
+    """Indices and distributions have a function each, so each checks what it gets."""
+    return {
+        "cross_entropy": attempt(lambda: xent.cross_entropy(Y, Z)),
+        "soft_cross_entropy": attempt(lambda: xent.soft_cross_entropy(ONEHOT, Z)),
+    }
+
+
+@row(
+    "xent-target-format",
+    "target format",
+    "xent",
+    "labels and distributions are checked",
+    expect="as it is",
+    instead="cross_entropy for indices, soft_cross_entropy for distributions",
+    recorded={
+        "int8 indices": 0.28873,
+        "float indices": "TypeError: targets: expected integer class indices, got dtype float64; ...",
+        "label 7": "ValueError: targets: expected class indices in [0, 3), got 7 at index 1",
+        "row [-1, 0, 0]": "ValueError: target_probs: expected probabilities in [0, 1], got -1.0 at ...",
+        "row [2, 0, 0]": "ValueError: target_probs: expected probabilities in [0, 1], got 2.0 at ...",
+        "binary label 3": "ValueError: targets: expected probabilities in [0, 1], got 3.0 at index ...",
+    },
+)
+def target_format() -> Seen:
+    """Any integer dtype is an index; nothing else is."""
+    soft, bce = xent.soft_cross_entropy, xent.binary_cross_entropy
+    return {
+        "int8 indices": xent.cross_entropy(Z, Y.astype(np.int8)),
+        "float indices": attempt(lambda: xent.cross_entropy(Z, Y.astype(float))),
+        "label 7": attempt(lambda: xent.cross_entropy(Z, [0, 7])),
+        "row [-1, 0, 0]": attempt(lambda: soft(Z[:1], [[-1.0, 0.0, 0.0]])),
+        "row [2, 0, 0]": attempt(lambda: soft(Z[:1], [[2.0, 0.0, 0.0]])),
+        "binary label 3": attempt(lambda: bce([5.0], [3.0])),
+    }
+
+
+@row(
+    "xent-denominator",
+    "reduction and denominator",
+    "xent",
+    "two micro-batches with one denominator add up",
+    expect="as it is",
+    instead="denominator=",
+    recorded={
+        "parts": 1.8994,
+        "pooled": 1.8994,
+    },
+)
+def denominator() -> Seen:
+    """The sequences of the PyTorch row."""
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(12, 5)), rng.integers(0, 5, 12)
+    parts = [xent.cross_entropy(z[s], y[s], denominator=12) for s in (slice(0, 2), slice(2, 12))]
+    return {"parts": float(parts[0] + parts[1]), "pooled": xent.cross_entropy(z, y)}
+
+
+@row(
+    "xent-weights",
+    "weights",
+    "xent",
+    "a weighted mean divides by the sum of weights",
+    expect="as it is",
+    instead="denominator= for another divisor",
+    recorded={
+        "mean": 0.19146,
+        "denominator=N": 1.053,
+        "zero weights": "ValueError: targets: expected at least one target that counts, got none ...",
+        "pos_weight": 0.43573,
+    },
+)
+def class_weights() -> Seen:
+    """Weights 1, 10, 1; weights of zero for every label present; binary pos_weight."""
+    return {
+        "mean": xent.cross_entropy(Z, Y, weight=W),
+        "denominator=N": xent.cross_entropy(Z, Y, weight=W, denominator=2),
+        "zero weights": attempt(lambda: xent.cross_entropy(Z, Y, weight=[0.0, 0.0, 1.0])),
+        "pos_weight": xent.binary_cross_entropy([1.0, -0.5, 0.3], [1.0, 0.0, 1.0], pos_weight=10.0),
+    }
+
+
+@row(
+    "xent-all-ignored",
+    "ignored targets",
+    "xent",
+    "all targets ignored: an error, unless you name the denominator",
+    expect="as it is",
+    instead="denominator=",
+    recorded={
+        "mean": "ValueError: targets: expected at least one target that counts, got none ...",
+        "denominator=5": 0.0,
+    },
+)
+def all_ignored() -> Seen:
+    """There is nothing to average."""
+    return {
+        "mean": attempt(lambda: xent.cross_entropy(Z, IGNORED, ignore_index=-100)),
+        "denominator=5": xent.cross_entropy(Z, IGNORED, ignore_index=-100, denominator=5),
+    }
+
+
+@row(
+    "xent-nan-in-ignored-row",
+    "ignored targets",
+    "xent",
+    "nan in an ignored row has no influence",
+    expect="as it is",
+    instead="ignore_index=",
+    recorded={
+        "loss": 0.16985,
+        "gradient, ignored row": [0.0, 0.0, 0.0],
+    },
+)
+def nan_in_ignored_row() -> Seen:
+    """xent.torch, with autograd."""
+    torch, xt = _xent_torch()
+    z = torch.tensor([[NAN] * 3, Z[1].tolist()], requires_grad=True)
+    loss = xt.cross_entropy(z, torch.tensor([-100, 1]), ignore_index=-100)
+    loss.backward()
+    return {"loss": loss, "gradient, ignored row": z.grad[0]}
+
+
+@row(
+    "xent-smoothing",
+    "smoothing",
+    "xent",
+    "smoothing weighs a target's whole loss; its range is checked",
+    expect="as it is",
+    instead="label_smoothing=",
+    recorded={
+        "label_smoothing=.3": 0.68873,
+        "with weights": 0.67328,
+        "-0.1": "ValueError: label_smoothing: expected a number in [0, 1], got -0.1",
+    },
+)
+def smoothing() -> Seen:
+    """The same conventions as PyTorch for the mass, one denominator."""
+    return {
+        "label_smoothing=.3": xent.cross_entropy(Z, Y, label_smoothing=0.3),
+        "with weights": xent.cross_entropy(Z, Y, weight=W, label_smoothing=0.3),
+        "-0.1": attempt(lambda: xent.cross_entropy(Z, Y, label_smoothing=-0.1)),
+    }
+
+
+@row(
+    "xent-zeros",
+    "soft targets and KL",
+    "xent",
+    "0 log 0 = 0, under a -inf logit too",
+    expect="as it is",
+    instead="soft_cross_entropy, information.kl_divergence",
+    recorded={
+        "index": 0.31326,
+        "one-hot": 0.31326,
+        "the masked class is the target": INF,
+        "KL, both exclude a class": 0.14384,
+    },
+)
+def zeros() -> Seen:
+    """A masked class."""
+    z = np.array([[2.0, 1.0, -INF]])
+    return {
+        "index": xent.cross_entropy(z, [0]),
+        "one-hot": xent.soft_cross_entropy(z, ONEHOT[:1]),
+        "the masked class is the target": xent.cross_entropy(z, [2]),
+        "KL, both exclude a class": xent.information.kl_divergence([0.5, 0.5, 0.0], [0.25, 0.75, 0.0]),
+    }
+
+
+@row(
+    "xent-clipping",
+    "clipping",
+    "xent",
+    "nothing is clipped unless asked",
+    expect="as it is",
+    instead="eps=",
+    recorded={
+        "impossible": INF,
+        "impossible, eps=1e-7": 16.118,
+        "perfect": 0.0,
+    },
+)
+def clipping() -> Seen:
+    """An impossible event, with and without a clip."""
+    p = np.array([[1.0, 0.0, 0.0]])
+    return {
+        "impossible": xent.log_loss(p, [1]),
+        "impossible, eps=1e-7": xent.log_loss(p, [1], eps=1e-7),
+        "perfect": xent.log_loss(p, [0]),
+    }
+
+
+@row(
+    "xent-edge-gradient",
+    "gradient at the edges",
+    "xent",
+    "a loss of logits keeps its gradient at the edge",
+    expect="as it is",
+    instead="binary_cross_entropy on logits",
+    recorded={
+        "binary, z = -40, y = 1": [-1.0],
+        "logits 17, 0, 0, label 1": [1.0, -1.0, 4.1399e-08],
+        "labels 2, 0, 0": "ValueError: target_probs: expected probabilities in [0, 1], got 2.0 at ...",
+    },
+)
+def edge_gradient() -> Seen:
+    """The logit that stops PyTorch's binary_cross_entropy, and the one that stops Keras."""
+    g = xent.gradients
+    return {
+        "binary, z = -40, y = 1": g.binary_cross_entropy_gradient([-40.0], [1.0]),
+        "logits 17, 0, 0, label 1": g.cross_entropy_gradient([[17.0, 0.0, 0.0]], [1])[0],
+        "labels 2, 0, 0": attempt(lambda: g.soft_cross_entropy_gradient(Z[:1], [[2.0, 0.0, 0.0]])),
+    }
+
+
+@row(
+    "xent-precision",
+    "precision",
+    "xent",
+    "certain answers keep their digits; half precision is summed in float64",
+    expect="as it is",
+    instead="cross_entropy",
+    recorded={
+        "softmax, 18": 1.523e-08,
+        "sigmoid, 18": 1.523e-08,
+        "softmax, 37": 8.533e-17,
+        "mean of 65536, float16": 2.7304,
+    },
+)
+def precision() -> Seen:
+    """The examples of the PyTorch rows."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(65_536, 10)).astype(np.float16)
+    y = rng.integers(0, 10, 65_536)
+    single = np.array([[18.0, 0.0]], dtype=np.float32)
+    return {
+        "softmax, 18": xent.cross_entropy(single, [0]),
+        "sigmoid, 18": xent.binary_cross_entropy(single[:, 0], [1.0]),
+        "softmax, 37": xent.cross_entropy([[37.0, 0.0]], [0]),
+        "mean of 65536, float16": xent.cross_entropy(z, y),
+    }
+
+
+@row(
+    "xent-layout",
+    "layout",
+    "xent",
+    "the class axis is the last unless you name another; one class is an error only for label 1",
+    expect="as it is",
+    instead="axis=",
+    recorded={
+        "(B, T, V)": 1.8109,
+        "(B, V, T), axis=1": 1.8109,
+        "(N, 1)": "ValueError: targets: expected class indices in [0, 1), got 1 at index 1",
+    },
+)
+def layout() -> Seen:
+    """The logits of the PyTorch row; shape (N, 1)."""
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(2, 5, 5)), rng.integers(0, 5, (2, 5))
+    return {
+        "(B, T, V)": xent.cross_entropy(z, y),
+        "(B, V, T), axis=1": xent.cross_entropy(z.transpose(0, 2, 1), y, axis=1),
+        "(N, 1)": attempt(lambda: xent.cross_entropy([[3.0], [-2.0]], [0, 1])),
+    }

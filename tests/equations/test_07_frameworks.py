@@ -1,0 +1,217 @@
+"""The equations of chapter 07: denominators, second softmaxes, gradients that are not the loss's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import sympy
+import torch
+
+from xent import frameworks
+
+F = torch.nn.functional
+WorstError = Callable[..., None]
+
+
+@pytest.fixture
+def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    rng = np.random.default_rng(0)
+    z = torch.from_numpy(rng.normal(size=(6, 4)) * 2)
+    return z, torch.from_numpy(rng.integers(0, 4, 6)), torch.from_numpy(rng.uniform(0.5, 5, 4))
+
+
+def per_row(z: torch.Tensor, y: torch.Tensor) -> np.ndarray:
+    """-log softmax from the definition."""
+    e = np.exp(z.numpy())
+    return -np.log(e / e.sum(1, keepdims=True))[np.arange(len(y)), y.numpy()]
+
+
+@pytest.mark.equation("eq-fw-two-means", by="framework")
+def test_two_means(batch: tuple[torch.Tensor, ...], worst_error: WorstError) -> None:
+    z, y, by_class = batch
+    w, losses = by_class.numpy()[y.numpy()], per_row(z, y)
+    over_weights, over_rows = (w * losses).sum() / w.sum(), (w * losses).sum() / len(y)
+    assert abs(over_weights / over_rows - 1) > 0.1
+    onehot = F.one_hot(y, 4).double()
+    worst_error(F.cross_entropy(z, y, weight=by_class), over_weights, rtol=1e-12, why="float64")
+    worst_error(F.cross_entropy(z, onehot, weight=by_class), over_rows, rtol=1e-12, why="float64")
+    k = frameworks.keras()
+    for reduction, expected in (
+        ("sum_over_batch_size", over_rows),
+        ("mean_with_sample_weight", over_weights),
+    ):
+        loss = k.losses.SparseCategoricalCrossentropy(True, reduction=reduction, dtype="float64")
+        seen = float(loss(y.numpy(), z.numpy(), sample_weight=w))
+        worst_error(seen, expected, rtol=1e-12, why="float64")
+
+
+@pytest.mark.equation("eq-fw-bce-1d", by="framework")
+def test_a_1d_batch_is_averaged_before_it_is_weighted(worst_error: WorstError) -> None:
+    rng = np.random.default_rng(1)
+    y, p, w = rng.integers(0, 2, 7).astype(float), rng.uniform(0.1, 0.9, 7), rng.uniform(0, 4, 7)
+    losses = -np.log(np.where(y == 1, p, 1 - p))
+    printed = losses.mean() * w.mean()
+    assert abs(printed / (w * losses).mean() - 1) > 0.01
+    bce = frameworks.keras().losses.BinaryCrossentropy(dtype="float64")
+    worst_error(float(bce(y, p, sample_weight=w)), printed, rtol=1e-6, why="Keras clips at 1e-7")
+
+
+@pytest.mark.equation("eq-fw-double-softmax", by="symbolic")
+def test_the_floor_of_a_second_softmax() -> None:
+    # The printed statement against the smallest loss over the simplex, vertex by vertex and inside it.
+    for classes in (2, 3, 10):
+        z = [1, *[0] * (classes - 1)]
+        loss = sympy.log(sum(sympy.exp(v) for v in z)) - z[0]
+        assert sympy.simplify(loss - (sympy.log(sympy.E + classes - 1) - 1)) == 0
+        p = np.random.default_rng(0).dirichlet(np.full(classes, 0.2), 2000)
+        inside = np.log(np.exp(p).sum(1)) - p[:, 0]
+        assert inside.min() >= float(loss) - 1e-12
+
+
+@pytest.mark.equation("eq-fw-keras-normalise", by="framework")
+def test_what_keras_makes_of_unnormalised_rows(worst_error: WorstError) -> None:
+    k = frameworks.keras()
+    for q in ([2.0, 1.0, 0.0], [0.2, 0.2, 0.1], [0.5, 3.0, 0.9]):
+        row = np.array([q], np.float32)
+        total = sum(q)
+        for y in (0, 1):
+            categorical = -np.log(np.clip(q[y] / total, 1e-7, 1 - 1e-7))
+            clipped = np.clip(q, 1e-7, 1 - 1e-7)
+            sparse = -np.log(clipped[y] / clipped.sum())
+            onehot = np.eye(3, dtype=np.float32)[[y]]
+            seen = float(k.losses.CategoricalCrossentropy()(onehot, row))
+            worst_error(seen, categorical, rtol=2e-6, why="float32")
+            seen = float(k.losses.SparseCategoricalCrossentropy()(np.array([y]), row))
+            worst_error(seen, sparse, rtol=2e-6, why="float32")
+
+
+@pytest.mark.equation("eq-fw-mean-of-means", by="framework")
+def test_a_token_weighs_one_over_b_n(worst_error: WorstError) -> None:
+    rng = np.random.default_rng(2)
+    lengths = (2, 10, 3)
+    parts = [
+        (torch.from_numpy(rng.normal(size=(n, 5))), torch.from_numpy(rng.integers(0, 5, n))) for n in lengths
+    ]
+    seen = sum(F.cross_entropy(z, y) for z, y in parts) / len(parts)
+    printed = sum(
+        loss / (len(parts) * n) for n, (z, y) in zip(lengths, parts, strict=True) for loss in per_row(z, y)
+    )
+    worst_error(seen, printed, rtol=1e-12, why="float64")
+
+
+@pytest.mark.equation("eq-fw-ignored-backward", by="reference")
+def test_the_backward_pass_of_log_softmax(worst_error: WorstError) -> None:
+    rng = np.random.default_rng(3)
+    z = torch.from_numpy(rng.normal(size=5)).requires_grad_()
+    g = torch.from_numpy(rng.normal(size=5))
+    (seen,) = torch.autograd.grad(F.log_softmax(z, 0), z, g)
+    e = np.exp(z.detach().numpy())
+    printed = g.numpy() - e / e.sum() * g.numpy().sum()
+    worst_error(seen, printed, atol=1e-13, why="autograd in float64")
+    assert np.isnan(0 - np.nan * 0)
+
+
+@pytest.mark.equation("eq-fw-smoothing", by="framework")
+def test_two_conventions_of_smoothing(batch: tuple[torch.Tensor, ...], worst_error: WorstError) -> None:
+    z, y, _ = batch
+    classes, eps = 4, 0.3
+    onehot = F.one_hot(y, classes).double()
+    mine = (1 - eps) * onehot + eps / classes
+    worst_error(
+        F.cross_entropy(z, y, label_smoothing=eps), F.cross_entropy(z, mine), rtol=1e-12, why="float64"
+    )
+    eta = eps * (classes - 1) / classes
+    other = (1 - eta) * onehot + eta / (classes - 1) * (1 - onehot)
+    worst_error(other, mine, rtol=1e-12, why="float64")
+
+
+@pytest.mark.equation("eq-fw-smoothed-weights", by="framework")
+def test_smoothing_under_weights(batch: tuple[torch.Tensor, ...], worst_error: WorstError) -> None:
+    z, y, by_class = batch
+    eps, classes, w = 0.3, 4, by_class.numpy()
+    all_losses = -F.log_softmax(z, 1).numpy()
+    own = w[y.numpy()]
+    numerator = (1 - eps) * (own * per_row(z, y)).sum() + eps / classes * (w * all_losses).sum()
+    seen = F.cross_entropy(z, y, weight=by_class, label_smoothing=eps)
+    worst_error(seen, numerator / own.sum(), rtol=1e-12, why="float64")
+    onehot = F.one_hot(y, classes).double()
+    seen = F.cross_entropy(z, onehot, weight=by_class, label_smoothing=eps)
+    worst_error(seen, numerator / len(y), rtol=1e-12, why="float64")
+
+
+@pytest.mark.equation("eq-fw-kl-mean", by="framework")
+def test_the_mean_of_kl_div(worst_error: WorstError) -> None:
+    rng = np.random.default_rng(4)
+    p, q = rng.dirichlet(np.ones(5), (2, 3))
+    total = (p * np.log(p / q)).sum()
+    log_q, target = torch.from_numpy(np.log(q)), torch.from_numpy(p)
+    worst_error(F.kl_div(log_q, target, reduction="batchmean"), total / 3, rtol=1e-12, why="float64")
+    with pytest.warns(UserWarning, match="batchmean"):
+        mean = F.kl_div(log_q, target, reduction="mean")
+    worst_error(mean, total / (3 * 5), rtol=1e-12, why="float64")
+
+
+@pytest.mark.equation("eq-fw-unnormalised", by="symbolic")
+def test_the_gradient_for_labels_of_any_sum() -> None:
+    z, y = sympy.symbols("z:3", real=True), sympy.symbols("y:3", real=True)
+    total = sum(map(sympy.exp, z))
+    loss = -sum(y[k] * (z[k] - sympy.log(total)) for k in range(3))
+    s = sum(y)
+    for k in range(3):
+        assert sympy.simplify(sympy.diff(loss, z[k]) - (s * sympy.exp(z[k]) / total - y[k])) == 0
+
+
+@pytest.mark.equation("eq-fw-kernel-error", by="framework")
+def test_the_error_of_the_tensorflow_kernel(worst_error: WorstError) -> None:
+    tf = frameworks.tensorflow()
+    rng = np.random.default_rng(5)
+    z, y = rng.normal(size=(1, 4)), rng.uniform(0, 2, (1, 4))
+    x = tf.constant(z)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.nn.softmax_cross_entropy_with_logits(labels=y, logits=x)
+    seen = tape.gradient(loss, x).numpy()
+    zt = torch.from_numpy(z).requires_grad_()
+    (right,) = torch.autograd.grad(F.cross_entropy(zt, torch.from_numpy(y)), zt)
+    p = np.exp(z) / np.exp(z).sum()
+    worst_error(seen - right.numpy(), (1 - y.sum()) * p, atol=1e-12, why="two backward passes in float64")
+
+
+@pytest.mark.equation("eq-fw-padding", by="symbolic")
+def test_a_zero_row_smooths_the_label_of_its_twin() -> None:
+    p, y, classes = sympy.symbols("p y K", positive=True)
+    q = y / 2 + 1 / (2 * classes)
+    assert sympy.simplify((p - y) + p - (2 * (p - q) + 1 / classes)) == 0
+    # A gradient that is the same for each class moves all logits alike, and no probability.
+    z = np.array([0.3, -1.0, 2.0])
+    assert np.allclose(np.exp(z) / np.exp(z).sum(), np.exp(z - 0.7) / np.exp(z - 0.7).sum(), rtol=1e-14)
+
+
+@pytest.mark.equation("eq-fw-bce-backward", by="framework")
+def test_the_backward_pass_of_binary_cross_entropy(worst_error: WorstError) -> None:
+    for logit in (-45.0, -40.0, -30.0, -28.0, -20.0, 0.5, 3.0):
+        z = torch.tensor([logit], dtype=torch.float64, requires_grad=True)
+        for label in (0.0, 1.0):
+            y = torch.full_like(z, label)
+            (seen,) = torch.autograd.grad(F.binary_cross_entropy(z.sigmoid(), y), z)
+            p = 1 / (1 + np.exp(-logit))
+            printed = (p - label) * p * (1 - p) / max(p * (1 - p), 1e-12)
+            worst_error(seen, [printed], rtol=1e-8, why="the guard is a float32 1e-12")
+
+
+@pytest.mark.equation("eq-fw-half-overflow", by="property")
+def test_a_float16_sum_overflows_beyond_its_largest_number() -> None:
+    for mean in (0.5, 2.0, 8.0):
+        limit = 65_504 / mean
+        for n, overflows in ((int(limit * 0.98), False), (int(limit * 1.02), True)):
+            losses = torch.full((n,), mean, dtype=torch.float16)
+            assert bool(torch.isinf(losses.sum())) is overflows
+
+
+@pytest.mark.equation("eq-fw-one-class", by="symbolic")
+def test_a_softmax_over_one_class_costs_nothing() -> None:
+    z = sympy.Symbol("z", real=True)
+    loss = sympy.log(sympy.exp(z)) - z
+    assert sympy.simplify(loss) == 0 and sympy.simplify(sympy.diff(loss, z)) == 0
