@@ -154,7 +154,7 @@ def get(slug: str) -> Exercise:
         raise TypeError(f"slug must be the name of an exercise, a string; got {type(slug).__name__}")
     exercises = _registry()
     if slug not in exercises:
-        close = difflib.get_close_matches(slug, exercises, n=3, cutoff=0.5)
+        close = difflib.get_close_matches(slug, exercises, n=3, cutoff=0.7)
         hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ";"
         raise ValueError(f"there is no exercise {slug!r}{hint} names() lists all")
     return exercises[slug]
