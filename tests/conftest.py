@@ -4,6 +4,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# No example has a deadline: a loaded machine would fail a test that says nothing about time. What is tried is
+# the same at every run, so that a failure of CI can be repeated.
+settings.register_profile("xent", deadline=None, derandomize=True)
+settings.load_profile("xent")
 
 ROOT = Path(__file__).resolve().parent.parent
 # The ledger's code lies in tools/, where the book's build uses it too; neither folder is a package.

@@ -33,6 +33,7 @@ STAMP = Path("_build", "book.json")
 
 # myst-nb gives a line in a notebook as 10000 * (cell + 1) + line.
 _PLACE = re.compile(r"(\.ipynb):(\d+)(\d{4})\b")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def inputs_key(root: Path) -> str:
@@ -75,8 +76,9 @@ def execute_stale(root: Path, jobs: int | None) -> int:
     return report_failures(execute_all(stale, jobs=jobs, done=keep))
 
 
-def name_cells(line: str) -> str:
-    """Replace myst-nb's line numbers in a message by the cell and the line in it."""
+def tidy(line: str, root: Path) -> str:
+    """Make a message short and say where a person finds the place: the file from here, the cell, the line."""
+    line = _COLOUR.sub("", line).replace(f"{root}{os.sep}", "")
     return _PLACE.sub(lambda m: f"{m[1]}, cell {int(m[2])}, line {max(int(m[3]) - 1, 1)}", line)
 
 
@@ -88,14 +90,14 @@ def assemble(root: Path) -> int:
         "from jupyter_book.cli.main import main; main()",
         *("build", ".", "-W", "-n", "--keep-going", "-q"),
     ]
-    environment = {**os.environ, **ONE_THREAD, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+    environment = {**os.environ, **ONE_THREAD, "PYTHONUNBUFFERED": "1"}
     # Warnings and errors come on stderr; on stdout there are only Jupyter Book's banners.
     process = subprocess.Popen(
         command, cwd=root, env=environment, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     assert process.stderr is not None
     for line in process.stderr:
-        print(name_cells(line), end="", file=sys.stderr, flush=True)
+        print(tidy(line, root), end="", file=sys.stderr, flush=True)
     return process.wait()
 
 

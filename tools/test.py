@@ -4,7 +4,7 @@
     python tools/test.py --quick    lint, types and the tests that need neither the build nor a browser
 
 The last stage is one run of pytest over the tests, the package's doctests and the chapters (nbval), spread
-over the cores, so that a long chapter runs beside the browser; its closing line counts them all.
+over the cores, so that a long chapter runs beside the browser. Its closing line, the last, counts them all.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ def stage(name: str, command: list[str]) -> None:
     environment = {**os.environ, **ONE_THREAD, "PYTHONUNBUFFERED": "1"}
     status = subprocess.run(command, cwd=ROOT, env=environment).returncode
     if status:
-        raise SystemExit(f"{name} failed (status {status})")
-    say(f"== {name}: {time.perf_counter() - begin:.0f} s")
+        raise SystemExit(f"{name} failed (status {status}, {time.perf_counter() - begin:.0f} s)")
 
 
 def main() -> None:

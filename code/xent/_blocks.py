@@ -59,7 +59,7 @@ class Block:
         self.rows = rows
         self.axis = 0 if classes <= TRANSPOSE_UP_TO else 1
         shape = (classes, count) if self.axis == 0 else (count, classes)
-        self.work = buffer[: count * classes].reshape(shape)
+        self.work: Floats = buffer[: count * classes].reshape(shape)
         np.copyto(self.work, self.oriented(rows))
         self.maximum: Floats = self.work.max(axis=self.axis)
 
@@ -89,7 +89,7 @@ class Block:
         """Turn shifted logits into exponentials and sum them over all classes but one a row."""
         # An index into the flattened array is found twice as fast as a pair of indices.
         row, column = self.at(classes)
-        flat, at = self.work.reshape(-1), row * self.work.shape[1] + column
+        flat, at = self.work.reshape(-1), row * self.work.shape[-1] + column
         gap = -flat[at]
         np.exp(self.work, out=self.work)
         own = flat[at]

@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Route, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Response,
+    Route,
+    sync_playwright,
+)
 
 import ledger
 from xent_site import toc_documents
@@ -70,11 +78,13 @@ class Opened:
     def listen(self) -> None:
         self.page.route("**/*", self.route)
         self.page.on("requestfailed", lambda request: self.failed.append(request.url))
-        self.page.on(
-            "response", lambda response: (response.status >= 400 and self.failed.append(response.url)) or None
-        )
+        self.page.on("response", self.response)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", self.console)
+
+    def response(self, response: Response) -> None:
+        if response.status >= 400:
+            self.failed.append(response.url)
 
     def console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
@@ -217,12 +227,12 @@ def test_maths_is_rendered(opened: Opened, name: str) -> None:
 
 
 @by_file
-@pytest.mark.parametrize("name", [f"{name}.html" for name in DOCUMENTS if labels_of(f"{name}.html")])
+@pytest.mark.parametrize("name", [f"{name}.html" for name in DOCUMENTS])
 def test_equations_are_numbered_by_chapter(opened: Opened, name: str) -> None:
     opened.go(name)
     numbers = [text.strip("#¶ \n") for text in opened.page.locator(".eqno").all_text_contents()]
     assert len(numbers) == len(labels_of(name))
-    chapter = re.match(r"\d+", opened.page.locator("article h1").inner_text())
+    chapter = re.match(r"\d*", opened.page.locator("article h1").inner_text())
     assert chapter is not None
     assert numbers == [f"({chapter[0]}.{i})" for i in range(1, len(numbers) + 1)]
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xent._blocks import blocks
 from xent.exercises._check import Exercise, Mistake
+from xent.losses import cross_entropy
 
 Array = npt.NDArray[np.float64]
 
@@ -38,9 +38,7 @@ def _log1mexp_inputs() -> list[tuple[Any, ...]]:
 
 
 def _kept(logits: Array, target: int) -> Any:
-    (_, block), *_ = blocks(logits[None].astype(np.float64))
-    block.shift()
-    return block.exponentiate_without(np.array([target])).negative_log_probability()[0]
+    return cross_entropy(logits, target)
 
 
 def _kept_inputs() -> list[tuple[Any, ...]]:
