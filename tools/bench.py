@@ -60,10 +60,13 @@ class Case:
     axis: int = -1
 
 
+KINDS = ("random", "trained")
 SIZES = [(1_000, 2), (1_000, 10), (100_000, 10), (50_000, 32), (10_000, 1_000), (4_096, 50_000)]
 CASES = [
-    *(Case(*size, logits=kind) for size in SIZES for kind in ("random", "trained")),
-    *(Case(*size, "float64", kind) for size in SIZES[:3] for kind in ("random", "trained")),
+    Case(1, 2),
+    *(Case(*size, logits=kind) for size in SIZES for kind in KINDS),
+    *(Case(60_000, classes) for classes in (15, 16)),
+    *(Case(*size, "float64", kind) for size in SIZES[:3] for kind in KINDS),
     *(Case(*size, axis=0) for size in ((100_000, 10), (10_000, 1_000))),
 ]
 SMALL = [Case(2_000, 10, logits="trained")]
