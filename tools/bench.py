@@ -1,11 +1,15 @@
-"""Measure `xent.cross_entropy` against PyTorch, scikit-learn, SciPy and Keras: one process, one thread.
+"""Measure `xent.cross_entropy` against PyTorch, SciPy, scikit-learn and Keras, and write the book's table.
 
-    python tools/bench.py            the two sizes of the book
-    python tools/bench.py --small    a size that takes seconds, to try the script
+    python tools/bench.py            every case; writes experiments/bench/result.json (some ten minutes)
+    python tools/bench.py --small    one case that takes seconds, to try the script; writes nothing
 
-Each function gets float32 logits (scikit-learn: probabilities) and the labels, and returns the mean loss.
-They take turns, so that a busy moment of the machine meets all of them; the table shows the fastest turn of
-each. The extra memory is what NumPy allocated at the highest point, beyond the logits.
+All run in one process and take turns, so that a busy moment of the machine meets all of them; each counts by
+its fastest turn. Each function gets the logits (scikit-learn: probabilities) and the labels as its own kind
+of array, made outside the clock, and returns the mean loss as a number; they must agree.
+
+The extra memory is the highest point reached during a call, beyond what was there before. What NumPy
+allocates is counted exactly, by tracemalloc. PyTorch and Keras allocate past Python: there it is the resident
+set's high-water mark, in a process of its own, with an allocator that hands every page back.
 """
 
 from __future__ import annotations
@@ -18,54 +22,131 @@ from execution import ONE_THREAD, say
 os.environ.update(ONE_THREAD, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="", KERAS_BACKEND="tensorflow")
 
 import argparse
+import json
+import platform
+import subprocess
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
+import scipy
 import scipy.special
+import sklearn
 import sklearn.metrics
+import tensorflow as tf
 import torch
 
+import bench_table
 import xent
 
-SIZES = [(100_000, 10), (4_096, 50_000)]
-SMALL = [(2_000, 10)]
+Way = Callable[[], float]
 
 
-def peers(logits: np.ndarray, labels: np.ndarray) -> dict[str, Callable[[], float]]:
-    """Name the ways to compute the mean loss; what each needs is converted here, outside the clock."""
-    probabilities = scipy.special.softmax(logits, axis=1)
-    classes = np.arange(logits.shape[1])
-    rows = np.arange(len(labels))
-    tensor, indices = torch.from_numpy(logits), torch.from_numpy(labels)
-    keras_logits, keras_labels = keras.ops.convert_to_tensor(logits), keras.ops.convert_to_tensor(labels)
-    keras_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    return {
-        "xent": lambda: float(xent.cross_entropy(logits, labels)),
-        "torch": lambda: float(torch.nn.functional.cross_entropy(tensor, indices)),
-        "scikit-learn": lambda: float(sklearn.metrics.log_loss(labels, probabilities, labels=classes)),
-        "scipy": lambda: float(-scipy.special.log_softmax(logits, axis=1)[rows, labels].mean()),
-        "keras": lambda: float(keras_loss(keras_labels, keras_logits)),
+@dataclass(frozen=True)
+class Case:
+    """What is measured: so many logits of this kind, with the classes on the last axis or on the first."""
+
+    rows: int
+    classes: int
+    dtype: str = "float32"
+    logits: str = "random"
+    axis: int = -1
+
+
+KINDS = ("random", "trained")
+SIZES = [(1_000, 2), (1_000, 10), (100_000, 10), (50_000, 32), (10_000, 1_000), (4_096, 50_000)]
+CASES = [
+    Case(1, 2),
+    *(Case(*size, logits=kind) for size in SIZES for kind in KINDS),
+    *(Case(60_000, classes) for classes in (15, 16)),
+    *(Case(*size, "float64", kind) for size in SIZES[:3] for kind in KINDS),
+    *(Case(*size, axis=0) for size in ((100_000, 10), (10_000, 1_000))),
+]
+SMALL = [Case(2_000, 10, logits="trained")]
+# Which memory is counted by tracemalloc; the rest needs a process of its own.
+NUMPY_WAYS = ("xent", "scipy", "scikit-learn", "scikit-learn and softmax")
+# The high-water mark of a process says little about less than a few megabytes.
+LEAST_RESIDENT = 4_000_000
+
+
+def data(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """Draw logits and labels. "trained" raises most targets above the other classes, by up to 30 nats.
+
+    The random logits are no wider than this because scikit-learn would clip the smallest probabilities and
+    compute another loss.
+    """
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal((case.rows, case.classes), dtype=np.dtype(case.dtype))
+    labels = rng.integers(case.classes, size=case.rows)
+    if case.logits == "trained":
+        rows = np.arange(case.rows)
+        logits[rows, labels] = -np.inf
+        logits[rows, labels] = logits.max(axis=1) + rng.uniform(-3, 30, case.rows)
+    return np.ascontiguousarray(logits.T) if case.axis == 0 else logits, labels
+
+
+def ways(case: Case) -> dict[str, Way]:
+    """Name the ways to compute the mean loss."""
+    logits, labels = data(case)
+    rows, classes, axis = np.arange(case.rows), np.arange(case.classes), case.axis
+    moved = np.moveaxis(logits, axis, -1)
+    tensor, indices = torch.from_numpy(moved), torch.from_numpy(labels)
+
+    def through_torch() -> float:
+        return float(torch.nn.functional.cross_entropy(tensor, indices))
+
+    def through_scipy() -> float:
+        log_p = np.moveaxis(scipy.special.log_softmax(logits, axis=axis), axis, -1)
+        return float(-log_p[rows, labels].mean())
+
+    found: dict[str, Way] = {
+        "xent": lambda: float(xent.cross_entropy(logits, labels, axis=axis)),
+        "torch": through_torch,
+        "scipy": through_scipy,
+        "torch, 2 threads": through_torch,
     }
+    if axis == -1:  # the others take the classes last
+        probabilities = scipy.special.softmax(logits, axis=-1)
+        tf_logits, tf_labels = tf.convert_to_tensor(logits), tf.convert_to_tensor(labels)
+        keras_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype=case.dtype)
+        found |= {
+            "scikit-learn": lambda: float(sklearn.metrics.log_loss(labels, probabilities, labels=classes)),
+            "scikit-learn and softmax": lambda: float(
+                sklearn.metrics.log_loss(labels, scipy.special.softmax(logits, axis=-1), labels=classes)
+            ),
+            "keras": lambda: float(keras_loss(tf_labels, tf_logits)),
+        }
+    return found
 
 
-def measure(ways: dict[str, Callable[[], float]], budget: float) -> dict[str, float]:
-    """Let all take turns until the budget in seconds is spent, three times at least; return the fastest."""
-    best = dict.fromkeys(ways, float("inf"))
-    end, turn = time.perf_counter() + budget, 0
-    while turn < 3 or time.perf_counter() < end:
-        for name, way in ways.items():
+def agree(losses: dict[str, float]) -> None:
+    """Stop unless all compute the same loss."""
+    if any(abs(loss / losses["xent"] - 1) > 1e-4 for loss in losses.values()):
+        raise SystemExit(f"not the same loss: {losses}")
+
+
+def measure(found: dict[str, Way], budget: float) -> dict[str, list[float]]:
+    """Let all take turns until the budget in seconds is spent, five times at least."""
+    seconds: dict[str, list[float]] = {name: [] for name in found}
+    end = time.perf_counter() + budget
+    while len(seconds["xent"]) < 5 or time.perf_counter() < end:
+        for name, way in found.items():
+            torch.set_num_threads(2 if name == "torch, 2 threads" else 1)
             begin = time.perf_counter()
             way()
-            best[name] = min(best[name], time.perf_counter() - begin)
-        turn += 1
-    return best
+            seconds[name].append(time.perf_counter() - begin)
+    return seconds
 
 
-def extra_memory(way: Callable[[], float]) -> int:
-    """Return the most bytes that NumPy held at once while it ran."""
+def traced_memory(way: Way) -> int:
+    """Return the most bytes that NumPy and Python held at once while it ran."""
     tracemalloc.start()
     try:
         way()
@@ -74,33 +155,103 @@ def extra_memory(way: Callable[[], float]) -> int:
         tracemalloc.stop()
 
 
+def resident(field: str) -> int:
+    """Return VmRSS or VmHWM of this process in bytes (Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
+def resident_memory(case: Case, names: list[str]) -> dict[str, int]:
+    """Return by how much each way made the resident set grow, in a fresh process; nothing if not on Linux."""
+    if not names or not Path("/proc/self/clear_refs").exists():
+        return {}
+    # Every allocation of 64 KiB and more is mapped and unmapped for itself, so that none is hidden in a pool.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+    command = [sys.executable, __file__, "--resident", json.dumps([asdict(case), names])]
+    finished = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    grown: dict[str, int] = json.loads(finished.stdout.splitlines()[-1])
+    return grown
+
+
+def resident_child(argument: str) -> None:
+    """Measure some ways in this process and print their bytes."""
+    case, names = json.loads(argument)
+    found, grown = ways(Case(**case)), {}
+    torch.set_num_threads(1)
+    for name in names:
+        found[name]()  # what a first call sets up is not its memory
+        before = resident("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
+        found[name]()
+        grown[name] = max(0, resident("VmHWM") - before)
+    print(json.dumps(grown))
+
+
+def machine() -> dict[str, Any]:
+    """Describe the machine."""
+    cpu, caches = platform.processor() or platform.machine(), ""
+    if Path("/proc/cpuinfo").exists():
+        names = [
+            line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")
+        ]
+        cpu = names[0].split(":")[1].strip() if names else cpu
+        level_two = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
+        caches = level_two.read_text().strip() if level_two.exists() else ""
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "level 2 cache": caches,
+        "system": platform.system(),
+        "python": platform.python_version(),
+    }
+
+
+def run(case: Case, budget: float) -> dict[str, Any]:
+    """Measure one case: fastest and median seconds, and bytes."""
+    found = ways(case)
+    agree({name: way() for name, way in found.items()})
+    turns = measure(found, budget)
+    memory = {name: traced_memory(found[name]) for name in NUMPY_WAYS if name in found}
+    del found
+    nbytes = case.rows * case.classes * np.dtype(case.dtype).itemsize
+    if nbytes >= LEAST_RESIDENT:
+        memory |= resident_memory(case, [name for name in ("torch", "keras") if name in turns])
+    return {
+        **asdict(case),
+        "bytes": nbytes,
+        "turns": len(turns["xent"]),
+        "seconds": {name: {"fastest": min(s), "median": float(np.median(s))} for name, s in turns.items()},
+        "memory": memory,
+    }
+
+
 def main() -> None:
-    """Measure and print the tables."""
+    """Measure, print the tables, and write them down unless it was a trial."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--small", action="store_true", help="one small size, to try the script")
-    parser.add_argument("--budget", type=float, default=10.0, help="seconds to measure each size")
+    parser.add_argument("--small", action="store_true", help="one small case, to try the script")
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds to measure each case")
+    parser.add_argument("--resident", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    say(f"numpy {np.__version__}, torch {torch.__version__}, keras {keras.__version__}")
-    for shape in SMALL if options.small else SIZES:
-        rng = np.random.default_rng(0)
-        # No wider: scikit-learn would clip the smallest probabilities and compute another loss.
-        logits = rng.normal(size=shape).astype(np.float32)
-        labels = rng.integers(shape[1], size=shape[0])
-        ways = peers(logits, labels)
-        losses = {name: way() for name, way in ways.items()}
-        far = {name: loss for name, loss in losses.items() if abs(loss / losses["xent"] - 1) > 1e-4}
-        if far:
-            raise SystemExit(f"not the same loss: {losses}")
-        seconds = measure(ways, options.budget)
-        share = extra_memory(ways["xent"]) / logits.nbytes
-        say(f"\n{shape[0]:,} x {shape[1]:,} float32, {logits.nbytes / 1e6:,.0f} MB")
-        say(f"{'':14}{'ms':>10}{'time of xent / its time':>26}")
-        for name, value in seconds.items():
-            say(f"{name:14}{1e3 * value:10.2f}{seconds['xent'] / value:26.2f}")
-        say(f"extra memory of xent: {100 * share:.1f} % of the logits")
+    if options.resident:
+        resident_child(options.resident)
+        return
+    result: dict[str, Any] = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": machine(),
+        "versions": {m.__name__: m.__version__ for m in (xent, np, scipy, sklearn, torch, keras, tf)},
+        "settings": {"threads": 1, "budget": options.budget, "turns at least": 5, "seed": 0},
+        "cases": [],
+    }
+    for case in SMALL if options.small else CASES:
+        say(f"{case.rows:,} x {case.classes:,} {case.dtype}, {case.logits}, axis {case.axis}")
+        result["cases"].append(run(case, options.budget))
+    say(bench_table.report(result))
+    if not options.small:
+        bench_table.RESULT.parent.mkdir(parents=True, exist_ok=True)
+        bench_table.RESULT.write_text(json.dumps(result, indent=1) + "\n")
+        say(f"written: {bench_table.RESULT.relative_to(bench_table.ROOT)}")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from ._validate import Floats
 # A block is such a share of the logits that all its arrays, the second look's included, stay below a
 # twentieth of them; but never so small that Python's own cost shows, nor so large (256 KiB in float32) that
 # it leaves the second-level cache.
-BLOCK_SHARE, LEAST_BLOCK, LARGEST_BLOCK = 128, 1 << 12, 1 << 16
+BLOCK_SHARE, LEAST_BLOCK, LARGEST_BLOCK = 160, 1 << 12, 1 << 16
 # Up to this many classes the transposed layout was the faster one; the crossing is flat.
 TRANSPOSE_UP_TO = 64
 # Below this sum, the rounding of z_j - m shows: an error of u in the exponent is a relative error of u in

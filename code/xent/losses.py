@@ -3,6 +3,11 @@
 One definition of the mean serves all of them: ``"mean"`` is sum(w l) / sum(w) over the targets that count,
 where l is a target's loss and w its weight (one without `weight`). ``denominator=`` replaces sum(w), which
 is what a loss over several micro-batches needs.
+
+Each loss is within 4 machine epsilons of itself (of 1.2e-7 for logits of float16 and float32, 2.2e-16 for
+float64), also where it is close to zero. That holds over the sweep of tests/xent/test_losses.py: 1 to 1000
+classes, logits up to 4e4, against 40 digits of mpmath; below the smallest normal number the error is relative
+to that number.
 """
 
 from __future__ import annotations
@@ -95,9 +100,10 @@ def cross_entropy(
 
     Notes
     -----
-    Each loss is accurate to a few ulp of itself, also where it is close to zero: the target's own term never
-    enters the sum that is subtracted from it. The logits are read once, in blocks. Label smoothing follows
-    Szegedy et al., *Rethinking the Inception Architecture for Computer Vision*, 2016, arXiv:1512.00567.
+    Each loss is within 4 machine epsilons of itself, also where it is close to zero: the target's own term
+    never enters the sum that is subtracted from it. The logits are read once, in blocks. Label smoothing
+    follows Szegedy et al., *Rethinking the Inception Architecture for Computer Vision*, 2016,
+    arXiv:1512.00567.
 
     Examples
     --------
@@ -256,8 +262,8 @@ def binary_cross_entropy(
     Returns
     -------
     scalar or ndarray
-        Loss in nats, accurate to a few ulp in both tails; float32 for logits of float16 and float32, float64
-        otherwise. Certain and wrong (an infinite logit) costs inf, certain and right costs zero.
+        Loss in nats, within 4 machine epsilons of itself in both tails; float32 for logits of float16 and
+        float32, float64 otherwise. Certain and wrong (an infinite logit) costs inf, certain and right zero.
 
     Raises
     ------

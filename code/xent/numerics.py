@@ -2,6 +2,10 @@
 
 All functions take logits as array_like of float16, float32, float64 or integers, and return float32 for
 float16 and float32, float64 otherwise. Logits may be -inf (an impossible class); nan raises `ValueError`.
+
+Errors are stated in machine epsilons of the result's dtype (1.2e-7, 2.2e-16). They hold over the sweep of
+tests/xent/test_numerics.py: 1 to 1000 classes, logits up to 4e4, against 40 digits of mpmath; below the
+smallest normal number they are relative to that number.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ def log_sum_exp(x: ArrayLike, axis: int = -1) -> Any:
     Returns
     -------
     ndarray or scalar
-        The shape of `x` without `axis`. The error is a few ulp of ``max(|m|, lse - m)``.
+        The shape of `x` without `axis`. At most 4 epsilons of ``max(|m|, lse - m)`` away.
 
     Raises
     ------
@@ -86,7 +90,7 @@ def log_softmax(logits: ArrayLike, axis: int = -1) -> Floats:
     Returns
     -------
     ndarray, shape (..., K, ...)
-        Log-probabilities in nats, each accurate to a few ulp of itself, the largest one of a row included,
+        Log-probabilities in nats, each within 4 epsilons of itself, the largest one of a row included,
         however close to zero it is.
 
     Raises
@@ -134,8 +138,8 @@ def softmax(logits: ArrayLike, axis: int = -1) -> Floats:
     Returns
     -------
     ndarray, shape (..., K, ...)
-        Probabilities that sum to one up to rounding. A probability far below the largest one carries the
-        rounding error of the difference of logits, about ``|z_k - m| / 2`` ulp.
+        Probabilities that sum to one within 8 epsilons, each within ``8 + (m - z_k) / 2`` epsilons of itself:
+        one far below the largest carries the rounding error of the difference of logits.
 
     Raises
     ------
@@ -178,7 +182,7 @@ def sigmoid(logits: ArrayLike) -> Any:
     Returns
     -------
     ndarray or scalar
-        Probabilities of the same shape, accurate to a few ulp in both tails.
+        Probabilities of the same shape, within 4 epsilons of themselves, also in the lower tail.
 
     Raises
     ------
@@ -213,7 +217,7 @@ def log_sigmoid(logits: ArrayLike) -> Any:
     Returns
     -------
     ndarray or scalar
-        Log-probabilities in nats, of the same shape, accurate to a few ulp in both tails.
+        Log-probabilities in nats, of the same shape, within 4 epsilons of themselves in both tails.
 
     Raises
     ------

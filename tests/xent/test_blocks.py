@@ -1,0 +1,89 @@
+"""Blocks: each row once, whole and in place, with little memory, whatever the shape."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xent
+from xent._blocks import TRANSPOSE_UP_TO, Block, _cover, blocks
+
+
+@given(st.lists(st.integers(0, 7), max_size=4), st.integers(1, 60))
+def test_every_row_is_covered_once_in_blocks_no_larger_than_asked(shape: list[int], limit: int) -> None:
+    visits = np.zeros(shape, int)
+    for index in _cover(tuple(shape), limit):
+        assert visits[index].size <= limit
+        visits[index] += 1
+    assert (visits == 1).all()
+
+
+@pytest.mark.parametrize("classes", [1, 3, TRANSPOSE_UP_TO, TRANSPOSE_UP_TO + 1])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_block_holds_its_rows_and_their_maxima(classes: int, dtype: str) -> None:
+    logits = np.random.default_rng(0).normal(size=(90, 7, classes)).astype(dtype)
+    for index, block in blocks(logits):
+        rows = logits[index].reshape(-1, classes)
+        np.testing.assert_array_equal(block.oriented(block.work), rows)
+        np.testing.assert_array_equal(block.maximum, rows.max(axis=1))
+        np.testing.assert_array_equal(block.argmax(), rows.argmax(axis=1))
+        assert block.work.dtype == np.promote_types(dtype, np.float32)
+        assert block.work.shape[block.axis] == classes
+
+
+def test_a_block_is_a_copy() -> None:
+    rows = np.ones((4, 3))
+    block = Block(rows, np.empty(12))
+    block.shift()
+    block.exponentiate_without(np.zeros(4, int))
+    assert (rows == 1).all()
+
+
+def extra_memory(call: Callable[[], object], nbytes: int) -> float:
+    """Bytes that were held at once while it ran, at most, as a share."""
+    call()
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1] / nbytes
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("shape", [(100_000, 10), (512, 20_000)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("confident", [False, True])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_extra_memory_is_a_twentieth_of_the_logits(
+    shape: tuple[int, int], dtype: str, confident: bool, axis: int
+) -> None:
+    """Also where every row is confident and right, and is looked at a second time."""
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal(shape, dtype=np.dtype(dtype))
+    labels = rng.integers(shape[1], size=shape[0])
+    if confident:
+        logits[np.arange(shape[0]), labels] = 40
+    if axis == 0:
+        logits = np.ascontiguousarray(logits.T)
+    targets = {"targets": labels, "axis": axis}
+    assert extra_memory(lambda: xent.cross_entropy(logits, **targets), logits.nbytes) <= 0.05
+    options = {"weight": np.ones(shape[1]), "label_smoothing": 0.1, "ignore_index": 0}
+    weighted = extra_memory(lambda: xent.cross_entropy(logits, **targets, **options), logits.nbytes)
+    # Per row: the labels with the ignored ones replaced, and which count.
+    assert weighted <= 0.06 + 9 * shape[0] / logits.nbytes
+
+
+@pytest.mark.parametrize("shape", [(100_000, 10), (512, 20_000)])
+def test_log_sum_exp_and_soft_cross_entropy_copy_no_more_than_blocks(shape: tuple[int, int]) -> None:
+    logits = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    result = 4 * shape[0] / logits.nbytes
+    assert extra_memory(lambda: xent.log_sum_exp(logits), logits.nbytes) <= 0.05 + result
+    target = np.full(shape, 1 / shape[1], np.float32)
+    # The check of the targets holds a sum a row, in float64, and how far it is from one.
+    checked = 25 * shape[0] / logits.nbytes
+    assert extra_memory(lambda: xent.soft_cross_entropy(logits, target), logits.nbytes) <= 0.06 + checked
