@@ -69,7 +69,7 @@ EXERCISES = (
                 lambda counts, divisor: divisor / counts.sum() * np.ones_like(counts),
             ),
             Mistake(
-                "the divisor is missing: the framework divides once more, and the gradient comes out too small",
+                "the divisor is missing: the framework divides once more, and the gradient is too small",
                 lambda counts, divisor: counts / counts.sum(),
             ),
             Mistake(
