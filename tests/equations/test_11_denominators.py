@@ -270,10 +270,9 @@ def test_the_three_denominators(worst_error):
         "dapo": sum(A[i] * score[i] for i in range(G)) / sum(lengths),
         "dr": sum(A[i] * score[i] for i in range(G)) / (G * C),
     }
-    tokens = [token_losses(i) for i in range(G)]
     spelt = {
-        "grpo": gradient(torch.stack([t.mean() for t in tokens]).mean()),
-        "dapo": gradient(torch.cat(tokens).mean()),
+        "grpo": gradient(torch.stack([token_losses(i).mean() for i in range(G)]).mean()),
+        "dapo": gradient(torch.cat([token_losses(i) for i in range(G)]).mean()),
     }
     padded = torch.nn.utils.rnn.pad_sequence([token_losses(i) for i in range(G)], batch_first=True)
     spelt["dr"] = gradient((padded.sum(dim=1) / C).mean())
