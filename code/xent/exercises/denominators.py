@@ -95,6 +95,7 @@ EXERCISES = (
         chapter="11_denominators",
         reference=_steps,
         inputs=_steps_inputs,
+        atol=1e-9,
         why="the answer is an integer",
         mistakes=(
             Mistake(
