@@ -18,7 +18,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 ROOT = Path(__file__).resolve().parent.parent
-CELL_TIMEOUT = 120
+CELL_TIMEOUT = 240
 
 # One core a chapter: the chapters share the machine, and a sum split over threads has other last digits.
 ONE_THREAD = {
