@@ -148,7 +148,7 @@ def get(slug: str) -> Exercise:
     '01_binary'
     >>> exercises.get("bce-from-logit")
     Traceback (most recent call last):
-    ValueError: there is no exercise 'bce-from-logit'; did you mean 'bce-from-logits'? names() lists all
+    ValueError: there is no exercise 'bce-from-logit'; did you mean 'bce-from-logits'...
     """
     if not isinstance(slug, str):
         raise TypeError(f"slug must be the name of an exercise, a string; got {type(slug).__name__}")
