@@ -4,8 +4,10 @@
     python tools/bench.py --small    one case that takes seconds, to try the script; writes nothing
 
 All run in one process and take turns, so that a busy moment of the machine meets all of them; each counts by
-its fastest turn. Each function gets the logits (scikit-learn: probabilities) and the labels as its own kind
-of array, made outside the clock, and returns the mean loss as a number; they must agree.
+its fastest turn. A turn is one call, or as many as take two milliseconds: a single short call would measure
+how cold the caches are that the others left behind. Each function gets the logits (scikit-learn:
+probabilities) and the labels as its own kind of array, made outside the clock, and returns the mean loss as a
+number; they must agree.
 
 The extra memory is the highest point reached during a call, beyond what was there before. What NumPy
 allocates is counted exactly, by tracemalloc. PyTorch and Keras allocate past Python: there it is the resident
@@ -27,6 +29,7 @@ import platform
 import subprocess
 import sys
 import time
+import timeit
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -70,6 +73,7 @@ CASES = [
     *(Case(*size, axis=0) for size in ((100_000, 10), (10_000, 1_000))),
 ]
 SMALL = [Case(2_000, 10, logits="trained")]
+TURN = 2e-3
 # Which memory is counted by tracemalloc; the rest needs a process of its own.
 NUMPY_WAYS = ("xent", "scipy", "scikit-learn", "scikit-learn and softmax")
 # The high-water mark of a process says little about less than a few megabytes.
@@ -132,16 +136,23 @@ def agree(losses: dict[str, float]) -> None:
         raise SystemExit(f"not the same loss: {losses}")
 
 
+def fastest_of_three(way: Way) -> float:
+    """Return about how many seconds a call takes."""
+    return min(timeit.repeat(way, number=1, repeat=3))
+
+
 def measure(found: dict[str, Way], budget: float) -> dict[str, list[float]]:
     """Let all take turns until the budget in seconds is spent, five times at least."""
     seconds: dict[str, list[float]] = {name: [] for name in found}
+    calls = {name: max(1, round(TURN / fastest_of_three(way))) for name, way in found.items()}
     end = time.perf_counter() + budget
     while len(seconds["xent"]) < 5 or time.perf_counter() < end:
         for name, way in found.items():
             torch.set_num_threads(2 if name == "torch, 2 threads" else 1)
             begin = time.perf_counter()
-            way()
-            seconds[name].append(time.perf_counter() - begin)
+            for _ in range(calls[name]):
+                way()
+            seconds[name].append((time.perf_counter() - begin) / calls[name])
     return seconds
 
 
@@ -176,10 +187,12 @@ def resident_memory(case: Case, names: list[str]) -> dict[str, int]:
 def resident_child(argument: str) -> None:
     """Measure some ways in this process and print their bytes."""
     case, names = json.loads(argument)
-    found, grown = ways(Case(**case)), {}
+    grown = {}
     torch.set_num_threads(1)
+    # What a first call sets up is not its memory. A small first call, because TensorFlow keeps what it freed.
+    first, found = ways(Case(**{**case, "rows": 8})), ways(Case(**case))
     for name in names:
-        found[name]()  # what a first call sets up is not its memory
+        first[name]()
         before = resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
         found[name]()
