@@ -117,7 +117,41 @@ def test_the_stored_result_belongs_to_the_script(modules):
     assert stored["settings"] == distil.SETTINGS
     assert stored["arms"] == {name: list(arm) for name, arm in distil.ARMS.items()}
     assert set(stored["runs"]) == {"teacher", *distil.ARMS}
-    for runs in stored["runs"].values():
-        assert list(runs) == [str(seed) for seed in distil.SETTINGS["seeds"]]
+    for name, runs in stored["runs"].items():
+        assert list(runs) == [str(seed) for seed in distil.seeds_of(name)]
     for size, count in stored["parameters"].items():
         assert count == sum(p.numel() for p in distil.make(size).parameters())
+
+
+def test_the_losses_of_tokens(modules):
+    """The script spells its losses out; PyTorch's divergence on probabilities gives the same gradients."""
+    _, distil = modules
+    generator = torch.Generator().manual_seed(4)
+    z, v = torch.randn(2, 3, 8, 5, generator=generator, dtype=torch.float64)
+    z.requires_grad_()
+    tokens = torch.randint(5, (3, 8), generator=generator)
+    tokens[0, 3:] = -100
+    live = tokens != -100
+    p, y = v.softmax(-1)[live], tokens[live]
+    order = p.argsort(-1, descending=True)
+    top, rest = order[:, : distil.SETTINGS["top_k"]], order[:, distil.SETTINGS["top_k"] :]
+
+    def expected(kind: str) -> torch.Tensor:
+        q = z.softmax(-1)[live]
+        if kind == "labels":
+            return torch.nn.functional.cross_entropy(z[live], y, reduction="sum")
+        if kind == "forward":
+            return torch.nn.functional.kl_div(q.log(), p, reduction="sum")
+        if kind == "reverse":
+            return torch.nn.functional.kl_div(p.log(), q, reduction="sum")
+        both = [[x.gather(1, top), x.gather(1, rest).sum(1, keepdim=True)] for x in (p, q)]
+        (kept_p, tail_p), (kept_q, tail_q) = both
+        loss = torch.nn.functional.kl_div(kept_q.log(), kept_p, reduction="sum")
+        if kind == "tail":
+            loss = loss + torch.nn.functional.kl_div(tail_q.log(), tail_p, reduction="sum")
+        return loss
+
+    for kind in ("labels", "forward", "reverse", "truncated", "tail"):
+        truth = torch.autograd.grad(expected(kind), z)[0]
+        seen = torch.autograd.grad(distil.token_losses(kind, z, v, tokens).sum(), z)[0]
+        torch.testing.assert_close(seen, truth, rtol=1e-9, atol=1e-12)
