@@ -208,9 +208,8 @@ def distillation_gradient(
             else:
                 q, p, d = _compare(student, teacher, temperature)
                 divergence = _divergence(q, p, d, 1.0)[:, None]
-                gradient = np.where(
-                    q > 0, factor * q * (d - divergence), np.where(divergence < np.inf, 0.0, np.nan)
-                )
+                gradient = np.where(q > 0, factor * q * (d - divergence), 0.0)
+                gradient = np.where(divergence < np.inf, gradient, np.nan)
             if part is not None:
                 gradient = np.where(part[:, None] > 0, gradient * part[:, None], 0.0)
             out[index] = (gradient / divisor).reshape(out[index].shape)
@@ -244,7 +243,7 @@ def mixed_loss(
     targets : array_like of integers, shape of `student_logits` without `axis`
         Class indices in [0, K).
     alpha : float, default 0.5
-        Weight of the soft part, in [0, 1]. A part of weight zero is not computed.
+        Weight of the soft part, in [0, 1]. A part of weight zero is left out, also where it is infinite.
     ignore_index : int, optional
         Rows with this target count in neither part, nor in the mean.
     reduction : {"mean", "sum", "none"}, default "mean"
@@ -270,13 +269,10 @@ def mixed_loss(
     """
     alpha = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     common: dict[str, Any] = {"axis": axis, "reduction": reduction, "denominator": denominator}
-    z, v, _ = _pair(student_logits, teacher_logits, axis)
-    # Called for its checks also where alpha = 1 leaves it no weight; ignored rows may hold anything.
-    hard = cross_entropy(student_logits, targets, ignore_index=ignore_index, **common)
-    if alpha == 0:
-        _settings(temperature, scale, direction)
-        return np.result_type(z, v, np.float32).type(1) * hard
-    weight = None if ignore_index is None else (_array(targets, "targets") != ignore_index).astype(np.float64)
+    weight = None
+    if ignore_index is not None:
+        counts = _array(targets, "targets") != integer(ignore_index, "ignore_index")
+        weight = np.asarray(counts).astype(np.float64)
     soft = distillation_loss(
         student_logits,
         teacher_logits,
@@ -286,7 +282,12 @@ def mixed_loss(
         weight=weight,
         **common,
     )
-    return soft if alpha == 1 else (soft.dtype.type(1 - alpha) * hard + soft.dtype.type(alpha) * soft)
+    hard = cross_entropy(student_logits, targets, ignore_index=ignore_index, **common)
+    kind = soft.dtype.type
+    # 0 * inf = 0 here too: a part of weight zero is left out.
+    if alpha == 0:
+        return hard.astype(kind)
+    return soft if alpha == 1 else kind(1 - alpha) * hard + kind(alpha) * soft
 
 
 def top_k_loss(
