@@ -1,7 +1,8 @@
 """Memory and time of the cross-entropy of a linear layer, in a sweep over vocabulary and rows.
 
     python experiments/large_vocabularies/memory.py                       the sweep; writes memory.json
-    python experiments/large_vocabularies/memory.py --peak blocked 512 32000    the bytes of one way
+    python experiments/large_vocabularies/memory.py --case 4096 32000     one case again, into memory.json
+    python experiments/large_vocabularies/memory.py --peak blocked 512 32000     the bytes of one way
 
 Each way computes the mean loss of `hidden @ weight.T` and its gradient with respect to both, in float32, one
 thread. Memory is what a call and its backward pass need beyond the inputs at the highest point, the two
@@ -32,7 +33,7 @@ RESULT = Path(__file__).with_name("memory.json")
 FEATURES, BLOCK, CHUNK = 128, 1024, 256
 VOCABULARIES = [(1024, v) for v in (4_000, 8_000, 16_000, 32_000, 64_000)]
 ROWS = [(n, 32_000) for n in (512, 2048, 4096)]
-SLOW = 5.0  # seconds
+SLOW = 10.0  # seconds
 Way = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -209,12 +210,27 @@ def seconds(rows: int, vocabulary: int, turns: int) -> dict[str, float]:
     return fastest
 
 
+def measured(rows: int, vocabulary: int, turns: int) -> dict[str, Any]:
+    """Measure one case."""
+    case = {
+        "rows": rows,
+        "vocabulary": vocabulary,
+        "logits": rows * vocabulary * 4,
+        "bytes": {name: peak(name, rows, vocabulary) for name in WAYS},
+        "seconds": seconds(rows, vocabulary, turns),
+    }
+    print(rows, vocabulary, {name: round(used / 2**20) for name, used in case["bytes"].items()})
+    print("    ", {name: round(spent, 2) for name, spent in case["seconds"].items()}, flush=True)
+    return case
+
+
 def main() -> None:
     """Measure the sweep, or the memory of one way."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--peak", nargs=3, metavar=("WAY", "ROWS", "VOCABULARY"))
+    parser.add_argument("--case", nargs=2, type=int, metavar=("ROWS", "VOCABULARY"))
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
     if options.peak:
@@ -239,17 +255,14 @@ def main() -> None:
         "gradients in float64, relative error": agree(),
         "cases": [],
     }
-    for rows, vocabulary in VOCABULARIES + ROWS:
-        case = {
-            "rows": rows,
-            "vocabulary": vocabulary,
-            "logits": rows * vocabulary * 4,
-            "bytes": {name: peak(name, rows, vocabulary) for name in WAYS},
-            "seconds": seconds(rows, vocabulary, options.turns),
-        }
-        result["cases"].append(case)
-        print(rows, vocabulary, {k: round(v / 2**20) for k, v in case["bytes"].items()})
-        print("    ", {k: round(v, 2) for k, v in case["seconds"].items()}, flush=True)
+    if options.case:
+        kept = json.loads(RESULT.read_text())["cases"]
+        result["cases"] = [
+            measured(*options.case, options.turns) if [c["rows"], c["vocabulary"]] == options.case else c
+            for c in kept
+        ]
+    else:
+        result["cases"] = [measured(*case, options.turns) for case in VOCABULARIES + ROWS]
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
 
 
