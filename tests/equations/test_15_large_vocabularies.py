@@ -298,7 +298,7 @@ def test_which_laws_a_capped_model_can_match():
         z = rng.uniform(0, spread, size=4)
         z[:2] = 0, spread
         P = np.exp(z) / np.exp(z).sum()
-        fits = np.log(P).max() - np.log(P).min() < 2.3 * c
+        fits = np.log(P).max() - np.log(P).min() < 2 * c
 
         def loss(x: np.ndarray, P: np.ndarray = P) -> float:
             capped = c * np.tanh(x / c)
