@@ -13,6 +13,7 @@ lock. Importing this module loads no framework; running a probe imports the libr
 
 from __future__ import annotations
 
+from ._diagnose import Diagnosis, diagnose
 from ._profiles import QUESTIONS, at_a_glance
 from ._registry import (
     GROUPS,
@@ -34,11 +35,13 @@ __all__ = [
     "LIBRARIES",
     "NAMES",
     "QUESTIONS",
+    "Diagnosis",
     "Row",
     "Table",
     "agrees",
     "at_a_glance",
     "behaviour_table",
+    "diagnose",
     "get",
     "glance_table",
     "group_table",
