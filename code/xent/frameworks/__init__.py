@@ -28,15 +28,20 @@ from ._registry import (
     see,
     tensorflow,
 )
+from ._symptoms import MEANINGS, SYMPTOMS, Symptom, SymptomTable
 from ._tables import Table, glance_table, group_table, versions
 
 __all__ = [
     "GROUPS",
     "LIBRARIES",
+    "MEANINGS",
     "NAMES",
     "QUESTIONS",
+    "SYMPTOMS",
     "Diagnosis",
     "Row",
+    "Symptom",
+    "SymptomTable",
     "Table",
     "agrees",
     "at_a_glance",
