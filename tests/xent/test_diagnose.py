@@ -355,3 +355,6 @@ def test_the_text_says_what_the_fields_say() -> None:
         "  first argument prediction",
         "  targets        indices",
     ]
+    assert text.splitlines()[7:9] == ["  ignored        -100: refused", "                 -1: refused"]
+    smoothed = repr(diagnose(nn.CrossEntropyLoss(label_smoothing=0.25)))
+    assert "\n  smoothing      0.25\n" in smoothed

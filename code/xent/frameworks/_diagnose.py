@@ -124,7 +124,8 @@ class Diagnosis:
             "smoothing": UNKNOWN if self.smoothing is None else f"{self.smoothing:.3g}",
             "unit": self.unit,
         }
-        shown = [f"  {key:<14} {value}" for key, value in lines.items()]
+        indent = "\n" + " " * 17
+        shown = [f"  {key:<14} {value.replace('; ', indent)}" for key, value in lines.items()]
         return "\n".join([name, *shown, *(f"  note           {note}" for note in self.notes)])
 
 
