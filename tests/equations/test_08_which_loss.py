@@ -1,4 +1,4 @@
-"""The equations of chapter 08: what a reading predicts, the clip, the smoothing, where a curve starts and ends."""
+"""The equations of chapter 08: what a reading predicts, the clip, the smoothing, a curve's start and end."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ def printed(found: Diagnosis, x: torch.Tensor, t: torch.Tensor) -> float:
     return float(found.sign * unit / divisor * total)
 
 
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")  # KLDivLoss says what is tested here
 @pytest.mark.equation("eq-which-reading", by="framework")
 @pytest.mark.parametrize("name", READINGS)
 def test_the_reading_predicts_the_loss(name: str, worst_error: WorstError) -> None:
