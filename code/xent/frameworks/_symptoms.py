@@ -461,6 +461,11 @@ MEANINGS = {
     "log_q": "the first argument of F.kl_div",
     "losses": "unreduced losses, a batch at a time",
     "loss_fn": "your loss: loss_fn(prediction, target)",
+    "columns": "the classes in the order of your columns",
+    "reported": "the mean that you report",
+    "pad": "true where a row is padding",
+    "micro_batches": "the labels of each micro-batch",
+    "ids, labels": "the tokens, and the labels you pass",
 }
 
 
