@@ -665,7 +665,7 @@ def diagnose(loss_fn: Loss, *, arrays: str = "auto") -> Diagnosis:
     -----
     A reading is a family, an argument order, a kind of input, a reduction, a sign and a unit. It has to
     predict the values of three batches within a relative 2e-4; no behaviour is read off a name. The loss is
-    called about a hundred times, on copies.
+    called some dozens of times, on copies.
 
     Examples
     --------
