@@ -55,6 +55,20 @@ def masked(z: Any, y: Any, mask: Any = None) -> Any:
     return each.mean() if mask is None else (each * mask).sum() / mask.sum()
 
 
+def either(a: Any, b: Any) -> Any:
+    """A loss that takes its arguments in any order."""
+    return xent.cross_entropy(a, b) if a.ndim == 2 else xent.cross_entropy(b, a)
+
+
+def fragile(p: Any, y: Any) -> Any:
+    q = p[rows(y), y]
+    return -(q * np.log(q) / q).mean()
+
+
+def renormalising(p: Any, y: Any) -> Any:
+    return -np.log(p[rows(y), y] / p.sum(1)).mean()
+
+
 def clipped(t: Any, p: Any) -> Any:
     return -(t * np.log(np.clip(p, 1e-15, 1 - 1e-15))).sum() / len(t)
 
@@ -136,6 +150,8 @@ NUMPY: dict[str, tuple[Loss, Expected]] = {
          "notes": ("a logit of 1000 for the right class costs nan: exp overflows",)},
     ),
     "bits": (lambda z, y: xent.cross_entropy(z, y) / np.log(2), {"family": CE, "unit": "bits"}),
+    "nan at zero": (fragile, {"reads": "probabilities", "clip": "nan", "epsilon": None}),
+    "renormalising": (renormalising, {"reads": "probabilities", "renormalises": "yes"}),
     "mutating": (mutating, {"family": CE, "notes": ("changes its arguments in place",)}),
     "weights swallowed": (swallowing, {"family": CE, "weights": "sample_weight: swallowed without effect"}),
     "masked": (masked, {"family": CE, "weights": "mask, one per row: divides by the sum of weights"}),
@@ -275,6 +291,7 @@ NEITHER: dict[str, tuple[Loss, str]] = {
     "constant": (lambda a, b: 1.0, "no cross-entropy predicts them"),
     "zero": (lambda a, b: 0.0, "no cross-entropy predicts them"),
     "nan": (lambda a, b: np.nan, "no cross-entropy predicts them"),
+    "either order": (either, "more than one reading predicts what it returns"),
     "random": (generator(), "two equal calls return two values"),
     "fails": (fails, "ZeroDivisionError: division by zero"),
     "no number": (lambda a, b: "text", "returned str, no number"),

@@ -696,8 +696,10 @@ def diagnose(loss_fn: Loss, *, arrays: str = "auto") -> Diagnosis:
             seen = _observe(patient, batches, flat)
             if _unsteady(patient, seen, batches, flat):
                 return Diagnosis(arrays=kind, notes=("two equal calls return two values",))
-            if chosen := _choose(_candidates(seen, batches, flat)):
-                return _describe(patient, *chosen, seen, flat)
+            if candidates := _candidates(seen, batches, flat):
+                if chosen := _choose(candidates):
+                    return _describe(patient, *chosen, seen, flat)
+                return Diagnosis(arrays=kind, notes=("more than one reading predicts what it returns",))
     spoke = max(patients, key=lambda p: p.answered)
     if not spoke.answered:
         return Diagnosis(notes=(f"every call raises; the last one {spoke.failure}",))
