@@ -135,6 +135,35 @@ def chapter_number(stem: str) -> str:
 # ------------------------------------------------------------------------------------- the page
 
 
+def comment_above(root: Path, module: str, name: str) -> str:
+    """The comment above the assignment of a name, in the module or next to it: what a constant has for a docstring."""
+    place = root / "code" / Path(*module.split("."))
+    files = [place.with_suffix(".py")] if place.with_suffix(".py").exists() else sorted(place.glob("*.py"))
+    for path in files:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines):
+            targets = re.match(r"^([A-Z_]+(?:, [A-Z_]+)*)(?::[^=]+)? = ", line)
+            if targets and name in targets[1].split(", "):
+                above = number
+                # Assignments in one block share the comment above the first.
+                while above and re.match(r"^[A-Z_]+(?:, [A-Z_]+)* = ", lines[above - 1]):
+                    above -= 1
+                first = above
+                while first and lines[first - 1].startswith("#"):
+                    first -= 1
+                return " ".join(line.lstrip("# ") for line in lines[first:above])
+    return ""
+
+
+def data_entry(root: Path, full: str, thing: object) -> str:
+    """The entry of a constant, as reStructuredText: its value if that is short, and the comment above it."""
+    module, _, name = full.rpartition(".")
+    shown = repr(thing)
+    value = f"   :value: {shown}\n" if len(shown) <= 80 and " at 0x" not in shown else ""
+    text = comment_above(root, module, name) or f"Of type `{type(thing).__name__}`."
+    return f".. py:data:: {full}\n{value}\n   {text}\n"
+
+
 def page_text(root: Path) -> str:
     """The generated part of the page, as MyST."""
     parts = []
@@ -152,7 +181,7 @@ def page_text(root: Path) -> str:
             elif inspect.ismodule(thing):
                 continue
             else:
-                body = f".. autodata:: {full}\n   :no-value:\n"
+                body = data_entry(root, full, thing)
             parts.append(f"```{{eval-rst}}\n{body}```\n")
     return "\n".join(parts)
 
@@ -182,7 +211,10 @@ def _users(root: str, digest: str) -> dict[str, list[str]]:
 def _digest(root: Path) -> str:
     """A digest of what the page is made from."""
     digest = hashlib.sha256()
-    for path in [*sorted((root / "code" / PACKAGE).rglob("*.py")), *sorted((root / "chapters").glob("*.ipynb"))]:
+    for path in [
+        *sorted((root / "code" / PACKAGE).rglob("*.py")),
+        *sorted((root / "chapters").glob("*.ipynb")),
+    ]:
         digest.update(path.as_posix().encode() + path.read_bytes())
     return digest.hexdigest()
 
@@ -221,7 +253,7 @@ def _link_mentions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 
 def _style(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
-    if pagename == PAGE:
+    if pagename in (PAGE, "genindex"):
         app.add_css_file("appendix.css")
 
 

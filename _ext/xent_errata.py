@@ -141,7 +141,16 @@ def _link_mentions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             inside.add(place.tagname)
             sources |= isinstance(place, nodes.section) and "sources-and-corrections" in place["ids"]
             place = place.parent
-        if inside & {"reference", "literal", "literal_block", "math", "math_block", "title", "raw", "comment"}:
+        if inside & {
+            "reference",
+            "literal",
+            "literal_block",
+            "math",
+            "math_block",
+            "title",
+            "raw",
+            "comment",
+        }:
             continue
         pieces: list[nodes.Node] = []
         position, plain = 0, text.astext()
