@@ -1,9 +1,9 @@
 """The reference of `xent`: every public name, from the docstrings, with the chapters that use it.
 
-The page chapters/api.md holds a line `% api`, which is replaced by a section for each public module with an entry
-for each name of its `__all__`. A new name is there at the next build. Which chapters use a name is found by
-reading the notebooks' code cells, whose imports are followed; nothing is executed. In the chapters' text a name
-in code type, such as `xent.softmax`, becomes a link to its entry.
+The page chapters/api.md holds a line `% api`, which is replaced by a section for each public module with an
+entry for each name of its `__all__`. A new name is there at the next build. Which chapters use a name is
+found by reading the notebooks' code cells, whose imports are followed; nothing is executed. In the chapters' text a
+name in code type, such as `xent.softmax`, becomes a link to its entry.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def chapter_number(stem: str) -> str:
 
 
 def comment_above(root: Path, module: str, name: str) -> str:
-    """The comment above the assignment of a name, in the module or next to it: what a constant has for a docstring."""
+    """The comment above the assignment of a name: what a constant has for a docstring."""
     place = root / "code" / Path(*module.split("."))
     files = [place.with_suffix(".py")] if place.with_suffix(".py").exists() else sorted(place.glob("*.py"))
     for path in files:

@@ -1,7 +1,7 @@
 """The errata page: a card for each statement of the sources, from chapters/errata.yml and the tests' names.
 
-`{errata}` renders the cards, source by source, each with an anchor such as `#erratum-3-3`. The filter above them
-is a row of radio buttons and a style sheet; it needs no script. In the chapters, "erratum 3.3" and, under
+`{errata}` renders the cards, source by source, each with an anchor such as `#erratum-3-3`. The filter above
+them is a row of radio buttons and a style sheet; it needs no script. In the chapters "erratum 3.3" and, under
 "Sources and corrections", "(3.3)" become links to the card.
 """
 
@@ -73,8 +73,9 @@ class Errata(SphinxDirective):
     def _summary(self, rows: list[errata.Row], tests: list[errata.Test]) -> nodes.Node:
         counts = {v: sum(row.verdict == v for row in rows) for v in errata.VERDICTS}
         text = (
-            f"Of {len(rows)} statements {counts['wrong']} are wrong, {counts['outdated']} were true of an older "
-            f"version, {counts['conditional']} need a condition that is not stated, and {counts['holds']} hold. "
+            f"Of {len(rows)} statements {counts['wrong']} are wrong, {counts['outdated']} were true of an "
+            f"older version, {counts['conditional']} need a condition that is not stated, and "
+            f"{counts['holds']} hold. "
             f"{len({test.place for test in tests})} tests check them."
         )
         return nodes.paragraph("", text)

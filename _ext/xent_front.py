@@ -1,7 +1,7 @@
-"""The figure of the front page: what a model learns when a mean over tokens is its loss. Computed while building.
+"""The figure of the front page: what a model learns under a mean over tokens, computed while building.
 
-`{stop-figure}` draws q*(B, beta) as an inline SVG, from `xent.sequences.eos_optimum` and nothing else. Its lines
-take the colour of the text, so that it is legible in light and dark, and it needs no script.
+`{stop-figure}` draws q*(B, beta) as an inline SVG, from `xent.sequences.eos_optimum` and nothing else. Its
+lines take the colour of the text, so that it is legible in light and dark, and it needs no script.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ LENGTHS = (0, 2, 4, 6, 8, 10)
 BLUE = "#3a8fc4"  # legible on white and on black
 
 ALT = (
-    "Mean length that a model learns, against the number of sequences that share a denominator, 1 to 128. The data's "
-    "mean length is 10. With one sequence the model learns {first:.1f} tokens, with 2 {second:.1f}, with 8 "
+    "Mean length that a model learns, against the number of sequences that share a denominator, 1 to 128. "
+    "The data's mean length is 10. "
+    "With one sequence the model learns {first:.1f} tokens, with 2 {second:.1f}, with 8 "
     "{eighth:.1f}, with 128 {last:.1f}: the curve rises towards 10 and stays below it."
 )
 
@@ -64,7 +65,8 @@ def picture() -> str:
     dots = "".join(f'<circle cx="{x}" cy="{y}" r="4"/>' for x, y in points.values())
     path = " ".join(f"{x},{y}" for x, y in points.values())
     return (
-        f'<svg class="stop-figure" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" '
+        f'<svg class="stop-figure" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
+        'role="img" '
         f'aria-label="{html.escape(alt_text(), quote=True)}" '
         'style="max-width:100%;height:auto" font-size="13" fill="currentColor" stroke="none" '
         'font-family="system-ui, sans-serif">'
@@ -72,7 +74,8 @@ def picture() -> str:
         f'<line x1="{LEFT}" y1="{true}" x2="{WIDTH - RIGHT}" y2="{true}" stroke-width="1.5" '
         'stroke-dasharray="5 4"/></g>'
         f"{''.join(m for m in marks if m.startswith('<text'))}"
-        f'<polyline points="{path}" fill="none" stroke="{BLUE}" stroke-width="2.5"/><g fill="{BLUE}">{dots}</g>'
+        f'<polyline points="{path}" fill="none" stroke="{BLUE}" stroke-width="2.5"/>'
+        f'<g fill="{BLUE}">{dots}</g>'
         f'<text x="{LEFT + 6}" y="{true - 6}">the data: 10 tokens</text>'
         f'<text x="{points[2][0] + 8}" y="{points[2][1] + 20}">learnt with the mean over tokens</text>'
         f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 6}" text-anchor="middle">'
