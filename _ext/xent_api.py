@@ -1,9 +1,9 @@
 """The reference of `xent`: every public name, from the docstrings, with the chapters that use it.
 
 The page chapters/api.md holds a line `% api`, which is replaced by a section for each public module with an
-entry for each name of its `__all__`. A new name is there at the next build. Which chapters use a name is found
-by reading the code cells of the notebooks, whose imports are followed; nothing is executed. In the text of the
-chapters a name in code type, such as `xent.softmax`, becomes a link to its entry.
+entry for each name of its `__all__`. A new name is there at the next build. Which chapters use a name is
+found by reading the code cells of the notebooks, whose imports are followed; nothing is executed. In the
+text of the chapters a name in code type, such as `xent.softmax`, becomes a link to its entry.
 """
 
 from __future__ import annotations
