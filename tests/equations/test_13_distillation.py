@@ -45,8 +45,10 @@ def test_the_gradient_is_autograds(worst_error):
         worst_error(printed, expected, rtol=1e-11, atol=1e-14, why=ROUNDING)
 
 
-def series_of_softmax(z, x):
-    return [sp.exp(a * x) / sum(sp.exp(b * x) for b in z) for a in z]
+def coefficients(z, k, x):
+    """Taylor coefficients of softmax(z x)_k in x, up to the second."""
+    q = sp.exp(z[k] * x) / sum(sp.exp(u * x) for u in z)
+    return [sp.expand((sp.diff(q, x, n) / sp.factorial(n)).subs(x, 0)) for n in range(3)]
 
 
 @pytest.mark.equation("eq-kd-expansion", by="symbolic")
@@ -58,18 +60,21 @@ def test_the_expansion_the_limit_and_its_error():
     z, v = [a, b, -a - b], [c, d, -c - d]  # centred
     m_z, m_v = (sum(u**2 for u in w) / K for w in (z, v))
     for k in range(K):
-        q, p = series_of_softmax(z, x)[k], series_of_softmax(v, x)[k]
-        expanded = sp.series(q, x, 0, 3).removeO()
-        printed = (1 + z[k] * x + (z[k] ** 2 - m_z) * x**2 / 2) / K
-        assert sp.expand(sp.simplify(expanded - printed)) == 0
-        assert sp.expand(sp.simplify(expanded - printed - m_z * x**2 / K)) != 0
-        gradient = sp.series((q - p) / x, x, 0, 2).removeO()
-        rate = (z[k] - v[k]) / K + (z[k] ** 2 - v[k] ** 2 - m_z + m_v) * x / (2 * K)
-        assert sp.expand(sp.simplify(gradient - rate)) == 0
+        q, p = coefficients(z, k, x), coefficients(v, k, x)
+        printed = sp.Poly((1 + z[k] * x + (z[k] ** 2 - m_z) * x**2 / 2) / K, x)
+        for n in range(3):
+            assert sp.expand(q[n] - printed.coeff_monomial(x**n)) == 0
+        assert sp.expand(q[2] - (z[k] ** 2 + m_z) / (2 * K)) != 0
+        # T (q - p) = (q - p) / x: the coefficients move down by one.
+        assert q[0] - p[0] == 0
+        assert sp.expand(q[1] - p[1] - (z[k] - v[k]) / K) == 0
+        rate = (z[k] ** 2 - v[k] ** 2 - m_z + m_v) / (2 * K)
+        assert sp.expand(q[2] - p[2] - rate) == 0
         # Logits that are not centred: the mean of d comes off.
-        shifted_z, shifted_v = [u + 2 for u in z], [u - 5 for u in v]
-        diff = [s - t for s, t in zip(shifted_z, shifted_v, strict=True)]
-        assert sp.expand(gradient.subs(x, 0) - (diff[k] - sum(diff) / K) / K) == 0
+        z2, v2 = [u + 2 for u in z], [u - 5 for u in v]
+        gap = [s - t for s, t in zip(z2, v2, strict=True)]
+        slope = coefficients(z2, k, x)[1] - coefficients(v2, k, x)[1]
+        assert sp.expand(slope - (gap[k] - sum(gap) / K) / K) == 0
 
 
 @pytest.mark.equation("eq-kd-limit-loss", by="reference")
