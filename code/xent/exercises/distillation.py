@@ -10,7 +10,7 @@ import numpy.typing as npt
 from xent.exercises._check import Exercise, Mistake
 from xent.numerics import softmax
 
-Array = npt.NDArray[np.float64]
+Array = npt.NDArray[np.floating[Any]]
 
 
 def _gradient_inputs() -> list[tuple[Any, ...]]:
