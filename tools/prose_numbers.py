@@ -1,7 +1,7 @@
 """Find numbers in the prose of the chapters that nothing printed nearby supports.
 
-A number is a decimal, a percentage, or an integer of two digits or more, in the text of a Markdown cell, or
-what a formula comes to. It is supported by a number that a code cell of the same section prints and that
+A number is a decimal, a percentage, or an integer of two digits or more, in the text of a Markdown cell or a
+caption, or what a formula comes to. It is supported by a number that a code cell of the same section prints and that
 rounds to it, or that stands in the cell's source; a percentage also by the fraction. The sections that
 announce and sum up are held against the whole chapter. What stands in other formulas, code, links, roles,
 headings and options of directives, and what an exercise gives, is not prose; nor are years, versions, numbers
@@ -204,6 +204,8 @@ def sections(notebook: dict[str, Any]) -> list[Section]:
         if cell["cell_type"] == "code":
             found[-1].support.printed += printed(output_text(cell))
             found[-1].support.named.update(printed(source))
+            figure = cell.get("metadata", {}).get("mystnb", {}).get("figure", {})
+            found[-1].numbers += numbers(figure.get("caption", ""))
             continue
         # A section begins at a heading of the second level, which may stand inside a cell.
         for part in re.split(r"(?m)^(?=## )", source):

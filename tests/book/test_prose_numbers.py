@@ -106,6 +106,12 @@ def test_what_is_no_prose_is_left_alone(text: str) -> None:
     assert found(f"## A section\n\n{text}", CODE) == []
 
 
+def test_a_caption_is_prose() -> None:
+    made = notebook("## A section", CODE)
+    made["cells"][1]["metadata"] = {"mystnb": {"figure": {"caption": "The loss is 2.30, not 2.31."}}}
+    assert [number.text for number in prose_numbers.unsupported(made)] == ["2.31"]
+
+
 def test_ids_of_errata_are_known_and_others_are_numbers() -> None:
     known = sorted(prose_numbers.ROWS)[0]
     assert found(f"## A section\n\nIt is not so ({known}).") == []
