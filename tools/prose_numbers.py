@@ -1,11 +1,11 @@
 """Find numbers in the prose of the chapters that nothing printed nearby supports.
 
 A number is a decimal, a percentage, or an integer of two digits or more, in the text of a Markdown cell or a
-caption, or what a formula comes to. It is supported by a number that a code cell of the same section prints and that
-rounds to it, or that stands in the cell's source; a percentage also by the fraction. The sections that
-announce and sum up are held against the whole chapter. What stands in other formulas, code, links, roles,
-headings and options of directives, and what an exercise gives, is not prose; nor are years, versions, numbers
-of bits and the ids of errata.
+caption, or what a formula comes to. It is supported by a number that a code cell of the same section prints
+and that rounds to it, or that stands in the cell's source; a percentage also by the fraction. The sections
+that announce and sum up are held against the whole chapter. What stands in other formulas, code, links,
+roles, headings and options of directives, and what an exercise gives, is not prose; nor are years, versions,
+numbers of bits and the ids of errata.
 
     python tools/prose_numbers.py                       # every chapter
     python tools/prose_numbers.py chapters/03_*.ipynb   # only these

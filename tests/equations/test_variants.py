@@ -71,9 +71,8 @@ def run(module: ModuleType, name: str, request: pytest.FixtureRequest) -> None:
 PASSED: set[str] = set()
 
 
-@pytest.mark.parametrize("label", VARIANTS)
-def test_a_wrong_variant_is_rejected(label: str, request: pytest.FixtureRequest) -> None:
-    variant = VARIANTS[label]
+def objection(variant: variants.Variant, request: pytest.FixtureRequest) -> str | None:
+    """What is wrong with a variant, if its test does not reject it by an assertion."""
     path, source = ROOT / TEST_FOLDER / variant.file, source_of(variant.file)
     planted = variants.plant(variant, source)
     if variant.test not in PASSED:
@@ -84,10 +83,26 @@ def test_a_wrong_variant_is_rejected(label: str, request: pytest.FixtureRequest)
     try:
         run(module, variant.function, request)
     except REJECTIONS:
-        return
+        return None
     except Exception as error:
-        pytest.fail(f"{variant.wrong!r} ends {variant.test} with {error!r}, which is no rejection")
-    pytest.fail(f"{variant.test} passes with {variant.wrong!r} in the place of {variant.right!r}")
+        return f"{variant.wrong!r} ends {variant.test} with {error!r}, which is no rejection"
+    return f"{variant.test} passes with {variant.wrong!r} in the place of {variant.right!r}"
+
+
+@pytest.mark.parametrize("label", VARIANTS)
+def test_a_wrong_variant_is_rejected(label: str, request: pytest.FixtureRequest) -> None:
+    said = objection(VARIANTS[label], request)
+    assert said is None, said
+
+
+def test_a_harmless_variant_and_one_that_breaks_down_are_objected_to(request: pytest.FixtureRequest) -> None:
+    variant = VARIANTS["eq-log-monotone"]
+    # Any positive function of p will do, since the statement is about the logarithm.
+    harmless = replace(variant, right="at_p, at_q = p**k * (1", wrong="at_p, at_q = p**k / (1")
+    assert "passes with" in (objection(harmless, request) or "")
+    broken = replace(variant, right="np.log(at_p) <", wrong="np.logarithm(at_p) <")
+    assert "no rejection" in (objection(broken, request) or "")
+    assert objection(variant, request) is None
 
 
 def test_every_equation_has_a_variant_and_every_variant_its_place() -> None:
