@@ -1,0 +1,46 @@
+// Fetches what the figures that move need, when the first of them comes near. Until then, and where anything
+// fails, the still picture stands.
+"use strict";
+
+(() => {
+  const here = document.currentScript.src.replace(/[^/]*$/, "");
+  const figures = [...document.querySelectorAll("figure.moving-figure")];
+
+  function fetched(element) {
+    return new Promise((resolve, reject) => {
+      element.addEventListener("load", resolve);
+      element.addEventListener("error", reject);
+      document.head.append(element);
+    });
+  }
+
+  function script(name) {
+    const element = document.createElement("script");
+    element.src = here + name;
+    element.async = false;
+    return fetched(element);
+  }
+
+  function sheet(name) {
+    const element = document.createElement("link");
+    element.rel = "stylesheet";
+    element.href = here + name;
+    return fetched(element);
+  }
+
+  const watch = new IntersectionObserver(
+    (entries) => {
+      if (!entries.some((entry) => entry.isIntersecting)) {
+        return;
+      }
+      watch.disconnect();
+      const parts = [
+        ...["uplot/uPlot.min.css", "move.css"].map(sheet),
+        ...["uplot/uPlot.iife.min.js", "formulas.js", "figures.js"].map(script),
+      ];
+      Promise.all(parts).then(() => figures.forEach(globalThis.xentMoving), () => {});
+    },
+    { rootMargin: "800px 0px" },
+  );
+  figures.forEach((figure) => watch.observe(figure));
+})();
