@@ -72,15 +72,16 @@ def draw_binary_loss(fig: Figure) -> None:
     labels = (1.0, 0.7)
     axes = _panels(fig, [f"y = {y:g}" for y in labels], ylim=(-0.3, 5), xlabel="logit z")
     for ax, y in zip(axes, labels, strict=True):
-        ax.plot(z, xent.binary_cross_entropy(z, np.full(z.size, y), reduction="none"), color=plots.BLUE)
+        curve = xent.binary_cross_entropy(z, np.full(z.size, y), reduction="none")
+        ax.plot(z, curve, color=plots.BLUE, label="loss")
         loss, slope = xent.binary_cross_entropy(at, y), xent.sigmoid(at) - y
-        ax.plot(z, loss + slope * (z - at), color=plots.GREY, ls=":")
+        ax.plot(z, loss + slope * (z - at), color=plots.GREY, ls=":", label="tangent at z = 2")
         ax.plot(at, loss, "o", color=plots.BLUE, ms=7)
         # At the threshold 1/2 the answer changes at the logit 0.
         wrong = np.where(xent.sigmoid(z) > threshold, 1 - y, y)
-        ax.step(z, wrong, color=plots.ORANGE, ls="--", where="post")
+        ax.step(z, wrong, color=plots.ORANGE, ls="--", where="post", label="share of mistakes")
     axes[0].set(ylabel="nats, or share")
-    axes[0].legend(["loss", "tangent at z = 2", "_", "share of mistakes"], loc="upper right")
+    axes[0].legend(loc="upper right")
 
 
 def draw_eos_optimum(fig: Figure) -> None:

@@ -58,7 +58,7 @@ globalThis.xentMoving = (() => {
         { text: "tangent at z", colour: "grey", dash: [4, 4] },
         { text: "share of mistakes", colour: "orange", dash: [10, 4] },
       ],
-      x: { range: [-6, 6], label: "logit z" },
+      x: { range: [-6, 6], label: "logit z", splits: [-6, -4, -2, 0, 2, 4, 6] },
       y: { range: [-0.3, 5], label: "nats, or share" },
       state({ label, logit, threshold }) {
         const jump = f.logit(threshold);
@@ -162,7 +162,7 @@ globalThis.xentMoving = (() => {
         { text: "linear", colour: "pink", dash: [4, 4] },
       ],
       x: { range: [0, 1], label: "report q" },
-      y: { range: [0, 2], label: "expected cost" },
+      y: { range: [0, 2], label: "expected cost", splits: [0, 0.5, 1, 1.5, 2] },
       state({ truth, report }) {
         const xs = grid(0.002, 0.998, 249);
         const rules = [
@@ -246,6 +246,8 @@ globalThis.xentMoving = (() => {
     ctx.rect(u.bbox.left - 6 * ratio, u.bbox.top - 6 * ratio, u.bbox.width + 12 * ratio, u.bbox.height + 12 * ratio);
     ctx.clip();
     ctx.lineWidth = 2.5 * ratio;
+    // uPlot leaves the dashes of its last curve behind.
+    ctx.setLineDash([]);
     for (const mark of marks) {
       ctx.strokeStyle = ctx.fillStyle = colour(mark.colour);
       ctx.beginPath();
@@ -314,7 +316,8 @@ globalThis.xentMoving = (() => {
         stroke: colour("text"),
         grid: { stroke: colour("grid"), width: 1 },
         ticks: { stroke: colour("grid"), width: 1, size: 4 },
-        ...(splits ? { splits: () => splits, values: () => values } : {}),
+        ...(splits ? { splits: () => splits } : {}),
+        values: (_, at) => values ?? at.map((value) => String(value).replace("-", "\u2212")),
       };
     }
 
