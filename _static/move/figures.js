@@ -21,7 +21,7 @@ globalThis.xentMoving = (() => {
       about: "Softmax and temperature",
       plot: "Four bars, the probabilities of the classes A to D, and a short line across each bar where it stands at temperature 1.",
       controls: [
-        { name: "temperature", label: "Temperature T", min: -3, max: 3, step: 0.25, value: 0, shown: (v) => fixed(2 ** v, 2) },
+        { name: "temperature", label: "Temperature T", min: -3, max: 3, step: 0.25, value: 0, shown: (v) => String(Number((2 ** v).toPrecision(3))) },
         { name: "first", label: "Logit of class A", min: -4, max: 6, step: 0.25, value: 2, shown: (v) => fixed(v, 2) },
         { name: "shift", label: "Add to all logits", min: -20, max: 20, step: 1, value: 0, shown: (v) => fixed(v, 0) },
       ],
@@ -154,7 +154,7 @@ globalThis.xentMoving = (() => {
       plot: "Three curves of expected cost over the report, log and Brier as bowls and linear as a straight line, with dots at your report and rings at the cheapest ones.",
       controls: [
         { name: "truth", label: "True probability p", min: 0, max: 1, step: 0.05, value: 0.7, shown: (v) => fixed(v, 2) },
-        { name: "report", label: "Report q", min: 0.01, max: 0.99, step: 0.01, value: 0.5, shown: (v) => fixed(v, 2) },
+        { name: "report", label: "Report q", min: 0.01, max: 0.99, step: 0.01, value: 0.4, shown: (v) => fixed(v, 2) },
       ],
       keys: [
         { text: "log", colour: "blue" },
