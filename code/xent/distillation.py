@@ -306,11 +306,13 @@ def top_k_loss(
     With S the k classes, p their probabilities, q = softmax(z) and P(S) = sum_S p, Q(S) = sum_S q:
 
     .. math::
+        \begin{aligned}
         \text{truncated} &: \sum_{k \in S} p_k \log\frac{p_k}{q_k} \\
         \text{renormalised} &: \sum_{k \in S} \tilde p_k \log\frac{\tilde p_k}{q_k},
                               \qquad \tilde p_k = p_k / P(S) \\
         \text{renormalised\_both} &: \sum_{k \in S} \tilde p_k \log\frac{\tilde p_k}{q_k / Q(S)} \\
         \text{tail} &: \sum_{k \in S} p_k \log\frac{p_k}{q_k} + (1-P(S)) \log\frac{1-P(S)}{1-Q(S)}
+        \end{aligned}
 
     Parameters
     ----------

@@ -103,6 +103,7 @@ DATA = "Targets, padding and layout"
 _Z = "z = np.array([[2., 1., 0.], [0., 3., 1.]]); y = np.array([0, 1])"
 _ZT = "z = torch.tensor([[2., 1., 0.], [0., 3., 1.]]); y = torch.tensor([0, 1])"
 
+# The symptoms, each with its cause, a check to paste and the fix.
 SYMPTOMS = (
     Symptom(
         "start-far-from-log-k", VALUE,
