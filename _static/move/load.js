@@ -28,19 +28,28 @@
     return fetched(element);
   }
 
-  const watch = new IntersectionObserver(
-    (entries) => {
-      if (!entries.some((entry) => entry.isIntersecting)) {
-        return;
-      }
-      watch.disconnect();
-      const parts = [
-        ...["uplot/uPlot.min.css", "move.css"].map(sheet),
-        ...["uplot/uPlot.iife.min.js", "formulas.js", "figures.js"].map(script),
-      ];
-      Promise.all(parts).then(() => figures.forEach(globalThis.xentMoving), () => {});
-    },
-    { rootMargin: "800px 0px" },
-  );
-  figures.forEach((figure) => watch.observe(figure));
+  function load() {
+    const parts = [
+      ...["uplot/uPlot.min.css", "move.css"].map(sheet),
+      ...["uplot/uPlot.iife.min.js", "formulas.js", "figures.js"].map(script),
+    ];
+    Promise.all(parts).then(() => figures.forEach(globalThis.xentMoving), () => {});
+  }
+
+  // By its place, since an IntersectionObserver is told nothing about what stands in a section with
+  // `content-visibility: auto`. A few looks a second are enough.
+  let waiting = 0;
+  function look() {
+    waiting = 0;
+    const places = figures.map((figure) => figure.getBoundingClientRect());
+    if (places.some(({ top, bottom }) => top < innerHeight + 800 && bottom > -800)) {
+      ["scroll", "resize"].forEach((name) => removeEventListener(name, soon));
+      load();
+    }
+  }
+  function soon() {
+    waiting ||= setTimeout(look, 100);
+  }
+  ["scroll", "resize"].forEach((name) => addEventListener(name, soon, { passive: true }));
+  addEventListener("load", soon);
 })();
