@@ -151,7 +151,7 @@ class Visit:
         return self.figure.locator("input[type=range]")
 
     def said(self) -> str:
-        return self.figure.locator("output").inner_text()
+        return self.figure.locator("output").text_content() or ""
 
     def values(self) -> dict[str, float]:
         """Read the sliders, by their names."""
@@ -195,7 +195,8 @@ def visit(context: BrowserContext, base: str, name: str) -> Visit:
 def visit_live(context: BrowserContext, base: str, name: str) -> Visit:
     """Open the page of a figure and wait until it moves."""
     visited = visit(context, base, name)
-    visited.page.wait_for_selector(f"figure.moving-is-{name}.moving-live")
+    visited.page.wait_for_selector(f"figure.moving-is-{name}.moving-live", state="attached")
+    visited.figure.scroll_into_view_if_needed()
     return visited
 
 
@@ -248,7 +249,7 @@ def test_by_keyboard(browser: Browser, server: str, name: str, width: int) -> No
         # What a screen reader is told is what stands beside the slider.
         assert (
             slider.get_attribute("aria-valuetext")
-            == v.figure.locator(".moving-value").nth(index).inner_text()
+            == v.figure.locator(".moving-value").nth(index).text_content()
         )
         drawn, before = settled(v), drawn
         # A shift of all logits changes nothing: that is what its slider is there for.
@@ -352,7 +353,7 @@ def test_moves_under_a_strict_policy(browser: Browser, server: str, name: str) -
     page.goto(f"{server}{PAGES[name]}?strict", wait_until="load")
     figure = page.locator(f"figure.moving-is-{name}")
     figure.scroll_into_view_if_needed()
-    page.wait_for_selector("figure.moving-live canvas")
+    page.wait_for_selector("figure.moving-live canvas", state="attached")
     # Nothing in the figure would need the policy to be looser.
     names = "e => [...e.querySelectorAll('*')].flatMap(x => x.getAttributeNames())"
     assert [name for name in figure.evaluate(names) if name.startswith("on")] == []
