@@ -1,9 +1,9 @@
-"""What stands in a page besides its text: links to run, read and report it, and HTML that is light and accessible.
+"""What stands in a page besides its text: links to run, read and report it, and light, accessible HTML.
 
-The links need the repository's address, the one setting `repository: url:` in `_config.yml`; without it there are
-none. The changes to the HTML: figures load when they come near and have their size in advance, so that nothing
-jumps; a solution is a `<details>`, which folds without a script and opens for the keyboard; code has no element
-for what has no colour of its own; and an id occurs once.
+The links need the repository's address, the one setting `repository: url:` in `_config.yml`; without it there
+are none. The changes to the HTML: figures load when they come near and have their size in advance, so that
+nothing jumps; a solution is a `<details>`, which folds without a script and opens for the keyboard; code has no
+element for what has no colour of its own; and an id occurs once.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def lighter(body: str, pictures: dict[str, Path]) -> str:
         return tag.replace("<img", '<img loading="lazy" decoding="async"')
 
     def summary(match: re.Match[str]) -> str:
-        # Without its link to the exercise, which stands just above: what folds a box cannot hold a second control.
+        # Without its link to the exercise just above: what folds a box cannot hold a second control.
         title = re.sub(r"</?a\b[^>]*>", "", match[2])
         return f'{match[1]}<summary class="admonition-title">{title}</summary>'
 

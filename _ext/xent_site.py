@@ -1,4 +1,4 @@
-"""What `_config.yml` cannot say: the check of the contents, the site's address, the sitemap, the page for a 404."""
+"""What `_config.yml` cannot say: the check of the contents, the site's address, sitemap and 404 page."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def toc_problems(root: Path) -> list[str]:
 def _configure(app: Sphinx, config: Config) -> None:
     for problem in toc_problems(Path(app.srcdir)):
         logger.warning(problem, type="toc")
-    # The site's address, `html: baseurl:` in _config.yml, switches on what needs it: canonical links, the picture
-    # that goes with a link to a page, and the sitemap.
+    # The site's address, `html: baseurl:` in _config.yml, switches on what needs it: canonical links, the
+    # picture that goes with a link to a page, and the sitemap.
     address = site_address(config.html_baseurl)
     config.html_baseurl = config.ogp_site_url = address
     if address:
@@ -113,7 +113,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     # Jupyter Book sets this for the extension sphinx_comments, which the book does not load.
     app.add_config_value("comments_config", {}, "")
     app.connect("config-inited", _configure)
-    # Jupyter Book fills in the theme's options at priority 500 and below; the tags come from sphinxext.opengraph.
     app.connect("html-collect-pages", _pages)
     app.connect("html-page-context", without_address, priority=970)
     app.connect("build-finished", _write_sitemap)
