@@ -2,8 +2,8 @@
 
 The links need the repository's address, the one setting `repository: url:` in `_config.yml`; without it there
 are none. The changes to the HTML: figures load when they come near and have their size in advance, so that
-nothing jumps; a solution is a `<details>`, which folds without a script and opens for the keyboard; code has no
-element for what has no colour of its own; and an id occurs once.
+nothing jumps; a solution is a `<details>`, which folds without a script and opens for the keyboard; code has
+no element for what has no colour of its own; and an id occurs once.
 """
 
 from __future__ import annotations

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CARD_ALT = "The title of the book, Cross-Entropy, Verified, beside the two curves of the binary loss."
-
 
 def toc_documents(root: Path) -> list[str]:
     """List the documents that `_toc.yml` names, without their endings, in its order."""
@@ -63,14 +61,10 @@ def toc_problems(root: Path) -> list[str]:
 def _configure(app: Sphinx, config: Config) -> None:
     for problem in toc_problems(Path(app.srcdir)):
         logger.warning(problem, type="toc")
-    # The site's address, `html: baseurl:` in _config.yml, switches on what needs it: canonical links, the
-    # picture that goes with a link to a page, and the sitemap.
+    # The site's address, `html: baseurl:` in _config.yml, switches on what needs it: canonical links,
+    # og:url and the sitemap.
     address = site_address(config.html_baseurl)
     config.html_baseurl = config.ogp_site_url = address
-    if address:
-        config.ogp_image = f"{address}_static/social-card.png"
-        config.ogp_image_alt = CARD_ALT
-        config.ogp_custom_meta_tags = ('<meta name="twitter:card" content="summary_large_image" />',)
 
 
 def site_address(setting: str | None) -> str:
