@@ -51,6 +51,7 @@ def main() -> None:
     if options.quick:
         slow = ("planted", "planted_equation", "site", "ledger_page", "moving_figures", "accessibility")
         ignored = [f"--ignore=tests/book/test_{name}.py" for name in slow]
+        ignored.append("--ignore=tests/equations/test_variants.py")  # each equation's test once more
         stage("tests", [*PYTEST, *spread, *ignored, "tests", "code"])
         return
     stage("book", [*PYTHON, "tools/book.py", "--jobs", str(options.jobs)])
