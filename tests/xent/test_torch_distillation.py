@@ -56,6 +56,34 @@ def test_value_and_gradient(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize("temperature", [1.0, 4.0, 100.0, 1e4, 1e8])
+def test_the_gradient_keeps_its_digits_in_float32(temperature: float, direction: Any) -> None:
+    z, v = (x.float() for x in logits(7, (50, 10)))
+    arrays = z.double().numpy(), v.double().numpy()
+    z.requires_grad_()
+    settings: dict[str, Any] = {"temperature": temperature, "direction": direction, "reduction": "sum"}
+    xt.distillation_loss(z, v, **settings).backward()
+    exact = distillation.distillation_gradient(*arrays, **settings)
+    np.testing.assert_allclose(z.grad.numpy(), exact, rtol=0, atol=1e-6 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1e6])
+def test_impossible_classes_have_a_gradient_and_a_second_one(temperature: float) -> None:
+    rows = [[0.3, 0.0, -INF]], [[0.0, 0.1, -INF]], [[0.0, 0.1, 0.2]]
+    for z, v in ((rows[0], rows[1]), (rows[0], rows[2]), (rows[2], rows[0])):
+        u = torch.tensor(z, dtype=torch.float64, requires_grad=True)
+        loss = xt.distillation_loss(u, torch.tensor(v, dtype=torch.float64), temperature=temperature)
+        (first,) = torch.autograd.grad(loss, u, create_graph=True)
+        expected = distillation.distillation_gradient(z, v, temperature=temperature)
+        np.testing.assert_allclose(first.detach().numpy(), expected, rtol=1e-9, atol=1e-15)
+        (second,) = torch.autograd.grad(first[0, 0], u)
+        # The Hessian's first row is q_0 (e_0 - q), with T^2 / T^2 in front.
+        q = torch.softmax(u.detach() / temperature, -1)[0]
+        row = q[0] * (torch.tensor([1.0, 0.0, 0.0]) - q)
+        np.testing.assert_allclose(second.numpy()[0], row.numpy(), rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
 def test_derivatives_to_second_order(direction: Any) -> None:
     z, v = logits(1)
     z.requires_grad_()

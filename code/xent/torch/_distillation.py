@@ -397,22 +397,14 @@ def sampled_loss(
 
 
 class _Divergence(torch.autograd.Function):
-    """KL of the tempered softmaxes, classes last: values by terms that are all >= 0."""
+    """KL of the tempered softmaxes, classes last: values by terms that are all >= 0, gradients by log(p/q)."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(z: Tensor, v: Tensor, temperature: float, squared: bool, forward: bool) -> Tensor:
         first, second = (v, z) if forward else (z, v)
-        log_a, log_b = _tempered(first, temperature), _tempered(second, temperature)
-        a, b = log_a.exp(), log_b.exp()
-        d = torch.where(a > 0, log_a - log_b, 0.0)
-        top = second.argmax(-1, keepdim=True)
-        gap = torch.where(first.isneginf() & second.isneginf(), 0.0, first - second)
-        x = (gap - gap.gather(-1, top)) / temperature
-        close = (x.abs() < 1).all(-1, keepdim=True)
-        x = torch.where(close, x, 0.0)
-        d = torch.where(close & (a > 0), x - (b * x.expm1()).sum(-1, keepdim=True).log1p(), d)
+        a, b, d = _compare(first, second, temperature)
 
         scale = temperature if squared else 1.0
         near = d.abs() < 1
@@ -433,14 +425,28 @@ class _Divergence(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
         z, v = ctx.saved_tensors
         factor = ctx.temperature if ctx.squared else 1 / ctx.temperature
-        log_q, log_p = _tempered(z, ctx.temperature), _tempered(v, ctx.temperature)
-        q = log_q.exp()
         if ctx.forwards:
-            by_z = q - log_p.exp()
+            p, q, d = _compare(v, z, ctx.temperature)
+            # Close to each other, q - p has the digits of q only: p (q/p - 1) has those of the difference.
+            near = d.abs() < 1
+            by_z = torch.where(near, p * torch.where(near, -d, 0.0).expm1(), q - p)
         else:
-            ratio = torch.where(q > 0, log_q - log_p, 0.0)
-            by_z = q * (ratio - (q * ratio).sum(-1, keepdim=True))
+            q, _, d = _compare(z, v, ctx.temperature)
+            by_z = q * (d - (q * d).sum(-1, keepdim=True))
         return grads[0].unsqueeze(-1) * (factor * by_z), None, None, None, None
+
+
+def _compare(first: Tensor, second: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a = softmax(first / T), b = softmax(second / T) and d = log(a / b), zero where a is zero."""
+    log_a, log_b = _tempered(first, temperature), _tempered(second, temperature)
+    a, b = log_a.exp(), log_b.exp()
+    d = torch.where(a > 0, log_a - log_b, 0.0)
+    top = second.argmax(-1, keepdim=True)
+    gap = torch.where(first.isneginf() & second.isneginf(), 0.0, first - second)
+    x = (gap - gap.gather(-1, top)) / temperature
+    close = (x.abs() < 1).all(-1, keepdim=True)
+    x = torch.where(close, x, 0.0)
+    return a, b, torch.where(close & (a > 0), x - (b * x.expm1()).sum(-1, keepdim=True).log1p(), d)
 
 
 def _tempered(x: Tensor, temperature: float) -> Tensor:
