@@ -128,6 +128,8 @@ def test_sampled_targets() -> None:
     loss = xt.sampled_loss(z.requires_grad_(), at, mass)
     expected = distillation.sampled_loss(z.detach().numpy(), at.numpy(), mass.numpy())
     assert loss.item() == pytest.approx(expected, rel=1e-12)
+    p, r = torch.softmax(v, -1), torch.softmax(v / 1.5, -1)
+    np.testing.assert_allclose(mass.numpy(), (p / r).gather(-1, at).numpy() / 6, rtol=1e-12)
     assert gradcheck(lambda z: xt.sampled_loss(z, at, mass), (z,))
     loss.backward()
     target = torch.zeros_like(v).scatter_add(-1, at, mass)
@@ -142,11 +144,12 @@ def test_sampled_targets() -> None:
         assert abs(each.mean().item() - exact) < 4 * each.std().item() / math.sqrt(20_000)
 
 
+@pytest.mark.parametrize("settings", [{}, {"scale": "none"}, {"direction": "reverse"}], ids=str)
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
-def test_the_mixture(alpha: float) -> None:
+def test_the_mixture(alpha: float, settings: dict[str, Any]) -> None:
     z, v = logits(4)
     y = torch.tensor([0, -100, 4, 2])
-    arguments: dict[str, Any] = {"alpha": alpha, "temperature": 3.0, "ignore_index": -100}
+    arguments: dict[str, Any] = {"alpha": alpha, "temperature": 3.0, "ignore_index": -100, **settings}
     expected = distillation.mixed_loss(z.numpy(), v.numpy(), y.numpy(), **arguments)
     assert xt.mixed_loss(z, v, y, **arguments).item() == pytest.approx(expected, rel=1e-12)
     z[1] = NAN
@@ -175,6 +178,19 @@ def test_layouts_masks_and_dtypes() -> None:
     xt.distillation_loss(bad, v, weight=weight).backward()
     assert bad.grad.isfinite().all() and (bad.grad[0, 0] == 0).all()
     assert xt.distillation_loss(bad, v).isnan()
+
+
+def test_the_teacher_is_a_constant() -> None:
+    z, v = logits(8)
+    top, at = torch.log_softmax(v, -1).topk(3)
+    mass = torch.full((4, 3), 1 / 3, dtype=torch.float64)
+    for x in (z, v, top, mass):
+        x.requires_grad_()
+    drawn = xt.sample_targets(v, 2)[1]
+    assert not drawn.requires_grad
+    losses = xt.distillation_loss(z, v), xt.top_k_loss(z, top, at), xt.sampled_loss(z, at, mass)
+    sum(losses).backward()
+    assert z.grad is not None and v.grad is None and top.grad is None and mass.grad is None
 
 
 def test_vmap() -> None:

@@ -260,10 +260,7 @@ def top_k_loss(
     losses = _terms(log_p, chosen).sum(-1)
     if treatment == "tail" and at.shape[-1] < z.shape[-1]:
         rest = (1 - mass.to(dtype)).clamp(min=0.0).log()
-        others = log_q.scatter(-1, at, -math.inf)
-        # Where the teacher has no tail, the student's must not be looked at: it may be -inf.
-        others = torch.where((rest > -math.inf).unsqueeze(-1), others, 0.0)
-        losses = losses + _terms(rest, log_sum_exp(others))
+        losses = losses + _terms(rest, log_sum_exp(log_q.scatter(-1, at, -math.inf)))
     if counts is not None:
         losses = losses.masked_fill(~counts, 0.0)
     return _reduce(losses, w, counts, reduction, denominator)
@@ -397,7 +394,7 @@ def sampled_loss(
 
 
 class _Divergence(torch.autograd.Function):
-    """KL of the tempered softmaxes, classes last: values by terms that are all >= 0, gradients by log(p/q)."""
+    """KL of the tempered softmaxes, classes last: values by terms that are all >= 0, gradients by log p/q."""
 
     generate_vmap_rule = True
 
