@@ -173,17 +173,19 @@ def test_dtypes() -> None:
     assert distillation_loss(z.astype(np.float32), v).dtype == np.float64
 
 
-def test_the_mixture_and_its_ignored_rows() -> None:
+@pytest.mark.parametrize("settings", [{}, {"scale": "none"}, {"direction": "reverse"}], ids=str)
+def test_the_mixture_and_its_ignored_rows(settings: dict[str, Any]) -> None:
     z, v = logits(9, (4, 3))
+    settings = {"temperature": 3.0, **settings}
     y = np.array([0, 2, -100, 1])
     keep = y != -100
     hard = xent.cross_entropy(z[keep], y[keep])
-    soft = distillation_loss(z[keep], v[keep], temperature=3.0)
+    soft = distillation_loss(z[keep], v[keep], **settings)
     z[2] = NAN
     for alpha in (0.0, 0.25, 1.0):
-        observed = mixed_loss(z, v, y, alpha=alpha, temperature=3.0, ignore_index=-100)
+        observed = mixed_loss(z, v, y, alpha=alpha, ignore_index=-100, **settings)
         assert observed == pytest.approx((1 - alpha) * hard + alpha * soft, rel=1e-13)
-        total = mixed_loss(z, v, y, alpha=alpha, temperature=3.0, ignore_index=-100, denominator=7.0)
+        total = mixed_loss(z, v, y, alpha=alpha, ignore_index=-100, denominator=7.0, **settings)
         assert total == pytest.approx(observed * 3 / 7, rel=1e-13)
     # A part without weight costs nothing, also where it would be infinite.
     assert mixed_loss([[0.0, -INF]], [[0.0, 0.0]], [0], alpha=0.0) == 0
@@ -240,13 +242,22 @@ def test_sampled_targets_are_unbiased(tau: float) -> None:
     rng = np.random.default_rng(0)
     many = np.repeat(v, 20_000, 0)
     indices, masses = sample_targets(many, 5, rng, proposal_temperature=tau)
-    if tau == 1:
-        np.testing.assert_allclose(masses, 0.2, rtol=1e-14)
+    ratio = xent.softmax(v[0]) / xent.softmax(v[0] / tau)
+    np.testing.assert_allclose(masses, ratio[indices] / 5, rtol=1e-13)
     estimates = sampled_loss(np.repeat(z, len(many), 0), indices, masses, reduction="none")
     expected = xent.soft_cross_entropy(z, xent.softmax(v))
     error = estimates.std(ddof=1) / math.sqrt(len(many))
     assert error < 0.01 * expected
     assert abs(estimates.mean() - expected) < 4 * error
+
+
+def test_a_class_of_probability_zero_is_not_drawn_by_a_draw_of_zero() -> None:
+    class Zeros(np.random.Generator):
+        def random(self, size: Any = None, *_: Any, **__: Any) -> Any:
+            return np.zeros(size)
+
+    rng = Zeros(np.random.PCG64(0))
+    assert (sample_targets([[-INF, 0.0, 1.0]], 2, rng)[0] == 1).all()
 
 
 def test_a_sampled_loss_counts_repeats_and_moves_axes() -> None:

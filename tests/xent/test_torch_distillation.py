@@ -56,6 +56,34 @@ def test_value_and_gradient(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize("temperature", [1.0, 4.0, 100.0, 1e4, 1e8])
+def test_the_gradient_keeps_its_digits_in_float32(temperature: float, direction: Any) -> None:
+    z, v = (x.float() for x in logits(7, (50, 10)))
+    arrays = z.double().numpy(), v.double().numpy()
+    z.requires_grad_()
+    settings: dict[str, Any] = {"temperature": temperature, "direction": direction, "reduction": "sum"}
+    xt.distillation_loss(z, v, **settings).backward()
+    exact = distillation.distillation_gradient(*arrays, **settings)
+    np.testing.assert_allclose(z.grad.numpy(), exact, rtol=0, atol=1e-6 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1e6])
+def test_impossible_classes_have_a_gradient_and_a_second_one(temperature: float) -> None:
+    rows = [[0.3, 0.0, -INF]], [[0.0, 0.1, -INF]], [[0.0, 0.1, 0.2]]
+    for z, v in ((rows[0], rows[1]), (rows[0], rows[2]), (rows[2], rows[0])):
+        u = torch.tensor(z, dtype=torch.float64, requires_grad=True)
+        loss = xt.distillation_loss(u, torch.tensor(v, dtype=torch.float64), temperature=temperature)
+        (first,) = torch.autograd.grad(loss, u, create_graph=True)
+        expected = distillation.distillation_gradient(z, v, temperature=temperature)
+        np.testing.assert_allclose(first.detach().numpy(), expected, rtol=1e-9, atol=1e-15)
+        (second,) = torch.autograd.grad(first[0, 0], u)
+        # The Hessian's first row is q_0 (e_0 - q), with T^2 / T^2 in front.
+        q = torch.softmax(u.detach() / temperature, -1)[0]
+        row = q[0] * (torch.tensor([1.0, 0.0, 0.0]) - q)
+        np.testing.assert_allclose(second.numpy()[0], row.numpy(), rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
 def test_derivatives_to_second_order(direction: Any) -> None:
     z, v = logits(1)
     z.requires_grad_()
@@ -100,6 +128,8 @@ def test_sampled_targets() -> None:
     loss = xt.sampled_loss(z.requires_grad_(), at, mass)
     expected = distillation.sampled_loss(z.detach().numpy(), at.numpy(), mass.numpy())
     assert loss.item() == pytest.approx(expected, rel=1e-12)
+    p, r = torch.softmax(v, -1), torch.softmax(v / 1.5, -1)
+    np.testing.assert_allclose(mass.numpy(), (p / r).gather(-1, at).numpy() / 6, rtol=1e-12)
     assert gradcheck(lambda z: xt.sampled_loss(z, at, mass), (z,))
     loss.backward()
     target = torch.zeros_like(v).scatter_add(-1, at, mass)
@@ -114,11 +144,12 @@ def test_sampled_targets() -> None:
         assert abs(each.mean().item() - exact) < 4 * each.std().item() / math.sqrt(20_000)
 
 
+@pytest.mark.parametrize("settings", [{}, {"scale": "none"}, {"direction": "reverse"}], ids=str)
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
-def test_the_mixture(alpha: float) -> None:
+def test_the_mixture(alpha: float, settings: dict[str, Any]) -> None:
     z, v = logits(4)
     y = torch.tensor([0, -100, 4, 2])
-    arguments: dict[str, Any] = {"alpha": alpha, "temperature": 3.0, "ignore_index": -100}
+    arguments: dict[str, Any] = {"alpha": alpha, "temperature": 3.0, "ignore_index": -100, **settings}
     expected = distillation.mixed_loss(z.numpy(), v.numpy(), y.numpy(), **arguments)
     assert xt.mixed_loss(z, v, y, **arguments).item() == pytest.approx(expected, rel=1e-12)
     z[1] = NAN
@@ -147,6 +178,19 @@ def test_layouts_masks_and_dtypes() -> None:
     xt.distillation_loss(bad, v, weight=weight).backward()
     assert bad.grad.isfinite().all() and (bad.grad[0, 0] == 0).all()
     assert xt.distillation_loss(bad, v).isnan()
+
+
+def test_the_teacher_is_a_constant() -> None:
+    z, v = logits(8)
+    top, at = torch.log_softmax(v, -1).topk(3)
+    mass = torch.full((4, 3), 1 / 3, dtype=torch.float64)
+    for x in (z, v, top, mass):
+        x.requires_grad_()
+    drawn = xt.sample_targets(v, 2)[1]
+    assert not drawn.requires_grad
+    losses = xt.distillation_loss(z, v), xt.top_k_loss(z, top, at), xt.sampled_loss(z, at, mass)
+    sum(losses).backward()
+    assert z.grad is not None and v.grad is None and top.grad is None and mass.grad is None
 
 
 def test_vmap() -> None:

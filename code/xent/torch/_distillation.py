@@ -260,10 +260,7 @@ def top_k_loss(
     losses = _terms(log_p, chosen).sum(-1)
     if treatment == "tail" and at.shape[-1] < z.shape[-1]:
         rest = (1 - mass.to(dtype)).clamp(min=0.0).log()
-        others = log_q.scatter(-1, at, -math.inf)
-        # Where the teacher has no tail, the student's must not be looked at: it may be -inf.
-        others = torch.where((rest > -math.inf).unsqueeze(-1), others, 0.0)
-        losses = losses + _terms(rest, log_sum_exp(others))
+        losses = losses + _terms(rest, log_sum_exp(log_q.scatter(-1, at, -math.inf)))
     if counts is not None:
         losses = losses.masked_fill(~counts, 0.0)
     return _reduce(losses, w, counts, reduction, denominator)
@@ -397,22 +394,14 @@ def sampled_loss(
 
 
 class _Divergence(torch.autograd.Function):
-    """KL of the tempered softmaxes, classes last: values by terms that are all >= 0."""
+    """KL of the tempered softmaxes, classes last: values by terms that are all >= 0, gradients by log p/q."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(z: Tensor, v: Tensor, temperature: float, squared: bool, forward: bool) -> Tensor:
         first, second = (v, z) if forward else (z, v)
-        log_a, log_b = _tempered(first, temperature), _tempered(second, temperature)
-        a, b = log_a.exp(), log_b.exp()
-        d = torch.where(a > 0, log_a - log_b, 0.0)
-        top = second.argmax(-1, keepdim=True)
-        gap = torch.where(first.isneginf() & second.isneginf(), 0.0, first - second)
-        x = (gap - gap.gather(-1, top)) / temperature
-        close = (x.abs() < 1).all(-1, keepdim=True)
-        x = torch.where(close, x, 0.0)
-        d = torch.where(close & (a > 0), x - (b * x.expm1()).sum(-1, keepdim=True).log1p(), d)
+        a, b, d = _compare(first, second, temperature)
 
         scale = temperature if squared else 1.0
         near = d.abs() < 1
@@ -433,14 +422,28 @@ class _Divergence(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
         z, v = ctx.saved_tensors
         factor = ctx.temperature if ctx.squared else 1 / ctx.temperature
-        log_q, log_p = _tempered(z, ctx.temperature), _tempered(v, ctx.temperature)
-        q = log_q.exp()
         if ctx.forwards:
-            by_z = q - log_p.exp()
+            p, q, d = _compare(v, z, ctx.temperature)
+            # Close to each other, q - p has the digits of q only: p (q/p - 1) has those of the difference.
+            near = d.abs() < 1
+            by_z = torch.where(near, p * torch.where(near, -d, 0.0).expm1(), q - p)
         else:
-            ratio = torch.where(q > 0, log_q - log_p, 0.0)
-            by_z = q * (ratio - (q * ratio).sum(-1, keepdim=True))
+            q, _, d = _compare(z, v, ctx.temperature)
+            by_z = q * (d - (q * d).sum(-1, keepdim=True))
         return grads[0].unsqueeze(-1) * (factor * by_z), None, None, None, None
+
+
+def _compare(first: Tensor, second: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a = softmax(first / T), b = softmax(second / T) and d = log(a / b), zero where a is zero."""
+    log_a, log_b = _tempered(first, temperature), _tempered(second, temperature)
+    a, b = log_a.exp(), log_b.exp()
+    d = torch.where(a > 0, log_a - log_b, 0.0)
+    top = second.argmax(-1, keepdim=True)
+    gap = torch.where(first.isneginf() & second.isneginf(), 0.0, first - second)
+    x = (gap - gap.gather(-1, top)) / temperature
+    close = (x.abs() < 1).all(-1, keepdim=True)
+    x = torch.where(close, x, 0.0)
+    return a, b, torch.where(close & (a > 0), x - (b * x.expm1()).sum(-1, keepdim=True).log1p(), d)
 
 
 def _tempered(x: Tensor, temperature: float) -> Tensor:
