@@ -1,10 +1,10 @@
 """One small style sheet for the whole site, and no file in it that no page uses.
 
 The theme and its extensions bring eleven style sheets (370 kB) and eight scripts for all that they can do.
-The pages use a fifth of it. At the end of the build the rules whose classes, ids and elements occur in a page, or
-in the book's own scripts, are written to `_static/book.css`, in the order in which the pages had them; the rest
-is left out, and the files that no page names are removed from the site. What another extension adds for one
-page only, and this module does not know, stays on that page as it is.
+The pages use a fifth of it. At the end of the build the rules whose classes, ids and elements occur in a
+page, or in the book's own scripts, are written to `_static/book.css`, in the order in which the pages had
+them; the rest is left out, and the files that no page names are removed from the site. What another
+extension adds for one page only, and this module does not know, stays on that page as it is.
 """
 
 from __future__ import annotations

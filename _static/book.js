@@ -135,8 +135,8 @@
   }
   function check(box) {
     var style = getComputedStyle(box), sideways = /auto|scroll/;
-    var wide = sideways.test(style.overflowX) && box.scrollWidth > box.clientWidth + 1 ||
-      sideways.test(style.overflowY) && box.scrollHeight > box.clientHeight + 1;
+    var wide = sideways.test(style.overflowX) && box.scrollWidth > box.clientWidth ||
+      sideways.test(style.overflowY) && box.scrollHeight > box.clientHeight;
     if (wide && !box.hasAttribute("tabindex")) {
       box.tabIndex = 0;
       if (!box.matches("table") && !box.hasAttribute("role")) {
@@ -176,7 +176,10 @@
   function watch() { parts.forEach(function (part) { near.observe(part); }); }
   if (document.readyState === "complete") watch(); else addEventListener("load", watch);
   var timer;
-  addEventListener("resize", function () { clearTimeout(timer); timer = setTimeout(watch, 200); });
+  function again() { clearTimeout(timer); timer = setTimeout(watch, 200); }
+  addEventListener("resize", again);
+  // A font of the formulas arrives when the first formula comes near, and with it every width changes.
+  if (document.fonts) document.fonts.addEventListener("loadingdone", again);
   document.addEventListener("toggle", function (event) { all(BOXES, event.target).forEach(check); }, true);
 
   // ---- menus close on Escape and when the reader goes on elsewhere

@@ -22,9 +22,10 @@ TEXT = {".html", ".css", ".js", ".svg"}
 VISIT = """async () => {
   const frame = () => new Promise(f => requestAnimationFrame(f));
   for (const part of document.querySelectorAll("article > section > *")) {
-    part.scrollIntoView(); await frame(); await frame();
+    part.scrollIntoView({behavior: "instant"});
+    for (let tries = 0; tries < 200 && !("ready" in part.dataset); tries++) await frame();
   }
-  scrollTo(0, 0); await frame(); await frame();
+  scrollTo({top: 0, behavior: 'instant'}); await frame(); await frame();
 }"""
 
 
