@@ -9,7 +9,7 @@ guards are a Sphinx extension so that they also hold for a plain `jupyter-book b
    edited alt text would never reach the page. Such a chapter is forgotten and executed again.
 3. Parsed pages. Sphinx warns about a page when it reads it, and a second build does not read it again: the
    same broken book would pass. Parsed pages are therefore kept only by a build that finished without a
-   warning.
+   warning, and dropped when an extension or a template changed.
 4. Written pages. Sphinx leaves the page of a chapter that was removed or renamed. It is deleted.
 """
 
@@ -45,6 +45,16 @@ def environment_key(root: Path) -> str:
     # Chapters run the experiments' scripts, and the benchmark's page shows a result.
     experiments = [p for p in (root / "experiments").rglob("*") if p.suffix in (".py", ".json")]
     for path in sorted([*package, *experiments, root / "requirements.txt"]):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0")
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def makers_key(root: Path) -> str:
+    """Hash the extensions and templates that turn the chapters into pages."""
+    digest = hashlib.sha256()
+    paths = [p for folder in ("_ext", "_templates") for p in (root / folder).rglob("*") if p.is_file()]
+    for path in sorted(path for path in paths if "__pycache__" not in path.parts):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
@@ -98,7 +108,9 @@ def _before_environment(app: Sphinx, config: Config) -> None:
     for path in sorted((root / "chapters").glob("*.ipynb")):
         is_cached(cache, nbformat.read(path, as_version=4))
     complete, parsed = doctrees / COMPLETE, doctrees / "environment.pickle"
-    if not complete.exists():
+    # What makes the pages is not among what Sphinx compares: when it changed, all are made again.
+    makers = makers_key(root)
+    if not complete.exists() or complete.read_text() != makers:
         parsed.unlink(missing_ok=True)
     complete.unlink(missing_ok=True)
     # Without parsed pages Sphinx writes all pages anew. Only the book's own folder is ever emptied.
@@ -117,7 +129,7 @@ def _remove_pages(
 
 def _after_build(app: Sphinx, exception: Exception | None) -> None:
     if exception is None and app._warncount == 0:
-        (Path(app.doctreedir) / COMPLETE).touch()
+        (Path(app.doctreedir) / COMPLETE).write_text(makers_key(Path(app.srcdir)))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -1,9 +1,11 @@
-"""What `_config.yml` cannot say: the repository setting, the check of the contents, the page for a 404."""
+"""What `_config.yml` cannot say: the check of the contents, the site's address, sitemap and 404 page."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import escape
 
 import yaml
 from sphinx.util import logging
@@ -59,16 +61,45 @@ def toc_problems(root: Path) -> list[str]:
 def _configure(app: Sphinx, config: Config) -> None:
     for problem in toc_problems(Path(app.srcdir)):
         logger.warning(problem, type="toc")
-    options = config.html_theme_options
-    # One setting, `repository: url:` in _config.yml, switches on everything that needs an address.
-    if options.get("repository_url"):
-        options.update(use_repository_button=True, use_issues_button=True, use_edit_page_button=True)
-    else:
-        options["launch_buttons"] = {}
+    # The site's address, `html: baseurl:` in _config.yml, switches on what needs it: canonical links,
+    # og:url and the sitemap.
+    address = site_address(config.html_baseurl)
+    config.html_baseurl = config.ogp_site_url = address
+
+
+def site_address(setting: str | None) -> str:
+    """Return the site's address with a slash at its end, or nothing where none is set."""
+    return f"{setting.rstrip('/')}/" if setting else ""
 
 
 def _pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     yield "404", {}, "404.html"
+
+
+def without_address(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Leave out og:url where the site has no address: a relative one means nothing to whoever reads it."""
+    if not app.config.html_baseurl and context.get("metatags"):
+        context["metatags"] = re.sub(r'<meta property="og:url"[^>]*>\n?', "", context["metatags"])
+
+
+def sitemap(address: str, pages: list[str]) -> str:
+    """Return the sitemap of the pages, which are named without their ending."""
+    entries = "".join(f"<url><loc>{escape(f'{address}{page}.html')}</loc></url>\n" for page in pages)
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n{entries}</urlset>\n'
+    )
+
+
+def _write_sitemap(app: Sphinx, exception: Exception | None) -> None:
+    if exception is not None or app.builder.format != "html":
+        return
+    target = Path(app.outdir) / "sitemap.xml"
+    if app.config.html_baseurl:
+        pages = toc_documents(Path(app.srcdir))
+        target.write_text(sitemap(app.config.html_baseurl, pages), encoding="utf-8")
+    else:
+        target.unlink(missing_ok=True)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -77,4 +108,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("comments_config", {}, "")
     app.connect("config-inited", _configure)
     app.connect("html-collect-pages", _pages)
+    app.connect("html-page-context", without_address, priority=970)
+    app.connect("build-finished", _write_sitemap)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

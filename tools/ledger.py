@@ -592,7 +592,9 @@ def write_table(root: Path) -> int:
     """Run the equation tests and write the committed table from what they measured."""
     fresh = root / FRESH
     fresh.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", TEST_FOLDER, "-q", f"--ignore={TEST_FOLDER}/test_ledger.py"]
+    # Neither test measures anything, and both may fail until the table and the variants have been written.
+    ignored = [f"--ignore={TEST_FOLDER}/test_{name}.py" for name in ("ledger", "variants")]
+    command = [sys.executable, "-m", "pytest", TEST_FOLDER, "-q", *ignored]
     # This checkout's package comes first, whatever is installed; the old table is about to be replaced, so
     # the run does not hold its errors against it. The plugin writes the fresh file if every test passed.
     search = [str(root / "code"), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -52,6 +52,8 @@ WANTED = {
         "mpmath",
         "sympy",
         "playwright",
+        # Carries axe-core, so that the check of accessibility asks no other host.
+        "axe-playwright-python",
         "ruff",
         "mypy",
         "threadpoolctl",

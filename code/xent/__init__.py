@@ -3,7 +3,7 @@
 ``import xent`` loads NumPy and SciPy only. `xent.torch` holds the same functions on tensors.
 """
 
-from . import gradients, information, scoring, sequences
+from . import distillation, gradients, information, scoring, sequences
 from .losses import binary_cross_entropy, cross_entropy, log_loss, nll, soft_cross_entropy
 from .numerics import log_sigmoid, log_softmax, log_sum_exp, sigmoid, softmax
 
@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 __all__ = [
     "binary_cross_entropy",
     "cross_entropy",
+    "distillation",
     "gradients",
     "information",
     "log_loss",

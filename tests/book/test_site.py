@@ -183,6 +183,10 @@ def test_page(opened: Opened, name: str) -> None:
         )
         assert entries.count() == 1, f"at {width} px there are {entries.count()} ways into the search"
 
+        # Pictures load when they come near; here all of them have to come.
+        page.evaluate(
+            "() => Promise.all([...document.images].map(i => { i.loading = 'eager'; return i.decode(); }))"
+        )
         pictures = page.locator("img").evaluate_all("all => all.map(i => [i.src, i.alt, i.naturalWidth])")
         assert [src for src, alt, _ in pictures if not alt.strip() or "_images/" in alt] == [], "no alt text"
         assert [src for src, _, natural in pictures if natural == 0] == [], "pictures that do not load"

@@ -178,6 +178,11 @@ def test_surprise_rounded_up_gives_a_prefix_code() -> None:
                 words = canonical_code(lengths)
                 assert len(set(words)) == len(words)
                 assert not any(a != b and b.startswith(a) for a in words for b in words)
+    # Both bounds are met: one by powers of two, one by a near certainty, which still takes a bit.
+    dyadic, certain = np.array([0.5, 0.25, 0.25]), np.array([1 - 1e-12, 1e-12])
+    for p, excess in ((dyadic, 0), (certain, 1)):
+        average = float(p @ np.ceil(-np.log2(p)))
+        assert abs(average - float(mp_cross(p, p)) / math.log(2) - excess) < 1e-9
     # Rounding down breaks both: Kraft's sum passes one, and no prefix code has these lengths.
     lengths = np.floor(-np.log2(np.array([0.4, 0.3, 0.3]))).astype(int)
     assert sum(2.0**-lengths) > 1

@@ -331,6 +331,9 @@ def test_both_bounds_hold_and_are_reached() -> None:
     # For the other bound: p = (1/2, 1/2) attains it as well, and no other bound a max(p), a < 1, would do.
     p = np.array([0.5, 0.5])
     assert np.isclose(np.linalg.eigvalsh(np.diag(p) - np.outer(p, p))[-1], p.max(), rtol=1e-14)
+    # And each step of the chain is an equality there.
+    x = np.array([1.0, -1.0])
+    assert p @ (x - p @ x) ** 2 == (x.max() - x.min()) ** 2 / 4 == x @ x / 2
 
 
 @pytest.mark.equation("eq-grad-eigenproduct", by="symbolic")
@@ -367,6 +370,11 @@ def test_the_gradient_is_shorter_than_the_root_of_two() -> None:
     assert (measured[resolved] < 2).all()
     assert (measured <= 2 * (1 - at_label) ** 2 + 1e-15).all()
     assert measured.max() > 2 - 1e-6, "no smaller bound would do"
+    # With two classes the middle of the chain is the square itself.
+    two = gradients.cross_entropy_gradient(rows[:, :2], np.zeros(5000, int), reduction="none")
+    np.testing.assert_allclose(
+        (two**2).sum(axis=1), 2 * (1 - xent.softmax(rows[:, :2])[:, 0]) ** 2, atol=1e-15
+    )
 
 
 @pytest.mark.equation("eq-grad-lipschitz", by="property")

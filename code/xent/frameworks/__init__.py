@@ -13,6 +13,7 @@ lock. Importing this module loads no framework; running a probe imports the libr
 
 from __future__ import annotations
 
+from ._diagnose import Diagnosis, diagnose
 from ._profiles import QUESTIONS, at_a_glance
 from ._registry import (
     GROUPS,
@@ -27,18 +28,25 @@ from ._registry import (
     see,
     tensorflow,
 )
+from ._symptoms import MEANINGS, SYMPTOMS, Symptom, SymptomTable
 from ._tables import Table, glance_table, group_table, versions
 
 __all__ = [
     "GROUPS",
     "LIBRARIES",
+    "MEANINGS",
     "NAMES",
     "QUESTIONS",
+    "SYMPTOMS",
+    "Diagnosis",
     "Row",
+    "Symptom",
+    "SymptomTable",
     "Table",
     "agrees",
     "at_a_glance",
     "behaviour_table",
+    "diagnose",
     "get",
     "glance_table",
     "group_table",

@@ -24,6 +24,7 @@ ONEHOT = np.eye(3)[Y]
 EACH = -np.log(P[[0, 1], Y])
 TRUE = EACH.mean()
 
+# The questions of the table at a glance.
 QUESTIONS = (
     "first argument",
     "reads",

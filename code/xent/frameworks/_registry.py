@@ -18,6 +18,7 @@ import xent
 
 Seen: TypeAlias = dict[str, Any]
 
+# The package that each key of the table stands for, by the name under which it is installed.
 LIBRARIES = {
     "torch": "torch",
     "sklearn": "scikit-learn",
@@ -27,6 +28,7 @@ LIBRARIES = {
     "keras-torch": "keras",
     "xent": "xent",
 }
+# The same keys with the names of the libraries for a reader.
 NAMES = {
     "torch": "PyTorch",
     "sklearn": "scikit-learn",
@@ -36,6 +38,7 @@ NAMES = {
     "keras-torch": "Keras on PyTorch",
     "xent": "xent",
 }
+# The groups of rows, in the order of the table.
 GROUPS = (
     "at a glance",
     "argument order",

@@ -9,6 +9,7 @@ tensor([[-0.3333,  0.1667,  0.1667],
 """
 
 from ._accumulate import MicroBatch, Window, accumulate
+from ._distillation import distillation_loss, mixed_loss, sample_targets, sampled_loss, top_k_loss
 from ._losses import (
     binary_cross_entropy,
     cross_entropy,
@@ -28,12 +29,17 @@ __all__ = [
     "accumulate",
     "binary_cross_entropy",
     "cross_entropy",
+    "distillation_loss",
     "log_loss",
     "log_sigmoid",
     "log_softmax",
     "log_sum_exp",
+    "mixed_loss",
     "nll",
+    "sample_targets",
+    "sampled_loss",
     "sigmoid",
     "soft_cross_entropy",
     "softmax",
+    "top_k_loss",
 ]

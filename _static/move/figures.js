@@ -1,0 +1,370 @@
+// The figures that move: what each draws, and the controls, words and redrawing that all of them share.
+// uPlot draws (uplot/), formulas.js computes. Nothing moves by itself, and there is no inline script or style
+// attribute in a page for it.
+"use strict";
+
+globalThis.xentMoving = (() => {
+  const f = globalThis.xentFormulas;
+
+  const grid = (from, to, steps) => Array.from({ length: steps + 1 }, (_, i) => from + ((to - from) * i) / steps);
+  // A number as the book prints it: fixed digits, a true minus, no minus before zero.
+  function fixed(value, digits) {
+    const text = value.toFixed(digits);
+    return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "\u2212");
+  }
+  const percent = (value) => `${fixed(100 * value, 1)} %`;
+
+  // A figure: controls; the axes; the keys of the legend with their colours; and from the controls' values what
+  // is drawn (`data` for uPlot's series, `marks` over them) and said. Colours are names of move.css.
+  const FIGURES = {
+    softmax: {
+      about: "Softmax and temperature",
+      plot: "Four bars, the probabilities of the classes A to D, and a short line across each bar where it stands at temperature 1.",
+      controls: [
+        { name: "temperature", label: "Temperature T", min: -3, max: 3, step: 0.25, value: 0, shown: (v) => String(Number((2 ** v).toPrecision(3))) },
+        { name: "first", label: "Logit of class A", min: -4, max: 6, step: 0.25, value: 2, shown: (v) => fixed(v, 2) },
+        { name: "shift", label: "Add to all logits", min: -20, max: 20, step: 1, value: 0, shown: (v) => fixed(v, 0) },
+      ],
+      keys: [
+        { text: "softmax(z / T)", colour: "blue", bars: true },
+        { text: "the same at T = 1", colour: "orange" },
+      ],
+      x: { range: [0.4, 4.6], label: "class", splits: [1, 2, 3, 4], values: ["A", "B", "C", "D"] },
+      y: { range: [0, 1], label: "probability" },
+      state({ temperature, first, shift }) {
+        const logits = [first, 1, 0, -1].map((z) => z + shift);
+        const probs = f.softmax(logits, 2 ** temperature);
+        const plain = f.softmax(logits);
+        return {
+          data: [[1, 2, 3, 4], probs],
+          marks: plain.map((p, i) => ({ from: [i + 0.62, p], to: [i + 1.38, p], colour: "orange" })),
+          says:
+            `z = ${logits.map((z) => fixed(z, 2)).join(", ")}. p = ${probs.map((p) => fixed(p, 4)).join(", ")}. ` +
+            `Entropy ${fixed(f.entropy(probs), 4)} nats.`,
+        };
+      },
+    },
+
+    "binary-loss": {
+      about: "The binary loss, its slope, and a threshold",
+      plot: "The loss over the logit as a curve with a tangent at the chosen logit, and the share of mistakes as a step at the threshold.",
+      controls: [
+        { name: "label", label: "Label y", min: 0, max: 1, step: 0.05, value: 1, shown: (v) => fixed(v, 2) },
+        { name: "logit", label: "Logit z", min: -6, max: 6, step: 0.1, value: 2, shown: (v) => fixed(v, 1) },
+        { name: "threshold", label: "Threshold", min: 0.05, max: 0.95, step: 0.05, value: 0.5, shown: (v) => fixed(v, 2) },
+      ],
+      keys: [
+        { text: "loss", colour: "blue" },
+        { text: "tangent at z", colour: "grey", dash: [4, 4] },
+        { text: "share of mistakes", colour: "orange", dash: [10, 4] },
+      ],
+      x: { range: [-6, 6], label: "logit z", splits: [-6, -4, -2, 0, 2, 4, 6] },
+      y: { range: [-0.3, 5], label: "nats, or share" },
+      state({ label, logit, threshold }) {
+        const jump = f.logit(threshold);
+        const xs = [...grid(-6, 6, 240), jump, jump + 1e-9].sort((a, b) => a - b);
+        const loss = f.binaryLoss(logit, label);
+        const slope = f.binarySlope(logit, label);
+        const wrong = f.mistakes(logit, label, threshold);
+        return {
+          data: [
+            xs,
+            xs.map((z) => f.binaryLoss(z, label)),
+            xs.map((z) => loss + slope * (z - logit)),
+            xs.map((z) => (z > jump ? 1 - label : label)),
+          ],
+          marks: [
+            { at: [logit, loss], colour: "blue" },
+            { at: [logit, wrong], colour: "orange" },
+          ],
+          says:
+            `σ(z) = ${fixed(f.sigmoid(logit), 4)}, so the answer is class ${f.sigmoid(logit) > threshold ? 1 : 0}. ` +
+            `Loss ${fixed(loss, 4)} nats, slope ${fixed(slope, 4)}. Share of mistakes ${fixed(wrong, 2)}.`,
+        };
+      },
+    },
+
+    "eos-optimum": {
+      about: "The stop probability that a token mean teaches",
+      plot: "The learnt stop probability over the true one as a curve above the diagonal, with the chosen coin and its bias marked.",
+      controls: [
+        { name: "stop", label: "True stop probability β", min: 0.01, max: 0.99, step: 0.01, value: 0.5, shown: (v) => fixed(v, 2) },
+        { name: "batch", label: "Sequences per denominator B", min: 0, max: 8, step: 1, value: 0, shown: (v) => fixed(2 ** v, 0) },
+      ],
+      keys: [
+        { text: "learnt, q*(B, β)", colour: "blue" },
+        { text: "honest, q = β", colour: "grey", dash: [4, 4] },
+        { text: "bias at your β", colour: "orange" },
+      ],
+      x: { range: [0, 1], label: "true stop probability β" },
+      y: { range: [0, 1], label: "learnt stop probability" },
+      state({ stop, batch }) {
+        const size = 2 ** batch;
+        const xs = grid(0.01, 1, 99);
+        const best = f.eosOptimum(stop, size);
+        return {
+          data: [xs, xs.map((x) => f.eosOptimum(x, size)), xs],
+          marks: [
+            { from: [stop, stop], to: [stop, best], colour: "orange" },
+            { at: [stop, best], colour: "blue" },
+          ],
+          says:
+            `q* = ${fixed(best, 6)}, above β by ${percent(best / stop - 1)}. ` +
+            `Mean length learnt ${fixed(1 / best, 3)}, true ${fixed(1 / stop, 3)}.`,
+        };
+      },
+    },
+
+    smoothing: {
+      about: "What a smoothed model reports, and the way back",
+      plot: "The best report over the true probability as a straight line flatter than the diagonal, and a horizontal line at the chosen report.",
+      controls: [
+        { name: "eps", label: "Smoothing ε", min: 0, max: 0.9, step: 0.01, value: 0.2, shown: (v) => fixed(v, 2) },
+        { name: "classes", label: "Classes K", min: 2, max: 50, step: 1, value: 10, shown: (v) => fixed(v, 0) },
+        { name: "report", label: "Report q of one class", min: 0, max: 1, step: 0.01, value: 0.7, shown: (v) => fixed(v, 2) },
+      ],
+      keys: [
+        { text: "best report", colour: "blue" },
+        { text: "honest, q = p", colour: "grey", dash: [4, 4] },
+        { text: "your report, and p on the way back", colour: "orange" },
+      ],
+      x: { range: [0, 1], label: "true probability p" },
+      y: { range: [0, 1], label: "report q" },
+      state({ eps, classes, report }) {
+        const low = f.smoothed(0, eps, classes);
+        const high = f.smoothed(1, eps, classes);
+        const back = f.unsmoothed(report, eps, classes);
+        // A bound itself is in reach, whatever the last bit of the division says.
+        const reached = back > -1e-12 && back < 1 + 1e-12;
+        const path = [{ from: [0, report], to: [reached ? back : 1, report], colour: "orange" }];
+        return {
+          data: [[0, 1], [low, high], [0, 1]],
+          marks: reached
+            ? [...path, { from: [back, report], to: [back, 0], colour: "orange" }, { at: [back, report], colour: "orange" }]
+            : path,
+          says:
+            `The best reports lie between ${fixed(low, 4)} and ${fixed(high, 4)}. The report ${fixed(report, 2)} ` +
+            (reached ? `comes from p = ${fixed(back, 4)}.` : `comes from no p: the formula returns ${fixed(back, 4)}.`),
+        };
+      },
+    },
+
+    scores: {
+      about: "The expected cost of a report under three rules",
+      plot: "Three curves of expected cost over the report, log and Brier as bowls and linear as a straight line, with dots at your report and rings at the cheapest ones.",
+      controls: [
+        { name: "truth", label: "True probability p", min: 0, max: 1, step: 0.05, value: 0.7, shown: (v) => fixed(v, 2) },
+        { name: "report", label: "Report q", min: 0.01, max: 0.99, step: 0.01, value: 0.4, shown: (v) => fixed(v, 2) },
+      ],
+      keys: [
+        { text: "log", colour: "blue" },
+        { text: "Brier", colour: "green", dash: [10, 4] },
+        { text: "linear", colour: "pink", dash: [4, 4] },
+      ],
+      x: { range: [0, 1], label: "report q" },
+      y: { range: [0, 2], label: "expected cost", splits: [0, 0.5, 1, 1.5, 2] },
+      state({ truth, report }) {
+        const xs = grid(0.002, 0.998, 249);
+        const rules = [
+          [f.expectedLog, "blue", "log"],
+          [f.expectedBrier, "green", "Brier"],
+          [f.expectedLinear, "pink", "linear"],
+        ];
+        const corner = truth > 0.5 ? 1 : 0;
+        const linear = truth === 0.5 ? "any report" : fixed(corner, 2);
+        const best = [truth, truth, truth === 0.5 ? null : corner];
+        return {
+          data: [xs, ...rules.map(([rule]) => xs.map((q) => rule(truth, q)))],
+          marks: rules.flatMap(([rule, colour], i) => [
+            ...(best[i] === null ? [] : [{ ring: [best[i], rule(truth, best[i])], colour }]),
+            { at: [report, rule(truth, report)], colour },
+          ]),
+          says:
+            "Your report costs " +
+            rules.map(([rule, , name]) => `${fixed(rule(truth, report), 4)} (${name})`).join(", ") +
+            `. Cheapest: ${fixed(truth, 2)} for log and Brier, ${linear} for linear.`,
+        };
+      },
+    },
+  };
+
+  function element(name, className, text = "") {
+    const made = document.createElement(name);
+    made.className = className;
+    made.textContent = text;
+    return made;
+  }
+
+  // The legend shows each colour beside its name, in the line's own dashes.
+  function legend(keys) {
+    const list = element("ul", "moving-keys");
+    for (const key of keys) {
+      const item = element("li", `moving-${key.colour}`, key.text);
+      const swatch = element("span", `moving-swatch${key.bars ? " moving-bar" : key.dash ? ` moving-dash-${key.dash[0]}` : ""}`);
+      item.prepend(swatch);
+      list.append(item);
+    }
+    return list;
+  }
+
+  // One native range for each control: it works by mouse, touch and keyboard, and says its value.
+  function slider(control, id, changed) {
+    const row = element("div", "moving-control");
+    const label = element("label", "", control.label);
+    const input = element("input", "");
+    const value = element("span", "moving-value");
+    label.htmlFor = id;
+    // The order matters: a browser clips the value to the range that it knows so far.
+    Object.assign(input, { id, type: "range", min: control.min, max: control.max, step: control.step });
+    value.setAttribute("aria-hidden", "true");
+    const show = () => {
+      value.textContent = control.shown(input.valueAsNumber);
+      input.setAttribute("aria-valuetext", value.textContent);
+    };
+    input.addEventListener("input", () => {
+      show();
+      changed();
+    });
+    row.append(label, input, value);
+    return {
+      row,
+      input,
+      set(number) {
+        input.value = number;
+        show();
+      },
+    };
+  }
+
+  function drawMarks(u, marks, colour) {
+    const { ctx } = u;
+    const ratio = globalThis.uPlot.pxRatio;
+    const place = ([x, y]) => [u.valToPos(x, "x", true), u.valToPos(y, "y", true)];
+    ctx.save();
+    ctx.beginPath();
+    // Dots on the frame stay whole.
+    ctx.rect(u.bbox.left - 6 * ratio, u.bbox.top - 6 * ratio, u.bbox.width + 12 * ratio, u.bbox.height + 12 * ratio);
+    ctx.clip();
+    ctx.lineWidth = 2.5 * ratio;
+    // uPlot leaves the dashes of its last curve behind.
+    ctx.setLineDash([]);
+    for (const mark of marks) {
+      ctx.strokeStyle = ctx.fillStyle = colour(mark.colour);
+      ctx.beginPath();
+      if (mark.from) {
+        ctx.moveTo(...place(mark.from));
+        ctx.lineTo(...place(mark.to));
+        ctx.stroke();
+      } else {
+        ctx.arc(...place(mark.at ?? mark.ring), 5.5 * ratio, 0, 2 * Math.PI);
+        if (mark.at) {
+          ctx.fill();
+        } else {
+          ctx.stroke();
+        }
+      }
+    }
+    ctx.restore();
+  }
+
+  // Replace the still picture of one <figure> by the figure that moves.
+  function start(figure) {
+    const name = Object.keys(FIGURES).find((key) => figure.classList.contains(`moving-is-${key}`));
+    const spec = FIGURES[name];
+    const box = element("div", "moving");
+    box.setAttribute("role", "group");
+    box.setAttribute("aria-label", spec.about);
+    const canvas = element("div", "moving-plot");
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", spec.plot);
+    const says = element("output", "moving-says");
+    says.setAttribute("aria-live", "polite");
+    const controls = element("div", "moving-controls");
+    const reset = element("button", "moving-reset", "Reset");
+    reset.type = "button";
+
+    let state;
+    let plot;
+    const colour = (key) => getComputedStyle(box).getPropertyValue(`--moving-${key}`).trim();
+
+    function update() {
+      const values = Object.fromEntries(spec.controls.map((control, i) => [control.name, sliders[i].input.valueAsNumber]));
+      state = spec.state(values);
+      says.textContent = state.says;
+      plot?.setData(state.data);
+    }
+
+    const sliders = spec.controls.map((control) => slider(control, `moving-${name}-${control.name}`, update));
+    function initial() {
+      spec.controls.forEach((control, i) => sliders[i].set(control.value));
+      update();
+    }
+    reset.addEventListener("click", initial);
+    says.htmlFor = sliders.map(({ input }) => input.id).join(" ");
+    controls.append(...sliders.map(({ row }) => row), reset);
+    box.append(legend(spec.keys), canvas, says, controls);
+
+    function axis(side) {
+      const { label, splits, values } = spec[side];
+      return {
+        label,
+        labelSize: 24,
+        size: side === "x" ? 32 : 40,
+        gap: 4,
+        font: "13px system-ui, sans-serif",
+        labelFont: "14px system-ui, sans-serif",
+        stroke: colour("text"),
+        grid: { stroke: colour("grid"), width: 1 },
+        ticks: { stroke: colour("grid"), width: 1, size: 4 },
+        ...(splits ? { splits: () => splits } : {}),
+        values: (_, at) => values ?? at.map((value) => String(value).replace("-", "\u2212")),
+      };
+    }
+
+    const size = () => ({ width: canvas.clientWidth, height: Math.min(320, Math.max(220, 0.62 * canvas.clientWidth)) });
+
+    function build() {
+      plot?.destroy();
+      // Curves have a series each; keys beyond them stand for marks.
+      const series = spec.keys.slice(0, state.data.length - 1).map(({ colour: key, dash, bars }) => ({
+        stroke: colour(key),
+        width: bars ? 0 : 2.5,
+        dash,
+        points: { show: false },
+        ...(bars ? { fill: colour(key), paths: globalThis.uPlot.paths.bars({ size: [0.5, 80] }) } : {}),
+      }));
+      plot = new globalThis.uPlot(
+        {
+          ...size(),
+          padding: [8, 10, 0, 0],
+          legend: { show: false },
+          cursor: { show: false },
+          scales: { x: { time: false, range: () => spec.x.range }, y: { range: () => spec.y.range } },
+          axes: [axis("x"), axis("y")],
+          series: [{}, ...series],
+          hooks: { draw: [(u) => drawMarks(u, state.marks, colour)] },
+        },
+        state.data,
+        canvas,
+      );
+    }
+
+    figure.prepend(box);
+    figure.classList.add("moving-live");
+    // For print, where the still picture comes back.
+    figure.querySelector("img").loading = "eager";
+    initial();
+    build();
+    let width = canvas.clientWidth;
+    new ResizeObserver(() => {
+      if (canvas.clientWidth !== width) {
+        width = canvas.clientWidth;
+        plot.setSize(size());
+      }
+    }).observe(canvas);
+    // The theme's switch between light and dark changes the colours, which a canvas keeps.
+    new MutationObserver(build).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+  }
+
+  return start;
+})();

@@ -1,0 +1,689 @@
+r"""Distillation: losses of a student's logits against a teacher's, their gradients, and what a cache holds.
+
+With z the student's logits, v the teacher's and a temperature T,
+
+    q = softmax(z / T),  p = softmax(v / T),  loss = T^2 KL(p || q)  (or KL(q || p), or without T^2).
+
+The sum behind KL(a || b) is taken as sum_k (a_k log(a_k / b_k) - a_k + b_k), whose terms are all >= 0. With
+d = log(a / b) a term is a (exp(-d) - 1 + d), close to a d^2 / 2 for small d. At a high temperature d goes to
+zero like 1/T, and T^2 KL to a limit; computed this way, both keep their digits.
+
+The teacher is a constant: nothing here differentiates with respect to v. The mean is that of `xent.losses`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ._blocks import Index, _cover
+from ._validate import (
+    SUM_TOLERANCE,
+    Floats,
+    Reduction,
+    _array,
+    at_index,
+    first_true,
+    integer,
+    logits_array,
+    mean_divisor,
+    number,
+    real_array,
+    reduction_arguments,
+    same_shape,
+    weights,
+)
+from .losses import _Reducer, cross_entropy
+from .numerics import refuse
+
+__all__ = [
+    "distillation_gradient",
+    "distillation_loss",
+    "mixed_loss",
+    "sample_targets",
+    "sampled_loss",
+    "top_k_loss",
+]
+
+Scale = Literal["t_squared", "none"]
+Direction = Literal["forward", "reverse"]
+Treatment = Literal["truncated", "renormalised", "renormalised_both", "tail"]
+
+SCALES = ("t_squared", "none")
+DIRECTIONS = ("forward", "reverse")
+TREATMENTS = ("truncated", "renormalised", "renormalised_both", "tail")
+
+# Rows are worked on in float64, a block of about so many numbers at a time.
+BLOCK = 1 << 16
+
+
+def distillation_loss(
+    student_logits: ArrayLike,
+    teacher_logits: ArrayLike,
+    *,
+    temperature: float = 1.0,
+    scale: Scale = "t_squared",
+    direction: Direction = "forward",
+    axis: int = -1,
+    weight: ArrayLike | None = None,
+    reduction: Reduction = "mean",
+    denominator: float | None = None,
+) -> Any:
+    r"""Kullback-Leibler divergence between a teacher's and a student's softened distributions.
+
+    .. math:: \ell = T^2 \sum_k p_k \log\frac{p_k}{q_k}, \qquad
+              p = \operatorname{softmax}(v/T), \quad q = \operatorname{softmax}(z/T)
+
+    Parameters
+    ----------
+    student_logits : array_like, shape (..., K, ...)
+        Logits z. -inf marks an impossible class; +inf and nan are refused.
+    teacher_logits : array_like, shape of `student_logits`
+        Logits v of the teacher, in the same order of classes.
+    temperature : float, default 1
+        T > 0 divides both.
+    scale : {"t_squared", "none"}, default "t_squared"
+        Multiply by T^2, which keeps the size of the gradient as T grows, or leave the divergence as it is.
+    direction : {"forward", "reverse"}, default "forward"
+        KL(p || q), the teacher first, or KL(q || p).
+    axis : int, default -1
+        The class axis.
+    weight : array_like, shape of `student_logits` without `axis`, optional
+        Weight of each row, finite and >= 0. A row of weight zero does not count, whatever it holds: a mask
+        of padding, as numbers.
+    reduction : {"mean", "sum", "none"}, default "mean"
+        sum(w l) / sum(w), sum(w l), or each w l. All K classes of a row make one l.
+    denominator : float, optional
+        Replaces sum(w) in the mean.
+
+    Returns
+    -------
+    scalar or ndarray
+        Loss in nats (times T^2), never negative; +inf where one distribution misses a class that the other,
+        the first of the divergence, does not. A probability that underflows counts as zero. float32 if
+        neither argument is wider, float64 otherwise.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not match, `temperature`, `scale`, `direction` or `weight` is out of range, a row that
+        counts holds nan or +inf or is -inf throughout, or there is nothing to average.
+    TypeError
+        If an argument is not real.
+
+    Notes
+    -----
+    G. Hinton, O. Vinyals and J. Dean, *Distilling the Knowledge in a Neural Network*, arXiv:1503.02531
+    (2015). For large T the scaled loss approaches the variance of v - z over the classes, halved, with an
+    error of order 1/T.
+
+    Examples
+    --------
+    >>> from xent.distillation import distillation_loss
+    >>> float(distillation_loss([[0.0, 0.0]], [[2.0, 0.0]]))
+    0.327813...
+    >>> float(distillation_loss([[0.0, 0.0]], [[2.0, 0.0]], temperature=1e9))
+    0.5
+    """
+    z, v, axis = _pair(student_logits, teacher_logits, axis)
+    temperature, squared, forward = _settings(temperature, scale, direction)
+    total = _Reducer(
+        z.shape[:-1], np.promote_types(z.dtype, v.dtype), *reduction_arguments(reduction, denominator)
+    )
+    w = _row_weights(weight, z.shape[:-1])
+    with np.errstate(all="ignore"):
+        for index, (student, teacher), part in _rows((z, v), ("student_logits", "teacher_logits"), w, axis):
+            first, second = (teacher, student) if forward else (student, teacher)
+            a, b, d = _compare(first, second, temperature)
+            total.add(index, _divergence(a, b, d, temperature if squared else 1.0), part)
+    return total.result()
+
+
+def distillation_gradient(
+    student_logits: ArrayLike,
+    teacher_logits: ArrayLike,
+    *,
+    temperature: float = 1.0,
+    scale: Scale = "t_squared",
+    direction: Direction = "forward",
+    axis: int = -1,
+    weight: ArrayLike | None = None,
+    reduction: Reduction = "mean",
+    denominator: float | None = None,
+) -> Floats:
+    r"""Gradient of `distillation_loss` with respect to the student's logits.
+
+    .. math:: \frac{\partial}{\partial z_k} T^2 \mathrm{KL}(p \,\|\, q) = T (q_k - p_k), \qquad
+              \frac{\partial}{\partial z_k} T^2 \mathrm{KL}(q \,\|\, p) =
+              T q_k \Bigl(\log\frac{q_k}{p_k} - \mathrm{KL}(q \,\|\, p)\Bigr)
+
+    Parameters
+    ----------
+    student_logits, teacher_logits, temperature, scale, direction, axis, weight
+        As in `distillation_loss`; without the scale both formulas have 1/T in the place of T.
+    reduction : {"mean", "sum", "none"}, default "mean"
+        Which loss to differentiate. "none", the gradient of each row's own loss, is the same as "sum".
+    denominator : float, optional
+        Replaces sum(w) in the mean.
+
+    Returns
+    -------
+    ndarray, shape of `student_logits`
+        float32 if neither argument is wider, float64 otherwise. Zero where a row does not count.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For the reasons of `distillation_loss`.
+
+    Notes
+    -----
+    A forward divergence of inf has the formula's value, T (q - p). A reverse divergence of inf has no
+    gradient: its row is nan.
+
+    Examples
+    --------
+    >>> from xent.distillation import distillation_gradient
+    >>> distillation_gradient([[0.0, 0.0]], [[1.0, 0.0]], temperature=1e6)
+    array([[-0.25,  0.25]])
+    """
+    z, v, axis = _pair(student_logits, teacher_logits, axis)
+    temperature, squared, forward = _settings(temperature, scale, direction)
+    reduction, denominator = reduction_arguments(reduction, denominator)
+    w = _row_weights(weight, z.shape[:-1])
+    divisor = 1.0
+    if reduction == "mean":
+        divisor = mean_divisor(float(math.prod(z.shape[:-1]) if w is None else w.sum()), denominator)
+    factor = temperature if squared else 1 / temperature
+    out = np.empty(z.shape, np.result_type(z, v, np.float32))
+    with np.errstate(all="ignore"):
+        for index, (student, teacher), part in _rows((z, v), ("student_logits", "teacher_logits"), w, axis):
+            if forward:
+                p, q, d = _compare(teacher, student, temperature)
+                gradient = factor * np.where(np.abs(d) < 1, p * np.expm1(-d), q - p)
+            else:
+                q, p, d = _compare(student, teacher, temperature)
+                divergence = _divergence(q, p, d, 1.0)[:, None]
+                gradient = np.where(q > 0, factor * q * (d - divergence), 0.0)
+                gradient = np.where(divergence < np.inf, gradient, np.nan)
+            if part is not None:
+                gradient = np.where(part[:, None] > 0, gradient * part[:, None], 0.0)
+            out[index] = (gradient / divisor).reshape(out[index].shape)
+    return np.moveaxis(out, -1, axis)
+
+
+def mixed_loss(
+    student_logits: ArrayLike,
+    teacher_logits: ArrayLike,
+    targets: ArrayLike,
+    *,
+    alpha: float = 0.5,
+    temperature: float = 1.0,
+    scale: Scale = "t_squared",
+    direction: Direction = "forward",
+    axis: int = -1,
+    ignore_index: int | None = None,
+    reduction: Reduction = "mean",
+    denominator: float | None = None,
+) -> Any:
+    r"""Mixture of the cross-entropy with the labels and the divergence from the teacher.
+
+    .. math:: \ell = (1-\alpha) \bigl(-\log \operatorname{softmax}(z)_y\bigr) + \alpha\, \ell_{\mathrm{KD}}
+
+    The hard part has temperature 1, and both parts have the same denominator: the rows whose label counts.
+
+    Parameters
+    ----------
+    student_logits, teacher_logits, temperature, scale, direction, axis
+        As in `distillation_loss`.
+    targets : array_like of integers, shape of `student_logits` without `axis`
+        Class indices in [0, K).
+    alpha : float, default 0.5
+        Weight of the soft part, in [0, 1]. A part of weight zero is left out, also where it is infinite.
+    ignore_index : int, optional
+        Rows with this target count in neither part, nor in the mean.
+    reduction : {"mean", "sum", "none"}, default "mean"
+        The mean divides by the number of rows that count.
+    denominator : float, optional
+        Replaces that number, in both parts.
+
+    Returns
+    -------
+    scalar or ndarray
+        Loss in nats.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For the reasons of `distillation_loss` and `xent.cross_entropy`, or if `alpha` is out of range.
+
+    Examples
+    --------
+    >>> from xent.distillation import mixed_loss
+    >>> float(mixed_loss([[0.0, 0.0], [9.0, 9.0]], [[2.0, 0.0], [0.0, 0.0]], [0, -100], ignore_index=-100))
+    0.510480...
+    """
+    alpha = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
+    common: dict[str, Any] = {"axis": axis, "reduction": reduction, "denominator": denominator}
+    weight = None
+    if ignore_index is not None:
+        counts = _array(targets, "targets") != integer(ignore_index, "ignore_index")
+        weight = np.asarray(counts).astype(np.float64)
+    soft = distillation_loss(
+        student_logits,
+        teacher_logits,
+        temperature=temperature,
+        scale=scale,
+        direction=direction,
+        weight=weight,
+        **common,
+    )
+    hard = cross_entropy(student_logits, targets, ignore_index=ignore_index, **common)
+    kind = soft.dtype.type
+    # 0 * inf = 0 here too: a part of weight zero is left out.
+    if alpha == 0:
+        return hard.astype(kind)
+    return soft if alpha == 1 else kind(1 - alpha) * hard + kind(alpha) * soft
+
+
+def top_k_loss(
+    student_logits: ArrayLike,
+    top_log_probs: ArrayLike,
+    top_indices: ArrayLike,
+    *,
+    treatment: Treatment = "tail",
+    axis: int = -1,
+    weight: ArrayLike | None = None,
+    reduction: Reduction = "mean",
+    denominator: float | None = None,
+) -> Any:
+    r"""Divergence from a teacher of whom only the k largest probabilities are known.
+
+    With S the k classes, p their probabilities, q = softmax(z) and P(S) = sum_S p, Q(S) = sum_S q:
+
+    .. math::
+        \begin{aligned}
+        \text{truncated} &: \sum_{k \in S} p_k \log\frac{p_k}{q_k} \\
+        \text{renormalised} &: \sum_{k \in S} \tilde p_k \log\frac{\tilde p_k}{q_k},
+                              \qquad \tilde p_k = p_k / P(S) \\
+        \text{renormalised\_both} &: \sum_{k \in S} \tilde p_k \log\frac{\tilde p_k}{q_k / Q(S)} \\
+        \text{tail} &: \sum_{k \in S} p_k \log\frac{p_k}{q_k} + (1-P(S)) \log\frac{1-P(S)}{1-Q(S)}
+        \end{aligned}
+
+    Parameters
+    ----------
+    student_logits : array_like, shape (..., K, ...)
+        Logits z. -inf marks an impossible class; +inf and nan are refused.
+    top_log_probs : array_like, shape (..., k, ...)
+        Log-probabilities of k of the K classes, of the whole softmax: their exponentials sum to at most one
+        (within 1e-6 in float64, 1e-4 in float32, 1e-2 in float16).
+    top_indices : array_like of integers, shape of `top_log_probs`
+        Which classes these are, distinct in each row.
+    treatment : {"tail", "truncated", "renormalised", "renormalised_both"}, default "tail"
+        What stands in for the classes that are missing. "truncated" and "renormalised" draw the student to
+        zero on all of them, "renormalised_both" says nothing about them, and "tail" gets their total right.
+    axis : int, default -1
+        The class axis, in all three.
+    weight : array_like, shape of `student_logits` without `axis`, optional
+        Weight of each row; zero takes a row out.
+    reduction : {"mean", "sum", "none"}, default "mean"
+        sum(w l) / sum(w), sum(w l), or each w l.
+    denominator : float, optional
+        Replaces sum(w) in the mean.
+
+    Returns
+    -------
+    scalar or ndarray
+        Loss in nats. With k = K all treatments are KL(p || q). "truncated" can be negative, since it lacks
+        terms of a divergence; the others cannot, beyond rounding.
+
+    Raises
+    ------
+    ValueError
+        If an index is out of range or repeated, the probabilities of a row are nan or sum to more than one,
+        or to zero where they are renormalised, shapes do not match, a row of logits that counts has no
+        softmax, or there is nothing to average.
+    TypeError
+        If an argument is not real, or the indices are not integers.
+
+    Notes
+    -----
+    For a temperature T pass `student_logits` / T and the teacher's log-probabilities at T; a cached top k at
+    one temperature does not determine that at another.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xent.distillation import top_k_loss
+    >>> top = np.log([0.5, 0.3])
+    >>> abs(float(top_k_loss(np.log([0.5, 0.3, 0.1, 0.1]), top, [0, 1]))) < 1e-12
+    True
+    >>> float(top_k_loss(np.log([0.625, 0.375, 1e-9, 1e-9]), top, [0, 1], treatment="renormalised")) < 1e-8
+    True
+    """
+    z, axis = _logits(student_logits, "student_logits", axis)
+    if treatment not in TREATMENTS or not isinstance(treatment, str):
+        raise ValueError(f"treatment: expected one of {', '.join(map(repr, TREATMENTS))}, got {treatment!r}")
+    log_p, _ = _logits(top_log_probs, "top_log_probs", axis)
+    indices = _class_choices(top_indices, "top_indices", z, axis)
+    same_shape(indices, "top_indices", log_p.shape, "top_log_probs")
+    if indices.shape[-1] > 1:
+        ordered = np.sort(indices, -1)
+        repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
+        if repeated.any():
+            where = first_true(np.asarray(repeated))
+            raise ValueError(f"top_indices: expected distinct classes, got a repeated one{at_index(where)}")
+    slack = SUM_TOLERANCE[log_p.dtype.newbyteorder("=")]
+    with np.errstate(all="ignore"):
+        mass = np.asarray(np.exp(log_p.astype(np.float64)).sum(-1))
+    wrong = ~((log_p <= slack).all(-1) & (mass <= 1 + slack))
+    if wrong.any():
+        where = first_true(np.asarray(wrong))
+        raise ValueError(
+            f"top_log_probs: expected log-probabilities whose exponentials sum to at most one (within "
+            f"{slack:g} for {log_p.dtype}), got a sum of {mass[where]:.6g}{at_index(where)}"
+        )
+    if treatment.startswith("renormalised") and not (mass > 0).all():
+        where = first_true(mass <= 0)
+        raise ValueError(f"top_log_probs: expected a sum above 0 to renormalise by, got 0{at_index(where)}")
+    total = _Reducer(
+        z.shape[:-1], np.promote_types(z.dtype, log_p.dtype), *reduction_arguments(reduction, denominator)
+    )
+    w = _row_weights(weight, z.shape[:-1])
+    with np.errstate(all="ignore"):
+        for index, (student,), part in _rows((z,), ("student_logits",), w, axis):
+            at = indices[index].reshape(len(student), -1)
+            lp: Floats = log_p[index].reshape(at.shape).astype(np.float64)
+            log_q = _log_softmax(student)
+            lq = np.take_along_axis(log_q, at, -1)
+            if treatment.startswith("renormalised"):
+                lp = _log_softmax(lp)
+            if treatment == "renormalised_both":
+                lq = lq - _log_sum_exp(lq)[:, None]
+            losses = _terms(lp, lq).sum(-1)
+            if treatment == "tail" and at.shape[-1] < log_q.shape[-1]:
+                np.put_along_axis(log_q, at, -np.inf, -1)
+                rest = np.maximum(1 - np.exp(lp).sum(-1), 0.0)
+                losses = losses + _terms(np.log(rest), _log_sum_exp(log_q))
+            total.add(index, losses, part)
+    return total.result()
+
+
+def sample_targets(
+    teacher_logits: ArrayLike,
+    samples: int,
+    rng: np.random.Generator,
+    *,
+    proposal_temperature: float = 1.0,
+    axis: int = -1,
+) -> tuple[NDArray[np.intp], Floats]:
+    r"""Draw classes from a teacher, with the weights that make `sampled_loss` unbiased.
+
+    .. math:: k_1, \dots, k_n \sim r = \operatorname{softmax}(v / \tau), \qquad
+              w_i = \frac{p_{k_i}}{n\, r_{k_i}}
+
+    so that the expectation of sum_i w_i f(k_i) is sum_k p_k f(k) for every f, with p = softmax(v).
+
+    Parameters
+    ----------
+    teacher_logits : array_like, shape (..., K, ...)
+        Logits v; divide by the distillation temperature first if there is one.
+    samples : int
+        How many draws n each row gets, with replacement.
+    rng : numpy.random.Generator
+        Where the draws come from.
+    proposal_temperature : float, default 1
+        tau > 0. At 1 a class is drawn as often as the teacher says, and all weights are 1/n.
+    axis : int, default -1
+        The class axis.
+
+    Returns
+    -------
+    indices : ndarray of integers, shape (..., n, ...)
+        Classes, repeated as often as they were drawn.
+    sample_weights : ndarray, shape of `indices`
+        Their weights, in float64; they are not normalised, which would make them biased where tau is not 1.
+
+    Raises
+    ------
+    ValueError
+        If `samples` or `proposal_temperature` is not positive, or a row of logits has no softmax.
+    TypeError
+        If `samples` is no integer, `rng` no generator or an argument not real.
+
+    Notes
+    -----
+    A. Anshumann et al., *Sparse Logit Sampling: Accelerating Knowledge Distillation in LLMs*, ACL 2025.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xent.distillation import sample_targets
+    >>> indices, weights = sample_targets([[0.0, -np.inf], [-np.inf, 0.0]], 4, np.random.default_rng(0))
+    >>> indices
+    array([[0, 0, 0, 0],
+           [1, 1, 1, 1]])
+    >>> weights[0]
+    array([0.25, 0.25, 0.25, 0.25])
+    """
+    v, axis = _logits(teacher_logits, "teacher_logits", axis)
+    samples = integer(samples, "samples")
+    if samples < 1:
+        raise ValueError(f"samples: expected at least one draw, got {samples}")
+    if not isinstance(rng, np.random.Generator):
+        raise TypeError(f"rng: expected a numpy.random.Generator, got {type(rng).__name__}")
+    tau = number(proposal_temperature, "proposal_temperature", "a finite number > 0", 0.0, math.inf)
+    indices = np.empty((*v.shape[:-1], samples), np.intp)
+    drawn = np.empty(indices.shape)
+    with np.errstate(all="ignore"):
+        for index, (teacher,), _ in _rows((v,), ("teacher_logits",), None, axis):
+            log_r = _log_softmax((teacher - teacher.max(-1, keepdims=True)) / tau)
+            # The cumulative sum is divided by its last value, so that no draw falls behind it; a class of
+            # probability zero adds nothing and is never the first to exceed a draw.
+            steps = np.cumsum(np.exp(log_r), -1)
+            steps /= steps[:, -1:]
+            u = rng.random((len(teacher), samples))
+            at = np.stack([np.searchsorted(s, x, side="right") for s, x in zip(steps, u, strict=True)])
+            ratio = np.take_along_axis(_log_softmax(teacher) - log_r, at, -1)
+            indices[index] = at.reshape(indices[index].shape)
+            drawn[index] = (np.exp(ratio) / samples).reshape(drawn[index].shape)
+    return np.moveaxis(indices, -1, axis), np.moveaxis(drawn, -1, axis)
+
+
+def sampled_loss(
+    student_logits: ArrayLike,
+    indices: ArrayLike,
+    sample_weights: ArrayLike,
+    *,
+    axis: int = -1,
+    weight: ArrayLike | None = None,
+    reduction: Reduction = "mean",
+    denominator: float | None = None,
+) -> Any:
+    r"""Cross-entropy with sampled targets: an unbiased estimate of the one with the whole teacher.
+
+    .. math:: \ell = -\sum_i w_i \log q_{k_i}, \qquad q = \operatorname{softmax}(z)
+
+    Parameters
+    ----------
+    student_logits : array_like, shape (..., K, ...)
+        Logits z. -inf marks an impossible class; +inf and nan are refused.
+    indices : array_like of integers, shape (..., n, ...)
+        Sampled classes; a class may occur more than once.
+    sample_weights : array_like, shape of `indices`
+        Their weights w, finite and >= 0, used as they are. Merge repeated draws by adding their weights.
+    axis : int, default -1
+        The class axis, in all three.
+    weight : array_like, shape of `student_logits` without `axis`, optional
+        Weight of each row; zero takes a row out.
+    reduction : {"mean", "sum", "none"}, default "mean"
+        sum(w l) / sum(w), sum(w l), or each w l.
+    denominator : float, optional
+        Replaces sum(w) in the mean.
+
+    Returns
+    -------
+    scalar or ndarray
+        Loss in nats; its expectation is the teacher's entropy plus KL(p || q).
+
+    Raises
+    ------
+    ValueError
+        If an index or a weight is out of range, shapes do not match, a row of logits that counts has no
+        softmax, or there is nothing to average.
+    TypeError
+        If an argument is not real, or the indices are not integers.
+
+    Examples
+    --------
+    >>> from xent.distillation import sampled_loss
+    >>> float(sampled_loss([[0.0, 0.0]], [[0, 0, 1]], [[0.5, 0.25, 0.25]]))
+    0.693147...
+    """
+    z, axis = _logits(student_logits, "student_logits", axis)
+    chosen = _class_choices(indices, "indices", z, axis)
+    given = (
+        np.moveaxis(real_array(sample_weights, "sample_weights"), axis, -1)
+        if np.ndim(sample_weights)
+        else (real_array(sample_weights, "sample_weights"))
+    )
+    masses = weights(given, "sample_weights", chosen.shape, "that of indices")
+    total = _Reducer(z.shape[:-1], z.dtype, *reduction_arguments(reduction, denominator))
+    w = _row_weights(weight, z.shape[:-1])
+    with np.errstate(all="ignore"):
+        for index, (student,), part in _rows((z,), ("student_logits",), w, axis):
+            at = chosen[index].reshape(len(student), -1)
+            mass = masses[index].reshape(at.shape)
+            lq = np.take_along_axis(_log_softmax(student), at, -1)
+            total.add(index, np.where(mass > 0, -mass * lq, 0.0).sum(-1) + 0.0, part)
+    return total.result()
+
+
+# The arithmetic, on rows in float64 whose largest entry is finite.
+
+
+def _compare(first: Floats, second: Floats, temperature: float) -> tuple[Floats, Floats, Floats]:
+    """Return a = softmax(first / T), b = softmax(second / T) and d = log(a / b), zero where a is zero."""
+    log_a = _log_softmax((first - first.max(-1, keepdims=True)) / temperature)
+    log_b = _log_softmax((second - second.max(-1, keepdims=True)) / temperature)
+    a, b = np.exp(log_a), np.exp(log_b)
+    d = np.where(a > 0, log_a - log_b, 0.0)
+    # log a - log b cancels where the two are close. There, d is the difference of the logits less its
+    # mean in the exponential sense: d = x - log sum b exp(x), for x = (first - second) / T + any constant.
+    top = second.argmax(-1)[:, None]
+    gap = np.where(np.isneginf(first) & np.isneginf(second), 0.0, first - second)
+    x = (gap - np.take_along_axis(gap, top, -1)) / temperature
+    close = (np.abs(x) < 1).all(-1, keepdims=True)
+    x = np.where(close, x, 0.0)
+    d = np.where(close & (a > 0), x - np.log1p((b * np.expm1(x)).sum(-1, keepdims=True)), d)
+    return a, b, d
+
+
+def _divergence(a: Floats, b: Floats, d: Floats, scale: float) -> Floats:
+    """Return scale^2 sum (a d - a + b), each term from d alone where d is small."""
+    near = np.abs(d) < 1
+    small = np.where(near, d, 0.0)
+    # (exp(-d) - 1 + d) / d^2 = 1/2 - d/6 + d^2/24 - ...
+    series = np.zeros_like(d)
+    for n in range(20, 1, -1):
+        series = 1 / math.factorial(n) - small * series
+    far = np.where(a > 0, a * np.where(near, 0.0, d), 0.0) - a + b
+    terms = np.where(near & (a > 0), a * (scale * small) ** 2 * series, scale * (scale * far))
+    total: Floats = np.where((a == b) & (d == 0), 0.0, terms).sum(-1)
+    return total
+
+
+def _terms(log_a: Floats, log_b: Floats) -> Floats:
+    """Return a (log a - log b), with 0 log 0 = 0."""
+    a = np.exp(log_a)
+    return np.where(a > 0, a * (log_a - log_b), 0.0)
+
+
+def _log_sum_exp(x: Floats) -> Floats:
+    top = x.max(-1, keepdims=True)
+    safe = np.where(np.isneginf(top), 0.0, top)
+    total: Floats = np.log(np.exp(x - safe).sum(-1)) + safe[..., 0]
+    return total
+
+
+def _log_softmax(x: Floats) -> Floats:
+    return x - _log_sum_exp(x)[..., None]
+
+
+# The checks.
+
+
+def _logits(value: ArrayLike, name: str, axis: int) -> tuple[Floats, int]:
+    """Return logits with the classes moved to the last axis, and where they were."""
+    array, axis = logits_array(value, name, axis)
+    return np.moveaxis(array, axis, -1), axis
+
+
+def _pair(student: ArrayLike, teacher: ArrayLike, axis: int) -> tuple[Floats, Floats, int]:
+    z, axis = logits_array(student, "student_logits", axis)
+    v = real_array(teacher, "teacher_logits")
+    same_shape(v, "teacher_logits", z.shape, "student_logits")
+    return np.moveaxis(z, axis, -1), np.moveaxis(v, axis, -1), axis
+
+
+def _settings(temperature: Any, scale: Any, direction: Any) -> tuple[float, bool, bool]:
+    """Return T, whether T^2 multiplies, and whether the teacher comes first."""
+    temperature = number(temperature, "temperature", "a finite number > 0", 0.0, math.inf)
+    for value, name, choices in ((scale, "scale", SCALES), (direction, "direction", DIRECTIONS)):
+        if not isinstance(value, str):
+            raise TypeError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
+        if value not in choices:
+            raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
+    return temperature, scale == "t_squared", direction == "forward"
+
+
+def _row_weights(weight: ArrayLike | None, shape: tuple[int, ...]) -> Floats | None:
+    return None if weight is None else weights(weight, "weight", shape, "one weight a row")
+
+
+def _class_choices(value: ArrayLike, name: str, logits: Floats, axis: int) -> NDArray[np.intp]:
+    """Return some class indices for each row, moved to the last axis."""
+    array = _array(value, name)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name}: expected integer class indices, got dtype {array.dtype}")
+    classes = logits.shape[-1]
+    if array.ndim != logits.ndim or np.moveaxis(array, axis, -1).shape[:-1] != logits.shape[:-1]:
+        raise ValueError(
+            f"{name}: expected the shape of student_logits but for the class axis, with rows of shape "
+            f"{logits.shape[:-1]}, got shape {array.shape}"
+        )
+    if array.shape[axis] == 0:
+        raise ValueError(f"{name}: expected at least one class in each row, got shape {array.shape}")
+    wrong = (array < 0) | (array >= classes)
+    if wrong.any():
+        where = first_true(wrong)
+        raise ValueError(
+            f"{name}: expected class indices in [0, {classes}), got {array[where]}{at_index(where)}"
+        )
+    return np.moveaxis(array, axis, -1).astype(np.intp, copy=False)
+
+
+def _rows(
+    arrays: tuple[Floats, ...], names: tuple[str, ...], weight: Floats | None, axis: int
+) -> Iterator[tuple[Index, tuple[Floats, ...], Floats | None]]:
+    """Walk over arrays of logits together, in blocks of rows in float64, refusing rows without a softmax.
+
+    Rows of weight zero come as zeros, whatever they hold.
+    """
+    shape, classes = arrays[0].shape[:-1], arrays[0].shape[-1]
+    for index in _cover(shape, max(1, BLOCK // classes)):
+        part = None if weight is None else weight[index].reshape(-1)
+        rows = []
+        for array, name in zip(arrays, names, strict=True):
+            block = array[index].reshape(-1, classes).astype(np.float64)
+            if part is not None:
+                block[part == 0] = 0.0
+            if not np.isfinite(block.max(-1)).all():
+                counted = array if weight is None else np.where((weight > 0)[..., None], array, 0.0)
+                refuse(counted, name, axis)
+            rows.append(block)
+        yield index, tuple(rows), part

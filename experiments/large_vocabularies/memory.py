@@ -1,0 +1,270 @@
+"""Memory and time of the cross-entropy of a linear layer, in a sweep over vocabulary and rows.
+
+    python experiments/large_vocabularies/memory.py                       the sweep; writes memory.json
+    python experiments/large_vocabularies/memory.py --case 4096 32000     one case again, into memory.json
+    python experiments/large_vocabularies/memory.py --peak blocked 512 32000     the bytes of one way
+
+Each way computes the mean loss of `hidden @ weight.T` and its gradient with respect to both, in float32, one
+thread. Memory is what a call and its backward pass need beyond the inputs at the highest point, the two
+gradients included: the growth of the resident set of a fresh process (Linux), after a small call. Time is
+measured in one process in which the ways take turns, and each counts by its fastest turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+RESULT = Path(__file__).with_name("memory.json")
+FEATURES, BLOCK, CHUNK = 128, 1024, 256
+VOCABULARIES = [(1024, v) for v in (4_000, 8_000, 16_000, 32_000, 64_000)]
+ROWS = [(n, 32_000) for n in (512, 2048, 4096)]
+SLOW = 10.0  # seconds
+Way = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class Blocked(torch.autograd.Function):
+    """Mean cross-entropy of hidden @ weight.T, one block of the vocabulary at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, block: int) -> Tensor:
+        """Keep a running maximum and sum for each row."""
+        m = hidden.new_full((len(hidden),), -torch.inf)
+        s = torch.zeros_like(m)
+        for part in weight.split(block):
+            z = hidden @ part.T
+            top = torch.maximum(m, z.amax(1))
+            s = s * (m - top).exp() + (z - top[:, None]).exp_().sum(1)
+            m = top
+        lse = m + s.log()
+        ctx.save_for_backward(hidden, weight, target, lse)
+        ctx.block = block
+        return (lse - (hidden * weight[target]).sum(1)).mean()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        """Compute each block's logits again."""
+        hidden, weight, target, lse = ctx.saved_tensors
+        scale, at = upstream / len(hidden), torch.arange(len(hidden))
+        to_hidden, to_weight = torch.zeros_like(hidden), torch.empty_like(weight)
+        for first in range(0, len(weight), ctx.block):
+            part = weight[first : first + ctx.block]
+            g = (hidden @ part.T).sub_(lse[:, None]).exp_()
+            here = (target >= first) & (target < first + len(part))
+            g[at[here], target[here] - first] -= 1
+            to_hidden.addmm_(g.mul_(scale), part)
+            torch.mm(g.T, hidden, out=to_weight[first : first + len(part)])
+        return to_hidden, to_weight, None, None
+
+
+def plain(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """Make all logits, and let PyTorch do the rest."""
+    return F.cross_entropy(hidden @ weight.T, target)
+
+
+def plain_named(hidden: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Do the same, and hold on to the logits, as a loop does that logs them or returns them."""
+    logits = hidden @ weight.T
+    return F.cross_entropy(logits, target), logits
+
+
+def blocked(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """Take the vocabulary in blocks."""
+    loss: Tensor = Blocked.apply(hidden, weight, target, BLOCK)
+    return loss
+
+
+def checkpointed(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """Take the rows in chunks, forget each chunk's logits and compute them again for its gradient."""
+
+    def chunk_sum(h: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(h @ weight.T, y, reduction="sum")
+
+    chunks = zip(hidden.split(CHUNK), target.split(CHUNK), strict=True)
+    total = sum(checkpoint(chunk_sum, h, y, use_reentrant=False) for h, y in chunks)
+    assert isinstance(total, Tensor)
+    return total / len(target)
+
+
+def chunks_alone(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """Take the rows in chunks and nothing else, which saves less than it seems."""
+    chunks = zip(hidden.split(CHUNK), target.split(CHUNK), strict=True)
+    total = sum(F.cross_entropy(h @ weight.T, y, reduction="sum") for h, y in chunks)
+    assert isinstance(total, Tensor)
+    return total / len(target)
+
+
+def torch_default(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """Call PyTorch's function as it comes."""
+    return F.linear_cross_entropy(hidden, weight, target)
+
+
+def torch_options(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """Call PyTorch's function with its options."""
+    return F.linear_cross_entropy(hidden, weight, target, options=torch.nn.LinearCrossEntropyOptions())
+
+
+def torch_chunk(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """Call PyTorch's function with chunks as large as ours."""
+    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=CHUNK)
+    return F.linear_cross_entropy(hidden, weight, target, options=options)
+
+
+WAYS: dict[str, Any] = {
+    "plain": plain,
+    "plain, logits kept": plain_named,
+    "chunks alone": chunks_alone,
+    "chunks, checkpointed": checkpointed,
+    "torch, options=None": torch_default,
+    "torch, options": torch_options,
+    "torch, chunks of 256": torch_chunk,
+    "blocked": blocked,
+}
+
+
+def data(rows: int, vocabulary: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw hidden states, a weight and labels; the logits have a standard deviation of 2."""
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(rows, FEATURES, generator=generator, dtype=dtype)
+    weight = torch.randn(vocabulary, FEATURES, generator=generator, dtype=dtype) * (2 / FEATURES**0.5)
+    target = torch.randint(vocabulary, (rows,), generator=generator)
+    return hidden.requires_grad_(), weight.requires_grad_(), target
+
+
+def step(way: Way, inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the loss and both gradients."""
+    result = way(*inputs)
+    loss = result[0] if isinstance(result, tuple) else result
+    loss.backward()
+    hidden, weight, _ = inputs
+    assert hidden.grad is not None and weight.grad is not None
+    gradients = hidden.grad, weight.grad
+    hidden.grad = weight.grad = None
+    return loss.detach(), *gradients
+
+
+def resident(field: str) -> int:
+    """Return VmRSS or VmHWM of this process in bytes (Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
+def peak_here(name: str, rows: int, vocabulary: int) -> int:
+    """Return by how much this process grows while it takes one step."""
+    torch.set_num_threads(1)
+    step(WAYS[name], data(64, 512))  # what a first call sets up is not its memory
+    inputs = data(rows, vocabulary)
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
+    step(WAYS[name], inputs)
+    return max(0, resident("VmHWM") - before)
+
+
+def peak(name: str, rows: int, vocabulary: int) -> int:
+    """Return the same from a fresh process."""
+    # Every allocation of 64 KiB and more is mapped for itself, so that none is hidden in a pool.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+    command = [sys.executable, __file__, "--peak", name, str(rows), str(vocabulary)]
+    finished = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    return int(finished.stdout.splitlines()[-1])
+
+
+def agree(rows: int = 64, vocabulary: int = 3000) -> dict[str, float]:
+    """Return, in float64, how far each way's gradients are from the plain ones; stop if that is far."""
+    inputs = data(rows, vocabulary, torch.float64)
+    _, *expected = step(plain, inputs)
+    worst: dict[str, float] = {}
+    for name, way in WAYS.items():
+        _, *found = step(way, inputs)
+        worst[name] = max(float((a - b).norm() / b.norm()) for a, b in zip(found, expected, strict=True))
+        if worst[name] > 1e-12:
+            raise SystemExit(f"{name}: the gradients differ by {worst[name]:.1e}")
+    return worst
+
+
+def seconds(rows: int, vocabulary: int, turns: int) -> dict[str, float]:
+    """Return the fastest turn of each way; all take turns in this process, the slow ones two."""
+    inputs = data(rows, vocabulary)
+    fastest = dict.fromkeys(WAYS, float("inf"))
+    for turn in range(turns):
+        for name, way in WAYS.items():
+            if turn >= 2 and fastest[name] > SLOW:
+                continue
+            begin = time.perf_counter()
+            step(way, inputs)
+            fastest[name] = min(fastest[name], time.perf_counter() - begin)
+    return fastest
+
+
+def measured(rows: int, vocabulary: int, turns: int) -> dict[str, Any]:
+    """Measure one case."""
+    case = {
+        "rows": rows,
+        "vocabulary": vocabulary,
+        "logits": rows * vocabulary * 4,
+        "bytes": {name: peak(name, rows, vocabulary) for name in WAYS},
+        "seconds": seconds(rows, vocabulary, turns),
+    }
+    print(rows, vocabulary, {name: round(used / 2**20) for name, used in case["bytes"].items()})
+    print("    ", {name: round(spent, 2) for name, spent in case["seconds"].items()}, flush=True)
+    return case
+
+
+def main() -> None:
+    """Measure the sweep, or the memory of one way."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--peak", nargs=3, metavar=("WAY", "ROWS", "VOCABULARY"))
+    parser.add_argument("--case", nargs=2, type=int, metavar=("ROWS", "VOCABULARY"))
+    parser.add_argument("--turns", type=int, default=5)
+    options = parser.parse_args()
+    if options.peak:
+        name, rows, vocabulary = options.peak
+        print(peak_here(name, int(rows), int(vocabulary)))
+        return
+    torch.set_num_threads(1)
+    result: dict[str, Any] = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": {"cores": os.cpu_count(), "system": platform.system(), "processor": platform.machine()},
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "settings": {
+            "dtype": "float32",
+            "features": FEATURES,
+            "block": BLOCK,
+            "chunk": CHUNK,
+            "seed": 0,
+            "threads": 1,
+            "turns": options.turns,
+            "memory": "growth of VmHWM in a fresh process, gradients included",
+        },
+        "gradients in float64, relative error": agree(),
+        "cases": [],
+    }
+    if options.case:
+        kept = json.loads(RESULT.read_text())["cases"]
+        result["cases"] = [
+            measured(*options.case, options.turns) if [c["rows"], c["vocabulary"]] == options.case else c
+            for c in kept
+        ]
+    else:
+        result["cases"] = [measured(*case, options.turns) for case in VOCABULARIES + ROWS]
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

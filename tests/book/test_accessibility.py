@@ -1,0 +1,69 @@
+"""axe-core on the pages, light and dark, wide and narrow, and what a chapter's first view weighs."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import axe_playwright_python
+import pytest
+from playwright.sync_api import Page, sync_playwright
+
+from xent_site import toc_documents
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [f"{name}.html" for name in toc_documents(ROOT)] + ["genindex.html", "search.html", "404.html"]
+CHAPTERS = [name for name in PAGES if (ROOT / name).with_suffix(".ipynb").exists()]
+AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+FIRST_VIEW = 450_000
+TEXT = {".html", ".css", ".js", ".svg"}
+
+# As a reader comes by: each part in turn, which is when its scroll boxes are made reachable.
+VISIT = """async () => {
+  const frame = () => new Promise(f => requestAnimationFrame(f));
+  for (const part of document.querySelectorAll("article > section > *")) {
+    part.scrollIntoView({behavior: "instant"});
+    for (let tries = 0; tries < 200 && !("ready" in part.dataset); tries++) await frame();
+  }
+  scrollTo({top: 0, behavior: 'instant'}); await frame(); await frame();
+}"""
+
+
+@pytest.fixture(scope="module")
+def page(chromium: str) -> object:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield browser.new_page()
+        browser.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_finds_nothing(page: Page, built_site: Path, name: str) -> None:
+    for width, scheme in ((1280, "light"), (390, "dark")):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+        page.goto((built_site / name).as_uri(), wait_until="load")
+        page.evaluate(VISIT)
+        page.evaluate(AXE)
+        result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        found = [
+            (rule["id"], node["target"], node["html"][:120])
+            for rule in result["violations"]
+            for node in rule["nodes"][:3]
+        ]
+        assert found == [], f"at {width} px, {scheme}"
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_the_first_view_of_a_chapter_is_light(page: Page, built_site: Path, name: str) -> None:
+    asked: list[str] = []
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((built_site / name).as_uri(), wait_until="networkidle")
+    weight = 0
+    for url in {url for url in asked if url.startswith("file:")}:
+        path = Path(url.removeprefix("file://").partition("?")[0].partition("#")[0])
+        content = path.read_bytes()
+        weight += len(gzip.compress(content) if path.suffix in TEXT else content)
+    assert len(asked) > 2
+    assert weight <= FIRST_VIEW, f"{weight / 1000:.0f} kB"

@@ -1,0 +1,79 @@
+"""Rows of the errata page that no chapter tests: each old statement fails here, and the new one passes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import xent
+
+
+def test_erratum_1_a_eight_powers_of_ten_are_eighteen_nats() -> None:
+    """Old: 1e-7 and 1e-15 are both wrong and should cost much the same. New: they differ by 18.42 nats."""
+    near, far = xent.log_loss([[1e-7, 1 - 1e-7]], [0]), xent.log_loss([[1e-15, 1 - 1e-15]], [0])
+    assert far - near == pytest.approx(8 * math.log(10), rel=1e-12)
+    assert far / near > 2, "old: the two ought to be close"
+    # A score with a ceiling makes them alike, and then asks for another probability than the true one.
+    ceiling = 2.0
+    truth, grid = 0.05, np.linspace(0.0005, 0.9995, 1999)
+    capped = truth * np.minimum(-np.log(grid), ceiling) + (1 - truth) * np.minimum(-np.log(1 - grid), ceiling)
+    assert abs(grid[capped.argmin()] - truth) > 0.02
+
+
+def test_erratum_1_b_in_float32_the_top_is_not_clipped() -> None:
+    """Old: np.clip(p, 1e-15, 1 - 1e-15) keeps p below one. New: in float32 the upper end is one."""
+    one = np.float32(1)
+    assert np.clip(one, np.float32(1e-15), np.float32(1 - 1e-15)) == one
+    assert np.clip(1.0, 1e-15, 1 - 1e-15) < 1, "in float64 it does"
+    eps = np.finfo(np.float32).eps
+    assert np.clip(one, eps, one - eps) < one
+
+
+def test_erratum_1_c_two_right_sums_need_not_be_equal_floats() -> None:
+    """Old: assert a == b. New: a tolerance, since another order of the same sum ends in another bit."""
+    terms = -np.log(np.random.default_rng(0).uniform(0.01, 1, size=1000))
+    forward, backward = sum(terms.tolist()), sum(terms[::-1].tolist())
+    exact = math.fsum(terms)
+    assert forward != backward
+    bound = len(terms) * np.finfo(float).eps
+    assert forward == pytest.approx(exact, rel=bound) and backward == pytest.approx(exact, rel=bound)
+
+
+def test_erratum_3_1_the_two_forms_of_the_label_s_probability_agree() -> None:
+    """True: p^y (1 - p)^(1 - y) is p for one label and 1 - p for the other, and its logarithm is the sum."""
+    z = np.array([-2.0, -0.3, 0.4, 3.0])
+    y = np.array([0, 1, 1, 0])
+    p = 1 / (1 + np.exp(-z))
+    power = p**y * (1 - p) ** (1 - y)
+    np.testing.assert_allclose(power, np.where(y == 1, p, 1 - p), rtol=1e-15)
+    likelihood = math.prod(power.tolist())
+    assert -math.log(likelihood) == pytest.approx(xent.binary_cross_entropy(z, y, reduction="sum"), rel=1e-12)
+    # The other way round, with label and probability exchanged, it would be another number.
+    assert not np.isclose(math.prod((p ** (1 - y) * (1 - p) ** y).tolist()), likelihood, rtol=0.1)
+
+
+def test_erratum_3_c_labels_count_from_zero() -> None:
+    """Old: classes 1 to C. New: 0 to C - 1, and the label C is out of range."""
+    logits = np.zeros((1, 3))
+    for last in (2, 3):
+        if last < 3:
+            assert xent.cross_entropy(logits, [last]) == pytest.approx(math.log(3))
+        else:
+            with pytest.raises(ValueError, match="targets"):
+                xent.cross_entropy(logits, [last])
+            with pytest.raises(IndexError):
+                torch.nn.functional.cross_entropy(torch.zeros(1, 3), torch.tensor([last]))
+
+
+def test_erratum_4_d_the_negative_of_a_logit_has_no_lower_bound() -> None:
+    """Old: the mean of -f_y with f the logits. New: with f the log-probabilities, which are at most zero."""
+    f, y = torch.tensor([[-1.0, -3.0, 4.0], [-3.0, 3.0, -1.0]]), torch.tensor([0, 1])
+    nll = torch.nn.NLLLoss()
+    assert nll(f, y) < 0, "old: a 'loss' below zero"
+    assert nll(f + 100, y) < -90, "and a shift of the logits, which changes no probability, lowers it"
+    new = nll(torch.log_softmax(f, dim=1), y)
+    torch.testing.assert_close(new, nll(torch.log_softmax(f + 100, dim=1), y), rtol=1e-4, atol=0)
+    torch.testing.assert_close(new, torch.nn.functional.cross_entropy(f, y))
