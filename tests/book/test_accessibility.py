@@ -23,7 +23,7 @@ VISIT = """async () => {
   const frame = () => new Promise(f => requestAnimationFrame(f));
   for (const part of document.querySelectorAll("article > section > *")) {
     part.scrollIntoView({behavior: "instant"});
-    for (let tries = 0; tries < 200 && !("ready" in part.dataset); tries++) await frame();
+    for (let tries = 0; tries < 20 && !("ready" in part.dataset); tries++) await frame();
   }
   scrollTo({top: 0, behavior: 'instant'}); await frame(); await frame();
 }"""
