@@ -9,7 +9,7 @@ guards are a Sphinx extension so that they also hold for a plain `jupyter-book b
    edited alt text would never reach the page. Such a chapter is forgotten and executed again.
 3. Parsed pages. Sphinx warns about a page when it reads it, and a second build does not read it again: the
    same broken book would pass. Parsed pages are therefore kept only by a build that finished without a
-   warning, and dropped when an extension or a template changed.
+   warning, and dropped when an extension, a template or a static file changed.
 4. Written pages. Sphinx leaves the page of a chapter that was removed or renamed. It is deleted.
 """
 
@@ -51,9 +51,11 @@ def environment_key(root: Path) -> str:
 
 
 def makers_key(root: Path) -> str:
-    """Hash the extensions and templates that turn the chapters into pages."""
+    """Hash the extensions, templates and static files that turn the chapters into pages."""
     digest = hashlib.sha256()
-    paths = [p for folder in ("_ext", "_templates") for p in (root / folder).rglob("*") if p.is_file()]
+    paths = [
+        p for folder in ("_ext", "_static", "_templates") for p in (root / folder).rglob("*") if p.is_file()
+    ]
     for path in sorted(path for path in paths if "__pycache__" not in path.parts):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())

@@ -135,7 +135,7 @@ def targets(result: dict[str, Any]) -> str:
         [what, "met" if measured <= most else "**missed**", f"{measured:.3f}", f"{most:g}"]
         for what, measured, most in verdicts(result)
     ]
-    return table(["xent's share of", "", "measured", "at most"], rows)
+    return table(["xent's share of", "target", "measured", "at most"], rows)
 
 
 def report(result: dict[str, Any]) -> str:
