@@ -254,7 +254,7 @@ def _link_mentions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 def _style(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
     if pagename in (PAGE, "genindex"):
-        app.add_css_file("appendix.css")
+        app.add_css_file("page/appendix.css")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -173,7 +173,7 @@ def _link_mentions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 def _style(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
     if pagename == PAGE:
-        app.add_css_file("appendix.css")
+        app.add_css_file("page/appendix.css")
 
 
 def _digest(root: Path) -> str:

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 def _assets(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
     if 'class="xent-symptoms"' in context.get("body", ""):
-        app.add_css_file("symptoms.css")
-        app.add_js_file("symptoms.js", loading_method="defer")
+        app.add_css_file("page/symptoms.css")
+        app.add_js_file("page/symptoms.js", loading_method="defer")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
