@@ -41,7 +41,7 @@ SHEETS = (
 )
 # The scripts of the theme and its extensions. `book.js` does what the book needs of them.
 SCRIPTS = re.compile(
-    # Jupyter Book adds whatever lies in `_static` itself (so not what is in `_static/page`); the template asks for book.js.
+    # Jupyter Book adds what lies in `_static` itself, not in its folders; the template asks for book.js.
     r"/book\.js|^book\.js|documentation_options|doctools|sphinx_highlight|sphinx-book-theme|clipboard\.min|copybutton|togglebutton|"
     r"design-tabs|scripts/bootstrap|scripts/pydata-sphinx-theme"
 )
