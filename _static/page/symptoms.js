@@ -3,12 +3,14 @@ document.querySelectorAll("table.xent-symptoms").forEach((table) => {
   const rows = [...table.querySelectorAll("tbody tr[id]")];
   const form = document.createElement("div");
   form.className = "xent-filter";
-  form.setAttribute("role", "search");
+  // No landmark and no search field: the page has one way into the search of the book already.
+  form.setAttribute("role", "group");
+  form.setAttribute("aria-label", "Filter the symptoms");
   const label = document.createElement("label");
   label.textContent = "Filter";
   label.htmlFor = "symptom-filter";
   const input = document.createElement("input");
-  input.type = "search";
+  input.type = "text";
   input.id = "symptom-filter";
   input.placeholder = "nan, Keras, weights ...";
   const count = document.createElement("output");

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 import book
 import notebooks
@@ -113,3 +114,10 @@ def built_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     copy = tmp_path_factory.mktemp("elsewhere") / "some" / "where"
     shutil.copytree(ROOT / book.HTML, copy)
     yield copy
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[Browser]:
+    """One for all modules: Playwright cannot be started twice in a process."""
+    with sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 import errata
 import xent
@@ -258,13 +258,11 @@ def test_the_index_finds_what_a_reader_would_look_up(built_site: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def page(chromium: str) -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        # Without scripts: the filter is a matter of the style sheet.
-        context = browser.new_context(java_script_enabled=False, viewport={"width": 390, "height": 800})
-        yield context.new_page()
-        browser.close()
+def page(browser: Browser) -> Iterator[Page]:
+    # Without scripts: the filter is a matter of the style sheet.
+    context = browser.new_context(java_script_enabled=False, viewport={"width": 390, "height": 800})
+    yield context.new_page()
+    context.close()
 
 
 def test_the_filter_works_without_a_script(page: Page, built_site: Path) -> None:

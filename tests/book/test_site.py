@@ -22,7 +22,6 @@ from playwright.sync_api import (
     Page,
     Response,
     Route,
-    sync_playwright,
 )
 
 import ledger
@@ -94,12 +93,6 @@ class Opened:
         self.page.goto(self.base + name, wait_until="load")
         # The theme's scripts start on load; two frames later they have run.
         self.page.evaluate("() => new Promise(f => requestAnimationFrame(() => requestAnimationFrame(f)))")
-
-
-@pytest.fixture(scope="session")
-def browser(chromium: str) -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
 
 
 @pytest.fixture(scope="session")
@@ -226,6 +219,11 @@ def test_maths_is_rendered(opened: Opened, name: str) -> None:
     assert RAW_TEX.findall(text) == []
 
     if formulas:
+        # A font is fetched when a formula comes near the screen.
+        page.locator(".math .katex").first.scroll_into_view_if_needed()
+        page.wait_for_function(
+            "[...document.fonts].some(f => f.status == 'loaded' && /KaTeX/.test(f.family))"
+        )
         faces = page.evaluate("[...document.fonts].filter(f => f.status == 'loaded').map(f => f.family)")
         assert any("KaTeX" in face for face in faces), f"the formulas fall back to another font: {faces}"
 
