@@ -197,6 +197,15 @@ def test_page(opened: Opened, name: str) -> None:
             assert contents["x"] + contents["width"] <= 0 and main["x"] == 0 and main["width"] == width
 
 
+@pytest.mark.parametrize("fragment", ["speeches-a-transformer-and-the-question-of-the-post", "fig-den-words"])
+@by_file
+def test_a_link_into_a_long_page_arrives(opened: Opened, fragment: str) -> None:
+    opened.go(f"chapters/11_denominators.html#{fragment}")
+    target = opened.page.locator(f"[id='{fragment}']")
+    top = target.evaluate("e => e.getBoundingClientRect().top")
+    assert 0 <= top < opened.page.viewport_size["height"]  # type: ignore[index]
+
+
 @by_file
 @pytest.mark.parametrize("name", [f"{name}.html" for name in DOCUMENTS])
 def test_maths_is_rendered(opened: Opened, name: str) -> None:
