@@ -126,3 +126,19 @@ def test_the_record_is_whole(run: ModuleType) -> None:
     assert len(seeds) >= 5
     assert {(r["arm"], r["seed"]) for r in result["runs"]} == {(a, s) for a in run.ARMS for s in seeds}
     assert len(result["runs"]) == len(seeds) * len(run.ARMS)
+
+
+@pytest.mark.parametrize("page", ["README.md", "index.md"])
+def test_the_front_pages_quote_the_record(page: str) -> None:
+    runs = json.loads((FOLDER / "result.json").read_text())["runs"]
+    one, constant = (
+        np.mean([r["mean_length"] for r in runs if r["arm"] == arm]) for arm in ("B=1", "constant")
+    )
+    text = " ".join((FOLDER.parents[1] / page).read_text(encoding="utf-8").split())
+    assert (
+        f"writes speeches of {one:.0f} characters, and of {constant:.0f} with a constant denominator" in text
+    )
+    loss = {
+        arm: np.mean([r["nll_per_token"] for r in runs if r["arm"] == arm]) for arm in ("B=1", "constant")
+    }
+    assert abs(loss["B=1"] / loss["constant"] - 1) < 0.01
