@@ -178,8 +178,8 @@ EXERCISES = (
                 lambda z, y: -np.where(y == 1, np.log(_sigmoid(z)), np.log(1 - _sigmoid(z))),
             ),
             Mistake(
-                "this looks like log(1 + exp(z)) - y z as it stands: exp(z) overflows past 709; take max(z, 0) "
-                "out of the logarithm, or use logaddexp",
+                "this looks like log(1 + exp(z)) - y z as it stands: exp(z) overflows past 709; take "
+                "max(z, 0) out of the logarithm, or use logaddexp",
                 lambda z, y: np.log(1 + np.exp(z)) - y * z,
                 lambda z, y: np.log1p(np.exp(z)) - y * z,
                 lambda z, y: y * np.log(1 + np.exp(-z)) + (1 - y) * np.log(1 + np.exp(z)),
