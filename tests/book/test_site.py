@@ -248,6 +248,22 @@ def test_equations_are_numbered_by_chapter(opened: Opened, name: str) -> None:
     assert numbers == [f"({chapter[0]}.{i})" for i in range(1, len(numbers) + 1)]
 
 
+@by_file
+@pytest.mark.parametrize("name", [f"{name}.html" for name in DOCUMENTS if labels_of(f"{name}.html")])
+def test_equations_fit_a_phone(opened: Opened, name: str) -> None:
+    """A line that runs out of its box can be scrolled to, but its end is read by nobody."""
+    opened.page.set_viewport_size({"width": 390, "height": 844})
+    opened.go(name)
+    opened.page.add_style_tag(content="section { content-visibility: visible !important }")
+    wide = opened.page.locator("div.math").evaluate_all(
+        """all => all.filter(box => {
+            const line = box.querySelector(".katex-display") || box;
+            return Math.max(box.scrollWidth - box.clientWidth, line.scrollWidth - line.clientWidth) > 1;
+        }).map(box => box.id)"""
+    )
+    assert wide == [], "break these equations into shorter lines, with aligned"
+
+
 @by_server
 @pytest.mark.parametrize("address", ["no-such-page.html", "chapters/no-such-page.html", "chapters/a/b/c"])
 def test_a_missing_page_leads_back_to_the_book(opened: Opened, address: str) -> None:
