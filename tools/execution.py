@@ -17,6 +17,8 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
+from pictures import small_pictures
+
 ROOT = Path(__file__).resolve().parent.parent
 CELL_TIMEOUT = 240
 
@@ -100,6 +102,10 @@ def execute(path: Path, timeout: int = CELL_TIMEOUT) -> Run:
     except DeadKernelError:
         error = "the kernel died (out of memory?)"
     seconds = time.perf_counter() - begin
+    # Here, so that the pages show the same pictures as the notebooks store.
+    for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
+        if "data" in output:
+            output["data"].update(small_pictures(output["data"]))
     if error:
         error = f"{path.parent.name}/{path.name}, {cell_name(notebook.cells[current], current)}: {error}"
     return Run(path, notebook, seconds, error, traceback)
