@@ -180,6 +180,7 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true", help="check the stored form; execute nothing")
     parser.add_argument("--jobs", type=int, help="chapters executed at once (default: the number of cores)")
+    parser.add_argument("--threads", type=int, default=1, help="threads a chapter may use (default: 1)")
     options = parser.parse_args()
     if options.arguments[:1] == ["from-md"]:
         if len(options.arguments) != 3:
@@ -192,7 +193,7 @@ def main() -> int:
             print(f"error: {problem}", file=sys.stderr)
         say(f"{len(paths)} chapters: {len(problems) or 'no'} problem{'s' * (len(problems) != 1)}")
         return min(1, len(problems))
-    return min(1, store(execute_all(paths, jobs=options.jobs)))
+    return min(1, store(execute_all(paths, jobs=options.jobs, threads=options.threads)))
 
 
 if __name__ == "__main__":
