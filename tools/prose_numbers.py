@@ -32,7 +32,9 @@ ALLOWED = "tests/book/prose_numbers.json"
 
 _FENCE = re.compile(r"^(`{3,}|~{3,}|:{3,})(.*?)\n(.*?)^\1[`~:]*[ \t]*$", re.DOTALL | re.MULTILINE)
 # Directives whose body is prose; the body of any other (exercises, mermaid, tables of code) is not.
-_PROSE_DIRECTIVES = re.compile(r"\{(note|tip|warning|important|admonition|caution|hint|margin|dropdown)\}")
+_PROSE_DIRECTIVES = re.compile(
+    r"\{(note|tip|warning|important|admonition|caution|hint|margin|dropdown|moving-figure)\}"
+)
 _NOT_PROSE = [
     re.compile(r"\$\$.*?\$\$(\s*\([\w-]+\))?", re.DOTALL),
     re.compile(r"\{[\w:-]+\}`[^`]*`"),
@@ -108,6 +110,7 @@ def prose(markdown: str) -> str:
         if not _PROSE_DIRECTIVES.match(match.group(2).strip()):
             return blank(match)
         head, body = len(match.group(1)) + len(match.group(2)) + 1, match.group(3)
+        body = re.sub(r"(?m)^:alt:", " " * 5, body)
         return " " * (head - 1) + "\n" + body + " " * (len(match.group()) - head - len(body))
 
     def formula(match: re.Match[str]) -> str:

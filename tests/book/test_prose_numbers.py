@@ -84,6 +84,7 @@ def test_what_is_printed_may_be_rounded(text: str) -> None:
         ("| a table | 2.4 |", "2.4"),
         ("```{note}\nA note with 2.4.\n```", "2.4"),
         ("The last word is 77", "77"),
+        ("```{moving-figure} bowl\n:name: fig-77\n:alt: A bowl of 2.4.\n\nWhere is 2.5?\n```", "2.4 2.5"),
         ("A coin tossed 2000 times.", "2000"),
         ("It is pulled with a force of 2000.", "2000"),
         ("After 1984 draws, of 1750 rows.", "1984 1750"),
