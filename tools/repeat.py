@@ -239,7 +239,8 @@ def main() -> int:
             found += [f"the pages: {line}" for line in site_differences(*sites[:2])]
     for line in found:
         print(line, file=sys.stderr)
-    what = f"{len(names) or len(chapter_paths(ROOT))} chapters{'' if names else ' and all pages'}"
+    count = len(names) or len(chapter_paths(ROOT))
+    what = f"{count} chapter{'s' * (count > 1)}{'' if names else ' and all pages'}"
     say(f"{what}, {len(ALL)} times: {'NOT the same' if found else 'the same, byte for byte'}")
     return 1 if found else 0
 
