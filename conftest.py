@@ -12,6 +12,9 @@ import pytest
 ROOT = Path(__file__).parent
 NO_CHROMIUM = "needs Chromium (not found as $CHROMIUM, chromium, chromium-browser or google-chrome)"
 
+# The fixtures that build a book, or look at one in a browser.
+SLOW = {"built_site", "tiny_book", "chromium"}
+
 # Neither folder is a package: the tools are scripts, the extensions are found by Sphinx through _config.yml.
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "_ext")]
 
@@ -31,7 +34,10 @@ def chromium() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out the tests that need a browser where there is none."""
+    """Mark the slow tests by what they ask for; leave out those that need a browser where there is none."""
+    for item in items:
+        if SLOW & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
     if find_chromium() is None:
         for item in items:
             if "chromium" in getattr(item, "fixturenames", ()):
