@@ -215,6 +215,13 @@ def repeat(
     return found, None if names else root / HTML
 
 
+def report(lines: list[str]) -> int:
+    """Print what differs; return how much that is."""
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)
+    return len(lines)
+
+
 def main() -> int:
     """Read the command line."""
     parser = argparse.ArgumentParser(
@@ -225,20 +232,20 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="chapters executed at once")
     options = parser.parse_args()
     names = [path.resolve().relative_to(ROOT).as_posix() for path in options.chapters]
-    found, sites = [], []
+    found = 0
+    sites = []
     with tempfile.TemporaryDirectory(prefix="repeat-") as folder:
         for number, surroundings in enumerate(ALL, 1):
             begin = time.perf_counter()
             say(f"== {number} of {len(ALL)}: {surroundings.name}, locale {surroundings.locale()}")
             lines, site = repeat(surroundings, Path(folder, str(number)), options.jobs, options.fresh, names)
-            found += [f"{surroundings.name}: {line}" if line[0] != " " else line for line in lines]
+            found += report(lines)
             if site:
                 sites.append(site)
             say(f"{time.perf_counter() - begin:.0f} s, {'DIFFERENT' if lines else 'the same'}")
         if len(sites) > 1:
-            found += [f"the pages: {line}" for line in site_differences(*sites[:2])]
-    for line in found:
-        print(line, file=sys.stderr)
+            say("== the pages of the first two")
+            found += report(site_differences(*sites[:2]))
     count = len(names) or len(chapter_paths(ROOT))
     what = f"{count} chapter{'s' * (count > 1)}{'' if names else ' and all pages'}"
     say(f"{what}, {len(ALL)} times: {'NOT the same' if found else 'the same, byte for byte'}")
