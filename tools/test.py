@@ -47,7 +47,8 @@ def main() -> None:
     stage("format", [ruff, "format", "--check", "."])
     stage("types", [*PYTHON, "-m", "mypy"])
     # A chapter's cells share a kernel and a file's tests their fixtures, so a file goes to one worker.
-    spread = ["-n", str(options.jobs), "--dist", "loadfile", *options.pytest]
+    # conftest.py puts the files in the order in which they are to begin.
+    spread = ["-n", str(options.jobs), "--dist", "loadfile", "--no-loadscope-reorder", *options.pytest]
     if options.quick:
         stage("tests", [*PYTEST, *spread, "-m", "not slow", "tests", "code"])
         return

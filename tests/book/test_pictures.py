@@ -58,8 +58,8 @@ def test_many_shades_become_a_palette_that_keeps_what_fills_areas() -> None:
 
 def test_a_picture_that_needs_its_colours_keeps_them() -> None:
     # A smooth surface: every pixel has another colour, and 256 would leave steps.
-    x, y = np.meshgrid(np.arange(256), np.arange(256))
-    pixels = np.stack([x, y, (x * 7 + y * 13) % 256, np.full_like(x, 255)], axis=2)
+    x, y = np.meshgrid(np.arange(0, 256, 4), np.arange(0, 256, 4))
+    pixels = np.stack([x, y, (x + y) % 256, np.full_like(x, 255)], axis=2)
     mode, small = opened(pictures.small(png(pixels)))
     assert mode == "RGB" and (small == pixels).all()
 
@@ -72,11 +72,12 @@ def test_a_transparent_ground_stays_transparent(shades: int) -> None:
     assert mode == "P" and (small[..., 3] == pixels[..., 3]).all()
 
 
-@pytest.mark.parametrize("shades", [100, 600, 40_000])
+@pytest.mark.parametrize("shades", [100, 600, 2_000])
 def test_the_result_depends_on_the_pixels_alone_and_is_a_fixed_point(shades: int) -> None:
     pixels = drawing(min(shades, 600))
     if shades > 600:  # noise, which keeps its colours
-        pixels[..., :3] = np.random.default_rng(1).integers(0, 256, (200, 300, 3))
+        pixels = pixels[:40, :50]
+        pixels[..., :3] = np.random.default_rng(1).integers(0, 256, (40, 50, 3))
     note = PngImagePlugin.PngInfo()
     note.add_text("Software", "version 1")
     small = pictures.small(png(pixels, dpi=(144, 144)))
