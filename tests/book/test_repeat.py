@@ -83,6 +83,7 @@ def test_a_picture_is_compared_and_a_timing_is_not() -> None:
     stored, again = chapter(code(picture=picture(0, 255))), chapter(code(picture=picture(0, 251)))
     (_, line) = repeat.differences(stored, again, "x")
     assert line == "  the picture differs in 1 pixels, by up to 4 of 255"
+    assert repeat.differences(stored, again, "x", with_pictures=False) == []
     (_, line) = repeat.differences(stored, chapter(code(picture=picture(0))), "x")
     assert "1) pixels large, not (2, 1)" in line
     timing = {"tags": ["nbval-ignore-output"]}
