@@ -8,8 +8,8 @@ Each time the book is copied to another folder and executed there by fresh inter
 the hash function, locale, time zone, home folder, number of threads and set of processor instructions. What
 the chapters give must be what is stored, but for the outputs of cells with the tag `nbval-ignore-output`, and
 the sites of the first two must be the same files. The last run, which has the instructions of an older
-processor, is held to what is printed, not to the pictures. The exit status is 1 where something differs, and the first
-such cell of each chapter and the first such page are shown.
+processor, is held to what is printed, not to the pictures. The exit status is 1 where something differs, and
+the first such cell of each chapter is shown, and each such page.
 """
 
 from __future__ import annotations
