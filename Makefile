@@ -4,11 +4,12 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help book test check serve notebooks ledger bench lock clean
+.PHONY: help book test check repeat serve notebooks ledger bench lock clean
 
 PYTHON ?=
 PIP_ARGS ?=
 PORT ?= 8000
+REPEAT ?=
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
 BIN := .venv/bin
@@ -31,6 +32,9 @@ test: $(READY)  ## everything that CI runs: lint, types, the build, all tests, e
 
 check: $(READY)  ## the quick part of the tests: no build, no browser, no notebooks
 	@$(BIN)/python tools/test.py --jobs $(JOBS) --quick
+
+repeat: $(READY)  ## execute the book again in other surroundings and compare it byte for byte (REPEAT=--fresh)
+	@$(BIN)/python tools/repeat.py --jobs $(JOBS) $(REPEAT)
 
 serve: $(READY)  ## serve the built site on this machine
 	@test -f _build/html/index.html || { echo "there is no book yet: run 'make book' first" >&2; exit 1; }
