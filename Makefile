@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help book test check serve notebooks ledger bench lock clean
+.PHONY: help book test check serve lighthouse notebooks ledger bench lock clean
 
 PYTHON ?=
 PIP_ARGS ?=
@@ -33,9 +33,10 @@ check: $(READY)  ## the quick part of the tests: no build, no browser, no notebo
 	@$(BIN)/python tools/test.py --jobs $(JOBS) --quick
 
 serve: $(READY)  ## serve the built site on this machine
-	@test -f _build/html/index.html || { echo "there is no book yet: run 'make book' first" >&2; exit 1; }
-	@echo "http://localhost:$(PORT)/  (stop with Ctrl-C)"
-	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html >/dev/null 2>&1
+	@$(BIN)/python tools/serve.py --port $(PORT)
+
+lighthouse: $(READY)  ## score the landing page and the longest chapter as a phone on a slow network sees them
+	@$(BIN)/python tools/lighthouse.py
 
 notebooks: $(READY)  ## execute the chapters in place and store their outputs in the normal form
 	@$(BIN)/python tools/notebooks.py --jobs $(JOBS)
