@@ -89,10 +89,14 @@ class StopFigure(SphinxDirective):
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        figure = nodes.container(classes=["front-figure"])
-        figure += nodes.raw("", picture(), format="html")
-        self.state.nested_parse(self.content, self.content_offset, figure)
-        return [figure]
+        # Another way to draw it has the page read again.
+        self.env.note_dependency(__file__)
+        inline, messages = self.state.inline_text(" ".join(self.content), self.lineno)
+        caption = nodes.caption(self.content[0], "", *inline)
+        figure = nodes.figure("", nodes.raw("", picture(), format="html"), caption, classes=["front-figure"])
+        self.set_source_info(figure)
+        self.set_source_info(caption)
+        return [figure, *messages]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
