@@ -83,6 +83,10 @@ def picture() -> str:
     )
 
 
+class UnnumberedFigure(nodes.figure):
+    """A figure that takes no part in the numbering, which begins in chapter 1."""
+
+
 class StopFigure(SphinxDirective):
     """Renders the figure; the content is its caption."""
 
@@ -93,7 +97,8 @@ class StopFigure(SphinxDirective):
         self.env.note_dependency(__file__)
         inline, messages = self.state.inline_text(" ".join(self.content), self.lineno)
         caption = nodes.caption(self.content[0], "", *inline)
-        figure = nodes.figure("", nodes.raw("", picture(), format="html"), caption, classes=["front-figure"])
+        drawn = nodes.raw("", picture(), format="html")
+        figure = UnnumberedFigure("", drawn, caption, classes=["front-figure"], ids=["front-figure"])
         self.set_source_info(figure)
         self.set_source_info(caption)
         return [figure, *messages]
