@@ -1,8 +1,7 @@
-"""axe-core on the pages, light and dark, wide and narrow, and what a chapter's first view weighs."""
+"""axe-core on the pages, light and dark, wide and narrow."""
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +13,7 @@ from xent_site import toc_documents
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [f"{name}.html" for name in toc_documents(ROOT)] + ["genindex.html", "search.html", "404.html"]
-CHAPTERS = [name for name in PAGES if (ROOT / name).with_suffix(".ipynb").exists()]
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
-FIRST_VIEW = 450_000
-TEXT = {".html", ".css", ".js", ".svg"}
 
 # As a reader comes by: each part in turn, which is when its scroll boxes are made reachable.
 VISIT = """async () => {
@@ -52,18 +48,3 @@ def test_axe_finds_nothing(page: Page, built_site: Path, name: str) -> None:
             for node in rule["nodes"][:3]
         ]
         assert found == [], f"at {width} px, {scheme}"
-
-
-@pytest.mark.parametrize("name", CHAPTERS)
-def test_the_first_view_of_a_chapter_is_light(page: Page, built_site: Path, name: str) -> None:
-    asked: list[str] = []
-    page.set_viewport_size({"width": 1280, "height": 900})
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto((built_site / name).as_uri(), wait_until="networkidle")
-    weight = 0
-    for url in {url for url in asked if url.startswith("file:")}:
-        path = Path(url.removeprefix("file://").partition("?")[0].partition("#")[0])
-        content = path.read_bytes()
-        weight += len(gzip.compress(content) if path.suffix in TEXT else content)
-    assert len(asked) > 2
-    assert weight <= FIRST_VIEW, f"{weight / 1000:.0f} kB"
