@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help book test check serve lighthouse notebooks ledger bench lock clean
+.PHONY: help book test check serve lighthouse axe notebooks ledger bench lock clean
 
 PYTHON ?=
 PIP_ARGS ?=
@@ -37,6 +37,9 @@ serve: $(READY)  ## serve the built site on this machine
 
 lighthouse: $(READY)  ## score the landing page and the longest chapter as a phone on a slow network sees them
 	@$(BIN)/python tools/lighthouse.py
+
+axe: $(READY)  ## look for barriers on every page, wide and narrow, light and dark
+	@AXE=all $(BIN)/python -m pytest -q tests/book/test_accessibility.py
 
 notebooks: $(READY)  ## execute the chapters in place and store their outputs in the normal form
 	@$(BIN)/python tools/notebooks.py --jobs $(JOBS)

@@ -49,7 +49,10 @@ def main() -> None:
     # A chapter's cells share a kernel and a file's tests their fixtures, so a file goes to one worker.
     spread = ["-n", str(options.jobs), "--dist", "loadfile", *options.pytest]
     if options.quick:
-        slow = ("planted", "planted_equation", "site", "ledger_page", "moving_figures", "accessibility")
+        slow = (
+            *("planted", "planted_equation", "site", "ledger_page", "moving_figures"),
+            *("accessibility", "first_view", "index_page", "card", "serve"),
+        )
         ignored = [f"--ignore=tests/book/test_{name}.py" for name in slow]
         ignored.append("--ignore=tests/equations/test_variants.py")  # each equation's test once more
         stage("tests", [*PYTEST, *spread, *ignored, "tests", "code"])
