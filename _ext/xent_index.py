@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FILE = "chapters/index_terms.yml"
-# The page that is read again when the file has changed: without a changed page Sphinx writes no index.
-PAGE = "chapters/notation"
 CSS = "page/index.css"
 
 Ids = dict[str, set[str]]
@@ -119,9 +117,9 @@ def _merge(app: Sphinx, env: BuildEnvironment, docnames: Iterable[str], other: B
 
 
 def _outdated(app: Sphinx, env: BuildEnvironment, *changes: set[str]) -> list[str]:
-    """Read a page again when the file has changed."""
+    """Read a page again when the file has changed: without a changed page Sphinx writes no index."""
     changed = _store(env)["digest"] != _digest(Path(app.srcdir))
-    return [PAGE] if changed and PAGE in env.found_docs else []
+    return [app.config.root_doc] if changed else []
 
 
 def _add(app: Sphinx, env: BuildEnvironment) -> list[str]:
@@ -177,8 +175,6 @@ def where(env: Any, page: str, anchor: str) -> tuple[tuple[int, ...], str]:
         return (0,), "glossary"
     if page == "chapters/api":
         return (2,), "reference"
-    if page == PAGE:
-        return (0,), "notation"
     return (1, *chapter, 0), ".".join(map(str, chapter)) or page.rpartition("/")[2]
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 from playwright.sync_api import Browser, Page
 
 import xent_index
+
+if TYPE_CHECKING:
+    from .conftest import TinyBook
 
 ROOT = Path(__file__).resolve().parents[2]
 IDS = {
@@ -79,6 +83,26 @@ def test_no_term_is_listed_twice() -> None:
     terms = re.findall(r"^([^\s#].*?):(?: |$)", text, re.MULTILINE)
     assert len(terms) == len(set(terms)) == len(yaml.safe_load(text))
     assert len(xent_index.read_terms(ROOT)) >= 150
+
+
+def test_a_term_that_leads_nowhere_fails_the_build(tiny_book: TinyBook) -> None:
+    terms = tiny_book.root / xent_index.FILE
+    terms.write_text("coin toss: [01/good]\ntosses:\n  of a coin: [01/good]\n")
+    status, output = tiny_book.build()
+    assert status == 0, output
+    index = (tiny_book.root / "_build/html/genindex.html").read_text(encoding="utf-8")
+    assert re.search(r'href="chapters/01_good.html#good">\s*coin toss', index)
+    # Nothing else has changed, and the index is written anew; what was taken out of the file is gone.
+    terms.write_text("heads or tails: [01/good]\n")
+    status, output = tiny_book.build()
+    assert status == 0, output
+    index = (tiny_book.root / "_build/html/genindex.html").read_text(encoding="utf-8")
+    assert "heads or tails" in index and "coin toss" not in index and "of a coin" not in index
+    terms.write_text("heads or tails: [01/bad]\n")
+    for _ in range(2):
+        status, output = tiny_book.build()
+        assert status != 0
+        assert f"{xent_index.FILE}: 'heads or tails' points to '01/bad', which is not there" in output
 
 
 @pytest.fixture(scope="module")
