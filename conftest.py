@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from itertools import groupby
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent
+# Neither folder is a package: the tools are scripts, the extensions are found by Sphinx through _config.yml.
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+sys.path.insert(0, str(Path(__file__).parent / "tools"))
+from browsers import find_chromium
+
 NO_CHROMIUM = "needs Chromium (not found as $CHROMIUM, chromium, chromium-browser or google-chrome)"
 
 # The fixtures that build a book, or look at one in a browser.
 SLOW = {"built_site", "tiny_book", "chromium"}
-
-# Neither folder is a package: the tools are scripts, the extensions are found by Sphinx through _config.yml.
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "_ext")]
-
-
-def find_chromium() -> str | None:
-    """Return the browser to test with, or None."""
-    names = [os.environ.get("CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome"]
-    return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 @pytest.fixture(scope="session")
