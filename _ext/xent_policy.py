@@ -33,7 +33,7 @@ def policy(scripts: list[str], styles: list[str]) -> str:
         "default-src": ["'none'"],
         "script-src": ["'self'", *map(allowed, scripts)],
         "style-src": ["'self'", *map(allowed, styles)],
-        # A formula is placed by style attributes that KaTeX computes: they cannot be listed, nor run anything.
+        # KaTeX places the parts of a formula by style attributes: too many to list, and they run nothing.
         "style-src-attr": ["'unsafe-inline'"],
         # The style sheet holds the theme's small pictures as data.
         "img-src": ["'self'", "data:"],

@@ -70,8 +70,8 @@ def _configure(app: Sphinx, config: Config) -> None:
     config.html_baseurl = config.ogp_site_url = address
 
 
-# Where `repository: url:` or `html: baseurl:` in _config.yml is empty, whoever publishes the book may say it here:
-# the workflow does, which knows both.
+# Where `repository: url:` or `html: baseurl:` in _config.yml is empty, whoever publishes the book may say it
+# here: the workflow does, which knows both.
 REPOSITORY, SITE = "XENT_REPOSITORY_URL", "XENT_SITE_URL"
 
 

@@ -143,9 +143,9 @@ def report(outcome: Outcome) -> str:
     lines = ["# The book with the newest releases", ""]
     if outcome.drifted:
         broken = "the book does not build" if outcome.build else "the book builds"
+        failed, tried = len(outcome.failures), outcome.passed + len(outcome.failures)
         lines.append(
-            f"**Drift**: {broken}; {len(outcome.failures)} of {outcome.passed + len(outcome.failures)} tests and "
-            "cells fail that pass with the lock."
+            f"**Drift**: {broken}; {failed} of {tried} tests and cells fail that pass with the lock."
         )
     else:
         lines.append(f"**No drift**: the book builds and {outcome.passed} tests and cells pass.")
@@ -162,8 +162,8 @@ def report(outcome: Outcome) -> str:
     if outcome.drifted:
         lines += [
             "",
-            "The lock protects the book until somebody changes it. Repeat with `python tools/drift.py`; then adapt "
-            "the book and run `make lock`, or give the package an upper bound in `tools/lock.py`, with the reason.",
+            "The lock protects the book until somebody changes it. Repeat with `make drift`; then adapt the "
+            "book and run `make lock`, or give the package an upper bound in `tools/lock.py`, with a reason.",
         ]
     return "\n".join(lines) + "\n"
 
@@ -232,7 +232,7 @@ def run_tests(python: str, book: Path, environment: dict[str, str], jobs: int) -
 
 
 def browser_tests(book: Path) -> list[Path]:
-    """List the files of tests that drive a browser or look at the built site, or build small books of their own."""
+    """List the tests that drive a browser, look at the built site or build small books of their own."""
     wanted = re.compile(r"playwright|\bbuilt_site\b|\btiny_book\b")
     return [
         path
