@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from execution import ROOT, say
+from common import ROOT, say
 
 # Licences under which anybody may use, change and pass on; by their SPDX names.
 PERMISSIVE = {

@@ -20,7 +20,8 @@ import sys
 import time
 from pathlib import Path
 
-from execution import ONE_THREAD, ROOT, Run, chapter_paths, execute_all, read, report_failures, say
+from common import ONE_THREAD, ROOT, say
+from execution import Run, chapter_paths, execute_all, read, report_failures
 
 sys.path.insert(0, str(ROOT / "_ext"))
 from jupyter_cache.base import CacheBundleIn

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import lock
-from execution import CELL_TIMEOUT, ONE_THREAD, ROOT, say
+from common import CELL_TIMEOUT, ONE_THREAD, ROOT, say
 
 # Markdown files of a host have a limit, and so has a reader.
 SHOWN = 60

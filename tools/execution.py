@@ -17,22 +17,8 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-ROOT = Path(__file__).resolve().parent.parent
-CELL_TIMEOUT = 240
+from common import CELL_TIMEOUT, ONE_THREAD, say
 
-# One core a chapter: the chapters share the machine, and a sum split over threads has other last digits.
-ONE_THREAD = {
-    name: "1"
-    for name in (
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "VECLIB_MAXIMUM_THREADS",
-        "NUMEXPR_NUM_THREADS",
-        "TF_NUM_INTRAOP_THREADS",
-        "TF_NUM_INTEROP_THREADS",
-    )
-}
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -135,8 +121,3 @@ def report_failures(runs: Sequence[Run]) -> int:
         if run.traceback:
             print(run.traceback.rstrip(), file=sys.stderr)
     return len(failed)
-
-
-def say(line: str) -> None:
-    """Print a line of progress at once, also into a pipe."""
-    print(line, flush=True)

@@ -15,7 +15,7 @@ import tempfile
 import venv
 from pathlib import Path
 
-from execution import ROOT, say
+from common import ROOT, say
 
 WANTED = {
     "the package and what it is compared with": [
