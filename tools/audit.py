@@ -147,7 +147,7 @@ def licences() -> list[Licence]:
         except importlib.metadata.PackageNotFoundError:
             found.append(Licence(package, version, "unknown", problem="is not installed here"))
             continue
-        name = name_of(data["License-Expression"], data["License"], data.get_all("Classifier") or [])
+        name = name_of(data.get("License-Expression"), data.get("License"), data.get_all("Classifier") or [])
         judged = judge(package, version, name)
         # A build's own tag, such as that of torch for CPUs, is no other release.
         if data["Version"].partition("+")[0] != version:
