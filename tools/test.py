@@ -50,6 +50,7 @@ def main() -> None:
     spread = ["-n", str(options.jobs), "--dist", "loadfile", *options.pytest]
     if options.quick:
         slow = ("planted", "planted_equation", "site", "ledger_page", "moving_figures", "accessibility")
+        slow += ("policy", "links_of_the_repository", "drift")
         ignored = [f"--ignore=tests/book/test_{name}.py" for name in slow]
         ignored.append("--ignore=tests/equations/test_variants.py")  # each equation's test once more
         stage("tests", [*PYTEST, *spread, *ignored, "tests", "code"])
