@@ -79,6 +79,10 @@ def test_the_tests_run_on_and_every_failure_is_told(repository: Path) -> None:
     }
 
 
+def test_some_tests_can_be_chosen(repository: Path) -> None:
+    assert drift.run_tests(PYTHON, repository, {}, 1, ["tests/test_good.py"]) == (1, [])
+
+
 def test_tests_that_cannot_run_are_no_drift(repository: Path) -> None:
     (repository / "tests" / "conftest.py").write_text("raise SystemError('broken')\n")
     with pytest.raises(ProgramError, match="status"):
@@ -102,6 +106,8 @@ def test_the_report_says_what_to_do() -> None:
     quiet = drift.report(Outcome([], passed=10))
     assert "**No drift**: the book builds and 10 tests and cells pass." in quiet
     assert "0 differ" in quiet and "|" not in quiet and "make lock" not in quiet
+
+    assert "the book was not built and 10 tests" in drift.report(Outcome([], passed=10, built=False))
 
     # A newer release under which everything holds is none either.
     newer = drift.report(Outcome([Difference("numpy", "2.4.6", "2.5.0")], passed=10))
