@@ -4,16 +4,20 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help book test check repeat serve lighthouse axe notebooks ledger bench lock clean
+.PHONY: help book test check repeat serve lighthouse axe notebooks ledger bench lock drift audit workflows clean
 
 PYTHON ?=
 PIP_ARGS ?=
 PORT ?= 8000
 REPEAT ?=
+DRIFT ?=
+AUDIT ?=
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
 BIN := .venv/bin
 READY := .venv/ready
+# Tools that look at the repository from outside, away from the locked environment.
+TOOLS := .venv/tools
 
 # One BLAS thread a process: the chapters and tests share the cores, and sums keep their last digits.
 export OMP_NUM_THREADS := 1
@@ -57,6 +61,16 @@ bench: $(READY)  ## measure the speed of the losses against other libraries
 lock: $(READY)  ## write requirements.txt from a fresh environment with the newest releases
 	@$(BIN)/python tools/lock.py $(PIP_ARGS)
 
+drift:  ## what the newest releases would change, in a fresh environment (DRIFT="--constrain torch==...")
+	@$(or $(PYTHON),python3) tools/drift.py --jobs $(JOBS) $(foreach option,$(PIP_ARGS),--pip=$(option)) $(DRIFT)
+
+audit: $(READY) $(TOOLS)/ready  ## the licences and known vulnerabilities of what the lock brings in
+	@PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(BIN)/python tools/audit.py $(AUDIT)
+
+workflows: $(TOOLS)/ready  ## check the workflows of .github with actionlint and zizmor
+	@$(TOOLS)/bin/actionlint
+	@$(TOOLS)/bin/zizmor --offline --persona pedantic --no-progress .github
+
 clean:  ## remove what was built; the environment stays
 	rm -rf _build .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
@@ -67,4 +81,10 @@ $(READY): requirements.txt pyproject.toml
 	@tools/venv.sh "$(PYTHON)"
 	@echo "installing the locked environment into .venv (once; about two minutes)"
 	@$(BIN)/python -m pip install --quiet $(PIP_ARGS) -r requirements.txt
+	@touch $@
+
+$(TOOLS)/ready: tools/requirements.txt
+	@tools/venv.sh "$(PYTHON)"
+	@$(BIN)/python -m venv $(TOOLS)
+	@$(TOOLS)/bin/python -m pip install --quiet $(PIP_ARGS) -r $<
 	@touch $@

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,15 +68,30 @@ def toc_problems(root: Path) -> list[str]:
 def _configure(app: Sphinx, config: Config) -> None:
     for problem in toc_problems(Path(app.srcdir)):
         logger.warning(problem, type="toc")
-    # The site's address, `html: baseurl:` in _config.yml, switches on what needs it: canonical links,
-    # og:url and the sitemap.
-    address = site_address(config.html_baseurl)
+    # The repository's address switches on the links to it (xent_page), the site's the canonical links, og:url
+    # and the sitemap.
+    options = config.html_theme_options
+    options["repository_url"] = setting(options.get("repository_url"), REPOSITORY)
+    address = site_address(setting(config.html_baseurl, SITE))
     config.html_baseurl = config.ogp_site_url = address
 
 
-def site_address(setting: str | None) -> str:
+# Where `repository: url:` or `html: baseurl:` in _config.yml is empty, whoever publishes the book may say it
+# here: the workflow does, which knows both.
+REPOSITORY, SITE = "XENT_REPOSITORY_URL", "XENT_SITE_URL"
+
+
+def setting(configured: str | None, variable: str) -> str:
+    """Return an address that _config.yml gives, or else the environment; nothing where neither does."""
+    address = (configured or os.environ.get(variable, "")).strip()
+    if address and not re.fullmatch(r"https?://[^\s/?#\"'<>]+(?:/[^\s?#\"'<>]*)?", address):
+        raise ValueError(f"{variable} or its place in _config.yml: not an address: {address!r}")
+    return address
+
+
+def site_address(address: str) -> str:
     """Return the site's address with a slash at its end, or nothing where none is set."""
-    return f"{setting.rstrip('/')}/" if setting else ""
+    return f"{address.rstrip('/')}/" if address else ""
 
 
 def _pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:

@@ -20,13 +20,14 @@ import sys
 import time
 from pathlib import Path
 
-from execution import ONE_THREAD, ROOT, Run, chapter_paths, execute_all, read, report_failures, say
+from common import ONE_THREAD, ROOT, say
+from execution import Run, chapter_paths, execute_all, read, report_failures
 
 sys.path.insert(0, str(ROOT / "_ext"))
 from jupyter_cache.base import CacheBundleIn
 
 from xent_cache import environment_key, guard_cache, is_cached, open_cache
-from xent_site import toc_problems
+from xent_site import REPOSITORY, SITE, toc_problems
 
 HTML = Path("_build", "html")
 STAMP = Path("_build", "book.json")
@@ -39,6 +40,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 def inputs_key(root: Path) -> str:
     """Hash every file that can change a page."""
     digest = hashlib.sha256(environment_key(root).encode())
+    digest.update("".join(f"{name}={os.environ.get(name, '')}\n" for name in (REPOSITORY, SITE)).encode())
     files = [root / "_config.yml", root / "_toc.yml", root / "index.md"]
     for folder in ("chapters", "_ext", "_static", "_templates", "tests/equations", "tools"):
         files += [p for p in (root / folder).rglob("*") if p.is_file() and "__pycache__" not in p.parts]

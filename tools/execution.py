@@ -17,28 +17,9 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
+from common import CELL_TIMEOUT, say, threads_environment
 from pictures import small_pictures
 
-ROOT = Path(__file__).resolve().parent.parent
-CELL_TIMEOUT = 240
-
-
-def threads_environment(threads: int) -> dict[str, str]:
-    """Name the variables by which each library takes its number of threads."""
-    names = (
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "VECLIB_MAXIMUM_THREADS",
-        "NUMEXPR_NUM_THREADS",
-        "TF_NUM_INTRAOP_THREADS",
-        "TF_NUM_INTEROP_THREADS",
-    )
-    return dict.fromkeys(names, str(threads))
-
-
-# One core a chapter: the chapters share the machine. What is printed does not hang on it (tools/repeat.py).
-ONE_THREAD = threads_environment(1)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -149,8 +130,3 @@ def report_failures(runs: Sequence[Run]) -> int:
         if run.traceback:
             print(run.traceback.rstrip(), file=sys.stderr)
     return len(failed)
-
-
-def say(line: str) -> None:
-    """Print a line of progress at once, also into a pipe."""
-    print(line, flush=True)

