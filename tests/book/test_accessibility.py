@@ -31,8 +31,8 @@ VISIT = """async () => {
 }"""
 
 # A formula is drawn by hundreds of elements that a screen reader does not see, with the colour of the text
-# around them, and read from as many more. axe looks at each. Beyond the first formulas of a page one element of
-# the same size takes the place of what is drawn, and the formula's TeX that of what is read.
+# around them, and read from as many more. axe looks at each. Beyond the first formulas of a page one element
+# of the same size takes the place of what is drawn, and the formula's TeX that of what is read.
 THIN = """() => {
   const formulas = [...document.querySelectorAll(".katex")].slice(20);
   const drawn = formulas.map(e => e.querySelector(".katex-html"));
