@@ -30,15 +30,19 @@ VISIT = """async () => {
   scrollTo({top: 0, behavior: 'instant'}); await frame(); await frame();
 }"""
 
-# A formula is drawn by hundreds of elements that a screen reader does not see and that have the colour of the
-# text around them. Beyond the first formulas of a page they give way to one element of their size, for axe
-# looks at each of them.
+# A formula is drawn by hundreds of elements that a screen reader does not see, with the colour of the text
+# around them, and read from as many more. axe looks at each. Beyond the first formulas of a page one element
+# of the same size takes the place of what is drawn, and the formula's TeX that of what is read.
 THIN = """() => {
-  const drawn = [...document.querySelectorAll(".katex-html")].slice(20);
+  const formulas = [...document.querySelectorAll(".katex")].slice(20);
+  const drawn = formulas.map(e => e.querySelector(".katex-html"));
   const boxes = drawn.map(e => e.getBoundingClientRect());
-  drawn.forEach((e, i) => {
-    e.replaceChildren();
-    e.style.cssText = `display: inline-block; width: ${boxes[i].width}px; height: ${boxes[i].height}px`;
+  formulas.forEach((e, i) => {
+    drawn[i].replaceChildren();
+    const { width, height } = boxes[i];
+    drawn[i].style.cssText = `display: inline-block; width: ${width}px; height: ${height}px`;
+    const read = e.querySelector(".katex-mathml");
+    read.textContent = read.querySelector("annotation").textContent;
   });
 }"""
 
