@@ -80,6 +80,9 @@ class Surroundings:
             "PYTHONHASHSEED": self.seed,
             "PYTHONPATH": str(root / "code"),
             "TZ": self.zone,
+            # Threads that wait sleep: where cores are fewer, they keep each other from work otherwise.
+            "OPENBLAS_THREAD_TIMEOUT": "4",
+            "OMP_WAIT_POLICY": "passive",
         }
         inherited = {
             name: value for name, value in os.environ.items() if name not in ("LANGUAGE", "XDG_CACHE_HOME")
