@@ -81,6 +81,9 @@ class Surroundings:
             "PYTHONHASHSEED": self.seed,
             "PYTHONPATH": str(root / "code"),
             "TZ": self.zone,
+            # Threads that wait sleep: where cores are fewer, they keep each other from work otherwise.
+            "OPENBLAS_THREAD_TIMEOUT": "4",
+            "OMP_WAIT_POLICY": "passive",
         }
         inherited = {
             name: value for name, value in os.environ.items() if name not in ("LANGUAGE", "XDG_CACHE_HOME")
@@ -192,8 +195,13 @@ def differences(stored: str, new: str, name: str, with_pictures: bool = True) ->
 
 
 def tree(folder: Path) -> dict[str, Path]:
-    """Return the files of a site by their names."""
-    return {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    """Return the files of a site by their names.
+
+    Without Sphinx's note for its next run, which hashes the folders of the themes and so of the environment.
+    """
+    files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    files.pop(".buildinfo", None)
+    return files
 
 
 def site_differences(first: Path, second: Path) -> list[str]:

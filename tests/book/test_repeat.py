@@ -94,6 +94,7 @@ def test_sites_are_compared_file_by_file(tmp_path: Path) -> None:
     for name, text in {"a": "one two", "b": "one two"}.items():
         (tmp_path / name / "deep").mkdir(parents=True)
         (tmp_path / name / "deep" / "page.html").write_text(text)
+        (tmp_path / name / ".buildinfo").write_text(name)
     first, second = tmp_path / "a", tmp_path / "b"
     assert repeat.site_differences(first, second) == []
     (second / "deep" / "page.html").write_text("one six")
