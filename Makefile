@@ -4,11 +4,12 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help book test check serve notebooks ledger bench lock drift audit workflows clean
+.PHONY: help book test check repeat serve lighthouse axe notebooks ledger bench lock drift audit workflows clean
 
 PYTHON ?=
 PIP_ARGS ?=
 PORT ?= 8000
+REPEAT ?=
 DRIFT ?=
 AUDIT ?=
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
@@ -36,10 +37,17 @@ test: $(READY)  ## everything that CI runs: lint, types, the build, all tests, e
 check: $(READY)  ## the quick part of the tests: no build, no browser, no notebooks
 	@$(BIN)/python tools/test.py --jobs $(JOBS) --quick
 
+repeat: $(READY)  ## execute the book again in other surroundings and compare it byte for byte (REPEAT=--fresh)
+	@$(BIN)/python tools/repeat.py --jobs $(JOBS) $(REPEAT)
+
 serve: $(READY)  ## serve the built site on this machine
-	@test -f _build/html/index.html || { echo "there is no book yet: run 'make book' first" >&2; exit 1; }
-	@echo "http://localhost:$(PORT)/  (stop with Ctrl-C)"
-	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html >/dev/null 2>&1
+	@$(BIN)/python tools/serve.py --port $(PORT)
+
+lighthouse: $(READY)  ## score the landing page and the longest chapter as a phone on a slow network sees them
+	@$(BIN)/python tools/lighthouse.py
+
+axe: $(READY)  ## look for barriers on every page, wide and narrow, light and dark
+	@AXE=all $(BIN)/python -m pytest -q tests/book/test_accessibility.py
 
 notebooks: $(READY)  ## execute the chapters in place and store their outputs in the normal form
 	@$(BIN)/python tools/notebooks.py --jobs $(JOBS)

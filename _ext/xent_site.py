@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Of the pages that have no text of their own to take one from.
+DESCRIPTIONS = {
+    "genindex": "Every term, theorem, symptom, figure and function of the book, with where it is told.",
+    "search": "Search the text, the equations' names and the code of the book.",
+}
+
 
 def toc_documents(root: Path) -> list[str]:
     """List the documents that `_toc.yml` names, without their endings, in its order."""
@@ -92,10 +98,17 @@ def _pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     yield "404", {}, "404.html"
 
 
-def without_address(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
-    """Leave out og:url where the site has no address: a relative one means nothing to whoever reads it."""
-    if not app.config.html_baseurl and context.get("metatags"):
-        context["metatags"] = re.sub(r'<meta property="og:url"[^>]*>\n?', "", context["metatags"])
+def tidy_head(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Mend what the extensions and docutils wrote for the page's head."""
+    tags = context.get("metatags") or ""
+    # The template has one of its own, and no page needs two.
+    tags = re.sub(r'<meta name="viewport"[^>]*>\n?', "", tags)
+    if not app.config.html_baseurl:
+        # A relative address means nothing to whoever reads it.
+        tags = re.sub(r'<meta property="og:url"[^>]*>\n?', "", tags)
+    if page in DESCRIPTIONS:
+        tags += f'\n  <meta name="description" content="{escape(DESCRIPTIONS[page])}">'
+    context["metatags"] = tags
 
 
 def sitemap(address: str, pages: list[str]) -> str:
@@ -124,6 +137,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("comments_config", {}, "")
     app.connect("config-inited", _configure)
     app.connect("html-collect-pages", _pages)
-    app.connect("html-page-context", without_address, priority=970)
+    app.connect("html-page-context", tidy_head, priority=970)
     app.connect("build-finished", _write_sitemap)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -7,10 +7,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CELL_TIMEOUT = 240
 
-# One core a chapter: the chapters share the machine, and a sum split over threads has other last digits.
-ONE_THREAD = {
-    name: "1"
-    for name in (
+
+def threads_environment(threads: int) -> dict[str, str]:
+    """Name the variables by which each library takes its number of threads."""
+    names = (
         "OMP_NUM_THREADS",
         "OPENBLAS_NUM_THREADS",
         "MKL_NUM_THREADS",
@@ -19,7 +19,11 @@ ONE_THREAD = {
         "TF_NUM_INTRAOP_THREADS",
         "TF_NUM_INTEROP_THREADS",
     )
-}
+    return dict.fromkeys(names, str(threads))
+
+
+# One core a chapter: the chapters share the machine. What is printed does not hang on it (tools/repeat.py).
+ONE_THREAD = threads_environment(1)
 
 
 def say(line: str) -> None:

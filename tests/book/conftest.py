@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 import book
 import notebooks
+from serve import serving
 from xent_site import REPOSITORY, SITE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,6 +124,13 @@ def built_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     copy = tmp_path_factory.mktemp("elsewhere") / "some" / "where"
     shutil.copytree(ROOT / book.HTML, copy)
     yield copy
+
+
+@pytest.fixture(scope="session")
+def server(built_site: Path) -> Iterator[str]:
+    """Serve the site under a path, as a host of many projects does, and return its address."""
+    with serving(built_site.parents[1]) as address:
+        yield f"{address}some/where/"
 
 
 @pytest.fixture(scope="session")

@@ -55,6 +55,11 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Site]:
     tiny = make_tiny_book(tmp_path_factory.mktemp("links"))
     tiny.write_chapter("01_good", *SECTIONS)
     shutil.copy(ROOT / "pyproject.toml", tiny.root)
+    # The social card of a book that has an address is drawn with the package.
+    package = tiny.root / "code" / "xent"
+    shutil.copytree(
+        ROOT / "code" / "xent", package, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+    )
     path = tiny.root / "_config.yml"
     empty = path.read_text(encoding="utf-8")
     assert yaml.safe_load(empty)["repository"]["url"] == "", "the book's own address is set: adapt this test"

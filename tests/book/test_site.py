@@ -5,11 +5,8 @@ Each page is opened as a file and under a path of a local server, at the width o
 
 from __future__ import annotations
 
-import functools
-import http.server
 import json
 import re
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,24 +34,6 @@ DESK, PHONE = (1280, 900), (360, 740)
 RAW_TEX = re.compile(
     r"\$\$|\$\\|\\(?:frac|log|sum|sigma|ell|begin|text|mathbb|label)\b|\{(?:eq|ref|numref|cite)\}`"
 )
-
-
-class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves 404.html for what is missing, as hosts of static sites do."""
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        if code != 404:
-            return super().send_error(code, message, explain)
-        body = Path(self.directory, "some", "where", "404.html").read_bytes()
-        self.send_response(404)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-        return None
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
 
 
 @dataclass
@@ -94,16 +73,6 @@ class Opened:
         self.page.goto(self.base + name, wait_until="load")
         # The theme's scripts start on load; two frames later they have run.
         self.page.evaluate("() => new Promise(f => requestAnimationFrame(() => requestAnimationFrame(f)))")
-
-
-@pytest.fixture(scope="session")
-def server(built_site: Path) -> Iterator[str]:
-    """Serve the site under a path, as a host of many projects does."""
-    handler = functools.partial(Handler, directory=str(built_site.parents[1]))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/some/where/"
-        server.shutdown()
 
 
 @pytest.fixture(scope="session")
@@ -247,6 +216,22 @@ def test_equations_are_numbered_by_chapter(opened: Opened, name: str) -> None:
     chapter = re.match(r"\d*", opened.page.locator("article h1").inner_text())
     assert chapter is not None
     assert numbers == [f"({chapter[0]}.{i})" for i in range(1, len(numbers) + 1)]
+
+
+@by_file
+@pytest.mark.parametrize("name", [f"{name}.html" for name in DOCUMENTS if labels_of(f"{name}.html")])
+def test_equations_fit_a_phone(opened: Opened, name: str) -> None:
+    """A line that runs out of its box can be scrolled to, but its end is read by nobody."""
+    opened.page.set_viewport_size({"width": 390, "height": 844})
+    opened.go(name)
+    opened.page.add_style_tag(content="section { content-visibility: visible !important }")
+    wide = opened.page.locator("div.math").evaluate_all(
+        """all => all.filter(box => {
+            const line = box.querySelector(".katex-display") || box;
+            return Math.max(box.scrollWidth - box.clientWidth, line.scrollWidth - line.clientWidth) > 1;
+        }).map(box => box.id)"""
+    )
+    assert wide == [], "break these equations into shorter lines, with aligned"
 
 
 @by_server

@@ -172,6 +172,7 @@ def torchrun(ranks: int, *options: str) -> dict[str, Any]:
     return result["relative_error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_data_parallel_ranks_agree_with_one_device(ranks: int) -> None:
     errors = torchrun(ranks, "--plan=even", "--fsdp")
@@ -179,6 +180,7 @@ def test_data_parallel_ranks_agree_with_one_device(ranks: int) -> None:
     assert min(errors["mean of means"] + errors["mean of each rank"]) > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("denominator", ["tokens", "sequences", "64"])
 def test_ranks_that_run_out_and_one_that_never_had_a_batch(denominator: str) -> None:
     fsdp = ["--fsdp"] if denominator == "tokens" else []

@@ -336,7 +336,7 @@ def check(slug: str, answer: Any) -> Result:
     elif answer is None or answer is Ellipsis:
         return wrong("the stub is still there: your function is not written yet.")
     elif not callable(answer):
-        return wrong(f"this exercise asks for a function; got {_short(answer)}, a {type(answer).__name__}.")
+        return wrong(f"this exercise asks for a function; got {_short(answer)} ({type(answer).__name__}).")
 
     cases = exercise.cases()
     got: list[Parts] = []
