@@ -11,6 +11,8 @@ import pytest
 import drift
 from drift import Difference, Failure, Outcome, ProgramError
 
+pytestmark = pytest.mark.slow  # runs pytest in small repositories
+
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = sys.executable
 

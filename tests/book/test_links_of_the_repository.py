@@ -24,6 +24,8 @@ from .conftest import ROOT, make_tiny_book
 GITHUB, GITLAB = "https://github.com/someone/some-book", "https://gitlab.com/some/group/some-book"
 HOME = "https://someone.example/some-book"
 PAGES = ["index", "chapters/01_good", "chapters/references"]
+pytestmark = pytest.mark.slow  # builds a small book three times
+
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 LONG = "A line that fills the page.\n\n" * 40
 SECTIONS = ["# A good chapter", "## The first part", LONG, "## What $x$ is", LONG, "# code\nimport xent"]
