@@ -34,7 +34,8 @@ from common import CELL_TIMEOUT, ONE_THREAD, ROOT, say
 
 # Markdown files of a host have a limit, and so has a reader.
 SHOWN = 60
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+# As the terminal has it, and as XML does, which cannot hold the character.
+_COLOUR = re.compile(r"(?:\x1b|#x1B)\[[0-9;]*m")
 
 
 @dataclass
@@ -118,10 +119,17 @@ def read_junit(path: Path) -> tuple[int, list[Failure]]:
 
 
 def reason_of(element: ElementTree.Element) -> str:
-    """Find the line that says most: the last error in the text, or the message."""
-    text = _COLOUR.sub("", f"{element.get('message') or ''}\n{element.text or ''}")
-    raised = re.findall(r"^E\s+(.*\S)", text, re.MULTILINE)
-    lines = raised or [line.strip() for line in text.splitlines() if line.strip()]
+    """Find the line that says most."""
+    text = _COLOUR.sub("", element.text or element.get("message") or "")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines and lines[0] == "Notebook cell execution failed":
+        # The first line of the output that differs, as nbval shows the difference, or the exception.
+        stored, now = (re.search(rf"^  [{sign}] (.*\S)", text, re.MULTILINE) for sign in "+-")
+        lines = lines[-1:]
+        if stored or now:
+            lines = [f"stored: {stored[1] if stored else 'nothing'}; now: {now[1] if now else 'nothing'}"]
+    else:
+        lines = re.findall(r"^E\s+(.*\S)", text, re.MULTILINE) or lines
     return lines[0][:160] if lines else "no reason given"
 
 

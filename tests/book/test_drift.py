@@ -11,6 +11,8 @@ import pytest
 import drift
 from drift import Difference, Failure, Outcome, ProgramError
 
+pytestmark = pytest.mark.slow  # runs pytest in small repositories
+
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = sys.executable
 
@@ -30,9 +32,29 @@ def test_packages_are_compared_by_their_normal_names() -> None:
 JUNIT = """<testsuites><testsuite>
 <testcase classname="tests.xent.test_losses" name="test_good" />
 <testcase classname="tests.xent.test_losses" name="test_left_out"><skipped message="no browser" /></testcase>
-<testcase classname="chapters/07_frameworks.ipynb" name="Cell 12">
-<failure message="Notebook cell execution failed">Unequal outputs
-E   Cell 12: mismatch 'stdout': 0.31 != 0.32</failure></testcase>
+<testcase classname="chapters.07_frameworks.ipynb" name="Cell 12">
+<failure message="#x1B[91mNotebook cell">#x1B[91mNotebook cell execution failed#x1B[0m
+#x1B[94mCell 12: Cell outputs differ
+
+Input:
+#x1B[0mprint(loss)
+
+#x1B[94m mismatch 'stdout'#x1B[91m
+
+  'same\\nloss 0.31\\n' == 'same\\nloss 0.32\\n'
+
+    same
+  - loss 0.32
+  ?         ^
+  + loss 0.31
+  ?         ^
+#x1B[0m</failure></testcase>
+<testcase classname="chapters.07_frameworks.ipynb" name="Cell 13">
+<failure message="#x1B[91mNotebook cell">#x1B[91mNotebook cell execution failed#x1B[0m
+#x1B[94mCell 13: Cell execution caused an exception
+
+#x1B[31mTypeError#x1B[39m: unexpected argument
+</failure></testcase>
 <testcase classname="" name="tests.xent.test_torch">
 <error message="collection failure">E   ImportError: gone</error></testcase>
 </testsuite></testsuites>"""
@@ -44,7 +66,8 @@ def test_the_report_of_pytest_is_read(tmp_path: Path) -> None:
     assert drift.read_junit(path) == (
         1,
         [
-            Failure("chapters/07_frameworks.ipynb::Cell 12", "Cell 12: mismatch 'stdout': 0.31 != 0.32"),
+            Failure("chapters.07_frameworks.ipynb::Cell 12", "stored: loss 0.31; now: loss 0.32"),
+            Failure("chapters.07_frameworks.ipynb::Cell 13", "TypeError: unexpected argument"),
             Failure("tests.xent.test_torch", "ImportError: gone"),
         ],
     )

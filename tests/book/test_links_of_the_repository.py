@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree
 
+import axe_playwright_python
 import pytest
 import yaml
 from playwright.sync_api import Browser, Page, Route
@@ -23,6 +24,9 @@ from .conftest import ROOT, make_tiny_book
 GITHUB, GITLAB = "https://github.com/someone/some-book", "https://gitlab.com/some/group/some-book"
 HOME = "https://someone.example/some-book"
 PAGES = ["index", "chapters/01_good", "chapters/references"]
+pytestmark = pytest.mark.slow  # builds a small book three times
+
+AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 LONG = "A line that fills the page.\n\n" * 40
 SECTIONS = ["# A good chapter", "## The first part", LONG, "## What $x$ is", LONG, "# code\nimport xent"]
 
@@ -165,6 +169,9 @@ def test_colab_gets_the_package_and_its_data(page: Page, sites: dict[str, Site])
         box = page.locator("details.menu[open] ul").bounding_box()
         assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= width, f"at {width} px"
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.evaluate(AXE)
+        result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        assert [(rule["id"], rule["nodes"][0]["html"][:120]) for rule in result["violations"]] == []
     assert "menu-note" not in sites["gitlab"].text("chapters/01_good")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,6 +145,48 @@ def test_drift_writes_no_issue_where_new_releases_run() -> None:
         "checkout" not in step.get("uses", "") and "pip" not in step.get("run", "")
         for step in jobs["tell"]["steps"]
     )
+
+
+# Stands in for `gh`: writes down what it is asked, knows one open issue or none, and may be refused.
+GH = """#!/bin/bash
+echo "$1 $2 $3" >> "$LOG"
+case "$REFUSED" in *"$2"*) exit 1 ;; esac
+if [ "$2" = list ]; then echo "$OPEN"; fi
+"""
+
+
+@pytest.mark.parametrize(
+    ("state", "number", "refused", "asked"),
+    [
+        ("drift", "", "", ["issue list --state", "issue create --title"]),
+        ("drift", "7", "", ["issue list --state", "issue edit 7"]),
+        ("none", "7", "", ["issue list --state", "issue close 7"]),
+        ("none", "", "", ["issue list --state"]),
+        # Without the right to it, the summary has to do.
+        ("drift", "", "list", ["issue list --state"]),
+        ("drift", "", "create", ["issue list --state", "issue create --title"]),
+        ("drift", "7", "edit", ["issue list --state", "issue edit 7"]),
+    ],
+)
+def test_there_is_one_issue_on_drift(
+    tmp_path: Path, state: str, number: str, refused: str, asked: list[str]
+) -> None:
+    step = next(step for step in read("drift.yml")["jobs"]["tell"]["steps"] if "run" in step)
+    (tmp_path / "gh").write_text(GH)
+    (tmp_path / "gh").chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "LOG": str(tmp_path / "log"),
+        "OPEN": number,
+        "REFUSED": refused,
+        "STATE": state,
+        "TITLE": step["env"]["TITLE"],
+    }
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "log").read_text().splitlines() == asked
+    assert ("::notice::" in done.stdout) == bool(refused)
 
 
 def chapter_imports() -> set[str]:
