@@ -22,11 +22,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._blocks import Index, _cover
 from ._validate import (
+    MOST,
     SUM_TOLERANCE,
     Floats,
     Reduction,
     _array,
     at_index,
+    class_indices,
     first_true,
     integer,
     logits_array,
@@ -35,6 +37,7 @@ from ._validate import (
     real_array,
     reduction_arguments,
     same_shape,
+    shown,
     weights,
 )
 from .losses import _Reducer, cross_entropy
@@ -269,10 +272,9 @@ def mixed_loss(
     """
     alpha = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     common: dict[str, Any] = {"axis": axis, "reduction": reduction, "denominator": denominator}
-    weight = None
-    if ignore_index is not None:
-        counts = _array(targets, "targets") != integer(ignore_index, "ignore_index")
-        weight = np.asarray(counts).astype(np.float64)
+    rows = _pair(student_logits, teacher_logits, axis)[0]
+    _, counts = class_indices(targets, "targets", rows.shape[:-1], rows.shape[-1], ignore_index)
+    weight = None if counts is None else counts.astype(np.float64)
     soft = distillation_loss(
         student_logits,
         teacher_logits,
@@ -287,7 +289,10 @@ def mixed_loss(
     # 0 * inf = 0 here too: a part of weight zero is left out.
     if alpha == 0:
         return hard.astype(kind)
-    return soft if alpha == 1 else kind(1 - alpha) * hard + kind(alpha) * soft
+    if alpha == 1:
+        return soft
+    with np.errstate(all="ignore"):
+        return kind(1 - alpha) * hard + kind(alpha) * soft
 
 
 def top_k_loss(
@@ -366,8 +371,10 @@ def top_k_loss(
     True
     """
     z, axis = _logits(student_logits, "student_logits", axis)
-    if treatment not in TREATMENTS or not isinstance(treatment, str):
-        raise ValueError(f"treatment: expected one of {', '.join(map(repr, TREATMENTS))}, got {treatment!r}")
+    if not isinstance(treatment, str) or treatment not in TREATMENTS:
+        raise ValueError(
+            f"treatment: expected one of {', '.join(map(repr, TREATMENTS))}, got {shown(treatment)}"
+        )
     log_p, _ = _logits(top_log_probs, "top_log_probs", axis)
     indices = _class_choices(top_indices, "top_indices", z, axis)
     same_shape(indices, "top_indices", log_p.shape, "top_log_probs")
@@ -472,8 +479,8 @@ def sample_targets(
     """
     v, axis = _logits(teacher_logits, "teacher_logits", axis)
     samples = integer(samples, "samples")
-    if samples < 1:
-        raise ValueError(f"samples: expected at least one draw, got {samples}")
+    if not 1 <= samples <= MOST:
+        raise ValueError(f"samples: expected at least one draw, at most {MOST:,}, got {shown(samples)}")
     if not isinstance(rng, np.random.Generator):
         raise TypeError(f"rng: expected a numpy.random.Generator, got {type(rng).__name__}")
     tau = number(proposal_temperature, "proposal_temperature", "a finite number > 0", 0.0, math.inf)
@@ -546,11 +553,9 @@ def sampled_loss(
     """
     z, axis = _logits(student_logits, "student_logits", axis)
     chosen = _class_choices(indices, "indices", z, axis)
-    given = (
-        np.moveaxis(real_array(sample_weights, "sample_weights"), axis, -1)
-        if np.ndim(sample_weights)
-        else (real_array(sample_weights, "sample_weights"))
-    )
+    given = real_array(sample_weights, "sample_weights")
+    if given.ndim == chosen.ndim:  # another number of dimensions is refused by its shape
+        given = np.moveaxis(given, axis, -1)
     masses = weights(given, "sample_weights", chosen.shape, "that of indices")
     total = _Reducer(z.shape[:-1], z.dtype, *reduction_arguments(reduction, denominator))
     w = _row_weights(weight, z.shape[:-1])
@@ -635,9 +640,9 @@ def _settings(temperature: Any, scale: Any, direction: Any) -> tuple[float, bool
     temperature = number(temperature, "temperature", "a finite number > 0", 0.0, math.inf)
     for value, name, choices in ((scale, "scale", SCALES), (direction, "direction", DIRECTIONS)):
         if not isinstance(value, str):
-            raise TypeError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
+            raise TypeError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {shown(value)}")
         if value not in choices:
-            raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
+            raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {shown(value)}")
     return temperature, scale == "t_squared", direction == "forward"
 
 

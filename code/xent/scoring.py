@@ -29,11 +29,13 @@ from scipy.special import xlogy
 from ._validate import (
     Floats,
     Indices,
+    _array,
     at_index,
     class_indices,
     first_true,
     number,
     probabilities,
+    shown,
     smoothing_mass,
     weights,
 )
@@ -588,8 +590,11 @@ def invert_weighting(probs: ArrayLike, *, weight: ArrayLike) -> Any:
     if not (by_class > 0).all():
         where = first_true(by_class <= 0)
         raise ValueError(f"weight: expected weights > 0, got {by_class[where]}{at_index(where)}")
-    p = given.astype(np.float64) * (by_class.min() / by_class)
-    p /= p.sum(axis=-1, keepdims=True)
+    # Over the smallest weight that the row has use for: its class keeps what it has, and no sum is zero.
+    least = np.where(given > 0, by_class, np.inf).min(axis=-1, keepdims=True)
+    with np.errstate(under="ignore"):
+        p = given.astype(np.float64) * (least / by_class)
+        p /= p.sum(axis=-1, keepdims=True)
     return p.astype(np.result_type(np.float32, given), copy=False)
 
 
@@ -692,8 +697,6 @@ def elicited(rule: Rule, p: ArrayLike) -> Floats:
     """
     _callable(rule)
     law = probabilities(p, "p", -1).astype(np.float64)
-    if law.shape[-1] == 0:
-        raise ValueError(f"p: expected at least one class along axis -1, got shape {law.shape}")
     out = np.empty_like(law)
     for index in np.ndindex(law.shape[:-1]):
         out[index] = _minimise(rule, law[index])
@@ -804,7 +807,11 @@ def _expected(rule: Rule, law: Floats, report: Floats) -> Floats:
         share = law[..., k]
         if not (share > 0).any():
             continue
-        cost = np.asarray(rule(report, np.full(shape, k)), np.float64)
+        # The rule gets copies: one that works in place would change what is still to be asked.
+        cost = _array(rule(report.copy(), np.full(shape, k)), "rule")
+        if cost.dtype.kind not in "biuf":
+            raise TypeError(f"rule: expected costs that are numbers, got dtype {cost.dtype}")
+        cost = cost.astype(np.float64)
         if cost.shape != shape:
             raise ValueError(f"rule: expected costs of shape {shape}, one a report, got {cost.shape}")
         with np.errstate(invalid="ignore"):
@@ -821,10 +828,10 @@ def _expected(rule: Rule, law: Floats, report: Floats) -> Floats:
 def _report(probs: ArrayLike, outcome: ArrayLike) -> tuple[Floats, Floats, Indices]:
     """Check the arguments; return reports, the probability (float64) of each outcome, and outcomes."""
     q = probabilities(probs, "probs", -1)
-    if np.shape(outcome) != q.shape[:-1]:
+    array = _array(outcome, "outcome")
+    if array.shape != q.shape[:-1]:
         raise ValueError(
-            f"outcome: expected shape {q.shape[:-1]}, that of probs without the last axis, "
-            f"got {np.shape(outcome)}"
+            f"outcome: expected shape {q.shape[:-1]}, that of probs without the last axis, got {array.shape}"
         )
     labels, _ = class_indices(outcome, "outcome", q.shape[:-1], q.shape[-1], None)
     own = np.take_along_axis(q, labels[..., None], -1)[..., 0].astype(np.float64)
@@ -842,4 +849,4 @@ def _result(cost: Floats, given: Floats) -> Any:
 
 def _callable(rule: Rule) -> None:
     if not callable(rule):
-        raise TypeError(f"rule: expected a scoring rule, rule(probs, outcome), got {rule!r}")
+        raise TypeError(f"rule: expected a scoring rule, rule(probs, outcome), got {shown(rule)}")

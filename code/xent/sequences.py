@@ -12,6 +12,7 @@ are sources whose entropy, divergence and tilt are known exactly.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ Array = NDArray[np.float64]
 
 # The step of the trapezoidal rule in log t, see _log_grid. Exact in binary, so that the grid has no rounding.
 STEP = 3 / 16
+# Up to here a batch size is a float, and a table of K + 1 by K + 1 pairs has less than 10^9 entries.
+FLOATS, LETTERS = 10**300, 30_000
 
 
 def eos_optimum(stop: float, batch_size: int = 1) -> float:
@@ -83,7 +86,8 @@ def eos_optimum(stop: float, batch_size: int = 1) -> float:
     batch_size = _batch_size(batch_size)
     # B int G(exp(-t))^B dt with G(exp(-t)) = 1 / (1 + (exp(t) - 1) / stop), written without a cancellation.
     t = _log_grid(1.0, 1.0 / stop, batch_size)
-    return float(batch_size * STEP * np.sum(t * np.exp(-batch_size * np.log1p(np.expm1(t) / stop))))
+    with np.errstate(all="ignore"):
+        return float(batch_size * STEP * np.sum(t * np.exp(-batch_size * np.log1p(np.expm1(t) / stop))))
 
 
 def length_weights(
@@ -248,7 +252,7 @@ class GeometricSource:
         self.stop = _stop(stop, "stop")
         self.letters = _validate.integer(letters, "letters")
         if self.letters < 1:
-            raise ValueError(f"letters: expected at least one letter, got {letters}")
+            raise ValueError(f"letters: expected at least one letter, got {_validate.shown(letters)}")
 
     def __repr__(self) -> str:
         """Name the source by its parameters."""
@@ -256,7 +260,9 @@ class GeometricSource:
 
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...]) -> NDArray[np.int64]:
         """Draw lengths, <eos> included, from `rng`; the letters carry no information about them."""
-        return rng.geometric(self.stop, size=size)
+        shape = tuple(_positive(n, "size", least=0) for n in (size if isinstance(size, tuple) else (size,)))
+        _positive(math.prod(shape), "size", least=0)
+        return _generator(rng).geometric(self.stop, size=shape)
 
     def length_probabilities(self, n_max: int) -> Array:
         """Return P(1), ..., P(n_max), which sum to 1 - (1 - stop)**n_max."""
@@ -375,6 +381,7 @@ class MarkovSource:
             )
         self.transition = _validate.probabilities(rows, "transition", -1).astype(np.float64)
         self._reached = self._check_that_it_ends()
+        self._check_how_often_it_visits()
 
     def __repr__(self) -> str:
         """Name the source by its size."""
@@ -389,6 +396,11 @@ class MarkovSource:
         Rows of letters that do not occur stop at once; nothing reaches them.
         """
         letters = _positive(letters, "letters")
+        if letters > LETTERS:
+            raise ValueError(f"letters: expected at most {LETTERS:,}, for a table of pairs, got {letters:,}")
+        if not isinstance(sequences, Iterable):
+            raise TypeError(f"sequences: expected a list of lists, got {type(sequences).__name__}")
+        sequences = list(sequences)
         if not sequences:
             raise ValueError("sequences: expected at least one sequence, got none")
         weight = (
@@ -396,12 +408,14 @@ class MarkovSource:
             if weights is None
             else _validate.weights(weights, "weights", (len(sequences),), "one for each sequence")
         )
-        if not weight.sum() > 0:
-            raise ValueError("weights: expected a positive sum, got 0")
+        with np.errstate(over="ignore"):
+            total = float(weight.sum())
+        if not 0 < total < math.inf:
+            raise ValueError(f"weights: expected a positive, finite sum, got {total:g}")
         counts = np.zeros((letters + 1, letters + 1))  # the last row counts first tokens
         for sequence, w in zip(sequences, weight, strict=True):
-            tokens = np.asarray(sequence, dtype=np.int64) if len(sequence) else np.zeros(0, dtype=np.int64)
-            tokens, _ = _validate.class_indices(tokens, "sequences", tokens.shape, letters, None)
+            tokens = _validate._array(sequence, "sequences")
+            tokens, _ = _validate.class_indices(sequence, "sequences", (tokens.size,), letters, None)
             np.add.at(counts, (np.append(letters, tokens), np.append(tokens, letters)), w)
         return cls._from_counts(counts[-1], counts[:-1])
 
@@ -415,8 +429,9 @@ class MarkovSource:
     def sample(self, rng: np.random.Generator, size: int) -> list[list[int]]:
         """Draw `size` sequences of letters; the <eos> that ends each is left out."""
         eos = self.initial.size - 1
+        size, rng = _positive(size, "size"), _generator(rng)
         cumulative = np.cumsum(np.vstack([self.transition, self.initial]), axis=1)
-        sequences: list[list[int]] = [[] for _ in range(_positive(size, "size"))]
+        sequences: list[list[int]] = [[] for _ in range(size)]
         running, state = np.arange(size), np.full(size, eos)
         while running.size:
             uniform = rng.random(running.size) * cumulative[state, -1]
@@ -534,6 +549,19 @@ class MarkovSource:
             )
         return np.asarray(reached)
 
+    def _check_how_often_it_visits(self) -> None:
+        """Refuse rows that sum to one within the tolerance and still let sequences go on for ever."""
+        try:
+            with np.errstate(all="ignore"):
+                visits = self._forward(1.0)
+        except np.linalg.LinAlgError:
+            visits = np.full(1, np.inf)
+        if not (np.isfinite(visits).all() and (visits >= 0).all()):
+            raise ValueError(
+                "transition: expected every sequence to end, got rows under which the expected number of "
+                f"letters is {visits.sum():g}"
+            )
+
 
 def _log_grid(smallest: float, mean: float, batch_size: int) -> Array:
     """Nodes t = exp(k STEP) for integrals of exp(-n t) G(exp(-t))^(B-1) dt, from 0 to infinity.
@@ -542,7 +570,10 @@ def _log_grid(smallest: float, mean: float, batch_size: int) -> Array:
     real axis, so the trapezoidal rule errs by about exp(-pi^2/STEP), 1e-23. The ends are cut where what is
     left is below 1e-17 of the integral, which is at least 1/(n + (B-1) mean).
     """
-    first = math.floor((math.log(1e-18) - math.log(batch_size * mean)) / STEP)
+    # One logarithm of the product, unless the product is beyond a float.
+    product = batch_size * mean if batch_size < FLOATS else math.inf
+    log_tokens = math.log(product) if product < math.inf else math.log(batch_size) + math.log(mean)
+    first = math.floor((math.log(1e-18) - log_tokens) / STEP)
     last = math.ceil(math.log((45.0 + math.log(mean / smallest)) / (batch_size * smallest)) / STEP)
     return np.asarray(np.exp(STEP * np.arange(first, last + 1)))
 
@@ -595,18 +626,29 @@ def _vector(array: _validate.Floats, name: str) -> Array:
 
 
 def _batch_size(value: Any) -> int:
-    return _positive(value, "batch_size")
+    return _positive(value, "batch_size", most=FLOATS)
 
 
-def _positive(value: Any, name: str) -> int:
+def _positive(value: Any, name: str, least: int = 1, most: int = _validate.MOST) -> int:
     value = _validate.integer(value, name)
-    if value < 1:
-        raise ValueError(f"{name}: expected an integer >= 1, got {value}")
+    if value < least:
+        raise ValueError(f"{name}: expected an integer >= {least}, got {_validate.shown(value)}")
+    if value > most:
+        raise ValueError(f"{name}: expected an integer up to {float(most):g}, got {_validate.shown(value)}")
     return int(value)
 
 
+def _generator(value: Any) -> np.random.Generator:
+    if not isinstance(value, np.random.Generator):
+        raise TypeError(f"rng: expected a numpy.random.Generator, got {type(value).__name__}")
+    return value
+
+
 def _stop(value: Any, name: str) -> float:
-    return _validate.number(value, name, "a probability in (0, 1]", 0.0, 1.0, closed="high")
+    stop = _validate.number(value, name, "a probability in (0, 1]", 0.0, 1.0, closed="high")
+    if stop < 1e-308:
+        raise ValueError(f"{name}: expected a probability whose inverse is a float, got {stop:g}")
+    return stop
 
 
 def _probability(value: Any, name: str) -> float:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from xent._validate import Reduction, at_index, integer, number, reduction_arguments
+from xent._validate import MOST, Reduction, at_index, integer, number, reduction_arguments, shown
 from xent.distillation import TREATMENTS, Direction, Scale, Treatment, _settings
 
 from ._losses import (
@@ -216,8 +216,10 @@ def top_k_loss(
     >>> z.grad
     tensor([[-0.1000, -0.0600,  0.1200,  0.0400]], dtype=torch.float64)
     """
-    if treatment not in TREATMENTS or not isinstance(treatment, str):
-        raise ValueError(f"treatment: expected one of {', '.join(map(repr, TREATMENTS))}, got {treatment!r}")
+    if not isinstance(treatment, str) or treatment not in TREATMENTS:
+        raise ValueError(
+            f"treatment: expected one of {', '.join(map(repr, TREATMENTS))}, got {shown(treatment)}"
+        )
     z, axis = _logits(student_logits, "student_logits", axis)
     log_p, _ = _logits(top_log_probs, "top_log_probs", axis)
     log_p = log_p.detach()
@@ -312,8 +314,10 @@ def sample_targets(
     v, axis = _logits(teacher_logits, "teacher_logits", axis)
     v = v.detach()
     samples = integer(samples, "samples")
-    if samples < 1:
-        raise ValueError(f"samples: expected at least one draw, got {samples}")
+    if not 1 <= samples <= MOST:
+        raise ValueError(f"samples: expected at least one draw, at most {MOST:,}, got {shown(samples)}")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator: expected a torch.Generator, got {type(generator).__name__}")
     tau = number(proposal_temperature, "proposal_temperature", "a finite number > 0", 0.0, math.inf)
     top = v.amax(-1, keepdim=True)
     if not top.isfinite().all():  # amax passes nan on
