@@ -62,6 +62,8 @@ TREATMENTS = ("truncated", "renormalised", "renormalised_both", "tail")
 
 # Rows are worked on in float64, a block of about so many numbers at a time.
 BLOCK = 1 << 16
+# How far apart, over T, student and teacher may lie for their difference to be better than two logarithms.
+FAR_APART = 64.0
 
 
 def distillation_loss(
@@ -207,7 +209,8 @@ def distillation_gradient(
         for index, (student, teacher), part in _rows((z, v), ("student_logits", "teacher_logits"), w, axis):
             if forward:
                 p, q, d = _compare(teacher, student, temperature)
-                gradient = factor * np.where(np.abs(d) < 1, p * np.expm1(-d), q - p)
+                # p (q/p - 1) has the digits of the difference; where p is zero, d says nothing.
+                gradient = factor * np.where((np.abs(d) < 1) & (p > 0), p * np.expm1(-d), q - p)
             else:
                 q, p, d = _compare(student, teacher, temperature)
                 divergence = _divergence(q, p, d, 1.0)[:, None]
@@ -375,7 +378,12 @@ def top_k_loss(
         raise ValueError(
             f"treatment: expected one of {', '.join(map(repr, TREATMENTS))}, got {shown(treatment)}"
         )
-    log_p, _ = _logits(top_log_probs, "top_log_probs", axis)
+    log_p = real_array(top_log_probs, "top_log_probs")
+    if log_p.ndim != z.ndim:
+        raise ValueError(
+            f"top_log_probs: expected {z.ndim} dimensions, as student_logits, got shape {log_p.shape}"
+        )
+    log_p, _ = _logits(log_p, "top_log_probs", axis)
     indices = _class_choices(top_indices, "top_indices", z, axis)
     same_shape(indices, "top_indices", log_p.shape, "top_log_probs")
     if indices.shape[-1] > 1:
@@ -394,8 +402,8 @@ def top_k_loss(
             f"top_log_probs: expected log-probabilities whose exponentials sum to at most one (within "
             f"{slack:g} for {log_p.dtype}), got a sum of {mass[where]:.6g}{at_index(where)}"
         )
-    if treatment.startswith("renormalised") and not (mass > 0).all():
-        where = first_true(mass <= 0)
+    if treatment.startswith("renormalised") and np.isneginf(log_p.max(-1)).any():
+        where = first_true(np.asarray(np.isneginf(log_p.max(-1))))
         raise ValueError(f"top_log_probs: expected a sum above 0 to renormalise by, got 0{at_index(where)}")
     total = _Reducer(
         z.shape[:-1], np.promote_types(z.dtype, log_p.dtype), *reduction_arguments(reduction, denominator)
@@ -581,8 +589,10 @@ def _compare(first: Floats, second: Floats, temperature: float) -> tuple[Floats,
     # mean in the exponential sense: d = x - log sum b exp(x), for x = (first - second) / T + any constant.
     top = second.argmax(-1)[:, None]
     gap = np.where(np.isneginf(first) & np.isneginf(second), 0.0, first - second)
-    x = (gap - np.take_along_axis(gap, top, -1)) / temperature
-    close = (np.abs(x) < 1).all(-1, keepdims=True)
+    apart = np.take_along_axis(gap, top, -1)
+    x = (gap - apart) / temperature
+    # Where the two lie far apart as a whole, the gap has lost the digits that a constant takes away.
+    close = (np.abs(x) < 1).all(-1, keepdims=True) & (np.abs(apart / temperature) < FAR_APART)
     x = np.where(close, x, 0.0)
     d = np.where(close & (a > 0), x - np.log1p((b * np.expm1(x)).sum(-1, keepdims=True)), d)
     return a, b, d
@@ -616,7 +626,10 @@ def _log_sum_exp(x: Floats) -> Floats:
 
 
 def _log_softmax(x: Floats) -> Floats:
-    return x - _log_sum_exp(x)[..., None]
+    # The maximum goes first: beside a large one, the logarithm of the sum would be rounded away.
+    x = x - x.max(-1, keepdims=True)
+    result: Floats = x - np.log(np.exp(x).sum(-1, keepdims=True))
+    return result
 
 
 # The checks.

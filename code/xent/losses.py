@@ -460,7 +460,7 @@ class _Reducer:
         if self.each is not None:
             return self.each[()]
         divisor = 1.0 if self.reduction == "sum" else mean_divisor(self.mass, self.denominator)
-        with np.errstate(over="ignore"):  # a sum beyond float32 is inf
+        with np.errstate(over="ignore", under="ignore"):  # a sum beyond float32 is inf
             return self.dtype.type(np.add.reduce(self.sums) / divisor)
 
 

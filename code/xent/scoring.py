@@ -63,6 +63,7 @@ Rule: TypeAlias = Callable[[Any, Any], Any]
 # ------------------------------------------------------------------------------------------- the rules
 
 
+@np.errstate(all="ignore")
 def log_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     r"""Logarithmic score, the cross-entropy of one outcome: strictly proper.
 
@@ -107,6 +108,7 @@ def log_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     return _result(_minus_log(own), q)
 
 
+@np.errstate(all="ignore")
 def brier_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     r"""Brier's score, the squared error of the one-hot outcome: strictly proper.
 
@@ -150,6 +152,7 @@ def brier_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     return _result(np.square(error).sum(axis=-1), q)
 
 
+@np.errstate(all="ignore")
 def spherical_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     r"""Spherical score, the cosine between report and outcome: strictly proper.
 
@@ -189,6 +192,7 @@ def spherical_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     return _result(1 - own / np.linalg.norm(q.astype(np.float64), axis=-1), q)
 
 
+@np.errstate(all="ignore")
 def linear_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     r"""Linear score, half the absolute error of the one-hot outcome: improper.
 
@@ -228,6 +232,7 @@ def linear_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     return _result(1 - own, q)
 
 
+@np.errstate(all="ignore")
 def zero_one_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     r"""Zero-one score, one minus the accuracy: proper, not strictly.
 
@@ -265,6 +270,7 @@ def zero_one_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     return _result(1 - (own == highest) / ties, q)
 
 
+@np.errstate(all="ignore")
 def clipped_log_score(probs: ArrayLike, outcome: ArrayLike, *, eps: float = 1e-7) -> Any:
     r"""Logarithmic score of a clipped probability: for three classes or more improper.
 
@@ -316,6 +322,7 @@ def clipped_log_score(probs: ArrayLike, outcome: ArrayLike, *, eps: float = 1e-7
     return _result(_minus_log(np.clip(own, eps, 1 - eps)), q)
 
 
+@np.errstate(all="ignore")
 def focal_loss(probs: ArrayLike, outcome: ArrayLike, *, gamma: float = 2.0) -> Any:
     r"""Focal loss: elicits a report that is less sure than you are; see `invert_focal`.
 
@@ -360,6 +367,7 @@ def focal_loss(probs: ArrayLike, outcome: ArrayLike, *, gamma: float = 2.0) -> A
     return _result(np.maximum(1 - own, 0) ** gamma * _minus_log(own), q)
 
 
+@np.errstate(all="ignore")
 def smoothed_log_score(probs: ArrayLike, outcome: ArrayLike, *, label_smoothing: float) -> Any:
     r"""Logarithmic score under label smoothing: elicits (1 - eps) p + eps / K.
 
@@ -410,6 +418,7 @@ def smoothed_log_score(probs: ArrayLike, outcome: ArrayLike, *, label_smoothing:
     return _result(cost, q)
 
 
+@np.errstate(all="ignore")
 def weighted_log_score(probs: ArrayLike, outcome: ArrayLike, *, weight: ArrayLike) -> Any:
     r"""Logarithmic score with a weight for each class: elicits w p, normalised.
 
@@ -509,6 +518,7 @@ def invert_focal(probs: ArrayLike, *, gamma: float = 2.0) -> Any:
     return p.astype(np.result_type(np.float32, given), copy=False)
 
 
+@np.errstate(all="ignore")
 def invert_smoothing(probs: ArrayLike, *, label_smoothing: float) -> Any:
     r"""Undo label smoothing: from the report that it elicits to the probabilities behind it.
 
@@ -554,6 +564,7 @@ def invert_smoothing(probs: ArrayLike, *, label_smoothing: float) -> Any:
     return np.maximum(p, 0.0).astype(np.result_type(np.float32, given), copy=False)
 
 
+@np.errstate(all="ignore")
 def invert_weighting(probs: ArrayLike, *, weight: ArrayLike) -> Any:
     r"""Undo class weights: from the report that they elicit to the probabilities behind it.
 
@@ -590,11 +601,13 @@ def invert_weighting(probs: ArrayLike, *, weight: ArrayLike) -> Any:
     if not (by_class > 0).all():
         where = first_true(by_class <= 0)
         raise ValueError(f"weight: expected weights > 0, got {by_class[where]}{at_index(where)}")
-    # Over the smallest weight that the row has use for: its class keeps what it has, and no sum is zero.
-    least = np.where(given > 0, by_class, np.inf).min(axis=-1, keepdims=True)
-    with np.errstate(under="ignore"):
-        p = given.astype(np.float64) * (least / by_class)
-        p /= p.sum(axis=-1, keepdims=True)
+    # Mantissas and exponents apart: weights of 1e-300 and 1e300 have a quotient that no float holds.
+    mantissa, exponent = np.frexp(given.astype(np.float64))
+    divisor, by_power = np.frexp(by_class)
+    exponent -= by_power
+    exponent -= np.where(given > 0, exponent, -9999).max(axis=-1, keepdims=True)
+    p = np.ldexp(mantissa / divisor, np.where(given > 0, exponent, 0))
+    p /= p.sum(axis=-1, keepdims=True)
     return p.astype(np.result_type(np.float32, given), copy=False)
 
 
@@ -697,6 +710,8 @@ def elicited(rule: Rule, p: ArrayLike) -> Floats:
     """
     _callable(rule)
     law = probabilities(p, "p", -1).astype(np.float64)
+    if law.shape[-1] > _CLASSES:
+        raise ValueError(f"p: expected at most {_CLASSES} classes to search over, got shape {law.shape}")
     out = np.empty_like(law)
     for index in np.ndindex(law.shape[:-1]):
         out[index] = _minimise(rule, law[index])
@@ -705,6 +720,8 @@ def elicited(rule: Rule, p: ArrayLike) -> Floats:
 
 # How many points of the lattice are improved, how many it has at most, and how far apart the former are.
 _STARTS, _LATTICE, _APART = 4, 3000, 0.2
+# The smallest lattice has K (K + 1) / 2 points of K numbers each.
+_CLASSES = 500
 # A line search looks at this many points of its segment, and then again between the neighbours of the best.
 _POINTS, _ZOOMS = 33, 7
 _SWEEPS = 200
@@ -814,7 +831,7 @@ def _expected(rule: Rule, law: Floats, report: Floats) -> Floats:
         cost = cost.astype(np.float64)
         if cost.shape != shape:
             raise ValueError(f"rule: expected costs of shape {shape}, one a report, got {cost.shape}")
-        with np.errstate(invalid="ignore"):
+        with np.errstate(all="ignore"):
             total += np.where(share > 0, share * cost, 0.0)
     if np.isnan(total).any():
         where = first_true(np.isnan(total))

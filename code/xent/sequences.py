@@ -34,8 +34,8 @@ Array = NDArray[np.float64]
 
 # The step of the trapezoidal rule in log t, see _log_grid. Exact in binary, so that the grid has no rounding.
 STEP = 3 / 16
-# Up to here a batch size is a float, and a table of K + 1 by K + 1 pairs has less than 10^9 entries.
-FLOATS, LETTERS = 10**300, 30_000
+# Up to here a batch size is a float, a power of G has digits, and a table of pairs less than 10^9 entries.
+FLOATS, MARKOV, LETTERS = 10**300, 10**12, 30_000
 
 
 def eos_optimum(stop: float, batch_size: int = 1) -> float:
@@ -90,6 +90,7 @@ def eos_optimum(stop: float, batch_size: int = 1) -> float:
         return float(batch_size * STEP * np.sum(t * np.exp(-batch_size * np.log1p(np.expm1(t) / stop))))
 
 
+@np.errstate(all="ignore")
 def length_weights(
     lengths: ArrayLike, batch_size: int = 1, *, probabilities: ArrayLike | None = None
 ) -> Array:
@@ -141,6 +142,7 @@ def length_weights(
     return _weights(values, _merge(position, share), _batch_size(batch_size))[position]
 
 
+@np.errstate(all="ignore")
 def tilted_lengths(
     lengths: ArrayLike, batch_size: int = 1, *, probabilities: ArrayLike | None = None
 ) -> Array:
@@ -184,6 +186,7 @@ def tilted_lengths(
     return np.asarray(tilted / tilted.sum())
 
 
+@np.errstate(all="ignore")
 def hazards(probabilities: ArrayLike) -> Array:
     r"""Probability of stopping at each length, given that the sequence has come so far.
 
@@ -248,6 +251,7 @@ class GeometricSource:
     True
     """
 
+    @np.errstate(all="ignore")
     def __init__(self, stop: float, letters: int = 1) -> None:
         self.stop = _stop(stop, "stop")
         self.letters = _validate.integer(letters, "letters")
@@ -258,12 +262,14 @@ class GeometricSource:
         """Name the source by its parameters."""
         return f"GeometricSource(stop={self.stop:g}, letters={self.letters})"
 
+    @np.errstate(all="ignore")
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...]) -> NDArray[np.int64]:
         """Draw lengths, <eos> included, from `rng`; the letters carry no information about them."""
         shape = tuple(_positive(n, "size", least=0) for n in (size if isinstance(size, tuple) else (size,)))
         _positive(math.prod(shape), "size", least=0)
         return _generator(rng).geometric(self.stop, size=shape)
 
+    @np.errstate(all="ignore")
     def length_probabilities(self, n_max: int) -> Array:
         """Return P(1), ..., P(n_max), which sum to 1 - (1 - stop)**n_max."""
         return self.stop * (1.0 - self.stop) ** np.arange(_positive(n_max, "n_max"), dtype=np.float64)
@@ -272,6 +278,7 @@ class GeometricSource:
         """E[n] = 1/beta."""
         return 1.0 / self.stop
 
+    @np.errstate(all="ignore")
     def harmonic_mean_length(self, batch_size: int = 1) -> float:
         """1 / E[1/n̄] for the mean length n̄ of a batch: the mean length that its token mean teaches."""
         return 1.0 / eos_optimum(self.stop, batch_size)
@@ -280,6 +287,7 @@ class GeometricSource:
         """CV^2 = Var[n] / E[n]^2 = 1 - beta."""
         return 1.0 - self.stop
 
+    @np.errstate(all="ignore")
     def entropy(self) -> float:
         r"""Entropy of a sequence in nats, :math:`(h(\beta) + (1 - \beta) \log m) / \beta`."""
         return self.cross_entropy(self.stop)
@@ -288,10 +296,12 @@ class GeometricSource:
         r"""Cross-entropy of a sequence, :math:`-\log q - (1/\beta - 1) \log((1 - q)/m)`, in nats."""
         return self._loss(q, self.stop) / self.stop
 
+    @np.errstate(all="ignore")
     def kl(self, q: float) -> float:
         r"""Divergence KL(P||Q_q) per sequence, :math:`\mathrm{kl}(\beta \| q) / \beta`, in nats."""
         q = _probability(q, "q")
-        return float(kl_div(self.stop, q) + kl_div(1.0 - self.stop, 1.0 - q)) / self.stop
+        p = np.array([self.stop, 1.0 - self.stop])
+        return float(_divergence(p, np.array([q, 1.0 - q])).sum()) / self.stop
 
     def averaged_cross_entropy(self, q: float, batch_size: int = 1) -> float:
         r"""Expected token mean over a batch, :math:`-q^* \log q - (1 - q^*) \log((1 - q)/m)`, in nats.
@@ -300,6 +310,7 @@ class GeometricSource:
         """
         return self._loss(q, eos_optimum(self.stop, batch_size))
 
+    @np.errstate(all="ignore")
     def tilted_lengths(self, n_max: int) -> Array:
         r"""Law of lengths that the per-sequence mean teaches a flexible model: the logarithmic law.
 
@@ -310,6 +321,7 @@ class GeometricSource:
             return np.where(n == 1, 1.0, 0.0)
         return np.asarray((1.0 - self.stop) ** n / (-n * math.log(self.stop)))
 
+    @np.errstate(all="ignore")
     def tilted_hazards(self, n_max: int) -> Array:
         r"""Hazards of the logarithmic law, :math:`\beta / {}_2F_1(1, 1; n + 1; 1 - 1/\beta)`.
 
@@ -321,6 +333,7 @@ class GeometricSource:
         tail = STEP * t / (self.stop - (1.0 - self.stop) * np.expm1(-t))
         return np.asarray(1.0 / (n * (np.exp(-np.outer(n, t)) @ tail)))
 
+    @np.errstate(all="ignore")
     def _loss(self, q: float, share: float) -> float:
         """Return -share log q - (1 - share) log((1 - q)/m), with 0 log 0 = 0."""
         q = _probability(q, "q")
@@ -368,6 +381,7 @@ class MarkovSource:
     2.8776
     """
 
+    @np.errstate(all="ignore")
     def __init__(self, initial: ArrayLike, transition: ArrayLike) -> None:
         self.initial = _vector(_validate.probabilities(initial, "initial", -1), "initial")
         letters = self.initial.size - 1
@@ -388,6 +402,7 @@ class MarkovSource:
         return f"MarkovSource({self.initial.size - 1} letters)"
 
     @classmethod
+    @np.errstate(all="ignore")
     def fit(
         cls, sequences: list[list[int]], letters: int, *, weights: ArrayLike | None = None
     ) -> MarkovSource:
@@ -426,6 +441,7 @@ class MarkovSource:
         never[:, -1] = 1.0
         return cls(first / first.sum(), np.divide(pairs, total, out=never, where=total > 0))
 
+    @np.errstate(all="ignore")
     def sample(self, rng: np.random.Generator, size: int) -> list[list[int]]:
         """Draw `size` sequences of letters; the <eos> that ends each is left out."""
         eos = self.initial.size - 1
@@ -441,6 +457,7 @@ class MarkovSource:
                 sequences[i].append(int(letter))
         return sequences
 
+    @np.errstate(all="ignore")
     def visits(self) -> Array:
         """Expected number of visits to each letter in a sequence."""
         return self._forward(1.0)
@@ -449,6 +466,7 @@ class MarkovSource:
         """E[n], <eos> included."""
         return 1.0 + float(self.visits().sum())
 
+    @np.errstate(all="ignore")
     def length_probabilities(self, n_max: int) -> Array:
         """Return P(1), ..., P(n_max); n counts the <eos>."""
         law = np.empty(_positive(n_max, "n_max"))
@@ -458,13 +476,15 @@ class MarkovSource:
             state = state @ self.transition[:, :-1]
         return law
 
+    @np.errstate(all="ignore")
     def harmonic_mean_length(self, batch_size: int = 1) -> float:
         """1 / E[1/n̄] for the mean length n̄ of a batch: the mean length that its token mean teaches."""
-        batch_size = _batch_size(batch_size)
+        batch_size = _positive(batch_size, "batch_size", most=MARKOV)
         t = self._log_grid(batch_size)
         weight = STEP * t * np.array([self._generating(float(u)) for u in np.exp(-t)]) ** batch_size
         return 1.0 / (batch_size * float(weight.sum()))
 
+    @np.errstate(all="ignore")
     def entropy(self) -> float:
         """Entropy of a sequence in nats."""
         return float(entr(self.initial).sum() + self.visits() @ entr(self.transition).sum(axis=1))
@@ -473,10 +493,12 @@ class MarkovSource:
         """Cross-entropy of a sequence under `model`, in nats; inf where it misses a possible step."""
         return self._expect(lambda p, q: -xlogy(p, q), model)
 
+    @np.errstate(all="ignore")
     def kl(self, model: MarkovSource) -> float:
         """Divergence KL(P||Q) between the laws of whole sequences, in nats."""
-        return self._expect(lambda p, q: kl_div(p, q), model)
+        return self._expect(_divergence, model)
 
+    @np.errstate(all="ignore")
     def token_mean_fit(self, batch_size: int = 1) -> MarkovSource:
         r"""The bigram model that minimises the expected token mean over a batch.
 
@@ -486,9 +508,10 @@ class MarkovSource:
                   = \int_0^1 \mathrm E\big[u^n\, \#\{s \to v\}\big]\, G(u)^{B-1} \frac{du}{u}
 
         A bigram model cannot tell the tenth letter from the first, so this is the best in its class and not
-        the tilted law itself. For B -> infinity it is the source. Relative error: about B times 1e-16.
+        the tilted law itself. For B -> infinity it is the source. Relative error: about B times 1e-16,
+        so that B has to be at most 1e12.
         """
-        batch_size = _batch_size(batch_size)
+        batch_size = _positive(batch_size, "batch_size", most=MARKOV)
         letters = self.initial.size - 1
         first, pairs = np.zeros(letters + 1), np.zeros((letters, letters + 1))
         for t in self._log_grid(batch_size):
@@ -500,6 +523,7 @@ class MarkovSource:
             pairs += scale * ahead[:, None] * self.transition * end
         return self._from_counts(first, pairs)
 
+    @np.errstate(all="ignore")
     def _expect(self, term: Any, model: MarkovSource) -> float:
         if not isinstance(model, MarkovSource):
             raise TypeError(f"model: expected a MarkovSource, got {type(model).__name__}")
@@ -529,7 +553,8 @@ class MarkovSource:
 
     def _generating(self, u: float) -> float:
         """G(u) = E[u^n]."""
-        return u * float(self.initial[-1] + self._forward(u) @ self.transition[:, -1])
+        # Rows that sum to a little more than one would take it beyond one, and its powers to infinity.
+        return min(1.0, u * float(self.initial[-1] + self._forward(u) @ self.transition[:, -1]))
 
     def _log_grid(self, batch_size: int) -> Array:
         return _log_grid(1.0, self.mean_length(), batch_size)
@@ -563,6 +588,13 @@ class MarkovSource:
             )
 
 
+def _divergence(p: Array, q: Array) -> Array:
+    """Return p log(p / q) - p + q, whose terms are all >= 0."""
+    terms: Array = kl_div(p, q)
+    beyond = np.isinf(terms) & (q > 0)  # p / q overflowed
+    return np.where(beyond, p * (np.log(p) - np.log(q)) - p + q, terms)
+
+
 def _log_grid(smallest: float, mean: float, batch_size: int) -> Array:
     """Nodes t = exp(k STEP) for integrals of exp(-n t) G(exp(-t))^(B-1) dt, from 0 to infinity.
 
@@ -588,9 +620,16 @@ def _weights(values: Array, law: Array, batch_size: int) -> Array:
     for t in _log_grid(float(values[0]), float(values[-1]), batch_size):
         # log G, with exp(-base t) taken out: what is left is at least P(base), so that its logarithm exists,
         # and log1p keeps the digits that the power of B - 1 would multiply.
-        log_g = math.log1p(float(share @ np.expm1(-(possible - base) * t))) - base * t
+        less = float(share @ np.expm1(-(possible - base) * t))
+        # Where P(base) is next to nothing, there are more digits in what is left than in what is gone.
+        left = math.log1p(less) if less > -0.999 else _log(float(share @ np.exp(-(possible - base) * t)))
+        log_g = left - base * t
         total += STEP * t * np.exp(-values * t + (batch_size - 1) * log_g)
     return total
+
+
+def _log(x: float) -> float:
+    return math.log(x) if x > 0 else -math.inf
 
 
 def _length_law(lengths: ArrayLike, probabilities: ArrayLike | None) -> tuple[Array, NDArray[np.intp], Array]:

@@ -14,12 +14,13 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from xent._validate import MOST, Reduction, at_index, integer, number, reduction_arguments, shown
-from xent.distillation import TREATMENTS, Direction, Scale, Treatment, _settings
+from xent.distillation import FAR_APART, TREATMENTS, Direction, Scale, Treatment, _settings
 
 from ._losses import (
     LABEL_DTYPES,
     SUM_TOLERANCE,
     _first,
+    _floats,
     _harmless,
     _labels,
     _like,
@@ -93,6 +94,7 @@ def distillation_loss(
     """
     z, v = _pair(student_logits, teacher_logits, axis)
     temperature, squared, forward = _settings(temperature, scale, direction)
+    _within(temperature, "temperature", z)
     reduction, denominator = reduction_arguments(reduction, denominator)
     w, counts = _row_weights(weight, z)
     losses = _Divergence.apply(_harmless(z, counts), _harmless(v, counts), temperature, squared, forward)
@@ -151,6 +153,7 @@ def mixed_loss(
     alpha = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     z, v = _pair(student_logits, teacher_logits, axis)
     temperature, squared, forward = _settings(temperature, scale, direction)
+    _within(temperature, "temperature", z)
     reduction, denominator = reduction_arguments(reduction, denominator)
     labels, counts = _labels(targets, z, ignore_index)
     z, v = _harmless(z, counts), _harmless(v, counts)
@@ -221,6 +224,11 @@ def top_k_loss(
             f"treatment: expected one of {', '.join(map(repr, TREATMENTS))}, got {shown(treatment)}"
         )
     z, axis = _logits(student_logits, "student_logits", axis)
+    if _floats(top_log_probs, "top_log_probs").ndim != z.ndim:
+        raise ValueError(
+            f"top_log_probs: expected {z.ndim} dimensions, as student_logits, got shape "
+            f"{tuple(top_log_probs.shape)}"
+        )
     log_p, _ = _logits(top_log_probs, "top_log_probs", axis)
     log_p = log_p.detach()
     at = _class_choices(top_indices, "top_indices", z, axis)
@@ -245,8 +253,8 @@ def top_k_loss(
             f"top_log_probs: expected log-probabilities whose exponentials sum to at most one (within "
             f"{slack:g} for {top_log_probs.dtype}), got a sum of {mass[where].item():.6g}{at_index(where)}"
         )
-    if treatment.startswith("renormalised") and not (mass > 0).all():
-        where = _first(mass <= 0)
+    if treatment.startswith("renormalised") and (log_p.amax(-1) == -math.inf).any():
+        where = _first(log_p.amax(-1) == -math.inf)
         raise ValueError(f"top_log_probs: expected a sum above 0 to renormalise by, got 0{at_index(where)}")
     reduction, denominator = reduction_arguments(reduction, denominator)
     w, counts = _row_weights(weight, z)
@@ -319,6 +327,7 @@ def sample_targets(
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator: expected a torch.Generator, got {type(generator).__name__}")
     tau = number(proposal_temperature, "proposal_temperature", "a finite number > 0", 0.0, math.inf)
+    _within(tau, "proposal_temperature", v)
     top = v.amax(-1, keepdim=True)
     if not top.isfinite().all():  # amax passes nan on
         where = _first(~top.isfinite().squeeze(-1))
@@ -429,7 +438,7 @@ class _Divergence(torch.autograd.Function):
         if ctx.forwards:
             p, q, d = _compare(v, z, ctx.temperature)
             # Close to each other, q - p has the digits of q only: p (q/p - 1) has those of the difference.
-            near = d.abs() < 1
+            near = (d.abs() < 1) & (p > 0)
             by_z = torch.where(near, p * torch.where(near, -d, 0.0).expm1(), q - p)
         else:
             q, _, d = _compare(z, v, ctx.temperature)
@@ -444,8 +453,9 @@ def _compare(first: Tensor, second: Tensor, temperature: float) -> tuple[Tensor,
     d = torch.where(a > 0, log_a - log_b, 0.0)
     top = second.argmax(-1, keepdim=True)
     gap = torch.where(first.isneginf() & second.isneginf(), 0.0, first - second)
-    x = (gap - gap.gather(-1, top)) / temperature
-    close = (x.abs() < 1).all(-1, keepdim=True)
+    apart = gap.gather(-1, top)
+    x = (gap - apart) / temperature
+    close = (x.abs() < 1).all(-1, keepdim=True) & ((apart / temperature).abs() < FAR_APART)
     x = torch.where(close, x, 0.0)
     return a, b, torch.where(close & (a > 0), x - (b * x.expm1()).sum(-1, keepdim=True).log1p(), d)
 
@@ -467,10 +477,17 @@ def _terms(log_a: Tensor, log_b: Tensor) -> Tensor:
 
 def _pair(student: Any, teacher: Any, axis: int) -> tuple[Tensor, Tensor]:
     z, axis = _logits(student, "student_logits", axis)
+    _like(_floats(teacher, "teacher_logits"), "teacher_logits", student.shape, "student_logits", z)
     v, _ = _logits(teacher, "teacher_logits", axis)
-    _like(teacher, "teacher_logits", student.shape, "student_logits", z)
     dtype = torch.promote_types(z.dtype, v.dtype)
     return z.to(dtype), v.detach().to(dtype)
+
+
+def _within(temperature: float, name: str, z: Tensor) -> None:
+    """Refuse a temperature that is zero or infinite in the dtype of the logits."""
+    limits = torch.finfo(z.dtype)
+    if not limits.tiny <= temperature <= limits.max:
+        raise ValueError(f"{name}: expected a number > 0 in the range of {z.dtype}, got {temperature!r}")
 
 
 def _row_weights(weight: Any, z: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -592,8 +592,10 @@ class _SoftCrossEntropy(torch.autograd.Function):
     def forward(z: Tensor, t: Tensor) -> Tensor:
         top = z.argmax(-1)
         _, others, _ = _terms(z, top)
-        gaps = (z.gather(-1, top.unsqueeze(-1)) - z) * t
-        return gaps.masked_fill_(t == 0, 0.0).sum(-1) + t.sum(-1) * torch.log1p(others)
+        highest = z.gather(-1, top.unsqueeze(-1))
+        gaps = ((highest - z) * t).masked_fill_(t == 0, 0.0).sum(-1)
+        # +inf has no softmax, and inf - inf is nan.
+        return gaps + t.sum(-1) * torch.log1p(others) + (highest - highest).squeeze(-1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -652,7 +654,10 @@ def _pick(
     picked = moved.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     if counts is not None:
         picked = torch.where(counts, picked, harmless)
-    return _reduce(loss(picked) + 0.0, of_target, counts, reduction, denominator)
+    losses = loss(picked) + 0.0
+    if counts is not None:  # also where the loss of something harmless is not zero, as under a clip
+        losses = losses.masked_fill(~counts, 0.0)
+    return _reduce(losses, of_target, counts, reduction, denominator)
 
 
 def _reduce(
@@ -684,7 +689,10 @@ def _reduce(
     else:
         divisor = torch.tensor(losses.numel() if counts is None else int(counts.sum()), dtype=wide)
         divisor = divisor.to(losses.device)
-    if divisor == 0:
+    mass_of_all = divisor.item()
+    if math.isinf(mass_of_all):
+        raise ValueError("weight: expected weights with a finite sum, got weights that add up to inf")
+    if mass_of_all == 0:
         raise ValueError(
             "targets: expected at least one target that counts, got none (all ignored, of weight zero, "
             "or an empty batch), so the mean is undefined; reduction='sum' or denominator= gives 0"
