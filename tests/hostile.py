@@ -24,10 +24,10 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Protocol, TypeVar
 
-import hostile_oracle as oracle
 import numpy as np
 import torch
 
+import hostile_oracle as oracle
 import xent
 import xent.exercises
 import xent.frameworks
@@ -186,7 +186,9 @@ def literal(values: Sequence[Any]) -> str:
 
 def reals(source: Source, count: int) -> list[float]:
     """Draw logits: tame ones mostly, or huge and tiny, or with infinities and nan."""
-    pool = pick(source, (TAME, TAME, (*TAME, -inf), WILD, WILD, *([] if isinstance(source, Calm) else [HOSTILE])))
+    pool = pick(
+        source, (TAME, TAME, (*TAME, -inf), WILD, WILD, *([] if isinstance(source, Calm) else [HOSTILE]))
+    )
     return [pick(source, pool) for _ in range(count)]
 
 
@@ -194,7 +196,9 @@ def rows_of_probabilities(source: Source, rows: int, classes: int) -> list[float
     """Draw distributions, now and then one that is none."""
     values: list[float] = []
     for _ in range(rows):
-        parts = [pick(source, (1.0, 2.0, 0.0, 5.0, 1e-3, 1e-12, 1e-300, 5e-324, 1e-310)) for _ in range(classes)]
+        parts = [
+            pick(source, (1.0, 2.0, 0.0, 5.0, 1e-3, 1e-12, 1e-300, 5e-324, 1e-310)) for _ in range(classes)
+        ]
         total = sum(parts)
         values += [part / total for part in parts] if total else [1.0, *[0.0] * classes][:classes]
     if values and once_in(source, 8):
@@ -218,7 +222,12 @@ def disturbed(source: Source, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def array(
-    source: Source, values: Sequence[Any], shape: tuple[int, ...], dtypes: Sequence[str], *, tensor: bool = False
+    source: Source,
+    values: Sequence[Any],
+    shape: tuple[int, ...],
+    dtypes: Sequence[str],
+    *,
+    tensor: bool = False,
 ) -> Given:
     """Write numbers as an array of some dtype, in some memory order and container, or as a tensor."""
     values = list(values)
@@ -229,7 +238,9 @@ def array(
     dtype = pick(source, dtypes)
     if np.dtype(dtype).kind in "iu":
         limits = np.iinfo(dtype)
-        values = [min(max(int(v) if math.isfinite(v) else 0, int(limits.min)), int(limits.max)) for v in values]
+        values = [
+            min(max(int(v) if math.isfinite(v) else 0, int(limits.min)), int(limits.max)) for v in values
+        ]
     with np.errstate(all="ignore"):
         plain = np.array(values, dtype).astype(np.dtype(dtype).newbyteorder("=")).reshape(shape)
     slack = {"f2": 1e-2, "f4": 1e-4}.get(np.dtype(dtype).newbyteorder("=").str[1:], 1e-6)
@@ -406,7 +417,9 @@ def number(
     return given
 
 
-def integer(source: Source, options: Sequence[int], *, optional: bool = False, rare: Sequence[int] = FAR) -> Given:
+def integer(
+    source: Source, options: Sequence[int], *, optional: bool = False, rare: Sequence[int] = FAR
+) -> Given:
     """Draw an integer, in one of its forms."""
     which = source.below(7 if isinstance(source, Calm) else 10)
     if which == 9:
@@ -424,7 +437,9 @@ def choice(source: Source, options: Sequence[str]) -> Given:
     """Draw one of some strings, or what is none of them; the simplest is the first."""
     which = source.below(8 if isinstance(source, Calm) else 16)
     if which == 15:
-        text = pick(source, ("None", "True", "1", "['mean']", "b'mean'", "np.array(['mean', 'sum'])", "object()"))
+        text = pick(
+            source, ("None", "True", "1", "['mean']", "b'mean'", "np.array(['mean', 'sum'])", "object()")
+        )
         # Some functions call a value of another kind out of range, which it is, too.
         return Given(text, options[0], (TypeError, ValueError))
     if which == 14:
@@ -565,14 +580,18 @@ def judge(call: Call) -> str:
         named = [name for name in (*allowed, *target.names) if message.startswith(name + target.separator)]
         if not allowed:
             raise Violation(f"{call.text()}\nraised {type(error).__name__}: {message}\nfor good arguments")
-        if not named or type(error) not in {kind for name in named for kind in allowed.get(name, (ValueError,))}:
+        if not named or type(error) not in {
+            kind for name in named for kind in allowed.get(name, (ValueError,))
+        }:
             raise Violation(
                 f"{call.text()}\nraised {type(error).__name__}: {message}\nwhere one of "
                 f"{ {name: [kind.__name__ for kind in kinds] for name, kinds in allowed.items()} } was promised"
             )
         return "error"
     if allowed:
-        raise Violation(f"{call.text()}\nreturned {got!r}\nwhere an error should name one of {sorted(allowed)}")
+        raise Violation(
+            f"{call.text()}\nreturned {got!r}\nwhere an error should name one of {sorted(allowed)}"
+        )
     assert want is not None
     with np.errstate(all="ignore"):
         if complaint := oracle.compare(got, want):

@@ -80,15 +80,17 @@ def compare(got: Any, want: Want) -> str:
         return f"of dtype {have.dtype}, where {np.dtype(want.dtype)} is due"
     if have.shape != value.shape:
         return f"of shape {have.shape}, where {value.shape} is due"
-    limits = np.finfo(want.dtype)
+    limits, narrow = np.finfo(want.dtype), np.finfo(want.precision or want.dtype)
     scale = np.abs(value) if want.scale is None else np.asarray(want.scale, L)
     scale = np.where(np.isfinite(scale), scale, 0)
-    allowed = want.factor * L(np.finfo(want.precision or want.dtype).eps) * scale + want.atol + 64 * L(limits.smallest_subnormal)
+    allowed = want.factor * L(narrow.eps) * scale + want.atol + 64 * L(narrow.smallest_subnormal)
     exact = have.astype(L)
     near = np.abs(exact - value) <= allowed
     near |= (exact == value) | (np.isnan(exact) & np.isnan(value))
     beyond = np.maximum(np.abs(value), want.reach) >= L(limits.max) * (1 - 1e-6)
-    near |= beyond & np.isinf(exact) & (np.sign(exact) == np.where(value == 0, np.sign(exact), np.sign(value)))
+    near |= (
+        beyond & np.isinf(exact) & (np.sign(exact) == np.where(value == 0, np.sign(exact), np.sign(value)))
+    )
     if near.all():
         return ""
     return f"where {np.array2string(value.astype(np.float64), threshold=20)} is due"
@@ -144,7 +146,9 @@ def distribution(bad: Bad, p: Array, axis: int, slack: float, name: str) -> None
     if not ((p >= 0) & (p <= 1 + slack)).all():
         bad.add(name)
     elif (excess := np.abs(p.astype(L).sum(axis) - 1)).size:
-        if (np.abs(excess - slack) < 1e-3 * slack).any() or (np.abs(p.astype(L) - 1 - slack) < 1e-2 * slack).any():
+        if (np.abs(excess - slack) < 1e-3 * slack).any() or (
+            np.abs(p.astype(L) - 1 - slack) < 1e-2 * slack
+        ).any():
             raise Unsure
         if (excess > slack).any():
             bad.add(name)
@@ -256,7 +260,9 @@ def log_softmax(a: Plain, tensor: bool = False) -> Want:
 
 def softmax(a: Plain, tensor: bool = False) -> Want:
     # The rounding error of the difference of logits enters the exponential.
-    return _softmax(a, tensor, lambda nls, z: Want(np.exp(-nls), scale=np.exp(-nls) * (1 + np.minimum(nls, 1e5))))
+    return _softmax(
+        a, tensor, lambda nls, z: Want(np.exp(-nls), scale=np.exp(-nls) * (1 + np.minimum(nls, 1e5)))
+    )
 
 
 def _softmax(a: Plain, tensor: bool, finish: Callable[[Array, Array], Want]) -> Want:
@@ -322,7 +328,9 @@ def cross_entropy(a: Plain, tensor: bool = False) -> Want:
     losses = times(1 - e, own) + times(e, nls.mean(-1))
     losses = np.where(has_softmax(z), losses, np.nan)
     losses = np.where(counted, losses, 0)
-    return reduce(bad, losses, a, result_dtype(a.logits), w, counts, reach=span(z) * (z.shape[-1] if e else 0))
+    return reduce(
+        bad, losses, a, result_dtype(a.logits), w, counts, reach=span(z) * (z.shape[-1] if e else 0)
+    )
 
 
 def soft_cross_entropy(a: Plain, tensor: bool = False) -> Want:
@@ -371,7 +379,13 @@ def _binary(a: Plain, tensor: bool) -> tuple[Bad, Array, Array, Array | None, Ar
         bad.add("denominator")
     if bad & {"targets", "pos_weight"}:
         bad.stop()
-    return bad, a.logits.astype(L), cast(a.targets, a.logits, tensor).astype(L), w, L(1) if c is None else c.astype(L)
+    return (
+        bad,
+        a.logits.astype(L),
+        cast(a.targets, a.logits, tensor).astype(L),
+        w,
+        L(1) if c is None else c.astype(L),
+    )
 
 
 def binary_cross_entropy(a: Plain, tensor: bool = False) -> Want:
@@ -429,7 +443,9 @@ def log_loss(a: Plain, tensor: bool = False) -> Want:
 # ----------------------------------------------------------------------------------------- information
 
 
-def _measure(a: Plain, function: Callable[..., Array], scale: Callable[..., Array], names: tuple[str, ...]) -> Want:
+def _measure(
+    a: Plain, function: Callable[..., Array], scale: Callable[..., Array], names: tuple[str, ...]
+) -> Want:
     bad = Bad()
     p = classes_last(bad, a.p, a.axis, "p")
     if p is not None:
@@ -449,7 +465,9 @@ def _measure(a: Plain, function: Callable[..., Array], scale: Callable[..., Arra
     arrays = (p.astype(L), *rest)
     value = function(*arrays).sum(-1) / unit
     size = np.abs(scale(*arrays)).sum(-1) / np.abs(unit)
-    return Want(value, result_dtype(a.p, *(getattr(a, n) for n in names)), scale=size, atol=1e-18 / np.abs(unit))
+    return Want(
+        value, result_dtype(a.p, *(getattr(a, n) for n in names)), scale=size, atol=1e-18 / np.abs(unit)
+    )
 
 
 def _log(p: Array, q: Array) -> Array:
@@ -496,7 +514,9 @@ def softmax_jacobian(a: Plain) -> Want:
     rest = -np.expm1(-nls)
     np.einsum("...kk->...k", value)[...] = p * rest
     spread = 1 + np.minimum(nls, 2e3)
-    return Want(value, result_dtype(a.logits), scale=np.abs(value) * spread[..., :, None] * spread[..., None, :])
+    return Want(
+        value, result_dtype(a.logits), scale=np.abs(value) * spread[..., :, None] * spread[..., None, :]
+    )
 
 
 def _row_scale(a: Plain, w: Array, mass: Array | None = None) -> tuple[Bad, Array]:
@@ -549,7 +569,10 @@ def _gradient(a: Plain, value: Array, size: Array, factor: Array, w: Array) -> W
     value = times(factor[..., None], np.where((w > 0)[..., None], value, 0))
     size = times(factor[..., None], np.where((w > 0)[..., None], size, 0))
     # A probability that underflows is zero, whatever it is multiplied by.
-    lost = L(np.finfo(result_dtype(a.logits)).smallest_subnormal) * np.maximum(factor[..., None], 1) * a.lost + 0 * value
+    lost = (
+        L(np.finfo(result_dtype(a.logits)).smallest_subnormal) * np.maximum(factor[..., None], 1) * a.lost
+        + 0 * value
+    )
     return Want(
         np.moveaxis(value, -1, a.axis),
         dtype,
@@ -592,7 +615,9 @@ def _report(a: Plain) -> tuple[Bad, Array, Array, Array]:
     return bad, q, np.take_along_axis(q, found[0][..., None], -1)[..., 0], found[0]
 
 
-def score(rule: Callable[[Plain, Array, Array, Array], tuple[Array, Array] | None]) -> Callable[[Plain], Want]:
+def score(
+    rule: Callable[[Plain, Array, Array, Array], tuple[Array, Array] | None],
+) -> Callable[[Plain], Want]:
     """Make a model of a scoring rule, which returns the cost and its scale."""
 
     def model(a: Plain) -> Want:
@@ -764,7 +789,9 @@ def elicited(a: Plain) -> Want:
             return "which does not sum to one"
         law = p.astype(L)
         for q in (law / law.sum(-1, keepdims=True), np.full(p.shape, 1 / L(p.shape[-1]))):
-            mine, other = (sum(times(law[..., k], cost(r, k)) for k in range(p.shape[-1])) for r in (got.astype(L), q))
+            mine, other = (
+                sum(times(law[..., k], cost(r, k)) for k in range(p.shape[-1])) for r in (got.astype(L), q)
+            )
             if (mine > other * (1 + 1e-6) + 1e-6).any():
                 return f"which costs more than {q.astype(float)}"
         return ""
@@ -777,7 +804,9 @@ def elicited(a: Plain) -> Want:
 
 def eos_optimum(a: Plain) -> Want:
     if not 1 <= a.batch_size <= 10**300 or a.stop < 1e-308:
-        raise Refused({"batch_size" if a.stop >= 1e-308 else "stop"} | ({"batch_size"} if a.batch_size < 1 else set()))
+        raise Refused(
+            {"batch_size" if a.stop >= 1e-308 else "stop"} | ({"batch_size"} if a.batch_size < 1 else set())
+        )
     return Want(_eos(a.stop, a.batch_size), factor=256) if _eos_known(a) else Want(check=_probability)
 
 
@@ -822,7 +851,11 @@ def _law(a: Plain) -> tuple[Bad, Array, Array]:
 def length_weights(a: Plain) -> Want:
     _, n, p = _law(a)
     if a.batch_size > 2:
-        return Want(check=lambda got: no_nan(got) or ("" if (got >= 0).all() and got.shape == n.shape else "below zero"))
+        return Want(
+            check=lambda got: (
+                no_nan(got) or ("" if (got >= 0).all() and got.shape == n.shape else "below zero")
+            )
+        )
     return Want(_length_weights(n, p, a.batch_size), factor=1e6 + 1e17 * abs(p.sum() - 1))
 
 
@@ -833,10 +866,16 @@ def _length_weights(n: Array, p: Array, batch: int) -> Array:
 def tilted_lengths(a: Plain) -> Want:
     _, n, p = _law(a)
     if a.batch_size > 2:
-        return Want(check=lambda got: no_nan(got) or ("" if abs(got.sum() - 1) < 1e-9 else "which sum to another number"))
+        return Want(
+            check=lambda got: (
+                no_nan(got) or ("" if abs(got.sum() - 1) < 1e-9 else "which sum to another number")
+            )
+        )
     tilted = p * _length_weights(n, p, a.batch_size)
     # The package takes what the law lacks to one for a loss, the oracle for nothing.
-    return Want(tilted / tilted.sum(), atol=8 * L(5e-324) / tilted.sum(), factor=1e6 + 1e17 * abs(p.sum() - 1))
+    return Want(
+        tilted / tilted.sum(), atol=8 * L(5e-324) / tilted.sum(), factor=1e6 + 1e17 * abs(p.sum() - 1)
+    )
 
 
 def hazards(a: Plain) -> Want:
@@ -875,7 +914,11 @@ def geometric(method: Callable[[Plain], Any]) -> Callable[[Plain], Want]:
 def geometric_loss(q: Any, share: Any, letters: int) -> Any:
     q, share = L(q), L(share)
     log_m = L(math.log(letters))
-    return times(share, -np.log(q)) if share == 1 else times(share, -np.log(q)) + times(1 - share, log_m - np.log1p(-q))
+    return (
+        times(share, -np.log(q))
+        if share == 1
+        else times(share, -np.log(q)) + times(1 - share, log_m - np.log1p(-q))
+    )
 
 
 class Chain:
@@ -911,7 +954,9 @@ class Chain:
         self.reached = reached
         inner = np.where(reached[:, None] & reached, p, 0)
         matrix = np.eye(letters, dtype=L) - inner
-        determinant = matrix[0, 0] if letters == 1 else matrix[0, 0] * matrix[1, 1] - matrix[0, 1] * matrix[1, 0]
+        determinant = (
+            matrix[0, 0] if letters == 1 else matrix[0, 0] * matrix[1, 1] - matrix[0, 1] * matrix[1, 0]
+        )
         if letters > 2 or np.abs(determinant) < 1e-4:
             raise Unsure  # so long that rounding decides
         inverse = 1 / matrix if letters == 1 else np.array(
@@ -940,9 +985,11 @@ def chain(method: Callable[[Plain, Chain], Any]) -> Callable[[Plain], Want]:
 # ---------------------------------------------------------------------------------------- distillation
 
 
-def _teacher(a: Plain, tensor: bool) -> tuple[Bad, Array, Array, Array | None, Array]:
+def _teacher(a: Plain, tensor: bool, checked: bool) -> tuple[Bad, Array, Array, Array | None, Array]:
     """Student's and teacher's rows, the weights of the rows, and which of them count and have a softmax."""
     bad = Bad()
+    if tensor:
+        _in_range(bad, a)
     z = classes_last(bad, a.student_logits, a.axis, "student_logits")
     if a.denominator is not None and a.reduction != "mean":
         bad.add("denominator")
@@ -957,7 +1004,7 @@ def _teacher(a: Plain, tensor: bool) -> tuple[Bad, Array, Array, Array | None, A
     wider = a.teacher_logits if result_dtype(a.student_logits) == "f4" else a.student_logits
     w = weights(bad, cast(a.weight, wider, tensor), z.shape[:-1])
     counts = np.ones(z.shape[:-1], bool) if w is None else w > 0
-    if not tensor and "weight" not in bad:
+    if checked and "weight" not in bad:
         for array, name in ((z, "student_logits"), (v, "teacher_logits")):
             if not (has_softmax(array) | ~counts).all():
                 bad.add(name)
@@ -980,13 +1027,13 @@ def _divergence(log_a: Array, log_b: Array) -> Array:
 
 
 def distillation_loss(a: Plain, tensor: bool = False) -> Want:
-    bad, z, v, w, counts = _teacher(a, tensor)
+    bad, z, v, w, counts = _teacher(a, tensor, not tensor)
     losses, loose = _distilled(a, z, v)
     losses = np.where(counts, losses, 0)
-    if tensor:
-        _in_range(bad, a)
     want = reduce(bad, losses, a, _pair_dtype(a), w, counts, scale=np.abs(losses) + loose)
-    return want if _moderate(z, v, temperature=a.temperature) or not tensor and not z.size else _extreme(want)
+    return (
+        want if _moderate(z, v, temperature=a.temperature) or (not tensor and not z.size) else _extreme(want)
+    )
 
 
 def _in_range(bad: Bad, a: Plain, name: str = "temperature", *arrays: Array) -> None:
@@ -1026,7 +1073,7 @@ def _extreme(want: Want) -> Want:
 
 
 def distillation_gradient(a: Plain) -> Want:
-    bad, z, v, w, counts = _teacher(a, False)
+    bad, z, v, w, counts = _teacher(a, False, True)
     more, factor = _row_scale(a, np.where(counts, L(1) if w is None else w, 0))
     bad |= more
     bad.stop()
@@ -1046,11 +1093,15 @@ def distillation_gradient(a: Plain) -> Want:
     want = Want(np.moveaxis(value, -1, a.axis), _pair_dtype(a), scale=np.moveaxis(loose, -1, a.axis))
     want.atol = L(np.finfo(want.dtype).smallest_subnormal) * a.lost
     want.reach = np.abs(np.moveaxis(loose * (L(1) if w is None else w[..., None]), -1, a.axis))
-    return want if _moderate(z, v, temperature=t) else Want(check=lambda got: "" if got.shape == want.value.shape else "of another shape")
+    return (
+        want
+        if _moderate(z, v, temperature=t)
+        else Want(check=lambda got: "" if got.shape == want.value.shape else "of another shape")
+    )
 
 
 def mixed_loss(a: Plain, tensor: bool = False) -> Want:
-    bad, z, v, _, _ = _teacher(a, True)  # which rows count is known only from the labels
+    bad, z, v, _, _ = _teacher(a, tensor, False)  # which rows count is known only from the labels
     found = labels(bad, a.targets, z.shape[:-1], z.shape[-1], a.ignore_index)
     if found is None:
         if not tensor:
@@ -1059,10 +1110,10 @@ def mixed_loss(a: Plain, tensor: bool = False) -> Want:
     y, counts = found
     if not tensor:
         bad |= {
-            n for x, n in ((z, "student_logits"), (v, "teacher_logits")) if not (has_softmax(x) | ~counts).all()
+            n
+            for x, n in ((z, "student_logits"), (v, "teacher_logits"))
+            if not (has_softmax(x) | ~counts).all()
         }
-    if tensor:
-        _in_range(bad, a)
     soft, loose = _distilled(a, z, v)
     alpha = L(a.alpha)
     hard = np.take_along_axis(minus_log_softmax(z), y[..., None], -1)[..., 0]
@@ -1108,9 +1159,9 @@ def top_k_loss(a: Plain, tensor: bool = False) -> Want:
         mass = np.exp(log_p.astype(L)).sum(-1)
         if (np.abs(mass - 1 - slack) < 1e-3 * slack).any():
             raise Unsure
-        if not ((log_p <= slack).all(-1) & (mass <= 1 + slack)).all():
-            bad.add("top_log_probs")
-        elif a.treatment.startswith("renorm") and np.isneginf(log_p).all(-1).any():
+        if not ((log_p <= slack).all(-1) & (mass <= 1 + slack)).all() or (
+            a.treatment.startswith("renorm") and np.isneginf(log_p).all(-1).any()
+        ):
             bad.add("top_log_probs")
     if bad & {"top_indices", "top_log_probs", "axis"} or log_p is None:
         bad.stop()
@@ -1132,7 +1183,6 @@ def top_k_loss(a: Plain, tensor: bool = False) -> Want:
     # All of the mass in the top k up to rounding: is what is left nothing, or a little?
     close = (np.abs(1 - p.sum(-1)) < 1e-3) & (p.sum(-1) != 1)
     want = reduce(bad, losses, a, result_dtype(a.student_logits, a.top_log_probs), w, counts, scale=scale)
-    want.precision = result_dtype(a.student_logits) if tensor else ""
     unknown = a.treatment == "tail" and (close.any() or np.isinf(losses).any())
     return want if _moderate(z) and not unknown and not np.isnan(losses).any() else Want(check=lambda got: "")
 
@@ -1177,7 +1227,9 @@ def sample_targets(a: Plain, tensor: bool = False) -> Want:
         at, w = np.moveaxis(at, a.axis, -1), np.moveaxis(w, a.axis, -1)
         if at.shape != (*v.shape[:-1], a.samples) or w.shape != at.shape or at.dtype != np.int64:
             return "of another shape"
-        if at.size and (at.min() < 0 or at.max() >= v.shape[-1] or not np.take_along_axis(possible, at, -1).all()):
+        if at.size and (
+            at.min() < 0 or at.max() >= v.shape[-1] or not np.take_along_axis(possible, at, -1).all()
+        ):
             return "with a class that is impossible"
         if np.isnan(w).any() or (w < 0).any():
             return "with weights that are none"
@@ -1220,6 +1272,8 @@ def kind(expected: type, attribute: str, value: Any = None) -> Want:
     def check(got: Any) -> str:
         if not isinstance(got, expected) or not isinstance(repr(got), str):
             return f"where a {expected.__name__} is due"
-        return "" if value is None or getattr(got, attribute) == value else f"where {attribute}={value} is due"
+        return (
+            "" if value is None or getattr(got, attribute) == value else f"where {attribute}={value} is due"
+        )
 
     return Want(check=check)

@@ -12,14 +12,19 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-import hostile_oracle as oracle
 import numpy as np
+
+import hostile_oracle as oracle
+import xent
+import xent.exercises
+import xent.frameworks
+import xent.quiet
+import xent.torch
 from hostile import (
     FLOATS,
     INTEGERS,
     NEVER,
     NO_TENSOR,
-    REDUCTIONS,
     Given,
     Source,
     Target,
@@ -35,12 +40,6 @@ from hostile import (
     rows_of_probabilities,
     shape_of,
 )
-
-import xent
-import xent.exercises
-import xent.frameworks
-import xent.quiet
-import xent.torch
 
 Arguments = dict[str, Given]
 NO_FLOATS = tuple(kind for kind in NO_TENSOR)
@@ -179,13 +178,20 @@ def soft(source: Source, tensor: bool = False) -> Arguments:
 def binary(source: Source, tensor: bool = False) -> Arguments:
     shape = shape_of(source)
     rows = Rows(source)
-    pool = pick(source, ((0.0, 1.0), (0.0, 1.0, 0.5, 1e-3), (0.0, -0.0, 1.0, 1e-300, 1.0 - 1e-16), (0.0, 1.0, 1.0 + 1e-7)))
+    pool = pick(
+        source,
+        ((0.0, 1.0), (0.0, 1.0, 0.5, 1e-3), (0.0, -0.0, 1.0, 1e-300, 1.0 - 1e-16), (0.0, 1.0, 1.0 + 1e-7)),
+    )
     count = math.prod(shape)
     dtypes = ("f8", "f4", "f2", "i8", "u1") if tensor else (*FLOATS, *INTEGERS)
     given = {
         "logits": array(source, reals(source, count), shape, dtypes[:3] if tensor else FLOATS, tensor=tensor),
         "targets": array(
-            source, [pick(source, pool) for _ in range(count)], disturbed(source, shape), dtypes, tensor=tensor
+            source,
+            [pick(source, pool) for _ in range(count)],
+            disturbed(source, shape),
+            dtypes,
+            tensor=tensor,
         ),
         "weight": rows.weights(shape, tensor),
         "pos_weight": Given("None"),
@@ -261,7 +267,9 @@ def stop(source: Source) -> Given:
 
 
 def batch_size(source: Source) -> Given:
-    return integer(source, (1, 2, 3, 7, 128, 1, 2, 0, -1), rare=(10**6, 10**15, 10**30, 10**400, 10**5000, -(10**30)))
+    return integer(
+        source, (1, 2, 3, 7, 128, 1, 2, 0, -1), rare=(10**6, 10**15, 10**30, 10**400, 10**5000, -(10**30))
+    )
 
 
 def count(source: Source) -> Given:
@@ -287,12 +295,21 @@ def lengths(source: Source) -> Arguments:
 
 def law(source: Source) -> Arguments:
     shape = disturbed(source, pick(source, ((3,), (1,), (5,), (2,), (0,))))
-    return {"probabilities": array(source, rows_of_probabilities(source, 1, math.prod(shape)) if math.prod(shape) else [], shape, FLOATS)}
+    return {
+        "probabilities": array(
+            source,
+            rows_of_probabilities(source, 1, math.prod(shape)) if math.prod(shape) else [],
+            shape,
+            FLOATS,
+        )
+    }
 
 
 def coin(source: Source, **options: Callable[[Source], Given]) -> Arguments:
     letters = integer(source, (1, 2, 26, 1, 0, -1), rare=(10**30, 10**400, -(10**30)))
-    return {"stop": stop(source), "letters": letters} | {name: option(source) for name, option in options.items()}
+    return {"stop": stop(source), "letters": letters} | {
+        name: option(source) for name, option in options.items()
+    }
 
 
 def probability(source: Source) -> Given:
@@ -301,14 +318,21 @@ def probability(source: Source) -> Given:
 
 def generator(source: Source) -> Given:
     if once_in(source, 6):
-        return Given(pick(source, ("None", "0", "np.random", "np.random.RandomState(0)", "object()")), None, (TypeError,))
+        return Given(
+            pick(source, ("None", "0", "np.random", "np.random.RandomState(0)", "object()")),
+            None,
+            (TypeError,),
+        )
     return Given("np.random.default_rng(0)")
 
 
 def words(source: Source, *, model: bool = False, **options: Callable[[Source], Given]) -> Arguments:
     letters = pick(source, (2, 1, 2, 0))
     given = {}
-    for initial, transition in (("initial", "transition"), *([("initial_q", "transition_q")] if model else [])):
+    for initial, transition in (
+        ("initial", "transition"),
+        *([("initial_q", "transition_q")] if model else []),
+    ):
         first = rows_of_probabilities(source, 1, letters + 1)
         given[initial] = array(source, first, disturbed(source, (letters + 1,)), FLOATS)
         pairs = rows_of_probabilities(source, letters, letters + 1) or [1.0]
@@ -367,7 +391,9 @@ def some_classes(source: Source, rows: Rows, k: int, tensor: bool, distinct: boo
     dtypes = ("i8", "i4", "u1") if tensor else INTEGERS
     given = array(source, moved, disturbed(source, rows.shape(k)), dtypes, tensor=tensor)
     if not given.plain.size and not tensor:
-        given.wrong = (TypeError, ValueError) if isinstance(given.value, (list, tuple)) else ()  # [] is of floats
+        given.wrong = (
+            (TypeError, ValueError) if isinstance(given.value, (list, tuple)) else ()
+        )  # [] is of floats
     return given
 
 
@@ -497,7 +523,16 @@ def hostile_answer(source: Source) -> Given:
 
 def checking(source: Source) -> Arguments:
     if once_in(source, 8):
-        names = ("'no such exercise'", "''", "None", "1", "['bce-from-logits']", "np.str_('x')", "b'x'", "'\\ud800'")
+        names = (
+            "'no such exercise'",
+            "''",
+            "None",
+            "1",
+            "['bce-from-logits']",
+            "np.str_('x')",
+            "b'x'",
+            "'\\ud800'",
+        )
         text = pick(source, names)
         kinds = (ValueError,) if isinstance(evaluate(text), str) else (TypeError,)
         return {"slug": Given(text, None, kinds), "answer": hostile_answer(source)}
@@ -524,7 +559,11 @@ def kinds(*names: str, never: Sequence[str] = NEVER) -> dict[str, Sequence[str]]
 LABEL_NEVER = (*NEVER, "np.array({0}, 'f8')", "np.array({0}, 'f4')", "[0.0]", "1.5", "None")
 REAL_NEVER = (*NEVER, "None")
 # A tensor's weights may be tensors of any float dtype, with a gradient too.
-TORCH_NEVER = tuple(form for form in NEVER if not form.startswith("torch.tensor({0}, dtype=torch.float64, r") and "bfloat16" not in form)
+TORCH_NEVER = tuple(
+    form
+    for form in NEVER
+    if not form.startswith("torch.tensor({0}, dtype=torch.float64, r") and "bfloat16" not in form
+)
 HARD = {"targets": LABEL_NEVER, "weight": NEVER}
 SCORED = {"probs": REAL_NEVER, "outcome": LABEL_NEVER}
 
@@ -554,14 +593,22 @@ def numpy_targets() -> Iterator[Target]:
         ("kl_divergence", oracle.kl_divergence, ("p", "q")),
         ("js_divergence", oracle.js_divergence, ("p", "q")),
     ):
-        yield Target(f"xent.information.{name}", partial(measure, names=names), model, kinds(*names, never=REAL_NEVER))
+        yield Target(
+            f"xent.information.{name}", partial(measure, names=names), model, kinds(*names, never=REAL_NEVER)
+        )
 
     prefix = "xent.gradients."
     for name in ("softmax_jacobian", "cross_entropy_hessian"):
         yield Target(prefix + name, last_axis, oracle.softmax_jacobian, logits)
     yield Target(prefix + "cross_entropy_gradient", hard, oracle.cross_entropy_gradient, logits | HARD)
     yield Target(prefix + "soft_cross_entropy_gradient", soft, oracle.soft_cross_entropy_gradient, soft_kinds)
-    yield Target(prefix + "binary_cross_entropy_gradient", binary, oracle.binary_cross_entropy_gradient, binary_kinds, **smooth)
+    yield Target(
+        prefix + "binary_cross_entropy_gradient",
+        binary,
+        oracle.binary_cross_entropy_gradient,
+        binary_kinds,
+        **smooth,
+    )
 
 
 def scoring_targets() -> Iterator[Target]:
@@ -596,7 +643,13 @@ def scoring_targets() -> Iterator[Target]:
     }.items():
         inverted = kinds("probs", *({"weight"} & set(arguments)), never=REAL_NEVER)
         yield Target(prefix + name, partial(inverse, **arguments), getattr(oracle, name), inverted)
-    yield Target(prefix + "expected_score", expected, oracle.expected_score, kinds("p", "q", never=REAL_NEVER), passes=(KeyError,))
+    yield Target(
+        prefix + "expected_score",
+        expected,
+        oracle.expected_score,
+        kinds("p", "q", never=REAL_NEVER),
+        passes=(KeyError,),
+    )
     yield Target(prefix + "elicited", elicits, oracle.elicited, {"p": REAL_NEVER}, passes=(KeyError,))
 
 
@@ -609,7 +662,9 @@ def sequence_targets() -> Iterator[Target]:
     not_lengths = tuple(text for text in LABEL_NEVER if text not in ("1.5",))
     yield Target(prefix + "eos_optimum", eos, oracle.eos_optimum)
     for name in ("length_weights", "tilted_lengths"):
-        yield Target(prefix + name, lengths, getattr(oracle, name), {"lengths": not_lengths, "probabilities": NEVER})
+        yield Target(
+            prefix + name, lengths, getattr(oracle, name), {"lengths": not_lengths, "probabilities": NEVER}
+        )
     yield Target(prefix + "hazards", law, oracle.hazards, {"probabilities": REAL_NEVER})
 
     def of(cls: str, method: str, model: Any, draw: Any, arguments: str, **more: Any) -> Target:
@@ -629,7 +684,9 @@ def sequence_targets() -> Iterator[Target]:
     yield g("squared_variation", lambda a: 1 - L(a.stop), coin, "")
     yield g("entropy", lambda a: oracle.geometric_loss(a.stop, a.stop, a.letters) / L(a.stop), coin, "")
     with_q = partial(coin, q=probability)
-    yield g("cross_entropy", lambda a: oracle.geometric_loss(a.q, a.stop, a.letters) / L(a.stop), with_q, "{q}")
+    yield g(
+        "cross_entropy", lambda a: oracle.geometric_loss(a.q, a.stop, a.letters) / L(a.stop), with_q, "{q}"
+    )
 
     def kl(a: oracle.Plain) -> Any:
         p, q = L(a.stop), abs(L(a.q))
@@ -644,9 +701,18 @@ def sequence_targets() -> Iterator[Target]:
         return oracle.geometric_loss(a.q, min(oracle._eos(a.stop, a.batch_size), L(1)), a.letters)
 
     def harmonic(a: oracle.Plain) -> Any:
-        return 1 / oracle._eos(a.stop, a.batch_size) if oracle._eos_known(a) else oracle.Want(check=oracle.no_nan)
+        return (
+            1 / oracle._eos(a.stop, a.batch_size)
+            if oracle._eos_known(a)
+            else oracle.Want(check=oracle.no_nan)
+        )
 
-    yield g("averaged_cross_entropy", averaged, partial(coin, q=probability, batch_size=batch_size), "{q}, {batch_size}")
+    yield g(
+        "averaged_cross_entropy",
+        averaged,
+        partial(coin, q=probability, batch_size=batch_size),
+        "{q}, {batch_size}",
+    )
     yield g("harmonic_mean_length", harmonic, partial(coin, batch_size=batch_size), "{batch_size}")
     with_n = partial(coin, n_max=count)
 
@@ -661,10 +727,19 @@ def sequence_targets() -> Iterator[Target]:
         return (1 - L(a.stop)) ** n(a) / (-n(a) * np.log(L(a.stop)))
 
     yield g("tilted_lengths", tilted, with_n, "{n_max}")
-    yield g("tilted_hazards", lambda a: oracle.Want(check=lambda got: "" if ((got > 0) & (got <= 1 + 1e-9)).all() else "which are no hazards"), with_n, "{n_max}")
+    yield g(
+        "tilted_hazards",
+        lambda a: oracle.Want(
+            check=lambda got: "" if ((got > 0) & (got <= 1 + 1e-9)).all() else "which are no hazards"
+        ),
+        with_n,
+        "{n_max}",
+    )
 
     def sizes(a: oracle.Plain) -> Any:
-        return oracle.Want(check=lambda got: "" if got.shape == (a.size,) and (got >= 1).all() else "of another shape")
+        return oracle.Want(
+            check=lambda got: "" if got.shape == (a.size,) and (got >= 1).all() else "of another shape"
+        )
 
     yield g("sample", sizes, partial(coin, rng=generator, size=count), "{rng}, {size}")
 
@@ -708,7 +783,9 @@ def sequence_targets() -> Iterator[Target]:
             f"{prefix}MarkovSource({{initial_q}}, {{transition_q}}))",
         )  # fmt: skip
     finite = oracle.Want(check=oracle.no_nan)
-    yield m("harmonic_mean_length", lambda a, c: finite, partial(words, batch_size=batch_size), "{batch_size}")
+    yield m(
+        "harmonic_mean_length", lambda a, c: finite, partial(words, batch_size=batch_size), "{batch_size}"
+    )
     yield m("token_mean_fit", lambda a, c: anything, partial(words, batch_size=batch_size), "{batch_size}")
 
     def sampled_words(a: oracle.Plain, c: oracle.Chain) -> Any:
@@ -723,7 +800,9 @@ def sequence_targets() -> Iterator[Target]:
         for _ in range(source.below(4)):
             length = pick(source, (2, 0, 3))
             pool = (*range(k), *((k, -1) if once_in(source, 8) else ()))
-            given = array(source, [pick(source, pool) for _ in range(length)], disturbed(source, (length,)), INTEGERS)
+            given = array(
+                source, [pick(source, pool) for _ in range(length)], disturbed(source, (length,)), INTEGERS
+            )
             texts.append(given.text)
             plain.append(given.plain)
             if length and once_in(source, 10):
@@ -753,7 +832,11 @@ def sequence_targets() -> Iterator[Target]:
             first[int(sequence[0]) if sequence.size else -1] += mass
 
         def check(got: Any) -> str:
-            return "" if np.allclose(got.initial, (first / first.sum()).astype(float)) else f"where {first} starts"
+            return (
+                ""
+                if np.allclose(got.initial, (first / first.sum()).astype(float))
+                else f"where {first} starts"
+            )
 
         return oracle.Want(check=check)
 
@@ -768,7 +851,9 @@ def distillation_targets(module: str = "distillation") -> Iterator[Target]:
     weight = kinds("weight", never=TORCH_NEVER if tensor else NEVER)
 
     def yields(name: str, draw: Any, model: Any, of: dict[str, Any], **more: Any) -> Target:
-        return Target(f"xent.{module}.{name}", partial(draw, tensor=tensor), partial(model, tensor=tensor), of, **more)
+        return Target(
+            f"xent.{module}.{name}", partial(draw, tensor=tensor), partial(model, tensor=tensor), of, **more
+        )
 
     student = kinds("student_logits", never=never)
     yield yields("distillation_loss", distilled, oracle.distillation_loss, kinds(*pair, never=never) | weight)
@@ -776,7 +861,12 @@ def distillation_targets(module: str = "distillation") -> Iterator[Target]:
     top = student | weight | kinds("top_log_probs", never=never) | {"top_indices": integers}
     yield yields("top_k_loss", topped, oracle.top_k_loss, top)
     masses = NO_TENSOR if tensor else REAL_NEVER
-    yield yields("sampled_loss", sampled, oracle.sampled_loss, student | weight | {"indices": integers, "sample_weights": masses})
+    yield yields(
+        "sampled_loss",
+        sampled,
+        oracle.sampled_loss,
+        student | weight | {"indices": integers, "sample_weights": masses},
+    )
     yield yields("sample_targets", draws, oracle.sample_targets, kinds("teacher_logits", never=never))
     if not tensor:
         name = "xent.distillation.distillation_gradient"
@@ -800,7 +890,12 @@ def torch_targets() -> Iterator[Target]:
         draw = partial(hard, first=first, tensor=True)
         yield Target(prefix + name, draw, partial(getattr(oracle, name), tensor=True), of)
     of = kinds("logits", "target_probs", never=NO_FLOATS)
-    yield Target(prefix + "soft_cross_entropy", partial(soft, tensor=True), partial(oracle.soft_cross_entropy, tensor=True), of)
+    yield Target(
+        prefix + "soft_cross_entropy",
+        partial(soft, tensor=True),
+        partial(oracle.soft_cross_entropy, tensor=True),
+        of,
+    )
     of = {"logits": NO_FLOATS, "targets": NO_TENSOR} | kinds("weight", "pos_weight", never=TORCH_NEVER)
     model = partial(oracle.binary_cross_entropy, tensor=True)
     yield Target(prefix + "binary_cross_entropy", partial(binary, tensor=True), model, of)

@@ -202,7 +202,9 @@ def distillation_gradient(
     w = _row_weights(weight, z.shape[:-1])
     divisor = 1.0
     if reduction == "mean":
-        divisor = mean_divisor(float(math.prod(z.shape[:-1]) if w is None else w.sum()), denominator)
+        with np.errstate(over="ignore"):
+            mass = float(math.prod(z.shape[:-1]) if w is None else w.sum())
+        divisor = mean_divisor(mass, denominator)
     factor = temperature if squared else 1 / temperature
     out = np.empty(z.shape, np.result_type(z, v, np.float32))
     with np.errstate(all="ignore"):

@@ -427,6 +427,8 @@ class MarkovSource:
             total = float(weight.sum())
         if not 0 < total < math.inf:
             raise ValueError(f"weights: expected a positive, finite sum, got {total:g}")
+        if total > 1e200:  # only their ratios matter, and counts of them must not overflow
+            weight = weight / total
         counts = np.zeros((letters + 1, letters + 1))  # the last row counts first tokens
         for sequence, w in zip(sequences, weight, strict=True):
             tokens = _validate._array(sequence, "sequences")

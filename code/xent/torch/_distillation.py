@@ -245,6 +245,8 @@ def top_k_loss(
             f"top_indices: expected distinct classes, got a repeated one{at_index(_first(repeated))}"
         )
     slack = SUM_TOLERANCE[top_log_probs.dtype]
+    dtype = torch.promote_types(z.dtype, log_p.dtype)
+    log_p = log_p.to(dtype)
     mass = log_p.exp().sum(-1)
     wrong = ~((log_p <= slack).all(-1) & (mass <= 1 + slack))
     if wrong.any():
@@ -259,9 +261,7 @@ def top_k_loss(
     reduction, denominator = reduction_arguments(reduction, denominator)
     w, counts = _row_weights(weight, z)
 
-    dtype = torch.promote_types(z.dtype, log_p.dtype)
     log_q = log_softmax(_harmless(z, counts).to(dtype))
-    log_p = log_p.to(dtype)
     chosen = log_q.gather(-1, at)
     if treatment.startswith("renormalised"):
         log_p = torch.log_softmax(log_p, -1)
@@ -269,7 +269,7 @@ def top_k_loss(
         chosen = log_softmax(chosen)
     losses = _terms(log_p, chosen).sum(-1)
     if treatment == "tail" and at.shape[-1] < z.shape[-1]:
-        rest = (1 - mass.to(dtype)).clamp(min=0.0).log()
+        rest = (1 - mass).clamp(min=0.0).log()
         losses = losses + _terms(rest, log_sum_exp(log_q.scatter(-1, at, -math.inf)))
     if counts is not None:
         losses = losses.masked_fill(~counts, 0.0)
