@@ -1,7 +1,7 @@
 """Hostile calls of the public functions of `xent`, and the rule that each of them must keep.
 
-The rule: a call returns the right value, or raises the promised ``ValueError`` or ``TypeError`` with a message
-that names an argument which deserves it. It never raises anything else, lets no warning out (NumPy's
+The rule: a call returns the right value, or raises the promised ``ValueError`` or ``TypeError`` with a
+message that names an argument which deserves it. It never raises anything else, lets no warning out (NumPy's
 floating-point flags included), changes none of its arguments and no global setting.
 
 A call is drawn in three steps. First come arguments that fit together more or less, as plain arrays. Then
@@ -331,14 +331,15 @@ def as_tensor(source: Source, plain: Any, slack: float) -> Given:
 # What no argument that wants real numbers, labels or weights takes, with a place for the numbers in it.
 NEVER = (
     "'abc'", "b'abc'", "object()", "{{}}", "{{1.0, 2.0}}", "(x for x in [1.0, 2.0])", "[[1.0, 2.0], [3.0]]",
-    "[None]", "[10**400]", "Refuses(KeyError('x'))", "Refuses(OverflowError())", "[Refuses(IndexError('x'))]",
-    "np.array({0}, bool)", "np.array({0}, 'c16')", "np.array({0}, object)", "np.array({0}).astype('U9')",
-    "np.array({0}).astype('S9')", "np.zeros(np.shape({0}), 'M8[s]')", "np.zeros(np.shape({0}), 'm8[s]')",
-    "np.zeros(np.shape({0}), 'f8,f8')", "np.ma.array({0})", "np.ma.masked_equal({0}, 1)", "[np.ma.array({0})]",
-    "[[np.ma.array({0})]]", "(np.ma.masked, 1.0)", "Holds(np.ma.array({0}))", "Holds({0})",
-    "torch.tensor({0}, dtype=torch.float64, requires_grad=True)", "torch.tensor({0}, dtype=torch.bfloat16)",
-    "torch.tensor({0}, dtype=torch.float64).to_sparse()", "torch.tensor({0}, device='meta')",
-    "[torch.tensor(1.0, requires_grad=True)]", "np.array({0}, 'g')", "xent",
+    "[None]", "[10**400]", "Refuses(KeyError('x'))", "Refuses(OverflowError())",
+    "[Refuses(IndexError('x'))]", "np.array({0}, bool)", "np.array({0}, 'c16')", "np.array({0}, object)",
+    "np.array({0}).astype('U9')", "np.array({0}).astype('S9')", "np.zeros(np.shape({0}), 'M8[s]')",
+    "np.zeros(np.shape({0}), 'm8[s]')", "np.zeros(np.shape({0}), 'f8,f8')", "np.ma.array({0})",
+    "np.ma.masked_equal({0}, 1)", "[np.ma.array({0})]", "[[np.ma.array({0})]]", "(np.ma.masked, 1.0)",
+    "Holds(np.ma.array({0}))", "Holds({0})", "torch.tensor({0}, dtype=torch.float64, requires_grad=True)",
+    "torch.tensor({0}, dtype=torch.bfloat16)", "torch.tensor({0}, dtype=torch.float64).to_sparse()",
+    "torch.tensor({0}, device='meta')", "[torch.tensor(1.0, requires_grad=True)]", "np.array({0}, 'g')",
+    "xent",
 )  # fmt: skip
 # What no argument that wants a tensor takes.
 NO_TENSOR = (
@@ -364,9 +365,10 @@ def corrupted(source: Source, given: Given, forms: Sequence[str]) -> Given:
 NOT_ONE_NUMBER = (
     "True", "np.True_", "np.array(True)", "'1'", "b'1'", "np.array('1')", "[0.5]", "np.array([0.5])", "1j",
     "np.complex128(0.5)", "np.array(0.5 + 0j)", "np.ma.masked", "np.ma.array(0.5)", "{}", "object()", "()",
-    "np.timedelta64(1)", "np.datetime64(1, 's')", "[[1], [1, 2]]", "torch.tensor([0.5])", "torch.tensor(True)",
-    "torch.tensor(0.5, requires_grad=True)", "torch.tensor(0.5j)", "torch.tensor(0.5, device='meta')",
-    "Refuses(KeyError('x'))", "np.array(0.5, object)", "float", "'tokens'",
+    "np.timedelta64(1)", "np.datetime64(1, 's')", "[[1], [1, 2]]", "torch.tensor([0.5])",
+    "torch.tensor(True)", "torch.tensor(0.5, requires_grad=True)", "torch.tensor(0.5j)",
+    "torch.tensor(0.5, device='meta')", "Refuses(KeyError('x'))", "np.array(0.5, object)", "float",
+    "'tokens'",
 )  # fmt: skip
 NUMBERS = (
     "0.5", "1", "2.0", "0.25", "0", "0.0", "-0.0", "1.0", "1e-9", "5e-324", "1e308", "-1", "-1e-300", "nan",
@@ -377,8 +379,8 @@ NUMBERS = (
 NOT_ONE_INTEGER = (
     "None", "True", "np.False_", "1.0", "0.0", "nan", "'0'", "b'0'", "(0,)", "[1]", "np.array([1])",
     "np.array(True)", "np.array(1.0)", "np.float64(1)", "torch.tensor([1])", "torch.tensor(True)",
-    "torch.tensor(1.0)", "np.ma.array(1)", "np.ma.masked", "Fraction(1)", "1j", "object()", "np.timedelta64(1)",
-    "Refuses(KeyError('x'))",
+    "torch.tensor(1.0)", "np.ma.array(1)", "np.ma.masked", "Fraction(1)", "1j", "object()",
+    "np.timedelta64(1)", "Refuses(KeyError('x'))",
 )  # fmt: skip
 INDICES = (
     "{0}", "np.int8({0})", "np.int64({0})", "np.array({0})", "torch.tensor({0})",
@@ -583,15 +585,14 @@ def judge(call: Call) -> str:
         if not named or type(error) not in {
             kind for name in named for kind in allowed.get(name, (ValueError,))
         }:
+            promised = {name: [kind.__name__ for kind in kinds] for name, kinds in allowed.items()}
             raise Violation(
-                f"{call.text()}\nraised {type(error).__name__}: {message}\nwhere one of "
-                f"{ {name: [kind.__name__ for kind in kinds] for name, kinds in allowed.items()} } was promised"
+                f"{call.text()}\nraised {type(error).__name__}: {message}\n"
+                f"where one of {promised} was promised"
             )
         return "error"
     if allowed:
-        raise Violation(
-            f"{call.text()}\nreturned {got!r}\nwhere an error should name one of {sorted(allowed)}"
-        )
+        raise Violation(f"{call.text()}\nreturned {got!r}\nwhere an error is due by one of {sorted(allowed)}")
     assert want is not None
     with np.errstate(all="ignore"):
         if complaint := oracle.compare(got, want):

@@ -1,7 +1,7 @@
 """What a hostile call must return, or refuse: `xent` once more, slowly, from plain arrays in long double.
 
-Nothing here uses the package. A model takes the plain arguments of a call and either raises `Refused` with the
-names of all arguments that deserve it, or returns a `Want`.
+Nothing here uses the package. A model takes the plain arguments of a call and either raises `Refused` with
+the names of all arguments that deserve it, or returns a `Want`.
 """
 
 from __future__ import annotations

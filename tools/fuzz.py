@@ -5,9 +5,10 @@
     python tools/fuzz.py --only xent.nll numpy    one function of a group
 
 The rule, the arguments and the oracle are those of tests/hostile.py, which tests/xent/test_hostile.py takes
-for a few seconds. Here atheris (libFuzzer) draws: it watches which branches of code/xent and of the oracle a call
-takes and keeps the bytes that found a new one, in _build/fuzz/corpus, from where the next run goes on. A call that
-breaks the rule ends its group; it is printed as an expression, and the command fails. To repeat it, paste it after
+for a few seconds. Here atheris (libFuzzer) draws: it watches which branches of code/xent and of the oracle a
+call takes and keeps the bytes that found a new one, in _build/fuzz/corpus, from where the next run goes on. A
+call that breaks the rule ends its group; it is printed as an expression, and the command fails. To repeat it,
+paste it after
 
     from hostile import *    (in tests/, with code/ on the path)
 
@@ -22,7 +23,6 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from execution import ONE_THREAD, ROOT, say
 
