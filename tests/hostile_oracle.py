@@ -80,14 +80,14 @@ def compare(got: Any, want: Want) -> str:
         return f"of dtype {have.dtype}, where {np.dtype(want.dtype)} is due"
     if have.shape != value.shape:
         return f"of shape {have.shape}, where {value.shape} is due"
-    limits, narrow = np.finfo(want.dtype), np.finfo(want.precision or want.dtype)
+    narrow = np.finfo(want.precision or want.dtype)
     scale = np.abs(value) if want.scale is None else np.asarray(want.scale, L)
     scale = np.where(np.isfinite(scale), scale, 0)
     allowed = want.factor * L(narrow.eps) * scale + want.atol + 64 * L(narrow.smallest_subnormal)
     exact = have.astype(L)
     near = np.abs(exact - value) <= allowed
     near |= (exact == value) | (np.isnan(exact) & np.isnan(value))
-    beyond = np.maximum(np.abs(value), want.reach) >= L(limits.max) * (1 - 1e-6)
+    beyond = np.maximum(np.abs(value), want.reach) >= L(narrow.max) * (1 - 1e-6)
     near |= (
         beyond & np.isinf(exact) & (np.sign(exact) == np.where(value == 0, np.sign(exact), np.sign(value)))
     )
@@ -213,11 +213,12 @@ def reduce(
     if counts is not None:
         w = np.where(counts, w, 0)
     each, size = times(w, losses), np.abs(times(w, losses if scale is None else scale))
-    far = times(w, np.maximum(np.abs(losses), reach))
+    # A loss that overflows stays infinite, and one that underflows zero, whatever weight follows.
+    far = np.where(w > 0, np.maximum(np.abs(losses), reach) * np.maximum(w, 1), 0)
     small = L(np.finfo(dtype).smallest_subnormal)
     if a.reduction == "none":
         bad.stop()
-        return Want(each, dtype, factor=factor, scale=size, reach=far)
+        return Want(each, dtype, factor=factor, scale=size, atol=small * w, reach=far)
     divisor = L(1)
     if a.reduction == "mean":
         total = (w if mass is None else w * mass).sum()
@@ -233,7 +234,7 @@ def reduce(
         dtype,
         factor=factor,
         scale=size.sum() / divisor,
-        atol=losses.size * small / divisor,
+        atol=(losses.size + w.sum()) * small / divisor,
         reach=np.maximum(far.sum(), far.sum() / divisor),
     )
 
@@ -317,6 +318,11 @@ def _hard(a: Plain, tensor: bool) -> tuple[Bad, Any, Any, Any]:
     return bad, z, (y, counts), each
 
 
+def _held(share: float, dtype: str) -> Any:
+    """A share that is zero in the dtype is no share."""
+    return L(share) if share >= np.finfo(dtype).tiny else L(0)
+
+
 def cross_entropy(a: Plain, tensor: bool = False) -> Want:
     bad, z, (y, counts), w = _hard(a, tensor)
     counted = counts if w is None else counts & (w > 0)
@@ -324,7 +330,7 @@ def cross_entropy(a: Plain, tensor: bool = False) -> Want:
         bad.add("logits")
     nls = minus_log_softmax(z)
     own = np.take_along_axis(nls, y[..., None], -1)[..., 0]
-    e = L(a.label_smoothing)
+    e = _held(a.label_smoothing, result_dtype(a.logits))
     losses = times(1 - e, own) + times(e, nls.mean(-1))
     losses = np.where(has_softmax(z), losses, np.nan)
     losses = np.where(counted, losses, 0)
@@ -1012,8 +1018,10 @@ def _teacher(a: Plain, tensor: bool, checked: bool) -> tuple[Bad, Array, Array, 
 
 
 def _moderate(*arrays: Array, temperature: float = 1.0) -> bool:
+    """Whether no probability is so small that it counts as zero, which the oracle does not imitate."""
     far = max((float(span(x).max()) for x in arrays if x.size), default=0.0)
-    return 1e-2 <= temperature <= 1e3 and far / temperature <= 500 and far <= 1e4
+    least = 500 if all(x.dtype == np.float64 for x in arrays) else 60
+    return 1e-2 <= temperature <= 1e3 and far / temperature <= least and far <= 1e4
 
 
 def _softened(x: Array, temperature: float) -> Array:
@@ -1115,7 +1123,7 @@ def mixed_loss(a: Plain, tensor: bool = False) -> Want:
             if not (has_softmax(x) | ~counts).all()
         }
     soft, loose = _distilled(a, z, v)
-    alpha = L(a.alpha)
+    alpha = _held(a.alpha, _pair_dtype(a))
     hard = np.take_along_axis(minus_log_softmax(z), y[..., None], -1)[..., 0]
     losses = np.where(counts, times(1 - alpha, hard) + times(alpha, soft), 0)
     scale = np.abs(losses) + alpha * loose
@@ -1183,7 +1191,7 @@ def top_k_loss(a: Plain, tensor: bool = False) -> Want:
     # All of the mass in the top k up to rounding: is what is left nothing, or a little?
     close = (np.abs(1 - p.sum(-1)) < 1e-3) & (p.sum(-1) != 1)
     want = reduce(bad, losses, a, result_dtype(a.student_logits, a.top_log_probs), w, counts, scale=scale)
-    unknown = a.treatment == "tail" and (close.any() or np.isinf(losses).any())
+    unknown = (a.treatment == "tail" and close.any()) or np.isinf(losses).any()
     return want if _moderate(z) and not unknown and not np.isnan(losses).any() else Want(check=lambda got: "")
 
 

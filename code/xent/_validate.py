@@ -221,6 +221,11 @@ def smoothing_mass(value: Any) -> float:
     return number(value, "label_smoothing", "a number in [0, 1]", 0.0, 1.0, closed="low high")
 
 
+def held(value: float, dtype: Any) -> float:
+    """Return a share as it is, or zero if it may be zero in `dtype`, where it would make nan of inf."""
+    return value if value >= float(np.finfo(np.promote_types(dtype, np.float32)).tiny) else 0.0
+
+
 def positive_weight(value: ArrayLike, shape: tuple[int, ...]) -> Floats:
     """Return `pos_weight` as a scalar, or as one weight a label, the last axis of at least two."""
     array = real_array(value, "pos_weight").astype(np.float64)

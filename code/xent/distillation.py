@@ -30,6 +30,7 @@ from ._validate import (
     at_index,
     class_indices,
     first_true,
+    held,
     integer,
     logits_array,
     mean_divisor,
@@ -291,6 +292,7 @@ def mixed_loss(
     )
     hard = cross_entropy(student_logits, targets, ignore_index=ignore_index, **common)
     kind = soft.dtype.type
+    alpha = held(alpha, soft.dtype)
     # 0 * inf = 0 here too: a part of weight zero is left out.
     if alpha == 0:
         return hard.astype(kind)

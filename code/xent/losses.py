@@ -26,6 +26,7 @@ from ._validate import (
     at_index,
     class_indices,
     first_true,
+    held,
     logits_array,
     mean_divisor,
     number,
@@ -125,7 +126,7 @@ def cross_entropy(
     shape, classes = moved.shape[:-1], moved.shape[-1]
     labels, counts = class_indices(targets, "targets", shape, classes, ignore_index)
     by_class = None if weight is None else weights(weight, "weight", (classes,), "one weight a class")
-    smoothing = smoothing_mass(label_smoothing)
+    smoothing = held(smoothing_mass(label_smoothing), logits.dtype)
     total = _Reducer(shape, logits.dtype, *reduction_arguments(reduction, denominator))
 
     with np.errstate(all="ignore"):

@@ -22,6 +22,7 @@ from ._losses import (
     _first,
     _floats,
     _harmless,
+    _held,
     _labels,
     _like,
     _logits,
@@ -157,6 +158,7 @@ def mixed_loss(
     reduction, denominator = reduction_arguments(reduction, denominator)
     labels, counts = _labels(targets, z, ignore_index)
     z, v = _harmless(z, counts), _harmless(v, counts)
+    alpha = _held(alpha, z)
     losses = torch.zeros_like(z[..., 0])
     if alpha < 1:
         losses = losses + (1 - alpha) * cross_entropy(z, labels, reduction="none")

@@ -265,6 +265,7 @@ def cross_entropy(
     classes = moved.shape[-1]
     labels, counts = _labels(targets, moved, ignore_index)
     smoothing = number(label_smoothing, "label_smoothing", "a number in [0, 1]", 0.0, 1.0, closed="low high")
+    smoothing = _held(smoothing, moved)
     reduction, denominator = reduction_arguments(reduction, denominator)
     of_target = None
     if weight is not None:
@@ -810,6 +811,10 @@ def _weights(value: Any, name: str, shape: tuple[int, ...], of: str, like: Tenso
         got = tensor[where].item()
         raise ValueError(f"{name}: expected finite weights >= 0, got {got}{at_index(where)}")
     return tensor
+
+
+def _held(value: float, like: Tensor) -> float:
+    return value if value >= torch.finfo(like.dtype).tiny else 0.0  # smaller, it may be zero there
 
 
 def _numbers(value: Any, name: str) -> Tensor:
