@@ -4,10 +4,11 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help book test check serve notebooks ledger bench lock clean
+.PHONY: help book test check serve notebooks ledger bench mutants lock clean
 
 PYTHON ?=
 PIP_ARGS ?=
+MODULES ?=
 PORT ?= 8000
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
@@ -45,6 +46,9 @@ ledger: $(READY)  ## run the equations' tests and store their worst errors in th
 
 bench: $(READY)  ## measure the speed of the losses against other libraries
 	@$(BIN)/python tools/bench.py
+
+mutants: $(READY)  ## change one thing in the package at a time and see whether a test notices (MODULES="losses ...")
+	@$(BIN)/python tools/mutants.py $(MODULES)
 
 lock: $(READY)  ## write requirements.txt from a fresh environment with the newest releases
 	@$(BIN)/python tools/lock.py $(PIP_ARGS)

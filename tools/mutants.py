@@ -35,8 +35,8 @@ from typing import Any
 from execution import ONE_THREAD, ROOT, say
 
 # The releases are pinned here and nowhere else. The lock leaves them out, since nobody needs them to build or
-# to test the book. Another mutmut makes other mutants: the list of survivors belongs to this one. libcst is the
-# one dependency of the part that is used; its own are in the lock.
+# to test the book. Another mutmut makes other mutants: the list of survivors belongs to this one. libcst is
+# the one dependency of the part that is used; its own are in the lock.
 MUTMUT, LIBCST = "mutmut==3.8.1", "libcst==1.9.0"
 TABLE = ROOT / "tests" / "mutants.toml"
 STATE = ROOT / "_build" / "mutants"

@@ -115,12 +115,9 @@ def mutants_of(file: Path) -> Iterator[Mutant]:
         place = position[statement]
         scopes = [outer.name.value for outer in around if isinstance(outer, (cst.FunctionDef, cst.ClassDef))]
         outermost = scopes[scopes.index(function.name.value) :] if function.name.value in scopes else scopes
-        source, before = plain(deep_replace(function, node, mutation.mutated_node)), plain(function)
-        try:
-            was, now = _difference(before, source)
-        except SyntaxError:
-            continue  # mutmut does not make only Python
-        if was != now:
+        source = plain(deep_replace(function, node, mutation.mutated_node))
+        was, now = _difference(plain(function), source)
+        if _is_python(source):
             yield Mutant(
                 file,
                 ".".join(reversed(outermost)),
@@ -132,9 +129,17 @@ def mutants_of(file: Path) -> Iterator[Mutant]:
             )
 
 
+def _is_python(source: str) -> bool:
+    """Whether a mutant can be compiled at all: a keyword argument that lost its name may stand too early."""
+    try:
+        return bool(ast.parse(source))
+    except SyntaxError:
+        return False
+
+
 def _difference(before: str, after: str) -> tuple[str, str]:
-    """The lines of a function that a mutation changes, as Python prints them, without their indentation."""
-    old, new = (ast.unparse(ast.parse(text)).split("\n") for text in (before, after))
+    """The lines of a function that a mutation changes, without their indentation."""
+    old, new = before.split("\n"), after.split("\n")
     was: list[str] = []
     now: list[str] = []
     for tag, i, j, k, m in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
