@@ -17,6 +17,7 @@ import select
 import signal
 import sys
 import textwrap
+import threading
 import time
 import tomllib
 from collections import defaultdict
@@ -270,8 +271,10 @@ class Runner:
 
             begin = time.process_time()
             sys.settrace(trace)
+            threading.settrace(trace)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
             sys.settrace(None)
+            threading.settrace(None)  # type: ignore[arg-type]
             test.seconds, test.reached = time.process_time() - begin, dict(reached)
             tests.append(test)
         print(
