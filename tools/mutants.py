@@ -2,7 +2,7 @@
 
     python tools/mutants.py                      every module of tests/mutants.toml
     python tools/mutants.py numerics losses      these only
-    python tools/mutants.py numerics --show      also print each survivor that is not excused
+    python tools/mutants.py numerics --show      print the survivors without a reason once more, for the table
     python tools/mutants.py numerics --fresh     forget what earlier runs found
 
 The changes are those of mutmut: an operator, a comparison, a number, a string, an argument, a keyword. Its
@@ -74,12 +74,12 @@ def tool() -> Path:
 
 def excuses(table: dict[str, Any], module: str) -> Counter[Change]:
     """The survivors of a module that the table lists, and how often each."""
-    listed: Counter[Change] = Counter()
-    for entry in table.get("survivors", []):
-        if entry["module"] == module:
-            for was, now in entry["changes"]:
-                listed[entry["function"], was, now] += entry.get("times", 1)
-    return listed
+    return Counter(
+        (entry["function"], was, now)
+        for entry in table.get("survivors", [])
+        if entry["module"] == module
+        for was, now in entry["changes"]
+    )
 
 
 def run(module: str, options: argparse.Namespace, folder: Path) -> Verdict:
@@ -140,7 +140,7 @@ def main() -> int:
     )
     parser.add_argument("modules", nargs="*", help=", ".join(table["modules"]))
     parser.add_argument("--fresh", action="store_true", help="forget what earlier runs found")
-    parser.add_argument("--show", action="store_true", help="print the survivors without a reason as TOML")
+    parser.add_argument("--show", action="store_true", help="print what the table does not list")
     options = parser.parse_args()
     for module in options.modules:
         if module not in table["modules"]:
@@ -151,10 +151,7 @@ def main() -> int:
     for module in options.modules or table["modules"]:
         verdicts.append(run(module, options, folder))
         if options.show:
-            for function, was, now in verdicts[-1].unlisted:
-                lines = [json.dumps(text, ensure_ascii=False) for text in (was, now)]
-                print(f"[[survivors]]\nmodule = {module!r}\nfunction = {function!r}")
-                print(f"changes = [[{', '.join(lines)}]]\nreason = ''\n")
+            print(*(json.dumps(change, ensure_ascii=False) for change in verdicts[-1].unlisted), sep=",\n")
     print("\n".join(rows(verdicts)))
     problems = [problem for verdict in verdicts for problem in verdict.problems]
     for problem in problems:

@@ -62,7 +62,7 @@ class Mutant:
     status: str = ""
     killer: str = ""
     basis: str = ""  # what the status depends on
-    seconds: float = 0.0
+    seconds: float = 0.0  # of the processor
 
     @property
     def key(self) -> str:
@@ -348,7 +348,6 @@ class Runner:
     def test(self, mutant: Mutant, tests: list[Test], modules: list[Any]) -> None:
         """Fork, mutate, run the tests, and see how that ends."""
         limit = LEAST_LIMIT + SLOWER * sum(test.seconds for test in tests)
-        begin = time.perf_counter()
         receiving, sending = os.pipe()
         child = os.fork()
         if child == 0:
@@ -363,10 +362,11 @@ class Runner:
         else:
             os.kill(child, signal.SIGKILL)
         os.close(receiving)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        _, ended, used = os.wait4(child, 0)
+        status = os.waitstatus_to_exitcode(ended)
         mutant.status = SURVIVED if status == 0 else KILLED
         mutant.killer = killer or ("" if status == 0 else f"status {status}")
-        mutant.seconds = time.perf_counter() - begin
+        mutant.seconds = used.ru_utime + used.ru_stime
 
     def run_child(self, mutant: Mutant, tests: list[Test], modules: list[Any], limit: int) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))

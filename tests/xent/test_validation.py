@@ -365,7 +365,12 @@ BAD: dict[Callable[..., Any], dict[str, list[Bad]]] = {
 for divergence in (information.cross_entropy, information.kl_divergence, information.js_divergence):
     BAD[divergence] = {
         "p": [*NO_DISTRIBUTION, *NO_CLASSES],
-        "q": [*NO_DISTRIBUTION, TRANSPOSED, BROADCAST],
+        "q": [
+            *NO_DISTRIBUTION,
+            TRANSPOSED,
+            BROADCAST,
+            ("a number", 1.0, ValueError, r"expected shape \(2, 3\), that of p, got \(\)"),
+        ],
         "axis": AXIS,
         "base": BASE,
     }
@@ -519,6 +524,10 @@ def test_logits_of_a_target_that_does_not_count_are_not_looked_at(bad: float, re
 def test_the_bad_row_is_named_beside_an_ignored_one() -> None:
     with pytest.raises(ValueError, match=r"^logits: .*got nan at index \(1, 0\)"):
         xent.cross_entropy([[NAN, 0.0], [NAN, 0.0]], [-1, 0], ignore_index=-1)
+    with pytest.raises(ValueError, match=r"^logits: .*got nan at index \(1, 0\)"):
+        xent.cross_entropy([[NAN, 0.0], [NAN, 0.0]], [0, 1], weight=[0.0, 1.0])
+    with pytest.raises(ValueError, match=r"^logits: .*got nan at index \(2, 1\)"):
+        xent.cross_entropy([[NAN, 0.0]] * 2 + [[0.0, NAN]], [-1, 0, 1], weight=[0.0, 1.0], ignore_index=-1)
 
 
 def test_infinite_losses_are_right_and_silent() -> None:
