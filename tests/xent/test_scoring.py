@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any
 
@@ -127,7 +128,66 @@ def test_what_parameters_are_refused(call: Any, error: Any, message: str) -> Non
         call([0.5, 0.3, 0.2], 0)
 
 
+SMALL = "eps: expected a number in (0, 1/2), got 0.5"
+HALF_OPEN = "label_smoothing: expected a number in [0, 1), got 1.0"
+GAMMA = "gamma: expected a finite number >= 0, got -1.0"
+TWO_WEIGHTS = "weight: expected shape (3,), one weight a class, got (2,)"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            partial(scoring.clipped_log_score, outcome=0, eps=0.5),
+            "eps: expected a number in (0, 1/2), got 0.5",
+        ),
+        (partial(scoring.focal_loss, outcome=0, gamma=-1.0), GAMMA),
+        (partial(scoring.invert_focal, gamma=-1.0), GAMMA),
+        (partial(scoring.invert_focal, gamma=np.inf), GAMMA.replace("-1.0", "inf")),
+        (partial(scoring.weighted_log_score, outcome=0, weight=[1.0, 2.0]), TWO_WEIGHTS),
+        (partial(scoring.invert_weighting, weight=[1.0, 2.0]), TWO_WEIGHTS),
+        (partial(scoring.invert_smoothing, label_smoothing=1.0), HALF_OPEN),
+        (partial(scoring.invert_smoothing, label_smoothing=-0.5), HALF_OPEN.replace("1.0", "-0.5")),
+    ],
+)
+def test_a_refusal_says_what_was_expected(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        call([0.5, 0.3, 0.2])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        scoring.invert_focal,
+        partial(scoring.invert_smoothing, label_smoothing=0.1),
+        partial(scoring.invert_weighting, weight=[1.0, 1.0]),
+    ],
+)
+def test_a_report_to_invert_is_a_distribution(call: Any) -> None:
+    with pytest.raises(ValueError, match=r"^probs: expected probabilities in \[0, 1\], got -0.5 at index 1$"):
+        call([0.5, -0.5])
+    with pytest.raises(ValueError, match=r"^probs: expected probabilities that sum to one along axis 0 "):
+        call([0.5, 0.4])
+    with pytest.raises(ValueError, match=r"^probs: .* sum to one along axis 1 .* at index 2$"):
+        call([[0.5, 0.5], [0.25, 0.75], [0.5, 0.25]])
+
+
+def test_parameters_that_need_not_be_given() -> None:
+    q = [0.7, 0.2, 0.1]
+    assert scoring.clipped_log_score([1.0, 0.0], 1) == -np.log(1e-7)
+    assert scoring.clipped_log_score([1.0, 0.0], 0) == -np.log(1 - 1e-7)
+    assert (
+        scoring.focal_loss(q, 1) == scoring.focal_loss(q, 1, gamma=2.0) != scoring.focal_loss(q, 1, gamma=3.0)
+    )
+    inverse = partial(scoring.invert_focal, q)
+    assert inverse().tolist() == inverse(gamma=2.0).tolist() != inverse(gamma=3.0).tolist()
+    assert focal(gamma=0) == scoring.log_score(q, 1)
+    np.testing.assert_allclose(inverse(gamma=0), q, rtol=1e-15)
+
+
 def test_the_edge_of_the_simplex() -> None:
+    assert scoring.smoothed_log_score([1.0, 0.0, 0.0], 1, label_smoothing=1.0) == np.inf
+    assert scoring.smoothed_log_score([1.0, 0.0, 0.0], 0, label_smoothing=1.0) == np.inf
     q = [1.0, 0.0, 0.0]
     assert scoring.log_score(q, 0) == 0 and scoring.log_score(q, 1) == np.inf
     assert not np.signbit(scoring.log_score(q, 0)), "prints as 0.0, not as -0.0"
