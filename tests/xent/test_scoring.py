@@ -176,9 +176,8 @@ def test_parameters_that_need_not_be_given() -> None:
     q = [0.7, 0.2, 0.1]
     assert scoring.clipped_log_score([1.0, 0.0], 1) == -np.log(1e-7)
     assert scoring.clipped_log_score([1.0, 0.0], 0) == -np.log(1 - 1e-7)
-    assert (
-        scoring.focal_loss(q, 1) == scoring.focal_loss(q, 1, gamma=2.0) != scoring.focal_loss(q, 1, gamma=3.0)
-    )
+    focal = partial(scoring.focal_loss, q, 1)
+    assert focal() == focal(gamma=2.0) != focal(gamma=3.0)
     inverse = partial(scoring.invert_focal, q)
     assert inverse().tolist() == inverse(gamma=2.0).tolist() != inverse(gamma=3.0).tolist()
     assert focal(gamma=0) == scoring.log_score(q, 1)
