@@ -199,6 +199,11 @@ class Test:
         function = getattr(self.item, "function", None)
         return _digest(inspect.getsource(function) if function else self.item.path.read_text("utf-8"))
 
+    @property
+    def identity(self) -> str:
+        """Tells the variants of a parametrised test apart."""
+        return _digest(self.item.nodeid, self.digest)
+
 
 class Runner:
     """The plugin of pytest that runs the mutants in place of the tests."""
@@ -345,7 +350,7 @@ class Runner:
                 ranking.insert(0, mutant.killer)
                 del ranking[12:]
             elif mutant.status == SURVIVED:
-                mutant.basis, mutant.passed = self.package, sorted({test.digest for test in reaching})
+                mutant.basis, mutant.passed = self.package, sorted(test.identity for test in reaching)
                 change = f"{mutant.was}  ->  {mutant.now}".replace("\n", " / ")
                 say(f"{self.module}.{mutant.function} ({len(reaching)} tests): {change}")
             if time.perf_counter() - saved > 10:
@@ -361,7 +366,7 @@ class Runner:
             return reaching
         if row["status"] == SURVIVED:
             passed = row["passed"] if row["basis"] == self.package else []
-            return [test for test in reaching if test.digest not in passed]
+            return [test for test in reaching if test.identity not in passed]
         killer = by_id.get(row["killer"])
         return reaching if killer and row["basis"] != killer.digest else []
 

@@ -317,12 +317,38 @@ def test_focal_loss_is_inverted(p: list[float], gamma: float) -> None:
 def test_the_inverse_of_focal_at_its_ends() -> None:
     assert scoring.invert_focal([1.0, 0.0, 0.0]).tolist() == [1.0, 0.0, 0.0]
     assert np.isfinite(scoring.invert_focal([1 - 1e-12, 1e-12], gamma=200.0)).all(), "(1 - q)^200 underflows"
+    # A sum within the tolerance: what is above one counts as one.
+    assert scoring.invert_focal([1 + 4e-7, 0.0]).tolist() == [1.0, 0.0]
     assert scoring.invert_focal(np.float32([0.5, 0.5])).dtype == np.float32
     with mpmath.workdps(40):
         q = [mpmath.mpf(x) for x in (0.9, 0.07, 0.03)]
         raw = [x / ((1 - x) ** 3 - 3 * (1 - x) ** 2 * x * mpmath.log(x)) for x in q]
         want = [float(x / mpmath.fsum(raw)) for x in raw]
     np.testing.assert_allclose(scoring.invert_focal([0.9, 0.07, 0.03], gamma=3.0), want, rtol=1e-13)
+
+
+INVERSES = {
+    "focal": partial(scoring.invert_focal, gamma=2.0),
+    "smoothing": partial(scoring.invert_smoothing, label_smoothing=0.03),
+    "weighting": partial(scoring.invert_weighting, weight=[1.0, 2.0, 5.0]),
+}
+
+
+@pytest.mark.parametrize("inverse", INVERSES.values(), ids=INVERSES)
+def test_an_inverse_takes_each_report_by_itself(inverse: Any) -> None:
+    q = np.random.default_rng(6).dirichlet(np.ones(3), size=(4, 5)) * 0.97 + 0.01
+    certain = np.array([0.01, 0.98, 0.01]) if inverse is INVERSES["smoothing"] else np.array([0.0, 1.0, 0.0])
+    q[1, 2] = certain
+    p = inverse(q)
+    assert p.shape == q.shape
+    np.testing.assert_allclose(p.sum(axis=-1), 1, rtol=1e-15)
+    for index in np.ndindex(4, 5):
+        np.testing.assert_allclose(p[index], inverse(q[index]), rtol=1e-15, atol=0)
+    np.testing.assert_allclose(p[1, 2], [0, 1, 0], atol=1e-15)
+    for dtype, tolerance in ((np.float32, 1e-6), (np.float16, 1e-2)):
+        got = inverse(np.array([[0.25, 0.25, 0.5]], dtype))
+        assert got.dtype == np.float32
+        np.testing.assert_allclose(got, inverse([[0.25, 0.25, 0.5]]), rtol=tolerance)
 
 
 def test_smoothing_and_its_inverse() -> None:
