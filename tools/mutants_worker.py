@@ -205,14 +205,35 @@ class Test:
         return _digest(self.item.nodeid, self.digest)
 
 
+@dataclass
+class Trial:
+    """A process that runs the tests on one mutant."""
+
+    mutant: Mutant
+    tests: list[Test]
+    child: int
+    pipe: int
+    deadline: float
+
+    def end(self) -> None:
+        """Read which test failed, if one did, and let the process go."""
+        killer = os.read(self.pipe, 4096).decode()
+        os.close(self.pipe)
+        _, ended, used = os.wait4(self.child, 0)
+        status = os.waitstatus_to_exitcode(ended)
+        self.mutant.status = SURVIVED if status == 0 else KILLED
+        self.mutant.killer = killer or ("" if status == 0 else f"status {status}")
+        self.mutant.seconds = used.ru_utime + used.ru_stime
+
+
 class Runner:
     """The plugin of pytest that runs the mutants in place of the tests."""
 
-    def __init__(self, module: str, fresh: bool) -> None:
+    def __init__(self, module: str, jobs: int, fresh: bool) -> None:
         table = tomllib.loads(TABLE.read_text(encoding="utf-8"))["modules"][module]
         self.files = [ROOT / name for name in table["files"]]
         self.state = STATE / f"{module}.json"
-        self.module = module
+        self.module, self.jobs = module, jobs
         self.left_out: list[str] = table.get("without", [])
         self.old = {}
         if self.state.exists() and not fresh:
@@ -314,7 +335,7 @@ class Runner:
         planted = replace(planted, source=f"def {name}(*args, **kwargs):\n    raise AssertionError")
         quick = [test for test in tests if test.seconds < 0.05]
         for mutant, expected in ((replace(planted, function=""), SURVIVED), (planted, KILLED)):
-            self.test(mutant, quick, [])
+            self.finish([self.start(mutant, quick, [])])
             if mutant.status != expected:
                 message = f"a fork {mutant.status} that should have {expected}: {mutant.killer}"
                 raise pytest.Session.Failed(message)
@@ -331,18 +352,11 @@ class Runner:
         gc.collect()
         gc.freeze()
         begin, saved, tried = time.perf_counter(), time.perf_counter(), 0
-        for number, mutant in enumerate(mutants, 1):
-            lines = set(mutant.lines)
-            reaching = [test for test in tests if lines & test.reached.get(str(mutant.file), set())]
-            recall = self.old.get(mutant.key, {})
-            todo = self.todo(recall, reaching, by_id)
-            if recall and not todo:
-                for name in ("status", "killer", "basis", "passed", "seconds"):
-                    setattr(mutant, name, recall[name])
-                continue
-            tried += 1
-            ranking = killers[mutant.function]
-            self.test(mutant, _ordered(todo, [*ranking, recall.get("killer", "")]), modules)
+        trials: list[Trial] = []
+
+        def finish() -> None:
+            trial = self.finish(trials)
+            mutant, ranking = trial.mutant, killers[trial.mutant.function]
             if mutant.killer in by_id:
                 mutant.basis = by_id[mutant.killer].digest
                 if mutant.killer in ranking:
@@ -350,15 +364,37 @@ class Runner:
                 ranking.insert(0, mutant.killer)
                 del ranking[12:]
             elif mutant.status == SURVIVED:
+                reaching = self.reaching(mutant, tests)
                 mutant.basis, mutant.passed = self.package, sorted(test.identity for test in reaching)
                 change = f"{mutant.was}  ->  {mutant.now}".replace("\n", " / ")
                 say(f"{self.module}.{mutant.function} ({len(reaching)} tests): {change}")
+
+        for number, mutant in enumerate(mutants, 1):
+            recall = self.old.get(mutant.key, {})
+            todo = self.todo(recall, self.reaching(mutant, tests), by_id)
+            if recall and not todo:
+                for name in ("status", "killer", "basis", "passed", "seconds"):
+                    setattr(mutant, name, recall[name])
+                continue
+            if len(trials) == self.jobs:
+                finish()
+            tried += 1
+            first = [*killers[mutant.function], recall.get("killer", "")]
+            trials.append(self.start(mutant, _ordered(todo, first), modules))
             if time.perf_counter() - saved > 10:
                 self.save(mutants)
                 each = (time.perf_counter() - begin) / tried
                 say(f"{self.module}: {number} of {len(mutants)}, {each:.2f} s each")
                 saved = time.perf_counter()
+        while trials:
+            finish()
         self.save(mutants)
+
+    @staticmethod
+    def reaching(mutant: Mutant, tests: list[Test]) -> list[Test]:
+        """The tests that run the statement that the mutant changes."""
+        lines = set(mutant.lines)
+        return [test for test in tests if lines & test.reached.get(str(mutant.file), set())]
 
     def todo(self, row: dict[str, Any], reaching: list[Test], by_id: dict[str, Test]) -> list[Test]:
         """The tests that an earlier verdict leaves to run: none if nothing that it depends on has changed."""
@@ -370,8 +406,8 @@ class Runner:
         killer = by_id.get(row["killer"])
         return reaching if killer and row["basis"] != killer.digest else []
 
-    def test(self, mutant: Mutant, tests: list[Test], modules: list[Any]) -> None:
-        """Fork, mutate, run the tests, and see how that ends."""
+    def start(self, mutant: Mutant, tests: list[Test], modules: list[Any]) -> Trial:
+        """Fork a process that mutates itself and runs the tests."""
         limit = LEAST_LIMIT + SLOWER * sum(test.seconds for test in tests)
         receiving, sending = os.pipe()
         child = os.fork()
@@ -380,18 +416,20 @@ class Runner:
             self.child_pipe = sending
             self.run_child(mutant, tests, modules, int(limit))
         os.close(sending)
-        killer = ""
         # A mutant that waits for ever takes no time of the processor.
-        if select.select([receiving], [], [], 10 * limit)[0]:
-            killer = os.read(receiving, 4096).decode()
-        else:
-            os.kill(child, signal.SIGKILL)
-        os.close(receiving)
-        _, ended, used = os.wait4(child, 0)
-        status = os.waitstatus_to_exitcode(ended)
-        mutant.status = SURVIVED if status == 0 else KILLED
-        mutant.killer = killer or ("" if status == 0 else f"status {status}")
-        mutant.seconds = used.ru_utime + used.ru_stime
+        return Trial(mutant, tests, child, receiving, time.monotonic() + 10 * limit)
+
+    def finish(self, trials: list[Trial]) -> Trial:
+        """Wait for the first of the processes to end, and note how it did."""
+        while True:
+            ready = select.select([trial.pipe for trial in trials], [], [], 1.0)[0]
+            for trial in trials:
+                if trial.pipe in ready:
+                    trials.remove(trial)
+                    trial.end()
+                    return trial
+                if time.monotonic() > trial.deadline:
+                    os.kill(trial.child, signal.SIGKILL)  # which closes the pipe
 
     def run_child(self, mutant: Mutant, tests: list[Test], modules: list[Any], limit: int) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
@@ -445,13 +483,13 @@ def say(line: str) -> None:
 
 def main() -> int:
     """Run pytest with the runner in place of its loop."""
-    module, fresh = sys.argv[1], "--fresh" in sys.argv
+    module, jobs, fresh = sys.argv[1], int(sys.argv[3]), "--fresh" in sys.argv
     tests = tomllib.loads(TABLE.read_text(encoding="utf-8"))["modules"][module]["tests"]
     with contextlib.suppress(ImportError):
         import torch
 
         torch.set_num_threads(1)
-    runner = Runner(module, fresh)
+    runner = Runner(module, jobs, fresh)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
     status = pytest.main(["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", *tests], plugins=[runner])
