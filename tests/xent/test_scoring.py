@@ -247,6 +247,17 @@ def test_what_a_broken_rule_meets(call: Any) -> None:
         call(scoring.log_score, p=[0.5, 0.6])
 
 
+def test_one_law_for_many_reports_of_any_shape() -> None:
+    q = np.random.default_rng(7).dirichlet(np.ones(2), size=(4, 3))
+    p = np.array([0.25, 0.75])
+    cost = expected_score(scoring.log_score, p, q)
+    assert cost.shape == (4, 3)
+    np.testing.assert_allclose(cost, -(p * np.log(q)).sum(axis=-1), rtol=1e-14)
+    shapes = r"^p: expected shape \(2,\) or \(4, 3, 2\), that of q, got \(3,\)$"
+    with pytest.raises(ValueError, match=shapes):
+        expected_score(scoring.log_score, [0.5, 0.25, 0.25], q)
+
+
 def test_what_expected_score_refuses() -> None:
     with pytest.raises(ValueError, match="p: expected shape \\(2,\\) or \\(3, 2\\)"):
         expected_score(scoring.log_score, [0.5, 0.3, 0.2], np.full((3, 2), 0.5))
@@ -318,7 +329,9 @@ def test_the_inverse_of_focal_at_its_ends() -> None:
     assert scoring.invert_focal([1.0, 0.0, 0.0]).tolist() == [1.0, 0.0, 0.0]
     assert np.isfinite(scoring.invert_focal([1 - 1e-12, 1e-12], gamma=200.0)).all(), "(1 - q)^200 underflows"
     # A sum within the tolerance: what is above one counts as one.
-    assert scoring.invert_focal([1 + 4e-7, 0.0]).tolist() == [1.0, 0.0]
+    for gamma in (0.0, 0.5, 2.0):
+        assert scoring.invert_focal([1 + 4e-7, 0.0], gamma=gamma).tolist() == [1.0, 0.0]
+        assert scoring.invert_focal([1.0, 5e-7], gamma=gamma).tolist() == [1.0, 0.0]
     assert scoring.invert_focal(np.float32([0.5, 0.5])).dtype == np.float32
     with mpmath.workdps(40):
         q = [mpmath.mpf(x) for x in (0.9, 0.07, 0.03)]
@@ -362,6 +375,12 @@ def test_smoothing_and_its_inverse() -> None:
         scoring.invert_smoothing([0.99, 0.01], label_smoothing=0.1)
     with pytest.raises(ValueError, match="label_smoothing: "):
         scoring.invert_smoothing([0.5, 0.5], label_smoothing=1.0)
+
+
+def test_the_class_below_its_floor_is_named_and_not_one_on_it() -> None:
+    with pytest.raises(ValueError, match=r"label_smoothing / K = 0.05, which .*, got 0.01 at index 1$"):
+        scoring.invert_smoothing([0.05, 0.01, 0.94], label_smoothing=0.15)
+    assert scoring.invert_smoothing([0.05, 0.05, 0.9], label_smoothing=0.15).min() < 1e-16
 
 
 def test_weights_and_their_inverse() -> None:
