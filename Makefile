@@ -4,10 +4,11 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help book test check repeat serve lighthouse axe notebooks ledger bench lock drift audit workflows clean
+.PHONY: help book test check repeat serve lighthouse axe notebooks ledger bench mutants lock drift audit workflows clean
 
 PYTHON ?=
 PIP_ARGS ?=
+MODULES ?=
 PORT ?= 8000
 REPEAT ?=
 DRIFT ?=
@@ -57,6 +58,9 @@ ledger: $(READY)  ## run the equations' tests and store their worst errors in th
 
 bench: $(READY)  ## measure the speed of the losses against other libraries
 	@$(BIN)/python tools/bench.py
+
+mutants: $(READY)  ## change one thing in the package at a time and see whether a test notices (MODULES="losses ...")
+	@$(BIN)/python tools/mutants.py $(MODULES)
 
 lock: $(READY)  ## write requirements.txt from a fresh environment with the newest releases
 	@$(BIN)/python tools/lock.py $(PIP_ARGS)

@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import xent.torch
+from xent.torch import _accumulate
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "denominators" / "gloo_gradients.py"
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -155,6 +159,151 @@ def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], messag
 def test_arguments_are_checked_before_the_first_window() -> None:
     with pytest.raises(ValueError, match="steps"):
         xent.torch.accumulate([], 0, targets=1)
+
+
+class Ranks:
+    """torch.distributed as `accumulate` uses it, for ranks that are threads of this process.
+
+    The tests below it run over gloo, in processes; they take minutes.
+    """
+
+    group = "the data-parallel group"
+
+    def __init__(self, count: int) -> None:
+        self.count, self.backend = count, "cpu:gloo"
+        self.barrier = threading.Barrier(count, timeout=20)
+        self.slots: list[Any] = [None] * count
+        self.here = threading.local()
+
+    def is_available(self) -> bool:
+        return True
+
+    is_initialized = is_available
+
+    def get_world_size(self, group: Any) -> int:
+        assert group is self.group
+        return self.count
+
+    def get_backend(self, group: Any) -> str:
+        assert group is self.group
+        return self.backend
+
+    def exchange(self, value: Any, group: Any) -> list[Any]:
+        assert group is self.group
+        self.slots[self.here.rank] = value
+        self.barrier.wait()
+        everyone = list(self.slots)
+        self.barrier.wait()
+        return everyone
+
+    def all_gather(self, everyone: list[Tensor], mine: Tensor, group: Any) -> None:
+        for out, theirs in zip(everyone, self.exchange(mine, group), strict=True):
+            out.copy_(theirs)
+
+    def all_gather_object(self, everyone: list[Any], mine: Any, group: Any) -> None:
+        everyone[:] = self.exchange(mine, group)
+
+    def run(self, loaders: list[list[Batch]], steps: int, **arguments: Any) -> list[list[Any]]:
+        """Each rank's windows."""
+        windows: list[list[Any]] = [[] for _ in loaders]
+        errors: list[BaseException] = []
+
+        def work(rank: int) -> None:
+            self.here.rank = rank
+            try:
+                found = xent.torch.accumulate(loaders[rank], steps, targets=1, group=self.group, **arguments)
+                windows[rank] = list(found)
+            except BaseException as error:  # the others would wait for this rank
+                errors.append(error)
+                self.barrier.abort()
+
+        threads = [threading.Thread(target=work, args=(rank,)) for rank in range(self.count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return windows
+
+
+@pytest.fixture
+def ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Ranks]:
+    def make(count: int) -> Ranks:
+        found = Ranks(count)
+        monkeypatch.setattr(_accumulate, "dist", found)
+        return found
+
+    return make
+
+
+def test_ranks_count_together_and_stand_in_for_each_other(ranks: Callable[[int], Ranks]) -> None:
+    batches = split(sequences([6, 1, 0, 3, 2, 5]), [1] * 6)
+    loaders = [[], batches[:4], batches[4:]]  # one that never has a batch, one that ends early
+    for denominator, expected in (("tokens", [14.0, 3.0]), ("sequences", [4.0, 1.0]), (4.0, [4.0, 4.0])):
+        windows = ranks(3).run(loaders, 2, denominator=denominator)
+        for mine in windows:
+            assert [window.denominator for window in mine] == expected
+            assert [window.ranks for window in mine] == [3, 3]
+            assert [len(window) for window in mine] == [2, 2]
+            assert [[micro.is_last for micro in window] for window in mine] == [[False, True]] * 2
+        scales = [[[micro.scale for micro in window] for window in mine] for mine in windows]
+        first, second = (3 / n for n in expected)
+        assert scales == [
+            [[0.0, 0.0], [0.0, 0.0]],
+            [[first, first], [second, second]],
+            [[first, first], [0.0, 0.0]],
+        ]
+        # A stand-in is the rank's own last batch, or another rank's if it never had one.
+        standing_in = [micro.batch for window in windows[0] for micro in window]
+        assert all(any(batch is other for other in batches) for batch in standing_in)
+        assert [micro.batch[0] is batches[5][0] for micro in windows[2][1]] == [True, True]
+
+
+def test_ranks_agree_with_one_device_on_the_gradient(ranks: Callable[[int], Ranks]) -> None:
+    batches = split(sequences([6, 1, 0, 3, 2]), [1] * 5)
+    (whole,) = gradient(batches, 5)
+    windows = ranks(2).run([batches[:2], batches[2:]], 3)
+    weight = torch.linspace(-1, 1, WIDTH * CLASSES, dtype=torch.float64).reshape(WIDTH, CLASSES)
+    weight.requires_grad_()
+    for (window,) in windows:
+        assert len(window) == 3
+        for micro in window:
+            inputs, targets = micro.batch
+            loss = xent.torch.cross_entropy(inputs @ weight, targets, ignore_index=IGNORED, reduction="sum")
+            (loss * micro.scale / window.ranks).backward()
+    assert weight.grad is not None
+    torch.testing.assert_close(weight.grad, whole, rtol=1e-12, atol=1e-14)
+
+
+def test_counts_travel_on_the_device_of_the_backend(
+    ranks: Callable[[int], Ranks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def device(*arguments: Any) -> torch.device:
+        asked.append(arguments)
+        return torch.device("cpu")
+
+    names = {name: getattr(torch, name) for name in ("tensor", "empty_like", "int64")}
+    cuda = SimpleNamespace(current_device=lambda: 3)
+    monkeypatch.setattr(_accumulate, "torch", SimpleNamespace(device=device, cuda=cuda, **names))
+    one = ranks(1)
+    for backend, expected in (
+        ("cpu:gloo", ("cpu",)),
+        ("nccl", ("cuda", 3)),
+        ("cpu:gloo,cuda:nccl", ("cuda", 3)),
+    ):
+        one.backend, asked[:] = backend, []
+        one.here.rank = 0
+        # More than an int32 holds.
+        assert _accumulate._gather((2**40, 1), Ranks.group) == [[2**40, 1]]
+        assert asked == [expected]
+
+
+def test_nothing_to_do_is_no_window(ranks: Callable[[int], Ranks]) -> None:
+    assert list(xent.torch.accumulate([], 2, targets=1)) == []
+    assert ranks(2).run([[], []], 2) == [[], []]
 
 
 def torchrun(ranks: int, *options: str) -> dict[str, Any]:

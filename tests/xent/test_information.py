@@ -207,3 +207,10 @@ def test_the_result_keeps_the_wider_dtype() -> None:
     ):
         for function in PAIRWISE:
             assert isinstance(function(p.astype(a), p.astype(b)), expected)
+
+
+def test_a_base_below_one_turns_the_sign() -> None:
+    p, q = np.array([0.25, 0.75]), np.array([0.5, 0.5])
+    for function in (entropy, *PAIRWISE):
+        given_to = (p,) if function is entropy else (p, q)
+        close(function(*given_to, base=0.5), -function(*given_to, base=2), rtol=1e-15)

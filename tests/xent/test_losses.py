@@ -168,6 +168,14 @@ def test_a_certain_answer_costs_plain_zero(reduction: str) -> None:
         assert not np.signbit(loss).any()
 
 
+def test_nothing_is_clipped_unless_asked_for() -> None:
+    p = np.array([[1 + 4e-7, 0.0]])  # within the tolerance of a row's sum
+    assert xent.log_loss(p, [0]) == -np.log(1 + 4e-7)
+    assert xent.log_loss(p, [1]) == np.inf
+    np.testing.assert_allclose(xent.log_loss(p, [0], eps=1e-3), -np.log(1 - 1e-3), rtol=1e-15)
+    np.testing.assert_allclose(xent.log_loss(p, [1], eps=1e-3), -np.log(1e-3), rtol=1e-15)
+
+
 # Other libraries, where their definitions agree
 
 
@@ -383,6 +391,13 @@ def test_block_boundaries_do_not_show(
             xent.cross_entropy(z, y, denominator=3.0, **options),
             xent.soft_cross_entropy(z, t, reduction="none"),
             xent.soft_cross_entropy(z, t, reduction="sum"),
+            # Each block adds to the mean's divisor.
+            *(
+                xent.cross_entropy(z, y, **change)
+                for change in (options, {"ignore_index": -1}, {"ignore_index": -1, "weight": w})
+                if z.size
+            ),
+            *(xent.soft_cross_entropy(z, t) for _ in range(z.size > 0)),
         ]
 
     expected = losses()

@@ -192,6 +192,31 @@ def test_one_number_comes_back_as_a_scalar(function: Callable[..., Any]) -> None
     assert isinstance(function(np.float32(row_or_number)), np.float32)
 
 
+@pytest.mark.parametrize("function", [*ROWWISE, *ELEMENTWISE], **BY_NAME)
+def test_what_the_caller_wants_of_numpys_warnings_does_not_matter(function: Callable[..., Any]) -> None:
+    z = np.array([[0.0, -1000.0, 700.0], [-745.0, 1.0, 0.5]])
+    expected = function(z)
+    with np.errstate(all="raise"):
+        np.testing.assert_array_equal(function(z), expected)
+
+
+@pytest.mark.parametrize("function", ROWWISE, **BY_NAME)
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_the_bad_number_is_named_where_it_stands(function: Callable[..., Any], axis: int) -> None:
+    z = np.zeros((2, 3, 4))
+    z[1, 2, 3] = np.nan
+    with pytest.raises(ValueError, match=r"got nan at index \(1, 2, 3\)"):
+        function(z, axis)
+    if function is not xent.log_sum_exp:
+        z[1, 2, 3] = np.inf
+        with pytest.raises(ValueError, match=r"got inf at index \(1, 2, 3\)"):
+            function(z, axis)
+        z = np.zeros((2, 3, 4))
+        np.moveaxis(z, axis, 0)[:, 1, 2] = -np.inf
+        with pytest.raises(ValueError, match=rf"whole class axis {axis} at index \(1, 2\)"):
+            function(z, axis)
+
+
 @pytest.mark.parametrize("function", ROWWISE, **BY_NAME)
 @pytest.mark.parametrize("classes", [2, 64, 65, 200])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

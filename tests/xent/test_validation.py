@@ -365,7 +365,12 @@ BAD: dict[Callable[..., Any], dict[str, list[Bad]]] = {
 for divergence in (information.cross_entropy, information.kl_divergence, information.js_divergence):
     BAD[divergence] = {
         "p": [*NO_DISTRIBUTION, *NO_CLASSES],
-        "q": [*NO_DISTRIBUTION, TRANSPOSED, BROADCAST],
+        "q": [
+            *NO_DISTRIBUTION,
+            TRANSPOSED,
+            BROADCAST,
+            ("a number", 1.0, ValueError, r"expected shape \(2, 3\), that of p, got \(\)"),
+        ],
         "axis": AXIS,
         "base": BASE,
     }
@@ -516,9 +521,25 @@ def test_logits_of_a_target_that_does_not_count_are_not_looked_at(bad: float, re
     np.testing.assert_array_equal(weightless, expected)
 
 
+@pytest.mark.parametrize("function", [xent.cross_entropy, xent.soft_cross_entropy], **BY_NAME)
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_logits_without_a_softmax_are_refused_under_every_reduction(
+    function: Callable[..., Any], reduction: str
+) -> None:
+    for bad, got in ((NAN, "nan"), (INF, "inf")):
+        z = Z.copy()
+        z[1, 1] = bad
+        with pytest.raises(ValueError, match=rf"^logits: .*got {got} at index \(1, 1\)"):
+            function(**GOOD[function] | {"logits": z, "reduction": reduction})
+
+
 def test_the_bad_row_is_named_beside_an_ignored_one() -> None:
     with pytest.raises(ValueError, match=r"^logits: .*got nan at index \(1, 0\)"):
         xent.cross_entropy([[NAN, 0.0], [NAN, 0.0]], [-1, 0], ignore_index=-1)
+    with pytest.raises(ValueError, match=r"^logits: .*got nan at index \(1, 0\)"):
+        xent.cross_entropy([[NAN, 0.0], [NAN, 0.0]], [0, 1], weight=[0.0, 1.0])
+    with pytest.raises(ValueError, match=r"^logits: .*got nan at index \(2, 1\)"):
+        xent.cross_entropy([[NAN, 0.0]] * 2 + [[0.0, NAN]], [-1, 0, 1], weight=[0.0, 1.0], ignore_index=-1)
 
 
 def test_infinite_losses_are_right_and_silent() -> None:
