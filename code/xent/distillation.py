@@ -204,14 +204,15 @@ def distillation_gradient(
         for index, (student, teacher), part in _rows((z, v), ("student_logits", "teacher_logits"), w, axis):
             if forward:
                 p, q, d = _compare(teacher, student, temperature)
-                gradient = factor * np.where(np.abs(d) < 1, p * np.expm1(-d), q - p)
+                # Close to each other, q - p has the digits of q only: p (q/p - 1) has the difference's.
+                near = (np.abs(d) < 1) & (p > 0)
+                gradient = factor * np.where(near, p * np.expm1(-d), q - p)
             else:
                 q, p, d = _compare(student, teacher, temperature)
                 divergence = _divergence(q, p, d, 1.0)[:, None]
-                gradient = np.where(q > 0, factor * q * (d - divergence), 0.0)
-                gradient = np.where(divergence < np.inf, gradient, np.nan)
+                gradient = np.where(divergence < np.inf, factor * q * (d - divergence), np.nan)
             if part is not None:
-                gradient = np.where(part[:, None] > 0, gradient * part[:, None], 0.0)
+                gradient = gradient * part[:, None]
             out[index] = (gradient / divisor).reshape(out[index].shape)
     return np.moveaxis(out, -1, axis)
 
@@ -272,7 +273,7 @@ def mixed_loss(
     weight = None
     if ignore_index is not None:
         counts = _array(targets, "targets") != integer(ignore_index, "ignore_index")
-        weight = np.asarray(counts).astype(np.float64)
+        weight = np.asarray(counts, np.float64)
     soft = distillation_loss(
         student_logits,
         teacher_logits,
@@ -370,17 +371,16 @@ def top_k_loss(
         raise ValueError(f"treatment: expected one of {', '.join(map(repr, TREATMENTS))}, got {treatment!r}")
     log_p, _ = _logits(top_log_probs, "top_log_probs", axis)
     indices = _class_choices(top_indices, "top_indices", z, axis)
-    same_shape(indices, "top_indices", log_p.shape, "top_log_probs")
-    if indices.shape[-1] > 1:
-        ordered = np.sort(indices, -1)
-        repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
-        if repeated.any():
-            where = first_true(np.asarray(repeated))
-            raise ValueError(f"top_indices: expected distinct classes, got a repeated one{at_index(where)}")
+    same_shape(np.asarray(top_indices), "top_indices", np.shape(top_log_probs), "top_log_probs")
+    ordered = np.sort(indices)
+    repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
+    if repeated.any():
+        where = first_true(np.asarray(repeated))
+        raise ValueError(f"top_indices: expected distinct classes, got a repeated one{at_index(where)}")
     slack = SUM_TOLERANCE[log_p.dtype.newbyteorder("=")]
     with np.errstate(all="ignore"):
         mass = np.asarray(np.exp(log_p.astype(np.float64)).sum(-1))
-    wrong = ~((log_p <= slack).all(-1) & (mass <= 1 + slack))
+    wrong = ~(mass <= 1 + slack)
     if wrong.any():
         where = first_true(np.asarray(wrong))
         raise ValueError(
@@ -546,12 +546,8 @@ def sampled_loss(
     """
     z, axis = _logits(student_logits, "student_logits", axis)
     chosen = _class_choices(indices, "indices", z, axis)
-    given = (
-        np.moveaxis(real_array(sample_weights, "sample_weights"), axis, -1)
-        if np.ndim(sample_weights)
-        else (real_array(sample_weights, "sample_weights"))
-    )
-    masses = weights(given, "sample_weights", chosen.shape, "that of indices")
+    masses = weights(sample_weights, "sample_weights", np.shape(indices), "that of indices")
+    masses = np.moveaxis(masses, axis, -1)
     total = _Reducer(z.shape[:-1], z.dtype, *reduction_arguments(reduction, denominator))
     w = _row_weights(weight, z.shape[:-1])
     with np.errstate(all="ignore"):
@@ -567,7 +563,7 @@ def sampled_loss(
 
 
 def _compare(first: Floats, second: Floats, temperature: float) -> tuple[Floats, Floats, Floats]:
-    """Return a = softmax(first / T), b = softmax(second / T) and d = log(a / b), zero where a is zero."""
+    """Return a = softmax(first / T), b = softmax(second / T) and d = log(a / b), finite where a is zero."""
     log_a = _log_softmax((first - first.max(-1, keepdims=True)) / temperature)
     log_b = _log_softmax((second - second.max(-1, keepdims=True)) / temperature)
     a, b = np.exp(log_a), np.exp(log_b)
@@ -575,11 +571,11 @@ def _compare(first: Floats, second: Floats, temperature: float) -> tuple[Floats,
     # log a - log b cancels where the two are close. There, d is the difference of the logits less its
     # mean in the exponential sense: d = x - log sum b exp(x), for x = (first - second) / T + any constant.
     top = second.argmax(-1)[:, None]
-    gap = np.where(np.isneginf(first) & np.isneginf(second), 0.0, first - second)
+    gap = first - second
     x = (gap - np.take_along_axis(gap, top, -1)) / temperature
+    x = np.where(np.isneginf(first) & np.isneginf(second), 0.0, x)
     close = (np.abs(x) < 1).all(-1, keepdims=True)
-    x = np.where(close, x, 0.0)
-    d = np.where(close & (a > 0), x - np.log1p((b * np.expm1(x)).sum(-1, keepdims=True)), d)
+    d = np.where(close, x - np.log1p((b * np.expm1(x)).sum(-1, keepdims=True)), d)
     return a, b, d
 
 
@@ -591,9 +587,9 @@ def _divergence(a: Floats, b: Floats, d: Floats, scale: float) -> Floats:
     series = np.zeros_like(d)
     for n in range(20, 1, -1):
         series = 1 / math.factorial(n) - small * series
-    far = np.where(a > 0, a * np.where(near, 0.0, d), 0.0) - a + b
+    far = a * d - a + b
     terms = np.where(near & (a > 0), a * (scale * small) ** 2 * series, scale * (scale * far))
-    total: Floats = np.where((a == b) & (d == 0), 0.0, terms).sum(-1)
+    total: Floats = terms.sum(-1)
     return total
 
 

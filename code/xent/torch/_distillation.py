@@ -236,7 +236,7 @@ def top_k_loss(
         )
     slack = SUM_TOLERANCE[top_log_probs.dtype]
     mass = log_p.exp().sum(-1)
-    wrong = ~((log_p <= slack).all(-1) & (mass <= 1 + slack))
+    wrong = ~(mass <= 1 + slack)
     if wrong.any():
         where = _first(wrong)
         raise ValueError(
@@ -409,9 +409,8 @@ class _Divergence(torch.autograd.Function):
         series = torch.zeros_like(d)
         for n in range(20, 1, -1):
             series = 1 / math.factorial(n) - small * series
-        far = torch.where(a > 0, a * torch.where(near, 0.0, d), 0.0) - a + b
-        terms = torch.where(near & (a > 0), a * (scale * small) ** 2 * series, scale * (scale * far))
-        return torch.where((a == b) & (d == 0), 0.0, terms).sum(-1)
+        far = a * d - a + b
+        return torch.where(near & (a > 0), a * (scale * small) ** 2 * series, scale * (scale * far)).sum(-1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -425,7 +424,7 @@ class _Divergence(torch.autograd.Function):
         if ctx.forwards:
             p, q, d = _compare(v, z, ctx.temperature)
             # Close to each other, q - p has the digits of q only: p (q/p - 1) has those of the difference.
-            near = d.abs() < 1
+            near = (d.abs() < 1) & (p > 0)
             by_z = torch.where(near, p * torch.where(near, -d, 0.0).expm1(), q - p)
         else:
             q, _, d = _compare(z, v, ctx.temperature)
@@ -434,16 +433,17 @@ class _Divergence(torch.autograd.Function):
 
 
 def _compare(first: Tensor, second: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a = softmax(first / T), b = softmax(second / T) and d = log(a / b), zero where a is zero."""
+    """Return a = softmax(first / T), b = softmax(second / T) and d = log(a / b), finite where a is zero."""
     log_a, log_b = _tempered(first, temperature), _tempered(second, temperature)
     a, b = log_a.exp(), log_b.exp()
     d = torch.where(a > 0, log_a - log_b, 0.0)
     top = second.argmax(-1, keepdim=True)
-    gap = torch.where(first.isneginf() & second.isneginf(), 0.0, first - second)
+    gap = first - second
     x = (gap - gap.gather(-1, top)) / temperature
+    x = torch.where(first.isneginf() & second.isneginf(), 0.0, x)
     close = (x.abs() < 1).all(-1, keepdim=True)
-    x = torch.where(close, x, 0.0)
-    return a, b, torch.where(close & (a > 0), x - (b * x.expm1()).sum(-1, keepdim=True).log1p(), d)
+    x = torch.where(close, x, 0.0)  # what is not close would spoil the gradient
+    return a, b, torch.where(close, x - (b * x.expm1()).sum(-1, keepdim=True).log1p(), d)
 
 
 def _tempered(x: Tensor, temperature: float) -> Tensor:
