@@ -96,7 +96,7 @@ def distillation_loss(
     reduction, denominator = reduction_arguments(reduction, denominator)
     w, counts = _row_weights(weight, z)
     losses = _Divergence.apply(_harmless(z, counts), _harmless(v, counts), temperature, squared, forward)
-    return _reduce(losses, w, counts, reduction, denominator)
+    return _reduce(losses, w, None, reduction, denominator)
 
 
 def mixed_loss(
@@ -154,7 +154,7 @@ def mixed_loss(
     reduction, denominator = reduction_arguments(reduction, denominator)
     labels, counts = _labels(targets, z, ignore_index)
     z, v = _harmless(z, counts), _harmless(v, counts)
-    losses = torch.zeros_like(z[..., 0])
+    losses = z.new_zeros(z.shape[:-1])
     if alpha < 1:
         losses = losses + (1 - alpha) * cross_entropy(z, labels, reduction="none")
     if alpha > 0:
@@ -261,9 +261,7 @@ def top_k_loss(
     if treatment == "tail" and at.shape[-1] < z.shape[-1]:
         rest = (1 - mass.to(dtype)).clamp(min=0.0).log()
         losses = losses + _terms(rest, log_sum_exp(log_q.scatter(-1, at, -math.inf)))
-    if counts is not None:
-        losses = losses.masked_fill(~counts, 0.0)
-    return _reduce(losses, w, counts, reduction, denominator)
+    return _reduce(losses, w, None, reduction, denominator)
 
 
 def sample_targets(
@@ -383,11 +381,8 @@ def sampled_loss(
     reduction, denominator = reduction_arguments(reduction, denominator)
     w, counts = _row_weights(weight, z)
     chosen = log_softmax(_harmless(z, counts)).gather(-1, at)
-    positive = masses > 0
-    losses = torch.where(positive, -masses * torch.where(positive, chosen, 0.0), 0.0).sum(-1)
-    if counts is not None:
-        losses = losses.masked_fill(~counts, 0.0)
-    return _reduce(losses, w, counts, reduction, denominator)
+    losses = (-masses * torch.where(masses > 0, chosen, 0.0)).sum(-1) + 0.0
+    return _reduce(losses, w, None, reduction, denominator)
 
 
 # The arithmetic; see xent.distillation for why nothing cancels.
@@ -454,8 +449,7 @@ def _tempered(x: Tensor, temperature: float) -> Tensor:
 def _terms(log_a: Tensor, log_b: Tensor) -> Tensor:
     """Return a (log a - log b) for a constant a, with 0 log 0 = 0 in the value and in the gradient."""
     a = log_a.exp()
-    positive = a > 0
-    return torch.where(positive, a * torch.where(positive, log_a - log_b, 0.0), 0.0)
+    return a * torch.where(a > 0, log_a - log_b, 0.0)
 
 
 # The checks.

@@ -263,9 +263,9 @@ def cross_entropy(
         positive = of_target > 0
         counts = positive if counts is None else counts & positive
 
-    losses = _nll(moved, labels, counts) if smoothing < 1 else torch.zeros_like(moved[..., 0])
+    losses = _nll(moved, labels, counts)
     if smoothing:
-        even = torch.full((classes,), 1 / classes, dtype=moved.dtype, device=moved.device).expand_as(moved)
+        even = moved.new_full((classes,), 1 / classes).expand_as(moved)
         spread = _SoftCrossEntropy.apply(_harmless(moved, counts), even)
         if counts is not None:
             spread = spread.masked_fill(~counts, 0.0)
@@ -380,19 +380,18 @@ def binary_cross_entropy(
     reduction, denominator = reduction_arguments(reduction, denominator)
     w = None if weight is None else _weights(weight, "weight", tuple(z.shape), "that of the logits", z)
     c = None if pos_weight is None else _positive_weight(pos_weight, z)
-    counts = None if w is None else w > 0
+    if w is not None:  # as in _harmless, here without a class axis
+        z = z.masked_fill(w == 0, 0.0)
 
     log_p, log_not_p = torch.nn.functional.logsigmoid(z), torch.nn.functional.logsigmoid(-z)
     # 0 * inf = 0, in the value and in the gradient: a side without mass is not looked at.
-    up = torch.where(y > 0, -y * torch.where(y > 0, log_p, 0.0), 0.0)
-    down = torch.where(y < 1, (y - 1) * torch.where(y < 1, log_not_p, 0.0), 0.0)
+    up = -y * torch.where(y > 0, log_p, 0.0)
+    down = (y - 1) * torch.where(y < 1, log_not_p, 0.0)
     losses = (up if c is None else c * up) + down
-    if counts is not None:
-        losses = losses.masked_fill(~counts, 0.0)
     mass = None if c is None else c * y + (1 - y)
     if w is None and mass is not None:
         w = torch.ones_like(z)
-    return _reduce(losses, w, counts, reduction, denominator, mass)
+    return _reduce(losses, w, None, reduction, denominator, mass)
 
 
 def nll(
@@ -670,11 +669,11 @@ def _reduce(
         return total.to(losses.dtype)
     if denominator is not None:
         return (total / denominator).to(losses.dtype)
+    divisor: Tensor | int
     if weight is not None:
         divisor = (weight if mass is None else weight * mass).sum(dtype=wide)
     else:
-        divisor = torch.tensor(losses.numel() if counts is None else int(counts.sum()), dtype=wide)
-        divisor = divisor.to(losses.device)
+        divisor = losses.numel() if counts is None else int(counts.sum())
     if divisor == 0:
         raise ValueError(
             "targets: expected at least one target that counts, got none (all ignored, of weight zero, "
