@@ -445,7 +445,7 @@ def nll(
             f"{tolerance:g} for {log_probs.dtype}), got a log-sum-exp of {excess[where].item():.6g}"
             f"{at_index(where)}; for logits use cross_entropy"
         )
-    return _pick(moved, targets, weight, ignore_index, reduction, denominator, torch.neg, 0.0)
+    return _pick(moved, targets, weight, ignore_index, reduction, denominator, torch.neg)
 
 
 def log_loss(
@@ -495,7 +495,7 @@ def log_loss(
     def loss(p: Tensor) -> Tensor:
         return -torch.log(p.clamp(eps, 1 - eps) if eps else p)
 
-    return _pick(moved, targets, weight, ignore_index, reduction, denominator, loss, 1.0)
+    return _pick(moved, targets, weight, ignore_index, reduction, denominator, loss)
 
 
 # The arithmetic. With m the largest logit of a row and i the singled-out class, gap = m - z_i and others =
@@ -628,7 +628,6 @@ def _pick(
     reduction: Reduction,
     denominator: float | None,
     loss: Any,
-    harmless: float,
 ) -> Tensor:
     """Take each target's entry along the last axis, apply `loss` to it, and reduce."""
     labels, counts = _labels(targets, moved, ignore_index)
@@ -640,9 +639,11 @@ def _pick(
         positive = of_target > 0
         counts = positive if counts is None else counts & positive
     picked = moved.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    if counts is not None:
-        picked = torch.where(counts, picked, harmless)
-    return _reduce(loss(picked) + 0.0, of_target, counts, reduction, denominator)
+    if counts is None:
+        return _reduce(loss(picked) + 0.0, of_target, None, reduction, denominator)
+    # A one has a finite loss; what it is does not matter, and what the entry was reaches no gradient.
+    losses = (loss(picked.masked_fill(~counts, 1.0)) + 0.0).masked_fill(~counts, 0.0)
+    return _reduce(losses, of_target, counts, reduction, denominator)
 
 
 def _reduce(
