@@ -22,7 +22,7 @@ import time
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
@@ -61,7 +61,8 @@ class Mutant:
     first_line: int
     status: str = ""
     killer: str = ""
-    basis: str = ""  # what the status depends on
+    basis: str = ""  # what the status depends on: the killing test's source, or the package's
+    passed: list[str] = field(default_factory=list)  # the tests that a survivor has passed
     seconds: float = 0.0  # of the processor
 
     @property
@@ -212,10 +213,10 @@ class Runner:
         if self.state.exists() and not fresh:
             rows = json.loads(self.state.read_text(encoding="utf-8"))["mutants"]
             self.old = {row["key"]: row for row in rows}
+        # What every test depends on; the tests themselves are told apart.
         sources = [*(ROOT / "code" / "xent").rglob("*.py"), *(ROOT / "tests").glob("*.py")]
-        sources += [file for name in table["tests"] for file in _python_files(ROOT / name)]
-        # A survivor is tried again when any test or any of the package changes.
-        self.everything = _digest(*(path.read_text(encoding="utf-8") for path in sorted(set(sources))))
+        self.package = _digest(*(path.read_text(encoding="utf-8") for path in sorted(sources)))
+        self.known = STATE / f"{module}.tests.json"
         self.child_pipe: int | None = None
         self.failed: list[str] = []
 
@@ -248,102 +249,121 @@ class Runner:
         tests = self.baseline(session.items)
         if self.failed:
             raise session.Failed("the unmutated package fails:\n" + "\n".join(self.failed))
-        idle = Mutant(self.files[0], "", "", "", range(0), "", 0)
-        self.test(idle, tests, [])
-        if idle.status != SURVIVED:
-            raise session.Failed(f"a fork without a mutant fails: {idle.killer}")
+        self.prove(tests)
         self.test_mutants(tests)
         return True
 
     def baseline(self, items: list[pytest.Item]) -> list[Test]:
-        """Run every test once, unmutated: they must pass, and what they reach and cost is noted."""
-        tests = []
-        files = {str(file) for file in self.files}
-        for item in items:
-            test = Test(item)
-            reached: defaultdict[str, set[int]] = defaultdict(set)
+        """Run every test once, unmutated: they must pass, and what they reach and cost is noted.
 
-            def trace(frame: FrameType, event: str, argument: Any, reached: Any = reached) -> Any:
-                if frame.f_code.co_filename not in files:
-                    return None
-                reached[frame.f_code.co_filename].add(frame.f_lineno)
-                return trace
-
-            begin = time.process_time()
-            sys.settrace(trace)
-            threading.settrace(trace)
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
-            sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
-            test.seconds, test.reached = time.process_time() - begin, dict(reached)
-            tests.append(test)
-        print(
-            f"{self.module}: {len(tests)} tests, {sum(test.seconds for test in tests):.0f} s",
-            file=OUT,
-            flush=True,
-        )
+        A test that passed before, with the same source and the same package, is taken at its word.
+        """
+        known: dict[str, Any] = {}
+        if self.known.exists():
+            cached = json.loads(self.known.read_text(encoding="utf-8"))
+            known = cached["tests"] if cached["package"] == self.package else {}
+        tests = [Test(item) for item in items]
+        for test in tests:
+            before = known.get(test.item.nodeid)
+            if before and before["digest"] == test.digest:
+                test.seconds = before["seconds"]
+                test.reached = {name: set(lines) for name, lines in before["reached"].items()}
+            else:
+                self.run_traced(test)
+        say(f"{self.module}: {len(tests)} tests, {sum(test.seconds for test in tests):.0f} s")
+        if not self.failed:
+            found = {
+                test.item.nodeid: {
+                    "digest": test.digest,
+                    "seconds": test.seconds,
+                    "reached": {name: sorted(lines) for name, lines in test.reached.items()},
+                }
+                for test in tests
+            }
+            _write(self.known, {"package": self.package, "tests": found})
         return sorted(tests, key=lambda test: test.seconds)
 
+    def run_traced(self, test: Test) -> None:
+        """Run a test and note the lines of the mutated files that it reaches."""
+        files = {str(file) for file in self.files}
+        reached: defaultdict[str, set[int]] = defaultdict(set)
+
+        def trace(frame: FrameType, event: str, argument: Any) -> Any:
+            if frame.f_code.co_filename not in files:
+                return None
+            reached[frame.f_code.co_filename].add(frame.f_lineno)
+            return trace
+
+        begin = time.process_time()
+        sys.settrace(trace)
+        threading.settrace(trace)
+        test.item.config.hook.pytest_runtest_protocol(item=test.item, nextitem=None)
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
+        test.seconds, test.reached = time.process_time() - begin, dict(reached)
+
+    def prove(self, tests: list[Test]) -> None:
+        """See that a fork is green without a mutant, and that it is red when a function only raises."""
+        planted = next(mutants_of(self.files[0]))
+        name = planted.function.split(".")[-1]
+        planted = replace(planted, source=f"def {name}(*args, **kwargs):\n    raise AssertionError")
+        quick = [test for test in tests if test.seconds < 0.05]
+        for mutant, expected in ((replace(planted, function=""), SURVIVED), (planted, KILLED)):
+            self.test(mutant, quick, [])
+            if mutant.status != expected:
+                message = f"a fork {mutant.status} that should have {expected}: {mutant.killer}"
+                raise pytest.Session.Failed(message)
+
     def test_mutants(self, tests: list[Test]) -> None:
+        """Find out what becomes of each mutant, from an earlier run or by a fork."""
         modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == "xent"]
-        modules += {
-            id(test.item.module): test.item.module for test in tests if hasattr(test.item, "module")
-        }.values()
+        owners = [test.item.module for test in tests if hasattr(test.item, "module")]
+        modules += {id(owner): owner for owner in owners}.values()
         mutants = [mutant for file in self.files for mutant in mutants_of(file)]
         by_id = {test.item.nodeid: test for test in tests}
         killers: defaultdict[str, list[str]] = defaultdict(list)
         # What the parent holds stays shared with the children if the collector does not visit it.
         gc.collect()
         gc.freeze()
-        begin, saved = time.perf_counter(), time.perf_counter()
-        tried = 0
+        begin, saved, tried = time.perf_counter(), time.perf_counter(), 0
         for number, mutant in enumerate(mutants, 1):
             lines = set(mutant.lines)
             reaching = [test for test in tests if lines & test.reached.get(str(mutant.file), set())]
-            recall = self.old.get(mutant.key)
-            if recall and self.still(recall, by_id):
-                mutant.status, mutant.killer, mutant.basis = (
-                    recall["status"],
-                    recall["killer"],
-                    recall["basis"],
-                )
-                mutant.seconds = recall["seconds"]
+            recall = self.old.get(mutant.key, {})
+            todo = self.todo(recall, reaching, by_id)
+            if recall and not todo:
+                for name in ("status", "killer", "basis", "passed", "seconds"):
+                    setattr(mutant, name, recall[name])
                 continue
             tried += 1
-            first = [*killers[mutant.function], recall["killer"]] if recall else killers[mutant.function]
-            self.test(mutant, _ordered(reaching, first), modules)
+            ranking = killers[mutant.function]
+            self.test(mutant, _ordered(todo, [*ranking, recall.get("killer", "")]), modules)
             if mutant.killer in by_id:
                 mutant.basis = by_id[mutant.killer].digest
-                ranking = killers[mutant.function]
                 if mutant.killer in ranking:
                     ranking.remove(mutant.killer)
                 ranking.insert(0, mutant.killer)
                 del ranking[12:]
-            else:
-                mutant.basis = self.everything if mutant.status == SURVIVED else ""
-            if mutant.status == SURVIVED:
+            elif mutant.status == SURVIVED:
+                mutant.basis, mutant.passed = self.package, sorted({test.digest for test in reaching})
                 change = f"{mutant.was}  ->  {mutant.now}".replace("\n", " / ")
-                print(
-                    f"{self.module}.{mutant.function} ({len(reaching)} tests): {change}", file=OUT, flush=True
-                )
+                say(f"{self.module}.{mutant.function} ({len(reaching)} tests): {change}")
             if time.perf_counter() - saved > 10:
                 self.save(mutants)
-                spent = time.perf_counter() - begin
-                print(
-                    f"{self.module}: {number} of {len(mutants)}, {spent / tried:.2f} s each",
-                    file=OUT,
-                    flush=True,
-                )
+                each = (time.perf_counter() - begin) / tried
+                say(f"{self.module}: {number} of {len(mutants)}, {each:.2f} s each")
                 saved = time.perf_counter()
         self.save(mutants)
 
-    def still(self, row: dict[str, Any], by_id: dict[str, Test]) -> bool:
-        """Whether an earlier run's verdict holds: nothing it depends on has changed."""
+    def todo(self, row: dict[str, Any], reaching: list[Test], by_id: dict[str, Test]) -> list[Test]:
+        """The tests that an earlier verdict leaves to run: none if nothing that it depends on has changed."""
+        if not row or "passed" not in row:
+            return reaching
         if row["status"] == SURVIVED:
-            return bool(row["basis"] == self.everything)
-        if row["killer"] in by_id:
-            return bool(row["basis"] == by_id[row["killer"]].digest)
-        return row["basis"] == ""
+            passed = row["passed"] if row["basis"] == self.package else []
+            return [test for test in reaching if test.digest not in passed]
+        killer = by_id.get(row["killer"])
+        return reaching if killer and row["basis"] != killer.digest else []
 
     def test(self, mutant: Mutant, tests: list[Test], modules: list[Any]) -> None:
         """Fork, mutate, run the tests, and see how that ends."""
@@ -384,19 +404,19 @@ class Runner:
         os._exit(0)
 
     def save(self, mutants: list[Mutant]) -> None:
-        kept = ("key", "function", "was", "now", "status", "killer", "basis", "seconds")
+        kept = ("key", "function", "was", "now", "status", "killer", "basis", "passed", "seconds")
         rows = [{name: getattr(mutant, name) for name in kept} for mutant in mutants if mutant.status]
         # What is still to come keeps its earlier verdict, should this run be interrupted.
         if len(rows) < len(mutants):
             new = {row["key"] for row in rows}
             rows += [row for key, row in self.old.items() if key not in new]
-        temporary = self.state.with_suffix(".new")
-        temporary.write_text(json.dumps({"mutants": rows}, indent=1, ensure_ascii=False), encoding="utf-8")
-        temporary.replace(self.state)
+        _write(self.state, {"mutants": rows})
 
 
-def _python_files(path: Path) -> list[Path]:
-    return sorted(path.rglob("*.py")) if path.is_dir() else [path]
+def _write(path: Path, content: dict[str, Any]) -> None:
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
+    temporary.replace(path)
 
 
 def _ordered(tests: list[Test], first: list[str]) -> list[Test]:
@@ -413,6 +433,11 @@ def _ordered(tests: list[Test], first: list[str]) -> list[Test]:
 OUT = os.fdopen(os.dup(1), "w")
 
 
+def say(line: str) -> None:
+    """Report past pytest, whose own output goes nowhere."""
+    print(line, file=OUT, flush=True)
+
+
 def main() -> int:
     """Run pytest with the runner in place of its loop."""
     module, fresh = sys.argv[1], "--fresh" in sys.argv
@@ -422,10 +447,8 @@ def main() -> int:
 
         torch.set_num_threads(1)
     runner = Runner(module, fresh)
-    # The tests' own output goes nowhere; OUT is what is left to speak through.
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
-    # The lines of the package that the tests reach are noted by their own files, not by a cached rewriting.
     status = pytest.main(["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", *tests], plugins=[runner])
     for failure in runner.failed:
         print(failure, file=sys.stderr)

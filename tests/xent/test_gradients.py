@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xent
-from xent import gradients
+from xent import _blocks, gradients
 
 INF, NAN = np.inf, np.nan
 SHAPES = [(4,), (6, 3), (3, 5, 2), (2, 3, 1, 4)]
@@ -528,6 +528,23 @@ def test_blocks_and_memory_order_change_nothing(shape: tuple[int, int], dtype: A
             ),
             **tight,
         )
+
+
+@pytest.mark.parametrize("row", [0, 3, 6])
+def test_a_bad_row_is_found_in_whichever_block_it_is(row: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LEAST_BLOCK", "LARGEST_BLOCK"):
+        monkeypatch.setattr(_blocks, name, 8)
+    logits, labels, soft = problem((7, 4), -1)
+    logits[row] = -INF
+    message = f"^logits: expected a finite logit in every row, got -inf .* at index {row}$"
+    for gradient, target in (
+        (gradients.cross_entropy_gradient, labels),
+        (gradients.soft_cross_entropy_gradient, soft),
+    ):
+        with pytest.raises(ValueError, match=message):
+            gradient(logits, target)
+    with pytest.raises(ValueError, match=message):
+        gradients.softmax_jacobian(logits)
 
 
 def test_no_argument_is_changed_and_the_result_is_fresh() -> None:

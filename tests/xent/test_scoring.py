@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from functools import partial
 from typing import Any
 
@@ -127,7 +129,65 @@ def test_what_parameters_are_refused(call: Any, error: Any, message: str) -> Non
         call([0.5, 0.3, 0.2], 0)
 
 
+SMALL = "eps: expected a number in (0, 1/2), got 0.5"
+HALF_OPEN = "label_smoothing: expected a number in [0, 1), got 1.0"
+GAMMA = "gamma: expected a finite number >= 0, got -1.0"
+TWO_WEIGHTS = "weight: expected shape (3,), one weight a class, got (2,)"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            partial(scoring.clipped_log_score, outcome=0, eps=0.5),
+            "eps: expected a number in (0, 1/2), got 0.5",
+        ),
+        (partial(scoring.focal_loss, outcome=0, gamma=-1.0), GAMMA),
+        (partial(scoring.invert_focal, gamma=-1.0), GAMMA),
+        (partial(scoring.invert_focal, gamma=np.inf), GAMMA.replace("-1.0", "inf")),
+        (partial(scoring.weighted_log_score, outcome=0, weight=[1.0, 2.0]), TWO_WEIGHTS),
+        (partial(scoring.invert_weighting, weight=[1.0, 2.0]), TWO_WEIGHTS),
+        (partial(scoring.invert_smoothing, label_smoothing=1.0), HALF_OPEN),
+        (partial(scoring.invert_smoothing, label_smoothing=-0.5), HALF_OPEN.replace("1.0", "-0.5")),
+    ],
+)
+def test_a_refusal_says_what_was_expected(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        call([0.5, 0.3, 0.2])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        scoring.invert_focal,
+        partial(scoring.invert_smoothing, label_smoothing=0.1),
+        partial(scoring.invert_weighting, weight=[1.0, 1.0]),
+    ],
+)
+def test_a_report_to_invert_is_a_distribution(call: Any) -> None:
+    with pytest.raises(ValueError, match=r"^probs: expected probabilities in \[0, 1\], got -0.5 at index 1$"):
+        call([0.5, -0.5])
+    with pytest.raises(ValueError, match=r"^probs: expected probabilities that sum to one along axis 0 "):
+        call([0.5, 0.4])
+    with pytest.raises(ValueError, match=r"^probs: .* sum to one along axis 1 .* at index 2$"):
+        call([[0.5, 0.5], [0.25, 0.75], [0.5, 0.25]])
+
+
+def test_parameters_that_need_not_be_given() -> None:
+    q = [0.7, 0.2, 0.1]
+    assert scoring.clipped_log_score([1.0, 0.0], 1) == -np.log(1e-7)
+    assert scoring.clipped_log_score([1.0, 0.0], 0) == -np.log(1 - 1e-7)
+    focal = partial(scoring.focal_loss, q, 1)
+    assert focal() == focal(gamma=2.0) != focal(gamma=3.0)
+    inverse = partial(scoring.invert_focal, q)
+    assert inverse().tolist() == inverse(gamma=2.0).tolist() != inverse(gamma=3.0).tolist()
+    assert focal(gamma=0) == scoring.log_score(q, 1)
+    np.testing.assert_allclose(inverse(gamma=0), q, rtol=1e-15)
+
+
 def test_the_edge_of_the_simplex() -> None:
+    assert scoring.smoothed_log_score([1.0, 0.0, 0.0], 1, label_smoothing=1.0) == np.inf
+    assert scoring.smoothed_log_score([1.0, 0.0, 0.0], 0, label_smoothing=1.0) == np.inf
     q = [1.0, 0.0, 0.0]
     assert scoring.log_score(q, 0) == 0 and scoring.log_score(q, 1) == np.inf
     assert not np.signbit(scoring.log_score(q, 0)), "prints as 0.0, not as -0.0"
@@ -349,3 +409,105 @@ def test_more_classes() -> None:
 def test_a_rule_that_is_infinite_everywhere() -> None:
     with pytest.raises(ValueError, match="rule: expected a finite cost"):
         elicited(lambda q, y: np.full(np.shape(y), np.inf), [0.5, 0.5])
+
+
+# ------------------------------------------------------------------------------------------- the search
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4, 8, 40])
+def test_the_lattice_is_every_share_out_of_whole_steps(classes: int) -> None:
+    def count(steps: int) -> int:
+        return math.comb(steps + classes - 1, classes - 1)
+
+    steps = max(steps for steps in range(2, 201, 2) if steps == 2 or count(steps) <= 3000)
+    lattice = scoring._lattice(classes)
+    assert lattice.shape == (1 + 2 * count(steps), classes)
+    centre, inner, points = np.split(lattice, [1, 1 + count(steps)])
+    assert (centre == 1 / classes).all()
+    whole = np.rint(points * steps)
+    np.testing.assert_allclose(points, whole / steps, rtol=1e-15)
+    assert len(np.unique(whole, axis=0)) == count(steps)
+    assert (whole >= 0).all() and (whole.sum(axis=1) == steps).all()
+    np.testing.assert_allclose(inner, (points + 1 / classes) / 2, rtol=1e-15)
+
+
+def test_the_starts_are_the_best_candidates_that_lie_apart() -> None:
+    first = np.array([0.5, 0.51, 0.9, 0.71, 0.08, 0.72, 0.29, 0.0, 1.0])
+    candidates = np.stack([first, 1 - first], axis=-1)
+    cost = np.arange(9.0)
+    # 0.51 is near 0.5, 0.71 near 0.9, 0.72 too; 0.29 lies 0.21 from 0.5 and from 0.08.
+    assert list(scoring._starts(candidates, cost)) == [0, 2, 4, 6]
+    assert list(scoring._starts(candidates, cost[::-1])) == [8, 7, 6, 5]
+    cost[[2, 6, 8]] = np.inf
+    assert list(scoring._starts(candidates, cost)) == [0, 3, 4]
+    far = np.vstack([np.eye(6), np.full((1, 6), 1 / 6)])
+    assert list(scoring._starts(far, np.arange(7.0))) == [0, 1, 2, 3], "no more than four"
+
+
+def test_a_line_search_finds_the_lowest_point_of_its_segment() -> None:
+    def search(law: list[float], q: list[float], move: list[float]) -> tuple[list[float], float]:
+        value = float(expected_score(scoring.brier_score, law, q))
+        found, lowest = scoring._line_search(
+            scoring.brier_score, np.array(law), np.array(q), value, np.array(move)
+        )
+        assert lowest == expected_score(scoring.brier_score, law, found) <= value
+        assert found.min() >= 0 and abs(found.sum() - 1) < 1e-15
+        return found.tolist(), lowest
+
+    # The expected Brier score is |q - p|^2 and a constant: the projection of p onto the line.
+    law = [0.5, 0.3, 0.2]
+    for start in ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.25, 0.75, 0.0]):
+        for move in ([1.0, -1.0, 0.0], [-3.0, 3.0, 0.0]):
+            np.testing.assert_allclose(search(law, start, move)[0], [0.6, 0.4, 0.0], atol=1e-8)
+    np.testing.assert_allclose(search(law, [0.2, 0.2, 0.6], [1.0, 1.0, -2.0])[0], [0.4, 0.4, 0.2], atol=1e-8)
+    # The end of the segment, on either side, and exactly.
+    assert search([1.0, 0.0], [0.3, 0.7], [1.0, -1.0])[0] == [1.0, 0.0]
+    assert search([0.0, 1.0], [0.3, 0.7], [1.0, -1.0])[0] == [0.0, 1.0]
+    # Nowhere to go: every class rises, or none does.
+    for move in ([1.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 0.0]):
+        assert search(law, [0.25, 0.5, 0.25], move)[0] == [0.25, 0.5, 0.25]
+
+
+def test_ties_go_to_the_report_that_was_found_first() -> None:
+    def constant(q: Any, y: Any) -> Any:
+        return np.ones(np.shape(y))
+
+    assert elicited(constant, [0.5, 0.3, 0.2]).tolist() == [1 / 3] * 3, "the centre is the first candidate"
+    assert elicited(lambda q, y: 1e6 * constant(q, y), [0.9, 0.1]).tolist() == [0.5, 0.5]
+
+
+def test_a_valley_that_runs_between_the_moves() -> None:
+    """The cost couples all classes: pairs alone zigzag, and what they sum to points along the valley."""
+    target = np.array([0.15, 0.25, 0.6])
+
+    def rule(q: Any, y: Any) -> Any:
+        away = q - target
+        return np.square(away).sum(-1) + 100 * np.square(away @ np.array([1.0, 0.5, -0.7]))
+
+    np.testing.assert_allclose(elicited(rule, [0.5, 0.3, 0.2]), target, atol=1e-6)
+
+
+@pytest.mark.parametrize("call", [partial(expected_score, q=[0.25, 0.75]), elicited])
+def test_what_is_wrong_with_a_rule_is_said(call: Any) -> None:
+    with pytest.raises(
+        TypeError, match=r"^rule: expected a scoring rule, rule\(probs, outcome\), got 'log'$"
+    ):
+        call("log", p=[0.5, 0.5])
+    nan = r"^rule: expected costs that are numbers, got nan for the report \[0\.\d* *0?\.\d*\]$"
+    with pytest.raises(ValueError, match=nan):
+        call(lambda q, y: np.where(np.asarray(q)[..., 0] > 0.1, np.nan, 0.0), p=[0.5, 0.5])
+    shapes = r"^rule: expected costs of shape \(\d*,?\), one a report, got \(\d+,( 2)?\)$"
+    with pytest.raises(ValueError, match=shapes):
+        call(lambda q, y: np.asarray(q), p=[0.5, 0.5])
+    with pytest.raises(ValueError, match=r"^p: expected probabilities that sum to one along axis 0 "):
+        call(scoring.log_score, p=[0.5, 0.6])
+
+
+def test_a_law_has_classes() -> None:
+    with pytest.raises(ValueError, match=r"^p: expected probabilities that sum to one along axis 1 .* 0$"):
+        elicited(scoring.log_score, np.zeros((1, 0)))
+    with pytest.raises(
+        ValueError, match=r"^p: expected at least one class along axis -1, got shape \(0, 0\)$"
+    ):
+        elicited(scoring.log_score, np.zeros((0, 0)))
+    assert elicited(scoring.log_score, np.zeros((0, 3))).shape == (0, 3)
