@@ -8,6 +8,7 @@ micro-batch out with the factor that its summed loss needs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -150,9 +151,7 @@ def accumulate(
             )
         constant = None
     else:
-        constant = number(
-            denominator, "denominator", "'tokens', 'sequences' or a number > 0", 0.0, float("inf")
-        )
+        constant = number(denominator, "denominator", "'tokens', 'sequences' or a number > 0", 0.0, math.inf)
     integer(ignore_index, "ignore_index")
     pick = targets if callable(targets) else _by_key(targets)
 
