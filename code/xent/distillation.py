@@ -555,7 +555,7 @@ def sampled_loss(
             at = chosen[index].reshape(len(student), -1)
             mass = masses[index].reshape(at.shape)
             lq = np.take_along_axis(_log_softmax(student), at, -1)
-            total.add(index, np.where(mass > 0, -mass * lq, 0.0).sum(-1) + 0.0, part)
+            total.add(index, np.where(mass > 0, -mass * lq, 0.0).sum(-1), part)
     return total.result()
 
 

@@ -488,8 +488,10 @@ def test_a_sampled_loss_leaves_out_what_weighs_nothing() -> None:
     z = [[0.0, 0.0, -INF]]
     assert sampled_loss(z, [[0, 2]], [[1.0, 0.0]]) == pytest.approx(math.log(2), rel=1e-15)
     assert sampled_loss(z, [[0, 2]], [[1.0, 0.5]]) == INF
-    certain = sampled_loss([[0.0, -INF]], [[0]], [[1.0]], reduction="none")
-    assert certain == 0 and not np.signbit(certain).any()
+    for at, mass in (([[0]], [[1.0]]), ([[0, 0]], [[0.5, 0.5]]), ([[0, 1]], [[1.0, 0.0]])):
+        for reduction in ("none", "sum", "mean"):
+            certain = sampled_loss([[0.0, -INF]], at, mass, reduction=reduction)  # type: ignore[arg-type]
+            assert certain == 0 and not np.signbit(certain).any()
 
 
 def test_a_sampled_loss_counts_repeats_and_moves_axes() -> None:
@@ -634,6 +636,13 @@ def test_what_disagrees_is_named_in_the_callers_layout() -> None:
         sampled_loss(np.where(np.arange(6).reshape(3, 2) == 5, NAN, z), at, np.exp(top), axis=0)
 
 
+@pytest.mark.parametrize("function, name", [(top_k_loss, "top_indices"), (sampled_loss, "indices")])
+def test_the_rows_that_indices_must_have_are_named(function: Any, name: str) -> None:
+    at = np.zeros((3, 2, 1), int)
+    with pytest.raises(ValueError, match=rf"^{name}: .* rows of shape \(2, 3\), got shape \(3, 2, 1\)$"):
+        function(np.zeros((2, 3, 4)), *((np.log(at + 1), at) if name == "top_indices" else (at, at + 1.0)))
+
+
 def test_masked_targets_are_refused_beside_an_ignored_one() -> None:
     with pytest.raises(TypeError, match=r"^targets: expected an array without a mask"):
         mixed_loss(Z, Z, np.ma.masked_array([0, 1]), ignore_index=0)
@@ -649,3 +658,11 @@ def test_one_class_of_each_row_and_one_draw() -> None:
     indices, masses = sample_targets(v, 1, np.random.default_rng(0))
     assert indices.shape == (4, 1)
     np.testing.assert_allclose(masses, 1.0, rtol=1e-14)
+
+
+def test_a_repeated_class_is_found_wherever_it_stands() -> None:
+    z, top = np.zeros((2, 4)), np.log(np.full((2, 3), 0.25))
+    for row in ([0, 0, 2], [2, 0, 2], [1, 2, 2], [3, 1, 3], [1, 1, 1]):
+        with pytest.raises(ValueError, match=r"^top_indices: expected distinct classes, .* at index 1$"):
+            top_k_loss(z, top, np.array([[3, 0, 2], row]))
+    top_k_loss(z, top, np.array([[3, 0, 2], [0, 3, 1]]))

@@ -522,9 +522,25 @@ def test_places_are_those_of_the_callers_layout() -> None:
         xt.sampled_loss(z, torch.tensor([[0, 3], [1, 2]]), top.exp(), axis=0)
 
 
+@pytest.mark.parametrize("function, name", INDICES)
+def test_the_rows_that_indices_must_have_are_named(function: Any, name: str) -> None:
+    at = torch.zeros(3, 2, 1, dtype=torch.long)
+    top = torch.zeros(3, 2, 1)
+    with pytest.raises(ValueError, match=rf"^{name}: .* rows of shape \(2, 3\), got shape \(3, 2, 1\)$"):
+        function(torch.zeros(2, 3, 4), *((top, at) if name == "top_indices" else (at, top)))
+
+
 def test_one_class_of_each_row() -> None:
     z, v = logits(16)
     log_p, at = torch.log_softmax(v, -1).topk(1)
     expected = log_p.exp() * (log_p - torch.log_softmax(z, -1).gather(-1, at))
     observed = xt.top_k_loss(z, log_p, at, treatment="truncated", reduction="none")
     np.testing.assert_allclose(observed.numpy(), expected[:, 0].numpy(), rtol=1e-13)
+
+
+def test_a_repeated_class_is_found_wherever_it_stands() -> None:
+    z, top = torch.zeros(2, 4), torch.full((2, 3), 0.25).log()
+    for row in ([0, 0, 2], [2, 0, 2], [1, 2, 2], [3, 1, 3], [1, 1, 1]):
+        with pytest.raises(ValueError, match=r"^top_indices: expected distinct classes, .* at index 1$"):
+            xt.top_k_loss(z, top, torch.tensor([[3, 0, 2], row]))
+    xt.top_k_loss(z, top, torch.tensor([[3, 0, 2], [0, 3, 1]]))
