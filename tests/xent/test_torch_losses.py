@@ -183,6 +183,12 @@ def test_a_clipped_probability_has_no_gradient() -> None:
     assert xt.log_loss(over, torch.tensor([0])).item() == pytest.approx(float(expected), rel=1e-6)
 
 
+def test_an_ignored_target_among_rows_of_one_class() -> None:
+    z, y = torch.zeros(2, 1), torch.tensor([-100, 0])
+    assert xt.cross_entropy(z, y, ignore_index=-100) == 0
+    assert xt.nll(z, y, ignore_index=-100) == 0
+
+
 def test_what_is_certain_costs_zero_and_not_minus_zero() -> None:
     for loss in (
         xt.log_loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), reduction="none"),
@@ -200,6 +206,8 @@ def test_targets_in_another_precision_than_the_logits() -> None:
         observed = xt.soft_cross_entropy(a, b, reduction="none")
         assert observed.dtype == torch.float64
         np.testing.assert_allclose(observed.numpy(), expected.numpy(), rtol=0, atol=20 * eps)
+        # Rounded once, where they came from, and not again.
+        assert torch.equal(observed, xt.soft_cross_entropy(a.double(), b.double(), reduction="none"))
     y = t[:, 0]
     for logits, dtype in ((z[:, 0], torch.float64), (z[:, 0].float(), torch.float32)):
         for targets in (y, y.float(), y.half(), (y > 0.5).long()):
@@ -378,6 +386,16 @@ def test_nothing_leaks_through_nll_and_log_loss_either() -> None:
     loss = xt.nll(log_p, torch.tensor([-100, 0]), ignore_index=-100)
     loss.backward()
     assert loss.item() == 0 and log_p.grad.tolist() == [[0, 0], [-1, 0]]
+    # A class of weight zero, alone and beside an ignored target, whose class has a weight of its own.
+    p = torch.tensor([[0.0, 1.0, 0.0], [0.25, 0.5, 0.25], [0.0, 0.5, 0.5]], dtype=torch.float64)
+    y, w = torch.tensor([2, 1, -100]), [3.0, 2.0, 0.0]
+    for function, x, slope in ((xt.log_loss, p, -2.0), (xt.nll, p.log(), -1.0)):
+        x.requires_grad_()
+        for rows in (2, 3):
+            loss = function(x[:rows], y[:rows], weight=w, ignore_index=-100 if rows == 3 else None)  # type: ignore[operator]
+            (gradient,) = torch.autograd.grad(loss, x)
+            assert loss.item() == pytest.approx(math.log(2), rel=1e-15)
+            assert gradient.tolist() == [[0, 0, 0], [0, slope, 0], [0, 0, 0]]
 
 
 def test_half_precision_is_summed_in_float32() -> None:
@@ -481,6 +499,8 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
      "^pos_weight: .*nan"),
     ("pos_weight kind", lambda: xt.binary_cross_entropy(Z, Z, pos_weight=[[1.0]]), ValueError,
      r"^pos_weight: expected a number or shape \(3,\), one for each label, got shape \(1, 1\)"),
+    ("pos_weight of labels", lambda: xt.binary_cross_entropy(Z[None], Z[None], pos_weight=[1.0]), ValueError,
+     r"^pos_weight: expected a number or shape \(3,\), one for each label, got shape \(1,\)"),
     ("pos_weight of one label", lambda: xt.binary_cross_entropy(Z[0], Z[0], pos_weight=[1.0] * 3), ValueError,
      r"^pos_weight: expected a number, got shape \(3,\)"),
     ("smoothing kind", lambda: xt.cross_entropy(Z, Y, label_smoothing=-1), ValueError,

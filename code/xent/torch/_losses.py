@@ -639,10 +639,10 @@ def _pick(
         positive = of_target > 0
         counts = positive if counts is None else counts & positive
     picked = moved.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    if counts is None:
-        return _reduce(loss(picked) + 0.0, of_target, None, reduction, denominator)
     # A one has a finite loss; what it is does not matter, and what the entry was reaches no gradient.
-    losses = (loss(picked.masked_fill(~counts, 1.0)) + 0.0).masked_fill(~counts, 0.0)
+    losses = loss(picked if counts is None else picked.masked_fill(~counts, 1.0)) + 0.0
+    if counts is not None:
+        losses = losses.masked_fill(~counts, 0.0)
     return _reduce(losses, of_target, counts, reduction, denominator)
 
 
