@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 
-from execution import ONE_THREAD, ROOT, say
+from common import ONE_THREAD, ROOT, say
 
 FOLDER = ROOT / "_build" / "fuzz"
 # libFuzzer needs no more: a call takes a few hundred choices, and one that finds no byte is the simplest.

@@ -217,10 +217,9 @@ def distillation_gradient(
             else:
                 q, p, d = _compare(student, teacher, temperature)
                 divergence = _divergence(q, p, d, 1.0)[:, None]
-                gradient = np.where(q > 0, factor * q * (d - divergence), 0.0)
-                gradient = np.where(divergence < np.inf, gradient, np.nan)
+                gradient = np.where(divergence < np.inf, factor * q * (d - divergence), np.nan)
             if part is not None:
-                gradient = np.where(part[:, None] > 0, gradient * part[:, None], 0.0)
+                gradient = gradient * part[:, None]
             out[index] = (gradient / divisor).reshape(out[index].shape)
     return np.moveaxis(out, -1, axis)
 
@@ -389,17 +388,16 @@ def top_k_loss(
         )
     log_p, _ = _logits(log_p, "top_log_probs", axis)
     indices = _class_choices(top_indices, "top_indices", z, axis)
-    same_shape(indices, "top_indices", log_p.shape, "top_log_probs")
-    if indices.shape[-1] > 1:
-        ordered = np.sort(indices, -1)
-        repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
-        if repeated.any():
-            where = first_true(np.asarray(repeated))
-            raise ValueError(f"top_indices: expected distinct classes, got a repeated one{at_index(where)}")
+    same_shape(np.asarray(top_indices), "top_indices", np.shape(top_log_probs), "top_log_probs")
+    ordered = np.sort(indices)
+    repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
+    if repeated.any():
+        where = first_true(np.asarray(repeated))
+        raise ValueError(f"top_indices: expected distinct classes, got a repeated one{at_index(where)}")
     slack = SUM_TOLERANCE[log_p.dtype.newbyteorder("=")]
     with np.errstate(all="ignore"):
         mass = np.asarray(np.exp(log_p.astype(np.float64)).sum(-1))
-    wrong = ~((log_p <= slack).all(-1) & (mass <= 1 + slack))
+    wrong = ~(mass <= 1 + slack)
     if wrong.any():
         where = first_true(np.asarray(wrong))
         raise ValueError(
@@ -576,7 +574,7 @@ def sampled_loss(
             at = chosen[index].reshape(len(student), -1)
             mass = masses[index].reshape(at.shape)
             lq = np.take_along_axis(_log_softmax(student), at, -1)
-            total.add(index, np.where(mass > 0, -mass * lq, 0.0).sum(-1) + 0.0, part)
+            total.add(index, np.where(mass > 0, -mass * lq, 0.0).sum(-1), part)
     return total.result()
 
 
@@ -584,7 +582,7 @@ def sampled_loss(
 
 
 def _compare(first: Floats, second: Floats, temperature: float) -> tuple[Floats, Floats, Floats]:
-    """Return a = softmax(first / T), b = softmax(second / T) and d = log(a / b), zero where a is zero."""
+    """Return a = softmax(first / T), b = softmax(second / T) and d = log(a / b), finite where a is zero."""
     log_a = _log_softmax((first - first.max(-1, keepdims=True)) / temperature)
     log_b = _log_softmax((second - second.max(-1, keepdims=True)) / temperature)
     a, b = np.exp(log_a), np.exp(log_b)
@@ -610,9 +608,9 @@ def _divergence(a: Floats, b: Floats, d: Floats, scale: float) -> Floats:
     series = np.zeros_like(d)
     for n in range(20, 1, -1):
         series = 1 / math.factorial(n) - small * series
-    far = np.where(a > 0, a * np.where(near, 0.0, d), 0.0) - a + b
+    far = a * d - a + b
     terms = np.where(near & (a > 0), a * (scale * small) ** 2 * series, scale * (scale * far))
-    total: Floats = np.where((a == b) & (d == 0), 0.0, terms).sum(-1)
+    total: Floats = terms.sum(-1)
     return total
 
 

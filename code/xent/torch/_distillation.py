@@ -99,7 +99,7 @@ def distillation_loss(
     reduction, denominator = reduction_arguments(reduction, denominator)
     w, counts = _row_weights(weight, z)
     losses = _Divergence.apply(_harmless(z, counts), _harmless(v, counts), temperature, squared, forward)
-    return _reduce(losses, w, counts, reduction, denominator)
+    return _reduce(losses, w, None, reduction, denominator)
 
 
 def mixed_loss(
@@ -250,7 +250,7 @@ def top_k_loss(
     dtype = torch.promote_types(z.dtype, log_p.dtype)
     log_p = log_p.to(dtype)
     mass = log_p.exp().sum(-1)
-    wrong = ~((log_p <= slack).all(-1) & (mass <= 1 + slack))
+    wrong = ~(mass <= 1 + slack)
     if wrong.any():
         where = _first(wrong)
         raise ValueError(
@@ -273,9 +273,7 @@ def top_k_loss(
     if treatment == "tail" and at.shape[-1] < z.shape[-1]:
         rest = (1 - mass).clamp(min=0.0).log()
         losses = losses + _terms(rest, log_sum_exp(log_q.scatter(-1, at, -math.inf)))
-    if counts is not None:
-        losses = losses.masked_fill(~counts, 0.0)
-    return _reduce(losses, w, counts, reduction, denominator)
+    return _reduce(losses, w, None, reduction, denominator)
 
 
 def sample_targets(
@@ -398,11 +396,8 @@ def sampled_loss(
     reduction, denominator = reduction_arguments(reduction, denominator)
     w, counts = _row_weights(weight, z)
     chosen = log_softmax(_harmless(z, counts)).gather(-1, at)
-    positive = masses > 0
-    losses = torch.where(positive, -masses * torch.where(positive, chosen, 0.0), 0.0).sum(-1)
-    if counts is not None:
-        losses = losses.masked_fill(~counts, 0.0)
-    return _reduce(losses, w, counts, reduction, denominator)
+    losses = (-masses * torch.where(masses > 0, chosen, 0.0)).sum(-1) + 0.0
+    return _reduce(losses, w, None, reduction, denominator)
 
 
 # The arithmetic; see xent.distillation for why nothing cancels.
@@ -424,9 +419,8 @@ class _Divergence(torch.autograd.Function):
         series = torch.zeros_like(d)
         for n in range(20, 1, -1):
             series = 1 / math.factorial(n) - small * series
-        far = torch.where(a > 0, a * torch.where(near, 0.0, d), 0.0) - a + b
-        terms = torch.where(near & (a > 0), a * (scale * small) ** 2 * series, scale * (scale * far))
-        return torch.where((a == b) & (d == 0), 0.0, terms).sum(-1)
+        far = a * d - a + b
+        return torch.where(near & (a > 0), a * (scale * small) ** 2 * series, scale * (scale * far)).sum(-1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -449,7 +443,7 @@ class _Divergence(torch.autograd.Function):
 
 
 def _compare(first: Tensor, second: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a = softmax(first / T), b = softmax(second / T) and d = log(a / b), zero where a is zero."""
+    """Return a = softmax(first / T), b = softmax(second / T) and d = log(a / b), finite where a is zero."""
     log_a, log_b = _tempered(first, temperature), _tempered(second, temperature)
     a, b = log_a.exp(), log_b.exp()
     d = torch.where(a > 0, log_a - log_b, 0.0)
@@ -470,8 +464,7 @@ def _tempered(x: Tensor, temperature: float) -> Tensor:
 def _terms(log_a: Tensor, log_b: Tensor) -> Tensor:
     """Return a (log a - log b) for a constant a, with 0 log 0 = 0 in the value and in the gradient."""
     a = log_a.exp()
-    positive = a > 0
-    return torch.where(positive, a * torch.where(positive, log_a - log_b, 0.0), 0.0)
+    return a * torch.where(a > 0, log_a - log_b, 0.0)
 
 
 # The checks.

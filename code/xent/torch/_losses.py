@@ -273,9 +273,9 @@ def cross_entropy(
         positive = of_target > 0
         counts = positive if counts is None else counts & positive
 
-    losses = _nll(moved, labels, counts) if smoothing < 1 else torch.zeros_like(moved[..., 0])
+    losses = _nll(moved, labels, counts)
     if smoothing:
-        even = torch.full((classes,), 1 / classes, dtype=moved.dtype, device=moved.device).expand_as(moved)
+        even = moved.new_full((classes,), 1 / classes).expand_as(moved)
         spread = _SoftCrossEntropy.apply(_harmless(moved, counts), even)
         if counts is not None:
             spread = spread.masked_fill(~counts, 0.0)
@@ -390,19 +390,18 @@ def binary_cross_entropy(
     reduction, denominator = reduction_arguments(reduction, denominator)
     w = None if weight is None else _weights(weight, "weight", tuple(z.shape), "that of the logits", z)
     c = None if pos_weight is None else _positive_weight(pos_weight, z)
-    counts = None if w is None else w > 0
+    if w is not None:  # as in _harmless, here without a class axis
+        z = z.masked_fill(w == 0, 0.0)
 
     log_p, log_not_p = torch.nn.functional.logsigmoid(z), torch.nn.functional.logsigmoid(-z)
     # 0 * inf = 0, in the value and in the gradient: a side without mass is not looked at.
-    up = torch.where(y > 0, -y * torch.where(y > 0, log_p, 0.0), 0.0)
-    down = torch.where(y < 1, (y - 1) * torch.where(y < 1, log_not_p, 0.0), 0.0)
+    up = -y * torch.where(y > 0, log_p, 0.0)
+    down = (y - 1) * torch.where(y < 1, log_not_p, 0.0)
     losses = (up if c is None else c * up) + down
-    if counts is not None:
-        losses = losses.masked_fill(~counts, 0.0)
     mass = None if c is None else c * y + (1 - y)
     if w is None and mass is not None:
         w = torch.ones_like(z)
-    return _reduce(losses, w, counts, reduction, denominator, mass)
+    return _reduce(losses, w, None, reduction, denominator, mass)
 
 
 def nll(
@@ -456,7 +455,7 @@ def nll(
             f"{tolerance:g} for {log_probs.dtype}), got a log-sum-exp of {excess[where].item():.6g}"
             f"{at_index(where)}; for logits use cross_entropy"
         )
-    return _pick(moved, targets, weight, ignore_index, reduction, denominator, torch.neg, 0.0)
+    return _pick(moved, targets, weight, ignore_index, reduction, denominator, torch.neg)
 
 
 def log_loss(
@@ -506,7 +505,7 @@ def log_loss(
     def loss(p: Tensor) -> Tensor:
         return -torch.log(p.clamp(eps, 1 - eps) if eps else p)
 
-    return _pick(moved, targets, weight, ignore_index, reduction, denominator, loss, 1.0)
+    return _pick(moved, targets, weight, ignore_index, reduction, denominator, loss)
 
 
 # The arithmetic. With m the largest logit of a row and i the singled-out class, gap = m - z_i and others =
@@ -641,7 +640,6 @@ def _pick(
     reduction: Reduction,
     denominator: float | None,
     loss: Any,
-    harmless: float,
 ) -> Tensor:
     """Take each target's entry along the last axis, apply `loss` to it, and reduce."""
     labels, counts = _labels(targets, moved, ignore_index)
@@ -653,10 +651,9 @@ def _pick(
         positive = of_target > 0
         counts = positive if counts is None else counts & positive
     picked = moved.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    # A one has a finite loss; what it is does not matter, and what the entry was reaches no gradient.
+    losses = loss(picked if counts is None else picked.masked_fill(~counts, 1.0)) + 0.0
     if counts is not None:
-        picked = torch.where(counts, picked, harmless)
-    losses = loss(picked) + 0.0
-    if counts is not None:  # also where the loss of something harmless is not zero, as under a clip
         losses = losses.masked_fill(~counts, 0.0)
     return _reduce(losses, of_target, counts, reduction, denominator)
 
