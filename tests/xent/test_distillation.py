@@ -613,7 +613,7 @@ def test_nothing_to_average() -> None:
     *[(f, name, np.zeros((2, 0), int), r"at least one class in each row, got shape \(2, 0\)")
       for f, name in ((top_k_loss, "top_indices"), (sampled_loss, "indices"))],
     (top_k_loss, "top_indices", [[0, 1], [2, 2]], r"distinct classes, got a repeated one at index 1"),
-    (sample_targets, "samples", 0, r"at least one draw, got 0"),
+    (sample_targets, "samples", 0, r"at least one draw, at most 1,000,000,000, got 0"),
     (sample_targets, "rng", np.random.RandomState(0), r"a numpy\.random\.Generator, got RandomState"),
     (sample_targets, "teacher_logits", [[0.0, 1.0], [-INF, -INF]], r".*-inf.* at index 1"),
 ], ids=lambda x: getattr(x, "__name__", None))  # fmt: skip

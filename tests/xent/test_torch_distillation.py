@@ -13,6 +13,18 @@ from torch.autograd import gradcheck, gradgradcheck
 import xent.torch as xt
 from xent import distillation
 
+
+class Elsewhere(torch.Tensor):
+    """A tensor that says it lies on a second device, which this machine need not have."""
+
+    device = torch.device("cuda", 7)
+
+
+def elsewhere(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor as one of another device."""
+    return tensor.as_subclass(Elsewhere)
+
+
 INF, NAN = math.inf, math.nan
 
 
@@ -463,14 +475,14 @@ SAID: list[tuple[Any, str, Any, str]] = [
     *[(f, "teacher_logits", [0.0], "a torch.Tensor, got list") for f in DIVERGENCE],
     *[(f, "teacher_logits", Z[:1], r"shape \(2, 3\), that of student_logits, got \(1, 3\)")
       for f in DIVERGENCE],
-    *[(f, "teacher_logits", Z.to("meta"), "the device of the logits, cpu, got meta") for f in DIVERGENCE],
+    *[(f, "teacher_logits", elsewhere(Z), "the device of the logits, cpu, got cuda:7") for f in DIVERGENCE],
     *[(xt.mixed_loss, "alpha", x, rf"a number in \[0, 1\], got {x}") for x in (-1, 1.5)],
     (xt.mixed_loss, "ignore_index", 1.5, r"an integer, got 1\.5"),
     *[(f, "weight", [1.0], r"shape \(2,\), one weight a row, got \(1,\)")
       for f in (xt.distillation_loss, xt.top_k_loss, xt.sampled_loss)],
     (xt.top_k_loss, "top_log_probs", [0.0], "a torch.Tensor, got list"),
-    (xt.top_k_loss, "top_log_probs", torch.tensor(0.0), "at least one dimension"),
-    (xt.top_k_loss, "top_log_probs", TOP.to("meta"), "the device of the logits, cpu, got meta"),
+    (xt.top_k_loss, "top_log_probs", torch.tensor(0.0), "2 dimensions, as student_logits"),
+    (xt.top_k_loss, "top_log_probs", elsewhere(TOP), "the device of the logits, cpu, got cuda:7"),
     (xt.top_k_loss, "top_log_probs", torch.tensor([[0.5, 0.3], [0.5, 0.7]]).log(),
      r".*got a sum of 1\.2 at index 1"),
     (xt.top_k_loss, "top_log_probs", torch.tensor([[-1.0, -1.0], [1e4, 0.0]]),
@@ -482,14 +494,14 @@ SAID: list[tuple[Any, str, Any, str]] = [
     *[(f, name, AT[:1], r".*rows of shape \(2,\), got shape \(1, 2\)") for f, name in INDICES],
     *[(f, name, AT[0], r".*rows of shape \(2,\), got shape \(2,\)") for f, name in INDICES],
     *[(f, name, EMPTY, r"at least one class in each row, got shape \(2, 0\)") for f, name in INDICES],
-    *[(f, name, AT.to("meta"), "the device of the logits, cpu, got meta") for f, name in INDICES],
+    *[(f, name, elsewhere(AT), "the device of the logits, cpu, got cuda:7") for f, name in INDICES],
     *[(f, name, AT + 1, r"class indices in \[0, 3\), got 3 at index \(1, 1\)") for f, name in INDICES],
     *[(f, name, AT - 1, r"class indices in \[0, 3\), got -1 at index \(0, 0\)") for f, name in INDICES],
     (xt.sampled_loss, "sample_weights", [[0.0]], "a torch.Tensor, got list"),
     (xt.sampled_loss, "sample_weights", TOP[:1], r"shape \(2, 2\), that of indices, got \(1, 2\)"),
     (xt.sampled_loss, "sample_weights", TOP, r"finite weights >= 0, got -0\.69\d* at index \(0, 0\)"),
-    (xt.sampled_loss, "sample_weights", TOP.to("meta"), "the device of the logits, cpu, got meta"),
-    (xt.sample_targets, "samples", 0, "at least one draw, got 0"),
+    (xt.sampled_loss, "sample_weights", elsewhere(TOP), "the device of the logits, cpu, got cuda:7"),
+    (xt.sample_targets, "samples", 0, "at least one draw, at most 1,000,000,000, got 0"),
     (xt.sample_targets, "samples", 1.0, r"an integer, got 1\.0"),
     (xt.sample_targets, "proposal_temperature", 0, "a finite number > 0, got 0"),
     (xt.sample_targets, "teacher_logits", torch.tensor([[0.0, 1.0], [-INF] * 2]), ".*, got none at index 1$"),
