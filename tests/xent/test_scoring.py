@@ -487,6 +487,9 @@ def test_the_starts_are_the_best_candidates_that_lie_apart() -> None:
     assert list(scoring._starts(candidates, cost)) == [0, 3, 4]
     far = np.vstack([np.eye(6), np.full((1, 6), 1 / 6)])
     assert list(scoring._starts(far, np.arange(7.0))) == [0, 1, 2, 3], "no more than four"
+    assert list(scoring._starts(np.eye(400), np.arange(400) % 2.0)) == [0, 2, 4, 6], "the first of equals"
+    on_the_limit = np.array([[0.4, 0.2, 0.4], [0.2, 0.4, 0.4]])
+    assert list(scoring._starts(on_the_limit, np.arange(2.0))) == [0, 1]
 
 
 def test_a_line_search_finds_the_lowest_point_of_its_segment() -> None:
@@ -527,7 +530,7 @@ def test_a_valley_that_runs_between_the_moves() -> None:
 
     def rule(q: Any, y: Any) -> Any:
         away = q - target
-        return np.square(away).sum(-1) + 100 * np.square(away @ np.array([1.0, 0.5, -0.7]))
+        return np.square(away).sum(-1) + 1000 * np.square(away @ np.array([1.0, 0.5, -0.7]))
 
     np.testing.assert_allclose(elicited(rule, [0.5, 0.3, 0.2]), target, atol=1e-6)
 
