@@ -505,9 +505,14 @@ def test_a_line_search_finds_the_lowest_point_of_its_segment() -> None:
     # The expected Brier score is |q - p|^2 and a constant: the projection of p onto the line.
     law = [0.5, 0.3, 0.2]
     for start in ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.25, 0.75, 0.0]):
-        for move in ([1.0, -1.0, 0.0], [-3.0, 3.0, 0.0]):
+        for move in ([1.0, -1.0, 0.0], [-30.0, 30.0, 0.0], [30.0, -30.0, 0.0]):
             np.testing.assert_allclose(search(law, start, move)[0], [0.6, 0.4, 0.0], atol=1e-8)
     np.testing.assert_allclose(search(law, [0.2, 0.2, 0.6], [1.0, 1.0, -2.0])[0], [0.4, 0.4, 0.2], atol=1e-8)
+    # Close to an end of the segment, closer than the points that it looks at first.
+    for share in (0.99, 0.01):
+        np.testing.assert_allclose(
+            search([share, 1 - share], [0.3, 0.7], [1.0, -1.0])[0][0], share, atol=1e-8
+        )
     # The end of the segment, on either side, and exactly.
     assert search([1.0, 0.0], [0.3, 0.7], [1.0, -1.0])[0] == [1.0, 0.0]
     assert search([0.0, 1.0], [0.3, 0.7], [1.0, -1.0])[0] == [0.0, 1.0]
