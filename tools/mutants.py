@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from execution import ONE_THREAD, ROOT, say
+from common import ONE_THREAD, ROOT, say
 
 # The releases are pinned here and nowhere else. The lock leaves them out, since nobody needs them to build or
 # to test the book. Another mutmut makes other mutants: the list of survivors belongs to this one. libcst is

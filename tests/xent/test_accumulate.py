@@ -105,6 +105,15 @@ def test_the_mean_of_means_is_another_gradient() -> None:
 def test_a_window_without_targets_has_no_gradient_and_no_nan() -> None:
     (nothing,) = gradient([sequences([0, 0])], 1)
     assert nothing.tolist() == torch.zeros(WIDTH, CLASSES).tolist()
+    (window,) = xent.torch.accumulate([sequences([0, 0])], 1, targets=1)
+    assert [micro.scale for micro in window] == [0.0] and window.denominator == 0
+
+
+def test_targets_without_positions_are_rows_themselves() -> None:
+    labels = torch.tensor([1, IGNORED, 2, 3])  # one label for each input, as a classifier has
+    for denominator, expected in (("tokens", 3.0), ("sequences", 3.0), (0.5, 0.5)):
+        (window,) = xent.torch.accumulate([labels], 1, targets=lambda batch: batch, denominator=denominator)  # type: ignore[arg-type]
+        assert window.denominator == expected
 
 
 def test_targets_by_function_key_and_position() -> None:
@@ -147,13 +156,24 @@ def test_one_window_is_read_ahead_and_no_more() -> None:
         ({"ignore_index": "pad"}, TypeError, "ignore_index: .*'pad'"),
         ({"targets": "labels"}, ValueError, "targets: .*'labels'"),
         ({"targets": 0}, TypeError, "targets: .*float64"),
+        ({"targets": lambda batch: batch[1] > 0}, TypeError, "targets: .*dtype torch.bool"),
+        ({"targets": lambda batch: batch[1].tolist()}, TypeError, "targets: .*, got list$"),
     ],
-    ids=str,
+    ids=lambda part: part if isinstance(part, str) else "",  # a function would be named by its address
 )
 def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     arguments = {"steps": 1, "targets": 1, **arguments}
     with pytest.raises(error, match=message):
         list(xent.torch.accumulate([sequences([2])], **arguments))
+
+
+def test_a_bad_denominator_is_told_the_same_whatever_it_is() -> None:
+    said = set()
+    for bad in ("token", 0.0, None):
+        with pytest.raises((ValueError, TypeError), match=r"^denominator: expected .*") as caught:
+            xent.torch.accumulate([], 1, targets=1, denominator=bad)  # type: ignore[arg-type]
+        said.add(str(caught.value).removesuffix(f"{bad!r}"))
+    assert len(said) == 1
 
 
 def test_arguments_are_checked_before_the_first_window() -> None:
@@ -285,7 +305,13 @@ def test_counts_travel_on_the_device_of_the_backend(
         asked.append(arguments)
         return torch.device("cpu")
 
-    names = {name: getattr(torch, name) for name in ("tensor", "empty_like", "int64")}
+    used = []
+
+    def tensor(values: Any, *, device: torch.device, **others: Any) -> Tensor:
+        used.append(device)
+        return torch.tensor(values, device=device, **others)
+
+    names = {"tensor": tensor, "empty_like": torch.empty_like, "int64": torch.int64}
     cuda = SimpleNamespace(current_device=lambda: 3)
     monkeypatch.setattr(_accumulate, "torch", SimpleNamespace(device=device, cuda=cuda, **names))
     one = ranks(1)
@@ -299,6 +325,7 @@ def test_counts_travel_on_the_device_of_the_backend(
         # More than an int32 holds.
         assert _accumulate._gather((2**40, 1), Ranks.group) == [[2**40, 1]]
         assert asked == [expected]
+    assert used == [torch.device("cpu")] * 3
 
 
 def test_nothing_to_do_is_no_window(ranks: Callable[[int], Ranks]) -> None:
@@ -321,6 +348,7 @@ def torchrun(ranks: int, *options: str) -> dict[str, Any]:
     return result["relative_error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_data_parallel_ranks_agree_with_one_device(ranks: int) -> None:
     errors = torchrun(ranks, "--plan=even", "--fsdp")
@@ -328,6 +356,7 @@ def test_data_parallel_ranks_agree_with_one_device(ranks: int) -> None:
     assert min(errors["mean of means"] + errors["mean of each rank"]) > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("denominator", ["tokens", "sequences", "64"])
 def test_ranks_that_run_out_and_one_that_never_had_a_batch(denominator: str) -> None:
     fsdp = ["--fsdp"] if denominator == "tokens" else []

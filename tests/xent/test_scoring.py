@@ -446,6 +446,7 @@ def test_the_search_is_not_caught_by_the_first_valley() -> None:
     np.testing.assert_allclose(elicited(rule, [0.5, 0.3, 0.2]), deep, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_more_classes() -> None:
     p = np.random.default_rng(5).dirichlet(np.ones(8))
     np.testing.assert_allclose(elicited(scoring.log_score, p), p, atol=1e-6)

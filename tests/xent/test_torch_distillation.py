@@ -83,6 +83,142 @@ def test_impossible_classes_have_a_gradient_and_a_second_one(temperature: float)
         np.testing.assert_allclose(second.numpy()[0], row.numpy(), rtol=1e-7, atol=1e-12)
 
 
+@pytest.mark.parametrize("temperature", [0.25, 1.0, 8.0])
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+def test_rows_of_every_kind_are_those_of_numpy(temperature: float, direction: Any) -> None:
+    # Close, far apart, shifted, with classes that one or both rule out, and with such that underflow.
+    rng = np.random.default_rng(3)
+    z = np.round(rng.normal(size=(9, 5)) * 2.0**24) / 2.0**24
+    v = z + rng.integers(-9, 10, z.shape) / 2.0**24
+    z[1], v[1] = 40.0 * np.arange(5), -40.0 * np.arange(5)
+    z[2], v[2] = z[2] + 64, v[2] - 64
+    z[3], v[3] = z[3] - 1e4, v[3] + 1e4
+    z[4:7, 4] = v[4:7, 4] = -INF
+    z[5], v[5] = z[5] + 16, v[5] - 16
+    v[7, 3:] = [-2000.0 * temperature, -INF] if direction == "forward" else [-300.0 * temperature] * 2
+    z[8, 3:] = [-2000.0 * temperature, -INF] if direction == "reverse" else [-300.0 * temperature] * 2
+    settings: dict[str, Any] = {"temperature": temperature, "direction": direction, "reduction": "none"}
+    for scale in ("t_squared", "none"):
+        settings["scale"] = scale
+        u = torch.from_numpy(z).requires_grad_()
+        losses = xt.distillation_loss(u, torch.from_numpy(v), **settings)
+        expected = distillation.distillation_loss(z, v, **settings)
+        np.testing.assert_allclose(losses.detach().numpy(), expected, rtol=4e-12)
+        losses.sum().backward()
+        gradient = distillation.distillation_gradient(z, v, **settings)
+        np.testing.assert_allclose(u.grad.numpy(), gradient, rtol=1e-9, atol=1e-16 * np.abs(gradient).max())
+
+
+def test_a_small_temperature_does_not_overflow() -> None:
+    z = np.array([[1e300, 1e300 / 2], [0.0, -1e-9], [-1e300 / 2, -1e300]])
+    for function in (xt.distillation_loss, distillation.distillation_loss):
+        arrays: Any = (z, z[:, ::-1].copy())
+        if function is xt.distillation_loss:
+            arrays = [torch.from_numpy(array) for array in arrays]
+        losses = function(*arrays, temperature=1e-9, scale="none", reduction="none")
+        # The row between the others: KL of softmax(0, -1) and softmax(-1, 0) is tanh(1 / 2).
+        assert float(losses[1]) == pytest.approx(math.tanh(0.5), rel=1e-12)
+        assert float(losses[0]) == float(losses[2]) == pytest.approx(5e308, rel=1e-12) or math.isinf(
+            losses[0]
+        )
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize("shape", [(4, 5), (2, 3, 5)])
+def test_derivatives_to_second_order_in_several_dimensions(shape: tuple[int, ...], direction: Any) -> None:
+    z, v = logits(9, shape)
+    z.requires_grad_()
+    assert gradgradcheck(lambda z: xt.distillation_loss(z, v, temperature=3.0, direction=direction), (z,))
+
+
+def calls(shape: tuple[int, ...], k: int = 2) -> list[tuple[str, tuple[torch.Tensor, ...]]]:
+    """Arguments of every loss, classes last: logits, and k classes of each row with their probabilities."""
+    z, v = logits(21, shape)
+    log_p, at = torch.log_softmax(v, -1).topk(k)
+    y = torch.from_numpy(np.random.default_rng(21).integers(0, shape[-1], shape[:-1]))
+    return [
+        ("distillation_loss", (z, v)),
+        ("mixed_loss", (z, v, y)),
+        ("top_k_loss", (z, log_p, at)),
+        ("sampled_loss", (z, at, log_p.exp())),
+    ]
+
+
+NAMES = [name for name, _ in calls((2, 3))]
+
+
+def number_of(losses: torch.Tensor) -> np.ndarray:
+    return losses.detach().numpy()
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_in_two_dimensions_are_rows(name: str, axis: int) -> None:
+    arguments = dict(calls((3, 4, 6)))[name]
+    moved = [a.movedim(-1, axis) if a.ndim == 3 else a for a in arguments]
+    arrays = [a.numpy() for a in moved]
+    w = np.random.default_rng(3).integers(0, 4, (3, 4)) / 2.0
+    mixed = [{}, {"ignore_index": 2}, {"alpha": 0.0}, {"alpha": 1.0, "ignore_index": 2}]
+    top_k = [{"treatment": t} for t in ("tail", "truncated", "renormalised", "renormalised_both")]
+    for extra in {"mixed_loss": mixed, "top_k_loss": top_k}.get(name, [{}]):
+        for weight in ({}, {"weight": w}) if name != "mixed_loss" else ({},):
+            for ending in ({}, {"reduction": "sum"}, {"reduction": "none"}, {"denominator": 2.5}):
+                settings: dict[str, Any] = extra | weight | ending | {"axis": axis}
+                expected = getattr(distillation, name)(*arrays, **settings)
+                observed = getattr(xt, name)(*moved, **settings)
+                np.testing.assert_allclose(observed.numpy(), expected, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_leaks_from_a_row_that_does_not_count(name: str) -> None:
+    z, *others = dict(calls((4, 5)))[name]
+    function = getattr(xt, name)
+    out: dict[str, Any] = {"ignore_index": -100} if name == "mixed_loss" else {"weight": [1.0, 1.0, 0.0, 0.0]}
+    if name == "mixed_loss":
+        others[1][2:] = -100
+    alone = function(z[:2], *(a[:2] for a in others))
+    if name in ("distillation_loss", "mixed_loss"):
+        others[0][2], others[0][3] = NAN, INF
+    z[2], z[3] = -INF, NAN
+    z.requires_grad_()
+    for alpha in ({}, {"alpha": 0.0}, {"alpha": 1.0}) if name == "mixed_loss" else ({},):
+        loss = function(z, *others, **out, **alpha)
+        assert alpha or loss.item() == pytest.approx(alone.item(), rel=1e-14)
+        (gradient,) = torch.autograd.grad(loss, z)
+        assert (gradient[2:] == 0).all() and gradient[:2].isfinite().all() and (gradient[:2] != 0).any()
+        assert (function(z, *others, **out, **alpha, reduction="none")[2:] == 0).all()
+
+
+def test_a_part_of_the_mixture_without_weight_may_be_infinite() -> None:
+    z = torch.tensor([[0.0, -INF]])
+    flat, y = torch.zeros(1, 2), torch.tensor([0])
+    assert xt.mixed_loss(z, flat, y, alpha=0.0) == 0
+    assert xt.mixed_loss(z, flat, y, alpha=0.5) == INF
+    assert xt.mixed_loss(z, z, y + 1, alpha=1.0) == 0
+    assert xt.mixed_loss(z, z, y + 1, alpha=0.5) == INF
+    assert xt.mixed_loss(torch.zeros(1, 1), torch.zeros(1, 1), y) == 0  # one class is certain
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_dtypes(name: str) -> None:
+    arguments = dict(calls((4, 5)))[name]
+    expected = getattr(xt, name)(*arguments, reduction="none")
+
+    def cast(*dtypes: torch.dtype) -> Any:
+        kinds = iter(dtypes)
+        return [a.to(next(kinds)) if a.is_floating_point() else a for a in arguments]
+
+    half, single, double = torch.float16, torch.float32, torch.float64
+    for kinds, dtype in (((half, half), single), ((single, half), single), ((double, single), double)):
+        observed = getattr(xt, name)(*cast(*kinds), reduction="none")
+        assert observed.dtype == dtype
+        atol = 40 * max(torch.finfo(kind).eps for kind in kinds)
+        np.testing.assert_allclose(observed.numpy(), expected.numpy(), rtol=0, atol=atol)
+    # The weights of samples are mere numbers; the other arguments count.
+    wider = single if name == "sampled_loss" else double
+    assert getattr(xt, name)(*cast(single, double)).dtype == wider
+
+
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 def test_derivatives_to_second_order(direction: Any) -> None:
     z, v = logits(1)
@@ -119,6 +255,78 @@ def test_a_tail_that_is_empty_has_a_gradient() -> None:
     z = torch.tensor([[0.0, 1.0, -INF]], requires_grad=True)
     xt.top_k_loss(z, torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0, 1]])).backward()
     assert z.grad.isfinite().all()
+
+
+def test_top_probabilities_of_zero_and_tails_of_zero() -> None:
+    # A class of the top k whose probability is zero costs nothing, also where the student rules it out.
+    z = torch.tensor([[0.0, 0.0, -INF], [0.0, 0.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    top, at = torch.tensor([[0.0, -INF], [0.0, -INF]]), torch.tensor([[0, 2], [0, 2]])
+    for treatment in ("truncated", "renormalised", "renormalised_both", "tail"):
+        losses = xt.top_k_loss(z, top, at, treatment=treatment, reduction="none")  # type: ignore[arg-type]
+        expected = distillation.top_k_loss(
+            z.detach().numpy(),
+            top.numpy(),
+            at.numpy(),
+            treatment=treatment,
+            reduction="none",  # type: ignore[arg-type]
+        )
+        np.testing.assert_allclose(number_of(losses), expected, rtol=1e-14)
+        (gradient,) = torch.autograd.grad(losses.sum(), z)
+        assert not gradient.isnan().any()
+    half = torch.tensor([[0.5, 0.5]], dtype=torch.float64).log()
+    at = torch.tensor([[0, 1]])
+    assert abs(xt.top_k_loss(z[:1], half, at).item()) < 1e-15
+    assert xt.top_k_loss(z[:1], half - 0.5, at).item() == INF
+    # A sum that is over one by no more than rounding leaves no tail.
+    over = xt.top_k_loss(torch.zeros(1, 3, dtype=torch.float64), half + 4e-7, at)
+    assert over.item() == pytest.approx(math.log(1.5), rel=1e-5)
+    # With every class in it, there is no tail to treat: rounding leaves none of 1e-16.
+    whole = torch.tensor([[0.7, 0.2, 0.1]]).log()
+    student = torch.tensor([[0.0, -20.0, -50.0]])
+    everything = torch.tensor([[0, 1, 2]])
+    complete = xt.top_k_loss(student, whole, everything)
+    assert complete == xt.top_k_loss(student, whole, everything, treatment="truncated")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_how_far_over_one_a_top_k_may_sum(dtype: torch.dtype) -> None:
+    slack = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-4, torch.float64: 1e-6}[dtype]
+    z, at = torch.zeros(2, 3), torch.tensor([[0, 1], [0, 1]])
+    top = torch.full((2, 2), -40.0, dtype=dtype)
+    top[1, 0] = math.log1p(0.8 * slack)
+    xt.top_k_loss(z, top, at)
+    top[1, 0] = math.log1p(1.2 * slack)
+    with pytest.raises(ValueError, match=r"^top_log_probs: .*got a sum of 1(\.\d+)? at index 1$"):
+        xt.top_k_loss(z, top, at)
+
+
+def test_what_a_generator_draws_it_draws_again() -> None:
+    v = logits(15, (3, 4, 6))[0]
+    flat = xt.sample_targets(v.reshape(12, 6), 5, torch.Generator().manual_seed(2), proposal_temperature=0.5)
+    for axis in (0, 1, 2):
+        torch.manual_seed(axis)
+        moved, generator = v.movedim(-1, axis), torch.Generator().manual_seed(2)
+        drawn = xt.sample_targets(moved, 5, generator, proposal_temperature=0.5, axis=axis)
+        for observed, expected in zip(drawn, flat, strict=True):
+            assert torch.equal(observed.movedim(axis, -1).reshape(12, 5), expected)
+    torch.testing.assert_close(xt.sample_targets(v, 1)[1], torch.ones(3, 4, 1, dtype=torch.float64))
+    # What is subtracted before the division by a small tau is each row's own maximum.
+    v = torch.tensor([[1e308, 1e308 / 2], [0.0, -0.001], [-1e308 / 2, -1e308]], dtype=torch.float64)
+    indices, masses = xt.sample_targets(v, 1, generator, proposal_temperature=1e-5)
+    assert (indices == 0).all()
+    np.testing.assert_allclose(masses[:, 0], [1.0, 1 / (1 + math.exp(-0.001)), 1.0], rtol=1e-13)
+
+
+def test_a_sampled_loss_leaves_out_what_weighs_nothing() -> None:
+    z = torch.tensor([[0.0, 0.0, -INF]], requires_grad=True)
+    at = torch.tensor([[0, 2]])
+    loss = xt.sampled_loss(z, at, torch.tensor([[1.0, 0.0]]))
+    assert loss.item() == pytest.approx(math.log(2), rel=1e-6)
+    (gradient,) = torch.autograd.grad(loss, z)
+    torch.testing.assert_close(gradient, torch.tensor([[-0.5, 0.5, 0.0]]))
+    assert xt.sampled_loss(z, at, torch.tensor([[1.0, 0.5]])) == INF
+    certain = xt.sampled_loss(torch.tensor([[0.0, -INF]]), at[:, :1], torch.ones(1, 1), reduction="none")
+    assert certain == 0 and not torch.signbit(certain).any()
 
 
 def test_sampled_targets() -> None:
@@ -241,3 +449,98 @@ def test_bad_input_is_named(function: Any, name: str, value: Any, error: type[Ex
     other = "|^sample_weights: expected" if name == "indices" else ""
     with pytest.raises(error, match=f"^{name}: expected{other}"):
         function(**{**GOOD[function], name: value})
+
+
+EMPTY = torch.zeros(2, 0, dtype=torch.long)
+INDICES = ((xt.top_k_loss, "top_indices"), (xt.sampled_loss, "indices"))
+DIVERGENCE = (xt.distillation_loss, xt.mixed_loss)
+FIRST = {f: next(iter(GOOD[f])) for f in GOOD}
+SAID: list[tuple[Any, str, Any, str]] = [
+    *[(f, first, [0.0], "a torch.Tensor, got list") for f, first in FIRST.items()],
+    *[(f, first, torch.tensor(0.0), "at least one dimension") for f, first in FIRST.items()],
+    *[(f, "axis", 2, rf"an axis of {first} with shape \(2, 3\), got 2") for f, first in FIRST.items()],
+    *[(f, "temperature", 0, "a finite number > 0, got 0") for f in DIVERGENCE],
+    *[(f, "teacher_logits", [0.0], "a torch.Tensor, got list") for f in DIVERGENCE],
+    *[(f, "teacher_logits", Z[:1], r"shape \(2, 3\), that of student_logits, got \(1, 3\)")
+      for f in DIVERGENCE],
+    *[(f, "teacher_logits", Z.to("meta"), "the device of the logits, cpu, got meta") for f in DIVERGENCE],
+    *[(xt.mixed_loss, "alpha", x, rf"a number in \[0, 1\], got {x}") for x in (-1, 1.5)],
+    (xt.mixed_loss, "ignore_index", 1.5, r"an integer, got 1\.5"),
+    *[(f, "weight", [1.0], r"shape \(2,\), one weight a row, got \(1,\)")
+      for f in (xt.distillation_loss, xt.top_k_loss, xt.sampled_loss)],
+    (xt.top_k_loss, "top_log_probs", [0.0], "a torch.Tensor, got list"),
+    (xt.top_k_loss, "top_log_probs", torch.tensor(0.0), "at least one dimension"),
+    (xt.top_k_loss, "top_log_probs", TOP.to("meta"), "the device of the logits, cpu, got meta"),
+    (xt.top_k_loss, "top_log_probs", torch.tensor([[0.5, 0.3], [0.5, 0.7]]).log(),
+     r".*got a sum of 1\.2 at index 1"),
+    (xt.top_k_loss, "top_log_probs", torch.tensor([[-1.0, -1.0], [1e4, 0.0]]),
+     ".*got a sum of inf at index 1"),
+    (xt.top_k_loss, "top_indices", torch.tensor([[0, 1], [2, 2]]), "distinct classes, .* at index 1"),
+    (xt.top_k_loss, "top_indices", AT[:, :1], r"the shape of top_log_probs, \(2, 2\), got \(2, 1\)"),
+    *[(f, name, [[0, 1]], "a torch.Tensor, got list") for f, name in INDICES],
+    *[(f, name, AT.float(), "integer class indices, got dtype torch.float32") for f, name in INDICES],
+    *[(f, name, AT[:1], r".*rows of shape \(2,\), got shape \(1, 2\)") for f, name in INDICES],
+    *[(f, name, AT[0], r".*rows of shape \(2,\), got shape \(2,\)") for f, name in INDICES],
+    *[(f, name, EMPTY, r"at least one class in each row, got shape \(2, 0\)") for f, name in INDICES],
+    *[(f, name, AT.to("meta"), "the device of the logits, cpu, got meta") for f, name in INDICES],
+    *[(f, name, AT + 1, r"class indices in \[0, 3\), got 3 at index \(1, 1\)") for f, name in INDICES],
+    *[(f, name, AT - 1, r"class indices in \[0, 3\), got -1 at index \(0, 0\)") for f, name in INDICES],
+    (xt.sampled_loss, "sample_weights", [[0.0]], "a torch.Tensor, got list"),
+    (xt.sampled_loss, "sample_weights", TOP[:1], r"shape \(2, 2\), that of indices, got \(1, 2\)"),
+    (xt.sampled_loss, "sample_weights", TOP, r"finite weights >= 0, got -0\.69\d* at index \(0, 0\)"),
+    (xt.sampled_loss, "sample_weights", TOP.to("meta"), "the device of the logits, cpu, got meta"),
+    (xt.sample_targets, "samples", 0, "at least one draw, got 0"),
+    (xt.sample_targets, "samples", 1.0, r"an integer, got 1\.0"),
+    (xt.sample_targets, "proposal_temperature", 0, "a finite number > 0, got 0"),
+    (xt.sample_targets, "teacher_logits", torch.tensor([[0.0, 1.0], [-INF] * 2]), ".*, got none at index 1$"),
+    (xt.sample_targets, "teacher_logits", torch.tensor([[0.0, 1.0], [0.0, NAN]]), ".*, got none at index 1$"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function, name, value, got", SAID)
+def test_what_was_expected_and_what_came(function: Any, name: str, value: Any, got: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=f"^{name}: expected {got}"):
+        function(**{**GOOD[function], name: value})
+
+
+def test_what_a_top_k_refuses_to_renormalise() -> None:
+    top = torch.stack([TOP[0], torch.full((2,), -INF)])
+    for treatment in ("renormalised", "renormalised_both"):
+        with pytest.raises(ValueError, match=r"^top_log_probs: expected a sum above 0 .*, got 0 at index 1$"):
+            xt.top_k_loss(Z, top, AT, treatment=treatment)  # type: ignore[arg-type]
+    assert xt.top_k_loss(Z, top, AT, treatment="truncated").isfinite()
+
+
+def test_places_are_those_of_the_callers_layout() -> None:
+    z, top, at = torch.zeros(3, 2), TOP.T, AT.T
+    xt.top_k_loss(z, top, at, axis=0)
+    with pytest.raises(ValueError, match=r"^top_indices: .* top_log_probs, \(1, 2\), got \(2, 2\)$"):
+        xt.top_k_loss(z, top[:1], at, axis=0)
+    with pytest.raises(ValueError, match=r"^sample_weights: .*, got -1\.0 at index \(0, 1\)$"):
+        xt.sampled_loss(z, at, torch.tensor([[1.0, -1.0], [1.0, 1.0]]), axis=0)
+    with pytest.raises(ValueError, match=r"^indices: .*, got 3 at index \(0, 1\)$"):
+        xt.sampled_loss(z, torch.tensor([[0, 3], [1, 2]]), top.exp(), axis=0)
+
+
+@pytest.mark.parametrize("function, name", INDICES)
+def test_the_rows_that_indices_must_have_are_named(function: Any, name: str) -> None:
+    at = torch.zeros(3, 2, 1, dtype=torch.long)
+    top = torch.zeros(3, 2, 1)
+    with pytest.raises(ValueError, match=rf"^{name}: .* rows of shape \(2, 3\), got shape \(3, 2, 1\)$"):
+        function(torch.zeros(2, 3, 4), *((top, at) if name == "top_indices" else (at, top)))
+
+
+def test_one_class_of_each_row() -> None:
+    z, v = logits(16)
+    log_p, at = torch.log_softmax(v, -1).topk(1)
+    expected = log_p.exp() * (log_p - torch.log_softmax(z, -1).gather(-1, at))
+    observed = xt.top_k_loss(z, log_p, at, treatment="truncated", reduction="none")
+    np.testing.assert_allclose(observed.numpy(), expected[:, 0].numpy(), rtol=1e-13)
+
+
+def test_a_repeated_class_is_found_wherever_it_stands() -> None:
+    z, top = torch.zeros(2, 4), torch.full((2, 3), 0.25).log()
+    for row in ([0, 0, 2], [2, 0, 2], [1, 2, 2], [3, 1, 3], [1, 1, 1]):
+        with pytest.raises(ValueError, match=r"^top_indices: expected distinct classes, .* at index 1$"):
+            xt.top_k_loss(z, top, torch.tensor([[3, 0, 2], row]))
+    xt.top_k_loss(z, top, torch.tensor([[3, 0, 2], [0, 3, 1]]))

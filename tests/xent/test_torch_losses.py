@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import mpmath
@@ -85,6 +86,15 @@ def test_small_losses_keep_their_digits(dtype: torch.dtype) -> None:
                 logits = [mpmath.mpf(v) for v in z.double().tolist()]
                 expected = mpmath.log1p(mpmath.fsum(mpmath.exp(v - logits[0]) for v in logits[1:]))
                 worst = max(worst, float(abs(observed - expected) / expected))
+    # Here the rounding of z_j - m has a part on either side of the difference.
+    for size in (1e-9, 1e-3, 0.1, 1.0):
+        for margin in (8.0, 20.0, 60.0, 85.0):
+            z = torch.from_numpy(size * rng.normal(size=3) - margin * np.array([0, 1, 1])).to(dtype)
+            observed = xt.cross_entropy(z, torch.tensor(0)).item()
+            with mpmath.workdps(60):
+                logits = [mpmath.mpf(v) for v in z.double().tolist()]
+                expected = mpmath.log1p(mpmath.fsum(mpmath.exp(v - logits[0]) for v in logits[1:]))
+                worst = max(worst, float(abs(observed - expected) / expected))
     assert worst <= 4 * eps
 
 
@@ -107,9 +117,10 @@ def test_cross_entropy_derivatives(arguments: dict[str, Any]) -> None:
     assert gradgradcheck(loss, (z,))
 
 
-def test_soft_cross_entropy_derivatives_by_both_arguments() -> None:
-    z, _ = logits_and_labels(4)
-    u, _ = logits_and_labels(5)
+@pytest.mark.parametrize("shape", [(6, 4), (2, 3, 4)])
+def test_soft_cross_entropy_derivatives_by_both_arguments(shape: tuple[int, ...]) -> None:
+    z, _ = logits_and_labels(4, shape)
+    u, _ = logits_and_labels(5, shape)
     z.requires_grad_()
     u.requires_grad_()
 
@@ -120,9 +131,153 @@ def test_soft_cross_entropy_derivatives_by_both_arguments() -> None:
     assert gradgradcheck(loss, (z, u))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(5, 3), (2, 4, 3), (2, 2, 2, 7)])
+def test_labels_of_rows_in_several_dimensions(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    # The dimensions and classes are such that 1 / K is rounded, and no axis can be taken for another.
+    z, y = logits_and_labels(10, shape)
+    z = z.to(dtype)
+    weight = [0.0, *np.linspace(0.25, 2.0, shape[-1] - 1)]
+    for extra in ({}, {"weight": weight}, {"ignore_index": 1}, {"weight": weight, "ignore_index": 1}):
+        for ending in ({}, {"reduction": "sum"}, {"reduction": "none"}, {"denominator": 7.5}):
+            for smoothing in (0.0, 0.3, 1.0):
+                arguments = extra | ending | {"label_smoothing": smoothing}
+                expected = xent.cross_entropy(z.numpy(), y.numpy(), **arguments)  # type: ignore[arg-type]
+                observed = xt.cross_entropy(z, y, **arguments)  # type: ignore[arg-type]
+                assert observed.dtype == dtype
+                np.testing.assert_allclose(observed.numpy(), expected, rtol=20 * torch.finfo(dtype).eps)
+            for probs, name, eps in (
+                (xt.log_softmax(z), "nll", {}),
+                (xt.softmax(z), "log_loss", {}),
+                (xt.softmax(z), "log_loss", {"eps": 0.01}),
+                (xt.softmax(z), "log_loss", {"eps": 0.3}),
+            ):
+                arguments = extra | ending | eps
+                expected = getattr(xent, name)(probs.numpy(), y.numpy(), **arguments)
+                observed = getattr(xt, name)(probs, y, **arguments)
+                assert observed.dtype == dtype
+                np.testing.assert_allclose(observed.numpy(), expected, rtol=20 * torch.finfo(dtype).eps)
+    for ending in ({}, {"reduction": "sum"}, {"reduction": "none"}, {"denominator": 7.5}):
+        t = torch.softmax(z.flip(0), -1)
+        expected = xent.soft_cross_entropy(z.numpy(), t.numpy(), **ending)  # type: ignore[arg-type]
+        observed = xt.soft_cross_entropy(z, t, **ending)  # type: ignore[arg-type]
+        np.testing.assert_allclose(observed.numpy(), expected, rtol=20 * torch.finfo(dtype).eps)
+
+
+def test_a_second_derivative_in_several_dimensions() -> None:
+    z, y = logits_and_labels(11, (2, 2, 3))
+    z.requires_grad_()
+    assert gradgradcheck(lambda z: xt.cross_entropy(z, y, ignore_index=1, label_smoothing=0.2), (z,))
+
+
+def test_a_clipped_probability_has_no_gradient() -> None:
+    p = torch.tensor([[0.05, 0.95], [0.3, 0.7], [0.95, 0.05]], dtype=torch.float64, requires_grad=True)
+    losses = xt.log_loss(p, torch.tensor([0, 0, 0]), eps=0.1, reduction="none")
+    torch.testing.assert_close(losses, -torch.tensor([0.1, 0.3, 0.9], dtype=torch.float64).log())
+    losses.sum().backward()
+    np.testing.assert_allclose(p.grad.numpy(), [[0, 0], [-1 / 0.3, 0], [0, 0]], rtol=1e-15)
+    # Without eps nothing is clipped: a row may sum to a little more than one, and an entry be one.
+    over = torch.tensor([[1.00005, 0.0]])
+    expected = xent.log_loss(over.numpy(), [0])
+    assert expected < 0
+    assert xt.log_loss(over, torch.tensor([0])).item() == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_an_ignored_target_among_rows_of_one_class() -> None:
+    z, y = torch.zeros(2, 1), torch.tensor([-100, 0])
+    assert xt.cross_entropy(z, y, ignore_index=-100) == 0
+    assert xt.nll(z, y, ignore_index=-100) == 0
+
+
+def test_what_is_certain_costs_zero_and_not_minus_zero() -> None:
+    for loss in (
+        xt.log_loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), reduction="none"),
+        xt.nll(torch.tensor([[0.0, -INF]]), torch.tensor([0]), reduction="none"),
+    ):
+        assert loss.item() == 0 and not torch.signbit(loss).any()
+
+
+def test_targets_in_another_precision_than_the_logits() -> None:
+    z, _ = logits_and_labels(12)
+    t = torch.softmax(z.flip(0), -1)
+    expected = xt.soft_cross_entropy(z, t, reduction="none")
+    eps = torch.finfo(torch.float32).eps
+    for a, b in ((z.float(), t), (z, t.float())):
+        observed = xt.soft_cross_entropy(a, b, reduction="none")
+        assert observed.dtype == torch.float64
+        np.testing.assert_allclose(observed.numpy(), expected.numpy(), rtol=0, atol=20 * eps)
+        # Rounded once, where they came from, and not again.
+        assert torch.equal(observed, xt.soft_cross_entropy(a.double(), b.double(), reduction="none"))
+    y = t[:, 0]
+    for logits, dtype in ((z[:, 0], torch.float64), (z[:, 0].float(), torch.float32)):
+        for targets in (y, y.float(), y.half(), (y > 0.5).long()):
+            assert xt.binary_cross_entropy(logits, targets).dtype == dtype
+
+
+def test_soft_targets_that_sum_to_one_within_the_tolerance_are_used_as_they_are() -> None:
+    z, _ = logits_and_labels(13)
+    z.requires_grad_()
+    for factor in (1 - 9e-7, 1 + 9e-7):
+        t = torch.softmax(z.detach().flip(0), -1) * factor
+        loss = xt.soft_cross_entropy(z, t, reduction="sum")
+        (gradient,) = torch.autograd.grad(loss, z)
+        closed = factor * torch.softmax(z.detach(), -1) - t
+        np.testing.assert_allclose(gradient.numpy(), closed.numpy(), rtol=1e-12, atol=1e-15)
+        assert loss.item() == pytest.approx(-(t * torch.log_softmax(z.detach(), -1)).sum().item(), rel=1e-13)
+    over = torch.tensor([[1.00005, 0.0]])
+    assert xt.soft_cross_entropy(torch.zeros(1, 2), over).item() == pytest.approx(math.log(2), rel=1e-4)
+
+
+def test_a_smoothing_of_one_leaves_the_label_out() -> None:
+    # The label's own loss has weight zero, and 0 * inf would be nan.
+    z = torch.tensor([[0.0, -INF], [0.0, 1.0]])
+    losses = xt.cross_entropy(z, torch.tensor([1, 1]), label_smoothing=1.0, reduction="none")
+    expected = xent.cross_entropy(z.numpy(), [1, 1], label_smoothing=1.0, reduction="none")
+    assert losses[0] == expected[0] == INF
+    np.testing.assert_allclose(losses.numpy(), expected, rtol=1e-6)
+
+
+def test_sums_are_taken_in_float64() -> None:
+    # In float32, 1e8 + 1 is 1e8, as often as it is repeated.
+    z = torch.tensor([[0.0, -1.0]]).repeat(20_000, 1)
+    z[0, 1] = -1e8
+    y = torch.ones(20_000, dtype=torch.long)
+    losses = xt.cross_entropy(z, y, reduction="none")
+    exact = losses.double().sum()
+    assert xt.cross_entropy(z, y, reduction="sum") == exact.float()
+    assert xt.cross_entropy(z, y, denominator=3.0) == (exact / 3).float()
+    assert xt.cross_entropy(z, y) == (exact / 20_000).float()
+    weight = torch.ones(20_000)
+    weight[0] = 1e8
+    mean = xt.binary_cross_entropy(z[:, 1], y, weight=weight)
+    weighed = xt.binary_cross_entropy(z[:, 1], y, weight=weight, reduction="none").double().sum()
+    assert mean == (weighed / weight.double().sum()).float()
+
+
+def test_a_device_without_float64_sums_in_its_own_dtype() -> None:
+    asked = []
+
+    def total(dtype: torch.dtype) -> torch.Tensor:
+        asked.append(dtype)
+        return torch.ones((), dtype=dtype)
+
+    for kind in ("mps", "cuda"):
+        losses: Any = SimpleNamespace(device=SimpleNamespace(type=kind), dtype=torch.float32, sum=total)
+        assert xt._losses._reduce(losses, None, None, "sum", None).dtype == torch.float32
+    assert asked == [torch.float32, torch.float64]
+
+
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"weight": [1.0, 0.0, 2.0]}, {"pos_weight": 3.0}, {"denominator": 2.0}, {"reduction": "none"}],
+    [
+        {},
+        {"weight": [1.0, 0.0, 2.0]},
+        {"pos_weight": 3.0},
+        {"weight": [1.0, 0.0, 2.0], "pos_weight": 3.0},
+        {"weight": [1.0, 0.5, 2.0], "pos_weight": 0.5, "reduction": "sum"},
+        {"denominator": 2.0},
+        {"reduction": "none"},
+    ],
     ids=str,
 )
 def test_binary_cross_entropy(arguments: dict[str, Any]) -> None:
@@ -137,6 +292,30 @@ def test_binary_cross_entropy(arguments: dict[str, Any]) -> None:
 
         assert gradcheck(loss, (z,))
         assert gradgradcheck(loss, (z,))
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (2, 4, 3)])
+def test_binary_weights_of_labels(shape: tuple[int, ...]) -> None:
+    z, _ = logits_and_labels(14, shape)
+    y = torch.from_numpy(np.random.default_rng(1).integers(0, 2, shape))
+    w = np.random.default_rng(2).integers(0, 3, shape) / 2.0
+    for pos_weight in (2.5, [0.5, 1.0, 3.0], torch.tensor([0.5, 1.0, 3.0])):
+        for arguments in ({}, {"weight": w}, {"weight": w, "reduction": "none"}, {"denominator": 3.0}):
+            expected = xent.binary_cross_entropy(z.numpy(), y.numpy(), pos_weight=pos_weight, **arguments)
+            observed = xt.binary_cross_entropy(z, y, pos_weight=pos_weight, **arguments)  # type: ignore[arg-type]
+            np.testing.assert_allclose(observed.numpy(), expected, rtol=1e-14)
+
+
+def test_nothing_leaks_from_a_binary_target_of_weight_zero() -> None:
+    z = torch.tensor([math.nan, INF, -INF, 0.3], dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([0, 0, 1, 1])
+    for arguments in ({}, {"pos_weight": 2.0}, {"reduction": "sum"}):
+        loss = xt.binary_cross_entropy(z, y, weight=[0.0, 0.0, 0.0, 0.5], **arguments)  # type: ignore[arg-type]
+        expected = xent.binary_cross_entropy([0.3], [1], weight=[0.5], **arguments)  # type: ignore[arg-type]
+        assert loss.item() == pytest.approx(float(expected), rel=1e-15)
+        (gradient,) = torch.autograd.grad(loss, z)
+        assert gradient[:3].tolist() == [0, 0, 0] and gradient[3] != 0
+    assert xt.binary_cross_entropy(z, y, weight=[0.0, 0, 0, 1], reduction="none")[:3].tolist() == [0, 0, 0]
 
 
 def test_binary_cross_entropy_in_both_tails() -> None:
@@ -185,8 +364,17 @@ def test_nothing_leaks_from_a_row_that_does_not_count(arguments: dict[str, Any])
     loss = xt.cross_entropy(z, torch.tensor([1, 0]), **arguments)
     alone = xent.cross_entropy([[0.3, -0.2]], [0], label_smoothing=arguments.get("label_smoothing", 0.0))
     assert loss.item() == pytest.approx(float(alone), rel=1e-15)
-    loss.backward()
-    assert z.grad[0].tolist() == [0, 0] and not z.grad.isnan().any()
+    (first,) = torch.autograd.grad(loss, z, create_graph=True)
+    (second,) = torch.autograd.grad(first[1, 0], z, create_graph=True)
+    (third,) = torch.autograd.grad(second[1, 0], z)
+    for derivative in (first, second, third):
+        assert derivative[0].tolist() == [0, 0] and not derivative.isnan().any()
+    # p = sigmoid(0.5): its derivatives are p (1 - p), and p (1 - p) (1 - 2p).
+    if "label_smoothing" not in arguments:
+        p = 1 / (1 + math.exp(-0.5))
+        expected = [p - 1, p * (1 - p), p * (1 - p) * (1 - 2 * p)]
+        observed = [derivative[1, 0].item() for derivative in (first, second, third)]
+        np.testing.assert_allclose(observed, expected, rtol=1e-13)
 
 
 def test_nothing_leaks_through_nll_and_log_loss_either() -> None:
@@ -198,6 +386,16 @@ def test_nothing_leaks_through_nll_and_log_loss_either() -> None:
     loss = xt.nll(log_p, torch.tensor([-100, 0]), ignore_index=-100)
     loss.backward()
     assert loss.item() == 0 and log_p.grad.tolist() == [[0, 0], [-1, 0]]
+    # A class of weight zero, alone and beside an ignored target, whose class has a weight of its own.
+    p = torch.tensor([[0.0, 1.0, 0.0], [0.25, 0.5, 0.25], [0.0, 0.5, 0.5]], dtype=torch.float64)
+    y, w = torch.tensor([2, 1, -100]), [3.0, 2.0, 0.0]
+    for function, x, slope in ((xt.log_loss, p, -2.0), (xt.nll, p.log(), -1.0)):
+        x.requires_grad_()
+        for rows in (2, 3):
+            loss = function(x[:rows], y[:rows], weight=w, ignore_index=-100 if rows == 3 else None)  # type: ignore[operator]
+            (gradient,) = torch.autograd.grad(loss, x)
+            assert loss.item() == pytest.approx(math.log(2), rel=1e-15)
+            assert gradient.tolist() == [[0, 0, 0], [0, slope, 0], [0, 0, 0]]
 
 
 def test_half_precision_is_summed_in_float32() -> None:
@@ -225,6 +423,26 @@ def test_transforms_of_torch_func() -> None:
 
     per_example = torch.func.vmap(torch.func.grad(unchecked))(z, y)
     torch.testing.assert_close(per_example, torch.func.grad(loss)(z, y), rtol=1e-14, atol=1e-16)
+    # One argument batched and the other not, on any dimension; weights of rows with them.
+    counts = torch.tensor([True, False, True, True, True, True])
+    vmap, grad, nll = torch.func.vmap, torch.func.grad, xt._losses._nll
+    expected = torch.stack([nll(row, y[0], None) for row in z])
+    torch.testing.assert_close(vmap(nll, (0, None, None))(z, y[0], None), expected)
+    torch.testing.assert_close(vmap(nll, (1, None, None))(z.T, y[0], None), expected)
+    torch.testing.assert_close(vmap(nll, (None, 0, None))(z[0], y, None), nll(z[:1].expand(6, -1), y, None))
+    torch.testing.assert_close(vmap(nll)(z, y, counts), nll(z, y, counts))
+    torch.testing.assert_close(vmap(nll, (0, 0, None))(z, y, counts[1]), torch.zeros(6).double())
+    residuals = vmap(grad(unchecked), (None, 0))(z[0], y)
+    torch.testing.assert_close(residuals, torch.softmax(z[:1], -1) - torch.nn.functional.one_hot(y, 4))
+    soft, t = xt._losses._SoftCrossEntropy.apply, torch.softmax(z.flip(0), -1)
+    torch.testing.assert_close(vmap(soft)(z, t), soft(z, t))
+    torch.testing.assert_close(vmap(soft, (None, 0))(z[0], t), soft(z[:1].expand(6, -1), t))
+    torch.testing.assert_close(vmap(soft, (1, None))(z.T, t[0]), soft(z, t[:1].expand(6, -1)))
+    # Several rows to each batch: the batch's dimension is the first of the result's.
+    many, targets = logits_and_labels(9, (3, 5, 4))[0], torch.softmax(z[:5], -1)
+    torch.testing.assert_close(vmap(soft, (0, None))(many, targets), soft(many, targets.expand(3, 5, 4)))
+    expected = nll(many, y[:5].expand(3, 5), None)
+    torch.testing.assert_close(vmap(nll, (0, None, None))(many, y[:5], None), expected)
     hessian = torch.func.jacrev(torch.func.grad(loss))(z[0], y[0])
     p = torch.softmax(z[0], -1)
     torch.testing.assert_close(hessian, torch.diag(p) - torch.outer(p, p), rtol=1e-13, atol=1e-16)
@@ -275,6 +493,36 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
     ("binary shape", lambda: xt.binary_cross_entropy(Z, Z[0]), ValueError, "targets: .*shape"),
     ("binary weight", lambda: xt.binary_cross_entropy(Z, Z, weight=Z[0]), ValueError, "weight: .*shape"),
     ("pos_weight axis", lambda: xt.binary_cross_entropy(Z, Z, pos_weight=[1.0, 2]), ValueError, "pos_weight"),
+    ("binary 1.5", lambda: xt.binary_cross_entropy(Z, Z + 1.5), ValueError,
+     r"targets: .*1\.5 at index \(0, 0\)"),
+    ("pos_weight nan", lambda: xt.binary_cross_entropy(Z, Z, pos_weight=math.nan), ValueError,
+     "^pos_weight: .*nan"),
+    ("pos_weight kind", lambda: xt.binary_cross_entropy(Z, Z, pos_weight=[[1.0]]), ValueError,
+     r"^pos_weight: expected a number or shape \(3,\), one for each label, got shape \(1, 1\)"),
+    ("pos_weight of labels", lambda: xt.binary_cross_entropy(Z[None], Z[None], pos_weight=[1.0]), ValueError,
+     r"^pos_weight: expected a number or shape \(3,\), one for each label, got shape \(1,\)"),
+    ("pos_weight of one label", lambda: xt.binary_cross_entropy(Z[0], Z[0], pos_weight=[1.0] * 3), ValueError,
+     r"^pos_weight: expected a number, got shape \(3,\)"),
+    ("smoothing kind", lambda: xt.cross_entropy(Z, Y, label_smoothing=-1), ValueError,
+     r"^label_smoothing: expected a number in \[0, 1\], got -1"),
+    ("eps kind", lambda: xt.log_loss(Z + 1 / 3, Y, eps=-1), ValueError,
+     r"^eps: expected a number in \[0, 1/2\), got -1"),
+    ("binary target shape", lambda: xt.binary_cross_entropy(Z, Z[0]), ValueError,
+     r"^targets: expected shape \(2, 3\), that of logits, got \(3,\)"),
+    ("binary weight shape", lambda: xt.binary_cross_entropy(Z, Z, weight=Z[0]), ValueError,
+     r"^weight: expected shape \(2, 3\), that of the logits, got \(3,\)"),
+    ("soft shapes", lambda: xt.soft_cross_entropy(Z, Z[0]), ValueError,
+     r"^target_probs: expected shape \(2, 3\), that of logits, got \(3,\)"),
+    ("second sum", lambda: xt.soft_cross_entropy(Z, torch.tensor([[0.5, 0.25, 0.25], [0.5] * 3])),
+     ValueError, r"^target_probs: .*got a sum of 1\.5 at index 1$"),
+    ("second log-sum", lambda: xt.nll(torch.tensor([[0.5, 0.25, 0.25], [1.0] * 3]).log(), Y), ValueError,
+     r"^log_probs: .*got a log-sum-exp of 1\.09861 at index 1;"),
+    ("labels elsewhere", lambda: xt.cross_entropy(Z, Y.to("meta")), ValueError,
+     "^targets: expected the device of the logits, cpu, got meta"),
+    ("soft targets elsewhere", lambda: xt.soft_cross_entropy(Z, Z.to("meta")), ValueError,
+     "^target_probs: expected the device of the logits, cpu, got meta"),
+    ("binary elsewhere", lambda: xt.binary_cross_entropy(Z, Z.to("meta")), ValueError,
+     "^targets: expected the device of the logits, cpu, got meta"),
     ("pos_weight zero", lambda: xt.binary_cross_entropy(Z, Z, pos_weight=0.0), ValueError, "pos_weight: "),
 ]  # fmt: skip
 
