@@ -289,12 +289,14 @@ class Runner:
             cached = json.loads(self.known.read_text(encoding="utf-8"))
             known = cached["tests"] if cached["package"] == self.package else {}
         tests = [Test(item) for item in items]
+        remembering = _modules(tests)
         for test in tests:
             before = known.get(test.item.nodeid)
             if before and before["digest"] == test.digest:
                 test.seconds = before["seconds"]
                 test.reached = {name: set(lines) for name, lines in before["reached"].items()}
             else:
+                forget(remembering)  # or a later test would not reach what an earlier one left in a cache
                 self.run_traced(test)
         say(f"{self.module}: {len(tests)} tests, {sum(test.seconds for test in tests):.0f} s")
         if not self.failed:
@@ -342,9 +344,7 @@ class Runner:
 
     def test_mutants(self, tests: list[Test]) -> None:
         """Find out what becomes of each mutant, from an earlier run or by a fork."""
-        modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == "xent"]
-        owners = [test.item.module for test in tests if hasattr(test.item, "module")]
-        modules += {id(owner): owner for owner in owners}.values()
+        modules = _modules(tests)
         mutants = [mutant for file in self.files for mutant in mutants_of(file)]
         by_id = {test.item.nodeid: test for test in tests}
         killers: defaultdict[str, list[str]] = defaultdict(list)
@@ -454,6 +454,13 @@ class Runner:
             new = {row["key"] for row in rows}
             rows += [row for key, row in self.old.items() if key not in new]
         _write(self.state, {"mutants": rows})
+
+
+def _modules(tests: list[Test]) -> list[Any]:
+    """The package's modules and the tests' own."""
+    package = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == "xent"]
+    owners = [test.item.module for test in tests if hasattr(test.item, "module")]
+    return package + list({id(owner): owner for owner in owners}.values())
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -488,6 +488,9 @@ def test_the_starts_are_the_best_candidates_that_lie_apart() -> None:
     assert list(scoring._starts(candidates, cost)) == [0, 3, 4]
     far = np.vstack([np.eye(6), np.full((1, 6), 1 / 6)])
     assert list(scoring._starts(far, np.arange(7.0))) == [0, 1, 2, 3], "no more than four"
+    assert list(scoring._starts(np.eye(400), np.arange(400) % 2.0)) == [0, 2, 4, 6], "the first of equals"
+    on_the_limit = np.array([[0.4, 0.2, 0.4], [0.2, 0.4, 0.4]])
+    assert list(scoring._starts(on_the_limit, np.arange(2.0))) == [0, 1]
 
 
 def test_a_line_search_finds_the_lowest_point_of_its_segment() -> None:
@@ -503,9 +506,14 @@ def test_a_line_search_finds_the_lowest_point_of_its_segment() -> None:
     # The expected Brier score is |q - p|^2 and a constant: the projection of p onto the line.
     law = [0.5, 0.3, 0.2]
     for start in ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.25, 0.75, 0.0]):
-        for move in ([1.0, -1.0, 0.0], [-3.0, 3.0, 0.0]):
+        for move in ([1.0, -1.0, 0.0], [-30.0, 30.0, 0.0], [30.0, -30.0, 0.0]):
             np.testing.assert_allclose(search(law, start, move)[0], [0.6, 0.4, 0.0], atol=1e-8)
     np.testing.assert_allclose(search(law, [0.2, 0.2, 0.6], [1.0, 1.0, -2.0])[0], [0.4, 0.4, 0.2], atol=1e-8)
+    # Close to an end of the segment, closer than the points that it looks at first.
+    for share in (0.99, 0.01):
+        np.testing.assert_allclose(
+            search([share, 1 - share], [0.3, 0.7], [1.0, -1.0])[0][0], share, atol=1e-8
+        )
     # The end of the segment, on either side, and exactly.
     assert search([1.0, 0.0], [0.3, 0.7], [1.0, -1.0])[0] == [1.0, 0.0]
     assert search([0.0, 1.0], [0.3, 0.7], [1.0, -1.0])[0] == [0.0, 1.0]
@@ -528,7 +536,7 @@ def test_a_valley_that_runs_between_the_moves() -> None:
 
     def rule(q: Any, y: Any) -> Any:
         away = q - target
-        return np.square(away).sum(-1) + 100 * np.square(away @ np.array([1.0, 0.5, -0.7]))
+        return np.square(away).sum(-1) + 1000 * np.square(away @ np.array([1.0, 0.5, -0.7]))
 
     np.testing.assert_allclose(elicited(rule, [0.5, 0.3, 0.2]), target, atol=1e-6)
 
