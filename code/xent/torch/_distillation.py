@@ -259,7 +259,7 @@ def top_k_loss(
         chosen = log_softmax(chosen)
     losses = _terms(log_p, chosen).sum(-1)
     if treatment == "tail" and at.shape[-1] < z.shape[-1]:
-        rest = (1 - mass.to(dtype)).clamp(min=0.0).log()
+        rest = (1 - log_p.exp().sum(-1)).clamp(min=0.0).log()
         losses = losses + _terms(rest, log_sum_exp(log_q.scatter(-1, at, -math.inf)))
     return _reduce(losses, w, None, reduction, denominator)
 
@@ -381,7 +381,7 @@ def sampled_loss(
     reduction, denominator = reduction_arguments(reduction, denominator)
     w, counts = _row_weights(weight, z)
     chosen = log_softmax(_harmless(z, counts)).gather(-1, at)
-    losses = (-masses * torch.where(masses > 0, chosen, 0.0)).sum(-1) + 0.0
+    losses = (-masses * torch.where(masses > 0, chosen, 0.0)).sum(-1)
     return _reduce(losses, w, None, reduction, denominator)
 
 
