@@ -555,6 +555,11 @@ def test_the_rows_that_indices_must_have_are_named(function: Any, name: str) -> 
 def test_a_place_among_rows_in_two_dimensions() -> None:
     z, at = torch.zeros(2, 3, 4), torch.tensor([0, 1, 2]).repeat(2, 3, 1)
     top = torch.full((2, 3, 3), 0.25).log()
+    at[1, 2, 1] = 4
+    for function, name in INDICES:
+        others = (top, at) if name == "top_indices" else (at, top.exp())
+        with pytest.raises(ValueError, match=rf"^{name}: .* \[0, 4\), got 4 at index \(1, 2, 1\)$"):
+            function(z, *others)
     at[1, 2, 1] = 2
     with pytest.raises(ValueError, match=r"^top_indices: .* at index \(1, 2\)$"):
         xt.top_k_loss(z, top, at)

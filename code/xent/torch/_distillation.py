@@ -153,7 +153,7 @@ def mixed_loss(
     temperature, squared, forward = _settings(temperature, scale, direction)
     reduction, denominator = reduction_arguments(reduction, denominator)
     labels, counts = _labels(targets, z, ignore_index)
-    z, v = _harmless(z, counts), _harmless(v, counts)
+    z = _harmless(z, counts)
     losses = z.new_zeros(z.shape[:-1])
     if alpha < 1:
         losses = losses + (1 - alpha) * cross_entropy(z, labels, reduction="none")
