@@ -86,7 +86,13 @@ def run(module: str, options: argparse.Namespace, folder: Path) -> Verdict:
     """Test one module's mutants in a process of its own and compare the survivors with the table."""
     begin = time.perf_counter()
     environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(ROOT / "code"), "PYTHONHASHSEED": "0"}
-    command = [sys.executable, str(ROOT / "tools" / "mutants_worker.py"), module, str(folder)]
+    command = [
+        sys.executable,
+        str(ROOT / "tools" / "mutants_worker.py"),
+        module,
+        str(folder),
+        str(options.jobs),
+    ]
     command += ["--fresh"] * options.fresh
     if subprocess.run(command, cwd=ROOT, env=environment).returncode:
         raise SystemExit(f"mutants: {module} could not be tested")
@@ -139,6 +145,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("modules", nargs="*", help=", ".join(table["modules"]))
+    parser.add_argument("--jobs", type=int, default=1, help="mutants tested at once")
     parser.add_argument("--fresh", action="store_true", help="forget what earlier runs found")
     parser.add_argument("--show", action="store_true", help="print what the table does not list")
     options = parser.parse_args()

@@ -199,15 +199,41 @@ class Test:
         function = getattr(self.item, "function", None)
         return _digest(inspect.getsource(function) if function else self.item.path.read_text("utf-8"))
 
+    @property
+    def identity(self) -> str:
+        """Tells the variants of a parametrised test apart."""
+        return _digest(self.item.nodeid, self.digest)
+
+
+@dataclass
+class Trial:
+    """A process that runs the tests on one mutant."""
+
+    mutant: Mutant
+    tests: list[Test]
+    child: int
+    pipe: int
+    deadline: float
+
+    def end(self) -> None:
+        """Read which test failed, if one did, and let the process go."""
+        killer = os.read(self.pipe, 4096).decode()
+        os.close(self.pipe)
+        _, ended, used = os.wait4(self.child, 0)
+        status = os.waitstatus_to_exitcode(ended)
+        self.mutant.status = SURVIVED if status == 0 else KILLED
+        self.mutant.killer = killer or ("" if status == 0 else f"status {status}")
+        self.mutant.seconds = used.ru_utime + used.ru_stime
+
 
 class Runner:
     """The plugin of pytest that runs the mutants in place of the tests."""
 
-    def __init__(self, module: str, fresh: bool) -> None:
+    def __init__(self, module: str, jobs: int, fresh: bool) -> None:
         table = tomllib.loads(TABLE.read_text(encoding="utf-8"))["modules"][module]
         self.files = [ROOT / name for name in table["files"]]
         self.state = STATE / f"{module}.json"
-        self.module = module
+        self.module, self.jobs = module, jobs
         self.left_out: list[str] = table.get("without", [])
         self.old = {}
         if self.state.exists() and not fresh:
@@ -263,12 +289,14 @@ class Runner:
             cached = json.loads(self.known.read_text(encoding="utf-8"))
             known = cached["tests"] if cached["package"] == self.package else {}
         tests = [Test(item) for item in items]
+        remembering = _modules(tests)
         for test in tests:
             before = known.get(test.item.nodeid)
             if before and before["digest"] == test.digest:
                 test.seconds = before["seconds"]
                 test.reached = {name: set(lines) for name, lines in before["reached"].items()}
             else:
+                forget(remembering)  # or a later test would not reach what an earlier one left in a cache
                 self.run_traced(test)
         say(f"{self.module}: {len(tests)} tests, {sum(test.seconds for test in tests):.0f} s")
         if not self.failed:
@@ -309,16 +337,14 @@ class Runner:
         planted = replace(planted, source=f"def {name}(*args, **kwargs):\n    raise AssertionError")
         quick = [test for test in tests if test.seconds < 0.05]
         for mutant, expected in ((replace(planted, function=""), SURVIVED), (planted, KILLED)):
-            self.test(mutant, quick, [])
+            self.finish([self.start(mutant, quick, [])])
             if mutant.status != expected:
                 message = f"a fork {mutant.status} that should have {expected}: {mutant.killer}"
                 raise pytest.Session.Failed(message)
 
     def test_mutants(self, tests: list[Test]) -> None:
         """Find out what becomes of each mutant, from an earlier run or by a fork."""
-        modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == "xent"]
-        owners = [test.item.module for test in tests if hasattr(test.item, "module")]
-        modules += {id(owner): owner for owner in owners}.values()
+        modules = _modules(tests)
         mutants = [mutant for file in self.files for mutant in mutants_of(file)]
         by_id = {test.item.nodeid: test for test in tests}
         killers: defaultdict[str, list[str]] = defaultdict(list)
@@ -326,18 +352,11 @@ class Runner:
         gc.collect()
         gc.freeze()
         begin, saved, tried = time.perf_counter(), time.perf_counter(), 0
-        for number, mutant in enumerate(mutants, 1):
-            lines = set(mutant.lines)
-            reaching = [test for test in tests if lines & test.reached.get(str(mutant.file), set())]
-            recall = self.old.get(mutant.key, {})
-            todo = self.todo(recall, reaching, by_id)
-            if recall and not todo:
-                for name in ("status", "killer", "basis", "passed", "seconds"):
-                    setattr(mutant, name, recall[name])
-                continue
-            tried += 1
-            ranking = killers[mutant.function]
-            self.test(mutant, _ordered(todo, [*ranking, recall.get("killer", "")]), modules)
+        trials: list[Trial] = []
+
+        def finish() -> None:
+            trial = self.finish(trials)
+            mutant, ranking = trial.mutant, killers[trial.mutant.function]
             if mutant.killer in by_id:
                 mutant.basis = by_id[mutant.killer].digest
                 if mutant.killer in ranking:
@@ -345,15 +364,37 @@ class Runner:
                 ranking.insert(0, mutant.killer)
                 del ranking[12:]
             elif mutant.status == SURVIVED:
-                mutant.basis, mutant.passed = self.package, sorted({test.digest for test in reaching})
+                reaching = self.reaching(mutant, tests)
+                mutant.basis, mutant.passed = self.package, sorted(test.identity for test in reaching)
                 change = f"{mutant.was}  ->  {mutant.now}".replace("\n", " / ")
                 say(f"{self.module}.{mutant.function} ({len(reaching)} tests): {change}")
+
+        for number, mutant in enumerate(mutants, 1):
+            recall = self.old.get(mutant.key, {})
+            todo = self.todo(recall, self.reaching(mutant, tests), by_id)
+            if recall and not todo:
+                for name in ("status", "killer", "basis", "passed", "seconds"):
+                    setattr(mutant, name, recall[name])
+                continue
+            if len(trials) == self.jobs:
+                finish()
+            tried += 1
+            first = [*killers[mutant.function], recall.get("killer", "")]
+            trials.append(self.start(mutant, _ordered(todo, first), modules))
             if time.perf_counter() - saved > 10:
                 self.save(mutants)
                 each = (time.perf_counter() - begin) / tried
                 say(f"{self.module}: {number} of {len(mutants)}, {each:.2f} s each")
                 saved = time.perf_counter()
+        while trials:
+            finish()
         self.save(mutants)
+
+    @staticmethod
+    def reaching(mutant: Mutant, tests: list[Test]) -> list[Test]:
+        """The tests that run the statement that the mutant changes."""
+        lines = set(mutant.lines)
+        return [test for test in tests if lines & test.reached.get(str(mutant.file), set())]
 
     def todo(self, row: dict[str, Any], reaching: list[Test], by_id: dict[str, Test]) -> list[Test]:
         """The tests that an earlier verdict leaves to run: none if nothing that it depends on has changed."""
@@ -361,12 +402,12 @@ class Runner:
             return reaching
         if row["status"] == SURVIVED:
             passed = row["passed"] if row["basis"] == self.package else []
-            return [test for test in reaching if test.digest not in passed]
+            return [test for test in reaching if test.identity not in passed]
         killer = by_id.get(row["killer"])
         return reaching if killer and row["basis"] != killer.digest else []
 
-    def test(self, mutant: Mutant, tests: list[Test], modules: list[Any]) -> None:
-        """Fork, mutate, run the tests, and see how that ends."""
+    def start(self, mutant: Mutant, tests: list[Test], modules: list[Any]) -> Trial:
+        """Fork a process that mutates itself and runs the tests."""
         limit = LEAST_LIMIT + SLOWER * sum(test.seconds for test in tests)
         receiving, sending = os.pipe()
         child = os.fork()
@@ -375,18 +416,20 @@ class Runner:
             self.child_pipe = sending
             self.run_child(mutant, tests, modules, int(limit))
         os.close(sending)
-        killer = ""
         # A mutant that waits for ever takes no time of the processor.
-        if select.select([receiving], [], [], 10 * limit)[0]:
-            killer = os.read(receiving, 4096).decode()
-        else:
-            os.kill(child, signal.SIGKILL)
-        os.close(receiving)
-        _, ended, used = os.wait4(child, 0)
-        status = os.waitstatus_to_exitcode(ended)
-        mutant.status = SURVIVED if status == 0 else KILLED
-        mutant.killer = killer or ("" if status == 0 else f"status {status}")
-        mutant.seconds = used.ru_utime + used.ru_stime
+        return Trial(mutant, tests, child, receiving, time.monotonic() + 10 * limit)
+
+    def finish(self, trials: list[Trial]) -> Trial:
+        """Wait for the first of the processes to end, and note how it did."""
+        while True:
+            ready = select.select([trial.pipe for trial in trials], [], [], 1.0)[0]
+            for trial in trials:
+                if trial.pipe in ready:
+                    trials.remove(trial)
+                    trial.end()
+                    return trial
+                if time.monotonic() > trial.deadline:
+                    os.kill(trial.child, signal.SIGKILL)  # which closes the pipe
 
     def run_child(self, mutant: Mutant, tests: list[Test], modules: list[Any], limit: int) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
@@ -411,6 +454,13 @@ class Runner:
             new = {row["key"] for row in rows}
             rows += [row for key, row in self.old.items() if key not in new]
         _write(self.state, {"mutants": rows})
+
+
+def _modules(tests: list[Test]) -> list[Any]:
+    """The package's modules and the tests' own."""
+    package = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == "xent"]
+    owners = [test.item.module for test in tests if hasattr(test.item, "module")]
+    return package + list({id(owner): owner for owner in owners}.values())
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
@@ -440,13 +490,13 @@ def say(line: str) -> None:
 
 def main() -> int:
     """Run pytest with the runner in place of its loop."""
-    module, fresh = sys.argv[1], "--fresh" in sys.argv
+    module, jobs, fresh = sys.argv[1], int(sys.argv[3]), "--fresh" in sys.argv
     tests = tomllib.loads(TABLE.read_text(encoding="utf-8"))["modules"][module]["tests"]
     with contextlib.suppress(ImportError):
         import torch
 
         torch.set_num_threads(1)
-    runner = Runner(module, fresh)
+    runner = Runner(module, jobs, fresh)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
     status = pytest.main(["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", *tests], plugins=[runner])

@@ -247,6 +247,17 @@ def test_what_a_broken_rule_meets(call: Any) -> None:
         call(scoring.log_score, p=[0.5, 0.6])
 
 
+def test_one_law_for_many_reports_of_any_shape() -> None:
+    q = np.random.default_rng(7).dirichlet(np.ones(2), size=(4, 3))
+    p = np.array([0.25, 0.75])
+    cost = expected_score(scoring.log_score, p, q)
+    assert cost.shape == (4, 3)
+    np.testing.assert_allclose(cost, -(p * np.log(q)).sum(axis=-1), rtol=1e-14)
+    shapes = r"^p: expected shape \(2,\) or \(4, 3, 2\), that of q, got \(3,\)$"
+    with pytest.raises(ValueError, match=shapes):
+        expected_score(scoring.log_score, [0.5, 0.25, 0.25], q)
+
+
 def test_what_expected_score_refuses() -> None:
     with pytest.raises(ValueError, match="p: expected shape \\(2,\\) or \\(3, 2\\)"):
         expected_score(scoring.log_score, [0.5, 0.3, 0.2], np.full((3, 2), 0.5))
@@ -317,12 +328,40 @@ def test_focal_loss_is_inverted(p: list[float], gamma: float) -> None:
 def test_the_inverse_of_focal_at_its_ends() -> None:
     assert scoring.invert_focal([1.0, 0.0, 0.0]).tolist() == [1.0, 0.0, 0.0]
     assert np.isfinite(scoring.invert_focal([1 - 1e-12, 1e-12], gamma=200.0)).all(), "(1 - q)^200 underflows"
+    # A sum within the tolerance: what is above one counts as one.
+    for gamma in (0.0, 0.5, 2.0):
+        assert scoring.invert_focal([1 + 4e-7, 0.0], gamma=gamma).tolist() == [1.0, 0.0]
+        assert scoring.invert_focal([1.0, 5e-7], gamma=gamma).tolist() == [1.0, 0.0]
     assert scoring.invert_focal(np.float32([0.5, 0.5])).dtype == np.float32
     with mpmath.workdps(40):
         q = [mpmath.mpf(x) for x in (0.9, 0.07, 0.03)]
         raw = [x / ((1 - x) ** 3 - 3 * (1 - x) ** 2 * x * mpmath.log(x)) for x in q]
         want = [float(x / mpmath.fsum(raw)) for x in raw]
     np.testing.assert_allclose(scoring.invert_focal([0.9, 0.07, 0.03], gamma=3.0), want, rtol=1e-13)
+
+
+INVERSES = {
+    "focal": partial(scoring.invert_focal, gamma=2.0),
+    "smoothing": partial(scoring.invert_smoothing, label_smoothing=0.03),
+    "weighting": partial(scoring.invert_weighting, weight=[1.0, 2.0, 5.0]),
+}
+
+
+@pytest.mark.parametrize("inverse", INVERSES.values(), ids=INVERSES)
+def test_an_inverse_takes_each_report_by_itself(inverse: Any) -> None:
+    q = np.random.default_rng(6).dirichlet(np.ones(3), size=(4, 5)) * 0.97 + 0.01
+    certain = np.array([0.01, 0.98, 0.01]) if inverse is INVERSES["smoothing"] else np.array([0.0, 1.0, 0.0])
+    q[1, 2] = certain
+    p = inverse(q)
+    assert p.shape == q.shape
+    np.testing.assert_allclose(p.sum(axis=-1), 1, rtol=1e-15)
+    for index in np.ndindex(4, 5):
+        np.testing.assert_allclose(p[index], inverse(q[index]), rtol=1e-15, atol=0)
+    np.testing.assert_allclose(p[1, 2], [0, 1, 0], atol=1e-15)
+    for dtype, tolerance in ((np.float32, 1e-6), (np.float16, 1e-2)):
+        got = inverse(np.array([[0.25, 0.25, 0.5]], dtype))
+        assert got.dtype == np.float32
+        np.testing.assert_allclose(got, inverse([[0.25, 0.25, 0.5]]), rtol=tolerance)
 
 
 def test_smoothing_and_its_inverse() -> None:
@@ -336,6 +375,12 @@ def test_smoothing_and_its_inverse() -> None:
         scoring.invert_smoothing([0.99, 0.01], label_smoothing=0.1)
     with pytest.raises(ValueError, match="label_smoothing: "):
         scoring.invert_smoothing([0.5, 0.5], label_smoothing=1.0)
+
+
+def test_the_class_below_its_floor_is_named_and_not_one_on_it() -> None:
+    with pytest.raises(ValueError, match=r"label_smoothing / K = 0.05, which .*, got 0.01 at index 1$"):
+        scoring.invert_smoothing([0.05, 0.01, 0.94], label_smoothing=0.15)
+    assert scoring.invert_smoothing([0.05, 0.05, 0.9], label_smoothing=0.15).min() < 1e-16
 
 
 def test_weights_and_their_inverse() -> None:
@@ -442,6 +487,9 @@ def test_the_starts_are_the_best_candidates_that_lie_apart() -> None:
     assert list(scoring._starts(candidates, cost)) == [0, 3, 4]
     far = np.vstack([np.eye(6), np.full((1, 6), 1 / 6)])
     assert list(scoring._starts(far, np.arange(7.0))) == [0, 1, 2, 3], "no more than four"
+    assert list(scoring._starts(np.eye(400), np.arange(400) % 2.0)) == [0, 2, 4, 6], "the first of equals"
+    on_the_limit = np.array([[0.4, 0.2, 0.4], [0.2, 0.4, 0.4]])
+    assert list(scoring._starts(on_the_limit, np.arange(2.0))) == [0, 1]
 
 
 def test_a_line_search_finds_the_lowest_point_of_its_segment() -> None:
@@ -457,9 +505,14 @@ def test_a_line_search_finds_the_lowest_point_of_its_segment() -> None:
     # The expected Brier score is |q - p|^2 and a constant: the projection of p onto the line.
     law = [0.5, 0.3, 0.2]
     for start in ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.25, 0.75, 0.0]):
-        for move in ([1.0, -1.0, 0.0], [-3.0, 3.0, 0.0]):
+        for move in ([1.0, -1.0, 0.0], [-30.0, 30.0, 0.0], [30.0, -30.0, 0.0]):
             np.testing.assert_allclose(search(law, start, move)[0], [0.6, 0.4, 0.0], atol=1e-8)
     np.testing.assert_allclose(search(law, [0.2, 0.2, 0.6], [1.0, 1.0, -2.0])[0], [0.4, 0.4, 0.2], atol=1e-8)
+    # Close to an end of the segment, closer than the points that it looks at first.
+    for share in (0.99, 0.01):
+        np.testing.assert_allclose(
+            search([share, 1 - share], [0.3, 0.7], [1.0, -1.0])[0][0], share, atol=1e-8
+        )
     # The end of the segment, on either side, and exactly.
     assert search([1.0, 0.0], [0.3, 0.7], [1.0, -1.0])[0] == [1.0, 0.0]
     assert search([0.0, 1.0], [0.3, 0.7], [1.0, -1.0])[0] == [0.0, 1.0]
@@ -482,7 +535,7 @@ def test_a_valley_that_runs_between_the_moves() -> None:
 
     def rule(q: Any, y: Any) -> Any:
         away = q - target
-        return np.square(away).sum(-1) + 100 * np.square(away @ np.array([1.0, 0.5, -0.7]))
+        return np.square(away).sum(-1) + 1000 * np.square(away @ np.array([1.0, 0.5, -0.7]))
 
     np.testing.assert_allclose(elicited(rule, [0.5, 0.3, 0.2]), target, atol=1e-6)
 
