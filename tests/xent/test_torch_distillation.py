@@ -110,8 +110,9 @@ def test_rows_of_every_kind_are_those_of_numpy(temperature: float, direction: An
     v[7, 3:] = [-2000.0 * temperature, -INF] if direction == "forward" else [-300.0 * temperature] * 2
     z[8, 3:] = [-2000.0 * temperature, -INF] if direction == "reverse" else [-300.0 * temperature] * 2
     settings: dict[str, Any] = {"temperature": temperature, "direction": direction, "reduction": "none"}
-    for scale in ("t_squared", "none"):
+    for scale, shape in (("t_squared", (9, 5)), ("none", (9, 5)), ("none", (3, 3, 5))):
         settings["scale"] = scale
+        z, v = z.reshape(shape), v.reshape(shape)
         u = torch.from_numpy(z).requires_grad_()
         losses = xt.distillation_loss(u, torch.from_numpy(v), **settings)
         expected = distillation.distillation_loss(z, v, **settings)
@@ -140,7 +141,12 @@ def test_a_small_temperature_does_not_overflow() -> None:
 def test_derivatives_to_second_order_in_several_dimensions(shape: tuple[int, ...], direction: Any) -> None:
     z, v = logits(9, shape)
     z.requires_grad_()
-    assert gradgradcheck(lambda z: xt.distillation_loss(z, v, temperature=3.0, direction=direction), (z,))
+
+    def loss(z: torch.Tensor) -> torch.Tensor:
+        return xt.distillation_loss(z, v, temperature=3.0, direction=direction)
+
+    assert gradcheck(loss, (z,))
+    assert gradgradcheck(loss, (z,))
 
 
 def calls(shape: tuple[int, ...], k: int = 2) -> list[tuple[str, tuple[torch.Tensor, ...]]]:
@@ -226,6 +232,12 @@ def test_dtypes(name: str) -> None:
         assert observed.dtype == dtype
         atol = 40 * max(torch.finfo(kind).eps for kind in kinds)
         np.testing.assert_allclose(observed.numpy(), expected.numpy(), rtol=0, atol=atol)
+    # Rounded once, where they came from, and not again.
+    for kinds in ((single, double), (double, single)) if name != "sampled_loss" else ():
+        observed = getattr(xt, name)(*cast(*kinds), reduction="none")
+        widened = [a.double() if a.is_floating_point() else a for a in cast(*kinds)]
+        exact = getattr(xt, name)(*widened, reduction="none")
+        assert torch.equal(observed, exact)
     # The weights of samples are mere numbers; the other arguments count.
     wider = single if name == "sampled_loss" else double
     assert getattr(xt, name)(*cast(single, double)).dtype == wider
@@ -292,12 +304,21 @@ def test_top_probabilities_of_zero_and_tails_of_zero() -> None:
     # A sum that is over one by no more than rounding leaves no tail.
     over = xt.top_k_loss(torch.zeros(1, 3, dtype=torch.float64), half + 4e-7, at)
     assert over.item() == pytest.approx(math.log(1.5), rel=1e-5)
-    # With every class in it, there is no tail to treat: rounding leaves none of 1e-16.
-    whole = torch.tensor([[0.7, 0.2, 0.1]]).log()
-    student = torch.tensor([[0.0, -20.0, -50.0]])
-    everything = torch.tensor([[0, 1, 2]])
-    complete = xt.top_k_loss(student, whole, everything)
-    assert complete == xt.top_k_loss(student, whole, everything, treatment="truncated")
+    # With every class in it there is no tail, also where the sum falls short of one by rounding.
+    student, teacher = (x.float() for x in logits(22, (50, 3)))
+    whole = torch.log_softmax(teacher, -1)
+    everything = torch.arange(3).expand(50, 3)
+    assert (whole.exp().sum(-1) < 1).any()
+    complete = xt.top_k_loss(student, whole, everything, reduction="none")
+    truncated = xt.top_k_loss(student, whole, everything, treatment="truncated", reduction="none")
+    assert torch.equal(complete, truncated)
+
+
+@pytest.mark.parametrize("shape, k", [((2, 7, 5), 2), ((7, 2, 5), 3), ((2, 2, 6), 3), ((6, 2), 1)])
+def test_a_tail_is_there_whatever_the_rows_are(shape: tuple[int, ...], k: int) -> None:
+    arguments = dict(calls(shape, k))["top_k_loss"]
+    expected = distillation.top_k_loss(*(a.numpy() for a in arguments), reduction="none")
+    np.testing.assert_allclose(xt.top_k_loss(*arguments, reduction="none").numpy(), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -337,8 +358,9 @@ def test_a_sampled_loss_leaves_out_what_weighs_nothing() -> None:
     (gradient,) = torch.autograd.grad(loss, z)
     torch.testing.assert_close(gradient, torch.tensor([[-0.5, 0.5, 0.0]]))
     assert xt.sampled_loss(z, at, torch.tensor([[1.0, 0.5]])) == INF
-    certain = xt.sampled_loss(torch.tensor([[0.0, -INF]]), at[:, :1], torch.ones(1, 1), reduction="none")
-    assert certain == 0 and not torch.signbit(certain).any()
+    for k in (1, 2):
+        certain = xt.sampled_loss(torch.tensor([[0.0, -INF]]), at[:, [0] * k], torch.ones(1, k) / k)
+        assert certain == 0 and not torch.signbit(certain).any()
 
 
 def test_sampled_targets() -> None:
@@ -540,6 +562,22 @@ def test_the_rows_that_indices_must_have_are_named(function: Any, name: str) -> 
     top = torch.zeros(3, 2, 1)
     with pytest.raises(ValueError, match=rf"^{name}: .* rows of shape \(2, 3\), got shape \(3, 2, 1\)$"):
         function(torch.zeros(2, 3, 4), *((top, at) if name == "top_indices" else (at, top)))
+
+
+def test_a_place_among_rows_in_two_dimensions() -> None:
+    z, at = torch.zeros(2, 3, 4), torch.tensor([0, 1, 2]).repeat(2, 3, 1)
+    top = torch.full((2, 3, 3), 0.25).log()
+    at[1, 2, 1] = 4
+    for function, name in INDICES:
+        others = (top, at) if name == "top_indices" else (at, top.exp())
+        with pytest.raises(ValueError, match=rf"^{name}: .* \[0, 4\), got 4 at index \(1, 2, 1\)$"):
+            function(z, *others)
+    at[1, 2, 1] = 2
+    with pytest.raises(ValueError, match=r"^top_indices: .* at index \(1, 2\)$"):
+        xt.top_k_loss(z, top, at)
+    z[1, 2] = NAN
+    with pytest.raises(ValueError, match=r"^teacher_logits: .* at index \(1, 2\)$"):
+        xt.sample_targets(z, 1)
 
 
 def test_one_class_of_each_row() -> None:

@@ -157,9 +157,9 @@ def mixed_loss(
     _within(temperature, "temperature", z)
     reduction, denominator = reduction_arguments(reduction, denominator)
     labels, counts = _labels(targets, z, ignore_index)
-    z, v = _harmless(z, counts), _harmless(v, counts)
+    z = _harmless(z, counts)
     alpha = _held(alpha, z)
-    losses = torch.zeros_like(z[..., 0])
+    losses = z.new_zeros(z.shape[:-1])
     if alpha < 1:
         losses = losses + (1 - alpha) * cross_entropy(z, labels, reduction="none")
     if alpha > 0:
@@ -396,7 +396,7 @@ def sampled_loss(
     reduction, denominator = reduction_arguments(reduction, denominator)
     w, counts = _row_weights(weight, z)
     chosen = log_softmax(_harmless(z, counts)).gather(-1, at)
-    losses = (-masses * torch.where(masses > 0, chosen, 0.0)).sum(-1) + 0.0
+    losses = (-masses * torch.where(masses > 0, chosen, 0.0)).sum(-1)
     return _reduce(losses, w, None, reduction, denominator)
 
 
