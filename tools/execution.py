@@ -63,22 +63,30 @@ def execute(path: Path, timeout: int = CELL_TIMEOUT) -> Run:
         nonlocal current
         current = cell_index
 
-    client = NotebookClient(
-        notebook,
-        timeout=timeout,
-        kernel_name="python3",
-        record_timing=False,
-        # A kernel under load sends one print in pieces. myst-nb would join them with line breaks in between.
-        coalesce_streams=True,
-        resources={"metadata": {"path": str(path.parent)}},
-        on_cell_start=started,
-        # A kernel that listens on this machine only warns about its unencrypted port at every start.
-        extra_arguments=["--IPKernelApp.log_level=ERROR"],
-    )
+    def client() -> NotebookClient:
+        return NotebookClient(
+            notebook,
+            timeout=timeout,
+            kernel_name="python3",
+            record_timing=False,
+            # A kernel under load sends one print in pieces; myst-nb would join them with line breaks between.
+            coalesce_streams=True,
+            resources={"metadata": {"path": str(path.parent)}},
+            on_cell_start=started,
+            # A kernel that listens on this machine only warns about its unencrypted port at every start.
+            extra_arguments=["--IPKernelApp.log_level=ERROR"],
+        )
+
     begin = time.perf_counter()
     error, traceback = None, ""
     try:
-        client.execute()
+        try:
+            client().execute()
+        except RuntimeError as failure:
+            # Kernels draw free ports before they take them: two that start at once may draw the same one.
+            if "Kernel died before replying" not in str(failure):
+                raise
+            client().execute()
     except CellExecutionError as failure:
         error = f"{failure.ename}: {_COLOUR.sub('', failure.evalue)}"
         traceback = _COLOUR.sub("", failure.traceback)
