@@ -84,6 +84,8 @@ def eos_optimum(stop: float, batch_size: int = 1) -> float:
     """
     stop = _stop(stop, "stop")
     batch_size = _batch_size(batch_size)
+    if stop == 1:  # rounding below one would leave something to stake on letters that never come
+        return 1.0
     # B int G(exp(-t))^B dt with G(exp(-t)) = 1 / (1 + (exp(t) - 1) / stop), written without a cancellation.
     t = _log_grid(1.0, 1.0 / stop, batch_size)
     with np.errstate(all="ignore"):

@@ -389,6 +389,7 @@ RIGHT: list[tuple[str, Any]] = [
     ),
     ("xent.information.kl_divergence([0.5, 0.5], [1.0, 5e-324])", 371.52688878),
     (f"{COIN}(0.5).kl(5e-324)", 743.05377756),
+    (f"{COIN}(1.0, 2).averaged_cross_entropy(1.0, 3)", 0.0),
     ("xent.scoring.invert_weighting([1.0, 0.0], weight=[1e300, 1e-300])", [1.0, 0.0]),
     ("xent.scoring.weighted_log_score([0.0, 1.0], 0, weight=[1e308, 1.0])", math.inf),
     (PAIR.format(rule="lambda q, y: np.multiply(q, 0, out=q).sum(-1) + 1"), 1.0),
