@@ -60,7 +60,7 @@ bench: $(READY)  ## measure the speed of the losses against other libraries
 	@$(BIN)/python tools/bench.py
 
 mutants: $(READY)  ## change one thing in the package at a time and see whether a test notices (MODULES="losses ...")
-	@$(BIN)/python tools/mutants.py $(MODULES)
+	@$(BIN)/python tools/mutants.py --jobs $(JOBS) $(MODULES)
 
 lock: $(READY)  ## write requirements.txt from a fresh environment with the newest releases
 	@$(BIN)/python tools/lock.py $(PIP_ARGS)
