@@ -421,6 +421,11 @@ def test_a_rule_returns_real_numbers(dtype: str) -> None:
         expected_score(rule, [0.5, 0.5], [0.25, 0.75])
 
 
+def test_a_rule_returns_no_mask() -> None:
+    with pytest.raises(TypeError, match=r"^rule: expected an array without a mask, got a masked array"):
+        expected_score(lambda q, y: np.ma.masked_equal(np.ones(np.shape(y)), 1), [0.5, 0.5], [0.25, 0.75])
+
+
 @pytest.mark.parametrize("dtype", ["?", "i1", "u8", "f2", "f4", "f8"])
 def test_a_rule_may_return_any_real_numbers(dtype: str) -> None:
     cost = expected_score(lambda q, y: np.ones(np.shape(y), dtype), [0.5, 0.5], [0.25, 0.75])
