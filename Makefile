@@ -65,7 +65,8 @@ bench: $(READY)  ## measure the speed of the losses against other libraries
 	@$(BIN)/python tools/bench.py
 
 mutants: $(READY)  ## change one thing in the package at a time and see whether a test notices (MODULES="losses ...")
-	@$(BIN)/python tools/mutants.py $(MODULES)
+	@$(BIN)/python tools/mutants.py --jobs $(JOBS) $(MODULES)
+
 fuzz: $(READY) $(FUZZER)  ## call every function with hostile arguments, led by coverage; TIME=60 seconds a group
 	@$(BIN)/python tools/fuzz.py --time $(TIME) $(FUZZ)
 

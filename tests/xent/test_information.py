@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import oracle
 import xent
+from xent import information
 from xent.information import cross_entropy, entropy, js_divergence, kl_divergence
 
 # The promise of the docstrings, in machine epsilons of the result's dtype, relative to the result. Seen at
@@ -214,3 +215,19 @@ def test_a_base_below_one_turns_the_sign() -> None:
     for function in (entropy, *PAIRWISE):
         given_to = (p,) if function is entropy else (p, q)
         close(function(*given_to, base=0.5), -function(*given_to, base=2), rtol=1e-15)
+
+
+def test_a_quotient_that_no_float_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some versions of SciPy divide first, and p / q overflows before its logarithm is taken."""
+
+    def divides_first(p: Any, q: Any) -> Any:
+        return np.where(p > 0, p * np.log(p / q), 0.0)
+
+    monkeypatch.setattr(information, "rel_entr", divides_first)
+    p = np.array([[0.5, 0.5], [0.25, 0.75], [0.5, 0.5], [1.0, 0.0]])
+    q = np.array([[1.0, 5e-324], [0.5, 0.5], [1.0, 0.0], [1e-310, 1.0]])
+    expected = [float(exact_kl(oracle.exact(a), oracle.exact(b))) for a, b in zip(p, q, strict=True)]
+    assert expected[2] == np.inf
+    close(kl_divergence(p, q), expected, rtol=1e-14)
+    close(kl_divergence(p[1:], q[1:]), expected[1:], rtol=1e-14)
+    close(kl_divergence(p[1], q[1]), expected[1], rtol=1e-14)

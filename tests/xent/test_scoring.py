@@ -392,6 +392,58 @@ def test_weights_and_their_inverse() -> None:
         scoring.invert_weighting([0.5, 0.5], weight=[1.0, 0.0])
 
 
+def test_weights_whose_quotient_no_float_holds() -> None:
+    weight = [1e-300, 1e300, 1.0]
+    np.testing.assert_array_equal(scoring.invert_weighting(np.eye(3), weight=weight), np.eye(3))
+    q = np.array([0.25, 0.75])
+    for small, large in ((1e-300, 1e300), (5e-324, 1.7e308)):
+        p = scoring.invert_weighting(q, weight=[small, large])
+        assert p.tolist() == [1.0, 0.0]
+        near = scoring.invert_weighting(q, weight=[small, 3 * small])
+        np.testing.assert_allclose(near, [0.5, 0.5], rtol=1e-15)
+
+
+def test_there_are_only_so_many_classes_to_search_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "_CLASSES", 3)
+    np.testing.assert_allclose(elicited(scoring.log_score, [0.5, 0.3, 0.2]), [0.5, 0.3, 0.2], atol=1e-7)
+    message = r"^p: expected at most 3 classes to search over, got shape \(1, 4\)$"
+    with pytest.raises(ValueError, match=message):
+        elicited(scoring.log_score, [[0.25] * 4])
+
+
+@pytest.mark.parametrize("dtype", ["U1", "complex128", "M8[s]"])
+def test_a_rule_returns_real_numbers(dtype: str) -> None:
+    def rule(q: Any, y: Any) -> Any:
+        return np.ones(np.shape(y)).astype("i8").astype(dtype)
+
+    got = re.escape(str(np.ones(1).astype("i8").astype(dtype).dtype))
+    with pytest.raises(TypeError, match=rf"^rule: expected costs that are numbers, got dtype {got}$"):
+        expected_score(rule, [0.5, 0.5], [0.25, 0.75])
+
+
+def test_a_rule_returns_no_mask() -> None:
+    with pytest.raises(TypeError, match=r"^rule: expected an array without a mask, got a masked array"):
+        expected_score(lambda q, y: np.ma.masked_equal(np.ones(np.shape(y)), 1), [0.5, 0.5], [0.25, 0.75])
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", "u8", "f2", "f4", "f8"])
+def test_a_rule_may_return_any_real_numbers(dtype: str) -> None:
+    cost = expected_score(lambda q, y: np.ones(np.shape(y), dtype), [0.5, 0.5], [0.25, 0.75])
+    assert cost == 1 and cost.dtype == np.float64
+
+
+def test_a_rule_may_work_in_place() -> None:
+    def rule(q: Any, y: Any) -> Any:
+        cost = scoring.brier_score(q, y)
+        q[...] = y[...] = 0
+        return cost
+
+    p, q = np.array([0.5, 0.3, 0.2]), np.array([[0.25, 0.25, 0.5], [0.5, 0.5, 0.0]])
+    before = q.copy()
+    np.testing.assert_array_equal(expected_score(rule, p, q), expected_score(scoring.brier_score, p, before))
+    np.testing.assert_array_equal(q, before)
+
+
 def test_the_linear_score_goes_to_a_corner() -> None:
     for p in ([0.5, 0.3, 0.2], [0.2, 0.35, 0.45], [0.51, 0.49]):
         assert elicited(scoring.linear_score, p).tolist() == np.eye(len(p))[np.argmax(p)].tolist()
@@ -558,10 +610,8 @@ def test_what_is_wrong_with_a_rule_is_said(call: Any) -> None:
 
 
 def test_a_law_has_classes() -> None:
-    with pytest.raises(ValueError, match=r"^p: expected probabilities that sum to one along axis 1 .* 0$"):
-        elicited(scoring.log_score, np.zeros((1, 0)))
-    with pytest.raises(
-        ValueError, match=r"^p: expected at least one class along axis -1, got shape \(0, 0\)$"
-    ):
-        elicited(scoring.log_score, np.zeros((0, 0)))
+    for shape in ((1, 0), (0, 0)):
+        message = f"p: expected at least one class along axis 1, got shape {shape}"
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            elicited(scoring.log_score, np.zeros(shape))
     assert elicited(scoring.log_score, np.zeros((0, 3))).shape == (0, 3)
