@@ -540,3 +540,29 @@ def test_inputs_stay_as_they_were() -> None:
         xt.cross_entropy(z, y, **arguments)
     xt.soft_cross_entropy(z, torch.softmax(z, -1))
     assert torch.equal(z, before[0]) and torch.equal(y, before[1])
+
+
+def test_weights_go_where_the_logits_are() -> None:
+    # Tensors of another default device stand in for those of a second one.
+    z, y = logits_and_labels(15, (5, 3))
+    top, at = torch.log_softmax(z, -1).topk(2)
+    row, each = [1.0, 0.0, 2.0, 1.0, 1.0], [1.0, 0.5, 2.0]
+
+    def losses() -> list[torch.Tensor]:
+        return [
+            xt.cross_entropy(z, y, weight=each, label_smoothing=0.1),
+            xt.nll(torch.log_softmax(z, -1), y, weight=each),
+            xt.binary_cross_entropy(z[:, 0], (y > 0).long(), weight=row, pos_weight=2.0),
+            xt.binary_cross_entropy(z, (z > 0).long(), pos_weight=each),
+            xt.distillation_loss(z, z.flip(0), weight=row),
+            xt.mixed_loss(z, z.flip(0), y),
+            xt.top_k_loss(z, top, at, weight=row),
+            xt.sampled_loss(z, at, top.exp(), weight=row),
+        ]
+
+    here = losses()
+    with torch.device("meta"):
+        assert torch.zeros(1).device.type == "meta"
+        elsewhere = losses()
+    for one, other in zip(here, elsewhere, strict=True):
+        assert other.device.type == "cpu" and torch.equal(one, other)
