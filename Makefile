@@ -4,16 +4,21 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help book test check serve notebooks ledger bench mutants lock clean
+.PHONY: help book test check repeat serve lighthouse axe notebooks ledger bench mutants lock drift audit workflows clean
 
 PYTHON ?=
 PIP_ARGS ?=
 MODULES ?=
 PORT ?= 8000
+REPEAT ?=
+DRIFT ?=
+AUDIT ?=
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
 BIN := .venv/bin
 READY := .venv/ready
+# Tools that look at the repository from outside, away from the locked environment.
+TOOLS := .venv/tools
 
 # One BLAS thread a process: the chapters and tests share the cores, and sums keep their last digits.
 export OMP_NUM_THREADS := 1
@@ -33,10 +38,17 @@ test: $(READY)  ## everything that CI runs: lint, types, the build, all tests, e
 check: $(READY)  ## the quick part of the tests: no build, no browser, no notebooks
 	@$(BIN)/python tools/test.py --jobs $(JOBS) --quick
 
+repeat: $(READY)  ## execute the book again in other surroundings and compare it byte for byte (REPEAT=--fresh)
+	@$(BIN)/python tools/repeat.py --jobs $(JOBS) $(REPEAT)
+
 serve: $(READY)  ## serve the built site on this machine
-	@test -f _build/html/index.html || { echo "there is no book yet: run 'make book' first" >&2; exit 1; }
-	@echo "http://localhost:$(PORT)/  (stop with Ctrl-C)"
-	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html >/dev/null 2>&1
+	@$(BIN)/python tools/serve.py --port $(PORT)
+
+lighthouse: $(READY)  ## score the landing page and the longest chapter as a phone on a slow network sees them
+	@$(BIN)/python tools/lighthouse.py
+
+axe: $(READY)  ## look for barriers on every page, wide and narrow, light and dark
+	@AXE=all $(BIN)/python -m pytest -q tests/book/test_accessibility.py
 
 notebooks: $(READY)  ## execute the chapters in place and store their outputs in the normal form
 	@$(BIN)/python tools/notebooks.py --jobs $(JOBS)
@@ -48,10 +60,20 @@ bench: $(READY)  ## measure the speed of the losses against other libraries
 	@$(BIN)/python tools/bench.py
 
 mutants: $(READY)  ## change one thing in the package at a time and see whether a test notices (MODULES="losses ...")
-	@$(BIN)/python tools/mutants.py $(MODULES)
+	@$(BIN)/python tools/mutants.py --jobs $(JOBS) $(MODULES)
 
 lock: $(READY)  ## write requirements.txt from a fresh environment with the newest releases
 	@$(BIN)/python tools/lock.py $(PIP_ARGS)
+
+drift:  ## what the newest releases would change, in a fresh environment (DRIFT="--constrain torch==...")
+	@$(or $(PYTHON),python3) tools/drift.py --jobs $(JOBS) $(foreach option,$(PIP_ARGS),--pip=$(option)) $(DRIFT)
+
+audit: $(READY) $(TOOLS)/ready  ## the licences and known vulnerabilities of what the lock brings in
+	@PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(BIN)/python tools/audit.py $(AUDIT)
+
+workflows: $(TOOLS)/ready  ## check the workflows of .github with actionlint and zizmor
+	@$(TOOLS)/bin/actionlint
+	@$(TOOLS)/bin/zizmor --offline --persona pedantic --no-progress .github
 
 clean:  ## remove what was built; the environment stays
 	rm -rf _build .pytest_cache .ruff_cache .mypy_cache .hypothesis
@@ -63,4 +85,10 @@ $(READY): requirements.txt pyproject.toml
 	@tools/venv.sh "$(PYTHON)"
 	@echo "installing the locked environment into .venv (once; about two minutes)"
 	@$(BIN)/python -m pip install --quiet $(PIP_ARGS) -r requirements.txt
+	@touch $@
+
+$(TOOLS)/ready: tools/requirements.txt
+	@tools/venv.sh "$(PYTHON)"
+	@$(BIN)/python -m venv $(TOOLS)
+	@$(TOOLS)/bin/python -m pip install --quiet $(PIP_ARGS) -r $<
 	@touch $@

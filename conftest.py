@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent
+# Neither folder is a package: the tools are scripts, the extensions are found by Sphinx through _config.yml.
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+sys.path.insert(0, str(Path(__file__).parent / "tools"))
+from browsers import find_chromium
+
 NO_CHROMIUM = "needs Chromium (not found as $CHROMIUM, chromium, chromium-browser or google-chrome)"
 
-# Neither folder is a package: the tools are scripts, the extensions are found by Sphinx through _config.yml.
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "_ext")]
-
-
-def find_chromium() -> str | None:
-    """Return the browser to test with, or None."""
-    names = [os.environ.get("CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome"]
-    return next((path for name in names if name and (path := shutil.which(name))), None)
+# The fixtures that build a book, or look at one in a browser.
+SLOW = {"built_site", "tiny_book", "chromium"}
 
 
 @pytest.fixture(scope="session")
@@ -30,12 +27,26 @@ def chromium() -> str:
     return path
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out the tests that need a browser where there is none."""
+    """Mark the slow tests by what they ask for; leave out those that need a browser where there is none."""
+    for item in items:
+        if SLOW & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+    # A file goes to one worker. Those that take long begin, so that no core waits for the last one alone.
+    files = [list(group) for _, group in groupby(items, key=lambda item: item.path)]
+    items[:] = [item for file in sorted(files, key=_turn) for item in file]
     if find_chromium() is None:
         for item in items:
             if "chromium" in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.skip(reason=NO_CHROMIUM))
+
+
+def _turn(file: list[pytest.Item]) -> int:
+    """When a file is run: builds and browsers, then chapters, then what is quick."""
+    if any(item.get_closest_marker("slow") for item in file):
+        return 0
+    return 1 if file[0].path.suffix == ".ipynb" else 2
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

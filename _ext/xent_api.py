@@ -253,7 +253,7 @@ def _link_mentions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 
 def _style(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
-    if pagename in (PAGE, "genindex"):
+    if pagename == PAGE:
         app.add_css_file("page/appendix.css")
 
 

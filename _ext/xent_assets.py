@@ -19,6 +19,7 @@ from sphinx.util import logging
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
+    from sphinx.config import Config
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,8 @@ SCRIPTS = re.compile(
     r"design-tabs|scripts/bootstrap|scripts/pydata-sphinx-theme"
 )
 INLINE_SCRIPTS = ("DOCUMENTATION_OPTIONS.", "var togglebuttonSelector", "let toggle")
+# In `_static`: scripts and style sheets that some pages ask for and the others do without.
+FOLDERS = ("move/", "page/")
 # What the pages name no more once their style sheets are in the bundle.
 UNUSED = (
     "styles",
@@ -244,6 +247,16 @@ def bundle(sheets: Path, used: Used) -> str:
     return without_dead_ends("".join(parts))
 
 
+def not_everywhere(app: Sphinx, config: Config) -> None:
+    """Take back what Jupyter Book adds to every page: all scripts and style sheets in `_static`'s folders.
+
+    What lies there is for some pages, and the extension that knows them adds it there.
+    """
+    for files in (config.html_js_files, config.html_css_files):
+        names = [entry if isinstance(entry, str) else entry[0] for entry in files]
+        files[:] = [entry for entry, name in zip(files, names, strict=True) if not name.startswith(FOLDERS)]
+
+
 def select(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
     """Take the bundled sheets and the theme's scripts out of the page's lists."""
 
@@ -291,6 +304,7 @@ def finish(app: Sphinx, exception: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect to the pages, after everything that adds to them, and to the end of the build."""
+    app.connect("config-inited", not_everywhere)
     app.connect("html-page-context", select, priority=990)
     # After Sphinx has copied the static files, which it does on each build.
     app.connect("build-finished", finish, priority=800)

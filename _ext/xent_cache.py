@@ -39,12 +39,14 @@ COMPLETE = "complete"
 
 
 def environment_key(root: Path) -> str:
-    """Hash what the chapters' outputs depend on: the package, experiments, the lock, and Python's version."""
+    """Hash what the chapters' outputs depend on: the package, experiments, pictures, the lock, Python."""
     digest = hashlib.sha256(".".join(map(str, sys.version_info[:3])).encode())
     package = [p for p in (root / "code" / "xent").rglob("*") if p.is_file() and "__pycache__" not in p.parts]
     # Chapters run the experiments' scripts, and the benchmark's page shows a result.
     experiments = [p for p in (root / "experiments").rglob("*") if p.suffix in (".py", ".json")]
-    for path in sorted([*package, *experiments, root / "requirements.txt"]):
+    # The cache holds the pictures as tools/pictures.py made them.
+    makers = (root / "tools").glob("pictures.py")
+    for path in sorted([*package, *experiments, *makers, root / "requirements.txt"]):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()

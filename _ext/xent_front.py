@@ -83,16 +83,25 @@ def picture() -> str:
     )
 
 
+class UnnumberedFigure(nodes.figure):
+    """A figure that takes no part in the numbering, which begins in chapter 1."""
+
+
 class StopFigure(SphinxDirective):
     """Renders the figure; the content is its caption."""
 
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        figure = nodes.container(classes=["front-figure"])
-        figure += nodes.raw("", picture(), format="html")
-        self.state.nested_parse(self.content, self.content_offset, figure)
-        return [figure]
+        # Another way to draw it has the page read again.
+        self.env.note_dependency(__file__)
+        inline, messages = self.state.inline_text(" ".join(self.content), self.lineno)
+        caption = nodes.caption(self.content[0], "", *inline)
+        drawn = nodes.raw("", picture(), format="html")
+        figure = UnnumberedFigure("", drawn, caption, classes=["front-figure"], ids=["front-figure"])
+        self.set_source_info(figure)
+        self.set_source_info(caption)
+        return [figure, *messages]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

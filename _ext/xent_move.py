@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from sphinx.application import Sphinx
-    from sphinx.config import Config
 
 FOLDER = "move"  # in _static
 CLASS = "moving-figure"
@@ -219,13 +218,6 @@ class MovingFigure(SphinxDirective):
 # ------------------------------------------------------------------------------------- scripts where needed
 
 
-def _not_everywhere(app: Sphinx, config: Config) -> None:
-    """Take back what Jupyter Book adds to every page: all scripts and style sheets that lie in `_static`."""
-    for files in (config.html_js_files, config.html_css_files):
-        name = [entry if isinstance(entry, str) else entry[0] for entry in files]
-        files[:] = [entry for entry, own in zip(files, name, strict=True) if not own.startswith(f"{FOLDER}/")]
-
-
 def _scripts(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
     """Add the loader, which fetches all else, to the pages that have such a figure and to no other."""
     if doctree is not None and any(CLASS in figure["classes"] for figure in doctree.findall(nodes.figure)):
@@ -235,6 +227,5 @@ def _scripts(app: Sphinx, page: str, template: str, context: dict[str, Any], doc
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directive and connect to the pages."""
     app.add_directive("moving-figure", MovingFigure)
-    app.connect("config-inited", _not_everywhere)
     app.connect("html-page-context", _scripts)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

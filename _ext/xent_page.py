@@ -9,6 +9,7 @@ no element for what has no colour of its own; and an id occurs once.
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,17 @@ def launch_links(url: str, branch: str, path: str, services: dict[str, str]) -> 
     if colab and parts.netloc == "github.com":
         links.append((f"{colab}/github/{name}/blob/{quote(branch)}/{quote(path)}", "Colab"))
     return links
+
+
+def colab_cell(url: str, branch: str) -> str:
+    """Write the first cell for Colab, which opens the notebook alone: it needs the package and its data."""
+    place = "/content/book"
+    return (
+        f"!git clone --quiet --depth 1 --branch {shlex.quote(branch)} {shlex.quote(url)} {place}\n"
+        f"%pip install --quiet --editable {place} myst-nb\n"
+        # What pip has just made editable, Python finds at its next start only.
+        f'import sys; sys.path.insert(0, "{place}/code")'
+    )
 
 
 def source_links(url: str, branch: str, path: str) -> Links:
@@ -88,6 +100,8 @@ def add_links(app: Sphinx, page: str, template: str, context: dict[str, Any], do
         if is_notebook:
             services = app.config.xent_launch_buttons
             context["launch_links"] = launch_links(url, branch, in_repository, services)
+            if any(text == "Colab" for _, text in context["launch_links"]):
+                context["colab_cell"] = colab_cell(url, branch)
         context["source_links"] = source_links(url, branch, in_repository)
         title = re.sub(r"<[^>]*>", "", context.get("title") or page)
         context["mistake_url"] = mistake_url(url, in_repository, title, version_of(root))

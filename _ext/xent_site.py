@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from sphinx.config import Config
 
 logger = logging.getLogger(__name__)
+
+# Of the pages that have no text of their own to take one from.
+DESCRIPTIONS = {
+    "genindex": "Every term, theorem, symptom, figure and function of the book, with where it is told.",
+    "search": "Search the text, the equations' names and the code of the book.",
+}
 
 
 def toc_documents(root: Path) -> list[str]:
@@ -61,25 +68,47 @@ def toc_problems(root: Path) -> list[str]:
 def _configure(app: Sphinx, config: Config) -> None:
     for problem in toc_problems(Path(app.srcdir)):
         logger.warning(problem, type="toc")
-    # The site's address, `html: baseurl:` in _config.yml, switches on what needs it: canonical links,
-    # og:url and the sitemap.
-    address = site_address(config.html_baseurl)
+    # The repository's address switches on the links to it (xent_page), the site's the canonical links, og:url
+    # and the sitemap.
+    options = config.html_theme_options
+    options["repository_url"] = setting(options.get("repository_url"), REPOSITORY)
+    address = site_address(setting(config.html_baseurl, SITE))
     config.html_baseurl = config.ogp_site_url = address
 
 
-def site_address(setting: str | None) -> str:
+# Where `repository: url:` or `html: baseurl:` in _config.yml is empty, whoever publishes the book may say it
+# here: the workflow does, which knows both.
+REPOSITORY, SITE = "XENT_REPOSITORY_URL", "XENT_SITE_URL"
+
+
+def setting(configured: str | None, variable: str) -> str:
+    """Return an address that _config.yml gives, or else the environment; nothing where neither does."""
+    address = (configured or os.environ.get(variable, "")).strip()
+    if address and not re.fullmatch(r"https?://[^\s/?#\"'<>]+(?:/[^\s?#\"'<>]*)?", address):
+        raise ValueError(f"{variable} or its place in _config.yml: not an address: {address!r}")
+    return address
+
+
+def site_address(address: str) -> str:
     """Return the site's address with a slash at its end, or nothing where none is set."""
-    return f"{setting.rstrip('/')}/" if setting else ""
+    return f"{address.rstrip('/')}/" if address else ""
 
 
 def _pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     yield "404", {}, "404.html"
 
 
-def without_address(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
-    """Leave out og:url where the site has no address: a relative one means nothing to whoever reads it."""
-    if not app.config.html_baseurl and context.get("metatags"):
-        context["metatags"] = re.sub(r'<meta property="og:url"[^>]*>\n?', "", context["metatags"])
+def tidy_head(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Mend what the extensions and docutils wrote for the page's head."""
+    tags = context.get("metatags") or ""
+    # The template has one of its own, and no page needs two.
+    tags = re.sub(r'<meta name="viewport"[^>]*>\n?', "", tags)
+    if not app.config.html_baseurl:
+        # A relative address means nothing to whoever reads it.
+        tags = re.sub(r'<meta property="og:url"[^>]*>\n?', "", tags)
+    if page in DESCRIPTIONS:
+        tags += f'\n  <meta name="description" content="{escape(DESCRIPTIONS[page])}">'
+    context["metatags"] = tags
 
 
 def sitemap(address: str, pages: list[str]) -> str:
@@ -108,6 +137,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("comments_config", {}, "")
     app.connect("config-inited", _configure)
     app.connect("html-collect-pages", _pages)
-    app.connect("html-page-context", without_address, priority=970)
+    app.connect("html-page-context", tidy_head, priority=970)
     app.connect("build-finished", _write_sitemap)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

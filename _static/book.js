@@ -190,13 +190,15 @@
     document.addEventListener("click", function (event) { if (!menu.contains(event.target)) menu.open = false; });
   });
 
-  // ---- on paper every solution is open
+  // ---- paper is light, and on it every solution is open
   var opened = [];
   addEventListener("beforeprint", function () {
+    html.dataset.theme = "light";
     opened = all("article details:not([open])");
     opened.forEach(function (details) { details.open = true; });
   });
   addEventListener("afterprint", function () {
+    show(html.dataset.mode || "auto");
     opened.forEach(function (details) { details.open = false; });
     opened = [];
   });

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 
-from execution import ONE_THREAD, say
+from common import ONE_THREAD, say
 
 # Before the libraries read them.
 os.environ.update(ONE_THREAD, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="", KERAS_BACKEND="tensorflow")

@@ -20,13 +20,14 @@ import sys
 import time
 from pathlib import Path
 
-from execution import ONE_THREAD, ROOT, Run, chapter_paths, execute_all, read, report_failures, say
+from common import ONE_THREAD, ROOT, say
+from execution import Run, chapter_paths, execute_all, read, report_failures
 
 sys.path.insert(0, str(ROOT / "_ext"))
 from jupyter_cache.base import CacheBundleIn
 
 from xent_cache import environment_key, guard_cache, is_cached, open_cache
-from xent_site import toc_problems
+from xent_site import REPOSITORY, SITE, toc_problems
 
 HTML = Path("_build", "html")
 STAMP = Path("_build", "book.json")
@@ -39,6 +40,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 def inputs_key(root: Path) -> str:
     """Hash every file that can change a page."""
     digest = hashlib.sha256(environment_key(root).encode())
+    digest.update("".join(f"{name}={os.environ.get(name, '')}\n" for name in (REPOSITORY, SITE)).encode())
     files = [root / "_config.yml", root / "_toc.yml", root / "index.md"]
     for folder in ("chapters", "_ext", "_static", "_templates", "tests/equations", "tools"):
         files += [p for p in (root / folder).rglob("*") if p.is_file() and "__pycache__" not in p.parts]
@@ -58,7 +60,7 @@ def is_current(root: Path) -> bool:
     return (root / HTML / "index.html").exists() and stamp == {"inputs": inputs_key(root)}
 
 
-def execute_stale(root: Path, jobs: int | None) -> int:
+def execute_stale(root: Path, jobs: int | None, threads: int) -> int:
     """Execute the chapters that the cache does not hold; return how many failed."""
     guard_cache(root)
     cache = open_cache(root)
@@ -73,7 +75,7 @@ def execute_stale(root: Path, jobs: int | None) -> int:
             bundle = CacheBundleIn(run.notebook, str(run.path), data=data)
             cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
 
-    return report_failures(execute_all(stale, jobs=jobs, done=keep))
+    return report_failures(execute_all(stale, jobs=jobs, threads=threads, done=keep))
 
 
 def tidy(line: str, root: Path) -> str:
@@ -101,14 +103,14 @@ def assemble(root: Path) -> int:
     return process.wait()
 
 
-def build(root: Path, jobs: int | None) -> int:
+def build(root: Path, jobs: int | None, threads: int = 1) -> int:
     """Build the book and return the exit status."""
     begin = time.perf_counter()
     (root / STAMP).unlink(missing_ok=True)
     problems = toc_problems(root)
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
-    if problems or execute_stale(root, jobs):
+    if problems or execute_stale(root, jobs, threads):
         print("\nThe book was not built; see the errors above.", file=sys.stderr)
         return 1
     # Before Sphinx reads the files, so that an edit during the build makes the result stale, not current.
@@ -132,13 +134,14 @@ def main() -> int:
     parser.add_argument("--root", type=Path, default=ROOT, help="the book's folder")
     parser.add_argument("--jobs", type=int, help="chapters executed at once (default: the number of cores)")
     parser.add_argument("--status", action="store_true", help="only say whether the built book is current")
+    parser.add_argument("--threads", type=int, default=1, help="threads a chapter may use (default: 1)")
     arguments = parser.parse_args()
     root: Path = arguments.root.resolve()
     if arguments.status:
         current = is_current(root)
         say("_build/html is current" if current else "_build/html is missing or out of date")
         return 0 if current else 1
-    return build(root, arguments.jobs)
+    return build(root, arguments.jobs, arguments.threads)
 
 
 if __name__ == "__main__":

@@ -17,22 +17,9 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-ROOT = Path(__file__).resolve().parent.parent
-CELL_TIMEOUT = 240
+from common import CELL_TIMEOUT, say, threads_environment
+from pictures import small_pictures
 
-# One core a chapter: the chapters share the machine, and a sum split over threads has other last digits.
-ONE_THREAD = {
-    name: "1"
-    for name in (
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "VECLIB_MAXIMUM_THREADS",
-        "NUMEXPR_NUM_THREADS",
-        "TF_NUM_INTRAOP_THREADS",
-        "TF_NUM_INTEROP_THREADS",
-    )
-}
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -100,19 +87,27 @@ def execute(path: Path, timeout: int = CELL_TIMEOUT) -> Run:
     except DeadKernelError:
         error = "the kernel died (out of memory?)"
     seconds = time.perf_counter() - begin
+    # Here, so that the pages show the same pictures as the notebooks store.
+    for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
+        if "data" in output:
+            output["data"].update(small_pictures(output["data"]))
     if error:
         error = f"{path.parent.name}/{path.name}, {cell_name(notebook.cells[current], current)}: {error}"
     return Run(path, notebook, seconds, error, traceback)
 
 
 def execute_all(
-    paths: Sequence[Path], *, jobs: int | None = None, done: Callable[[Run], None] | None = None
+    paths: Sequence[Path],
+    *,
+    jobs: int | None = None,
+    threads: int = 1,
+    done: Callable[[Run], None] | None = None,
 ) -> list[Run]:
     """Execute chapters over the cores, a progress line for each, and return the runs in the order given."""
     if not paths:
         return []
     jobs = min(jobs or os.cpu_count() or 1, len(paths))
-    os.environ.update(ONE_THREAD)
+    os.environ.update(threads_environment(threads))
     say(f"executing {len(paths)} chapter{'s' * (len(paths) > 1)} on {jobs} core{'s' * (jobs > 1)}")
     runs: dict[Path, Run] = {}
     # Fresh interpreters, because a fork would copy the event loops and locks of whatever was imported here.
@@ -135,8 +130,3 @@ def report_failures(runs: Sequence[Run]) -> int:
         if run.traceback:
             print(run.traceback.rstrip(), file=sys.stderr)
     return len(failed)
-
-
-def say(line: str) -> None:
-    """Print a line of progress at once, also into a pipe."""
-    print(line, flush=True)

@@ -3,7 +3,7 @@
     python tools/lock.py [options for pip]
 
 The list below is what the book, its tests and its package use themselves; pip finds the rest. An upper bound
-stands only where a newer release was tried and failed, with the reason.
+stands only where a newer release was tried and failed, with the reason. Binder's part is written too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tempfile
 import venv
 from pathlib import Path
 
-from execution import ROOT, say
+from common import ROOT, say
 
 WANTED = {
     "the package and what it is compared with": [
@@ -60,6 +60,12 @@ WANTED = {
     ],
 }
 
+# What the chapters import, and so what Binder needs; torch comes from .binder/environment.yml.
+BINDER = ["numpy", "scipy", "scikit-learn", "tensorflow", "keras", "matplotlib", "mpmath", "myst-nb"]
+BINDER_HEADER = """\
+# For Binder: of the lock, what the chapters need to run. Written by `make lock`.
+"""
+
 HEADER = """\
 # The whole environment of the book and its tests, locked: `make book` and `make test` install exactly this.
 # Written by `make lock` (pip freeze of a fresh environment); pyproject.toml holds the package's ranges.
@@ -76,6 +82,14 @@ def pins(frozen: str) -> list[str]:
     return [f"{name}=={version}" for name, version in sorted(kept, key=lambda pin: pin[0].lower())]
 
 
+def binder_pins(lines: list[str]) -> list[str]:
+    """Choose the pins that Binder needs."""
+    wanted = set(BINDER)
+    chosen = [line for line in lines if line.partition("==")[0] in wanted]
+    assert len(chosen) == len(wanted), "a package for Binder is not in the lock"
+    return chosen
+
+
 def main() -> None:
     """Install into a temporary environment and write the lock."""
     if sys.version_info[:2] != (3, 11):
@@ -90,6 +104,7 @@ def main() -> None:
     lines = pins(frozen)
     torch = next(line.partition("==")[2] for line in lines if line.startswith("torch=="))
     (ROOT / "requirements.txt").write_text(HEADER.format(torch=torch) + "\n".join([*lines, "-e .\n"]))
+    (ROOT / ".binder" / "requirements.txt").write_text(BINDER_HEADER + "\n".join([*binder_pins(lines), ""]))
     say(f"requirements.txt: {len(lines)} packages; run 'make test' before you commit it")
 
 

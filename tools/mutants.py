@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from execution import ONE_THREAD, ROOT, say
+from common import ONE_THREAD, ROOT, say
 
 # The releases are pinned here and nowhere else. The lock leaves them out, since nobody needs them to build or
 # to test the book. Another mutmut makes other mutants: the list of survivors belongs to this one. libcst is
@@ -145,7 +145,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("modules", nargs="*", help=", ".join(table["modules"]))
-    parser.add_argument("--jobs", type=int, default=1, help="mutants tested at once")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants tested at once")
     parser.add_argument("--fresh", action="store_true", help="forget what earlier runs found")
     parser.add_argument("--show", action="store_true", help="print what the table does not list")
     options = parser.parse_args()

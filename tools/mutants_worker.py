@@ -38,7 +38,7 @@ from mutmut.mutation.file_mutation import MutationVisitor, deep_replace
 from mutmut.mutation.mutators import mutation_operators
 from mutmut.mutation.pragma_handling import IgnoredCode
 
-from execution import ROOT
+from common import ROOT
 from mutants import MUTMUT, STATE, TABLE
 
 # A mutant may take ten times as long as the tests that reach it take without it, and this much: what takes

@@ -7,8 +7,8 @@
                                                     make a chapter of a MyST Markdown draft and execute it
 
 The normal form holds nothing that changes from run to run: no timestamps, no machine's metadata, cells with
-stable ids, outputs in a fixed shape, one line of JSON for each line of source. Executing an unchanged
-chapter again is an empty `git diff`.
+stable ids, outputs in a fixed shape, small pictures, one line of JSON for each line of source. Executing an
+unchanged chapter again is an empty `git diff`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from typing import Any
 
 import jupytext
 
-from execution import ROOT, Run, cell_name, chapter_paths, execute_all, report_failures, say
+from common import ROOT, say
+from execution import Run, cell_name, chapter_paths, execute_all, report_failures
+from pictures import small_pictures
 
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -42,9 +44,9 @@ def lines(text: str | list[str]) -> list[str]:
 
 
 def mime_bundle(data: Json) -> Json:
-    """Normalise the representations of one output; pictures lose the newline that encoders add."""
+    """Normalise the representations of one output; pictures become small and lose the encoders' newline."""
     normal: Json = {}
-    for kind, value in sorted(data.items()):
+    for kind, value in sorted(small_pictures(data).items()):
         if kind.startswith("image/") and kind != "image/svg+xml":
             normal[kind] = "".join(value).replace("\n", "")
         elif isinstance(value, (str, list)):
@@ -179,6 +181,7 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true", help="check the stored form; execute nothing")
     parser.add_argument("--jobs", type=int, help="chapters executed at once (default: the number of cores)")
+    parser.add_argument("--threads", type=int, default=1, help="threads a chapter may use (default: 1)")
     options = parser.parse_args()
     if options.arguments[:1] == ["from-md"]:
         if len(options.arguments) != 3:
@@ -191,7 +194,7 @@ def main() -> int:
             print(f"error: {problem}", file=sys.stderr)
         say(f"{len(paths)} chapters: {len(problems) or 'no'} problem{'s' * (len(problems) != 1)}")
         return min(1, len(problems))
-    return min(1, store(execute_all(paths, jobs=options.jobs)))
+    return min(1, store(execute_all(paths, jobs=options.jobs, threads=options.threads)))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
 """Find numbers in the prose of the chapters that nothing printed nearby supports.
 
-A number is a decimal, a percentage, or an integer of two digits or more, in the text of a Markdown cell or a
-caption, or what a formula comes to. It is supported by a number that a code cell of the same section prints
-and that rounds to it, or that stands in the cell's source; a percentage also by the fraction. The sections
-that announce and sum up are held against the whole chapter. What stands in other formulas, code, links,
-roles, headings and options of directives, and what an exercise gives, is not prose; nor are years, versions,
-numbers of bits and the ids of errata.
+A number is a decimal, a percentage, or an integer of two digits or more, in the text of a Markdown cell, the
+caption or the alternative text of a figure, or what a formula comes to. It is supported by a number that a
+code cell of the same section prints and that rounds to it, or that stands in the cell's source; a percentage
+also by the fraction. The sections that announce and sum up are held against the whole chapter. What stands
+in other formulas, code, links, roles, headings and options of directives, and what an exercise gives, is not
+prose; nor are years, versions, numbers of bits and the ids of errata.
 
     python tools/prose_numbers.py                       # every chapter
     python tools/prose_numbers.py chapters/03_*.ipynb   # only these
 
 What no output supports stands in tests/book/prose_numbers.json, with words of its sentence, with the reason,
-and where possible with evidence: a formula of which it is the `value`, the `section` that prints it, or a
-`file` that holds a `text`.
+and where possible with evidence: a formula of which it is the `value` (of the functions of math and what
+FORMULA names), the `section` that prints it, or a `file` that holds a `text`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ from pathlib import Path
 from typing import Any
 
 import errata
+from xent.sequences import GeometricSource, eos_optimum
 
 ALLOWED = "tests/book/prose_numbers.json"
 
 _FENCE = re.compile(r"^(`{3,}|~{3,}|:{3,})(.*?)\n(.*?)^\1[`~:]*[ \t]*$", re.DOTALL | re.MULTILINE)
 # Directives whose body is prose; the body of any other (exercises, mermaid, tables of code) is not.
-_PROSE_DIRECTIVES = re.compile(r"\{(note|tip|warning|important|admonition|caution|hint|margin|dropdown)\}")
+_PROSE_DIRECTIVES = re.compile(
+    r"\{(note|tip|warning|important|admonition|caution|hint|margin|dropdown|moving-figure)\}"
+)
 _NOT_PROSE = [
     re.compile(r"\$\$.*?\$\$(\s*\([\w-]+\))?", re.DOTALL),
     re.compile(r"\{[\w:-]+\}`[^`]*`"),
@@ -52,7 +55,12 @@ _NOT_PROSE = [
         r"#?\d[\d.]*\w?((,| and|, and| to| or) \d[\d.]*)*"
     ),
     re.compile(r"\b(\d+(, | or | and ))*\d+[- ]bits?\b"),
-    re.compile(r"\b(1[789]|20)\d\d\b(?![.,]\d)"),
+    # A year, where it reads as one: after a month, in brackets, or after a word that goes before a time.
+    re.compile(
+        r"(?<!\w)(?:(?:January|February|March|April|May|June|July|August|September|October|November|December|"
+        r"early|mid|late|since|until)\s+(?:1[789]|20)\d\d|\((?:1[789]|20)\d\d\)|"
+        r"(?:[Ii]n|of|from|by)\s+(?!2000)(?:19[5-9]|20[0-4])\d)(?![.,]?\d|\w)"
+    ),
 ]
 _MATH = re.compile(r"(?<!\\)\$([^$]+?)(?<!\\)\$")
 # A formula that is nothing but a number, or that ends in what it comes to, makes a claim as prose does.
@@ -63,7 +71,7 @@ _NUMBER = re.compile(
     r"(\s*%| per cent| percent)?"
 )
 _HEDGE = re.compile(
-    r"\b(about|around|nearly|almost|roughly|some|close to|order of|than|under|over)\s+(an?\s+)?$"
+    r"\b(about|around|near|nearly|almost|roughly|some|close to|order of|than|under|over)\s+(an?\s+)?$"
 )
 _PRINTED = re.compile(r"(?<![\w.])[-+]?(\d[\d,_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 # The sections that speak of the whole chapter; the opening has no heading of the second level.
@@ -72,6 +80,13 @@ _SCALE = {"thousand": 1e3, "million": 1e6, "billion": 1e9}
 _BYTES = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
 
 ROOT = Path(__file__).resolve().parent.parent
+# What a formula may use beside the functions of math: `result` reads what an experiment stored.
+FORMULA: dict[str, Any] = {
+    **{f.__name__: f for f in (max, min, range, sum)},
+    "eos_optimum": eos_optimum,
+    "GeometricSource": GeometricSource,
+    "result": lambda name: json.loads((ROOT / "experiments" / name).read_text(encoding="utf-8")),
+}
 ROWS = {row.id for row in errata.read(ROOT)[1]}
 
 
@@ -95,6 +110,7 @@ def prose(markdown: str) -> str:
         if not _PROSE_DIRECTIVES.match(match.group(2).strip()):
             return blank(match)
         head, body = len(match.group(1)) + len(match.group(2)) + 1, match.group(3)
+        body = re.sub(r"(?m)^:alt:", " " * 5, body)
         return " " * (head - 1) + "\n" + body + " " * (len(match.group()) - head - len(body))
 
     def formula(match: re.Match[str]) -> str:
@@ -204,8 +220,9 @@ def sections(notebook: dict[str, Any]) -> list[Section]:
         if cell["cell_type"] == "code":
             found[-1].support.printed += printed(output_text(cell))
             found[-1].support.named.update(printed(source))
-            figure = cell.get("metadata", {}).get("mystnb", {}).get("figure", {})
-            found[-1].numbers += numbers(figure.get("caption", ""))
+            words = cell.get("metadata", {}).get("mystnb", {})
+            found[-1].numbers += numbers(words.get("figure", {}).get("caption", ""))
+            found[-1].numbers += numbers(words.get("image", {}).get("alt", ""))
             continue
         # A section begins at a heading of the second level, which may stand inside a cell.
         for part in re.split(r"(?m)^(?=## )", source):
@@ -241,7 +258,7 @@ def excuses(row: dict[str, str], number: Number) -> bool:
 def evidence(row: dict[str, str], number: Number, notebook: dict[str, Any]) -> bool:
     """Whether what an exception refers to says what the prose says."""
     if "value" in row:
-        value = float(eval(row["value"], {"__builtins__": {}}, vars(math)))
+        value = float(eval(row["value"], {"__builtins__": {}, **vars(math), **FORMULA}))
         return supported(number, [Support(printed=[abs(value)])])
     if "section" in row:
         return supported(number, [s.support for s in sections(notebook) if s.heading == row["section"]])

@@ -112,13 +112,12 @@ class Block:
             z -= top
             terms = np.exp(z, out=z)
         else:
-            # exp underflows to zero long before -800, and -inf would make the error inf - inf.
-            np.maximum(z, top - 800, out=z)
             d = z - top
             back = d + top
             z -= back
             back -= d
             z -= np.subtract(top, back, out=back)
+            z[np.isnan(z)] = 0  # -inf has no rounding error, nor has a difference that overflows to it
             terms = np.exp(d, out=d)
             terms += np.multiply(terms, z, out=z)
         terms[self.at(classes)] = 0

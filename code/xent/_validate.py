@@ -19,11 +19,16 @@ Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.integer[Any]]
 
 REDUCTIONS = ("none", "sum", "mean")
+_REDUCTIONS = ", ".join(map(repr, REDUCTIONS))
 
 # How far a row of probabilities may sum from one, by the dtype it is stored in. Generous against what a
 # softmax in that precision leaves behind (float64 arrays often hold a float32 softmax), and far below what
 # logits, percentages or counts taken for probabilities would show.
 SUM_TOLERANCE = {np.dtype(np.float16): 1e-2, np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-6}
+
+
+# What is asked for by a count: beyond it, memory ends before the array does.
+MOST = 10**9
 
 
 def real_array(value: ArrayLike, name: str) -> Floats:
@@ -53,7 +58,7 @@ def class_axis(array: NDArray[Any], name: str, axis: int) -> int:
     if array.ndim == 0:
         raise ValueError(f"{name}: expected at least one dimension, the classes, got a single number")
     if not -array.ndim <= axis < array.ndim:
-        raise ValueError(f"axis: expected an axis of {name} with shape {array.shape}, got {axis}")
+        raise ValueError(f"axis: expected an axis of {name} with shape {array.shape}, got {shown(axis)}")
     return axis % array.ndim
 
 
@@ -66,7 +71,7 @@ def class_indices(
     index; what is computed there must be dropped by the mask.
     """
     array = _array(value, name)
-    if array.size == 0 and array.dtype.kind == "f" and not isinstance(value, np.ndarray):
+    if array.size == 0 and array.dtype.kind == "f" and isinstance(value, (list, tuple)):
         array = array.astype(np.intp)  # [] has no kind of its own; NumPy calls it float64
     if array.dtype.kind not in "iu":
         raise TypeError(
@@ -99,6 +104,10 @@ def probabilities(value: ArrayLike, name: str, axis: int | None) -> Floats:
     array = real_array(value, name)
     if axis is not None:
         axis = class_axis(array, name, axis)
+        if array.shape[axis] == 0:
+            raise ValueError(
+                f"{name}: expected at least one class along axis {axis}, got shape {array.shape}"
+            )
     # One comparison finds negatives, values above one and nan alike, since nan compares false.
     slack = 0.0 if axis is None else SUM_TOLERANCE[array.dtype.newbyteorder("=")]
     if array.size and not (array.min() >= 0 and array.max() <= 1 + slack):
@@ -136,43 +145,73 @@ def weights(value: ArrayLike, name: str, shape: tuple[int, ...], of: str) -> Flo
 
 def integer(value: Any, name: str) -> int:
     """Return `value` as an int; bools and floats are refused, even whole ones."""
-    if isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name}: expected an integer, got {value!r}")
     try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name}: expected an integer, got {value!r}") from None
+        return operator.index(_single(value))
+    except MemoryError:
+        raise
+    except Exception:  # what an object raises that was asked for its value says less than this
+        raise TypeError(f"{name}: expected an integer, got {shown(value)}") from None
 
 
 def number(value: Any, name: str, expected: str, low: float, high: float, *, closed: str = "") -> float:
     """Return `value` as a finite float inside (low, high); `closed` names the ends that belong to it."""
-    if isinstance(value, (bool, np.bool_, str, bytes, np.ma.MaskedArray)) or np.ndim(value) != 0:
-        raise TypeError(f"{name}: expected {expected}, got {value!r}")
     try:
-        result = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name}: expected {expected}, got {value!r}") from None
+        result = float(_single(value))
     except OverflowError:  # an integer that no float can hold
         result = math.inf
+    except MemoryError:
+        raise
+    except Exception:
+        raise TypeError(f"{name}: expected {expected}, got {shown(value)}") from None
     inside = (low < result or ("low" in closed and result == low)) and (
         result < high or ("high" in closed and result == high)
     )
     if not (math.isfinite(result) and inside):
-        raise ValueError(f"{name}: expected {expected}, got {value!r}")
+        raise ValueError(f"{name}: expected {expected}, got {shown(value)}")
     return result
+
+
+def _single(value: Any) -> Any:
+    """Take the number out of an array or tensor without dimensions; raise what is no number.
+
+    ``float`` and ``operator.index`` alone take too much: strings, bools, durations, the real part of a
+    complex number, what a mask hides, an array of one entry, a tensor whose gradient would be lost.
+    """
+    if type(value) is int or type(value) is float:
+        return value
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        kind = value.dtype.kind if isinstance(value.dtype, np.dtype) else "f"
+        hidden = isinstance(value, np.ma.MaskedArray) or getattr(value, "requires_grad", False)
+        if hidden or kind not in "iuf" or len(value.shape):
+            raise TypeError
+        value = value.item()
+    if isinstance(value, (bool, np.bool_, complex, str, bytes, bytearray)):
+        raise TypeError
+    return value
+
+
+def shown(value: Any) -> str:
+    """Return what stands for a value in an error message: its repr, cut where it is long."""
+    try:
+        text = repr(value)
+    except Exception:  # Python prints no integer of more than 4300 digits; and an object may do anything
+        if isinstance(value, int):
+            return f"an integer of {value.bit_length()} bits"
+        return f"an object of type {type(value).__name__}"
+    return text if len(text) <= 400 else f"{text[:400]}..."
 
 
 def reduction_arguments(reduction: Any, denominator: Any) -> tuple[Reduction, float | None]:
     """Check `reduction` and the `denominator` that may replace the mean's divisor."""
     if not isinstance(reduction, str):
-        raise TypeError(f"reduction: expected one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}")
+        raise TypeError(f"reduction: expected one of {_REDUCTIONS}, got {shown(reduction)}")
     if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction: expected one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}")
+        raise ValueError(f"reduction: expected one of {_REDUCTIONS}, got {shown(reduction)}")
     if denominator is None:
         return reduction, None  # type: ignore[return-value]
     if reduction != "mean":
         raise ValueError(
-            f"denominator: only the mean has one, got denominator={denominator!r} with {reduction=}"
+            f"denominator: only the mean has one, got denominator={shown(denominator)} with {reduction=}"
         )
     return "mean", number(denominator, "denominator", "a finite number > 0", 0.0, math.inf)
 
@@ -182,6 +221,11 @@ def smoothing_mass(value: Any) -> float:
     return number(value, "label_smoothing", "a number in [0, 1]", 0.0, 1.0, closed="low high")
 
 
+def held(value: float, dtype: Any) -> float:
+    """Return a share as it is, or zero if it may be zero in `dtype`, where it would make nan of inf."""
+    return value if value >= float(np.finfo(np.promote_types(dtype, np.float32)).tiny) else 0.0
+
+
 def positive_weight(value: ArrayLike, shape: tuple[int, ...]) -> Floats:
     """Return `pos_weight` as a scalar, or as one weight a label, the last axis of at least two."""
     array = real_array(value, "pos_weight").astype(np.float64)
@@ -189,7 +233,7 @@ def positive_weight(value: ArrayLike, shape: tuple[int, ...]) -> Floats:
         expected = f"a number or shape {shape[-1:]}, one for each label" if len(shape) >= 2 else "a number"
         raise ValueError(f"pos_weight: expected {expected}, got shape {array.shape}")
     if not ((array > 0) & (array < np.inf)).all():
-        raise ValueError(f"pos_weight: expected finite weights > 0, got {value!r}")
+        raise ValueError(f"pos_weight: expected finite weights > 0, got {shown(value)}")
     return array
 
 
@@ -218,15 +262,31 @@ def at_index(where: tuple[int, ...]) -> str:
 
 
 def _array(value: ArrayLike, name: str) -> NDArray[Any]:
-    # NumPy would drop the mask, also of masked arrays in a list, and count what they hide.
-    parts = value if isinstance(value, (list, tuple)) else (value,)
-    if any(isinstance(part, np.ma.MaskedArray) for part in parts):
-        raise TypeError(
-            f"{name}: expected an array without a mask, got a masked array; select or ignore instead"
-        )
+    masked = f"{name}: expected an array without a mask, got a masked array; select or ignore instead"
+    if _holds_mask(value):
+        raise TypeError(masked)
     try:
-        return np.asarray(value)
-    except (ValueError, TypeError, RuntimeError) as error:  # ragged lists; tensors that carry a gradient
+        array = np.asanyarray(value)
+    except MemoryError:
+        raise
+    except Exception as error:  # ragged lists; tensors that carry a gradient; whatever __array__ raises
         raise TypeError(
             f"{name}: expected an array of numbers, got {type(value).__name__} ({error})"
         ) from error
+    if isinstance(array, np.ma.MaskedArray):  # what an object's __array__ returns
+        raise TypeError(masked)
+    return np.asarray(array)
+
+
+def _holds_mask(value: Any) -> bool:
+    """Whether a masked array is there, or in a list; NumPy would drop the mask and count what it hides."""
+    parts, seen = [value], set()
+    while parts:
+        part = parts.pop()
+        if isinstance(part, np.ma.MaskedArray):
+            return True
+        if isinstance(part, (list, tuple)) and id(part) not in seen:
+            seen.add(id(part))
+            if any(issubclass(kind, (list, tuple, np.ma.MaskedArray)) for kind in set(map(type, part))):
+                parts.extend(part)
+    return False

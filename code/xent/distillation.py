@@ -22,12 +22,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._blocks import Index, _cover
 from ._validate import (
+    MOST,
     SUM_TOLERANCE,
     Floats,
     Reduction,
     _array,
     at_index,
+    class_indices,
     first_true,
+    held,
     integer,
     logits_array,
     mean_divisor,
@@ -35,6 +38,7 @@ from ._validate import (
     real_array,
     reduction_arguments,
     same_shape,
+    shown,
     weights,
 )
 from .losses import _Reducer, cross_entropy
@@ -59,6 +63,8 @@ TREATMENTS = ("truncated", "renormalised", "renormalised_both", "tail")
 
 # Rows are worked on in float64, a block of about so many numbers at a time.
 BLOCK = 1 << 16
+# How far apart, over T, student and teacher may lie for their difference to be better than two logarithms.
+FAR_APART = 64.0
 
 
 def distillation_loss(
@@ -197,16 +203,17 @@ def distillation_gradient(
     w = _row_weights(weight, z.shape[:-1])
     divisor = 1.0
     if reduction == "mean":
-        divisor = mean_divisor(float(math.prod(z.shape[:-1]) if w is None else w.sum()), denominator)
+        with np.errstate(over="ignore"):
+            mass = float(math.prod(z.shape[:-1]) if w is None else w.sum())
+        divisor = mean_divisor(mass, denominator)
     factor = temperature if squared else 1 / temperature
     out = np.empty(z.shape, np.result_type(z, v, np.float32))
     with np.errstate(all="ignore"):
         for index, (student, teacher), part in _rows((z, v), ("student_logits", "teacher_logits"), w, axis):
             if forward:
                 p, q, d = _compare(teacher, student, temperature)
-                # Close to each other, q - p has the digits of q only: p (q/p - 1) has the difference's.
-                near = (np.abs(d) < 1) & (p > 0)
-                gradient = factor * np.where(near, p * np.expm1(-d), q - p)
+                # p (q/p - 1) has the digits of the difference; where p is zero, d says nothing.
+                gradient = factor * np.where((np.abs(d) < 1) & (p > 0), p * np.expm1(-d), q - p)
             else:
                 q, p, d = _compare(student, teacher, temperature)
                 divergence = _divergence(q, p, d, 1.0)[:, None]
@@ -270,10 +277,9 @@ def mixed_loss(
     """
     alpha = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     common: dict[str, Any] = {"axis": axis, "reduction": reduction, "denominator": denominator}
-    weight = None
-    if ignore_index is not None:
-        counts = _array(targets, "targets") != integer(ignore_index, "ignore_index")
-        weight = np.asarray(counts, np.float64)
+    rows = _pair(student_logits, teacher_logits, axis)[0]
+    _, counts = class_indices(targets, "targets", rows.shape[:-1], rows.shape[-1], ignore_index)
+    weight = None if counts is None else counts.astype(np.float64)
     soft = distillation_loss(
         student_logits,
         teacher_logits,
@@ -285,10 +291,14 @@ def mixed_loss(
     )
     hard = cross_entropy(student_logits, targets, ignore_index=ignore_index, **common)
     kind = soft.dtype.type
+    alpha = held(alpha, soft.dtype)
     # 0 * inf = 0 here too: a part of weight zero is left out.
     if alpha == 0:
         return hard.astype(kind)
-    return soft if alpha == 1 else kind(1 - alpha) * hard + kind(alpha) * soft
+    if alpha == 1:
+        return soft
+    with np.errstate(all="ignore"):
+        return kind(1 - alpha) * hard + kind(alpha) * soft
 
 
 def top_k_loss(
@@ -367,9 +377,16 @@ def top_k_loss(
     True
     """
     z, axis = _logits(student_logits, "student_logits", axis)
-    if treatment not in TREATMENTS or not isinstance(treatment, str):
-        raise ValueError(f"treatment: expected one of {', '.join(map(repr, TREATMENTS))}, got {treatment!r}")
-    log_p, _ = _logits(top_log_probs, "top_log_probs", axis)
+    if not isinstance(treatment, str) or treatment not in TREATMENTS:
+        raise ValueError(
+            f"treatment: expected one of {', '.join(map(repr, TREATMENTS))}, got {shown(treatment)}"
+        )
+    log_p = real_array(top_log_probs, "top_log_probs")
+    if log_p.ndim != z.ndim:
+        raise ValueError(
+            f"top_log_probs: expected {z.ndim} dimensions, as student_logits, got shape {log_p.shape}"
+        )
+    log_p, _ = _logits(log_p, "top_log_probs", axis)
     indices = _class_choices(top_indices, "top_indices", z, axis)
     same_shape(np.asarray(top_indices), "top_indices", np.shape(top_log_probs), "top_log_probs")
     ordered = np.sort(indices)
@@ -387,8 +404,8 @@ def top_k_loss(
             f"top_log_probs: expected log-probabilities whose exponentials sum to at most one (within "
             f"{slack:g} for {log_p.dtype}), got a sum of {mass[where]:.6g}{at_index(where)}"
         )
-    if treatment.startswith("renormalised") and not (mass > 0).all():
-        where = first_true(mass <= 0)
+    if treatment.startswith("renormalised") and np.isneginf(log_p.max(-1)).any():
+        where = first_true(np.asarray(np.isneginf(log_p.max(-1))))
         raise ValueError(f"top_log_probs: expected a sum above 0 to renormalise by, got 0{at_index(where)}")
     total = _Reducer(
         z.shape[:-1], np.promote_types(z.dtype, log_p.dtype), *reduction_arguments(reduction, denominator)
@@ -472,8 +489,8 @@ def sample_targets(
     """
     v, axis = _logits(teacher_logits, "teacher_logits", axis)
     samples = integer(samples, "samples")
-    if samples < 1:
-        raise ValueError(f"samples: expected at least one draw, got {samples}")
+    if not 1 <= samples <= MOST:
+        raise ValueError(f"samples: expected at least one draw, at most {MOST:,}, got {shown(samples)}")
     if not isinstance(rng, np.random.Generator):
         raise TypeError(f"rng: expected a numpy.random.Generator, got {type(rng).__name__}")
     tau = number(proposal_temperature, "proposal_temperature", "a finite number > 0", 0.0, math.inf)
@@ -572,9 +589,10 @@ def _compare(first: Floats, second: Floats, temperature: float) -> tuple[Floats,
     # mean in the exponential sense: d = x - log sum b exp(x), for x = (first - second) / T + any constant.
     top = second.argmax(-1)[:, None]
     gap = first - second
-    x = (gap - np.take_along_axis(gap, top, -1)) / temperature
-    x = np.where(np.isneginf(first) & np.isneginf(second), 0.0, x)
-    close = (np.abs(x) < 1).all(-1, keepdims=True)
+    apart = np.take_along_axis(gap, top, -1)
+    x = np.where(np.isneginf(first) & np.isneginf(second), 0.0, (gap - apart) / temperature)
+    # Where the two lie far apart as a whole, the gap has lost the digits that a constant takes away.
+    close = (np.abs(x) < 1).all(-1, keepdims=True) & (np.abs(apart / temperature) < FAR_APART)
     d = np.where(close, x - np.log1p((b * np.expm1(x)).sum(-1, keepdims=True)), d)
     return a, b, d
 
@@ -607,7 +625,10 @@ def _log_sum_exp(x: Floats) -> Floats:
 
 
 def _log_softmax(x: Floats) -> Floats:
-    return x - _log_sum_exp(x)[..., None]
+    # The maximum goes first: beside a large one, the logarithm of the sum would be rounded away.
+    x = x - x.max(-1, keepdims=True)
+    result: Floats = x - np.log(np.exp(x).sum(-1, keepdims=True))
+    return result
 
 
 # The checks.
@@ -631,9 +652,9 @@ def _settings(temperature: Any, scale: Any, direction: Any) -> tuple[float, bool
     temperature = number(temperature, "temperature", "a finite number > 0", 0.0, math.inf)
     for value, name, choices in ((scale, "scale", SCALES), (direction, "direction", DIRECTIONS)):
         if not isinstance(value, str):
-            raise TypeError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
+            raise TypeError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {shown(value)}")
         if value not in choices:
-            raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
+            raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {shown(value)}")
     return temperature, scale == "t_squared", direction == "forward"
 
 

@@ -20,6 +20,7 @@ from ._validate import Floats, logits_array, number, probabilities, real_array, 
 __all__ = ["cross_entropy", "entropy", "js_divergence", "kl_divergence"]
 
 
+@np.errstate(all="ignore")
 def entropy(p: ArrayLike, axis: int = -1, base: float | None = None) -> Any:
     r"""Shannon entropy: the expected surprise under p.
 
@@ -60,6 +61,7 @@ def entropy(p: ArrayLike, axis: int = -1, base: float | None = None) -> Any:
     return _result(entr(p.astype(np.float64)), axis, base, p)
 
 
+@np.errstate(all="ignore")
 def cross_entropy(p: ArrayLike, q: ArrayLike, axis: int = -1, base: float | None = None) -> Any:
     r"""Cross-entropy: the expected surprise of someone who believes q, under p.
 
@@ -101,6 +103,7 @@ def cross_entropy(p: ArrayLike, q: ArrayLike, axis: int = -1, base: float | None
     return _result(-xlogy(p.astype(np.float64), q.astype(np.float64)), axis, base, p, q)
 
 
+@np.errstate(all="ignore")
 def kl_divergence(p: ArrayLike, q: ArrayLike, axis: int = -1, base: float | None = None) -> Any:
     r"""Kullback-Leibler divergence (relative entropy): the surprise that believing q adds.
 
@@ -145,6 +148,7 @@ def kl_divergence(p: ArrayLike, q: ArrayLike, axis: int = -1, base: float | None
     return _result(_excess(p.astype(np.float64), q.astype(np.float64)), axis, base, p, q)
 
 
+@np.errstate(all="ignore")
 def js_divergence(p: ArrayLike, q: ArrayLike, axis: int = -1, base: float | None = None) -> Any:
     r"""Jensen-Shannon divergence: symmetric, and never more than log 2.
 
@@ -201,7 +205,14 @@ def _excess(p: Floats, q: Floats) -> Floats:
         tail = np.zeros_like(v)
         for k in range(12, 0, -1):
             tail = v * (1.0 / (2 * k + 1) + tail)
-        return np.where(near, (p + q) * (v + (1 + s) * s * tail), rel_entr(p, q) - (p - q))
+        return np.where(near, (p + q) * (v + (1 + s) * s * tail), relative_entropy(p, q) - (p - q))
+
+
+def relative_entropy(p: Floats, q: Floats) -> Floats:
+    """Return p log(p / q), also where q is so small that p / q is beyond a float."""
+    terms: Floats = rel_entr(p, q)
+    beyond = np.isinf(terms) & (q > 0)
+    return np.where(beyond, p * (np.log(p) - np.log(q)), terms) if beyond.any() else terms
 
 
 def _distribution(value: ArrayLike, name: str, axis: int) -> tuple[Floats, int]:

@@ -26,6 +26,7 @@ from ._validate import (
     at_index,
     class_indices,
     first_true,
+    held,
     logits_array,
     mean_divisor,
     number,
@@ -125,7 +126,7 @@ def cross_entropy(
     shape, classes = moved.shape[:-1], moved.shape[-1]
     labels, counts = class_indices(targets, "targets", shape, classes, ignore_index)
     by_class = None if weight is None else weights(weight, "weight", (classes,), "one weight a class")
-    smoothing = smoothing_mass(label_smoothing)
+    smoothing = held(smoothing_mass(label_smoothing), logits.dtype)
     total = _Reducer(shape, logits.dtype, *reduction_arguments(reduction, denominator))
 
     with np.errstate(all="ignore"):
@@ -344,7 +345,8 @@ def nll(
     array, axis = logits_array(log_probs, "log_probs", axis)
     tolerance = SUM_TOLERANCE[array.dtype.newbyteorder("=")]
     excess = np.atleast_1d(log_sum_exp(without_nan(array, "log_probs"), axis))
-    wrong = ~(np.abs(np.expm1(np.minimum(excess, 700.0))) <= tolerance)
+    with np.errstate(over="ignore"):  # float32 overflows from 89 on
+        wrong = ~(np.abs(np.expm1(np.minimum(excess, 700.0))) <= tolerance)
     if wrong.any():
         where = first_true(wrong)
         raise ValueError(
@@ -460,7 +462,7 @@ class _Reducer:
         if self.each is not None:
             return self.each[()]
         divisor = 1.0 if self.reduction == "sum" else mean_divisor(self.mass, self.denominator)
-        with np.errstate(over="ignore"):  # a sum beyond float32 is inf
+        with np.errstate(over="ignore", under="ignore"):  # a sum beyond float32 is inf
             return self.dtype.type(np.add.reduce(self.sums) / divisor)
 
 

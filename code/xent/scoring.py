@@ -29,11 +29,13 @@ from scipy.special import xlogy
 from ._validate import (
     Floats,
     Indices,
+    _array,
     at_index,
     class_indices,
     first_true,
     number,
     probabilities,
+    shown,
     smoothing_mass,
     weights,
 )
@@ -61,6 +63,7 @@ Rule: TypeAlias = Callable[[Any, Any], Any]
 # ------------------------------------------------------------------------------------------- the rules
 
 
+@np.errstate(all="ignore")
 def log_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     r"""Logarithmic score, the cross-entropy of one outcome: strictly proper.
 
@@ -105,6 +108,7 @@ def log_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     return _result(_minus_log(own), q)
 
 
+@np.errstate(all="ignore")
 def brier_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     r"""Brier's score, the squared error of the one-hot outcome: strictly proper.
 
@@ -148,6 +152,7 @@ def brier_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     return _result(np.square(error).sum(axis=-1), q)
 
 
+@np.errstate(all="ignore")
 def spherical_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     r"""Spherical score, the cosine between report and outcome: strictly proper.
 
@@ -187,6 +192,7 @@ def spherical_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     return _result(1 - own / np.linalg.norm(q.astype(np.float64), axis=-1), q)
 
 
+@np.errstate(all="ignore")
 def linear_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     r"""Linear score, half the absolute error of the one-hot outcome: improper.
 
@@ -226,6 +232,7 @@ def linear_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     return _result(1 - own, q)
 
 
+@np.errstate(all="ignore")
 def zero_one_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     r"""Zero-one score, one minus the accuracy: proper, not strictly.
 
@@ -263,6 +270,7 @@ def zero_one_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     return _result(1 - (own == highest) / ties, q)
 
 
+@np.errstate(all="ignore")
 def clipped_log_score(probs: ArrayLike, outcome: ArrayLike, *, eps: float = 1e-7) -> Any:
     r"""Logarithmic score of a clipped probability: for three classes or more improper.
 
@@ -314,6 +322,7 @@ def clipped_log_score(probs: ArrayLike, outcome: ArrayLike, *, eps: float = 1e-7
     return _result(_minus_log(np.clip(own, eps, 1 - eps)), q)
 
 
+@np.errstate(all="ignore")
 def focal_loss(probs: ArrayLike, outcome: ArrayLike, *, gamma: float = 2.0) -> Any:
     r"""Focal loss: elicits a report that is less sure than you are; see `invert_focal`.
 
@@ -358,6 +367,7 @@ def focal_loss(probs: ArrayLike, outcome: ArrayLike, *, gamma: float = 2.0) -> A
     return _result(np.maximum(1 - own, 0) ** gamma * _minus_log(own), q)
 
 
+@np.errstate(all="ignore")
 def smoothed_log_score(probs: ArrayLike, outcome: ArrayLike, *, label_smoothing: float) -> Any:
     r"""Logarithmic score under label smoothing: elicits (1 - eps) p + eps / K.
 
@@ -408,6 +418,7 @@ def smoothed_log_score(probs: ArrayLike, outcome: ArrayLike, *, label_smoothing:
     return _result(cost, q)
 
 
+@np.errstate(all="ignore")
 def weighted_log_score(probs: ArrayLike, outcome: ArrayLike, *, weight: ArrayLike) -> Any:
     r"""Logarithmic score with a weight for each class: elicits w p, normalised.
 
@@ -507,6 +518,7 @@ def invert_focal(probs: ArrayLike, *, gamma: float = 2.0) -> Any:
     return p.astype(np.result_type(np.float32, given), copy=False)
 
 
+@np.errstate(all="ignore")
 def invert_smoothing(probs: ArrayLike, *, label_smoothing: float) -> Any:
     r"""Undo label smoothing: from the report that it elicits to the probabilities behind it.
 
@@ -552,6 +564,7 @@ def invert_smoothing(probs: ArrayLike, *, label_smoothing: float) -> Any:
     return np.maximum(p, 0.0).astype(np.result_type(np.float32, given), copy=False)
 
 
+@np.errstate(all="ignore")
 def invert_weighting(probs: ArrayLike, *, weight: ArrayLike) -> Any:
     r"""Undo class weights: from the report that they elicit to the probabilities behind it.
 
@@ -588,7 +601,12 @@ def invert_weighting(probs: ArrayLike, *, weight: ArrayLike) -> Any:
     if not (by_class > 0).all():
         where = first_true(by_class <= 0)
         raise ValueError(f"weight: expected weights > 0, got {by_class[where]}{at_index(where)}")
-    p = given.astype(np.float64) * (by_class.min() / by_class)
+    # Mantissas and exponents apart: weights of 1e-300 and 1e300 have a quotient that no float holds.
+    mantissa, exponent = np.frexp(given.astype(np.float64))
+    divisor, by_power = np.frexp(by_class)
+    exponent -= by_power
+    exponent -= np.where(given > 0, exponent, -9999).max(axis=-1, keepdims=True)
+    p = np.ldexp(mantissa / divisor, np.where(given > 0, exponent, 0))
     p /= p.sum(axis=-1, keepdims=True)
     return p.astype(np.result_type(np.float32, given), copy=False)
 
@@ -692,8 +710,8 @@ def elicited(rule: Rule, p: ArrayLike) -> Floats:
     """
     _callable(rule)
     law = probabilities(p, "p", -1).astype(np.float64)
-    if law.shape[-1] == 0:
-        raise ValueError(f"p: expected at least one class along axis -1, got shape {law.shape}")
+    if law.shape[-1] > _CLASSES:
+        raise ValueError(f"p: expected at most {_CLASSES} classes to search over, got shape {law.shape}")
     out = np.empty_like(law)
     for index in np.ndindex(law.shape[:-1]):
         out[index] = _minimise(rule, law[index])
@@ -702,6 +720,8 @@ def elicited(rule: Rule, p: ArrayLike) -> Floats:
 
 # How many points of the lattice are improved, how many it has at most, and how far apart the former are.
 _STARTS, _LATTICE, _APART = 4, 3000, 0.2
+# The smallest lattice has K (K + 1) / 2 points of K numbers each.
+_CLASSES = 500
 # A line search looks at this many points of its segment, and then again between the neighbours of the best.
 _POINTS, _ZOOMS = 33, 7
 _SWEEPS = 200
@@ -804,10 +824,14 @@ def _expected(rule: Rule, law: Floats, report: Floats) -> Floats:
         share = law[..., k]
         if not (share > 0).any():
             continue
-        cost = np.asarray(rule(report, np.full(shape, k)), np.float64)
+        # The rule gets copies: one that works in place would change what is still to be asked.
+        cost = _array(rule(report.copy(), np.full(shape, k)), "rule")
+        if cost.dtype.kind not in "biuf":
+            raise TypeError(f"rule: expected costs that are numbers, got dtype {cost.dtype}")
+        cost = cost.astype(np.float64)
         if cost.shape != shape:
             raise ValueError(f"rule: expected costs of shape {shape}, one a report, got {cost.shape}")
-        with np.errstate(invalid="ignore"):
+        with np.errstate(all="ignore"):
             total += np.where(share > 0, share * cost, 0.0)
     if np.isnan(total).any():
         where = first_true(np.isnan(total))
@@ -821,10 +845,10 @@ def _expected(rule: Rule, law: Floats, report: Floats) -> Floats:
 def _report(probs: ArrayLike, outcome: ArrayLike) -> tuple[Floats, Floats, Indices]:
     """Check the arguments; return reports, the probability (float64) of each outcome, and outcomes."""
     q = probabilities(probs, "probs", -1)
-    if np.shape(outcome) != q.shape[:-1]:
+    array = _array(outcome, "outcome")
+    if array.shape != q.shape[:-1]:
         raise ValueError(
-            f"outcome: expected shape {q.shape[:-1]}, that of probs without the last axis, "
-            f"got {np.shape(outcome)}"
+            f"outcome: expected shape {q.shape[:-1]}, that of probs without the last axis, got {array.shape}"
         )
     labels, _ = class_indices(outcome, "outcome", q.shape[:-1], q.shape[-1], None)
     own = np.take_along_axis(q, labels[..., None], -1)[..., 0].astype(np.float64)
@@ -842,4 +866,4 @@ def _result(cost: Floats, given: Floats) -> Any:
 
 def _callable(rule: Rule) -> None:
     if not callable(rule):
-        raise TypeError(f"rule: expected a scoring rule, rule(probs, outcome), got {rule!r}")
+        raise TypeError(f"rule: expected a scoring rule, rule(probs, outcome), got {shown(rule)}")

@@ -12,6 +12,7 @@ are sources whose entropy, divergence and tilt are known exactly.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ Array = NDArray[np.float64]
 
 # The step of the trapezoidal rule in log t, see _log_grid. Exact in binary, so that the grid has no rounding.
 STEP = 3 / 16
+# Up to here a batch size is a float, a power of G has digits, and a table of pairs less than 10^9 entries.
+FLOATS, MARKOV, LETTERS = 10**300, 10**12, 30_000
 
 
 def eos_optimum(stop: float, batch_size: int = 1) -> float:
@@ -83,9 +86,11 @@ def eos_optimum(stop: float, batch_size: int = 1) -> float:
     batch_size = _batch_size(batch_size)
     # B int G(exp(-t))^B dt with G(exp(-t)) = 1 / (1 + (exp(t) - 1) / stop), written without a cancellation.
     t = _log_grid(1.0, 1.0 / stop, batch_size)
-    return float(batch_size * STEP * np.sum(t * np.exp(-batch_size * np.log1p(np.expm1(t) / stop))))
+    with np.errstate(all="ignore"):
+        return float(batch_size * STEP * np.sum(t * np.exp(-batch_size * np.log1p(np.expm1(t) / stop))))
 
 
+@np.errstate(all="ignore")
 def length_weights(
     lengths: ArrayLike, batch_size: int = 1, *, probabilities: ArrayLike | None = None
 ) -> Array:
@@ -137,6 +142,7 @@ def length_weights(
     return _weights(values, _merge(position, share), _batch_size(batch_size))[position]
 
 
+@np.errstate(all="ignore")
 def tilted_lengths(
     lengths: ArrayLike, batch_size: int = 1, *, probabilities: ArrayLike | None = None
 ) -> Array:
@@ -180,6 +186,7 @@ def tilted_lengths(
     return np.asarray(tilted / tilted.sum())
 
 
+@np.errstate(all="ignore")
 def hazards(probabilities: ArrayLike) -> Array:
     r"""Probability of stopping at each length, given that the sequence has come so far.
 
@@ -244,20 +251,25 @@ class GeometricSource:
     True
     """
 
+    @np.errstate(all="ignore")
     def __init__(self, stop: float, letters: int = 1) -> None:
         self.stop = _stop(stop, "stop")
         self.letters = _validate.integer(letters, "letters")
         if self.letters < 1:
-            raise ValueError(f"letters: expected at least one letter, got {letters}")
+            raise ValueError(f"letters: expected at least one letter, got {_validate.shown(letters)}")
 
     def __repr__(self) -> str:
         """Name the source by its parameters."""
         return f"GeometricSource(stop={self.stop:g}, letters={self.letters})"
 
+    @np.errstate(all="ignore")
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...]) -> NDArray[np.int64]:
         """Draw lengths, <eos> included, from `rng`; the letters carry no information about them."""
-        return rng.geometric(self.stop, size=size)
+        shape = tuple(_positive(n, "size", least=0) for n in (size if isinstance(size, tuple) else (size,)))
+        _positive(math.prod(shape), "size", least=0)
+        return _generator(rng).geometric(self.stop, size=shape)
 
+    @np.errstate(all="ignore")
     def length_probabilities(self, n_max: int) -> Array:
         """Return P(1), ..., P(n_max), which sum to 1 - (1 - stop)**n_max."""
         return self.stop * (1.0 - self.stop) ** np.arange(_positive(n_max, "n_max"), dtype=np.float64)
@@ -266,6 +278,7 @@ class GeometricSource:
         """E[n] = 1/beta."""
         return 1.0 / self.stop
 
+    @np.errstate(all="ignore")
     def harmonic_mean_length(self, batch_size: int = 1) -> float:
         """1 / E[1/n̄] for the mean length n̄ of a batch: the mean length that its token mean teaches."""
         return 1.0 / eos_optimum(self.stop, batch_size)
@@ -274,6 +287,7 @@ class GeometricSource:
         """CV^2 = Var[n] / E[n]^2 = 1 - beta."""
         return 1.0 - self.stop
 
+    @np.errstate(all="ignore")
     def entropy(self) -> float:
         r"""Entropy of a sequence in nats, :math:`(h(\beta) + (1 - \beta) \log m) / \beta`."""
         return self.cross_entropy(self.stop)
@@ -282,10 +296,12 @@ class GeometricSource:
         r"""Cross-entropy of a sequence, :math:`-\log q - (1/\beta - 1) \log((1 - q)/m)`, in nats."""
         return self._loss(q, self.stop) / self.stop
 
+    @np.errstate(all="ignore")
     def kl(self, q: float) -> float:
         r"""Divergence KL(P||Q_q) per sequence, :math:`\mathrm{kl}(\beta \| q) / \beta`, in nats."""
         q = _probability(q, "q")
-        return float(kl_div(self.stop, q) + kl_div(1.0 - self.stop, 1.0 - q)) / self.stop
+        p = np.array([self.stop, 1.0 - self.stop])
+        return float(_divergence(p, np.array([q, 1.0 - q])).sum()) / self.stop
 
     def averaged_cross_entropy(self, q: float, batch_size: int = 1) -> float:
         r"""Expected token mean over a batch, :math:`-q^* \log q - (1 - q^*) \log((1 - q)/m)`, in nats.
@@ -294,6 +310,7 @@ class GeometricSource:
         """
         return self._loss(q, eos_optimum(self.stop, batch_size))
 
+    @np.errstate(all="ignore")
     def tilted_lengths(self, n_max: int) -> Array:
         r"""Law of lengths that the per-sequence mean teaches a flexible model: the logarithmic law.
 
@@ -304,6 +321,7 @@ class GeometricSource:
             return np.where(n == 1, 1.0, 0.0)
         return np.asarray((1.0 - self.stop) ** n / (-n * math.log(self.stop)))
 
+    @np.errstate(all="ignore")
     def tilted_hazards(self, n_max: int) -> Array:
         r"""Hazards of the logarithmic law, :math:`\beta / {}_2F_1(1, 1; n + 1; 1 - 1/\beta)`.
 
@@ -315,6 +333,7 @@ class GeometricSource:
         tail = STEP * t / (self.stop - (1.0 - self.stop) * np.expm1(-t))
         return np.asarray(1.0 / (n * (np.exp(-np.outer(n, t)) @ tail)))
 
+    @np.errstate(all="ignore")
     def _loss(self, q: float, share: float) -> float:
         """Return -share log q - (1 - share) log((1 - q)/m), with 0 log 0 = 0."""
         q = _probability(q, "q")
@@ -362,6 +381,7 @@ class MarkovSource:
     2.8776
     """
 
+    @np.errstate(all="ignore")
     def __init__(self, initial: ArrayLike, transition: ArrayLike) -> None:
         self.initial = _vector(_validate.probabilities(initial, "initial", -1), "initial")
         letters = self.initial.size - 1
@@ -375,12 +395,14 @@ class MarkovSource:
             )
         self.transition = _validate.probabilities(rows, "transition", -1).astype(np.float64)
         self._reached = self._check_that_it_ends()
+        self._check_how_often_it_visits()
 
     def __repr__(self) -> str:
         """Name the source by its size."""
         return f"MarkovSource({self.initial.size - 1} letters)"
 
     @classmethod
+    @np.errstate(all="ignore")
     def fit(
         cls, sequences: list[list[int]], letters: int, *, weights: ArrayLike | None = None
     ) -> MarkovSource:
@@ -389,6 +411,11 @@ class MarkovSource:
         Rows of letters that do not occur stop at once; nothing reaches them.
         """
         letters = _positive(letters, "letters")
+        if letters > LETTERS:
+            raise ValueError(f"letters: expected at most {LETTERS:,}, for a table of pairs, got {letters:,}")
+        if not isinstance(sequences, Iterable):
+            raise TypeError(f"sequences: expected a list of lists, got {type(sequences).__name__}")
+        sequences = list(sequences)
         if not sequences:
             raise ValueError("sequences: expected at least one sequence, got none")
         weight = (
@@ -396,12 +423,16 @@ class MarkovSource:
             if weights is None
             else _validate.weights(weights, "weights", (len(sequences),), "one for each sequence")
         )
-        if not weight.sum() > 0:
-            raise ValueError("weights: expected a positive sum, got 0")
+        with np.errstate(over="ignore"):
+            total = float(weight.sum())
+        if not 0 < total < math.inf:
+            raise ValueError(f"weights: expected a positive, finite sum, got {total:g}")
+        if total > 1e200:  # only their ratios matter, and counts of them must not overflow
+            weight = weight / total
         counts = np.zeros((letters + 1, letters + 1))  # the last row counts first tokens
         for sequence, w in zip(sequences, weight, strict=True):
-            tokens = np.asarray(sequence, dtype=np.int64) if len(sequence) else np.zeros(0, dtype=np.int64)
-            tokens, _ = _validate.class_indices(tokens, "sequences", tokens.shape, letters, None)
+            tokens = _validate._array(sequence, "sequences")
+            tokens, _ = _validate.class_indices(sequence, "sequences", (tokens.size,), letters, None)
             np.add.at(counts, (np.append(letters, tokens), np.append(tokens, letters)), w)
         return cls._from_counts(counts[-1], counts[:-1])
 
@@ -412,11 +443,13 @@ class MarkovSource:
         never[:, -1] = 1.0
         return cls(first / first.sum(), np.divide(pairs, total, out=never, where=total > 0))
 
+    @np.errstate(all="ignore")
     def sample(self, rng: np.random.Generator, size: int) -> list[list[int]]:
         """Draw `size` sequences of letters; the <eos> that ends each is left out."""
         eos = self.initial.size - 1
+        size, rng = _positive(size, "size"), _generator(rng)
         cumulative = np.cumsum(np.vstack([self.transition, self.initial]), axis=1)
-        sequences: list[list[int]] = [[] for _ in range(_positive(size, "size"))]
+        sequences: list[list[int]] = [[] for _ in range(size)]
         running, state = np.arange(size), np.full(size, eos)
         while running.size:
             uniform = rng.random(running.size) * cumulative[state, -1]
@@ -426,6 +459,7 @@ class MarkovSource:
                 sequences[i].append(int(letter))
         return sequences
 
+    @np.errstate(all="ignore")
     def visits(self) -> Array:
         """Expected number of visits to each letter in a sequence."""
         return self._forward(1.0)
@@ -434,6 +468,7 @@ class MarkovSource:
         """E[n], <eos> included."""
         return 1.0 + float(self.visits().sum())
 
+    @np.errstate(all="ignore")
     def length_probabilities(self, n_max: int) -> Array:
         """Return P(1), ..., P(n_max); n counts the <eos>."""
         law = np.empty(_positive(n_max, "n_max"))
@@ -443,13 +478,15 @@ class MarkovSource:
             state = state @ self.transition[:, :-1]
         return law
 
+    @np.errstate(all="ignore")
     def harmonic_mean_length(self, batch_size: int = 1) -> float:
         """1 / E[1/n̄] for the mean length n̄ of a batch: the mean length that its token mean teaches."""
-        batch_size = _batch_size(batch_size)
+        batch_size = _positive(batch_size, "batch_size", most=MARKOV)
         t = self._log_grid(batch_size)
         weight = STEP * t * np.array([self._generating(float(u)) for u in np.exp(-t)]) ** batch_size
         return 1.0 / (batch_size * float(weight.sum()))
 
+    @np.errstate(all="ignore")
     def entropy(self) -> float:
         """Entropy of a sequence in nats."""
         return float(entr(self.initial).sum() + self.visits() @ entr(self.transition).sum(axis=1))
@@ -458,10 +495,12 @@ class MarkovSource:
         """Cross-entropy of a sequence under `model`, in nats; inf where it misses a possible step."""
         return self._expect(lambda p, q: -xlogy(p, q), model)
 
+    @np.errstate(all="ignore")
     def kl(self, model: MarkovSource) -> float:
         """Divergence KL(P||Q) between the laws of whole sequences, in nats."""
-        return self._expect(lambda p, q: kl_div(p, q), model)
+        return self._expect(_divergence, model)
 
+    @np.errstate(all="ignore")
     def token_mean_fit(self, batch_size: int = 1) -> MarkovSource:
         r"""The bigram model that minimises the expected token mean over a batch.
 
@@ -471,9 +510,10 @@ class MarkovSource:
                   = \int_0^1 \mathrm E\big[u^n\, \#\{s \to v\}\big]\, G(u)^{B-1} \frac{du}{u}
 
         A bigram model cannot tell the tenth letter from the first, so this is the best in its class and not
-        the tilted law itself. For B -> infinity it is the source. Relative error: about B times 1e-16.
+        the tilted law itself. For B -> infinity it is the source. Relative error: about B times 1e-16,
+        so that B has to be at most 1e12.
         """
-        batch_size = _batch_size(batch_size)
+        batch_size = _positive(batch_size, "batch_size", most=MARKOV)
         letters = self.initial.size - 1
         first, pairs = np.zeros(letters + 1), np.zeros((letters, letters + 1))
         for t in self._log_grid(batch_size):
@@ -485,6 +525,7 @@ class MarkovSource:
             pairs += scale * ahead[:, None] * self.transition * end
         return self._from_counts(first, pairs)
 
+    @np.errstate(all="ignore")
     def _expect(self, term: Any, model: MarkovSource) -> float:
         if not isinstance(model, MarkovSource):
             raise TypeError(f"model: expected a MarkovSource, got {type(model).__name__}")
@@ -514,7 +555,8 @@ class MarkovSource:
 
     def _generating(self, u: float) -> float:
         """G(u) = E[u^n]."""
-        return u * float(self.initial[-1] + self._forward(u) @ self.transition[:, -1])
+        # Rows that sum to a little more than one would take it beyond one, and its powers to infinity.
+        return min(1.0, u * float(self.initial[-1] + self._forward(u) @ self.transition[:, -1]))
 
     def _log_grid(self, batch_size: int) -> Array:
         return _log_grid(1.0, self.mean_length(), batch_size)
@@ -534,6 +576,26 @@ class MarkovSource:
             )
         return np.asarray(reached)
 
+    def _check_how_often_it_visits(self) -> None:
+        """Refuse rows that sum to one within the tolerance and still let sequences go on for ever."""
+        try:
+            with np.errstate(all="ignore"):
+                visits = self._forward(1.0)
+        except np.linalg.LinAlgError:
+            visits = np.full(1, np.inf)
+        if not (np.isfinite(visits).all() and (visits >= 0).all()):
+            raise ValueError(
+                "transition: expected every sequence to end, got rows under which the expected number of "
+                f"letters is {visits.sum():g}"
+            )
+
+
+def _divergence(p: Array, q: Array) -> Array:
+    """Return p log(p / q) - p + q, whose terms are all >= 0."""
+    terms: Array = kl_div(p, q)
+    beyond = np.isinf(terms) & (q > 0)  # p / q overflowed
+    return np.where(beyond, p * (np.log(p) - np.log(q)) - p + q, terms)
+
 
 def _log_grid(smallest: float, mean: float, batch_size: int) -> Array:
     """Nodes t = exp(k STEP) for integrals of exp(-n t) G(exp(-t))^(B-1) dt, from 0 to infinity.
@@ -542,7 +604,10 @@ def _log_grid(smallest: float, mean: float, batch_size: int) -> Array:
     real axis, so the trapezoidal rule errs by about exp(-pi^2/STEP), 1e-23. The ends are cut where what is
     left is below 1e-17 of the integral, which is at least 1/(n + (B-1) mean).
     """
-    first = math.floor((math.log(1e-18) - math.log(batch_size * mean)) / STEP)
+    # One logarithm of the product, unless the product is beyond a float.
+    product = batch_size * mean if batch_size < FLOATS else math.inf
+    log_tokens = math.log(product) if product < math.inf else math.log(batch_size) + math.log(mean)
+    first = math.floor((math.log(1e-18) - log_tokens) / STEP)
     last = math.ceil(math.log((45.0 + math.log(mean / smallest)) / (batch_size * smallest)) / STEP)
     return np.asarray(np.exp(STEP * np.arange(first, last + 1)))
 
@@ -557,9 +622,16 @@ def _weights(values: Array, law: Array, batch_size: int) -> Array:
     for t in _log_grid(float(values[0]), float(values[-1]), batch_size):
         # log G, with exp(-base t) taken out: what is left is at least P(base), so that its logarithm exists,
         # and log1p keeps the digits that the power of B - 1 would multiply.
-        log_g = math.log1p(float(share @ np.expm1(-(possible - base) * t))) - base * t
+        less = float(share @ np.expm1(-(possible - base) * t))
+        # Where P(base) is next to nothing, there are more digits in what is left than in what is gone.
+        left = math.log1p(less) if less > -0.999 else _log(float(share @ np.exp(-(possible - base) * t)))
+        log_g = left - base * t
         total += STEP * t * np.exp(-values * t + (batch_size - 1) * log_g)
     return total
+
+
+def _log(x: float) -> float:
+    return math.log(x) if x > 0 else -math.inf
 
 
 def _length_law(lengths: ArrayLike, probabilities: ArrayLike | None) -> tuple[Array, NDArray[np.intp], Array]:
@@ -595,18 +667,29 @@ def _vector(array: _validate.Floats, name: str) -> Array:
 
 
 def _batch_size(value: Any) -> int:
-    return _positive(value, "batch_size")
+    return _positive(value, "batch_size", most=FLOATS)
 
 
-def _positive(value: Any, name: str) -> int:
+def _positive(value: Any, name: str, least: int = 1, most: int = _validate.MOST) -> int:
     value = _validate.integer(value, name)
-    if value < 1:
-        raise ValueError(f"{name}: expected an integer >= 1, got {value}")
+    if value < least:
+        raise ValueError(f"{name}: expected an integer >= {least}, got {_validate.shown(value)}")
+    if value > most:
+        raise ValueError(f"{name}: expected an integer up to {float(most):g}, got {_validate.shown(value)}")
     return int(value)
 
 
+def _generator(value: Any) -> np.random.Generator:
+    if not isinstance(value, np.random.Generator):
+        raise TypeError(f"rng: expected a numpy.random.Generator, got {type(value).__name__}")
+    return value
+
+
 def _stop(value: Any, name: str) -> float:
-    return _validate.number(value, name, "a probability in (0, 1]", 0.0, 1.0, closed="high")
+    stop = _validate.number(value, name, "a probability in (0, 1]", 0.0, 1.0, closed="high")
+    if stop < 1e-308:
+        raise ValueError(f"{name}: expected a probability whose inverse is a float, got {stop:g}")
+    return stop
 
 
 def _probability(value: Any, name: str) -> float:

@@ -17,6 +17,8 @@ from playwright.sync_api import Browser, sync_playwright
 
 import book
 import notebooks
+from serve import serving
+from xent_site import REPOSITORY, SITE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,9 +48,12 @@ class TinyBook:
         toc = f"format: jb-book\nroot: index\ndefaults: {{numbered: true}}\nparts:\n  - chapters:\n{entries}"
         (self.root / "_toc.yml").write_text(toc)
 
-    def run(self, *command: str) -> tuple[int, str]:
+    def run(self, *command: str, **addresses: str) -> tuple[int, str]:
         """Run Python in the copy, with the copy's package; return the exit status and all that was said."""
         environment = {**os.environ, "PYTHONPATH": str(self.root / "code"), "OMP_NUM_THREADS": "1"}
+        # The addresses of whoever publishes the book are not those of the copy.
+        environment = {name: value for name, value in environment.items() if name not in (REPOSITORY, SITE)}
+        environment |= addresses
         done = subprocess.run(
             [sys.executable, *command],
             cwd=self.root,
@@ -60,17 +65,16 @@ class TinyBook:
         )
         return done.returncode, done.stdout
 
-    def build(self) -> tuple[int, str]:
+    def build(self, **addresses: str) -> tuple[int, str]:
         """Build the copy as `make book` does."""
-        return self.run("tools/book.py", "--jobs", "1")
+        return self.run("tools/book.py", "--jobs", "1", **addresses)
 
     def page(self, name: str) -> str:
         """Read a built page."""
         return (self.root / "_build" / "html" / "chapters" / f"{name}.html").read_text(encoding="utf-8")
 
 
-@pytest.fixture
-def tiny_book(tmp_path: Path) -> TinyBook:
+def make_tiny_book(tmp_path: Path) -> TinyBook:
     """Copy what a build needs, with one chapter in which nothing is wrong."""
     for name in ("_ext", "_static", "_templates", "tools"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -85,6 +89,12 @@ def tiny_book(tmp_path: Path) -> TinyBook:
     tiny.write_toc("01_good")
     tiny.write_chapter("01_good", "# Good", "# code\nimport xent\nprint(xent.answer)", output="42\n")
     return tiny
+
+
+@pytest.fixture
+def tiny_book(tmp_path: Path) -> TinyBook:
+    """A small book to plant an error in."""
+    return make_tiny_book(tmp_path)
 
 
 @pytest.fixture(scope="session")
@@ -114,6 +124,13 @@ def built_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     copy = tmp_path_factory.mktemp("elsewhere") / "some" / "where"
     shutil.copytree(ROOT / book.HTML, copy)
     yield copy
+
+
+@pytest.fixture(scope="session")
+def server(built_site: Path) -> Iterator[str]:
+    """Serve the site under a path, as a host of many projects does, and return its address."""
+    with serving(built_site.parents[1]) as address:
+        yield f"{address}some/where/"
 
 
 @pytest.fixture(scope="session")

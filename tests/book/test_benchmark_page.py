@@ -15,6 +15,8 @@ import pytest
 import bench_table
 from tiny_book import ROOT
 
+pytestmark = pytest.mark.slow  # builds pages with Sphinx
+
 CONFIGURATION = f"""\
 import sys
 sys.path.insert(0, {str(ROOT / "_ext")!r})

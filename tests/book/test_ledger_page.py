@@ -12,6 +12,8 @@ import pytest
 import ledger
 from tiny_book import ROOT, TESTED, write_book, write_chapter, write_test
 
+pytestmark = pytest.mark.slow  # builds pages with Sphinx
+
 CONFIGURATION = f"""\
 import sys
 sys.path.insert(0, {str(ROOT / "_ext")!r})

@@ -15,6 +15,8 @@ import pytest
 import ledger
 from tiny_book import STATED, TESTED, add_machinery, write_book, write_chapter, write_test
 
+pytestmark = pytest.mark.slow  # builds pages with Sphinx
+
 
 @pytest.fixture
 def book(tmp_path: Path) -> Path:

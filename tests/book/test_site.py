@@ -5,16 +5,14 @@ Each page is opened as a file and under a path of a local server, at the width o
 
 from __future__ import annotations
 
-import functools
-import http.server
 import json
 import re
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import yaml
 from playwright.sync_api import (
     Browser,
     BrowserContext,
@@ -25,7 +23,7 @@ from playwright.sync_api import (
 )
 
 import ledger
-from xent_site import toc_documents
+from xent_site import REPOSITORY, setting, toc_documents
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = toc_documents(ROOT)
@@ -36,24 +34,6 @@ DESK, PHONE = (1280, 900), (360, 740)
 RAW_TEX = re.compile(
     r"\$\$|\$\\|\\(?:frac|log|sum|sigma|ell|begin|text|mathbb|label)\b|\{(?:eq|ref|numref|cite)\}`"
 )
-
-
-class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves 404.html for what is missing, as hosts of static sites do."""
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        if code != 404:
-            return super().send_error(code, message, explain)
-        body = Path(self.directory, "some", "where", "404.html").read_bytes()
-        self.send_response(404)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-        return None
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
 
 
 @dataclass
@@ -93,16 +73,6 @@ class Opened:
         self.page.goto(self.base + name, wait_until="load")
         # The theme's scripts start on load; two frames later they have run.
         self.page.evaluate("() => new Promise(f => requestAnimationFrame(() => requestAnimationFrame(f)))")
-
-
-@pytest.fixture(scope="session")
-def server(built_site: Path) -> Iterator[str]:
-    """Serve the site under a path, as a host of many projects does."""
-    handler = functools.partial(Handler, directory=str(built_site.parents[1]))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/some/where/"
-        server.shutdown()
 
 
 @pytest.fixture(scope="session")
@@ -248,6 +218,22 @@ def test_equations_are_numbered_by_chapter(opened: Opened, name: str) -> None:
     assert numbers == [f"({chapter[0]}.{i})" for i in range(1, len(numbers) + 1)]
 
 
+@by_file
+@pytest.mark.parametrize("name", [f"{name}.html" for name in DOCUMENTS if labels_of(f"{name}.html")])
+def test_equations_fit_a_phone(opened: Opened, name: str) -> None:
+    """A line that runs out of its box can be scrolled to, but its end is read by nobody."""
+    opened.page.set_viewport_size({"width": 390, "height": 844})
+    opened.go(name)
+    opened.page.add_style_tag(content="section { content-visibility: visible !important }")
+    wide = opened.page.locator("div.math").evaluate_all(
+        """all => all.filter(box => {
+            const line = box.querySelector(".katex-display") || box;
+            return Math.max(box.scrollWidth - box.clientWidth, line.scrollWidth - line.clientWidth) > 1;
+        }).map(box => box.id)"""
+    )
+    assert wide == [], "break these equations into shorter lines, with aligned"
+
+
 @by_server
 @pytest.mark.parametrize("address", ["no-such-page.html", "chapters/no-such-page.html", "chapters/a/b/c"])
 def test_a_missing_page_leads_back_to_the_book(opened: Opened, address: str) -> None:
@@ -274,8 +260,90 @@ def test_the_search_finds_a_word(opened: Opened) -> None:
     assert opened.errors == [] and opened.outside == []
 
 
+@by_both_ways
+@pytest.mark.parametrize(
+    ("words", "pages"),
+    [
+        ("gradient accumulation", {"11_denominators", "08_which_loss"}),
+        ("log_loss", {"api"}),
+        ("label smoothing", {"12_soft_targets"}),
+    ],
+)
+def test_a_reader_finds_by_typing(opened: Opened, words: str, pages: set[str]) -> None:
+    page = opened.page
+    opened.go("search.html")
+    page.keyboard.type(words)  # the page has put the cursor there
+    page.keyboard.press("Enter")
+    page.locator("#search-results li a").first.wait_for(timeout=20_000)
+    page.get_by_text(re.compile(r"found \d+ page|Search finished")).first.wait_for(timeout=20_000)
+    first = page.locator("#search-results li > a").evaluate_all("all => all.slice(0, 5).map(a => a.href)")
+    assert pages & {Path(address.partition("#")[0].partition("?")[0]).stem for address in first}, first
+    assert opened.outside == []
+    # A found page is fetched for its summary, which a page that was opened from a folder may not do.
+    if opened.base.startswith("http"):
+        assert opened.errors == opened.failed == []
+    page.locator("#search-results li > a").first.click()
+    page.wait_for_url(re.compile(r"/chapters/\w+\.html"))
+
+
+@by_file
+@pytest.mark.parametrize("name", ["index.html", "chapters/10_averaged_loss.html", "chapters/errata.html"])
+def test_on_paper_a_page_is_its_text(opened: Opened, name: str) -> None:
+    page = opened.page
+    page.set_viewport_size({"width": 794, "height": 1123})  # A4 at 96 dots per inch
+    page.emulate_media(color_scheme="dark", media="print")
+    opened.go(name)
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    around = (
+        ".bd-sidebar-primary",
+        ".bd-sidebar-secondary",
+        ".bd-header-article",
+        ".prev-next-footer",
+        ".copybtn",
+    )
+    for part in around:
+        assert page.locator(f"{part}:visible").count() == 0, part
+    assert page.locator("article h1").is_visible()
+    assert page.locator("article details:not([open])").count() == 0
+    # A solution's text is there, not only its title.
+    for solution in page.locator("article details.solution").all():
+        box = solution.bounding_box()
+        assert box is not None and box["height"] > 60
+    page.evaluate(
+        "() => Promise.all([...document.images].map(i => { i.loading = 'eager'; return i.decode(); }))"
+    )
+    for picture in page.locator("article figure img, article .cell_output img").all():
+        box = picture.bounding_box()
+        assert box is not None and 100 < box["width"] <= 794, "a figure is cut off or has gone"
+    # What only a script can move is its still picture, without sliders.
+    assert page.locator("input[type=range]:visible").count() == 0
+    # Dark text on white paper, links included: at least 4.5 to 1.
+    faint = page.locator("article :is(p, li, h1, h2, td) , article a").evaluate_all(
+        """all => {
+            const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
+                .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+                .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+            return all.filter(e => e.offsetParent && e.textContent.trim()).map(e => {
+                const colour = getComputedStyle(e).color.match(/[\\d.]+/g).map(Number);
+                return [1.05 / (light(colour) + 0.05), e.tagName, e.textContent.slice(0, 40)];
+            }).filter(([contrast]) => contrast < 4.5).slice(0, 5);
+        }"""
+    )
+    assert faint == []
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    if page.locator("details.solution").count():
+        assert page.locator("article details.solution[open]").count() == 0, (
+            "and on the screen they fold again"
+        )
+
+
 @by_file
 def test_no_button_needs_the_repository_while_it_has_no_address(opened: Opened) -> None:
-    if re.search(r'^  url: ""', (ROOT / "_config.yml").read_text(), re.MULTILINE):
-        opened.go(f"{DOCUMENTS[1]}.html")
-        assert opened.page.locator("[class*=launch-button], [class*=source-buttons]").count() == 0
+    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+    known = bool(setting(config["repository"]["url"], REPOSITORY))
+    opened.go(f"{DOCUMENTS[1]}.html")
+    assert opened.page.get_by_title("Run this chapter").count() == known
+    assert opened.page.get_by_title("Source and mistakes").count() == known
+    # What needs no address is there in any case.
+    assert opened.page.get_by_title("Download this page").count() == 1

@@ -12,6 +12,8 @@ from playwright.sync_api import Browser, Page
 from tiny_book import ROOT
 from xent.frameworks import SYMPTOMS, SymptomTable
 
+pytestmark = pytest.mark.slow  # builds pages with Sphinx
+
 CONFIGURATION = f"""\
 import sys
 sys.path.insert(0, {str(ROOT / "_ext")!r})

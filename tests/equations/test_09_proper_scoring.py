@@ -233,6 +233,7 @@ def test_zeroing_a_rare_class_pays_under_a_clip(worst_error):
 # ------------------------------------------------------------------------------ tangents and divergences
 
 
+@pytest.mark.slow
 @pytest.mark.equation("eq-tangent", by="symbolic")
 @pytest.mark.equation("eq-savage", by="symbolic")
 @pytest.mark.equation("eq-bregman", by="symbolic")

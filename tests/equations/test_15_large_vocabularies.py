@@ -66,6 +66,7 @@ def test_every_way_has_the_gradients_of_the_plain_one(name):
         assert float((a - b).norm() / b.norm()) < 1e-12
 
 
+@pytest.mark.slow
 def test_the_blocked_loss_takes_a_tenth_of_the_memory():
     """Measured in fresh processes, at V = 32,000 and enough rows that the gradients do not decide."""
     # Where there is no high-water mark to reset, count what PyTorch allocates.

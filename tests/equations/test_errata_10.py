@@ -136,16 +136,20 @@ def test_erratum_0_9_log_2_is_the_optimum_of_the_constant_hazard_family() -> Non
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.9])
-def test_erratum_0_10_the_formula_for_a_general_stop_probability(beta: float) -> None:
-    """Old: (beta - 1)/beta log(1 - beta) for beta = P(eos). New: beta log(beta)/(beta - 1)."""
+def test_erratum_0_10_any_stop_probability(beta: float) -> None:
+    """For beta = P(eos), old: (beta - 1)/beta log(1 - beta).
+
+    New: beta log(beta)/(beta - 1).
+    """
     law = beta * (1 - beta) ** (np.arange(1, 5000) - 1)
     mean = law @ (1 / np.arange(1, 5000))
     old = (beta - 1) / beta * math.log(1 - beta)
     new = beta * math.log(beta) / (beta - 1)
     assert new == pytest.approx(mean, rel=1e-12)
     assert abs(old - mean) > 0.5
-    swapped = 1 - beta
-    assert (swapped - 1) / swapped * math.log(1 - swapped) == pytest.approx(new, rel=1e-12)
+    # The old one is right if beta is the probability of going on.
+    on = 1 - beta
+    assert (on - 1) / on * math.log(1 - on) == pytest.approx(new, rel=1e-12)
 
 
 def test_erratum_0_11_the_weights_of_the_two_futures() -> None:

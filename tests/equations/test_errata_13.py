@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 
+@pytest.mark.slow
 def test_erratum_3_12_the_input_stands_once_in_the_expectation():
     """With P_X outside the logarithm twice the weights are P_X squared, and a restricted model moves."""
     p_x = np.array([0.8, 0.2])

@@ -25,6 +25,7 @@ from ledger import TEST_FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIANTS = variants.read_variants(ROOT)
+pytestmark = pytest.mark.slow  # each equation's test once more
 REJECTIONS = (AssertionError, pytest.fail.Exception)
 
 

@@ -55,6 +55,7 @@ def extra_memory(call: Callable[[], object], nbytes: int) -> float:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(100_000, 10), (512, 20_000)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("confident", [False, True])

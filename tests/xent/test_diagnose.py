@@ -312,6 +312,7 @@ NEITHER: dict[str, tuple[Loss, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NEITHER)
 def test_it_says_unknown_rather_than_guess(name: str) -> None:
     loss, reason = NEITHER[name]
@@ -325,6 +326,7 @@ def test_it_says_unknown_rather_than_guess(name: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_a_random_formula_is_unknown(seed: int) -> None:
     a, b, c = np.random.default_rng(seed).normal(size=3)

@@ -446,6 +446,7 @@ def test_the_search_is_not_caught_by_the_first_valley() -> None:
     np.testing.assert_allclose(elicited(rule, [0.5, 0.3, 0.2]), deep, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_more_classes() -> None:
     p = np.random.default_rng(5).dirichlet(np.ones(8))
     np.testing.assert_allclose(elicited(scoring.log_score, p), p, atol=1e-6)
@@ -557,10 +558,8 @@ def test_what_is_wrong_with_a_rule_is_said(call: Any) -> None:
 
 
 def test_a_law_has_classes() -> None:
-    with pytest.raises(ValueError, match=r"^p: expected probabilities that sum to one along axis 1 .* 0$"):
-        elicited(scoring.log_score, np.zeros((1, 0)))
-    with pytest.raises(
-        ValueError, match=r"^p: expected at least one class along axis -1, got shape \(0, 0\)$"
-    ):
-        elicited(scoring.log_score, np.zeros((0, 0)))
+    for shape in ((1, 0), (0, 0)):
+        message = f"p: expected at least one class along axis 1, got shape {shape}"
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            elicited(scoring.log_score, np.zeros(shape))
     assert elicited(scoring.log_score, np.zeros((0, 3))).shape == (0, 3)

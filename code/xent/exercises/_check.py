@@ -171,13 +171,13 @@ def _parts(answer: Any) -> Parts:
     """Read an answer as arrays: one, or one for each entry of a tuple."""
     if isinstance(answer, tuple):
         return [part for entry in answer for part in _parts(entry)]
-    if hasattr(answer, "detach"):
-        # A torch tensor that tracks gradients refuses to become an array.
-        answer = answer.detach().cpu()
+    if isinstance(answer, np.ma.MaskedArray):
+        raise _Unreadable("a masked array")
     try:
-        array = np.asarray(answer)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise _Unreadable(f"{type(answer).__name__} that NumPy cannot read ({error})") from None
+        # A torch tensor that tracks gradients refuses to become an array.
+        array = np.asarray(answer.detach().cpu() if hasattr(answer, "detach") else answer)
+    except Exception as error:  # an object may do anything when it is asked
+        raise _Unreadable(f"{type(answer).__name__} that NumPy cannot read ({_first_line(error)})") from None
     if array.dtype.kind not in "biuf":
         kind = {"c": "complex numbers", "O": "objects", "U": "text", "S": "bytes"}.get(
             array.dtype.kind, str(array.dtype)
@@ -220,7 +220,10 @@ def _short(value: Any) -> str:
         return f"{float(value):.6g}"
     if isinstance(value, bool | int | np.integer | np.bool_):
         return str(value)
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"an object of type {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -275,6 +278,13 @@ def _difference(exercise: Exercise, arguments: tuple[Any, ...], got: Parts, want
     raise AssertionError("the answers agree")
 
 
+def _first_line(error: BaseException) -> str:
+    try:
+        return (str(error).splitlines() or [""])[0][:200]
+    except Exception:
+        return ""
+
+
 def _count(number: int) -> str:
     return "one array or number" if number == 1 else f"a tuple of {number}"
 
@@ -286,6 +296,7 @@ def _kind(array: np.ndarray[Any, Any]) -> str:
 # ----------------------------------------------------------------------------------------------- check
 
 
+@np.errstate(all="ignore")
 def check(slug: str, answer: Any) -> Result:
     """Check an answer to an exercise, and name the mistake if it is a known one.
 
@@ -336,7 +347,7 @@ def check(slug: str, answer: Any) -> Result:
     elif answer is None or answer is Ellipsis:
         return wrong("the stub is still there: your function is not written yet.")
     elif not callable(answer):
-        return wrong(f"this exercise asks for a function; got {_short(answer)}, a {type(answer).__name__}.")
+        return wrong(f"this exercise asks for a function; got {_short(answer)} ({type(answer).__name__}).")
 
     cases = exercise.cases()
     got: list[Parts] = []
@@ -348,9 +359,9 @@ def check(slug: str, answer: Any) -> Result:
             value = answer if exercise.inputs is None else _quietly(answer, given)
         except NotImplementedError:
             return wrong("the stub is still there: your function is not written yet.")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             # A reader's function may raise anything; its type and first line say more than a traceback.
-            text = (str(error).splitlines() or [""])[0][:200]
+            text = _first_line(error)
             return wrong(f"your function raised {type(error).__name__}{': ' if text else ''}{text}{where}.")
         if value is None or value is Ellipsis:
             return wrong("the stub is still there: your function returns nothing.")

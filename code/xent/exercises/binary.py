@@ -33,7 +33,8 @@ def _missing_log_inputs() -> list[tuple[Any, ...]]:
 
 
 def _bce(z: Array, y: Array) -> Array:
-    return np.logaddexp(0.0, z) - y * z
+    # Both terms are positive: a loss close to zero keeps its digits, as it would not in softplus(z) - y z.
+    return y * np.logaddexp(0.0, -z) + (1 - y) * np.logaddexp(0.0, z)
 
 
 def _bce_inputs() -> list[tuple[Any, ...]]:
@@ -45,6 +46,8 @@ def _bce_inputs() -> list[tuple[Any, ...]]:
         (rng.normal(scale=3.0, size=(4, 3)), rng.integers(0, 2, size=(4, 3)).astype(float)),
         # Past 37 the sigmoid rounds to 1 in float64, past 709 the exponential overflows.
         (np.array([40.0, -40.0, 1000.0, -1000.0]), np.array([0.0, 1.0, 0.0, 1.0])),
+        # Right and certain: losses of 2e-9 and 4e-18.
+        (np.array([20.0, -20.0, 40.0, -40.0, 600.0]), np.array([1.0, 0.0, 1.0, 0.0, 1.0])),
     ]
 
 
@@ -173,7 +176,21 @@ EXERCISES = (
                 "rounds to 0 or 1 for large logits; use softplus, log(1 + exp(z)), in a stable form",
                 lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * np.log(1 - _sigmoid(z))),
                 lambda z, y: -np.where(y == 1, np.log(_sigmoid(z)), np.log(1 - _sigmoid(z))),
+            ),
+            Mistake(
+                "this looks like log(1 + exp(z)) - y z as it stands: exp(z) overflows past 709; take "
+                "max(z, 0) out of the logarithm, or use logaddexp",
                 lambda z, y: np.log(1 + np.exp(z)) - y * z,
+                lambda z, y: np.log1p(np.exp(z)) - y * z,
+                lambda z, y: y * np.log(1 + np.exp(-z)) + (1 - y) * np.log(1 + np.exp(z)),
+                lambda z, y: y * np.log1p(np.exp(-z)) + (1 - y) * np.log1p(np.exp(z)),
+            ),
+            Mistake(
+                "softplus(z) - y z is right, but where the prediction is right and certain its two terms are "
+                "nearly equal and their difference has lost its digits; add y softplus(-z) and "
+                "(1 - y) softplus(z)",
+                lambda z, y: np.logaddexp(0.0, z) - y * z,
+                lambda z, y: np.maximum(z, 0.0) + np.log1p(np.exp(-np.abs(z))) - y * z,
             ),
             Mistake(
                 "this looks like softplus((1 - 2y) z), which holds for the labels 0 and 1 only: a target "

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from xent._validate import shown
 from xent.numerics import log_softmax, softmax
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -231,8 +232,11 @@ class _Patient:
                 if array.dtype.kind not in "fiu":
                     raise TypeError(f"returned {type(value).__name__}, no number")
                 result = array.astype(np.float64)
-        except Exception as error:  # whatever the loss raises is evidence
-            first_line = (str(error).strip().splitlines() or [""])[0][:80]
+        except (Exception, SystemExit) as error:  # whatever the loss raises is evidence
+            try:
+                first_line = (str(error).strip().splitlines() or [""])[0][:80]
+            except Exception:
+                first_line = ""
             self.failure = f"{type(error).__name__}: {first_line}".removesuffix(": ")
             return None
         self.answered += 1
@@ -637,6 +641,7 @@ def _parameters(loss: Loss) -> set[str]:
 # ------------------------------------------------------------------------------------------- the whole
 
 
+@np.errstate(all="ignore")
 def diagnose(loss_fn: Loss, *, arrays: str = "auto") -> Diagnosis:
     """Find out what a loss function computes by calling it on designed inputs.
 
@@ -679,8 +684,8 @@ def diagnose(loss_fn: Loss, *, arrays: str = "auto") -> Diagnosis:
     """
     if not callable(loss_fn):
         raise TypeError(f"loss_fn must be callable; got {type(loss_fn).__name__}")
-    if arrays not in ARRAYS:
-        raise ValueError(f"arrays must be one of {', '.join(map(repr, ARRAYS))}; got {arrays!r}")
+    if not isinstance(arrays, str) or arrays not in ARRAYS:
+        raise ValueError(f"arrays must be one of {', '.join(map(repr, ARRAYS))}; got {shown(arrays)}")
     trials = [("numpy", "float64"), ("torch", "float64"), ("torch", "float32"), ("tensorflow", "float32")]
     if arrays == "auto":
         # A loss of tensors has its library imported: nothing has to be loaded in order to ask.

@@ -8,7 +8,7 @@ micro-batch out with the factor that its summed loss needs.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -18,7 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from xent._validate import integer, number
+from xent._validate import integer, number, shown
+
+from ._losses import LABEL_DTYPES, _differ, _tensor
 
 __all__ = ["MicroBatch", "Window", "accumulate"]
 
@@ -147,22 +149,30 @@ def accumulate(
     if isinstance(denominator, str):
         if denominator not in ("tokens", "sequences"):
             raise ValueError(
-                f"denominator: expected 'tokens', 'sequences' or a number > 0, got {denominator!r}"
+                f"denominator: expected 'tokens', 'sequences' or a number > 0, got {shown(denominator)}"
             )
         constant = None
     else:
-        constant = number(denominator, "denominator", "'tokens', 'sequences' or a number > 0", 0.0, math.inf)
-    integer(ignore_index, "ignore_index")
+        constant = number(
+            denominator, "denominator", "'tokens', 'sequences' or a number > 0", 0.0, float("inf")
+        )
+    ignore_index = integer(ignore_index, "ignore_index")
     pick = targets if callable(targets) else _by_key(targets)
 
     def count(batch: B) -> int:
-        counts = _targets(pick(batch)) != ignore_index
+        counts = _differ(_targets(pick(batch)), ignore_index)
         if denominator == "sequences" and counts.ndim > 1:
             counts = counts.flatten(1).any(1)
         return int(counts.sum())
 
     # The arguments are checked above, when the function is called; a generator would wait for the first use.
-    return _windows(iter(batches), steps, count, constant, group)
+    try:
+        micro_batches = iter(batches)
+    except TypeError:
+        raise TypeError(
+            f"batches: expected an iterable of micro-batches, got {type(batches).__name__}"
+        ) from None
+    return _windows(micro_batches, min(steps, sys.maxsize), count, constant, group)
 
 
 def _windows(
@@ -213,14 +223,14 @@ def _by_key(key: Any) -> Callable[[Any], Any]:
     def pick(batch: Any) -> Any:
         try:
             return batch[key]
-        except (KeyError, IndexError, TypeError) as error:
-            raise ValueError(f"targets: expected a key of the batch, got {key!r} ({error!r})") from error
+        except Exception as error:  # a mapping, a sequence, a tensor: each refuses a key its own way
+            raise ValueError(f"targets: expected a key of the batch, got {shown(key)} ({error!r})") from error
 
     return pick
 
 
 def _targets(value: Any) -> Tensor:
-    if not isinstance(value, Tensor) or value.is_floating_point() or value.dtype == torch.bool:
+    if not isinstance(value, Tensor) or value.dtype not in LABEL_DTYPES:
         got = f"dtype {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(f"targets: expected a tensor of integers from each batch, got {got}")
-    return value
+    return _tensor(value, "targets")

@@ -13,14 +13,16 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from xent._validate import Reduction, at_index, integer, number, reduction_arguments
-from xent.distillation import TREATMENTS, Direction, Scale, Treatment, _settings
+from xent._validate import MOST, Reduction, at_index, integer, number, reduction_arguments, shown
+from xent.distillation import FAR_APART, TREATMENTS, Direction, Scale, Treatment, _settings
 
 from ._losses import (
     LABEL_DTYPES,
     SUM_TOLERANCE,
     _first,
+    _floats,
     _harmless,
+    _held,
     _labels,
     _like,
     _logits,
@@ -93,6 +95,7 @@ def distillation_loss(
     """
     z, v = _pair(student_logits, teacher_logits, axis)
     temperature, squared, forward = _settings(temperature, scale, direction)
+    _within(temperature, "temperature", z)
     reduction, denominator = reduction_arguments(reduction, denominator)
     w, counts = _row_weights(weight, z)
     losses = _Divergence.apply(_harmless(z, counts), _harmless(v, counts), temperature, squared, forward)
@@ -151,9 +154,11 @@ def mixed_loss(
     alpha = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     z, v = _pair(student_logits, teacher_logits, axis)
     temperature, squared, forward = _settings(temperature, scale, direction)
+    _within(temperature, "temperature", z)
     reduction, denominator = reduction_arguments(reduction, denominator)
     labels, counts = _labels(targets, z, ignore_index)
     z = _harmless(z, counts)
+    alpha = _held(alpha, z)
     losses = z.new_zeros(z.shape[:-1])
     if alpha < 1:
         losses = losses + (1 - alpha) * cross_entropy(z, labels, reduction="none")
@@ -216,9 +221,16 @@ def top_k_loss(
     >>> z.grad
     tensor([[-0.1000, -0.0600,  0.1200,  0.0400]], dtype=torch.float64)
     """
-    if treatment not in TREATMENTS or not isinstance(treatment, str):
-        raise ValueError(f"treatment: expected one of {', '.join(map(repr, TREATMENTS))}, got {treatment!r}")
+    if not isinstance(treatment, str) or treatment not in TREATMENTS:
+        raise ValueError(
+            f"treatment: expected one of {', '.join(map(repr, TREATMENTS))}, got {shown(treatment)}"
+        )
     z, axis = _logits(student_logits, "student_logits", axis)
+    if _floats(top_log_probs, "top_log_probs").ndim != z.ndim:
+        raise ValueError(
+            f"top_log_probs: expected {z.ndim} dimensions, as student_logits, got shape "
+            f"{tuple(top_log_probs.shape)}"
+        )
     log_p, _ = _logits(top_log_probs, "top_log_probs", axis)
     log_p = log_p.detach()
     at = _class_choices(top_indices, "top_indices", z, axis)
@@ -235,6 +247,8 @@ def top_k_loss(
             f"top_indices: expected distinct classes, got a repeated one{at_index(_first(repeated))}"
         )
     slack = SUM_TOLERANCE[top_log_probs.dtype]
+    dtype = torch.promote_types(z.dtype, log_p.dtype)
+    log_p = log_p.to(dtype)
     mass = log_p.exp().sum(-1)
     wrong = ~(mass <= 1 + slack)
     if wrong.any():
@@ -243,15 +257,13 @@ def top_k_loss(
             f"top_log_probs: expected log-probabilities whose exponentials sum to at most one (within "
             f"{slack:g} for {top_log_probs.dtype}), got a sum of {mass[where].item():.6g}{at_index(where)}"
         )
-    if treatment.startswith("renormalised") and not (mass > 0).all():
-        where = _first(mass <= 0)
+    if treatment.startswith("renormalised") and (log_p.amax(-1) == -math.inf).any():
+        where = _first(log_p.amax(-1) == -math.inf)
         raise ValueError(f"top_log_probs: expected a sum above 0 to renormalise by, got 0{at_index(where)}")
     reduction, denominator = reduction_arguments(reduction, denominator)
     w, counts = _row_weights(weight, z)
 
-    dtype = torch.promote_types(z.dtype, log_p.dtype)
     log_q = log_softmax(_harmless(z, counts).to(dtype))
-    log_p = log_p.to(dtype)
     chosen = log_q.gather(-1, at)
     if treatment.startswith("renormalised"):
         log_p = torch.log_softmax(log_p, -1)
@@ -259,7 +271,7 @@ def top_k_loss(
         chosen = log_softmax(chosen)
     losses = _terms(log_p, chosen).sum(-1)
     if treatment == "tail" and at.shape[-1] < z.shape[-1]:
-        rest = (1 - log_p.exp().sum(-1)).clamp(min=0.0).log()
+        rest = (1 - mass).clamp(min=0.0).log()
         losses = losses + _terms(rest, log_sum_exp(log_q.scatter(-1, at, -math.inf)))
     return _reduce(losses, w, None, reduction, denominator)
 
@@ -310,9 +322,12 @@ def sample_targets(
     v, axis = _logits(teacher_logits, "teacher_logits", axis)
     v = v.detach()
     samples = integer(samples, "samples")
-    if samples < 1:
-        raise ValueError(f"samples: expected at least one draw, got {samples}")
+    if not 1 <= samples <= MOST:
+        raise ValueError(f"samples: expected at least one draw, at most {MOST:,}, got {shown(samples)}")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator: expected a torch.Generator, got {type(generator).__name__}")
     tau = number(proposal_temperature, "proposal_temperature", "a finite number > 0", 0.0, math.inf)
+    _within(tau, "proposal_temperature", v)
     top = v.amax(-1, keepdim=True)
     if not top.isfinite().all():  # amax passes nan on
         where = _first(~top.isfinite().squeeze(-1))
@@ -434,9 +449,9 @@ def _compare(first: Tensor, second: Tensor, temperature: float) -> tuple[Tensor,
     d = torch.where(a > 0, log_a - log_b, 0.0)
     top = second.argmax(-1, keepdim=True)
     gap = first - second
-    x = (gap - gap.gather(-1, top)) / temperature
-    x = torch.where(first.isneginf() & second.isneginf(), 0.0, x)
-    close = (x.abs() < 1).all(-1, keepdim=True)
+    apart = gap.gather(-1, top)
+    x = torch.where(first.isneginf() & second.isneginf(), 0.0, (gap - apart) / temperature)
+    close = (x.abs() < 1).all(-1, keepdim=True) & ((apart / temperature).abs() < FAR_APART)
     x = torch.where(close, x, 0.0)  # what is not close would spoil the gradient
     return a, b, torch.where(close, x - (b * x.expm1()).sum(-1, keepdim=True).log1p(), d)
 
@@ -457,10 +472,17 @@ def _terms(log_a: Tensor, log_b: Tensor) -> Tensor:
 
 def _pair(student: Any, teacher: Any, axis: int) -> tuple[Tensor, Tensor]:
     z, axis = _logits(student, "student_logits", axis)
+    _like(_floats(teacher, "teacher_logits"), "teacher_logits", student.shape, "student_logits", z)
     v, _ = _logits(teacher, "teacher_logits", axis)
-    _like(teacher, "teacher_logits", student.shape, "student_logits", z)
     dtype = torch.promote_types(z.dtype, v.dtype)
     return z.to(dtype), v.detach().to(dtype)
+
+
+def _within(temperature: float, name: str, z: Tensor) -> None:
+    """Refuse a temperature that is zero or infinite in the dtype of the logits."""
+    limits = torch.finfo(z.dtype)
+    if not limits.tiny <= temperature <= limits.max:
+        raise ValueError(f"{name}: expected a number > 0 in the range of {z.dtype}, got {temperature!r}")
 
 
 def _row_weights(weight: Any, z: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -15,7 +15,16 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from xent._validate import Reduction, at_index, first_true, integer, number, reduction_arguments
+from xent._validate import (
+    Reduction,
+    at_index,
+    first_true,
+    integer,
+    number,
+    real_array,
+    reduction_arguments,
+    shown,
+)
 
 __all__ = [
     "binary_cross_entropy",
@@ -256,6 +265,7 @@ def cross_entropy(
     classes = moved.shape[-1]
     labels, counts = _labels(targets, moved, ignore_index)
     smoothing = number(label_smoothing, "label_smoothing", "a number in [0, 1]", 0.0, 1.0, closed="low high")
+    smoothing = _held(smoothing, moved)
     reduction, denominator = reduction_arguments(reduction, denominator)
     of_target = None
     if weight is not None:
@@ -582,8 +592,10 @@ class _SoftCrossEntropy(torch.autograd.Function):
     def forward(z: Tensor, t: Tensor) -> Tensor:
         top = z.argmax(-1)
         _, others, _ = _terms(z, top)
-        gaps = (z.gather(-1, top.unsqueeze(-1)) - z) * t
-        return gaps.masked_fill_(t == 0, 0.0).sum(-1) + t.sum(-1) * torch.log1p(others)
+        highest = z.gather(-1, top.unsqueeze(-1))
+        gaps = ((highest - z) * t).masked_fill_(t == 0, 0.0).sum(-1)
+        # +inf has no softmax, and inf - inf is nan.
+        return gaps + t.sum(-1) * torch.log1p(others) + (highest - highest).squeeze(-1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -670,12 +682,15 @@ def _reduce(
         return total.to(losses.dtype)
     if denominator is not None:
         return (total / denominator).to(losses.dtype)
-    divisor: Tensor | int
     if weight is not None:
         divisor = (weight if mass is None else weight * mass).sum(dtype=wide)
     else:
-        divisor = losses.numel() if counts is None else int(counts.sum())
-    if divisor == 0:
+        divisor = torch.tensor(losses.numel() if counts is None else int(counts.sum()), dtype=wide)
+        divisor = divisor.to(losses.device)
+    mass_of_all = divisor.item()
+    if math.isinf(mass_of_all):
+        raise ValueError("weight: expected weights with a finite sum, got weights that add up to inf")
+    if mass_of_all == 0:
         raise ValueError(
             "targets: expected at least one target that counts, got none (all ignored, of weight zero, "
             "or an empty batch), so the mean is undefined; reduction='sum' or denominator= gives 0"
@@ -689,6 +704,11 @@ def _reduce(
 def _tensor(value: Any, name: str) -> Tensor:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name}: expected a torch.Tensor, got {type(value).__name__}; for arrays use xent")
+    if value.layout is not torch.strided or value.is_nested:
+        layout = "nested" if value.is_nested else value.layout
+        raise TypeError(f"{name}: expected a dense tensor, got layout {layout}")
+    if value.is_meta:
+        raise TypeError(f"{name}: expected a tensor that holds values, got one on the device meta")
     return value
 
 
@@ -707,7 +727,9 @@ def _logits(value: Any, name: str, axis: int) -> tuple[Tensor, int]:
     if tensor.ndim == 0:
         raise ValueError(f"{name}: expected at least one dimension, the classes, got a single number")
     if not -tensor.ndim <= axis < tensor.ndim:
-        raise ValueError(f"axis: expected an axis of {name} with shape {tuple(tensor.shape)}, got {axis}")
+        raise ValueError(
+            f"axis: expected an axis of {name} with shape {tuple(tensor.shape)}, got {shown(axis)}"
+        )
     axis %= tensor.ndim
     if tensor.shape[axis] == 0:
         shape = tuple(tensor.shape)
@@ -731,7 +753,7 @@ def _labels(targets: Any, moved: Tensor, ignore_index: int | None) -> tuple[Tens
     labels = labels.long()
     counts = None
     if ignore_index is not None:
-        counts = labels != integer(ignore_index, "ignore_index")
+        counts = _differ(labels, integer(ignore_index, "ignore_index"))
         labels = labels.masked_fill(~counts, 0)
     classes = moved.shape[-1]
     wrong = (labels < 0) | (labels >= classes)
@@ -740,6 +762,13 @@ def _labels(targets: Any, moved: Tensor, ignore_index: int | None) -> tuple[Tens
         got = labels[where].item()
         raise ValueError(f"targets: expected class indices in [0, {classes}), got {got}{at_index(where)}")
     return labels, counts
+
+
+def _differ(labels: Tensor, ignore_index: int) -> Tensor:
+    """Which labels are not `ignore_index`, compared in int64: in uint8, PyTorch takes -100 for 156."""
+    if not -(2**63) <= ignore_index < 2**63:
+        return torch.ones_like(labels, dtype=torch.bool)
+    return labels.long() != ignore_index
 
 
 def _distributions(value: Any, name: str, logits: Tensor, axis: int) -> Tensor:
@@ -770,11 +799,7 @@ def _inside(tensor: Tensor, name: str, slack: float = 0.0) -> None:
 
 def _weights(value: Any, name: str, shape: tuple[int, ...], of: str, like: Tensor) -> Tensor:
     """Return finite weights >= 0 of exactly the given shape, on the device and in the dtype of `like`."""
-    try:
-        # Not as_tensor(value).to(like): that would round a list of Python floats to float32 on the way.
-        tensor = torch.as_tensor(value, dtype=like.dtype, device=like.device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"{name}: expected numbers, got {type(value).__name__} ({error})") from error
+    tensor = _numbers(value, name).to(like)
     if tuple(tensor.shape) != shape:
         raise ValueError(f"{name}: expected shape {shape}, {of}, got {tuple(tensor.shape)}")
     wrong = ~((tensor >= 0) & (tensor < math.inf))
@@ -785,9 +810,24 @@ def _weights(value: Any, name: str, shape: tuple[int, ...], of: str, like: Tenso
     return tensor
 
 
+def _held(value: float, like: Tensor) -> float:
+    return value if value >= torch.finfo(like.dtype).tiny else 0.0  # smaller, it may be zero there
+
+
+def _numbers(value: Any, name: str) -> Tensor:
+    """Return real numbers as a tensor: as they are, or from an array_like in float64."""
+    if not isinstance(value, Tensor):
+        # Not torch.as_tensor: it drops masks, takes bools, and refuses or warns of arrays by their memory.
+        return torch.from_numpy(real_array(value, name).astype(np.float64, order="C"))
+    if _tensor(value, name).dtype not in (*LABEL_DTYPES, *SUM_TOLERANCE):
+        raise TypeError(f"{name}: expected real numbers, got dtype {value.dtype}")
+    return value
+
+
 def _positive_weight(value: Any, z: Tensor) -> Tensor:
     """Return `pos_weight` as a scalar, or as one weight a label, the last axis of at least two."""
-    shape = tuple(torch.as_tensor(value).shape)
+    value = _numbers(value, "pos_weight")
+    shape = tuple(value.shape)
     if shape and not (z.ndim >= 2 and shape == tuple(z.shape[-1:])):
         expected = (
             f"a number or shape {tuple(z.shape[-1:])}, one for each label" if z.ndim >= 2 else "a number"
