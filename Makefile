@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help book test check repeat serve lighthouse axe notebooks ledger bench mutants lock drift audit workflows clean
+.PHONY: help book test check repeat serve lighthouse axe notebooks ledger bench mutants fuzz lock drift audit workflows clean
 
 PYTHON ?=
 PIP_ARGS ?=
@@ -13,12 +13,17 @@ PORT ?= 8000
 REPEAT ?=
 DRIFT ?=
 AUDIT ?=
+TIME ?= 60
+FUZZ ?=
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
 BIN := .venv/bin
 READY := .venv/ready
 # Tools that look at the repository from outside, away from the locked environment.
 TOOLS := .venv/tools
+# The fuzzer lies beside the locked environment, not in it: nothing of the book needs it.
+ATHERIS := 3.0.0
+FUZZER := _build/fuzz/site/atheris-$(ATHERIS).dist-info
 
 # One BLAS thread a process: the chapters and tests share the cores, and sums keep their last digits.
 export OMP_NUM_THREADS := 1
@@ -60,7 +65,9 @@ bench: $(READY)  ## measure the speed of the losses against other libraries
 	@$(BIN)/python tools/bench.py
 
 mutants: $(READY)  ## change one thing in the package at a time and see whether a test notices (MODULES="losses ...")
-	@$(BIN)/python tools/mutants.py --jobs $(JOBS) $(MODULES)
+	@$(BIN)/python tools/mutants.py $(MODULES)
+fuzz: $(READY) $(FUZZER)  ## call every function with hostile arguments, led by coverage; TIME=60 seconds a group
+	@$(BIN)/python tools/fuzz.py --time $(TIME) $(FUZZ)
 
 lock: $(READY)  ## write requirements.txt from a fresh environment with the newest releases
 	@$(BIN)/python tools/lock.py $(PIP_ARGS)
@@ -78,6 +85,10 @@ workflows: $(TOOLS)/ready  ## check the workflows of .github with actionlint and
 clean:  ## remove what was built; the environment stays
 	rm -rf _build .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+$(FUZZER): | $(READY)
+	@echo "installing atheris $(ATHERIS) into _build/fuzz/site"
+	@$(BIN)/python -m pip install --quiet $(PIP_ARGS) --no-deps --upgrade --target _build/fuzz/site atheris==$(ATHERIS)
 
 # The stamp is newer than the lock and pyproject.toml, or pip runs again. It is written last: an interrupted
 # installation is not taken for a finished one.

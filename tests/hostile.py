@@ -67,15 +67,24 @@ def pick(source: Source, options: Sequence[T]) -> T:
 
 
 class Calm:
-    """A source under which nothing goes wrong on purpose: most calls should get beyond the checks."""
+    """A source under which nothing goes wrong on purpose, but for the n-th thing that could.
 
-    def __init__(self, source: Source) -> None:
+    Most calls should get beyond the checks, and a check is tried best where all the others hold.
+    """
+
+    def __init__(self, source: Source, slips_at: int = -1) -> None:
         self.below = source.below
+        self.left = slips_at
+
+    def slips(self) -> bool:
+        """Whether what comes now goes wrong."""
+        self.left -= 1
+        return self.left == -1
 
 
 def once_in(source: Source, n: int) -> bool:
-    """True in one of n choices, and not in the simplest; never for a calm source."""
-    return not isinstance(source, Calm) and source.below(n) == n - 1
+    """True in one of n choices, and not in the simplest; for a calm source where it slips."""
+    return source.slips() if isinstance(source, Calm) else source.below(n) == n - 1
 
 
 class Violation(AssertionError):
@@ -186,9 +195,10 @@ def literal(values: Sequence[Any]) -> str:
 
 def reals(source: Source, count: int) -> list[float]:
     """Draw logits: tame ones mostly, or huge and tiny, or with infinities and nan."""
-    pool = pick(
-        source, (TAME, TAME, (*TAME, -inf), WILD, WILD, *([] if isinstance(source, Calm) else [HOSTILE]))
-    )
+    if isinstance(source, Calm):
+        pool = HOSTILE if source.slips() else pick(source, (TAME, TAME, (*TAME, -inf), WILD, WILD))
+    else:
+        pool = pick(source, (TAME, TAME, (*TAME, -inf), WILD, WILD, HOSTILE))
     return [pick(source, pool) for _ in range(count)]
 
 
@@ -393,7 +403,8 @@ def number(
     source: Source, low: float, high: float, closed: str = "", *, optional: bool = False, simple: str = "0.5"
 ) -> Given:
     """Draw one number from an interval, or next to it, or something that is no number."""
-    which = source.below(6 if isinstance(source, Calm) else 8)
+    calm = isinstance(source, Calm) and not source.slips()
+    which = source.below(6) if calm else 4 + source.below(4) if isinstance(source, Calm) else source.below(8)
     if which < 4:
         text = "None" if optional else simple
     elif which == 7:
@@ -413,7 +424,7 @@ def number(
     )
     given.plain = plain
     if not (inside and math.isfinite(plain)):
-        if isinstance(source, Calm):
+        if calm:
             return Given("None") if optional else Given(simple, evaluate(simple))
         given.wrong, given.plain = (ValueError,), None if optional else evaluate(simple)
     return given
@@ -423,7 +434,8 @@ def integer(
     source: Source, options: Sequence[int], *, optional: bool = False, rare: Sequence[int] = FAR
 ) -> Given:
     """Draw an integer, in one of its forms."""
-    which = source.below(7 if isinstance(source, Calm) else 10)
+    calm = isinstance(source, Calm) and not source.slips()
+    which = source.below(7) if calm else 8 + source.below(2) if isinstance(source, Calm) else source.below(10)
     if which == 9:
         text = pick(source, NOT_ONE_INTEGER[1:] if optional else NOT_ONE_INTEGER)
         return Given(text, None if optional else options[0], (TypeError,))
@@ -437,7 +449,10 @@ def integer(
 
 def choice(source: Source, options: Sequence[str]) -> Given:
     """Draw one of some strings, or what is none of them; the simplest is the first."""
-    which = source.below(8 if isinstance(source, Calm) else 16)
+    calm = isinstance(source, Calm) and not source.slips()
+    which = (
+        source.below(8) if calm else 14 + source.below(2) if isinstance(source, Calm) else source.below(16)
+    )
     if which == 15:
         text = pick(
             source, ("None", "True", "1", "['mean']", "b'mean'", "np.array(['mean', 'sum'])", "object()")
@@ -516,7 +531,8 @@ class Target:
 
 def draw(source: Source, target: Target) -> Call:
     """Draw a call of a target: arguments that belong together, and seldom one of the wrong kind."""
-    source = Calm(source) if source.below(2) else source
+    mode = source.below(8)  # nothing wrong, anything, or one thing
+    source = Calm(source) if mode < 2 else source if mode == 2 else Calm(source, source.below(16))
     given = target.draw(source)
     if target.kinds and once_in(source, 6):
         name = pick(source, list(target.kinds))

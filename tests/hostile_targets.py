@@ -85,8 +85,9 @@ class Rows:
 
     def labels(self, tensor: bool = False, extra: Sequence[int] = ()) -> Given:
         pool = (*range(max(1, self.classes)), *range(max(1, self.classes)), *extra)
-        if once_in(self.source, 10):
-            pool = (*pool, self.classes, -1, 127, 156, 2**31 - 1, -100)
+        if once_in(self.source, 6):
+            bad = pick(self.source, (self.classes, -1, 127, 156, 2**31 - 1, -100, -2))
+            pool = (*range(max(1, self.classes)), bad, bad)
         shape = disturbed(self.source, self.batch)
         values = [pick(self.source, pool) for _ in range(math.prod(shape))]
         dtypes = ("i8", "i4", "i2", "i1", "u1") if tensor else INTEGERS
@@ -746,7 +747,11 @@ def sequence_targets() -> Iterator[Target]:
             check=lambda got: "" if got.shape == (a.size,) and (got >= 1).all() else "of another shape"
         )
 
-    yield g("sample", sizes, partial(coin, rng=generator, size=count), "{rng}, {size}")
+    def size(source: Source) -> Given:
+        given = count(source)
+        return given if given.text != "(0,)" else Given("2", 2)  # a shape is welcome here
+
+    yield g("sample", sizes, partial(coin, rng=generator, size=size), "{rng}, {size}")
 
     m = partial(of, "MarkovSource")
     yield m("", lambda a, c: anything, words, "")

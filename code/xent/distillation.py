@@ -63,8 +63,6 @@ TREATMENTS = ("truncated", "renormalised", "renormalised_both", "tail")
 
 # Rows are worked on in float64, a block of about so many numbers at a time.
 BLOCK = 1 << 16
-# How far apart, over T, student and teacher may lie for their difference to be better than two logarithms.
-FAR_APART = 64.0
 
 
 def distillation_loss(
@@ -587,13 +585,17 @@ def _compare(first: Floats, second: Floats, temperature: float) -> tuple[Floats,
     d = np.where(a > 0, log_a - log_b, 0.0)
     # log a - log b cancels where the two are close. There, d is the difference of the logits less its
     # mean in the exponential sense: d = x - log sum b exp(x), for x = (first - second) / T + any constant.
+    # Take the constant off before or after the difference, whichever rounds the smaller numbers.
     top = second.argmax(-1)[:, None]
     gap = first - second
     apart = np.take_along_axis(gap, top, -1)
-    x = np.where(np.isneginf(first) & np.isneginf(second), 0.0, (gap - apart) / temperature)
-    # Where the two lie far apart as a whole, the gap has lost the digits that a constant takes away.
-    close = (np.abs(x) < 1).all(-1, keepdims=True) & (np.abs(apart / temperature) < FAR_APART)
-    d = np.where(close, x - np.log1p((b * np.expm1(x)).sum(-1, keepdims=True)), d)
+    one, other = first - np.take_along_axis(first, top, -1), second - np.take_along_axis(second, top, -1)
+    shifted = np.abs(gap) + np.abs(apart) > np.abs(one) + np.abs(other)
+    x = np.where(shifted, one - other, gap - apart) / temperature
+    x = np.where(np.isneginf(first) & np.isneginf(second), 0.0, x)
+    close = (np.abs(x) < 1).all(-1, keepdims=True)
+    x = np.where(close, x, 0.0)
+    d = np.where(close & (a > 0), x - np.log1p((b * np.expm1(x)).sum(-1, keepdims=True)), d)
     return a, b, d
 
 

@@ -13,6 +13,18 @@ from torch.autograd import gradcheck, gradgradcheck
 import xent.torch as xt
 from xent import distillation
 
+
+class Elsewhere(torch.Tensor):
+    """A tensor that says it lies on a second device, which this machine need not have."""
+
+    device = torch.device("cuda", 7)
+
+
+def elsewhere(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor as one of another device."""
+    return tensor.as_subclass(Elsewhere)
+
+
 INF, NAN = math.inf, math.nan
 
 
@@ -91,10 +103,10 @@ def test_rows_of_every_kind_are_those_of_numpy(temperature: float, direction: An
     z = np.round(rng.normal(size=(9, 5)) * 2.0**24) / 2.0**24
     v = z + rng.integers(-9, 10, z.shape) / 2.0**24
     z[1], v[1] = 40.0 * np.arange(5), -40.0 * np.arange(5)
-    z[2], v[2] = z[2] + 6, v[2] - 6
-    z[3], v[3] = z[3] - 5, v[3] + 7
+    z[2], v[2] = z[2] + 64, v[2] - 64
+    z[3], v[3] = z[3] - 1e4, v[3] + 1e4
     z[4:7, 4] = v[4:7, 4] = -INF
-    z[5], v[5] = z[5] + 7, v[5] - 5
+    z[5], v[5] = z[5] + 16, v[5] - 16
     v[7, 3:] = [-2000.0 * temperature, -INF] if direction == "forward" else [-300.0 * temperature] * 2
     z[8, 3:] = [-2000.0 * temperature, -INF] if direction == "reverse" else [-300.0 * temperature] * 2
     settings: dict[str, Any] = {"temperature": temperature, "direction": direction, "reduction": "none"}
@@ -485,14 +497,14 @@ SAID: list[tuple[Any, str, Any, str]] = [
     *[(f, "teacher_logits", [0.0], "a torch.Tensor, got list") for f in DIVERGENCE],
     *[(f, "teacher_logits", Z[:1], r"shape \(2, 3\), that of student_logits, got \(1, 3\)")
       for f in DIVERGENCE],
-    *[(f, "teacher_logits", Z.to("meta"), "the device of the logits, cpu, got meta") for f in DIVERGENCE],
+    *[(f, "teacher_logits", elsewhere(Z), "the device of the logits, cpu, got cuda:7") for f in DIVERGENCE],
     *[(xt.mixed_loss, "alpha", x, rf"a number in \[0, 1\], got {x}") for x in (-1, 1.5)],
     (xt.mixed_loss, "ignore_index", 1.5, r"an integer, got 1\.5"),
     *[(f, "weight", [1.0], r"shape \(2,\), one weight a row, got \(1,\)")
       for f in (xt.distillation_loss, xt.top_k_loss, xt.sampled_loss)],
     (xt.top_k_loss, "top_log_probs", [0.0], "a torch.Tensor, got list"),
-    (xt.top_k_loss, "top_log_probs", torch.tensor(0.0), "at least one dimension"),
-    (xt.top_k_loss, "top_log_probs", TOP.to("meta"), "the device of the logits, cpu, got meta"),
+    (xt.top_k_loss, "top_log_probs", torch.tensor(0.0), "2 dimensions, as student_logits"),
+    (xt.top_k_loss, "top_log_probs", elsewhere(TOP), "the device of the logits, cpu, got cuda:7"),
     (xt.top_k_loss, "top_log_probs", torch.tensor([[0.5, 0.3], [0.5, 0.7]]).log(),
      r".*got a sum of 1\.2 at index 1"),
     (xt.top_k_loss, "top_log_probs", torch.tensor([[-1.0, -1.0], [1e4, 0.0]]),
@@ -504,14 +516,14 @@ SAID: list[tuple[Any, str, Any, str]] = [
     *[(f, name, AT[:1], r".*rows of shape \(2,\), got shape \(1, 2\)") for f, name in INDICES],
     *[(f, name, AT[0], r".*rows of shape \(2,\), got shape \(2,\)") for f, name in INDICES],
     *[(f, name, EMPTY, r"at least one class in each row, got shape \(2, 0\)") for f, name in INDICES],
-    *[(f, name, AT.to("meta"), "the device of the logits, cpu, got meta") for f, name in INDICES],
+    *[(f, name, elsewhere(AT), "the device of the logits, cpu, got cuda:7") for f, name in INDICES],
     *[(f, name, AT + 1, r"class indices in \[0, 3\), got 3 at index \(1, 1\)") for f, name in INDICES],
     *[(f, name, AT - 1, r"class indices in \[0, 3\), got -1 at index \(0, 0\)") for f, name in INDICES],
     (xt.sampled_loss, "sample_weights", [[0.0]], "a torch.Tensor, got list"),
     (xt.sampled_loss, "sample_weights", TOP[:1], r"shape \(2, 2\), that of indices, got \(1, 2\)"),
     (xt.sampled_loss, "sample_weights", TOP, r"finite weights >= 0, got -0\.69\d* at index \(0, 0\)"),
-    (xt.sampled_loss, "sample_weights", TOP.to("meta"), "the device of the logits, cpu, got meta"),
-    (xt.sample_targets, "samples", 0, "at least one draw, got 0"),
+    (xt.sampled_loss, "sample_weights", elsewhere(TOP), "the device of the logits, cpu, got cuda:7"),
+    (xt.sample_targets, "samples", 0, "at least one draw, at most 1,000,000,000, got 0"),
     (xt.sample_targets, "samples", 1.0, r"an integer, got 1\.0"),
     (xt.sample_targets, "proposal_temperature", 0, "a finite number > 0, got 0"),
     (xt.sample_targets, "teacher_logits", torch.tensor([[0.0, 1.0], [-INF] * 2]), ".*, got none at index 1$"),

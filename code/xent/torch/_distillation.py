@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from xent._validate import MOST, Reduction, at_index, integer, number, reduction_arguments, shown
-from xent.distillation import FAR_APART, TREATMENTS, Direction, Scale, Treatment, _settings
+from xent.distillation import TREATMENTS, Direction, Scale, Treatment, _settings
 
 from ._losses import (
     LABEL_DTYPES,
@@ -450,10 +450,13 @@ def _compare(first: Tensor, second: Tensor, temperature: float) -> tuple[Tensor,
     top = second.argmax(-1, keepdim=True)
     gap = first - second
     apart = gap.gather(-1, top)
-    x = torch.where(first.isneginf() & second.isneginf(), 0.0, (gap - apart) / temperature)
-    close = (x.abs() < 1).all(-1, keepdim=True) & ((apart / temperature).abs() < FAR_APART)
-    x = torch.where(close, x, 0.0)  # what is not close would spoil the gradient
-    return a, b, torch.where(close, x - (b * x.expm1()).sum(-1, keepdim=True).log1p(), d)
+    one, other = first - first.gather(-1, top), second - second.gather(-1, top)
+    shifted = gap.abs() + apart.abs() > one.abs() + other.abs()
+    x = torch.where(shifted, one - other, gap - apart) / temperature
+    x = torch.where(first.isneginf() & second.isneginf(), 0.0, x)
+    close = (x.abs() < 1).all(-1, keepdim=True)
+    x = torch.where(close, x, 0.0)
+    return a, b, torch.where(close & (a > 0), x - (b * x.expm1()).sum(-1, keepdim=True).log1p(), d)
 
 
 def _tempered(x: Tensor, temperature: float) -> Tensor:
