@@ -145,7 +145,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("modules", nargs="*", help=", ".join(table["modules"]))
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants tested at once")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants tested at once")
     parser.add_argument("--fresh", action="store_true", help="forget what earlier runs found")
     parser.add_argument("--show", action="store_true", help="print what the table does not list")
     options = parser.parse_args()

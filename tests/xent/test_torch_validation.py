@@ -85,7 +85,7 @@ def test_a_bad_label_is_named_by_its_place(name: str) -> None:
         function(**arguments, weight=[1.0, 2.0])
     with pytest.raises(ValueError, match=r"^weight: expected finite weights >= 0, got inf at index 1$"):
         function(**arguments, weight=[1.0, INF, 1.0])
-    with pytest.raises(TypeError, match=r"^weight: expected numbers, got str \("):
+    with pytest.raises(TypeError, match=r"^weight: expected real numbers .*, got dtype <U5$"):
         function(**arguments, weight="heavy")
     with pytest.raises(TypeError, match=r"^reduction: "):
         function(**arguments, reduction=None)
