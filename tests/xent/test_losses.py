@@ -176,6 +176,20 @@ def test_nothing_is_clipped_unless_asked_for() -> None:
     np.testing.assert_allclose(xent.log_loss(p, [1], eps=1e-3), -np.log(1e-3), rtol=1e-15)
 
 
+def test_what_the_caller_wants_of_numpys_warnings_does_not_matter() -> None:
+    z, p = np.float32([[80.0, 0.0]]), np.float32([[0.5, 0.5]])
+    with np.errstate(all="raise"):
+        assert xent.cross_entropy(z, [0], denominator=1e30) == 0, "below the smallest float32"
+        assert xent.cross_entropy(1e3 * z, [1], denominator=1e-38) == np.inf, "beyond the largest"
+        assert xent.soft_cross_entropy(z, p) == 40
+        assert xent.log_loss(np.float32([[1.0, 0.0]]), [1]) == np.inf
+        assert xent.nll(np.float32([[0.0, -np.inf]]), [1]) == np.inf
+        with pytest.raises(ValueError, match="for logits use cross_entropy"):
+            xent.nll(z, [0])
+        with pytest.raises(ValueError, match="for logits use cross_entropy"):
+            xent.nll(2 * z, [0])
+
+
 # Other libraries, where their definitions agree
 
 

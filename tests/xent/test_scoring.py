@@ -98,6 +98,7 @@ def test_shapes_and_dtypes(rule: Any) -> None:
         ([[0.5, 0.3, 0.2]], 0, ValueError, "outcome: expected shape \\(1,\\)"),
         ([0.5, 0.3, 0.2], 0.0, TypeError, "outcome: expected integer"),
         ([0.5, 0.3, 0.2], True, TypeError, "outcome: expected integer"),
+        ([0.5, 0.3, 0.2], np.ma.masked_equal(0, 1), TypeError, "outcome: expected an array without a mask"),
         (["a", "b", "c"], 0, TypeError, "probs: "),
         (1.0, 0, ValueError, "probs: "),
     ],
