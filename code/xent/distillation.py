@@ -402,8 +402,9 @@ def top_k_loss(
             f"top_log_probs: expected log-probabilities whose exponentials sum to at most one (within "
             f"{slack:g} for {log_p.dtype}), got a sum of {mass[where]:.6g}{at_index(where)}"
         )
-    if treatment.startswith("renormalised") and np.isneginf(log_p.max(-1)).any():
-        where = first_true(np.asarray(np.isneginf(log_p.max(-1))))
+    nothing = np.asarray(np.isneginf(log_p.max(-1)))
+    if treatment.startswith("renormalised") and nothing.any():
+        where = first_true(nothing)
         raise ValueError(f"top_log_probs: expected a sum above 0 to renormalise by, got 0{at_index(where)}")
     total = _Reducer(
         z.shape[:-1], np.promote_types(z.dtype, log_p.dtype), *reduction_arguments(reduction, denominator)
@@ -594,8 +595,7 @@ def _compare(first: Floats, second: Floats, temperature: float) -> tuple[Floats,
     x = np.where(shifted, one - other, gap - apart) / temperature
     x = np.where(np.isneginf(first) & np.isneginf(second), 0.0, x)
     close = (np.abs(x) < 1).all(-1, keepdims=True)
-    x = np.where(close, x, 0.0)
-    d = np.where(close & (a > 0), x - np.log1p((b * np.expm1(x)).sum(-1, keepdims=True)), d)
+    d = np.where(close, x - np.log1p((b * np.expm1(x)).sum(-1, keepdims=True)), d)
     return a, b, d
 
 

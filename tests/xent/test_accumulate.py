@@ -158,6 +158,7 @@ def test_one_window_is_read_ahead_and_no_more() -> None:
         ({"targets": 0}, TypeError, "targets: .*float64"),
         ({"targets": lambda batch: batch[1] > 0}, TypeError, "targets: .*dtype torch.bool"),
         ({"targets": lambda batch: batch[1].tolist()}, TypeError, "targets: .*, got list$"),
+        ({"targets": lambda batch: batch[1].to_sparse()}, TypeError, "^targets: expected a dense tensor"),
     ],
     ids=lambda part: part if isinstance(part, str) else "",  # a function would be named by its address
 )
@@ -174,6 +175,11 @@ def test_a_bad_denominator_is_told_the_same_whatever_it_is() -> None:
             xent.torch.accumulate([], 1, targets=1, denominator=bad)  # type: ignore[arg-type]
         said.add(str(caught.value).removesuffix(f"{bad!r}"))
     assert len(said) == 1
+
+
+def test_batches_that_cannot_be_iterated_over_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"^batches: expected an iterable of micro-batches, got int$"):
+        xent.torch.accumulate(3, 1, targets=1)  # type: ignore[arg-type]
 
 
 def test_arguments_are_checked_before_the_first_window() -> None:

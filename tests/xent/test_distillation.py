@@ -613,6 +613,12 @@ def test_nothing_to_average() -> None:
     *[(f, name, np.zeros((2, 0), int), r"at least one class in each row, got shape \(2, 0\)")
       for f, name in ((top_k_loss, "top_indices"), (sampled_loss, "indices"))],
     (top_k_loss, "top_indices", [[0, 1], [2, 2]], r"distinct classes, got a repeated one at index 1"),
+    *[(f, "scale", x, rf".*'t_squared', .*, got {x!r}$") for f in DIVERGENCE for x in ("t", None)],
+    (top_k_loss, "treatment", "none", r".*'tail', got 'none'$"),
+    (top_k_loss, "top_log_probs", TOP[0], r"2 dimensions, as student_logits, got shape \(2,\)"),
+    (top_k_loss, "top_log_probs", np.zeros((2, 0)), r"at least one class along axis 1"),
+    *[(f, "weight", [1.5e308, 1.5e308], "weights with a finite sum")
+      for f in (distillation_loss, distillation_gradient, top_k_loss, sampled_loss)],
     (sample_targets, "samples", 0, r"at least one draw, at most 1,000,000,000, got 0"),
     (sample_targets, "rng", np.random.RandomState(0), r"a numpy\.random\.Generator, got RandomState"),
     (sample_targets, "teacher_logits", [[0.0, 1.0], [-INF, -INF]], r".*-inf.* at index 1"),
@@ -666,3 +672,39 @@ def test_a_repeated_class_is_found_wherever_it_stands() -> None:
         with pytest.raises(ValueError, match=r"^top_indices: expected distinct classes, .* at index 1$"):
             top_k_loss(z, top, np.array([[3, 0, 2], row]))
     top_k_loss(z, top, np.array([[3, 0, 2], [0, 3, 1]]))
+
+
+def test_a_shift_that_rounds_the_logits_does_not_round_their_differences() -> None:
+    z, v = logits(17, (4, 5), 1.0)
+    v = z + 1e-7 * v
+    for shift in (0.0, 100.0, 1e4, -1e6):
+        first, second = z + shift, v - shift
+        for direction in ("forward", "reverse"):
+            expected = [
+                exact_divergence(a, b, 1.0, direction == "forward")
+                for a, b in zip(first, second, strict=True)
+            ]
+            observed = distillation_loss(first, second, direction=direction, reduction="none")  # type: ignore[arg-type]
+            np.testing.assert_allclose(observed, [float(e) for e in expected], rtol=2e-12)
+
+
+def test_nobodys_floating_point_errors_are_raised() -> None:
+    z = np.array([[0.0, 1.0]])
+    with np.errstate(all="raise"):
+        # The soft part is about 1e-15, and its share of the loss smaller than any normal number.
+        observed = mixed_loss(z, z + np.array([0.0, 1e-7]), [1], alpha=1e-300)
+    assert observed == pytest.approx(math.log1p(math.exp(-1)), rel=1e-15)
+
+
+def test_as_many_draws_as_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distillation, "MOST", 3)
+    assert sample_targets(Z, 3, np.random.default_rng(0))[0].shape == (2, 3)
+    with pytest.raises(ValueError, match=r"^samples: expected at least one draw, at most 3, got 4$"):
+        sample_targets(Z, 4, np.random.default_rng(0))
+
+
+def test_a_row_that_cannot_be_renormalised_among_rows_in_two_dimensions() -> None:
+    top = np.full((2, 3, 2), math.log(0.25))
+    top[1, 2] = -INF
+    with pytest.raises(ValueError, match=r"^top_log_probs: expected a sum above 0 .* at index \(1, 2\)$"):
+        top_k_loss(np.zeros((2, 3, 4)), top, np.tile([0, 1], (2, 3, 1)), treatment="renormalised")

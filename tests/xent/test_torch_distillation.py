@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -594,3 +595,54 @@ def test_a_repeated_class_is_found_wherever_it_stands() -> None:
         with pytest.raises(ValueError, match=r"^top_indices: expected distinct classes, .* at index 1$"):
             xt.top_k_loss(z, top, torch.tensor([[3, 0, 2], row]))
     xt.top_k_loss(z, top, torch.tensor([[3, 0, 2], [0, 3, 1]]))
+
+
+@pytest.mark.parametrize("function, name", [
+    (xt.distillation_loss, "temperature"), (xt.mixed_loss, "temperature"),
+    (xt.sample_targets, "proposal_temperature"),
+])  # fmt: skip
+def test_a_temperature_must_be_one_in_the_dtype_of_the_logits(function: Any, name: str) -> None:
+    limits = torch.finfo(torch.float32)
+    for good in (limits.tiny, limits.max):
+        function(**GOOD[function] | {name: good})
+    for bad in (limits.tiny / 4, limits.max * 4):
+        with pytest.raises(
+            ValueError, match=rf"^{name}: expected a number > 0 .* torch.float32, got {re.escape(repr(bad))}$"
+        ):
+            function(**GOOD[function] | {name: bad})
+
+
+def test_what_else_the_losses_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"^treatment: expected one of .*'tail', got 'none'$"):
+        xt.top_k_loss(Z, TOP, AT, treatment="none")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^top_log_probs: .* 2 dimensions, .*, got shape \(2,\)$"):
+        xt.top_k_loss(Z, TOP[0], AT)
+    with pytest.raises(ValueError, match=r"^top_log_probs: expected at least one class along axis 1"):
+        xt.top_k_loss(Z, TOP[:, :0], AT)
+    with pytest.raises(TypeError, match=r"^generator: expected a torch.Generator, got int$"):
+        xt.sample_targets(Z, 1, 0)  # type: ignore[arg-type]
+    top = torch.full((2, 3, 2), 0.25).log()
+    top[1, 2] = -INF
+    at = torch.tensor([0, 1]).repeat(2, 3, 1)
+    with pytest.raises(ValueError, match=r"^top_log_probs: expected a sum above 0 .* at index \(1, 2\)$"):
+        xt.top_k_loss(torch.zeros(2, 3, 4), top, at, treatment="renormalised")
+    monkeypatch.setattr(xt._distillation, "MOST", 3)
+    assert xt.sample_targets(Z, 3)[0].shape == (2, 3)
+    with pytest.raises(ValueError, match=r"^samples: expected at least one draw, at most 3, got 4$"):
+        xt.sample_targets(Z, 4)
+
+
+def test_a_shift_that_rounds_the_logits_does_not_round_their_differences() -> None:
+    z, v = logits(17)
+    v = z + 1e-7 * v
+    for shift in (0.0, 100.0, 1e4, -1e6):
+        for direction in ("forward", "reverse"):
+            first, second = z + shift, v - shift
+            observed = xt.distillation_loss(first, second, direction=direction, reduction="none")  # type: ignore[arg-type]
+            expected = distillation.distillation_loss(
+                first.numpy(),
+                second.numpy(),
+                direction=direction,
+                reduction="none",  # type: ignore[arg-type]
+            )
+            np.testing.assert_allclose(observed.numpy(), expected, rtol=4e-12)

@@ -552,3 +552,55 @@ def test_inputs_stay_as_they_were() -> None:
         xt.cross_entropy(z, y, **arguments)
     xt.soft_cross_entropy(z, torch.softmax(z, -1))
     assert torch.equal(z, before[0]) and torch.equal(y, before[1])
+
+
+DENSE = (xt.cross_entropy, "logits"), (xt.cross_entropy, "targets"), (xt.cross_entropy, "weight")
+
+
+@pytest.mark.parametrize("function, name", [*DENSE, (xt.binary_cross_entropy, "pos_weight")])
+def test_tensors_that_are_not_dense_are_refused_by_name(function: Any, name: str) -> None:
+    binary = {"logits": Z, "targets": Z, "pos_weight": torch.ones(3)}
+    good = binary if name == "pos_weight" else {"logits": Z, "targets": Y, "weight": torch.ones(3)}
+    function(**good)
+    nested = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged)
+    for bad, got in (
+        (good[name].to_sparse(), "a dense tensor, got layout torch.sparse_coo$"),
+        (nested, "a dense tensor, got layout nested$"),
+        (good[name].to("meta"), "a tensor that holds values"),
+    ):
+        with pytest.raises(TypeError, match=f"^{name}: expected {got}"):
+            function(**good | {name: bad})
+    if "weight" in name:
+        with pytest.raises(TypeError, match=f"^{name}: expected real numbers, got dtype torch.bool$"):
+            function(**good | {name: torch.ones(3) > 0})
+        with pytest.raises(TypeError, match=f"^{name}: expected real numbers .*, got dtype bool$"):
+            function(**good | {name: [True, True, True]})
+        assert function(**good | {name: np.ones(3)}).dtype == torch.float32
+
+
+def test_weights_with_an_infinite_sum() -> None:
+    z, y = logits_and_labels(16, (4, 3))
+    with pytest.raises(ValueError, match=r"^weight: expected weights with a finite sum, got .* inf$"):
+        xt.cross_entropy(z, y, weight=[1.5e308] * 3)
+
+
+@pytest.mark.parametrize("ignored", [-(2**63), -1000, -1, 156, 1000, 2**63 - 1])
+def test_any_label_of_64_bits_may_be_ignored(ignored: int) -> None:
+    expected = xt.cross_entropy(Z[:1], Y[:1])
+    assert xt.cross_entropy(Z, torch.tensor([0, ignored]), ignore_index=ignored) == expected
+
+
+def test_what_no_label_can_be_ignores_none() -> None:
+    z, y = logits_and_labels(17, (4, 3))
+    for ignored in (2**63, -(2**63) - 1, 2**64, 10**30, -(10**30)):
+        assert xt.cross_entropy(z, y, ignore_index=ignored) == xt.cross_entropy(z, y)
+    # -100 in the eight bits of these labels is 156, which is a class here.
+    z, y = torch.zeros(1, 200), torch.tensor([156], dtype=torch.uint8)
+    assert xt.cross_entropy(z, y, ignore_index=-100) == xt.cross_entropy(z, y)
+
+
+def test_a_smoothing_that_is_zero_in_the_dtype_is_zero() -> None:
+    z, y = torch.tensor([[0.0, -INF]]), torch.tensor([0])
+    tiny = torch.finfo(z.dtype).tiny
+    assert xt.cross_entropy(z, y, label_smoothing=tiny / 4) == 0
+    assert xt.cross_entropy(z, y, label_smoothing=tiny) == INF

@@ -682,12 +682,12 @@ def _reduce(
         return total.to(losses.dtype)
     if denominator is not None:
         return (total / denominator).to(losses.dtype)
+    divisor: Tensor | int
     if weight is not None:
         divisor = (weight if mass is None else weight * mass).sum(dtype=wide)
     else:
-        divisor = torch.tensor(losses.numel() if counts is None else int(counts.sum()), dtype=wide)
-        divisor = divisor.to(losses.device)
-    mass_of_all = divisor.item()
+        divisor = losses.numel() if counts is None else int(counts.sum())
+    mass_of_all = float(divisor)
     if math.isinf(mass_of_all):
         raise ValueError("weight: expected weights with a finite sum, got weights that add up to inf")
     if mass_of_all == 0:
