@@ -613,7 +613,7 @@ def test_nothing_to_average() -> None:
     *[(f, name, np.zeros((2, 0), int), r"at least one class in each row, got shape \(2, 0\)")
       for f, name in ((top_k_loss, "top_indices"), (sampled_loss, "indices"))],
     (top_k_loss, "top_indices", [[0, 1], [2, 2]], r"distinct classes, got a repeated one at index 1"),
-    *[(f, "scale", x, rf".*'t_squared', .*, got {x!r}$") for f in DIVERGENCE for x in ("t", None)],
+    *[(f, "scale", x, rf".*'t_squared', .*, got {x!r}$") for f in DIVERGENCE for x in ("t", 1)],
     (top_k_loss, "treatment", "none", r".*'tail', got 'none'$"),
     (top_k_loss, "top_log_probs", TOP[0], r"2 dimensions, as student_logits, got shape \(2,\)"),
     (top_k_loss, "top_log_probs", np.zeros((2, 0)), r"at least one class along axis 1"),
