@@ -648,13 +648,15 @@ def test_a_divergence_whose_ratio_no_float_holds() -> None:
 
 
 class Dice(np.random.Generator):
-    """A generator whose numbers are all the same."""
+    """A generator whose numbers are all the same, and which does not let itself be asked for ever."""
 
     def __init__(self, number: float) -> None:
         super().__init__(np.random.PCG64(0))
-        self.number = number
+        self.number, self.asked = number, 0
 
     def random(self, size: int) -> np.ndarray:  # type: ignore[override]
+        self.asked += 1
+        assert self.asked < 10
         return np.full(size, self.number)
 
 
@@ -754,7 +756,7 @@ def test_a_long_way_to_the_end_is_a_way(backwards: bool) -> None:
     rows[order[-1], -1] = 1.0
     source = MarkovSource(np.eye(7)[order[0]], rows)
     np.testing.assert_array_equal(source.visits(), np.ones(6))
-    assert source.sample(RNG, 2) == [order.tolist()] * 2
+    assert source.sample(Dice(0.5), 2) == [order.tolist()] * 2
     assert source.harmonic_mean_length(3) == pytest.approx(7, rel=1e-12)
     stuck = rows.copy()
     stuck[order[-1]] = np.eye(7)[order[-1]]
