@@ -182,7 +182,16 @@ def visit(context: BrowserContext, base: str, name: str) -> Visit:
     page.on("requestfailed", lambda request: errors.append(f"failed: {request.url}"))
     page.goto(base + PAGES[name], wait_until="load")
     figure = page.locator(f"figure.moving-is-{name}")
-    figure.scroll_into_view_if_needed()
+    # What comes near is laid out and moves the rest, so scroll as a reader does: until it is there.
+    page.wait_for_function(
+        """figure => {
+            const { top, bottom } = figure.getBoundingClientRect();
+            const there = top + bottom > 0 && top + bottom < 2 * innerHeight;
+            if (!there) figure.scrollIntoView({ block: "center" });
+            return there;
+        }""",
+        arg=figure.element_handle(),
+    )
     return Visit(page, figure, outside, errors)
 
 

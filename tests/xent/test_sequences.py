@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import mpmath
@@ -17,6 +18,10 @@ from xent.sequences import GeometricSource, MarkovSource, eos_optimum, length_we
 
 STOPS = [1e-8, 1e-4, 0.01, 0.1, 0.5, 0.99, 1 - 1e-9, 1.0]
 BATCHES = [1, 2, 3, 8, 33, 128, 10**6]
+
+
+# Computed once for all mutants of the package, on which it does not depend (they empty the other caches).
+QUADRATURES: dict[tuple[float, int], mpmath.mpf] = {}
 
 
 def _eos_optimum_by_quadrature(stop: float, batch_size: int) -> mpmath.mpf:
@@ -48,8 +53,10 @@ def _convolved_weights(law: np.ndarray, batch_size: int) -> np.ndarray:
 @pytest.mark.parametrize("batch_size", BATCHES)
 @pytest.mark.parametrize("stop", STOPS)
 def test_eos_optimum_is_the_integral(stop: float, batch_size: int) -> None:
-    expected = _eos_optimum_by_quadrature(stop, batch_size)
-    assert eos_optimum(stop, batch_size) == pytest.approx(float(expected), rel=2e-15)
+    if (stop, batch_size) not in QUADRATURES:
+        QUADRATURES[stop, batch_size] = _eos_optimum_by_quadrature(stop, batch_size)
+    expected = QUADRATURES[stop, batch_size]
+    assert eos_optimum(stop, batch_size) == pytest.approx(float(expected), rel=2e-14, abs=0)
 
 
 @pytest.mark.parametrize(("stop", "batch_size"), [(0.5, 1), (0.5, 7), (0.1, 3), (0.02, 2)])
@@ -384,3 +391,408 @@ def test_models_have_to_fit() -> None:
         MarkovSource.fit([[0, 5]], 2)
     with pytest.raises(ValueError, match="at least one sequence"):
         MarkovSource.fit([], 2)
+
+
+# ------------------------------------------------------------------------- refusals, ends, and exact oracles
+
+COIN = GeometricSource(0.5)
+RNG = np.random.default_rng(0)
+UNENDING = (
+    "transition: expected every sequence to end, got rows under which the expected number of letters is"
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: eos_optimum(2.0), ValueError, "stop: expected a probability in (0, 1], got 2.0"),
+        (
+            lambda: eos_optimum(1e-310),
+            ValueError,
+            "stop: expected a probability whose inverse is a float, got 1e-310",
+        ),
+        (lambda: eos_optimum(0.5, 0), ValueError, "batch_size: expected an integer >= 1, got 0"),
+        (lambda: eos_optimum(0.5, "2"), TypeError, "batch_size: expected an integer, got '2'"),
+        (
+            lambda: eos_optimum(0.5, 10**300 + 1),
+            ValueError,
+            f"batch_size: expected an integer up to 1e+300, got {10**300 + 1}",
+        ),
+        (lambda: length_weights([[1]]), ValueError, "lengths: expected shape (N,) with N >= 1, got (1, 1)"),
+        (
+            lambda: length_weights([2, 0, -1]),
+            ValueError,
+            "lengths: expected lengths >= 1, <eos> included, got 0 at index 1",
+        ),
+        (
+            lambda: length_weights(np.ones(1, np.float32)),
+            TypeError,
+            "lengths: expected integers, <eos> included, got dtype float64",
+        ),
+        (lambda: length_weights(["a"]), TypeError, "lengths: expected real numbers"),
+        (
+            lambda: length_weights([1, 2], probabilities=["a", "b"]),
+            TypeError,
+            "probabilities: expected real numbers",
+        ),
+        (
+            lambda: length_weights([1, 2], probabilities=[0.5, 0.4]),
+            ValueError,
+            "probabilities: expected probabilities that sum to one along axis 0",
+        ),
+        (
+            lambda: length_weights([1, 2], probabilities=[[0.5, 0.5]]),
+            ValueError,
+            "probabilities: expected shape (2,), that of lengths, got (1, 2)",
+        ),
+        (
+            lambda: length_weights([1, 2], probabilities=[[0.5], [0.5]]),
+            ValueError,
+            "probabilities: expected probabilities that sum to one along axis 1",
+        ),
+        (
+            lambda: sequences.hazards([0.5, 0.4]),
+            ValueError,
+            "probabilities: expected probabilities that sum to one along axis 0",
+        ),
+        (
+            lambda: sequences.hazards([[0.5, 0.5]]),
+            ValueError,
+            "probabilities: expected one dimension, got shape (1, 2)",
+        ),
+        (lambda: GeometricSource("a"), TypeError, "stop: expected a probability in (0, 1], got 'a'"),
+        (lambda: GeometricSource(0.5, 1.5), TypeError, "letters: expected an integer, got 1.5"),
+        (lambda: GeometricSource(0.5, 0), ValueError, "letters: expected at least one letter, got 0"),
+        (lambda: COIN.sample(RNG, -1), ValueError, "size: expected an integer >= 0, got -1"),
+        (lambda: COIN.sample(RNG, (2, 0.5)), TypeError, "size: expected an integer, got 0.5"),
+        (
+            lambda: COIN.sample(RNG, (10**9 + 1, 0)),
+            ValueError,
+            f"size: expected an integer up to 1e+09, got {10**9 + 1}",
+        ),
+        (
+            lambda: COIN.sample(RNG, (10**5, 10**5)),
+            ValueError,
+            f"size: expected an integer up to 1e+09, got {10**10}",
+        ),
+        (lambda: COIN.sample(0, 1), TypeError, "rng: expected a numpy.random.Generator, got int"),
+        (lambda: COIN.length_probabilities(0), ValueError, "n_max: expected an integer >= 1, got 0"),
+        (lambda: COIN.tilted_lengths(0), ValueError, "n_max: expected an integer >= 1, got 0"),
+        (lambda: COIN.tilted_hazards(0), ValueError, "n_max: expected an integer >= 1, got 0"),
+        (lambda: COIN.kl("a"), TypeError, "q: expected a probability in [0, 1], got 'a'"),
+        (lambda: COIN.cross_entropy(1.5), ValueError, "q: expected a probability in [0, 1], got 1.5"),
+        (lambda: COIN.averaged_cross_entropy(-1), ValueError, "q: expected a probability in [0, 1], got -1"),
+        (lambda: COIN.averaged_cross_entropy(0.5, 0), ValueError, "batch_size: expected an integer >= 1"),
+        (lambda: COIN.harmonic_mean_length(0), ValueError, "batch_size: expected an integer >= 1, got 0"),
+        (
+            lambda: MarkovSource([[0.5, 0.5]], [[0.5, 0.5]]),
+            ValueError,
+            "initial: expected one dimension, got shape (1, 2)",
+        ),
+        (
+            lambda: MarkovSource([0.5, 0.4], [[0.5, 0.5]]),
+            ValueError,
+            "initial: expected probabilities that sum to one along axis 0",
+        ),
+        (
+            lambda: MarkovSource([1.0], [[1.0]]),
+            ValueError,
+            "initial: expected K + 1 >= 2 tokens, <eos> last, got 1",
+        ),
+        (lambda: MarkovSource([0.5, 0.5], "a"), TypeError, "transition: expected real numbers"),
+        (
+            lambda: MarkovSource([0.5, 0.5], [[0.5, 0.5]] * 2),
+            ValueError,
+            "transition: expected shape (1, 2), a row for each letter of initial and <eos> last, got (2, 2)",
+        ),
+        (
+            lambda: MarkovSource([0.5, 0.5], [[0.5, 0.4]]),
+            ValueError,
+            "transition: expected probabilities that sum to one along axis 1",
+        ),
+        (
+            lambda: MarkovSource([1, 0, 0], [[0, 0.5, 0.5], [0, 1, 0]]),
+            ValueError,
+            "transition: expected every sequence to end, got no way from letter 1 to <eos>",
+        ),
+        (lambda: MarkovSource([1, 0], [[1.0, 1e-9]]), ValueError, f"{UNENDING} inf"),
+        (
+            lambda: MarkovSource(np.array([1, 0]), [[1 + 2**-21, 2**-30]]),
+            ValueError,
+            f"{UNENDING} -2.09715e+06",
+        ),
+        (lambda: MarkovSource.fit([[0]], 0), ValueError, "letters: expected an integer >= 1, got 0"),
+        (
+            lambda: MarkovSource.fit([[0]], 30_001),
+            ValueError,
+            "letters: expected at most 30,000, for a table of pairs, got 30,001",
+        ),
+        (lambda: MarkovSource.fit(7, 1), TypeError, "sequences: expected a list of lists, got int"),
+        (
+            lambda: MarkovSource.fit(iter([]), 1),
+            ValueError,
+            "sequences: expected at least one sequence, got none",
+        ),
+        (lambda: MarkovSource.fit([[[0], [0, 1]]], 2), TypeError, "sequences: expected an array of numbers"),
+        (
+            lambda: MarkovSource.fit([[0], [0, 5]], 2),
+            ValueError,
+            "sequences: expected class indices in [0, 2), got 5 at index 1",
+        ),
+        (lambda: MarkovSource.fit([[[0, 1]]], 2), ValueError, "sequences: expected shape (2,)"),
+        (
+            lambda: MarkovSource.fit([[0], []], 1, weights=[1.0]),
+            ValueError,
+            "weights: expected shape (2,), one for each sequence, got (1,)",
+        ),
+        (
+            lambda: MarkovSource.fit([[0], []], 1, weights=[0, 0]),
+            ValueError,
+            "weights: expected a positive, finite sum, got 0",
+        ),
+        (
+            lambda: MarkovSource.fit([[0], []], 1, weights=[1e308, 1e308]),
+            ValueError,
+            "weights: expected a positive, finite sum, got inf",
+        ),
+        (lambda: SOURCE.sample(RNG, 0), ValueError, "size: expected an integer >= 1, got 0"),
+        (lambda: SOURCE.sample(None, 1), TypeError, "rng: expected a numpy.random.Generator, got NoneType"),
+        (lambda: SOURCE.length_probabilities(0), ValueError, "n_max: expected an integer >= 1, got 0"),
+        *(
+            (lambda f=function, b=batch_size: f(b), ValueError, f"batch_size: expected an integer {message}")
+            for function in (SOURCE.harmonic_mean_length, SOURCE.token_mean_fit)
+            for batch_size, message in [(0, ">= 1, got 0"), (10**12 + 1, "up to 1e+12, got 1000000000001")]
+        ),
+        (lambda: SOURCE.cross_entropy("a"), TypeError, "model: expected a MarkovSource, got str"),
+        (
+            lambda: SOURCE.kl(MarkovSource([0.8, 0.2], [[0.8, 0.2]])),
+            ValueError,
+            "model: expected 2 letters, got 1",
+        ),
+    ],
+)
+def test_a_refusal_names_its_argument_and_what_came(
+    call: Callable[[], Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert str(caught.value).startswith(message)
+
+
+def test_the_ends_of_the_ranges_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert COIN.sample(RNG, 0).shape == (0,)
+    assert COIN.sample(RNG, ()).shape == ()
+    assert COIN.sample(RNG, (2, 0)).shape == (2, 0)
+    assert COIN.sample(RNG, (2, 3)).shape == (2, 3)
+    assert len(SOURCE.sample(RNG, 1)) == 1
+    assert COIN.length_probabilities(1).tolist() == [0.5]
+    assert COIN.tilted_lengths(1).tolist() == [pytest.approx(0.5 / np.log(2), rel=1e-15)]
+    assert SOURCE.length_probabilities(1).tolist() == [0.2]
+    monkeypatch.setattr(sequences, "LETTERS", 2)  # the table of 30,000 letters would take 7 GB
+    assert MarkovSource.fit([[0, 1]], 2).mean_length() == 3
+    with pytest.raises(ValueError, match="letters: expected at most 2"):
+        MarkovSource.fit([[0, 1]], 3)
+
+
+def test_a_source_shows_its_parameters() -> None:
+    assert repr(GeometricSource(0.125, 3)) == "GeometricSource(stop=0.125, letters=3)"
+    assert repr(SOURCE) == "MarkovSource(2 letters)"
+
+
+def test_a_certain_end_is_exact() -> None:
+    for batch_size in (1, 2, 3, 7, 100, 10**6, 10**300):
+        assert eos_optimum(1.0, batch_size) == 1.0
+        assert GeometricSource(1, 5).averaged_cross_entropy(1, batch_size) == 0.0
+
+
+def test_the_extreme_ends_of_the_arguments() -> None:
+    # q*(1, beta) = beta log(beta) / (beta - 1); for large batches the bias is (1 - beta) / B.
+    with np.errstate(all="raise"):
+        assert eos_optimum(1e-280) == pytest.approx(1e-280 * 280 * np.log(10), rel=2e-14, abs=0)
+    assert eos_optimum(1e-150, 10**150) == pytest.approx(1e-150, rel=2e-14, abs=0)
+    # Here the number of tokens, 1e310, is beyond a float.
+    assert eos_optimum(1e-10, 10**300) == pytest.approx(1e-10, rel=1e-12, abs=0)
+    assert eos_optimum(0.25, 10**300) == pytest.approx(0.25, rel=2e-14, abs=0)
+    assert GeometricSource(1e-308).mean_length() == pytest.approx(1e308)
+    for batch_size in (10**299, 10**300):
+        assert length_weights([1, 3], batch_size) * batch_size == pytest.approx([0.5, 0.5], rel=1e-14)
+        assert tilted_lengths([1, 3], batch_size) == pytest.approx([0.5, 0.5], rel=1e-14)
+    assert SOURCE.harmonic_mean_length(10**12) == pytest.approx(SOURCE.mean_length(), rel=1e-3)
+    np.testing.assert_allclose(SOURCE.token_mean_fit(10**12).transition, SOURCE.transition, rtol=1e-3)
+
+
+@pytest.mark.parametrize("stop", [1e-300, 1e-100, 1e-8, 0.5, 0.99, 1.0])
+def test_tilted_hazards_at_any_stop(stop: float) -> None:
+    # The first is P(1) of the logarithmic law, in closed form; the others follow from it.
+    first = 1.0 if stop == 1 else float(mpmath.mpf(1 - stop) / -mpmath.log(stop))
+    assert GeometricSource(stop).tilted_hazards(1) == pytest.approx([first], rel=5e-15)
+    left, expected = mpmath.mpf(1), []
+    with mpmath.workdps(60):
+        for n in range(1, 6):
+            p = mpmath.mpf(n == 1) if stop == 1 else (1 - mpmath.mpf(stop)) ** n / (-n * mpmath.log(stop))
+            expected.append(float(p / left) if left else 1.0)
+            left -= p
+    np.testing.assert_allclose(GeometricSource(stop).tilted_hazards(5), expected, rtol=5e-15)
+
+
+def test_a_divergence_whose_ratio_no_float_holds() -> None:
+    # 1/q overflows; with q and 1 - q the terms are beta log(beta/q) and (1 - beta) log(1 - beta).
+    q = 1e-310
+    expected = (0.5 * (np.log(0.5) - np.log(q)) + 0.5 * np.log(0.5)) / 0.5
+    assert COIN.kl(q) == pytest.approx(expected, rel=1e-13)
+    source = MarkovSource([0.5, 0.5], [[0.5, 0.5]])
+    far = MarkovSource([q, 1.0], [[0.5, 0.5]])
+    expected = 0.5 * (np.log(0.5) - np.log(q)) + 0.5 * np.log(0.5)
+    assert source.kl(far) == pytest.approx(expected, rel=1e-13)
+
+
+# ------------------------------------------------------------------------------------ the chain, step by step
+
+
+class Dice(np.random.Generator):
+    """A generator whose numbers are all the same, and which does not let itself be asked for ever."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__(np.random.PCG64(0))
+        self.number, self.asked = number, 0
+
+    def random(self, size: int) -> np.ndarray:  # type: ignore[override]
+        self.asked += 1
+        assert self.asked < 10
+        return np.full(size, self.number)
+
+
+def test_a_sample_draws_what_is_possible_alone() -> None:
+    # The smallest number of all does not choose the letter 0, whose probability is zero.
+    assert MarkovSource([0, 1, 0], [[0, 0, 1], [0, 0, 1]]).sample(Dice(0.0), 2) == [[1], [1]]
+    # The largest ones do not choose an <eos> of probability zero where a row sums to a little less than one.
+    assert MarkovSource([1 - 9e-7, 0.0], [[0.5, 0.5]]).sample(Dice(1 - 1e-9), 2) == [[0], [0]]
+
+
+def test_a_sample_is_the_inverse_of_the_cumulative_laws() -> None:
+    rng, steps = np.random.default_rng(5), np.random.default_rng(5)
+    found, expected = SOURCE.sample(rng, 50), [[] for _ in range(50)]  # type: ignore[var-annotated]
+    running = list(range(50))
+    while running:
+        draws = dict(zip(running, steps.random(len(running)), strict=True))
+        for i, u in draws.items():
+            law = SOURCE.transition[expected[i][-1]] if expected[i] else SOURCE.initial
+            expected[i].append(int(np.searchsorted(np.cumsum(law), u, side="right")))
+        running = [i for i in running if expected[i][-1] != 2]
+    assert found == [path[:-1] for path in expected]
+    assert all(type(letter) is int for path in found for letter in path)
+
+
+def _counts_by_steps(source: MarkovSource, batch_size: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
+    """E[w_B(n) #{s -> v}] and its first tokens, added up over every place in a sequence of every length."""
+    letters, out = source.initial.size - 1, source.transition[:, -1]
+    inner = source.transition[:, :-1]
+    at, ends = [source.initial[:-1]], [out]  # of the k-th letter; of so many tokens more, <eos> included
+    for _ in range(longest):
+        at.append(at[-1] @ inner)
+        ends.append(inner @ ends[-1])
+    law = np.array([source.initial[-1], *(a @ out for a in at)])[:longest]
+    weight = _convolved_weights(law, batch_size)
+    first, pairs = np.zeros(letters + 1), np.zeros((letters, letters + 1))
+    first[-1] = source.initial[-1] * weight[0]
+    for k in range(longest - 1):
+        first[:-1] += source.initial[:-1] * ends[k] * weight[k + 1]
+        pairs[:, -1] += at[k] * out * weight[k + 1]
+        for j in range(longest - k - 2):
+            pairs[:, :-1] += at[k][:, None] * inner * ends[j] * weight[k + j + 2]
+    return first, pairs
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_token_mean_fit_to_the_last_digits(batch_size: int) -> None:
+    first, pairs = _counts_by_steps(SOURCE, batch_size, 60)
+    found = SOURCE.token_mean_fit(batch_size)
+    np.testing.assert_allclose(found.initial, first / first.sum(), rtol=1e-12)
+    np.testing.assert_allclose(found.transition, pairs / pairs.sum(axis=1, keepdims=True), rtol=1e-12)
+    if batch_size == 1:
+        np.testing.assert_array_equal(SOURCE.token_mean_fit().transition, found.transition)
+    # The mean length that a batch teaches: 1 / (B E[1 / S]).
+    law = SOURCE.length_probabilities(60)
+    mean = law @ _convolved_weights(law, batch_size) * batch_size
+    assert SOURCE.harmonic_mean_length(batch_size) == pytest.approx(1 / mean, rel=1e-12)
+    if batch_size == 1:
+        assert SOURCE.harmonic_mean_length() == SOURCE.harmonic_mean_length(1)
+
+
+def test_the_chain_is_its_linear_equations() -> None:
+    inner, first = SOURCE.transition[:, :-1], SOURCE.initial[:-1]
+    visits = sum(first @ np.linalg.matrix_power(inner, k) for k in range(200))
+    np.testing.assert_allclose(SOURCE.visits(), visits, rtol=1e-13)
+    assert SOURCE.mean_length() == pytest.approx(1 + float(np.sum(visits)), rel=1e-14)
+
+    def cross(p: np.ndarray, q: np.ndarray) -> Any:
+        return -(p * np.log(q)).sum(axis=-1)
+
+    for model, found in ((SOURCE, SOURCE.entropy()), (MODEL, SOURCE.cross_entropy(MODEL))):
+        rows = cross(SOURCE.transition, model.transition)
+        assert found == pytest.approx(cross(SOURCE.initial, model.initial) + visits @ rows, rel=1e-13)
+
+
+def test_what_is_never_reached_costs_nothing_however_impossible() -> None:
+    rows = [[0.1, 0.4, 0, 0.5], [0.25, 0.15, 0, 0.6], [0, 0, 0.5, 0.5]]
+    source = MarkovSource([0.5, 0.3, 0.0, 0.2], rows)
+    model = MarkovSource([0.5, 0.3, 0.0, 0.2], [*rows[:2], [0, 0, 0, 1]])
+    assert source.kl(model) == 0.0
+    assert source.cross_entropy(model) == pytest.approx(SOURCE.entropy(), rel=1e-14)
+    np.testing.assert_array_equal(source.visits()[2], 0.0)
+    # And in the middle of the letters.
+    swapped = MarkovSource([0.5, 0, 0.3, 0.2], [[0.1, 0, 0.4, 0.5], [0, 1, 0, 0], [0.25, 0, 0.15, 0.6]])
+    np.testing.assert_allclose(swapped.visits(), SOURCE.visits()[[0, 0, 1]] * [1, 0, 1], rtol=1e-14)
+    for batch_size in (1, 4):
+        found, expected = swapped.token_mean_fit(batch_size), SOURCE.token_mean_fit(batch_size)
+        np.testing.assert_allclose(found.transition[[0, 2]][:, [0, 2, 3]], expected.transition, rtol=1e-13)
+        np.testing.assert_array_equal(found.transition[1], [0, 0, 0, 1])
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_long_way_to_the_end_is_a_way(backwards: bool) -> None:
+    # One letter after the other, in either order of their numbers: K letters, and each of them once.
+    order = np.arange(6)[::-1] if backwards else np.arange(6)
+    rows = np.zeros((6, 7))
+    rows[order[:-1], order[1:]] = 1.0
+    rows[order[-1], -1] = 1.0
+    source = MarkovSource(np.eye(7)[order[0]], rows)
+    np.testing.assert_array_equal(source.visits(), np.ones(6))
+    assert source.sample(Dice(0.5), 2) == [order.tolist()] * 2
+    assert source.harmonic_mean_length(3) == pytest.approx(7, rel=1e-12)
+    stuck = rows.copy()
+    stuck[order[-1]] = np.eye(7)[order[-1]]
+    with pytest.raises(ValueError, match="no way from letter 0 to <eos>"):
+        MarkovSource(np.eye(7)[order[0]], stuck)
+
+
+def test_fit_takes_any_weights_with_a_finite_sum() -> None:
+    data = [[0], [], [0, 0]]
+    expected = MarkovSource.fit(data, 1, weights=[2.0, 1.0, 4.0])
+    for scale in (1e-300, 1e200 / 7, 1e305):
+        found = MarkovSource.fit(data, 1, weights=np.array([2.0, 1.0, 4.0]) * scale)
+        np.testing.assert_allclose(found.initial, [6 / 7, 1 / 7], rtol=1e-14)
+        np.testing.assert_allclose(found.transition, expected.transition, rtol=1e-14)
+    np.testing.assert_allclose(expected.transition, [[0.4, 0.6]], rtol=1e-15)
+
+
+def test_rows_that_sum_to_a_little_more_than_one() -> None:
+    # Within the tolerance of the sum. The generating function of the lengths ends at one for all that.
+    source = MarkovSource([0.5, 0.5 + 9e-7], [[0.5, 0.5 + 9e-7]])
+    assert np.isfinite(source.token_mean_fit(10**12).transition).all()
+    assert 0 < source.harmonic_mean_length(10**12) < np.inf
+
+
+def test_companions_of_another_length_weigh_exactly() -> None:
+    # The short length is next to impossible: nearly all companions have the long one.
+    for rare in (1e-3, 1e-4, 1e-9, 1e-30):
+        lengths, law = [1, 50], [rare, 1 - rare]
+        expected = [
+            sum(float(stats.binom.pmf(k, 4, rare)) / (n + k + 50 * (4 - k)) for k in range(5))
+            for n in lengths
+        ]
+        np.testing.assert_allclose(length_weights(lengths, 5, probabilities=law), expected, rtol=1e-13)
+    # A length of no probability at all has a weight, and is no companion.
+    np.testing.assert_allclose(
+        length_weights([1, 7, 9], 3, probabilities=[0.0, 1.0, 0.0]), [1 / 15, 1 / 21, 1 / 23], rtol=1e-13
+    )
