@@ -183,15 +183,12 @@ def visit(context: BrowserContext, base: str, name: str) -> Visit:
     page.goto(base + PAGES[name], wait_until="load")
     figure = page.locator(f"figure.moving-is-{name}")
     # What comes near is laid out and moves the rest, so scroll as a reader does: until it is there.
-    page.wait_for_function(
-        """figure => {
-            const { top, bottom } = figure.getBoundingClientRect();
-            const there = top + bottom > 0 && top + bottom < 2 * innerHeight;
-            if (!there) figure.scrollIntoView({ block: "center" });
-            return there;
-        }""",
-        arg=figure.element_handle(),
-    )
+    for _ in range(20):
+        figure.scroll_into_view_if_needed()
+        page.wait_for_timeout(50)
+        box = figure.bounding_box()
+        if box and 0 < box["y"] + box["height"] / 2 < page.viewport_size["height"]:  # type: ignore[index]
+            break
     return Visit(page, figure, outside, errors)
 
 
