@@ -163,6 +163,17 @@ class Visit:
         assert self.errors == [], "the console complains"
 
 
+def come_to(figure: Locator) -> None:
+    """Scroll as a reader does, until it is there: what comes near is laid out, and moves the rest."""
+    page = figure.page
+    for _ in range(20):
+        figure.scroll_into_view_if_needed()
+        page.wait_for_timeout(50)
+        box = figure.bounding_box()
+        if box and 0 < box["y"] + box["height"] / 2 < page.viewport_size["height"]:  # type: ignore[index]
+            break
+
+
 def visit(context: BrowserContext, base: str, name: str) -> Visit:
     """Open the page of a figure and scroll to it."""
     page = context.new_page()
@@ -182,13 +193,7 @@ def visit(context: BrowserContext, base: str, name: str) -> Visit:
     page.on("requestfailed", lambda request: errors.append(f"failed: {request.url}"))
     page.goto(base + PAGES[name], wait_until="load")
     figure = page.locator(f"figure.moving-is-{name}")
-    # What comes near is laid out and moves the rest, so scroll as a reader does: until it is there.
-    for _ in range(20):
-        figure.scroll_into_view_if_needed()
-        page.wait_for_timeout(50)
-        box = figure.bounding_box()
-        if box and 0 < box["y"] + box["height"] / 2 < page.viewport_size["height"]:  # type: ignore[index]
-            break
+    come_to(figure)
     return Visit(page, figure, outside, errors)
 
 
@@ -356,7 +361,7 @@ def test_moves_under_a_strict_policy(browser: Browser, server: str, name: str) -
     page = context.new_page()
     page.goto(f"{server}{PAGES[name]}?strict", wait_until="load")
     figure = page.locator(f"figure.moving-is-{name}")
-    figure.scroll_into_view_if_needed()
+    come_to(figure)
     page.wait_for_selector("figure.moving-live canvas", state="attached")
     # Nothing in the figure would need the policy to be looser.
     names = "e => [...e.querySelectorAll('*')].flatMap(x => x.getAttributeNames())"

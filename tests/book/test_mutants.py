@@ -23,13 +23,14 @@ def functions(tree: ast.AST, scope: str = "") -> Iterator[tuple[str, ast.AST]]:
 
 
 def lines_of(module: str, function: str) -> set[str]:
-    """The lines of a function, without their indentation; none if the module has no such function."""
+    """The lines of the functions of a name, without their indentation; none if the module has none."""
+    found: set[str] = set()
     for name in TABLE["modules"][module]["files"]:
         source = (ROOT / name).read_text(encoding="utf-8")
         node = dict(functions(ast.parse(source))).get(function)
         if isinstance(node, ast.FunctionDef):
-            return {line.strip() for line in source.split("\n")[node.lineno - 1 : node.end_lineno]}
-    return set()
+            found |= {line.strip() for line in source.split("\n")[node.lineno - 1 : node.end_lineno]}
+    return found
 
 
 def test_the_modules_and_their_tests_exist() -> None:

@@ -611,7 +611,9 @@ def test_what_is_wrong_with_a_rule_is_said(call: Any) -> None:
 
 
 def test_a_law_has_classes() -> None:
-    with pytest.raises(ValueError, match=r"^p: expected probabilities that sum to one along axis 1 .* 0$"):
+    with pytest.raises(
+        ValueError, match=r"^p: expected at least one class along axis 1, got shape \(1, 0\)$"
+    ):
         elicited(scoring.log_score, np.zeros((1, 0)))
     with pytest.raises(
         ValueError, match=r"^p: expected at least one class along axis -1, got shape \(0, 0\)$"

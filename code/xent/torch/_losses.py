@@ -685,9 +685,10 @@ def _reduce(
     divisor: Tensor | int
     if weight is not None:
         divisor = (weight if mass is None else weight * mass).sum(dtype=wide)
+        mass_of_all = float(divisor.detach())
     else:
         divisor = losses.numel() if counts is None else int(counts.sum())
-    mass_of_all = float(divisor)
+        mass_of_all = float(divisor)
     if math.isinf(mass_of_all):
         raise ValueError("weight: expected weights with a finite sum, got weights that add up to inf")
     if mass_of_all == 0:
