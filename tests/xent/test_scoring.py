@@ -616,7 +616,7 @@ def test_a_law_has_classes() -> None:
     ):
         elicited(scoring.log_score, np.zeros((1, 0)))
     with pytest.raises(
-        ValueError, match=r"^p: expected at least one class along axis -1, got shape \(0, 0\)$"
+        ValueError, match=r"^p: expected at least one class along axis 1, got shape \(0, 0\)$"
     ):
         elicited(scoring.log_score, np.zeros((0, 0)))
     assert elicited(scoring.log_score, np.zeros((0, 3))).shape == (0, 3)
