@@ -18,6 +18,7 @@ from playwright.sync_api import (
     BrowserContext,
     ConsoleMessage,
     Page,
+    Request,
     Response,
     Route,
 )
@@ -56,10 +57,15 @@ class Opened:
 
     def listen(self) -> None:
         self.page.route("**/*", self.route)
-        self.page.on("requestfailed", lambda request: self.failed.append(request.url))
+        self.page.on("requestfailed", self.request_failed)
         self.page.on("response", self.response)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", self.console)
+
+    def request_failed(self, request: Request) -> None:
+        # A page that is left takes back what it still waits for, its icon for example: that is no failure.
+        if request.failure != "net::ERR_ABORTED":
+            self.failed.append(request.url)
 
     def response(self, response: Response) -> None:
         if response.status >= 400:
