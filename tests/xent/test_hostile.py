@@ -40,6 +40,7 @@ def calls(target: Target) -> st.SearchStrategy[hostile.Call]:
     )
 
 
+@pytest.mark.slow  # the expressions below, each a finding of this test or of the fuzzer, are quick
 @pytest.mark.parametrize("name", hostile_targets.TARGETS)
 def test_the_rule_holds(name: str) -> None:
     target = hostile_targets.TARGETS[name]
