@@ -86,6 +86,7 @@ def test_the_result_depends_on_the_pixels_alone_and_is_a_fixed_point(shades: int
     assert b"Software" not in small and b"tEXt" not in small
 
 
+@pytest.mark.slow
 def test_notebooks_and_pages_get_the_same_small_pictures(tmp_path: Path) -> None:
     lines = [
         "import matplotlib.pyplot as plt",

@@ -252,6 +252,7 @@ def test_a_loss_of_pytorch(name: str) -> None:
     assert diagnose(loss, arrays="torch") == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KERAS)
 def test_a_loss_of_keras(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     loss, options, expected = KERAS[name]
