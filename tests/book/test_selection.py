@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK, BUILDS, CHAPTER = (
-    "tests/book/test_pictures.py",
+    "tests/xent/test_information.py",
     "tests/book/test_planted.py",
     "chapters/01_binary.ipynb",
 )
