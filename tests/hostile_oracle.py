@@ -809,7 +809,7 @@ def elicited(a: Plain) -> Want:
 
 
 def eos_optimum(a: Plain) -> Want:
-    if not 1 <= a.batch_size <= 10**300 or a.stop < 1e-308:
+    if not 1 <= a.batch_size <= 10**270 or a.stop < 1e-308:
         raise Refused(
             {"batch_size" if a.stop >= 1e-308 else "stop"} | ({"batch_size"} if a.batch_size < 1 else set())
         )
@@ -839,7 +839,7 @@ def _law(a: Plain) -> tuple[Bad, Array, Array]:
     n = a.lengths
     if n.ndim != 1 or not n.size or (n < 1).any():
         bad.add("lengths")
-    if not 1 <= a.batch_size <= 10**300:
+    if not 1 <= a.batch_size <= 10**270:
         bad.add("batch_size")
     if a.probabilities is not None:
         if a.probabilities.ndim == 0 or not a.probabilities.shape[-1]:
@@ -908,7 +908,7 @@ def geometric(method: Callable[[Plain], Any]) -> Callable[[Plain], Want]:
         for name in ("n_max", "batch_size", "size"):
             value = getattr(a, name)
             least = 0 if name == "size" else 1
-            if value is not None and not least <= value <= (10**300 if name == "batch_size" else 10**9):
+            if value is not None and not least <= value <= (10**270 if name == "batch_size" else 10**9):
                 bad.add(name)
         bad.stop()
         value = method(a)

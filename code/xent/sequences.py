@@ -34,10 +34,13 @@ Array = NDArray[np.float64]
 
 # The step of the trapezoidal rule in log t, see _log_grid. Exact in binary, so that the grid has no rounding.
 STEP = 3 / 16
-# Up to here a batch size is a float, a power of G has digits, and a table of pairs less than 10^9 entries.
-FLOATS, MARKOV, LETTERS = 10**300, 10**12, 30_000
+# A token in units of 2^200 tokens: where one in 10^308 is the last, t would be too small for a float.
+TOKEN = 2.0**-200
+# Up to here t is a normal float, a power of G has digits, and a table of pairs less than 10^9 entries.
+FLOATS, MARKOV, LETTERS = 10**270, 10**12, 30_000
 
 
+@np.errstate(all="ignore")
 def eos_optimum(stop: float, batch_size: int = 1) -> float:
     r"""Stop probability that a token mean over `batch_size` sequences makes a constant-hazard model learn.
 
@@ -58,7 +61,7 @@ def eos_optimum(stop: float, batch_size: int = 1) -> float:
     Returns
     -------
     float
-        The minimiser q*, above `stop` unless `stop` is 1.
+        The minimiser q*, above `stop` unless `stop` is 1 or B so large that both are the same float.
 
     Raises
     ------
@@ -71,9 +74,8 @@ def eos_optimum(stop: float, batch_size: int = 1) -> float:
     -----
     The expected loss is a cross-entropy between the constant B E[1/S] and q. E[1/S] is an integral of the
     generating function of S, and the integral is Euler's for the hypergeometric function; chapter 10 has the
-    steps. Computed from the integral, to a few units in the last place for any B with
-    stop / B above 1e-280: `scipy.special.hyp2f1`
-    returns nan or inf from B near 100 on, and an elementary recursion in B cancels.
+    steps. Computed from the integral, to a few units in the last place: `scipy.special.hyp2f1` returns nan or
+    inf from B near 100 on, and an elementary recursion in B cancels.
 
     Examples
     --------
@@ -87,10 +89,15 @@ def eos_optimum(stop: float, batch_size: int = 1) -> float:
     batch_size = _batch_size(batch_size)
     if stop == 1:  # rounding below one would leave something to stake on letters that never come
         return 1.0
+    if batch_size == 1:
+        return stop * math.log(stop) / (stop - 1.0)
+    if batch_size > 2**54:  # the bias, at most (1 - stop) / (B - 1), is below half the way to the next float
+        return stop
     # B int G(exp(-t))^B dt with G(exp(-t)) = 1 / (1 + (exp(t) - 1) / stop), written without a cancellation.
-    t = _log_grid(1.0, 1.0 / stop, batch_size)
-    with np.errstate(all="ignore"):
-        return float(batch_size * STEP * np.sum(t * np.exp(-batch_size * np.log1p(np.expm1(t) / stop))))
+    t = _log_grid(TOKEN, TOKEN / stop, batch_size)
+    small = t * TOKEN < 1e-20  # exp(t) - 1 = t, which may not be a normal float
+    odds = np.where(small, t * (TOKEN / stop), np.expm1(t * TOKEN) / stop)
+    return float(batch_size * STEP * TOKEN * np.sum(t * np.exp(-batch_size * np.log1p(odds))))
 
 
 @np.errstate(all="ignore")
@@ -426,8 +433,7 @@ class MarkovSource:
             if weights is None
             else _validate.weights(weights, "weights", (len(sequences),), "one for each sequence")
         )
-        with np.errstate(over="ignore"):
-            total = float(weight.sum())
+        total = float(weight.sum())
         if not 0 < total < math.inf:
             raise ValueError(f"weights: expected a positive, finite sum, got {total:g}")
         if total > 1e200:  # only their ratios matter, and counts of them must not overflow
@@ -534,8 +540,7 @@ class MarkovSource:
             raise TypeError(f"model: expected a MarkovSource, got {type(model).__name__}")
         if model.initial.shape != self.initial.shape:
             raise ValueError(f"model: expected {self.initial.size - 1} letters, got {model.initial.size - 1}")
-        with np.errstate(divide="ignore"):
-            first, rows = term(self.initial, model.initial), term(self.transition, model.transition)
+        first, rows = term(self.initial, model.initial), term(self.transition, model.transition)
         visits = self.visits()
         reached = visits > 0  # 0 visits times an infinite cost is no cost
         return float(first.sum() + visits[reached] @ rows[reached].sum(axis=1))
@@ -582,8 +587,7 @@ class MarkovSource:
     def _check_how_often_it_visits(self) -> None:
         """Refuse rows that sum to one within the tolerance and still let sequences go on for ever."""
         try:
-            with np.errstate(all="ignore"):
-                visits = self._forward(1.0)
+            visits = self._forward(1.0)
         except np.linalg.LinAlgError:
             visits = np.full(1, np.inf)
         if not (np.isfinite(visits).all() and (visits >= 0).all()):
@@ -607,10 +611,7 @@ def _log_grid(smallest: float, mean: float, batch_size: int) -> Array:
     real axis, so the trapezoidal rule errs by about exp(-pi^2/STEP), 1e-23. The ends are cut where what is
     left is below 1e-17 of the integral, which is at least 1/(n + (B-1) mean).
     """
-    # One logarithm of the product, unless the product is beyond a float.
-    product = batch_size * mean if batch_size < FLOATS else math.inf
-    log_tokens = math.log(product) if product < math.inf else math.log(batch_size) + math.log(mean)
-    first = math.floor((math.log(1e-18) - log_tokens) / STEP)
+    first = math.floor((math.log(1e-18) - math.log(batch_size) - math.log(mean)) / STEP)
     last = math.ceil(math.log((45.0 + math.log(mean / smallest)) / (batch_size * smallest)) / STEP)
     return np.asarray(np.exp(STEP * np.arange(first, last + 1)))
 
@@ -627,14 +628,10 @@ def _weights(values: Array, law: Array, batch_size: int) -> Array:
         # and log1p keeps the digits that the power of B - 1 would multiply.
         less = float(share @ np.expm1(-(possible - base) * t))
         # Where P(base) is next to nothing, there are more digits in what is left than in what is gone.
-        left = math.log1p(less) if less > -0.999 else _log(float(share @ np.exp(-(possible - base) * t)))
+        left = math.log1p(less) if less > -0.999 else math.log(float(share @ np.exp(-(possible - base) * t)))
         log_g = left - base * t
         total += STEP * t * np.exp(-values * t + (batch_size - 1) * log_g)
     return total
-
-
-def _log(x: float) -> float:
-    return math.log(x) if x > 0 else -math.inf
 
 
 def _length_law(lengths: ArrayLike, probabilities: ArrayLike | None) -> tuple[Array, NDArray[np.intp], Array]:

@@ -6,13 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
 import pytest
+from filelock import FileLock
 from playwright.sync_api import Browser, sync_playwright
 
 import book
@@ -101,24 +101,16 @@ def tiny_book(tmp_path: Path) -> TinyBook:
 def built_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return the built book, copied to a place of its own; build it first if it is not current."""
     if not book.is_current(ROOT):
-        # Another worker may be at it: the first one to make the folder builds, the others wait for it to go.
-        lock = ROOT / "_build" / "building"
-        lock.parent.mkdir(exist_ok=True)
-        try:
-            lock.mkdir()
-        except FileExistsError:
-            patience = time.monotonic() + 600
-            while lock.exists() and time.monotonic() < patience:
-                time.sleep(0.5)
-        else:
-            try:
+        # Another worker may be at it: the first one builds, the others wait. A lock of the system's ends with
+        # its process, so that one that was killed keeps nobody waiting.
+        (ROOT / "_build").mkdir(exist_ok=True)
+        with FileLock(ROOT / "_build" / "building.lock", timeout=600):
+            if not book.is_current(ROOT):
                 done = subprocess.run(
                     [sys.executable, str(ROOT / "tools" / "book.py")], capture_output=True, text=True
                 )
-            finally:
-                lock.rmdir()
-            if done.returncode:
-                pytest.fail(f"the book does not build:\n{done.stdout}{done.stderr}")
+                if done.returncode:
+                    pytest.fail(f"the book does not build:\n{done.stdout}{done.stderr}")
     if not book.is_current(ROOT):
         pytest.fail("the book in _build/html is not current: run 'make book'")
     copy = tmp_path_factory.mktemp("elsewhere") / "some" / "where"

@@ -40,7 +40,7 @@ def test_erratum_0_2_the_chain_rule_needs_its_brackets() -> None:
     log_q_last = math.log(q)
     inside = HALF @ (log_p - (math.log(q) + (N - 1) * LETTER))
     outside = HALF @ (log_p - log_q_last)
-    assert inside == pytest.approx(source.kl(q), rel=1e-12)
+    assert inside == pytest.approx(source.kl(q), rel=1e-12, abs=0)
     assert abs(outside - source.kl(q)) > 1
 
 
@@ -49,21 +49,21 @@ def test_erratum_0_3_the_cross_entropy_sums_over_the_tokens() -> None:
     source = GeometricSource(0.5, M)
     tokens = [[-LETTER] * (n - 1) + [-math.log(Q)] for n in N]
     summed = sum(p * sum(t) for p, t in zip(HALF, tokens, strict=True))
-    assert summed == pytest.approx(source.cross_entropy(Q), rel=1e-12)
+    assert summed == pytest.approx(source.cross_entropy(Q), rel=1e-12, abs=0)
     # Whichever token the loose index is taken to mean, first or last, the identity CE = KL + H fails.
     for i in (0, -1):
         single = sum(p * t[i] for p, t in zip(HALF, tokens, strict=True))
         assert abs(single - (source.kl(Q) + source.entropy())) > 0.5
     averaged = sum(p * sum(t) / len(t) for p, t in zip(HALF, tokens, strict=True))
-    assert averaged == pytest.approx(source.averaged_cross_entropy(Q), rel=1e-12)
+    assert averaged == pytest.approx(source.averaged_cross_entropy(Q), rel=1e-12, abs=0)
 
 
 def test_erratum_0_4_cross_entropy_is_divergence_plus_entropy() -> None:
     """True: KL - E log P = KL + H, with KL(P||Q) in one notation."""
     source = GeometricSource(0.5, M)
     mean_log_p = float(HALF @ (-N * math.log(2) - (N - 1) * math.log(M)))
-    assert source.kl(Q) - mean_log_p == pytest.approx(source.cross_entropy(Q), rel=1e-12)
-    assert -mean_log_p == pytest.approx(source.entropy(), rel=1e-12)
+    assert source.kl(Q) - mean_log_p == pytest.approx(source.cross_entropy(Q), rel=1e-12, abs=0)
+    assert -mean_log_p == pytest.approx(source.entropy(), rel=1e-12, abs=0)
 
 
 def test_erratum_0_5_line_five_of_the_divergence() -> None:
@@ -72,8 +72,8 @@ def test_erratum_0_5_line_five_of_the_divergence() -> None:
     result = -2 * log2 - rest - math.log(Q)
     head = -math.log(Q) + rest
     assert head + HALF @ (-N * (log2 - rest)) != pytest.approx(result)
-    assert head + HALF @ (-N * (log2 + rest)) == pytest.approx(result, rel=1e-12)
-    assert GeometricSource(0.5, M).kl(Q) == pytest.approx(result, rel=1e-12)
+    assert head + HALF @ (-N * (log2 + rest)) == pytest.approx(result, rel=1e-12, abs=0)
+    assert GeometricSource(0.5, M).kl(Q) == pytest.approx(result, rel=1e-12, abs=0)
     assert head - 2 * (log2 - rest) != pytest.approx(result)
 
 
@@ -82,9 +82,9 @@ def test_erratum_0_6_the_rearranged_series_start_later_and_later() -> None:
     inner_old = [float(HALF.sum()) for _ in range(50)]
     inner_new = [float(HALF[k:].sum()) for k in range(50)]
     assert sum(inner_old) == pytest.approx(50)  # grows with the number of terms
-    assert sum(inner_new) == pytest.approx(2, rel=1e-12)
-    assert pytest.approx(2, rel=1e-12) == HALF @ N
-    assert pytest.approx(math.log(2), rel=1e-12) == HALF @ (1 / N)
+    assert sum(inner_new) == pytest.approx(2, rel=1e-12, abs=0)
+    assert pytest.approx(2, rel=1e-12, abs=0) == HALF @ N
+    assert pytest.approx(math.log(2), rel=1e-12, abs=0) == HALF @ (1 / N)
     x = sympy.Symbol("x")
     cubic = -x - x**2 / 2 - x**3 / 3
     assert sympy.log(1 - x).series(x, 0, 4).removeO() == cubic
@@ -96,16 +96,16 @@ def test_erratum_0_7_the_intermediate_line_of_the_cross_entropy() -> None:
     source = GeometricSource(0.5, M)
     series = HALF @ (-N * LETTER)
     assert -math.log(Q) + LETTER - series != pytest.approx(source.cross_entropy(Q))
-    assert -math.log(Q) + LETTER + series == pytest.approx(source.cross_entropy(Q), rel=1e-12)
-    assert -math.log(Q) - LETTER == pytest.approx(source.cross_entropy(Q), rel=1e-12)
-    assert source.entropy() == pytest.approx(2 * math.log(2) + math.log(M), rel=1e-12)
+    assert -math.log(Q) + LETTER + series == pytest.approx(source.cross_entropy(Q), rel=1e-12, abs=0)
+    assert -math.log(Q) - LETTER == pytest.approx(source.cross_entropy(Q), rel=1e-12, abs=0)
+    assert source.entropy() == pytest.approx(2 * math.log(2) + math.log(M), rel=1e-12, abs=0)
 
 
 def test_erratum_0_7_upper_limits_and_parentheses() -> None:
     """Old: sums up to n, and log 1 - q. New: up to infinity, and log(1 - q)."""
     terms = HALF * (N * math.log(2) + (N - 1) * math.log(M))
     assert terms[:5].sum() != pytest.approx(GeometricSource(0.5, M).entropy())
-    assert terms.sum() == pytest.approx(GeometricSource(0.5, M).entropy(), rel=1e-12)
+    assert terms.sum() == pytest.approx(GeometricSource(0.5, M).entropy(), rel=1e-12, abs=0)
     assert math.log(1) - Q != pytest.approx(math.log(1 - Q))
 
 
@@ -115,7 +115,7 @@ def test_erratum_0_8_the_averaged_loss_and_its_gradient() -> None:
     assert source.averaged_cross_entropy(Q) == pytest.approx(-log2 * (math.log(Q) - LETTER) - LETTER)
     step = 1e-5
     slope = (source.averaged_cross_entropy(Q + step) - source.averaged_cross_entropy(Q - step)) / (2 * step)
-    assert slope == pytest.approx(-log2 / Q + (1 - log2) / (1 - Q), rel=1e-8)
+    assert slope == pytest.approx(-log2 / Q + (1 - log2) / (1 - Q), rel=1e-8, abs=0)
 
 
 def test_erratum_0_8_letters_each_and_any() -> None:
@@ -130,7 +130,7 @@ def test_erratum_0_9_log_2_is_the_optimum_of_the_constant_hazard_family() -> Non
     law = coin.length_probabilities(300)
     free = coin.tilted_lengths(300)
     loss_free = law @ (-np.log(free) / np.arange(1, 301))
-    assert eos_optimum(0.5) == pytest.approx(math.log(2), rel=1e-14)
+    assert eos_optimum(0.5) == pytest.approx(math.log(2), rel=1e-14, abs=0)
     assert loss_free < coin.averaged_cross_entropy(math.log(2)) - 0.001
     np.testing.assert_allclose(coin.tilted_hazards(3), [0.7213, 0.6472, 0.6114], atol=5e-5)
 
@@ -145,11 +145,11 @@ def test_erratum_0_10_any_stop_probability(beta: float) -> None:
     mean = law @ (1 / np.arange(1, 5000))
     old = (beta - 1) / beta * math.log(1 - beta)
     new = beta * math.log(beta) / (beta - 1)
-    assert new == pytest.approx(mean, rel=1e-12)
+    assert new == pytest.approx(mean, rel=1e-12, abs=0)
     assert abs(old - mean) > 0.5
     # The old one is right if beta is the probability of going on.
     on = 1 - beta
-    assert (on - 1) / on * math.log(1 - on) == pytest.approx(new, rel=1e-12)
+    assert (on - 1) / on * math.log(1 - on) == pytest.approx(new, rel=1e-12, abs=0)
 
 
 def test_erratum_0_11_the_weights_of_the_two_futures() -> None:
@@ -159,7 +159,7 @@ def test_erratum_0_11_the_weights_of_the_two_futures() -> None:
         # A fair coin has odds 1, so the learnt odds of stopping are the ratio of the two weights.
         odds = tilted[t - 1] / tilted[t:].sum()
         later = (HALF[t:] / N[t:]).sum() / HALF[t:].sum()
-        assert odds == pytest.approx((1 / t) / later, rel=1e-12)
+        assert odds == pytest.approx((1 / t) / later, rel=1e-12, abs=0)
         assert odds > (1 / t) / (1 / (t + 1)), "stopping one step later is the best that going on can do"
         assert (odds >= 2) == (t == 1), "a ratio of two, as printed, is out of reach after the first step"
 
@@ -198,7 +198,7 @@ def test_erratum_0_13_torch_averages_over_the_targets_that_count() -> None:
     logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     targets = torch.tensor([0, -100, 2, -100])
     kept = F.cross_entropy(logits[[0, 2]], targets[[0, 2]])
-    assert F.cross_entropy(logits, targets).item() == pytest.approx(kept.item(), rel=1e-14)
+    assert F.cross_entropy(logits, targets).item() == pytest.approx(kept.item(), rel=1e-14, abs=0)
     nothing = torch.full((4,), -100)
     assert math.isnan(F.cross_entropy(logits, nothing).item())
     assert F.cross_entropy(logits, nothing, reduction="sum").item() == 0.0
@@ -211,8 +211,8 @@ def test_erratum_0_14_one_token_beside_1024() -> None:
     targets[0, 1:] = -100
     l1, l2 = F.cross_entropy(logits.mT, targets, reduction="none").sum(dim=1).tolist()
     apart = sum(F.cross_entropy(z, y).item() for z, y in zip(logits, targets, strict=True))
-    assert apart == pytest.approx(l1 + l2 / 1024, rel=1e-12)
-    assert F.cross_entropy(logits.mT, targets).item() == pytest.approx((l1 + l2) / 1025, rel=1e-12)
+    assert apart == pytest.approx(l1 + l2 / 1024, rel=1e-12, abs=0)
+    assert F.cross_entropy(logits.mT, targets).item() == pytest.approx((l1 + l2) / 1025, rel=1e-12, abs=0)
 
 
 def test_erratum_0_15_a_multiple_for_the_batch_and_not_in_expectation() -> None:
@@ -257,4 +257,6 @@ def test_erratum_0_18_fixed_blocks_show_no_effect_and_varying_lengths_do() -> No
     lost = 1 - tilted_lengths(skewed, 1) @ skewed / skewed.mean()
     assert lost > 0.6
     cv2 = skewed.var() / skewed.mean() ** 2
-    assert 1 - tilted_lengths(skewed, 128) @ skewed / skewed.mean() == pytest.approx(cv2 / 128, rel=0.05)
+    assert 1 - tilted_lengths(skewed, 128) @ skewed / skewed.mean() == pytest.approx(
+        cv2 / 128, rel=0.05, abs=0
+    )

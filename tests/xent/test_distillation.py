@@ -96,7 +96,7 @@ def test_forward_at_one_is_soft_cross_entropy_less_the_entropy() -> None:
     z, v = logits(2)
     p = xent.softmax(v)
     expected = xent.soft_cross_entropy(z, p) - xent.information.entropy(p).mean()
-    assert distillation_loss(z, v) == pytest.approx(expected, rel=1e-12)
+    assert distillation_loss(z, v) == pytest.approx(expected, rel=1e-12, abs=0)
 
 
 def test_the_limit_of_a_high_temperature_is_reached_like_one_over_t() -> None:
@@ -117,7 +117,7 @@ def test_the_limit_of_a_high_temperature_is_reached_like_one_over_t() -> None:
 def test_infinities() -> None:
     assert distillation_loss([[0.0, -INF]], [[2.0, -INF]]) == 0
     assert distillation_loss([[0.0, -INF]], [[0.0, 0.0]]) == INF
-    assert distillation_loss([[0.0, 0.0]], [[0.0, -INF]]) == pytest.approx(math.log(2), rel=1e-15)
+    assert distillation_loss([[0.0, 0.0]], [[0.0, -INF]]) == pytest.approx(math.log(2), rel=1e-15, abs=0)
     assert distillation_loss([[0.0, 0.0]], [[0.0, -INF]], direction="reverse") == INF
     np.testing.assert_array_equal(distillation_gradient([[0.0, -INF]], [[0.0, 0.0]]), [[0.5, -0.5]])
     np.testing.assert_array_equal(distillation_gradient([[0.0, 0.0]], [[0.0, -INF]]), [[-0.5, 0.5]])
@@ -330,9 +330,9 @@ def test_the_mixture_and_its_ignored_rows(settings: dict[str, Any]) -> None:
     z[2] = NAN
     for alpha in (0.0, 0.25, 1.0):
         observed = mixed_loss(z, v, y, alpha=alpha, ignore_index=-100, **settings)
-        assert observed == pytest.approx((1 - alpha) * hard + alpha * soft, rel=1e-13)
+        assert observed == pytest.approx((1 - alpha) * hard + alpha * soft, rel=1e-13, abs=0)
         total = mixed_loss(z, v, y, alpha=alpha, ignore_index=-100, denominator=7.0, **settings)
-        assert total == pytest.approx(observed * 3 / 7, rel=1e-13)
+        assert total == pytest.approx(observed * 3 / 7, rel=1e-13, abs=0)
     # A part without weight costs nothing, also where it would be infinite.
     assert mixed_loss([[0.0, -INF]], [[0.0, 0.0]], [0], alpha=0.0) == 0
     assert mixed_loss([[0.0, -INF]], [[0.0, -INF]], [1], alpha=1.0) == 0
@@ -375,7 +375,7 @@ def test_the_top_k_formulas(treatment: Any) -> None:
     observed = top_k_loss(z, np.log(a), at, treatment=treatment, reduction="none")
     np.testing.assert_allclose(observed, expected, rtol=1e-11)
     moved = top_k_loss(z.T, np.log(a).T, at.T, treatment=treatment, axis=0, weight=np.arange(5.0))
-    assert moved == pytest.approx(expected @ np.arange(5.0) / 10, rel=1e-12)
+    assert moved == pytest.approx(expected @ np.arange(5.0) / 10, rel=1e-12, abs=0)
     # With every class in it, nothing is left to treat.
     whole = np.tile(np.arange(6), (5, 1))
     complete = top_k_loss(z, xent.log_softmax(v), whole, treatment=treatment, reduction="none")
@@ -401,7 +401,9 @@ def test_top_probabilities_of_zero_and_tails_of_zero() -> None:
     assert top_k_loss([[0.0, 0.0, -INF]], np.log([[0.4, 0.4]]), [[0, 1]]) == INF
     assert top_k_loss([[-INF, -INF, 0.0]], half, [[0, 1]], treatment="truncated") == INF
     # A sum that is over one by no more than rounding leaves no tail.
-    assert top_k_loss(np.zeros((1, 3)), half + 4e-7, [[0, 1]]) == pytest.approx(math.log(1.5), rel=1e-5)
+    assert top_k_loss(np.zeros((1, 3)), half + 4e-7, [[0, 1]]) == pytest.approx(
+        math.log(1.5), rel=1e-5, abs=0
+    )
 
 
 def test_rows_of_a_top_k_do_not_see_each_other() -> None:
@@ -411,7 +413,7 @@ def test_rows_of_a_top_k_do_not_see_each_other() -> None:
     for treatment in ("tail", "truncated", "renormalised", "renormalised_both"):
         first, second = top_k_loss(z, top, at, treatment=treatment, reduction="none")  # type: ignore[arg-type]
         alone = top_k_loss(z[0] - 1000, top[0], at[0], treatment=treatment)  # type: ignore[arg-type]
-        assert first == second == pytest.approx(alone, rel=1e-12)
+        assert first == second == pytest.approx(alone, rel=1e-12, abs=0)
     with pytest.raises(ValueError, match=r"^student_logits: .*-inf.* at index 1"):
         top_k_loss([[0.0, 1.0, 2.0], [-INF] * 3], top, at)
 
@@ -486,7 +488,7 @@ def test_draws_in_two_dimensions_and_from_large_logits() -> None:
 
 def test_a_sampled_loss_leaves_out_what_weighs_nothing() -> None:
     z = [[0.0, 0.0, -INF]]
-    assert sampled_loss(z, [[0, 2]], [[1.0, 0.0]]) == pytest.approx(math.log(2), rel=1e-15)
+    assert sampled_loss(z, [[0, 2]], [[1.0, 0.0]]) == pytest.approx(math.log(2), rel=1e-15, abs=0)
     assert sampled_loss(z, [[0, 2]], [[1.0, 0.5]]) == INF
     for at, mass in (([[0]], [[1.0]]), ([[0, 0]], [[0.5, 0.5]]), ([[0, 1]], [[1.0, 0.0]])):
         for reduction in ("none", "sum", "mean"):
@@ -693,7 +695,7 @@ def test_nobodys_floating_point_errors_are_raised() -> None:
     with np.errstate(all="raise"):
         # The soft part is about 1e-15, and its share of the loss smaller than any normal number.
         observed = mixed_loss(z, z + np.array([0.0, 1e-7]), [1], alpha=1e-300)
-    assert observed == pytest.approx(math.log1p(math.exp(-1)), rel=1e-15)
+    assert observed == pytest.approx(math.log1p(math.exp(-1)), rel=1e-15, abs=0)
 
 
 def test_as_many_draws_as_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,8 +131,8 @@ def test_a_small_temperature_does_not_overflow() -> None:
             arrays = [torch.from_numpy(array) for array in arrays]
         losses = function(*arrays, temperature=1e-9, scale="none", reduction="none")
         # The row between the others: KL of softmax(0, -1) and softmax(-1, 0) is tanh(1 / 2).
-        assert float(losses[1]) == pytest.approx(math.tanh(0.5), rel=1e-12)
-        assert float(losses[0]) == float(losses[2]) == pytest.approx(5e308, rel=1e-12) or math.isinf(
+        assert float(losses[1]) == pytest.approx(math.tanh(0.5), rel=1e-12, abs=0)
+        assert float(losses[0]) == float(losses[2]) == pytest.approx(5e308, rel=1e-12, abs=0) or math.isinf(
             losses[0]
         )
 
@@ -202,7 +202,7 @@ def test_nothing_leaks_from_a_row_that_does_not_count(name: str) -> None:
     z.requires_grad_()
     for alpha in ({}, {"alpha": 0.0}, {"alpha": 1.0}) if name == "mixed_loss" else ({},):
         loss = function(z, *others, **out, **alpha)
-        assert alpha or loss.item() == pytest.approx(alone.item(), rel=1e-14)
+        assert alpha or loss.item() == pytest.approx(alone.item(), rel=1e-14, abs=0)
         (gradient,) = torch.autograd.grad(loss, z)
         assert (gradient[2:] == 0).all() and gradient[:2].isfinite().all() and (gradient[:2] != 0).any()
         assert (function(z, *others, **out, **alpha, reduction="none")[2:] == 0).all()
@@ -269,11 +269,11 @@ def test_top_k(treatment: Any) -> None:
     expected = distillation.top_k_loss(
         z.detach().numpy(), log_p.numpy(), at.numpy(), treatment=treatment, weight=w
     )
-    assert loss(z).item() == pytest.approx(expected, rel=1e-12)
+    assert loss(z).item() == pytest.approx(expected, rel=1e-12, abs=0)
     assert gradcheck(loss, (z,))
     assert gradgradcheck(loss, (z,))
     moved = xt.top_k_loss(z.T, log_p.T, at.T, treatment=treatment, weight=w, axis=0)
-    assert moved.item() == pytest.approx(expected, rel=1e-12)
+    assert moved.item() == pytest.approx(expected, rel=1e-12, abs=0)
 
 
 def test_a_tail_that_is_empty_has_a_gradient() -> None:
@@ -304,7 +304,7 @@ def test_top_probabilities_of_zero_and_tails_of_zero() -> None:
     assert xt.top_k_loss(z[:1], half - 0.5, at).item() == INF
     # A sum that is over one by no more than rounding leaves no tail.
     over = xt.top_k_loss(torch.zeros(1, 3, dtype=torch.float64), half + 4e-7, at)
-    assert over.item() == pytest.approx(math.log(1.5), rel=1e-5)
+    assert over.item() == pytest.approx(math.log(1.5), rel=1e-5, abs=0)
     # With every class in it there is no tail, also where the sum falls short of one by rounding.
     student, teacher = (x.float() for x in logits(22, (50, 3)))
     whole = torch.log_softmax(teacher, -1)
@@ -355,7 +355,7 @@ def test_a_sampled_loss_leaves_out_what_weighs_nothing() -> None:
     z = torch.tensor([[0.0, 0.0, -INF]], requires_grad=True)
     at = torch.tensor([[0, 2]])
     loss = xt.sampled_loss(z, at, torch.tensor([[1.0, 0.0]]))
-    assert loss.item() == pytest.approx(math.log(2), rel=1e-6)
+    assert loss.item() == pytest.approx(math.log(2), rel=1e-6, abs=0)
     (gradient,) = torch.autograd.grad(loss, z)
     torch.testing.assert_close(gradient, torch.tensor([[-0.5, 0.5, 0.0]]))
     assert xt.sampled_loss(z, at, torch.tensor([[1.0, 0.5]])) == INF
@@ -370,7 +370,7 @@ def test_sampled_targets() -> None:
     at, mass = xt.sample_targets(v, 6, generator, proposal_temperature=1.5)
     loss = xt.sampled_loss(z.requires_grad_(), at, mass)
     expected = distillation.sampled_loss(z.detach().numpy(), at.numpy(), mass.numpy())
-    assert loss.item() == pytest.approx(expected, rel=1e-12)
+    assert loss.item() == pytest.approx(expected, rel=1e-12, abs=0)
     p, r = torch.softmax(v, -1), torch.softmax(v / 1.5, -1)
     np.testing.assert_allclose(mass.numpy(), (p / r).gather(-1, at).numpy() / 6, rtol=1e-12)
     assert gradcheck(lambda z: xt.sampled_loss(z, at, mass), (z,))
@@ -394,12 +394,12 @@ def test_the_mixture(alpha: float, settings: dict[str, Any]) -> None:
     y = torch.tensor([0, -100, 4, 2])
     arguments: dict[str, Any] = {"alpha": alpha, "temperature": 3.0, "ignore_index": -100, **settings}
     expected = distillation.mixed_loss(z.numpy(), v.numpy(), y.numpy(), **arguments)
-    assert xt.mixed_loss(z, v, y, **arguments).item() == pytest.approx(expected, rel=1e-12)
+    assert xt.mixed_loss(z, v, y, **arguments).item() == pytest.approx(expected, rel=1e-12, abs=0)
     z[1] = NAN
     z.requires_grad_()
     loss = xt.mixed_loss(z, v, y, **arguments)
     loss.backward()
-    assert loss.item() == pytest.approx(expected, rel=1e-12)
+    assert loss.item() == pytest.approx(expected, rel=1e-12, abs=0)
     assert z.grad.isfinite().all() and (z.grad[1] == 0).all()
 
 
@@ -412,7 +412,7 @@ def test_layouts_masks_and_dtypes() -> None:
         low = xt.distillation_loss(z.to(dtype), v.to(dtype))
         assert low.dtype == torch.float32
         exact = distillation.distillation_loss(z.to(dtype).double().numpy(), v.to(dtype).double().numpy())
-        assert low.item() == pytest.approx(exact, rel=1e-5)
+        assert low.item() == pytest.approx(exact, rel=1e-5, abs=0)
     bad = z.clone()
     bad[0, 0] = NAN
     weight = torch.ones(2, 3)
