@@ -856,8 +856,7 @@ def _report(probs: ArrayLike, outcome: ArrayLike) -> tuple[Floats, Floats, Indic
 
 
 def _minus_log(q: Floats) -> Floats:
-    with np.errstate(divide="ignore"):
-        return np.asarray(0.0 - np.log(q))  # not -log(q), which is -0.0 for a certain hit
+    return np.asarray(0.0 - np.log(q))  # not -log(q), which is -0.0 for a certain hit
 
 
 def _result(cost: Floats, given: Floats) -> Any:

@@ -358,6 +358,21 @@ def test_what_a_top_k_determines() -> None:
         assert abs(both) < 1e-15
 
 
+def test_a_row_that_is_far_from_the_others_keeps_its_digits() -> None:
+    # The student has exp(-2000) on what the teacher names, or on what it does not name.
+    z, top, at = [[0.0, 0.0, -2000.0], [-2000.0, -2000.0, 0.0]], np.log([[0.25, 0.5]] * 2), [[0, 1]] * 2
+    both = top_k_loss(z, top, at, treatment="renormalised_both", reduction="none")
+    np.testing.assert_allclose(both, [np.log(2) - xent.information.entropy([1 / 3, 2 / 3])] * 2, rtol=1e-12)
+    z[1] = [0.0, 0.0, -2000.0]
+    tail = top_k_loss([[0.0, 0.0, 0.0], z[1]], top, at, reduction="none")
+    far = (
+        0.25 * np.log(0.25) + 0.75 * np.log(2) + 0.5 * np.log(0.5) + 0.25 * (np.log(0.25) + 2000 + np.log(2))
+    )
+    np.testing.assert_allclose(
+        tail, [np.log(3) - xent.information.entropy([0.25, 0.5, 0.25]), far], rtol=1e-12
+    )
+
+
 @pytest.mark.parametrize("treatment", ["truncated", "renormalised", "renormalised_both", "tail"])
 def test_the_top_k_formulas(treatment: Any) -> None:
     z, v = logits(10, (5, 6))

@@ -646,3 +646,10 @@ def test_a_shift_that_rounds_the_logits_does_not_round_their_differences() -> No
                 reduction="none",  # type: ignore[arg-type]
             )
             np.testing.assert_allclose(observed.numpy(), expected, rtol=4e-12)
+
+
+def test_weights_in_another_dtype_leave_the_loss_in_that_of_the_logits() -> None:
+    z = torch.zeros(2, 3)
+    for reduction in ("none", "sum", "mean"):
+        loss = xt.distillation_loss(z, z + 1, weight=[1.0, 2.0], reduction=reduction)  # type: ignore[arg-type]
+        assert loss.dtype == torch.float32

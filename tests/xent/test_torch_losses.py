@@ -608,3 +608,13 @@ def test_a_smoothing_that_is_zero_in_the_dtype_is_zero() -> None:
     tiny = torch.finfo(z.dtype).tiny
     assert xt.cross_entropy(z, y, label_smoothing=tiny / 4) == 0
     assert xt.cross_entropy(z, y, label_smoothing=tiny) == INF
+
+
+def test_weights_in_another_dtype_leave_the_loss_in_that_of_the_logits() -> None:
+    z = torch.zeros(2, 3)
+    for reduction in ("none", "sum", "mean"):
+        for loss in (
+            xt.cross_entropy(z, torch.tensor([0, 1]), weight=[1.0, 2.0, 3.0], reduction=reduction),  # type: ignore[arg-type]
+            xt.binary_cross_entropy(z, torch.ones(2, 3), weight=np.ones((2, 3)), reduction=reduction),  # type: ignore[arg-type]
+        ):
+            assert loss.dtype == torch.float32
