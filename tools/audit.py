@@ -6,7 +6,9 @@
 
 A licence that is not on the list below fails, and so does a package that does not say under which it is. The
 vulnerabilities come from pip-audit, which asks the index of Python packages what is known of each release. A
-package that it could not ask about is counted as such, never as sound.
+package that it could not ask about is counted as such, never as sound. advisories.toml, beside this file,
+says of those that no release on offer mends how far they reach here; one that is not on it fails, and so does
+an entry about another version than the locked one.
 """
 
 from __future__ import annotations
@@ -19,12 +21,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from common import ROOT, say
+
+ADVISORIES = ROOT / "tools" / "advisories.toml"
 
 # Licences under which anybody may use, change and pass on; by their SPDX names.
 PERMISSIVE = {
@@ -170,13 +175,48 @@ def shipped() -> list[Licence]:
 
 
 @dataclass
+class Advisory:
+    """Vulnerabilities of a locked package, or of what it bundles, and how far they reach here."""
+
+    package: str
+    version: str
+    part: str
+    ids: list[str]
+    mended: str
+    reach: str
+
+
+def judged_advisories() -> list[Advisory]:
+    """Read the list of those that were looked at."""
+    return [
+        Advisory(**entry) for entry in tomllib.loads(ADVISORIES.read_text(encoding="utf-8"))["advisories"]
+    ]
+
+
+def outdated(listed: Sequence[Advisory]) -> list[str]:
+    """Name the entries that were judged for another version than the locked one."""
+    pins = dict(locked())
+    return [
+        f"advisories.toml: {entry.package} {entry.version} ({entry.part}): the lock has "
+        f"{pins.get(entry.package, 'none')}, look at it again"
+        for entry in listed
+        if pins.get(entry.package) != entry.version
+    ]
+
+
+@dataclass
 class Vulnerabilities:
-    """What pip-audit said."""
+    """What pip-audit said: each finding is the release, all its names, and what mends it."""
 
     asked: int
     unasked: int
-    found: list[tuple[str, str, str]]
+    found: list[tuple[str, list[str], str]]
     why: str = ""
+
+    def unlisted(self, listed: Sequence[Advisory]) -> list[tuple[str, list[str], str]]:
+        """Return the findings that nobody has judged."""
+        known = {(f"{entry.package} {entry.version}", name) for entry in listed for name in entry.ids}
+        return [bug for bug in self.found if not any((bug[0], name) in known for name in bug[1])]
 
 
 def read_answer(text: str, packages: int) -> Vulnerabilities:
@@ -184,7 +224,11 @@ def read_answer(text: str, packages: int) -> Vulnerabilities:
     listed = json.loads(text)["dependencies"]
     asked = [entry for entry in listed if "vulns" in entry]
     found = [
-        (f"{entry['name']} {entry['version']}", bug["id"], ", ".join(bug["fix_versions"]) or "none yet")
+        (
+            f"{entry['name']} {entry['version']}",
+            [bug["id"], *bug.get("aliases", [])],
+            ", ".join(bug["fix_versions"]) or "none yet",
+        )
         for entry in asked
         for bug in entry["vulns"]
     ]
@@ -220,8 +264,8 @@ def vulnerabilities() -> Vulnerabilities:
     return read_answer(done.stdout, len(pins))
 
 
-def report(judged: Sequence[Licence], known: Vulnerabilities) -> str:
-    """Write both results in Markdown."""
+def report(judged: Sequence[Licence], known: Vulnerabilities, listed: Sequence[Advisory]) -> str:
+    """Write the results in Markdown."""
     counts = Counter(licence.name for licence in judged)
     lines = ["# Supply chain", "", f"## Licences: {len(judged)}", ""]
     lines += [", ".join(f"{name} {count}" for name, count in counts.most_common()) + ".", ""]
@@ -237,7 +281,14 @@ def report(judged: Sequence[Licence], known: Vulnerabilities) -> str:
         lines.append(f"Why not: {known.why}.")
     if known.found:
         lines += ["", "| release | name | mended in |", "|---|---|---|"]
-        lines += [f"| {release} | {name} | {mended} |" for release, name, mended in known.found]
+        lines += [f"| {release} | {', '.join(names)} | {mended} |" for release, names, mended in known.found]
+    lines += ["", "## Judged", "", "| release | part | names | mended in | how far it reaches |"]
+    lines += ["|---|---|---|---|---|"]
+    for entry in listed:
+        release = f"{entry.package} {entry.version}"
+        lines.append(
+            f"| {release} | {entry.part} | {', '.join(entry.ids)} | {entry.mended} | {entry.reach} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -252,9 +303,9 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     judged = [*licences(), *shipped()]
-    known = vulnerabilities()
+    known, listed = vulnerabilities(), judged_advisories()
     if arguments.report:
-        arguments.report.write_text(report(judged, known), encoding="utf-8")
+        arguments.report.write_text(report(judged, known, listed), encoding="utf-8")
 
     counts = Counter(licence.name for licence in judged)
     say(f"licences of {len(judged)}: {', '.join(f'{name} {count}' for name, count in counts.most_common())}")
@@ -267,7 +318,16 @@ def main() -> int:
         if licence.problem
     ]
     say(f"vulnerabilities: asked about {known.asked} releases, found {len(known.found)}")
-    problems += [f"{release}: {name}, mended in {mended}" for release, name, mended in known.found]
+    problems += [
+        f"{release}: {', '.join(names)}, mended in {mended}"
+        for release, names, mended in known.unlisted(listed)
+    ]
+    say(f"judged by hand, in advisories.toml: {len(listed)} parts")
+    for entry in listed:
+        say(
+            f"  {entry.package} {entry.version}, {entry.part}: {len(entry.ids)} names; mended: {entry.mended}"
+        )
+    problems += outdated(listed)
     if known.unasked:
         word = f"could not ask about {known.unasked} releases: {known.why}"
         if arguments.require_service:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import pytest
 
 import audit
-from audit import Licence, Vulnerabilities
+from audit import Advisory, Licence, Vulnerabilities
 
 
 def test_every_package_of_the_lock_has_a_licence_on_the_list() -> None:
@@ -90,7 +91,11 @@ def test_a_package_that_changes_its_licence_fails() -> None:
 ANSWER = {
     "dependencies": [
         {"name": "sound", "version": "1.0", "vulns": []},
-        {"name": "holed", "version": "2.0", "vulns": [{"id": "PYSEC-2026-1", "fix_versions": ["2.1"]}]},
+        {
+            "name": "holed",
+            "version": "2.0",
+            "vulns": [{"id": "PYSEC-2026-1", "aliases": ["CVE-2026-1"], "fix_versions": ["2.1"]}],
+        },
         {"name": "unknown", "skip_reason": "Dependency not found: unknown (3.0)"},
     ]
 }
@@ -98,7 +103,31 @@ ANSWER = {
 
 def test_what_could_not_be_asked_is_counted() -> None:
     known = audit.read_answer(json.dumps(ANSWER), packages=4)
-    assert known == Vulnerabilities(2, 2, [("holed 2.0", "PYSEC-2026-1", "2.1")], "Dependency not found")
+    holes = [("holed 2.0", ["PYSEC-2026-1", "CVE-2026-1"], "2.1")]
+    assert known == Vulnerabilities(2, 2, holes, "Dependency not found")
+
+
+def test_what_was_judged_is_no_error_until_the_version_moves() -> None:
+    holes = Vulnerabilities(1, 0, [("holed 2.0", ["PYSEC-2026-1", "CVE-2026-1"], "2.1")])
+    judged = [Advisory("holed", "2.0", "a part", ["CVE-2026-1"], "2.1", "nothing calls it")]
+    assert holes.unlisted([]) == holes.found
+    assert holes.unlisted(judged) == []
+    # Neither another one in the same release nor the same one in another release was judged.
+    assert Vulnerabilities(1, 0, [("holed 2.0", ["CVE-2026-2"], "")]).unlisted(judged) != []
+    assert Vulnerabilities(1, 0, [("holed 2.0.1", ["CVE-2026-1"], "")]).unlisted(judged) != []
+    assert audit.outdated(judged) == [
+        "advisories.toml: holed 2.0 (a part): the lock has none, look at it again"
+    ]
+
+
+def test_every_advisory_is_of_the_locked_version_and_says_why_it_cannot_be_reached() -> None:
+    listed = audit.judged_advisories()
+    assert len(listed) > 5
+    assert audit.outdated(listed) == []
+    for entry in listed:
+        assert all(re.fullmatch(r"CVE-\d{4}-\d{4,}|GHSA(-\w{4}){3}|PYSEC-\d{4}-\d+", x) for x in entry.ids)
+        assert len(set(entry.ids)) == len(entry.ids) > 0
+        assert entry.reach.endswith(".") and entry.mended
 
 
 @pytest.mark.parametrize(
@@ -106,7 +135,7 @@ def test_what_could_not_be_asked_is_counted() -> None:
     [
         ("", Vulnerabilities(1, 0, []), [], 0, ""),
         ("not on the list", Vulnerabilities(1, 0, []), [], 1, "not on the list"),
-        ("", Vulnerabilities(1, 0, [("a 1", "PYSEC-2026-1", "2")]), [], 1, "a 1: PYSEC-2026-1, mended in 2"),
+        ("", Vulnerabilities(1, 0, [("a 1", ["PYSEC-1"], "2")]), [], 1, "a 1: PYSEC-1, mended in 2"),
         ("", Vulnerabilities(0, 1, [], "no answer"), [], 0, ""),
         ("", Vulnerabilities(0, 1, [], "no answer"), ["--require-service"], 1, "could not ask about 1"),
     ],
