@@ -74,8 +74,9 @@ def eos_optimum(stop: float, batch_size: int = 1) -> float:
     -----
     The expected loss is a cross-entropy between the constant B E[1/S] and q. E[1/S] is an integral of the
     generating function of S, and the integral is Euler's for the hypergeometric function; chapter 10 has the
-    steps. Computed from the integral, to a few units in the last place: `scipy.special.hyp2f1` returns nan or
-    inf from B near 100 on, and an elementary recursion in B cancels.
+    steps. Computed from the integral, for a batch of one from its closed form, to a few units in the last
+    place: `scipy.special.hyp2f1` returns nan or inf from B near 100 on, and an elementary recursion in B
+    cancels.
 
     Examples
     --------
