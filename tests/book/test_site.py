@@ -24,6 +24,7 @@ from playwright.sync_api import (
 )
 
 import ledger
+from xent_math import SHORT
 from xent_site import REPOSITORY, setting, toc_documents
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -238,6 +239,31 @@ def test_equations_fit_a_phone(opened: Opened, name: str) -> None:
         }).map(box => box.id)"""
     )
     assert wide == [], "break these equations into shorter lines, with aligned"
+
+
+@by_file
+@pytest.mark.parametrize("name", [f"{name}.html" for name in DOCUMENTS if labels_of(f"{name}.html")])
+def test_no_line_begins_with_the_full_stop_after_a_formula(opened: Opened, name: str) -> None:
+    opened.go(name)
+    alone = opened.page.locator("article p span.math").evaluate_all(
+        """(all, most) => all.filter(formula => {
+            const next = formula.nextSibling, tex = formula.querySelector("annotation").textContent;
+            const touched = next && next.nodeType == 3 && /^[.,;:)]/.test(next.textContent);
+            return touched && tex.length <= most && !formula.closest(".unbroken");
+        }).map(formula => formula.parentNode.textContent)""",
+        SHORT,
+    )
+    assert alone == []
+    for width in (390, 1000):
+        opened.page.set_viewport_size({"width": width, "height": 900})
+        lines = opened.page.locator(".unbroken").evaluate_all(
+            """all => {
+                document.querySelectorAll("section").forEach(s => s.style.contentVisibility = "visible");
+                return all.map(held => held.getClientRects().length);
+            }"""
+        )
+        assert set(lines) <= {1}
+        assert len(lines) > 10
 
 
 @by_server
