@@ -56,8 +56,7 @@ def size(case: dict[str, Any]) -> str:
 
 def table(header: list[str], rows: list[list[str]]) -> str:
     """Lay out a Markdown table, aligned also for the eye; all but the first two columns are numbers."""
-    # A size and a share stay on one line.
-    rows = [[cell.replace(" × ", "\u00a0×\u00a0").replace(" %", "\u00a0%") for cell in row] for row in rows]
+    rows = [[cell.replace(" %", "\u00a0%") for cell in row] for row in rows]  # a share stays on one line
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     rule = [("-" * w if i < 2 else "-" * (w - 1) + ":") for i, w in enumerate(widths)]
     lines = [header, rule, *rows]
