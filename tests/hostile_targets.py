@@ -466,6 +466,8 @@ def windows(source: Source) -> Arguments:
     number_of = number(source, 0.0, math.inf)
     words = choice(source, ("tokens", "sequences"))
     divisor = words if source.below(3) and words.text not in ("True", "1") else number_of
+    if divisor.text == "'tokens'":  # no number elsewhere, and a word here
+        divisor = Given(divisor.text, "tokens")
     if divisor.wrong:
         divisor.wrong = (TypeError, ValueError)
     given = {
