@@ -52,6 +52,8 @@ WANTED = {
         "mpmath",
         "sympy",
         "playwright",
+        # One worker builds the book, the others wait; the lock ends with its process.
+        "filelock",
         # Carries axe-core, so that the check of accessibility asks no other host.
         "axe-playwright-python",
         "ruff",
