@@ -23,6 +23,7 @@ FIRST_VIEW = 450_000
 SPECIAL = {
     "page/appendix.css": r'class="erratum |class="py ',
     "page/index.css": r'class="index-entries"',
+    "page/search.js": r'id="search-results"',
     "page/symptoms.css": r'class="xent-symptoms"',
     "page/symptoms.js": r'class="xent-symptoms"',
     "move/load.js": r'class="[^"]*\bmoving-figure\b',
