@@ -28,7 +28,7 @@ MARK = "% api\n"
 PACKAGE = "xent"
 # The order of the sections; modules that are not named here follow by name.
 ORDER = ("xent", "xent.information", "xent.gradients", "xent.scoring", "xent.sequences", "xent.distillation")
-LAST = ("xent.torch", "xent.frameworks", "xent.exercises", "xent.plots", "xent.quiet")
+LAST = ("xent.torch", "xent_book.frameworks", "xent_book.exercises", "xent_book.plots", "xent_book.quiet")
 
 
 def declared(path: Path) -> list[str]:

@@ -41,7 +41,7 @@ COMPLETE = "complete"
 def environment_key(root: Path) -> str:
     """Hash what the chapters' outputs depend on: the package, experiments, pictures, the lock, Python."""
     digest = hashlib.sha256(".".join(map(str, sys.version_info[:3])).encode())
-    package = [p for p in (root / "code" / "xent").rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    package = [p for p in (root / "code").rglob("*") if p.is_file() and "__pycache__" not in p.parts]
     # Chapters run the experiments' scripts, and the benchmark's page shows a result.
     experiments = [p for p in (root / "experiments").rglob("*") if p.suffix in (".py", ".json")]
     # The cache holds the pictures as tools/pictures.py made them.

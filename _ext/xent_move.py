@@ -48,7 +48,7 @@ def _panels(fig: Figure, titles: list[str], **shared: Any) -> list[Axes]:
 def draw_softmax(fig: Figure) -> None:
     """Draw the same logits at three temperatures."""
     import xent
-    from xent import plots
+    from xent_book import plots
 
     temperatures = (0.5, 1.0, 4.0)
     axes = _panels(fig, [f"T = {t:g}" for t in temperatures], ylim=(0, 1))
@@ -65,7 +65,7 @@ def draw_binary_loss(fig: Figure) -> None:
     import numpy as np
 
     import xent
-    from xent import plots
+    from xent_book import plots
 
     z, at, threshold = np.linspace(-6, 6, 241), 2.0, 0.5
     labels = (1.0, 0.7)
@@ -87,8 +87,8 @@ def draw_eos_optimum(fig: Figure) -> None:
     """Draw the learnt stop probability for three batch sizes."""
     import numpy as np
 
-    from xent import plots
     from xent.sequences import eos_optimum
+    from xent_book import plots
 
     ax = fig.subplots()
     stop = np.linspace(0.01, 1, 100)
@@ -104,7 +104,8 @@ def draw_smoothing(fig: Figure) -> None:
     """Draw the best report over the truth for three smoothings, and one way back."""
     import numpy as np
 
-    from xent import plots, scoring
+    from xent import scoring
+    from xent_book import plots
 
     ax = fig.subplots()
     classes, p = 10, np.array([0.0, 1.0])
@@ -125,7 +126,8 @@ def draw_scores(fig: Figure) -> None:
     """Draw the expected costs of a report under three rules at one probability."""
     import numpy as np
 
-    from xent import plots, scoring
+    from xent import scoring
+    from xent_book import plots
 
     ax = fig.subplots()
     law = [0.7, 0.3]
@@ -158,7 +160,7 @@ def still_picture(name: str) -> bytes:
     """Draw a figure's still picture as SVG, the same bytes at every build."""
     import matplotlib.pyplot as plt
 
-    from xent import plots
+    from xent_book import plots
 
     draw, size = FIGURES[name]
     with plt.style.context("default"):

@@ -29,9 +29,9 @@ import torch
 
 import hostile_oracle as oracle
 import xent
-import xent.exercises
-import xent.frameworks
 import xent.torch
+import xent_book.exercises
+import xent_book.frameworks
 
 T = TypeVar("T")
 Allowed = dict[str, tuple[type[Exception], ...]]
@@ -158,6 +158,7 @@ NAMES: dict[str, Any] = {
     "np": np,
     "torch": torch,
     "xent": xent,
+    "xent_book": xent_book,
     "inf": inf,
     "nan": nan,
     "Decimal": Decimal,

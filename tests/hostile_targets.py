@@ -17,10 +17,10 @@ import numpy as np
 
 import hostile_oracle as oracle
 import xent
-import xent.exercises
-import xent.frameworks
-import xent.quiet
 import xent.torch
+import xent_book.exercises
+import xent_book.frameworks
+import xent_book.quiet
 from hostile import (
     FLOATS,
     INTEGERS,
@@ -544,7 +544,7 @@ def checking(source: Source) -> Arguments:
         text = pick(source, names)
         kinds = (ValueError,) if isinstance(evaluate(text), str) else (TypeError,)
         return {"slug": Given(text, None, kinds), "answer": hostile_answer(source)}
-    slug = pick(source, xent.exercises.names())
+    slug = pick(source, xent_book.exercises.names())
     return {"slug": Given(repr(slug)), "answer": hostile_answer(source)}
 
 
@@ -918,16 +918,16 @@ def torch_targets() -> Iterator[Target]:
 
 def checker_targets() -> Iterator[Target]:
     def checked(a: oracle.Plain) -> oracle.Want:
-        return oracle.kind(xent.exercises.Result, "ok", False)
+        return oracle.kind(xent_book.exercises.Result, "ok", False)
 
     def diagnosed(a: oracle.Plain) -> oracle.Want:
-        return oracle.kind(xent.frameworks.Diagnosis, "known", False)
+        return oracle.kind(xent_book.frameworks.Diagnosis, "known", False)
 
-    call = "xent.exercises.check({slug}, {answer})"
+    call = "xent_book.exercises.check({slug}, {answer})"
     names = ("slug", "there is no exercise")
-    yield Target("xent.exercises.check", checking, checked, {}, call, names, separator="")
-    call = "xent.frameworks.diagnose({loss_fn}, arrays={arrays})"
-    yield Target("xent.frameworks.diagnose", diagnosing, diagnosed, {}, call, separator="")
+    yield Target("xent_book.exercises.check", checking, checked, {}, call, names, separator="")
+    call = "xent_book.frameworks.diagnose({loss_fn}, arrays={arrays})"
+    yield Target("xent_book.frameworks.diagnose", diagnosing, diagnosed, {}, call, separator="")
 
 
 GROUPS: dict[str, tuple[Target, ...]] = {
@@ -945,13 +945,13 @@ ELSEWHERE = {
     "xent.scoring.Rule": "the name of a type",
     "xent.torch.MicroBatch": "a record that accumulate fills",
     "xent.torch.Window": "a record that accumulate fills",
-    "xent.exercises.Exercise": "a record for authors, which test_exercises.py checks one by one",
-    "xent.exercises.Mistake": "a record for authors, which test_exercises.py checks one by one",
-    "xent.exercises.Result": "a record that check fills",
-    "xent.exercises.get": "takes the slug that check takes, and hands it on",
-    "xent.exercises.names": "has no arguments",
-    "xent.plots.use_style": "has no arguments",
-    "xent.quiet.import_module": "hands its argument to Python's importlib",
+    "xent_book.exercises.Exercise": "a record for authors, which test_exercises.py checks one by one",
+    "xent_book.exercises.Mistake": "a record for authors, which test_exercises.py checks one by one",
+    "xent_book.exercises.Result": "a record that check fills",
+    "xent_book.exercises.get": "takes the slug that check takes, and hands it on",
+    "xent_book.exercises.names": "has no arguments",
+    "xent_book.plots.use_style": "has no arguments",
+    "xent_book.quiet.import_module": "hands its argument to Python's importlib",
 }
 MODULES: tuple[ModuleType, ...] = (
     xent,
@@ -961,8 +961,8 @@ MODULES: tuple[ModuleType, ...] = (
     xent.sequences,
     xent.distillation,
     xent.torch,
-    xent.exercises,
-    xent.quiet,
+    xent_book.exercises,
+    xent_book.quiet,
 )
 
 

@@ -112,7 +112,7 @@ def test_every_picture_has_written_alternative_text(path: Path) -> None:
 
 @each_chapter
 def test_pictures_carry_no_metadata(path: Path) -> None:
-    # A version or a date would make equal pictures differ; xent.plots.use_style leaves both out.
+    # A version or a date would make equal pictures differ; xent_book.plots.use_style leaves both out.
     marked = {
         name: sorted(found)
         for name, cell in cells_of(path, "code")

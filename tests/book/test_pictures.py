@@ -90,7 +90,7 @@ def test_the_result_depends_on_the_pixels_alone_and_is_a_fixed_point(shades: int
 def test_notebooks_and_pages_get_the_same_small_pictures(tmp_path: Path) -> None:
     lines = [
         "import matplotlib.pyplot as plt",
-        "from xent import plots",
+        "from xent_book import plots",
         "plots.use_style()",
         "plt.plot([1, 3, 2])",
         "plt.show()",

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tiny_book import ROOT
-from xent.frameworks import SYMPTOMS, SymptomTable
+from xent_book.frameworks import SYMPTOMS, SymptomTable
 
 pytestmark = pytest.mark.slow  # builds pages with Sphinx
 

@@ -13,7 +13,7 @@ import sympy
 import torch
 from sklearn.metrics import log_loss
 
-from xent import frameworks
+from xent_book import frameworks
 
 F = torch.nn.functional
 WorstError = Callable[..., None]

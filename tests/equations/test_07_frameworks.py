@@ -9,7 +9,7 @@ import pytest
 import sympy
 import torch
 
-from xent import frameworks
+from xent_book import frameworks
 
 F = torch.nn.functional
 WorstError = Callable[..., None]

@@ -14,7 +14,7 @@ from scipy.special import softmax
 from sklearn.metrics import log_loss
 
 import xent
-from xent import frameworks
+from xent_book import frameworks
 
 F = torch.nn.functional
 ONE_LIST = ([0, 0, 1], [0.3, 0.7, 0.0])

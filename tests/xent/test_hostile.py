@@ -23,13 +23,15 @@ import hostile
 import hostile_oracle as oracle
 import hostile_targets
 import xent
+import xent_book.exercises
+import xent_book.frameworks
 from hostile import Given, Target, Violation, evaluate, judge
 
 # No example is replayed from a database, and none is explained: what is tried is the same at every run.
 PHASES = (Phase.generate, Phase.shrink)
 # A call takes some hundred choices; the last ones of a long one are the simplest.
 LENGTH = 300
-EXAMPLES = {"xent.frameworks.diagnose": 5, "xent.exercises.check": 40}
+EXAMPLES = {"xent_book.frameworks.diagnose": 5, "xent_book.exercises.check": 40}
 
 
 def calls(target: Target) -> st.SearchStrategy[hostile.Call]:
@@ -66,15 +68,15 @@ def test_the_rule_holds(name: str) -> None:
 
 
 def hostile_can_fail(target: Target) -> bool:
-    return target.name not in ("xent.exercises.check", "xent.frameworks.diagnose")
+    return target.name not in ("xent_book.exercises.check", "xent_book.frameworks.diagnose")
 
 
 def test_every_public_function_is_in_the_table() -> None:
     public = set(hostile_targets.public())
     covered = set(hostile_targets.TARGETS) | set(hostile_targets.ELSEWHERE)
-    covered |= {f"xent.frameworks.{name}" for name in xent.frameworks.__all__ if name != "diagnose"}
+    covered |= {f"xent_book.frameworks.{name}" for name in xent_book.frameworks.__all__ if name != "diagnose"}
     assert sorted(public - covered) == []
-    assert sorted(set(hostile_targets.TARGETS) - public - {"xent.frameworks.diagnose"}) == []
+    assert sorted(set(hostile_targets.TARGETS) - public - {"xent_book.frameworks.diagnose"}) == []
 
 
 @pytest.mark.parametrize("name", [n for n, target in hostile_targets.TARGETS.items() if not target.call])
@@ -451,9 +453,9 @@ def test_a_rule_cannot_spoil_the_search() -> None:
     ],
 )
 def test_no_answer_brings_the_check_down(answer: str) -> None:
-    assert not xent.exercises.check("bce-from-logits", evaluate(answer))
+    assert not xent_book.exercises.check("bce-from-logits", evaluate(answer))
 
 
 @pytest.mark.parametrize("loss", ["raises(SystemExit(3))", "raises(Exception(Refuses(KeyError('x'))))"])
 def test_no_loss_brings_the_diagnosis_down(loss: str) -> None:
-    assert not xent.frameworks.diagnose(evaluate(loss), arrays="numpy").known
+    assert not xent_book.frameworks.diagnose(evaluate(loss), arrays="numpy").known

@@ -1,0 +1,399 @@
+"""The mechanism: call the reader's function, compare, and recognise the mistake."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import importlib
+import pkgutil
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Parts: TypeAlias = "list[np.ndarray[Any, np.dtype[Any]]]"
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A typical wrong answer: what to say about it, and the functions that make it.
+
+    Parameters
+    ----------
+    message : str
+        What to tell the reader, such as "this looks like a missing T**2".
+    *wrong : callable
+        One or more functions with the reference's signature that are wrong in this way.
+    """
+
+    message: str
+    wrong: tuple[Callable[..., Any], ...]
+
+    def __init__(self, message: str, *wrong: Callable[..., Any]) -> None:
+        object.__setattr__(self, "message", message)
+        object.__setattr__(self, "wrong", wrong)
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """An exercise: the right answer, inputs to try it on, and the known wrong answers.
+
+    Parameters
+    ----------
+    slug : str
+        The name that `check` takes.
+    title : str
+        What is asked, in a few words.
+    chapter : str
+        The notebook that poses it, without the suffix, such as "01_binary".
+    reference : callable
+        The right function; without arguments if the exercise asks for a value.
+    inputs : callable, optional
+        Returns the argument tuples to try, the same at each call. Without it, a value is asked for.
+    rtol, atol : float
+        An answer is right if ``|answer - reference| <= atol + rtol * |reference|`` everywhere.
+    why : str
+        Where the tolerance comes from.
+    mistakes : tuple of Mistake
+        The wrong answers to recognise.
+    """
+
+    slug: str
+    title: str
+    chapter: str
+    reference: Callable[..., Any]
+    why: str
+    inputs: Callable[[], Sequence[tuple[Any, ...]]] | None = None
+    rtol: float = 0.0
+    atol: float = 0.0
+    mistakes: tuple[Mistake, ...] = ()
+
+    def cases(self) -> list[tuple[Any, ...]]:
+        """The argument tuples to try; a single empty one if a value is asked for."""
+        return [()] if self.inputs is None else list(self.inputs())
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """What `check` found. True if the answer is right.
+
+    Attributes
+    ----------
+    ok : bool
+        Whether the answer is right.
+    message : str
+        What was found, in a sentence or two.
+    slug : str
+        The exercise.
+    """
+
+    ok: bool
+    message: str
+    slug: str = field(default="")
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __repr__(self) -> str:
+        return f"{'right' if self.ok else 'not yet'}: {self.message}"
+
+
+# ------------------------------------------------------------------------------------------- registry
+
+
+@cache
+def _registry() -> dict[str, Exercise]:
+    """All exercises by slug, collected from this package's modules on first use."""
+    package = importlib.import_module("xent_book.exercises")
+    found: dict[str, Exercise] = {}
+    for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
+        if module.startswith("_"):
+            continue
+        for exercise in importlib.import_module(f"xent_book.exercises.{module}").EXERCISES:
+            if exercise.slug in found:
+                raise ValueError(f"two exercises are called {exercise.slug!r}")
+            found[exercise.slug] = exercise
+    return dict(sorted(found.items()))
+
+
+def names() -> list[str]:
+    """List the slugs of all exercises, sorted.
+
+    Examples
+    --------
+    >>> from xent_book import exercises
+    >>> "bce-from-logits" in exercises.names()
+    True
+    """
+    return list(_registry())
+
+
+def get(slug: str) -> Exercise:
+    """Look an exercise up by its slug.
+
+    Raises
+    ------
+    TypeError
+        If `slug` is no string.
+    ValueError
+        If there is no such exercise; the message lists the closest names.
+
+    Examples
+    --------
+    >>> from xent_book import exercises
+    >>> exercises.get("bce-from-logits").chapter
+    '01_binary'
+    >>> exercises.get("bce-from-logit")
+    Traceback (most recent call last):
+    ValueError: there is no exercise 'bce-from-logit'; did you mean 'bce-from-logits'...
+    """
+    if not isinstance(slug, str):
+        raise TypeError(f"slug must be the name of an exercise, a string; got {type(slug).__name__}")
+    exercises = _registry()
+    if slug not in exercises:
+        close = difflib.get_close_matches(slug, exercises, n=3, cutoff=0.7)
+        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ";"
+        raise ValueError(f"there is no exercise {slug!r}{hint} names() lists all")
+    return exercises[slug]
+
+
+# ------------------------------------------------------------------------------------------ comparison
+
+
+class _Unreadable(Exception):
+    """An answer that is no array of numbers; the message says what it is."""
+
+
+def _parts(answer: Any) -> Parts:
+    """Read an answer as arrays: one, or one for each entry of a tuple."""
+    if isinstance(answer, tuple):
+        return [part for entry in answer for part in _parts(entry)]
+    if isinstance(answer, np.ma.MaskedArray):
+        raise _Unreadable("a masked array")
+    try:
+        # A torch tensor that tracks gradients refuses to become an array.
+        array = np.asarray(answer.detach().cpu() if hasattr(answer, "detach") else answer)
+    except Exception as error:  # an object may do anything when it is asked
+        raise _Unreadable(f"{type(answer).__name__} that NumPy cannot read ({_first_line(error)})") from None
+    if array.dtype.kind not in "biuf":
+        kind = {"c": "complex numbers", "O": "objects", "U": "text", "S": "bytes"}.get(
+            array.dtype.kind, str(array.dtype)
+        )
+        what = type(answer).__name__ if array.ndim == 0 else f"array of {kind}"
+        raise _Unreadable(what)
+    return [array]
+
+
+def _close(exercise: Exercise, got: Parts, want: Parts) -> bool:
+    """Whether two answers agree, in shape and kind too."""
+    if len(got) != len(want):
+        return False
+    for a, b in zip(got, want, strict=True):
+        if a.shape != b.shape or (a.dtype.kind == "b") != (b.dtype.kind == "b"):
+            return False
+        if not _agree(exercise, a, b).all():
+            return False
+    return True
+
+
+def _agree(
+    exercise: Exercise, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Elementwise agreement within the exercise's tolerance; nan agrees with nan."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    return np.asarray(np.isclose(a, b, exercise.rtol, exercise.atol, equal_nan=True))
+
+
+def _short(value: Any) -> str:
+    """Show a number or an array in one short line, the same on every machine."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if isinstance(value, np.ndarray):
+        text = np.array2string(
+            value, precision=6, threshold=8, edgeitems=2, separator=", ", max_line_width=10_000
+        )
+        return " ".join(text.split())
+    if isinstance(value, float | np.floating):
+        return f"{float(value):.6g}"
+    if isinstance(value, bool | int | np.integer | np.bool_):
+        return str(value)
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"an object of type {type(value).__name__}"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _call_text(exercise: Exercise, arguments: tuple[Any, ...]) -> str:
+    """Such as 'on input ([0., 1.], 2)'; nothing where a value is asked for."""
+    if exercise.inputs is None:
+        return ""
+    return f" on input ({', '.join(_short(argument) for argument in arguments)})"
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether an argument still is what it was."""
+    if isinstance(a, np.ndarray):
+        if not (isinstance(b, np.ndarray) and a.shape == b.shape and a.dtype == b.dtype):
+            return False
+        return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    return bool(a == b)
+
+
+def _quietly(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call without NumPy's warnings: the check says in words what they hint at."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return function(*arguments)
+
+
+def _difference(exercise: Exercise, arguments: tuple[Any, ...], got: Parts, want: Parts) -> str:
+    """Say where an answer that looks like no known mistake differs from the reference."""
+    where = _call_text(exercise, arguments)
+    if len(got) != len(want):
+        return f"expected {_count(len(want))}, got {_count(len(got))}{where}."
+    for number, (a, b) in enumerate(zip(got, want, strict=True), 1):
+        part = f"part {number} of {len(want)}: " if len(want) > 1 else ""
+        if a.shape != b.shape:
+            return f"{part}expected shape {b.shape}, got shape {a.shape}{where}."
+        if (a.dtype.kind == "b") != (b.dtype.kind == "b"):
+            return f"{part}expected {_kind(b)}, got {_kind(a)}{where}."
+        agree = np.atleast_1d(_agree(exercise, a, b))
+        if agree.all():
+            continue
+        index = tuple(int(i) for i in np.argwhere(~agree)[0])
+        place = f" at index {index}" if a.ndim else ""
+        a_value, b_value = np.atleast_1d(a)[index], np.atleast_1d(b)[index]
+        hint = ""
+        if np.isnan(float(a_value)):
+            hint = " A nan comes from inf - inf, 0 * inf or the log of a negative number."
+        return f"{part}expected {_short(b_value)}, got {_short(a_value)}{place}{where}.{hint}"
+    raise AssertionError("the answers agree")
+
+
+def _first_line(error: BaseException) -> str:
+    try:
+        return (str(error).splitlines() or [""])[0][:200]
+    except Exception:
+        return ""
+
+
+def _count(number: int) -> str:
+    return "one array or number" if number == 1 else f"a tuple of {number}"
+
+
+def _kind(array: np.ndarray[Any, Any]) -> str:
+    return {"b": "booleans", "i": "integers", "u": "integers", "f": "floats"}[array.dtype.kind]
+
+
+# ----------------------------------------------------------------------------------------------- check
+
+
+@np.errstate(all="ignore")
+def check(slug: str, answer: Any) -> Result:
+    """Check an answer to an exercise, and name the mistake if it is a known one.
+
+    Parameters
+    ----------
+    slug : str
+        The exercise, as the chapter names it; `names` lists all.
+    answer : callable or array_like
+        Your function, or the value if the exercise asks for one.
+
+    Returns
+    -------
+    Result
+        True if the answer is right. Its message says what is right or wrong. Whatever is wrong with the
+        answer, an exception in your function included, comes back as a result.
+
+    Raises
+    ------
+    ValueError
+        If there is no such exercise.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xent_book import exercises
+    >>> def my_loss(logits, targets):
+    ...     p = 1 / (1 + np.exp(-logits))
+    ...     return -(targets * np.log(p) + (1 - targets) * (1 - p))
+    >>> exercises.check("bce-from-logits", my_loss)
+    not yet: this looks like a missing second log: the second term is (1 - y) log(1 - p).
+    >>> def my_loss(logits, targets):
+    ...     raise NotImplementedError
+    >>> exercises.check("bce-from-logits", my_loss)
+    not yet: the stub is still there: your function is not written yet.
+    """
+    exercise = get(slug)
+
+    def wrong(message: str) -> Result:
+        return Result(False, message, slug)
+
+    if exercise.inputs is None:
+        if answer is None or answer is Ellipsis:
+            return wrong("the stub is still there: your value is not filled in yet.")
+        if callable(answer):
+            return wrong(
+                "this exercise asks for a value, not for a function: pass what your function returns."
+            )
+    elif answer is None or answer is Ellipsis:
+        return wrong("the stub is still there: your function is not written yet.")
+    elif not callable(answer):
+        return wrong(f"this exercise asks for a function; got {_short(answer)} ({type(answer).__name__}).")
+
+    cases = exercise.cases()
+    got: list[Parts] = []
+    changed: tuple[Any, ...] | None = None
+    for arguments in cases:
+        given = copy.deepcopy(arguments)
+        where = _call_text(exercise, arguments)
+        try:
+            value = answer if exercise.inputs is None else _quietly(answer, given)
+        except NotImplementedError:
+            return wrong("the stub is still there: your function is not written yet.")
+        except (Exception, SystemExit) as error:
+            # A reader's function may raise anything; its type and first line say more than a traceback.
+            text = _first_line(error)
+            return wrong(f"your function raised {type(error).__name__}{': ' if text else ''}{text}{where}.")
+        if value is None or value is Ellipsis:
+            return wrong("the stub is still there: your function returns nothing.")
+        if changed is None and not _same(arguments, given):
+            changed = arguments
+        try:
+            got.append(_parts(value))
+        except _Unreadable as error:
+            return wrong(f"expected numbers, got {error}{where}.")
+
+    want = [_parts(_quietly(exercise.reference, copy.deepcopy(arguments))) for arguments in cases]
+    if all(map(lambda a, b: _close(exercise, a, b), got, want)):
+        if changed is not None:
+            where = _call_text(exercise, changed)
+            return wrong(f"the values are right, but your function changes its argument in place{where}.")
+        inputs = "the value is right" if exercise.inputs is None else _agreement(len(cases))
+        return Result(
+            True, f"{slug} {inputs}." if exercise.inputs is not None else f"{slug}: {inputs}.", slug
+        )
+
+    for mistake in exercise.mistakes:
+        for function in mistake.wrong:
+            looks = [_parts(_quietly(function, copy.deepcopy(arguments))) for arguments in cases]
+            if all(map(lambda a, b: _close(exercise, a, b), got, looks)):
+                return wrong(f"{mistake.message}.")
+
+    for arguments, a, b in zip(cases, got, want, strict=True):
+        if not _close(exercise, a, b):
+            note = " Your function also changes its argument in place." if changed is not None else ""
+            return wrong(_difference(exercise, arguments, a, b) + note)
+    raise AssertionError("some answer differs from the reference")
+
+
+def _agreement(number: int) -> str:
+    return "agrees with the reference on " + ("the input" if number == 1 else f"all {number} inputs")

@@ -1,0 +1,317 @@
+"""Exercises of chapter 01, binary cross-entropy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xent_book.exercises._check import Exercise, Mistake
+
+Array = npt.NDArray[np.float64]
+
+
+def _sigmoid(z: Array) -> Array:
+    """The sigmoid as it is first written down; exp(-z) overflows to inf, and 1 / inf is 0."""
+    return 1.0 / (1.0 + np.exp(-z))
+
+
+# ----------------------------------------------------------------------- the coin and the missing log
+
+
+def _missing_log(heads: int, tosses: int) -> tuple[float, float]:
+    f = heads / tosses
+    return f, min(f / (1 - f), 1.0)
+
+
+def _missing_log_inputs() -> list[tuple[Any, ...]]:
+    return [(3, 10), (1, 1000), (0, 4), (5, 10), (9, 10)]
+
+
+# --------------------------------------------------------------------------------- the loss from logits
+
+
+def _bce(z: Array, y: Array) -> Array:
+    # Both terms are positive: a loss close to zero keeps its digits, as it would not in softplus(z) - y z.
+    return y * np.logaddexp(0.0, -z) + (1 - y) * np.logaddexp(0.0, z)
+
+
+def _bce_inputs() -> list[tuple[Any, ...]]:
+    rng = np.random.default_rng(1)
+    return [
+        (np.array([0.0, 0.0]), np.array([0.0, 1.0])),
+        (np.array([2.0, -1.0, 0.5]), np.array([1.0, 0.0, 0.0])),
+        (np.array([1.5, -0.7]), np.array([0.3, 0.9])),
+        (rng.normal(scale=3.0, size=(4, 3)), rng.integers(0, 2, size=(4, 3)).astype(float)),
+        # Past 37 the sigmoid rounds to 1 in float64, past 709 the exponential overflows.
+        (np.array([40.0, -40.0, 1000.0, -1000.0]), np.array([0.0, 1.0, 0.0, 1.0])),
+        # Right and certain: losses of 2e-9 and 4e-18.
+        (np.array([20.0, -20.0, 40.0, -40.0, 600.0]), np.array([1.0, 0.0, 1.0, 0.0, 1.0])),
+    ]
+
+
+# ------------------------------------------------------------------------------ the gradient by weights
+
+
+def _gradient(w: Array, x: Array, y: Array) -> Array:
+    gradient: Array = x.T @ (_sigmoid(x @ w) - y) / len(y)
+    return gradient
+
+
+def _squared_error_gradient(w: Array, x: Array, y: Array) -> Array:
+    p = _sigmoid(x @ w)
+    gradient: Array = x.T @ ((p - y) * p * (1 - p)) / len(y)
+    return gradient
+
+
+def _gradient_inputs() -> list[tuple[Any, ...]]:
+    rng = np.random.default_rng(2)
+    cases: list[tuple[Any, ...]] = [
+        (np.zeros(2), np.array([[1.0, -1.0], [1.0, 1.0], [1.0, 2.0]]), np.array([0.0, 1.0, 1.0]))
+    ]
+    for rows, columns in ((5, 3), (40, 4)):
+        labels = rng.integers(0, 2, rows).astype(float)
+        cases.append((rng.normal(size=columns), rng.normal(size=(rows, columns)), labels))
+    return cases
+
+
+# ------------------------------------------------------------------------------------------ pos_weight
+
+
+def _undo_weight(q: Array, c: float) -> Array:
+    return q / (q + c * (1 - q))
+
+
+def _undo_weight_inputs() -> list[tuple[Any, ...]]:
+    return [(np.array([0.5, 0.9, 0.1]), 10.0), (np.array([0.0, 0.25, 1.0]), 0.5), (np.array([0.7]), 3.0)]
+
+
+# -------------------------------------------------------------------------- a finite fit on one feature
+
+
+def _overlap(x: Array, y: Array) -> bool:
+    zeros, ones = x[y == 0], x[y == 1]
+    if not (zeros.size and ones.size):
+        return False
+    return bool(zeros.max() > ones.min() and ones.max() > zeros.min())
+
+
+def _touching_counts(x: Array, y: Array) -> bool:
+    zeros, ones = x[y == 0], x[y == 1]
+    if not (zeros.size and ones.size):
+        return False
+    return bool(zeros.max() >= ones.min() and ones.max() >= zeros.min())
+
+
+def _one_side_only(x: Array, y: Array) -> bool:
+    zeros, ones = x[y == 0], x[y == 1]
+    return bool(zeros.size and ones.size and zeros.max() > ones.min())
+
+
+def _both_classes(x: Array, y: Array) -> bool:
+    return bool(0 < y.sum() < len(y))
+
+
+def _overlap_inputs() -> list[tuple[Any, ...]]:
+    return [
+        # The classes interleave; they part; they part the other way round.
+        (np.array([0.0, 1.0, 2.0, 3.0]), np.array([0, 1, 0, 1])),
+        (np.array([0.0, 1.0, 2.0, 3.0]), np.array([0, 0, 1, 1])),
+        (np.array([0.0, 1.0, 2.0, 3.0]), np.array([1, 1, 0, 0])),
+        # They meet in one value: no cut is clean, and still no finite fit.
+        (np.array([0.0, 1.0, 1.0, 2.0]), np.array([0, 0, 1, 1])),
+        (np.array([0.0, 1.0, 1.0, 2.0]), np.array([1, 1, 0, 0])),
+        # One class only, and one class inside the other.
+        (np.array([0.0, 1.0, 2.0]), np.array([1, 1, 1])),
+        (np.array([0.0, 1.0, 2.0]), np.array([0, 0, 0])),
+        (np.array([-2.0, 0.0, 0.0, 3.0]), np.array([1, 0, 0, 1])),
+    ]
+
+
+EXERCISES = (
+    Exercise(
+        slug="coin-missing-log",
+        title="The best probability for a coin, and the one that the loss with a missing log prefers",
+        chapter="01_binary",
+        reference=_missing_log,
+        inputs=_missing_log_inputs,
+        rtol=1e-9,
+        why="a division or two in float64, with room for a formula that rounds otherwise",
+        mistakes=(
+            Mistake(
+                "f / (1 - f) leaves the interval [0, 1] once half of the tosses are heads: there the loss "
+                "falls all the way, and its minimum over [0, 1] is at the end, 1",
+                lambda k, n: (k / n, k / (n - k)),
+            ),
+            Mistake(
+                "this gives the frequency twice: without its log the second term has another slope, so the "
+                "minimum moves; set -f / p + (1 - f) to zero",
+                lambda k, n: (k / n, k / n),
+            ),
+            Mistake(
+                "the two answers are in the wrong order: first the right loss, then the one with the missing "
+                "log",
+                lambda k, n: _missing_log(k, n)[::-1],
+            ),
+            Mistake(
+                "the second answer looks like the odds of tails; the minimiser is the odds of heads, "
+                "f / (1 - f), up to 1",
+                lambda k, n: (k / n, (n - k) / k if k else np.inf),
+                lambda k, n: (k / n, min((n - k) / k, 1.0) if k else 1.0),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="bce-from-logits",
+        title="Binary cross-entropy per example, from logits, safe at any size",
+        chapter="01_binary",
+        reference=_bce,
+        inputs=_bce_inputs,
+        rtol=1e-9,
+        why="stable forms agree to a few units in the last place, and this leaves room for all of them",
+        mistakes=(
+            Mistake(
+                "this looks like log(sigmoid(z)) and log(1 - sigmoid(z)): right in algebra, but the sigmoid "
+                "rounds to 0 or 1 for large logits; use softplus, log(1 + exp(z)), in a stable form",
+                lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * np.log(1 - _sigmoid(z))),
+                lambda z, y: -np.where(y == 1, np.log(_sigmoid(z)), np.log(1 - _sigmoid(z))),
+            ),
+            Mistake(
+                "this looks like log(1 + exp(z)) - y z as it stands: exp(z) overflows past 709; take "
+                "max(z, 0) out of the logarithm, or use logaddexp",
+                lambda z, y: np.log(1 + np.exp(z)) - y * z,
+                lambda z, y: np.log1p(np.exp(z)) - y * z,
+                lambda z, y: y * np.log(1 + np.exp(-z)) + (1 - y) * np.log(1 + np.exp(z)),
+                lambda z, y: y * np.log1p(np.exp(-z)) + (1 - y) * np.log1p(np.exp(z)),
+            ),
+            Mistake(
+                "softplus(z) - y z is right, but where the prediction is right and certain its two terms are "
+                "nearly equal and their difference has lost its digits; add y softplus(-z) and "
+                "(1 - y) softplus(z)",
+                lambda z, y: np.logaddexp(0.0, z) - y * z,
+                lambda z, y: np.maximum(z, 0.0) + np.log1p(np.exp(-np.abs(z))) - y * z,
+            ),
+            Mistake(
+                "this looks like softplus((1 - 2y) z), which holds for the labels 0 and 1 only: a target "
+                "between them needs log(1 + exp(z)) - y z",
+                lambda z, y: np.logaddexp(0.0, (1 - 2 * y) * z),
+            ),
+            Mistake(
+                "the sign is flipped: this is the log-likelihood, and the loss is its negative",
+                lambda z, y: -_bce(z, y),
+                lambda z, y: y * np.log(_sigmoid(z)) + (1 - y) * np.log(1 - _sigmoid(z)),
+            ),
+            Mistake(
+                "this looks like a missing second log: the second term is (1 - y) log(1 - p)",
+                lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * (1 - _sigmoid(z))),
+                lambda z, y: y * np.logaddexp(0.0, -z) - (1 - y) * (1 - _sigmoid(z)),
+            ),
+            Mistake(
+                "this is the mean over the examples: return one loss for each of them",
+                lambda z, y: np.mean(_bce(z, y)),
+            ),
+            Mistake(
+                "the labels are swapped: the loss is small where it should be large",
+                lambda z, y: np.logaddexp(0.0, z) - (1 - y) * z,
+            ),
+        ),
+    ),
+    Exercise(
+        slug="bce-weight-gradient",
+        title="The gradient of the mean binary cross-entropy with respect to the weights",
+        chapter="01_binary",
+        reference=_gradient,
+        inputs=_gradient_inputs,
+        rtol=1e-9,
+        atol=1e-12,
+        why="a sum of a few dozen products in float64",
+        mistakes=(
+            Mistake(
+                "this is the gradient of the sum: the loss is a mean, so divide by the number of rows",
+                lambda w, x, y: len(y) * _gradient(w, x, y),
+            ),
+            Mistake(
+                "the sign is flipped: this is y - p, the gradient of the log-likelihood",
+                lambda w, x, y: -_gradient(w, x, y),
+            ),
+            Mistake(
+                "there is a factor p (1 - p) too many: that is the gradient of half the squared error; in "
+                "cross-entropy the slope of the sigmoid cancels",
+                _squared_error_gradient,
+                lambda w, x, y: 2 * _squared_error_gradient(w, x, y),
+            ),
+            Mistake(
+                "this is divided by the number of entries of X: divide by the number of rows only",
+                lambda w, x, y: _gradient(w, x, y) / x.shape[1],
+            ),
+            Mistake(
+                "the sigmoid is missing: the residual is sigmoid(X w) - y, not X w - y",
+                lambda w, x, y: x.T @ (x @ w - y) / len(y),
+            ),
+            Mistake(
+                "this is the gradient with respect to the logits: multiply by X transposed to reach the "
+                "weights",
+                lambda w, x, y: (_sigmoid(x @ w) - y) / len(y),
+                lambda w, x, y: _sigmoid(x @ w) - y,
+            ),
+        ),
+    ),
+    Exercise(
+        slug="undo-pos-weight",
+        title="The frequency behind a probability that was fitted with pos_weight",
+        chapter="01_binary",
+        reference=_undo_weight,
+        inputs=_undo_weight_inputs,
+        rtol=1e-9,
+        why="three roundings in float64, with room for the way through the logits",
+        mistakes=(
+            Mistake(
+                "this is the forward direction: it weighs the positives once more; solve for the frequency",
+                lambda q, c: c * q / (c * q + 1 - q),
+            ),
+            Mistake(
+                "a probability divided by the weight is not what the loss was fitted to: the odds are "
+                "divided by it, and then turned back into a probability",
+                lambda q, c: q / c,
+            ),
+            Mistake(
+                "these are the odds: turn them back into a probability, odds / (1 + odds)",
+                lambda q, c: q / (1 - q) / c,
+            ),
+            Mistake(
+                "the logit is shifted by log(c), not by c",
+                lambda q, c: _sigmoid(np.log(q / (1 - q)) - c),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="finite-fit-1d",
+        title="Whether a logistic fit on one feature and an intercept exists",
+        chapter="01_binary",
+        reference=_overlap,
+        inputs=_overlap_inputs,
+        atol=0.5,
+        why="a yes or a no",
+        mistakes=(
+            Mistake(
+                "classes that only meet in one value count as overlapping here: the steep curve through that "
+                "value never stops improving, so both inequalities are strict",
+                _touching_counts,
+            ),
+            Mistake(
+                "only one order is tested: the positives may also lie on the left",
+                _one_side_only,
+                lambda x, y: _one_side_only(-x, y),
+            ),
+            Mistake(
+                "two classes are needed, and they are not enough: they must also overlap",
+                _both_classes,
+            ),
+            Mistake(
+                "yes and no are exchanged: the fit exists where the classes overlap, not where they part",
+                lambda x, y: not _overlap(x, y),
+            ),
+        ),
+    ),
+)

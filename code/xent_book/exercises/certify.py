@@ -1,0 +1,274 @@
+"""Exercises of chapter 06: predict what a library returns, read a clip, judge a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xent.losses import binary_cross_entropy
+from xent_book.exercises._check import Exercise, Mistake
+
+Array = npt.NDArray[np.float64]
+BinaryLoss = Callable[[Array, Array], Any]
+
+
+# ------------------------------------------------------------------------------------------- one list
+
+
+def _rows() -> list[tuple[int, Array]]:
+    rng = np.random.default_rng(0)
+    return [
+        (0, np.array([0.6, 0.4])),
+        (2, np.array([0.3, 0.6, 0.1])),
+        (3, rng.dirichlet(np.ones(6))),
+    ]
+
+
+def _binary_terms(y: int, p: Array) -> Array:
+    return -np.log(np.where(np.arange(len(p)) == y, p, 1 - p))
+
+
+# -------------------------------------------------------------------------------------------- epsilon
+
+
+def _share(loss_a: float, eps_a: float, loss_b: float, eps_b: float) -> float:
+    return float((loss_b - loss_a) / np.log(eps_a / eps_b))
+
+
+# ---------------------------------------------------------------------------------------------- Keras
+
+
+def _keras_rows() -> list[tuple[Array, Array]]:
+    return [
+        (np.array([0.0, 1.0, 0.0]), np.array([0.2, 0.2, 0.2])),
+        (np.array([0.5, 0.0, 0.5]), np.array([0.2, 0.9, 0.0])),
+        (np.array([0.0, 0.0, 1.0]), np.array([3.0, 1.0, 0.0])),
+        (np.array([1.0, 0.0]), np.array([2.0, 0.5])),
+    ]
+
+
+def _keras(t: Array, p: Array) -> float:
+    return float(-(t * np.log(np.clip(p / p.sum(), 1e-7, 1 - 1e-7))).sum())
+
+
+def _clip_first(t: Array, p: Array) -> float:
+    clipped = np.clip(p, 1e-7, 1 - 1e-7)
+    return float(-(t * np.log(clipped / clipped.sum())).sum())
+
+
+# ---------------------------------------------------------------------------------------------- judge
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A loss to judge. It shows its name, since a function would show an address."""
+
+    name: str
+    loss: BinaryLoss = field(repr=False)
+
+    def __call__(self, logits: Array, targets: Array) -> Any:
+        """Return the loss of each example, or what the candidate takes for it."""
+        with np.errstate(all="ignore"):
+            return self.loss(logits, targets)
+
+
+def _sigmoid(z: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-z)))
+
+
+def _from_probs(z: Array, y: Array, eps: float = 0.0) -> Array:
+    p = np.clip(_sigmoid(z), eps, 1 - eps)
+    return -(y * np.log(p) + (1 - y) * np.log(1 - p))
+
+
+def _two_softplus(z: Array, y: Array) -> Array:
+    return np.asarray(y * np.logaddexp(0, -z) + (1 - y) * np.logaddexp(0, z))
+
+
+def _lost_digits(z: Array, y: Array) -> Array:
+    return np.asarray(np.maximum(z, 0) - y * z + np.log(1 + np.exp(-np.abs(z))))
+
+
+def _stable(z: Array, y: Array) -> Array:
+    """The maximum form, exact where y is 0 or 1: there its two large terms are the same number."""
+    return np.asarray(np.maximum(z, 0) - y * z + np.log1p(np.exp(-np.abs(z))))
+
+
+RIGHT: tuple[tuple[str, BinaryLoss], ...] = (
+    ("two softplus terms", _two_softplus),
+    ("xent", lambda z, y: binary_cross_entropy(z, y, reduction="none")),
+    ("log1p of the smaller exponential", _stable),
+    ("a few roundings more", lambda z, y: _two_softplus(z, y) * (1 + 2.0**-50)),
+)
+WRONG: tuple[tuple[str, BinaryLoss], ...] = (
+    ("from probabilities", _from_probs),
+    ("from clipped probabilities", lambda z, y: _from_probs(z, y, 1e-12)),
+    ("log(1 + exp(-|z|)) without log1p", _lost_digits),
+    ("targets rounded", lambda z, y: _two_softplus(z, np.round(y))),
+    ("mean", lambda z, y: _two_softplus(z, y).mean()),
+    ("sign flipped", lambda z, y: -_two_softplus(z, y)),
+    ("labels swapped", lambda z, y: _two_softplus(z, 1 - y)),
+    ("second term missing", lambda z, y: y * np.logaddexp(0, -z)),
+    ("base 2", lambda z, y: _two_softplus(z, y) / np.log(2)),
+)
+
+
+def _candidates() -> list[tuple[Candidate]]:
+    return [(Candidate(name, loss),) for name, loss in RIGHT + WRONG]
+
+
+def judge_with(
+    logits: Array, targets: Array, *, rtol: float = 1e-12, atol: float = 0.0
+) -> Callable[[BinaryLoss], bool]:
+    """Make a judge that compares a loss with xent's on given examples.
+
+    Parameters
+    ----------
+    logits, targets : ndarray
+        The examples.
+    rtol, atol : float
+        The tolerance, as in `numpy.allclose`.
+
+    Returns
+    -------
+    callable
+        Takes a loss and says whether it agrees.
+    """
+    true = binary_cross_entropy(logits, targets, reduction="none")
+
+    def judge(loss: BinaryLoss) -> bool:
+        got = np.asarray(loss(logits, targets))
+        return got.shape == true.shape and bool(np.allclose(got, true, rtol=rtol, atol=atol))
+
+    return judge
+
+
+LOGITS = np.tile(np.array([-600, -40, -20, -1.5, 0, 0.3, 3, 20, 40, 600.0]), 3)
+TARGETS = np.repeat([0.0, 0.3, 1.0], 10)
+HARD = TARGETS != 0.3
+MILD = np.abs(LOGITS) < 15
+
+
+def _loose(loss: BinaryLoss) -> bool:
+    return judge_with(LOGITS, TARGETS, rtol=1e-5, atol=1e-8)(loss)
+
+
+EXERCISES = (
+    Exercise(
+        slug="certify-one-list",
+        title="What log_loss makes of one row given as a list",
+        chapter="06_certify",
+        reference=lambda y, p: _binary_terms(y, p).mean(),
+        inputs=_rows,
+        rtol=1e-9,
+        why="a few logarithms in float64",
+        mistakes=(
+            Mistake(
+                "this is the loss of the row: log_loss takes the list for a batch of binary labels",
+                lambda y, p: -np.log(p[y]),
+            ),
+            Mistake(
+                "this is the sum of the binary losses: divide by K", lambda y, p: _binary_terms(y, p).sum()
+            ),
+            Mistake(
+                "the zeros of the target cost something too: -log(1 - p) for each wrong class",
+                lambda y, p: -np.log(p[y]) / len(p),
+            ),
+            Mistake(
+                "a wrong class costs -log(1 - p), not -log p: label 0 with probability p of label 1",
+                lambda y, p: -np.log(p).mean(),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="certify-share",
+        title="The share of impossible events, from two clipped losses",
+        chapter="06_certify",
+        reference=_share,
+        inputs=lambda: [
+            (0.28, 1e-7, 0.61, 1e-15),
+            (0.5, 1e-7, 0.9, 2.0**-52),
+            (2.0, 1e-15, 0.4, 1e-3),
+        ],
+        rtol=1e-9,
+        why="a difference over a logarithm",
+        mistakes=(
+            Mistake(
+                "the sign is flipped: the smaller epsilon costs more",
+                lambda a, eps_a, b, eps_b: -_share(a, eps_a, b, eps_b),
+            ),
+            Mistake(
+                "the logarithm is natural, not to base 10",
+                lambda a, eps_a, b, eps_b: (b - a) / np.log10(eps_a / eps_b),
+            ),
+            Mistake(
+                "this divides the losses by each other; take their difference, where the other rows cancel",
+                lambda a, eps_a, b, eps_b: b / a,
+            ),
+            Mistake(
+                "this takes the loss for clipped rows only: the other rows cost something as well, subtract",
+                lambda a, eps_a, b, eps_b: a / -np.log(eps_a),
+                lambda a, eps_a, b, eps_b: b / -np.log(eps_b),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="certify-keras",
+        title="Keras's categorical cross-entropy of a row",
+        chapter="06_certify",
+        reference=_keras,
+        inputs=_keras_rows,
+        rtol=1e-9,
+        why="a few logarithms in float64",
+        mistakes=(
+            Mistake(
+                "the row is divided by its sum before it is clipped: this does not divide",
+                lambda t, p: -(t * np.log(np.clip(p, 1e-7, 1 - 1e-7))).sum(),
+            ),
+            Mistake("this clips first and divides afterwards, as the sparse loss does", _clip_first),
+            Mistake(
+                "this does not clip: Keras's largest loss is log(1e7)",
+                lambda t, p: -sum(a * np.log(b) for a, b in zip(t, p / p.sum(), strict=True) if a > 0),
+                lambda t, p: -(t * np.log(p / p.sum())).sum(),
+            ),
+            Mistake(
+                "this epsilon is scikit-learn's, of old or of today; Keras's is 1e-7",
+                lambda t, p: -(t * np.log(np.clip(p / p.sum(), 1e-15, 1 - 1e-15))).sum(),
+                lambda t, p: -(t * np.log(np.clip(p / p.sum(), 2.0**-52, 1 - 2.0**-52))).sum(),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="certify-binary",
+        title="A judge of binary losses",
+        chapter="06_certify",
+        reference=judge_with(LOGITS, TARGETS),
+        inputs=_candidates,
+        atol=1e-9,
+        why="the answers are true and false",
+        mistakes=(
+            Mistake("this accepts everything", lambda loss: True),
+            Mistake("this rejects everything", lambda loss: False),
+            Mistake(
+                "this compares with ==, and rejects right losses that differ in the last digit",
+                judge_with(LOGITS, TARGETS, rtol=0.0),
+            ),
+            Mistake(
+                "moderate logits only: a loss that overflows or clips passes; try logits of 600 and -600",
+                judge_with(LOGITS[MILD], TARGETS[MILD]),
+            ),
+            Mistake(
+                "the absolute tolerance is larger than the loss of a certain and right answer: set atol=0",
+                _loose,
+            ),
+            Mistake(
+                "hard targets only: a loss that rounds its targets passes",
+                judge_with(LOGITS[HARD], TARGETS[HARD]),
+            ),
+        ),
+    ),
+)

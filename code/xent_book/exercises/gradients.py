@@ -1,0 +1,270 @@
+"""Exercises of chapter 04, gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xent import gradients, softmax
+from xent_book.exercises._check import Exercise, Mistake
+
+Array = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+
+
+# ------------------------------------------------------------------------------------------- grad-layer
+
+
+def _layer_inputs() -> list[tuple[Any, ...]]:
+    rng = np.random.default_rng(4)
+    inputs = [
+        (rng.normal(size=(k, d)), rng.normal(size=k), rng.normal(size=(n, d)), rng.integers(0, k, size=n))
+        for n, d, k in [(6, 2, 3), (3, 3, 3), (5, 4, 2)]
+    ]
+    # Logits near a thousand: a softmax that exponentiates them as they are returns nan.
+    x = np.array([[1.0, 0.0], [0.0, 1.0]])
+    return [*inputs, (1000.0 * np.eye(2), np.zeros(2), x, np.array([0, 0]))]
+
+
+def _layer(w: Array, b: Array, x: Array, y: Labels) -> tuple[Array, Array]:
+    g = gradients.cross_entropy_gradient(x @ w.T + b, y)
+    return g.T @ x, g.sum(axis=0)
+
+
+def _layer_with(g: Any, w: Array, b: Array, x: Array, y: Labels) -> tuple[Array, Array]:
+    """The two products, from a wrong gradient with respect to the logits."""
+    rows = np.asarray(g(x @ w.T + b, np.eye(len(w))[y]))
+    return rows.T @ x, rows.sum(axis=0)
+
+
+def _naive_softmax(z: Array) -> Array:
+    e = np.exp(z)
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
+# ------------------------------------------------------------------------------------------- grad-vjp
+
+
+def _vjp_inputs() -> list[tuple[Any, ...]]:
+    rng = np.random.default_rng(5)
+    p = softmax(rng.normal(size=(4, 3)))
+    return [
+        (np.array([[0.2, 0.3, 0.5]]), np.array([[1.0, -2.0, 0.5]])),
+        (p, rng.normal(size=(4, 3))),
+        (np.array([[1.0, 0.0]]), np.array([[3.0, -1.0]])),
+    ]
+
+
+def _vjp(p: npt.NDArray[Any], v: npt.NDArray[Any]) -> Array:
+    return np.asarray(p * (v - (p * v).sum(axis=-1, keepdims=True)))
+
+
+# ------------------------------------------------------------------------------------------- grad-mse
+
+
+def _mse_inputs() -> list[tuple[Any, ...]]:
+    rng = np.random.default_rng(6)
+    return [
+        (np.array([[0.0, 0.0]]), np.array([0])),
+        (rng.normal(scale=2.0, size=(5, 3)), rng.integers(0, 3, size=5)),
+        (np.array([[10.0, 0.0], [10.0, 0.0]]), np.array([0, 1])),
+    ]
+
+
+def _mse(z: Array, y: Labels) -> Array:
+    p = softmax(z)
+    return 2.0 * _vjp(p, p - np.eye(z.shape[1])[y])
+
+
+# ------------------------------------------------------------------------------- grad-smoothed-gap, -step
+
+
+def _gap_inputs() -> list[tuple[Any, ...]]:
+    return [(10, 0.1), (2, 0.1), (3, 0.5), (1000, 0.01)]
+
+
+def _step_inputs() -> list[tuple[Any, ...]]:
+    rng = np.random.default_rng(7)
+    return [(rng.normal(size=(20, 3)) @ np.diag([1.0, 5.0, 0.2]),), (np.array([[2.0], [1.0], [0.0]]),)]
+
+
+def _curvature(x: Array) -> float:
+    """The largest eigenvalue of x'x."""
+    return float(np.linalg.norm(x, 2) ** 2)
+
+
+_FEW_ROUNDINGS = "right answers differ by a few roundings in float64"
+
+EXERCISES = (
+    Exercise(
+        slug="grad-layer",
+        title="The backward pass of a linear softmax layer under the mean loss",
+        chapter="04_gradients",
+        reference=_layer,
+        inputs=_layer_inputs,
+        rtol=1e-9,
+        atol=1e-12,
+        why=_FEW_ROUNDINGS,
+        mistakes=(
+            Mistake(
+                "this is the gradient of the sum: the mean divides by the number of examples, so a 1/N is "
+                "missing",
+                lambda w, b, x, y: _layer_with(lambda z, t: softmax(z) - t, w, b, x, y),
+            ),
+            Mistake(
+                "the bias has lost its 1/N: both gradients are those of the mean",
+                lambda w, b, x, y: (_layer(w, b, x, y)[0], len(x) * _layer(w, b, x, y)[1]),
+            ),
+            Mistake(
+                "the weights have lost their 1/N: both gradients are those of the mean",
+                lambda w, b, x, y: (len(x) * _layer(w, b, x, y)[0], _layer(w, b, x, y)[1]),
+            ),
+            Mistake(
+                "the sign is flipped: the gradient is p - y, and descent subtracts it",
+                lambda w, b, x, y: _layer_with(lambda z, t: (t - softmax(z)) / len(z), w, b, x, y),
+            ),
+            Mistake(
+                "the gradient of the weights is transposed: it needs the shape (K, D) of the weights",
+                lambda w, b, x, y: (_layer(w, b, x, y)[0].T, _layer(w, b, x, y)[1]),
+            ),
+            Mistake(
+                "the softmax runs over the examples and not over the classes: use axis=1",
+                lambda w, b, x, y: _layer_with(lambda z, t: (softmax(z, axis=0) - t) / len(z), w, b, x, y),
+            ),
+            Mistake(
+                "your softmax overflows: exponentiate z - max(z), or call xent.softmax",
+                lambda w, b, x, y: _layer_with(lambda z, t: (_naive_softmax(z) - t) / len(z), w, b, x, y),
+            ),
+            Mistake(
+                "you divide by N * K: the mean is over the examples, not over the entries of the matrix",
+                lambda w, b, x, y: _layer_with(lambda z, t: (softmax(z) - t) / z.size, w, b, x, y),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="grad-vjp",
+        title="The product of the softmax Jacobian with a vector, without the matrix",
+        chapter="04_gradients",
+        reference=_vjp,
+        inputs=_vjp_inputs,
+        rtol=1e-9,
+        atol=1e-14,
+        why=_FEW_ROUNDINGS,
+        mistakes=(
+            Mistake(
+                "this is p (1 - p) v, the diagonal alone: it is the derivative of a sigmoid for each logit, "
+                "and the classes of a softmax are coupled",
+                lambda p, v: p * (1 - p) * v,
+            ),
+            Mistake(
+                "this is p v: the second term of p_j (delta_jk - p_k), the coupling, is missing",
+                lambda p, v: p * v,
+            ),
+            Mistake(
+                "the first term is missing: this is the formula for j != k, used on the diagonal too",
+                lambda p, v: -p * (p * v).sum(axis=-1, keepdims=True),
+            ),
+            Mistake(
+                "the sum of p v runs over the whole batch: it belongs to each row, so keep the class axis "
+                "(axis=-1, keepdims=True)",
+                lambda p, v: p * (v - (p * v).sum()),
+            ),
+            Mistake(
+                "the plain sum of v is subtracted: it has to be weighted by p",
+                lambda p, v: p * (v - v.sum(axis=-1, keepdims=True)),
+            ),
+            Mistake("the sign is flipped", lambda p, v: -_vjp(p, v)),
+        ),
+    ),
+    Exercise(
+        slug="grad-mse",
+        title="The gradient of squared error through a softmax, with respect to the logits",
+        chapter="04_gradients",
+        reference=_mse,
+        inputs=_mse_inputs,
+        rtol=1e-9,
+        atol=1e-14,
+        why=_FEW_ROUNDINGS,
+        mistakes=(
+            Mistake(
+                "this is the gradient with respect to p: the chain goes on through the softmax Jacobian",
+                lambda z, y: 2 * (softmax(z) - np.eye(z.shape[1])[y]),
+            ),
+            Mistake("a factor 2 is missing: the derivative of a square", lambda z, y: _mse(z, y) / 2),
+            Mistake(
+                "you averaged over the classes: the loss is the sum of the squares",
+                lambda z, y: _mse(z, y) / z.shape[1],
+            ),
+            Mistake(
+                "you averaged over the examples: return one row for each of them",
+                lambda z, y: _mse(z, y) / len(z),
+            ),
+            Mistake(
+                "this is p - y, the gradient of cross-entropy: squared error keeps the Jacobian",
+                lambda z, y: softmax(z) - np.eye(z.shape[1])[y],
+            ),
+            Mistake(
+                "you used the diagonal of the Jacobian alone, p (1 - p): its other entries, -p_j p_k, count",
+                lambda z, y: 2 * (softmax(z) - np.eye(z.shape[1])[y]) * softmax(z) * (1 - softmax(z)),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="grad-smoothed-gap",
+        title="The distance between the logits at which label smoothing stops pulling",
+        chapter="04_gradients",
+        reference=lambda classes, smoothing: float(np.log1p(classes * (1 - smoothing) / smoothing)),
+        inputs=_gap_inputs,
+        rtol=1e-9,
+        why=_FEW_ROUNDINGS,
+        mistakes=(
+            Mistake(
+                "the target's class has kept 1 - eps: under the usual convention it also gets its share "
+                "eps/K of the spread mass",
+                lambda classes, smoothing: np.log(classes * (1 - smoothing) / smoothing),
+            ),
+            Mistake(
+                "this spreads eps over the K - 1 other classes: the usual convention spreads it over all K",
+                lambda classes, smoothing: np.log((classes - 1) * (1 - smoothing) / smoothing),
+            ),
+            Mistake(
+                "this is the ratio of the two target masses: the gap is its logarithm",
+                lambda classes, smoothing: 1 + classes * (1 - smoothing) / smoothing,
+            ),
+            Mistake(
+                "the sign is flipped: the target's logit is the larger one",
+                lambda classes, smoothing: -np.log1p(classes * (1 - smoothing) / smoothing),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="grad-step-size",
+        title="The step below which gradient descent on softmax regression cannot go up",
+        chapter="04_gradients",
+        reference=lambda x: 4 * len(x) / _curvature(x),
+        inputs=_step_inputs,
+        rtol=1e-6,
+        why="the largest eigenvalue is well conditioned, but power iterations stop early",
+        mistakes=(
+            Mistake(
+                "this is half the answer: either you stopped at 1/L, while everything below 2/L is safe, "
+                "or you took 1 for the curvature of the softmax, which is at most 1/2",
+                lambda x: 2 * len(x) / _curvature(x),
+            ),
+            Mistake(
+                "the 1/N of the mean is missing: the curvature is that of the mean loss",
+                lambda x: 4 / _curvature(x),
+            ),
+            Mistake(
+                "the largest singular value of X has to be squared: L needs the largest eigenvalue of X'X",
+                lambda x: 4 * len(x) / np.sqrt(_curvature(x)),
+            ),
+            Mistake(
+                "this is L, the curvature: the step is 2/L",
+                lambda x: _curvature(x) / (2 * len(x)),
+            ),
+        ),
+    ),
+)

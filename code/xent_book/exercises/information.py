@@ -1,0 +1,320 @@
+"""Exercises of chapter 03, information."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import brentq
+
+from xent import information
+from xent.numerics import softmax
+from xent_book.exercises._check import Exercise, Mistake
+
+Array = npt.NDArray[np.float64]
+
+# ------------------------------------------------------------------------------------ entropy with zeros
+
+
+def _bits(p: Array) -> Any:
+    return information.entropy(p, base=2)
+
+
+def _laws() -> list[tuple[Any, ...]]:
+    rng = np.random.default_rng(3)
+    return [
+        (np.array([0.5, 0.25, 0.25]),),
+        (np.array([1.0, 0.0, 0.0]),),
+        (np.array([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]),),
+        (rng.dirichlet(np.ones(5), size=(2, 3)),),
+    ]
+
+
+def _inside(eps: float) -> tuple[Callable[[Array], Any], ...]:
+    """The two ways to write an epsilon: added in the logarithm, or clipped into p itself."""
+    return (
+        lambda p: -(p * np.log2(p + eps)).sum(axis=-1),
+        lambda p: -(np.clip(p, eps, 1.0) * np.log2(np.clip(p, eps, 1.0))).sum(axis=-1),
+    )
+
+
+# ------------------------------------------------------------------------------------ KL from samples
+
+
+def _estimate(log_p: Array, log_q: Array) -> tuple[Any, Any]:
+    ratio = log_p - log_q
+    return ratio.mean(), ratio.std(ddof=1) / np.sqrt(len(ratio))
+
+
+def _samples() -> list[tuple[Any, ...]]:
+    rng = np.random.default_rng(4)
+    cases: list[tuple[Any, ...]] = []
+    for classes, size in ((2, 5), (4, 30), (6, 200)):
+        p, q = rng.dirichlet(np.ones(classes), size=2)
+        drawn = rng.choice(classes, size=size, p=p)
+        # Two outcomes at least, or every spread is zero and the mistakes in it look alike.
+        drawn[:2] = 0, 1
+        cases.append((np.log(p[drawn]), np.log(q[drawn])))
+    return cases
+
+
+# -------------------------------------------------------------------------------------- the directions
+
+
+def _best(divergence: Callable[[Array, Array], Any], p: Array, candidates: Array) -> int:
+    return int(np.argmin([divergence(p, q) for q in candidates]))
+
+
+def _naive(p: Array, q: Array) -> Any:
+    """The divergence without the convention 0 log 0 = 0: nan, which argmin takes for the smallest."""
+    return (p * np.log(p / q)).sum()
+
+
+def _closest(p: Array, candidates: Array) -> tuple[int, int]:
+    kl = information.kl_divergence
+    return _best(kl, p, candidates), _best(lambda a, b: kl(b, a), p, candidates)
+
+
+def _candidates() -> list[tuple[Any, ...]]:
+    return [
+        (np.array([0.49, 0.02, 0.49]), np.array([[1 / 3, 1 / 3, 1 / 3], [0.98, 0.01, 0.01]])),
+        # Forward: only the last row covers p. Reverse: only the middle row stays inside p.
+        (
+            np.array([0.5, 0.5, 0.0]),
+            np.array([[0.05, 0.0, 0.95], [1.0, 0.0, 0.0], [0.1, 0.1, 0.8]]),
+        ),
+        (
+            np.array([0.0, 0.3, 0.7]),
+            np.array([[0.0, 0.9, 0.1], [0.02, 0.29, 0.69], [0.6, 0.2, 0.2], [0.0, 0.0, 1.0]]),
+        ),
+    ]
+
+
+# --------------------------------------------------------------------------------------- no finite fit
+
+
+def _pure(rates: Array, n: int) -> Any:
+    return rates**n + (1 - rates) ** n
+
+
+def _no_finite_fit(rates: Array, n: int) -> Any:
+    return 1 - np.prod(1 - _pure(rates, n))
+
+
+def _groups() -> list[tuple[Any, ...]]:
+    return [
+        (np.array([0.3, 0.7]), 5),
+        (np.array([0.5, 0.2, 0.9]), 3),
+        (np.full(10, 0.3), 5),
+        (np.array([0.25]), 4),
+    ]
+
+
+# ------------------------------------------------------------------------------------- maximum entropy
+
+
+def _maxent(values: Array, mean: float) -> Any:
+    tau = brentq(lambda t: softmax(t * values) @ values - mean, -50.0, 50.0, xtol=1e-14)
+    return softmax(tau * values)
+
+
+def _ends(values: Array, mean: float) -> Any:
+    """All mass on the smallest and the largest value."""
+    p = np.zeros(len(values))
+    p[-1] = (mean - values[0]) / (values[-1] - values[0])
+    p[0] = 1 - p[-1]
+    return p
+
+
+def _neighbours(values: Array, mean: float) -> Any:
+    """All mass on the two values next to the mean."""
+    p = np.zeros(len(values))
+    right = int(np.searchsorted(values, mean))
+    p[right] = (mean - values[right - 1]) / (values[right] - values[right - 1])
+    p[right - 1] = 1 - p[right]
+    return p
+
+
+def _straight(values: Array, mean: float) -> Any:
+    """Probabilities linear in the value, with the right mean and sum."""
+    centred = values - values.mean()
+    return 1 / len(values) + (mean - values.mean()) * centred / (centred**2).sum()
+
+
+def _means() -> list[tuple[Any, ...]]:
+    return [
+        (np.arange(1.0, 7.0), 4.5),
+        (np.array([0.0, 1.0, 2.0]), 0.4),
+        (np.array([-2.0, 0.5, 3.0, 4.0]), 2.6),
+    ]
+
+
+EXERCISES = (
+    Exercise(
+        slug="entropy-with-zeros",
+        title="Entropy in bits, with impossible classes",
+        chapter="03_information",
+        reference=_bits,
+        inputs=_laws,
+        rtol=1e-13,
+        atol=1e-13,
+        why="a few roundings of a sum of at most five terms",
+        mistakes=(
+            Mistake(
+                "a class of probability zero gives 0 * log 0: nan in floating point, 0 in the limit",
+                lambda p: -(p * np.log2(p)).sum(axis=-1),
+            ),
+            Mistake(
+                "this looks like an epsilon: it changes the terms that were right, and a certain outcome no "
+                "longer has entropy zero; leave out the zeros instead",
+                *(f for k in range(5, 13) for f in _inside(10.0**-k)),
+            ),
+            Mistake("this is in nats: divide by log 2, or use the logarithm to base 2", information.entropy),
+            Mistake(
+                "the sign is flipped: a logarithm of a probability is negative, its surprise is not",
+                lambda p: -_bits(p),
+            ),
+            Mistake(
+                "this adds up everything: return one number for each law, the sum along the last axis",
+                lambda p: np.sum(_bits(p)),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="kl-from-samples",
+        title="Estimate a divergence from samples, with its standard error",
+        chapter="03_information",
+        reference=_estimate,
+        inputs=_samples,
+        rtol=1e-10,
+        why="two means of at most 200 numbers; no approximation",
+        mistakes=(
+            Mistake(
+                "the ratio is upside down: the first law is the one that drew the samples",
+                lambda a, b: _estimate(b, a),
+            ),
+            Mistake(
+                "you weighted the log ratio by P, but drawing from P does that already",
+                lambda a, b: (
+                    (np.exp(a) * (a - b)).sum(),
+                    (np.exp(a) * (a - b)).std(ddof=1) / np.sqrt(len(a)),
+                ),
+                lambda a, b: (
+                    (np.exp(a) * (a - b)).mean(),
+                    (np.exp(a) * (a - b)).std(ddof=1) / np.sqrt(len(a)),
+                ),
+                lambda a, b: ((np.exp(a) * (a - b)).sum(), _estimate(a, b)[1]),
+            ),
+            Mistake(
+                "your error is the spread of one log ratio; the spread of their mean is smaller by sqrt(n)",
+                lambda a, b: ((a - b).mean(), (a - b).std(ddof=1)),
+                lambda a, b: ((a - b).mean(), (a - b).std()),
+            ),
+            Mistake(
+                "your error divides by n where it should divide by sqrt(n)",
+                lambda a, b: ((a - b).mean(), (a - b).std(ddof=1) / len(a)),
+                lambda a, b: ((a - b).mean(), (a - b).std() / len(a)),
+            ),
+            Mistake(
+                "your error is squared: this is the variance of the mean",
+                lambda a, b: ((a - b).mean(), (a - b).var(ddof=1) / len(a)),
+            ),
+            Mistake(
+                "the variance is divided by n; the exercise asks for n - 1 (ddof=1 in NumPy)",
+                lambda a, b: ((a - b).mean(), (a - b).std() / np.sqrt(len(a))),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="kl-directions",
+        title="The closest law in each direction of the divergence",
+        chapter="03_information",
+        reference=_closest,
+        inputs=_candidates,
+        atol=1e-9,
+        why="the answers are whole numbers",
+        mistakes=(
+            Mistake(
+                "the two directions are swapped: the first law is the one whose weights take the mean",
+                lambda p, c: _closest(p, c)[::-1],
+            ),
+            Mistake(
+                "this looks like nan from 0 * log 0: argmin takes the first nan for the smallest",
+                lambda p, c: (_best(_naive, p, c), _best(lambda a, b: _naive(b, a), p, c)),
+            ),
+            Mistake(
+                "both indices are those of the forward direction",
+                lambda p, c: (_closest(p, c)[0], _closest(p, c)[0]),
+            ),
+            Mistake(
+                "both indices are those of the reverse direction",
+                lambda p, c: (_closest(p, c)[1], _closest(p, c)[1]),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="no-finite-fit",
+        title="How often a grouped logistic regression has no finite maximum",
+        chapter="03_information",
+        reference=_no_finite_fit,
+        inputs=_groups,
+        rtol=1e-10,
+        why="a product of at most ten factors",
+        mistakes=(
+            Mistake(
+                "you added the groups' probabilities: data sets with two pure groups are counted twice",
+                lambda a, n: _pure(a, n).sum(),
+            ),
+            Mistake(
+                "this is the probability that every group is pure; one is enough to lose the maximum",
+                lambda a, n: np.prod(_pure(a, n)),
+            ),
+            Mistake(
+                "this looks at groups of ones only: a group of zeros sends its logit to minus infinity",
+                lambda a, n: 1 - np.prod(1 - a**n),
+            ),
+            Mistake(
+                "this is the probability for the first group alone; any of them will do",
+                lambda a, n: _pure(a[0], n),
+            ),
+            Mistake(
+                "this is the probability that there is a finite maximum; the question is for the opposite",
+                lambda a, n: np.prod(1 - _pure(a, n)),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="maxent-mean",
+        title="The law with a given mean and the largest entropy",
+        chapter="03_information",
+        reference=_maxent,
+        inputs=_means,
+        atol=1e-6,
+        why="a root finder's tolerance; the mistakes are off by more than 0.01",
+        mistakes=(
+            Mistake(
+                "all mass is on the two ends: the mean is right, and few laws have less entropy",
+                _ends,
+            ),
+            Mistake(
+                "all mass is on the two values next to the mean; the law is to be as spread out as it can",
+                _neighbours,
+            ),
+            Mistake(
+                "the probabilities are linear in the value; it is their logarithms that have to be",
+                _straight,
+            ),
+            Mistake(
+                "the values are in the wrong order, or the tilt has the wrong sign: the mean is off",
+                lambda values, mean: _maxent(values, mean)[::-1],
+                lambda values, mean: _maxent(values, values[0] + values[-1] - mean),
+            ),
+            Mistake(
+                "this is the uniform law: it has the largest entropy of all, but not this mean",
+                lambda values, mean: np.full(len(values), 1 / len(values)),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,179 @@
+"""Exercises of chapter 15, large vocabularies."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xent.numerics import log_sum_exp, softmax
+from xent_book.exercises._check import Exercise, Mistake
+
+Array = npt.NDArray[np.float64]
+State = tuple[float, float]
+
+
+def _merge(a: State, b: State) -> Array:
+    m = max(a[0], b[0])
+    if m == -math.inf:
+        return np.array([-np.inf, 0.0])
+    return np.array([m, a[1] * math.exp(a[0] - m) + b[1] * math.exp(b[0] - m)])
+
+
+def _merge_without_guard(a: State, b: State) -> Array:
+    with np.errstate(invalid="ignore"):
+        top = np.maximum(a[0], b[0])
+        return np.array([top, a[1] * np.exp(a[0] - top) + b[1] * np.exp(b[0] - top)])
+
+
+def _merge_inputs() -> list[tuple[Any, ...]]:
+    empty = (-math.inf, 0.0)
+    return [((1.0, 2.5), (3.0, 1.2)), ((900.0, 1.0), (2.0, 4.0)), ((0.5, 1.5), empty), (empty, empty)]
+
+
+def _rows(gib: float, vocabulary: int, size: int) -> int:
+    return int(gib * 2**30 // (3 * vocabulary * size))
+
+
+def _rows_inputs() -> list[tuple[Any, ...]]:
+    return [(8.0, 128_256, 4), (16.0, 256_000, 2), (1.0, 32_000, 4)]
+
+
+def _cap(p: float, classes: int) -> float:
+    return 0.5 * math.log((classes - 1) * p / (1 - p))
+
+
+def _cap_inputs() -> list[tuple[Any, ...]]:
+    return [(0.9, 10), (0.99, 32_000), (0.999, 256_000)]
+
+
+def _z_gradient(logits: Array, label: int, weight: float) -> Array:
+    p = softmax(logits)
+    return np.asarray(p - np.eye(len(p))[label] + 2 * weight * log_sum_exp(logits) * p)
+
+
+def _z_gradient_inputs() -> list[tuple[Any, ...]]:
+    rng = np.random.default_rng(0)
+    return [(rng.normal(size=k) * 2 + 1, label, w) for k, label, w in ((3, 0, 0.1), (6, 4, 0.5), (2, 1, 1.0))]
+
+
+EXERCISES = (
+    Exercise(
+        slug="vocab-merge",
+        title="Two blocks into one",
+        chapter="15_large_vocabularies",
+        reference=_merge,
+        inputs=_merge_inputs,
+        rtol=1e-12,
+        why="a few roundings in float64",
+        mistakes=(
+            Mistake(
+                "nan: two empty blocks leave -inf minus -inf, so return the empty state before you subtract",
+                _merge_without_guard,
+            ),
+            Mistake(
+                "the sums refer to two different maxima: rescale each by exp(old maximum - new maximum)",
+                lambda a, b: np.array([max(a[0], b[0]), a[1] + b[1]]),
+            ),
+            Mistake(
+                "this merges the log-sum-exps; the state is the maximum and the sum beside it",
+                lambda a, b: np.array(
+                    [
+                        max(a[0], b[0]),
+                        np.logaddexp(
+                            a[0] + math.log(a[1]) if a[1] else -np.inf,
+                            b[0] + math.log(b[1]) if b[1] else -np.inf,
+                        ),
+                    ]
+                ),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="vocab-rows",
+        title="How many rows fit",
+        chapter="15_large_vocabularies",
+        reference=_rows,
+        inputs=_rows_inputs,
+        atol=1e-9,
+        why="the answer is an integer",
+        mistakes=(
+            Mistake(
+                "this is room for the logits alone: the plain loss holds three arrays of their size",
+                lambda gib, vocabulary, size: int(gib * 2**30 // (vocabulary * size)),
+            ),
+            Mistake(
+                "a GiB is 2**30 bytes",
+                lambda gib, vocabulary, size: int(gib * 10**9 // (3 * vocabulary * size)),
+            ),
+            Mistake(
+                "a logit takes `size` bytes",
+                lambda gib, vocabulary, size: int(gib * 2**30 // (3 * vocabulary)),
+            ),
+            Mistake(
+                "rounded up: one row more than fits",
+                lambda gib, vocabulary, size: math.ceil(gib * 2**30 / (3 * vocabulary * size)),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="vocab-cap",
+        title="The smallest cap",
+        chapter="15_large_vocabularies",
+        reference=_cap,
+        inputs=_cap_inputs,
+        rtol=1e-12,
+        why="a few roundings in float64",
+        mistakes=(
+            Mistake(
+                "twice too large: the winner stands at +c and the others at -c, a gap of 2c",
+                lambda p, classes: 2 * _cap(p, classes),
+            ),
+            Mistake(
+                "there are K - 1 other classes, not K",
+                lambda p, classes: 0.5 * math.log(classes * p / (1 - p)),
+            ),
+            Mistake(
+                "the odds are upside down: p / (1 - p)",
+                lambda p, classes: 0.5 * math.log((classes - 1) * (1 - p) / p),
+            ),
+            Mistake(
+                "a logit of two classes: the other K - 1 classes share the rest",
+                lambda p, classes: 0.5 * math.log(p / (1 - p)),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="vocab-zgradient",
+        title="The gradient with a z-loss",
+        chapter="15_large_vocabularies",
+        reference=_z_gradient,
+        inputs=_z_gradient_inputs,
+        rtol=1e-12,
+        why="a few roundings in float64",
+        mistakes=(
+            Mistake(
+                "the 2 of the square is missing",
+                lambda z, y, w: _z_gradient(z, y, w / 2),
+            ),
+            Mistake(
+                "the inner derivative is missing: log Z has the gradient p",
+                lambda z, y, w: softmax(z) - np.eye(len(z))[y] + 2 * w * log_sum_exp(z),
+            ),
+            Mistake(
+                "the factor log Z is missing: the derivative of its square is twice log Z times p",
+                lambda z, y, w: softmax(z) - np.eye(len(z))[y] + 2 * w * softmax(z),
+            ),
+            Mistake(
+                "this is the gradient of the cross-entropy alone",
+                lambda z, y, w: softmax(z) - np.eye(len(z))[y],
+            ),
+            Mistake(
+                "the sign of the z-loss is wrong: it is added, not subtracted",
+                lambda z, y, w: _z_gradient(z, y, -w),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,258 @@
+"""Exercises of chapter 02, softmax and the cross-entropy of class labels."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xent_book.exercises._check import Exercise, Mistake
+
+Array = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+
+# ------------------------------------------------------------------------------------------- the loss
+
+
+def _nll(z: Array, y: Labels) -> Array:
+    shifted = z - z.max(axis=1, keepdims=True)
+    return np.asarray(np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(y)), y])
+
+
+def _naive_log_softmax(z: Array) -> Array:
+    e = np.exp(z)
+    return np.asarray(np.log(e / e.sum(axis=1, keepdims=True)))
+
+
+def _nll_inputs() -> list[tuple[Any, ...]]:
+    rng = np.random.default_rng(2)
+    return [
+        (np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]]), np.array([0, 1])),
+        # Square, so that a sum over the wrong axis still has the right shape.
+        (rng.normal(scale=2.0, size=(4, 4)), np.array([3, 0, 0, 2])),
+        (rng.normal(scale=3.0, size=(5, 3)), np.array([0, 2, 1, 1, 2])),
+        # exp overflows past 709, and a probability underflows below -745.
+        (np.array([[1000.0, 0.0, -1000.0], [0.0, 800.0, 0.0]]), np.array([2, 0])),
+    ]
+
+
+# ----------------------------------------------------------------------------------------- the softmax
+
+
+def _softmax_with_shift(z: Array, shift: Any) -> Array:
+    e = np.exp(z - shift)
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
+def _rows(z: Array) -> Array:
+    return _softmax_with_shift(z, z.max(axis=1, keepdims=True))
+
+
+def _shift_inputs() -> list[tuple[Any, ...]]:
+    return [
+        (np.array([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]),),
+        # One row far above the other: a maximum over the batch makes the lower one 0 / 0.
+        (np.array([[2000.0, 2001.0, 1999.0], [0.0, 1.0, -1.0]]),),
+        # A spread that overflows even after the mean was taken off.
+        (np.array([[0.0, 0.0, 3000.0, 1.0], [0.5, -0.5, 0.25, 0.0]]),),
+    ]
+
+
+# ---------------------------------------------------------------------------------- prior, bound, columns
+
+
+def _prior_inputs() -> list[tuple[Any, ...]]:
+    return [(1.0, 178), (0.5, 10), (3.0, 1000)]
+
+
+def _error_inputs() -> list[tuple[Any, ...]]:
+    # None of them near a whole number of errors; the last exceeds the number of examples.
+    return [(0.231, 1000), (0.02, 10), (0.4, 178), (1.0, 50), (0.55, 20), (2.5, 40)]
+
+
+def _two_inputs() -> list[tuple[Any, ...]]:
+    rng = np.random.default_rng(5)
+    half = rng.normal(size=(4, 1))
+    return [
+        (np.array([[-1.0, 1.0], [0.25, -0.25]]), np.array([0.3, -0.3]), 0.1),
+        (np.hstack([-half, half]), np.array([-0.7, 0.2]), 2.0),
+    ]
+
+
+EXERCISES = (
+    Exercise(
+        slug="multiclass-nll",
+        title="Softmax cross-entropy of each row, from logits, safe at any size",
+        chapter="02_multiclass",
+        reference=_nll,
+        inputs=_nll_inputs,
+        rtol=1e-9,
+        atol=1e-12,
+        why="stable forms agree to a few units in the last place of the logits",
+        mistakes=(
+            Mistake(
+                "this looks like log(softmax(z)) or log(sum(exp(z))) without a shift: right in algebra, but "
+                "exp overflows past 709; take each row's maximum off first",
+                lambda z, y: -_naive_log_softmax(z)[np.arange(len(y)), y],
+                lambda z, y: np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(y)), y],
+                lambda z, y: -np.log(_rows(z))[np.arange(len(y)), y],
+            ),
+            Mistake(
+                "the sign is flipped: this is the log-likelihood, and the loss is its negative",
+                lambda z, y: -_nll(z, y),
+            ),
+            Mistake(
+                "this is the mean over the rows: return one loss for each of them",
+                lambda z, y: np.mean(_nll(z, y)),
+            ),
+            Mistake(
+                "this is the sum over the rows: return one loss for each of them",
+                lambda z, y: np.sum(_nll(z, y)),
+            ),
+            Mistake(
+                "the row's maximum was taken off in the log-sum-exp but not from the label's logit, or not "
+                "added back: the shift has to cancel",
+                lambda z, y: _nll(z, y) - z.max(axis=1),
+            ),
+            Mistake(
+                "this is the probability of the label: its negative logarithm is missing",
+                lambda z, y: _rows(z)[np.arange(len(y)), y],
+            ),
+        ),
+    ),
+    Exercise(
+        slug="multiclass-shift",
+        title="A batch softmax with a shift that changes nothing",
+        chapter="02_multiclass",
+        reference=_rows,
+        inputs=_shift_inputs,
+        rtol=1e-9,
+        atol=1e-15,
+        why="stable forms agree to a few units in the last place",
+        mistakes=(
+            Mistake(
+                "the maximum runs over the batch, axis 0: that is another number for each class, and it "
+                "changes the odds; the shift has to be the same for all classes of a row",
+                lambda z: _softmax_with_shift(z, z.max(axis=0)),
+            ),
+            Mistake(
+                "one maximum for the whole batch is legal on paper, but a row far below it underflows to "
+                "0 / 0; give each row its own",
+                lambda z: _softmax_with_shift(z, z.max()),
+            ),
+            Mistake(
+                "the shift is gone, and exp overflows past 709",
+                lambda z: _softmax_with_shift(z, 0.0),
+            ),
+            Mistake(
+                "the shift is the same for all classes of a row, but the mean leaves exponents above zero, "
+                "and they overflow; the maximum does not",
+                lambda z: _softmax_with_shift(z, z.mean(axis=1, keepdims=True)),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="multiclass-prior",
+        title="A Gaussian prior as lambda, C and weight_decay",
+        chapter="02_multiclass",
+        reference=lambda tau, n: (1 / (n * tau**2), tau**2, 1 / tau**2),
+        inputs=_prior_inputs,
+        rtol=1e-9,
+        why="three roundings",
+        mistakes=(
+            Mistake(
+                "lambda does not contain N: that is the penalty on the sum of the losses, and the mean "
+                "divides it by N too",
+                lambda tau, n: (1 / tau**2, tau**2, 1 / tau**2),
+            ),
+            Mistake(
+                "a factor of two: the 1/2 of the Gaussian's exponent is already in lambda/2 |w|^2",
+                lambda tau, n: (1 / (2 * n * tau**2), tau**2, 1 / tau**2),
+                lambda tau, n: (1 / (2 * n * tau**2), 2 * tau**2, 1 / (2 * tau**2)),
+                lambda tau, n: (1 / (2 * n * tau**2), tau**2, 1 / (2 * tau**2)),
+            ),
+            Mistake(
+                "C is not 1 / tau^2: scikit-learn's C multiplies the losses, so a large C is a weak prior",
+                lambda tau, n: (1 / (n * tau**2), 1 / tau**2, 1 / tau**2),
+            ),
+            Mistake(
+                "this looks like tau where the variance tau^2 belongs",
+                lambda tau, n: (1 / (n * tau), tau, 1 / tau),
+            ),
+            Mistake(
+                "weight_decay is that of a mean loss: with reduction='sum' the losses are N times as heavy, "
+                "and so is their penalty",
+                lambda tau, n: (1 / (n * tau**2), tau**2, 1 / (n * tau**2)),
+            ),
+            Mistake(
+                "C is not divided by N: scikit-learn sums the losses, so C is the variance itself",
+                lambda tau, n: (1 / (n * tau**2), tau**2 / n, 1 / tau**2),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="multiclass-errors",
+        title="The largest number of errors that a mean loss allows",
+        chapter="02_multiclass",
+        reference=lambda loss, n: min(n, math.floor(n * loss / math.log(2))),
+        inputs=_error_inputs,
+        rtol=1e-9,
+        why="whole numbers",
+        mistakes=(
+            Mistake(
+                "there are only N examples: no more than N can be wrong",
+                lambda loss, n: math.floor(n * loss / math.log(2)),
+            ),
+            Mistake(
+                "a number of errors is whole: round down",
+                lambda loss, n: min(n, n * loss / math.log(2)),
+                lambda loss, n: min(float(n), n * loss / math.log(2)),
+                lambda loss, n: n * loss / math.log(2),
+            ),
+            Mistake(
+                "this rounds to the nearest or upwards: the bound is an upper one, so round down",
+                lambda loss, n: min(n, round(n * loss / math.log(2))),
+                lambda loss, n: min(n, math.ceil(n * loss / math.log(2))),
+            ),
+            Mistake(
+                "this is the bound on the share of errors: multiply by the number of examples",
+                lambda loss, n: loss / math.log(2),
+                lambda loss, n: min(1.0, loss / math.log(2)),
+            ),
+            Mistake(
+                "a wrong prediction costs at least log 2, in nats; this divides by 1 instead",
+                lambda loss, n: min(n, math.floor(n * loss)),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="multiclass-two",
+        title="The logistic regression that equals a two-class softmax, penalty included",
+        chapter="02_multiclass",
+        reference=lambda W, b, lam: (W[:, 1] - W[:, 0], b[1] - b[0], lam / 2),
+        inputs=_two_inputs,
+        rtol=1e-9,
+        why="one rounding each",
+        mistakes=(
+            Mistake(
+                "the predictions are right and the penalty is not: half of w sits in each column, so the two "
+                "squares add up to |w|^2 / 2, not to |w|^2",
+                lambda W, b, lam: (W[:, 1] - W[:, 0], b[1] - b[0], lam),
+                lambda W, b, lam: (W[:, 1] - W[:, 0], b[1] - b[0], 2 * lam),
+                lambda W, b, lam: (W[:, 1] - W[:, 0], b[1] - b[0], lam / 4),
+            ),
+            Mistake(
+                "the classes are swapped: sigma(z_1 - z_0) is the probability of class 1",
+                lambda W, b, lam: (W[:, 0] - W[:, 1], b[0] - b[1], lam / 2),
+                lambda W, b, lam: (W[:, 0] - W[:, 1], b[0] - b[1], lam),
+            ),
+            Mistake(
+                "this takes the column of class 1 alone: the logit is the difference of the two columns",
+                lambda W, b, lam: (W[:, 1], b[1], lam / 2),
+                lambda W, b, lam: (W[:, 1], b[1], lam),
+            ),
+        ),
+    ),
+)

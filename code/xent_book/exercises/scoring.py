@@ -1,0 +1,209 @@
+"""The exercises of chapter 09, proper scoring rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from xent import scoring
+from xent_book.exercises._check import Exercise, Mistake
+
+
+def _entropy_inputs() -> list[tuple[Any, ...]]:
+    """Distributions and classes."""
+    rng = np.random.default_rng(0)
+    return [
+        (np.array([0.5, 0.3, 0.2]), 0),
+        (np.array([0.5, 0.3, 0.2]), 2),
+        (np.array([0.25, 0.75]), 1),
+        (rng.dirichlet(np.ones(5)), 3),
+    ]
+
+
+def _alpha_inputs() -> list[tuple[Any, ...]]:
+    """Reports for the positive class, gamma, alpha."""
+    q = np.array([0.05, 0.3, 0.5, 0.62, 0.9])
+    return [(q, 2.0, 0.25), (q, 1.0, 0.6), (q, 0.5, 0.9)]
+
+
+def _focal(q: Any, gamma: float) -> Any:
+    return scoring.invert_focal(np.stack([1 - q, q], axis=-1), gamma=gamma)
+
+
+def _divide(q: Any, of_zero: float, of_one: float) -> Any:
+    return scoring.invert_weighting(q, weight=[of_zero, of_one])[..., 1]
+
+
+def _smoothing_inputs() -> list[tuple[Any, ...]]:
+    """Laws, weights, epsilons."""
+    return [
+        (np.array([0.5, 0.3, 0.2]), np.array([1.0, 2.0, 5.0]), 0.3),
+        (np.array([0.9, 0.1]), np.array([1.0, 9.0]), 0.1),
+        (np.array([0.4, 0.3, 0.2, 0.1]), np.array([2.0, 0.5, 1.0, 3.0]), 0.6),
+    ]
+
+
+def _normalised(q: Any) -> Any:
+    return q / q.sum()
+
+
+def _square_inputs() -> list[tuple[Any, ...]]:
+    """Laws inside and outside the range of the plain formula."""
+    return [
+        (np.array([0.5, 0.3, 0.2]),),
+        (np.array([0.6, 0.3, 0.1]),),
+        (np.array([0.1, 0.6, 0.3]),),
+        (np.array([0.7, 0.3]),),
+        (np.array([0.05, 0.55, 0.25, 0.15]),),
+    ]
+
+
+def _square_formula(p: Any) -> Any:
+    return 1 - (len(p) - 1) / p / (1 / p).sum()
+
+
+def _square(p: Any) -> Any:
+    order = np.argsort(-p)
+    for m in range(len(p), 1, -1):
+        q = _square_formula(p[order[:m]])
+        if (q >= 0).all():
+            break
+    out = np.zeros(len(p))
+    out[order[:m]] = q
+    return out
+
+
+EXERCISES: tuple[Exercise, ...] = (
+    Exercise(
+        slug="scoring-from-entropy",
+        title="The rule that belongs to a concave function",
+        chapter="09_proper_scoring",
+        reference=lambda q, k: 1 / np.sqrt(q[k]) + np.sqrt(q).sum(),
+        inputs=_entropy_inputs,
+        rtol=1e-9,
+        why="a few roundings in float64",
+        mistakes=(
+            Mistake(
+                "this looks like the derivative alone: the rule adds H(q) and subtracts sum_j q_j dH/dq_j",
+                lambda q, k: 1 / np.sqrt(q[k]),
+            ),
+            Mistake(
+                "this looks like a missing sum_j q_j dH/dq_j, which is subtracted: half of H(q) remains",
+                lambda q, k: 1 / np.sqrt(q[k]) + 2 * np.sqrt(q).sum(),
+            ),
+            Mistake(
+                "this looks like a missing H(q): without it certainty is no tangent of the arch",
+                lambda q, k: 1 / np.sqrt(q[k]) - np.sqrt(q).sum(),
+            ),
+            Mistake(
+                "the derivative of 2 sqrt(q) is 1 / sqrt(q): a factor of two went missing",
+                lambda q, k: 0.5 / np.sqrt(q[k]) + np.sqrt(q).sum(),
+                lambda q, k: 0.5 / np.sqrt(q[k]) + 1.5 * np.sqrt(q).sum(),
+            ),
+            Mistake(
+                "the sign of the derivative is wrong: for a cost, H is concave and its derivative is added",
+                lambda q, k: -1 / np.sqrt(q[k]) + np.sqrt(q).sum(),
+                lambda q, k: -1 / np.sqrt(q[k]) + 3 * np.sqrt(q).sum(),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="scoring-alpha-focal",
+        title="The probabilities behind a focal loss with alpha",
+        chapter="09_proper_scoring",
+        reference=lambda q, gamma, alpha: _divide(_focal(q, gamma), 1 - alpha, alpha),
+        inputs=_alpha_inputs,
+        rtol=1e-9,
+        why="a few roundings in float64",
+        mistakes=(
+            Mistake(
+                "alpha is still in there: undo the weights after the focal factor",
+                lambda q, gamma, alpha: _focal(q, gamma)[..., 1],
+            ),
+            Mistake(
+                "the weights go the wrong way: alpha weighs the positive class, so divide by it, not by "
+                "1 - alpha",
+                lambda q, gamma, alpha: _divide(_focal(q, gamma), alpha, 1 - alpha),
+            ),
+            Mistake(
+                "this undoes the weights and leaves the focal factor in",
+                lambda q, gamma, alpha: _divide(np.stack([1 - q, q], axis=-1), 1 - alpha, alpha),
+            ),
+            Mistake(
+                "this undoes the weights first: focal loss saw the weighted law, so its own inverse goes "
+                "first",
+                lambda q, gamma, alpha: _focal(
+                    _divide(np.stack([1 - q, q], axis=-1), 1 - alpha, alpha), gamma
+                )[..., 1],
+            ),
+            Mistake(
+                "this is the probability of the negative class",
+                lambda q, gamma, alpha: 1 - _divide(_focal(q, gamma), 1 - alpha, alpha),
+            ),
+            Mistake(
+                "the two entries do not sum to one: normalise after dividing by the weights",
+                lambda q, gamma, alpha: _focal(q, gamma)[..., 1] / alpha,
+            ),
+        ),
+    ),
+    Exercise(
+        slug="scoring-weighted-smoothing",
+        title="What PyTorch's weights and smoothing elicit together",
+        chapter="09_proper_scoring",
+        reference=lambda p, w, eps: _normalised(w * ((1 - eps) * p + eps / len(p))),
+        inputs=_smoothing_inputs,
+        rtol=1e-9,
+        why="a few roundings in float64",
+        mistakes=(
+            Mistake(
+                "this weighs first and smooths afterwards, which is xent's definition: in PyTorch's second "
+                "term the weights stand inside the sum",
+                lambda p, w, eps: (1 - eps) * _normalised(w * p) + eps / len(p),
+            ),
+            Mistake(
+                "the weights are not in it",
+                lambda p, w, eps: (1 - eps) * p + eps / len(p),
+            ),
+            Mistake(
+                "the smoothing is not in it",
+                lambda p, w, eps: _normalised(w * p),
+            ),
+            Mistake(
+                "the second term is weighted too: w_k stands inside its sum",
+                lambda p, w, eps: _normalised((1 - eps) * w * p + eps / len(p)),
+            ),
+            Mistake(
+                "this does not sum to one: divide by the sum over the classes",
+                lambda p, w, eps: w * ((1 - eps) * p + eps / len(p)),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="scoring-local-square",
+        title="What the local square elicits, at the boundary too",
+        chapter="09_proper_scoring",
+        reference=_square,
+        inputs=_square_inputs,
+        rtol=1e-9,
+        atol=1e-12,
+        why="a few roundings in float64",
+        mistakes=(
+            Mistake(
+                "a probability is negative: drop the least probable class and apply the formula to the rest",
+                _square_formula,
+            ),
+            Mistake(
+                "clipping and renormalising is not the minimum: apply the formula again to the classes that "
+                "stay",
+                lambda p: _normalised(np.maximum(_square_formula(p), 0)),
+                lambda p: np.maximum(_square_formula(p), 0),
+            ),
+            Mistake("this is p itself: the rule is honest for two classes only", lambda p: p),
+            Mistake(
+                "this looks like a K where K - 1 belongs: the 1 - q_k add up to K - 1",
+                lambda p: 1 - len(p) / p / (1 / p).sum(),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,202 @@
+"""The exercises of chapter 12, soft targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.special import xlogy
+
+from xent.numerics import log_softmax, softmax
+from xent_book.exercises._check import Exercise, Mistake
+
+
+def _other_inputs() -> list[tuple[Any, ...]]:
+    """Reports of models smoothed by eta, and eta."""
+    rng = np.random.default_rng(0)
+    out: list[tuple[Any, ...]] = []
+    for classes, eta in ((2, 0.1), (3, 0.2), (10, 0.3)):
+        p = rng.dirichlet(np.ones(classes), size=4)
+        out.append(((1 - eta) * p + eta * (1 - p) / (classes - 1), eta))
+    return out
+
+
+def _unmix(q: Any, eps: float) -> Any:
+    return (q - eps / q.shape[-1]) / (1 - eps)
+
+
+def _other(q: Any, eta: float) -> Any:
+    return _unmix(q, eta * q.shape[-1] / (q.shape[-1] - 1))
+
+
+def _noise_inputs() -> list[tuple[Any, ...]]:
+    """Laws, numbers of votes, smoothings."""
+    return [
+        (np.array([0.5, 0.3, 0.2]), 1, 0.0),
+        (np.array([0.5, 0.3, 0.2]), 4, 0.1),
+        (np.array([0.9, 0.1]), 3, 0.4),
+        (np.array([1.0, 0.0, 0.0]), 2, 0.2),
+    ]
+
+
+def _token_inputs() -> list[tuple[Any, ...]]:
+    """Log-probabilities, distributions with zeros among them, masks."""
+    rng = np.random.default_rng(0)
+    out: list[tuple[Any, ...]] = []
+    for shape in ((2, 3, 4), (3, 4, 6)):
+        log_q = log_softmax(rng.normal(size=shape))
+        p = rng.dirichlet(np.ones(shape[-1]), size=shape[:-1])
+        p[0, 0] = np.eye(shape[-1])[1]
+        mask = rng.random(shape[:-1]) < 0.7
+        mask[0, 0], mask[1, 0] = True, False
+        out.append((log_q, p, mask))
+    return out
+
+
+def _terms(log_q: Any, p: Any) -> Any:
+    return (xlogy(p, p) - p * log_q).sum(axis=-1)
+
+
+def _token_mean(log_q: Any, p: Any, mask: Any) -> Any:
+    return _terms(log_q, p)[mask].sum() / mask.sum()
+
+
+def _sum_inputs() -> list[tuple[Any, ...]]:
+    """Logits and nonnegative targets of any sum."""
+    rng = np.random.default_rng(0)
+    return [
+        (np.array([[2.0, 1.0, 0.0]]), np.array([[2.0, 0.0, 0.0]])),
+        (rng.normal(size=(4, 3)), rng.uniform(0, 2, size=(4, 3))),
+        (rng.normal(size=(2, 5)), np.vstack([np.zeros(5), np.full(5, 0.1)])),
+    ]
+
+
+def _sums(z: Any, t: Any) -> Any:
+    return t.sum(axis=-1, keepdims=True) * softmax(z) - t
+
+
+EXERCISES: tuple[Exercise, ...] = (
+    Exercise(
+        slug="soft-other",
+        title="What the other convention of smoothing reports",
+        chapter="12_soft_targets",
+        reference=_other,
+        inputs=_other_inputs,
+        rtol=1e-9,
+        atol=1e-12,
+        why="a few roundings in float64",
+        mistakes=(
+            Mistake(
+                "this takes eta for eps: the label keeps 1 - eta here, so eps is eta K / (K - 1)",
+                _unmix,
+            ),
+            Mistake(
+                "eps and eta are confused the other way: eps = eta K / (K - 1), larger than eta",
+                lambda q, eta: _unmix(q, eta * (q.shape[-1] - 1) / q.shape[-1]),
+            ),
+            Mistake(
+                "the floor is right, the divisor is not: 1 - eta K / (K - 1) of the law is left",
+                lambda q, eta: (q - eta / (q.shape[-1] - 1)) / (1 - eta),
+            ),
+            Mistake(
+                "this smooths once more: solve the equation for the law",
+                lambda q, eta: (1 - eta) * q + eta * (1 - q) / (q.shape[-1] - 1),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="soft-noise",
+        title="The noise of a smoothed vote",
+        chapter="12_soft_targets",
+        reference=lambda t, m, eps: (1 - eps) ** 2 * (1 - t @ t) / m,
+        inputs=_noise_inputs,
+        rtol=1e-9,
+        atol=1e-12,
+        why="a few roundings in float64",
+        mistakes=(
+            Mistake(
+                "the smoothing is not in it: a deviation shrinks by 1 - eps",
+                lambda t, m, eps: (1 - t @ t) / m,
+            ),
+            Mistake(
+                "the deviation shrinks by 1 - eps, so its square shrinks by (1 - eps)**2",
+                lambda t, m, eps: (1 - eps) * (1 - t @ t) / m,
+            ),
+            Mistake(
+                "the mean of m votes has 1/m of the variance of one: m is missing",
+                lambda t, m, eps: (1 - eps) ** 2 * (1 - t @ t),
+            ),
+            Mistake(
+                "this divides by m twice: it is the variance that falls like 1/m",
+                lambda t, m, eps: (1 - eps) ** 2 * (1 - t @ t) / m**2,
+            ),
+            Mistake(
+                "this looks like a root mean square: the squared distance is asked for",
+                lambda t, m, eps: np.sqrt((1 - eps) ** 2 * (1 - t @ t) / m),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="soft-tokens",
+        title="KL per token, under a mask",
+        chapter="12_soft_targets",
+        reference=_token_mean,
+        inputs=_token_inputs,
+        rtol=1e-9,
+        why="a few roundings in float64",
+        mistakes=(
+            Mistake(
+                "0 log 0 came out as nan: use xlogy, or skip the classes of probability zero",
+                lambda log_q, p, mask: np.nan,
+            ),
+            Mistake(
+                "this divides by all elements, as kl_div's default mean does",
+                lambda log_q, p, mask: _terms(log_q, p).mean() / p.shape[-1],
+                lambda log_q, p, mask: (_terms(log_q, p) * mask).mean() / p.shape[-1],
+            ),
+            Mistake(
+                "this divides by B only, as batchmean does",
+                lambda log_q, p, mask: _terms(log_q, p).sum() / len(p),
+                lambda log_q, p, mask: _terms(log_q, p)[mask].sum() / len(p),
+            ),
+            Mistake(
+                "this divides by all tokens: divide by those that count",
+                lambda log_q, p, mask: (_terms(log_q, p) * mask).mean(),
+            ),
+            Mistake("the mask is not in it", lambda log_q, p, mask: _terms(log_q, p).mean()),
+            Mistake(
+                "this is the cross-entropy: the entropy of p is still in it",
+                lambda log_q, p, mask: -(p * log_q).sum(axis=-1)[mask].mean(),
+            ),
+            Mistake(
+                "this is a mean of the sequences' means: short sequences count too much",
+                lambda log_q, p, mask: ((_terms(log_q, p) * mask).sum(1) / mask.sum(1)).mean(),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="soft-sums",
+        title="The gradient for targets of any sum",
+        chapter="12_soft_targets",
+        reference=_sums,
+        inputs=_sum_inputs,
+        rtol=1e-9,
+        atol=1e-12,
+        why="a few roundings in float64",
+        mistakes=(
+            Mistake(
+                "this is p - t, TensorFlow's gradient: it is right only where the row sums to one",
+                lambda z, t: softmax(z) - t,
+            ),
+            Mistake("the sign is wrong: this is the direction of descent", lambda z, t: -_sums(z, t)),
+            Mistake(
+                "this divides by the number of rows: the gradient of each row's own loss is asked for",
+                lambda z, t: _sums(z, t) / len(z),
+            ),
+            Mistake(
+                "s is the sum of a row, not of the whole array",
+                lambda z, t: t.sum() * softmax(z) - t,
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,117 @@
+"""Exercises of chapter 08: read the smoothing, the floor and the distortion off numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from xent.numerics import log_softmax
+from xent_book.exercises._check import Exercise, Mistake
+
+Array = np.ndarray[Any, Any]
+
+
+def _ends(z: Array, y: Array) -> tuple[float, float]:
+    """The mean loss of the hard labels and that of uniform ones."""
+    log_p = log_softmax(z)
+    return float(-log_p[np.arange(len(y)), y].mean()), float(-log_p.mean())
+
+
+def _smoothing_inputs() -> list[tuple[Array, Array, float]]:
+    rng = np.random.default_rng(0)
+    cases = []
+    for epsilon, classes in ((0.1, 4), (0.25, 10), (0.0, 3)):
+        z, y = rng.normal(0, 2, (6, classes)), rng.integers(0, classes, 6)
+        hard, even = _ends(z, y)
+        cases.append((z, y, (1 - epsilon) * hard + epsilon * even))
+    return cases
+
+
+def _smoothing(z: Array, y: Array, reported: float) -> float:
+    hard, even = _ends(z, y)
+    return (reported - hard) / (even - hard)
+
+
+def _floor(epsilon: float, classes: int) -> float:
+    other = epsilon / classes
+    own = 1 - epsilon + other
+    return float(-own * np.log(own) - (classes - 1) * other * np.log(other))
+
+
+def _floor_of_the_rest(epsilon: float, classes: int) -> float:
+    other = epsilon / (classes - 1)
+    return float(-(1 - epsilon) * np.log(1 - epsilon) - epsilon * np.log(other))
+
+
+EXERCISES = (
+    Exercise(
+        slug="read-smoothing",
+        title="The label smoothing behind a reported loss",
+        chapter="08_which_loss",
+        reference=_smoothing,
+        inputs=_smoothing_inputs,
+        rtol=1e-9,
+        atol=1e-12,
+        why="two means in float64 and a quotient",
+        mistakes=(
+            Mistake(
+                "this is the weight of the hard label, 1 - epsilon",
+                lambda z, y, reported: 1 - _smoothing(z, y, reported),
+            ),
+            Mistake(
+                "this spreads epsilon over the other classes only: here each class, the label's own too, "
+                "gets epsilon / K",
+                lambda z, y, reported: _smoothing(z, y, reported) * (z.shape[1] - 1) / z.shape[1],
+            ),
+            Mistake(
+                "the uniform end is the loss of uniform labels under this model, not log K",
+                lambda z, y, reported: (reported - _ends(z, y)[0]) / (np.log(z.shape[1]) - _ends(z, y)[0]),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="smoothing-floor",
+        title="The smallest loss under label smoothing",
+        chapter="08_which_loss",
+        reference=_floor,
+        inputs=lambda: [(0.1, 2), (0.1, 10), (0.3, 1000)],
+        rtol=1e-9,
+        why="a closed form",
+        mistakes=(
+            Mistake(
+                "this spreads epsilon over the others only: the label's own class gets epsilon / K too",
+                _floor_of_the_rest,
+            ),
+            Mistake(
+                "this counts one other class; there are K - 1",
+                lambda epsilon, k: (
+                    -(1 - epsilon + epsilon / k) * np.log(1 - epsilon + epsilon / k)
+                    - epsilon / k * np.log(epsilon / k)
+                ),
+            ),
+            Mistake(
+                "this is the loss of a model that predicts the smoothed label, on the hard label",
+                lambda epsilon, k: -np.log(1 - epsilon + epsilon / k),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="mean-of-means-factor",
+        title="How much more a target counts under a mean of means",
+        chapter="08_which_loss",
+        reference=lambda counts: counts.mean() / counts,
+        inputs=lambda: [
+            (np.array([1, 3]),),
+            (np.array([10, 10, 100]),),
+            (np.array([512.0, 37.0, 256.0, 8.0]),),
+        ],
+        rtol=1e-9,
+        why="a quotient in float64",
+        mistakes=(
+            Mistake("this is the inverse: few targets count more, not less", lambda c: c / c.mean()),
+            Mistake("this forgets the number of micro-batches", lambda c: c.sum() / c),
+            Mistake("this is the weight under the mean of means alone", lambda c: 1 / (len(c) * c)),
+        ),
+    ),
+)

@@ -1,0 +1,58 @@
+"""What scikit-learn, PyTorch and Keras do with a cross-entropy: probes that run them and say what they saw.
+
+Every row is a behaviour of one library: a probe, and what the probe showed on the versions of the book's
+lock. Importing this module loads no framework; running a probe imports the library it is about.
+
+>>> from xent_book import frameworks
+>>> frameworks.see("torch-all-ignored")
+{'mean': nan, 'gradient': [0.0, 0.0, 0.0], 'sum': 0.0}
+>>> row = frameworks.get("torch-all-ignored")
+>>> row.instead
+"xent's denominator=, or reduction='sum' over max(count, 1)"
+"""
+
+from __future__ import annotations
+
+from ._diagnose import Diagnosis, diagnose
+from ._profiles import QUESTIONS, at_a_glance
+from ._registry import (
+    GROUPS,
+    LIBRARIES,
+    NAMES,
+    Row,
+    agrees,
+    behaviour_table,
+    get,
+    keras,
+    rows,
+    see,
+    tensorflow,
+)
+from ._symptoms import MEANINGS, SYMPTOMS, Symptom, SymptomTable
+from ._tables import Table, glance_table, group_table, versions
+
+__all__ = [
+    "GROUPS",
+    "LIBRARIES",
+    "MEANINGS",
+    "NAMES",
+    "QUESTIONS",
+    "SYMPTOMS",
+    "Diagnosis",
+    "Row",
+    "Symptom",
+    "SymptomTable",
+    "Table",
+    "agrees",
+    "at_a_glance",
+    "behaviour_table",
+    "diagnose",
+    "get",
+    "glance_table",
+    "group_table",
+    "keras",
+    "rows",
+    "see",
+    "tensorflow",
+    "versions",
+]

@@ -1,0 +1,381 @@
+"""The same questions put to each library, answered by measurement: the table at a glance."""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+import xent
+
+from ._registry import Seen, attempt, keras, row, tensorflow
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Loss: TypeAlias = Callable[..., Any]
+
+Z = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
+P = np.exp(Z) / np.exp(Z).sum(1, keepdims=True)
+Y = np.array([0, 1])
+ONEHOT = np.eye(3)[Y]
+EACH = -np.log(P[[0, 1], Y])
+TRUE = EACH.mean()
+
+# The questions of the table at a glance.
+QUESTIONS = (
+    "first argument",
+    "reads",
+    "soft targets",
+    "mean with weights 1, 3",
+    "one of two ignored",
+    "all ignored",
+    "label smoothing",
+    "label out of range",
+    "impossible event",
+    "perfect answer",
+    "float32, margin 18",
+    "sure and wrong: gradient",
+    "class axis of 3-D input",
+)
+COLUMNS = {
+    "scikit-learn log_loss": "sklearn-profile",
+    "PyTorch cross_entropy": "torch-profile",
+    "Keras, default": "keras-profile",
+    "Keras, from_logits": "keras-logits-profile",
+    "xent cross_entropy": "xent-profile",
+}
+
+
+def _number(value: Any) -> float | str:
+    """A float, or the kind of exception."""
+    if isinstance(value, str):
+        return value.split(":")[0]
+    if hasattr(value, "detach"):
+        value = value.detach().double()
+    return float(np.asarray(value).reshape(-1)[0])
+
+
+def _which(value: Any, candidates: dict[str, float]) -> str:
+    """The name of the candidate that a measured value agrees with, to float32's digits."""
+    value = _number(value)
+    if isinstance(value, str):
+        return value
+    for name, candidate in candidates.items():
+        if math.isclose(value, candidate, rel_tol=1e-5):
+            return name
+    return f"other: {value:.4g}"
+
+
+def _show(value: Any) -> str:
+    """A number in few digits."""
+    value = _number(value)
+    return value if isinstance(value, str) else f"{value:.3g}"
+
+
+def profile(
+    *,
+    call: Loss,
+    to: Callable[..., Any],
+    prediction_first: bool,
+    logits: bool,
+    soft: Loss | None = None,
+    ignore: Loss | None = None,
+    smooth: Loss | None = None,
+    weighted: Loss | None = None,
+    gradient: Callable[[], Any] | None = None,
+    axes: Callable[[Array, Array], Any] | None = None,
+) -> Seen:
+    """Ask one loss every question.
+
+    Parameters
+    ----------
+    call : callable
+        ``call(prediction, labels)``, whatever the library's own order is.
+    to : callable
+        Turns an array into what the library takes.
+    prediction_first, logits : bool
+        What is claimed; both are checked by a call, and a claim that fails raises.
+    soft, ignore, smooth, weighted, gradient, axes : callable, optional
+        The calls for the other questions; without one, the library has no such argument.
+    """
+    good, other = (Z, P) if logits else (P, Z)
+    if _which(attempt(lambda: call(to(good), Y)), {"right": TRUE}) != "right":
+        raise AssertionError("the loss does not read what is claimed")
+    if _which(attempt(lambda: call(to(other), Y)), {"right": TRUE}) == "right":
+        raise AssertionError("the loss reads logits and probabilities alike")
+    sure = np.array([[1.0, 0.0, 0.0]])
+    with np.errstate(divide="ignore"):
+        impossible = np.log(sure) if logits else sure
+    margin = np.array([[18.0, 0.0]], dtype=np.float32)
+    if not logits:
+        margin = (np.exp(margin) / np.exp(margin).sum(dtype=np.float32)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    cube, labels = rng.normal(size=(2, 3, 3)), np.array([[0, 1, 2], [1, 2, 0]])
+    log_p = cube - np.log(np.exp(cube).sum(-1, keepdims=True))
+    last = -np.take_along_axis(log_p, labels[..., None], -1).mean()
+    log_s = cube - np.log(np.exp(cube).sum(1, keepdims=True))
+    second = -np.take_along_axis(log_s, labels[:, None], 1).mean()
+    seen: Seen = {
+        "first argument": "prediction" if prediction_first else "truth",
+        "reads": "logits" if logits else "probabilities",
+    }
+    mixed = 0.9 * ONEHOT + 0.1 / 3
+    smooth_loss = -(mixed * np.log(P)).sum(1).mean()
+    seen["soft targets"] = (
+        "no argument" if soft is None
+        else _which(attempt(lambda: soft(to(good), to(mixed))), {"yes": smooth_loss})
+    )  # fmt: skip
+    w = np.array([1.0, 3.0])
+    seen["mean with weights 1, 3"] = (
+        "no argument" if weighted is None
+        else _which(
+            attempt(lambda: weighted(to(good), Y, w)),
+            {"over sum of weights": (w * EACH).sum() / 4, "over N": (w * EACH).sum() / 2},
+        )
+    )  # fmt: skip
+    one, none = np.array([-1, 1]), np.array([-1, -1])
+    if ignore is None:
+        seen["one of two ignored"] = seen["all ignored"] = "no argument"
+    else:
+        seen["one of two ignored"] = _which(
+            attempt(lambda: ignore(to(good), one)), {"over valid": EACH[1], "over N": EACH[1] / 2}
+        )
+        seen["all ignored"] = _show(attempt(lambda: ignore(to(good), none)))
+    seen["label smoothing"] = (
+        "no argument" if smooth is None
+        else _which(attempt(lambda: smooth(to(good), Y)), {"(1-eps) y + eps/K": smooth_loss})
+    )  # fmt: skip
+    seen["label out of range"] = _show(attempt(lambda: call(to(good), np.array([0, 7]))))
+    seen["impossible event"] = _show(attempt(lambda: call(to(impossible), np.array([1]))))
+    seen["perfect answer"] = _show(attempt(lambda: call(to(impossible), np.array([0]))))
+    seen["float32, margin 18"] = _show(attempt(lambda: call(to(margin, "float32"), np.array([0]))))
+    seen["sure and wrong: gradient"] = "no gradient" if gradient is None else _show(gradient())
+    seen["class axis of 3-D input"] = (
+        "2-D only" if axes is None
+        else _which(axes(cube if logits else np.exp(log_p), labels), {"last": last, "second": second})
+    )  # fmt: skip
+    return seen
+
+
+def _profile_row(slug: str, library: str, *, recorded: Seen) -> Callable[[Callable[[], Seen]], Any]:
+    return row(
+        slug,
+        "at a glance",
+        library,
+        "its answers to the same questions",
+        expect="the same answers in every column",
+        instead="read the column before you compare two libraries",
+        recorded=recorded,
+    )
+
+
+@_profile_row(
+    "sklearn-profile",
+    "sklearn",
+    recorded={
+        "first argument": "truth",
+        "reads": "probabilities",
+        "soft targets": "ValueError",
+        "mean with weights 1, 3": "over sum of weights",
+        "one of two ignored": "no argument",
+        "all ignored": "no argument",
+        "label smoothing": "no argument",
+        "label out of range": "ValueError",
+        "impossible event": "36",
+        "perfect answer": "2.22e-16",
+        "float32, margin 18": "1.19e-07",
+        "sure and wrong: gradient": "no gradient",
+        "class axis of 3-D input": "2-D only",
+    },
+)
+def sklearn_profile() -> Seen:
+    """sklearn.metrics.log_loss."""
+    from sklearn.metrics import log_loss
+
+    def call(p: Array, y: Array, **options: Any) -> Any:
+        return log_loss(y, p, labels=list(range(np.shape(p)[1])), **options)
+
+    return profile(
+        call=call,
+        to=lambda a, dtype="float64": np.asarray(a, dtype),
+        prediction_first=False,
+        logits=False,
+        soft=lambda p, t: log_loss(t, p),
+        weighted=lambda p, y, w: call(p, y, sample_weight=w),
+    )
+
+
+@_profile_row(
+    "torch-profile",
+    "torch",
+    recorded={
+        "first argument": "prediction",
+        "reads": "logits",
+        "soft targets": "yes",
+        "mean with weights 1, 3": "over sum of weights",
+        "one of two ignored": "over valid",
+        "all ignored": "nan",
+        "label smoothing": "(1-eps) y + eps/K",
+        "label out of range": "IndexError",
+        "impossible event": "inf",
+        "perfect answer": "0",
+        "float32, margin 18": "0",
+        "sure and wrong: gradient": "1",
+        "class axis of 3-D input": "second",
+    },
+)
+def torch_profile() -> Seen:
+    """torch.nn.functional.cross_entropy."""
+    import torch
+
+    ce = torch.nn.functional.cross_entropy
+
+    def call(z: Any, y: Array, **options: Any) -> Any:
+        return ce(z, torch.from_numpy(y), **options)
+
+    def gradient() -> Any:
+        z = torch.tensor([[17.0, 0.0, 0.0]], requires_grad=True)
+        (slope,) = torch.autograd.grad(ce(z, torch.tensor([1])), z)
+        return slope[0, 0]
+
+    return profile(
+        call=call,
+        to=lambda a, dtype="float64": torch.from_numpy(np.asarray(a, dtype)),
+        prediction_first=True,
+        logits=True,
+        soft=ce,
+        ignore=lambda z, y: call(z, y, ignore_index=-1),
+        smooth=lambda z, y: call(z, y, label_smoothing=0.1),
+        weighted=lambda z, y, w: call(z, y, weight=torch.tensor([1.0, 3.0, 1.0]).double()),
+        gradient=gradient,
+        axes=lambda z, y: call(torch.from_numpy(z), y),
+    )
+
+
+def _keras_profile(logits: bool) -> Seen:
+    tf, k = tensorflow(), keras()
+    sparse = functools.partial(k.losses.SparseCategoricalCrossentropy, from_logits=logits)
+    soft = functools.partial(k.losses.CategoricalCrossentropy, from_logits=logits)
+
+    def gradient() -> Any:
+        z = tf.constant([[17.0, 0.0, 0.0]])
+        with tf.GradientTape() as tape:
+            tape.watch(z)
+            loss = sparse()(np.array([1]), z if logits else tf.nn.softmax(z))
+        return tape.gradient(loss, z)[0, 0]
+
+    return profile(
+        call=lambda p, y: sparse()(y, p),
+        to=lambda a, dtype="float32": tf.constant(np.asarray(a, dtype)),
+        prediction_first=False,
+        logits=logits,
+        soft=lambda p, t: soft()(t, p),
+        ignore=lambda p, y: sparse(ignore_class=-1)(y, p),
+        smooth=lambda p, y: soft(label_smoothing=0.1)(ONEHOT, p),
+        weighted=lambda p, y, w: sparse()(y, p, sample_weight=w),
+        gradient=gradient,
+        axes=lambda p, y: sparse()(y, p),
+    )
+
+
+@_profile_row(
+    "keras-profile",
+    "keras",
+    recorded={
+        "first argument": "truth",
+        "reads": "probabilities",
+        "soft targets": "yes",
+        "mean with weights 1, 3": "over N",
+        "one of two ignored": "over valid",
+        "all ignored": "0",
+        "label smoothing": "(1-eps) y + eps/K",
+        "label out of range": "InvalidArgumentError",
+        "impossible event": "16.1",
+        "perfect answer": "2.38e-07",
+        "float32, margin 18": "1.19e-07",
+        "sure and wrong: gradient": "0",
+        "class axis of 3-D input": "last",
+    },
+)
+def keras_profile() -> Seen:
+    """Sparse and CategoricalCrossentropy as they come: from probabilities."""
+    return _keras_profile(False)
+
+
+@_profile_row(
+    "keras-logits-profile",
+    "keras",
+    recorded={
+        "first argument": "truth",
+        "reads": "logits",
+        "soft targets": "yes",
+        "mean with weights 1, 3": "over N",
+        "one of two ignored": "over valid",
+        "all ignored": "0",
+        "label smoothing": "(1-eps) y + eps/K",
+        "label out of range": "InvalidArgumentError",
+        "impossible event": "inf",
+        "perfect answer": "0",
+        "float32, margin 18": "0",
+        "sure and wrong: gradient": "1",
+        "class axis of 3-D input": "last",
+    },
+)
+def keras_logits_profile() -> Seen:
+    """The same with from_logits=True."""
+    return _keras_profile(True)
+
+
+@_profile_row(
+    "xent-profile",
+    "xent",
+    recorded={
+        "first argument": "prediction",
+        "reads": "logits",
+        "soft targets": "yes",
+        "mean with weights 1, 3": "over sum of weights",
+        "one of two ignored": "over valid",
+        "all ignored": "ValueError",
+        "label smoothing": "(1-eps) y + eps/K",
+        "label out of range": "ValueError",
+        "impossible event": "inf",
+        "perfect answer": "0",
+        "float32, margin 18": "1.52e-08",
+        "sure and wrong: gradient": "1",
+        "class axis of 3-D input": "last",
+    },
+)
+def xent_profile() -> Seen:
+    """xent.cross_entropy, and xent.soft_cross_entropy for soft targets."""
+    ce = xent.cross_entropy
+    return profile(
+        call=ce,
+        to=lambda a, dtype="float64": np.asarray(a, dtype),
+        prediction_first=True,
+        logits=True,
+        soft=xent.soft_cross_entropy,
+        ignore=lambda z, y: ce(z, y, ignore_index=-1),
+        smooth=lambda z, y: ce(z, y, label_smoothing=0.1),
+        weighted=lambda z, y, w: ce(z, y, weight=[1.0, 3.0, 1.0]),
+        gradient=lambda: xent.gradients.cross_entropy_gradient([[17.0, 0.0, 0.0]], [1])[0, 0],
+        axes=ce,
+    )
+
+
+def at_a_glance() -> dict[str, dict[str, str]]:
+    """The answers of each column: ``{column: {question: answer}}``, measured now.
+
+    Examples
+    --------
+    >>> from xent_book.frameworks import QUESTIONS
+    >>> QUESTIONS[0]
+    'first argument'
+    """
+    from ._registry import _seen_once
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {column: _seen_once(slug) for column, slug in COLUMNS.items()}

@@ -1,0 +1,117 @@
+"""The behaviour table as a page shows it: HTML that scrolls in its own box, plain text elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from ._profiles import QUESTIONS, at_a_glance
+from ._registry import NAMES, behaviour_table, rows
+
+# Half-precision numbers differ between processors: two digits of them survive, four of the others.
+FEW, MANY = 2, 4
+# Inline, so that the table looks the same in the notebook and on the page.
+CELL = "padding:.35rem .7rem .35rem 0;text-align:left;vertical-align:top"
+
+
+@dataclass(frozen=True, repr=False)
+class Table:
+    """A table of text, wide or narrow.
+
+    Examples
+    --------
+    >>> from xent_book.frameworks import Table
+    >>> Table("a caption", ["library", "loss"], [["xent", "0"]])
+    library | loss
+    xent | 0
+    """
+
+    caption: str
+    header: Sequence[str]
+    body: Sequence[Sequence[str]]
+
+    def __repr__(self) -> str:
+        return "\n".join(" | ".join(cell.replace("\n", "; ") for cell in line) for line in self._lines())
+
+    def _lines(self) -> list[Sequence[str]]:
+        return [self.header, *self.body]
+
+    def _repr_html_(self) -> str:
+        def cells(line: Sequence[str], head: bool) -> str:
+            first = f'<th scope="{"col" if head else "row"}" style="{CELL}">{escape(line[0])}</th>'
+            tag = 'th scope="col"' if head else "td"
+            # A cell of its own width may break a long name; columns side by side scroll instead.
+            style = CELL + (";overflow-wrap:anywhere" if len(line) == 2 else "")
+            rest = (f'<{tag} style="{style}">{markup(text)}</{tag[:2]}>' for text in line[1:])
+            return f'<tr style="border-top:1px solid #8886">{first}{"".join(rest)}</tr>'
+
+        def markup(text: str) -> str:
+            lines = escape(text).split("\n")
+            if len(lines) > 1:
+                lines[0] = f"<strong>{lines[0]}</strong>"
+            return "<br>".join(lines)
+
+        label = escape(self.caption)
+        return "\n".join(
+            [
+                f'<div style="overflow-x:auto" role="region" tabindex="0" aria-label="{label}">',
+                '<table style="border-collapse:collapse;text-align:left">',
+                f"<caption>{label}</caption>",
+                f"<thead>{cells(self.header, True)}</thead>",
+                "<tbody>",
+                *(cells(line, False) for line in self.body),
+                "</tbody></table></div>",
+            ]
+        )
+
+
+def glance_table() -> Table:
+    """The same questions put to each library: a row for each question, a column for each library."""
+    answers = at_a_glance()
+    body = [[question, *(column[question] for column in answers.values())] for question in QUESTIONS]
+    return Table("The same questions, answered by measurement", ["question", *answers], body)
+
+
+def group_table(group: str) -> Table:
+    """The rows of one group, run now: library, behaviour, what the probe saw, what to write instead.
+
+    Examples
+    --------
+    >>> from xent_book import frameworks
+    >>> frameworks.group_table("no such group")
+    Traceback (most recent call last):
+    ValueError: there is no group 'no such group'
+    """
+    if group not in {row.group for row in rows().values()}:
+        raise ValueError(f"there is no group {group!r}")
+    body = []
+    for entry in behaviour_table(group=group):
+        digits = MANY if rows()[entry["slug"]].tolerance < 1e-3 else FEW
+        lines = [f"{key}: {show(value, digits)}" for key, value in entry["seen"].items()]
+        text = "\n".join([entry["title"], *lines, f"Instead: {entry['instead']}"])
+        body.append([entry["library"], text])
+    return Table(f"Rows: {group}", ["library", "what happens, what the probe saw, what to write"], body)
+
+
+def show(value: Any, digits: int = MANY) -> str:
+    """Write an observation in a few digits.
+
+    Examples
+    --------
+    >>> from xent_book.frameworks._tables import show
+    >>> show([0.288725, float("nan"), True])
+    '0.2887, nan, True'
+    """
+    if isinstance(value, list):
+        return ", ".join(show(entry, digits) for entry in value) or "none"
+    if isinstance(value, bool | int | str):
+        return str(value)
+    return f"{value:.{digits}g}"
+
+
+def versions() -> str:
+    """The versions behind the table, a line for each library."""
+    seen = {row.library: row.version for row in rows().values() if row.library != "keras-torch"}
+    return "\n".join(seen[library] for library in NAMES if library in seen)

@@ -1,0 +1,268 @@
+"""Every exercise of the registry, and the mechanism on answers of every kind."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xent_book import exercises
+from xent_book.exercises import _check
+from xent_book.exercises._check import Exercise, Mistake
+
+ALL = [exercises.get(name) for name in exercises.names()]
+MISTAKES = [
+    pytest.param(exercise, mistake, function, id=f"{exercise.slug}-{i}-{j}")
+    for exercise in ALL
+    for i, mistake in enumerate(exercise.mistakes)
+    for j, function in enumerate(mistake.wrong)
+]
+
+
+def _answer(exercise: Exercise, function: Any) -> Any:
+    """What a reader would hand in: the function, or the value it returns."""
+    return _check._quietly(function, ()) if exercise.inputs is None else function
+
+
+each_exercise = pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.slug)
+
+
+@each_exercise
+def test_the_solution_passes(exercise: Exercise) -> None:
+    result = exercises.check(exercise.slug, _answer(exercise, exercise.reference))
+    assert result, result
+    assert result.ok and exercise.slug in result.message
+
+
+@each_exercise
+def test_the_stub_is_called_a_stub(exercise: Exercise) -> None:
+    def returns_nothing(*_: Any) -> None:
+        """What an exercise's cell holds at first."""
+
+    def returns_dots(*_: Any) -> Any:
+        return ...
+
+    def not_implemented(*_: Any) -> None:
+        raise NotImplementedError("write me")
+
+    stubs = (
+        [None, ...]
+        if exercise.inputs is None
+        else [None, ..., returns_nothing, returns_dots, not_implemented]
+    )
+    for stub in stubs:
+        result = exercises.check(exercise.slug, stub)
+        assert not result
+        assert "stub is still there" in result.message
+
+
+@pytest.mark.parametrize(("exercise", "mistake", "function"), MISTAKES)
+def test_each_mistake_is_recognised_by_its_own_message(
+    exercise: Exercise, mistake: Mistake, function: Any
+) -> None:
+    result = exercises.check(exercise.slug, _answer(exercise, function))
+    assert not result
+    assert result.message == f"{mistake.message}.", "taken for something else"
+
+
+@each_exercise
+def test_the_inputs_tell_the_reference_and_all_mistakes_apart(exercise: Exercise) -> None:
+    cases = exercise.cases()
+    named = [("the reference", exercise.reference)]
+    named += [(mistake.message, function) for mistake in exercise.mistakes for function in mistake.wrong]
+    values = [
+        (name, [_check._parts(_check._quietly(function, copy.deepcopy(case))) for case in cases])
+        for name, function in named
+    ]
+    for i, (name, mine) in enumerate(values):
+        for other, theirs in values[i + 1 :]:
+            # Two writings of one mistake may agree; everything else has to differ on some input.
+            if name != other:
+                same = all(_check._close(exercise, a, b) for a, b in zip(mine, theirs, strict=True))
+                assert not same, f"the inputs do not tell apart: {name} / {other}"
+
+
+@each_exercise
+def test_an_exercise_is_well_formed(exercise: Exercise) -> None:
+    assert exercise.mistakes, "an exercise recognises at least one mistake"
+    assert exercise.why and exercise.title and exercise.chapter
+    assert exercise.rtol > 0 or exercise.atol > 0
+    assert all(not mistake.message.endswith(".") for mistake in exercise.mistakes), "check adds the full stop"
+    assert len({mistake.message for mistake in exercise.mistakes}) == len(exercise.mistakes)
+    first, second = exercise.cases(), exercise.cases()
+    assert first and all(map(_check._same, first, second)), "inputs() differs from call to call"
+    for case in first:
+        given = copy.deepcopy(case)
+        _check._quietly(exercise.reference, given)
+        assert _check._same(case, given), "the reference changes its argument"
+
+
+# ------------------------------------------------------------------------ the mechanism on small exercises
+
+
+DOUBLE = Exercise(
+    slug="double",
+    title="Twice",
+    chapter="none",
+    reference=lambda x: 2.0 * x,
+    inputs=lambda: [(np.array([1.0, 2.0, 3.0]),), (np.zeros((2, 2)),), (np.arange(100.0),)],
+    rtol=1e-12,
+    why="one rounding",
+    mistakes=(Mistake("this looks like a square", lambda x: x * x),),
+)
+QUARTER = Exercise(
+    slug="quarter",
+    title="A quarter",
+    chapter="none",
+    reference=lambda: 0.25,
+    rtol=1e-12,
+    why="exact",
+    mistakes=(Mistake("this looks like a half", lambda: 0.5),),
+)
+PAIR = Exercise(
+    slug="pair",
+    title="Twice, and whether it is positive",
+    chapter="none",
+    reference=lambda x: (2.0 * x, x > 0),
+    inputs=lambda: [(np.array([1.0, -2.0]),)],
+    rtol=1e-12,
+    why="one rounding",
+)
+
+
+@pytest.fixture(autouse=True)
+def small_registry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the registry for the tests that follow; those over the real one take an exercise."""
+    if not {"exercise", "real"} & set(request.fixturenames):
+        small = {exercise.slug: exercise for exercise in (DOUBLE, PAIR, QUARTER)}
+        monkeypatch.setattr(_check, "_registry", lambda: small)
+
+
+def _in_place(x: Any) -> Any:
+    x *= 2.0
+    return x
+
+
+def _raises(x: Any) -> Any:
+    raise KeyError("no such key\nand a second line")
+
+
+@pytest.mark.parametrize(
+    ("slug", "answer", "message"),
+    [
+        ("double", lambda x: x + x, "double agrees with the reference on all 3 inputs."),
+        ("double", lambda x: (x + x).tolist(), "double agrees with the reference on all 3 inputs."),
+        ("double", lambda x: x**2, "this looks like a square."),
+        ("double", lambda x: x + 2, "expected 2, got 3 at index (0,) on input ([1., 2., 3.])."),
+        (
+            "double",
+            lambda x: np.where(x == 99.0, 0.0, 2 * x),
+            "expected 198, got 0 at index (99,) on input ([ 0., 1., ..., 98., 99.]).",
+        ),
+        ("double", lambda x: 2 * x.sum(), "expected shape (3,), got shape () on input ([1., 2., 3.])."),
+        (
+            "double",
+            lambda x: 2 * x + 0 * np.log(x - 1),
+            "got nan at index (0,) on input ([1., 2., 3.]). A nan comes from inf - inf, 0 * inf",
+        ),
+        ("double", lambda x: x > 0, "expected floats, got booleans on input ([1., 2., 3.])."),
+        ("double", lambda x: "6", "expected numbers, got str on input ([1., 2., 3.])."),
+        ("double", lambda x: [[1.0], [1.0, 2.0]], "expected numbers, got list that NumPy cannot read"),
+        (
+            "double",
+            lambda x: 2 * x + 0j,
+            "expected numbers, got array of complex numbers on input ([1., 2., 3.]).",
+        ),
+        (
+            "double",
+            lambda x: (x, x),
+            "expected one array or number, got a tuple of 2 on input ([1., 2., 3.]).",
+        ),
+        (
+            "double",
+            _in_place,
+            "the values are right, but your function changes its argument in place on input ([1., 2., 3.]).",
+        ),
+        ("double", lambda x: _in_place(x) + 1, "Your function also changes its argument in place."),
+        (
+            "double",
+            _raises,
+            "your function raised KeyError: 'no such key\\nand a second line' on input ([1., 2., 3.]).",
+        ),
+        ("double", lambda: 0, "your function raised TypeError: "),
+        ("double", 6.0, "this exercise asks for a function; got 6 (float)."),
+        ("double", None, "the stub is still there"),
+        ("quarter", 0.25, "quarter: the value is right."),
+        ("quarter", np.float32(0.25), "quarter: the value is right."),
+        ("quarter", 0.5, "this looks like a half."),
+        ("quarter", 0.75, "expected 0.25, got 0.75."),
+        ("quarter", [0.25], "expected shape (), got shape (1,)."),
+        ("quarter", lambda: 0.25, "this exercise asks for a value, not for a function"),
+        ("quarter", "a quarter", "expected numbers, got str."),
+        ("quarter", None, "the stub is still there"),
+        ("pair", lambda x: (x + x, x > 0), "pair agrees with the reference on the input."),
+        (
+            "pair",
+            lambda x: (x + x, x < 0),
+            "part 2 of 2: expected True, got False at index (0,) on input ([ 1., -2.]).",
+        ),
+        ("pair", lambda x: x + x, "expected a tuple of 2, got one array or number on input ([ 1., -2.])."),
+    ],
+)
+def test_what_check_says(slug: str, answer: Any, message: str) -> None:
+    result = exercises.check(slug, answer)
+    assert message in result.message
+    assert bool(result) is result.ok is message.endswith(("inputs.", "right.", "the input."))
+    assert repr(result) == f"{'right' if result.ok else 'not yet'}: {result.message}"
+
+
+def test_a_tensor_that_tracks_gradients_is_an_answer() -> None:
+    torch = pytest.importorskip("torch")
+    result = exercises.check("double", lambda x: 2 * torch.tensor(x, requires_grad=True))
+    assert result, result
+
+
+def test_the_readers_warnings_stay_silent(recwarn: pytest.WarningsRecorder) -> None:
+    def warns(x: Any) -> Any:
+        warnings.warn("from the reader's own library", stacklevel=1)
+        return np.log(x * 0)
+
+    result = exercises.check("double", warns)
+    assert "expected 2, got -inf" in result.message
+    assert not recwarn.list
+
+
+def test_interrupting_the_kernel_works() -> None:
+    def stuck(x: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        exercises.check("double", stuck)
+
+
+def test_an_unknown_slug_lists_close_names() -> None:
+    with pytest.raises(
+        ValueError, match="no exercise 'doubel'; did you mean 'double'\\? names\\(\\) lists all"
+    ):
+        exercises.check("doubel", None)
+    with pytest.raises(ValueError, match="no exercise 'zzz'; names\\(\\) lists all"):
+        exercises.check("zzz", None)
+    with pytest.raises(TypeError, match="slug must be the name of an exercise, a string; got int"):
+        exercises.check(3, None)  # type: ignore[arg-type]
+
+
+def test_import_stays_light() -> None:
+    # In a fresh interpreter: this process has everything loaded by now.
+    program = (
+        "import sys, xent; assert 'xent_book' not in sys.modules, 'import xent loads the book';"
+        "import xent_book.exercises; xent_book.exercises.names();"
+        "heavy = {'torch', 'tensorflow', 'keras', 'sklearn', 'matplotlib'} & set(sys.modules);"
+        "assert not heavy, f'the exercises load {heavy}'"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,121 @@
+"""Every row of the behaviour table against the libraries that are installed."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from xent_book import frameworks
+from xent_book.frameworks import Row, _profiles, _registry
+
+ROWS = list(frameworks.rows().values())
+# One worker imports TensorFlow, once.
+pytestmark = pytest.mark.xdist_group("frameworks")
+
+
+def complaint(row: Row, seen: Any) -> str:
+    return f"{row.version}: row {row.slug!r} changed: recorded {row.recorded}, seen {seen}"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)
+def test_a_row_behaves_as_recorded(row: Row, capfd: pytest.CaptureFixture[str]) -> None:
+    seen = row.run()
+    assert frameworks.agrees(row.recorded, seen, row.tolerance), complaint(row, seen)
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", ""), "a probe prints nothing"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)
+def test_a_change_of_any_entry_is_noticed(row: Row) -> None:
+    assert row.recorded
+    for key, value in row.recorded.items():
+        for other in changed(value):
+            assert not frameworks.agrees(row.recorded, row.recorded | {key: other}, row.tolerance)
+        rest = {k: v for k, v in row.recorded.items() if k != key}
+        assert not frameworks.agrees(row.recorded, rest, row.tolerance)
+
+
+def changed(value: Any) -> list[Any]:
+    """What the entry could turn into with a new release."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, str):
+        return [f"{value}!", 0.5]
+    if isinstance(value, list):
+        return [[*value, 1.0], *[[other, *value[1:]] for other in (changed(value[0]) if value else [])]]
+    if math.isnan(value) or math.isinf(value):
+        return [0.0, 1.0, -value if math.isinf(value) else math.inf]
+    return [value * 1.03 + (value == 0) * 1e-6, -value if value else 1e-12, math.nan, "ValueError"]
+
+
+def test_a_complaint_names_the_row_and_the_version() -> None:
+    row = frameworks.get("torch-all-ignored")
+    message = complaint(row, {"mean": 0.0})
+    assert message.startswith("PyTorch 2.") and "'torch-all-ignored'" in message and "nan" in message
+
+
+def test_the_import_loads_no_framework() -> None:
+    code = (
+        "import sys; from xent_book import frameworks; frameworks.rows();"
+        "print([m for m in ('torch', 'sklearn', 'keras', 'tensorflow') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_every_row_is_complete() -> None:
+    for row in ROWS:
+        assert row.title and row.expect and row.instead and row.recorded, row.slug
+        assert row.thread == "" or row.thread.startswith("https://github.com/"), row.slug
+        assert row.probe.__doc__ or row.library == "keras-torch", row.slug
+    assert {row.group for row in ROWS} == set(frameworks.GROUPS)
+    assert {row.library for row in ROWS} == set(frameworks.LIBRARIES)
+    assert len({row.slug for row in ROWS}) == len(ROWS)
+
+
+def test_the_table_holds_what_the_rows_hold() -> None:
+    table = frameworks.behaviour_table(library="scipy")
+    assert [entry["slug"] for entry in table] == ["scipy-log-softmax", "scipy-axis"]
+    assert all(entry["unchanged"] and entry["version"].startswith("SciPy 1.") for entry in table)
+    groups = {entry["group"] for entry in frameworks.behaviour_table(library="xent", group="clipping")}
+    assert groups == {"clipping"}
+
+
+def test_at_a_glance_has_every_answer() -> None:
+    table = frameworks.at_a_glance()
+    assert list(table) == list(_profiles.COLUMNS)
+    for answers in table.values():
+        assert tuple(answers) == frameworks.QUESTIONS
+        assert not [answer for answer in answers.values() if answer.startswith("other")]
+
+
+@pytest.mark.parametrize("logits", [True, False])
+def test_a_profile_does_not_take_a_claim_for_granted(logits: bool) -> None:
+    import xent
+
+    call: Callable[..., Any] = xent.cross_entropy if logits else xent.log_loss
+    with pytest.raises(AssertionError, match="does not read what is claimed"):
+        _profiles.profile(call=call, to=lambda a, *_: a, prediction_first=True, logits=not logits)
+
+
+def test_attempt_reports_the_kind_and_the_first_line() -> None:
+    def fail() -> None:
+        raise ValueError("first line. And more.\nsecond line")
+
+    assert _registry.attempt(fail) == "ValueError: first line"
+    assert _registry.attempt(lambda: 3) == 3
+
+
+def test_unknown_rows_and_wrong_registrations_are_refused() -> None:
+    with pytest.raises(ValueError, match="no row 'nothing'"):
+        frameworks.get("nothing")
+    known = ROWS[0]
+    for slug, group, match in ((known.slug, known.group, "two rows"), ("new", "no group", "no group")):
+        register = _registry.row(slug, group, known.library, "t", expect="e", instead="i", recorded={})
+        with pytest.raises(ValueError, match=match):
+            register(lambda: {})
