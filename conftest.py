@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import groupby
-from pathlib import Path
 
 import pytest
 
-# Neither folder is a package: the tools are scripts, the extensions are found by Sphinx through _config.yml.
-sys.path.insert(0, str(Path(__file__).parent / "_ext"))
-sys.path.insert(0, str(Path(__file__).parent / "tools"))
 from browsers import find_chromium
 
 NO_CHROMIUM = "needs Chromium (not found as $CHROMIUM, chromium, chromium-browser or google-chrome)"
