@@ -208,13 +208,35 @@ def _close(seen: Array | None, want: Array) -> bool:
 # ------------------------------------------------------------------------------------ calling the loss
 
 
-def _array(value: Any) -> Array:
-    """An array of whatever the loss took or gave; tensors know best how to become one."""
+def array(value: Any, dtype: Any = None) -> Array:
+    """Return what a tensor, an array or a list holds as a NumPy array.
+
+    Parameters
+    ----------
+    value : Tensor or array_like
+        Of PyTorch or TensorFlow, on any device, with or without a gradient; or anything that NumPy takes.
+    dtype : dtype, optional
+        What to convert to. Half precision becomes float64 unless this says otherwise.
+
+    Returns
+    -------
+    ndarray
+        The values.
+
+    Examples
+    --------
+    >>> from xent_book.frameworks import array
+    >>> array([[True, False]], int)
+    array([[1, 0]])
+    """
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         # NumPy has no bfloat16.
-        value = value.float() if "bfloat16" in str(value.dtype) else value
-    return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+        value = value.double() if "float16" in str(value.dtype) else value
+    found = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    if dtype is None and found.dtype.kind == "f" and found.itemsize < 4:
+        dtype = np.float64
+    return found if dtype is None else found.astype(dtype)
 
 
 class _Patient:
@@ -227,18 +249,17 @@ class _Patient:
         self.mutates = False
         self.result_dtype = ""
 
-    def _to(self, array: Array) -> Any:
-        kind = array.dtype.kind
-        array = np.array(array, dtype=self.dtype if kind == "f" else None)
+    def _to(self, values: Array) -> Any:
+        copy = np.array(values, dtype=self.dtype if values.dtype.kind == "f" else None)
         if self.arrays == "torch":
-            return import_module("torch").from_numpy(array)
+            return import_module("torch").from_numpy(copy)
         if self.arrays == "tensorflow":
-            return import_module("tensorflow").constant(array)
-        return array
+            return import_module("tensorflow").constant(copy)
+        return copy
 
     def __call__(self, first: Array, second: Array, **options: Any) -> Array | None:
         given = [self._to(np.asarray(a)) for a in (first, second)]
-        before = [_array(a).copy() for a in given]
+        before = [array(a).copy() for a in given]
         named = {k: self._to(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -246,10 +267,10 @@ class _Patient:
                 value = self.loss(*given, **named)
                 dtype = getattr(value, "dtype", "float64")
                 self.result_dtype = getattr(dtype, "name", str(dtype))
-                array = _array(value)
-                if array.dtype.kind not in "fiu":
+                result = array(value)
+                if result.dtype.kind not in "fiu":
                     raise TypeError(f"returned {type(value).__name__}, no number")
-                result = array.astype(np.float64)
+                result = result.astype(np.float64)
         except (Exception, SystemExit) as error:  # whatever the loss raises is evidence
             try:
                 first_line = (str(error).strip().splitlines() or [""])[0][:80]
@@ -259,7 +280,7 @@ class _Patient:
             return None
         self.answered += 1
         self.mutates |= any(
-            not np.array_equal(old, _array(new), equal_nan=old.dtype.kind == "f")
+            not np.array_equal(old, array(new), equal_nan=old.dtype.kind == "f")
             for old, new in zip(before, given, strict=True)
         )
         return result
