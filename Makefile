@@ -62,7 +62,7 @@ ledger: $(READY)  ## run the equations' tests and store their worst errors in th
 	@$(BIN)/python tools/ledger.py --write
 
 bench: $(READY)  ## measure the speed of the losses against other libraries
-	@$(BIN)/python tools/bench.py
+	@$(BIN)/python experiments/bench/bench.py
 
 mutants: $(READY)  ## change one thing in the package at a time and see whether a test notices (MODULES="losses ...")
 	@$(BIN)/python tools/mutants.py --jobs $(JOBS) $(MODULES)

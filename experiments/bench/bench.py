@@ -1,7 +1,7 @@
-"""Measure `xent.cross_entropy` against PyTorch, SciPy, scikit-learn and Keras, and write the book's table.
+"""Measure `xent.cross_entropy` against PyTorch, SciPy, scikit-learn and Keras, and write the book's numbers.
 
-    python tools/bench.py            every case; writes experiments/bench/result.json (some ten minutes)
-    python tools/bench.py --small    one case that takes seconds, to try the script; writes nothing
+    make bench                                     every case; writes result.json beside this file (some ten minutes)
+    python experiments/bench/bench.py --small      one case that takes seconds, to try the script; writes nothing
 
 All run in one process and take turns, so that a busy moment of the machine meets all of them; each counts by
 its fastest turn. A turn is one call, or as many as take two milliseconds: a single short call would measure
@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import os
 
-from common import ONE_THREAD, say
-
 # Before the libraries read them.
-os.environ.update(ONE_THREAD, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="", KERAS_BACKEND="tensorflow")
+for _name in ("OMP", "OPENBLAS", "MKL"):
+    os.environ[f"{_name}_NUM_THREADS"] = "1"
+os.environ.update(TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
+os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="", KERAS_BACKEND="tensorflow")
 
 import argparse
 import json
@@ -46,8 +47,9 @@ import sklearn.metrics
 import tensorflow as tf
 import torch
 
-import bench_table
 import xent
+
+RESULT = Path(__file__).with_name("result.json")
 
 Way = Callable[[], float]
 
@@ -258,13 +260,18 @@ def main() -> None:
         "cases": [],
     }
     for case in SMALL if options.small else CASES:
-        say(f"{case.rows:,} x {case.classes:,} {case.dtype}, {case.logits}, axis {case.axis}")
-        result["cases"].append(run(case, options.budget))
-    say(bench_table.report(result))
+        measured = run(case, options.budget)
+        result["cases"].append(measured)
+        seconds = {name: times["fastest"] for name, times in measured["seconds"].items()}
+        print(
+            f"{case.rows:,} x {case.classes:,} {case.dtype}, {case.logits}, axis {case.axis}:",
+            f"xent {1e3 * seconds['xent']:,.3f} ms; its share of the time of",
+            ", ".join(f"{name} {seconds['xent'] / s:.2f}" for name, s in seconds.items() if name != "xent"),
+            flush=True,
+        )
     if not options.small:
-        bench_table.RESULT.parent.mkdir(parents=True, exist_ok=True)
-        bench_table.RESULT.write_text(json.dumps(result, indent=1) + "\n")
-        say(f"written: {bench_table.RESULT.relative_to(bench_table.ROOT)}")
+        RESULT.write_text(json.dumps(result, indent=1) + "\n")
+        print(f"written: {RESULT}")
 
 
 if __name__ == "__main__":
