@@ -1,7 +1,7 @@
 """Measure `xent.cross_entropy` against PyTorch, SciPy, scikit-learn and Keras, and write the book's numbers.
 
-    make bench                                     every case; writes result.json beside this file (some ten minutes)
-    python experiments/bench/bench.py --small      one case that takes seconds, to try the script; writes nothing
+    make bench                    every case; writes result.json beside this file (some ten minutes)
+    python bench.py --small       one case that takes seconds, to try the script; writes nothing
 
 All run in one process and take turns, so that a busy moment of the machine meets all of them; each counts by
 its fastest turn. A turn is one call, or as many as take two milliseconds: a single short call would measure
@@ -19,8 +19,7 @@ from __future__ import annotations
 import os
 
 # Before the libraries read them.
-for _name in ("OMP", "OPENBLAS", "MKL"):
-    os.environ[f"{_name}_NUM_THREADS"] = "1"
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
 os.environ.update(TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
 os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="", KERAS_BACKEND="tensorflow")
 
