@@ -72,6 +72,7 @@ def kept(path: Path) -> Path:
 
 def fill(path: Path, notebook: NotebookNode) -> NotebookNode:
     """Give a chapter's code cells the outputs of its last run."""
+    notebook.metadata = METADATA
     outputs = json.loads(kept(path).read_text(encoding="utf-8"))["outputs"]
     for cell, shown in zip(code_cells(notebook), outputs, strict=True):
         cell.outputs = nbformat.from_dict(shown)
@@ -158,6 +159,8 @@ def normal_form(notebook: NotebookNode) -> str:
             for kind, value in output.get("data", {}).items():
                 if kind == "image/png":
                     output.data[kind] = value.replace("\n", "")
+                elif isinstance(value, str):
+                    output.data[kind] = value.splitlines(keepends=True)
     return nbformat.writes(notebook) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What `_config.yml` cannot say: the site's address, sitemap and 404 page."""
+"""What `_config.yml` cannot say: the check of the contents, the site's address, sitemap and 404 page."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
-from sphinx_external_toc.parsing import parse_toc_yaml
+import yaml
+from sphinx.util import logging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sphinx.application import Sphinx
     from sphinx.config import Config
+
+logger = logging.getLogger(__name__)
 
 # Of the pages that have no text of their own to take one from.
 DESCRIPTIONS = {
@@ -25,10 +28,46 @@ DESCRIPTIONS = {
 
 def toc_documents(root: Path) -> list[str]:
     """List the documents that `_toc.yml` names, without their endings, in its order."""
-    return list(parse_toc_yaml(root / "_toc.yml"))
+
+    def files(entry: object) -> Iterator[str]:
+        if isinstance(entry, dict):
+            for key, value in entry.items():
+                if key in ("root", "file") and isinstance(value, str):
+                    yield str(Path(value).with_suffix("")) if value.endswith((".md", ".ipynb")) else value
+                elif key != "numbered":
+                    yield from files(value)
+        elif isinstance(entry, list):
+            for item in entry:
+                yield from files(item)
+
+    return list(files(yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))))
+
+
+def toc_problems(root: Path) -> list[str]:
+    """Compare the pages on disk with the table of contents, both ways."""
+    listed = toc_documents(root)
+    on_disk = {
+        path.relative_to(root).with_suffix("").as_posix(): path.relative_to(root).as_posix()
+        for path in sorted((root / "chapters").glob("*"))
+        if path.suffix in (".ipynb", ".md")
+    }
+    problems = [
+        f"{on_disk[name]}: this page is not in _toc.yml, so no reader would find it"
+        for name in on_disk
+        if name not in listed
+    ]
+    problems += [
+        f"_toc.yml: lists '{name}', but there is no {name}.ipynb and no {name}.md"
+        for name in listed
+        if not any((root / (name + suffix)).exists() for suffix in (".ipynb", ".md"))
+    ]
+    problems += [f"_toc.yml: lists '{name}' twice" for name in sorted(set(listed)) if listed.count(name) > 1]
+    return problems
 
 
 def _configure(app: Sphinx, config: Config) -> None:
+    for problem in toc_problems(Path(app.srcdir)):
+        logger.warning(problem, type="toc")
     # The repository's address switches on the links to it (xent_page), the site's the canonical links, og:url
     # and the sitemap.
     options = config.html_theme_options

@@ -11,8 +11,6 @@ import pytest
 import sphinxcontrib.katex
 import yaml
 
-import lock
-
 ROOT = Path(__file__).resolve().parents[2]
 
 # In pieces, so that this file keeps its own rule.
@@ -103,14 +101,16 @@ def test_the_examples_of_the_readme_run() -> None:
     assert (failed, tried > 0) == (0, True)
 
 
-def test_the_lock_leaves_out_what_one_machine_needs() -> None:
-    frozen = "torch==2.13.0+cpu\nnvidia-cublas==13.1\ntriton==3.4\n-e /here\nxent==0.1.0\nabsl-py==2.5.1\n"
-    assert lock.pins(frozen) == ["absl-py==2.5.1", "torch==2.13.0"]
+def test_the_lock_installs_anywhere() -> None:
+    lock = text_of(ROOT / "requirements.txt")
+    pins = [line for line in lock.splitlines() if line != "-e ." and not line.startswith("#")]
+    assert "\n-e .\n" in lock and pins
+    assert [line for line in pins if not re.fullmatch(r"[\w.-]+==[\w.!]+( ; .+)?", line)] == []
+    # The libraries of one kind of GPU come with torch's build for it.
+    assert [line for line in pins if re.match(r"nvidia|cuda|triton", line)] == []
 
 
-def test_the_lock_pins_everything() -> None:
-    lines = [
-        line for line in text_of(ROOT / "requirements.txt").splitlines() if line and not line.startswith("#")
-    ]
-    assert lines[-1] == "-e ."
-    assert [line for line in lines[:-1] if not re.fullmatch(r"[\w.-]+==[\w.+!-]+", line)] == []
+@pytest.mark.parametrize("workflow", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
+def test_an_action_is_pinned_by_its_hash(workflow: Path) -> None:
+    used = re.findall(r"uses: *([^.\s].*)", text_of(workflow))
+    assert [line for line in used if not re.fullmatch(r"\S+@[0-9a-f]{40} # v[\d.]+", line)] == []

@@ -16,23 +16,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nbformat
-from sphinx.errors import ExtensionError
 
 from notebooks import digest, execute, fill, kept
-from xent_site import REPOSITORY, SITE
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
     from sphinx.config import Config
 
 MARK = Path("_build", "complete")
+# By these whoever publishes the book says where, if _config.yml does not.
+ADDRESSES = ("XENT_REPOSITORY_URL", "XENT_SITE_URL")
 SHARED = ("_config.yml", "_toc.yml", "_ext", "_static", "_templates", "code", "experiments")
-SHARED += ("requirements.txt", "tests/equations")
+SHARED += ("requirements.txt", "tests/equations", "chapters/errata.yml", "chapters/references.bib")
 
 
 def keys(root: Path) -> list[str]:
     """Hash what all pages are made from, and the pages' own files."""
-    addresses = [os.environ.get(name, "") for name in (REPOSITORY, SITE)]
+    addresses = [os.environ.get(name, "") for name in ADDRESSES]
     return [digest(root, *SHARED), *addresses, digest(root, "index.md", "chapters")]
 
 
@@ -66,7 +66,8 @@ def _begin(app: Sphinx, config: Config) -> None:
             Path(folder).mkdir(parents=True)
     mark.unlink(missing_ok=True)
     if problems := execute(root):
-        raise ExtensionError("\n\n".join(problems))
+        # Not as an exception, below whose traceback nobody would find the cell's own.
+        raise SystemExit("\n\n".join(f"error: {problem}" for problem in problems))
 
 
 def _fill(app: Sphinx, name: str, source: list[str]) -> None:
