@@ -18,6 +18,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 import execution
+import notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,7 +40,7 @@ class TinyBook:
             else:
                 notebook.cells.append(nbformat.v4.new_markdown_cell(cell))
         path = self.root / "chapters" / f"{name}.ipynb"
-        nbformat.write(notebook, path)
+        path.write_text(notebooks.normal_form(notebook), encoding="utf-8")
         return path
 
     def write_toc(self, *names: str) -> None:
