@@ -51,8 +51,8 @@ check: $(READY)  ## the quick part of the tests: no build, no browser, no chapte
 lab: $(READY)  ## open the chapters in JupyterLab
 	$(BIN)/jupyter lab chapters
 
-serve:  ## serve the built site on this machine (PORT=8000)
-	python3 -m http.server --directory _build/html $(PORT)
+serve: $(READY)  ## serve the built site on this machine (PORT=8000)
+	$(BIN)/python -m http.server --directory _build/html $(PORT)
 
 notebooks: $(READY)  ## execute the chapters that changed and store the outputs in them
 	$(BIN)/python _ext/notebooks.py
