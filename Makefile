@@ -63,11 +63,11 @@ ledger: $(READY)  ## run the equations' tests and store their worst errors
 bench: $(READY)  ## measure the speed of the losses beside other libraries
 	$(BIN)/python experiments/bench/bench.py
 
+# Left out are the libraries of one kind of GPU: they come with torch's build for it, and no other build needs them.
 lock: $(READY)  ## compile requirements.in to requirements.txt (LOCK_ARGS=--upgrade for the newest releases)
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-annotate $(LOCK_ARGS) \
 	    --custom-compile-command "make lock" --output-file requirements.txt requirements.in > /dev/null
-	# The libraries of one kind of GPU come with torch's build for it, and no other build needs them.
 	grep -vE '^(cuda|nvidia|triton)' requirements.txt > requirements.new && mv requirements.new requirements.txt
 
 clean:  ## remove what was built; the environment stays
