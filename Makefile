@@ -58,7 +58,7 @@ notebooks: $(READY)  ## execute the chapters that changed and store the outputs 
 	$(BIN)/python _ext/notebooks.py
 
 ledger: $(READY)  ## run the equations' tests and store their worst errors
-	$(BIN)/python _ext/ledger.py --write
+	$(PYTEST) tests/equations --ledger
 
 bench: $(READY)  ## measure the speed of the losses beside other libraries
 	$(BIN)/python experiments/bench/bench.py
