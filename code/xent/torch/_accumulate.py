@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, Literal, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -157,10 +158,10 @@ def accumulate(
             denominator, "denominator", "'tokens', 'sequences' or a number > 0", 0.0, float("inf")
         )
     ignore_index = integer(ignore_index, "ignore_index")
-    pick = targets if callable(targets) else _by_key(targets)
+    of = counting(targets, ignore_index)
 
     def count(batch: B) -> int:
-        counts = _differ(_targets(pick(batch)), ignore_index)
+        counts = of(batch)
         if denominator == "sequences" and counts.ndim > 1:
             counts = counts.flatten(1).any(1)
         return int(counts.sum())
@@ -219,6 +220,28 @@ def _gather(values: tuple[int, ...], group: Any) -> list[list[int]]:
     return [theirs.tolist() for theirs in everyone]
 
 
+def counting(targets: Callable[[Any], Any] | Hashable, ignore_index: int) -> Callable[[Any], Tensor]:
+    """Return what makes of a batch the mask of the targets that count, or their number without dimensions."""
+    pick = targets if callable(targets) else _by_key(targets)
+
+    def count(batch: Any) -> Tensor:
+        value = pick(batch)
+        if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+            if value < 0:
+                raise ValueError(f"targets: expected a count >= 0, got {value}")
+            return torch.tensor(int(value))
+        if not isinstance(value, Tensor) or value.dtype not in (torch.bool, *LABEL_DTYPES):
+            got = f"dtype {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+            raise TypeError(
+                "targets: expected integer labels, a boolean mask of those that count, or an int, their "
+                f"number, from each batch, got {got}"
+            )
+        value = _tensor(value, "targets")
+        return value if value.dtype is torch.bool else _differ(value, ignore_index)
+
+    return count
+
+
 def _by_key(key: Any) -> Callable[[Any], Any]:
     def pick(batch: Any) -> Any:
         try:
@@ -227,10 +250,3 @@ def _by_key(key: Any) -> Callable[[Any], Any]:
             raise ValueError(f"targets: expected a key of the batch, got {shown(key)} ({error!r})") from error
 
     return pick
-
-
-def _targets(value: Any) -> Tensor:
-    if not isinstance(value, Tensor) or value.dtype not in LABEL_DTYPES:
-        got = f"dtype {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(f"targets: expected a tensor of integers from each batch, got {got}")
-    return _tensor(value, "targets")

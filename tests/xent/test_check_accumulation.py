@@ -1,0 +1,137 @@
+"""`xent.torch.check_accumulation`: loops with known faults and right ones, each judged rightly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import xent.torch
+
+WIDTH, CLASSES, LENGTH, IGNORED = 3, 5, 6, -100
+Batch = tuple[Tensor, Tensor]
+Step = Callable[[nn.Module, list[Batch]], None]
+RAGGED, EVEN, EMPTY = [6, 1, 3, 2], [3, 3, 3, 3], [6, 0, 3, 2]
+
+
+def window(lengths: list[int], rows: int = 2, seed: int = 0) -> tuple[list[Batch], Batch]:
+    """Micro-batches with so many targets a row, and the whole of them."""
+    generator = torch.Generator().manual_seed(seed)
+    micro = []
+    for length in lengths:
+        inputs = torch.randn(rows, LENGTH, WIDTH, dtype=torch.float64, generator=generator)
+        labels = torch.randint(CLASSES, (rows, LENGTH), generator=generator)
+        labels[:, length:] = IGNORED
+        micro.append((inputs, labels))
+    return micro, join(micro)
+
+
+def join(batches: list[Batch]) -> Batch:
+    inputs, labels = zip(*batches, strict=True)
+    return torch.cat(inputs), torch.cat(labels)
+
+
+def model(*layers: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDTH, 8), *layers, nn.Tanh(), nn.Linear(8, CLASSES)).double()
+
+
+def loss_sum(net: nn.Module, batch: Batch) -> Tensor:
+    return cross_entropy(
+        net(batch[0]).flatten(0, 1), batch[1].flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+
+
+def count(batch: Batch) -> int:
+    return int((batch[1] != IGNORED).sum())
+
+
+def mean(net: nn.Module, batch: Batch) -> Tensor:
+    losses = cross_entropy(net(batch[0]).flatten(0, 1), batch[1].flatten(), reduction="none")
+    mask = (batch[1] != IGNORED).flatten()
+    return (losses * mask).sum() / mask.sum()
+
+
+def plain(net: nn.Module, batch: Batch) -> None:
+    mean(net, batch).backward()
+
+
+def sums_over(divisor: Callable[[list[Batch]], float]) -> Step:
+    def step(net: nn.Module, batches: list[Batch]) -> None:
+        for batch in batches:
+            (loss_sum(net, batch) / divisor(batches)).backward()
+
+    return step
+
+
+def means_over(divisor: Callable[[int], float]) -> Step:
+    def step(net: nn.Module, batches: list[Batch]) -> None:
+        for batch in batches:
+            (mean(net, batch) / divisor(len(batches))).backward()
+
+    return step
+
+
+def total(batches: list[Batch]) -> float:
+    return sum(map(count, batches))
+
+
+def by_accumulate(net: nn.Module, batches: list[Batch]) -> None:
+    for window in xent.torch.accumulate(batches, len(batches), targets=1):
+        for micro in window:
+            (loss_sum(net, micro.batch) * micro.scale).backward()
+
+
+def zero_grad_inside(net: nn.Module, batches: list[Batch]) -> None:
+    for batch in batches:
+        net.zero_grad()
+        (mean(net, batch) / len(batches)).backward()
+
+
+def clips(net: nn.Module, batches: list[Batch]) -> None:
+    means_over(lambda k: 1)(net, batches)
+    nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+
+
+# Name: the window's numbers of targets a row, the step, keywords, whether it is right, and what the report says.
+LOOPS: dict[str, tuple[list[int], Step, dict[str, Any], bool, str]] = {
+    "right": (RAGGED, sums_over(total), {}, True, "^none: the micro-batches add up to the whole batch$"),
+    "right, by accumulate": (EMPTY, by_accumulate, {"targets": 1}, True, "^none: [^.]*$"),
+    "right, a sum": (RAGGED, sums_over(lambda _: 1), {}, True, "^none: [^.]*$"),
+    "right, a constant": (RAGGED, sums_over(lambda _: 17), {"targets": 1}, True, "^none: [^.]*$"),
+    "a mean of means": (RAGGED, means_over(lambda k: k), {}, False, "^a mean of means over the micro-batches: [^;]*$"),
+    "a mean of means, equal counts": (EVEN, means_over(lambda k: k), {}, True, "mean of means would too: .* ragged"),
+    "never divided": (EVEN, means_over(lambda k: 1), {}, False, "^the right direction, K = 4 times too large"),
+    "never divided, ragged": (RAGGED, means_over(lambda k: 1), {}, False, "^a mean of means .* K = 4 times too large"),
+    "divided twice": (RAGGED, sums_over(lambda b: total(b) * len(b)), {}, False, "right direction, K = 4 times too small"),
+    "mean of means, divided twice": (RAGGED, means_over(lambda k: k * k), {}, False, "^a mean .* K = 4 times too small"),
+    "a short window, divided as a full one": (RAGGED[:3], means_over(lambda k: 4 if k > 1 else 1), {}, False,
+                                              "^a mean of means .* divided by 4, for a window of 3"),
+    "labels before the shift": (RAGGED, sums_over(lambda b: total(b) + sum(len(y) for _, y in b)),
+                                {"reference": plain, "targets": 1}, False,
+                                "^the right direction, 0.75 of .* divided by the 32 labels before the shift, not by the 24"),
+    "labels before the shift, in both": (RAGGED, sums_over(lambda b: total(b) + sum(len(y) for _, y in b)),
+                                         {"targets": 1}, False, "agree, but both divide by the labels before the shift, 32"),
+    "padding counted": (RAGGED, sums_over(lambda b: sum(y.numel() for _, y in b)),
+                        {"reference": plain, "targets": 1}, False, "divided by the 48 positions, padding too, not by the 24"),
+    "a wrong factor": (RAGGED, sums_over(lambda b: total(b) * (3.3 if len(b) > 1 else 1)), {}, False,
+                       "0.303 times .* none of the usual factors; targets="),
+    "an empty micro-batch": (EMPTY, means_over(lambda k: k), {}, False, "^nan from micro-batch 1 alone: probably"),
+    "an empty micro-batch, counted": (EMPTY, means_over(lambda k: k), {"targets": 1}, False, "1 alone: it has no target"),
+    "zero_grad inside": (RAGGED, zero_grad_inside, {}, False, "^only the last micro-batch is left: .*; and 0.25|divided by 4"),
+    "clipped": (RAGGED, clips, {}, False, "^all gradients have the norm 0.001: clipping hides"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_are_judged_rightly(name: str) -> None:
+    lengths, step, arguments, right, says = LOOPS[name]
+    micro, whole = window(lengths)
+    report = xent.torch.check_accumulation(model(), micro, whole, step, **arguments)
+    print(report)
+    assert report.ok is right
+    assert __import__("re").search(says, report.cause), report.cause
