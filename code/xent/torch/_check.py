@@ -1,9 +1,9 @@
 """Does a training loop's accumulated gradient equal that of the whole batch; and if not, why?
 
 Every usual fault is a way to weigh the micro-batches. With g_i the gradient that the loop gives for
-micro-batch i alone, a right loop returns sum a_i g_i, where the a_i are the shares that make up the whole batch;
-a mean of means returns sum g_i / K; a forgotten division K sum a_i g_i. So the check runs the loop on the whole
-batch, on the micro-batches and on each of them alone, and looks for the weights that reproduce what it returned.
+micro-batch i alone, a right loop returns sum a_i g_i, where the a_i are the shares that make up the whole
+batch; a mean of means returns sum g_i / K; a forgotten division K sum a_i g_i. So the check runs the loop on
+the whole batch, on the micro-batches and on each of them alone, and looks for the weights that it gave them.
 """
 
 from __future__ import annotations
