@@ -120,8 +120,8 @@ def accumulate(
         needed where `denominator` is a number or a function.
     denominator : {"tokens", "sequences"}, float or callable, default "tokens"
         Divide by the number of targets that count, by the number of rows that hold such a target, by a
-        positive constant (for the whole window, over all ranks), or by the sum of what a function gives for
-        each batch: the sum of the weights of its targets, if these have any.
+        positive constant (for the whole window, over all ranks), or by the sum of what a function gives
+        for each batch, such as the sum of its targets' weights.
     ignore_index : int, default -100
         Targets of this value do not count.
     group : torch.distributed.ProcessGroup, optional
@@ -144,14 +144,14 @@ def accumulate(
     TypeError
         If the targets of a batch are not a tensor of integers, or an argument is of the wrong kind.
     RuntimeError
-        When an epoch starts and an ``accelerate.Accelerator`` or a Lightning ``Trainer`` would accumulate, and
-        divide, once more. Leave ``gradient_accumulation_steps`` and ``accumulate_grad_batches`` at 1.
+        When an epoch starts and an ``accelerate.Accelerator`` or a Lightning ``Trainer`` would accumulate,
+        and divide, once more. Leave ``gradient_accumulation_steps``, ``accumulate_grad_batches`` at 1.
 
     Notes
     -----
     A window without any target that counts has scale zero, not nan. The ratio of sums over a window is still
-    a biased estimate of the ratio of expectations, of order one over the number of sequences in it; with class
-    weights, whose sum depends on the labels, likewise. A constant denominator has no such bias.
+    a biased estimate of the ratio of expectations, of order one over the number of sequences in it; so is one
+    of class weights, whose sum depends on the labels. A constant denominator has no such bias.
 
     Examples
     --------
@@ -191,10 +191,7 @@ class Windows(Generic[B]):
 
         expected = "'tokens', 'sequences', a number > 0 or a function"
         if callable(denominator):
-            self.mass = lambda batch: number(
-                _item(denominator(batch)), "denominator", "a finite number >= 0 from each batch", 0.0, math.inf,
-                closed="low",
-            )  # fmt: skip
+            self.mass = lambda batch: _weight(denominator(batch))
         elif not isinstance(denominator, str):
             self.constant = number(denominator, "denominator", expected, 0.0, math.inf)
         elif denominator not in ("tokens", "sequences"):
@@ -219,8 +216,8 @@ class Windows(Generic[B]):
         _refuse_another_division()
         if self.used_up:
             raise ValueError(
-                f"batches: expected a loader for another epoch, got {type(self.batches).__name__}, an iterator "
-                "that is used up"
+                f"batches: expected a loader for another epoch, got {type(self.batches).__name__}, an "
+                "iterator that is used up"
             )
         source = iter(self.batches)
         distributed = dist.is_available() and dist.is_initialized()
@@ -324,9 +321,9 @@ def _refuse_another_division() -> None:
         steps = accelerate.GradientState().num_steps
         if steps > 1:
             raise RuntimeError(
-                f"accelerate: Accelerator(gradient_accumulation_steps={steps}) divides each loss by {steps} once "
-                "more, and takes the end of the loader, read ahead, for the end of its own window; leave it at 1, "
-                "and use accelerator.no_sync(model) for all micro-batches but the last"
+                f"accelerate: Accelerator(gradient_accumulation_steps={steps}) divides each loss by {steps} "
+                "once more, and takes the end of the loader, read ahead, for the end of its own window; leave it "
+                "at 1, and use accelerator.no_sync(model) for all micro-batches but the last"
             )
     trainers = [
         sys.modules[name].Trainer
@@ -338,8 +335,8 @@ def _refuse_another_division() -> None:
         if issubclass(type(found), tuple(trainers)) and found.training and found.accumulate_grad_batches > 1:
             steps = found.accumulate_grad_batches
             raise RuntimeError(
-                f"lightning: Trainer(accumulate_grad_batches={steps}) divides each loss by {steps} once more; "
-                "leave it at 1: each window is one step of the trainer"
+                f"lightning: Trainer(accumulate_grad_batches={steps}) divides each loss by {steps} once "
+                "more; leave it at 1: each window is one step of the trainer"
             )
 
 
@@ -347,7 +344,8 @@ def _moved(value: Any, device: Any, non_blocking: bool) -> Any:
     if hasattr(value, "to"):
         return value.to(device, non_blocking=non_blocking) if isinstance(value, Tensor) else value.to(device)
     if isinstance(value, Mapping):
-        return type(value)({key: _moved(part, device, non_blocking) for key, part in value.items()})  # type: ignore[call-arg]
+        kind: Any = type(value)
+        return kind({key: _moved(part, device, non_blocking) for key, part in value.items()})
     if isinstance(value, (list, tuple)):
         parts = [_moved(part, device, non_blocking) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
@@ -418,8 +416,10 @@ def _count(value: Any) -> int:
     return count
 
 
-def _item(value: Any) -> Any:
-    return value.detach().item() if isinstance(value, Tensor) and value.ndim == 0 else value
+def _weight(value: Any) -> float:
+    value = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
+    expected = "a finite number >= 0 from each batch"
+    return number(value, "denominator", expected, 0.0, math.inf, closed="low")
 
 
 def _by_key(key: Any) -> Callable[[Any], Any]:

@@ -14,8 +14,9 @@ import math
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -36,7 +37,8 @@ SUM_ONCE = """\
 sum the losses, and divide once by what counts in the whole window:
     for window in xent.torch.accumulate(loader, steps, targets=...):
         for micro in window:
-            (summed_loss(model, micro.batch) * micro.scale).backward()"""
+            (summed_loss(model, micro.batch) * micro.scale).backward()
+or, where a trainer hands out the count of the window (num_items_in_batch), divide the summed loss by that"""
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def check_accumulation(
     ------
     ValueError
         If there are fewer than two micro-batches, or not as many on each rank; if `step` changes the
-        parameters or leaves no gradient; if `targets` counts more or fewer in the whole batch than in its parts.
+        parameters or leaves no gradient; if `targets` counts not as many in the whole batch as in its parts.
     TypeError
         If an argument is of the wrong kind.
 
@@ -172,22 +174,27 @@ def check_accumulation(
         return step(model, [batch]) if reference is None else reference(model, batch)
 
     with _untouched(model) as values:
-        whole = _gradient(model, values, lambda: plainly(whole_batch))
-        again = _gradient(model, values, lambda: plainly(whole_batch))  # at another random state
+        whole = _gradient(model, values, partial(plainly, whole_batch))
+        again = _gradient(model, values, partial(plainly, whole_batch))  # at another random state
         ours = _gradient(model, values, lambda: step(model, [copy.deepcopy(batch) for batch in mine]))
-        alone = torch.stack([_gradient(model, values, lambda b=batch: plainly(b)) for batch in parts])  # type: ignore[misc]
+        alone = torch.stack([_gradient(model, values, partial(plainly, batch)) for batch in parts])
 
     if tolerance is None:
         dtypes = {p.dtype for p in model.parameters() if p.requires_grad}
         tolerance = math.sqrt(max(torch.finfo(dtype).eps for dtype in dtypes))
     norms = _exchange(float(ours.norm()), group, ranks)
     apart = max(norms) - min(norms) > tolerance * max(norms)
-    evidence = _Evidence(model, whole, again, ours, alone, steps, ranks, tolerance, counts, apart)
-    ok, cause, repair = evidence.judge()
+    verdict = _Evidence(model, whole, again, ours, alone, steps, ranks, tolerance, counts, apart).judge()
     norm, expected = float(ours.norm()), float(whole.norm())
     ratio = norm / expected if expected else math.nan
     cosine = float(ours @ whole) / (norm * expected) if norm * expected else math.nan
-    return AccumulationReport(ok, ratio, cosine, evidence.error(ours, whole), cause, repair)
+    return AccumulationReport(verdict.ok, ratio, cosine, _error(ours, whole), verdict.cause, verdict.repair)
+
+
+class _Verdict(NamedTuple):
+    ok: bool
+    cause: str
+    repair: str = ""
 
 
 @dataclass
@@ -202,253 +209,223 @@ class _Evidence:
     steps: int
     ranks: int
     tolerance: float
-    counts: dict[str, Floats] | None
+    counts: dict[str, Floats] | None  # each (W K,), by what is counted
     apart: bool  # whether the ranks ended with different gradients
-    notes: list[str] = field(default_factory=list)
 
-    @staticmethod
-    def error(found: Tensor, expected: Tensor) -> float:
-        scale = float(expected.norm())
-        return float((found - expected).norm()) / scale if scale else math.nan
-
-    def judge(self) -> tuple[bool, str, str]:
-        """Return whether all is well, the cause and the repair."""
+    def judge(self) -> _Verdict:
+        """Ask one after the other; each gives a verdict, or None to leave it to the next."""
         return (
             self.not_finite()
             or self.does_not_repeat()
             or self.not_synchronised()
             or self.clipped()
             or self.right()
-            or self.factor()
+            or self.right_but_for_a_factor()
             or self.across_rows()
-            or self.weights()
+            or self.other_weights()
         )
 
-    # Each of these returns a verdict, or None to leave it to the next.
-
-    def not_finite(self) -> tuple[bool, str, str] | None:
-        if not self.whole.isfinite().all():
-            return False, "the whole batch's own gradient is not finite: look at the loss before the loop", ""
-        if not self.whole.any():
-            return False, "the whole batch's own gradient is zero: nothing can be compared with it", ""
-        bad = [i for i, g in enumerate(self.alone) if not g.isfinite().all()]
+    def not_finite(self) -> _Verdict | None:
+        if not self.whole.isfinite().all() or not self.whole.any():
+            what = "zero" if self.whole.isfinite().all() else "not finite"
+            return _Verdict(
+                False, f"the whole batch's own gradient is {what}: look at the loss before the loop"
+            )
+        bad = [i for i, gradient in enumerate(self.alone) if not gradient.isfinite().all()]
         if self.ours.isfinite().all():
-            self.alone[bad] = 0.0  # the loop leaves them out, or weighs them by zero
+            self.alone[bad] = 0.0  # the loop leaves them out
             return None
         if not bad:
-            return False, "nan or inf, though no micro-batch has it alone: the sum of them overflows", ""
-        empty = self.counts is not None and not any(self.counts["targets"][i] for i in bad)
-        why = (
-            "it has no target that counts, and a mean over nothing is 0/0"
-            if empty
-            else ("probably it has no target that counts: a mean over nothing is 0/0")
+            return _Verdict(False, "nan or inf, though no micro-batch has it alone: their sum overflows")
+        empty = self.counts is not None and not any(self.counts["targets"][bad])
+        names = (f"{i}" if self.ranks == 1 else f"{i % self.steps} of rank {i // self.steps}" for i in bad)
+        cause = (
+            f"nan from micro-batch {', '.join(names)} alone: {'' if empty else 'probably '}it has no target "
         )
-        which = ", ".join(self.name(i) for i in bad)
-        return False, f"nan from micro-batch {which} alone: {why}", SUM_ONCE
+        return _Verdict(False, cause + "that counts, and a mean over nothing is 0/0", SUM_ONCE)
 
-    def does_not_repeat(self) -> tuple[bool, str, str] | None:
-        noise = self.error(self.again, self.whole)
+    def does_not_repeat(self) -> _Verdict | None:
+        noise = _error(self.again, self.whole)
         if noise <= self.tolerance:
             return None
-        drops = [n for n, m in self.model.named_modules() if _drops(m)]
-        cause = f"the step does not repeat: two runs on the whole batch differ by {noise:.2g}"
-        cause += f" (dropout is on: {_some(drops)})" if drops else " (dropout, or other random numbers?)"
-        return False, cause + ", so nothing can be said of its denominators", "model.eval(), and check again"
+        dropout = self.modules(_drops)
+        source = f"dropout is on: {dropout}" if dropout else "dropout or other random numbers"
+        cause = f"the step does not repeat: two runs on the whole batch differ by {noise:.2g} ({source})"
+        return _Verdict(False, cause + "; that hides the denominators", "model.eval(), and check again")
 
-    def not_synchronised(self) -> tuple[bool, str, str] | None:
-        if not self.apart:
-            return None
-        return (
-            False,
-            "the ranks end with different gradients: no backward pass of the window synchronises",
-            "leave no_sync() for the window's last backward pass (micro.is_last)",
-        )
+    def not_synchronised(self) -> _Verdict | None:
+        cause = "the ranks end with different gradients: no backward pass of the window synchronises them"
+        repair = "leave no_sync() for the window's last backward pass (micro.is_last)"
+        return _Verdict(False, cause, repair) if self.apart else None
 
-    def clipped(self) -> tuple[bool, str, str] | None:
-        everything = [self.whole, self.ours, *(g for g in self.alone if g.any())]
-        norms = [float(g.norm()) for g in everything]
-        differ = any(self.error(g / g.norm(), self.whole / norms[0]) > 0.01 for g in everything[2:])
-        if not differ or max(norms) - min(norms) > 1e-4 * norms[0]:
+    def clipped(self) -> _Verdict | None:
+        norms = torch.stack([self.whole.norm(), self.ours.norm(), *self.alone.norm(dim=1)])
+        norms = norms[norms > 0]
+        # Gradients of one direction have one norm without any clipping.
+        directions = self.alone[self.alone.any(1)] / self.alone[self.alone.any(1)].norm(dim=1, keepdim=True)
+        differ = float((directions @ self.whole / self.whole.norm() - 1).abs().max()) > 1e-4
+        if not differ or norms.max() - norms.min() > 1e-4 * norms.max():
             return None
-        return (
+        return _Verdict(
             False,
-            f"all gradients have the norm {norms[0]:.4g}: clipping hides any factor",
+            f"all gradients have the norm {float(norms[0]):.4g}: clipping hides what the denominators do",
             "leave clip_grad_norm_ out of the step that is checked",
         )
 
-    def right(self) -> tuple[bool, str, str] | None:
-        if not self.error(self.ours, self.whole) <= self.tolerance:
+    def right(self) -> _Verdict | None:
+        if not _error(self.ours, self.whole) <= self.tolerance:
             return None
-        if (wrong := self.whole_divides_by()) is not None:
-            return wrong
-        cause = "none: the micro-batches add up to the whole batch"
-        even = self.alone.mean(0)
-        if self.error(even, self.whole) <= self.tolerance:
-            cause += (
-                ". But with equal numbers of targets a mean of means would too: check again with ragged ones"
-            )
-        return True, cause, ""
+        wrong = self.whole_batch_counts()
+        if wrong is not None:
+            cause = f"micro-batches and whole batch agree, but both divide by {wrong}"
+            return _Verdict(False, cause, "count what the loss sums over: after the shift, without padding")
+        also = "; but so would a mean of means with these equal counts: check again with ragged micro-batches"
+        return _Verdict(True, "none: the micro-batches add up to the whole batch" + also * self.even())
 
-    def whole_divides_by(self) -> tuple[bool, str, str] | None:
-        """Hold the whole batch to `targets`: a step can be consistent and count the wrong thing."""
-        if self.counts is None:
+    def right_but_for_a_factor(self) -> _Verdict | None:
+        factor = float(self.ours @ self.whole / (self.whole @ self.whole))
+        if not _error(self.ours, factor * self.whole) <= self.tolerance:
             return None
-        fits = {
-            what: self.error(torch.from_numpy(n / n.sum()) @ self.alone, self.whole) <= self.tolerance
-            for what, n in self.counts.items()
-            if n.sum()
-        }
-        found = [what for what, fit in fits.items() if fit]
-        if not found or fits["targets"] or "sequences" in found:
-            return None
-        return (
-            False,
-            f"micro-batches and whole batch agree, but both divide by the {found[0]}, "
-            f"{self.total(found[0]):g}, and not by the {self.total('targets'):g} targets",
-            "count what the loss sums over: after the shift, without padding",
+        also = (
+            "; equal counts would hide a mean of means besides: repair, and check with ragged micro-batches"
         )
+        return _Verdict(False, f"the right direction, {self.in_words(factor)}" + also * self.even(), SUM_ONCE)
 
-    def factor(self) -> tuple[bool, str, str] | None:
-        along = float(self.ours @ self.whole / (self.whole @ self.whole))
-        if not self.error(self.ours, along * self.whole) <= self.tolerance * abs(along):
-            return None
-        cause = f"the right direction, {self.factor_in_words(along)}"
-        even = self.alone.mean(0)
-        if self.error(even, self.whole) <= self.tolerance:
-            cause += "; these micro-batches have equal numbers of targets, which would hide a mean of means"
-        return False, cause, SUM_ONCE
-
-    def across_rows(self) -> tuple[bool, str, str] | None:
-        fit = self.fit(self.whole)
-        residual = self.error(fit @ self.alone, self.whole)
+    def across_rows(self) -> _Verdict | None:
+        residual = _error(self.weights_of(self.whole) @ self.alone, self.whole)
         if residual <= self.tolerance:
             return None
-        norms = [n for n, m in self.model.named_modules() if _normalises_by_batch(m)]
-        if norms:
-            return (
+        if norms := self.modules(_normalises_by_batch):
+            return _Verdict(
                 False,
-                f"batch normalisation ({_some(norms)}): its statistics are those of each micro-batch, so "
-                "that no denominator makes up the whole batch",
-                "model.eval() to check the denominators; GroupNorm or LayerNorm to train with accumulation",
+                f"batch normalisation ({norms}): its statistics are each micro-batch's own, so that no "
+                "denominator makes up the whole batch",
+                "model.eval() to check the denominators; to train with accumulation, GroupNorm or LayerNorm",
             )
-        drops = [n for n, m in self.model.named_modules() if _drops(m)]
-        return (
+        return _Verdict(
             False,
-            f"unknown: no weights of the micro-batches give the whole batch's gradient (off by {residual:.2g})"
-            + (f"; dropout is on ({_some(drops)})" if drops else "")
-            + "; either they are not the same examples, or something looks across rows (a contrastive or "
-            "load-balancing loss), or it is rounding (autocast: pass tolerance=)",
-            "",
+            f"unknown: no weights of the micro-batches make up the whole batch (off by {residual:.2g}). They "
+            "are not the same examples, or something looks across rows (a contrastive or a load-balancing "
+            "loss), or it is rounding (autocast: pass tolerance=)",
         )
 
-    def weights(self) -> tuple[bool, str, str]:
-        for what, weights in self.mixtures().items():
+    def other_weights(self) -> _Verdict:
+        for what, weights in self.faults():
             mixture = torch.from_numpy(weights.ravel()) @ self.alone
-            along = float(self.ours @ mixture / (mixture @ mixture)) if mixture.any() else 0.0
-            if not along or self.error(self.ours, along * mixture) > self.tolerance * abs(along):
-                continue
-            if abs(along - 1) <= self.tolerance:
-                return False, what, SUM_ONCE
-            return False, f"{what}; and {self.factor_in_words(along)}", SUM_ONCE
-        fit = self.fit(self.ours)
-        if self.error(fit @ self.alone, self.ours) > self.tolerance:
-            return (
-                False,
-                "unknown: the loop's gradient is no weighted sum of its micro-batches' gradients",
-                "",
-            )
-        had, due = (", ".join(f"{w:.3g}" for w in v.tolist()) for v in (fit, self.fit(self.whole)))
-        return False, f"unknown: the micro-batches have weights {had}, and in the whole batch {due}", SUM_ONCE
+            factor = float(self.ours @ mixture / (mixture @ mixture)) if mixture.any() else 0.0
+            if factor and _error(self.ours, factor * mixture) <= self.tolerance:
+                besides = "" if abs(factor - 1) <= self.tolerance else f"; and {self.in_words(factor)}"
+                return _Verdict(False, what + besides, SUM_ONCE)
+        if self.steps > 1:
+            # The last micro-batch of all ranks spans what zero_grad() leaves, whatever it is divided by.
+            last = self.alone[self.steps - 1 :: self.steps]
+            if _error(_weights(last, self.ours) @ last, self.ours) <= self.tolerance:
+                cause = "only the last micro-batch is left: the gradient is cleared inside the window"
+                return _Verdict(False, cause, "zero_grad() after the optimiser's step only")
+        found = self.weights_of(self.ours)
+        if _error(found @ self.alone, self.ours) > self.tolerance:
+            return _Verdict(False, "unknown: the gradient is no weighted sum of those of its micro-batches")
+        had, due = (", ".join(f"{w:.3g}" for w in v.tolist()) for v in (found, self.weights_of(self.whole)))
+        return _Verdict(False, f"unknown: the micro-batches have weights {had} where {due} is due", SUM_ONCE)
 
-    def mixtures(self) -> dict[str, Floats]:
-        """Return weights, summing to one, that known faults give the micro-batches."""
+    def faults(self) -> Iterator[tuple[str, Floats]]:
+        """Yield the weights, summing to one, that known faults give the micro-batches."""
         shape = self.ranks, self.steps
-        share = self.fit(self.whole).numpy().reshape(shape)
-        even = np.full(shape, 1 / share.size)
-        where = "over the micro-batches" if self.steps > 1 else "over the ranks"
-        why = ": each weighs the same, however many targets it has"
-        found: dict[str, Floats] = {}
+        even = np.full(shape, 1 / math.prod(shape))
+        where = " and ".join(
+            ["over the micro-batches"] * (self.steps > 1) + ["over the ranks"] * (self.ranks > 1)
+        )
+        yield f"a mean of means {where}: each weighs the same, however many targets it has", even
         if self.ranks > 1 and self.steps > 1:
-            found["a mean of means over the micro-batches and over the ranks" + why] = even
+            share = self.weights_of(self.whole).numpy().reshape(shape)
+            if self.counts is not None and self.whole_batch_counts() is None:
+                share = self.counts["targets"].reshape(
+                    shape
+                )  # exact, where the gradients are almost parallel
             with np.errstate(divide="ignore", invalid="ignore"):
                 by_step = np.nan_to_num(share / share.sum(0)) / self.steps
                 by_rank = np.nan_to_num(share / share.sum(1, keepdims=True)) / self.ranks
-            found["a mean of means over the micro-batches (the ranks share each one's denominator)"] = by_step
-            found["a mean of means over the ranks: each divides by the targets of its own window alone"] = (
-                by_rank
+            yield "a mean of means over the micro-batches, whose denominators the ranks do share", by_step
+            yield (
+                "a mean of means over the ranks: each divides by the targets of its own window alone",
+                by_rank,
             )
-        else:
-            found[f"a mean of means {where}{why}"] = even
-        if self.steps > 1:
-            last = np.zeros(shape)
-            last[:, -1] = 1 / self.ranks
-            found["only the last micro-batch is left: zero_grad() runs inside the window"] = last
         for what, n in (self.counts or {}).items():
             if what != "targets" and n.sum():
-                found[f"micro-batches are weighed by their {what}, not by their targets"] = n / n.sum()
-        return found
+                yield f"the micro-batches are weighed by their {what}, not by their targets", n / n.sum()
 
-    def factor_in_words(self, factor: float) -> str:
+    def in_words(self, factor: float) -> str:
+        """Say what multiplies a gradient by `factor`."""
         k, w = self.steps, self.ranks
-        large, small = (f"{{}} times too {size}: ".format for size in ("large", "small"))
-        known: list[tuple[float, str]] = [
-            (
-                k,
-                large(f"K = {k}")
-                + "means are added up and never divided. Either the loop leaves it out, or the "
-                "model takes the trainer's count (num_items_in_batch) and drops it",
-            ),
-            (1 / k, small(f"K = {k}") + "divided by K twice, as by the loop and by the trainer"),
+        known = {
+            "K": (k, "means are added up and never divided, as by a model that takes the trainer's count "
+                     "(num_items_in_batch) and drops it"),
+            "1/K": (1 / k, "divided by K twice, as by the loop and by its trainer"),
+            "1/W": (1 / w, "the factor W is missing, which the count of all ranks needs where gradients are "
+                           "averaged over ranks"),
+            "W": (w, "a factor W where each rank divides by its own count, or gradients summed over ranks"),
+            "K W": (k * w, "divided neither by the micro-batches nor by the ranks"),
+            "1/(K W)": (1 / (k * w), "divided by K twice, and the factor W is missing"),
+            "K/W": (k / w, "never divided by K, and the factor W is missing"),
+            "W/K": (w / k, "divided by K twice, and W times too large"),
+        }  # fmt: skip
+        found = [
+            f"{name} = {value:g} times what it should be: {words}"
+            for name, (value, words) in known.items()
+            if abs(factor / value - 1) <= self.tolerance and (w > 1 or "W" not in name)
         ]
-        if w > 1:
-            known += [
-                (
-                    1 / w,
-                    small(f"W = {w}")
-                    + "the ranks' gradients are averaged, so that a denominator counted over all "
-                    "of them needs the factor W",
-                ),
-                (
-                    w,
-                    large(f"W = {w}")
-                    + "a factor W where each rank divides by its own count, or gradients that "
-                    "are summed over the ranks",
-                ),
-                (k * w, large(f"K W = {k * w}") + "divided neither by the micro-batches nor by the ranks"),
-                (1 / (k * w), small(f"K W = {k * w}") + "divided by K twice, and without the factor W"),
-                (
-                    k / w,
-                    f"K / W = {k / w:g} of what it should be: not divided by K, and without the factor W",
-                ),
-                (w / k, f"W / K = {w / k:g} of what it should be: divided by K twice, and W times too large"),
-            ]
-        if self.counts is not None:
-            n = self.total("targets")
-            for what in self.counts:
-                if what != "targets" and (other := self.total(what)):
-                    words = f"divided by the {other:g} {what}, not by the {n:g} targets"
-                    known.append((n / other, f"{factor:.4g} of what it should be: {words}"))
-            known.append((n, large(f"N = {n:g}") + "summed, and never divided by the targets"))
-        found = [words for value, words in known if abs(factor / value - 1) <= self.tolerance]
-        if found:
-            return found[0] + "".join(f" (or: {words})" for words in found[1:])
-        of_full = round(k / factor) if factor > k / 1000 else 0
-        if of_full > k and abs(k / factor / of_full - 1) <= self.tolerance:
-            return (
-                f"{factor:.4g} of what it should be: divided by {of_full}, for a window of {k} micro-batches"
-            )
-        hint = "" if self.counts is not None else "; targets= would compare it with the counts"
-        return f"{factor:.4g} times what it should be, which is none of the usual factors{hint}"
+        n = self.total("targets")
+        for what in self.counts or {}:
+            if what != "targets" and abs(factor * self.total(what) / n - 1) <= self.tolerance:
+                found.append(f"{factor:.4g} of what it should be: divided by {self.versus(what)}")
+        if abs(factor / n - 1) <= self.tolerance:
+            found.append(f"N = {n:g} times what it should be: summed, and never divided by the targets")
+        full = round(k / factor) if factor > k / 1000 else 0
+        if not found and full > k and abs(k / factor / full - 1) <= self.tolerance:
+            found.append(f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}")
+        if not found:
+            hint = "" if self.counts is not None else "; targets= would compare it with counts"
+            found.append(f"{factor:.4g} times what it should be, none of the usual factors{hint}")
+        return "; or ".join(found)
 
-    def fit(self, gradient: Tensor) -> Tensor:
-        """Return the weights of the micro-batches' gradients that come closest to `gradient`."""
-        return torch.linalg.lstsq(self.alone.T, gradient[:, None], driver="gelsd").solution[:, 0]
+    def whole_batch_counts(self) -> str | None:
+        """Return what the whole batch counts in place of `targets`, if that can be told."""
+        fits = [
+            what
+            for what, n in (self.counts or {}).items()
+            if n.sum() and _error(torch.from_numpy(n / n.sum()) @ self.alone, self.whole) <= self.tolerance
+        ]
+        # Dividing by sequences is a choice, and not a miscount.
+        return None if not fits or {"targets", "sequences"} & set(fits) else self.versus(fits[0])
+
+    def even(self) -> bool:
+        """Whether a mean of means is right for these micro-batches."""
+        return _error(self.alone.mean(0), self.whole) <= self.tolerance
+
+    def weights_of(self, gradient: Tensor) -> Tensor:
+        return _weights(self.alone, gradient)
+
+    def modules(self, have: Callable[[nn.Module], bool]) -> str:
+        """Name the modules that have a property, the first three of them."""
+        names = [name or "the model itself" for name, module in self.model.named_modules() if have(module)]
+        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+    def versus(self, what: str) -> str:
+        return f"the {self.total(what):g} {what}, not by the {self.total('targets'):g} targets"
 
     def total(self, what: str) -> float:
         return float(self.counts[what].sum()) if self.counts is not None else math.nan
 
-    def name(self, i: int) -> str:
-        return str(i) if self.ranks == 1 else f"{i % self.steps} of rank {i // self.steps}"
+
+def _error(found: Tensor, expected: Tensor) -> float:
+    scale = float(expected.norm())
+    return float((found - expected).norm()) / scale if scale else math.nan
+
+
+def _weights(gradients: Tensor, total: Tensor) -> Tensor:
+    """Return the weights of the gradients whose sum comes closest to `total`."""
+    weights: Tensor = torch.linalg.lstsq(gradients.T, total[:, None], driver="gelsd").solution[:, 0]
+    return weights
 
 
 def _count(
@@ -568,8 +545,3 @@ def _drops(module: nn.Module) -> bool:
 def _normalises_by_batch(module: nn.Module) -> bool:
     kind = isinstance(module, nn.modules.batchnorm._BatchNorm)
     return kind and bool(module.training or module.running_mean is None)
-
-
-def _some(names: list[str]) -> str:
-    names = [name or "the model itself" for name in names]
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
