@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import random
+import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 
 import xent.torch
 
@@ -133,6 +144,101 @@ def test_loops_are_judged_rightly(name: str) -> None:
     lengths, step, arguments, right, says = LOOPS[name]
     micro, whole = window(lengths)
     report = xent.torch.check_accumulation(model(), micro, whole, step, **arguments)
-    print(report)
     assert report.ok is right
-    assert __import__("re").search(says, report.cause), report.cause
+    assert re.search(says, report.cause), report.cause
+
+
+# ----------------------------------------------------------------- two ranks, which torchrun runs from here
+
+
+def synchronised(net: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext() if last else net.no_sync()
+
+
+def over_ranks(
+    numerator: Callable[[list[Batch]], float], divisor: Callable[[list[Batch], int], float], sync: bool = True
+) -> Step:
+    """Sums of losses times a numerator of the window, over what divides micro-batch i."""
+
+    def step(net: nn.Module, batches: list[Batch]) -> None:
+        for i, batch in enumerate(batches):
+            with synchronised(net, sync and i == len(batches) - 1):
+                (loss_sum(net, batch) * numerator(batches) / divisor(batches, i)).backward()
+
+    return step
+
+
+def everywhere(n: float) -> float:
+    total = torch.tensor(float(n))
+    dist.all_reduce(total)
+    return float(total)
+
+
+def by_accumulate_on_ranks(net: nn.Module, batches: list[Batch]) -> None:
+    for window in xent.torch.accumulate(batches, len(batches), targets=1):
+        for micro in window:
+            with synchronised(net, micro.is_last):
+                (loss_sum(net, micro.batch) * micro.scale).backward()
+
+
+W = 2
+SIX = [6, 1, 3, 2, 5, 4]  # three micro-batches on each rank
+RANK_LOOPS: dict[str, tuple[list[int], Step, dict[str, Any], bool, str]] = {
+    "right": (SIX, by_accumulate_on_ranks, {"reference": plain, "targets": 1}, True, "^none: [^;]*$"),
+    "both": (SIX, over_ranks(lambda b: 1, lambda b, i: len(b) * count(b[i])), {}, False,
+             "^a mean of means over the micro-batches and over the ranks: [^;]*$"),
+    "micro-batches": (SIX, over_ranks(lambda b: W, lambda b, i: len(b) * everywhere(count(b[i]))), {}, False,
+                      "^a mean of means over the micro-batches, whose denominators the ranks do share$"),
+    "ranks": (SIX, over_ranks(lambda b: 1, lambda b, i: total(b)), {}, False,
+              "^a mean of means over the ranks: each divides by the targets of its own window alone$"),
+    "ranks, without accumulation": (SIX[:2], over_ranks(lambda b: 1, lambda b, i: total(b)), {}, False,
+                                    "^a mean of means over the ranks: each weighs the same"),
+    "W missing": (SIX, over_ranks(lambda b: 1, lambda b, i: everywhere(total(b))), {"reference": plain}, False,
+                  "^the right direction, 1/W = 0.5 times [^;]*$"),
+    "W missing, without accumulation": (SIX[:2], over_ranks(lambda b: 1, lambda b, i: everywhere(total(b))),
+                                        {"reference": plain}, False, "^the right direction, 1/W = 0.5 times [^;]*$"),
+    "W too much": (SIX[:2], over_ranks(lambda b: W * W, lambda b, i: everywhere(total(b))), {"reference": plain},
+                   False, "^the right direction, W = 2 times"),
+    "never divided": ([3] * 6, over_ranks(lambda b: 1, lambda b, i: count(b[i])), {}, False, "^the right direction, K = 3 "),
+    "never synchronised": (SIX, over_ranks(lambda b: 1, lambda b, i: total(b), sync=False), {}, False,
+                           "^the ranks end with different gradients"),
+}  # fmt: skip
+
+
+def judge_on_this_rank() -> dict[str, tuple[bool, str, float]]:
+    dist.init_process_group("gloo")
+    found = {}
+    for name, (lengths, step, arguments, _, _) in RANK_LOOPS.items():
+        micro, whole = window(lengths)
+        mine = micro[dist.get_rank() * len(micro) // W :][: len(micro) // W]
+        net = DistributedDataParallel(model())
+        report = xent.torch.check_accumulation(net, mine, whole, step, **arguments)
+        found[name] = report.ok, report.cause, report.relative_error
+    dist.destroy_process_group()
+    return found
+
+
+@pytest.mark.slow
+def test_loops_on_two_ranks_are_judged_rightly(tmp_path: Path) -> None:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={W}"]
+    paths = os.pathsep.join([str(Path(xent.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [*launch, __file__, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(W))
+    for name, (_, _, _, right, says) in RANK_LOOPS.items():
+        ok, cause, error = first[name]
+        assert ok is right and re.search(says, cause), (name, cause)
+        assert second[name][:2] == [ok, cause], name
+        assert (error < 1e-12) == right, (name, error)
+
+
+if __name__ == "__main__":
+    judged = judge_on_this_rank()
+    Path(sys.argv[1], f"{os.environ['RANK']}.json").write_text(json.dumps(judged))

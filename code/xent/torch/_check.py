@@ -373,6 +373,7 @@ class _Evidence:
             f"{name} = {value:g} times what it should be: {words}"
             for name, (value, words) in known.items()
             if abs(factor / value - 1) <= self.tolerance and (w > 1 or "W" not in name)
+            and (k > 1 or "K" not in name)
         ]
         n = self.total("targets")
         for what in self.counts or {}:
