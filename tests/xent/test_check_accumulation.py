@@ -18,6 +18,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -114,38 +116,65 @@ def zero_grad_inside(net: nn.Module, batches: list[Batch]) -> None:
         (mean(net, batch) / len(batches)).backward()
 
 
-def clips(net: nn.Module, batches: list[Batch]) -> None:
-    means_over(lambda k: 1)(net, batches)
-    nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+def clips(norm: float) -> Step:
+    def step(net: nn.Module, batches: list[Batch]) -> None:
+        sums_over(lambda b: total(b) / len(b))(net, batches)
+        nn.utils.clip_grad_norm_(net.parameters(), norm)
+
+    return step
 
 
-# Name: the window's numbers of targets a row, the step, keywords, whether it is right, and what the report says.
-LOOPS: dict[str, tuple[list[int], Step, dict[str, Any], bool, str]] = {
+def weighed_by_rows(net: nn.Module, batches: list[Batch]) -> None:
+    for batch in batches:
+        (mean(net, batch) * len(batch[1]) / sum(len(y) for _, y in batches)).backward()
+
+
+def wrong_weights(net: nn.Module, batches: list[Batch]) -> None:
+    for i, batch in enumerate(batches):
+        (mean(net, batch) * ((i + 1) / 10 if len(batches) > 1 else 1)).backward()
+
+
+Row = tuple[list[int], Step, dict[str, Any], bool, str]
+MEANS = "^a mean of means over the micro-batches: each weighs the same, however many targets it has"
+UNSHIFTED = sums_over(lambda b: total(b) + sum(len(y) for _, y in b))
+BY_ROWS = sums_over(lambda b: sum(len(y) for _, y in b))
+PADDED = sums_over(lambda b: sum(y.numel() for _, y in b))
+PLAIN = {"reference": plain, "targets": 1}
+
+# Name: the window's targets a row, the step, keywords, whether it is right, and what the report says.
+LOOPS: dict[str, Row] = {
     "right": (RAGGED, sums_over(total), {}, True, "^none: the micro-batches add up to the whole batch$"),
-    "right, by accumulate": (EMPTY, by_accumulate, {"targets": 1}, True, "^none: [^.]*$"),
-    "right, a sum": (RAGGED, sums_over(lambda _: 1), {}, True, "^none: [^.]*$"),
-    "right, a constant": (RAGGED, sums_over(lambda _: 17), {"targets": 1}, True, "^none: [^.]*$"),
-    "a mean of means": (RAGGED, means_over(lambda k: k), {}, False, "^a mean of means over the micro-batches: [^;]*$"),
-    "a mean of means, equal counts": (EVEN, means_over(lambda k: k), {}, True, "^none: .*; but so would a mean of means"),
-    "never divided": (EVEN, means_over(lambda k: 1), {}, False, "^the right direction, K = 4 times what .*; equal counts would hide"),
-    "never divided, ragged": (RAGGED, means_over(lambda k: 1), {}, False, "^a mean of means .*; and K = 4 times what"),
-    "divided twice": (RAGGED, sums_over(lambda b: total(b) * len(b)), {}, False, "^the right direction, 1/K = 0.25 times what"),
-    "mean of means, divided twice": (RAGGED, means_over(lambda k: k * k), {}, False, "^a mean of means .*; and 1/K = 0.25 times"),
+    "right, by accumulate": (EMPTY, by_accumulate, {"targets": 1}, True, "whole batch$"),
+    "right, a sum": (RAGGED, sums_over(lambda _: 1), {}, True, "whole batch$"),
+    "right, a constant": (RAGGED, sums_over(lambda _: 17), {"targets": 1}, True, "whole batch$"),
+    "right, by sequences": (RAGGED, BY_ROWS, {"targets": 1}, True, "so would a mean of means"),
+    "mean of means": (RAGGED, means_over(lambda k: k), {}, False, MEANS + "$"),
+    "mean of means, equal counts": (EVEN, means_over(lambda k: k), {}, True, "so would a mean of means"),
+    "never divided": (EVEN, means_over(lambda k: 1), {}, False,
+                      "^the right direction, K = 4 times what .*; equal counts would hide a mean of means"),
+    "never divided, ragged": (RAGGED, means_over(lambda k: 1), {}, False, MEANS + "; and K = 4 times what"),
+    "divided twice": (RAGGED, sums_over(lambda b: total(b) * len(b)), {}, False,
+                      "^the right direction, 1/K = 0.25 times what .*: divided by K twice[^;]*$"),
+    "mean of means, divided twice": (RAGGED, means_over(lambda k: k * k), {}, False, MEANS + "; and 1/K"),
     "a short window, divided as a full one": (RAGGED[:3], means_over(lambda k: 4 if k > 1 else 1), {}, False,
-                                              "^a mean of means .* divided by 4, for a window of 3"),
-    "labels before the shift": (RAGGED, sums_over(lambda b: total(b) + sum(len(y) for _, y in b)),
-                                {"reference": plain, "targets": 1}, False,
-                                "^the right direction, 0.75 of .* divided by the 32 labels before the shift, not by the 24"),
-    "labels before the shift, in both": (RAGGED, sums_over(lambda b: total(b) + sum(len(y) for _, y in b)),
-                                         {"targets": 1}, False, "agree, but both divide by the 32 labels before"),
-    "padding counted": (RAGGED, sums_over(lambda b: sum(y.numel() for _, y in b)),
-                        {"reference": plain, "targets": 1}, False, "divided by the 48 positions, padding too, not by the 24"),
+                                              MEANS + "; and 0.75 of .* divided by 4, for a window of 3$"),
+    "labels before the shift": (RAGGED, UNSHIFTED, PLAIN, False,
+                                "^the right .* divided by the 32 labels before the shift, not by the 24"),
+    "labels before the shift, in both": (RAGGED, UNSHIFTED, {"targets": 1}, False,
+                                         "agree, but both divide by the 32 labels before the shift, not by"),
+    "padding counted": (RAGGED, PADDED, PLAIN, False, "by the 48 positions, padding too, not by the 24"),
+    "padding counted, in both": (RAGGED, PADDED, {"targets": 1}, True, "so would a mean of means"),
+    "never divided by N": (RAGGED, sums_over(lambda b: 1), PLAIN, False, "N = 24 times what it should be"),
+    "weighed by rows": (RAGGED[:3], weighed_by_rows, {"targets": 1}, False,
+                        "^the micro-batches are weighed by their positions, .* or sequences, not"),
     "a wrong factor": (RAGGED, sums_over(lambda b: total(b) * (3.3 if len(b) > 1 else 1)), {}, False,
-                       "0.303 times .* none of the usual factors; targets="),
-    "an empty micro-batch": (EMPTY, means_over(lambda k: k), {}, False, "^nan from micro-batch 1 alone: probably"),
-    "an empty micro-batch, counted": (EMPTY, means_over(lambda k: k), {"targets": 1}, False, "1 alone: it has no target"),
-    "zero_grad inside": (RAGGED, zero_grad_inside, {}, False, "^only the last micro-batch is left: .* inside"),
-    "clipped": (RAGGED, clips, {}, False, "^all gradients have the norm 0.001: clipping hides"),
+                       "0.303 times .* no usual factor .*; targets="),
+    "wrong weights": (RAGGED, wrong_weights, {}, False, "weights 0.1, 0.2, 0.3, 0.4 where 0.5, 0.0833, "),
+    "an empty micro-batch": (EMPTY, means_over(lambda k: k), {}, False, "^nan from micro-batch 1 alone: p"),
+    "an empty one, counted": (EMPTY, means_over(lambda k: k), {"targets": 1}, False, "1 alone: it has no"),
+    "zero_grad inside": (RAGGED, zero_grad_inside, {}, False, "^only the last micro-batch is left"),
+    "all clipped": (RAGGED, clips(1e-3), {}, False, "^gradients are clipped: several have the norm 0.001"),
+    "some clipped": (RAGGED, clips(0.7), {}, False, "^gradients are clipped: several have the norm 0.7,"),
 }  # fmt: skip
 
 
@@ -153,6 +182,9 @@ LOOPS: dict[str, tuple[list[int], Step, dict[str, Any], bool, str]] = {
 def test_loops_are_judged_rightly(name: str) -> None:
     lengths, step, arguments, right, says = LOOPS[name]
     micro, whole = window(lengths)
+    if step is weighed_by_rows:
+        micro = [(x[:rows], y[:rows]) for rows, (x, y) in zip((1, 2, 1), micro, strict=True)]
+        whole = join(micro)
     report = xent.torch.check_accumulation(model(), micro, whole, step, **arguments)
     assert report.ok is right
     assert re.search(says, report.cause), report.cause
@@ -278,7 +310,7 @@ def takes_the_optimisers_step(net: nn.Module, batches: list[Batch]) -> None:
         ({"micro_batches": window([3])[0]}, ValueError, "micro_batches: .* got 1"),
         ({"step": forgets_to_leave_a_gradient}, ValueError, "step: .* gradients .* found none"),
         ({"step": takes_the_optimisers_step}, ValueError, "step: .* changed the parameters"),
-        ({"targets": 1, "whole_batch": window([6])[1]}, ValueError, "whole_batch: expected the 24 targets .* got 12"),
+        ({"targets": 1, "whole_batch": window([6])[1]}, ValueError, "whole_batch: .* 24 .* got 12"),
         ({"targets": 0}, TypeError, "targets: .* got dtype torch.float64"),
         ({"tolerance": 2}, ValueError, "tolerance: expected a number in .*, got 2"),
         ({"targets": 1, "ignore_index": 0.5}, TypeError, "ignore_index: expected an integer, got 0.5"),
@@ -294,8 +326,11 @@ def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], messag
 # ----------------------------------------------------------------- two ranks, which torchrun runs from here
 
 
-def synchronised(net: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
-    return contextlib.nullcontext() if last else net.no_sync()
+def synchronised(net: Any, last: bool) -> contextlib.AbstractContextManager[Any]:
+    if isinstance(net, FSDPModule):
+        net.set_requires_gradient_sync(last)
+        return contextlib.nullcontext()
+    return contextlib.nullcontext() if last else net.no_sync()  # type: ignore[no-any-return]
 
 
 def over_ranks(
@@ -325,9 +360,9 @@ def by_accumulate_on_ranks(net: nn.Module, batches: list[Batch]) -> None:
 
 
 W = 2
-SIX = [6, 1, 3, 2, 5, 4]  # three micro-batches on each rank
-RANK_LOOPS: dict[str, tuple[list[int], Step, dict[str, Any], bool, str]] = {
-    "right": (SIX, by_accumulate_on_ranks, {"reference": plain, "targets": 1}, True, "^none: [^;]*$"),
+SIX = [6, 2, 1, 2, 6, 3]  # three micro-batches on each rank
+RANK_LOOPS: dict[str, Row] = {
+    "right": (SIX, by_accumulate_on_ranks, PLAIN, True, "^none: [^;]*$"),
     "both": (SIX, over_ranks(lambda b: 1, lambda b, i: len(b) * count(b[i])), {}, False,
              "^a mean of means over the micro-batches and over the ranks: [^;]*$"),
     "micro-batches": (SIX, over_ranks(lambda b: W, lambda b, i: len(b) * everywhere(count(b[i]))), {}, False,
@@ -336,13 +371,14 @@ RANK_LOOPS: dict[str, tuple[list[int], Step, dict[str, Any], bool, str]] = {
               "^a mean of means over the ranks: each divides by the targets of its own window alone$"),
     "ranks, without accumulation": (SIX[:2], over_ranks(lambda b: 1, lambda b, i: total(b)), {}, False,
                                     "^a mean of means over the ranks: each weighs the same"),
-    "W missing": (SIX, over_ranks(lambda b: 1, lambda b, i: everywhere(total(b))), {"reference": plain}, False,
+    "W missing": (SIX, over_ranks(lambda b: 1, lambda b, i: everywhere(total(b))), PLAIN, False,
                   "^the right direction, 1/W = 0.5 times [^;]*$"),
     "W missing, without accumulation": (SIX[:2], over_ranks(lambda b: 1, lambda b, i: everywhere(total(b))),
-                                        {"reference": plain}, False, "^the right direction, 1/W = 0.5 times [^;]*$"),
-    "W too much": (SIX[:2], over_ranks(lambda b: W * W, lambda b, i: everywhere(total(b))), {"reference": plain},
+                                        PLAIN, False, "^the right .* 1/W = 0.5 times [^;]*$"),
+    "W too much": (SIX[:2], over_ranks(lambda b: W * W, lambda b, i: everywhere(total(b))), PLAIN,
                    False, "^the right direction, W = 2 times"),
-    "never divided": ([3] * 6, over_ranks(lambda b: 1, lambda b, i: count(b[i])), {}, False, "^the right direction, K = 3 "),
+    "never divided": ([3] * 6, over_ranks(lambda b: 1, lambda b, i: count(b[i])), {}, False,
+                      "^the right direction, K = 3 "),
     "never synchronised": (SIX, over_ranks(lambda b: 1, lambda b, i: total(b), sync=False), {}, False,
                            "^the ranks end with different gradients"),
 }  # fmt: skip
@@ -354,9 +390,14 @@ def judge_on_this_rank() -> dict[str, tuple[bool, str, float]]:
     for name, (lengths, step, arguments, _, _) in RANK_LOOPS.items():
         micro, whole = window(lengths)
         mine = micro[dist.get_rank() * len(micro) // W :][: len(micro) // W]
-        net = DistributedDataParallel(model())
-        report = xent.torch.check_accumulation(net, mine, whole, step, **arguments)
-        found[name] = report.ok, report.cause, report.relative_error
+        sharded: nn.Module = fully_shard(model(), mesh=init_device_mesh("cpu", (W,)))
+        for kind, net in (("DDP", DistributedDataParallel(model())), ("FSDP2", sharded)):
+            if kind == "FSDP2" and name == "never synchronised":
+                with pytest.raises(ValueError, match=r"found none.* under FSDP"):
+                    xent.torch.check_accumulation(net, mine, whole, step, **arguments)
+                continue
+            report = xent.torch.check_accumulation(net, mine, whole, step, **arguments)
+            found[f"{name}, {kind}"] = report.ok, report.cause, report.relative_error
     dist.destroy_process_group()
     return found
 
@@ -375,8 +416,9 @@ def test_loops_on_two_ranks_are_judged_rightly(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(W))
-    for name, (_, _, _, right, says) in RANK_LOOPS.items():
-        ok, cause, error = first[name]
+    assert len(first) == 2 * len(RANK_LOOPS) - 1
+    for name, (ok, cause, error) in first.items():
+        _, _, _, right, says = RANK_LOOPS[name.rpartition(", ")[0]]
         assert ok is right and re.search(says, cause), (name, cause)
         assert second[name][:2] == [ok, cause], name
         assert (error < 1e-12) == right, (name, error)

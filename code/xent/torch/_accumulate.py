@@ -322,7 +322,7 @@ def _refuse_another_division() -> None:
         if steps > 1:
             raise RuntimeError(
                 f"accelerate: Accelerator(gradient_accumulation_steps={steps}) divides each loss by {steps} "
-                "once more, and takes the loader's end, which is read ahead, for that of its own window; leave it "
+                "once more, and takes the end of the loader, which is read ahead, for its own; leave it "
                 "at 1, and use accelerator.no_sync(model) for all micro-batches but the last"
             )
     trainers = [

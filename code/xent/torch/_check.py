@@ -115,8 +115,8 @@ def check_accumulation(
     ignore_index : int, default -100
         Targets of this value do not count.
     tolerance : float, optional
-        Largest relative error that is rounding. By default the square root of the gradients' machine epsilon:
-        3.5e-4 in float32. Pass 0.05 or so under autocast.
+        Largest relative error that is rounding. By default the square root of the parameters' machine
+        epsilon: half of the digits, 3.5e-4 in float32. Pass 0.05 or so under autocast.
     group : torch.distributed.ProcessGroup, optional
         The data-parallel group; the default group if torch.distributed is initialised.
 
@@ -165,7 +165,12 @@ def check_accumulation(
     parts = [batch for theirs in everyone for batch in theirs]
     counts = None
     if targets is not None:
-        counts = _count(targets, integer(ignore_index, "ignore_index"), parts, whole_batch)
+        of = counting(targets, integer(ignore_index, "ignore_index"))
+        counts = _in_all_ways([of(batch) for batch in parts])
+        due, came = int(counts["targets"].sum()), _exchange(int(of(whole_batch).sum()), group, ranks)
+        if set(came) != {due}:
+            got = f"{came[0]}" if ranks == 1 else f"{came} on the ranks"
+            raise ValueError(f"whole_batch: expected the {due} targets of all micro-batches, got {got}")
     if tolerance is not None:
         tolerance = number(tolerance, "tolerance", "a number in (0, 1)", 0.0, 1.0)
 
@@ -180,7 +185,7 @@ def check_accumulation(
         alone = torch.stack([_gradient(model, values, partial(plainly, batch)) for batch in parts])
 
     if tolerance is None:
-        dtypes = {p.dtype for p in model.parameters() if p.requires_grad}
+        dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()}
         tolerance = math.sqrt(max(torch.finfo(dtype).eps for dtype in dtypes))
     norms = _exchange(float(ours.norm()), group, ranks)
     apart = max(norms) - min(norms) > tolerance * max(norms)
@@ -259,18 +264,17 @@ class _Evidence:
         return _Verdict(False, cause, repair) if self.apart else None
 
     def clipped(self) -> _Verdict | None:
-        norms = torch.stack([self.whole.norm(), self.ours.norm(), *self.alone.norm(dim=1)])
-        norms = norms[norms > 0]
-        # Gradients of one direction have one norm without any clipping.
-        directions = self.alone[self.alone.any(1)] / self.alone[self.alone.any(1)].norm(dim=1, keepdim=True)
-        differ = float((directions @ self.whole / self.whole.norm() - 1).abs().max()) > 1e-4
-        if not differ or norms.max() - norms.min() > 1e-4 * norms.max():
-            return None
-        return _Verdict(
-            False,
-            f"all gradients have the norm {float(norms[0]):.4g}: clipping hides what the denominators do",
-            "leave clip_grad_norm_ out of the step that is checked",
-        )
+        # No mean is longer than all of its parts: where it is clipped, so is one that points elsewhere.
+        for gradient in (self.whole, self.ours):
+            norm, norms = gradient.norm(), self.alone.norm(dim=1)
+            as_long = (norms / norm - 1).abs() < 1e-5
+            elsewhere = (self.alone @ gradient / (norms * norm) - 1).abs() > 1e-4
+            if (as_long & elsewhere).any():
+                cause = (
+                    f"gradients are clipped: several have the norm {float(norm):.4g}, whatever divides them"
+                )
+                return _Verdict(False, cause, "leave clip_grad_norm_ out of the step that is checked")
+        return None
 
     def right(self) -> _Verdict | None:
         if not _error(self.ours, self.whole) <= self.tolerance:
@@ -280,7 +284,10 @@ class _Evidence:
             cause = f"micro-batches and whole batch agree, but both divide by {wrong}"
             return _Verdict(False, cause, "count what the loss sums over: after the shift, without padding")
         also = "; but so would a mean of means with these equal counts: check again with ragged micro-batches"
-        return _Verdict(True, "none: the micro-batches add up to the whole batch" + also * self.even())
+        cause = "none: the micro-batches add up to the whole batch"
+        if self.tolerance > 0.01:
+            cause += f", within {self.tolerance:.2g}, which is rounding here; float32 would show more"
+        return _Verdict(True, cause + also * self.even())
 
     def right_but_for_a_factor(self) -> _Verdict | None:
         factor = float(self.ours @ self.whole / (self.whole @ self.whole))
@@ -350,9 +357,12 @@ class _Evidence:
                 "a mean of means over the ranks: each divides by the targets of its own window alone",
                 by_rank,
             )
-        for what, n in (self.counts or {}).items():
-            if what != "targets" and n.sum():
-                yield f"the micro-batches are weighed by their {what}, not by their targets", n / n.sum()
+        others = {
+            what: n / n.sum() for what, n in (self.counts or {}).items() if what != "targets" and n.sum()
+        }
+        for share in others.values():
+            names = " or ".join(what for what, same in others.items() if np.array_equal(same, share))
+            yield f"the micro-batches are weighed by their {names}, not by their targets", share
 
     def in_words(self, factor: float) -> str:
         """Say what multiplies a gradient by `factor`."""
@@ -372,7 +382,8 @@ class _Evidence:
         found = [
             f"{name} = {value:g} times what it should be: {words}"
             for name, (value, words) in known.items()
-            if abs(factor / value - 1) <= self.tolerance and (w > 1 or "W" not in name)
+            if abs(factor / value - 1) <= self.tolerance
+            and (w > 1 or "W" not in name)
             and (k > 1 or "K" not in name)
         ]
         n = self.total("targets")
@@ -386,7 +397,7 @@ class _Evidence:
             found.append(f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}")
         if not found:
             hint = "" if self.counts is not None else "; targets= would compare it with counts"
-            found.append(f"{factor:.4g} times what it should be, none of the usual factors{hint}")
+            found.append(f"{factor:.4g} times what it should be, no usual factor (is one clipped?){hint}")
         return "; or ".join(found)
 
     def whole_batch_counts(self) -> str | None:
@@ -429,17 +440,8 @@ def _weights(gradients: Tensor, total: Tensor) -> Tensor:
     return weights
 
 
-def _count(
-    targets: Callable[[B], Tensor | int] | Hashable, ignore_index: int, parts: list[B], whole: B
-) -> dict[str, Floats]:
-    """Count each micro-batch in all the ways that loops do."""
-    of = counting(targets, ignore_index)
-    n, expected = [of(batch) for batch in parts], of(whole)
-    if sum(map(int, (c.sum() for c in n))) != int(expected.sum()):
-        raise ValueError(
-            f"whole_batch: expected the {sum(int(c.sum()) for c in n)} targets of all micro-batches, of all "
-            f"ranks, got {int(expected.sum())}"
-        )
+def _in_all_ways(n: list[Tensor]) -> dict[str, Floats]:
+    """Count each micro-batch's mask, or number, in the ways that loops do."""
     found = {"targets": [int(c.sum()) for c in n]}
     if all(c.ndim > 1 for c in n):
         found["labels after a shift"] = [int(c[:, 1:].sum()) for c in n]
@@ -507,8 +509,8 @@ def _gradient(model: nn.Module, values: list[tuple[Tensor, Tensor]], passes: Cal
     passes()
     if all(parameter.grad is None for parameter in parameters):
         raise ValueError(
-            "step: expected it to leave gradients in the model's parameters, found none; zero_grad() and the "
-            "optimiser's step do not belong in it"
+            "step: expected it to leave gradients in the model's parameters, found none; leave zero_grad() "
+            "out of it, and under FSDP have a backward pass that synchronises"
         )
     if not all(_same(tensor, kept) for tensor, kept in values if isinstance(tensor, nn.Parameter)):
         raise ValueError(
