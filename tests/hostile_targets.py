@@ -943,8 +943,11 @@ TARGETS: dict[str, Target] = {target.name: target for group in GROUPS.values() f
 # Public, and not called with hostile arguments.
 ELSEWHERE = {
     "xent.scoring.Rule": "the name of a type",
+    "xent.torch.AccumulationReport": "a record that check_accumulation fills",
     "xent.torch.MicroBatch": "a record that accumulate fills",
     "xent.torch.Window": "a record that accumulate fills",
+    "xent.torch.Windows": "what accumulate returns",
+    "xent.torch.check_accumulation": "runs what it is given; test_check_accumulation.py has its bad arguments",
     "xent_book.exercises.Exercise": "a record for authors, which test_exercises.py checks one by one",
     "xent_book.exercises.Mistake": "a record for authors, which test_exercises.py checks one by one",
     "xent_book.exercises.Result": "a record that check fills",

@@ -1,4 +1,4 @@
-"""The functions of `xent` on tensors, differentiable, and `accumulate`, the denominator done right.
+"""The functions of `xent` on tensors, and `accumulate` and `check_accumulation` for training loops.
 
 >>> import torch, xent.torch
 >>> logits = torch.zeros(2, 3, requires_grad=True)
@@ -8,7 +8,8 @@ tensor([[-0.3333,  0.1667,  0.1667],
         [ 0.1667,  0.1667, -0.3333]])
 """
 
-from ._accumulate import MicroBatch, Window, accumulate
+from ._accumulate import MicroBatch, Window, Windows, accumulate
+from ._check import AccumulationReport, check_accumulation
 from ._distillation import distillation_loss, mixed_loss, sample_targets, sampled_loss, top_k_loss
 from ._losses import (
     binary_cross_entropy,
@@ -24,10 +25,13 @@ from ._losses import (
 )
 
 __all__ = [
+    "AccumulationReport",
     "MicroBatch",
     "Window",
+    "Windows",
     "accumulate",
     "binary_cross_entropy",
+    "check_accumulation",
     "cross_entropy",
     "distillation_loss",
     "log_loss",
