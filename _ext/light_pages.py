@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Jupyter Book would put every style sheet and script below _static on every page.
 STYLES = ["katex/katex.min.css", "palette.css", "book.css"]
-SCRIPTS = ["move/load.js", "symptoms.js"]
+SCRIPTS = ["move/load.js"]
 
 
 def address(configured: str | None, variable: str) -> str:

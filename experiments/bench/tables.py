@@ -65,7 +65,7 @@ def times(cases: list[Case]) -> str:
     rows = [
         [
             size(case),
-            f"{1e3 * case['seconds']['xent']['fastest']:,.3g}",
+            f"{1e3 * case['seconds']['xent']['fastest']:,.{1 if case['rows'] > 1000 else 3}f}",
             *(f"{share(case, way):.2f}" if way in case["seconds"] else "" for way in ways),
         ]
         for case in cases
