@@ -85,8 +85,8 @@ def lighten(app: Sphinx, page: str, template: str, context: dict[str, Any], doct
     for script in context["script_files"]:
         if getattr(script, "filename", None):
             script.attributes.pop("defer", None)
-            # The page of the search names another script itself, which needs these.
-            script.attributes |= {} if page == "search" else {"defer": "defer"}
+            if page != "search":  # whose template names a script that needs these at once
+                script.attributes["defer"] = "defer"
     files = {name: Path(app.srcdir) / source for source, name in app.builder.images.items()}  # type: ignore[attr-defined]
 
     def image(match: re.Match[str]) -> str:
