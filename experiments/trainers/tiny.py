@@ -68,12 +68,12 @@ def seeded(architecture: Callable[..., nn.Module], config: object) -> nn.Module:
     return architecture(config).train()
 
 
-def micro_batches(model: nn.Module, steps: int, ragged: bool = True) -> list[Batch]:
+def micro_batches(model: nn.Module, steps: int, seed: int, ragged: bool = True) -> list[Batch]:
     """Return `steps` micro-batches of four sequences: lengths from 4 to 48 tokens, or 24 tokens each.
 
     Every sequence has frequencies of its own, so that gradients of different sequences differ.
     """
-    g = torch.Generator().manual_seed(1)
+    g = torch.Generator().manual_seed(seed)
     batches = []
     for k in range(steps):
         # Micro-batches differ in length more than the sequences in them do: short answers, then long ones.
