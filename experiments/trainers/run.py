@@ -1,6 +1,6 @@
 """Measure every recipe: the error as it comes, what the check says of it, and the error after the repair.
 
-    python experiments/trainers/run.py            # writes result.json, prints the table
+    python experiments/trainers/run.py            # writes result.json and the README's table
     python experiments/trainers/run.py GPT-2 T5   # recipes with these words in their names; writes nothing
 
 Fails if a repair leaves more than 1e-6, or if the check and the measurement disagree.
@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import platform
+import re
 import sys
 import tempfile
 import time
@@ -125,7 +126,7 @@ def table(rows: list[Row]) -> str:
     ]
     for row in rows:
         error, equal, after = map(span, (row["error"], [row["error_equal_counts"]], row["error_repaired"]))
-        cause = row["check"]["cause"].replace(": each weighs the same, however many targets it has", "")
+        cause = re.sub(": (each|means) [^;]*", "", row["check"]["cause"])  # the explanation
         lines.append(f"| {row['recipe']} | {error} | {equal} | {cause} | {row['repair']} | {after} |")
     return "\n".join(lines)
 
@@ -149,6 +150,8 @@ def main(words: list[str]) -> int:
     rows.sort(key=lambda row: [recipe.name for recipe in RECIPES].index(row["recipe"]))
     print(table(rows))
     if not words:
+        readme = Path(__file__).with_name("README.md")
+        readme.write_text(re.sub(r"(^\|.*\n)+", table(rows) + "\n", readme.read_text(), flags=re.MULTILINE))
         result = {
             "date": datetime.date.today().isoformat(),
             "python": platform.python_version(),
