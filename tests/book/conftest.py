@@ -91,7 +91,13 @@ def make_tiny_book(tmp_path: Path) -> TinyBook:
         if (ROOT / name).exists():
             ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
             shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
-    for name in ("_config.yml", "requirements.txt", "chapters/references.bib", "chapters/references.md"):
+    for name in (
+        "_config.yml",
+        "conftest.py",
+        "requirements.txt",
+        "chapters/references.bib",
+        "chapters/references.md",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "index.md").write_text("# A tiny book\n")

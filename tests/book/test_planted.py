@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import nbformat
 import pytest
 
 if TYPE_CHECKING:
@@ -73,6 +74,17 @@ def test_a_planted_error_fails_twice(tiny_book: TinyBook, error: str) -> None:
         assert status != 0, said
         for message in messages:
             assert message in said
+
+
+def test_a_picture_is_not_compared(tiny_book: TinyBook) -> None:
+    drawing = "# code\nfrom IPython.display import SVG, display\ndisplay(SVG('<svg xmlns=\"http://www.w3.org/2000/svg\"/>'))"
+    path = tiny_book.write_chapter("01_good", "# Good", drawing)
+    notebook = nbformat.read(path, as_version=4)
+    shown = {"image/svg+xml": "<svg>another</svg>", "text/plain": "<IPython.core.display.SVG object>"}
+    notebook.cells[1].outputs = [nbformat.v4.new_output("display_data", shown)]
+    nbformat.write(notebook, path)
+    status, said = tiny_book.nbval()
+    assert status == 0, said
 
 
 def test_what_is_executed_again_and_what_is_not(tiny_book: TinyBook) -> None:
