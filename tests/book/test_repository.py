@@ -13,21 +13,11 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# In pieces, so that this file keeps its own rule.
+# With empty groups in them, so that this file keeps its own rule.
 FORBIDDEN = {
-    "a path of somebody's machine": re.compile(
-        r"/(?:ho" r"me|Us" r"ers|ro" r"ot)/\w|/tm" r"p/venv|[(\s\"'`]/wo" r"rk/\w"
-    ),
-    "the host of a package registry": re.compile(
-        r"\b(?:py"
-        r"pi|pythonhos"
-        r"ted|npm"
-        r"js|registry\.np"
-        r"m|download\.py"
-        r"torch|crat"
-        r"es)\.(?:org|com|io)\b"
-    ),
-    "a merge conflict": re.compile(r"^(?:<{7}|>{7}) ", re.MULTILINE),
+    "a path of somebody's machine": r"/(?:ho()me|Us()ers|ro()ot)/\w|/tm()p/venv|[(\s\"'`]/wo()rk/\w",
+    "the host of a package registry": r"\b(?:py()pi|pythonhos()ted|npm()js|download\.py()torch|crat()es)\.(?:org|com|io)\b",
+    "a merge conflict": r"(?m)^(?:<{7}|>{7}) ",
 }
 
 
@@ -58,7 +48,7 @@ def text_of(path: Path) -> str:
 def test_no_file_names(rule: str) -> None:
     found = []
     for path in tracked_files():
-        for match in FORBIDDEN[rule].finditer(text_of(path)):
+        for match in re.finditer(FORBIDDEN[rule], text_of(path)):
             line = match.string.count("\n", 0, match.start()) + 1
             found.append(f"{path.relative_to(ROOT)}:{line}: {match.group()!r}")
     assert found == []
@@ -75,18 +65,6 @@ def test_katex_fonts_are_all_there() -> None:
     wanted = set(re.findall(r"url\((fonts/[^)]+)\)", text_of(ROOT / "_static/katex/katex.min.css")))
     there = {f"fonts/{path.name}" for path in (ROOT / "_static/katex/fonts").iterdir()}
     assert wanted == there
-
-
-def test_no_address_is_configured_twice() -> None:
-    # The repository's address has one place; what needs it stays off while it is empty.
-    config = yaml.safe_load(text_of(ROOT / "_config.yml"))
-    url = config["repository"]["url"]
-    others = [
-        p
-        for p in tracked_files()
-        if url and p.name not in ("_config.yml", "CITATION.cff") and url in text_of(p)
-    ]
-    assert others == []
 
 
 def test_citation_names_the_book_and_its_authors() -> None:
