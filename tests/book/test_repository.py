@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # With empty groups in them, so that this file keeps its own rule.
 FORBIDDEN = {
     "a path of somebody's machine": r"/(?:ho()me|Us()ers|ro()ot)/\w|/tm()p/venv|[(\s\"'`]/wo()rk/\w",
-    "a package registry": r"\b(?:py()pi|pythonhos()ted|npm()js|crat()es)\.(?:org|com|io)\b|download\.py()torch",
+    "a registry": r"\b(?:py()pi|pythonhos()ted|npm()js|crat()es)\.(?:org|com|io)\b|download\.py()torch",
     "a merge conflict": r"(?m)^(?:<{7}|>{7}) ",
 }
 
