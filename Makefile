@@ -60,8 +60,9 @@ notebooks: $(READY)  ## execute the chapters that changed and store the outputs 
 ledger: $(READY)  ## run the equations' tests and store their worst errors
 	$(PYTEST) tests/equations --ledger --ignore=tests/equations/test_variants.py
 
-bench: $(READY)  ## measure the speed of the losses beside other libraries
+bench: $(READY)  ## measure the speed of the losses beside other libraries, for the page of the benchmarks
 	$(BIN)/python experiments/bench/bench.py
+	$(BIN)/python experiments/bench/tables.py
 
 # Left out are the libraries of one kind of GPU: they come with torch's build for it, and no other build needs them.
 lock: $(READY)  ## compile requirements.in to requirements.txt (LOCK_ARGS=--upgrade for the newest releases)
