@@ -88,14 +88,14 @@ def softmax_jacobian(logits: ArrayLike) -> Floats:
             highest = block.argmax()
             block.shift()
             total, rest = _normalise(block, block.exponentiate_without(highest))
-            at = block.at(highest)
-            block.work[at] = 1 / total
-            p = block.oriented(block.work)
+            at = block.each, highest
+            p = block.work
+            p[at] = 1 / total
             part = out[index].reshape(-1, classes, classes)
             np.multiply(p[:, :, None], -p[:, None, :], out=part)
-            complement = np.subtract(1, block.work)
+            complement = 1 - p
             complement[at] = rest
-            block.work *= complement
+            p *= complement
             diagonal[index] = p.reshape(diagonal[index].shape)
     if np.isnan(diagonal).any():
         refuse(logits, "logits", axis)
@@ -229,13 +229,13 @@ def cross_entropy_gradient(
             total, rest = _normalise(block, terms)
             if spread:
                 block.work -= spread
-            block.work[block.at(own)] = _difference(
+            block.work[block.each, own] = _difference(
                 terms.own / total, rest, 1 - smoothing + spread, smoothing - spread
             )
             w = None if each is None else each[index].reshape(-1)
             undefined |= bool(np.isnan(total if w is None else total[w > 0]).any())
             _scale(block, w, divisor)
-            out[index] = block.oriented(block.work).reshape(out[index].shape)
+            out[index] = block.work.reshape(out[index].shape)
     if undefined:
         refuse(moved if each is None else np.where((each > 0)[..., None], moved, 0.0), "logits", axis)
     return np.moveaxis(out, -1, axis)
@@ -302,22 +302,22 @@ def soft_cross_entropy_gradient(
     undefined = False
     with np.errstate(all="ignore"):
         for index, block in blocks(moved):
-            t = block.oriented(target[index].reshape(len(block.rows), -1)).astype(dtype)
+            t = target[index].reshape(block.rows.shape).astype(dtype)
             highest = block.argmax()
-            at = block.at(highest)
+            at = block.each, highest
             block.shift()
             total, rest = _normalise(block, block.exponentiate_without(highest))
             undefined |= bool(np.isnan(total).any())
             # Only the largest probability can be so close to one that its complement is needed.
             own = t[at]
             t[at] = 0
-            remaining = t.sum(axis=block.axis)
+            remaining = t.sum(axis=1)
             mass = remaining + own
-            difference = np.multiply(block.work, np.expand_dims(mass, block.axis), dtype=dtype)
+            difference = np.multiply(block.work, mass[:, None], dtype=dtype)
             difference -= t
             difference[at] = _difference(mass / total, mass * rest, own, remaining)
             np.divide(difference, np.float64(divisor), out=difference, casting="same_kind")
-            out[index] = block.oriented(difference).reshape(out[index].shape)
+            out[index] = difference.reshape(out[index].shape)
     if undefined:
         refuse(moved, "logits", axis)
     return np.moveaxis(out, -1, axis)
@@ -396,7 +396,7 @@ def _normalise(block: Block, terms: Terms) -> tuple[Floats, Floats]:
     The probability of the left-out class itself is still to be filled in.
     """
     total = terms.own + terms.others
-    block.work /= np.expand_dims(total, block.axis)
+    block.work /= total[:, None]
     return total, terms.others / total
 
 
@@ -413,8 +413,7 @@ def _scale(block: Block, weight: Floats | None, divisor: float) -> None:
     """
     scaled = block.work
     if weight is not None:
-        scaled = np.multiply(scaled, np.expand_dims(weight, block.axis), dtype=np.float64)
-        nothing = (slice(None),) * (1 - block.axis) + (weight == 0,)
-        scaled[nothing] = 0
+        scaled = np.multiply(scaled, weight[:, None], dtype=np.float64)
+        scaled[weight == 0] = 0
     if weight is not None or divisor != 1:
         np.divide(scaled, np.float64(divisor), out=block.work, casting="same_kind")

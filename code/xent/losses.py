@@ -133,16 +133,15 @@ def cross_entropy(
     with np.errstate(all="ignore"):
         for index, block in blocks(moved):
             own = labels[index].reshape(-1)
-            block.shift()
-            mean_gap = -block.work.mean(axis=block.axis) if smoothing else None
-            terms = block.exponentiate_without(own)
-            log_of_sum = terms.log_of_sum()
-            if mean_gap is None:
-                losses = terms.gap + log_of_sum
-            elif smoothing == 1:  # the target has no mass left, and 0 * inf would be nan
-                losses = mean_gap + log_of_sum
+            if not smoothing:
+                losses = block.minus_log_softmax(own)
             else:
-                losses = (1 - smoothing) * terms.gap + smoothing * mean_gap + log_of_sum
+                block.shift()
+                losses = -smoothing * block.work.mean(axis=1)
+                terms = block.exponentiate_without(own)
+                losses += terms.log_of_sum()
+                if smoothing < 1:  # the target has mass left; without it, 0 * inf would be nan
+                    losses += (1 - smoothing) * terms.gap
             total.add(
                 index,
                 losses,
@@ -215,15 +214,13 @@ def soft_cross_entropy(
 
     with np.errstate(all="ignore"):
         for index, block in blocks(moved):
-            t = block.oriented(target[index].reshape(len(block.rows), -1))
+            t = target[index].reshape(block.rows.shape)
             highest = block.argmax()
             block.shift()
             # Each term t (m - z) is >= 0: nothing cancels, and where t is zero it is zero, whatever z is.
-            gaps = np.multiply(t, block.work, out=np.zeros(t.shape, dtype), where=t > 0)
+            gaps = np.multiply(t, block.work, out=np.zeros_like(block.work, dtype), where=t > 0)
             log_of_sum = block.exponentiate_without(highest).log_of_sum()
-            total.add(
-                index, t.sum(axis=block.axis, dtype=np.float64) * log_of_sum - gaps.sum(axis=block.axis)
-            )
+            total.add(index, t.sum(axis=1, dtype=np.float64) * log_of_sum - gaps.sum(axis=1))
     if total.has_nan():
         refuse(moved, "logits", axis)
     return total.result()
@@ -452,7 +449,7 @@ class _Reducer:
         if self.each is not None:
             self.each[index] = losses.reshape(self.each[index].shape)
         else:
-            self.sums.append(float(losses.sum(dtype=np.float64)))
+            self.sums.append(float(np.add.reduce(losses, axis=None, dtype=np.float64)))
 
     def has_nan(self) -> bool:
         """Whether any loss is nan; losses are never -inf, so that a sum cannot become nan otherwise."""

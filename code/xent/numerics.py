@@ -113,7 +113,7 @@ def log_softmax(logits: ArrayLike, axis: int = -1) -> Floats:
         for index, block in blocks(moved):
             highest = block.argmax()
             block.shift()
-            shifted = block.oriented(block.work).copy()
+            shifted = block.work.copy()
             terms = block.exponentiate_without(highest)
             # m - z and log1p(others) have one sign, so that nothing cancels.
             shifted -= np.log1p(terms.others)[:, None]
@@ -162,8 +162,8 @@ def softmax(logits: ArrayLike, axis: int = -1) -> Floats:
         for index, block in blocks(moved):
             block.shift()
             np.exp(block.work, out=block.work)
-            block.work /= block.work.sum(axis=block.axis, keepdims=True)
-            out[index] = block.oriented(block.work).reshape(out[index].shape)
+            block.work /= block.work.sum(axis=1, keepdims=True)
+            out[index] = block.work.reshape(out[index].shape)
     if np.isnan(out).any():
         refuse(moved, "logits", axis)
     return np.moveaxis(out, -1, axis)

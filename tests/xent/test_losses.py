@@ -146,7 +146,8 @@ def test_sums_and_means_are_taken_in_float64(dtype: str) -> None:
 
 def test_a_loss_near_zero_is_not_zero() -> None:
     """torch and SciPy return exactly zero for these."""
-    assert xent.cross_entropy(np.float32([[18.0, 0.0]]), [0]) == np.float32(np.exp(-18.0))
+    small = xent.cross_entropy(np.float32([[18.0, 0.0]]), [0])
+    assert oracle.epsilons(small, oracle.negative_log_softmax([18, 0])[0], "float32") <= PROMISED
     assert F.cross_entropy(torch.tensor([[18.0, 0.0]]), torch.tensor([0])) == 0
     assert xent.cross_entropy([[40.0, 0.0]], [0]) == xent.binary_cross_entropy([40.0], [1])
     assert scipy.special.log_softmax([40.0, 0.0])[0] == 0
