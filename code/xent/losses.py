@@ -698,7 +698,8 @@ def _targets(
     by_class = class_weights(weight, shape[-1])
     w: NDArray[Any] | None = sample_weights(sample_weight, labels.shape)
     if by_class is not None:
-        w = by_class[labels] if w is None else by_class[labels] * w
+        with np.errstate(over="ignore", under="ignore"):
+            w = by_class[labels] if w is None else by_class[labels] * w
     if counts is not None:
         w = counts if w is None else np.where(counts, w, 0.0)
     return labels, w
