@@ -169,7 +169,9 @@ def sample_weights(value: ArrayLike | None, shape: tuple[int, ...]) -> Floats | 
     array = weights(value, "sample_weight", shape, "that of the targets", broadcast=True)
     with np.errstate(over="ignore"):
         if np.isinf(array.sum()):
-            raise ValueError("sample_weight: expected weights with a finite sum, got weights that add up to inf")
+            raise ValueError(
+                "sample_weight: expected weights with a finite sum, got weights that add up to inf"
+            )
     return array
 
 

@@ -175,12 +175,18 @@ def test_a_row_keeps_its_digits_whatever_stands_beside_it_and_whatever_is_added(
     z[3], v[3] = z[3] - 1e4, v[3] + 1e4
     for reach, temperature in ((5, 1.0), (5, 0.25), (5, 8.0), (4, 1.0), (4, 0.25), (4, 8.0)):
         z[:, reach:], v[:, reach:] = -INF, -INF
-        for direction in ("forward", "reverse"):
-            expected = [
-                exact_divergence(a[:reach], b[:reach], temperature, direction == "forward")
-                for a, b in zip(z, v, strict=True)
-            ]
-            settings: dict[str, Any] = {"temperature": temperature, "direction": direction, "scale": "none"}
+        for direction in ("forward", "reverse", "jsd"):
+            with mpmath.workdps(80):
+                expected = [
+                    exact(a[:reach].tolist(), b[:reach].tolist(), temperature, direction)
+                    for a, b in zip(z, v, strict=True)
+                ]
+            settings: dict[str, Any] = {
+                "temperature": temperature,
+                "direction": direction,
+                "beta": BETA,
+                "scale": "none",
+            }
             observed = distillation_loss(z, v, reduction="none", **settings)
             np.testing.assert_allclose(observed, [float(e) for e in expected], rtol=2e-12)
 
@@ -722,12 +728,13 @@ def test_a_shift_that_rounds_the_logits_does_not_round_their_differences() -> No
     v = z + 1e-7 * v
     for shift in (0.0, 100.0, 1e4, -1e6):
         first, second = z + shift, v - shift
-        for direction in ("forward", "reverse"):
-            expected = [
-                exact_divergence(a, b, 1.0, direction == "forward")
-                for a, b in zip(first, second, strict=True)
-            ]
-            observed = distillation_loss(first, second, direction=direction, reduction="none")  # type: ignore[arg-type]
+        for direction in ("forward", "reverse", "jsd"):
+            with mpmath.workdps(80):
+                expected = [
+                    exact(a.tolist(), b.tolist(), 1.0, direction) for a, b in zip(first, second, strict=True)
+                ]
+            options: dict[str, Any] = {"direction": direction, "beta": BETA, "reduction": "none"}
+            observed = distillation_loss(first, second, **options)
             np.testing.assert_allclose(observed, [float(e) for e in expected], rtol=2e-12)
 
 

@@ -609,7 +609,9 @@ def test_what_is_wrong_with_a_rule_is_said(call: Any) -> None:
     shapes = r"^rule: expected costs of shape \(\d*,?\), one a report, got \(\d+,( 2)?\)$"
     with pytest.raises(ValueError, match=shapes):
         call(lambda q, y: np.asarray(q), target_probs=[0.5, 0.5])
-    with pytest.raises(ValueError, match=r"^target_probs: expected probabilities that sum to one along axis 0 "):
+    with pytest.raises(
+        ValueError, match=r"^target_probs: expected probabilities that sum to one along axis 0 "
+    ):
         call(scoring.log_score, target_probs=[0.5, 0.6])
 
 

@@ -183,9 +183,24 @@ NO_DISTRIBUTION: list[Bad] = [
     ("above one", np.array([[2.0, 0.0, 0.0], [1.0, 0.0, 0.0]]), ValueError, r"got 2\.0 at index \(0, 0\)"),
     ("inf", np.array([[INF, 0.0, 0.0], [1.0, 0.0, 0.0]]), ValueError, r"got inf at index \(0, 0\)"),
     ("sum .99", P * [[1.0], [0.99]], ValueError, r"sum to one along axis 1.*got a sum of 0\.99 at index 1"),
-    ("float64 off by 2e-6", P + 1e-6, ValueError, r"within 1e-06 for 3 classes in float64.*got a sum of 1\.000003 at"),
-    ("float32 off by 3e-4", (P + 1e-4).astype(np.float32), ValueError, r"within 0\.0001 for 3 classes in float32"),
-    ("float16 off by 3e-2", (P - 1e-2).astype(np.float16), ValueError, r"within 0\.01 for 3 classes in float16"),
+    (
+        "float64 off by 2e-6",
+        P + 1e-6,
+        ValueError,
+        r"within 1e-06 for 3 classes in float64.*got a sum of 1\.000003 at",
+    ),
+    (
+        "float32 off by 3e-4",
+        (P + 1e-4).astype(np.float32),
+        ValueError,
+        r"0\.0001 for 3 classes in float32",
+    ),
+    (
+        "float16 off by 3e-2",
+        (P - 1e-2).astype(np.float16),
+        ValueError,
+        r"0\.01 for 3 classes in float16",
+    ),
     ("percentages", P * 100, ValueError, r"probabilities in \[0, 1\], got 50\.0"),
 ]
 LABELS: list[Bad] = [
@@ -344,7 +359,10 @@ BAD: dict[Callable[..., Any], dict[str, list[Bad]]] = {
             *WEIGHT_VALUES,
             ("another shape", [1.0, 1.0], ValueError, r"broadcasts to \(2, 3\), that of x, got \(2,\)"),
         ],
-        "keepdims": [("a number", 1, TypeError, r"True or False, got 1"), ("None", None, TypeError, "got None")],
+        "keepdims": [
+            ("a number", 1, TypeError, r"True or False, got 1"),
+            ("None", None, TypeError, "got None"),
+        ],
     },
     xent.log_softmax: {"logits": SOFTMAX_LOGITS, "axis": AXIS},
     xent.softmax: {"logits": SOFTMAX_LOGITS, "axis": AXIS},
