@@ -4,15 +4,27 @@
 """
 
 from . import distillation, gradients, information, scoring, sequences
-from .losses import binary_cross_entropy, cross_entropy, log_loss, nll, soft_cross_entropy
+from .losses import (
+    binary_cross_entropy,
+    binary_focal_loss,
+    binary_log_loss,
+    cross_entropy,
+    focal_loss,
+    log_loss,
+    nll,
+    soft_cross_entropy,
+)
 from .numerics import log_sigmoid, log_softmax, log_sum_exp, sigmoid, softmax
 
 __version__ = "0.1.0"
 
 __all__ = [
     "binary_cross_entropy",
+    "binary_focal_loss",
+    "binary_log_loss",
     "cross_entropy",
     "distillation",
+    "focal_loss",
     "gradients",
     "information",
     "log_loss",

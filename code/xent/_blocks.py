@@ -8,16 +8,19 @@ because -log softmax(z)_i = gap + log(own + others) = gap + log1p(others + (own 
 gap is 0 and own is 1, which leaves log1p(others): no cancellation, however small the loss is. Summing *all*
 the exponentials and taking the log loses those digits, since 1 + others rounds to 1.
 
-A block is copied into a small work array that stays in the cache, so the memory used does not grow with the
-logits. Rows of few classes are worked on transposed, classes first: NumPy's loops then run along the many
-rows and not along the few classes, which is several times faster.
+A loss alone needs no maximum: -log softmax(z)_i = log1p(sum_{j != i} exp(z_j - z_i)), as long as no term
+overflows.
+
+A block is worked on in a small array that stays in the cache, so the memory used does not grow with the
+logits. Where a maximum over few classes is needed, that array lies in memory classes first: NumPy's loops
+then run along the many rows and not along the few classes, which is several times faster.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +30,16 @@ from ._validate import Floats
 # A block is such a share of the logits that all its arrays, the second look's included, stay below a
 # twentieth of them; but never so small that Python's own cost shows, nor so large (256 KiB in float32) that
 # it leaves the second-level cache.
-BLOCK_SHARE, LEAST_BLOCK, LARGEST_BLOCK = 160, 1 << 12, 1 << 16
-# Up to this many classes the transposed layout was the faster one; the crossing is flat.
+BLOCK_SHARE, LEAST_BLOCK, LARGEST_BLOCK = 64, 1 << 14, 1 << 16
+# Up to this many classes a maximum was found faster with the classes first; the crossing is flat.
 TRANSPOSE_UP_TO = 64
+# Up to so many terms a product with ones is faster than a sum and as accurate: a sum adds in pairs.
+DOT_UP_TO = 128
 # Below this sum, the rounding of z_j - m shows: an error of u in the exponent is a relative error of u in
-# its exponential, and u grows with the distance. Those rows are summed again in more precision.
+# its exponential, and u grows with the distance. Those rows are looked at a second time.
 SMALL_OTHERS = 2.0**-10
+# That look needs three more arrays, so it takes a block in parts.
+SECOND_LOOKS = 8
 
 Index = tuple[int | slice, ...]
 
@@ -52,77 +59,94 @@ class Terms(NamedTuple):
 
 
 class Block:
-    """A block of rows in a work array, classes along `axis`, which is 0 (transposed) or 1."""
+    """A block of rows, and a work array of the same shape."""
 
-    def __init__(self, rows: Floats, buffer: Floats) -> None:
-        count, classes = rows.shape
+    def __init__(self, rows: Floats, buffer: Floats, each: NDArray[np.intp]) -> None:
         self.rows = rows
-        self.axis = 0 if classes <= TRANSPOSE_UP_TO else 1
-        shape = (classes, count) if self.axis == 0 else (count, classes)
-        self.work: Floats = buffer[: count * classes].reshape(shape)
-        np.copyto(self.work, self.oriented(rows))
-        self.maximum: Floats = self.work.max(axis=self.axis)
-
-    def oriented(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Lay rows out as the work array is."""
-        return rows.T if self.axis == 0 else rows
-
-    def beside(self, values: Floats) -> Floats:
-        """Lay out one value a row so that it broadcasts along the classes."""
-        return values if self.axis == 0 else values[:, None]
-
-    def at(self, classes: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Index of one class in each row of the work array, or of as many rows as there are classes given."""
-        rows = np.arange(len(classes))
-        return (classes, rows) if self.axis == 0 else (rows, classes)
+        self.each = each[: len(rows)]
+        self.buffer = buffer[: rows.size]
+        self.work: Floats = self.buffer.reshape(rows.shape)
 
     def argmax(self) -> NDArray[np.intp]:
         """Return the first class that attains each row's maximum."""
-        first: NDArray[np.intp] = self.work.argmax(axis=self.axis)
+        first: NDArray[np.intp] = self.rows.argmax(axis=1)
         return first
 
     def shift(self) -> None:
-        """Subtract each row's maximum."""
-        self.work -= self.beside(self.maximum)
+        """Fill the work array with the logits less each row's maximum."""
+        self._copy(classes_first=self.rows.shape[1] <= TRANSPOSE_UP_TO)
+        self.maximum: Floats = self.work.max(axis=1)
+        self.work -= self.maximum[:, None]
 
     def exponentiate_without(self, classes: NDArray[np.intp]) -> Terms:
-        """Turn shifted logits into exponentials and sum them over all classes but one a row."""
-        # An index into the flattened array is found twice as fast as a pair of indices.
-        row, column = self.at(classes)
-        flat, at = self.work.reshape(-1), row * self.work.shape[-1] + column
-        gap = -flat[at]
+        """Turn shifted logits into exponentials, zero for one class a row, and sum them over the others."""
+        shifted = self._take_out(classes)
         np.exp(self.work, out=self.work)
-        own = flat[at]
-        flat[at] = 0
-        others = self.work.sum(axis=self.axis)
-        again = (others < SMALL_OTHERS).nonzero()[0]
-        if again.size:
-            others[again] = self.careful_others(again, classes[again])
-        return Terms(self.maximum, gap, own, others)
+        others = self._sum()
+        self._look_again(others, self.maximum)
+        return Terms(self.maximum, -shifted, np.exp(shifted), others)
 
-    def careful_others(self, some: NDArray[np.intp], classes: NDArray[np.intp]) -> Floats:
-        """Sum exp(z_j - m) over all classes but the largest of some rows, to working precision.
+    def minus_log_softmax(self, classes: NDArray[np.intp]) -> Floats:
+        """Return -log softmax(z)_i of one class a row; the work array is of no use afterwards."""
+        self._copy(classes_first=self.rows.strides[0] < self.rows.strides[1])
+        z = self._take_out(classes)
+        self.work -= z[:, None]
+        np.exp(self.work, out=self.work)
+        others = self._sum()
+        # inf or nan, if a logit is, or is far above that of the class.
+        if not math.isfinite(float(np.add.reduce(others)) + float(np.add.reduce(z))):
+            self.shift()
+            terms = self.exponentiate_without(classes)
+            return terms.gap + terms.log_of_sum()
+        self._look_again(others, z)
+        return np.log1p(others, out=others)
 
-        In float32 the work is done in float64. In float64 the difference d is taken with its rounding error e
-        (Møller 1965, Knuth 1969), which then enters as exp(d + e) = exp(d) (1 + e), exact to first order.
+    def _sum(self) -> Floats:
+        """Sum the work array over the classes."""
+        classes = self.work.shape[1]
+        if classes > DOT_UP_TO:
+            return np.asarray(self.work.sum(axis=1))
+        return self.work @ np.ones(classes, self.work.dtype)
+
+    def _copy(self, *, classes_first: bool) -> None:
+        """Fill the work array, which may lie in memory classes first."""
+        shape = self.rows.shape
+        self.work = self.buffer.reshape(shape[::-1]).T if classes_first else self.buffer.reshape(shape)
+        np.copyto(self.work, self.rows)
+
+    def _take_out(self, classes: NDArray[np.intp]) -> Floats:
+        """Return one entry a row of the work array, and leave -inf there."""
+        # An index into the flattened array is found several times as fast as a pair of indices.
+        row, column = (stride // self.buffer.itemsize for stride in self.work.strides)
+        at = self.each * row
+        at += classes if column == 1 else classes * column
+        own: Floats = self.buffer[at]
+        self.buffer[at] = -np.inf
+        return own
+
+    def _look_again(self, others: Floats, top: Floats) -> None:
+        """Where the sum of the exponentials of d = z_j - top is small, put back how d was rounded.
+
+        The rounding error e of the difference (Møller 1965, Knuth 1969) enters as exp(d + e) =
+        exp(d) (1 + e), exact to first order.
         """
-        z = self.oriented(self.rows[some]).astype(np.float64, order="C")
-        top = self.beside(self.maximum[some].astype(np.float64))
-        if self.work.dtype.itemsize < 8:
-            z -= top
-            terms = np.exp(z, out=z)
-        else:
-            d = z - top
-            back = d + top
-            z -= back
+        small = (others < SMALL_OTHERS).nonzero()[0]
+        step = -(-len(others) // SECOND_LOOKS)
+        for start in range(0, small.size, step):
+            some = small[start : start + step]
+            error = self.rows.take(some, 0).astype(self.work.dtype, copy=False)
+            highest = top[some, None]
+            d = error - highest
+            back = d + highest
+            error -= back
             back -= d
-            z -= np.subtract(top, back, out=back)
-            z[np.isnan(z)] = 0  # -inf has no rounding error, nor has a difference that overflows to it
-            terms = np.exp(d, out=d)
-            terms += np.multiply(terms, z, out=z)
-        terms[self.at(classes)] = 0
-        total: Floats = terms.sum(axis=self.axis)
-        return total
+            error -= np.subtract(highest, back, out=back)
+            terms = self.work.take(some, 0, out=d)
+            put_back = np.vecdot(terms, error)
+            if np.isnan(put_back).any():  # -inf has no rounding error, nor has a difference that overflows
+                error[np.isnan(error)] = 0
+                put_back = np.vecdot(terms, error)
+            others[some] += put_back
 
 
 def blocks(logits: Floats) -> Iterator[tuple[Index, Block]]:
@@ -136,9 +160,9 @@ def blocks(logits: Floats) -> Iterator[tuple[Index, Block]]:
     limit = max(1, elements // classes)
     dtype = np.promote_types(logits.dtype, np.float32)
     rows = logits.size // classes
-    buffer = np.empty(min(limit, rows) * classes, dtype)
+    buffer, each = np.empty(min(limit, rows) * classes, dtype), np.arange(min(limit, rows))
     for index in _cover(logits.shape[:-1], limit):
-        yield index, Block(logits[index].reshape(-1, classes), buffer)
+        yield index, Block(logits[index].reshape(-1, classes), buffer, each)
 
 
 def _cover(shape: tuple[int, ...], limit: int) -> Iterator[Index]:

@@ -1,8 +1,8 @@
 """Checks at the edge: every public function turns its arguments into arrays here, or refuses them.
 
-The rule of the package: nothing is clipped, renormalised, broadcast or guessed. What does not fit raises
-``ValueError`` (``TypeError`` where the kind of thing is wrong) with the argument's name, what came and what
-was expected.
+The rule of the package: nothing is clipped, renormalised or guessed, and only weights are broadcast. What
+does not fit raises ``ValueError`` (``TypeError`` where the kind of thing is wrong) with the argument's name,
+what came and what was expected.
 """
 
 from __future__ import annotations
@@ -24,19 +24,30 @@ _REDUCTIONS = ", ".join(map(repr, REDUCTIONS))
 # How far a row of probabilities may sum from one, by the dtype it is stored in. Generous against what a
 # softmax in that precision leaves behind (float64 arrays often hold a float32 softmax), and far below what
 # logits, percentages or counts taken for probabilities would show.
-SUM_TOLERANCE = {np.dtype(np.float16): 1e-2, np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-6}
+SUM_TOLERANCE = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 1e-4, "float64": 1e-6}
+# The rounding errors of a sum of K terms add up like a random walk. What they were when the probabilities
+# were made, the dtype does not tell, but no softmax is computed in less than float32: half precision is
+# widened, and a row of 128,256 classes in float64 that sums to 1.000004 was one in float32. At that size
+# four standard deviations are 1.7e-4; torch's softmax was off by 2e-5 at most.
+ROUNDING_OF_A_SUM = 4 * 2.0**-23
+
+
+def sum_tolerance(dtype: Any, classes: int) -> float:
+    """Return how far `classes` probabilities of a NumPy or PyTorch dtype may sum from one."""
+    name = str(dtype).removeprefix("torch.")
+    return max(SUM_TOLERANCE[name], ROUNDING_OF_A_SUM * math.sqrt(classes))
 
 
 # What is asked for by a count: beyond it, memory ends before the array does.
 MOST = 10**9
 
 
-def real_array(value: ArrayLike, name: str) -> Floats:
-    """Return `value` as an array of float16, float32 or float64; only integers (float64 then) are copied."""
+def real_array(value: ArrayLike, name: str, *, bools: bool = False) -> Floats:
+    """Return `value` as an array of float16, float32 or float64; integers (and bools) become float64."""
     array = _array(value, name)
-    if array.dtype.kind in "iu":
+    if array.dtype.kind in "iu" or (bools and array.dtype.kind == "b"):
         return array.astype(np.float64)
-    if array.dtype.newbyteorder("=") not in SUM_TOLERANCE:
+    if str(array.dtype.newbyteorder("=")) not in SUM_TOLERANCE:
         raise TypeError(
             f"{name}: expected real numbers (float16, float32, float64 or integers), got dtype {array.dtype}"
         )
@@ -100,7 +111,7 @@ def _in_range(array: Indices, name: str, classes: int) -> NDArray[np.intp]:
 
 
 def probabilities(value: ArrayLike, name: str, axis: int | None) -> Floats:
-    """Return an array of probabilities; along `axis` (None: anywhere) they must sum to one."""
+    """Return an array of probabilities; along `axis` they must sum to one. None: each is one of its own."""
     array = real_array(value, name)
     if axis is not None:
         axis = class_axis(array, name, axis)
@@ -109,7 +120,7 @@ def probabilities(value: ArrayLike, name: str, axis: int | None) -> Floats:
                 f"{name}: expected at least one class along axis {axis}, got shape {array.shape}"
             )
     # One comparison finds negatives, values above one and nan alike, since nan compares false.
-    slack = 0.0 if axis is None else SUM_TOLERANCE[array.dtype.newbyteorder("=")]
+    slack = 0.0 if axis is None else sum_tolerance(array.dtype.newbyteorder("="), array.shape[axis])
     if array.size and not (array.min() >= 0 and array.max() <= 1 + slack):
         where = first_true(~((array >= 0) & (array <= 1 + slack)))
         raise ValueError(f"{name}: expected probabilities in [0, 1], got {array[where]}{at_index(where)}")
@@ -119,8 +130,9 @@ def probabilities(value: ArrayLike, name: str, axis: int | None) -> Floats:
         if wrong.any():
             where = first_true(wrong)
             raise ValueError(
-                f"{name}: expected probabilities that sum to one along axis {axis} (within {slack:g} for "
-                f"{array.dtype}), got a sum of {sums[where]:.6g}{at_index(where)}"
+                f"{name}: expected probabilities that sum to one along axis {axis} (within {slack:.2g} for "
+                f"{array.shape[axis]} classes in {array.dtype}), got a sum of {sums[where]:.10g}"
+                f"{at_index(where)}"
             )
     return array
 
@@ -131,16 +143,41 @@ def same_shape(array: NDArray[Any], name: str, shape: tuple[int, ...], other: st
         raise ValueError(f"{name}: expected shape {shape}, that of {other}, got {array.shape}")
 
 
-def weights(value: ArrayLike, name: str, shape: tuple[int, ...], of: str) -> Floats:
-    """Return finite, non-negative weights of exactly the given shape, in float64."""
-    array = real_array(value, name).astype(np.float64)
-    if array.shape != shape:
-        raise ValueError(f"{name}: expected shape {shape}, {of}, got {array.shape}")
+def weights(
+    value: ArrayLike, name: str, shape: tuple[int, ...], of: str, *, broadcast: bool = False
+) -> Floats:
+    """Return finite, non-negative weights of the given shape, in float64; booleans are weights of 0 and 1."""
+    array = real_array(value, name, bools=True).astype(np.float64)
+    try:
+        fits = array.shape == shape or (broadcast and np.broadcast_shapes(array.shape, shape) == shape)
+    except ValueError:
+        fits = False
+    if not fits:
+        expected = f"a shape that broadcasts to {shape}" if broadcast else f"shape {shape}"
+        raise ValueError(f"{name}: expected {expected}, {of}, got {array.shape}")
     good = (array >= 0) & (array < np.inf)
     if not good.all():
         where = first_true(~good)
         raise ValueError(f"{name}: expected finite weights >= 0, got {array[where]}{at_index(where)}")
+    return np.broadcast_to(array, shape)
+
+
+def sample_weights(value: ArrayLike | None, shape: tuple[int, ...]) -> Floats | None:
+    """Return `sample_weight`, one for each target."""
+    if value is None:
+        return None
+    array = weights(value, "sample_weight", shape, "that of the targets", broadcast=True)
+    with np.errstate(over="ignore"):
+        if np.isinf(array.sum()):
+            raise ValueError(
+                "sample_weight: expected weights with a finite sum, got weights that add up to inf"
+            )
     return array
+
+
+def class_weights(value: ArrayLike | None, classes: int, name: str = "weight") -> Floats | None:
+    """Return `weight`, one for each class."""
+    return None if value is None else weights(value, name, (classes,), "one weight a class")
 
 
 def integer(value: Any, name: str) -> int:
@@ -213,7 +250,7 @@ def reduction_arguments(reduction: Any, denominator: Any) -> tuple[Reduction, fl
         raise ValueError(
             f"denominator: only the mean has one, got denominator={shown(denominator)} with {reduction=}"
         )
-    return "mean", number(denominator, "denominator", "a finite number > 0", 0.0, math.inf)
+    return "mean", number(denominator, "denominator", "a finite number >= 0", 0.0, math.inf, closed="low")
 
 
 def smoothing_mass(value: Any) -> float:
@@ -227,12 +264,9 @@ def held(value: float, dtype: Any) -> float:
 
 
 def positive_weight(value: ArrayLike, shape: tuple[int, ...]) -> Floats:
-    """Return `pos_weight` as a scalar, or as one weight a label, the last axis of at least two."""
-    array = real_array(value, "pos_weight").astype(np.float64)
-    if array.ndim and not (len(shape) >= 2 and array.shape == shape[-1:]):
-        expected = f"a number or shape {shape[-1:]}, one for each label" if len(shape) >= 2 else "a number"
-        raise ValueError(f"pos_weight: expected {expected}, got shape {array.shape}")
-    if not ((array > 0) & (array < np.inf)).all():
+    """Return `pos_weight`, which broadcasts to the shape of the logits."""
+    array = weights(value, "pos_weight", shape, "that of the logits", broadcast=True)
+    if not (array > 0).all():
         raise ValueError(f"pos_weight: expected finite weights > 0, got {shown(value)}")
     return array
 
@@ -246,6 +280,10 @@ def mean_divisor(mass: float, denominator: float | None) -> float:
         )
     if denominator is None and math.isinf(mass):
         raise ValueError("weight: expected weights with a finite sum, got weights that add up to inf")
+    if denominator == 0:
+        if mass > 0:
+            raise ValueError("denominator: expected a number > 0, since there are targets that count, got 0")
+        return 1.0  # a window without a target: nothing over nothing is no loss
     return mass if denominator is None else denominator
 
 

@@ -2,7 +2,9 @@ r"""Distillation: losses of a student's logits against a teacher's, their gradie
 
 With z the student's logits, v the teacher's and a temperature T,
 
-    q = softmax(z / T),  p = softmax(v / T),  loss = T^2 KL(p || q)  (or KL(q || p), or without T^2).
+    q = softmax(z / T),  p = softmax(v / T),  loss = T^2 KL(p || q)
+
+or KL(q || p), or the Jensen-Shannon divergence of the two, with or without T^2.
 
 The sum behind KL(a || b) is taken as sum_k (a_k log(a_k / b_k) - a_k + b_k), whose terms are all >= 0. With
 d = log(a / b) a term is a (exp(-d) - 1 + d), close to a d^2 / 2 for small d. At a high temperature d goes to
@@ -23,7 +25,6 @@ from numpy.typing import ArrayLike, NDArray
 from ._blocks import Index, _cover
 from ._validate import (
     MOST,
-    SUM_TOLERANCE,
     Floats,
     Reduction,
     _array,
@@ -38,7 +39,9 @@ from ._validate import (
     real_array,
     reduction_arguments,
     same_shape,
+    sample_weights,
     shown,
+    sum_tolerance,
     weights,
 )
 from .losses import _Reducer, cross_entropy
@@ -54,11 +57,11 @@ __all__ = [
 ]
 
 Scale = Literal["t_squared", "none"]
-Direction = Literal["forward", "reverse"]
+Direction = Literal["forward", "reverse", "jsd"]
 Treatment = Literal["truncated", "renormalised", "renormalised_both", "tail"]
 
 SCALES = ("t_squared", "none")
-DIRECTIONS = ("forward", "reverse")
+DIRECTIONS = ("forward", "reverse", "jsd")
 TREATMENTS = ("truncated", "renormalised", "renormalised_both", "tail")
 
 # Rows are worked on in float64, a block of about so many numbers at a time.
@@ -72,8 +75,9 @@ def distillation_loss(
     temperature: float = 1.0,
     scale: Scale = "t_squared",
     direction: Direction = "forward",
+    beta: float = 0.5,
     axis: int = -1,
-    weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Any:
@@ -92,13 +96,18 @@ def distillation_loss(
         T > 0 divides both.
     scale : {"t_squared", "none"}, default "t_squared"
         Multiply by T^2, which keeps the size of the gradient as T grows, or leave the divergence as it is.
-    direction : {"forward", "reverse"}, default "forward"
-        KL(p || q), the teacher first, or KL(q || p).
+    direction : {"forward", "reverse", "jsd"}, default "forward"
+        KL(p || q), the teacher first; KL(q || p); or the generalised Jensen-Shannon divergence
+        beta KL(p || m) + (1 - beta) KL(q || m) with m = beta p + (1 - beta) q.
+    beta : float, default 0.5
+        The teacher's share of m, in (0, 1), for "jsd" alone. Divided by beta it tends to the forward
+        divergence as beta goes to 0; divided by 1 - beta, to the reverse one as beta goes to 1. In TRL's
+        GKDTrainer, whose beta this is, 0 and 1 stand for these two; here "forward" and "reverse" do.
     axis : int, default -1
         The class axis.
-    weight : array_like, shape of `student_logits` without `axis`, optional
-        Weight of each row, finite and >= 0. A row of weight zero does not count, whatever it holds: a mask
-        of padding, as numbers.
+    sample_weight : array_like, broadcasts to the shape of `student_logits` without `axis`, optional
+        Weight of each row, finite and >= 0. A row of weight zero does not count, whatever it holds: booleans
+        are a mask of what does.
     reduction : {"mean", "sum", "none"}, default "mean"
         sum(w l) / sum(w), sum(w l), or each w l. All K classes of a row make one l.
     denominator : float, optional
@@ -114,8 +123,8 @@ def distillation_loss(
     Raises
     ------
     ValueError
-        If shapes do not match, `temperature`, `scale`, `direction` or `weight` is out of range, a row that
-        counts holds nan or +inf or is -inf throughout, or there is nothing to average.
+        If shapes do not match, `temperature`, `scale`, `direction`, `beta` or `sample_weight` is out of
+        range, a row that counts holds nan or +inf or is -inf throughout, or there is nothing to average.
     TypeError
         If an argument is not real.
 
@@ -134,16 +143,23 @@ def distillation_loss(
     0.5
     """
     z, v, axis = _pair(student_logits, teacher_logits, axis)
-    temperature, squared, forward = _settings(temperature, scale, direction)
+    temperature, squared = _settings(temperature, scale, direction)
+    beta = _beta(beta)
     total = _Reducer(
         z.shape[:-1], np.promote_types(z.dtype, v.dtype), *reduction_arguments(reduction, denominator)
     )
-    w = _row_weights(weight, z.shape[:-1])
+    w = sample_weights(sample_weight, z.shape[:-1])
     with np.errstate(all="ignore"):
         for index, (student, teacher), part in _rows((z, v), ("student_logits", "teacher_logits"), w, axis):
-            first, second = (teacher, student) if forward else (student, teacher)
+            first, second = (student, teacher) if direction == "reverse" else (teacher, student)
             a, b, d = _compare(first, second, temperature)
-            total.add(index, _divergence(a, b, d, temperature if squared else 1.0), part)
+            factor = temperature if squared else 1.0
+            if direction == "jsd":
+                m, d_a, d_b = _mixture(a, b, d, beta)
+                losses = beta * _divergence(a, m, d_a, factor) + (1 - beta) * _divergence(b, m, d_b, factor)
+            else:
+                losses = _divergence(a, b, d, factor)
+            total.add(index, losses, part)
     return total.result()
 
 
@@ -154,8 +170,9 @@ def distillation_gradient(
     temperature: float = 1.0,
     scale: Scale = "t_squared",
     direction: Direction = "forward",
+    beta: float = 0.5,
     axis: int = -1,
-    weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Floats:
@@ -165,10 +182,12 @@ def distillation_gradient(
               \frac{\partial}{\partial z_k} T^2 \mathrm{KL}(q \,\|\, p) =
               T q_k \Bigl(\log\frac{q_k}{p_k} - \mathrm{KL}(q \,\|\, p)\Bigr)
 
+    and for "jsd" 1 - beta times the second, with the mixture m in the place of p.
+
     Parameters
     ----------
-    student_logits, teacher_logits, temperature, scale, direction, axis, weight
-        As in `distillation_loss`; without the scale both formulas have 1/T in the place of T.
+    student_logits, teacher_logits, temperature, scale, direction, beta, axis, sample_weight
+        As in `distillation_loss`; without the scale the formulas have 1/T in the place of T.
     reduction : {"mean", "sum", "none"}, default "mean"
         Which loss to differentiate. "none", the gradient of each row's own loss, is the same as "sum".
     denominator : float, optional
@@ -196,9 +215,10 @@ def distillation_gradient(
     array([[-0.25,  0.25]])
     """
     z, v, axis = _pair(student_logits, teacher_logits, axis)
-    temperature, squared, forward = _settings(temperature, scale, direction)
+    temperature, squared = _settings(temperature, scale, direction)
+    beta = _beta(beta)
     reduction, denominator = reduction_arguments(reduction, denominator)
-    w = _row_weights(weight, z.shape[:-1])
+    w = sample_weights(sample_weight, z.shape[:-1])
     divisor = 1.0
     if reduction == "mean":
         with np.errstate(over="ignore"):
@@ -208,10 +228,14 @@ def distillation_gradient(
     out = np.empty(z.shape, np.result_type(z, v, np.float32))
     with np.errstate(all="ignore"):
         for index, (student, teacher), part in _rows((z, v), ("student_logits", "teacher_logits"), w, axis):
-            if forward:
+            if direction == "forward":
                 p, q, d = _compare(teacher, student, temperature)
                 # p (q/p - 1) has the digits of the difference; where p is zero, d says nothing.
                 gradient = factor * np.where((np.abs(d) < 1) & (p > 0), p * np.expm1(-d), q - p)
+            elif direction == "jsd":
+                p, q, d = _compare(teacher, student, temperature)
+                m, _, d = _mixture(p, q, d, beta)
+                gradient = factor * (1 - beta) * q * (d - _divergence(q, m, d, 1.0)[:, None])
             else:
                 q, p, d = _compare(student, teacher, temperature)
                 divergence = _divergence(q, p, d, 1.0)[:, None]
@@ -231,6 +255,7 @@ def mixed_loss(
     temperature: float = 1.0,
     scale: Scale = "t_squared",
     direction: Direction = "forward",
+    beta: float = 0.5,
     axis: int = -1,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
@@ -244,7 +269,7 @@ def mixed_loss(
 
     Parameters
     ----------
-    student_logits, teacher_logits, temperature, scale, direction, axis
+    student_logits, teacher_logits, temperature, scale, direction, beta, axis
         As in `distillation_loss`.
     targets : array_like of integers, shape of `student_logits` without `axis`
         Class indices in [0, K).
@@ -277,14 +302,14 @@ def mixed_loss(
     common: dict[str, Any] = {"axis": axis, "reduction": reduction, "denominator": denominator}
     rows = _pair(student_logits, teacher_logits, axis)[0]
     _, counts = class_indices(targets, "targets", rows.shape[:-1], rows.shape[-1], ignore_index)
-    weight = None if counts is None else counts.astype(np.float64)
     soft = distillation_loss(
         student_logits,
         teacher_logits,
         temperature=temperature,
         scale=scale,
         direction=direction,
-        weight=weight,
+        beta=beta,
+        sample_weight=counts,
         **common,
     )
     hard = cross_entropy(student_logits, targets, ignore_index=ignore_index, **common)
@@ -306,7 +331,7 @@ def top_k_loss(
     *,
     treatment: Treatment = "tail",
     axis: int = -1,
-    weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Any:
@@ -329,7 +354,7 @@ def top_k_loss(
         Logits z. -inf marks an impossible class; +inf and nan are refused.
     top_log_probs : array_like, shape (..., k, ...)
         Log-probabilities of k of the K classes, of the whole softmax: their exponentials sum to at most one
-        (within 1e-6 in float64, 1e-4 in float32, 1e-2 in float16).
+        (within the tolerance of `xent.soft_cross_entropy`).
     top_indices : array_like of integers, shape of `top_log_probs`
         Which classes these are, distinct in each row.
     treatment : {"tail", "truncated", "renormalised", "renormalised_both"}, default "tail"
@@ -337,8 +362,8 @@ def top_k_loss(
         zero on all of them, "renormalised_both" says nothing about them, and "tail" gets their total right.
     axis : int, default -1
         The class axis, in all three.
-    weight : array_like, shape of `student_logits` without `axis`, optional
-        Weight of each row; zero takes a row out.
+    sample_weight : array_like, broadcasts to the shape of `student_logits` without `axis`, optional
+        Weight of each row; zero, or False, takes a row out.
     reduction : {"mean", "sum", "none"}, default "mean"
         sum(w l) / sum(w), sum(w l), or each w l.
     denominator : float, optional
@@ -392,7 +417,7 @@ def top_k_loss(
     if repeated.any():
         where = first_true(np.asarray(repeated))
         raise ValueError(f"top_indices: expected distinct classes, got a repeated one{at_index(where)}")
-    slack = SUM_TOLERANCE[log_p.dtype.newbyteorder("=")]
+    slack = sum_tolerance(log_p.dtype.newbyteorder("="), log_p.shape[-1])
     with np.errstate(all="ignore"):
         mass = np.asarray(np.exp(log_p.astype(np.float64)).sum(-1))
     wrong = ~(mass <= 1 + slack)
@@ -400,7 +425,7 @@ def top_k_loss(
         where = first_true(np.asarray(wrong))
         raise ValueError(
             f"top_log_probs: expected log-probabilities whose exponentials sum to at most one (within "
-            f"{slack:g} for {log_p.dtype}), got a sum of {mass[where]:.6g}{at_index(where)}"
+            f"{slack:.2g} for {log_p.dtype}), got a sum of {mass[where]:.10g}{at_index(where)}"
         )
     nothing = np.asarray(np.isneginf(log_p.max(-1)))
     if treatment.startswith("renormalised") and nothing.any():
@@ -409,7 +434,7 @@ def top_k_loss(
     total = _Reducer(
         z.shape[:-1], np.promote_types(z.dtype, log_p.dtype), *reduction_arguments(reduction, denominator)
     )
-    w = _row_weights(weight, z.shape[:-1])
+    w = sample_weights(sample_weight, z.shape[:-1])
     with np.errstate(all="ignore"):
         for index, (student,), part in _rows((z,), ("student_logits",), w, axis):
             at = indices[index].reshape(len(student), -1)
@@ -461,7 +486,7 @@ def sample_targets(
     -------
     indices : ndarray of integers, shape (..., n, ...)
         Classes, repeated as often as they were drawn.
-    sample_weights : ndarray, shape of `indices`
+    importance_weights : ndarray, shape of `indices`
         Their weights, in float64; they are not normalised, which would make them biased where tau is not 1.
 
     Raises
@@ -513,10 +538,10 @@ def sample_targets(
 def sampled_loss(
     student_logits: ArrayLike,
     indices: ArrayLike,
-    sample_weights: ArrayLike,
+    importance_weights: ArrayLike,
     *,
     axis: int = -1,
-    weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Any:
@@ -530,12 +555,12 @@ def sampled_loss(
         Logits z. -inf marks an impossible class; +inf and nan are refused.
     indices : array_like of integers, shape (..., n, ...)
         Sampled classes; a class may occur more than once.
-    sample_weights : array_like, shape of `indices`
+    importance_weights : array_like, shape of `indices`
         Their weights w, finite and >= 0, used as they are. Merge repeated draws by adding their weights.
     axis : int, default -1
         The class axis, in all three.
-    weight : array_like, shape of `student_logits` without `axis`, optional
-        Weight of each row; zero takes a row out.
+    sample_weight : array_like, broadcasts to the shape of `student_logits` without `axis`, optional
+        Weight of each row; zero, or False, takes a row out.
     reduction : {"mean", "sum", "none"}, default "mean"
         sum(w l) / sum(w), sum(w l), or each w l.
     denominator : float, optional
@@ -562,10 +587,10 @@ def sampled_loss(
     """
     z, axis = _logits(student_logits, "student_logits", axis)
     chosen = _class_choices(indices, "indices", z, axis)
-    masses = weights(sample_weights, "sample_weights", np.shape(indices), "that of indices")
+    masses = weights(importance_weights, "importance_weights", np.shape(indices), "that of indices")
     masses = np.moveaxis(masses, axis, -1)
     total = _Reducer(z.shape[:-1], z.dtype, *reduction_arguments(reduction, denominator))
-    w = _row_weights(weight, z.shape[:-1])
+    w = sample_weights(sample_weight, z.shape[:-1])
     with np.errstate(all="ignore"):
         for index, (student,), part in _rows((z,), ("student_logits",), w, axis):
             at = chosen[index].reshape(len(student), -1)
@@ -597,6 +622,16 @@ def _compare(first: Floats, second: Floats, temperature: float) -> tuple[Floats,
     close = (np.abs(x) < 1).all(-1, keepdims=True)
     d = np.where(close, x - np.log1p((b * np.expm1(x)).sum(-1, keepdims=True)), d)
     return a, b, d
+
+
+def _mixture(p: Floats, q: Floats, d: Floats, beta: float) -> tuple[Floats, Floats, Floats]:
+    """Return m = beta p + (1 - beta) q, log(p / m), log(q / m); d is log(p / q) where p is not zero."""
+    d = np.where(p > 0, d, -np.inf)
+    # Each from the form whose exponential is at most e.
+    of_p = -np.log1p((1 - beta) * np.expm1(-np.maximum(d, -1)))
+    of_q = -np.log1p(beta * np.expm1(np.minimum(d, 1)))
+    of_p, of_q = np.where(d > -1, of_p, of_q + d), np.where(d < 1, of_q, of_p - d)
+    return beta * p + (1 - beta) * q, np.where(p > 0, of_p, 0.0), np.where(q > 0, of_q, 0.0)
 
 
 def _divergence(a: Floats, b: Floats, d: Floats, scale: float) -> Floats:
@@ -649,19 +684,19 @@ def _pair(student: ArrayLike, teacher: ArrayLike, axis: int) -> tuple[Floats, Fl
     return np.moveaxis(z, axis, -1), np.moveaxis(v, axis, -1), axis
 
 
-def _settings(temperature: Any, scale: Any, direction: Any) -> tuple[float, bool, bool]:
-    """Return T, whether T^2 multiplies, and whether the teacher comes first."""
+def _settings(temperature: Any, scale: Any, direction: Any) -> tuple[float, bool]:
+    """Return T and whether T^2 multiplies."""
     temperature = number(temperature, "temperature", "a finite number > 0", 0.0, math.inf)
     for value, name, choices in ((scale, "scale", SCALES), (direction, "direction", DIRECTIONS)):
         if not isinstance(value, str):
             raise TypeError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {shown(value)}")
         if value not in choices:
             raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {shown(value)}")
-    return temperature, scale == "t_squared", direction == "forward"
+    return temperature, scale == "t_squared"
 
 
-def _row_weights(weight: ArrayLike | None, shape: tuple[int, ...]) -> Floats | None:
-    return None if weight is None else weights(weight, "weight", shape, "one weight a row")
+def _beta(value: Any) -> float:
+    return number(value, "beta", "a number in (0, 1)", 0.0, 1.0)
 
 
 def _class_choices(value: ArrayLike, name: str, logits: Floats, axis: int) -> NDArray[np.intp]:

@@ -13,16 +13,17 @@ Arguments, checks and messages are those of the losses.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from ._blocks import Block, Terms, blocks
 from ._validate import (
     Floats,
     Reduction,
-    class_indices,
+    class_weights,
     logits_array,
     mean_divisor,
     positive_weight,
@@ -30,25 +31,29 @@ from ._validate import (
     real_array,
     reduction_arguments,
     same_shape,
+    sample_weights,
     smoothing_mass,
-    weights,
 )
-from .numerics import refuse, sigmoid, without_nan
+from .losses import _binary, _targets
+from .numerics import refuse, sigmoid
 
 __all__ = [
     "binary_cross_entropy_gradient",
     "cross_entropy_gradient",
-    "cross_entropy_hessian",
     "soft_cross_entropy_gradient",
     "softmax_jacobian",
 ]
 
 
 def softmax_jacobian(logits: ArrayLike) -> Floats:
-    r"""Jacobian matrix of the softmax.
+    r"""Jacobian matrix of the softmax, which is the Hessian matrix of the cross-entropy.
 
     .. math:: J_{jk} = \frac{\partial p_j}{\partial z_k} = p_j (\delta_{jk} - p_k), \qquad
-              J = \operatorname{diag}(p) - p p^\top
+              J = \operatorname{diag}(p) - p p^\top = \nabla_z^2 \bigl(-\log p_y\bigr)
+
+    As a Hessian it does not depend on the target, which enters the loss linearly, as -z_y: the same matrix
+    serves every class index, every distribution over the classes and every label smoothing. For a weighted
+    example it is w J, under a mean w J / sum(w).
 
     Parameters
     ----------
@@ -68,9 +73,10 @@ def softmax_jacobian(logits: ArrayLike) -> Floats:
     TypeError
         If `logits` is not real.
 
-    See Also
-    --------
-    cross_entropy_hessian : the same matrix, in its other role.
+    Notes
+    -----
+    x' J x is the variance of x under p, so that J is positive semidefinite; J 1 = 0, and its largest
+    eigenvalue is at most min(1/2, max p).
 
     Examples
     --------
@@ -88,60 +94,18 @@ def softmax_jacobian(logits: ArrayLike) -> Floats:
             highest = block.argmax()
             block.shift()
             total, rest = _normalise(block, block.exponentiate_without(highest))
-            at = block.at(highest)
-            block.work[at] = 1 / total
-            p = block.oriented(block.work)
+            at = block.each, highest
+            p = block.work
+            p[at] = 1 / total
             part = out[index].reshape(-1, classes, classes)
             np.multiply(p[:, :, None], -p[:, None, :], out=part)
-            complement = np.subtract(1, block.work)
+            complement = 1 - p
             complement[at] = rest
-            block.work *= complement
+            p *= complement
             diagonal[index] = p.reshape(diagonal[index].shape)
     if np.isnan(diagonal).any():
         refuse(logits, "logits", axis)
     return out
-
-
-def cross_entropy_hessian(logits: ArrayLike) -> Floats:
-    r"""Hessian matrix of the softmax cross-entropy of one example.
-
-    .. math:: H = \nabla_z^2 \bigl(-\log p_y\bigr) = \operatorname{diag}(p) - p p^\top
-
-    It does not depend on the target, which enters the loss linearly, as -z_y: the same matrix serves every
-    class index, every distribution over the classes and every label smoothing. For a weighted example it
-    is w H, under a mean w H / sum(w).
-
-    Parameters
-    ----------
-    logits : array_like, shape (..., K)
-        Logits z, classes on the last axis; at least one in each row is finite, none is +inf.
-
-    Returns
-    -------
-    ndarray, shape (..., K, K)
-        One matrix for each row, that of `softmax_jacobian`.
-
-    Raises
-    ------
-    ValueError
-        If `logits` holds nan or +inf, a row is -inf throughout, or there are no classes.
-    TypeError
-        If `logits` is not real.
-
-    Notes
-    -----
-    x' H x is the variance of x under p, so that H is positive semidefinite; H 1 = 0, and its largest
-    eigenvalue is at most min(1/2, max p).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from xent.gradients import cross_entropy_hessian
-    >>> x = np.array([1.0, -1.0])
-    >>> float(x @ cross_entropy_hessian([3.0, 3.0]) @ x)
-    1.0
-    """
-    return softmax_jacobian(logits)
 
 
 def cross_entropy_gradient(
@@ -150,6 +114,7 @@ def cross_entropy_gradient(
     *,
     axis: int = -1,
     weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
@@ -164,7 +129,7 @@ def cross_entropy_gradient(
     ----------
     logits : array_like, shape (..., K, ...)
         Logits z. -inf marks an impossible class; +inf and nan are refused.
-    targets, axis, weight, label_smoothing, ignore_index
+    targets, axis, weight, sample_weight, label_smoothing, ignore_index
         As in `xent.cross_entropy`.
     reduction : {"mean", "sum", "none"}, default "mean"
         Which loss to differentiate: each example's row is w (p - y) / sum(w) for the mean, and w (p - y) for
@@ -203,20 +168,10 @@ def cross_entropy_gradient(
     """
     logits, axis = logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
-    shape, classes = moved.shape[:-1], moved.shape[-1]
-    labels, counts = class_indices(targets, "targets", shape, classes, ignore_index)
-    by_class = None if weight is None else weights(weight, "weight", (classes,), "one weight a class")
+    classes = moved.shape[-1]
+    labels, each = _targets(targets, moved.shape, ignore_index, weight, sample_weight)
     smoothing = smoothing_mass(label_smoothing)
-    reduction, denominator = reduction_arguments(reduction, denominator)
-
-    # The weight of each target; None if all of them weigh one.
-    each = None if by_class is None else by_class[labels]
-    if counts is not None:
-        each = np.where(counts, 1.0 if each is None else each, 0.0)
-    divisor = 1.0
-    if reduction == "mean":
-        with np.errstate(over="ignore"):
-            divisor = mean_divisor(float(labels.size if each is None else each.sum()), denominator)
+    divisor = _divisor(labels.size, each, *reduction_arguments(reduction, denominator))
 
     spread = smoothing / classes
     out = np.empty(moved.shape, np.promote_types(logits.dtype, np.float32))
@@ -229,13 +184,13 @@ def cross_entropy_gradient(
             total, rest = _normalise(block, terms)
             if spread:
                 block.work -= spread
-            block.work[block.at(own)] = _difference(
+            block.work[block.each, own] = _difference(
                 terms.own / total, rest, 1 - smoothing + spread, smoothing - spread
             )
             w = None if each is None else each[index].reshape(-1)
             undefined |= bool(np.isnan(total if w is None else total[w > 0]).any())
-            _scale(block, w, divisor)
-            out[index] = block.oriented(block.work).reshape(out[index].shape)
+            _scale(block.work, w, divisor)
+            out[index] = block.work.reshape(out[index].shape)
     if undefined:
         refuse(moved if each is None else np.where((each > 0)[..., None], moved, 0.0), "logits", axis)
     return np.moveaxis(out, -1, axis)
@@ -246,6 +201,9 @@ def soft_cross_entropy_gradient(
     target_probs: ArrayLike,
     *,
     axis: int = -1,
+    weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
+    label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Floats:
@@ -253,17 +211,18 @@ def soft_cross_entropy_gradient(
 
     .. math:: \frac{\partial \ell}{\partial z_k} = p_k \sum_j t_j - t_k = p_k - t_k
 
+    where w_k t_k, smoothed or not, stands in the place of t_k if the classes have weights.
+
     Parameters
     ----------
     logits : array_like, shape (..., K, ...)
         Logits z. -inf marks an impossible class; +inf and nan are refused.
-    target_probs, axis
+    target_probs, axis, weight, sample_weight, label_smoothing
         As in `xent.soft_cross_entropy`.
     reduction : {"mean", "sum", "none"}, default "mean"
-        Which loss to differentiate: the mean divides by the number of rows; "none", the gradient of each
-        row's own loss, is the same as "sum".
+        Which loss to differentiate; "none", the gradient of each row's own loss, is the same as "sum".
     denominator : float, optional
-        Replaces the number of rows.
+        Replaces what the mean divides by.
 
     Returns
     -------
@@ -293,33 +252,45 @@ def soft_cross_entropy_gradient(
     same_shape(target, "target_probs", logits.shape, "logits")
     target = np.moveaxis(probabilities(target, "target_probs", axis), axis, -1)
     moved = np.moveaxis(logits, axis, -1)
-    reduction, denominator = reduction_arguments(reduction, denominator)
-    rows = logits.size // logits.shape[axis]
-    divisor = mean_divisor(float(rows), denominator) if reduction == "mean" else 1.0
-
+    by_class, each = class_weights(weight, moved.shape[-1]), sample_weights(sample_weight, moved.shape[:-1])
+    smoothing = smoothing_mass(label_smoothing)
+    settings = reduction_arguments(reduction, denominator)
     dtype = np.promote_types(np.promote_types(logits.dtype, target.dtype), np.float32)
+    mass: NDArray[Any] | None = each
+    if by_class is not None:
+        of_row = target @ by_class
+        each = np.where(of_row > 0, 1.0 if each is None else each, 0.0)
+        with np.errstate(over="ignore"):
+            mass = each * of_row
+    divisor = _divisor(math.prod(moved.shape[:-1]), mass, *settings)
+
     out = np.empty(moved.shape, dtype)
     undefined = False
     with np.errstate(all="ignore"):
         for index, block in blocks(moved):
-            t = block.oriented(target[index].reshape(len(block.rows), -1)).astype(dtype)
+            t: Floats = target[index].reshape(block.rows.shape).astype(dtype)
+            if by_class is not None:
+                t *= by_class
+            if smoothing:
+                t = (1 - smoothing) * t + smoothing / t.shape[-1] * t.sum(axis=1, keepdims=True)
             highest = block.argmax()
-            at = block.at(highest)
+            at = block.each, highest
             block.shift()
             total, rest = _normalise(block, block.exponentiate_without(highest))
-            undefined |= bool(np.isnan(total).any())
+            w = None if each is None else each[index].reshape(-1)
+            undefined |= bool(np.isnan(total if w is None else total[w > 0]).any())
             # Only the largest probability can be so close to one that its complement is needed.
             own = t[at]
             t[at] = 0
-            remaining = t.sum(axis=block.axis)
-            mass = remaining + own
-            difference = np.multiply(block.work, np.expand_dims(mass, block.axis), dtype=dtype)
+            remaining = t.sum(axis=1)
+            all_of_it = remaining + own
+            difference = np.multiply(block.work, all_of_it[:, None], dtype=dtype)
             difference -= t
-            difference[at] = _difference(mass / total, mass * rest, own, remaining)
-            np.divide(difference, np.float64(divisor), out=difference, casting="same_kind")
-            out[index] = block.oriented(difference).reshape(out[index].shape)
+            difference[at] = _difference(all_of_it / total, all_of_it * rest, own, remaining)
+            _scale(difference, w, divisor)
+            out[index] = difference.reshape(out[index].shape)
     if undefined:
-        refuse(moved, "logits", axis)
+        refuse(moved if each is None else np.where((each > 0)[..., None], moved, 0.0), "logits", axis)
     return np.moveaxis(out, -1, axis)
 
 
@@ -329,6 +300,7 @@ def binary_cross_entropy_gradient(
     *,
     weight: ArrayLike | None = None,
     pos_weight: ArrayLike | None = None,
+    label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Any:
@@ -342,7 +314,7 @@ def binary_cross_entropy_gradient(
     ----------
     logits : array_like
         Logits z of any shape; infinities are allowed.
-    targets, weight, pos_weight
+    targets, weight, pos_weight, label_smoothing
         As in `xent.binary_cross_entropy`.
     reduction : {"mean", "sum", "none"}, default "mean"
         Which loss to differentiate; the mean divides by the sum of weight * (c y + 1 - y). "none", the
@@ -368,20 +340,12 @@ def binary_cross_entropy_gradient(
     >>> binary_cross_entropy_gradient([0.0, 40.0], [1, 1], reduction="sum")
     array([-5.00000000e-01, -4.24835426e-18])
     """
-    z = without_nan(real_array(logits, "logits"), "logits")
-    y = real_array(targets, "targets")
-    same_shape(y, "targets", z.shape, "logits")
-    y = probabilities(y, "targets", None).astype(np.float64)
-    w = None if weight is None else weights(weight, "weight", z.shape, "that of the logits")
+    z, y, w = _binary(logits, targets, weight, label_smoothing)
     c = None if pos_weight is None else positive_weight(pos_weight, z.shape)
-    reduction, denominator = reduction_arguments(reduction, denominator)
-
+    settings = reduction_arguments(reduction, denominator)
     with np.errstate(all="ignore"):
         positive = y if c is None else c * y
-        divisor = 1.0
-        if reduction == "mean":
-            mass = (positive + (1 - y)) * (1.0 if w is None else w)
-            divisor = mean_divisor(float(mass.sum()), denominator)
+        divisor = _divisor(z.size, (positive + (1 - y)) * (1.0 if w is None else w), *settings)
         # sigma(-z) is 1 - sigma(z) without the subtraction.
         out = (1 - y) * sigmoid(z) - positive * sigmoid(-z)
         if w is not None:
@@ -396,7 +360,7 @@ def _normalise(block: Block, terms: Terms) -> tuple[Floats, Floats]:
     The probability of the left-out class itself is still to be filled in.
     """
     total = terms.own + terms.others
-    block.work /= np.expand_dims(total, block.axis)
+    block.work /= total[:, None]
     return total, terms.others / total
 
 
@@ -406,15 +370,24 @@ def _difference(p: Floats, one_minus_p: Floats, t: Any, one_minus_t: Any) -> Flo
     return difference
 
 
-def _scale(block: Block, weight: Floats | None, divisor: float) -> None:
-    """Multiply the rows by weight / divisor; a weight of zero makes a row zero, whatever it holds.
+def _divisor(
+    count: int, weight: NDArray[Any] | None, reduction: Reduction, denominator: float | None
+) -> float:
+    """Return what the gradient is divided by: for the mean, the sum of the weights or `denominator`."""
+    if reduction != "mean":
+        return 1.0
+    with np.errstate(over="ignore"):
+        return mean_divisor(float(count if weight is None else weight.sum()), denominator)
+
+
+def _scale(rows: Floats, weight: NDArray[Any] | None, divisor: float) -> None:
+    """Multiply rows by weight / divisor; a weight of zero makes a row zero, whatever it holds.
 
     In float64, and in this order: float32 could not hold every weight and divisor, and 0 * inf is nan.
     """
-    scaled = block.work
+    scaled = rows
     if weight is not None:
-        scaled = np.multiply(scaled, np.expand_dims(weight, block.axis), dtype=np.float64)
-        nothing = (slice(None),) * (1 - block.axis) + (weight == 0,)
-        scaled[nothing] = 0
+        scaled = np.multiply(rows, weight[:, None], dtype=np.float64)
+        scaled[weight == 0] = 0
     if weight is not None or divisor != 1:
-        np.divide(scaled, np.float64(divisor), out=block.work, casting="same_kind")
+        np.divide(scaled, np.float64(divisor), out=rows, casting="same_kind")

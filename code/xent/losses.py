@@ -1,8 +1,8 @@
 """Cross-entropy losses from logits, and from log-probabilities or probabilities where those are given.
 
 One definition of the mean serves all of them: ``"mean"`` is sum(w l) / sum(w) over the targets that count,
-where l is a target's loss and w its weight (one without `weight`). ``denominator=`` replaces sum(w), which
-is what a loss over several micro-batches needs.
+where l is a target's loss and w its weight, one unless you give weights. ``denominator=`` replaces sum(w),
+which is what a loss over several micro-batches needs.
 
 Each loss is within 4 machine epsilons of itself (of 1.2e-7 for logits of float16 and float32, 2.2e-16 for
 float64), also where it is close to zero. That holds over the sweep of tests/xent/test_losses.py: 1 to 1000
@@ -14,6 +14,7 @@ small factor follows. A label smoothing or clip below the smallest normal number
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,12 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ._blocks import blocks
 from ._validate import (
-    SUM_TOLERANCE,
     Floats,
     Reduction,
+    _array,
     at_index,
     class_indices,
+    class_weights,
     first_true,
     held,
     logits_array,
@@ -36,12 +38,24 @@ from ._validate import (
     real_array,
     reduction_arguments,
     same_shape,
+    sample_weights,
+    shown,
     smoothing_mass,
+    sum_tolerance,
     weights,
 )
-from .numerics import log_sigmoid, log_sum_exp, refuse, without_nan
+from .numerics import log_sigmoid, log_sum_exp, refuse, sigmoid, without_nan
 
-__all__ = ["binary_cross_entropy", "cross_entropy", "log_loss", "nll", "soft_cross_entropy"]
+__all__ = [
+    "binary_cross_entropy",
+    "binary_focal_loss",
+    "binary_log_loss",
+    "cross_entropy",
+    "focal_loss",
+    "log_loss",
+    "nll",
+    "soft_cross_entropy",
+]
 
 
 def cross_entropy(
@@ -50,6 +64,7 @@ def cross_entropy(
     *,
     axis: int = -1,
     weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
@@ -69,8 +84,12 @@ def cross_entropy(
     axis : int, default -1
         The class axis.
     weight : array_like, shape (K,), optional
-        Weight of a target by its class, w = weight[y], finite and >= 0. It weighs the whole loss of that
-        target, smoothed or not. A target of weight zero does not count.
+        Weight of a target by its class, finite and >= 0. It weighs the whole loss of that target, smoothed or
+        not. The mean then divides by a sum that depends on which classes a batch drew: it is biased for small
+        batches, and a `denominator` that is the same for all of them mends that.
+    sample_weight : array_like, broadcasts to the shape of `targets`, optional
+        Weight of each target, finite and >= 0; booleans are a mask. w is the product of both weights, and a
+        target whose w is zero does not count: its logits are not looked at.
     label_smoothing : float, default 0
         Mass epsilon in [0, 1] that is spread evenly over all K classes.
     ignore_index : int, optional
@@ -78,7 +97,7 @@ def cross_entropy(
     reduction : {"mean", "sum", "none"}, default "mean"
         sum(w l) / sum(w), sum(w l), or each w l (zero where a target does not count).
     denominator : float, optional
-        Replaces sum(w) in the mean.
+        Replaces sum(w) in the mean, which then is 0 if no target counts.
 
     Returns
     -------
@@ -90,7 +109,7 @@ def cross_entropy(
     ------
     ValueError
         If a label is out of range, shapes do not match, a counted row of logits holds nan or +inf or is -inf
-        throughout, `weight`, `label_smoothing`, `axis` or `denominator` is out of range, or no target counts
+        throughout, a weight, `label_smoothing`, `axis` or `denominator` is out of range, or no target counts
         and the mean has no `denominator`.
     TypeError
         If the labels are not integers, or the logits are not real.
@@ -124,36 +143,23 @@ def cross_entropy(
     """
     logits, axis = logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
-    shape, classes = moved.shape[:-1], moved.shape[-1]
-    labels, counts = class_indices(targets, "targets", shape, classes, ignore_index)
-    by_class = None if weight is None else weights(weight, "weight", (classes,), "one weight a class")
+    labels, w = _targets(targets, moved.shape, ignore_index, weight, sample_weight)
     smoothing = held(smoothing_mass(label_smoothing), logits.dtype)
-    total = _Reducer(shape, logits.dtype, *reduction_arguments(reduction, denominator))
-
+    total = _Reducer(labels.shape, logits.dtype, *reduction_arguments(reduction, denominator))
     with np.errstate(all="ignore"):
         for index, block in blocks(moved):
             own = labels[index].reshape(-1)
-            block.shift()
-            mean_gap = -block.work.mean(axis=block.axis) if smoothing else None
-            terms = block.exponentiate_without(own)
-            log_of_sum = terms.log_of_sum()
-            if mean_gap is None:
-                losses = terms.gap + log_of_sum
-            elif smoothing == 1:  # the target has no mass left, and 0 * inf would be nan
-                losses = mean_gap + log_of_sum
+            if not smoothing:
+                losses = block.minus_log_softmax(own)
             else:
-                losses = (1 - smoothing) * terms.gap + smoothing * mean_gap + log_of_sum
-            total.add(
-                index,
-                losses,
-                None if by_class is None else by_class[own],
-                None if counts is None else counts[index].reshape(-1),
-            )
-    if total.has_nan():
-        counted = np.ones(shape, bool) if counts is None else counts
-        if by_class is not None:
-            counted = counted & (by_class[labels] > 0)
-        refuse(np.where(counted[..., None], moved, 0.0), "logits", axis)
+                block.shift()
+                losses = -smoothing * block.work.mean(axis=1)
+                terms = block.exponentiate_without(own)
+                losses += terms.log_of_sum()
+                if smoothing < 1:  # the target has mass left; without it, 0 * inf would be nan
+                    losses += (1 - smoothing) * terms.gap
+            total.add(index, losses, None if w is None else w[index].reshape(-1))
+    total.refuse_nan(moved, "logits", axis, w)
     return total.result()
 
 
@@ -162,6 +168,9 @@ def soft_cross_entropy(
     target_probs: ArrayLike,
     *,
     axis: int = -1,
+    weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
+    label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Any:
@@ -175,13 +184,23 @@ def soft_cross_entropy(
         Logits z. -inf marks an impossible class; +inf and nan are refused.
     target_probs : array_like, shape of `logits`
         Distributions t: in [0, 1], summing to one along `axis` (within 1e-6 in float64, 1e-4 in float32,
-        1e-2 in float16). They are used as they are, not renormalised.
+        1e-2 in float16, and more for many classes, as rounding does). They are used as they are, not
+        renormalised.
     axis : int, default -1
         The class axis.
+    weight : array_like, shape (K,), optional
+        Weight w_k of each class: the loss is -sum_k w_k t_k log p_k, and a row weighs sum_k w_k t_k, so that
+        a one-hot t has the loss and the weight that `cross_entropy` gives its class.
+    sample_weight : array_like, broadcasts to the shape of `logits` without `axis`, optional
+        Weight of each row, finite and >= 0; booleans are a mask.
+    label_smoothing : float, default 0
+        Mass epsilon in [0, 1] that is spread evenly over all K classes: (1 - epsilon) w_k t_k + epsilon/K
+        sum_j w_j t_j takes the place of w_k t_k.
     reduction : {"mean", "sum", "none"}, default "mean"
-        The mean divides by the number of rows.
+        The mean divides by the number of rows, or by the sum of their weights. (PyTorch divides by the number
+        of rows in either case.)
     denominator : float, optional
-        Replaces that number.
+        Replaces that divisor.
 
     Returns
     -------
@@ -192,8 +211,9 @@ def soft_cross_entropy(
     Raises
     ------
     ValueError
-        If a row of `target_probs` is no distribution, shapes do not match, a row of logits holds nan or +inf
-        or is -inf throughout, or there is nothing to average.
+        If a row of `target_probs` is no distribution, shapes do not match, a weight or `label_smoothing` is
+        out of range, a row of logits that counts holds nan or +inf or is -inf throughout, or there is nothing
+        to average.
     TypeError
         If an argument is not real.
 
@@ -210,22 +230,30 @@ def soft_cross_entropy(
     same_shape(target, "target_probs", logits.shape, "logits")
     target = np.moveaxis(probabilities(target, "target_probs", axis), axis, -1)
     moved = np.moveaxis(logits, axis, -1)
+    by_class, w = class_weights(weight, moved.shape[-1]), sample_weights(sample_weight, moved.shape[:-1])
     dtype = np.result_type(logits, target, np.float32)
+    smoothing = held(smoothing_mass(label_smoothing), dtype)
     total = _Reducer(moved.shape[:-1], dtype, *reduction_arguments(reduction, denominator))
-
     with np.errstate(all="ignore"):
         for index, block in blocks(moved):
-            t = block.oriented(target[index].reshape(len(block.rows), -1))
+            t: Floats = target[index].reshape(block.rows.shape)
+            each: NDArray[Any] | None = None if w is None else w[index].reshape(-1)
+            mass: Floats | None = None
+            if by_class is not None:
+                t = t * by_class
+                mass = t.sum(axis=1, dtype=np.float64)
+            if smoothing:
+                t = (1 - smoothing) * t + smoothing / t.shape[-1] * t.sum(axis=1, keepdims=True)
             highest = block.argmax()
             block.shift()
             # Each term t (m - z) is >= 0: nothing cancels, and where t is zero it is zero, whatever z is.
-            gaps = np.multiply(t, block.work, out=np.zeros(t.shape, dtype), where=t > 0)
+            gaps = np.multiply(t, block.work, out=np.zeros_like(block.work, dtype), where=t > 0)
             log_of_sum = block.exponentiate_without(highest).log_of_sum()
-            total.add(
-                index, t.sum(axis=block.axis, dtype=np.float64) * log_of_sum - gaps.sum(axis=block.axis)
-            )
-    if total.has_nan():
-        refuse(moved, "logits", axis)
+            losses = t.sum(axis=1, dtype=np.float64) * log_of_sum - gaps.sum(axis=1)
+            if mass is not None:  # a row whose classes have no weight does not count
+                each = mass > 0 if each is None else np.where(mass > 0, each, 0.0)
+            total.add(index, losses, each, mass)
+    total.refuse_nan(moved, "logits", axis, w)
     return total.result()
 
 
@@ -235,6 +263,7 @@ def binary_cross_entropy(
     *,
     weight: ArrayLike | None = None,
     pos_weight: ArrayLike | None = None,
+    label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Any:
@@ -249,12 +278,15 @@ def binary_cross_entropy(
     logits : array_like
         Logits z of any shape; infinities are allowed.
     targets : array_like, shape of `logits`
-        Labels 0 and 1 (integers or floats), or probabilities of 1.
-    weight : array_like, shape of `logits`, optional
-        Weight of each target, finite and >= 0. A target of weight zero does not count.
-    pos_weight : float or array_like of shape (logits.shape[-1],), optional
-        Weight c > 0 of the positive class; an array (logits of two dimensions or more) holds one for each
-        label along the last axis.
+        Labels 0 and 1 (booleans, integers or floats), or probabilities of 1.
+    weight : array_like, broadcasts to the shape of `logits`, optional
+        Weight of each target, finite and >= 0; booleans are a mask. A target of weight zero does not count:
+        its logit is not looked at.
+    pos_weight : array_like, broadcasts to the shape of `logits`, optional
+        Weight c > 0 of the positive class: a number, or one for each label along the last axis.
+    label_smoothing : float, default 0
+        Mass epsilon in [0, 1] that is spread evenly over both classes: (1 - epsilon) y + epsilon/2 takes the
+        place of y.
     reduction : {"mean", "sum", "none"}, default "mean"
         The mean divides by the sum of the weights, weight * (c y + 1 - y), as the class-weighted mean of
         `cross_entropy` does; PyTorch divides by the number of targets.
@@ -283,23 +315,147 @@ def binary_cross_entropy(
     >>> binary_cross_entropy([40.0, -1000.0], [1, 1], reduction="none")
     array([4.24835426e-18, 1.00000000e+03])
     """
-    z = without_nan(real_array(logits, "logits"), "logits")
-    y = real_array(targets, "targets")
-    same_shape(y, "targets", z.shape, "logits")
-    y = probabilities(y, "targets", None).astype(np.float64)
-    w = None if weight is None else weights(weight, "weight", z.shape, "that of the logits")
+    z, y, w = _binary(logits, targets, weight, label_smoothing)
     c = None if pos_weight is None else positive_weight(pos_weight, z.shape)
     total = _Reducer(z.shape, z.dtype, *reduction_arguments(reduction, denominator))
-
     with np.errstate(all="ignore"):
         positive = _times(y if c is None else c * y, -log_sigmoid(z))
         negative = _times(1 - y, -log_sigmoid(-z))
-        mass = None if c is None else c * y + (1 - y)
-        if w is None and mass is None:
-            total.add((), positive + negative)
-        else:
-            # The reducer multiplies by the whole weight, of which the loss holds c already.
-            total.add((), positive + negative, np.ones(z.shape) if w is None else w, divisor=mass)
+        total.add((), positive + negative, w, None if c is None else c * y + (1 - y))
+    return total.result()
+
+
+def focal_loss(
+    logits: ArrayLike,
+    targets: ArrayLike,
+    *,
+    gamma: float = 2.0,
+    alpha: ArrayLike | None = None,
+    axis: int = -1,
+    sample_weight: ArrayLike | None = None,
+    ignore_index: int | None = None,
+    reduction: Reduction = "mean",
+    denominator: float | None = None,
+) -> Any:
+    r"""Focal loss of logits against class indices.
+
+    .. math:: \ell = -\alpha_y (1 - p_y)^\gamma \log p_y, \qquad p = \operatorname{softmax}(z)
+
+    Parameters
+    ----------
+    logits, targets, axis, sample_weight, ignore_index, reduction, denominator
+        As in `cross_entropy`, which this is for gamma = 0.
+    gamma : float, default 2
+        How strongly easy targets are discounted, >= 0.
+    alpha : array_like, shape (K,), optional
+        Factor of a target's loss by its class, finite and >= 0. It belongs to the loss and is no weight: the
+        mean does not divide by it.
+
+    Returns
+    -------
+    scalar or ndarray
+        Loss in nats, within 4 + 5 gamma machine epsilons of itself.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For the reasons of `cross_entropy`, or if `gamma` or `alpha` is out of range.
+
+    See Also
+    --------
+    xent.scoring.focal_loss : the same from probabilities, as a scoring rule.
+    xent.scoring.invert_focal : what a model that was trained with it believes.
+
+    Notes
+    -----
+    T.-Y. Lin et al., *Focal Loss for Dense Object Detection*, 2017, arXiv:1708.02002.
+
+    Examples
+    --------
+    >>> from xent import focal_loss
+    >>> float(focal_loss([[0.0, 0.0]], [0]))  # log(2) / 4
+    0.173286...
+    """
+    gamma = _gamma(gamma)
+    logits, axis = logits_array(logits, "logits", axis)
+    moved = np.moveaxis(logits, axis, -1)
+    factor = class_weights(alpha, moved.shape[-1], "alpha")
+    labels, w = _targets(targets, moved.shape, ignore_index, None, sample_weight)
+    total = _Reducer(labels.shape, logits.dtype, *reduction_arguments(reduction, denominator))
+    with np.errstate(all="ignore"):
+        for index, block in blocks(moved):
+            own = labels[index].reshape(-1)
+            losses = block.minus_log_softmax(own)
+            losses *= (-np.expm1(-losses)) ** gamma  # 1 - p, with the digits that p has lost
+            if factor is not None:
+                losses = _times(factor[own], losses)
+            total.add(index, losses, None if w is None else w[index].reshape(-1))
+    total.refuse_nan(moved, "logits", axis, w)
+    return total.result()
+
+
+def binary_focal_loss(
+    logits: ArrayLike,
+    targets: ArrayLike,
+    *,
+    gamma: float = 2.0,
+    alpha: float | None = None,
+    weight: ArrayLike | None = None,
+    label_smoothing: float = 0.0,
+    reduction: Reduction = "mean",
+    denominator: float | None = None,
+) -> Any:
+    r"""Focal loss of one logit a target, as detectors use it.
+
+    .. math:: \ell = -\alpha\, y\, \sigma(-z)^\gamma \log\sigma(z)
+              - (1-\alpha) (1-y)\, \sigma(z)^\gamma \log\sigma(-z)
+
+    Parameters
+    ----------
+    logits, targets, weight, label_smoothing
+        As in `binary_cross_entropy`.
+    gamma : float, default 2
+        How strongly easy targets are discounted, >= 0.
+    alpha : float, optional
+        Factor in [0, 1] of the positive class; the negative one has 1 - alpha. Without it both have one.
+        RetinaNet's is 0.25.
+    reduction : {"mean", "sum", "none"}, default "mean"
+        The mean divides by the number of targets, or by the sum of their weights; not by alpha.
+    denominator : float, optional
+        Replaces that divisor: for detectors, how many anchors are assigned to an object.
+
+    Returns
+    -------
+    scalar or ndarray
+        Loss in nats, within 4 + 5 gamma machine epsilons of itself.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For the reasons of `binary_cross_entropy`, or if `gamma` or `alpha` is out of range.
+
+    Notes
+    -----
+    T.-Y. Lin et al., *Focal Loss for Dense Object Detection*, 2017, arXiv:1708.02002. For a target between 0
+    and 1 it is the expected loss of a label that is drawn from it.
+
+    Examples
+    --------
+    >>> from xent import binary_focal_loss
+    >>> float(binary_focal_loss([0.0], [1], alpha=0.25))
+    0.043321...
+    """
+    gamma = _gamma(gamma)
+    z, y, w = _binary(logits, targets, weight, label_smoothing)
+    up = down = 1.0
+    if alpha is not None:
+        up = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
+        down = 1 - up
+    total = _Reducer(z.shape, z.dtype, *reduction_arguments(reduction, denominator))
+    with np.errstate(all="ignore"):
+        positive = _times(up * y, sigmoid(-z) ** gamma * -log_sigmoid(z))
+        negative = _times(down * (1 - y), sigmoid(z) ** gamma * -log_sigmoid(-z))
+        total.add((), positive + negative, w)
     return total.result()
 
 
@@ -309,6 +465,7 @@ def nll(
     *,
     axis: int = -1,
     weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
@@ -320,9 +477,9 @@ def nll(
     Parameters
     ----------
     log_probs : array_like, shape (..., K, ...)
-        Log-probabilities: their exponentials sum to one along `axis` (within 1e-6 in float64, 1e-4 in
-        float32, 1e-2 in float16). Probabilities and raw logits are refused, also in ignored rows.
-    targets, axis, weight, ignore_index, reduction, denominator
+        Log-probabilities: their exponentials sum to one along `axis`, within the tolerance of
+        `soft_cross_entropy`. Probabilities and raw logits are refused, also in ignored rows.
+    targets, axis, weight, sample_weight, ignore_index, reduction, denominator
         As in `cross_entropy`.
 
     Returns
@@ -344,27 +501,30 @@ def nll(
     0.407605...
     """
     array, axis = logits_array(log_probs, "log_probs", axis)
-    tolerance = SUM_TOLERANCE[array.dtype.newbyteorder("=")]
-    excess = np.atleast_1d(log_sum_exp(without_nan(array, "log_probs"), axis))
+    tolerance = sum_tolerance(array.dtype.newbyteorder("="), array.shape[axis])
+    excess = np.asarray(log_sum_exp(without_nan(array, "log_probs"), axis=axis))
     with np.errstate(over="ignore"):  # float32 overflows from 89 on
         wrong = ~(np.abs(np.expm1(np.minimum(excess, 700.0))) <= tolerance)
     if wrong.any():
         where = first_true(wrong)
         raise ValueError(
             f"log_probs: expected logarithms of probabilities that sum to one along axis {axis} (within "
-            f"{tolerance:g} for {array.dtype}), got a log-sum-exp of {excess[where]:.6g}{at_index(where)}; "
-            "for logits use cross_entropy"
+            f"{tolerance:.2g} for {array.shape[axis]} classes in {array.dtype}), got a log-sum-exp of "
+            f"{excess[where]:.6g}{at_index(where)}; for logits use cross_entropy"
         )
-    return _pick(array, axis, targets, weight, ignore_index, reduction, denominator, np.negative)
+    labels, w = _targets(targets, np.moveaxis(array, axis, -1).shape, ignore_index, weight, sample_weight)
+    return _pick(array, axis, labels, w, reduction, denominator, np.negative)
 
 
 def log_loss(
     probs: ArrayLike,
     targets: ArrayLike,
     *,
+    labels: ArrayLike | None = None,
     eps: float = 0.0,
     axis: int = -1,
     weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
@@ -376,10 +536,13 @@ def log_loss(
     Parameters
     ----------
     probs : array_like, shape (..., K, ...)
-        Probabilities in [0, 1], summing to one along `axis` (within 1e-6 in float64, 1e-4 in float32, 1e-2 in
-        float16), also in ignored rows.
-    targets, axis, weight, ignore_index, reduction, denominator
+        Probabilities in [0, 1], summing to one along `axis`, also in ignored rows, within the tolerance of
+        `soft_cross_entropy`.
+    targets, axis, weight, sample_weight, ignore_index, reduction, denominator
         As in `cross_entropy`.
+    labels : array_like, shape (K,), optional
+        What the classes are called, in the order of `probs`; the targets then are such labels, strings for
+        example, in the place of class indices. (scikit-learn's `log_loss` sorts its `labels`.)
     eps : float, default 0
         Clip p into [eps, 1 - eps] first, 0 <= eps < 1/2. Nothing is clipped unless you ask for it: a target
         of probability zero costs inf. scikit-learn's `log_loss` clips with the machine epsilon of the dtype.
@@ -392,27 +555,89 @@ def log_loss(
     Raises
     ------
     ValueError
-        If a row is no distribution, `eps` is out of range, or for the reasons of `cross_entropy`.
+        If a row is no distribution, `eps` is out of range, `labels` are not distinct or lack a target, or for
+        the reasons of `cross_entropy`.
     TypeError
-        If the labels are not integers, or `probs` is not real.
+        If the targets are not integers and there are no `labels`, or `probs` is not real.
+
+    See Also
+    --------
+    binary_log_loss : one probability a target.
 
     Examples
     --------
     >>> from xent import log_loss
     >>> float(log_loss([[0.25, 0.75], [0.5, 0.5]], [0, 1]))
     1.039720...
-    >>> float(log_loss([[0.0, 1.0]], [0]))
+    >>> float(log_loss([[0.0, 1.0]], ["no"], labels=["no", "yes"]))
     inf
     """
     array, axis = logits_array(probs, "probs", axis)
     array = probabilities(array, "probs", axis)
-    eps = number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
+    eps = _clip(eps)
+    shape = np.moveaxis(array, axis, -1).shape
+    if labels is not None:
+        targets, ignore_index = _by_label(targets, labels, shape[-1], ignore_index)
+    of, w = _targets(targets, shape, ignore_index, weight, sample_weight)
+    return _pick(array, axis, of, w, reduction, denominator, lambda p: _minus_log(p, eps))
 
-    def loss(p: Floats) -> Floats:
-        p = p.astype(np.promote_types(p.dtype, np.float32), copy=False)
-        return -np.log(np.clip(p, eps, 1 - eps) if eps else p)
 
-    return _pick(array, axis, targets, weight, ignore_index, reduction, denominator, loss)
+def binary_log_loss(
+    probs: ArrayLike,
+    targets: ArrayLike,
+    *,
+    eps: float = 0.0,
+    weight: ArrayLike | None = None,
+    reduction: Reduction = "mean",
+    denominator: float | None = None,
+) -> Any:
+    r"""Binary cross-entropy of targets in [0, 1] under given probabilities of 1.
+
+    .. math:: \ell = -y \log p - (1-y) \log(1-p)
+
+    Parameters
+    ----------
+    probs : array_like
+        Probabilities p of the positive class, of any shape: one number a target, where `log_loss` takes a
+        row.
+    targets, weight, reduction, denominator
+        As in `binary_cross_entropy`.
+    eps : float, default 0
+        Clip p into [eps, 1 - eps] first, 0 <= eps < 1/2, which is nothing unless you ask for it.
+
+    Returns
+    -------
+    scalar or ndarray
+        Loss in nats, +inf where a positive target meets a probability of zero.
+
+    Raises
+    ------
+    ValueError
+        If a probability is outside [0, 1], or for the reasons of `binary_cross_entropy`.
+    TypeError
+        If an argument is not real.
+
+    Notes
+    -----
+    A probability close to one has lost the digits of 1 - p, and with them those of the loss of a target 0;
+    `binary_cross_entropy` has them from the logit.
+
+    Examples
+    --------
+    >>> from xent import binary_log_loss
+    >>> float(binary_log_loss([0.75, 0.5], [1, 0]))
+    0.490414...
+    """
+    p = probabilities(probs, "probs", None)
+    p = p.astype(np.promote_types(p.dtype, np.float32), copy=False)
+    _, y, w = _binary(np.zeros_like(p), targets, weight, 0.0, like="probs")
+    eps = _clip(eps)
+    total = _Reducer(p.shape, p.dtype, *reduction_arguments(reduction, denominator))
+    with np.errstate(all="ignore"):
+        if eps:
+            p = np.clip(p, eps, 1 - eps)
+        total.add((), _times(y, -np.log(p)) + _times(1 - y, -np.log1p(-p)), w)
+    return total.result()
 
 
 class _Reducer:
@@ -432,31 +657,25 @@ class _Reducer:
         self,
         index: tuple[int | slice, ...],
         losses: Floats,
-        weight: Floats | None = None,
-        counts: NDArray[np.bool_] | None = None,
-        *,
-        divisor: Floats | None = None,
+        weight: NDArray[Any] | None = None,
+        mass: Floats | None = None,
     ) -> None:
-        """Add the losses of one block; `divisor` is what one unit of weight adds to sum(w), if not one."""
+        """Add the losses of one block; `mass` is what one unit of weight adds to sum(w), if not one."""
         if weight is not None:
-            if counts is not None:
-                weight = np.where(counts, weight, 0.0)
             # A weight of zero takes the target out, also where its loss is inf or nan.
             losses = np.where(weight > 0, losses * weight, 0.0)
-            self.mass += float(np.sum(weight if divisor is None else weight * divisor))
-        elif counts is not None:
-            losses = np.where(counts, losses, losses.dtype.type(0))
-            self.mass += float(np.count_nonzero(counts))
-        else:
-            self.mass += losses.size
+            mass = weight if mass is None else weight * mass
+        self.mass += losses.size if mass is None else float(np.sum(mass))
         if self.each is not None:
             self.each[index] = losses.reshape(self.each[index].shape)
         else:
-            self.sums.append(float(losses.sum(dtype=np.float64)))
+            self.sums.append(float(np.add.reduce(losses, axis=None, dtype=np.float64)))
 
-    def has_nan(self) -> bool:
-        """Whether any loss is nan; losses are never -inf, so that a sum cannot become nan otherwise."""
-        return math.isnan(sum(self.sums)) if self.each is None else bool(np.isnan(self.each).any())
+    def refuse_nan(self, moved: Floats, name: str, axis: int, weight: NDArray[Any] | None) -> None:
+        """Say which logits of the rows that count have no softmax, if a loss is nan."""
+        # Losses are never -inf, so that a sum cannot become nan otherwise.
+        if math.isnan(sum(self.sums)) if self.each is None else bool(np.isnan(self.each).any()):
+            refuse(moved if weight is None else np.where((weight > 0)[..., None], moved, 0.0), name, axis)
 
     def result(self) -> Any:
         """Return what the reduction asks for."""
@@ -467,27 +686,94 @@ class _Reducer:
             return self.dtype.type(np.add.reduce(self.sums) / divisor)
 
 
+def _targets(
+    targets: ArrayLike,
+    shape: tuple[int, ...],
+    ignore_index: int | None,
+    weight: ArrayLike | None,
+    sample_weight: ArrayLike | None,
+) -> tuple[NDArray[np.intp], NDArray[Any] | None]:
+    """Return class indices, classes on the last axis of `shape`, and what each target weighs (None: one)."""
+    labels, counts = class_indices(targets, "targets", shape[:-1], shape[-1], ignore_index)
+    by_class = class_weights(weight, shape[-1])
+    w: NDArray[Any] | None = sample_weights(sample_weight, labels.shape)
+    if by_class is not None:
+        with np.errstate(over="ignore", under="ignore"):
+            w = by_class[labels] if w is None else by_class[labels] * w
+    if counts is not None:
+        w = counts if w is None else np.where(counts, w, 0.0)
+    return labels, w
+
+
+def _by_label(
+    targets: ArrayLike, labels: ArrayLike, classes: int, ignore_index: int | None
+) -> tuple[NDArray[np.intp], int | None]:
+    """Return class indices for targets that are given by the names of the classes."""
+    names, given = _array(labels, "labels"), _array(targets, "targets")
+    if names.shape != (classes,):
+        raise ValueError(f"labels: expected shape {(classes,)}, one name a class, got {names.shape}")
+    order = np.argsort(names, kind="stable")
+    ordered = names[order]
+    if (ordered[1:] == ordered[:-1]).any():
+        raise ValueError(f"labels: expected distinct labels, got {shown(labels)}")
+    ignored = np.zeros(given.shape, bool) if ignore_index is None else given == ignore_index
+    at = np.minimum(np.searchsorted(ordered, given), classes - 1)
+    unknown = ~ignored & (ordered[at] != given)
+    if unknown.any():
+        where = first_true(np.asarray(unknown))
+        raise ValueError(f"targets: expected one of the labels, got {given[where]!r}{at_index(where)}")
+    return np.where(ignored, -1, order[at]), None if ignore_index is None else -1
+
+
+def _binary(
+    logits: ArrayLike,
+    targets: ArrayLike,
+    weight: ArrayLike | None,
+    label_smoothing: float,
+    like: str = "logits",
+) -> tuple[Floats, Floats, Floats | None]:
+    """Return logits, targets and weights of a binary loss; logits that do not count are zero."""
+    z = real_array(logits, "logits")
+    y = real_array(targets, "targets", bools=True)
+    same_shape(y, "targets", z.shape, like)
+    y = probabilities(y, "targets", None).astype(np.float64)
+    smoothing = smoothing_mass(label_smoothing)
+    if smoothing:
+        y = (1 - smoothing) * y + smoothing / 2
+    w = None
+    if weight is not None:
+        w = weights(weight, "weight", z.shape, f"that of the {like}", broadcast=True)
+        z = np.where(w > 0, z, z.dtype.type(0))
+    return without_nan(z, "logits"), y, w
+
+
+def _gamma(value: float) -> float:
+    return number(value, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
+
+
+def _clip(eps: float) -> float:
+    return number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
+
+
+def _minus_log(p: Floats, eps: float) -> Floats:
+    p = p.astype(np.promote_types(p.dtype, np.float32), copy=False)
+    return np.asarray(-np.log(np.clip(p, eps, 1 - eps) if eps else p))
+
+
 def _pick(
     array: Floats,
     axis: int,
-    targets: ArrayLike,
-    weight: ArrayLike | None,
-    ignore_index: int | None,
+    labels: NDArray[np.intp],
+    w: NDArray[Any] | None,
     reduction: Reduction,
     denominator: float | None,
-    loss: Any,
+    loss: Callable[[Floats], Floats],
 ) -> Any:
     """Take each target's entry of `array` along `axis`, apply `loss` to it, and reduce."""
-    moved = np.moveaxis(array, axis, -1)
-    shape, classes = moved.shape[:-1], moved.shape[-1]
-    labels, counts = class_indices(targets, "targets", shape, classes, ignore_index)
-    by_class = None if weight is None else weights(weight, "weight", (classes,), "one weight a class")
-    total = _Reducer(shape, array.dtype, *reduction_arguments(reduction, denominator))
+    total = _Reducer(labels.shape, array.dtype, *reduction_arguments(reduction, denominator))
     with np.errstate(all="ignore"):
-        losses = loss(np.take_along_axis(moved, labels[..., None], -1)[..., 0])
-        total.add(
-            (), losses + 0.0, None if by_class is None else by_class[labels], counts
-        )  # -0.0 + 0.0 = 0.0
+        losses = loss(np.take_along_axis(np.moveaxis(array, axis, -1), labels[..., None], -1)[..., 0])
+        total.add((), losses + 0.0, w)  # -0.0 + 0.0 = 0.0
     return total.result()
 
 

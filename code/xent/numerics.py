@@ -16,34 +16,55 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ._blocks import blocks
-from ._validate import Floats, at_index, first_true, logits_array, real_array
+from ._validate import (
+    Floats,
+    at_index,
+    class_axis,
+    first_true,
+    logits_array,
+    real_array,
+    shown,
+    weights,
+)
 
 __all__ = ["log_sigmoid", "log_softmax", "log_sum_exp", "sigmoid", "softmax"]
 
 
-def log_sum_exp(x: ArrayLike, axis: int = -1) -> Any:
+def log_sum_exp(
+    x: ArrayLike,
+    *,
+    axis: int | tuple[int, ...] | None = -1,
+    b: ArrayLike | None = None,
+    keepdims: bool = False,
+) -> Any:
     r"""Logarithm of a sum of exponentials.
 
-    .. math:: \operatorname{lse}(x) = \log\sum_j e^{x_j} = m + \log\sum_j e^{x_j - m}, \qquad m = \max_j x_j
+    .. math:: \operatorname{lse}(x) = \log\sum_j b_j e^{x_j} = m + \log\sum_j b_j e^{x_j - m}, \qquad
+              m = \max_j x_j
 
     Parameters
     ----------
     x : array_like, shape (..., K, ...)
         Real numbers; -inf counts as a term of zero, +inf makes the sum +inf.
-    axis : int, default -1
-        The axis to sum over.
+    axis : int, tuple of ints or None, default -1
+        The axis or axes to sum over; None for all of them.
+    b : array_like, broadcasts to the shape of `x`, optional
+        Factors of the exponentials, finite and >= 0; one without it. Booleans are a mask.
+    keepdims : bool, default False
+        Leave the axes that are summed over in the result, with length one.
 
     Returns
     -------
     ndarray or scalar
-        The shape of `x` without `axis`. At most 4 epsilons of ``max(|m|, lse - m)`` away.
+        The shape of `x` without `axis`. At most 4 epsilons of ``max(|m|, lse - m)`` away; with `b`, where the
+        logarithms of the factors are added to `x` in float64, m is the largest of these sums.
 
     Raises
     ------
     ValueError
-        If `x` holds nan or has nothing to sum, or `axis` is not one of its axes.
+        If `x` holds nan or has nothing to sum, `axis` is not one of its axes, or a factor is out of range.
     TypeError
-        If `x` is not real.
+        If an argument is not of its kind.
 
     Notes
     -----
@@ -59,11 +80,20 @@ def log_sum_exp(x: ArrayLike, axis: int = -1) -> Any:
     >>> float(log_sum_exp([0.0, -40.0]))
     4.248354255291...e-18
     """
-    x, axis = logits_array(x, "x", axis)
-    moved = np.moveaxis(x, axis, -1)
-    out = np.empty(moved.shape[:-1], np.promote_types(x.dtype, np.float32))
+    x = real_array(x, "x")
+    axes = _axes(x, axis)
+    if not isinstance(keepdims, (bool, np.bool_)):
+        raise TypeError(f"keepdims: expected True or False, got {shown(keepdims)}")
+    dtype = np.promote_types(x.dtype, np.float32)
     with np.errstate(all="ignore"):
-        for index, block in blocks(moved):
+        if b is not None:
+            factors = weights(b, "b", x.shape, "that of x", broadcast=True)
+            without_nan(x, "x")
+            x = np.where(factors > 0, x + np.log(factors), -np.inf)  # 0 * inf = 0
+        moved = np.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
+        rows = moved.reshape(*moved.shape[: x.ndim - len(axes)], -1)  # a copy, if the axes are apart
+        out = np.empty(rows.shape[:-1], dtype)
+        for index, block in blocks(rows):
             highest = block.argmax()
             block.shift()
             terms = block.exponentiate_without(highest)
@@ -71,11 +101,11 @@ def log_sum_exp(x: ArrayLike, axis: int = -1) -> Any:
             value = np.where(np.isinf(terms.maximum), terms.maximum, terms.maximum + np.log1p(terms.others))
             out[index] = value.reshape(out[index].shape)
     if np.isnan(out).any():
-        refuse(moved, "x", axis)
-    return out[()]
+        without_nan(x, "x")
+    return (np.expand_dims(out, axes) if keepdims else out)[()]
 
 
-def log_softmax(logits: ArrayLike, axis: int = -1) -> Floats:
+def log_softmax(logits: ArrayLike, *, axis: int = -1) -> Floats:
     r"""Logarithm of the softmax: the log-probabilities that logits stand for.
 
     .. math:: \log p_k = z_k - \operatorname{lse}(z)
@@ -113,7 +143,7 @@ def log_softmax(logits: ArrayLike, axis: int = -1) -> Floats:
         for index, block in blocks(moved):
             highest = block.argmax()
             block.shift()
-            shifted = block.oriented(block.work).copy()
+            shifted = block.work.copy()
             terms = block.exponentiate_without(highest)
             # m - z and log1p(others) have one sign, so that nothing cancels.
             shifted -= np.log1p(terms.others)[:, None]
@@ -123,7 +153,7 @@ def log_softmax(logits: ArrayLike, axis: int = -1) -> Floats:
     return np.moveaxis(out, -1, axis)
 
 
-def softmax(logits: ArrayLike, axis: int = -1) -> Floats:
+def softmax(logits: ArrayLike, *, axis: int = -1) -> Floats:
     r"""Softmax: the probabilities that logits stand for.
 
     .. math:: p_k = \frac{e^{z_k}}{\sum_j e^{z_j}}
@@ -162,8 +192,8 @@ def softmax(logits: ArrayLike, axis: int = -1) -> Floats:
         for index, block in blocks(moved):
             block.shift()
             np.exp(block.work, out=block.work)
-            block.work /= block.work.sum(axis=block.axis, keepdims=True)
-            out[index] = block.oriented(block.work).reshape(out[index].shape)
+            block.work /= block.work.sum(axis=1, keepdims=True)
+            out[index] = block.work.reshape(out[index].shape)
     if np.isnan(out).any():
         refuse(moved, "logits", axis)
     return np.moveaxis(out, -1, axis)
@@ -236,6 +266,20 @@ def log_sigmoid(logits: ArrayLike) -> Any:
     z = z.astype(np.promote_types(z.dtype, np.float32), copy=False)
     with np.errstate(under="ignore"):
         return (np.minimum(z, 0) - np.log1p(np.exp(-np.abs(z))))[()]
+
+
+def _axes(x: Floats, axis: Any) -> tuple[int, ...]:
+    """Return the axes to sum over, ascending; there must be something to sum along each."""
+    given = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    axes = tuple(sorted(class_axis(x, "x", a) for a in given))
+    if not axes:
+        raise ValueError(f"axis: expected at least one axis of x with shape {x.shape}, got {shown(axis)}")
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"axis: expected distinct axes, got {shown(axis)}")
+    for a in axes:
+        if x.shape[a] == 0:
+            raise ValueError(f"x: expected at least one class along axis {a}, got shape {x.shape}")
+    return axes
 
 
 def without_nan(array: Floats, name: str) -> Floats:

@@ -1,6 +1,6 @@
 """Scoring rules: what a report of probabilities costs, and which report costs least.
 
-A scoring rule takes a report and the outcome, ``rule(probs, outcome)``, and returns a cost: smaller is
+A scoring rule takes a report and the outcome, ``rule(probs, targets)``, and returns a cost: smaller is
 better. It is proper if nobody can lower the expected cost by reporting something else than what they
 believe, and strictly proper if every other report costs more. `expected_score` computes that cost and
 `elicited` searches for the report that minimises it, for any rule with these two arguments. Keyword
@@ -8,10 +8,10 @@ arguments are bound with ``functools.partial``:
 
     partial(focal_loss, gamma=2.0)
 
-Strictly proper are `log_score`, `brier_score` and `spherical_score`. `zero_one_score` is proper, not
-strictly. `linear_score` is improper. `focal_loss`, `smoothed_log_score` and `weighted_log_score` make you
-report a distorted distribution, which `invert_focal`, `invert_smoothing` and `invert_weighting` undo.
-`clipped_log_score` is proper for two classes, not strictly, and improper for more.
+Strictly proper are `log_score`, `brier_score`, `spherical_score` and `ranked_probability_score`.
+`zero_one_score` is proper, not strictly. `linear_score` is improper. `focal_loss`, `smoothed_log_score` and
+`weighted_log_score` make you report a distorted distribution, which `invert_focal`, `invert_smoothing` and
+`invert_weighting` undo. `clipped_log_score` is proper for two classes, not strictly, and improper for more.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ __all__ = [
     "invert_weighting",
     "linear_score",
     "log_score",
+    "ranked_probability_score",
     "smoothed_log_score",
     "spherical_score",
     "weighted_log_score",
@@ -64,7 +65,7 @@ Rule: TypeAlias = Callable[[Any, Any], Any]
 
 
 @np.errstate(all="ignore")
-def log_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
+def log_score(probs: ArrayLike, targets: ArrayLike) -> Any:
     r"""Logarithmic score, the cross-entropy of one outcome: strictly proper.
 
     .. math:: s(q, y) = -\log q_y
@@ -73,7 +74,7 @@ def log_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     ----------
     probs : array_like, shape (..., K)
         Reports q: in [0, 1], summing to one along the last axis.
-    outcome : array_like of int, shape (...)
+    targets : array_like of int, shape (...)
         What happened, class indices y in [0, K).
 
     Returns
@@ -87,7 +88,7 @@ def log_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     ValueError
         If a row of `probs` is no distribution, an outcome is out of range, or shapes do not match.
     TypeError
-        If `probs` is not real or `outcome` not of integers.
+        If `probs` is not real or `targets` not of integers.
 
     See Also
     --------
@@ -104,22 +105,20 @@ def log_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     >>> float(log_score([0.5, 0.3, 0.2], 0))
     0.693147...
     """
-    q, own, _ = _report(probs, outcome)
+    q, own, _ = _report(probs, targets)
     return _result(_minus_log(own), q)
 
 
 @np.errstate(all="ignore")
-def brier_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
+def brier_score(probs: ArrayLike, targets: ArrayLike) -> Any:
     r"""Brier's score, the squared error of the one-hot outcome: strictly proper.
 
     .. math:: s(q, y) = \sum_k (q_k - [k = y])^2
 
     Parameters
     ----------
-    probs : array_like, shape (..., K)
-        Reports q: in [0, 1], summing to one along the last axis.
-    outcome : array_like of int, shape (...)
-        What happened, class indices y in [0, K).
+    probs, targets
+        As in `log_score`.
 
     Returns
     -------
@@ -128,10 +127,8 @@ def brier_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
 
     Raises
     ------
-    ValueError
-        If a row of `probs` is no distribution, an outcome is out of range, or shapes do not match.
-    TypeError
-        If `probs` is not real or `outcome` not of integers.
+    ValueError, TypeError
+        For the reasons of `log_score`.
 
     Notes
     -----
@@ -145,7 +142,7 @@ def brier_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     >>> float(brier_score([0.5, 0.25, 0.25], 0))
     0.375
     """
-    q, _, labels = _report(probs, outcome)
+    q, _, labels = _report(probs, targets)
     error = q.astype(np.float64)
     at = labels[..., None]
     np.put_along_axis(error, at, np.take_along_axis(error, at, -1) - 1, -1)
@@ -153,17 +150,54 @@ def brier_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
 
 
 @np.errstate(all="ignore")
-def spherical_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
+def ranked_probability_score(probs: ArrayLike, targets: ArrayLike) -> Any:
+    r"""Ranked probability score, for classes in an order: strictly proper, and a near miss costs less.
+
+    .. math:: s(q, y) = \sum_{k=0}^{K-2} \Bigl( \sum_{j \le k} q_j - [y \le k] \Bigr)^2
+
+    Parameters
+    ----------
+    probs, targets
+        As in `log_score`, with the classes in their order.
+
+    Returns
+    -------
+    scalar or ndarray, shape (...)
+        Cost between 0 and K - 1; float32 if `probs` is no wider, float64 otherwise.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For the reasons of `log_score`.
+
+    Notes
+    -----
+    The sum of Brier's (half) scores of the K - 1 questions "is it at most k?"; some texts divide it by K - 1.
+    E. S. Epstein, *A Scoring System for Probability Forecasts of Ranked Categories*, Journal of Applied
+    Meteorology 8 (1969) 985-987.
+
+    Examples
+    --------
+    >>> from xent.scoring import ranked_probability_score
+    >>> ranked_probability_score([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], [0, 0])
+    array([1., 2.])
+    """
+    q, _, labels = _report(probs, targets)
+    reached = np.cumsum(q, axis=-1, dtype=np.float64)[..., :-1]
+    happened = labels[..., None] <= np.arange(q.shape[-1] - 1)
+    return _result(np.square(reached - happened).sum(axis=-1), q)
+
+
+@np.errstate(all="ignore")
+def spherical_score(probs: ArrayLike, targets: ArrayLike) -> Any:
     r"""Spherical score, the cosine between report and outcome: strictly proper.
 
     .. math:: s(q, y) = 1 - \frac{q_y}{\lVert q \rVert_2}
 
     Parameters
     ----------
-    probs : array_like, shape (..., K)
-        Reports q: in [0, 1], summing to one along the last axis.
-    outcome : array_like of int, shape (...)
-        What happened, class indices y in [0, K).
+    probs, targets
+        As in `log_score`.
 
     Returns
     -------
@@ -172,10 +206,8 @@ def spherical_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
 
     Raises
     ------
-    ValueError
-        If a row of `probs` is no distribution, an outcome is out of range, or shapes do not match.
-    TypeError
-        If `probs` is not real or `outcome` not of integers.
+    ValueError, TypeError
+        For the reasons of `log_score`.
 
     Notes
     -----
@@ -188,22 +220,20 @@ def spherical_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     >>> float(spherical_score([0.6, 0.4], 0))
     0.167949...
     """
-    q, own, _ = _report(probs, outcome)
+    q, own, _ = _report(probs, targets)
     return _result(1 - own / np.linalg.norm(q.astype(np.float64), axis=-1), q)
 
 
 @np.errstate(all="ignore")
-def linear_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
+def linear_score(probs: ArrayLike, targets: ArrayLike) -> Any:
     r"""Linear score, half the absolute error of the one-hot outcome: improper.
 
     .. math:: s(q, y) = 1 - q_y = \tfrac12 \sum_k \bigl| q_k - [k = y] \bigr|
 
     Parameters
     ----------
-    probs : array_like, shape (..., K)
-        Reports q: in [0, 1], summing to one along the last axis.
-    outcome : array_like of int, shape (...)
-        What happened, class indices y in [0, K).
+    probs, targets
+        As in `log_score`.
 
     Returns
     -------
@@ -212,10 +242,8 @@ def linear_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
 
     Raises
     ------
-    ValueError
-        If a row of `probs` is no distribution, an outcome is out of range, or shapes do not match.
-    TypeError
-        If `probs` is not real or `outcome` not of integers.
+    ValueError, TypeError
+        For the reasons of `log_score`.
 
     Notes
     -----
@@ -228,22 +256,20 @@ def linear_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     >>> elicited(linear_score, [0.5, 0.3, 0.2])
     array([1., 0., 0.])
     """
-    q, own, _ = _report(probs, outcome)
+    q, own, _ = _report(probs, targets)
     return _result(1 - own, q)
 
 
 @np.errstate(all="ignore")
-def zero_one_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
+def zero_one_score(probs: ArrayLike, targets: ArrayLike) -> Any:
     r"""Zero-one score, one minus the accuracy: proper, not strictly.
 
     .. math:: s(q, y) = 1 - \frac{[y \in M]}{|M|}, \qquad M = \{k : q_k = \max_j q_j\}
 
     Parameters
     ----------
-    probs : array_like, shape (..., K)
-        Reports q: in [0, 1], summing to one along the last axis.
-    outcome : array_like of int, shape (...)
-        What happened, class indices y in [0, K).
+    probs, targets
+        As in `log_score`.
 
     Returns
     -------
@@ -253,10 +279,8 @@ def zero_one_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
 
     Raises
     ------
-    ValueError
-        If a row of `probs` is no distribution, an outcome is out of range, or shapes do not match.
-    TypeError
-        If `probs` is not real or `outcome` not of integers.
+    ValueError, TypeError
+        For the reasons of `log_score`.
 
     Examples
     --------
@@ -264,24 +288,22 @@ def zero_one_score(probs: ArrayLike, outcome: ArrayLike) -> Any:
     >>> zero_one_score([[0.6, 0.3, 0.1], [0.4, 0.4, 0.2]], [0, 1])
     array([0. , 0.5])
     """
-    q, own, _ = _report(probs, outcome)
+    q, own, _ = _report(probs, targets)
     highest = q.max(axis=-1)
     ties = np.count_nonzero(q == highest[..., None], axis=-1)
     return _result(1 - (own == highest) / ties, q)
 
 
 @np.errstate(all="ignore")
-def clipped_log_score(probs: ArrayLike, outcome: ArrayLike, *, eps: float = 1e-7) -> Any:
+def clipped_log_score(probs: ArrayLike, targets: ArrayLike, *, eps: float = 1e-7) -> Any:
     r"""Logarithmic score of a clipped probability: for three classes or more improper.
 
     .. math:: s(q, y) = -\log \min(\max(q_y, \varepsilon), 1 - \varepsilon)
 
     Parameters
     ----------
-    probs : array_like, shape (..., K)
-        Reports q: in [0, 1], summing to one along the last axis.
-    outcome : array_like of int, shape (...)
-        What happened, class indices y in [0, K).
+    probs, targets
+        As in `log_score`.
     eps : float, default 1e-7
         Where both ends are cut off, in (0, 1/2).
 
@@ -292,11 +314,8 @@ def clipped_log_score(probs: ArrayLike, outcome: ArrayLike, *, eps: float = 1e-7
 
     Raises
     ------
-    ValueError
-        If a row of `probs` is no distribution, an outcome is out of range, shapes do not match, or `eps` is
-        out of range.
-    TypeError
-        If `probs` is not real or `outcome` not of integers.
+    ValueError, TypeError
+        For the reasons of `log_score`, or if `eps` is out of range.
 
     See Also
     --------
@@ -318,22 +337,20 @@ def clipped_log_score(probs: ArrayLike, outcome: ArrayLike, *, eps: float = 1e-7
     0.7723
     """
     eps = number(eps, "eps", "a number in (0, 1/2)", 0.0, 0.5)
-    q, own, _ = _report(probs, outcome)
+    q, own, _ = _report(probs, targets)
     return _result(_minus_log(np.clip(own, eps, 1 - eps)), q)
 
 
 @np.errstate(all="ignore")
-def focal_loss(probs: ArrayLike, outcome: ArrayLike, *, gamma: float = 2.0) -> Any:
+def focal_loss(probs: ArrayLike, targets: ArrayLike, *, gamma: float = 2.0) -> Any:
     r"""Focal loss: elicits a report that is less sure than you are; see `invert_focal`.
 
     .. math:: s(q, y) = -(1 - q_y)^\gamma \log q_y
 
     Parameters
     ----------
-    probs : array_like, shape (..., K)
-        Reports q: in [0, 1], summing to one along the last axis.
-    outcome : array_like of int, shape (...)
-        What happened, class indices y in [0, K).
+    probs, targets
+        As in `log_score`.
     gamma : float, default 2
         How strongly easy outcomes are discounted, >= 0; zero is the logarithmic score.
 
@@ -344,11 +361,12 @@ def focal_loss(probs: ArrayLike, outcome: ArrayLike, *, gamma: float = 2.0) -> A
 
     Raises
     ------
-    ValueError
-        If a row of `probs` is no distribution, an outcome is out of range, shapes do not match, or `gamma`
-        is negative.
-    TypeError
-        If `probs` is not real or `outcome` not of integers.
+    ValueError, TypeError
+        For the reasons of `log_score`, or if `gamma` is negative.
+
+    See Also
+    --------
+    xent.focal_loss : the same from logits, as a loss.
 
     Notes
     -----
@@ -362,23 +380,21 @@ def focal_loss(probs: ArrayLike, outcome: ArrayLike, *, gamma: float = 2.0) -> A
     array([0.6266, 0.3734])
     """
     gamma = number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
-    q, own, _ = _report(probs, outcome)
+    q, own, _ = _report(probs, targets)
     # A row may sum to one within a tolerance, and 1 - q_y be negative by as much.
     return _result(np.maximum(1 - own, 0) ** gamma * _minus_log(own), q)
 
 
 @np.errstate(all="ignore")
-def smoothed_log_score(probs: ArrayLike, outcome: ArrayLike, *, label_smoothing: float) -> Any:
+def smoothed_log_score(probs: ArrayLike, targets: ArrayLike, *, label_smoothing: float) -> Any:
     r"""Logarithmic score under label smoothing: elicits (1 - eps) p + eps / K.
 
     .. math:: s(q, y) = -(1 - \varepsilon) \log q_y - \frac{\varepsilon}{K} \sum_k \log q_k
 
     Parameters
     ----------
-    probs : array_like, shape (..., K)
-        Reports q: in [0, 1], summing to one along the last axis.
-    outcome : array_like of int, shape (...)
-        What happened, class indices y in [0, K).
+    probs, targets
+        As in `log_score`.
     label_smoothing : float
         Mass epsilon in [0, 1] that is spread evenly over all K classes.
 
@@ -393,7 +409,7 @@ def smoothed_log_score(probs: ArrayLike, outcome: ArrayLike, *, label_smoothing:
         If a row of `probs` is no distribution, an outcome is out of range, shapes do not match, or
         `label_smoothing` is out of range.
     TypeError
-        If `probs` is not real or `outcome` not of integers.
+        If `probs` is not real or `targets` not of integers.
 
     See Also
     --------
@@ -408,7 +424,7 @@ def smoothed_log_score(probs: ArrayLike, outcome: ArrayLike, *, label_smoothing:
     array([0.6633, 0.3033, 0.0333])
     """
     eps = smoothing_mass(label_smoothing)
-    q, own, _ = _report(probs, outcome)
+    q, own, _ = _report(probs, targets)
     # 0 * inf = 0: what has no weight costs nothing.
     cost = np.zeros(own.shape)
     if eps < 1:
@@ -419,17 +435,15 @@ def smoothed_log_score(probs: ArrayLike, outcome: ArrayLike, *, label_smoothing:
 
 
 @np.errstate(all="ignore")
-def weighted_log_score(probs: ArrayLike, outcome: ArrayLike, *, weight: ArrayLike) -> Any:
+def weighted_log_score(probs: ArrayLike, targets: ArrayLike, *, weight: ArrayLike) -> Any:
     r"""Logarithmic score with a weight for each class: elicits w p, normalised.
 
     .. math:: s(q, y) = -w_y \log q_y
 
     Parameters
     ----------
-    probs : array_like, shape (..., K)
-        Reports q: in [0, 1], summing to one along the last axis.
-    outcome : array_like of int, shape (...)
-        What happened, class indices y in [0, K).
+    probs, targets
+        As in `log_score`.
     weight : array_like, shape (K,)
         Weight of an outcome by its class, finite and >= 0.
 
@@ -440,11 +454,8 @@ def weighted_log_score(probs: ArrayLike, outcome: ArrayLike, *, weight: ArrayLik
 
     Raises
     ------
-    ValueError
-        If a row of `probs` is no distribution, an outcome is out of range, shapes do not match, or `weight`
-        is negative, not finite or of another shape.
-    TypeError
-        If `probs` is not real or `outcome` not of integers.
+    ValueError, TypeError
+        For the reasons of `log_score`, or if `weight` is negative, not finite or of another shape.
 
     See Also
     --------
@@ -458,7 +469,7 @@ def weighted_log_score(probs: ArrayLike, outcome: ArrayLike, *, weight: ArrayLik
     >>> elicited(partial(weighted_log_score, weight=[1.0, 9.0]), [0.9, 0.1]).round(4)
     array([0.5, 0.5])
     """
-    q, own, labels = _report(probs, outcome)
+    q, own, labels = _report(probs, targets)
     by_class = weights(weight, "weight", q.shape[-1:], "one weight a class")[labels]
     cost = _minus_log(own)
     return _result(by_class * np.where(by_class > 0, cost, 0.0), q)
@@ -614,7 +625,7 @@ def invert_weighting(probs: ArrayLike, *, weight: ArrayLike) -> Any:
 # -------------------------------------------------------------------------------------------- properness
 
 
-def expected_score(rule: Rule, p: ArrayLike, q: ArrayLike) -> Any:
+def expected_score(rule: Rule, target_probs: ArrayLike, probs: ArrayLike) -> Any:
     r"""Expected cost of the report q when outcomes follow p.
 
     .. math:: S(p, q) = \sum_k p_k\, s(q, k), \qquad 0 \cdot \infty = 0
@@ -624,10 +635,10 @@ def expected_score(rule: Rule, p: ArrayLike, q: ArrayLike) -> Any:
     rule : callable
         A scoring rule: takes reports of shape (..., K) and outcomes of shape (...), returns costs of shape
         (...).
-    p : array_like, shape (K,) or shape of `q`
-        The law of the outcomes; a single one serves all reports.
-    q : array_like, shape (..., K)
-        Reports.
+    target_probs : array_like, shape (K,) or shape of `probs`
+        The distribution p of the outcomes; a single one serves all reports.
+    probs : array_like, shape (..., K)
+        Reports q.
 
     Returns
     -------
@@ -649,16 +660,17 @@ def expected_score(rule: Rule, p: ArrayLike, q: ArrayLike) -> Any:
     array([0.375, 0.25 ])
     """
     _callable(rule)
-    law = probabilities(p, "p", -1).astype(np.float64)
-    report = probabilities(q, "q", -1)
-    if law.shape not in (report.shape[-1:], report.shape):
+    p = probabilities(target_probs, "target_probs", -1).astype(np.float64)
+    report = probabilities(probs, "probs", -1)
+    if p.shape not in (report.shape[-1:], report.shape):
         raise ValueError(
-            f"p: expected shape {report.shape[-1:]} or {report.shape}, that of q, got {law.shape}"
+            f"target_probs: expected shape {report.shape[-1:]} or {report.shape}, that of probs, "
+            f"got {p.shape}"
         )
-    return _expected(rule, law, report)[()]
+    return _expected(rule, p, report)[()]
 
 
-def elicited(rule: Rule, p: ArrayLike) -> Floats:
+def elicited(rule: Rule, target_probs: ArrayLike) -> Floats:
     r"""Report that costs least when outcomes follow p, found by search over all reports.
 
     .. math:: q^*(p) \in \operatorname*{arg\,min}_{q} \sum_k p_k\, s(q, k)
@@ -667,22 +679,22 @@ def elicited(rule: Rule, p: ArrayLike) -> Floats:
     ----------
     rule : callable
         A scoring rule, as for `expected_score`. It may have kinks and jumps, and be +inf.
-    p : array_like, shape (..., K)
-        The law of the outcomes, one or many.
+    target_probs : array_like, shape (..., K)
+        The distribution p of the outcomes, one or many.
 
     Returns
     -------
-    ndarray, shape of `p`
+    ndarray, shape of `target_probs`
         The cheapest report found, float64. Where several are equally cheap it is one of them, the same at
         every call; compare with ``expected_score(rule, p, p)`` to see whether p is another.
 
     Raises
     ------
     ValueError
-        If a row of `p` is no distribution, or the rule returns nan or costs of another shape, or is +inf
-        for every report tried.
+        If a row of `target_probs` is no distribution, or the rule returns nan or costs of another shape, or
+        is +inf for every report tried.
     TypeError
-        If `rule` is not callable, or `p` is not real.
+        If `rule` is not callable, or `target_probs` is not real.
 
     Notes
     -----
@@ -709,12 +721,14 @@ def elicited(rule: Rule, p: ArrayLike) -> Floats:
     array([0.6129, 0.3548, 0.0323])
     """
     _callable(rule)
-    law = probabilities(p, "p", -1).astype(np.float64)
-    if law.shape[-1] > _CLASSES:
-        raise ValueError(f"p: expected at most {_CLASSES} classes to search over, got shape {law.shape}")
-    out = np.empty_like(law)
-    for index in np.ndindex(law.shape[:-1]):
-        out[index] = _minimise(rule, law[index])
+    p = probabilities(target_probs, "target_probs", -1).astype(np.float64)
+    if p.shape[-1] > _CLASSES:
+        raise ValueError(
+            f"target_probs: expected at most {_CLASSES} classes to search over, got shape {p.shape}"
+        )
+    out = np.empty_like(p)
+    for index in np.ndindex(p.shape[:-1]):
+        out[index] = _minimise(rule, p[index])
     return out
 
 
@@ -729,18 +743,18 @@ _SWEEPS = 200
 _ROUNDING = 1e-13
 
 
-def _minimise(rule: Rule, law: Floats) -> Floats:
-    """Return the cheapest report found under one law."""
-    if law.size == 1:
+def _minimise(rule: Rule, p: Floats) -> Floats:
+    """Return the cheapest report found under one distribution of outcomes."""
+    if p.size == 1:
         return np.ones(1)
-    candidates = _lattice(law.size)
-    cost = _expected(rule, law, candidates)
+    candidates = _lattice(p.size)
+    cost = _expected(rule, p, candidates)
     if not (cost < np.inf).any():
         raise ValueError("rule: expected a finite cost for some report, got inf for each that was tried")
     best: Floats = candidates[0]
     lowest = math.inf
     for start in _starts(candidates, cost):
-        found, value = _descend(rule, law, candidates[start], float(cost[start]))
+        found, value = _descend(rule, p, candidates[start], float(cost[start]))
         # One that is lower by rounding only is the same minimum, or ties with it: keep the first.
         if lowest == math.inf or value < lowest - _ROUNDING * max(1.0, abs(lowest)):
             best, lowest = found, value
@@ -758,23 +772,23 @@ def _starts(candidates: Floats, cost: Floats) -> Iterator[int]:
             yield int(k)
 
 
-def _descend(rule: Rule, law: Floats, q: Floats, value: float) -> tuple[Floats, float]:
+def _descend(rule: Rule, p: Floats, q: Floats, value: float) -> tuple[Floats, float]:
     """Move mass between classes until no move lowers the cost."""
-    pairs = list(combinations(range(law.size), 2))
+    pairs = list(combinations(range(p.size), 2))
     for _ in range(_SWEEPS):
         before, cost = q, value
         for i, j in pairs:
-            move = np.zeros(law.size)
+            move = np.zeros(p.size)
             move[i], move[j] = 1.0, -1.0
-            q, value = _line_search(rule, law, q, value, move)
+            q, value = _line_search(rule, p, q, value, move)
         # Moves between two classes zigzag along a narrow valley; their sum points along it.
-        q, value = _line_search(rule, law, q, value, q - before)
+        q, value = _line_search(rule, p, q, value, q - before)
         if cost - value <= 1e-15 * abs(cost) or np.abs(q - before).max() < 1e-9:
             break
     return q, value
 
 
-def _line_search(rule: Rule, law: Floats, q: Floats, value: float, move: Floats) -> tuple[Floats, float]:
+def _line_search(rule: Rule, p: Floats, q: Floats, value: float, move: Floats) -> tuple[Floats, float]:
     """Return the cheapest report on the segment that `move` cuts through the simplex at q, and its cost."""
     falling, rising = move < 0, move > 0
     if not (falling.any() and rising.any()):
@@ -790,7 +804,7 @@ def _line_search(rule: Rule, law: Floats, q: Floats, value: float, move: Floats)
         line = np.maximum(q + steps[:, None] * move, 0.0)
         line[line < 1e-15] = 0.0
         line /= line.sum(axis=1, keepdims=True)
-        cost = _expected(rule, law, line)
+        cost = _expected(rule, p, line)
         k = int(np.argmin(cost))
         if cost[k] < value:
             best, value = line[k], float(cost[k])
@@ -816,12 +830,12 @@ def _lattice(classes: int) -> Floats:
     return lattice
 
 
-def _expected(rule: Rule, law: Floats, report: Floats) -> Floats:
-    """Sum law times cost over the outcomes; what cannot happen costs nothing."""
+def _expected(rule: Rule, p: Floats, report: Floats) -> Floats:
+    """Sum probability times cost over the outcomes; what cannot happen costs nothing."""
     shape = report.shape[:-1]
     total = np.zeros(shape)
     for k in range(report.shape[-1]):
-        share = law[..., k]
+        share = p[..., k]
         if not (share > 0).any():
             continue
         # The rule gets copies: one that works in place would change what is still to be asked.
@@ -842,15 +856,10 @@ def _expected(rule: Rule, law: Floats, report: Floats) -> Floats:
 # -------------------------------------------------------------------------------------------- arguments
 
 
-def _report(probs: ArrayLike, outcome: ArrayLike) -> tuple[Floats, Floats, Indices]:
+def _report(probs: ArrayLike, targets: ArrayLike) -> tuple[Floats, Floats, Indices]:
     """Check the arguments; return reports, the probability (float64) of each outcome, and outcomes."""
     q = probabilities(probs, "probs", -1)
-    array = _array(outcome, "outcome")
-    if array.shape != q.shape[:-1]:
-        raise ValueError(
-            f"outcome: expected shape {q.shape[:-1]}, that of probs without the last axis, got {array.shape}"
-        )
-    labels, _ = class_indices(outcome, "outcome", q.shape[:-1], q.shape[-1], None)
+    labels, _ = class_indices(targets, "targets", q.shape[:-1], q.shape[-1], None)
     own = np.take_along_axis(q, labels[..., None], -1)[..., 0].astype(np.float64)
     return q, own, labels
 
@@ -865,4 +874,4 @@ def _result(cost: Floats, given: Floats) -> Any:
 
 def _callable(rule: Rule) -> None:
     if not callable(rule):
-        raise TypeError(f"rule: expected a scoring rule, rule(probs, outcome), got {shown(rule)}")
+        raise TypeError(f"rule: expected a scoring rule, rule(probs, targets), got {shown(rule)}")
