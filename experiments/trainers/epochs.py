@@ -2,10 +2,9 @@
 
     python experiments/trainers/epochs.py
 
-Ten ragged micro-batches an epoch, four to a window, make three optimiser steps an epoch, the last one of a
-short window. Each step's gradient is compared with that of its window in one batch. Then both libraries are
-asked to accumulate by themselves besides, and `accumulate` must refuse. Prints JSON; fails where a number is
-wrong.
+Ten ragged micro-batches an epoch, four to a window, make three optimiser steps an epoch, the last of a short
+window. Each step's gradient is compared with that of its window in one batch. Then both libraries are told to
+accumulate by themselves besides, and `accumulate` must refuse. Prints JSON; fails where a number is wrong.
 """
 
 from __future__ import annotations

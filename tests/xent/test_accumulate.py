@@ -412,7 +412,7 @@ class Ranks:
     def all_gather_object(self, everyone: list[Any], mine: Any, group: Any) -> None:
         everyone[:] = self.exchange(mine, group)
 
-    def run(self, loaders: list[list[Batch]], steps: int, **arguments: Any) -> list[list[Any]]:
+    def run(self, loaders: Any, steps: int, **arguments: Any) -> list[list[Any]]:
         """Each rank's windows."""
         windows: list[list[Any]] = [[] for _ in loaders]
         errors: list[BaseException] = []
@@ -420,7 +420,9 @@ class Ranks:
         def work(rank: int) -> None:
             self.here.rank = rank
             try:
-                found = xent.torch.accumulate(loaders[rank], steps, targets=1, group=self.group, **arguments)
+                found = xent.torch.accumulate(
+                    loaders[rank], steps, **{"targets": 1, "group": self.group, **arguments}
+                )
                 windows[rank] = list(found)
             except BaseException as error:  # the others would wait for this rank
                 errors.append(error)
@@ -467,6 +469,20 @@ def test_ranks_count_together_and_stand_in_for_each_other(ranks: Callable[[int],
         standing_in = [micro.batch for window in windows[0] for micro in window]
         assert all(any(batch is other for other in batches) for batch in standing_in)
         assert [micro.batch[0] is batches[5][0] for micro in windows[2][1]] == [True, True]
+
+
+@pytest.mark.parametrize("known", [{"targets": [6, 1, 0, 3]}, {"denominator": 5.0}], ids=["list", "constant"])
+def test_ranks_that_know_what_comes_read_nothing_ahead(
+    ranks: Callable[[int], Ranks], known: dict[str, Any]
+) -> None:
+    batches = split(sequences([6, 1, 0, 3]), [1] * 4)
+    for mine in ranks(2).run([Loader(batches), Loader(batches)], 3, **{"targets": None} | known):
+        assert [[micro.is_last for micro in window] for window in mine] == [[False, False, True], [True]]
+        drawn = [micro.batch for window in mine for micro in window]
+        assert all(found is batch for found, batch in zip(drawn, batches, strict=True))
+        due = [14.0, 6.0] if "targets" in known else [5.0, 5.0]
+        assert [window.denominator for window in mine] == due
+        assert [micro.scale for window in mine for micro in window] == [2 / due[0]] * 3 + [2 / due[1]]
 
 
 def test_ranks_agree_with_one_device_on_the_gradient(ranks: Callable[[int], Ranks]) -> None:
