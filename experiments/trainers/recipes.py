@@ -62,7 +62,7 @@ def shifted_labels(batch: Batch) -> Tensor:
 
 ONE_STEP: dict[str, Any] = {
     "max_steps": 1,
-    "max_grad_norm": 0.0,  # the default, 1.0, clips, and so hides any factor
+    "max_grad_norm": 0.0,  # the default is 1.0; a clipped step does not show what it was divided by
     "train_sampling_strategy": "sequential",
     "remove_unused_columns": False,
     "use_cpu": True,
@@ -149,7 +149,7 @@ def trainer_compute_loss_func(model: nn.Module, batches: list[Batch], repaired: 
 
 
 class MeanTrainer(Trainer):
-    """The subclass that most people write: a mean of their own, and the count ignored."""
+    """A mean of its own, and the count ignored."""
 
     def compute_loss(self, model: nn.Module, inputs: Batch, return_outputs: bool = False, **_: Any) -> Any:
         labels = inputs.pop("labels")

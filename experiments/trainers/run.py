@@ -161,7 +161,8 @@ def main(words: list[str]) -> int:
         }
         Path(__file__).with_name("result.json").write_text(json.dumps(result, indent=2) + "\n")
     wrong = [fault for row in rows for fault in faults(row)]
-    print(*wrong, sep="\n", file=sys.stderr)
+    for fault in wrong:
+        print(fault, file=sys.stderr)
     return bool(wrong)
 
 
