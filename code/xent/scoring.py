@@ -59,6 +59,7 @@ __all__ = [
     "zero_one_score",
 ]
 
+#: A scoring rule, such as :func:`log_score`: it takes reports and outcomes, and returns a cost for each.
 Rule: TypeAlias = Callable[[Any, Any], Any]
 
 # ------------------------------------------------------------------------------------------- the rules
