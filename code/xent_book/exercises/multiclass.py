@@ -105,7 +105,7 @@ EXERCISES = (
             ),
             Mistake(
                 "the shift is right, but the logarithm comes after the division: a probability below "
-                "exp(-745) underflows to 0, and its logarithm is -inf; take it apart, log p = z - max - log(sum)",
+                "exp(-745) underflows to 0, its logarithm to -inf; take it apart, log p = z - max - log(sum)",
                 lambda z, y: -np.log(_rows(z))[np.arange(len(y)), y],
                 lambda z, y: -np.log(_rows(z)[np.arange(len(y)), y]),
             ),
