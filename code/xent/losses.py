@@ -346,7 +346,8 @@ def nll(
     array, axis = logits_array(log_probs, "log_probs", axis)
     tolerance = SUM_TOLERANCE[array.dtype.newbyteorder("=")]
     excess = np.atleast_1d(log_sum_exp(without_nan(array, "log_probs"), axis))
-    with np.errstate(over="ignore"):  # float32 overflows from 89 on
+    # float32 overflows from 89 on; what is below the smallest normal number underflows.
+    with np.errstate(over="ignore", under="ignore"):
         wrong = ~(np.abs(np.expm1(np.minimum(excess, 700.0))) <= tolerance)
     if wrong.any():
         where = first_true(wrong)
