@@ -503,7 +503,8 @@ def nll(
     array, axis = logits_array(log_probs, "log_probs", axis)
     tolerance = sum_tolerance(array.dtype.newbyteorder("="), array.shape[axis])
     excess = np.asarray(log_sum_exp(without_nan(array, "log_probs"), axis=axis))
-    with np.errstate(over="ignore"):  # float32 overflows from 89 on
+    # float32 overflows from 89 on; what is below the smallest normal number underflows.
+    with np.errstate(over="ignore", under="ignore"):
         wrong = ~(np.abs(np.expm1(np.minimum(excess, 700.0))) <= tolerance)
     if wrong.any():
         where = first_true(wrong)

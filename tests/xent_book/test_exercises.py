@@ -286,6 +286,21 @@ def test_interrupting_the_kernel_works() -> None:
         exercises.check("double", stuck)
 
 
+def test_no_answer_brings_the_check_down() -> None:
+    class Refuses:
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            raise KeyError("x")
+
+        def __repr__(self) -> str:
+            raise KeyError("x")
+
+    def leaves(*arguments: Any) -> Any:
+        raise SystemExit(3)
+
+    for answer in (leaves, Refuses(), lambda *a: Refuses(), lambda *a: np.ma.array([1.0])):
+        assert not exercises.check("double", answer)
+
+
 def test_an_unknown_slug_lists_close_names() -> None:
     with pytest.raises(
         ValueError, match="no exercise 'doubel'; did you mean 'double'\\? names\\(\\) lists all"

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from xent._validate import integer, number
+from xent._validate import integer, number, shown
 
 from ._accumulate import counting
 
@@ -151,6 +151,12 @@ def check_accumulation(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+    if not isinstance(micro_batches, Iterable):
+        raise TypeError(f"micro_batches: expected an iterable of batches, got {type(micro_batches).__name__}")
+    for name, function in {"step": step, "reference": step if reference is None else reference}.items():
+        if not callable(function):
+            raise TypeError(f"{name}: expected a function, got {shown(function)}")
+    ignore_index = integer(ignore_index, "ignore_index")
     mine = list(micro_batches)
     distributed = dist.is_available() and dist.is_initialized()
     ranks = dist.get_world_size(group) if distributed else 1
@@ -165,7 +171,7 @@ def check_accumulation(
     parts = [batch for theirs in everyone for batch in theirs]
     counts = None
     if targets is not None:
-        of = counting(targets, integer(ignore_index, "ignore_index"))
+        of = counting(targets, ignore_index)
         counts = _in_all_ways([of(batch) for batch in parts])
         due, came = int(counts["targets"].sum()), _exchange(int(of(whole_batch).sum()), group, ranks)
         if set(came) != {due}:
