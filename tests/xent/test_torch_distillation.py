@@ -48,13 +48,13 @@ def test_value_and_gradient(settings: dict[str, Any]) -> None:
     w = [1.0, 0.0, 2.0, 0.5]
     z.requires_grad_()
     v.requires_grad_()
-    loss = xt.distillation_loss(z, v, weight=w, **settings)
+    loss = xt.distillation_loss(z, v, sample_weight=w, **settings)
     loss.backward()
     arrays = z.detach().numpy(), v.detach().numpy()
     np.testing.assert_allclose(
-        loss.item(), distillation.distillation_loss(*arrays, weight=w, **settings), rtol=1e-12
+        loss.item(), distillation.distillation_loss(*arrays, sample_weight=w, **settings), rtol=1e-12
     )
-    closed = distillation.distillation_gradient(*arrays, weight=w, **settings)
+    closed = distillation.distillation_gradient(*arrays, sample_weight=w, **settings)
     np.testing.assert_allclose(z.grad.numpy(), closed, rtol=1e-9, atol=1e-16)
     assert v.grad is None
 
@@ -180,7 +180,7 @@ def test_rows_in_two_dimensions_are_rows(name: str, axis: int) -> None:
     mixed = [{}, {"ignore_index": 2}, {"alpha": 0.0}, {"alpha": 1.0, "ignore_index": 2}]
     top_k = [{"treatment": t} for t in ("tail", "truncated", "renormalised", "renormalised_both")]
     for extra in {"mixed_loss": mixed, "top_k_loss": top_k}.get(name, [{}]):
-        for weight in ({}, {"weight": w}) if name != "mixed_loss" else ({},):
+        for weight in ({}, {"sample_weight": w}) if name != "mixed_loss" else ({},):
             for ending in ({}, {"reduction": "sum"}, {"reduction": "none"}, {"denominator": 2.5}):
                 settings: dict[str, Any] = extra | weight | ending | {"axis": axis}
                 expected = getattr(distillation, name)(*arrays, **settings)
@@ -192,7 +192,7 @@ def test_rows_in_two_dimensions_are_rows(name: str, axis: int) -> None:
 def test_nothing_leaks_from_a_row_that_does_not_count(name: str) -> None:
     z, *others = dict(calls((4, 5)))[name]
     function = getattr(xt, name)
-    out: dict[str, Any] = {"ignore_index": -100} if name == "mixed_loss" else {"weight": [1.0, 1.0, 0.0, 0.0]}
+    out: dict[str, Any] = {"ignore_index": -100} if name == "mixed_loss" else {"sample_weight": [1.0, 1.0, 0.0, 0.0]}
     if name == "mixed_loss":
         others[1][2:] = -100
     alone = function(z[:2], *(a[:2] for a in others))
@@ -264,15 +264,15 @@ def test_top_k(treatment: Any) -> None:
     w = [1.0, 2.0, 0.0, 0.5]
 
     def loss(z: torch.Tensor) -> torch.Tensor:
-        return xt.top_k_loss(z, log_p, at, treatment=treatment, weight=w)
+        return xt.top_k_loss(z, log_p, at, treatment=treatment, sample_weight=w)
 
     expected = distillation.top_k_loss(
-        z.detach().numpy(), log_p.numpy(), at.numpy(), treatment=treatment, weight=w
+        z.detach().numpy(), log_p.numpy(), at.numpy(), treatment=treatment, sample_weight=w
     )
     assert loss(z).item() == pytest.approx(expected, rel=1e-12, abs=0)
     assert gradcheck(loss, (z,))
     assert gradgradcheck(loss, (z,))
-    moved = xt.top_k_loss(z.T, log_p.T, at.T, treatment=treatment, weight=w, axis=0)
+    moved = xt.top_k_loss(z.T, log_p.T, at.T, treatment=treatment, sample_weight=w, axis=0)
     assert moved.item() == pytest.approx(expected, rel=1e-12, abs=0)
 
 
@@ -418,7 +418,7 @@ def test_layouts_masks_and_dtypes() -> None:
     weight = torch.ones(2, 3)
     weight[0, 0] = 0
     bad.requires_grad_()
-    xt.distillation_loss(bad, v, weight=weight).backward()
+    xt.distillation_loss(bad, v, sample_weight=weight).backward()
     assert bad.grad.isfinite().all() and (bad.grad[0, 0] == 0).all()
     assert xt.distillation_loss(bad, v).isnan()
 
@@ -651,5 +651,5 @@ def test_a_shift_that_rounds_the_logits_does_not_round_their_differences() -> No
 def test_weights_in_another_dtype_leave_the_loss_in_that_of_the_logits() -> None:
     z = torch.zeros(2, 3)
     for reduction in ("none", "sum", "mean"):
-        loss = xt.distillation_loss(z, z + 1, weight=[1.0, 2.0], reduction=reduction)  # type: ignore[arg-type]
+        loss = xt.distillation_loss(z, z + 1, sample_weight=[1.0, 2.0], reduction=reduction)  # type: ignore[arg-type]
         assert loss.dtype == torch.float32

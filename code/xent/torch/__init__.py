@@ -12,7 +12,9 @@ from ._accumulate import MicroBatch, Window, accumulate
 from ._distillation import distillation_loss, mixed_loss, sample_targets, sampled_loss, top_k_loss
 from ._losses import (
     binary_cross_entropy,
+    binary_focal_loss,
     cross_entropy,
+    focal_loss,
     log_loss,
     log_sigmoid,
     log_softmax,
@@ -28,8 +30,10 @@ __all__ = [
     "Window",
     "accumulate",
     "binary_cross_entropy",
+    "binary_focal_loss",
     "cross_entropy",
     "distillation_loss",
+    "focal_loss",
     "log_loss",
     "log_sigmoid",
     "log_softmax",

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from xent._validate import integer, number, shown
 
-from ._losses import LABEL_DTYPES, _differ, _tensor
+from ._checks import LABEL_DTYPES, differ, tensor_of
 
 __all__ = ["MicroBatch", "Window", "accumulate"]
 
@@ -160,7 +160,7 @@ def accumulate(
     pick = targets if callable(targets) else _by_key(targets)
 
     def count(batch: B) -> int:
-        counts = _differ(_targets(pick(batch)), ignore_index)
+        counts = differ(_targets(pick(batch)), ignore_index)
         if denominator == "sequences" and counts.ndim > 1:
             counts = counts.flatten(1).any(1)
         return int(counts.sum())
@@ -233,4 +233,4 @@ def _targets(value: Any) -> Tensor:
     if not isinstance(value, Tensor) or value.dtype not in LABEL_DTYPES:
         got = f"dtype {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(f"targets: expected a tensor of integers from each batch, got {got}")
-    return _tensor(value, "targets")
+    return tensor_of(value, "targets")
