@@ -449,7 +449,7 @@ GOOD: dict[Any, dict[str, Any]] = {
     xt.distillation_loss: {"student_logits": Z, "teacher_logits": Z},
     xt.mixed_loss: {"student_logits": Z, "teacher_logits": Z, "targets": torch.tensor([0, 1])},
     xt.top_k_loss: {"student_logits": Z, "top_log_probs": TOP, "top_indices": AT},
-    xt.sampled_loss: {"student_logits": Z, "indices": AT, "sample_weights": TOP.exp()},
+    xt.sampled_loss: {"student_logits": Z, "indices": AT, "importance_weights": TOP.exp()},
     xt.sample_targets: {"teacher_logits": Z, "samples": 2},
 }
 BAD: list[tuple[Any, str, Any, type[Exception]]] = [
@@ -459,8 +459,8 @@ BAD: list[tuple[Any, str, Any, type[Exception]]] = [
     (xt.distillation_loss, "temperature", 0.0, ValueError),
     (xt.distillation_loss, "scale", "T", ValueError),
     (xt.distillation_loss, "direction", "both", ValueError),
-    (xt.distillation_loss, "weight", [1.0], ValueError),
-    (xt.distillation_loss, "weight", [1.0, -1.0], ValueError),
+    (xt.distillation_loss, "sample_weight", [1.0], ValueError),
+    (xt.distillation_loss, "sample_weight", [1.0, -1.0], ValueError),
     (xt.distillation_loss, "reduction", "batchmean", ValueError),
     (xt.mixed_loss, "alpha", -0.1, ValueError),
     (xt.mixed_loss, "targets", torch.tensor([0, 3]), ValueError),
@@ -470,7 +470,7 @@ BAD: list[tuple[Any, str, Any, type[Exception]]] = [
     (xt.top_k_loss, "top_indices", AT.float(), TypeError),
     (xt.top_k_loss, "top_log_probs", TOP.exp(), ValueError),
     (xt.sampled_loss, "indices", AT[:, :1], ValueError),
-    (xt.sampled_loss, "sample_weights", -TOP.exp(), ValueError),
+    (xt.sampled_loss, "importance_weights", -TOP.exp(), ValueError),
     (xt.sample_targets, "samples", 0, ValueError),
     (xt.sample_targets, "teacher_logits", Z * NAN, ValueError),
     (xt.sample_targets, "proposal_temperature", -1.0, ValueError),
@@ -481,7 +481,7 @@ BAD: list[tuple[Any, str, Any, type[Exception]]] = [
 def test_bad_input_is_named(function: Any, name: str, value: Any, error: type[Exception]) -> None:
     function(**GOOD[function])
     # Indices and their weights must agree; which of the two is named is a matter of order.
-    other = "|^sample_weights: expected" if name == "indices" else ""
+    other = "|^importance_weights: expected" if name == "indices" else ""
     with pytest.raises(error, match=f"^{name}: expected{other}"):
         function(**{**GOOD[function], name: value})
 
@@ -501,7 +501,7 @@ SAID: list[tuple[Any, str, Any, str]] = [
     *[(f, "teacher_logits", elsewhere(Z), "the device of the logits, cpu, got cuda:7") for f in DIVERGENCE],
     *[(xt.mixed_loss, "alpha", x, rf"a number in \[0, 1\], got {x}") for x in (-1, 1.5)],
     (xt.mixed_loss, "ignore_index", 1.5, r"an integer, got 1\.5"),
-    *[(f, "weight", [1.0], r"shape \(2,\), one weight a row, got \(1,\)")
+    *[(f, "sample_weight", [1.0], r"shape \(2,\), one weight a row, got \(1,\)")
       for f in (xt.distillation_loss, xt.top_k_loss, xt.sampled_loss)],
     (xt.top_k_loss, "top_log_probs", [0.0], "a torch.Tensor, got list"),
     (xt.top_k_loss, "top_log_probs", torch.tensor(0.0), "2 dimensions, as student_logits"),
@@ -520,10 +520,10 @@ SAID: list[tuple[Any, str, Any, str]] = [
     *[(f, name, elsewhere(AT), "the device of the logits, cpu, got cuda:7") for f, name in INDICES],
     *[(f, name, AT + 1, r"class indices in \[0, 3\), got 3 at index \(1, 1\)") for f, name in INDICES],
     *[(f, name, AT - 1, r"class indices in \[0, 3\), got -1 at index \(0, 0\)") for f, name in INDICES],
-    (xt.sampled_loss, "sample_weights", [[0.0]], "a torch.Tensor, got list"),
-    (xt.sampled_loss, "sample_weights", TOP[:1], r"shape \(2, 2\), that of indices, got \(1, 2\)"),
-    (xt.sampled_loss, "sample_weights", TOP, r"finite weights >= 0, got -0\.69\d* at index \(0, 0\)"),
-    (xt.sampled_loss, "sample_weights", elsewhere(TOP), "the device of the logits, cpu, got cuda:7"),
+    (xt.sampled_loss, "importance_weights", [[0.0]], "a torch.Tensor, got list"),
+    (xt.sampled_loss, "importance_weights", TOP[:1], r"shape \(2, 2\), that of indices, got \(1, 2\)"),
+    (xt.sampled_loss, "importance_weights", TOP, r"finite weights >= 0, got -0\.69\d* at index \(0, 0\)"),
+    (xt.sampled_loss, "importance_weights", elsewhere(TOP), "the device of the logits, cpu, got cuda:7"),
     (xt.sample_targets, "samples", 0, "at least one draw, at most 1,000,000,000, got 0"),
     (xt.sample_targets, "samples", 1.0, r"an integer, got 1\.0"),
     (xt.sample_targets, "proposal_temperature", 0, "a finite number > 0, got 0"),
@@ -551,7 +551,7 @@ def test_places_are_those_of_the_callers_layout() -> None:
     xt.top_k_loss(z, top, at, axis=0)
     with pytest.raises(ValueError, match=r"^top_indices: .* top_log_probs, \(1, 2\), got \(2, 2\)$"):
         xt.top_k_loss(z, top[:1], at, axis=0)
-    with pytest.raises(ValueError, match=r"^sample_weights: .*, got -1\.0 at index \(0, 1\)$"):
+    with pytest.raises(ValueError, match=r"^importance_weights: .*, got -1\.0 at index \(0, 1\)$"):
         xt.sampled_loss(z, at, torch.tensor([[1.0, -1.0], [1.0, 1.0]]), axis=0)
     with pytest.raises(ValueError, match=r"^indices: .*, got 3 at index \(0, 1\)$"):
         xt.sampled_loss(z, torch.tensor([[0, 3], [1, 2]]), top.exp(), axis=0)

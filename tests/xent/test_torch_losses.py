@@ -78,7 +78,7 @@ def test_the_class_axis_may_be_anywhere(axis: int) -> None:
         expected = getattr(xent, name)(z.numpy(), target.numpy(), axis=axis, reduction="none")
         np.testing.assert_allclose(observed.numpy(), expected, rtol=1e-14)
     for name in ("log_sum_exp", "log_softmax", "softmax"):
-        observed, expected = getattr(xt, name)(z, axis), getattr(xent, name)(z.numpy(), axis)
+        observed, expected = getattr(xt, name)(z, axis=axis), getattr(xent, name)(z.numpy(), axis=axis)
         np.testing.assert_allclose(observed.numpy(), expected, rtol=1e-14)
 
 

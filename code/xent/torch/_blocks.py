@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from xent._validate import Reduction
+from xent._validate import Reduction, mean_divisor
 
 # Numbers in a block: on a CPU a few arrays of this size stay in its cache; elsewhere memory is all that counts.
 CPU_BLOCK, OTHER_BLOCK = 1 << 17, 1 << 24
@@ -36,7 +36,9 @@ class RowLoss:
     plain: Callable[..., Tensor]
     fused: Callable[..., Tensor] | None = None
 
-    def in_block(self, z: Tensor, others: tuple[Tensor, ...], scale: Tensor | None, out: Tensor) -> Tensor:
+    def in_block(
+        self, z: Tensor, others: tuple[Tensor, ...], scale: Tensor | float | None, out: Tensor
+    ) -> Tensor:
         """Losses of a block, and in `out` their scaled gradient."""
         if self.fused is None:
             losses, gradient = self._by_autograd(z, others, scale)
@@ -44,26 +46,24 @@ class RowLoss:
                 out.copy_(gradient)
             return losses
         losses = self.fused(z, *others, scale=scale, out=out)
-        again = ~losses.isfinite()
-        if again.any():
-            some = again.nonzero().squeeze(-1)
-            by = scale if scale is None or scale.ndim == 0 else scale[some]
+        if not math.isfinite(losses.sum().item()):
+            some = (~losses.isfinite()).nonzero().squeeze(-1)
+            by = scale[some] if isinstance(scale, Tensor) and scale.ndim else scale
             losses[some], gradient = self._by_autograd(z[some], tuple(x[some] for x in others), by)
             if gradient is not None:
                 out[some] = gradient
         return losses
 
     def _by_autograd(
-        self, z: Tensor, others: tuple[Tensor, ...], scale: Tensor | None
+        self, z: Tensor, others: tuple[Tensor, ...], scale: Tensor | float | None
     ) -> tuple[Tensor, Tensor | None]:
         if scale is None:
             return self.plain(z, *others), None
         with torch.enable_grad():
             leaf = z.detach().requires_grad_()
             losses = self.plain(leaf, *others)
-            (gradient,) = torch.autograd.grad(
-                losses, leaf, (scale.squeeze(-1) if scale.ndim else scale).expand_as(losses)
-            )
+            by = scale.squeeze(-1) if isinstance(scale, Tensor) and scale.ndim else scale
+            (gradient,) = torch.autograd.grad(losses, leaf, torch.ones_like(losses) * by)
         return losses.detach(), gradient
 
 
@@ -110,23 +110,18 @@ def reduce_rows(
 
 
 def divide_by(
-    shape: torch.Size, weight: Tensor | None, reduction: Reduction, denominator: float | None
+    shape: torch.Size, mass: Tensor | None, reduction: Reduction, denominator: float | None
 ) -> Tensor | float | None:
     """What the sum of weighted losses is divided by; None to leave each as it is."""
     if reduction == "none":
         return None
-    if reduction == "sum" or denominator is not None:
+    if reduction == "sum" or denominator:
         return denominator or 1.0
-    divisor = math.prod(shape) if weight is None else weight.sum(dtype=_accumulator(weight))
-    if isinstance(divisor, Tensor) and concrete(divisor):
-        if divisor.isinf():
-            raise ValueError("weight: expected weights with a finite sum, got weights that add up to inf")
-    if (not isinstance(divisor, Tensor) or concrete(divisor)) and divisor == 0:
-        raise ValueError(
-            "targets: expected at least one target that counts, got none (all ignored, of weight zero, "
-            "or an empty batch), so the mean is undefined; reduction='sum' or denominator= gives 0"
-        )
-    return divisor
+    total = float(math.prod(shape)) if mass is None else mass.sum(dtype=accumulator(mass))
+    if isinstance(total, Tensor) and not concrete(mass):
+        return total
+    checked = mean_divisor(float(total), denominator)
+    return total if isinstance(total, Tensor) and total.requires_grad else checked
 
 
 def weigh(losses: Tensor, weight: Tensor | None) -> Tensor:
@@ -137,10 +132,11 @@ def weigh(losses: Tensor, weight: Tensor | None) -> Tensor:
 def summed(losses: Tensor, divisor: Tensor | float | None) -> Tensor:
     if divisor is None:
         return losses
-    return (losses.sum(dtype=_accumulator(losses)) / divisor).to(losses.dtype)
+    return (losses.sum(dtype=accumulator(losses)) / divisor).to(losses.dtype)
 
 
-def _accumulator(x: Tensor) -> torch.dtype:
+def accumulator(x: Tensor) -> torch.dtype:
+    """The dtype to add up in."""
     return x.dtype if x.device.type == "mps" else torch.float64  # mps has no float64
 
 
@@ -160,36 +156,35 @@ def _plainly(
 
 
 def _blockwise(
-    loss: RowLoss, z: Tensor, others: tuple[Tensor, ...], weight: Tensor | None, scale: Tensor | None
+    loss: RowLoss, z: Tensor, others: tuple[Tensor, ...], weight: Tensor | None, scale: Tensor | float | None
 ) -> tuple[Tensor, Tensor]:
     """Weighted losses, and their gradient times `scale` (one number, or one a row) unless that is None."""
-    classes, dtype = z.shape[-1], wide(z.dtype)
-    rows = z.detach().reshape(-1, classes)
-    rest = [x.detach().reshape(len(rows), *x.shape[z.ndim - 1 :]) for x in others]
+    classes, dtype, flat = z.shape[-1], wide(z.dtype), z.ndim == 2
+    rows = z if flat else z.reshape(-1, classes)
+    rest = others if flat else tuple(x.reshape(len(rows), *x.shape[z.ndim - 1 :]) for x in others)
     step = max(1, (CPU_BLOCK if z.device.type == "cpu" else OTHER_BLOCK) // classes)
-    out_of_it = None if weight is None else (weight <= 0).reshape(-1, 1)
-    by_row = scale is not None and scale.ndim > 0
-    scales = scale.reshape(-1, 1) if scale is not None and by_row else scale
+    dead = None if weight is None else (weight <= 0).reshape(-1, 1)
+    by = scale.reshape(-1, 1) if isinstance(scale, Tensor) and scale.ndim else scale
     gradient = rows
     if scale is not None and rows.data_ptr() == z.data_ptr():
         gradient = torch.empty_like(rows)  # else the logits lay in another order, and their copy is ours
     in_place = scale is not None and rows.dtype == dtype
     scratch = None if in_place else rows.new_empty(min(step, len(rows)), classes, dtype=dtype)
-    losses = rows.new_empty(len(rows), dtype=dtype)
+    losses = [rows.new_empty(0, dtype=dtype)] if not len(rows) else []
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         block = rows[part].to(dtype, copy=scale is not None and gradient is rows)
         out = gradient[part] if scratch is None else scratch[: len(block)]
         beside = tuple(x[part].to(dtype) if x.is_floating_point() else x[part] for x in rest)
-        losses[part] = loss.in_block(
-            block, beside, scales[part] if scales is not None and by_row else scales, out
-        )
+        of_block = by[part] if isinstance(by, Tensor) and by.ndim else by
+        losses.append(loss.in_block(block, beside, of_block, out))
         if scale is not None:
-            if out_of_it is not None:
-                out.masked_fill_(out_of_it[part], 0.0)
+            if dead is not None:
+                out.masked_fill_(dead[part], 0.0)
             if scratch is not None:
                 gradient[part] = out
-    return weigh(losses.reshape(z.shape[:-1]), weight), gradient.reshape(z.shape)
+    whole = losses[0] if len(losses) == 1 else torch.cat(losses)
+    return weigh(whole if flat else whole.reshape(z.shape[:-1]), weight), gradient.reshape(z.shape)
 
 
 class _Reduced(torch.autograd.Function):
@@ -211,7 +206,7 @@ class _Reduced(torch.autograd.Function):
     ) -> Tensor:
         ctx.loss, ctx.divisor, ctx.has_weight = loss, divisor, weight is not None
         ctx.save_for_backward(z, *others, *([weight] if weight is not None else []))
-        scale = None if z.dtype == torch.float16 else _Reduced.scale(z, weight, divisor)
+        scale = None if z.dtype == torch.float16 else _Reduced.scale(weight, divisor)
         losses, gradient = _blockwise(loss, z, others, weight, scale)
         ctx.gradient = [] if scale is None else [gradient]
         return summed(losses, divisor)
@@ -225,7 +220,7 @@ class _Reduced(torch.autograd.Function):
             reduced = _plainly(ctx.loss, z, tuple(others), weight, ctx.divisor)
             return *torch.autograd.grad(reduced, z, g, create_graph=True), None, None, None, None
         if not ctx.gradient:
-            scale = g * _Reduced.scale(z, weight, ctx.divisor)
+            scale = g * _Reduced.scale(weight, ctx.divisor)
             return _blockwise(ctx.loss, z, tuple(others), weight, scale)[1], None, None, None, None
         gradient = ctx.gradient.pop()
         if g.ndim or g.device.type != "cpu" or g.item() != 1:
@@ -233,7 +228,7 @@ class _Reduced(torch.autograd.Function):
         return gradient, None, None, None, None
 
     @staticmethod
-    def scale(z: Tensor, weight: Tensor | None, divisor: Tensor | float | None) -> Tensor:
+    def scale(weight: Tensor | None, divisor: Tensor | float | None) -> Tensor | float:
         """What each row's gradient is multiplied by before that of the result."""
-        one = z.new_ones((), dtype=wide(z.dtype)) if weight is None else weight
-        return one if divisor is None else (one / divisor).to(one.dtype)
+        one = 1.0 if weight is None else weight
+        return one if divisor is None else one / divisor

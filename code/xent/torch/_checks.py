@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xent._validate import at_index, first_true, integer, real_array, shown
+from xent._validate import at_index, first_true, integer, real_array, shown, sum_tolerance
 
-from ._blocks import concrete, wide
+from ._blocks import accumulator, concrete, wide
 
-# As in xent._validate, with bfloat16.
-SUM_TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-4, torch.float64: 1e-6}
+FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LABEL_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -31,7 +30,7 @@ def tensor_of(value: Any, name: str) -> Tensor:
 def floats(value: Any, name: str) -> Tensor:
     """Refuse what is no tensor of floats."""
     tensor = tensor_of(value, name)
-    if tensor.dtype not in SUM_TOLERANCE:
+    if tensor.dtype not in FLOAT_DTYPES:
         raise TypeError(f"{name}: expected a tensor of floats, got dtype {tensor.dtype}")
     return tensor
 
@@ -51,18 +50,18 @@ def class_axis(tensor: Tensor, name: str, axis: Any) -> int:
         raise ValueError(
             f"axis: expected an axis of {name} with shape {tuple(tensor.shape)}, got {shown(axis)}"
         )
-    axis %= tensor.ndim
-    if tensor.shape[axis] == 0:
+    positive: int = axis % tensor.ndim
+    if tensor.shape[positive] == 0:
         shape = tuple(tensor.shape)
-        raise ValueError(f"{name}: expected at least one class along axis {axis}, got shape {shape}")
-    return axis
+        raise ValueError(f"{name}: expected at least one class along axis {positive}, got shape {shape}")
+    return positive
 
 
 def logits_of(value: Any, name: str, axis: int) -> tuple[Tensor, int]:
     """Return logits in their dtype, with the classes on the last axis, and where they were."""
     tensor = floats(value, name)
     axis = class_axis(tensor, name, axis)
-    return tensor.movedim(axis, -1), axis
+    return tensor if axis == tensor.ndim - 1 else tensor.movedim(axis, -1), axis
 
 
 def labels_of(targets: Any, moved: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor | None]:
@@ -98,7 +97,7 @@ def in_range(labels: Tensor, name: str, classes: int) -> None:
     """Refuse what is no class index."""
     if concrete(labels) and labels.numel():
         low, high = labels.aminmax()
-        if low < 0 or high >= classes:
+        if low.item() < 0 or high.item() >= classes:
             where = first((labels < 0) | (labels >= classes))
             got = labels[where].item()
             raise ValueError(f"{name}: expected class indices in [0, {classes}), got {got}{at_index(where)}")
@@ -109,15 +108,16 @@ def distributions(value: Any, name: str, like: Tensor, other: str, axis: int) ->
     tensor = widened(value, name)
     same_shape(tensor, name, like.shape, other, like)
     if concrete(tensor):
-        tolerance = SUM_TOLERANCE[value.dtype]
+        tolerance = sum_tolerance(value.dtype, tensor.shape[axis])
         inside(tensor, name, tolerance)
-        sums = tensor.detach().sum(axis)
+        sums = tensor.detach().sum(axis, dtype=accumulator(tensor))
         wrong = (sums - 1).abs() > tolerance
         if wrong.any():
             where = first(wrong)
             raise ValueError(
-                f"{name}: expected probabilities that sum to one along axis {axis} (within {tolerance:g} for "
-                f"{value.dtype}), got a sum of {sums[where].item():.9g}{at_index(where)}"
+                f"{name}: expected probabilities that sum to one along axis {axis} (within {tolerance:.2g} for "
+                f"{tensor.shape[axis]} classes in {value.dtype}), got a sum of {sums[where].item():.10g}"
+                f"{at_index(where)}"
             )
     return tensor
 
@@ -132,32 +132,30 @@ def inside(tensor: Tensor, name: str, slack: float = 0.0) -> None:
             raise ValueError(f"{name}: expected probabilities in [0, 1], got {got}{at_index(where)}")
 
 
-def weights(value: Any, name: str, shape: tuple[int, ...], of: str, like: Tensor) -> Tensor:
-    """Return finite weights >= 0 that broadcast to `shape`, on the device and in the dtype of `like`, widened."""
+def weights(
+    value: Any, name: str, shape: tuple[int, ...], of: str, like: Tensor, *, broadcast: bool = False
+) -> Tensor:
+    """Return finite weights >= 0 of the given shape, on the device of `like` and in the dtype to compute in."""
     if not isinstance(value, Tensor):
         # Not torch.as_tensor: it drops masks, and refuses or warns of arrays by their memory.
-        array = np.asarray(value)
-        array = array.astype(np.float64) if array.dtype == bool else real_array(value, name)
-        value = torch.from_numpy(array.astype(np.float64, order="C"))
-    elif tensor_of(value, name).dtype not in (*LABEL_DTYPES, *SUM_TOLERANCE, torch.bool):
-        raise TypeError(f"{name}: expected real numbers or a mask, got dtype {value.dtype}")
-    given = value
-    tensor = given.to(device=like.device, dtype=wide(like.dtype))
-    try:
-        broadcast = tuple(torch.broadcast_shapes(tensor.shape, shape)) == shape
-    except RuntimeError:
-        broadcast = False
-    if not broadcast:
-        raise ValueError(
-            f"{name}: expected shape {shape}, {of}, or one that broadcasts to it, got {tuple(given.shape)}"
-        )
+        value = torch.from_numpy(real_array(value, name, bools=True).astype(np.float64, order="C"))
+    elif tensor_of(value, name).dtype not in (*LABEL_DTYPES, *FLOAT_DTYPES, torch.bool):
+        raise TypeError(f"{name}: expected real numbers or booleans, got dtype {value.dtype}")
+    fits = tuple(value.shape) == shape
+    if broadcast and not fits:
+        padded = (1,) * (len(shape) - value.ndim) + tuple(value.shape)
+        fits = len(padded) == len(shape) and all(a in (1, b) for a, b in zip(padded, shape, strict=True))
+    if not fits:
+        expected = f"a shape that broadcasts to {shape}" if broadcast else f"shape {shape}"
+        raise ValueError(f"{name}: expected {expected}, {of}, got {tuple(value.shape)}")
+    tensor: Tensor = value.to(device=like.device, dtype=wide(like.dtype)).expand(shape)
     if concrete(tensor):
         wrong = ~((tensor >= 0) & (tensor < math.inf))
         if wrong.any():
             where = first(wrong)
             got = tensor[where].item()
             raise ValueError(f"{name}: expected finite weights >= 0, got {got}{at_index(where)}")
-    return tensor.expand(shape)
+    return tensor
 
 
 def target_weights(
@@ -172,7 +170,8 @@ def target_weights(
     if weight is not None:
         result = weights(weight, "weight", (moved.shape[-1],), "one weight a class", moved)[labels]
     if sample_weight is not None:
-        each = weights(sample_weight, "sample_weight", tuple(moved.shape[:-1]), "one weight a target", moved)
+        shape = tuple(moved.shape[:-1])
+        each = weights(sample_weight, "sample_weight", shape, "that of the targets", moved, broadcast=True)
         result = each if result is None else result * each
     if counts is None:
         return result

@@ -9,19 +9,27 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from xent._validate import MOST, Reduction, at_index, integer, number, reduction_arguments, shown
-from xent.distillation import SCALES, TREATMENTS, Scale, Treatment
+from xent._validate import (
+    MOST,
+    Reduction,
+    at_index,
+    integer,
+    number,
+    reduction_arguments,
+    shown,
+    sum_tolerance,
+)
+from xent.distillation import TREATMENTS, Direction, Scale, Treatment, _beta, _settings
 
 from ._blocks import RowLoss, concrete, reduce_rows, wide
 from ._checks import (
     LABEL_DTYPES,
-    SUM_TOLERANCE,
     first,
     floats,
     in_range,
@@ -35,9 +43,6 @@ from ._checks import (
     widened,
 )
 from ._losses import _hard, _held, log_softmax, log_sum_exp
-
-Direction = Literal["forward", "reverse", "jsd"]
-DIRECTIONS = ("forward", "reverse", "jsd")
 
 __all__ = ["distillation_loss", "mixed_loss", "sample_targets", "sampled_loss", "top_k_loss"]
 
@@ -104,7 +109,7 @@ def distillation_loss(
     tensor([[-0.2500,  0.2500]])
     """
     z, v = _pair(student_logits, teacher_logits, axis)
-    soft = _settings(z, temperature, scale, direction, beta)
+    soft = _divergence_of(z, temperature, scale, direction, beta)
     reduction, denominator = reduction_arguments(reduction, denominator)
     w = target_weights(z, sample_weight)
     return reduce_rows(soft.loss(), z, (v,), w, reduction, denominator)
@@ -165,7 +170,7 @@ def mixed_loss(
     """
     alpha = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     z, v = _pair(student_logits, teacher_logits, axis)
-    soft = _settings(z, temperature, scale, direction, beta)
+    soft = _divergence_of(z, temperature, scale, direction, beta)
     reduction, denominator = reduction_arguments(reduction, denominator)
     labels, counts = labels_of(targets, z, ignore_index)
     loss = RowLoss(partial(_mixed, _held(alpha, z), soft))
@@ -278,7 +283,7 @@ def sample_targets(
     -------
     indices : Tensor of int64, shape (..., n, ...)
         Classes, repeated as often as they were drawn.
-    sample_weights : Tensor, shape of `indices`
+    importance_weights : Tensor, shape of `indices`
         Their weights, 1/n each where tau is 1.
 
     Raises
@@ -318,7 +323,7 @@ def sample_targets(
 def sampled_loss(
     student_logits: Tensor,
     indices: Tensor,
-    sample_weights: Tensor,
+    importance_weights: Tensor,
     *,
     axis: int = -1,
     sample_weight: Tensor | ArrayLike | None = None,
@@ -333,7 +338,7 @@ def sampled_loss(
         Logits of the student.
     indices : Tensor of integers, shape (..., n, ...)
         Sampled classes; a class may occur more than once.
-    sample_weights : Tensor of floats, shape of `indices`
+    importance_weights : Tensor of floats, shape of `indices`
         Their weights, finite and >= 0. They are constants.
     axis : int, default -1
         The class axis, in all three.
@@ -363,10 +368,12 @@ def sampled_loss(
     """
     z, axis = logits_of(student_logits, "student_logits", axis)
     at = _class_choices(indices, "indices", z, axis)
-    given = tensor_of(sample_weights, "sample_weights").detach()
-    same_device(given, "sample_weights", z)
-    same_shape(given, "sample_weights", indices.shape, "indices", z)
-    masses = weights(given, "sample_weights", tuple(indices.shape), "that of indices", z).movedim(axis, -1)
+    given = tensor_of(importance_weights, "importance_weights").detach()
+    same_device(given, "importance_weights", z)
+    same_shape(given, "importance_weights", indices.shape, "indices", z)
+    masses = weights(given, "importance_weights", tuple(indices.shape), "that of indices", z).movedim(
+        axis, -1
+    )
     reduction, denominator = reduction_arguments(reduction, denominator)
     w = target_weights(z, sample_weight)
     return reduce_rows(RowLoss(_sampled), z, (at, masses), w, reduction, denominator)
@@ -403,7 +410,7 @@ class _Divergence:
         of_p, of_q = _terms_of(a, mixture, by_p, factor), _terms_of(b, mixture, by_p - d, factor)
         return (self.beta * of_p + (1 - self.beta) * of_q).sum(-1)
 
-    def fused(self, z: Tensor, v: Tensor, *, scale: Tensor | None, out: Tensor) -> Tensor:
+    def fused(self, z: Tensor, v: Tensor, *, scale: Tensor | float | None, out: Tensor) -> Tensor:
         """The same from q = softmax(z / T), u = (v - z) / T less its mean, and p / q - 1 = r from expm1(u)."""
         lowest = torch.finfo(z.dtype).min / 2  # for -inf in both: their difference is 0 then, and not nan
         s = z.clamp(min=lowest)
@@ -541,14 +548,10 @@ def _pair(student: Any, teacher: Any, axis: int) -> tuple[Tensor, Tensor]:
     return (z.double() if v.dtype == torch.float64 else z), v
 
 
-def _settings(z: Tensor, temperature: Any, scale: Any, direction: Any, beta: Any) -> _Divergence:
-    temperature = number(temperature, "temperature", "a finite number > 0", 0.0, math.inf)
+def _divergence_of(z: Tensor, temperature: Any, scale: Any, direction: Any, beta: Any) -> _Divergence:
+    temperature, squared = _settings(temperature, scale, direction)
     _within(temperature, "temperature", z)
-    for value, name, known in ((scale, "scale", SCALES), (direction, "direction", DIRECTIONS)):
-        if not isinstance(value, str) or value not in known:
-            raise ValueError(f"{name}: expected one of {', '.join(map(repr, known))}, got {shown(value)}")
-    beta = number(beta, "beta", "a number in (0, 1)", 0.0, 1.0)
-    return _Divergence(temperature, scale == "t_squared", direction, beta)
+    return _Divergence(temperature, squared, direction, _beta(beta))
 
 
 def _within(temperature: float, name: str, z: Tensor) -> None:
@@ -567,14 +570,14 @@ def _check_top_k(log_p: Tensor, at: Tensor, treatment: str, dtype: torch.dtype) 
         raise ValueError(
             f"top_indices: expected distinct classes, got a repeated one{at_index(first(repeated))}"
         )
-    slack = SUM_TOLERANCE[dtype]
+    slack = sum_tolerance(dtype, log_p.shape[-1])
     mass = log_p.exp().sum(-1)
     wrong = ~(mass <= 1 + slack)
     if wrong.any():
         where = first(wrong)
         raise ValueError(
             f"top_log_probs: expected log-probabilities whose exponentials sum to at most one (within "
-            f"{slack:g} for {dtype}), got a sum of {mass[where].item():.9g}{at_index(where)}"
+            f"{slack:.2g} for {dtype}), got a sum of {mass[where].item():.10g}{at_index(where)}"
         )
     if treatment.startswith("renormalised") and (log_p.amax(-1) == -math.inf).any():
         where = first(log_p.amax(-1) == -math.inf)

@@ -22,12 +22,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from xent._validate import Reduction, at_index, number, reduction_arguments, smoothing_mass
+from xent._validate import Reduction, at_index, number, reduction_arguments, smoothing_mass, sum_tolerance
 
 from ._blocks import RowLoss, concrete, divide_by, reduce_rows, summed, weigh
 from ._checks import (
+    FLOAT_DTYPES,
     LABEL_DTYPES,
-    SUM_TOLERANCE,
     class_axis,
     distributions,
     first,
@@ -99,7 +99,7 @@ def log_sum_exp(
     given = range(z.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     axes = sorted({class_axis(z, "x", a) for a in given})
     if b is not None:
-        z = z + torch.log(weights(b, "b", tuple(z.shape), "that of x", z))
+        z = z + torch.log(weights(b, "b", tuple(z.shape), "that of x", z, broadcast=True))
     kept = [1 if i in axes else n for i, n in enumerate(z.shape)]
     rows = z.movedim(axes, list(range(-len(axes), 0))).flatten(-len(axes)) if axes else z.unsqueeze(-1)
     top = rows.argmax(-1)
@@ -361,6 +361,7 @@ def soft_cross_entropy(
     if weight is not None:
         t = t * weights(weight, "weight", (z.shape[-1],), "one weight a class", z)
         mass = t.sum(-1) if w is None else w * t.sum(-1)
+        w = (mass > 0).to(mass.dtype) if w is None else w.masked_fill(mass == 0, 0.0)
     if smoothing:
         t = (1 - smoothing) * t + smoothing / z.shape[-1] * t.sum(-1, keepdim=True)
     return reduce_rows(RowLoss(_soft), z, (t,), w, reduction, denominator, mass)
@@ -420,7 +421,7 @@ def binary_cross_entropy(
     up, down = _binary_sides(z, y)
     mass = w
     if pos_weight is not None:
-        c = weights(pos_weight, "pos_weight", tuple(z.shape), "that of the logits", z)
+        c = weights(pos_weight, "pos_weight", tuple(z.shape), "that of the logits", z, broadcast=True)
         if concrete(c) and (c == 0).any():
             raise ValueError("pos_weight: expected finite weights > 0, got 0")
         up, mass = c * up, (c * y + (1 - y)) * (1 if w is None else w)
@@ -580,14 +581,14 @@ def nll(
     """
     moved, _ = logits_of(widened(log_probs, "log_probs"), "log_probs", axis)
     if concrete(moved):
-        tolerance = SUM_TOLERANCE[log_probs.dtype]
+        tolerance = sum_tolerance(log_probs.dtype, moved.shape[-1])
         excess = torch.logsumexp(moved.detach(), -1)
         wrong = ~(torch.expm1(excess).abs() <= tolerance)
         if wrong.any():
             where = first(wrong)
             raise ValueError(
                 f"log_probs: expected logarithms of probabilities that sum to one along the class axis (within "
-                f"{tolerance:g} for {log_probs.dtype}), got a log-sum-exp of {excess[where].item():.6g}"
+                f"{tolerance:.2g} for {log_probs.dtype}), got a log-sum-exp of {excess[where].item():.6g}"
                 f"{at_index(where)}; for logits use cross_entropy"
             )
     return _pick(moved, targets, weight, sample_weight, ignore_index, reduction, denominator, torch.neg)
@@ -673,23 +674,27 @@ def _hard(smoothing: float, z: Tensor, labels: Tensor) -> Tensor:
     return spread if smoothing == 1 else (1 - smoothing) * _minus_log_p(z, labels) + smoothing * spread
 
 
-def _hard_fused(smoothing: float, z: Tensor, labels: Tensor, *, scale: Tensor | None, out: Tensor) -> Tensor:
+def _hard_fused(
+    smoothing: float, z: Tensor, labels: Tensor, *, scale: Tensor | float | None, out: Tensor
+) -> Tensor:
     """The same from exp(z - z_y), whose sum without the own term is (1 - p_y) / p_y."""
-    at, classes = labels.unsqueeze(-1), z.shape[-1]
-    torch.sub(z, z.gather(-1, at), out=out)
-    mean = out.mean(-1) if smoothing else 0.0
-    out.exp_().scatter_(-1, at, out.new_zeros(()).expand_as(at))
+    at = labels.unsqueeze(-1)
+    own = z.gather(-1, at)
+    torch.sub(z, own, out=out)
+    mean = out.mean(-1) if smoothing else None
+    out.exp_().scatter_(-1, at, own.zero_())
     others = out.sum(-1, keepdim=True)
     if scale is not None:
-        scale = scale / (1 + others)
-        out.mul_(scale)
-        own = -others * scale
+        by = (1 + others).reciprocal_().mul_(scale)  # the same to the last digit, whatever kind of number
+        out.mul_(by)
+        torch.mul(others, by, out=own).neg_()
         if smoothing:
-            even = smoothing / classes * scale * (1 + others)
+            even = scale * (smoothing / z.shape[-1])
             out.sub_(even)
-            own.add_(even, alpha=classes - 1)
+            own.add_(even * (z.shape[-1] - 1))
         out.scatter_(-1, at, own)
-    return torch.log1p(others).squeeze(-1) - smoothing * mean
+    losses = others.log1p_().squeeze(-1)
+    return losses if mean is None else losses.sub_(mean, alpha=smoothing)
 
 
 def _soft(z: Tensor, t: Tensor) -> Tensor:
@@ -714,7 +719,7 @@ def _binary(
     """Check what the binary losses share; a target of weight zero is out, whatever its logit is."""
     z = widened(logits, "logits")
     y = tensor_of(targets, "targets")
-    if y.dtype not in (*LABEL_DTYPES, *SUM_TOLERANCE, torch.bool):
+    if y.dtype not in (*LABEL_DTYPES, *FLOAT_DTYPES, torch.bool):
         raise TypeError(f"targets: expected labels 0 and 1 or probabilities, got dtype {y.dtype}")
     same_shape(y, "targets", z.shape, "logits", z)
     inside(y, "targets")
@@ -722,7 +727,7 @@ def _binary(
     y = (1 - smoothing) * y.to(z.dtype) + smoothing / 2
     if weight is None:
         return z, y, None
-    w = weights(weight, "weight", tuple(z.shape), "that of the logits", z)
+    w = weights(weight, "weight", tuple(z.shape), "that of the logits", z, broadcast=True)
     return z.masked_fill(w == 0, 0.0), y, w
 
 
