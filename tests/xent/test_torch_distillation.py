@@ -192,7 +192,9 @@ def test_rows_in_two_dimensions_are_rows(name: str, axis: int) -> None:
 def test_nothing_leaks_from_a_row_that_does_not_count(name: str) -> None:
     z, *others = dict(calls((4, 5)))[name]
     function = getattr(xt, name)
-    out: dict[str, Any] = {"ignore_index": -100} if name == "mixed_loss" else {"sample_weight": [1.0, 1.0, 0.0, 0.0]}
+    out: dict[str, Any] = (
+        {"ignore_index": -100} if name == "mixed_loss" else {"sample_weight": [1.0, 1.0, 0.0, 0.0]}
+    )
     if name == "mixed_loss":
         others[1][2:] = -100
     alone = function(z[:2], *(a[:2] for a in others))
@@ -459,7 +461,7 @@ BAD: list[tuple[Any, str, Any, type[Exception]]] = [
     (xt.distillation_loss, "temperature", 0.0, ValueError),
     (xt.distillation_loss, "scale", "T", ValueError),
     (xt.distillation_loss, "direction", "both", ValueError),
-    (xt.distillation_loss, "sample_weight", [1.0], ValueError),
+    (xt.distillation_loss, "sample_weight", [1.0] * 3, ValueError),
     (xt.distillation_loss, "sample_weight", [1.0, -1.0], ValueError),
     (xt.distillation_loss, "reduction", "batchmean", ValueError),
     (xt.mixed_loss, "alpha", -0.1, ValueError),
@@ -501,13 +503,13 @@ SAID: list[tuple[Any, str, Any, str]] = [
     *[(f, "teacher_logits", elsewhere(Z), "the device of the logits, cpu, got cuda:7") for f in DIVERGENCE],
     *[(xt.mixed_loss, "alpha", x, rf"a number in \[0, 1\], got {x}") for x in (-1, 1.5)],
     (xt.mixed_loss, "ignore_index", 1.5, r"an integer, got 1\.5"),
-    *[(f, "sample_weight", [1.0], r"shape \(2,\), one weight a row, got \(1,\)")
+    *[(f, "sample_weight", [1.0] * 3, r"a shape that broadcasts to \(2,\), that of the targets, got \(3,\)")
       for f in (xt.distillation_loss, xt.top_k_loss, xt.sampled_loss)],
     (xt.top_k_loss, "top_log_probs", [0.0], "a torch.Tensor, got list"),
     (xt.top_k_loss, "top_log_probs", torch.tensor(0.0), "2 dimensions, as student_logits"),
     (xt.top_k_loss, "top_log_probs", elsewhere(TOP), "the device of the logits, cpu, got cuda:7"),
     (xt.top_k_loss, "top_log_probs", torch.tensor([[0.5, 0.3], [0.5, 0.7]]).log(),
-     r".*got a sum of 1\.2 at index 1"),
+     r".*got a sum of 1\.2\d* at index 1"),
     (xt.top_k_loss, "top_log_probs", torch.tensor([[-1.0, -1.0], [1e4, 0.0]]),
      ".*got a sum of inf at index 1"),
     (xt.top_k_loss, "top_indices", torch.tensor([[0, 1], [2, 2]]), "distinct classes, .* at index 1"),
@@ -635,7 +637,7 @@ def test_what_else_the_losses_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_shift_that_rounds_the_logits_does_not_round_their_differences() -> None:
     z, v = logits(17)
     v = z + 1e-7 * v
-    for shift in (0.0, 100.0, 1e4, -1e6):
+    for shift in (0.0, 16.0, -16.0):
         for direction in ("forward", "reverse"):
             first, second = z + shift, v - shift
             observed = xt.distillation_loss(first, second, direction=direction, reduction="none")  # type: ignore[arg-type]

@@ -36,10 +36,10 @@ def test_what_is_no_tensor_of_the_right_kind_is_named(name: str, arguments: dict
         function(**arguments | {bad: [0.0]})
     with pytest.raises(TypeError, match=rf"^{bad}: expected .*, got dtype torch.complex64$"):
         function(**arguments | {bad: torch.zeros(2, 3, dtype=torch.complex64)})
-    if arguments[bad] is not Y:
+    if arguments[bad] is not Y and (name, bad) != ("binary_cross_entropy", "targets"):
         with pytest.raises(TypeError, match=rf"^{bad}: expected .*, got dtype torch.bool$"):
             function(**arguments | {bad: torch.zeros(2, 3, dtype=torch.bool)})
-    else:
+    elif arguments[bad] is Y:
         with pytest.raises(
             TypeError, match=r"^targets: .* torch.float32; for target probabilities use soft_"
         ):

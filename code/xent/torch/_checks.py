@@ -136,7 +136,9 @@ def weights(
     value: Any, name: str, shape: tuple[int, ...], of: str, like: Tensor, *, broadcast: bool = False
 ) -> Tensor:
     """Return finite weights >= 0 of the given shape, on the device of `like` and in the dtype to compute in."""
-    if not isinstance(value, Tensor):
+    if type(value) in (int, float):
+        value = torch.tensor(float(value), dtype=torch.float64)
+    elif not isinstance(value, Tensor):
         # Not torch.as_tensor: it drops masks, and refuses or warns of arrays by their memory.
         value = torch.from_numpy(real_array(value, name, bools=True).astype(np.float64, order="C"))
     elif tensor_of(value, name).dtype not in (*LABEL_DTYPES, *FLOAT_DTYPES, torch.bool):

@@ -44,7 +44,9 @@ from ._checks import (
 __all__ = [
     "binary_cross_entropy",
     "binary_focal_loss",
+    "binary_log_loss",
     "cross_entropy",
+    "entropy_from_logits",
     "focal_loss",
     "log_loss",
     "log_sigmoid",
@@ -142,6 +144,40 @@ def log_softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
     moved, axis = logits_of(widened(logits, "logits"), "logits", axis)
     gaps, top = _below_the_highest(moved)
     return (-gaps - top).movedim(-1, axis)
+
+
+def entropy_from_logits(logits: Tensor, *, axis: int = -1) -> Tensor:
+    """Shannon entropy of the softmax of logits; see `xent.information.entropy_from_logits`.
+
+    Parameters
+    ----------
+    logits : Tensor of floats, shape (..., K, ...)
+        Logits; -inf marks an impossible class. nan, and rows without a softmax, give nan.
+    axis : int, default -1
+        The class axis.
+
+    Returns
+    -------
+    Tensor
+        Entropy in nats, of the shape of `logits` without `axis`; float32 for half precision.
+
+    Raises
+    ------
+    ValueError
+        If there are no classes, or `axis` is not one of the axes.
+    TypeError
+        If `logits` is not a tensor of floats.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> xent.torch.entropy_from_logits(torch.tensor([0.0, -50.0]))
+    tensor(9.8366e-21)
+    """
+    moved, _ = logits_of(widened(logits, "logits"), "logits", axis)
+    # Both -log p of the highest and the gaps are >= 0. A gap of inf has p = 0, and 0 * inf = 0.
+    gaps, top = _below_the_highest(moved)
+    return top.squeeze(-1) + (torch.softmax(moved, -1) * gaps.masked_fill(gaps.isposinf(), 0.0)).sum(-1)
 
 
 def softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
@@ -645,6 +681,54 @@ def log_loss(
     return _pick(moved, targets, weight, sample_weight, ignore_index, reduction, denominator, loss)
 
 
+def binary_log_loss(
+    probs: Tensor,
+    targets: Tensor,
+    *,
+    eps: float = 0.0,
+    weight: Tensor | ArrayLike | None = None,
+    reduction: Reduction = "mean",
+    denominator: float | None = None,
+) -> Tensor:
+    """Binary cross-entropy of targets in [0, 1] under probabilities of 1; see `xent.binary_log_loss`.
+
+    Parameters
+    ----------
+    probs : Tensor of floats
+        Probabilities of the positive class, of any shape.
+    targets, weight, reduction, denominator
+        As in `binary_cross_entropy`, which has the digits that a probability close to one has lost.
+    eps : float, default 0
+        Clip p into [eps, 1 - eps] first, 0 <= eps < 1/2. A clipped probability has no gradient.
+
+    Returns
+    -------
+    Tensor
+        Loss in nats.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For the reasons of `binary_cross_entropy`, or if a probability is outside [0, 1].
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> xent.torch.binary_log_loss(torch.tensor([0.75, 0.5]), torch.tensor([1, 0]))
+    tensor(0.4904)
+    """
+    p = widened(probs, "probs")
+    inside(p, "probs")
+    eps = number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
+    p, y, w = _binary(p, targets, weight, 0.0, "probs", out=0.5)
+    reduction, denominator = reduction_arguments(reduction, denominator)
+    p = p.clamp(eps, 1 - eps) if eps else p
+    # As in _binary_sides, also for the gradient: that of log p at 0 is infinite.
+    up = -y * torch.log(torch.where(y > 0, p, 1.0))
+    down = (y - 1) * torch.log1p(-torch.where(y < 1, p, 0.0))
+    return summed(weigh(up + down, w), divide_by(p.shape, w, reduction, denominator))
+
+
 # The arithmetic, of rows with the classes last.
 
 
@@ -714,21 +798,22 @@ def _pow(p: Tensor, gamma: float) -> Tensor:
 
 
 def _binary(
-    logits: Any, targets: Any, weight: Any, label_smoothing: float
+    logits: Any, targets: Any, weight: Any, label_smoothing: float, like: str = "logits", out: float = 0.0
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Check what the binary losses share; a target of weight zero is out, whatever its logit is."""
+    """Check what the binary losses share; for a target of weight zero, `out` replaces the logit."""
     z = widened(logits, "logits")
     y = tensor_of(targets, "targets")
     if y.dtype not in (*LABEL_DTYPES, *FLOAT_DTYPES, torch.bool):
         raise TypeError(f"targets: expected labels 0 and 1 or probabilities, got dtype {y.dtype}")
-    same_shape(y, "targets", z.shape, "logits", z)
+    same_shape(y, "targets", z.shape, like, z)
     inside(y, "targets")
     smoothing = smoothing_mass(label_smoothing)
-    y = (1 - smoothing) * y.to(z.dtype) + smoothing / 2
+    y = y.to(z.dtype)
+    y = (1 - smoothing) * y + smoothing / 2 if smoothing else y
     if weight is None:
         return z, y, None
-    w = weights(weight, "weight", tuple(z.shape), "that of the logits", z, broadcast=True)
-    return z.masked_fill(w == 0, 0.0), y, w
+    w = weights(weight, "weight", tuple(z.shape), f"that of the {like}", z, broadcast=True)
+    return z.masked_fill(w == 0, out), y, w
 
 
 def _binary_sides(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
