@@ -8,6 +8,13 @@ tensor([[-0.3333,  0.1667,  0.1667],
         [ 0.1667,  0.1667, -0.3333]])
 """
 
+try:
+    import torch
+except ImportError as error:
+    raise ImportError("xent.torch needs PyTorch 2.6 or newer", name="torch") from error
+if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
+    raise ImportError(f"xent.torch needs PyTorch 2.6 or newer, found {torch.__version__}", name="torch")
+
 from ._accumulate import MicroBatch, Window, accumulate
 from ._distillation import distillation_loss, mixed_loss, sample_targets, sampled_loss, top_k_loss
 from ._losses import (

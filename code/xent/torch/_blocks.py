@@ -1,10 +1,10 @@
 """Rows in blocks: how a loss on tensors is reduced, with its gradient formed on the way.
 
-A loss of rows is a `RowLoss`: a differentiable formula in plain operations, and often a faster one in place that
-yields a block's losses and their gradient together. `reduce_rows` takes the second where it may: the only large
-thing it makes is the gradient, in the dtype of the logits. The first serves higher derivatives, forward mode,
-the transforms of `torch.func`, `torch.compile` and `torch.export`; it looks at no value, so that what would
-have to be read first (labels in range, a sum of weights above zero) goes unchecked there.
+A loss of rows is a `RowLoss`: a differentiable formula in plain operations, and often a faster one in place
+that yields a block's losses and their gradient together. `reduce_rows` takes the second where it may: the
+only large thing that it makes is the gradient, in the dtype of the logits. The first serves higher
+derivatives, forward mode, the transforms of `torch.func`, `torch.compile` and `torch.export`; it looks at no
+value, so that what would have to be read first (labels in range, a sum of weights above zero) goes unchecked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.autograd import forward_ad
 
 from xent._validate import Reduction, mean_divisor
 
-# Numbers in a block: on a CPU a few arrays of this size stay in its cache; elsewhere memory is all that counts.
+# Numbers in a block: on a CPU a few arrays of this size stay in the cache; elsewhere only memory counts.
 CPU_BLOCK, OTHER_BLOCK = 1 << 17, 1 << 24
 
 
@@ -28,9 +28,10 @@ CPU_BLOCK, OTHER_BLOCK = 1 << 17, 1 << 24
 class RowLoss:
     """A loss of each row of logits, classes last, given other tensors with a row for each of those.
 
-    ``plain(logits, *others)`` is differentiable. ``fused(logits, *others, scale, out)`` returns the same losses
-    and leaves in `out` their gradient, times `scale` (one number, or one for each row), or nothing of use if
-    that is None. Rows that its arithmetic is not made for it returns as nan or inf; they are done again.
+    ``plain(logits, *others)`` is differentiable. ``fused(logits, *others, scale, out)`` returns the same
+    losses and leaves in `out` their gradient, times `scale` (one number, or one for each row), or nothing of
+    use if that is None. Rows that its arithmetic is not made for it returns as nan or inf, and they are done
+    again, by the plain formula.
     """
 
     plain: Callable[..., Tensor]
@@ -73,7 +74,7 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def concrete(*tensors: Tensor | None) -> bool:
-    """Whether values can be looked at: not while tracing, under `torch.func`, or in a subclass without any."""
+    """Whether values can be looked at: not while tracing, under `torch.func`, or in a fake tensor."""
     return not (
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
@@ -92,8 +93,8 @@ def reduce_rows(
 ) -> Tensor:
     """Weigh and reduce a loss of rows; a row of weight zero is out, whatever it holds.
 
-    `mass` is what a row adds to the mean's divisor, its weight unless given. The result is in the dtype that is
-    computed in; sums are taken in float64.
+    `mass` is what a row adds to the mean's divisor, its weight unless given. The result is in the dtype that
+    is computed in; sums are taken in float64.
     """
     constants = (*others, weight)
     simple = concrete(z, *constants) and not any(
@@ -190,9 +191,10 @@ def _blockwise(
 class _Reduced(torch.autograd.Function):
     """The reduced loss, with the gradient by the logits formed in the forward pass and handed over once.
 
-    The first backward pass takes the gradient along and scales it in place, which is safe since no one else holds
-    it; a second one (``retain_graph``) computes it again, and one that is to be differentiated goes through the
-    plain formula. In float16, whose range ends early, it is formed only when the scaler's factor is known.
+    The first backward pass takes the gradient along and scales it in place, which is safe since no one else
+    holds it; a second one (``retain_graph``) computes it again, and one that is to be differentiated goes
+    through the plain formula. In float16, whose range ends early, the gradient is formed only in the backward
+    pass, when the factor of a loss scaler is known.
     """
 
     @staticmethod

@@ -115,8 +115,8 @@ def distributions(value: Any, name: str, like: Tensor, other: str, axis: int) ->
         if wrong.any():
             where = first(wrong)
             raise ValueError(
-                f"{name}: expected probabilities that sum to one along axis {axis} (within {tolerance:.2g} for "
-                f"{tensor.shape[axis]} classes in {value.dtype}), got a sum of {sums[where].item():.10g}"
+                f"{name}: expected probabilities that sum to one along axis {axis} (within "
+                f"{tolerance:.2g} for {tensor.shape[axis]} classes in {value.dtype}), got a sum of {sums[where].item():.10g}"
                 f"{at_index(where)}"
             )
     return tensor
@@ -135,7 +135,7 @@ def inside(tensor: Tensor, name: str, slack: float = 0.0) -> None:
 def weights(
     value: Any, name: str, shape: tuple[int, ...], of: str, like: Tensor, *, broadcast: bool = False
 ) -> Tensor:
-    """Return finite weights >= 0 of the given shape, on the device of `like` and in the dtype to compute in."""
+    """Return finite weights >= 0 of the given shape, on the device of `like` and in its wide dtype."""
     if type(value) in (int, float):
         value = torch.tensor(float(value), dtype=torch.float64)
     elif not isinstance(value, Tensor):

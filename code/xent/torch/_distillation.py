@@ -76,8 +76,8 @@ def distillation_loss(
         KL(teacher || student), KL(student || teacher), or the generalised Jensen-Shannon divergence
         beta KL(teacher || M) + (1 - beta) KL(student || M) with M = beta teacher + (1 - beta) student.
     beta : float, default 0.5
-        The teacher's share for "jsd", in (0, 1), as in GKD (Agarwal et al., arXiv:2306.13649) and in TRL, where the
-        ends 0 and 1 stand for the forward and the reverse direction.
+        The teacher's share of M for "jsd", in (0, 1), as in GKD (Agarwal et al., arXiv:2306.13649) and in
+        TRL, where 0 and 1 stand for the forward and the reverse direction.
     axis : int, default -1
         The class axis.
     sample_weight : Tensor or array_like that broadcasts to `student_logits` without `axis`, optional
@@ -411,7 +411,7 @@ class _Divergence:
         return (self.beta * of_p + (1 - self.beta) * of_q).sum(-1)
 
     def fused(self, z: Tensor, v: Tensor, *, scale: Tensor | float | None, out: Tensor) -> Tensor:
-        """The same from q = softmax(z / T), u = (v - z) / T less its mean, and p / q - 1 = r from expm1(u)."""
+        """The same from q = softmax(z / T) and r = p / q - 1, by expm1 of (v - z) / T, centred."""
         lowest = torch.finfo(z.dtype).min / 2  # for -inf in both: their difference is 0 then, and not nan
         s = z.clamp(min=lowest)
         q = torch.sub(s, s.amax(-1, keepdim=True), out=out).div_(self.temperature).exp_()

@@ -5,9 +5,9 @@ finite logit or with +inf, so that a training loop can deal with them its own wa
 label in range, rows that sum to one) is checked where there are values to look at: on a GPU that waits for it
 once, and under `torch.compile`, `torch.export`, `torch.func` and fake tensors it is left out.
 
-The relative error of a loss is at most (8 + margin) epsilons of the dtype that is computed in, the margin being
-how far the target's logit lies from the highest other one. Small losses keep their digits, as PyTorch's do not,
-and so does the gradient by the logit of a target that is all but certain.
+The relative error of a loss is at most (8 + margin) epsilons of the dtype that is computed in, the margin
+being how far the target's logit lies from the highest other one. Small losses keep their digits, as PyTorch's
+do not, and so does the gradient by the logit of a target that is all but certain.
 """
 
 from __future__ import annotations
@@ -322,8 +322,8 @@ def cross_entropy(
 
     Notes
     -----
-    The gradient is formed along with the loss, block by block, and is all the memory that this takes. It is handed
-    over to the first backward pass; with ``retain_graph=True`` the next one computes it again.
+    The gradient is formed along with the loss, block by block, and is all the memory that this takes. It is
+    handed over to the first backward pass; with ``retain_graph=True`` the next one computes it again.
 
     Examples
     --------
@@ -501,8 +501,8 @@ def focal_loss(
 
     Notes
     -----
-    T.-Y. Lin, P. Goyal, R. Girshick, K. He and P. Dollár, *Focal Loss for Dense Object Detection*, ICCV 2017. The
-    loss is not proper: `xent.scoring` says what it prefers.
+    T.-Y. Lin et al., *Focal Loss for Dense Object Detection*, 2017, arXiv:1708.02002. The loss is not proper:
+    `xent.scoring.invert_focal` says what a model that was trained with it believes.
 
     Examples
     --------
@@ -623,9 +623,9 @@ def nll(
         if wrong.any():
             where = first(wrong)
             raise ValueError(
-                f"log_probs: expected logarithms of probabilities that sum to one along the class axis (within "
-                f"{tolerance:.2g} for {log_probs.dtype}), got a log-sum-exp of {excess[where].item():.6g}"
-                f"{at_index(where)}; for logits use cross_entropy"
+                f"log_probs: expected logarithms of probabilities that sum to one along the class axis "
+                f"(within {tolerance:.2g} for {moved.shape[-1]} classes in {log_probs.dtype}), got a "
+                f"log-sum-exp of {excess[where].item():.6g}{at_index(where)}; for logits use cross_entropy"
             )
     return _pick(moved, targets, weight, sample_weight, ignore_index, reduction, denominator, torch.neg)
 
@@ -744,7 +744,7 @@ def _minus_log_p(z: Tensor, classes: Tensor) -> Tensor:
 
 
 def _below_the_highest(z: Tensor) -> tuple[Tensor, Tensor]:
-    """How far each logit is below the highest of its row, and -log p of that one: their sum is -log p of each."""
+    """How far each logit is below the highest of its row, and -log p of that one; -log p is their sum."""
     top = z.detach().argmax(-1)
     return z.gather(-1, top.unsqueeze(-1)) - z, _minus_log_p(z, top).unsqueeze(-1)
 
@@ -817,7 +817,7 @@ def _binary(
 
 
 def _binary_sides(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """-y log p and -(1 - y) log(1 - p). A side without mass is not looked at: 0 * inf = 0, also in the gradient."""
+    """-y log p and -(1 - y) log(1 - p), with 0 * inf = 0, also in the gradient: a side may have no mass."""
     return -y * torch.where(y > 0, logsigmoid(z), 0.0), (y - 1) * torch.where(y < 1, logsigmoid(-z), 0.0)
 
 
