@@ -116,8 +116,8 @@ def distributions(value: Any, name: str, like: Tensor, other: str, axis: int) ->
             where = first(wrong)
             raise ValueError(
                 f"{name}: expected probabilities that sum to one along axis {axis} (within "
-                f"{tolerance:.2g} for {tensor.shape[axis]} classes in {value.dtype}), got a sum of {sums[where].item():.10g}"
-                f"{at_index(where)}"
+                f"{tolerance:.2g} for {tensor.shape[axis]} classes in {value.dtype}), got a sum of "
+                f"{sums[where].item():.10g}{at_index(where)}"
             )
     return tensor
 
