@@ -1,7 +1,11 @@
 """Cross-entropy, exact: losses, gradients and denominators.
 
-``import xent`` loads NumPy and SciPy only. `xent.torch` holds the same functions on tensors.
+``import xent`` loads NumPy and SciPy only. `xent.torch` holds the same functions on tensors, and PyTorch is
+loaded when that is first looked at.
 """
+
+import importlib
+from typing import Any
 
 from . import distillation, gradients, information, scoring, sequences
 from .losses import (
@@ -38,3 +42,9 @@ __all__ = [
     "soft_cross_entropy",
     "softmax",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "torch":
+        return importlib.import_module("xent.torch")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

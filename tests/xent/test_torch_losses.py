@@ -78,36 +78,36 @@ def test_the_class_axis_may_be_anywhere(axis: int) -> None:
         expected = getattr(xent, name)(z.numpy(), target.numpy(), axis=axis, reduction="none")
         np.testing.assert_allclose(observed.numpy(), expected, rtol=1e-14)
     for name in ("log_sum_exp", "log_softmax", "softmax"):
-        observed, expected = getattr(xt, name)(z, axis), getattr(xent, name)(z.numpy(), axis)
+        observed, expected = getattr(xt, name)(z, axis=axis), getattr(xent, name)(z.numpy(), axis=axis)
         np.testing.assert_allclose(observed.numpy(), expected, rtol=1e-14)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_small_losses_keep_their_digits(dtype: torch.dtype) -> None:
-    # The promise: 4 ulp of the true loss, however small. torch's own loss is 0 here from a margin of about
-    # 17 (float32) or 37 (float64) on.
+    # The promise: (8 + margin) epsilons of the true loss, however small; the margin enters because it is
+    # rounded before it is exponentiated. torch's own loss is 0 from a margin of 17 (float32) or 37 (float64).
     rng = np.random.default_rng(0)
-    eps = torch.finfo(dtype).eps
-    worst = 0.0
-    for classes in (2, 3, 10, 200):
-        for margin in (0.5, 5.0, 20.0, 60.0, 85.0):
-            z = torch.from_numpy(rng.normal(size=classes)).to(dtype)
-            z[0] += margin
-            observed = xt.cross_entropy(z, torch.tensor(0)).item()
-            with mpmath.workdps(60):
-                logits = [mpmath.mpf(v) for v in z.double().tolist()]
-                expected = mpmath.log1p(mpmath.fsum(mpmath.exp(v - logits[0]) for v in logits[1:]))
-                worst = max(worst, float(abs(observed - expected) / expected))
-    # Here the rounding of z_j - m has a part on either side of the difference.
-    for size in (1e-9, 1e-3, 0.1, 1.0):
-        for margin in (8.0, 20.0, 60.0, 85.0):
-            z = torch.from_numpy(size * rng.normal(size=3) - margin * np.array([0, 1, 1])).to(dtype)
-            observed = xt.cross_entropy(z, torch.tensor(0)).item()
-            with mpmath.workdps(60):
-                logits = [mpmath.mpf(v) for v in z.double().tolist()]
-                expected = mpmath.log1p(mpmath.fsum(mpmath.exp(v - logits[0]) for v in logits[1:]))
-                worst = max(worst, float(abs(observed - expected) / expected))
-    assert worst <= 4 * eps
+    rows = [
+        rng.normal(size=classes) + margin * np.eye(classes)[0]
+        for classes in (2, 3, 10, 200)
+        for margin in (-200.0, -5.0, 0.0, 0.5, 5.0, 20.0, 60.0, 85.0)
+    ] + [
+        # Here the rounding of z_j - m has a part on either side of the difference.
+        size * rng.normal(size=3) - margin * np.array([0, 1, 1])
+        for size in (1e-9, 1e-3, 0.1, 1.0)
+        for margin in (8.0, 20.0, 60.0, 85.0)
+    ]
+    for row in rows:
+        z = torch.from_numpy(row).to(dtype)
+        with mpmath.workdps(120):
+            others = [mpmath.exp(mpmath.mpf(v) - mpmath.mpf(z[0].item())) for v in z[1:].tolist()]
+            exact = mpmath.log1p(mpmath.fsum(others))
+            allowed = (8 + float(abs(z[0] - z[1:].max()))) * torch.finfo(dtype).eps
+            for of_rows in (z, z.requires_grad_()):
+                observed = xt.cross_entropy(of_rows, torch.tensor(0)).item()
+                assert abs(observed - exact) <= allowed * exact
+            plain = torch.func.vmap(xt.cross_entropy)(z.detach()[None], torch.tensor([0])).item()
+            assert abs(plain - exact) <= allowed * exact
 
 
 def test_a_confident_gradient_keeps_its_digits() -> None:
@@ -271,16 +271,9 @@ def test_sums_are_taken_in_float64() -> None:
 
 
 def test_a_device_without_float64_sums_in_its_own_dtype() -> None:
-    asked = []
-
-    def total(dtype: torch.dtype) -> torch.Tensor:
-        asked.append(dtype)
-        return torch.ones((), dtype=dtype)
-
-    for kind in ("mps", "cuda"):
-        losses: Any = SimpleNamespace(device=SimpleNamespace(type=kind), dtype=torch.float32, sum=total)
-        assert xt._losses._reduce(losses, None, None, "sum", None).dtype == torch.float32
-    assert asked == [torch.float32, torch.float64]
+    for kind, dtype in (("mps", torch.float32), ("cuda", torch.float64)):
+        losses: Any = SimpleNamespace(device=SimpleNamespace(type=kind), dtype=torch.float32)
+        assert xt._blocks.accumulator(losses) == dtype
 
 
 @pytest.mark.parametrize(
@@ -427,43 +420,6 @@ def test_half_precision_is_summed_in_float32() -> None:
     assert z.grad.dtype == torch.float16 and not z.grad.isnan().any()
 
 
-def test_transforms_of_torch_func() -> None:
-    z, y = logits_and_labels(8)
-
-    def loss(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return xt.cross_entropy(z, y, reduction="sum")
-
-    def unchecked(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        # Checks read values, which vmap cannot give; the arithmetic under them batches.
-        return xt._losses._nll(z, y, None)
-
-    per_example = torch.func.vmap(torch.func.grad(unchecked))(z, y)
-    torch.testing.assert_close(per_example, torch.func.grad(loss)(z, y), rtol=1e-14, atol=1e-16)
-    # One argument batched and the other not, on any dimension; weights of rows with them.
-    counts = torch.tensor([True, False, True, True, True, True])
-    vmap, grad, nll = torch.func.vmap, torch.func.grad, xt._losses._nll
-    expected = torch.stack([nll(row, y[0], None) for row in z])
-    torch.testing.assert_close(vmap(nll, (0, None, None))(z, y[0], None), expected)
-    torch.testing.assert_close(vmap(nll, (1, None, None))(z.T, y[0], None), expected)
-    torch.testing.assert_close(vmap(nll, (None, 0, None))(z[0], y, None), nll(z[:1].expand(6, -1), y, None))
-    torch.testing.assert_close(vmap(nll)(z, y, counts), nll(z, y, counts))
-    torch.testing.assert_close(vmap(nll, (0, 0, None))(z, y, counts[1]), torch.zeros(6).double())
-    residuals = vmap(grad(unchecked), (None, 0))(z[0], y)
-    torch.testing.assert_close(residuals, torch.softmax(z[:1], -1) - torch.nn.functional.one_hot(y, 4))
-    soft, t = xt._losses._SoftCrossEntropy.apply, torch.softmax(z.flip(0), -1)
-    torch.testing.assert_close(vmap(soft)(z, t), soft(z, t))
-    torch.testing.assert_close(vmap(soft, (None, 0))(z[0], t), soft(z[:1].expand(6, -1), t))
-    torch.testing.assert_close(vmap(soft, (1, None))(z.T, t[0]), soft(z, t[:1].expand(6, -1)))
-    # Several rows to each batch: the batch's dimension is the first of the result's.
-    many, targets = logits_and_labels(9, (3, 5, 4))[0], torch.softmax(z[:5], -1)
-    torch.testing.assert_close(vmap(soft, (0, None))(many, targets), soft(many, targets.expand(3, 5, 4)))
-    expected = nll(many, y[:5].expand(3, 5), None)
-    torch.testing.assert_close(vmap(nll, (0, None, None))(many, y[:5], None), expected)
-    hessian = torch.func.jacrev(torch.func.grad(loss))(z[0], y[0])
-    p = torch.softmax(z[0], -1)
-    torch.testing.assert_close(hessian, torch.diag(p) - torch.outer(p, p), rtol=1e-13, atol=1e-16)
-
-
 @given(st.integers(0, 10_000), st.integers(1, 5), st.floats(-50, 50))
 @settings(max_examples=50, deadline=None)
 def test_shift_and_partition(seed: int, cut: int, shift: float) -> None:
@@ -505,28 +461,22 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
     ("logits to log_loss", lambda: xt.log_loss(Z + 2, Y), ValueError, "probs: .*2"),
     ("eps", lambda: xt.log_loss(Z + 1 / 3, Y, eps=0.5), ValueError, "eps: .*0.5"),
     ("binary target", lambda: xt.binary_cross_entropy(Z, Z + 3), ValueError, "targets: .*3"),
-    ("binary bool", lambda: xt.binary_cross_entropy(Z, Z > 0), TypeError, "targets: .*bool"),
     ("binary shape", lambda: xt.binary_cross_entropy(Z, Z[0]), ValueError, "targets: .*shape"),
-    ("binary weight", lambda: xt.binary_cross_entropy(Z, Z, weight=Z[0]), ValueError, "weight: .*shape"),
     ("pos_weight axis", lambda: xt.binary_cross_entropy(Z, Z, pos_weight=[1.0, 2]), ValueError, "pos_weight"),
     ("binary 1.5", lambda: xt.binary_cross_entropy(Z, Z + 1.5), ValueError,
      r"targets: .*1\.5 at index \(0, 0\)"),
     ("pos_weight nan", lambda: xt.binary_cross_entropy(Z, Z, pos_weight=math.nan), ValueError,
      "^pos_weight: .*nan"),
-    ("pos_weight kind", lambda: xt.binary_cross_entropy(Z, Z, pos_weight=[[1.0]]), ValueError,
-     r"^pos_weight: expected a number or shape \(3,\), one for each label, got shape \(1, 1\)"),
-    ("pos_weight of labels", lambda: xt.binary_cross_entropy(Z[None], Z[None], pos_weight=[1.0]), ValueError,
-     r"^pos_weight: expected a number or shape \(3,\), one for each label, got shape \(1,\)"),
-    ("pos_weight of one label", lambda: xt.binary_cross_entropy(Z[0], Z[0], pos_weight=[1.0] * 3), ValueError,
-     r"^pos_weight: expected a number, got shape \(3,\)"),
+    ("pos_weight that is none", lambda: xt.binary_cross_entropy(Z, Z, pos_weight=[1.0] * 2), ValueError,
+     r"^pos_weight: expected a shape that broadcasts to \(2, 3\), that of the logits, got \(2,\)"),
     ("smoothing kind", lambda: xt.cross_entropy(Z, Y, label_smoothing=-1), ValueError,
      r"^label_smoothing: expected a number in \[0, 1\], got -1"),
     ("eps kind", lambda: xt.log_loss(Z + 1 / 3, Y, eps=-1), ValueError,
      r"^eps: expected a number in \[0, 1/2\), got -1"),
     ("binary target shape", lambda: xt.binary_cross_entropy(Z, Z[0]), ValueError,
      r"^targets: expected shape \(2, 3\), that of logits, got \(3,\)"),
-    ("binary weight shape", lambda: xt.binary_cross_entropy(Z, Z, weight=Z[0]), ValueError,
-     r"^weight: expected shape \(2, 3\), that of the logits, got \(3,\)"),
+    ("binary weight shape", lambda: xt.binary_cross_entropy(Z, Z, weight=Z[:, 0]), ValueError,
+     r"^weight: expected a shape that broadcasts to \(2, 3\), that of the logits, got \(2,\)"),
     ("soft shapes", lambda: xt.soft_cross_entropy(Z, Z[0]), ValueError,
      r"^target_probs: expected shape \(2, 3\), that of logits, got \(3,\)"),
     ("second sum", lambda: xt.soft_cross_entropy(Z, torch.tensor([[0.5, 0.25, 0.25], [0.5] * 3])),
@@ -570,15 +520,13 @@ def test_tensors_that_are_not_dense_are_refused_by_name(function: Any, name: str
     for bad, got in (
         (good[name].to_sparse(), "a dense tensor, got layout torch.sparse_coo$"),
         (nested, "a dense tensor, got layout nested$"),
-        (good[name].to("meta"), "a tensor that holds values"),
     ):
         with pytest.raises(TypeError, match=f"^{name}: expected {got}"):
             function(**good | {name: bad})
     if "weight" in name:
-        with pytest.raises(TypeError, match=f"^{name}: expected real numbers, got dtype torch.bool$"):
-            function(**good | {name: torch.ones(3) > 0})
-        with pytest.raises(TypeError, match=f"^{name}: expected real numbers .*, got dtype bool$"):
-            function(**good | {name: [True, True, True]})
+        for mask in (torch.tensor([True, False, True]), [True, False, True]):
+            if name == "weight":
+                assert function(**good | {name: mask}) == function(**good | {name: [1.0, 0.0, 1.0]})
         assert function(**good | {name: np.ones(3)}).dtype == torch.float32
 
 

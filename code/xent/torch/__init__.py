@@ -8,12 +8,23 @@ tensor([[-0.3333,  0.1667,  0.1667],
         [ 0.1667,  0.1667, -0.3333]])
 """
 
+try:
+    import torch
+except ImportError as error:
+    raise ImportError("xent.torch needs PyTorch 2.6 or newer", name="torch") from error
+if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
+    raise ImportError(f"xent.torch needs PyTorch 2.6 or newer, found {torch.__version__}", name="torch")
+
 from ._accumulate import MicroBatch, Window, Windows, accumulate
 from ._check import AccumulationReport, check_accumulation
 from ._distillation import distillation_loss, mixed_loss, sample_targets, sampled_loss, top_k_loss
 from ._losses import (
     binary_cross_entropy,
+    binary_focal_loss,
+    binary_log_loss,
     cross_entropy,
+    entropy_from_logits,
+    focal_loss,
     log_loss,
     log_sigmoid,
     log_softmax,
@@ -31,9 +42,13 @@ __all__ = [
     "Windows",
     "accumulate",
     "binary_cross_entropy",
+    "binary_focal_loss",
+    "binary_log_loss",
     "check_accumulation",
     "cross_entropy",
     "distillation_loss",
+    "entropy_from_logits",
+    "focal_loss",
     "log_loss",
     "log_sigmoid",
     "log_softmax",

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from xent._validate import integer, number, shown
 
-from ._losses import LABEL_DTYPES, _differ, _tensor
+from ._checks import LABEL_DTYPES, differ, tensor_of
 
 __all__ = ["MicroBatch", "Window", "Windows", "accumulate"]
 
@@ -393,8 +393,8 @@ def counting(targets: Callable[[Any], Any] | Hashable, ignore_index: int) -> Cal
                 "targets: expected integer labels, a boolean mask of those that count, or an int, their "
                 f"number, from each batch, got {got}"
             )
-        value = _tensor(value, "targets")
-        return value if value.dtype is torch.bool else _differ(value, ignore_index)
+        value = tensor_of(value, "targets")
+        return value if value.dtype is torch.bool else differ(value, ignore_index)
 
     return count
 

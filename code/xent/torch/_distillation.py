@@ -7,33 +7,42 @@ gradient. As in the other losses, nan logits stay nan instead of raising.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from xent._validate import MOST, Reduction, at_index, integer, number, reduction_arguments, shown
-from xent.distillation import TREATMENTS, Direction, Scale, Treatment, _settings
-
-from ._losses import (
-    LABEL_DTYPES,
-    SUM_TOLERANCE,
-    _first,
-    _floats,
-    _harmless,
-    _held,
-    _labels,
-    _like,
-    _logits,
-    _reduce,
-    _same_device,
-    _tensor,
-    _weights,
-    cross_entropy,
-    log_softmax,
-    log_sum_exp,
+from xent._validate import (
+    MOST,
+    Reduction,
+    at_index,
+    integer,
+    number,
+    reduction_arguments,
+    shown,
+    sum_tolerance,
 )
+from xent.distillation import TREATMENTS, Direction, Scale, Treatment, _beta, _settings
+
+from ._blocks import RowLoss, concrete, reduce_rows, wide
+from ._checks import (
+    LABEL_DTYPES,
+    first,
+    floats,
+    in_range,
+    labels_of,
+    logits_of,
+    same_device,
+    same_shape,
+    target_weights,
+    tensor_of,
+    weights,
+    widened,
+)
+from ._losses import _hard, _held, log_softmax, log_sum_exp
 
 __all__ = ["distillation_loss", "mixed_loss", "sample_targets", "sampled_loss", "top_k_loss"]
 
@@ -45,8 +54,9 @@ def distillation_loss(
     temperature: float = 1.0,
     scale: Scale = "t_squared",
     direction: Direction = "forward",
+    beta: float = 0.5,
     axis: int = -1,
-    weight: Tensor | ArrayLike | None = None,
+    sample_weight: Tensor | ArrayLike | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
@@ -62,12 +72,17 @@ def distillation_loss(
         T > 0 divides both.
     scale : {"t_squared", "none"}, default "t_squared"
         Multiply by T^2 or not.
-    direction : {"forward", "reverse"}, default "forward"
-        KL(teacher || student) or KL(student || teacher).
+    direction : {"forward", "reverse", "jsd"}, default "forward"
+        KL(teacher || student), KL(student || teacher), or the generalised Jensen-Shannon divergence
+        beta KL(teacher || M) + (1 - beta) KL(student || M) with M = beta teacher + (1 - beta) student.
+    beta : float, default 0.5
+        The teacher's share of M for "jsd", in (0, 1), as in GKD (Agarwal et al., arXiv:2306.13649) and in
+        TRL, where 0 and 1 stand for the forward and the reverse direction.
     axis : int, default -1
         The class axis.
-    weight : Tensor or array_like, shape of `student_logits` without `axis`, optional
-        Weight of each row, finite and >= 0. The gradient of a row of weight zero is zero, whatever it holds.
+    sample_weight : Tensor or array_like that broadcasts to `student_logits` without `axis`, optional
+        Weight of each row, finite and >= 0; booleans are a mask. The loss and the gradient of a row of weight
+        zero are zero, whatever it holds.
     reduction : {"mean", "sum", "none"}, default "mean"
         sum(w l) / sum(w), sum(w l), or each w l.
     denominator : float, optional
@@ -94,12 +109,10 @@ def distillation_loss(
     tensor([[-0.2500,  0.2500]])
     """
     z, v = _pair(student_logits, teacher_logits, axis)
-    temperature, squared, forward = _settings(temperature, scale, direction)
-    _within(temperature, "temperature", z)
+    soft = _divergence_of(z, temperature, scale, direction, beta)
     reduction, denominator = reduction_arguments(reduction, denominator)
-    w, counts = _row_weights(weight, z)
-    losses = _Divergence.apply(_harmless(z, counts), _harmless(v, counts), temperature, squared, forward)
-    return _reduce(losses, w, None, reduction, denominator)
+    w = target_weights(z, sample_weight)
+    return reduce_rows(soft.loss(), z, (v,), w, reduction, denominator)
 
 
 def mixed_loss(
@@ -111,7 +124,9 @@ def mixed_loss(
     temperature: float = 1.0,
     scale: Scale = "t_squared",
     direction: Direction = "forward",
+    beta: float = 0.5,
     axis: int = -1,
+    sample_weight: Tensor | ArrayLike | None = None,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
@@ -120,17 +135,19 @@ def mixed_loss(
 
     Parameters
     ----------
-    student_logits, teacher_logits, temperature, scale, direction, axis
+    student_logits, teacher_logits, temperature, scale, direction, beta, axis
         As in `distillation_loss`.
     targets : Tensor of integers, shape of `student_logits` without `axis`
         Class indices in [0, K).
     alpha : float, default 0.5
         Weight of the soft part, in [0, 1]; the hard part has 1 - alpha, and a part of weight zero is left
         out.
+    sample_weight : Tensor or array_like that broadcasts to the shape of `targets`, optional
+        Weight of each row, in both parts.
     ignore_index : int, optional
         Rows with this target count in neither part, nor in the mean.
     reduction : {"mean", "sum", "none"}, default "mean"
-        The mean divides by the number of rows that count.
+        The mean divides by the number of rows that count, or by the sum of their weights.
     denominator : float, optional
         Replaces that number, in both parts.
 
@@ -153,20 +170,12 @@ def mixed_loss(
     """
     alpha = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     z, v = _pair(student_logits, teacher_logits, axis)
-    temperature, squared, forward = _settings(temperature, scale, direction)
-    _within(temperature, "temperature", z)
+    soft = _divergence_of(z, temperature, scale, direction, beta)
     reduction, denominator = reduction_arguments(reduction, denominator)
-    labels, counts = _labels(targets, z, ignore_index)
-    z = _harmless(z, counts)
-    alpha = _held(alpha, z)
-    losses = z.new_zeros(z.shape[:-1])
-    if alpha < 1:
-        losses = losses + (1 - alpha) * cross_entropy(z, labels, reduction="none")
-    if alpha > 0:
-        losses = losses + alpha * _Divergence.apply(z, v, temperature, squared, forward)
-    if counts is not None:
-        losses = losses.masked_fill(~counts, 0.0)
-    return _reduce(losses, None, counts, reduction, denominator)
+    labels, counts = labels_of(targets, z, ignore_index)
+    loss = RowLoss(partial(_mixed, _held(alpha, z), soft))
+    w = target_weights(z, sample_weight, counts)
+    return reduce_rows(loss, z, (v, labels), w, reduction, denominator)
 
 
 def top_k_loss(
@@ -176,7 +185,7 @@ def top_k_loss(
     *,
     treatment: Treatment = "tail",
     axis: int = -1,
-    weight: Tensor | ArrayLike | None = None,
+    sample_weight: Tensor | ArrayLike | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
@@ -194,7 +203,7 @@ def top_k_loss(
         What stands in for the classes that are missing.
     axis : int, default -1
         The class axis, in all three.
-    weight : Tensor or array_like, shape of `student_logits` without `axis`, optional
+    sample_weight : Tensor or array_like that broadcasts to `student_logits` without `axis`, optional
         Weight of each row; zero takes a row out.
     reduction : {"mean", "sum", "none"}, default "mean"
         sum(w l) / sum(w), sum(w l), or each w l.
@@ -225,55 +234,26 @@ def top_k_loss(
         raise ValueError(
             f"treatment: expected one of {', '.join(map(repr, TREATMENTS))}, got {shown(treatment)}"
         )
-    z, axis = _logits(student_logits, "student_logits", axis)
-    if _floats(top_log_probs, "top_log_probs").ndim != z.ndim:
+    z, axis = logits_of(student_logits, "student_logits", axis)
+    if floats(top_log_probs, "top_log_probs").ndim != z.ndim:
         raise ValueError(
             f"top_log_probs: expected {z.ndim} dimensions, as student_logits, got shape "
             f"{tuple(top_log_probs.shape)}"
         )
-    log_p, _ = _logits(top_log_probs, "top_log_probs", axis)
-    log_p = log_p.detach()
+    log_p, _ = logits_of(widened(top_log_probs, "top_log_probs").detach(), "top_log_probs", axis)
     at = _class_choices(top_indices, "top_indices", z, axis)
     if at.shape != log_p.shape:
         raise ValueError(
             f"top_indices: expected the shape of top_log_probs, {tuple(top_log_probs.shape)}, "
             f"got {tuple(top_indices.shape)}"
         )
-    _same_device(log_p, "top_log_probs", z)
-    ordered = at.sort(-1).values
-    repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
-    if repeated.any():
-        raise ValueError(
-            f"top_indices: expected distinct classes, got a repeated one{at_index(_first(repeated))}"
-        )
-    slack = SUM_TOLERANCE[top_log_probs.dtype]
-    dtype = torch.promote_types(z.dtype, log_p.dtype)
-    log_p = log_p.to(dtype)
-    mass = log_p.exp().sum(-1)
-    wrong = ~(mass <= 1 + slack)
-    if wrong.any():
-        where = _first(wrong)
-        raise ValueError(
-            f"top_log_probs: expected log-probabilities whose exponentials sum to at most one (within "
-            f"{slack:g} for {top_log_probs.dtype}), got a sum of {mass[where].item():.6g}{at_index(where)}"
-        )
-    if treatment.startswith("renormalised") and (log_p.amax(-1) == -math.inf).any():
-        where = _first(log_p.amax(-1) == -math.inf)
-        raise ValueError(f"top_log_probs: expected a sum above 0 to renormalise by, got 0{at_index(where)}")
+    same_device(log_p, "top_log_probs", z)
+    if concrete(log_p, at):
+        _check_top_k(log_p, at, treatment, top_log_probs.dtype)
     reduction, denominator = reduction_arguments(reduction, denominator)
-    w, counts = _row_weights(weight, z)
-
-    log_q = log_softmax(_harmless(z, counts).to(dtype))
-    chosen = log_q.gather(-1, at)
-    if treatment.startswith("renormalised"):
-        log_p = torch.log_softmax(log_p, -1)
-    if treatment == "renormalised_both":
-        chosen = log_softmax(chosen)
-    losses = _terms(log_p, chosen).sum(-1)
-    if treatment == "tail" and at.shape[-1] < z.shape[-1]:
-        rest = (1 - mass).clamp(min=0.0).log()
-        losses = losses + _terms(rest, log_sum_exp(log_q.scatter(-1, at, -math.inf)))
-    return _reduce(losses, w, None, reduction, denominator)
+    z = z.double() if log_p.dtype == torch.float64 else z
+    w = target_weights(z, sample_weight)
+    return reduce_rows(RowLoss(partial(_top_k, treatment)), z, (log_p, at), w, reduction, denominator)
 
 
 def sample_targets(
@@ -303,7 +283,7 @@ def sample_targets(
     -------
     indices : Tensor of int64, shape (..., n, ...)
         Classes, repeated as often as they were drawn.
-    sample_weights : Tensor, shape of `indices`
+    importance_weights : Tensor, shape of `indices`
         Their weights, 1/n each where tau is 1.
 
     Raises
@@ -319,8 +299,7 @@ def sample_targets(
     >>> xent.torch.sample_targets(torch.tensor([[0.0, -float("inf")]]), 3)
     (tensor([[0, 0, 0]]), tensor([[0.3333, 0.3333, 0.3333]]))
     """
-    v, axis = _logits(teacher_logits, "teacher_logits", axis)
-    v = v.detach()
+    v, axis = logits_of(widened(teacher_logits, "teacher_logits").detach(), "teacher_logits", axis)
     samples = integer(samples, "samples")
     if not 1 <= samples <= MOST:
         raise ValueError(f"samples: expected at least one draw, at most {MOST:,}, got {shown(samples)}")
@@ -329,8 +308,8 @@ def sample_targets(
     tau = number(proposal_temperature, "proposal_temperature", "a finite number > 0", 0.0, math.inf)
     _within(tau, "proposal_temperature", v)
     top = v.amax(-1, keepdim=True)
-    if not top.isfinite().all():  # amax passes nan on
-        where = _first(~top.isfinite().squeeze(-1))
+    if concrete(v) and not top.isfinite().all():  # amax passes nan on
+        where = first(~top.isfinite().squeeze(-1))
         raise ValueError(f"teacher_logits: expected rows that have a softmax, got none{at_index(where)}")
     log_p = torch.log_softmax(v, -1)
     log_r = torch.log_softmax((v - top) / tau, -1)
@@ -344,10 +323,10 @@ def sample_targets(
 def sampled_loss(
     student_logits: Tensor,
     indices: Tensor,
-    sample_weights: Tensor,
+    importance_weights: Tensor,
     *,
     axis: int = -1,
-    weight: Tensor | ArrayLike | None = None,
+    sample_weight: Tensor | ArrayLike | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
@@ -359,11 +338,11 @@ def sampled_loss(
         Logits of the student.
     indices : Tensor of integers, shape (..., n, ...)
         Sampled classes; a class may occur more than once.
-    sample_weights : Tensor of floats, shape of `indices`
+    importance_weights : Tensor of floats, shape of `indices`
         Their weights, finite and >= 0. They are constants.
     axis : int, default -1
         The class axis, in all three.
-    weight : Tensor or array_like, shape of `student_logits` without `axis`, optional
+    sample_weight : Tensor or array_like that broadcasts to `student_logits` without `axis`, optional
         Weight of each row; zero takes a row out.
     reduction : {"mean", "sum", "none"}, default "mean"
         sum(w l) / sum(w), sum(w l), or each w l.
@@ -387,66 +366,126 @@ def sampled_loss(
     >>> xent.torch.sampled_loss(torch.zeros(1, 2), indices, weights)
     tensor(0.6931)
     """
-    z, axis = _logits(student_logits, "student_logits", axis)
+    z, axis = logits_of(student_logits, "student_logits", axis)
     at = _class_choices(indices, "indices", z, axis)
-    given = _tensor(sample_weights, "sample_weights")
-    _same_device(given, "sample_weights", z)
-    masses = _weights(given.detach(), "sample_weights", tuple(indices.shape), "that of indices", z)
-    masses = masses.movedim(axis, -1)
+    given = tensor_of(importance_weights, "importance_weights").detach()
+    same_device(given, "importance_weights", z)
+    same_shape(given, "importance_weights", indices.shape, "indices", z)
+    masses = weights(given, "importance_weights", tuple(indices.shape), "that of indices", z).movedim(
+        axis, -1
+    )
     reduction, denominator = reduction_arguments(reduction, denominator)
-    w, counts = _row_weights(weight, z)
-    chosen = log_softmax(_harmless(z, counts)).gather(-1, at)
-    losses = (-masses * torch.where(masses > 0, chosen, 0.0)).sum(-1)
-    return _reduce(losses, w, None, reduction, denominator)
+    w = target_weights(z, sample_weight)
+    return reduce_rows(RowLoss(_sampled), z, (at, masses), w, reduction, denominator)
 
 
-# The arithmetic; see xent.distillation for why nothing cancels.
+# The arithmetic, of rows with the classes last.
 
 
-class _Divergence(torch.autograd.Function):
-    """KL of the tempered softmaxes, classes last: values by terms that are all >= 0, gradients by log p/q."""
+@dataclass(frozen=True)
+class _Divergence:
+    """The divergence of softmax(z / T) and softmax(v / T), with T^2 in front or not."""
 
-    generate_vmap_rule = True
+    temperature: float
+    squared: bool
+    direction: str
+    beta: float
 
-    @staticmethod
-    def forward(z: Tensor, v: Tensor, temperature: float, squared: bool, forward: bool) -> Tensor:
-        first, second = (v, z) if forward else (z, v)
-        a, b, d = _compare(first, second, temperature)
+    def loss(self) -> RowLoss:
+        """The loss of rows; far from ordinary temperatures, its careful form alone."""
+        return RowLoss(self.plain, self.fused if 2**-20 < self.temperature < 2**20 else None)
 
-        scale = temperature if squared else 1.0
-        near = d.abs() < 1
-        small = torch.where(near, d, 0.0)
-        series = torch.zeros_like(d)
-        for n in range(20, 1, -1):
-            series = 1 / math.factorial(n) - small * series
-        far = a * d - a + b
-        return torch.where(near & (a > 0), a * (scale * small) ** 2 * series, scale * (scale * far)).sum(-1)
+    def plain(self, z: Tensor, v: Tensor) -> Tensor:
+        """A sum of terms a (exp(-d) - 1 + d) with d = log(a / b), each >= 0; see `xent.distillation`."""
+        factor = self.temperature if self.squared else 1.0
+        first, second = (z, v) if self.direction == "reverse" else (v, z)
+        a, b, d = _compare(first, second, self.temperature)
+        if self.direction != "jsd":
+            return _terms_of(a, b, d, factor).sum(-1)
+        # log(p / M) with M = beta p + (1 - beta) q, from log(p / q) so that nothing overflows.
+        d = d.clamp(-1e4, 1e4)
+        up = -torch.log1p((1 - self.beta) * torch.expm1(-d.clamp(min=0)))
+        by_p = torch.where(d > 0, up, d - torch.log1p(self.beta * torch.expm1(d.clamp(max=0))))
+        mixture = self.beta * a + (1 - self.beta) * b
+        of_p, of_q = _terms_of(a, mixture, by_p, factor), _terms_of(b, mixture, by_p - d, factor)
+        return (self.beta * of_p + (1 - self.beta) * of_q).sum(-1)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        z, v, ctx.temperature, ctx.squared, ctx.forwards = inputs
-        ctx.save_for_backward(z, v)
+    def fused(self, z: Tensor, v: Tensor, *, scale: Tensor | float | None, out: Tensor) -> Tensor:
+        """The same from q = softmax(z / T) and r = p / q - 1, by expm1 of (v - z) / T, centred."""
+        lowest = torch.finfo(z.dtype).min / 2  # for -inf in both: their difference is 0 then, and not nan
+        s = z.clamp(min=lowest)
+        q = torch.sub(s, s.amax(-1, keepdim=True), out=out).div_(self.temperature).exp_()
+        q.div_(q.sum(-1, keepdim=True))
+        d = v.clamp(min=lowest).sub_(s).div_(self.temperature)
+        d.sub_(torch.mul(q, d, out=s).sum(-1, keepdim=True))
+        r = torch.expm1(d)
+        possible = r.amax(-1) < 2.0**40  # else q may have underflowed where p did not
+        total = torch.mul(q, r, out=s).sum(-1, keepdim=True)
+        r.sub_(total).div_(1 + total)
+        d.sub_(torch.log1p(total))
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
-        z, v = ctx.saved_tensors
-        factor = ctx.temperature if ctx.squared else 1 / ctx.temperature
-        if ctx.forwards:
-            p, q, d = _compare(v, z, ctx.temperature)
-            # Close to each other, q - p has the digits of q only: p (q/p - 1) has those of the difference.
-            near = (d.abs() < 1) & (p > 0)
-            by_z = torch.where(near, p * torch.where(near, -d, 0.0).expm1(), q - p)
+        gradient: Tensor | None = None
+        if self.direction == "forward":
+            losses = torch.mul(r, d, out=s).add_(d).sub_(r).mul_(q).sum(-1)
+            gradient = r
+        elif self.direction == "reverse":
+            losses = torch.sub(r, d, out=s).mul_(q).sum(-1)
         else:
-            q, _, d = _compare(z, v, ctx.temperature)
-            by_z = q * (d - (q * d).sum(-1, keepdim=True))
-        return grads[0].unsqueeze(-1) * (factor * by_z), None, None, None, None
+            log_m = torch.log1p(self.beta * r)  # log(M / q)
+            losses = (self.beta * (1 + r) * (d - log_m) - (1 - self.beta) * log_m).mul_(q).sum(-1)
+        small = (losses < 2.0**-7) & possible
+        if small.any():
+            some = small.nonzero().squeeze(-1)
+            losses[some] = self._small(q[some], d[some], r[some])
+        if scale is not None:
+            by = -scale * (self.temperature if self.squared else 1 / self.temperature)
+            if gradient is None:
+                gradient = d if self.direction == "reverse" else log_m.mul_(1 - self.beta)
+                gradient.sub_(torch.mul(q, gradient, out=s).sum(-1, keepdim=True))
+            q.mul_(gradient).mul_(by)
+        losses.mul_(self.temperature**2 if self.squared else 1.0)
+        return torch.where(possible, losses, math.nan)
+
+    def _small(self, q: Tensor, d: Tensor, r: Tensor) -> Tensor:
+        """Losses to all their digits where d is small."""
+        if self.direction == "forward":
+            terms = (1 + r) * _excess(-d)
+        elif self.direction == "reverse":
+            terms = _excess(d)
+        else:
+            log_m = torch.log1p(self.beta * r)
+            terms = self.beta * (1 + r) * _excess(log_m - d) + (1 - self.beta) * _excess(log_m)
+        return (q * terms).sum(-1)
+
+
+def _excess(x: Tensor) -> Tensor:
+    """exp(x) - 1 - x, to all its digits where x is small."""
+    near = x.abs() < 0.5
+    small = torch.where(near, x, 0.0)
+    return torch.where(near, small.square() * _series(small), torch.expm1(x) - x)
+
+
+def _series(x: Tensor) -> Tensor:
+    """(exp(x) - 1 - x) / x^2 for |x| <= 1."""
+    series = torch.zeros_like(x)
+    for n in range(20, 1, -1):
+        series = 1 / math.factorial(n) + x * series
+    return series
+
+
+def _terms_of(a: Tensor, b: Tensor, d: Tensor, factor: float) -> Tensor:
+    """factor^2 (a d - a + b), with a = 0 where d says nothing."""
+    near = (d.abs() < 1) & (a > 0)
+    small = torch.where(near, d, 0.0)
+    far = torch.where(a > 0, a * torch.where(a > 0, d, 0.0), 0.0) - a + b
+    return torch.where(near, a * (factor * small) ** 2 * _series(-small), factor * (factor * far))
 
 
 def _compare(first: Tensor, second: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return a = softmax(first / T), b = softmax(second / T) and d = log(a / b), finite where a is zero."""
     log_a, log_b = _tempered(first, temperature), _tempered(second, temperature)
     a, b = log_a.exp(), log_b.exp()
-    d = torch.where(a > 0, log_a - log_b, 0.0)
+    d = torch.where(a > 0, log_a - log_b, -1e4)
     top = second.argmax(-1, keepdim=True)
     gap = first - second
     apart = gap.gather(-1, top)
@@ -464,40 +503,90 @@ def _tempered(x: Tensor, temperature: float) -> Tensor:
     return torch.log_softmax((x - x.detach().amax(-1, keepdim=True)) / temperature, -1)
 
 
+def _mixed(alpha: float, soft: _Divergence, z: Tensor, v: Tensor, labels: Tensor) -> Tensor:
+    # A part of weight zero is left out, also where it is infinite.
+    if alpha == 0:
+        return _hard(0.0, z, labels)
+    if alpha == 1:
+        return soft.plain(z, v)
+    return (1 - alpha) * _hard(0.0, z, labels) + alpha * soft.plain(z, v)
+
+
+def _top_k(treatment: str, z: Tensor, log_p: Tensor, at: Tensor) -> Tensor:
+    log_q = log_softmax(z)
+    mass = log_p.exp().sum(-1)
+    chosen = log_q.gather(-1, at)
+    if treatment.startswith("renormalised"):
+        log_p = torch.log_softmax(log_p, -1)
+    if treatment == "renormalised_both":
+        chosen = log_softmax(chosen)
+    losses = _terms(log_p, chosen).sum(-1)
+    if treatment == "tail" and at.shape[-1] < z.shape[-1]:
+        rest = (1 - mass).clamp(min=0.0).log()
+        losses = losses + _terms(rest, log_sum_exp(log_q.scatter(-1, at, -math.inf)))
+    return losses
+
+
 def _terms(log_a: Tensor, log_b: Tensor) -> Tensor:
     """Return a (log a - log b) for a constant a, with 0 log 0 = 0 in the value and in the gradient."""
     a = log_a.exp()
     return a * torch.where(a > 0, log_a - log_b, 0.0)
 
 
+def _sampled(z: Tensor, at: Tensor, masses: Tensor) -> Tensor:
+    chosen = log_softmax(z).gather(-1, at)
+    return (-masses * torch.where(masses > 0, chosen, 0.0)).sum(-1)
+
+
 # The checks.
 
 
 def _pair(student: Any, teacher: Any, axis: int) -> tuple[Tensor, Tensor]:
-    z, axis = _logits(student, "student_logits", axis)
-    _like(_floats(teacher, "teacher_logits"), "teacher_logits", student.shape, "student_logits", z)
-    v, _ = _logits(teacher, "teacher_logits", axis)
-    dtype = torch.promote_types(z.dtype, v.dtype)
-    return z.to(dtype), v.detach().to(dtype)
+    z, axis = logits_of(student, "student_logits", axis)
+    same_shape(floats(teacher, "teacher_logits"), "teacher_logits", student.shape, "student_logits", z)
+    v = teacher.movedim(axis, -1).detach()
+    return (z.double() if v.dtype == torch.float64 else z), v
+
+
+def _divergence_of(z: Tensor, temperature: Any, scale: Any, direction: Any, beta: Any) -> _Divergence:
+    temperature, squared = _settings(temperature, scale, direction)
+    _within(temperature, "temperature", z)
+    return _Divergence(temperature, squared, direction, _beta(beta))
 
 
 def _within(temperature: float, name: str, z: Tensor) -> None:
     """Refuse a temperature that is zero or infinite in the dtype of the logits."""
-    limits = torch.finfo(z.dtype)
+    limits = torch.finfo(wide(z.dtype))
     if not limits.tiny <= temperature <= limits.max:
-        raise ValueError(f"{name}: expected a number > 0 in the range of {z.dtype}, got {temperature!r}")
+        raise ValueError(
+            f"{name}: expected a number > 0 in the range of {wide(z.dtype)}, got {temperature!r}"
+        )
 
 
-def _row_weights(weight: Any, z: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    if weight is None:
-        return None, None
-    w = _weights(weight, "weight", tuple(z.shape[:-1]), "one weight a row", z)
-    return w, w > 0
+def _check_top_k(log_p: Tensor, at: Tensor, treatment: str, dtype: torch.dtype) -> None:
+    ordered = at.sort(-1).values
+    repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
+    if repeated.any():
+        raise ValueError(
+            f"top_indices: expected distinct classes, got a repeated one{at_index(first(repeated))}"
+        )
+    slack = sum_tolerance(dtype, log_p.shape[-1])
+    mass = log_p.exp().sum(-1)
+    wrong = ~(mass <= 1 + slack)
+    if wrong.any():
+        where = first(wrong)
+        raise ValueError(
+            f"top_log_probs: expected log-probabilities whose exponentials sum to at most one (within "
+            f"{slack:.2g} for {dtype}), got a sum of {mass[where].item():.10g}{at_index(where)}"
+        )
+    if treatment.startswith("renormalised") and (log_p.amax(-1) == -math.inf).any():
+        where = first(log_p.amax(-1) == -math.inf)
+        raise ValueError(f"top_log_probs: expected a sum above 0 to renormalise by, got 0{at_index(where)}")
 
 
 def _class_choices(value: Any, name: str, z: Tensor, axis: int) -> Tensor:
     """Return some class indices for each row, moved to the last axis."""
-    tensor = _tensor(value, name)
+    tensor = tensor_of(value, name)
     if tensor.dtype not in LABEL_DTYPES:
         raise TypeError(f"{name}: expected integer class indices, got dtype {tensor.dtype}")
     if tensor.ndim != z.ndim or tensor.movedim(axis, -1).shape[:-1] != z.shape[:-1]:
@@ -507,10 +596,6 @@ def _class_choices(value: Any, name: str, z: Tensor, axis: int) -> Tensor:
         )
     if tensor.shape[axis] == 0:
         raise ValueError(f"{name}: expected at least one class in each row, got shape {tuple(tensor.shape)}")
-    _same_device(tensor, name, z)
-    wrong = (tensor < 0) | (tensor >= z.shape[-1])
-    if wrong.any():
-        where = _first(wrong)
-        got = tensor[where].item()
-        raise ValueError(f"{name}: expected class indices in [0, {z.shape[-1]}), got {got}{at_index(where)}")
+    same_device(tensor, name, z)
+    in_range(tensor, name, z.shape[-1])
     return tensor.movedim(axis, -1).long()

@@ -1,0 +1,236 @@
+"""Rows in blocks: how a loss on tensors is reduced, with its gradient formed on the way.
+
+A loss of rows is a `RowLoss`: a differentiable formula in plain operations, and often a faster one in place
+that yields a block's losses and their gradient together. `reduce_rows` takes the second where it may: the
+only large thing that it makes is the gradient, in the dtype of the logits. The first serves higher
+derivatives, forward mode, the transforms of `torch.func`, `torch.compile` and `torch.export`; it looks at no
+value, so that what would have to be read first (labels in range, a sum of weights above zero) goes unchecked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from xent._validate import Reduction, mean_divisor
+
+# Numbers in a block: on a CPU a few arrays of this size stay in the cache; elsewhere only memory counts.
+CPU_BLOCK, OTHER_BLOCK = 1 << 17, 1 << 24
+
+
+@dataclass(frozen=True)
+class RowLoss:
+    """A loss of each row of logits, classes last, given other tensors with a row for each of those.
+
+    ``plain(logits, *others)`` is differentiable. ``fused(logits, *others, scale, out)`` returns the same
+    losses and leaves in `out` their gradient, times `scale` (one number, or one for each row), or nothing of
+    use if that is None. Rows that its arithmetic is not made for it returns as nan or inf, and they are done
+    again, by the plain formula.
+    """
+
+    plain: Callable[..., Tensor]
+    fused: Callable[..., Tensor] | None = None
+
+    def in_block(
+        self, z: Tensor, others: tuple[Tensor, ...], scale: Tensor | float | None, out: Tensor
+    ) -> Tensor:
+        """Losses of a block, and in `out` their scaled gradient."""
+        if self.fused is None:
+            losses, gradient = self._by_autograd(z, others, scale)
+            if gradient is not None:
+                out.copy_(gradient)
+            return losses
+        losses = self.fused(z, *others, scale=scale, out=out)
+        if not math.isfinite(losses.sum().item()):
+            some = (~losses.isfinite()).nonzero().squeeze(-1)
+            by = scale[some] if isinstance(scale, Tensor) and scale.ndim else scale
+            losses[some], gradient = self._by_autograd(z[some], tuple(x[some] for x in others), by)
+            if gradient is not None:
+                out[some] = gradient
+        return losses
+
+    def _by_autograd(
+        self, z: Tensor, others: tuple[Tensor, ...], scale: Tensor | float | None
+    ) -> tuple[Tensor, Tensor | None]:
+        if scale is None:
+            return self.plain(z, *others), None
+        with torch.enable_grad():
+            leaf = z.detach().requires_grad_()
+            losses = self.plain(leaf, *others)
+            by = scale.squeeze(-1) if isinstance(scale, Tensor) and scale.ndim else scale
+            (gradient,) = torch.autograd.grad(losses, leaf, torch.ones_like(losses) * by)
+        return losses.detach(), gradient
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to compute in."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def concrete(*tensors: Tensor | None) -> bool:
+    """Whether values can be looked at: not while tracing, under `torch.func`, or in a fake tensor."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or any(t is not None and (type(t) not in (Tensor, torch.nn.Parameter) or t.is_meta) for t in tensors)
+    )
+
+
+def reduce_rows(
+    loss: RowLoss,
+    z: Tensor,
+    others: tuple[Tensor, ...],
+    weight: Tensor | None,
+    reduction: Reduction,
+    denominator: float | None,
+    mass: Tensor | None = None,
+) -> Tensor:
+    """Weigh and reduce a loss of rows; a row of weight zero is out, whatever it holds.
+
+    `mass` is what a row adds to the mean's divisor, its weight unless given. The result is in the dtype that
+    is computed in; sums are taken in float64.
+    """
+    constants = (*others, weight)
+    simple = concrete(z, *constants) and not any(
+        t is not None and (t.requires_grad or forward_ad.unpack_dual(t).tangent is not None)
+        for t in constants
+    )
+    divisor = divide_by(z.shape[:-1], weight if mass is None else mass, reduction, denominator)
+    if not simple or forward_ad.unpack_dual(z).tangent is not None:
+        return _plainly(loss, z, others, weight, divisor)
+    if torch.is_grad_enabled() and z.requires_grad:
+        reduced: Tensor = _Reduced.apply(z, loss, others, weight, divisor)
+        return reduced
+    return summed(_blockwise(loss, z, others, weight, None)[0], divisor)
+
+
+def divide_by(
+    shape: torch.Size, mass: Tensor | None, reduction: Reduction, denominator: float | None
+) -> Tensor | float | None:
+    """What the sum of weighted losses is divided by; None to leave each as it is."""
+    if reduction == "none":
+        return None
+    if reduction == "sum" or denominator:
+        return denominator or 1.0
+    total = float(math.prod(shape)) if mass is None else mass.sum(dtype=accumulator(mass))
+    if isinstance(total, Tensor) and not concrete(mass):
+        return total
+    checked = mean_divisor(float(total), denominator)
+    return total if isinstance(total, Tensor) and total.requires_grad else checked
+
+
+def weigh(losses: Tensor, weight: Tensor | None) -> Tensor:
+    """Multiply, with 0 for a weight of 0, whatever the loss is."""
+    return losses if weight is None else torch.where(weight > 0, weight * losses, 0.0)
+
+
+def summed(losses: Tensor, divisor: Tensor | float | None) -> Tensor:
+    if divisor is None:
+        return losses
+    return (losses.sum(dtype=accumulator(losses)) / divisor).to(losses.dtype)
+
+
+def accumulator(x: Tensor) -> torch.dtype:
+    """The dtype to add up in."""
+    return x.dtype if x.device.type == "mps" else torch.float64  # mps has no float64
+
+
+def _plainly(
+    loss: RowLoss,
+    z: Tensor,
+    others: tuple[Tensor, ...],
+    weight: Tensor | None,
+    divisor: Tensor | float | None,
+) -> Tensor:
+    z = z.to(wide(z.dtype))
+    if weight is not None:  # what a row that is out holds must not spread through 0 * inf
+        out = (weight <= 0).unsqueeze(-1)
+        z = z.masked_fill(out, 0.0)
+        others = tuple(x.masked_fill(out, 0.0) if x.is_floating_point() else x for x in others)
+    return summed(weigh(loss.plain(z, *others), weight), divisor)
+
+
+def _blockwise(
+    loss: RowLoss, z: Tensor, others: tuple[Tensor, ...], weight: Tensor | None, scale: Tensor | float | None
+) -> tuple[Tensor, Tensor]:
+    """Weighted losses, and their gradient times `scale` (one number, or one a row) unless that is None."""
+    classes, dtype, flat = z.shape[-1], wide(z.dtype), z.ndim == 2
+    rows = z if flat else z.reshape(-1, classes)
+    rest = others if flat else tuple(x.reshape(len(rows), *x.shape[z.ndim - 1 :]) for x in others)
+    step = max(1, (CPU_BLOCK if z.device.type == "cpu" else OTHER_BLOCK) // classes)
+    dead = None if weight is None else (weight <= 0).reshape(-1, 1)
+    by = scale.reshape(-1, 1) if isinstance(scale, Tensor) and scale.ndim else scale
+    gradient = rows
+    if scale is not None and rows.data_ptr() == z.data_ptr():
+        gradient = torch.empty_like(rows)  # else the logits lay in another order, and their copy is ours
+    in_place = scale is not None and rows.dtype == dtype
+    scratch = None if in_place else rows.new_empty(min(step, len(rows)), classes, dtype=dtype)
+    losses = [rows.new_empty(0, dtype=dtype)] if not len(rows) else []
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        block = rows[part].to(dtype, copy=scale is not None and gradient is rows)
+        out = gradient[part] if scratch is None else scratch[: len(block)]
+        beside = tuple(x[part].to(dtype) if x.is_floating_point() else x[part] for x in rest)
+        of_block = by[part] if isinstance(by, Tensor) and by.ndim else by
+        losses.append(loss.in_block(block, beside, of_block, out))
+        if scale is not None:
+            if dead is not None:
+                out.masked_fill_(dead[part], 0.0)
+            if scratch is not None:
+                gradient[part] = out
+    whole = losses[0] if len(losses) == 1 else torch.cat(losses)
+    return weigh(whole if flat else whole.reshape(z.shape[:-1]), weight), gradient.reshape(z.shape)
+
+
+class _Reduced(torch.autograd.Function):
+    """The reduced loss, with the gradient by the logits formed in the forward pass and handed over once.
+
+    The first backward pass takes the gradient along and scales it in place, which is safe since no one else
+    holds it; a second one (``retain_graph``) computes it again, and one that is to be differentiated goes
+    through the plain formula. In float16, whose range ends early, the gradient is formed only in the backward
+    pass, when the factor of a loss scaler is known.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        z: Tensor,
+        loss: RowLoss,
+        others: tuple[Tensor, ...],
+        weight: Tensor | None,
+        divisor: Tensor | float | None,
+    ) -> Tensor:
+        ctx.loss, ctx.divisor, ctx.has_weight = loss, divisor, weight is not None
+        ctx.save_for_backward(z, *others, *([weight] if weight is not None else []))
+        scale = None if z.dtype == torch.float16 else _Reduced.scale(weight, divisor)
+        losses, gradient = _blockwise(loss, z, others, weight, scale)
+        ctx.gradient = [] if scale is None else [gradient]
+        return summed(losses, divisor)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        z, *others = ctx.saved_tensors
+        weight = others.pop() if ctx.has_weight else None
+        (g,) = grads
+        if torch.is_grad_enabled():
+            reduced = _plainly(ctx.loss, z, tuple(others), weight, ctx.divisor)
+            return *torch.autograd.grad(reduced, z, g, create_graph=True), None, None, None, None
+        if not ctx.gradient:
+            scale = g * _Reduced.scale(weight, ctx.divisor)
+            return _blockwise(ctx.loss, z, tuple(others), weight, scale)[1], None, None, None, None
+        gradient = ctx.gradient.pop()
+        if g.ndim or g.device.type != "cpu" or g.item() != 1:
+            gradient.mul_(g.unsqueeze(-1) if g.ndim else g)
+        return gradient, None, None, None, None
+
+    @staticmethod
+    def scale(weight: Tensor | None, divisor: Tensor | float | None) -> Tensor | float:
+        """What each row's gradient is multiplied by before that of the result."""
+        one = 1.0 if weight is None else weight
+        return one if divisor is None else one / divisor

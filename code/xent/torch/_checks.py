@@ -1,0 +1,198 @@
+"""Checks of tensors at the edge. What a value decides is checked where there are values: see `concrete`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xent._validate import at_index, first_true, integer, real_array, shown, sum_tolerance
+
+from ._blocks import accumulator, concrete, wide
+
+FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+LABEL_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def tensor_of(value: Any, name: str) -> Tensor:
+    """Refuse what is no dense tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name}: expected a torch.Tensor, got {type(value).__name__}; for arrays use xent")
+    if value.layout is not torch.strided or value.is_nested:
+        layout = "nested" if value.is_nested else value.layout
+        raise TypeError(f"{name}: expected a dense tensor, got layout {layout}")
+    return value
+
+
+def floats(value: Any, name: str) -> Tensor:
+    """Refuse what is no tensor of floats."""
+    tensor = tensor_of(value, name)
+    if tensor.dtype not in FLOAT_DTYPES:
+        raise TypeError(f"{name}: expected a tensor of floats, got dtype {tensor.dtype}")
+    return tensor
+
+
+def widened(value: Any, name: str) -> Tensor:
+    """Return a tensor of float32 or float64."""
+    tensor = floats(value, name)
+    return tensor.to(wide(tensor.dtype))
+
+
+def class_axis(tensor: Tensor, name: str, axis: Any) -> int:
+    """Return the class axis as a non-negative integer; at least one class is needed."""
+    axis = integer(axis, "axis")
+    if tensor.ndim == 0:
+        raise ValueError(f"{name}: expected at least one dimension, the classes, got a single number")
+    if not -tensor.ndim <= axis < tensor.ndim:
+        raise ValueError(
+            f"axis: expected an axis of {name} with shape {tuple(tensor.shape)}, got {shown(axis)}"
+        )
+    positive: int = axis % tensor.ndim
+    if tensor.shape[positive] == 0:
+        shape = tuple(tensor.shape)
+        raise ValueError(f"{name}: expected at least one class along axis {positive}, got shape {shape}")
+    return positive
+
+
+def logits_of(value: Any, name: str, axis: int) -> tuple[Tensor, int]:
+    """Return logits in their dtype, with the classes on the last axis, and where they were."""
+    tensor = floats(value, name)
+    axis = class_axis(tensor, name, axis)
+    return tensor if axis == tensor.ndim - 1 else tensor.movedim(axis, -1), axis
+
+
+def labels_of(targets: Any, moved: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor | None]:
+    """Return class indices as int64 with ignored ones set to 0, and the mask of those that count."""
+    labels = tensor_of(targets, "targets")
+    if labels.dtype not in LABEL_DTYPES:
+        hint = "; for target probabilities use soft_cross_entropy" if labels.is_floating_point() else ""
+        raise TypeError(f"targets: expected integer class indices, got dtype {labels.dtype}{hint}")
+    expected = tuple(moved.shape[:-1])
+    if tuple(labels.shape) != expected:
+        raise ValueError(
+            f"targets: expected shape {expected}, that of the logits without the class axis, "
+            f"got {tuple(labels.shape)}"
+        )
+    same_device(labels, "targets", moved)
+    labels = labels.long()
+    counts = None
+    if ignore_index is not None:
+        counts = differ(labels, integer(ignore_index, "ignore_index"))
+        labels = labels.masked_fill(~counts, 0)
+    in_range(labels, "targets", moved.shape[-1])
+    return labels, counts
+
+
+def differ(labels: Tensor, ignore_index: int) -> Tensor:
+    """Which labels are not `ignore_index`, compared in int64: in uint8, PyTorch takes -100 for 156."""
+    if not -(2**63) <= ignore_index < 2**63:
+        return torch.ones_like(labels, dtype=torch.bool)
+    return labels.long() != ignore_index
+
+
+def in_range(labels: Tensor, name: str, classes: int) -> None:
+    """Refuse what is no class index."""
+    if concrete(labels) and labels.numel():
+        low, high = labels.aminmax()
+        if low.item() < 0 or high.item() >= classes:
+            where = first((labels < 0) | (labels >= classes))
+            got = labels[where].item()
+            raise ValueError(f"{name}: expected class indices in [0, {classes}), got {got}{at_index(where)}")
+
+
+def distributions(value: Any, name: str, like: Tensor, other: str, axis: int) -> Tensor:
+    """Return distributions along `axis`, in float32 or float64."""
+    tensor = widened(value, name)
+    same_shape(tensor, name, like.shape, other, like)
+    if concrete(tensor):
+        tolerance = sum_tolerance(value.dtype, tensor.shape[axis])
+        inside(tensor, name, tolerance)
+        sums = tensor.detach().sum(axis, dtype=accumulator(tensor))
+        wrong = (sums - 1).abs() > tolerance
+        if wrong.any():
+            where = first(wrong)
+            raise ValueError(
+                f"{name}: expected probabilities that sum to one along axis {axis} (within "
+                f"{tolerance:.2g} for {tensor.shape[axis]} classes in {value.dtype}), got a sum of "
+                f"{sums[where].item():.10g}{at_index(where)}"
+            )
+    return tensor
+
+
+def inside(tensor: Tensor, name: str, slack: float = 0.0) -> None:
+    """Refuse what lies outside [0, 1]."""
+    if concrete(tensor):
+        wrong = ~((tensor >= 0) & (tensor <= 1 + slack))
+        if wrong.any():
+            where = first(wrong)
+            got = tensor[where].item()
+            raise ValueError(f"{name}: expected probabilities in [0, 1], got {got}{at_index(where)}")
+
+
+def weights(
+    value: Any, name: str, shape: tuple[int, ...], of: str, like: Tensor, *, broadcast: bool = False
+) -> Tensor:
+    """Return finite weights >= 0 of the given shape, on the device of `like` and in its wide dtype."""
+    if type(value) in (int, float):
+        value = torch.tensor(float(value), dtype=torch.float64)
+    elif not isinstance(value, Tensor):
+        # Not torch.as_tensor: it drops masks, and refuses or warns of arrays by their memory.
+        value = torch.from_numpy(real_array(value, name, bools=True).astype(np.float64, order="C"))
+    elif tensor_of(value, name).dtype not in (*LABEL_DTYPES, *FLOAT_DTYPES, torch.bool):
+        raise TypeError(f"{name}: expected real numbers or booleans, got dtype {value.dtype}")
+    fits = tuple(value.shape) == shape
+    if broadcast and not fits:
+        padded = (1,) * (len(shape) - value.ndim) + tuple(value.shape)
+        fits = len(padded) == len(shape) and all(a in (1, b) for a, b in zip(padded, shape, strict=True))
+    if not fits:
+        expected = f"a shape that broadcasts to {shape}" if broadcast else f"shape {shape}"
+        raise ValueError(f"{name}: expected {expected}, {of}, got {tuple(value.shape)}")
+    tensor: Tensor = value.to(device=like.device, dtype=wide(like.dtype)).expand(shape)
+    if concrete(tensor):
+        wrong = ~((tensor >= 0) & (tensor < math.inf))
+        if wrong.any():
+            where = first(wrong)
+            got = tensor[where].item()
+            raise ValueError(f"{name}: expected finite weights >= 0, got {got}{at_index(where)}")
+    return tensor
+
+
+def target_weights(
+    moved: Tensor,
+    sample_weight: Any,
+    counts: Tensor | None = None,
+    labels: Tensor | None = None,
+    weight: Any = None,
+) -> Tensor | None:
+    """Return what each target weighs, by its class and by itself; None if all weigh one."""
+    result = None
+    if weight is not None:
+        result = weights(weight, "weight", (moved.shape[-1],), "one weight a class", moved)[labels]
+    if sample_weight is not None:
+        shape = tuple(moved.shape[:-1])
+        each = weights(sample_weight, "sample_weight", shape, "that of the targets", moved, broadcast=True)
+        result = each if result is None else result * each
+    if counts is None:
+        return result
+    return counts.to(wide(moved.dtype)) if result is None else result.masked_fill(~counts, 0.0)
+
+
+def same_shape(tensor: Tensor, name: str, shape: torch.Size, other: str, on: Tensor) -> None:
+    """Refuse another shape or device."""
+    if tensor.shape != shape:
+        raise ValueError(f"{name}: expected shape {tuple(shape)}, that of {other}, got {tuple(tensor.shape)}")
+    same_device(tensor, name, on)
+
+
+def same_device(tensor: Tensor, name: str, other: Tensor) -> None:
+    """Refuse another device."""
+    if tensor.device != other.device:
+        raise ValueError(f"{name}: expected the device of the logits, {other.device}, got {tensor.device}")
+
+
+def first(mask: Tensor) -> tuple[int, ...]:
+    """Return the index of the first true element."""
+    return first_true(np.asarray(mask.detach().cpu().numpy()))

@@ -1,0 +1,185 @@
+"""Measure the losses of `xent.torch`, forward and backward, beside PyTorch's own, and add them to result.json.
+
+    python experiments/bench/tensors.py            some four minutes; under "tensors" of result.json
+    python experiments/bench/tensors.py --print    the same, and writes nothing
+
+Both losses take turns in one process, with one thread; a turn is one forward and backward pass, or as many as take
+two milliseconds, and the fastest turn counts. In bfloat16 PyTorch's losses get `.float()` of the logits, as
+trainers give them. Memory is what a pass needs beyond its inputs at its highest point, the gradient included: the
+growth of the resident set, in a process of its own with an allocator that hands every page back.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import xent.torch
+
+RESULT = Path(__file__).with_name("result.json")
+SIZES = [(64, 1_000), (20_000, 32), (100_000, 10), (1_024, 50_000)]
+CASES = [*((*size, "float32") for size in SIZES), (1_024, 50_000, "bfloat16")]
+TURN = 2e-3
+# What the package sets out to reach: the most that its share of PyTorch's time may be, by loss.
+TIME = {
+    (1_024, 50_000, "float32"): {"cross_entropy": 0.65, "smoothed": 0.75, "distillation": 0.4},
+    (1_024, 50_000, "bfloat16"): {"cross_entropy": 0.8, "smoothed": 0.9, "distillation": 0.5},
+    **{
+        (*size, "float32"): dict.fromkeys(("cross_entropy", "smoothed", "distillation"), most)
+        for size, most in (((64, 1_000), 2.0), ((20_000, 32), 1.5), ((100_000, 10), 0.5))
+    },
+}
+MEMORY = 1.3  # copies of the logits
+
+Pass = Callable[[], Tensor]
+
+
+def ways(rows: int, classes: int, dtype: str) -> dict[str, dict[str, Pass]]:
+    """Each loss by PyTorch and by xent: a function that makes a gradient and returns the loss."""
+    torch.manual_seed(0)
+    z, v = (torch.randn(rows, classes).to(getattr(torch, dtype)) for _ in range(2))
+    y = torch.randint(classes, (rows,))
+    z.requires_grad_()
+
+    def divergence() -> Tensor:
+        log_q, log_p = torch.log_softmax(z.float(), -1), torch.log_softmax(v.float(), -1)
+        return functional.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
+
+    losses: dict[str, dict[str, Pass]] = {
+        "cross_entropy": {
+            "torch": lambda: functional.cross_entropy(z.float(), y),
+            "xent": lambda: xent.torch.cross_entropy(z, y),
+        },
+        "smoothed": {
+            "torch": lambda: functional.cross_entropy(z.float(), y, label_smoothing=0.1),
+            "xent": lambda: xent.torch.cross_entropy(z, y, label_smoothing=0.1),
+        },
+        "distillation": {"torch": divergence, "xent": lambda: xent.torch.distillation_loss(z, v)},
+    }
+
+    def both_ways(loss: Pass) -> Pass:
+        def once() -> Tensor:
+            z.grad = None
+            value = loss()
+            value.backward()
+            return value.detach()
+
+        return once
+
+    return {name: {who: both_ways(loss) for who, loss in pair.items()} for name, pair in losses.items()}
+
+
+def seconds(pair: dict[str, Pass], budget: float) -> dict[str, float]:
+    """The fastest turn of each, three at least."""
+    values = {who: once().item() for who, once in pair.items()}
+    if abs(values["xent"] / values["torch"] - 1) > 1e-3:
+        raise SystemExit(f"not the same loss: {values}")
+    begin = time.perf_counter()
+    pair["torch"]()
+    calls = max(1, round(TURN / (time.perf_counter() - begin)))
+    turns: dict[str, list[float]] = {who: [] for who in pair}
+    end = time.perf_counter() + budget
+    while len(turns["xent"]) < 3 or time.perf_counter() < end:
+        for who, once in pair.items():
+            begin = time.perf_counter()
+            for _ in range(calls):
+                once()
+            turns[who].append((time.perf_counter() - begin) / calls)
+    return {who: min(taken) for who, taken in turns.items()}
+
+
+def resident(field: str) -> int:
+    """VmRSS or VmHWM of this process in bytes (Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
+def grown(case: list[Any], name: str, who: str) -> int:
+    """By how many bytes one pass makes the resident set grow, at its highest point."""
+    ways(8, *case[1:])[name][who]()  # what a first call sets up is not its memory
+    once = ways(*case)[name][who]
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
+    once()
+    return max(0, resident("VmHWM") - before)
+
+
+def memory(case: tuple[int, int, str], name: str, who: str) -> int | None:
+    """The same in a fresh process; None if not on Linux."""
+    if not Path("/proc/self/clear_refs").exists():
+        return None
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+    command = [sys.executable, __file__, "--grown", json.dumps([case, name, who])]
+    finished = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    return int(finished.stdout.split()[-1])
+
+
+def measure(budget: float) -> list[dict[str, Any]]:
+    """Measure all; memory where the logits are large enough to tell."""
+    found = []
+    for case in CASES:
+        rows, classes, dtype = case
+        nbytes = rows * classes * getattr(torch, dtype).itemsize
+        for name, pair in ways(*case).items():
+            taken = seconds(pair, budget)
+            copies = {who: memory(case, name, who) for who in pair} if nbytes > 5e7 else {}
+            row = {"rows": rows, "classes": classes, "dtype": dtype, "loss": name, "bytes": nbytes}
+            found.append(
+                {**row, "seconds": taken, "memory": {w: m for w, m in copies.items() if m is not None}}
+            )
+            print(*table_row(found[-1]), sep=" | ", flush=True)
+    return found
+
+
+HEADER = ["logits", "loss", "xent, ms", "share of torch's time", "at most", "copies, xent", "copies, torch"]
+
+
+def table_row(row: dict[str, Any]) -> list[str]:
+    """A row of the book's table: what it is, xent's milliseconds, its share of PyTorch's, the target, the memory."""
+    size = f"{row['rows']:,} × {row['classes']:,} {row['dtype']}"
+    taken, most = row["seconds"], TIME[row["rows"], row["classes"], row["dtype"]][row["loss"]]
+    share = taken["xent"] / taken["torch"]
+    copies = [
+        f"{row['memory'][w] / row['bytes']:.2f}" if w in row["memory"] else "" for w in ("xent", "torch")
+    ]
+    met = "" if share <= most else " (missed)"
+    return [size, row["loss"], f"{1e3 * taken['xent']:,.3g}", f"{share:.2f}{met}", f"{most:g}", *copies]
+
+
+def main() -> None:
+    """Measure, and write it down."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--print", action="store_true", help="write nothing")
+    parser.add_argument("--budget", type=float, default=8.0, help="seconds to measure each loss")
+    parser.add_argument("--grown", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.grown:
+        print(grown(*json.loads(options.grown)))
+        return
+    found = measure(options.budget)
+    if not options.print:
+        result = json.loads(RESULT.read_text(encoding="utf-8"))
+        settings = {"torch": torch.__version__, "threads": 1, "budget": options.budget, "seed": 0}
+        result["tensors"] = {"settings": settings, "cases": found}
+        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Each loss on tensors under each transformation that PyTorch has for functions: one table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
+
+import xent.torch as xt
+
+ROWS, CLASSES = 4, 5
+torch.manual_seed(0)
+Z, V = (2 * torch.randn(ROWS, CLASSES, dtype=torch.float64) for _ in range(2))
+Y = torch.tensor([0, 3, 1, 4])
+P = torch.softmax(V, -1)
+TOP, AT = torch.log_softmax(V, -1).topk(2)
+W = torch.tensor([1.0, 0.5, 2.0, 0.25], dtype=torch.float64)
+BY_CLASS = torch.tensor([1.0, 0.5, 2.0, 0.25, 3.0], dtype=torch.float64)
+
+Loss = Callable[..., Tensor]
+# A function of logits and of what goes with each of their rows.
+LOSSES: dict[str, tuple[Loss, tuple[Tensor, ...]]] = {
+    "cross_entropy": (xt.cross_entropy, (Y,)),
+    "smoothed": (
+        lambda z, y: xt.cross_entropy(
+            z, y, label_smoothing=0.1, weight=BY_CLASS, ignore_index=3, denominator=3.0
+        ),
+        (Y,),
+    ),
+    "ignored": (lambda z, y: xt.cross_entropy(z, y, ignore_index=3, reduction="sum"), (Y,)),
+    "weighted": (lambda z, y, w: xt.cross_entropy(z, y, sample_weight=w), (Y, W)),
+    "soft": (xt.soft_cross_entropy, (P,)),
+    "soft, weighted": (
+        lambda z, t: xt.soft_cross_entropy(z, t, weight=BY_CLASS, label_smoothing=0.2, reduction="sum"),
+        (P,),
+    ),
+    "binary": (
+        lambda z, t: xt.binary_cross_entropy(z, t, pos_weight=2.0, label_smoothing=0.1, weight=t > 0.1),
+        (P,),
+    ),
+    "focal": (lambda z, y: xt.focal_loss(z, y, gamma=1.5, alpha=BY_CLASS), (Y,)),
+    "binary focal": (lambda z, t: xt.binary_focal_loss(z, t, alpha=0.25), (P,)),
+    "nll": (lambda z, y: xt.nll(xt.log_softmax(z), y, weight=BY_CLASS), (Y,)),
+    "log loss": (lambda z, y: xt.log_loss(xt.softmax(z), y, eps=1e-3), (Y,)),
+    "binary log loss": (lambda z, t: xt.binary_log_loss(xt.sigmoid(z), t), (P,)),
+    "log-sum-exp": (lambda z, t: xt.log_sum_exp(z, b=t, keepdims=True).sum(), (P,)),
+    "entropy": (lambda z: xt.entropy_from_logits(z).sum(), ()),
+    "log sigmoid": (lambda z: xt.log_sigmoid(z).mean(), ()),
+    **{
+        f"distillation, {direction}": (
+            lambda z, v, d=direction: xt.distillation_loss(z, v, temperature=2.0, direction=d, beta=0.3),
+            (V,),
+        )
+        for direction in ("forward", "reverse", "jsd")
+    },
+    "mixed": (lambda z, v, y: xt.mixed_loss(z, v, y, alpha=0.3, ignore_index=3, denominator=4.0), (V, Y)),
+    **{
+        f"top k, {treatment}": (lambda z, p, i, t=treatment: xt.top_k_loss(z, p, i, treatment=t), (TOP, AT))
+        for treatment in ("tail", "truncated", "renormalised", "renormalised_both")
+    },
+    "sampled": (lambda z, i, w: xt.sampled_loss(z, i, w), (AT, TOP.exp())),
+}
+
+
+def gradient(loss: Loss, others: tuple[Tensor, ...]) -> Tensor:
+    """By the ordinary backward pass, which gradcheck below compares with differences."""
+    z = Z.clone().requires_grad_()
+    loss(z, *others).backward()
+    assert z.grad is not None
+    return z.grad
+
+
+def each_row(loss: Loss, others: tuple[Tensor, ...]) -> Tensor:
+    return torch.stack([loss(z[None], *(x[None] for x in rest)) for z, *rest in zip(Z, *others, strict=True)])
+
+
+def numerical(loss: Loss, others: tuple[Tensor, ...]) -> None:
+    z = Z.clone().requires_grad_()
+    assert gradcheck(lambda z: loss(z, *others), (z,))
+    assert gradgradcheck(lambda z: loss(z, *others), (z,))
+
+
+def plain_gradient(loss: Loss, others: tuple[Tensor, ...]) -> None:
+    """The gradient that can be differentiated again is that which cannot, and so is each after the first."""
+    z = Z.clone().requires_grad_()
+    value = 3 * loss(z, *others)
+    expected = 3 * gradient(loss, others)
+    for how in ({"retain_graph": True}, {"retain_graph": True}, {"create_graph": True}):
+        torch.testing.assert_close(torch.autograd.grad(value, z, **how)[0], expected, rtol=1e-12, atol=1e-15)
+
+
+def forward_mode(loss: Loss, others: tuple[Tensor, ...]) -> None:
+    expected = (gradient(loss, others) * V).sum()
+    with forward_ad.dual_level():
+        slope = forward_ad.unpack_dual(loss(forward_ad.make_dual(Z, V), *others)).tangent
+    torch.testing.assert_close(slope, expected, rtol=1e-12, atol=1e-14)
+    _, slope = torch.func.jvp(lambda z: loss(z, *others), (Z,), (V,))
+    torch.testing.assert_close(slope, expected, rtol=1e-12, atol=1e-14)
+
+
+def vmap_over_rows(loss: Loss, others: tuple[Tensor, ...]) -> None:
+    observed = torch.func.vmap(lambda z, *rest: loss(z[None], *(x[None] for x in rest)))(Z, *others)
+    torch.testing.assert_close(observed, each_row(loss, others), rtol=1e-12, atol=1e-14, equal_nan=True)
+
+
+def vmap_over_targets(loss: Loss, others: tuple[Tensor, ...]) -> None:
+    if others:
+        both = tuple(torch.stack([x, x.flip(0)]) for x in others)
+        observed = torch.func.vmap(loss, (None, *[0] * len(others)))(Z, *both)
+        expected = torch.stack([loss(Z, *(x[i] for x in both)) for i in range(2)])
+        torch.testing.assert_close(observed, expected, rtol=1e-12, atol=1e-14)
+
+
+def functional_derivatives(loss: Loss, others: tuple[Tensor, ...]) -> None:
+    def of(z: Tensor) -> Tensor:
+        return loss(z, *others)
+
+    expected = gradient(loss, others)
+    for derivative in (torch.func.grad, torch.func.jacrev, torch.func.jacfwd):
+        torch.testing.assert_close(derivative(of)(Z), expected, rtol=1e-12, atol=1e-14)
+    z = Z.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(of(z), z, create_graph=True)
+    (row,) = torch.autograd.grad(slope[0, 1], z)
+    torch.testing.assert_close(torch.func.hessian(of)(Z)[0, 1], row, rtol=1e-11, atol=1e-13)
+
+
+def compiled(loss: Loss, others: tuple[Tensor, ...]) -> None:
+    torch._dynamo.reset()
+    z = Z.clone().requires_grad_()
+    value = torch.compile(loss, fullgraph=True, backend="aot_eager")(z, *others)
+    torch.testing.assert_close(value, loss(Z, *others), rtol=1e-12, atol=1e-15)
+    value.backward()
+    torch.testing.assert_close(z.grad, gradient(loss, others), rtol=1e-12, atol=1e-15)
+
+
+def exported(loss: Loss, others: tuple[Tensor, ...]) -> None:
+    class Model(torch.nn.Module):
+        def forward(self, z: Tensor, *rest: Tensor) -> Tensor:
+            return loss(z, *rest)
+
+    program = torch.export.export(Model(), (Z, *others)).module()
+    torch.testing.assert_close(program(Z, *others), loss(Z, *others), rtol=1e-12, atol=1e-15)
+
+
+def without_values(loss: Loss, others: tuple[Tensor, ...]) -> None:
+    expected = loss(Z, *others)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = [mode.from_tensor(x) for x in (Z.clone().requires_grad_(), *others)]
+        value = loss(*fake)
+        assert (value.shape, value.dtype) == (expected.shape, expected.dtype)
+        (slope,) = torch.autograd.grad(value, fake[0])
+        assert slope.shape == Z.shape
+    value = loss(*(x.to("meta") for x in (Z, *others)))
+    assert value.is_meta and value.shape == expected.shape
+
+
+TRANSFORMATIONS = (
+    numerical, plain_gradient, forward_mode, vmap_over_rows, vmap_over_targets, functional_derivatives,
+    compiled, exported, without_values,
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # PyTorch's own, in forward mode
+@pytest.mark.parametrize("transformation", TRANSFORMATIONS, ids=lambda t: t.__name__)
+@pytest.mark.parametrize("name", LOSSES)
+def test_each_loss_under_each_transformation(name: str, transformation: Callable[..., None]) -> None:
+    transformation(*LOSSES[name])
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.slow
+def test_the_default_compiler_agrees() -> None:
+    loss, others = LOSSES["cross_entropy"]
+    z = Z.clone().requires_grad_()
+    value = torch.compile(loss, fullgraph=True)(z, *others)
+    value.backward()
+    torch.testing.assert_close(z.grad, gradient(loss, others), rtol=1e-12, atol=1e-15)
+
+
+def test_a_row_without_a_target_that_counts_is_not_looked_for_where_there_are_no_values() -> None:
+    value = torch.compile(xt.cross_entropy, fullgraph=True, backend="eager")(Z, Y * 0, ignore_index=0)
+    assert math.isnan(value)
+
+
+def test_a_gradient_that_was_handed_over_is_not_changed_by_the_next_backward_pass() -> None:
+    z = Z.clone().requires_grad_()
+    loss: Any = xt.cross_entropy(z, Y)
+    (one,) = torch.autograd.grad(loss, z, retain_graph=True)
+    before = one.clone()
+    (three,) = torch.autograd.grad(loss, z, torch.tensor(3.0, dtype=torch.float64), retain_graph=True)
+    one.mul_(7)
+    (again,) = torch.autograd.grad(loss, z)
+    torch.testing.assert_close(three, 3 * before, rtol=1e-15, atol=0)
+    torch.testing.assert_close(again, before, rtol=1e-15, atol=0)
