@@ -1,0 +1,212 @@
+"""Losses of rows of logits whose classes may be split among ranks, with their gradients formed in place.
+
+A rank of a vocabulary-parallel model holds some classes of every row. A softmax needs a maximum and sums over
+all of them, so that these few numbers for each row are exchanged, and never the logits. Without a group the
+same code runs on whole rows: this is what `xent.torch.linear_cross_entropy` and `linear_distillation_loss`
+apply to one block of rows after the other.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Shards:
+    """Which classes this rank holds: `local` of `total`, from `first` on; all of them without a group."""
+
+    def __init__(self, local: int, device: torch.device, group: dist.ProcessGroup | None) -> None:
+        self.group, self.first, self.total, self.largest = group, 0, local, local
+        if group is not None:
+            rank = dist.get_rank(group)
+            sizes = torch.zeros(dist.get_world_size(group), dtype=torch.int64, device=device)
+            sizes[rank] = local
+            held = self.sum(sizes).tolist()
+            self.first, self.total, self.largest = sum(held[:rank]), sum(held), max(held)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Add up over the ranks, in place."""
+        if self.group is not None:
+            dist.all_reduce(x, dist.ReduceOp.SUM, self.group)
+        return x
+
+    def max(self, x: Tensor) -> Tensor:
+        """Take the maximum over the ranks, in place."""
+        if self.group is not None:
+            dist.all_reduce(x, dist.ReduceOp.MAX, self.group)
+        return x
+
+    def gather(self, x: Tensor) -> Tensor:
+        """Put the columns of all ranks side by side; all hold as many."""
+        if self.group is None:
+            return x
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size(self.group))]
+        dist.all_gather(parts, x.contiguous(), self.group)
+        return torch.cat(parts, 1)
+
+    def find(self, classes: Tensor, local: int) -> tuple[Tensor, Tensor]:
+        """Return where these classes are among this rank's, and whether they are."""
+        at = classes - self.first
+        mine = (at >= 0) & (at < local)
+        return at.masked_fill(~mine, 0), mine
+
+
+def cross_entropy_(
+    z: Tensor, labels: Tensor, factor: Tensor, shards: Shards, smoothing: float = 0.0, z_loss: float = 0.0
+) -> Tensor:
+    """Return the loss of each row of logits (R, V), and leave the gradient, times `factor`, in their place."""
+    at, mine = shards.find(labels.unsqueeze(1), z.shape[1])
+    top = shards.max(z.amax(1))
+    z.sub_(top.unsqueeze(1))
+    own = z.gather(1, at).masked_fill_(~mine, 0.0).squeeze(1)
+    spread = z.sum(1) if smoothing else torch.zeros_like(own)
+    z.exp_()
+    z.scatter_(1, at, z.gather(1, at).masked_fill_(mine, 0.0))
+    # The target's own term stays out of the sum, and log1p keeps the digits of a small loss.
+    others, own, spread = shards.sum(torch.stack([z.sum(1), own, spread])).unbind()
+    total = others + own.exp()
+    log_total = torch.where(own == 0, others.log1p(), total.log())
+    losses = log_total - own
+    if smoothing:
+        losses = (1 - smoothing) * losses + smoothing * (log_total - spread / shards.total)
+    pull = 2 * z_loss * (top + log_total)
+    if z_loss:
+        losses = losses + z_loss * (top + log_total).square()
+
+    # (1 + pull) p_j - (1 - smoothing) [j = y] - smoothing / V, with p_y - 1 = -others / total.
+    z.mul_((factor * (1 + pull) / total).unsqueeze(1))
+    target = factor * (smoothing + (pull * own.exp() - others) / total)
+    z.scatter_(1, at, torch.where(mine, target.unsqueeze(1), z.gather(1, at)))
+    if smoothing:
+        z.sub_((factor * (smoothing / shards.total)).unsqueeze(1))
+    return losses
+
+
+def divergence_(
+    z: Tensor,
+    v: Tensor,
+    factor: Tensor,
+    shards: Shards,
+    direction: str,
+    beta: float,
+    temperature: float,
+    squared: bool,
+    top_k: int | None,
+) -> Tensor:
+    """Return each row's divergence between student logits z and teacher logits v (R, V), as `cross_entropy_`.
+
+    The values are sums of terms none of which is negative, so that two models that agree to many digits have
+    a loss that keeps some.
+    """
+    log_q, log_p = _log_softmax_(z, temperature, shards), _log_softmax_(v, temperature, shards)
+    if top_k is None or top_k >= shards.total:
+        losses, gradient = _divergence(log_q, log_p, direction, beta, shards)
+    else:
+        losses, gradient = _coarse_divergence(log_q, log_p, direction, beta, shards, top_k)
+    scale = temperature if squared else 1 / temperature
+    torch.mul(gradient, (factor * scale).unsqueeze(1), out=z)
+    return losses * temperature**2 if squared else losses
+
+
+def _log_softmax_(x: Tensor, temperature: float, shards: Shards) -> Tensor:
+    """Turn logits into log-probabilities at a temperature, in place."""
+    x.sub_(shards.max(x.amax(1)).unsqueeze(1)).div_(temperature)
+    return x.sub_(shards.sum(x.exp().sum(1)).log_().unsqueeze(1))
+
+
+def _divergence(
+    log_q: Tensor, log_p: Tensor, direction: str, beta: float, shards: Shards
+) -> tuple[Tensor, Tensor]:
+    """Return each row's divergence between log-probabilities and its gradient by the student's logits."""
+    q, p = log_q.exp(), log_p.exp()
+    if direction == "forward":
+        terms, excess = _excess(p, q, log_q - log_p)
+        return shards.sum(terms.sum(1)), excess
+    if direction == "reverse":
+        x = torch.where(q > 0, log_p - log_q, 0.0)
+        losses = shards.sum(_excess(q, p, x)[0].sum(1))
+        return losses, q.mul_(x.neg_().sub_(losses.unsqueeze(1)))
+    # With the mixture m = beta p + (1 - beta) q, log(m / p) and log(m / q) by the one that is small.
+    d = torch.where((p > 0) | (q > 0), log_p - log_q, 0.0)
+    far = d.abs()
+    up = torch.where(d > 0, 1 - beta, beta).mul_((-far).expm1_()).log1p_()
+    of_p, of_q = torch.where(d > 0, up, up + far), torch.where(d > 0, up + far, up)
+    m = beta * p + (1 - beta) * q
+    of_q = torch.where(q > 0, of_q, 0.0)
+    terms = beta * _excess(p, m, of_p)[0] + (1 - beta) * _excess(q, m, of_q)[0]
+    losses, drift = shards.sum(torch.stack([terms.sum(1), (q * of_q).sum(1)])).unbind()
+    return losses, q.mul_(of_q.neg_().add_(drift.unsqueeze(1))).mul_(1 - beta)
+
+
+def _excess(a: Tensor, b: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return b - a - a log(b / a), which is never negative, and b - a, for x = log(b / a).
+
+    Close to each other, b - a has the digits of b only: a (b / a - 1) has those of the difference.
+    """
+    near = (x.abs() < 1) & (a > 0)
+    difference = torch.where(near, a * torch.where(near, x, 0.0).expm1_(), b - a)
+    return difference - torch.where(a > 0, a * x, 0.0), difference
+
+
+def _coarse_divergence(
+    log_q: Tensor, log_p: Tensor, direction: str, beta: float, shards: Shards, top_k: int
+) -> tuple[Tensor, Tensor]:
+    """Do the same between the teacher's `top_k` classes and one more, in which all others are added up."""
+    values, at = log_p.topk(min(top_k, log_p.shape[1]), 1)
+    short = top_k - values.shape[1]  # a shard may hold fewer
+    values = torch.nn.functional.pad(values, (0, short), value=-math.inf)
+    classes = shards.gather(torch.nn.functional.pad(at + shards.first, (0, short)))
+    values, order = shards.gather(values).topk(top_k, 1)
+    at, mine = shards.find(classes.gather(1, order), log_p.shape[1])
+
+    def coarse(log_x: Tensor) -> tuple[Tensor, Tensor]:
+        top = shards.sum(log_x.gather(1, at).masked_fill_(~mine, 0.0))
+        # Not scatter_: where classes are not mine, `at` is 0, which may be another's place.
+        rest = log_x.masked_fill(chosen, -math.inf)
+        tail = rest.logsumexp(1)
+        highest = shards.max(tail.clone())
+        finite = highest.masked_fill(highest == -math.inf, 0.0)
+        tail = shards.sum((tail - finite).exp_()).log_().add_(finite).unsqueeze(1)
+        return torch.cat([top, tail], 1), rest
+
+    chosen = torch.zeros_like(log_p, dtype=torch.uint8).scatter_add_(1, at, mine.to(torch.uint8)) > 0
+    (coarse_p, _), (coarse_q, rest) = coarse(log_p), coarse(log_q)
+    whole = Shards(top_k + 1, log_p.device, None)
+    losses, by_class = _divergence(coarse_q, coarse_p, direction, beta, whole)
+    # Within the tail the student's shares stay as they are; a tail of nothing has no gradient.
+    share = rest.sub_(coarse_q[:, -1:]).exp_().masked_fill_(coarse_q[:, -1:] == -math.inf, 0.0)
+    gradient = share.mul_(by_class[:, -1:])
+    return losses, gradient.scatter_add_(1, at, by_class[:, :-1] * mine)
+
+
+class _SplitCrossEntropy(torch.autograd.Function):
+    """The loss of each row of split logits; the gradient is formed with it and needs no exchange."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, counts: Tensor, smoothing: float, shards: Shards) -> Tensor:
+        z = logits.masked_fill(~counts.unsqueeze(1), 0.0)
+        losses = cross_entropy_(z, labels, counts.to(z.dtype), shards, smoothing)
+        ctx.save_for_backward(z)
+        return losses.masked_fill_(~counts, 0.0)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.saved_tensors[0] * grads[0].unsqueeze(1), None, None, None, None
+
+
+def split_cross_entropy(
+    logits: Tensor, labels: Tensor, counts: Tensor, smoothing: float, group: dist.ProcessGroup
+) -> tuple[Tensor, Shards]:
+    """Return the loss of each row of logits (N, V of this rank), and how the classes are split.
+
+    `labels` count over all ranks and must be the same on all of them, as `counts`; where that is false the
+    loss and the gradient are zero.
+    """
+    shards = Shards(logits.shape[1], logits.device, group)
+    losses: Tensor = _SplitCrossEntropy.apply(logits, labels, counts, smoothing, shards)
+    return losses, shards
