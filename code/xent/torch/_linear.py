@@ -158,18 +158,42 @@ class _LinearLoss(torch.autograd.Function):
         return losses.sum(dtype=torch.float64 if factor.device.type != "mps" else None).to(factor.dtype)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        with torch.no_grad():
+            results = _LinearLoss.gradients(ctx, grads[0])
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            inputs = [x for x in ctx.saved_tensors[:3] if x is not None and x.requires_grad]
+            results = [None if g is None else _Once.apply(g, grads[0], *inputs) for g in results]
+        return None, None, *results, *[None] * 14
+
+    @staticmethod
+    def gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:
+        """Return the gradients of hidden states, weight and bias, where they are wanted."""
         hidden, weight, bias, factor, *rest = ctx.saved_tensors
         if ctx.formed is None:
-            arguments = hidden, weight, bias, factor * grads[0], *rest, *ctx.settings
+            arguments = hidden, weight, bias, factor * grad, *rest, *ctx.settings
             _, *formed = _linear_loss(*arguments, ctx.form)
         elif torch.compiler.is_compiling():
-            formed = [gradient * grads[0] for gradient in ctx.formed]
+            formed = [gradient * grad for gradient in ctx.formed]
         else:
-            formed, ctx.formed = [gradient.mul_(grads[0]) for gradient in ctx.formed], None
+            formed, ctx.formed = [gradient.mul_(grad) for gradient in ctx.formed], None
         inputs = zip(formed, (hidden, weight, bias), ctx.form, strict=True)
-        return None, None, *(g.to(x.dtype) if wanted else None for g, x, wanted in inputs), *[None] * 14
+        return [g.to(x.dtype) if wanted else None for g, x, wanted in inputs]
+
+
+class _Once(torch.autograd.Function):
+    """A gradient that may be used but not differentiated: as a constant it would be wrong in silence."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *inputs: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise RuntimeError(
+            "a linear loss of xent.torch has no second derivatives: take the loss of the logits, as in "
+            "cross_entropy(hidden @ weight.T, targets)"
+        )
 
 
 def linear_cross_entropy(

@@ -102,54 +102,69 @@ def divergence_(
     The values are sums of terms none of which is negative, so that two models that agree to many digits have
     a loss that keeps some.
     """
-    log_q, log_p = _log_softmax_(z, temperature, shards), _log_softmax_(v, temperature, shards)
+    student, teacher = _softmax_(z, temperature, shards), _softmax_(v, temperature, shards)
     if top_k is None or top_k >= shards.total:
-        losses, gradient = _divergence(log_q, log_p, direction, beta, shards)
+        losses, gradient = _divergence(student, teacher, direction, beta, shards)
     else:
-        losses, gradient = _coarse_divergence(log_q, log_p, direction, beta, shards, top_k)
+        losses, gradient = _coarse_divergence(student[0], teacher[0], direction, beta, shards, top_k)
     scale = temperature if squared else 1 / temperature
     torch.mul(gradient, (factor * scale).unsqueeze(1), out=z)
     return losses * temperature**2 if squared else losses
 
 
-def _log_softmax_(x: Tensor, temperature: float, shards: Shards) -> Tensor:
-    """Turn logits into log-probabilities at a temperature, in place."""
+def _softmax_(x: Tensor, temperature: float, shards: Shards) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities at a temperature, in the place of the logits, and probabilities."""
     x.sub_(shards.max(x.amax(1)).unsqueeze(1)).div_(temperature)
-    return x.sub_(shards.sum(x.exp().sum(1)).log_().unsqueeze(1))
+    probs = x.exp()
+    total = shards.sum(probs.sum(1)).unsqueeze(1)
+    return x.sub_(total.log()), probs.div_(total)
+
+
+# On a CPU torch.where takes four times as long as exp. So the masks below are written as clamps and signs.
 
 
 def _divergence(
-    log_q: Tensor, log_p: Tensor, direction: str, beta: float, shards: Shards
+    student: tuple[Tensor, Tensor], teacher: tuple[Tensor, Tensor], direction: str, beta: float, shards: Shards
 ) -> tuple[Tensor, Tensor]:
-    """Return each row's divergence between log-probabilities and its gradient by the student's logits."""
-    q, p = log_q.exp(), log_p.exp()
+    """Return each row's divergence between (log q, q) and (log p, p), and its gradient by q's logits."""
+    (log_q, q), (log_p, p) = student, teacher
     if direction == "forward":
-        terms, excess = _excess(p, q, log_q - log_p)
-        return shards.sum(terms.sum(1)), excess
+        losses, gradient = _excess(p, q, _log_ratio(p, log_q, log_p))
+        return shards.sum(losses), gradient
     if direction == "reverse":
-        x = torch.where(q > 0, log_p - log_q, 0.0)
-        losses = shards.sum(_excess(q, p, x)[0].sum(1))
+        x = _log_ratio(q, log_p, log_q)
+        losses = shards.sum(_excess(q, p, x)[0])
         return losses, q.mul_(x.neg_().sub_(losses.unsqueeze(1)))
-    # With the mixture m = beta p + (1 - beta) q, log(m / p) and log(m / q) by the one that is small.
-    d = torch.where((p > 0) | (q > 0), log_p - log_q, 0.0)
-    far = d.abs()
-    up = torch.where(d > 0, 1 - beta, beta).mul_((-far).expm1_()).log1p_()
-    of_p, of_q = torch.where(d > 0, up, up + far), torch.where(d > 0, up + far, up)
-    m = beta * p + (1 - beta) * q
-    of_q = torch.where(q > 0, of_q, 0.0)
-    terms = beta * _excess(p, m, of_p)[0] + (1 - beta) * _excess(q, m, of_q)[0]
-    losses, drift = shards.sum(torch.stack([terms.sum(1), (q * of_q).sum(1)])).unbind()
+    # The mixture is m = beta p + (1 - beta) q. Of log(m / p) and log(m / q) the one that is <= 0 is
+    # log1p(c expm1(-|d|)) with d = log(p / q) and c the share of the lesser; the other is |d| more.
+    largest = torch.finfo(q.dtype).max  # in place of inf, times a probability of zero
+    d = (log_p - log_q).nan_to_num_(nan=0.0, posinf=largest, neginf=-largest)
+    share = d.sign().mul_(0.5 - beta).add_(0.5)
+    low = d.abs().neg_().expm1_().mul_(share).log1p_()
+    of_p, of_q = low + d.clamp(max=0.0).neg_(), low + d.clamp(min=0.0)
+    m = torch.lerp(q, p, beta)
+    of_losses = beta * _excess(p, m, of_p)[0] + (1 - beta) * _excess(q, m, of_q)[0]
+    losses, drift = shards.sum(torch.stack([of_losses, torch.linalg.vecdot(q, of_q)])).unbind()
     return losses, q.mul_(of_q.neg_().add_(drift.unsqueeze(1))).mul_(1 - beta)
 
 
-def _excess(a: Tensor, b: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return b - a - a log(b / a), which is never negative, and b - a, for x = log(b / a).
+def _log_ratio(a: Tensor, log_b: Tensor, log_a: Tensor) -> Tensor:
+    """Return log(b / a), finite where a is zero."""
+    # Where a is zero, but for those that underflow, log a is -inf.
+    x = (log_b - log_a).nan_to_num_(nan=0.0, posinf=torch.finfo(a.dtype).max, neginf=-math.inf)
+    if (x.amin(1) == -math.inf).any():
+        x = torch.where(a > 0, x, 0.0)
+    return x
 
-    Close to each other, b - a has the digits of b only: a (b / a - 1) has those of the difference.
+
+def _excess(a: Tensor, b: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each row's sum of b - a - a x, never negative terms, and b - a, where x is log(b / a).
+
+    Close to each other, b - a has the digits of b only: the larger times expm1(-|x|) has those of the
+    difference.
     """
-    near = (x.abs() < 1) & (a > 0)
-    difference = torch.where(near, a * torch.where(near, x, 0.0).expm1_(), b - a)
-    return difference - torch.where(a > 0, a * x, 0.0), difference
+    difference = x.abs().neg_().expm1_().mul_(torch.maximum(a, b)).copysign_(x)
+    return torch.addcmul(difference, a, x, value=-1).sum(1), difference
 
 
 def _coarse_divergence(
@@ -160,26 +175,27 @@ def _coarse_divergence(
     short = top_k - values.shape[1]  # a shard may hold fewer
     values = torch.nn.functional.pad(values, (0, short), value=-math.inf)
     classes = shards.gather(torch.nn.functional.pad(at + shards.first, (0, short)))
-    values, order = shards.gather(values).topk(top_k, 1)
+    _, order = shards.gather(values).topk(top_k, 1)
     at, mine = shards.find(classes.gather(1, order), log_p.shape[1])
+    # Added, not put, because `at` is 0, which may be another's place, where a class is not mine.
+    taken = log_p.new_zeros(at.shape).masked_fill_(mine, -math.inf)
 
-    def coarse(log_x: Tensor) -> tuple[Tensor, Tensor]:
+    def coarse(log_x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         top = shards.sum(log_x.gather(1, at).masked_fill_(~mine, 0.0))
-        # Not scatter_: where classes are not mine, `at` is 0, which may be another's place.
-        rest = log_x.masked_fill(chosen, -math.inf)
-        tail = rest.logsumexp(1)
-        highest = shards.max(tail.clone())
-        finite = highest.masked_fill(highest == -math.inf, 0.0)
-        tail = shards.sum((tail - finite).exp_()).log_().add_(finite).unsqueeze(1)
-        return torch.cat([top, tail], 1), rest
+        rest = log_x.scatter_add(1, at, taken)
+        tail = rest.logsumexp(1, keepdim=True)
+        highest = shards.max(tail.clone()).clamp_(min=torch.finfo(tail.dtype).min)  # may be -inf
+        tail = shards.sum((tail - highest).exp_()).log_().add_(highest)
+        logs = torch.cat([top, tail], 1)
+        return logs, logs.exp(), rest
 
-    chosen = torch.zeros_like(log_p, dtype=torch.uint8).scatter_add_(1, at, mine.to(torch.uint8)) > 0
-    (coarse_p, _), (coarse_q, rest) = coarse(log_p), coarse(log_q)
+    *teacher, _ = coarse(log_p)
+    log_coarse, coarse_q, rest = coarse(log_q)
     whole = Shards(top_k + 1, log_p.device, None)
-    losses, by_class = _divergence(coarse_q, coarse_p, direction, beta, whole)
-    # Within the tail the student's shares stay as they are; a tail of nothing has no gradient.
-    share = rest.sub_(coarse_q[:, -1:]).exp_().masked_fill_(coarse_q[:, -1:] == -math.inf, 0.0)
-    gradient = share.mul_(by_class[:, -1:])
+    losses, by_class = _divergence((log_coarse, coarse_q), tuple(teacher), direction, beta, whole)
+    # Within the tail the student's shares stay as they are.
+    tail = log_coarse[:, -1:].clamp(min=torch.finfo(log_q.dtype).min)
+    gradient = rest.sub_(tail).exp_().mul_(by_class[:, -1:])
     return losses, gradient.scatter_add_(1, at, by_class[:, :-1] * mine)
 
 
