@@ -15,10 +15,19 @@ import torch.distributed as dist
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from xent._validate import Reduction, at_index, integer, number, reduction_arguments, shown
+from xent._validate import Reduction, integer, number, reduction_arguments, shown
 from xent.distillation import Scale
 
-from ._vocab import Shards, cross_entropy_, divergence_
+from ._vocab import (
+    Shards,
+    class_labels,
+    cross_entropy_,
+    divergence_,
+    group_name,
+    in_range,
+    row_factors,
+    same_device,
+)
 
 __all__ = ["linear_cross_entropy", "linear_distillation_loss"]
 
@@ -62,13 +71,14 @@ def _linear_loss(
     """
     shards = Shards(len(weight), weight.device, _resolved(group))
     if labels is not None:
-        _in_range(labels, shards.total)
-    losses, *gradients = _results(hidden, weight, bias, factor, form)
-    to_hidden, to_weight, to_bias = gradients
+        in_range(labels, shards.total)
+    losses, to_hidden, to_weight, to_bias = _results(hidden, weight, bias, factor, form)
     active = factor.nonzero().squeeze(1)
     size = max(LEAST, BLOCK // shards.largest)
     step = max(1, (STEP if shards.group is None else STEP_OF_RANKS) // shards.largest)
-    room = [factor.new_empty(min(size, len(active)), len(weight)) for _ in range(1 if labels is not None else 2)]
+    room = [
+        factor.new_empty(min(size, len(active)), len(weight)) for _ in range(1 if labels is not None else 2)
+    ]
     with torch.autocast(hidden.device.type, enabled=False):
         for rows in active.split(size) if len(active) else ():
             h = hidden[rows].to(factor.dtype)
@@ -102,16 +112,16 @@ def _linear_loss(
 
 @_linear_loss.register_fake
 def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, factor: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return _results(hidden, weight, bias, factor, rest[-1])
+    return tuple(_results(hidden, weight, bias, factor, rest[-1]))
 
 
 def _results(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, factor: Tensor, form: list[bool]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> list[Tensor]:
     """Make room for the losses and for the gradients that are asked for."""
     of_bias = (0,) if bias is None else bias.shape
     shapes = zip((hidden.shape, weight.shape, of_bias), form, strict=True)
-    return torch.zeros_like(factor), *(factor.new_zeros(s if asked else (0,)) for s, asked in shapes)
+    return [torch.zeros_like(factor), *(factor.new_zeros(s if asked else (0,)) for s, asked in shapes)]
 
 
 def _tiles(weight: Tensor, dtype: torch.dtype) -> list[slice]:
@@ -136,7 +146,8 @@ def _into_hidden(g: Tensor, weight: Tensor) -> Tensor:
 
 def _resolved(group: str) -> dist.ProcessGroup | None:
     """Find a group by its name, which is all that an operator's arguments can hold."""
-    return dist.distributed_c10d._resolve_process_group(group) if group else None
+    resolve: Any = getattr(dist.distributed_c10d, "_resolve_process_group")  # noqa: B009
+    return resolve(group) if group else None
 
 
 class _LinearLoss(torch.autograd.Function):
@@ -148,11 +159,11 @@ class _LinearLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, each: bool, form: list[bool], *arguments: Any) -> Tensor:
-        losses, *formed = _linear_loss(*arguments, [wanted and not each for wanted in form])
-        factor = arguments[3]
+        results: list[Tensor] = _linear_loss(*arguments, [wanted and not each for wanted in form])
+        factor: Tensor = arguments[3]
         ctx.save_for_backward(*arguments[:8])
-        ctx.settings, ctx.form, ctx.formed = arguments[8:], form, None if each else formed
-        losses = losses * factor
+        ctx.settings, ctx.form, ctx.formed = arguments[8:], form, None if each else results[1:]
+        losses = results[0] * factor
         if each:
             return losses
         return losses.sum(dtype=torch.float64 if factor.device.type != "mps" else None).to(factor.dtype)
@@ -270,8 +281,8 @@ def linear_cross_entropy(
     ----------
     P.-L. Hsu et al., *Liger Kernel: Efficient Triton Kernels for LLM Training*, 2024, arXiv:2410.10989:
     blocks of rows. E. Wijmans et al., *Cut Your Losses in Large-Vocabulary Language Models*, ICLR 2025,
-    arXiv:2411.09009: no block of logits in memory at all. A. Chowdhery et al., *PaLM*, 2022, arXiv:2204.02311:
-    the z-loss.
+    arXiv:2411.09009: no block of logits in memory at all. A. Chowdhery et al., *PaLM*, 2022,
+    arXiv:2204.02311: the z-loss.
 
     Examples
     --------
@@ -283,8 +294,7 @@ def linear_cross_entropy(
     (0.288726, torch.Size([3, 2]))
     """
     hidden, weight, bias = _layer(hidden, weight, bias, "")
-    rows, classes = hidden.shape[:-1], weight.shape[0]
-    labels, counts = _labels(targets, rows, hidden, ignore_index)
+    labels, counts = class_labels(targets, hidden.shape[:-1], hidden, ignore_index)
     cap = None if softcap is None else number(softcap, "softcap", "a finite number > 0", 0.0, math.inf)
     z_loss = number(z_loss, "z_loss", "a finite number >= 0", 0.0, math.inf, closed="low")
     smoothing = number(label_smoothing, "label_smoothing", "a number in [0, 1]", 0.0, 1.0, closed="low high")
@@ -376,14 +386,16 @@ def linear_distillation_loss(
     References
     ----------
     G. Hinton, O. Vinyals and J. Dean, *Distilling the Knowledge in a Neural Network*, 2015, arXiv:1503.02531.
-    R. Agarwal et al., *On-Policy Distillation of Language Models*, ICLR 2024, arXiv:2306.13649: the divergence
-    "jsd", whose limits at beta = 0 and 1, divided by beta and by 1 - beta, are the other two.
+    R. Agarwal et al., *On-Policy Distillation of Language Models*, ICLR 2024, arXiv:2306.13649: the
+    divergence "jsd". Divided by beta it tends to the forward one as beta falls to 0, and divided by 1 - beta
+    to the reverse one as beta rises to 1.
 
     Examples
     --------
     >>> import torch, xent.torch
-    >>> student, teacher = torch.zeros(3, 2, requires_grad=True), torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
-    >>> loss = xent.torch.linear_distillation_loss(torch.eye(2), student, torch.eye(2), teacher)
+    >>> hidden, student = torch.eye(2), torch.zeros(3, 2, requires_grad=True)
+    >>> teacher = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    >>> loss = xent.torch.linear_distillation_loss(hidden, student, hidden, teacher)
     >>> loss.backward()
     >>> round(loss.item(), 6)
     0.123268
@@ -400,7 +412,7 @@ def linear_distillation_loss(
         raise ValueError(
             f"teacher_weight: expected {classes} rows, as student_weight, got shape {tuple(taught.shape)}"
         )
-    _same_device(v, "teacher_hidden", z)
+    same_device(v, "teacher_hidden", z)
     temperature = number(temperature, "temperature", "a finite number > 0", 0.0, math.inf)
     _one_of(scale, "scale", ("t_squared", "none"))
     _one_of(direction, "direction", ("forward", "reverse", "jsd"))
@@ -412,9 +424,9 @@ def linear_distillation_loss(
             "ignore_index: expected targets and ignore_index together, or neither, got "
             f"{'no targets' if targets is None else 'targets'} with ignore_index={shown(ignore_index)}"
         )
-    counts = None if targets is None else _labels(targets, rows, z, ignore_index)[1]
+    counts = None if targets is None else class_labels(targets, rows, z, ignore_index)[1]
     settings = None, 0.0, 0.0, direction, beta, temperature, scale == "t_squared", top_k
-    teacher = None, v.detach().flatten(0, -2), taught.detach(), taught_bias
+    teacher = None, _matrix(v.detach()), taught.detach(), taught_bias
     return _reduced(
         z, weight, bias, teacher, settings, counts, sample_weight, reduction, denominator, vocab_group
     )
@@ -434,43 +446,29 @@ def _reduced(
 ) -> Tensor:
     """Turn weights and the reduction into a factor for each row, and apply the loss."""
     reduction, denominator = reduction_arguments(reduction, denominator)
-    rows, device = hidden.shape[:-1], hidden.device
     floats = [x for x in (hidden, weight, *against[1:3]) if x is not None]
     dtype = torch.float32
     for x in floats:
         dtype = torch.promote_types(dtype, x.dtype)
-    wide = dtype if device.type == "mps" else torch.float64  # mps has no float64
-    factor = torch.ones(rows, dtype=wide, device=device)
-    if sample_weight is not None:
-        factor = factor * _weights(sample_weight, rows, device)
-    if counts is not None:
-        factor = factor.masked_fill(~counts, 0.0)
-    if reduction == "mean":
-        divisor = factor.sum() if denominator is None else denominator
-        if denominator is None and not torch.compiler.is_compiling() and not divisor > 0:
-            raise ValueError(
-                "targets: expected at least one target that counts, got none (all ignored, of weight zero, "
-                "or an empty batch), so the mean is undefined; reduction='sum' or denominator= gives 0"
-            )
-        factor = factor / divisor
-    factor = factor.to(dtype)
-    if vocab_group is not None and not isinstance(vocab_group, dist.ProcessGroup):
-        raise TypeError(
-            f"vocab_group: expected a torch.distributed.ProcessGroup, got {type(vocab_group).__name__}"
-        )
+    rows, device = hidden.shape[:-1], hidden.device
+    factor = row_factors(counts, sample_weight, rows, reduction, denominator, device).to(dtype)
+    name = group_name(vocab_group)
     if torch.is_autocast_enabled(device.type):
         # As autocast does for a linear layer; double precision is left as it is.
         cast = torch.get_autocast_dtype(device.type)
-        hidden, weight, bias = (_cast(x, cast) for x in (hidden, weight, bias))
-        against = against[0], *(_cast(x, cast) for x in against[1:])
+        hidden, weight, bias, *taught = (_cast(x, cast) for x in (hidden, weight, bias, *against[1:]))
+        against = against[0], *taught
     form = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in (hidden, weight, bias)]
-    name = "" if vocab_group is None else vocab_group.group_name
-    arguments = hidden.flatten(0, -2), weight, bias, factor.flatten(), *against, *settings, name
+    arguments = _matrix(hidden), weight, bias, factor.flatten(), *against, *settings, name
     result: Tensor = _LinearLoss.apply(reduction == "none", form, *arguments)
     return result.reshape(rows) if reduction == "none" else result
 
 
-def _cast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+def _matrix(x: Tensor) -> Tensor:
+    return x.reshape(x.shape[:-1].numel(), x.shape[-1])
+
+
+def _cast(x: Any, dtype: torch.dtype) -> Any:
     return x if x is None or x.dtype == torch.float64 else x.to(dtype)
 
 
@@ -486,9 +484,9 @@ def _layer(hidden: Any, weight: Any, bias: Any, whose: str) -> tuple[Tensor, Ten
             raise TypeError(f"{name}: expected a torch.Tensor, got {type(value).__name__}")
         if not value.is_floating_point():
             raise TypeError(f"{name}: expected a tensor of floats, got dtype {value.dtype}")
-        _same_device(value, name, hidden)
-    if hidden.ndim < 2:
-        raise ValueError(f"{whose}hidden: expected shape (..., H), got shape {tuple(hidden.shape)}")
+        same_device(value, name, hidden)
+    if hidden.ndim == 0:
+        raise ValueError(f"{whose}hidden: expected shape (..., H), got a single number")
     if weight.ndim != 2 or weight.shape[1] != hidden.shape[-1] or not len(weight):
         raise ValueError(
             f"{whose}weight: expected shape (V, {hidden.shape[-1]}), a row for each class, "
@@ -497,58 +495,6 @@ def _layer(hidden: Any, weight: Any, bias: Any, whose: str) -> tuple[Tensor, Ten
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"{whose}bias: expected shape ({len(weight)},), got {tuple(bias.shape)}")
     return hidden, weight, bias
-
-
-def _labels(
-    targets: Any, rows: torch.Size, hidden: Tensor, ignore_index: int | None
-) -> tuple[Tensor, Tensor | None]:
-    """Return labels in one dimension, ignored ones as 0, and the mask (...) of those that count."""
-    if not isinstance(targets, Tensor):
-        raise TypeError(f"targets: expected a torch.Tensor, got {type(targets).__name__}")
-    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
-        raise TypeError(f"targets: expected integer class indices, got dtype {targets.dtype}")
-    if targets.shape != rows:
-        raise ValueError(
-            f"targets: expected shape {tuple(rows)}, that of the hidden states without their last axis, "
-            f"got {tuple(targets.shape)}"
-        )
-    _same_device(targets, "targets", hidden)
-    labels = targets.long()  # in uint8, PyTorch would take -100 for 156
-    if ignore_index is None:
-        return labels.flatten(), None
-    counts = labels != integer(ignore_index, "ignore_index")
-    return labels.masked_fill(~counts, 0).flatten(), counts
-
-
-def _in_range(labels: Tensor, classes: int) -> None:
-    wrong = (labels < 0) | (labels >= classes)
-    if wrong.any():
-        where = int(wrong.nonzero()[0])
-        raise ValueError(
-            f"targets: expected class indices in [0, {classes}), got {labels[where].item()}"
-            f"{at_index((where,))} of the flattened targets"
-        )
-
-
-def _weights(value: Any, rows: torch.Size, device: torch.device) -> Tensor:
-    weights = torch.as_tensor(value, device=device).detach()
-    if weights.is_complex():
-        raise TypeError(f"sample_weight: expected real numbers, got dtype {weights.dtype}")
-    try:
-        weights = weights.broadcast_to(rows)
-    except RuntimeError:
-        raise ValueError(
-            f"sample_weight: expected a shape that broadcasts to {tuple(rows)}, that of the targets, "
-            f"got {tuple(weights.shape)}"
-        ) from None
-    if not torch.compiler.is_compiling() and not ((weights >= 0) & (weights < math.inf)).all():
-        raise ValueError("sample_weight: expected finite weights >= 0, got others")
-    return weights
-
-
-def _same_device(value: Tensor, name: str, hidden: Tensor) -> None:
-    if value.device != hidden.device:
-        raise ValueError(f"{name}: expected the device of the hidden states, {hidden.device}, got {value.device}")
 
 
 def _one_of(value: Any, name: str, options: tuple[str, ...]) -> None:

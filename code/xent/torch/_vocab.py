@@ -13,7 +13,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from numpy.typing import ArrayLike
 from torch import Tensor
+
+from xent._validate import Reduction, at_index, integer
 
 
 class Shards:
@@ -58,7 +61,7 @@ class Shards:
 def cross_entropy_(
     z: Tensor, labels: Tensor, factor: Tensor, shards: Shards, smoothing: float = 0.0, z_loss: float = 0.0
 ) -> Tensor:
-    """Return the loss of each row of logits (R, V), and leave the gradient, times `factor`, in their place."""
+    """Return the loss of each row of logits (R, V); in their place leave the gradient times `factor`."""
     at, mine = shards.find(labels.unsqueeze(1), z.shape[1])
     top = shards.max(z.amax(1))
     z.sub_(top.unsqueeze(1))
@@ -124,7 +127,11 @@ def _softmax_(x: Tensor, temperature: float, shards: Shards) -> tuple[Tensor, Te
 
 
 def _divergence(
-    student: tuple[Tensor, Tensor], teacher: tuple[Tensor, Tensor], direction: str, beta: float, shards: Shards
+    student: tuple[Tensor, Tensor],
+    teacher: tuple[Tensor, Tensor],
+    direction: str,
+    beta: float,
+    shards: Shards,
 ) -> tuple[Tensor, Tensor]:
     """Return each row's divergence between (log q, q) and (log p, p), and its gradient by q's logits."""
     (log_q, q), (log_p, p) = student, teacher
@@ -189,10 +196,10 @@ def _coarse_divergence(
         logs = torch.cat([top, tail], 1)
         return logs, logs.exp(), rest
 
-    *teacher, _ = coarse(log_p)
+    log_teacher, coarse_p, _ = coarse(log_p)
     log_coarse, coarse_q, rest = coarse(log_q)
     whole = Shards(top_k + 1, log_p.device, None)
-    losses, by_class = _divergence((log_coarse, coarse_q), tuple(teacher), direction, beta, whole)
+    losses, by_class = _divergence((log_coarse, coarse_q), (log_teacher, coarse_p), direction, beta, whole)
     # Within the tail the student's shares stay as they are.
     tail = log_coarse[:, -1:].clamp(min=torch.finfo(log_q.dtype).min)
     gradient = rest.sub_(tail).exp_().mul_(by_class[:, -1:])
@@ -200,14 +207,16 @@ def _coarse_divergence(
 
 
 class _SplitCrossEntropy(torch.autograd.Function):
-    """The loss of each row of split logits; the gradient is formed with it and needs no exchange."""
+    """The loss of each row of split logits; its gradient is formed with it and needs no exchange."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor, counts: Tensor, smoothing: float, shards: Shards) -> Tensor:
-        z = logits.masked_fill(~counts.unsqueeze(1), 0.0)
-        losses = cross_entropy_(z, labels, counts.to(z.dtype), shards, smoothing)
+    def forward(
+        ctx: Any, logits: Tensor, labels: Tensor, factor: Tensor, smoothing: float, shards: Shards
+    ) -> Tensor:
+        z = logits.masked_fill((factor == 0).unsqueeze(1), 0.0)
+        losses = cross_entropy_(z, labels, factor, shards, smoothing)
         ctx.save_for_backward(z)
-        return losses.masked_fill_(~counts, 0.0)
+        return losses.mul_(factor)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -216,13 +225,125 @@ class _SplitCrossEntropy(torch.autograd.Function):
 
 
 def split_cross_entropy(
-    logits: Tensor, labels: Tensor, counts: Tensor, smoothing: float, group: dist.ProcessGroup
-) -> tuple[Tensor, Shards]:
-    """Return the loss of each row of logits (N, V of this rank), and how the classes are split.
+    logits: Tensor,
+    targets: Tensor,
+    group: dist.ProcessGroup,
+    *,
+    weight: Tensor | None,
+    sample_weight: Tensor | ArrayLike | None,
+    smoothing: float,
+    ignore_index: int | None,
+    reduction: Reduction,
+    denominator: float | None,
+) -> Tensor:
+    """Return the cross-entropy of logits (..., V of this rank) whose classes are split among ranks.
 
-    `labels` count over all ranks and must be the same on all of them, as `counts`; where that is false the
-    loss and the gradient are zero.
+    `targets` count over all ranks and are the same on all of them; `weight` (V of this rank) is split as the
+    logits are. The loss is that of the whole on every rank, and the gradient is that of its own logits.
     """
-    shards = Shards(logits.shape[1], logits.device, group)
-    losses: Tensor = _SplitCrossEntropy.apply(logits, labels, counts, smoothing, shards)
-    return losses, shards
+    group_name(group)
+    rows = logits.shape[:-1]
+    labels, counts = class_labels(targets, rows, logits, ignore_index)
+    shards = Shards(logits.shape[-1], logits.device, group)
+    in_range(labels, shards.total)
+    of_target = None
+    if weight is not None:
+        at, mine = shards.find(labels, len(weight))
+        of_target = shards.sum(weight[at].double().masked_fill_(~mine, 0.0)).reshape(rows)
+    factor = row_factors(counts, sample_weight, rows, reduction, denominator, logits.device, of_target)
+    z = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    z = z.reshape(rows.numel(), -1)
+    losses: Tensor = _SplitCrossEntropy.apply(z, labels, factor.to(z.dtype).flatten(), smoothing, shards)
+    return losses.reshape(rows) if reduction == "none" else losses.sum(dtype=factor.dtype).to(z.dtype)
+
+
+# The checks, and the reduction as a factor for each row.
+
+
+def group_name(group: Any) -> str:
+    """Check a process group and return its name, "" for none."""
+    if group is None:
+        return ""
+    if not isinstance(group, dist.ProcessGroup):
+        raise TypeError(f"vocab_group: expected a torch.distributed.ProcessGroup, got {type(group).__name__}")
+    return group.group_name
+
+
+def row_factors(
+    counts: Tensor | None,
+    sample_weight: Any,
+    rows: torch.Size,
+    reduction: Reduction,
+    denominator: float | None,
+    device: torch.device,
+    of_target: Tensor | None = None,
+) -> Tensor:
+    """Return what each row's loss is multiplied by, so that their sum is the reduced loss; 0: left out."""
+    wide = torch.float32 if device.type == "mps" else torch.float64  # mps has no float64
+    factor = torch.ones(rows, dtype=wide, device=device) if of_target is None else of_target
+    if sample_weight is not None:
+        factor = factor * _weights(sample_weight, rows, device)
+    if counts is not None:
+        factor = factor.masked_fill(~counts, 0.0)
+    if reduction != "mean":
+        return factor
+    if denominator is not None:
+        return factor / denominator
+    divisor = factor.sum()
+    if not torch.compiler.is_compiling() and not divisor > 0:
+        raise ValueError(
+            "targets: expected at least one target that counts, got none (all ignored, of weight zero, "
+            "or an empty batch), so the mean is undefined; reduction='sum' or denominator= gives 0"
+        )
+    return factor / divisor
+
+
+def class_labels(
+    targets: Any, rows: torch.Size, other: Tensor, ignore_index: int | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return labels in one dimension, ignored ones as 0, and the mask (...) of those that count."""
+    if not isinstance(targets, Tensor):
+        raise TypeError(f"targets: expected a torch.Tensor, got {type(targets).__name__}")
+    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
+        raise TypeError(f"targets: expected integer class indices, got dtype {targets.dtype}")
+    if targets.shape != rows:
+        raise ValueError(
+            f"targets: expected shape {tuple(rows)}, a label for each row, got {tuple(targets.shape)}"
+        )
+    same_device(targets, "targets", other)
+    labels = targets.long()  # in uint8, PyTorch would take -100 for 156
+    if ignore_index is None:
+        return labels.flatten(), None
+    counts = labels != integer(ignore_index, "ignore_index")
+    return labels.masked_fill(~counts, 0).flatten(), counts
+
+
+def in_range(labels: Tensor, classes: int) -> None:
+    wrong = (labels < 0) | (labels >= classes)
+    if wrong.any():
+        where = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"targets: expected class indices in [0, {classes}), got {labels[where].item()}"
+            f"{at_index((where,))} of the flattened targets"
+        )
+
+
+def _weights(value: Any, rows: torch.Size, device: torch.device) -> Tensor:
+    weights = torch.as_tensor(value, device=device).detach()
+    if weights.is_complex():
+        raise TypeError(f"sample_weight: expected real numbers, got dtype {weights.dtype}")
+    try:
+        weights = weights.broadcast_to(rows)
+    except RuntimeError:
+        raise ValueError(
+            f"sample_weight: expected a shape that broadcasts to {tuple(rows)}, that of the targets, "
+            f"got {tuple(weights.shape)}"
+        ) from None
+    if not torch.compiler.is_compiling() and not ((weights >= 0) & (weights < math.inf)).all():
+        raise ValueError("sample_weight: expected finite weights >= 0, got others")
+    return weights
+
+
+def same_device(value: Tensor, name: str, other: Tensor) -> None:
+    if value.device != other.device:
+        raise ValueError(f"{name}: expected {other.device}, got {value.device}")
