@@ -8,30 +8,21 @@ matrix products, as the plain pair does, and one block of logits.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from xent._validate import Reduction, integer, number, reduction_arguments, shown
-from xent.distillation import Scale
+from xent._validate import Reduction, integer, number, reduction_arguments, shown, smoothing_mass
+from xent.distillation import Direction, Scale, _beta, _settings
 
-from ._vocab import (
-    Shards,
-    class_labels,
-    cross_entropy_,
-    divergence_,
-    group_name,
-    in_range,
-    row_factors,
-    same_device,
-)
+from ._blocks import summed, wide
+from ._checks import floats, in_range, labels_of, same_device, target_weights
+from ._vocab import Shards, cross_entropy_, divergence_, group_name, row_factors
 
 __all__ = ["linear_cross_entropy", "linear_distillation_loss"]
-
-Direction = Literal["forward", "reverse", "jsd"]
 
 # Logits in a block: 32 MiB in float32, and so many rows that the products run at full speed. Each block reads
 # and writes the whole gradient of the weights, so fewer rows than LEAST would take longer for that.
@@ -71,7 +62,7 @@ def _linear_loss(
     """
     shards = Shards(len(weight), weight.device, _resolved(group))
     if labels is not None:
-        in_range(labels, shards.total)
+        in_range(labels, "targets", shards.total)
     losses, to_hidden, to_weight, to_bias = _results(hidden, weight, bias, factor, form)
     active = factor.nonzero().squeeze(1)
     size = max(LEAST, BLOCK // shards.largest)
@@ -164,9 +155,7 @@ class _LinearLoss(torch.autograd.Function):
         ctx.save_for_backward(*arguments[:8])
         ctx.settings, ctx.form, ctx.formed = arguments[8:], form, None if each else results[1:]
         losses = results[0] * factor
-        if each:
-            return losses
-        return losses.sum(dtype=torch.float64 if factor.device.type != "mps" else None).to(factor.dtype)
+        return losses if each else summed(losses, 1.0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
@@ -294,12 +283,11 @@ def linear_cross_entropy(
     (0.288726, torch.Size([3, 2]))
     """
     hidden, weight, bias = _layer(hidden, weight, bias, "")
-    labels, counts = class_labels(targets, hidden.shape[:-1], hidden, ignore_index)
+    labels, counts = labels_of(targets, hidden, ignore_index, 0 if vocab_group else len(weight))
     cap = None if softcap is None else number(softcap, "softcap", "a finite number > 0", 0.0, math.inf)
     z_loss = number(z_loss, "z_loss", "a finite number >= 0", 0.0, math.inf, closed="low")
-    smoothing = number(label_smoothing, "label_smoothing", "a number in [0, 1]", 0.0, 1.0, closed="low high")
-    settings = cap, z_loss, smoothing, "", 0.0, 1.0, False, None
-    taught = labels, None, None, None
+    settings = cap, z_loss, smoothing_mass(label_smoothing), "", 0.0, 1.0, False, None
+    taught = labels.flatten(), None, None, None
     return _reduced(
         hidden, weight, bias, taught, settings, counts, sample_weight, reduction, denominator, vocab_group
     )
@@ -413,10 +401,7 @@ def linear_distillation_loss(
             f"teacher_weight: expected {classes} rows, as student_weight, got shape {tuple(taught.shape)}"
         )
     same_device(v, "teacher_hidden", z)
-    temperature = number(temperature, "temperature", "a finite number > 0", 0.0, math.inf)
-    _one_of(scale, "scale", ("t_squared", "none"))
-    _one_of(direction, "direction", ("forward", "reverse", "jsd"))
-    beta = number(beta, "beta", "a number in (0, 1)", 0.0, 1.0)
+    temperature, squared = _settings(temperature, scale, direction)
     if top_k is not None and integer(top_k, "top_k") < 1:
         raise ValueError(f"top_k: expected at least one class, got {shown(top_k)}")
     if (targets is None) != (ignore_index is None):
@@ -424,8 +409,8 @@ def linear_distillation_loss(
             "ignore_index: expected targets and ignore_index together, or neither, got "
             f"{'no targets' if targets is None else 'targets'} with ignore_index={shown(ignore_index)}"
         )
-    counts = None if targets is None else class_labels(targets, rows, z, ignore_index)[1]
-    settings = None, 0.0, 0.0, direction, beta, temperature, scale == "t_squared", top_k
+    counts = None if targets is None else labels_of(targets, z, ignore_index, 0)[1]
+    settings = None, 0.0, 0.0, direction, _beta(beta), temperature, squared, top_k
     teacher = None, _matrix(v.detach()), taught.detach(), taught_bias
     return _reduced(
         z, weight, bias, teacher, settings, counts, sample_weight, reduction, denominator, vocab_group
@@ -446,12 +431,12 @@ def _reduced(
 ) -> Tensor:
     """Turn weights and the reduction into a factor for each row, and apply the loss."""
     reduction, denominator = reduction_arguments(reduction, denominator)
-    floats = [x for x in (hidden, weight, *against[1:3]) if x is not None]
-    dtype = torch.float32
-    for x in floats:
-        dtype = torch.promote_types(dtype, x.dtype)
     rows, device = hidden.shape[:-1], hidden.device
-    factor = row_factors(counts, sample_weight, rows, reduction, denominator, device).to(dtype)
+    dtype = wide(torch.promote_types(hidden.dtype, weight.dtype))
+    if against[2] is not None:
+        dtype = torch.promote_types(dtype, against[2].dtype)
+    of_rows = target_weights(hidden, sample_weight, counts)
+    factor = row_factors(of_rows, hidden, reduction, denominator).to(dtype)
     name = group_name(vocab_group)
     if torch.is_autocast_enabled(device.type):
         # As autocast does for a linear layer; double precision is left as it is.
@@ -472,19 +457,14 @@ def _cast(x: Any, dtype: torch.dtype) -> Any:
     return x if x is None or x.dtype == torch.float64 else x.to(dtype)
 
 
-# The checks.
-
-
 def _layer(hidden: Any, weight: Any, bias: Any, whose: str) -> tuple[Tensor, Tensor, Tensor | None]:
     """Check what makes logits: hidden (..., H), weight (V, H) and bias (V,)."""
-    for value, name in ((hidden, f"{whose}hidden"), (weight, f"{whose}weight"), (bias, f"{whose}bias")):
-        if value is None and name.endswith("bias"):
-            continue
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{name}: expected a torch.Tensor, got {type(value).__name__}")
-        if not value.is_floating_point():
-            raise TypeError(f"{name}: expected a tensor of floats, got dtype {value.dtype}")
-        same_device(value, name, hidden)
+    for value, name in (
+        (hidden, "hidden"),
+        (weight, "weight"),
+        *([(bias, "bias")] if bias is not None else []),
+    ):
+        same_device(floats(value, whose + name), whose + name, hidden)
     if hidden.ndim == 0:
         raise ValueError(f"{whose}hidden: expected shape (..., H), got a single number")
     if weight.ndim != 2 or weight.shape[1] != hidden.shape[-1] or not len(weight):
@@ -495,8 +475,3 @@ def _layer(hidden: Any, weight: Any, bias: Any, whose: str) -> tuple[Tensor, Ten
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"{whose}bias: expected shape ({len(weight)},), got {tuple(bias.shape)}")
     return hidden, weight, bias
-
-
-def _one_of(value: Any, name: str, options: tuple[str, ...]) -> None:
-    if not isinstance(value, str) or value not in options:
-        raise ValueError(f"{name}: expected one of {', '.join(map(repr, options))}, got {shown(value)}")

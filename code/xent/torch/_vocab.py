@@ -16,7 +16,10 @@ import torch.distributed as dist
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from xent._validate import Reduction, at_index, integer
+from xent._validate import Reduction
+
+from ._blocks import divide_by, summed, wide
+from ._checks import in_range, labels_of, target_weights, weights
 
 
 class Shards:
@@ -228,8 +231,7 @@ def split_cross_entropy(
     logits: Tensor,
     targets: Tensor,
     group: dist.ProcessGroup,
-    *,
-    weight: Tensor | None,
+    weight: Tensor | ArrayLike | None,
     sample_weight: Tensor | ArrayLike | None,
     smoothing: float,
     ignore_index: int | None,
@@ -242,22 +244,19 @@ def split_cross_entropy(
     logits are. The loss is that of the whole on every rank, and the gradient is that of its own logits.
     """
     group_name(group)
-    rows = logits.shape[:-1]
-    labels, counts = class_labels(targets, rows, logits, ignore_index)
+    labels, counts = labels_of(targets, logits, ignore_index, classes=0)
     shards = Shards(logits.shape[-1], logits.device, group)
-    in_range(labels, shards.total)
-    of_target = None
+    in_range(labels, "targets", shards.total)
+    w = target_weights(logits, sample_weight, counts)
     if weight is not None:
-        at, mine = shards.find(labels, len(weight))
-        of_target = shards.sum(weight[at].double().masked_fill_(~mine, 0.0)).reshape(rows)
-    factor = row_factors(counts, sample_weight, rows, reduction, denominator, logits.device, of_target)
-    z = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    z = z.reshape(rows.numel(), -1)
-    losses: Tensor = _SplitCrossEntropy.apply(z, labels, factor.to(z.dtype).flatten(), smoothing, shards)
-    return losses.reshape(rows) if reduction == "none" else losses.sum(dtype=factor.dtype).to(z.dtype)
-
-
-# The checks, and the reduction as a factor for each row.
+        mine, here = shards.find(labels, logits.shape[-1])
+        each = weights(weight, "weight", (logits.shape[-1],), "one weight a class of this rank", logits)
+        each = shards.sum(each[mine].masked_fill_(~here, 0.0))
+        w = each if w is None else w * each
+    factor = row_factors(w, logits, reduction, denominator)
+    z = logits.to(factor.dtype).reshape(labels.numel(), -1)
+    losses: Tensor = _SplitCrossEntropy.apply(z, labels.flatten(), factor.flatten(), smoothing, shards)
+    return losses.reshape(labels.shape) if reduction == "none" else summed(losses, 1.0)
 
 
 def group_name(group: Any) -> str:
@@ -270,80 +269,10 @@ def group_name(group: Any) -> str:
 
 
 def row_factors(
-    counts: Tensor | None,
-    sample_weight: Any,
-    rows: torch.Size,
-    reduction: Reduction,
-    denominator: float | None,
-    device: torch.device,
-    of_target: Tensor | None = None,
+    weight: Tensor | None, rows: Tensor, reduction: Reduction, denominator: float | None
 ) -> Tensor:
     """Return what each row's loss is multiplied by, so that their sum is the reduced loss; 0: left out."""
-    wide = torch.float32 if device.type == "mps" else torch.float64  # mps has no float64
-    factor = torch.ones(rows, dtype=wide, device=device) if of_target is None else of_target
-    if sample_weight is not None:
-        factor = factor * _weights(sample_weight, rows, device)
-    if counts is not None:
-        factor = factor.masked_fill(~counts, 0.0)
-    if reduction != "mean":
-        return factor
-    if denominator is not None:
-        return factor / denominator
-    divisor = factor.sum()
-    if not torch.compiler.is_compiling() and not divisor > 0:
-        raise ValueError(
-            "targets: expected at least one target that counts, got none (all ignored, of weight zero, "
-            "or an empty batch), so the mean is undefined; reduction='sum' or denominator= gives 0"
-        )
-    return factor / divisor
-
-
-def class_labels(
-    targets: Any, rows: torch.Size, other: Tensor, ignore_index: int | None
-) -> tuple[Tensor, Tensor | None]:
-    """Return labels in one dimension, ignored ones as 0, and the mask (...) of those that count."""
-    if not isinstance(targets, Tensor):
-        raise TypeError(f"targets: expected a torch.Tensor, got {type(targets).__name__}")
-    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
-        raise TypeError(f"targets: expected integer class indices, got dtype {targets.dtype}")
-    if targets.shape != rows:
-        raise ValueError(
-            f"targets: expected shape {tuple(rows)}, a label for each row, got {tuple(targets.shape)}"
-        )
-    same_device(targets, "targets", other)
-    labels = targets.long()  # in uint8, PyTorch would take -100 for 156
-    if ignore_index is None:
-        return labels.flatten(), None
-    counts = labels != integer(ignore_index, "ignore_index")
-    return labels.masked_fill(~counts, 0).flatten(), counts
-
-
-def in_range(labels: Tensor, classes: int) -> None:
-    wrong = (labels < 0) | (labels >= classes)
-    if wrong.any():
-        where = int(wrong.nonzero()[0])
-        raise ValueError(
-            f"targets: expected class indices in [0, {classes}), got {labels[where].item()}"
-            f"{at_index((where,))} of the flattened targets"
-        )
-
-
-def _weights(value: Any, rows: torch.Size, device: torch.device) -> Tensor:
-    weights = torch.as_tensor(value, device=device).detach()
-    if weights.is_complex():
-        raise TypeError(f"sample_weight: expected real numbers, got dtype {weights.dtype}")
-    try:
-        weights = weights.broadcast_to(rows)
-    except RuntimeError:
-        raise ValueError(
-            f"sample_weight: expected a shape that broadcasts to {tuple(rows)}, that of the targets, "
-            f"got {tuple(weights.shape)}"
-        ) from None
-    if not torch.compiler.is_compiling() and not ((weights >= 0) & (weights < math.inf)).all():
-        raise ValueError("sample_weight: expected finite weights >= 0, got others")
-    return weights
-
-
-def same_device(value: Tensor, name: str, other: Tensor) -> None:
-    if value.device != other.device:
-        raise ValueError(f"{name}: expected {other.device}, got {value.device}")
+    shape = rows.shape[:-1]
+    divisor = divide_by(shape, weight, reduction, denominator)
+    factor = rows.new_ones(shape, dtype=wide(rows.dtype)) if weight is None else weight.detach()
+    return factor if divisor is None else factor / divisor
