@@ -945,6 +945,8 @@ ELSEWHERE = {
     "xent.scoring.Rule": "the name of a type",
     "xent.torch.MicroBatch": "a record that accumulate fills",
     "xent.torch.Window": "a record that accumulate fills",
+    "xent.torch.linear_cross_entropy": "test_torch_linear.py has its errors in one table",
+    "xent.torch.linear_distillation_loss": "test_torch_linear.py has its errors in one table",
     "xent_book.exercises.Exercise": "a record for authors, which test_exercises.py checks one by one",
     "xent_book.exercises.Mistake": "a record for authors, which test_exercises.py checks one by one",
     "xent_book.exercises.Result": "a record that check fills",

@@ -1,6 +1,8 @@
 """Time and memory of the losses of a linear layer beside the plain pair and torch's own, into linear.json.
 
-    python experiments/bench/linear.py                                  every case (some ten minutes)
+    python experiments/bench/linear.py              every case (some ten minutes)
+    python experiments/bench/linear.py --width 512  those of one width, printed
+
 A step is the mean loss of hidden states and a weight, and its backward pass, on one thread; in bfloat16 the
 plain pair's logits are widened before the loss, as is usual. The ways take turns in one process, and each
 counts by its fastest turn. Memory is the growth of a fresh process at its highest point (Linux), less the two
@@ -131,6 +133,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--width", type=int, help="only this many hidden units; writes nothing")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -139,7 +142,7 @@ def main() -> None:
         print(peak_here(loss, name, size))
         return
     cases = []
-    for size in SIZES:
+    for size in [size for size in SIZES if options.width in (None, size[2])]:
         for loss in LOSSES:
             case = measure(loss, size)
             cases.append(case)
@@ -149,6 +152,8 @@ def main() -> None:
                 share = case["seconds"][name] / plain[0], case["memory"][name] / plain[1]
                 print(f"; {name}: {share[0]:.2f} of the time, {share[1]:.3f} of the memory", end="")
             print(flush=True)
+    if options.width is not None:
+        return
     versions = {"torch": torch.__version__, "xent": xent.__version__, "python": platform.python_version()}
     settings = {"threads": 1, "turns": TURNS, "seed": 0}
     result = {

@@ -20,7 +20,7 @@ from xent.distillation import Direction, Scale, _beta, _settings
 
 from ._blocks import summed, wide
 from ._checks import floats, in_range, labels_of, same_device, target_weights
-from ._vocab import Shards, cross_entropy_, divergence_, group_name, row_factors
+from ._vocab import Shards, cross_entropy_, divergence_, group_name, once, row_factors
 
 __all__ = ["linear_cross_entropy", "linear_distillation_loss"]
 
@@ -161,9 +161,8 @@ class _LinearLoss(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         with torch.no_grad():
             results = _LinearLoss.gradients(ctx, grads[0])
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            inputs = [x for x in ctx.saved_tensors[:3] if x is not None and x.requires_grad]
-            results = [None if g is None else _Once.apply(g, grads[0], *inputs) for g in results]
+        inputs = [x for x in ctx.saved_tensors[:3] if x is not None]
+        results = [None if g is None else once(g, grads[0], *inputs) for g in results]
         return None, None, *results, *[None] * 14
 
     @staticmethod
@@ -179,21 +178,6 @@ class _LinearLoss(torch.autograd.Function):
             formed, ctx.formed = [gradient.mul_(grad) for gradient in ctx.formed], None
         inputs = zip(formed, (hidden, weight, bias), ctx.form, strict=True)
         return [g.to(x.dtype) if wanted else None for g, x, wanted in inputs]
-
-
-class _Once(torch.autograd.Function):
-    """A gradient that may be used but not differentiated: as a constant it would be wrong in silence."""
-
-    @staticmethod
-    def forward(ctx: Any, gradient: Tensor, *inputs: Tensor) -> Tensor:
-        return gradient.view_as(gradient)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise RuntimeError(
-            "a linear loss of xent.torch has no second derivatives: take the loss of the logits, as in "
-            "cross_entropy(hidden @ weight.T, targets)"
-        )
 
 
 def linear_cross_entropy(
@@ -241,7 +225,8 @@ def linear_cross_entropy(
     vocab_group : torch.distributed.ProcessGroup, optional
         The ranks that share the vocabulary. Each holds some rows of the weight and the same of the bias, in
         the order of the ranks, not necessarily as many; hidden states, targets and all else are the same on
-        all. The loss and the gradient of `hidden` are those of the whole, on every rank.
+        all. The loss and the gradient of `hidden` are those of the whole, on every rank. Every rank makes the
+        call, and every rank the backward pass.
 
     Returns
     -------
