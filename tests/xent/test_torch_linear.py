@@ -201,7 +201,6 @@ TRANSFORMS: dict[str, Callable[..., list[Tensor]]] = {
     "checkpoint": differentiated(lambda f: partial(checkpoint, f, use_reentrant=False)),
     "checkpoint, reentrant": reentrant,
     "compile": differentiated(lambda f: torch.compile(f, fullgraph=True, backend="aot_eager")),
-    "create_graph": lambda f, *inputs: list(torch.autograd.grad(f(*inputs), inputs, create_graph=True)),
 }
 
 
@@ -236,9 +235,8 @@ def test_export() -> None:
 def test_second_derivatives_are_refused(reduction: str) -> None:
     inputs = learnt(make())
     loss = ours("plain", inputs, reduction=reduction).sum()
-    penalty = sum(g.square().sum() for g in gradients(loss, inputs, create_graph=True))
-    with pytest.raises(RuntimeError, match="no second derivatives"):
-        penalty.backward()  # type: ignore[union-attr]
+    with pytest.raises(RuntimeError, match="^create_graph=True: .*have no second derivatives"):
+        gradients(loss, inputs, create_graph=True)
 
 
 @pytest.mark.parametrize("case", ["plain", "reverse, k = None, T = 1.0"])

@@ -20,7 +20,7 @@ from xent.distillation import Direction, Scale, _beta, _settings
 
 from ._blocks import summed, wide
 from ._checks import floats, in_range, labels_of, same_device, target_weights
-from ._vocab import Shards, cross_entropy_, divergence_, group_name, once, row_factors
+from ._vocab import Shards, cross_entropy_, divergence_, group_name, refuse_second_derivatives, row_factors
 
 __all__ = ["linear_cross_entropy", "linear_distillation_loss"]
 
@@ -159,25 +159,18 @@ class _LinearLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        with torch.no_grad():
-            results = _LinearLoss.gradients(ctx, grads[0])
-        inputs = [x for x in ctx.saved_tensors[:3] if x is not None]
-        results = [None if g is None else once(g, grads[0], *inputs) for g in results]
-        return None, None, *results, *[None] * 14
-
-    @staticmethod
-    def gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:
-        """Return the gradients of hidden states, weight and bias, where they are wanted."""
+        refuse_second_derivatives()
         hidden, weight, bias, factor, *rest = ctx.saved_tensors
         if ctx.formed is None:
-            arguments = hidden, weight, bias, factor * grad, *rest, *ctx.settings
+            arguments = hidden, weight, bias, factor * grads[0], *rest, *ctx.settings
             _, *formed = _linear_loss(*arguments, ctx.form)
         elif torch.compiler.is_compiling():
-            formed = [gradient * grad for gradient in ctx.formed]
+            formed = [gradient * grads[0] for gradient in ctx.formed]
         else:
-            formed, ctx.formed = [gradient.mul_(grad) for gradient in ctx.formed], None
+            formed, ctx.formed = [gradient.mul_(grads[0]) for gradient in ctx.formed], None
         inputs = zip(formed, (hidden, weight, bias), ctx.form, strict=True)
-        return [g.to(x.dtype) if wanted else None for g, x, wanted in inputs]
+        results = (g.to(x.dtype) if wanted else None for g, x, wanted in inputs)
+        return None, None, *results, *[None] * 14
 
 
 def linear_cross_entropy(
@@ -242,7 +235,8 @@ def linear_cross_entropy(
     TypeError
         If an argument is of the wrong kind.
     RuntimeError
-        If it is differentiated twice; `cross_entropy` of the logits can be.
+        If its gradient is asked for with ``create_graph=True``; `cross_entropy` of the logits can be
+        differentiated twice.
 
     Notes
     -----
@@ -350,7 +344,7 @@ def linear_distillation_loss(
     TypeError
         If an argument is of the wrong kind.
     RuntimeError
-        If it is differentiated twice.
+        If its gradient is asked for with ``create_graph=True``.
 
     Notes
     -----

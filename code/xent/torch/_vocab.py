@@ -218,36 +218,22 @@ class _SplitCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         z = logits.masked_fill((factor == 0).unsqueeze(1), 0.0)
         losses = cross_entropy_(z, labels, factor, shards, smoothing)
-        ctx.save_for_backward(z, logits)
+        ctx.save_for_backward(z)
         return losses.mul_(factor)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        gradient, logits = ctx.saved_tensors
-        with torch.no_grad():
-            gradient = gradient * grads[0].unsqueeze(1)
-        return once(gradient, grads[0], logits), None, None, None, None
+        refuse_second_derivatives()
+        return ctx.saved_tensors[0] * grads[0].unsqueeze(1), None, None, None, None
 
 
-def once(gradient: Tensor, *inputs: Tensor) -> Tensor:
-    """Hand out a gradient that cannot be differentiated, and says so: a constant would be wrong in silence."""
-    # once_differentiable raises only if what the gradient is multiplied by can be differentiated.
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return gradient
-    result: Tensor = _Once.apply(gradient, *inputs)
-    return result
-
-
-class _Once(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, gradient: Tensor, *inputs: Tensor) -> Tensor:
-        return gradient.view_as(gradient)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
+def refuse_second_derivatives() -> None:
+    """Raise in a backward pass that is to be differentiated, where constants would be wrong in silence."""
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         raise RuntimeError(
-            "linear_cross_entropy, linear_distillation_loss and vocab_group= have no second derivatives: take "
-            "the loss of all logits, as in cross_entropy(hidden @ weight.T, targets)"
+            "create_graph=True: expected a backward pass that is not differentiated again, since the linear "
+            "losses and those with vocab_group= have no second derivatives; take the loss of all logits, as in "
+            "cross_entropy(hidden @ weight.T, targets)"
         )
 
 
