@@ -148,8 +148,8 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 # The inputs are the same numbers for both sides; float32 products of 8 terms, a softmax over 53 classes and
-# sums over 35 rows lose some tens of roundings. In bfloat16 the products are float32 ones, and what is rounded
-# to it is the gradients, by at most half of 2**-7 each.
+# sums over 35 rows lose some tens of roundings. In bfloat16 the products are float32 ones, and the gradients
+# are rounded to it, by at most half of 2**-7 each.
 TOLERANCE = {torch.float64: 64 * 2**-52, torch.float32: 64 * 2**-23, torch.bfloat16: 2**-8}
 
 
@@ -235,7 +235,7 @@ def test_export() -> None:
 def test_second_derivatives_are_refused(reduction: str) -> None:
     inputs = learnt(make())
     loss = ours("plain", inputs, reduction=reduction).sum()
-    with pytest.raises(RuntimeError, match="^create_graph=True: .*have no second derivatives"):
+    with pytest.raises(RuntimeError, match=r"^create_graph=True: .*have no second derivatives"):
         gradients(loss, inputs, create_graph=True)
 
 

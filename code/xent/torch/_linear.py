@@ -154,22 +154,24 @@ class _LinearLoss(torch.autograd.Function):
         factor: Tensor = arguments[3]
         ctx.save_for_backward(*arguments[:8])
         ctx.settings, ctx.form, ctx.formed = arguments[8:], form, None if each else results[1:]
+        ctx.dtypes = [None if x is None else x.dtype for x in arguments[:3]]
         losses = results[0] * factor
         return losses if each else summed(losses, 1.0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         refuse_second_derivatives()
-        hidden, weight, bias, factor, *rest = ctx.saved_tensors
         if ctx.formed is None:
+            hidden, weight, bias, factor, *rest = ctx.saved_tensors
             arguments = hidden, weight, bias, factor * grads[0], *rest, *ctx.settings
             _, *formed = _linear_loss(*arguments, ctx.form)
         elif torch.compiler.is_compiling():
             formed = [gradient * grads[0] for gradient in ctx.formed]
         else:
             formed, ctx.formed = [gradient.mul_(grads[0]) for gradient in ctx.formed], None
-        inputs = zip(formed, (hidden, weight, bias), ctx.form, strict=True)
-        results = (g.to(x.dtype) if wanted else None for g, x, wanted in inputs)
+        results = (
+            g.to(d) if wanted else None for g, d, wanted in zip(formed, ctx.dtypes, ctx.form, strict=True)
+        )
         return None, None, *results, *[None] * 14
 
 

@@ -232,8 +232,8 @@ def refuse_second_derivatives() -> None:
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         raise RuntimeError(
             "create_graph=True: expected a backward pass that is not differentiated again, since the linear "
-            "losses and those with vocab_group= have no second derivatives; take the loss of all logits, as in "
-            "cross_entropy(hidden @ weight.T, targets)"
+            "losses and those with vocab_group= have no second derivatives; take the loss of all logits, as "
+            "in cross_entropy(hidden @ weight.T, targets)"
         )
 
 
