@@ -357,7 +357,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"z_loss": -1.0}, ValueError, "z_loss: expected a finite number >= 0, got -1.0"),
     ({"label_smoothing": 2}, ValueError, r"label_smoothing: expected a number in \[0, 1\], got 2"),
     ({"reduction": "avg"}, ValueError, "reduction: expected one of .*got 'avg'"),
-    ({"denominator": 0.0}, ValueError, "denominator: expected a finite number > 0, got 0.0"),
+    ({"denominator": 0.0}, ValueError, "denominator: expected a number > 0, .*got 0"),
     ({"vocab_group": "all"}, TypeError, "vocab_group: expected a torch.distributed.ProcessGroup, got str"),
     ({"teacher_hidden": torch.ones(5, 6)}, ValueError, r"teacher_hidden: expected rows of shape \(5, 7\)"),
     (
