@@ -18,6 +18,7 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
 from ._accumulate import MicroBatch, Window, Windows, accumulate
 from ._check import AccumulationReport, check_accumulation
 from ._distillation import distillation_loss, mixed_loss, sample_targets, sampled_loss, top_k_loss
+from ._linear import linear_cross_entropy, linear_distillation_loss
 from ._losses import (
     binary_cross_entropy,
     binary_focal_loss,
@@ -49,6 +50,8 @@ __all__ = [
     "distillation_loss",
     "entropy_from_logits",
     "focal_loss",
+    "linear_cross_entropy",
+    "linear_distillation_loss",
     "log_loss",
     "log_sigmoid",
     "log_softmax",
