@@ -15,8 +15,8 @@ HERE = Path(__file__).resolve().parent
 RESULT, TABLES = HERE / "result.json", HERE / "tables.md"
 
 Case = dict[str, Any]
-# What the package sets out to reach: a size (float32, random logits), another way to compute the loss, and the most that
-# xent's share of its time may be. scikit-learn is given its probabilities.
+# What the package sets out to reach: a size (float32, random logits), another way to compute the loss, and the most
+# that xent's share of its time may be. scikit-learn is given its probabilities.
 TARGETS = [
     ((100_000, 10), "torch", 1.0),
     ((4_096, 50_000), "torch", 0.65),

@@ -264,10 +264,7 @@ def accelerate_short_window(model: nn.Module, batches: list[Batch], repaired: bo
 def accelerate_example(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
     """examples/by_feature/gradient_accumulation_for_autoregressive_models.py."""
     steps = len(batches)
-    if repaired:
-        counted = [batch["labels"][:, 1:] for batch in batches]
-    else:
-        counted = [batch["labels"] for batch in batches]
+    counted = [batch["labels"][:, 1:] if repaired else batch["labels"] for batch in batches]
     with optimiser(model) as sgd, accelerator(steps) as acc:
         prepared, opt = acc.prepare(model, sgd)
         count = acc.gather(sum(labels.ne(IGNORED).sum() for labels in counted)).sum().item()

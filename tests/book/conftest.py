@@ -87,7 +87,7 @@ class TinyBook:
 
 def make_tiny_book(tmp_path: Path) -> TinyBook:
     """Copy what a build needs, with one chapter in which nothing is wrong."""
-    for name in ("_ext", "_static", "_templates", "code", "tools"):
+    for name in ("_ext", "_static", "_templates", "code"):
         if (ROOT / name).exists():
             ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
             shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
