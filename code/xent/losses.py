@@ -697,12 +697,15 @@ def _targets(
     """Return class indices, classes on the last axis of `shape`, and what each target weighs (None: one)."""
     labels, counts = class_indices(targets, "targets", shape[:-1], shape[-1], ignore_index)
     by_class = class_weights(weight, shape[-1])
-    w: NDArray[Any] | None = sample_weights(sample_weight, labels.shape)
-    if by_class is not None:
-        with np.errstate(over="ignore", under="ignore"):
-            w = by_class[labels] if w is None else by_class[labels] * w
+    each = sample_weights(sample_weight, labels.shape)
+    if by_class is None and each is None:
+        return labels, counts
+    w = np.ones(labels.shape) if by_class is None else np.asarray(by_class[labels])
+    with np.errstate(over="ignore", under="ignore"):
+        if each is not None:
+            w *= each
     if counts is not None:
-        w = counts if w is None else np.where(counts, w, 0.0)
+        w[~counts] = 0
     return labels, w
 
 
