@@ -133,7 +133,9 @@ def draw_learnt_length(fig: Figure) -> None:
     stop, batches = 0.1, 2 ** np.arange(8)
     ax = fig.subplots()
     ax.axhline(1 / stop, color=plots.BLACK, ls="--", lw=1.2)
-    ax.plot(batches, [1 / eos_optimum(stop, int(batch)) for batch in batches], "o-", color=plots.BLUE, ms=6, lw=2)
+    ax.plot(
+        batches, [1 / eos_optimum(stop, int(batch)) for batch in batches], "o-", color=plots.BLUE, ms=6, lw=2
+    )
     ax.text(1, 1 / stop + 0.25, "the data: 10 tokens")
     ax.text(2.3, 4.0, "learnt with the mean over tokens")
     ax.set_xscale("log", base=2)

@@ -86,7 +86,9 @@ def problems(root: Path) -> Iterator[str]:
     tests = read_tests(root)
     names = {test.name for test in tests}
     for row in rows:
-        if row.verdict not in VERDICTS or row.id.split(".")[0] not in {str(source["id"]) for source in sources}:
+        if row.verdict not in VERDICTS or row.id.split(".")[0] not in {
+            str(source["id"]) for source in sources
+        }:
             yield f"{FILE}: row {row.id} has an unknown source or verdict: {row.verdict}"
         if not row.tests(tests):
             yield f"{FILE}: row {row.id} has no test; expected test_{row.anchor.replace('-', '_')}_... in tests/"
@@ -167,10 +169,13 @@ def link_mentions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             around.append(around[-1].parent)
         if any(isinstance(node, _NO_LINKS) for node in around):
             continue
-        sources = any("sources-and-corrections" in node["ids"] for node in around[1:] if isinstance(node, nodes.section))
+        sources = any(
+            "sources-and-corrections" in node["ids"] for node in around[1:] if isinstance(node, nodes.section)
+        )
         plain, pieces, position = text.astext(), [], 0
         for found in sorted(
-            [*_MENTION.finditer(plain), *(_BRACKETS.finditer(plain) if sources else [])], key=lambda f: f.start()
+            [*_MENTION.finditer(plain), *(_BRACKETS.finditer(plain) if sources else [])],
+            key=lambda f: f.start(),
         ):
             if found[1] in anchors:
                 link = nodes.reference("", found[0], refuri=f"{page}#{anchors[found[1]]}", internal=True)

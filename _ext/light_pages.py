@@ -74,7 +74,9 @@ def size(path: Path) -> tuple[int, int]:
     return tuple(round(float(found[1]) * 4 / 3) if found else 0 for found in points)  # type: ignore[return-value]
 
 
-def lighten(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
+def lighten(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
     """Defer the page's scripts, and give its pictures their sizes."""
     # A script in the page itself would run before the deferred file that it needs; the book's needs no version menu.
     context["script_files"] = [
@@ -111,7 +113,11 @@ def link_names(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     known = app.env.domaindata["py"]["objects"]
     for literal in list(doctree.findall(nodes.literal)):
         entry = known.get(re.sub(r"\(.*\)$", "", literal.astext()))
-        if entry and entry.docname != docname and not isinstance(literal.parent, nodes.reference | nodes.title):
+        if (
+            entry
+            and entry.docname != docname
+            and not isinstance(literal.parent, nodes.reference | nodes.title)
+        ):
             uri = f"{app.builder.get_relative_uri(docname, entry.docname)}#{entry.node_id}"
             literal.replace_self(nodes.reference("", "", literal.deepcopy(), refuri=uri, internal=True))
 

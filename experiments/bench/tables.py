@@ -86,11 +86,23 @@ def memory(cases: list[Case]) -> str:
 
 def targets(cases: list[Case]) -> str:
     """Return each target: what it is about, what was measured, and the most that it may be."""
-    at = {(c["rows"], c["classes"]): c for c in cases if (c["dtype"], c["logits"], c["axis"]) == ("float32", "random", -1)}
-    found = [(f"{size(at[shape])}, time of {way}", share(at[shape], way), most) for shape, way, most in TARGETS]
+    at = {
+        (c["rows"], c["classes"]): c
+        for c in cases
+        if (c["dtype"], c["logits"], c["axis"]) == ("float32", "random", -1)
+    }
+    found = [
+        (f"{size(at[shape])}, time of {way}", share(at[shape], way), most) for shape, way, most in TARGETS
+    ]
     for shape in dict.fromkeys(shape for shape, way, _ in TARGETS if way == "torch"):
         case = at[shape]
-        found.append((f"{size(case)}, extra memory over the logits", case["memory"]["xent"] / case["bytes"], MOST_MEMORY))
+        found.append(
+            (
+                f"{size(case)}, extra memory over the logits",
+                case["memory"]["xent"] / case["bytes"],
+                MOST_MEMORY,
+            )
+        )
     rows = [
         [what, "met" if measured <= most else "**missed**", f"{measured:.3f}", f"{most:g}"]
         for what, measured, most in found
@@ -101,8 +113,15 @@ def targets(cases: list[Case]) -> str:
 def text(result: dict[str, Any]) -> str:
     """Return all parts, each under a comment with its name."""
     # Other measurements of the result, of tensors for example, have other keys and tables of their own.
-    cases = [case for case in result["cases"] if {"rows", "classes", "dtype", "logits", "axis"} <= case.keys()]
-    parts = {"setting": setting(result), "times": times(cases), "memory": memory(cases), "targets": targets(cases)}
+    cases = [
+        case for case in result["cases"] if {"rows", "classes", "dtype", "logits", "axis"} <= case.keys()
+    ]
+    parts = {
+        "setting": setting(result),
+        "times": times(cases),
+        "memory": memory(cases),
+        "targets": targets(cases),
+    }
     return "\n\n".join(f"% {name}\n\n{part}" for name, part in parts.items()) + "\n\n% end\n"
 
 

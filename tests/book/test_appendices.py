@@ -94,7 +94,9 @@ def test_the_reference_holds_every_public_name(built_site: Path) -> None:
         module = importlib.import_module(name)
         for public in getattr(module, "__all__", []):
             places = {f"{name}.{public}", f"xent.{public}"}
-            if not inspect.ismodule(getattr(module, public)) and not any(f'id="{place}"' in page for place in places):
+            if not inspect.ismodule(getattr(module, public)) and not any(
+                f'id="{place}"' in page for place in places
+            ):
                 missing.append(f"{name}.{public}")
     assert missing == []
     assert page.count("katex-display") >= 20 and "system-message" not in page
@@ -102,16 +104,28 @@ def test_the_reference_holds_every_public_name(built_site: Path) -> None:
 
 def test_the_index_finds_what_a_reader_would_look_up(built_site: Path) -> None:
     page = (built_site / "genindex.html").read_text(encoding="utf-8")
-    words = ["gradient accumulation", "label smoothing", "logit", "Kullback-Leibler", "nan", "accumulate()", "0.693"]
+    words = [
+        "gradient accumulation",
+        "label smoothing",
+        "logit",
+        "Kullback-Leibler",
+        "nan",
+        "accumulate()",
+        "0.693",
+    ]
     assert [word for word in words if word not in page] == []
 
 
 def test_the_tables_of_the_benchmark_are_what_was_measured() -> None:
     tables = runpy.run_path(str(ROOT / "experiments/bench/tables.py"))
     result = json.loads((ROOT / "experiments/bench/result.json").read_text(encoding="utf-8"))
-    assert tables["TABLES"].read_text(encoding="utf-8") == tables["text"](result), "run experiments/bench/tables.py"
+    assert tables["TABLES"].read_text(encoding="utf-8") == tables["text"](result), (
+        "run experiments/bench/tables.py"
+    )
     first = result["cases"][0]["seconds"]
-    assert f"{first['xent']['fastest'] / first['torch']['fastest']:.2f}" in tables["times"](result["cases"][:1])
+    assert f"{first['xent']['fastest'] / first['torch']['fastest']:.2f}" in tables["times"](
+        result["cases"][:1]
+    )
 
 
 # ------------------------------------------------------------------------------------- the front page

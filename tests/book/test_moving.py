@@ -180,7 +180,9 @@ PAGES = pages_with_figures()
 
 def test_each_moving_figure_is_in_a_chapter_and_checked() -> None:
     assert set(PAGES) == set(SAYS)
-    assert set(SAYS) == set(re.findall(r'^    "?([\w-]+)"?: \{\n      about:', (MOVE / "figures.js").read_text(), re.M))
+    assert set(SAYS) == set(
+        re.findall(r'^    "?([\w-]+)"?: \{\n      about:', (MOVE / "figures.js").read_text(), re.M)
+    )
     assert set(SAYS) <= set(drawn_figures.FIGURES)
 
 
@@ -251,7 +253,9 @@ def test_a_figure_moves(browser: Browser, server: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", SAYS)
 def test_without_a_script_the_still_picture_stands(browser: Browser, built_site: Path, name: str) -> None:
-    context = browser.new_context(viewport={"width": 390, "height": 800}, java_script_enabled=False, offline=True)
+    context = browser.new_context(
+        viewport={"width": 390, "height": 800}, java_script_enabled=False, offline=True
+    )
     figure = come_to(context.new_page(), built_site.as_uri() + "/", name)
     assert figure.locator("input, button, canvas, output").count() == 0
     still = figure.locator("svg.drawn")
