@@ -15,7 +15,7 @@ globalThis.xentMoving = (() => {
   const percent = (value) => `${fixed(100 * value, 1)} %`;
 
   // A figure: controls; the axes; the keys of the legend with their colours; and from the controls' values what
-  // is drawn (`data` for uPlot's series, `marks` over them) and said. Colours are names of move.css.
+  // is drawn (`data` for uPlot's series, `marks` over them) and said. Colours are names of the palette.
   const FIGURES = {
     softmax: {
       about: "Softmax and temperature",
@@ -269,7 +269,7 @@ globalThis.xentMoving = (() => {
 
   // Replace the still picture of one <figure> by the figure that moves.
   function start(figure) {
-    const name = Object.keys(FIGURES).find((key) => figure.classList.contains(`moving-is-${key}`));
+    const name = Object.keys(FIGURES).find((key) => figure.classList.contains(`figure-${key}`));
     const spec = FIGURES[name];
     const box = element("div", "moving");
     box.setAttribute("role", "group");
@@ -285,7 +285,7 @@ globalThis.xentMoving = (() => {
 
     let state;
     let plot;
-    const colour = (key) => getComputedStyle(box).getPropertyValue(`--moving-${key}`).trim();
+    const colour = (key) => getComputedStyle(box).getPropertyValue(`--${key}`).trim();
 
     function update() {
       const values = Object.fromEntries(spec.controls.map((control, i) => [control.name, sliders[i].input.valueAsNumber]));
@@ -351,8 +351,6 @@ globalThis.xentMoving = (() => {
 
     figure.prepend(box);
     figure.classList.add("moving-live");
-    // For print, where the still picture comes back.
-    figure.querySelector("img").loading = "eager";
     initial();
     build();
     let width = canvas.clientWidth;

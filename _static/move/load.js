@@ -36,20 +36,14 @@
     Promise.all(parts).then(() => figures.forEach(globalThis.xentMoving), () => {});
   }
 
-  // By its place, since an IntersectionObserver is told nothing about what stands in a section with
-  // `content-visibility: auto`. A few looks a second are enough.
-  let waiting = 0;
-  function look() {
-    waiting = 0;
-    const places = figures.map((figure) => figure.getBoundingClientRect());
-    if (places.some(({ top, bottom }) => top < innerHeight + 800 && bottom > -800)) {
-      ["scroll", "resize"].forEach((name) => removeEventListener(name, soon));
-      load();
-    }
-  }
-  function soon() {
-    waiting ||= setTimeout(look, 100);
-  }
-  ["scroll", "resize"].forEach((name) => addEventListener(name, soon, { passive: true }));
-  addEventListener("load", soon);
+  const near = new IntersectionObserver(
+    (entries) => {
+      if (entries.some((entry) => entry.isIntersecting)) {
+        near.disconnect();
+        load();
+      }
+    },
+    { rootMargin: "800px" },
+  );
+  figures.forEach((figure) => near.observe(figure));
 })();

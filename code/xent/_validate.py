@@ -112,7 +112,7 @@ def _in_range(array: Indices, name: str, classes: int) -> NDArray[np.intp]:
 
 def probabilities(value: ArrayLike, name: str, axis: int | None) -> Floats:
     """Return an array of probabilities; along `axis` they must sum to one. None: each is one of its own."""
-    array = real_array(value, name, bools=axis is None)
+    array = real_array(value, name)
     if axis is not None:
         axis = class_axis(array, name, axis)
         if array.shape[axis] == 0:
@@ -166,7 +166,13 @@ def sample_weights(value: ArrayLike | None, shape: tuple[int, ...]) -> Floats | 
     """Return `sample_weight`, one for each target."""
     if value is None:
         return None
-    return weights(value, "sample_weight", shape, "that of the targets", broadcast=True)
+    array = weights(value, "sample_weight", shape, "that of the targets", broadcast=True)
+    with np.errstate(over="ignore"):
+        if np.isinf(array.sum()):
+            raise ValueError(
+                "sample_weight: expected weights with a finite sum, got weights that add up to inf"
+            )
+    return array
 
 
 def class_weights(value: ArrayLike | None, classes: int, name: str = "weight") -> Floats | None:

@@ -503,7 +503,8 @@ def nll(
     array, axis = logits_array(log_probs, "log_probs", axis)
     tolerance = sum_tolerance(array.dtype.newbyteorder("="), array.shape[axis])
     excess = np.asarray(log_sum_exp(without_nan(array, "log_probs"), axis=axis))
-    with np.errstate(over="ignore"):  # float32 overflows from 89 on
+    # float32 overflows from 89 on; what is below the smallest normal number underflows.
+    with np.errstate(over="ignore", under="ignore"):
         wrong = ~(np.abs(np.expm1(np.minimum(excess, 700.0))) <= tolerance)
     if wrong.any():
         where = first_true(wrong)
@@ -696,11 +697,15 @@ def _targets(
     """Return class indices, classes on the last axis of `shape`, and what each target weighs (None: one)."""
     labels, counts = class_indices(targets, "targets", shape[:-1], shape[-1], ignore_index)
     by_class = class_weights(weight, shape[-1])
-    w: NDArray[Any] | None = sample_weights(sample_weight, labels.shape)
-    if by_class is not None:
-        w = by_class[labels] if w is None else by_class[labels] * w
+    each = sample_weights(sample_weight, labels.shape)
+    if by_class is None and each is None:
+        return labels, counts
+    w = np.ones(labels.shape) if by_class is None else np.asarray(by_class[labels])
+    with np.errstate(over="ignore", under="ignore"):
+        if each is not None:
+            w *= each
     if counts is not None:
-        w = counts if w is None else np.where(counts, w, 0.0)
+        w[~counts] = 0
     return labels, w
 
 

@@ -10,6 +10,7 @@ smallest normal number they are relative to that number.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NoReturn
 
 import numpy as np
@@ -90,8 +91,10 @@ def log_sum_exp(
             factors = weights(b, "b", x.shape, "that of x", broadcast=True)
             without_nan(x, "x")
             x = np.where(factors > 0, x + np.log(factors), -np.inf)  # 0 * inf = 0
-        moved = np.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
-        rows = moved.reshape(*moved.shape[: x.ndim - len(axes)], -1)  # a copy, if the axes are apart
+        kept = x.ndim - len(axes)
+        moved = np.moveaxis(x, axes, range(kept, x.ndim))
+        # A copy, if the axes are apart.
+        rows = moved.reshape(*moved.shape[:kept], math.prod(moved.shape[kept:]))
         out = np.empty(rows.shape[:-1], dtype)
         for index, block in blocks(rows):
             highest = block.argmax()

@@ -9,9 +9,9 @@ arguments are bound with ``functools.partial``:
     partial(focal_loss, gamma=2.0)
 
 Strictly proper are `log_score`, `brier_score`, `spherical_score` and `ranked_probability_score`.
-`zero_one_score` is proper, not strictly. `linear_score` is improper. `focal_loss`, `smoothed_log_score` and `weighted_log_score` make you
-report a distorted distribution, which `invert_focal`, `invert_smoothing` and `invert_weighting` undo.
-`clipped_log_score` is proper for two classes, not strictly, and improper for more.
+`zero_one_score` is proper, not strictly. `linear_score` is improper. `focal_loss`, `smoothed_log_score` and
+`weighted_log_score` make you report a distorted distribution, which `invert_focal`, `invert_smoothing` and
+`invert_weighting` undo. `clipped_log_score` is proper for two classes, not strictly, and improper for more.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ __all__ = [
     "zero_one_score",
 ]
 
+#: A scoring rule, such as :func:`log_score`: it takes reports and outcomes, and returns a cost for each.
 Rule: TypeAlias = Callable[[Any, Any], Any]
 
 # ------------------------------------------------------------------------------------------- the rules

@@ -3,7 +3,7 @@
 A sequence x_1 ... x_n ends with <eos>, and n counts it. B sequences that share one denominator give the loss
 sum(l) / sum(n), where l is the negative log-likelihood of a sequence. Its expectation over independent
 sequences is a *weighted* log loss: each sequence has the weight w_B(n) = E[1 / (n + the lengths of B - 1
-others)]. What minimises it is not the law P of the data but the tilted law, proportional to w_B P.
+others)]. What minimises it is not the distribution P of the data but the tilted one, proportional to w_B P.
 
 `eos_optimum`, `length_weights` and `tilted_lengths` compute this tilt; `GeometricSource` and `MarkovSource`
 are sources whose entropy, divergence and tilt are known exactly.
@@ -116,11 +116,11 @@ def length_weights(
     Parameters
     ----------
     lengths : array_like of int, shape (N,)
-        Lengths, <eos> included, each >= 1: those of a data set, or the support of their law.
+        Lengths, <eos> included, each >= 1: those of a data set, or the support of their distribution.
     batch_size : int, default 1
         Number of sequences that share a denominator, B >= 1. For one, the weight is 1/n.
     probabilities : array_like, shape (N,), optional
-        The law of the lengths. Without it each entry of `lengths` counts 1/N, the empirical law.
+        The distribution of the lengths. Without it each entry of `lengths` counts 1/N, the empirical one.
 
     Returns
     -------
@@ -137,9 +137,9 @@ def length_weights(
     Notes
     -----
     The companions are drawn with replacement. The integral is taken over log t, u = exp(-t), where the
-    trapezoidal rule is exact to rounding for any law and any B: the integrand is analytic in a strip of half
-    width pi/2, so the error is below exp(-50) of the result. It takes about 300 passes over the distinct
-    lengths.
+    trapezoidal rule is exact to rounding for any distribution and any B: the integrand is analytic in a strip
+    of half width pi/2, so the error is below exp(-50) of the result. It takes about 300 passes over the
+    distinct lengths.
 
     Examples
     --------
@@ -157,7 +157,7 @@ def length_weights(
 def tilted_lengths(
     lengths: ArrayLike, batch_size: int = 1, *, probabilities: ArrayLike | None = None
 ) -> Array:
-    r"""The law of lengths that a token mean over a batch teaches a flexible model.
+    r"""The distribution of lengths that a token mean over a batch teaches a flexible model.
 
     .. math:: Q^*(n) = \frac{P(n)\, w_B(n)}{\sum_k P(k)\, w_B(k)}, \qquad
               \mathrm E_{Q^*}[n] = \frac{1}{\mathrm E[1 / \bar n_B]}
@@ -182,9 +182,9 @@ def tilted_lengths(
 
     Notes
     -----
-    Given its length, a sequence has the law it had: the tilt depends on the length alone. This is the exact
-    minimiser over all laws of sequences for independent draws, whatever B is, because the expected loss is
-    linear in -log Q.
+    Given its length, a sequence is as likely as it was: the tilt depends on the length alone. This is the
+    exact minimiser over all distributions of sequences for independent draws, whatever B is, because the
+    expected loss is linear in -log Q.
 
     Examples
     --------
@@ -323,7 +323,7 @@ class GeometricSource:
 
     @np.errstate(all="ignore")
     def tilted_lengths(self, n_max: int) -> Array:
-        r"""Law of lengths that the per-sequence mean teaches a flexible model: the logarithmic law.
+        r"""Distribution of lengths that the per-sequence mean teaches a flexible model: the logarithmic one.
 
         .. math:: Q^*(n) = \frac{(1 - \beta)^n}{-n \log \beta}
         """
@@ -334,7 +334,7 @@ class GeometricSource:
 
     @np.errstate(all="ignore")
     def tilted_hazards(self, n_max: int) -> Array:
-        r"""Hazards of the logarithmic law, :math:`\beta / {}_2F_1(1, 1; n + 1; 1 - 1/\beta)`.
+        r"""Hazards of the logarithmic distribution, :math:`\beta / {}_2F_1(1, 1; n + 1; 1 - 1/\beta)`.
 
         They start at (1 - beta) / (-log beta), above beta, and fall towards it.
         """
@@ -369,7 +369,7 @@ class MarkovSource:
     initial : array_like, shape (K + 1,)
         Law of the first token; the last entry is P(the sequence is <eos> alone).
     transition : array_like, shape (K, K + 1)
-        Row s is the law of the token after letter s; its last entry is P(<eos> | s).
+        Row s is the distribution of the token after letter s; its last entry is P(<eos> | s).
 
     Raises
     ------
@@ -507,7 +507,7 @@ class MarkovSource:
 
     @np.errstate(all="ignore")
     def kl(self, model: MarkovSource) -> float:
-        """Divergence KL(P||Q) between the laws of whole sequences, in nats."""
+        """Divergence KL(P||Q) between the distributions of whole sequences, in nats."""
         return self._expect(_divergence, model)
 
     @np.errstate(all="ignore")
@@ -520,8 +520,8 @@ class MarkovSource:
                   = \int_0^1 \mathrm E\big[u^n\, \#\{s \to v\}\big]\, G(u)^{B-1} \frac{du}{u}
 
         A bigram model cannot tell the tenth letter from the first, so this is the best in its class and not
-        the tilted law itself. For B -> infinity it is the source. Relative error: about B times 1e-16,
-        so that B has to be at most 1e12.
+        the tilted distribution itself. For B -> infinity it is the source. Relative error: about B times
+        1e-16, so that B has to be at most 1e12.
         """
         batch_size = _positive(batch_size, "batch_size", most=MARKOV)
         letters = self.initial.size - 1

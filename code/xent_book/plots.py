@@ -1,16 +1,25 @@
-"""The look of the book's figures: one style, one palette, and pictures that repeat byte for byte."""
+"""The look of the book's figures. The colours are in ``palette.json``, for the figures and for the pages."""
 
 from __future__ import annotations
 
+import json
 from importlib.resources import as_file, files
 
 import matplotlib.pyplot as plt
+from cycler import cycler
 
-__all__ = ["BLACK", "BLUE", "GREEN", "GREY", "ORANGE", "PINK", "SKY", "YELLOW", "use_style"]
+__all__ = ["BLACK", "BLUE", "GREEN", "GREY", "ORANGE", "PALETTE", "PINK", "SKY", "YELLOW", "use_style"]
 
-# Okabe and Ito's palette, told apart with any kind of colour vision. One colour, one thing in a chapter.
-BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-YELLOW, SKY, BLACK, GREY = "#E69F00", "#56B4E9", "#000000", "#777777"
+#: The palette by theme, "light" or "dark", and name: Okabe and Ito's, told apart with any kind of colour vision.
+PALETTE: dict[str, dict[str, str]] = json.loads(
+    (files("xent_book") / "palette.json").read_text(encoding="utf-8")
+)
+
+# Figures are drawn in the light palette. One colour, one thing in a chapter.
+BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, GREY = (
+    PALETTE["light"][name] for name in ("blue", "orange", "green", "pink", "yellow", "sky", "grey")
+)
+BLACK = "#000000"
 
 
 def use_style() -> None:
@@ -26,6 +35,8 @@ def use_style() -> None:
     """
     with as_file(files("xent_book") / "book.mplstyle") as style:
         plt.style.use(style)
+    plt.rcParams["axes.prop_cycle"] = cycler(color=[BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, BLACK])
+    plt.rcParams["grid.color"] = PALETTE["light"]["grid"]
     try:
         from matplotlib_inline.backend_inline import set_matplotlib_formats
     except ImportError:  # outside a notebook there is nothing more to set

@@ -1,24 +1,24 @@
-"""A tiny copy of the book to plant errors in, and the built book to look at in a browser."""
+"""A tiny book to plant errors in, and the built book to look at in a browser."""
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import nbformat
 import pytest
-from filelock import FileLock
 from playwright.sync_api import Browser, sync_playwright
 
-import book
+import execution
 import notebooks
-from serve import serving
-from xent_site import REPOSITORY, SITE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,17 +29,18 @@ class TinyBook:
 
     root: Path
 
-    def write_chapter(self, name: str, *cells: str, output: str | None = None) -> Path:
+    def write_chapter(self, name: str, *cells: str, output: str = "", alt: str = "") -> Path:
         """Write a notebook; a cell that starts with `# code` is a code cell, `output` what it printed."""
         notebook = nbformat.v4.new_notebook()
         for cell in cells:
             if cell.startswith("# code"):
                 stored = [nbformat.v4.new_output("stream", text=output)] if output else []
-                notebook.cells.append(nbformat.v4.new_code_cell(cell, outputs=stored))
+                metadata = {"mystnb": {"image": {"alt": alt}}} if alt else {}
+                notebook.cells.append(nbformat.v4.new_code_cell(cell, outputs=stored, metadata=metadata))
             else:
                 notebook.cells.append(nbformat.v4.new_markdown_cell(cell))
         path = self.root / "chapters" / f"{name}.ipynb"
-        path.write_text(notebooks.normal_form(notebook, name), encoding="utf-8")
+        path.write_text(notebooks.normal_form(notebook), encoding="utf-8")
         return path
 
     def write_toc(self, *names: str) -> None:
@@ -50,10 +51,9 @@ class TinyBook:
 
     def run(self, *command: str, **addresses: str) -> tuple[int, str]:
         """Run Python in the copy, with the copy's package; return the exit status and all that was said."""
-        environment = {**os.environ, "PYTHONPATH": str(self.root / "code"), "OMP_NUM_THREADS": "1"}
         # The addresses of whoever publishes the book are not those of the copy.
-        environment = {name: value for name, value in environment.items() if name not in (REPOSITORY, SITE)}
-        environment |= addresses
+        environment = {name: value for name, value in os.environ.items() if name not in execution.ADDRESSES}
+        environment |= {"PYTHONPATH": str(self.root / "code"), "OMP_NUM_THREADS": "1", **addresses}
         done = subprocess.run(
             [sys.executable, *command],
             cwd=self.root,
@@ -67,7 +67,18 @@ class TinyBook:
 
     def build(self, **addresses: str) -> tuple[int, str]:
         """Build the copy as `make book` does."""
-        return self.run("tools/book.py", "--jobs", "1", **addresses)
+        return self.plain_build("-W", "-n", "--keep-going", "-q", **addresses)
+
+    def plain_build(self, *options: str, **addresses: str) -> tuple[int, str]:
+        """Build the copy as somebody without make might."""
+        jupyter_book = "from jupyter_book.cli.main import main; main()"
+        return self.run("-c", jupyter_book, "build", ".", *options, **addresses)
+
+    def nbval(self) -> tuple[int, str]:
+        """Compare the copy's stored outputs as `make test` does."""
+        return self.run(
+            "-m", "pytest", "--nbval", "--nbval-current-env", "-p", "no:cacheprovider", "chapters"
+        )
 
     def page(self, name: str) -> str:
         """Read a built page."""
@@ -76,18 +87,25 @@ class TinyBook:
 
 def make_tiny_book(tmp_path: Path) -> TinyBook:
     """Copy what a build needs, with one chapter in which nothing is wrong."""
-    for name in ("_ext", "_static", "_templates", "tools"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("_config.yml", "requirements.txt", "chapters/references.bib", "chapters/references.md"):
+    for name in ("_ext", "_static", "_templates", "code"):
+        if (ROOT / name).exists():
+            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    for name in (
+        "_config.yml",
+        "conftest.py",
+        "requirements.txt",
+        "chapters/references.bib",
+        "chapters/references.md",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    package = tmp_path / "code" / "xent"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("answer = 42\n")
     (tmp_path / "index.md").write_text("# A tiny book\n")
     tiny = TinyBook(tmp_path)
     tiny.write_toc("01_good")
-    tiny.write_chapter("01_good", "# Good", "# code\nimport xent\nprint(xent.answer)", output="42\n")
+    tiny.write_chapter(
+        "01_good", "# Good", "# code\nimport xent\nprint(xent.softmax([0, 0]))", output="[0.5 0.5]\n"
+    )
     return tiny
 
 
@@ -98,31 +116,30 @@ def tiny_book(tmp_path: Path) -> TinyBook:
 
 
 @pytest.fixture(scope="session")
-def built_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return the built book, copied to a place of its own; build it first if it is not current."""
-    if not book.is_current(ROOT):
-        # Another worker may be at it: the first one builds, the others wait. A lock of the system's ends with
-        # its process, so that one that was killed keeps nobody waiting.
-        (ROOT / "_build").mkdir(exist_ok=True)
-        with FileLock(ROOT / "_build" / "building.lock", timeout=600):
-            if not book.is_current(ROOT):
-                done = subprocess.run(
-                    [sys.executable, str(ROOT / "tools" / "book.py")], capture_output=True, text=True
-                )
-                if done.returncode:
-                    pytest.fail(f"the book does not build:\n{done.stdout}{done.stderr}")
-    if not book.is_current(ROOT):
-        pytest.fail("the book in _build/html is not current: run 'make book'")
+def built_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the built book, copied to a place of its own."""
+    if not execution.is_current(ROOT):
+        pytest.fail("the book in _build/html is missing or out of date: run 'make book'")
     copy = tmp_path_factory.mktemp("elsewhere") / "some" / "where"
-    shutil.copytree(ROOT / book.HTML, copy)
-    yield copy
+    shutil.copytree(ROOT / "_build" / "html", copy)
+    return copy
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files and does not write each request to stderr."""
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 @pytest.fixture(scope="session")
 def server(built_site: Path) -> Iterator[str]:
     """Serve the site under a path, as a host of many projects does, and return its address."""
-    with serving(built_site.parents[1]) as address:
-        yield f"{address}some/where/"
+    handler = functools.partial(Quiet, directory=str(built_site.parents[1]))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{http.server_port}/some/where/"
+        http.shutdown()
 
 
 @pytest.fixture(scope="session")

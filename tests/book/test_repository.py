@@ -11,25 +11,13 @@ import pytest
 import sphinxcontrib.katex
 import yaml
 
-import lock
-
 ROOT = Path(__file__).resolve().parents[2]
 
-# In pieces, so that this file keeps its own rule.
+# With empty groups in them, so that this file keeps its own rule.
 FORBIDDEN = {
-    "a path of somebody's machine": re.compile(
-        r"/(?:ho" r"me|Us" r"ers|ro" r"ot)/\w|/tm" r"p/venv|[(\s\"'`]/wo" r"rk/\w"
-    ),
-    "the host of a package registry": re.compile(
-        r"\b(?:py"
-        r"pi|pythonhos"
-        r"ted|npm"
-        r"js|registry\.np"
-        r"m|download\.py"
-        r"torch|crat"
-        r"es)\.(?:org|com|io)\b"
-    ),
-    "a merge conflict": re.compile(r"^(?:<{7}|>{7}) ", re.MULTILINE),
+    "a path of somebody's machine": r"/(?:ho()me|Us()ers|ro()ot)/\w|/tm()p/venv|[(\s\"'`]/wo()rk/\w",
+    "a registry": r"\b(?:py()pi|pythonhos()ted|npm()js|crat()es)\.(?:org|com|io)\b|download\.py()torch",
+    "a merge conflict": r"(?m)^(?:<{7}|>{7}) ",
 }
 
 
@@ -60,7 +48,7 @@ def text_of(path: Path) -> str:
 def test_no_file_names(rule: str) -> None:
     found = []
     for path in tracked_files():
-        for match in FORBIDDEN[rule].finditer(text_of(path)):
+        for match in re.finditer(FORBIDDEN[rule], text_of(path)):
             line = match.string.count("\n", 0, match.start()) + 1
             found.append(f"{path.relative_to(ROOT)}:{line}: {match.group()!r}")
     assert found == []
@@ -79,18 +67,6 @@ def test_katex_fonts_are_all_there() -> None:
     assert wanted == there
 
 
-def test_no_address_is_configured_twice() -> None:
-    # The repository's address has one place; what needs it stays off while it is empty.
-    config = yaml.safe_load(text_of(ROOT / "_config.yml"))
-    url = config["repository"]["url"]
-    others = [
-        p
-        for p in tracked_files()
-        if url and p.name not in ("_config.yml", "CITATION.cff") and url in text_of(p)
-    ]
-    assert others == []
-
-
 def test_citation_names_the_book_and_its_authors() -> None:
     citation = yaml.safe_load(text_of(ROOT / "CITATION.cff"))
     config = yaml.safe_load(text_of(ROOT / "_config.yml"))
@@ -103,14 +79,16 @@ def test_the_examples_of_the_readme_run() -> None:
     assert (failed, tried > 0) == (0, True)
 
 
-def test_the_lock_leaves_out_what_one_machine_needs() -> None:
-    frozen = "torch==2.13.0+cpu\nnvidia-cublas==13.1\ntriton==3.4\n-e /here\nxent==0.1.0\nabsl-py==2.5.1\n"
-    assert lock.pins(frozen) == ["absl-py==2.5.1", "torch==2.13.0"]
+def test_the_lock_installs_anywhere() -> None:
+    lock = text_of(ROOT / "requirements.txt")
+    pins = [line for line in lock.splitlines() if line != "-e ." and not line.startswith("#")]
+    assert "\n-e .\n" in lock and pins
+    assert [line for line in pins if not re.fullmatch(r"[\w.-]+==[\w.!]+( ; .+)?", line)] == []
+    # The libraries of one kind of GPU come with torch's build for it.
+    assert [line for line in pins if re.match(r"nvidia|cuda|triton", line)] == []
 
 
-def test_the_lock_pins_everything() -> None:
-    lines = [
-        line for line in text_of(ROOT / "requirements.txt").splitlines() if line and not line.startswith("#")
-    ]
-    assert lines[-1] == "-e ."
-    assert [line for line in lines[:-1] if not re.fullmatch(r"[\w.-]+==[\w.+!-]+", line)] == []
+@pytest.mark.parametrize("workflow", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
+def test_an_action_is_pinned_by_its_hash(workflow: Path) -> None:
+    used = re.findall(r"uses: *([^.\s].*)", text_of(workflow))
+    assert [line for line in used if not re.fullmatch(r"\S+@[0-9a-f]{40} # v[\d.]+", line)] == []

@@ -51,7 +51,15 @@ TIGHT = {"xatol": 1e-10, "fatol": 1e-16, "maxiter": 20_000, "maxfev": 20_000}
 
 @pytest.mark.equation("eq-bernoulli", by="reference")
 def test_one_formula_is_the_bernoulli_probability(worst_error: Any) -> None:
+    r"""
+    $$
+    P(y \mid p) = p^{y} (1 - p)^{1 - y}
+    = \begin{cases} p & \text{if } y = 1, \\ 1 - p & \text{if } y = 0. \end{cases}
+    $$ (eq-bernoulli)
+    """
+
     def printed(y: int, p: float) -> float:
+        # wrong: (1 - p) ** (1 - y) -> (1 - p) ** y
         return p**y * (1 - p) ** (1 - y)
 
     def cases(y: int, p: float) -> float:
@@ -66,12 +74,18 @@ def test_one_formula_is_the_bernoulli_probability(worst_error: Any) -> None:
 
 @pytest.mark.equation("eq-coin-likelihood", by="reference")
 def test_the_likelihood_of_a_record_depends_on_the_count(worst_error: Any) -> None:
-    """Against the probability of the record in the sample space of all records, by exact enumeration."""
+    r"""Against the probability of the record in the sample space of all records, by exact enumeration.
+
+    $$
+    \mathcal L(p) = \prod_{i=1}^{N} p^{y_i} (1 - p)^{1 - y_i} = p^{k} (1 - p)^{N - k}.
+    $$ (eq-coin-likelihood)
+    """
     p = 0.37
     product, by_count, expected = [], [], []
     for record in BINARY_RECORDS:
         n, k = len(record), int(record.sum())
         product.append(np.prod(p**record * (1 - p) ** (1 - record)))
+        # wrong: (1 - p) ** (n - k) -> (1 - p) ** n
         by_count.append(p**k * (1 - p) ** (n - k))
         # Walk down the tree of tosses: independence multiplies along the branch.
         branch = mpmath.mpf(1)
@@ -91,11 +105,20 @@ def test_the_likelihood_of_a_record_depends_on_the_count(worst_error: Any) -> No
 
 @pytest.mark.equation("eq-log-monotone", by="property")
 def test_the_logarithm_keeps_the_order_of_positive_likelihoods() -> None:
+    r"""
+    $$
+    \begin{aligned}
+    \mathcal L(p) < \mathcal L(q) &\iff \log \mathcal L(p) < \log \mathcal L(q) \\
+    &\qquad \text{if } \mathcal L(p), \mathcal L(q) > 0.
+    \end{aligned}
+    $$ (eq-log-monotone)
+    """
     rng = np.random.default_rng(RNG_SEED)
     for n in (1, 5, 40):
         k = int(rng.integers(1, n + 1))
         p, q = rng.uniform(0.01, 0.99, size=(2, 500))
         at_p, at_q = p**k * (1 - p) ** (n - k), q**k * (1 - q) ** (n - k)
+        # wrong: np.log(at_p) < np.log(at_q) -> np.log(at_q) < np.log(at_p)
         assert ((at_p < at_q) == (np.log(at_p) < np.log(at_q))).all()
         # A function of the likelihood that does not increase does not keep the order.
         assert ((at_p < at_q) != ((at_p - 0.5) ** 2 < (at_q - 0.5) ** 2)).any()
@@ -103,12 +126,23 @@ def test_the_logarithm_keeps_the_order_of_positive_likelihoods() -> None:
 
 @pytest.mark.equation("eq-coin-mle", by="symbolic")
 def test_the_frequency_maximises_the_likelihood() -> None:
+    r"""
+    $$
+    \begin{aligned}
+    \log \mathcal L(p) &= k \log p + (N - k) \log (1 - p), \\[4pt]
+    \frac{\mathrm d}{\mathrm d p} \log \mathcal L(p) &= \frac{k}{p} - \frac{N - k}{1 - p} \\[4pt]
+    &= \frac{k - N p}{p (1 - p)}, \\[4pt]
+    \hat p &= \frac{k}{N}.
+    \end{aligned}
+    $$ (eq-coin-mle)
+    """
     p, k, n = sp.symbols("p k N", positive=True)
     log_likelihood = k * sp.log(p) + (n - k) * sp.log(1 - p)
     likelihood = p**k * (1 - p) ** (n - k)
     # The first line; the second, both forms; the third, as the only root.
     assert sp.simplify(sp.expand_log(sp.log(likelihood), force=True) - log_likelihood) == 0
     slope = sp.diff(sp.expand_log(sp.log(likelihood), force=True), p)
+    # wrong: k / p - (n - k) / (1 - p) -> k / p + (n - k) / (1 - p)
     assert sp.simplify(slope - (k / p - (n - k) / (1 - p))) == 0
     assert sp.simplify(slope - (k - n * p) / (p * (1 - p))) == 0
     assert sp.solve(sp.together(slope), p) == [k / n]
@@ -125,7 +159,17 @@ def test_the_frequency_maximises_the_likelihood() -> None:
 
 @pytest.mark.equation("eq-bce", by="reference")
 def test_the_loss_is_the_negative_log_likelihood_per_example(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    J &= -\frac1N \log \prod_{i=1}^{N} p_i^{y_i} (1 - p_i)^{1 - y_i} \\[4pt]
+    &= -\frac1N \sum_{i=1}^{N} \bigl[\, y_i \log p_i + (1 - y_i) \log (1 - p_i) \,\bigr].
+    \end{aligned}
+    $$ (eq-bce)
+    """
+
     def printed(p: np.ndarray, y: np.ndarray) -> float:
+        # wrong: np.log(1 - p) -> (1 - p)
         return float(-1 / len(y) * np.sum(y * np.log(p) + (1 - y) * np.log(1 - p)))
 
     rng = np.random.default_rng(RNG_SEED)
@@ -147,8 +191,17 @@ def test_the_loss_is_the_negative_log_likelihood_per_example(worst_error: Any) -
 
 @pytest.mark.equation("eq-missing-log", by="symbolic")
 def test_without_the_second_logarithm_the_odds_are_fitted() -> None:
+    r"""
+    $$
+    \begin{aligned}
+    \tilde J'(p) &= -\frac{f}{p} + (1 - f), \\[4pt]
+    \operatorname*{arg\,min}_{0 \le p \le 1} \tilde J(p) &= \min\Bigl( \frac{f}{1 - f},\ 1 \Bigr).
+    \end{aligned}
+    $$ (eq-missing-log)
+    """
     p, f = sp.symbols("p f", positive=True)
     without = -f * sp.log(p) - (1 - f) * (1 - p)
+    # wrong: -f / p + (1 - f) -> -f / p - (1 - f)
     assert sp.simplify(sp.diff(without, p) - (-f / p + (1 - f))) == 0
     grid = np.linspace(0.0005, 1, 2000)
     for frequency in np.linspace(0.02, 0.98, 49):
@@ -164,7 +217,17 @@ def test_without_the_second_logarithm_the_odds_are_fitted() -> None:
 
 @pytest.mark.equation("eq-sigmoid", by="symbolic")
 def test_the_sigmoid_its_mirror_and_its_inverse() -> None:
+    r"""
+    $$
+    \begin{aligned}
+    \sigma(z) &= \frac{1}{1 + e^{-z}}, \\[4pt]
+    1 - \sigma(z) &= \sigma(-z), \\[4pt]
+    z &= \log \frac{\sigma(z)}{1 - \sigma(z)}.
+    \end{aligned}
+    $$ (eq-sigmoid)
+    """
     z = sp.symbols("z", real=True)
+    # wrong: sp.exp(-z) -> sp.exp(z)
     sigma = 1 / (1 + sp.exp(-z))
     assert sp.simplify((1 - sigma) - sigma.subs(z, -z)) == 0
     odds = sp.simplify(sigma / (1 - sigma))
@@ -178,11 +241,21 @@ def test_the_sigmoid_its_mirror_and_its_inverse() -> None:
 
 @pytest.mark.equation("eq-bce-logits", by="symbolic")
 def test_the_three_lines_of_the_logits_form(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    \ell(z, y) &= -y \log \sigma(z) - (1 - y) \log \sigma(-z) \\
+    &= y \log (1 + e^{-z}) + (1 - y) \log (1 + e^{z}) \\
+    &= \log (1 + e^{z}) - y z.
+    \end{aligned}
+    $$ (eq-bce-logits)
+    """
     z, y = sp.symbols("z y", real=True)
     p = 1 / (1 + sp.exp(-z))
     bernoulli = -y * sp.log(p) - (1 - y) * sp.log(1 - p)
     first = -y * sp.log(p) - (1 - y) * sp.log(p.subs(z, -z))
     second = y * sp.log(1 + sp.exp(-z)) + (1 - y) * sp.log(1 + sp.exp(z))
+    # wrong: sp.log(1 + sp.exp(z)) - y * z -> sp.log(1 + sp.exp(z)) + y * z
     third = sp.log(1 + sp.exp(z)) - y * z
     for line in (first, second, third):
         # Equal slopes and one common value make equal functions.
@@ -207,11 +280,21 @@ def test_the_three_lines_of_the_logits_form(worst_error: Any) -> None:
 
 @pytest.mark.equation("eq-bce-symmetric", by="reference")
 def test_one_softplus_for_hard_labels_only(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    \operatorname{softplus}(u) &= \log (1 + e^{u}), \\
+    \ell(z, y) &= \operatorname{softplus}\bigl( (1 - 2 y)\, z \bigr) \\
+    &\qquad \text{for } y \in \{0, 1\}.
+    \end{aligned}
+    $$ (eq-bce-symmetric)
+    """
     z = np.linspace(-30, 30, 61)
     for y in (0, 1):
         with mpmath.workdps(60):
             p = [1 / (1 + mpmath.exp(-mpmath.mpf(float(v)))) for v in z]
             exact = [-mpmath.log(q) if y else -mpmath.log(1 - q) for q in p]
+            # wrong: 1 - 2 * y -> 2 * y - 1
             printed = [mpmath.log(1 + mpmath.exp((1 - 2 * y) * mpmath.mpf(float(v)))) for v in z]
             wrong = [mpmath.log(1 + mpmath.exp((2 * y - 1) * mpmath.mpf(float(v)))) for v in z]
         worst_error(printed, exact, rtol=1e-15, why="60 digits on both sides, rounded to float64")
@@ -224,7 +307,13 @@ def test_one_softplus_for_hard_labels_only(worst_error: Any) -> None:
 
 @pytest.mark.equation("eq-softplus-stable", by="reference")
 def test_the_stable_softplus_keeps_its_digits(worst_error: Any) -> None:
+    r"""
+    $$
+    \operatorname{softplus}(u) = \max(u, 0) + \log \bigl( 1 + e^{-|u|} \bigr).
+    $$ (eq-softplus-stable)
+    """
     u = np.concatenate([np.linspace(-700, 700, 57), np.linspace(-3, 3, 25), [0.0, 1e4, -40.0, 40.0]])
+    # wrong: np.maximum(u, 0) -> np.maximum(-u, 0)
     printed = np.maximum(u, 0) + np.log1p(np.exp(-np.abs(u)))
     with mpmath.workdps(700):
         exact = [mpmath.log(1 + mpmath.exp(mpmath.mpf(float(v)))) for v in u]
@@ -235,9 +324,19 @@ def test_the_stable_softplus_keeps_its_digits(worst_error: Any) -> None:
 
 @pytest.mark.equation("eq-bce-derivatives", by="symbolic")
 def test_slope_and_curvature_in_the_logit(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    \frac{\partial \ell}{\partial z} &= \sigma(z) - y, \\[4pt]
+    \frac{\partial^2 \ell}{\partial z^2} &= \sigma(z) \bigl( 1 - \sigma(z) \bigr) \in \bigl( 0, \tfrac14
+    \bigr].
+    \end{aligned}
+    $$ (eq-bce-derivatives)
+    """
     z, y = sp.symbols("z y", real=True)
     p = 1 / (1 + sp.exp(-z))
     loss = -y * sp.log(p) - (1 - y) * sp.log(1 - p)
+    # wrong: p - y -> p + y
     assert sp.simplify(sp.diff(loss, z) - (p - y)) == 0
     assert sp.simplify(sp.diff(loss, z, 2) - p * (1 - p)) == 0
     assert sp.simplify(sp.diff(loss, z) - (y - p)) != 0
@@ -264,6 +363,16 @@ def test_slope_and_curvature_in_the_logit(worst_error: Any) -> None:
 
 @pytest.mark.equation("eq-weights-derivatives", by="framework")
 def test_gradient_and_hessian_in_the_weights(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    \nabla J(w) &= \frac1N \sum_{i=1}^{N} (p_i - y_i)\, x_i \\[4pt]
+    &= \frac1N X^{\mathsf T} \bigl( \sigma(X w) - y \bigr), \\[4pt]
+    \nabla^2 J(w) &= \frac1N X^{\mathsf T} \operatorname{diag}\bigl( p_i (1 - p_i) \bigr) X, \\[4pt]
+    v^{\mathsf T} \nabla^2 J(w)\, v &= \frac1N \sum_{i=1}^{N} p_i (1 - p_i) (x_i \cdot v)^2 \ge 0.
+    \end{aligned}
+    $$ (eq-weights-derivatives)
+    """
     import torch
 
     for seed in range(3):
@@ -272,6 +381,7 @@ def test_gradient_and_hessian_in_the_weights(worst_error: Any) -> None:
         w, v, n = rng.normal(size=4), rng.normal(size=4), len(y)
         p = 1 / (1 + np.exp(-x @ w))
         as_sum = sum((p[i] - y[i]) * x[i] for i in range(n)) / n
+        # wrong: p - y -> y - p
         as_product = x.T @ (p - y) / n
         second = x.T @ np.diag(p * (1 - p)) @ x / n
         along = sum(p[i] * (1 - p[i]) * (x[i] @ v) ** 2 for i in range(n)) / n
@@ -295,7 +405,15 @@ def test_gradient_and_hessian_in_the_weights(worst_error: Any) -> None:
 
 @pytest.mark.equation("eq-newton", by="property")
 def test_newton_squares_the_error() -> None:
-    """Start at smaller and smaller distances: the error after one step falls with the square of it."""
+    r"""Start at smaller and smaller distances: the error after one step falls with the square of it.
+
+    $$
+    \begin{aligned}
+    w_{\text{new}} &= w - \nabla^2 J(w)^{-1}\, \nabla J(w), \\
+    \lVert w_{\text{new}} - \hat w \rVert &= O\bigl( \lVert w - \hat w \rVert^2 \bigr).
+    \end{aligned}
+    $$ (eq-newton)
+    """
     x, y = overlapping_data(4)
     with mpmath.workdps(60):
         x_m, y_m = mpmath.matrix(x.tolist()), mpmath.matrix(y.tolist())
@@ -304,6 +422,7 @@ def test_newton_squares_the_error() -> None:
             z = x_m * w
             p = mpmath.matrix([1 / (1 + mpmath.exp(-v)) for v in z])
             gradient = x_m.T * (p - y_m) / len(y)
+            # wrong: x_m / len(y) -> x_m
             hessian = x_m.T * mpmath.diag([q * (1 - q) for q in p]) * x_m / len(y)
             return w + sign * mpmath.lu_solve(hessian, gradient)
 
@@ -324,10 +443,19 @@ def test_newton_squares_the_error() -> None:
 
 @pytest.mark.equation("eq-score-zero", by="property")
 def test_at_the_minimum_the_residuals_balance() -> None:
+    r"""
+    $$
+    \begin{aligned}
+    \sum_{i=1}^{N} (y_i - \hat p_i)\, x_i &= 0, \\[4pt]
+    \sum_{i=1}^{N} |y_i - \hat p_i|\; s_i x_i &= 0.
+    \end{aligned}
+    $$ (eq-score-zero)
+    """
     for seed in range(3):
         x, y = overlapping_data(seed)
         p, s = 1 / (1 + np.exp(-x @ fit(x, y))), 2 * y - 1
         first = sum((y[i] - p[i]) * x[i] for i in range(len(y)))
+        # wrong: abs(y[i] - p[i]) * s[i] * x[i] -> abs(y[i] - p[i]) * x[i]
         second = sum(abs(y[i] - p[i]) * s[i] * x[i] for i in range(len(y)))
         # The fit comes from a search that knows the loss only, to about 1e-8 in the weights.
         assert np.abs(first).max() < 1e-5
@@ -344,6 +472,14 @@ def test_at_the_minimum_the_residuals_balance() -> None:
 
 @pytest.mark.equation("eq-toy-growth", by="symbolic")
 def test_how_the_weight_of_a_separated_pair_grows(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    w(t) + e^{w(t)} &= t + 1, \\
+    w_{k+1} &= w_k + 1 + e^{-w_k}.
+    \end{aligned}
+    $$ (eq-toy-growth)
+    """
     w, t = sp.symbols("w t", real=True)
     loss = sp.log(1 + sp.exp(-w))
     # The flow: differentiate w + exp(w) = t + 1 along it, and put in dw/dt = -J'(w).
@@ -352,6 +488,7 @@ def test_how_the_weight_of_a_separated_pair_grows(worst_error: Any) -> None:
     assert sp.simplify(sp.diff(w + sp.exp(w), w) * velocity - sp.diff(t + 1, t)) == 0
     assert (w + sp.exp(w)).subs(w, 0) == (t + 1).subs(t, 0)
     newton = w - sp.diff(loss, w) / sp.diff(loss, w, 2)
+    # wrong: sp.exp(-w) -> sp.exp(w)
     assert sp.simplify(newton - (w + 1 + sp.exp(-w))) == 0
     assert sp.simplify(newton - (w + 1 + sp.exp(w))) != 0
 
@@ -373,6 +510,14 @@ def test_how_the_weight_of_a_separated_pair_grows(worst_error: Any) -> None:
 
 @pytest.mark.equation("eq-separation-bound", by="property")
 def test_a_margin_bounds_the_loss_along_its_direction() -> None:
+    r"""
+    $$
+    \begin{gathered}
+    s_i\, x_i \cdot v \ge m > 0 \ \text{ for all } i \\
+    \Longrightarrow \quad 0 < J(t v) \le \log \bigl( 1 + e^{-t m} \bigr) \xrightarrow[\ t \to \infty\ ]{} 0.
+    \end{gathered}
+    $$ (eq-separation-bound)
+    """
     rng = np.random.default_rng(RNG_SEED)
 
     def loss(z: np.ndarray, y: np.ndarray, scale: float) -> Any:
@@ -380,6 +525,7 @@ def test_a_margin_bounds_the_loss_along_its_direction() -> None:
         return sum(-mpmath.log(q if t else 1 - q) for q, t in zip(p, y, strict=True)) / len(y)
 
     def bound(m: float, scale: float) -> Any:
+        # wrong: mpmath.log(1 + mpmath.exp(-scale * mpmath.mpf(m))) -> mpmath.exp(-scale * mpmath.mpf(m))
         return mpmath.log(1 + mpmath.exp(-scale * mpmath.mpf(m)))
 
     with mpmath.workdps(120):
@@ -425,9 +571,19 @@ def harmless_directions(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
 
 @pytest.mark.equation("eq-mle-exists", by="property")
 def test_a_minimum_exists_unless_a_direction_separates() -> None:
-    """The directions by brute force, the minimum by a ridge that is taken away."""
+    r"""The directions by brute force, the minimum by a ridge that is taken away.
+
+    $$
+    \begin{aligned}
+    & J \text{ has a minimum} \iff \text{no } v \text{ has} \\
+    & \qquad s_i\, x_i \cdot v \ge 0 \text{ for all } i \text{ and} \\
+    & \qquad s_i\, x_i \cdot v > 0 \text{ for some } i.
+    \end{aligned}
+    $$ (eq-mle-exists)
+    """
     verdicts = []
     for x, y in small_designs(30):
+        # wrong: (p > 0).any -> (p > 0).all
         separable = any((p > 0).any() for p in harmless_directions(x, y))
         # As the ridge vanishes, the weights settle if there is a minimum, and grow if there is none.
         sizes = [np.linalg.norm(fit_ridge(x, y, ridge)) for ridge in (1e-4, 1e-6, 1e-8)]
@@ -463,6 +619,7 @@ def linear_program(x: np.ndarray, y: np.ndarray) -> float:
     """The linear program, transcribed as printed."""
     s, (n, k) = 2 * y - 1, x.shape
     objective = np.concatenate([np.zeros(k), -np.ones(n)])  # linprog minimises
+    # wrong[eq-separation-lp]: -s[:, None] * x -> -x
     at_least_t = np.hstack([-s[:, None] * x, np.eye(n)])  # t_i - s_i x_i . v <= 0
     bounds = [(None, None)] * k + [(0, 1)] * n
     return float(-optimize.linprog(objective, at_least_t, np.zeros(n), bounds=bounds).fun)
@@ -470,6 +627,15 @@ def linear_program(x: np.ndarray, y: np.ndarray) -> float:
 
 @pytest.mark.equation("eq-separation-lp", by="reference")
 def test_the_linear_program_counts_the_separated_examples(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    M = \max_{v,\, t}\ & \sum_{i=1}^{N} t_i \\[4pt]
+    \text{subject to}\ \ & s_i\, x_i \cdot v \ge t_i, \\[4pt]
+    & 0 \le t_i \le 1 .
+    \end{aligned}
+    $$ (eq-separation-lp)
+    """
     observed, expected = [], []
     for x, y in small_designs(60):
         best = max([int((p > 1e-9).sum()) for p in harmless_directions(x, y)], default=0)
@@ -484,6 +650,14 @@ def test_the_linear_program_counts_the_separated_examples(worst_error: Any) -> N
 
 @pytest.mark.equation("eq-penalised", by="property")
 def test_a_penalty_bounds_the_weights(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    J_\lambda(w) &= J(w) + \frac{\lambda}{2} \lVert w \rVert^2, \\[4pt]
+    \lVert \hat w_\lambda \rVert &\le \sqrt{\frac{2 \log 2}{\lambda}} .
+    \end{aligned}
+    $$ (eq-penalised)
+    """
     from sklearn.linear_model import LogisticRegression
 
     x = np.array([[-2.0, 1.0], [-1.0, 0.5], [1.0, 1.0], [3.0, -0.5]])  # separated, without an intercept
@@ -493,6 +667,7 @@ def test_a_penalty_bounds_the_weights(worst_error: Any) -> None:
         w = fit_ridge(x, y, penalty)
 
         def printed(w: np.ndarray, penalty: float = penalty) -> float:
+            # wrong: penalty / 2 * np.linalg.norm(w) ** 2 -> penalty * np.linalg.norm(w) ** 2
             return float(xent.binary_cross_entropy(x @ w, y) + penalty / 2 * np.linalg.norm(w) ** 2)
 
         # It is the minimiser of the printed loss, and the bound holds.
@@ -515,9 +690,19 @@ def test_a_penalty_bounds_the_weights(worst_error: Any) -> None:
 
 @pytest.mark.equation("eq-pos-weight", by="symbolic")
 def test_pos_weight_shifts_the_logit_by_its_logarithm(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    q &= \frac{c\, \pi}{c\, \pi + 1 - \pi}, \\[4pt]
+    \log \frac{q}{1 - q} &= \log \frac{\pi}{1 - \pi} + \log c, \\[4pt]
+    \pi &= \frac{q}{q + c\, (1 - q)}.
+    \end{aligned}
+    $$ (eq-pos-weight)
+    """
     q, c, pi = sp.symbols("q c pi_", positive=True)
     expected_loss = -c * pi * sp.log(q) - (1 - pi) * sp.log(1 - q)
     (best,) = sp.solve(sp.numer(sp.together(sp.diff(expected_loss, q))), q)
+    # wrong: c * pi / (c * pi + 1 - pi) -> pi / (c * pi + 1 - pi)
     assert sp.simplify(best - c * pi / (c * pi + 1 - pi)) == 0
     # The logits, through their exponentials: odds.
     assert sp.simplify(best / (1 - best) - pi / (1 - pi) * c) == 0

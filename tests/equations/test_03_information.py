@@ -59,10 +59,23 @@ def mp_kl(p: Array, q: Array) -> Any:
 
 @pytest.mark.equation("eq-surprise", by="symbolic")
 def test_the_logarithm_meets_the_demands() -> None:
+    r"""
+    $$
+    \begin{aligned}
+    s(u v) &= s(u) + s(v) \\
+    s(2^{-m/n}) &= \tfrac{m}{n}\, s(\tfrac12) \\
+    2^{-(m+1)/n} &< u \le 2^{-m/n} \;\Rightarrow \\
+    \tfrac{m}{n}\, s(\tfrac12) &\le s(u) < \tfrac{m+1}{n}\, s(\tfrac12) \\
+    s(u) &= -c \log u, \\
+    c &= s(\tfrac12) / \log 2 > 0
+    \end{aligned}
+    $$ (eq-surprise)
+    """
     u, v, c = sympy.symbols("u v c", positive=True)
     m, n = sympy.symbols("m n", positive=True, integer=True)
 
     def s(probability: Any) -> Any:
+        # wrong: -c * sympy.log(probability) -> c * sympy.log(probability)
         return -c * sympy.log(probability)
 
     assert sympy.simplify(sympy.expand_log(s(u * v) - s(u) - s(v))) == 0
@@ -75,6 +88,18 @@ def test_the_logarithm_meets_the_demands() -> None:
 @pytest.mark.equation("eq-surprise", by="property")
 def test_nothing_but_the_logarithm_meets_them() -> None:
     # On the grid 2^(-i/6) additivity is a linear system; its solutions form one line, the logarithm's.
+    r"""
+    $$
+    \begin{aligned}
+    s(u v) &= s(u) + s(v) \\
+    s(2^{-m/n}) &= \tfrac{m}{n}\, s(\tfrac12) \\
+    2^{-(m+1)/n} &< u \le 2^{-m/n} \;\Rightarrow \\
+    \tfrac{m}{n}\, s(\tfrac12) &\le s(u) < \tfrac{m+1}{n}\, s(\tfrac12) \\
+    s(u) &= -c \log u, \\
+    c &= s(\tfrac12) / \log 2 > 0
+    \end{aligned}
+    $$ (eq-surprise)
+    """
     size = 37
     rows = []
     for i in range(size):
@@ -108,6 +133,14 @@ def test_nothing_but_the_logarithm_meets_them() -> None:
 @pytest.mark.equation("eq-surprise-chain", by="reference")
 def test_surprise_adds_with_the_conditional_probability(worst_error: Any) -> None:
     # Two dice, all events counted: 36 equally likely outcomes.
+    r"""
+    $$
+    \begin{aligned}
+    &-\log P(A \cap B) \\
+    &\quad = -\log P(A) - \log P(B \mid A)
+    \end{aligned}
+    $$ (eq-surprise-chain)
+    """
     outcomes = list(itertools.product(range(1, 7), repeat=2))
 
     def count(event: Any) -> int:
@@ -125,6 +158,7 @@ def test_surprise_adds_with_the_conditional_probability(worst_error: Any) -> Non
         given = [o for o in outcomes if a(o)]
         p_b_given_a = sum(map(b, given)) / len(given)
         left.append(-math.log(p_both))
+        # wrong: p_b_given_a -> p_b
         right.append(-math.log(p_a) - math.log(p_b_given_a))
         plain.append(-math.log(p_a) - math.log(p_b))
         independent.append(Fraction(p_both).limit_denominator(36) == Fraction(count(a) * count(b), 36 * 36))
@@ -139,12 +173,21 @@ def test_surprise_adds_with_the_conditional_probability(worst_error: Any) -> Non
 
 @pytest.mark.equation("eq-entropy", by="reference")
 def test_entropy_is_the_mean_surprise_of_a_record(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    H(P) &= \mathbb{E}_{X \sim P}\left[-\log P(X)\right] \\
+    &= -\sum_k p_k \log p_k, \qquad 0 \log 0 = 0
+    \end{aligned}
+    $$ (eq-entropy)
+    """
     for counts in ([4, 3, 1, 0], [1, 0], [5, 5, 5], [100, 1, 0, 0, 7]):
         record = [k for k, c in enumerate(counts) for _ in range(c)]
         p = np.array(counts) / sum(counts)
         mean_surprise = exact_sum(-mpmath.log(mpmath.mpf(counts[k]) / len(record)) for k in record) / len(
             record
         )
+        # wrong: p_k * math.log(p_k) -> math.log(p_k)
         printed = -sum(p_k * math.log(p_k) if p_k > 0 else 0.0 for p_k in p)
         worst_error(printed, mean_surprise, rtol=1e-14, atol=1e-15, why=ROUNDINGS)
         worst_error(information.entropy(p), mean_surprise, rtol=1e-14, atol=1e-15, why=ROUNDINGS)
@@ -165,9 +208,18 @@ def canonical_code(lengths: npt.NDArray[np.int_]) -> list[str]:
 
 @pytest.mark.equation("eq-code-length", by="property")
 def test_surprise_rounded_up_gives_a_prefix_code() -> None:
+    r"""
+    $$
+    \begin{aligned}
+    \ell_k = \lceil -\log_2 p_k \rceil \;&\Rightarrow\; \sum_k 2^{-\ell_k} \le \sum_k p_k = 1 \\
+    \frac{H(P)}{\log 2} \;&\le\; \sum_k p_k\, \ell_k \;<\; \frac{H(P)}{\log 2} + 1
+    \end{aligned}
+    $$ (eq-code-length)
+    """
     for classes in (2, 3, 8, 26):
         for p in random_laws(classes, 100, seed=classes):
             p = p[p > 0]
+            # wrong: np.ceil -> np.floor
             lengths = np.ceil(-np.log2(p)).astype(int)
             kraft = sum(Fraction(1, 2 ** int(length)) for length in lengths)
             assert kraft <= 1
@@ -191,6 +243,14 @@ def test_surprise_rounded_up_gives_a_prefix_code() -> None:
 @pytest.mark.equation("eq-code-excess", by="reference")
 def test_the_excess_of_a_code_is_a_divergence(worst_error: Any) -> None:
     # Complete codes (c = 1) and wasteful ones (c < 1).
+    r"""
+    $$
+    \begin{aligned}
+    \sum_k p_k\, \ell_k &= \frac{H(P) + \mathrm{KL}(P \,\|\, Q) - \log c}{\log 2} \\
+    &\ge \frac{H(P)}{\log 2}
+    \end{aligned}
+    $$ (eq-code-excess)
+    """
     for lengths in ([1, 2, 3, 3], [2, 2, 2, 2], [2, 2, 3, 4], [1, 3, 4, 9]):
         powers = 2.0 ** -np.array(lengths)
         c = powers.sum()
@@ -198,6 +258,7 @@ def test_the_excess_of_a_code_is_a_divergence(worst_error: Any) -> None:
         q = powers / c
         for p in random_laws(4, 20, seed=sum(lengths)):
             entropy, divergence = mp_cross(p, p), mp_kl(p, q)
+            # wrong: entropy + divergence - mpmath.log(c) -> entropy + divergence + mpmath.log(c)
             printed = float((entropy + divergence - mpmath.log(c)) / mpmath.log(2))
             average = sum(Fraction(p_k) * length for p_k, length in zip(p, lengths, strict=True))
             worst_error(printed, float(average), rtol=1e-13, why=ROUNDINGS)
@@ -209,11 +270,20 @@ def test_the_excess_of_a_code_is_a_divergence(worst_error: Any) -> None:
 
 @pytest.mark.equation("eq-cross-entropy-law", by="reference")
 def test_cross_entropy_is_the_mean_surprise_of_a_believer(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    H(P, Q) &= \mathbb{E}_{X \sim P}\left[-\log Q(X)\right] \\
+    &= -\sum_k p_k \log q_k
+    \end{aligned}
+    $$ (eq-cross-entropy-law)
+    """
     q = np.array([0.1, 0.2, 0.3, 0.4])
     for counts in ([4, 3, 1, 0], [0, 0, 0, 9], [5, 5, 5, 5], [100, 1, 0, 7]):
         record = [k for k, c in enumerate(counts) for _ in range(c)]
         p = np.array(counts) / sum(counts)
         mean_surprise = exact_sum(-mpmath.log(mpmath.mpf(q[k])) for k in record) / len(record)
+        # wrong: p_k * math.log(q_k) -> q_k * math.log(q_k)
         printed = -sum(p_k * math.log(q_k) for p_k, q_k in zip(p, q, strict=True))
         worst_error(printed, mean_surprise, rtol=1e-14, why=ROUNDINGS)
         worst_error(information.cross_entropy(p, q), mean_surprise, rtol=1e-14, why=ROUNDINGS)
@@ -225,11 +295,21 @@ def test_cross_entropy_is_the_mean_surprise_of_a_believer(worst_error: Any) -> N
 
 @pytest.mark.equation("eq-cross-entropy-swap", by="reference")
 def test_a_renaming_that_undoes_itself_swaps_for_free(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    q_k = p_{\pi(k)} &\text{ and } \pi(\pi(k)) = k \text{ for all } k \;\Rightarrow \\
+    H(P, Q) &= -\sum_k p_k \log p_{\pi(k)} \\
+    &= -\sum_k p_{\pi(k)} \log p_k = H(Q, P)
+    \end{aligned}
+    $$ (eq-cross-entropy-swap)
+    """
     seen = 0
     for classes in (2, 3, 4):
         p = random_laws(classes, 1, seed=classes)[0]
         for pi in itertools.permutations(range(classes)):
             q = p[list(pi)]
+            # wrong: pi[k] -> k
             middle = [-sum(p[k] * math.log(p[pi[k]]) for k in range(classes))]
             middle += [-sum(p[pi[k]] * math.log(p[k]) for k in range(classes))]
             forward, backward = float(mp_cross(p, q)), float(mp_cross(q, p))
@@ -248,8 +328,17 @@ def test_a_renaming_that_undoes_itself_swaps_for_free(worst_error: Any) -> None:
 
 @pytest.mark.equation("eq-kl", by="reference")
 def test_divergence_is_the_difference(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    \mathrm{KL}(P \,\|\, Q) &= H(P, Q) - H(P) \\
+    &= \sum_k p_k \log \frac{p_k}{q_k}
+    \end{aligned}
+    $$ (eq-kl)
+    """
     laws = random_laws(5, 60, seed=1)
     for p, q in zip(laws[:30], laws[30:], strict=True):
+        # wrong: mp_cross(p, p) -> mp_cross(q, q)
         printed = float(mp_cross(p, q) - mp_cross(p, p))
         # P and Q sum to one up to a rounding each, which the package's form of the sum sees.
         worst_error(printed, mp_kl(p, q), rtol=1e-12, why=ROUNDINGS)
@@ -258,6 +347,14 @@ def test_divergence_is_the_difference(worst_error: Any) -> None:
 
 @pytest.mark.equation("eq-kl", by="framework")
 def test_torch_computes_the_same_divergence(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    \mathrm{KL}(P \,\|\, Q) &= H(P, Q) - H(P) \\
+    &= \sum_k p_k \log \frac{p_k}{q_k}
+    \end{aligned}
+    $$ (eq-kl)
+    """
     import torch  # here, because it takes longer to load than all the other tests to run
 
     laws = random_laws(6, 40, seed=2)
@@ -274,6 +371,17 @@ def test_torch_computes_the_same_divergence(worst_error: Any) -> None:
 
 @pytest.mark.equation("eq-gibbs", by="symbolic")
 def test_the_logarithm_lies_below_its_tangent() -> None:
+    r"""
+    $$
+    \begin{aligned}
+    \log t &\le t - 1, \quad \text{equal only at } t = 1 \\
+    -\mathrm{KL}(P \,\|\, Q) &= \sum_{k:\, p_k > 0} p_k \log \frac{q_k}{p_k} \\
+    &\le \sum_{k:\, p_k > 0} p_k \left( \frac{q_k}{p_k} - 1 \right) \\
+    &= \sum_{k:\, p_k > 0} q_k - 1 \le 0 \\
+    \mathrm{KL}(P \,\|\, Q) &\ge 0, \quad \text{equal only if } P = Q
+    \end{aligned}
+    $$ (eq-gibbs)
+    """
     t = sympy.symbols("t", positive=True)
     gap = t - 1 - sympy.log(t)
     assert sympy.solve(sympy.diff(gap, t), t) == [1]
@@ -283,6 +391,17 @@ def test_the_logarithm_lies_below_its_tangent() -> None:
 
 @pytest.mark.equation("eq-gibbs", by="property")
 def test_each_step_of_gibbs_inequality() -> None:
+    r"""
+    $$
+    \begin{aligned}
+    \log t &\le t - 1, \quad \text{equal only at } t = 1 \\
+    -\mathrm{KL}(P \,\|\, Q) &= \sum_{k:\, p_k > 0} p_k \log \frac{q_k}{p_k} \\
+    &\le \sum_{k:\, p_k > 0} p_k \left( \frac{q_k}{p_k} - 1 \right) \\
+    &= \sum_{k:\, p_k > 0} q_k - 1 \le 0 \\
+    \mathrm{KL}(P \,\|\, Q) &\ge 0, \quad \text{equal only if } P = Q
+    \end{aligned}
+    $$ (eq-gibbs)
+    """
     for classes in (2, 4, 9):
         for zeros in (False, True):
             p = random_laws(classes, 200, seed=classes, zeros=zeros)
@@ -290,6 +409,7 @@ def test_each_step_of_gibbs_inequality() -> None:
             for p_row, q_row in zip(p, q, strict=True):
                 on = p_row > 0
                 first = float(np.sum(p_row[on] * np.log(q_row[on] / p_row[on])))
+                # wrong: q_row[on] / p_row[on] - 1 -> 1 - q_row[on] / p_row[on]
                 second = float(np.sum(p_row[on] * (q_row[on] / p_row[on] - 1)))
                 third = float(np.sum(q_row[on]) - 1)
                 assert first == pytest.approx(-float(mp_kl(p_row, q_row)), abs=1e-12)
@@ -304,9 +424,18 @@ def test_each_step_of_gibbs_inequality() -> None:
 
 @pytest.mark.equation("eq-entropy-bounds", by="reference")
 def test_entropy_is_log_k_less_a_divergence(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    0 \le H(P) &= \log K - \mathrm{KL}(P \,\|\, U) \\
+    &\le \log K
+    \end{aligned}
+    $$ (eq-entropy-bounds)
+    """
     for classes in (2, 3, 10):
         uniform = np.full(classes, 1 / classes)
         for p in random_laws(classes, 50, seed=classes, zeros=classes > 2):
+            # wrong: mpmath.log(classes) - mp_kl(p, uniform) -> mpmath.log(classes) + mp_kl(p, uniform)
             printed = mpmath.log(classes) - mp_kl(p, uniform)
             entropy = float(mp_cross(p, p))
             worst_error(printed, entropy, rtol=1e-13, atol=1e-15, why=ROUNDINGS)
@@ -322,6 +451,14 @@ def test_entropy_is_log_k_less_a_divergence(worst_error: Any) -> None:
 
 @pytest.mark.equation("eq-mixture", by="reference")
 def test_mixing_gains_two_divergences(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    &H(M) - \lambda H(P) - (1 - \lambda) H(Q) \\
+    &\quad = \lambda\, \mathrm{KL}(P \,\|\, M) + (1 - \lambda)\, \mathrm{KL}(Q \,\|\, M) \ge 0
+    \end{aligned}
+    $$ (eq-mixture)
+    """
     laws = random_laws(4, 80, seed=5)
     laws[:10, 1] = 0
     laws /= laws.sum(axis=1, keepdims=True)
@@ -329,6 +466,7 @@ def test_mixing_gains_two_divergences(worst_error: Any) -> None:
         for weight in (0.0, 0.2, 0.5, 0.9):
             m = weight * p + (1 - weight) * q
             left = float(mp_cross(m, m) - weight * mp_cross(p, p) - (1 - weight) * mp_cross(q, q))
+            # wrong: mp_kl(p, m) + (1 - weight) -> mp_kl(p, m) + weight
             right = float(weight * mp_kl(p, m) + (1 - weight) * mp_kl(q, m)) if weight else 0.0
             worst_error(left, right, atol=1e-14, why=ROUNDINGS)
             assert right >= 0
@@ -354,6 +492,17 @@ def joint_laws(seed: int) -> Iterator[tuple[Array, Array, Array, Array]]:
 
 @pytest.mark.equation("eq-kl-chain", by="reference")
 def test_the_divergence_of_joint_laws_splits(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    &\mathrm{KL}(P_{XY} \,\|\, Q_{XY}) \\
+    &\quad = \sum_{x, y} P(x)\, P(y \mid x) \biggl[ \log \frac{P(x)}{Q(x)} \\
+    &\qquad\qquad + \log \frac{P(y \mid x)}{Q(y \mid x)} \biggr] \\
+    &\quad = \mathrm{KL}(P_X \,\|\, Q_X) \\
+    &\qquad + \mathbb{E}_{X \sim P}\left[ \mathrm{KL}\big(P(\cdot \mid X) \,\|\, Q(\cdot \mid X)\big) \right]
+    \end{aligned}
+    $$ (eq-kl-chain)
+    """
     for p_x, p_y, q_x, q_y in joint_laws(1000):
         joint_p, joint_q = p_x[:, None] * p_y, q_x[:, None] * q_y
         brute = float(mp_kl(joint_p.ravel(), joint_q.ravel()))
@@ -362,6 +511,7 @@ def test_the_divergence_of_joint_laws_splits(worst_error: Any) -> None:
             for x in range(3)
             for y in range(4)
         )
+        # wrong: p_x[x] -> q_x[x]
         second = float(mp_kl(p_x, q_x)) + sum(p_x[x] * float(mp_kl(p_y[x], q_y[x])) for x in range(3))
         worst_error([first, second], [brute, brute], rtol=1e-12, why=ROUNDINGS)
         # The expectation is over P; with the model's weights it is another number.
@@ -371,10 +521,23 @@ def test_the_divergence_of_joint_laws_splits(worst_error: Any) -> None:
 
 @pytest.mark.equation("eq-kl-conditional", by="reference")
 def test_a_shared_marginal_cancels(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    &Q_\theta(x, y) = P(x)\, Q_\theta(y \mid x) \\[1ex]
+    &\mathrm{KL}(P_{XY} \,\|\, Q_\theta) \\
+    &\quad = \mathbb{E}_{X \sim P}\left[ \mathrm{KL}\big(P(\cdot \mid X) \,\|\, Q_\theta(\cdot \mid X)\big)
+    \right] \\[1ex]
+    &H(P_{XY}, Q_\theta) = H(P_X) \\
+    &\quad - \sum_x P(x) \sum_y P(y \mid x) \log Q_\theta(y \mid x)
+    \end{aligned}
+    $$ (eq-kl-conditional)
+    """
     for p_x, p_y, _, q_y in joint_laws(2000):
         joint_p = p_x[:, None] * p_y
         joint_q = p_x[:, None] * q_y  # the first line
         divergence = sum(p_x[x] * float(mp_kl(p_y[x], q_y[x])) for x in range(3))
+        # wrong: p_x)) - sum( -> p_x)) + sum(
         cross = float(mp_cross(p_x, p_x)) - sum(
             p_x[x] * sum(p_y[x, y] * math.log(q_y[x, y]) for y in range(4)) for x in range(3)
         )
@@ -390,6 +553,16 @@ def test_a_shared_marginal_cancels(worst_error: Any) -> None:
 
 @pytest.mark.equation("eq-lln", by="montecarlo")
 def test_averages_converge_at_the_stated_rate(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    R_n(\theta) &= \frac1n \sum_{i=1}^n \log \frac{P(y_i \mid x_i)}{Q_\theta(y_i \mid x_i)} \\
+    R_n(\theta) &\xrightarrow[n \to \infty]{} \mathrm{KL}(P_{XY} \,\|\, Q_\theta) \\
+    \operatorname{sd}\left[R_n(\theta)\right] &= \frac{\sigma_\theta}{\sqrt n} \\
+    \sigma_\theta^2 &= \operatorname{Var}_P\left[ \log \frac{P(Y \mid X)}{Q_\theta(Y \mid X)} \right]
+    \end{aligned}
+    $$ (eq-lln)
+    """
     p_x = np.array([0.6, 0.4])
     p_y = np.array([[0.7, 0.3], [0.3, 0.7]])
     q_y = np.array([[0.2, 0.8], [0.9, 0.1]])
@@ -408,6 +581,7 @@ def test_averages_converge_at_the_stated_rate(worst_error: Any) -> None:
         r_n = np.log(p_y[x, y] / q_y[x, y]).mean(axis=1)
         error = sigma / math.sqrt(n) / math.sqrt(repeats)
         worst_error(r_n.mean(), divergence, atol=4 * error, why="four standard errors of 20,000 averages")
+        # wrong: math.sqrt(n) -> n
         worst_error(
             r_n.std(),
             sigma / math.sqrt(n),
@@ -423,6 +597,14 @@ def test_averages_converge_at_the_stated_rate(worst_error: Any) -> None:
 
 @pytest.mark.equation("eq-empirical", by="reference")
 def test_the_mean_loss_is_a_cross_entropy_of_the_record(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    -\frac1n \sum_{i=1}^n \log Q_\theta(y_i) &= H(\hat P_n, Q_\theta) \\
+    &= H(\hat P_n) + \mathrm{KL}(\hat P_n \,\|\, Q_\theta)
+    \end{aligned}
+    $$ (eq-empirical)
+    """
     rng = np.random.default_rng(3)
     for n in (1, 2, 10, 500):
         y = rng.poisson(2.5, size=n)
@@ -444,12 +626,22 @@ def test_the_mean_loss_is_a_cross_entropy_of_the_record(worst_error: Any) -> Non
                     mpmath.mpf(int(c)) / n * mpmath.log(mpmath.mpf(int(c)) / n / w)
                     for c, w in zip(number, q, strict=True)
                 )
+            # wrong: entropy + divergence -> entropy - divergence
             worst_error([left, left], [cross, entropy + divergence], rtol=1e-12, why=ROUNDINGS)
         worst_error(information.entropy(p_hat), entropy, rtol=1e-14, atol=1e-15, why=ROUNDINGS)
 
 
 @pytest.mark.equation("eq-three-problems", by="property")
 def test_the_three_searches_have_the_same_solutions() -> None:
+    r"""
+    $$
+    \begin{aligned}
+    \operatorname*{arg\,max}_\theta \prod_{i=1}^n Q_\theta(y_i) &= \operatorname*{arg\,min}_\theta H(\hat P_n,
+    Q_\theta) \\
+    &= \operatorname*{arg\,min}_\theta \mathrm{KL}(\hat P_n \,\|\, Q_\theta)
+    \end{aligned}
+    $$ (eq-three-problems)
+    """
     rng = np.random.default_rng(4)
     thetas = np.linspace(-3, 3, 121)
     for n in (1, 3, 20):
@@ -467,6 +659,7 @@ def test_the_three_searches_have_the_same_solutions() -> None:
                 return set(np.flatnonzero(scaled >= scaled.max() - 1e-12 * abs(scaled.max())).tolist())
 
             solutions = best(np.log(likelihood), 1)
+            # wrong: best(divergence, -1) -> best(divergence, 1)
             assert solutions == best(cross, -1) == best(divergence, -1)
             assert {len(thetas) - 1 - k for k in solutions} == solutions, "several solutions, the same ones"
 
@@ -484,6 +677,15 @@ def has_finite_maximum(x: Array, y: Array) -> bool:
 
 @pytest.mark.equation("eq-no-finite-mle", by="reference")
 def test_how_often_there_is_no_finite_maximum(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    &\pi_n(a) = a^n + (1 - a)^n \\
+    &P(\text{no maximum}) \\
+    &\quad = 1 - \left(1 - \pi_n(a_0)\right)\left(1 - \pi_n(a_1)\right)
+    \end{aligned}
+    $$ (eq-no-finite-mle)
+    """
     for n, a_0, a_1 in ((1, 0.4, 0.8), (2, 0.3, 0.7), (3, 0.3, 0.7), (3, 0.1, 0.6)):
         x = np.repeat([0.0, 1.0], n)
         none, pure = 0.0, 0.0
@@ -494,6 +696,7 @@ def test_how_often_there_is_no_finite_maximum(worst_error: Any) -> None:
             none += probability * (not has_finite_maximum(x, y))
             pure += probability * (len(set(labels[:n])) == 1)
         pi_0, pi_1 = a_0**n + (1 - a_0) ** n, a_1**n + (1 - a_1) ** n
+        # wrong: (1 - pi_0) * (1 - pi_1) -> pi_0 * pi_1
         printed = 1 - (1 - pi_0) * (1 - pi_1)
         worst_error([pi_0, printed], [pure, none], rtol=1e-12, why=ROUNDINGS)
 
@@ -503,6 +706,16 @@ def test_how_often_there_is_no_finite_maximum(worst_error: Any) -> None:
 
 @pytest.mark.equation("eq-projection", by="symbolic")
 def test_the_poisson_projection_matches_the_mean() -> None:
+    r"""
+    $$
+    \begin{aligned}
+    &H(P, \mathrm{Poisson}(\lambda)) \\
+    &\quad = \lambda - \mathbb{E}[X] \log \lambda + \mathbb{E}[\log X!] \\[1ex]
+    &\frac{d}{d\lambda} H(P, \mathrm{Poisson}(\lambda)) \\
+    &\quad = 1 - \frac{\mathbb{E}[X]}{\lambda} = 0 \;\Rightarrow\; \lambda^* = \mathbb{E}[X]
+    \end{aligned}
+    $$ (eq-projection)
+    """
     rate, mean, log_factorial = sympy.symbols("lambda mu L", positive=True)
     printed = rate - mean * sympy.log(rate) + log_factorial
     assert sympy.simplify(sympy.diff(printed, rate) - (1 - mean / rate)) == 0
@@ -512,11 +725,22 @@ def test_the_poisson_projection_matches_the_mean() -> None:
 
 @pytest.mark.equation("eq-projection", by="reference")
 def test_the_poisson_cross_entropy(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    &H(P, \mathrm{Poisson}(\lambda)) \\
+    &\quad = \lambda - \mathbb{E}[X] \log \lambda + \mathbb{E}[\log X!] \\[1ex]
+    &\frac{d}{d\lambda} H(P, \mathrm{Poisson}(\lambda)) \\
+    &\quad = 1 - \frac{\mathbb{E}[X]}{\lambda} = 0 \;\Rightarrow\; \lambda^* = \mathbb{E}[X]
+    \end{aligned}
+    $$ (eq-projection)
+    """
     k = np.arange(6)
     for p in random_laws(6, 20, seed=8):
         mean = float(p @ k)
         log_factorial = float(p @ [math.log(math.factorial(i)) for i in k])
         for rate in (0.3, 1.0, 4.0):
+            # wrong: rate - mean * math.log(rate) -> rate + mean * math.log(rate)
             printed = rate - mean * math.log(rate) + log_factorial
             worst_error(printed, -p @ stats.poisson.logpmf(k, rate), rtol=1e-12, why=ROUNDINGS)
         search = optimize.minimize_scalar(
@@ -527,6 +751,16 @@ def test_the_poisson_cross_entropy(worst_error: Any) -> None:
 
 @pytest.mark.equation("eq-pythagoras", by="reference")
 def test_the_divergence_from_the_class_splits(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    \mathrm{KL}\big(P & \,\|\, \mathrm{Poisson}(\lambda)\big) \\
+    = {} & \mathrm{KL}\big(P \,\|\, \mathrm{Poisson}(\lambda^*)\big) \\
+    & + \mathrm{KL}\big(\mathrm{Poisson}(\lambda^*) \,\|\, \mathrm{Poisson}(\lambda)\big)
+    \end{aligned}
+    $$ (eq-pythagoras)
+    """
+
     def log_poisson(k: Any, rate: Any) -> Any:
         return -rate + k * mpmath.log(rate) - mpmath.log(mpmath.factorial(k))
 
@@ -543,6 +777,7 @@ def test_the_divergence_from_the_class_splits(worst_error: Any) -> None:
         for rate in (mpmath.mpf("0.7"), mpmath.mpf(2), mpmath.mpf(7)):
             left = divergence(log_geometric, lambda k, rate=rate: log_poisson(k, rate))
             right = divergence(log_geometric, lambda k: log_poisson(k, star))
+            # wrong: star), lambda k, rate=rate: log_poisson(k, rate) -> rate), lambda k: log_poisson(k, star)
             right += divergence(lambda k: log_poisson(k, star), lambda k, rate=rate: log_poisson(k, rate))
             worst_error(left, right, rtol=1e-14, why="the tail beyond 400 and 30 digits")
             # Through another member of the class it does not split.
@@ -557,6 +792,15 @@ def test_the_divergence_from_the_class_splits(worst_error: Any) -> None:
 @pytest.mark.equation("eq-optimism", by="property")
 @pytest.mark.parametrize(("low", "high"), [(0.05, 0.95), (0.4, 0.6)], ids=["right class", "wrong class"])
 def test_training_loss_is_too_low_and_new_loss_too_high(low: float, high: float) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    \mathbb{E}\left[ H(\hat P_n, Q_{\hat\theta}) \right] &\le \min_\theta H(P, Q_\theta) \\
+    &\le \mathbb{E}\left[ H(P, Q_{\hat\theta}) \right]
+    \end{aligned}
+    $$ (eq-optimism)
+    """
+
     def loss(a: float, q: float) -> float:
         return -a * math.log(q) - (1 - a) * math.log(1 - q)
 
@@ -566,6 +810,7 @@ def test_training_loss_is_too_low_and_new_loss_too_high(low: float, high: float)
             # All samples at once: the number of ones is all that matters, and it is binomial.
             weight = stats.binom.pmf(np.arange(n + 1), n, a)
             fitted = [float(np.clip(k / n, low, high)) for k in range(n + 1)]
+            # wrong: k / n -> a
             training = sum(w * loss(k / n, q) for k, (w, q) in enumerate(zip(weight, fitted, strict=True)))
             new = sum(w * loss(a, q) for w, q in zip(weight, fitted, strict=True))
             assert training < best < new
@@ -576,6 +821,14 @@ def test_training_loss_is_too_low_and_new_loss_too_high(low: float, high: float)
 
 @pytest.mark.equation("eq-maxent", by="reference")
 def test_the_tilted_law_has_the_largest_entropy(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    H(P) &= H(P, Q) - \mathrm{KL}(P \,\|\, Q) \\
+    &= H(Q) - \mathrm{KL}(P \,\|\, Q) \le H(Q)
+    \end{aligned}
+    $$ (eq-maxent)
+    """
     rng = np.random.default_rng(6)
     values = np.arange(1.0, 7.0)
     for mean in (2.0, 3.5, 4.5):
@@ -588,6 +841,7 @@ def test_the_tilted_law_has_the_largest_entropy(worst_error: Any) -> None:
             p = q + 0.9 * direction / np.max(-direction / q)
             assert p.min() > 0
             by_q = float(mp_cross(p, q) - mp_kl(p, q))
+            # wrong: mp_cross(q, q) - mp_kl(p, q) -> mp_cross(q, q) + mp_kl(p, q)
             printed = float(mp_cross(q, q) - mp_kl(p, q))
             entropy = float(mp_cross(p, p))
             worst_error([by_q, printed], [entropy, entropy], rtol=1e-11, why="the root finder's mean")

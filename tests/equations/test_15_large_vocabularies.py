@@ -100,9 +100,18 @@ def held(name: str, rows: int, words: int) -> int:
 
 @pytest.mark.equation("eq-vocab-bytes", by="framework")
 def test_what_the_allocator_counts(worst_error):
+    r"""
+    $$
+    \begin{aligned}
+    M_{\text{plain}} &= 3\, N V b, \\
+    M_{\text{blocked}} &= 2\, N B b .
+    \end{aligned}
+    $$ (eq-vocab-bytes)
+    """
     N, V, H, b, B = 256, 8192, memory.FEATURES, 4, memory.BLOCK
     # The plain peak comes before the gradients are made, the blocked one when both are there.
     gradients = (N + V) * H * b
+    # wrong: 3 * N -> 2 * N
     observed = [3 * N * V * b, 2 * N * B * b + gradients]
     counted = [held("plain", N, V), held("blocked", N, V)]
     worst_error(observed, counted, rtol=5e-3, why="vectors of length N beside the arrays")
@@ -119,6 +128,8 @@ def state(z: np.ndarray) -> State:
 def merge(a: State, b: State) -> State:
     (m_A, s_A), (m_B, s_B) = a, b
     m = max(m_A, m_B)
+    # wrong[eq-vocab-associative]: m_B -> m_A
+    # wrong[eq-vocab-state]: s_A * math.exp(m_A - m) + s_B * math.exp(m_B - m) -> s_A + s_B
     s = s_A * math.exp(m_A - m) + s_B * math.exp(m_B - m)
     return m, s
 
@@ -132,6 +143,24 @@ BLOCKS = [
 @pytest.mark.equation("eq-vocab-state", by="reference")
 @pytest.mark.equation("eq-vocab-invariant", by="reference")
 def test_the_state_of_two_blocks_is_that_of_their_union(worst_error):
+    r"""
+    $$
+    \begin{aligned}
+    m_A &= \max_{j \in A} z_j, \quad
+    s_A = \sum_{j \in A} e^{z_j - m_A}, \\
+    (m_A, s_A) &\oplus (m_B, s_B) = (m, s), \\
+    m &= \max(m_A, m_B), \\
+    s &= s_A\, e^{m_A - m} + s_B\, e^{m_B - m} .
+    \end{aligned}
+    $$ (eq-vocab-state)
+
+    $$
+    \begin{aligned}
+    e^{m} s &= \sum_{j \in A \cup B} e^{z_j}, \\
+    \mathrm{LSE}_{A \cup B} &= m + \log s .
+    \end{aligned}
+    $$ (eq-vocab-invariant)
+    """
     for A, B in itertools.product(BLOCKS, BLOCKS):
         together = np.concatenate([A, B])
         m, s = merge(state(A), state(B))
@@ -139,6 +168,7 @@ def test_the_state_of_two_blocks_is_that_of_their_union(worst_error):
         with mpmath.workdps(400):
             total = sum(mpmath.exp(mpmath.mpf(z)) for z in together)
             worst_error(float(mpmath.exp(m) * mpmath.mpf(s) / total), 1.0, rtol=1e-12, why=ROUNDING)
+            # wrong[eq-vocab-invariant]: m + math.log(s) -> m - math.log(s)
             worst_error(m + math.log(s), float(mpmath.log(total)), rtol=1e-13, why=ROUNDING)
     s_A, s_B = state(BLOCKS[1])[1], state(BLOCKS[3])[1]
     assert abs(s_A + s_B - state(np.concatenate([BLOCKS[1], BLOCKS[3]]))[1]) > 0.1
@@ -146,7 +176,13 @@ def test_the_state_of_two_blocks_is_that_of_their_union(worst_error):
 
 @pytest.mark.equation("eq-vocab-range", by="property")
 def test_the_sum_lies_between_one_and_the_number_of_logits():
+    r"""
+    $$
+    1 \le s \le n .
+    $$ (eq-vocab-range)
+    """
     for block in [*BLOCKS, np.zeros(9), np.array([0.0, -800.0])]:
+        # wrong: len(block) -> len(block) - 1
         assert 1 <= state(block)[1] <= len(block)
     assert state(np.zeros(9))[1] == 9
     assert state(np.array([0.0, -800.0]))[1] == 1
@@ -154,6 +190,14 @@ def test_the_sum_lies_between_one_and_the_number_of_logits():
 
 @pytest.mark.equation("eq-vocab-associative", by="property")
 def test_blocks_may_be_merged_in_any_order():
+    r"""
+    $$
+    \begin{aligned}
+    (a \oplus b) \oplus c &= a \oplus (b \oplus c), \\
+    a \oplus (-\infty, 0) &= a .
+    \end{aligned}
+    $$ (eq-vocab-associative)
+    """
     a, b, c = (state(block) for block in BLOCKS[:3])
     for x, y, z in itertools.permutations([a, b, c]):
         assert merge(merge(x, y), z) == pytest.approx(merge(x, merge(y, z)), rel=1e-14, abs=0)
@@ -167,9 +211,18 @@ def test_blocks_may_be_merged_in_any_order():
 
 @pytest.mark.equation("eq-vocab-loss", by="framework")
 def test_the_loss_needs_two_numbers_for_each_token(worst_error):
+    r"""
+    $$
+    \begin{aligned}
+    L &= \frac1N \sum_i \ell_i, \\
+    \ell_i &= \mathrm{LSE}_i - h_i \cdot w_{y_i} .
+    \end{aligned}
+    $$ (eq-vocab-loss)
+    """
     hidden, weight, target = problem()
     h, w, y = hidden.detach().numpy(), weight.detach().numpy(), target.numpy()
     lse = [math.log(sum(math.exp(h[i] @ w[j]) for j in range(len(w)))) for i in range(len(h))]
+    # wrong: lse[i] - h[i] @ w[y[i]] -> lse[i] + h[i] @ w[y[i]]
     each = [lse[i] - h[i] @ w[y[i]] for i in range(len(h))]
     expected = F.cross_entropy(hidden @ weight.T, target).item()
     worst_error(sum(each) / len(h), expected, rtol=1e-13, why=ROUNDING)
@@ -177,11 +230,21 @@ def test_the_loss_needs_two_numbers_for_each_token(worst_error):
 
 @pytest.mark.equation("eq-vocab-gradient", by="framework")
 def test_the_gradient_block_by_block(worst_error):
+    r"""
+    $$
+    \begin{aligned}
+    G_{ij} &= \frac{e^{h_i \cdot w_j - \mathrm{LSE}_i} - [\, j = y_i ]}{N}, \\
+    \frac{\partial L}{\partial h_i} &= \sum_{\text{blocks}} \sum_{j \in B} G_{ij}\, w_j, \\
+    \frac{\partial L}{\partial w_j} &= \sum_i G_{ij}\, h_i .
+    \end{aligned}
+    $$ (eq-vocab-gradient)
+    """
     hidden, weight, target = problem()
     F.cross_entropy(hidden @ weight.T, target).backward()
     h, w, y = hidden.detach().numpy(), weight.detach().numpy(), target.numpy()
     N, V = len(h), len(w)
     lse = np.log(np.exp(h @ w.T).sum(1))
+    # wrong: math.exp(h[i] @ w[j] - lse[i]) - (j == y[i]) -> math.exp(h[i] @ w[j] - lse[i]) + (j == y[i])
     G = np.array([[(math.exp(h[i] @ w[j] - lse[i]) - (j == y[i])) / N for j in range(V)] for i in range(N)])
     to_hidden = sum(G[:, B] @ w[B] for B in np.array_split(np.arange(V), 4))
     to_weight = np.array([sum(G[i, j] * h[i] for i in range(N)) for j in range(V)])
@@ -195,6 +258,15 @@ def test_the_gradient_block_by_block(worst_error):
 
 @pytest.mark.equation("eq-vocab-rounding", by="property")
 def test_what_a_stored_logit_costs():
+    r"""
+    $$
+    \begin{aligned}
+    |\delta_j| &\le u\, |z_j|, \\
+    |\ell(z + \delta, y) - \ell(z, y)| &\le 2 \max_j |\delta_j| \\
+    &\le 2 u \max_j |z_j| .
+    \end{aligned}
+    $$ (eq-vocab-rounding)
+    """
     generator = torch.Generator().manual_seed(5)
     for dtype, u in ((torch.bfloat16, 2**-8), (torch.float16, 2**-11)):
         for scale, shift in ((1, 0), (5, 0), (3, 60)):
@@ -204,6 +276,7 @@ def test_what_a_stored_logit_costs():
             # A logit near zero may be subnormal in float16, where the error is absolute.
             assert (delta.abs() <= u * z.abs() + 2**-25).all()
             change = F.cross_entropy(z + delta, y, reduction="none") - F.cross_entropy(z, y, reduction="none")
+            # wrong: 2 * delta.abs().amax(1) -> delta.abs().amax(1)
             assert (change.abs() <= 2 * delta.abs().amax(1) + 1e-12).all()
             assert (change.abs() <= 2 * u * z.abs().amax(1) + 1e-12).all()
             # Rounding errors do come near the first bound, so that half of u would be wrong.
@@ -220,10 +293,20 @@ def test_what_a_stored_logit_costs():
 
 @pytest.mark.equation("eq-vocab-zloss", by="reference")
 def test_the_gradient_with_a_z_loss(worst_error):
+    r"""
+    $$
+    \begin{aligned}
+    J(z) &= \ell(z, y) + \lambda \log^2 Z, \\
+    \frac{\partial J}{\partial z_j} &= p_j - [\, j = y ] + 2 \lambda \log Z\; p_j, \\
+    \sum_j \frac{\partial J}{\partial z_j} &= 2 \lambda \log Z .
+    \end{aligned}
+    $$ (eq-vocab-zloss)
+    """
     z = torch.tensor([0.3, -1.2, 2.5, 0.9], dtype=torch.float64, requires_grad=True)
     lam, y = 0.3, 1
     (F.cross_entropy(z[None], torch.tensor([y])) + lam * z.logsumexp(0) ** 2).backward()
     p, log_z = z.detach().softmax(0).numpy(), float(z.detach().logsumexp(0))
+    # wrong: log_z * p[j] -> log_z
     gradient = [p[j] - (j == y) + 2 * lam * log_z * p[j] for j in range(4)]
     worst_error(gradient, z.grad.numpy(), rtol=1e-13, why=ROUNDING)
     worst_error(2 * lam * log_z, z.grad.sum().item(), rtol=1e-12, why=ROUNDING)
@@ -236,10 +319,20 @@ def expected_loss(z: np.ndarray, P: np.ndarray, lam: float) -> float:
 
 @pytest.mark.equation("eq-vocab-zloss-free", by="reference")
 def test_a_shift_pays_the_penalty(worst_error):
+    r"""
+    $$
+    \begin{aligned}
+    \mathrm E_P\, J(z + a) &= \mathrm E_P\, \ell(z, y) \\
+    &\quad + \lambda (\log Z + a)^2, \\
+    \min_a \mathrm E_P\, J(z + a) &= \mathrm E_P\, \ell(z, y) .
+    \end{aligned}
+    $$ (eq-vocab-zloss-free)
+    """
     rng = np.random.default_rng(2)
     P, z, lam = rng.dirichlet(np.ones(5)), rng.normal(1, 2, size=5), 0.7
     plain, log_z = expected_loss(z, P, 0.0), math.log(np.exp(z).sum())
     for a in (-2.0, 0.0, 1.3):
+        # wrong: log_z + a -> log_z - a
         right = plain + lam * (log_z + a) ** 2
         worst_error(right, expected_loss(z + a, P, lam), rtol=1e-12, why=ROUNDING)
     best = minimize_scalar(lambda a: expected_loss(z + a, P, lam), bounds=(-20, 20), method="bounded")
@@ -251,11 +344,21 @@ def test_a_shift_pays_the_penalty(worst_error):
 
 @pytest.mark.equation("eq-vocab-zloss-fixed", by="reference")
 def test_a_reference_class_bends_the_optimum(worst_error):
+    r"""
+    $$
+    \begin{aligned}
+    J &= -p z + \log Z + \lambda \log^2 Z, \\
+    0 &= -p + q + 2 \lambda\, q \log Z, \\
+    p &= q\, \bigl(1 - 2 \lambda \log(1 - q)\bigr) .
+    \end{aligned}
+    $$ (eq-vocab-zloss-fixed)
+    """
     for lam in (1e-3, 0.1, 1.0):
         for p in (0.2, 0.6, 0.95):
             J = lambda z, p=p, lam=lam: -p * z + np.logaddexp(0, z) + lam * np.logaddexp(0, z) ** 2  # noqa: E731
             z = minimize_scalar(J, bounds=(-30, 30), method="bounded", options={"xatol": 1e-10}).x
             q = 1 / (1 + math.exp(-z))
+            # wrong: 1 - 2 * lam * math.log(1 - q) -> 1 + 2 * lam * math.log(1 - q)
             worst_error(q * (1 - 2 * lam * math.log(1 - q)), p, rtol=1e-6, why="the minimiser's tolerance")
             assert q < p
             log_z = math.log1p(math.exp(z))
@@ -268,18 +371,34 @@ def test_a_reference_class_bends_the_optimum(worst_error):
 
 @pytest.mark.equation("eq-vocab-softcap", by="symbolic")
 def test_the_slope_of_the_soft_cap():
+    r"""
+    $$
+    \begin{aligned}
+    \tilde z &= c \tanh(z / c), \\
+    \frac{\mathrm d \tilde z}{\mathrm d z} &= \operatorname{sech}^2(z / c) \\
+    &= 1 - (\tilde z / c)^2 .
+    \end{aligned}
+    $$ (eq-vocab-softcap)
+    """
     z, c = sp.symbols("z c", positive=True)
     capped = c * sp.tanh(z / c)
     slope = sp.diff(capped, z)
     assert sp.simplify(slope - sp.sech(z / c).rewrite(sp.exp) ** 2).rewrite(sp.exp).simplify() == 0
+    # wrong: (capped / c) ** 2 -> capped / c
     assert sp.simplify(slope - (1 - (capped / c) ** 2)) == 0
     assert abs(float(slope.subs({z: 2, c: 1})) - 0.0707) < 1e-4
 
 
 @pytest.mark.equation("eq-vocab-cap-bound", by="property")
 def test_no_probability_reaches_the_ceiling():
+    r"""
+    $$
+    p_j < \frac{1}{1 + (K - 1)\, e^{-2c}} .
+    $$ (eq-vocab-cap-bound)
+    """
     rng = np.random.default_rng(4)
     for K, c in itertools.product((2, 10, 500), (0.5, 2.0, 4.0)):
+        # wrong: -2 * c -> -c
         bound = 1 / (1 + (K - 1) * math.exp(-2 * c))
         for _ in range(50):
             z = c * np.tanh(rng.normal(0, 5, size=K))
@@ -292,13 +411,19 @@ def test_no_probability_reaches_the_ceiling():
 
 @pytest.mark.equation("eq-vocab-cap-fits", by="property")
 def test_which_laws_a_capped_model_can_match():
-    """Minimise over free logits behind the cap: the law comes out if, and only if, it fits."""
+    r"""Minimise over free logits behind the cap: the law comes out if, and only if, it fits.
+
+    $$
+    \max_j \log P_j - \min_j \log P_j < 2c .
+    $$ (eq-vocab-cap-fits)
+    """
     c, rng = 1.0, np.random.default_rng(6)
     outcomes = set()
     for spread in (0.5, 1.5, 1.9, 2.1, 2.6, 4.0):
         z = rng.uniform(0, spread, size=4)
         z[:2] = 0, spread
         P = np.exp(z) / np.exp(z).sum()
+        # wrong: 2 * c -> c
         fits = np.log(P).max() - np.log(P).min() < 2 * c
 
         def loss(x: np.ndarray, P: np.ndarray = P) -> float:

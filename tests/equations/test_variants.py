@@ -1,149 +1,117 @@
 """Every equation test can fail: with a mistake planted in its transcription, it does.
 
-The mistakes stand in variants.json, one for each label. The test's file is executed in memory with one of
-them in its place, and the marked test is called as pytest calls it: with its fixtures, and with its
-parameters, one after the other until one rejects the mistake. Only an assertion rejects; any other error is
-the mistake's own.
+The mistake stands above the statement that transcribes the equation, and occurs in it once:
+
+    # wrong[eq-bce]: y * np.log(p) -> y * p
+
+The label may be left out where the test has one mark; in a helper it is needed. pytest runs a copy of the
+test's file with the mistake in it, which has to fail by an assertion: another error is the mistake's own.
 """
 
 from __future__ import annotations
 
-import inspect
-import itertools
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import cache
+import ast
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-import variants
-from ledger import TEST_FOLDER
+import ledger
 
 ROOT = Path(__file__).resolve().parents[2]
-VARIANTS = variants.read_variants(ROOT)
-pytestmark = pytest.mark.slow  # each equation's test once more
-REJECTIONS = (AssertionError, pytest.fail.Exception)
+MARKS = ledger.read_tests(ROOT)[0]
+FILES = sorted({ROOT / ledger.TESTS / test.file for test in MARKS})
+WRONG = re.compile(r"^ *# wrong(?:\[(?P<label>[\w-]+)\])?: (?P<right>.+?) -> (?P<wrong>.+)$", re.MULTILINE)
 
 
-@cache
-def source_of(file: str) -> str:
-    return (ROOT / TEST_FOLDER / file).read_text(encoding="utf-8")
+def variants(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield label, place and planted text of a file's mistakes; ValueError says why one cannot be planted."""
+    source = path.read_text(encoding="utf-8")
+    lines = source.splitlines(keepends=True)
+    statements = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt)]
+    labels: dict[int, list[str]] = {}  # the labels of the test that spans a line
+    for test in (node for node in statements if isinstance(node, ast.FunctionDef)):
+        marks = [t.label for t in MARKS if t.name == f"{path.name}::{test.name}"]
+        labels |= dict.fromkeys(range(test.lineno, (test.end_lineno or 0) + 1), marks) if marks else {}
+    for match in WRONG.finditer(source):
+        line = source.count("\n", 0, match.start()) + 1
+        label = match["label"] or ",".join(labels.get(line, []))
+        where = f"{path.name}:{line}: {label}"
+        if not any(label in found for found in labels.values()):
+            raise ValueError(f"{where}: the comment's label is that of no test in the file, or of several")
+        code = next(n for n, text in enumerate(lines, 1) if n > line and not text.lstrip().startswith("#"))
+        around = [s for s in statements if s.lineno <= code <= (s.end_lineno or 0)]
+        end = min(around, key=lambda s: (s.end_lineno or 0) - s.lineno).end_lineno
+        before, region = "".join(lines[: code - 1]), "".join(lines[code - 1 : end])
+        # A formatter may break a line at white space, or where there was none.
+        right = re.compile(r"\s*".join(map(re.escape, match["right"].split())))
+        if (count := len(right.findall(region))) != 1:
+            raise ValueError(f"{where}: {match['right']!r} stands {count} times in the statement, not once")
+        planted = right.sub(lambda _, wrong=match["wrong"]: wrong, region)
+        yield label, where, before + planted + "".join(lines[end:])
 
 
-def parameters(function: Callable[..., Any]) -> Iterator[dict[str, Any]]:
-    """The arguments of each call that the parametrize marks ask for."""
-    axes: list[list[dict[str, Any]]] = []
-    for mark in getattr(function, "pytestmark", []):
-        if mark.name == "parametrize":
-            names, values = mark.args
-            names = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
-            axes.append([dict(zip(names, v if len(names) > 1 else (v,), strict=True)) for v in values])
-    for chosen in itertools.product(*axes):
-        yield {name: value for part in chosen for name, value in part.items()}
+class Rejections:
+    """A plugin for the inner run: which planted files were rejected, and what else went wrong."""
+
+    def __init__(self) -> None:
+        self.rejected: set[str] = set()
+        self.broken: dict[str, str] = {}
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if item.path.parent.name in self.rejected:
+            pytest.skip("one set of parameters is enough")
+
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
+        if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
+            label = item.path.parent.name
+            if call.excinfo.errisinstance((AssertionError, pytest.fail.Exception)):
+                self.rejected.add(label)
+            else:
+                self.broken[label] = repr(call.excinfo.value)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.broken[Path(report.fspath).parent.name] = str(report.longrepr)
 
 
-def fixture(module: ModuleType, name: str, request: pytest.FixtureRequest) -> Any:
-    """A fixture of the test's file, made anew, or one of the conftest files."""
-    own = getattr(module, name, None)
-    if own is None:
-        return request.getfixturevalue(name)
-    inner = inspect.unwrap(own)
-    return inner(**{n: fixture(module, n, request) for n in inspect.signature(inner).parameters})
+def accepted(path: Path, folder: Path, conftest: object) -> list[str]:
+    """Run each variant of a test's file, and say which of them its tests do not reject."""
+    nodes, places = [], {}
+    for label, where, planted in variants(path):
+        copy = folder / label / path.name
+        copy.parent.mkdir()
+        # Some files ask where they lie.
+        copy.write_text(planted.replace("__file__", repr(str(path))), encoding="utf-8")
+        nodes += [f"{copy}::{t.function}" for t in MARKS if (t.label, t.file) == (label, path.name)]
+        places[label] = where
+    seen, options = Rejections(), ["--assert=plain", "-p", "no:terminal", "-p", "no:cacheprovider"]
+    configuration = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder)]
+    pytest.main([*options, *configuration, *nodes], plugins=[seen, conftest])
+    return [
+        f"{where}: the wrong variant "
+        + (
+            f"ends in {seen.broken[label]}"
+            if label in seen.broken
+            else "passes the test: the test is too weak"
+        )
+        for label, where in places.items()
+        if label not in seen.rejected
+    ]
 
 
-def run(module: ModuleType, name: str, request: pytest.FixtureRequest) -> None:
-    """Call a test of the module, once for each set of its parameters."""
-    function = getattr(module, name)
-    ignored = [m.args[0] for m in getattr(function, "pytestmark", []) if m.name == "filterwarnings"]
-    names = inspect.signature(function).parameters
-    for given in parameters(function):
-        fixtures = {n: fixture(module, n, request) for n in names if n not in given}
-        with warnings.catch_warnings():
-            for text in ignored:
-                action, _, message = text.partition(":")
-                warnings.filterwarnings(action, message)
-            function(**given, **fixtures)
+@pytest.mark.slow  # each equation's test once more
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_wrong_variant_is_rejected(path: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    conftest = request.config.pluginmanager.get_plugin(str(Path(__file__).with_name("conftest.py")))
+    said = accepted(path, tmp_path, conftest)
+    assert not said, "\n".join(said)
 
 
-PASSED: set[str] = set()
-
-
-def objection(variant: variants.Variant, request: pytest.FixtureRequest) -> str | None:
-    """What is wrong with a variant, if its test does not reject it by an assertion."""
-    path, source = ROOT / TEST_FOLDER / variant.file, source_of(variant.file)
-    planted = variants.plant(variant, source)
-    if variant.test not in PASSED:
-        # Here as well, so that a rejection below is due to the mistake and not to the way of calling.
-        run(variants.load(path, source), variant.function, request)
-        PASSED.add(variant.test)
-    module = variants.load(path, planted)
-    try:
-        run(module, variant.function, request)
-    except REJECTIONS:
-        return None
-    except Exception as error:
-        return f"{variant.wrong!r} ends {variant.test} with {error!r}, which is no rejection"
-    return f"{variant.test} passes with {variant.wrong!r} in the place of {variant.right!r}"
-
-
-@pytest.mark.parametrize("label", VARIANTS)
-def test_a_wrong_variant_is_rejected(label: str, request: pytest.FixtureRequest) -> None:
-    said = objection(VARIANTS[label], request)
-    assert said is None, said
-
-
-def test_a_harmless_variant_and_one_that_breaks_down_are_objected_to(request: pytest.FixtureRequest) -> None:
-    variant = VARIANTS["eq-log-monotone"]
-    # Any positive function of p will do, since the statement is about the logarithm.
-    harmless = replace(variant, right="at_p, at_q = p**k * (1", wrong="at_p, at_q = p**k / (1")
-    assert "passes with" in (objection(harmless, request) or "")
-    broken = replace(variant, right="np.log(at_p) <", wrong="np.logarithm(at_p) <")
-    assert "no rejection" in (objection(broken, request) or "")
-    assert objection(variant, request) is None
-
-
-def test_every_equation_has_a_variant_and_every_variant_its_place() -> None:
-    assert variants.problems(ROOT, VARIANTS) == []
-
-
-def test_a_missing_a_stale_and_a_spare_variant_are_named() -> None:
-    first, second, *rest = VARIANTS
-    broken = {label: VARIANTS[label] for label in rest}
-    broken[second] = replace(VARIANTS[second], right="this was edited")
-    broken["eq-of-nothing"] = VARIANTS[first]
-    misplaced = rest[0]
-    broken[misplaced] = replace(VARIANTS[misplaced], test=VARIANTS[first].test)
-    found = variants.problems(ROOT, broken)
-    assert len(found) == 4
-    for label, why in (
-        (first, "no variant"),
-        (second, "stale"),
-        ("eq-of-nothing", "no chapter"),
-        (misplaced, "does not check"),
-    ):
-        assert any(label in line and why in line for line in found), (label, found)
-
-
-def test_a_variant_that_changes_nothing_or_has_no_place_is_refused() -> None:
-    source = (
-        "def test_it():\n    assert 1 + 2 == 3\n    assert 3 - 2 == 1\n\n\ndef helper():\n    return 1 + 2\n"
-    )
-
-    def planted(right: str, wrong: str, where: str = "test_it") -> str:
-        return variants.plant(variants.Variant("eq-it", "test_it.py::test_it", right, wrong, where), source)
-
-    assert planted("1 + 2", "1 - 2") == source.replace("1 + 2", "1 - 2", 1)
-    assert planted("1 + 2", "1 - 2", "helper").endswith("return 1 - 2\n")
-    for right, wrong, where, why in (
-        ("1 * 2", "1 + 2", "test_it", "0 times"),
-        ("assert", "assert not", "test_it", "2 times"),
-        ("1 + 2", "(1 + 2)", "test_it", "means the same"),
-        ("1 + 2", "1 +", "test_it", "no Python"),
-        ("1 + 2", "1 - 2", "other", "does not exist"),
-    ):
-        with pytest.raises(ValueError, match=why):
-            planted(right, wrong, where)
+def test_every_equation_has_a_wrong_variant() -> None:
+    found = [label for path in FILES for label, _, _ in variants(path)]
+    missing = {test.label for test in MARKS} - set(found)
+    assert not missing, f"no `# wrong[label]: right -> wrong` above a transcription of: {sorted(missing)}"
+    assert len(found) == len(set(found)), "two wrong variants of one equation"

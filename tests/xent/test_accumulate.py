@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
+from collections import UserDict, namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 import xent.torch
 from xent.torch import _accumulate
@@ -125,6 +130,12 @@ def test_targets_by_function_key_and_position() -> None:
     ):
         (window,) = xent.torch.accumulate([batch], 1, targets=targets)  # type: ignore[var-annotated]
         assert window.denominator == 2 and window.micro_batches[0].batch is batch
+        for mask, n in ((labels > 1, 1), (labels.bool() & False, 0)):
+            (window,) = xent.torch.accumulate([batch], 1, targets=lambda _, mask=mask: mask)  # type: ignore[misc]
+            assert window.denominator == n
+        for ready in (2, np.int64(2)):
+            (window,) = xent.torch.accumulate([batch], 1, targets=lambda _, n=ready: n)  # type: ignore[misc]
+            assert window.denominator == 2
     # What a model that shifts its labels sees.
     (window,) = xent.torch.accumulate([labels], 1, targets=lambda labels: labels[:, 1:])
     assert window.denominator == 1
@@ -138,10 +149,178 @@ def test_one_window_is_read_ahead_and_no_more() -> None:
             drawn.append(i)
             yield sequences([2], seed=i)
 
-    windows = xent.torch.accumulate(loader(), 2, targets=1)
+    windows = iter(xent.torch.accumulate(loader(), 2, targets=1))
     assert drawn == []
     next(windows)
     assert drawn == [0, 1]
+
+
+class Loader:
+    """Micro-batches, with a record of when each is drawn, and a length that may lie."""
+
+    def __init__(self, batches: list[Batch], length: int | None = None) -> None:
+        self.batches, self.length, self.drawn = batches, length, 0
+        self.dataset = "what the loader draws from"
+
+    def __len__(self) -> int:
+        return len(self.batches) if self.length is None else self.length
+
+    def __iter__(self) -> Any:
+        self.drawn = 0
+        for batch in self.batches:
+            self.drawn += 1
+            yield batch
+
+
+KNOWN: list[dict[str, Any]] = [
+    {"targets": [6, 1, 0, 3, 2]},
+    {"targets": np.array([6, 1, 0, 3, 2])},
+    {"denominator": 12.0},
+]
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=["list", "array", "constant"])
+def test_what_is_known_beforehand_is_not_read_ahead(known: dict[str, Any]) -> None:
+    batches = split(sequences([6, 1, 0, 3, 2]), [1] * 5)
+    loader = Loader(batches)
+    seen = []
+    for window in xent.torch.accumulate(loader, 2, **known):
+        for micro in window:
+            seen.append((loader.drawn, micro.scale, micro.is_last))
+            assert micro.batch is batches[loader.drawn - 1]
+    ns = [12.0] * 5 if "denominator" in known else [7.0, 7.0, 3.0, 3.0, 2.0]
+    assert seen == [(i + 1, 1 / n, i in (1, 3, 4)) for i, n in enumerate(ns)]
+
+    # A window that is left early does not move the next one.
+    windows = xent.torch.accumulate(loader, 2, **known)
+    assert [next(iter(window)).batch is batches[2 * i] for i, window in enumerate(windows)] == [True] * 3
+    (window, *_) = windows
+    assert window.micro_batches[-1].batch is batches[1] and len(window.micro_batches[:1]) == 1
+
+
+def test_a_loader_keeps_to_the_length_that_it_announced() -> None:
+    batches = split(sequences([2, 2, 2]), [1] * 3)
+    for length, said in ((4, "expected 4 micro-batches, .* got fewer"), (2, "expected 2 .* got more")):
+        with pytest.raises(ValueError, match=f"batches: {said}"):
+            list(xent.torch.accumulate(Loader(batches, length), 2, denominator=1.0))
+        with pytest.raises(ValueError, match=f"batches: {said}"):
+            list(xent.torch.accumulate(batches, 2, targets=[1] * length))
+        # Where it is read ahead, its length is not relied on.
+        assert len(list(xent.torch.accumulate(Loader(batches, length), 2, targets=1))) == 2
+
+
+@pytest.mark.parametrize("arguments", [{"targets": 1}, *KNOWN], ids=["counted", "list", "array", "constant"])
+def test_each_epoch_is_as_the_first(arguments: dict[str, Any]) -> None:
+    windows = xent.torch.accumulate(Loader(split(sequences([6, 1, 0, 3, 2]), [1] * 5)), 2, **arguments)
+    epochs = [[[(micro.batch[0], micro.scale) for micro in window] for window in windows] for _ in range(8)]
+    assert len(windows) == 3
+    for epoch in epochs:
+        torch.testing.assert_close(epoch, epochs[0], rtol=0, atol=0)
+        assert [len(window) for window in epoch] == [2, 2, 1]
+    assert windows.dataset == "what the loader draws from"
+    with pytest.raises(AttributeError, match="sampler"):
+        windows.sampler  # noqa: B018
+    assert len(copy.deepcopy(windows)) == 3
+
+
+def test_an_iterator_has_one_epoch_and_no_length() -> None:
+    windows = xent.torch.accumulate(iter(split(sequences([2, 2, 2]), [1] * 3)), 2, targets=1)
+    assert len(list(windows)) == 2
+    with pytest.raises(ValueError, match=r"^batches: expected a loader for another epoch, got list_iterator"):
+        list(windows)
+    with pytest.raises(TypeError, match="len"):
+        len(windows)
+
+
+def test_sums_of_weights_are_a_denominator() -> None:
+    weight = torch.tensor([0.5, 1.0, 2.0, 1.0, 4.0], dtype=torch.float64)
+    batches = split(sequences([6, 1, 0, 3]), [1] * 4)
+
+    def mass(batch: Batch) -> Tensor:
+        return weight[batch[1][batch[1] != IGNORED]].sum()
+
+    (window,) = xent.torch.accumulate(batches, 4, denominator=mass)
+    assert window.denominator == pytest.approx(sum(mass(batch).item() for batch in batches), rel=1e-15)
+    total = sum(
+        cross_entropy(x.flatten(0, 1) @ torch.eye(3, 5).double(), y.flatten(), weight, reduction="sum")
+        * micro.scale
+        for micro in window
+        for x, y in [micro.batch]
+    )
+    x, y = sequences([6, 1, 0, 3])
+    whole = cross_entropy(x.flatten(0, 1) @ torch.eye(3, 5).double(), y.flatten(), weight)
+    torch.testing.assert_close(total, whole, rtol=1e-14, atol=0)
+    for bad, error in (
+        (-1.0, ValueError),
+        (float("nan"), ValueError),
+        ("1", TypeError),
+        (torch.ones(2), TypeError),
+    ):
+        with pytest.raises(error, match="denominator: expected a finite number >= 0 from each batch"):
+            list(xent.torch.accumulate(batches, 4, denominator=lambda _, bad=bad: bad))  # type: ignore[misc]
+
+
+def test_batches_move_to_a_device_whatever_holds_them() -> None:
+    Pair = namedtuple("Pair", "x y")
+
+    class Encoding(UserDict[str, Any]):
+        def to(self, device: Any) -> Any:
+            return Encoding({key: value.to(device) for key, value in self.items()})
+
+    x, y = torch.ones(2), torch.ones(2, dtype=torch.long)
+    for batch in (
+        (x, y),
+        [x, y],
+        {"x": x, "y": y},
+        Pair(x, y),
+        Encoding(x=x),
+        {"x": [(x, None)], "name": "a"},
+        x,
+    ):
+        (window,) = xent.torch.accumulate([batch, batch], 2, targets=lambda _: 1)
+        moved = window.to("meta")
+        assert (moved.denominator, moved.ranks, len(moved)) == (2.0, 1, 2)
+        for micro, was in zip(moved, window, strict=True):
+            assert (micro.scale, micro.is_last) == (was.scale, was.is_last)
+            assert type(micro.batch) is type(batch)
+            flat = re.findall(r"device='meta'", repr(micro.batch))
+            assert len(flat) == repr(batch).count("tensor(")
+            assert "meta" not in repr(was.batch)
+
+
+def test_a_trainer_that_divides_too_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins for the two libraries; experiments/trainers/epochs.py has them themselves."""
+
+    class GradientState:
+        _shared_state: dict[str, Any] = {}  # noqa: RUF012
+        num_steps = 4
+
+    class Trainer:
+        training, accumulate_grad_batches = True, 3
+
+    class Mine(Trainer):
+        pass
+
+    windows = xent.torch.accumulate(split(sequences([2, 2]), [1, 1]), 2, targets=1)
+    monkeypatch.setitem(sys.modules, "accelerate.state", SimpleNamespace(GradientState=GradientState))
+    monkeypatch.setitem(sys.modules, "lightning.pytorch.trainer.trainer", SimpleNamespace(Trainer=Trainer))
+    assert len(list(windows)) == 1  # no Accelerator was made, and no Trainer
+
+    GradientState._shared_state["made"] = True
+    with pytest.raises(
+        RuntimeError, match=r"accelerate: Accelerator\(gradient_accumulation_steps=4\) .* leave it at 1"
+    ):
+        list(windows)
+    GradientState.num_steps = 1
+    trainer = Mine()
+    with pytest.raises(
+        RuntimeError, match=r"lightning: Trainer\(accumulate_grad_batches=3\) .* leave it at 1"
+    ):
+        list(windows)
+    trainer.training = False  # one that ended, or has not begun
+    assert len(list(windows)) == 1
+    trainer.training, trainer.accumulate_grad_batches = True, 1
+    assert len(list(windows)) == 1
 
 
 @pytest.mark.parametrize(
@@ -156,7 +335,11 @@ def test_one_window_is_read_ahead_and_no_more() -> None:
         ({"ignore_index": "pad"}, TypeError, "ignore_index: .*'pad'"),
         ({"targets": "labels"}, ValueError, "targets: .*'labels'"),
         ({"targets": 0}, TypeError, "targets: .*float64"),
-        ({"targets": lambda batch: batch[1] > 0}, TypeError, "targets: .*dtype torch.bool"),
+        ({"targets": None}, TypeError, "targets: expected what to count for denominator='tokens', got None"),
+        ({"targets": lambda _: -1}, ValueError, "targets: expected counts >= 0, got -1"),
+        ({"targets": [1, 0.5]}, TypeError, "targets: expected an integer, got 0.5"),
+        ({"targets": lambda _: True}, TypeError, "targets: .* got bool"),
+        ({"targets": lambda _: 2, "denominator": "sequences"}, TypeError, "targets: .* to count sequences"),
         ({"targets": lambda batch: batch[1].tolist()}, TypeError, "targets: .*, got list$"),
         ({"targets": lambda batch: batch[1].to_sparse()}, TypeError, "^targets: expected a dense tensor"),
     ],
@@ -229,7 +412,7 @@ class Ranks:
     def all_gather_object(self, everyone: list[Any], mine: Any, group: Any) -> None:
         everyone[:] = self.exchange(mine, group)
 
-    def run(self, loaders: list[list[Batch]], steps: int, **arguments: Any) -> list[list[Any]]:
+    def run(self, loaders: Any, steps: int, **arguments: Any) -> list[list[Any]]:
         """Each rank's windows."""
         windows: list[list[Any]] = [[] for _ in loaders]
         errors: list[BaseException] = []
@@ -237,7 +420,9 @@ class Ranks:
         def work(rank: int) -> None:
             self.here.rank = rank
             try:
-                found = xent.torch.accumulate(loaders[rank], steps, targets=1, group=self.group, **arguments)
+                found = xent.torch.accumulate(
+                    loaders[rank], steps, **{"targets": 1, "group": self.group, **arguments}
+                )
                 windows[rank] = list(found)
             except BaseException as error:  # the others would wait for this rank
                 errors.append(error)
@@ -286,6 +471,20 @@ def test_ranks_count_together_and_stand_in_for_each_other(ranks: Callable[[int],
         assert [micro.batch[0] is batches[5][0] for micro in windows[2][1]] == [True, True]
 
 
+@pytest.mark.parametrize("known", [{"targets": [6, 1, 0, 3]}, {"denominator": 5.0}], ids=["list", "constant"])
+def test_ranks_that_know_what_comes_read_nothing_ahead(
+    ranks: Callable[[int], Ranks], known: dict[str, Any]
+) -> None:
+    batches = split(sequences([6, 1, 0, 3]), [1] * 4)
+    for mine in ranks(2).run([Loader(batches), Loader(batches)], 3, **{"targets": None} | known):
+        assert [[micro.is_last for micro in window] for window in mine] == [[False, False, True], [True]]
+        drawn = [micro.batch for window in mine for micro in window]
+        assert all(found is batch for found, batch in zip(drawn, batches, strict=True))
+        due = [14.0, 6.0] if "targets" in known else [5.0, 5.0]
+        assert [window.denominator for window in mine] == due
+        assert [micro.scale for window in mine for micro in window] == [2 / due[0]] * 3 + [2 / due[1]]
+
+
 def test_ranks_agree_with_one_device_on_the_gradient(ranks: Callable[[int], Ranks]) -> None:
     batches = split(sequences([6, 1, 0, 3, 2]), [1] * 5)
     (whole,) = gradient(batches, 5)
@@ -317,7 +516,7 @@ def test_counts_travel_on_the_device_of_the_backend(
         used.append(device)
         return torch.tensor(values, device=device, **others)
 
-    names = {"tensor": tensor, "empty_like": torch.empty_like, "int64": torch.int64}
+    names = {"tensor": tensor, "empty_like": torch.empty_like, "float64": torch.float64}
     cuda = SimpleNamespace(current_device=lambda: 3)
     monkeypatch.setattr(_accumulate, "torch", SimpleNamespace(device=device, cuda=cuda, **names))
     one = ranks(1)

@@ -30,66 +30,90 @@ def logits(seed: int, shape: tuple[int, ...] = (6, 5), spread: float = 3.0) -> t
     return rng.normal(size=shape) * spread, rng.normal(size=shape) * spread
 
 
-def exact_divergence(
-    student: np.ndarray, teacher: np.ndarray, temperature: float, forward: bool
-) -> mpmath.mpf:
-    with mpmath.workdps(80):
-        t = mpmath.mpf(float(temperature))
-        logs = []
-        for row in (teacher, student) if forward else (student, teacher):
-            u = [mpmath.mpf(float(x)) / t for x in row]
-            total = mpmath.log(mpmath.fsum(mpmath.exp(x) for x in u))
-            logs.append([x - total for x in u])
-        a, b = logs
+BETA = 0.25
+
+
+def exact(student: Any, teacher: Any, temperature: float, direction: str) -> mpmath.mpf:
+    """The divergence of two rows of logits, in the precision of the context."""
+    logs = []
+    for row in (teacher, student):
+        u = [mpmath.mpf(x) / mpmath.mpf(temperature) for x in row]
+        total = mpmath.log(mpmath.fsum(map(mpmath.exp, u)))
+        logs.append([x - total for x in u])
+    p, q = logs
+
+    def kl(a: list[Any], b: list[Any]) -> Any:
         return mpmath.fsum(mpmath.exp(x) * (x - y) for x, y in zip(a, b, strict=True))
 
+    if direction == "jsd":
+        m = [mpmath.log(BETA * mpmath.exp(x) + (1 - BETA) * mpmath.exp(y)) for x, y in zip(p, q, strict=True)]
+        return BETA * kl(p, m) + (1 - BETA) * kl(q, m)
+    return kl(p, q) if direction == "forward" else kl(q, p)
 
-@pytest.mark.parametrize("forward", [True, False])
+
+by_direction = pytest.mark.parametrize("direction", ["forward", "reverse", "jsd"])
+
+
+@by_direction
 @pytest.mark.parametrize("temperature", [0.05, 0.5, 1.0, 4.0, 100.0, 1e6, 1e12])
-def test_the_loss_keeps_its_digits_at_every_temperature(temperature: float, forward: bool) -> None:
-    direction: Any = "forward" if forward else "reverse"
+def test_the_loss_keeps_its_digits_at_every_temperature(temperature: float, direction: Any) -> None:
+    options: dict[str, Any] = {"temperature": temperature, "direction": direction, "beta": BETA}
     for seed in range(6):
         z, v = logits(seed)
         if seed >= 4:
             v = z + 1e-7 * v  # nearly agreed
-        observed = distillation_loss(z, v, temperature=temperature, direction=direction, reduction="none")
-        plain = distillation_loss(
-            z, v, temperature=temperature, direction=direction, scale="none", reduction="none"
-        )
-        expected = [exact_divergence(a, b, temperature, forward) for a, b in zip(z, v, strict=True)]
+        observed = distillation_loss(z, v, reduction="none", **options)
+        plain = distillation_loss(z, v, scale="none", reduction="none", **options)
+        with mpmath.workdps(80):
+            expected = [exact(*map(list, rows), temperature, direction) for rows in zip(z, v, strict=True)]
+            scaled = [float(e * mpmath.mpf(temperature) ** 2) for e in expected]
         np.testing.assert_allclose(plain, [float(e) for e in expected], rtol=2e-12)
-        scaled = [float(e * mpmath.mpf(temperature) ** 2) for e in expected]
         np.testing.assert_allclose(observed, scaled, rtol=2e-12)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 4.0, 1e8])
-@pytest.mark.parametrize("direction", ["forward", "reverse"])
+@by_direction
 @pytest.mark.parametrize("scale", ["t_squared", "none"])
 def test_the_gradient_is_the_derivative_of_the_exact_loss(
     temperature: float, direction: Any, scale: Any
 ) -> None:
     z, v = logits(1, (3, 4))
-    observed = distillation_gradient(z, v, temperature=temperature, direction=direction, scale=scale)
-    factor = temperature**2 if scale == "t_squared" else 1.0
+    observed = distillation_gradient(
+        z, v, temperature=temperature, direction=direction, scale=scale, beta=BETA
+    )
     expected = np.empty_like(z)
     with mpmath.workdps(80):
         h = mpmath.mpf(10) ** -20
-        for i in range(3):
-            for k in range(4):
+        factor = mpmath.mpf(temperature) ** 2 if scale == "t_squared" else 1
+        for i, k in np.ndindex(z.shape):
 
-                def loss(x: Any, i: int = i, k: int = k) -> Any:
-                    row = [mpmath.mpf(float(u)) for u in z[i]]
-                    row[k] = x
-                    logs = []
-                    for values in (v[i], row) if direction == "forward" else (row, v[i]):
-                        u = [mpmath.mpf(w) / mpmath.mpf(temperature) for w in values]
-                        total = mpmath.log(mpmath.fsum(map(mpmath.exp, u)))
-                        logs.append([w - total for w in u])
-                    return mpmath.fsum(mpmath.exp(a) * (a - b) for a, b in zip(*logs, strict=True))
+            def loss(step: Any, i: int = i, k: int = k) -> Any:
+                row = [mpmath.mpf(float(u)) for u in z[i]]
+                row[k] += step
+                return exact(row, v[i].tolist(), temperature, direction)
 
-                at = mpmath.mpf(float(z[i, k]))
-                expected[i, k] = float(mpmath.mpf(factor) * (loss(at + h) - loss(at - h)) / (2 * h) / 3)
+            expected[i, k] = float(factor * (loss(h) - loss(-h)) / (2 * h) / 3)
     np.testing.assert_allclose(observed, expected, rtol=1e-11)
+
+
+def test_the_jensen_shannon_divergence_and_its_ends() -> None:
+    z, v = logits(7)
+    p, q = xent.softmax(v), xent.softmax(z)
+    halfway = distillation_loss(z, v, direction="jsd", reduction="none")
+    np.testing.assert_allclose(halfway, xent.information.js_divergence(p, q), rtol=1e-12)
+    exchanged = distillation_loss(v, z, direction="jsd", beta=0.3)
+    assert distillation_loss(z, v, direction="jsd", beta=0.7) == pytest.approx(exchanged, rel=1e-12, abs=0)
+    # The next term is of the order of beta, times a factor that the spread of p / q makes large.
+    for beta, share, direction in ((1e-9, 1e-9, "forward"), (1 - 1e-9, 1e-9, "reverse")):
+        end = distillation_loss(z, v, direction=direction)  # type: ignore[arg-type]
+        assert distillation_loss(z, v, direction="jsd", beta=beta) / share == pytest.approx(end, rel=1e-5)
+    # It is finite where the supports differ: each row of m lacks what the other has.
+    apart = distillation_loss([[0.0, -INF]], [[-INF, 0.0]], direction="jsd", beta=0.25)
+    assert apart == pytest.approx(-0.25 * math.log(0.25) - 0.75 * math.log(0.75), rel=1e-15, abs=0)
+    gradient = distillation_gradient([[0.0, -INF]], [[-INF, 0.0]], direction="jsd")
+    assert (gradient == 0).all()
+    far = distillation_loss([[0.0, 800.0]], [[800.0, 0.0]], direction="jsd")
+    assert far == pytest.approx(math.log(2), rel=1e-15, abs=0)
 
 
 def test_forward_at_one_is_soft_cross_entropy_less_the_entropy() -> None:
@@ -151,12 +175,18 @@ def test_a_row_keeps_its_digits_whatever_stands_beside_it_and_whatever_is_added(
     z[3], v[3] = z[3] - 1e4, v[3] + 1e4
     for reach, temperature in ((5, 1.0), (5, 0.25), (5, 8.0), (4, 1.0), (4, 0.25), (4, 8.0)):
         z[:, reach:], v[:, reach:] = -INF, -INF
-        for direction in ("forward", "reverse"):
-            expected = [
-                exact_divergence(a[:reach], b[:reach], temperature, direction == "forward")
-                for a, b in zip(z, v, strict=True)
-            ]
-            settings: dict[str, Any] = {"temperature": temperature, "direction": direction, "scale": "none"}
+        for direction in ("forward", "reverse", "jsd"):
+            with mpmath.workdps(80):
+                expected = [
+                    exact(a[:reach].tolist(), b[:reach].tolist(), temperature, direction)
+                    for a, b in zip(z, v, strict=True)
+                ]
+            settings: dict[str, Any] = {
+                "temperature": temperature,
+                "direction": direction,
+                "beta": BETA,
+                "scale": "none",
+            }
             observed = distillation_loss(z, v, reduction="none", **settings)
             np.testing.assert_allclose(observed, [float(e) for e in expected], rtol=2e-12)
 
@@ -181,7 +211,7 @@ def test_axis_weight_and_denominator(axis: int, function: Any) -> None:
     total = total if gradient else total.sum()
     moved = np.moveaxis(total, -1, axis) if gradient else total
     for extra, divisor in (({}, w.sum()), ({"denominator": 2.5}, 2.5), ({"reduction": "sum"}, 1.0)):
-        observed = function(z2, v2, axis=axis, weight=w, direction="reverse", **extra)
+        observed = function(z2, v2, axis=axis, sample_weight=w, direction="reverse", **extra)
         np.testing.assert_allclose(observed, moved / divisor, rtol=1e-12)
 
 
@@ -226,7 +256,7 @@ def test_rows_in_two_dimensions_are_rows(function: Any, axis: int) -> None:
     w = np.random.default_rng(3).integers(0, 4, (3, 4)) / 2.0
     total = expected * w[..., None] if gradient else (expected * w).sum()
     for extra, divisor in (({}, w.sum()), ({"denominator": 2.5}, 2.5), ({"reduction": "sum"}, 1.0)):
-        observed = function(*moved, axis=axis, weight=w, **extra)
+        observed = function(*moved, axis=axis, sample_weight=w, **extra)
         observed = np.moveaxis(observed, axis, -1) if gradient else observed
         np.testing.assert_allclose(observed, total / divisor, rtol=1e-13, atol=1e-16)
 
@@ -238,18 +268,18 @@ WEIGHTED = [function for function in FIVE if function is not mixed_loss]
 def test_rows_of_weight_zero_may_hold_anything(function: Any) -> None:
     z, *others = calls((4, 5))[function]
     teacher = others[0] if len(others) == 1 else None
-    expected = function(z[:2], *(a[:2] for a in others), weight=[1, 0.5], reduction="sum")
+    expected = function(z[:2], *(a[:2] for a in others), sample_weight=[1, 0.5], reduction="sum")
     for row in ([NAN] * 5, [INF, 0.0, 0.0, 0.0, 0.0], [-INF] * 5):
         z[2:] = row
         if teacher is not None:
             teacher[2:] = [INF, NAN, 0.0, 0.0, 0.0]
-        observed = function(z, *others, weight=[1, 0.5, 0, 0], reduction="sum")
+        observed = function(z, *others, sample_weight=[1, 0.5, 0, 0], reduction="sum")
         np.testing.assert_allclose(observed[:2] if observed.ndim else observed, expected, rtol=1e-14)
         assert not observed.ndim or (observed[2:] == 0).all()
         # The first that counts is named, and not the first.
         match = r"^student_logits: expected .*, got .* at index (\(3, 0\)|3)"
         with pytest.raises(ValueError, match=match):
-            function(z, *others, weight=[1, 0.5, 0, 0.5])
+            function(z, *others, sample_weight=[1, 0.5, 0, 0.5])
         with pytest.raises(ValueError, match=r"^student_logits: expected .*, got .* at index (\(2, 0\)|2)"):
             function(z, *others)
         if teacher is not None:
@@ -257,7 +287,7 @@ def test_rows_of_weight_zero_may_hold_anything(function: Any) -> None:
             with pytest.raises(
                 ValueError, match=r"^teacher_logits: expected .*, got .* at index \(3, [01]\)"
             ):
-                function(z, *others, weight=[1, 0.5, 0, 0.5])
+                function(z, *others, sample_weight=[1, 0.5, 0, 0.5])
 
 
 @pytest.mark.parametrize("function", FIVE, ids=lambda f: f.__name__)
@@ -389,7 +419,7 @@ def test_the_top_k_formulas(treatment: Any) -> None:
     }[treatment]
     observed = top_k_loss(z, np.log(a), at, treatment=treatment, reduction="none")
     np.testing.assert_allclose(observed, expected, rtol=1e-11)
-    moved = top_k_loss(z.T, np.log(a).T, at.T, treatment=treatment, axis=0, weight=np.arange(5.0))
+    moved = top_k_loss(z.T, np.log(a).T, at.T, treatment=treatment, axis=0, sample_weight=np.arange(5.0))
     assert moved == pytest.approx(expected @ np.arange(5.0) / 10, rel=1e-12, abs=0)
     # With every class in it, nothing is left to treat.
     whole = np.tile(np.arange(6), (5, 1))
@@ -527,7 +557,7 @@ GOOD: dict[Any, dict[str, Any]] = {
     distillation_gradient: {"student_logits": Z, "teacher_logits": Z},
     mixed_loss: {"student_logits": Z, "teacher_logits": Z, "targets": [0, 1]},
     top_k_loss: {"student_logits": Z, "top_log_probs": TOP, "top_indices": AT},
-    sampled_loss: {"student_logits": Z, "indices": AT, "sample_weights": np.exp(TOP)},
+    sampled_loss: {"student_logits": Z, "indices": AT, "importance_weights": np.exp(TOP)},
     sample_targets: {"teacher_logits": Z, "samples": 2, "rng": np.random.default_rng(0)},
 }
 DIVERGENCE = (distillation_loss, distillation_gradient, mixed_loss)
@@ -539,6 +569,8 @@ BAD: list[tuple[tuple[Any, ...], str, Any, type[Exception]]] = [
     (DIVERGENCE, "scale", "t", ValueError),
     (DIVERGENCE, "scale", None, TypeError),
     (DIVERGENCE, "direction", "backward", ValueError),
+    *[(DIVERGENCE, "beta", x, ValueError) for x in (0.0, 1.0, NAN)],
+    (DIVERGENCE, "beta", None, TypeError),
     (DIVERGENCE, "teacher_logits", Z[:1], ValueError),
     (DIVERGENCE, "teacher_logits", Z.astype(complex), TypeError),
     (LOSSES, "student_logits", Z.astype(complex), TypeError),
@@ -550,8 +582,8 @@ BAD: list[tuple[tuple[Any, ...], str, Any, type[Exception]]] = [
     (LOSSES, "reduction", "average", ValueError),
     (LOSSES, "denominator", 0.0, ValueError),
     (LOSSES, "axis", 2, ValueError),
-    ((distillation_loss, top_k_loss, sampled_loss), "weight", [1.0, -1.0], ValueError),
-    ((distillation_loss, top_k_loss, sampled_loss), "weight", [1.0], ValueError),
+    ((distillation_loss, top_k_loss, sampled_loss), "sample_weight", [1.0, -1.0], ValueError),
+    ((distillation_loss, top_k_loss, sampled_loss), "sample_weight", [1.0] * 3, ValueError),
     ((mixed_loss,), "alpha", 1.5, ValueError),
     ((mixed_loss,), "targets", [0, 3], ValueError),
     ((mixed_loss,), "targets", [0.0, 1.0], TypeError),
@@ -569,9 +601,9 @@ BAD: list[tuple[tuple[Any, ...], str, Any, type[Exception]]] = [
     ((sampled_loss,), "indices", np.ma.masked_array(AT), TypeError),
     ((sampled_loss,), "indices", [[0, -1], [1, 2]], ValueError),
     ((sampled_loss,), "indices", [0, 1], ValueError),
-    ((sampled_loss,), "sample_weights", -np.exp(TOP), ValueError),
-    ((sampled_loss,), "sample_weights", TOP.astype(complex), TypeError),
-    ((sampled_loss,), "sample_weights", 1.0, ValueError),
+    ((sampled_loss,), "importance_weights", -np.exp(TOP), ValueError),
+    ((sampled_loss,), "importance_weights", TOP.astype(complex), TypeError),
+    ((sampled_loss,), "importance_weights", 1.0, ValueError),
     ((sample_targets,), "samples", 0, ValueError),
     ((sample_targets,), "samples", 1.0, TypeError),
     ((sample_targets,), "rng", 0, TypeError),
@@ -598,8 +630,8 @@ def test_bad_input_is_named(function: Any, name: str, value: Any, error: type[Ex
 
 def test_nothing_to_average() -> None:
     for call in (
-        lambda: distillation_loss(Z, Z, weight=[0, 0]),
-        lambda: distillation_gradient(Z, Z, weight=[0, 0]),
+        lambda: distillation_loss(Z, Z, sample_weight=[0, 0]),
+        lambda: distillation_gradient(Z, Z, sample_weight=[False, False]),
         lambda: mixed_loss(Z, Z, [-1, -1], ignore_index=-1),
     ):
         with pytest.raises(ValueError, match="at least one target that counts"):
@@ -618,10 +650,10 @@ def test_nothing_to_average() -> None:
     (mixed_loss, "ignore_index", 1.5, r"an integer, got 1\.5"),
     *[(f, "teacher_logits", Z[:1], r"shape \(2, 3\), that of student_logits, got \(1, 3\)")
       for f in DIVERGENCE],
-    *[(f, "weight", [1.0], r"shape \(2,\), one weight a row, got \(1,\)")
+    *[(f, "sample_weight", [1.0] * 3, r"a shape that broadcasts to \(2,\), that of the targets, got \(3,\)")
       for f in (distillation_loss, distillation_gradient, top_k_loss, sampled_loss)],
-    (sampled_loss, "sample_weights", TOP[:1], r"shape \(2, 2\), that of indices, got \(1, 2\)"),
-    (sampled_loss, "sample_weights", [[1.0, 1.0], [INF, 1.0]],
+    (sampled_loss, "importance_weights", TOP[:1], r"shape \(2, 2\), that of indices, got \(1, 2\)"),
+    (sampled_loss, "importance_weights", [[1.0, 1.0], [INF, 1.0]],
      r"finite weights >= 0, got inf at index \(1, 0\)"),
     *[(f, name, [[0, 1], [3, 1]], r"class indices in \[0, 3\), got 3 at index \(1, 0\)")
       for f, name in ((top_k_loss, "top_indices"), (sampled_loss, "indices"))],
@@ -634,7 +666,7 @@ def test_nothing_to_average() -> None:
     (top_k_loss, "treatment", "none", r".*'tail', got 'none'$"),
     (top_k_loss, "top_log_probs", TOP[0], r"2 dimensions, as student_logits, got shape \(2,\)"),
     (top_k_loss, "top_log_probs", np.zeros((2, 0)), r"at least one class along axis 1"),
-    *[(f, "weight", [1.5e308, 1.5e308], "weights with a finite sum")
+    *[(f, "sample_weight", [1.5e308, 1.5e308], "weights with a finite sum")
       for f in (distillation_loss, distillation_gradient, top_k_loss, sampled_loss)],
     (sample_targets, "samples", 0, r"at least one draw, at most 1,000,000,000, got 0"),
     (sample_targets, "rng", np.random.RandomState(0), r"a numpy\.random\.Generator, got RandomState"),
@@ -651,7 +683,7 @@ def test_what_disagrees_is_named_in_the_callers_layout() -> None:
     shapes = r"^top_indices: expected shape \(1, 2\), that of top_log_probs, got \(2, 2\)$"
     with pytest.raises(ValueError, match=shapes):
         top_k_loss(z, top[:1], at, axis=0)
-    with pytest.raises(ValueError, match=r"^sample_weights: .*, got -1\.0 at index \(0, 1\)$"):
+    with pytest.raises(ValueError, match=r"^importance_weights: .*, got -1\.0 at index \(0, 1\)$"):
         sampled_loss(z, at, [[1.0, -1.0], [1.0, 1.0]], axis=0)
     with pytest.raises(ValueError, match=r"^indices: .*, got 3 at index \(0, 1\)$"):
         sampled_loss(z, [[0, 3], [1, 2]], np.exp(top), axis=0)
@@ -696,12 +728,13 @@ def test_a_shift_that_rounds_the_logits_does_not_round_their_differences() -> No
     v = z + 1e-7 * v
     for shift in (0.0, 100.0, 1e4, -1e6):
         first, second = z + shift, v - shift
-        for direction in ("forward", "reverse"):
-            expected = [
-                exact_divergence(a, b, 1.0, direction == "forward")
-                for a, b in zip(first, second, strict=True)
-            ]
-            observed = distillation_loss(first, second, direction=direction, reduction="none")  # type: ignore[arg-type]
+        for direction in ("forward", "reverse", "jsd"):
+            with mpmath.workdps(80):
+                expected = [
+                    exact(a.tolist(), b.tolist(), 1.0, direction) for a, b in zip(first, second, strict=True)
+                ]
+            options: dict[str, Any] = {"direction": direction, "beta": BETA, "reduction": "none"}
+            observed = distillation_loss(first, second, **options)
             np.testing.assert_allclose(observed, [float(e) for e in expected], rtol=2e-12)
 
 

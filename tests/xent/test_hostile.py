@@ -1,461 +1,379 @@
-"""Hostile input: each public function returns the right value or raises the promised error, nothing else.
+"""Hostile input: a public function returns what is right, or raises the promised error; nothing else.
 
-The rule and the calls are those of tests/hostile.py, the oracle that of tests/hostile_oracle.py, and the
-table of functions stands in tests/hostile_targets.py. Here hypothesis draws the calls, a few of each
-function; `make fuzz` lets a coverage-guided fuzzer draw them for as long as you like.
+The promised error is a ValueError or TypeError (no subclass) whose message begins with an argument's name.
+No warning and no floating-point flag gets out, no argument and no global setting is modified, and no result
+of NumPy holds a nan. The table says by an argument's NAME what a sound value of it is, and what has to be
+refused; the functions and their arguments are read from the package, so that a new one fails until its names
+stand here. Whether a result is right is asked of another call: an array stored otherwise is the same array.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import math
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hostile
-import hostile_oracle as oracle
-import hostile_targets
 import xent
-import xent_book.exercises
-import xent_book.frameworks
-from hostile import Given, Target, Violation, evaluate, judge
+import xent.torch
+from xent._validate import shown
+from xent.sequences import GeometricSource, MarkovSource
 
-# No example is replayed from a database, and none is explained: what is tried is the same at every run.
-PHASES = (Phase.generate, Phase.shrink)
-# A call takes some hundred choices; the last ones of a long one are the simplest.
-LENGTH = 300
-EXAMPLES = {"xent_book.frameworks.diagnose": 5, "xent_book.exercises.check": 40}
-
-
-def calls(target: Target) -> st.SearchStrategy[hostile.Call]:
-    """Draw calls of a function: choices from even bytes, which hypothesis makes simpler where it can."""
-    # Drawn one by one, choices are far from even: hypothesis likes what is small and what it has had.
-    return st.binary(min_size=LENGTH, max_size=LENGTH).map(
-        lambda data: hostile.draw(hostile.Bytes(data), target)
-    )
+inf, nan = math.inf, math.nan
+PARTS = ("", ".information", ".gradients", ".scoring", ".sequences", ".distillation", ".torch")
+NOT_CALLED = {"Rule", "MicroBatch", "Window", "Windows", "AccumulationReport"}  # a type; what others return
+CHAIN = MarkovSource([0.5, 0.375, 0.125], [[0.25, 0.5, 0.25], [0.125, 0.5, 0.375]])
+OBJECTS = {"GeometricSource": GeometricSource(0.25, 2), "MarkovSource": CHAIN}
 
 
-@pytest.mark.slow  # the expressions below, each a finding of this test or of the fuzzer, are quick
-@pytest.mark.parametrize("name", hostile_targets.TARGETS)
-def test_the_rule_holds(name: str) -> None:
-    target = hostile_targets.TARGETS[name]
-    seen: set[str] = set()
-
-    @settings(
-        max_examples=EXAMPLES.get(name, 100),
-        suppress_health_check=list(HealthCheck),
-        database=None,
-        phases=PHASES,
-    )
-    @given(calls(target))
-    def hold(call: hostile.Call) -> None:
-        try:
-            seen.add(judge(call))
-        except oracle.Unsure:
-            seen.add("unsure")
-
-    hold()
-    # Not all of the calls were refused, and not all of them were welcome.
-    assert "value" in seen
-    assert "error" in seen or not hostile_can_fail(target)
+def public() -> dict[str, Callable[..., Any]]:
+    """Every public function, class, and method of a class, by its name."""
+    found: dict[str, Callable[..., Any]] = {}
+    for module in (importlib.import_module(f"xent{part}") for part in PARTS):
+        for name in set(module.__all__) - NOT_CALLED:
+            things = {name: getattr(module, name)}
+            if name in OBJECTS:
+                methods = [method for method in dir(OBJECTS[name]) if not method.startswith("_")]
+                things |= {f"{name}.{method}": getattr(OBJECTS[name], method) for method in methods}
+            found |= {f"{module.__name__}.{n}": thing for n, thing in things.items() if callable(thing)}
+    return dict(sorted(found.items()))
 
 
-def hostile_can_fail(target: Target) -> bool:
-    return target.name not in ("xent_book.exercises.check", "xent_book.frameworks.diagnose")
+FUNCTIONS = public()
 
 
-def test_every_public_function_is_in_the_table() -> None:
-    public = set(hostile_targets.public())
-    covered = set(hostile_targets.TARGETS) | set(hostile_targets.ELSEWHERE)
-    covered |= {f"xent_book.frameworks.{name}" for name in xent_book.frameworks.__all__ if name != "diagnose"}
-    assert sorted(public - covered) == []
-    assert sorted(set(hostile_targets.TARGETS) - public - {"xent_book.frameworks.diagnose"}) == []
+class Refuses:
+    """An object that should become an array, a number or a text, and raises."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise KeyError("x")
+
+    def __repr__(self) -> str:
+        raise KeyError("x")
+
+    __float__ = __index__ = __repr__  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("name", [n for n, target in hostile_targets.TARGETS.items() if not target.call])
-def test_every_argument_is_drawn(name: str) -> None:
-    target = hostile_targets.TARGETS[name]
-    assert sorted(target.parameters()) == sorted(inspect.signature(target.function()).parameters)
+class Holds:
+    """An array_like of the third kind, as pandas objects are: an object with ``__array__``."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.array
 
 
-# ------------------------------------------------------------------------------ the judge itself can fail
+# The table. A row makes a sound value with a generator of random numbers, and lists what is never right: as
+# it is, or made from the sound value. Most entries are binary fractions, so that no dtype rounds them.
+
+N, K = 4, 3
+Wrong = list[Any]
+Row = tuple[Callable[[np.random.Generator], Any], Wrong]
 
 
-def odd(function: Callable[..., Any], given: Given, *, refuse: bool = False) -> None:
-    """Judge a function of one argument, whose right value is twice its argument."""
+def entry(*values: Any) -> Wrong:
+    """Arrays with another first entry."""
+    return [lambda v, new=new: np.array([new, *np.ravel(v)[1:]]).reshape(np.shape(v)) for new in values]
 
-    def model(a: oracle.Plain) -> oracle.Want:
-        if refuse:
-            raise oracle.Refused({"x"})
-        return oracle.Want(2 * a.x.astype(np.longdouble))
 
-    hostile.NAMES["odd"] = function
+# fmt: off
+MASKED = np.ma.array([1.0, 2.0], mask=[0, 1])
+NO_ARRAY: Wrong = [
+    "text", None, {}, {1.0}, object(), Refuses(), Holds(Refuses()), [[1.0], [1.0, 2.0]], Decimal(1), [MASKED],
+    Holds(MASKED), lambda v: np.ma.array(v, mask=True), lambda v: np.zeros(np.shape(v), [("a", float)]),
+    lambda v: (x for x in v), *(lambda v, to=to: np.array(v).astype(to) for to in ("c16", "O", "U", "m8[s]")),
+]
+NO_NUMBER: Wrong = [
+    "text", "1", None, nan, 1j, True, [1], [[1], [1, 2]], np.ones(2), np.ma.array(1, mask=True), object(),
+    Refuses(), np.timedelta64(1), np.array(True), np.str_("1"), np.complex128(1), Decimal("nan"),
+    torch.tensor(1.0, requires_grad=True), torch.tensor(1.0, device="meta"), torch.ones(2),
+]
+NO_CHOICE: Wrong = ["text", "x" * 9999, None, 1, Refuses(), lambda v: [v], lambda v: v.upper(), str.encode]
+NO_TENSOR: Wrong = [
+    "text", None, 1.0, Refuses(), lambda v: v.numpy(), lambda v: v.tolist(), lambda v: v.to(torch.complex64),
+    lambda v: v.to_sparse(), lambda v: v.to("meta"), lambda v: v.bool(),
+]
+NO_OBJECT: Wrong = [3, "text", Refuses()]
+SHAPE: Wrong = [lambda v: v[:-1], lambda v: v[..., None], lambda v: v[None]]
+INDEX: Wrong = [*NO_ARRAY, *entry(-1, 2**40), lambda v: np.array(v, float)]
+REAL: Wrong = [*NO_ARRAY, *entry(nan)]
+SHARE: Wrong = [*REAL, *entry(-0.25, inf, 1.5)]
+MASS: Wrong = [*REAL, *entry(-1.0, inf)]
+
+
+def beyond(*values: Any) -> Wrong:
+    """What is no number, and numbers out of range, also as arrays without dimensions."""
+    return [*NO_NUMBER, *values, *map(np.array, values)]
+
+
+COUNT = beyond(2.5, 0, -1)
+SHARES = np.array([[0.75, 0.125, 0.125], [0.125, 0.125, 0.75]] * (N // 2))
+LOGITS: Row = (lambda g: np.round(g.normal(size=(N, K)) * 64) / 32, REAL)
+CLASSES: Row = (lambda g: g.integers(0, K, N), [*INDEX, *SHAPE])
+PROBS: Row = (lambda g: SHARES.copy(), SHARE)
+BY_TARGET: Row = (lambda g: np.array([1.0, 2.0, 0.5, 0.0]), MASS)
+BY_CLASS: Row = (lambda g: np.array([1.0, 2.0, 0.5]), [*MASS, *SHAPE])
+UNIT: Row = (lambda g: 0.25, beyond(-0.25, 1.25, inf))
+POSITIVE: Row = (lambda g: 2.0, beyond(0, -1.0, inf, -(10**400)))
+TABLE: dict[str, Row] = {
+    **dict.fromkeys(("logits", "x", "student_logits"), LOGITS),
+    "teacher_logits": (LOGITS[0], [*REAL, *SHAPE]),
+    **dict.fromkeys(("targets", "outcome"), CLASSES),
+    **dict.fromkeys(("probs", "p", "q"), PROBS),
+    "target_probs": (PROBS[0], [*SHARE, *SHAPE]),
+    "log_probs": (lambda g: np.log(SHARES), [*REAL, *entry(1.0), lambda v: v + 1]),
+    "weight": BY_CLASS,
+    "sample_weight": BY_TARGET,
+    "pos_weight": (BY_CLASS[0], [*MASS, *SHAPE, *entry(0.0)]),
+    "indices": (lambda g: g.integers(0, K, (N, 2)), [*INDEX, *SHAPE]),
+    "sample_weights": (lambda g: np.array([[0.25, 0.75]] * N), [*MASS, *SHAPE]),
+    "top_log_probs": (lambda g: np.log(SHARES[:, :2]), [*REAL, *SHAPE, *entry(1.0)]),
+    "top_indices": (lambda g: np.array([[0, 1], [2, 1]] * (N // 2)), [*INDEX, *SHAPE]),
+    "probabilities": (lambda g: np.array([0.5, 0.25, 0.25]), SHARE),
+    "lengths": (lambda g: np.array([1, 3, 8]), [*NO_ARRAY, *entry(0, -1), lambda v: np.array(v, float)]),
+    "initial": (lambda g: np.array([0.5, 0.375, 0.125]), [*SHARE, *SHAPE]),
+    "transition": (lambda g: CHAIN.transition, [*SHARE, *SHAPE]),
+    "sequences": (lambda g: [[0, 1, 1], [1]], [None, 3, [[0.7, 1.2]], [[-1]], [[9]], "text"]),
+    "weights": (lambda g: np.array([1.0, 2.0]), [*MASS, *SHAPE]),
+    "axis": (lambda g: -1, beyond(7, -7, 1.0, 10**5000)),
+    "letters": (lambda g: 2, COUNT),
+    **dict.fromkeys(("n_max", "samples"), (lambda g: 3, [*COUNT, 10**30])),
+    "batch_size": (lambda g: 3, [*COUNT, 10**400]),
+    "size": (lambda g: 3, beyond(2.5, -1, 10**30)),
+    "steps": (lambda g: 2, COUNT),
+    "ignore_index": (lambda g: -100, beyond(2.5)),
+    "eps": (lambda g: 0.125, beyond(-0.25, 0.75, inf)),
+    "gamma": (lambda g: 2.0, beyond(-1.0, inf)),
+    "base": (lambda g: 2.0, beyond(0, -1.0, inf, 1.0)),
+    "stop": (lambda g: 0.25, beyond(0, -1.0, 1.5, inf, 5e-324)),
+    **dict.fromkeys(("label_smoothing", "alpha", "beta"), UNIT),
+    **dict.fromkeys(("denominator", "temperature", "proposal_temperature"), POSITIVE),
+    "reduction": (lambda g: "mean", NO_CHOICE),
+    "scale": (lambda g: "none", NO_CHOICE),
+    "direction": (lambda g: "reverse", NO_CHOICE),
+    "treatment": (lambda g: "renormalised", NO_CHOICE),
+    "rng": (lambda g: np.random.default_rng(0), [*NO_OBJECT, None]),
+    "generator": (lambda g: torch.Generator(), NO_OBJECT),
+    "model": (lambda g: CHAIN, [*NO_OBJECT, None]),
+    "rule": (lambda g: xent.scoring.brier_score, [None, *NO_OBJECT, lambda v: lambda q, y: "a"]),
+    "batches": (lambda g: [torch.tensor([1, 2]), torch.tensor([3, -100])], [None, 5, [torch.tensor([1j])]]),
+    "group": (lambda g: None, []),
+}
+# Where a function's argument is another thing than its name says elsewhere.
+PAIRS: Row = (lambda g: g.integers(0, 2, (N, K)) * 1.0, [*SHARE, *SHAPE])
+EACH: Row = (lambda g: np.ones((N, K)), MASS)
+OWN: dict[str, dict[str, Row]] = {
+    "binary_cross_entropy": {"targets": PAIRS, "weight": EACH},
+    "binary_cross_entropy_gradient": {"targets": PAIRS, "weight": EACH},
+    **{f"distillation_{what}": {"weight": BY_TARGET} for what in ("loss", "gradient")},
+    **{f"{what}_loss": {"weight": BY_TARGET} for what in ("sampled", "top_k")},
+    **{f"GeometricSource.{of}": {"q": (lambda g: 0.5, beyond(-1.0, 1.5, inf))}
+       for of in ("cross_entropy", "kl", "averaged_cross_entropy")},
+    "sample_targets": {"teacher_logits": LOGITS},
+    "check_accumulation": {
+        "model": (lambda g: torch.nn.Linear(2, 1), [None, *NO_OBJECT]),
+        "micro_batches": (lambda g: [torch.ones(1, 2), torch.ones(2, 2)], [None, 5, []]),
+        "whole_batch": (lambda g: torch.ones(3, 2), []),
+        "step": (lambda g: lambda model, batches: sum(model(b).sum() for b in batches).backward(), [None, 3]),
+        "reference": (lambda g: lambda model, batch: model(batch).sum().backward(), [3, "text"]),
+        "targets": (lambda g: lambda batch: torch.zeros(len(batch), dtype=torch.long), []),
+        "tolerance": (lambda g: 1e-3, beyond(-1.0)),
+    },
+    "elicited": {"p": (lambda g: np.array([0.75, 0.25]), SHARE)},
+    "accumulate": {"targets": (lambda g: lambda batch: batch, []),
+                   "denominator": (lambda g: "tokens", beyond(0, -1.0))},
+}
+# fmt: on
+
+
+NEEDED = "xent.torch.accumulate.targets"  # an option, without which another option's default has no meaning
+
+
+def row(function: str, argument: str) -> Row:
+    """A function's row for one of its arguments."""
+    own = next((rows for name, rows in OWN.items() if function.endswith(f".{name}")), {})
+    assert argument in own or argument in TABLE, f"{function}: TABLE has no row for its argument {argument!r}"
+    return own.get(argument) or TABLE[argument]
+
+
+def parameters(function: str) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(FUNCTIONS[function]).parameters
+
+
+def sound(function: str, seed: int = 0, options: Iterable[str] = ()) -> dict[str, Any]:
+    """A sound call: the arguments that the function needs, and these of its options."""
+    g, made = np.random.default_rng(seed), {}
+    for name, parameter in parameters(function).items():
+        if parameter.default is parameter.empty or name in options or f"{function}.{name}" == NEEDED:
+            value = row(function, name)[0](g)
+            made[name] = torch.from_numpy(np.array(value)) if parameter.annotation == "Tensor" else value
+    return made
+
+
+def snapshot(value: Any) -> Any:
+    """What a call must not change in an argument."""
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_meta:
+        return value.dtype, value.requires_grad, repr(value.tolist())
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.strides, value.flags.writeable, value.tobytes()
+    return [snapshot(part) for part in value] if isinstance(value, (list, tuple)) else None
+
+
+def state(arguments: dict[str, Any]) -> Any:
+    return snapshot([*arguments.values()]), np.geterr(), torch.is_grad_enabled(), torch.get_default_dtype()
+
+
+def outcome(function: str, arguments: dict[str, Any]) -> Any:
+    """Call, hold the outcome against the rule, and return the result or the promised error."""
+    said = f"{function}({', '.join(f'{name}={shown(value)}' for name, value in arguments.items())})"
+    before, result = state(arguments), None
     try:
-        judge(hostile.Call(Target("odd", lambda source: {"x": given}, model), {"x": given}))
-    finally:
-        del hostile.NAMES["odd"]
+        with warnings.catch_warnings(), np.errstate(all="raise"):
+            warnings.simplefilter("error")
+            result = FUNCTIONS[function](**arguments)
+            result = list(result) if isinstance(result, xent.torch.Windows) else result
+    except Exception as error:
+        assert type(error) in (ValueError, TypeError), f"{said} raised {type(error).__name__}: {error}"
+        begin = re.match(r"(\w+): ", str(error))
+        # That there is nothing to average is said of the targets, whatever their name.
+        assert begin and begin[1] in {*parameters(function), "targets"}, f"{said} names no argument: {error}"
+        assert len(str(error)) < 1000, f"{said} raised an error of {len(str(error))} characters"
+        result = error
+    assert state(arguments) == before, f"{said} modified an argument or a global setting"
+    if not isinstance(result, Exception) and not function.startswith("xent.torch"):
+        assert not any(np.isnan(array).any() for array in numbers(result)), f"{said} returned {result!r}"
+    return result
 
 
-def two() -> Given:
-    return Given("np.array([1.0, 2.0])", np.array([1.0, 2.0]))
+def numbers(result: Any) -> list[np.ndarray]:
+    """The arrays of numbers in a result; an object is its attributes."""
+    if isinstance(result, (list, tuple)):
+        return [array for part in result for array in numbers(part)]
+    if isinstance(result, (torch.Tensor, float, int, np.ndarray, np.generic)):
+        return [np.asarray(result.detach() if isinstance(result, torch.Tensor) else result, float)]
+    return numbers(list(vars(result).values())) if hasattr(result, "__dict__") else []
 
 
-def doubled(x: Any) -> Any:
-    return 2 * np.asarray(x)
+CALLS = [(function, argument) for function in FUNCTIONS for argument in parameters(function)]
 
 
-def in_place(x: Any) -> Any:
-    x *= 2
-    return x
+@pytest.mark.parametrize(("function", "argument"), CALLS, ids=lambda name: name)
+def test_what_is_never_right_is_refused(function: str, argument: str) -> None:
+    call, parameter = sound(function, options={argument}), parameters(function)[argument]
+    assert not isinstance(got := outcome(function, call), Exception), got
+    tensor, good = parameter.annotation == "Tensor", call[argument]
+    refused = [wrong for wrong in row(function, argument)[1] if wrong is not parameter.default]
+    array = good.numpy() if tensor else good
+    values = [wrong(array) if callable(wrong) else wrong for wrong in refused]
+    if tensor:
+        # The same as tensors; a nan is no error there, it stays nan.
+        plain = [v for v in values if isinstance(v, np.ndarray) and v.dtype.kind in "fi"]
+        values += [
+            torch.from_numpy(v) for v in plain if not np.isnan(v).any() and not np.array_equal(v, array)
+        ]
+        values += [wrong(good) if callable(wrong) else wrong for wrong in NO_TENSOR]
+    for value in values:
+        got = outcome(function, {**call, argument: value})
+        assert isinstance(got, Exception), f"{function} took {argument}={shown(value)} and returned {got!r}"
 
 
-def warning(x: Any) -> Any:
-    warnings.warn("x", stacklevel=1)
-    return 2 * x
+# fmt: off
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "Fortran": np.asfortranarray,
+    "reversed": lambda a: np.flip(np.array(np.flip(a))),
+    "strided": lambda a: np.repeat(a, 2, 0)[::2],
+    "read-only": lambda a: np.broadcast_to(a, a.shape),
+    "unaligned": lambda a: np.frombuffer(b"\0" + a.tobytes(), a.dtype, offset=1).reshape(a.shape),
+    "other byte order": lambda a: a.astype(a.dtype.newbyteorder("S")),
+    "list": lambda a: a.tolist(), "tuple": tuple, "object": Holds,
+    "buffer": memoryview, "tensor": lambda a: torch.from_numpy(np.array(a)),
+    "half": lambda a: a.astype(np.float16 if a.dtype.kind == "f" else np.int8),
+    "single": lambda a: a.astype(np.float32 if a.dtype.kind == "f" else np.uint16),
+}
+TENSOR_WAYS: dict[str, Callable[[Any], Any]] = {
+    "strided": lambda t: t.repeat_interleave(2, 0)[::2],
+    "transposed": lambda t: t.mT.contiguous().mT if t.ndim > 1 else t,
+    "differentiable": lambda t: t.clone().requires_grad_() if t.is_floating_point() else t,
+    "single": lambda t: t.float() if t.is_floating_point() else t.int(),
+}
+ROUGH = {"half": 64 * 2.0**-10, "single": 64 * 2.0**-23}  # some roundings in that dtype
+WILD = [0.0, -0.0, 1.0, 0.5, 40.0, -745.0, 1e-8, 1e-300, 5e-324, -5e-324, 65504.0, -3e38, 1.7e308, -inf, inf]
+WILD_NUMBERS = [0, 1, 2, 0.5, 5e-324, 1e-300, 1.0 - 2**-53, 1e308, -1, 10**12, 10**400, inf]
+# fmt: on
 
 
-def flag(x: Any) -> Any:
-    return 2 * x + 0 * np.log(np.zeros(1))[0]
+@pytest.mark.parametrize("function", FUNCTIONS)
+@settings(max_examples=30)
+@given(data=st.data())
+def test_an_array_that_is_stored_otherwise_is_the_same_array(function: str, data: st.DataObject) -> None:
+    options = [name for name, p in parameters(function).items() if p.default is not p.empty]
+    chosen = data.draw(st.sets(st.sampled_from(options))) if options else set()
+    want, call, tolerance = outcome(function, sound(function, 1, chosen)), sound(function, 1, chosen), 1e-12
+    assert not isinstance(want, Exception), want
+    for name, value in call.items():
+        ways = {np.ndarray: WAYS, torch.Tensor: TENSOR_WAYS}.get(type(value), {})
+        if (way := data.draw(st.sampled_from(["as it is", *ways]), name)) in ways:
+            call[name], tolerance = ways[way](value), max(tolerance, ROUGH.get(way, 0.0))
+    got = outcome(function, call)
+    assert not isinstance(got, Exception), got
+    if ".sample" not in function:  # a draw may jump where a rounding moves its threshold
+        for one, other in zip(numbers(got), numbers(want), strict=True):
+            np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
-BREACHES: list[tuple[Callable[..., Any], str]] = [
-    (lambda x: 2 * x + 1e-12, "is due"),
-    (lambda x: (2 * x).astype(np.float32), "of dtype float32"),
-    (lambda x: (2 * x)[:1], "of shape"),
-    (lambda x: 2 * x * math.nan, "is due"),
-    (in_place, "changed an argument"),
-    (warning, "raised UserWarning"),
-    (flag, "raised FloatingPointError"),
-    (hostile.raises(KeyError("x")), "raised KeyError"),
-    (hostile.raises(ValueError("x: no")), "for good arguments"),
-]
+@pytest.mark.parametrize("function", FUNCTIONS)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_whatever_comes_ends_in_a_result_or_the_promised_error(function: str, data: st.DataObject) -> None:
+    call = sound(function, options={"weight", "axis"})
+    for name, value in call.items():
+        if isinstance(value, (np.ndarray, torch.Tensor)) and name in TABLE:  # others go to the caller's model
+            array = value.numpy() if isinstance(value, torch.Tensor) else value
+            shapes = [array.shape] * 5 + [(), (0,), (0, K), (N, 0), (1, 1), (2, *array.shape)]
+            shape = data.draw(st.sampled_from(shapes), name)
+            pool = [*array.flat, *(WILD if array.dtype.kind == "f" else [0, 1, 2, K, -1, -100, 127])]
+            size = math.prod(shape)
+            parts = data.draw(st.lists(st.sampled_from(pool), min_size=size, max_size=size), name)
+            array = np.array(parts, array.dtype).reshape(shape)
+            call[name] = torch.from_numpy(array) if isinstance(value, torch.Tensor) else array
+        elif type(value) in (int, float):
+            call[name] = data.draw(st.sampled_from([value, *WILD_NUMBERS]), name)
+    outcome(function, call)
 
 
-def test_the_judge_lets_a_good_function_pass() -> None:
-    odd(doubled, two())
-    odd(hostile.raises(ValueError("x: no")), two(), refuse=True)
-
-
-@pytest.mark.parametrize(("function", "complaint"), BREACHES)
-def test_the_judge_sees_a_breach(function: Callable[..., Any], complaint: str) -> None:
-    with pytest.raises(Violation, match=complaint):
-        odd(function, two())
-
-
-@pytest.mark.parametrize(
-    ("error", "complaint"),
-    [
-        (ValueError("y: no"), "was promised"),
-        (ValueError("no"), "was promised"),
-        (TypeError("x: no"), "was promised"),
-        (IndexError("x: no"), "was promised"),
-        (OverflowError("x: no"), "was promised"),
-        (np.linalg.LinAlgError("x: no"), "was promised"),  # a ValueError by inheritance
-    ],
-)
-def test_the_judge_reads_the_message(error: Exception, complaint: str) -> None:
-    with pytest.raises(Violation, match=complaint):
-        odd(hostile.raises(error), two(), refuse=True)
-
-
-def test_the_judge_wants_an_error() -> None:
-    with pytest.raises(Violation, match="where an error is due by one of"):
-        odd(doubled, two(), refuse=True)
-
-
-def test_the_judge_sees_a_changed_setting() -> None:
-    with np.errstate(under="ignore"):
-        before = np.geterr()
-
-        def settle(x: Any) -> Any:
-            torch.set_grad_enabled(False)
-            return 2 * x
-
-        try:
-            with pytest.raises(Violation, match="changed a global setting"):
-                odd(settle, two())
-        finally:
-            torch.set_grad_enabled(True)
-        assert np.geterr() == before
-
-
-# ------------------------------------------------------------------------------------- what it has found
-
-Z, Y = "[[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]]", "[0, 1]"
-CE, TCE = f"xent.cross_entropy({Z}, {Y}, ", f"xent.torch.cross_entropy(torch.tensor({Z}), torch.tensor({Y}), "
-T = f"torch.tensor({Z})"
-MASK = "np.ma.array([1.0, 2.0], mask=[0, 1])"
-COIN, CHAIN = "xent.sequences.GeometricSource", "xent.sequences.MarkovSource"
-PAIR = "xent.scoring.expected_score({rule}, [0.5, 0.5], [0.25, 0.75])"
-
-REFUSED: list[tuple[str, type[Exception], str]] = [
-    (CE + "denominator=np.complex128(2 + 1j))", TypeError, "denominator: expected a finite number > 0"),
-    (CE + "denominator=np.array(True))", TypeError, "denominator: expected"),
-    (CE + "denominator=np.array('2'))", TypeError, "denominator: expected"),
-    (CE + "denominator=np.timedelta64(2))", TypeError, "denominator: expected"),
-    (CE + "denominator=[[1], [1, 2]])", TypeError, "denominator: expected"),
-    (CE + "denominator=torch.tensor(2.0, requires_grad=True))", TypeError, "denominator: expected"),
-    (CE + "denominator=torch.tensor(2.0, device='meta'))", TypeError, "denominator: expected"),
-    (CE + "denominator=-10**5000)", ValueError, "denominator: expected .* got an integer of 16610 bits"),
-    (CE + "axis=10**5000)", ValueError, "axis: expected an axis of logits .* got an integer of 16610 bits"),
-    (CE + "axis=torch.tensor([1]))", TypeError, "axis: expected an integer"),
-    (CE + "axis=torch.tensor(True))", TypeError, "axis: expected an integer"),
-    (CE + "axis=np.ma.array(1, mask=True))", TypeError, "axis: expected an integer"),
-    (CE + "reduction='x' * 9999)", ValueError, "reduction: expected .{0,500}$"),
-    (f"xent.softmax([[{MASK}]])", TypeError, "logits: expected an array without a mask"),
-    (f"xent.softmax(Holds({MASK}))", TypeError, "logits: expected an array without a mask"),
-    ("xent.softmax(Refuses(KeyError('x')))", TypeError, "logits: expected an array of numbers, got Refuses"),
-    (
-        "xent.cross_entropy(np.zeros((0, 3)), torch.zeros(0), reduction='sum')",
-        TypeError,
-        "targets: expected integer",
-    ),
-    ("xent.scoring.log_score([[0.5, 0.5]], [[0], [1, 2]])", TypeError, "outcome: expected"),
-    (
-        "xent.scoring.zero_one_score(np.zeros((0, 0)), np.zeros(0, int))",
-        ValueError,
-        "probs: expected at least one class",
-    ),
-    (
-        "xent.scoring.invert_smoothing(np.zeros((0, 0)), label_smoothing=0.5)",
-        ValueError,
-        "probs: expected at least one",
-    ),
-    (PAIR.format(rule="lambda q, y: 'a'"), TypeError, "rule: expected costs that are numbers, got dtype <U1"),
-    (
-        PAIR.format(rule="lambda q, y: np.array(1j)"),
-        TypeError,
-        "rule: expected costs that are numbers, got dtype compl",
-    ),
-    (
-        "xent.scoring.elicited(xent.scoring.log_score, np.full(1000, 1e-3))",
-        ValueError,
-        "p: expected at most 500 classes",
-    ),
-    ("xent.distillation.sampled_loss([[0.0]], [[0]], [[0], [1, 2]])", TypeError, "sample_weights: expected"),
-    (
-        "xent.distillation.sampled_loss([[0.0]], [[0]], [1.0])",
-        ValueError,
-        r"sample_weights: expected shape \(1, 1\)",
-    ),
-    (f"xent.distillation.mixed_loss({Z}, {Z}, [0], ignore_index=-1)", ValueError, "targets: expected shape"),
-    (
-        f"xent.distillation.mixed_loss({Z}, {Z}, 'abc', ignore_index=-1)",
-        TypeError,
-        "targets: expected integer",
-    ),
-    (f"xent.distillation.top_k_loss({Z}, [0.0], [[0]])", ValueError, "top_log_probs: expected 2 dimensions"),
-    (
-        f"xent.distillation.top_k_loss({Z}, [[0.0]], [[0]], treatment=np.array(['tail'] * 2))",
-        ValueError,
-        "treatment: e",
-    ),
-    (
-        "xent.distillation.sample_targets([[0.0]], 10**30, np.random.default_rng(0))",
-        ValueError,
-        "samples: expected",
-    ),
-    (
-        f"{CHAIN}.fit([[0.7, 1.2]], 2)",
-        TypeError,
-        "sequences: expected integer class indices, got dtype float64",
-    ),
-    (f"{CHAIN}.fit(None, 2)", TypeError, "sequences: expected a list of lists, got NoneType"),
-    (f"{CHAIN}.fit([[0]], 10**6)", ValueError, "letters: expected at most 30,000"),
-    (
-        f"{CHAIN}.fit([[0], [1]], 2, weights=[1e308, 1e308])",
-        ValueError,
-        "weights: expected a positive, finite sum",
-    ),
-    (f"{CHAIN}([1.0, 0.0], [[1.0, 1e-300]])", ValueError, "transition: expected every sequence to end"),
-    (f"{CHAIN}([1.0, 0.0], [[1.0000005, 1e-7]])", ValueError, "transition: expected every sequence to end"),
-    (
-        f"{CHAIN}([0.5, 0.5], [[0.5, 0.5]]).token_mean_fit(10**30)",
-        ValueError,
-        r"batch_size: expected an integer up to 1e\+12",
-    ),
-    (
-        f"{CHAIN}([0.5, 0.5], [[0.5, 0.5]]).sample(None, 2)",
-        TypeError,
-        "rng: expected a numpy.random.Generator",
-    ),
-    (
-        "xent.sequences.eos_optimum(5e-324)",
-        ValueError,
-        "stop: expected a probability whose inverse is a float",
-    ),
-    ("xent.sequences.eos_optimum(0.5, 10**400)", ValueError, "batch_size: expected an integer up to"),
-    (f"{COIN}(0.5).length_probabilities(10**12)", ValueError, r"n_max: expected an integer up to 1e\+09"),
-    (f"{COIN}(0.5).sample(None, 3)", TypeError, "rng: expected a numpy.random.Generator, got NoneType"),
-    (
-        f"{COIN}(0.5).sample(np.random.default_rng(0), -3)",
-        ValueError,
-        "size: expected an integer >= 0, got -3",
-    ),
-    (f"{COIN}(0.5).sample(np.random.default_rng(0), 2.5)", TypeError, "size: expected an integer, got 2.5"),
-    (TCE + "weight=[True, False, True])", TypeError, "weight: expected real numbers"),
-    (
-        TCE + "weight=torch.tensor([1j, 1, 1]))",
-        TypeError,
-        "weight: expected real numbers, got dtype torch.complex64",
-    ),
-    (
-        TCE + "weight=np.ma.array([1.0, 2.0, 3.0], mask=[0, 1, 0]))",
-        TypeError,
-        "weight: expected an array without a mask",
-    ),
-    (TCE + "weight=[10**400, 1, 1])", TypeError, "weight: expected real numbers"),
-    (TCE + "weight=[1e39, 1.0, 1.0])", ValueError, "weight: expected finite weights"),
-    (
-        "xent.torch.cross_entropy(torch.zeros(2, 1).double(), torch.tensor([0, 0]), weight=[1.5e308])",
-        ValueError,
-        "weight: expected weights with a finite sum",
-    ),
-    (
-        f"xent.torch.binary_cross_entropy({T}, {T} / 3, pos_weight='a')",
-        TypeError,
-        "pos_weight: expected real numbers",
-    ),
-    (
-        f"xent.torch.softmax({T}.to_sparse())",
-        TypeError,
-        "logits: expected a dense tensor, got layout torch.sparse_coo",
-    ),
-    (f"xent.torch.log_softmax({T}.to('meta'))", TypeError, "logits: expected a tensor that holds values"),
-    (
-        f"xent.torch.cross_entropy({T}, torch.tensor({Y}).to_sparse())",
-        TypeError,
-        "targets: expected a dense tensor",
-    ),
-    (f"xent.torch.sample_targets({T}, 2, 'x')", TypeError, "generator: expected a torch.Generator, got str"),
-    (f"xent.torch.sample_targets({T}, 10**30)", ValueError, "samples: expected"),
-    (
-        f"xent.torch.distillation_loss({T}, {T}, temperature=1e-50)",
-        ValueError,
-        "temperature: expected a number > 0 in",
-    ),
-    (
-        "xent.torch.accumulate(5, 1, targets=0)",
-        TypeError,
-        "batches: expected an iterable of micro-batches, got int",
-    ),
-    (
-        "list(xent.torch.accumulate([torch.tensor([1j])], 1, targets=lambda x: x))",
-        TypeError,
-        "targets: expected",
-    ),
-]
-
-ACC = "[[m.scale for m in w] for w in xent.torch.accumulate({batch}, {steps}, targets=lambda x: x{more})]"
-TWO = "[torch.tensor([[156, 1]], dtype=torch.uint8)]"
-W = "np.array([1.0, 2.0, 3.0])"
-READ_ONLY = f"np.broadcast_to({W}, 3)"
+# What such a search has found, and was mended.
+T = "torch.tensor([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]])"
 RIGHT: list[tuple[str, Any]] = [
-    # Beside a logit of 1e19 the others counted as its equals, and a certain hit cost log K.
     ("xent.cross_entropy([[1e308, 0.0, 0.0]], [0])", 0.0),
     ("xent.log_softmax([1e19, 0.0])", [0.0, -1e19]),
+    ("xent.nll([[0.0, -inf, -744.4400719213812]], [0])", 0.0),
     ("xent.gradients.softmax_jacobian([1.7e308, 1e-8])", [[0.0, 0.0], [0.0, 0.0]]),
-    ("xent.gradients.cross_entropy_gradient([[1e20, 0.0]], [0])", [[0.0, 0.0]]),
-    ("xent.soft_cross_entropy([[1e20, 0.0]], [[1.0, 0.0]])", 0.0),
-    # The gradient was zero where the teacher has no mass.
     ("xent.distillation.distillation_gradient([0.0, 0.0], [-inf, 0.0])", [0.5, -0.5]),
-    # The maximum was rounded away, and with it the logarithm of the sum.
     ("xent.distillation.sampled_loss([1e300, 1e300], [0], [1.0])", math.log(2)),
-    ("xent.distillation.sample_targets([1e19, 1e19], 1, np.random.default_rng(0))[1]", [1.0]),
     ("xent.distillation.distillation_loss([1e308, 1e308], [0.0, 1.0], scale='none')", 0.11094407),
     ("xent.torch.distillation_loss(torch.tensor([1e30, 1e30]), torch.tensor([0.0, 1.0]))", 0.11094407),
-    # An ignored target cost -log(1 - eps).
-    (
-        "xent.torch.log_loss(torch.tensor([[0.5, 0.5]]), torch.tensor([-1]), eps=0.25, ignore_index=-1, "
-        "reduction='sum')",
-        0.0,
-    ),
-    # -100 is 156 in eight bits.
-    (ACC.format(batch=TWO, steps=1, more=""), [[0.5]]),
-    (ACC.format(batch=TWO, steps="10**30", more=", ignore_index=10**30"), [[0.5]]),
-    (TCE + "ignore_index=10**30)", 0.28872599),
-    (TCE + f"weight={READ_ONLY})", 0.24909933),
-    (TCE + f"weight={W}[::-1])", 0.31250199),
-    (TCE + f"weight={W}.astype('>f8'))", 0.24909933),
-    ("xent.torch.soft_cross_entropy(torch.tensor([[inf, 0.0]]), torch.tensor([[0.5, 0.5]]))", math.nan),
-    (
-        "xent.torch.top_k_loss(torch.zeros(1, 2), torch.tensor([[-691.0]]), torch.tensor([[0]]), "
-        "treatment='renormalised')",
-        math.log(2),
-    ),
+    (f"xent.torch.cross_entropy({T}, torch.tensor([0, 1]), ignore_index=10**30)", 0.28872599),
+    (f"xent.torch.cross_entropy({T}, torch.tensor([0, 1]), weight=np.array([1, 2, 3])[::-1])", 0.31250199),
+    ("xent.torch.soft_cross_entropy(torch.tensor([[inf, 0.0]]), torch.tensor([[0.5, 0.5]]))", nan),
     ("xent.information.kl_divergence([0.5, 0.5], [1.0, 5e-324])", 371.52688878),
-    (f"{COIN}(0.5).kl(5e-324)", 743.05377756),
-    (f"{COIN}(1.0, 2).averaged_cross_entropy(1.0, 3)", 0.0),
-    ("xent.scoring.invert_weighting([1.0, 0.0], weight=[1e300, 1e-300])", [1.0, 0.0]),
-    ("xent.scoring.weighted_log_score([0.0, 1.0], 0, weight=[1e308, 1.0])", math.inf),
-    (PAIR.format(rule="lambda q, y: np.multiply(q, 0, out=q).sum(-1) + 1"), 1.0),
-    ("xent.sequences.length_weights([1, 2], 2, probabilities=[1e-301, 1.0])", [1 / 3, 1 / 4]),
-    (f"{CHAIN}.fit([[0, 0], [0]], 1, weights=[1e308, 1e300]).transition", [[0.5, 0.5]]),
+    ("xent.sequences.GeometricSource(0.5).kl(5e-324)", 743.05377756),
+    ("xent.sequences.MarkovSource.fit([[0, 0], [0]], 1, weights=[1e308, 1e300]).transition", [[0.5, 0.5]]),
+    ("xent.scoring.weighted_log_score([0.0, 1.0], 0, weight=[1e308, 1.0])", inf),
 ]
-
-
-@pytest.mark.parametrize(("text", "kind", "message"), REFUSED)
-def test_it_is_refused_by_name(text: str, kind: type[Exception], message: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(kind, match="^" + message) as caught:
-            eval(text, dict(hostile.NAMES))
-    assert caught.type is kind
 
 
 @pytest.mark.parametrize(("text", "value"), RIGHT)
-def test_it_is_right(text: str, value: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        got = eval(text, dict(hostile.NAMES))
-    np.testing.assert_allclose(np.asarray(got, float), value, rtol=3e-7, atol=1e-300)
-
-
-def test_raw_logits_in_single_precision_are_refused_in_silence() -> None:
-    with pytest.raises(ValueError, match=r"^log_probs: expected logarithms"):
-        xent.nll(np.array([[500.0, 0.0]], np.float32), [0])
-
-
-def test_the_torch_gradient_of_a_class_that_the_teacher_rules_out() -> None:
-    z = torch.zeros(2, requires_grad=True)
-    xent.torch.distillation_loss(z, torch.tensor([-math.inf, 0.0])).backward()
-    assert z.grad is not None
-    assert z.grad.tolist() == [0.5, -0.5]
-
-
-def test_a_rule_cannot_spoil_the_search() -> None:
-    def careless(q: Any, y: Any) -> Any:
-        q *= 0.5
-        return xent.scoring.brier_score(2 * q, y)
-
-    p = np.array([0.7, 0.3])
-    np.testing.assert_allclose(xent.scoring.elicited(careless, p), p, atol=1e-6)
-    np.testing.assert_allclose(xent.scoring.elicited(xent.scoring.brier_score, p), p, atol=1e-6)
-    assert p.tolist() == [0.7, 0.3]
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "raises(SystemExit(3))",
-        "Refuses(KeyError('x'))",
-        "lambda *a: Refuses(KeyError('x'))",
-        "raises(Exception(Refuses(KeyError('x'))))",
-        "lambda *a: np.ma.array([1.0])",
-        "lambda *a: torch.zeros(2, device='meta')",
-    ],
-)
-def test_no_answer_brings_the_check_down(answer: str) -> None:
-    assert not xent_book.exercises.check("bce-from-logits", evaluate(answer))
-
-
-@pytest.mark.parametrize("loss", ["raises(SystemExit(3))", "raises(Exception(Refuses(KeyError('x'))))"])
-def test_no_loss_brings_the_diagnosis_down(loss: str) -> None:
-    assert not xent_book.frameworks.diagnose(evaluate(loss), arrays="numpy").known
+def test_what_was_wrong_is_right(text: str, value: Any) -> None:
+    with np.errstate(all="raise"):
+        np.testing.assert_allclose(np.asarray(eval(text), float), value, rtol=3e-7, atol=1e-300)

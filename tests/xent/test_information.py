@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import oracle
 import xent
 from xent import information
-from xent.information import cross_entropy, entropy, js_divergence, kl_divergence
+from xent.information import cross_entropy, entropy, entropy_from_logits, js_divergence, kl_divergence
 
 # The promise of the docstrings, in machine epsilons of the result's dtype, relative to the result. Seen at
 # worst: 1.1 for entropy and cross-entropy, 2.5 for the divergences.
@@ -40,6 +40,26 @@ def exact_kl(p: Any, q: Any) -> mp.mpf:
 
 CASES = [(2, 1.0), (2, 0.05), (3, 0.3), (10, 1.0), (10, 0.1), (64, 0.5), (500, 1.0)]
 by_case = pytest.mark.parametrize(("classes", "concentration"), CASES)
+
+
+@pytest.mark.parametrize("dtype", oracle.DTYPES)
+@pytest.mark.parametrize("classes", [1, 2, 10, 64, 200])
+def test_the_entropy_of_logits_keeps_its_promise(classes: int, dtype: str) -> None:
+    """Also where the probabilities would have lost it."""
+    z, out = oracle.sweep(classes, dtype), np.promote_types(dtype, np.float32)
+    for row, got in zip(z, entropy_from_logits(z), strict=True):
+        losses = oracle.negative_log_softmax(row)
+        true = mp.fsum(mp.exp(-x) * x for x in losses if not mp.isinf(x))
+        assert oracle.epsilons(got, true, out) <= PROMISED + max(0.0, -float(mp.log(true)) / 2 if true else 0)
+    np.testing.assert_allclose(
+        entropy_from_logits(z.T, axis=0, base=2), entropy_from_logits(z) / np.log(2), rtol=4e-7, atol=1e-37
+    )
+
+
+def test_the_entropy_of_logits_is_that_of_their_softmax() -> None:
+    z = np.random.default_rng(0).normal(size=(3, 4, 5))
+    np.testing.assert_allclose(entropy_from_logits(z), entropy(xent.softmax(z)), rtol=1e-13)
+    assert entropy_from_logits([0.0, -np.inf]) == 0
 
 
 @by_case

@@ -280,6 +280,118 @@ def test_scipy_log_softmax() -> None:
     np.testing.assert_allclose(xent.soft_cross_entropy(z, t, reduction="none"), theirs, rtol=1e-12)
 
 
+# What users of other libraries ask for
+
+
+def test_scikit_learn_sample_weight_labels_and_binary() -> None:
+    z, y = batch()
+    p, w = xent.softmax(z), np.random.default_rng(1).uniform(size=len(y))
+    theirs = sklearn.metrics.log_loss(y, p, sample_weight=w)
+    np.testing.assert_allclose(xent.log_loss(p, y, sample_weight=w), theirs, rtol=1e-12)
+    np.testing.assert_allclose(xent.cross_entropy(z, y, sample_weight=w), theirs, rtol=1e-12)
+    names = np.array(["ant", "bee", "cat", "dog", "elk", "fox"])
+    theirs = sklearn.metrics.log_loss(names[y], p, labels=names)
+    np.testing.assert_allclose(xent.log_loss(p, names[y], labels=names), theirs, rtol=1e-12)
+    # Ours follow the columns, in whatever order.
+    shuffled = np.array([3, 1, 5, 0, 2, 4])
+    ours = xent.log_loss(p[:, shuffled], names[y], labels=names[shuffled])
+    np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    with pytest.raises(ValueError, match=r"^targets: expected one of the labels, got np\.str_\('eel'\) at"):
+        xent.log_loss(p[:2], ["cat", "eel"], labels=names)
+    even = np.arange(0, 12, 2)
+    ours = xent.log_loss(p, np.where(w < 0.5, 2 * y, -7), labels=even, ignore_index=-7)
+    np.testing.assert_allclose(ours, xent.log_loss(p[w < 0.5], y[w < 0.5]), rtol=1e-12)
+    one, q = y % 2, p[:, 0]
+    theirs = sklearn.metrics.log_loss(one, q, sample_weight=w)
+    np.testing.assert_allclose(xent.binary_log_loss(q, one, weight=w), theirs, rtol=1e-12)
+    np.testing.assert_allclose(xent.binary_log_loss(q, one == 1, weight=w), theirs, rtol=1e-12)
+
+
+@pytest.mark.parametrize("clip", [0.0, 1e-3])
+def test_binary_log_loss_by_the_formula(clip: float) -> None:
+    p, y = np.array([0.0, 1e-12, 0.3, 1.0 - 2.0**-40, 1.0]), np.array([0.0, 0.5, 0.25, 1.0, 1.0])
+    q = p.clip(clip, 1 - clip) if clip else p
+    expected = scipy.special.entr(0) - scipy.special.xlogy(y, q) - scipy.special.xlog1py(1 - y, -q)
+    ours = xent.binary_log_loss(p, y, eps=clip, reduction="none")
+    np.testing.assert_allclose(ours, expected, rtol=1e-15)
+    assert xent.binary_log_loss([0.0, 1.0], [1, 0], reduction="sum") == np.inf
+
+
+def test_soft_targets_with_weights_and_smoothing() -> None:
+    z, y = batch()
+    t = np.random.default_rng(1).dirichlet(np.ones(6), len(z))
+    w, s = np.array([0.0, 1, 2, 3, 4, 5]), np.random.default_rng(2).uniform(size=len(z))
+    kept = {"reduction": "none"}
+    tensors = torch.from_numpy(z), torch.from_numpy(t)
+    theirs = F.cross_entropy(*tensors, weight=torch.from_numpy(w), **kept).numpy()
+    np.testing.assert_allclose(xent.soft_cross_entropy(z, t, weight=w, **kept), theirs, rtol=1e-12)
+    np.testing.assert_allclose(
+        xent.soft_cross_entropy(z, t, weight=w, sample_weight=s), (s @ theirs) / (s @ t @ w), rtol=1e-12
+    )
+    theirs = F.cross_entropy(*tensors, label_smoothing=0.1, **kept).numpy()
+    np.testing.assert_allclose(xent.soft_cross_entropy(z, t, label_smoothing=0.1, **kept), theirs, rtol=1e-12)
+    # A one-hot target is a class index; the loss is linear in the target.
+    for kind in ("none", "sum", "mean"):
+        options = {"weight": w, "sample_weight": s, "label_smoothing": 0.1, "reduction": kind}
+        hard = xent.cross_entropy(z, y, **options)
+        np.testing.assert_allclose(xent.soft_cross_entropy(z, np.eye(6)[y], **options), hard, rtol=1e-12)
+
+
+def test_a_row_of_soft_targets_without_weight_does_not_count() -> None:
+    z, t = np.array([[np.nan, 0.0], [1.0, 0.0]]), np.array([[1.0, 0.0], [0.0, 1.0]])
+    ours = xent.soft_cross_entropy(z, t, weight=[0.0, 2.0])
+    assert ours == xent.soft_cross_entropy(z[1:], t[1:])
+    assert xent.soft_cross_entropy(z, t, sample_weight=[False, True]) == ours
+
+
+def test_binary_label_smoothing_is_a_soft_target() -> None:
+    """As in Keras: (1 - eps) y + eps / 2."""
+    z, y = np.linspace(-5, 5, 11), np.arange(11) % 2
+    soft = {"targets": 0.9 * y + 0.05, "pos_weight": 3.0}
+    ours = xent.binary_cross_entropy(z, y, label_smoothing=0.1, pos_weight=3.0)
+    np.testing.assert_allclose(ours, xent.binary_cross_entropy(z, **soft), rtol=1e-15)
+    ours = xent.binary_focal_loss(z, y, label_smoothing=0.1)
+    np.testing.assert_allclose(ours, xent.binary_focal_loss(z, soft["targets"]), rtol=1e-15)
+
+
+@by_dtype
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+def test_focal_loss_keeps_its_promise(dtype: str, gamma: float) -> None:
+    """Also for p close to one, where 1 - p has no digits."""
+    z, out = oracle.sweep(10, dtype), result_dtype(dtype)
+    for y in targets_of_all_kinds(z):
+        for row, k, loss in zip(z, y, xent.focal_loss(z, y, gamma=gamma, reduction="none"), strict=True):
+            exact = oracle.negative_log_softmax(row)[k]
+            true = exact if mp.isinf(exact) else (-mp.expm1(-exact)) ** gamma * exact
+            assert oracle.epsilons(loss, true, out) <= PROMISED + 5 * gamma
+    with np.errstate(under="ignore"):
+        flat = np.concatenate([-BINARY, BINARY]).astype(dtype)
+    for v, loss in zip(
+        oracle.exact(flat),
+        xent.binary_focal_loss(flat, np.ones(flat.shape), gamma=gamma, reduction="none"),
+        strict=True,
+    ):
+        true = mp.mpf(1) / (1 + mp.exp(v))
+        assert oracle.epsilons(loss, true**gamma * oracle.softplus(-v), out) <= PROMISED + 5 * gamma
+
+
+def test_focal_loss_by_its_formulas() -> None:
+    z, y = batch()
+    alpha, w = np.arange(6.0), np.random.default_rng(1).uniform(size=len(y))
+    rule = xent.scoring.focal_loss(xent.softmax(z), y, gamma=1.5)
+    ours = xent.focal_loss(z, y, gamma=1.5, alpha=alpha, sample_weight=w)
+    np.testing.assert_allclose(ours, (w * alpha[y]) @ rule / w.sum(), rtol=1e-12)
+    np.testing.assert_allclose(xent.focal_loss(z, y, gamma=0), xent.cross_entropy(z, y), rtol=1e-15)
+    # torchvision's sigmoid_focal_loss, in its own words.
+    x, t = torch.from_numpy(z), torch.from_numpy((z > 1).astype(float))
+    p, ce = torch.sigmoid(x), F.binary_cross_entropy_with_logits(x, t, reduction="none")
+    p_t = p * t + (1 - p) * (1 - t)
+    theirs = (0.25 * t + 0.75 * (1 - t)) * ce * (1 - p_t) ** 2
+    ours = xent.binary_focal_loss(z, t, alpha=0.25, reduction="none")
+    np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-11)
+    assert xent.focal_loss([[-np.inf, 0.0]], [0], alpha=[0.0, 1.0]) == 0
+
+
 # Memory order, axes, blocks
 
 
@@ -495,6 +607,25 @@ def test_whole_weights_are_repetition(problem: Any, seed: int) -> None:
     log_p, p = xent.log_softmax(z), xent.softmax(z)
     close(xent.nll(log_p, y, weight=w), xent.nll(log_p[again], y[again]))
     close(xent.log_loss(p, y, weight=w), xent.log_loss(p[again], y[again]))
+
+
+@given(problems(), seeds)
+def test_whole_sample_weights_are_repetition(problem: Any, seed: int) -> None:
+    z, y = problem
+    rng = np.random.default_rng(seed)
+    w, by_class = rng.integers(0, 4, len(y)), rng.uniform(0.5, 2, z.shape[1])
+    w[0] += 1
+    again = np.repeat(np.arange(len(z)), w)
+    t, log_p, p = rng.dirichlet(np.ones(z.shape[1]), len(z)), xent.log_softmax(z), xent.softmax(z)
+    for loss, given_, target, options in (
+        (xent.cross_entropy, z, y, {"weight": by_class, "label_smoothing": 0.1}),
+        (xent.soft_cross_entropy, z, t, {"weight": by_class, "label_smoothing": 0.1}),
+        (xent.focal_loss, z, y, {"alpha": by_class}),
+        (xent.nll, log_p, y, {"weight": by_class}),
+        (xent.log_loss, p, y, {"weight": by_class}),
+    ):
+        repeated = loss(given_[again], target[again], **options)
+        close(loss(given_, target, sample_weight=w, **options), repeated)
 
 
 @given(problems(), seeds)

@@ -1,8 +1,9 @@
-"""What the README promises: the loop it asks you to paste gives the full batch's update."""
+"""What the README promises: the check names the fault of its loop, and the loop to paste is right."""
 
 from __future__ import annotations
 
 import copy
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -15,35 +16,44 @@ README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 IGNORED = -100
 
 
-def the_loop() -> tuple[str, Any]:
-    """The block of the README that defines `train`, and what it defines."""
-    (block,) = [b for b in re.findall(r"```python\n(.*?)```", README, flags=re.S) if "def train" in b]
+def run(word: str) -> dict[str, Any]:
+    """Run the block of the README that holds this word; return what it defines."""
+    (block,) = [b for b in re.findall(r"```python\n(.*?)```", README, flags=re.S) if word in b]
     names: dict[str, Any] = {}
     exec(block, names)
-    return block, names["train"]
+    return names
 
 
-def test_the_loop_is_short() -> None:
-    block, _ = the_loop()
-    assert len(block.strip().splitlines()) <= 25
+def test_the_check_names_the_fault() -> None:
+    torch.manual_seed(0)
+    report = run("check_accumulation(model")["report"]
+    assert not report.ok
+    assert "a mean of means over the micro-batches" in str(report)
 
 
 def test_the_loop_takes_the_step_of_the_full_batch() -> None:
-    _, train = the_loop()
+    train = run("def train")["train"]
     torch.manual_seed(0)
     inputs = torch.randn(8, 6, 3, dtype=torch.float64)
     labels = torch.randint(5, (8, 6))
     labels[torch.arange(6) >= torch.tensor([6, 5, 1, 1, 2, 1, 6, 1])[:, None]] = IGNORED
     model = torch.nn.Linear(3, 5).double()
-    whole, naive = copy.deepcopy(model), copy.deepcopy(model)
+    whole, clipped, naive = (copy.deepcopy(model) for _ in range(3))
+    start = model.weight.detach().clone()
 
     pieces = list(zip(inputs.split(2), labels.split(2), strict=True))
     loader = [{"inputs": x, "labels": y} for x, y in pieces]
-    train(model, loader, torch.optim.SGD(model.parameters(), lr=1.0), steps=4)
+    train(model, loader, torch.optim.SGD(model.parameters(), lr=1.0), steps=4, max_norm=math.inf)
 
     xent.torch.cross_entropy(whole(inputs), labels, ignore_index=IGNORED).backward()
     torch.optim.SGD(whole.parameters(), lr=1.0).step()
     torch.testing.assert_close(model.weight, whole.weight, rtol=1e-12, atol=1e-14)
+
+    # Clipped by its whole norm, once: the same direction, shorter.
+    train(clipped, loader, torch.optim.SGD(clipped.parameters(), lr=1.0), steps=4, max_norm=0.01)
+    ratio = (clipped.weight - start) / (whole.weight - start)
+    torch.testing.assert_close(ratio, ratio.mean().expand_as(ratio), rtol=1e-9, atol=0)
+    assert ratio.mean() < 0.5
 
     for x, y in pieces:
         (xent.torch.cross_entropy(naive(x), y, ignore_index=IGNORED) / 4).backward()

@@ -21,6 +21,7 @@ from xent.scoring import elicited, expected_score
 PARTIALS: dict[str, Any] = {
     "log": scoring.log_score,
     "brier": scoring.brier_score,
+    "ranked": scoring.ranked_probability_score,
     "spherical": scoring.spherical_score,
     "linear": scoring.linear_score,
     "zero_one": scoring.zero_one_score,
@@ -29,7 +30,7 @@ PARTIALS: dict[str, Any] = {
     "smoothed": partial(scoring.smoothed_log_score, label_smoothing=0.2),
     "weighted": partial(scoring.weighted_log_score, weight=[1.0, 0.5, 2.0]),
 }
-STRICT = [scoring.log_score, scoring.brier_score, scoring.spherical_score]
+STRICT = [scoring.log_score, scoring.brier_score, scoring.spherical_score, scoring.ranked_probability_score]
 each_rule = pytest.mark.parametrize("rule", PARTIALS.values(), ids=PARTIALS)
 
 
@@ -42,6 +43,8 @@ def by_hand(name: str, q: list[float], y: int) -> mpmath.mpf:
             return -mpmath.log(q[y])
         if name == "brier":
             return mpmath.fsum((a - b) ** 2 for a, b in zip(q, hot, strict=True))
+        if name == "ranked":  # the distance of the distribution functions, at every threshold
+            return mpmath.fsum((mpmath.fsum(q[:k]) - mpmath.fsum(hot[:k])) ** 2 for k in range(1, len(q)))
         if name == "spherical":
             return 1 - q[y] / mpmath.sqrt(mpmath.fsum(a * a for a in q))
         if name == "linear":
@@ -92,13 +95,13 @@ def test_shapes_and_dtypes(rule: Any) -> None:
         ([0.5, 0.4, 0.2], 0, ValueError, "probs: .*sum to one"),
         ([1.5, -0.5, 0.0], 0, ValueError, "probs: .*\\[0, 1\\]"),
         ([np.nan, 0.5, 0.5], 0, ValueError, "probs: .*nan"),
-        ([0.5, 0.3, 0.2], 3, ValueError, "outcome: .*\\[0, 3\\), got 3"),
-        ([0.5, 0.3, 0.2], -1, ValueError, "outcome: .*got -1"),
-        ([0.5, 0.3, 0.2], [0, 1], ValueError, "outcome: expected shape \\(\\).*got \\(2,\\)"),
-        ([[0.5, 0.3, 0.2]], 0, ValueError, "outcome: expected shape \\(1,\\)"),
-        ([0.5, 0.3, 0.2], 0.0, TypeError, "outcome: expected integer"),
-        ([0.5, 0.3, 0.2], True, TypeError, "outcome: expected integer"),
-        ([0.5, 0.3, 0.2], np.ma.masked_equal(0, 1), TypeError, "outcome: expected an array without a mask"),
+        ([0.5, 0.3, 0.2], 3, ValueError, "targets: .*\\[0, 3\\), got 3"),
+        ([0.5, 0.3, 0.2], -1, ValueError, "targets: .*got -1"),
+        ([0.5, 0.3, 0.2], [0, 1], ValueError, "targets: expected shape \\(\\).*got \\(2,\\)"),
+        ([[0.5, 0.3, 0.2]], 0, ValueError, "targets: expected shape \\(1,\\)"),
+        ([0.5, 0.3, 0.2], 0.0, TypeError, "targets: expected integer"),
+        ([0.5, 0.3, 0.2], True, TypeError, "targets: expected integer"),
+        ([0.5, 0.3, 0.2], np.ma.masked_equal(0, 1), TypeError, "targets: expected an array without a mask"),
         (["a", "b", "c"], 0, TypeError, "probs: "),
         (1.0, 0, ValueError, "probs: "),
     ],
@@ -140,13 +143,13 @@ TWO_WEIGHTS = "weight: expected shape (3,), one weight a class, got (2,)"
     ("call", "message"),
     [
         (
-            partial(scoring.clipped_log_score, outcome=0, eps=0.5),
+            partial(scoring.clipped_log_score, targets=0, eps=0.5),
             "eps: expected a number in (0, 1/2), got 0.5",
         ),
-        (partial(scoring.focal_loss, outcome=0, gamma=-1.0), GAMMA),
+        (partial(scoring.focal_loss, targets=0, gamma=-1.0), GAMMA),
         (partial(scoring.invert_focal, gamma=-1.0), GAMMA),
         (partial(scoring.invert_focal, gamma=np.inf), GAMMA.replace("-1.0", "inf")),
-        (partial(scoring.weighted_log_score, outcome=0, weight=[1.0, 2.0]), TWO_WEIGHTS),
+        (partial(scoring.weighted_log_score, targets=0, weight=[1.0, 2.0]), TWO_WEIGHTS),
         (partial(scoring.invert_weighting, weight=[1.0, 2.0]), TWO_WEIGHTS),
         (partial(scoring.invert_smoothing, label_smoothing=1.0), HALF_OPEN),
         (partial(scoring.invert_smoothing, label_smoothing=-0.5), HALF_OPEN.replace("1.0", "-0.5")),
@@ -236,16 +239,16 @@ def test_what_cannot_happen_costs_nothing() -> None:
     assert np.isclose(costs[0], np.log(2)) and costs[1] == np.inf
 
 
-@pytest.mark.parametrize("call", [partial(expected_score, q=[0.5, 0.5]), elicited])
+@pytest.mark.parametrize("call", [partial(expected_score, probs=[0.5, 0.5]), elicited])
 def test_what_a_broken_rule_meets(call: Any) -> None:
     with pytest.raises(TypeError, match="rule: expected a scoring rule"):
-        call("log", p=[0.5, 0.5])
+        call("log", target_probs=[0.5, 0.5])
     with pytest.raises(ValueError, match="rule: expected costs that are numbers, got nan"):
-        call(lambda q, y: np.full(np.shape(y), np.nan), p=[0.5, 0.5])
+        call(lambda q, y: np.full(np.shape(y), np.nan), target_probs=[0.5, 0.5])
     with pytest.raises(ValueError, match="rule: expected costs of shape"):
-        call(lambda q, y: np.asarray(q), p=[0.5, 0.5])
-    with pytest.raises(ValueError, match="p: expected probabilities that sum to one"):
-        call(scoring.log_score, p=[0.5, 0.6])
+        call(lambda q, y: np.asarray(q), target_probs=[0.5, 0.5])
+    with pytest.raises(ValueError, match="target_probs: expected probabilities that sum to one"):
+        call(scoring.log_score, target_probs=[0.5, 0.6])
 
 
 def test_one_law_for_many_reports_of_any_shape() -> None:
@@ -254,15 +257,15 @@ def test_one_law_for_many_reports_of_any_shape() -> None:
     cost = expected_score(scoring.log_score, p, q)
     assert cost.shape == (4, 3)
     np.testing.assert_allclose(cost, -(p * np.log(q)).sum(axis=-1), rtol=1e-14)
-    shapes = r"^p: expected shape \(2,\) or \(4, 3, 2\), that of q, got \(3,\)$"
+    shapes = r"^target_probs: expected shape \(2,\) or \(4, 3, 2\), that of probs, got \(3,\)$"
     with pytest.raises(ValueError, match=shapes):
         expected_score(scoring.log_score, [0.5, 0.25, 0.25], q)
 
 
 def test_what_expected_score_refuses() -> None:
-    with pytest.raises(ValueError, match="p: expected shape \\(2,\\) or \\(3, 2\\)"):
+    with pytest.raises(ValueError, match="target_probs: expected shape \\(2,\\) or \\(3, 2\\)"):
         expected_score(scoring.log_score, [0.5, 0.3, 0.2], np.full((3, 2), 0.5))
-    with pytest.raises(ValueError, match="q: expected probabilities"):
+    with pytest.raises(ValueError, match="probs: expected probabilities"):
         expected_score(scoring.log_score, [0.5, 0.5], [0.5, 0.6])
 
 
@@ -407,7 +410,7 @@ def test_weights_whose_quotient_no_float_holds() -> None:
 def test_there_are_only_so_many_classes_to_search_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "_CLASSES", 3)
     np.testing.assert_allclose(elicited(scoring.log_score, [0.5, 0.3, 0.2]), [0.5, 0.3, 0.2], atol=1e-7)
-    message = r"^p: expected at most 3 classes to search over, got shape \(1, 4\)$"
+    message = r"^target_probs: expected at most 3 classes to search over, got shape \(1, 4\)$"
     with pytest.raises(ValueError, match=message):
         elicited(scoring.log_score, [[0.25] * 4])
 
@@ -594,29 +597,31 @@ def test_a_valley_that_runs_between_the_moves() -> None:
     np.testing.assert_allclose(elicited(rule, [0.5, 0.3, 0.2]), target, atol=1e-6)
 
 
-@pytest.mark.parametrize("call", [partial(expected_score, q=[0.25, 0.75]), elicited])
+@pytest.mark.parametrize("call", [partial(expected_score, probs=[0.25, 0.75]), elicited])
 def test_what_is_wrong_with_a_rule_is_said(call: Any) -> None:
     with pytest.raises(
-        TypeError, match=r"^rule: expected a scoring rule, rule\(probs, outcome\), got 'log'$"
+        TypeError, match=r"^rule: expected a scoring rule, rule\(probs, targets\), got 'log'$"
     ):
-        call("log", p=[0.5, 0.5])
+        call("log", target_probs=[0.5, 0.5])
     nan = r"^rule: expected costs that are numbers, got nan for the report \[0\.\d* *0?\.\d*\]$"
     with pytest.raises(ValueError, match=nan):
-        call(lambda q, y: np.where(np.asarray(q)[..., 0] > 0.1, np.nan, 0.0), p=[0.5, 0.5])
+        call(lambda q, y: np.where(np.asarray(q)[..., 0] > 0.1, np.nan, 0.0), target_probs=[0.5, 0.5])
     shapes = r"^rule: expected costs of shape \(\d*,?\), one a report, got \(\d+,( 2)?\)$"
     with pytest.raises(ValueError, match=shapes):
-        call(lambda q, y: np.asarray(q), p=[0.5, 0.5])
-    with pytest.raises(ValueError, match=r"^p: expected probabilities that sum to one along axis 0 "):
-        call(scoring.log_score, p=[0.5, 0.6])
+        call(lambda q, y: np.asarray(q), target_probs=[0.5, 0.5])
+    with pytest.raises(
+        ValueError, match=r"^target_probs: expected probabilities that sum to one along axis 0 "
+    ):
+        call(scoring.log_score, target_probs=[0.5, 0.6])
 
 
 def test_a_law_has_classes() -> None:
     with pytest.raises(
-        ValueError, match=r"^p: expected at least one class along axis 1, got shape \(1, 0\)$"
+        ValueError, match=r"^target_probs: expected at least one class along axis 1, got shape \(1, 0\)$"
     ):
         elicited(scoring.log_score, np.zeros((1, 0)))
     with pytest.raises(
-        ValueError, match=r"^p: expected at least one class along axis 1, got shape \(0, 0\)$"
+        ValueError, match=r"^target_probs: expected at least one class along axis 1, got shape \(0, 0\)$"
     ):
         elicited(scoring.log_score, np.zeros((0, 0)))
     assert elicited(scoring.log_score, np.zeros((0, 3))).shape == (0, 3)

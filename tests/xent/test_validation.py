@@ -23,7 +23,7 @@ Y = np.array([0, 1])
 P = np.array([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125]])
 
 GOOD: dict[Callable[..., Any], dict[str, Any]] = {
-    xent.log_sum_exp: {"x": Z, "axis": -1},
+    xent.log_sum_exp: {"x": Z, "axis": -1, "b": P, "keepdims": False},
     xent.log_softmax: {"logits": Z, "axis": -1},
     xent.softmax: {"logits": Z, "axis": -1},
     xent.log_sigmoid: {"logits": Z},
@@ -33,6 +33,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
         "targets": Y,
         "axis": -1,
         "weight": np.array([1.0, 2.0, 3.0]),
+        "sample_weight": np.array([1.0, 2.0]),
         "label_smoothing": 0.0,
         "ignore_index": -100,
         "reduction": "mean",
@@ -42,6 +43,9 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
         "logits": Z,
         "target_probs": P,
         "axis": -1,
+        "weight": np.array([1.0, 2.0, 3.0]),
+        "sample_weight": np.array([1.0, 2.0]),
+        "label_smoothing": 0.0,
         "reduction": "mean",
         "denominator": None,
     },
@@ -50,6 +54,36 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
         "targets": P,
         "weight": np.ones((2, 3)),
         "pos_weight": np.array([1.0, 2.0, 3.0]),
+        "label_smoothing": 0.0,
+        "reduction": "mean",
+        "denominator": None,
+    },
+    xent.focal_loss: {
+        "logits": Z,
+        "targets": Y,
+        "gamma": 2.0,
+        "alpha": np.array([1.0, 2.0, 3.0]),
+        "axis": -1,
+        "sample_weight": np.array([1.0, 2.0]),
+        "ignore_index": -100,
+        "reduction": "mean",
+        "denominator": None,
+    },
+    xent.binary_focal_loss: {
+        "logits": Z,
+        "targets": P,
+        "gamma": 2.0,
+        "alpha": 0.25,
+        "weight": np.ones((2, 3)),
+        "label_smoothing": 0.0,
+        "reduction": "mean",
+        "denominator": None,
+    },
+    xent.binary_log_loss: {
+        "probs": P,
+        "targets": P[::-1],
+        "eps": 0.0,
+        "weight": np.ones((2, 3)),
         "reduction": "mean",
         "denominator": None,
     },
@@ -58,6 +92,7 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
         "targets": Y,
         "axis": -1,
         "weight": np.array([1.0, 2.0, 3.0]),
+        "sample_weight": np.array([1.0, 2.0]),
         "ignore_index": -100,
         "reduction": "mean",
         "denominator": None,
@@ -65,16 +100,18 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     xent.log_loss: {
         "probs": P,
         "targets": Y,
+        "labels": None,
         "eps": 0.0,
         "axis": -1,
         "weight": np.array([1.0, 2.0, 3.0]),
+        "sample_weight": np.array([1.0, 2.0]),
         "ignore_index": -100,
         "reduction": "mean",
         "denominator": None,
     },
     xent.gradients.softmax_jacobian: {"logits": Z},
-    xent.gradients.cross_entropy_hessian: {"logits": Z},
     information.entropy: {"p": P, "axis": -1, "base": None},
+    information.entropy_from_logits: {"logits": Z, "axis": -1, "base": None},
     information.cross_entropy: {"p": P, "q": P[::-1], "axis": -1, "base": None},
     information.kl_divergence: {"p": P, "q": P[::-1], "axis": -1, "base": None},
     information.js_divergence: {"p": P, "q": P[::-1], "axis": -1, "base": None},
@@ -146,9 +183,24 @@ NO_DISTRIBUTION: list[Bad] = [
     ("above one", np.array([[2.0, 0.0, 0.0], [1.0, 0.0, 0.0]]), ValueError, r"got 2\.0 at index \(0, 0\)"),
     ("inf", np.array([[INF, 0.0, 0.0], [1.0, 0.0, 0.0]]), ValueError, r"got inf at index \(0, 0\)"),
     ("sum .99", P * [[1.0], [0.99]], ValueError, r"sum to one along axis 1.*got a sum of 0\.99 at index 1"),
-    ("float64 off by 2e-6", P + 1e-6, ValueError, r"within 1e-06 for float64.*got a sum of 1"),
-    ("float32 off by 3e-4", (P + 1e-4).astype(np.float32), ValueError, r"within 0\.0001 for float32"),
-    ("float16 off by 3e-2", (P - 1e-2).astype(np.float16), ValueError, r"within 0\.01 for float16"),
+    (
+        "float64 off by 2e-6",
+        P + 1e-6,
+        ValueError,
+        r"within 1e-06 for 3 classes in float64.*got a sum of 1\.000003 at",
+    ),
+    (
+        "float32 off by 3e-4",
+        (P + 1e-4).astype(np.float32),
+        ValueError,
+        r"0\.0001 for 3 classes in float32",
+    ),
+    (
+        "float16 off by 3e-2",
+        (P - 1e-2).astype(np.float16),
+        ValueError,
+        r"0\.01 for 3 classes in float16",
+    ),
     ("percentages", P * 100, ValueError, r"probabilities in \[0, 1\], got 50\.0"),
 ]
 LABELS: list[Bad] = [
@@ -185,7 +237,8 @@ WEIGHT_VALUES: list[Bad] = [
     ("negative", [1.0, -1.0, 1.0], ValueError, r"finite.*got"),
 ]
 CLASS_WEIGHT: list[Bad] = [
-    *(case for case in NOT_REAL if case[0] != "an integer beyond 64 bits"),
+    *(case for case in NOT_REAL if case[0] not in ("an integer beyond 64 bits", "bools")),
+    ("bools, one a target", [True, False], ValueError, r"expected shape \(3,\).*got \(2,\)"),
     *WEIGHT_VALUES,
     ("a number", 1.0, ValueError, r"expected shape \(3,\), one weight a class, got \(\)"),
     ("too few", [1.0, 1.0], ValueError, r"expected shape \(3,\), one weight a class, got \(2,\)"),
@@ -193,6 +246,16 @@ CLASS_WEIGHT: list[Bad] = [
     ("a row", [[1.0, 1.0, 1.0]], ValueError, r"expected shape \(3,\).*got \(1, 3\)"),
     ("one a target", [[1.0] * 3] * 2, ValueError, r"expected shape \(3,\).*got \(2, 3\)"),
     ("an infinite sum", [1.5e308, 1.5e308, 1.0], ValueError, r"finite sum, got weights that add up to inf"),
+]
+# Of what counts one by one; booleans are a mask.
+SAMPLE_WEIGHT: list[Bad] = [
+    *(case for case in NOT_REAL if case[0] not in ("an integer beyond 64 bits", "bools")),
+    ("nan", [1.0, NAN], ValueError, r"finite.*got nan at index 1"),
+    ("inf", [1.0, INF], ValueError, r"finite.*got inf at index 1"),
+    ("negative", -1.0, ValueError, r"finite.*got -1\.0"),
+    ("too many", [1.0, 1.0, 1.0], ValueError, r"a shape that broadcasts to \(2,\).*got \(3,\)"),
+    ("a column", [[1.0], [1.0]], ValueError, r"a shape that broadcasts to \(2,\).*got \(2, 1\)"),
+    ("an infinite sum", [1.5e308, 1.5e308], ValueError, r"finite sum, got weights that add up to inf"),
 ]
 AXIS: list[Bad] = [
     ("None", None, TypeError, r"integer, got None"),
@@ -239,7 +302,7 @@ REDUCTION: list[Bad] = [
 
 SOFTMAX_LOGITS = [*NOT_REAL, *NO_CLASSES, *NO_SOFTMAX]
 ELEMENTWISE_LOGITS = [*NOT_REAL, *NANS]
-DENOMINATOR: list[Bad] = [*NUMBER, ("zero", 0, ValueError, r"finite number > 0, got 0")]
+DENOMINATOR: list[Bad] = [*NUMBER, ("zero", 0, ValueError, r"number > 0, since there are targets.*got 0")]
 SMOOTHING: list[Bad] = [
     *(("None", None, TypeError, r"number in \[0, 1\], got None"), *NUMBER),
     ("above one", 1.0000001, ValueError, r"number in \[0, 1\], got 1\.0000001"),
@@ -260,9 +323,47 @@ TRANSPOSED: Bad = (
     r"expected shape \(2, 3\).*got \(3, 2\)",
 )
 BROADCAST: Bad = ("a row", P[:1], ValueError, r"expected shape \(2, 3\).*got \(1, 3\)")
+GAMMA: list[Bad] = [("None", None, TypeError, r"finite number >= 0, got None"), *NUMBER]
+BINARY_TARGETS: list[Bad] = [
+    *(case for case in NOT_REAL if case[0] != "bools"),
+    TRANSPOSED,
+    BROADCAST,
+    ("a number", 1.0, ValueError, r"expected shape \(2, 3\), that of \w+, got \(\)"),
+    ("-1 and 1", np.sign(Z - 1), ValueError, r"probabilities in \[0, 1\], got -1\.0 at index \(0, 2\)"),
+    ("above one", P * 4, ValueError, r"got 2\.0 at index \(0, 0\)"),
+    ("barely above one", P + 0.2500001, ValueError, r"got 1\.0000001 at index \(1, 1\)"),
+    ("nan", P * NAN, ValueError, r"got nan at index \(0, 0\)"),
+]
+ELEMENTWISE_WEIGHT: list[Bad] = [
+    *(case for case in NOT_REAL if case[0] not in ("bools", "an integer beyond 64 bits")),
+    ("another shape", np.full((3, 2), 0.5), ValueError, r"a shape that broadcasts to \(2, 3\).*got \(3, 2\)"),
+    ("too few", [1.0, 1.0], ValueError, r"a shape that broadcasts to \(2, 3\).*got \(2,\)"),
+    ("too many", np.ones((1, 2, 3)), ValueError, r"a shape that broadcasts to \(2, 3\).*got \(1, 2, 3\)"),
+    ("nan", P * NAN, ValueError, r"finite weights >= 0, got nan at index \(0, 0\)"),
+    ("inf", P * INF, ValueError, r"finite weights >= 0, got inf"),
+    ("negative", -P, ValueError, r"finite weights >= 0, got -0\.5 at index \(0, 0\)"),
+    ("an infinite sum", P * 1.7e308, ValueError, r"finite sum, got weights that add up to inf"),
+]
 
 BAD: dict[Callable[..., Any], dict[str, list[Bad]]] = {
-    xent.log_sum_exp: {"x": [*NOT_REAL, *NO_CLASSES, *NANS], "axis": AXIS},
+    xent.log_sum_exp: {
+        "x": [*NOT_REAL, *NO_CLASSES, *NANS],
+        "axis": [
+            *(case for case in AXIS if case[0] not in ("None", "a tuple")),
+            ("no axes", (), ValueError, r"at least one axis of x with shape \(2, 3\), got \(\)"),
+            ("an axis twice", (0, -2), ValueError, r"distinct axes, got \(0, -2\)"),
+            ("a list", [0, 1], TypeError, r"integer, got \[0, 1\]"),
+        ],
+        "b": [
+            *(case for case in NOT_REAL if case[0] not in ("an integer beyond 64 bits", "bools")),
+            *WEIGHT_VALUES,
+            ("another shape", [1.0, 1.0], ValueError, r"broadcasts to \(2, 3\), that of x, got \(2,\)"),
+        ],
+        "keepdims": [
+            ("a number", 1, TypeError, r"True or False, got 1"),
+            ("None", None, TypeError, "got None"),
+        ],
+    },
     xent.log_softmax: {"logits": SOFTMAX_LOGITS, "axis": AXIS},
     xent.softmax: {"logits": SOFTMAX_LOGITS, "axis": AXIS},
     xent.log_sigmoid: {"logits": ELEMENTWISE_LOGITS},
@@ -272,6 +373,7 @@ BAD: dict[Callable[..., Any], dict[str, list[Bad]]] = {
         "targets": LABELS,
         "axis": AXIS,
         "weight": CLASS_WEIGHT,
+        "sample_weight": SAMPLE_WEIGHT,
         "label_smoothing": SMOOTHING,
         "ignore_index": IGNORE,
         "reduction": REDUCTION,
@@ -287,45 +389,54 @@ BAD: dict[Callable[..., Any], dict[str, list[Bad]]] = {
             ("a number", 1.0, ValueError, r"expected shape \(2, 3\), that of logits, got \(\)"),
         ],
         "axis": AXIS,
+        "weight": CLASS_WEIGHT,
+        "sample_weight": SAMPLE_WEIGHT,
+        "label_smoothing": SMOOTHING,
         "reduction": REDUCTION,
         "denominator": DENOMINATOR,
     },
     xent.binary_cross_entropy: {
         "logits": ELEMENTWISE_LOGITS,
-        "targets": [
-            *NOT_REAL,
-            TRANSPOSED,
-            BROADCAST,
-            ("a number", 1.0, ValueError, r"expected shape \(2, 3\), that of logits, got \(\)"),
-            (
-                "-1 and 1",
-                np.sign(Z - 1),
-                ValueError,
-                r"probabilities in \[0, 1\], got -1\.0 at index \(0, 2\)",
-            ),
-            ("above one", P * 4, ValueError, r"got 2\.0 at index \(0, 0\)"),
-            ("barely above one", P + 0.2500001, ValueError, r"got 1\.0000001 at index \(1, 1\)"),
-            ("nan", P * NAN, ValueError, r"got nan at index \(0, 0\)"),
-        ],
-        "weight": [
-            *NOT_REAL,
-            TRANSPOSED,
-            BROADCAST,
-            ("a number", 1.0, ValueError, r"expected shape \(2, 3\), that of the logits, got \(\)"),
-            ("one a label", [1.0, 1.0, 1.0], ValueError, r"expected shape \(2, 3\).*got \(3,\)"),
-            ("nan", P * NAN, ValueError, r"finite weights >= 0, got nan at index \(0, 0\)"),
-            ("inf", P * INF, ValueError, r"finite weights >= 0, got inf"),
-            ("negative", -P, ValueError, r"finite weights >= 0, got -0\.5 at index \(0, 0\)"),
-            ("an infinite sum", P * 1.7e308, ValueError, r"finite sum, got weights that add up to inf"),
-        ],
+        "targets": BINARY_TARGETS,
+        "weight": ELEMENTWISE_WEIGHT,
         "pos_weight": [
-            *(case for case in NOT_REAL if case[0] not in ("a dict", "a set", "a generator")),
+            *(case for case in NOT_REAL if case[0] not in ("a dict", "a set", "a generator", "bools")),
             *WEIGHT_VALUES,
             ("zero", 0, ValueError, r"finite weights > 0, got 0"),
-            ("nan alone", NAN, ValueError, r"finite weights > 0, got nan"),
-            ("too few", [1.0, 1.0], ValueError, r"shape \(3,\), one for each label, got shape \(2,\)"),
-            ("one a row", [[1.0], [1.0]], ValueError, r"got shape \(2, 1\)"),
+            ("False", [True, False, True], ValueError, r"finite weights > 0, got \[True, False"),
+            ("nan alone", NAN, ValueError, r"finite weights >= 0, got nan"),
+            ("too few", [1.0, 1.0], ValueError, r"broadcasts to \(2, 3\).*got \(2,\)"),
         ],
+        "label_smoothing": SMOOTHING,
+        "reduction": REDUCTION,
+        "denominator": DENOMINATOR,
+    },
+    xent.focal_loss: {
+        "logits": SOFTMAX_LOGITS,
+        "targets": LABELS,
+        "gamma": GAMMA,
+        "alpha": [case for case in CLASS_WEIGHT if case[0] != "an infinite sum"],
+        "axis": AXIS,
+        "sample_weight": SAMPLE_WEIGHT,
+        "ignore_index": IGNORE,
+        "reduction": REDUCTION,
+        "denominator": DENOMINATOR,
+    },
+    xent.binary_focal_loss: {
+        "logits": ELEMENTWISE_LOGITS,
+        "targets": BINARY_TARGETS,
+        "gamma": GAMMA,
+        "alpha": [*NUMBER, ("above one", 1.5, ValueError, r"number in \[0, 1\], got 1\.5")],
+        "weight": ELEMENTWISE_WEIGHT,
+        "label_smoothing": SMOOTHING,
+        "reduction": REDUCTION,
+        "denominator": DENOMINATOR,
+    },
+    xent.binary_log_loss: {
+        "probs": [*NOT_REAL, ("above one", 2 * P, ValueError, r"probabilities in \[0, 1\], got 1\.5")],
+        "targets": BINARY_TARGETS,
+        "eps": EPS,
+        "weight": ELEMENTWISE_WEIGHT,
         "reduction": REDUCTION,
         "denominator": DENOMINATOR,
     },
@@ -339,11 +450,12 @@ BAD: dict[Callable[..., Any], dict[str, list[Bad]]] = {
             ("all -inf", np.full((2, 3), -INF), ValueError, r"log-sum-exp of -inf at index 0"),
             ("+inf", np.full((2, 3), INF), ValueError, r"log-sum-exp of inf at index 0"),
             ("huge", np.full((2, 3), 1e4), ValueError, r"log-sum-exp of 10001\.1 at index 0"),
-            ("off by 2e-6", np.log(P) + 2e-6, ValueError, r"within 1e-06 for float64"),
+            ("off by 2e-6", np.log(P) + 2e-6, ValueError, r"within 1e-06 for 3 classes in float64"),
         ],
         "targets": LABELS,
         "axis": AXIS,
         "weight": CLASS_WEIGHT,
+        "sample_weight": SAMPLE_WEIGHT,
         "ignore_index": IGNORE,
         "reduction": REDUCTION,
         "denominator": DENOMINATOR,
@@ -351,16 +463,23 @@ BAD: dict[Callable[..., Any], dict[str, list[Bad]]] = {
     xent.log_loss: {
         "probs": [*NO_DISTRIBUTION, *NO_CLASSES],
         "targets": LABELS,
+        "labels": [
+            ("a number", 1, ValueError, r"expected shape \(3,\), one name a class, got \(\)"),
+            ("too few", [0, 1], ValueError, r"expected shape \(3,\), one name a class, got \(2,\)"),
+            ("a repeated one", [0, 1, 1], ValueError, r"distinct labels, got \[0, 1, 1\]"),
+            ("a mask", np.ma.masked_equal([0, 1, 2], 1), TypeError, r"masked array"),
+        ],
         "eps": EPS,
         "axis": AXIS,
         "weight": CLASS_WEIGHT,
+        "sample_weight": SAMPLE_WEIGHT,
         "ignore_index": IGNORE,
         "reduction": REDUCTION,
         "denominator": DENOMINATOR,
     },
     xent.gradients.softmax_jacobian: {"logits": SOFTMAX_LOGITS},
-    xent.gradients.cross_entropy_hessian: {"logits": SOFTMAX_LOGITS},
     information.entropy: {"p": [*NO_DISTRIBUTION, *NO_CLASSES], "axis": AXIS, "base": BASE},
+    information.entropy_from_logits: {"logits": SOFTMAX_LOGITS, "axis": AXIS, "base": BASE},
 }
 for divergence in (information.cross_entropy, information.kl_divergence, information.js_divergence):
     BAD[divergence] = {
@@ -435,8 +554,9 @@ def test_a_bad_argument_is_refused_by_name(
     assert snapshot(arguments) == before
 
 
-LOSSES = [xent.cross_entropy, xent.soft_cross_entropy, xent.binary_cross_entropy, xent.nll, xent.log_loss]
-HARD = [xent.cross_entropy, xent.nll, xent.log_loss]
+HARD = [xent.cross_entropy, xent.nll, xent.log_loss, xent.focal_loss]
+BINARY = [xent.binary_cross_entropy, xent.binary_focal_loss, xent.binary_log_loss]
+LOSSES = [*HARD, *BINARY, xent.soft_cross_entropy]
 BY_NAME = {"ids": lambda f: f.__name__ if callable(f) else repr(f)}
 
 
@@ -450,11 +570,9 @@ def test_only_the_mean_has_a_denominator(function: Callable[..., Any], reduction
 @pytest.mark.parametrize("function", LOSSES, **BY_NAME)
 def test_an_empty_batch_has_no_mean(function: Callable[..., Any]) -> None:
     arguments = {
-        name: value[:0] if isinstance(value, np.ndarray) and name not in ("weight", "pos_weight") else value
+        name: value[:0] if isinstance(value, np.ndarray) and value.shape != (3,) else value
         for name, value in GOOD[function].items()
     }
-    if function is xent.binary_cross_entropy:
-        arguments["weight"] = np.ones((0, 3))
     with pytest.raises(ValueError, match=r"^targets: expected at least one target that counts, got none"):
         function(**arguments)
     assert function(**arguments | {"reduction": "sum"}) == 0
@@ -464,11 +582,15 @@ def test_an_empty_batch_has_no_mean(function: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("function", HARD, **BY_NAME)
 def test_an_ignored_or_weightless_batch_has_no_mean(function: Callable[..., Any]) -> None:
-    for change in ({"targets": np.array([-100, -100])}, {"weight": np.array([0.0, 0.0, 1.0])}):
+    by_class = {"weight": np.array([0.0, 0.0, 1.0])} if function is not xent.focal_loss else {}
+    changes = [{"targets": np.array([-100, -100])}, by_class, {"sample_weight": False}]
+    for change in filter(None, changes):
         arguments = GOOD[function] | change
         with pytest.raises(ValueError, match=r"^targets: expected at least one target that counts, got none"):
             function(**arguments)
         assert function(**arguments | {"reduction": "sum"}) == 0
+        assert function(**arguments | {"denominator": 3}) == 0
+        assert function(**arguments | {"denominator": 0}) == 0, "a window in which nothing counts"
         assert (function(**arguments | {"reduction": "none"}) == 0).all()
 
 
@@ -477,9 +599,47 @@ def test_weightless_binary_targets_have_no_mean() -> None:
         xent.binary_cross_entropy(Z, P, weight=np.zeros_like(Z))
 
 
-def test_per_label_pos_weight_needs_a_label_axis() -> None:
-    with pytest.raises(ValueError, match=r"^pos_weight: expected a number, got shape \(2,\)"):
-        xent.binary_cross_entropy([1.0, 2.0], [0, 1], pos_weight=[1.0, 2.0])
+def test_weights_broadcast_as_numpy_does() -> None:
+    z, y = np.arange(6.0).reshape(2, 3), np.array([[0, 1, 0], [1, 1, 0]])
+    logits = np.stack([np.zeros_like(z), z], axis=-1)
+    for w in (2.0, [2.0], [1.0, 2.0, 3.0], [[1.0], [2.0]], np.ones((2, 3)), np.array([True, False, True])):
+        whole = np.broadcast_to(np.asarray(w, float), (2, 3))
+        for name in ("weight", "pos_weight"):
+            if name == "weight" or np.all(w):
+                ours = xent.binary_cross_entropy(z, y, **{name: w})
+                assert ours == xent.binary_cross_entropy(z, y, **{name: whole})
+        ours = xent.cross_entropy(logits, y, sample_weight=w)
+        assert ours == xent.cross_entropy(logits, y, sample_weight=whole)
+    assert xent.binary_cross_entropy([1.0, 2.0], [0, 1], pos_weight=[1.0]) > 0
+
+
+def test_booleans_are_masks_and_labels() -> None:
+    z, y = Z[0], np.array([True, False, True])
+    assert xent.binary_cross_entropy(z, y) == xent.binary_cross_entropy(z, [1, 0, 1])
+    assert xent.binary_cross_entropy(z, y, weight=y) == xent.binary_cross_entropy(z[y], [1, 1])
+    labels = np.array([0, -100])
+    masked = xent.cross_entropy(Z, np.maximum(labels, 0), sample_weight=labels != -100)
+    assert masked == xent.cross_entropy(Z, labels, ignore_index=-100) == xent.cross_entropy(Z[:1], [0])
+
+
+@pytest.mark.parametrize("deviation", [0.0, 1.0, 3.0, 10.0])
+def test_a_float32_softmax_of_a_large_vocabulary_is_a_distribution_in_float64(deviation: float) -> None:
+    """Its rows sum to one within the rounding of 128,256 terms, beyond 1e-6, whoever computed it."""
+    z = deviation * np.random.default_rng(0).standard_normal((4, 128_256), dtype=np.float32)
+    e = np.exp(z - z.max(axis=-1, keepdims=True))
+    for p in (xent.softmax(z), torch.softmax(torch.from_numpy(z), -1).numpy(), e / e.sum(-1, keepdims=True)):
+        p = p.astype(np.float64)
+        assert xent.soft_cross_entropy(z, p) > 0
+        assert xent.log_loss(p, np.zeros(4, int)) > 0
+        with pytest.raises(ValueError, match=r"^probs: .*within 0\.00017 for 128256 .*sum of 0\.999"):
+            xent.log_loss(p * 0.9995, np.zeros(4, int))
+        with pytest.raises(ValueError, match=r"^probs: .*(got a sum of (100|99\.9)|in \[0, 1\], got \d)"):
+            xent.log_loss(p * 100, np.zeros(4, int))
+
+
+def test_a_refusal_shows_by_how_much() -> None:
+    with pytest.raises(ValueError, match=r"within 1e-06 for 2 classes .*got a sum of 1\.000002 at index 0"):
+        xent.log_loss([[0.5, 0.500002]], [0])
 
 
 def test_pos_weight_with_an_infinite_sum() -> None:

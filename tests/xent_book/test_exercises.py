@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import xent
 from xent_book import exercises
 from xent_book.exercises import _check
 from xent_book.exercises._check import Exercise, Mistake
@@ -72,18 +73,16 @@ def test_each_mistake_is_recognised_by_its_own_message(
 
 @each_exercise
 def test_the_inputs_tell_the_reference_and_all_mistakes_apart(exercise: Exercise) -> None:
-    cases = exercise.cases()
     named = [("the reference", exercise.reference)]
     named += [(mistake.message, function) for mistake in exercise.mistakes for function in mistake.wrong]
-    values = [
-        (name, [_check._parts(_check._quietly(function, copy.deepcopy(case))) for case in cases])
-        for name, function in named
-    ]
+    values = [(name, _check._outcomes(exercise, function, len(exercise.cases()))) for name, function in named]
     for i, (name, mine) in enumerate(values):
         for other, theirs in values[i + 1 :]:
             # Two writings of one mistake may agree; everything else has to differ on some input.
             if name != other:
-                same = all(_check._close(exercise, a, b) for a, b in zip(mine, theirs, strict=True))
+                same = len(mine) == len(theirs) and all(
+                    _check._alike(exercise, a, b) for a, b in zip(mine, theirs, strict=True)
+                )
                 assert not same, f"the inputs do not tell apart: {name} / {other}"
 
 
@@ -100,6 +99,48 @@ def test_an_exercise_is_well_formed(exercise: Exercise) -> None:
         given = copy.deepcopy(case)
         _check._quietly(exercise.reference, given)
         assert _check._same(case, given), "the reference changes its argument"
+
+
+def _with_one_shift(z: Any, y: Any) -> Any:
+    z = z - z.max()
+    return np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(y)), y]
+
+
+def _interleaved(x: Any, y: Any) -> bool:
+    return bool(x[y == 0].max() > x[y == 1].min() and x[y == 1].max() > x[y == 0].min())
+
+
+@pytest.mark.parametrize(
+    ("real", "answer", "message"),
+    [
+        ("multiclass-nll", _with_one_shift, "one maximum for the whole batch"),
+        (
+            "multiclass-nll",
+            lambda z, y: -np.log(xent.softmax(z)[range(len(y)), y]),
+            "the shift is right, but the logarithm comes after the division",
+        ),
+        ("finite-fit-1d", _interleaved, "an empty class has no maximum"),
+        ("multiclass-errors", lambda loss, n: int(n * loss), "at least log 2"),
+        ("grad-vjp", lambda p, v: p * (v - v.mean(-1)[:, None]), "the plain mean of v"),
+        ("kd-gradient", lambda z, v, T: T * (xent.softmax(z / T) - xent.softmax(v)), "on one side only"),
+        ("kd-gradient", lambda z, v, T: (xent.softmax(z) - xent.softmax(v / T)) / T, "on one side only"),
+        (
+            "lm-bucket",
+            lambda z, kept, at: (
+                kept @ (np.log(kept) - xent.log_softmax(z)[at])
+                + (1 - kept.sum()) * np.log((1 - kept.sum()) / (1 - xent.softmax(z)[at].sum()))
+            ),
+            "this is the divergence",
+        ),
+        (
+            "vocab-zgradient",
+            lambda z, y, w: (xent.softmax(z) - np.eye(len(z))[y]) * (1 + 2 * w * xent.log_sum_exp(z)),
+            "on the whole gradient",
+        ),
+    ],
+)
+def test_wrong_answers_that_readers_gave(real: str, answer: Any, message: str) -> None:
+    assert message in exercises.check(real, answer).message
 
 
 # ------------------------------------------------------------------------ the mechanism on small exercises
@@ -243,6 +284,21 @@ def test_interrupting_the_kernel_works() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         exercises.check("double", stuck)
+
+
+def test_no_answer_brings_the_check_down() -> None:
+    class Refuses:
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            raise KeyError("x")
+
+        def __repr__(self) -> str:
+            raise KeyError("x")
+
+    def leaves(*arguments: Any) -> Any:
+        raise SystemExit(3)
+
+    for answer in (leaves, Refuses(), lambda *a: Refuses(), lambda *a: np.ma.array([1.0])):
+        assert not exercises.check("double", answer)
 
 
 def test_an_unknown_slug_lists_close_names() -> None:

@@ -1,4 +1,4 @@
-"""The functions of `xent` on tensors, differentiable, and `accumulate`, the denominator done right.
+"""The functions of `xent` on tensors, and `accumulate` and `check_accumulation` for training loops.
 
 >>> import torch, xent.torch
 >>> logits = torch.zeros(2, 3, requires_grad=True)
@@ -15,8 +15,10 @@ except ImportError as error:
 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
     raise ImportError(f"xent.torch needs PyTorch 2.6 or newer, found {torch.__version__}", name="torch")
 
-from ._accumulate import MicroBatch, Window, accumulate
+from ._accumulate import MicroBatch, Window, Windows, accumulate
+from ._check import AccumulationReport, check_accumulation
 from ._distillation import distillation_loss, mixed_loss, sample_targets, sampled_loss, top_k_loss
+from ._linear import linear_cross_entropy, linear_distillation_loss
 from ._losses import (
     binary_cross_entropy,
     binary_focal_loss,
@@ -35,16 +37,21 @@ from ._losses import (
 )
 
 __all__ = [
+    "AccumulationReport",
     "MicroBatch",
     "Window",
+    "Windows",
     "accumulate",
     "binary_cross_entropy",
     "binary_focal_loss",
     "binary_log_loss",
+    "check_accumulation",
     "cross_entropy",
     "distillation_loss",
     "entropy_from_logits",
     "focal_loss",
+    "linear_cross_entropy",
+    "linear_distillation_loss",
     "log_loss",
     "log_sigmoid",
     "log_softmax",

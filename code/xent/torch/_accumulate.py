@@ -8,12 +8,15 @@ micro-batch out with the factor that its summed loss needs.
 
 from __future__ import annotations
 
+import gc
+import math
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Generic, Literal, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -22,10 +25,11 @@ from xent._validate import integer, number, shown
 
 from ._checks import LABEL_DTYPES, differ, tensor_of
 
-__all__ = ["MicroBatch", "Window", "accumulate"]
+__all__ = ["MicroBatch", "Window", "Windows", "accumulate"]
 
 B = TypeVar("B")
 Counting = Literal["tokens", "sequences"]
+Targets = Callable[[B], Tensor | int] | Sequence[int] | Hashable
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,10 @@ class MicroBatch(Generic[B]):
     scale: float
     is_last: bool
 
+    def to(self, device: Any, non_blocking: bool = False) -> MicroBatch[B]:
+        """Return it with the tensors of its batch on `device`, those in dicts, lists and tuples too."""
+        return replace(self, batch=_moved(self.batch, device, non_blocking))
+
 
 @dataclass(frozen=True)
 class Window(Generic[B]):
@@ -55,18 +63,18 @@ class Window(Generic[B]):
 
     Attributes
     ----------
-    micro_batches : tuple of MicroBatch
+    micro_batches : sequence of MicroBatch
         Those of this rank.
     denominator : float
-        The N of the whole window: counted targets or sequences over all its micro-batches and ranks, or the
-        constant that was asked for.
+        The N of the whole window: counted targets or sequences, or the sum of weights, over all its
+        micro-batches and ranks, or the constant that was asked for.
     ranks : int
         Number of data-parallel ranks W that share it. Each scale is W / N, because DistributedDataParallel
         and FSDP average gradients over W; where yours sums them (``set_gradient_divide_factor(1.0)``),
         divide the scale by `ranks`.
     """
 
-    micro_batches: tuple[MicroBatch[B], ...]
+    micro_batches: Sequence[MicroBatch[B]]
     denominator: float
     ranks: int
 
@@ -76,16 +84,20 @@ class Window(Generic[B]):
     def __len__(self) -> int:
         return len(self.micro_batches)
 
+    def to(self, device: Any, non_blocking: bool = False) -> Window[B]:
+        """Return it with the tensors of all its batches on `device`."""
+        return replace(self, micro_batches=tuple(micro.to(device, non_blocking) for micro in self))
+
 
 def accumulate(
     batches: Iterable[B],
     steps: int,
     *,
-    targets: Callable[[B], Tensor] | Hashable,
-    denominator: Counting | float = "tokens",
+    targets: Callable[[B], Tensor | int] | Sequence[int] | Hashable = None,
+    denominator: Counting | float | Callable[[B], Tensor | float] = "tokens",
     ignore_index: int = -100,
     group: Any = None,
-) -> Iterator[Window[B]]:
+) -> Windows[B]:
     r"""Cut a loader into windows whose micro-batches add up to the gradient of the full batch.
 
     With l summed over the targets of micro-batch k on rank r, and gradients averaged over W ranks,
@@ -96,16 +108,20 @@ def accumulate(
     Parameters
     ----------
     batches : iterable
-        Micro-batches of this rank, a DataLoader for instance. One window is read ahead.
+        Micro-batches of this rank, a DataLoader for instance. One window is read ahead; none is where the
+        loader has a length and what divides is known beforehand (counts or a constant).
     steps : int
         Micro-batches in a window, >= 1. The last window may be shorter.
-    targets : callable or key
-        What yields the integer targets of a micro-batch: a function of it, or a key for ``batch[key]``
-        (``1`` for pairs, ``"labels"`` for mappings). Return what the loss sees: for a language model that
-        shifts its labels, the shifted ones.
-    denominator : {"tokens", "sequences"} or float, default "tokens"
-        Divide by the number of targets that count, by the number of rows that hold such a target, or by a
-        positive constant (for the whole window, over all ranks).
+    targets : callable, key or sequence of int
+        What counts in a micro-batch: a function of it, or a key for ``batch[key]`` (``1`` for pairs,
+        ``"labels"`` for mappings), that gives its integer targets, a boolean mask of those that count, or
+        their number as an int. Give what the loss sees: for a language model that shifts its labels, the
+        shifted ones. Or the numbers themselves, a list with one for each of this rank's micro-batches. Not
+        needed where `denominator` is a number or a function.
+    denominator : {"tokens", "sequences"}, float or callable, default "tokens"
+        Divide by the number of targets that count, by the number of rows that hold such a target, by a
+        positive constant (for the whole window, over all ranks), or by the sum of what a function gives
+        for each batch, such as the sum of its targets' weights.
     ignore_index : int, default -100
         Targets of this value do not count.
     group : torch.distributed.ProcessGroup, optional
@@ -113,26 +129,29 @@ def accumulate(
         the data-parallel group if there are tensor- or context-parallel ranks: these see the same targets,
         or pieces of the same sequences, which no count of targets can tell from new ones.
 
-    Yields
-    ------
-    Window
-        Iterates over micro-batches with ``.batch``, ``.scale`` and ``.is_last``. All ranks yield the same
-        number of windows and of micro-batches in each: one whose loader ends early, or is empty, stands in
-        with a batch it has had (or another rank's) at scale zero.
+    Returns
+    -------
+    Windows
+        Iterate over it once an epoch. Each `Window` iterates over micro-batches with ``.batch``, ``.scale``
+        and ``.is_last``. All ranks yield the same number of windows and of micro-batches in each: one whose
+        loader ends early, or is empty, stands in with a batch it has had (or another rank's) at scale zero.
 
     Raises
     ------
     ValueError
-        If `steps` or `denominator` is out of range, or `targets` is no key of a batch.
+        If `steps` or `denominator` is out of range, `targets` is no key of a batch, a count is negative, a
+        loader does not keep to its length, or an iterator that is used up is iterated over again.
     TypeError
         If the targets of a batch are not a tensor of integers, or an argument is of the wrong kind.
+    RuntimeError
+        When an epoch starts and an ``accelerate.Accelerator`` or a Lightning ``Trainer`` would accumulate,
+        and divide, once more. Leave ``gradient_accumulation_steps``, ``accumulate_grad_batches`` at 1.
 
     Notes
     -----
-    A window without any target that counts has scale zero, not nan. Losses with class weights divide by the
-    sum of weights; count those yourself and pass ``denominator=1.0`` with your own factor. The ratio of sums
-    over a window is still a biased estimate of the ratio of expectations, of order one over the number of
-    sequences in it; a constant denominator has no such bias.
+    A window without any target that counts has scale zero, not nan. The ratio of sums over a window is still
+    a biased estimate of the ratio of expectations, of order one over the number of sequences in it; so is one
+    of class weights, whose sum depends on the labels. A constant denominator has no such bias.
 
     Examples
     --------
@@ -143,60 +162,198 @@ def accumulate(
     3.0 [0.333, 0.333]
     3.0 [0.333]
     """
-    steps = integer(steps, "steps")
-    if steps < 1:
-        raise ValueError(f"steps: expected an integer >= 1, got {steps}")
-    if isinstance(denominator, str):
-        if denominator not in ("tokens", "sequences"):
+    return Windows(batches, steps, targets, denominator, ignore_index, group)
+
+
+class Windows(Generic[B]):
+    """What `accumulate` returns: iterable over epochs, as its loader is.
+
+    ``len()`` is the number of windows, where the loader has a length. On ranks with loaders of different
+    lengths it is this rank's own, and all yield as many as the one with the most. Other attributes, such as
+    ``dataset`` or ``sampler``, are the loader's.
+    """
+
+    def __init__(
+        self, batches: Iterable[B], steps: int, targets: Any, denominator: Any, ignore_index: int, group: Any
+    ) -> None:
+        self.batches, self.group = batches, group
+        steps = integer(steps, "steps")
+        if steps < 1:
+            raise ValueError(f"steps: expected an integer >= 1, got {steps}")
+        self.steps = min(steps, sys.maxsize)
+        if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
+            raise TypeError(f"batches: expected an iterable of micro-batches, got {type(batches).__name__}")
+        ignore_index = integer(ignore_index, "ignore_index")
+        self.constant: float | None = None  # what divides, where it is a number
+        self.counts: list[int] | None = None  # or how much each micro-batch adds to it
+        self.mass: Callable[[B], float] = lambda batch: 0.0  # or what gives that
+        self.used_up = False
+
+        expected = "'tokens', 'sequences', a number > 0 or a function"
+        if callable(denominator):
+            self.mass = lambda batch: _weight(denominator(batch))
+        elif not isinstance(denominator, str):
+            self.constant = number(denominator, "denominator", expected, 0.0, math.inf)
+        elif denominator not in ("tokens", "sequences"):
+            raise ValueError(f"denominator: expected {expected}, got {shown(denominator)}")
+        elif targets is None:
+            raise TypeError(f"targets: expected what to count for denominator={denominator!r}, got None")
+        elif isinstance(targets, (list, np.ndarray)):
+            self.counts = [_count(n) for n in targets]
+        else:
+            count = counting(targets, ignore_index)
+            self.mass = lambda batch: _mass(count(batch), denominator)
+
+    def __len__(self) -> int:
+        return -(-len(self.batches) // self.steps)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "batches":  # not there yet, while a copy is made
+            raise AttributeError(name)
+        return getattr(self.batches, name)
+
+    def __iter__(self) -> Iterator[Window[B]]:
+        _refuse_another_division()
+        if self.used_up:
             raise ValueError(
-                f"denominator: expected 'tokens', 'sequences' or a number > 0, got {shown(denominator)}"
+                f"batches: expected a loader for another epoch, got {type(self.batches).__name__}, an "
+                "iterator that is used up"
             )
-        constant = None
-    else:
-        constant = number(
-            denominator, "denominator", "'tokens', 'sequences' or a number > 0", 0.0, float("inf")
-        )
-    ignore_index = integer(ignore_index, "ignore_index")
-    pick = targets if callable(targets) else _by_key(targets)
+        source = iter(self.batches)
+        distributed = dist.is_available() and dist.is_initialized()
 
-    def count(batch: B) -> int:
-        counts = differ(_targets(pick(batch)), ignore_index)
-        if denominator == "sequences" and counts.ndim > 1:
-            counts = counts.flatten(1).any(1)
-        return int(counts.sum())
+        def gather(*values: float) -> list[list[float]]:
+            return _gather(values, self.group) if distributed else [list(values)]
 
-    # The arguments are checked above, when the function is called; a generator would wait for the first use.
-    try:
-        micro_batches = iter(batches)
-    except TypeError:
-        raise TypeError(
-            f"batches: expected an iterable of micro-batches, got {type(batches).__name__}"
-        ) from None
-    return _windows(micro_batches, min(steps, sys.maxsize), count, constant, group)
+        lengths = {int(theirs[0]) for theirs in gather(self._known_length())}
+        total = max(lengths)
+        if len(lengths) == 1 and total > 0:
+            yield from self._as_they_come(source, total, gather)
+        else:
+            yield from self._read_ahead(source, gather)
+        self.used_up = source is self.batches
+
+    def _known_length(self) -> int:
+        """Return the number of micro-batches, if nothing else is needed to plan the epoch, or -1."""
+        if self.counts is not None:
+            return len(self.counts)
+        try:
+            return -1 if self.constant is None else len(self.batches)  # type: ignore[arg-type]
+        except TypeError:
+            return -1
+
+    def _as_they_come(
+        self, source: Iterator[B], total: int, gather: Callable[..., list[list[float]]]
+    ) -> Iterator[Window[B]]:
+        """Hand out each micro-batch when it is loaded: what divides is known before."""
+        for start in range(0, total, self.steps):
+            length = min(self.steps, total - start)
+            if self.constant is None and self.counts is not None:
+                gathered = gather(float(sum(self.counts[start : start + length])))
+                n, ranks = sum(theirs[0] for theirs in gathered), len(gathered)
+            else:
+                n, ranks = self.constant or 0.0, _ranks(self.group)
+            micro = _AsDrawn(source, ranks / n if n else 0.0, length, total)
+            yield Window(micro, n, ranks)
+            len(micro) and micro[-1]  # all are drawn before the next window begins
+        if next(source, source) is not source:
+            raise ValueError(f"batches: expected {total} micro-batches, the announced number, got more")
+
+    def _read_ahead(
+        self, source: Iterator[B], gather: Callable[..., list[list[float]]]
+    ) -> Iterator[Window[B]]:
+        last: list[B] = []  # what this rank would stand in with
+        drawn = 0
+        while True:
+            window = list(islice(source, self.steps))
+            last = window[-1:] or last
+            if self.counts is None:
+                mine = math.fsum(map(self.mass, window))
+            else:
+                mine = float(sum(self.counts[drawn : drawn + len(window)]))
+            drawn += len(window)
+            masses, lengths, stand_ins = zip(*gather(mine, len(window), len(last)), strict=True)
+            if not any(lengths):
+                return
+            if not all(stand_ins):
+                last = _share(last, self.group)
+            n = math.fsum(masses) if self.constant is None else self.constant
+            scale = len(masses) / n if n else 0.0
+            # As many passes on every rank as on the busiest: FSDP gathers parameters in each of them.
+            passes = int(max(lengths))
+            pairs = [(batch, scale) for batch in window] + [(last[0], 0.0)] * (passes - len(window))
+            micro = (MicroBatch(batch, s, i == passes - 1) for i, (batch, s) in enumerate(pairs))
+            yield Window(tuple(micro), n, len(masses))
 
 
-def _windows(
-    batches: Iterator[B], steps: int, count: Callable[[B], int], constant: float | None, group: Any
-) -> Iterator[Window[B]]:
-    distributed = dist.is_available() and dist.is_initialized()
-    ranks = dist.get_world_size(group) if distributed else 1
-    last: list[B] = []  # what this rank would stand in with
-    while True:
-        window = list(islice(batches, steps))
-        last = window[-1:] or last
-        mine = (sum(map(count, window)), len(window), len(last))
-        counts, lengths, stand_ins = zip(*(_gather(mine, group) if distributed else [mine]), strict=True)
-        if not any(lengths):
-            return
-        if not all(stand_ins):
-            last = _share(last, group)
-        n = float(sum(counts)) if constant is None else constant
-        scale = ranks / n if n else 0.0
-        # As many passes on every rank as on the busiest: FSDP gathers parameters in each of them.
-        passes = max(lengths)
-        pairs = [(batch, scale) for batch in window] + [(last[0], 0.0)] * (passes - len(window))
-        micro = (MicroBatch(batch, s, i == passes - 1) for i, (batch, s) in enumerate(pairs))
-        yield Window(tuple(micro), n, ranks)
+class _AsDrawn(Sequence[MicroBatch[B]]):
+    """The micro-batches of a window, drawn from the loader when they are asked for."""
+
+    def __init__(self, source: Iterator[B], scale: float, length: int, total: int) -> None:
+        self.source, self.scale, self.length, self.total = source, scale, length, total
+        self.drawn: list[MicroBatch[B]] = []
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(self.length)[index]]
+        index = range(self.length)[index]
+        while len(self.drawn) <= index:
+            try:
+                batch = next(self.source)
+            except StopIteration:
+                raise ValueError(
+                    f"batches: expected {self.total} micro-batches, the announced number, got fewer"
+                ) from None
+            self.drawn.append(MicroBatch(batch, self.scale, len(self.drawn) == self.length - 1))
+        return self.drawn[index]
+
+
+def _refuse_another_division() -> None:
+    """Refuse trainers that would divide the scaled losses by their own number of accumulation steps.
+
+    Neither is imported: one that is not loaded divides nothing.
+    """
+    accelerate = sys.modules.get("accelerate.state")
+    if accelerate is not None and accelerate.GradientState._shared_state:
+        steps = accelerate.GradientState().num_steps
+        if steps > 1:
+            raise RuntimeError(
+                f"accelerate: Accelerator(gradient_accumulation_steps={steps}) divides each loss by {steps} "
+                "once more, and takes the end of the loader, which is read ahead, for its own; leave it "
+                "at 1, and use accelerator.no_sync(model) for all micro-batches but the last"
+            )
+    trainers = [
+        sys.modules[name].Trainer
+        for name in ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
+        if name in sys.modules
+    ]
+    # Lightning keeps no list of its trainers. type(), since isinstance would wake modules that load lazily.
+    for found in gc.get_objects() if trainers else ():
+        if issubclass(type(found), tuple(trainers)) and found.training and found.accumulate_grad_batches > 1:
+            steps = found.accumulate_grad_batches
+            raise RuntimeError(
+                f"lightning: Trainer(accumulate_grad_batches={steps}) divides each loss by {steps} once "
+                "more; leave it at 1: each window is one step of the trainer"
+            )
+
+
+def _moved(value: Any, device: Any, non_blocking: bool) -> Any:
+    if hasattr(value, "to"):
+        return value.to(device, non_blocking=non_blocking) if isinstance(value, Tensor) else value.to(device)
+    if isinstance(value, Mapping):
+        kind: Any = type(value)
+        return kind({key: _moved(part, device, non_blocking) for key, part in value.items()})
+    if isinstance(value, (list, tuple)):
+        parts = [_moved(part, device, non_blocking) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
+
+
+def _ranks(group: Any) -> int:
+    return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
 
 
 def _share(last: list[B], group: Any) -> list[B]:
@@ -209,14 +366,60 @@ def _share(last: list[B], group: Any) -> list[B]:
     return last or next(theirs for theirs in everyone if theirs)
 
 
-def _gather(values: tuple[int, ...], group: Any) -> list[list[int]]:
-    """Collect integers from all ranks, on the device that the group's backend works on."""
+def _gather(values: tuple[float, ...], group: Any) -> list[list[float]]:
+    """Collect numbers from all ranks, on the device that the group's backend works on.
+
+    A float64 holds every count below 2^53.
+    """
     on_gpu = "nccl" in str(dist.get_backend(group))
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-    mine = torch.tensor(values, dtype=torch.int64, device=device)
+    mine = torch.tensor(values, dtype=torch.float64, device=device)
     everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(everyone, mine, group=group)
     return [theirs.tolist() for theirs in everyone]
+
+
+def counting(targets: Callable[[Any], Any] | Hashable, ignore_index: int) -> Callable[[Any], Tensor]:
+    """Return what makes of a batch the mask of the targets that count, or their number without dimensions."""
+    pick = targets if callable(targets) else _by_key(targets)
+
+    def count(batch: Any) -> Tensor:
+        value = pick(batch)
+        if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+            return torch.tensor(_count(value))
+        if not isinstance(value, Tensor) or value.dtype not in (torch.bool, *LABEL_DTYPES):
+            got = f"dtype {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+            raise TypeError(
+                "targets: expected integer labels, a boolean mask of those that count, or an int, their "
+                f"number, from each batch, got {got}"
+            )
+        value = tensor_of(value, "targets")
+        return value if value.dtype is torch.bool else differ(value, ignore_index)
+
+    return count
+
+
+def _mass(counts: Tensor, denominator: str) -> float:
+    if denominator == "sequences" and counts.dtype is not torch.bool:
+        raise TypeError(
+            "targets: expected labels or masks to count sequences, got a number; say denominator='tokens'"
+        )
+    if denominator == "sequences" and counts.ndim > 1:
+        counts = counts.flatten(1).any(1)
+    return float(counts.sum())
+
+
+def _count(value: Any) -> int:
+    count = integer(value, "targets")
+    if count < 0:
+        raise ValueError(f"targets: expected counts >= 0, got {count}")
+    return count
+
+
+def _weight(value: Any) -> float:
+    value = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
+    expected = "a finite number >= 0 from each batch"
+    return number(value, "denominator", expected, 0.0, math.inf, closed="low")
 
 
 def _by_key(key: Any) -> Callable[[Any], Any]:
@@ -227,10 +430,3 @@ def _by_key(key: Any) -> Callable[[Any], Any]:
             raise ValueError(f"targets: expected a key of the batch, got {shown(key)} ({error!r})") from error
 
     return pick
-
-
-def _targets(value: Any) -> Tensor:
-    if not isinstance(value, Tensor) or value.dtype not in LABEL_DTYPES:
-        got = f"dtype {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(f"targets: expected a tensor of integers from each batch, got {got}")
-    return tensor_of(value, "targets")

@@ -64,8 +64,13 @@ def logits_of(value: Any, name: str, axis: int) -> tuple[Tensor, int]:
     return tensor if axis == tensor.ndim - 1 else tensor.movedim(axis, -1), axis
 
 
-def labels_of(targets: Any, moved: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor | None]:
-    """Return class indices as int64 with ignored ones set to 0, and the mask of those that count."""
+def labels_of(
+    targets: Any, moved: Tensor, ignore_index: int | None, classes: int | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Return class indices as int64 with ignored ones set to 0, and the mask of those that count.
+
+    `classes` says how many there are where `moved` does not, and 0 that their range is checked elsewhere.
+    """
     labels = tensor_of(targets, "targets")
     if labels.dtype not in LABEL_DTYPES:
         hint = "; for target probabilities use soft_cross_entropy" if labels.is_floating_point() else ""
@@ -82,7 +87,9 @@ def labels_of(targets: Any, moved: Tensor, ignore_index: int | None) -> tuple[Te
     if ignore_index is not None:
         counts = differ(labels, integer(ignore_index, "ignore_index"))
         labels = labels.masked_fill(~counts, 0)
-    in_range(labels, "targets", moved.shape[-1])
+    classes = moved.shape[-1] if classes is None else classes
+    if classes:
+        in_range(labels, "targets", classes)
     return labels, counts
 
 

@@ -40,6 +40,7 @@ from ._checks import (
     weights,
     widened,
 )
+from ._vocab import split_cross_entropy
 
 __all__ = [
     "binary_cross_entropy",
@@ -335,9 +336,12 @@ def cross_entropy(
     (0.288726, True)
     """
     z, _ = logits_of(logits, "logits", axis)
-    labels, counts = labels_of(targets, z, ignore_index)
     smoothing = _held(smoothing_mass(label_smoothing), z)
     reduction, denominator = reduction_arguments(reduction, denominator)
+    if vocab_group is not None:
+        arguments = weight, sample_weight, smoothing, ignore_index, reduction, denominator
+        return split_cross_entropy(z, targets, vocab_group, *arguments)
+    labels, counts = labels_of(targets, z, ignore_index)
     w = target_weights(z, sample_weight, counts, labels, weight)
     loss = RowLoss(partial(_hard, smoothing), partial(_hard_fused, smoothing))
     return reduce_rows(loss, z, (labels,), w, reduction, denominator)

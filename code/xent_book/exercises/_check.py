@@ -26,7 +26,8 @@ class Mistake:
     message : str
         What to tell the reader, such as "this looks like a missing T**2".
     *wrong : callable
-        One or more functions with the reference's signature that are wrong in this way.
+        One or more functions with the reference's signature that are wrong in this way. One that raises an
+        exception on some input is recognised by the exception's type, and by its values up to there.
     """
 
     message: str
@@ -254,6 +255,34 @@ def _quietly(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         return function(*arguments)
 
 
+def _outcomes(exercise: Exercise, function: Callable[..., Any], count: int) -> list[Any]:
+    """What a wrong answer returns on the first inputs; the last is an exception's type if it raises one."""
+    outcomes: list[Any] = []
+    for arguments in exercise.cases()[:count]:
+        try:
+            outcomes.append(_parts(_quietly(function, copy.deepcopy(arguments))))
+        except Exception as error:
+            return [*outcomes, type(error)]
+    return outcomes
+
+
+def _alike(exercise: Exercise, a: Any, b: Any) -> bool:
+    """Whether two outcomes agree."""
+    return a is b if isinstance(a, type) or isinstance(b, type) else _close(exercise, a, b)
+
+
+def _recognise(exercise: Exercise, got: list[Any]) -> str | None:
+    """Name the mistake whose outcomes these are."""
+    for mistake in exercise.mistakes:
+        for function in mistake.wrong:
+            looks = _outcomes(exercise, function, len(got))
+            if len(looks) == len(got) and all(
+                _alike(exercise, a, b) for a, b in zip(got, looks, strict=True)
+            ):
+                return f"{mistake.message}."
+    return None
+
+
 def _difference(exercise: Exercise, arguments: tuple[Any, ...], got: Parts, want: Parts) -> str:
     """Say where an answer that looks like no known mistake differs from the reference."""
     where = _call_text(exercise, arguments)
@@ -360,6 +389,9 @@ def check(slug: str, answer: Any) -> Result:
         except NotImplementedError:
             return wrong("the stub is still there: your function is not written yet.")
         except (Exception, SystemExit) as error:
+            known = _recognise(exercise, [*got, type(error)])
+            if known:
+                return wrong(known)
             # A reader's function may raise anything; its type and first line say more than a traceback.
             text = _first_line(error)
             return wrong(f"your function raised {type(error).__name__}{': ' if text else ''}{text}{where}.")
@@ -382,11 +414,9 @@ def check(slug: str, answer: Any) -> Result:
             True, f"{slug} {inputs}." if exercise.inputs is not None else f"{slug}: {inputs}.", slug
         )
 
-    for mistake in exercise.mistakes:
-        for function in mistake.wrong:
-            looks = [_parts(_quietly(function, copy.deepcopy(arguments))) for arguments in cases]
-            if all(map(lambda a, b: _close(exercise, a, b), got, looks)):
-                return wrong(f"{mistake.message}.")
+    known = _recognise(exercise, got)
+    if known:
+        return wrong(known)
 
     for arguments, a, b in zip(cases, got, want, strict=True):
         if not _close(exercise, a, b):

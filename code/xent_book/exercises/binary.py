@@ -305,6 +305,12 @@ EXERCISES = (
                 lambda x, y: _one_side_only(-x, y),
             ),
             Mistake(
+                "an empty class has no maximum: if all labels are the same there is no finite fit, so return "
+                "False before you compare",
+                lambda x, y: bool(x[y == 0].max() > x[y == 1].min() and x[y == 1].max() > x[y == 0].min()),
+                lambda x, y: bool(min(x[y == 0]) < max(x[y == 1]) and min(x[y == 1]) < max(x[y == 0])),
+            ),
+            Mistake(
                 "two classes are needed, and they are not enough: they must also overlap",
                 _both_classes,
             ),

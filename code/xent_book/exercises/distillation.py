@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,14 @@ def _gradient_inputs() -> list[tuple[Any, ...]]:
 def _difference(z: Array, v: Array, T: float) -> Array:
     difference: Array = softmax(z / T) - softmax(v / T)
     return difference
+
+
+def _one_side(power: int, z: Array, v: Array, T: float) -> Array:
+    return np.asarray(T**power * (softmax(z / T) - softmax(v)))
+
+
+def _other_side(power: int, z: Array, v: Array, T: float) -> Array:
+    return np.asarray(T**power * (softmax(z) - softmax(v / T)))
 
 
 def _normalised(x: Array) -> Array:
@@ -65,6 +74,11 @@ EXERCISES = (
                 lambda z, v, T: T**2 * _difference(z, v, T),
             ),
             Mistake("the powers of T are missing", _difference),
+            Mistake(
+                "the temperature is on one side only: teacher and student are both softened by it",
+                *(partial(_one_side, power) for power in (-1, 0, 1, 2)),
+                *(partial(_other_side, power) for power in (-1, 0, 1, 2)),
+            ),
             Mistake("the sign is turned: q - p, not p - q", lambda z, v, T: T * _difference(v, z, T)),
             Mistake(
                 "this is the limit for a high temperature, not the gradient at this one",

@@ -175,6 +175,10 @@ EXERCISES = (
                 "the plain sum of v is subtracted: it has to be weighted by p",
                 lambda p, v: p * (v - v.sum(axis=-1, keepdims=True)),
             ),
+            Mistake(
+                "the plain mean of v is subtracted: it has to be the mean under p, sum_j p_j v_j",
+                lambda p, v: p * (v - v.mean(axis=-1, keepdims=True)),
+            ),
             Mistake("the sign is flipped", lambda p, v: -_vjp(p, v)),
         ),
     ),

@@ -61,6 +61,12 @@ def _subtracted(logits: Array, kept: Array, index: npt.NDArray[np.int64]) -> flo
         return _truncated(logits, kept, index) - float((1 - kept.sum()) * np.log(1 - mass))
 
 
+def _entropy(kept: Array) -> float:
+    """The teacher's entropy, its tail one event."""
+    rest = 1 - kept.sum()
+    return -float(kept @ np.log(kept) + rest * np.log(rest))
+
+
 def _spread(logits: Array, kept: Array, index: npt.NDArray[np.int64]) -> float:
     outside = np.delete(numerics.log_softmax(logits), index)
     return _truncated(logits, kept, index) - float((1 - kept.sum()) * outside.mean())
@@ -138,10 +144,19 @@ EXERCISES = (
             Mistake("the bucket is one event: add the probabilities outside, then take the log", _spread),
             Mistake(
                 "this is the divergence: the cross-entropy keeps the teacher's entropy",
-                lambda z, kept, index: (
-                    _bucket(z, kept, index)
-                    + float(kept @ np.log(kept) + (1 - kept.sum()) * np.log(1 - kept.sum()))
-                ),
+                lambda z, kept, index: _bucket(z, kept, index) - _entropy(kept),
+                lambda z, kept, index: _subtracted(z, kept, index) - _entropy(kept),
+            ),
+            Mistake(
+                "this is the divergence over the kept tokens: the tail is missing, and so is the teacher's "
+                "entropy, which the cross-entropy keeps",
+                lambda z, kept, index: _truncated(z, kept, index) + float(kept @ np.log(kept)),
+            ),
+            Mistake(
+                "half of this is a divergence: the kept tokens' p log p belongs to it, and the cross-entropy "
+                "keeps the teacher's entropy",
+                lambda z, kept, index: _bucket(z, kept, index) + float(kept @ np.log(kept)),
+                lambda z, kept, index: _subtracted(z, kept, index) + float(kept @ np.log(kept)),
             ),
         ),
     ),

@@ -167,6 +167,13 @@ EXERCISES = (
                 lambda z, y, w: softmax(z) - np.eye(len(z))[y] + 2 * w * softmax(z),
             ),
             Mistake(
+                "the factor 2 lambda log Z stands on the whole gradient of the cross-entropy: log Z has the "
+                "gradient p, without the label",
+                lambda z, y, w: (softmax(z) - np.eye(len(z))[y]) * (1 + 2 * w * log_sum_exp(z)),
+                lambda z, y, w: (softmax(z) - np.eye(len(z))[y]) * 2 * w * log_sum_exp(z),
+                lambda z, y, w: (softmax(z) - np.eye(len(z))[y]) * (1 + w * log_sum_exp(z)),
+            ),
+            Mistake(
                 "this is the gradient of the cross-entropy alone",
                 lambda z, y, w: softmax(z) - np.eye(len(z))[y],
             ),

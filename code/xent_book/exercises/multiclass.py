@@ -21,6 +21,10 @@ def _nll(z: Array, y: Labels) -> Array:
     return np.asarray(np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(y)), y])
 
 
+def _log_sum_exp_with_shift(z: Array, shift: Any) -> Array:
+    return np.asarray(np.log(np.exp(z - shift).sum(axis=1)) + np.max(shift))
+
+
 def _naive_log_softmax(z: Array) -> Array:
     e = np.exp(z)
     return np.asarray(np.log(e / e.sum(axis=1, keepdims=True)))
@@ -34,7 +38,8 @@ def _nll_inputs() -> list[tuple[Any, ...]]:
         (rng.normal(scale=2.0, size=(4, 4)), np.array([3, 0, 0, 2])),
         (rng.normal(scale=3.0, size=(5, 3)), np.array([0, 2, 1, 1, 2])),
         # exp overflows past 709, and a probability underflows below -745.
-        (np.array([[1000.0, 0.0, -1000.0], [0.0, 800.0, 0.0]]), np.array([2, 0])),
+        # The second row is so far below the first that a maximum over the batch leaves it the log of zero.
+        (np.array([[1000.0, 0.0, -1000.0], [-1000.0, -200.0, -1001.0]]), np.array([0, 0])),
     ]
 
 
@@ -97,7 +102,18 @@ EXERCISES = (
                 "exp overflows past 709; take each row's maximum off first",
                 lambda z, y: -_naive_log_softmax(z)[np.arange(len(y)), y],
                 lambda z, y: np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(y)), y],
+            ),
+            Mistake(
+                "the shift is right, but the logarithm comes after the division: a probability below "
+                "exp(-745) underflows to 0, its logarithm to -inf; take it apart, log p = z - max - log(sum)",
                 lambda z, y: -np.log(_rows(z))[np.arange(len(y)), y],
+                lambda z, y: -np.log(_rows(z)[np.arange(len(y)), y]),
+            ),
+            Mistake(
+                "one maximum for the whole batch is legal on paper, but the exponentials of a row far below "
+                "are all 0, and so is their sum; give each row its own",
+                lambda z, y: _log_sum_exp_with_shift(z, z.max()) - z[np.arange(len(y)), y],
+                lambda z, y: -np.log(_softmax_with_shift(z, z.max()))[np.arange(len(y)), y],
             ),
             Mistake(
                 "the sign is flipped: this is the log-likelihood, and the loss is its negative",
@@ -224,6 +240,15 @@ EXERCISES = (
             Mistake(
                 "a wrong prediction costs at least log 2, in nats; this divides by 1 instead",
                 lambda loss, n: min(n, math.floor(n * loss)),
+                lambda loss, n: math.floor(n * loss),
+                lambda loss, n: min(n, n * loss),
+                lambda loss, n: n * loss,
+                lambda loss, n: min(n, round(n * loss)),
+                lambda loss, n: min(n, math.ceil(n * loss)),
+            ),
+            Mistake(
+                "a loss in nats has to be divided by log 2: this multiplies by it",
+                lambda loss, n: min(n, math.floor(n * loss * math.log(2))),
             ),
         ),
     ),

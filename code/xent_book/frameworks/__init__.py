@@ -13,7 +13,7 @@ lock. Importing this module loads no framework; running a probe imports the libr
 
 from __future__ import annotations
 
-from ._diagnose import Diagnosis, diagnose
+from ._diagnose import Diagnosis, array, diagnose
 from ._profiles import QUESTIONS, at_a_glance
 from ._registry import (
     GROUPS,
@@ -28,22 +28,18 @@ from ._registry import (
     see,
     tensorflow,
 )
-from ._symptoms import MEANINGS, SYMPTOMS, Symptom, SymptomTable
 from ._tables import Table, glance_table, group_table, versions
 
 __all__ = [
     "GROUPS",
     "LIBRARIES",
-    "MEANINGS",
     "NAMES",
     "QUESTIONS",
-    "SYMPTOMS",
     "Diagnosis",
     "Row",
-    "Symptom",
-    "SymptomTable",
     "Table",
     "agrees",
+    "array",
     "at_a_glance",
     "behaviour_table",
     "diagnose",

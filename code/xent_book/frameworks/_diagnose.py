@@ -16,6 +16,9 @@ import numpy as np
 from xent._validate import shown
 from xent.numerics import log_softmax, softmax
 
+from ._sequences import find_sequences
+from ._variants import find_variant
+
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Loss: TypeAlias = Callable[..., Any]
 
@@ -66,6 +69,12 @@ class Diagnosis:
         What the labels -100 and -1 do.
     clip : str
         What an impossible event costs, and the epsilon behind it.
+    variant : str
+        What is added to the plain loss: a factor, class weights, `pos_weight`, a label that is left out,
+        focusing, a temperature, a softmax over the wrong axis, half precision. Empty for the plain loss.
+    sequences : str
+        What the mean over a batch of ragged sequences is: "a mean of sequence means", "over the valid
+        tokens", "over all positions, padding included", ...; and whether the loss shifts the labels.
     renormalises : str
         "yes", "no" or "refuses": rows that do not sum to one. "not applicable" for logits.
     layout : str
@@ -93,6 +102,8 @@ class Diagnosis:
     weights: str = UNKNOWN
     ignored: str = UNKNOWN
     clip: str = UNKNOWN
+    variant: str = ""
+    sequences: str = UNKNOWN
     renormalises: str = UNKNOWN
     layout: str = UNKNOWN
     epsilon: float | None = None
@@ -112,6 +123,9 @@ class Diagnosis:
             return "\n".join(["unknown", *(f"  note           {note}" for note in self.notes)])
         name = self.family if self.sign > 0 else f"{self.family}, sign flipped"
         lines = {
+            # First what is most often wrong, and costs most.
+            "sequences": self.sequences,
+            "with": self.variant or UNKNOWN,
             "first argument": self.first,
             "targets": ", ".join(self.targets),
             "reads": self.reads,
@@ -126,6 +140,8 @@ class Diagnosis:
             "unit": self.unit,
         }
         indent = "\n" + " " * 17
+        # What is not known, or does not apply, takes no line.
+        lines = {key: value for key, value in lines.items() if value not in (UNKNOWN, "not applicable")}
         shown = [f"  {key:<14} {value.replace('; ', indent)}" for key, value in lines.items()]
         return "\n".join([name, *shown, *(f"  note           {note}" for note in self.notes)])
 
@@ -192,11 +208,35 @@ def _close(seen: Array | None, want: Array) -> bool:
 # ------------------------------------------------------------------------------------ calling the loss
 
 
-def _array(value: Any) -> Array:
-    """An array of whatever the loss took or gave; tensors know best how to become one."""
+def array(value: Any, dtype: Any = None) -> Array:
+    """Return what a tensor, an array or a list holds as a NumPy array.
+
+    Parameters
+    ----------
+    value : Tensor or array_like
+        Of PyTorch or TensorFlow, on any device, with or without a gradient; or anything that NumPy takes.
+    dtype : dtype, optional
+        What to convert to. Half precision becomes float64 unless this says otherwise.
+
+    Returns
+    -------
+    ndarray
+        The values.
+
+    Examples
+    --------
+    >>> from xent_book.frameworks import array
+    >>> array([[True, False]], int)
+    array([[1, 0]])
+    """
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-    return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+        # NumPy has no bfloat16.
+        value = value.double() if "float16" in str(value.dtype) else value
+    found = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    if dtype is None and found.dtype.kind == "f" and found.itemsize < 4:
+        dtype = np.float64
+    return found if dtype is None else found.astype(dtype)
 
 
 class _Patient:
@@ -209,18 +249,17 @@ class _Patient:
         self.mutates = False
         self.result_dtype = ""
 
-    def _to(self, array: Array) -> Any:
-        kind = array.dtype.kind
-        array = np.array(array, dtype=self.dtype if kind == "f" else None)
+    def _to(self, values: Array) -> Any:
+        copy = np.array(values, dtype=self.dtype if values.dtype.kind == "f" else None)
         if self.arrays == "torch":
-            return import_module("torch").from_numpy(array)
+            return import_module("torch").from_numpy(copy)
         if self.arrays == "tensorflow":
-            return import_module("tensorflow").constant(array)
-        return array
+            return import_module("tensorflow").constant(copy)
+        return copy
 
     def __call__(self, first: Array, second: Array, **options: Any) -> Array | None:
         given = [self._to(np.asarray(a)) for a in (first, second)]
-        before = [_array(a).copy() for a in given]
+        before = [array(a).copy() for a in given]
         named = {k: self._to(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -228,10 +267,10 @@ class _Patient:
                 value = self.loss(*given, **named)
                 dtype = getattr(value, "dtype", "float64")
                 self.result_dtype = getattr(dtype, "name", str(dtype))
-                array = _array(value)
-                if array.dtype.kind not in "fiu":
+                result = array(value)
+                if result.dtype.kind not in "fiu":
                     raise TypeError(f"returned {type(value).__name__}, no number")
-                result = array.astype(np.float64)
+                result = result.astype(np.float64)
         except (Exception, SystemExit) as error:  # whatever the loss raises is evidence
             try:
                 first_line = (str(error).strip().splitlines() or [""])[0][:80]
@@ -241,7 +280,8 @@ class _Patient:
             return None
         self.answered += 1
         self.mutates |= any(
-            not np.array_equal(old, _array(new)) for old, new in zip(before, given, strict=True)
+            not np.array_equal(old, array(new), equal_nan=old.dtype.kind == "f")
+            for old, new in zip(before, given, strict=True)
         )
         return result
 
@@ -473,10 +513,35 @@ class _Examination:
             row = self.first_row(self.with_row([1000.0, 0.0, 0.0]))
             if row is not None and not np.isfinite(row):
                 self.notes.append(f"a logit of 1000 for the right class costs {row}: exp overflows")
+            self.masked_classes()
+            self.ignored_rows()
         elif not self.flat:
             row = self.first_row(self.with_row([0.6, 0.0, 0.4]))
             if row is not None and np.isnan(row):
                 self.notes.append("a zero for a wrong class gives nan: 0 * log(0)")
+
+    def masked_classes(self) -> None:
+        """A logit of -inf is a class that cannot occur."""
+        if self.flat or self.reading.family != "categorical cross-entropy":
+            return
+        for form in self.forms:
+            if form != "soft":
+                seen = self.ask(self.with_row([1.0, -np.inf, 0.0]), self.batches.given[form])
+                if seen is not None and np.isnan(seen).any():
+                    self.notes.append(
+                        f"a logit of -inf for a wrong class gives nan with {form} targets: 0 * inf"
+                    )
+
+    def ignored_rows(self) -> None:
+        """Rows that do not count, where they can be told: all of them, or one that holds nan."""
+        if "indices" not in self.forms or "left out" not in self._ignored(-100):
+            return
+        seen = self.ask(self.x, np.full(len(LABELS), -100))
+        if seen is not None and np.isnan(seen).any():
+            self.notes.append("nan where every label is left out: 0 / 0")
+        seen = self.ask(self.with_row([np.nan] * K), np.where(np.arange(len(LABELS)) == 0, -100, LABELS))
+        if seen is not None and np.isnan(seen).any():
+            self.notes.append("a nan logit reaches the loss from a row that is left out")
 
     def renormalises(self) -> str:
         r = self.reading
@@ -615,6 +680,33 @@ class _Examination:
         known = [name for name in found if name != UNKNOWN]
         return known[0] if len(known) == 1 else UNKNOWN
 
+    def smoothing(self) -> float:
+        """The mass that is taken from the label; with another K one sees over how many classes it goes."""
+        r = self.reading
+        if not r.smoothing or self.flat or r.family == "binary cross-entropy":
+            return round(r.smoothing, 3)
+        rng, classes = np.random.default_rng(13), K + 2
+        z, labels = rng.normal(0.4, 1.0, (N, classes)), rng.integers(0, classes, N)
+        x = {"probabilities": softmax(z), "log-probabilities": log_softmax(z)}.get(r.domain(), z)
+        target = np.eye(classes)[labels]
+        seen = self.patient.ask(r.first, x, labels if self.form == "indices" else target)
+        if _close(seen, r.predict(x, target)):
+            return round(r.smoothing, 3)
+        # At K classes, a mass s over the K - 1 others is a mass s K / (K - 1) over all.
+        mass = r.smoothing * (K - 1) / K
+        if _close(seen, replace(r, smoothing=mass * classes / (classes - 1)).predict(x, target)):
+            self.notes.append("the smoothing goes to the K - 1 other classes")
+            return round(mass, 3)
+        self.notes.append("the smoothing changes with the number of classes")
+        return round(r.smoothing, 3)
+
+    def sequences(self) -> str:
+        """What is averaged where the sequences of a batch have different lengths."""
+        if self.flat or "indices" not in self.forms or self.reading.sign < 0 or self.reading.unit != "nats":
+            return UNKNOWN
+        found = find_sequences(self.patient.ask, _parameters(self.patient.loss))
+        return found.text if found else UNKNOWN
+
     def one_column(self) -> None:
         """A 1-D batch of a binary loss: is its last axis, the batch, averaged as well?"""
         if self.flat or self.reading.family != "binary cross-entropy" or self.reading.reduction == "N*K":
@@ -701,10 +793,16 @@ def diagnose(loss_fn: Loss, *, arrays: str = "auto") -> Diagnosis:
             seen = _observe(patient, batches, flat)
             if _unsteady(patient, seen, batches, flat):
                 return Diagnosis(arrays=kind, notes=("two equal calls return two values",))
+            if rounded := _rounded(patient, seen, batches, flat):
+                return rounded
             if candidates := _candidates(seen, batches, flat):
                 if chosen := _choose(candidates):
                     return _describe(patient, *chosen, seen, flat)
                 return Diagnosis(arrays=kind, notes=("more than one reading predicts what it returns",))
+    found = [d for patient in patients if (d := _more_than_plain(patient))]
+    if found:
+        # A loss of class indices may take one-hot rows too, and weigh these in another way.
+        return min(found, key=lambda d: d.targets != ("indices",))
     spoke = max(patients, key=lambda p: p.answered)
     if not spoke.answered:
         return Diagnosis(notes=(f"every call raises; the last one {spoke.failure}",))
@@ -719,6 +817,66 @@ def _unsteady(patient: _Patient, seen: Seen, batches: _Batches, flat: bool) -> b
             again = patient.ask(first, x[:, 0] if flat else x, batches.given[form])
             return again is None or not np.allclose(again, values[0], 1e-6, 1e-9, equal_nan=True)
     return False
+
+
+def _more_than_plain(patient: _Patient) -> Diagnosis | None:
+    """A loss that no plain reading predicts: with something added, or of sequences alone."""
+    if variant := find_variant(patient.ask):
+        return Diagnosis(
+            family=variant.family, first=variant.first, targets=(variant.form,), reads=variant.reads,
+            reduction=variant.reduction, denominator=variant.denominator, variant=variant.variant,
+            unit="nats", arrays=patient.arrays,
+        )  # fmt: skip
+    if sequences := find_sequences(patient.ask, _parameters(patient.loss)):
+        return Diagnosis(
+            family="categorical cross-entropy", first=sequences.first, targets=("indices",),
+            reads=sequences.reads, reduction="sum" if "sum" in sequences.mean else "mean",
+            sequences=sequences.text, layout=sequences.layout, unit="nats", arrays=patient.arrays,
+            notes=("takes sequences only",),
+        )  # fmt: skip
+    return None
+
+
+def _rounded(patient: _Patient, seen: Seen, batches: _Batches, flat: bool) -> Diagnosis | None:
+    """The loss in half precision: what it returns fits into so few digits."""
+    for name, digits in (("bfloat16", 8), ("float16", 11)):
+        for (first, form, kind), values in seen.items():
+            inputs, target = batches.inputs[kind], batches.meant[form]
+            if len(values) != len(inputs) or not values or not all(_fits(v, digits) for v in values):
+                continue
+            for reading in _readings(flat):
+                if (reading.first, reading.domain()) != (first, kind):
+                    continue
+                wanted = [reading.predict(_to_digits(x, digits), target) for x in inputs]
+                # A few roundings of the format: of the exponentials, the sum, the logarithm and the mean.
+                if all(
+                    v is not None
+                    and v.shape == w.shape
+                    and np.allclose(v, w, 4 * 2.0**-digits, 4 * 2.0**-digits)
+                    for v, w in zip(values, wanted, strict=True)
+                ):
+                    scalar = reading.reduction in ("sum", "N", "N*K", "K")
+                    return Diagnosis(
+                        family=reading.family, first=first, targets=(form,), reads=reading.reads,
+                        reduction="none" if not scalar else "sum" if reading.reduction == "sum" else "mean",
+                        denominator=reading.reduction if scalar and reading.reduction != "sum" else "nothing",
+                        variant=f"the loss, rounded to {name}", sign=reading.sign, unit=reading.unit,
+                        arrays=patient.arrays,
+                    )  # fmt: skip
+    return None
+
+
+def _fits(value: Array | None, digits: int) -> bool:
+    """Whether the values, not all whole numbers, have so few binary digits."""
+    if value is None or not np.isfinite(value).all():
+        return False
+    return bool(np.any(value != np.round(value))) and np.array_equal(value, _to_digits(value, digits))
+
+
+def _to_digits(x: Array, digits: int) -> Array:
+    """Round to so many binary digits."""
+    mantissa, exponent = np.frexp(x)
+    return np.asarray(np.ldexp(np.round(np.ldexp(mantissa, digits)), exponent - digits))
 
 
 def _describe(
@@ -753,8 +911,9 @@ def _describe(
         clip=clip,
         renormalises=exam.renormalises(),
         layout=exam.layout(),
+        sequences=exam.sequences(),
         epsilon=epsilon,
-        smoothing=round(reading.smoothing, 3),
+        smoothing=exam.smoothing(),
         sign=reading.sign,
         unit=reading.unit,
         arrays=patient.arrays,

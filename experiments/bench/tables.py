@@ -1,0 +1,129 @@
+"""Write the tables of chapters/benchmarks.md from result.json into tables.md, which the page includes part by part.
+
+    python experiments/bench/tables.py
+
+`make bench` runs it after the measurement; tests/book/test_pages.py fails where tables.md is not what result.json says.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+RESULT, TABLES = HERE / "result.json", HERE / "tables.md"
+
+Case = dict[str, Any]
+# What the package sets out to reach: a size (float32, random logits), another way to compute the loss, and the most
+# that xent's share of its time may be. scikit-learn is given its probabilities.
+TARGETS = [
+    ((100_000, 10), "torch", 1.0),
+    ((4_096, 50_000), "torch", 0.65),
+    ((100_000, 10), "scikit-learn", 0.25),
+    ((4_096, 50_000), "scikit-learn", 0.25),
+    ((1_000, 2), "scipy", 1.0),
+]
+MOST_MEMORY = 0.05  # of the logits, at the sizes that are compared with PyTorch
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """Lay out a Markdown table; all but the first column are numbers or short words."""
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def size(case: Case) -> str:
+    """Name a case in a table."""
+    kind = "" if case["logits"] == "random" else f", {case['logits']}"
+    return f"{case['rows']:,} × {case['classes']:,} {case['dtype']}{kind}{', classes first' * (case['axis'] == 0)}"
+
+
+def share(case: Case, way: str) -> float:
+    """Return the time of xent as a share of another way's."""
+    return float(case["seconds"]["xent"]["fastest"] / case["seconds"][way]["fastest"])
+
+
+def percent(value: float) -> str:
+    """Two digits, of shares from thousandths to several times the whole."""
+    return f"{100 * value:.1f}\u00a0%" if value < 0.1 else f"{100 * value:,.0f}\u00a0%"
+
+
+def setting(result: dict[str, Any]) -> str:
+    """Say where, when and with what it was measured."""
+    machine = result["machine"]
+    libraries = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    return (
+        f"Measured on {result['date']}, on {machine['cores']} cores of an {machine['cpu']}; {machine['system']}, "
+        f"Python {machine['python']}, {libraries}."
+    )
+
+
+def times(cases: list[Case]) -> str:
+    """Return the milliseconds of xent, and its share of the others' times."""
+    ways = list(dict.fromkeys(way for case in cases for way in case["seconds"] if way != "xent"))
+    rows = [
+        [
+            size(case),
+            f"{1e3 * case['seconds']['xent']['fastest']:,.{1 if case['rows'] > 1000 else 3}f}",
+            *(f"{share(case, way):.2f}" if way in case["seconds"] else "" for way in ways),
+        ]
+        for case in cases
+    ]
+    return table(["logits", "xent, ms", *ways], rows)
+
+
+def memory(cases: list[Case]) -> str:
+    """Return the extra memory, for the cases in which PyTorch's could be told."""
+    cases = [case for case in cases if "torch" in case["memory"]]
+    ways = list(dict.fromkeys(way for case in cases for way in case["memory"]))
+    rows = [
+        [size(c), *(percent(c["memory"][way] / c["bytes"]) if way in c["memory"] else "" for way in ways)]
+        for c in cases
+    ]
+    return table(["logits", *ways], rows)
+
+
+def targets(cases: list[Case]) -> str:
+    """Return each target: what it is about, what was measured, and the most that it may be."""
+    at = {
+        (c["rows"], c["classes"]): c
+        for c in cases
+        if (c["dtype"], c["logits"], c["axis"]) == ("float32", "random", -1)
+    }
+    found = [
+        (f"{size(at[shape])}, time of {way}", share(at[shape], way), most) for shape, way, most in TARGETS
+    ]
+    for shape in dict.fromkeys(shape for shape, way, _ in TARGETS if way == "torch"):
+        case = at[shape]
+        found.append(
+            (
+                f"{size(case)}, extra memory over the logits",
+                case["memory"]["xent"] / case["bytes"],
+                MOST_MEMORY,
+            )
+        )
+    rows = [
+        [what, "met" if measured <= most else "**missed**", f"{measured:.3f}", f"{most:g}"]
+        for what, measured, most in found
+    ]
+    return table(["xent's share of", "target", "measured", "at most"], rows)
+
+
+def text(result: dict[str, Any]) -> str:
+    """Return all parts, each under a comment with its name."""
+    # Other measurements of the result, of tensors for example, have other keys and tables of their own.
+    cases = [
+        case for case in result["cases"] if {"rows", "classes", "dtype", "logits", "axis"} <= case.keys()
+    ]
+    parts = {
+        "setting": setting(result),
+        "times": times(cases),
+        "memory": memory(cases),
+        "targets": targets(cases),
+    }
+    return "\n\n".join(f"% {name}\n\n{part}" for name, part in parts.items()) + "\n\n% end\n"
+
+
+if __name__ == "__main__":
+    TABLES.write_text(text(json.loads(RESULT.read_text(encoding="utf-8"))), encoding="utf-8")

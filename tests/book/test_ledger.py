@@ -1,0 +1,181 @@
+"""Errors planted in a book of one equation: pytest and the build fail, and say what and where."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ledger
+
+ROOT = Path(__file__).resolve().parents[2]
+STATED = "# Planted\n\n$$\n\\ell = \\log(1 + e^z) \\\\\n- y z\n$$ (eq-planted)\n"
+TESTED = r'''
+import numpy as np
+import pytest
+
+
+@pytest.mark.parametrize("y", [0.0, 1.0])
+@pytest.mark.equation("eq-planted", by="reference")
+def test_planted(worst_error, y):
+    r"""
+    $$
+    \ell = \log(1 + e^z)
+    \\ - y z
+    $$ (eq-planted)
+    """
+    z = np.array([-1.0, 0.5, 1.0])
+    p = 1 / (1 + np.exp(-z))
+    # wrong: - y * z -> + y * z
+    printed = np.log(1 + np.exp(z)) - y * z
+    worst_error(printed, -np.log(p if y else 1 - p), rtol=1e-12, why="a few roundings")
+'''
+KERNEL = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+
+
+def write_book(root: Path, *cells: str, **tests: str) -> None:
+    """Write a chapter of Markdown cells, and files of equation tests."""
+    written = [
+        {"cell_type": "markdown", "metadata": {}, "id": f"c{i}", "source": c} for i, c in enumerate(cells)
+    ]
+    files = {f"{ledger.TESTS}/test_{name}.py": text for name, text in tests.items()}
+    notebook = {"cells": written, "metadata": KERNEL, "nbformat": 4, "nbformat_minor": 5}
+    for name, text in {**files, "chapters/01_planted.ipynb": json.dumps(notebook)}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+
+
+# What is planted: the second cell and the first; the test; and what is said of it.
+CELL, TEST = "chapters/01_planted.ipynb, cell 2: ", "tests/equations/test_it.py:7: "
+UNLABELLED = CELL + "displayed equation without a label: "
+TAKEN = CELL + "label eq-planted is taken by chapters/01_planted.ipynb, cell 1"
+DISAGREES = "equation eq-planted is not what its test quotes\n  chapters/01_planted.ipynb, cell 1:"
+UNQUOTED = TEST + "the docstring of test_planted does not quote equation eq-planted"
+MISPLACED = "tests/equations/test_it.py:21: the mark decorates a test at the top level"
+AGAIN = '\npytestmark = pytest.mark.equation("eq-planted", by="property")\n'
+PLANTED = {
+    "displayed": (STATED, "$$ a = b $$", TESTED, UNLABELLED + "a = b"),
+    "in a sentence": (STATED, "in a sentence $$a = b$$ here", TESTED, UNLABELLED + "a = b"),
+    "quoted": (STATED, "> $$\n> a = b\n> $$", TESTED, UNLABELLED),
+    "behind code": (STATED, "````{exercise}\n```\n$$\n```\n\n$$ a = b $$\n````", TESTED, UNLABELLED + "a"),
+    "align": (STATED, "\\begin{align}\na &= b\n\\end{align}", TESTED, UNLABELLED + "\\begin{align}"),
+    "directive": (STATED, "```{math}\n:label: eq-b\na = b\n```", TESTED, UNLABELLED + "{math}"),
+    "a bad label": (STATED, "$$ a $$ (eq_b)", TESTED, CELL + "displayed equation with the label 'eq_b'"),
+    "a label twice": (STATED, "$$ a = b $$ (eq-planted)", TESTED, TAKEN),
+    "untested": (STATED, "$$ a = b $$ (eq-b)", TESTED, CELL + "equation eq-b has no test"),
+    "unstated": ("# Nothing left", "", TESTED, TEST + "test_planted checks eq-planted, a label that no"),
+    "a sign": (STATED.replace("- y", "+ y"), "", TESTED, DISAGREES),
+    "no quotation": (STATED, "", TESTED.replace("(eq-planted)", ""), UNQUOTED),
+    "a method": (STATED, "", TESTED.replace('"reference"', '"guess"'), "checks eq-planted by 'guess'"),
+    "no method": (STATED, "", TESTED.replace(', by="reference"', ""), TEST + "test_planted: write @pytest"),
+    "misplaced": (STATED, "", TESTED + AGAIN, MISPLACED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_error_is_named(tmp_path: Path, name: str) -> None:
+    first, second, test, message = PLANTED[name]
+    write_book(tmp_path, first, second, it=test)
+    assert message in "\n".join(ledger.problems(tmp_path))
+
+
+def test_what_is_no_displayed_equation_needs_no_label(tmp_path: Path) -> None:
+    code = "inline $a$, `$$ code $$`, \\$\\$5\n\n```python\n$$ a $$\n```\n\n<!-- $$ a $$ -->"
+    write_book(tmp_path, STATED, f"{code}\n\n```{{code-block}} md\n$$ a $$\n```", it=TESTED)
+    assert ledger.problems(tmp_path) == []
+    assert ledger.chapter_titles(tmp_path) == {"01_planted": "Planted"}
+
+
+def run(root: Path, *arguments: str) -> tuple[int, str]:
+    """Run a Python module in the tiny book, with no more plugins than it needs."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
+    environment |= {"COLUMNS": "250", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [sys.executable, "-m", *arguments]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+# What is planted in a test, and what a run of pytest says of it; each gets an equation of its own.
+QUIET = TESTED.replace("    worst_error(printed, ", "    dict(a=printed, b=")
+IN_TESTS = {
+    "sign": (TESTED.replace("exp(z)) - y", "exp(z)) + y"), "equation eq-sign (01_planted): Failed: expected"),
+    "silent": (QUIET, 'eq-silent (01_planted): Failed: by="reference" compares numbers, but the test'),
+    "weak": (QUIET.replace('"reference"', '"property"'), "eq-weak: the wrong variant passes the test: "),
+    "broken": (TESTED.replace("-> + y * z", "-> + y * w"), "eq-broken: the wrong variant ends in NameError"),
+    "stale": (TESTED.replace("# wrong: - y", "# wrong: + y"), "'+ y * z' stands 0 times in the statement"),
+    "quoted": (TESTED.replace("\\ - y z", "\\ + y z"), "equation eq-quoted is not what its test quotes"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_run_of_pytest_names_the_equation_and_the_variant(tmp_path: Path) -> None:
+    tests = ("pytest", ledger.TESTS, "-q", "-p", "no:cacheprovider")
+    write_book(tmp_path, STATED, it=TESTED)
+    (tmp_path / "_ext").mkdir()
+    for name in ("conftest.py", "test_ledger.py", "test_variants.py"):
+        shutil.copy(ROOT / ledger.TESTS / name, tmp_path / ledger.TESTS / name)
+    for name in ("_ext/ledger.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    status, said = run(tmp_path, *tests, "--ledger", "-p", "xdist", "-n", "2")
+    assert status == 0, said
+    [row] = ledger.read_errors(tmp_path)["test_it.py::test_planted"]
+    assert row["rtol"] == 1e-12 and row["why"] == "a few roundings" and 0 <= row["error"] < 1e-14
+
+    write_book(tmp_path, STATED, it=TESTED.replace("# wrong", "# right"))
+    assert "above a transcription of: ['eq-planted']" in run(tmp_path, *tests)[1]
+
+    (tmp_path / ledger.TESTS / "test_it.py").unlink()
+    stated = [STATED.replace("eq-planted", f"eq-{name}") for name in IN_TESTS]
+    written = {name: test.replace("eq-planted", f"eq-{name}") for name, (test, _) in IN_TESTS.items()}
+    write_book(tmp_path, *stated, **written)
+    status, said = run(tmp_path, *tests)
+    assert status == 1
+    missing = [message for _, message in IN_TESTS.values() if message not in said]
+    assert missing == [], said
+
+
+CONFIGURATION = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "_ext")!r})
+extensions = ["myst_nb", "ledger"]
+nb_execution_mode = "off"
+myst_enable_extensions = ["deflist", "dollarmath", "amsmath"]
+html_theme = "basic"
+numfig = math_numfig = True
+math_eqref_format = "({{number}})"
+exclude_patterns = ["tests", "_build"]
+"""
+INDEX = "# Book\n\n```{toctree}\n:numbered:\nchapters/01_planted\nchapters/equations\n```\n"
+
+
+@pytest.mark.slow
+def test_the_page_and_its_warnings(tmp_path: Path) -> None:
+    write_book(tmp_path, STATED, it=TESTED)
+    (tmp_path / "conf.py").write_text(CONFIGURATION)
+    (tmp_path / "index.md").write_text(INDEX)
+    shutil.copy(ROOT / "chapters/equations.md", tmp_path / "chapters/equations.md")
+    sphinx = ("sphinx", "-W", "--keep-going", "-n", "--no-color", ".", "_build/html")
+
+    def build(expected: int, *messages: str) -> str:
+        status, said = run(tmp_path, *sphinx)
+        assert status == expected and all(message in said for message in messages), said
+        html = (tmp_path / "_build/html/chapters/equations.html").read_text(encoding="utf-8")
+        return re.sub(r"<span[^>]*>|</span>|\u2060", "", html)
+
+    html = build(0)
+    assert re.search(r'href="01_planted.html#equation-eq-planted"[^>]*>.{0,80}\(1\.1\)', html, re.DOTALL)
+    assert "1 equation of 1 chapter, 1 test." in html
+    assert "test_it.py::test_planted</code> by reference: not run yet." in html
+    # The page follows the run, though its own source did not change; and what fails once fails again.
+    row = {"error": 3e-16, "rtol": 1e-12, "atol": 0.0, "why": "a few roundings"}
+    (tmp_path / ledger.ERRORS).write_text(json.dumps({"test_it.py::test_planted": [row]}))
+    write_book(tmp_path, STATED, "$$ a = b $$", it=TESTED)
+    for _ in range(2):
+        html = build(1, f"WARNING: ledger: {UNLABELLED}a = b")
+        assert "by reference: worst relative error 3e-16 (allowed: rtol 1e-12, a few roundings)." in html

@@ -1,0 +1,286 @@
+"""The figures that move: their formulas under Node against `xent`, and the figures in Chromium on the built book."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Locator, Page
+
+import drawn_figures
+import xent
+from math_at_build import NODE
+from xent import gradients, information, scoring
+from xent.sequences import eos_optimum
+
+ROOT = Path(__file__).resolve().parents[2]
+MOVE = ROOT / "_static" / "move"
+
+# ------------------------------------------------------------------------------------- the formulas
+
+RUN = """
+require(process.argv[1]);
+const calls = JSON.parse(require("fs").readFileSync(0, "utf8"));
+console.log(JSON.stringify(calls.map(([name, ...rest]) => globalThis.xentFormulas[name](...rest))));
+"""
+
+
+def in_node(name: str, calls: list[tuple[Any, ...]]) -> np.ndarray:
+    """Call one of the formulas many times; the numbers keep their digits on the way."""
+    asked = json.dumps([[name, *arguments] for arguments in calls])
+    command = [str(NODE), "-e", RUN, str(MOVE / "formulas.js")]
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=True)
+    return np.array(json.loads(done.stdout), dtype=np.float64)
+
+
+def grid(*axes: Any) -> list[tuple[Any, ...]]:
+    return list(itertools.product(*(np.asarray(axis).tolist() for axis in axes)))
+
+
+def smoothed(p: float, eps: float, k: int) -> float:
+    """The report that the smoothed loss asks for: where its expected cost is flat along the simplex."""
+    truth = np.array([p] + [(1 - p) / (k - 1)] * (k - 1))
+    report = (1 - eps) * truth + eps / k
+    if p * (1 - p) > 0:
+        rule = partial(scoring.smoothed_log_score, label_smoothing=eps)
+        nudge = 1e-3 * report.min() * np.array([1.0, -1.0] + [0.0] * (k - 2))
+        low, best, high = scoring.expected_score(rule, truth, [report - nudge, report, report + nudge])
+        assert best < low and best < high
+    return float(report[0])
+
+
+def unsmoothed(q: float, eps: float, k: int) -> float:
+    return float(scoring.invert_smoothing([q] + [(1 - q) / (k - 1)] * (k - 1), label_smoothing=eps)[0])
+
+
+def expected(rule: scoring.Rule) -> Callable[[float, float], float]:
+    return lambda p, q: float(scoring.expected_score(rule, [p, 1 - p], [q, 1 - q]))
+
+
+Z = [*np.round(np.arange(-6, 6.05, 0.3), 2).tolist(), -800.0, -40.0, 40.0, 800.0]
+LABELS, REPORTS = [0.0, 0.05, 0.3, 0.5, 0.95, 1.0], np.linspace(0.01, 0.99, 50)
+LOGITS = [[float(a), 1.0, 0.0, -1.0] for a in np.arange(-4, 6.25, 0.75)]
+PROBS = [[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], *xent.softmax(LOGITS).tolist()]
+
+# Name in formulas.js: the arguments to try, and what xent says. A new formula is a row.
+FORMULAS: dict[str, tuple[list[tuple[Any, ...]], Callable[..., Any]]] = {
+    "softmax": (
+        [*itertools.product(LOGITS, [2.0**k for k in range(-3, 4)]), ([1000.0, 1001.0, -1000.0, 0.0], 1.0)],
+        lambda z, t: xent.softmax(np.array(z) / t),
+    ),
+    "entropy": ([(p,) for p in PROBS], information.entropy),
+    "sigmoid": (grid(Z), xent.sigmoid),
+    "softplus": (grid(Z), lambda z: -xent.log_sigmoid(-z)),
+    "binaryLoss": (grid(Z, LABELS), xent.binary_cross_entropy),
+    "binarySlope": (grid(Z, LABELS), gradients.binary_cross_entropy_gradient),
+    "mistakes": (grid(Z, LABELS, [0.05, 0.5, 0.9]), lambda z, y, t: 1 - y if xent.sigmoid(z) > t else y),
+    "logit": (grid(np.arange(0.05, 0.951, 0.05)), lambda p: np.log(p) - np.log1p(-p)),
+    "eosOptimum": (grid(np.arange(1, 101) / 100, 2 ** np.arange(9)), eos_optimum),
+    "smoothed": (grid(np.linspace(0, 1, 21), (0.01, 0.2, 0.5, 0.9), (2, 3, 10, 50)), smoothed),
+    "unsmoothed": (grid(np.linspace(0.3, 0.6, 9), (0.0, 0.2, 0.5), (2, 3)), unsmoothed),
+    "expectedLog": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.log_score)),
+    "expectedBrier": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.brier_score)),
+    "expectedLinear": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.linear_score)),
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_formula_is_that_of_xent(name: str) -> None:
+    calls, by_xent = FORMULAS[name]
+    # A few operations in float64, each right to 1e-16; near a zero of a difference only the absolute error counts.
+    np.testing.assert_allclose(in_node(name, calls), [by_xent(*c) for c in calls], rtol=1e-12, atol=1e-15)
+
+
+def test_every_formula_is_compared() -> None:
+    exported = re.search(r"return \{([^}]*)\};\s*\}\)\(\);", (MOVE / "formulas.js").read_text("utf-8"))
+    assert exported is not None
+    assert {name.strip() for name in exported[1].split(",") if name.strip()} == set(FORMULAS)
+
+
+def test_the_library_is_the_one_that_the_readme_names() -> None:
+    readme = (MOVE / "README.md").read_text(encoding="utf-8")
+    sums = dict(re.findall(r"\| `(uplot/[^`]+)` \| `([0-9a-f]{64})` \|", readme))
+    there = {f"uplot/{path.name}": path.read_bytes() for path in (MOVE / "uplot").iterdir()}
+    assert {name: hashlib.sha256(content).hexdigest() for name, content in there.items()} == sums
+
+
+# ------------------------------------------------------------------------------------- the figures
+
+
+def text(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}".replace("-", "−")
+
+
+# What a figure says for the values of its sliders, by xent: numbers that must stand in its words, in this order.
+
+
+def say_softmax(temperature: float, first: float, shift: float) -> list[str]:
+    probs = xent.softmax([(z + shift) / 2**temperature for z in (first, 1.0, 0.0, -1.0)])
+    return [*(text(p, 4) for p in probs), text(float(information.entropy(probs)), 4)]
+
+
+def say_binary_loss(label: float, logit: float, threshold: float) -> list[str]:
+    p, wrong = xent.sigmoid(logit), label
+    if p > threshold:
+        wrong = 1 - label
+    loss = xent.binary_cross_entropy(logit, label)
+    return [text(p, 4), f"class {int(p > threshold)}", text(loss, 4), text(p - label, 4), text(wrong, 2)]
+
+
+def say_eos_optimum(stop: float, batch: float) -> list[str]:
+    best = eos_optimum(stop, round(2**batch))
+    return [text(best, 6), f"{text(100 * (best / stop - 1), 1)} %", text(1 / best, 3), text(1 / stop, 3)]
+
+
+def say_smoothing(eps: float, classes: float, report: float) -> list[str]:
+    k = round(classes)
+    low, high = eps / k, 1 - eps + eps / k
+    back = "no p"
+    if low - 1e-12 <= report <= high + 1e-12:
+        back = f"p = {text(unsmoothed(report, eps, k), 4)}"
+    return [text(low, 4), text(high, 4), text(report, 2), back]
+
+
+def say_scores(truth: float, report: float) -> list[str]:
+    rules = (scoring.log_score, scoring.brier_score, scoring.linear_score)
+    best = scoring.elicited(scoring.linear_score, [truth, 1 - truth])[0]
+    return [*(text(expected(rule)(truth, report), 4) for rule in rules), text(truth, 2), text(float(best), 2)]
+
+
+SAYS: dict[str, Callable[..., list[str]]] = {
+    "softmax": say_softmax,
+    "binary-loss": say_binary_loss,
+    "eos-optimum": say_eos_optimum,
+    "smoothing": say_smoothing,
+    "scores": say_scores,
+}
+
+
+def pages_with_figures() -> dict[str, str]:
+    """Find the page of each figure in the chapters' sources."""
+    return {
+        name: f"chapters/{path.stem}.html"
+        for path in sorted((ROOT / "chapters").glob("*.ipynb"))
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        for name in re.findall(r"^```\{moving-figure\} (\S+)", "".join(cell["source"]), re.MULTILINE)
+    }
+
+
+PAGES = pages_with_figures()
+
+
+def test_each_moving_figure_is_in_a_chapter_and_checked() -> None:
+    assert set(PAGES) == set(SAYS)
+    assert set(SAYS) == set(
+        re.findall(r'^    "?([\w-]+)"?: \{\n      about:', (MOVE / "figures.js").read_text(), re.M)
+    )
+    assert set(SAYS) <= set(drawn_figures.FIGURES)
+
+
+def come_to(page: Page, address: str, name: str) -> Locator:
+    """Open the page and scroll to the figure as a reader does: what comes near is laid out, and moves the rest."""
+    page.goto(address + PAGES[name], wait_until="load")
+    figure = page.locator(f"figure.figure-{name}")
+    for _ in range(10):
+        figure.scroll_into_view_if_needed()
+        page.wait_for_timeout(50)
+    return figure
+
+
+def check(figure: Locator, name: str) -> str:
+    """Compare what the figure says with xent; return it."""
+    pairs = figure.locator("input[type=range]").evaluate_all("all => all.map(i => [i.id, i.valueAsNumber])")
+    values = {identity.rsplit("-", 1)[1]: value for identity, value in pairs}
+    said, at = figure.locator("output").text_content() or "", 0
+    for part in SAYS[name](**values):
+        found = said.find(part, at)
+        assert found >= 0, f"{part} is not in {said!r} after {said[:at]!r}, at {values}"
+        at = found + len(part)
+    return said
+
+
+def ink(figure: Locator) -> str:
+    """Return the picture that the canvas holds, after the next frames."""
+    figure.page.evaluate("() => new Promise(f => requestAnimationFrame(() => requestAnimationFrame(f)))")
+    return str(figure.locator("canvas").evaluate("canvas => canvas.toDataURL()"))
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_a_figure_moves(browser: Browser, server: str, name: str) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 800}, has_touch=True)
+    page = context.new_page()
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
+    figure = come_to(page, server, name)
+    page.wait_for_selector(f"figure.figure-{name}.moving-live")
+    assert not figure.locator("svg.drawn").is_visible()
+    first, picture = check(figure, name), ink(figure)
+
+    for slider in figure.locator("input[type=range]").all():
+        slider.focus()
+        for key in ("ArrowRight", "ArrowUp", "PageDown", "Home", "End", "ArrowLeft"):
+            page.keyboard.press(key)
+            check(figure, name)
+        drawn = ink(figure)
+        # A shift of all logits changes nothing: that is what its slider is there for.
+        assert (drawn == picture) == (slider.get_attribute("id") == "moving-softmax-shift")
+        box = slider.bounding_box()
+        assert box is not None and box["height"] >= 24, "too low for a finger"
+        slider.tap(position={"x": 0.3 * box["width"], "y": box["height"] / 2})
+        check(figure, name)
+        figure.get_by_role("button", name="Reset").press("Enter")
+        assert check(figure, name) == first and ink(figure) == picture
+
+    # The canvas keeps its colours until the theme's switch has it drawn again.
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    page.wait_for_timeout(100)
+    assert ink(figure) != picture
+    page.emulate_media(media="print")
+    assert figure.locator("svg.drawn").is_visible() and not figure.locator(".moving").is_visible()
+    assert wrong == []
+    context.close()
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_without_a_script_the_still_picture_stands(browser: Browser, built_site: Path, name: str) -> None:
+    context = browser.new_context(
+        viewport={"width": 390, "height": 800}, java_script_enabled=False, offline=True
+    )
+    figure = come_to(context.new_page(), built_site.as_uri() + "/", name)
+    assert figure.locator("input, button, canvas, output").count() == 0
+    still = figure.locator("svg.drawn")
+    box = still.bounding_box()
+    assert box is not None and 250 < box["width"] <= 390 and box["height"] > 100
+    assert len((still.get_attribute("aria-label") or "").split()) > 20
+    assert re.search(r"Predict .*\. Then ", figure.locator("figcaption").text_content() or "", re.DOTALL)
+    context.close()
+
+
+def test_figures_are_fetched_when_they_come_near(browser: Browser, server: str) -> None:
+    page = browser.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(server + PAGES["softmax"], wait_until="networkidle")
+    assert [url for url in asked if "/move/" in url and "load.js" not in url] == []
+    page.close()
+
+
+@pytest.mark.parametrize("name", drawn_figures.FIGURES)
+def test_a_still_picture_repeats_in_the_colours_of_the_page(name: str) -> None:
+    picture = drawn_figures.picture(name, "What it shows.")
+    assert picture == drawn_figures.picture(name, "What it shows.")
+    assert set(re.findall(r"#[0-9a-f]{6}\b", picture)) == set(), "a colour that does not follow the theme"
+    # At 390 pixels a page's text is 350 wide: no letter is smaller than nine of them.
+    width = float(re.search(r'viewBox="0 0 ([\d.]+)', picture)[1])  # type: ignore[index]
+    sizes = [float(size) for size in re.findall(r"font-size: ([\d.]+)px", picture)]
+    assert sizes and min(sizes) * 350 / width >= 9

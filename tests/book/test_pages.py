@@ -1,0 +1,293 @@
+"""The built book in a browser, away from where it was built: what a reader would miss if it broke."""
+
+from __future__ import annotations
+
+import gzip
+import html
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import axe_playwright_python
+import pytest
+import yaml
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response
+
+import math_at_build
+from xent_book.plots import PALETTE
+
+if TYPE_CHECKING:
+    from .conftest import TinyBook
+
+ROOT = Path(__file__).resolve().parents[2]
+TOC = re.findall(r"(?:root|file): (\S+)", (ROOT / "_toc.yml").read_text(encoding="utf-8"))
+PAGES = [f"{name}.html" for name in [*TOC, "genindex", "search"]]
+DESK, PHONE = (1440, 900), (390, 844)
+FIRST_VIEW = 400_000  # bytes
+
+# TeX that no one rendered: a dollar before a letter or a command, or a command on its own.
+RAW_TEX = re.compile(
+    r"\$\$|\$\\|\\(?:frac|log|sum|sigma|ell|begin|text|mathbb|label)\b|\{(?:eq|ref|numref|cite)\}`"
+)
+# Text as a reader sees it, without code and without the formulas themselves.
+PROSE = """() => {
+    const article = document.querySelector("article").cloneNode(true);
+    article.querySelectorAll("pre, code, .katex, script, style").forEach(e => e.remove());
+    return article.textContent;
+}"""
+# Formulas that a line may separate from the full stop after them.
+LOOSE = """most => [...document.querySelectorAll("article span.math")].filter(formula => {
+    const next = formula.nextSibling, tex = formula.querySelector("annotation").textContent;
+    const touched = next && next.nodeType == 3 && /^[.,;:)]/.test(next.textContent);
+    return touched && tex.length <= most && !formula.closest(".unbroken");
+}).map(formula => formula.parentNode.textContent)"""
+
+
+@dataclass
+class Visit:
+    """A page in the browser, with what it fetched and all that went wrong on the way."""
+
+    page: Page
+    address: str
+    wrong: list[str] = field(default_factory=list)
+    answers: list[Response] = field(default_factory=list)
+
+    def listen(self) -> None:
+        self.page.on("request", self.request)
+        self.page.on("requestfailed", lambda request: self.wrong.append(f"failed: {request.url}"))
+        self.page.on("response", self.response)
+        self.page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
+        self.page.on("console", self.console)
+
+    def request(self, request: Request) -> None:
+        if not request.url.startswith((self.address, "data:", "blob:")):
+            self.wrong.append(f"asks another host: {request.url}")
+
+    def response(self, response: Response) -> None:
+        self.answers.append(response)
+        if response.status >= 400:
+            self.wrong.append(f"{response.status}: {response.url}")
+
+    def console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.wrong.append(f"{message.type}: {message.text}")
+
+    def weight(self) -> int:
+        """The bytes that came, with texts packed as a host packs them."""
+        packed = {".html", ".css", ".js", ".svg"}
+        bodies = [(Path(answer.url.partition("?")[0]).suffix, answer.body()) for answer in self.answers]
+        return sum(len(gzip.compress(body, 6)) if suffix in packed else len(body) for suffix, body in bodies)
+
+
+@pytest.fixture
+def visit(browser: Browser, server: str) -> Iterator[Visit]:
+    # A context of its own: nothing is in its cache.
+    context = browser.new_context(viewport={"width": DESK[0], "height": DESK[1]})
+    visit = Visit(context.new_page(), server)
+    visit.listen()
+    yield visit
+    context.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page(visit: Visit, name: str) -> None:
+    page = visit.page
+    page.goto(visit.address + name, wait_until="networkidle")
+    weight = visit.weight()
+    assert 30_000 < weight <= FIRST_VIEW, f"the first view weighs {weight / 1000:.0f} kB"
+    assert page.locator("script[src]:not([src*='_static']):not([src*='searchindex'])").count() == 0
+
+    page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+    page.emulate_media(color_scheme="dark")
+    page.goto(visit.address + name, wait_until="load")
+    page.add_style_tag(content=".bd-article * { content-visibility: visible !important }")
+    scrolls = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert scrolls <= 0, f"on a phone the page scrolls sideways by {scrolls} px"
+    assert page.locator("h1:visible").count() == 1
+
+    # Pictures load when they come near; here all of them have to come.
+    page.evaluate(
+        "() => Promise.all([...document.images].map(i => { i.loading = 'eager'; return i.decode(); }))"
+    )
+    pictures = page.locator("article img").evaluate_all(
+        "all => all.map(i => [i.src, i.alt, i.getAttribute('width')])"
+    )
+    assert [src for src, alt, _ in pictures if not alt.strip() or "_images/" in alt] == [], "no alt text"
+    assert [src for src, _, width in pictures if not width] == [], "no size in advance"
+    assert page.locator("article svg[role=img]:not([aria-label])").count() == 0, "no alt text"
+
+    if name in (f"{known}.html" for known in TOC):
+        assert page.locator(".math .katex").count() >= page.locator(".math").count()
+        assert RAW_TEX.findall(page.evaluate(PROSE)) == []
+        assert page.evaluate(LOOSE, math_at_build.SHORT) == []
+    assert visit.wrong == []
+
+
+def test_every_page_is_there_and_every_link_and_anchor_leads_somewhere(built_site: Path) -> None:
+    texts = {
+        path.relative_to(built_site).as_posix(): path.read_text("utf-8")
+        for path in built_site.rglob("*.html")
+    }
+    texts = {name: text for name, text in texts.items() if not name.startswith("_static/")}
+    assert set(texts) == {*PAGES, "404.html"}
+    ids = {
+        name: {html.unescape(i) for i in re.findall(r'\bid="([^"]+)"', text)} for name, text in texts.items()
+    }
+    broken = []
+    for name in PAGES:
+        for link in re.findall(r'(?:href|src)="([^"]+)"', texts[name]):
+            place, _, anchor = html.unescape(unquote(link)).partition("#")
+            if re.match(r"[a-z]+:|//", link):
+                continue
+            target = (
+                (built_site / name).parent.joinpath(place.partition("?")[0]).resolve()
+                if place
+                else built_site / name
+            )
+            known = ids.get(target.relative_to(built_site.resolve()).as_posix()) if target.exists() else None
+            if not target.exists() or (anchor and known is not None and anchor not in known):
+                broken.append(f"{name}: {link}")
+    assert broken == []
+
+
+@pytest.mark.parametrize("fragment", ["sources-and-corrections", "fig-den-words"])
+def test_a_link_into_a_long_page_arrives(visit: Visit, fragment: str) -> None:
+    visit.page.goto(f"{visit.address}chapters/11_denominators.html#{fragment}", wait_until="networkidle")
+    visit.page.wait_for_timeout(1000)  # the theme scrolls smoothly
+    top = visit.page.locator(f"[id='{fragment}']").evaluate("e => e.getBoundingClientRect().top")
+    assert -5 <= top < DESK[1] - 100
+
+
+@pytest.mark.parametrize(
+    ("words", "pages"),
+    [
+        ("gradient accumulation", {"11_denominators", "08_which_loss"}),
+        ("log_loss", {"api"}),
+        ("label smoothing", {"12_soft_targets"}),
+        ("Lipschitz", {"04_gradients"}),
+    ],
+)
+def test_a_reader_finds_by_typing(visit: Visit, words: str, pages: set[str]) -> None:
+    page = visit.page
+    page.goto(visit.address + "index.html", wait_until="load")
+    page.keyboard.press("Control+k")
+    page.keyboard.type(words)
+    page.keyboard.press("Enter")
+    page.get_by_text("Search finished").wait_for(timeout=20_000)
+    page.wait_for_load_state("networkidle")  # the pages from which the summaries come
+    first = page.locator("#search-results li > a").evaluate_all("all => all.slice(0, 5).map(a => a.href)")
+    assert pages & {Path(address.partition("#")[0].partition("?")[0]).stem for address in first}, first
+    assert [line for line in visit.wrong if "ERR_ABORTED" not in line] == []
+
+
+# ------------------------------------------------------------------------------------- accessibility and colours
+
+AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+# A formula is drawn by hundreds of elements that a screen reader does not see, in the colour of the text around them:
+# axe looks at the first twenty of a page.
+THIN = "() => [...document.querySelectorAll('.katex')].slice(20).forEach(e => e.remove())"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [DESK[0], PHONE[0]])
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{n}.html"
+        for n in (
+            "index",
+            "search",
+            "genindex",
+            *(f"chapters/{p}" for p in ("08_which_loss", "errata", "api")),
+        )
+    ],
+)
+def test_axe_finds_nothing(browser: Browser, built_site: Path, name: str, width: int, scheme: str) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+    page.set_default_timeout(120_000)
+    page.goto((built_site / name).as_uri(), wait_until="load")
+    page.evaluate(THIN)
+    page.evaluate(AXE)
+    result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    found = [
+        (rule["id"], node["target"], node["html"][:120])
+        for rule in result["violations"]
+        for node in rule["nodes"][:3]
+    ]
+    assert found == []
+    page.close()
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours, by WCAG's formula."""
+
+    def light(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((light(one), light(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_the_colours_are_in_one_file(built_site: Path) -> None:
+    """Links and text are legible in the palette, and no sheet or script of ours names a colour of its own."""
+    for theme, background in (("light", "#ffffff"), ("dark", "#121212")):
+        for name in ("link", "primary", "text"):
+            assert contrast(PALETTE[theme][name], background) >= 4.5, (theme, name)
+        for name in ("blue", "orange", "green", "grey"):
+            assert contrast(PALETTE[theme][name], background) >= 3, (theme, name)
+    ours = [
+        ROOT / "_static" / name for name in ("book.css", "move/move.css", "move/figures.js", "move/load.js")
+    ]
+    assert {p.name: re.findall(r"#[0-9a-fA-F]{6}\b", p.read_text("utf-8")) for p in ours} == {
+        p.name: [] for p in ours
+    }
+    sheet = (built_site / "_static" / "palette.css").read_text(encoding="utf-8")
+    assert all(
+        f"--{name}: {colour};" in sheet for theme in PALETTE.values() for name, colour in theme.items()
+    )
+
+
+def test_tex_that_cannot_be_read_is_an_error() -> None:
+    assert "katex-mathml" in math_at_build.render(r"\frac{1}{2}", False)
+    for tex in (r"\frac{1", r"\nosuch", "é"):
+        with pytest.raises(math_at_build.KatexError):
+            math_at_build.render(tex, True)
+
+
+# ------------------------------------------------------------------------------------- addresses
+
+
+def test_what_needs_an_address_is_off_without_one_and_right_with_it(tiny_book: TinyBook) -> None:
+    status, output = tiny_book.build()
+    assert status == 0, output
+    site = tiny_book.root / "_build" / "html"
+    page = tiny_book.page("01_good")
+    assert "colab" not in page and "og:image" not in page and not (site / "sitemap.xml").exists()
+    status, output = tiny_book.build(
+        XENT_REPOSITORY_URL="https://github.com/someone/book", XENT_SITE_URL="https://someone.github.io/book"
+    )
+    assert status == 0, output
+    page = tiny_book.page("01_good")
+    assert (
+        'href="https://colab.research.google.com/github/someone/book/blob/main/chapters/01_good.ipynb"'
+        in page
+    )
+    assert "https://mybinder.org/v2/gh/someone/book/main" in page
+    assert "https://github.com/someone/book/issues/new" in page
+    assert '<link rel="canonical" href="https://someone.github.io/book/chapters/01_good.html"' in page
+    assert re.search(r'og:image" content="https://someone.github.io/book/_images/[^"]+\.png', page)
+    assert (
+        "<loc>https://someone.github.io/book/chapters/01_good.html</loc>"
+        in (site / "sitemap.xml").read_text()
+    )
+    assert 'href="/book/index.html"' in (site / "404.html").read_text("utf-8")
+
+
+def test_the_setting_is_empty_as_long_as_there_is_no_repository() -> None:
+    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+    assert config["repository"]["url"] == "" and config["html"]["baseurl"] == ""

@@ -1,0 +1,433 @@
+"""`xent.torch.check_accumulation`: loops with known faults and right ones, each judged rightly."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+import xent.torch
+
+WIDTH, CLASSES, LENGTH, IGNORED = 3, 5, 6, -100
+Batch = tuple[Tensor, Tensor]
+Step = Callable[[nn.Module, list[Batch]], None]
+RAGGED, EVEN, EMPTY = [6, 1, 3, 2], [3, 3, 3, 3], [6, 0, 3, 2]
+
+
+def window(lengths: list[int], rows: int = 2, seed: int = 0) -> tuple[list[Batch], Batch]:
+    """Micro-batches with so many targets a row, and the whole of them."""
+    generator = torch.Generator().manual_seed(seed)
+    micro = []
+    for length in lengths:
+        inputs = torch.randn(rows, LENGTH, WIDTH, dtype=torch.float64, generator=generator)
+        labels = torch.randint(CLASSES, (rows, LENGTH), generator=generator)
+        labels[:, length:] = IGNORED
+        micro.append((inputs, labels))
+    return micro, join(micro)
+
+
+def join(batches: list[Batch]) -> Batch:
+    inputs, labels = zip(*batches, strict=True)
+    return torch.cat(inputs), torch.cat(labels)
+
+
+def model(*layers: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDTH, 8), *layers, nn.Tanh(), nn.Linear(8, CLASSES)).double()
+
+
+class BatchNorm(nn.BatchNorm1d):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.movedim(-1, 1)).movedim(1, -1)
+
+
+class MeanOfTheBatch(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0, keepdim=True)
+
+
+def loss_sum(net: nn.Module, batch: Batch) -> Tensor:
+    return cross_entropy(
+        net(batch[0]).flatten(0, 1), batch[1].flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+
+
+def count(batch: Batch) -> int:
+    return int((batch[1] != IGNORED).sum())
+
+
+def mean(net: nn.Module, batch: Batch) -> Tensor:
+    """A mean written out, whose gradient is nan where nothing counts; F.cross_entropy's is zero."""
+    mask = batch[1] != IGNORED
+    log_probs = net(batch[0]).log_softmax(-1).gather(-1, (batch[1] * mask)[..., None])[..., 0]
+    return -(log_probs * mask).sum() / mask.sum()
+
+
+def plain(net: nn.Module, batch: Batch) -> None:
+    mean(net, batch).backward()
+
+
+def sums_over(divisor: Callable[[list[Batch]], float]) -> Step:
+    def step(net: nn.Module, batches: list[Batch]) -> None:
+        for batch in batches:
+            (loss_sum(net, batch) / divisor(batches)).backward()
+
+    return step
+
+
+def means_over(divisor: Callable[[int], float]) -> Step:
+    def step(net: nn.Module, batches: list[Batch]) -> None:
+        for batch in batches:
+            (mean(net, batch) / divisor(len(batches))).backward()
+
+    return step
+
+
+def total(batches: list[Batch]) -> float:
+    return sum(map(count, batches))
+
+
+def by_accumulate(net: nn.Module, batches: list[Batch]) -> None:
+    for window in xent.torch.accumulate(batches, len(batches), targets=1):
+        for micro in window:
+            (loss_sum(net, micro.batch) * micro.scale).backward()
+
+
+def zero_grad_inside(net: nn.Module, batches: list[Batch]) -> None:
+    for batch in batches:
+        net.zero_grad()
+        (mean(net, batch) / len(batches)).backward()
+
+
+def clips(norm: float) -> Step:
+    def step(net: nn.Module, batches: list[Batch]) -> None:
+        sums_over(lambda b: total(b) / len(b))(net, batches)
+        nn.utils.clip_grad_norm_(net.parameters(), norm)
+
+    return step
+
+
+def weighed_by_rows(net: nn.Module, batches: list[Batch]) -> None:
+    for batch in batches:
+        (mean(net, batch) * len(batch[1]) / sum(len(y) for _, y in batches)).backward()
+
+
+def wrong_weights(net: nn.Module, batches: list[Batch]) -> None:
+    for i, batch in enumerate(batches):
+        (mean(net, batch) * ((i + 1) / 10 if len(batches) > 1 else 1)).backward()
+
+
+Row = tuple[list[int], Step, dict[str, Any], bool, str]
+MEANS = "^a mean of means over the micro-batches: each weighs the same, however many targets it has"
+UNSHIFTED = sums_over(lambda b: total(b) + sum(len(y) for _, y in b))
+BY_ROWS = sums_over(lambda b: sum(len(y) for _, y in b))
+PADDED = sums_over(lambda b: sum(y.numel() for _, y in b))
+PLAIN = {"reference": plain, "targets": 1}
+
+# Name: the window's targets a row, the step, keywords, whether it is right, and what the report says.
+LOOPS: dict[str, Row] = {
+    "right": (RAGGED, sums_over(total), {}, True, "^none: the micro-batches add up to the whole batch$"),
+    "right, by accumulate": (EMPTY, by_accumulate, {"targets": 1}, True, "whole batch$"),
+    "right, a sum": (RAGGED, sums_over(lambda _: 1), {}, True, "whole batch$"),
+    "right, a constant": (RAGGED, sums_over(lambda _: 17), {"targets": 1}, True, "whole batch$"),
+    "right, by sequences": (RAGGED, BY_ROWS, {"targets": 1}, True, "so would a mean of means"),
+    "mean of means": (RAGGED, means_over(lambda k: k), {}, False, MEANS + "$"),
+    "mean of means, equal counts": (EVEN, means_over(lambda k: k), {}, True, "so would a mean of means"),
+    "never divided": (EVEN, means_over(lambda k: 1), {}, False,
+                      "^the right direction, K = 4 times what .*; equal counts would hide a mean of means"),
+    "never divided, ragged": (RAGGED, means_over(lambda k: 1), {}, False, MEANS + "; and K = 4 times what"),
+    "divided twice": (RAGGED, sums_over(lambda b: total(b) * len(b)), {}, False,
+                      "^the right direction, 1/K = 0.25 times what .*: divided by K twice[^;]*$"),
+    "mean of means, divided twice": (RAGGED, means_over(lambda k: k * k), {}, False, MEANS + "; and 1/K"),
+    "a short window, divided as a full one": (RAGGED[:3], means_over(lambda k: 4 if k > 1 else 1), {}, False,
+                                              MEANS + "; and 0.75 of .* divided by 4, for a window of 3$"),
+    "labels before the shift": (RAGGED, UNSHIFTED, PLAIN, False,
+                                "^the right .* divided by the 32 labels before the shift, not by the 24"),
+    "labels before the shift, in both": (RAGGED, UNSHIFTED, {"targets": 1}, False,
+                                         "agree, but both divide by the 32 labels before the shift, not by"),
+    "padding counted": (RAGGED, PADDED, PLAIN, False, "by the 48 positions, padding too, not by the 24"),
+    "padding counted, in both": (RAGGED, PADDED, {"targets": 1}, True, "so would a mean of means"),
+    "never divided by N": (RAGGED, sums_over(lambda b: 1), PLAIN, False, "N = 24 times what it should be"),
+    "weighed by rows": (RAGGED[:3], weighed_by_rows, {"targets": 1}, False,
+                        "^the micro-batches are weighed by their positions, .* or sequences, not"),
+    "a wrong factor": (RAGGED, sums_over(lambda b: total(b) * (3.3 if len(b) > 1 else 1)), {}, False,
+                       "0.303 times .* no usual factor .*; targets="),
+    "wrong weights": (RAGGED, wrong_weights, {}, False, "weights 0.1, 0.2, 0.3, 0.4 where 0.5, 0.0833, "),
+    "an empty micro-batch": (EMPTY, means_over(lambda k: k), {}, False, "^nan from micro-batch 1 alone: p"),
+    "an empty one, counted": (EMPTY, means_over(lambda k: k), {"targets": 1}, False, "1 alone: it has no"),
+    "zero_grad inside": (RAGGED, zero_grad_inside, {}, False, "^only the last micro-batch is left"),
+    "all clipped": (RAGGED, clips(1e-3), {}, False, "^gradients are clipped: several have the norm 0.001"),
+    "some clipped": (RAGGED, clips(0.7), {}, False, "^gradients are clipped: several have the norm 0.7,"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_are_judged_rightly(name: str) -> None:
+    lengths, step, arguments, right, says = LOOPS[name]
+    micro, whole = window(lengths)
+    if step is weighed_by_rows:
+        micro = [(x[:rows], y[:rows]) for rows, (x, y) in zip((1, 2, 1), micro, strict=True)]
+        whole = join(micro)
+    report = xent.torch.check_accumulation(model(), micro, whole, step, **arguments)
+    assert report.ok is right
+    assert re.search(says, report.cause), report.cause
+
+
+# Name: what the network holds besides, and what the report says of a loop that is right.
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "dropout": (lambda: nn.Dropout(0.2), r"^the step does not repeat: .* \(dropout is on: 1\)"),
+    "batch normalisation": (lambda: BatchNorm(8), r"^batch normalisation \(1\)"),
+    "a mean over the batch": (MeanOfTheBatch, "^unknown: no weights .* looks across rows"),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_what_is_not_the_loops_fault_is_said_to_be_something_else(name: str) -> None:
+    layer, says = NETWORKS[name]
+    micro, whole = window(RAGGED)
+    for step in (sums_over(total), means_over(lambda k: k)):
+        report = xent.torch.check_accumulation(model(layer()), micro, whole, step)
+        assert not report.ok and re.search(says, report.cause), report.cause
+    if layer is not MeanOfTheBatch:  # with the others off, the loop itself is judged
+        assert xent.torch.check_accumulation(model(layer()).eval(), micro, whole, sums_over(total)).ok
+
+
+def test_other_numbers_from_the_step_are_random_numbers() -> None:
+    def step(net: nn.Module, batches: list[Batch]) -> None:
+        for inputs, labels in batches:
+            plain(net, (inputs + 0.1 * torch.randn_like(inputs), labels))
+
+    report = xent.torch.check_accumulation(model(), *window(RAGGED), step)
+    assert "does not repeat" in report.cause and "dropout or other random numbers" in report.cause
+
+
+def test_parts_that_are_not_the_whole_are_no_fault_of_the_loop() -> None:
+    micro, _ = window(RAGGED)
+    _, other = window(RAGGED, seed=1)
+    report = xent.torch.check_accumulation(model(), micro, other, sums_over(total))
+    assert report.cause.startswith("unknown: no weights") and "not the same examples" in report.cause
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_small_fault_is_found_and_rounding_is_none(dtype: torch.dtype) -> None:
+    """A token more of 2,000 is a fault in float32; the order of its sums is none."""
+    micro = [(x.to(dtype), y) for x, y in window([6, 5, 6, 6], rows=90)[0]]
+    net = model().to(dtype)
+    assert xent.torch.check_accumulation(net, micro, join(micro), sums_over(total)).ok
+    report = xent.torch.check_accumulation(
+        net, micro, join(micro), sums_over(lambda b: total(b) + (len(b) > 1)), targets=1
+    )
+    assert not report.ok and report.cause.startswith("the right direction, 0.9995 times")
+
+
+def test_the_report_says_what_was_measured_what_it_means_and_what_to_do() -> None:
+    micro, whole = window(EVEN)
+    report = xent.torch.check_accumulation(model(), micro, whole, means_over(lambda k: 1))
+    assert (report.norm_ratio, report.cosine, report.relative_error) == pytest.approx((4, 1, 3), rel=1e-12)
+    first, cause, repair, *_ = str(report).splitlines()
+    assert first == "accumulation is WRONG: relative error 3, norm ratio 4, cosine 1"
+    assert cause == f"cause:  {report.cause}" and repair.startswith("repair: sum the losses")
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("raises_at", [None, 1, 3, 5])
+def test_the_model_is_left_as_it_was(raises_at: int | None) -> None:
+    net = model(BatchNorm(8), nn.Dropout(0.5))
+    first, last = net[0], net[-1]
+    assert isinstance(first, nn.Linear) and isinstance(last, nn.Linear)
+    first.bias.requires_grad_(False)
+    micro, whole = window(RAGGED)
+    plain(net, whole)
+    first.weight.grad = None  # one has a gradient, another has none
+    net[1].eval()
+
+    held = last.weight.grad
+    assert held is not None
+
+    def state() -> list[Any]:
+        tensors = [*net.parameters(), *net.buffers()]
+        gradients = [p.grad for p in net.parameters()]
+        kept = [None if t is None else t.detach().clone() for t in (*tensors, *gradients)]
+        flags = [p.requires_grad for p in net.parameters()] + [m.training for m in net.modules()]
+        identities = [id(t) for t in (*tensors, *gradients)]
+        numpy = np.random.get_state()[1].tolist()  # type: ignore[index, union-attr] # noqa: NPY002
+        return [kept, flags, identities, random.getstate(), numpy, torch.get_rng_state()]
+
+    calls = 0
+
+    def step(net: nn.Module, batches: list[Batch]) -> None:
+        nonlocal calls
+        calls += 1
+        net.train().requires_grad_(True)
+        random.random(), np.random.rand()  # noqa: NPY002
+        for batch in batches:
+            plain(net, batch)
+            batch[1].fill_(IGNORED)  # each run has copies
+        held.fill_(7.0)  # as in a bucket that the ranks' gradients share
+        net[1].register_buffer("running_mean", torch.ones(8).double())
+        if calls == raises_at:
+            raise Stop
+
+    before = state()
+    with pytest.raises(Stop) if raises_at else contextlib.nullcontext():
+        xent.torch.check_accumulation(net, micro, whole, step)
+    for was, now in zip(before, state(), strict=True):
+        torch.testing.assert_close(now, was, rtol=0, atol=0)
+    assert all(count(batch) for batch in micro)
+
+
+def forgets_to_leave_a_gradient(net: nn.Module, batches: list[Batch]) -> None:
+    means_over(lambda k: k)(net, batches)
+    net.zero_grad()
+
+
+def takes_the_optimisers_step(net: nn.Module, batches: list[Batch]) -> None:
+    means_over(lambda k: k)(net, batches)
+    torch.optim.SGD(net.parameters(), 0.1).step()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"model": 3}, TypeError, "model: expected a torch.nn.Module, got int"),
+        ({"micro_batches": []}, ValueError, "micro_batches: expected two or more, .* got 0"),
+        ({"micro_batches": window([3])[0]}, ValueError, "micro_batches: .* got 1"),
+        ({"step": forgets_to_leave_a_gradient}, ValueError, "step: .* gradients .* found none"),
+        ({"step": takes_the_optimisers_step}, ValueError, "step: .* changed the parameters"),
+        ({"targets": 1, "whole_batch": window([6])[1]}, ValueError, "whole_batch: .* 24 .* got 12"),
+        ({"targets": 0}, TypeError, "targets: .* got dtype torch.float64"),
+        ({"tolerance": 2}, ValueError, "tolerance: expected a number in .*, got 2"),
+        ({"targets": 1, "ignore_index": 0.5}, TypeError, "ignore_index: expected an integer, got 0.5"),
+    ],
+)  # fmt: skip
+def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    micro, whole = window(RAGGED)
+    given = {"model": model(), "micro_batches": micro, "whole_batch": whole, "step": sums_over(total)}
+    with pytest.raises(error, match=message):
+        xent.torch.check_accumulation(**given | arguments)
+
+
+# ----------------------------------------------------------------- two ranks, which torchrun runs from here
+
+
+def synchronised(net: Any, last: bool) -> contextlib.AbstractContextManager[Any]:
+    if isinstance(net, FSDPModule):
+        net.set_requires_gradient_sync(last)
+        return contextlib.nullcontext()
+    return contextlib.nullcontext() if last else net.no_sync()  # type: ignore[no-any-return]
+
+
+def over_ranks(
+    numerator: Callable[[list[Batch]], float], divisor: Callable[[list[Batch], int], float], sync: bool = True
+) -> Step:
+    """Sums of losses times a numerator of the window, over what divides micro-batch i."""
+
+    def step(net: nn.Module, batches: list[Batch]) -> None:
+        for i, batch in enumerate(batches):
+            with synchronised(net, sync and i == len(batches) - 1):
+                (loss_sum(net, batch) * numerator(batches) / divisor(batches, i)).backward()
+
+    return step
+
+
+def everywhere(n: float) -> float:
+    total = torch.tensor(float(n))
+    dist.all_reduce(total)
+    return float(total)
+
+
+def by_accumulate_on_ranks(net: nn.Module, batches: list[Batch]) -> None:
+    for window in xent.torch.accumulate(batches, len(batches), targets=1):
+        for micro in window:
+            with synchronised(net, micro.is_last):
+                (loss_sum(net, micro.batch) * micro.scale).backward()
+
+
+W = 2
+SIX = [6, 2, 1, 2, 6, 3]  # three micro-batches on each rank
+RANK_LOOPS: dict[str, Row] = {
+    "right": (SIX, by_accumulate_on_ranks, PLAIN, True, "^none: [^;]*$"),
+    "both": (SIX, over_ranks(lambda b: 1, lambda b, i: len(b) * count(b[i])), {}, False,
+             "^a mean of means over the micro-batches and over the ranks: [^;]*$"),
+    "micro-batches": (SIX, over_ranks(lambda b: W, lambda b, i: len(b) * everywhere(count(b[i]))), {}, False,
+                      "^a mean of means over the micro-batches, whose denominators the ranks do share$"),
+    "ranks": (SIX, over_ranks(lambda b: 1, lambda b, i: total(b)), {}, False,
+              "^a mean of means over the ranks: each divides by the targets of its own window alone$"),
+    "ranks, without accumulation": (SIX[:2], over_ranks(lambda b: 1, lambda b, i: total(b)), {}, False,
+                                    "^a mean of means over the ranks: each weighs the same"),
+    "W missing": (SIX, over_ranks(lambda b: 1, lambda b, i: everywhere(total(b))), PLAIN, False,
+                  "^the right direction, 1/W = 0.5 times [^;]*$"),
+    "W missing, without accumulation": (SIX[:2], over_ranks(lambda b: 1, lambda b, i: everywhere(total(b))),
+                                        PLAIN, False, "^the right .* 1/W = 0.5 times [^;]*$"),
+    "W too much": (SIX[:2], over_ranks(lambda b: W * W, lambda b, i: everywhere(total(b))), PLAIN,
+                   False, "^the right direction, W = 2 times"),
+    "never divided": ([3] * 6, over_ranks(lambda b: 1, lambda b, i: count(b[i])), {}, False,
+                      "^the right direction, K = 3 "),
+    "never synchronised": (SIX, over_ranks(lambda b: 1, lambda b, i: total(b), sync=False), {}, False,
+                           "^the ranks end with different gradients"),
+}  # fmt: skip
+
+
+def judge_on_this_rank() -> dict[str, tuple[bool, str, float]]:
+    dist.init_process_group("gloo")
+    found = {}
+    for name, (lengths, step, arguments, _, _) in RANK_LOOPS.items():
+        micro, whole = window(lengths)
+        mine = micro[dist.get_rank() * len(micro) // W :][: len(micro) // W]
+        sharded: nn.Module = fully_shard(model(), mesh=init_device_mesh("cpu", (W,)))
+        for kind, net in (("DDP", DistributedDataParallel(model())), ("FSDP2", sharded)):
+            if kind == "FSDP2" and name == "never synchronised":
+                with pytest.raises(ValueError, match=r"found none.* under FSDP"):
+                    xent.torch.check_accumulation(net, mine, whole, step, **arguments)
+                continue
+            report = xent.torch.check_accumulation(net, mine, whole, step, **arguments)
+            found[f"{name}, {kind}"] = report.ok, report.cause, report.relative_error
+    dist.destroy_process_group()
+    return found
+
+
+@pytest.mark.slow
+def test_loops_on_two_ranks_are_judged_rightly(tmp_path: Path) -> None:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={W}"]
+    paths = os.pathsep.join([str(Path(xent.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [*launch, __file__, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(W))
+    assert len(first) == 2 * len(RANK_LOOPS) - 1
+    for name, (ok, cause, error) in first.items():
+        _, _, _, right, says = RANK_LOOPS[name.rpartition(", ")[0]]
+        assert ok is right and re.search(says, cause), (name, cause)
+        assert second[name][:2] == [ok, cause], name
+        assert (error < 1e-12) == right, (name, error)
+
+
+if __name__ == "__main__":
+    judged = judge_on_this_rank()
+    Path(sys.argv[1], f"{os.environ['RANK']}.json").write_text(json.dumps(judged))

@@ -1,0 +1,547 @@
+"""The linear losses against the plain pair in float64: a matrix product, and torch's own functions on it.
+
+Run by torchrun, this file is a rank that holds a part of the vocabulary (see `test_split_vocabulary`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+import xent.torch
+from xent.torch import _linear
+
+ROWS, WIDTH, TEACHER, CLASSES, IGNORED = (5, 7), 8, 6, 53, -100
+Inputs = dict[str, Tensor]
+LEARNT = ("hidden", "weight", "bias")
+
+# What is compared: the function, its options, and the plain loss of each row's logits (student's, teacher's).
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("linear_cross_entropy", {}),
+    "soft cap": ("linear_cross_entropy", {"softcap": 2.0}),
+    "z-loss": ("linear_cross_entropy", {"z_loss": 0.1}),
+    "smoothing": ("linear_cross_entropy", {"label_smoothing": 0.1}),
+    "all three": ("linear_cross_entropy", {"softcap": 3.0, "z_loss": 0.01, "label_smoothing": 0.2}),
+    **{
+        f"{direction}, k = {k}, T = {t}": (
+            "linear_distillation_loss",
+            {"direction": direction, "temperature": t, "scale": scale, "top_k": k, "beta": 0.3},
+        )
+        for direction in ("forward", "reverse", "jsd")
+        for k, t, scale in ((None, 1.0, "none"), (None, 3.0, "t_squared"), (1, 1.0, "none"), (7, 2.0, "none"))
+    },
+}
+
+
+def make(dtype: torch.dtype = torch.float64, seed: int = 0) -> Inputs:
+    """Random inputs, some of them ignored, some of weight zero."""
+    generator = torch.Generator().manual_seed(seed)
+    draw = partial(torch.randn, generator=generator, dtype=torch.float64)
+    inputs = {
+        "hidden": draw(*ROWS, WIDTH),
+        "weight": draw(CLASSES, WIDTH),
+        "bias": draw(CLASSES),
+        "teacher_hidden": draw(*ROWS, TEACHER),
+        "teacher_weight": draw(CLASSES, TEACHER),
+        "teacher_bias": draw(CLASSES),
+        "sample_weight": draw(ROWS[1]).abs(),
+    }
+    inputs = {name: x.to(dtype) for name, x in inputs.items()}
+    inputs["targets"] = torch.randint(CLASSES, ROWS, generator=generator)
+    inputs["targets"][0, 2:] = IGNORED
+    inputs["sample_weight"][3] = 0
+    return inputs
+
+
+def ours(case: str, inputs: Inputs, **more: Any) -> Tensor:
+    name, options = CASES[case]
+    function = getattr(xent.torch, name)
+    common = {"sample_weight": inputs["sample_weight"], "ignore_index": IGNORED, **options, **more}
+    hidden, weight, bias, targets = (inputs[x] for x in (*LEARNT, "targets"))
+    if name == "linear_cross_entropy":
+        return function(hidden, weight, targets, bias=bias, **common)
+    taught = inputs["teacher_hidden"], inputs["teacher_weight"]
+    common |= {"student_bias": bias, "teacher_bias": inputs["teacher_bias"], "targets": targets}
+    return function(hidden, weight, *taught, **common)
+
+
+def plain(case: str, inputs: Inputs, reduction: str = "mean", denominator: float | None = None) -> Tensor:
+    """The same from all logits at once, in float64, by definition."""
+    name, options = CASES[case]
+    x = {name: t.double() if t.is_floating_point() else t for name, t in inputs.items()}
+    z = F.linear(x["hidden"], x["weight"], x["bias"])
+    counts = x["targets"] != IGNORED
+    if name == "linear_cross_entropy":
+        c = options.get("softcap", math.inf)
+        z = z if c == math.inf else c * (z / c).tanh()
+        smoothing = options.get("label_smoothing", 0.0)
+        labels = x["targets"].masked_fill(~counts, 0)
+        losses = F.cross_entropy(z.movedim(-1, 1), labels, reduction="none", label_smoothing=smoothing)
+        losses = losses + options.get("z_loss", 0.0) * z.logsumexp(-1) ** 2
+    else:
+        losses = divergence(
+            z, F.linear(x["teacher_hidden"], x["teacher_weight"], x["teacher_bias"]), **options
+        )
+    w = (x["sample_weight"] * counts).expand(ROWS)
+    terms = losses * w
+    return {"none": terms, "sum": terms.sum(), "mean": terms.sum() / (denominator or w.sum())}[reduction]
+
+
+def divergence(
+    z: Tensor, v: Tensor, direction: str, temperature: float, scale: str, top_k: int | None, beta: float
+) -> Tensor:
+    log_q, log_p = (z / temperature).log_softmax(-1), (v / temperature).log_softmax(-1)
+    if top_k is not None:
+        top = log_p.topk(top_k, -1).indices
+
+        def tail_added(x: Tensor) -> Tensor:
+            rest = x.scatter(-1, top, -math.inf).logsumexp(-1, keepdim=True)
+            return torch.cat([x.gather(-1, top), rest], -1)
+
+        log_q, log_p = tail_added(log_q), tail_added(log_p)
+
+    def kl(a: Tensor, b: Tensor) -> Tensor:
+        return F.kl_div(b, a, reduction="none", log_target=True).sum(-1)
+
+    mixture = (beta * log_p.exp() + (1 - beta) * log_q.exp()).log()
+    losses = {
+        "forward": kl(log_p, log_q),
+        "reverse": kl(log_q, log_p),
+        "jsd": beta * kl(log_p, mixture) + (1 - beta) * kl(log_q, mixture),
+    }[direction]
+    return losses * (temperature**2 if scale == "t_squared" else 1)
+
+
+def gradients(loss: Tensor, inputs: Inputs, upstream: Tensor | None = None, **more: Any) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, [inputs[x] for x in LEARNT], upstream, **more))
+
+
+def learnt(inputs: Inputs) -> Inputs:
+    return {name: x.clone().requires_grad_(name in LEARNT) for name, x in inputs.items()}
+
+
+def far(found: Tensor, expected: Tensor) -> float:
+    return float((found.detach().double() - expected.detach()).norm() / expected.detach().norm())
+
+
+@pytest.fixture(params=["one block", "many blocks"])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if (
+        request.param == "many blocks"
+    ):  # of 4 rows, 3 of them at a time, with the weight in tiles of 12 classes
+        for name, value in {"BLOCK": 0, "LEAST": 4, "STEP": 3 * CLASSES, "TILE": 12 * WIDTH}.items():
+            monkeypatch.setattr(_linear, name, value)
+
+
+# The inputs are the same numbers for both sides; float32 products of 8 terms, a softmax over 53 classes and
+# sums over 35 rows lose some tens of roundings. In bfloat16 the products are float32 ones, and the gradients
+# are rounded to it, by at most half of 2**-7 each.
+TOLERANCE = {torch.float64: 64 * 2**-52, torch.float32: 64 * 2**-23, torch.bfloat16: 2**-8}
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none", 17.0])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_plain_pair(case: str, dtype: torch.dtype, reduction: str | float) -> None:
+    how = {"reduction": reduction} if isinstance(reduction, str) else {"denominator": reduction}
+    inputs, same = learnt(make(dtype)), learnt(make(dtype))
+    expected, found = plain(case, same, **how), ours(case, inputs, **how)
+    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert far(found, expected) < min(TOLERANCE[dtype], TOLERANCE[torch.float32])
+    upstream = torch.randn(expected.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    pairs = zip(
+        gradients(found, inputs, upstream.to(found.dtype)), gradients(expected, same, upstream), strict=True
+    )
+    assert max(far(a, b) for a, b in pairs) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("case", ["all three", "forward, k = None, T = 3.0", "jsd, k = 7, T = 2.0"])
+def test_gradcheck(case: str) -> None:
+    inputs = learnt(make())
+
+    def loss(*learnt: Tensor) -> Tensor:
+        return ours(case, {**inputs, **dict(zip(LEARNT, learnt, strict=True))}, reduction="none")
+
+    assert torch.autograd.gradcheck(loss, [inputs[x] for x in LEARNT], fast_mode=True)
+
+
+def doubled(f: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
+    """Two backward passes through one graph, each of half the loss."""
+    loss = f(*inputs) / 2
+    first = torch.autograd.grad(loss, inputs, retain_graph=True)
+    return [a + b for a, b in zip(first, torch.autograd.grad(loss, inputs), strict=True)]
+
+
+def differentiated(change: Callable[[Any], Any]) -> Callable[..., list[Tensor]]:
+    return lambda f, *inputs: list(torch.autograd.grad(change(f)(*inputs), inputs))
+
+
+def reentrant(f: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
+    checkpoint(f, *inputs, use_reentrant=True).backward()
+    return [x.grad for x in inputs if x.grad is not None]
+
+
+TRANSFORMS: dict[str, Callable[..., list[Tensor]]] = {
+    "two backward passes": doubled,
+    "checkpoint": differentiated(lambda f: partial(checkpoint, f, use_reentrant=False)),
+    "checkpoint, reentrant": reentrant,
+    "compile": differentiated(lambda f: torch.compile(f, fullgraph=True, backend="aot_eager")),
+}
+
+
+# While it compiles, torch makes an instance of its own class, of which torch warns.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("case", ["all three", "jsd, k = 7, T = 2.0"])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_transforms_change_nothing(transform: str, case: str, reduction: str) -> None:
+    inputs = learnt(make())
+
+    def loss(*learnt: Tensor) -> Tensor:
+        return ours(case, {**inputs, **dict(zip(LEARNT, learnt, strict=True))}, reduction=reduction).sum()
+
+    expected = gradients(loss(*(inputs[x] for x in LEARNT)), inputs)
+    found = TRANSFORMS[transform](loss, *(inputs[x] for x in LEARNT))
+    assert max(far(a, b) for a, b in zip(found, expected, strict=True)) < 1e-15
+
+
+def test_export() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+            return xent.torch.linear_cross_entropy(hidden, weight, targets, ignore_index=IGNORED)
+
+    inputs = make()
+    arguments = inputs["hidden"], inputs["weight"], inputs["targets"]
+    exported = torch.export.export(Model(), arguments).module()
+    assert float(exported(*arguments)) == float(Model()(*arguments))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_second_derivatives_are_refused(reduction: str) -> None:
+    inputs = learnt(make())
+    loss = ours("plain", inputs, reduction=reduction).sum()
+    with pytest.raises(RuntimeError, match=r"^create_graph=True: .*have no second derivatives"):
+        gradients(loss, inputs, create_graph=True)
+
+
+@pytest.mark.parametrize("case", ["plain", "reverse, k = None, T = 1.0"])
+def test_autocast_rounds_what_it_multiplies_and_nothing_else(case: str) -> None:
+    inputs = learnt(make(torch.float32))
+    rounded = {
+        n: x.bfloat16() if x.is_floating_point() and n != "sample_weight" else x for n, x in inputs.items()
+    }
+    expected = ours(case, rounded)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = ours(case, inputs)
+    assert found.dtype == torch.float32 and torch.equal(found, expected)
+    for a, b in zip(gradients(found, inputs), gradients(expected, inputs), strict=True):
+        assert a.dtype == torch.float32 and torch.equal(a, b)
+
+
+@pytest.mark.parametrize("spoilt", [math.nan, math.inf])
+@pytest.mark.parametrize("case", ["all three", "forward, k = 7, T = 2.0"])
+def test_what_does_not_count_may_hold_anything(case: str, spoilt: float) -> None:
+    clean, inputs = make(), make()
+    left_out = (inputs["targets"] == IGNORED) | (inputs["sample_weight"] == 0)
+    inputs["hidden"][left_out] = inputs["teacher_hidden"][left_out] = spoilt
+    clean, inputs = learnt(clean), learnt(inputs)
+    loss, expected = ours(case, inputs), ours(case, clean)
+    assert torch.equal(loss, expected)
+    for a, b in zip(gradients(loss, inputs), gradients(expected, clean), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("case", ["plain", "jsd, k = None, T = 1.0"])
+def test_nothing_to_count(case: str) -> None:
+    inputs = make()
+    inputs["targets"][:] = IGNORED
+    inputs = learnt(inputs)
+    loss = ours(case, inputs, denominator=3.0)
+    assert loss.item() == 0 and all(not g.any() for g in gradients(loss, inputs))
+    with pytest.raises(ValueError, match=r"^targets: expected at least one target that counts"):
+        ours(case, inputs)
+
+
+def test_small_losses_keep_their_digits() -> None:
+    # p = 1 - e^-30: in float32 torch's loss is 0, and so is the gradient of the right class.
+    weight = torch.tensor([[30.0], [0.0]], requires_grad=True)
+    loss = xent.torch.linear_cross_entropy(torch.ones(1, 1), weight, torch.tensor([0]))
+    loss.backward()
+    small = math.exp(-30)
+    assert math.isclose(loss.item(), small, rel_tol=1e-6)
+    assert weight.grad is not None
+    torch.testing.assert_close(weight.grad, torch.tensor([[-small], [small]]), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "jsd"])
+def test_models_that_nearly_agree_have_a_divergence(direction: Any) -> None:
+    # Logits that differ by 2^-10, exactly; the loss is some 2^-22. Log-ratios of that size are rounded by
+    # 2^-23 times log-probabilities of about 4, which is 2^-11 of them.
+    student = torch.arange(-8, 8).unsqueeze(1) / 8.0
+    teacher = student + torch.arange(16).unsqueeze(1) % 3 * 2.0**-10
+    one = torch.ones(1, 1)
+    found = xent.torch.linear_distillation_loss(one, student, one, teacher, direction=direction)
+    wide = student.double().T, teacher.double().T
+    exact = divergence(*wide, direction, 1.0, "none", None, 0.5)
+    assert math.isclose(float(found), float(exact), rel_tol=2**-8)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "jsd"])
+def test_masked_classes(direction: Any) -> None:
+    # -inf on both sides is no class; on the student's alone the forward loss is infinite, the others are not.
+    base = torch.tensor([1.0, -1.0, 0.5, -200.0], dtype=torch.float64)
+    hidden, weight = torch.zeros(1, 1).double(), torch.zeros(4, 1).double()
+
+    def loss(student: Tensor, teacher: Tensor) -> tuple[float, Tensor]:
+        bias = student.clone().requires_grad_()
+        value = xent.torch.linear_distillation_loss(
+            hidden, weight, hidden, weight, student_bias=bias, teacher_bias=teacher, direction=direction
+        )
+        return value.item(), torch.autograd.grad(value, bias)[0]
+
+    gone = torch.tensor([0, 1, 0, 0]).bool()
+    other = base.flip(0).roll(1) / 7
+    both, of_both = loss(base.masked_fill(gone, -math.inf), other.masked_fill(gone, -math.inf))
+    kept = (x[~gone][None] for x in (base, other))
+    assert math.isclose(both, float(divergence(*kept, direction, 1.0, "none", None, 0.5)), rel_tol=1e-12)
+    assert of_both.isfinite().all() and of_both[1] == 0
+    # The teacher's e^-200 is zero in float32, and nothing to learn from.
+    narrow = base.float(), base.masked_fill(torch.arange(4) == 3, -math.inf).float()
+    hidden, weight = hidden.float(), weight.float()
+    for student, teacher in (narrow, narrow[::-1]):
+        value, gradient = loss(student, teacher)
+        assert abs(value) < 1e-12 and gradient.isfinite().all() and gradient.abs().max() < 1e-7
+    alone, _ = loss(base.float().masked_fill(gone, -math.inf), base.float())
+    assert (alone == math.inf) == (direction == "forward")
+
+
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"hidden": [1.0]}, TypeError, "hidden: expected a torch.Tensor, got list"),
+    (
+        {"hidden": torch.ones(5, 7, 8).long()},
+        TypeError,
+        "hidden: expected a tensor of floats, got dtype torch.int64",
+    ),
+    ({"hidden": torch.tensor(1.0)}, ValueError, r"hidden: expected shape \(..., H\), got a single number"),
+    ({"weight": torch.ones(8, 53)}, ValueError, r"weight: expected shape \(V, 8\), .*got \(8, 53\)"),
+    ({"bias": torch.ones(8)}, ValueError, r"bias: expected shape \(53,\), got \(8,\)"),
+    (
+        {"targets": torch.ones(5, 7)},
+        TypeError,
+        "targets: expected integer class indices, got dtype torch.float32",
+    ),
+    ({"targets": torch.ones(7, 5).long()}, ValueError, r"targets: expected shape \(5, 7\), .*got \(7, 5\)"),
+    (
+        {"targets": torch.full((5, 7), 53)},
+        ValueError,
+        r"targets: expected class indices in \[0, 53\), got 53 at",
+    ),
+    ({"sample_weight": torch.ones(5)}, ValueError, r"sample_weight: .*broadcasts to \(5, 7\), .*got \(5,\)"),
+    ({"sample_weight": torch.tensor(-1.0)}, ValueError, "sample_weight: expected finite weights >= 0"),
+    ({"softcap": 0.0}, ValueError, "softcap: expected a finite number > 0, got 0.0"),
+    ({"z_loss": -1.0}, ValueError, "z_loss: expected a finite number >= 0, got -1.0"),
+    ({"label_smoothing": 2}, ValueError, r"label_smoothing: expected a number in \[0, 1\], got 2"),
+    ({"reduction": "avg"}, ValueError, "reduction: expected one of .*got 'avg'"),
+    ({"denominator": 0.0}, ValueError, "denominator: expected a number > 0, .*got 0"),
+    ({"vocab_group": "all"}, TypeError, "vocab_group: expected a torch.distributed.ProcessGroup, got str"),
+    ({"teacher_hidden": torch.ones(5, 6)}, ValueError, r"teacher_hidden: expected rows of shape \(5, 7\)"),
+    (
+        {"teacher_weight": torch.ones(9, 6), "teacher_bias": None},
+        ValueError,
+        "teacher_weight: expected 53 rows",
+    ),
+    ({"direction": "both"}, ValueError, "direction: expected one of 'forward', 'reverse', 'jsd', got 'both'"),
+    ({"scale": "t"}, ValueError, "scale: expected one of 't_squared', 'none', got 't'"),
+    ({"temperature": 0.0}, ValueError, "temperature: expected a finite number > 0, got 0.0"),
+    ({"beta": 1.0}, ValueError, r"beta: expected a number in \(0, 1\), got 1.0"),
+    ({"top_k": 0}, ValueError, "top_k: expected at least one class, got 0"),
+    (
+        {"ignore_index": None, "direction": "jsd"},
+        ValueError,
+        "ignore_index: expected targets and ignore_index",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), REFUSED)
+def test_errors_name_the_argument(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    distils = {"teacher_hidden", "teacher_weight", "direction", "scale", "temperature", "beta", "top_k"}
+    case = "forward, k = None, T = 1.0" if distils & set(change) else "plain"
+    inputs = make(torch.float32)
+    arguments = {name: change[name] for name in change if name in inputs}
+    options = {name: change[name] for name in change if name not in inputs or name == "sample_weight"}
+    with pytest.raises(error, match=f"^(student_)?{message}"):
+        ours(case, {**inputs, **arguments}, **options)
+
+
+def step_of_a_language_model(loss: str) -> tuple[int, list[Tensor]]:
+    """Return the peak of one step beyond the parameters and their gradients, in bytes, and the gradients."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    width, classes, shape = 512, 50_000, (8, 128)
+    embedding, head = torch.nn.Embedding(classes, width), torch.nn.Linear(width, classes)
+    recurrent = torch.nn.GRU(width, width, batch_first=True)
+    parameters = [*embedding.parameters(), *recurrent.parameters(), *head.parameters()]
+    tokens = torch.randint(classes, shape)
+
+    def status(field: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+    def step(tokens: Tensor) -> None:
+        hidden, targets = recurrent(embedding(tokens))[0][:, :-1], tokens[:, 1:]
+        if loss == "plain":
+            value = F.cross_entropy(head(hidden).flatten(0, 1), targets.flatten())
+        else:
+            value = xent.torch.linear_cross_entropy(hidden, head.weight, targets, bias=head.bias)
+        value.backward()
+
+    step(tokens[:1, :3])  # what a first call sets up is not its memory
+    for p in parameters:
+        p.grad = None
+    before = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
+    step(tokens)
+    grown = status("VmHWM") - before
+    found = [p.grad for p in parameters if p.grad is not None]
+    return grown - sum(g.nbytes for g in found), found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_step_of_a_language_model(tmp_path: Path) -> None:
+    # Each in a process of its own whose allocator maps each allocation for itself and hands it back.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+    grown, found = {}, {}
+    for loss in ("plain", "linear"):
+        command = [sys.executable, __file__, loss, str(tmp_path / loss)]
+        subprocess.run(command, env=environment, check=True, timeout=300)
+        grown[loss], found[loss] = torch.load(tmp_path / loss)
+    for a, b in zip(found["linear"], found["plain"], strict=True):
+        assert far(a, b.double()) < 1e-5  # two orders of the same float32 sums
+    print({loss: f"{size / 2**20:.0f} MiB" for loss, size in grown.items()})
+    assert grown["linear"] < grown["plain"] / 10
+
+
+# A vocabulary that is split among ranks.
+
+SPLITS = {2: [30, 23], 3: [29, 5, 19]}  # uneven; the smallest holds fewer classes than some k
+
+
+def split(inputs: Inputs, rank: int, ranks: int) -> Inputs:
+    """Return what a rank holds: its rows of the weights and biases, and all of the rest."""
+    sizes = SPLITS[ranks]
+    mine = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+    names = ("weight", "bias", "teacher_weight", "teacher_bias")
+    return learnt({name: x.detach()[mine] if name in names else x for name, x in inputs.items()})
+
+
+def gathered(x: Tensor, ranks: int) -> Tensor:
+    parts: list[Any] = [None] * ranks
+    dist.all_gather_object(parts, x)
+    return torch.cat(parts)
+
+
+def compare_on_ranks() -> None:
+    """Print, on rank 0, how far each case is from one process that holds all."""
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    group = dist.new_group(list(range(ranks)))  # not the default one
+    worst = {}
+    for case in CASES:
+        for reduction in ("mean", "none"):
+            whole, part = learnt(make()), split(make(), rank, ranks)
+            expected = plain(case, whole, reduction)
+            found = ours(case, part, reduction=reduction, vocab_group=group)
+            upstream = torch.linspace(-1, 2, expected.numel()).double().reshape(expected.shape)
+            to_hidden, *rest = gradients(found, part, upstream)
+            pairs = zip(
+                [to_hidden, *(gathered(g, ranks) for g in rest)],
+                gradients(expected, whole, upstream),
+                strict=True,
+            )
+            worst[f"{case}, {reduction}"] = max(far(found, expected), *(far(a, b) for a, b in pairs))
+    if "vocab_group" in xent.torch.cross_entropy.__kwdefaults__:
+        for reduction in ("mean", "none"):
+            worst[f"cross_entropy, {reduction}"] = split_logits(rank, ranks, group, reduction)
+    try:
+        part = split(make(), rank, ranks)
+        part["targets"][0] = CLASSES
+        ours("plain", part, vocab_group=group)
+    except ValueError as error:
+        assert f"[0, {CLASSES})" in str(error)
+    else:
+        raise AssertionError("a label out of range was taken")
+    if rank == 0:
+        print(json.dumps(worst))
+    dist.destroy_process_group()
+
+
+def split_logits(rank: int, ranks: int, group: Any, reduction: Any) -> float:
+    """Compare `cross_entropy` of split logits, with class weights, with torch's."""
+    inputs = make()
+    z = F.linear(inputs["hidden"], inputs["weight"], inputs["bias"])
+    class_weight = torch.linspace(0, 2, CLASSES).double()
+    mine = slice(sum(SPLITS[ranks][:rank]), sum(SPLITS[ranks][: rank + 1]))
+    part, whole = z[..., mine].clone().requires_grad_(), z.clone().requires_grad_()
+    found = xent.torch.cross_entropy(
+        part,
+        inputs["targets"],
+        weight=class_weight[mine],
+        sample_weight=inputs["sample_weight"],
+        ignore_index=IGNORED,
+        reduction=reduction,
+        vocab_group=group,
+    )
+    nll = F.cross_entropy(whole.movedim(-1, 1), inputs["targets"].clamp(min=0), reduction="none")
+    w = class_weight[inputs["targets"].clamp(min=0)] * inputs["sample_weight"] * (inputs["targets"] >= 0)
+    expected = nll * w if reduction == "none" else (nll * w).sum() / w.sum()
+    upstream = torch.ones_like(expected)
+    ours, theirs = (torch.autograd.grad(f, x, upstream)[0] for f, x in ((found, part), (expected, whole)))
+    return max(far(found, expected), far(ours, theirs[..., mine]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", SPLITS)
+def test_split_vocabulary(ranks: int) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={ranks}",
+            __file__,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    worst = json.loads(done.stdout.splitlines()[-1])
+    assert len(worst) >= 2 * len(CASES)
+    assert max(worst.values()) < 1e-13, worst
+
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        compare_on_ranks()
+    else:
+        torch.save(step_of_a_language_model(sys.argv[1]), sys.argv[2])
