@@ -21,7 +21,7 @@ from torch.autograd import forward_ad
 from xent._validate import Reduction, mean_divisor
 
 # Numbers in a block: on a CPU a few arrays of this size stay in the cache; elsewhere only memory counts.
-CPU_BLOCK, OTHER_BLOCK = 1 << 17, 1 << 24
+CPU_BLOCK, OTHER_BLOCK = 1 << 19, 1 << 24
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,12 @@ class RowLoss:
 
     plain: Callable[..., Tensor]
     fused: Callable[..., Tensor] | None = None
+    arrays: int = (
+        0  # how many arrays of the block's size `fused` works in, besides `out`; it gets them as `work`
+    )
 
     def in_block(
-        self, z: Tensor, others: tuple[Tensor, ...], scale: Tensor | float | None, out: Tensor
+        self, z: Tensor, others: tuple[Tensor, ...], scale: Tensor | float | None, out: Tensor, work: Tensor
     ) -> Tensor:
         """Losses of a block, and in `out` their scaled gradient."""
         if self.fused is None:
@@ -46,7 +49,7 @@ class RowLoss:
             if gradient is not None:
                 out.copy_(gradient)
             return losses
-        losses = self.fused(z, *others, scale=scale, out=out)
+        losses = self.fused(z, *others, scale=scale, out=out, work=work)
         if not math.isfinite(losses.sum().item()):
             some = (~losses.isfinite()).nonzero().squeeze(-1)
             by = scale[some] if isinstance(scale, Tensor) and scale.ndim else scale
@@ -163,22 +166,24 @@ def _blockwise(
     classes, dtype, flat = z.shape[-1], wide(z.dtype), z.ndim == 2
     rows = z if flat else z.reshape(-1, classes)
     rest = others if flat else tuple(x.reshape(len(rows), *x.shape[z.ndim - 1 :]) for x in others)
-    step = max(1, (CPU_BLOCK if z.device.type == "cpu" else OTHER_BLOCK) // classes)
+    step = (CPU_BLOCK if z.device.type == "cpu" else OTHER_BLOCK) // (classes * (1 + loss.arrays))
+    step = min(max(1, step), len(rows))
+    work = rows.new_empty(loss.arrays, step, classes, dtype=dtype)
     dead = None if weight is None else (weight <= 0).reshape(-1, 1)
     by = scale.reshape(-1, 1) if isinstance(scale, Tensor) and scale.ndim else scale
     gradient = rows
     if scale is not None and rows.data_ptr() == z.data_ptr():
         gradient = torch.empty_like(rows)  # else the logits lay in another order, and their copy is ours
     in_place = scale is not None and rows.dtype == dtype
-    scratch = None if in_place else rows.new_empty(min(step, len(rows)), classes, dtype=dtype)
+    scratch = None if in_place else rows.new_empty(step, classes, dtype=dtype)
     losses = [rows.new_empty(0, dtype=dtype)] if not len(rows) else []
-    for start in range(0, len(rows), step):
+    for start in range(0, len(rows), max(1, step)):
         part = slice(start, start + step)
         block = rows[part].to(dtype, copy=scale is not None and gradient is rows)
         out = gradient[part] if scratch is None else scratch[: len(block)]
         beside = tuple(x[part].to(dtype) if x.is_floating_point() else x[part] for x in rest)
         of_block = by[part] if isinstance(by, Tensor) and by.ndim else by
-        losses.append(loss.in_block(block, beside, of_block, out))
+        losses.append(loss.in_block(block, beside, of_block, out, work[:, : len(block)]))
         if scale is not None:
             if dead is not None:
                 out.masked_fill_(dead[part], 0.0)

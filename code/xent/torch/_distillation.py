@@ -393,7 +393,7 @@ class _Divergence:
 
     def loss(self) -> RowLoss:
         """The loss of rows; far from ordinary temperatures, its careful form alone."""
-        return RowLoss(self.plain, self.fused if 2**-20 < self.temperature < 2**20 else None)
+        return RowLoss(self.plain, self.fused if 2**-20 < self.temperature < 2**20 else None, arrays=3)
 
     def plain(self, z: Tensor, v: Tensor) -> Tensor:
         """A sum of terms a (exp(-d) - 1 + d) with d = log(a / b), each >= 0; see `xent.distillation`."""
@@ -405,44 +405,51 @@ class _Divergence:
         # log(p / M) with M = beta p + (1 - beta) q, from log(p / q) so that nothing overflows.
         d = d.clamp(-1e4, 1e4)
         up = -torch.log1p((1 - self.beta) * torch.expm1(-d.clamp(min=0)))
-        by_p = torch.where(d > 0, up, d - torch.log1p(self.beta * torch.expm1(d.clamp(max=0))))
+        down = -torch.log1p(self.beta * torch.expm1(d.clamp(max=0)))
+        by_p, by_q = torch.where(d > 0, up, down + d), torch.where(d > 0, up - d, down)
         mixture = self.beta * a + (1 - self.beta) * b
-        of_p, of_q = _terms_of(a, mixture, by_p, factor), _terms_of(b, mixture, by_p - d, factor)
+        of_p, of_q = _terms_of(a, mixture, by_p, factor), _terms_of(b, mixture, by_q, factor)
         return (self.beta * of_p + (1 - self.beta) * of_q).sum(-1)
 
-    def fused(self, z: Tensor, v: Tensor, *, scale: Tensor | float | None, out: Tensor) -> Tensor:
-        """The same from q = softmax(z / T) and r = p / q - 1, by expm1 of (v - z) / T, centred."""
-        lowest = torch.finfo(z.dtype).min / 2  # for -inf in both: their difference is 0 then, and not nan
-        s = z.clamp(min=lowest)
-        q = torch.sub(s, s.amax(-1, keepdim=True), out=out).div_(self.temperature).exp_()
-        q.div_(q.sum(-1, keepdim=True))
-        d = v.clamp(min=lowest).sub_(s).div_(self.temperature)
-        d.sub_(torch.mul(q, d, out=s).sum(-1, keepdim=True))
-        r = torch.expm1(d)
+    def fused(
+        self, z: Tensor, v: Tensor, *, scale: Tensor | float | None, out: Tensor, work: Tensor
+    ) -> Tensor:
+        """The same from e = exp((z - max z) / T) and r = p / q - 1, by expm1 of (v - z) / T, centred."""
+        s, d, r = work.unbind()
+        e = torch.sub(z, z.amax(-1, keepdim=True), out=out)
+        torch.sub(v, z, out=d)
+        if z.isneginf().any():  # in both: their difference is 0 then, and not nan
+            d.nan_to_num_(nan=0.0, posinf=math.inf, neginf=torch.finfo(z.dtype).min)
+        if self.temperature != 1:
+            d.div_(self.temperature)
+            e.div_(self.temperature)
+        every = e.exp_().sum(-1, keepdim=True)
+        d.sub_(d[:, :: max(1, z.shape[-1] // 256)].mean(-1, keepdim=True))  # whatever is near the middle
+        torch.expm1(d, out=r)
         possible = r.amax(-1) < 2.0**40  # else q may have underflowed where p did not
-        total = torch.mul(q, r, out=s).sum(-1, keepdim=True)
-        r.sub_(total).div_(1 + total)
-        d.sub_(torch.log1p(total))
+        shift = torch.mul(e, r, out=s).sum(-1, keepdim=True).div_(every)
+        r.sub_(shift).div_(1 + shift)
+        d.sub_(torch.log1p(shift))
 
-        gradient: Tensor | None = None
         if self.direction == "forward":
-            losses = torch.mul(r, d, out=s).add_(d).sub_(r).mul_(q).sum(-1)
-            gradient = r
+            losses = torch.sub(d, 1.0, out=s).mul_(r).add_(d).mul_(e).sum(-1)
         elif self.direction == "reverse":
-            losses = torch.sub(r, d, out=s).mul_(q).sum(-1)
+            losses = torch.sub(r, d, out=s).mul_(e).sum(-1)
         else:
             log_m = torch.log1p(self.beta * r)  # log(M / q)
-            losses = (self.beta * (1 + r) * (d - log_m) - (1 - self.beta) * log_m).mul_(q).sum(-1)
+            losses = (self.beta * (1 + r) * (d - log_m) - (1 - self.beta) * log_m).mul_(e).sum(-1)
+        losses.div_(every.squeeze(-1))
         small = (losses < 2.0**-7) & possible
         if small.any():
             some = small.nonzero().squeeze(-1)
-            losses[some] = self._small(q[some], d[some], r[some])
+            losses[some] = self._small(e[some] / every[some], d[some], r[some])
         if scale is not None:
-            by = -scale * (self.temperature if self.squared else 1 / self.temperature)
-            if gradient is None:
-                gradient = d if self.direction == "reverse" else log_m.mul_(1 - self.beta)
-                gradient.sub_(torch.mul(q, gradient, out=s).sum(-1, keepdim=True))
-            q.mul_(gradient).mul_(by)
+            slope = r  # of the forward divergence; that of the others has a mean of zero under q
+            if self.direction != "forward":
+                slope = d if self.direction == "reverse" else log_m.mul_(1 - self.beta)
+                slope.sub_(torch.mul(e, slope, out=s).sum(-1, keepdim=True).div_(every))
+            by = self.temperature if self.squared else 1 / self.temperature
+            e.mul_(slope).mul_((-by * scale) / every)
         losses.mul_(self.temperature**2 if self.squared else 1.0)
         return torch.where(possible, losses, math.nan)
 

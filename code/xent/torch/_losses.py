@@ -763,7 +763,7 @@ def _hard(smoothing: float, z: Tensor, labels: Tensor) -> Tensor:
 
 
 def _hard_fused(
-    smoothing: float, z: Tensor, labels: Tensor, *, scale: Tensor | float | None, out: Tensor
+    smoothing: float, z: Tensor, labels: Tensor, *, scale: Tensor | float | None, out: Tensor, work: Tensor
 ) -> Tensor:
     """The same from exp(z - z_y), whose sum without the own term is (1 - p_y) / p_y."""
     at = labels.unsqueeze(-1)
