@@ -252,8 +252,7 @@ def test_block_boundaries_do_not_show(
     z = np.random.default_rng(0).normal(scale=20, size=(7, 11, classes)).astype(dtype)
     expected = function(z)
     for elements in (1, classes, 3 * classes + 1):
-        monkeypatch.setattr(_blocks, "LEAST_BLOCK", elements)
-        monkeypatch.setattr(_blocks, "LARGEST_BLOCK", elements)
+        monkeypatch.setattr(_blocks, "BLOCK", elements)
         # One row a block is summed pairwise, many rows one class after the other: the last digits differ.
         np.testing.assert_allclose(function(z), expected, rtol=8 * np.finfo(dtype).eps)
 
