@@ -109,6 +109,7 @@ SHAPE: Wrong = [lambda v: v[:-1], lambda v: v[..., None], lambda v: v[None]]
 INDEX: Wrong = [*NO_ARRAY, *entry(-1, 2**40), lambda v: np.array(v, float)]
 REAL: Wrong = [*NO_ARRAY, *entry(nan)]
 SHARE: Wrong = [*REAL, *entry(-0.25, inf, 1.5)]
+ROWS: Wrong = [*SHARE, *entry(0.625)]
 MASS: Wrong = [*REAL, *entry(-1.0, inf)]
 
 
@@ -121,7 +122,7 @@ COUNT = beyond(2.5, 0, -1)
 SHARES = np.array([[0.75, 0.125, 0.125], [0.125, 0.125, 0.75]] * (N // 2))
 LOGITS: Row = (lambda g: np.round(g.normal(size=(N, K)) * 64) / 32, REAL)
 CLASSES: Row = (lambda g: g.integers(0, K, N), [*INDEX, *SHAPE])
-PROBS: Row = (lambda g: SHARES.copy(), SHARE)
+PROBS: Row = (lambda g: SHARES.copy(), ROWS)
 BY_TARGET: Row = (lambda g: np.array([1.0, 2.0, 0.5, 0.0]), MASS)
 BY_CLASS: Row = (lambda g: np.array([1.0, 2.0, 0.5]), [*MASS, *SHAPE])
 UNIT: Row = (lambda g: 0.25, beyond(-0.25, 1.25, inf))
@@ -131,7 +132,7 @@ TABLE: dict[str, Row] = {
     "teacher_logits": (LOGITS[0], [*REAL, *SHAPE]),
     **dict.fromkeys(("targets", "outcome"), CLASSES),
     **dict.fromkeys(("probs", "p", "q"), PROBS),
-    "target_probs": (PROBS[0], [*SHARE, *SHAPE]),
+    "target_probs": (PROBS[0], [*ROWS, *SHAPE]),
     "log_probs": (lambda g: np.log(SHARES), [*REAL, *entry(1.0), lambda v: v + 1]),
     "weight": BY_CLASS,
     "sample_weight": BY_TARGET,
@@ -140,10 +141,10 @@ TABLE: dict[str, Row] = {
     "sample_weights": (lambda g: np.array([[0.25, 0.75]] * N), [*MASS, *SHAPE]),
     "top_log_probs": (lambda g: np.log(SHARES[:, :2]), [*REAL, *SHAPE, *entry(1.0)]),
     "top_indices": (lambda g: np.array([[0, 1], [2, 1]] * (N // 2)), [*INDEX, *SHAPE]),
-    "probabilities": (lambda g: np.array([0.5, 0.25, 0.25]), SHARE),
+    "probabilities": (lambda g: np.array([0.5, 0.25, 0.25]), ROWS),
     "lengths": (lambda g: np.array([1, 3, 8]), [*NO_ARRAY, *entry(0, -1), lambda v: np.array(v, float)]),
-    "initial": (lambda g: np.array([0.5, 0.375, 0.125]), [*SHARE, *SHAPE]),
-    "transition": (lambda g: CHAIN.transition, [*SHARE, *SHAPE]),
+    "initial": (lambda g: np.array([0.5, 0.375, 0.125]), [*ROWS, *SHAPE]),
+    "transition": (lambda g: CHAIN.transition, [*ROWS, *SHAPE]),
     "sequences": (lambda g: [[0, 1, 1], [1]], [None, 3, [[0.7, 1.2]], [[-1]], [[9]], "text"]),
     "weights": (lambda g: np.array([1.0, 2.0]), [*MASS, *SHAPE]),
     "axis": (lambda g: -1, beyond(7, -7, 1.0, 10**5000)),
@@ -190,7 +191,7 @@ OWN: dict[str, dict[str, Row]] = {
         "targets": (lambda g: lambda batch: torch.zeros(len(batch), dtype=torch.long), []),
         "tolerance": (lambda g: 1e-3, beyond(-1.0)),
     },
-    "elicited": {"p": (lambda g: np.array([0.75, 0.25]), SHARE)},
+    "elicited": {"p": (lambda g: np.array([0.75, 0.25]), ROWS)},
     "accumulate": {"targets": (lambda g: lambda batch: batch, []),
                    "denominator": (lambda g: "tokens", beyond(0, -1.0))},
 }
