@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Jupyter Book would put every style sheet and script below _static on every page.
 STYLES = ["katex/katex.min.css", "palette.css", "book.css"]
-SCRIPTS = ["move/load.js"]
+SCRIPTS = ["move/load.js", "search.js"]
 # What _templates/static/webpack-macros.html would name before the other sheets.
 THEME = [f"_static/{name}.css" for name in ("basic", "styles/bootstrap", "styles/pydata-sphinx-theme")]
 
@@ -106,9 +106,10 @@ def lighten(
     ]
     for script in context["script_files"]:
         if getattr(script, "filename", None):
-            script.attributes.pop("defer", None)
-            if page != "search":  # whose template names a script that needs these at once
-                script.attributes["defer"] = "defer"
+            script.attributes["defer"] = "defer"
+            # The template of the search names a script that needs Sphinx's own at once.
+            if page == "search" and not script.filename.endswith("_static/search.js"):
+                del script.attributes["defer"]
     named = [sheet.filename for sheet in context["css_files"]]
     app.env.style_sheets = [*THEME, *named]  # type: ignore[attr-defined]
     context["css_files"] = []
@@ -154,5 +155,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", write_palette)
     app.connect("doctree-resolved", link_names)
     app.connect("html-page-context", lighten, priority=990)
-    app.connect("build-finished", write_bundle)
+    # After the theme, which writes the colours of code at the end.
+    app.connect("build-finished", write_bundle, priority=990)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
