@@ -188,7 +188,7 @@ def test_any_axis(function: Callable[..., Any], axis: int) -> None:
     last = function(np.ascontiguousarray(np.moveaxis(z, axis, -1)))
     if function is not xent.log_sum_exp:
         last = np.moveaxis(last, -1, axis)
-    np.testing.assert_allclose(function(z, axis), last, rtol=1e-15)
+    np.testing.assert_allclose(function(z, axis=axis), last, rtol=1e-15)
 
 
 @pytest.mark.parametrize("function", ROWWISE, **BY_NAME)
@@ -232,15 +232,15 @@ def test_the_bad_number_is_named_where_it_stands(function: Callable[..., Any], a
     z = np.zeros((2, 3, 4))
     z[1, 2, 3] = np.nan
     with pytest.raises(ValueError, match=r"got nan at index \(1, 2, 3\)"):
-        function(z, axis)
+        function(z, axis=axis)
     if function is not xent.log_sum_exp:
         z[1, 2, 3] = np.inf
         with pytest.raises(ValueError, match=r"got inf at index \(1, 2, 3\)"):
-            function(z, axis)
+            function(z, axis=axis)
         z = np.zeros((2, 3, 4))
         np.moveaxis(z, axis, 0)[:, 1, 2] = -np.inf
         with pytest.raises(ValueError, match=rf"whole class axis {axis} at index \(1, 2\)"):
-            function(z, axis)
+            function(z, axis=axis)
 
 
 @pytest.mark.parametrize("function", ROWWISE, **BY_NAME)
