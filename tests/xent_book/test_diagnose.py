@@ -169,7 +169,8 @@ NUMPY: dict[str, tuple[Loss, Expected]] = {
         {
             "family": CE, "first": "prediction", "targets": ("indices",), "reads": "logits",
             "reduction": "mean", "denominator": "N",
-            "weights": "weight, one per class: divides by the sum of weights",
+            "weights": "sample_weight, one per row: divides by the sum of weights; "
+                       "weight, one per class: divides by the sum of weights",
             "ignored": "-100: refused; -1: refused; ignore_index=: left out, divides by the valid ones",
             "clip": "no", "renormalises": "not applicable", "layout": "last", "smoothing": 0.0, "sign": 1,
             "unit": "nats", "arrays": "numpy", "epsilon": None, "notes": (),

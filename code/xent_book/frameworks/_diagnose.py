@@ -594,12 +594,12 @@ class _Examination:
         taken = [n for n in WEIGHT_NAMES if n in names] or (
             ["sample_weight", "weight"] if "**" in names else []
         )
-        answer = "no argument"
-        for name in taken:
-            if found := self._weighted(name):
-                return found
-            answer = UNKNOWN if self.patient.answered else answer
-        return "no argument" if "**" in names and answer == UNKNOWN else answer
+        found = [answer for name in taken if (answer := self._weighted(name))]
+        if found:
+            # A loss that takes any keyword is asked about one.
+            return "; ".join(found[:1] if "**" in names else found)
+        known = "**" not in names and taken and self.patient.answered
+        return UNKNOWN if known else "no argument"
 
     def _weighted(self, name: str) -> str | None:
         each = self.reading.elements(self.x, self.target)
