@@ -277,15 +277,8 @@ def _warn(app: Sphinx) -> None:
         logging.getLogger(__name__).warning("ledger: %s", problem, type="xent", subtype="ledger")
 
 
-def _style(app: Sphinx, page: str, *rest: object) -> None:
-    """Add the style sheet to the ledger's page, and to no other."""
-    if page == "chapters/equations":
-        app.add_css_file("ledger.css")
-
-
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directive and the check."""
     app.add_directive("equation-ledger", EquationLedger)
     app.connect("builder-inited", _warn)
-    app.connect("html-page-context", _style)
     return {"version": "1", "env_version": 1, "parallel_read_safe": True, "parallel_write_safe": True}
