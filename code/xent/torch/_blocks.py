@@ -20,8 +20,8 @@ from torch.autograd import forward_ad
 
 from xent._validate import Reduction, mean_divisor
 
-# Numbers in a block: on a CPU a few arrays of this size stay in the cache; elsewhere only memory counts.
-CPU_BLOCK, OTHER_BLOCK = 1 << 19, 1 << 24
+# Numbers in the arrays of a block: on a CPU they stay in its last cache; elsewhere only memory counts.
+CPU_BLOCK, OTHER_BLOCK = 1 << 20, 1 << 24
 
 
 @dataclass(frozen=True)

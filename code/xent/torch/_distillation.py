@@ -418,13 +418,13 @@ class _Divergence:
         s, d, r = work.unbind()
         e = torch.sub(z, z.amax(-1, keepdim=True), out=out)
         torch.sub(v, z, out=d)
-        if z.isneginf().any():  # in both: their difference is 0 then, and not nan
+        if z.min() == -math.inf:  # in both: their difference is 0 then, and not nan
             d.nan_to_num_(nan=0.0, posinf=math.inf, neginf=torch.finfo(z.dtype).min)
         if self.temperature != 1:
             d.div_(self.temperature)
             e.div_(self.temperature)
         every = e.exp_().sum(-1, keepdim=True)
-        d.sub_(d[:, :: max(1, z.shape[-1] // 256)].mean(-1, keepdim=True))  # whatever is near the middle
+        d.sub_(torch.mul(e, d, out=s).sum(-1, keepdim=True).div_(every))
         torch.expm1(d, out=r)
         possible = r.amax(-1) < 2.0**40  # else q may have underflowed where p did not
         shift = torch.mul(e, r, out=s).sum(-1, keepdim=True).div_(every)
