@@ -1,4 +1,4 @@
-"""Figures drawn while the book is built, from `xent`, as SVG in the page: still, or still until a reader moves them.
+"""Figures drawn while the book is built, from `xent`, as SVG in the page.
 
     ```{moving-figure} softmax
     :name: fig-move-softmax
@@ -7,13 +7,14 @@
     The caption: predict something, then move a slider.
     ```
 
-makes a figure that can be referred to like any other. `{drawn-figure}` makes one that stays still. Text and axes take
-the colour of the page's text, and the colours are the palette's, so that the picture follows light and dark. Where
-scripts run, `_static/move/load.js` puts a figure with sliders in the place of a moving one once it comes near.
+makes a figure that can be referred to like any other. `{drawn-figure}` makes one that stays still. Text and
+axes take the colour of the page's text, and the colours are the palette's, so that the picture follows light
+and dark. Where scripts run, `_static/move/load.js` puts a figure with sliders in the place of a moving one
+once it comes near.
 
-To add one: a function here that draws the still picture, with a line in `FIGURES`; for a moving one its formula in
-`_static/move/formulas.js`, which tests/book/test_moving.py compares with `xent`, and its controls in
-`_static/move/figures.js`.
+To add one: a function here that draws the still picture, with a line in `FIGURES`; for a moving one its
+formula in `_static/move/formulas.js`, which tests/book/test_moving.py compares with `xent`, and its controls
+in `_static/move/figures.js`.
 """
 
 from __future__ import annotations
@@ -178,7 +179,8 @@ def picture(name: str, alt: str) -> str:
     drawn = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", drawn)
     return (
         f'<svg class="drawn" role="img" aria-label="{html.escape(alt, quote=True)}" fill="currentColor" '
-        f'viewBox="0 0 {72 * width:g} {72 * height:g}" width="{96 * width:.0f}" height="{96 * height:.0f}">{drawn}'
+        f'viewBox="0 0 {72 * width:g} {72 * height:g}" '
+        f'width="{96 * width:.0f}" height="{96 * height:.0f}">{drawn}'
     )
 
 

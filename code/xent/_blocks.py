@@ -12,8 +12,9 @@ A loss alone needs no maximum: -log softmax(z)_i = log1p(sum_{j != i} exp(z_j - 
 overflows.
 
 A block is worked on in a small array that stays in the cache, so the memory used does not grow with the
-logits. Where a maximum over few classes is needed, that array lies in memory classes first: NumPy's loops
-then run along the many rows and not along the few classes, which is several times faster.
+logits: it is less than a megabyte, in float64 less than two, or a few rows where these are longer. Where a
+maximum over few classes is needed, that array lies in memory classes first: NumPy's loops then run along the
+many rows and not along the few classes, which is several times faster.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from numpy.typing import NDArray
 
 from ._validate import Floats
 
-# A block is such a share of the logits that all its arrays, the second look's included, stay below a
-# twentieth of them; but never so small that Python's own cost shows, nor so large (256 KiB in float32) that
-# it leaves the second-level cache.
-BLOCK_SHARE, LEAST_BLOCK, LARGEST_BLOCK = 64, 1 << 14, 1 << 16
+# A block of so many logits (256 KiB in float32) stays in the second-level cache. Much smaller ones show what
+# Python's own calls cost: with a quarter of it, 16 classes take half as long again.
+BLOCK = 1 << 16
+# What a row holds besides its logits (an index, sums), in logits.
+OF_A_ROW = 6
 # Up to this many classes a maximum was found faster with the classes first; the crossing is flat.
 TRANSPOSE_UP_TO = 64
 # Up to so many terms a product with ones is faster than a sum and as accurate: a sum adds in pairs.
@@ -39,7 +41,7 @@ DOT_UP_TO = 128
 # its exponential, and u grows with the distance. Those rows are looked at a second time.
 SMALL_OTHERS = 2.0**-10
 # That look needs three more arrays, so it takes a block in parts.
-SECOND_LOOKS = 8
+SECOND_LOOKS = 4
 
 Index = tuple[int | slice, ...]
 
@@ -161,8 +163,7 @@ def blocks(logits: Floats) -> Iterator[tuple[Index, Block]]:
     than a block is copied. The block is valid until the next one is asked for.
     """
     classes = logits.shape[-1]
-    elements = min(max(logits.size // BLOCK_SHARE, LEAST_BLOCK), LARGEST_BLOCK)
-    limit = max(1, elements // classes)
+    limit = max(1, BLOCK // (classes + OF_A_ROW))
     dtype = np.promote_types(logits.dtype, np.float32)
     rows = logits.size // classes
     buffer, each = np.empty(min(limit, rows) * classes, dtype), np.arange(min(limit, rows))

@@ -1,8 +1,9 @@
-"""Write the tables of chapters/benchmarks.md from result.json into tables.md, which the page includes part by part.
+"""Write the tables of chapters/benchmarks.md from result.json into tables.md, which the page includes.
 
     python experiments/bench/tables.py
 
-`make bench` runs it after the measurement; tests/book/test_pages.py fails where tables.md is not what result.json says.
+`make bench` runs it after the measurement; tests/book/test_appendices.py fails where
+tables.md is not what result.json says.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ HERE = Path(__file__).resolve().parent
 RESULT, TABLES = HERE / "result.json", HERE / "tables.md"
 
 Case = dict[str, Any]
-# What the package sets out to reach: a size (float32, random logits), another way to compute the loss, and the most
-# that xent's share of its time may be. scikit-learn is given its probabilities.
+# What the package sets out to reach: a size (float32, random logits), another way to compute it, and the
+# most that xent's share of its time may be. scikit-learn is given its probabilities.
 TARGETS = [
     ((100_000, 10), "torch", 1.0),
     ((4_096, 50_000), "torch", 0.65),
@@ -36,7 +37,8 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 def size(case: Case) -> str:
     """Name a case in a table."""
     kind = "" if case["logits"] == "random" else f", {case['logits']}"
-    return f"{case['rows']:,} × {case['classes']:,} {case['dtype']}{kind}{', classes first' * (case['axis'] == 0)}"
+    moved = ", classes first" if case["axis"] == 0 else ""
+    return f"{case['rows']:,} × {case['classes']:,} {case['dtype']}{kind}{moved}"
 
 
 def share(case: Case, way: str) -> float:
@@ -54,8 +56,8 @@ def setting(result: dict[str, Any]) -> str:
     machine = result["machine"]
     libraries = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     return (
-        f"Measured on {result['date']}, on {machine['cores']} cores of an {machine['cpu']}; {machine['system']}, "
-        f"Python {machine['python']}, {libraries}."
+        f"Measured on {result['date']}, on {machine['cores']} cores of an {machine['cpu']}; "
+        f"{machine['system']}, Python {machine['python']}, {libraries}."
     )
 
 

@@ -135,7 +135,7 @@ def test_the_numbers_of_the_front_page_are_true() -> None:
     optimum = eos_optimum(0.1, 1)
     assert optimum == pytest.approx(0.1 * math.log(0.1) / (0.1 - 1), rel=1e-13, abs=0)
     printed = (0.1 - 1) / 0.1 * math.log(1 - 0.1)
-    # Independent of the package: B int_0^1 G(u)^B / u du with G(u) = 0.1 u / (1 - 0.9 u), by the midpoint rule.
+    # Independent of the package: B int_0^1 G(u)^B / u du with G(u) = 0.1 u / (1 - 0.9 u), midpoint rule.
     u = [(i + 0.5) / 20_000 for i in range(20_000)]
     lengths = [
         len(u) / (batch * sum((0.1 * v / (1 - 0.9 * v)) ** batch / v for v in u)) for batch in (1, 2, 8, 128)

@@ -1,4 +1,4 @@
-"""The figures that move: their formulas under Node against `xent`, and the figures in Chromium on the built book."""
+"""The figures that move: their formulas under Node against `xent`, and the figures in Chromium."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ FORMULAS: dict[str, tuple[list[tuple[Any, ...]], Callable[..., Any]]] = {
 @pytest.mark.parametrize("name", FORMULAS)
 def test_a_formula_is_that_of_xent(name: str) -> None:
     calls, by_xent = FORMULAS[name]
-    # A few operations in float64, each right to 1e-16; near a zero of a difference only the absolute error counts.
+    # A few operations in float64, each right to 1e-16; near the zero of a difference only the absolute error
+    # counts.
     np.testing.assert_allclose(in_node(name, calls), [by_xent(*c) for c in calls], rtol=1e-12, atol=1e-15)
 
 
@@ -120,7 +121,7 @@ def text(value: float, digits: int) -> str:
     return f"{value:.{digits}f}".replace("-", "−")
 
 
-# What a figure says for the values of its sliders, by xent: numbers that must stand in its words, in this order.
+# What a figure says for the values of its sliders, by xent: numbers that stand in its words, in this order.
 
 
 def say_softmax(temperature: float, first: float, shift: float) -> list[str]:
@@ -187,7 +188,7 @@ def test_each_moving_figure_is_in_a_chapter_and_checked() -> None:
 
 
 def come_to(page: Page, address: str, name: str) -> Locator:
-    """Open the page and scroll to the figure as a reader does: what comes near is laid out, and moves the rest."""
+    """Open the page and scroll to the figure: what comes near is laid out, and moves the rest."""
     page.goto(address + PAGES[name], wait_until="load")
     figure = page.locator(f"figure.figure-{name}")
     for _ in range(10):

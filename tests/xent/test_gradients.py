@@ -532,8 +532,7 @@ def test_blocks_and_memory_order_change_nothing(shape: tuple[int, int], dtype: A
 
 @pytest.mark.parametrize("row", [0, 3, 6])
 def test_a_bad_row_is_found_in_whichever_block_it_is(row: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LEAST_BLOCK", "LARGEST_BLOCK"):
-        monkeypatch.setattr(_blocks, name, 8)
+    monkeypatch.setattr(_blocks, "BLOCK", 8)
     logits, labels, soft = problem((7, 4), -1)
     logits[row] = -INF
     message = f"^logits: expected a finite logit in every row, got -inf .* at index {row}$"

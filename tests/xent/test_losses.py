@@ -529,8 +529,7 @@ def test_block_boundaries_do_not_show(
 
     expected = losses()
     for elements in (1, classes, 3 * classes + 1, 20 * classes):
-        for name in ("LEAST_BLOCK", "LARGEST_BLOCK"):
-            monkeypatch.setattr(_blocks, name, elements)
+        monkeypatch.setattr(_blocks, "BLOCK", elements)
         for got, want in zip(losses(), expected, strict=True):
             same(got, want, dtype)
 

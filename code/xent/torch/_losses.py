@@ -22,7 +22,15 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from xent._validate import Reduction, at_index, number, reduction_arguments, smoothing_mass, sum_tolerance
+from xent._validate import (
+    Reduction,
+    at_index,
+    number,
+    reduction_arguments,
+    shown,
+    smoothing_mass,
+    sum_tolerance,
+)
 
 from ._blocks import RowLoss, concrete, divide_by, reduce_rows, summed, weigh
 from ._checks import (
@@ -99,6 +107,8 @@ def log_sum_exp(
     4.248354255291...e-18
     """
     z = widened(x, "x")
+    if not isinstance(keepdims, bool):
+        raise TypeError(f"keepdims: expected True or False, got {shown(keepdims)}")
     given = range(z.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     axes = sorted({class_axis(z, "x", a) for a in given})
     if b is not None:
