@@ -634,6 +634,22 @@ def test_what_else_the_losses_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
         xt.sample_targets(Z, 4)
 
 
+def test_a_class_that_one_model_rules_out_costs_the_mixture_no_digits() -> None:
+    z, v = (x.float() for x in logits(18))
+    v[0, 1], v[1, 2], z[2, 3] = -INF, -200.0, -INF
+    arguments: dict[str, Any] = {"direction": "jsd", "beta": 0.3, "reduction": "none"}
+    u = z.clone().requires_grad_()
+    losses = xt.distillation_loss(u, v, **arguments)
+    losses.sum().backward()
+    arrays = z.double().numpy(), v.double().numpy()
+    eps = torch.finfo(torch.float32).eps
+    np.testing.assert_allclose(
+        losses.detach().numpy(), distillation.distillation_loss(*arrays, **arguments), rtol=16 * eps
+    )
+    exact = distillation.distillation_gradient(*arrays, **arguments)
+    np.testing.assert_allclose(u.grad.numpy(), exact, rtol=0, atol=16 * eps * np.abs(exact).max())
+
+
 def test_close_models_have_losses_with_all_their_digits() -> None:
     z, v = logits(17)
     v = z + 1e-7 * v
