@@ -24,9 +24,9 @@ from ._vocab import Shards, cross_entropy_, divergence_, group_name, refuse_seco
 
 __all__ = ["linear_cross_entropy", "linear_distillation_loss"]
 
-# Logits in a block: 32 MiB in float32, and so many rows that the products run at full speed. Each block reads
+# Logits in a block: 12 MiB in float32, and so many rows that the products run at full speed. Each block reads
 # and writes the whole gradient of the weights, so fewer rows than LEAST would take longer for that.
-BLOCK, LEAST = 2**23, 32
+BLOCK, LEAST = 3 * 2**20, 32
 # Logits at a time in what comes between the products: few enough to stay in the cache, or, where each time
 # the ranks must meet, more.
 STEP, STEP_OF_RANKS = 2**18, 2**21
@@ -242,7 +242,7 @@ def linear_cross_entropy(
 
     Notes
     -----
-    Beside the gradients it needs room for 2**23 logits (32 logits of each class, where these are more), and
+    Beside the gradients it needs room for 3 million logits (32 of each class, where these are more), and
     V H numbers in float32 where `weight` has half precision. Times are those of the plain pair, three matrix
     products. The gradients are formed in the forward pass and handed out by the first backward pass; another
     one through the same graph computes them again. Under `torch.compile` the call is one operator.
