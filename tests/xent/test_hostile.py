@@ -388,6 +388,7 @@ RIGHT: list[Any] = [
     ("xent.distillation.distillation_gradient([0.0, 0.0], [-inf, 0.0])", [0.5, -0.5]),
     ("xent.distillation.sampled_loss([1e300, 1e300], [0], [1.0])", math.log(2)),
     ("xent.distillation.distillation_loss([1e308, 1e308], [0.0, 1.0], scale='none')", 0.11094407),
+    ("xent.torch.distillation_loss(torch.tensor([1e30, 1e30]), torch.tensor([0.0, 1.0]))", 0.11094407),
     (f"xent.torch.cross_entropy({T}, torch.tensor([0, 1]), ignore_index=10**30)", 0.28872599),
     (f"xent.torch.cross_entropy({T}, torch.tensor([0, 1]), weight=np.array([1, 2, 3])[::-1])", 0.31250199),
     ("xent.torch.soft_cross_entropy(torch.tensor([[inf, 0.0]]), torch.tensor([[0.5, 0.5]]))", nan),

@@ -416,8 +416,16 @@ class _Divergence:
     ) -> Tensor:
         """The same from e = exp((z - max z) / T) and r = p / q - 1, by expm1 of (v - z) / T, centred."""
         s, d, r = work.unbind()
-        e = torch.sub(z, z.amax(-1, keepdim=True), out=out)
-        torch.sub(v, z, out=d)
+        highest = z.amax(-1, keepdim=True)
+        e = torch.sub(z, highest, out=out)
+        apart = highest - v.amax(-1, keepdim=True)
+        far = apart.abs() > 16
+        if far.any():  # the row that lies higher comes down first, or the other's digits would be lost
+            apart = torch.where(far, apart, 0.0)
+            torch.sub(z, apart.clamp(min=0.0), out=s)
+            torch.add(v, apart.clamp(max=0.0), out=d).sub_(s)
+        else:
+            torch.sub(v, z, out=d)
         if z.min() == -math.inf:  # in both: their difference is 0 then, and not nan
             d.nan_to_num_(nan=0.0, posinf=math.inf, neginf=torch.finfo(z.dtype).min)
         if self.temperature != 1:
