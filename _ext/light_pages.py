@@ -54,6 +54,7 @@ def configure(app: Sphinx, config: Config) -> None:
     config.notfound_urls_prefix = urlsplit(config.html_baseurl).path or "/"
     if site:
         app.setup_extension("sphinx_sitemap")
+        config.sitemap_url_scheme = "{link}"  # one language and one version: an address has neither
 
 
 def write_palette(app: Sphinx) -> None:
