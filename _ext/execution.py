@@ -27,7 +27,13 @@ MARK = Path("_build", "complete")
 # By these whoever publishes the book says where, if _config.yml does not.
 ADDRESSES = ("XENT_REPOSITORY_URL", "XENT_SITE_URL")
 SHARED = ("_config.yml", "_toc.yml", "_ext", "_static", "_templates", "code", "experiments")
-SHARED += ("requirements.txt", "tests/equations", "chapters/errata.yml", "chapters/references.bib")
+SHARED += (
+    "requirements.txt",
+    "tests/equations",
+    "tests/claims",
+    "chapters/errata.yml",
+    "chapters/references.bib",
+)
 
 
 def keys(root: Path) -> list[str]:

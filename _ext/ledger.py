@@ -264,7 +264,10 @@ class EquationLedger(SphinxDirective):
         lines = nodes.bullet_list(classes=["ledger-tests"])
         for test in tests:
             said = f" by {test.by}: {_outcome(test, errors.get(test.name, []))}."
-            line = nodes.paragraph("", "", nodes.literal("", test.name), nodes.Text(said))
+            # A copy of the file beside the pages (claims.py), scrolled to the function.
+            to = f"../_sources/tests/equations/{test.file}.txt#:~:text=def%20{test.function}"
+            name = nodes.reference("", "", nodes.literal("", test.name), refuri=to)
+            line = nodes.paragraph("", "", name, nodes.Text(said))
             lines += nodes.list_item("", line)
         if tests:
             entry += lines

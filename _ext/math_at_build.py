@@ -88,11 +88,15 @@ def visit_inline(self: HTML5Translator, node: nodes.math) -> None:
 
 
 def visit_display(self: HTML5Translator, node: nodes.math_block) -> None:
-    """Write a displayed equation, with its number and a link to itself when it has a label."""
+    """Write a displayed equation; its number leads to the tests in the ledger, a mark to itself."""
     self.body.append(self.starttag(node, "div", CLASS="math notranslate nohighlight"))
     self.body.append(rendered(node, display=True))
     if node["number"]:
-        self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})')
+        ledger = self.builder.get_relative_uri(self.builder.current_docname, "chapters/equations")
+        self.body.append(
+            f'<span class="eqno"><a href="{ledger}#ledger-{node["label"]}" title="how this was tested">'
+            f"({get_node_equation_number(self, node)})</a>"
+        )
         self.add_permalink_ref(node, "Link to this equation")
         self.body.append("</span>")
     self.body.append("</div>\n")
