@@ -30,10 +30,11 @@ import numpy as np
 from docutils import nodes
 from docutils.parsers.rst import directives
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from sphinx.util.docutils import SphinxDirective
 
 import xent
-from xent import scoring
+from xent import information, scoring
 from xent.sequences import eos_optimum
 from xent_book import plots
 
@@ -145,6 +146,90 @@ def draw_learnt_length(fig: Figure) -> None:
     ax.set(ylim=(0, 11), xlabel="sequences that share a denominator", ylabel="mean length")
 
 
+# Six examples that no weight separates, as in _static/move/formulas.js.
+TOY_X, TOY_Y = np.array([-2, -1, -0.5, 0.5, 1, 2]), np.array([0, 0, 1, 0, 1, 1])
+
+
+def toy_loss(weight: float) -> float:
+    """Return the mean binary loss of the six examples."""
+    return float(xent.binary_cross_entropy(weight * TOY_X, TOY_Y))
+
+
+def descent(start: float, step: float, count: int) -> list[float]:
+    """Return the weights of gradient descent, with the step in units of one over the largest curvature."""
+    path = [start]
+    for _ in range(count):
+        slope = np.mean(TOY_X * (xent.sigmoid(path[-1] * TOY_X) - TOY_Y))
+        path.append(float(path[-1] - step * 4 / np.mean(TOY_X**2) * slope))
+    return path
+
+
+def draw_step(fig: Figure) -> None:
+    """Draw gradient descent with a safe and with a long step."""
+    w = np.linspace(-6, 8, 281)
+    axes = fig.subplots(2, 1, sharex=True)
+    for ax, step in zip(axes, (1.0, 6.0), strict=True):
+        ax.plot(w, [toy_loss(v) for v in w], color=plots.BLUE)
+        path = descent(-3.0, step, 12)
+        ax.plot(path, [toy_loss(v) for v in path], "o-", color=plots.ORANGE, ms=5, lw=1.2)
+        ax.set(title=f"step {step:g}/L", xlim=(-6, 8), ylim=(0, 4), ylabel="loss in nats")
+    axes[1].set(xlabel="weight w")
+
+
+def draw_digits(fig: Figure) -> None:
+    """Draw the correct digits of the naive loss in four formats."""
+    ax = fig.subplots()
+    margin = np.arange(0.25, 40, 0.25)
+    exact = np.log1p(np.exp(-margin))
+    styles = (("float64", "-"), ("float32", "--"), ("float16", ":"))
+    for (name, style), colour in zip(styles, (plots.BLUE, plots.ORANGE, plots.GREEN), strict=True):
+        dtype = np.dtype(name)
+        with np.errstate(under="ignore", divide="ignore"):
+            naive = -np.log(1 / (1 + np.exp(-margin).astype(dtype)))
+            error = np.abs(naive.astype(float) - exact) / exact
+            most = (np.finfo(dtype).nmant + 1) * np.log10(2)
+            ax.plot(margin, np.clip(-np.log10(error), 0, most), style, color=colour, label=name)
+    ax.set(xlim=(0, 40), ylim=(0, 17), xlabel="margin of the right class", ylabel="correct digits")
+    ax.legend(loc="upper right")
+
+
+def draw_denominators(fig: Figure) -> None:
+    """Draw what a token weighs in two micro-batches."""
+    ax = fig.subplots()
+    counts = np.array([8, 40])
+    ax.bar(["1: 8 targets", "2: 40 targets"], counts.sum() / (2 * counts), color=plots.ORANGE, width=0.5)
+    ax.axhline(1, color=plots.GREY)
+    ax.grid(axis="x", visible=False)
+    ax.set(ylim=(0, 4), xlabel="micro-batch", ylabel="relative weight")
+
+
+def bump(centre: float) -> NDArray[np.float64]:
+    """Return a bell over nine classes, not normalised."""
+    return np.exp(-((np.arange(1, 10) - centre) ** 2) / 2)
+
+
+def teacher(temperature: float) -> NDArray[np.float64]:
+    """Return the probabilities with two peaks, at a temperature."""
+    return np.asarray(xent.softmax(np.log(0.6 * bump(2) + 0.4 * bump(7)) / temperature))
+
+
+def draw_direction(fig: Figure) -> None:
+    """Draw both divergences of a one-peaked student from a two-peaked teacher."""
+    top, ax = fig.subplots(2, 1, sharex=True)
+    top.bar(np.arange(1, 10), teacher(1), color=plots.GREY, width=0.6)
+    top.set(ylabel="teacher", ylim=(0, 0.3))
+    places = np.linspace(1, 9, 161)
+    students = [bump(c) / bump(c).sum() for c in places]
+    for name, style, colour, costs in (
+        ("forward", "-", plots.BLUE, [information.kl_divergence(teacher(1), q) for q in students]),
+        ("reverse", "--", plots.ORANGE, [information.kl_divergence(q, teacher(1)) for q in students]),
+    ):
+        ax.plot(places, costs, style, color=colour, label=name)
+        ax.plot(places[np.argmin(costs)], min(costs), "o", mfc="white", color=colour, ms=8, mew=2)
+    ax.set(xlim=(0.5, 9.5), ylim=(0, 8), xlabel="place of the student's peak", ylabel="divergence in nats")
+    ax.legend(loc="upper center")
+
+
 # Name, picture, and its size in inches: at most 4.8 wide, or its letters are too small on a phone.
 FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
     "softmax": (draw_softmax, (4.8, 2.6)),
@@ -153,6 +238,10 @@ FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
     "smoothing": (draw_smoothing, (4.8, 3.2)),
     "scores": (draw_scores, (4.8, 3.2)),
     "learnt-length": (draw_learnt_length, (4.8, 2.9)),
+    "step": (draw_step, (4.8, 4.4)),
+    "digits": (draw_digits, (4.8, 3.2)),
+    "denominators": (draw_denominators, (4.8, 2.9)),
+    "direction": (draw_direction, (4.8, 4.4)),
 }
 
 _CLEAR = {f"{part}.facecolor": "none" for part in ("figure", "axes", "savefig")}

@@ -186,6 +186,148 @@ globalThis.xentMoving = (() => {
         };
       },
     },
+    "learnt-length": {
+      about: "How long a model talks, by the number of sequences that share a denominator",
+      plot: "The mean length that is learnt, over the number of sequences that share a denominator, as a curve that rises to the data's mean length, with your batch size marked.",
+      controls: [
+        { name: "batch", label: "Sequences per denominator B", min: 0, max: 7, step: 1, value: 0, shown: (v) => fixed(2 ** v, 0) },
+        { name: "length", label: "Mean length of the data", min: 2, max: 10, step: 1, value: 10, shown: (v) => fixed(v, 0) },
+      ],
+      keys: [
+        { text: "learnt with the mean over tokens", colour: "blue" },
+        { text: "the data", colour: "grey", dash: [4, 4] },
+      ],
+      x: { range: [-0.2, 7.2], label: "sequences that share a denominator", splits: [0, 1, 2, 3, 4, 5, 6, 7], values: [1, 2, 4, 8, 16, 32, 64, 128] },
+      y: { range: [0, 11], label: "mean length" },
+      state({ batch, length }) {
+        const xs = grid(0, 7, 7);
+        const learnt = (x) => 1 / f.eosOptimum(1 / length, 2 ** x);
+        return {
+          data: [xs, xs.map(learnt), xs.map(() => length)],
+          marks: [{ at: [batch, learnt(batch)], colour: "orange" }],
+          says: `The data's sequences have ${fixed(length, 0)} tokens on average. With B = ${2 ** batch} the model learns ${fixed(learnt(batch), 2)}.`,
+        };
+      },
+    },
+
+    step: {
+      about: "Gradient descent with a step of your choice",
+      plot: "The loss over one weight as a bowl, and twelve steps of gradient descent on it as a zigzag of dots.",
+      controls: [
+        { name: "step", label: "Step, in units of 1/L", min: 0.25, max: 6, step: 0.25, value: 1, shown: (v) => fixed(v, 2) },
+        { name: "start", label: "Start w", min: -4, max: 6, step: 0.5, value: -3, shown: (v) => fixed(v, 1) },
+      ],
+      keys: [
+        { text: "loss", colour: "blue" },
+        { text: "twelve steps", colour: "orange" },
+      ],
+      x: { range: [-6, 8], label: "weight w" },
+      y: { range: [0, 4], label: "loss in nats" },
+      state({ step, start }) {
+        const path = f.descent(start, step, 12);
+        const xs = grid(-6, 8, 280);
+        const points = path.map((w) => [w, f.toyLoss(w)]);
+        const last = points[12];
+        const ups = points.filter(([, loss], i) => i > 0 && loss > points[i - 1][1]).length;
+        return {
+          data: [xs, xs.map(f.toyLoss)],
+          marks: points.flatMap((at, i) => [...(i ? [{ from: points[i - 1], to: at, colour: "orange" }] : []), { at, colour: "orange" }]),
+          says: `After twelve steps w = ${fixed(last[0], 3)} and the loss is ${fixed(last[1], 4)} nats. It went up ${ups} times.`,
+        };
+      },
+    },
+
+    digits: {
+      about: "The digits that the naive loss keeps",
+      plot: "Correct decimal digits of the loss over the margin: the naive computation falls to zero, the stable one stays level.",
+      controls: [
+        { name: "bits", label: "Bits of the significand", min: 0, max: 3, step: 1, value: 2, shown: (v) => ["8 (bfloat16)", "11 (float16)", "24 (float32)", "53 (float64)"][v] },
+        { name: "margin", label: "Margin m of the right class", min: 0, max: 40, step: 0.5, value: 10, shown: (v) => fixed(v, 1) },
+      ],
+      keys: [
+        { text: "−log(1 / (1 + e^−m))", colour: "orange" },
+        { text: "log1p(e^−m)", colour: "blue", dash: [10, 4] },
+      ],
+      x: { range: [0, 40], label: "margin of the right class" },
+      y: { range: [0, 17], label: "correct digits" },
+      state({ bits, margin }) {
+        const size = [8, 11, 24, 53][bits];
+        const most = size * Math.log10(2);
+        const xs = grid(0, 40, 160);
+        const kept = (loss) => (m) => f.digits(loss(m, size), Math.log1p(Math.exp(-m)), most);
+        const naive = f.naiveLoss(margin, size);
+        return {
+          data: [xs, xs.map(kept(f.naiveLoss)), xs.map(kept(f.stableLoss))],
+          marks: [{ at: [margin, kept(f.naiveLoss)(margin)], colour: "orange" }],
+          says:
+            `The loss is ${Math.log1p(Math.exp(-margin)).toExponential(4)}. Naive ${naive.toExponential(4)}, ` +
+            `stable ${f.stableLoss(margin, size).toExponential(4)}.`,
+        };
+      },
+    },
+
+    denominators: {
+      about: "What a token weighs under a mean of two means",
+      plot: "Two bars, the weight of a token in each micro-batch relative to the weight under one denominator, and a line at one.",
+      controls: [
+        { name: "first", label: "Targets in micro-batch 1", min: 4, max: 64, step: 2, value: 8, shown: (v) => fixed(v, 0) },
+        { name: "second", label: "Targets in micro-batch 2", min: 4, max: 64, step: 2, value: 40, shown: (v) => fixed(v, 0) },
+        { name: "loss", label: "Mean loss of micro-batch 1", min: 0, max: 4, step: 0.25, value: 3, shown: (v) => fixed(v, 2) },
+      ],
+      keys: [
+        { text: "weight of a token under the mean of means", colour: "orange", bars: true },
+        { text: "under one denominator", colour: "grey" },
+      ],
+      x: { range: [0.4, 2.6], label: "micro-batch", splits: [1, 2], values: ["1", "2"] },
+      y: { range: [0, 9], label: "relative weight" },
+      state({ first, second, loss }) {
+        const counts = [first, second];
+        const weights = f.tokenWeights(counts);
+        const [means, one] = [f.meanOfMeans([loss, 1]), f.oneMean(counts, [loss, 1])];
+        return {
+          data: [[1, 2], weights],
+          marks: [{ from: [0.4, 1], to: [2.6, 1], colour: "grey" }],
+          says:
+            `A token of micro-batch 1 weighs ${fixed(weights[0], 3)} times its share, one of micro-batch 2 ${fixed(weights[1], 3)} times. ` +
+            `Micro-batch 2 has a mean loss of 1: the mean of means is ${fixed(means, 3)}, the mean over targets ${fixed(one, 3)}.`,
+        };
+      },
+    },
+
+    direction: {
+      about: "Temperature and direction: where a student of one shape goes",
+      plot: "Two curves over the place of the student's peak, the forward and the reverse divergence from a teacher with two peaks, with rings at their lowest points and dots at your place.",
+      controls: [
+        { name: "temperature", label: "Temperature T", min: 0, max: 4, step: 0.5, value: 0, shown: (v) => String(Number((2 ** v).toPrecision(3))) },
+        { name: "place", label: "Place of the student's peak", min: 1, max: 9, step: 0.25, value: 5, shown: (v) => fixed(v, 2) },
+      ],
+      keys: [
+        { text: "forward, KL(teacher, student)", colour: "blue" },
+        { text: "reverse, KL(student, teacher)", colour: "orange", dash: [10, 4] },
+      ],
+      x: { range: [1, 9], label: "place of the student's peak" },
+      y: { range: [0, 8], label: "divergence in nats" },
+      state({ temperature, place }) {
+        const t = 2 ** temperature;
+        const xs = grid(1, 9, 160);
+        const forward = (c) => f.kl(f.teacher(t), f.student(c));
+        const reverse = (c) => f.kl(f.student(c), f.teacher(t));
+        const lowest = (rule) => xs.reduce((best, c) => (rule(c) < rule(best) ? c : best));
+        const best = [lowest(forward), lowest(reverse)];
+        return {
+          data: [xs, xs.map(forward), xs.map(reverse)],
+          marks: [
+            { ring: [best[0], forward(best[0])], colour: "blue" },
+            { ring: [best[1], reverse(best[1])], colour: "orange" },
+            { at: [place, forward(place)], colour: "blue" },
+            { at: [place, reverse(place)], colour: "orange" },
+          ],
+          says:
+            `Your student: forward ${fixed(forward(place), 4)}, reverse ${fixed(reverse(place), 4)} nats. ` +
+            `Lowest at ${fixed(best[0], 2)} forward and at ${fixed(best[1], 2)} in reverse.`,
+        };
+      },
+    },
   };
 
   function element(name, className, text = "") {

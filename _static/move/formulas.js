@@ -1,5 +1,5 @@
 // The formulas behind the figures that move, by themselves: no page, no picture, nothing rounded.
-// tests/book/test_moving_formulas.py runs this file under Node and compares it with the package `xent`.
+// tests/book/test_moving.py runs this file under Node and compares it with the package `xent`.
 // A classic script, because browsers refuse to load ES modules when a page is opened as a file.
 "use strict";
 
@@ -58,20 +58,73 @@ globalThis.xentFormulas = (() => {
   const expectedBrier = (p, q) => 2 * (p * (1 - q) ** 2 + (1 - p) * q ** 2);
   const expectedLinear = (p, q) => p * (1 - q) + (1 - p) * q;
 
+  // Gradient descent on the binary loss of six examples (x, y) that no weight separates. The curvature is at
+  // most L = mean(x^2) / 4; a step is given in units of 1/L.
+  const TOY = [[-2, 0], [-1, 0], [-0.5, 1], [0.5, 0], [1, 1], [2, 1]];
+  const toyLoss = (w) => sum(TOY.map(([x, y]) => binaryLoss(w * x, y))) / TOY.length;
+  const toySlope = (w) => sum(TOY.map(([x, y]) => x * binarySlope(w * x, y))) / TOY.length;
+  const curvature = sum(TOY.map(([x]) => x * x)) / TOY.length / 4;
+  function descent(start, step, count) {
+    const path = [start];
+    for (let i = 0; i < count; i += 1) {
+      path.push(path[i] - (step / curvature) * toySlope(path[i]));
+    }
+    return path;
+  }
+
+  // The nearest number with so many bits in its significand, ties to the even one; any exponent is in range.
+  // Adding and taking away a power of two leaves the digits below it to the rounding of float64.
+  function rounded(value, bits) {
+    const large = value * (2 ** (53 - bits) + 1);
+    return bits >= 53 ? value : large - (large - value);
+  }
+
+  // The loss of the right class with a margin over one other, each operation rounded.
+  function naiveLoss(margin, bits) {
+    const prob = rounded(1 / rounded(1 + rounded(Math.exp(-margin), bits), bits), bits);
+    return 0 - rounded(Math.log(prob), bits);
+  }
+  const stableLoss = (margin, bits) => rounded(Math.log1p(rounded(Math.exp(-margin), bits)), bits);
+
+  // Correct decimal digits, between none and as many as the format has.
+  const digits = (got, exact, most) => Math.min(Math.max(-Math.log10(Math.abs(got - exact) / exact), 0), most);
+
+  // Two means of micro-batches, and the weight of a target in the first relative to that in the second.
+  const meanOfMeans = (losses) => sum(losses) / losses.length;
+  const oneMean = (counts, losses) => sum(counts.map((n, i) => n * losses[i])) / sum(counts);
+  const tokenWeights = (counts) => counts.map((n) => sum(counts) / (counts.length * n));
+
+  // A teacher of two peaks over nine classes, and a student that has one.
+  const kl = (p, q) => sum(p.map((a, i) => (a > 0 ? a * Math.log(a / q[i]) : 0)));
+  const bump = (centre) => [1, 2, 3, 4, 5, 6, 7, 8, 9].map((k) => Math.exp(-((k - centre) ** 2) / 2));
+  const student = (centre) => softmax(bump(centre).map((v) => Math.log(v)));
+  const teacher = (t) => softmax(bump(2).map((v, i) => Math.log(0.6 * v + 0.4 * bump(7)[i])), t);
+
   return {
     binaryLoss,
     binarySlope,
+    descent,
+    digits,
     entropy,
     eosOptimum,
     expectedBrier,
     expectedLinear,
     expectedLog,
+    kl,
     logit,
+    meanOfMeans,
     mistakes,
+    naiveLoss,
+    oneMean,
     sigmoid,
     smoothed,
     softmax,
     softplus,
+    stableLoss,
+    student,
+    teacher,
+    tokenWeights,
+    toyLoss,
     unsmoothed,
   };
 })();

@@ -66,6 +66,16 @@ def expected(rule: scoring.Rule) -> Callable[[float, float], float]:
     return lambda p, q: float(scoring.expected_score(rule, [p, 1 - p], [q, 1 - q]))
 
 
+def loss_in(bits: int, margin: float, *, naive: bool) -> float:
+    """The loss of a margin with each operation rounded, in NumPy's own type of so many bits."""
+    dtype = {11: np.float16, 24: np.float32, 53: np.float64}[bits]
+    power = dtype(np.exp(-margin))
+    # float16's own logarithm is not the nearest number; float64's is, once rounded.
+    if not naive:
+        return float(dtype(np.log1p(np.float64(power))))
+    return float(-dtype(np.log(np.float64(dtype(1) / (dtype(1) + power)))))
+
+
 Z = [*np.round(np.arange(-6, 6.05, 0.3), 2).tolist(), -800.0, -40.0, 40.0, 800.0]
 LABELS, REPORTS = [0.0, 0.05, 0.3, 0.5, 0.95, 1.0], np.linspace(0.01, 0.99, 50)
 LOGITS = [[float(a), 1.0, 0.0, -1.0] for a in np.arange(-4, 6.25, 0.75)]
@@ -90,6 +100,23 @@ FORMULAS: dict[str, tuple[list[tuple[Any, ...]], Callable[..., Any]]] = {
     "expectedLog": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.log_score)),
     "expectedBrier": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.brier_score)),
     "expectedLinear": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.linear_score)),
+    "toyLoss": (grid(np.linspace(-6, 8, 29)), drawn_figures.toy_loss),
+    # Long steps make the path chaotic, and a last bit grows with each: six of them.
+    "descent": (grid((-3.0, 0.0, 5.0), (0.5, 1.0, 2.0, 4.0), (6,)), drawn_figures.descent),
+    "naiveLoss": (grid(np.arange(0, 40, 0.5), (11, 24, 53)), lambda m, bits: loss_in(bits, m, naive=True)),
+    "stableLoss": (grid(np.arange(0, 9, 0.5), (11, 24, 53)), lambda m, bits: loss_in(bits, m, naive=False)),
+    "digits": (
+        [(1.5, 1.0, 7.0), (1.001, 1.0, 7.0), (1.0, 1.0, 7.0), (0.0, 2.0, 7.0)],
+        lambda got, exact, most: (
+            np.clip(-np.log10(abs(got - exact) / exact), 0, most) if got != exact else most
+        ),
+    ),
+    "tokenWeights": ([([8, 40, 9],), ([4, 64, 7],)], lambda n: np.mean(n) / np.array(n)),
+    "meanOfMeans": ([([3.0, 1.0],)], np.mean),
+    "oneMean": ([([8, 40], [3.0, 1.0])], lambda n, m: np.average(m, weights=n)),
+    "kl": (list(itertools.product(PROBS[2:], PROBS[2:])), information.kl_divergence),
+    "student": (grid(np.linspace(1, 9, 17)), lambda c: drawn_figures.bump(c) / drawn_figures.bump(c).sum()),
+    "teacher": (grid((1.0, 2.0, 16.0)), drawn_figures.teacher),
 }
 
 
@@ -157,22 +184,63 @@ def say_scores(truth: float, report: float) -> list[str]:
     return [*(text(expected(rule)(truth, report), 4) for rule in rules), text(truth, 2), text(float(best), 2)]
 
 
+def say_learnt_length(batch: float, length: float) -> list[str]:
+    return [text(length, 0), f"B = {2**batch:.0f}", text(1 / eos_optimum(1 / length, round(2**batch)), 2)]
+
+
+def say_step(step: float, start: float) -> list[str]:
+    losses = [drawn_figures.toy_loss(w) for w in drawn_figures.descent(start, step, 12)]
+    return [text(losses[-1], 4), f"went up {int((np.diff(losses) > 0).sum())} times"]
+
+
+def say_digits(bits: float, margin: float) -> list[str]:
+    def shown(value: float) -> str:
+        mantissa, exponent = f"{value:.4e}".split("e")
+        return f"{mantissa}e{'-' if '-' in exponent else '+'}{abs(int(exponent))}"
+
+    exact = shown(float(np.log1p(np.exp(-margin))))
+    if bits == 0:  # NumPy has no bfloat16
+        return [exact]
+    size = [8, 11, 24, 53][round(bits)]
+    if size == 11 and margin > 8:  # below float16's normal numbers, which the figure has none of
+        return [exact, shown(loss_in(size, margin, naive=True))]
+    return [exact, *(shown(loss_in(size, margin, naive=naive)) for naive in (True, False))]
+
+
+def say_denominators(first: float, second: float, loss: float) -> list[str]:
+    n, m = np.array([first, second]), [loss, 1.0]
+    weights = [text(w, 3) for w in n.mean() / n]
+    return [*weights, text(float(np.mean(m)), 3), text(float(np.average(m, weights=n)), 3)]
+
+
+def say_direction(temperature: float, place: float) -> list[str]:
+    teacher, student = drawn_figures.teacher(2**temperature), drawn_figures.bump(place)
+    student = student / student.sum()
+    pairs = (teacher, student), (student, teacher)
+    return [text(float(information.kl_divergence(p, q)), 4) for p, q in pairs]
+
+
 SAYS: dict[str, Callable[..., list[str]]] = {
     "softmax": say_softmax,
     "binary-loss": say_binary_loss,
     "eos-optimum": say_eos_optimum,
     "smoothing": say_smoothing,
     "scores": say_scores,
+    "learnt-length": say_learnt_length,
+    "step": say_step,
+    "digits": say_digits,
+    "denominators": say_denominators,
+    "direction": say_direction,
 }
 
 
 def pages_with_figures() -> dict[str, str]:
-    """Find the page of each figure in the chapters' sources."""
+    """Find the page of each figure in the sources of the front page and the chapters."""
+    pages = [ROOT / "index.md", *sorted((ROOT / "chapters").glob("*.ipynb"))]
     return {
-        name: f"chapters/{path.stem}.html"
-        for path in sorted((ROOT / "chapters").glob("*.ipynb"))
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
-        for name in re.findall(r"^```\{moving-figure\} (\S+)", "".join(cell["source"]), re.MULTILINE)
+        name: path.relative_to(ROOT).with_suffix(".html").as_posix()
+        for path in pages
+        for name in re.findall(r"```\{moving-figure\} ([\w-]+)", path.read_text(encoding="utf-8"))
     }
 
 
