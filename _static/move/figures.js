@@ -241,7 +241,7 @@ globalThis.xentMoving = (() => {
       about: "The digits that the naive loss keeps",
       plot: "Correct decimal digits of the loss over the margin: the naive computation falls to zero, the stable one stays level.",
       controls: [
-        { name: "bits", label: "Bits of the significand", min: 0, max: 3, step: 1, value: 2, shown: (v) => ["8 (bfloat16)", "11 (float16)", "24 (float32)", "53 (float64)"][v] },
+        { name: "bits", label: "Format", min: 0, max: 3, step: 1, value: 2, shown: (v) => ["bfloat16", "float16", "float32", "float64"][v] },
         { name: "margin", label: "Margin m of the right class", min: 0, max: 40, step: 0.5, value: 10, shown: (v) => fixed(v, 1) },
       ],
       keys: [
