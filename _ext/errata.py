@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 PAGE, MARK = "chapters/errata", "% errata\n"
 FILE = Path("chapters/errata.yml")
-VERDICTS = {"wrong": "Wrong", "conditional": "Needs a condition", "outdated": "Outdated", "holds": "Holds"}
+VERDICTS = {"wrong": "Wrong", "slip": "A slip", "conditional": "Needs a condition", "outdated": "Outdated", "holds": "Holds"}
 _TEST = re.compile(r"^def (test_(?:erratum_(\d+)_(\d+|[a-z])(?=_|\()|slip_of_)\w*)", re.MULTILINE)
 _MENTION = re.compile(r"\b[Ee]rrat(?:um|a) (\d\.(?:\d+|[a-z]))\b")
 _BRACKETS = re.compile(r"(?<=\()(\d\.\d+)(?=\))")
@@ -135,8 +135,9 @@ def page_text(root: Path) -> str:
         for value, name in choices.items()
     )
     parts = [
-        f"Of {len(rows)} statements {count['wrong']} are wrong, {count['outdated']} were true of an older "
-        f"version, {count['conditional']} need a condition that is not stated, and {count['holds']} hold. "
+        f"Of {len(rows)} statements {count['holds']} hold, {count['conditional']} need a condition that is not "
+        f"stated, {count['slip']} have a slip of notation or typesetting with a right conclusion, "
+        f"{count['outdated']} were true of an older version, and {count['wrong']} are wrong. "
         f"{len(tests)} tests check them.\n",
         f'<fieldset class="errata-filter"><legend>Show</legend>{buttons}</fieldset>\n',
     ]
