@@ -144,7 +144,7 @@ class ClaimLedger(SphinxDirective):
         for path in (*(root / "chapters").iterdir(), *(root / TESTS).glob("test_*.py")):
             self.env.note_dependency(str(path))
         titles = {name[:2]: title for name, title in chapter_titles(root).items()}
-        rendered: list[nodes.Node] = [nodes.paragraph("", f"{len(claims)} claims.")]
+        rendered: list[nodes.Node] = [nodes.paragraph("", f"{len(claims)} claim{'s'[: len(claims) != 1]}.")]
         for chapter, group in groupby(sorted(claims, key=lambda c: c.chapter), key=lambda c: c.chapter):
             section = nodes.section(ids=[nodes.make_id(f"claims-{chapter}")])
             section += nodes.title("", titles[chapter])

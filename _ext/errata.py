@@ -28,7 +28,13 @@ logger = logging.getLogger(__name__)
 
 PAGE, MARK = "chapters/errata", "% errata\n"
 FILE = Path("chapters/errata.yml")
-VERDICTS = {"wrong": "Wrong", "slip": "A slip", "conditional": "Needs a condition", "outdated": "Outdated", "holds": "Holds"}
+VERDICTS = {
+    "wrong": "Wrong",
+    "slip": "A slip",
+    "conditional": "Needs a condition",
+    "outdated": "Outdated",
+    "holds": "Holds",
+}
 _TEST = re.compile(r"^def (test_(?:erratum_(\d+)_(\d+|[a-z])(?=_|\()|slip_of_)\w*)", re.MULTILINE)
 _MENTION = re.compile(r"\b[Ee]rrat(?:um|a) (\d\.(?:\d+|[a-z]))\b")
 _BRACKETS = re.compile(r"(?<=\()(\d\.\d+)(?=\))")

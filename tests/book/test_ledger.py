@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import claims
 import ledger
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,10 +141,42 @@ def test_a_run_of_pytest_names_the_equation_and_the_variant(tmp_path: Path) -> N
     assert missing == [], said
 
 
+CLAIMED = '''
+import pytest
+
+
+@pytest.mark.claim("01", "This is a fair coin.")
+def test_coin():
+    """A thousand throws of a coin that is not."""
+'''
+
+
+def write_claims(root: Path, text: str) -> None:
+    (root / claims.TESTS).mkdir(parents=True, exist_ok=True)
+    (root / claims.TESTS / "test_01.py").write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("test", "said"),
+    [
+        (CLAIMED, ""),
+        (CLAIMED.replace("fair", "fairer"), "chapter 01 does not say:\n    This is a fairer coin."),
+        (CLAIMED.replace('"01"', '"02"'), "chapter 02 does not say:\n    This is a fair coin."),
+        (CLAIMED.replace('"01", ', ""), "write @pytest.mark.claim"),
+    ],
+)
+def test_a_claim_is_what_its_chapter_says(tmp_path: Path, test: str, said: str) -> None:
+    write_book(tmp_path, STATED, "A sentence. This is **a fair\ncoin.** And on.", it=TESTED)
+    write_claims(tmp_path, test)
+    problems = claims.problems(tmp_path)
+    assert len(problems) == bool(said) and all(said in problem for problem in problems)
+    assert all(problem.startswith("tests/claims/test_01.py:5: test_coin: ") for problem in problems)
+
+
 CONFIGURATION = f"""
 import sys
 sys.path.insert(0, {str(ROOT / "_ext")!r})
-extensions = ["myst_nb", "ledger"]
+extensions = ["myst_nb", "ledger", "claims"]
 nb_execution_mode = "off"
 myst_enable_extensions = ["deflist", "dollarmath", "amsmath"]
 html_theme = "basic"
@@ -156,7 +189,8 @@ INDEX = "# Book\n\n```{toctree}\n:numbered:\nchapters/01_planted\nchapters/equat
 
 @pytest.mark.slow
 def test_the_page_and_its_warnings(tmp_path: Path) -> None:
-    write_book(tmp_path, STATED, it=TESTED)
+    write_book(tmp_path, STATED, "A sentence. This is **a fair\ncoin.** And on.", it=TESTED)
+    write_claims(tmp_path, CLAIMED)
     (tmp_path / "conf.py").write_text(CONFIGURATION)
     (tmp_path / "index.md").write_text(INDEX)
     shutil.copy(ROOT / "chapters/equations.md", tmp_path / "chapters/equations.md")
@@ -171,11 +205,16 @@ def test_the_page_and_its_warnings(tmp_path: Path) -> None:
     html = build(0)
     assert re.search(r'href="01_planted.html#equation-eq-planted"[^>]*>.{0,80}\(1\.1\)', html, re.DOTALL)
     assert "1 equation of 1 chapter, 1 test." in html
-    assert "test_it.py::test_planted</code> by reference: not run yet." in html
+    assert "test_it.py::test_planted</code></a> by reference: not run yet." in html
+    assert "1 claim." in html
+    chapter = (tmp_path / "_build/html/chapters/01_planted.html").read_text(encoding="utf-8")
+    assert re.search(r'coin\.</strong><a class="[^"]*claim[^"]*" href="equations.html#claim-01-coin"', chapter)
+    assert (tmp_path / "_build/html/_sources/tests/claims/test_01.py.txt").read_text("utf-8") == CLAIMED
     # The page follows the run, though its own source did not change; and what fails once fails again.
     row = {"error": 3e-16, "rtol": 1e-12, "atol": 0.0, "why": "a few roundings"}
     (tmp_path / ledger.ERRORS).write_text(json.dumps({"test_it.py::test_planted": [row]}))
     write_book(tmp_path, STATED, "$$ a = b $$", it=TESTED)
+    unclaimed = "WARNING: claims: tests/claims/test_01.py:5: test_coin: chapter 01 does not say:"
     for _ in range(2):
-        html = build(1, f"WARNING: ledger: {UNLABELLED}a = b")
+        html = build(1, f"WARNING: ledger: {UNLABELLED}a = b", unclaimed)
         assert "by reference: worst relative error 3e-16 (allowed: rtol 1e-12, a few roundings)." in html
