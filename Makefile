@@ -60,9 +60,8 @@ notebooks: $(READY)  ## execute the chapters that changed and store the outputs 
 ledger: $(READY)  ## run the equations' tests and store their worst errors
 	$(PYTEST) tests/equations --ledger --ignore=tests/equations/test_variants.py
 
-bench: $(READY)  ## measure the speed of the losses beside other libraries, for the page of the benchmarks
-	$(BIN)/python experiments/bench/bench.py
-	$(BIN)/python experiments/bench/tables.py
+bench: $(READY)  ## measure the losses beside other libraries, for the page of the benchmarks (half an hour)
+	for part in bench tensors linear tables; do $(BIN)/python experiments/bench/$$part.py; done
 
 # Left out are the libraries of one kind of GPU: they come with torch's build for it, and no other build needs them.
 lock: $(READY)  ## compile requirements.in to requirements.txt (LOCK_ARGS=--upgrade for the newest releases)

@@ -1,4 +1,4 @@
-"""Write the tables of chapters/benchmarks.md from result.json into tables.md, which the page includes.
+"""Write the tables of chapters/benchmarks.md from result.json and linear.json into tables.md, which the page includes.
 
     python experiments/bench/tables.py
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-RESULT, TABLES = HERE / "result.json", HERE / "tables.md"
+RESULT, LINEAR, TABLES = HERE / "result.json", HERE / "linear.json", HERE / "tables.md"
 
 Case = dict[str, Any]
 # What the package sets out to reach: a size (float32, random logits), another way to compute it, and the
@@ -24,7 +24,18 @@ TARGETS = [
     ((100_000, 10), "scikit-learn", 0.25),
     ((4_096, 50_000), "scikit-learn", 0.25),
     ((1_000, 2), "scipy", 1.0),
+    ((50_000, 32), "torch", 2.0),
+    ((10_000, 1_000), "torch", 2.0),
 ]
+# The same for the losses on tensors, forward and backward, of PyTorch's time.
+ON_TENSORS = {
+    (1_024, 50_000, "float32"): {"cross_entropy": 0.65, "smoothed": 0.75, "distillation": 0.4},
+    (1_024, 50_000, "bfloat16"): {"cross_entropy": 0.8, "smoothed": 0.9, "distillation": 0.5},
+    **{
+        (*size, "float32"): dict.fromkeys(("cross_entropy", "smoothed", "distillation"), most)
+        for size, most in (((64, 1_000), 2.0), ((20_000, 32), 1.5), ((100_000, 10), 0.5))
+    },
+}
 MOST_MEMORY = 0.05  # of the logits, at the sizes that are compared with PyTorch
 
 
@@ -86,6 +97,40 @@ def memory(cases: list[Case]) -> str:
     return table(["logits", *ways], rows)
 
 
+def tensors(cases: list[Case]) -> str:
+    """Return the share of PyTorch's time and the copies of the logits, of each loss on tensors."""
+    rows = []
+    for case in cases:
+        taken = case["seconds"]
+        most = ON_TENSORS[case["rows"], case["classes"], case["dtype"]][case["loss"]]
+        measured = taken["xent"] / taken["torch"]
+        copies = [f"{case['memory'][w] / case['bytes']:.2f}" if w in case["memory"] else "" for w in taken]
+        met = f"{most:g}" if measured <= most else f"{most:g}, **missed**"
+        name = f"{case['rows']:,} × {case['classes']:,} {case['dtype']}, {case['loss'].replace('_', ' ')}"
+        rows.append([name, f"{1e3 * taken['xent']:,.3g}", f"{measured:.2f}", met, *copies])
+    ways = list(cases[0]["seconds"])
+    return table(
+        ["loss", "xent, ms", "share of PyTorch's time", "at most", *(f"copies, {w}" for w in ways)], rows
+    )
+
+
+def linear(cases: list[Case]) -> str:
+    """Return the losses of a linear layer: time and memory as shares of the plain pair's."""
+    rows = [
+        [
+            f"{case['rows']:,} × {case['classes']:,}, H = {case['width']:,}, {case['dtype']}, "
+            f"{case['loss'].replace('_', ' ')}",
+            way,
+            f"{case['seconds'][way] / case['seconds']['plain']:.2f}",
+            f"{case['memory'][way] / case['memory']['plain']:.3f}",
+        ]
+        for case in cases
+        for way in case["seconds"]
+        if way != "plain"
+    ]
+    return table(["step", "way", "time", "memory"], rows)
+
+
 def targets(cases: list[Case]) -> str:
     """Return each target: what it is about, what was measured, and the most that it may be."""
     at = {
@@ -112,20 +157,20 @@ def targets(cases: list[Case]) -> str:
     return table(["xent's share of", "target", "measured", "at most"], rows)
 
 
-def text(result: dict[str, Any]) -> str:
+def text(result: dict[str, Any], layer: dict[str, Any]) -> str:
     """Return all parts, each under a comment with its name."""
-    # Other measurements of the result, of tensors for example, have other keys and tables of their own.
-    cases = [
-        case for case in result["cases"] if {"rows", "classes", "dtype", "logits", "axis"} <= case.keys()
-    ]
+    cases = result["cases"]
     parts = {
         "setting": setting(result),
         "times": times(cases),
         "memory": memory(cases),
         "targets": targets(cases),
+        "tensors": tensors(result["tensors"]["cases"]),
+        "linear": linear(layer["cases"]),
     }
     return "\n\n".join(f"% {name}\n\n{part}" for name, part in parts.items()) + "\n\n% end\n"
 
 
 if __name__ == "__main__":
-    TABLES.write_text(text(json.loads(RESULT.read_text(encoding="utf-8"))), encoding="utf-8")
+    read = (json.loads(path.read_text(encoding="utf-8")) for path in (RESULT, LINEAR))
+    TABLES.write_text(text(*read), encoding="utf-8")

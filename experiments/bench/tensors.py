@@ -34,17 +34,6 @@ RESULT = Path(__file__).with_name("result.json")
 SIZES = [(64, 1_000), (20_000, 32), (100_000, 10), (1_024, 50_000)]
 CASES = [*((*size, "float32") for size in SIZES), (1_024, 50_000, "bfloat16")]
 TURN = 2e-3
-# What the package sets out to reach: the most that its share of PyTorch's time may be, by loss.
-TIME = {
-    (1_024, 50_000, "float32"): {"cross_entropy": 0.65, "smoothed": 0.75, "distillation": 0.4},
-    (1_024, 50_000, "bfloat16"): {"cross_entropy": 0.8, "smoothed": 0.9, "distillation": 0.5},
-    **{
-        (*size, "float32"): dict.fromkeys(("cross_entropy", "smoothed", "distillation"), most)
-        for size, most in (((64, 1_000), 2.0), ((20_000, 32), 1.5), ((100_000, 10), 0.5))
-    },
-}
-MEMORY = 1.3  # copies of the logits
-
 Pass = Callable[[], Tensor]
 
 
@@ -141,23 +130,8 @@ def measure(budget: float) -> list[dict[str, Any]]:
             found.append(
                 {**row, "seconds": taken, "memory": {w: m for w, m in copies.items() if m is not None}}
             )
-            print(*table_row(found[-1]), sep=" | ", flush=True)
+            print(*case, name, f"{taken['xent'] / taken['torch']:.2f} of torch's time", flush=True)
     return found
-
-
-HEADER = ["logits", "loss", "xent, ms", "share of torch's time", "at most", "copies, xent", "copies, torch"]
-
-
-def table_row(row: dict[str, Any]) -> list[str]:
-    """A row of the book's table: what it is, xent's milliseconds, its share of PyTorch's, the target, the memory."""
-    size = f"{row['rows']:,} × {row['classes']:,} {row['dtype']}"
-    taken, most = row["seconds"], TIME[row["rows"], row["classes"], row["dtype"]][row["loss"]]
-    share = taken["xent"] / taken["torch"]
-    copies = [
-        f"{row['memory'][w] / row['bytes']:.2f}" if w in row["memory"] else "" for w in ("xent", "torch")
-    ]
-    met = "" if share <= most else " (missed)"
-    return [size, row["loss"], f"{1e3 * taken['xent']:,.3g}", f"{share:.2f}{met}", f"{most:g}", *copies]
 
 
 def main() -> None:

@@ -208,7 +208,9 @@ def test_the_page_and_its_warnings(tmp_path: Path) -> None:
     assert "test_it.py::test_planted</code></a> by reference: not run yet." in html
     assert "1 claim." in html
     chapter = (tmp_path / "_build/html/chapters/01_planted.html").read_text(encoding="utf-8")
-    assert re.search(r'coin\.</strong><a class="[^"]*claim[^"]*" href="equations.html#claim-01-coin"', chapter)
+    assert re.search(
+        r'coin\.</strong><a class="[^"]*claim[^"]*" href="equations.html#claim-01-coin"', chapter
+    )
     assert (tmp_path / "_build/html/_sources/tests/claims/test_01.py.txt").read_text("utf-8") == CLAIMED
     # The page follows the run, though its own source did not change; and what fails once fails again.
     row = {"error": 3e-16, "rtol": 1e-12, "atol": 0.0, "why": "a few roundings"}

@@ -66,6 +66,28 @@ def test_a_chapter_is_as_it_should_be_stored(path: Path) -> None:
     assert notebooks.normal_form(notebook) == path.read_text(encoding="utf-8"), "run 'make notebooks'"
 
 
+CORE = 3_000  # words of Markdown
+PARTS = [
+    "Before you start\n:class: opening",
+    "\n## Exercises",
+    "\n## What to remember",
+    "\n## Going deeper",
+    "\n## Sources and corrections",
+]
+
+
+@pytest.mark.parametrize("path", notebooks.chapters(notebooks.ROOT), ids=lambda path: path.stem)
+def test_a_chapter_has_a_core_and_what_goes_deeper(path: Path) -> None:
+    cells = nbformat.read(path, as_version=4).cells
+    text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    places = [text.find(part) for part in PARTS]
+    assert -1 not in places and places == sorted(places), dict(zip(PARTS, places, strict=True))
+    for said in ("**You should know**", "**You will be able to**", "**Time**"):
+        assert said in text[: places[1]]
+    words = len(re.sub(r"<!--.*?-->", "", text[: places[3]], flags=re.DOTALL).split())
+    assert words <= CORE, f"{words} words before 'Going deeper'"
+
+
 def code(source: str, *outputs: NotebookNode, **metadata: object) -> NotebookNode:
     return nbformat.v4.new_code_cell(source, outputs=list(outputs), metadata=metadata, execution_count=7)
 

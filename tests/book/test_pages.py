@@ -196,8 +196,7 @@ AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(enc
 THIN = "() => [...document.querySelectorAll('.katex')].slice(20).forEach(e => e.remove())"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [DESK[0], PHONE[0]])
+@pytest.mark.parametrize(("width", "scheme"), [(DESK[0], "light"), (PHONE[0], "dark")])
 @pytest.mark.parametrize(
     "name",
     [
