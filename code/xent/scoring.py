@@ -12,6 +12,7 @@ Strictly proper are `log_score`, `brier_score`, `spherical_score` and `ranked_pr
 `zero_one_score` is proper, not strictly. `linear_score` is improper. `focal_loss`, `smoothed_log_score` and
 `weighted_log_score` make you report a distorted distribution, which `invert_focal`, `invert_smoothing` and
 `invert_weighting` undo. `clipped_log_score` is proper for two classes, not strictly, and improper for more.
+`learnt_distribution` says what a loss teaches whose divisor depends on what is in its batch.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import xlogy
 
+from ._divisor import expected_inverse
 from ._validate import (
     Floats,
     Indices,
@@ -33,6 +35,7 @@ from ._validate import (
     at_index,
     class_indices,
     first_true,
+    integer,
     number,
     probabilities,
     shown,
@@ -50,6 +53,7 @@ __all__ = [
     "invert_focal",
     "invert_smoothing",
     "invert_weighting",
+    "learnt_distribution",
     "linear_score",
     "log_score",
     "ranked_probability_score",
@@ -577,10 +581,21 @@ def invert_smoothing(probs: ArrayLike, *, label_smoothing: float) -> Any:
 
 
 @np.errstate(all="ignore")
-def invert_weighting(probs: ArrayLike, *, weight: ArrayLike) -> Any:
+def invert_weighting(
+    probs: ArrayLike,
+    *,
+    weight: ArrayLike,
+    batch_size: int | None = None,
+    class_probs: ArrayLike | None = None,
+) -> Any:
     r"""Undo class weights: from the report that they elicit to the probabilities behind it.
 
-    .. math:: p_k \propto q_k / w_k
+    .. math:: p_k \propto \frac{q_k}{w_k}, \qquad \text{or} \qquad
+              p_k \propto \frac{q_k}{w_k\, \mathrm E[1 / (w_k + W_{B-1})]}
+
+    The first is for a loss whose divisor does not depend on the labels: a sum, a constant, the number of
+    targets. The weighted mean of most frameworks, and of `xent.cross_entropy`, divides by the batch's own sum
+    of weights and needs the second, with its batch size B: W_{B-1} are the weights of B - 1 other targets.
 
     Parameters
     ----------
@@ -588,6 +603,12 @@ def invert_weighting(probs: ArrayLike, *, weight: ArrayLike) -> Any:
         Reports q, such as the softmax of a model that was trained with class weights.
     weight : array_like, shape (K,)
         The weights of that loss, finite and > 0.
+    batch_size : int, optional
+        Number of targets that shared a sum of weights, B >= 1. None, the default, says that the divisor was
+        constant.
+    class_probs : array_like, shape (K,), optional
+        Share of each class in the training data, from which the other B - 1 targets came. Goes with
+        `batch_size`.
 
     Returns
     -------
@@ -597,22 +618,43 @@ def invert_weighting(probs: ArrayLike, *, weight: ArrayLike) -> Any:
     Raises
     ------
     ValueError
-        If a row of `probs` is no distribution, or a weight is not positive: what has no weight leaves no
-        trace in the report.
+        If a row of `probs` or `class_probs` is no distribution, a weight is not positive (what has no weight
+        leaves no trace in the report), or `batch_size` is out of range.
     TypeError
-        If an argument is not real.
+        If an argument is not real, or only one of `batch_size` and `class_probs` is given.
+
+    See Also
+    --------
+    learnt_distribution : the way there.
 
     Examples
     --------
     >>> from xent.scoring import invert_weighting
     >>> invert_weighting([0.5, 0.5], weight=[1.0, 9.0])
     array([0.9, 0.1])
+
+    A model that was trained on weighted means of 16 targets, one in twenty of them rare:
+
+    >>> invert_weighting([0.644, 0.356], weight=[1.0, 20.0], batch_size=16, class_probs=[0.95, 0.05]).round(3)
+    array([0.95, 0.05])
     """
     given = probabilities(probs, "probs", -1)
     by_class = weights(weight, "weight", given.shape[-1:], "one weight a class")
     if not (by_class > 0).all():
         where = first_true(by_class <= 0)
         raise ValueError(f"weight: expected weights > 0, got {by_class[where]}{at_index(where)}")
+    if (batch_size is None) != (class_probs is None):
+        raise TypeError(
+            "batch_size, class_probs: expected both, or neither for a constant divisor, got "
+            f"{shown(batch_size)} and {shown(class_probs)}"
+        )
+    if batch_size is not None:
+        others = _population(class_probs, "class_probs", given.shape[-1:])
+        # In units of the largest weight, so that a weight times what it was divided by is at most one.
+        by_class = by_class / by_class.max()
+        by_class = by_class * _inverses(by_class, others, _batch_size(batch_size))
+        if not (by_class > 0).all():
+            raise ValueError("weight: expected a ratio of weights that is a float, got " + shown(weight))
     # Mantissas and exponents apart: weights of 1e-300 and 1e300 have a quotient that no float holds.
     mantissa, exponent = np.frexp(given.astype(np.float64))
     divisor, by_power = np.frexp(by_class)
@@ -621,6 +663,115 @@ def invert_weighting(probs: ArrayLike, *, weight: ArrayLike) -> Any:
     p = np.ldexp(mantissa / divisor, np.where(given > 0, exponent, 0))
     p /= p.sum(axis=-1, keepdims=True)
     return p.astype(np.result_type(np.float32, given), copy=False)
+
+
+# ------------------------------------------------------------------------------------ random denominators
+
+
+@np.errstate(all="ignore")
+def learnt_distribution(
+    probs: ArrayLike,
+    sizes: ArrayLike,
+    batch_size: int = 1,
+    *,
+    weight: ArrayLike | None = None,
+    others: ArrayLike | None = None,
+) -> Floats:
+    r"""What a model learns from a log loss that is divided by a sum over its batch.
+
+    .. math:: Q^*(k) \propto P(k)\, a_k\, \mathrm E\Big[\frac{1}{d_k + S_{B-1}}\Big]
+
+    The loss of a batch is the sum of a(x) (-log Q(x)) over its B items, divided by the sum of their sizes
+    d(x); S_{B-1} is the sum of the sizes of B - 1 items. An item is whatever is drawn as a whole: a sequence
+    whose size is its length, a target whose size is the weight of its class.
+
+    Parameters
+    ----------
+    probs : array_like, shape (..., K)
+        The distribution P of the items, or several, such as one for each context.
+    sizes : array_like, shape (K,)
+        What an item of each kind adds to the divisor, d > 0.
+    batch_size : int, default 1
+        Number of items that share the divisor, B >= 1.
+    weight : array_like, shape (K,), optional
+        What multiplies an item's loss, a >= 0; one where it is left out. With class weights it is `sizes`.
+    others : array_like, shape (K,), optional
+        The distribution of the other items of a batch. Needed if `probs` holds several; P by default.
+
+    Returns
+    -------
+    ndarray of float64, shape (..., K)
+        Q*, which minimises the expected loss among all distributions.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range or of another shape, or nothing has weight.
+    TypeError
+        If an argument is not real, or `others` is missing.
+
+    See Also
+    --------
+    invert_weighting : the way back, for class weights.
+    xent.sequences.tilted_lengths : for the lengths of a data set.
+
+    Notes
+    -----
+    Exact for independent draws, whatever B is; the appendix on random denominators has the proof. To first
+    order Q*(k) / P_a(k) = 1 - (d_k - E_a[d]) / (B E[d]), with P_a proportional to a P: the bias of
+    self-normalised importance sampling. T. Hesterberg, *Advances in Importance Sampling*, thesis, Stanford
+    (1988), section 2.5.2. To a few units in the last place, by quadrature.
+
+    Examples
+    --------
+    >>> from xent.scoring import learnt_distribution
+    >>> learnt_distribution([0.5, 0.5], [1, 3])  # a mean over each sequence, of one token or of three
+    array([0.75, 0.25])
+
+    Class weights 1 and 20 where one target in twenty is of the second class. The report should be .513:
+
+    >>> for batch_size in (4, 16, 64):
+    ...     print(learnt_distribution([0.95, 0.05], [1, 20], batch_size, weight=[1, 20])[1].round(3))
+    0.162
+    0.356
+    0.472
+    """
+    p = probabilities(probs, "probs", -1).astype(np.float64)
+    d = weights(sizes, "sizes", p.shape[-1:], "one for each outcome")
+    if not (d > 0).all():
+        where = first_true(d <= 0)
+        raise ValueError(f"sizes: expected sizes > 0, got {d[where]}{at_index(where)}")
+    if others is None and p.ndim > 1:
+        raise TypeError("others: expected the distribution of a batch's other items, got None")
+    population = p if others is None else _population(others, "others", p.shape[-1:])
+    a = np.ones_like(d) if weight is None else weights(weight, "weight", d.shape, "one for each outcome")
+    tilted = p * (a / a.max()) * _inverses(d / d.max(), population, _batch_size(batch_size))
+    total = tilted.sum(axis=-1, keepdims=True)
+    if not (total > 0).all():
+        raise ValueError("weight: expected a positive weight on an outcome that happens, got none")
+    return np.asarray(tilted / total)
+
+
+def _inverses(sizes: Floats, law: Floats, batch_size: int) -> Floats:
+    """E[1 / (d + S)] for each of `sizes`, with S the sum of B - 1 of them."""
+    values, position = np.unique(sizes, return_inverse=True)
+    of_values = np.bincount(position, law).astype(np.float64)
+    exact = values.astype(np.float64)
+    return expected_inverse(exact, exact, of_values, batch_size)[position]
+
+
+def _population(value: Any, name: str, shape: tuple[int, ...]) -> Floats:
+    law = probabilities(value, name, -1).astype(np.float64)
+    if law.shape != shape:
+        raise ValueError(f"{name}: expected shape {shape}, one share a class, got {law.shape}")
+    return law
+
+
+def _batch_size(value: Any) -> int:
+    size = integer(value, "batch_size")
+    if not 1 <= size <= 10**18:
+        raise ValueError(f"batch_size: expected an integer from 1 to 1e18, got {shown(value)}")
+    return int(size)
 
 
 # -------------------------------------------------------------------------------------------- properness

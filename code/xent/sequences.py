@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import entr, kl_div, xlogy
 
 from . import _validate
+from ._divisor import STEP, expected_inverse, log_grid
 
 __all__ = [
     "GeometricSource",
@@ -32,8 +33,6 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-# The step of the trapezoidal rule in log t, see _log_grid. Exact in binary, so that the grid has no rounding.
-STEP = 3 / 16
 # A token in units of 2^200 tokens: where one in 10^308 is the last, t would be too small for a float.
 TOKEN = 2.0**-200
 # Up to here t is a normal float, a power of G has digits, and a table of pairs less than 10^9 entries.
@@ -95,7 +94,7 @@ def eos_optimum(stop: float, batch_size: int = 1) -> float:
     if batch_size > 2**54:  # the bias, at most (1 - stop) / (B - 1), is below half the way to the next float
         return stop
     # B int G(exp(-t))^B dt with G(exp(-t)) = 1 / (1 + (exp(t) - 1) / stop), written without a cancellation.
-    t = _log_grid(TOKEN, TOKEN / stop, batch_size)
+    t = log_grid(batch_size * TOKEN, TOKEN / stop, batch_size)
     small = t * TOKEN < 1e-20  # exp(t) - 1 = t, which may not be a normal float
     odds = np.where(small, t * (TOKEN / stop), np.expm1(t * TOKEN) / stop)
     return float(batch_size * STEP * TOKEN * np.sum(t * np.exp(-batch_size * np.log1p(odds))))
@@ -150,7 +149,7 @@ def length_weights(
     array([0.375     , 0.375     , 0.20833333, 0.20833333])
     """
     values, position, share = _length_law(lengths, probabilities)
-    return _weights(values, _merge(position, share), _batch_size(batch_size))[position]
+    return expected_inverse(values, values, _merge(position, share), _batch_size(batch_size))[position]
 
 
 @np.errstate(all="ignore")
@@ -193,7 +192,9 @@ def tilted_lengths(
     array([0.75, 0.25])
     """
     values, position, share = _length_law(lengths, probabilities)
-    tilted = share * _weights(values, _merge(position, share), _batch_size(batch_size))[position]
+    tilted = (
+        share * expected_inverse(values, values, _merge(position, share), _batch_size(batch_size))[position]
+    )
     return np.asarray(tilted / tilted.sum())
 
 
@@ -340,7 +341,7 @@ class GeometricSource:
         """
         n = np.arange(1, _positive(n_max, "n_max") + 1, dtype=np.float64)
         # The tail sum_{k >= n} r^k / k is r^n times an integral, and only the integral is left in the ratio.
-        t = _log_grid(1.0, n_max + 1.0 / self.stop, 1)
+        t = log_grid(1.0, n_max + 1.0 / self.stop, 1)
         tail = STEP * t / (self.stop - (1.0 - self.stop) * np.expm1(-t))
         return np.asarray(1.0 / (n * (np.exp(-np.outer(n, t)) @ tail)))
 
@@ -568,7 +569,7 @@ class MarkovSource:
         return min(1.0, u * float(self.initial[-1] + self._forward(u) @ self.transition[:, -1]))
 
     def _log_grid(self, batch_size: int) -> Array:
-        return _log_grid(1.0, self.mean_length(), batch_size)
+        return log_grid(float(batch_size), self.mean_length(), batch_size)
 
     def _check_that_it_ends(self) -> NDArray[np.bool_]:
         """Return the letters that occur; from each of them <eos> has to be within reach."""
@@ -603,36 +604,6 @@ def _divergence(p: Array, q: Array) -> Array:
     terms: Array = kl_div(p, q)
     beyond = np.isinf(terms) & (q > 0)  # p / q overflowed
     return np.where(beyond, p * (np.log(p) - np.log(q)) - p + q, terms)
-
-
-def _log_grid(smallest: float, mean: float, batch_size: int) -> Array:
-    """Nodes t = exp(k STEP) for integrals of exp(-n t) G(exp(-t))^(B-1) dt, from 0 to infinity.
-
-    In x = log t the integrand is analytic for |Im x| < pi/2 and its modulus is bounded by its values on the
-    real axis, so the trapezoidal rule errs by about exp(-pi^2/STEP), 1e-23. The ends are cut where what is
-    left is below 1e-17 of the integral, which is at least 1/(n + (B-1) mean).
-    """
-    first = math.floor((math.log(1e-18) - math.log(batch_size) - math.log(mean)) / STEP)
-    last = math.ceil(math.log((45.0 + math.log(mean / smallest)) / (batch_size * smallest)) / STEP)
-    return np.asarray(np.exp(STEP * np.arange(first, last + 1)))
-
-
-def _weights(values: Array, law: Array, batch_size: int) -> Array:
-    """w_B(n) for the distinct lengths `values`, ascending, with probabilities `law`."""
-    if batch_size == 1:
-        return 1.0 / values
-    possible, share = values[law > 0], law[law > 0]
-    base = float(possible[0])
-    total = np.zeros_like(values)
-    for t in _log_grid(float(values[0]), float(values[-1]), batch_size):
-        # log G, with exp(-base t) taken out: what is left is at least P(base), so that its logarithm exists,
-        # and log1p keeps the digits that the power of B - 1 would multiply.
-        less = float(share @ np.expm1(-(possible - base) * t))
-        # Where P(base) is next to nothing, there are more digits in what is left than in what is gone.
-        left = math.log1p(less) if less > -0.999 else math.log(float(share @ np.exp(-(possible - base) * t)))
-        log_g = left - base * t
-        total += STEP * t * np.exp(-values * t + (batch_size - 1) * log_g)
-    return total
 
 
 def _length_law(lengths: ArrayLike, probabilities: ArrayLike | None) -> tuple[Array, NDArray[np.intp], Array]:
