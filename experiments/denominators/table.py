@@ -1,0 +1,752 @@
+"""Which set shares the divisor, and what is then learnt: exact, simulated, trained. Writes table.json.
+
+    python experiments/denominators/table.py [--rows NAME ...]
+
+Each row is a loss as somebody computes it. Three numbers that know nothing of each other:
+
+exact      the theorem, by `xent.scoring.learnt_distribution` or by an enumeration of all batches;
+simulated  batches are drawn and the *items* in them counted, each with one over its divisor (NumPy), or, where the
+           theorem does not apply, a Newton step from the exact answer on other draws; both with a standard error;
+trained    logits are fitted to other draws, through the loss as a framework has it: token losses by `F.cross_entropy`,
+           padded, masked, averaged (PyTorch), eight seeds.
+
+Sequences have 1, 2, 4 or 8 tokens, their <eos> included, with probabilities .4, .3, .2 and .1. The model has a logit
+for each position, so it can represent any distribution of these lengths. Runs for about four minutes on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import scipy
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from xent.scoring import learnt_distribution
+
+Array = NDArray[np.float64]
+Draws = NDArray[np.int64]
+HERE = Path(__file__).parent
+
+LENGTHS = np.array([1, 2, 4, 8])
+P = np.array([0.4, 0.3, 0.2, 0.1])
+SEEDS, SIMULATED, TRAINED = 8, 400_000, 10_000
+ROW = 10  # tokens of a packed row
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to divide, and how to compute what it teaches."""
+
+    name: str
+    learns: str  # in words, for the table
+    truth: float
+    exact: Callable[[], float]
+    first_order: Callable[[], float] | None
+    simulated: Callable[[np.random.Generator], tuple[float, float]]
+    trained: Callable[[int], float]
+
+
+# ------------------------------------------------------------------------------------------ supervised
+
+
+def tokens(kinds: Draws) -> tuple[Tensor, Tensor]:
+    """Targets and mask of sequences, shape (..., 8): 0 is to go on, 1 is <eos>, -100 is padding."""
+    n = torch.as_tensor(LENGTHS[kinds])[..., None]
+    position = torch.arange(1, LENGTHS.max() + 1)
+    targets = torch.where(position == n, 1, 0).masked_fill(position > n, -100)
+    return targets, position <= n
+
+
+def lengths_of(logits: Tensor) -> Array:
+    """The model's distribution over the four lengths, from the log-odds of stopping at 1, 2 and 4."""
+    logits = every_position(logits)
+    stop, go = F.logsigmoid(logits).detach().numpy(), F.logsigmoid(-logits).detach().numpy()
+    before = np.concatenate([[0.0], np.cumsum(go)])
+    return np.array([np.exp(before[n - 1] + stop[n - 1]) for n in LENGTHS])
+
+
+def every_position(free: Tensor) -> Tensor:
+    """Log-odds of stopping at all positions, from those at 1, 2 and 4; no sequence ends at the others, all do at 8."""
+    never = torch.full((1,), -40.0, dtype=torch.float64)
+    return torch.cat([free[:2], never, free[2:], never, never, never, -never])
+
+
+def minimise(loss: Callable[[Tensor], Tensor], size: int) -> Tensor:
+    """Fit logits, from zero, by L-BFGS."""
+    logits = torch.zeros(size, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS(
+        [logits], max_iter=100, tolerance_grad=1e-9, tolerance_change=1e-13, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        value = loss(logits)
+        value.backward()
+        return value
+
+    optimiser.step(closure)
+    return logits
+
+
+def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """The cross-entropy of each token, zero where it is padded."""
+    logits = every_position(logits)
+    two = torch.stack([torch.zeros_like(logits), logits], -1).expand(*targets.shape, 2)
+    return F.cross_entropy(two.reshape(-1, 2), targets.reshape(-1), reduction="none").view(targets.shape)
+
+
+def fit_lengths(kinds: Draws, aggregate: Callable[[Tensor, Tensor], Tensor]) -> float:
+    """P(one token) after training on sets of sequences, shape (sets, B); aggregate(losses, mask) -> (sets,)."""
+    # Sets that are equal but for the order give equal losses: fit their shares, the same objective and quicker.
+    in_order = np.sort(kinds.reshape(len(kinds), -1, 4), axis=2).reshape(kinds.shape)
+    different, share = np.unique(in_order, axis=0, return_counts=True)
+    weight = torch.as_tensor(share / share.sum())
+    targets, mask = tokens(different)
+    fitted = minimise(lambda z: weight @ aggregate(token_losses(z, targets), mask), 3)
+    return float(lengths_of(fitted)[0])
+
+
+def counted(kinds: Draws, scale: Array, classes: int = 4, of: int = 0) -> tuple[float, float]:
+    """The share of an outcome among items that count `scale` each, shape (sets, B), and its standard error."""
+    mine, all_ = ((kinds == of) * scale).sum(1), (scale * np.ones(kinds.shape)).sum(1)
+    q = mine.sum() / all_.sum()
+    return float(q), float(np.sqrt(np.square(mine - q * all_).sum()) / all_.sum())
+
+
+# What is divided by what: (losses, mask) of shape (sets, B, T) -> (sets,). As the frameworks write it.
+def token_mean(losses: Tensor, mask: Tensor) -> Tensor:
+    return (losses * mask).sum((1, 2)) / mask.sum((1, 2))
+
+
+def sequence_mean(losses: Tensor, mask: Tensor) -> Tensor:
+    return ((losses * mask).sum(2) / mask.sum(2)).mean(1)
+
+
+def padded_mean(losses: Tensor, mask: Tensor) -> Tensor:
+    return (losses * mask).sum((1, 2)) / (mask.shape[1] * mask.sum(2).max(1).values)
+
+
+def sequence_sum(losses: Tensor, mask: Tensor) -> Tensor:
+    return (losses * mask).sum(2).mean(1)
+
+
+def draw(rng: np.random.Generator, sets: int, size: int) -> Draws:
+    return rng.choice(4, size=(sets, size), p=P)
+
+
+def first_order(size: int, d: Array = LENGTHS, p: Array = P, a: Array | None = None, of: int = 0) -> float:
+    """The learnt probability up to terms of order 1 / B^2."""
+    own = p * (np.ones(len(p)) if a is None else a)
+    own = own / own.sum()
+    return float(own[of] * (1 - (d[of] - own @ d) / (size * (p @ d))))
+
+
+def of_tokens(
+    name: str,
+    learns: str,
+    size: int,
+    exact: Callable[[], float],
+    scale: Callable[[NDArray[np.int64]], Array],
+    aggregate: Callable[[Tensor, Tensor], Tensor],
+    expansion: int | None = None,
+    prepare: Callable[[Draws], Draws] = lambda kinds: kinds,
+) -> Row:
+    """A row about sequences; scale(lengths) is one over the divisor of each, `prepare` regroups what is drawn."""
+
+    def simulated(rng: np.random.Generator) -> tuple[float, float]:
+        kinds = prepare(draw(rng, SIMULATED // size, size))
+        return counted(kinds, scale(LENGTHS[kinds]))
+
+    def trained(seed: int) -> float:
+        rng = np.random.default_rng(1000 + seed)
+        return fit_lengths(prepare(draw(rng, TRAINED, size)), aggregate)
+
+    expand = None if expansion is None else partial(first_order, expansion)
+    return Row(name, learns, float(P[0]), exact, expand, simulated, trained)
+
+
+def additive(size: int) -> Callable[[], float]:
+    return lambda: float(learnt_distribution(P, LENGTHS, size)[0])
+
+
+def enumerated(size: int, divisor: Callable[[Array], float]) -> float:
+    """The learnt P(one token), from all batches of `size` sequences, each with its probability."""
+    q = np.zeros(4)
+    for batch in itertools.product(range(4), repeat=size):
+        share = float(np.prod(P[list(batch)])) / divisor(LENGTHS[list(batch)])
+        for kind in batch:
+            q[kind] += share
+    return float(q[0] / q.sum())
+
+
+# Packing: sequences are put into a row until the next does not fit, and that one starts the next row.
+def packed_exact() -> float:
+    """From the renewal process of a row and the Markov chain of the sequences that start rows."""
+    visit = np.zeros(ROW + 1)  # that the running length meets s, from 0
+    visit[0] = 1.0
+    for s in range(1, ROW + 1):
+        visit[s] = sum(p * visit[s - n] for n, p in zip(LENGTHS, P, strict=True) if n <= s)
+    over = np.array([P[ROW - s < LENGTHS].sum() for s in range(ROW + 1)])  # that the next does not fit
+    step, count = np.zeros((4, 4)), np.zeros((4, 4))
+    for first, f in enumerate(LENGTHS):
+        for s in range(f, ROW + 1):
+            step[first] += visit[s - f] * np.where(ROW - s < LENGTHS, P, 0)
+            count[first, first] += visit[s - f] * over[s] / s
+            for kind, n in enumerate(LENGTHS):
+                for r in range(f, s - n + 1):
+                    count[first, kind] += visit[r - f] * P[kind] * visit[s - r - n] * over[s] / s
+    start = np.linalg.matrix_power(step, 200)[0]
+    q = start @ count
+    return float(q[0] / q.sum())
+
+
+def pack(stream: Draws) -> tuple[Draws, Draws]:
+    """Row and number of rows: the row of each sequence of a stream."""
+    row, filled, rows = np.empty(len(stream), dtype=np.int64), 0, 0
+    for i, n in enumerate(LENGTHS[stream]):
+        if filled + n > ROW:
+            rows, filled = rows + 1, 0
+        row[i], filled = rows, filled + n
+    return row, np.bincount(row, LENGTHS[stream])
+
+
+def packed_simulated(rng: np.random.Generator) -> tuple[float, float]:
+    stream = rng.choice(4, size=SIMULATED // 2, p=P)
+    row, total = pack(stream)
+    scale = 1 / total[row]
+    mine, all_ = np.bincount(row, scale * (stream == 0)), np.bincount(row, scale)
+    q = mine.sum() / all_.sum()
+    # Rows depend on their neighbours: the error is that of blocks of a hundred.
+    blocks = len(mine) // 100
+    parts = (mine - q * all_)[: 100 * blocks].reshape(blocks, 100).sum(1)
+    return float(q), float(np.sqrt(np.square(parts).sum()) / all_[: 100 * blocks].sum())
+
+
+def packed_trained(seed: int, weights: bool) -> float:
+    """Rows of tokens with position ids that start again; each row's mean, or the weights of LongAlign."""
+    stream = np.random.default_rng(1000 + seed).choice(4, size=TRAINED, p=P)
+    row, total = pack(stream)
+    rows, items = len(total), len(stream)
+    own = np.repeat(LENGTHS[stream], LENGTHS[stream])
+    position = torch.as_tensor(np.concatenate([np.arange(n) for n in LENGTHS[stream]]))
+    target = torch.as_tensor(np.concatenate([np.arange(1, n + 1) == n for n in LENGTHS[stream]])).double()
+    where = torch.as_tensor(np.repeat(row, LENGTHS[stream]))
+
+    def loss(z: Tensor) -> Tensor:
+        each = F.binary_cross_entropy_with_logits(every_position(z)[position], target, reduction="none")
+        if weights:  # each sequence's sum times rows / (its tokens x sequences), then the mean over the rows
+            return (each * rows / torch.as_tensor(own * items)).sum() / rows
+        of_row = torch.zeros(rows, dtype=torch.float64).index_add(0, where, each)
+        return (of_row / torch.as_tensor(total)).mean()
+
+    return float(lengths_of(minimise(loss, 3))[0])
+
+
+# Prompts of 1 or 6 tokens, as likely; their tokens count in the divisor and cost something, or are masked.
+PROMPTS = np.array([1, 6])
+
+
+def prompted_exact() -> float:
+    sizes = np.add.outer(PROMPTS, LENGTHS)
+    joint = learnt_distribution(np.tile(P / 2, 2), sizes.ravel(), 4).reshape(2, 4)
+    return float(joint[0, 0] / joint[0].sum())
+
+
+def prompted_simulated(rng: np.random.Generator) -> tuple[float, float]:
+    kinds, prompt = draw(rng, SIMULATED // 4, 4), rng.integers(2, size=(SIMULATED // 4, 4))
+    scale = 1 / (LENGTHS[kinds] + PROMPTS[prompt]).sum(1, keepdims=True)
+    mine, all_ = ((kinds == 0) * (prompt == 0) * scale).sum(1), ((prompt == 0) * scale).sum(1)
+    q = mine.sum() / all_.sum()
+    return float(q), float(np.sqrt(np.square(mine - q * all_).sum()) / all_.sum())
+
+
+def prompted_trained(seed: int) -> float:
+    """The model sees which prompt it was; the prompts' own tokens do not depend on its parameters."""
+    rng = np.random.default_rng(1000 + seed)
+    kinds, prompt = draw(rng, TRAINED, 4), rng.integers(2, size=(TRAINED, 4))
+    targets, mask = tokens(kinds)
+    divisor = mask.sum((1, 2)) + torch.as_tensor(PROMPTS[prompt]).sum(1)
+    short = torch.as_tensor(prompt == 0)
+
+    def loss(z: Tensor) -> Tensor:
+        after_short, after_long = (token_losses(part, targets) for part in z.split(3))
+        each = torch.where(short[..., None], after_short, after_long)
+        return ((each * mask).sum((1, 2)) / divisor).mean()
+
+    return float(lengths_of(minimise(loss, 6)[:3])[0])
+
+
+# Masked language models: a mask that does not look at the token.
+def masked_simulated(rng: np.random.Generator) -> tuple[float, float]:
+    kinds, mask = draw(rng, SIMULATED // 8, 8), rng.random((SIMULATED // 8, 8)) < 0.3
+    some = mask.any(1)
+    kinds, mask = kinds[some], mask[some]
+    return counted(kinds, mask / mask.sum(1, keepdims=True))
+
+
+def masked_trained(seed: int) -> float:
+    rng = np.random.default_rng(1000 + seed)
+    kinds = torch.as_tensor(draw(rng, TRAINED, 8))
+    mask = torch.as_tensor(rng.random(kinds.shape) < 0.3)
+    kinds, mask = kinds[mask.any(1)], mask[mask.any(1)]
+
+    def loss(z: Tensor) -> Tensor:
+        return ((-F.log_softmax(z, 0)[kinds] * mask).sum(1) / mask.sum(1)).mean()
+
+    return float(minimise(loss, 4).detach().softmax(0)[0])
+
+
+# --------------------------------------------------------------------------------------- class weights
+
+RARE, WEIGHT = np.array([0.95, 0.05]), np.array([1.0, 20.0])
+
+
+def weighted_row(size: int, repaired: bool) -> Row:
+    """Classes 95 : 5 with weights 1 : 20; the report for the rare one."""
+    name = f"class weights, over {'the expected' if repaired else 'their own'} sum, batches of {size}"
+
+    def exact() -> float:
+        q = (
+            RARE * WEIGHT / (RARE @ WEIGHT)
+            if repaired
+            else learnt_distribution(RARE, WEIGHT, size, weight=WEIGHT)
+        )
+        return float(q[1])
+
+    def simulated(rng: np.random.Generator) -> tuple[float, float]:
+        y = (rng.random((SIMULATED // size, size)) < RARE[1]).astype(np.int64)
+        w = WEIGHT[y]
+        return counted(y, w if repaired else w / w.sum(1, keepdims=True), of=1)
+
+    def trained(seed: int) -> float:
+        """Plain SGD, batch after batch, with the mean that PyTorch computes; the rate falls to zero."""
+        generator = torch.Generator().manual_seed(1000 + seed)
+        # As many steps whatever the batch, and batches side by side: 64 models that see different data.
+        steps, models, rate = 3000, 64, 0.1
+        z = torch.zeros(models, 2, dtype=torch.float64, requires_grad=True)
+        w = torch.as_tensor(WEIGHT)
+        for step in range(steps):
+            y = (torch.rand(models, size, generator=generator) < RARE[1]).long()
+            scores = z[:, None, :].expand(models, size, 2)
+            each = F.cross_entropy(scores.reshape(-1, 2), y.reshape(-1), weight=w, reduction="none").view(
+                y.shape
+            )
+            divisor = size * float(RARE @ WEIGHT) if repaired else w[y].sum(1)
+            (gradient,) = torch.autograd.grad((each.sum(1) / divisor).sum(), z)
+            with torch.no_grad():
+                z -= rate * (1 - step / steps) * gradient
+        return float(z.detach().softmax(1)[:, 1].mean())
+
+    truth = float(RARE[1] * WEIGHT[1] / (RARE @ WEIGHT))
+    expand = None if repaired else partial(first_order, size, WEIGHT, RARE, WEIGHT, 1)
+    return Row(name, "w p" if repaired else "w p E[1/(w + W)]", truth, exact, expand, simulated, trained)
+
+
+# ------------------------------------------------------------------------------------ sampled negatives
+
+NOISE, NEGATIVES = np.array([0.1, 0.2, 0.3, 0.4]), 3
+
+
+def sampled_loss(z: Tensor, candidates: Tensor, corrected: bool, drop: bool) -> Tensor:
+    """-log softmax of the first candidate among all, shape (draws,)."""
+    scores = z[candidates]
+    if corrected:
+        scores = scores - torch.as_tensor(np.log(NOISE))[candidates]
+    if drop:  # a negative that is the target itself is taken out
+        hit = candidates == candidates[:, :1]
+        hit[:, 0] = False
+        scores = scores.masked_fill(hit, -torch.inf)
+    return scores.logsumexp(1) - scores[:, 0]
+
+
+def sampled_exact(corrected: bool, drop: bool) -> Tensor:
+    """The minimiser, from all draws of a target and its negatives; the sum of the logits is fixed at 0."""
+    candidates = torch.tensor(list(itertools.product(range(4), repeat=1 + NEGATIVES)))
+    chance = torch.as_tensor(P)[candidates[:, 0]] * torch.as_tensor(NOISE)[candidates[:, 1:]].prod(1)
+    return minimise(lambda z: chance @ sampled_loss(z, candidates, corrected, drop), 4)
+
+
+def candidates_of(rng: np.random.Generator, draws: int) -> Tensor:
+    target = rng.choice(4, size=(draws, 1), p=P)
+    return torch.as_tensor(np.hstack([target, rng.choice(4, size=(draws, NEGATIVES), p=NOISE)]))
+
+
+def sampled_row(
+    name: str, learns: str, closed: Array | None, corrected: bool, drop: bool, of: int = 0
+) -> Row:
+    def exact() -> float:
+        return (
+            float(sampled_exact(corrected, drop).detach().softmax(0)[of])
+            if closed is None
+            else float(closed[of])
+        )
+
+    def simulated(rng: np.random.Generator) -> tuple[float, float]:
+        z = sampled_exact(corrected, drop) if closed is None else torch.as_tensor(np.log(closed))
+        return stationary(lambda t, c: sampled_loss(t, c, corrected, drop), z, candidates_of(rng, 50_000), of)
+
+    def trained(seed: int) -> float:
+        drawn = candidates_of(np.random.default_rng(1000 + seed), 4 * TRAINED)
+        return float(
+            minimise(lambda z: sampled_loss(z, drawn, corrected, drop).mean(), 4).detach().softmax(0)[0]
+        )
+
+    return Row(name, learns, float(P[of]), exact, None, simulated, trained)
+
+
+def stationary(
+    loss: Callable[[Tensor, Tensor], Tensor], z: Tensor, drawn: Tensor, of: int = 0
+) -> tuple[float, float]:
+    """The probability of an outcome after a Newton step from `z` on fresh draws, and its standard error."""
+    z = z.detach().clone()
+    jacobian = torch.func.jacfwd(lambda t: loss(t, drawn))(z)
+    hessian = torch.func.hessian(lambda t: loss(t, drawn).mean())(z)
+    inverse = torch.linalg.pinv(hessian, hermitian=True, rtol=1e-10)
+    of_first = torch.func.grad(lambda t: t.softmax(0)[of])(z)
+    influence = jacobian @ inverse @ of_first
+    value = float(z.softmax(0)[of] - influence.mean())
+    return value, float(influence.std() / len(influence) ** 0.5)
+
+
+# ------------------------------------------------------------------------------------------ preferences
+
+REWARD, BETA = np.array([0.0, 0.6, 0.3, 1.0]), 1.0
+REFERENCE = np.array([0.4, 0.3, 0.2, 0.1])
+
+
+def preference_loss(z: Tensor, pairs: Tensor, normalised: bool, reference: bool) -> Tensor:
+    log_ratio = F.log_softmax(z, 0) - (torch.as_tensor(np.log(REFERENCE)) if reference else 0.0)
+    reward = BETA * (log_ratio / torch.as_tensor(LENGTHS) if normalised else log_ratio)
+    return -F.logsigmoid(reward[pairs[:, 0]] - reward[pairs[:, 1]])
+
+
+def preference_exact(normalised: bool, reference: bool) -> Array:
+    """The reference times exp(reward / beta), or with the length in the exponent: c makes it a distribution."""
+    base = REFERENCE if reference else np.ones(4)
+    if not normalised:
+        q = base * np.exp(REWARD / BETA)
+        return q / q.sum()
+    low, high = -50.0, 50.0
+    for _ in range(200):
+        c = (low + high) / 2
+        total = (base * np.exp(LENGTHS * (REWARD + c) / BETA)).sum()
+        low, high = (low, c) if total > 1 else (c, high)
+    return np.asarray(base * np.exp(LENGTHS * (REWARD + c) / BETA))
+
+
+def pairs_of(rng: np.random.Generator, draws: int) -> Tensor:
+    """(preferred, other) by Bradley and Terry."""
+    first = rng.integers(4, size=draws)
+    second = (first + rng.integers(1, 4, size=draws)) % 4
+    wins = rng.random(draws) < 1 / (1 + np.exp(REWARD[second] - REWARD[first]))
+    return torch.as_tensor(np.where(wins, (first, second), (second, first)).T)
+
+
+def preference_row(name: str, learns: str, normalised: bool, reference: bool) -> Row:
+    loss = partial(preference_loss, normalised=normalised, reference=reference)
+
+    def simulated(rng: np.random.Generator) -> tuple[float, float]:
+        return stationary(
+            loss, torch.as_tensor(np.log(preference_exact(normalised, reference))), pairs_of(rng, 50_000)
+        )
+
+    def trained(seed: int) -> float:
+        drawn = pairs_of(np.random.default_rng(1000 + seed), 4 * TRAINED)
+        return float(minimise(lambda z: loss(z, drawn).mean(), 4).detach().softmax(0)[0])
+
+    base = REFERENCE if reference else np.ones(4)
+    truth = base * np.exp(REWARD / BETA)
+    return Row(
+        name,
+        learns,
+        float(truth[0] / truth.sum()),
+        lambda: float(preference_exact(normalised, reference)[0]),
+        None,
+        simulated,
+        trained,
+    )
+
+
+# ----------------------------------------------------------------------------------- policy gradients
+
+# Right and short, right and long, wrong and short, wrong and long; the reward does not look at the length.
+SIZES, RIGHT = np.array([1, 4, 1, 4]), np.array([1.0, 1.0, 0.0, 0.0])
+GROUP, GROUPS, STEPS, RATE = 4, 4, 60, 0.5
+Mode = str
+
+
+def pushes(kinds: Draws, mode: Mode) -> Array:
+    """A / D for each response of sets of groups, shape (sets, groups, G)."""
+    n, r = SIZES[kinds], RIGHT[kinds]
+    advantage = r - r.mean(-1, keepdims=True)
+    divisor = {
+        "grpo": n * float(GROUP * GROUPS),
+        "group": n.sum(-1, keepdims=True) * float(GROUPS),
+        "global": n.sum((-1, -2), keepdims=True) * 1.0,
+        "constant": np.full(n.shape, 2.5 * GROUP * GROUPS),
+    }[mode]
+    return np.asarray(advantage / divisor)
+
+
+def expected_push(policy: Array, mode: Mode) -> Array:
+    """u(o) = E[A / D | o], by enumeration of a group and, for the global batch, of the others' tokens."""
+    others = np.array([1.0])
+    if mode == "global":  # the distribution of the tokens of the other groups' responses
+        one = np.bincount(SIZES, policy)
+        for _ in range(GROUP * (GROUPS - 1)):
+            others = np.convolve(others, one)
+    u, mass = np.zeros(4), np.zeros(4)
+    for group in itertools.product(range(4), repeat=GROUP):
+        kinds = list(group)
+        chance = float(np.prod(policy[kinds]))
+        n, advantage = SIZES[kinds], RIGHT[kinds] - RIGHT[kinds].mean()
+        if mode == "global":
+            possible = others > 0
+            inverse = np.full(GROUP, others[possible] @ (1 / (n.sum() + np.flatnonzero(possible))))
+        else:
+            inverse = {
+                "grpo": 1 / (n * float(GROUP * GROUPS)),
+                "group": np.full(GROUP, 1 / (n.sum() * GROUPS)),
+                "constant": np.full(GROUP, 1 / (2.5 * GROUP * GROUPS)),
+            }[mode]
+        np.add.at(u, kinds, chance * advantage * inverse)
+        np.add.at(mass, kinds, chance)
+    return np.asarray(u / mass)
+
+
+def short_share(policy: Array) -> float:
+    """The share of short responses among the right ones: .5 at the start, and the reward gives no reason to move."""
+    return float(policy[0] / policy[:2].sum())
+
+
+def policy_exact(mode: Mode) -> float:
+    z = np.zeros(4)
+    for _ in range(STEPS):
+        policy = np.exp(z) / np.exp(z).sum()
+        u = expected_push(policy, mode) * GROUP * GROUPS
+        z += RATE * policy * (u - policy @ u)
+    return short_share(np.exp(z) / np.exp(z).sum())
+
+
+def policy_trained(mode: Mode, seed: int, clip: float = 0.2) -> float:
+    """Gradient ascent on sampled groups, through the clipped ratios, a token at a time; GSPO's is the sequence's."""
+    rng = np.random.default_rng(1000 + seed)
+    z = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    sets = 500
+    for _ in range(STEPS):
+        old = z.detach().softmax(0)
+        kinds = rng.choice(4, size=(sets, GROUPS, GROUP), p=old.numpy() / old.numpy().sum())
+        n = torch.as_tensor(SIZES[kinds])
+        reward = torch.as_tensor(RIGHT[kinds])
+        advantage = reward - reward.mean(-1, keepdim=True)
+        # The logarithm of a response's probability, spread evenly over its tokens: only the sum matters here.
+        per_token = (F.log_softmax(z, 0) - old.log())[torch.as_tensor(kinds)] / n
+        if mode == "gspo":
+            ratio = per_token.exp()  # the geometric mean of the token ratios
+            objective = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+            value = objective.mean((-1, -2))
+        else:
+            ratio = per_token.exp()
+            objective = (
+                torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage) * n
+            )  # sum
+            if mode == "grpo":
+                value = (objective / n).mean((-1, -2))
+            elif mode == "group":
+                value = (objective.sum(-1) / n.sum(-1)).mean(-1)
+            elif mode == "global":
+                value = objective.sum((-1, -2)) / n.sum((-1, -2))
+            else:
+                value = objective.mean((-1, -2)) / 2.5
+        (gradient,) = torch.autograd.grad(value.mean(), z)
+        with torch.no_grad():
+            z += RATE * gradient
+    return short_share(z.detach().softmax(0).numpy())
+
+
+def policy_simulated(mode: Mode, rng: np.random.Generator) -> tuple[float, float]:
+    """The answer that the exact steps give with pushes that are drawn: 60 steps of 2,000 sets of groups each."""
+    ends = []
+    for _ in range(8):
+        z = np.zeros(4)
+        for _ in range(STEPS):
+            policy = np.exp(z) / np.exp(z).sum()
+            kinds = rng.choice(4, size=(2000, GROUPS, GROUP), p=policy)
+            push = pushes(kinds, mode)
+            total = np.array([(push * (kinds == k)).sum() for k in range(4)]) / len(kinds)
+            z += RATE * (total - policy * total.sum())
+        ends.append(short_share(np.exp(z) / np.exp(z).sum()))
+    return float(np.mean(ends)), float(np.std(ends, ddof=1) / np.sqrt(len(ends)))
+
+
+def policy_row(name: str, learns: str, mode: Mode) -> Row:
+    exact = "grpo" if mode == "gspo" else mode
+    return Row(
+        name,
+        learns,
+        0.5,
+        lambda: policy_exact(exact),
+        None,
+        lambda rng: policy_simulated(exact, rng),
+        lambda seed: policy_trained(mode, seed),
+    )
+
+
+# ---------------------------------------------------------------------------------------------- rows
+
+
+def sums(n: NDArray[np.int64]) -> Array:
+    return np.asarray(1 / n.sum(1, keepdims=True))
+
+
+def bucketed(kinds: Draws) -> Draws:
+    """The same sequences, sorted by length before they are cut into batches."""
+    return np.sort(kinds, axis=None).reshape(kinds.shape)
+
+
+ROWS = [
+    of_tokens("mean over each sequence", "P / n", 4, additive(1), lambda n: 1 / n, sequence_mean, 1),
+    of_tokens(
+        "token mean over a micro-batch of 4", "P E[1/(n + S)], B = 4", 4, additive(4), sums, token_mean, 4
+    ),
+    of_tokens(
+        "token mean of each of 2 ranks of 4, averaged",
+        "P E[1/(n + S)], B = 4",
+        8,
+        additive(4),
+        lambda n: np.repeat(1 / n.reshape(-1, 2, 4).sum(2), 4, 1),
+        lambda losses, mask: (
+            (losses * mask).view(len(mask), 2, 4, -1).sum((2, 3)) / mask.view(len(mask), 2, 4, -1).sum((2, 3))
+        ).mean(1),
+        4,
+    ),
+    of_tokens(
+        "one denominator for 2 ranks of 4", "P E[1/(n + S)], B = 8", 8, additive(8), sums, token_mean, 8
+    ),
+    of_tokens("token mean in buckets of one length", "P / n", 4, additive(1), sums, token_mean, 1, bucketed),
+    of_tokens(
+        "mean over 4 padded rows, padding counted",
+        "P E[1/max n]",
+        4,
+        lambda: enumerated(4, lambda n: float(n.max())),
+        lambda n: 1 / n.max(1, keepdims=True),
+        padded_mean,
+    ),
+    of_tokens(
+        "sum over a constant, or over the sequences", "P", 4, lambda: float(P[0]), np.ones_like, sequence_sum
+    ),
+    Row(
+        "prompts of 1 or 6 tokens counted, batches of 4",
+        "P E[1/(m + n + S)], given the prompt",
+        float(P[0]),
+        prompted_exact,
+        None,
+        prompted_simulated,
+        prompted_trained,
+    ),
+    Row(
+        "a mask that does not look at the token",
+        "P",
+        float(P[0]),
+        lambda: float(P[0]),
+        None,
+        masked_simulated,
+        masked_trained,
+    ),
+    Row(
+        f"packed rows of {ROW} tokens, each its mean",
+        "P E[1/tokens of its row]",
+        float(P[0]),
+        packed_exact,
+        None,
+        packed_simulated,
+        partial(packed_trained, weights=False),
+    ),
+    Row(
+        "packed rows with LongAlign's weights",
+        "P / n",
+        float(P[0]),
+        additive(1),
+        None,
+        lambda rng: (lambda kinds: counted(kinds, 1 / LENGTHS[kinds]))(draw(rng, SIMULATED, 1)),
+        partial(packed_trained, weights=True),
+    ),
+    weighted_row(4, False),
+    weighted_row(16, False),
+    weighted_row(64, False),
+    weighted_row(4, True),
+    weighted_row(16, True),
+    weighted_row(64, True),
+    sampled_row("sampled softmax, corrected by -log q", "P", P, True, False),
+    sampled_row("sampled softmax, not corrected", "P / q", P / NOISE / (P / NOISE).sum(), False, False),
+    sampled_row("sampled softmax, corrected, hits removed", "no closed form", None, True, True, 3),
+    preference_row("DPO", "ref exp(r / b)", False, True),
+    preference_row("DPO, averaged over the length", "ref exp(n (r + c) / b)", True, True),
+    preference_row("SimPO without margin", "exp(n (r + c) / b)", True, False),
+    policy_row("GRPO, verl seq-mean-token-mean", "pushes A / n", "grpo"),
+    policy_row("DAPO, token mean over the group", "pushes E[A / S], G responses", "group"),
+    policy_row("TRL dapo, verl token-mean: the global batch", "pushes E[A / S], all responses", "global"),
+    policy_row("Dr. GRPO, verl seq-mean-token-sum(-norm)", "pushes A / C", "constant"),
+    policy_row("GSPO", "pushes A / n", "gspo"),
+]
+
+
+def measure(row: Row, seed: int = 0) -> dict[str, object]:
+    """Compute the three numbers of a row."""
+    simulated, error = row.simulated(np.random.default_rng([seed, ROWS.index(row)]))
+    fits = np.array([row.trained(k) for k in range(SEEDS)])
+    return {
+        "row": row.name,
+        "learns": row.learns,
+        "truth": round(row.truth, 6),
+        "exact": round(row.exact(), 6),
+        "first_order": None if row.first_order is None else round(row.first_order(), 6),
+        "simulated": round(simulated, 6),
+        "simulated_error": float(f"{error:.2g}"),
+        "trained": round(float(fits.mean()), 6),
+        "trained_error": float(f"{fits.std(ddof=1) / np.sqrt(SEEDS):.2g}"),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument(
+        "--rows", nargs="*", help="parts of the names of the rows to run; nothing is written then"
+    )
+    chosen = parser.parse_args().rows
+    torch.set_num_threads(1)
+    results = []
+    for row in ROWS:
+        if chosen and not any(part in row.name for part in chosen):
+            continue
+        results.append(measure(row))
+        print(json.dumps(results[-1]), flush=True)
+    if not chosen:
+        record = {
+            "date": date.today().isoformat(),
+            "versions": {
+                "python": platform.python_version(),
+                "numpy": np.__version__,
+                "scipy": scipy.__version__,
+                "torch": torch.__version__,
+            },
+            "seeds": SEEDS,
+            "rows": results,
+        }
+        (HERE / "table.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
