@@ -85,8 +85,9 @@ def cross_entropy(
         The class axis.
     weight : array_like, shape (K,), optional
         Weight of a target by its class, finite and >= 0. It weighs the whole loss of that target, smoothed or
-        not. The mean then divides by a sum that depends on which classes a batch drew: it is biased for small
-        batches, and a `denominator` that is the same for all of them mends that.
+        not. The mean then divides by a sum that depends on which classes a batch drew, so that small batches
+        teach less than the weights ask for (`xent.scoring.learnt_distribution` says what). Better give the
+        expected sum of weights, or the number of targets, as `denominator`.
     sample_weight : array_like, broadcasts to the shape of `targets`, optional
         Weight of each target, finite and >= 0; booleans are a mask. w is the product of both weights, and a
         target whose w is zero does not count: its logits are not looked at.
@@ -291,7 +292,8 @@ def binary_cross_entropy(
         The mean divides by the sum of the weights, weight * (c y + 1 - y), as the class-weighted mean of
         `cross_entropy` does; PyTorch divides by the number of targets.
     denominator : float, optional
-        Replaces the sum of the weights.
+        Replaces the sum of the weights, which with `pos_weight` depends on the labels that a batch drew: the
+        number of targets is the better divisor there.
 
     Returns
     -------

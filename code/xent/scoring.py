@@ -650,11 +650,9 @@ def invert_weighting(
         )
     if batch_size is not None:
         others = _population(class_probs, "class_probs", given.shape[-1:])
-        # In units of the largest weight, so that a weight times what it was divided by is at most one.
-        by_class = by_class / by_class.max()
+        # In units of the largest, so that a weight times what it was divided by is at most one.
+        by_class = _in_units(by_class, "weight")
         by_class = by_class * _inverses(by_class, others, _batch_size(batch_size))
-        if not (by_class > 0).all():
-            raise ValueError("weight: expected a ratio of weights that is a float, got " + shown(weight))
     # Mantissas and exponents apart: weights of 1e-300 and 1e300 have a quotient that no float holds.
     mantissa, exponent = np.frexp(given.astype(np.float64))
     divisor, by_power = np.frexp(by_class)
@@ -745,11 +743,21 @@ def learnt_distribution(
         raise TypeError("others: expected the distribution of a batch's other items, got None")
     population = p if others is None else _population(others, "others", p.shape[-1:])
     a = np.ones_like(d) if weight is None else weights(weight, "weight", d.shape, "one for each outcome")
-    tilted = p * (a / a.max()) * _inverses(d / d.max(), population, _batch_size(batch_size))
+    tilted = p * (a / a.max()) * _inverses(_in_units(d, "sizes"), population, _batch_size(batch_size))
     total = tilted.sum(axis=-1, keepdims=True)
     if not (total > 0).all():
         raise ValueError("weight: expected a positive weight on an outcome that happens, got none")
     return np.asarray(tilted / total)
+
+
+def _in_units(sizes: Floats, name: str) -> Floats:
+    """Divide by the largest; the integral of `_inverses` needs quotients whose inverse is a float."""
+    quotient: Floats = sizes / sizes.max()
+    if not (quotient > 1e-290).all():
+        raise ValueError(
+            f"{name}: expected a ratio of at most 1e290, got {sizes.min():g} and {sizes.max():g}"
+        )
+    return quotient
 
 
 def _inverses(sizes: Floats, law: Floats, batch_size: int) -> Floats:

@@ -501,6 +501,36 @@ def test_ranks_agree_with_one_device_on_the_gradient(ranks: Callable[[int], Rank
     torch.testing.assert_close(weight.grad, whole, rtol=1e-12, atol=1e-14)
 
 
+def test_ranks_agree_on_a_sum_of_class_weights(ranks: Callable[[int], Ranks]) -> None:
+    by_class = torch.tensor([0.5, 1.0, 2.0, 1.0, 4.0], dtype=torch.float64)
+    batches = split(sequences([6, 1, 0, 3, 2]), [1] * 5)
+    logits = torch.linspace(-1, 1, WIDTH * CLASSES, dtype=torch.float64).reshape(WIDTH, CLASSES)
+
+    def gradient_of(part: list[Batch], scales: list[float]) -> Tensor:
+        weight = logits.clone().requires_grad_()
+        for (x, y), scale in zip(part, scales, strict=True):
+            each = cross_entropy(x.flatten(0, 1) @ weight, y.flatten(), by_class, reduction="sum")
+            (each * scale).backward()
+        assert weight.grad is not None
+        return weight.grad
+
+    def mass(batch: Batch) -> Tensor:
+        return by_class[batch[1][batch[1] != IGNORED]].sum()
+
+    total = sum(mass(batch).item() for batch in batches)
+    whole = gradient_of(batches, [1 / total] * 5)
+    shares = [batches[:2], batches[2:]]
+    windows = ranks(2).run(shares, 3, denominator=mass)
+    found = torch.zeros_like(whole)
+    for (window,) in windows:
+        assert window.denominator == pytest.approx(total, rel=1e-15)
+        found += gradient_of([m.batch for m in window], [m.scale / window.ranks for m in window])
+    torch.testing.assert_close(found, whole, rtol=1e-12, atol=1e-14)
+    # Each rank by its own sum of weights, averaged over the ranks, is another gradient.
+    own = sum(gradient_of(part, [0.5 / sum(mass(b).item() for b in part)] * len(part)) for part in shares)
+    assert float((own - whole).norm() / whole.norm()) > 0.1
+
+
 def test_counts_travel_on_the_device_of_the_backend(
     ranks: Callable[[int], Ranks], monkeypatch: pytest.MonkeyPatch
 ) -> None:

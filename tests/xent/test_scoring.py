@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from functools import partial
@@ -405,6 +406,124 @@ def test_weights_whose_quotient_no_float_holds() -> None:
         assert p.tolist() == [1.0, 0.0]
         near = scoring.invert_weighting(q, weight=[small, 3 * small])
         np.testing.assert_allclose(near, [0.5, 0.5], rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("p", "sizes", "batch_size", "weight"),
+    [
+        ([0.95, 0.05], [1.0, 20.0], 4, [1.0, 20.0]),
+        ([0.4, 0.3, 0.2, 0.1], [1.0, 2.0, 4.0, 8.0], 5, None),
+        ([0.4, 0.3, 0.2, 0.1], [0.3, 0.3, 1e3, 7.0], 3, [0.0, 1.0, 2.0, 5.0]),
+        ([0.5, 0.0, 0.5], [1e-9, 3.0, 1e9], 3, None),
+        ([1.0], [2.5], 7, [3.0]),
+    ],
+)
+def test_the_learnt_distribution_is_an_average_over_all_batches(
+    p: list[float], sizes: list[float], batch_size: int, weight: list[float] | None
+) -> None:
+    law, d = np.array(p), np.array(sizes)
+    a = np.ones_like(d) if weight is None else np.array(weight)
+    expected = np.zeros_like(law)
+    for batch in itertools.product(range(len(p)), repeat=batch_size):
+        items = list(batch)
+        np.add.at(expected, items, law[items].prod() * a[items] / math.fsum(d[items]))
+    expected /= expected.sum()
+    found = scoring.learnt_distribution(p, sizes, batch_size, weight=weight)
+    # Quadrature to a few units in the last place; the enumeration adds up to 4^5 terms.
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    # The unit of the sizes and that of the weights do not matter, nor does the order of the items.
+    scaled = scoring.learnt_distribution(p, d * 1e150, batch_size, weight=a * 1e-200)
+    np.testing.assert_allclose(scaled, expected, rtol=1e-12)
+    back = scoring.learnt_distribution(law[::-1], d[::-1], batch_size, weight=a[::-1])
+    np.testing.assert_allclose(back[::-1], expected, rtol=1e-12)
+
+
+def test_weighted_means_of_batches_and_their_inverse() -> None:
+    rng = np.random.default_rng(0)
+    for batch_size in (1, 2, 16, 10**9):
+        shares, w = rng.dirichlet(np.ones(4)), np.exp(rng.standard_normal(4))
+        p = rng.dirichlet(np.ones(4), size=(5, 2))  # by context; the batch's other labels have the shares
+        q = scoring.learnt_distribution(p, w, batch_size, weight=w, others=shares)
+        back = scoring.invert_weighting(q, weight=w, batch_size=batch_size, class_probs=shares)
+        np.testing.assert_allclose(back, p, rtol=1e-12)
+        plain = scoring.invert_weighting(q, weight=w)
+        assert (np.abs(plain - p).max() < 1e-7) == (batch_size == 10**9)  # of order one over the batch size
+    # A batch of one divides its weight out: the report is the truth, and stays what it is.
+    q = scoring.invert_weighting([0.9, 0.1], weight=[1.0, 9.0], batch_size=1, class_probs=[0.5, 0.5])
+    np.testing.assert_allclose(q, [0.9, 0.1], rtol=1e-15)
+    assert q.dtype == np.float64
+    half = scoring.invert_weighting(
+        np.array([0.9, 0.1], np.float32), weight=[1.0, 9.0], batch_size=4, class_probs=[0.5, 0.5]
+    )
+    assert half.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (
+            lambda: scoring.learnt_distribution([0.5, 0.5], [1e-300, 1.0], 2),
+            ValueError,
+            "sizes: expected a ratio of at most 1e290, got 1e-300 and 1",
+        ),
+        (
+            lambda: scoring.learnt_distribution([0.5, 0.5], [1.0, 0.0]),
+            ValueError,
+            "sizes: expected sizes > 0, got 0.0 at index 1",
+        ),
+        (lambda: scoring.learnt_distribution([0.5, 0.5], [1.0]), ValueError, "sizes: expected shape"),
+        (
+            lambda: scoring.learnt_distribution([0.5, 0.4], [1, 2]),
+            ValueError,
+            "probs: expected probabilities",
+        ),
+        (
+            lambda: scoring.learnt_distribution([1.0], [1.0], 0),
+            ValueError,
+            "batch_size: expected an integer from 1",
+        ),
+        (
+            lambda: scoring.learnt_distribution([1.0], [1.0], 1.5),
+            TypeError,
+            "batch_size: expected an integer",
+        ),
+        (
+            lambda: scoring.learnt_distribution([[1.0, 0.0]], [1, 2]),
+            TypeError,
+            "others: expected the distribution",
+        ),
+        (
+            lambda: scoring.learnt_distribution([1.0, 0.0], [1, 2], others=[1.0]),
+            ValueError,
+            r"others: expected shape \(2,\)",
+        ),
+        (
+            lambda: scoring.learnt_distribution([1.0, 0.0], [1, 2], weight=[0.0, 1.0]),
+            ValueError,
+            "weight: expected a positive weight on an outcome that happens, got none",
+        ),
+        (
+            lambda: scoring.invert_weighting([0.5, 0.5], weight=[1, 2], batch_size=4),
+            TypeError,
+            "batch_size, class_probs: expected both, or neither for a constant divisor, got 4 and None",
+        ),
+        (
+            lambda: scoring.invert_weighting([0.5, 0.5], weight=[1, 2], batch_size=4, class_probs=[0.5, 0.6]),
+            ValueError,
+            "class_probs: expected probabilities",
+        ),
+        (
+            lambda: scoring.invert_weighting(
+                [0.5, 0.5], weight=[5e-324, 1e308], batch_size=4, class_probs=[0.5, 0.5]
+            ),
+            ValueError,
+            "weight: expected a ratio of at most 1e290",
+        ),
+    ],
+)
+def test_arguments_about_divisors(call: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        call()
 
 
 def test_there_are_only_so_many_classes_to_search_over(monkeypatch: pytest.MonkeyPatch) -> None:

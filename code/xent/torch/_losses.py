@@ -303,7 +303,9 @@ def cross_entropy(
         The class axis.
     weight : Tensor or array_like, shape (K,), optional
         Weight >= 0 of a target by its class. The mean then divides by a sum that depends on which classes a
-        batch drew, and is biased for small batches; a constant `denominator` is not.
+        batch drew, so that small batches teach less than the weights ask for
+        (`xent.scoring.learnt_distribution` says what). Better give the expected sum of weights, or the number
+        of targets, as `denominator`.
     sample_weight : Tensor or array_like that broadcasts to the shape of `targets`, optional
         Weight >= 0 of each target; booleans are a mask. A target of weight zero does not count: its loss and
         its gradient are zero, whatever its logits hold.
@@ -445,7 +447,8 @@ def binary_cross_entropy(
         The mean divides by the sum of the weights, `pos_weight` included; PyTorch divides by the number of
         targets.
     denominator : float, optional
-        Replaces the sum of the weights.
+        Replaces the sum of the weights, which with `pos_weight` depends on the labels that a batch drew: the
+        number of targets is the better divisor there.
 
     Returns
     -------
