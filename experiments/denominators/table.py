@@ -400,7 +400,7 @@ def sampled_row(
     def trained(seed: int) -> float:
         drawn = candidates_of(np.random.default_rng(1000 + seed), 4 * TRAINED)
         return float(
-            minimise(lambda z: sampled_loss(z, drawn, corrected, drop).mean(), 4).detach().softmax(0)[0]
+            minimise(lambda z: sampled_loss(z, drawn, corrected, drop).mean(), 4).detach().softmax(0)[of]
         )
 
     return Row(name, learns, float(P[of]), exact, None, simulated, trained)
