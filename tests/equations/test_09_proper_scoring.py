@@ -329,6 +329,12 @@ def test_zeroing_a_rare_class_pays_under_a_clip(worst_error):
         rule = partial(scoring.clipped_log_score, eps=eps)
         assert expected_score(rule, law, law) > expected_score(rule, law, zeroed)
         assert abs(printed - float(saving)) < abs(-law[-1] * np.log(law[-1]) - float(saving))
+    # A second class below the clip gains nothing from its share; the chapter says that the saving is smaller then.
+    law, rule = np.array([0.5, 0.4, 0.05, 0.05]), partial(scoring.clipped_log_score, eps=0.1)
+    zeroed = np.append(law[:-1], 0.0) / (1 - law[-1])
+    left = float(expected_score(rule, law, law) - expected_score(rule, law, zeroed))
+    worst_error(-0.9 * np.log(0.95), left, rtol=1e-12, why="a difference of nearly equal costs")
+    assert left < -0.95 * np.log(0.95)
 
 
 # ------------------------------------------------------------------------------ tangents and divergences
