@@ -253,8 +253,8 @@ def loss_fn(z, y):
         "w = np.array([1., 1., 1.]); y = np.array([0, 2, 1])",
     ),
     "weights-and-batch-size": (
-        "w = np.array([1., 20.]); batches = [np.array([0, 0]), np.array([0, 1])]",
-        "w = np.array([1., 1.]); batches = [np.array([0, 0]), np.array([0, 1])]",
+        "loss_fn = torch.nn.CrossEntropyLoss(weight=torch.tensor([1., 20., 3.]))",
+        "def loss_fn(z, y): return F.cross_entropy(z, y, torch.tensor([1., 20., 3.]), reduction='sum') / len(y)",
     ),
     "weights-without-effect": (
         "loss_fn = lambda z, y, **options: xent.cross_entropy(z, y)",
