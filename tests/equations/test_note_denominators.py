@@ -276,7 +276,10 @@ def test_the_expected_step_is_that_of_another_reward(worst_error: WorstError, ow
 def test_simpo_without_margin(worst_error: WorstError) -> None:
     r"""
     $$
-    \pi(y) = \exp \left( \frac{|y|\, \bigl( r(y) + c \bigr)}{\beta} \right), \qquad \sum_y \pi(y) = 1,
+    \begin{aligned}
+    \pi(y) &= \exp \left( \frac{|y|\, \bigl( r(y) + c \bigr)}{\beta} \right), \\
+    \sum_y \pi(y) &= 1,
+    \end{aligned}
     $$ (eq-note-simpo)
     """
     beta, r = 2.0, np.array([0.0, 0.8, 0.3, 1.0])
