@@ -643,11 +643,10 @@ def invert_weighting(
     if not (by_class > 0).all():
         where = first_true(by_class <= 0)
         raise ValueError(f"weight: expected weights > 0, got {by_class[where]}{at_index(where)}")
-    if (batch_size is None) != (class_probs is None):
-        raise TypeError(
-            "batch_size, class_probs: expected both, or neither for a constant divisor, got "
-            f"{shown(batch_size)} and {shown(class_probs)}"
-        )
+    if batch_size is None and class_probs is not None:
+        raise TypeError("batch_size: expected the number of targets that shared a sum of weights, got None")
+    if batch_size is not None and class_probs is None:
+        raise TypeError("class_probs: expected the classes' shares, from which batches were drawn, got None")
     if batch_size is not None:
         others = _population(class_probs, "class_probs", given.shape[-1:])
         # In units of the largest, so that a weight times what it was divided by is at most one.

@@ -137,6 +137,8 @@ TABLE: dict[str, Row] = {
     "target_probs": (PROBS[0], [*ROWS, *SHAPE]),
     "log_probs": (lambda g: np.log(SHARES), [*REAL, *entry(1.0), lambda v: v + 1]),
     "weight": BY_CLASS,
+    "sizes": (BY_CLASS[0], [*MASS, *SHAPE, *entry(0.0)]),
+    **dict.fromkeys(("class_probs", "others"), (lambda g: np.array([0.5, 0.25, 0.25]), [*ROWS, *SHAPE])),
     "sample_weight": BY_TARGET,
     "pos_weight": (BY_CLASS[0], [*MASS, *SHAPE[:2], *entry(0.0)]),
     "indices": (lambda g: g.integers(0, K, (N, 2)), [*INDEX, *SHAPE]),
@@ -218,7 +220,12 @@ OWN: dict[str, dict[str, Row]] = {
 
 
 # Options that mean something together only.
-NEEDED = {"accumulate": ["targets"], "linear_distillation_loss": ["targets", "ignore_index"]}
+NEEDED = {
+    "accumulate": ["targets"],
+    "invert_weighting": ["batch_size", "class_probs"],
+    "learnt_distribution": ["others"],
+    "linear_distillation_loss": ["targets", "ignore_index"],
+}
 
 
 def row(function: str, argument: str) -> Row:

@@ -505,7 +505,7 @@ def test_weighted_means_of_batches_and_their_inverse() -> None:
         (
             lambda: scoring.invert_weighting([0.5, 0.5], weight=[1, 2], batch_size=4),
             TypeError,
-            "batch_size, class_probs: expected both, or neither for a constant divisor, got 4 and None",
+            "class_probs: expected the classes' shares, from which batches were drawn, got None",
         ),
         (
             lambda: scoring.invert_weighting([0.5, 0.5], weight=[1, 2], batch_size=4, class_probs=[0.5, 0.6]),
