@@ -312,37 +312,6 @@ def test_dividing_is_not_a_softmax(worst_error: WorstError) -> None:
         worst_error([Fraction(v, sum(y)) for v in y], divided, rtol=1e-15, why="exact fractions")
 
 
-@pytest.mark.equation("eq-certify-rescale", by="symbolic")
-def test_a_weight_does_what_unnormalised_labels_should() -> None:
-    r"""
-    $$
-    s\,p - y = s\,\Bigl(p - \frac{y}{s}\Bigr) .
-    $$ (eq-certify-rescale)
-    """
-    s, p, y = sympy.symbols("s p y", positive=True)
-    # wrong: y / s -> y
-    assert sympy.simplify(s * p - y - s * (p - y / s)) == 0
-
-
-@pytest.mark.equation("eq-certify-rescale", by="framework")
-def test_tensorflow_is_right_with_a_weight(worst_error: WorstError) -> None:
-    r"""
-    $$
-    s\,p - y = s\,\Bigl(p - \frac{y}{s}\Bigr) .
-    $$ (eq-certify-rescale)
-    """
-    tf = frameworks.tensorflow()
-    z, y = RNG.normal(size=(3, 4)), RNG.uniform(0, 2, (3, 4))
-    s = y.sum(1, keepdims=True)
-    x = tf.constant(z)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        each = tf.nn.softmax_cross_entropy_with_logits(labels=y / s, logits=x)
-        loss = tf.reduce_sum(each * s[:, 0])
-    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
-    worst_error(tape.gradient(loss, x).numpy(), s * p - y, atol=1e-12, why="a backward pass in float64")
-
-
 @pytest.mark.equation("eq-certify-inverse", by="reference")
 def test_the_logarithm_inverts_the_softmax(worst_error: WorstError) -> None:
     r"""

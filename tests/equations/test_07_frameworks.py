@@ -265,6 +265,38 @@ def test_the_error_of_the_tensorflow_kernel(worst_error: WorstError) -> None:
     worst_error(seen - right.numpy(), (1 - y.sum()) * p, atol=1e-12, why="two backward passes in float64")
 
 
+@pytest.mark.equation("eq-fw-rescale", by="symbolic")
+def test_a_weight_does_what_unnormalised_labels_should() -> None:
+    r"""
+    $$
+    s\,p - y = s\,\Bigl(p - \frac{y}{s}\Bigr) .
+    $$ (eq-fw-rescale)
+    """
+    s, p, y = sympy.symbols("s p y", positive=True)
+    # wrong: y / s -> y
+    assert sympy.simplify(s * p - y - s * (p - y / s)) == 0
+
+
+@pytest.mark.equation("eq-fw-rescale", by="framework")
+def test_tensorflow_is_right_with_a_weight(worst_error: WorstError) -> None:
+    r"""
+    $$
+    s\,p - y = s\,\Bigl(p - \frac{y}{s}\Bigr) .
+    $$ (eq-fw-rescale)
+    """
+    tf = frameworks.tensorflow()
+    rng = np.random.default_rng(7)
+    z, y = rng.normal(size=(3, 4)), rng.uniform(0, 2, (3, 4))
+    s = y.sum(1, keepdims=True)
+    x = tf.constant(z)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        each = tf.nn.softmax_cross_entropy_with_logits(labels=y / s, logits=x)
+        loss = tf.reduce_sum(each * s[:, 0])
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    worst_error(tape.gradient(loss, x).numpy(), s * p - y, atol=1e-12, why="a backward pass in float64")
+
+
 @pytest.mark.equation("eq-fw-padding", by="symbolic")
 def test_a_zero_row_smooths_the_label_of_its_twin() -> None:
     r"""

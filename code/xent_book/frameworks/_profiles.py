@@ -33,7 +33,7 @@ QUESTIONS = (
     "one of two ignored",
     "all ignored",
     "label smoothing",
-    "label out of range",
+    "label out of range, CPU",
     "impossible event",
     "perfect answer",
     "float32, margin 18",
@@ -148,7 +148,7 @@ def profile(
         "no argument" if smooth is None
         else _which(attempt(lambda: smooth(to(good), Y)), {"(1-eps) y + eps/K": smooth_loss})
     )  # fmt: skip
-    seen["label out of range"] = _show(attempt(lambda: call(to(good), np.array([0, 7]))))
+    seen["label out of range, CPU"] = _show(attempt(lambda: call(to(good), np.array([0, 7]))))
     seen["impossible event"] = _show(attempt(lambda: call(to(impossible), np.array([1]))))
     seen["perfect answer"] = _show(attempt(lambda: call(to(impossible), np.array([0]))))
     seen["float32, margin 18"] = _show(attempt(lambda: call(to(margin, "float32"), np.array([0]))))
@@ -183,7 +183,7 @@ def _profile_row(slug: str, library: str, *, recorded: Seen) -> Callable[[Callab
         "one of two ignored": "no argument",
         "all ignored": "no argument",
         "label smoothing": "no argument",
-        "label out of range": "ValueError",
+        "label out of range, CPU": "ValueError",
         "impossible event": "36",
         "perfect answer": "2.22e-16",
         "float32, margin 18": "1.19e-07",
@@ -219,7 +219,7 @@ def sklearn_profile() -> Seen:
         "one of two ignored": "over valid",
         "all ignored": "nan",
         "label smoothing": "(1-eps) y + eps/K",
-        "label out of range": "IndexError",
+        "label out of range, CPU": "IndexError",
         "impossible event": "inf",
         "perfect answer": "0",
         "float32, margin 18": "0",
@@ -292,7 +292,7 @@ def _keras_profile(logits: bool) -> Seen:
         "one of two ignored": "over valid",
         "all ignored": "0",
         "label smoothing": "(1-eps) y + eps/K",
-        "label out of range": "InvalidArgumentError",
+        "label out of range, CPU": "InvalidArgumentError",
         "impossible event": "16.1",
         "perfect answer": "2.38e-07",
         "float32, margin 18": "1.19e-07",
@@ -316,7 +316,7 @@ def keras_profile() -> Seen:
         "one of two ignored": "over valid",
         "all ignored": "0",
         "label smoothing": "(1-eps) y + eps/K",
-        "label out of range": "InvalidArgumentError",
+        "label out of range, CPU": "InvalidArgumentError",
         "impossible event": "inf",
         "perfect answer": "0",
         "float32, margin 18": "0",
@@ -340,7 +340,7 @@ def keras_logits_profile() -> Seen:
         "one of two ignored": "over valid",
         "all ignored": "ValueError",
         "label smoothing": "(1-eps) y + eps/K",
-        "label out of range": "ValueError",
+        "label out of range, CPU": "ValueError",
         "impossible event": "inf",
         "perfect answer": "0",
         "float32, margin 18": "1.52e-08",

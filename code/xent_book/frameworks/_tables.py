@@ -13,7 +13,12 @@ from ._registry import NAMES, behaviour_table, rows
 # Half-precision numbers differ between processors: two digits of them survive, four of the others.
 FEW, MANY = 2, 4
 # Inline, so that the table looks the same in the notebook and on the page.
-CELL = "padding:.35rem .7rem .35rem 0;text-align:left;vertical-align:top"
+CELL = "padding:.35rem .5rem .35rem 0;text-align:left;vertical-align:top"
+# What names a line stays in view while the columns scroll, over the colour of the page or of the notebook.
+STAYS = (
+    ";position:sticky;left:0;min-width:6.5rem;max-width:8.5rem"
+    ";background:var(--pst-color-background,var(--jp-layout-color0,canvas))"
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,10 +45,12 @@ class Table:
 
     def _repr_html_(self) -> str:
         def cells(line: Sequence[str], head: bool) -> str:
-            first = f'<th scope="{"col" if head else "row"}" style="{CELL}">{escape(line[0])}</th>'
+            wide = len(line) > 2
+            first = CELL + (STAYS if wide else "")
+            first = f'<th scope="{"col" if head else "row"}" style="{first}">{escape(line[0])}</th>'
             tag = 'th scope="col"' if head else "td"
             # A cell of its own width may break a long name; columns side by side scroll instead.
-            style = CELL + (";overflow-wrap:anywhere" if len(line) == 2 else "")
+            style = CELL + ("" if wide else ";overflow-wrap:anywhere")
             rest = (f'<{tag} style="{style}">{markup(text)}</{tag[:2]}>' for text in line[1:])
             return f'<tr style="border-top:1px solid #8886">{first}{"".join(rest)}</tr>'
 
@@ -54,10 +61,11 @@ class Table:
             return "<br>".join(lines)
 
         label = escape(self.caption)
+        small = ";font-size:.82em" if len(self.header) > 2 else ""
         return "\n".join(
             [
                 f'<div style="overflow-x:auto" role="region" tabindex="0" aria-label="{label}">',
-                '<table style="border-collapse:collapse;text-align:left">',
+                f'<table style="border-collapse:collapse;text-align:left{small}">',
                 f"<caption>{label}</caption>",
                 f"<thead>{cells(self.header, True)}</thead>",
                 "<tbody>",

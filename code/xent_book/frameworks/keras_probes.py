@@ -230,7 +230,7 @@ def _backdoor_on_torch() -> Seen:
     "tensorflow-bad-labels",
     "target format",
     "tensorflow",
-    "a label out of range: an error, or nan when compiled by XLA",
+    "a label out of range, on a CPU: an error, or nan when compiled by XLA",
     expect="an error everywhere",
     instead="tf.debugging.assert_less(y, K) in the input pipeline",
     recorded={

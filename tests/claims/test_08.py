@@ -1,0 +1,245 @@
+"""What chapter 8's rows and its summary say of losses, tried on other sizes, models and libraries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import xent
+from xent_book import frameworks
+from xent_book.frameworks import diagnose
+
+pytestmark = pytest.mark.xdist_group("frameworks")  # one worker imports TensorFlow, once
+F = torch.nn.functional
+RNG = np.random.default_rng(808)
+
+
+def trained(
+    loss: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor, steps: int, lr: float
+) -> float:
+    """The loss after Adam has had its way with free logits."""
+    z = start.clone().requires_grad_()
+    optimiser = torch.optim.Adam([z], lr=lr)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        value = loss(z)
+        value.backward()
+        optimiser.step()
+    return value.item()
+
+
+@pytest.mark.claim(
+    "08",
+    "A fresh classifier should cost about log K: 0.693 for two classes, 2.303 for ten, 11.8 for 128,256 tokens.",
+)
+def test_a_fresh_network_costs_log_k() -> None:
+    """Networks of PyTorch's default initialisation, several seeds, on standardised noise and unbalanced labels."""
+    for classes, said in ((2, 0.693), (10, 2.303), (128_256, 11.8)):
+        assert round(math.log(classes), 3 if classes < 1000 else 1) == said
+        for seed in range(5 if classes < 1000 else 1):
+            torch.manual_seed(seed)
+            hidden = 64 if classes < 1000 else 16
+            model = torch.nn.Sequential(
+                torch.nn.Linear(20, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, classes)
+            )
+            y = (torch.rand(128) ** 2 * classes).long()
+            with torch.no_grad():
+                loss = F.cross_entropy(model(torch.randn(128, 20)), y).item()
+            assert abs(loss - math.log(classes)) < 0.1
+
+
+@pytest.mark.claim(
+    "08",
+    "A loss that comes to rest tells you where: at log K there is no signal, at 1.461 for ten classes a softmax too "
+    "many, at 16.1 or 34.5 a clip, at a small positive floor the smoothing.",
+)
+def test_where_losses_come_to_rest() -> None:
+    """Free logits, trained long from random starts: two softmaxes, a detached path, smoothing, and a clip."""
+    y = torch.arange(10)
+    start = torch.from_numpy(RNG.normal(size=(10, 10)))
+    twice = trained(lambda z: F.cross_entropy(z.softmax(-1), y), start, 300, 3.0)
+    assert twice == pytest.approx(math.log(math.e + 9) - 1, abs=1e-3)
+    assert trained(lambda z: F.cross_entropy(z, y), start, 100, 1.0) < 0.01  # without it there is no floor
+    smoothed = trained(lambda z: F.cross_entropy(z, y, label_smoothing=0.1), start, 250, 0.3)
+    assert smoothed == pytest.approx(0.500, abs=5e-4)
+    no_signal = trained(lambda z: F.cross_entropy(0 * z, y), start, 20, 0.3)
+    assert no_signal == pytest.approx(math.log(10))
+    for eps, height in ((1e-7, 16.1), (1e-15, 34.5)):
+        far = torch.zeros(10, 10, dtype=torch.float64)
+        far[y, y] = -60
+        stuck = trained(lambda z, eps=eps: -z.softmax(-1)[y, y].clamp(min=eps).log().mean(), far, 50, 0.3)
+        assert stuck == pytest.approx(height, abs=0.05)
+
+
+@pytest.mark.claim(
+    "08",
+    "Smoothing leaves a perfect model with the entropy of the smoothed label, 0.500 for ε = 0.1 and ten classes.",
+)
+def test_nothing_costs_less_than_the_entropy_of_the_smoothed_label() -> None:
+    """Two thousand predictions, among them the smoothed label itself and its neighbours."""
+    for classes, eps in ((10, 0.1), (3, 0.4), (1000, 0.1)):
+        label = np.full(classes, eps / classes)
+        label[0] += 1 - eps
+        floor = -(label * np.log(label)).sum()
+        z = np.log(label) + RNG.normal(size=(2000, classes)) * 10.0 ** RNG.uniform(-4, 1, (2000, 1))
+        cost = F.cross_entropy(
+            torch.from_numpy(z), torch.zeros(2000, dtype=torch.long), label_smoothing=eps, reduction="none"
+        ).numpy()
+        assert cost.min() >= floor * (1 - 1e-12) and cost.min() < floor + 1e-4
+        if classes == 10:
+            assert f"{floor:.3f}" == "0.500"
+
+
+@pytest.mark.claim(
+    "08", "A double softmax never gets a full nat below the uniform guess, however many classes there are."
+)
+def test_a_double_softmax_stays_within_a_nat_of_the_guess() -> None:
+    """2 to a million classes, at the best probabilities and at others."""
+    for classes in (2, 3, 10, 1000, 10**6):
+        assert math.log(classes) - (math.log(math.e + classes - 1) - 1) < 1
+        p = torch.zeros(3, classes, dtype=torch.float64)
+        p[0, 0], p[1, :2], p[2] = 1, 0.5, 1 / classes
+        cost = F.cross_entropy(p, torch.zeros(3, dtype=torch.long), reduction="none")
+        assert cost.argmin() == 0 and cost[0].item() == pytest.approx(math.log(math.e + classes - 1) - 1)
+
+
+@pytest.mark.claim(
+    "08",
+    "Its best is 0.313 for the label 1 and 0.693 for the label 0, so 0.503 where both are equally frequent.",
+)
+def test_the_floors_of_a_double_sigmoid() -> None:
+    """Logits from -50 to 50, and the best of them for each mixture of labels."""
+    z = torch.linspace(-50, 50, 2001, dtype=torch.float64)
+    best = {
+        label: F.binary_cross_entropy_with_logits(
+            z.sigmoid(), torch.full_like(z, label), reduction="none"
+        ).min().item()
+        for label in (0.0, 1.0)
+    }  # fmt: skip
+    assert [round(v, 3) for v in (best[1.0], best[0.0], (best[0.0] + best[1.0]) / 2)] == [0.313, 0.693, 0.503]
+
+
+@pytest.mark.claim(
+    "08",
+    "Pass logits, and name the arguments. With both, three libraries return one number for the same batch.",
+)
+def test_three_libraries_return_one_number() -> None:
+    """Twenty random batches of several sizes, for each of the three losses."""
+    losses, raw = frameworks.keras().losses, {"from_logits": True}
+    for n, classes in ((1, 2), (7, 3), (20, 50)):
+        z, soft = RNG.normal(size=(n, classes)) * 3, RNG.dirichlet(np.ones(classes), n)
+        y, many = RNG.integers(0, classes, n), RNG.integers(0, 2, (n, classes)).astype(float)
+        zt = torch.from_numpy(z)
+        for values in (
+            (
+                xent.cross_entropy(z, y),
+                F.cross_entropy(input=zt, target=torch.from_numpy(y)),
+                losses.SparseCategoricalCrossentropy(**raw)(y_true=y, y_pred=z),
+            ),
+            (
+                xent.soft_cross_entropy(z, soft),
+                F.cross_entropy(input=zt, target=torch.from_numpy(soft)),
+                losses.CategoricalCrossentropy(**raw)(y_true=soft, y_pred=z),
+            ),
+            (
+                xent.binary_cross_entropy(z, many),
+                F.binary_cross_entropy_with_logits(input=zt, target=torch.from_numpy(many)),
+                losses.BinaryCrossentropy(**raw)(y_true=many, y_pred=z),
+            ),
+        ):
+            # Keras works in float32.
+            assert np.allclose([float(v) for v in values], float(values[0]), rtol=1e-5)
+
+
+@pytest.mark.claim(
+    "08", "Under a mean of micro-batch means, a target counts more the fewer targets its micro-batch has."
+)
+def test_the_weight_of_a_target_in_a_mean_of_means() -> None:
+    """The derivative of the mean of means by each target's loss, for random counts."""
+    for _ in range(10):
+        counts = RNG.integers(1, 40, 6)
+        losses = [torch.rand(int(n), dtype=torch.float64, requires_grad=True) for n in counts]
+        torch.stack([loss.mean() for loss in losses]).mean().backward()
+        weights = np.array([loss.grad[0].item() for loss in losses]) * counts.sum()
+        assert np.allclose(weights, counts.mean() / counts)
+        order = np.argsort(counts)
+        assert (np.diff(weights[order]) <= 0).all()
+
+
+@pytest.mark.claim("08", "call it on numbers whose answer you know. That is all `diagnose` does.")
+def test_diagnose_tells_losses_apart_by_calling_them() -> None:
+    """Five faulty losses behind functions that say nothing: each fault is named, and a right loss has none."""
+
+    def fault(function: Callable[..., object]) -> tuple[object, ...]:
+        d = diagnose(function)
+        return d.sign, d.unit, d.reads, d.denominator, d.smoothing, d.variant
+
+    right = fault(lambda a, b: F.cross_entropy(a, b))
+    assert right == (1, "nats", "logits", "N", 0.0, "")
+    faults = [
+        fault(lambda a, b: -F.cross_entropy(a, b)),
+        fault(lambda a, b: F.cross_entropy(a, b) / math.log(2)),
+        fault(lambda a, b: F.cross_entropy(a.softmax(-1), b)),
+        fault(lambda a, b: F.nll_loss(a.log_softmax(0), b)),
+        fault(lambda a, b: F.cross_entropy(a, b) / 4),
+    ]
+    assert len({*faults, right}) == 6
+
+
+@pytest.mark.claim("08", "One of them takes logarithms to the base 2: 1 / log 2 = 1.4427.")
+@pytest.mark.claim("08", "The exponential of a loss above 88.7 does not fit into float32.")
+@pytest.mark.claim("08", "whose numbers lie 1/64 apart between 2 and 4.")
+def test_three_numbers_of_the_rows() -> None:
+    """The format's own arithmetic at both sides of each number."""
+    assert f"{1 / math.log(2):.4f}" == "1.4427"
+    assert torch.tensor([88.7, 88.73]).exp().isinf().tolist() == [False, True]
+    numbers = torch.arange(2, 4, 1 / 64, dtype=torch.float64)
+    assert torch.equal(numbers.bfloat16().double(), numbers)
+    halves = numbers + 1 / 128
+    assert not (halves.bfloat16().double() == halves).any()
+
+
+@pytest.mark.claim(
+    "08",
+    "`pos_weight` multiplies the odds that are learnt: for a class of probability p the model reports "
+    "w p / (1 - p + w p).",
+)
+def test_pos_weight_multiplies_the_odds() -> None:
+    """The minimum over the logit, found by the package, for nine pairs of p and w."""
+    for p in (0.01, 0.2, 0.7):
+        for w in (0.3, 5.0, 20.0):
+            z = np.linspace(-12, 12, 240_001)
+            risk = p * w * np.logaddexp(0, -z) + (1 - p) * np.logaddexp(0, z)
+            best = z[risk.argmin()]
+            assert 1 / (1 + math.exp(-best)) == pytest.approx(w * p / (1 - p + w * p), abs=1e-4)
+
+
+@pytest.mark.claim("08", "below a logit of -27.6 the gradient fades. Its loss stops at 100.")
+def test_bceloss_loses_its_gradient_and_stops_at_100() -> None:
+    """Logits on both sides of -27.6 in two formats, and an impossible event."""
+    for dtype in (torch.float32, torch.float64):
+        z = torch.tensor([-27.0, -29.0, -31.0, -40.0], dtype=dtype, requires_grad=True)
+        F.binary_cross_entropy(z.sigmoid(), torch.ones_like(z), reduction="sum").backward()
+        found = z.grad.abs().tolist()
+        assert found[0] > 0.99 and found[1] < 0.3 and found == sorted(found, reverse=True)
+        assert F.binary_cross_entropy(torch.zeros(1, dtype=dtype), torch.ones(1, dtype=dtype)).item() == 100
+
+
+@pytest.mark.claim(
+    "08", "A row of the attention mask allows no position at all, and a softmax over nothing but -inf is 0/0."
+)
+@pytest.mark.claim("08", "A softmax over a single column is 1, whatever the logit.")
+def test_softmax_over_nothing_and_over_one_column() -> None:
+    """A masked row next to one that sees a single position; one column of logits of any size."""
+    mask = torch.tensor([[[False, False], [True, False]]])
+    q = torch.randn(1, 2, 4)
+    weights = ((q @ q.transpose(1, 2)).masked_fill(~mask, -torch.inf)).softmax(-1)
+    assert weights[0, 0].isnan().all() and weights[0, 1].tolist() == [1.0, 0.0]
+    z = torch.linspace(-1e4, 1e4, 9)[:, None].requires_grad_()
+    loss = F.cross_entropy(z, torch.zeros(9, dtype=torch.long))
+    loss.backward()
+    assert loss.item() == 0 and not z.grad.any()
