@@ -100,7 +100,9 @@ def test_the_likelihood_of_a_record_depends_on_the_count(worst_error: Any) -> No
         sum(e for r, e in zip(BINARY_RECORDS, expected, strict=True) if len(r) == 5 and r.sum() == k)
         for k in range(6)
     ]
-    worst_error(totals, counts, rtol=1e-13, why="sums over records of equal count give the binomial distribution")
+    worst_error(
+        totals, counts, rtol=1e-13, why="sums over records of equal count give the binomial distribution"
+    )
 
 
 @pytest.mark.equation("eq-log-monotone", by="property")
