@@ -99,7 +99,7 @@ def test_four_losses_and_their_gradients(worst_error: Any) -> None:
     \begin{aligned}
     &\text{Gaussian} && \tfrac12 (\eta - y)^2 + c && \eta - y \\
     &\text{Bernoulli} && \log(1 + e^{\eta}) - \eta\, y && \sigma(\eta) - y \\
-    &\text{categorical} && \operatorname{lse}(\eta) - \eta \cdot y && \operatorname{softmax}(\eta) - y \\
+    &\text{categorical} && \operatorname{lse}(\eta) - \eta \cdot y && p - y \\
     &\text{Poisson} && e^{\eta} - \eta\, y + c && e^{\eta} - y
     \end{aligned}
     $$ (eq-grad-four)
