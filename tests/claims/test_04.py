@@ -129,7 +129,7 @@ def test_one_gradient_for_four() -> None:
             e = torch.tensor(eta, requires_grad=True)
             parameter = e if name == "logits" else mean(e)
             (slope,) = torch.autograd.grad(
-                -kind(**{name: parameter}, **fixed).log_prob(torch.tensor(y).double()), e
+                -kind(**{name: parameter}, **fixed).log_prob(torch.tensor(y, dtype=torch.float64)), e
             )
             assert float(slope) == pytest.approx(mean(e).item() - y, abs=1e-9)
     z = torch.tensor(rng.normal(size=6), requires_grad=True)
