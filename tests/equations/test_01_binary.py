@@ -100,7 +100,9 @@ def test_the_likelihood_of_a_record_depends_on_the_count(worst_error: Any) -> No
         sum(e for r, e in zip(BINARY_RECORDS, expected, strict=True) if len(r) == 5 and r.sum() == k)
         for k in range(6)
     ]
-    worst_error(totals, counts, rtol=1e-13, why="sums over records of equal count give the binomial law")
+    worst_error(
+        totals, counts, rtol=1e-13, why="sums over records of equal count give the binomial distribution"
+    )
 
 
 @pytest.mark.equation("eq-log-monotone", by="property")
@@ -361,13 +363,80 @@ def test_slope_and_curvature_in_the_logit(worst_error: Any) -> None:
 # ---------------------------------------------------------------------------------- the weights
 
 
-@pytest.mark.equation("eq-weights-derivatives", by="framework")
-def test_gradient_and_hessian_in_the_weights(worst_error: Any) -> None:
+@pytest.mark.equation("eq-gradient-descent", by="framework")
+def test_a_step_of_gradient_descent_is_torchs(worst_error: Any) -> None:
+    r"""
+    $$
+    w_{t+1} = w_t - \eta\, \nabla J(w_t).
+    $$ (eq-gradient-descent)
+    """
+    import torch
+
+    x, y = overlapping_data(1, rows=20, columns=4)
+    for rate in (0.05, 1.0, 12.0):
+        w = np.array([0.3, -1.0, 0.5, 2.0])
+        weights = torch.tensor(w, requires_grad=True)
+        optimiser = torch.optim.SGD([weights], lr=rate)
+        for _ in range(5):
+            gradient = x.T @ (1 / (1 + np.exp(-x @ w)) - y) / len(y)
+            # wrong: w - rate * gradient -> w + rate * gradient
+            w = w - rate * gradient
+            optimiser.zero_grad()
+            q = 1 / (1 + torch.exp(-torch.from_numpy(x) @ weights))
+            labels = torch.from_numpy(y)
+            (-(labels * q.log() + (1 - labels) * (1 - q).log()).mean()).backward()
+            optimiser.step()
+        worst_error(w, weights.detach(), atol=1e-11, why="five steps in float64, through the probability")
+
+
+@pytest.mark.equation("eq-weights-gradient", by="framework")
+def test_the_gradient_in_the_weights(worst_error: Any) -> None:
     r"""
     $$
     \begin{aligned}
     \nabla J(w) &= \frac1N \sum_{i=1}^{N} (p_i - y_i)\, x_i \\[4pt]
-    &= \frac1N X^{\mathsf T} \bigl( \sigma(X w) - y \bigr), \\[4pt]
+    &= \frac1N X^{\mathsf T} \bigl( \sigma(X w) - y \bigr).
+    \end{aligned}
+    $$ (eq-weights-gradient)
+    """
+    for seed in range(3):
+        x, y, w, loss = linear_problem(seed)
+        p, n = 1 / (1 + np.exp(-x @ w)), len(y)
+        as_sum = sum((p[i] - y[i]) * x[i] for i in range(n)) / n
+        # wrong: p - y -> y - p
+        as_product = x.T @ (p - y) / n
+        gradient = torch_jacobian(loss, w)
+        worst_error(as_sum, gradient, atol=1e-13, why="autograd in float64 through the probability")
+        worst_error(as_product, gradient, atol=1e-13, why="autograd in float64 through the probability")
+        assert not np.allclose(x.T @ (y - p) / n, gradient, atol=1e-3)
+
+
+def linear_problem(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, Callable[[Any], Any]]:
+    """Data, weights, and the mean loss as a function of torch weights, through the probability."""
+    import torch
+
+    x, y = overlapping_data(seed, rows=20, columns=4)
+    x_t, y_t = torch.from_numpy(x), torch.from_numpy(y)
+
+    def loss(weights: torch.Tensor) -> torch.Tensor:
+        q = 1 / (1 + torch.exp(-x_t @ weights))
+        return -(y_t * q.log() + (1 - y_t) * (1 - q).log()).mean()
+
+    return x, y, np.random.default_rng(seed).normal(size=4), loss
+
+
+def torch_jacobian(loss: Callable[[Any], Any], w: np.ndarray) -> np.ndarray:
+    """The gradient by autograd."""
+    import torch
+
+    return np.asarray(torch.autograd.functional.jacobian(loss, torch.from_numpy(w)))
+
+
+@pytest.mark.equation("eq-weights-derivatives", by="framework")
+def test_the_hessian_in_the_weights(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
     \nabla^2 J(w) &= \frac1N X^{\mathsf T} \operatorname{diag}\bigl( p_i (1 - p_i) \bigr) X, \\[4pt]
     v^{\mathsf T} \nabla^2 J(w)\, v &= \frac1N \sum_{i=1}^{N} p_i (1 - p_i) (x_i \cdot v)^2 \ge 0.
     \end{aligned}
@@ -376,31 +445,17 @@ def test_gradient_and_hessian_in_the_weights(worst_error: Any) -> None:
     import torch
 
     for seed in range(3):
-        x, y = overlapping_data(seed, rows=20, columns=4)
-        rng = np.random.default_rng(seed)
-        w, v, n = rng.normal(size=4), rng.normal(size=4), len(y)
+        x, y, w, loss = linear_problem(seed)
+        v, n = np.random.default_rng(seed + 10).normal(size=4), len(y)
         p = 1 / (1 + np.exp(-x @ w))
-        as_sum = sum((p[i] - y[i]) * x[i] for i in range(n)) / n
-        # wrong: p - y -> y - p
-        as_product = x.T @ (p - y) / n
+        # wrong: p * (1 - p) -> p
         second = x.T @ np.diag(p * (1 - p)) @ x / n
         along = sum(p[i] * (1 - p[i]) * (x[i] @ v) ** 2 for i in range(n)) / n
-
-        x_t, y_t = torch.from_numpy(x), torch.from_numpy(y)
-
-        def loss(weights: torch.Tensor, x_t: torch.Tensor = x_t, y_t: torch.Tensor = y_t) -> torch.Tensor:
-            q = 1 / (1 + torch.exp(-x_t @ weights))
-            return -(y_t * q.log() + (1 - y_t) * (1 - q).log()).mean()
-
-        gradient = torch.autograd.functional.jacobian(loss, torch.from_numpy(w))
         hessian = torch.autograd.functional.hessian(loss, torch.from_numpy(w))
         why = "autograd in float64 through the probability"
-        worst_error(as_sum, gradient, atol=1e-13, why=why)
-        worst_error(as_product, gradient, atol=1e-13, why=why)
         worst_error(second, hessian, atol=1e-13, why=why)
         worst_error(along, v @ hessian.numpy() @ v, atol=1e-13, why=why)
         assert along >= 0
-        assert not np.allclose(x.T @ (y - p) / n, gradient.numpy(), atol=1e-3)
 
 
 @pytest.mark.equation("eq-newton", by="property")
@@ -646,6 +701,38 @@ def test_the_linear_program_counts_the_separated_examples(worst_error: Any) -> N
     sizes = [len(y) for _, y in small_designs(60)]
     kinds = {0 if e == 0 else 2 if e == n else 1 for e, n in zip(expected, sizes, strict=True)}
     assert kinds == {0, 1, 2}
+
+
+@pytest.mark.equation("eq-overlap-certificate", by="property")
+def test_residuals_that_absorb_their_error_prove_a_minimum() -> None:
+    r"""Never where brute force finds a harmless direction, and always, sooner or later, where it finds none.
+
+    $$
+    \min_i r_i > \frac{\lVert A^{\mathsf T} r \rVert}{\sigma_{\min}(A)}
+    \quad \Longrightarrow \quad J \text{ has a minimum.}
+    $$ (eq-overlap-certificate)
+    """
+
+    def certified(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> bool:
+        a = (2 * y - 1)[:, None] * x
+        r = 1 / (1 + np.exp(a @ w))
+        # wrong: np.linalg.norm(a.T @ r) / np.linalg.svd -> 1e-2 * np.linalg.norm(a.T @ r) / np.linalg.svd
+        return bool(r.min() > np.linalg.norm(a.T @ r) / np.linalg.svd(a, compute_uv=False)[-1])
+
+    rng = np.random.default_rng(RNG_SEED)
+    kinds = []
+    for x, y in small_designs(60):
+        separable = any((p > 0).any() for p in harmless_directions(x, y))
+        kinds.append(separable)
+        # At the end of a fit with less and less penalty, and at random weights of any size.
+        tried = [fit_ridge(x, y, ridge) for ridge in (1e-1, 1e-3, 1e-5, 1e-7)]
+        tried += [scale * rng.normal(size=3) for scale in np.logspace(-1, 1.5, 40)]
+        found = [certified(x, y, w) for w in tried]
+        assert any(found) != separable
+    assert 10 < sum(kinds) < 55
+    # The pair of the chapter, at any weight.
+    pair, both = np.array([[-1.0], [1.0]]), np.array([0, 1])
+    assert not any(certified(pair, both, np.array([w])) for w in np.linspace(-5, 30, 71))
 
 
 @pytest.mark.equation("eq-penalised", by="property")

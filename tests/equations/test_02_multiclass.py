@@ -349,6 +349,55 @@ def enumerated_posterior(law_of_x: np.ndarray, data: list[tuple[int, int]]) -> t
 DATA = [(0, 2), (1, 1), (1, 0)]
 
 
+@pytest.mark.equation("eq-next-token", by="reference")
+def test_the_losses_along_a_text_add_up(worst_error):
+    r"""A random joint distribution of three tokens, as a table: its conditionals as logits, all texts enumerated.
+
+    $$
+    \begin{aligned}
+    P(x_1, \dots, x_n) &= \prod_{i=1}^{n} P(x_i \mid x_1, \dots, x_{i-1}), \\
+    -\log P(x_1, \dots, x_n) &= \sum_{i=1}^{n} \ell(z_i, x_i) .
+    \end{aligned}
+    $$ (eq-next-token)
+    """
+    vocabulary = 4
+    joint = np.random.default_rng(0).dirichlet(np.ones(vocabulary**3)).reshape((vocabulary,) * 3)
+    for text in itertools.product(range(vocabulary), repeat=3):
+        conditionals, losses = [], []
+        for i in range(3):
+            # P(x_1, ..., x_i): the table with the later tokens summed out.
+            beginnings = joint.sum(axis=tuple(range(i + 1, 3)))
+            row = beginnings[text[:i]]
+            conditionals.append(row[text[i]] / row.sum())
+            z = np.log(row) + 7.0 * i  # logits are log-probabilities up to a shift
+            losses.append(special.logsumexp(z) - z[text[i]])
+        worst_error(np.prod(conditionals), joint[text], rtol=1e-13, why=ROUNDING)
+        # wrong: sum(losses) -> sum(losses) / len(losses)
+        worst_error(sum(losses), -np.log(joint[text]), rtol=1e-13, why=ROUNDING)
+
+
+@pytest.mark.equation("eq-gaussian-nll", by="reference")
+def test_squared_error_is_a_gaussian_likelihood(worst_error):
+    r"""
+    $$
+    \begin{aligned}
+    -\log \prod_{k=1}^{K} \frac{1}{\sqrt{2 \pi}\, s}\, e^{-(t_k - a_k)^2 / (2 s^2)}
+    &= \frac{1}{2 s^2} \sum_{k=1}^{K} (t_k - a_k)^2 \\
+    &\quad + \frac{K}{2} \log (2 \pi s^2) .
+    \end{aligned}
+    $$ (eq-gaussian-nll)
+    """
+    rng = np.random.default_rng(1)
+    for classes, s in [(1, 1.0), (3, 0.4), (6, 2.5)]:
+        t, a = np.eye(classes)[0], rng.normal(size=classes)
+        expected = -stats.norm.logpdf(t, loc=a, scale=s).sum()
+        density = np.exp(-((t - a) ** 2) / (2 * s**2)) / (np.sqrt(2 * np.pi) * s)
+        worst_error(-np.log(np.prod(density)), expected, rtol=1e-12, atol=1e-13, why=ROUNDING)
+        # wrong: classes / 2 * np.log(2 * np.pi * s**2) -> np.log(2 * np.pi * s**2)
+        printed = ((t - a) ** 2).sum() / (2 * s**2) + classes / 2 * np.log(2 * np.pi * s**2)
+        worst_error(printed, expected, rtol=1e-12, atol=1e-13, why=ROUNDING)
+
+
 @pytest.mark.equation("eq-log-posterior", by="reference")
 def test_the_log_posterior_chain_against_a_full_enumeration(worst_error):
     r"""
@@ -360,7 +409,8 @@ def test_the_log_posterior_chain_against_a_full_enumeration(worst_error):
     &\qquad - \log p(D) \\
     &= \sum_{n} \log p(y_n \mid x_n, w) + \log p(w) \\
     &\qquad + \sum_{n} \log p(x_n) - \log p(D) \\
-    &= -\sum_{n} \ell(z_n, y_n) + \log p(w) + c(D)
+    &= -\underbrace{\sum_{n} \ell(z_n, y_n)}_{\text{loss}} + \underbrace{\log p(w)}_{\text{minus the penalty}} +
+    \underbrace{c(D)}_{\text{constant}}
     \end{aligned}
     $$ (eq-log-posterior)
     """

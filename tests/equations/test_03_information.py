@@ -675,6 +675,33 @@ def has_finite_maximum(x: Array, y: Array) -> bool:
     return bool(result.fun > -1e-9)
 
 
+@pytest.mark.equation("eq-conditional-problems", by="property")
+def test_with_inputs_the_three_searches_agree() -> None:
+    r"""Tables of conditional probabilities, data drawn from a truth that is none of them, every search by hand.
+
+    $$
+    \begin{aligned}
+    &\operatorname*{arg\,min}_\theta \frac1n \sum_{i=1}^n \log \frac{P(y_i \mid x_i)}{Q_\theta(y_i \mid x_i)} \\
+    &\quad = \operatorname*{arg\,min}_\theta \biggl[ -\frac1n \sum_{i=1}^n \log Q_\theta(y_i \mid x_i) \biggr] \\
+    &\quad = \operatorname*{arg\,max}_\theta \prod_{i=1}^n Q_\theta(y_i \mid x_i)
+    \end{aligned}
+    $$ (eq-conditional-problems)
+    """
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        truth = rng.dirichlet(np.ones(3), size=4)
+        tables = rng.dirichlet(np.ones(3), size=(30, 4))
+        x = rng.integers(0, 4, 25)
+        y = np.array([rng.choice(3, p=truth[k]) for k in x])
+        said = tables[:, x, y]
+        # wrong: np.log(truth[x, y] / said) -> np.log(said / truth[x, y])
+        first = np.log(truth[x, y] / said).mean(axis=1).argmin()
+        second = (-np.log(said).mean(axis=1)).argmin()
+        # The product in whole numbers of 2^-60, which cannot underflow or round in the comparison.
+        products = [math.prod(int(q * 2**60) for q in row) for row in said]
+        assert first == second == max(range(30), key=products.__getitem__)
+
+
 @pytest.mark.equation("eq-no-finite-mle", by="reference")
 def test_how_often_there_is_no_finite_maximum(worst_error: Any) -> None:
     r"""

@@ -12,6 +12,8 @@ import mpmath
 import numpy as np
 import pytest
 import scipy.integrate
+import scipy.special
+import scipy.stats
 import sympy
 import torch
 from numpy.typing import NDArray
@@ -52,6 +54,93 @@ def autograd(function: Any, at: Array) -> Array:
 
 
 # --------------------------------------------------------------------------------- softmax and its Jacobian
+
+
+# --------------------------------------------------------------------------------- four distributions
+
+
+@pytest.mark.equation("eq-grad-family", by="symbolic")
+def test_the_slope_of_an_exponential_family_is_mean_minus_target() -> None:
+    r"""For any four outcomes with any weights, and for the whole numbers with those of a Poisson distribution.
+
+    $$
+    \begin{aligned}
+    P(y \mid \eta) &= h(y)\, e^{\eta y - A(\eta)}, \\
+    A(\eta) &= \log \sum_y h(y)\, e^{\eta y}, \\
+    A'(\eta) &= \frac{\sum_y y\, h(y)\, e^{\eta y}}{\sum_y h(y)\, e^{\eta y}} = \operatorname{E}[y \mid
+    \eta], \\
+    -\frac{\mathrm d}{\mathrm d \eta} \log P(y \mid \eta) &= \operatorname{E}[y \mid \eta] - y .
+    \end{aligned}
+    $$ (eq-grad-family)
+    """
+    eta = sympy.symbols("eta", real=True)
+    weights, outcomes = sympy.symbols("h1:5", positive=True), (-2, 0, 1, 5)
+    pairs = list(zip(weights, outcomes, strict=True))
+    total = sum(h * sympy.exp(eta * y) for h, y in pairs)
+    a = sympy.log(total)
+    probability = {y: h * sympy.exp(eta * y - a) for h, y in pairs}
+    assert sympy.simplify(sum(probability.values())) == 1
+    mean = sum(y * p for y, p in probability.items())
+    # wrong: sum(y * h * sympy.exp(eta * y) for h, y in pairs) -> sum(h * sympy.exp(eta * y) for h, y in pairs)
+    third = sum(y * h * sympy.exp(eta * y) for h, y in pairs) / total
+    assert sympy.simplify(sympy.diff(a, eta) - third) == 0
+    assert sympy.simplify(mean - third) == 0
+    for y, p in probability.items():
+        slope = -sympy.diff(sympy.expand_log(sympy.log(p), force=True), eta)
+        assert sympy.simplify(slope - (mean - y)) == 0
+        assert sympy.simplify(slope - (y - mean)) != 0
+
+
+@pytest.mark.equation("eq-grad-four", by="reference")
+def test_four_losses_and_their_gradients(worst_error: Any) -> None:
+    r"""Against SciPy's distributions, given by their means: the loss up to a constant, the gradient by differences.
+
+    $$
+    \begin{aligned}
+    &\text{Gaussian} && \tfrac12 (\eta - y)^2 + c && \eta - y \\
+    &\text{Bernoulli} && \log(1 + e^{\eta}) - \eta\, y && \sigma(\eta) - y \\
+    &\text{categorical} && \operatorname{lse}(\eta) - \eta \cdot y && p - y \\
+    &\text{Poisson} && e^{\eta} - \eta\, y + c && e^{\eta} - y
+    \end{aligned}
+    $$ (eq-grad-four)
+    """
+    stats = scipy.stats
+    sigma = scipy.special.expit
+    scalar: dict[str, tuple[Any, Any, Any]] = {
+        "Gaussian": (lambda e, y: (e - y) ** 2 / 2, lambda e, y: e - y, lambda e, y: stats.norm.logpdf(y, e)),
+        "Bernoulli": (
+            lambda e, y: np.log(1 + np.exp(e)) - e * y,
+            lambda e, y: sigma(e) - y,
+            lambda e, y: stats.bernoulli.logpmf(y, sigma(e)),
+        ),
+        "Poisson": (
+            # wrong: np.exp(e) - e * y -> np.exp(e) + e * y
+            lambda e, y: np.exp(e) - e * y,
+            lambda e, y: np.exp(e) - y,
+            lambda e, y: stats.poisson.logpmf(y, np.exp(e)),
+        ),
+    }
+    step = 1e-5
+    for name, (loss, gradient, log_p) in scalar.items():
+        for y in (0, 1) if name == "Bernoulli" else (0, 1, 4):
+            for e in (-2.0, 0.3, 1.5):
+                # The difference of two losses has no constant.
+                printed, expected = loss(e, y) - loss(0.1, y), log_p(0.1, y) - log_p(e, y)
+                worst_error(printed, expected, atol=1e-13, why="a few roundings in SciPy and here")
+                slope = (log_p(e - step, y) - log_p(e + step, y)) / (2 * step)
+                worst_error(gradient(e, y), slope, atol=1e-8, why="central differences with a step of 1e-5")
+    row = np.array([0.4, -1.0, 2.0])
+    for k in range(3):
+        y = np.eye(3)[k]
+
+        def log_p(e: Array, y: Array = y) -> float:
+            return float(stats.multinomial.logpmf(y, 1, np.exp(e) / np.exp(e).sum()))
+
+        lse = float(np.log(np.exp(row).sum()))
+        worst_error(lse - row @ y, -log_p(row), atol=1e-13, why="a few roundings in SciPy and here")
+        slopes = [(log_p(row - step * d) - log_p(row + step * d)) / (2 * step) for d in np.eye(3)]
+        softmax = np.exp(row) / np.exp(row).sum()
+        worst_error(softmax - y, slopes, atol=1e-8, why="central differences with a step of 1e-5")
 
 
 @pytest.mark.equation("eq-grad-softmax", by="symbolic")
@@ -505,30 +594,6 @@ def test_both_bounds_hold_and_are_reached() -> None:
     # And each step of the chain is an equality there.
     x = np.array([1.0, -1.0])
     assert p @ (x - p @ x) ** 2 == (x.max() - x.min()) ** 2 / 4 == x @ x / 2
-
-
-@pytest.mark.equation("eq-grad-eigenproduct", by="symbolic")
-@pytest.mark.parametrize("classes", [2, 3, 4])
-def test_the_product_of_the_eigenvalues(classes: int) -> None:
-    r"""The coefficient of lambda in det(lambda - H) is the product of the others, up to the sign.
-
-    $$
-    \prod_{i=1}^{K-1} \lambda_i(H) = K \prod_{k=1}^{K} p_k .
-    $$ (eq-grad-eigenproduct)
-    """
-    p = sympy.symbols(f"p1:{classes}", positive=True)
-    p = (*p, 1 - sum(p))
-    H = sympy.diag(*p) - sympy.Matrix(p) * sympy.Matrix(p).T
-    lam = sympy.Symbol("lam")
-    polynomial = sympy.Poly((lam * sympy.eye(classes) - H).det(method="berkowitz"), lam)
-    coefficients = polynomial.all_coeffs()
-    assert sympy.expand(coefficients[-1]) == 0, "one eigenvalue is zero"
-    product = (-1) ** (classes - 1) * coefficients[-2]
-    # wrong: classes * sympy.prod(p) -> sympy.prod(p)
-    assert sympy.expand(product - classes * sympy.prod(p)) == 0
-
-
-# -------------------------------------------------------------------------------- bounded and Lipschitz
 
 
 @pytest.mark.equation("eq-grad-bound", by="property")

@@ -44,6 +44,42 @@ def _naive_softmax(z: Array) -> Array:
     return np.asarray(e / e.sum(axis=1, keepdims=True))
 
 
+# --------------------------------------------------------------------------------- grad-poisson, -hidden
+
+
+def _poisson_inputs() -> list[tuple[Any, ...]]:
+    rng = np.random.default_rng(8)
+    return [
+        (rng.normal(size=d), rng.normal(size=(n, d)), rng.integers(0, 6, size=n)) for n, d in [(1, 2), (7, 3)]
+    ]
+
+
+def _poisson(w: Array, x: Array, y: Labels) -> Array:
+    return np.asarray(x.T @ (np.exp(x @ w) - y) / len(y))
+
+
+def _hidden_inputs() -> list[tuple[Any, ...]]:
+    rng = np.random.default_rng(9)
+    return [
+        (
+            rng.normal(size=(h, d)),
+            rng.normal(size=(k, h)),
+            rng.normal(size=(n, d)),
+            rng.integers(0, k, size=n),
+        )
+        for n, d, h, k in [(6, 3, 4, 2), (5, 3, 3, 3)]
+    ]
+
+
+def _at_logits(v: Array, w: Array, x: Array, y: Labels) -> Array:
+    """Prediction minus target, over the number of examples."""
+    return gradients.cross_entropy_gradient(np.maximum(x @ v.T, 0) @ w.T, y)
+
+
+def _hidden(v: Array, w: Array, x: Array, y: Labels) -> Array:
+    return np.asarray((_at_logits(v, w, x, y) @ w * (x @ v.T > 0)).T @ x)
+
+
 # ------------------------------------------------------------------------------------------- grad-vjp
 
 
@@ -140,6 +176,78 @@ EXERCISES = (
             Mistake(
                 "you divide by N * K: the mean is over the examples, not over the entries of the matrix",
                 lambda w, b, x, y: _layer_with(lambda z, t: (softmax(z) - t) / z.size, w, b, x, y),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="grad-poisson",
+        title="The gradient of the mean negative log-likelihood of a Poisson regression",
+        chapter="04_gradients",
+        reference=_poisson,
+        inputs=_poisson_inputs,
+        rtol=1e-9,
+        atol=1e-12,
+        why=_FEW_ROUNDINGS,
+        mistakes=(
+            Mistake(
+                "the prediction is the mean exp(eta), not eta: this is the gradient of squared error",
+                lambda w, x, y: x.T @ (x @ w - y) / len(y),
+            ),
+            Mistake(
+                "this is the gradient of the sum: the mean divides by the number of examples",
+                lambda w, x, y: len(y) * _poisson(w, x, y),
+            ),
+            Mistake(
+                "the sign is flipped: this is the gradient of the log-likelihood, and the loss is its negative",
+                lambda w, x, y: -_poisson(w, x, y),
+            ),
+            Mistake(
+                "there is a factor exp(eta) too many: that is half the gradient of the squared distance between "
+                "count and mean; in the likelihood it cancels",
+                lambda w, x, y: x.T @ ((np.exp(x @ w) - y) * np.exp(x @ w)) / len(y),
+                lambda w, x, y: 2 * x.T @ ((np.exp(x @ w) - y) * np.exp(x @ w)) / len(y),
+            ),
+            Mistake(
+                "this is the gradient in eta, one number for each example: multiply by X transposed",
+                lambda w, x, y: (np.exp(x @ w) - y) / len(y),
+                lambda w, x, y: np.exp(x @ w) - y,
+            ),
+            Mistake(
+                "the mean is exp(eta), not its sigmoid: a count may exceed one",
+                lambda w, x, y: x.T @ (1 / (1 + np.exp(-x @ w)) - y) / len(y),
+            ),
+        ),
+    ),
+    Exercise(
+        slug="grad-hidden",
+        title="The gradient in the first layer of a network with one hidden layer",
+        chapter="04_gradients",
+        reference=_hidden,
+        inputs=_hidden_inputs,
+        rtol=1e-9,
+        atol=1e-12,
+        why=_FEW_ROUNDINGS,
+        mistakes=(
+            Mistake(
+                "the ReLU is missing on the way back: its derivative is 0 where a hidden number was cut off",
+                lambda v, w, x, y: (_at_logits(v, w, x, y) @ w).T @ x,
+            ),
+            Mistake(
+                "the ReLU's derivative is 1 or 0: you multiplied by its output",
+                lambda v, w, x, y: (_at_logits(v, w, x, y) @ w * np.maximum(x @ v.T, 0)).T @ x,
+            ),
+            Mistake(
+                "this is the gradient of the sum: the mean divides by the number of examples",
+                lambda v, w, x, y: len(y) * _hidden(v, w, x, y),
+            ),
+            Mistake("the sign is flipped: start from p - t", lambda v, w, x, y: -_hidden(v, w, x, y)),
+            Mistake(
+                "the gradient is transposed: it needs the shape of V, one row for each hidden number",
+                lambda v, w, x, y: _hidden(v, w, x, y).T,
+            ),
+            Mistake(
+                "this is the gradient in W, the second layer's weights",
+                lambda v, w, x, y: _at_logits(v, w, x, y).T @ np.maximum(x @ v.T, 0),
             ),
         ),
     ),
