@@ -42,9 +42,10 @@ SETTINGS: dict[str, Any] = {
     "student_images": 500,
     "labelled": 100,
     "validation_images": 200,
-    "teacher_hidden": 128,
+    "teacher_hidden": 64,
     "student_hidden": 16,
     "teacher_weight_decay": 1e-4,
+    "teacher_steps": 500,
     "steps": 1000,
     "learning_rate": 0.01,
     "smoothing": 0.1,
@@ -120,13 +121,13 @@ def logits(parameters: list[Tensor], x: Tensor) -> Tensor:
     return torch.relu(x @ w1 + b1) @ w2 + b2
 
 
-def train(parameters: list[Tensor], x: Tensor, decay: Tensor, loss: Any) -> list[Tensor]:
+def train(parameters: list[Tensor], x: Tensor, decay: Tensor, steps: int, loss: Any) -> list[Tensor]:
     """Full-batch Adam. The seeds share no parameter, so a sum over them trains each on its own mean loss.
 
     `decay` has a value for each; half of it times the sum of squares is added to the loss.
     """
     optimiser = torch.optim.Adam(parameters, lr=SETTINGS["learning_rate"])
-    for _ in range(SETTINGS["steps"]):
+    for _ in range(steps):
         optimiser.zero_grad()
         loss(logits(parameters, x)).mean(1).sum().backward()
         with torch.no_grad():
@@ -146,6 +147,7 @@ def train_teachers(seeds: list[int], data: dict[str, Data]) -> dict[str, list[Te
             initial(seeds, SETTINGS["teacher_hidden"], 0),
             x,
             decay,
+            SETTINGS["teacher_steps"],
             partial(cross_entropy, y, smoothing),
         )
         for name, smoothing in (("plain", 0.0), ("smoothed", SETTINGS["smoothing"]))
@@ -179,7 +181,7 @@ def train_students(
         return soft if c.alpha == 1 else (1 - c.alpha) * cross_entropy(y, 0.0, z) + c.alpha * soft
 
     weights = torch.tensor(decays, dtype=torch.float64)
-    return train(initial(seeds, SETTINGS["student_hidden"], 1), x, weights, loss)
+    return train(initial(seeds, SETTINGS["student_hidden"], 1), x, weights, SETTINGS["steps"], loss)
 
 
 def evaluate(parameters: list[Tensor], part: Data) -> dict[str, Any]:

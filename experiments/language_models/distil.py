@@ -2,6 +2,7 @@
 
     python experiments/language_models/distil.py              every arm that is missing; writes result.json
     python experiments/language_models/distil.py --repeat 0 1 two seeds again, beside what is stored
+    python experiments/language_models/distil.py --only cache --result part.json    some arms, stored elsewhere
 
 `dialects.py` is the truth. For each seed a teacher learns it from fresh samples. Students then learn from that
 teacher alone: *large* ones have the teacher's size and could repeat it, *small* ones cannot. Each arm chooses
@@ -36,14 +37,15 @@ RESULT = Path(__file__).with_name("result.json")
 SETTINGS: dict[str, Any] = {
     "seeds": 20,
     "seeds with a cache": 10,
-    "seeds of the grid": {"small": 3, "large": 2},
+    "seeds of the grid": 2,
     "seeds of the longer run": 5,
-    "rates": {"small": [3e-3, 1e-2, 3e-2, 1e-1], "large": [3e-3, 1e-2]},
+    "rates": {"small": [1e-2, 3e-2, 1e-1], "large": [3e-3, 1e-2]},
     "decays": {"small": [0.0, 0.1], "large": [0.0, 0.1], "cache": [0.0, 1.0]},
-    "steps": {"small": 4000, "large": 2000, "cache": 1500, "grid": 1000},
+    "steps": {"small": 3000, "large": 1500, "cache": 1000},
+    "steps of the grid": {"small": 800, "large": 600, "cache": 600},
     "batch": 64,
     "checkpoints": 8,
-    "teacher": {"rate": 1e-2, "decay": 0.0, "steps": 3000},
+    "teacher": {"rate": 1e-2, "decay": 0.0, "steps": 2000},
     "schedule": "AdamW, learning rate from its value to zero by half a cosine",
     "large": {"width": 16, "layers": 1, "heads": 2},
     "small": {"width": 4, "layers": 1, "heads": 1},
@@ -175,6 +177,7 @@ def train(
     rates: list[float],
     decays: list[float],
     steps: int,
+    checkpoints: int = SETTINGS["checkpoints"],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Train a stack of models, model i from seeds[i] on teachers[i] with rates[i] and decays[i].
 
@@ -191,7 +194,7 @@ def train(
     which = torch.arange(len(seeds))[:, None]
     rate, decay = torch.tensor(rates), torch.tensor(decays)
     state = (torch.zeros_like(model.flat), torch.zeros_like(model.flat))
-    marks = [round(steps * (i + 1) / SETTINGS["checkpoints"]) for i in range(SETTINGS["checkpoints"])]
+    marks = [round(steps * (i + 1) / checkpoints) for i in range(checkpoints)]
     values, best = [], [(math.inf, np.empty(0))] * len(seeds)
 
     def loss_of(tokens: Tensor, rows: Tensor, counts: Tensor | None, policy: bool) -> Tensor:
@@ -277,9 +280,9 @@ def run_arm(name: str, teachers: np.ndarray) -> dict[str, Any]:
     """Tune one arm, train its seeds, and measure them."""
     arm, kind = ARMS[name], "cache" if ARMS[name].cache else ARMS[name].size
     started = time.process_time()
-    few = list(range(SETTINGS["seeds of the grid"][arm.size]))
+    few = list(range(SETTINGS["seeds of the grid"]))
     grid = [(r, d) for r in SETTINGS["rates"][arm.size] for d in SETTINGS["decays"][kind]]
-    steps = SETTINGS["steps"]["grid"]
+    steps = SETTINGS["steps of the grid"][kind]
     flat = [(r, d, s) for r, d in grid for s in few]
     values, _ = train(
         arm,
@@ -288,6 +291,7 @@ def run_arm(name: str, teachers: np.ndarray) -> dict[str, Any]:
         [r for r, *_ in flat],
         [d for _, d, _ in flat],
         steps,
+        SETTINGS["checkpoints"] if arm.cache else 1,
     )
     last = (values.min(1) if arm.cache else values[:, -1]).reshape(len(grid), len(few))
     rate, decay = grid[int(last.mean(1).argmin())]
@@ -317,7 +321,7 @@ def longer(name: str, teachers: np.ndarray, done: dict[str, Any]) -> dict[str, A
     return {"steps": 2 * done["steps"], "curve": values} | {key: [m[key] for m in each] for key in each[0]}
 
 
-def save(result: dict[str, Any]) -> None:
+def save(result: dict[str, Any], path: Path) -> None:
     """Store what there is, with what made it."""
     made = {
         "made": datetime.date.today().isoformat(),
@@ -330,7 +334,7 @@ def save(result: dict[str, Any]) -> None:
         "parameters": {s: Stack([0], **SETTINGS[s]).flat.shape[1] for s in ("large", "small")},
     }
     text = json.dumps(made | rounded(result), separators=(",", ":"))
-    RESULT.write_text(re.sub(r'"(small|large|cache \d+), [^"]*":\{', r"\n\g<0>", text) + "\n")
+    path.write_text(re.sub(r'"(small|large|cache \d+), [^"]*":\{', r"\n\g<0>", text) + "\n")
 
 
 def main() -> None:
@@ -338,35 +342,53 @@ def main() -> None:
     parser.add_argument(
         "--repeat", type=int, nargs="+", metavar="SEED", help="compare these seeds with the stored"
     )
-    seeds = parser.parse_args().repeat
+    parser.add_argument("--only", default="", metavar="PREFIX", help="the arms whose names begin so")
+    parser.add_argument("--result", type=Path, default=RESULT, help="where to store; result.json")
+    parser.add_argument(
+        "--teachers", type=Path, metavar="FILE", help="keep the teachers' tables in this .npy"
+    )
+    parser.add_argument("--one", action="store_true", help="stop after one arm or one longer run")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    stored: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    path: Path = options.result
+    stored: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     if stored and stored["settings"] != SETTINGS:
-        raise SystemExit("result.json was made with other settings: move it away first")
-    if seeds is not None:
-        repeat(stored, seeds)
+        raise SystemExit(f"{path} was made with other settings: move it away first")
+    if options.repeat is not None:
+        repeat(stored, options.repeat)
         return
     result = {key: stored.get(key, {}) for key in ("teacher", "arms", "longer")}
     started = time.process_time()
-    teachers = teachers_of(list(range(SETTINGS["seeds"])))
+    if options.teachers is not None and options.teachers.exists():
+        teachers = np.load(options.teachers)
+    else:
+        teachers = teachers_of(list(range(SETTINGS["seeds"])))
+        if options.teachers is not None:
+            np.save(options.teachers, teachers)
     if not result["teacher"]:
         each = [measures(t, t) for t in teachers]
         result["teacher"] = {key: [m[key] for m in each] for key in each[0]}
         result["teacher"]["cpu_seconds"] = time.process_time() - started
-        save(result)
+        save(result, path)
     print("teacher: KL from the truth", np.round(result["teacher"]["kl_truth"], 4), flush=True)
-    for name in ARMS:
+    names = [name for name in ARMS if name.startswith(options.only)]
+    for name in names:
         if name not in result["arms"]:
             result["arms"][name] = run_arm(name, teachers)
-            save(result)
+            save(result, path)
             a = result["arms"][name]
             shown = {k: np.mean(a[k]).round(4) for k in ("forward", "reverse", "mean_length", "share_of_up")}
             print(name, a["rate"], a["decay"], shown, round(a["cpu_seconds"]), "s", flush=True)
-    for name, arm in ARMS.items():
-        if arm.size == "small" and name not in result["longer"]:
+            if options.one:
+                return
+    for name in names:
+        if ARMS[name].size == "small" and name not in result["longer"]:
             result["longer"][name] = longer(name, teachers, result["arms"][name])
-            save(result)
+            save(result, path)
             print("longer:", name, np.round(result["longer"][name]["forward"], 4), flush=True)
+            if options.one:
+                return
+    print("complete", flush=True)
 
 
 def repeat(stored: dict[str, Any], seeds: list[int]) -> None:
