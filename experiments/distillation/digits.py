@@ -1,18 +1,27 @@
 """A teacher and its students on scikit-learn's digits: what each target is worth on 100 examples.
 
-    python experiments/distillation/digits.py     # makes digits.json; takes minutes; resumes where it stopped
+    python experiments/distillation/digits.py                 makes digits.json; takes minutes; resumes
+    python experiments/distillation/digits.py --repeat 0 1    two seeds again, beside what is stored
 
-A teacher is trained on 1,000 labelled images, a smaller student on 100 of these (or on all of them, where
-the name says so). Both are tested on the 797 images that neither has seen. All seeds of a condition are
-trained together, as one batched computation in float64; a seed fixes the split and both initialisations,
-so that the conditions can be compared seed by seed.
+Each seed splits the 1,797 images four ways: 700 that the teacher learns with their labels, 500 for the
+student (100 of them, or all, where the name says so), 200 to choose the weight decay on, 397 to test. No
+image of the student was the teacher's. Every condition chooses its weight decay from the
+same grid, by its own mean loss on the validation images of five further seeds. All seeds of a condition are
+trained together, as one batched computation in float64; a seed fixes the split and both initialisations, so
+that conditions can be compared seed by seed.
 """
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
+import math
 import platform
+import re
+import time
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,37 +35,73 @@ import xent.torch as xt
 
 RESULT = Path(__file__).with_suffix(".json")
 SETTINGS: dict[str, Any] = {
-    "seeds": list(range(10)),
+    "seeds": list(range(20)),
+    "tuning_seeds": list(range(100, 105)),
+    "weight_decays": [1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2],
+    "teacher_images": 700,
+    "student_images": 500,
     "labelled": 100,
-    "teacher_images": 1000,
-    "teacher_hidden": 128,
+    "validation_images": 200,
+    "teacher_hidden": 64,
     "student_hidden": 16,
+    "teacher_weight_decay": 1e-4,
+    "teacher_steps": 500,
     "steps": 1000,
     "learning_rate": 0.01,
-    "weight_decay": 1e-4,
     "smoothing": 0.1,
-    "alpha": 0.5,
     "bins": 15,
 }
 TEMPERATURES = (1, 2, 4, 8)
-# name: images, weight of the soft part, temperature, scale
-CONDITIONS: dict[str, tuple[int, float, float, str]] = {
-    "hard": (100, 0.0, 1, "none"),
-    "smoothing": (100, 0.0, 1, "none"),
-    **{f"soft T={t}": (100, 1.0, t, "t_squared") for t in TEMPERATURES},
-    **{f"mixed T={t}": (100, 0.5, t, "t_squared") for t in TEMPERATURES},
-    **{f"mixed T={t}, no T^2": (100, 0.5, t, "none") for t in TEMPERATURES[1:]},
-    "hard, 1000 images": (1000, 0.0, 1, "none"),
-    "soft T=4, 1000 images": (1000, 1.0, 4, "t_squared"),
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a student learns from: its images, its share of the teacher, the temperature and its factor."""
+
+    images: str = "few"  # few: 100 of its own; many: all 500; all: the 100 and the teacher's 700
+    alpha: float = 0.0
+    temperature: float = 1.0
+    scale: str = "t_squared"
+    smoothing: float = 0.0
+    teacher: str = "plain"  # or "smoothed": the teacher itself learnt smoothed labels
+
+
+CONDITIONS: dict[str, Condition] = {
+    "hard": Condition(),
+    "smoothing": Condition(smoothing=SETTINGS["smoothing"]),
+    **{f"soft T={t}": Condition(alpha=1.0, temperature=t) for t in (*TEMPERATURES, math.inf)},
+    **{f"mixed T={t}": Condition(alpha=0.5, temperature=t) for t in TEMPERATURES},
+    **{f"mixed T={t}, no T^2": Condition(alpha=0.5, temperature=t, scale="none") for t in TEMPERATURES[1:]},
+    "hard, 500 images": Condition("many"),
+    "soft T=4, 500 images": Condition("many", 1.0, 4),
+    "hard, teacher's images too": Condition("all"),
+    "smoothed teacher, soft T=1": Condition(alpha=1.0, temperature=1, teacher="smoothed"),
+    "smoothed teacher, soft T=4": Condition(alpha=1.0, temperature=4, teacher="smoothed"),
 }
 Data = dict[str, Tensor]
 
 
-def split(seeds: list[int]) -> Data:
-    """Return the images and labels of each seed, stacked: the first 1,000 to train on, the rest to test."""
+def split(seeds: list[int]) -> dict[str, Data]:
+    """Return images x and labels y of each seed, stacked: teacher, few, many, all, validation, test."""
     images, labels = load_digits(return_X_y=True)
     orders = np.stack([np.random.default_rng(seed).permutation(len(labels)) for seed in seeds])
-    return {"x": torch.from_numpy(images[orders] / 16.0), "y": torch.from_numpy(labels[orders])}
+    ends = np.cumsum([SETTINGS[f"{k}_images"] for k in ("teacher", "student", "validation")])
+    first, few = ends[0], ends[0] + SETTINGS["labelled"]
+    parts = {
+        "teacher": slice(0, first),
+        "few": slice(first, few),
+        "many": slice(first, ends[1]),
+        "all": slice(0, few),
+        "validation": slice(ends[1], ends[2]),
+        "test": slice(ends[2], None),
+    }
+    return {
+        name: {
+            "x": torch.from_numpy(images[orders[:, part]] / 16.0),
+            "y": torch.from_numpy(labels[orders[:, part]]),
+        }
+        for name, part in parts.items()
+    }
 
 
 def initial(seeds: list[int], hidden: int, role: int) -> list[Tensor]:
@@ -76,55 +121,76 @@ def logits(parameters: list[Tensor], x: Tensor) -> Tensor:
     return torch.relu(x @ w1 + b1) @ w2 + b2
 
 
-def train(parameters: list[Tensor], x: Tensor, loss: Any) -> list[Tensor]:
-    """Full-batch Adam. The seeds share no parameter, so a sum over them trains each on its own mean loss."""
-    optimiser = torch.optim.Adam(
-        parameters, lr=SETTINGS["learning_rate"], weight_decay=SETTINGS["weight_decay"]
-    )
-    for _ in range(SETTINGS["steps"]):
+def train(parameters: list[Tensor], x: Tensor, decay: Tensor, steps: int, loss: Any) -> list[Tensor]:
+    """Full-batch Adam. The seeds share no parameter, so a sum over them trains each on its own mean loss.
+
+    `decay` has a value for each; half of it times the sum of squares is added to the loss.
+    """
+    optimiser = torch.optim.Adam(parameters, lr=SETTINGS["learning_rate"])
+    for _ in range(steps):
         optimiser.zero_grad()
-        loss(logits(parameters, x)).backward()
+        loss(logits(parameters, x)).mean(1).sum().backward()
+        with torch.no_grad():
+            for p in parameters:
+                assert p.grad is not None
+                p.grad += decay[:, None, None] * p
         optimiser.step()
     return [p.detach() for p in parameters]
 
 
-def train_teacher(data: Data) -> list[Tensor]:
-    """Train the teachers, one a seed, on the labels of their 1,000 images."""
-    n, seeds = SETTINGS["teacher_images"], data["seeds"].tolist()
-    y = data["y"][:, :n]
-    return train(
-        initial(seeds, SETTINGS["teacher_hidden"], 0),
-        data["x"][:, :n],
-        lambda z: xt.cross_entropy(z, y, reduction="none").mean(1).sum(),
-    )
+def train_teachers(seeds: list[int], data: dict[str, Data]) -> dict[str, list[Tensor]]:
+    """Train the teachers, one a seed, on the labels of their images: plain, and with smoothed labels."""
+    x, y = data["teacher"]["x"], data["teacher"]["y"]
+    decay = torch.full((len(seeds),), SETTINGS["teacher_weight_decay"], dtype=torch.float64)
+    return {
+        name: train(
+            initial(seeds, SETTINGS["teacher_hidden"], 0),
+            x,
+            decay,
+            SETTINGS["teacher_steps"],
+            partial(cross_entropy, y, smoothing),
+        )
+        for name, smoothing in (("plain", 0.0), ("smoothed", SETTINGS["smoothing"]))
+    }
 
 
-def train_student(name: str, data: Data, teacher: list[Tensor]) -> list[Tensor]:
-    """Train the students of one condition."""
-    n, alpha, temperature, scale = CONDITIONS[name]
-    x, y = data["x"][:, :n], data["y"][:, :n]
-    guide = logits(teacher, x)
-    smoothing = SETTINGS["smoothing"] if name == "smoothing" else 0.0
+def cross_entropy(y: Tensor, smoothing: float, z: Tensor) -> Tensor:
+    """Loss of each image."""
+    return xt.cross_entropy(z, y, label_smoothing=smoothing, reduction="none")
+
+
+def train_students(
+    name: str,
+    seeds: list[int],
+    data: dict[str, Data],
+    teachers: dict[str, list[Tensor]],
+    decays: list[float],
+) -> list[Tensor]:
+    """Train the students of one condition, a seed and a weight decay each."""
+    c = CONDITIONS[name]
+    x, y = data[c.images]["x"], data[c.images]["y"]
+    guide = logits(teachers[c.teacher], x).detach()
 
     def loss(z: Tensor) -> Tensor:
-        if alpha == 0:
-            each = xt.cross_entropy(z, y, label_smoothing=smoothing, reduction="none")
-        else:
-            each = xt.mixed_loss(
-                z, guide, y, alpha=alpha, temperature=temperature, scale=scale, reduction="none"
-            )
-        return each.mean(1).sum()
+        if c.alpha == 0:
+            return cross_entropy(y, c.smoothing, z)
+        if c.temperature == math.inf:  # the limit of the loss: half the variance over the classes of z - v
+            d = z - guide
+            return 0.5 * (d - d.mean(-1, keepdim=True)).square().mean(-1)
+        soft = xt.distillation_loss(z, guide, temperature=c.temperature, scale=c.scale, reduction="none")
+        return soft if c.alpha == 1 else (1 - c.alpha) * cross_entropy(y, 0.0, z) + c.alpha * soft
 
-    return train(initial(data["seeds"].tolist(), SETTINGS["student_hidden"], 1), x, loss)
+    weights = torch.tensor(decays, dtype=torch.float64)
+    return train(initial(seeds, SETTINGS["student_hidden"], 1), x, weights, SETTINGS["steps"], loss)
 
 
-def evaluate(parameters: list[Tensor], data: Data) -> dict[str, Any]:
-    """Test NLL, error and calibration of each seed, read out at T = 1."""
-    n, bins = SETTINGS["teacher_images"], SETTINGS["bins"]
-    y = data["y"][:, n:]
+def evaluate(parameters: list[Tensor], part: Data) -> dict[str, Any]:
+    """NLL, error and calibration of each seed, read out at T = 1."""
+    bins, y = SETTINGS["bins"], part["y"]
     with torch.no_grad():
-        z = logits(parameters, data["x"][:, n:])
-    confidence, answer = xt.softmax(z).max(-1)
+        z = logits(parameters, part["x"])
+    log_probs = xt.log_softmax(z)
+    confidence, answer = log_probs.exp().max(-1)
     right = (answer == y).double()
     where = (confidence * bins).long().clamp(max=bins - 1)
     zeros = torch.zeros(len(y), bins, dtype=torch.float64)
@@ -132,61 +198,108 @@ def evaluate(parameters: list[Tensor], data: Data) -> dict[str, Any]:
     hits = zeros.scatter_add(1, where, right)
     mass = zeros.scatter_add(1, where, confidence)
     return {
-        "nll": xt.cross_entropy(z, y, reduction="none").mean(1).tolist(),
+        "nll": cross_entropy(y, 0.0, z).mean(1).tolist(),
         "error": (1 - right.mean(1)).tolist(),
         "ece": ((hits - mass).abs().sum(1) / y.shape[1]).tolist(),
-        "confidence": confidence.mean(1).tolist(),
+        "entropy": -(log_probs.exp() * log_probs).sum(-1).mean(1).numpy(),
         "bin_count": count.sum(0).tolist(),
         "bin_right": hits.sum(0).tolist(),
         "bin_confidence": mass.sum(0).tolist(),
     }
 
 
-def run(names: list[str], seeds: list[int]) -> dict[str, dict[str, Any]]:
-    """Train a teacher for each seed and the students of the named conditions; return what they score."""
-    data = {**split(seeds), "seeds": torch.tensor(seeds)}
-    teacher = train_teacher(data)
-    scores = {name: evaluate(train_student(name, data, teacher), data) for name in names}
-    return {"teacher": evaluate(teacher, data), **scores}
+def tune(name: str) -> dict[str, Any]:
+    """Return the mean validation loss for each weight decay, over the tuning seeds, and the best."""
+    decays, seeds = SETTINGS["weight_decays"], SETTINGS["tuning_seeds"]
+    stacked = [seed for _ in decays for seed in seeds]
+    data, teachers = tuning_set()
+    students = train_students(name, stacked, data, teachers, [d for d in decays for _ in seeds])
+    nll = np.array(evaluate(students, data["validation"])["nll"]).reshape(len(decays), len(seeds)).mean(1)
+    return {"validation_nll": nll, "weight_decay": decays[int(nll.argmin())]}
+
+
+@cache
+def tuning_set() -> tuple[dict[str, Data], dict[str, list[Tensor]]]:
+    """Return data and teachers of the tuning seeds, repeated for each weight decay."""
+    seeds, times = SETTINGS["tuning_seeds"], len(SETTINGS["weight_decays"])
+    data = split(seeds)
+    teachers = train_teachers(seeds, data)
+    return (
+        {k: {n: t.repeat(times, *[1] * (t.ndim - 1)) for n, t in part.items()} for k, part in data.items()},
+        {k: [p.repeat(times, 1, 1) for p in ps] for k, ps in teachers.items()},
+    )
+
+
+def run(names: list[str], seeds: list[int], decays: dict[str, float]) -> dict[str, dict[str, Any]]:
+    """Train the teachers of some seeds and the students of the named conditions; return what they score."""
+    data = split(seeds)
+    teachers = train_teachers(seeds, data)
+    scores = {
+        name: evaluate(train_students(name, seeds, data, teachers, [decays[name]] * len(seeds)), data["test"])
+        for name in names
+    }
+    return {**{f"{k} teacher": evaluate(t, data["test"]) for k, t in teachers.items()}, **scores}
 
 
 def rounded(value: Any) -> Any:
     """Round what is written: the last digits belong to one processor."""
     if isinstance(value, dict):
         return {key: rounded(item) for key, item in value.items()}
-    return [rounded(item) for item in value] if isinstance(value, list) else round(value, 5)
+    if isinstance(value, (list, np.ndarray)):
+        return [rounded(item) for item in value]
+    return value if isinstance(value, int) else round(float(value), 5)
 
 
 def main() -> None:
     """Run what the result does not hold yet."""
+    parser = argparse.ArgumentParser(description="Train every condition that is missing.")
+    parser.add_argument(
+        "--repeat", type=int, nargs="+", metavar="SEED", help="compare these seeds with the stored"
+    )
+    repeat = parser.parse_args().repeat
     torch.set_num_threads(1)
-    result: dict[str, Any] = {}
-    if RESULT.exists():
-        result = json.loads(RESULT.read_text())
-        if result["settings"] != SETTINGS:
-            result = {}
-    scores = result.get("scores", {})
+    result: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    if result.get("settings") != SETTINGS:
+        if repeat:
+            raise SystemExit("digits.json was made with other settings")
+        result = {"settings": SETTINGS, "tuned": {}, "scores": {}, "cpu_seconds": 0.0}
+    tuned, scores = result["tuned"], result["scores"]
+    if repeat:
+        again = run(list(CONDITIONS), repeat, {name: t["weight_decay"] for name, t in tuned.items()})
+        for name, score in again.items():
+            stored = [scores[name]["nll"][seed] for seed in repeat]
+            print(
+                f"{name:28}",
+                *(f"{a:.4f} (stored {b:.4f})" for a, b in zip(score["nll"], stored, strict=True)),
+            )
+        return
     seeds = SETTINGS["seeds"]
-    data = {**split(seeds), "seeds": torch.tensor(seeds)}
-    teacher = train_teacher(data)
-    scores["teacher"] = rounded(evaluate(teacher, data))
+    data = split(seeds)
+    teachers = train_teachers(seeds, data)
+    for kind, teacher in teachers.items():
+        on_train = evaluate(teacher, data["teacher"])["entropy"]
+        scores[f"{kind} teacher"] = rounded(
+            evaluate(teacher, data["test"]) | {"entropy_on_its_own_images": on_train}
+        )
     for name in CONDITIONS:
-        if name not in scores:
-            scores[name] = rounded(evaluate(train_student(name, data, teacher), data))
-            result = {
-                "settings": SETTINGS,
-                "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-                "versions": {
-                    "python": platform.python_version(),
-                    "numpy": np.__version__,
-                    "torch": torch.__version__.split("+")[0],
-                    "scikit-learn": sklearn.__version__,
-                },
-                "scores": scores,
-            }
-            RESULT.write_text(json.dumps(result, indent=1) + "\n")
-            nll, error = (np.mean(scores[name][key]) for key in ("nll", "error"))
-            print(f"{name:24} NLL {nll:.3f}  error {error:.3f}", flush=True)
+        if name in scores:
+            continue
+        started = time.process_time()
+        tuned[name] = rounded(tune(name))
+        decays = [tuned[name]["weight_decay"]] * len(seeds)
+        scores[name] = rounded(evaluate(train_students(name, seeds, data, teachers, decays), data["test"]))
+        result["cpu_seconds"] = round(result["cpu_seconds"] + time.process_time() - started, 1)
+        result["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
+        result["versions"] = {
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "torch": torch.__version__.split("+")[0],
+            "scikit-learn": sklearn.__version__,
+        }
+        text = json.dumps(result, separators=(",", ":"))
+        RESULT.write_text(re.sub(r'"[^"]+":\{', r"\n\g<0>", text) + "\n")
+        nll, error = (np.mean(scores[name][key]) for key in ("nll", "error"))
+        print(f"{name:28} wd {tuned[name]['weight_decay']} NLL {nll:.3f}  error {error:.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
-"""A transformer teacher and students on an exactly known language: losses, prefixes and denominators.
+"""A transformer teacher and students on an exactly known language: losses, prefixes, denominators, caches.
 
-    python experiments/language_models/distil.py            every run that is missing; writes result.json
-    python experiments/language_models/distil.py --fresh    forget the stored runs first
+    python experiments/language_models/distil.py              every arm that is missing; writes result.json
+    python experiments/language_models/distil.py --repeat 0 1 two seeds again, beside what is stored
+    python experiments/language_models/distil.py --only cache --result part.json    some arms, stored elsewhere
 
-`dialects.py` is the truth. For each seed a teacher (two layers, width 32) learns it from fresh samples.
-Students then learn from that teacher alone: *large* ones have the teacher's size and could repeat it, *small*
-ones cannot. Every batch is drawn afresh, so that what remains between a student and its teacher is bias,
-optimisation error or lack of capacity, and not a lack of data. All models are evaluated exactly, on the table
-of all prefixes. Runs are stored one by one: an interrupted experiment continues where it stopped. On one core
-the whole takes some twenty minutes.
+`dialects.py` is the truth. For each seed a teacher learns it from fresh samples. Students then learn from that
+teacher alone: *large* ones have the teacher's size and could repeat it, *small* ones cannot. Each arm chooses
+its learning rate and weight decay (and, with a cache, when to stop) by its own objective: without a cache, the
+exact value of what it minimises; with one, its loss on a tenth of the cache that it does not train on.
+Models are evaluated exactly, on the table of all prefixes. A seed fixes teacher, initial weights and random
+numbers, so that arms can be compared seed by seed. What is finished is stored: an interrupted experiment
+continues where it stopped.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ import datetime
 import json
 import math
 import platform
+import re
+import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,240 +30,299 @@ import dialects
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from stack import Stack, adamw, draw
+from torch import Tensor
 
 RESULT = Path(__file__).with_name("result.json")
 SETTINGS: dict[str, Any] = {
-    "seeds": [0, 1, 2, 3, 4],
-    "seeds of the top k": [0, 1, 2],
-    "steps": 1200,
-    "batch": 128,
-    "learning_rate": 3e-3,
-    "schedule": "cosine to zero, Adam",
-    "large": {"width": 32, "layers": 2, "heads": 2},
+    "seeds": 20,
+    "seeds with a cache": 10,
+    "seeds of the grid": 2,
+    "seeds of the longer run": 5,
+    "rates": {"small": [1e-2, 3e-2, 1e-1], "large": [3e-3, 1e-2]},
+    "decays": {"small": [0.0, 0.1], "large": [0.0, 0.1], "cache": [0.0, 1.0]},
+    "steps": {"small": 3000, "large": 1500, "cache": 1000},
+    "steps of the grid": {"small": 800, "large": 600, "cache": 600},
+    "batch": 64,
+    "checkpoints": 8,
+    "teacher": {"rate": 1e-2, "decay": 0.0, "steps": 2000},
+    "schedule": "AdamW, learning rate from its value to zero by half a cosine",
+    "large": {"width": 16, "layers": 1, "heads": 2},
     "small": {"width": 4, "layers": 1, "heads": 1},
     "top_k": 2,
-}
-# name: size of the student, who writes the prefixes, the loss of a token, the denominator
-ARMS: dict[str, tuple[str, str, str, str]] = {
-    "large, labels, constant": ("large", "teacher", "labels", "constant"),
-    "large, labels, sequence": ("large", "teacher", "labels", "sequence"),
-    "large, forward, constant": ("large", "teacher", "forward", "constant"),
-    "large, forward, sequence": ("large", "teacher", "forward", "sequence"),
-    "large, truncated, constant": ("large", "teacher", "truncated", "constant"),
-    "large, tail, constant": ("large", "teacher", "tail", "constant"),
-    "small, forward, constant": ("small", "teacher", "forward", "constant"),
-    "small, forward, sequence": ("small", "teacher", "forward", "sequence"),
-    "small, forward, student's prefixes": ("small", "student", "forward", "constant"),
-    "small, reverse, constant": ("small", "student", "reverse", "constant"),
-    "small, reverse, whole gradient": ("small", "student", "whole reverse", "constant"),
+    "held out of a cache": 0.1,
 }
 
 
-class Model(nn.Module):
-    """A decoder that reads <bos> and letters and returns logits of the next token at each position."""
+@dataclass(frozen=True)
+class Arm:
+    """A way to train: the student's size, who writes the prefixes, the loss of a token, what it is divided by."""
 
-    def __init__(self, width: int, layers: int, heads: int) -> None:
-        super().__init__()
-        self.letters = nn.Embedding(dialects.LETTERS + 1, width)
-        self.positions = nn.Parameter(0.1 * torch.randn(dialects.LIMIT, width))
-        block = nn.TransformerEncoderLayer(
-            width, heads, 4 * width, dropout=0.0, batch_first=True, norm_first=True, activation="gelu"
-        )
-        self.blocks = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
-        self.norm = nn.LayerNorm(width)
-        self.out = nn.Linear(width, dialects.LETTERS + 1)
-
-    def forward(self, letters: Tensor) -> Tensor:
-        """Logits of shape (N, m + 1, 5) for letters of shape (N, m)."""
-        bos = torch.full((len(letters), 1), dialects.LETTERS)
-        x = self.letters(torch.cat([bos, letters], 1))
-        n = x.shape[1]
-        mask = torch.triu(torch.ones(n, n, dtype=torch.bool), 1)
-        logits: Tensor = self.out(self.norm(self.blocks(x + self.positions[:n], mask=mask)))
-        return logits
+    size: str
+    prefixes: str  # "teacher" or "student"
+    loss: str  # labels, draws, forward, reverse, truncated, tail
+    denominator: str = "constant"  # or "sequence": each sequence's own length
+    policy: str = (
+        "none"  # second term of the reverse gradient: none, sum, or mean (MiniLLM's length normalisation)
+    )
+    cache: int = 0  # sequences in a fixed cache; 0: every batch is fresh
+    draws: int = 1  # tokens stored for each prefix, for the loss "draws"
 
 
-def seeds_of(name: str) -> list[int]:
-    """Return the seeds of an arm or of the teacher."""
-    of_top_k = name in ARMS and ARMS[name][2] in ("truncated", "tail")
-    return list(SETTINGS["seeds of the top k" if of_top_k else "seeds"])
-
-
-def make(size: str) -> Model:
-    """Build a model of one of the two sizes."""
-    return Model(**SETTINGS[size])
-
-
-@torch.no_grad()
-def tree_of(model: Model) -> np.ndarray:
-    """Evaluate a model in all prefixes, in float64: a tree in the sense of `dialects`."""
-    model = model.double()
-    longest = torch.cartesian_prod(*[torch.arange(dialects.LETTERS)] * (dialects.LIMIT - 1))
-    rows = []
-    for part in longest.split(4096):
-        rows.append(model(part).softmax(-1))
-    table = torch.cat(rows).numpy()
-    model.float()
-    at = [table[:: dialects.LETTERS ** (dialects.LIMIT - 1 - d), d] for d in range(dialects.LIMIT)]
-    return np.concatenate(at)
-
-
-def draw(tree: np.ndarray, size: int, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw sequences from a tree: tokens (N, 8), rows of their prefixes (N, 8), lengths with <eos> (N,)."""
-    cumulative = tree.cumsum(1)
-    row, on = np.zeros(size, dtype=np.int64), np.ones(size, dtype=bool)
-    tokens, rows = np.full((size, dialects.LIMIT), -100), np.zeros((size, dialects.LIMIT), dtype=np.int64)
-    for d in range(dialects.LIMIT):
-        u = rng.random(size)
-        token = np.minimum((cumulative[row] <= u[:, None] * cumulative[row, -1:]).sum(1), dialects.EOS)
-        tokens[on, d], rows[on, d] = token[on], row[on]
-        on &= token != dialects.EOS
-        row = np.where(on, dialects.LETTERS * row + 1 + token, 0)
-    lengths = (tokens != -100).sum(1) + on
-    return torch.tensor(tokens), torch.tensor(rows), torch.tensor(lengths)
-
-
-@torch.no_grad()
-def write(model: Model, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Let a model write sequences; the same three tensors as `draw`."""
-    tokens = torch.full((size, dialects.LIMIT), -100)
-    rows = torch.zeros((size, dialects.LIMIT), dtype=torch.long)
-    letters = torch.zeros((size, 0), dtype=torch.long)
-    row, on = torch.zeros(size, dtype=torch.long), torch.ones(size, dtype=torch.bool)
-    for d in range(dialects.LIMIT):
-        p = model(letters)[:, -1].softmax(-1)
-        token = torch.multinomial(p, 1, generator=generator)[:, 0]
-        tokens[on, d], rows[on, d] = token[on], row[on]
-        on = on & (token != dialects.EOS)
-        row = torch.where(on, dialects.LETTERS * row + 1 + token, 0)
-        letters = torch.cat([letters, token.clamp(max=dialects.LETTERS - 1)[:, None]], 1)
-    return tokens, rows, (tokens != -100).sum(1) + on
-
-
-def divergence(p: Tensor, q: Tensor) -> Tensor:
-    """KL(p || q) of each row of log-probabilities."""
-    return (p.exp() * (p - q)).sum(-1)
-
-
-def of_top_k(kind: str, q: Tensor, p: Tensor) -> Tensor:
-    """Cross-entropy against the k most likely tokens of the teacher, with a tail bucket or without."""
-    kept, index = p.topk(SETTINGS["top_k"])
-    kept, inside = kept.exp(), q.gather(-1, index)
-    each = -(kept * inside).sum(-1)
-    if kind == "tail":
-        log_tail = q.scatter(-1, index, -torch.inf).logsumexp(-1)
-        each = each - (1 - kept.sum(-1)) * log_tail
-    return each
-
-
-def token_losses(kind: str, logits: Tensor, teacher: Tensor, tokens: Tensor) -> Tensor:
-    """Loss of each token, zero where the sequence has ended."""
-    live = tokens != -100
-    q, p, y = logits[live].log_softmax(-1), teacher[live].log_softmax(-1), tokens[live]
-    if kind == "labels":
-        each = F.nll_loss(q, y, reduction="none")
-    elif kind == "forward":
-        each = divergence(p, q)
-    elif kind in ("reverse", "whole reverse"):
-        each = divergence(q, p)
-    else:
-        each = of_top_k(kind, q, p)
-    return torch.zeros_like(logits[..., 0]).masked_scatter(live, each)
-
-
-def steered(each: Tensor, logits: Tensor, tokens: Tensor) -> Tensor:
-    """Add what moves the prefixes: the score of each token times what the sequence still costs after it."""
-    live = tokens != -100
-    score = -F.cross_entropy(logits.transpose(1, 2), tokens, ignore_index=-100, reduction="none")
-    after = each.detach().flip(1).cumsum(1).flip(1) - each.detach()
-    baseline = (after * live).sum(0) / live.sum(0).clamp(min=1)
-    return each + (after - baseline) * score * live
-
-
-def train(
-    size: str, tree: np.ndarray, prefixes: str, kind: str, denominator: str, seed: int
-) -> tuple[np.ndarray, float]:
-    """Train a model against a tree; return its own tree and the last loss."""
-    torch.manual_seed(1000 + seed)
-    rng = np.random.default_rng([seed, 1])
-    generator = torch.Generator().manual_seed(2000 + seed)
-    model = make(size)
-    optimiser = torch.optim.Adam(model.parameters(), SETTINGS["learning_rate"])
-    steps, batch = SETTINGS["steps"], SETTINGS["batch"]
-    decay = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda i: 0.5 + 0.5 * math.cos(math.pi * i / steps))
-    teacher_logits = torch.tensor(np.log(np.maximum(tree, 1e-30)), dtype=torch.float32)
-    constant = float(dialects.length_law(tree) @ np.arange(1, dialects.LIMIT + 2))
-    for _ in range(steps):
-        if prefixes == "student":
-            tokens, rows, lengths = write(model, batch, generator)
-        else:
-            tokens, rows, lengths = draw(tree, batch, rng)
-        logits = model(tokens[:, :-1].clamp(0, dialects.LETTERS - 1))
-        each = token_losses(kind, logits, teacher_logits[rows], tokens)
-        if kind == "whole reverse":
-            each = steered(each, logits, tokens)
-        scale = torch.full_like(lengths, constant, dtype=torch.float32)
-        loss = (each.sum(1) / (lengths if denominator == "sequence" else scale)).mean()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        decay.step()
-    return tree_of(model), loss.item()
-
-
-def measures(tree: np.ndarray, teacher: np.ndarray) -> dict[str, float]:
-    """Measure a model exactly, against the truth and against its teacher."""
-    n = np.arange(1, dialects.LIMIT + 2)
-    truth, at = dialects.source(), dialects.begins(tree)
-    return {
-        "kl_truth": dialects.sequence_kl(truth, tree),
-        "forward": dialects.sequence_kl(teacher, tree),
-        "reverse": dialects.sequence_kl(tree, teacher),
-        "forward_on_student": float(at @ dialects.token_kl(teacher, tree)),
-        "mean_length": float(dialects.length_law(tree) @ n),
-        "share_of_up": dialects.share_of_up(tree),
-        "entropy": float(at @ -(tree * np.log(tree)).sum(1)),
+ARMS: dict[str, Arm] = {
+    "small, labels": Arm("small", "teacher", "labels"),
+    "small, forward": Arm("small", "teacher", "forward"),
+    "small, forward, 1/n": Arm("small", "teacher", "forward", "sequence"),
+    "small, forward, student's prefixes": Arm("small", "student", "forward"),
+    "small, reverse, token gradient": Arm("small", "student", "reverse"),
+    "small, reverse, both terms": Arm("small", "student", "reverse", policy="sum"),
+    "small, reverse, both terms, normalised": Arm("small", "student", "reverse", policy="mean"),
+    "large, labels": Arm("large", "teacher", "labels"),
+    "large, labels, 1/n": Arm("large", "teacher", "labels", "sequence"),
+    "large, forward": Arm("large", "teacher", "forward"),
+    "large, forward, 1/n": Arm("large", "teacher", "forward", "sequence"),
+}
+for _size in (1000, 4000, 16000):
+    ARMS |= {
+        f"cache {_size}, whole": Arm("large", "teacher", "forward", cache=_size),
+        f"cache {_size}, truncated": Arm("large", "teacher", "truncated", cache=_size),
+        f"cache {_size}, bucket": Arm("large", "teacher", "tail", cache=_size),
+        f"cache {_size}, one draw": Arm("large", "teacher", "labels", cache=_size),
+        f"cache {_size}, four draws": Arm("large", "teacher", "draws", cache=_size, draws=4),
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Train every student that is missing.")
-    parser.add_argument("--fresh", action="store_true", help="forget the stored runs first")
-    fresh = parser.parse_args().fresh
-    torch.set_num_threads(1)
-    stored: dict[str, Any] = {} if fresh or not RESULT.exists() else json.loads(RESULT.read_text())
-    if stored and stored["settings"] != SETTINGS:
-        raise SystemExit("result.json was made with other settings: run with --fresh")
-    runs: dict[str, dict[str, dict[str, float]]] = stored.get("runs", {})
-    truth = dialects.source()
-    for seed in SETTINGS["seeds"]:
-        planned = [name for name in ("teacher", *ARMS) if seed in seeds_of(name)]
-        missing = [name for name in planned if str(seed) not in runs.get(name, {})]
-        if not missing:
-            continue
-        teacher, _ = train("large", truth, "teacher", "labels", "constant", 100 + seed)
-        if "teacher" in missing:
-            runs.setdefault("teacher", {})[str(seed)] = measures(teacher, teacher) | {
-                # What hard labels under a mean over each sequence should teach, computed before any student.
-                "tilted_length": tilted_length(teacher)
-            }
-        for name in missing:
-            if name != "teacher":
-                tree, _ = train(ARMS[name][0], teacher, *ARMS[name][1:], seed)
-                runs.setdefault(name, {})[str(seed)] = measures(tree, teacher)
-                print(seed, name, {k: round(v, 4) for k, v in runs[name][str(seed)].items()}, flush=True)
-            save(runs)
+def token_loss(arm: Arm, logits: Tensor, log_p: Tensor, tokens: Tensor, counts: Tensor | None) -> Tensor:
+    """Loss of each token, zero where the sequence has ended.
+
+    Shapes: logits and log_p (the teacher's) (models, N, 8, 5), tokens (models, N, 8); counts, of the
+    stored draws, as logits.
+    """
+    live = tokens != -100
+    q = logits.log_softmax(-1)
+    if arm.loss == "labels":
+        each = -q.gather(-1, tokens.clamp(min=0)[..., None])[..., 0]
+    elif arm.loss == "draws":
+        assert counts is not None
+        each = -(counts * q).sum(-1) / arm.draws
+    elif arm.loss == "forward":
+        each = (log_p.exp() * (log_p - q)).sum(-1)
+    elif arm.loss == "reverse":
+        each = (q.exp() * (q - log_p)).sum(-1)
+    else:
+        kept, index = log_p.topk(SETTINGS["top_k"])
+        kept = kept.exp()
+        each = -(kept * q.gather(-1, index)).sum(-1)
+        if arm.loss == "tail":
+            each = each - (1 - kept.sum(-1)) * q.scatter(-1, index, -torch.inf).logsumexp(-1)
+    return torch.where(live, each, 0.0)
 
 
-def tilted_length(tree: np.ndarray) -> float:
-    """Return the harmonic mean length of a tree."""
-    return float(1 / (dialects.length_law(tree) @ (1 / np.arange(1, dialects.LIMIT + 2))))
+def steer(arm: Arm, each: Tensor, logits: Tensor, tokens: Tensor) -> Tensor:
+    """Add what moves the prefixes: the score of each token times what the sequence still costs after it.
+
+    With `policy="mean"` the cost is divided by the number of tokens that are still to come.
+    """
+    live = tokens != -100
+    score = logits.log_softmax(-1).gather(-1, tokens.clamp(min=0)[..., None])[..., 0]
+    cost = each.detach()
+    after = cost.flip(2).cumsum(2).flip(2) - cost
+    if arm.policy == "mean":
+        left = live.flip(2).cumsum(2).flip(2) - live.long()
+        after = after / left.clamp(min=1)
+    baseline = (after * live).sum(1, keepdim=True) / live.sum(1, keepdim=True).clamp(min=1)
+    return each + torch.where(live, (after - baseline) * score, 0.0)
 
 
-def save(runs: dict[str, dict[str, dict[str, float]]]) -> None:
+def lengths_of(tokens: Tensor) -> Tensor:
+    """Lengths with <eos>, which is certain and has no column after 8 letters."""
+    whole = (tokens[..., -1] != -100) & (tokens[..., -1] != dialects.EOS)
+    return (tokens != -100).sum(-1) + whole
+
+
+def objective(arm: Arm, tree: np.ndarray, teacher: np.ndarray) -> float:
+    """Return the exact value of what an arm without a cache minimises; for MiniLLM's, the reverse KL."""
+    if arm.loss == "reverse":
+        return dialects.sequence_kl(tree, teacher)
+    if arm.prefixes == "student":
+        return float(dialects.begins(tree) @ dialects.token_kl(teacher, tree))
+    weight = np.full(teacher.shape, 1.0)
+    if arm.denominator == "sequence":
+        weight = dialects.inverse_length(teacher)
+    of_prefix = (teacher * weight).sum(1)
+    # Of labels: the excess over the best that these weights allow.
+    target = teacher * weight / of_prefix[:, None] if arm.loss == "labels" else teacher
+    return float((dialects.begins(teacher) * of_prefix) @ dialects.token_kl(target, tree))
+
+
+class Cache:
+    """Fixed sequences of each model's teacher, with a tenth held out, and draws where an arm stores them."""
+
+    def __init__(self, arm: Arm, cumulative: Tensor, generators: list[np.random.Generator]) -> None:
+        u = np.stack([g.random((arm.cache, dialects.LIMIT)) for g in generators])
+        self.tokens, self.rows = draw(cumulative, torch.tensor(u))
+        self.held = round(SETTINGS["held out of a cache"] * arm.cache)
+        self.counts = None
+        if arm.loss == "draws":
+            u = np.stack([g.random((arm.cache, dialects.LIMIT, arm.draws)) for g in generators])
+            table = cumulative[torch.arange(len(generators))[:, None, None], self.rows]
+            drawn = (table[..., None, :] <= torch.tensor(u)[..., None] * table[..., None, -1:]).sum(-1)
+            self.counts = F.one_hot(drawn.clamp(max=dialects.EOS), dialects.EOS + 1).sum(-2).float()
+
+
+def train(
+    arm: Arm,
+    seeds: list[int],
+    teachers: np.ndarray,
+    rates: list[float],
+    decays: list[float],
+    steps: int,
+    checkpoints: int = SETTINGS["checkpoints"],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Train a stack of models, model i from seeds[i] on teachers[i] with rates[i] and decays[i].
+
+    Returns the values of the arm's own objective, (models, checkpoints), and the trees: at the last step, or
+    with a cache at the checkpoint with the lowest value.
+    """
+    model = Stack([1000 + s for s in seeds], **SETTINGS[arm.size])
+    generators = [np.random.default_rng([s, 1]) for s in seeds]
+    table = torch.tensor(teachers)
+    cumulative, log_table = table.cumsum(-1), table.clamp(min=1e-30).log().float()
+    n = np.arange(1, dialects.LIMIT + 2)
+    constant = torch.tensor([dialects.length_law(t) @ n for t in teachers])[:, None].float()
+    cache = Cache(arm, cumulative, generators) if arm.cache else None
+    which = torch.arange(len(seeds))[:, None]
+    rate, decay = torch.tensor(rates), torch.tensor(decays)
+    state = (torch.zeros_like(model.flat), torch.zeros_like(model.flat))
+    marks = [round(steps * (i + 1) / checkpoints) for i in range(checkpoints)]
+    values, best = [], [(math.inf, np.empty(0))] * len(seeds)
+
+    def loss_of(tokens: Tensor, rows: Tensor, counts: Tensor | None, policy: bool) -> Tensor:
+        """The mean over sequences, a value for each model."""
+        logits = model.logits(tokens[..., :-1].clamp(0, dialects.LETTERS - 1))
+        each = token_loss(arm, logits, log_table[which[..., None], rows], tokens, counts)
+        if policy:
+            each = steer(arm, each, logits, tokens)
+        divisor = lengths_of(tokens) if arm.denominator == "sequence" else constant
+        return (each.sum(2) / divisor).mean(1)
+
+    for step in range(1, steps + 1):
+        if cache:
+            pick = torch.tensor(
+                np.stack([g.integers(cache.held, arm.cache, SETTINGS["batch"]) for g in generators])
+            )
+            tokens, rows = cache.tokens[which, pick], cache.rows[which, pick]
+            counts = None if cache.counts is None else cache.counts[which, pick]
+        else:
+            u = torch.tensor(np.stack([g.random((SETTINGS["batch"], dialects.LIMIT)) for g in generators]))
+            tokens, rows = draw(cumulative, u) if arm.prefixes == "teacher" else model.write(u.float())
+            counts = None
+        loss = loss_of(tokens, rows, counts, arm.policy != "none")
+        (gradient,) = torch.autograd.grad(loss.sum(), model.flat)
+        with torch.no_grad():
+            now = 0.5 + 0.5 * math.cos(math.pi * (step - 1) / steps)
+            adamw(model.flat, gradient, state, step, rate * now, decay)
+        if step in marks and (cache or step == steps or arm.size == "small"):
+            trees = model.trees()
+            if cache:
+                h = cache.held
+                with torch.no_grad():
+                    counts = None if cache.counts is None else cache.counts[:, :h]
+                    value = loss_of(cache.tokens[:, :h], cache.rows[:, :h], counts, False).numpy()
+            else:
+                value = np.array([objective(arm, t, p) for t, p in zip(trees, teachers, strict=True)])
+            values.append(value)
+            for i, v in enumerate(value):
+                if not cache or v < best[i][0]:
+                    best[i] = (float(v), trees[i])
+    return np.array(values).T, np.stack([tree for _, tree in best])
+
+
+def measures(tree: np.ndarray, teacher: np.ndarray) -> dict[str, Any]:
+    """Measure a model exactly, against the truth and against its teacher."""
+    n = np.arange(1, dialects.LIMIT + 2)
+    at, lengths = dialects.begins(tree), dialects.length_law(tree)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        surprise = np.where(tree > 0, -tree * np.log(tree), 0.0).sum(1)
+    return {
+        "kl_truth": dialects.sequence_kl(dialects.source(), tree),
+        "forward": dialects.sequence_kl(teacher, tree),
+        "reverse": dialects.sequence_kl(tree, teacher),
+        "forward_on_student": float(at @ dialects.token_kl(teacher, tree)),
+        "mean_length": float(lengths @ n),
+        "harmonic_length": float(1 / (lengths @ (1 / n))),
+        "share_of_up": dialects.share_of_up(tree),
+        "entropy": float(at @ surprise),
+        "lengths": lengths.tolist(),
+    }
+
+
+def rounded(value: Any) -> Any:
+    """Round what is written to six digits."""
+    if isinstance(value, dict):
+        return {k: rounded(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [rounded(v) for v in value]
+    return float(f"{value:.6g}") if isinstance(value, (float, np.floating)) else value
+
+
+def teachers_of(seeds: list[int]) -> np.ndarray:
+    """Train the teachers of these seeds on the truth, from labels: shape (seeds, 21845, 5)."""
+    truth = np.repeat(dialects.source()[None], len(seeds), 0)
+    s = SETTINGS["teacher"]
+    rates, decays = [s["rate"]] * len(seeds), [s["decay"]] * len(seeds)
+    return train(
+        Arm("large", "teacher", "labels"), [100 + x for x in seeds], truth, rates, decays, s["steps"]
+    )[1]
+
+
+def run_arm(name: str, teachers: np.ndarray) -> dict[str, Any]:
+    """Tune one arm, train its seeds, and measure them."""
+    arm, kind = ARMS[name], "cache" if ARMS[name].cache else ARMS[name].size
+    started = time.process_time()
+    few = list(range(SETTINGS["seeds of the grid"]))
+    grid = [(r, d) for r in SETTINGS["rates"][arm.size] for d in SETTINGS["decays"][kind]]
+    steps = SETTINGS["steps of the grid"][kind]
+    flat = [(r, d, s) for r, d in grid for s in few]
+    values, _ = train(
+        arm,
+        [s for *_, s in flat],
+        teachers[[s for *_, s in flat]],
+        [r for r, *_ in flat],
+        [d for _, d, _ in flat],
+        steps,
+        SETTINGS["checkpoints"] if arm.cache else 1,
+    )
+    last = (values.min(1) if arm.cache else values[:, -1]).reshape(len(grid), len(few))
+    rate, decay = grid[int(last.mean(1).argmin())]
+    seeds = list(range(SETTINGS["seeds with a cache" if arm.cache else "seeds"]))
+    steps = SETTINGS["steps"][kind]
+    values, trees = train(arm, seeds, teachers[seeds], [rate] * len(seeds), [decay] * len(seeds), steps)
+    each = [measures(t, p) for t, p in zip(trees, teachers, strict=False)]
+    return {
+        "arm": asdict(arm),
+        "grid": [{"rate": r, "decay": d, "objective": v} for (r, d), v in zip(grid, last, strict=True)],
+        "rate": rate,
+        "decay": decay,
+        "steps": steps,
+        "curve": values,
+        **{key: [m[key] for m in each] for key in each[0]},
+        "cpu_seconds": time.process_time() - started,
+    }
+
+
+def longer(name: str, teachers: np.ndarray, done: dict[str, Any]) -> dict[str, Any]:
+    """Train some seeds of an arm twice as long, with the same settings."""
+    k = SETTINGS["seeds of the longer run"]
+    values, trees = train(
+        ARMS[name], list(range(k)), teachers[:k], [done["rate"]] * k, [done["decay"]] * k, 2 * done["steps"]
+    )
+    each = [measures(t, p) for t, p in zip(trees, teachers, strict=False)]
+    return {"steps": 2 * done["steps"], "curve": values} | {key: [m[key] for m in each] for key in each[0]}
+
+
+def save(result: dict[str, Any], path: Path) -> None:
     """Store what there is, with what made it."""
-    count = {size: sum(p.numel() for p in make(size).parameters()) for size in ("large", "small")}
     made = {
         "made": datetime.date.today().isoformat(),
         "versions": {
@@ -267,11 +331,81 @@ def save(runs: dict[str, dict[str, dict[str, float]]]) -> None:
             "numpy": np.__version__,
         },
         "settings": SETTINGS,
-        "parameters": count,
-        "arms": {name: list(arm) for name, arm in ARMS.items()},
-        "runs": {name: runs[name] for name in ("teacher", *ARMS) if name in runs},
+        "parameters": {s: Stack([0], **SETTINGS[s]).flat.shape[1] for s in ("large", "small")},
     }
-    RESULT.write_text(json.dumps(made, indent=1) + "\n")
+    text = json.dumps(made | rounded(result), separators=(",", ":"))
+    path.write_text(re.sub(r'"(small|large|cache \d+), [^"]*":\{', r"\n\g<0>", text) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train every arm that is missing.")
+    parser.add_argument(
+        "--repeat", type=int, nargs="+", metavar="SEED", help="compare these seeds with the stored"
+    )
+    parser.add_argument("--only", default="", metavar="PREFIX", help="the arms whose names begin so")
+    parser.add_argument("--result", type=Path, default=RESULT, help="where to store; result.json")
+    parser.add_argument(
+        "--teachers", type=Path, metavar="FILE", help="keep the teachers' tables in this .npy"
+    )
+    parser.add_argument("--one", action="store_true", help="stop after one arm or one longer run")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    path: Path = options.result
+    stored: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    if stored and stored["settings"] != SETTINGS:
+        raise SystemExit(f"{path} was made with other settings: move it away first")
+    if options.repeat is not None:
+        repeat(stored, options.repeat)
+        return
+    result = {key: stored.get(key, {}) for key in ("teacher", "arms", "longer")}
+    started = time.process_time()
+    if options.teachers is not None and options.teachers.exists():
+        teachers = np.load(options.teachers)
+    else:
+        teachers = teachers_of(list(range(SETTINGS["seeds"])))
+        if options.teachers is not None:
+            np.save(options.teachers, teachers)
+    if not result["teacher"]:
+        each = [measures(t, t) for t in teachers]
+        result["teacher"] = {key: [m[key] for m in each] for key in each[0]}
+        result["teacher"]["cpu_seconds"] = time.process_time() - started
+        save(result, path)
+    print("teacher: KL from the truth", np.round(result["teacher"]["kl_truth"], 4), flush=True)
+    names = [name for name in ARMS if name.startswith(options.only)]
+    for name in names:
+        if name not in result["arms"]:
+            result["arms"][name] = run_arm(name, teachers)
+            save(result, path)
+            a = result["arms"][name]
+            shown = {k: np.mean(a[k]).round(4) for k in ("forward", "reverse", "mean_length", "share_of_up")}
+            print(name, a["rate"], a["decay"], shown, round(a["cpu_seconds"]), "s", flush=True)
+            if options.one:
+                return
+    for name in names:
+        if ARMS[name].size == "small" and name not in result["longer"]:
+            result["longer"][name] = longer(name, teachers, result["arms"][name])
+            save(result, path)
+            print("longer:", name, np.round(result["longer"][name]["forward"], 4), flush=True)
+            if options.one:
+                return
+    print("complete", flush=True)
+
+
+def repeat(stored: dict[str, Any], seeds: list[int]) -> None:
+    """Train the small arms of some seeds again and print their divergences beside the stored ones."""
+    teachers = teachers_of(seeds)
+    for name, arm in ARMS.items():
+        if arm.size == "small" and name in stored["arms"]:
+            a = stored["arms"][name]
+            _, trees = train(
+                arm, seeds, teachers, [a["rate"]] * len(seeds), [a["decay"]] * len(seeds), a["steps"]
+            )
+            for i, seed in enumerate(seeds):
+                now = measures(trees[i], teachers[i])
+                print(f"{name}, seed {seed}:", end=" ")
+                print(
+                    *(f"{k} {now[k]:.4f} (stored {a[k][seed]:.4f})" for k in ("forward", "reverse")), sep=", "
+                )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,53 @@
+"""Peak memory of the losses of a linear layer, as the width grows: into widths.json.
+
+    python experiments/large_vocabularies/widths.py     some minutes; memory does not mind a loaded machine
+
+The ways and the measurement are those of `experiments/bench/linear.py`, which also times them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+import sys
+from pathlib import Path
+
+import torch
+
+import xent
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+import linear
+
+RESULT = Path(__file__).with_suffix(".json")
+ROWS, CLASSES, WIDTHS = 1024, 32_000, (128, 512, 2048)
+
+
+def main() -> None:
+    cases = []
+    for width in WIDTHS:
+        for loss in linear.LOSSES:
+            size = (ROWS, CLASSES, width, "float32")
+            bytes_ = {
+                name: linear.peak(loss, name, size)
+                for name in linear.WAYS[loss]
+                # The smallest chunks of torch's default take minutes where the width is small.
+                if name != "torch, options" or width > 128
+            }
+            cases.append({"loss": loss, "width": width, "bytes": bytes_})
+            print(loss, width, {n: f"{b / 2**20:.0f} MiB" for n, b in bytes_.items()}, flush=True)
+    result = {
+        "made": datetime.date.today().isoformat(),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "xent": xent.__version__},
+        "rows": ROWS,
+        "classes": CLASSES,
+        "dtype": "float32",
+        "memory": "growth of VmHWM in a fresh process, the gradients of hidden states and weight left out",
+        "cases": cases,
+    }
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

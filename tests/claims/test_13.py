@@ -1,0 +1,255 @@
+"""The claims of chapter 13, each with an attempt to refute it; those of the experiment on its stored result."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.optimize import minimize
+
+import xent
+from xent.distillation import distillation_gradient, distillation_loss, mixed_loss
+
+RESULT = Path(__file__).parents[2] / "experiments" / "distillation" / "digits.json"
+RNG = np.random.default_rng(13)
+
+
+@cache
+def stored() -> dict[str, Any]:
+    return json.loads(RESULT.read_text())
+
+
+def difference(a: str, b: str, key: str = "nll") -> tuple[float, float]:
+    """Mean of the paired difference a - b over the seeds, and the half-width of its 95 % t interval."""
+    x = np.subtract(stored()["scores"][a][key], stored()["scores"][b][key])
+    assert len(x) == 20
+    return float(x.mean()), float(stats.t.ppf(0.975, len(x) - 1) * stats.sem(x))
+
+
+def clearly_above(a: str, b: str, key: str = "nll") -> bool:
+    mean, half = difference(a, b, key)
+    return mean - half > 0
+
+
+def no_difference_shows(a: str, b: str, key: str = "nll") -> bool:
+    mean, half = difference(a, b, key)
+    return abs(mean) < half
+
+
+@pytest.mark.claim(
+    "13",
+    "Distillation is cross-entropy against a teacher's softened distribution, and its gradient is $T(q - p)$.",
+)
+def test_loss_and_gradient() -> None:
+    """Random logits up to a hundred, temperatures from .1 to 50: against a soft cross-entropy and differences."""
+    for T in (0.1, 1.0, 3.0, 50.0):
+        for scale in (0.5, 10.0, 100.0):
+            z, v = scale * RNG.normal(size=(2, 6))
+            p, q = xent.softmax(v / T), xent.softmax(z / T)
+            cross = T**2 * (xent.soft_cross_entropy(z / T, p) - xent.information.entropy(p))
+            # The difference of two numbers of this size loses digits; the loss itself does not.
+            assert distillation_loss(z, v, temperature=T) == pytest.approx(cross, rel=1e-6, abs=1e-10 * T**2)
+            found = distillation_gradient(z, v, temperature=T)
+            np.testing.assert_allclose(found, T * (q - p), rtol=1e-9, atol=1e-12 * T)
+            h = 1e-5 * T
+            slope = [
+                (
+                    distillation_loss(z + h * e, v, temperature=T)
+                    - distillation_loss(z - h * e, v, temperature=T)
+                )
+                / (2 * h)
+                for e in np.eye(6)
+            ]
+            np.testing.assert_allclose(slope, found, atol=1e-5 * max(T, scale))
+
+
+@pytest.mark.claim(
+    "13", "For a high temperature it becomes regression of centred logits, with an error of order $1/T$."
+)
+def test_the_limit_and_its_rate() -> None:
+    """Logits with and without a common constant; the error times T settles for each pair."""
+    for _ in range(20):
+        z, v = 3 * RNG.normal(size=(2, 5)) + 7 * RNG.normal(size=(2, 1))
+        d = z - v - (z - v).mean()
+        error = [np.abs(distillation_gradient(z, v, temperature=T) - d / 5).max() * T for T in (1e3, 1e4)]
+        assert error[1] == pytest.approx(error[0], rel=0.05)
+        assert distillation_loss(z, v, temperature=1e5) == pytest.approx((d**2).sum() / 10, rel=1e-3)
+
+
+@pytest.mark.claim(
+    "13",
+    "The factor $T^2$ keeps the soft part's size beside a hard part; alone it is a learning rate, and at one fixed "
+    "temperature it is another $\\alpha$.",
+)
+@pytest.mark.claim(
+    "13",
+    "the mixture without $T^2$ at $\\alpha$ is, up to a factor, the mixture with it at $\\alpha / (\\alpha + (1 - "
+    "\\alpha) T^2)$",
+)
+def test_the_factor_is_a_learning_rate_or_a_share() -> None:
+    """Random mixtures: the two are proportional with the same ratio at twenty students, and at no other share."""
+    for T in (2.0, 5.0, 20.0):
+        for alpha in (0.1, 0.5, 0.9):
+            other = alpha / (alpha + (1 - alpha) * T**2)
+            z, v = RNG.normal(size=(2, 20, 6))
+            y = RNG.integers(6, size=20)
+            given = {"temperature": T, "reduction": "none"}
+            without = mixed_loss(z, v, y, alpha=alpha, scale="none", **given)
+            ratio = without / mixed_loss(z, v, y, alpha=other, scale="t_squared", **given)
+            np.testing.assert_allclose(ratio, ratio[0], rtol=1e-10)
+            wrong = without / mixed_loss(z, v, y, alpha=alpha, scale="t_squared", **given)
+            assert np.ptp(wrong) > 1e-3
+            with_factor = distillation_loss(z, v, temperature=T, reduction="none")
+            alone = distillation_loss(z, v, temperature=T, scale="none", reduction="none")
+            np.testing.assert_allclose(with_factor / alone, T**2, rtol=1e-10)
+
+
+@pytest.mark.claim(
+    "13",
+    "With $T^2$ the balance hardly moves from $T = 2$ to 8; without it the soft part shrinks to a fiftieth",
+)
+def test_the_balance_of_the_two_parts() -> None:
+    """Other logits than the chapter's, twice as large and half as large."""
+    for scale in (1.5, 3.0, 6.0):
+        Z, V = scale * RNG.normal(size=(2, 200, 10))
+        hard = np.linalg.norm(xent.gradients.cross_entropy_gradient(Z, V.argmax(-1), reduction="sum"))
+        sizes = {
+            s: [np.linalg.norm(distillation_gradient(Z, V, temperature=T, scale=s)) / hard for T in (2, 8)]
+            for s in ("t_squared", "none")
+        }
+        assert 0.6 < sizes["t_squared"][1] / sizes["t_squared"][0] < 1.6
+        assert sizes["none"][1] / sizes["none"][0] < 0.1
+
+
+@pytest.mark.claim(
+    "13",
+    "On digits, soft targets for a hundred images were worth more than tuned labels for the same images, at $T = 4$ "
+    "more than at $T = 1$.",
+)
+@pytest.mark.claim("13", "soft targets on the same hundred images beat the labels, tuned labels included")
+@pytest.mark.claim("13", "from there on no difference shows")
+def test_soft_targets_against_tuned_labels() -> None:
+    """Paired intervals over twenty seeds, in loss and in error, against the best labels of the grid."""
+    for key in ("nll", "error"):
+        assert clearly_above("hard", "soft T=1", key)
+        assert clearly_above("hard", "soft T=4", key)
+        assert clearly_above("soft T=1", "soft T=4", key)
+    for hotter in ("soft T=8", "soft T=inf"):
+        assert no_difference_shows("soft T=4", hotter)
+    losses = stored()["tuned"]["hard"]["validation_nll"]
+    decays = stored()["settings"]["weight_decays"]
+    best = int(np.argmin(losses))
+    assert stored()["tuned"]["hard"]["weight_decay"] == decays[best] and 0 < best < len(decays) - 1
+
+
+@pytest.mark.claim("13", "in the mixture with a fixed $\\alpha$ the missing $T^2$ costs .02 to .04 nats")
+def test_the_missing_factor_costs() -> None:
+    """At 4 and 8 (and 2, where it is less): each paired interval excludes zero."""
+    means = []
+    for T in (2, 4, 8):
+        assert clearly_above(f"mixed T={T}, no T^2", f"mixed T={T}")
+        means.append(difference(f"mixed T={T}, no T^2", f"mixed T={T}")[0])
+    assert 0.01 < means[0] < means[1] < means[2] < 0.045
+
+
+@pytest.mark.claim(
+    "13",
+    "A student that had the labels of the teacher's images too did better than any student of a hundred images: ask "
+    "what the teacher saw.",
+)
+def test_what_the_teacher_saw() -> None:
+    """Against every condition with a hundred images, by its paired interval."""
+    few = [n for n in stored()["tuned"] if "images" not in n]
+    assert len(few) == 16
+    assert all(clearly_above(name, "hard, teacher's images too") for name in few)
+
+
+@pytest.mark.claim("13", "With 500 images and a tuned weight decay, labels and teacher are level.")
+def test_with_many_images_they_are_level() -> None:
+    """Neither loss nor error shows a difference."""
+    for key in ("nll", "error"):
+        assert no_difference_shows("hard, 500 images", "soft T=4, 500 images", key)
+
+
+@pytest.mark.claim(
+    "13", "Tuned label smoothing did not change the error of the students, and it raised their loss."
+)
+def test_smoothing() -> None:
+    """Error within half a point; loss above, by its interval."""
+    assert no_difference_shows("smoothing", "hard", "error")
+    mean, half = difference("smoothing", "hard", "error")
+    assert abs(mean) < 0.005 and half < 0.006
+    assert clearly_above("smoothing", "hard")
+
+
+@pytest.mark.claim(
+    "13", "A teacher that learnt smoothed labels can be the better classifier and the worse teacher"
+)
+@pytest.mark.claim("13", "for them the temperature brings nothing")
+def test_a_smoothed_teacher() -> None:
+    """The teacher's error is lower, its students' higher at T = 4; and T = 4 is no better than T = 1 for them."""
+    assert clearly_above("plain teacher", "smoothed teacher", "error")
+    assert clearly_above("smoothed teacher, soft T=4", "soft T=4", "error")
+    assert no_difference_shows("smoothed teacher, soft T=1", "soft T=1", "error")
+    for key in ("nll", "error"):
+        assert no_difference_shows("smoothed teacher, soft T=4", "smoothed teacher, soft T=1", key)
+
+
+@pytest.mark.claim("13", "On the digits, the limit and $T = 8$ could not be told apart")
+def test_the_limit_on_the_digits() -> None:
+    """Loss and error."""
+    for key in ("nll", "error"):
+        assert no_difference_shows("soft T=8", "soft T=inf", key)
+
+
+@pytest.mark.claim(
+    "13", "Use the same temperature on both sides: on one side only, the readout is another distribution."
+)
+def test_a_temperature_on_one_side() -> None:
+    """Fits for five teachers: matched temperatures recover them, one side only never does."""
+    for T in (0.5, 2.0, 6.0):
+        P = RNG.dirichlet(np.full(4, 2.0))
+        both = minimize(lambda z, T=T, P=P: distillation_loss(z, np.log(P), temperature=T), np.zeros(4)).x
+        one = minimize(lambda z, T=T, P=P: xent.soft_cross_entropy(z / T, P), np.zeros(4)).x
+        assert np.abs(xent.softmax(both) - P).max() < 1e-3
+        assert np.abs(xent.softmax(one) - P).max() > 0.02
+
+
+@pytest.mark.claim("13", "accuracy does not tell them apart, probabilities do")
+@pytest.mark.claim("13", "The labels and the truth have the same mean; the labels scatter more.")
+def test_variance_and_bias_of_teachers() -> None:
+    """Other truths and models: exact mean and variance over the draw of the labels, no simulation."""
+    for _ in range(10):
+        truth, model = 1.5 * RNG.normal(size=(2, 50, 4))
+        P, losses = xent.softmax(truth), -xent.log_softmax(model)
+        of_labels = (P * losses**2).sum(1) - (P * losses).sum(1) ** 2
+        assert (of_labels > 0).all()  # the true probabilities have none of this variance, and the same mean
+        risks = {s: (xent.softmax(s * truth) * losses).sum(1) for s in (0.8, 1.0, 4.0)}
+        assert (xent.softmax(0.8 * truth).argmax(1) == xent.softmax(4.0 * truth).argmax(1)).all()
+        bias = {s: np.abs(r - risks[1.0]).mean() for s, r in risks.items()}
+        assert bias[0.8] < bias[4.0]
+
+
+@pytest.mark.claim("13", "Only the forward divergence at $T = 1$ averages the teachers.")
+def test_several_teachers() -> None:
+    """Random pairs of teachers of a coin: the forward loss at T = 1 finds their mean, the others do not."""
+    grid = np.linspace(0.001, 0.999, 4001)
+    z = np.log(np.column_stack([grid, 1 - grid]))
+    for _ in range(5):
+        p = np.sort(RNG.uniform(0.05, 0.95, 2))
+        if p[1] - p[0] < 0.3 or abs(p.mean() - 0.5) < 0.1:
+            continue
+        v = np.log(np.column_stack([p, 1 - p]))
+
+        def best(v: np.ndarray = v, **given: Any) -> float:
+            losses = sum(distillation_loss(z, np.tile(t, (len(z), 1)), reduction="none", **given) for t in v)
+            return float(grid[np.argmin(losses)])
+
+        assert best() == pytest.approx(p.mean(), abs=1e-3)
+        for given in ({"temperature": 8.0}, {"direction": "reverse"}, {"direction": "jsd"}):
+            assert abs(best(**given) - p.mean()) > 2e-3

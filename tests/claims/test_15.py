@@ -1,0 +1,277 @@
+"""The claims of chapter 15, each with an attempt to refute it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.optimize import brentq, minimize
+from scipy.special import logsumexp
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import xent
+import xent.torch as xt
+
+FOLDER = Path(__file__).parents[2] / "experiments" / "large_vocabularies"
+RNG = np.random.default_rng(15)
+
+
+class Largest(TorchDispatchMode):
+    """Remember the largest tensor that any operation returns, in numbers."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        self.numel = max([self.numel, *(x.numel() for x in tree_leaves(found) if isinstance(x, Tensor))])
+        return found
+
+
+def largest(run: Callable[[], Tensor]) -> int:
+    with Largest() as mode:
+        run().backward()
+    return mode.numel
+
+
+def layer(rows: int, classes: int, width: int, **given: Any) -> tuple[Tensor, Tensor]:
+    hidden, weight = torch.randn(rows, width, **given), torch.randn(classes, width, **given)
+    return hidden.requires_grad_(), weight.requires_grad_()
+
+
+@pytest.mark.claim(
+    "15",
+    "A plain cross-entropy over a vocabulary holds three arrays of the size of the logits, and a fourth if you name "
+    "them.",
+)
+@pytest.mark.claim(
+    "15",
+    "Chunks of rows alone keep one array of the logits' size; checkpointing, or gradients computed on the spot, does "
+    "away with it.",
+)
+def test_arrays_of_the_logits_size() -> None:
+    """The measured bytes of every case with large logits, in arrays; each to a tenth of an array or so."""
+    for case in json.loads((FOLDER / "memory.json").read_text())["cases"]:
+        if case["vocabulary"] < 16_000:
+            continue
+        arrays = {name: used / case["logits"] for name, used in case["bytes"].items()}
+        assert arrays["plain"] == pytest.approx(3, abs=0.25)
+        assert arrays["plain, logits kept"] == pytest.approx(4, abs=0.25)
+        assert 1 < arrays["chunks alone"] < 1 + 5 * 256 / case["rows"]  # a chunk has 256 rows
+        for name in ("chunks, checkpointed", "torch, options", "torch, chunks of 256", "blocked"):
+            if case["rows"] > 1024:
+                assert arrays[name] < 0.3
+
+
+@pytest.mark.claim(
+    "15",
+    "A log-sum-exp needs one look at each block, with a maximum and a sum as its state.",
+)
+def test_one_look_is_enough() -> None:
+    """Blocks in random order and of random sizes, logits at 800 and at -800, blocks that are masked."""
+    for level in (-800.0, 0.0, 800.0):
+        z = level + 5 * RNG.normal(size=500)
+        z[:40] = -np.inf
+        for _ in range(10):
+            cuts = np.sort(RNG.choice(np.arange(1, 500), 7, replace=False))
+            m, s = -np.inf, 0.0
+            for part in RNG.permutation(np.array(np.split(RNG.permutation(z), cuts), dtype=object)):
+                part = np.asarray(part, dtype=float)
+                top = max(m, part.max())
+                if top > -np.inf:
+                    s = s * np.exp(m - top) + np.exp(part - top).sum()
+                    m = top
+            assert m + np.log(s) == pytest.approx(logsumexp(z), rel=1e-13)
+            assert 1 <= s <= 500
+
+
+@pytest.mark.claim(
+    "15",
+    "A linear loss has the same gradients as the plain one, with a teacher too, and its memory does not grow with the "
+    "vocabulary beyond what the weight's own gradient takes.",
+)
+def test_linear_losses_never_hold_the_logits() -> None:
+    """Gradients in float64 with ignored rows; then the largest tensor that is made, for two vocabularies."""
+    torch.manual_seed(0)
+    hidden, weight = layer(40, 301, 16, dtype=torch.float64)
+    taught, teacher = (x.detach() for x in layer(40, 301, 24, dtype=torch.float64))
+    targets = torch.randint(301, (40,))
+    targets[::3] = -100
+    live = targets >= 0
+    z, v = hidden @ weight.T, taught @ teacher.T
+    pairs = [
+        (F.cross_entropy(z, targets), xt.linear_cross_entropy(hidden, weight, targets, ignore_index=-100)),
+        (
+            F.kl_div(z[live].log_softmax(1), v[live].softmax(1), reduction="batchmean"),
+            xt.linear_distillation_loss(hidden, weight, taught, teacher, targets=targets, ignore_index=-100),
+        ),
+    ]
+    for plain, ours in pairs:
+        assert ours.item() == pytest.approx(plain.item(), rel=1e-12)
+        expected = torch.autograd.grad(plain, (hidden, weight), retain_graph=True)
+        for a, b in zip(torch.autograd.grad(ours, (hidden, weight)), expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+    for classes in (5000, 10_000):
+        rows = 800  # 4 and 8 million logits
+        hidden, weight = layer(rows, classes, 8)
+        targets = torch.randint(classes, (rows,))
+        assert largest(lambda h=hidden, w=weight, y=targets: F.cross_entropy(h @ w.T, y)) >= rows * classes
+        assert largest(lambda h=hidden, w=weight, y=targets: xt.linear_cross_entropy(h, w, y)) <= 3_200_000
+
+
+@pytest.mark.claim(
+    "15",
+    "Beside the gradients, which every way must make, the linear losses take some tens of MiB at every width, with a "
+    "teacher and without.",
+)
+def test_memory_over_the_width() -> None:
+    """The stored measurement: less than 40 MiB each, where the plain pair needs ten times it."""
+    result = json.loads((FOLDER / "widths.json").read_text())
+    assert {case["width"] for case in result["cases"]} == {128, 512, 2048}
+    for case in result["cases"]:
+        own = 4 * case["width"] * (result["rows"] + result["classes"])
+        assert case["bytes"]["xent"] < 40 * 2**20
+        assert case["bytes"]["plain"] + own > 370 * 2**20
+
+
+@pytest.mark.claim(
+    "15", "bfloat16 loses digits when logits are stored, and no later conversion brings them back."
+)
+def test_digits_lost_in_storage() -> None:
+    """Three draws: converting afterwards keeps much of the error; the linear loss has none of it."""
+    for seed in range(3):
+        g = torch.Generator().manual_seed(seed)
+        h = torch.randn(64, 64, generator=g).bfloat16()
+        w = (torch.randn(20_000, 64, generator=g) * 0.4).bfloat16()
+        z = h.double() @ w.double().T
+        y = torch.multinomial(z.softmax(1), 1, generator=g)[:, 0]
+        exact = F.cross_entropy(z, y, reduction="none")
+
+        def error(loss: Tensor, exact: Tensor = exact) -> float:
+            return float((loss.double() - exact).abs().mean())
+
+        throughout = error(F.cross_entropy(z.bfloat16(), y, reduction="none"))
+        after = error(F.cross_entropy(z.bfloat16().float(), y, reduction="none"))
+        assert after > 0.4 * throughout
+        assert error(xt.linear_cross_entropy(h, w, y, reduction="none")) < after / 1000
+
+
+@pytest.mark.claim("15", "A z-loss leaves the optimum alone if every context can shift its logits.")
+@pytest.mark.claim(
+    "15", "at a weight of $10^{-4}$ by little more than a thousandth at most in the smallest example"
+)
+def test_when_the_z_loss_is_free() -> None:
+    """Large weights and sharp truths with free logits; then a reference class, off the grid of the chapter."""
+    for weight in (1e-4, 0.3, 5.0):
+        for P in RNG.dirichlet(np.full(5, 0.7), size=3):
+
+            def objective(
+                z: np.ndarray, P: np.ndarray = P, weight: float = weight
+            ) -> tuple[float, np.ndarray]:
+                log_z = logsumexp(z)
+                p = np.exp(z - log_z)
+                return -P @ z + log_z + weight * log_z**2, p - P + 2 * weight * log_z * p
+
+            z = minimize(objective, np.zeros(5), jac=True, options={"gtol": 1e-10}).x
+            np.testing.assert_allclose(xent.softmax(z), P, atol=1e-4)
+            assert abs(logsumexp(z)) < 0.02
+    lam = 1e-4
+    gaps = [
+        p - brentq(lambda q, p=p: q * (1 - 2 * lam * math.log1p(-q)) - p, 0.0, 1 - 1e-15)
+        for p in np.r_[RNG.uniform(size=500), 1 - 10.0 ** -np.arange(2, 12)]
+    ]
+    assert 0.001 < max(gaps) < 0.0015
+
+
+@pytest.mark.claim(
+    "15",
+    "A soft cap leaves the optimum alone if the log-probabilities fit into an interval shorter than $2c$.",
+)
+@pytest.mark.claim(
+    "15",
+    "A logit at twice the cap learns at a fourteenth of the speed, and this holds for a *wrong* logit as well.",
+)
+def test_when_a_soft_cap_is_harmless() -> None:
+    """Truths whose log-probabilities span just less and just more than 2c; the slope at twice the cap, both signs."""
+    for c in (1.0, 3.0):
+        for factor, fits in ((0.95, True), (1.2, False)):
+            log_p = np.array([0.0, -0.3, -2 * c * factor])
+            P = np.exp(log_p) / np.exp(log_p).sum()
+
+            def objective(z: np.ndarray, P: np.ndarray = P, c: float = c) -> float:
+                return xent.soft_cross_entropy(c * np.tanh(z / c), P)
+
+            best = min(
+                (minimize(objective, s, method="BFGS") for s in RNG.normal(size=(5, 3))), key=lambda r: r.fun
+            )
+            off = np.abs(xent.log_softmax(c * np.tanh(best.x / c)) - np.log(P)).max()
+            assert off < 0.05 if fits else off > 0.1
+    z = torch.tensor([60.0, -60.0], requires_grad=True)
+    (30 * torch.tanh(z / 30)).sum().backward()
+    assert z.grad is not None and (1 / z.grad).tolist() == pytest.approx([14.15, 14.15], abs=0.1)
+
+
+@pytest.mark.claim(
+    "15",
+    "the estimate of $\\log Z$ is too small on average, at every $m$, so the loss is too small as well.",
+)
+@pytest.mark.claim("15", "The sum inside is unbiased. Its logarithm is not")
+def test_sampled_softmax_is_biased() -> None:
+    """All draws enumerated for small vocabularies and random proposals, so that the means are exact."""
+    for m in (1, 2, 3):
+        for _ in range(10):
+            z, r = 2 * RNG.normal(size=5), RNG.dirichlet(np.full(5, 3.0))
+            draws = np.stack(np.meshgrid(*[np.arange(5)] * m, indexing="ij"), -1).reshape(-1, m)
+            weight = r[draws].prod(1)
+            log_sums = logsumexp(z[draws] - np.log(m * r[draws]), axis=1)
+            assert weight @ np.exp(log_sums) == pytest.approx(np.exp(z).sum(), rel=1e-12)
+            assert weight @ log_sums < logsumexp(z) - 1e-9
+
+
+@pytest.mark.claim("15", "a label of $-100$ indexes the weight from its end, in silence.")
+@pytest.mark.claim(
+    "15",
+    "`xent.torch.linear_cross_entropy` refuses a label out of range, leaves ignored ones out, and works under "
+    "autocast.",
+)
+def test_the_sketch_and_the_library() -> None:
+    """The same label to both, the chapter's sketch taken from the experiment that measures it."""
+    import importlib.util
+    import sys
+
+    spec = importlib.util.spec_from_file_location("large_vocabularies_sketch", FOLDER / "memory.py")
+    assert spec is not None and spec.loader is not None
+    memory = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = memory
+    spec.loader.exec_module(memory)
+    hidden, weight = layer(6, 300, 4)
+    targets = torch.tensor([1, 2, 3, 4, 5, -100])
+    padded = memory.Blocked.apply(hidden, weight, targets, 64)
+    live = F.cross_entropy(hidden @ weight.T, targets)
+    assert torch.isfinite(padded) and abs(padded.item() - live.item()) > 1e-3
+    assert xt.linear_cross_entropy(hidden, weight, targets, ignore_index=-100).item() == pytest.approx(
+        live.item()
+    )
+    with pytest.raises(ValueError, match="targets"):
+        xt.linear_cross_entropy(hidden, weight, targets)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        xt.linear_cross_entropy(hidden, weight, targets, ignore_index=-100).backward()
+    assert hidden.grad is not None
+
+
+@pytest.mark.claim("15", "That is a coincidence.")
+@pytest.mark.claim("15", "No two logits differ by $2c$ or more")
+def test_arithmetic_of_the_bill_and_the_cap() -> None:
+    """24,000 MiB are three float32 arrays; in bfloat16 with the same count they would be half."""
+    assert 3 * 8192 * 256_000 * 4 / 2**20 == 24_000
+    assert 3 * 8192 * 256_000 * 2 / 2**20 != 24_000
+    capped = 5 * np.tanh(RNG.normal(0, 100, size=10_000) / 5)
+    assert np.ptp(capped) <= 10
