@@ -13,9 +13,9 @@ weight of a speech in the batch's loss; the eighth knows no speeches:
 The weights emulate the micro-batches exactly: `tests/book/test_shakespeare.py` shows that the gradient is
 that of a loop over them. A seed fixes the initial parameters and the order of the speeches, alike in all arms.
 
-How a run is tuned and stopped: an arm's user sees the arm's own loss on validation speeches, and nothing else
-is used here. Seed 0 is trained with each learning rate of the grid; the arm keeps the one whose loss is lowest,
-for all its seeds. A run reports the epoch at which its own validation loss is lowest.
+How an arm is tuned and stopped: its user sees its own loss on validation speeches, and nothing else is used
+here. With a seed of their own, models are trained for one epoch with each learning rate of the grid; the arm
+keeps the rate whose loss is lowest. A run reports the epoch at which its own validation loss is lowest.
 
     python experiments/shakespeare/run.py predict --text PATH              # writes prediction.json: first
     python experiments/shakespeare/run.py train --text PATH --runs FOLDER  # what FOLDER lacks; may be stopped
@@ -67,17 +67,19 @@ SENTENCE_END = ".?!"
 class Settings:
     """What is the same in every run."""
 
-    layers: int = 2
+    layers: int = 1
     width: int = 64
-    heads: int = 2
+    heads: int = 1
     orders: tuple[int, ...] = (2, 3, 4, 5)  # of the n-grams whose embeddings join the input
     buckets: int = 2**14  # into which the n-grams of an order are hashed
     dropout: float = 0.3  # of the n-grams' embeddings
-    epochs: int = 3
-    rates: tuple[float, ...] = (2e-3, 4e-3, 8e-3)
+    epochs: int = 2
+    rates: tuple[float, ...] = (8e-3, 16e-3, 32e-3)
     table_rate: float = 10.0  # the n-grams' learning rate in terms of the network's
-    warmup: int = 30
+    warmup: int = 10
     weight_decay: float = 0.01  # not of the n-grams
+    tuning_seed: int = 1000
+    tuning_epochs: int = 1
     validation: int = 3 * BATCH
     test_share: float = 0.1
     split_seed: int = 0
@@ -266,14 +268,17 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
 
-    def forward(self, x: Tensor, past: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the output, and keys and values with those of the `past`; x is one position then."""
+    def forward(self, x: Tensor, past: Tensor | None = None, start: int = 0) -> tuple[Tensor, Tensor]:
+        """Return the output, and keys and values; with those of the `past`, x is the position `start`."""
         rows, columns, width = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(rows, columns, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        kv = torch.stack([k, v]) if past is None else torch.cat([past, torch.stack([k, v])], dim=3)
+        kv = torch.stack([k, v])
+        if past is not None:
+            past[:, :, :, start : start + 1] = kv
+            kv = past[:, :, :, : start + 1]
         mixed = F.scaled_dot_product_attention(q, kv[0], kv[1], is_causal=past is None)
         x = x + self.out(mixed.transpose(1, 2).reshape(rows, columns, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x)))), kv
+        return x + self.down(F.gelu(self.up(self.norm2(x)))), kv if past is None else past
 
 
 class Transformer(nn.Module):
@@ -322,13 +327,16 @@ class Transformer(nn.Module):
     def forward(
         self, tokens: Tensor, before: Tensor | None = None, past: list[Tensor] | None = None, start: int = 0
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return the logits of the next token at each position, and each layer's keys and values."""
+        """Return the logits of the next token at each position, and each layer's keys and values.
+
+        With the `past`, which has room for it, `tokens` is the one position `start`.
+        """
         if before is None:
             before = tokens.new_zeros(len(tokens), max(self.settings.orders) - 1)
         x = self.embedding(tokens) + self.positions(start, tokens.shape[1]) + self.spelling(tokens, before)
         caches = []
         for i, block in enumerate(self.blocks):
-            x, cache = block(x, None if past is None else past[i])
+            x, cache = block(x, None if past is None else past[i], start)
             caches.append(cache)
         return self.head(self.norm(x)), caches
 
@@ -474,19 +482,24 @@ def sample_lengths(model: Transformer, seed: int, settings: Settings) -> NDArray
     lengths: list[int] = []
     token = torch.zeros(settings.samples, 1, dtype=torch.long)
     before = token.new_zeros(settings.samples, max(settings.orders) - 1)
+    alive = torch.ones(settings.samples, dtype=torch.bool)
     past = None
     for n in range(1, settings.longest_sample + 1):
+        if past is not None and past[0].shape[3] < n:
+            past = [F.pad(cache, (0, 0, 0, cache.shape[3])) for cache in past]
         logits, past = model(token, before, past, n - 1)
         before = torch.cat([before[:, 1:], token], dim=1)
         token = torch.multinomial(logits[:, -1].softmax(1), 1, generator=generator)
-        alive = token[:, 0] != 0
-        lengths += [n] * int((~alive).sum())
+        ended = alive & (token[:, 0] == 0)
+        lengths += [n] * int(ended.sum())
+        alive &= ~ended
         if not alive.any():
             break
-        if not alive.all():
+        if alive.double().mean() < 0.8:  # to drop each row at once would copy the cache at each step
             token, before, past = token[alive], before[alive], [cache[:, alive] for cache in past]
+            alive = alive[alive]
     else:
-        lengths += [settings.longest_sample] * len(token)
+        lengths += [settings.longest_sample] * int(alive.sum())
     return np.array(lengths)
 
 
@@ -565,26 +578,24 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 
 def chosen_rate(runs: Sequence[dict[str, Any]], arm: str, settings: Settings) -> float | None:
-    """Return the rate whose run with seed 0 has the lowest own loss on validation; None before all are there."""
+    """Return the rate whose tuning run has the lowest own loss on validation; None before all are there."""
     grid = {
-        r["rate"]: min(c["own"] for c in r["curve"])
-        for r in runs
-        if r["arm"] == arm and r["seed"] == 0 and r["epochs"] == settings.epochs
+        r["rate"]: r["curve"][-1]["own"] for r in runs if r["arm"] == arm and r["seed"] == settings.tuning_seed
     }
     return min(grid, key=lambda rate: grid[rate]) if set(grid) == set(settings.rates) else None
 
 
 def plan(seeds: int, settings: Settings) -> Iterator[tuple[str, int, float | None, int]]:
     """Yield (arm, seed, rate, epochs) in the order in which they are worth having; rate None is the chosen one."""
-    middle, *others = sorted(settings.rates, key=lambda r: abs(math.log(r / settings.rates[1])))
-    for rate in (middle, *others):
-        yield from ((arm, 0, rate, settings.epochs) for arm in ARMS)
+    for rate in settings.rates:
+        yield from ((arm, settings.tuning_seed, rate, settings.tuning_epochs) for arm in ARMS)
     for seed in range(seeds):
-        if seed:
-            yield from ((arm, seed, None, settings.epochs) for arm in ARMS)
-        # The long runs of a seed come one seed later.
+        yield from ((arm, seed, None, settings.epochs) for arm in ARMS)
+        # The long runs begin when the others have three seeds.
         if seed > 1:
-            yield from ((arm, seed - 1, None, LONG_FACTOR * settings.epochs) for arm in LONG)
+            yield from ((arm, seed - 2, None, LONG_FACTOR * settings.epochs) for arm in LONG)
+    for seed in range(max(0, seeds - 2), seeds):
+        yield from ((arm, seed, None, LONG_FACTOR * settings.epochs) for arm in LONG)
 
 
 def work(parts: Split, alphabet: str, seeds: int, folder: Path, settings: Settings) -> None:
@@ -608,16 +619,15 @@ def work(parts: Split, alphabet: str, seeds: int, folder: Path, settings: Settin
                 start = time.perf_counter()
                 longer = Settings(**{**asdict(settings), "epochs": epochs})
                 made = train(parts, len(alphabet) + 1, arm, seed, given, longer)
-                row = {**key, **evaluate(made["model"], parts.test, alphabet, seed, longer), "curve": made["curve"]}
+                row = {**key, "curve": made["curve"]}
+                if seed != settings.tuning_seed:
+                    row |= evaluate(made["model"], parts.test, alphabet, seed, longer)
                 row["seconds"] = round(time.perf_counter() - start)
                 with (folder / "runs.jsonl").open("a") as file:
                     fcntl.flock(file, fcntl.LOCK_EX)
                     file.write(json.dumps(row) + "\n")
-            print(
-                f"{arm} seed {seed} rate {given}: length {row['mean_length']:.1f}, "
-                f"{row['nll_per_speech']:.1f} nats a speech ({row['seconds']} s)",
-                flush=True,
-            )
+            shown = {name: row[name] for name in ("mean_length", "nll_per_speech", "seconds") if name in row}
+            print(key, shown, flush=True)
             break
         else:
             if not waiting:
@@ -626,18 +636,17 @@ def work(parts: Split, alphabet: str, seeds: int, folder: Path, settings: Settin
 
 
 def assemble(folder: Path, settings: Settings) -> dict[str, Any]:
-    """Return the record: the seeds that every arm has, the long runs, and the grid of seed 0."""
+    """Return the record: the seeds that every arm has, the long runs that both arms have, and the tuning."""
     runs = records(folder)
     rates = {arm: chosen_rate(runs, arm, settings) for arm in ARMS}
-    short = [r for r in runs if r["epochs"] == settings.epochs]
-    kept = [r for r in short if r["rate"] == rates[r["arm"]]]
+    grid = [r for r in runs if r["seed"] == settings.tuning_seed]
+    kept = [r for r in runs if r["epochs"] == settings.epochs and r["seed"] != settings.tuning_seed]
     seeds = {arm: {r["seed"] for r in kept if r["arm"] == arm} for arm in ARMS}
     whole = set.intersection(*seeds.values())
     kept = [r for r in kept if r["seed"] in whole]
     long = [r for r in runs if r["epochs"] == LONG_FACTOR * settings.epochs]
     paired = set.intersection(*({r["seed"] for r in long if r["arm"] == arm} for arm in LONG))
     long = [r for r in long if r["seed"] in paired]
-    grid = [r for r in short if r["seed"] == 0 and r["rate"] != rates[r["arm"]]]
     for part in (kept, long, grid):
         part.sort(key=lambda r: (r["seed"], ARMS.index(r["arm"]), r["rate"]))
     return {
@@ -649,7 +658,7 @@ def assemble(folder: Path, settings: Settings) -> dict[str, Any]:
         "rates": rates,
         "runs": kept,
         "long": long,
-        "grid": grid,
+        "tuning": grid,
     }  # fmt: skip
 
 
