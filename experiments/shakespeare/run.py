@@ -1,38 +1,48 @@
-"""Does the denominator change what a language model learns? Seven denominators, one transformer, speeches.
+"""Does the denominator change what a language model learns? Eight denominators, one transformer, speeches.
 
 Each speech of Tiny Shakespeare, of up to 1,000 characters, is a sequence of characters that ends with <eos>.
-A four-layer transformer is trained on batches of 128 speeches. The arms differ in nothing but the weight of a
-speech in the batch's loss:
+A small transformer is trained on batches of 128 speeches. The first seven arms differ in nothing but the
+weight of a speech in the batch's loss; the eighth knows no speeches:
 
     constant    1 / (128 x the mean length)       the proper loss
     B=1 ... 128 1 / (tokens in its micro-batch)   the token mean of micro-batches of B speeches, averaged
     bucketed    the same, in micro-batches of 16 speeches of similar length
+    blocks      the speeches as one stream, cut every 1,024 characters: the token mean of micro-batches of one
+                block, averaged. Contexts and positions run on over the ends of speeches.
 
 The weights emulate the micro-batches exactly: `tests/book/test_shakespeare.py` shows that the gradient is
-that of a loop over them. A seed fixes the initial parameters and the order of the data, alike in all arms.
+that of a loop over them. A seed fixes the initial parameters and the order of the speeches, alike in all arms.
 
-    python experiments/shakespeare/run.py predict --text PATH     # writes prediction.json: run it first
-    python experiments/shakespeare/run.py train --text PATH       # what result.json lacks; may be stopped
-    python experiments/shakespeare/run.py show                    # the table
+How an arm is tuned and stopped: its user sees its own loss on validation speeches, and nothing else is used
+here. With a seed of their own, models are trained with each learning rate of the grid; the arm keeps the rate
+whose loss is lowest. A run looks at its loss twice an epoch, and reports the model with the lowest.
 
-The text is not part of this repository. It is the file `input.txt` of char-rnn's tinyshakespeare; the loader
-refuses any other by its SHA-256.
+    python experiments/shakespeare/run.py predict --text PATH              # writes prediction.json: first
+    python experiments/shakespeare/run.py train --text PATH --runs FOLDER  # what FOLDER lacks; may be stopped
+    python experiments/shakespeare/run.py assemble --runs FOLDER           # writes result.json
+    python experiments/shakespeare/run.py show                             # the table
+
+Several processes may train side by side. The text is not part of this repository. It is the file `input.txt`
+of char-rnn's tinyshakespeare; the loader refuses any other by its SHA-256.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import fcntl
 import hashlib
 import json
 import math
 import platform
 import time
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,27 +54,37 @@ from xent.sequences import length_weights, tilted_lengths
 
 HERE = Path(__file__).parent
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-ARMS = ("constant", "B=1", "B=4", "B=16", "B=64", "B=128", "bucketed")
-BATCH, BUCKET, LONGEST = 128, 16, 1000
-# Edges of the length histogram: a factor of two each, the last bin is open.
+ARMS = ("constant", "B=1", "B=4", "B=16", "B=64", "B=128", "bucketed", "blocks")
+# The two arms that are also trained four times as long.
+LONG, LONG_FACTOR = ("constant", "B=1"), 4
+BATCH, BUCKET, BLOCK, LONGEST = 128, 16, 1024, 1000
+# Edges of the bins of length and of position: a factor of two each, the last bin is open.
 EDGES = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
+SENTENCE_END = ".?!"
 
 
 @dataclass(frozen=True)
 class Settings:
     """What is the same in every run."""
 
-    layers: int = 4
-    width: int = 32
+    layers: int = 1
+    width: int = 64
     heads: int = 1
-    epochs: int = 6
-    learning_rate: float = 1e-2
-    warmup: int = 50
-    weight_decay: float = 0.01
+    orders: tuple[int, ...] = (2, 3, 4, 5)  # of the n-grams whose embeddings join the input
+    buckets: int = 2**14  # into which the n-grams of an order are hashed
+    dropout: float = 0.3  # of the n-grams' embeddings
+    epochs: int = 1
+    looks: int = 2  # at the validation speeches, in an epoch
+    rates: tuple[float, ...] = (8e-3, 16e-3, 32e-3)
+    table_rate: float = 10.0  # the n-grams' learning rate in terms of the network's
+    warmup: int = 10
+    weight_decay: float = 0.01  # not of the n-grams
+    tuning_seed: int = 1000
+    validation: int = 3 * BATCH
     test_share: float = 0.1
     split_seed: int = 0
-    samples: int = 4000
-    longest_sample: int = 8192
+    samples: int = 2000
+    longest_sample: int = 4096
 
 
 # ---------------------------------------------------------------- the data
@@ -82,17 +102,27 @@ def load(path: Path) -> list[str]:
     return [speech for _, _, speech in blocks if 0 < len(speech) <= LONGEST]
 
 
-def encode(speeches: Sequence[str]) -> tuple[list[Tensor], int]:
-    """Return each speech as character numbers that end with <eos> = 0, and the size of the vocabulary."""
-    letters = {letter: i for i, letter in enumerate(sorted(set("".join(speeches))), start=1)}
-    return [torch.tensor([letters[c] for c in s] + [0]) for s in speeches], len(letters) + 1
+def encode(speeches: Sequence[str]) -> tuple[list[Tensor], str]:
+    """Return each speech as character numbers that end with <eos> = 0, and the alphabet, from number 1 on."""
+    alphabet = "".join(sorted(set("".join(speeches))))
+    number = {letter: i for i, letter in enumerate(alphabet, start=1)}
+    return [torch.tensor([number[c] for c in s] + [0]) for s in speeches], alphabet
 
 
-def split(speeches: Sequence[Tensor], settings: Settings) -> tuple[list[Tensor], list[Tensor]]:
-    """Return training and test speeches; the split is the same in every run."""
+class Split(NamedTuple):
+    train: list[Tensor]
+    validation: list[Tensor]
+    test: list[Tensor]
+
+
+def split(speeches: Sequence[Tensor], settings: Settings) -> Split:
+    """Return the three parts, which are the same in every run."""
     order = np.random.default_rng(settings.split_seed).permutation(len(speeches))
-    cut = round(settings.test_share * len(speeches))
-    return [speeches[i] for i in order[cut:]], [speeches[i] for i in order[:cut]]
+    first = round(settings.test_share * len(speeches))
+    second = first + settings.validation
+    return Split(
+        *([speeches[i] for i in part] for part in (order[second:], order[first:second], order[:first]))
+    )
 
 
 # ---------------------------------------------------------------- the arms
@@ -113,12 +143,16 @@ def weights(lengths: NDArray[np.int64], arm: str, mean_length: float) -> NDArray
     return result
 
 
-def bucketed_law(lengths: NDArray[np.int64], batches: int = 4000) -> NDArray[np.float64]:
-    """Return the law of lengths that the bucketed arm teaches, as a share for each training speech.
+def expected_weights(lengths: NDArray[np.int64], arm: str, batches: int = 4000) -> NDArray[np.float64]:
+    """Return the weight of each training speech that its arm gives it on average, up to a factor.
 
-    A speech's expected weight has no closed form here: the companions depend on its own length. So batches
+    For bucketed batches it has no closed form here: the companions depend on a speech's own length. So batches
     are drawn as in training, and the weights that a speech got are averaged.
     """
+    if arm in ("constant", "blocks"):
+        return np.ones(len(lengths))
+    if arm != "bucketed":
+        return np.asarray(length_weights(lengths, int(arm[2:])))
     rng = np.random.default_rng(0)
     total, seen = np.zeros(len(lengths)), np.zeros(len(lengths))
     for _ in range(batches):
@@ -127,33 +161,62 @@ def bucketed_law(lengths: NDArray[np.int64], batches: int = 4000) -> NDArray[np.
         seen[drawn] += 1
     # Speeches of one length have the same expectation; pooling them takes the noise out.
     _, group = np.unique(lengths, return_inverse=True)
-    pooled = (np.bincount(group, total) / np.bincount(group, seen))[group]
-    return np.asarray(pooled / pooled.sum())
+    return np.asarray((np.bincount(group, total) / np.bincount(group, seen))[group])
+
+
+# ---------------------------------------------------------------- the prediction
+
+
+def bins(values: NDArray[Any]) -> NDArray[np.intp]:
+    """Return the bin of EDGES that each length or position falls into."""
+    return np.searchsorted(EDGES, values, side="right") - 1
+
+
+def histogram(lengths: NDArray[Any], shares: NDArray[np.float64] | None = None) -> list[float]:
+    """Return the share of each bin of EDGES."""
+    counts = np.bincount(bins(lengths), shares, minlength=len(EDGES))
+    return [float(c) for c in counts / counts.sum()]
 
 
 def predict(lengths: NDArray[np.int64]) -> dict[str, Any]:
-    """Return what theory says each arm learns, from the lengths of the training speeches alone."""
+    """Return what theory says each arm learns, from the lengths of the training speeches alone.
+
+    `cost` is KL(P || Q*) = log E[w] - E[log w] in nats per speech, what the tilt alone adds to the loss of a
+    speech. `shift` is what it adds to the log-odds of <eos> at a position, averaged over the positions of a
+    bin: log w(i) - log E[w(n) | n > i], exact where the context says nothing more of the speech's length than
+    the position does.
+    """
     lengths = np.sort(lengths)
     support, position, counts = np.unique(lengths, return_inverse=True, return_counts=True)
     true = counts / len(lengths)
+    dense = np.zeros(support[-1] + 1)
+    dense[support] = true
+    reached = dense[::-1].cumsum()[::-1][1:]  # P(n >= i), for i = 1, 2, ...
     arms: dict[str, Any] = {}
     for arm in ARMS:
-        law: NDArray[np.float64]
-        if arm == "constant":
-            law = true
-        elif arm == "bucketed":
-            law = np.bincount(position, bucketed_law(lengths))
-        else:
-            law = tilted_lengths(support, int(arm[2:]), probabilities=true)
+        weight = np.bincount(position, expected_weights(lengths, arm)) / counts
+        learnt = weight * true / (weight @ true)
+        if arm.startswith("B="):  # the package has the tilt, too
+            np.testing.assert_allclose(
+                learnt, tilted_lengths(support, int(arm[2:]), probabilities=true), rtol=1e-9
+            )
+        dense[support] = weight * true
+        longer = dense[::-1].cumsum()[::-1]
+        # At the support's points but the last: how much likelier <eos> is there than without the tilt.
+        odds = np.log(weight[:-1]) - np.log(longer[support[:-1] + 1] / reached[support[:-1]])
+        bin_of, mass = bins(support[:-1]), true[:-1]
+        shift = np.bincount(bin_of, odds * mass) / np.bincount(bin_of, mass)
         arms[arm] = {
-            "mean_length": float(law @ support),
-            "histogram": histogram(support, law),
+            "mean_length": float(learnt @ support),
+            "histogram": histogram(support, learnt),
+            "cost": max(0.0, float(np.log(weight @ true) - np.log(weight) @ true)),
+            "shift": [float(s) for s in shift],
         }
     return {
         "speeches": len(lengths),
         "mean_length": float(lengths.mean()),
         "squared_variation": float(lengths.var() / lengths.mean() ** 2),
-        "harmonic_mean_length": float(1 / np.mean(length_weights(lengths))),
+        "harmonic_mean_length": float(1 / np.mean(1 / lengths)),
         "arms": arms,
         # What the prediction rests on, so that it can be checked without the text.
         "lengths": support.tolist(),
@@ -161,10 +224,36 @@ def predict(lengths: NDArray[np.int64]) -> dict[str, Any]:
     }
 
 
-def histogram(lengths: NDArray[Any], shares: NDArray[np.float64] | None = None) -> list[float]:
-    """Return the share of each bin of EDGES."""
-    counts = np.bincount(np.searchsorted(EDGES, lengths, side="right") - 1, shares, minlength=len(EDGES))
-    return [float(c) for c in counts / counts.sum()]
+def ngrams(parts: Split, arm: str, letters: int, highest: int = 6) -> list[float]:
+    """Return the loss of a test speech under n-gram models of the orders 1 to `highest`.
+
+    Interpolated as by Witten and Bell: the model of an order trusts its counts by c / (c + T), where the
+    context was seen c times, with T different characters. A speech's counts are weighted as its arm does, scaled
+    to Kish's effective number, (sum w)^2 / sum w^2: with weights 1/n the same speeches are worth fewer.
+    """
+    lengths = np.array([len(s) for s in parts.train])
+    weight = expected_weights(lengths, arm)
+    weight *= (weight @ lengths) / (weight**2 @ lengths)
+    counts: list[Any] = [defaultdict(Counter) for _ in range(highest)]
+    padding = [0] * highest
+    for speech, share in zip(parts.train, weight, strict=True):
+        text = padding + speech.tolist()
+        for i in range(highest, len(text)):
+            for k in range(highest):
+                counts[k][tuple(text[i - k : i])][text[i]] += share
+    totals = [{context: sum(c.values()) for context, c in order.items()} for order in counts]
+    loss = np.zeros(highest)
+    for speech in parts.test:
+        text = padding + speech.tolist()
+        for i in range(highest, len(text)):
+            p = 1 / letters
+            for k in range(highest):
+                context = tuple(text[i - k : i])
+                if context in totals[k]:
+                    seen, kinds = counts[k][context], len(counts[k][context])
+                    p = (seen.get(text[i], 0) + kinds * p) / (totals[k][context] + kinds)
+                loss[k] -= math.log(p)
+    return [float(x) for x in loss / len(parts.test)]
 
 
 # ---------------------------------------------------------------- the model
@@ -181,44 +270,75 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
 
-    def forward(self, x: Tensor, past: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the output, and keys and values with those of the `past`; x is one position then."""
+    def forward(self, x: Tensor, past: Tensor | None = None, start: int = 0) -> tuple[Tensor, Tensor]:
+        """Return the output, and keys and values; with those of the `past`, x is the position `start`."""
         rows, columns, width = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(rows, columns, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        kv = torch.stack([k, v]) if past is None else torch.cat([past, torch.stack([k, v])], dim=3)
+        kv = torch.stack([k, v])
+        if past is not None:
+            past[:, :, :, start : start + 1] = kv
+            kv = past[:, :, :, : start + 1]
         mixed = F.scaled_dot_product_attention(q, kv[0], kv[1], is_causal=past is None)
         x = x + self.out(mixed.transpose(1, 2).reshape(rows, columns, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x)))), kv
+        return x + self.down(F.gelu(self.up(self.norm2(x)))), kv if past is None else past
 
 
 class Transformer(nn.Module):
-    """A plain decoder. Its first input is <eos>, which thus also opens a speech."""
+    """A small decoder whose input also knows the n-grams that end at each position.
 
-    def __init__(self, vocabulary: int, settings: Settings) -> None:
+    To the embedding of a character it adds those of the n-grams that the character completes, looked up by
+    their hash as in the Byte Latent Transformer (Pagnoni et al. 2024). The tables learn the spelling in the
+    first hundred steps, which a plain transformer of this size spends thousands on. The first input is <eos>,
+    which thus also opens a speech.
+    """
+
+    def __init__(self, letters: int, settings: Settings) -> None:
         super().__init__()
-        self.width = settings.width
-        self.embedding = nn.Embedding(vocabulary, settings.width)
+        self.settings = settings
+        width = settings.width
+        self.embedding = nn.Embedding(letters, width)
+        self.tables = nn.ModuleList(nn.Embedding(settings.buckets, width) for _ in settings.orders)
         self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
-        self.norm = nn.LayerNorm(settings.width)
-        self.head = nn.Linear(settings.width, vocabulary)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, letters)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
-                nn.init.normal_(parameter, std=1.0 if "embedding" in name else settings.width**-0.5)
+                std = {"embedding": 1.0, "tables": 0.3 / len(settings.orders) ** 0.5}
+                nn.init.normal_(parameter, std=std.get(name.split(".")[0], width**-0.5))
 
     def positions(self, start: int, count: int) -> Tensor:
         """Return sines and cosines with periods from 2 pi to 2 pi x 10,000."""
-        rate = torch.exp(torch.arange(0, self.width, 2) * (-math.log(10_000) / self.width))
+        width = self.settings.width
+        rate = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000) / width))
         angle = torch.arange(start, start + count)[:, None] * rate
         return torch.cat([angle.sin(), angle.cos()], dim=1).to(self.head.weight.dtype)
 
+    def spelling(self, tokens: Tensor, before: Tensor) -> Tensor:
+        """Return the summed embeddings of the n-grams that end at each token; `before` are the tokens before."""
+        count = tokens.shape[1]
+        text = torch.cat([before, tokens], dim=1)
+        result, key = torch.zeros(()), tokens
+        for n in range(2, max(self.settings.orders) + 1):
+            first = text.shape[1] - count - n + 1
+            key = key * 1_000_003 + text[:, first : first + count] + 7  # overflow wraps: this is a hash
+            if n in self.settings.orders:
+                bucket = ((key ^ (key >> 15)) * 2_654_435_761 >> 13) % self.settings.buckets
+                result = result + self.tables[self.settings.orders.index(n)](bucket)
+        return F.dropout(result, self.settings.dropout, self.training)
+
     def forward(
-        self, tokens: Tensor, past: list[Tensor] | None = None, start: int = 0
+        self, tokens: Tensor, before: Tensor | None = None, past: list[Tensor] | None = None, start: int = 0
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return the logits of the next token at each position, and each layer's keys and values."""
-        x = self.embedding(tokens) + self.positions(start, tokens.shape[1])
+        """Return the logits of the next token at each position, and each layer's keys and values.
+
+        With the `past`, which has room for it, `tokens` is the one position `start`.
+        """
+        if before is None:
+            before = tokens.new_zeros(len(tokens), max(self.settings.orders) - 1)
+        x = self.embedding(tokens) + self.positions(start, tokens.shape[1]) + self.spelling(tokens, before)
         caches = []
         for i, block in enumerate(self.blocks):
-            x, cache = block(x, None if past is None else past[i])
+            x, cache = block(x, None if past is None else past[i], start)
             caches.append(cache)
         return self.head(self.norm(x)), caches
 
@@ -233,167 +353,392 @@ def chunks(speeches: Sequence[Tensor], tokens: int = 8192) -> list[list[int]]:
     return result
 
 
+def log_probabilities(model: Transformer, speeches: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return log Q of every next token, of shape (speeches, positions, tokens), and the targets, padded by -100."""
+    targets = nn.utils.rnn.pad_sequence(list(speeches), batch_first=True, padding_value=-100)
+    logits, _ = model(F.pad(targets[:, :-1].clamp(min=0), (1, 0)))
+    return logits.log_softmax(2), targets
+
+
 def speech_losses(model: Transformer, speeches: Sequence[Tensor]) -> Tensor:
     """Return -log Q of each speech, of shape (speeches,)."""
-    targets = nn.utils.rnn.pad_sequence(list(speeches), batch_first=True, padding_value=-100)
-    inputs = F.pad(targets[:, :-1].clamp(min=0), (1, 0))
-    logits, _ = model(inputs)
-    losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="none")
-    return losses.view(targets.shape).sum(1)
+    log_q, targets = log_probabilities(model, speeches)
+    return (
+        F.nll_loss(log_q.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="none")
+        .view(targets.shape)
+        .sum(1)
+    )
 
 
-def backward(model: Transformer, speeches: Sequence[Tensor], weight: NDArray[np.float64]) -> None:
-    """Add the gradient of sum(weight * loss of the speech)."""
+def backward(model: Transformer, speeches: Sequence[Tensor], weight: NDArray[np.float64]) -> float:
+    """Add the gradient of sum(weight * loss of the speech), and return the unweighted sum of the losses."""
+    total = 0.0
     for chunk in chunks(speeches):
         losses = speech_losses(model, [speeches[i] for i in chunk])
-        (losses * torch.from_numpy(weight[chunk]).to(losses.dtype)).sum().backward()
+        (losses * torch.from_numpy(weight[chunk]).to(losses.dtype)).sum().backward()  # type: ignore[no-untyped-call]
+        total += float(losses.detach().sum())
+    return total
+
+
+def block_losses(model: Transformer, stream: Tensor) -> Tensor:
+    """Return -log Q of each block of a stream, whose first token is only read."""
+    before, targets = stream[:-1].view(-1, BLOCK), stream[1:].view(-1, BLOCK)
+    logits, _ = model(before)
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(-1, BLOCK).sum(1)
+
+
+def stream_of(speeches: Sequence[Tensor]) -> Tensor:
+    """Return the speeches one after the other, from a first <eos> on, in a whole number of blocks."""
+    stream = torch.cat([torch.zeros(1, dtype=torch.long), *speeches])
+    return stream[: (len(stream) - 1) // BLOCK * BLOCK + 1]
 
 
 # ---------------------------------------------------------------- a run
 
 
-def train(
-    speeches: Sequence[Tensor], vocabulary: int, arm: str, seed: int, settings: Settings
-) -> Transformer:
-    """Train one model; `seed` fixes its start and the order of the data."""
+def batch_gradient(model: Transformer, speeches: Sequence[Tensor], arm: str, mean_length: float) -> float:
+    """Add the gradient of a batch's loss as its arm has it, and return the loss of a token in it."""
+    lengths = np.array([len(s) for s in speeches])
+    return backward(model, speeches, weights(lengths, arm, mean_length)) / float(lengths.sum())
+
+
+def train(parts: Split, letters: int, arm: str, seed: int, rate: float, settings: Settings) -> dict[str, Any]:
+    """Train one model; `seed` fixes its start and the order of the data. Return it with its learning curve."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    model = Transformer(vocabulary, settings)
-    optimiser = torch.optim.AdamW(
-        model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.99), weight_decay=settings.weight_decay
-    )
-    lengths = np.array([len(s) for s in speeches])
-    per_epoch = len(speeches) // BATCH
+    model = Transformer(letters, settings)
+    tables = list(model.tables.parameters())
+    network = [p for name, p in model.named_parameters() if not name.startswith("tables")]
+    groups = [
+        {"params": network, "weight_decay": settings.weight_decay, "scale": 1.0},
+        {"params": tables, "weight_decay": 0.0, "scale": settings.table_rate},
+    ]
+    optimiser = torch.optim.AdamW(groups, betas=(0.9, 0.99), fused=True)
+    mean_length = float(np.mean([len(s) for s in parts.train]))
+    per_epoch = len(parts.train) // BATCH
     steps = settings.epochs * per_epoch
+    best, curve, seen, seen_steps = copy.deepcopy(model.state_dict()), [], 0.0, 0
     for step in range(steps):
         if step % per_epoch == 0:
-            order = rng.permutation(len(speeches))[: per_epoch * BATCH].reshape(per_epoch, BATCH)
-        rows = order[step % per_epoch]
-        rate = min(1.0, (step + 1) / settings.warmup) * 0.5 * (1 + math.cos(math.pi * step / steps))
-        optimiser.param_groups[0]["lr"] = settings.learning_rate * rate
+            order = rng.permutation(len(parts.train))
+            if arm == "blocks":
+                # As many steps as the others; each gets its share of the epoch's blocks, 16 or 15 of them.
+                stream = stream_of([parts.train[i] for i in order])
+                cuts = np.linspace(0, (len(stream) - 1) // BLOCK, per_epoch + 1).astype(int) * BLOCK
+        decay = min(1.0, (step + 1) / settings.warmup) * 0.5 * (1 + math.cos(math.pi * step / steps))
+        for group in optimiser.param_groups:
+            group["lr"] = rate * group["scale"] * decay
         optimiser.zero_grad()
-        backward(model, [speeches[i] for i in rows], weights(lengths[rows], arm, float(lengths.mean())))
+        place = step % per_epoch
+        if arm == "blocks":
+            part = stream[cuts[place] : cuts[place + 1] + 1]
+            halves = len(part) // BLOCK // 2 * BLOCK  # in two passes, for the memory's sake
+            for half in (part[: halves + 1], part[halves:]):
+                loss = block_losses(model, half).sum() / (len(part) - 1)
+                loss.backward()  # type: ignore[no-untyped-call]
+                seen += float(loss.detach())
+        else:
+            rows = order[place * BATCH : (place + 1) * BATCH]
+            seen += batch_gradient(model, [parts.train[i] for i in rows], arm, mean_length)
         optimiser.step()
-    return model
+        seen_steps += 1
+        if (place + 1) % (per_epoch // settings.looks) == 0:
+            own, speech = validate(model, parts.validation, arm, mean_length)
+            curve.append(
+                {
+                    "step": step + 1,
+                    "own": own,
+                    "nll_per_speech": speech,
+                    "train_nll_per_token": seen / seen_steps,
+                }
+            )
+            seen, seen_steps = 0.0, 0
+            if own == min(c["own"] for c in curve):
+                best = copy.deepcopy(model.state_dict())
+    model.load_state_dict(best)
+    model.eval()
+    return {"model": model, "curve": curve}
+
+
+@torch.no_grad()
+def validate(
+    model: Transformer, speeches: Sequence[Tensor], arm: str, mean_length: float
+) -> tuple[float, float]:
+    """Return the arm's own loss on the validation speeches, and the loss of a speech."""
+    model.eval()
+    lengths = np.array([len(s) for s in speeches])
+    losses = np.empty(len(speeches))
+    for chunk in chunks(speeches):
+        losses[chunk] = speech_losses(model, [speeches[i] for i in chunk]).double().numpy()
+    if arm == "blocks":
+        stream = stream_of(speeches)
+        own = float(sum(block_losses(model, part).double().sum() for part in pieces(stream))) / (
+            len(stream) - 1
+        )
+    else:
+        batches = np.arange(len(speeches)).reshape(-1, BATCH)
+        own = float(np.mean([weights(lengths[b], arm, mean_length) @ losses[b] for b in batches]))
+    model.train()
+    return own, float(losses.mean())
+
+
+def pieces(stream: Tensor, blocks: int = 8) -> Iterator[Tensor]:
+    """Yield a stream in parts of a few blocks, for the memory's sake."""
+    for start in range(0, len(stream) - 1, blocks * BLOCK):
+        yield stream[start : start + blocks * BLOCK + 1]
 
 
 @torch.no_grad()
 def sample_lengths(model: Transformer, seed: int, settings: Settings) -> NDArray[np.int64]:
-    """Draw speeches from the model, character by character, and return their lengths."""
+    """Draw speeches from the model, character by character, and return their lengths.
+
+    A speech that has not ended after `longest_sample` characters counts with that length.
+    """
     generator = torch.Generator().manual_seed(seed)
-    lengths = []
-    for rows in torch.full((settings.samples,), 0).split(500):
-        token, past = rows[:, None], None
-        for n in range(1, settings.longest_sample + 1):
-            logits, past = model(token, past, n - 1)
-            token = torch.multinomial(logits[:, -1].softmax(1), 1, generator=generator)
-            alive = token[:, 0] != 0
-            lengths += [n] * int((~alive).sum())
-            if not alive.any():
-                break
-            if not alive.all():
-                token, past = token[alive], [cache[:, alive] for cache in past]
-        else:
-            raise RuntimeError(
-                f"{len(token)} samples did not end within {settings.longest_sample} characters"
-            )
+    lengths: list[int] = []
+    token = torch.zeros(settings.samples, 1, dtype=torch.long)
+    before = token.new_zeros(settings.samples, max(settings.orders) - 1)
+    alive = torch.ones(settings.samples, dtype=torch.bool)
+    past = None
+    for n in range(1, settings.longest_sample + 1):
+        if past is not None and past[0].shape[3] < n:
+            past = [F.pad(cache, (0, 0, 0, cache.shape[3])) for cache in past]
+        logits, past = model(token, before, past, n - 1)
+        before = torch.cat([before[:, 1:], token], dim=1)
+        token = torch.multinomial(logits[:, -1].softmax(1), 1, generator=generator)
+        ended = alive & (token[:, 0] == 0)
+        lengths += [n] * int(ended.sum())
+        alive &= ~ended
+        if not alive.any():
+            break
+        if alive.double().mean() < 0.8:  # to drop each row at once would copy the cache at each step
+            token, before, past = token[alive], before[alive], [cache[:, alive] for cache in past]
+            alive = alive[alive]
+    else:
+        lengths += [settings.longest_sample] * int(alive.sum())
     return np.array(lengths)
 
 
 @torch.no_grad()
-def evaluate(model: Transformer, test: Sequence[Tensor], seed: int, settings: Settings) -> dict[str, Any]:
-    """Return what a run reports."""
-    loss = 0.0
+def evaluate(
+    model: Transformer, test: Sequence[Tensor], alphabet: str, seed: int, settings: Settings
+) -> dict[str, Any]:
+    """Return what a run reports.
+
+    Losses are sums over the test speeches by bin of position, divided by the number of speeches: of the question
+    whether the speech ends here, and of which character comes if it does not. `hazard` is the mean probability of
+    <eos> by bin, and `log_odds` the mean of its log-odds; [0] after the end of a sentence, [1] elsewhere.
+    """
+    enders = torch.tensor([alphabet.index(c) + 1 for c in SENTENCE_END])
+    size = len(EDGES)
+    sums = {name: np.zeros(size) for name in ("end_nll", "character_nll")}
+    found = {name: np.zeros((2, size)) for name in ("hazard", "log_odds", "count")}
     for chunk in chunks(test):
-        loss += float(speech_losses(model, [test[i] for i in chunk]).double().sum())
+        log_q, targets = log_probabilities(model, [test[i] for i in chunk])
+        log_q = log_q.double()
+        valid = targets >= 0
+        bin_of = torch.from_numpy(bins(np.arange(1, targets.shape[1] + 1))).expand_as(targets)[valid].numpy()
+        end, go = log_q[..., 0], torch.logsumexp(log_q[..., 1:], dim=2)
+        ends = targets == 0
+        chosen = log_q.gather(2, targets.clamp(min=0)[..., None])[..., 0]
+        for name, value in (
+            ("end_nll", -torch.where(ends, end, go)),
+            ("character_nll", torch.where(ends, 0.0, go - chosen)),
+        ):
+            sums[name] += np.bincount(bin_of, value[valid].numpy(), minlength=size)
+        inputs = F.pad(targets[:, :-1], (1, 0))
+        after = torch.isin(inputs, enders)[valid].numpy()
+        for row, mask in enumerate((after, ~after)):
+            for name, value in (
+                ("hazard", end.exp()),
+                ("log_odds", end - go),
+                ("count", torch.ones_like(end)),
+            ):
+                found[name][row] += np.bincount(bin_of[mask], value[valid].numpy()[mask], minlength=size)
+    count = found.pop("count")
     drawn = sample_lengths(model, seed, settings)
+    total = sum(float(s.sum()) for s in sums.values())
     return {
         "mean_length": float(drawn.mean()),
         "mean_length_se": float(drawn.std(ddof=1) / math.sqrt(len(drawn))),
-        "nll_per_speech": loss / len(test),
-        "nll_per_token": loss / sum(len(s) for s in test),
+        "not_ended": int((drawn >= settings.longest_sample).sum()),
         "histogram": histogram(drawn),
+        "nll_per_speech": total / len(test),
+        "nll_per_token": total / sum(len(s) for s in test),
+        **{name: rounded(value / len(test)) for name, value in sums.items()},
+        # A bin without a context has no mean: null.
+        **{
+            name: [rounded(r) for r in value / np.where(count, count, np.nan)]
+            for name, value in found.items()
+        },
     }
 
 
-def store(row: dict[str, Any], settings: Settings) -> None:
-    """Add a run to result.json, safely beside other processes that do the same."""
-    path = HERE / "result.json"
-    with (HERE / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        fresh: dict[str, Any] = {"settings": asdict(settings), "runs": []}
-        result = json.loads(path.read_text()) if path.exists() else fresh
-        result["versions"] = {
+def rounded(values: NDArray[np.float64]) -> list[float | None]:
+    """Return a row for the record, to seven digits; nan becomes None."""
+    return [None if math.isnan(v) else float(f"{v:.7g}") for v in values]
+
+
+# ---------------------------------------------------------------- the record
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[bool]:
+    """Hold a lock that ends with the process; false if another process holds it."""
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """Return the finished runs, one from each line of runs.jsonl."""
+    path = folder / "runs.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def chosen_rate(runs: Sequence[dict[str, Any]], arm: str, settings: Settings) -> float | None:
+    """Return the rate whose tuning run has the lowest own loss on validation; None before all are there."""
+    grid = {
+        r["rate"]: r["curve"][-1]["own"]
+        for r in runs
+        if r["arm"] == arm and r["seed"] == settings.tuning_seed
+    }
+    return min(grid, key=lambda rate: grid[rate]) if set(grid) == set(settings.rates) else None
+
+
+def plan(seeds: int, settings: Settings) -> Iterator[tuple[str, int, float | None, int]]:
+    """Yield (arm, seed, rate, epochs) in the order in which they are worth having; rate None is the chosen one."""
+    for rate in settings.rates:
+        yield from ((arm, settings.tuning_seed, rate, settings.epochs) for arm in ARMS)
+    for seed in range(seeds):
+        yield from ((arm, seed, None, settings.epochs) for arm in ARMS)
+        # The long runs begin when the others have three seeds.
+        if seed > 1:
+            yield from ((arm, seed - 2, None, LONG_FACTOR * settings.epochs) for arm in LONG)
+    for seed in range(max(0, seeds - 2), seeds):
+        yield from ((arm, seed, None, LONG_FACTOR * settings.epochs) for arm in LONG)
+
+
+def work(parts: Split, alphabet: str, seeds: int, folder: Path, settings: Settings) -> None:
+    """Train what the folder lacks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    while True:
+        waiting = False
+        for arm, seed, rate, epochs in plan(seeds, settings):
+            runs = records(folder)
+            given = chosen_rate(runs, arm, settings) if rate is None else rate
+            if given is None:
+                waiting = True
+                continue
+            key = {"arm": arm, "seed": seed, "rate": given, "epochs": epochs}
+            if any(all(r[k] == v for k, v in key.items()) for r in runs):
+                continue
+            with claimed(folder / f"{arm}-{seed}-{given}-{epochs}.lock") as free:
+                if not free:
+                    waiting = True
+                    continue
+                start = time.perf_counter()
+                longer = Settings(**{**asdict(settings), "epochs": epochs})
+                made = train(parts, len(alphabet) + 1, arm, seed, given, longer)
+                row = {**key, "curve": made["curve"]}
+                if seed != settings.tuning_seed:
+                    row |= evaluate(made["model"], parts.test, alphabet, seed, longer)
+                row["seconds"] = round(time.perf_counter() - start)
+                with (folder / "runs.jsonl").open("a") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                    file.write(json.dumps(row) + "\n")
+            shown = {name: row[name] for name in ("mean_length", "nll_per_speech", "seconds") if name in row}
+            print(key, shown, flush=True)
+            break
+        else:
+            if not waiting:
+                return
+            time.sleep(10)
+
+
+def assemble(folder: Path, settings: Settings) -> dict[str, Any]:
+    """Return the record: the seeds that every arm has, the long runs that both arms have, and the tuning."""
+    runs = records(folder)
+    rates = {arm: chosen_rate(runs, arm, settings) for arm in ARMS}
+    grid = [r for r in runs if r["seed"] == settings.tuning_seed]
+    kept = [r for r in runs if r["epochs"] == settings.epochs and r["seed"] != settings.tuning_seed]
+    seeds = {arm: {r["seed"] for r in kept if r["arm"] == arm} for arm in ARMS}
+    whole = set.intersection(*seeds.values())
+    kept = [r for r in kept if r["seed"] in whole]
+    long = [r for r in runs if r["epochs"] == LONG_FACTOR * settings.epochs]
+    paired = set.intersection(*({r["seed"] for r in long if r["arm"] == arm} for arm in LONG))
+    long = [r for r in long if r["seed"] in paired]
+    for part in (kept, long, grid):
+        part.sort(key=lambda r: (r["seed"], ARMS.index(r["arm"]), r["rate"]))
+    return {
+        "settings": asdict(settings),
+        "versions": {
             "python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__
-        }  # fmt: skip
-        result["date"] = datetime.now(UTC).date().isoformat()
-        result["runs"].append(row)
-        result["runs"].sort(key=lambda r: (r["seed"], ARMS.index(r["arm"])))
-        # One run a line keeps the differences between versions of this file readable.
-        runs = ",\n  ".join(json.dumps(r) for r in result.pop("runs"))
-        head = json.dumps(result, indent=1)[:-2]
-        scratch = path.with_suffix(".tmp")
-        scratch.write_text(f'{head},\n "runs": [\n  {runs}\n ]\n}}\n')
-        scratch.replace(path)
+        },
+        "date": datetime.now(UTC).date().isoformat(),
+        "rates": rates,
+        "runs": kept,
+        "long": long,
+        "tuning": grid,
+    }  # fmt: skip
 
 
-def done(arm: str, seed: int, settings: Settings) -> bool:
-    path = HERE / "result.json"
-    if not path.exists():
-        return False
-    result = json.loads(path.read_text())
-    if result["settings"] != asdict(settings):
-        raise ValueError("result.json was made with other settings; move it away to begin anew")
-    return any(r["arm"] == arm and r["seed"] == seed for r in result["runs"])
+def write(record: dict[str, Any], path: Path) -> None:
+    """Write a record with one run a line, which keeps the differences between its versions readable."""
+    lines = []
+    for key, value in record.items():
+        rows = isinstance(value, list) and value and isinstance(value[0], dict)
+        text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]" if rows else json.dumps(value)
+        lines.append(f" {json.dumps(key)}: {text}")
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def show() -> None:
-    """Print the mean over seeds, its standard error, and the prediction."""
+    """Print means over the seeds with standard errors, and the prediction."""
     result = json.loads((HERE / "result.json").read_text())
     prediction = json.loads((HERE / "prediction.json").read_text())["arms"]
     print(f"{'arm':<10}{'seeds':>6}{'length':>9}{'+-':>6}{'theory':>8}{'nll/speech':>12}{'+-':>6}")
-    for arm in ARMS:
-        rows = [r for r in result["runs"] if r["arm"] == arm]
-        if len(rows) < 2:
-            continue
-        length, nll = (np.array([r[k] for r in rows]) for k in ("mean_length", "nll_per_speech"))
-        error, nll_error = (x.std(ddof=1) / math.sqrt(len(x)) for x in (length, nll))
-        print(
-            f"{arm:<10}{len(rows):>6}{length.mean():>9.1f}{error:>6.1f}{prediction[arm]['mean_length']:>8.1f}"
-            f"{nll.mean():>12.1f}{nll_error:>6.1f}"
-        )
+    for part in ("runs", "long"):
+        for arm in ARMS:
+            rows = [r for r in result[part] if r["arm"] == arm]
+            if len(rows) < 2:
+                continue
+            length, nll = (np.array([r[k] for r in rows]) for k in ("mean_length", "nll_per_speech"))
+            error, nll_error = (x.std(ddof=1) / math.sqrt(len(x)) for x in (length, nll))
+            print(
+                f"{arm:<10}{len(rows):>6}{length.mean():>9.1f}{error:>6.1f}"
+                f"{prediction[arm]['mean_length']:>8.1f}{nll.mean():>12.1f}{nll_error:>6.1f}"
+            )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="The denominator experiment on Tiny Shakespeare.")
-    parser.add_argument("command", choices=("predict", "train", "show"))
+    parser.add_argument("command", choices=("predict", "train", "assemble", "show"))
     parser.add_argument("--text", type=Path, help="your copy of the text")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
+    parser.add_argument("--runs", type=Path, default=HERE / "runs", help="folder of the runs")
+    parser.add_argument("--seeds", type=int, default=6)
     arguments = parser.parse_args()
+    settings = Settings()
     if arguments.command == "show":
         return show()
+    if arguments.command == "assemble":
+        return write(assemble(arguments.runs, settings), HERE / "result.json")
     if arguments.text is None:
         parser.error("--text is needed: the path of your copy of the text")
-    settings = Settings()
-    speeches, vocabulary = encode(load(arguments.text))
-    training, test = split(speeches, settings)
+    speeches, alphabet = encode(load(arguments.text))
+    parts = split(speeches, settings)
     if arguments.command == "predict":
-        prediction = predict(np.array([len(s) for s in training]))
+        prediction = predict(np.array([len(s) for s in parts.train]))
+        # Beside the theory, a model that anyone can count: what weighting alone does to n-grams.
+        prediction["ngrams"] = {arm: ngrams(parts, arm, len(alphabet) + 1) for arm in ("constant", "B=1")}
         (HERE / "prediction.json").write_text(json.dumps(prediction) + "\n")
         return None
     torch.set_num_threads(1)  # the sums of a run then do not depend on the machine's cores
-    for seed in arguments.seeds:
-        for arm in arguments.arms:
-            if done(arm, seed, settings):
-                continue
-            start = time.perf_counter()
-            model = train(training, vocabulary, arm, seed, settings)
-            row = {"arm": arm, "seed": seed, **evaluate(model, test, seed, settings)}
-            row["seconds"] = round(time.perf_counter() - start)
-            store(row, settings)
-            print(f"{arm} seed {seed}: mean length {row['mean_length']:.1f} ({row['seconds']} s)", flush=True)
-    return None
+    return work(parts, alphabet, arguments.seeds, arguments.runs, settings)
 
 
 if __name__ == "__main__":

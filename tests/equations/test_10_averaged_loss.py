@@ -31,6 +31,41 @@ def _all_sequences(letters: int, longest: int) -> list[tuple[int, ...]]:
     return [x for k in range(longest) for x in itertools.product(range(letters), repeat=k)]
 
 
+@pytest.mark.equation("eq-avg-coin", by="reference")
+def test_the_fair_coins_three_terms(worst_error: Callable[..., float]) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    \mathcal L_{\mathrm{sum}} &= \tfrac12 \bigl[ -\log q \bigr] + \tfrac14 \bigl[ -\log q - \log(1-q) \bigr] \\
+    &\quad + \tfrac18 \bigl[ -\log q - 2 \log(1-q) \bigr] + \cdots \\
+    &= -\log q - \log(1-q), \\[1ex]
+    \mathcal L_{\mathrm{avg}} &= \tfrac12 \bigl[ -\log q \bigr] + \tfrac14 \cdot \tfrac12 \bigl[ -\log q -
+    \log(1-q) \bigr] \\
+    &\quad + \tfrac18 \cdot \tfrac13 \bigl[ -\log q - 2 \log(1-q) \bigr] + \cdots \\
+    &= -A \log q - (1 - A) \log(1-q), \\
+    A &= \tfrac12 + \tfrac14 \cdot \tfrac12 + \tfrac18 \cdot \tfrac13 + \cdots = \log 2 .
+    \end{aligned}
+    $$ (eq-avg-coin)
+    """
+    # The source itself, toss by toss: a path's probability, and the mean and the sum of its tokens' losses.
+    why = "a sum over 60 lengths, 2^-60 of the mass left out"
+    for q in (0.2, 0.5, 0.9):
+        paths = [0.5**n for n in range(1, 61)]
+        tokens = [[-np.log(1 - q)] * (n - 1) + [-np.log(q)] for n in range(1, 61)]
+        summed = sum(p * sum(t) for p, t in zip(paths, tokens, strict=True))
+        mean = sum(p * np.mean(t) for p, t in zip(paths, tokens, strict=True))
+        worst_error(-np.log(q) - np.log(1 - q), summed, rtol=1e-14, why=why)
+        a = np.log(2)
+        # wrong: (1 - a) * np.log(1 - q) -> np.log(1 - q)
+        printed = -a * np.log(q) - (1 - a) * np.log(1 - q)
+        worst_error(printed, mean, rtol=1e-14, why=why)
+    # The three terms that are written out are the series' first.
+    log_q, log_go = np.log(0.3), np.log(0.7)
+    three = 1 / 2 * -log_q + 1 / 4 * 1 / 2 * (-log_q - log_go) + 1 / 8 * 1 / 3 * (-log_q - 2 * log_go)
+    first = sum(0.5**n * np.mean([-log_go] * (n - 1) + [-log_q]) for n in (1, 2, 3))
+    worst_error(three, first, rtol=1e-14, why=why)
+
+
 @pytest.mark.equation("eq-avg-source", by="reference")
 def test_the_source_token_by_token(worst_error: Callable[..., float]) -> None:
     r"""
@@ -91,36 +126,6 @@ def test_the_chain_rule_and_the_decomposition(worst_error: Callable[..., float])
     cross = sum(w * sum(t) for w, t in zip(p, tokens_q, strict=True))
     # wrong: .sum() - (p -> .sum() + (p
     worst_error(cross, (p * np.log(p / q)).sum() - (p * np.log(p)).sum(), rtol=1e-13, why=why)
-
-
-@pytest.mark.equation("eq-avg-f-divergence", by="property")
-def test_f_divergences_start_at_f_of_one() -> None:
-    r"""
-    $$
-    \begin{aligned}
-    D_f(P, Q) &= \sum_x Q(x)\, f\!\left( \frac{P(x)}{Q(x)} \right) \ge f(1), \\
-    &\qquad \text{with equality iff } P = Q .
-    \end{aligned}
-    $$ (eq-avg-f-divergence)
-    """
-    rng = np.random.default_rng(1)
-    convex = [
-        lambda t: t * np.log(t),
-        lambda t: t**2,
-        lambda t: -np.log(t),
-        lambda t: np.exp(t),
-        lambda t: (t - 1) ** 2,
-    ]
-    for f in convex:
-        for _ in range(200):
-            p, q = rng.dirichlet(np.ones(4)), rng.dirichlet(np.ones(4))
-            # wrong: q * f(p / q) -> p * f(p / q)
-            assert (q * f(p / q)).sum() > f(1.0), "strict: p and q differ"
-            assert (p * f(p / p)).sum() == pytest.approx(f(1.0), abs=1e-14)
-    # Concave functions turn it round.
-    assert all(
-        (q * np.sqrt(p / q)).sum() < 1 for p, q in (rng.dirichlet(np.ones(4), size=2) for _ in range(50))
-    )
 
 
 @pytest.mark.equation("eq-avg-sums", by="reference")
@@ -576,26 +581,6 @@ def test_the_bounds() -> None:
                     assert bias > upper * (1 - mpmath.mpf(10) ** -9)
                 if beta == "0.999999999999":
                     assert bias < lower * (1 + mpmath.mpf(10) ** -9)
-
-
-@pytest.mark.equation("eq-avg-recursion", by="reference")
-def test_the_recursion(worst_error: Callable[..., float]) -> None:
-    r"""
-    $$
-    J_1 = \frac{\log(1 + \rho)}{\rho}, \qquad J_{B+1} = \frac1\rho \left( \frac1B - J_B \right).
-    $$ (eq-avg-recursion)
-    """
-    with mpmath.workdps(60):
-        for beta in (0.2, 0.5, 0.9):
-            rho = (1 - mpmath.mpf(beta)) / mpmath.mpf(beta)
-            value = mpmath.log(1 + rho) / rho
-            for size in range(1, 12):
-                direct = mpmath.quad(
-                    lambda v, size=size, rho=rho: v ** (size - 1) / (1 + rho * v), [0, 0.3, 1]
-                )
-                worst_error(value, direct, rtol=1e-14, why="quadrature in 60 digits")
-                # wrong: mpmath.mpf(1) / size - value -> mpmath.mpf(1) / size + value
-                value = (mpmath.mpf(1) / size - value) / rho
 
 
 def _length_laws() -> list[tuple[np.ndarray, np.ndarray]]:
