@@ -49,12 +49,12 @@ GAPS, IMPLIES = {r"\quad", r"\qquad", "&", r"\\"}, {r"\Rightarrow", r"\Longright
 def near(a: Any, b: Any) -> bool:
     """Whether a and b agree to a relative error of CLOSE, or are both next to nothing."""
     pairs = np.broadcast(np.asarray(a, object), np.asarray(b, object))
-    return all(x == y or mp.fabs(x - y) <= CLOSE * max(mp.fabs(x), mp.fabs(y)) + TINY for x, y in pairs)
+    return all(x == y or abs(y - x) <= CLOSE * max(abs(x), abs(y)) + TINY for x, y in pairs)
 
 
 def multiply(a: Any, b: Any) -> Any:
     """The product, of matrices where both are; a single entry is a number."""
-    product = a @ b if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) else a * b
+    product = a @ b if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) else b * a
     return product[0, 0] if isinstance(product, np.ndarray) and product.size == 1 else product
 
 
@@ -126,7 +126,8 @@ def statements(tex: str) -> list[Statement]:
             parts += [[""]] * (follows[:1] != '"')
     found: list[Statement] = []
     for part in (part[1:] for part in parts if part[1:]):
-        cut = next((i for i, token, depth in walk(part) if token[0] == '"' and not depth), len(part))
+        texts = (i for i, token, depth in walk(part) if token[0] == '"' and not depth)
+        cut = next((i for i in texts if not i or part[i - 1] not in ENDS), len(part))
         left, *right = split(part[:cut], *IMPLIES)
         conditions = [part[cut:]] * (cut < len(part))
         found += [(right[0], [left, *conditions])] if right else [(left, conditions)]
@@ -150,6 +151,12 @@ def lookup(e: Env, name: str) -> Any:
         raise Unreadable(f"nothing is known of {name!r}")
     value = e[name].of(e) if isinstance(e[name], Let) else e[name]
     return mp.mpf(value) if type(value) is int else value
+
+
+def over(e: Env, name: str) -> Any:
+    """What an index runs through, which may depend on other indices."""
+    values = e["over"][name]
+    return values(e) if callable(values) else values
 
 
 def derivative(f: Callable[[Env], Any], e: Env, name: str, at: list[Any]) -> Any:
@@ -218,7 +225,7 @@ class Reader:
     def sum(self) -> Any:
         _, total = self.took("+"), self.product()
         while sign := self.took("+") - self.took("-"):
-            total = total + sign * self.product()
+            total = sign * self.product() + total
         return total
 
     def product(self) -> Any:
@@ -241,7 +248,8 @@ class Reader:
             names, conditions = split(sub, *RELATIONS)[0], [sub]
         scopes = [self.env]
         for (name,) in split(names, ","):
-            scopes = [{**e, name.lstrip("\\"): value} for e in scopes for value in lookup(e, "over")[name]]
+            name = name.lstrip('\\"')
+            scopes = [{**e, name: value} for e in scopes for value in over(e, name)]
         return [e for e in scopes if all(evaluate(condition, e) for condition in conditions)]
 
     def factor(self) -> Any:
@@ -290,7 +298,10 @@ class Reader:
         name, at = by[0].lstrip("\\"), self.indices(by[3:-1] if by[2:3] == ["{"] else by[2:])
 
         def slope(e: Env, order: int = order) -> Any:
-            return derivative(lambda e: slope(e, order - 1), e, name, at) if order else evaluate(body, e)
+            if order:
+                return derivative(lambda e: slope(e, order - 1), e, name, at)
+            value = evaluate(body, e)
+            return value(lookup(e, name)) if callable(value) else value
 
         return slope(self.env)
 
@@ -312,8 +323,8 @@ class Reader:
             return mp.fabs(evaluate(self.argument(), self.env))
         if token == r"\lVert":
             values = np.ravel(np.asarray(evaluate(self.argument(), self.env), object))
-            _ = self.took("_") and self.argument()
-            return mp.sqrt(sum(v * v for v in values))
+            order = evaluate(self.argument(), self.env) if self.took("_") else mp.mpf(2)
+            return sum(abs(v) ** order for v in values) ** (1 / order)
         if token == r"\lceil":
             return mp.ceil(evaluate(self.argument(), self.env))
         if token in PAIRS:
@@ -336,7 +347,7 @@ class Reader:
             name += "^*" if self.took("^*") else ""
             primes += "'" if self.took("'") else ""
             sub = self.argument() if self.took("_") else sub
-        whole = "_" + "".join(token.lstrip('\\"') for token in sub) if sub else ""
+        whole = "_" + "".join(token.lstrip('\\"{}') for token in sub) if sub else ""
         ways = [(name + primes + whole, [], 0), (name + whole, [], len(primes)), (name + primes, sub, 0)]
         name, sub, order = next((way for way in ways if way[0] in self.env), (name, sub, len(primes)))
         value = lookup(self.env, name)

@@ -448,30 +448,530 @@ def layer(d: Draw) -> Env:
 
 
 class Order:
-    """What O(x) leaves open: a number plus at most a hundred times x."""
+    """What O(x) leaves open: a number, give or take 1e5 x."""
 
-    def __init__(self, slack: Any, value: Any = 0) -> None:
-        self.slack, self.value = slack, value
+    def __init__(self, x: Any, value: Any = 0) -> None:
+        self.x, self.value = x, value
 
-    def __radd__(self, value: Any) -> Order:
-        return Order(self.slack, self.value + value)
+    def __add__(self, other: Any) -> Order:
+        return Order(self.x, self.value + other)
 
-    def __rmul__(self, factor: Any) -> Order:
-        return Order(self.slack * factor, self.value * factor)
-
-    def __eq__(self, other: object) -> bool:
-        return bool(abs(other - self.value) <= 100 * abs(self.slack))
+    def __mul__(self, factor: Any) -> Order:
+        return Order(self.x * factor, self.value * factor)
 
     def __sub__(self, other: Any) -> Any:
-        return self.value - other
-
-    def __rsub__(self, other: Any) -> Any:
-        return other - self.value
+        return 0 if abs(self.value - other) <= 10**5 * abs(self.x) else mp.inf
 
     def __abs__(self) -> Any:
         return abs(self.value)
 
-    __mul__, __hash__ = __rmul__, None
+    __rmul__ = __mul__
+
+
+def rounded(x: Any, bits: int) -> Any:
+    with mp.workprec(bits):
+        return +mp.mpf(x)
+
+
+def floats(d: Draw) -> Env:
+    """float32, by NumPy: x and its error, and Dekker's difference of a and b."""
+    x = d.real() * 10 ** d.randint(-9, 9)
+    a, b = np.float32(d.gauss(0, d.scale)), np.float32(d.gauss(0, 1))
+    diff = a - b
+    back = diff + b
+    e = (a - back) - (b - (back - diff))
+    named = {name: mp.mpf(float(v)) for name, v in {"a": a, "b": b, "d": diff, "b'": back, "e": e}.items()}
+    return named | {"x": x, "fl": lambda x: rounded(x, 24), "fl_32": lambda x: mp.mpf(float(np.float32(float(x))))}
+
+
+def rounding(d: Draw) -> Env:
+    e = floats(d)
+    return e | {"delta": mp.mpf(float(np.float32(float(e["x"])))) / e["x"] - 1, "u": mp.mpf(float(np.finfo(np.float32).eps)) / 2, "d": 24,
+                "x": mp.mpf(float(e["x"])), }
+
+
+def gaps(d: Draw) -> Env:
+    """The largest logit m, the label's gap g to it, and the sums s and r that the loss is made of."""
+    e = one(d)
+    z, y = e["z"][:, 0], e["y"]
+    y = d.choice([y, 1 + list(z).index(max(z))])
+    m = max(z)
+    others = [x for k, x in enumerate(z, 1) if k != y]
+    return e | {"y": y, "m": m, "g": m - z[y - 1], "r": mp.exp(lse(column(others)) - m), "s": mp.exp(lse(column(others)) - z[y - 1])}
+
+
+def clipped(d: Draw) -> Env:
+    e = one(d)
+    epsilon = mp.mpf(10) ** d.randint(-6, -1)
+    p = lambda e: lookup(e, "p")[int(e["y"]) - 1, 0]  # noqa: E731
+    return e | {"epsilon": epsilon, "ell_epsilon": Let(lambda at: mp.log(1 / (p(at) if p(at) > epsilon else epsilon)))}
+
+
+def power_series(d: Draw) -> Env:
+    delta = d.real() * mp.mpf("1e-9")
+    return {"d": d.column(1)[0, 0], "delta": delta, "O": Order}
+
+
+def certify(d: Draw) -> Env:
+    """Soft targets, a clipped probability, a binary target and several labels at once."""
+    e = one(d)
+    t, p, many_labels = d.probs(4), e["p"], column(d.sample([1, 1, 0, d.randint(0, 1)], 4))
+    q, b, eps = d.share(), d.share(), mp.mpf("0.07")
+    clip = lambda p: sorted([eps, p, 1 - eps])[1]  # noqa: E731
+    return e | {
+        "t": t, "p": softmax(e["z"]), "ell": entropy, "epsilon": eps, "c_epsilon": clip, "b": b, "q": q, "s": d.real(),
+        "delta": d.real(-0.9, 0.9) / 10 ** d.randint(0, 9),
+    }
+
+
+def clip(d: Draw) -> Env:
+    return certify(d) | {"p": d.real(0, 1) if d.scale < 9 else mp.mpf("1e-9")}
+
+
+def two_outcomes(d: Draw) -> Env:
+    q, b = d.share(), d.share()
+    t, p = column([1 - b, b]), column([1 - q, q])
+    return {"q": q, "b": b, "t": t, "p": p, "ell": entropy(t, p)}
+
+
+def list_of_binary(d: Draw, classes: int = 4) -> Env:
+    e = one(d, classes)
+    p = softmax(e["z"])
+    each = [bernoulli_log(int(k == e["y"]), q) for k, q in enumerate(p[:, 0], 1)]
+    return e | {"p": p, "ell_list": mean(each)}
+
+
+def bernoulli_log(y: int, p: Any) -> Any:
+    return mp.log(1 / (p if y else 1 - p))
+
+
+def batch(d: Draw) -> Env:
+    e = many(d)
+    t, p = np.hstack([d.probs(4) for _ in range(3)]).T, softmax_rows(e["z"])
+    return e | {"t": t, "p": p, "ell": entropy, "L": -np.sum(t * np.frompyfunc(mp.log, 1, 1)(p)) / 3}
+
+
+def epsilons(d: Draw) -> Env:
+    """The summed loss of a batch in which m labels have the probability zero, for two clips."""
+    m, p = d.randint(1, 4), [d.share() for _ in range(3)]
+    of = lambda eps: mp.fsum(-mp.log(max(q, eps)) for q in [*p, *[mp.mpf(0)] * m])  # noqa: E731
+    eps = d.real() / 100
+    return {"m": m, "epsilon": eps, "L_epsilon": of(eps), "const": -mp.log(mp.fprod(p)), "L_10^-15": of(mp.mpf(10) ** -15), "L_10^-7": of(mp.mpf(10) ** -7)}
+
+
+def keras(d: Draw) -> Env:
+    e = certify(d)
+    p = d.positive(4)
+    q = [e["c_epsilon"](x) for x in (p / sum(p))[:, 0]]
+    return e | {"p": p, "ell_Keras": mp.fsum(t * mp.log(1 / x) for t, x in zip(e["t"][:, 0], q, strict=True))}
+
+
+def labels(d: Draw) -> Env:
+    """Several labels at once: a softmax for each of them, or a sigmoid for each class."""
+    e = certify(d)
+    y = column(d.sample([1, 1, 0, d.randint(0, 1)], 4))
+    z, on = e["z"], [k for k, v in enumerate(y[:, 0]) if v]
+    return e | {
+        "y": y, "r": sum(y[:, 0]), "ell_softmax": mp.fsum(mp.log(1 / softmax(z)[k, 0]) for k in on),
+        "ell_sigmoids": mp.fsum(softplus(-x if k in on else x) for k, x in enumerate(z[:, 0])),
+    }
+
+
+def in_float64(d: Draw) -> Env:
+    t, z = d.probs(4), d.column(4)
+    p = column(float(x) for x in softmax(z)[:, 0])
+    found = -sum(float(a) * np.log(float(b)) for a, b in zip(t[:, 0], p[:, 0], strict=True))
+    t = column(float(x) for x in t[:, 0])
+    return {"ell": entropy(t, p), "hat ell": mp.mpf(float(found)), "K": 4, "u": mp.mpf(2) ** -53}
+
+
+def frameworks(d: Draw) -> Env:
+    """Chapter 7's names: weights by example and by class, means of two kinds, sequences of unequal length."""
+    e, epsilon = many(d), d.share()
+    ell, w = d.positive(3), d.positive(3)
+    sizes = {i: d.randint(1, 4) for i in (1, 2)}
+    table = {(i, t): d.real() for i in (1, 2) for t in range(1, sizes[i] + 1)}
+    q, c = d.positive(4), d.positive(4)
+    y = d.label(4)
+    cost = lambda q: entropy(one_hot(y, 4), q / sum(q))  # noqa: E731
+    return {
+        "N": 3, "w": w, "ell": ell, "over": {"n": (1, 2, 3), "k": (1, 2, 3, 4), "j": (1, 2, 3, 4)}, "K": 4,
+        "L_w": np.average(ell[:, 0], weights=w[:, 0]), "L_N": np.mean(ell * w), "L_1": np.mean(ell @ w.T),
+        "q": q, "c": c, "y": y, "ell_categorical": cost(q), "ell_sparse": cost(c),
+        "ell_min": mp.log(1 / softmax(one_hot(1, 4))[0, 0]),
+    } | {"B": 2, "sizes": sizes, "table": table, "e": mp.e}
+
+
+def ragged(d: Draw) -> Env:
+    e = frameworks(d)
+    over = {"i": lambda _: (1, 2), "t": lambda at: range(1, e["sizes"][int(at["i"])] + 1)}
+    return {"B": 2, "n": e["sizes"], "ell": e["table"], "over": over}
+
+
+def masked(d: Draw) -> Env:
+    e, g = one(d), d.column(4)
+    return e | {"g": g, "L": Let(lambda e: (g.T @ np.frompyfunc(mp.log, 1, 1)(lookup(e, "p")))[0, 0])}
+
+
+def class_weights(d: Draw) -> Env:
+    e, w, epsilon = many(d), d.positive(4), d.share()
+    p, y = softmax_rows(e["z"]), e["y"][:, 0]
+    table = np.frompyfunc(lambda x: mp.log(1 / x), 1, 1)(p)
+    t = (1 - epsilon) * np.hstack([one_hot(c, 4) for c in y]).T + epsilon / 4
+    total = np.sum(t * w.T * table)
+    names = Picked({n: table[n - 1, int(c) - 1] for n, c in enumerate(y, 1)} | {(n, k): table[n - 1, k - 1] for n in (1, 2, 3) for k in (1, 2, 3, 4)})
+    return e | {"w": w, "varepsilon": epsilon, "ell": names, "S": total, "L": total / sum(w[int(c) - 1, 0] for c in y)}
+
+
+Picked = dict
+
+
+def unnormalised(d: Draw) -> Env:
+    e, y = one(d), d.positive(4)
+    loss = Let(lambda e: mp.fsum(v * mp.log(1 / p) for v, p in zip(y[:, 0], lookup(e, "p")[:, 0], strict=True)))
+    return e | {"y": y, "t": y, "s": sum(y[:, 0]), "ell": loss}
+
+
+def zero_row(d: Draw) -> Env:
+    """A label, and its mean with the uniform distribution."""
+    e = one(d)
+    y = one_hot(e["y"], 4)
+    return e | {"y": y, "t": column((v + mp.mpf(1) / 4) / 2 for v in y[:, 0])}
+
+
+def reading(d: Draw) -> Env:
+    each, scale, unit, divisor = d.matrix(3, 4), d.real(), d.real(), d.real()
+    return {"ell": each, "N": 3, "K": 4, "s": scale, "u": unit, "D": divisor, "L": scale / divisor * unit * np.sum(each)}
+
+
+def cost_of_nothing(d: Draw) -> Env:
+    epsilon = mp.mpf(10) ** -d.randint(3, 15)
+    return {"varepsilon": epsilon, "ell": mp.log(1 / epsilon)}
+
+
+def between(d: Draw) -> Env:
+    """The loss with smoothed labels, from the targets; hard labels and even ones give L_0 and L_1."""
+    e = smoothed(d)
+    p, label, even = d.probs(4), one_hot(e["y"], 4), column([mp.mpf(1) / 4] * 4)
+    return e | {"L": entropy(e["t"], p), "L_0": entropy(label, p), "L_1": entropy(even, p)}
+
+
+def distortion(d: Draw) -> Env:
+    n = {i: d.randint(1, 9) for i in (1, 2, 3)}
+    i = d.randint(1, 3)
+    return {"n": n, "i": i, "M": 3, "r": {i: mp.mpf(1) / 3 / n[i] / (mp.mpf(1) / sum(n.values()))}, "over": {"j": (1, 2, 3)}}
+
+
+RULES: dict[str, Callable[[Any, int], Any]] = {
+    "log": lambda q, y: mp.log(1 / q[y - 1, 0]),
+    "Brier": lambda q, y: 1 - 2 * q[y - 1, 0] + mp.fsum(x * x for x in q[:, 0]),
+    "spherical": lambda q, y: 1 - q[y - 1, 0] / mp.sqrt(mp.fsum(x * x for x in q[:, 0])),
+    "zero-one": lambda q, y: mp.mpf(list(q[:, 0]).index(max(q[:, 0])) + 1 != y),
+}
+
+
+def scoring(d: Draw, rule: str = "") -> Env:
+    """The truth p, a report q, and what a rule expects of it; without a rule, one of the three by the draw."""
+    p, q, y = d.probs(4), d.probs(4), d.label(4)
+    s = RULES[rule or d.choice(["log", "Brier", "spherical"])]
+    expected = lambda p, q: mp.fsum(a * s(q, k) for k, a in enumerate(p[:, 0], 1))  # noqa: E731
+    excess = {f"D_{name}": (lambda p, q, r=r: mp.fsum(a * (r(q, k) - r(p, k)) for k, a in enumerate(p[:, 0], 1)))
+              for name, r in RULES.items()}
+    return one(d) | {
+        "p": p, "q": q, "y": y, "s": lambda q, y: s(q, int(y)), "S": expected, "H": lambda q: expected(q, q), "KL": kl,
+        "D": lambda p, q: expected(p, q) - expected(p, p), "f": lambda x: x * mp.log(x) + (x - 1) ** 2,
+        "m": lambda q: list(q[:, 0]).index(max(q[:, 0])) + 1,
+    } | {f"s_{name}": (lambda q, y, r=r: r(q, int(y))) for name, r in RULES.items()} | excess
+
+
+def zero_one(d: Draw) -> Env:
+    return scoring(d, "zero-one")
+
+
+def gain(d: Draw) -> Env:
+    """The logarithm without its last class: what an honest forecaster pays for not clipping."""
+    e = scoring(d, "log")
+    p = e["p"]
+    q = column([*(p[:3, 0] / sum(p[:3, 0])), 0])
+    return e | {"q": q, "S": lambda p, q: mp.fsum(a * mp.log(1 / b) for a, b in zip(p[:3, 0], q[:3, 0], strict=True))}
+
+
+def absolute(d: Draw) -> Env:
+    p, q = d.share(), d.share()
+    return {"p": p, "q": q, "E": Outcomes(lambda _: [(p, {"Y": 1}), (1 - p, {"Y": 0})])}
+
+
+def log_scores(d: Draw) -> Env:
+    p = d.share()
+    return {"p": p, "s_1": lambda x: -mp.log(x), "s_2": lambda x: -mp.log(x)}
+
+
+def local_square(d: Draw) -> Env:
+    """The minimum of sum p (1 - q)^2 where q sums to one: a linear system with a multiplier."""
+    p = d.positive(4)
+    system = [[*(2 * p[k, 0] * (k == j) for j in range(4)), 1] for k in range(4)] + [[1, 1, 1, 1, 0]]
+    q = mp.lu_solve(mp.matrix(system), mp.matrix([*(2 * p[:, 0]), 1]))
+    return one(d) | {"p": p, "q": column([*q][:4])}
+
+
+def bent(d: Draw) -> Env:
+    p, w = d.probs(4), d.positive(4)
+    total = mp.fsum((p * w)[:, 0])
+    return one(d) | {"p": p, "w": w, "q": column(mp.exp(mp.log(a) + mp.log(b) - mp.log(total)) for a, b in zip(p[:, 0], w[:, 0], strict=True))}
+
+
+def focal(d: Draw) -> Env:
+    """p is what makes q stationary: p_k s'(q_k) is the same for all k, with the slope by differences."""
+    gamma, q = d.real(), softmax(column(d.gauss(0, 1) for _ in range(4)))
+    slope = lambda x: mp.diff(lambda v: (1 - v) ** gamma * mp.log(v), x)  # noqa: E731
+    p = column(1 / slope(x) for x in q[:, 0])
+    return one(d) | {"gamma": gamma, "q": q, "p": p / sum(p), "x": d.share(), "h": lambda x: 1 / slope(x)}
+
+
+def calibration(d: Draw) -> Env:
+    groups = [(p, d.share(), d.share()) for p in d.probs(3)[:, 0]]
+    hits = {q: share for _, q, share in groups}
+    cases = [(p * (y * s + (1 - y) * (1 - s)), {"q": q, "Y": y}) for p, q, s in groups for y in (0, 1)]
+    return {"E": Outcomes(lambda _: cases), "pi": lambda q: hits[q]}
+
+
+def soft(d: Draw) -> Env:
+    """Chapter 12's names: soft targets, the mean of m drawn labels, and weights."""
+    e, m = one(d), 3
+    t = d.probs(4)
+    draws = list(itertools.product(range(1, 5), repeat=m))
+    cases = [(mp.fprod(t[y - 1, 0] for y in ys), {"bar t": sum(one_hot(y, 4) for y in ys) / mp.mpf(m)}) for ys in draws]
+    return e | {
+        "t": t, "ell": lambda z, t: entropy(t, softmax(z)), "H": entropy, "KL": kl, "m": m, "E": Outcomes(lambda _: cases),
+        "E_ysimt": Outcomes(lambda _: [(t[y - 1, 0], {"y": y}) for y in range(1, 5)]), "e_y": Let(lambda e: one_hot(e["y"], 4)),
+    }
+
+
+def soft_gradient(d: Draw) -> Env:
+    e = soft(d)
+    return e | {"ell": Let(lambda at: entropy(e["t"], softmax(at["z"])))}
+
+
+def conventions(d: Draw) -> Env:
+    e = any_class(d)
+    eta = d.choice([e["eta"], d.share()]) if d.scale < 3 else e["eta"]
+    other = column(1 - eta if k == e["y"] else eta / 3 for k in range(1, 5))
+    return e | {"eta": eta, "t'": other}
+
+
+def smoothed_bit(d: Draw) -> Env:
+    y, epsilon = d.randint(0, 1), d.share()
+    return {"y": y, "varepsilon": epsilon, "t": (1 - epsilon / 2) if y else epsilon / 2}
+
+
+def soft_terms(d: Draw) -> Env:
+    e = many(d)
+    p, q, w = softmax_rows(e["z"]), softmax_rows(d.matrix(3, 4)), d.positive(4)
+    ratio = np.frompyfunc(lambda a, b: a * mp.log(a / b), 2, 1)(p, q)
+    t = softmax_rows(d.matrix(3, 4))
+    torch_loss = mean((w[:, 0] * t[n] * np.frompyfunc(lambda x: mp.log(1 / x), 1, 1)(p[n])).sum() for n in range(3))
+    return e | {"p": p, "q": q, "d": ratio, "w": w, "t": t, "L_torch": torch_loss}
+
+
+def distil(d: Draw) -> Env:
+    """Teacher's logits v, student's z, a temperature; p and q are the two distributions at it."""
+    e, alpha = one(d), d.share()
+    v, z, T = d.column(4), e["z"], d.real(1, 5)
+    at = lambda name: Let(lambda e: softmax(lookup(e, name) / lookup(e, "T")))  # noqa: E731
+    loss = lambda e, z: lookup(e, "T") ** 2 * kl(softmax(v / lookup(e, "T")), softmax(z / lookup(e, "T")))  # noqa: E731
+    center = lambda x: x - mean(x[:, 0])  # noqa: E731
+    z, v = center(z), center(v)
+    return e | {
+        "v": v, "z": z, "T": T, "p": at("v"), "q": at("z"), "ell_T": Let(lambda e: loss(e, lookup(e, "z"))), "O": Order,
+        "m_z": mean(x * x for x in z[:, 0]), "m_v": mean(x * x for x in v[:, 0]), "d": z - v, "bar d": mp.mpf(0), "alpha": alpha,
+    }
+
+
+def distil_from(d: Draw) -> Env:
+    e = distil(d)
+    of = lambda z, v: e["T"] ** 2 * kl(softmax(v / e["T"]), softmax(z / e["T"]))  # noqa: E731
+    mixed = (1 - e["alpha"]) * entropy(one_hot(e["y"], 4), softmax(e["z"])) + e["alpha"] * of(e["z"], e["v"])
+    return e | {"ell_T": of, "ell": mixed, "P": softmax(e["z"] / e["T"])}
+
+
+def hot(d: Draw) -> Env:
+    return distil(d) | {"T": mp.mpf("1e12")}
+
+
+def hotter(d: Draw) -> Env:
+    e = distil(d)
+    at = lambda e, x: softmax(x / e["T"])  # noqa: E731
+    return e | {"ell_T": Let(lambda e: lambda z, v: e["T"] ** 2 * kl(at(e, v), at(e, z)))}
+
+
+def teachers(d: Draw) -> Env:
+    """Three teachers' distributions, their mean at a temperature, and what a student makes of it at one."""
+    e, T = one(d), d.real(1, 5)
+    p = {i: d.probs(4) for i in (1, 2, 3)}
+    logs = {i: np.frompyfunc(mp.log, 1, 1)(q) for i, q in p.items()}
+    bar = Let(lambda e: sum(softmax(x / e["T"]) for x in logs.values()) / mp.mpf(3))
+    q = Let(lambda e: softmax(np.frompyfunc(mp.log, 1, 1)(lookup(e, "bar p")) * e["T"]))
+    over = e["over"] | {"i": (1, 2, 3)}
+    return e | {"M": 3, "T": T, "p": p, "bar p": bar, "q": q, "over": over, "g": softmax(sum(logs.values()) / mp.mpf(3)), "KL": kl}
+
+
+def pooled(d: Draw) -> Env:
+    return teachers(d) | {"q": d.probs(4)}
+
+
+class Language(dict[Any, Any]):
+    """What follows each prefix, of at most three tokens: P(c), P(v, c), and P[c], a distribution."""
+
+    def __call__(self, x: Any, prefix: Any = None) -> Any:
+        if prefix is None:
+            return mp.fprod(self[x[:i]][v] for i, v in enumerate(x))
+        return self[prefix][x]
+
+    def sequences(self, prefix: Any = ()) -> Iterator[Any]:
+        for token in self[prefix]:
+            x = (*prefix, token)
+            yield from self.sequences(x) if x in self else [x]
+
+
+def language(d: Draw) -> Env:
+    """P and Q over sequences of a and b with an end, which is certain behind three tokens."""
+    prefixes = [c for n in range(3) for c in itertools.product("ab", repeat=n)]
+    new = lambda: Language({c: Law(zip("abE", d.probs(3)[:, 0], strict=True)) for c in prefixes})  # noqa: E731
+    P, Q = new(), new()
+    whole = list(P.sequences())
+    divergence = lambda p, q: mp.fsum(p(x) * mp.log(p(x) / q(x)) for x in whole) if isinstance(p, Language) else kl(p, q)  # noqa: E731,E501
+    case = lambda x: {"x": dict(enumerate(x, 1)), "n": len(x)}  # noqa: E731
+    prefix = lambda name: Let(lambda e: tuple(e["x"][k] for k in range(1, int(e[name]))))  # noqa: E731
+    share = lambda c, v: mp.fsum(P(x) / len(x) for x in whole if x[: len(c) + 1] == (*c, v)) / P((*c, v))  # noqa: E731
+    weight = lambda c, v=None: share(c, v) if v else mp.fsum(P(x) / len(x) for x in whole if x[: len(c)] == c) / P(c)  # noqa: E731,E501
+    over = {"c": prefixes, "v": "abE", "i": lambda e: range(1, e["n"] + 1)}
+    mean_of = Outcomes(lambda _: [(P(x), case(x)) for x in whole])
+    return {
+        "P": P, "Q": Q, "KL": divergence, "E_xsimP": mean_of, "E_P": mean_of, "x_<i": prefix("i"), "x_<j": prefix("j"), "W": weight,
+        "over": over,
+    }
+
+
+def teacher_mix(d: Draw) -> Env:
+    """The minimum of a share of the length-weighted hard loss and the soft one in a prefix c."""
+    e, c, v, weight = language(d), d.choice([(), ("a",), ("b", "a")]), d.choice("abE"), d.share()
+    P, W = e["P"], e["W"]
+    wanted = {u: weight * P[c][u] * W(c, u) / W(c) + (1 - weight) * P[c][u] for u in "abE"}
+    return e | {"c": c, "v": v, "lambda": weight, "Q": {c: Law(wanted)}}
+
+
+def cut(d: Draw) -> Env:
+    """The k most probable classes of six, and what is left of p and q beyond them."""
+    p, q, k = d.probs(6), d.probs(6), 3
+    p, q = column(sorted(p[:, 0], reverse=True)), column(q[:, 0])
+    S, S_q = mp.fsum(p[:k, 0]), mp.fsum(q[:k, 0])
+    return {"p": p, "q": q, "k": k, "S": S, "S_q": S_q, "p_>k": p[k:] / S_rest(p, k), "q_>k": q[k:] / S_rest(q, k), "KL": kl,
+            "tilde p": p / S, "over": {"i": range(1, 7)}}
+
+
+def S_rest(p: Any, k: int) -> Any:
+    return mp.fsum(p[k:, 0])
+
+
+def sampled(d: Draw) -> Env:
+    p, q, r = (Law(zip((1, 2, 3), d.probs(3)[:, 0], strict=True)) for _ in range(3))
+    cases = [(r[a] * r[b], {"v": {1: a, 2: b}}) for a in r for b in r]
+    return {"p": p, "q": q, "r": r, "m": 2, "E_vsimr": Outcomes(lambda _: cases), "over": {"i": (1, 2, 3)}}
+
+
+def markov(d: Draw) -> Env:
+    """Three states and an end: the divergence by backward recursion, the visits by adding up powers."""
+    rows = lambda: {s: Law(zip((1, 2, 3, 4), softmax(column([d.gauss(0, 1) for _ in range(3)] + [2]))[:, 0], strict=True)) for s in (1, 2, 3)}  # noqa: E731,E501
+    P, Q, start, other = rows(), rows(), d.probs(3), d.probs(3)
+    T = mp.matrix([[P[s][v] for v in (1, 2, 3)] for s in (1, 2, 3)])
+    to_go = mp.lu_solve(mp.eye(3) - T, mp.matrix([kl(P[s], Q[s]) for s in (1, 2, 3)]))
+    whole = kl(start, other) + mp.fsum(a * b for a, b in zip(start[:, 0], to_go, strict=True))
+    visits, now = mp.zeros(1, 3), mp.matrix([[*start[:, 0]]])
+    for _ in range(400):
+        visits, now = visits + now, now * T
+    class Chain(dict[Any, Any]):
+        pass
+    p, q = Chain(P), Chain(Q)
+    divergence = lambda a, b: whole if isinstance(a, Chain) else kl(a, b)  # noqa: E731
+    return {"P": p, "Q": q, "pi_P": start, "pi_Q": other, "KL": divergence, "v_P": lambda s: visits[int(s) - 1], "over": {"s": (1, 2, 3)}}
+
+
+def blocks(d: Draw) -> Env:
+    """The logits of two blocks A and B of a vocabulary of seven, each with its largest and its sum."""
+    z = d.column(7)
+    A, B = frozenset({1, 2, 5}), frozenset({3, 4, 6, 7})
+    part = lambda block: [z[j - 1, 0] for j in block]  # noqa: E731
+    named: Env = {}
+    for name, block in (("_A", A), ("_B", B), ("", A | B)):
+        m = max(part(block))
+        named |= {f"m{name}": m, f"s{name}": mp.exp(lse(column(part(block))) - m)}
+    return named | {"z": z, "A": A, "B": B, "n": 7, "LSE_AcupB": lse(z), "over": {"j": range(1, 8)}}
+
+
+def vocabulary(d: Draw) -> Env:
+    """Hidden states, a matrix of weights, labels: the mean loss, from all logits at once."""
+    e, h, w, n = many(d), d.matrix(3, 2), d.matrix(4, 2), 3
+    y = e["y"]
+    logits = lambda e: lookup(e, "h") @ lookup(e, "w").T  # noqa: E731
+    losses = lambda e: [mp.log(1 / p[int(c) - 1]) for p, c in zip(softmax_rows(logits(e)), y[:, 0], strict=True)]  # noqa: E731
+    p = softmax_rows(h @ w.T)
+    g = np.array([[(p[i, j] - (j + 1 == y[i, 0])) / n for j in range(4)] for i in range(n)], object)
+    over = e["over"] | {"i": (1, 2, 3), "blocks": [frozenset({1, 4}), frozenset({2, 3})]}
+    return e | {"h": h, "w": w, "L": Let(lambda e: mean(losses(e))), "ell": Let(lambda e: column(losses(e))), "i": d.label(3), "over": over,
+                "LSE": column(lse(row[:, None]) for row in h @ w.T), "G": g, "B": Let(lambda e: e["blocks"])}
+
+
+def z_loss(d: Draw) -> Env:
+    e, strength, truth = loss_of(d), d.share(), d.probs(4)
+    plain = e["ell"]
+    return e | {
+        "J": Let(lambda at: lambda z: plain(z, at["y"]) + strength * lse(z) ** 2), "lambda": strength, "Z": Let(lambda e: mp.exp(lse(e["z"]))),
+        "a": d.real(), "E_P": Outcomes(lambda _: [(truth[y - 1, 0], {"y": y}) for y in range(1, 5)]),
+    }
+
+
+def z_loss_minimum(d: Draw) -> Env:
+    """Two classes with the logits z and 0; p is the truth for which z is the minimum."""
+    z, strength = d.column(1)[0, 0], d.share()
+    total = lambda z: softplus(z) + strength * softplus(z) ** 2  # noqa: E731
+    p = mp.diff(total, z)
+    return {"z": z, "lambda": strength, "Z": 1 + mp.exp(z), "q": sigmoid(z), "p": p,
+            "J": p * softplus(-z) + (1 - p) * softplus(z) + strength * softplus(z) ** 2}
+
+
+def softcap(d: Draw) -> Env:
+    e, c = one(d), d.real()
+    capped = lambda z: c * (1 - 2 / (mp.exp(2 * z / c) + 1))  # noqa: E731
+    P = softmax(np.frompyfunc(capped, 1, 1)(e["z"]))
+    return e | {"c": c, "z": d.column(1)[0, 0], "tilde z": Let(lambda e: capped(e["z"])), "p": P, "P": P}
+
+
+def rounded_logits(d: Draw) -> Env:
+    e = loss_of(d)
+    delta = column(rounded(x, 8) - x for x in e["z"][:, 0])
+    return e | {"delta": delta, "u": mp.mpf(2) ** -8}
+
+
+def central(d: Draw) -> Env:
+    a, b = d.real(), d.real()
+    return {"f": lambda x: mp.exp(a * x) + mp.sin(b * x + 1) + x**3, "h": mp.mpf("1e-7"), "O": Order}
+
+
+def margins(d: Draw) -> Env:
+    """Two logits, the loss and its square, by the margin m; times to a margin by quadrature of 1 / speed."""
+    z = d.column(2) if d.scale < 9 else column([3, -4])
+    t = column([1, 0])
+    m = z[1, 0] - z[0, 0]
+    ce = lambda e: entropy(t, softmax(e["z"]))  # noqa: E731
+    mse = lambda e: mp.fsum(x * x for x in (softmax(e["z"]) - t)[:, 0])  # noqa: E731
+    return {"z": z, "nabla": "z", "m": m, "s": 1 / (1 + mp.exp(m)), "sigma": sigmoid, "CE": Let(ce), "MSE": Let(mse)}
+
+
+def best_step(d: Draw) -> Env:
+    third, size, u = d.real(), d.real(), d.real() * mp.mpf("1e-9")
+    error = lambda h: (h**3 * third + 6 * u * size) / (6 * h)  # noqa: E731
+    best = mp.findroot(lambda h: mp.diff(error, h), mp.cbrt(3 * u * size / third) * mp.mpf("1.01"))
+    return {"E": error, "h": d.real(), "h^*": best, "u": u, "f": size, "f'''": third}
 
 
 ROWS: dict[str, Any] = {
@@ -540,6 +1040,112 @@ ROWS: dict[str, Any] = {
     "eq-grad-lipschitz": (gradient,),
     "eq-grad-mse": (gradient,),
     "eq-grad-vjp": (gradient,),
+    "eq-rounding": (rounding,),
+    "eq-lse-shift": (one,),
+    "eq-lse-bounds": (one,),
+    "eq-probability-gap": (gaps,),
+    "eq-ce-log1p": (gaps,),
+    "eq-gap-form": (gaps,),
+    "eq-clipped-loss": (clipped,),
+    "eq-clipped-gradient": (clipped,),
+    "eq-exp-error": (power_series,),
+    "eq-two-diff": (floats,),
+    "eq-grad-central": (central,),
+    "eq-grad-best-step": (best_step,),
+    "eq-grad-margin": (margins,),
+    "eq-certify-sum": (certify,),
+    "eq-certify-clip": (clip,),
+    "eq-certify-top32": (floats,),
+    "eq-certify-binary": (two_outcomes,),
+    "eq-certify-one-list": (list_of_binary,),
+    "eq-certify-two-classes": (lambda d: list_of_binary(d, 2),),
+    "eq-certify-batch": (batch,),
+    "eq-certify-soft": (certify, "\\text{with equality only for } p = t"),
+    "eq-certify-epsilon": (epsilons,),
+    "eq-certify-keras": (keras,),
+    "eq-certify-multilabel": (labels,),
+    "eq-certify-scale": (labels,),
+    "eq-certify-rescale": (lambda d: {"s": d.real(), "p": d.probs(4), "y": d.positive(4)},),
+    "eq-certify-inverse": (certify,),
+    "eq-certify-relative": (in_float64,),
+    "eq-certify-absolute": (clip,),
+    "eq-fw-two-means": (frameworks,),
+    "eq-fw-double-softmax": (frameworks,),
+    "eq-fw-keras-normalise": (frameworks,),
+    "eq-fw-mean-of-means": (ragged,),
+    "eq-fw-bce-1d": (frameworks,),
+    "eq-fw-ignored-backward": (masked,),
+    "eq-fw-smoothing": (any_class,),
+    "eq-fw-smoothed-weights": (class_weights,),
+    "eq-fw-unnormalised": (unnormalised,),
+    "eq-fw-kernel-error": (unnormalised,),
+    "eq-fw-padding": (zero_row,),
+    "eq-which-reading": (reading,),
+    "eq-which-clip": (cost_of_nothing,),
+    "eq-which-smoothing": (between,),
+    "eq-which-distortion": (distortion,),
+    "eq-absolute-cost": (absolute,),
+    "eq-expected-score": (scoring, r"0 \cdot \infty", "0"),
+    "eq-three-rules": (scoring,),
+    "eq-three-excesses": (scoring,),
+    "eq-zero-one-cost": (zero_one,),
+    "eq-clipping-gain": (gain, r"\text{for } q = \frac{(p_1, \dots, p_{K-1}, 0)}{1 - p_K}"),
+    "eq-tangent": (scoring,),
+    "eq-savage": (scoring,),
+    "eq-bregman": (scoring,),
+    "eq-f-divergence": (scoring,),
+    "eq-local-square": (local_square,),
+    "eq-two-class-condition": (log_scores,),
+    "eq-bent-and-back": (bent, r"(1 - \varepsilon) p_k + \frac{\varepsilon}{K}", r"\frac{q_k - \varepsilon / K}{1 - \varepsilon}"),
+    "eq-focal-inverse": (focal,),
+    "eq-calibration-refinement": (calibration,),
+    "eq-soft-loss": (soft,),
+    "eq-soft-linear": (soft,),
+    "eq-soft-floor": (soft,),
+    "eq-soft-gradient": (soft_gradient,),
+    "eq-soft-variance": (soft,),
+    "eq-soft-conventions": (conventions,),
+    "eq-soft-binary": (smoothed_bit,),
+    "eq-soft-gap": (smoothed,),
+    "eq-soft-inverse": (smoothed,),
+    "eq-soft-reach": (smoothed,),
+    "eq-soft-inside": (inside,),
+    "eq-soft-kl-terms": (soft_terms,),
+    "eq-soft-torch-weights": (soft_terms,),
+    "eq-soft-unnormalised": (unnormalised,),
+    "eq-kd-loss": (distil_from,),
+    "eq-kd-gradient": (distil,),
+    "eq-kd-expansion": (hot,),
+    "eq-kd-limit-gradient": (distil,),
+    "eq-kd-rate": (hot,),
+    "eq-kd-limit-loss": (hotter,),
+    "eq-kd-mixture": (distil_from,),
+    "eq-kd-readout": (distil_from,),
+    "eq-kd-several": (teachers,),
+    "eq-kd-geometric": (teachers,),
+    "eq-kd-reverse": (pooled, r"g_k \propto \prod_i (p^{(i)}_k)^{1/M}"),
+    "eq-lm-chain": (language,),
+    "eq-lm-reverse": (language,),
+    "eq-lm-mixed": (language,),
+    "eq-lm-markov": (markov, "v_P", r"\pi_P (I - T_P)^{-1}"),
+    "eq-lm-topk": (cut, r"\arg\min_q", r"q_i", r"p_i / S", r"(i \le k)", r"\phantom{\arg\min_q :}", r"q_i", "0", "(i > k)"),
+    "eq-lm-bucket": (cut,),
+    "eq-lm-sampled": (sampled,),
+    "eq-lm-hard": (language, r"\arg\min", r"Q_c(v) \propto P_c(v) W(c, v)"),
+    "eq-lm-soft": (lambda d: language(d) | {"c": d.choice([(), ("a",), ("b", "a")])},),
+    "eq-lm-mixture": (teacher_mix,),
+    "eq-vocab-state": (blocks, r"(m_A, s_A) \oplus (m_B, s_B)", "(m, s)"),
+    "eq-vocab-invariant": (blocks,),
+    "eq-vocab-range": (blocks,),
+    "eq-vocab-loss": (vocabulary,),
+    "eq-vocab-gradient": (vocabulary,),
+    "eq-vocab-rounding": (rounded_logits,),
+    "eq-vocab-zloss": (z_loss,),
+    "eq-vocab-zloss-free": (z_loss, r"\min_a \mathrm E_P J(z + a)", r"\mathrm E_P \ell(z, y)"),
+    "eq-vocab-zloss-fixed": (z_loss_minimum,),
+    "eq-vocab-softcap": (softcap, r"\operatorname{sech}^2(z / c)"),
+    "eq-vocab-cap-bound": (softcap,),
+    "eq-vocab-cap-fits": (softcap,),
 }
 
 
