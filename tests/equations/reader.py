@@ -49,7 +49,7 @@ GAPS, IMPLIES = {r"\quad", r"\qquad", "&", r"\\"}, {r"\Rightarrow", r"\Longright
 def near(a: Any, b: Any) -> bool:
     """Whether a and b agree to a relative error of CLOSE, or are both next to nothing."""
     pairs = np.broadcast(np.asarray(a, object), np.asarray(b, object))
-    return all(x == y or abs(y - x) <= CLOSE * max(abs(x), abs(y)) + TINY for x, y in pairs)
+    return all(x == y or abs(y - x) <= CLOSE * min(max(abs(x), abs(y)), FAR) + TINY for x, y in pairs)
 
 
 def multiply(a: Any, b: Any) -> Any:
@@ -291,6 +291,8 @@ class Reader:
         if top[0] != bottom[0] or top[0] not in {r"\partial", "d"}:
             return evaluate(top, self.env) / evaluate(bottom, self.env)
         order, name = (int(top[2]), bottom[1:-2]) if top[1:2] == ["^"] else (1, bottom[1:])
+        if bottom[len(name) + 1 :] != top[1:3] * (order > 1):
+            raise Unreadable(f"the order of {' '.join(top)} by {' '.join(bottom)}")
         return self.slope(order, name, top[1 + 2 * (order > 1) :] or self.scope())
 
     def slope(self, order: int, by: list[str], body: list[str]) -> Any:
@@ -337,7 +339,8 @@ class Reader:
             return value
         if self.took(r"\cases"):
             rows = [split([t for t in row if t not in ",."], '"if') for row in split(self.argument(), ";")]
-            return next(evaluate(value, self.env) for value, condition in rows if evaluate(condition, self.env))
+            held = [evaluate(value, self.env) for value, condition in rows if evaluate(condition, self.env)]
+            return held[0] if len(held) == 1 else mp.nan
         return self.name()
 
     def name(self) -> Any:
@@ -377,18 +380,18 @@ def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterat
     """Yield which relations of an equation fail, and where; `unread` are sides and conditions to leave out."""
     left_out, found = {tuple(tokens_of(side)) for side in unread}, statements(tex)
     draws = [KNOWN | draw for draw in draws]
-    printed = {tuple(part) for chain, conditions in found for part in [*split(chain, *RELATIONS), *conditions]}
+    printed = {tuple(p) for chain, conditions in found for p in [chain, *split(chain, *RELATIONS), *conditions]}
     if missing := left_out - printed:
         raise Unreadable(f"to be left out, but not printed: {[' '.join(side) for side in missing]}")
     number, total = 0, sum(len(split(chain, *RELATIONS)) - 1 for chain, _ in found)
     for chain, conditions in found:
         sides, signs = split(chain, *RELATIONS), [t for _, t, depth in walk(chain) if t in RELATIONS and not depth]
-        read = [i for i, side in enumerate(sides) if tuple(side) not in left_out]
-        if read and len(sides) == 1:
-            raise Unreadable(f"no relation in {' '.join(chain)}")
+        read = [i for i, side in enumerate(sides) if not left_out & {tuple(side), tuple(chain)}]
+        if len(read) == 1:
+            raise Unreadable(f"no relation to read in {' '.join(chain)}")
         read_too = [condition for condition in conditions if tuple(condition) not in left_out]
-        held = [e for e in draws if all(holds(condition, e) for condition in read_too)]
-        if not held:
+        held = [e for e in draws if read and all(holds(condition, e) for condition in read_too)]
+        if read and not held:
             yield f"the condition of {' '.join(chain)} never holds"
         for (a, b), e in product(zip(read, read[1:], strict=False), held):
             sign = next((s for s in signs[a:b] if s != "="), "=")

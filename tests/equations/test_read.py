@@ -113,7 +113,7 @@ class Draw(random.Random):
 
     def __init__(self, seed: int, scale: float) -> None:
         super().__init__(seed)
-        self.scale = scale
+        self.number, self.scale = seed, scale
 
     def real(self, low: float = 0.1, high: float = 2.0) -> Any:
         return mp.mpf(self.uniform(low, high))
@@ -192,8 +192,8 @@ def pos_weight(d: Draw) -> Env:
 
 def one(d: Draw, classes: int = 4) -> Env:
     """Logits, p = softmax(z), a label with its one-hot t, the loss by definition, free indices, z + c."""
-    y, other = d.sample(range(1, classes + 1), 2)
-    indices = {name: d.label(classes) for name in "ijl"} | {"k": d.choice([y, other])}
+    y, other, third = (d.sample(range(1, classes + 1), classes) * 2)[:3]
+    indices = {"i": y if d.number % 2 else other, "j": y if d.number % 3 else third, "k": other if d.number % 2 else y, "l": third}
     return indices | {
         "K": classes,
         "z": d.column(classes),
@@ -304,6 +304,12 @@ def laws(d: Draw) -> Env:
     } | {"ell": lengths, "c": total}
 
 
+def with_a_zero(d: Draw) -> Env:
+    e = laws(d)
+    p = column([0, *(e["p"][1:, 0] / sum(e["p"][1:, 0]))])
+    return e | {"p": p, "P": Law(zip(range(1, 5), p[:, 0], strict=True))}
+
+
 def coded(d: Draw) -> Env:
     """Q is the distribution that a code with these lengths is best for."""
     e = laws(d)
@@ -317,7 +323,7 @@ def rounded_up(d: Draw) -> Env:
 
 def surprise(d: Draw) -> Env:
     c, u, n = d.real(), d.share(), d.randint(1, 9)
-    m = int(mp.floor(-n * mp.log(u, 2)))
+    m = int(mp.floor(-n * mp.log(u, 2))) + (d.number % 3 - 1)
     return {"s": lambda x: c * mp.log(1 / x), "u": u, "v": d.share(), "c": c, "n": n, "m": m}
 
 
@@ -387,7 +393,7 @@ def gradient(d: Draw) -> Env:
     t, x = softmax(column(d.gauss(0.0, 1.0) for _ in range(4))), d.column(4)
     hessian = Let(lambda e: mp_sum(lookup(e, "p")))
     return e | {
-        "t": t, "x": x, "v": d.column(4), "a": d.column(4), "b": d.column(4), "m": max(e["z"][:, 0]), "H": hessian,
+        "t": t, "x": x, "v": d.column(4), "a": t, "b": (-1) ** d.number * t + x / 1000, "m": max(e["z"][:, 0]), "H": hessian,
         "Sigma": Let(lambda e: mp.exp(lse(lookup(e, "z")))), "Var_p": Let(lambda e: lambda x: variance(lookup(e, "p"), x)),
         "lambda_max": lambda h: eigenvalues(h)[0], "r": Let(lambda e: lookup(e, "p") - t),
         "lambda": {i: (lambda h, i=i: eigenvalues(h)[i - 1]) for i in range(1, 4)},
@@ -431,7 +437,7 @@ def smoothed(d: Draw) -> Env:
 
 def any_class(d: Draw) -> Env:
     e = smoothed(d)
-    return e | {"k": d.choice([e["y"], e["k"]])}
+    return e | dict(zip("ki", (e["y"], e["k"]) if d.number % 2 else (e["k"], e["y"]), strict=True))
 
 
 def inside(d: Draw) -> Env:
@@ -525,7 +531,7 @@ def certify(d: Draw) -> Env:
 
 
 def clip(d: Draw) -> Env:
-    return certify(d) | {"p": d.real(0, 1) if d.scale < 9 else mp.mpf("1e-9")}
+    return certify(d) | {"p": [d.share(), mp.mpf("0.99"), mp.mpf("1e-9")][d.number % 3]}
 
 
 def two_outcomes(d: Draw) -> Env:
@@ -679,7 +685,7 @@ def scoring(d: Draw, rule: str = "") -> Env:
               for name, r in RULES.items()}
     return one(d) | {
         "p": p, "q": q, "y": y, "s": lambda q, y: s(q, int(y)), "S": expected, "H": lambda q: expected(q, q), "KL": kl,
-        "D": lambda p, q: expected(p, q) - expected(p, p), "f": lambda x: x * mp.log(x) + (x - 1) ** 2,
+        "D": lambda p, q: expected(p, q) - expected(p, p), "f": lambda x: x * mp.log(x) + (x - 1) ** 2 + 1,
         "m": lambda q: list(q[:, 0]).index(max(q[:, 0])) + 1,
     } | {f"s_{name}": (lambda q, y, r=r: r(q, int(y))) for name, r in RULES.items()} | excess
 
@@ -701,9 +707,10 @@ def absolute(d: Draw) -> Env:
     return {"p": p, "q": q, "E": Outcomes(lambda _: [(p, {"Y": 1}), (1 - p, {"Y": 0})])}
 
 
-def log_scores(d: Draw) -> Env:
+def unequal_scores(d: Draw) -> Env:
+    """A proper rule that treats the two classes in different ways."""
     p = d.share()
-    return {"p": p, "s_1": lambda x: -mp.log(x), "s_2": lambda x: -mp.log(x)}
+    return {"p": p, "s_1": lambda x: (x - 2) * mp.exp(x), "s_2": lambda x: -x * mp.exp(1 - x)}
 
 
 def local_square(d: Draw) -> Env:
@@ -754,7 +761,7 @@ def soft_gradient(d: Draw) -> Env:
 
 def conventions(d: Draw) -> Env:
     e = any_class(d)
-    eta = d.choice([e["eta"], d.share()]) if d.scale < 3 else e["eta"]
+    eta = d.share() if d.number in (0, 1) else e["eta"]
     other = column(1 - eta if k == e["y"] else eta / 3 for k in range(1, 5))
     return e | {"eta": eta, "t'": other}
 
@@ -779,11 +786,9 @@ def distil(d: Draw) -> Env:
     v, z, T = d.column(4), e["z"], d.real(1, 5)
     at = lambda name: Let(lambda e: softmax(lookup(e, name) / lookup(e, "T")))  # noqa: E731
     loss = lambda e, z: lookup(e, "T") ** 2 * kl(softmax(v / lookup(e, "T")), softmax(z / lookup(e, "T")))  # noqa: E731
-    center = lambda x: x - mean(x[:, 0])  # noqa: E731
-    z, v = center(z), center(v)
     return e | {
         "v": v, "z": z, "T": T, "p": at("v"), "q": at("z"), "ell_T": Let(lambda e: loss(e, lookup(e, "z"))), "O": Order,
-        "m_z": mean(x * x for x in z[:, 0]), "m_v": mean(x * x for x in v[:, 0]), "d": z - v, "bar d": mp.mpf(0), "alpha": alpha,
+        "d": z - v, "bar d": mean((z - v)[:, 0]), "alpha": alpha,
     }
 
 
@@ -795,7 +800,11 @@ def distil_from(d: Draw) -> Env:
 
 
 def hot(d: Draw) -> Env:
-    return distil(d) | {"T": mp.mpf("1e12")}
+    e = distil(d)
+    at = lambda name: Let(lambda e: softmax(e[name] / e["T"]))  # noqa: E731
+    z, v = (e[name] - mean(e[name][:, 0]) for name in "zv")
+    squares = {"m_z": mean(x * x for x in z[:, 0]), "m_v": mean(x * x for x in v[:, 0])}
+    return e | squares | {"T": mp.mpf("1e12"), "z": z, "v": v, "p": at("v"), "q": at("z")}
 
 
 def hotter(d: Draw) -> Env:
@@ -917,7 +926,7 @@ def vocabulary(d: Draw) -> Env:
     p = softmax_rows(h @ w.T)
     g = np.array([[(p[i, j] - (j + 1 == y[i, 0])) / n for j in range(4)] for i in range(n)], object)
     over = e["over"] | {"i": (1, 2, 3), "blocks": [frozenset({1, 4}), frozenset({2, 3})]}
-    return e | {"h": h, "w": w, "L": Let(lambda e: mean(losses(e))), "ell": Let(lambda e: column(losses(e))), "i": d.label(3), "over": over,
+    return e | {"h": h, "w": w, "L": Let(lambda e: mean(losses(e))), "ell": Let(lambda e: column(losses(e))), "i": (i := d.label(3)), "j": int(y[i - 1, 0]) if d.number % 2 else d.label(4), "over": over,
                 "LSE": column(lse(row[:, None]) for row in h @ w.T), "G": g, "B": Let(lambda e: e["blocks"])}
 
 
@@ -942,12 +951,14 @@ def z_loss_minimum(d: Draw) -> Env:
 def softcap(d: Draw) -> Env:
     e, c = one(d), d.real()
     capped = lambda z: c * (1 - 2 / (mp.exp(2 * z / c) + 1))  # noqa: E731
-    P = softmax(np.frompyfunc(capped, 1, 1)(e["z"]))
-    return e | {"c": c, "z": d.column(1)[0, 0], "tilde z": Let(lambda e: capped(e["z"])), "p": P, "P": P}
+    extreme = column([50, -50, -50, -50])  # as far from uniform as a cap allows
+    P = softmax(np.frompyfunc(capped, 1, 1)(e["z"] if d.number % 2 else extreme))
+    return e | {"j": e["j"] if d.number % 2 else 1, "c": c, "z": d.column(1)[0, 0], "tilde z": Let(lambda e: capped(e["z"])), "p": P, "P": P}
 
 
 def rounded_logits(d: Draw) -> Env:
     e = loss_of(d)
+    e["z"] = e["z"] * column([1, 30, 0.1, 5])
     delta = column(rounded(x, 8) - x for x in e["z"][:, 0])
     return e | {"delta": delta, "u": mp.mpf(2) ** -8}
 
@@ -980,22 +991,21 @@ ROWS: dict[str, Any] = {
     "eq-log-monotone": (coin, r"\text{if } \mathcal L(p)"),
     "eq-coin-mle": (coin,),
     "eq-bce": (coins,),
-    "eq-missing-log": (missing_log, r"\operatorname*{arg\,min}_{0 \le p \le 1} \tilde J(p)", r"\min( \frac{f}{1 - f}, 1 )"),
+    "eq-missing-log": (missing_log, r"\operatorname*{arg\,min}_{0 \le p \le 1} \tilde J(p) = \min( \frac{f}{1 - f}, 1 )"),
     "eq-sigmoid": (binary,),
     "eq-bce-logits": (binary,),
     "eq-bce-symmetric": (binary,),
     "eq-bce-derivatives": (binary_loss,),
     "eq-softplus-stable": (binary,),
-    "eq-weights-derivatives": (lambda d: logistic(d) | {"v": d.column(2)}, r"\nabla^2 J(w)",
-                               r"\frac1N X^{\mathsf T} \operatorname{diag}( p_i (1 - p_i) ) X"),
+    "eq-weights-derivatives": (lambda d: logistic(d) | {"v": d.column(2)}, r"\nabla^2 J(w) = \frac1N X^{\mathsf T} \operatorname{diag}( p_i (1 - p_i) ) X"),
     "eq-pos-weight": (pos_weight,),
     "eq-categorical": (one, "P(Y = k)"),
     "eq-label-likelihood": (label_likelihood,),
-    "eq-one-hot": (one, r"0 \log 0", "0"),
+    "eq-one-hot": (one, r"0 \log 0 = 0"),
     "eq-log-odds": (one,),
     "eq-softmax-map": (one,),
     "eq-softmax-shift": (one,),
-    "eq-one-against-rest": (one, "p_1", r"\sigma(z_1 - z_0)", "(K = 2)"),
+    "eq-one-against-rest": (one, r"p_1 = \sigma(z_1 - z_0)", "(K = 2)"),
     "eq-nll-from-logits": (loss_of,),
     "eq-loss-bounds": (bounds,),
     "eq-prediction-minus-label": (loss_of,),
@@ -1007,16 +1017,16 @@ ROWS: dict[str, Any] = {
     "eq-error-rate-bound": (errors,),
     "eq-surprise": (surprise,),
     "eq-surprise-chain": (events,),
-    "eq-entropy": (laws, r"0 \log 0", "0"),
+    "eq-entropy": (laws, r"0 \log 0 = 0"),
     "eq-code-length": (rounded_up,),
     "eq-cross-entropy-law": (laws,),
     "eq-kl": (laws,),
-    "eq-gibbs": (laws, r"\text{equal only at } t = 1", r"\text{equal only if } P = Q"),
+    "eq-gibbs": (with_a_zero, r"\text{equal only at } t = 1", r"\text{equal only if } P = Q"),
     "eq-entropy-bounds": (laws,),
     "eq-code-excess": (coded,),
     "eq-mixture": (laws,),
     "eq-kl-chain": (pairs,),
-    "eq-kl-conditional": (pairs, r"Q_\theta(x, y)", r"P(x) Q_\theta(y \mid x)"),
+    "eq-kl-conditional": (pairs, r"Q_\theta(x, y) = P(x) Q_\theta(y \mid x)"),
     "eq-empirical": (empirical,),
     "eq-no-finite-mle": (no_maximum,),
     "eq-projection": (poisson,),
@@ -1085,7 +1095,7 @@ ROWS: dict[str, Any] = {
     "eq-which-smoothing": (between,),
     "eq-which-distortion": (distortion,),
     "eq-absolute-cost": (absolute,),
-    "eq-expected-score": (scoring, r"0 \cdot \infty", "0"),
+    "eq-expected-score": (scoring, r"0 \cdot \infty = 0"),
     "eq-three-rules": (scoring,),
     "eq-three-excesses": (scoring,),
     "eq-zero-one-cost": (zero_one,),
@@ -1095,8 +1105,8 @@ ROWS: dict[str, Any] = {
     "eq-bregman": (scoring,),
     "eq-f-divergence": (scoring,),
     "eq-local-square": (local_square,),
-    "eq-two-class-condition": (log_scores,),
-    "eq-bent-and-back": (bent, r"(1 - \varepsilon) p_k + \frac{\varepsilon}{K}", r"\frac{q_k - \varepsilon / K}{1 - \varepsilon}"),
+    "eq-two-class-condition": (unequal_scores,),
+    "eq-bent-and-back": (bent, r"q_k = (1 - \varepsilon) p_k + \frac{\varepsilon}{K}", r"p_k = \frac{q_k - \varepsilon / K}{1 - \varepsilon}"),
     "eq-focal-inverse": (focal,),
     "eq-calibration-refinement": (calibration,),
     "eq-soft-loss": (soft,),
@@ -1127,21 +1137,21 @@ ROWS: dict[str, Any] = {
     "eq-lm-chain": (language,),
     "eq-lm-reverse": (language,),
     "eq-lm-mixed": (language,),
-    "eq-lm-markov": (markov, "v_P", r"\pi_P (I - T_P)^{-1}"),
-    "eq-lm-topk": (cut, r"\arg\min_q", r"q_i", r"p_i / S", r"(i \le k)", r"\phantom{\arg\min_q :}", r"q_i", "0", "(i > k)"),
+    "eq-lm-markov": (markov, r"v_P = \pi_P (I - T_P)^{-1}"),
+    "eq-lm-topk": (cut, r"\arg\min_q", "q_i = p_i / S", r"(i \le k)", r"\phantom{\arg\min_q :}", "q_i = 0", "(i > k)"),
     "eq-lm-bucket": (cut,),
     "eq-lm-sampled": (sampled,),
     "eq-lm-hard": (language, r"\arg\min", r"Q_c(v) \propto P_c(v) W(c, v)"),
     "eq-lm-soft": (lambda d: language(d) | {"c": d.choice([(), ("a",), ("b", "a")])},),
     "eq-lm-mixture": (teacher_mix,),
-    "eq-vocab-state": (blocks, r"(m_A, s_A) \oplus (m_B, s_B)", "(m, s)"),
+    "eq-vocab-state": (blocks, r"(m_A, s_A) \oplus (m_B, s_B) = (m, s)"),
     "eq-vocab-invariant": (blocks,),
     "eq-vocab-range": (blocks,),
     "eq-vocab-loss": (vocabulary,),
     "eq-vocab-gradient": (vocabulary,),
     "eq-vocab-rounding": (rounded_logits,),
     "eq-vocab-zloss": (z_loss,),
-    "eq-vocab-zloss-free": (z_loss, r"\min_a \mathrm E_P J(z + a)", r"\mathrm E_P \ell(z, y)"),
+    "eq-vocab-zloss-free": (z_loss, r"\min_a \mathrm E_P J(z + a) = \mathrm E_P \ell(z, y)"),
     "eq-vocab-zloss-fixed": (z_loss_minimum,),
     "eq-vocab-softcap": (softcap, r"\operatorname{sech}^2(z / c)"),
     "eq-vocab-cap-bound": (softcap,),
@@ -1154,7 +1164,7 @@ def printed() -> dict[str, str]:
     return {equation.label: equation.tex for equation in ledger.read_equations(ROOT)[0]}
 
 
-DRAWS = ((0, 1.0), (1, 1.0), (2, 3.0), (3, 20.0))
+DRAWS = ((0, 1.0), (1, 1.0), (2, 3.0), (3, 20.0), (4, 1.0))
 
 
 @pytest.mark.parametrize("label", ROWS)
