@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import xent
+from xent import scoring
 from xent_book import frameworks
 from xent_book.frameworks import diagnose
 
@@ -205,17 +206,21 @@ def test_three_numbers_of_the_rows() -> None:
 
 @pytest.mark.claim(
     "08",
-    "`pos_weight` multiplies the odds that are learnt: for a class of probability p the model reports "
-    "w p / (1 - p + w p).",
+    "`pos_weight` and class weights multiply the odds that are learnt: for a class of probability p and weight w the "
+    "model reports w p / (1 - p + w p), less where the loss divides by the batch's own sum of weights.",
 )
-def test_pos_weight_multiplies_the_odds() -> None:
-    """The minimum over the logit, found by the package, for nine pairs of p and w."""
+def test_weights_multiply_the_odds() -> None:
+    """The minimum over the logit on a fine grid, for nine pairs of p and w; and the ratio's report for batches."""
     for p in (0.01, 0.2, 0.7):
         for w in (0.3, 5.0, 20.0):
             z = np.linspace(-12, 12, 240_001)
             risk = p * w * np.logaddexp(0, -z) + (1 - p) * np.logaddexp(0, z)
             best = z[risk.argmin()]
-            assert 1 / (1 + math.exp(-best)) == pytest.approx(w * p / (1 - p + w * p), abs=1e-4)
+            report = w * p / (1 - p + w * p)
+            assert 1 / (1 + math.exp(-best)) == pytest.approx(report, abs=1e-4)
+            for size in (2, 8, 64):
+                learnt = scoring.learnt_distribution([1 - p, p], [1, w], size, weight=[1, w])[1]
+                assert min(p, report) < learnt < max(p, report) and abs(learnt - p) < abs(report - p)
 
 
 @pytest.mark.claim("08", "below a logit of -27.6 the gradient fades. Its loss stops at 100.")
