@@ -50,7 +50,7 @@ def test_no_lie_is_cheaper_or_as_cheap(rule: scoring.Rule) -> None:
 
 @pytest.mark.claim(
     "09",
-    "Accuracy is proper and blind: every report whose most probable class is the right one ties with the truth.",
+    "Accuracy is proper and blind: every report that names the truth's most probable class ties with the truth.",
 )
 def test_accuracy_cannot_tell_reports_with_the_same_winner() -> None:
     """Reports of every shape for 60 beliefs: the same winner ties exactly, another one never gains."""
