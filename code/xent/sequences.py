@@ -179,6 +179,10 @@ def tilted_lengths(
     ValueError, TypeError
         As for `length_weights`.
 
+    See Also
+    --------
+    xent.scoring.learnt_distribution : for other items than sequences, whose sizes need not be integers.
+
     Notes
     -----
     Given its length, a sequence is as likely as it was: the tilt depends on the length alone. This is the

@@ -752,7 +752,13 @@ def main() -> None:
                 "scipy": scipy.__version__,
                 "torch": torch.__version__,
             },
-            "seeds": SEEDS,
+            "settings": {
+                "seeds": SEEDS,
+                "simulated": SIMULATED,
+                "trained": TRAINED,
+                "lengths": LENGTHS.tolist(),
+                "probabilities": P.tolist(),
+            },
             "rows": results,
         }
         (HERE / "table.json").write_text(json.dumps(record, indent=1) + "\n")

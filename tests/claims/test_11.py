@@ -146,9 +146,9 @@ def test_sgd_with_class_weights() -> None:
     share, asked = np.array([0.7, 0.3]), torch.tensor([1.0, 6.0]).double()
     draw = torch.Generator().manual_seed(0)
     wanted = 0.3 * 6 / (0.3 * 6 + 0.7)
-    for B in (1, 2, 8):
+    for B in (1, 4):
         z = torch.zeros(64, 2, dtype=torch.float64, requires_grad=True)
-        for step in range(400):
+        for step in range(300):
             y = (torch.rand(64, B, generator=draw) < share[1]).long()
             losses = [
                 F.cross_entropy(row.expand(B, 2), t, weight=asked)
@@ -160,7 +160,7 @@ def test_sgd_with_class_weights() -> None:
             total = each.sum(1) / asked[y].sum(1)
             torch.testing.assert_close(total[0], losses[0], rtol=1e-12, atol=0)
             (g,) = torch.autograd.grad(total.sum(), z)
-            z.data -= 0.3 * (1 - step / 400) * g
+            z.data -= 0.3 * (1 - step / 300) * g
         reports = z.detach().softmax(1)[:, 1].numpy()
         exact = float(learnt_distribution(share, asked.numpy(), B, weight=asked.numpy())[1])
         error = reports.std(ddof=1) / 8
