@@ -68,7 +68,7 @@ def test_arrays_of_the_logits_size() -> None:
         assert 1 < arrays["chunks alone"] < 1 + 5 * 256 / case["rows"]  # a chunk has 256 rows
         for name in ("chunks, checkpointed", "torch, options", "torch, chunks of 256", "blocked"):
             if case["rows"] > 1024:
-                assert arrays[name] < 0.3
+                assert arrays[name] < 0.5  # the gradients of the inputs are in it
 
 
 @pytest.mark.claim(
