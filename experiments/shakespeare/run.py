@@ -614,13 +614,14 @@ def plan(seeds: int, settings: Settings) -> Iterator[tuple[str, int, float | Non
     """Yield (arm, seed, rate, epochs) in the order in which they are worth having; rate None is the chosen one."""
     for rate in settings.rates:
         yield from ((arm, settings.tuning_seed, rate, settings.epochs) for arm in ARMS)
-    for seed in range(seeds):
-        yield from ((arm, seed, None, settings.epochs) for arm in ARMS)
-        # The long runs begin when the others have three seeds.
-        if seed > 1:
-            yield from ((arm, seed - 2, None, LONG_FACTOR * settings.epochs) for arm in LONG)
-    for seed in range(max(0, seeds - 2), seeds):
-        yield from ((arm, seed, None, LONG_FACTOR * settings.epochs) for arm in LONG)
+    first = range(min(3, seeds))
+    yield from ((arm, 0, None, settings.epochs) for arm in ARMS)
+    # The two arms that say most, with three seeds, before the others' second.
+    yield from ((arm, seed, None, settings.epochs) for seed in first for arm in LONG)
+    yield from ((arm, seed, None, settings.epochs) for seed in first for arm in ARMS)
+    yield from ((arm, seed, None, LONG_FACTOR * settings.epochs) for seed in first for arm in LONG)
+    yield from ((arm, seed, None, settings.epochs) for seed in range(seeds) for arm in ARMS)
+    yield from ((arm, seed, None, LONG_FACTOR * settings.epochs) for seed in range(seeds) for arm in LONG)
 
 
 def work(parts: Split, alphabet: str, seeds: int, folder: Path, settings: Settings) -> None:

@@ -1,0 +1,117 @@
+"""What chapter 11 says of the speeches, against the stored runs: paired by seed, with Student's intervals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+FOLDER = Path(__file__).parents[2] / "experiments" / "shakespeare"
+RECORD: dict[str, Any] = json.loads((FOLDER / "result.json").read_text(encoding="utf-8"))
+THEORY: dict[str, Any] = json.loads((FOLDER / "prediction.json").read_text(encoding="utf-8"))
+
+
+def by_seed(arm: str, key: str, part: str = "runs") -> NDArray[np.float64]:
+    """One number for each seed, in the order of the seeds; a list counts with its sum."""
+    return np.array([np.sum(run[key]) for run in RECORD[part] if run["arm"] == arm])
+
+
+def interval(values: NDArray[np.float64]) -> tuple[float, float]:
+    """The 95 % interval of the mean."""
+    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return float(values.mean() - half), float(values.mean() + half)
+
+
+@pytest.mark.claim(
+    "11",
+    "With one speech to a denominator the transformer writes speeches of about a third of the length, as the lengths "
+    "alone foretold.",
+)
+def test_a_third_of_the_length() -> None:
+    """The paired ratio's interval holds the predicted one and excludes a half; each seed is below a half, too."""
+    ratio = by_seed("B=1", "mean_length") / by_seed("constant", "mean_length")
+    predicted = THEORY["arms"]["B=1"]["mean_length"] / THEORY["mean_length"]
+    low, high = interval(ratio)
+    assert low < predicted < high < 0.5 and ratio.max() < 0.5
+    assert abs(ratio.mean() - 1 / 3) < 0.05
+
+
+@pytest.mark.claim("11", "Buckets of similar length do nearly the same to micro-batches of 16.")
+def test_buckets() -> None:
+    """Bucketed is far from unsorted micro-batches of 16 in each seed, and close to one speech at a time."""
+    bucketed, one, sixteen = (by_seed(arm, "mean_length") for arm in ("bucketed", "B=1", "B=16"))
+    assert interval(bucketed - sixteen)[1] < -40 and (bucketed < 0.5 * sixteen).all()
+    low, high = interval(bucketed - one)
+    assert low < 0 < high or abs((bucketed - one).mean()) < 0.15 * one.mean()
+
+
+@pytest.mark.claim(
+    "11",
+    "With 64 or 128 speeches to a denominator nothing is to be seen, and with blocks of one length neither.",
+)
+def test_nothing_to_be_seen() -> None:
+    """No interval of the paired difference to the constant arm, in length or in loss, excludes zero."""
+    for arm in ("B=64", "B=128", "blocks"):
+        for key in ("mean_length", "nll_per_speech"):
+            low, high = interval(by_seed(arm, key) - by_seed("constant", key))
+            assert low < 0 < high, (arm, key)
+
+
+@pytest.mark.claim("11", "Every run is far below the trigram, in one pass over the data")
+def test_below_the_trigram() -> None:
+    """The worst single run of any arm, seed and length, against trigrams on the same split."""
+    trigram = THEORY["ngrams"]["constant"][2]
+    assert max(run["nll_per_speech"] for run in RECORD["runs"] + RECORD["long"]) < 0.9 * trigram
+    assert RECORD["settings"]["epochs"] == 1
+
+
+@pytest.mark.claim("11", "For the end of a speech the models pay about what theory asks.")
+def test_the_end_costs_what_the_tilt_costs() -> None:
+    """The paired interval of the end's part holds the predicted cost of the tilt, and excludes zero and one nat."""
+    low, high = interval(by_seed("B=1", "end_nll") - by_seed("constant", "end_nll"))
+    assert 0 < low < THEORY["arms"]["B=1"]["cost"] < high < 1
+
+
+@pytest.mark.claim("11", "The larger part is in the spelling, and no theorem about minima predicts it.")
+def test_the_spelling_costs_more() -> None:
+    """The paired interval of the characters' part lies above the whole cost of the tilt, for buckets too."""
+    for arm in ("B=1", "bucketed"):
+        low, _ = interval(by_seed(arm, "character_nll") - by_seed("constant", "character_nll"))
+        assert low > 3 * THEORY["arms"][arm]["cost"]
+
+
+@pytest.mark.claim("11", "Weighted counts of 5-grams lose something to this, too.")
+def test_weighted_counts_lose() -> None:
+    """Orders two to five, not only the printed one. At order six the comparison turns: sparse counts are smoothed."""
+    one, constant = (np.array(THEORY["ngrams"][arm]) for arm in ("B=1", "constant"))
+    assert ((one - constant)[1:5] > THEORY["arms"]["B=1"]["cost"]).all()
+
+
+@pytest.mark.claim("11", "The models raise the odds by much the same at every position.")
+def test_the_odds_rise_alike() -> None:
+    """Theory falls by two from the first bin to the last; the measured rise falls by less than half of that."""
+    rise = [
+        np.array(one["log_odds"][0][:8], float) - np.array(constant["log_odds"][0][:8], float)
+        for one in RECORD["runs"]
+        for constant in RECORD["runs"]
+        if one["arm"] == "B=1" and constant["arm"] == "constant" and one["seed"] == constant["seed"]
+    ]
+    predicted = np.array(THEORY["arms"]["B=1"]["shift"])
+    spread = np.mean(rise, axis=0)
+    assert predicted[0] - predicted[7] > 2
+    assert spread[2:].max() - spread[2:].min() < 0.5 and np.ptp(spread) < 1
+    low, _ = interval(np.array([r[7] for r in rise]))
+    assert low > 3 * predicted[7]
+
+
+@pytest.mark.claim("11", "both arms write more very short speeches than they should")
+def test_too_many_short_speeches() -> None:
+    """The share below 8 characters, seed by seed, against the predicted one."""
+    for arm in ("constant", "B=1"):
+        share = np.array([run["histogram"][0] for run in RECORD["runs"] if run["arm"] == arm])
+        assert interval(share)[0] > THEORY["arms"][arm]["histogram"][0]
