@@ -198,11 +198,13 @@ def loss_of(d: Draw) -> Env:
 
 
 def bounds(d: Draw) -> Env:
-    z = column([1, 1, 1, 1]) if d.random() < 0.3 else d.column(4)
-    e = one(d) | {"z": z}
-    right = lambda e: z[int(e["y"]) - 1, 0] >= max(z[:, 0])
-    return e | {"always": True, "right": Let(right), "wrong": Let(lambda e: not right(e) or z[0] == z[1]),
-                "uniform": z[0, 0] == z[1, 0] == z[2, 0]}
+    """Even logits, random ones, and a label that is wrong by as little as can be."""
+    e = one(d)
+    close = 99 * one_hot(e["y"], 4) + 99.01 * one_hot(e["y"] % 4 + 1, 4)
+    z = (column([1, 1, 1, 1]), d.column(4), close)[d.number % 3]
+    e = e | {"z": z + 99 * one_hot(e["y"], 4) if d.number == 4 else z}
+    right = e["z"][e["y"] - 1, 0] >= max(e["z"][:, 0])
+    return e | {"always": True, "right": right, "wrong": not right, "uniform": d.number % 3 == 0}
 
 
 def many(d: Draw, classes: int = 4) -> Env:
@@ -256,8 +258,12 @@ def slopes(d: Draw) -> Env:
 
 
 def errors(d: Draw) -> Env:
+    """How many of three examples are wrong; in the last draw each is, by as little as can be."""
     e = many(d)
     p = softmax_rows(e["z"])
+    if d.number == 4:
+        e["y"], p = column([1, 2, 1]), softmax_rows(np.hstack([column([1, 1, -99, -99])] * 3).T + d.matrix(3, 4) / 100)
+        e["y"] = column(1 + int(row[1] < row[0]) for row in p)
     of_label = [(row, row[int(y) - 1]) for row, y in zip(p, e["y"][:, 0], strict=True)]
     return {"N": 3, "E": sum(max(row) > q for row, q in of_label), "cal L": mean(mp.log(1 / q) for _, q in of_label)}
 
@@ -369,11 +375,15 @@ def same_mean(d: Draw) -> Env:
 
 
 def gradient(d: Draw) -> Env:
-    """Chapter 4's names: soft targets, an eigenvalue's name, variances, the largest logit."""
+    """Chapter 4's names: soft targets t, variances, eigenvalues; in the last draw the bounds are attained."""
     e = one(d)
     t, x = softmax(column(d.gauss(0.0, 1.0) for _ in range(4))), d.column(4)
+    a = t
+    if d.number == 4:
+        e["z"] = a = column([1, 1, -99, -99])
+        x = column([0.5, -0.5, 0, 0])
     return e | {
-        "t": t, "x": x, "v": d.column(4), "a": t, "b": (-1) ** d.number * t + x / 1000, "m": max(e["z"][:, 0]),
+        "t": t, "x": x, "v": d.column(4), "a": a, "b": (-1) ** d.number * a + x / 10**6, "m": max(e["z"][:, 0]),
         "H": Let(lambda e: covariance(lookup(e, "p"))), "Var_p": Let(lambda e: lambda x: variance(lookup(e, "p"), x)),
         "Sigma": Let(lambda e: mp.exp(lse(lookup(e, "z")))),
         "lambda_max": lambda h: eigenvalues(h)[0], "r": Let(lambda e: lookup(e, "p") - t),
@@ -667,7 +677,7 @@ def scoring(d: Draw, rule: str = "") -> Env:
               for name, r in RULES.items()}
     return one(d) | {
         "p": p, "q": q, "y": y, "s": lambda q, y: s(q, int(y)), "S": expected, "H": lambda q: expected(q, q), "KL": kl,
-        "D": lambda p, q: expected(p, q) - expected(p, p), "f": lambda x: x * mp.log(x) + (x - 1) ** 2 + 1,
+        "D": lambda p, q: expected(p, q) - expected(p, p), "f": lambda x: x * mp.log(x) + (x - 3) ** 2,
         "m": lambda q: list(q[:, 0]).index(max(q[:, 0])) + 1,
     } | {f"s_{name}": (lambda q, y, r=r: r(q, int(y))) for name, r in RULES.items()} | excess
 
@@ -725,7 +735,7 @@ def calibration(d: Draw) -> Env:
 
 def soft(d: Draw) -> Env:
     """Chapter 12's names: soft targets, the mean of m drawn labels, and weights."""
-    e, m = one(d), 3
+    e, m = one(d), 2
     t = d.probs(4)
     draws = list(itertools.product(range(1, 5), repeat=m))
     cases = [(mp.fprod(t[y - 1, 0] for y in ys), {"bar t": sum(one_hot(y, 4) for y in ys) / mp.mpf(m)}) for ys in draws]
@@ -830,7 +840,8 @@ def language(d: Draw) -> Env:
     new = lambda: Language({c: Law(zip("abE", d.probs(3)[:, 0], strict=True)) for c in prefixes})
     P, Q = new(), new()
     whole = list(P.sequences())
-    divergence = lambda p, q: mp.fsum(p(x) * mp.log(p(x) / q(x)) for x in whole) if isinstance(p, Language) else kl(p, q)
+    of_whole = lambda p, q: mp.fsum(p(x) * mp.log(p(x) / q(x)) for x in whole)
+    divergence = lambda p, q: of_whole(p, q) if isinstance(p, Language) else kl(p, q)
     case = lambda x: {"x": dict(enumerate(x, 1)), "n": len(x)}
     prefix = lambda name: Let(lambda e: tuple(e["x"][k] for k in range(1, int(e[name]))))
     share = lambda c, v: mp.fsum(P(x) / len(x) for x in whole if x[: len(c) + 1] == (*c, v)) / P((*c, v))
@@ -911,7 +922,8 @@ def vocabulary(d: Draw) -> Env:
     i = d.label(3)
     return e | {
         "h": h, "w": w, "L": Let(lambda e: mean(losses(e))), "ell": Let(lambda e: column(losses(e))), "G": g,
-        "LSE": column(lse(row[:, None]) for row in h @ w.T), "i": i, "j": int(y[i - 1, 0]) if d.number % 2 else d.label(4),
+        "LSE": column(lse(row[:, None]) for row in h @ w.T), "i": i,
+        "j": int(y[i - 1, 0]) if d.number % 2 else d.label(4),
         "over": over, "B": Let(lambda e: e["blocks"]),
     }
 
@@ -937,7 +949,7 @@ def z_loss_minimum(d: Draw) -> Env:
 def softcap(d: Draw) -> Env:
     e, c = one(d), d.real() if d.number else mp.mpf("0.3")
     capped = lambda z: c * (1 - 2 / (mp.exp(2 * z / c) + 1))
-    extreme = column([50, -50, -50, -50])  # as far from uniform as a cap allows
+    extreme = 10 * c * column([1, -1, -1, -1])  # as far from uniform as a cap allows
     P = softmax(np.frompyfunc(capped, 1, 1)(e["z"] if d.number % 2 else extreme))
     j = e["j"] if d.number % 2 else 1
     return e | {"j": j, "c": c, "z": d.column(1)[0, 0], "tilde z": Let(lambda e: capped(e["z"])), "p": P, "P": P}
@@ -947,7 +959,8 @@ def rounded_logits(d: Draw) -> Env:
     e = loss_of(d)
     e["z"] = e["z"] * column([1, 30, 0.1, 5])
     delta = column(rounded(x, 8) - x for x in e["z"][:, 0])
-    return e | {"delta": delta, "u": mp.mpf(2) ** -8}
+    far, near = (f(range(4), key=lambda k: abs(x[k, 0])) + 1 for f, x in ((max, delta), (min, e["z"])))
+    return e | {"delta": delta, "u": mp.mpf(2) ** -8} | ({"j": near, "k": far}, {"j": far, "k": near}, {})[d.number % 3]
 
 
 def central(d: Draw) -> Env:

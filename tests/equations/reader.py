@@ -1,7 +1,7 @@
 """Reads an equation as its chapter prints it, and evaluates each side of each relation.
 
-What a name stands for is the caller's: an environment from names (`z`, `ell_T`, `hat p`, `cal L`) to values (values.py).
-A name is looked up with its subscript first; if there is none such, the subscript is an index.
+What a name stands for is the caller's: an environment from names (`z`, `ell_T`, `hat p`, `cal L`) to values, of the
+kinds in values.py. A name is looked up with its subscript first; if there is none such, the subscript is an index.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import reduce
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import mpmath as mp
@@ -258,7 +258,7 @@ def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterat
         held = [e for e in (KNOWN | draw for draw in draws) if read and all(holds(c, e) for c in under)]
         if read and not held:
             yield f"the condition of {' '.join(chain)} never holds"
-        for (a, b), e in product(zip(read, read[1:], strict=False), held):
+        for (a, b), e in product(pairwise(read), held):
             sign = next((s for s in signs[a:b] if s != "="), "=")
             left, right = evaluate(sides[a], e), evaluate(sides[b], e)
             if not RELATIONS[sign](left, right):
