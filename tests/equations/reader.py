@@ -236,6 +236,14 @@ def holds(condition: Tokens, e: Env) -> bool:
     return bool(not word or lookup(e, word)) and bool(not condition[text:] or evaluate(condition[text:], e))
 
 
+def remembered(side: Tokens, e: Env) -> Any:
+    """The value of a side, which a page that was changed elsewhere does not compute again."""
+    known, key = e["known"], tuple(side)
+    if key not in known:
+        known[key] = evaluate(side, e)
+    return known[key]
+
+
 def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterator[str]:
     """Yield which relations of an equation fail, and where; `unread` are the sides, chains and conditions to leave out.
 
@@ -255,12 +263,16 @@ def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterat
         if len(read) == 1:
             raise Unreadable(f"no relation to read in {' '.join(chain)}")
         under = [condition for condition in conditions if tuple(condition) not in left_out]
-        held = [e for e in (KNOWN | draw for draw in draws) if read and all(holds(c, e) for c in under)]
+        held = [
+            e
+            for e in (KNOWN | draw | {"known": draw.setdefault("known", {})} for draw in draws)
+            if read and all(holds(c, e) for c in under)
+        ]
         if read and not held:
             yield f"the condition of {' '.join(chain)} never holds"
         for (a, b), e in product(pairwise(read), held):
             sign = next((s for s in signs[a:b] if s != "="), "=")
-            left, right = evaluate(sides[a], e), evaluate(sides[b], e)
+            left, right = remembered(sides[a], e), remembered(sides[b], e)
             if not RELATIONS[sign](left, right):
                 names = {token.strip(STRIP) for token in sides[a] + sides[b]} & {*e}
                 at = [
