@@ -118,7 +118,8 @@ class Reader:
             return (log(self.factor()) / mp.log(base)) ** power
         if self.took(r"\lim"):
             (name, _, *limit), body = self.took("_") and self.argument(), self.scope()
-            return evaluate(body, {**self.env, name.strip(STRIP): FAR if limit == [r"\infty"] else 1 / FAR})
+            to = FAR if limit == [r"\infty"] else evaluate(limit, self.env) + 1 / FAR
+            return evaluate(body, self.env | {name.strip(STRIP): to})
         if self.took(r"\nabla"):
             by = self.argument() if self.took("_") else [self.env["nabla"]]
             order = int(self.argument()[0]) if self.took("^") else 1
@@ -145,7 +146,7 @@ class Reader:
         sub, top = self.took("_") and self.argument(), self.took("^") and self.argument()
         if top:
             (name,), low = split(sub, "=")
-            last = 400 if top == [r"\infty"] else int(evaluate(top, self.env))
+            last = 80 if top == [r"\infty"] else int(evaluate(top, self.env))
             return [{**self.env, name.strip(STRIP): i} for i in range(int(evaluate(low, self.env)), last + 1)]
         names, *conditions = split(sub, ":")
         if not conditions and len(split(sub, *RELATIONS)) > 1:
