@@ -24,6 +24,8 @@ from sphinx.util.docutils import SphinxDirective
 
 TESTS = "tests/equations"
 ERRORS = f"{TESTS}/errors.json"
+# Its table ROWS has an entry for each equation that a program reads from the page.
+READ = f"{TESTS}/test_read.py"
 # How a test checks; chapters/equations.md says what each means.
 METHODS = ("symbolic", "reference", "property", "montecarlo", "framework")
 # These compare numbers: a test that claims one of them has to record how far apart they were.
@@ -163,6 +165,15 @@ def read_tests(root: Path) -> tuple[list[Test], list[str]]:
     return found, wrong
 
 
+def read_from_the_page(root: Path) -> dict[str, int]:
+    """Return label -> line of the equations that test_read.py evaluates as printed."""
+    path = root / READ
+    tree = ast.parse(path.read_text(encoding="utf-8") if path.exists() else "")
+    tables = [n.value for n in tree.body if isinstance(n, ast.AnnAssign) and ast.unparse(n.target) == "ROWS"]
+    keys = [key for table in tables if isinstance(table, ast.Dict) for key in table.keys]
+    return {str(key.value): key.lineno for key in keys if isinstance(key, ast.Constant)}
+
+
 def objection(test: Test, equations: dict[str, Equation]) -> str | None:
     """Say what is wrong between a test and the equation that its mark names, or None."""
     stated = equations.get(test.label)
@@ -196,7 +207,12 @@ def problems(root: Path) -> list[str]:
         if equation.label not in {test.label for test in tests}
     ]
     objections = [said for test in tests if (said := objection(test, stated))]
-    return [*unread, *unreadable, *untested, *objections]
+    gone = [
+        f"{READ}:{line}: ROWS reads {label}, a label that no chapter has"
+        for label, line in read_from_the_page(root).items()
+        if label not in stated
+    ]
+    return [*unread, *unreadable, *untested, *objections, *gone]
 
 
 # -------------------------------------------------------------------------------------------- the page
@@ -232,13 +248,14 @@ class EquationLedger(SphinxDirective):
         equations, tests, errors = read_equations(root)[0], read_tests(root)[0], read_errors(root)
         for path in (*(root / "chapters").iterdir(), *(root / TESTS).glob("test_*.py"), root / ERRORS):
             self.env.note_dependency(str(path))
-        titles = chapter_titles(root)
+        titles, self.read = chapter_titles(root), read_from_the_page(root)
         counted = (
             (len(equations), "equation"),
             (len({equation.chapter for equation in equations}), "chapter"),
             (len({test.name for test in tests}), "test"),
         )
-        summary = "{} of {}, {}.".format(*(f"{n} {noun}{'s'[: n != 1]}" for n, noun in counted))
+        summary = "{} of {}, {}".format(*(f"{n} {noun}{'s'[: n != 1]}" for n, noun in counted))
+        summary += f"; {len(self.read)} are read from the page, the others transcribed." if self.read else "."
         rendered: list[nodes.Node] = [nodes.paragraph("", summary)]
         for chapter, group in groupby(equations, key=lambda equation: equation.chapter):
             section = nodes.section(ids=[nodes.make_id(f"ledger-{chapter}")])
@@ -269,7 +286,11 @@ class EquationLedger(SphinxDirective):
             name = nodes.reference("", "", nodes.literal("", test.name), refuri=to)
             line = nodes.paragraph("", "", name, nodes.Text(said))
             lines += nodes.list_item("", line)
-        if tests:
+        if equation.label in self.read:
+            to = f"../_sources/{READ}.txt#:~:text=%22{equation.label}%22"
+            name = nodes.reference("", "", nodes.literal("", Path(READ).name), refuri=to)
+            lines += nodes.list_item("", nodes.paragraph("", "", name, nodes.Text(": read from the page.")))
+        if lines.children:
             entry += lines
         return entry
 

@@ -86,6 +86,15 @@ def test_a_planted_error_is_named(tmp_path: Path, name: str) -> None:
     assert message in "\n".join(ledger.problems(tmp_path))
 
 
+def test_a_row_that_reads_no_equation_is_named(tmp_path: Path) -> None:
+    rows = 'ROWS: dict[str, int] = {\n    "eq-planted": 1,\n    "eq-gone": 1,\n}\n'
+    write_book(tmp_path, STATED, it=TESTED, read=rows)
+    assert ledger.read_from_the_page(tmp_path) == {"eq-planted": 2, "eq-gone": 3}
+    assert ledger.problems(tmp_path) == [
+        "tests/equations/test_read.py:3: ROWS reads eq-gone, a label that no chapter has"
+    ]
+
+
 def test_what_is_no_displayed_equation_needs_no_label(tmp_path: Path) -> None:
     code = "inline $a$, `$$ code $$`, \\$\\$5\n\n```python\n$$ a $$\n```\n\n<!-- $$ a $$ -->"
     write_book(tmp_path, STATED, f"{code}\n\n```{{code-block}} md\n$$ a $$\n```", it=TESTED)

@@ -198,11 +198,13 @@ def loss_of(d: Draw) -> Env:
 
 
 def bounds(d: Draw) -> Env:
-    z = column([1, 1, 1, 1]) if d.random() < 0.3 else d.column(4)
-    e = one(d) | {"z": z}
-    right = lambda e: z[int(e["y"]) - 1, 0] >= max(z[:, 0])
-    return e | {"always": True, "right": Let(right), "wrong": Let(lambda e: not right(e) or z[0] == z[1]),
-                "uniform": z[0, 0] == z[1, 0] == z[2, 0]}
+    """Even logits, random ones, and a label that is wrong by as little as can be."""
+    e = one(d)
+    close = 99 * one_hot(e["y"], 4) + 99.01 * one_hot(e["y"] % 4 + 1, 4)
+    z = (column([1, 1, 1, 1]), d.column(4), close)[d.number % 3]
+    e = e | {"z": z + 99 * one_hot(e["y"], 4) if d.number == 4 else z}
+    right = e["z"][e["y"] - 1, 0] >= max(e["z"][:, 0])
+    return e | {"always": True, "right": right, "wrong": not right, "uniform": d.number % 3 == 0}
 
 
 def many(d: Draw, classes: int = 4) -> Env:
@@ -256,8 +258,12 @@ def slopes(d: Draw) -> Env:
 
 
 def errors(d: Draw) -> Env:
+    """How many of three examples are wrong; in the last draw each is, by as little as can be."""
     e = many(d)
     p = softmax_rows(e["z"])
+    if d.number == 4:
+        e["y"], p = column([1, 2, 1]), softmax_rows(np.hstack([column([1, 1, -99, -99])] * 3).T + d.matrix(3, 4) / 100)
+        e["y"] = column(1 + int(row[1] < row[0]) for row in p)
     of_label = [(row, row[int(y) - 1]) for row, y in zip(p, e["y"][:, 0], strict=True)]
     return {"N": 3, "E": sum(max(row) > q for row, q in of_label), "cal L": mean(mp.log(1 / q) for _, q in of_label)}
 
@@ -369,11 +375,15 @@ def same_mean(d: Draw) -> Env:
 
 
 def gradient(d: Draw) -> Env:
-    """Chapter 4's names: soft targets, an eigenvalue's name, variances, the largest logit."""
+    """Chapter 4's names: soft targets t, variances, eigenvalues; in the last draw the bounds are attained."""
     e = one(d)
     t, x = softmax(column(d.gauss(0.0, 1.0) for _ in range(4))), d.column(4)
+    a = t
+    if d.number == 4:
+        e["z"] = a = column([1, 1, -99, -99])
+        x = column([0.5, -0.5, 0, 0])
     return e | {
-        "t": t, "x": x, "v": d.column(4), "a": t, "b": (-1) ** d.number * t + x / 1000, "m": max(e["z"][:, 0]),
+        "t": t, "x": x, "v": d.column(4), "a": a, "b": (-1) ** d.number * a + x / 10**6, "m": max(e["z"][:, 0]),
         "H": Let(lambda e: covariance(lookup(e, "p"))), "Var_p": Let(lambda e: lambda x: variance(lookup(e, "p"), x)),
         "Sigma": Let(lambda e: mp.exp(lse(lookup(e, "z")))),
         "lambda_max": lambda h: eigenvalues(h)[0], "r": Let(lambda e: lookup(e, "p") - t),
@@ -667,7 +677,7 @@ def scoring(d: Draw, rule: str = "") -> Env:
               for name, r in RULES.items()}
     return one(d) | {
         "p": p, "q": q, "y": y, "s": lambda q, y: s(q, int(y)), "S": expected, "H": lambda q: expected(q, q), "KL": kl,
-        "D": lambda p, q: expected(p, q) - expected(p, p), "f": lambda x: x * mp.log(x) + (x - 1) ** 2 + 1,
+        "D": lambda p, q: expected(p, q) - expected(p, p), "f": lambda x: x * mp.log(x) + (x - 3) ** 2,
         "m": lambda q: list(q[:, 0]).index(max(q[:, 0])) + 1,
     } | {f"s_{name}": (lambda q, y, r=r: r(q, int(y))) for name, r in RULES.items()} | excess
 
@@ -725,7 +735,7 @@ def calibration(d: Draw) -> Env:
 
 def soft(d: Draw) -> Env:
     """Chapter 12's names: soft targets, the mean of m drawn labels, and weights."""
-    e, m = one(d), 3
+    e, m = one(d), 2
     t = d.probs(4)
     draws = list(itertools.product(range(1, 5), repeat=m))
     cases = [(mp.fprod(t[y - 1, 0] for y in ys), {"bar t": sum(one_hot(y, 4) for y in ys) / mp.mpf(m)}) for ys in draws]
@@ -830,7 +840,8 @@ def language(d: Draw) -> Env:
     new = lambda: Language({c: Law(zip("abE", d.probs(3)[:, 0], strict=True)) for c in prefixes})
     P, Q = new(), new()
     whole = list(P.sequences())
-    divergence = lambda p, q: mp.fsum(p(x) * mp.log(p(x) / q(x)) for x in whole) if isinstance(p, Language) else kl(p, q)
+    of_whole = lambda p, q: mp.fsum(p(x) * mp.log(p(x) / q(x)) for x in whole)
+    divergence = lambda p, q: of_whole(p, q) if isinstance(p, Language) else kl(p, q)
     case = lambda x: {"x": dict(enumerate(x, 1)), "n": len(x)}
     prefix = lambda name: Let(lambda e: tuple(e["x"][k] for k in range(1, int(e[name]))))
     share = lambda c, v: mp.fsum(P(x) / len(x) for x in whole if x[: len(c) + 1] == (*c, v)) / P((*c, v))
@@ -911,7 +922,8 @@ def vocabulary(d: Draw) -> Env:
     i = d.label(3)
     return e | {
         "h": h, "w": w, "L": Let(lambda e: mean(losses(e))), "ell": Let(lambda e: column(losses(e))), "G": g,
-        "LSE": column(lse(row[:, None]) for row in h @ w.T), "i": i, "j": int(y[i - 1, 0]) if d.number % 2 else d.label(4),
+        "LSE": column(lse(row[:, None]) for row in h @ w.T), "i": i,
+        "j": int(y[i - 1, 0]) if d.number % 2 else d.label(4),
         "over": over, "B": Let(lambda e: e["blocks"]),
     }
 
@@ -937,7 +949,7 @@ def z_loss_minimum(d: Draw) -> Env:
 def softcap(d: Draw) -> Env:
     e, c = one(d), d.real() if d.number else mp.mpf("0.3")
     capped = lambda z: c * (1 - 2 / (mp.exp(2 * z / c) + 1))
-    extreme = column([50, -50, -50, -50])  # as far from uniform as a cap allows
+    extreme = 10 * c * column([1, -1, -1, -1])  # as far from uniform as a cap allows
     P = softmax(np.frompyfunc(capped, 1, 1)(e["z"] if d.number % 2 else extreme))
     j = e["j"] if d.number % 2 else 1
     return e | {"j": j, "c": c, "z": d.column(1)[0, 0], "tilde z": Let(lambda e: capped(e["z"])), "p": P, "P": P}
@@ -947,7 +959,8 @@ def rounded_logits(d: Draw) -> Env:
     e = loss_of(d)
     e["z"] = e["z"] * column([1, 30, 0.1, 5])
     delta = column(rounded(x, 8) - x for x in e["z"][:, 0])
-    return e | {"delta": delta, "u": mp.mpf(2) ** -8}
+    far, near = (f(range(4), key=lambda k: abs(x[k, 0])) + 1 for f, x in ((max, delta), (min, e["z"])))
+    return e | {"delta": delta, "u": mp.mpf(2) ** -8} | ({"j": near, "k": far}, {"j": far, "k": near}, {})[d.number % 3]
 
 
 def central(d: Draw) -> Env:
@@ -970,3 +983,180 @@ def best_step(d: Draw) -> Env:
     error = lambda h: (h**3 * third + 6 * u * size) / (6 * h)
     best = mp.findroot(lambda h: mp.diff(error, h), mp.cbrt(3 * u * size / third) * mp.mpf("1.01"))
     return {"E": error, "h": d.real(), "h^*": best, "u": u, "f": size, "f'''": third}
+
+def geometric(d: Draw) -> Env:
+    """Sequences of m letters that end with the probability beta, and a model that ends with q."""
+    beta, q, m = d.real(0.75, 0.95), d.share(), d.randint(1, 5)
+    share = lambda n, beta=beta: beta * (1 - beta) ** (n - 1)
+    loss = lambda n: (1 - n) * mp.log(1 - q) - mp.log(q) + (n - 1) * mp.log(m)
+    cross = mp.fsum(share(n) * loss(n) for n in range(1, 100))
+    entropy = entropy_of_end(beta) / beta + (1 / beta - 1) * mp.log(m)
+    average = Let(lambda e: mp.fsum(share(n) / n * of_length(n, e["q"], m) for n in range(1, 100)))
+    best = beta * mp.hyp2f1(1, 1, 2, 1 - beta)
+    both = mp.fsum(p * mp.log(p / r) for p, r in ((beta, q), (1 - beta, 1 - q)))
+    losses = {"cal L_CE": lambda P, Q: cross, "cal L_avg": average, "D_KL": lambda P, Q: cross - entropy}
+    return losses | {
+        "kl": lambda p, q: both,
+        "beta": beta, "q": q, "m": m, "P": share, "Q": None, "H": lambda P: entropy, "A": best, "q^*": best,
+        "E": expectation((share(n), {"n": n}) for n in range(1, 81)), "n": d.randint(1, 6),
+        "over": {"k": range(1, 81)},
+    }
+
+
+def entropy_of_end(beta: Any) -> Any:
+    return -beta * mp.log(beta) - (1 - beta) * mp.log(1 - beta)
+
+
+def of_length(n: int, q: Any, m: int) -> Any:
+    """The loss of a sequence of n tokens."""
+    return -mp.log(q * ((1 - q) / m) ** (n - 1))
+
+
+def averaged(d: Draw) -> Env:
+    e = geometric(d)
+    return e | {"cal L_avg": lambda P, Q: e["cal L_avg"].of(e)}
+
+
+def at_the_optimum(d: Draw) -> Env:
+    e = geometric(d)
+    return e | {"q": e["A"]}
+
+
+def limits(d: Draw) -> Env:
+    return {"q^*": Let(lambda e: e["beta"] * mp.hyp2f1(1, 1, 2, 1 - e["beta"]))}
+
+
+def log_law(d: Draw) -> Env:
+    """The distribution of lengths with weights 1/n, and its hazard."""
+    e = geometric(d)
+    Q = lambda n: e["P"](n) / n / e["A"]
+    return e | {"Q^*": Q, "h^*": lambda n: Q(n) / (1 - mp.fsum(Q(k) for k in range(1, int(n))))}
+
+
+class Weight(mp.mpf):  # type: ignore[misc]
+    """A weight, which may be asked for that of another outcome: w is w(y)."""
+
+    def __call__(self, y: Any) -> Any:
+        return self.table[int(y)]
+
+
+def tilted(d: Draw) -> Env:
+    """P, a model Q, and P with weights, divided by their mean."""
+    P, Q = (Law(zip((1, 2, 3), d.probs(3)[:, 0], strict=True)) for _ in range(2))
+    table = {y: d.real() for y in P}
+    total = mp.fsum(table[y] * p for y, p in P.items())
+    best = Law({y: mp.exp(mp.log(p) + mp.log(table[y]) - mp.log(total)) for y, p in P.items()})
+
+    def weight(e: Env) -> Any:
+        w = Weight(table[int(e["y"])])
+        w.table = table
+        return w
+
+    by_P, by_best = (expectation((p, {"y": y, "x": y}) for y, p in law.items()) for law in (P, best))
+    means = {"E_P": by_P, "E_Q^*": by_best}
+    return means | {"P": P, "Q": Q, "Q^*": best, "H": entropy, "D_KL": kl, "w": Let(weight), "y": d.label(3)}
+
+
+def harmonic(d: Draw) -> Env:
+    """Three sequences with their lengths, each weighted by one over its length."""
+    e, lengths = tilted(d), {x: d.randint(1, 9) for x in (1, 2, 3)}
+    total = mp.fsum(p / lengths[x] for x, p in e["P"].items())
+    best = Law({x: mp.exp(mp.log(p / lengths[x]) - mp.log(total)) for x, p in e["P"].items()})
+    means = {"E_Q^*": expectation((p, {"x": x}) for x, p in best.items())}
+    return e | means | {"Q^*": best, "n": Let(lambda e: mp.mpf(lengths[int(e["x"])])), "x": d.label(3)}
+
+
+def batches(d: Draw) -> Env:
+    """q*(B, beta) by quadrature of the generating function."""
+    of = lambda B, beta: B * mp.quad(lambda u: (beta * u / (1 - (1 - beta) * u)) ** B / u, [0, 1])
+    K, B, beta = 2, d.randint(2, 5), d.share()
+    return {"K": K, "B": B, "beta": beta, "q^*": of, "b": of(K * B, beta) / beta - 1}
+
+
+def denominators(d: Draw) -> Env:
+    """Micro-batches with n_k tokens and mean losses m_k, which follow theta; k and r run through ranks as well."""
+    K, theta = 3, d.column(2)
+    n, at = column(d.randint(1, 9) for _ in range(K)), d.matrix(K, 2)
+    of = lambda e: np.frompyfunc(softplus, 1, 1)(at @ lookup(e, "theta"))
+    N = sum(n[:, 0])
+    m = of({"theta": theta})
+    grid = {"n": n, "S": Let(lambda e: n * of(e))}
+    return grid | {
+        "K": K, "W": K, "N": N, "theta": theta, "nabla": "theta", "m": m, "k": d.label(K), "bar n": N / K,
+        "bar m": mean(m[:, 0]),
+        "L": Let(lambda e: (n * of(e)).sum() / N), "Cov_k": lambda n, m: covariance_by_pairs(n, m), "d": d.real(),
+        "over": {"k": range(1, K + 1), "r": range(1, K + 1)},
+    }
+
+
+def covariance_by_pairs(n: Any, m: Any) -> Any:
+    """The covariance, by pairs."""
+    pairs = itertools.product(zip(n[:, 0], m[:, 0], strict=True), repeat=2)
+    return mean((a - b) * (u - v) / 2 for (a, u), (b, v) in pairs)
+
+
+def numbers(d: Draw) -> Env:
+    """The same as numbers: L over all tokens, M the mean of means."""
+    e = denominators(d)
+    return e | {"L": e["L"].of(e), "M": e["bar m"]}
+
+
+def two_batches(d: Draw) -> Env:
+    n, m = (column([f(1, 9), f(1, 9)]) for f in (d.randint, d.real))
+    return {"n": n, "m": m, "L": np.average(m[:, 0], weights=n[:, 0]), "M": mean(m[:, 0])}
+
+
+def ranks(d: Draw) -> Env:
+    """Three ranks with two micro-batches each."""
+    theta, at = d.column(2), d.matrix(6, 2)
+    n = np.array([[mp.mpf(d.randint(1, 9)) for _ in range(2)] for _ in range(3)], object)
+    S = lambda e: n * np.frompyfunc(softplus, 1, 1)(at @ lookup(e, "theta")).reshape(3, 2)
+    divisor = d.real()
+    return {
+        "n": n, "N": n.sum(), "W": 3, "theta": theta, "nabla": "theta", "S": Let(S),
+        "L": Let(lambda e: S(e).sum() / n.sum()),
+        "over": {"r": (1, 2, 3), "k": (1, 2)}, "d": divisor, "c": divisor / n.sum(),
+    }
+
+
+def class_weighted(d: Draw) -> Env:
+    e = many(d)
+    w, ell = d.positive(4), d.positive(3)
+    weights = [w[int(y) - 1, 0] for y in e["y"][:, 0]]
+    over = {"k": [frozenset({1, 3}), frozenset({2})], "i": (1, 2, 3)}
+    return e | {"w": w, "ell": ell, "L": np.average(ell[:, 0], weights=weights), "over": over}
+
+
+def drift(d: Draw) -> Env:
+    """An answer o of |o| tokens ends with the probability sigma(theta) at each; its gradient by its length."""
+    theta = mp.log(d.real(3, 9))
+    beta = sigmoid(theta)
+    policy = Let(lambda e: lambda o: sigmoid(e["theta"]) * (1 - sigmoid(e["theta"])) ** (o - 1))
+    best = lambda B, beta: beta * mp.hyp2f1(1, 1, B + 1, 1 - beta)
+    lengths = expectation((beta * (1 - beta) ** (n - 1), {"o": {1: mp.mpf(n)}}) for n in range(1, 81))
+    return {
+        "theta": theta, "beta": Let(lambda e: sigmoid(e["theta"])), "pi": policy, "o": d.randint(1, 9), "i": 1,
+        "q^*": best, "E": lengths,
+    }
+
+
+def gaussian(d: Draw) -> Env:
+    return one(d) | {"a": d.column(4), "t": d.column(4), "s": d.real()}
+
+
+def family(d: Draw) -> Env:
+    """An exponential family over three values of y."""
+    h = {y: d.real() for y in (0, 1, 2)}
+    masses = lambda eta: softmax(column(mp.log(h[y]) + eta * y for y in h))
+    A = lambda eta: lse(column(mp.log(h[y]) + eta * y for y in h))
+    P = lambda y, eta: masses(eta)[int(y), 0]
+    eta, y = d.column(1)[0, 0] / 9, d.randint(0, 2)
+    return {"h": lambda y: h[int(y)], "A": A, "P": P, "eta": eta, "y": y, "over": {"y": (0, 1, 2)}}
+
+
+def escape(d: Draw) -> Env:
+    """The time from an even start to a margin m against the label: quadrature of one over the speed."""
+    m = d.real(0.5, 5)
+    losses = {"CE": softplus, "MSE": lambda x: 2 * sigmoid(x) ** 2}
+    time = lambda loss: mp.quad(lambda x: 1 / (2 * mp.diff(loss, x)), [0, m])
+    return {"m": m} | {f"T_{name}": time(loss) for name, loss in losses.items()}

@@ -1,7 +1,7 @@
 """Reads an equation as its chapter prints it, and evaluates each side of each relation.
 
-What a name stands for is the caller's: an environment from names (`z`, `ell_T`, `hat p`, `cal L`) to values (values.py).
-A name is looked up with its subscript first; if there is none such, the subscript is an index.
+What a name stands for is the caller's: an environment from names (`z`, `ell_T`, `hat p`, `cal L`) to values, of the
+kinds in values.py. A name is looked up with its subscript first; if there is none such, the subscript is an index.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import reduce
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import mpmath as mp
@@ -118,7 +118,8 @@ class Reader:
             return (log(self.factor()) / mp.log(base)) ** power
         if self.took(r"\lim"):
             (name, _, *limit), body = self.took("_") and self.argument(), self.scope()
-            return evaluate(body, {**self.env, name.strip(STRIP): FAR if limit == [r"\infty"] else 1 / FAR})
+            to = FAR if limit == [r"\infty"] else evaluate(limit, self.env) + 1 / FAR
+            return evaluate(body, self.env | {name.strip(STRIP): to})
         if self.took(r"\nabla"):
             by = self.argument() if self.took("_") else [self.env["nabla"]]
             order = int(self.argument()[0]) if self.took("^") else 1
@@ -145,7 +146,7 @@ class Reader:
         sub, top = self.took("_") and self.argument(), self.took("^") and self.argument()
         if top:
             (name,), low = split(sub, "=")
-            last = 400 if top == [r"\infty"] else int(evaluate(top, self.env))
+            last = 80 if top == [r"\infty"] else int(evaluate(top, self.env))
             return [{**self.env, name.strip(STRIP): i} for i in range(int(evaluate(low, self.env)), last + 1)]
         names, *conditions = split(sub, ":")
         if not conditions and len(split(sub, *RELATIONS)) > 1:
@@ -236,6 +237,14 @@ def holds(condition: Tokens, e: Env) -> bool:
     return bool(not word or lookup(e, word)) and bool(not condition[text:] or evaluate(condition[text:], e))
 
 
+def remembered(side: Tokens, e: Env) -> Any:
+    """The value of a side, which a page that was changed elsewhere does not compute again."""
+    known, key = e["known"], tuple(side)
+    if key not in known:
+        known[key] = evaluate(side, e)
+    return known[key]
+
+
 def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterator[str]:
     """Yield which relations of an equation fail, and where; `unread` are the sides, chains and conditions to leave out.
 
@@ -255,12 +264,16 @@ def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterat
         if len(read) == 1:
             raise Unreadable(f"no relation to read in {' '.join(chain)}")
         under = [condition for condition in conditions if tuple(condition) not in left_out]
-        held = [e for e in (KNOWN | draw for draw in draws) if read and all(holds(c, e) for c in under)]
+        held = [
+            e
+            for e in (KNOWN | draw | {"known": draw.setdefault("known", {})} for draw in draws)
+            if read and all(holds(c, e) for c in under)
+        ]
         if read and not held:
             yield f"the condition of {' '.join(chain)} never holds"
-        for (a, b), e in product(zip(read, read[1:], strict=False), held):
+        for (a, b), e in product(pairwise(read), held):
             sign = next((s for s in signs[a:b] if s != "="), "=")
-            left, right = evaluate(sides[a], e), evaluate(sides[b], e)
+            left, right = remembered(sides[a], e), remembered(sides[b], e)
             if not RELATIONS[sign](left, right):
                 names = {token.strip(STRIP) for token in sides[a] + sides[b]} & {*e}
                 at = [

@@ -15,7 +15,7 @@ TOKEN = re.compile(
     r"|\\[A-Za-z]+|\\.|\d+(?:\{,\}\d+)*(?:\.\d+)?|\^\*|\S"
 )
 NOTHING = re.compile(
-    r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle)(?![A-Za-z])|\\[,;:! ]|\{\s*\}"
+    r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle)(?![A-Za-z])|(?<!\\)\\[,;:! ]|\{\s*\}"
     r"|\\(?:begin|end)\{(?:aligned|gathered)\}|(?<=\\\\)\[\w+\]"
 )
 CASES = re.compile(r"\\begin\{cases\}(.*?)\\end\{cases\}", re.DOTALL)
