@@ -165,13 +165,15 @@ def read_tests(root: Path) -> tuple[list[Test], list[str]]:
     return found, wrong
 
 
-def read_from_the_page(root: Path) -> dict[str, int]:
-    """Return label -> line of the equations that test_read.py evaluates as printed."""
+def read_from_the_page(root: Path) -> dict[str, tuple[int, int]]:
+    """Return label -> (line, parts left out) of the equations that test_read.py evaluates as printed."""
     path = root / READ
     tree = ast.parse(path.read_text(encoding="utf-8") if path.exists() else "")
     tables = [n.value for n in tree.body if isinstance(n, ast.AnnAssign) and ast.unparse(n.target) == "ROWS"]
-    keys = [key for table in tables if isinstance(table, ast.Dict) for key in table.keys]
-    return {str(key.value): key.lineno for key in keys if isinstance(key, ast.Constant)}
+    rows = [row for t in tables if isinstance(t, ast.Dict) for row in zip(t.keys, t.values, strict=True)]
+    left_out = [len(value.elts) - 1 if isinstance(value, ast.Tuple) else 0 for _, value in rows]
+    keys = [key for key, _ in rows if isinstance(key, ast.Constant)]
+    return {str(key.value): (key.lineno, n) for key, n in zip(keys, left_out, strict=True)}
 
 
 def objection(test: Test, equations: dict[str, Equation]) -> str | None:
@@ -209,7 +211,7 @@ def problems(root: Path) -> list[str]:
     objections = [said for test in tests if (said := objection(test, stated))]
     gone = [
         f"{READ}:{line}: ROWS reads {label}, a label that no chapter has"
-        for label, line in read_from_the_page(root).items()
+        for label, (line, _) in read_from_the_page(root).items()
         if label not in stated
     ]
     return [*unread, *unreadable, *untested, *objections, *gone]
@@ -255,7 +257,7 @@ class EquationLedger(SphinxDirective):
             (len({test.name for test in tests}), "test"),
         )
         summary = "{} of {}, {}".format(*(f"{n} {noun}{'s'[: n != 1]}" for n, noun in counted))
-        summary += f"; {len(self.read)} are read from the page, the others transcribed." if self.read else "."
+        summary += f"; {len(self.read)} equations are read from the page." if self.read else "."
         rendered: list[nodes.Node] = [nodes.paragraph("", summary)]
         for chapter, group in groupby(equations, key=lambda equation: equation.chapter):
             section = nodes.section(ids=[nodes.make_id(f"ledger-{chapter}")])
@@ -287,9 +289,11 @@ class EquationLedger(SphinxDirective):
             line = nodes.paragraph("", "", name, nodes.Text(said))
             lines += nodes.list_item("", line)
         if equation.label in self.read:
+            left_out = self.read[equation.label][1]
+            said = f": read from the page{f', but for {left_out} part' + 's'[: left_out != 1] if left_out else ''}."
             to = f"../_sources/{READ}.txt#:~:text=%22{equation.label}%22"
             name = nodes.reference("", "", nodes.literal("", Path(READ).name), refuri=to)
-            lines += nodes.list_item("", nodes.paragraph("", "", name, nodes.Text(": read from the page.")))
+            lines += nodes.list_item("", nodes.paragraph("", "", name, nodes.Text(said)))
         if lines.children:
             entry += lines
         return entry

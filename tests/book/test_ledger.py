@@ -87,9 +87,9 @@ def test_a_planted_error_is_named(tmp_path: Path, name: str) -> None:
 
 
 def test_a_row_that_reads_no_equation_is_named(tmp_path: Path) -> None:
-    rows = 'ROWS: dict[str, int] = {\n    "eq-planted": 1,\n    "eq-gone": 1,\n}\n'
+    rows = 'ROWS: dict[str, object] = {\n    "eq-planted": 1,\n    "eq-gone": (1, "a side"),\n}\n'
     write_book(tmp_path, STATED, it=TESTED, read=rows)
-    assert ledger.read_from_the_page(tmp_path) == {"eq-planted": 2, "eq-gone": 3}
+    assert ledger.read_from_the_page(tmp_path) == {"eq-planted": (2, 0), "eq-gone": (3, 1)}
     assert ledger.problems(tmp_path) == [
         "tests/equations/test_read.py:3: ROWS reads eq-gone, a label that no chapter has"
     ]

@@ -83,6 +83,9 @@ def statements(tex: str) -> list[tuple[Tokens, list[Tokens]]]:
         cut = next((i for i in texts if not i or part[i - 1] not in ENDS), len(part))
         left, *right = split(part[:cut], *IMPLIES)
         conditions = [part[cut:]] * (cut < len(part))
+        sides = split(left, *RELATIONS)
+        if right and left.count("=") == len(sides) - 1 > 1:  # A = B = 0 implies C: A = B holds anyway
+            found += [(left[: -1 - len(sides[-1])], conditions)]
         found += [(right[0], [left, *conditions])] if right else [(left, conditions)]
         found += [(left, [*right, *conditions])] if r"\iff" in part[:cut] else []
     return found

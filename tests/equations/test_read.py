@@ -170,7 +170,7 @@ ROWS: dict[str, Any] = {
     "eq-avg-geometric": m.geometric,
     "eq-avg-averaged": (
         m.averaged,
-        r"\mathrm E_{n \sim P}[\frac1n\mathrm E_{x_{1:n} \sim P(\cdot\mid n)}[\sum_{i=1}^{n} -\log Q(x_i \mid x_{<i})]]",
+        r"\mathrm E_{n \sim P}[\frac1n\mathrm E_{x_{1:n}\sim P(\cdot\mid n)}[\sum_{i=1}^{n} -\log Q(x_i \mid x_{<i})]]",
     ),
     "eq-avg-optimum": m.at_the_optimum,
     "eq-avg-limits": m.limits,
