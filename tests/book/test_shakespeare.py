@@ -100,6 +100,12 @@ def test_the_model_does_not_look_ahead(run: ModuleType, speeches: list[Any]) -> 
     changed, _ = model(tokens)
     assert torch.equal(whole[0, :20], changed[0, :20])
     assert not torch.allclose(whole[0, 20:25], changed[0, 20:25])
+    # The n-grams that a character belongs to are those that end at it and at the four that follow.
+    again = tokens.clone()
+    again[0, 20] = (again[0, 20] + 1) % 5
+    before = tokens.new_zeros(1, 4)
+    moved = (model.spelling(tokens, before) - model.spelling(again, before)).abs().sum(2)[0] > 0
+    assert moved.nonzero()[:, 0].tolist() == [20, 21, 22, 23, 24]
 
 
 def test_the_cache_draws_from_the_same_distribution(run: ModuleType, speeches: list[Any]) -> None:
