@@ -364,8 +364,8 @@ def test_the_predicted_lengths() -> None:
 
 @pytest.mark.claim(
     "14",
-    "From a thousand cached sequences one draw taught more than the top two tokens with a bucket, each tuned by its own "
-    "held-out loss.",
+    "From a thousand cached sequences one draw taught more than the top two tokens with a bucket, each tuned by its "
+    "own held-out loss.",
 )
 def test_one_draw_or_a_bucket() -> None:
     """Every seed, and the paired interval; both arms chose among the same settings."""
