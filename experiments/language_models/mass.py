@@ -2,9 +2,9 @@
 
     python experiments/language_models/mass.py PATH/tinyshakespeare.txt      writes mass.json (a minute)
 
-The distributions are those of interpolated n-gram models of Tiny Shakespeare (Witten and Bell's weights): three
-words of context share of a trigram over words and punctuation, and a 5-gram over characters. They are fitted
-on the first nine tenths and looked at on the rest. A trigram knows less than a transformer, so that its
+The distributions are those of interpolated n-gram models of Tiny Shakespeare (Witten and Bell's weights): a
+trigram over words and punctuation, and a 5-gram over characters. They are fitted on the first nine tenths and
+looked at on the rest. A trigram knows less than a transformer, so that its
 distributions are flatter; the size of the effect is its own, and the shape is what carries over.
 """
 

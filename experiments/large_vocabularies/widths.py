@@ -39,7 +39,11 @@ def main() -> None:
             print(loss, width, {n: f"{b / 2**20:.0f} MiB" for n, b in bytes_.items()}, flush=True)
     result = {
         "made": datetime.date.today().isoformat(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "xent": xent.__version__},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "xent": xent.__version__,
+        },
         "rows": ROWS,
         "classes": CLASSES,
         "dtype": "float32",

@@ -254,7 +254,7 @@ def test_what_a_cache_teaches() -> None:
 
 
 @pytest.mark.claim(
-    "14", "with 64 words kept, a tenth of the positions lose less than .04 and a tenth lose more than .42."
+    "14", "with 64 words kept, a tenth of the positions lose less than .04 and a tenth lose more than .41."
 )
 def test_what_the_top_k_leaves_out() -> None:
     """The stored deciles, and the n-gram model that they are of: its distributions sum to one and predict."""
@@ -262,7 +262,7 @@ def test_what_the_top_k_leaves_out() -> None:
     words = stored_mass["words, trigram"]
     at = words["k"].index(64)
     low, high = words["left_out_tenth_and_ninth_decile"]
-    assert low[at] < 0.04 and round(high[at], 2) == 0.42
+    assert low[at] < 0.04 and high[at] > 0.41
     sys.path.insert(0, str(FOLDER))
     try:
         mass = importlib.import_module("mass")
@@ -340,3 +340,37 @@ def test_a_clamped_tail_has_no_gradient() -> None:
         (right,) = torch.autograd.grad(exact, z)
         assert right[2] > 0.1
         assert (slope == 0).all() if dead else abs(slope[2] / right[2] - 1) > 1e-3
+
+
+@pytest.mark.claim("14", "For labels the predictions hold to about a hundredth of a token.")
+@pytest.mark.claim(
+    "14",
+    "under $1/n$ their length and their divergence show no difference, and their share of upward steps rises by .002 ± "
+    ".002, in the direction of the table.",
+)
+def test_the_predicted_lengths() -> None:
+    """The harmonic mean of each seed's own teacher; and the paired intervals of the small students."""
+    for arm, key in (("large, labels", "mean_length"), ("large, labels, 1/n", "harmonic_length")):
+        low, high = interval(column(arm, "mean_length") - column("teacher", key))
+        assert -0.015 < low < 0 < high < 0.015
+    short, long = column("large, labels, 1/n", "mean_length"), column("large, labels", "mean_length")
+    assert (short < 0.75 * long).all()
+    for key in ("mean_length", "forward"):
+        low, high = paired("small, forward, 1/n", "small, forward", key)
+        assert low < 0 < high
+    low, high = paired("small, forward, 1/n", "small, forward", "share_of_up")
+    assert 0 < low < high < 0.004
+
+
+@pytest.mark.claim(
+    "14",
+    "From a thousand cached sequences one draw taught more than the top two tokens with a bucket, each tuned by its "
+    "own held-out loss.",
+)
+def test_one_draw_or_a_bucket() -> None:
+    """Every seed, and the paired interval; both arms chose among the same settings."""
+    draw, bucket = "cache 1000, one draw", "cache 1000, bucket"
+    assert (column(draw, "forward") < column(bucket, "forward")).all()
+    assert paired(draw, bucket, "forward")[1] < -0.3
+    settings = [{(g["rate"], g["decay"]) for g in stored()["arms"][a]["grid"]} for a in (draw, bucket)]
+    assert settings[0] == settings[1] and len(settings[0]) == 4
