@@ -73,7 +73,7 @@ def _hidden_inputs() -> list[tuple[Any, ...]]:
 
 def _at_logits(v: Array, w: Array, x: Array, y: Labels) -> Array:
     """Prediction minus target, over the number of examples."""
-    return gradients.cross_entropy_gradient(np.maximum(x @ v.T, 0) @ w.T, y)
+    return np.asarray(gradients.cross_entropy_gradient(np.maximum(x @ v.T, 0) @ w.T, y), dtype=np.float64)
 
 
 def _hidden(v: Array, w: Array, x: Array, y: Labels) -> Array:
