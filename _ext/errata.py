@@ -60,6 +60,7 @@ class Row:
     stands: str
     truth: str
     section: tuple[str, str]
+    says: str = ""  # words of that section that hold the correction
     also: tuple[str, ...] = ()
 
     @property
