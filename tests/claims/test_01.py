@@ -123,12 +123,15 @@ def test_no_pull_exceeds_one() -> None:
 
 @pytest.mark.claim(
     "01",
-    "Compute the loss from the logit: by way of the probability a confident mistake costs infinity, and a confident "
-    "right answer nan.",
+    "Compute the loss from the logit: by way of the probability a confident mistake can cost infinity, and a "
+    "confident right answer nan.",
 )
 @pytest.mark.parametrize(("dtype", "z"), [(np.float64, 40.0), (np.float64, 700.0), (np.float32, 20.0)])
 def test_by_way_of_the_probability(dtype: type, z: float) -> None:
-    """Also in float32, where it begins at 17; from the logit neither happens, at any size."""
+    """Also in float32, where it begins at 17; from the logit neither happens, at any size.
+
+    It "can": on the other side, at the logit -z, a small probability keeps its digits until the exponential overflows.
+    """
     with np.errstate(all="ignore"):
         p = dtype(1) / (dtype(1) + np.exp(-dtype(z)))
         one, zero = dtype(1), dtype(0)
@@ -137,6 +140,12 @@ def test_by_way_of_the_probability(dtype: type, z: float) -> None:
     assert np.isposinf(mistake) and np.isnan(right)
     assert xent.binary_cross_entropy(z, 0) == pytest.approx(z, rel=1e-7)
     assert xent.binary_cross_entropy(z, 1) == pytest.approx(np.exp(-z), rel=1e-7)
+    for logit, lost in ((dtype(-z), False), (dtype(-800), True)):
+        with np.errstate(all="ignore"):
+            p = one / (one + np.exp(-logit))
+            mistake, right = -np.log(p), -(zero * np.log(p) + one * np.log(one - p))
+        assert np.isposinf(mistake) == lost and np.isnan(right) == lost
+        assert xent.binary_cross_entropy(logit, 1) == pytest.approx(-float(logit), rel=1e-7)
 
 
 @pytest.mark.claim("01", "A clipped probability has no gradient, however wrong it is.")
@@ -177,15 +186,28 @@ def test_steps_too_large_and_steps_that_are_safe() -> None:
 
 @pytest.mark.claim(
     "01",
-    "The loss is convex in the weights, so wherever gradient descent starts it finds the same minimum, if there is "
-    "one.",
+    "The loss is convex in the weights, so with a safe step gradient descent approaches the same lowest loss from "
+    "every start.",
 )
-def test_every_start_finds_the_same_minimum() -> None:
-    """Far starts in all directions, with both classes on the wrong side at first; chords above the loss."""
+def test_every_start_finds_the_same_loss() -> None:
+    """Far starts, both classes on the wrong side at first; chords; twin columns, no minimum, an unsafe step."""
     x, y = four_features()
     rng = np.random.default_rng(4)
     ends = [descend(x, y, s * rng.normal(size=5), 1 / largest_curvature(x), 4000) for s in (0, 1, 5, 10)]
     assert np.ptp(ends, axis=0).max() < 1e-6
+    # With a column twice the weights depend on the start, and the loss does not.
+    twins = np.column_stack([x, x[:, 1]])
+    ends = [descend(twins, y, s * rng.normal(size=6), 1 / largest_curvature(twins), 4000) for s in (0, 5)]
+    assert np.ptp(ends, axis=0).max() > 1
+    assert loss(ends[0], twins, y) == pytest.approx(loss(ends[1], twins, y), abs=1e-9)
+    # Separated data have no minimum: from every start the loss falls towards zero, the lowest there is.
+    pair, labels = np.array([[-1.0], [1.0]]), np.array([0.0, 1.0])
+    for start in (-8.0, 0.0, 4.0):
+        assert loss(descend(pair, labels, np.array([start]), 4.0, 1000), pair, labels) < 1e-3
+    # A step that is not safe need not get anywhere.
+    coin, heads = np.ones((10, 1)), (np.arange(10) < 7).astype(float)
+    lost = descend(coin, heads, np.array([-3.0]), 12.0, 1000)
+    assert loss(lost, coin, heads) > loss(np.array([np.log(7 / 3)]), coin, heads) + 0.1
     for _ in range(200):
         a, b = rng.normal(scale=10.0, size=(2, 5))
         t = rng.uniform()
@@ -261,7 +283,7 @@ def test_the_growth_is_not_yet_logarithmic() -> None:
     assert np.linalg.norm(after) / np.linalg.norm(before) > 1.7 > np.log(1e4) / np.log(1e3)
 
 
-@pytest.mark.claim("01", "A penalty always restores the minimum")
+@pytest.mark.claim("01", "A penalty on every weight always restores the minimum.")
 def test_a_penalty_restores_the_minimum() -> None:
     """On separated, one-class and duplicated data: descent settles, from both near and far, at one point."""
     x, y = tumours(3)
@@ -279,6 +301,14 @@ def test_a_penalty_restores_the_minimum() -> None:
                 ends.append(w)
             assert np.abs(ends[0] - ends[1]).max() < 1e-6
             assert np.linalg.norm(ends[0]) <= np.sqrt(2 * np.log(2) / strength)
+    # On every weight: with the intercept left free and one class, it runs away as before.
+    w, free = np.zeros(x.shape[1]), np.arange(x.shape[1]) > 0
+    sizes = []
+    for step in range(1, 4001):
+        w = w - (x[:50].T @ (xent.sigmoid(x[:50] @ w) - 1) / 50 + 0.1 * free * w)
+        if step in (1000, 4000):
+            sizes.append(w[0])
+    assert sizes[1] > sizes[0] + 1
 
 
 @pytest.mark.claim("01", "The held-out loss turns round near $C = 1$.")

@@ -72,7 +72,8 @@ def test_softmax_is_the_only_one() -> None:
 
 @pytest.mark.claim(
     "02",
-    "Softmax is a soft version of the one-hot arg max, and approaches it as the temperature falls.",
+    "Softmax is a soft version of the one-hot arg max, and approaches it as the temperature falls, unless two logits "
+    "tie for the top.",
 )
 def test_the_cold_softmax_is_one_hot() -> None:
     """Random logits at falling temperatures; with a tie for the top the limit is shared, and so is no arg max."""
@@ -198,6 +199,12 @@ def test_squared_error_and_masking() -> None:
         outputs = a @ np.linalg.lstsq(a, np.eye(3)[y], rcond=None)[0]
         assert (outputs.argmax(axis=1) == 1).sum() <= 4
         assert ((a @ softmax_fit(a[:, :1], y, 4000)).argmax(axis=1) != y).mean() <= 0.02
+    # With a large class in the middle it is not the middle one that is masked.
+    y = np.repeat([0, 1, 2], (20, 100, 20))
+    x = np.random.default_rng(0).normal(np.array([-2.0, 0.0, 2.0])[y], 0.3)
+    a = np.column_stack([x, np.ones(140)])
+    found = np.bincount((a @ np.linalg.lstsq(a, np.eye(3)[y], rcond=None)[0]).argmax(axis=1), minlength=3)
+    assert found[1] > 100 and found.min() <= 5
 
 
 @pytest.mark.claim("02", "So for a linear model the choice of loss can change the predictions.")
@@ -245,10 +252,25 @@ def test_thirteen_measurements_separate() -> None:
     assert (np.diff(losses) < 0).all() and losses[-1] < 1e-20
 
 
-@pytest.mark.claim("02", "the loss has no lower bound: scaling them up makes it as small as you like,")
+@pytest.mark.claim(
+    "02",
+    "the loss has no lower bound: add a constant to all of them, and it falls by that constant, while no prediction "
+    "changes.",
+)
 def test_nll_of_logits_has_no_bound() -> None:
-    """Torch on the lecture's logits, scaled; and the argmax, which scaling leaves alone."""
+    """Torch on logits of any sign, shifted; on the lecture's, scaled; on others, scaling makes the loss larger."""
     import torch
+
+    for seed in range(5):
+        z = torch.tensor(np.random.default_rng(seed).normal(size=(6, 4)) - 2)
+        label = torch.arange(6) % 4
+        for c in (1.0, 1e3, 1e6):
+            fall = torch.nn.functional.nll_loss(z, label) - torch.nn.functional.nll_loss(z + c, label)
+            assert float(fall) == pytest.approx(c, rel=1e-9)
+            assert torch.softmax(z + c, 1).numpy() == pytest.approx(torch.softmax(z, 1).numpy(), rel=1e-6)
+    negative = torch.tensor([[-1.0, 3.0], [-2.0, 4.0]]), torch.tensor([0, 0])
+    scaled = [float(torch.nn.functional.nll_loss(s * negative[0], negative[1])) for s in (1, 100)]
+    assert scaled[1] > scaled[0]
 
     f, y = torch.tensor([[-1.0, -3.0, 4.0], [-3.0, 3.0, -1.0]]), torch.tensor([0, 1])
     values = [float(torch.nn.functional.nll_loss(s * f, y)) for s in (1, 10, 1e6)]

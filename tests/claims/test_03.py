@@ -145,7 +145,8 @@ def test_one_problem() -> None:
 
 @pytest.mark.claim(
     "03",
-    "A standard error belongs on every average loss over new data, and means nothing on training data.",
+    "A standard error belongs on every average loss over new data; on training data it leaves out what the loss has "
+    "gained by the fit.",
 )
 def test_where_a_standard_error_holds() -> None:
     """Two standard errors around the loss on held-out rows cover the loss on the rest; around the training loss not."""
@@ -192,32 +193,38 @@ def test_both_losses_miss_the_best() -> None:
 @pytest.mark.claim(
     "03",
     "A training loss below the entropy of the labels does not show that the inputs carry information; a loss on new "
-    "data below it does.",
+    "data that is lower by several standard errors does.",
 )
 def test_noise_lowers_the_training_loss() -> None:
-    """Three features of pure noise in 60 runs: the training loss is below the entropy each time; the others' is not."""
+    """Pure noise, 60 runs: the training loss is below the entropy each time, the other by chance, never by 3 errors."""
+
+    def lower_by(losses: Array) -> float:
+        return float((floor - losses.mean()) / losses.std(ddof=1) * np.sqrt(len(losses)))
+
     _, y = tumours()
     floor = stats.entropy([y.mean(), 1 - y.mean()])
-    above = []
+    by_chance = []
     for seed in range(60):
         rng = np.random.default_rng(seed)
         noise = rng.normal(size=(len(y), 3))
         assert each_loss(logits(noise, y, np.arange(len(y))), y).mean() < floor
         fitted = rng.permutation(len(y))
         z = logits(noise, y, fitted[:320])
-        above.append(each_loss(z, y)[fitted[320:]].mean())
-    assert np.mean(above) > floor
+        by_chance.append(lower_by(each_loss(z, y)[fitted[320:]]))
+    # Below the entropy is not enough: noise gets there in a run in three.
+    assert np.mean(by_chance) < 0 < max(by_chance) < 3
     x, _ = tumours()
     real = [
-        each_loss(logits(x, y, r[:320]), y)[r[320:]].mean()
+        lower_by(each_loss(logits(x, y, r[:320]), y)[r[320:]])
         for r in (np.random.default_rng(s).permutation(569) for s in range(20))
     ]
-    assert max(real) < floor
+    assert min(real) > 3
 
 
 @pytest.mark.claim(
     "03",
-    "A language model that scores a text token by token uses {eq}`eq-surprise-chain`, never the plain sum.",
+    "A language model that scores a text token by token uses {eq}`eq-surprise-chain`: it takes the surprise of each "
+    "token given those before it.",
 )
 def test_the_chain_is_not_the_plain_sum() -> None:
     """The poem's letters: the pairs' surprises given the letter before add up to the pairs' own, alone they do not."""
@@ -238,10 +245,16 @@ def test_the_chain_is_not_the_plain_sum() -> None:
 
 @pytest.mark.claim("03", "A coin can reproduce them, and the fit of chapter 1 leaves nothing.")
 def test_what_chance_leaves() -> None:
-    """Every number of heads in ten: a coin's fit has divergence zero; a Poisson fit to Poisson draws has not."""
+    """Every number of heads in ten, fitted by a minimiser: divergence zero; a Poisson fit to Poisson draws has not."""
     for heads in range(11):
         p = np.array([1 - heads / 10, heads / 10])
-        assert float(information.kl_divergence(p, p)) == 0
+        found = optimize.minimize_scalar(
+            lambda q, p=p: -float(special.xlogy(p, [1 - q, q]).sum()),
+            bounds=(0, 1),
+            method="bounded",
+            options={"xatol": 1e-12},
+        ).x
+        assert special.rel_entr(p, [1 - found, found]).sum() < 1e-5
     rng = np.random.default_rng(4)
     for _ in range(50):
         y = rng.poisson(3.0, 50)

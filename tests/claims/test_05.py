@@ -29,8 +29,8 @@ def off_by(value: float, truth: mpmath.mpf) -> float:
 
 @pytest.mark.claim(
     "05",
-    "One rounding errs by at most $u$ of the result: $2^{-24}$ in float32, $2^{-11}$ in float16, "
-    "$2^{-8}$ in bfloat16.",
+    "One rounding is off by at most $u$ relative to the result, within the range of the format: $2^{-24}$ in "
+    "float32, $2^{-11}$ in float16, $2^{-8}$ in bfloat16.",
 )
 def test_a_rounding_errs_by_at_most_u_and_comes_close_to_it() -> None:
     """20,000 random numbers in each format, the worst of which comes close to u; subnormal numbers break the bound."""
@@ -45,15 +45,21 @@ def test_a_rounding_errs_by_at_most_u_and_comes_close_to_it() -> None:
 
 @pytest.mark.claim(
     "05",
-    "From one power of two to the next there are always equally many numbers, so that the gaps double each time.",
+    "From one power of two to the next there are equally many numbers, except close to zero, where digits run out; "
+    "so the gaps double each time.",
 )
 @pytest.mark.parametrize("dtype", DIGITS, ids=str)
 def test_each_octave_holds_equally_many_numbers(dtype: torch.dtype) -> None:
-    """The gap above five powers of two, in each format."""
+    """The gap above five powers of two, in each format; below the smallest normal number the gaps stay the same."""
     for power in (-12, -3, 0, 5, 14):
         start = torch.tensor(2.0**power, dtype=dtype)
         gap = torch.nextafter(start, 2 * start) - start
         assert float(gap) == 2.0 ** (power + 1 - DIGITS[dtype])
+    info, gaps = torch.finfo(dtype), []
+    for factor in (1.0, 0.5, 0.25):
+        start = torch.tensor(factor * info.tiny, dtype=dtype)
+        gaps.append(float(torch.nextafter(start, 2 * start) - start))
+    assert gaps[0] == gaps[1] == gaps[2] == info.tiny * info.eps
 
 
 @pytest.mark.claim(
@@ -72,6 +78,21 @@ def test_the_shift_changes_nothing_and_prevents_overflow() -> None:
             moved = [v - top for v in moved]
             p, q = ([mpmath.exp(v) / mpmath.fsum(map(mpmath.exp, x)) for v in x] for x in (row, moved))
             assert all(abs(a - b) <= mpmath.mpf(10) ** -25 * a for a, b in zip(p, q, strict=True))
+
+
+@pytest.mark.claim(
+    "05",
+    "a term that is too small for the format is far too small to change a sum of at least 1. (In float16, tens of "
+    "thousands of them together are not.)",
+)
+def test_what_underflows_is_missed_in_float16_only() -> None:
+    """60,000 terms just below half of the smallest number: one of them, and all, against the roundoff of 1."""
+    for dtype, together in ((torch.float16, True), (torch.bfloat16, False), (torch.float32, False)):
+        info = torch.finfo(dtype)
+        term = 0.45 * info.tiny * info.eps
+        assert float(torch.tensor(term, dtype=torch.float64).to(dtype)) == 0
+        assert term < info.eps / 1000
+        assert (60_000 * term > info.eps) == together
 
 
 @pytest.mark.claim("05", "The logarithm of a float32 softmax is infinite once the gap passes 104.")
@@ -159,12 +180,16 @@ def test_the_gap_form_keeps_its_digits_at_both_ends() -> None:
 
 @pytest.mark.claim(
     "05",
-    "Add losses up in float32 or wider: a float16 sum overflows beyond 65,504, and a running bfloat16 sum stands "
-    "still long before that.",
+    "Add losses up in float32 or wider: a float16 sum overflows beyond 65,504, and a running bfloat16 sum of losses "
+    "of a few nats stands still long before that.",
 )
 def test_sums_in_half_precision_overflow_or_stand_still() -> None:
-    """Losses of other distributions and sizes, added one after another."""
+    """Losses of other distributions and sizes, added one after another; of 300 nats each, the sum goes on beyond."""
     assert torch.isinf(torch.tensor(65_504.0).half() + torch.tensor(32.0).half())
+    total = torch.zeros((), dtype=torch.bfloat16)
+    for _ in range(1000):
+        total = total + 300
+    assert float(total) > 65_504
     for seed, scale in ((1, 0.5), (2, 3.0), (3, 8.0)):
         losses = np.random.default_rng(seed).exponential(scale, 12_000)
         total = torch.zeros((), dtype=torch.bfloat16)
@@ -205,21 +230,31 @@ def test_a_clipped_loss_is_bounded_and_flat() -> None:
 
 @pytest.mark.claim(
     "05",
-    "It is more accurate for answers that are wrong; for answers that are certain and right both lose the same digits.",
+    "It is more accurate where the probability underflows; for other wrong answers the two are equally accurate, and "
+    "for answers that are certain and right both lose the same digits.",
 )
 def test_log_softmax_is_more_accurate_on_one_side_only() -> None:
-    """200 rows each, wrong by 110 and right by 12 and 15, against 60 digits."""
-    for margin, better in ((-110.0, True), (12.0, False), (15.0, False)):
-        z = torch.from_numpy(np.stack([RNG.normal(size=200) + margin, RNG.normal(size=200)], 1)).float()
-        truths = [true_loss(row, 0) for row in z]
-        two, one = (
-            np.array([off_by(-v, t) if np.isfinite(v) else np.inf for v, t in zip(f(z), truths, strict=True)])
-            for f in (
-                lambda z: torch.log(torch.softmax(z, -1))[:, 0].tolist(),
-                lambda z: F.log_softmax(z, -1)[:, 0].tolist(),
-            )
+    """200 rows each, wrong by 5 to 110 and right by 12 and 15, against 60 digits."""
+    for margin, better in ((-110.0, True), (-95.0, True), (-80.0, None), (-20.0, None), (-5.0, None)):
+        _compare_with_log_of_softmax(margin, better)
+    for margin in (12.0, 15.0):
+        _compare_with_log_of_softmax(margin, False)
+
+
+def _compare_with_log_of_softmax(margin: float, better: bool | None) -> None:
+    """Better by log_softmax, equally exact (None), or equally poor."""
+    z = torch.from_numpy(np.stack([RNG.normal(size=200) + margin, RNG.normal(size=200)], 1)).float()
+    truths = [true_loss(row, 0) for row in z]
+    two, one = (
+        np.array([off_by(-v, t) if np.isfinite(v) else np.inf for v, t in zip(f(z), truths, strict=True)])
+        for f in (
+            lambda z: torch.log(torch.softmax(z, -1))[:, 0].tolist(),
+            lambda z: F.log_softmax(z, -1)[:, 0].tolist(),
         )
-        if better:
-            assert np.median(one) < 1e-7 < np.median(two)
-        else:
-            assert np.median(one) > 1e-4 and 0.5 < np.median(one) / np.median(two) < 2
+    )
+    if better is None:
+        assert max(np.median(one), np.median(two)) < 2.0**-24
+    elif better:
+        assert np.median(one) < 1e-7 < np.median(two)
+    else:
+        assert np.median(one) > 1e-4 and 0.5 < np.median(one) / np.median(two) < 2
