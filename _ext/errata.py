@@ -60,6 +60,7 @@ class Row:
     stands: str
     truth: str
     section: tuple[str, str]
+    says: str = ""
     also: tuple[str, ...] = ()
 
     @property

@@ -211,6 +211,53 @@ def test_nan_in_an_ignored_row() -> None:
     assert run(lambda z: xent.torch.cross_entropy(z, y, ignore_index=-100)) == (True, True)
 
 
+@pytest.mark.claim(
+    "07",
+    "One step of the optimiser later, every weight of the layer that computed these logits is `nan`, and so is "
+    "whatever the model predicts.",
+)
+def test_one_step_after_a_nan_row() -> None:
+    """A mean over no tokens before the last layer. The table of embeddings keeps the rows that were not used."""
+    torch.manual_seed(0)
+    table, last = torch.nn.Embedding(20, 4), torch.nn.Linear(4, 3)
+    ids, mask = torch.tensor([[1, 2], [3, 4]]), torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    pooled = (table(ids) * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    loss = F.cross_entropy(last(pooled), torch.tensor([-100, 1]))
+    optimiser = torch.optim.SGD([*table.parameters(), *last.parameters()], lr=0.1)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+    assert loss.isfinite() and all(bool(p.isnan().all()) for p in last.parameters())
+    assert last(torch.randn(5, 4)).isnan().all()
+    assert 0 < table.weight.isnan().any(1).sum() < 20
+
+
+@pytest.mark.claim("07", "With one-hot labels a swap gives PyTorch and Keras a number, not an error:")
+@pytest.mark.claim(
+    "07", "For the label 1 and a sigmoid in float64 its loss is right down to a logit of −100."
+)
+def test_swaps_and_the_reach_of_the_binary_loss() -> None:
+    """One-hot labels swap, indices do not; the loss on both sides of -100, in float32, and for the label 0."""
+    z, y, _ = batch()
+    p, hot = torch.from_numpy(xent.softmax(z)), F.one_hot(torch.from_numpy(y), 4).double()
+    keras = frameworks.keras().losses.CategoricalCrossentropy()
+    for swapped, right in (
+        (F.cross_entropy(hot, p), F.cross_entropy(p.log(), hot)),
+        (keras(p.numpy(), hot.numpy()), keras(hot.numpy(), p.numpy())),
+    ):
+        assert math.isfinite(float(swapped)) and abs(float(swapped) - float(right)) > 1e-3
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        F.cross_entropy(torch.from_numpy(y), p)
+
+    def cost(dtype: torch.dtype, logits: list[float], label: float) -> list[float]:
+        q = torch.tensor(logits, dtype=dtype).sigmoid()
+        found: list[float] = F.binary_cross_entropy(q, torch.full_like(q, label), reduction="none").tolist()
+        return found
+
+    assert cost(torch.float64, [-40, -99.9], 1) == pytest.approx([40, 99.9], rel=1e-12)
+    assert cost(torch.float64, [-101], 1) == [100]
+    assert cost(torch.float32, [-95], 1) == [100] == cost(torch.float64, [50], 0)
+
+
 @pytest.mark.claim("07", "Give Keras's binary loss a last axis of size one, or no weight reaches its row.")
 def test_keras_binary_loss_with_one_axis() -> None:
     """Weights in random order: with one axis only their mean matters, with two each reaches its row."""

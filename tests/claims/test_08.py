@@ -55,8 +55,8 @@ def test_a_fresh_network_costs_log_k() -> None:
 
 @pytest.mark.claim(
     "08",
-    "A loss that comes to rest tells you where: at log K there is no signal, at 1.461 for ten classes a softmax too "
-    "many, at 16.1 or 34.5 a clip, at a small positive floor the smoothing.",
+    "The height at which a loss comes to rest points to the cause: log K to a missing signal, 1.461 for ten classes to "
+    "a softmax too many, 16.1 or 34.5 to a clip, and a positive floor under a model that is always right to smoothing.",
 )
 def test_where_losses_come_to_rest() -> None:
     """Free logits, trained long from random starts: two softmaxes, a detached path, smoothing, and a clip."""
@@ -67,6 +67,12 @@ def test_where_losses_come_to_rest() -> None:
     assert trained(lambda z: F.cross_entropy(z, y), start, 100, 1.0) < 0.01  # without it there is no floor
     smoothed = trained(lambda z: F.cross_entropy(z, y, label_smoothing=0.1), start, 250, 0.3)
     assert smoothed == pytest.approx(0.500, abs=5e-4)
+    # A floor of its own comes with labels that contradict each other, but that model is not always right.
+    noisy = trained(lambda z: F.cross_entropy(z.repeat(2, 1), torch.cat([y, y.flip(0)])), start, 250, 0.3)
+    assert noisy == pytest.approx(math.log(2), abs=1e-3)
+    # A floor of its own comes with labels that contradict each other, but that model is not always right.
+    noisy = trained(lambda z: F.cross_entropy(z.repeat(2, 1), torch.cat([y, y.flip(0)])), start, 250, 0.3)
+    assert noisy == pytest.approx(math.log(2), abs=1e-3)
     no_signal = trained(lambda z: F.cross_entropy(0 * z, y), start, 20, 0.3)
     assert no_signal == pytest.approx(math.log(10))
     for eps, height in ((1e-7, 16.1), (1e-15, 34.5)):
@@ -207,7 +213,8 @@ def test_three_numbers_of_the_rows() -> None:
 @pytest.mark.claim(
     "08",
     "`pos_weight` and class weights multiply the odds that are learnt: for a class of probability p and weight w the "
-    "model reports w p / (1 - p + w p), less where the loss divides by the batch's own sum of weights.",
+    "model reports w p / (1 - p + w p), or something between that and p where the loss divides by the batch's own sum "
+    "of weights.",
 )
 def test_weights_multiply_the_odds() -> None:
     """The minimum over the logit on a fine grid, for nine pairs of p and w; and the ratio's report for batches."""
@@ -221,6 +228,52 @@ def test_weights_multiply_the_odds() -> None:
             for size in (2, 8, 64):
                 learnt = scoring.learnt_distribution([1 - p, p], [1, w], size, weight=[1, w])[1]
                 assert min(p, report) < learnt < max(p, report) and abs(learnt - p) < abs(report - p)
+
+
+@pytest.mark.claim("08", "It was given q itself, or logits.")
+@pytest.mark.claim("08", "Each row whose class has moved costs 36.")
+@pytest.mark.claim("08", "so the targets of a rank that has few count too much.")
+def test_three_causes_of_the_rows() -> None:
+    """Random q and p; text labels of which some keep their place; two ranks of unequal counts, averaged."""
+    from sklearn.metrics import log_loss
+
+    p, q = (torch.from_numpy(RNG.dirichlet(np.ones(5), 200)) for _ in range(2))
+    assert (F.kl_div(q.log(), p, reduction="none").sum(1) >= 0).all()
+    assert (F.kl_div(q, p, reduction="none").sum(1) < 0).all()
+    assert F.kl_div(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([[0.2, 0.3, 0.5]]), reduction="sum") < 0
+    for names in (["a", "b", "c"], ["1", "2", "10"], [str(k) for k in range(1, 13)]):
+        moved = [k for k, name in enumerate(names) if sorted(names)[k] != name]
+        each = [
+            log_loss([name], np.eye(len(names))[[k]], labels=sorted(names)) for k, name in enumerate(names)
+        ]
+        assert [k for k, cost in enumerate(each) if round(cost) == 36] == moved
+        assert all(round(cost) in (0, 36) for cost in each)
+    few, many = torch.rand(2, requires_grad=True), torch.rand(8, requires_grad=True)
+    ((few.mean() + many.mean()) / 2).backward()  # type: ignore[no-untyped-call]
+    assert few.grad is not None and many.grad is not None
+    assert few.grad[0] > 1 / 10 > many.grad[0]
+
+
+@pytest.mark.claim("08", "It was given q itself, or logits.")
+@pytest.mark.claim("08", "Each row whose class has moved costs 36.")
+@pytest.mark.claim("08", "so the targets of a rank that has few count too much.")
+def test_three_causes_of_the_rows() -> None:
+    """Random q and p; text labels of which some keep their place; two ranks of unequal counts, averaged."""
+    from sklearn.metrics import log_loss
+
+    p, q = (torch.from_numpy(RNG.dirichlet(np.ones(5), 200)) for _ in range(2))
+    assert (F.kl_div(q.log(), p, reduction="none").sum(1) >= 0).all()
+    assert (F.kl_div(q, p, reduction="none").sum(1) < 0).all()
+    assert F.kl_div(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([[0.2, 0.3, 0.5]]), reduction="sum") < 0
+    for names in (["a", "b", "c"], ["1", "2", "10"], [str(k) for k in range(1, 13)]):
+        moved = [k for k, name in enumerate(names) if sorted(names)[k] != name]
+        each = [log_loss([name], np.eye(len(names))[[k]], labels=names) for k, name in enumerate(names)]
+        assert [k for k, cost in enumerate(each) if round(cost) == 36] == moved
+        assert all(round(cost) in (0, 36) for cost in each)
+    few, many = torch.rand(2, requires_grad=True), torch.rand(8, requires_grad=True)
+    ((few.mean() + many.mean()) / 2).backward()  # type: ignore[no-untyped-call]
+    assert few.grad is not None and many.grad is not None
+    assert few.grad[0] > 1 / 10 > many.grad[0]
 
 
 @pytest.mark.claim("08", "below a logit of -27.6 the gradient fades. Its loss stops at 100.")

@@ -79,7 +79,7 @@ def test_the_absolute_error_is_least_at_a_corner() -> None:
 
 @pytest.mark.claim(
     "09",
-    "Clipping the logarithm is harmless with two classes; with three or more it pays to call a class below the "
+    "Clipping the logarithm is harmless with two classes; with three or more it can pay to call a class below the "
     "clip impossible.",
 )
 def test_clipping_pays_from_three_classes_on() -> None:
@@ -99,6 +99,9 @@ def test_clipping_pays_from_three_classes_on() -> None:
             saving = expected_score(rule, p, p) - expected_score(rule, p, zeroed)
             # About p_K; the costs are of order one, so 1e-15 of it is rounding.
             assert saving > 0.5 * p[-1] and (saving > 1e-9 or eps < 1e-6)
+    # It need not: where the first class has left the interval at the upper end, there is nobody to give the mass to.
+    rule, p = partial(scoring.clipped_log_score, eps=0.05), np.array([0.97, 0.02, 0.01])
+    assert expected_score(rule, p, normal(p * [1, 1, 0])) == expected_score(rule, p, p)
 
 
 @pytest.mark.claim(
@@ -195,12 +198,32 @@ def networks(gamma: float, seed: int, columns: tuple[str, str]) -> tuple[Array, 
 
 @pytest.mark.claim(
     "09",
-    "Focal loss makes a model that can reach its minimum too timid, and an overfitted network less over-confident.",
+    "Focal loss makes a model that can reach its minimum too timid about any class that is more likely than not, and "
+    "an overfitted network less over-confident.",
+)
+@pytest.mark.claim(
+    "09",
+    "The largest probability itself comes out too small, except among many classes if it is small already.",
 )
 def test_focal_loss_in_both_regimes() -> None:
     """Beliefs on both sides of one half by search; other splits, starts and measurements for the networks, paired."""
     for p in ([0.9, 0.1], [0.51, 0.49], [0.2, 0.8], [0.6, 0.3, 0.1]):
         assert max(elicited(scoring.focal_loss, p)) < max(p)
+    # From report to truth, for reports of all kinds: the largest is too small if it is above a half, or classes few.
+    rng = np.random.default_rng(8)
+    for classes in (2, 3, 5, 100, 1000):
+        alpha = np.exp(rng.uniform(-4, 3, size=(400, 1))) * np.ones(classes)
+        q = np.array([np.maximum(rng.dirichlet(a), 1e-9) for a in alpha])
+        q[:100, 0] += rng.exponential(size=100)
+        q = normal(q)
+        for gamma in (0.5, 1.0, 2.0, 5.0):
+            back = scoring.invert_focal(q, gamma=gamma).max(-1)
+            likely = (back > 0.5) & (back < 1 - 1e-6)
+            assert likely.any() and (q.max(-1)[likely] < back[likely]).all()
+            if classes <= 3:
+                assert (q.max(-1) <= back + 1e-9).all()
+    flat = np.append(0.1, np.full(99, 0.9 / 99))
+    assert scoring.invert_focal(flat, gamma=2.0)[0] < 0.09
     better, both = [], []
     for seed, columns in ((1, ("mean texture", "mean smoothness")), (2, ("mean symmetry", "texture error"))):
         _, _, log, label = networks(0.0, seed, columns)
