@@ -18,6 +18,8 @@ from docutils import nodes
 from docutils.nodes import make_id
 from sphinx.util import logging
 
+from ledger import markdown_cells
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -60,7 +62,7 @@ class Row:
     stands: str
     truth: str
     section: tuple[str, str]
-    says: str = ""
+    says: str = ""  # the words of that section that hold the correction
     also: tuple[str, ...] = ()
 
     @property
@@ -88,8 +90,17 @@ def read_tests(root: Path) -> list[Test]:
     ]
 
 
+def section_text(root: Path, chapter: str, heading: str) -> str:
+    """Return what stands under a heading of a chapter, to the next heading that is no deeper."""
+    text = "\n".join(cell for path, _, cell in markdown_cells(root) if path.stem == chapter)
+    found = re.search(rf"^(#+) {re.escape(heading)} *$", text, re.MULTILINE)
+    if not found:
+        return ""
+    return re.split(rf"^#{{1,{len(found[1])}}} ", text[found.end() :], maxsplit=1, flags=re.MULTILINE)[0]
+
+
 def problems(root: Path) -> Iterator[str]:
-    """Tell what does not fit: a row without a test, or a test without a row."""
+    """Tell what does not fit: a row without a test or its correction, or a test without a row."""
     sources, rows = read(root)
     tests = read_tests(root)
     names = {test.name for test in tests}
@@ -101,6 +112,12 @@ def problems(root: Path) -> Iterator[str]:
         if not row.tests(tests):
             name = f"test_{row.anchor.replace('-', '_')}_..."
             yield f"{FILE}: row {row.id} has no test; expected {name} in tests/"
+        words = row.says.split()
+        if row.verdict != "holds" and not (
+            words and " ".join(words) in " ".join(section_text(root, *row.section).split())
+        ):
+            place = f"the section {row.section[1]!r} of {row.section[0]}"
+            yield f"{FILE}: row {row.id}: {place} does not say {row.says!r}"
         yield from (f"{FILE}: row {row.id} names {n}, which is no test" for n in row.also if n not in names)
     checking = {test for row in rows for test in row.tests(tests)}
     yield from (f"{test.path}::{test.name} checks no row of {FILE}" for test in tests if test not in checking)
