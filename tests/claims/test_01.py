@@ -216,6 +216,28 @@ def test_every_start_finds_the_same_loss() -> None:
 
 
 @pytest.mark.claim(
+    "01", "started far from the minimum, Newton's method can diverge, although the loss is convex."
+)
+def test_newton_from_afar() -> None:
+    """The chapter's tumours from zero and from random starts: there is a minimum, and some starts never see it."""
+    x, y = four_features()
+
+    def ends_at(w: Array) -> float:
+        for _ in range(12):
+            p = xent.sigmoid(x @ w)
+            hessian = x.T @ (x * (p * (1 - p))[:, None]) / len(y)
+            if not np.linalg.cond(hessian) < 1e15:
+                return np.inf
+            w = w - np.linalg.solve(hessian, x.T @ (p - y) / len(y))
+        return loss(w, x, y)
+
+    rng = np.random.default_rng(7)
+    found = [ends_at(size * rng.normal(size=5)) for size in (0.0, 0.1, 3.0, 3.0, 3.0)]
+    assert found[:2] == pytest.approx([0.140879] * 2, abs=1e-5)
+    assert max(found) > 1
+
+
+@pytest.mark.claim(
     "01",
     "a fitted model with an intercept predicts exactly as many malignant tumours as there are in its training set.",
 )

@@ -9,7 +9,7 @@ import torch
 import xent
 
 
-def test_erratum_2_3_log_softmax_is_more_accurate_for_wrong_answers_only() -> None:
+def test_erratum_2_3_log_softmax_is_more_accurate_only_where_it_underflows() -> None:
     """The note says 'faster and more accurate'. Accuracy: yes where it underflows, else no."""
     z = torch.tensor([0.0, 200.0])
     assert torch.log(torch.softmax(z, -1))[0] == -math.inf
