@@ -231,7 +231,7 @@ def test_weights_multiply_the_odds() -> None:
 
 
 @pytest.mark.claim("08", "It was given q itself, or logits.")
-@pytest.mark.claim("08", "Each row whose class has moved costs 36.")
+@pytest.mark.claim("08", "Each row whose class has moved costs that much.")
 @pytest.mark.claim("08", "so the targets of a rank that has few count too much.")
 def test_three_causes_of_the_rows() -> None:
     """Random q and p; text labels of which some keep their place; two ranks of unequal counts, averaged."""
@@ -246,28 +246,6 @@ def test_three_causes_of_the_rows() -> None:
         each = [
             log_loss([name], np.eye(len(names))[[k]], labels=sorted(names)) for k, name in enumerate(names)
         ]
-        assert [k for k, cost in enumerate(each) if round(cost) == 36] == moved
-        assert all(round(cost) in (0, 36) for cost in each)
-    few, many = torch.rand(2, requires_grad=True), torch.rand(8, requires_grad=True)
-    ((few.mean() + many.mean()) / 2).backward()  # type: ignore[no-untyped-call]
-    assert few.grad is not None and many.grad is not None
-    assert few.grad[0] > 1 / 10 > many.grad[0]
-
-
-@pytest.mark.claim("08", "It was given q itself, or logits.")
-@pytest.mark.claim("08", "Each row whose class has moved costs 36.")
-@pytest.mark.claim("08", "so the targets of a rank that has few count too much.")
-def test_three_causes_of_the_rows() -> None:
-    """Random q and p; text labels of which some keep their place; two ranks of unequal counts, averaged."""
-    from sklearn.metrics import log_loss
-
-    p, q = (torch.from_numpy(RNG.dirichlet(np.ones(5), 200)) for _ in range(2))
-    assert (F.kl_div(q.log(), p, reduction="none").sum(1) >= 0).all()
-    assert (F.kl_div(q, p, reduction="none").sum(1) < 0).all()
-    assert F.kl_div(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([[0.2, 0.3, 0.5]]), reduction="sum") < 0
-    for names in (["a", "b", "c"], ["1", "2", "10"], [str(k) for k in range(1, 13)]):
-        moved = [k for k, name in enumerate(names) if sorted(names)[k] != name]
-        each = [log_loss([name], np.eye(len(names))[[k]], labels=names) for k, name in enumerate(names)]
         assert [k for k, cost in enumerate(each) if round(cost) == 36] == moved
         assert all(round(cost) in (0, 36) for cost in each)
     few, many = torch.rand(2, requires_grad=True), torch.rand(8, requires_grad=True)
