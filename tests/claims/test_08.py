@@ -231,7 +231,7 @@ def test_weights_multiply_the_odds() -> None:
 
 
 @pytest.mark.claim("08", "It was given q itself, or logits.")
-@pytest.mark.claim("08", "Each row whose class has moved costs 36.")
+@pytest.mark.claim("08", "Each row whose class has moved costs that much.")
 @pytest.mark.claim("08", "so the targets of a rank that has few count too much.")
 def test_three_causes_of_the_rows() -> None:
     """Random q and p; text labels of which some keep their place; two ranks of unequal counts, averaged."""
