@@ -163,11 +163,6 @@ def gaussian(d: Draw) -> Env:
     return one(d) | {"a": d.column(), "t": d.column(), "s": d.real()}
 
 
-def surfaces(d: Draw) -> Env:
-    u, v = d.column(2)[:, 0]
-    return {"u": u, "v": v, "ell_squared": mp.norm([u - 1, v + 1]) ** 2, "ell_cross": lse(column([u, v])) - u}
-
-
 def two(d: Draw) -> Env:
     """Two distributions with a mixture and the uniform one, and a code whose lengths fit Q."""
     lengths, weight, p, q = column(d.sample([1, 2, 3, 4], 4)), d.share(), d.probs(), d.probs()
@@ -333,11 +328,6 @@ def two_batches(d: Draw) -> Env:
 
 def soft(d: Draw) -> Env:
     return one(d) | {"t": d.probs(), "ell": lambda z, t: entropy(t, softmax(z)), "H": entropy, "KL": kl}
-
-
-def smoothed_bit(d: Draw) -> Env:
-    y, epsilon = d.randint(0, 1), d.share()
-    return {"y": y, "varepsilon": epsilon, "t": (1 - epsilon / 2) if y else epsilon / 2}
 
 
 def distil(d: Draw) -> Env:

@@ -12,7 +12,7 @@ import re
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from functools import reduce
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import mpmath as mp
@@ -305,8 +305,14 @@ class Reader:
 
 
 def shown(value: Any) -> str:
-    values = np.ravel(np.asarray(value, object))
-    return ", ".join(mp.nstr(x, 6) if isinstance(x, mp.mpf | mp.mpc) else str(x) for x in values)
+    return ", ".join(mp.nstr(x, 6) for x in np.ravel(np.asarray(value, object)))
+
+
+def remembered(side: Tokens, e: Env) -> Any:
+    """The value of a side, which a page that was changed elsewhere does not compute again."""
+    if (key := tuple(side)) not in e["known"]:
+        e["known"][key] = evaluate(side, e)
+    return e["known"][key]
 
 
 def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterator[str]:
@@ -325,24 +331,20 @@ def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterat
         read = [i for i, side in enumerate(sides) if not left_out & {tuple(side), tuple(chain)}]
         if len(read) == 1:
             raise Unreadable(f"no relation to read in {' '.join(chain)}")
-        condition = [] if tuple(under) in left_out else under[1:]
-        if under and tuple(under) not in left_out and under[0] not in {'"if', '"for'}:
+        under = [] if tuple(under) in left_out else under
+        if under and under[0] not in {'"if', '"for'}:
             raise Unreadable(f"the condition {' '.join(under)}")
-        envs = [KNOWN | draw for draw in draws] if read else []
-        held = [e for e in envs if not condition or evaluate(condition, e)]
+        envs = [KNOWN | d | {"known": d.setdefault("known", {})} for d in draws] if read else []
+        held = [e for e in envs if not under or evaluate(under[1:], e)]
         if read and not held:
             yield f"the condition of {' '.join(chain)} never holds"
-        for e in held:
-            values = {i: evaluate(sides[i], e) for i in read}
-            for a, b in pairwise(read):
-                sign = next((s for s in signs[a:b] if s != "="), "=")
-                if not RELATIONS[sign](values[a], values[b]):
-                    names = sorted({token.strip(STRIP) for token in sides[a] + sides[b]} & {*e})
-                    at = [
-                        f"{n} = {shown(e[n])}" for n in names if isinstance(e[n], int | mp.mpf | np.ndarray)
-                    ]
-                    where = (
-                        f"relation {number + b} of {total}, {' '.join(sides[a])} {sign} {' '.join(sides[b])}"
-                    )
-                    yield f"{where}: left {shown(values[a])}, right {shown(values[b])} at {'; '.join(at)}"
+        for (a, b), e in product(pairwise(read), held):
+            sign = next((s for s in signs[a:b] if s != "="), "=")
+            left, right = (remembered(sides[i], e) for i in (a, b))
+            if not RELATIONS[sign](left, right):
+                relation = " ".join([*sides[a], sign, *sides[b]])
+                names = sorted({token.strip(STRIP) for token in sides[a] + sides[b]} & {*e})
+                at = [f"{n} = {shown(e[n])}" for n in names if isinstance(e[n], int | mp.mpf | np.ndarray)]
+                told = f"left {shown(left)}, right {shown(right)} at {'; '.join(at)}"
+                yield f"relation {number + b} of {total}, {relation}: {told}"
         number += len(signs)
