@@ -125,13 +125,8 @@ def logistic(d: Draw) -> Env:
 
 def coins(d: Draw) -> Env:
     y, p = column([1, 0, d.randint(0, 1)]), column(d.share() for _ in range(3))
-    pairs = zip(y[:, 0], p[:, 0], strict=True)
-    return {
-        "N": 3,
-        "y": y,
-        "p": p,
-        "J": mean(entropy(column([b, 1 - b]), column([q, 1 - q])) for b, q in pairs),
-    }
+    of = lambda b, q: entropy(column([b, 1 - b]), column([q, 1 - q]))
+    return {"N": 3, "y": y, "p": p, "J": mean(of(b, q) for b, q in zip(y[:, 0], p[:, 0], strict=True))}
 
 
 def margin(d: Draw) -> Env:
@@ -147,12 +142,8 @@ def one(d: Draw) -> Env:
     e |= {"p": Let(lambda at: softmax(lookup(at, "z"))), "t": Let(lambda at: one_hot(at["y"]))}
     e |= {"ell": Let(lambda at: entropy(lookup(at, "t"), lookup(at, "p"))), "bold 1": column([1] * 4)}
     e |= {"J": Let(lambda at: derivative(lambda at: lookup(at, "p"), at, "z", []))}
-    return e | {
-        "sigma": sigmoid,
-        "softmax": softmax,
-        "lse": lse,
-        "delta": np.array(np.eye(4, dtype=int), object),
-    }
+    e |= {"delta": np.array(np.eye(4, dtype=int), object)}
+    return e | {"sigma": sigmoid, "softmax": softmax, "lse": lse}
 
 
 def loss_of(d: Draw) -> Env:
@@ -179,26 +170,17 @@ def gradient(d: Draw) -> Env:
     e, t, x = one(d), softmax(column(d.gauss(0.0, 1.0) for _ in range(4))), d.column()
     e["z"], x = (column([1, 1, -99, -99]), column([0.5, -0.5, 0, 0])) if d.number == 4 else (e["z"], x)
     a = e["z"] if d.number == 4 else t
-    e |= {
-        "t": t,
-        "x": x,
-        "v": d.column(),
-        "a": a,
-        "b": (-1) ** d.number * a + x / 10**6,
-        "m": max(e["z"][:, 0]),
-    }
+    e |= {"t": t, "x": x, "v": d.column(), "a": a, "b": (-1) ** d.number * a + x / 10**6}
+    e |= {"m": max(e["z"][:, 0])}
     e |= {"H": Let(lambda at: covariance(lookup(at, "p"))), "r": Let(lambda at: lookup(at, "p") - t)}
-    e |= {"Var_p": Let(lambda at: lambda x: variance(lookup(at, "p"), x)), "lambda_max": largest_eigenvalue}
+    e |= {"Var_p": Let(lambda at: lambda x: variance(lookup(at, "p"), x))}
+    e |= {"lambda_max": lambda h: max(mp.eigsy(mp.matrix(h.tolist()), eigvals_only=True))}
     return e | {"Sigma": Let(lambda at: mp.exp(lse(lookup(at, "z"))))}
 
 
 def covariance(p: Any) -> Any:
     """The covariance of the one-hot vector of a class that follows p."""
     return sum(q * (one_hot(k) - p) @ (one_hot(k) - p).T for k, q in enumerate(p[:, 0], 1))
-
-
-def largest_eigenvalue(h: Any) -> Any:
-    return max(mp.eigsy(mp.matrix(h.tolist()), eigvals_only=True))
 
 
 def hard_gradient(d: Draw) -> Env:
