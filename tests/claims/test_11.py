@@ -137,6 +137,21 @@ def test_what_accumulation_does_to_the_bias() -> None:
 
 
 @pytest.mark.claim(
+    "11", "Under a mean of means, a smaller micro-batch makes a model that stops sooner, provided"
+)
+def test_smaller_micro_batches_stop_sooner() -> None:
+    """Random distributions of lengths: the mean length grows with the micro-batch, up to the true one."""
+    rng = np.random.default_rng(1)
+    for _ in range(30):
+        lengths = np.unique(rng.integers(1, 80, 5)).astype(float)
+        p = rng.dirichlet(np.full(len(lengths), rng.choice([0.3, 2.0]))) * 0.99 + 0.01 / len(lengths)
+        means = [float(learnt_distribution(p, lengths, B) @ lengths) for B in (1, 2, 4, 16)]
+        assert (np.diff([*means, p @ lengths]) > 0).all()
+    # With one length nothing moves.
+    assert learnt_distribution(np.array([0.3, 0.7]), np.array([5.0, 5.0]), 1)[0] == pytest.approx(0.3)
+
+
+@pytest.mark.claim(
     "11",
     "A class-weighted mean is a ratio too: with a batch of one the weights do nothing, and small batches learn less "
     "than the weights ask for.",

@@ -100,7 +100,10 @@ def test_more_pictures_or_more_votes() -> None:
     "Label smoothing has two conventions: $\\varepsilon$ over all $K$ classes is $\\eta = \\varepsilon (K - 1)/K$ over "
     "the others.",
 )
-@pytest.mark.claim("12", "Put 90 % into a framework's `label_smoothing` and the label keeps almost nothing:")
+@pytest.mark.claim(
+    "12",
+    "Put 90 % into a framework's `label_smoothing`, and of ten classes the right one keeps less than a fifth:",
+)
 def test_two_conventions() -> None:
     """PyTorch's smoothing at several K and epsilon, against targets written by the other convention."""
     for K in (2, 3, 10, 1000):
@@ -111,7 +114,10 @@ def test_two_conventions() -> None:
             t[range(4), y] = 1 - eta
             found = F.cross_entropy(z, y, label_smoothing=eps)
             assert found.item() == pytest.approx(xent.soft_cross_entropy(z.numpy(), t), rel=1e-12)
-    assert 0.1 + 0.9 / 10 < 0.2
+    # What the label keeps is minus the slope of PyTorch's loss in its log-probability.
+    log_p = torch.full((1, 10), 0.1, dtype=torch.float64).log().requires_grad_()
+    F.cross_entropy(log_p, torch.tensor([3]), label_smoothing=0.9).backward()
+    assert log_p.grad is not None and 0.1 < 0.1 - log_p.grad[0, 3].item() < 0.2
 
 
 @pytest.mark.claim(
@@ -173,6 +179,19 @@ def test_a_table_reports_the_smoothed_votes() -> None:
 
             w = minimize(objective, start, jac=True, options={"gtol": 1e-9}).x.reshape(4, 4)
             np.testing.assert_allclose((xent.softmax(w) - eps / 4) / (1 - eps), votes, atol=1e-5)
+
+
+@pytest.mark.claim(
+    "12", "For one-hot targets the two agree; for others, with unequal weights, they generally do not."
+)
+def test_two_ways_to_weigh_a_soft_target() -> None:
+    """A row's weight by its largest entry against PyTorch's weights of terms; equal weights too."""
+    w, z = np.array([1.0, 4.0, 0.5]), RNG.normal(size=(6, 3))
+    soft, hard = distributions(6, 3), np.eye(3)[RNG.integers(3, size=6)]
+    for t, weights, agree in ((hard, w, True), (soft, w, False), (soft, np.full(3, 2.0), True)):
+        terms = F.cross_entropy(torch.tensor(z), torch.tensor(t), torch.tensor(weights)).item()
+        rows = -(weights[t.argmax(1)][:, None] * t * xent.log_softmax(z)).sum() / 6
+        assert (terms == pytest.approx(rows, rel=1e-9)) == agree
 
 
 @pytest.mark.claim("12", "A linear logit does not level off, so it cannot be flat.")

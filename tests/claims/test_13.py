@@ -220,12 +220,45 @@ def test_a_temperature_on_one_side() -> None:
         assert np.abs(xent.softmax(one) - P).max() > 0.02
 
 
+@pytest.mark.claim(
+    "13",
+    "Forward and reverse divergences can choose different students where none can match the teacher; "
+    "{doc}`14_language_models` shows what each does to a language model.",
+)
+@pytest.mark.claim("13", "With $q = p$ in reach, forward and reverse have the same minimiser.")
+def test_a_student_that_cannot_follow() -> None:
+    """A peak of fixed width over nine classes: two far peaks part the directions, one peak or two near ones do not."""
+    k = np.arange(9.0)
+
+    def peak(at: np.ndarray) -> np.ndarray:
+        return np.asarray(xent.softmax(-(np.subtract.outer(at, k) ** 2) / 2))
+
+    places = np.linspace(0, 8, 401)
+    students = peak(places)
+    for apart, shape, differ in ((6.0, 1.0, True), (0.0, 1.0, False), (0.0, 0.3, False), (1.0, 1.0, False)):
+        two = 0.6 * peak(np.array(4 - apart / 2)) + 0.4 * peak(np.array(4 + apart / 2))
+        teacher = two**shape / (two**shape).sum()
+        forward = places[(teacher * np.log(teacher / students)).sum(1).argmin()]
+        reverse = places[(students * np.log(students / teacher)).sum(1).argmin()]
+        assert (abs(forward - reverse) > 1) == differ
+    # In reach: softmax logits of its own for each class, from a random start.
+    v = RNG.normal(size=5)
+    for direction in ("forward", "reverse"):
+        z = minimize(lambda z, d=direction: distillation_loss(z, v, direction=d), RNG.normal(size=5)).x
+        np.testing.assert_allclose(xent.softmax(z), xent.softmax(v), atol=1e-3)
+
+
 @pytest.mark.claim("13", "accuracy does not tell them apart, probabilities do")
 @pytest.mark.claim("13", "The labels and the truth have the same mean; the labels scatter more.")
+@pytest.mark.claim(
+    "13",
+    "the one that is a little unsure scatters no more than the truth, and the one that is far too sure by more than "
+    "half as much again",
+)
 def test_variance_and_bias_of_teachers() -> None:
-    """Other truths and models: exact mean and variance over the draw of the labels, no simulation."""
+    """Other truths and models: exact mean and variance over the draw of labels and inputs, no simulation."""
     for _ in range(10):
-        truth, model = 1.5 * RNG.normal(size=(2, 50, 4))
+        truth, model = RNG.normal(size=(2, 1000, 4))
         P, losses = xent.softmax(truth), -xent.log_softmax(model)
         of_labels = (P * losses**2).sum(1) - (P * losses).sum(1) ** 2
         assert (of_labels > 0).all()  # the true probabilities have none of this variance, and the same mean
@@ -233,9 +266,12 @@ def test_variance_and_bias_of_teachers() -> None:
         assert (xent.softmax(0.8 * truth).argmax(1) == xent.softmax(4.0 * truth).argmax(1)).all()
         bias = {s: np.abs(r - risks[1.0]).mean() for s, r in risks.items()}
         assert bias[0.8] < bias[4.0]
+        scatter = {s: float(r.var()) for s, r in risks.items()}  # over the draw of the inputs
+        assert scatter[0.8] < scatter[1.0]
+        assert 1.5**2 * scatter[1.0] < scatter[4.0] < scatter[1.0] + of_labels.mean()
 
 
-@pytest.mark.claim("13", "Only the forward divergence at $T = 1$ averages the teachers.")
+@pytest.mark.claim("13", "Of these, only the forward divergence at $T = 1$ averages the teachers.")
 def test_several_teachers() -> None:
     """Random pairs of teachers of a coin: the forward loss at T = 1 finds their mean, the others do not."""
     grid = np.linspace(0.001, 0.999, 4001)
