@@ -41,9 +41,7 @@ def multiply(a: Any, b: Any) -> Any:
     return both[0, 0] if isinstance(both, np.ndarray) and both.size == 1 else both
 
 
-def log(x: Any) -> Any:
-    return np.frompyfunc(mp.log, 1, 1)(x)
-
+log = np.frompyfunc(mp.log, 1, 1)
 
 RELATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "=": near,
@@ -191,9 +189,6 @@ class Reader:
         self.at += (end := next(ends, len(rest)))
         return rest[:end]
 
-    def value(self) -> Any:
-        return evaluate(self.argument(), self.env)
-
     def whole(self) -> Any:
         total = self.sum()
         if self.peek():
@@ -223,7 +218,7 @@ class Reader:
             body = self.scope()
             return combine([evaluate(body, e) for e in scopes])
         if self.took(r"\log"):
-            power = self.value() if self.took("^") else 1
+            power = evaluate(self.argument(), self.env) if self.took("^") else 1
             return log(self.factor()) ** power
         if self.took(r"\nabla"):
             by = self.argument() if self.took("_") else [self.env["nabla"]]
@@ -278,12 +273,12 @@ class Reader:
             self.at += 1
             return mp.mpf(token)
         if self.took(r"\sqrt"):
-            return mp.sqrt(self.value())
+            return mp.sqrt(evaluate(self.argument(), self.env))
         if token == "|":
-            return abs(self.value())
+            return abs(evaluate(self.argument(), self.env))
         if token == r"\lVert":
-            values = np.ravel(np.asarray(self.value(), object))
-            order = self.value() if self.took("_") else mp.mpf(2)
+            values = np.ravel(np.asarray(evaluate(self.argument(), self.env), object))
+            order = evaluate(self.argument(), self.env) if self.took("_") else mp.mpf(2)
             return sum(abs(v) ** order for v in values) ** (1 / order)
         if token in OPEN:
             items = self.items()
@@ -304,10 +299,6 @@ class Reader:
         return value(*self.items()) if callable(value) and self.peek() in {"(", "["} else value
 
 
-def shown(value: Any) -> str:
-    return ", ".join(mp.nstr(x, 6) for x in np.ravel(np.asarray(value, object)))
-
-
 def remembered(side: Tokens, e: Env) -> Any:
     """The value of a side, which a page that was changed elsewhere does not compute again."""
     if (key := tuple(side)) not in e["known"]:
@@ -320,6 +311,7 @@ def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterat
 
     Whatever else cannot be read raises Unreadable, and so does an `unread` that is not printed.
     """
+    shown = lambda value: ", ".join(mp.nstr(x, 6) for x in np.ravel(np.asarray(value, object)))  # noqa: E731
     left_out, found = {tuple(tokens_of(part)) for part in unread}, [*statements(tex)]
     parts = {tuple(p) for chain, under in found for p in [chain, *split(chain, *RELATIONS), under]}
     if missing := left_out - parts:
