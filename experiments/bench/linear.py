@@ -32,7 +32,7 @@ import xent.torch
 RESULT = Path(__file__).with_name("linear.json")
 LOSSES = ("cross_entropy", "distillation")
 # Rows, classes, width, dtype.
-SIZES = [(1024, 50_000, width, "float32") for width in (512, 2048)] + [(1024, 50_000, 512, "bfloat16")]
+SIZES = [(1024, 50_000, width, "float32") for width in (512, 2048)]
 TURNS = 3
 Size = tuple[int, int, int, str]
 Way = Callable[..., Tensor]
