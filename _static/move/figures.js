@@ -241,7 +241,7 @@ globalThis.xentMoving = (() => {
       about: "The digits that the naive loss keeps",
       plot: "Correct decimal digits of the loss over the margin: the naive computation falls to zero, the stable one stays level.",
       controls: [
-        { name: "bits", label: "Format", min: 0, max: 3, step: 1, value: 2, shown: (v) => ["bfloat16", "float16", "float32", "float64"][v] },
+        { name: "bits", label: "Format", min: 0, max: 3, step: 1, value: 1, shown: (v) => ["float64", "float32", "float16", "bfloat16"][v] },
         { name: "margin", label: "Margin m of the right class", min: 0, max: 40, step: 0.5, value: 10, shown: (v) => fixed(v, 1) },
       ],
       keys: [
@@ -251,7 +251,7 @@ globalThis.xentMoving = (() => {
       x: { range: [0, 40], label: "margin of the right class" },
       y: { range: [0, 17], label: "correct digits" },
       state({ bits, margin }) {
-        const size = [8, 11, 24, 53][bits];
+        const size = [53, 24, 11, 8][bits];
         const most = size * Math.log10(2);
         const xs = grid(0, 40, 160);
         const kept = (loss) => (m) => f.digits(loss(m, size), Math.log1p(Math.exp(-m)), most);

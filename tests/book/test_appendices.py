@@ -43,12 +43,23 @@ def test_rows_and_tests_fit_together() -> None:
         (["erratum_3_1_one"], ["row 3.11 has no test", "row 3.11 names test_slip_of_3_a, which is no test"]),
         (["erratum_3_1_one", "slip_of_3_a", "erratum_3_2_two"], ["test_erratum_3_2_two checks no row"]),
         (["erratum_3_1_one", "slip_of_3_a", "slip_of_4_b"], ["test_slip_of_4_b checks no row"]),
+        (
+            ["erratum_3_1_one", "slip_of_3_a", "else"],
+            ["row 3.1: the section 'Heads'", "row 3.11: the section"],
+        ),
     ],
 )
 def test_what_does_not_fit_is_told(tmp_path: Path, tests: list[str], told: list[str]) -> None:
+    elsewhere = "else" in tests  # the correction stands behind the section that the card names
+    tests = [name for name in tests if name != "else"]
     (tmp_path / "chapters").mkdir()
     (tmp_path / "tests").mkdir()
     row = {"verdict": "wrong", "place": "there", "stands": "a", "truth": "b", "section": ["01_coin", "Heads"]}
+    row["says"] = "It is b."
+    text = "# A coin\n\n## Heads\n\n### One\n\nIt\nis b.\n\n## Tails\n"
+    if elsewhere:
+        text = text.replace("It\nis b.", "") + "It is b."
+    (tmp_path / "chapters/01_coin.md").write_text(text)
     rows = [{"id": "3.1", **row}, {"id": "3.11", **row, "also": ["test_slip_of_3_a"]}]
     source = {"id": 3, "title": "A post", "about": "It."}
     (tmp_path / errata.FILE).write_text(yaml.safe_dump({"sources": [source], "rows": rows}))

@@ -199,9 +199,9 @@ def say_digits(bits: float, margin: float) -> list[str]:
         return f"{mantissa}e{'-' if '-' in exponent else '+'}{abs(int(exponent))}"
 
     exact = shown(float(np.log1p(np.exp(-margin))))
-    if bits == 0:  # NumPy has no bfloat16
+    if bits == 3:  # NumPy has no bfloat16
         return [exact]
-    size = [8, 11, 24, 53][round(bits)]
+    size = [53, 24, 11, 8][round(bits)]
     if size == 11 and margin > 8:  # below float16's normal numbers, which the figure has none of
         return [exact, shown(loss_in(size, margin, naive=True))]
     return [exact, *(shown(loss_in(size, margin, naive=naive)) for naive in (True, False))]
