@@ -209,8 +209,9 @@ def say_digits(bits: float, margin: float) -> list[str]:
 
 def say_denominators(first: float, second: float, loss: float) -> list[str]:
     n, m = np.array([first, second]), [loss, 1.0]
-    weights = [text(w, 3) for w in n.mean() / n]
-    return [*weights, text(float(np.mean(m)), 3), text(float(np.average(m, weights=n)), 3)]
+    # A tie is rounded up on the page, and to even here.
+    said = [*(n.mean() / n), np.mean(m), np.average(m, weights=n)]
+    return [text(float(value) + 1e-9, 3) for value in said]
 
 
 def say_direction(temperature: float, place: float) -> list[str]:
