@@ -158,7 +158,7 @@ def test_every_page_is_there_and_every_link_and_anchor_leads_somewhere(built_sit
     assert broken == []
 
 
-@pytest.mark.parametrize("fragment", ["sources-and-corrections", "fig-den-words"])
+@pytest.mark.parametrize("fragment", ["sources-and-corrections", "fig-den-speeches"])
 def test_a_link_into_a_long_page_arrives(visit: Visit, fragment: str) -> None:
     visit.page.goto(f"{visit.address}chapters/11_denominators.html#{fragment}", wait_until="networkidle")
     visit.page.wait_for_timeout(300)  # what comes near is laid out, and moves the rest
