@@ -73,7 +73,7 @@ def loss_in(bits: int, margin: float, *, naive: bool) -> float:
     # float16's own logarithm is not the nearest number; float64's is, once rounded.
     if not naive:
         return float(dtype(np.log1p(np.float64(power))))
-    return float(-dtype(np.log(np.float64(dtype(1) / (dtype(1) + power)))))
+    return float(0 - dtype(np.log(np.float64(dtype(1) / (dtype(1) + power)))))
 
 
 Z = [*np.round(np.arange(-6, 6.05, 0.3), 2).tolist(), -800.0, -40.0, 40.0, 800.0]
@@ -302,8 +302,9 @@ def test_a_figure_moves(browser: Browser, server: str, name: str) -> None:
             page.keyboard.press(key)
             check(figure, name)
         drawn = ink(figure)
-        # A shift of all logits changes nothing: that is what its slider is there for.
-        assert (drawn == picture) == (slider.get_attribute("id") == "moving-softmax-shift")
+        # A shift of all logits changes nothing: that is what its slider is there for. A loss is no weight.
+        still = slider.get_attribute("id") in ("moving-softmax-shift", "moving-denominators-loss")
+        assert (drawn == picture) == still
         box = slider.bounding_box()
         assert box is not None and box["height"] >= 24, "too low for a finger"
         slider.tap(position={"x": 0.3 * box["width"], "y": box["height"] / 2})
