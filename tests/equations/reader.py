@@ -18,7 +18,7 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 
-mp.mp.dps = 60
+DIGITS = 60
 STEP, CLOSE, TINY = mp.mpf("1e-12"), mp.mpf("1e-14"), mp.mpf("1e-20")
 Env = dict[str, Any]
 Tokens = list[str]

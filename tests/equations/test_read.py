@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import mpmath as mp
 import numpy as np
 import pytest
 import scipy.special
@@ -20,7 +21,7 @@ import scipy.stats
 
 import ledger
 from equations import meanings as m
-from equations.reader import Env, Unreadable, failures
+from equations.reader import DIGITS, Env, Unreadable, failures
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -127,6 +128,13 @@ ROWS: dict[str, Any] = {
 
 
 # ------------------------------------------------------------------------------------ the page, and a wrong page
+
+
+@pytest.fixture(autouse=True)
+def digits() -> Iterator[None]:
+    """The precision of mpmath is the process's, and other tests have set it for themselves."""
+    with mp.workdps(DIGITS):
+        yield
 
 
 @cache
