@@ -41,7 +41,7 @@ book: $(READY)  ## execute the chapters that changed and build the site into _bu
 
 test: $(READY)  ## everything that CI runs: lint, types, the build, all tests, every stored output
 	$(LINT)
-	$(MAKE) book
+	XENT_STORED=1 $(MAKE) book
 	$(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout=240 tests code chapters
 
 check: $(READY)  ## the quick part of the tests: no build, no browser, no chapters

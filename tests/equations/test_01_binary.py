@@ -665,7 +665,7 @@ def fit_ridge(x: np.ndarray, y: np.ndarray, ridge: float) -> np.ndarray:
         while value(w - scale * step) > value(w) and scale > 1e-8:
             scale /= 2
         w = w - scale * step
-        if np.abs(step).max() < 1e-10:
+        if np.abs(step).max() < 1e-10 or scale <= 1e-8:  # or rounding leaves nothing to gain
             break
     return w
 

@@ -6,6 +6,7 @@ A transcription is a function of its own, so that the wrong variants of it can b
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import mpmath
@@ -19,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 import xent
+from equations import symbolic
 from xent import gradients
 
 Array = NDArray[np.float64]
@@ -33,12 +35,7 @@ Z = sympy.symbols("z1:4", real=True)
 T = sympy.symbols("t1:4", real=True)
 SIGMA = sum(sympy.exp(z) for z in Z)
 P = [sympy.exp(z) / SIGMA for z in Z]
-ZERO = sympy.Integer(0)
-
-
-def vanishes(expression: Any) -> bool:
-    """Whether an expression in the logits is identically zero."""
-    return bool(sympy.simplify(sympy.together(sympy.expand(expression))) == 0)
+vanishes = partial(symbolic.vanishes, logits=Z)
 
 
 def random_rows(seed: int, shape: tuple[int, ...], scale: float = 2.0) -> tuple[Array, NDArray[np.int64]]:

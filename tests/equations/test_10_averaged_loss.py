@@ -364,7 +364,7 @@ def test_the_harmonic_mean(worst_error: Callable[..., float]) -> None:
     $$ (eq-avg-harmonic)
     """
     rng = np.random.default_rng(3)
-    for _ in range(20):
+    for _ in range(5):
         n, p = rng.integers(1, 60, size=12), rng.dirichlet(np.ones(12))
         # Nothing but the averaged loss in the logits, and its slopes.
         found = optimize.minimize(

@@ -149,11 +149,12 @@ def test_each_line_is_lowest_at_the_same_parameter():
     \end{aligned}
     $$ (eq-soft-argmin)
     """
-    thetas = np.linspace(-3, 3, 6001)
+    thetas = np.linspace(-3, 3, 301)
     for seed in range(20):
         p_x, p_y, feature = random_problem(seed)
         joint = p_x[:, None] * p_y
-        log_q = xent.log_softmax(thetas[:, None, None] * feature)
+        z = thetas[:, None, None] * feature
+        log_q = xent.log_softmax(z)
         log_joint = log_q + np.log(p_x)[:, None]
         kl = (joint * (np.log(joint) - log_joint)).sum((1, 2))
         # wrong: (p_x * (p_y * log_q).sum(2)).sum -> (p_y * log_q).sum(2).sum
@@ -161,12 +162,10 @@ def test_each_line_is_lowest_at_the_same_parameter():
             -(joint * log_joint).sum((1, 2)),
             -(p_x * (p_y * (log_q + np.log(p_x)[:, None])).sum(2)).sum(1),
             -(p_x * (p_y * log_q).sum(2)).sum(1),
-            np.array([p_x @ [xent.soft_cross_entropy(t * f, q) for f, q in zip(feature, p_y, strict=True)]
-                      for t in thetas[::40]]),
-        ]  # fmt: skip
-        for line in lines[:3]:  # they differ by constants only, so they share the minimum
+            xent.soft_cross_entropy(z, np.broadcast_to(p_y, z.shape), reduction="none") @ p_x,
+        ]
+        for line in lines:  # they differ by constants only, so they share the minimum
             assert np.ptp(line - kl) < 1e-12 + 1e-10 * np.abs(kl).max()
-        assert np.ptp(lines[3] - kl[::40]) < 1e-10 * max(1, np.abs(kl).max())
         # With P_X on the sum twice it is another function of theta.
         twice = -(p_x**2 * (p_y * log_q).sum(2)).sum(1)
         assert np.ptp(twice - kl) > 1e-3

@@ -128,13 +128,14 @@ def _name_temperature(c: Array, t: float) -> str:
 
 @dataclass(frozen=True)
 class _Variant:
-    """Terms, how the fitted numbers are called, and the range of the parameter that bends them."""
+    """Terms, how the fitted numbers are called, the range of what bends them, and whether they see other rows."""
 
     family: str
     reads: str
     terms: Terms
     name: Callable[[Array, float], str]
     bounds: tuple[float, float] | None = None
+    over_batch: bool = False
 
 
 def _variants() -> Iterator[_Variant]:
@@ -145,6 +146,7 @@ def _variants() -> Iterator[_Variant]:
         CATEGORICAL, "logits, softmax over the batch",
         lambda x, t, _: -(t * log_softmax(x, axis=0)).sum(-1, keepdims=True),
         lambda c, _: "softmax over axis 0" + ("" if abs(c[0] - 1) < RTOL else f", times {c[0]:.4g}"),
+        over_batch=True,
     )  # fmt: skip
     for reads in ("logits", "probabilities"):
         yield _Variant(BINARY, reads, _binary(reads), _name_sides)
@@ -212,19 +214,17 @@ def _residual(terms: Array, wanted: Array) -> tuple[float, Array]:
 
 def _fit(variant: _Variant, probe: _Probe, denominator: str) -> tuple[float, Array, float]:
     """Return the error, the coefficients and the parameter of a variant under a reduction."""
+    # Where no term looks beyond its row, all batches are one array.
+    batches = [(np.concatenate(probe.x), np.concatenate(probe.targets))]
+    if variant.over_batch:
+        batches = list(zip(probe.x, probe.targets, strict=True))
+    starts = np.cumsum([0, *map(len, probe.x[:-1])])
+    divisors = [[{"nothing": 1, "N": len(x), "N*K": x.size}[denominator]] for x in probe.x]
+    wanted = np.array(probe.seen) if probe.scalar else np.concatenate(probe.seen)
 
     def at(shape: float) -> tuple[float, Array]:
-        rows, wanted = [], []
-        for x, t, value in zip(probe.x, probe.targets, probe.seen, strict=True):
-            terms = variant.terms(x, t, shape)
-            if not probe.scalar:
-                rows.append(terms)
-                wanted.append(value)
-                continue
-            divisor = {"nothing": 1, "N": len(x), "N*K": x.size}[denominator]
-            rows.append(terms.sum(0, keepdims=True) / divisor)
-            wanted.append(value[None])
-        return _residual(np.concatenate(rows), np.concatenate(wanted))
+        terms = np.concatenate([variant.terms(x, t, shape) for x, t in batches])
+        return _residual(np.add.reduceat(terms, starts) / divisors if probe.scalar else terms, wanted)
 
     if variant.bounds is None:
         return *at(0.0), 0.0
