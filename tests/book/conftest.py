@@ -52,7 +52,8 @@ class TinyBook:
     def run(self, *command: str, **addresses: str) -> tuple[int, str]:
         """Run Python in the copy, with the copy's package; return the exit status and all that was said."""
         # The addresses of whoever publishes the book are not those of the copy.
-        environment = {name: value for name, value in os.environ.items() if name not in execution.ADDRESSES}
+        theirs = (*execution.ADDRESSES, "XENT_STORED")
+        environment = {name: value for name, value in os.environ.items() if name not in theirs}
         environment |= {"PYTHONPATH": str(self.root / "code"), "OMP_NUM_THREADS": "1", **addresses}
         done = subprocess.run(
             [sys.executable, *command],

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import scripts
+
 torch = pytest.importorskip("torch")
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "shakespeare"
@@ -21,12 +21,7 @@ FOLDER = Path(__file__).parents[2] / "experiments" / "shakespeare"
 
 @pytest.fixture(scope="module")
 def run() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("shakespeare_run", FOLDER / "run.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load(FOLDER / "run.py")
 
 
 @pytest.fixture

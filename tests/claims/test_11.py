@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import scripts
 from xent.scoring import learnt_distribution
 from xent.sequences import GeometricSource, eos_optimum
 
@@ -206,12 +205,7 @@ def test_a_length_bias_that_perplexity_hides() -> None:
 
 @pytest.fixture(scope="module")
 def table() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("denominators_table", FOLDER / "table.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load(FOLDER / "table.py")
 
 
 STORED = {row["row"]: row for row in json.loads((FOLDER / "table.json").read_text())["rows"]}

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import scripts
 import xent
 import xent.torch as xt
 
@@ -247,14 +248,7 @@ def test_sampled_softmax_is_biased() -> None:
 )
 def test_the_sketch_and_the_library() -> None:
     """The same label to both, the chapter's sketch taken from the experiment that measures it."""
-    import importlib.util
-    import sys
-
-    spec = importlib.util.spec_from_file_location("large_vocabularies_sketch", FOLDER / "memory.py")
-    assert spec is not None and spec.loader is not None
-    memory = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = memory
-    spec.loader.exec_module(memory)
+    memory = scripts.load(FOLDER / "memory.py")
     hidden, weight = layer(6, 300, 4)
     targets = torch.tensor([1, 2, 3, 4, 5, -100])
     padded = memory.Blocked.apply(hidden, weight, targets, 64)

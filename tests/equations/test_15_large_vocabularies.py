@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import itertools
 import json
 import math
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import mpmath
 import numpy as np
@@ -19,21 +16,15 @@ import torch
 import torch.nn.functional as F
 from scipy.optimize import minimize, minimize_scalar
 
+import scripts
+
 ROUNDING = "a few roundings in float64"
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "experiments" / "large_vocabularies" / "memory.py"
 State = tuple[float, float]
 
 
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("large_vocabularies_memory", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-memory = load()
+memory = scripts.load(SCRIPT)
 
 
 def problem(rows: int = 20, words: int = 57, width: int = 6) -> tuple[torch.Tensor, ...]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import re
-import subprocess
 import sys
 import threading
 from collections import UserDict, namedtuple
@@ -23,11 +21,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+import ranks as processes
 import xent.torch
 from xent.torch import _accumulate
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "denominators" / "gloo_gradients.py"
-LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 WIDTH, CLASSES, LENGTH, IGNORED = 3, 5, 6, -100
 Batch = tuple[Tensor, Tensor]
 
@@ -568,32 +566,26 @@ def test_nothing_to_do_is_no_window(ranks: Callable[[int], Ranks]) -> None:
     assert ranks(2).run([[], []], 2) == [[], []]
 
 
-def torchrun(ranks: int, *options: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [*LAUNCH, f"--nproc-per-node={ranks}", str(SCRIPT), *options],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert result["ranks"] == ranks
-    return result["relative_error"]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_data_parallel_ranks_agree_with_one_device(ranks: int) -> None:
-    errors = torchrun(ranks, "--plan=even", "--fsdp")
-    assert max(errors["accumulate"] + errors["accumulate, FSDP2"]) < 1e-12
-    assert min(errors["mean of means"] + errors["mean of each rank"]) > 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("denominator", ["tokens", "sequences", "64"])
-def test_ranks_that_run_out_and_one_that_never_had_a_batch(denominator: str) -> None:
-    fsdp = ["--fsdp"] if denominator == "tokens" else []
-    errors = torchrun(3, "--plan=ragged", f"--denominator={denominator}", *fsdp)
-    assert max(error for scheme in errors.values() for error in scheme) < 1e-12
+def test_processes_agree_with_one_device() -> None:
+    even = [(ranks, ["--plan=even", "--fsdp"]) for ranks in (2, 3)]
+    # Ranks that run out, and one that never had a batch.
+    ragged = [
+        (
+            3,
+            [
+                "--plan=ragged",
+                f"--denominator={denominator}",
+                *(["--fsdp"] if denominator == "tokens" else []),
+            ],
+        )
+        for denominator in ("tokens", "sequences", "64")
+    ]
+    printed = [json.loads(line) for line in processes.run(str(SCRIPT), *even, *ragged)]
+    for (ranks, options), found in zip([*even, *ragged], printed, strict=True):
+        errors, fsdp = found["relative_error"], "--fsdp" in options
+        assert found["ranks"] == ranks and ("accumulate, FSDP2" in errors) == fsdp
+        wrong = [errors.pop(name) for name in ("mean of means", "mean of each rank") if name in errors]
+        assert len(wrong) == 2 * ("--plan=even" in options)
+        assert max(error for scheme in errors.values() for error in scheme) < 1e-12
+        assert all(error > 0.1 for scheme in wrong for error in scheme)

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+import ranks
 import xent.torch
 
 WIDTH, CLASSES, LENGTH, IGNORED = 3, 5, 6, -100
@@ -327,7 +327,7 @@ def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], messag
         xent.torch.check_accumulation(**given | arguments)
 
 
-# ----------------------------------------------------------------- two ranks, which torchrun runs from here
+# ----------------------------------------------------------------- two ranks, which tests/ranks.py runs
 
 
 def synchronised(net: Any, last: bool) -> contextlib.AbstractContextManager[Any]:
@@ -408,17 +408,7 @@ def judge_on_this_rank() -> dict[str, tuple[bool, str, float]]:
 
 @pytest.mark.slow
 def test_loops_on_two_ranks_are_judged_rightly(tmp_path: Path) -> None:
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={W}"]
-    paths = os.pathsep.join([str(Path(xent.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [*launch, __file__, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    ranks.run(__file__, (W, [str(tmp_path)]))
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(W))
     assert len(first) == 2 * len(RANK_LOOPS) - 1
     for name, (ok, cause, error) in first.items():
