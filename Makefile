@@ -17,6 +17,7 @@ export JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
 BIN := .venv/bin
 READY := .venv/ready
+BUILD = $(BIN)/jupyter-book build . -W -n --keep-going -q
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # One thread a process: the chapters and tests share the cores, and sums keep their last digits.
@@ -27,22 +28,19 @@ export TF_NUM_INTRAOP_THREADS := 1
 export TF_NUM_INTEROP_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-define LINT
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/python -m mypy
-endef
+LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python -m mypy
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
 
 book: $(READY)  ## execute the chapters that changed and build the site into _build/html
-	$(BIN)/jupyter-book build . -W -n --keep-going -q
+	$(BUILD)
 
 test: $(READY)  ## everything that CI runs: lint, types, the build, all tests, every stored output
-	$(LINT)
-	XENT_STORED=1 $(MAKE) book
-	$(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout=240 tests code chapters
+# The build needs one core; the other has the rules and the equations meanwhile. The chapters are executed by nbval.
+	XENT_STORED=1 $(BUILD) & { $(LINT) && $(BIN)/python -m pytest -q tests/equations; } || failed=1; \
+	    wait $$! && test -z "$$failed"
+	$(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout=240 --ignore=tests/equations tests code chapters
 
 check: $(READY)  ## the quick part of the tests: no build, no browser, no chapters
 	$(LINT)

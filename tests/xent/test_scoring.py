@@ -623,7 +623,7 @@ def test_the_search_is_not_caught_by_the_first_valley() -> None:
 
 @pytest.mark.slow
 def test_more_classes() -> None:
-    p = np.random.default_rng(5).dirichlet(np.ones(8))
+    p = np.random.default_rng(5).dirichlet(np.ones(6))
     np.testing.assert_allclose(elicited(scoring.log_score, p), p, atol=1e-6)
 
 
