@@ -48,7 +48,7 @@ def test_a_failing_cell_fails_the_build_twice_and_the_comparison(tiny_book: Tiny
     tiny_book.write_chapter("01_good", "# Good", "# code\nx = 0", "# code, the next\n1 / x")
     for _ in range(2):
         fails(*tiny_book.build(), FAILED)
-    fails(*tiny_book.nbval(), "chapters/01_good.ipynb::Cell 1", "ZeroDivisionError: division by zero")
+    fails(*tiny_book.nbval(), "chapters/01_good.ipynb::Cell 1", "ZeroDivisionError", "division by zero")
 
 
 def test_a_wrong_stored_output_is_found(tiny_book: TinyBook) -> None:

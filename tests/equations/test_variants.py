@@ -87,8 +87,7 @@ def accepted(path: Path, folder: Path, conftest: object) -> list[str]:
         copy.write_text(planted.replace("__file__", repr(str(path))), encoding="utf-8")
         nodes += [f"{copy}::{t.function}" for t in MARKS if (t.label, t.file) == (label, path.name)]
         places[label] = where
-    seen = Rejections()
-    options = ["--assert=plain", "--tb=short", "-p", "no:terminal", "-p", "no:cacheprovider"]
+    seen, options = Rejections(), ["--assert=plain", "-p", "no:terminal", "-p", "no:cacheprovider"]
     configuration = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder)]
     pytest.main([*options, *configuration, *nodes], plugins=[seen, conftest])
     return [
