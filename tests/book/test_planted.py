@@ -75,26 +75,26 @@ def test_what_is_executed_again_and_what_is_not(tiny_book: TinyBook) -> None:
         return "executing " in said
 
     # In `make test` the pages show what is stored, for nbval to compare; `make book` asks again.
-    tiny_book.write_chapter("01_good", "# Good", "# code\nprint(4000 + 141)", output="4040\n")
-    assert not built(XENT_STORED="1") and "4040" in tiny_book.page("01_good")
+    tiny_book.write_chapter("01_good", "# Good", "# code\nprint('sum', 4000 + 141)", output="sum 4040\n")
+    assert not built(XENT_STORED="1") and "sum 4040" in tiny_book.page("01_good")
     drawing = (
         "# code\nimport matplotlib.pyplot as plt\nimport xent\nplt.plot([0, 1])\nplt.show()\nxent.answer"
     )
     package = tiny_book.root / "code" / "xent" / "__init__.py"
     package.write_text(package.read_text() + "\nanswer = 4242\n")
     tiny_book.write_chapter(
-        "01_good", "# Good", "# code\nprint(4000 + 141)", drawing, alt="A line that rises."
+        "01_good", "# Good", "# code\nprint('sum', 4000 + 141)", drawing, alt="A line that rises."
     )
     assert built()
     page = tiny_book.page("01_good")
-    assert all(text in page for text in ("4141", "4242", "A line that rises.")) and "4040" not in page
+    assert all(text in page for text in ("sum 4141", "4242", "A line that rises.")) and "sum 4040" not in page
     # Prose and alternative texts are not code, and reach the page all the same.
     tiny_book.write_chapter(
-        "01_good", "# Better", "# code\nprint(4000 + 141)", drawing, alt="A line from a corner."
+        "01_good", "# Better", "# code\nprint('sum', 4000 + 141)", drawing, alt="A line from a corner."
     )
     assert not built() and not built(XENT_STORED="1")
     page = tiny_book.page("01_good")
-    assert all(text in page for text in ("4141", "Better", "A line from a corner."))
+    assert all(text in page for text in ("sum 4141", "Better", "A line from a corner."))
     # What a chapter imports is no part of its file.
     package.write_text(package.read_text() + "\nanswer = 4343\n")
     tiny_book.write_chapter("02_more", "# More")
