@@ -107,6 +107,7 @@ def test_page(visit: Visit, name: str) -> None:
 
     page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
     page.emulate_media(color_scheme="dark")
+    page.goto(visit.address + name, wait_until="load")
     page.add_style_tag(content=".bd-article * { content-visibility: visible !important }")
     scrolls = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert scrolls <= 0, f"on a phone the page scrolls sideways by {scrolls} px"
