@@ -190,7 +190,7 @@ def networks(gamma: float, seed: int, columns: tuple[str, str]) -> tuple[Array, 
 
     sign = torch.tensor(2.0 * y[train] - 1)
     optimiser = torch.optim.Adam(w, lr=0.02)
-    for _ in range(150):
+    for _ in range(200):
         log_q = logsigmoid(sign * logits(train))
         loss = -((1 - log_q.exp()) ** gamma * log_q).mean(1).sum()
         optimiser.zero_grad()
