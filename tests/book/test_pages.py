@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import axe_playwright_python
+import nbformat
 import pytest
 import yaml
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response
@@ -186,6 +187,26 @@ def test_a_reader_finds_by_typing(visit: Visit, words: str, pages: set[str]) -> 
     first = page.locator("#search-results li > a").evaluate_all("all => all.slice(0, 5).map(a => a.href)")
     assert pages & {Path(address.partition("#")[0].partition("?")[0]).stem for address in first}, first
     assert visit.wrong == []
+
+
+QUESTION = re.compile(r"^- \[.+\]\(https://\S+\): `(.+?)`, \{ref\}`[^`]+<(symptom-[a-z0-9-]+)>`; ", re.M)
+# What the search ranks first, and the label of the section in which that stands.
+FIRST_ROW = """async words => {
+  const [page, , anchor] = Search._performSearch(...Search._parseQuery(words)).at(-1) ?? ["", "", ""];
+  const text = await (await fetch(page + ".html")).text();
+  const place = new DOMParser().parseFromString(text, "text/html").getElementById(anchor.slice(1));
+  return place?.closest("section").querySelector(":scope > [id^=symptom-]")?.id ?? page;
+}"""
+
+
+def test_twenty_questions_lead_to_their_rows(visit: Visit) -> None:
+    """What chapter 8 says to type for each question of its list, typed: its row comes first."""
+    cells = nbformat.read(ROOT / "chapters/08_which_loss.ipynb", as_version=4).cells
+    [asked] = [QUESTION.findall(c.source) for c in cells if c.source.startswith("### Twenty questions")]
+    assert len(asked) == 20
+    visit.page.goto(visit.address + "search.html?q=loss", wait_until="load")
+    visit.page.wait_for_function("Search._index !== null")
+    assert {words: visit.page.evaluate(FIRST_ROW, words) for words, _ in asked} == dict(asked)
 
 
 # ------------------------------------------------------------------------ accessibility and colours

@@ -70,9 +70,6 @@ def test_where_losses_come_to_rest() -> None:
     # A floor of its own comes with labels that contradict each other, but that model is not always right.
     noisy = trained(lambda z: F.cross_entropy(z.repeat(2, 1), torch.cat([y, y.flip(0)])), start, 250, 0.3)
     assert noisy == pytest.approx(math.log(2), abs=1e-3)
-    # A floor of its own comes with labels that contradict each other, but that model is not always right.
-    noisy = trained(lambda z: F.cross_entropy(z.repeat(2, 1), torch.cat([y, y.flip(0)])), start, 250, 0.3)
-    assert noisy == pytest.approx(math.log(2), abs=1e-3)
     no_signal = trained(lambda z: F.cross_entropy(0 * z, y), start, 20, 0.3)
     assert no_signal == pytest.approx(math.log(10))
     for eps, height in ((1e-7, 16.1), (1e-15, 34.5)):
@@ -230,7 +227,7 @@ def test_weights_multiply_the_odds() -> None:
                 assert min(p, report) < learnt < max(p, report) and abs(learnt - p) < abs(report - p)
 
 
-@pytest.mark.claim("08", "It was given q itself, or logits.")
+@pytest.mark.claim("08", "It was given q itself, or logits; or a p that does not sum to one.")
 @pytest.mark.claim("08", "Each row whose class has moved costs that much.")
 @pytest.mark.claim("08", "so the targets of a rank that has few count too much.")
 def test_three_causes_of_the_rows() -> None:
@@ -241,6 +238,7 @@ def test_three_causes_of_the_rows() -> None:
     assert (F.kl_div(q.log(), p, reduction="none").sum(1) >= 0).all()
     assert (F.kl_div(q, p, reduction="none").sum(1) < 0).all()
     assert F.kl_div(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([[0.2, 0.3, 0.5]]), reduction="sum") < 0
+    assert (F.kl_div(q.log(), 0.3 * q, reduction="none").sum(1) < 0).all()
     for names in (["a", "b", "c"], ["1", "2", "10"], [str(k) for k in range(1, 13)]):
         moved = [k for k, name in enumerate(names) if sorted(names)[k] != name]
         each = [
@@ -279,3 +277,72 @@ def test_softmax_over_nothing_and_over_one_column() -> None:
     loss = F.cross_entropy(z, torch.zeros(9, dtype=torch.long))
     loss.backward()
     assert loss.item() == 0 and not z.grad.any()
+
+
+@pytest.mark.claim(
+    "08",
+    "And where the model ends in a softmax, `fit` and `evaluate` on TensorFlow go back to its logits and take "
+    "*sigmoids* of these. The same loss, called on predictions, has no logits to go back to.",
+)
+@pytest.mark.claim(
+    "07",
+    "A binary loss behind a softmax takes *sigmoids* of the remembered logits, so that `evaluate` and the same loss "
+    "called on the predictions return two numbers.",
+)
+def test_a_binary_loss_behind_a_softmax() -> None:
+    """A layer and an activation, two and four outputs: `evaluate`, against sigmoids of the logits and the formula."""
+    keras = frameworks.keras()
+    for classes in (2, 4):
+        x, y = RNG.normal(size=(6, 3)), np.eye(classes)[RNG.integers(0, classes, 6)]
+        start = keras.Input((3,))
+        logits = keras.layers.Dense(classes)(start)
+        model = keras.Model(start, keras.layers.Softmax()(logits))
+        loss = keras.losses.BinaryCrossentropy()
+        model.compile(loss=loss)
+        z, p = (np.asarray(m.predict(x, verbose=0), float) for m in (keras.Model(start, logits), model))
+        evaluated = model.evaluate(x, y, verbose=0)
+        assert evaluated == pytest.approx((np.logaddexp(0, z) - y * z).mean(), rel=1e-5)
+        called = -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean()
+        assert float(loss(y, p)) == pytest.approx(called, rel=1e-5)
+        assert abs(evaluated - called) > 1e-3
+
+
+@pytest.mark.claim(
+    "08",
+    "It is no mask: the class stays in the softmax of every other row. And where padding shares its number with <eos>, "
+    "the ends of the sequences are skipped along with it, and the model does not learn to stop.",
+)
+def test_ignore_index_is_no_mask() -> None:
+    """The ignored class's logit gets a gradient from other rows; a table of transitions trained with pad = <eos>."""
+    z = torch.randn(20, 4, dtype=torch.float64, requires_grad=True)
+    y = torch.arange(20) % 4
+    F.cross_entropy(z, y, ignore_index=2).backward()
+    assert z.grad is not None and (z.grad[y != 2][:, 2] > 0).all() and not z.grad[y == 2].any()
+    # Tokens 0 and 1, and 2 for the end; each ends a sequence with probability 0.3.
+    target = torch.from_numpy(RNG.choice(3, size=4000, p=[0.4, 0.3, 0.3]))
+    learnt = {}
+    for ignored in (2, -100):
+        logits = torch.zeros(3, requires_grad=True)
+        optimiser = torch.optim.Adam([logits], lr=0.3)
+        for _ in range(100):
+            optimiser.zero_grad()
+            F.cross_entropy(logits.expand(4000, 3), target, ignore_index=ignored).backward()
+            optimiser.step()
+        learnt[ignored] = logits.softmax(0)[2].item()
+    assert learnt[2] < 0.001 and abs(learnt[-100] - 0.3) < 0.03
+
+
+@pytest.mark.claim(
+    "08",
+    "scikit-learn takes the classes from the labels that are present, and these are fewer than the columns.",
+)
+def test_scikit_learn_counts_the_labels_that_are_present() -> None:
+    """One label of two, two of three; with `labels=` the loss is that of the rows."""
+    from sklearn.metrics import log_loss
+
+    for classes, y in ((2, [1, 1]), (3, [0, 1]), (3, [2, 2, 2])):
+        p = RNG.dirichlet(np.ones(classes), len(y))
+        with pytest.raises(ValueError, match=r"only one label|different number of classes"):
+            log_loss(y, p)
+        expected = -np.log(p[np.arange(len(y)), y]).mean()
+        assert log_loss(y, p, labels=range(classes)) == pytest.approx(expected, rel=1e-12)

@@ -81,11 +81,15 @@ assert F.nll_loss(x, y) > 0
         "t = np.array([0., 1.])",
     ),
     "negative-kl": (
-        "q = torch.tensor([[.7, .3]]); log_q = q; assert F.kl_div(log_q, q, reduction='sum') < 0",
         """
-q = torch.tensor([[.7, .3]])
-log_q = q.log()
-assert F.kl_div(log_q, q, reduction='sum') == 0
+t = torch.tensor([[.1541, .0511, .0947]])
+log_q = torch.tensor([[.1132, .5477, .3390]]).log()
+assert F.kl_div(log_q, t, reduction='sum') < 0
+""",
+        """
+t = torch.tensor([[.7, .3]])
+log_q = t.log()
+assert F.kl_div(log_q, t, reduction='sum') == 0
 """,
     ),
     "swapped-arguments": (
@@ -95,6 +99,10 @@ assert F.kl_div(log_q, q, reduction='sum') == 0
     "from-logits-forgotten": (
         "loss_fn = keras.losses.SparseCategoricalCrossentropy()",
         "loss_fn = keras.losses.SparseCategoricalCrossentropy(from_logits=True)",
+    ),
+    "binary-loss-of-two-outputs": (
+        "p = torch.randn(4, 2).softmax(-1)",
+        "p = torch.randn(4, 1).sigmoid()",
     ),
     "bits-for-nats": (
         "loss_fn = lambda z, y: xent.cross_entropy(z, y) / np.log(2)",
@@ -123,6 +131,10 @@ loss = F.cross_entropy(z.bfloat16().float(), y)
     "labels-sorted-as-text": (
         "columns = ['2', '10']; assert log_loss(['2', '10'], np.eye(2)) > 36",
         "columns = ['10', '2']; assert log_loss(['10', '2'], np.eye(2)) < 1e-9",
+    ),
+    "one-class-in-the-labels": (
+        "y = np.array([1, 1]); p = np.array([[.2, .8], [.4, .6]])",
+        "y = np.array([1, 0]); p = np.array([[.2, .8], [.4, .6]])",
     ),
     "log-of-a-softmax": (
         """
@@ -292,6 +304,10 @@ y = np.array([0, 1])
 pad = y == 1
 loss_fn = lambda z, y: xent.cross_entropy(z, y, ignore_index=1)
 """,
+    ),
+    "ignored-class-is-predicted": (
+        "z = torch.randn(4, 3); ignore_index = 0",
+        "z = torch.randn(4, 3); ignore_index = -100",
     ),
     "minus-one-is-a-class": (
         "loss_fn = lambda z, y: -xent.log_softmax(z)[np.arange(len(y)), y].mean()",
