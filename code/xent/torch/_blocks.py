@@ -23,8 +23,8 @@ from xent._validate import Reduction, mean_divisor
 
 # Numbers in the arrays of a block: on a CPU they stay in its last cache; elsewhere only memory counts.
 CPU_BLOCK, OTHER_BLOCK = 1 << 20, 1 << 24
-# Up to so many classes a block lies in memory classes first on a CPU. Along rows of 10, a sum takes five times
-# as long, a maximum ten times, and a difference four times.
+# Up to so many classes, a loss of many passes gets its block classes first in memory on a CPU: along rows of 10 a
+# sum takes five times as long, a maximum ten times, a difference four times. Few passes do not pay for the copies.
 CLASSES_FIRST_UP_TO = 16
 
 
@@ -176,7 +176,7 @@ def _blockwise(
     if scale is not None and rows.data_ptr() == z.data_ptr():
         gradient = torch.empty_like(rows)  # else the logits lay in another order, and their copy is ours
     on_cpu = z.device.type == "cpu"
-    turned = on_cpu and loss.fused is not None and classes <= CLASSES_FIRST_UP_TO
+    turned = on_cpu and loss.arrays > 0 and classes <= CLASSES_FIRST_UP_TO
     in_place = scale is not None and rows.dtype == dtype and not turned
     # The arrays of a block: those of the loss, one for the gradient, copies of the logits and their like.
     like = [x.shape == rows.shape and x.is_floating_point() for x in (rows, *rest)]
