@@ -121,9 +121,9 @@ def memory(case: tuple[int, int, str], name: str, who: str) -> int | None:
     return int(finished.stdout.split()[-1])
 
 
-def measure(budget: float) -> Iterator[dict[str, Any]]:
+def measure(budget: float, only: int | None) -> Iterator[dict[str, Any]]:
     """Measure one after another; memory where the logits are large enough to tell."""
-    for case in CASES:
+    for case in [case for case in CASES if only in (None, case[0])]:
         rows, classes, dtype = case
         nbytes = rows * classes * getattr(torch, dtype).itemsize
         for name, pair in ways(*case).items():
@@ -146,6 +146,7 @@ def main() -> None:
     )
     parser.add_argument("--print", action="store_true", help="write nothing")
     parser.add_argument("--budget", type=float, default=8.0, help="seconds to measure each loss")
+    parser.add_argument("--rows", type=int, help="only the cases of so many rows")
     parser.add_argument("--grown", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -155,7 +156,7 @@ def main() -> None:
     settings = {"torch": torch.__version__, "threads": 1, "budget": options.budget, "seed": 0}
     settings |= {"date": datetime.now(UTC).date().isoformat()}
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for measured in measure(options.budget):
+    for measured in measure(options.budget, options.rows):
         if not options.print:
             result = json.loads(RESULT.read_text(encoding="utf-8"))
             kept = {key(case): case for case in result.get("tensors", {}).get("cases", [])}
