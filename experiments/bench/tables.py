@@ -66,8 +66,9 @@ def setting(result: dict[str, Any]) -> str:
     """Say where, when and with what it was measured."""
     machine = result["machine"]
     libraries = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-    tensors = result["tensors"]["settings"].get("date", result["date"])
-    later = "" if tensors == result["date"] else f" (tensors on {tensors})"
+    tensors = result["tensors"]["settings"]
+    date, note = tensors.get("date", result["date"]), tensors.get("note")
+    later = "" if date == result["date"] else f" (tensors on {date}{'; ' + note if note else ''})"
     return (
         f"Measured on {result['date']}{later}, on {machine['cores']} cores of an {machine['cpu']}; "
         f"{machine['system']}, Python {machine['python']}, {libraries}."
