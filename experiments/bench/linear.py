@@ -1,12 +1,14 @@
 """Time and memory of the losses of a linear layer beside the plain pair and torch's own, into linear.json.
 
-    python experiments/bench/linear.py              every case (some five minutes)
+    python experiments/bench/linear.py              every case (ten minutes), each written when it is done
     python experiments/bench/linear.py --width 512  those of one width, printed
 
 A step is the mean loss of hidden states and a weight, and its backward pass, on one thread; in bfloat16 the
 plain pair's logits are widened before the loss, as is usual. The ways take turns in one process, and each
 counts by its fastest turn. Memory is the growth of a fresh process at its highest point (Linux), less the two
-gradients, which every way must make.
+gradients, which every way must make. In bfloat16 only the memory is measured, and with a sixteenth of the
+classes, since products in it take many times as long on this kind of processor: the memory of the plain pair and
+the gradients shrink alike, while the blocks of xent stay as large as they are.
 """
 
 from __future__ import annotations
@@ -32,8 +34,10 @@ import xent.torch
 RESULT = Path(__file__).with_name("linear.json")
 LOSSES = ("cross_entropy", "distillation")
 # Rows, classes, width, dtype.
-SIZES = [(1024, 50_000, width, "float32") for width in (512, 2048)]
+SIZES = [*((1024, 50_000, width, "float32") for width in (512, 2048)), (1024, 3_125, 2048, "bfloat16")]
+TIMED = ("float32",)
 TURNS = 3
+KEY = ("loss", "rows", "classes", "width", "dtype")
 Size = tuple[int, int, int, str]
 Way = Callable[..., Tensor]
 
@@ -110,10 +114,14 @@ def peak(loss: str, name: str, size: Size) -> int:
     return int(finished.stdout.splitlines()[-1])
 
 
-def measure(loss: str, size: Size, turns: int = TURNS) -> dict[str, Any]:
-    """Return the fastest seconds and the bytes of each way in one case."""
+def measure(loss: str, size: Size) -> dict[str, Any]:
+    """Return the fastest seconds and the bytes of each way in one case; in bfloat16, the bytes alone."""
+    rows, classes, width, dtype = size
+    case = {"loss": loss, "rows": rows, "classes": classes, "width": width, "dtype": dtype}
+    if dtype not in TIMED:
+        return {**case, "seconds": {}, "memory": {name: peak(loss, name, size) for name in ("plain", "xent")}}
     inputs, seconds = data(loss, size), dict.fromkeys(WAYS[loss], float("inf"))
-    for turn in range(turns):
+    for turn in range(TURNS):
         for name, way in WAYS[loss].items():
             if turn and seconds[name] > 4 * seconds["plain"]:
                 continue  # torch's smallest chunks take minutes
@@ -121,10 +129,7 @@ def measure(loss: str, size: Size, turns: int = TURNS) -> dict[str, Any]:
             step(way, inputs)
             seconds[name] = min(seconds[name], time.perf_counter() - begin)
     del inputs
-    memory = {name: peak(loss, name, size) for name in WAYS[loss]}
-    rows, classes, width, dtype = size
-    case = {"loss": loss, "rows": rows, "classes": classes, "width": width, "dtype": dtype}
-    return {**case, "seconds": seconds, "memory": memory}
+    return {**case, "seconds": seconds, "memory": {name: peak(loss, name, size) for name in WAYS[loss]}}
 
 
 def main() -> None:
@@ -133,6 +138,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--width", type=int, help="only this many hidden units; writes nothing")
+    parser.add_argument("--dtype", help="only this dtype")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -140,28 +146,35 @@ def main() -> None:
         loss, name, size = json.loads(options.peak)
         print(peak_here(loss, name, size))
         return
-    cases = []
-    for size in [size for size in SIZES if options.width in (None, size[2])]:
+    sizes = [size for size in SIZES if options.width in (None, size[2]) and options.dtype in (None, size[3])]
+    for size in sizes:
         for loss in LOSSES:
             case = measure(loss, size)
-            cases.append(case)
-            plain = case["seconds"]["plain"], case["memory"]["plain"]
-            print(loss, *size, f"plain: {plain[0]:.2f} s, {plain[1] / 2**20:.0f} MiB", end="")
-            for name in list(WAYS[loss])[1:]:
-                share = case["seconds"][name] / plain[0], case["memory"][name] / plain[1]
-                print(f"; {name}: {share[0]:.2f} of the time, {share[1]:.3f} of the memory", end="")
-            print(flush=True)
-    if options.width is not None:
-        return
+            report(case)
+            if options.width is None:
+                store(case)
+
+
+def report(case: dict[str, Any]) -> None:
+    """Print the shares of the plain pair's time and memory."""
+    print(*(case[name] for name in KEY), f"plain: {case['memory']['plain'] / 2**20:.0f} MiB", end="")
+    for name in list(case["memory"])[1:]:
+        shares = {
+            what: case[what][name] / case[what]["plain"] for what in ("seconds", "memory") if case[what]
+        }
+        print(f"; {name}:", ", ".join(f"{share:.3f} of the {what}" for what, share in shares.items()), end="")
+    print(flush=True)
+
+
+def store(case: dict[str, Any]) -> None:
+    """Write one case down in the place of its like, with the date and the versions that are its own."""
     versions = {"torch": torch.__version__, "xent": xent.__version__, "python": platform.python_version()}
-    settings = {"threads": 1, "turns": TURNS, "seed": 0}
-    result = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "versions": versions,
-        "settings": settings,
-        "cases": cases,
-    }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    case = {**case, "date": datetime.now(UTC).date().isoformat(), "versions": versions}
+    result = json.loads(RESULT.read_text(encoding="utf-8"))
+    cases = {tuple(old[name] for name in KEY): old for old in result["cases"]}
+    cases[tuple(case[name] for name in KEY)] = case
+    result = {"settings": {"threads": 1, "turns": TURNS, "seed": 0}, "cases": list(cases.values())}
+    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -66,8 +66,11 @@ def setting(result: dict[str, Any]) -> str:
     """Say where, when and with what it was measured."""
     machine = result["machine"]
     libraries = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    tensors = result["tensors"]["settings"]
+    date, note = tensors.get("date", result["date"]), tensors.get("note")
+    later = "" if date == result["date"] else f" (tensors on {date}{'; ' + note if note else ''})"
     return (
-        f"Measured on {result['date']}, on {machine['cores']} cores of an {machine['cpu']}; "
+        f"Measured on {result['date']}{later}, on {machine['cores']} cores of an {machine['cpu']}; "
         f"{machine['system']}, Python {machine['python']}, {libraries}."
     )
 
@@ -116,16 +119,20 @@ def tensors(cases: list[Case]) -> str:
 
 def linear(cases: list[Case]) -> str:
     """Return the losses of a linear layer: time and memory as shares of the plain pair's."""
+
+    def share_of(what: dict[str, float], way: str, digits: int) -> str:
+        return f"{what[way] / what['plain']:.{digits}f}" if what else ""
+
     rows = [
         [
             f"{case['rows']:,} × {case['classes']:,}, H = {case['width']:,}, {case['dtype']}, "
             f"{case['loss'].replace('_', ' ')}",
             way,
-            f"{case['seconds'][way] / case['seconds']['plain']:.2f}",
-            f"{case['memory'][way] / case['memory']['plain']:.3f}",
+            share_of(case["seconds"], way, 2),
+            share_of(case["memory"], way, 3),
         ]
         for case in cases
-        for way in case["seconds"]
+        for way in case["memory"]
         if way != "plain"
     ]
     return table(["step", "way", "time", "memory"], rows)

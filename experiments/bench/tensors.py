@@ -3,10 +3,12 @@
     python experiments/bench/tensors.py            some four minutes; under "tensors" of result.json
     python experiments/bench/tensors.py --print    the same, and writes nothing
 
-Both losses take turns in one process, with one thread; a turn is one forward and backward pass, or as many as take
-two milliseconds, and the fastest turn counts. In bfloat16 PyTorch's losses get `.float()` of the logits, as
-trainers give them. Memory is what a pass needs beyond its inputs at its highest point, the gradient included: the
-growth of the resident set, in a process of its own with an allocator that hands every page back.
+Both losses take turns in one process, with one thread; a turn is one forward and backward pass, or as many as
+take two milliseconds, and the fastest turn counts. The clock is the processor's time of this process, which
+other work on the machine lengthens least. In bfloat16 PyTorch's losses get `.float()` of the logits, as trainers
+give them. Memory is what a pass needs beyond its inputs at its highest point, the gradient included: the growth
+of the resident set, in a process of its own with an allocator that hands every page back. Each case is written
+down when it is done.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,7 @@ RESULT = Path(__file__).with_name("result.json")
 SIZES = [(64, 1_000), (20_000, 32), (100_000, 10), (1_024, 50_000)]
 CASES = [*((*size, "float32") for size in SIZES), (1_024, 50_000, "bfloat16")]
 TURN = 2e-3
+clock = time.process_time
 Pass = Callable[[], Tensor]
 
 
@@ -77,17 +81,17 @@ def seconds(pair: dict[str, Pass], budget: float) -> dict[str, float]:
     values = {who: once().item() for who, once in pair.items()}
     if abs(values["xent"] / values["torch"] - 1) > 1e-3:
         raise SystemExit(f"not the same loss: {values}")
-    begin = time.perf_counter()
+    begin = clock()
     pair["torch"]()
-    calls = max(1, round(TURN / (time.perf_counter() - begin)))
+    calls = max(1, round(TURN / (clock() - begin)))
     turns: dict[str, list[float]] = {who: [] for who in pair}
     end = time.perf_counter() + budget
     while len(turns["xent"]) < 3 or time.perf_counter() < end:
         for who, once in pair.items():
-            begin = time.perf_counter()
+            begin = clock()
             for _ in range(calls):
                 once()
-            turns[who].append((time.perf_counter() - begin) / calls)
+            turns[who].append((clock() - begin) / calls)
     return {who: min(taken) for who, taken in turns.items()}
 
 
@@ -117,21 +121,22 @@ def memory(case: tuple[int, int, str], name: str, who: str) -> int | None:
     return int(finished.stdout.split()[-1])
 
 
-def measure(budget: float) -> list[dict[str, Any]]:
-    """Measure all; memory where the logits are large enough to tell."""
-    found = []
-    for case in CASES:
+def measure(budget: float, only: int | None) -> Iterator[dict[str, Any]]:
+    """Measure one after another; memory where the logits are large enough to tell."""
+    for case in [case for case in CASES if only in (None, case[0])]:
         rows, classes, dtype = case
         nbytes = rows * classes * getattr(torch, dtype).itemsize
         for name, pair in ways(*case).items():
             taken = seconds(pair, budget)
             copies = {who: memory(case, name, who) for who in pair} if nbytes > 5e7 else {}
             row = {"rows": rows, "classes": classes, "dtype": dtype, "loss": name, "bytes": nbytes}
-            found.append(
-                {**row, "seconds": taken, "memory": {w: m for w, m in copies.items() if m is not None}}
-            )
             print(*case, name, f"{taken['xent'] / taken['torch']:.2f} of torch's time", flush=True)
-    return found
+            yield {**row, "seconds": taken, "memory": {w: m for w, m in copies.items() if m is not None}}
+
+
+def key(case: dict[str, Any]) -> tuple[Any, ...]:
+    """What is measured in a case."""
+    return case["rows"], case["classes"], case["dtype"], case["loss"]
 
 
 def main() -> None:
@@ -141,18 +146,23 @@ def main() -> None:
     )
     parser.add_argument("--print", action="store_true", help="write nothing")
     parser.add_argument("--budget", type=float, default=8.0, help="seconds to measure each loss")
+    parser.add_argument("--rows", type=int, help="only the cases of so many rows")
     parser.add_argument("--grown", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.grown:
         print(grown(*json.loads(options.grown)))
         return
-    found = measure(options.budget)
-    if not options.print:
-        result = json.loads(RESULT.read_text(encoding="utf-8"))
-        settings = {"torch": torch.__version__, "threads": 1, "budget": options.budget, "seed": 0}
-        result["tensors"] = {"settings": settings, "cases": found}
-        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    settings = {"torch": torch.__version__, "threads": 1, "budget": options.budget, "seed": 0}
+    settings |= {"date": datetime.now(UTC).date().isoformat()}
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for measured in measure(options.budget, options.rows):
+        if not options.print:
+            result = json.loads(RESULT.read_text(encoding="utf-8"))
+            kept = {key(case): case for case in result.get("tensors", {}).get("cases", [])}
+            found[key(measured)] = measured
+            result["tensors"] = {"settings": settings, "cases": list((kept | found).values())}
+            RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

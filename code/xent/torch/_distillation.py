@@ -414,55 +414,71 @@ class _Divergence:
     def fused(
         self, z: Tensor, v: Tensor, *, scale: Tensor | float | None, out: Tensor, work: Tensor
     ) -> Tensor:
-        """The same from e = exp((z - max z) / T) and r = p / q - 1, by expm1 of (v - z) / T, centred."""
+        """The same from e = exp((z - max z) / T) and r = exp(d) - 1; d is (v - z) / T less its mean under q.
+
+        With D = 1 + sum q r, which is sum q exp(d), and m, what rounding leaves of the mean of d:
+        KL(q || p) = log D - m and KL(p || q) = (sum q r d + m) / D - log D.
+        """
         s, d, r = work.unbind()
         highest = z.amax(-1, keepdim=True)
         e = torch.sub(z, highest, out=out)
         apart = highest - v.amax(-1, keepdim=True)
-        far = apart.abs() > 16
-        if far.any():  # the row that lies higher comes down first, or the other's digits would be lost
-            apart = torch.where(far, apart, 0.0)
+        if apart.abs().max().item() <= 16:
+            torch.sub(v, z, out=d)
+        else:  # the row that lies higher comes down first, or the other's digits would be lost
+            apart = torch.where(apart.abs() > 16, apart, 0.0)
             torch.sub(z, apart.clamp(min=0.0), out=s)
             torch.add(v, apart.clamp(max=0.0), out=d).sub_(s)
-        else:
-            torch.sub(v, z, out=d)
-        if z.min() == -math.inf:  # in both: their difference is 0 then, and not nan
-            d.nan_to_num_(nan=0.0, posinf=math.inf, neginf=torch.finfo(z.dtype).min)
         if self.temperature != 1:
             d.div_(self.temperature)
             e.div_(self.temperature)
-        every = e.exp_().sum(-1, keepdim=True)
-        d.sub_(torch.mul(e, d, out=s).sum(-1, keepdim=True).div_(every))
-        torch.expm1(d, out=r)
-        possible = r.amax(-1) < 2.0**40  # else q may have underflowed where p did not
-        shift = torch.mul(e, r, out=s).sum(-1, keepdim=True).div_(every)
-        r.sub_(shift).div_(1 + shift)
-        d.sub_(torch.log1p(shift))
+        per = e.exp_().sum(-1, keepdim=True).reciprocal_()
+
+        def mean(x: Tensor) -> Tensor:
+            return torch.mul(e, x, out=s).sum(-1, keepdim=True).mul_(per)
+
+        centre = mean(d)
+        if not math.isfinite(centre.sum().item()):  # a class that is impossible in both is no difference
+            d.masked_fill_(z.isneginf() & v.isneginf(), 0.0)
+            centre = mean(d)
+        rest = mean(d.sub_(centre))
+        most = torch.expm1(d, out=r).amax(-1, keepdim=True)
+        shift = mean(r)  # and e r in s
+        log_sum, by_sum = torch.log1p(shift), (1 + shift).reciprocal_()
 
         if self.direction == "forward":
-            losses = torch.sub(d, 1.0, out=s).mul_(r).add_(d).mul_(e).sum(-1)
+            by_p = torch.mul(s, d, out=r).sum(-1, keepdim=True).mul_(per)
+            losses = by_p.add_(rest).mul_(by_sum).sub_(log_sum)
         elif self.direction == "reverse":
-            losses = torch.sub(r, d, out=s).mul_(e).sum(-1)
+            losses = log_sum - rest
         else:
+            r.sub_(shift).mul_(by_sum)  # p / q - 1
+            d.sub_(log_sum)
             log_m = torch.log1p(self.beta * r)  # log(M / q)
-            losses = (self.beta * (1 + r) * (d - log_m) - (1 - self.beta) * log_m).mul_(e).sum(-1)
-        losses.div_(every.squeeze(-1))
-        small = (losses < 2.0**-7) & possible
-        if small.any():
-            some = small.nonzero().squeeze(-1)
-            losses[some] = self._small(e[some] / every[some], d[some], r[some])
+            losses = mean(self.beta * (1 + r) * (d - log_m) - (1 - self.beta) * log_m)
+        possible = most < 2.0**40  # else q may have underflowed where p did not
+        if not losses.min().item() >= 2.0**-7:
+            some = ((losses < 2.0**-7) & possible).squeeze(-1).nonzero().squeeze(-1)
+            losses[some] = self._small(e[some] * per[some], d[some])
         if scale is not None:
-            slope = r  # of the forward divergence; that of the others has a mean of zero under q
-            if self.direction != "forward":
-                slope = d if self.direction == "reverse" else log_m.mul_(1 - self.beta)
-                slope.sub_(torch.mul(e, slope, out=s).sum(-1, keepdim=True).div_(every))
-            by = self.temperature if self.squared else 1 / self.temperature
-            e.mul_(slope).mul_((-by * scale) / every)
+            by = per * scale * (-self.temperature if self.squared else -1 / self.temperature)
+            if self.direction == "forward":
+                torch.addcmul(s, e, shift, value=-1.0, out=e)
+                by.mul_(by_sum)
+            elif self.direction == "reverse":
+                e.mul_(d.sub_(rest))
+            else:
+                log_m.mul_(1 - self.beta)
+                e.mul_(log_m.sub_(mean(log_m)))
+            e.mul_(by)
         losses.mul_(self.temperature**2 if self.squared else 1.0)
-        return torch.where(possible, losses, math.nan)
+        return torch.where(possible, losses, math.nan).squeeze(-1)
 
-    def _small(self, q: Tensor, d: Tensor, r: Tensor) -> Tensor:
-        """Losses to all their digits where d is small."""
+    def _small(self, q: Tensor, d: Tensor) -> Tensor:
+        """Losses to all their digits where d, which is log(p / q) but for a constant, is small."""
+        r = torch.expm1(d)
+        shift = (q * r).sum(-1, keepdim=True)
+        r, d = (r - shift) / (1 + shift), d - torch.log1p(shift)
         if self.direction == "forward":
             terms = (1 + r) * _excess(-d)
         elif self.direction == "reverse":
@@ -470,7 +486,7 @@ class _Divergence:
         else:
             log_m = torch.log1p(self.beta * r)
             terms = self.beta * (1 + r) * _excess(log_m - d) + (1 - self.beta) * _excess(log_m)
-        return (q * terms).sum(-1)
+        return (q * terms).sum(-1, keepdim=True)
 
 
 def _excess(x: Tensor) -> Tensor:
