@@ -230,7 +230,6 @@ def draw_direction(fig: Figure) -> None:
     ax.legend(loc="upper center")
 
 
-# The chapters of the five parts, each part with its colour.
 PARTS = {
     "BLUE": "a coin, and the loss/many classes: softmax/surprise and divergence",
     "GREEN": "prediction minus target/lost digits",
