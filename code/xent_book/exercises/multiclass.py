@@ -238,11 +238,6 @@ EXERCISES = (
                 lambda loss, n: min(1.0, loss / math.log(2)),
             ),
             Mistake(
-                "this multiplies by log 2: each error costs at least that much, so divide the sum of the losses by it",
-                lambda loss, n: min(n, math.floor(n * loss * math.log(2))),
-                lambda loss, n: math.floor(n * loss * math.log(2)),
-            ),
-            Mistake(
                 "a wrong prediction costs at least log 2, in nats; this divides by 1 instead",
                 lambda loss, n: min(n, math.floor(n * loss)),
                 lambda loss, n: math.floor(n * loss),
@@ -254,6 +249,7 @@ EXERCISES = (
             Mistake(
                 "a loss in nats has to be divided by log 2: this multiplies by it",
                 lambda loss, n: min(n, math.floor(n * loss * math.log(2))),
+                lambda loss, n: math.floor(n * loss * math.log(2)),
             ),
         ),
     ),
