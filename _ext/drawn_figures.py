@@ -230,6 +230,40 @@ def draw_direction(fig: Figure) -> None:
     ax.legend(loc="upper center")
 
 
+PARTS = {
+    "BLUE": "a coin, and the loss/many classes: softmax/surprise and divergence",
+    "GREEN": "prediction minus target/lost digits",
+    "GREY": "certify a loss/what frameworks compute/what is wrong with mine?",
+    "ORANGE": "proper scores/averages over length/one denominator",
+    "PINK": "soft targets/teacher and student/distil a language model/large vocabularies",
+}
+# What each chapter's opening says you should know, less what follows from the rest; a test compares.
+NEEDS = {2: [1], 3: [2], 4: [2], 5: [4], 6: [5], 7: [5], 9: [3], 10: [9], 11: [4, 10], 12: [3], 13: [12]}
+NEEDS |= {14: [10, 13], 15: [5, 13]}
+ENTRIES = {1: "learner", 8: "practitioner", 11: "engineer"}
+
+
+def draw_map(fig: Figure) -> None:
+    """Draw the chapters from top to bottom, with an arc from each to those that need it."""
+    ax, chapter = fig.subplots(), 0
+    for roman, (name, titles) in zip(("I", "II", "III", "IV", "V"), PARTS.items(), strict=True):
+        colour, first = getattr(plots, name), chapter + 1
+        for title in titles.split("/"):
+            chapter += 1
+            ax.plot(0, chapter, "o", color=colour, ms=7)
+            ax.text(0.35, chapter, f"{chapter}  {title}", va="center", fontsize=11)
+            if chapter in ENTRIES:
+                ax.text(9.6, chapter, f"◂ {ENTRIES[chapter]}", va="center", ha="right", style="italic")
+            for needed in NEEDS.get(chapter, []):
+                curve = f"arc3,rad={0.9 if chapter - needed == 1 else 0.45}"
+                bend = {"arrowstyle": "->", "color": colour, "connectionstyle": curve}
+                ax.annotate("", (-0.1, chapter - 0.12), (-0.1, needed + 0.12), arrowprops=bend)
+        ax.plot([9.9, 9.9], [first - 0.35, chapter + 0.35], color=colour, lw=3)
+        ax.text(10.2, (first + chapter) / 2, roman, va="center", fontsize=11)
+    ax.set(xlim=(-3.2, 10.8), ylim=(15.6, 0.4))
+    ax.axis("off")
+
+
 # Name, picture, and its size in inches: at most 4.8 wide, or its letters are too small on a phone.
 FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
     "softmax": (draw_softmax, (4.8, 2.6)),
@@ -242,6 +276,7 @@ FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
     "digits": (draw_digits, (4.8, 3.2)),
     "denominators": (draw_denominators, (4.8, 2.9)),
     "direction": (draw_direction, (4.8, 4.4)),
+    "map": (draw_map, (4.8, 5.6)),
 }
 
 _CLEAR = {f"{part}.facecolor": "none" for part in ("figure", "axes", "savefig")}

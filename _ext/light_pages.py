@@ -134,6 +134,8 @@ def lighten(
 
     if context.get("body"):
         context["body"] = re.sub(r"<img\b[^>]*>", image, context["body"])
+        # Names, punctuation and spaces of code have the colour of their listing: no element of their own.
+        context["body"] = re.sub(r'<span class="(?:n|nn|p|w)">([^<]*)</span>', r"\1", context["body"])
         if page == "chapters/api":
             # A docstring's formula is not broken for a phone: it scrolls, and the keyboard has to reach it.
             display = '<span class="katex-display"'

@@ -346,6 +346,26 @@ def test_figures_are_fetched_when_they_come_near(browser: Browser, server: str) 
     page.close()
 
 
+def test_the_map_agrees_with_the_openings_of_the_chapters() -> None:
+    known: dict[int, set[int]] = {}
+    for path in sorted((ROOT / "chapters").glob("[01]*.ipynb")):
+        chapter, opening = (
+            int(path.name[:2]),
+            json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"],
+        )
+        named = re.search(r"\*\*You should know\*\*(.*?)\*\*You will", "".join(opening), re.DOTALL)
+        assert named, path.name
+        known[chapter] = {int(number) for number in re.findall(r"[(`](\d\d)_", named[1])}
+    follows: dict[int, set[int]] = {}
+    for chapter, needed in known.items():
+        follows[chapter] = needed.union(*(follows[before] for before in needed))
+    drawn = {
+        chapter: needed - set().union(*(follows[before] for before in needed))
+        for chapter, needed in known.items()
+    }
+    assert {chapter: sorted(needed) for chapter, needed in drawn.items() if needed} == drawn_figures.NEEDS
+
+
 @pytest.mark.parametrize("name", drawn_figures.FIGURES)
 def test_a_still_picture_repeats_in_the_colours_of_the_page(name: str) -> None:
     picture = drawn_figures.picture(name, "What it shows.")

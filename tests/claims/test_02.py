@@ -108,7 +108,7 @@ def test_from_logits() -> None:
 
 @pytest.mark.claim(
     "02",
-    "A loss below $\\log 2$ is a right prediction, and one above $\\log K$ a wrong one; in between you cannot tell.",
+    "A loss below $\\log 2$ means a right prediction, and one above $\\log K$ a wrong one; in between you cannot tell.",
 )
 def test_what_the_size_of_a_loss_says() -> None:
     """Random predictions of 2 to 50 classes, flat and peaked; both kinds are found in between for K > 2."""

@@ -40,7 +40,7 @@ def each_loss(z: Array, y: Array) -> Array:
 @pytest.mark.claim(
     "03",
     "Surprise is minus the logarithm of a probability, because it has to grow as events get rarer and to add up over "
-    "independent ones; the base is a unit.",
+    "independent ones; the base sets the unit.",
 )
 def test_only_the_logarithm_adds_up() -> None:
     """Other decreasing functions fail to add; the two bases differ by one factor; counts of two fair dice."""

@@ -382,9 +382,8 @@ def test_squared_error_is_a_gaussian_likelihood(worst_error):
     r"""
     $$
     \begin{aligned}
-    -\log \prod_{k=1}^{K} \frac{1}{\sqrt{2 \pi}\, s}\, e^{-(t_k - a_k)^2 / (2 s^2)}
-    &= \frac{1}{2 s^2} \sum_{k=1}^{K} (t_k - a_k)^2 \\
-    &\quad + \frac{K}{2} \log (2 \pi s^2) .
+    &-\log \prod_{k=1}^{K} \frac{1}{\sqrt{2 \pi}\, s}\, e^{-(t_k - a_k)^2 / (2 s^2)} \\
+    &\quad = \frac{1}{2 s^2} \sum_{k=1}^{K} (t_k - a_k)^2 + \frac{K}{2} \log (2 \pi s^2) .
     \end{aligned}
     $$ (eq-gaussian-nll)
     """

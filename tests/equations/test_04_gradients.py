@@ -140,51 +140,6 @@ def test_four_losses_and_their_gradients(worst_error: Any) -> None:
         worst_error(softmax - y, slopes, atol=1e-8, why="central differences with a step of 1e-5")
 
 
-@pytest.mark.equation("eq-grad-softmax", by="symbolic")
-def test_the_denominator_changes_by_one_exponential(worst_error: Any) -> None:
-    r"""
-    $$
-    \begin{aligned}
-    p_j &= \frac{e^{z_j}}{\Sigma}, \qquad \Sigma = \sum_{l=1}^{K} e^{z_l}, \\
-    \frac{\partial \Sigma}{\partial z_i} &= e^{z_i} .
-    \end{aligned}
-    $$ (eq-grad-softmax)
-    """
-    for i in range(3):
-        # wrong: sympy.exp(Z[i]) -> SIGMA
-        assert vanishes(sympy.diff(SIGMA, Z[i]) - sympy.exp(Z[i]))
-    row = np.array([0.3, -1.2, 2.0])
-    sigma = sum(np.exp(z) for z in row)
-    printed = [np.exp(z) / sigma for z in row]
-    worst_error(printed, torch.softmax(torch.tensor(row), 0), rtol=1e-15, why=ROUNDING)
-
-
-@pytest.mark.equation("eq-grad-jacobian-cases", by="symbolic")
-def test_both_cases_of_the_quotient_rule() -> None:
-    r"""
-    $$
-    \begin{aligned}
-    \frac{\partial p_i}{\partial z_i} &= \frac{e^{z_i}\, \Sigma - e^{z_i}\, e^{z_i}}{\Sigma^2} \\
-    &= p_i - p_i^2 = p_i (1 - p_i) , \\
-    \frac{\partial p_j}{\partial z_i} &= \frac{0 \cdot \Sigma - e^{z_j}\, e^{z_i}}{\Sigma^2} \\
-    &= -p_j\, p_i \qquad \text{for } j \ne i .
-    \end{aligned}
-    $$ (eq-grad-jacobian-cases)
-    """
-    for i, j in itertools.product(range(3), repeat=2):
-        derivative = sympy.diff(P[j], Z[i])
-        e_i, e_j = sympy.exp(Z[i]), sympy.exp(Z[j])
-        if i == j:
-            steps = [(e_i * SIGMA - e_i * e_i) / SIGMA**2, P[i] - P[i] ** 2, P[i] * (1 - P[i])]
-        else:
-            # wrong: -P[j] -> P[j]
-            steps = [(0 * SIGMA - e_j * e_i) / SIGMA**2, -P[j] * P[i]]
-        for step in steps:
-            assert vanishes(derivative - step)
-        # Neither line holds in the other's place.
-        assert not vanishes(derivative - (-P[j] * P[i] if i == j else P[i] * (1 - P[i])))
-
-
 def jacobian(p: Array) -> Array:
     """J_ji = p_j (delta_ij - p_i)."""
     delta = np.eye(len(p))

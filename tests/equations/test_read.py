@@ -56,8 +56,6 @@ ROWS: dict[str, Any] = {
     "eq-entropy-bounds": m.two,
     "eq-code-excess": m.two,
     "eq-mixture": m.two,
-    "eq-grad-softmax": m.gradient,
-    "eq-grad-jacobian-cases": m.gradient,
     "eq-grad-jacobian": m.gradient,
     "eq-grad-chain": m.gradient,
     "eq-grad-residual": m.gradient,

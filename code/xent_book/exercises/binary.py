@@ -311,6 +311,12 @@ EXERCISES = (
                 lambda x, y: bool(min(x[y == 0]) < max(x[y == 1]) and min(x[y == 1]) < max(x[y == 0])),
             ),
             Mistake(
+                "only one order is tested, and an empty class has no maximum: the positives may also lie on the "
+                "left, and if all labels are the same there is no finite fit",
+                lambda x, y: bool(x[y == 0].max() > x[y == 1].min()),
+                lambda x, y: bool(x[y == 1].max() > x[y == 0].min()),
+            ),
+            Mistake(
                 "two classes are needed, and they are not enough: they must also overlap",
                 _both_classes,
             ),

@@ -249,6 +249,7 @@ EXERCISES = (
             Mistake(
                 "a loss in nats has to be divided by log 2: this multiplies by it",
                 lambda loss, n: min(n, math.floor(n * loss * math.log(2))),
+                lambda loss, n: math.floor(n * loss * math.log(2)),
             ),
         ),
     ),
