@@ -23,7 +23,8 @@ whose loss is lowest. A run looks at its loss twice an epoch, and reports the mo
 
     python experiments/shakespeare/run.py predict --text PATH              # writes prediction.json: first
     python experiments/shakespeare/run.py train --text PATH --runs FOLDER  # what FOLDER lacks; may be stopped
-    python experiments/shakespeare/run.py assemble --runs FOLDER           # writes result.json
+    python experiments/shakespeare/run.py assemble --runs FOLDER           # writes result.json; with
+                                                  --again FOLDER2          # compares the runs that both have
     python experiments/shakespeare/run.py show                             # the table
 
 Several processes may train side by side. The text is not part of this repository. It is the file `input.txt`
@@ -672,7 +673,29 @@ def work(parts: Split, alphabet: str, seeds: int, folder: Path, settings: Settin
             time.sleep(10)
 
 
-def assemble(folder: Path, settings: Settings) -> dict[str, Any]:
+def compare(runs: Sequence[dict[str, Any]], again: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return how far runs that were repeated from scratch are from the first ones, in any number but the time."""
+
+    def key(run: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(run[name] for name in ("arm", "seed", "rate", "epochs"))
+
+    def numbers(value: Any) -> Iterator[float]:
+        if isinstance(value, dict | list):
+            for part in value.values() if isinstance(value, dict) else value:
+                yield from numbers(part)
+        elif isinstance(value, int | float):
+            yield value
+
+    first = {key(run): run for run in runs}
+    pairs = [(first[key(run)], run) for run in again if "mean_length" in run and key(run) in first]
+    far = 0.0
+    for old, new in pairs:
+        old, new = ({k: v for k, v in run.items() if k != "seconds"} for run in (old, new))
+        far = max([far, *(abs(a - b) for a, b in zip(numbers(old), numbers(new), strict=True))])
+    return {"seeds": sorted({run["seed"] for _, run in pairs}), "runs": len(pairs), "largest_difference": far}
+
+
+def assemble(folder: Path, again: Path | None, settings: Settings) -> dict[str, Any]:
     """Return the record, of each part the seeds that all of its arms have at their own best rates."""
     runs = records(folder)
     order = (*ARMS, *CONTROLS)
@@ -700,6 +723,7 @@ def assemble(folder: Path, settings: Settings) -> dict[str, Any]:
         },
         "date": datetime.now(UTC).date().isoformat(),
         "rates": rates,
+        "repeated": compare(parts["runs"], records(again)) if again else None,
         **parts,
     }  # fmt: skip
 
@@ -738,13 +762,14 @@ def main() -> None:
     parser.add_argument("command", choices=("predict", "train", "assemble", "show"))
     parser.add_argument("--text", type=Path, help="your copy of the text")
     parser.add_argument("--runs", type=Path, default=HERE / "runs", help="folder of the runs")
+    parser.add_argument("--again", type=Path, help="folder of runs that were repeated")
     parser.add_argument("--seeds", type=int, default=6)
     arguments = parser.parse_args()
     settings = Settings()
     if arguments.command == "show":
         return show()
     if arguments.command == "assemble":
-        return write(assemble(arguments.runs, settings), HERE / "result.json")
+        return write(assemble(arguments.runs, arguments.again, settings), HERE / "result.json")
     if arguments.text is None:
         parser.error("--text is needed: the path of your copy of the text")
     speeches, alphabet = encode(load(arguments.text))

@@ -177,8 +177,14 @@ def test_a_stopped_experiment_goes_on(
     made.clear()
     run.work(parts, "abcd", 1, tmp_path, settings)
     assert len(made) == 3
-    record = run.assemble(tmp_path, settings)
+    record = run.assemble(tmp_path, tmp_path, settings)
     assert [r["arm"] for r in record["runs"]] == list(run.ARMS)
+    assert record["repeated"] == {"seeds": [0], "runs": 8, "largest_difference": 0.0}
+    other = tmp_path / "other"
+    other.mkdir()
+    lines = (tmp_path / "runs.jsonl").read_text()
+    (other / "runs.jsonl").write_text(lines.replace('"mean_length": 1.0', '"mean_length": 1.25'))
+    assert run.assemble(tmp_path, other, settings)["repeated"]["largest_difference"] == 0.25
     assert len(record["long"]) == len(record["controls"]) == 2 and len(record["tuning"]) == arms * grid
 
 
