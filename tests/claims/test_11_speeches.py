@@ -94,6 +94,15 @@ def test_four_passes() -> None:
 
 @pytest.mark.claim(
     "11",
+    "The runs that were repeated from scratch, in another folder, gave the same numbers to the last digit.",
+)
+def test_the_repeated_runs() -> None:
+    """By the record: every number of the compared runs but their time, learning curves included."""
+    assert RECORD["repeated"]["runs"] >= 8 and RECORD["repeated"]["largest_difference"] == 0
+
+
+@pytest.mark.claim(
+    "11",
     "Three more passes are worth about twelve nats to each arm, and the gap between them does not close.",
 )
 def test_three_more_passes() -> None:
@@ -125,6 +134,16 @@ def test_the_spelling_costs_more() -> None:
     for arm in ("B=1", "bucketed"):
         low, _ = interval(by_seed(arm, "character_nll") - by_seed("constant", "character_nll"))
         assert low > 3 * THEORY["arms"][arm]["cost"]
+
+
+@pytest.mark.claim("11", "They pay nearly twice as much.")
+def test_the_controls_pay_more() -> None:
+    """Paired by seed: the controls' cost of the characters is above their arms', by a factor of 1.4 to 2."""
+    for control, arm in (("46 of 128", "B=1"), ("91 of 128", "B=4")):
+        paid = by_seed(control, "character_nll", "controls")
+        constant, weighted = (by_seed(a, "character_nll")[: len(paid)] for a in ("constant", arm))
+        assert len(paid) >= 3 and interval(paid - weighted)[0] > 0
+        assert 1.4 < (paid - constant).mean() / (weighted - constant).mean() < 2, control
 
 
 @pytest.mark.claim("11", "Weighted counts of 5-grams lose something to this, too.")
