@@ -128,6 +128,14 @@ def test_the_end_costs_what_the_tilt_costs() -> None:
         assert 0.5 * cost < low and high < 2 * cost, arm
 
 
+@pytest.mark.claim("11", "After the second pass the long runs gain hardly anything")
+def test_where_the_long_runs_stop() -> None:
+    """Of every long run, by validation: the last two passes bring under a nat, the one before them five and more."""
+    for run in RECORD["long"]:
+        nats = [look["nll_per_speech"] for look in run["curve"]]
+        assert len(nats) == 8 and abs(nats[7] - nats[3]) < 1 and nats[1] - nats[3] > 4
+
+
 @pytest.mark.claim("11", "The larger part is in the spelling, and no theorem about minima predicts it.")
 def test_the_spelling_costs_more() -> None:
     """The paired interval of the characters' part lies above the whole cost of the tilt, for buckets too."""
