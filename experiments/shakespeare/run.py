@@ -13,13 +13,18 @@ weight of a speech in the batch's loss; the eighth knows no speeches:
 The weights emulate the micro-batches exactly: `tests/book/test_shakespeare.py` shows that the gradient is
 that of a loop over them. A seed fixes the initial parameters and the order of the speeches, alike in all arms.
 
+Two controls ask why the spelling gets worse where weights are unequal. They divide by a constant, too, but learn
+from the first 46 and from the first 91 speeches of each batch only, in as many steps. That is how many equally
+weighted tokens the weights of B=1 and of B=4 are worth by Kish's formula, (sum w)^2 / sum w^2.
+
 How an arm is tuned and stopped: its user sees its own loss on validation speeches, and nothing else is used
 here. With a seed of their own, models are trained with each learning rate of the grid; the arm keeps the rate
 whose loss is lowest. A run looks at its loss twice an epoch, and reports the model with the lowest.
 
     python experiments/shakespeare/run.py predict --text PATH              # writes prediction.json: first
     python experiments/shakespeare/run.py train --text PATH --runs FOLDER  # what FOLDER lacks; may be stopped
-    python experiments/shakespeare/run.py assemble --runs FOLDER           # writes result.json
+    python experiments/shakespeare/run.py assemble --runs FOLDER           # writes result.json; with
+                                                  --again FOLDER2          # compares the runs that both have
     python experiments/shakespeare/run.py show                             # the table
 
 Several processes may train side by side. The text is not part of this repository. It is the file `input.txt`
@@ -37,7 +42,7 @@ import math
 import platform
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -55,6 +60,8 @@ from xent.sequences import length_weights, tilted_lengths
 HERE = Path(__file__).parent
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 ARMS = ("constant", "B=1", "B=4", "B=16", "B=64", "B=128", "bucketed", "blocks")
+# Constant denominators on part of each batch: Kish's effective share for B=1 (.357) and for B=4 (.708), of 128.
+CONTROLS = {"46 of 128": "B=1", "91 of 128": "B=4"}
 # The two arms that are also trained four times as long.
 LONG, LONG_FACTOR = ("constant", "B=1"), 4
 BATCH, BUCKET, BLOCK, LONGEST = 128, 16, 1024, 1000
@@ -75,7 +82,7 @@ class Settings:
     dropout: float = 0.3  # of the n-grams' embeddings
     epochs: int = 1
     looks: int = 2  # at the validation speeches, in an epoch
-    rates: tuple[float, ...] = (8e-3, 16e-3, 32e-3)
+    rates: tuple[float, ...] = (8e-3, 16e-3, 32e-3, 64e-3)
     table_rate: float = 10.0  # the n-grams' learning rate in terms of the network's
     warmup: int = 10
     weight_decay: float = 0.01  # not of the n-grams
@@ -131,8 +138,9 @@ def split(speeches: Sequence[Tensor], settings: Settings) -> Split:
 def weights(lengths: NDArray[np.int64], arm: str, mean_length: float) -> NDArray[np.float64]:
     """Return the weight of each speech of a batch in the batch's loss, sum(weight * summed loss)."""
     count = len(lengths)
-    if arm == "constant":
-        return np.full(count, 1 / (count * mean_length))
+    if arm == "constant" or arm in CONTROLS:
+        kept = count if arm == "constant" else int(arm.split()[0])
+        return np.where(np.arange(count) < kept, 1 / (kept * mean_length), 0.0)
     if arm == "bucketed":
         order, size = np.argsort(lengths, kind="stable"), BUCKET
     else:
@@ -399,7 +407,9 @@ def stream_of(speeches: Sequence[Tensor]) -> Tensor:
 def batch_gradient(model: Transformer, speeches: Sequence[Tensor], arm: str, mean_length: float) -> float:
     """Add the gradient of a batch's loss as its arm has it, and return the loss of a token in it."""
     lengths = np.array([len(s) for s in speeches])
-    return backward(model, speeches, weights(lengths, arm, mean_length)) / float(lengths.sum())
+    weight = weights(lengths, arm, mean_length)
+    kept = np.flatnonzero(weight)
+    return backward(model, [speeches[i] for i in kept], weight[kept]) / float(lengths[kept].sum())
 
 
 def train(parts: Split, letters: int, arm: str, seed: int, rate: float, settings: Settings) -> dict[str, Any]:
@@ -476,6 +486,7 @@ def validate(
             len(stream) - 1
         )
     else:
+        arm = "constant" if arm in CONTROLS else arm  # all that there is for validation
         batches = np.arange(len(speeches)).reshape(-1, BATCH)
         own = float(np.mean([weights(lengths[b], arm, mean_length) @ losses[b] for b in batches]))
     model.train()
@@ -603,7 +614,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
 def chosen_rate(runs: Sequence[dict[str, Any]], arm: str, settings: Settings) -> float | None:
     """Return the rate whose tuning run has the lowest own loss on validation; None before all are there."""
     grid = {
-        r["rate"]: r["curve"][-1]["own"]
+        r["rate"]: min(look["own"] for look in r["curve"])
         for r in runs
         if r["arm"] == arm and r["seed"] == settings.tuning_seed
     }
@@ -613,7 +624,7 @@ def chosen_rate(runs: Sequence[dict[str, Any]], arm: str, settings: Settings) ->
 def plan(seeds: int, settings: Settings) -> Iterator[tuple[str, int, float | None, int]]:
     """Yield (arm, seed, rate, epochs) in the order in which they are worth having; rate None is the chosen one."""
     for rate in settings.rates:
-        yield from ((arm, settings.tuning_seed, rate, settings.epochs) for arm in ARMS)
+        yield from ((arm, settings.tuning_seed, rate, settings.epochs) for arm in (*ARMS, *CONTROLS))
     first = range(min(3, seeds))
     yield from ((arm, 0, None, settings.epochs) for arm in ARMS)
     # The two arms that say most, with three seeds, before the others' second.
@@ -621,6 +632,7 @@ def plan(seeds: int, settings: Settings) -> Iterator[tuple[str, int, float | Non
     yield from ((arm, seed, None, settings.epochs) for seed in first for arm in ARMS)
     yield from ((arm, seed, None, LONG_FACTOR * settings.epochs) for seed in first for arm in LONG)
     yield from ((arm, seed, None, settings.epochs) for seed in range(seeds) for arm in ARMS)
+    yield from ((arm, seed, None, settings.epochs) for seed in range(seeds) for arm in CONTROLS)
     yield from ((arm, seed, None, LONG_FACTOR * settings.epochs) for seed in range(seeds) for arm in LONG)
 
 
@@ -661,20 +673,49 @@ def work(parts: Split, alphabet: str, seeds: int, folder: Path, settings: Settin
             time.sleep(10)
 
 
-def assemble(folder: Path, settings: Settings) -> dict[str, Any]:
-    """Return the record: the seeds that every arm has, the long runs that both arms have, and the tuning."""
+def compare(runs: Sequence[dict[str, Any]], again: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return how far runs that were repeated from scratch are from the first ones, in any number but the time."""
+
+    def key(run: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(run[name] for name in ("arm", "seed", "rate", "epochs"))
+
+    def numbers(value: Any) -> Iterator[float]:
+        if isinstance(value, dict | list):
+            for part in value.values() if isinstance(value, dict) else value:
+                yield from numbers(part)
+        elif isinstance(value, int | float):
+            yield value
+
+    first = {key(run): run for run in runs}
+    pairs = [(first[key(run)], run) for run in again if "mean_length" in run and key(run) in first]
+    far = 0.0
+    for old, new in pairs:
+        old, new = ({k: v for k, v in run.items() if k != "seconds"} for run in (old, new))
+        far = max([far, *(abs(a - b) for a, b in zip(numbers(old), numbers(new), strict=True))])
+    return {"seeds": sorted({run["seed"] for _, run in pairs}), "runs": len(pairs), "largest_difference": far}
+
+
+def assemble(folder: Path, again: Path | None, settings: Settings) -> dict[str, Any]:
+    """Return the record, of each part the seeds that all of its arms have at their own best rates."""
     runs = records(folder)
-    rates = {arm: chosen_rate(runs, arm, settings) for arm in ARMS}
+    order = (*ARMS, *CONTROLS)
+    rates = {arm: chosen_rate(runs, arm, settings) for arm in order}
     grid = [r for r in runs if r["seed"] == settings.tuning_seed]
-    kept = [r for r in runs if r["epochs"] == settings.epochs and r["seed"] != settings.tuning_seed]
-    seeds = {arm: {r["seed"] for r in kept if r["arm"] == arm} for arm in ARMS}
-    whole = set.intersection(*seeds.values())
-    kept = [r for r in kept if r["seed"] in whole]
-    long = [r for r in runs if r["epochs"] == LONG_FACTOR * settings.epochs]
-    paired = set.intersection(*({r["seed"] for r in long if r["arm"] == arm} for arm in LONG))
-    long = [r for r in long if r["seed"] in paired]
-    for part in (kept, long, grid):
-        part.sort(key=lambda r: (r["seed"], ARMS.index(r["arm"]), r["rate"]))
+
+    def part(arms: Iterable[str], epochs: int) -> list[dict[str, Any]]:
+        kept = [r for r in runs if r["arm"] in arms and (r["epochs"], r["rate"]) == (epochs, rates[r["arm"]])]
+        kept = [r for r in kept if r["seed"] != settings.tuning_seed]
+        whole = set.intersection(*({r["seed"] for r in kept if r["arm"] == arm} for arm in arms))
+        return [r for r in kept if r["seed"] in whole]
+
+    parts = {
+        "runs": part(ARMS, settings.epochs),
+        "long": part(LONG, LONG_FACTOR * settings.epochs),
+        "controls": part(CONTROLS, settings.epochs),
+        "tuning": grid,
+    }
+    for rows in parts.values():
+        rows.sort(key=lambda r: (r["seed"], order.index(r["arm"]), r["rate"]))
     return {
         "settings": asdict(settings),
         "versions": {
@@ -682,9 +723,8 @@ def assemble(folder: Path, settings: Settings) -> dict[str, Any]:
         },
         "date": datetime.now(UTC).date().isoformat(),
         "rates": rates,
-        "runs": kept,
-        "long": long,
-        "tuning": grid,
+        "repeated": compare(parts["runs"], records(again)) if again else None,
+        **parts,
     }  # fmt: skip
 
 
@@ -703,16 +743,17 @@ def show() -> None:
     result = json.loads((HERE / "result.json").read_text())
     prediction = json.loads((HERE / "prediction.json").read_text())["arms"]
     print(f"{'arm':<10}{'seeds':>6}{'length':>9}{'+-':>6}{'theory':>8}{'nll/speech':>12}{'+-':>6}")
-    for part in ("runs", "long"):
-        for arm in ARMS:
+    for part in ("runs", "controls", "long"):
+        for arm in (*ARMS, *CONTROLS):
             rows = [r for r in result[part] if r["arm"] == arm]
             if len(rows) < 2:
                 continue
             length, nll = (np.array([r[k] for r in rows]) for k in ("mean_length", "nll_per_speech"))
             error, nll_error = (x.std(ddof=1) / math.sqrt(len(x)) for x in (length, nll))
+            expected = prediction["constant" if arm in CONTROLS else arm]["mean_length"]
             print(
                 f"{arm:<10}{len(rows):>6}{length.mean():>9.1f}{error:>6.1f}"
-                f"{prediction[arm]['mean_length']:>8.1f}{nll.mean():>12.1f}{nll_error:>6.1f}"
+                f"{expected:>8.1f}{nll.mean():>12.1f}{nll_error:>6.1f}"
             )
 
 
@@ -721,13 +762,14 @@ def main() -> None:
     parser.add_argument("command", choices=("predict", "train", "assemble", "show"))
     parser.add_argument("--text", type=Path, help="your copy of the text")
     parser.add_argument("--runs", type=Path, default=HERE / "runs", help="folder of the runs")
+    parser.add_argument("--again", type=Path, help="folder of runs that were repeated")
     parser.add_argument("--seeds", type=int, default=6)
     arguments = parser.parse_args()
     settings = Settings()
     if arguments.command == "show":
         return show()
     if arguments.command == "assemble":
-        return write(assemble(arguments.runs, settings), HERE / "result.json")
+        return write(assemble(arguments.runs, arguments.again, settings), HERE / "result.json")
     if arguments.text is None:
         parser.error("--text is needed: the path of your copy of the text")
     speeches, alphabet = encode(load(arguments.text))

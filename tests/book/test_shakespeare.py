@@ -39,19 +39,22 @@ def gradient(model: Any) -> Any:
     return found
 
 
-@pytest.mark.parametrize("arm", ["constant", "B=1", "B=4", "B=16", "B=64", "B=128", "bucketed"])
+@pytest.mark.parametrize("arm", ["constant", "B=1", "B=4", "B=16", "B=64", "B=128", "bucketed", "46 of 128"])
 def test_the_weights_are_a_loop_over_micro_batches(run: ModuleType, speeches: list[Any], arm: str) -> None:
     torch.manual_seed(0)
     model = run.Transformer(5, run.Settings(width=8)).double().eval()  # no dropout, which would differ
     batch = speeches[:128]
     lengths = np.array([len(s) for s in batch])
-    before = run.backward(model, batch, run.weights(lengths, arm, 7.5))
+    before = run.batch_gradient(model, batch, arm, 7.5)
+    whole = batch[:46] if arm == "46 of 128" else batch
     with torch.no_grad():
-        assert before == pytest.approx(float(run.speech_losses(model, batch).sum()), rel=1e-12)
+        summed = float(run.speech_losses(model, whole).sum())
+    assert before == pytest.approx(summed / lengths[: len(whole)].sum(), rel=1e-12)
     emulated = gradient(model)
 
-    if arm == "constant":
-        micro_batches = [[speech] for speech in batch]
+    proper = arm in ("constant", "46 of 128")
+    if proper:
+        micro_batches = [[speech] for speech in whole]
     elif arm == "bucketed":
         by_length = sorted(batch, key=len)
         micro_batches = [by_length[i : i + 16] for i in range(0, 128, 16)]
@@ -63,9 +66,9 @@ def test_the_weights_are_a_loop_over_micro_batches(run: ModuleType, speeches: li
         inputs = torch.cat([torch.zeros(len(targets), 1, dtype=torch.long), targets[:, :-1].clamp(min=0)], 1)
         logits = model(inputs)[0].flatten(0, 1)
         loss = torch.nn.functional.cross_entropy(
-            logits, targets.flatten(), reduction="sum" if arm == "constant" else "mean"
+            logits, targets.flatten(), reduction="sum" if proper else "mean"
         )
-        (loss / (128 * 7.5 if arm == "constant" else len(micro_batches))).backward()
+        (loss / (len(whole) * 7.5 if proper else len(micro_batches))).backward()
     # The same sums in another order: a few hundred roundings of float64.
     torch.testing.assert_close(emulated, gradient(model), rtol=1e-10, atol=1e-14)
 
@@ -166,7 +169,7 @@ def test_a_stopped_experiment_goes_on(
     settings = run.Settings()
     parts = run.split(speeches * 3, settings)
     run.work(parts, "abcd", 1, tmp_path, settings)
-    arms, grid = len(run.ARMS), len(settings.rates)
+    arms, grid = len(run.ARMS) + len(run.CONTROLS), len(settings.rates)
     assert len(made) == len(set(made)) == arms * (grid + 1) + len(run.LONG)
     assert ("B=4", 0, 0.016, 1) in made and ("constant", 0, 0.008, 1) in made
     lines = (tmp_path / "runs.jsonl").read_text().splitlines()
@@ -174,9 +177,15 @@ def test_a_stopped_experiment_goes_on(
     made.clear()
     run.work(parts, "abcd", 1, tmp_path, settings)
     assert len(made) == 3
-    record = run.assemble(tmp_path, settings)
+    record = run.assemble(tmp_path, tmp_path, settings)
     assert [r["arm"] for r in record["runs"]] == list(run.ARMS)
-    assert len(record["long"]) == 2 and len(record["tuning"]) == arms * grid
+    assert record["repeated"] == {"seeds": [0], "runs": 8, "largest_difference": 0.0}
+    other = tmp_path / "other"
+    other.mkdir()
+    lines = (tmp_path / "runs.jsonl").read_text()
+    (other / "runs.jsonl").write_text(lines.replace('"mean_length": 1.0', '"mean_length": 1.25'))
+    assert run.assemble(tmp_path, other, settings)["repeated"]["largest_difference"] == 0.25
+    assert len(record["long"]) == len(record["controls"]) == 2 and len(record["tuning"]) == arms * grid
 
 
 def test_the_prediction_follows_from_the_lengths(run: ModuleType) -> None:
@@ -191,19 +200,41 @@ def test_the_prediction_follows_from_the_lengths(run: ModuleType) -> None:
     assert committed["arms"]["B=1"]["mean_length"] == pytest.approx(harmonic)
 
 
+def test_the_controls_are_what_the_weights_are_worth(run: ModuleType) -> None:
+    """Kish's effective share of the tokens, from the prediction's lengths in batches as in training."""
+    committed = json.loads((FOLDER / "prediction.json").read_text())
+    lengths = np.repeat(committed["lengths"], committed["counts"])
+    rng = np.random.default_rng(0)
+    for control, arm in run.CONTROLS.items():
+        share = np.zeros(3)
+        for _ in range(400):
+            n = lengths[rng.choice(len(lengths), 128, replace=False)]
+            w = run.weights(n, arm, lengths.mean())
+            share += (w @ n, w**2 @ n, n.sum())
+        # 51,200 speeches: the share is known to about a hundredth.
+        worth = 128 * share[0] ** 2 / (share[1] * share[2])
+        assert worth == pytest.approx(int(control.split()[0]), rel=0.02)
+
+
 def test_the_record_is_whole(run: ModuleType) -> None:
     result = json.loads((FOLDER / "result.json").read_text())
     assert result["settings"] == json.loads(json.dumps(asdict(run.Settings())))
     seeds = {r["seed"] for r in result["runs"]}
-    assert len(seeds) >= 3
+    assert len(seeds) >= 6
     assert {(r["arm"], r["seed"]) for r in result["runs"]} == {(a, s) for a in run.ARMS for s in seeds}
     assert len(result["runs"]) == len(seeds) * len(run.ARMS)
-    for arm in run.ARMS:
-        grid = {r["rate"]: r["curve"][-1]["own"] for r in result["tuning"] if r["arm"] == arm}
+    controls = {(r["arm"], r["seed"]) for r in result["controls"]}
+    assert (
+        controls == {(a, s) for a in run.CONTROLS for s in range(len(controls) // 2)} and len(controls) >= 6
+    )
+    for arm in (*run.ARMS, *run.CONTROLS):
+        grid = {
+            r["rate"]: min(look["own"] for look in r["curve"]) for r in result["tuning"] if r["arm"] == arm
+        }
         assert set(grid) == set(run.Settings().rates) and result["rates"][arm] == min(
             grid, key=grid.__getitem__
         )
-    for row in result["runs"] + result["long"]:
+    for row in result["runs"] + result["long"] + result["controls"]:
         assert row["rate"] == result["rates"][row["arm"]]
         assert row["nll_per_speech"] == pytest.approx(sum(row["end_nll"] + row["character_nll"]), rel=1e-6)
 
