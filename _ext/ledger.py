@@ -253,10 +253,10 @@ class EquationLedger(SphinxDirective):
         titles, self.read = chapter_titles(root), read_from_the_page(root)
         counted = (
             (len(equations), "equation"),
-            (len({equation.chapter for equation in equations}), "chapter"),
+            (len({equation.chapter for equation in equations}), "page"),
             (len({test.name for test in tests}), "test"),
         )
-        summary = "{} of {}, {}".format(*(f"{n} {noun}{'s'[: n != 1]}" for n, noun in counted))
+        summary = "{} on {}, {}".format(*(f"{n} {noun}{'s'[: n != 1]}" for n, noun in counted))
         summary += f"; {len(self.read)} equations are read from the page." if self.read else "."
         rendered: list[nodes.Node] = [nodes.paragraph("", summary)]
         for chapter, group in groupby(equations, key=lambda equation: equation.chapter):

@@ -213,7 +213,7 @@ def test_the_page_and_its_warnings(tmp_path: Path) -> None:
 
     html = build(0)
     assert re.search(r'href="01_planted.html#equation-eq-planted"[^>]*>.{0,80}\(1\.1\)', html, re.DOTALL)
-    assert "1 equation of 1 chapter, 1 test." in html
+    assert "1 equation on 1 page, 1 test." in html
     assert "test_it.py::test_planted</code></a> by reference: not run yet." in html
     assert "1 claim." in html
     chapter = (tmp_path / "_build/html/chapters/01_planted.html").read_text(encoding="utf-8")

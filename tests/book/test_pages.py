@@ -29,9 +29,11 @@ PAGES = [f"{name}.html" for name in [*TOC, "genindex", "search"]]
 DESK, PHONE = (1440, 900), (390, 844)
 FIRST_VIEW = 400_000  # bytes
 
-# TeX that no one rendered: a dollar before a letter or a command, or a command on its own.
+# What no one rendered: a dollar before a letter or a command, a command on its own, a role. (Text on the line of
+# a comment is one way: it passes as HTML.)
 RAW_TEX = re.compile(
-    r"\$\$|\$\\|\\(?:frac|log|sum|sigma|ell|begin|text|mathbb|label)\b|\{(?:eq|ref|numref|cite)\}`"
+    r"\$\$|\$\\|\$[A-Za-z][^$\n]{0,40}\$|\\(?:frac|log|sum|sigma|ell|begin|text|mathbb|label)\b"
+    r"|\{(?:eq|ref|numref|cite|doc|term)\}`"
 )
 # Text as a reader sees it, without code and without the formulas themselves.
 PROSE = """() => {

