@@ -183,7 +183,7 @@ def test_with_many_images_they_are_level() -> None:
 def test_smoothing() -> None:
     """The interval of the error holds zero and is no wider than a point and a half; that of the loss does not."""
     assert no_difference_shows("smoothing", "hard", "error")
-    mean, half = difference("smoothing", "hard", "error")
+    _, half = difference("smoothing", "hard", "error")
     assert half < 0.0075
     assert clearly_above("smoothing", "hard")
 
