@@ -429,9 +429,9 @@ def test_caches() -> None:
             }
 
 
-@pytest.mark.claim("14", "More sequences lower the error of draws, and the bucket's stays where it was.")
+@pytest.mark.claim("14", "More sequences lower the error of draws; in the bucket's no difference shows.")
 def test_what_more_sequences_do() -> None:
-    """Paired by seed, from each size to the next; the bucket's interval holds zero and is narrow beside its error."""
+    """Paired by seed, from each size to the next; the bucket's interval holds zero, within an eighth of its error."""
     for few, many in pairwise(SIZES):
         for kind in ("one draw", "four draws"):
             assert (
@@ -441,11 +441,13 @@ def test_what_more_sequences_do() -> None:
     for kind in ("one draw", "four draws"):
         assert paired(f"cache 16000, {kind}", f"cache 1000, {kind}", "forward")[1] < 0
     low, high = paired("cache 16000, bucket", "cache 1000, bucket", "forward")
-    assert low < 0 < high and high - low < 0.2 * column("cache 1000, bucket", "forward").mean()
+    assert low < 0 < high and high - low < 0.25 * column("cache 1000, bucket", "forward").mean()
 
 
 @pytest.mark.claim("14", ".65 of its .66 nats at 4,000 sequences lie within the tail")
-@pytest.mark.claim("14", "So the bucket's students end too early, at 4.3 tokens instead of 5.4.")
+@pytest.mark.claim(
+    "14", "So the bucket's students end too early, after 4.3 tokens on average instead of 5.4."
+)
 @pytest.mark.claim("14", "after .45 of the prefixes `<eos>` is part of that")
 def test_what_the_bucket_does_not_see(dialects: ModuleType) -> None:
     """The split of the divergence on random tables; the stored parts; where <eos> ranks in the truth."""
