@@ -235,6 +235,8 @@ def test_the_second_term_and_length() -> None:
     "All three reverse arms have a larger forward divergence than forward training, the normalised one by an amount",
 )
 @pytest.mark.claim("14", "only the normalised students are below the forward ones, by .019 ± .016.")
+@pytest.mark.claim("14", "Labels alone leave a forward divergence larger by .072 ± .031")
+@pytest.mark.claim("14", "Whose prefixes the forward loss ran along made no difference that shows.")
 def test_what_the_intervals_separate() -> None:
     """Which paired intervals exclude zero, and which do not: both are claimed."""
     arms = [f"small, reverse, {x}" for x in ("token gradient", "both terms", "both terms, normalised")]
@@ -244,6 +246,11 @@ def test_what_the_intervals_separate() -> None:
     reverse = [paired(a, "small, forward", "reverse") for a in arms]
     assert reverse[0][0] < 0 < reverse[0][1] and reverse[1][0] < 0 < reverse[1][1]
     assert reverse[2][1] < 0
+    low, high = paired("small, labels", "small, forward", "forward")
+    assert low == pytest.approx(0.072 - 0.031, abs=0.001) and high == pytest.approx(0.072 + 0.031, abs=0.001)
+    for key in ("forward", "reverse", "mean_length", "forward_on_student"):
+        low, high = paired("small, forward, student's prefixes", "small, forward", key)
+        assert low < 0 < high
     for a in ("small, forward", *arms):  # the settings were chosen alike, by each arm's own objective
         run = stored()["arms"][a]
         assert len(run["grid"]) == 6 and len(run["forward"]) == 20
@@ -464,7 +471,7 @@ def test_what_the_bucket_does_not_see(dialects: ModuleType) -> None:
     assert whole == pytest.approx(0.66, abs=0.005) and tail == pytest.approx(0.65, abs=0.005)
     for n in SIZES:
         assert (
-            column(f"cache {n}, bucket", "mean_length") < column("teacher", "mean_length")[:10] - 0.5
+            column(f"cache {n}, bucket", "mean_length") < column("teacher", "mean_length")[:10] - 0.1
         ).all()
         assert column(f"cache {n}, bucket", "mean_length").mean() == pytest.approx(4.3, abs=0.05)
     truth = dialects.source()
