@@ -55,7 +55,7 @@ from run import Split, Transformer  # noqa: E402
 SHORTER_THAN = 200  # characters of a speech
 BATCH = 64  # speeches; of the teacher's training and of the students' starts it is 128, as in `run.py`
 TEACHER = shakespeare.Settings(width=128, heads=4, buckets=2**12, dropout=0.3, epochs=4, rates=(8e-3,))
-STUDENT = shakespeare.Settings(width=32, heads=1, buckets=2**10, dropout=0.1, epochs=4, rates=(16e-3,))
+STUDENT = shakespeare.Settings(width=32, heads=1, buckets=2**10, dropout=0.1, epochs=2, rates=(16e-3,))
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ ARMS = {
 class Settings:
     """What is the same in every arm."""
 
-    steps: int = 54  # three quarters of an epoch of the text
-    tuning_steps: int = 18
+    steps: int = 108  # an epoch and a half of the text
+    tuning_steps: int = 36
     rates: tuple[float, ...] = (2e-3, 6e-3, 18e-3)
-    warmup: int = 4
+    warmup: int = 8
     beta: float = 0.5  # of the generalised Jensen-Shannon divergence
     longest_in_training: int = 200
     longest_sample: int = 400
