@@ -99,7 +99,98 @@ def measure(arm: str, key: str) -> np.ndarray:
 
 
 def paired(a: str, b: str, key: str) -> tuple[float, float]:
-    """Ends of the 95 % t interval of the mean difference of two arms."""
+    """Ends of the 95 % t interval of the mean difference of two arms, seed by seed."""
     x = measure(a, key) - measure(b, key)
     half = stats.t.ppf(0.975, len(x) - 1) * stats.sem(x)
     return float(x.mean() - half), float(x.mean() + half)
+
+
+DISTILLED = ("forward", "forward, fresh", "jsd", "gkd", "reverse")
+
+
+def test_the_runs_are_comparable() -> None:
+    """Every arm has the same three seeds or more, one rate that is inside its grid, and the same steps."""
+    record = stored()
+    seeds = {
+        arm: [r["seed"] for r in record["runs"] if r["arm"] == arm] for arm in ("start", *record["arms"])
+    }
+    assert len(seeds["start"]) >= 3 and all(found == seeds["start"] for found in seeds.values())
+    for arm in record["arms"]:
+        grid = {r["rate"]: r["own"] for r in record["tuning"] if r["arm"] == arm}
+        best = min(grid, key=lambda rate: grid[rate])
+        assert set(measure(arm, "rate")) == {best} and min(grid) < best < max(grid)
+
+
+@pytest.mark.claim(
+    "14", "Along the text, the teacher's distributions beat labels, by about a hundredth of a bit."
+)
+@pytest.mark.claim(
+    "14", "Fresh speeches, although there is no end of them, lost to labels: the teacher is not the text."
+)
+def test_distributions_against_labels() -> None:
+    """The paired interval excludes zero, and 0.005 and 0.02 bits; each seed agrees; fresh speeches lose in each."""
+    low, high = (x / np.log(2) for x in paired("forward", "labels", "nll_per_token"))
+    assert -0.02 < low < high < -0.005
+    assert paired("forward, fresh", "labels", "nll_per_token")[0] > 0
+    assert (measure("forward, fresh", "nll_per_token") > measure("labels", "nll_per_token")).all()
+
+
+@pytest.mark.claim("14", "Every student of the teacher was surer than the student of labels.")
+@pytest.mark.claim(
+    "14", "The students that minimise the Jensen-Shannon or the reverse divergence exceed even the teacher."
+)
+def test_surer() -> None:
+    """By the gap and by the calibration error of the likeliest token, which bins and does not use the entropy."""
+    (teacher,) = stored()["teacher"]
+    for key in ("gap", "ece"):
+        assert teacher[key] > measure("labels", key).max()
+        for arm in DISTILLED:
+            assert paired(arm, "labels", key)[0] > 0
+        for arm in ("jsd", "gkd", "reverse"):
+            assert paired(arm, "labels", key)[0] > teacher[key] - measure("labels", key).mean()
+            assert measure(arm, key).min() > teacher[key]
+
+
+@pytest.mark.claim(
+    "14",
+    "The reverse student's speeches get the best marks from the teacher, and its held-out loss is the worst, the "
+    "only one that ends above its start.",
+)
+def test_what_the_teacher_likes() -> None:
+    """Against each other arm and against the start, paired; the second place is not within the interval."""
+    for arm in ("labels", *DISTILLED[:-1]):
+        assert paired("reverse", arm, "teacher_nll_of_samples")[1] < 0
+        assert paired("reverse", arm, "nll_per_token")[0] > 0
+        assert paired(arm, "start", "nll_per_token")[1] < 0
+    assert paired("reverse", "start", "nll_per_token")[0] > 0
+
+
+@pytest.mark.claim(
+    "14",
+    "On-policy steps lowered the reverse divergence by about a nat a speech, and left the held-out loss nearly where "
+    "it was, for four times the seconds.",
+)
+def test_prefixes() -> None:
+    """The interval of the divergence excludes zero; the loss moves by less than a fifth of what jsd lost to labels."""
+    low, high = paired("gkd", "jsd", "reverse_per_speech")
+    assert high < 0 and -1.5 < (low + high) / 2 < -0.5
+    moved = max(map(abs, paired("gkd", "jsd", "nll_per_token")))
+    assert moved < 0.2 * (measure("jsd", "nll_per_token") - measure("labels", "nll_per_token")).mean()
+    assert 3 < (measure("gkd", "seconds") / measure("jsd", "seconds")).mean() < 5
+
+
+@pytest.mark.claim("14", "No divergence of speeches singled out its own arm.")
+@pytest.mark.claim("14", "Lengths stayed within 15 % of the teacher's, as foretold.")
+def test_no_winner() -> None:
+    """Each interval of the two candidates' difference holds zero; every single mean length is within 15 %."""
+    for key, a, b in (
+        ("forward_per_speech", "forward", "forward, fresh"),
+        ("reverse_per_speech", "gkd", "reverse"),
+    ):
+        low, high = paired(a, b, key)
+        assert low < 0 < high
+        others = [measure(arm, key).mean() for arm in ("labels", *DISTILLED) if arm not in (a, b)]
+        assert min(others) > max(measure(a, key).mean(), measure(b, key).mean())
+    (teacher,) = stored()["teacher"]
+    for arm in ("labels", *DISTILLED):
+        assert np.abs(measure(arm, "mean_length") / teacher["mean_length"] - 1).max() < 0.15
