@@ -479,3 +479,25 @@ def test_what_the_bucket_does_not_see(dialects: ModuleType) -> None:
     rank = (truth > truth[:, dialects.EOS :]).sum(1)
     assert at @ (rank >= 2) == pytest.approx(0.45, abs=0.005)
     assert at @ (1 - np.sort(truth, 1)[:, -2:].sum(1)) == pytest.approx(0.30, abs=0.005)
+
+
+@pytest.mark.claim(
+    "14",
+    "With both terms the students still write .29 ± .06 tokens less, their forward divergence is still larger, and for "
+    "their reverse divergence the interval still holds zero.",
+)
+@pytest.mark.claim("14", "They have not arrived, though")
+def test_twice_the_steps() -> None:
+    """Five seeds, paired; and the objectives of the same seeds at both lengths, seed by seed."""
+    arms, longer, both = stored()["arms"], stored()["longer"], "small, reverse, both terms"
+
+    def change(key: str) -> tuple[float, float]:
+        return interval(np.subtract(longer[both][key], longer["small, forward"][key]))
+
+    assert change("mean_length") == (pytest.approx(-0.35, abs=0.005), pytest.approx(-0.23, abs=0.005))
+    assert change("forward")[0] > 0
+    assert change("reverse")[0] < 0 < change("reverse")[1]
+    for arm, key in (("small, forward", "forward"), (both, "reverse")):
+        assert longer[arm]["steps"] == 2 * arms[arm]["steps"] and len(longer[arm][key]) == 5
+        assert np.mean(longer[arm][key]) < np.mean(arms[arm][key][:5])
+    assert np.mean(longer[both]["reverse"]) < 0.9 * np.mean(arms[both]["reverse"][:5])
