@@ -483,20 +483,26 @@ def test_what_the_bucket_does_not_see(dialects: ModuleType) -> None:
 
 @pytest.mark.claim(
     "14",
-    "With both terms the students still write .29 ± .06 tokens less, their forward divergence is still larger, and for "
-    "their reverse divergence the interval still holds zero.",
+    "With both terms the students still write .29 ± .06 tokens less than forward students, normalised .11 ± .02.",
+)
+@pytest.mark.claim(
+    "14",
+    "Their forward divergence is still larger, and in the reverse one only the normalised students are below.",
 )
 @pytest.mark.claim("14", "They have not arrived, though")
 def test_twice_the_steps() -> None:
     """Five seeds, paired; and the objectives of the same seeds at both lengths, seed by seed."""
     arms, longer, both = stored()["arms"], stored()["longer"], "small, reverse, both terms"
 
-    def change(key: str) -> tuple[float, float]:
-        return interval(np.subtract(longer[both][key], longer["small, forward"][key]))
+    def change(arm: str, key: str) -> tuple[float, float]:
+        return interval(np.subtract(longer[arm][key], longer["small, forward"][key]))
 
-    assert change("mean_length") == (pytest.approx(-0.35, abs=0.005), pytest.approx(-0.23, abs=0.005))
-    assert change("forward")[0] > 0
-    assert change("reverse")[0] < 0 < change("reverse")[1]
+    normal = "small, reverse, both terms, normalised"
+    assert change(both, "mean_length") == pytest.approx((-0.35, -0.23), abs=0.005)
+    assert change(normal, "mean_length") == pytest.approx((-0.13, -0.09), abs=0.005)
+    assert change(both, "forward")[0] > 0 and change(normal, "forward")[0] > 0
+    assert change(both, "reverse")[0] < 0 < change(both, "reverse")[1]
+    assert change(normal, "reverse")[1] < 0
     for arm, key in (("small, forward", "forward"), (both, "reverse")):
         assert longer[arm]["steps"] == 2 * arms[arm]["steps"] and len(longer[arm][key]) == 5
         assert np.mean(longer[arm][key]) < np.mean(arms[arm][key][:5])
