@@ -165,24 +165,31 @@ def test_what_the_teacher_likes() -> None:
     assert paired("reverse", "start", "nll_per_token")[0] > 0
 
 
+@pytest.mark.claim("14", "The divergence mattered more than the prefixes.")
 @pytest.mark.claim(
     "14",
-    "On-policy steps lowered the reverse divergence by about a nat a speech, and left the held-out loss nearly where "
-    "it was, for four times the seconds.",
+    "On-policy steps took four times the seconds and left the held-out loss nearly where it was; whether they lowered "
+    "the reverse divergence, three seeds do not say.",
 )
 def test_prefixes() -> None:
-    """The interval of the divergence excludes zero; the loss moves by less than a fifth of what jsd lost to labels."""
-    low, high = paired("gkd", "jsd", "reverse_per_speech")
-    assert high < 0 and -1.5 < (low + high) / 2 < -0.5
+    """The held-out loss moves by less than 15 % of what jsd loses to forward, even at the interval's end.
+
+    The other interval holds zero: were it to exclude it, the sentence would be too timid.
+    """
     moved = max(map(abs, paired("gkd", "jsd", "nll_per_token")))
-    assert moved < 0.2 * (measure("jsd", "nll_per_token") - measure("labels", "nll_per_token")).mean()
-    assert 3 < (measure("gkd", "seconds") / measure("jsd", "seconds")).mean() < 5
+    assert moved < 0.15 * paired("jsd", "forward", "nll_per_token")[0]
+    low, high = paired("gkd", "jsd", "reverse_per_speech")
+    assert low < 0 < high and len(measure("gkd", "seed")) == 3
+    assert 3.5 < (measure("gkd", "seconds") / measure("jsd", "seconds")).mean() < 4.5
 
 
 @pytest.mark.claim("14", "No divergence of speeches singled out its own arm.")
-@pytest.mark.claim("14", "Lengths stayed within 15 % of the teacher's, as foretold.")
+@pytest.mark.claim(
+    "14",
+    "Mean lengths were to stay within 15 % of the teacher's; one run of `reverse` writes 19 % more.",
+)
 def test_no_winner() -> None:
-    """Each interval of the two candidates' difference holds zero; every single mean length is within 15 %."""
+    """Each interval of the two best arms' difference holds zero; one mean length of the eighteen is off."""
     for key, a, b in (
         ("forward_per_speech", "forward", "forward, fresh"),
         ("reverse_per_speech", "gkd", "reverse"),
@@ -192,5 +199,6 @@ def test_no_winner() -> None:
         others = [measure(arm, key).mean() for arm in ("labels", *DISTILLED) if arm not in (a, b)]
         assert min(others) > max(measure(a, key).mean(), measure(b, key).mean())
     (teacher,) = stored()["teacher"]
-    for arm in ("labels", *DISTILLED):
-        assert np.abs(measure(arm, "mean_length") / teacher["mean_length"] - 1).max() < 0.15
+    off = {arm: measure(arm, "mean_length") / teacher["mean_length"] - 1 for arm in ("labels", *DISTILLED)}
+    far = [(arm, round(100 * x)) for arm, each in off.items() for x in each if abs(x) > 0.15]
+    assert far == [("reverse", 19)]
