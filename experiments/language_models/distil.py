@@ -257,6 +257,19 @@ def measures(tree: np.ndarray, teacher: np.ndarray) -> dict[str, Any]:
     }
 
 
+def within_tail(tree: np.ndarray, teacher: np.ndarray) -> float:
+    """Return the part of KL(teacher || tree) of sequences that a bucket leaves out: how the tail is divided."""
+    kept = np.argsort(-teacher, 1)[:, : SETTINGS["top_k"]]
+    tails = []
+    for rows in (teacher, tree):
+        tail = rows.copy()
+        np.put_along_axis(tail, kept, 0.0, 1)
+        tails.append(tail)
+    mass = tails[0].sum(1)
+    p, q = (tail / tail.sum(1, keepdims=True) for tail in tails)
+    return float((dialects.begins(teacher) * mass) @ dialects.token_kl(p, q))
+
+
 def rounded(value: Any) -> Any:
     """Round what is written to six digits."""
     if isinstance(value, dict):
@@ -299,6 +312,9 @@ def run_arm(name: str, teachers: np.ndarray) -> dict[str, Any]:
     steps = SETTINGS["steps"][kind]
     values, trees = train(arm, seeds, teachers[seeds], [rate] * len(seeds), [decay] * len(seeds), steps)
     each = [measures(t, p) for t, p in zip(trees, teachers, strict=False)]
+    if arm.loss == "tail":
+        for m, t, p in zip(each, trees, teachers, strict=False):
+            m["within_tail"] = within_tail(t, p)
     return {
         "arm": asdict(arm),
         "grid": [{"rate": r, "decay": d, "objective": v} for (r, d), v in zip(grid, last, strict=True)],
@@ -355,7 +371,7 @@ def main() -> None:
     if stored and stored["settings"] != SETTINGS:
         raise SystemExit(f"{path} was made with other settings: move it away first")
     if options.repeat is not None:
-        repeat(stored, options.repeat)
+        repeat(stored, options.repeat, options.only)
         return
     result = {key: stored.get(key, {}) for key in ("teacher", "arms", "longer")}
     started = time.process_time()
@@ -391,11 +407,11 @@ def main() -> None:
     print("complete", flush=True)
 
 
-def repeat(stored: dict[str, Any], seeds: list[int]) -> None:
-    """Train the small arms of some seeds again and print their divergences beside the stored ones."""
+def repeat(stored: dict[str, Any], seeds: list[int], only: str) -> None:
+    """Train some seeds again, teachers included, and print their divergences beside the stored ones."""
     teachers = teachers_of(seeds)
     for name, arm in ARMS.items():
-        if arm.size == "small" and name in stored["arms"]:
+        if name.startswith(only) and name in stored["arms"]:
             a = stored["arms"][name]
             _, trees = train(
                 arm, seeds, teachers, [a["rate"]] * len(seeds), [a["decay"]] * len(seeds), a["steps"]

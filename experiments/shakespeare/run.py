@@ -408,7 +408,7 @@ def batch_gradient(model: Transformer, speeches: Sequence[Tensor], arm: str, mea
     """Add the gradient of a batch's loss as its arm has it, and return the loss of a token in it."""
     lengths = np.array([len(s) for s in speeches])
     weight = weights(lengths, arm, mean_length)
-    kept = np.flatnonzero(weight)
+    kept = np.flatnonzero(weight).tolist()
     return backward(model, [speeches[i] for i in kept], weight[kept]) / float(lengths[kept].sum())
 
 

@@ -111,7 +111,7 @@ def test_the_factor_is_a_learning_rate_or_a_share() -> None:
 
 @pytest.mark.claim(
     "13",
-    "With $T^2$ the balance hardly moves from $T = 2$ to 8; without it the soft part shrinks to a fiftieth",
+    "With $T^2$ the balance hardly moves from $T = 2$ to 8; without it the soft part shrinks to less than a fiftieth",
 )
 def test_the_balance_of_the_two_parts() -> None:
     """Other logits than the chapter's, twice as large and half as large."""
@@ -177,13 +177,14 @@ def test_with_many_images_they_are_level() -> None:
 
 
 @pytest.mark.claim(
-    "13", "Tuned label smoothing did not change the error of the students, and it raised their loss."
+    "13",
+    "Between tuned label smoothing and tuned labels no difference in the error showed; smoothing raised the loss.",
 )
 def test_smoothing() -> None:
-    """Error within half a point; loss above, by its interval."""
+    """The interval of the error holds zero and is no wider than a point and a half; that of the loss does not."""
     assert no_difference_shows("smoothing", "hard", "error")
-    mean, half = difference("smoothing", "hard", "error")
-    assert abs(mean) < 0.005 and half < 0.006
+    _, half = difference("smoothing", "hard", "error")
+    assert half < 0.0075
     assert clearly_above("smoothing", "hard")
 
 
@@ -248,7 +249,8 @@ def test_a_student_that_cannot_follow() -> None:
         np.testing.assert_allclose(xent.softmax(z), xent.softmax(v), atol=1e-3)
 
 
-@pytest.mark.claim("13", "accuracy does not tell them apart, probabilities do")
+@pytest.mark.claim("13", "Accuracy does not tell the two teachers apart, probabilities do.")
+@pytest.mark.claim("13", "Its bias is worse: it promises a risk that this model does not have")
 @pytest.mark.claim("13", "The labels and the truth have the same mean; the labels scatter more.")
 @pytest.mark.claim(
     "13",
@@ -258,14 +260,17 @@ def test_a_student_that_cannot_follow() -> None:
 def test_variance_and_bias_of_teachers() -> None:
     """Other truths and models: exact mean and variance over the draw of labels and inputs, no simulation."""
     for _ in range(10):
-        truth, model = RNG.normal(size=(2, 1000, 4))
+        truth, noise = RNG.normal(size=(2, 1000, 4))
+        model = RNG.uniform(0.3, 0.9) * truth + noise
         P, losses = xent.softmax(truth), -xent.log_softmax(model)
         of_labels = (P * losses**2).sum(1) - (P * losses).sum(1) ** 2
         assert (of_labels > 0).all()  # the true probabilities have none of this variance, and the same mean
         risks = {s: (xent.softmax(s * truth) * losses).sum(1) for s in (0.8, 1.0, 4.0)}
         assert (xent.softmax(0.8 * truth).argmax(1) == xent.softmax(4.0 * truth).argmax(1)).all()
-        bias = {s: np.abs(r - risks[1.0]).mean() for s, r in risks.items()}
-        assert bias[0.8] < bias[4.0]
+        bias = {s: float((r - risks[1.0]).mean()) for s, r in risks.items()}
+        assert bias[4.0] < 0 < bias[0.8] < -0.5 * bias[4.0]
+        # With 200 inputs the sure teacher's bias is larger than the scatter of the labels.
+        assert -bias[4.0] > np.sqrt((of_labels.mean() + risks[1.0].var()) / 200)
         scatter = {s: float(r.var()) for s, r in risks.items()}  # over the draw of the inputs
         assert scatter[0.8] < scatter[1.0]
         assert 1.5**2 * scatter[1.0] < scatter[4.0] < scatter[1.0] + of_labels.mean()

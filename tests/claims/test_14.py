@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -169,6 +170,42 @@ def test_four_students_of_the_exact_table(dialects: ModuleType) -> None:
 
 
 @pytest.mark.claim(
+    "14", "After each letter, the forward student says what follows it on average in the teacher's sequences."
+)
+def test_what_follows_a_letter(dialects: ModuleType) -> None:
+    """Of a random table: the shares after a letter agree; the frequencies of pairs do not, for sequences are cut."""
+    last = dialects.last_letter()
+    tree = 0.5 * dialects.source() + 0.5 * RNG.dirichlet(np.ones(5), size=dialects.PREFIXES)
+    at = dialects.begins(tree)
+    pairs = np.array([at[last == s] @ tree[last == s] for s in range(4)])
+    rows = pairs / pairs.sum(1, keepdims=True)
+    student = np.vstack([tree[0], rows])[last + 1]
+    again = dialects.begins(student)
+    of_student = np.array([again[last == s] @ student[last == s] for s in range(4)])
+    np.testing.assert_allclose(of_student / of_student.sum(1, keepdims=True), rows, rtol=1e-9)
+    assert np.abs(of_student / pairs - 1).max() > 1e-3
+    # No other row is better: move each a little towards another distribution, and the divergence grows.
+    best = dialects.sequence_kl(tree, student)
+    for s in range(4):
+        moved = rows.copy()
+        moved[s] = 0.98 * moved[s] + 0.02 * RNG.dirichlet(np.ones(5))
+        assert dialects.sequence_kl(tree, np.vstack([tree[0], moved])[last + 1]) > best
+
+
+@pytest.mark.claim("14", "so the term shrinks by about one part in the size of the batch")
+def test_a_baseline_that_holds_the_sequence_itself() -> None:
+    """Every batch of three from four outcomes, enumerated: the mean shrinks by 1/3, with any costs and scores."""
+    chance, cost = RNG.dirichlet(np.ones(4)), RNG.gamma(1.0, size=4)
+    score = RNG.normal(size=4)
+    score -= chance @ score  # a score has mean zero
+    grid = np.stack(np.meshgrid(*[np.arange(4)] * 3), -1).reshape(-1, 3)
+    weight = chance[grid].prod(1)
+    plain = weight @ (cost[grid] * score[grid]).mean(1)
+    based = weight @ ((cost[grid] - cost[grid].mean(1, keepdims=True)) * score[grid]).mean(1)
+    assert based == pytest.approx(plain * (1 - 1 / 3), rel=1e-9)
+
+
+@pytest.mark.claim(
     "14",
     "With both terms the students write .34 ± .03 tokens less than forward students, about six per cent.",
 )
@@ -198,6 +235,8 @@ def test_the_second_term_and_length() -> None:
     "All three reverse arms have a larger forward divergence than forward training, the normalised one by an amount",
 )
 @pytest.mark.claim("14", "only the normalised students are below the forward ones, by .019 ± .016.")
+@pytest.mark.claim("14", "Labels alone leave a forward divergence larger by .072 ± .031")
+@pytest.mark.claim("14", "Whose prefixes the forward loss ran along made no difference that shows.")
 def test_what_the_intervals_separate() -> None:
     """Which paired intervals exclude zero, and which do not: both are claimed."""
     arms = [f"small, reverse, {x}" for x in ("token gradient", "both terms", "both terms, normalised")]
@@ -207,6 +246,11 @@ def test_what_the_intervals_separate() -> None:
     reverse = [paired(a, "small, forward", "reverse") for a in arms]
     assert reverse[0][0] < 0 < reverse[0][1] and reverse[1][0] < 0 < reverse[1][1]
     assert reverse[2][1] < 0
+    low, high = paired("small, labels", "small, forward", "forward")
+    assert low == pytest.approx(0.072 - 0.031, abs=0.001) and high == pytest.approx(0.072 + 0.031, abs=0.001)
+    for key in ("forward", "reverse", "mean_length", "forward_on_student"):
+        low, high = paired("small, forward, student's prefixes", "small, forward", key)
+        assert low < 0 < high
     for a in ("small, forward", *arms):  # the settings were chosen alike, by each arm's own objective
         run = stored()["arms"][a]
         assert len(run["grid"]) == 6 and len(run["forward"]) == 20
@@ -346,17 +390,23 @@ def test_a_clamped_tail_has_no_gradient() -> None:
         assert (slope == 0).all() if dead else abs(slope[2] / right[2] - 1) > 1e-3
 
 
-@pytest.mark.claim("14", "For labels the predictions hold to about a hundredth of a token.")
+@pytest.mark.claim("14", "The predictions hold to about a hundredth of a token.")
+@pytest.mark.claim(
+    "14",
+    "A mean over each sequence shortens what a student of labels writes by more than a quarter, and leaves a student "
+    "of distributions where its teacher is.",
+)
 @pytest.mark.claim(
     "14",
     "under $1/n$ their length and their divergence show no difference, and their share of upward steps rises by .002 ± "
     ".002, in the direction of the table.",
 )
 def test_the_predicted_lengths() -> None:
-    """The harmonic mean of each seed's own teacher; and the paired intervals of the small students."""
-    for arm, key in (("large, labels", "mean_length"), ("large, labels, 1/n", "harmonic_length")):
+    """The mean, or harmonic mean, of each seed's own teacher; and the paired intervals of the small students."""
+    for arm in ("large, labels", "large, labels, 1/n", "large, forward", "large, forward, 1/n"):
+        key = "harmonic_length" if arm == "large, labels, 1/n" else "mean_length"
         low, high = interval(column(arm, "mean_length") - column("teacher", key))
-        assert -0.015 < low < 0 < high < 0.015
+        assert low > -0.02 and high < 0.02
     short, long = column("large, labels, 1/n", "mean_length"), column("large, labels", "mean_length")
     assert (short < 0.75 * long).all()
     for key in ("mean_length", "forward"):
@@ -366,15 +416,98 @@ def test_the_predicted_lengths() -> None:
     assert 0 < low < high < 0.004
 
 
+KINDS = ("whole", "four draws", "one draw", "bucket", "truncated")
+SIZES = (1000, 4000, 16000)
+
+
+@pytest.mark.claim("14", "Draws beat the bucket at every size.")
+@pytest.mark.claim("14", "The bare top two are the worst, the whole distribution is the best.")
 @pytest.mark.claim(
     "14",
-    "From a thousand cached sequences one draw taught more than the top two tokens with a bucket, each tuned by its "
-    "own held-out loss.",
+    "From 1,000 to 16,000 cached sequences, draws taught more than the top two of five tokens with a bucket; more "
+    "sequences helped the draws and not the bucket.",
 )
-def test_one_draw_or_a_bucket() -> None:
-    """Every seed, and the paired interval; both arms chose among the same settings."""
-    draw, bucket = "cache 1000, one draw", "cache 1000, bucket"
-    assert (column(draw, "forward") < column(bucket, "forward")).all()
-    assert paired(draw, bucket, "forward")[1] < -0.3
-    settings = [{(g["rate"], g["decay"]) for g in stored()["arms"][a]["grid"]} for a in (draw, bucket)]
-    assert settings[0] == settings[1] and len(settings[0]) == 4
+def test_caches() -> None:
+    """Paired intervals at each size, in the order of the kinds; all arms chose among the same settings."""
+    for n in SIZES:
+        for better, worse in pairwise(KINDS):
+            assert paired(f"cache {n}, {worse}", f"cache {n}, {better}", "forward")[0] > 0, (n, better)
+        assert (column(f"cache {n}, one draw", "forward") < column(f"cache {n}, bucket", "forward")).all()
+        for kind in KINDS:
+            grid = stored()["arms"][f"cache {n}, {kind}"]["grid"]
+            assert {(g["rate"], g["decay"]) for g in grid} == {
+                (r, d) for r in (0.003, 0.01) for d in (0.0, 1.0)
+            }
+
+
+@pytest.mark.claim("14", "More sequences lower the error of draws; in the bucket's no difference shows.")
+def test_what_more_sequences_do() -> None:
+    """Paired by seed, from each size to the next; the bucket's interval holds zero, within an eighth of its error."""
+    for few, many in pairwise(SIZES):
+        for kind in ("one draw", "four draws"):
+            assert (
+                column(f"cache {many}, {kind}", "forward").mean()
+                < column(f"cache {few}, {kind}", "forward").mean()
+            )
+    for kind in ("one draw", "four draws"):
+        assert paired(f"cache 16000, {kind}", f"cache 1000, {kind}", "forward")[1] < 0
+    low, high = paired("cache 16000, bucket", "cache 1000, bucket", "forward")
+    assert low < 0 < high and high - low < 0.25 * column("cache 1000, bucket", "forward").mean()
+
+
+@pytest.mark.claim("14", ".65 of its .66 nats at 4,000 sequences lie within the tail")
+@pytest.mark.claim(
+    "14", "So the bucket's students end too early, after 4.3 tokens on average instead of 5.4."
+)
+@pytest.mark.claim("14", "after .45 of the prefixes `<eos>` is part of that")
+def test_what_the_bucket_does_not_see(dialects: ModuleType) -> None:
+    """The split of the divergence on random tables; the stored parts; where <eos> ranks in the truth."""
+    distil = importlib.import_module("distil")
+    p, q = (RNG.dirichlet(np.ones(5), size=dialects.PREFIXES) for _ in range(2))
+    kept = np.argsort(-p, 1)[:, :2]
+    buckets = []
+    for rows in (p, q):
+        inside = np.take_along_axis(rows, kept, 1)
+        buckets.append(np.column_stack([inside, 1 - inside.sum(1)]))
+    seen = dialects.begins(p) @ dialects.token_kl(*buckets)
+    assert seen + distil.within_tail(q, p) == pytest.approx(dialects.sequence_kl(p, q), rel=1e-9)
+    whole, tail = (column("cache 4000, bucket", key).mean() for key in ("forward", "within_tail"))
+    assert whole == pytest.approx(0.66, abs=0.005) and tail == pytest.approx(0.65, abs=0.005)
+    for n in SIZES:
+        assert (
+            column(f"cache {n}, bucket", "mean_length") < column("teacher", "mean_length")[:10] - 0.1
+        ).all()
+        assert column(f"cache {n}, bucket", "mean_length").mean() == pytest.approx(4.3, abs=0.05)
+    truth = dialects.source()
+    at = dialects.begins(truth) / dialects.begins(truth).sum()
+    rank = (truth > truth[:, dialects.EOS :]).sum(1)
+    assert at @ (rank >= 2) == pytest.approx(0.45, abs=0.005)
+    assert at @ (1 - np.sort(truth, 1)[:, -2:].sum(1)) == pytest.approx(0.30, abs=0.005)
+
+
+@pytest.mark.claim(
+    "14",
+    "With both terms the students still write .29 ± .06 tokens less than forward students, normalised .11 ± .02.",
+)
+@pytest.mark.claim(
+    "14",
+    "Their forward divergence is still larger, and in the reverse one only the normalised students are below.",
+)
+@pytest.mark.claim("14", "They have not arrived, though")
+def test_twice_the_steps() -> None:
+    """Five seeds, paired; and the objectives of the same seeds at both lengths, seed by seed."""
+    arms, longer, both = stored()["arms"], stored()["longer"], "small, reverse, both terms"
+
+    def change(arm: str, key: str) -> tuple[float, float]:
+        return interval(np.subtract(longer[arm][key], longer["small, forward"][key]))
+
+    normal = "small, reverse, both terms, normalised"
+    assert change(both, "mean_length") == pytest.approx((-0.35, -0.23), abs=0.005)
+    assert change(normal, "mean_length") == pytest.approx((-0.13, -0.09), abs=0.005)
+    assert change(both, "forward")[0] > 0 and change(normal, "forward")[0] > 0
+    assert change(both, "reverse")[0] < 0 < change(both, "reverse")[1]
+    assert change(normal, "reverse")[1] < 0
+    for arm, key in (("small, forward", "forward"), (both, "reverse")):
+        assert longer[arm]["steps"] == 2 * arms[arm]["steps"] and len(longer[arm][key]) == 5
+        assert np.mean(longer[arm][key]) < np.mean(arms[arm][key][:5])
+    assert np.mean(longer[both]["reverse"]) < 0.9 * np.mean(arms[both]["reverse"][:5])
