@@ -128,6 +128,14 @@ def test_the_end_costs_what_the_tilt_costs() -> None:
         assert 0.5 * cost < low and high < 2 * cost, arm
 
 
+@pytest.mark.claim("11", "the two seeds that pay most have the lowest loss on blocks")
+def test_the_blocks_that_pay_most() -> None:
+    """By rank over the six seeds: the spelling's cost, and the best validation loss of the arm's own kind."""
+    paid = by_seed("blocks", "character_nll") - by_seed("constant", "character_nll")
+    own = [min(look["own"] for look in run["curve"]) for run in RECORD["runs"] if run["arm"] == "blocks"]
+    assert set(np.argsort(paid)[-2:]) == set(np.argsort(own)[:2])
+
+
 @pytest.mark.claim("11", "After the second pass the long runs gain hardly anything")
 def test_where_the_long_runs_stop() -> None:
     """Of every long run, by validation: the last two passes bring under a nat, the one before them five and more."""
