@@ -1,19 +1,27 @@
 """Time and memory of the losses of a linear layer beside the plain pair and torch's own, into linear.json.
 
-    python experiments/bench/linear.py              every case (ten minutes), each written when it is done
-    python experiments/bench/linear.py --width 512  those of one width, printed
+    python experiments/bench/linear.py                every case (ten minutes), each written when it is done
+    python experiments/bench/linear.py --width 512    those of one width, printed
+    python experiments/bench/linear.py --device cuda  those of a GPU (five minutes)
 
-A step is the mean loss of hidden states and a weight, and its backward pass, on one thread; in bfloat16 the
-plain pair's logits are widened before the loss, as is usual. The ways take turns in one process, and each
-counts by its fastest turn. Memory is the growth of a fresh process at its highest point (Linux), less the two
-gradients, which every way must make. In bfloat16 only the memory is measured, and with a sixteenth of the
-classes, since products in it take many times as long on this kind of processor: the memory of the plain pair and
-the gradients shrink alike, while the blocks of xent stay as large as they are.
+A step is the mean loss of hidden states and a weight, and its backward pass; in bfloat16 the plain pair's logits
+are widened before the loss, as is usual. The ways take turns in one process, and each counts by its fastest turn.
+Memory is what a step needs at its highest point, less the two gradients, which every way has to make.
+
+On a CPU there is one thread, and memory is the growth of a fresh process (Linux). In bfloat16 only the memory is
+measured, and with a sixteenth of the classes, since products in it take many times as long on this kind of
+processor: the memory of the plain pair and the gradients shrink alike, while the blocks of xent stay as large as
+they are. On a GPU memory is what PyTorch allocates; Liger and cut cross-entropy stand beside the others where they
+are installed; and the error is that of the gradient of the weight, in terms of its norm, against the plain pair in
+float32 of the same rounded inputs.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -35,9 +43,14 @@ RESULT = Path(__file__).with_name("linear.json")
 LOSSES = ("cross_entropy", "distillation")
 # Rows, classes, width, dtype.
 SIZES = [*((1024, 50_000, width, "float32") for width in (512, 2048)), (1024, 3_125, 2048, "bfloat16")]
+# Of a language model with the vocabulary of Llama 3, and with one of 50,000.
+GPU_SIZES = [
+    (8192, classes, width, "bfloat16")
+    for classes, width in ((50_000, 2048), (128_256, 2048), (128_256, 4096))
+]
 TIMED = ("float32",)
-TURNS = 3
-KEY = ("loss", "rows", "classes", "width", "dtype")
+TURNS, GPU_TURNS = 3, 10
+KEY = ("loss", "rows", "classes", "width", "dtype", "device")
 Size = tuple[int, int, int, str]
 Way = Callable[..., Tensor]
 
@@ -53,9 +66,13 @@ def torch_options(**options: Any) -> Way:
     )
 
 
+def plain(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(F.linear(hidden, weight).float(), targets)
+
+
 WAYS: dict[str, dict[str, Way]] = {
     "cross_entropy": {
-        "plain": lambda hidden, weight, targets: F.cross_entropy(F.linear(hidden, weight).float(), targets),
+        "plain": plain,
         "xent": xent.torch.linear_cross_entropy,
         "torch, options": torch_options(),
         "torch, chunks of 256": torch_options(batch_chunk_size=256),
@@ -64,21 +81,44 @@ WAYS: dict[str, dict[str, Way]] = {
 }
 
 
-def data(loss: str, size: Size) -> list[Tensor]:
+def ways_on_gpu() -> dict[str, dict[str, Way]]:
+    """Return what a GPU has: also the plain pair compiled, and two libraries where they are installed."""
+    result = {
+        loss: {"plain": ways["plain"], "plain, compiled": torch.compile(ways["plain"]), "xent": ways["xent"]}
+        for loss, ways in WAYS.items()
+    }
+    if importlib.util.find_spec("liger_kernel"):
+        liger = importlib.import_module("liger_kernel.transformers.functional")
+        result["cross_entropy"] |= {
+            "Liger": liger.liger_fused_linear_cross_entropy,
+            "Liger, sums in float32": lambda *x: liger.liger_fused_linear_cross_entropy(
+                *x, accum_dtype=torch.float32
+            ),
+        }
+        result["distillation"]["Liger"] = lambda *x: liger.liger_fused_linear_jsd(*x, jsd_beta=0.0)
+    if importlib.util.find_spec("cut_cross_entropy"):
+        cut = importlib.import_module("cut_cross_entropy")
+        result["cross_entropy"] |= {
+            "cut cross-entropy": cut.linear_cross_entropy,
+            "cut cross-entropy, unfiltered": lambda *x: cut.linear_cross_entropy(*x, filter_eps=None),
+        }
+    return result
+
+
+def data(loss: str, size: Size, device: str = "cpu") -> list[Tensor]:
     """Draw inputs whose logits have a standard deviation of 2."""
     rows, classes, width, dtype = size
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(device).manual_seed(0)
 
     def layer() -> list[Tensor]:
-        hidden = torch.randn(rows, width, generator=generator)
-        weight = torch.randn(classes, width, generator=generator) * (2 / width**0.5)
+        hidden = torch.randn(rows, width, generator=generator, device=device)
+        weight = torch.randn(classes, width, generator=generator, device=device) * (2 / width**0.5)
         return [x.to(getattr(torch, dtype)) for x in (hidden, weight)]
 
     student = [x.requires_grad_() for x in layer()]
-    return [
-        *student,
-        *([torch.randint(classes, (rows,), generator=generator)] if loss == LOSSES[0] else layer()),
-    ]
+    if loss == LOSSES[1]:
+        return [*student, *layer()]
+    return [*student, torch.randint(classes, (rows,), generator=generator, device=device)]
 
 
 def step(way: Way, inputs: list[Tensor]) -> int:
@@ -116,9 +156,8 @@ def peak(loss: str, name: str, size: Size) -> int:
 
 def measure(loss: str, size: Size) -> dict[str, Any]:
     """Return the fastest seconds and the bytes of each way in one case; in bfloat16, the bytes alone."""
-    rows, classes, width, dtype = size
-    case = {"loss": loss, "rows": rows, "classes": classes, "width": width, "dtype": dtype}
-    if dtype not in TIMED:
+    case = dict(zip(KEY, (loss, *size, "cpu"), strict=True))
+    if size[3] not in TIMED:
         return {**case, "seconds": {}, "memory": {name: peak(loss, name, size) for name in ("plain", "xent")}}
     inputs, seconds = data(loss, size), dict.fromkeys(WAYS[loss], float("inf"))
     for turn in range(TURNS):
@@ -132,6 +171,33 @@ def measure(loss: str, size: Size) -> dict[str, Any]:
     return {**case, "seconds": seconds, "memory": {name: peak(loss, name, size) for name in WAYS[loss]}}
 
 
+def measure_on_gpu(loss: str, size: Size) -> dict[str, Any]:
+    """Return the fastest seconds, the bytes and the error of each way in one case."""
+    ways, inputs = ways_on_gpu()[loss], data(loss, size, "cuda")
+    exact = [
+        x.detach().float().requires_grad_(x.requires_grad) if x.is_floating_point() else x for x in inputs
+    ]
+    WAYS[loss]["plain"](*exact).backward()
+    reference = exact[1].grad
+    del exact
+    seconds, memory, error = dict.fromkeys(ways, float("inf")), {}, {}
+    for turn in range(GPU_TURNS):
+        for name, way in ways.items():
+            if not turn:  # and compile what has to be compiled
+                way(*inputs).backward()
+                error[name] = float((inputs[1].grad.float() - reference).norm() / reference.norm())
+                inputs[0].grad = inputs[1].grad = None
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before, begin = torch.cuda.memory_allocated(), time.perf_counter()
+            gradients = step(way, inputs)
+            torch.cuda.synchronize()
+            seconds[name] = min(seconds[name], time.perf_counter() - begin)
+            memory[name] = torch.cuda.max_memory_allocated() - before - gradients
+    case = dict(zip(KEY, (loss, *size, torch.cuda.get_device_name()), strict=True))
+    return {**case, "seconds": seconds, "memory": memory, "error": error}
+
+
 def main() -> None:
     """Measure all cases and write them down."""
     parser = argparse.ArgumentParser(
@@ -139,6 +205,7 @@ def main() -> None:
     )
     parser.add_argument("--width", type=int, help="only this many hidden units; writes nothing")
     parser.add_argument("--dtype", help="only this dtype")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -146,10 +213,12 @@ def main() -> None:
         loss, name, size = json.loads(options.peak)
         print(peak_here(loss, name, size))
         return
-    sizes = [size for size in SIZES if options.width in (None, size[2]) and options.dtype in (None, size[3])]
+    sizes = SIZES if options.device == "cpu" else GPU_SIZES
     for size in sizes:
+        if options.width not in (None, size[2]) or options.dtype not in (None, size[3]):
+            continue
         for loss in LOSSES:
-            case = measure(loss, size)
+            case = measure(loss, size) if options.device == "cpu" else measure_on_gpu(loss, size)
             report(case)
             if options.width is None:
                 store(case)
@@ -157,18 +226,25 @@ def main() -> None:
 
 def report(case: dict[str, Any]) -> None:
     """Print the shares of the plain pair's time and memory."""
-    print(*(case[name] for name in KEY), f"plain: {case['memory']['plain'] / 2**20:.0f} MiB", end="")
+    seconds = case["seconds"].get("plain", float("nan"))
+    print(
+        *(case[name] for name in KEY),
+        f"plain: {case['memory']['plain'] / 2**20:.0f} MiB, {seconds:.3g} s",
+        end="",
+    )
     for name in list(case["memory"])[1:]:
         shares = {
             what: case[what][name] / case[what]["plain"] for what in ("seconds", "memory") if case[what]
         }
         print(f"; {name}:", ", ".join(f"{share:.3f} of the {what}" for what, share in shares.items()), end="")
-    print(flush=True)
+    print(*(f"; error of {name} {error:.2g}" for name, error in case.get("error", {}).items()), flush=True)
 
 
 def store(case: dict[str, Any]) -> None:
     """Write one case down in the place of its like, with the date and the versions that are its own."""
     versions = {"torch": torch.__version__, "xent": xent.__version__, "python": platform.python_version()}
+    beside = {"Liger": "liger-kernel", "cut cross-entropy": "cut-cross-entropy"}
+    versions |= {beside[w]: importlib.metadata.version(beside[w]) for w in case["memory"] if w in beside}
     case = {**case, "date": datetime.now(UTC).date().isoformat(), "versions": versions}
     result = json.loads(RESULT.read_text(encoding="utf-8"))
     cases = {tuple(old[name] for name in KEY): old for old in result["cases"]}
