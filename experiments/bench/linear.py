@@ -8,12 +8,9 @@ A step is the mean loss of hidden states and a weight, and its backward pass; in
 are widened before the loss, as is usual. The ways take turns in one process, and each counts by its fastest turn.
 Memory is what a step needs at its highest point, less the two gradients, which every way has to make.
 
-On a CPU there is one thread, and memory is the growth of a fresh process (Linux). In bfloat16 only the memory is
-measured, and with a sixteenth of the classes, since products in it take many times as long on this kind of
-processor: the memory of the plain pair and the gradients shrink alike, while the blocks of xent stay as large as
-they are. On a GPU memory is what PyTorch allocates; Liger and cut cross-entropy stand beside the others where they
-are installed; and the error is that of the gradient of the weight, in terms of its norm, against the plain pair in
-float32 of the same rounded inputs.
+On a CPU there is one thread, and memory is the growth of a fresh process (Linux). On a GPU memory is what PyTorch
+allocates, Liger and cut cross-entropy stand beside the others where they are installed, and the error is that of
+the gradient of the weight, in terms of its norm, against the plain pair in float32 of the same rounded inputs.
 """
 
 from __future__ import annotations
@@ -42,13 +39,12 @@ import xent.torch
 RESULT = Path(__file__).with_name("linear.json")
 LOSSES = ("cross_entropy", "distillation")
 # Rows, classes, width, dtype.
-SIZES = [*((1024, 50_000, width, "float32") for width in (512, 2048)), (1024, 3_125, 2048, "bfloat16")]
+SIZES = [(1024, 50_000, width, "float32") for width in (512, 2048)]
 # Of a language model with the vocabulary of Llama 3, and with one of 50,000.
 GPU_SIZES = [
     (8192, classes, width, "bfloat16")
     for classes, width in ((50_000, 2048), (128_256, 2048), (128_256, 4096))
 ]
-TIMED = ("float32",)
 TURNS, GPU_TURNS = 3, 10
 KEY = ("loss", "rows", "classes", "width", "dtype", "device")
 Size = tuple[int, int, int, str]
@@ -155,10 +151,8 @@ def peak(loss: str, name: str, size: Size) -> int:
 
 
 def measure(loss: str, size: Size) -> dict[str, Any]:
-    """Return the fastest seconds and the bytes of each way in one case; in bfloat16, the bytes alone."""
+    """Return the fastest seconds and the bytes of each way in one case."""
     case = dict(zip(KEY, (loss, *size, "cpu"), strict=True))
-    if size[3] not in TIMED:
-        return {**case, "seconds": {}, "memory": {name: peak(loss, name, size) for name in ("plain", "xent")}}
     inputs, seconds = data(loss, size), dict.fromkeys(WAYS[loss], float("inf"))
     for turn in range(TURNS):
         for name, way in WAYS[loss].items():
@@ -204,7 +198,6 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--width", type=int, help="only this many hidden units; writes nothing")
-    parser.add_argument("--dtype", help="only this dtype")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -215,7 +208,7 @@ def main() -> None:
         return
     sizes = SIZES if options.device == "cpu" else GPU_SIZES
     for size in sizes:
-        if options.width not in (None, size[2]) or options.dtype not in (None, size[3]):
+        if options.width not in (None, size[2]):
             continue
         for loss in LOSSES:
             case = measure(loss, size) if options.device == "cpu" else measure_on_gpu(loss, size)
@@ -225,19 +218,16 @@ def main() -> None:
 
 
 def report(case: dict[str, Any]) -> None:
-    """Print the shares of the plain pair's time and memory."""
-    seconds = case["seconds"].get("plain", float("nan"))
-    print(
-        *(case[name] for name in KEY),
-        f"plain: {case['memory']['plain'] / 2**20:.0f} MiB, {seconds:.3g} s",
-        end="",
-    )
-    for name in list(case["memory"])[1:]:
-        shares = {
-            what: case[what][name] / case[what]["plain"] for what in ("seconds", "memory") if case[what]
-        }
-        print(f"; {name}:", ", ".join(f"{share:.3f} of the {what}" for what, share in shares.items()), end="")
-    print(*(f"; error of {name} {error:.2g}" for name, error in case.get("error", {}).items()), flush=True)
+    """Print each way's shares of the plain pair's time and memory."""
+    print(*(case[name] for name in KEY))
+    for name in case["memory"]:
+        shares = (f"{case[of][name] / case[of]['plain']:.3f} of the {of}" for of in ("seconds", "memory"))
+        print(
+            f"    {name:30}",
+            *shares,
+            f"error {case['error'][name]:.2g}" if "error" in case else "",
+            flush=True,
+        )
 
 
 def store(case: dict[str, Any]) -> None:

@@ -1,9 +1,9 @@
-"""Write the tables of chapters/benchmarks.md from result.json and linear.json into tables.md, which the page includes.
+"""Write the tables of chapters/benchmarks.md into tables.md, which the page includes.
 
     python experiments/bench/tables.py
 
-`make bench` runs it after the measurement; tests/book/test_appendices.py fails where
-tables.md is not what result.json says.
+`make bench` runs it after the measurement, of which result.json and linear.json are the record; elsewhere.json is
+one of an earlier day on another processor. tests/book/test_appendices.py fails where tables.md is not what they say.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-RESULT, LINEAR, TABLES = HERE / "result.json", HERE / "linear.json", HERE / "tables.md"
+RECORDS = [HERE / name for name in ("result.json", "elsewhere.json", "linear.json")]
+TABLES = HERE / "tables.md"
 
 Case = dict[str, Any]
 # What the package sets out to reach: a size (float32, random logits), another way to compute it, and the
@@ -66,12 +67,9 @@ def setting(result: dict[str, Any]) -> str:
     """Say where, when and with what it was measured."""
     machine = result["machine"]
     libraries = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-    tensors = result["tensors"]["settings"]
-    date, note = tensors.get("date", result["date"]), tensors.get("note")
-    later = "" if date == result["date"] else f" (tensors on {date}{'; ' + note if note else ''})"
     return (
-        f"Measured on {result['date']}{later}, on {machine['cores']} cores of an {machine['cpu']}; "
-        f"{machine['system']}, Python {machine['python']}, {libraries}."
+        f"Measured on {result['date']}, on {machine['cores']} cores of an {machine['cpu']} with "
+        f"{machine['level 2 cache']} of level 2 cache; {machine['system']}, Python {machine['python']}, {libraries}."
     )
 
 
@@ -117,19 +115,19 @@ def tensors(cases: list[Case]) -> str:
     )
 
 
+def step(case: Case) -> str:
+    """Name a step of a linear layer and its loss."""
+    sizes = f"{case['rows']:,} × {case['classes']:,}, H = {case['width']:,}, {case['dtype']}"
+    return f"{sizes}, {case['loss'].replace('_', ' ')}"
+
+
 def linear(cases: list[Case]) -> str:
     """Return the losses of a linear layer: time and memory as shares of the plain pair's."""
-
-    def share_of(what: dict[str, float], way: str, digits: int) -> str:
-        return f"{what[way] / what['plain']:.{digits}f}" if what else ""
-
     rows = [
         [
-            f"{case['rows']:,} × {case['classes']:,}, H = {case['width']:,}, {case['dtype']}, "
-            f"{case['loss'].replace('_', ' ')}",
+            step(case),
             way,
-            share_of(case["seconds"], way, 2),
-            share_of(case["memory"], way, 3),
+            *(f"{case[of][way] / case[of]['plain']:.{n}f}" for of, n in (("seconds", 2), ("memory", 3))),
         ]
         for case in cases
         for way in case["memory"]
@@ -138,46 +136,81 @@ def linear(cases: list[Case]) -> str:
     return table(["step", "way", "time", "memory"], rows)
 
 
-def targets(cases: list[Case]) -> str:
-    """Return each target: what it is about, what was measured, and the most that it may be."""
-    at = {
-        (c["rows"], c["classes"]): c
-        for c in cases
-        if (c["dtype"], c["logits"], c["axis"]) == ("float32", "random", -1)
-    }
-    found = [
-        (f"{size(at[shape])}, time of {way}", share(at[shape], way), most) for shape, way, most in TARGETS
-    ]
-    for shape in dict.fromkeys(shape for shape, way, _ in TARGETS if way == "torch"):
-        case = at[shape]
-        found.append(
-            (
-                f"{size(case)}, extra memory over the logits",
-                case["memory"]["xent"] / case["bytes"],
-                MOST_MEMORY,
-            )
-        )
+def on_gpu(cases: list[Case]) -> str:
+    """Return the same on a GPU, with the plain pair's milliseconds, its MiB, and the gradient's error."""
     rows = [
-        [what, "met" if measured <= most else "**missed**", f"{measured:.3f}", f"{most:g}"]
-        for what, measured, most in found
+        [
+            step(case),
+            way,
+            f"{1e3 * case['seconds'][way]:.1f}",
+            f"{case['seconds'][way] / case['seconds']['plain']:.2f}",
+            f"{case['memory'][way] / 2**20:,.0f}",
+            f"{case['memory'][way] / case['memory']['plain']:.3f}",
+            f"{100 * case['error'][way]:.2f}\u00a0%",
+        ]
+        for case in cases
+        for way in case["memory"]
     ]
-    return table(["xent's share of", "target", "measured", "at most"], rows)
+    return table(["step", "way", "ms", "time", "MiB", "memory", "error"], rows)
 
 
-def text(result: dict[str, Any], layer: dict[str, Any]) -> str:
+def of_gpu(cases: list[Case]) -> str:
+    """Say where and with what it was measured."""
+    versions: dict[str, str] = {}
+    for case in cases:
+        versions |= case["versions"]
+    libraries = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return f"Measured on {cases[0]['date']}, on an {cases[0]['device']}; {libraries}."
+
+
+def targets(results: list[dict[str, Any]]) -> str:
+    """Return each target: what it is about, what was measured in each record, and the most that it may be."""
+
+    def found(result: dict[str, Any]) -> dict[str, tuple[float, float]]:
+        at = {
+            (c["rows"], c["classes"]): c
+            for c in result["cases"]
+            if (c["dtype"], c["logits"], c["axis"]) == ("float32", "random", -1)
+        }
+        rows = {
+            f"{size(at[shape])}, time of {way}": (share(at[shape], way), most) for shape, way, most in TARGETS
+        }
+        for shape in dict.fromkeys(shape for shape, way, _ in TARGETS if way == "torch"):
+            case = at[shape]
+            extra = case["memory"]["xent"] / case["bytes"]
+            rows[f"{size(case)}, extra memory over the logits"] = (extra, MOST_MEMORY)
+        return rows
+
+    def verdict(measured: float, most: float) -> str:
+        return f"{measured:.3f}" if measured <= most else f"{measured:.3f}, **missed**"
+
+    tables = [found(result) for result in results]
+    rows = [
+        [what, f"{most:g}", *(verdict(*measured[what]) for measured in tables)]
+        for what, (_, most) in tables[0].items()
+    ]
+    caches = (result["machine"]["level 2 cache"] for result in results)
+    return table(["xent's share of", "at most", *(f"measured, {cache}" for cache in caches)], rows)
+
+
+def text(result: dict[str, Any], elsewhere: dict[str, Any], layer: dict[str, Any]) -> str:
     """Return all parts, each under a comment with its name."""
     cases = result["cases"]
+    gpu = [case for case in layer["cases"] if case["device"] != "cpu"]
     parts = {
         "setting": setting(result),
         "times": times(cases),
         "memory": memory(cases),
-        "targets": targets(cases),
+        "targets": targets([result, elsewhere]),
         "tensors": tensors(result["tensors"]["cases"]),
-        "linear": linear(layer["cases"]),
+        "linear": linear([case for case in layer["cases"] if case["device"] == "cpu"]),
+        "on a gpu": on_gpu(gpu),
+        "of the gpu": of_gpu(gpu),
     }
     return "\n\n".join(f"% {name}\n\n{part}" for name, part in parts.items()) + "\n\n% end\n"
 
 
 if __name__ == "__main__":
-    read = (json.loads(path.read_text(encoding="utf-8")) for path in (RESULT, LINEAR))
-    TABLES.write_text(text(*read), encoding="utf-8")
+    TABLES.write_text(
+        text(*(json.loads(path.read_text(encoding="utf-8")) for path in RECORDS)), encoding="utf-8"
+    )

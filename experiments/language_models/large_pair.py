@@ -63,16 +63,16 @@ class Shape:
 class Settings:
     """What is the same in every arm."""
 
-    teacher: Shape = Shape(6, 384, 6, 0.3)
-    student: Shape = Shape(4, 128, 4, 0.1)
+    teacher: Shape = Shape(6, 256, 4, 0.2)
+    student: Shape = Shape(3, 96, 3, 0.1)
     batch: int = 64
     teacher_steps: int = 1500
-    teacher_rate: float = 1e-3
-    start_steps: int = 500
-    start_rate: float = 2e-3
-    steps: int = 2000
-    tuning_steps: int = 600
-    rates: tuple[float, ...] = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
+    teacher_rate: float = 1.5e-3
+    start_steps: int = 300
+    start_rate: float = 4e-3
+    steps: int = 1500
+    tuning_steps: int = 400
+    rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3)
     warmup: int = 50
     looks: int = 10
     weight_decay: float = 0.1
@@ -124,8 +124,9 @@ class Model(nn.Module):
         self.register_buffer("places", torch.cat([angle.sin(), angle.cos()], 1), persistent=False)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
+                std = 1.0 if name.startswith("embedding") else shape.width**-0.5
                 last = name.endswith(("out.weight", "down.weight"))
-                nn.init.normal_(parameter, std=0.02 / ((2 * shape.layers) ** 0.5 if last else 1))
+                nn.init.normal_(parameter, std=std / (2 * shape.layers) ** 0.5 if last else std)
 
     def forward(
         self,

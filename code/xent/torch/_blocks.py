@@ -21,8 +21,9 @@ from torch.autograd import forward_ad
 
 from xent._validate import Reduction, mean_divisor
 
-# Numbers in the arrays of a block: on a CPU they stay in its last cache; elsewhere only memory counts.
-CPU_BLOCK, OTHER_BLOCK = 1 << 20, 1 << 24
+# Numbers in the arrays of a block: on a CPU they stay in its last cache; a GPU wants few and large kernels, and
+# with a quarter of this the losses take up to twice as long there.
+CPU_BLOCK, OTHER_BLOCK = 1 << 20, 1 << 26
 # Up to so many classes, a loss of many passes gets its block classes first in memory on a CPU: along rows of 10 a
 # sum takes five times as long, a maximum ten times, a difference four times. Few passes do not pay for the copies.
 CLASSES_FIRST_UP_TO = 16

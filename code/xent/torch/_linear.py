@@ -25,13 +25,17 @@ from ._vocab import Shards, cross_entropy_, divergence_, group_name, refuse_seco
 __all__ = ["linear_cross_entropy", "linear_distillation_loss"]
 
 # Logits in a block: 12 MiB in float32, and so many rows that the products run at full speed. Each block reads
-# and writes the whole gradient of the weights, so fewer rows than LEAST would take longer for that.
+# and writes the whole gradient of the weights, so fewer rows than LEAST would take longer for that. An
+# accelerator multiplies faster than it reads, and needs more of both.
 BLOCK, LEAST = 3 * 2**20, 32
+BLOCK_ELSEWHERE, LEAST_ELSEWHERE = 2**26, 1024
 # Logits at a time in what comes between the products: few enough to stay in the cache, or, where each time
-# the ranks must meet, more.
-STEP, STEP_OF_RANKS = 2**18, 2**21
+# the ranks must meet or a device starts its kernels, more.
+STEP, STEP_OF_RANKS, STEP_ELSEWHERE = 2**18, 2**21, 2**26
 # Entries of a half-precision weight that are converted at a time.
 TILE = 2**22
+# Whether this PyTorch multiplies matrices of bfloat16 into one of float32, as GPUs do; from 2.8 on.
+MIXED_PRODUCTS = "dtype" in torch.ops.aten.mm.overloads()
 
 
 @torch.library.custom_op("xent::linear_loss", mutates_args=())
@@ -65,19 +69,22 @@ def _linear_loss(
         in_range(labels, "targets", shards.total)
     losses, to_hidden, to_weight, to_bias = _results(hidden, weight, bias, factor, form)
     active = factor.nonzero().squeeze(1)
-    size = max(LEAST, BLOCK // shards.largest)
-    step = max(1, (STEP if shards.group is None else STEP_OF_RANKS) // shards.largest)
+    if hidden.device.type == "cpu":
+        block, least, step = BLOCK, LEAST, STEP if shards.group is None else STEP_OF_RANKS
+    else:
+        block, least, step = BLOCK_ELSEWHERE, LEAST_ELSEWHERE, STEP_ELSEWHERE
+        step = step if labels is not None else step // 2
+    size, step = max(least, block // shards.largest), max(1, step // shards.largest)
     room = [
         factor.new_empty(min(size, len(active)), len(weight)) for _ in range(1 if labels is not None else 2)
     ]
     with torch.autocast(hidden.device.type, enabled=False):
         for rows in active.split(size) if len(active) else ():
-            h = hidden[rows].to(factor.dtype)
+            h = hidden[rows]
             z = _project(h, weight, bias, room[0][: len(rows)])
             v = z
             if teacher_hidden is not None and teacher_weight is not None:
-                taught = teacher_hidden[rows].to(factor.dtype)
-                v = _project(taught, teacher_weight, teacher_bias, room[1][: len(rows)])
+                v = _project(teacher_hidden[rows], teacher_weight, teacher_bias, room[1][: len(rows)])
             for at, z_part, v_part in zip(rows.split(step), z.split(step), v.split(step), strict=True):
                 if softcap is not None:
                     slope = 1 - z_part.div_(softcap).tanh_().square()
@@ -90,12 +97,14 @@ def _linear_loss(
                 if softcap is not None:
                     z_part.mul_(slope)
                 losses[at] = found
-            if form[0]:
-                to_hidden[rows] = _into_hidden(z, weight)
-            if form[1]:
-                to_weight.addmm_(z.T, h)
             if form[2]:
                 to_bias.add_(z.sum(0))
+            if _mixed(h, weight):
+                z = z.to(weight.dtype)
+            if form[0]:
+                to_hidden[rows] = _into_hidden(z, weight, to_hidden.dtype)
+            if form[1]:
+                _add_product(to_weight, z.T, h)
         if form[0]:
             shards.sum(to_hidden)
     return losses, to_hidden, to_weight, to_bias
@@ -115,6 +124,11 @@ def _results(
     return [torch.zeros_like(factor), *(factor.new_zeros(s if asked else (0,)) for s, asked in shapes)]
 
 
+def _mixed(h: Tensor, weight: Tensor) -> bool:
+    """Whether the device multiplies these two as they are and adds up in float32."""
+    return MIXED_PRODUCTS and h.is_cuda and h.dtype == weight.dtype == torch.bfloat16
+
+
 def _tiles(weight: Tensor, dtype: torch.dtype) -> list[slice]:
     """Cut the classes where the weight has to be converted."""
     size = len(weight) if weight.dtype == dtype else max(1, TILE // weight.shape[1])
@@ -122,17 +136,29 @@ def _tiles(weight: Tensor, dtype: torch.dtype) -> list[slice]:
 
 
 def _project(h: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
-    """Compute logits (R, V) in the dtype of h, whatever that of the weight is."""
-    for tile in _tiles(weight, h.dtype):
-        torch.mm(h, weight[tile].to(h.dtype).T, out=out[:, tile])
+    """Compute logits (R, V) in the dtype of `out`, whatever those of the factors are."""
+    if _mixed(h, weight):
+        torch.mm(h, weight.T, out_dtype=out.dtype, out=out)
+    else:
+        for tile in _tiles(weight, out.dtype):
+            torch.mm(h.to(out.dtype), weight[tile].to(out.dtype).T, out=out[:, tile])
     return out if bias is None else out.add_(bias)
 
 
-def _into_hidden(g: Tensor, weight: Tensor) -> Tensor:
+def _into_hidden(g: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
+    if _mixed(g, weight):
+        return torch.mm(g, weight, out_dtype=dtype)
     result = g.new_zeros(len(g), weight.shape[1])
-    for tile in _tiles(weight, g.dtype):
-        result.addmm_(g[:, tile], weight[tile].to(g.dtype))
+    for tile in _tiles(weight, dtype):
+        result.addmm_(g[:, tile], weight[tile].to(dtype))
     return result
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    if _mixed(a, b):
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+    else:
+        total.addmm_(a, b.to(total.dtype))
 
 
 def _resolved(group: str) -> dist.ProcessGroup | None:
