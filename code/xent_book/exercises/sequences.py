@@ -21,7 +21,7 @@ def _stop_inputs() -> list[tuple[Any, ...]]:
     return [(0.5,), (0.1,), (1e-6,), (0.9,), (1 - 2.0**-40,), (1.0,)]
 
 
-def _lost_law(q: Array) -> Array:
+def _lost_distribution(q: Array) -> Array:
     p = np.arange(1, len(q) + 1) * q
     return np.asarray(p / p.sum())
 
@@ -92,9 +92,9 @@ EXERCISES = (
     ),
     Exercise(
         slug="untilt",
-        title="Recover the law of lengths from what the averaged loss taught",
+        title="Recover the distribution of lengths from what the averaged loss taught",
         chapter="10_averaged_loss",
-        reference=_lost_law,
+        reference=_lost_distribution,
         inputs=_law_inputs,
         rtol=1e-9,
         why="one product and one sum",

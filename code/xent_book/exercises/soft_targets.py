@@ -30,7 +30,7 @@ def _other(q: Any, eta: float) -> Any:
 
 
 def _noise_inputs() -> list[tuple[Any, ...]]:
-    """Laws, numbers of votes, smoothings."""
+    """Distributions, numbers of votes, smoothings."""
     return [
         (np.array([0.5, 0.3, 0.2]), 1, 0.0),
         (np.array([0.5, 0.3, 0.2]), 4, 0.1),
@@ -95,11 +95,11 @@ EXERCISES: tuple[Exercise, ...] = (
                 lambda q, eta: _unmix(q, eta * (q.shape[-1] - 1) / q.shape[-1]),
             ),
             Mistake(
-                "the floor is right, the divisor is not: 1 - eta K / (K - 1) of the law is left",
+                "the floor is right, the divisor is not: 1 - eta K / (K - 1) of the distribution is left",
                 lambda q, eta: (q - eta / (q.shape[-1] - 1)) / (1 - eta),
             ),
             Mistake(
-                "this smooths once more: solve the equation for the law",
+                "this smooths once more: solve the equation for the distribution",
                 lambda q, eta: (1 - eta) * q + eta * (1 - q) / (q.shape[-1] - 1),
             ),
         ),
