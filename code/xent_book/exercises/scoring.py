@@ -145,6 +145,10 @@ EXERCISES: tuple[Exercise, ...] = (
                 "the two entries do not sum to one: normalise after dividing by the weights",
                 lambda q, gamma, alpha: _focal(q, gamma)[..., 1] / alpha,
             ),
+            Mistake(
+                "the negative class has a factor too: 1 - alpha",
+                lambda q, gamma, alpha: _divide(_focal(q, gamma), 1.0, alpha),
+            ),
         ),
     ),
     Exercise(
@@ -172,6 +176,10 @@ EXERCISES: tuple[Exercise, ...] = (
             Mistake(
                 "the second term is weighted too: w_k stands inside its sum",
                 lambda p, w, eps: _normalised((1 - eps) * w * p + eps / len(p)),
+            ),
+            Mistake(
+                "this spreads eps over the other classes: PyTorch spreads it over all K",
+                lambda p, w, eps: _normalised(w * ((1 - eps) * p + eps * (1 - p) / (len(p) - 1))),
             ),
             Mistake(
                 "this does not sum to one: divide by the sum over the classes",
