@@ -1,4 +1,4 @@
-"""A real small pair: transformers of characters on Tiny Shakespeare, a teacher and a student of a tenth of it.
+"""A real small pair: transformers of characters on Tiny Shakespeare, a teacher and a student of a fifteenth.
 
 Sequences are speeches of fewer than 200 characters that end with <eos>. The teacher learns them from their labels.
 For each seed a student first learns from labels alone. From there six arms go on, for the same number of steps:
