@@ -74,8 +74,8 @@ def eos_optimum(stop: float, batch_size: int = 1) -> float:
     The expected loss is a cross-entropy between the constant B E[1/S] and q. E[1/S] is an integral of the
     generating function of S, and the integral is Euler's for the hypergeometric function; chapter 10 has the
     steps. Computed from the integral, for a batch of one from its closed form, to a few units in the last
-    place: `scipy.special.hyp2f1` returns nan or inf from B near 100 on, and an elementary recursion in B
-    cancels.
+    place: for a small beta `scipy.special.hyp2f1` returns nan or inf from B near 100 on, and an elementary
+    recursion in B cancels.
 
     Examples
     --------
@@ -372,7 +372,7 @@ class MarkovSource:
     Parameters
     ----------
     initial : array_like, shape (K + 1,)
-        Law of the first token; the last entry is P(the sequence is <eos> alone).
+        Distribution of the first token; the last entry is P(the sequence is <eos> alone).
     transition : array_like, shape (K, K + 1)
         Row s is the distribution of the token after letter s; its last entry is P(<eos> | s).
 

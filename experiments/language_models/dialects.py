@@ -4,9 +4,9 @@ A coin chooses the dialect. *Up* prefers a -> b -> c -> d -> a and is brief; *do
 round and is long. The dialect is never shown: a reader infers it from the letters. A sequence has at most 8
 letters, so that all 21,845 prefixes fit in one table and every divergence is a finite sum.
 
-A *tree* is an array of shape (21845, 5): row c holds the law of the token after the prefix c, <eos> last.
-Prefixes stand in order of their length; the prefix c followed by letter v is row 4 c + 1 + v. After 8 letters
-<eos> is certain, for every model, and has no row.
+A *tree* is an array of shape (21845, 5): row c holds the distribution of the token after the prefix c, <eos>
+last. Prefixes stand in order of their length; the prefix c followed by letter v is row 4 c + 1 + v. After 8
+letters <eos> is certain, for every model, and has no row.
 """
 
 from __future__ import annotations

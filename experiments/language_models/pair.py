@@ -1,4 +1,4 @@
-"""A real small pair: transformers of characters on Tiny Shakespeare, a teacher and a student of a tenth of it.
+"""A real small pair: transformers of characters on Tiny Shakespeare, a teacher and a student of a fifteenth.
 
 Sequences are speeches of fewer than 200 characters that end with <eos>. The teacher learns them from their labels.
 For each seed a student first learns from labels alone. From there six arms go on, for the same number of steps:
@@ -235,13 +235,7 @@ def train(
     torch.manual_seed(seed)
     rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     source, said = data.fixed[arm.data, "train"]
-    tables = list(student.tables.parameters())
-    network = [p for n, p in student.named_parameters() if not n.startswith("tables")]
-    groups = [
-        {"params": network, "weight_decay": STUDENT.weight_decay, "scale": 1.0},
-        {"params": tables, "weight_decay": 0.0, "scale": STUDENT.table_rate},
-    ]
-    optimiser = torch.optim.AdamW(groups, betas=(0.9, 0.99), fused=True)
+    optimiser = shakespeare.adamw(student)
     order: list[int] = []
     curve, recent = [], []
     cost = {"tokens": 0, "written": 0}

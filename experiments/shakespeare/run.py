@@ -412,18 +412,26 @@ def batch_gradient(model: Transformer, speeches: Sequence[Tensor], arm: str, mea
     return backward(model, [speeches[i] for i in kept], weight[kept]) / float(lengths[kept].sum())
 
 
+def adamw(model: Transformer) -> torch.optim.Optimizer:
+    """Return the optimiser; `scale`, in each of its groups, is what to multiply the learning rate by.
+
+    The n-grams' tables learn faster than the network and do not decay.
+    """
+    tables = list(model.tables.parameters())
+    network = [p for name, p in model.named_parameters() if not name.startswith("tables")]
+    groups = [
+        {"params": network, "weight_decay": model.settings.weight_decay, "scale": 1.0},
+        {"params": tables, "weight_decay": 0.0, "scale": model.settings.table_rate},
+    ]
+    return torch.optim.AdamW(groups, betas=(0.9, 0.99), fused=True)
+
+
 def train(parts: Split, letters: int, arm: str, seed: int, rate: float, settings: Settings) -> dict[str, Any]:
     """Train one model; `seed` fixes its start and the order of the data. Return it with its learning curve."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     model = Transformer(letters, settings)
-    tables = list(model.tables.parameters())
-    network = [p for name, p in model.named_parameters() if not name.startswith("tables")]
-    groups = [
-        {"params": network, "weight_decay": settings.weight_decay, "scale": 1.0},
-        {"params": tables, "weight_decay": 0.0, "scale": settings.table_rate},
-    ]
-    optimiser = torch.optim.AdamW(groups, betas=(0.9, 0.99), fused=True)
+    optimiser = adamw(model)
     mean_length = float(np.mean([len(s) for s in parts.train]))
     per_epoch = len(parts.train) // BATCH
     steps = settings.epochs * per_epoch

@@ -191,7 +191,7 @@ def test_smoothing() -> None:
 @pytest.mark.claim(
     "13", "A teacher that learnt smoothed labels can be the better classifier and the worse teacher"
 )
-@pytest.mark.claim("13", "for them the temperature brings nothing")
+@pytest.mark.claim("13", "for them no gain from the temperature shows")
 def test_a_smoothed_teacher() -> None:
     """The teacher's error is lower, its students' higher at T = 4; and T = 4 is no better than T = 1 for them."""
     assert clearly_above("plain teacher", "smoothed teacher", "error")

@@ -26,7 +26,7 @@ tuple called ``EXERCISES``; that is all the registration there is. An `Exercise`
   in another), give all of them.
 
 An answer is compared with the reference first, then with each mistake. So the inputs have to tell all of
-them apart: ``tests/xent/test_exercises.py`` checks this for each exercise it finds here.
+them apart: ``tests/xent_book/test_exercises.py`` checks this for each exercise it finds here.
 Exercises use NumPy and xent's NumPy modules, and import no framework.
 """
 

@@ -87,6 +87,10 @@ EXERCISES = (
                 lambda counts, divisor: np.full_like(counts, 1 / counts.shape[1]),
                 lambda counts, divisor: np.full_like(counts, divisor / counts.size),
             ),
+            Mistake(
+                "the number of micro-batches is in it once too often: N counts the targets of all of them",
+                lambda counts, divisor: divisor * counts / counts.sum() / counts.shape[1],
+            ),
         ),
     ),
     Exercise(
@@ -114,6 +118,10 @@ EXERCISES = (
                 "this is the upper bound solved for the steps, which is safe and not the smallest number",
                 lambda beta, size, tolerance: math.ceil(((1 - beta) / tolerance + 1) / size),
             ),
+            Mistake(
+                "this is the first order, (1 - beta) / B, solved for the steps: it can be a step off",
+                lambda beta, size, tolerance: math.ceil((1 - beta) / tolerance / size),
+            ),
         ),
     ),
     Exercise(
@@ -129,6 +137,10 @@ EXERCISES = (
             Mistake(
                 "this covariance divides by K - 1: the pairs are the whole window, so divide by K",
                 _gap_of_n_minus_one,
+            ),
+            Mistake(
+                "this is the covariance: it has to be divided by the mean count",
+                lambda m, n: _gap(m, n) * n[n > 0].mean(),
             ),
             Mistake(
                 "a mean of nan came through: leave out the micro-batches without targets",

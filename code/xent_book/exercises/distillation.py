@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xent.distillation import distillation_gradient
 from xent.numerics import softmax
 from xent_book.exercises._check import Exercise, Mistake
 
@@ -75,6 +76,15 @@ EXERCISES = (
             ),
             Mistake("the powers of T are missing", _difference),
             Mistake(
+                "the temperature is missing from the softmaxes",
+                lambda z, v, T: softmax(z) - softmax(v),
+                lambda z, v, T: T * (softmax(z) - softmax(v)),
+            ),
+            Mistake(
+                "this is the gradient of KL(q || p): here the teacher comes first",
+                lambda z, v, T: distillation_gradient(z, v, temperature=T, direction="reverse"),
+            ),
+            Mistake(
                 "the temperature is on one side only: teacher and student are both softened by it",
                 *(partial(_one_side, power) for power in (-1, 0, 1, 2)),
                 *(partial(_other_side, power) for power in (-1, 0, 1, 2)),
@@ -121,6 +131,14 @@ EXERCISES = (
             Mistake(
                 "this is the student at T: read it out at 1, by the power T",
                 lambda t, T: softmax(np.log(t) / T).mean(0),
+            ),
+            Mistake(
+                "it does not sum to one yet: normalise after the power T",
+                lambda t, T: softmax(np.log(t) / T).mean(0) ** T,
+            ),
+            Mistake(
+                "this sharpens the plain mean: the teachers are softened before it",
+                lambda t, T: _normalised(t.mean(0) ** T),
             ),
             Mistake(
                 "normalise each softened teacher before the mean",

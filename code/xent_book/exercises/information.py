@@ -22,7 +22,7 @@ def _bits(p: Array) -> Any:
     return information.entropy(p, base=2)
 
 
-def _laws() -> list[tuple[Any, ...]]:
+def _distributions() -> list[tuple[Any, ...]]:
     rng = np.random.default_rng(3)
     return [
         (np.array([0.5, 0.25, 0.25]),),
@@ -157,7 +157,7 @@ EXERCISES = (
         title="Entropy in bits, with impossible classes",
         chapter="03_information",
         reference=_bits,
-        inputs=_laws,
+        inputs=_distributions,
         rtol=1e-13,
         atol=1e-13,
         why="a few roundings of a sum of at most five terms",
@@ -177,7 +177,7 @@ EXERCISES = (
                 lambda p: -_bits(p),
             ),
             Mistake(
-                "this adds up everything: return one number for each law, the sum along the last axis",
+                "this adds up everything: return one number for each distribution, the sum along the last axis",
                 lambda p: np.sum(_bits(p)),
             ),
         ),
@@ -192,7 +192,7 @@ EXERCISES = (
         why="two means of at most 200 numbers; no approximation",
         mistakes=(
             Mistake(
-                "the ratio is upside down: the first law is the one that drew the samples",
+                "the ratio is upside down: the first distribution drew the samples",
                 lambda a, b: _estimate(b, a),
             ),
             Mistake(
@@ -229,7 +229,7 @@ EXERCISES = (
     ),
     Exercise(
         slug="kl-directions",
-        title="The closest law in each direction of the divergence",
+        title="The closest distribution in each direction of the divergence",
         chapter="03_information",
         reference=_closest,
         inputs=_candidates,
@@ -237,7 +237,7 @@ EXERCISES = (
         why="the answers are whole numbers",
         mistakes=(
             Mistake(
-                "the two directions are swapped: the first law is the one whose weights take the mean",
+                "the two directions are swapped: the first distribution is the one whose weights take the mean",
                 lambda p, c: _closest(p, c)[::-1],
             ),
             Mistake(
@@ -287,7 +287,7 @@ EXERCISES = (
     ),
     Exercise(
         slug="maxent-mean",
-        title="The law with a given mean and the largest entropy",
+        title="The distribution with a given mean and the largest entropy",
         chapter="03_information",
         reference=_maxent,
         inputs=_means,
@@ -295,11 +295,11 @@ EXERCISES = (
         why="a root finder's tolerance; the mistakes are off by more than 0.01",
         mistakes=(
             Mistake(
-                "all mass is on the two ends: the mean is right, and few laws have less entropy",
+                "all mass is on the two ends: the mean is right, and few distributions have less entropy",
                 _ends,
             ),
             Mistake(
-                "all mass is on the two values next to the mean; the law is to be as spread out as it can",
+                "all mass is on the two values next to the mean; the distribution is to be as spread out as it can",
                 _neighbours,
             ),
             Mistake(
@@ -312,7 +312,7 @@ EXERCISES = (
                 lambda values, mean: _maxent(values, values[0] + values[-1] - mean),
             ),
             Mistake(
-                "this is the uniform law: it has the largest entropy of all, but not this mean",
+                "this is the uniform distribution: it has the largest entropy of all, but not this mean",
                 lambda values, mean: np.full(len(values), 1 / len(values)),
             ),
         ),

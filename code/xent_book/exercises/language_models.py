@@ -107,7 +107,7 @@ EXERCISES = (
                 lambda p0, p, q0, q: kl_divergence(p0, q0) + _visits(q0, q) @ kl_divergence(p, q),
             ),
             Mistake(
-                "the first token is missing: its laws differ too",
+                "the first token is missing: its distributions differ too",
                 lambda p0, p, q0, q: _visits(q0, q) @ kl_divergence(q, p),
             ),
             Mistake(
@@ -171,7 +171,7 @@ EXERCISES = (
         mistakes=(
             Mistake("this is the teacher: the hard labels are tilted", lambda p, w, share: p),
             Mistake(
-                "this is the tilted law: the distributions pull back towards the teacher",
+                "this is the tilted distribution: the soft part pulls back towards the teacher",
                 lambda p, w, share: p * w / (p @ w),
             ),
             Mistake("the share is that of the hard labels", lambda p, w, share: _learnt(p, w, 1 - share)),

@@ -36,7 +36,7 @@ def _divide(q: Any, of_zero: float, of_one: float) -> Any:
 
 
 def _smoothing_inputs() -> list[tuple[Any, ...]]:
-    """Laws, weights, epsilons."""
+    """Distributions, weights, epsilons."""
     return [
         (np.array([0.5, 0.3, 0.2]), np.array([1.0, 2.0, 5.0]), 0.3),
         (np.array([0.9, 0.1]), np.array([1.0, 9.0]), 0.1),
@@ -49,7 +49,7 @@ def _normalised(q: Any) -> Any:
 
 
 def _square_inputs() -> list[tuple[Any, ...]]:
-    """Laws inside and outside the range of the plain formula."""
+    """Distributions inside and outside the range of the plain formula."""
     return [
         (np.array([0.5, 0.3, 0.2]),),
         (np.array([0.6, 0.3, 0.1]),),
@@ -131,7 +131,7 @@ EXERCISES: tuple[Exercise, ...] = (
                 lambda q, gamma, alpha: _divide(np.stack([1 - q, q], axis=-1), 1 - alpha, alpha),
             ),
             Mistake(
-                "this undoes the weights first: focal loss saw the weighted law, so its own inverse goes "
+                "this undoes the weights first: focal loss saw the weighted distribution, so its own inverse goes "
                 "first",
                 lambda q, gamma, alpha: _focal(
                     _divide(np.stack([1 - q, q], axis=-1), 1 - alpha, alpha), gamma
@@ -144,6 +144,10 @@ EXERCISES: tuple[Exercise, ...] = (
             Mistake(
                 "the two entries do not sum to one: normalise after dividing by the weights",
                 lambda q, gamma, alpha: _focal(q, gamma)[..., 1] / alpha,
+            ),
+            Mistake(
+                "the negative class has a factor too: 1 - alpha",
+                lambda q, gamma, alpha: _divide(_focal(q, gamma), 1.0, alpha),
             ),
         ),
     ),
@@ -172,6 +176,10 @@ EXERCISES: tuple[Exercise, ...] = (
             Mistake(
                 "the second term is weighted too: w_k stands inside its sum",
                 lambda p, w, eps: _normalised((1 - eps) * w * p + eps / len(p)),
+            ),
+            Mistake(
+                "this spreads eps over the other classes: PyTorch spreads it over all K",
+                lambda p, w, eps: _normalised(w * ((1 - eps) * p + eps * (1 - p) / (len(p) - 1))),
             ),
             Mistake(
                 "this does not sum to one: divide by the sum over the classes",

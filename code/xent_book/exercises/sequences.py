@@ -21,12 +21,12 @@ def _stop_inputs() -> list[tuple[Any, ...]]:
     return [(0.5,), (0.1,), (1e-6,), (0.9,), (1 - 2.0**-40,), (1.0,)]
 
 
-def _lost_law(q: Array) -> Array:
+def _lost_distribution(q: Array) -> Array:
     p = np.arange(1, len(q) + 1) * q
     return np.asarray(p / p.sum())
 
 
-def _law_inputs() -> list[tuple[Any, ...]]:
+def _untilt_inputs() -> list[tuple[Any, ...]]:
     rng = np.random.default_rng(10)
     return [
         (np.array([0.75, 0.25]),),
@@ -88,14 +88,18 @@ EXERCISES = (
                 "this looks like the learnt mean length; the stop probability is one over it",
                 lambda beta: 1 / _learnt_stop(beta),
             ),
+            Mistake(
+                "this is where a flexible model's hazards start; a constant hazard learns their mean, E[1/n]",
+                lambda beta: 1.0 if beta == 1 else (beta - 1) / np.log(beta),
+            ),
         ),
     ),
     Exercise(
         slug="untilt",
-        title="Recover the law of lengths from what the averaged loss taught",
+        title="Recover the distribution of lengths from what the averaged loss taught",
         chapter="10_averaged_loss",
-        reference=_lost_law,
-        inputs=_law_inputs,
+        reference=_lost_distribution,
+        inputs=_untilt_inputs,
         rtol=1e-9,
         why="one product and one sum",
         mistakes=(
@@ -147,6 +151,17 @@ EXERCISES = (
                 lambda lengths, size: float(
                     1 / np.mean([size / sum(b) for b in itertools.combinations(lengths, size)] or [np.nan])
                 ),
+            ),
+            Mistake(
+                "these are the batches without their order, which are not equally likely: count each order",
+                lambda lengths, size: float(
+                    1
+                    / np.mean([size / sum(b) for b in itertools.combinations_with_replacement(lengths, size)])
+                ),
+            ),
+            Mistake(
+                "this is the mean of the inverses, a stop probability: its inverse is the length",
+                lambda lengths, size: float(np.mean(1 / _batches(lengths, size))),
             ),
         ),
     ),

@@ -30,7 +30,7 @@ def _other(q: Any, eta: float) -> Any:
 
 
 def _noise_inputs() -> list[tuple[Any, ...]]:
-    """Laws, numbers of votes, smoothings."""
+    """Distributions, numbers of votes, smoothings."""
     return [
         (np.array([0.5, 0.3, 0.2]), 1, 0.0),
         (np.array([0.5, 0.3, 0.2]), 4, 0.1),
@@ -95,11 +95,11 @@ EXERCISES: tuple[Exercise, ...] = (
                 lambda q, eta: _unmix(q, eta * (q.shape[-1] - 1) / q.shape[-1]),
             ),
             Mistake(
-                "the floor is right, the divisor is not: 1 - eta K / (K - 1) of the law is left",
+                "the floor is right, the divisor is not: 1 - eta K / (K - 1) of the distribution is left",
                 lambda q, eta: (q - eta / (q.shape[-1] - 1)) / (1 - eta),
             ),
             Mistake(
-                "this smooths once more: solve the equation for the law",
+                "this smooths once more: solve the equation for the distribution",
                 lambda q, eta: (1 - eta) * q + eta * (1 - q) / (q.shape[-1] - 1),
             ),
         ),
@@ -134,6 +134,10 @@ EXERCISES: tuple[Exercise, ...] = (
                 "this looks like a root mean square: the squared distance is asked for",
                 lambda t, m, eps: np.sqrt((1 - eps) ** 2 * (1 - t @ t) / m),
             ),
+            Mistake(
+                "this is the distance from t, with the bias in it: the distance from the mean is asked for",
+                lambda t, m, eps: (1 - eps) ** 2 * (1 - t @ t) / m + eps**2 * ((t - 1 / len(t)) ** 2).sum(),
+            ),
         ),
     ),
     Exercise(
@@ -153,6 +157,7 @@ EXERCISES: tuple[Exercise, ...] = (
                 "this divides by all elements, as kl_div's default mean does",
                 lambda log_q, p, mask: _terms(log_q, p).mean() / p.shape[-1],
                 lambda log_q, p, mask: (_terms(log_q, p) * mask).mean() / p.shape[-1],
+                lambda log_q, p, mask: _token_mean(log_q, p, mask) / p.shape[-1],
             ),
             Mistake(
                 "this divides by B only, as batchmean does",
@@ -167,6 +172,10 @@ EXERCISES: tuple[Exercise, ...] = (
             Mistake(
                 "this is the cross-entropy: the entropy of p is still in it",
                 lambda log_q, p, mask: -(p * log_q).sum(axis=-1)[mask].mean(),
+            ),
+            Mistake(
+                "this is KL(q || p), infinite where p has a zero: the target comes first",
+                lambda log_q, p, mask: np.inf,
             ),
             Mistake(
                 "this is a mean of the sequences' means: short sequences count too much",
