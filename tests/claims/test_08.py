@@ -309,7 +309,7 @@ def test_a_binary_loss_behind_a_softmax() -> None:
 
 @pytest.mark.claim(
     "08",
-    "It is no mask: the class stays in the softmax of every other row. And where padding shares its number with <eos>, "
+    "It is no mask: the class stays in the softmax of every other row. And where padding shares its number with `<eos>`, "
     "the ends of the sequences are skipped along with it, and the model does not learn to stop.",
 )
 def test_ignore_index_is_no_mask() -> None:
