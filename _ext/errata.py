@@ -134,7 +134,8 @@ def card(row: Row, tests: list[Test]) -> str:
         "It says": row.stands,
         "True is": row.truth,
         "Stated right in": (
-            f'<a href="{chapter}.html#{make_id(heading)}">{heading}</a>, chapter {{doc}}`{chapter}`'
+            f'<a href="{chapter}.html#{make_id(heading)}">{heading}</a>, '
+            f"[chapter {int(chapter[:2])}]({chapter}.ipynb)"
         ),
         "Checked by": checks,
     }

@@ -498,7 +498,7 @@ def sample_targets(
 
     Notes
     -----
-    A. Anshumann et al., *Sparse Logit Sampling: Accelerating Knowledge Distillation in LLMs*, ACL 2025.
+    Anshumann et al., *Sparse Logit Sampling: Accelerating Knowledge Distillation in LLMs*, ACL 2025.
 
     Examples
     --------

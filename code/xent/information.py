@@ -51,7 +51,7 @@ def entropy(p: ArrayLike, *, axis: int = -1, base: float | None = None) -> Any:
 
     Notes
     -----
-    C. E. Shannon, *A Mathematical Theory of Communication*, Bell System Technical Journal 27 (1948).
+    Shannon, *A Mathematical Theory of Communication*, Bell System Technical Journal 27 (1948).
 
     Examples
     --------

@@ -385,7 +385,7 @@ class MarkovSource:
 
     Notes
     -----
-    J. G. Kemeny and J. L. Snell, *Finite Markov Chains* (1960), for the fundamental matrix (I - P)^-1.
+    Kemeny and Snell, *Finite Markov Chains* (1960), for the fundamental matrix (I - P)^-1.
 
     Examples
     --------

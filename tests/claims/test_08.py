@@ -309,11 +309,11 @@ def test_a_binary_loss_behind_a_softmax() -> None:
 
 @pytest.mark.claim(
     "08",
-    "It is no mask: the class stays in the softmax of every other row. And where padding shares its number with <eos>, "
-    "the ends of the sequences are skipped along with it, and the model does not learn to stop.",
+    "It is no mask: the class stays in the softmax of every other row. And where padding shares its number with "
+    "`<eos>`, the ends of the sequences are skipped along with it, and the model does not learn to stop.",
 )
 def test_ignore_index_is_no_mask() -> None:
-    """The ignored class's logit gets a gradient from other rows; a table of transitions trained with pad = <eos>."""
+    """The ignored class's logit gets a gradient from other rows; a table of transitions trained with pad = `<eos>`."""
     z = torch.randn(20, 4, dtype=torch.float64, requires_grad=True)
     y = torch.arange(20) % 4
     F.cross_entropy(z, y, ignore_index=2).backward()

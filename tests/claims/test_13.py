@@ -224,7 +224,7 @@ def test_a_temperature_on_one_side() -> None:
 @pytest.mark.claim(
     "13",
     "Forward and reverse divergences can choose different students where none can match the teacher; "
-    "{doc}`14_language_models` shows what each does to a language model.",
+    "[chapter 14](14_language_models.ipynb) shows what each does to a language model.",
 )
 @pytest.mark.claim("13", "With $q = p$ in reach, forward and reverse have the same minimiser.")
 def test_a_student_that_cannot_follow() -> None:

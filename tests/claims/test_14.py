@@ -461,7 +461,7 @@ def test_what_more_sequences_do() -> None:
 )
 @pytest.mark.claim("14", "after .45 of the prefixes `<eos>` is part of that")
 def test_what_the_bucket_does_not_see(dialects: ModuleType) -> None:
-    """The split of the divergence on random tables; the stored parts; where <eos> ranks in the truth."""
+    """The split of the divergence on random tables; the stored parts; where `<eos>` ranks in the truth."""
     distil = importlib.import_module("distil")
     p, q = (RNG.dirichlet(np.ones(5), size=dialects.PREFIXES) for _ in range(2))
     kept = np.argsort(-p, 1)[:, :2]
