@@ -37,10 +37,9 @@ book: $(READY)  ## execute the chapters that changed and build the site into _bu
 	$(BUILD)
 
 test: $(READY)  ## everything that CI runs: lint, types, the build, all tests, every stored output
-# The build needs one core; the other has the rules and the equations meanwhile. The chapters are executed by nbval.
-	XENT_STORED=1 $(BUILD) & { $(LINT) && $(BIN)/python -m pytest -q tests/equations; } || failed=1; \
-	    wait $$! && test -z "$$failed"
-	$(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout=240 --ignore=tests/equations tests code chapters
+# The build needs one core; the other has the rules meanwhile. The chapters are executed by nbval.
+	XENT_STORED=1 $(BUILD) & { $(LINT); } || failed=1; wait $$! && test -z "$$failed"
+	$(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout=240 tests code chapters
 
 check: $(READY)  ## the quick part of the tests: no build, no browser, no chapters
 	$(LINT)

@@ -7,6 +7,7 @@ For each number of ranks and arguments, the script runs with the environment tha
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import runpy
@@ -43,7 +44,9 @@ def _rank(rank: int, ranks: int, port: int, script: str, arguments: list[str]) -
 
 
 def main(runs: list[Any], script: str) -> None:
-    """Import what the script imports, then run it."""
+    """Import what the script imports, and what PyTorch would on each rank when it first sends; then run it."""
+    for module in ("torch._dynamo", "torch.distributed.fsdp"):
+        importlib.import_module(module)
     runpy.run_path(script, run_name="imported")
     for ranks, arguments in runs:
         with socket.socket() as free:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import nbformat
@@ -18,6 +19,7 @@ BROKEN = [
     "Shown by {cite}`nobody1999`.",
     "$$\n\\frac{1}{2\n$$ (eq-half)",
 ]
+CLAIMED = '@pytest.mark.claim("01", "Nobody says this.")\ndef test_it():\n    pass\n'
 # Each of these is a warning, so a failure of its own.
 WARNED = [
     "chapters/01_good.ipynb, cell 2, line 1: ERROR: stderr was found",
@@ -25,6 +27,8 @@ WARNED = [
     "chapters/01_good.ipynb, cell 4, line 3: WARNING: undefined label: 'fig-nowhere'",
     'chapters/01_good.ipynb, cell 5, line 1: WARNING: could not find bibtex key "nobody1999"',
     "chapters/01_good.ipynb, cell 6, line 1: WARNING: KaTeX cannot render",
+    "WARNING: ledger: chapters/01_good.ipynb, cell 6: equation eq-half has no test",
+    "WARNING: claims: tests/claims/test_01.py:1: test_it: chapter 01 does not say:",
     "chapters/02_forgotten.ipynb: WARNING: document isn't included in any toctree",
     "index.md:: WARNING: toctree contains reference to nonexisting document 'chapters/03_missing'",
 ]
@@ -40,31 +44,39 @@ def test_what_a_build_warns_of_fails_it_twice(tiny_book: TinyBook) -> None:
     tiny_book.write_chapter("01_good", *BROKEN)
     tiny_book.write_chapter("02_forgotten", "# Forgotten")
     tiny_book.write_toc("01_good", "03_missing")
+    (tiny_book.root / "tests" / "claims").mkdir(parents=True)
+    (tiny_book.root / "tests" / "claims" / "test_01.py").write_text(CLAIMED)
     for _ in range(2):
         fails(*tiny_book.build(), *WARNED)
 
 
-def test_a_failing_cell_fails_the_build_twice_and_the_comparison(tiny_book: TinyBook) -> None:
+def test_a_failing_cell_fails_every_build(tiny_book: TinyBook) -> None:
+    """Somebody's without make, and then that of `make book`, which is not the first to meet it."""
     tiny_book.write_chapter("01_good", "# Good", "# code\nx = 0", "# code, the next\n1 / x")
-    for _ in range(2):
-        fails(*tiny_book.build(), FAILED)
-    fails(*tiny_book.nbval(), "chapters/01_good.ipynb::Cell 1", "ZeroDivisionError", "division by zero")
+    fails(*tiny_book.plain_build(), FAILED)
+    fails(*tiny_book.build(), FAILED)
 
 
-def test_a_wrong_stored_output_is_found(tiny_book: TinyBook) -> None:
-    tiny_book.write_chapter("01_good", "# Good", "# code\nprint(1 + 1)", output="3\n")
-    fails(*tiny_book.nbval(), "chapters/01_good.ipynb::Cell 0", "mismatch 'stdout'", "3\n", "2\n")
-
-
-def test_a_picture_is_not_compared(tiny_book: TinyBook) -> None:
+def test_the_comparison_finds_what_is_wrong_and_no_more(tiny_book: TinyBook) -> None:
+    """A picture that is another, which is not compared; a number that is another; a cell that fails."""
     drawing = "# code\nfrom IPython.display import SVG, display\ndisplay(SVG('<svg xmlns=\"http://www.w3.org/2000/svg\"/>'))"
-    path = tiny_book.write_chapter("01_good", "# Good", drawing)
+    path = tiny_book.write_chapter("01_good", "# Good", drawing, "# code\nprint(1 + 1)", "# code\n1 / 0")
     notebook = nbformat.read(path, as_version=4)
     shown = {"image/svg+xml": "<svg>another</svg>", "text/plain": "<IPython.core.display.SVG object>"}
     notebook.cells[1].outputs = [nbformat.v4.new_output("display_data", shown)]
+    notebook.cells[2].outputs = [nbformat.v4.new_output("stream", text="3\n")]
     nbformat.write(notebook, path)
     status, said = tiny_book.nbval()
-    assert status == 0, said
+    fails(
+        status,
+        said,
+        "2 failed, 1 passed",
+        "chapters/01_good.ipynb::Cell 1",
+        "mismatch 'stdout'",
+        "3\n",
+        "2\n",
+    )
+    fails(status, said, "chapters/01_good.ipynb::Cell 2", "ZeroDivisionError", "division by zero")
 
 
 def test_what_is_executed_again_and_what_is_not(tiny_book: TinyBook) -> None:
@@ -82,33 +94,39 @@ def test_what_is_executed_again_and_what_is_not(tiny_book: TinyBook) -> None:
     )
     package = tiny_book.root / "code" / "xent" / "__init__.py"
     package.write_text(package.read_text() + "\nanswer = 4242\n")
-    tiny_book.write_chapter(
-        "01_good", "# Good", "# code\nprint('sum', 4000 + 141)", drawing, alt="A line that rises."
-    )
-    assert built()
-    page = tiny_book.page("01_good")
-    assert all(text in page for text in ("sum 4141", "4242", "A line that rises.")) and "sum 4040" not in page
-    # Prose and alternative texts are not code, and reach the page all the same.
-    tiny_book.write_chapter(
-        "01_good", "# Better", "# code\nprint('sum', 4000 + 141)", drawing, alt="A line from a corner."
-    )
-    assert not built() and not built(XENT_STORED="1")
-    page = tiny_book.page("01_good")
-    assert all(text in page for text in ("sum 4141", "Better", "A line from a corner."))
-    # What a chapter imports is no part of its file.
-    package.write_text(package.read_text() + "\nanswer = 4343\n")
+    cells = "# code\nprint('sum', 4000 + 141)", drawing
+    tiny_book.write_chapter("01_good", "# Good", *cells, alt="A line that rises.")
     tiny_book.write_chapter("02_more", "# More")
     tiny_book.write_toc("01_good", "02_more")
     assert built() and tiny_book.page("02_more")
-    assert "4343" in tiny_book.page("01_good") and "4242" not in tiny_book.page("01_good")
-    # A page that is gone is gone from the site.
+    page = tiny_book.page("01_good")
+    assert all(text in page for text in ("sum 4141", "4242", "A line that rises.")) and "sum 4040" not in page
+    # Prose and alternative texts are not code, and reach the page all the same; a chapter that is gone leaves none.
+    tiny_book.write_chapter("01_good", "# Better", *cells, alt="A line from a corner.")
     (tiny_book.root / "chapters" / "02_more.ipynb").unlink()
     tiny_book.write_toc("01_good")
     assert not built()
+    page = tiny_book.page("01_good")
+    assert all(text in page for text in ("sum 4141", "Better", "A line from a corner."))
     with pytest.raises(FileNotFoundError):
         tiny_book.page("02_more")
-
-
-def test_a_plain_build_executes_and_fails_too(tiny_book: TinyBook) -> None:
-    tiny_book.write_chapter("01_good", "# Good", "# code\n1 / 0")
-    fails(*tiny_book.plain_build(), "ZeroDivisionError")
+    # What a chapter imports is no part of its file.
+    package.write_text(package.read_text() + "\nanswer = 4343\n")
+    assert built()
+    page = tiny_book.page("01_good")
+    assert "4343" in page and "4242" not in page
+    # What needs an address is off without one, and right with it. `make test` shows what is kept, if it is fresh.
+    site = tiny_book.root / "_build" / "html"
+    assert "colab" not in page and "og:image" not in page and not (site / "sitemap.xml").exists()
+    repository, address = "https://github.com/someone/book", "https://someone.github.io/book"
+    assert not built(XENT_STORED="1", XENT_REPOSITORY_URL=repository, XENT_SITE_URL=address)
+    page = tiny_book.page("01_good")
+    assert (
+        'href="https://colab.research.google.com/github/someone/book/blob/main/chapters/01_good.ipynb"'
+        in page
+    )
+    assert "https://mybinder.org/v2/gh/someone/book/main" in page and f"{repository}/issues/new" in page
+    assert f'<link rel="canonical" href="{address}/chapters/01_good.html"' in page and "4343" in page
+    assert re.search(rf'og:image" content="{address}/_images/[^"]+\.png', page)
+    assert f"<loc>{address}/chapters/01_good.html</loc>" in (site / "sitemap.xml").read_text()
+    assert 'href="/book/index.html"' in (site / "404.html").read_text("utf-8")

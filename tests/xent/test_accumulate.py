@@ -568,24 +568,10 @@ def test_nothing_to_do_is_no_window(ranks: Callable[[int], Ranks]) -> None:
 
 @pytest.mark.slow
 def test_processes_agree_with_one_device() -> None:
-    even = [(ranks, ["--plan=even", "--fsdp"]) for ranks in (2, 3)]
-    # Ranks that run out, and one that never had a batch.
-    ragged = [
-        (
-            3,
-            [
-                "--plan=ragged",
-                f"--denominator={denominator}",
-                *(["--fsdp"] if denominator == "tokens" else []),
-            ],
-        )
-        for denominator in ("tokens", "sequences", "64")
-    ]
-    printed = [json.loads(line) for line in processes.run(str(SCRIPT), *even, *ragged)]
-    for (ranks, options), found in zip([*even, *ragged], printed, strict=True):
-        errors, fsdp = found["relative_error"], "--fsdp" in options
-        assert found["ranks"] == ranks and ("accumulate, FSDP2" in errors) == fsdp
-        wrong = [errors.pop(name) for name in ("mean of means", "mean of each rank") if name in errors]
-        assert len(wrong) == 2 * ("--plan=even" in options)
+    """Ranks that run out, and one that never had a batch; the even plan is what chapter 11 runs and shows."""
+    plans = {"tokens": ["--fsdp"], "sequences": [], "64": []}
+    runs = [(3, ["--plan=ragged", f"--denominator={name}", *more]) for name, more in plans.items()]
+    for line, more in zip(processes.run(str(SCRIPT), *runs), plans.values(), strict=True):
+        errors = json.loads(line)["relative_error"]
+        assert set(errors) == {"accumulate", *(["accumulate, FSDP2"] if more else [])}
         assert max(error for scheme in errors.values() for error in scheme) < 1e-12
-        assert all(error > 0.1 for scheme in wrong for error in scheme)
