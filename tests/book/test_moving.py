@@ -305,7 +305,7 @@ def test_a_figure_moves(browser: Browser, built_site: Path, server: str, name: s
 
     for slider in figure.locator("input[type=range]").all():
         slider.focus()
-        for key in ("ArrowRight", "PageDown", "Home", "End"):
+        for key in ("ArrowRight", "Home", "End", "PageDown"):
             page.keyboard.press(key)
             check(figure, name)
         drawn = ink(figure)
