@@ -100,6 +100,7 @@ def visit(browser: Browser, server: str) -> Iterator[Visit]:
 def test_page(visit: Visit, name: str) -> None:
     page = visit.page
     page.goto(visit.address + name, wait_until="networkidle")
+    page.wait_for_load_state("load")  # a busy page is idle before its scripts have run
     weight = visit.weight()
     assert 30_000 < weight <= FIRST_VIEW, f"the first view weighs {weight / 1000:.0f} kB"
     assert page.locator("script[src]:not([src*='_static']):not([src*='searchindex'])").count() == 0
