@@ -350,6 +350,7 @@ def test_figures_are_fetched_when_they_come_near(browser: Browser, server: str) 
     page.on("request", lambda request: asked.append(request.url))
     page.goto(server + PAGES["softmax"], wait_until="networkidle")
     page.wait_for_load_state("load")  # a busy page is idle before its scripts have run
+    page.evaluate("() => new Promise(f => requestAnimationFrame(() => requestAnimationFrame(f)))")
     assert [url for url in asked if "/move/" in url and "load.js" not in url] == []
     # What comes near is laid out, and moves the rest.
     page.locator("figure.figure-softmax").scroll_into_view_if_needed()
