@@ -272,8 +272,9 @@ def linear_cross_entropy(
     for 67 million (1,024 of each class), and V H numbers in float32 where `weight` has half precision. Times
     are about those of the plain pair, three matrix products. Where hidden states and weight are bfloat16, a
     GPU multiplies them as they are, into logits in float32; their gradient is rounded to bfloat16 for its
-    products, as in the plain pair, and these are added up in float32 again. The gradients are formed in the forward pass and handed out by the first backward pass; another
-    one through the same graph computes them again. Under `torch.compile` the call is one operator.
+    products, as in the plain pair, and these are added up in float32 again. The gradients are formed in the
+    forward pass and handed out by the first backward pass; another one through the same graph computes them
+    again. Under `torch.compile` the call is one operator.
 
     References
     ----------

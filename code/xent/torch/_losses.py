@@ -757,7 +757,9 @@ def _minus_log_p(z: Tensor, classes: Tensor) -> Tensor:
     at = classes.unsqueeze(-1)
     z = z - z.detach().amax(-1, keepdim=True)
     least = torch.finfo(z.dtype).min
-    if torch.compiler.is_compiling() and z.device.type != "cpu":  # a GPU fuses a comparison, and copies to scatter
+    if (
+        torch.compiler.is_compiling() and z.device.type != "cpu"
+    ):  # a GPU fuses a comparison, and copies to scatter
         rest = torch.where(torch.arange(z.shape[-1], device=z.device) == at, least, z)
     else:
         rest = z.scatter(-1, at, least)
