@@ -102,8 +102,6 @@ def make_tiny_book(tmp_path: Path) -> TinyBook:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "index.md").write_text("# A tiny book\n")
-    # An optional part of jsonschema makes 39 grammars when it is imported: seconds of each build, and for nothing here.
-    (tmp_path / "code" / "rfc3987_syntax.py").write_text("raise ImportError\n")
     tiny = TinyBook(tmp_path)
     tiny.write_toc("01_good")
     tiny.write_chapter(

@@ -104,9 +104,6 @@ def test_what_is_no_displayed_equation_needs_no_label(tmp_path: Path) -> None:
 
 def run(root: Path, *arguments: str) -> tuple[int, str]:
     """Run a Python module in the tiny book, with no more plugins than it needs."""
-    (root / "rfc3987_syntax.py").write_text(
-        "raise ImportError\n"
-    )  # as in conftest.py, nothing that is needed here
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     environment |= {"COLUMNS": "250", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     command = [sys.executable, "-m", *arguments]
