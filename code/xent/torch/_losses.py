@@ -756,14 +756,7 @@ def _minus_log_p(z: Tensor, classes: Tensor) -> Tensor:
     """
     at = classes.unsqueeze(-1)
     z = z - z.detach().amax(-1, keepdim=True)
-    least = torch.finfo(z.dtype).min
-    if (
-        torch.compiler.is_compiling() and z.device.type != "cpu"
-    ):  # a GPU fuses a comparison, and copies to scatter
-        rest = torch.where(torch.arange(z.shape[-1], device=z.device) == at, least, z)
-    else:
-        rest = z.scatter(-1, at, least)
-    others = torch.logsumexp(rest, -1)
+    others = torch.logsumexp(z.scatter(-1, at, torch.finfo(z.dtype).min), -1)
     return 0.0 - logsigmoid(z.gather(-1, at).squeeze(-1) - others)
 
 
