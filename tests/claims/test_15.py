@@ -341,9 +341,8 @@ def test_rounded_logits_of_a_distillation() -> None:
             assert 1.6 < case["seconds"]["xent"] / case["seconds"]["plain"] < 1.95
 
 
-@pytest.mark.claim("15", "For distillation the rounding of the logits costs more than for labels.")
 def test_rounded_logits_on_this_machine() -> None:
-    """The same without a GPU: round the logits, and look at the gradients of small layers in float64."""
+    """The same claim without a GPU: round the logits, and look at the gradients of small layers in float64."""
     generator = torch.Generator().manual_seed(0)
     h, w, g, u = (
         torch.randn(n, 64, generator=generator, dtype=torch.float64) for n in (256, 4000, 256, 4000)
