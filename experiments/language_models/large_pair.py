@@ -12,7 +12,7 @@ objective in runs of a seed of their own. What a student writes, it writes for f
     python experiments/language_models/large_pair.py show                        # the table
 
 Several processes may share the GPU; each does what the folder lacks. The stored result took eight minutes of an H100,
-with four processes at a time; then the loan of the machine ended, and of `reverse` there are the tuning runs only.
+with four processes at a time; our hours on it ended there, and of `reverse` there are the tuning runs only.
 """
 
 from __future__ import annotations
