@@ -2,8 +2,8 @@
 
     python experiments/bench/tables.py
 
-`make bench` runs it after the measurement, of which result.json and linear.json are the record; elsewhere.json is
-one of an earlier day on another processor. tests/book/test_appendices.py fails where tables.md is not what they say.
+`make bench` runs it after the measurement, of which result.json and linear.json are the record.
+tests/book/test_appendices.py fails where tables.md is not what they say.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-RECORDS = [HERE / name for name in ("result.json", "elsewhere.json", "linear.json")]
+RECORDS = [HERE / name for name in ("result.json", "linear.json")]
 TABLES = HERE / "tables.md"
 
 Case = dict[str, Any]
@@ -163,37 +163,28 @@ def of_gpu(cases: list[Case]) -> str:
     return f"Measured on {cases[0]['date']}, on an {cases[0]['device']}; {libraries}."
 
 
-def targets(results: list[dict[str, Any]]) -> str:
-    """Return each target: what it is about, what was measured in each record, and the most that it may be."""
-
-    def found(result: dict[str, Any]) -> dict[str, tuple[float, float]]:
-        at = {
-            (c["rows"], c["classes"]): c
-            for c in result["cases"]
-            if (c["dtype"], c["logits"], c["axis"]) == ("float32", "random", -1)
-        }
-        rows = {
-            f"{size(at[shape])}, time of {way}": (share(at[shape], way), most) for shape, way, most in TARGETS
-        }
-        for shape in dict.fromkeys(shape for shape, way, _ in TARGETS if way == "torch"):
-            case = at[shape]
-            extra = case["memory"]["xent"] / case["bytes"]
-            rows[f"{size(case)}, extra memory over the logits"] = (extra, MOST_MEMORY)
-        return rows
-
-    def verdict(measured: float, most: float) -> str:
-        return f"{measured:.3f}" if measured <= most else f"{measured:.3f}, **missed**"
-
-    tables = [found(result) for result in results]
-    rows = [
-        [what, f"{most:g}", *(verdict(*measured[what]) for measured in tables)]
-        for what, (_, most) in tables[0].items()
+def targets(cases: list[Case]) -> str:
+    """Return each target: what it is about, what was measured, and the most that it may be."""
+    at = {
+        (c["rows"], c["classes"]): c
+        for c in cases
+        if (c["dtype"], c["logits"], c["axis"]) == ("float32", "random", -1)
+    }
+    found = [
+        (f"{size(at[shape])}, time of {way}", share(at[shape], way), most) for shape, way, most in TARGETS
     ]
-    caches = (result["machine"]["level 2 cache"] for result in results)
-    return table(["xent's share of", "at most", *(f"measured, {cache}" for cache in caches)], rows)
+    for shape in dict.fromkeys(shape for shape, way, _ in TARGETS if way == "torch"):
+        case = at[shape]
+        extra = case["memory"]["xent"] / case["bytes"]
+        found.append((f"{size(case)}, extra memory over the logits", extra, MOST_MEMORY))
+    rows = [
+        [what, "met" if measured <= most else "**missed**", f"{measured:.3f}", f"{most:g}"]
+        for what, measured, most in found
+    ]
+    return table(["xent's share of", "target", "measured", "at most"], rows)
 
 
-def text(result: dict[str, Any], elsewhere: dict[str, Any], layer: dict[str, Any]) -> str:
+def text(result: dict[str, Any], layer: dict[str, Any]) -> str:
     """Return all parts, each under a comment with its name."""
     cases = result["cases"]
     gpu = [case for case in layer["cases"] if case["device"] != "cpu"]
@@ -201,7 +192,7 @@ def text(result: dict[str, Any], elsewhere: dict[str, Any], layer: dict[str, Any
         "setting": setting(result),
         "times": times(cases),
         "memory": memory(cases),
-        "targets": targets([result, elsewhere]),
+        "targets": targets(cases),
         "tensors": tensors(result["tensors"]["cases"]),
         "linear": linear([case for case in layer["cases"] if case["device"] == "cpu"]),
         "on a gpu": on_gpu(gpu),
