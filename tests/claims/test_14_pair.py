@@ -20,17 +20,22 @@ FOLDER = Path(__file__).parents[2] / "experiments" / "language_models"
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[ModuleType]:
-    """The script, imported from its folder; it imports `run` of the speeches' experiment."""
+def scripts_of_pairs() -> Iterator[tuple[ModuleType, ModuleType]]:
+    """Both scripts, imported from their folder; they import `run` of the speeches' experiment."""
     path, others = list(sys.path), sys.modules.pop("run", None)
     sys.path.insert(0, str(FOLDER))
     try:
-        yield importlib.import_module("pair")
+        yield importlib.import_module("pair"), importlib.import_module("large_pair")
     finally:
         sys.path[:] = path
         sys.modules.pop("run", None)
         if others is not None:
             sys.modules["run"] = others
+
+
+@pytest.fixture(scope="module")
+def pair(scripts_of_pairs: tuple[ModuleType, ModuleType]) -> ModuleType:
+    return scripts_of_pairs[0]
 
 
 @pytest.fixture(scope="module")
@@ -205,6 +210,35 @@ def test_no_winner() -> None:
 
 
 # The larger pair, of which every seed has a teacher of its own.
+
+
+def test_what_the_larger_models_write_and_lose(scripts_of_pairs: tuple[ModuleType, ModuleType]) -> None:
+    """As above: drawn with a cache, scored without; and means over the tokens beside the sums written out."""
+    script = scripts_of_pairs[1]
+    torch.manual_seed(0)
+    writer, other = (script.Model(4, script.Shape(2, 8, 2, 0.5), 60).to(script.DEVICE) for _ in range(2))
+    text = script.Writer(writer, 600, 60).write()
+    assert writer.training and ((text == 0).sum(1) <= 1).all() and (text[text[:, 0] == 0, 1:] == -100).all()
+    counts = text >= 0
+    logs = {}
+    for model, own in ((writer, True), (other, False)):
+        with torch.no_grad():
+            logs[own] = model.eval()(script.read(text)).double().log_softmax(2)[counts]
+        nll = -logs[own].gather(1, text[counts][:, None])[:, 0]
+        surplus = (nll + (logs[own].exp() * logs[own]).sum(1)).cpu().numpy()
+        assert (abs(surplus.mean() / stats.sem(surplus)) < 4) == own
+        assert script.mean_loss("labels", model, text) == pytest.approx(float(nll.mean()), rel=1e-6)
+    log_q, log_p = logs[True], logs[False]
+    q, p = log_q.exp(), log_p.exp()
+    m = (0.3 * p + 0.7 * q).log()
+    each = {
+        "forward": p * (log_p - log_q),
+        "reverse": q * (log_q - log_p),
+        "jsd": 0.3 * p * (log_p - m) + 0.7 * q * (log_q - m),
+    }
+    for kind, terms in each.items():
+        found = script.mean_loss(kind, writer, text, other, 0.3)
+        assert found == pytest.approx(float(terms.sum() / counts.sum()), rel=1e-5)
 
 
 @cache

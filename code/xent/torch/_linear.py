@@ -99,7 +99,7 @@ def _linear_loss(
                 losses[at] = found
             if form[2]:
                 to_bias.add_(z.sum(0))
-            if _mixed(h, weight):
+            if _mixed(h, weight, z.dtype):
                 z = z.to(weight.dtype)
             if form[0]:
                 to_hidden[rows] = _into_hidden(z, weight, to_hidden.dtype)
@@ -124,9 +124,10 @@ def _results(
     return [torch.zeros_like(factor), *(factor.new_zeros(s if asked else (0,)) for s, asked in shapes)]
 
 
-def _mixed(h: Tensor, weight: Tensor) -> bool:
-    """Whether the device multiplies these two as they are and adds up in float32."""
-    return MIXED_PRODUCTS and h.is_cuda and h.dtype == weight.dtype == torch.bfloat16
+def _mixed(a: Tensor, b: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the device multiplies these two as they are and adds up in this dtype, float32."""
+    halves = a.dtype == b.dtype == torch.bfloat16
+    return MIXED_PRODUCTS and a.is_cuda and halves and dtype == torch.float32
 
 
 def _tiles(weight: Tensor, dtype: torch.dtype) -> list[slice]:
@@ -137,7 +138,7 @@ def _tiles(weight: Tensor, dtype: torch.dtype) -> list[slice]:
 
 def _project(h: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
     """Compute logits (R, V) in the dtype of `out`, whatever those of the factors are."""
-    if _mixed(h, weight):
+    if _mixed(h, weight, out.dtype):
         torch.mm(h, weight.T, out_dtype=out.dtype, out=out)
     else:
         for tile in _tiles(weight, out.dtype):
@@ -146,7 +147,7 @@ def _project(h: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Ten
 
 
 def _into_hidden(g: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    if _mixed(g, weight):
+    if _mixed(g, weight, dtype):
         return torch.mm(g, weight, out_dtype=dtype)
     result = g.new_zeros(len(g), weight.shape[1])
     for tile in _tiles(weight, dtype):
@@ -155,7 +156,7 @@ def _into_hidden(g: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    if _mixed(a, b):
+    if _mixed(a, b, total.dtype):
         torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
     else:
         total.addmm_(a, b.to(total.dtype))
