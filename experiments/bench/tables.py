@@ -137,21 +137,17 @@ def linear(cases: list[Case]) -> str:
 
 
 def on_gpu(cases: list[Case]) -> str:
-    """Return the same on a GPU, with the plain pair's milliseconds, its MiB, and the gradient's error."""
-    rows = [
-        [
-            step(case),
-            way,
-            f"{1e3 * case['seconds'][way]:.1f}",
-            f"{case['seconds'][way] / case['seconds']['plain']:.2f}",
-            f"{case['memory'][way] / 2**20:,.0f}",
-            f"{case['memory'][way] / case['memory']['plain']:.3f}",
-            f"{100 * case['error'][way]:.2f}\u00a0%",
-        ]
-        for case in cases
-        for way in case["memory"]
-    ]
-    return table(["step", "way", "ms", "time", "MiB", "memory", "error"], rows)
+    """Return the same on a GPU, a table for each step: milliseconds, MiB and the gradient's error."""
+    header = ["way", "ms", "time", "MiB", "error"]
+
+    def row(case: Case, way: str) -> list[str]:
+        seconds, error = case["seconds"][way], case["error"][way]
+        shares = f"{1e3 * seconds:.1f}", f"{seconds / case['seconds']['plain']:.2f}"
+        return [way, *shares, f"{case['memory'][way] / 2**20:,.0f}", f"{100 * error:.2f}\u00a0%"]
+
+    return "\n\n".join(
+        f"{step(case)}:\n\n{table(header, [row(case, way) for way in case['memory']])}" for case in cases
+    )
 
 
 def of_gpu(cases: list[Case]) -> str:
