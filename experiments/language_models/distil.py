@@ -39,10 +39,10 @@ SETTINGS: dict[str, Any] = {
     "seeds with a cache": 10,
     "seeds of the grid": 2,
     "seeds of the longer run": 5,
-    "rates": {"small": [1e-2, 3e-2, 1e-1], "large": [3e-3, 1e-2]},
-    "decays": {"small": [0.0, 0.1], "large": [0.0, 0.1], "cache": [0.0, 1.0]},
-    "steps": {"small": 3000, "large": 1500, "cache": 1000},
-    "steps of the grid": {"small": 800, "large": 600, "cache": 600},
+    "rates": {"small": [3e-3, 1e-2, 3e-2, 1e-1], "large": [3e-3, 1e-2]},
+    "decays": {"small": [0.0, 0.1, 0.3], "large": [0.0, 0.1], "cache": [0.0, 1.0]},
+    "steps": {"small": 12000, "large": 1500, "cache": 1000},
+    "steps of the grid": {"small": 2000, "large": 600, "cache": 600},
     "batch": 64,
     "checkpoints": 8,
     "teacher": {"rate": 1e-2, "decay": 0.0, "steps": 2000},
@@ -398,7 +398,7 @@ def main() -> None:
             if options.one:
                 return
     for name in names:
-        if ARMS[name].size == "small" and name not in result["longer"]:
+        if name not in result["longer"]:
             result["longer"][name] = longer(name, teachers, result["arms"][name])
             save(result, path)
             print("longer:", name, np.round(result["longer"][name]["forward"], 4), flush=True)
