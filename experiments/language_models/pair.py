@@ -18,6 +18,7 @@ it minimises, along the validation speeches, along validation speeches of the te
 student writes (gkd: half of either).
 
     python experiments/language_models/pair.py train --text PATH --runs FOLDER   # what FOLDER lacks
+    python experiments/language_models/pair.py longer --text PATH --runs FOLDER  # three seeds, four times as long
     python experiments/language_models/pair.py assemble --runs FOLDER            # writes pair.json
     python experiments/language_models/pair.py show                              # the table
     python experiments/language_models/pair.py repeat --text PATH --runs FOLDER  # two seeds of two arms again
@@ -53,6 +54,7 @@ import run as shakespeare  # noqa: E402
 from run import Split, Transformer  # noqa: E402
 
 SHORTER_THAN = 200  # characters of a speech
+LONGER = 432  # steps of the runs that show what more training does
 BATCH = 64  # speeches; of the teacher's training and of the students' starts it is 128, as in `run.py`
 TEACHER = shakespeare.Settings(width=128, heads=4, buckets=2**12, dropout=0.3, epochs=4, rates=(8e-3,))
 STUDENT = shakespeare.Settings(width=32, heads=1, buckets=2**10, dropout=0.1, epochs=2, rates=(16e-3,))
@@ -347,10 +349,14 @@ def chosen_rate(runs: Sequence[dict[str, Any]], name: str, settings: Settings) -
     return float(min(grid, key=lambda r: r["own"])["rate"])
 
 
-def work(data: Data, arms: Sequence[str], seeds: Sequence[int], folder: Path, settings: Settings) -> None:
-    """Train what the folder lacks, seed by seed; the tuning first."""
-    plan: list[tuple[str, int, float | None]]
-    plan = [(name, settings.tuning_seed, rate) for name in arms for rate in settings.rates]
+def work(
+    data: Data, arms: Sequence[str], seeds: Sequence[int], folder: Path, settings: Settings,
+    tuned: Sequence[dict[str, Any]] = (),
+) -> None:  # fmt: skip
+    """Train what the folder lacks, seed by seed; first the tuning, unless runs that are `tuned` are given."""
+    plan: list[tuple[str, int, float | None]] = []
+    if not tuned:
+        plan += [(name, settings.tuning_seed, rate) for name in arms for rate in settings.rates]
     plan += [("teacher", settings.tuning_seed, None)]
     plan += [(name, seed, None) for seed in seeds for name in ("start", *arms)]
     for name, seed, given in plan:
@@ -360,7 +366,7 @@ def work(data: Data, arms: Sequence[str], seeds: Sequence[int], folder: Path, se
         row: dict[str, Any] = {"arm": name, "seed": seed, "rate": given}
         start = time.process_time()
         if name in ARMS:
-            row["rate"] = chosen_rate(runs, name, settings) if given is None else given
+            row["rate"] = chosen_rate(tuned or runs, name, settings) if given is None else given
             steps = settings.steps if given is None else settings.tuning_steps
             model, cost = train(data, name, seed, row["rate"], steps, settings)
             row |= cost | objective(data, name, model, seed, settings)
@@ -405,6 +411,7 @@ def assemble(folder: Path, settings: Settings) -> dict[str, Any]:
         "teacher": [r for r in runs if r["arm"] == "teacher"],
         "tuning": tuning,
         "runs": sorted((r for r in kept if r["seed"] in whole), key=lambda r: int(r["seed"])),
+        "longer": {"steps": LONGER, "runs": records(folder / "longer")},
     }
 
 
@@ -432,7 +439,7 @@ def repeat(data: Data, folder: Path, settings: Settings, arms: Sequence[str], se
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Distil a small transformer of characters.")
-    parser.add_argument("command", choices=("train", "assemble", "show", "repeat"))
+    parser.add_argument("command", choices=("train", "longer", "assemble", "show", "repeat"))
     parser.add_argument("--text", type=Path, help="your copy of the text")
     parser.add_argument(
         "--runs", type=Path, default=Path(__file__).parent / "runs", help="folder of the runs"
@@ -447,6 +454,10 @@ def main() -> None:
     if arguments.text is None:
         parser.error("--text is needed: the path of your copy of the text")
     torch.set_num_threads(1)  # the sums of a run then do not depend on the machine's cores
+    if arguments.command == "longer":
+        folder, settings = arguments.runs / "longer", Settings(steps=LONGER)
+        data, tuned = Data(arguments.text, folder, settings), records(arguments.runs)
+        return work(data, tuple(ARMS), range(3), folder, settings, tuned)
     data = Data(arguments.text, arguments.runs, settings)
     if arguments.command == "repeat":  # an empty folder repeats the teacher as well
         return repeat(data, arguments.runs, settings, ("labels", "reverse"), (0, 1))
