@@ -148,7 +148,7 @@ def length_weights(
     >>> length_weights([1, 1, 3, 3], batch_size=2)  # the companion has length 1 or 3
     array([0.375     , 0.375     , 0.20833333, 0.20833333])
     """
-    values, position, share = _length_law(lengths, probabilities)
+    values, position, share = _length_probs(lengths, probabilities)
     return expected_inverse(values, values, _merge(position, share), _batch_size(batch_size))[position]
 
 
@@ -195,7 +195,7 @@ def tilted_lengths(
     >>> tilted_lengths([1, 3])  # a short sequence becomes three times as likely as a long one
     array([0.75, 0.25])
     """
-    values, position, share = _length_law(lengths, probabilities)
+    values, position, share = _length_probs(lengths, probabilities)
     tilted = (
         share * expected_inverse(values, values, _merge(position, share), _batch_size(batch_size))[position]
     )
@@ -610,7 +610,9 @@ def _divergence(p: Array, q: Array) -> Array:
     return np.where(beyond, p * (np.log(p) - np.log(q)) - p + q, terms)
 
 
-def _length_law(lengths: ArrayLike, probabilities: ArrayLike | None) -> tuple[Array, NDArray[np.intp], Array]:
+def _length_probs(
+    lengths: ArrayLike, probabilities: ArrayLike | None
+) -> tuple[Array, NDArray[np.intp], Array]:
     """Return the distinct lengths, the position of each entry among them, and each entry's probability."""
     array: Array = _validate.real_array(lengths, "lengths").astype(np.float64)
     if np.asarray(lengths).dtype.kind not in "iu":

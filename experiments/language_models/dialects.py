@@ -80,7 +80,7 @@ def sequence_kl(p: Array, q: Array) -> float:
     return float(at[at > 0] @ token_kl(p, q)[at > 0])
 
 
-def length_law(tree: Array) -> Array:
+def length_probs(tree: Array) -> Array:
     """Return P(n = 1), ..., P(n = 9); n counts the <eos>."""
     at = begins(tree)
     stops = np.bincount(depth(), at * tree[:, EOS], minlength=LIMIT)

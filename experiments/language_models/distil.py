@@ -189,7 +189,7 @@ def train(
     table = torch.tensor(teachers)
     cumulative, log_table = table.cumsum(-1), table.clamp(min=1e-30).log().float()
     n = np.arange(1, dialects.LIMIT + 2)
-    constant = torch.tensor([dialects.length_law(t) @ n for t in teachers])[:, None].float()
+    constant = torch.tensor([dialects.length_probs(t) @ n for t in teachers])[:, None].float()
     cache = Cache(arm, cumulative, generators) if arm.cache else None
     which = torch.arange(len(seeds))[:, None]
     rate, decay = torch.tensor(rates), torch.tensor(decays)
@@ -241,7 +241,7 @@ def train(
 def measures(tree: np.ndarray, teacher: np.ndarray) -> dict[str, Any]:
     """Measure a model exactly, against the truth and against its teacher."""
     n = np.arange(1, dialects.LIMIT + 2)
-    at, lengths = dialects.begins(tree), dialects.length_law(tree)
+    at, lengths = dialects.begins(tree), dialects.length_probs(tree)
     with np.errstate(divide="ignore", invalid="ignore"):
         surprise = np.where(tree > 0, -tree * np.log(tree), 0.0).sum(1)
     return {

@@ -337,9 +337,9 @@ def test_the_tilt_and_where_it_ends(dialects: ModuleType) -> None:
         hard /= hard.sum(1, keepdims=True)
         soft = (tree * weight).sum(1, keepdims=True) * tree
         soft /= soft.sum(1, keepdims=True)
-        law = dialects.length_law(tree)
-        assert dialects.length_law(hard) @ n == pytest.approx(1 / (law @ (1 / n)))
-        assert dialects.length_law(hard) @ n < law @ n - 0.05
+        law = dialects.length_probs(tree)
+        assert dialects.length_probs(hard) @ n == pytest.approx(1 / (law @ (1 / n)))
+        assert dialects.length_probs(hard) @ n < law @ n - 0.05
         np.testing.assert_allclose(soft, tree, atol=1e-12)
 
 

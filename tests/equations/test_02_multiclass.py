@@ -325,7 +325,7 @@ def test_the_gradient_of_softmax_regression_is_autograds(worst_error):
 
 
 def small_world() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A prior over three weight matrices, a law of two inputs, and the logits table z[w, x, class]."""
+    """A prior over three weight matrices, a distribution of two inputs, and the logits table z[w, x, class]."""
     rng = np.random.default_rng(6)
     return np.array([0.5, 0.3, 0.2]), np.array([0.6, 0.4]), rng.normal(scale=1.5, size=(3, 2, 3))
 

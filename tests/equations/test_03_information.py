@@ -440,7 +440,7 @@ def test_entropy_is_log_k_less_a_divergence(worst_error: Any) -> None:
             entropy = float(mp_cross(p, p))
             worst_error(printed, entropy, rtol=1e-13, atol=1e-15, why=ROUNDINGS)
             assert 0 <= entropy <= math.log(classes)
-        # A search that knows nothing of the bound finds it, at the uniform law.
+        # A search that knows nothing of the bound finds it, at the uniform distribution.
         start = random_laws(classes, 1, seed=9)[0]
         best = optimize.minimize(lambda z: -information.entropy(softmax(z)), np.log(start), tol=1e-12)
         worst_error(-best.fun, math.log(classes), rtol=1e-9, why="a numerical search")
@@ -644,7 +644,7 @@ def test_the_three_searches_have_the_same_solutions() -> None:
     """
     rng = np.random.default_rng(4)
     thetas = np.linspace(-3, 3, 121)
-    # A family of laws on three outcomes in which theta and -theta give the same law.
+    # Distributions on three outcomes; theta and -theta give the same one.
     q = np.array([softmax([0.0, abs(t), 0.3 * t * t]) for t in thetas])
     for n in (1, 3, 20):
         for _ in range(20):

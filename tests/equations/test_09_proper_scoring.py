@@ -729,7 +729,7 @@ def test_the_squared_error_splits(worst_error):
     """
     rng = np.random.default_rng(15)
     for _ in range(20):
-        # A joint law of six reports and two labels, as a table.
+        # A joint distribution of six reports and two labels, as a table.
         joint = rng.dirichlet(np.ones(12)).reshape(6, 2)
         q = rng.random(6)
         share = joint.sum(axis=1)

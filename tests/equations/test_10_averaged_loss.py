@@ -18,7 +18,7 @@ N = np.arange(1, 3000)
 
 
 def _law(beta: float) -> np.ndarray:
-    """The geometric law on N, from its definition by repeated failure and not from a power."""
+    """The geometric distribution on N, from its definition by repeated failure and not from a power."""
     return beta * np.concatenate([[1.0], np.cumprod(np.full(len(N) - 1, 1 - beta))])
 
 
@@ -93,7 +93,7 @@ def test_the_source_token_by_token(worst_error: Callable[..., float]) -> None:
 
 @pytest.mark.equation("eq-avg-chain", by="reference")
 def test_the_chain_rule_and_the_decomposition(worst_error: Callable[..., float]) -> None:
-    # Any law on short sequences over two letters, conditionals computed from its marginals.
+    # Any distribution on short sequences over two letters, conditionals computed from its marginals.
     r"""
     $$
     \begin{aligned}
@@ -569,7 +569,7 @@ def test_the_bounds() -> None:
                     assert bias < lower * (1 + mpmath.mpf(10) ** -9)
 
 
-def _length_laws() -> list[tuple[np.ndarray, np.ndarray]]:
+def _length_distributions() -> list[tuple[np.ndarray, np.ndarray]]:
     rng = np.random.default_rng(7)
     return [
         (np.array([1, 2, 4, 30]), rng.dirichlet(np.ones(4))),
@@ -597,7 +597,7 @@ def test_length_and_excess_to_first_order(worst_error: Callable[..., float]) -> 
     \end{aligned}
     $$ (eq-avg-batch-general)
     """
-    for n, p in _length_laws():
+    for n, p in _length_distributions():
         dense = np.bincount(n, weights=p)
         k = np.arange(len(dense))
         mu, variance = p @ n, p @ n**2 - (p @ n) ** 2

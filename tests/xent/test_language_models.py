@@ -54,7 +54,7 @@ def test_the_sums_agree_with_drawn_sequences(modules, drawn):
     dialects, _, _ = modules
     tokens, rows, lengths = (x.numpy() for x in drawn)
     truth, n = dialects.source(), np.arange(1, dialects.LIMIT + 2)
-    law = dialects.length_law(truth)
+    law = dialects.length_probs(truth)
     assert np.isclose(law.sum(), 1)
     assert within(lengths, law @ n)
     assert within(1 / lengths, law @ (1 / n))
@@ -68,7 +68,7 @@ def test_the_sums_agree_with_drawn_sequences(modules, drawn):
         ratio = np.where(live, np.log(truth[rows, at]) - np.log(up[rows, at]), 0).sum(axis=1)
     assert within(ratio, dialects.sequence_kl(truth, up))
     tilted = truth * weight / (truth * weight).sum(axis=1, keepdims=True)
-    assert np.isclose(dialects.length_law(tilted) @ n, 1 / (law @ (1 / n)))
+    assert np.isclose(dialects.length_probs(tilted) @ n, 1 / (law @ (1 / n)))
 
 
 def test_a_stacked_model_writes_what_its_table_says(modules):
@@ -85,7 +85,7 @@ def test_a_stacked_model_writes_what_its_table_says(modules):
     n = np.arange(1, dialects.LIMIT + 2)
     for i in range(2):
         lengths = distil.lengths_of(tokens)[i].numpy()
-        assert within(lengths, dialects.length_law(trees[i]) @ n)
+        assert within(lengths, dialects.length_probs(trees[i]) @ n)
         live = tokens[i, :50] >= 0
         np.testing.assert_allclose(p[i][live], trees[i][rows[i, :50][live]], atol=1e-5)
     assert np.abs(trees[0] - trees[1]).max() > 0.1
