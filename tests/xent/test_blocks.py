@@ -40,7 +40,7 @@ def test_a_block_holds_its_rows_and_their_maxima(classes: int, dtype: str) -> No
 
 def test_a_block_is_a_copy() -> None:
     rows = np.ones((4, 3))
-    block = Block(rows, np.empty(12), np.arange(4))
+    block = Block(rows, np.empty(12))
     block.shift()
     block.exponentiate_without(np.zeros(4, int))
     block.minus_log_softmax(np.zeros(4, int))

@@ -24,6 +24,9 @@ from xent._validate import Reduction, mean_divisor
 # Numbers in the arrays of a block: on a CPU they stay in its last cache; a GPU wants few and large kernels, and
 # with a quarter of this the losses take up to twice as long there.
 CPU_BLOCK, OTHER_BLOCK = 1 << 20, 1 << 26
+# Up to so many terms a product with ones is faster than a sum and as accurate, as in `xent._blocks`.
+DOT_UP_TO = 128
+LOG2_OF_E = math.log2(math.e)
 # Up to so many classes, a loss of many passes gets its block classes first in memory on a CPU: along rows of 10 a
 # sum takes five times as long, a maximum ten times, a difference four times. Few passes do not pay for the copies.
 CLASSES_FIRST_UP_TO = 16
@@ -208,6 +211,18 @@ def _blockwise(
                 copy(out, gradient[part])
     whole = losses[0] if len(losses) == 1 else torch.cat(losses)
     return weigh(whole if flat else whole.reshape(z.shape[:-1]), weight), gradient.reshape(z.shape)
+
+
+def exp_(x: Tensor) -> Tensor:
+    """exp in place. On a CPU exp2 takes PyTorch half the time of exp; the factor adds |x| / 2 epsilons of error."""
+    return x.mul_(LOG2_OF_E).exp2_() if x.device.type == "cpu" else x.exp_()
+
+
+def sum_classes(x: Tensor) -> Tensor:
+    """Sum each row, in half the time or less where rows are short."""
+    if x.device.type != "cpu" or x.shape[-1] > DOT_UP_TO:
+        return x.sum(-1)
+    return torch.mv(x, x.new_ones(x.shape[-1]))
 
 
 def copy(x: Tensor, into: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from xent._validate import (
 )
 from xent.distillation import TREATMENTS, Direction, Scale, Treatment, _beta, _settings
 
-from ._blocks import RowLoss, concrete, reduce_rows, wide
+from ._blocks import RowLoss, concrete, exp_, reduce_rows, wide
 from ._checks import (
     LABEL_DTYPES,
     first,
@@ -432,7 +432,7 @@ class _Divergence:
         if self.temperature != 1:
             d.div_(self.temperature)
             e.div_(self.temperature)
-        per = e.exp_().sum(-1, keepdim=True).reciprocal_()
+        per = exp_(e).sum(-1, keepdim=True).reciprocal_()
 
         def mean(x: Tensor) -> Tensor:
             return torch.mul(e, x, out=s).sum(-1, keepdim=True).mul_(per)

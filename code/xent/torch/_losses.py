@@ -32,7 +32,7 @@ from xent._validate import (
     sum_tolerance,
 )
 
-from ._blocks import RowLoss, concrete, divide_by, reduce_rows, summed, weigh
+from ._blocks import RowLoss, concrete, divide_by, exp_, reduce_rows, sum_classes, summed, weigh
 from ._checks import (
     FLOAT_DTYPES,
     LABEL_DTYPES,
@@ -782,9 +782,9 @@ def _hard_fused(
     at = labels.unsqueeze(-1)
     own = z.gather(-1, at)
     torch.sub(z, own, out=out)
-    mean = out.mean(-1) if smoothing else None
-    out.exp_().scatter_(-1, at, own.zero_())
-    others = out.sum(-1, keepdim=True)
+    mean = sum_classes(out).div_(z.shape[-1]) if smoothing else None
+    exp_(out).scatter_(-1, at, own.zero_())
+    others = sum_classes(out).unsqueeze(-1)
     if scale is not None:
         by = (1 + others).reciprocal_().mul_(scale)  # the same to the last digit, whatever kind of number
         out.mul_(by)
