@@ -214,7 +214,7 @@ def _blockwise(
 
 
 def exp_(x: Tensor) -> Tensor:
-    """exp in place; on a CPU by exp2, in half the time: the factor's rounding adds up to |x| / 2 epsilons."""
+    """Exponentials in place; on a CPU by exp2, in half the time: |x| / 2 epsilons less accurate."""
     return x.mul_(LOG2_OF_E).exp2_() if x.device.type == "cpu" else x.exp_()
 
 
