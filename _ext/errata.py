@@ -142,7 +142,7 @@ def card(row: Row, tests: list[Test]) -> str:
     listed = "\n\n".join(f"{name}\n: " + text.replace("\n", "\n  ") for name, text in fields.items())
     return (
         f"({row.anchor})=\n:::{{div}} erratum erratum-{row.verdict}\n"
-        f"**[{row.id}](#{row.anchor})** *{row.place[0].upper()}{row.place[1:]}* "
+        f"**[{row.id}](#{row.anchor})** *{row.place[0].upper()}{row.place[1:]}*: "
         f"**{VERDICTS[row.verdict]}**\n\n"
         f"{listed}\n:::\n"
     )

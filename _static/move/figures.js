@@ -12,7 +12,7 @@ globalThis.xentMoving = (() => {
     const text = value.toFixed(digits);
     return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "\u2212");
   }
-  const percent = (value) => `${fixed(100 * value, 1)} %`;
+  const percent = (value) => `${fixed(100 * value, 1)}%`;
 
   // A figure: controls; the axes; the keys of the legend with their colours; and from the controls' values what
   // is drawn (`data` for uPlot's series, `marks` over them) and said. Colours are names of the palette.

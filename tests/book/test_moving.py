@@ -166,7 +166,7 @@ def say_binary_loss(label: float, logit: float, threshold: float) -> list[str]:
 
 def say_eos_optimum(stop: float, batch: float) -> list[str]:
     best = eos_optimum(stop, round(2**batch))
-    return [text(best, 6), f"{text(100 * (best / stop - 1), 1)} %", text(1 / best, 3), text(1 / stop, 3)]
+    return [text(best, 6), f"{text(100 * (best / stop - 1), 1)}%", text(1 / best, 3), text(1 / stop, 3)]
 
 
 def say_smoothing(eps: float, classes: float, report: float) -> list[str]:

@@ -210,7 +210,7 @@ def test_three_numbers_of_the_rows() -> None:
 @pytest.mark.claim(
     "08",
     "`pos_weight` and class weights multiply the odds that are learnt: for a class of probability p and weight w the "
-    "model reports w p / (1 - p + w p), or something between that and p where the loss divides by the batch's own sum "
+    "model reports w p / (1 − p + w p), or something between that and p where the loss divides by the batch's own sum "
     "of weights.",
 )
 def test_weights_multiply_the_odds() -> None:
@@ -252,7 +252,7 @@ def test_three_causes_of_the_rows() -> None:
     assert few.grad[0] > 1 / 10 > many.grad[0]
 
 
-@pytest.mark.claim("08", "below a logit of -27.6 the gradient fades. Its loss stops at 100.")
+@pytest.mark.claim("08", "below a logit of −27.6 the gradient fades. Its loss stops at 100.")
 def test_bceloss_loses_its_gradient_and_stops_at_100() -> None:
     """Logits on both sides of -27.6 in two formats, and an impossible event."""
     for dtype in (torch.float32, torch.float64):
@@ -264,7 +264,7 @@ def test_bceloss_loses_its_gradient_and_stops_at_100() -> None:
 
 
 @pytest.mark.claim(
-    "08", "A row of the attention mask allows no position at all, and a softmax over nothing but -inf is 0/0."
+    "08", "A row of the attention mask allows no position at all, and a softmax over nothing but −inf is 0/0."
 )
 @pytest.mark.claim("08", "A softmax over a single column is 1, whatever the logit.")
 def test_softmax_over_nothing_and_over_one_column() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -120,7 +121,7 @@ class Diagnosis:
 
     def __repr__(self) -> str:
         if not self.known:
-            return "\n".join(["unknown", *(f"  note           {note}" for note in self.notes)])
+            return "\n".join(["unknown", *(_lines("note", note) for note in self.notes)])
         name = self.family if self.sign > 0 else f"{self.family}, sign flipped"
         lines = {
             # First what is most often wrong, and costs most.
@@ -139,11 +140,25 @@ class Diagnosis:
             "smoothing": UNKNOWN if self.smoothing is None else f"{self.smoothing:.3g}",
             "unit": self.unit,
         }
-        indent = "\n" + " " * 17
         # What is not known, or does not apply, takes no line.
-        lines = {key: value for key, value in lines.items() if value not in (UNKNOWN, "not applicable")}
-        shown = [f"  {key:<14} {value.replace('; ', indent)}" for key, value in lines.items()]
-        return "\n".join([name, *shown, *(f"  note           {note}" for note in self.notes)])
+        found = [(key, value) for key, value in lines.items() if value not in (UNKNOWN, "not applicable")]
+        found += [("note", note) for note in self.notes]
+        return "\n".join([name, *(_lines(*each) for each in found)])
+
+
+def _lines(key: str, value: str) -> str:
+    """One entry of the report, a line for each part of it, no wider than a phone shows."""
+    parts = zip(itertools.chain([key], itertools.repeat("")), value.split("; "), strict=False)
+    return "\n".join(
+        textwrap.fill(
+            part,
+            42,
+            initial_indent=f"  {head:<14} ",
+            subsequent_indent=" " * 17,
+            break_on_hyphens=False,
+        )
+        for head, part in parts
+    )
 
 
 @dataclass(frozen=True)
