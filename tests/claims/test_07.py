@@ -298,7 +298,7 @@ def test_a_float16_sum_overflows_on_a_cpu() -> None:
         assert F.cross_entropy(z[:n].bfloat16(), y[:n]).item() == pytest.approx(math.log(2), rel=2**-7)
 
 
-@pytest.mark.claim("07", "A label that is out of range is an `IndexError` of PyTorch on a CPU.")
+@pytest.mark.claim("07", "On a CPU, PyTorch raises an `IndexError` for a label that is out of range.")
 @pytest.mark.claim("07", "TensorFlow raises an error on a CPU")
 def test_labels_out_of_range_on_a_cpu() -> None:
     """Too large and negative labels, with every reduction."""
