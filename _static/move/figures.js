@@ -222,7 +222,7 @@ globalThis.xentMoving = (() => {
         { text: "twelve steps", colour: "orange" },
       ],
       x: { range: [-6, 8], label: "weight w" },
-      y: { range: [0, 4], label: "loss in nats" },
+      y: { range: [0, 4], label: "loss, nats" },
       state({ step, start }) {
         const path = f.descent(start, step, 12);
         const xs = grid(-6, 8, 280);
@@ -306,7 +306,7 @@ globalThis.xentMoving = (() => {
         { text: "reverse, KL(student, teacher)", colour: "orange", dash: [10, 4] },
       ],
       x: { range: [1, 9], label: "place of the student's peak" },
-      y: { range: [0, 8], label: "divergence in nats" },
+      y: { range: [0, 8], label: "divergence, nats" },
       state({ temperature, place }) {
         const t = 2 ** temperature;
         const xs = grid(1, 9, 160);

@@ -160,7 +160,7 @@ def test_the_losses_of_a_text() -> None:
         xent.cross_entropy(table[text[:-1]], np.full(29, vocabulary))
 
 
-@pytest.mark.claim("02", "What the model learned is what counting would have told you,")
+@pytest.mark.claim("02", "What the model learnt is what counting would have told you,")
 def test_counting_is_the_fit() -> None:
     """Another text: the table's loss cannot go below that of the counts, and comes within 1 %."""
     text = "she sells sea shells by the sea shore. the shells she sells are sea shells for sure." * 2

@@ -634,7 +634,7 @@ def test_the_slopes_along_the_margin():
     r"""
     $$
     \begin{aligned}
-    \frac{d}{dm} \bigl[-\log p\bigr] &= -(1 - p) \\
+    \frac{d}{dm} \bigl[-\log p\bigr] &= -(1 - p) \\[4pt]
     \frac{d}{dm} \bigl[2 (1 - p)^2\bigr] &= -4\, p\, (1 - p)^2 .
     \end{aligned}
     $$ (eq-margin-slopes)

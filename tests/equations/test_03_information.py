@@ -556,9 +556,9 @@ def test_averages_converge_at_the_stated_rate(worst_error: Any) -> None:
     r"""
     $$
     \begin{aligned}
-    R_n(\theta) &= \frac1n \sum_{i=1}^n \log \frac{P(y_i \mid x_i)}{Q_\theta(y_i \mid x_i)} \\
-    R_n(\theta) &\xrightarrow[n \to \infty]{} \mathrm{KL}(P_{XY} \,\|\, Q_\theta) \\
-    \operatorname{sd}\left[R_n(\theta)\right] &= \frac{\sigma_\theta}{\sqrt n} \\
+    R_n(\theta) &= \frac1n \sum_{i=1}^n \log \frac{P(y_i \mid x_i)}{Q_\theta(y_i \mid x_i)} \\[4pt]
+    R_n(\theta) &\xrightarrow[n \to \infty]{} \mathrm{KL}(P_{XY} \,\|\, Q_\theta) \\[10pt]
+    \operatorname{sd}\left[R_n(\theta)\right] &= \frac{\sigma_\theta}{\sqrt n} \\[4pt]
     \sigma_\theta^2 &= \operatorname{Var}_P\left[ \log \frac{P(Y \mid X)}{Q_\theta(Y \mid X)} \right]
     \end{aligned}
     $$ (eq-lln)

@@ -110,6 +110,14 @@ def _interleaved(x: Any, y: Any) -> bool:
     return bool(x[y == 0].max() > x[y == 1].min() and x[y == 1].max() > x[y == 0].min())
 
 
+def _by_cross_entropy(p: Any, rows: Any) -> tuple[Any, Any]:
+    """With both arguments of H swapped: right forwards, and H(Q, P) picks the row that is certain of P's mode."""
+    return (
+        np.argmin(xent.information.cross_entropy(np.broadcast_to(p, rows.shape), rows)),
+        np.argmin(xent.information.cross_entropy(rows, np.broadcast_to(p, rows.shape))),
+    )
+
+
 @pytest.mark.parametrize(
     ("real", "answer", "message"),
     [
@@ -124,6 +132,13 @@ def _interleaved(x: Any, y: Any) -> bool:
         ("grad-vjp", lambda p, v: p * (v - v.mean(-1)[:, None]), "the plain mean of v"),
         ("kd-gradient", lambda z, v, T: T * (xent.softmax(z / T) - xent.softmax(v)), "on one side only"),
         ("kd-gradient", lambda z, v, T: (xent.softmax(z) - xent.softmax(v / T)) / T, "on one side only"),
+        ("entropy-with-zeros", lambda p: -(p * np.log2(p + 1e-15)).sum(-1), "this looks like an epsilon"),
+        (
+            "bce-from-logits",
+            lambda z, y: np.maximum(z, 0) - y * z + np.log(1 + np.exp(-abs(z))),
+            "np.log1p(x)",
+        ),
+        ("kl-directions", _by_cross_entropy, "the entropy of Q differs from row to row"),
         (
             "lm-bucket",
             lambda z, kept, at: (

@@ -29,6 +29,14 @@ def _missing_log_inputs() -> list[tuple[Any, ...]]:
     return [(3, 10), (1, 1000), (0, 4), (5, 10), (9, 10)]
 
 
+def _on_a_grid(heads: int, tosses: int) -> tuple[float, float]:
+    """The chapter's search over p = 0.001, 0.002, ..., 0.999."""
+    f, p = heads / tosses, np.linspace(0.001, 0.999, 999)
+    first = -f * np.log(p)
+    best = [(first - (1 - f) * second).argmin() for second in (np.log(1 - p), 1 - p)]
+    return float(p[best[0]]), float(p[best[1]])
+
+
 # --------------------------------------------------------------------------------- the loss from logits
 
 
@@ -49,6 +57,18 @@ def _bce_inputs() -> list[tuple[Any, ...]]:
         # Right and certain: losses of 2e-9 and 4e-18.
         (np.array([20.0, -20.0, 40.0, -40.0, 600.0]), np.array([1.0, 0.0, 1.0, 0.0, 1.0])),
     ]
+
+
+def _from_p(z: Array, y: Array, p: Array, eps: float = 0.0) -> Array:
+    return -(y * np.log(p + eps) + (1 - y) * np.log(1 - p + eps))
+
+
+def _with_eps(eps: float) -> tuple[Any, Any]:
+    """The two ways to write an epsilon: p clipped at both ends, or added in the logarithms."""
+    return (
+        lambda z, y: _from_p(z, y, np.clip(_sigmoid(z), eps, 1 - eps)),
+        lambda z, y: _from_p(z, y, _sigmoid(z), eps),
+    )
 
 
 # ------------------------------------------------------------------------------ the gradient by weights
@@ -143,6 +163,7 @@ EXERCISES = (
                 "f / (1 - f) leaves the interval [0, 1] once half of the tosses are heads: there the loss "
                 "falls all the way, and its minimum over [0, 1] is at the end, 1",
                 lambda k, n: (k / n, k / (n - k)),
+                lambda k, n: (k / n, min(k / (n - k), 0.999)),
             ),
             Mistake(
                 "this gives the frequency twice: without its log the second term has another slope, so the "
@@ -160,6 +181,31 @@ EXERCISES = (
                 lambda k, n: (k / n, (n - k) / k if k else np.inf),
                 lambda k, n: (k / n, min((n - k) / k, 1.0) if k else 1.0),
             ),
+            Mistake(
+                "the second answer is the frequency of tails; set the slope -f / p + (1 - f) to zero",
+                lambda k, n: (k / n, 1 - k / n),
+            ),
+            Mistake(
+                "the second answer has the wrong sign: -f / p + (1 - f) = 0 has a positive solution",
+                lambda k, n: (k / n, -k / (n - k)),
+            ),
+            Mistake(
+                "f / (1 + f) turns odds back into a probability; here it is the odds themselves that are "
+                "fitted, f / (1 - f), up to 1",
+                lambda k, n: (k / n, k / (n + k)),
+            ),
+            Mistake(
+                "the second answer is a log-odds, a logit; what is fitted is the odds, f / (1 - f), up to 1",
+                lambda k, n: (k / n, np.log(k / (n - k)) if k else -np.inf),
+            ),
+            Mistake(
+                "the first answer is the number of heads: divide by the number of tosses",
+                lambda k, n: (k, _missing_log(k, n)[1]),
+            ),
+            Mistake(
+                "these are the best points of a grid: derive the minimum, which need not lie on one",
+                _on_a_grid,
+            ),
         ),
     ),
     Exercise(
@@ -176,6 +222,47 @@ EXERCISES = (
                 "rounds to 0 or 1 for large logits; use softplus, log(1 + exp(z)), in a stable form",
                 lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * np.log(1 - _sigmoid(z))),
                 lambda z, y: -np.where(y == 1, np.log(_sigmoid(z)), np.log(1 - _sigmoid(z))),
+                lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * np.log(_sigmoid(-z))),
+                lambda z, y: np.nan_to_num(_from_p(z, y, _sigmoid(z))),
+            ),
+            Mistake(
+                "this looks like a clipped probability or an epsilon: it puts a ceiling on the loss of a "
+                "confident mistake, and spoils the small losses; start from the logit",
+                *(f for k in range(5, 17) for f in _with_eps(10.0**-k)),
+            ),
+            Mistake(
+                "log(1 + x) has lost the digits of a small x: np.log1p(x) keeps them",
+                lambda z, y: np.maximum(z, 0.0) - y * z + np.log(1 + np.exp(-np.abs(z))),
+                lambda z, y: (
+                    (y * np.maximum(-z, 0) + (1 - y) * np.maximum(z, 0)) + np.log(1 + np.exp(-np.abs(z)))
+                ),
+            ),
+            Mistake(
+                "a target between 0 and 1 is taken for a 0 here: it needs both terms, weighted by y and by 1 "
+                "- y",
+                lambda z, y: np.where(y == 1, np.logaddexp(0.0, -z), np.logaddexp(0.0, z)),
+            ),
+            Mistake(
+                "this is in bits: the natural logarithm gives nats",
+                lambda z, y: _bce(z, y) / np.log(2),
+            ),
+            Mistake(
+                "this is one of the two terms only: add y softplus(-z) and (1 - y) softplus(z)",
+                lambda z, y: y * np.logaddexp(0.0, -z),
+                lambda z, y: (1 - y) * np.logaddexp(0.0, z),
+            ),
+            Mistake(
+                "the sign of y z is flipped: the loss is log(1 + exp(z)) - y z",
+                lambda z, y: np.logaddexp(0.0, z) + y * z,
+            ),
+            Mistake(
+                "these are logits, not probabilities: their logarithm means nothing",
+                lambda z, y: _from_p(z, y, z),
+            ),
+            Mistake(
+                "this is the sum over the examples: return one loss for each of them",
+                lambda z, y: np.sum(_bce(z, y)),
+                lambda z, y: np.sum(_bce(z, y), axis=-1),
             ),
             Mistake(
                 "this looks like log(1 + exp(z)) - y z as it stands: exp(z) overflows past 709; take "
@@ -210,10 +297,12 @@ EXERCISES = (
             Mistake(
                 "this is the mean over the examples: return one loss for each of them",
                 lambda z, y: np.mean(_bce(z, y)),
+                lambda z, y: np.mean(_bce(z, y), axis=-1),
             ),
             Mistake(
                 "the labels are swapped: the loss is small where it should be large",
                 lambda z, y: np.logaddexp(0.0, z) - (1 - y) * z,
+                lambda z, y: _bce(z, 1 - y),
             ),
         ),
     ),
@@ -254,6 +343,44 @@ EXERCISES = (
                 "weights",
                 lambda w, x, y: (_sigmoid(x @ w) - y) / len(y),
                 lambda w, x, y: _sigmoid(x @ w) - y,
+            ),
+            Mistake(
+                "the sign is flipped and the mean is missing: the gradient of the mean is X transposed times "
+                "p - y, divided by the number of rows",
+                lambda w, x, y: -len(y) * _gradient(w, x, y),
+            ),
+            Mistake(
+                "there is a factor of 2 too many: the logarithm, unlike a square, brings none",
+                lambda w, x, y: 2 * _gradient(w, x, y),
+            ),
+            Mistake(
+                "this is divided by the number of weights: divide by the number of rows",
+                lambda w, x, y: len(y) * _gradient(w, x, y) / len(w),
+            ),
+            Mistake(
+                "this is divided by the number of rows less one: the loss is a plain mean",
+                lambda w, x, y: len(y) * _gradient(w, x, y) / (len(y) - 1),
+            ),
+            Mistake(
+                "this is one gradient for each example: average over them, axis 0",
+                lambda w, x, y: (_sigmoid(x @ w) - y)[:, None] * x,
+            ),
+            Mistake(
+                "the average runs over the features: it has to run over the examples, axis 0",
+                lambda w, x, y: ((_sigmoid(x @ w) - y)[:, None] * x).mean(axis=1),
+            ),
+            Mistake(
+                "this averages over everything: one number for each weight is left if you average over the "
+                "examples only",
+                lambda w, x, y: ((_sigmoid(x @ w) - y)[:, None] * x).mean(),
+            ),
+            Mistake(
+                "this is the loss: return its gradient",
+                lambda w, x, y: _bce(x @ w, y).mean(),
+            ),
+            Mistake(
+                "the sign of the logit is flipped: the prediction is sigmoid(X w)",
+                lambda w, x, y: x.T @ (_sigmoid(-x @ w) - y) / len(y),
             ),
         ),
     ),

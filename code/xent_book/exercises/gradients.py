@@ -177,6 +177,51 @@ EXERCISES = (
                 "you divide by N * K: the mean is over the examples, not over the entries of the matrix",
                 lambda w, b, x, y: _layer_with(lambda z, t: (softmax(z) - t) / z.size, w, b, x, y),
             ),
+            Mistake(
+                "the sign is flipped and the 1/N of the mean is missing: start from (p - t) / N",
+                lambda w, b, x, y: _layer_with(lambda z, t: t - softmax(z), w, b, x, y),
+            ),
+            Mistake(
+                "you divide by the number of classes: the mean is over the examples",
+                lambda w, b, x, y: _layer_with(lambda z, t: (softmax(z) - t) / len(w), w, b, x, y),
+            ),
+            Mistake(
+                "there is a factor of 2 too many: the logarithm, unlike a square, brings none",
+                lambda w, b, x, y: _layer_with(lambda z, t: 2 * (softmax(z) - t) / len(z), w, b, x, y),
+            ),
+            Mistake(
+                "the target is missing: the gradient in the logits is p - t",
+                lambda w, b, x, y: _layer_with(lambda z, t: softmax(z) / len(z), w, b, x, y),
+            ),
+            Mistake(
+                "the softmax is missing: the prediction is the probability, not the logit",
+                lambda w, b, x, y: _layer_with(lambda z, t: (z - t) / len(z), w, b, x, y),
+            ),
+            Mistake(
+                "the bias is missing in the logits: z = W x + b",
+                lambda w, b, x, y: _layer(w, 0 * b, x, y),
+            ),
+            Mistake(
+                "there is a factor p (1 - p) too many: in cross-entropy the slope of the softmax cancels",
+                lambda w, b, x, y: _layer_with(
+                    lambda z, t: (softmax(z) - t) * softmax(z) * (1 - softmax(z)) / len(z), w, b, x, y
+                ),
+            ),
+            Mistake(
+                "the bias is divided by N twice: the rows already carry 1/N, so add them up",
+                lambda w, b, x, y: (_layer(w, b, x, y)[0], _layer(w, b, x, y)[1] / len(x)),
+            ),
+            Mistake(
+                "the gradient of the bias is summed over the wrong axis: add up the examples, axis 0",
+                lambda w, b, x, y: (
+                    _layer(w, b, x, y)[0],
+                    gradients.cross_entropy_gradient(x @ w.T + b, y).sum(axis=1),
+                ),
+            ),
+            Mistake(
+                "the two answers are in the wrong order: first the weights, then the bias",
+                lambda w, b, x, y: _layer(w, b, x, y)[::-1],
+            ),
         ),
     ),
     Exercise(
@@ -216,6 +261,32 @@ EXERCISES = (
                 "the mean is exp(eta), not its sigmoid: a count may exceed one",
                 lambda w, x, y: x.T @ (1 / (1 + np.exp(-x @ w)) - y) / len(y),
             ),
+            Mistake(
+                "the sign is flipped and the mean is missing: divide exp(eta) - y, times the features, by the "
+                "number of examples",
+                lambda w, x, y: -len(y) * _poisson(w, x, y),
+            ),
+            Mistake(
+                "there is a factor of 2 too many: the likelihood, unlike a square, brings none",
+                lambda w, x, y: 2 * _poisson(w, x, y),
+            ),
+            Mistake(
+                "this is divided by the number of weights: divide by the number of examples",
+                lambda w, x, y: len(y) * _poisson(w, x, y) / len(w),
+            ),
+            Mistake(
+                "this is one gradient for each example: average over them, axis 0",
+                lambda w, x, y: (np.exp(x @ w) - y)[:, None] * x,
+                lambda w, x, y: (np.exp(x @ w) - y)[:, None] * x / len(y),
+            ),
+            Mistake(
+                "this is the slope in the mean, 1 - y / mean: the chain rule multiplies it by the mean",
+                lambda w, x, y: x.T @ (1 - y / np.exp(x @ w)) / len(y),
+            ),
+            Mistake(
+                "this is the loss: return its gradient",
+                lambda w, x, y: np.mean(np.exp(x @ w) - y * (x @ w)),
+            ),
         ),
     ),
     Exercise(
@@ -248,6 +319,34 @@ EXERCISES = (
             Mistake(
                 "this is the gradient in W, the second layer's weights",
                 lambda v, w, x, y: _at_logits(v, w, x, y).T @ np.maximum(x @ v.T, 0),
+            ),
+            Mistake(
+                "the sign is flipped and the 1/N of the mean is missing: start from (p - t) / N",
+                lambda v, w, x, y: -len(y) * _hidden(v, w, x, y),
+            ),
+            Mistake(
+                "the ReLU is missing on the way forward: the logits are W max(V x, 0)",
+                lambda v, w, x, y: (gradients.cross_entropy_gradient(x @ v.T @ w.T, y) @ w).T @ x,
+                lambda v, w, x, y: (
+                    (gradients.cross_entropy_gradient(x @ v.T @ w.T, y) @ w * (x @ v.T > 0)).T @ x
+                ),
+            ),
+            Mistake(
+                "the ReLU cuts the gradient where the gradient is negative: it has to cut where the hidden "
+                "number was",
+                lambda v, w, x, y: np.maximum(_at_logits(v, w, x, y) @ w, 0).T @ x,
+            ),
+            Mistake(
+                "this is divided by N twice: the rows already carry 1/N",
+                lambda v, w, x, y: _hidden(v, w, x, y) / len(y),
+            ),
+            Mistake(
+                "this is the gradient in the hidden numbers: the product with the inputs is missing",
+                lambda v, w, x, y: _at_logits(v, w, x, y) @ w * (x @ v.T > 0),
+            ),
+            Mistake(
+                "the target is missing: start from p - t",
+                lambda v, w, x, y: (softmax(np.maximum(x @ v.T, 0) @ w.T) / len(y) @ w * (x @ v.T > 0)).T @ x,
             ),
         ),
     ),

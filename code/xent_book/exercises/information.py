@@ -32,6 +32,10 @@ def _distributions() -> list[tuple[Any, ...]]:
     ]
 
 
+def _terms(p: Array) -> Any:
+    return -p * np.log2(np.where(p > 0, p, 1.0))
+
+
 def _inside(eps: float) -> tuple[Callable[[Array], Any], ...]:
     """The two ways to write an epsilon: added in the logarithm, or clipped into p itself."""
     return (
@@ -72,9 +76,21 @@ def _naive(p: Array, q: Array) -> Any:
     return (p * np.log(p / q)).sum()
 
 
+def _shifted(p: Array, q: Array, eps: float) -> Any:
+    """The divergence with an epsilon in both logarithms."""
+    return (p * np.log((p + eps) / (q + eps))).sum()
+
+
+def _reverse(p: Array, q: Array) -> Any:
+    return information.kl_divergence(q, p)
+
+
+def _worst(divergence: Callable[[Array, Array], Any], p: Array, candidates: Array) -> int:
+    return int(np.argmax([divergence(p, q) for q in candidates]))
+
+
 def _closest(p: Array, candidates: Array) -> tuple[int, int]:
-    kl = information.kl_divergence
-    return _best(kl, p, candidates), _best(lambda a, b: kl(b, a), p, candidates)
+    return _best(information.kl_divergence, p, candidates), _best(_reverse, p, candidates)
 
 
 def _candidates() -> list[tuple[Any, ...]]:
@@ -87,7 +103,8 @@ def _candidates() -> list[tuple[Any, ...]]:
         ),
         (
             np.array([0.0, 0.3, 0.7]),
-            np.array([[0.0, 0.9, 0.1], [0.02, 0.29, 0.69], [0.6, 0.2, 0.2], [0.0, 0.0, 1.0]]),
+            # Reverse: the first row. By the cross-entropy H(Q, P) it would be the last, which is certain.
+            np.array([[0.0, 0.45, 0.55], [0.001, 0.2995, 0.6995], [0.6, 0.2, 0.2], [0.0, 0.0, 1.0]]),
         ),
     ]
 
@@ -159,8 +176,8 @@ EXERCISES = (
         reference=_bits,
         inputs=_distributions,
         rtol=1e-13,
-        atol=1e-13,
-        why="a few roundings of a sum of at most five terms",
+        atol=1e-16,
+        why="a few roundings, relative; the one small entropy is that of a certain outcome, exactly 0",
         mistakes=(
             Mistake(
                 "a class of probability zero gives 0 * log 0: nan in floating point, 0 in the limit",
@@ -169,7 +186,11 @@ EXERCISES = (
             Mistake(
                 "this looks like an epsilon: it changes the terms that were right, and a certain outcome no "
                 "longer has entropy zero; leave out the zeros instead",
-                *(f for k in range(5, 13) for f in _inside(10.0**-k)),
+                *(f for k in range(3, 16) for f in _inside(10.0**-k)),
+            ),
+            Mistake(
+                "this is in nats, and it looks like an epsilon: use base 2, and leave out the zeros",
+                *(lambda p, eps=10.0**-k: -(p * np.log(p + eps)).sum(axis=-1) for k in range(3, 16)),
             ),
             Mistake("this is in nats: divide by log 2, or use the logarithm to base 2", information.entropy),
             Mistake(
@@ -179,6 +200,38 @@ EXERCISES = (
             Mistake(
                 "this adds up everything: return one number for each distribution, the sum along the last axis",
                 lambda p: np.sum(_bits(p)),
+            ),
+            Mistake(
+                "the sum runs over another axis: the classes are on the last one",
+                lambda p: _terms(p).sum(axis=0),
+                lambda p: _terms(p).sum(axis=1),
+            ),
+            Mistake(
+                "this is a mean over the classes: expected surprise is a sum, and the weights are already in "
+                "it",
+                lambda p: _terms(p).mean(axis=-1),
+            ),
+            Mistake(
+                "the weights are missing: this adds up the surprises, and entropy is their expectation",
+                lambda p: -np.log2(np.where(p > 0, p, 1.0)).sum(axis=-1),
+            ),
+            Mistake(
+                "these are the terms: their sum is missing",
+                lambda p: _terms(p),
+            ),
+            Mistake(
+                "this is the perplexity: its logarithm to base 2 is the entropy",
+                lambda p: 2 ** _bits(p),
+                lambda p: np.exp(information.entropy(p)),
+            ),
+            Mistake(
+                "this is in digits, with the logarithm to base 10: use base 2",
+                lambda p: information.entropy(p, base=10),
+            ),
+            Mistake(
+                "this is in nats, and a class of probability zero gives 0 * log 0, which is nan in floating "
+                "point",
+                lambda p: -(p * np.log(p)).sum(axis=-1),
             ),
         ),
     ),
@@ -206,6 +259,45 @@ EXERCISES = (
                     (np.exp(a) * (a - b)).std(ddof=1) / np.sqrt(len(a)),
                 ),
                 lambda a, b: ((np.exp(a) * (a - b)).sum(), _estimate(a, b)[1]),
+                lambda a, b: ((np.exp(a) * (a - b)).mean(), _estimate(a, b)[1]),
+            ),
+            Mistake(
+                "the estimate is a sum over the samples: divide it by n",
+                lambda a, b: ((a - b).sum(), _estimate(a, b)[1]),
+                lambda a, b: ((a - b).sum(), (a - b).std(ddof=1) * np.sqrt(len(a))),
+            ),
+            Mistake(
+                "n - 1 belongs in the variance only: the spread of a mean is smaller by sqrt(n)",
+                lambda a, b: ((a - b).mean(), (a - b).std(ddof=1) / np.sqrt(len(a) - 1)),
+            ),
+            Mistake(
+                "your error is a variance, of one log ratio: take its root, and divide by sqrt(n)",
+                lambda a, b: ((a - b).mean(), (a - b).var(ddof=1)),
+                lambda a, b: ((a - b).mean(), (a - b).var(ddof=1) / np.sqrt(len(a))),
+            ),
+            Mistake(
+                "this is in bits: the logarithms are natural, and so is the answer",
+                lambda a, b: tuple(v / np.log(2) for v in _estimate(a, b)),
+            ),
+            Mistake(
+                "this is the cross-entropy: the divergence is lower by the entropy of P",
+                lambda a, b: _estimate(0 * b, b),
+            ),
+            Mistake(
+                "the two answers are in the wrong order: first the estimate, then its standard error",
+                lambda a, b: _estimate(a, b)[::-1],
+            ),
+            Mistake(
+                "these are two standard errors: the exercise asks for one",
+                lambda a, b: (_estimate(a, b)[0], 2 * _estimate(a, b)[1]),
+            ),
+            Mistake(
+                "the terms are made positive: single log ratios may be negative, their expectation is not",
+                lambda a, b: _estimate(np.abs(a - b), 0 * a),
+            ),
+            Mistake(
+                "the arguments already are logarithms: the log ratio is their difference",
+                lambda a, b: _estimate(np.log(a / b), 0 * a),
             ),
             Mistake(
                 "your error is the spread of one log ratio; the spread of their mean is smaller by sqrt(n)",
@@ -251,6 +343,38 @@ EXERCISES = (
             Mistake(
                 "both indices are those of the reverse direction",
                 lambda p, c: (_closest(p, c)[1], _closest(p, c)[1]),
+            ),
+            Mistake(
+                "this compares cross-entropies: in the forward direction that picks the same row, but in "
+                "reverse the entropy of Q differs from row to row, and has to be subtracted",
+                lambda p, c: (_closest(p, c)[0], _best(lambda a, b: information.cross_entropy(b, a), p, c)),
+            ),
+            Mistake(
+                "these are the worst rows: the closest has the smallest divergence",
+                lambda p, c: tuple(_worst(f, p, c) for f in (information.kl_divergence, _reverse)),
+            ),
+            Mistake(
+                "this looks like an epsilon: it makes an infinite divergence finite, and a row that excludes "
+                "what happens, or allows what p excludes, may win",
+                *(
+                    lambda p, c, eps=10.0**-k: (
+                        _best(lambda a, b: _shifted(a, b, eps), p, c),
+                        _best(lambda a, b: _shifted(b, a, eps), p, c),
+                    )
+                    for k in range(5, 17)
+                ),
+            ),
+            Mistake(
+                "the indices count from 0, as Python does",
+                lambda p, c: tuple(i + 1 for i in _closest(p, c)),
+            ),
+            Mistake(
+                "these are the divergences: return the index of the smallest",
+                lambda p, c: tuple(min(f(p, q) for q in c) for f in (information.kl_divergence, _reverse)),
+            ),
+            Mistake(
+                "these are the rows: return their indices",
+                lambda p, c: tuple(c[i] for i in _closest(p, c)),
             ),
         ),
     ),

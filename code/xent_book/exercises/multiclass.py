@@ -43,6 +43,20 @@ def _nll_inputs() -> list[tuple[Any, ...]]:
     ]
 
 
+def _log_of_all(z: Array) -> Any:
+    """How much the logarithm of the sum grows if the sum runs over all rows."""
+    sums = np.exp(z - z.max(axis=1, keepdims=True)).sum(axis=1)
+    return np.log(sums.sum() / sums)
+
+
+def _with_eps(eps: float) -> tuple[Any, Any]:
+    """The two ways to write an epsilon: added to the probability, or the probability clipped."""
+    return (
+        lambda z, y: -np.log(_rows(z)[np.arange(len(y)), y] + eps),
+        lambda z, y: -np.log(np.clip(_rows(z)[np.arange(len(y)), y], eps, 1.0)),
+    )
+
+
 # ----------------------------------------------------------------------------------------- the softmax
 
 
@@ -136,6 +150,53 @@ EXERCISES = (
                 "this is the probability of the label: its negative logarithm is missing",
                 lambda z, y: _rows(z)[np.arange(len(y)), y],
             ),
+            Mistake(
+                "the maximum runs over the batch, axis 0: that is another number for each class, and it "
+                "changes the odds; give each row its own",
+                lambda z, y: _nll(z - z.max(axis=0), y),
+            ),
+            Mistake(
+                "the sum of the exponentials runs over the whole batch: each row has its own",
+                lambda z, y: _nll(z, y) + _log_of_all(z),
+            ),
+            Mistake(
+                "this looks like an epsilon or a clipped probability: it puts a ceiling on the loss; take the "
+                "logarithm apart instead, log p = z - max - log(sum)",
+                *(f for k in range(5, 17) for f in _with_eps(10.0**-k)),
+            ),
+            Mistake(
+                "0 * -inf is nan: do not sum over the one-hot zeros, pick the entry of the label",
+                lambda z, y: -(np.eye(z.shape[1])[y] * np.log(_rows(z))).sum(axis=1),
+            ),
+            Mistake(
+                "this is in another base: the natural logarithm gives nats",
+                lambda z, y: _nll(z, y) / np.log(2),
+                lambda z, y: _nll(z, y) / np.log(10),
+            ),
+            Mistake(
+                "the labels count from 0, as Python does: nothing has to be subtracted",
+                lambda z, y: _nll(z, y - 1),
+            ),
+            Mistake(
+                "z[:, y] takes column y of every row: z[np.arange(N), y] takes one entry of each",
+                lambda z, y: (
+                    np.log(np.exp(z - z.max(axis=1, keepdims=True)).sum(axis=1))[:, None]
+                    - (z - z.max(axis=1, keepdims=True))[:, y]
+                ),
+            ),
+            Mistake(
+                "this is the gap between the largest logit and the label's: the logarithm of the sum is "
+                "missing",
+                lambda z, y: z.max(axis=1) - z[np.arange(len(y)), y],
+            ),
+            Mistake(
+                "this is the log-sum-exp: subtract the logit of the label",
+                lambda z, y: _nll(z, y) + z[np.arange(len(y)), y],
+            ),
+            Mistake(
+                "this is the loss of every class: pick the entry of the label",
+                lambda z, y: np.stack([_nll(z, np.full(len(z), k)) for k in range(z.shape[1])], axis=1),
+            ),
         ),
     ),
     Exercise(
@@ -163,9 +224,46 @@ EXERCISES = (
                 lambda z: _softmax_with_shift(z, 0.0),
             ),
             Mistake(
-                "the shift is the same for all classes of a row, but the mean leaves exponents above zero, "
-                "and they overflow; the maximum does not",
+                "the shift is the same for all classes of a row, but it leaves exponents above zero, and "
+                "they overflow; the row's maximum leaves none",
                 lambda z: _softmax_with_shift(z, z.mean(axis=1, keepdims=True)),
+                lambda z: _softmax_with_shift(z, z.min(axis=1, keepdims=True)),
+                lambda z: _softmax_with_shift(z, -z.max(axis=1, keepdims=True)),
+            ),
+            Mistake(
+                "both the maximum and the sum run over the batch, axis 0: they belong to the classes of a "
+                "row, axis 1",
+                lambda z: _rows(z.T).T,
+            ),
+            Mistake(
+                "the sum runs over the batch, or over everything: it belongs to the classes of a row, axis 1",
+                lambda z: (
+                    np.exp(z - z.max(axis=1, keepdims=True))
+                    / np.exp(z - z.max(axis=1, keepdims=True)).sum(axis=0)
+                ),
+                lambda z: (
+                    np.exp(z - z.max(axis=1, keepdims=True)) / np.exp(z - z.max(axis=1, keepdims=True)).sum()
+                ),
+            ),
+            Mistake(
+                "the division by the sum is missing",
+                lambda z: np.exp(z - z.max(axis=1, keepdims=True)),
+            ),
+            Mistake(
+                "the maximum is subtracted, not divided by: a factor is a temperature, and changes the odds",
+                lambda z: _softmax_with_shift(z / z.max(axis=1, keepdims=True), 0.0),
+            ),
+            Mistake(
+                "this is the logarithm of the softmax",
+                lambda z: np.log(_rows(z)),
+            ),
+            Mistake(
+                "the answer is transposed: one row for each example",
+                lambda z: _rows(z).T,
+            ),
+            Mistake(
+                "clipping the logits changes their differences: subtract the row's maximum",
+                lambda z: _softmax_with_shift(np.clip(z, -700, 700), 0.0),
             ),
         ),
     ),
@@ -231,6 +329,30 @@ EXERCISES = (
                 "this rounds to the nearest or upwards: the bound is an upper one, so round down",
                 lambda loss, n: min(n, round(n * loss / math.log(2))),
                 lambda loss, n: min(n, math.ceil(n * loss / math.log(2))),
+                lambda loss, n: round(n * loss / math.log(2)),
+                lambda loss, n: math.ceil(n * loss / math.log(2)),
+            ),
+            Mistake(
+                "this is one less than the bound allows: the largest whole number below it is reached",
+                lambda loss, n: min(n, math.floor(n * loss / math.log(2)) - 1),
+                lambda loss, n: min(n, math.floor(n * loss / math.log(2))) - 1,
+            ),
+            Mistake(
+                "this counts the right ones: the question is how many can be wrong",
+                lambda loss, n: n - min(n, math.floor(n * loss / math.log(2))),
+            ),
+            Mistake(
+                "the logarithm is the natural one: the loss is in nats, and so is log 2",
+                lambda loss, n: min(n, math.floor(n * loss / math.log10(2))),
+            ),
+            Mistake(
+                "a wrong prediction costs at least log 2 whatever the number of classes; log K is the most "
+                "that a right one costs",
+                *((lambda loss, n, k=k: min(n, math.floor(n * loss / math.log(k)))) for k in (3, 10, 100)),
+            ),
+            Mistake(
+                "this is the bound for a single example: the sum of the losses is n times their mean",
+                lambda loss, n: math.floor(loss / math.log(2)),
             ),
             Mistake(
                 "this is the bound on the share of errors: multiply by the number of examples",
