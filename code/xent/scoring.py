@@ -63,7 +63,7 @@ __all__ = [
     "zero_one_score",
 ]
 
-#: A scoring rule, such as :func:`log_score`: it takes reports and outcomes, and returns a cost for each.
+#: A scoring rule, such as :func:`log_score`, takes reports and outcomes, and returns a cost for each.
 Rule: TypeAlias = Callable[[Any, Any], Any]
 
 # ------------------------------------------------------------------------------------------- the rules
@@ -725,7 +725,7 @@ def learnt_distribution(
     >>> learnt_distribution([0.5, 0.5], [1, 3])  # a mean over each sequence, of one token or of three
     array([0.75, 0.25])
 
-    Class weights 1 and 20 where one target in twenty is of the second class. The report should be .513:
+    Class weights 1 and 20 where one target in twenty is of the second class. The report should be 0.513:
 
     >>> for batch_size in (4, 16, 64):
     ...     print(learnt_distribution([0.95, 0.05], [1, 20], batch_size, weight=[1, 20])[1].round(3))

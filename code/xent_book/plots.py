@@ -10,7 +10,9 @@ from cycler import cycler
 
 __all__ = ["BLACK", "BLUE", "GREEN", "GREY", "ORANGE", "PALETTE", "PINK", "SKY", "YELLOW", "use_style"]
 
-#: The colours by theme, "light" or "dark", and name: Okabe and Ito's, for any kind of colour vision.
+#: The colours by theme, "light" or "dark", and name; they are Okabe and Ito's, for any kind of colour vision.
+#:
+#: :meta hide-value:
 PALETTE: dict[str, dict[str, str]] = json.loads(
     (files("xent_book") / "palette.json").read_text(encoding="utf-8")
 )

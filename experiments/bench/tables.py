@@ -50,7 +50,7 @@ def size(case: Case) -> str:
     """Name a case in a table."""
     kind = "" if case["logits"] == "random" else f", {case['logits']}"
     moved = ", classes first" if case["axis"] == 0 else ""
-    return f"{case['rows']:,} × {case['classes']:,} {case['dtype']}{kind}{moved}"
+    return f"{case['rows']:,}\u00a0×\u00a0{case['classes']:,} {case['dtype']}{kind}{moved}"
 
 
 def share(case: Case, way: str) -> float:
@@ -99,20 +99,19 @@ def memory(cases: list[Case]) -> str:
 
 
 def tensors(cases: list[Case]) -> str:
-    """Return the share of PyTorch's time and the copies of the logits, of each loss on tensors."""
-    rows = []
+    """Return the share of PyTorch's time and the copies of the logits, a table for each size."""
+    tables: dict[str, list[list[str]]] = {}
     for case in cases:
         taken = case["seconds"]
         most = ON_TENSORS[case["rows"], case["classes"], case["dtype"]][case["loss"]]
         measured = taken["xent"] / taken["torch"]
-        copies = [f"{case['memory'][w] / case['bytes']:.2f}" if w in case["memory"] else "" for w in taken]
+        copies = [f"{case['memory'][w] / case['bytes']:.2f}" for w in taken if w in case["memory"]]
         met = f"{most:g}" if measured <= most else f"{most:g}, **missed**"
-        name = f"{case['rows']:,} × {case['classes']:,} {case['dtype']}, {case['loss'].replace('_', ' ')}"
-        rows.append([name, f"{1e3 * taken['xent']:,.3g}", f"{measured:.2f}", met, *copies])
-    ways = list(cases[0]["seconds"])
-    return table(
-        ["loss", "xent, ms", "share of PyTorch's time", "at most", *(f"copies, {w}" for w in ways)], rows
-    )
+        name = f"{case['rows']:,} × {case['classes']:,}, {case['dtype']}"
+        row = [case["loss"].replace("_", " "), f"{1e3 * taken['xent']:,.3g}", f"{measured:.2f}", met, *copies]
+        tables.setdefault(name, []).append(row)
+    header = ["loss", "ms", "share", "at most", *(f"copies, {way}" for way in cases[0]["seconds"])]
+    return "\n\n".join(f"{name}:\n\n{table(header[: len(rows[0])], rows)}" for name, rows in tables.items())
 
 
 def step(case: Case) -> str:
@@ -122,18 +121,17 @@ def step(case: Case) -> str:
 
 
 def linear(cases: list[Case]) -> str:
-    """Return the losses of a linear layer: time and memory as shares of the plain pair's."""
-    rows = [
-        [
-            step(case),
-            way,
-            *(f"{case[of][way] / case[of]['plain']:.{n}f}" for of, n in (("seconds", 2), ("memory", 3))),
-        ]
+    """Return the losses of a linear layer, a table for each step: time and memory as shares of the plain pair's."""
+
+    def row(case: Case, way: str) -> list[str]:
+        shares = (case[of][way] / case[of]["plain"] for of in ("seconds", "memory"))
+        return [way, *(f"{share:.{digits}f}" for share, digits in zip(shares, (2, 3), strict=True))]
+
+    header = ["way", "time", "memory"]
+    return "\n\n".join(
+        f"{step(case)}:\n\n{table(header, [row(case, way) for way in case['memory'] if way != 'plain'])}"
         for case in cases
-        for way in case["memory"]
-        if way != "plain"
-    ]
-    return table(["step", "way", "time", "memory"], rows)
+    )
 
 
 def on_gpu(cases: list[Case]) -> str:

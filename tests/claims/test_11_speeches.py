@@ -52,7 +52,7 @@ def test_buckets() -> None:
 
 @pytest.mark.claim(
     "11",
-    "With 64 or 128 speeches to a denominator nothing is to be seen, and blocks of one length leave the lengths as "
+    "With 64 or 128 speeches to a denominator there is nothing to see, and blocks of one length leave the lengths as "
     "they are.",
 )
 def test_nothing_to_be_seen() -> None:
@@ -79,7 +79,7 @@ def test_below_the_trigram() -> None:
 
 @pytest.mark.claim(
     "11",
-    "With four passes the constant arm is below the 5-gram, too, micro-batches of one are not, and the lengths stay as "
+    "With four passes the constant arm is below the 5-gram too; micro-batches of one are not, and the lengths stay as "
     "far apart.",
 )
 def test_four_passes() -> None:
@@ -162,7 +162,7 @@ def test_the_controls_pay_more() -> None:
         assert 1.4 < (paid - constant).mean() / (weighted - constant).mean() < 2, control
 
 
-@pytest.mark.claim("11", "Weighted counts of 5-grams lose something to this, too.")
+@pytest.mark.claim("11", "Weighted counts of 5-grams lose something to this too.")
 def test_weighted_counts_lose() -> None:
     """Orders two to five, not only the printed one. At order six the comparison turns: sparse counts are smoothed."""
     one, constant = (np.array(THEORY["ngrams"][arm]) for arm in ("B=1", "constant"))
@@ -207,7 +207,7 @@ def test_the_predictions_hold() -> None:
     assert edges[0][1] < edges[1][0] and edges[1][1] < edges[2][0]
 
 
-@pytest.mark.claim("11", "all arms write a little too much, and the proper one does so, too")
+@pytest.mark.claim("11", "all arms write a little too much, the proper one included")
 def test_all_arms_write_too_much() -> None:
     """Each mean lies above its prediction, by less than a tenth; the interval of the proper arm excludes its own."""
     for arm, expected in THEORY["arms"].items():

@@ -102,7 +102,7 @@ def test_more_pictures_or_more_votes() -> None:
 )
 @pytest.mark.claim(
     "12",
-    "Put 90% into a framework's `label_smoothing`, and of ten classes the right one keeps less than a fifth:",
+    "Put 0.9 into a framework's `label_smoothing`, and of ten classes the right one keeps less than a fifth:",
 )
 def test_two_conventions() -> None:
     """PyTorch's smoothing at several K and epsilon, against targets written by the other convention."""

@@ -249,7 +249,7 @@ def test_a_student_that_cannot_follow() -> None:
         np.testing.assert_allclose(xent.softmax(z), xent.softmax(v), atol=1e-3)
 
 
-@pytest.mark.claim("13", "Accuracy does not tell the two teachers apart, probabilities do.")
+@pytest.mark.claim("13", "Accuracy does not tell the two teachers apart; probabilities do.")
 @pytest.mark.claim("13", "Its bias is worse: it promises a risk that this model does not have")
 @pytest.mark.claim("13", "The labels and the truth have the same mean; the labels scatter more.")
 @pytest.mark.claim(
