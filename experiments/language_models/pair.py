@@ -18,7 +18,7 @@ it minimises, along the validation speeches, along validation speeches of the te
 student writes (gkd: half of either).
 
     python experiments/language_models/pair.py train --text PATH --runs FOLDER   # what FOLDER lacks
-    python experiments/language_models/pair.py longer --text PATH --runs FOLDER  # three seeds, four times as long
+    python experiments/language_models/pair.py longer --text PATH --runs FOLDER  # two seeds, four times as long
     python experiments/language_models/pair.py assemble --runs FOLDER            # writes pair.json
     python experiments/language_models/pair.py show                              # the table
     python experiments/language_models/pair.py repeat --text PATH --runs FOLDER  # two seeds of two arms again
@@ -457,7 +457,7 @@ def main() -> None:
     if arguments.command == "longer":
         folder, settings = arguments.runs / "longer", Settings(steps=LONGER)
         data, tuned = Data(arguments.text, folder, settings), records(arguments.runs)
-        return work(data, tuple(ARMS), range(3), folder, settings, tuned)
+        return work(data, tuple(ARMS), range(2), folder, settings, tuned)
     data = Data(arguments.text, arguments.runs, settings)
     if arguments.command == "repeat":  # an empty folder repeats the teacher as well
         return repeat(data, arguments.runs, settings, ("labels", "reverse"), (0, 1))

@@ -49,7 +49,9 @@ def told(cause: str) -> str:
 
 
 @pytest.mark.claim("11", "The lines fall into four groups, and `check_accumulation` tells them apart.")
-@pytest.mark.claim("11", "An error near 3 is a gradient that is four times too large, for K\u00a0=\u00a04 steps.")
+@pytest.mark.claim(
+    "11", "An error near 3 is a gradient that is four times too large, for K\u00a0=\u00a04 steps."
+)
 @pytest.mark.claim(
     "11", "GPT-2's `loss_type` is None, so the Trainer counts one label too many for each sequence."
 )
