@@ -90,6 +90,13 @@ for _size in (1000, 4000, 16000):
         f"cache {_size}, one draw": Arm("large", "teacher", "labels", cache=_size),
         f"cache {_size}, four draws": Arm("large", "teacher", "draws", cache=_size, draws=4),
     }
+# What these arms gain from twice the steps is looked at.
+LONGER = (
+    "small, forward",
+    "small, reverse, token gradient",
+    "small, reverse, both terms",
+    "small, reverse, both terms, normalised",
+)
 
 
 def token_loss(arm: Arm, logits: Tensor, log_p: Tensor, tokens: Tensor, counts: Tensor | None) -> Tensor:
@@ -398,7 +405,7 @@ def main() -> None:
             if options.one:
                 return
     for name in names:
-        if name not in result["longer"]:
+        if name in LONGER and name not in result["longer"]:
             result["longer"][name] = longer(name, teachers, result["arms"][name])
             save(result, path)
             print("longer:", name, np.round(result["longer"][name]["forward"], 4), flush=True)

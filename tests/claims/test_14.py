@@ -207,7 +207,7 @@ def test_a_baseline_that_holds_the_sequence_itself() -> None:
 
 @pytest.mark.claim(
     "14",
-    "With both terms the students write .34 ± .03 tokens less than forward students, about six per cent.",
+    "With both terms the students write 0.34 ± 0.07 tokens less than forward students, about six per cent.",
 )
 @pytest.mark.claim(
     "14",
@@ -218,55 +218,62 @@ def test_the_second_term_and_length() -> None:
     """Paired intervals over twenty seeds; every seed has the sign."""
     both, normal = "small, reverse, both terms", "small, reverse, both terms, normalised"
     low, high = paired(both, "small, forward", "mean_length")
-    assert low == pytest.approx(-0.344 - 0.029, abs=0.005) and high == pytest.approx(
-        -0.344 + 0.029, abs=0.005
-    )
+    assert (low, high) == pytest.approx((-0.41, -0.27), abs=0.005)
     assert ((column(both, "mean_length") - column("small, forward", "mean_length")) < 0).all()
     assert ((column(normal, "mean_length") - column(both, "mean_length")) > 0).all()
     low, high = paired(normal, "small, forward", "mean_length")
-    assert -0.14 < low < high < -0.11
-    assert abs(low) < 0.5 * 0.344
+    assert -0.12 < low < high < -0.10
+    assert abs(low) < 0.5 * 0.34
     low, high = paired("small, reverse, token gradient", "small, forward", "mean_length")
-    assert -0.05 < low < high < -0.03
+    assert -0.04 < low < high < -0.025
 
 
+@pytest.mark.claim("14", "All three reverse arms have a larger forward divergence than forward training.")
 @pytest.mark.claim(
     "14",
-    "All three reverse arms have a larger forward divergence than forward training, the normalised one by an amount",
+    "the token gradient and the normalised students are below the forward ones, each by a hundredth of a nat",
 )
-@pytest.mark.claim("14", "only the normalised students are below the forward ones, by .019 ± .016.")
-@pytest.mark.claim("14", "Labels alone leave a forward divergence larger by .072 ± .031")
-@pytest.mark.claim("14", "Whose prefixes the forward loss ran along made no difference that shows.")
+@pytest.mark.claim("14", "Both terms together, which lowered it most in the tables, did not")
+@pytest.mark.claim("14", "Labels alone leave a forward divergence larger by 0.031 ± 0.011")
+@pytest.mark.claim("14", "Whose prefixes the forward loss runs along makes a difference of 0.004 ± 0.004.")
 def test_what_the_intervals_separate() -> None:
     """Which paired intervals exclude zero, and which do not: both are claimed."""
-    arms = [f"small, reverse, {x}" for x in ("token gradient", "both terms", "both terms, normalised")]
-    forward = [paired(a, "small, forward", "forward") for a in arms]
-    assert forward[0][0] > 0 and forward[1][0] > 0
-    assert forward[2][0] < 0 < sum(forward[2])
-    reverse = [paired(a, "small, forward", "reverse") for a in arms]
-    assert reverse[0][0] < 0 < reverse[0][1] and reverse[1][0] < 0 < reverse[1][1]
-    assert reverse[2][1] < 0
+    token, both, normal = (
+        f"small, reverse, {x}" for x in ("token gradient", "both terms", "both terms, normalised")
+    )
+    assert all(paired(a, "small, forward", "forward")[0] > 0 for a in (token, both, normal))
+    for arm in (token, normal):
+        low, high = paired(arm, "small, forward", "reverse")
+        assert -0.02 < low < high < 0 and round((low + high) / 2, 2) == -0.01
+    low, high = paired(both, "small, forward", "reverse")
+    assert low < 0 < high
     low, high = paired("small, labels", "small, forward", "forward")
-    assert low == pytest.approx(0.072 - 0.031, abs=0.001) and high == pytest.approx(0.072 + 0.031, abs=0.001)
-    for key in ("forward", "reverse", "mean_length", "forward_on_student"):
-        low, high = paired("small, forward, student's prefixes", "small, forward", key)
-        assert low < 0 < high
-    for a in ("small, forward", *arms):  # the settings were chosen alike, by each arm's own objective
+    assert (low, high) == pytest.approx((0.020, 0.042), abs=0.001)
+    low, high = paired("small, forward, student's prefixes", "small, forward", "forward")
+    assert (low, high) == pytest.approx((0.0003, 0.0075), abs=0.0002)
+    for a in ("small, labels", "small, forward", token, both, normal):  # tuned alike, by their own objectives
         run = stored()["arms"][a]
-        assert len(run["grid"]) == 6 and len(run["forward"]) == 20
+        assert len(run["grid"]) == 4 and len(run["forward"]) == 20
+        assert all(len(g["objective"]) == 8 for g in run["grid"])
         best = min(run["grid"], key=lambda g: np.mean(g["objective"]))
         assert (best["rate"], best["decay"]) == (run["rate"], run["decay"])
 
 
+@pytest.mark.claim("14", "two of their twenty students ended far off.")
 @pytest.mark.claim(
     "14",
-    "The share of upward steps lies between .35 and .39 in every student of every seed, and the teacher's is .35.",
+    "Those two left for the dialect of most tokens, half-way: 0.31 and 0.33 of their steps go up. In every other "
+    "student the share lies between 0.35 and 0.39, and the teacher's is 0.35.",
 )
-def test_nobody_left_a_dialect() -> None:
+def test_two_of_them_left_for_a_dialect() -> None:
     """Every small student of every arm that the chapter shows."""
+    both = "small, reverse, both terms"
+    far = np.flatnonzero(column(both, "forward") > 0.3)
+    assert len(far) == 2 and (column(both, "reverse")[far] > 0.25).all()
+    assert sorted(column(both, "share_of_up")[far].round(2)) == [0.31, 0.33]
     for name in stored()["arms"]:
         if name.startswith("small"):
-            share = column(name, "share_of_up")
+            share = np.delete(column(name, "share_of_up"), far if name == both else [])
             assert share.min() > 0.345 and share.max() < 0.395
     assert column("teacher", "share_of_up").mean() == pytest.approx(0.35, abs=0.005)
 
@@ -298,7 +305,7 @@ def test_what_a_cache_teaches() -> None:
 
 
 @pytest.mark.claim(
-    "14", "with 64 words kept, a tenth of the positions lose less than .04 and a tenth lose more than .41."
+    "14", "with 64 words kept, a tenth of the positions lose less than 0.04 and a tenth lose more than 0.41."
 )
 def test_what_the_top_k_leaves_out() -> None:
     """The stored deciles, and the n-gram model that they are of: its distributions sum to one and predict."""
@@ -398,8 +405,8 @@ def test_a_clamped_tail_has_no_gradient() -> None:
 )
 @pytest.mark.claim(
     "14",
-    "under $1/n$ their length and their divergence show no difference, and their share of upward steps rises by .002 ± "
-    ".002, in the direction of the table.",
+    "sequences shorter by 0.005 ± 0.004 tokens, 0.003 ± 0.001 more steps that go up, and no difference in the "
+    "divergence that shows.",
 )
 def test_the_predicted_lengths() -> None:
     """The mean, or harmonic mean, of each seed's own teacher; and the paired intervals of the small students."""
@@ -409,11 +416,12 @@ def test_the_predicted_lengths() -> None:
         assert low > -0.02 and high < 0.02
     short, long = column("large, labels, 1/n", "mean_length"), column("large, labels", "mean_length")
     assert (short < 0.75 * long).all()
-    for key in ("mean_length", "forward"):
-        low, high = paired("small, forward, 1/n", "small, forward", key)
-        assert low < 0 < high
+    low, high = paired("small, forward, 1/n", "small, forward", "forward")
+    assert low < 0 < high
     low, high = paired("small, forward, 1/n", "small, forward", "share_of_up")
     assert 0 < low < high < 0.004
+    low, high = paired("small, forward, 1/n", "small, forward", "mean_length")
+    assert -0.01 < low < high < 0
 
 
 KINDS = ("whole", "four draws", "one draw", "bucket", "truncated")
@@ -455,11 +463,11 @@ def test_what_more_sequences_do() -> None:
     assert low < 0 < high and high - low < 0.25 * column("cache 1000, bucket", "forward").mean()
 
 
-@pytest.mark.claim("14", ".65 of its .66 nats at 4,000 sequences lie within the tail")
+@pytest.mark.claim("14", "0.65 of its 0.66 nats at 4,000 sequences lie within the tail")
 @pytest.mark.claim(
     "14", "So the bucket's students end too early, after 4.3 tokens on average instead of 5.4."
 )
-@pytest.mark.claim("14", "after .45 of the prefixes `<eos>` is part of that")
+@pytest.mark.claim("14", "after 0.45 of the prefixes `<eos>` is part of that")
 def test_what_the_bucket_does_not_see(dialects: ModuleType) -> None:
     """The split of the divergence on random tables; the stored parts; where `<eos>` ranks in the truth."""
     distil = importlib.import_module("distil")
@@ -487,27 +495,27 @@ def test_what_the_bucket_does_not_see(dialects: ModuleType) -> None:
 
 @pytest.mark.claim(
     "14",
-    "With both terms the students still write .29 ± .06 tokens less than forward students, normalised .11 ± .02.",
+    "in no arm does the interval of the change, seed by seed, exclude zero, for either divergence or for the length.",
 )
 @pytest.mark.claim(
     "14",
-    "Their forward divergence is still larger, and in the reverse one only the normalised students are below.",
+    "With both terms the students still write 0.29 ± 0.04 tokens less than forward students, normalised 0.11 ± 0.03, "
+    "and their forward divergence is still larger.",
 )
-@pytest.mark.claim("14", "They have not arrived, though")
 def test_twice_the_steps() -> None:
-    """Five seeds, paired; and the objectives of the same seeds at both lengths, seed by seed."""
+    """Five seeds: each arm against itself at half the steps, and against forward training, paired."""
     arms, longer, both = stored()["arms"], stored()["longer"], "small, reverse, both terms"
+    assert len(longer) == 4
+    for name, run in longer.items():
+        assert run["steps"] == 2 * arms[name]["steps"]
+        for key in ("forward", "reverse", "mean_length"):
+            low, high = interval(np.subtract(run[key], arms[name][key][:5]))
+            assert low < 0 < high
 
     def change(arm: str, key: str) -> tuple[float, float]:
         return interval(np.subtract(longer[arm][key], longer["small, forward"][key]))
 
     normal = "small, reverse, both terms, normalised"
-    assert change(both, "mean_length") == pytest.approx((-0.35, -0.23), abs=0.005)
-    assert change(normal, "mean_length") == pytest.approx((-0.13, -0.09), abs=0.005)
+    assert change(both, "mean_length") == pytest.approx((-0.33, -0.25), abs=0.005)
+    assert change(normal, "mean_length") == pytest.approx((-0.13, -0.08), abs=0.005)
     assert change(both, "forward")[0] > 0 and change(normal, "forward")[0] > 0
-    assert change(both, "reverse")[0] < 0 < change(both, "reverse")[1]
-    assert change(normal, "reverse")[1] < 0
-    for arm, key in (("small, forward", "forward"), (both, "reverse")):
-        assert longer[arm]["steps"] == 2 * arms[arm]["steps"] and len(longer[arm][key]) == 5
-        assert np.mean(longer[arm][key]) < np.mean(arms[arm][key][:5])
-    assert np.mean(longer[both]["reverse"]) < 0.9 * np.mean(arms[both]["reverse"][:5])

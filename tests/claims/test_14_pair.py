@@ -98,14 +98,15 @@ def stored() -> dict[str, Any]:
     return json.loads((FOLDER / "pair.json").read_text())
 
 
-def measure(arm: str, key: str) -> np.ndarray:
+def measure(arm: str, key: str, longer: bool = False) -> np.ndarray:
     """One number for each seed, in the order of the seeds."""
-    return np.array([run[key] for run in stored()["runs"] if run["arm"] == arm])
+    runs = stored()["longer"]["runs"] if longer else stored()["runs"]
+    return np.array([run[key] for run in runs if run["arm"] == arm])
 
 
-def paired(a: str, b: str, key: str) -> tuple[float, float]:
+def paired(a: str, b: str, key: str, longer: bool = False) -> tuple[float, float]:
     """Ends of the 95 % t interval of the mean difference of two arms, seed by seed."""
-    x = measure(a, key) - measure(b, key)
+    x = measure(a, key, longer) - measure(b, key, longer)
     half = stats.t.ppf(0.975, len(x) - 1) * stats.sem(x)
     return float(x.mean() - half), float(x.mean() + half)
 
@@ -114,35 +115,52 @@ DISTILLED = ("forward", "forward, fresh", "jsd", "gkd", "reverse")
 
 
 def test_the_runs_are_comparable() -> None:
-    """Every arm has the same three seeds or more, one rate that is inside its grid, and the same steps."""
+    """Every arm has the same eight seeds, one rate that is inside its grid, and the same steps."""
     record = stored()
     seeds = {
         arm: [r["seed"] for r in record["runs"] if r["arm"] == arm] for arm in ("start", *record["arms"])
     }
-    assert len(seeds["start"]) >= 3 and all(found == seeds["start"] for found in seeds.values())
+    assert len(seeds["start"]) == 8 and all(found == seeds["start"] for found in seeds.values())
     for arm in record["arms"]:
         grid = {r["rate"]: r["own"] for r in record["tuning"] if r["arm"] == arm}
         best = min(grid, key=lambda rate: grid[rate])
         assert set(measure(arm, "rate")) == {best} and min(grid) < best < max(grid)
 
 
+@pytest.mark.claim("14", "What distributions gain, they gain early.")
 @pytest.mark.claim(
-    "14", "Along the text, the teacher's distributions beat labels, by about a hundredth of a bit."
+    "14",
+    "the students of distributions are ahead of those of labels by 0.013 ± 0.003 bits. Three seeds went on for four "
+    "times the steps, and there the labels are ahead by as much",
 )
-@pytest.mark.claim(
-    "14", "Fresh speeches, although there is no end of them, lost to labels: the teacher is not the text."
-)
+@pytest.mark.claim("14", "lost to labels in both: the teacher is not the text.")
+@pytest.mark.claim("14", "lowered each held-out loss by 0.08 to 0.11 bits")
 def test_distributions_against_labels() -> None:
-    """The paired interval excludes zero, and 0.005 and 0.02 bits; each seed agrees; fresh speeches lose in each."""
-    low, high = (x / np.log(2) for x in paired("forward", "labels", "nll_per_token"))
-    assert -0.02 < low < high < -0.005
-    assert paired("forward, fresh", "labels", "nll_per_token")[0] > 0
-    assert (measure("forward, fresh", "nll_per_token") > measure("labels", "nll_per_token")).all()
+    """Paired intervals at both lengths; and each seed agrees."""
+    key = "nll_per_token"
+    low, high = (x / np.log(2) for x in paired("forward", "labels", key))
+    assert (low, high) == pytest.approx((-0.016, -0.010), abs=0.001)
+    assert (measure("forward", key) < measure("labels", key)).all()
+    low, high = (x / np.log(2) for x in paired("forward", "labels", key, longer=True))
+    assert 0 < low < 0.013 < high
+    for longer in (False, True):
+        assert paired("forward, fresh", "labels", key, longer)[0] > 0
+        assert (measure("forward, fresh", key, longer) > measure("labels", key, longer)).all()
+    for arm in ("labels", *DISTILLED[:3]):
+        more = measure(arm, key, longer=True)
+        assert len(more) == 3
+        fell = (measure(arm, key)[:3] - more) / np.log(2)
+        assert (fell.round(2) >= 0.08).all() and (fell.round(2) <= 0.11).all()
 
 
-@pytest.mark.claim("14", "Every student of the teacher was surer than the student of labels.")
+@pytest.mark.claim("14", "At first every student of the teacher is surer than the student of labels.")
 @pytest.mark.claim(
     "14", "The students that minimise the Jensen-Shannon or the reverse divergence exceed even the teacher."
+)
+@pytest.mark.claim(
+    "14",
+    "After 432 steps the gap of the students of labels is that of forward training, and fresh speeches have a smaller "
+    "one; by the calibration error labels are still ahead.",
 )
 def test_surer() -> None:
     """By the gap and by the calibration error of the likeliest token, which bins and does not use the entropy."""
@@ -154,6 +172,14 @@ def test_surer() -> None:
         for arm in ("jsd", "gkd", "reverse"):
             assert paired(arm, "labels", key)[0] > teacher[key] - measure("labels", key).mean()
             assert measure(arm, key).min() > teacher[key]
+        assert measure("jsd", key, longer=True).min() > teacher[key]
+    assert stored()["longer"]["steps"] == 432
+    low, high = paired("forward", "labels", "gap", longer=True)
+    assert low < 0 < high
+    for arm in ("labels", "forward"):
+        assert paired("forward, fresh", arm, "gap", longer=True)[1] < 0
+    for arm in ("forward", "forward, fresh", "jsd"):
+        assert paired(arm, "labels", "ece", longer=True)[0] > 0
 
 
 @pytest.mark.claim(
@@ -173,8 +199,8 @@ def test_what_the_teacher_likes() -> None:
 @pytest.mark.claim("14", "The divergence mattered more than the prefixes.")
 @pytest.mark.claim(
     "14",
-    "On-policy steps took four times the seconds and left the held-out loss nearly where it was; whether they lowered "
-    "the reverse divergence, three seeds do not say.",
+    "On-policy steps took nearly four times the seconds and left the held-out loss nearly where it was; whether they "
+    "lowered the reverse divergence, eight seeds do not say.",
 )
 def test_prefixes() -> None:
     """The held-out loss moves by less than 15 % of what jsd loses to forward, even at the interval's end.
@@ -184,25 +210,33 @@ def test_prefixes() -> None:
     moved = max(map(abs, paired("gkd", "jsd", "nll_per_token")))
     assert moved < 0.15 * paired("jsd", "forward", "nll_per_token")[0]
     low, high = paired("gkd", "jsd", "reverse_per_speech")
-    assert low < 0 < high and len(measure("gkd", "seed")) == 3
-    assert 3.5 < (measure("gkd", "seconds") / measure("jsd", "seconds")).mean() < 4.5
+    assert low < 0 < high and len(measure("gkd", "seed")) == 8
+    assert 3.5 < (measure("gkd", "seconds") / measure("jsd", "seconds")).mean() < 4
 
 
-@pytest.mark.claim("14", "No divergence of speeches singled out its own arm.")
+@pytest.mark.claim("14", "One divergence of speeches singled out its own arm, by a hair.")
 @pytest.mark.claim(
     "14",
-    "Mean lengths were to stay within 15 % of the teacher's; one run of `reverse` writes 19 % more.",
+    "The forward one is smallest for fresh speeches, though by 0.04 ± 0.03 nats only; by the reverse one, `gkd` is not "
+    "separated from `jsd` or `reverse`.",
 )
-def test_no_winner() -> None:
-    """Each interval of the two best arms' difference holds zero; one mean length of the eighteen is off."""
-    for key, a, b in (
-        ("forward_per_speech", "forward", "forward, fresh"),
-        ("reverse_per_speech", "gkd", "reverse"),
-    ):
-        low, high = paired(a, b, key)
+@pytest.mark.claim(
+    "14",
+    "Mean lengths were to stay within 15% of the teacher's; one run of `reverse` writes 19% more.",
+)
+def test_a_narrow_winner_and_none() -> None:
+    """The two best arms of each divergence, paired; one mean length of the forty-eight is off."""
+    low, high = paired("forward, fresh", "forward", "forward_per_speech")
+    assert (low, high) == pytest.approx((-0.07, -0.01), abs=0.005)
+    for arm in ("jsd", "reverse"):
+        low, high = paired("gkd", arm, "reverse_per_speech")
         assert low < 0 < high
-        others = [measure(arm, key).mean() for arm in ("labels", *DISTILLED) if arm not in (a, b)]
-        assert min(others) > max(measure(a, key).mean(), measure(b, key).mean())
+    for key, best in (
+        ("forward_per_speech", ("forward", "forward, fresh")),
+        ("reverse_per_speech", ("jsd", "gkd", "reverse")),
+    ):
+        others = [measure(arm, key).mean() for arm in ("labels", *DISTILLED) if arm not in best]
+        assert min(others) > max(measure(arm, key).mean() for arm in best)
     (teacher,) = stored()["teacher"]
     off = {arm: measure(arm, "mean_length") / teacher["mean_length"] - 1 for arm in ("labels", *DISTILLED)}
     far = [(arm, round(100 * x)) for arm, each in off.items() for x in each if abs(x) > 0.15]
