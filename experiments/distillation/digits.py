@@ -292,7 +292,8 @@ def main() -> None:
         decays = [tuned[name]["weight_decay"]] * len(seeds)
         scores[name] = rounded(evaluate(train_students(name, seeds, data, teachers, decays), data["test"]))
         more = train_students(name, seeds, data, teachers, decays, SETTINGS["longer_steps"])
-        longer[name] = {key: rounded(evaluate(more, data["test"])[key]) for key in ("nll", "error")}
+        after = rounded(evaluate(more, data["test"]))
+        longer[name] = {key: after[key] for key in ("nll", "error")}
         result["cpu_seconds"] = round(result["cpu_seconds"] + time.process_time() - started, 1)
         result["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
         result["versions"] = {

@@ -444,7 +444,7 @@ def main() -> None:
     parser.add_argument(
         "--runs", type=Path, default=Path(__file__).parent / "runs", help="folder of the runs"
     )
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=8)
     arguments = parser.parse_args()
     settings = Settings()
     if arguments.command == "show":

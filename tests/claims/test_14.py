@@ -262,10 +262,10 @@ def test_what_the_intervals_separate() -> None:
 @pytest.mark.claim("14", "two of their twenty students ended far off.")
 @pytest.mark.claim(
     "14",
-    "Those two left for the dialect of most tokens, half-way: 0.31 and 0.33 of their steps go up. In every other "
-    "student the share lies between 0.35 and 0.39, and the teacher's is 0.35.",
+    "Nobody left a dialect. In those two students 0.31 and 0.33 of the steps go up, in every other one between 0.35 "
+    "and 0.39, and the teacher's share is 0.35.",
 )
-def test_two_of_them_left_for_a_dialect() -> None:
+def test_nobody_left_a_dialect() -> None:
     """Every small student of every arm that the chapter shows."""
     both = "small, reverse, both terms"
     far = np.flatnonzero(column(both, "forward") > 0.3)

@@ -125,6 +125,10 @@ def test_the_runs_are_comparable() -> None:
         grid = {r["rate"]: r["own"] for r in record["tuning"] if r["arm"] == arm}
         best = min(grid, key=lambda rate: grid[rate])
         assert set(measure(arm, "rate")) == {best} and min(grid) < best < max(grid)
+        if record["arms"][arm]["share"] == 0:  # the longer runs: the same three seeds and rate, more tokens
+            assert measure(arm, "seed", longer=True).tolist() == [0, 1, 2]
+            assert set(measure(arm, "rate", longer=True)) == {best}
+            assert (measure(arm, "tokens", longer=True) > 3.5 * measure(arm, "tokens")[:3]).all()
 
 
 @pytest.mark.claim("14", "What distributions gain, they gain early.")
