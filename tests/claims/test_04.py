@@ -186,11 +186,11 @@ def test_one_gradient_for_four() -> None:
         says(lambda e: -of.Poisson(e.exp()).log_prob(count), torch.exp, eta, count.item())  # noqa: B023
         z, k = g.normal(scale=3.0, size=6), int(g.integers(6))
         says(
-            lambda e: -of.Categorical(logits=e).log_prob(torch.tensor(k)),
+            lambda e, k=k: -of.Categorical(logits=e).log_prob(torch.tensor(k)),
             lambda e: e.softmax(0),
             z,
             np.eye(6)[k],
-        )  # noqa: B023
+        )
     with refuted("Poisson in its mean"):
         says(lambda e: -of.Poisson(e).log_prob(torch.tensor(5.0)), lambda e: e, 2.0, 5.0)
     with refuted("Bernoulli behind a probit"):
