@@ -64,6 +64,7 @@ class Row:
     section: tuple[str, str]
     says: str = ""  # the words of that section that hold the correction
     also: tuple[str, ...] = ()
+    given: str = ""  # formulas of its numbers, as in a chapter
 
     @property
     def anchor(self) -> str:
