@@ -39,9 +39,8 @@ PROSE_BLOCK = re.compile(
     r"\{(note|tip|warning|important|admonition|caution|hint|margin|dropdown|moving-figure|grid.*)\}"
 )
 FORMULA = re.compile(r"(?<!\\)\$([^$]+?)(?<!\\)\$")
-COMES_TO = re.compile(
-    r"(?:^|\\approx)\s*([-−]?)\s*(\d[\d.]*|\.\d+)\s*$"
-)  # a formula that is, or comes to, a number
+# A formula that is, or comes to, a number.
+COMES_TO = re.compile(r"(?:^|\\approx)\s*([-−]?)\s*(\d[\d.]*|\.\d+)\s*$")
 NO_PROSE = re.compile(
     r"\$\$.*?\$\$(?:\s*\([\w-]+\))?|\{[\w:-]+\}`[^`]*`|`+[^`]+`+|<!--.*?-->|<[^>\s][^>]*>"  # code, HTML
     r"|\[[^]]*\d\]\(https?://[^)\s]*/(?:issues|pull)/[^)\s]*\)|(?<=\])\([^)\s]*\)|https?://\S+"  # addresses
@@ -133,6 +132,7 @@ def neighbours(text: str, number: Number) -> Iterator[Number]:
         yield from (n for n in numbers(other) if n.start == number.start)
 
 
+@cache
 def printed(text: str) -> list[float]:
     """Return the numbers of an output or of code, in order."""
     return [
@@ -297,41 +297,25 @@ def problems(cells: list[dict[str, Any]]) -> list[str]:
     return said
 
 
+SHOWN = "loss 2.3026, share 0.0398, rows 31,874, 16777216 bytes\ngain -0.512 ± 0.214\n7.1 7.2\n"
+CODE = {"cell_type": "code", "source": "draws = 400", "outputs": [{"text": SHOWN}], "metadata": {}}
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_every_number_of_the_prose_is_printed_or_given(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    cells = (
-        json.loads(text)["cells"] if path.suffix == ".ipynb" else [{"cell_type": "markdown", "source": text}]
-    )
-    said = problems(cells)
+    page = [{"cell_type": "markdown", "source": text}]
+    said = problems(json.loads(text)["cells"] if path.suffix == ".ipynb" else page)
     assert not said, "\n".join(f"{path.name}, {line}" for line in said)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_every_number_of_the_errata_stands_in_a_test_of_its_row_or_is_given(row: errata.Row) -> None:
-    code = "\n".join(
-        text.split(f"\ndef {test.name}(", 1)[1].split("\n\n\n", 1)[0]
-        for test in row.tests(TESTS)
-        if (text := (ROOT / test.path).read_text(encoding="utf-8"))
-    )
+    files = {test: (ROOT / test.path).read_text(encoding="utf-8") for test in row.tests(TESTS)}
+    code = "\n".join(text.split(f"\ndef {test.name}(")[1].split("\n\n\n")[0] for test, text in files.items())
     text = f"{row.stands}\n\n{row.truth}\n\n<!-- given: {row.given} -->"
-    said = problems(
-        [
-            {"cell_type": "code", "source": code, "outputs": [], "metadata": {}},
-            {"cell_type": "markdown", "source": text},
-        ]
-    )
+    said = problems([{**CODE, "source": code, "outputs": []}, {"cell_type": "markdown", "source": text}])
     assert not said, "\n".join(said)
-
-
-CODE = {
-    "cell_type": "code",
-    "source": "draws = 400",
-    "outputs": [
-        {"text": "loss 2.3026, share 0.0398, rows 31,874, 16777216 bytes\ngain -0.512 ± 0.214\n7.1 7.2\n"}
-    ],
-    "metadata": {},
-}
 
 
 @pytest.mark.parametrize(
@@ -342,10 +326,8 @@ CODE = {
         ("After 401 draws it stays. In 2019, with Python 3.12 and `0.7` (chapter 12).", "401 is"),
         ("It gained −0.512 ± 0.214 with 2,000-bit keys of 8 bits.", ""),
         ("It gained 0.512.", "0.512 is printed by no cell"),
-        ("It gained minus 0.51.", ""),
         ("The loss is −2.30.", "2.30 is printed by no cell"),
         ("It is 0.214 ± 0.512.", "0.214 ± 0.512 is not printed side by side"),
-        ("It is −0.512 ± 2.30.", "0.512 ± 2.30 is not printed side by side"),
         ("It falls from 2.3026 to 0.0398.", ""),
         ("It falls from 0.0398 to 2.3026.", "0.0398 to 2.3026, or turned round"),
         ("They are 0.0398 and 2.3026.", "or turned round"),
