@@ -379,7 +379,7 @@ class Reader:
     def moment(self) -> Any:
         """The expectation, variance or standard deviation under a law: a list of (probability, names)."""
         kind, sub = self.argument()[0], self.after("_")
-        which = f"law_{''.join(split(sub, r'\sim')[0])}"
+        which = "law_" + "".join(split(sub, r"\sim")[0])
         law = lookup(self.env, which if which in self.env else "law")
         body = self.argument() if self.peek() == "[" else self.scope()
         body, *_ = split(body, r"\mid")  # what is given is known to the law
@@ -560,7 +560,8 @@ def told(tokens: Tokens, e: Env, *sides: Tokens) -> str:
 def not_lowest(expression: Tokens, where: Tokens, draws: list[Env]) -> Iterator[str]:
     """Where the best of the candidates for the first name of `where` does not satisfy it."""
     for e in (KNOWN | d for d in draws):
-        best = min(e["over"][where[0]], key=lambda value, e=e: evaluate(expression, {**e, where[0]: value}))
+        costs = [(evaluate(expression, {**e, where[0]: value}), value) for value in e["over"][where[0]]]
+        best = min(costs, key=operator.itemgetter(0))[1]
         if not evaluate(where, {**e, where[0]: best}):
             yield f"lowest at {' '.join(where)}: {told(where, e)}"
 
