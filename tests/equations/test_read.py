@@ -21,6 +21,7 @@ import scipy.stats
 
 import ledger
 from equations import meanings as m
+from equations import meanings_early as early
 from equations.reader import DIGITS, Env, Unreadable, failures
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,53 +29,106 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # fmt: off
 ROWS: dict[str, Any] = {
+    "eq-bernoulli": early.bernoulli,
     "eq-coin-likelihood": m.coin,
+    "eq-log-monotone": early.monotone,
     "eq-coin-mle": m.coin,
     "eq-bce": m.coins,
+    "eq-missing-log": early.missing_log,
     "eq-sigmoid": m.binary,
     "eq-bce-logits": m.binary,
     "eq-bce-symmetric": m.binary,
     "eq-bce-derivatives": m.binary_loss,
     "eq-softplus-stable": m.binary,
+    "eq-gradient-descent": early.descent,
     "eq-weights-gradient": m.logistic,
     "eq-weights-derivatives": (
         m.logistic, r"\nabla^2 J(w) = \frac1N X^{\mathsf T} \operatorname{diag}( p_i (1 - p_i) ) X"
     ),
+    "eq-newton": early.newton,
+    "eq-score-zero": early.fitted,
+    "eq-toy-growth": early.toy_growth,
+    "eq-separation-bound": early.separated,
+    "eq-mle-exists": early.existence,
+    "eq-overlap-certificate": early.existence,
+    "eq-penalised": early.penalised,
+    "eq-pos-weight": early.pos_weight,
     "eq-categorical": (m.one, r"P(Y = k)"),
+    "eq-label-likelihood": early.many,
     "eq-one-hot": (m.one, r"0 \log 0 = 0"),
     "eq-log-odds": m.one,
     "eq-softmax-map": m.one,
     "eq-softmax-shift": m.one,
     "eq-one-against-rest": (m.one, r"p_1 = \sigma(z_1 - z_0)", r"(K = 2)"),
     "eq-nll-from-logits": m.loss_of,
+    "eq-loss-bounds": early.bounds,
     "eq-prediction-minus-label": m.loss_of,
+    "eq-softmax-regression-gradient": early.layer,
+    "eq-next-token": early.text,
     "eq-gaussian-nll": m.gaussian,
+    "eq-error-rate-bound": early.errors,
+    "eq-log-posterior": early.posterior,
+    "eq-map-gaussian": early.gaussian_prior,
+    "eq-lambda-to-c": early.penalty_names,
+    "eq-brier-split": early.forecast,
+    "eq-squared-error-mean": early.forecast,
+    "eq-two-surfaces": early.surfaces,
+    "eq-two-class-penalty": early.spare_direction,
     "eq-margin-slopes": m.margin,
+    "eq-surprise-chain": early.events,
     "eq-entropy": (m.two, r"\mathbb{E}_{X \sim P}[-\log P(X)]", r"0 \log 0 = 0"),
     "eq-cross-entropy-law": (m.two, r"\mathbb{E}_{X \sim P}[-\log Q(X)]"),
     "eq-kl": m.two,
+    "eq-gibbs": early.gibbs,
+    "eq-empirical": early.sample,
+    "eq-three-problems": early.sample,
+    "eq-conditional-problems": early.pairs_law,
+    "eq-kl-conditional": early.cell,
+    "eq-lln": (early.log_ratios, r"R_n(\theta) \xrightarrow[n \to \infty]{} \mathrm{KL}(P_{XY} \,\|\, Q_\theta)"),
+    "eq-optimism": early.samples,
+    "eq-surprise": early.surprise,
+    "eq-code-length": early.code,
     "eq-entropy-bounds": m.two,
     "eq-code-excess": m.two,
+    "eq-cross-entropy-swap": early.swap,
     "eq-mixture": m.two,
+    "eq-kl-chain": early.cell,
+    "eq-no-finite-mle": early.no_maximum,
+    "eq-projection": early.counts,
+    "eq-pythagoras": early.pythagoras,
+    "eq-maxent": early.same_mean,
     "eq-grad-jacobian": m.gradient,
     "eq-grad-chain": m.gradient,
     "eq-grad-residual": m.gradient,
+    "eq-grad-family": early.family,
+    "eq-grad-layer": early.backward,
     "eq-grad-lse": m.gradient,
     "eq-grad-complement": m.gradient,
+    "eq-grad-mean": early.weighted,
     "eq-grad-smoothed-gap": m.smoothed,
+    "eq-grad-central": early.differences,
+    "eq-grad-best-step": early.best_step,
     "eq-grad-hessian": m.gradient,
     "eq-grad-variance": m.gradient,
     "eq-grad-curvature": m.gradient,
     "eq-grad-bound": m.hard_gradient,
     "eq-grad-lipschitz": m.gradient,
+    "eq-grad-descent": early.certain_descent,
     "eq-grad-mse": m.gradient,
+    "eq-grad-margin": early.margins,
+    "eq-grad-escape": early.escape,
     "eq-grad-vjp": m.gradient,
+    "eq-rounding": early.rounding,
     "eq-lse-shift": m.one,
     "eq-lse-bounds": m.one,
     "eq-probability-gap": m.gaps,
     "eq-ce-log1p": m.gaps,
+    "eq-dead-margin": early.dead,
     "eq-gap-form": m.gaps,
     "eq-clipped-loss": m.certify,
+    "eq-clipped-gradient": early.clipped,
+    "eq-exp-error": early.exponent,
+    "eq-two-diff": early.two_diff,
     "eq-certify-sum": m.certify,
     "eq-certify-soft": (m.certify, r"\text{with equality only for } p = t"),
     "eq-certify-inverse": m.certify,
@@ -94,7 +148,7 @@ ROWS: dict[str, Any] = {
     "eq-fw-smoothing": m.any_class,
     "eq-which-reading": m.reading,
     "eq-which-smoothing": m.smoothed,
-    "eq-expected-score": (m.scoring, r"0 \cdot \infty = 0"),
+    "eq-expected-score": m.scoring,
     "eq-three-rules": m.scoring,
     "eq-three-excesses": m.scoring,
     "eq-zero-one-cost": m.zero_one,
@@ -142,9 +196,9 @@ def printed() -> dict[str, str]:
 
 @cache
 def row(label: str) -> tuple[list[Env], tuple[str, ...]]:
-    """The draws of a row, the fourth far off, and what it leaves out."""
+    """The draws of a row, the fourth far off and the last of ties, and what it leaves out."""
     meaning, *unread = ROWS[label] if isinstance(ROWS[label], tuple) else (ROWS[label],)
-    draws = [meaning(m.Draw(number, scale)) for number, scale in enumerate((1.0, 1.0, 3.0, 20.0, 1.0))]
+    draws = [meaning(m.Draw(number, scale)) for number, scale in enumerate((1.0, 1.0, 3.0, 40.0, 1.0, 0.0))]
     return draws, tuple(unread)
 
 
