@@ -49,8 +49,9 @@ def missing_log(d: Draw) -> Env:
     f, p = mp.mpf([0.2, 0.5, 0.8, 0.999, 0.0, 0.4][d.number]), d.share()
     loss = lambda p: -(1 - f) * (1 - p) - (f * mp.log(p) if f else 0)
     stop = min(1, mp.findroot(lambda p: mp.diff(loss, p), (f + 0.1) * 1.2) if f else 0)
-    near = [stop, stop + 1e-5, stop - 1e-5, 0, 0.3, 0.9, 1, 1.5, 4]
-    return {"f": f, "p": p, "tilde J": loss, "over": {"p": [mp.mpf(x) for x in near if x >= 0]}}
+    others = [stop + 1e-5, stop - 1e-5, 0, 0.3, 0.9, 1, 1.5, 4]
+    tried = [stop, *(mp.mpf(x) for x in others if x >= 0 and abs(x - stop) > 1e-9)]
+    return {"f": f, "p": p, "tilde J": loss, "over": {"p": tried}}
 
 
 def descent(d: Draw) -> Env:
@@ -105,7 +106,14 @@ def separated(d: Draw) -> Env:
     x, v = np.hstack([d.positive(4), d.positive(4)]), column([1, 0.5])
     s = column([1, -1, 1, -1])
     margins = (x @ v)[:, 0]
-    bound = [min(margins), min(margins) / 2, max(margins), min(margins) / 9, -min(margins), min(margins)]
+    bound = [
+        min(margins),
+        min(margins) / 2,
+        min(margins) * 1.01,
+        min(margins) / 9,
+        -min(margins),
+        min(margins),
+    ]
     e = {"s": s, "x": s * x, "v": v, "m": bound[d.number], "t": mp.mpf([1, 3, 1, 0.1, 2, -1][d.number])}
     J = lambda w: mean(m.softplus(-s * (s * x @ w))[:, 0])
     return e | {"J": J, "over": {"i": range(1, 5)}}
@@ -140,19 +148,13 @@ def existence(d: Draw) -> Env:
     kind = [*PAIRS][d.number]
     a, s = np.array([[mp.mpf(x) for x in row] for row in PAIRS[kind]]), column([1, -1, 1, 1, -1])
     across = [column([sign * -row[1], sign * row[0]]) for row in a for sign in (1, -1)]
-    ways = [
-        *across,
-        *(u / mp.norm(u[:, 0].tolist()) + v / mp.norm(v[:, 0].tolist()) for u in across for v in across),
-    ]
+    turns = sorted(across, key=lambda v: mp.atan2(v[1, 0], v[0, 0]))
+    units = [v / mp.norm(v[:, 0].tolist()) for v in turns]
+    ways = [*units, *(u + v for u, v in itertools.pairwise([*units, units[0]]))]
     e = {"J": kind, '"hasaminimum': has_minimum, "s": s, "x": s * a, "over": {"i": range(1, 6), "v": ways}}
     singular = lambda a: min(mp.svd_r(mp.matrix(a.tolist()), compute_uv=False))
-    r = (
-        [1, 1e-4, 1e-4, 1e-4, 1e-4]
-        if kind == "lopsided"
-        else residuals(a)
-        if has_minimum(kind)
-        else [0.5] * 5
-    )
+    r = [0.5] * 5  # what a fit leaves: the exact one, or one that proves nothing
+    r = residuals(a) if kind in {"overlap", "one line"} else [1, *[1e-4] * 4] if kind == "lopsided" else r
     return e | {"A": a, "sigma_min": singular, "r": column(r)}
 
 
@@ -453,7 +455,13 @@ def code(d: Draw) -> Env:
     p = column([mp.mpf(1) - mp.mpf("1e-9"), mp.mpf("1e-9")]) if d.number == 1 else p
     lengths = [next(n for n in range(400) if mp.mpf(2) ** -n <= x) for x in p[:, 0]]
     likely = 1 + [*p[:, 0]].index(max(p[:, 0]))
-    return m.one(d) | {"P": p, "p": p, "ell": column(lengths), "H": entropy, "i": likely, "k": len(p)}
+    return m.one(d) | {
+        "P": p,
+        "p": p,
+        "ell": column(lengths),
+        "H": entropy,
+        **dict(zip("ki", (likely, len(p))[:: (-1) ** d.number], strict=True)),
+    }
 
 
 def swap(d: Draw) -> Env:
@@ -492,10 +500,9 @@ def counts(d: Draw) -> Env:
     """A law of counts, and the Poisson law that is closest to it."""
     P = d.some(d.classes + 2)
     poisson = lambda rate: column(mp.exp(-rate) * rate**k / mp.factorial(k) for k in range(len(P)))
-    best = mp.findroot(
-        lambda rate: mp.diff(lambda r: entropy(P, poisson(r)), rate),
-        mp.fsum(k * p for k, p in enumerate(P[:, 0])) * 1.01,
-    )
+    average = mp.fsum(k * p for k, p in enumerate(P[:, 0]))
+    slope = lambda rate: mp.diff(lambda r: entropy(P, poisson(r)), rate)
+    best = mp.findroot(slope, (average / 2, average * 2), solver="illinois")
     law = [(p, {"X": k}) for k, p in enumerate(P[:, 0])]
     return {
         "P": P,
@@ -614,6 +621,7 @@ def certain_descent(d: Draw) -> Env:
         "eta": d.real(),
         "L": mp.svd_r(mp.matrix(x.tolist()), compute_uv=False)[0] ** 2 / (2 * N),
     }
+    e["eta"] *= 3 / (e["L"] * e["eta"]) if d.number == 5 else 1
     largest = lambda h: max(mp.eigsy(mp.matrix(h.tolist()), eigvals_only=True))
     return e | {"lambda_max": lambda h: largest(h) if isinstance(h, np.ndarray) else h}
 
