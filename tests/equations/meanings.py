@@ -387,7 +387,15 @@ HARMLESS: dict[str, dict[str, str]] = {
     "eq-clipped-loss": {r"log\frac⟨1 → 2⟩\epsilon": WEAKER},
     "eq-certify-clip": {r"(p) &\le ⟨1 → 2⟩ - \epsil": WEAKER, r") &\le 1 ⟨- → +⟩ \epsilon": WEAKER,
         r"ilon, \\ ⟨- → +⟩\log c_\e": WEAKER, r"log\tfrac⟨1 → 2⟩\epsilon": WEAKER},
+    "eq-certify-relative": {r"le (K + ⟨3 → 4⟩)\,u\,\el": WEAKER},
+    "eq-certify-top": {r"psilon^2 ⟨+ → -⟩ O(\epsil": UNSIGNED},
+    "eq-certify-top32": {r"1 - 10^{-⟨15 → 16⟩}) = 1 .": "another small number", r"}_{32}(1 ⟨- → +⟩ 10^{-15}":
+        "another small number", r"{32}(1 - ⟨10 → 11⟩^{-15}) =": "another small number"},
     "eq-certify-absolute": {r"gl(p\,(1 ⟨+ → -⟩ \delta)": "the bound is even in delta"},
+    "eq-local-condition": {r"p_1\, s_⟨1 → 2⟩'(p_1) =": "the rules differ by a constant"},
+    "eq-soft-argmin": {r"mid x) ⟨+ → -⟩ \log P_X": "it does not depend on theta"},
+    "eq-kd-expansion": {r"} \Bigr) ⟨+ → -⟩ O(T^{-3}": UNSIGNED, r") + O(T^{⟨- → +⟩3}).": WEAKER},
+    "eq-kd-rate": {r"&\quad ⟨+ → -⟩ O(T^{-2}": UNSIGNED, r"d + O(T^{⟨- → +⟩2}). \end": WEAKER},
     "eq-soft-reach": {r"⟨\min → \max⟩_k q_k \g": WEAKER,
         r"min_⟨k → i⟩ q_k \ge": EVERY, r"min_k q_⟨k → i⟩ \ge \fra": EVERY},
 }
