@@ -497,7 +497,14 @@ def far(d: Draw, centred: bool = False) -> Env:
     e |= {"p": Let(lambda e: softmax(v / lookup(e, "T"))), "q": Let(lambda e: softmax(z / lookup(e, "T")))}
     e |= {"ell_T": Let(lambda e: lambda z, v: lookup(e, "T") ** 2 * kl(lookup(e, "p"), lookup(e, "q")))}
     squares = {f"m_{n}": mean(x[:, 0] ** 2) for n, x in (("z", z), ("v", v))}
-    return e | squares | {"closer": lambda s: {"T": T / s}, "over": {"k": range(1, K + 1)}}
+    return (
+        e
+        | squares
+        | {
+            "closer": lambda s: {"T": (1 + max(abs(np.vstack([z, v])[:, 0]))) / s},
+            "over": {"k": range(1, K + 1)},
+        }
+    )
 
 
 def centred(d: Draw) -> Env:

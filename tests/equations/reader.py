@@ -584,12 +584,12 @@ def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterat
         logical = {*signs} & {*LOGIC}
         sides = [chain] if logical else split(chain, *RELATIONS)
         read = [i for i, side in enumerate(sides) if not left_out & {tuple(side), tuple(chain)}]
-        if len(read) == 1 and not logical:
-            raise Unreadable(f"no relation to read in {' '.join(chain)}")
         under = [] if tuple(under) in left_out else under
         if under and under[0] == '"lowestat':
             yield from not_lowest(chain, under[1:], draws)
             continue
+        if len(read) == 1 and not logical:
+            raise Unreadable(f"no relation to read in {' '.join(chain)}")
         also = under[1:] if under and under[0] == '"attainedat' else []
         under = [] if also else under
         only = under[1:] if under and under[0] in EQUAL else []
