@@ -156,18 +156,37 @@ def test_the_page_says_what_is_true(label: str) -> None:
         pytest.fail(f"{label}, {said}", pytrace=False)
 
 
-CHANGED = re.compile(r"(?<=\\\\)\[\w+\]|\+|-|\d+|\\[lg]e(?![a-z])|<|>|=(?!\s*0)|(?<=_)[i-n]")
-OTHER = {"+": "-", "-": "+", "<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", "=": r"= 2\,"}
-OTHER |= {"i": "j", "j": "k", "k": "i", "l": "i", "m": "n", "n": "m"}
+CHANGED = re.compile(
+    r"(?<=\\\\)\[\w+\]|\+|-|\d+|<|>|=|\\(?:[lg]e|ne|iff|Rightarrow|Longrightarrow|max|min)(?![a-z])"
+    r"|arg\\?,?m(?:ax|in)|(?<=_)[i-ny](?![a-z])|(?<=_\{)[i-ny](?![a-z]{2})|(?<=_\{[i-n])[k-n]|(?<=_\{[i-n],)[k-n]"
+    r"|(?<=\^)[a-zA-Z]|(?<=\^\{)(?=[a-zA-Z([]|\\[a-ln-z])"
+)
+OTHER = {
+    "+": "-",
+    "-": "+",
+    "<": ">",
+    ">": "<",
+    r"\le": r"\ge",
+    r"\ge": r"\le",
+    r"\ne": "=",
+    r"\max": r"\min",
+}
+OTHER |= {"=": r"= 2\,", r"\min": r"\max", r"\iff": r"\nLeftrightarrow", r"\Rightarrow": r"\Leftarrow"}
+OTHER |= {r"arg\,min": "argmax", "argmin": "argmax", r"arg\,max": "argmin", r"\Longrightarrow": r"\Leftarrow"}
+OTHER |= {"i": "j", "j": "k", "k": "i", "l": "i", "m": "n", "n": "m", "y": "k"}
 
 
 def changes(tex: str) -> Iterator[tuple[str, str]]:
-    """Each sign turned, number raised, relation reversed, right side doubled, index exchanged: what, and the TeX."""
+    """Each sign turned, number raised, exponent and right side doubled, relation reversed, index exchanged."""
     tex = " ".join(tex.split())
     for found in CHANGED.finditer(tex):
         old, (a, b) = found[0], found.span()
-        if old[0] != "[":
-            new = OTHER.get(old) or str(int(old) + 1)
+        if old[:1] != "[":
+            new = OTHER.get(old) or (str(int(old) + 1) if old.isdigit() else f"{{2 {old}}}" if old else "2 ")
+            if tex[a - 1] == "^" and old.isalpha():
+                new = f"{{2 {old}}}"
+            if re.match(r"= *0", tex[a:]):
+                new = "= 1 +"
             what = f"{tex[max(a - 9, 0) : a]}⟨{old} → {new}⟩{tex[b : b + 9]}"
             yield what.strip("\\ "), tex[:a] + new + tex[b:]
 
