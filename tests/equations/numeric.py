@@ -26,7 +26,7 @@ def lowest(f: Callable[[Any], Any], n: int) -> Any:
         convex = all(mp.det(bend[:k, :k]) > 0 for k in range(1, n + 1))
         move = mp.lu_solve(bend, -slope) if convex else -slope
         x = x + np.array((move / max(1, mp.norm(move, mp.inf))).tolist(), object)
-        if convex and (mp.norm(move, mp.inf) < TINY or mp.norm(slope, mp.inf) < TINY**2):
+        if convex and (mp.norm(move, mp.inf) < TINY or mp.norm(slope, mp.inf) < TINY / 10**6):
             return x
     raise ArithmeticError("no minimum")
 

@@ -487,7 +487,7 @@ class Reader:
 
     def fraction(self) -> Any:
         top, bottom = self.argument(), self.argument()
-        if top[0] != bottom[0] or top[0] not in {r"\partial", "d"}:
+        if top[0] != bottom[0] or top[0] not in {r"\partial", "d"} or top[1:2] == ["("]:
             return evaluate(top, self.env) / evaluate(bottom, self.env)
         order, name = (int(top[2]), bottom[1:-2]) if top[1:2] == ["^"] else (1, bottom[1:])
         if bottom[len(name) + 1 :] != top[1:3] * (order > 1):
@@ -552,7 +552,7 @@ class Reader:
         raise Unreadable("no case holds")
 
     def items(self) -> list[Any]:
-        parts = split(spread(self.argument(), self.env), ",", r"\|", r"\mid")
+        parts = split(spread(self.argument(), self.env), ",", ";", r"\|", r"\mid")
         return [None if part == [r"\cdot"] else evaluate(part, self.env) for part in parts if part]
 
     def name(self) -> Any:
