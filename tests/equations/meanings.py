@@ -343,6 +343,7 @@ HARMLESS: dict[str, dict[str, str]] = {
     "eq-softmax-shift": {r"ftmax}(z ⟨+ → -⟩ c)_k &=": "any shift will do"},
     "eq-code-excess": {r"P)}{\log ⟨2 → 3⟩} \end{al": WEAKER},
     "eq-grad-hessian": {r"rtial (p ⟨- → +⟩ t)}{\par": "t is constant"},
+    "eq-grad-curvature": {r"(H) &\le ⟨\min → \max⟩\bigl(\tf": WEAKER},
     "eq-grad-bound": {r"p_y)^2 < ⟨2 → 3⟩ . \end{a": WEAKER},
     "eq-grad-lipschitz": {r") \rVert_⟨2 → 3⟩ \\ &\qqu": WEAKER},
     "eq-probability-gap": {r"} \le e^{⟨- → +⟩g}, \qqua": WEAKER},
@@ -350,6 +351,6 @@ HARMLESS: dict[str, dict[str, str]] = {
     "eq-certify-clip": {r"(p) &\le ⟨1 → 2⟩ - \epsil": WEAKER, r") &\le 1 ⟨- → +⟩ \epsilon": WEAKER,
         r"ilon, \\ ⟨- → +⟩\log c_\e": WEAKER, r"log\tfrac⟨1 → 2⟩\epsilon": WEAKER},
     "eq-certify-absolute": {r"gl(p\,(1 ⟨+ → -⟩ \delta)": "the bound is even in delta"},
-    "eq-soft-reach": {r"min_⟨k → i⟩ q_k \ge": EVERY, r"min_k q_⟨k → i⟩ \ge \fra": EVERY},
+    "eq-soft-reach": {r"⟨\min → \max⟩_k q_k \g": WEAKER, r"min_⟨k → i⟩ q_k \ge": EVERY, r"min_k q_⟨k → i⟩ \ge \fra": EVERY},
 }
 # fmt: on

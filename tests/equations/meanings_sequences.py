@@ -136,7 +136,7 @@ def coin(d: Draw) -> Env:
     over = lambda p, f: mp.fsum(a * f(n) for a, n in p.lengths())
     costs = cache(lambda p, n: p.cost(n))
     e = {"beta": P.stop, "q": Q.stop, "m": m, "n": n, "P": P, "Q": Q, "x": d.choice([*P.words(n)])}
-    e |= {"law": lengths, r"law_n\simP": lengths, r"law_x_{1:n}\simP(\cdot\midn)": inner}
+    e |= {"law": lengths, "law_n": lengths, "law_x_{1:n}": inner}
     e |= {"A": over(P, lambda n: mp.mpf(1) / n), "cal L_CE": lambda p, q: over(p, lambda n: costs(q, n))}
     e |= {"H": lambda p: over(p, lambda n: costs(p, n)), "kl": toss}
     e |= {"D_KL": lambda p, q: over(p, lambda n: costs(q, n) - costs(p, n))}
@@ -403,7 +403,7 @@ def languages(d: Draw, p_ends: bool = True, q_ends: bool = False) -> Env:
     e: Env = {
         "P": P,
         "Q": Q,
-        r"law_x\simP": P.outcomes(),
+        "law_x": P.outcomes(),
         "law_P": P.outcomes(),
         "KL": divergence,
         "free": "v",
@@ -489,7 +489,7 @@ def top_k(d: Draw) -> Env:
 def sampled(d: Draw) -> Env:
     p, r, q, m = probs(d), probs(d), probs(d), d.randint(1, 3)
     drawn = [(a, {"v": x}) for a, x in independent(r, m)]
-    return {"p": p, "q": q, "r": r, "m": m, "over": {"i": range(1, 4)}, r"law_v\simr": drawn}
+    return {"p": p, "q": q, "r": r, "m": m, "over": {"i": range(1, 4)}, "law_v": drawn}
 
 
 def denominator(d: Draw) -> Env:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import product
+from itertools import combinations_with_replacement
 from typing import Any
 
 import mpmath as mp
@@ -20,9 +20,9 @@ def lowest(f: Callable[[Any], Any], n: int) -> Any:
         now, up, down = f(x), [at(u) for u in unit], [at(-u) for u in unit]
         slope = mp.matrix([(a - b) / (2 * STEP) for a, b in zip(up, down, strict=True)])
         bend = mp.matrix(n, n)
-        for i, j in product(range(n), repeat=2):
-            both = at(unit[i], unit[j]) + at(-unit[i], -unit[j]) + 2 * now
-            bend[i, j] = (both - up[i] - up[j] - down[i] - down[j]) / (2 * STEP**2)
+        for i, j in combinations_with_replacement(range(n), 2):
+            both = at(unit[i], unit[j]) + at(-unit[i], -unit[j]) if i < j else 2 * (up[i] + down[i] - now)
+            bend[i, j] = bend[j, i] = (both + 2 * now - up[i] - up[j] - down[i] - down[j]) / (2 * STEP**2)
         convex = all(mp.det(bend[:k, :k]) > 0 for k in range(1, n + 1))
         move = mp.lu_solve(bend, -slope) if convex else -slope
         x = x + np.array((move / max(1, mp.norm(move, mp.inf))).tolist(), object)

@@ -11,7 +11,7 @@ import operator
 import re
 from collections import namedtuple
 from collections.abc import Callable, Iterator
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import count, pairwise, product
 from typing import Any
 
@@ -104,7 +104,7 @@ OPEN |= {r"\lvert": [r"\rvert"], r"\lceil": [r"\rceil"], r"\lfloor": [r"\rfloor"
 GAPS, STRIP = {r"\quad", r"\qquad", "&", r"\\"}, '\\"{}'
 SIGNS = {*RELATIONS, *LOGIC}
 ENDS = {"", "+", "-", *SIGNS}
-JOIN = {'"and', '"forall', '"forsome'}  # words inside a statement; any other begins its condition
+JOIN = {'"and', '"forall', '"forsome', '"no', '"has', '"hasaminimum'}  # any other word begins a condition
 EQUAL = {'"equalonlyif', '"equalonlyat', '"withequalityonlyfor'}  # a = b in a <= b needs what follows
 
 
@@ -118,7 +118,7 @@ def tokens_of(tex: str) -> Tokens:
     for m in TOKEN.finditer(tex):
         word = "".join((m["word"] or m["letter"] or "").split())
         marked = f"{m['accent']} {m['under']}" if m["accent"] else m[0]
-        token = FONTS.get(m["font"], "") + word if word else marked
+        token = FONTS.get(m["font"], "") + word.rstrip(".") if word else marked
         before = next((t for t in reversed(found) if t not in GAPS), "")
         if token[0] == '"' and token[-1] == ":":
             found += [token.strip(':"'), ":="]  # a printed name, such as "GRPO:"
@@ -129,14 +129,21 @@ def tokens_of(tex: str) -> Tokens:
     return found
 
 
-def walk(tokens: Tokens) -> Iterator[tuple[int, str, int]]:
-    """Yield place, token and depth; a bracket itself counts as outside."""
+@lru_cache(100_000)
+def walked(tokens: tuple[str, ...]) -> list[tuple[int, str, int]]:
     closers: list[Any] = []
+    found = []
     for i, token in enumerate(tokens):
         closes = bool(closers) and token in closers[-1]
         closers = closers[:-1] if closes else closers
-        yield i, token, len(closers)
+        found.append((i, token, len(closers)))
         closers = [*closers, OPEN[token]] if token in OPEN and not closes else closers
+    return found
+
+
+def walk(tokens: Tokens) -> list[tuple[int, str, int]]:
+    """Place, token and depth of each; a bracket itself counts as outside."""
+    return walked(tuple(tokens))
 
 
 def split(tokens: Tokens, *at: str) -> list[Tokens]:
@@ -147,7 +154,7 @@ def split(tokens: Tokens, *at: str) -> list[Tokens]:
 
 def statements(tex: str) -> Iterator[tuple[Tokens, Tokens]]:
     """Yield the displayed chains of relations with their conditions: a comma, a gap, a line may end one."""
-    tokens, parts = tokens_of(tex), [[""]]
+    tokens, parts = tokens_of(tex.strip(" :\n")), [[""]]
     for i, token, depth in walk(tokens):
         follows = next((t for t in tokens[i + 1 :] if t not in GAPS), "")
         goes_on = follows in {*SIGNS, r"\cdot"} or parts[-1][-1] in ENDS or follows[:1] == '"'
@@ -204,14 +211,15 @@ def evaluate(tokens: Tokens, env: Env) -> Any:
     if signs := [token for _, token in outside if token in LOGIC]:
         parts = [evaluate(part, env) for part in split(tokens, *LOGIC)]
         return all(LOGIC[s](a, b) for s, (a, b) in zip(signs, pairwise(parts), strict=True))
+    if tokens[0] == '"no' and tokens[2] == '"has':
+        return not any(evaluate(tokens[3:], {**env, tokens[1]: value}) for value in env["over"][tokens[1]])
+    if tokens[-2:-1] in (['"forall'], ['"forsome']):
+        held = [evaluate(tokens[:-2], {**env, tokens[-1]: value}) for value in env["over"][tokens[-1]]]
+        return all(held) if tokens[-2] == '"forall' else any(held)
     if any(token == '"and' for _, token in outside):
         return all([evaluate(part, env) for part in split(tokens, '"and')])
-    if at := [i for i, token in outside if token in {'"forall', '"forsome'}]:
-        (name,) = tokens[at[0] + 1 :]
-        held = [evaluate(tokens[: at[0]], {**env, name: i}) for i in env["over"][name]]
-        return all(held) if tokens[at[0]] == '"forall' else any(held)
-    if (word := tokens[-1]) in env and word[0] == '"' and len(tokens) > 1:
-        return env[word](evaluate(tokens[:-1], env))  # such as "has a minimum"
+    if (word := tokens[-1]) in env and word[0] == '"':
+        return env[word](evaluate(tokens[:-1], env)) if tokens[:-1] else env[word]
     sides = split(spread(tokens, env), *RELATIONS)
     signs = [token for _, token in outside if token in RELATIONS]
     if not signs:
@@ -424,12 +432,12 @@ class Reader:
 
     def is_moment(self) -> bool:
         sub = "".join(token.strip(STRIP) for token in self.tokens[self.at + 2 : self.at + 3])
-        return self.peek() in {"E", "Var", "sd"} and f"{self.peek()}_{sub}" not in self.env
+        return self.peek() in {"E", "Var", "sd"} - {*self.env} and f"{self.peek()}_{sub}" not in self.env
 
     def moment(self) -> Any:
         """The expectation, variance or standard deviation under a law: a list of (probability, names)."""
         kind, sub = self.argument()[0], self.after("_")
-        which = f"law_{''.join(sub or []).split('~')[0]}"
+        which = "law_" + "".join(split(sub, r"\sim")[0])
         which = which if {which, f"{which}|"} & {*self.env} else "law"
         law = lookup(self.env, which) if which in self.env else []
         body = self.argument() if self.peek() == "[" else self.scope()
@@ -456,7 +464,9 @@ class Reader:
             return [{**self.env, **known} for known in over[whole]]
         if not condition and any(token in RELATIONS for token in sub):
             condition = sub
-            names = next(side for side in split(sub, *RELATIONS) if "".join(side).strip(STRIP) in over)
+            sides = ["".join(side).strip(STRIP) for side in split(sub, *RELATIONS)]
+            names = [n for n in sides if n in over][:1] or [n for n in over if n in whole][::-1]
+            names = [part for name in names for part in (name, ",")][:-1]
         found = [self.env]
         for name in ("".join(part).strip(STRIP) for part in split(names, ",")):
             values = over[name].of(self.env) if isinstance(over[name], Let) else over[name]
@@ -524,7 +534,8 @@ class Reader:
             return abs(evaluate(self.argument(), self.env))
         if token in {r"\lceil", r"\lfloor"}:
             value = evaluate(self.argument(), self.env)
-            return mp.ceil(value) if token == r"\lceil" else mp.floor(value)
+            whole = mp.nint(value)  # a power of two has no whole logarithm after rounding
+            return whole if near(value, whole) else mp.ceil(value) if token == r"\lceil" else mp.floor(value)
         if self.took(r"\#"):
             return mp.mpf(len(self.scopes(self.argument())))
         if self.took(r"\underbrace"):
@@ -575,9 +586,13 @@ class Reader:
         rest = self.tokens[self.at :]
         if self.peek() == "(":
             end = next((i for i, _, depth in walk(rest) if i and not depth), 0)
-            if (called := whole + "".join(token.strip(STRIP) for token in rest[: end + 1])) in env:
+            words = ("|" if token == r"\mid" else token.strip(STRIP) for token in rest[: end + 1])
+            if (called := whole + "".join(words)) in env:
                 self.at += end + 1
                 return lookup(env, called)
+            if r"\mid" in rest[:end] and f"{whole}|" in env:
+                given = [Reader(["(", *part, ")"], env).items() for part in split(self.argument(), r"\mid")]
+                return lookup(env, f"{whole}|")(*given)
             whole = f"{whole}(" if f"{whole}(" in env else whole
             name = f"{name}(" if f"{name}(" in env and whole not in env else name
         if slopes and name + slopes in env:
@@ -624,6 +639,15 @@ def told(tokens: Tokens, e: Env, *sides: Tokens) -> str:
     return " ".join([*(f"{n} {v}," for n, v in zip(("left", "right"), values, strict=False)), f"at {at}"])
 
 
+def not_lowest(expression: Tokens, where: Tokens, draws: list[Env]) -> Iterator[str]:
+    """Where the best of the candidates for the first name of `where` does not satisfy it."""
+    for e in (KNOWN | d for d in draws):
+        costs = [(evaluate(expression, {**e, where[0]: value}), value) for value in e["over"][where[0]]]
+        best = min(costs, key=operator.itemgetter(0))[1]
+        if not evaluate(where, {**e, where[0]: best}):
+            yield f"lowest at {' '.join(where)}: {told(where, e)}"
+
+
 def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterator[str]:
     """Yield which relations of an equation fail, and where; `unread` are the sides, chains and conditions to leave out.
 
@@ -642,6 +666,11 @@ def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterat
         if len(read) == 1 and not logical:
             raise Unreadable(f"no relation to read in {' '.join(chain)}")
         under = [] if tuple(under) in left_out else under
+        if under and under[0] == '"lowestat':
+            yield from not_lowest(chain, under[1:], draws)
+            continue
+        also = under[1:] if under and under[0] == '"attainedat' else []
+        under = [] if also else under
         only = under[1:] if under and under[0] in EQUAL else []
         if (
             under
@@ -655,6 +684,7 @@ def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterat
             [KNOWN | d | {"known": d.setdefault("known", {}), "first": first} for d in draws] if read else []
         )
         held = [e for e in envs if not under or only or evaluate(under[len(under) > 1 :], e)]
+        yield from (f"not {' '.join(also)}: {told(also, e)}" for e in held if also and not evaluate(also, e))
         if read and not held:
             yield f"the condition of {' '.join(chain)} never holds"
         if read and logical:
