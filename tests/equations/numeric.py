@@ -21,7 +21,7 @@ def lowest(f: Callable[[Any], Any], n: int) -> Any:
         slope = mp.matrix([(a - b) / (2 * STEP) for a, b in zip(up, down, strict=True)])
         bend = mp.matrix(n, n)
         for i, j in combinations_with_replacement(range(n), 2):
-            both = at(unit[i], unit[j]) + at(-unit[i], -unit[j]) if i < j else 2 * (up[i] + down[i] - now)
+            both = at(unit[i], unit[j]) + at(-unit[i], -unit[j]) if i < j else 4 * (up[i] + down[i]) - 6 * now
             bend[i, j] = bend[j, i] = (both + 2 * now - up[i] - up[j] - down[i] - down[j]) / (2 * STEP**2)
         convex = all(mp.det(bend[:k, :k]) > 0 for k in range(1, n + 1))
         move = mp.lu_solve(bend, -slope) if convex else -slope
@@ -38,7 +38,7 @@ def settled(values: Iterable[Any]) -> list[Any]:
         terms.append(value)
         if len(terms) > 3 and max(map(abs, terms[-3:])) <= TINY * abs(mp.fsum(terms)):
             return terms
-        if len(terms) > 2000:
+        if len(terms) > 500:
             break
     raise ArithmeticError("a sum that does not settle")
 

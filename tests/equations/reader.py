@@ -319,7 +319,11 @@ class Reader:
     def scope(self) -> Tokens:
         """The tokens of what an operator acts on: all that it multiplies."""
         rest = self.tokens[self.at :]
-        ends = (i for i, token, depth in walk(rest) if not depth and token in ENDS and (i or token != "-"))
+        ends = (
+            i
+            for i, token, depth in walk(rest)
+            if not depth and token in ENDS and (i or token not in {"+", "-"})
+        )
         self.at += (end := next(ends, len(rest)))
         return rest[:end]
 
@@ -351,13 +355,13 @@ class Reader:
         if self.took(r"\frac"):
             return self.fraction()
         if self.peek() in BIG and self.tokens[self.at + 1] == "_":
-            if (name := self.tokens[self.at + 2]) in self.env.get("search", {}):
-                return self.searched(name)
+            if self.peek() == r"\min" and self.tokens[self.at + 2] in self.env.get("search", {}):
+                return self.searched()
             combine, scopes = BIG[self.argument()[0]], self.bound()
             values = (evaluate(body, e) for body in [self.scope()] for e in scopes)
             return combine([*values] if isinstance(scopes, list) else settled(values))
         if self.took(r"\arg"):
-            return self.searched(self.tokens[self.at + 2], where=True)
+            return self.searched(where=True)
         if self.took(r"\int"):
             low, high = (evaluate(self.after(mark), self.env) for mark in "_^")
             *body, d, name = self.scope()
@@ -388,9 +392,11 @@ class Reader:
             raise ArithmeticError("no limit")
         return c
 
-    def searched(self, name: str, where: bool = False) -> Any:
+    def searched(self, where: bool = False) -> Any:
         """The least value of the scope, or where it is; env["search"] says of how many numbers the name is made."""
-        _, _, _, body = self.argument(), self.took("_"), self.argument(), self.scope()
+        least, (name,), body = self.argument(), self.after("_"), self.scope()
+        if least != [r"\min"] or name not in self.env["search"]:
+            raise Unreadable(f"a search for {' '.join(least)} by {name}")
         point, n = self.env["search"][name]
         value = lambda x: evaluate(body, {**self.env, name: point(x)})  # noqa: E731
         x = lowest(value, n)
@@ -439,13 +445,14 @@ class Reader:
         kind, sub = self.argument()[0], self.after("_")
         which = "law_" + "".join(split(sub, r"\sim")[0])
         which = which if {which, f"{which}|"} & {*self.env} else "law"
-        law = lookup(self.env, which) if which in self.env else []
         body = self.argument() if self.peek() == "[" else self.scope()
         body, *given = split(body, r"\mid")  # what is given is known to the law, or chosen from `law|`
         if given and f"{which}|" in self.env:
             law = [(w, x) for w, x in lookup(self.env, f"{which}|") if self.given(given[0], x)]
             mass = mp.fsum(weight for weight, _ in law)
             law = [(weight / mass, names) for weight, names in law]
+        else:
+            law = lookup(self.env, which)
         values = [(weight, evaluate(body, {**self.env, **names})) for weight, names in law]
         mean = sum(weight * value for weight, value in values)
         if kind == "E":

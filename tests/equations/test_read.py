@@ -122,7 +122,7 @@ ROWS: dict[str, Any] = {
     "eq-kd-mixture": m.distil,
     "eq-kd-readout": m.distil,
     "eq-avg-coin": s.fair,
-    "eq-avg-optimum": s.averaged,
+    "eq-avg-optimum": s.optimum,
     "eq-avg-tilt": s.tilt,
     "eq-avg-harmonic": s.harmonic,
     "eq-avg-batch-weight": s.shared,
@@ -131,7 +131,7 @@ ROWS: dict[str, Any] = {
     "eq-avg-chain": s.chain,
     "eq-avg-geometric": s.coin,
     "eq-avg-sums": s.coin,
-    "eq-avg-averaged": s.coin,
+    "eq-avg-averaged": s.averaged,
     "eq-avg-limits": s.extremes,
     "eq-avg-context": s.contexts,
     "eq-avg-step": s.steps,
@@ -164,7 +164,7 @@ ROWS: dict[str, Any] = {
     "eq-vocab-softcap": s.capped,
     "eq-vocab-cap-bound": s.capped,
     "eq-vocab-range": s.block,
-    "eq-vocab-associative": s.three_states,
+    "eq-vocab-associative": s.states,
     "eq-vocab-zloss-fixed": s.reference_class,
     "eq-vocab-cap-fits": s.fits,
     "eq-note-loss": s.note,
@@ -213,8 +213,8 @@ def test_the_page_says_what_is_true(label: str) -> None:
 
 
 CHANGED = re.compile(
-    r"(?<=\\\\)\[\w+\]|\+|-|\d+|<|>|=|\\(?:[lg]e|ne|iff|Rightarrow|Longrightarrow|max|min)(?![a-z])"
-    r"|arg\\?,?m(?:ax|in)|(?<=_)[i-ny](?![a-z])|(?<=_\{)[i-ny](?![a-z]{2})|(?<=_\{[i-n])[k-n]|(?<=_\{[i-n],)[k-n]"
+    r"(?<=\\\\)\[\w+\]|\+|-|\d+|<|>|=|\\(?:[lg]e|ne|iff|propto|Rightarrow|Longrightarrow|max|min)(?![a-z])"
+    r"|arg\\?,?m(?:ax|in)|(?<=_)[i-nyABPQ](?![a-z])|(?<=_\{)[i-ny](?![a-z]{2})|(?<=_\{[i-n])[k-n]|(?<=_\{[i-n],)[k-n]"
     r"|(?<=\^)[a-zA-Z]|(?<=\^\{)(?=[a-zA-Z([]|\\[a-ln-z])"
 )
 OTHER = {
@@ -230,6 +230,7 @@ OTHER = {
 OTHER |= {"=": r"= 2\,", r"\min": r"\max", r"\iff": r"\nLeftrightarrow", r"\Rightarrow": r"\Leftarrow"}
 OTHER |= {r"arg\,min": "argmax", "argmin": "argmax", r"arg\,max": "argmin", r"\Longrightarrow": r"\Leftarrow"}
 OTHER |= {"i": "j", "j": "k", "k": "i", "l": "i", "m": "n", "n": "m", "y": "k"}
+OTHER |= {"A": "B", "B": "A", "P": "Q", "Q": "P", r"\propto": "="}
 
 
 def changes(tex: str) -> Iterator[tuple[str, str]]:
