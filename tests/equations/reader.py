@@ -37,7 +37,7 @@ def near(a: Any, b: Any) -> bool:
     if isinstance(a, set | frozenset | bool | tuple) or isinstance(b, set | frozenset | bool | tuple):
         return bool(a == b)
     pairs = np.broadcast(np.asarray(a, object), np.asarray(b, object))
-    return all(x == y or abs(y - x) <= CLOSE * max(abs(x), abs(y)) + TINY for x, y in pairs)
+    return all(x == y or abs(y - x) <= CLOSE * max(abs(x), abs(y)) + TINY < mp.inf for x, y in pairs)
 
 
 def power(value: Any, to: Any) -> Any:
@@ -157,7 +157,7 @@ def statements(tex: str) -> Iterator[tuple[Tokens, Tokens]]:
     tokens, parts = tokens_of(tex.strip(" :\n")), [[""]]
     for i, token, depth in walk(tokens):
         follows = next((t for t in tokens[i + 1 :] if t not in GAPS), "")
-        goes_on = follows in {*SIGNS, r"\cdot"} or parts[-1][-1] in ENDS or follows[:1] == '"'
+        goes_on = follows in {*SIGNS, r"\cdot"} or parts[-1][-1] in ENDS | JOIN or follows[:1] == '"'
         goes_on |= follows in {"+", "-"} and (token != r"\\" or tokens[i + 1] == "&")
         if depth or token not in GAPS | {",", "."}:
             parts[-1] += [token] * (token not in GAPS)
@@ -485,10 +485,13 @@ class Reader:
         sub = self.after("_")
         scopes, body = self.scopes(sub), self.scope()
         found = [evaluate(body, e) for e in scopes]
+        peak = which(found)
         name = next(
             n for n in ("".join(s).strip(STRIP) for s in split(sub, *RELATIONS)) if n in self.env["over"]
         )
-        at = [e[name] for e, value in zip(scopes, found, strict=True) if near(value, which(found))]
+        at = [
+            e[name] for e, value in zip(scopes, found, strict=True) if abs(value - peak) <= CLOSE * abs(peak)
+        ]
         return at[0] if len(at) == 1 else frozenset(at) if all(isinstance(i, int) for i in at) else mp.nan
 
     def bound(self) -> Any:
@@ -670,12 +673,12 @@ def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterat
         logical = {*signs} & {*LOGIC}
         sides = [chain] if logical else split(chain, *RELATIONS)
         read = [i for i, side in enumerate(sides) if not left_out & {tuple(side), tuple(chain)}]
-        if len(read) == 1 and not logical:
-            raise Unreadable(f"no relation to read in {' '.join(chain)}")
         under = [] if tuple(under) in left_out else under
         if under and under[0] == '"lowestat':
             yield from not_lowest(chain, under[1:], draws)
             continue
+        if len(read) == 1 and not logical:
+            raise Unreadable(f"no relation to read in {' '.join(chain)}")
         also = under[1:] if under and under[0] == '"attainedat' else []
         under = [] if also else under
         only = under[1:] if under and under[0] in EQUAL else []
@@ -696,7 +699,7 @@ def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterat
             yield f"the condition of {' '.join(chain)} never holds"
         if read and logical:
             premises = [evaluate(split(chain, *LOGIC)[0], e) for e in held]
-            if {*signs} <= {r"\Rightarrow", r"\Longrightarrow"} and not any(premises):
+            if logical <= {r"\Rightarrow", r"\Longrightarrow"} and not any(premises):
                 yield f"what implies something in {' '.join(chain)} never holds"
             for e in held:
                 if not evaluate(chain, e):
