@@ -15,7 +15,8 @@ def best(loss: np.ndarray) -> float:
     return float(GRID[np.nanargmin(loss)])
 
 
-def test_erratum_3_2_a_likelihood_of_zero_has_no_logarithm() -> None:
+@pytest.mark.erratum("3.2")
+def test_a_likelihood_of_zero_has_no_logarithm() -> None:
     """'Always >= 0, so we can look for the maximum of its logarithm': that allows zero, where it breaks."""
     heads, tosses = 3, 4
     p = np.array([0.0, 0.2, 0.75, 1.0])
@@ -29,7 +30,8 @@ def test_erratum_3_2_a_likelihood_of_zero_has_no_logarithm() -> None:
     assert (np.argsort(likelihood[positive]) == np.argsort(logarithm[positive])).all()
 
 
-def test_erratum_3_2_the_sign_alone_does_not_keep_the_maximum() -> None:
+@pytest.mark.erratum("3.2")
+def test_the_sign_alone_does_not_keep_the_maximum() -> None:
     """Being defined on numbers >= 0 is not enough: a function that does not increase moves the maximum."""
     inside = GRID[GRID < 1]
     likelihood = inside**7 * (1 - inside) ** 3
@@ -39,7 +41,8 @@ def test_erratum_3_2_the_sign_alone_does_not_keep_the_maximum() -> None:
 
 
 @pytest.mark.parametrize("frequency", [0.1, 0.3, 0.45])
-def test_erratum_3_3_with_one_logarithm_the_odds_are_fitted(frequency: float) -> None:
+@pytest.mark.erratum("3.3")
+def test_with_one_logarithm_the_odds_are_fitted(frequency: float) -> None:
     """J as printed, -sum y log p + (1 - y)(1 - p), is minimised at f / (1 - f), and not at f."""
     labels = np.repeat([1, 0], [round(100 * frequency), round(100 * (1 - frequency))])
     f = labels.mean()
@@ -58,13 +61,15 @@ def test_erratum_3_3_with_one_logarithm_the_odds_are_fitted(frequency: float) ->
 
 
 @pytest.mark.parametrize("frequency", [0.5, 0.7])
-def test_erratum_3_3_from_one_half_on_it_is_certain(frequency: float) -> None:
+@pytest.mark.erratum("3.3")
+def test_from_one_half_on_it_is_certain(frequency: float) -> None:
     """For f >= 1/2 the loss with one logarithm is smallest at p = 1."""
     old = -(frequency * np.log(GRID) + (1 - frequency) * (1 - GRID))
     assert best(old) == 1.0
 
 
-def test_erratum_3_3_the_loss_it_names_is_a_mean() -> None:
+@pytest.mark.erratum("3.3")
+def test_the_loss_it_names_is_a_mean() -> None:
     """The post prints a sum and calls it BCELoss; torch's default is the mean."""
     import torch
 
@@ -76,7 +81,8 @@ def test_erratum_3_3_the_loss_it_names_is_a_mean() -> None:
     assert torch.isclose(torch.nn.BCELoss(reduction="sum")(p, y), each.sum())
 
 
-def test_erratum_3_3_the_sum_needs_brackets() -> None:
+@pytest.mark.erratum("3.3")
+def test_the_sum_needs_brackets() -> None:
     """Read as printed, without brackets, the sum ends before the second term, which then has no index."""
     p, y = np.array([0.9, 0.2, 0.6]), np.array([1, 0, 0])
     both = -np.sum(y * np.log(p) + (1 - y) * np.log(1 - p))

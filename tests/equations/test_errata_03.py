@@ -19,7 +19,8 @@ P_Y = np.array([[0.7, 0.3], [0.3, 0.7]])
 Q_Y = np.array([[0.5, 0.5], [0.2, 0.8]])
 
 
-def test_erratum_3_5_cross_entropy_can_be_symmetric() -> None:
+@pytest.mark.erratum("3.5")
+def test_cross_entropy_can_be_symmetric() -> None:
     """Printed: H(P, Q) != H(Q, P). True: in general; equal for (a, 1 - a) against (1 - a, a)."""
     for a in (0.01, 0.2, 0.45, 0.9):
         p, q = np.array([a, 1 - a]), np.array([1 - a, a])
@@ -31,7 +32,8 @@ def test_erratum_3_5_cross_entropy_can_be_symmetric() -> None:
     assert abs(information.cross_entropy(p, q) - information.cross_entropy(q, p)) > 0.5
 
 
-def test_erratum_3_6_surprise_adds_for_independent_events_only() -> None:
+@pytest.mark.erratum("3.6")
+def test_surprise_adds_for_independent_events_only() -> None:
     """Printed: the surprises of two events add. True: of independent ones, else with P(B | A)."""
     dice = list(itertools.product(range(1, 7), repeat=2))
     both = sum(a == 6 and a + b >= 10 for a, b in dice) / 36
@@ -42,7 +44,8 @@ def test_erratum_3_6_surprise_adds_for_independent_events_only() -> None:
     assert -math.log(both) == pytest.approx(-math.log(first) - math.log(conditional), rel=1e-14, abs=0)
 
 
-def test_erratum_3_6_additivity_alone_does_not_make_the_logarithm() -> None:
+@pytest.mark.erratum("3.6")
+def test_additivity_alone_does_not_make_the_logarithm() -> None:
     """Printed: -log is the function with these properties. True: once s is required to decrease.
 
     On the numbers 2^-i 3^-j any two slopes give an additive function; only one ratio of them decreases.
@@ -65,7 +68,8 @@ def test_erratum_3_6_additivity_alone_does_not_make_the_logarithm() -> None:
     assert decreases(math.log(2), math.log(3))
 
 
-def test_erratum_3_7_the_cancellation_needs_the_shared_marginal() -> None:
+@pytest.mark.erratum("3.7")
+def test_the_cancellation_needs_the_shared_marginal() -> None:
     """Printed: P(x) cancels in the joint divergence. True: if the model's marginal is P_X and Q covers P."""
     conditional = float(P_X @ information.kl_divergence(P_Y, Q_Y))
     joint = (P_X[:, None] * P_Y).ravel()
@@ -80,7 +84,8 @@ def test_erratum_3_7_the_cancellation_needs_the_shared_marginal() -> None:
     assert information.kl_divergence(joint, (P_X[:, None] * missing).ravel()) == math.inf
 
 
-def test_erratum_3_7_the_conditional_divergence_depends_on_x() -> None:
+@pytest.mark.erratum("3.7")
+def test_the_conditional_divergence_depends_on_x() -> None:
     """Printed: one number KL(P_{X|Y} || ...). True: it is P_{Y|X}, one number for each fixed x."""
     at_each_x = information.kl_divergence(P_Y, Q_Y)
     assert abs(at_each_x[0] - at_each_x[1]) > 0.05
@@ -91,7 +96,8 @@ def test_erratum_3_7_the_conditional_divergence_depends_on_x() -> None:
     assert np.abs(information.kl_divergence(x_given_y, q_x_given_y) - at_each_x).max() > 0.01
 
 
-def test_erratum_3_8_the_law_of_large_numbers_holds_at_a_fixed_theta() -> None:
+@pytest.mark.erratum("3.8")
+def test_the_law_of_large_numbers_holds_at_a_fixed_theta() -> None:
     """True as printed: at a fixed theta the average log ratio converges to the divergence."""
     joint = (P_X[:, None] * P_Y).ravel()
     ratio = np.log(P_Y / Q_Y).ravel()
@@ -103,7 +109,8 @@ def test_erratum_3_8_the_law_of_large_numbers_holds_at_a_fixed_theta() -> None:
         assert abs(average - divergence) < 4 * sigma / math.sqrt(n)
 
 
-def test_erratum_3_9_the_minimiser_need_not_exist() -> None:
+@pytest.mark.erratum("3.9")
+def test_the_minimiser_need_not_exist() -> None:
     """Printed: argmin converges to argmin. True: not for free; with five labels a group often has none."""
     one_group = 0.3**5 + 0.7**5
     assert one_group == pytest.approx(0.1705, abs=1e-12)
@@ -122,7 +129,8 @@ def test_erratum_3_9_the_minimiser_need_not_exist() -> None:
     assert all(later < earlier for earlier, later in itertools.pairwise(losses))
 
 
-def test_erratum_3_9_pointwise_convergence_is_not_enough() -> None:
+@pytest.mark.erratum("3.9")
+def test_pointwise_convergence_is_not_enough() -> None:
     """A class in which each average converges and the minimiser does not: it remembers the examples."""
     rng = np.random.default_rng(2)
     best = float(information.entropy([0.7, 0.3]))
@@ -140,7 +148,8 @@ def test_erratum_3_9_pointwise_convergence_is_not_enough() -> None:
         assert expected > 2 * best
 
 
-def test_erratum_3_10_exact_for_the_record_and_asymptotic_for_the_law() -> None:
+@pytest.mark.erratum("3.10")
+def test_exact_for_the_record_and_asymptotic_for_the_law() -> None:
     """Printed: the three problems are equivalent. True: exactly for the empirical law, else in the limit."""
     rng = np.random.default_rng(3)
     truth = 0.3
@@ -161,7 +170,8 @@ def test_erratum_3_10_exact_for_the_record_and_asymptotic_for_the_law() -> None:
     assert distances[-1] < 0.01
 
 
-def test_erratum_3_12_the_weight_of_the_inputs_stands_once() -> None:
+@pytest.mark.erratum("3.12")
+def test_the_weight_of_the_inputs_stands_once() -> None:
     """Printed: P_X outside the logarithm twice. True: once; the square changes value and minimiser."""
     once = float(P_X @ information.cross_entropy(P_Y, Q_Y))
     joint = (P_X[:, None] * P_Y).ravel()

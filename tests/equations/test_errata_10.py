@@ -22,7 +22,8 @@ Q, M = 0.3, 4
 LETTER = math.log((1 - Q) / M)
 
 
-def test_erratum_0_1_an_f_divergence_needs_f_of_one_to_vanish() -> None:
+@pytest.mark.erratum("0.1")
+def test_an_f_divergence_needs_f_of_one_to_vanish() -> None:
     """Old: strict convexity is enough for D(P, P) = 0. New: f(1) = 0 is needed too."""
     p = np.array([0.2, 0.8])
 
@@ -33,7 +34,8 @@ def test_erratum_0_1_an_f_divergence_needs_f_of_one_to_vanish() -> None:
     assert divergence(lambda t: t**2 - 1) == 0.0
 
 
-def test_erratum_0_2_the_chain_rule_needs_its_brackets() -> None:
+@pytest.mark.erratum("0.2")
+def test_the_chain_rule_needs_its_brackets() -> None:
     """Old: E[sum_i log P - log Q] without brackets subtracts log Q once. New: the sum runs over both."""
     source, q = GeometricSource(0.5, M), Q
     log_p = -N * math.log(2) - (N - 1) * math.log(M)
@@ -44,7 +46,8 @@ def test_erratum_0_2_the_chain_rule_needs_its_brackets() -> None:
     assert abs(outside - source.kl(q)) > 1
 
 
-def test_erratum_0_3_the_cross_entropy_sums_over_the_tokens() -> None:
+@pytest.mark.erratum("0.3")
+def test_the_cross_entropy_sums_over_the_tokens() -> None:
     """Old: E[-log Q(x_i | x_<i)], one token. New: the sum over i stands inside the expectation."""
     source = GeometricSource(0.5, M)
     tokens = [[-LETTER] * (n - 1) + [-math.log(Q)] for n in N]
@@ -58,7 +61,8 @@ def test_erratum_0_3_the_cross_entropy_sums_over_the_tokens() -> None:
     assert averaged == pytest.approx(source.averaged_cross_entropy(Q), rel=1e-12, abs=0)
 
 
-def test_erratum_0_4_cross_entropy_is_divergence_plus_entropy() -> None:
+@pytest.mark.erratum("0.4")
+def test_cross_entropy_is_divergence_plus_entropy() -> None:
     """True: KL - E log P = KL + H, with KL(P||Q) in one notation."""
     source = GeometricSource(0.5, M)
     mean_log_p = float(HALF @ (-N * math.log(2) - (N - 1) * math.log(M)))
@@ -66,7 +70,8 @@ def test_erratum_0_4_cross_entropy_is_divergence_plus_entropy() -> None:
     assert -mean_log_p == pytest.approx(source.entropy(), rel=1e-12, abs=0)
 
 
-def test_erratum_0_5_line_five_of_the_divergence() -> None:
+@pytest.mark.erratum("0.5")
+def test_line_five_of_the_divergence() -> None:
     """Old bracket: -i (log 2 - log(1 - q)). New: -i (log 2 + log(1 - q)). The last line was right."""
     log2, rest = math.log(2), math.log(1 - Q)
     result = -2 * log2 - rest - math.log(Q)
@@ -77,7 +82,8 @@ def test_erratum_0_5_line_five_of_the_divergence() -> None:
     assert head - 2 * (log2 - rest) != pytest.approx(result)
 
 
-def test_erratum_0_6_the_rearranged_series_start_later_and_later() -> None:
+@pytest.mark.erratum("0.6")
+def test_the_rearranged_series_start_later_and_later() -> None:
     """Old: every inner sum starts at 1, so that each is 1 and the total diverges. New: i >= 1, 2, 3, ..."""
     inner_old = [float(HALF.sum()) for _ in range(50)]
     inner_new = [float(HALF[k:].sum()) for k in range(50)]
@@ -91,7 +97,8 @@ def test_erratum_0_6_the_rearranged_series_start_later_and_later() -> None:
     assert abs(float(cubic.subs(x, 0.5)) - math.log(0.5)) > 0.02, "three terms are not the series"
 
 
-def test_erratum_0_7_the_intermediate_line_of_the_cross_entropy() -> None:
+@pytest.mark.erratum("0.7")
+def test_the_intermediate_line_of_the_cross_entropy() -> None:
     """Old: -log q + log((1-q)/m) - sum 2^-i [-i log((1-q)/m)]. New: the sum is added."""
     source = GeometricSource(0.5, M)
     series = HALF @ (-N * LETTER)
@@ -101,7 +108,8 @@ def test_erratum_0_7_the_intermediate_line_of_the_cross_entropy() -> None:
     assert source.entropy() == pytest.approx(2 * math.log(2) + math.log(M), rel=1e-12, abs=0)
 
 
-def test_erratum_0_7_upper_limits_and_parentheses() -> None:
+@pytest.mark.erratum("0.7")
+def test_upper_limits_and_parentheses() -> None:
     """Old: sums up to n, and log 1 - q. New: up to infinity, and log(1 - q)."""
     terms = HALF * (N * math.log(2) + (N - 1) * math.log(M))
     assert terms[:5].sum() != pytest.approx(GeometricSource(0.5, M).entropy())
@@ -109,7 +117,8 @@ def test_erratum_0_7_upper_limits_and_parentheses() -> None:
     assert math.log(1) - Q != pytest.approx(math.log(1 - Q))
 
 
-def test_erratum_0_8_the_averaged_loss_and_its_gradient() -> None:
+@pytest.mark.erratum("0.8")
+def test_the_averaged_loss_and_its_gradient() -> None:
     """True: -log 2 [log q - log((1-q)/m)] - log((1-q)/m), slope -log 2/q + (1 - log 2)/(1 - q)."""
     log2, source = math.log(2), GeometricSource(0.5, M)
     assert source.averaged_cross_entropy(Q) == pytest.approx(-log2 * (math.log(Q) - LETTER) - LETTER)
@@ -118,13 +127,15 @@ def test_erratum_0_8_the_averaged_loss_and_its_gradient() -> None:
     assert slope == pytest.approx(-log2 / Q + (1 - log2) / (1 - Q), rel=1e-8, abs=0)
 
 
-def test_erratum_0_8_letters_each_and_any() -> None:
+@pytest.mark.erratum("0.8")
+def test_letters_each_and_any() -> None:
     """Old: Q chooses *an* alphabetical token with probability (1-q)/m. New: each has it, any has 1 - q."""
     assert pytest.approx(1) == Q + M * (1 - Q) / M
     assert Q + (1 - Q) / M < 0.9, "with (1-q)/m for all letters together the law would not sum to one"
 
 
-def test_erratum_0_9_log_2_is_the_optimum_of_the_constant_hazard_family() -> None:
+@pytest.mark.erratum("0.9")
+def test_log_2_is_the_optimum_of_the_constant_hazard_family() -> None:
     """Old: the averaged loss is minimised at q = log 2. New: a flexible model goes lower."""
     coin = GeometricSource(0.5)
     law = coin.length_probabilities(300)
@@ -136,7 +147,8 @@ def test_erratum_0_9_log_2_is_the_optimum_of_the_constant_hazard_family() -> Non
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.9])
-def test_erratum_0_10_any_stop_probability(beta: float) -> None:
+@pytest.mark.erratum("0.10")
+def test_any_stop_probability(beta: float) -> None:
     """For beta = P(eos), old: (beta - 1)/beta log(1 - beta).
 
     New: beta log(beta)/(beta - 1).
@@ -152,7 +164,8 @@ def test_erratum_0_10_any_stop_probability(beta: float) -> None:
     assert (on - 1) / on * math.log(1 - on) == pytest.approx(new, rel=1e-12, abs=0)
 
 
-def test_erratum_0_11_the_weights_of_the_two_futures() -> None:
+@pytest.mark.erratum("0.11")
+def test_the_weights_of_the_two_futures() -> None:
     """Old: 1 now against 1/2 at the next step. New: at step t it is 1/t against 1/(t + 1)."""
     tilted = (HALF / N) / (HALF / N).sum()
     for t in (1, 2, 7):
@@ -164,7 +177,8 @@ def test_erratum_0_11_the_weights_of_the_two_futures() -> None:
         assert (odds >= 2) == (t == 1), "a ratio of two, as printed, is out of reach after the first step"
 
 
-def test_erratum_0_12_content_independent_of_length_is_not_enough() -> None:
+@pytest.mark.erratum("0.12")
+def test_content_independent_of_length_is_not_enough() -> None:
     """Old: then the averaged loss is proper. New: the source's own letters are independent, and it is not."""
     law = GeometricSource(0.5, 26).length_probabilities(300)
     learnt = tilted_lengths(np.arange(1, 301), probabilities=law)
@@ -182,7 +196,8 @@ def test_erratum_0_12_content_independent_of_length_is_not_enough() -> None:
     assert grid[loss.argmin()] == pytest.approx(10 / 11, abs=0.001)
 
 
-def test_erratum_0_12_eos_is_the_last_token() -> None:
+@pytest.mark.erratum("0.12")
+def test_eos_is_the_last_token() -> None:
     """Old: the token at position n - 1 is <eos>. New: at position n, since n counts it."""
     tosses = np.random.default_rng(0).random((500, 60)) < 0.5  # True: <eos>
     lengths = GeometricSource(0.5).length_probabilities(60) @ np.arange(1, 61)
@@ -193,7 +208,8 @@ def test_erratum_0_12_eos_is_the_last_token() -> None:
     assert not tosses[rows[n > 1], n[n > 1] - 2].any()  # position n - 1
 
 
-def test_erratum_0_13_torch_averages_over_the_targets_that_count() -> None:
+@pytest.mark.erratum("0.13")
+def test_torch_averages_over_the_targets_that_count() -> None:
     """True, and all ignored: nan for the mean, 0 for the sum."""
     logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     targets = torch.tensor([0, -100, 2, -100])
@@ -204,7 +220,8 @@ def test_erratum_0_13_torch_averages_over_the_targets_that_count() -> None:
     assert F.cross_entropy(logits, nothing, reduction="sum").item() == 0.0
 
 
-def test_erratum_0_14_one_token_beside_1024() -> None:
+@pytest.mark.erratum("0.14")
+def test_one_token_beside_1024() -> None:
     """True: l1 + l2/1024 one at a time, (l1 + l2)/1025 together."""
     logits = torch.randn(2, 1024, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     targets = torch.zeros(2, 1024, dtype=torch.long)
@@ -215,7 +232,8 @@ def test_erratum_0_14_one_token_beside_1024() -> None:
     assert F.cross_entropy(logits.mT, targets).item() == pytest.approx((l1 + l2) / 1025, rel=1e-12, abs=0)
 
 
-def test_erratum_0_15_a_multiple_for_the_batch_and_not_in_expectation() -> None:
+@pytest.mark.erratum("0.15")
+def test_a_multiple_for_the_batch_and_not_in_expectation() -> None:
     """Old: the batched loss is a multiple of the correct one. New: of that batch's only."""
     source = GeometricSource(0.5)
     grid = np.linspace(0.3, 0.8, 501)
@@ -227,7 +245,8 @@ def test_erratum_0_15_a_multiple_for_the_batch_and_not_in_expectation() -> None:
     assert grid[np.argmin(expected)] > 0.6
 
 
-def test_erratum_0_16_smaller_micro_batches_learn_shorter_sequences() -> None:
+@pytest.mark.erratum("0.16")
+def test_smaller_micro_batches_learn_shorter_sequences() -> None:
     """True where lengths vary and <eos> is scored; with constant lengths nothing moves."""
     lengths = np.array([2, 5, 9, 30])
     learnt = [tilted_lengths(lengths, b) @ lengths for b in (1, 2, 4, 16, 64)]
@@ -236,7 +255,8 @@ def test_erratum_0_16_smaller_micro_batches_learn_shorter_sequences() -> None:
     assert np.ptp(length_weights([64, 64, 64], 1)) == 0
 
 
-def test_erratum_0_17_equal_up_to_rounding_under_the_sum() -> None:
+@pytest.mark.erratum("0.17")
+def test_equal_up_to_rounding_under_the_sum() -> None:
     """Old: completely equivalent. New: equal up to round-off, given the same data."""
     rng = np.random.default_rng(3)
     logits = torch.tensor(rng.normal(size=(128, 5)), dtype=torch.float32, requires_grad=True)
@@ -250,7 +270,8 @@ def test_erratum_0_17_equal_up_to_rounding_under_the_sum() -> None:
     assert torch.allclose(whole, logits.grad, rtol=1e-5, atol=1e-5)
 
 
-def test_erratum_0_18_fixed_blocks_show_no_effect_and_varying_lengths_do() -> None:
+@pytest.mark.erratum("0.18")
+def test_fixed_blocks_show_no_effect_and_varying_lengths_do() -> None:
     """Old: the effect is small in practice. New: nil for fixed blocks, CV^2/B in the length otherwise."""
     assert tilted_lengths([256, 256, 256], 1) @ np.full(3, 256) == pytest.approx(256)
     skewed = np.array([20, 40, 60, 120, 600])

@@ -19,7 +19,7 @@ import pytest
 import scipy.special
 import scipy.stats
 
-import ledger
+import marks
 from equations import meanings as m
 from equations.reader import DIGITS, Env, Unreadable, failures
 
@@ -137,7 +137,7 @@ def digits() -> Iterator[None]:
 
 @cache
 def printed() -> dict[str, str]:
-    return {equation.label: equation.tex for equation in ledger.read_equations(ROOT)[0]}
+    return {equation.label: equation.tex for equation in marks.read_equations(ROOT)[0]}
 
 
 @cache
