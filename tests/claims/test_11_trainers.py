@@ -25,6 +25,7 @@ GROUPS = {
     "Trainer, BERT-MLM": "K times",
     "Trainer, subclass with a mean": "K times",
     "Trainer, compute_loss_func with a mean": "K times",
+    "Trainer, the same, forward without **kwargs": "means",
     "Trainer, the same, loss_is_scaled_for_ga = False": "means",
     **dict.fromkeys(
         ("Accelerate, acc", "Lightning", "litgpt", "nano", "DistributedDataParallel", "FSDP2"), "means"
