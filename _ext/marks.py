@@ -12,7 +12,8 @@ they cannot disagree: what `problems` returns fails the one and is a warning, he
 
 An equation is read from the page if tests/equations/test_read.py has a row for it. Any other is transcribed: by a
 test that quotes the statement in its docstring and rejects a wrong variant. A claim is quoted as the chapter prints
-it, up to white space and emphasis. An erratum is a row of chapters/errata.yml.
+it, up to white space and emphasis; its test names what would refute it, and rejects something (tests/adversary.py).
+An erratum is a row of chapters/errata.yml.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ READ = "tests/equations/test_read.py"
 ERRATA = "chapters/errata.yml"
 # The worst errors of the equations' tests, written by `make ledger`.
 ERRORS = "tests/equations/errors.json"
+# The chapters whose claims' tests name the input that would refute them, and reject a wrong variant.
+SEARCHED: tuple[str, ...] = ("01",)
 # How a test checks an equation; chapters/equations.md says what each means.
 METHODS = ("symbolic", "reference", "property", "montecarlo", "framework")
 VERDICTS = {
@@ -92,6 +95,7 @@ class Mark(NamedTuple):
     function: str
     line: int
     doc: str
+    source: str
 
     @property
     def name(self) -> str:
@@ -211,7 +215,8 @@ def read_marks(root: Path) -> tuple[list[Mark], list[str]]:
     found: list[Mark] = []
     wrong: list[str] = []
     for path in sorted((root / "tests").rglob("test_*.py")):
-        place, tree = path.relative_to(root).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        place, tree = path.relative_to(root).as_posix(), ast.parse(text)
         calls: set[ast.AST] = set()
         functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
         for function in (f for f in functions if f.name.startswith("test")):
@@ -227,7 +232,8 @@ def read_marks(root: Path) -> tuple[list[Mark], list[str]]:
                     continue
                 of, how = (*map(str, given), "")[:2]
                 doc = ast.get_docstring(function) or ""
-                found.append(Mark(kind, of, how, place, function.name, call.lineno, doc))
+                source = ast.get_source_segment(text, function) or ""
+                found.append(Mark(kind, of, how, place, function.name, call.lineno, doc, source))
         astray = [node for node in ast.walk(tree) if _kind(node) and node not in calls]
         lines = [f"{place}:{getattr(node, 'lineno', 0)}" for node in astray]
         wrong += [f"{line}: the mark decorates a test at the top level of the file" for line in lines]
@@ -269,6 +275,16 @@ def _of_equation(mark: Mark, equations: dict[str, Equation], read: dict[str, Any
         )
 
 
+def _of_claim(mark: Mark, texts: list[str]) -> Iterator[str]:
+    """Say what is wrong between a test and the sentence that its mark quotes."""
+    if not any(mark.pattern.search(text) for text in texts):
+        yield f"{mark.where}: {mark.function}: chapter {mark.of} does not say:\n    {mark.how}"
+    if mark.of in SEARCHED and "Would be refuted by" not in " ".join(mark.doc.split()):
+        yield f'{mark.where}: {mark.function}: the docstring names no input, "Would be refuted by ..."'
+    if mark.of in SEARCHED and "with refuted(" not in mark.source:
+        yield f"{mark.where}: {mark.function}: nothing is refuted; give the same assertion what must fail in it"
+
+
 def _of_row(row: Row, root: Path, sources: set[str], tested: set[str]) -> Iterator[str]:
     """Say what is wrong with a row of the errata."""
     if row.verdict not in VERDICTS or row.id.split(".")[0] not in sources:
@@ -303,8 +319,7 @@ def problems(root: Path) -> list[str]:
         if mark.kind == "equation":
             said += _of_equation(mark, stated, read)
         elif mark.kind == "claim":
-            if not any(mark.pattern.search(text) for text in texts.get(mark.of, [])):
-                said.append(f"{mark.where}: {mark.function}: chapter {mark.of} does not say:\n    {mark.how}")
+            said += _of_claim(mark, texts.get(mark.of, []))
         elif mark.of not in {row.id for row in rows}:
             said.append(f"{mark.where}: {mark.function} checks {mark.of}, which is no row of {ERRATA}")
     said += [

@@ -132,7 +132,13 @@ def test_a_run_of_pytest_names_the_equation_and_the_variant(tmp_path: Path) -> N
     tests = ("pytest", "tests", "-q", "-p", "no:cacheprovider")
     write_book(tmp_path, STATED, it=TESTED)
     (tmp_path / "_ext").mkdir()
-    copied = ("tests/conftest.py", "tests/test_marks.py", f"{TESTS}/test_variants.py", "_ext/marks.py")
+    copied = (
+        "tests/conftest.py",
+        "tests/adversary.py",
+        "tests/test_marks.py",
+        f"{TESTS}/test_variants.py",
+        "_ext/marks.py",
+    )
     for name in (*copied, "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
     status, said = run(tmp_path, *tests, "--ledger", "-p", "xdist", "-n", "2")
