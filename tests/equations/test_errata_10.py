@@ -134,18 +134,6 @@ def test_letters_each_and_any() -> None:
     assert Q + (1 - Q) / M < 0.9, "with (1-q)/m for all letters together the law would not sum to one"
 
 
-@pytest.mark.erratum("0.9")
-def test_log_2_is_the_optimum_of_the_constant_hazard_family() -> None:
-    """Old: the averaged loss is minimised at q = log 2. New: a flexible model goes lower."""
-    coin = GeometricSource(0.5)
-    law = coin.length_probabilities(300)
-    free = coin.tilted_lengths(300)
-    loss_free = law @ (-np.log(free) / np.arange(1, 301))
-    assert eos_optimum(0.5) == pytest.approx(math.log(2), rel=1e-14, abs=0)
-    assert loss_free < coin.averaged_cross_entropy(math.log(2)) - 0.001
-    np.testing.assert_allclose(coin.tilted_hazards(3), [0.7213, 0.6472, 0.6114], atol=5e-5)
-
-
 @pytest.mark.parametrize("beta", [0.1, 0.9])
 @pytest.mark.erratum("0.10")
 def test_any_stop_probability(beta: float) -> None:
@@ -162,38 +150,6 @@ def test_any_stop_probability(beta: float) -> None:
     # The old one is right if beta is the probability of going on.
     on = 1 - beta
     assert (on - 1) / on * math.log(1 - on) == pytest.approx(new, rel=1e-12, abs=0)
-
-
-@pytest.mark.erratum("0.11")
-def test_the_weights_of_the_two_futures() -> None:
-    """Old: 1 now against 1/2 at the next step. New: at step t it is 1/t against 1/(t + 1)."""
-    tilted = (HALF / N) / (HALF / N).sum()
-    for t in (1, 2, 7):
-        # A fair coin has odds 1, so the learnt odds of stopping are the ratio of the two weights.
-        odds = tilted[t - 1] / tilted[t:].sum()
-        later = (HALF[t:] / N[t:]).sum() / HALF[t:].sum()
-        assert odds == pytest.approx((1 / t) / later, rel=1e-12, abs=0)
-        assert odds > (1 / t) / (1 / (t + 1)), "stopping one step later is the best that going on can do"
-        assert (odds >= 2) == (t == 1), "a ratio of two, as printed, is out of reach after the first step"
-
-
-@pytest.mark.erratum("0.12")
-def test_content_independent_of_length_is_not_enough() -> None:
-    """Old: then the averaged loss is proper. New: the source's own letters are independent, and it is not."""
-    law = GeometricSource(0.5, 26).length_probabilities(300)
-    learnt = tilted_lengths(np.arange(1, 301), probabilities=law)
-    assert abs(learnt - law).max() > 0.2
-    # True version: the length unscored and independent.
-    rng = np.random.default_rng(0)
-    letters = (rng.random((20_000, 12)) < 0.3).astype(float)
-    lengths = rng.integers(1, 13, size=20_000)
-    scored = np.arange(12) < lengths[:, None]
-    share = ((letters * scored).sum(axis=1) / lengths).mean() / (scored.sum(axis=1) / lengths).mean()
-    assert share == pytest.approx(0.3, abs=0.01)
-    # Unscored but dependent: 10/11 instead of 1/2.
-    grid = np.linspace(0.001, 0.999, 999)
-    loss = 0.5 * -np.log(grid) + 0.5 * -np.log(1 - grid) / 10
-    assert grid[loss.argmin()] == pytest.approx(10 / 11, abs=0.001)
 
 
 @pytest.mark.erratum("0.12")
@@ -268,16 +224,3 @@ def test_equal_up_to_rounding_under_the_sum() -> None:
         part = logits[k : k + 4]
         F.cross_entropy(part.sum(dim=1, keepdim=True) * part, targets[k : k + 4], reduction="sum").backward()
     assert torch.allclose(whole, logits.grad, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.erratum("0.18")
-def test_fixed_blocks_show_no_effect_and_varying_lengths_do() -> None:
-    """Old: the effect is small in practice. New: nil for fixed blocks, CV^2/B in the length otherwise."""
-    assert tilted_lengths([256, 256, 256], 1) @ np.full(3, 256) == pytest.approx(256)
-    skewed = np.array([20, 40, 60, 120, 600])
-    lost = 1 - tilted_lengths(skewed, 1) @ skewed / skewed.mean()
-    assert lost > 0.6
-    cv2 = skewed.var() / skewed.mean() ** 2
-    assert 1 - tilted_lengths(skewed, 128) @ skewed / skewed.mean() == pytest.approx(
-        cv2 / 128, rel=0.05, abs=0
-    )
