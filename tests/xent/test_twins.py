@@ -1,6 +1,6 @@
 """Every function of `xent` that exists on tensors too, found by inspection: the two are one function.
 
-They are called with every value of every option and of every pair of options, on logits of one to three
+They are called with every value of every option and of every pair of options, on logits of one to four
 dimensions along every axis; the tensors with and without a gradient, and as `torch.func` calls them. The arrays
 are given the tensors' numbers in float64, so that beside the narrower dtypes their rounding does not show; in
 float64 it is 4 epsilons more. ``XENT_SEED`` draws other inputs.
@@ -83,7 +83,7 @@ class Case:
 
     def __init__(self, name: str, rng: np.random.Generator, *, calm: bool = False) -> None:
         self.rng, self.name, self.calm, self.hopeless = rng, name, calm, False
-        self.rows: tuple[int, ...] = [(), (5,), (2, 3)][rng.integers(3)]
+        self.rows: tuple[int, ...] = [(), (5,), (2, 3), (2, 1, 3)][rng.integers(4)]
         self.axis = -1 if name in BINARY else int(rng.integers(-len(self.rows) - 1, len(self.rows) + 1))
         self.classes = int(rng.choice([1, 2, 2, 7, 40]))
         self.shape = *self.rows, self.classes
