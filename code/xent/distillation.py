@@ -677,7 +677,10 @@ def _log_sum_exp(x: Floats) -> Floats:
 def _log_softmax(x: Floats) -> Floats:
     # The maximum goes first: beside a large one, the logarithm of the sum would be rounded away.
     x = x - x.max(-1, keepdims=True)
-    result: Floats = x - np.log(np.exp(x).sum(-1, keepdims=True))
+    others = np.exp(x)
+    # Without the highest: beside its one, what is next to nothing would be lost.
+    np.put_along_axis(others, x.argmax(-1)[..., None], 0.0, -1)
+    result: Floats = x - np.log1p(others.sum(-1, keepdims=True))
     return result
 
 
