@@ -487,6 +487,7 @@ class _Divergence:
         gap, lost = (x.masked_fill(gap.isnan(), 0.0) for x in (gap, lost))
         gap, lost = (x - (q * x).sum(-1, keepdim=True) for x in (gap, lost))
         d = (gap + lost) / self.temperature
+        d = d - (q * d).sum(-1, keepdim=True)  # what the rounded mean of large numbers left
         r = torch.expm1(d)
         shift = (q * r).sum(-1, keepdim=True)
         r, d = (r - shift) / (1 + shift), d - torch.log1p(shift)  # p / q - 1 and log(p / q)
