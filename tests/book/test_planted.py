@@ -27,8 +27,8 @@ WARNED = [
     "chapters/01_good.ipynb, cell 4, line 3: WARNING: undefined label: 'fig-nowhere'",
     'chapters/01_good.ipynb, cell 5, line 1: WARNING: could not find bibtex key "nobody1999"',
     "chapters/01_good.ipynb, cell 6, line 1: WARNING: KaTeX cannot render",
-    "WARNING: ledger: chapters/01_good.ipynb, cell 6: equation eq-half has no test",
-    "WARNING: claims: tests/claims/test_01.py:1: test_it: chapter 01 does not say:",
+    "WARNING: marks: chapters/01_good.ipynb, cell 6: equation eq-half has no test",
+    "WARNING: marks: tests/claims/test_01.py:1: test_it: chapter 01 does not say:",
     "chapters/02_forgotten.ipynb: WARNING: document isn't included in any toctree",
     "index.md:: WARNING: toctree contains reference to nonexisting document 'chapters/03_missing'",
 ]

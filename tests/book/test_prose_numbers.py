@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 
-import errata
+import marks
 import xent.sequences
 from xent.scoring import learnt_distribution
 
@@ -72,8 +72,8 @@ PRINTED = re.compile(
 )
 # "from 10 to 3.9", "0.31 and 0.33"; a range of the kind "0.02 to 0.03" rises.
 BETWEEN = re.compile(r"\s*(±|(?:up |down )?to|and|or|,|, and)\s*")
-_, ROWS = errata.read(ROOT)
-TESTS = errata.read_tests(ROOT)
+_, ROWS = marks.read_errata(ROOT)
+MARKS = marks.read_marks(ROOT)[0]
 ERRATA = {row.id for row in ROWS}
 
 
@@ -310,9 +310,8 @@ def test_every_number_of_the_prose_is_printed_or_given(path: Path) -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_every_number_of_the_errata_stands_in_a_test_of_its_row_or_is_given(row: errata.Row) -> None:
-    files = {test: (ROOT / test.path).read_text(encoding="utf-8") for test in row.tests(TESTS)}
-    code = "\n".join(text.split(f"\ndef {test.name}(")[1].split("\n\n\n")[0] for test, text in files.items())
+def test_every_number_of_the_errata_stands_in_a_test_of_its_row_or_is_given(row: marks.Row) -> None:
+    code = "\n".join(mark.source for mark in MARKS if (mark.kind, mark.of) == ("erratum", row.id))
     text = f"{row.stands}\n\n{row.truth}\n\n<!-- given: {row.given} -->"
     said = problems([{**CODE, "source": code, "outputs": []}, {"cell_type": "markdown", "source": text}])
     assert not said, "\n".join(said)
