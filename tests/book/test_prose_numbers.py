@@ -203,7 +203,10 @@ class Section:
             return "" if origin == "supposition" or origin in source else "which the page does not name"
         if kind != "=":
             return "without a formula or a source"
-        value = eval(origin, {"__builtins__": {}, **KNOWN, "shown": self.after})
+        try:
+            value = eval(origin, {"__builtins__": {}, **KNOWN, "shown": self.after})
+        except Exception as error:
+            return f"which ends in {error!r}"
         values = value if isinstance(value, tuple | list) else [value]
         right = len(values) == len(wanted) and all(n.fits(x) for n, x in zip(wanted, values, strict=True))
         return "" if right else f"which is {', '.join(f'{x:.6g}' for x in values)}"
