@@ -11,18 +11,21 @@ import operator
 import re
 from collections import namedtuple
 from collections.abc import Callable, Iterator
-from functools import reduce
-from itertools import pairwise, product
+from functools import lru_cache, reduce
+from itertools import count, pairwise, product
 from typing import Any
 
 import mpmath as mp
 import numpy as np
+
+from equations.numeric import integral, lowest, settled
 
 DIGITS = 60
 STEP, CLOSE, TINY, FAR = mp.mpf("1e-12"), mp.mpf("1e-14"), mp.mpf("1e-20"), mp.mpf("1e20")
 Env = dict[str, Any]
 Tokens = list[str]
 Let = namedtuple("Let", "of")  # computed from the environment, so that it follows the names it depends on
+Of = namedtuple("Of", "function by")  # a function of the name `by`, which a page writes as d(x) or as d
 
 
 class Unreadable(Exception):
@@ -31,7 +34,7 @@ class Unreadable(Exception):
 
 def near(a: Any, b: Any) -> bool:
     """Whether a and b agree to a relative error of CLOSE, or are both next to nothing."""
-    if isinstance(a, set | frozenset | bool) or isinstance(b, set | frozenset | bool):
+    if isinstance(a, set | frozenset | bool | tuple) or isinstance(b, set | frozenset | bool | tuple):
         return bool(a == b)
     pairs = np.broadcast(np.asarray(a, object), np.asarray(b, object))
     return all(x == y or abs(y - x) <= CLOSE * max(abs(x), abs(y)) + TINY < mp.inf for x, y in pairs)
@@ -52,7 +55,7 @@ def multiply(a: Any, b: Any) -> Any:
     return both[0, 0] if isinstance(both, np.ndarray) and both.size == 1 else both
 
 
-log = np.frompyfunc(mp.log, 1, 1)
+log, exp = np.frompyfunc(mp.log, 1, 1), np.frompyfunc(mp.exp, 1, 1)
 
 RELATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "=": near,
@@ -64,6 +67,7 @@ RELATIONS: dict[str, Callable[[Any, Any], Any]] = {
     r"\in": lambda a, b: b[0] < a <= b[1] if isinstance(b, np.ndarray) else a in b,
     r"\propto": lambda a, b: near(*(np.asarray(v) / sum(v) for v in (a, b))),
     r"\xrightarrow": near,
+    r"\to": lambda c, s: c[-1:] == (s,),  # a prefix and its last token
 }
 # Between statements; `:=` stands between a printed name with a colon and what it names.
 LOGIC: dict[str, Callable[[Any, Any], Any]] = {
@@ -75,10 +79,13 @@ LOGIC: dict[str, Callable[[Any, Any], Any]] = {
     ":=": near,
 }
 BETWEEN = {"": multiply, "/": operator.truediv, r"\odot": operator.mul, r"\times": multiply}
+BETWEEN |= {r"\cup": operator.or_, r"\oplus": None}  # the environment says what adds in a circle
 BETWEEN[r"\cdot"] = lambda a, b: np.sum(a * b) if isinstance(a, np.ndarray) else multiply(a, b)
 BIG = {r"\sum": lambda v: reduce(operator.add, v, mp.mpf(0)), r"\prod": mp.fprod, r"\max": max, r"\min": min}
 BEST = {"argmin": min, "argmax": max}
-KNOWN = {name: getattr(mp, name) for name in ("e", "pi", "log1p")} | {"infty": mp.inf}
+KNOWN = {name: getattr(mp, name) for name in ("e", "pi", "log1p", "hyp2f1", "tanh", "sech")} | {
+    "infty": mp.inf
+}
 KNOWN |= {"max": max, "min": min, "diag": lambda v: np.diag(v[:, 0])}
 
 TOKEN = re.compile(
@@ -104,6 +111,8 @@ EQUAL = {'"equalonlyif', '"equalonlyat', '"withequalityonlyfor'}  # a = b in a <
 def tokens_of(tex: str) -> Tokens:
     r"""Split TeX; `\mathrm{KL}` and `\hat p` become one token each, spaces and the sizes of brackets go."""
     found: Tokens = []
+    for old, new in ((r"\Big|", r"\mid "), ("{}_2F_1", r"\mathrm{hyp2f1}")):
+        tex = tex.replace(old, new)
     case = lambda m: r"\cases{" + m[1].replace(r"\\", r" \case ").replace("&", " ") + "}"  # noqa: E731
     tex = CASES.sub(case, NOTHING.sub(" ", tex.replace(r"\tfrac", r"\frac").replace("{,}", "")))
     for m in TOKEN.finditer(tex):
@@ -120,14 +129,21 @@ def tokens_of(tex: str) -> Tokens:
     return found
 
 
-def walk(tokens: Tokens) -> Iterator[tuple[int, str, int]]:
-    """Yield place, token and depth; a bracket itself counts as outside."""
+@lru_cache(100_000)
+def walked(tokens: tuple[str, ...]) -> list[tuple[int, str, int]]:
     closers: list[Any] = []
+    found = []
     for i, token in enumerate(tokens):
         closes = bool(closers) and token in closers[-1]
         closers = closers[:-1] if closes else closers
-        yield i, token, len(closers)
+        found.append((i, token, len(closers)))
         closers = [*closers, OPEN[token]] if token in OPEN and not closes else closers
+    return found
+
+
+def walk(tokens: Tokens) -> list[tuple[int, str, int]]:
+    """Place, token and depth of each; a bracket itself counts as outside."""
+    return walked(tuple(tokens))
 
 
 def split(tokens: Tokens, *at: str) -> list[Tokens]:
@@ -141,7 +157,7 @@ def statements(tex: str) -> Iterator[tuple[Tokens, Tokens]]:
     tokens, parts = tokens_of(tex.strip(" :\n")), [[""]]
     for i, token, depth in walk(tokens):
         follows = next((t for t in tokens[i + 1 :] if t not in GAPS), "")
-        goes_on = follows in SIGNS or parts[-1][-1] in ENDS | JOIN or follows[:1] == '"'
+        goes_on = follows in {*SIGNS, r"\cdot"} or parts[-1][-1] in ENDS | JOIN or follows[:1] == '"'
         goes_on |= follows in {"+", "-"} and (token != r"\\" or tokens[i + 1] == "&")
         if depth or token not in GAPS | {",", "."}:
             parts[-1] += [token] * (token not in GAPS)
@@ -161,7 +177,9 @@ def lookup(e: Env, name: str) -> Any:
 
 
 def index(value: Any, at: list[Any]) -> Any:
-    """An entry of a column or a matrix, or a matrix's row as a column."""
+    """An entry of a column or a matrix, or a matrix's row as a column; what has a method `at` knows its own."""
+    if hasattr(value, "at"):
+        return value.at(*at)
     at, shape = [int(i) for i in at], np.shape(value)
     if not shape or not all(1 <= i <= n for i, n in zip(at, shape, strict=False)):
         raise Unreadable(f"index {at} is outside {shape}")
@@ -222,6 +240,14 @@ def holds(sign: str, a: Tokens, b: Tokens, env: Env, value: Callable[[Tokens, En
         return RELATIONS[sign](*([evaluate(side, e) for e in scopes] for side in (a, b)))
     if sign != "=" or "O" not in b or b[b.index("O") + 1] != "(":
         return RELATIONS[sign](value(a, env), value(b, env))
+    if "sizes" in env:
+        # What is left over, in the unit of O(...), for sizes that double: a power that is right makes each step about
+        # half of the one before, and one too many makes them grow.
+        cut, rest = b.index("O"), []
+        for e in env["sizes"]:
+            e = KNOWN | e | {"known": e.setdefault("known", {})}
+            rest.append((value(a, e) - value(b[: cut - 1], e)) / value(b[cut + 1 :], e))
+        return abs(rest[2] - rest[1]) <= mp.mpf("0.75") * abs(rest[1] - rest[0]) + TINY
     needed = []  # the factor of what stands in O(...), ever closer; a wrong order makes it grow
     for closer in ("1e-2", "1e-4"):
         e = env | env["closer"](mp.mpf(closer))
@@ -293,7 +319,11 @@ class Reader:
     def scope(self) -> Tokens:
         """The tokens of what an operator acts on: all that it multiplies."""
         rest = self.tokens[self.at :]
-        ends = (i for i, token, depth in walk(rest) if not depth and token in ENDS and (i or token != "-"))
+        ends = (
+            i
+            for i, token, depth in walk(rest)
+            if not depth and token in ENDS and (i or token not in {"+", "-"})
+        )
         self.at += (end := next(ends, len(rest)))
         return rest[:end]
 
@@ -314,7 +344,10 @@ class Reader:
             return -self.product()
         total = self.factor()
         while self.peek() not in ENDS:
-            total = BETWEEN[self.argument()[0] if self.peek() in BETWEEN else ""](total, self.factor())
+            between = BETWEEN[self.argument()[0] if self.peek() in BETWEEN else ""] or lookup(
+                self.env, "oplus"
+            )
+            total = between(total, self.factor())
         return total
 
     def factor(self) -> Any:
@@ -322,16 +355,25 @@ class Reader:
         if self.took(r"\frac"):
             return self.fraction()
         if self.peek() in BIG and self.tokens[self.at + 1] == "_":
+            if self.peek() == r"\min" and self.tokens[self.at + 2] in self.env.get("search", {}):
+                return self.searched()
             combine, scopes = BIG[self.argument()[0]], self.bound()
-            body = self.scope()
-            return combine([evaluate(body, e) for e in scopes])
+            values = (evaluate(body, e) for body in [self.scope()] for e in scopes)
+            return combine([*values] if isinstance(scopes, list) else settled(values))
+        if self.took(r"\arg"):
+            return self.searched(where=True)
+        if self.took(r"\int"):
+            low, high = (evaluate(self.after(mark), self.env) for mark in "_^")
+            *body, d, name = self.scope()
+            if d != "d":
+                raise Unreadable("an integral without its d")
+            return integral(lambda x: evaluate(body, {**self.env, name: x}), low, high)
+        if self.took(r"\exp"):
+            return exp(self.factor())
         if self.peek() in BEST:
             return self.best(BEST[self.argument()[0]])
         if self.took(r"\lim"):
-            name, to = split(self.after("_"), r"\to")
-            if to != [r"\infty"]:
-                raise Unreadable(f"the limit {' '.join(to)}")
-            return evaluate(self.scope(), {**self.env, name[0]: FAR})
+            return self.limit(*split(self.after("_"), r"\to"))
         if self.took(r"\log"):
             base = mp.log(evaluate(self.argument(), self.env)) if self.took("_") else 1
             exponent = evaluate(self.argument(), self.env) if self.took("^") else 1
@@ -339,6 +381,26 @@ class Reader:
         if self.took(r"\nabla"):
             return self.powers(self.nabla())
         return self.powers(self.moment() if self.is_moment() else self.primary())
+
+    def limit(self, name: Tokens, to: Tokens) -> Any:
+        """The value very near the limit, at 0 from above and else from below, if three steps have come closer."""
+        body, end = self.scope(), evaluate(to, self.env)
+        steps = [mp.mpf(10) ** -k for k in (8, 14, 20)]
+        points = [1 / h if end == mp.inf else end - h if end else h for h in steps]
+        a, b, c = (evaluate(body, {**self.env, name[0].strip(STRIP): x}) for x in points)
+        if abs(c - b) > abs(b - a) / 2 + TINY:
+            raise ArithmeticError("no limit")
+        return c
+
+    def searched(self, where: bool = False) -> Any:
+        """The least value of the scope, or where it is; env["search"] says of how many numbers the name is made."""
+        least, (name,), body = self.argument(), self.after("_"), self.scope()
+        if least != [r"\min"] or name not in self.env["search"]:
+            raise Unreadable(f"a search for {' '.join(least)} by {name}")
+        point, n = self.env["search"][name]
+        value = lambda x: evaluate(body, {**self.env, name: point(x)})  # noqa: E731
+        x = lowest(value, n)
+        return point(x) if where else value(x)
 
     def powers(self, value: Any) -> Any:
         """A value with its powers, indices and factorials."""
@@ -360,7 +422,9 @@ class Reader:
         start, function = self.at, self.env.get(self.peek().strip(STRIP))
         if callable(function) and self.tokens[start + 1 : start + 2] == ["("]:
             self.at += 1
-            (point,) = self.items()
+            point, *more = self.items()
+            if more:
+                return self.slope(order, by, self.tokens[start : self.at])
             return derivative(
                 lambda e: function(e["point"]), {**self.env, "point": point}, "point", [], order
             )
@@ -380,15 +444,24 @@ class Reader:
         """The expectation, variance or standard deviation under a law: a list of (probability, names)."""
         kind, sub = self.argument()[0], self.after("_")
         which = "law_" + "".join(split(sub, r"\sim")[0])
-        law = lookup(self.env, which if which in self.env else "law")
+        which = which if {which, f"{which}|"} & {*self.env} else "law"
         body = self.argument() if self.peek() == "[" else self.scope()
-        body, *_ = split(body, r"\mid")  # what is given is known to the law
+        body, *given = split(body, r"\mid")  # what is given is known to the law, or chosen from `law|`
+        if given and f"{which}|" in self.env:
+            law = [(w, x) for w, x in lookup(self.env, f"{which}|") if self.given(given[0], x)]
+            mass = mp.fsum(weight for weight, _ in law)
+            law = [(weight / mass, names) for weight, names in law]
+        else:
+            law = lookup(self.env, which)
         values = [(weight, evaluate(body, {**self.env, **names})) for weight, names in law]
         mean = sum(weight * value for weight, value in values)
         if kind == "E":
             return mean
         variance = sum(weight * (value - mean) ** 2 for weight, value in values)
         return variance if kind == "Var" else mp.sqrt(variance)
+
+    def given(self, condition: Tokens, names: Env) -> bool:
+        return all(evaluate(part, {**self.env, **names}) for part in split(condition, ","))
 
     def scopes(self, sub: Tokens) -> list[Env]:
         r"""The environments of a subscript: `k`, `n,k`, `j \ne k`, `k: p_k > 0`, or one that is known as a whole."""
@@ -403,7 +476,8 @@ class Reader:
             names = [part for name in names for part in (name, ",")][:-1]
         found = [self.env]
         for name in ("".join(part).strip(STRIP) for part in split(names, ",")):
-            found = [{**e, name: i} for e in found for i in over[name]]
+            values = over[name].of(self.env) if isinstance(over[name], Let) else over[name]
+            found = [{**e, name: i} for e in found for i in values]
         return [e for e in found if not condition or evaluate(condition, e)]
 
     def best(self, which: Callable[[Any], Any]) -> Any:
@@ -420,18 +494,20 @@ class Reader:
         ]
         return at[0] if len(at) == 1 else frozenset(at) if all(isinstance(i, int) for i in at) else mp.nan
 
-    def bound(self) -> list[Env]:
-        """The environments that the subscript of a sum runs through."""
+    def bound(self) -> Any:
+        """The environments that the subscript of a sum runs through: a list, or an iterator without an end."""
         sub, top = self.after("_"), self.after("^")
         if top:
             (name,), low = split(sub, "=")
-            whole = range(int(evaluate(low, self.env)), int(evaluate(top, self.env)) + 1)
-            return [{**self.env, name.strip(STRIP): i} for i in whole]
+            first, last = int(evaluate(low, self.env)), evaluate(top, self.env)
+            whole = count(first) if last == mp.inf else range(first, int(last) + 1)
+            scopes = ({**self.env, name.strip(STRIP): i} for i in whole)
+            return scopes if last == mp.inf else [*scopes]
         return self.scopes(sub)
 
     def fraction(self) -> Any:
         top, bottom = self.argument(), self.argument()
-        if top[0] != bottom[0] or top[0] not in {r"\partial", "d"}:
+        if top[0] != bottom[0] or top[0] not in {r"\partial", "d"} or top[1:2] == ["("]:
             return evaluate(top, self.env) / evaluate(bottom, self.env)
         order, name = (int(top[2]), bottom[1:-2]) if top[1:2] == ["^"] else (1, bottom[1:])
         if bottom[len(name) + 1 :] != top[1:3] * (order > 1):
@@ -446,7 +522,13 @@ class Reader:
     def indices(self, sub: Tokens) -> list[Any]:
         """What a subscript says: `{n,k}` and `{nk}` are two indices, `{K-1}` is one."""
         found = []
-        for reader in (Reader(part, self.env) for part in split(sub, ",")):
+        for part in split(sub, ","):
+            reader = Reader(part, self.env)
+            if reader.took("<"):  # the tokens before one, or from one to another
+                found.append(slice(0, int(reader.sum()) - 1))
+            elif ":" in part:
+                low, high = (int(evaluate(end, self.env)) for end in split(part, ":"))
+                found, reader = [slice(low - 1, high)], Reader([], self.env)
             while reader.peek():
                 found.append(reader.sum() if {"+", "-"} & {*reader.tokens} else reader.factor())
         return found
@@ -491,7 +573,7 @@ class Reader:
         raise Unreadable("no case holds")
 
     def items(self) -> list[Any]:
-        parts = split(spread(self.argument(), self.env), ",", r"\|", r"\mid")
+        parts = split(spread(self.argument(), self.env), ",", ";", r"\|", r"\mid")
         return [None if part == [r"\cdot"] else evaluate(part, self.env) for part in parts if part]
 
     def name(self) -> Any:
@@ -501,6 +583,8 @@ class Reader:
         name with it is not known; a superscript in brackets is an index.
         """
         name, env = self.argument()[0].strip(STRIP), self.env
+        if name == "bold 1" and self.peek() == r"\{":
+            return mp.mpf(all(self.items()))  # an indicator
         first = self.tokens[self.at + 1 : self.at + 3] == ["{", "("] and self.peek() == "^"
         row = self.indices(self.argument()[1:-1]) if first and self.took("^") else []
         slopes = self.marks()
@@ -529,6 +613,11 @@ class Reader:
         if slopes:
             function, order = value, len(slopes)
             value = lambda x: mp.diff(function, x, order)  # noqa: E731
+        if isinstance(value, Of):
+            return value.function(*(self.items() if self.peek() == "(" else [lookup(env, value.by)]))
+        if callable(value) and not isinstance(value, type(mp.e)) and self.took("^"):  # as in sech^2(z)
+            to = evaluate(self.argument(), env)
+            return value(*self.items()) ** to
         return value(*self.items()) if callable(value) and self.peek() in {"(", "["} else value
 
     def marks(self) -> str:
@@ -600,7 +689,10 @@ def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterat
             and under != [w for w in under if w in draws[0]]
         ):
             raise Unreadable(f"the condition {' '.join(under)}")
-        envs = [KNOWN | d | {"known": d.setdefault("known", {})} for d in draws] if read else []
+        first = "".join(sides[0])  # what a chain is about
+        envs = (
+            [KNOWN | d | {"known": d.setdefault("known", {}), "first": first} for d in draws] if read else []
+        )
         held = [e for e in envs if not under or only or evaluate(under[len(under) > 1 :], e)]
         yield from (f"not {' '.join(also)}: {told(also, e)}" for e in held if also and not evaluate(also, e))
         if read and not held:
@@ -614,7 +706,7 @@ def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterat
                     yield f"{' '.join(chain)} does not hold at {told(chain, e)}"
         for (a, b), e in product(pairwise(read), held):
             sign = next((s for s in signs[a:b] if s != "="), "=")
-            if not holds(sign, sides[a], sides[b], e, remembered):
+            if bool(holds(sign, sides[a], sides[b], e, remembered)) != e.get("holds", True):
                 relation = " ".join([*sides[a], sign, *sides[b]])
                 at = told([*sides[a], *sides[b]], e, sides[a], sides[b])
                 yield f"relation {number + b} of {total}, {relation}: {at}"
