@@ -190,7 +190,7 @@ def test_one_gradient_for_four() -> None:
             lambda e: e.softmax(0),
             z,
             np.eye(6)[k],
-        )  # noqa: B023
+        )
     with refuted("Poisson in its mean"):
         says(lambda e: -of.Poisson(e).log_prob(torch.tensor(5.0)), lambda e: e, 2.0, 5.0)
     with refuted("Bernoulli behind a probit"):
