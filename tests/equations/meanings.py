@@ -14,6 +14,7 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 
+from adversary import SEED
 from equations.reader import Env, Let, derivative, log, lookup
 
 # --------------------------------------------------------------- functions, in another form than is printed
@@ -74,7 +75,7 @@ class Draw(random.Random):
     """Random values that a float can hold; `scale` is how far logits spread, 0 for ties."""
 
     def __init__(self, seed: int, scale: float) -> None:
-        super().__init__(seed)
+        super().__init__(seed + 100 * SEED)
         self.number, self.scale, self.classes = seed, scale, (4, 2, 3, 5, 4, 3)[seed % 6]
 
     def real(self, low: float = 0.1, high: float = 2.0) -> Any:
@@ -242,8 +243,12 @@ def certify(d: Draw) -> Env:
 
 
 def clip(d: Draw) -> Env:
-    p = [d.share(), mp.mpf("0.99"), mp.mpf("1e-9")][d.number % 3]
-    return certify(d) | {"p": p, "delta": d.real(-0.9, 0.9) / 10 ** d.randint(0, 9)}
+    """A probability inside the clip or beyond it, both ends included, and a relative error of any size."""
+    p = [d.share(), mp.mpf("0.99"), mp.mpf("1e-9"), mp.mpf(0), mp.mpf(1), d.share()][d.number]
+    eps = mp.mpf([0.07, 0.7, 1e-3, 1e-7, 1e-9, 0.5][d.number])
+    delta = [-0.5, 0.9, -0.99, 2, 1e-9, -1e-5][d.number] * d.real(0.5, 1)
+    clip = lambda p: 1 - eps if p > 1 - eps or eps > 1 - eps else eps if p < eps else p
+    return certify(d) | {"p": p, "delta": delta, "epsilon": eps, "c_epsilon": clip}
 
 
 def two_outcomes(d: Draw) -> Env:
@@ -386,7 +391,8 @@ HARMLESS: dict[str, dict[str, str]] = {
     "eq-probability-gap": {r"} \le e^{⟨- → +⟩g}, \qqua": WEAKER},
     "eq-clipped-loss": {r"log\frac⟨1 → 2⟩\epsilon": WEAKER},
     "eq-certify-clip": {r"(p) &\le ⟨1 → 2⟩ - \epsil": WEAKER, r") &\le 1 ⟨- → +⟩ \epsilon": WEAKER,
-        r"ilon, \\ ⟨- → +⟩\log c_\e": WEAKER, r"log\tfrac⟨1 → 2⟩\epsilon": WEAKER},
+        r"ac12, \\ ⟨- → +⟩\log c_\e": WEAKER,
+        r"le \tfrac⟨12 → 13⟩ . \end{a": NARROWER, r"le \tfrac⟨12 → 13⟩, \\ -\lo": NARROWER, r"log\tfrac⟨1 → 2⟩\epsilon": WEAKER},
     "eq-certify-relative": {r"le (K + ⟨3 → 4⟩)\,u\,\el": WEAKER},
     "eq-certify-top": {r"psilon^2 ⟨+ → -⟩ O(\epsil": UNSIGNED},
     "eq-certify-top32": {r"1 - 10^{-⟨15 → 16⟩}) = 1 .": "another small number", r"}_{32}(1 ⟨- → +⟩ 10^{-15}":
