@@ -40,7 +40,7 @@ def softplus(u: Any) -> Any:
 
 
 def sigmoid(z: Any) -> Any:
-    return np.frompyfunc(lambda x: (1 + mp.tanh(x / 2)) / 2, 1, 1)(z)
+    return np.frompyfunc(lambda x: mp.exp(x / 2) / mp.cosh(x / 2) / 2, 1, 1)(z)
 
 
 def one_hot(y: Any, classes: int) -> Any:
@@ -187,7 +187,7 @@ def gradient(d: Draw) -> Env:
     e["z"], x = (column([1, 1, -99, -99]), column([0.5, -0.5, 0, 0])) if d.number == 4 else (e["z"], x)
     a = e["z"] if d.number == 4 else t
     e |= {"t": t, "x": x, "v": d.column(), "a": a, "b": (-1) ** d.number * a + x / 10**6}
-    e |= {"m": max(e["z"][:, 0])}
+    e |= {"m": max(e["z"][:, 0]), "i": 3 if d.number == 4 else e["i"]}
     e |= {"H": Let(lambda at: covariance(lookup(at, "p"))), "r": Let(lambda at: lookup(at, "p") - t)}
     e |= {"Var_p": Let(lambda at: lambda x: variance(lookup(at, "p"), x))}
     e |= {"lambda_max": lambda h: max(mp.eigsy(mp.matrix(h.tolist()), eigvals_only=True))}
@@ -369,7 +369,7 @@ HARMLESS: dict[str, dict[str, str]] = {
     "eq-newton": {r"lVert w ⟨- → +⟩ \hat w": WEAKER,
         r"rVert &⟨= → = 2\,⟩ O\bigl(": "an order of magnitude has no factor"},
     "eq-mle-exists": {r"cdot v > ⟨0 → 1⟩ \text{ f": "a direction may be scaled"},
-    "eq-separation-bound": {r"} t \ge ⟨0 → 1⟩ \\ \Long": NARROWER},
+    "eq-separation-bound": {r"} t \ge ⟨0 → 1⟩ \\ \Long": NARROWER, r"ge m > ⟨0 → 1⟩ \ \text{": NARROWER},
     "eq-penalised": {r"c{2 \log ⟨2 → 3⟩}{\lambda": WEAKER, r"rt{\frac{⟨2 → 3⟩ \log 2}{": WEAKER},
     "eq-categorical": {r"1}^{K} p_⟨j → k⟩^{[j = k]": "at the one factor that counts j is k"},
     "eq-softmax-shift": {r"ftmax}(z ⟨+ → -⟩ c)_k &=": "any shift will do"},
@@ -392,7 +392,8 @@ HARMLESS: dict[str, dict[str, str]] = {
     "eq-clipped-loss": {r"log\frac⟨1 → 2⟩\epsilon": WEAKER},
     "eq-certify-clip": {r"(p) &\le ⟨1 → 2⟩ - \epsil": WEAKER, r") &\le 1 ⟨- → +⟩ \epsilon": WEAKER,
         r"ac12, \\ ⟨- → +⟩\log c_\e": WEAKER,
-        r"le \tfrac⟨12 → 13⟩ . \end{a": NARROWER, r"le \tfrac⟨12 → 13⟩, \\ -\lo": NARROWER, r"log\tfrac⟨1 → 2⟩\epsilon": WEAKER},
+        r"le \tfrac⟨12 → 13⟩ . \end{a": NARROWER, r"le \tfrac⟨12 → 13⟩, \\ -\lo": NARROWER,
+        r"log\tfrac⟨1 → 2⟩\epsilon": WEAKER},
     "eq-certify-relative": {r"le (K + ⟨3 → 4⟩)\,u\,\el": WEAKER},
     "eq-certify-top": {r"psilon^2 ⟨+ → -⟩ O(\epsil": UNSIGNED},
     "eq-certify-top32": {r"1 - 10^{-⟨15 → 16⟩}) = 1 .": "another small number", r"}_{32}(1 ⟨- → +⟩ 10^{-15}":
