@@ -507,7 +507,7 @@ class Reader:
 
     def fraction(self) -> Any:
         top, bottom = self.argument(), self.argument()
-        if top[0] != bottom[0] or top[0] not in {r"\partial", "d"} or top[1:2] == ["("]:
+        if top[0] != bottom[0] or top[0] not in {r"\partial", "d"} or top[:2] == ["d", "("]:
             return evaluate(top, self.env) / evaluate(bottom, self.env)
         order, name = (int(top[2]), bottom[1:-2]) if top[1:2] == ["^"] else (1, bottom[1:])
         if bottom[len(name) + 1 :] != top[1:3] * (order > 1):
