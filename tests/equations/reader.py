@@ -247,7 +247,8 @@ def holds(sign: str, a: Tokens, b: Tokens, env: Env, value: Callable[[Tokens, En
         for e in env["sizes"]:
             e = KNOWN | e | {"known": e.setdefault("known", {})}
             rest.append((value(a, e) - value(b[: cut - 1], e)) / value(b[cut + 1 :], e))
-        return abs(rest[2] - rest[1]) <= mp.mpf("0.75") * abs(rest[1] - rest[0]) + TINY
+        before, after = abs(rest[1] - rest[0]), abs(rest[2] - rest[1])
+        return after <= max(before * 3 / 4, abs(rest[2]) / 25) + TINY
     needed = []  # the factor of what stands in O(...), ever closer; a wrong order makes it grow
     for closer in ("1e-2", "1e-4"):
         e = env | env["closer"](mp.mpf(closer))
