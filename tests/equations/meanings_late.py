@@ -519,9 +519,14 @@ def shifted(d: Draw) -> Env:
 
 
 def moments(d: Draw) -> Env:
-    x, P = d.column(5), d.probs(5)
+    """The Gaussian student that minimises the expected loss of a teacher's law."""
+    x, P = softplus(d.column(5) + column(range(5))), softmax(column(d.gauss(0, 1) for _ in range(5)))
     law = [(p, {"X": v}) for p, v in zip(P[:, 0], x[:, 0], strict=True)]
-    return {"law": law, "mu": (P.T @ x)[0, 0], "sigma": mp.sqrt(m.variance(P, x))}
+    cost = lambda mu, s: mp.fsum(p * ((at["X"] - mu) ** 2 / s**2 / 2 + mp.log(s)) for p, at in law)
+    slopes = lambda mu, s: [mp.diff(cost, (mu, s), (1, 0)), mp.diff(cost, (mu, s), (0, 1))]
+    start = (mean(x[:, 0]), (max(x[:, 0]) - min(x[:, 0])) / 3)
+    mu, sigma = mp.findroot(slopes, start, maxsteps=99)
+    return {"law": law, "mu": mu, "sigma": sigma}
 
 
 def teachers(d: Draw) -> Env:

@@ -19,7 +19,7 @@ import pytest
 import scipy.special
 import scipy.stats
 
-import ledger
+import marks
 from equations import meanings as m
 from equations import meanings_early as early
 from equations import meanings_late as late
@@ -304,7 +304,7 @@ def digits() -> Iterator[None]:
 
 @cache
 def printed() -> dict[str, str]:
-    return {equation.label: equation.tex for equation in ledger.read_equations(ROOT)[0]}
+    return {equation.label: equation.tex for equation in marks.read_equations(ROOT)[0]}
 
 
 @cache
