@@ -714,4 +714,11 @@ def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterat
             equal = only and sign == signs[-1] and near(remembered(sides[a], e), remembered(sides[b], e))
             if equal and not evaluate(only, e):
                 yield f"equal in {' '.join(chain)} not only for {' '.join(only)}: {told(chain, e)}"
+        for a, b in pairwise(
+            read if read and held and held[0].get("sharp") else []
+        ):  # no other bound would do
+            if {*signs[a:b]} - {"="} and not any(
+                abs(remembered(sides[a], e) / remembered(sides[b], e) - 1) < mp.mpf("1e-9") for e in held
+            ):
+                yield f"a narrower bound would do in {' '.join(chain)}"
         number += len(sides) - 1
