@@ -617,11 +617,11 @@ def _compare(first: Floats, second: Floats, temperature: float) -> tuple[Floats,
     apart, beside = _difference(*tops)
     around = np.clip(np.where(np.isnan(gap), 0.0, gap - apart) / temperature, -16, 16)
     centre = apart + temperature * (b * around).sum(-1, keepdims=True)
-    x = (gap - centre + lost) / temperature
+    x = (gap - centre + (lost - beside)) / temperature
     near = np.abs(x) < 1
     x = np.where(near, x, 0.0)
     # Elsewhere b exp(x) comes from `first`, since b may have underflowed where a has not.
-    moved = np.exp(one + (apart - centre + beside) / temperature - np.expand_dims(_log_sum_exp(other), -1))
+    moved = np.exp(one + (apart - centre) / temperature - np.expand_dims(_log_sum_exp(other), -1))
     total = np.log1p(np.where(near, b * np.expm1(x), moved - b).sum(-1, keepdims=True))
     return a, b, np.where(near & (np.abs(total) < 1), x - total, d)
 
@@ -677,7 +677,10 @@ def _log_sum_exp(x: Floats) -> Floats:
 def _log_softmax(x: Floats) -> Floats:
     # The maximum goes first: beside a large one, the logarithm of the sum would be rounded away.
     x = x - x.max(-1, keepdims=True)
-    result: Floats = x - np.log(np.exp(x).sum(-1, keepdims=True))
+    others = np.exp(x)
+    # Without the highest: beside its one, what is next to nothing would be lost.
+    np.put_along_axis(others, x.argmax(-1)[..., None], 0.0, -1)
+    result: Floats = x - np.log1p(others.sum(-1, keepdims=True))
     return result
 
 

@@ -482,8 +482,10 @@ class _Divergence:
         student finds unlikely, p / q is next to zero, and f has to come from log(p / q), not from p / q - 1.
         """
         gap, lost = _difference(v, z)
-        gap, lost = (x.masked_fill(gap.isnan(), 0.0) for x in (gap, lost))  # impossible in both
-        d = (gap - (q * gap).sum(-1, keepdim=True) + lost) / self.temperature
+        # A class that is impossible in both is no difference; the mean under q is about what they have in common.
+        gap, lost = (x.masked_fill(gap.isnan(), 0.0) for x in (gap, lost))
+        gap, lost = (x - (q * x).sum(-1, keepdim=True) for x in (gap, lost))
+        d = (gap + lost) / self.temperature
         r = torch.expm1(d)
         shift = (q * r).sum(-1, keepdim=True)
         r, d = (r - shift) / (1 + shift), d - torch.log1p(shift)  # p / q - 1 and log(p / q)
@@ -542,11 +544,11 @@ def _compare(first: Tensor, second: Tensor, temperature: float) -> tuple[Tensor,
     apart, beside = _difference(*tops)
     around = (torch.where(gap.isnan(), 0.0, gap - apart) / temperature).clamp(-16, 16)
     centre = apart + temperature * (b.detach() * around).sum(-1, keepdim=True)
-    x = (gap - centre + lost) / temperature
+    x = (gap - centre + (lost - beside)) / temperature
     near = x.abs() < 1
     slope = (first - second) / temperature  # x has its derivative, and more digits
     x = torch.where(near, x + (slope - slope.detach()), 0.0)
-    moved = (one + (apart - centre + beside) / temperature - other.logsumexp(-1, keepdim=True)).exp()
+    moved = (one + (apart - centre) / temperature - other.logsumexp(-1, keepdim=True)).exp()
     s = torch.where(near, b * x.expm1(), moved - b).sum(-1, keepdim=True)
     close = s.detach().log1p().abs() < 1
     total = torch.where(close, s, 0.0).log1p()
