@@ -764,3 +764,22 @@ def test_twice_the_steps() -> None:
     assert change(both, "mean_length") == pytest.approx((-0.33, -0.25), abs=0.005)
     assert change(normal, "mean_length") == pytest.approx((-0.13, -0.08), abs=0.005)
     assert change(both, "forward")[0] > 0 and change(normal, "forward")[0] > 0
+
+
+def test_what_two_bytes_make_of_a_tail() -> None:
+    """Sharp teachers over a vocabulary: rounded to bfloat16, the kept log-probabilities lose the bucket.
+
+    The price list counts four bytes for that reason.
+    """
+    g = rng(12)
+
+    def keeps(kind: torch.dtype) -> None:
+        z = 8 * g.normal(size=(100, 32_000))
+        log_p = np.sort(xent.log_softmax(z), axis=1)[:, ::-1]
+        tail = np.exp(log_p[:, 64:]).sum(1)
+        stored = torch.tensor(log_p[:, :64].copy()).to(kind).double().exp().sum(1).numpy()
+        assert np.median(np.abs(1 - stored - tail) / tail) < 1e-3
+
+    keeps(torch.float32)
+    with refuted("two bytes"):
+        keeps(torch.bfloat16)
