@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Jupyter Book would put every style sheet and script below _static on every page.
 STYLES = ["katex/katex.min.css", "palette.css", "book.css"]
-SCRIPTS = ["move/load.js", "search.js"]
+SCRIPTS = ["move/load.js", "page.js"]
 # What _templates/static/webpack-macros.html would name before the other sheets.
 THEME = [f"_static/{name}.css" for name in ("basic", "styles/bootstrap", "styles/pydata-sphinx-theme")]
 
@@ -110,9 +110,6 @@ def lighten(
     for script in context["script_files"]:
         if getattr(script, "filename", None):
             script.attributes["defer"] = "defer"
-            # The template of the search names a script that needs Sphinx's own at once.
-            if page == "search" and not script.filename.endswith("_static/search.js"):
-                del script.attributes["defer"]
     named = [sheet.filename for sheet in context["css_files"]]
     app.env.style_sheets = [*THEME, *named]  # type: ignore[attr-defined]
     context["css_files"] = []

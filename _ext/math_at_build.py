@@ -77,6 +77,15 @@ def render(tex: str, display: bool) -> str:
     return str(answer["html"])
 
 
+def text_of(tex: str) -> str:
+    """Return what a formula draws, as text: what a reader would type, or read in an excerpt."""
+    try:
+        drawn = render(tex, False)
+    except KatexError:  # a warning has said so
+        return ""
+    return html.unescape(re.sub(r"<[^>]+>", "", drawn[: drawn.index("<annotation")]))
+
+
 def rendered(node: nodes.Element, *, display: bool) -> str:
     """Render a formula; on an error warn with the place, and show the source instead."""
     try:

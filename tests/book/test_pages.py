@@ -11,7 +11,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import axe_playwright_python
-import nbformat
 import pytest
 import yaml
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response
@@ -163,52 +162,6 @@ def test_a_link_into_a_long_page_arrives(visit: Visit, fragment: str) -> None:
     visit.page.wait_for_timeout(300)  # what comes near is laid out, and moves the rest
     top = visit.page.locator(f"[id='{fragment}']").evaluate("e => e.getBoundingClientRect().top")
     assert -5 <= top < DESK[1] - 100
-
-
-FIRST_PAGES = "words => Search._performSearch(...Search._parseQuery(words)).slice(-5).map(found => found[0])"
-
-
-def test_a_reader_finds_by_typing(visit: Visit) -> None:
-    page = visit.page
-    page.goto(visit.address + "index.html", wait_until="load")
-    page.keyboard.press("Control+k")
-    page.keyboard.type("gradient accumulation")
-    page.keyboard.press("Enter")
-    page.get_by_text("Search finished").wait_for(timeout=20_000)
-    page.wait_for_load_state("networkidle")  # the pages from which the summaries come
-    listed = page.locator("#search-results li > a").evaluate_all("all => all.slice(0, 5).map(a => a.href)")
-    first = [Path(address.partition("#")[0].partition("?")[0]).stem for address in listed]
-    assert {"11_denominators", "08_which_loss"} & set(first), first
-    # The list is in the order of the ranking, so the others need no list.
-    ranked = page.evaluate(FIRST_PAGES, "gradient accumulation")
-    assert [Path(name).stem for name in reversed(ranked)] == first
-    for words, name in (
-        ("log_loss", "api"),
-        ("label smoothing", "12_soft_targets"),
-        ("Lipschitz", "04_gradients"),
-    ):
-        assert f"chapters/{name}" in page.evaluate(FIRST_PAGES, words), words
-    assert visit.wrong == []
-
-
-QUESTION = re.compile(r"^- \[.+\]\(https://\S+\): `(.+?)`, \{ref\}`[^`]+<(symptom-[a-z0-9-]+)>`; ", re.M)
-# What the search ranks first, and the label of the section in which that stands.
-FIRST_ROW = """async words => {
-  const [page, , anchor] = Search._performSearch(...Search._parseQuery(words)).at(-1) ?? ["", "", ""];
-  const parse = async () => new DOMParser().parseFromString(await (await fetch(page + ".html")).text(), "text/html");
-  const place = (await ((globalThis.parsed ??= {})[page] ??= parse())).getElementById(anchor.slice(1));
-  return place?.closest("section").querySelector(":scope > [id^=symptom-]")?.id ?? page;
-}"""
-
-
-def test_twenty_questions_lead_to_their_rows(visit: Visit) -> None:
-    """What chapter 8 says to type for each question of its list, typed: its row comes first."""
-    cells = nbformat.read(ROOT / "chapters/08_which_loss.ipynb", as_version=4).cells
-    [asked] = [QUESTION.findall(c.source) for c in cells if c.source.startswith("### Twenty questions")]
-    assert len(asked) == 20
-    visit.page.goto(visit.address + "search.html?q=loss", wait_until="load")
-    visit.page.wait_for_function("Search._index !== null")
-    assert {words: visit.page.evaluate(FIRST_ROW, words) for words, _ in asked} == dict(asked)
 
 
 # ------------------------------------------------------------------------ accessibility and colours
