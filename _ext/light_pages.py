@@ -9,6 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -26,6 +31,11 @@ STYLES = ["katex/katex.min.css", "palette.css", "book.css"]
 SCRIPTS = ["move/load.js", "page.js"]
 # What _templates/static/webpack-macros.html would name before the other sheets.
 THEME = [f"_static/{name}.css" for name in ("basic", "styles/bootstrap", "styles/pydata-sphinx-theme")]
+
+VERSION = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))[
+    "project"
+]["version"]
+WHEEL = f"cross_entropy_verified-{VERSION}-py3-none-any.whl"
 
 
 def address(configured: str | None, variable: str) -> str:
@@ -52,6 +62,16 @@ def configure(app: Sphinx, config: Config) -> None:
     logo = "_static/logo.png"
     config.ogp_social_cards = {"enable": bool(site), "image": logo, "image_mini": logo}
     config.notfound_urls_prefix = urlsplit(config.html_baseurl).path or "/"
+    config.myst_substitutions = {"wheel": f'<a href="../{WHEEL}">{WHEEL}</a>'}
+    report = (
+        f'<a href="{options["repository_url"]}/issues">Report a mistake</a> · '
+        if options["repository_url"]
+        else ""
+    )
+    options["extra_footer"] = (
+        f'<p>{report}<a href="{config.html_baseurl or "/"}chapters/get.html#cite">Cite</a> · Version {VERSION} · '
+        "Text: CC BY 4.0, code: MIT</p>"
+    )
     if site:
         app.setup_extension("sphinx_sitemap")
         config.sitemap_url_scheme = "{link}"  # one language and one version: an address has neither
@@ -85,6 +105,19 @@ def write_bundle(app: Sphinx, exception: Exception | None) -> None:
         sheet = path.read_text(encoding="utf-8")
         text += re.sub(r"""url\(["']?(?!data:|#)([^)"']+)["']?\)""", from_bundle, sheet) + "\n"
     (static / "bundle.css").write_text(text, encoding="utf-8")
+
+
+def write_wheel(app: Sphinx, exception: Exception | None) -> None:
+    """Build the package from a copy, and put it beside the page that offers it."""
+    if exception or "chapters/get" not in app.env.found_docs:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(Path(app.srcdir) / name, folder)
+        leave = shutil.ignore_patterns("*.egg-info", "__pycache__")
+        shutil.copytree(Path(app.srcdir) / "code", Path(folder) / "code", ignore=leave)
+        pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+        subprocess.run([*pip, "--wheel-dir", str(app.outdir), folder], check=True)
 
 
 def size(path: Path) -> tuple[int, int]:
@@ -131,6 +164,8 @@ def lighten(
 
     if context.get("body"):
         context["body"] = re.sub(r"<img\b[^>]*>", image, context["body"])
+        # Speech reads what a bar says, and not a name that hides it.
+        context["body"] = context["body"].replace('<summary aria-label="Toggle hidden content">', "<summary>")
         # Names, punctuation and spaces of code have the colour of their listing: no element of their own.
         context["body"] = re.sub(r'<span class="(?:n|nn|p|w)">([^<]*)</span>', r"\1", context["body"])
         if page == "chapters/api":
@@ -163,4 +198,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("html-page-context", lighten, priority=990)
     # After the theme, which writes the colours of code at the end.
     app.connect("build-finished", write_bundle, priority=990)
+    app.connect("build-finished", write_wheel)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

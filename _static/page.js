@@ -83,3 +83,97 @@ globalThis.xentFind = (() => {
   document.querySelectorAll("form.bd-search").forEach(field);
   return find;
 })();
+
+// What a mark, a number or a reference leads to, as a card in place. A mark and the number of an equation open it by
+// click, tap and Enter; with a mouse, it opens for references too while the pointer rests on them.
+(() => {
+  if (!HTMLElement.prototype.showPopover) return;
+  const OPENS = "article a.claim, article .eqno > a:first-child";
+  const SHOWN = `${OPENS}, article :is(${["#equation-", "#fig-", "#term-", "#erratum-", "references.html#"].map((to) => `a.reference[href*='${to}']`)})`;
+  const WHOLE = ".ledger-entry, .erratum, figure, div.math, .citation";
+  const card = document.createElement("div");
+  Object.assign(card, { className: "card-in-place", popover: "auto", tabIndex: -1 });
+  card.setAttribute("role", "dialog");
+  document.body.append(card);
+  const pages = new Map();
+  let timer;
+
+  async function document_at(address) {
+    const answer = await fetch(address);
+    return new DOMParser().parseFromString(await answer.text(), "text/html");
+  }
+
+  async function content(link) {
+    const place = new URL(link.href);
+    const page = place.href.split("#")[0];
+    if (page === location.href.split("#")[0]) pages.set(page, document);
+    if (!pages.has(page)) pages.set(page, document_at(page));
+    const found = (await pages.get(page)).getElementById(decodeURIComponent(place.hash.slice(1)));
+    const whole = found.closest(WHOLE) ?? found;
+    return (whole.matches("dt") ? [whole, whole.nextElementSibling] : [whole]).map((node) => {
+      const copy = document.importNode(node, true);
+      copy.querySelectorAll(".headerlink, .moving").forEach((one) => one.remove());
+      for (const one of [copy, ...copy.querySelectorAll("*")]) {
+        one.removeAttribute("id");
+        for (const name of ["href", "src"]) if (one.hasAttribute(name)) one[name] = new URL(one.getAttribute(name), place).href;
+      }
+      return copy;
+    });
+  }
+
+  async function show(link) {
+    const inside = await content(link);
+    const more = document.createElement("p");
+    more.className = "card-more";
+    more.append(Object.assign(document.createElement("a"), { href: link.href, textContent: link.matches(OPENS) ? "Open the ledger" : "Go there" }));
+    card.setAttribute("aria-label", link.title || link.textContent);
+    card.replaceChildren(...inside, more);
+    card.showPopover();
+    const [at, own] = [link.getBoundingClientRect(), card.getBoundingClientRect()];
+    const below = at.bottom + 8 + own.height < innerHeight || at.top < own.height + 8;
+    card.style.left = `${Math.max(8, Math.min(at.left - 24, document.documentElement.clientWidth - own.width - 8))}px`;
+    card.style.top = `${below ? at.bottom + 8 : at.top - own.height - 8}px`;
+  }
+
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest?.(OPENS);
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey || card.contains(link)) return;
+    event.preventDefault();
+    show(link).then(() => card.focus(), () => location.assign(link.href));
+  });
+  const later = (wait, act) => {
+    clearTimeout(timer);
+    timer = setTimeout(act, wait);
+  };
+  document.addEventListener("pointerover", (event) => {
+    if (event.pointerType !== "mouse" || !event.target.closest) return;
+    const link = event.target.closest(SHOWN);
+    if (link && !card.contains(link)) later(350, () => show(link).catch(() => {}));
+    else if (card.contains(event.target)) clearTimeout(timer);
+    else later(250, () => card.matches(":hover, :focus-within") || card.hidePopover());
+  });
+})();
+
+// The theme's switch goes between light and dark; the theme's own third state looks like one of the two.
+for (const button of document.querySelectorAll(".theme-switch-button")) {
+  button.addEventListener("click", (event) => {
+    event.stopImmediatePropagation();
+    const { dataset } = document.documentElement;
+    dataset.mode = dataset.theme = localStorage.mode = localStorage.theme = dataset.theme === "dark" ? "light" : "dark";
+  }, true);
+}
+
+// A formula is copied as its TeX, once, and not as what is drawn together with what is read aloud.
+document.addEventListener("copy", (event) => {
+  const copied = getSelection().rangeCount && getSelection().getRangeAt(0).cloneContents();
+  if (!copied || !copied.querySelector(".katex annotation")) return;
+  copied.querySelectorAll(".katex").forEach((formula) => {
+    const dollars = formula.closest(".katex-display") ? "$$" : "$";
+    formula.replaceWith(dollars + (formula.querySelector("annotation")?.textContent ?? "") + dollars);
+  });
+  const box = document.createElement("div");
+  box.append(copied);
+  event.clipboardData.setData("text/plain", box.textContent);
+  event.clipboardData.setData("text/html", box.innerHTML);
+  event.preventDefault();
+});
