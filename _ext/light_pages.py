@@ -36,6 +36,9 @@ VERSION = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
     "project"
 ]["version"]
 WHEEL = f"cross_entropy_verified-{VERSION}-py3-none-any.whl"
+STUB = re.compile(
+    r'<div class="output text_plain[^>]*><div[^>]*><pre><span></span>not yet: [^<]*</pre></div>\s*</div>'
+)
 
 
 def address(configured: str | None, variable: str) -> str:
@@ -143,6 +146,8 @@ def lighten(
     for script in context["script_files"]:
         if getattr(script, "filename", None):
             script.attributes["defer"] = "defer"
+    if page == app.config.root_doc:  # the book's title stands beside it already
+        context["title"] = "From binary labels to LLM distillation"
     named = [sheet.filename for sheet in context["css_files"]]
     app.env.style_sheets = [*THEME, *named]  # type: ignore[attr-defined]
     context["css_files"] = []
@@ -168,6 +173,12 @@ def lighten(
         context["body"] = context["body"].replace('<summary aria-label="Toggle hidden content">', "<summary>")
         # Names, punctuation and spaces of code have the colour of their listing: no element of their own.
         context["body"] = re.sub(r'<span class="(?:n|nn|p|w)">([^<]*)</span>', r"\1", context["body"])
+        # What a check says of a stub says nothing to who only reads.
+        if "chapters/get" in app.env.found_docs:
+            how = f"{context['pathto']('chapters/get')}#run-the-chapters"
+            context["body"] = STUB.sub(
+                f'<p class="to-run"><a href="{how}">How to try it</a></p>', context["body"]
+            )
         if page == "chapters/api":
             # A docstring's formula is not broken for a phone: it scrolls, and the keyboard has to reach it.
             display = '<span class="katex-display"'

@@ -307,7 +307,12 @@ def test_a_figure_moves(browser: Browser, built_site: Path, server: str, name: s
     figure.get_by_role("button", name="Reset").press("Enter")
     first, picture = check(figure, name), ink(figure)
     assert (unset != picture) == hidden, "the answer shows before anything is set"
-    if name not in ("softmax", "smoothing", "step", "denominators"):  # whose controls are no place on the axis
+    if name not in (
+        "softmax",
+        "smoothing",
+        "step",
+        "denominators",
+    ):  # whose controls are no place on the axis
         plot = figure.locator(".u-over").bounding_box()
         assert plot is not None
         page.mouse.move(plot["x"] + 0.3 * plot["width"], plot["y"] + 50)
