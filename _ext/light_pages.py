@@ -66,15 +66,6 @@ def configure(app: Sphinx, config: Config) -> None:
     config.ogp_social_cards = {"enable": bool(site), "image": logo, "image_mini": logo}
     config.notfound_urls_prefix = urlsplit(config.html_baseurl).path or "/"
     config.myst_substitutions = {"wheel": f'<a href="../{WHEEL}">{WHEEL}</a>'}
-    report = (
-        f'<a href="{options["repository_url"]}/issues">Report a mistake</a> · '
-        if options["repository_url"]
-        else ""
-    )
-    options["extra_footer"] = (
-        f'<p>{report}<a href="{config.html_baseurl or "/"}chapters/get.html#cite">Cite</a> · Version {VERSION} · '
-        "Text: CC BY 4.0, code: MIT</p>"
-    )
     if site:
         app.setup_extension("sphinx_sitemap")
         config.sitemap_url_scheme = "{link}"  # one language and one version: an address has neither
@@ -146,6 +137,13 @@ def lighten(
     for script in context["script_files"]:
         if getattr(script, "filename", None):
             script.attributes["defer"] = "defer"
+    if "chapters/get" in app.env.found_docs:
+        repository = app.config.html_theme_options["repository_url"]
+        report = f'<a href="{repository}/issues">Report a mistake</a> · ' if repository else ""
+        context["theme_extra_footer"] = (
+            f'<p>{report}<a href="{context["pathto"]("chapters/get")}#cite">Cite</a> · Version {VERSION} · '
+            "Text: CC BY 4.0, code: MIT</p>"
+        )
     if page == app.config.root_doc:  # the book's title stands beside it already
         context["title"] = "From binary labels to LLM distillation"
     named = [sheet.filename for sheet in context["css_files"]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import html
 import re
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,6 +163,62 @@ def test_a_link_into_a_long_page_arrives(visit: Visit, fragment: str) -> None:
     visit.page.wait_for_timeout(300)  # what comes near is laid out, and moves the rest
     top = visit.page.locator(f"[id='{fragment}']").evaluate("e => e.getBoundingClientRect().top")
     assert -5 <= top < DESK[1] - 100
+
+
+# ------------------------------------------------------------------------------- evidence in place
+
+
+def test_a_mark_and_a_number_open_their_entry_in_place(visit: Visit) -> None:
+    """By keyboard, tap and pointer; the entry leads back to the sentence; no page of the ledger is heavy."""
+    page, card = visit.page, visit.page.locator(".card-in-place")
+    page.goto(visit.address + "chapters/10_averaged_loss.html", wait_until="load")
+    for link in ("article a.claim", "article .eqno > a"):
+        first = page.locator(link).first
+        first.press("Enter")
+        card.wait_for()
+        assert card.evaluate("e => e.contains(document.activeElement) && e.getBoundingClientRect().top > 0")
+        assert "test_" in card.inner_text() and card.get_attribute("aria-label")
+        page.keyboard.press("Escape")
+        assert not card.is_visible() and first.evaluate("e => e === document.activeElement")
+    page.locator("article p a[href^='#equation-']").first.hover()
+    card.locator(".katex").first.wait_for()
+    page.mouse.move(5, 5)
+    card.wait_for(state="hidden")
+    page.locator("article a.claim").first.click()
+    card.get_by_role("link", name="↑").click()
+    assert "#said-claim-10-" in page.url and page.locator("a.claim:target").count() == 1
+    assert visit.wrong == []
+
+
+def test_a_formula_is_copied_once_as_tex(visit: Visit) -> None:
+    visit.page.goto(visit.address + "chapters/01_binary.html", wait_until="load")
+    copied = visit.page.evaluate("""() => new Promise(done => {
+        const held = document.querySelector("article p:has(.katex)");
+        getSelection().selectAllChildren(held);
+        document.addEventListener("copy", event => done(event.clipboardData.getData("text/plain")));
+        document.execCommand("copy");
+    })""")
+    assert re.search(r"\$[^$]+\$", copied) and "\u2061" not in copied and copied.count("\n") < 3, copied
+
+
+def test_a_solution_opens_wherever_its_title_is_tapped(browser: Browser, server: str) -> None:
+    context = browser.new_context(viewport={"width": PHONE[0], "height": PHONE[1]}, has_touch=True)
+    page = context.new_page()
+    page.goto(server + "chapters/01_binary.html", wait_until="networkidle")
+    title = page.locator(".solution .admonition-title").first
+    title.scroll_into_view_if_needed()
+    title.tap()
+    assert page.locator(".solution").first.locator("section").is_visible() and "#" not in page.url
+    assert page.locator("button.copybtn").first.evaluate("e => getComputedStyle(e).opacity") == "1"
+    context.close()
+
+
+def test_what_the_site_offers_is_the_package(built_site: Path) -> None:
+    [wheel] = built_site.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        names = set(packed.namelist())
+    sources = {path.relative_to(ROOT / "code").as_posix() for path in (ROOT / "code/xent").rglob("*.py")}
+    assert sources <= names and wheel.name in (built_site / "chapters/get.html").read_text("utf-8")
 
 
 # ------------------------------------------------------------------------ accessibility and colours
