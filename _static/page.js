@@ -141,6 +141,8 @@ globalThis.xentFind = (() => {
     event.preventDefault();
     show(link).then(() => card.focus(), () => location.assign(link.href));
   });
+  // Sphinx's own script takes the key from the browser, which would close the card.
+  document.addEventListener("keydown", (event) => event.key === "Escape" && card.matches(":popover-open") && card.hidePopover());
   const later = (wait, act) => {
     clearTimeout(timer);
     timer = setTimeout(act, wait);
