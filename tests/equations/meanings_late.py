@@ -526,7 +526,7 @@ def moments(d: Draw) -> Env:
     slopes = lambda mu, s: [mp.diff(cost, (mu, s), (1, 0)), mp.diff(cost, (mu, s), (0, 1))]
     start = (mean(x[:, 0]), (max(x[:, 0]) - min(x[:, 0])) / 3)
     mu, sigma = mp.findroot(slopes, start, maxsteps=99)
-    return {"law": law, "mu": mu, "sigma": sigma}
+    return {"law_P": law, "mu": mu, "sigma": sigma}
 
 
 def teachers(d: Draw) -> Env:

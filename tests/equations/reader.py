@@ -444,8 +444,7 @@ class Reader:
     def moment(self) -> Any:
         """The expectation, variance or standard deviation under a law: a list of (probability, names)."""
         kind, sub = self.argument()[0], self.after("_")
-        which = "law_" + "".join(split(sub, r"\sim")[0])
-        which = which if {which, f"{which}|"} & {*self.env} else "law"
+        which = "law_" + "".join(split(sub, r"\sim")[0]) if sub else "law"
         body = self.argument() if self.peek() == "[" else self.scope()
         body, *given = split(body, r"\mid")  # what is given is known to the law, or chosen from `law|`
         if given and f"{which}|" in self.env:
@@ -508,7 +507,7 @@ class Reader:
 
     def fraction(self) -> Any:
         top, bottom = self.argument(), self.argument()
-        if top[0] != bottom[0] or top[0] not in {r"\partial", "d"} or top[1:2] == ["("]:
+        if top[0] != bottom[0] or top[0] not in {r"\partial", "d"} or top[:2] == ["d", "("]:
             return evaluate(top, self.env) / evaluate(bottom, self.env)
         order, name = (int(top[2]), bottom[1:-2]) if top[1:2] == ["^"] else (1, bottom[1:])
         if bottom[len(name) + 1 :] != top[1:3] * (order > 1):
