@@ -86,13 +86,16 @@ def same_outputs(cell: Any, texts_agree: Callable[..., bool], drawn: Any, stored
     if not texts_agree(drawn, stored):
         return False
     pairs = [[out.data[SVG] for out in outputs if SVG in out.get("data", {})] for outputs in (stored, drawn)]
-    for old, new in zip_longest(*pairs, fillvalue="<none/>"):
-        for was, now in zip_longest(parts(old), parts(new), fillvalue="nothing"):
+    for pair in zip_longest(*pairs, fillvalue="<none/>"):
+        old, new = map(parts, pair)
+        if "rounding-errors" in cell.cell.metadata.get("tags", []):
+            # Where these lie is the processor's: the words are compared.
+            old, new = ((part for part in all_ if part.startswith("<text>")) for all_ in (old, new))
+        for was, now in zip_longest(old, new, fillvalue="nothing"):
             number = re.fullmatch(r"-?\d+\.?\d*", was) and re.fullmatch(r"-?\d+\.?\d*", now)
             if was != now and not (number and abs(float(was) - float(now)) <= TENTH_OF_A_PIXEL):
-                cell.comparison_traceback.append(
-                    f"the drawing stored has {was!r} where that drawn has {now!r}"
-                )
+                said = f"the drawing stored has {was[:80]!r} where that drawn has {now[:80]!r}"
+                cell.comparison_traceback.append(said)
                 return False
     return True
 

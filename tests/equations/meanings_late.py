@@ -38,7 +38,7 @@ def one_list(d: Draw) -> Env:
         entropy(column([1 - t, t]), column([1 - q, q]))
         for t, q in zip(one_hot(y, len(p))[:, 0], p[:, 0], strict=True)
     ]
-    return m.one(d) | {"p": p, "y": y, "ell_list": mean(each)}
+    return m.one(d) | {"p": p, "y": y, "k": len(p), "ell_list": mean(each)}
 
 
 def batch(d: Draw) -> Env:

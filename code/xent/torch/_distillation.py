@@ -1,7 +1,8 @@
 """`xent.distillation` on tensors: the same names and meaning, differentiable with respect to the student.
 
 The teacher is a constant: its tensors are detached, so a forgotten ``no_grad`` costs memory and changes no
-gradient. As in the other losses, nan logits stay nan instead of raising.
+gradient. As in the other losses, nan logits stay nan instead of raising. The error is that of the arrays' losses, in
+epsilons of the dtype that is computed in.
 """
 
 from __future__ import annotations
@@ -486,6 +487,7 @@ class _Divergence:
         gap, lost = (x.masked_fill(gap.isnan(), 0.0) for x in (gap, lost))
         gap, lost = (x - (q * x).sum(-1, keepdim=True) for x in (gap, lost))
         d = (gap + lost) / self.temperature
+        d = d - (q * d).sum(-1, keepdim=True)  # what the rounded mean of large numbers left
         r = torch.expm1(d)
         shift = (q * r).sum(-1, keepdim=True)
         r, d = (r - shift) / (1 + shift), d - torch.log1p(shift)  # p / q - 1 and log(p / q)
@@ -578,7 +580,7 @@ def _top_k(treatment: str, z: Tensor, log_p: Tensor, at: Tensor) -> Tensor:
     if treatment.startswith("renormalised"):
         log_p = torch.log_softmax(log_p, -1)
     if treatment == "renormalised_both":
-        chosen = log_softmax(chosen)
+        chosen = torch.where(chosen.amax(-1, keepdim=True).isneginf(), chosen, log_softmax(chosen))
     losses = _terms(log_p, chosen).sum(-1)
     if treatment == "tail" and at.shape[-1] < z.shape[-1]:
         rest = (1 - mass).clamp(min=0.0).log()
