@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
+import re
 import shutil
-from itertools import groupby
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import groupby, zip_longest
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 NO_CHROMIUM = "needs Chromium (not found as $CHROMIUM, chromium, chromium-browser or google-chrome)"
+
+CODE = Path(__file__).parent / "code"
 
 # The fixtures that build a book, or look at one in a browser.
 SLOW = {"built_site", "tiny_book", "chromium"}
@@ -25,6 +35,17 @@ def chromium() -> str:
     return find_chromium() or ""
 
 
+def pytest_collect_file(file_path: Path) -> None:
+    """Import a module of the packages by its name, before pytest looks into it for doctests.
+
+    By the file, pytest would import the package, which imports the module, and then run the module once more: two
+    copies, of which a test would patch one and call the other.
+    """
+    if file_path.suffix == ".py" and file_path.is_relative_to(CODE) and not file_path.stem.startswith("__"):
+        with contextlib.suppress(Exception):  # pytest says what is wrong
+            importlib.import_module(".".join(file_path.relative_to(CODE).with_suffix("").parts))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the slow tests by what they ask for; leave out those that need a browser where there is none."""
@@ -35,11 +56,48 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "chromium" in fixtures and find_chromium() is None:
             item.add_marker(pytest.mark.skip(reason=NO_CHROMIUM))
         if item.path.suffix == ".ipynb":
-            # nbval compares no PNG. The last digits of a drawing are the processor's too.
-            item.parent.skip_compare += ("image/svg+xml",)
+            # nbval would compare a drawing as a string, and its last digits are the processor's.
+            item.parent.skip_compare += (SVG,)
+            item.compare_outputs = partial(same_outputs, item, item.compare_outputs)
     # A file goes to one worker. Those that take long begin, so that no core waits for the last one alone.
     files = [list(group) for _, group in groupby(items, key=lambda item: item.path)]
     items[:] = [item for file in sorted(files, key=_turn) for item in file]
+
+
+SVG = "image/svg+xml"
+PLACES = {"d", "x", "y", "width", "height", "viewBox", "points", "transform"}
+TENTH_OF_A_PIXEL = 0.075  # of a point, which is what Matplotlib draws in
+
+
+def parts(drawing: str) -> Iterator[str]:
+    """Yield the numbers that place something, one by one, and all else word by word; ids become their turn."""
+    turns: dict[str, str] = {}
+    named = re.sub(
+        r'(?<=[#"])[A-Za-z]+[0-9a-f]{10}\b', lambda m: turns.setdefault(m[0], f"{len(turns)}"), drawing
+    )
+    for element in ElementTree.fromstring(named).iter():
+        yield f"<{element.tag.rpartition('}')[2]}> {' '.join((element.text or '').split())}"
+        for name, value in element.attrib.items():
+            yield from re.findall(r"-?\d+\.?\d*|[^\s\d-]+", value) if name in PLACES else (f"{name}={value}",)
+
+
+def same_outputs(cell: Any, texts_agree: Callable[..., bool], drawn: Any, stored: Any) -> bool:
+    """Compare what is no drawing as nbval does; then the drawings, to a tenth of a pixel."""
+    if not texts_agree(drawn, stored):
+        return False
+    pairs = [[out.data[SVG] for out in outputs if SVG in out.get("data", {})] for outputs in (stored, drawn)]
+    for pair in zip_longest(*pairs, fillvalue="<none/>"):
+        old, new = map(parts, pair)
+        if "rounding-errors" in cell.cell.metadata.get("tags", []):
+            # Where these lie is the processor's: the words are compared.
+            old, new = ((part for part in all_ if part.startswith("<text>")) for all_ in (old, new))
+        for was, now in zip_longest(old, new, fillvalue="nothing"):
+            number = re.fullmatch(r"-?\d+\.?\d*", was) and re.fullmatch(r"-?\d+\.?\d*", now)
+            if was != now and not (number and abs(float(was) - float(now)) <= TENTH_OF_A_PIXEL):
+                said = f"the drawing stored has {was[:80]!r} where that drawn has {now[:80]!r}"
+                cell.comparison_traceback.append(said)
+                return False
+    return True
 
 
 def _turn(file: list[pytest.Item]) -> int:

@@ -12,7 +12,8 @@ they cannot disagree: what `problems` returns fails the one and is a warning, he
 
 An equation is read from the page if tests/equations/test_read.py has a row for it. Any other is transcribed: by a
 test that quotes the statement in its docstring and rejects a wrong variant. A claim is quoted as the chapter prints
-it, up to white space and emphasis. An erratum is a row of chapters/errata.yml.
+it, up to white space and emphasis; its test names what would refute it, and rejects something (tests/adversary.py).
+An erratum is a row of chapters/errata.yml.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ READ = "tests/equations/test_read.py"
 ERRATA = "chapters/errata.yml"
 # The worst errors of the equations' tests, written by `make ledger`.
 ERRORS = "tests/equations/errors.json"
+# The chapters whose claims' tests name the input that would refute them, and reject a wrong variant.
+SEARCHED = ("01", "02", "03", "04", "05", "06", "07", "09", "10", "11", "12", "13", "14", "15")
 # How a test checks an equation; chapters/equations.md says what each means.
 METHODS = ("symbolic", "reference", "property", "montecarlo", "framework")
 VERDICTS = {
@@ -75,6 +78,7 @@ class Row(NamedTuple):
     truth: str
     section: tuple[str, str]
     says: str = ""  # the words of that section that hold the correction
+    given: str = ""  # formulas of its numbers, as in a chapter
 
     @property
     def anchor(self) -> str:
@@ -92,6 +96,7 @@ class Mark(NamedTuple):
     function: str
     line: int
     doc: str
+    source: str
 
     @property
     def name(self) -> str:
@@ -188,9 +193,8 @@ def read_errata(root: Path) -> tuple[list[dict[str, Any]], list[Row]]:
     return data["sources"], [Row(**{**row, "id": str(row["id"])}) for row in data["rows"]]
 
 
-def section_text(root: Path, chapter: str, heading: str) -> str:
+def section_text(text: str, heading: str) -> str:
     """Return what stands under a heading of a chapter, to the next heading that is no deeper."""
-    text = "\n".join(cell for path, _, cell in markdown_cells(root) if path.stem == chapter)
     found = re.search(rf"^(#+) {re.escape(heading)} *$", text, re.MULTILINE)
     if not found:
         return ""
@@ -211,7 +215,8 @@ def read_marks(root: Path) -> tuple[list[Mark], list[str]]:
     found: list[Mark] = []
     wrong: list[str] = []
     for path in sorted((root / "tests").rglob("test_*.py")):
-        place, tree = path.relative_to(root).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        place, tree, lines = path.relative_to(root).as_posix(), ast.parse(text), text.splitlines()
         calls: set[ast.AST] = set()
         functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
         for function in (f for f in functions if f.name.startswith("test")):
@@ -227,10 +232,11 @@ def read_marks(root: Path) -> tuple[list[Mark], list[str]]:
                     continue
                 of, how = (*map(str, given), "")[:2]
                 doc = ast.get_docstring(function) or ""
-                found.append(Mark(kind, of, how, place, function.name, call.lineno, doc))
+                source = "\n".join(lines[function.lineno - 1 : function.end_lineno])
+                found.append(Mark(kind, of, how, place, function.name, call.lineno, doc, source))
         astray = [node for node in ast.walk(tree) if _kind(node) and node not in calls]
-        lines = [f"{place}:{getattr(node, 'lineno', 0)}" for node in astray]
-        wrong += [f"{line}: the mark decorates a test at the top level of the file" for line in lines]
+        found_at = [f"{place}:{getattr(node, 'lineno', 0)}" for node in astray]
+        wrong += [f"{where}: the mark decorates a test at the top level of the file" for where in found_at]
     return found, wrong
 
 
@@ -269,15 +275,27 @@ def _of_equation(mark: Mark, equations: dict[str, Equation], read: dict[str, Any
         )
 
 
-def _of_row(row: Row, root: Path, sources: set[str], tested: set[str]) -> Iterator[str]:
+def _of_claim(mark: Mark, texts: list[str]) -> Iterator[str]:
+    """Say what is wrong between a test and the sentence that its mark quotes."""
+    if not any(mark.pattern.search(text) for text in texts):
+        yield f"{mark.where}: {mark.function}: chapter {mark.of} does not say:\n    {mark.how}"
+    if mark.of in SEARCHED and "Would be refuted by" not in " ".join(mark.doc.split()):
+        yield f'{mark.where}: {mark.function}: the docstring names no input, "Would be refuted by ..."'
+    if mark.of in SEARCHED and "with refuted(" not in mark.source:
+        yield f"{mark.where}: {mark.function}: nothing is refuted; give the same assertion what must fail in it"
+
+
+def _of_row(row: Row, texts: dict[str, list[str]], sources: set[str], tested: set[str]) -> Iterator[str]:
     """Say what is wrong with a row of the errata."""
     if row.verdict not in VERDICTS or row.id.split(".")[0] not in sources:
         yield f"{ERRATA}: row {row.id} has an unknown source or verdict: {row.verdict}"
     if row.id not in tested:
         yield f'{ERRATA}: row {row.id} has no test: no function in tests is marked @pytest.mark.erratum("{row.id}")'
-    words, text = " ".join(row.says.split()), " ".join(section_text(root, *row.section).split())
+    chapter, heading = row.section
+    words = " ".join(row.says.split())
+    text = " ".join(section_text("\n".join(texts.get(chapter, [])), heading).split())
     if row.verdict != "holds" and not (words and words in text):
-        place = f"the section {row.section[1]!r} of {row.section[0]}"
+        place = f"the section {heading!r} of {chapter}"
         yield f"{ERRATA}: row {row.id}: {place} does not say {row.says!r}"
 
 
@@ -290,7 +308,8 @@ def problems(root: Path) -> list[str]:
     tested = {kind: {mark.of for mark in marks if mark.kind == kind} for kind in USAGE}
     texts: dict[str, list[str]] = {}
     for path, _, markdown in markdown_cells(root):
-        texts.setdefault(path.name[:2], []).append(markdown)
+        for name in (path.stem, path.name[:2]):
+            texts.setdefault(name, []).append(markdown)
 
     said += unreadable
     said += [
@@ -303,8 +322,7 @@ def problems(root: Path) -> list[str]:
         if mark.kind == "equation":
             said += _of_equation(mark, stated, read)
         elif mark.kind == "claim":
-            if not any(mark.pattern.search(text) for text in texts.get(mark.of, [])):
-                said.append(f"{mark.where}: {mark.function}: chapter {mark.of} does not say:\n    {mark.how}")
+            said += _of_claim(mark, texts.get(mark.of, []))
         elif mark.of not in {row.id for row in rows}:
             said.append(f"{mark.where}: {mark.function} checks {mark.of}, which is no row of {ERRATA}")
     said += [
@@ -313,5 +331,5 @@ def problems(root: Path) -> list[str]:
         if label not in stated
     ]
     for row in rows:
-        said += _of_row(row, root, {str(source["id"]) for source in sources}, tested["erratum"])
+        said += _of_row(row, texts, {str(source["id"]) for source in sources}, tested["erratum"])
     return said

@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import core, settings
 
 import marks
+from adversary import SEED
 
 # No example has a deadline: a loaded machine would fail a test that says nothing about time. What is tried is
-# the same at every run, so that a failure of CI can be repeated.
-settings.register_profile("xent", deadline=None, derandomize=True)
+# the same at every run, so that a failure of CI can be repeated; XENT_SEED tries something else.
+settings.register_profile("xent", deadline=None, derandomize=not SEED, database=None)
 settings.load_profile("xent")
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,6 +47,12 @@ def _headline(item: pytest.Item) -> str:
     ]
     said += [f"claim of chapter {m.args[0]}: {m.args[1]}" for m in item.iter_markers("claim")]
     return "; ".join(said + [f"erratum {m.args[0]}" for m in item.iter_markers("erratum")])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let XENT_SEED move hypothesis as well, as its own option would."""
+    if SEED and config.getoption("--hypothesis-seed", None) is None:
+        core.global_force_seed = SEED
 
 
 @pytest.hookimpl(wrapper=True)

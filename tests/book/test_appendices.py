@@ -1,24 +1,20 @@
-"""The appendices and the front page: what they say comes from the repository."""
+"""The appendices: what they say comes from the repository."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import json
-import math
 import re
 import runpy
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Browser
 
 import marks
-from xent.sequences import eos_optimum
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES, ROWS = marks.read_errata(ROOT)
-INDEX = (ROOT / "index.md").read_text(encoding="utf-8")
 
 # The number of each source's statements; each has a row, whether it holds or not.
 STATEMENTS = {0: 18, 1: 19, 2: 7, 3: 14, 4: 9}
@@ -100,22 +96,3 @@ def test_the_tables_of_the_benchmark_are_what_was_measured() -> None:
     assert f"{first['xent']['fastest'] / first['torch']['fastest']:.2f}" in tables["times"](
         result["cases"][:1]
     )
-
-
-# ------------------------------------------------------------------------------------- the front page
-
-
-def test_the_numbers_of_the_front_page_are_true() -> None:
-    optimum = eos_optimum(0.1, 1)
-    assert optimum == pytest.approx(0.1 * math.log(0.1) / (0.1 - 1), rel=1e-13, abs=0)
-    printed = (0.1 - 1) / 0.1 * math.log(1 - 0.1)
-    # Independent of the package: B int_0^1 G(u)^B / u du with G(u) = 0.1 u / (1 - 0.9 u), midpoint rule.
-    u = [(i + 0.5) / 20_000 for i in range(20_000)]
-    lengths = [
-        len(u) / (batch * sum((0.1 * v / (1 - 0.9 * v)) ** batch / v for v in u)) for batch in (1, 2, 8, 128)
-    ]
-    expected = {f"{optimum:.3f}", f"{printed:.3f}", "0.1", *(f"{length:.1f}" for length in lengths)}
-    told = INDEX[INDEX.index("## Your batch size") :]
-    assert set(re.findall(r"(?<![\w.])\d\.\d+(?!\w|\.\d)", told)) == expected
-    row = next(row for row in ROWS if row.id == "0.10")
-    assert "0.948" in row.truth and "0.256" in row.truth

@@ -132,7 +132,13 @@ def test_a_run_of_pytest_names_the_equation_and_the_variant(tmp_path: Path) -> N
     tests = ("pytest", "tests", "-q", "-p", "no:cacheprovider")
     write_book(tmp_path, STATED, it=TESTED)
     (tmp_path / "_ext").mkdir()
-    copied = ("tests/conftest.py", "tests/test_marks.py", f"{TESTS}/test_variants.py", "_ext/marks.py")
+    copied = (
+        "tests/conftest.py",
+        "tests/adversary.py",
+        "tests/test_marks.py",
+        f"{TESTS}/test_variants.py",
+        "_ext/marks.py",
+    )
     for name in (*copied, "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
     status, said = run(tmp_path, *tests, "--ledger", "-p", "xdist", "-n", "2")
@@ -159,7 +165,9 @@ import pytest
 
 @pytest.mark.claim("01", "This is a fair coin.")
 def test_coin():
-    """A thousand throws of a coin that is not."""
+    """A thousand throws. Would be refuted by a coin that is not."""
+    with refuted("two heads"):
+        assert False
 '''
 
 
@@ -170,6 +178,8 @@ def test_coin():
         (CLAIMED.replace("fair", "fairer"), "chapter 01 does not say:\n    This is a fairer coin."),
         (CLAIMED.replace('"01"', '"02"'), "chapter 02 does not say:\n    This is a fair coin."),
         (CLAIMED.replace('"01", ', ""), "write @pytest.mark.claim"),
+        (CLAIMED.replace("Would be refuted by", "Not"), 'names no input, "Would be refuted by ..."'),
+        (CLAIMED.replace("with refuted", "if "), "nothing is refuted"),
     ],
 )
 def test_a_claim_is_what_its_chapter_says(tmp_path: Path, test: str, said: str) -> None:

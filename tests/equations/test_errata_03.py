@@ -5,14 +5,13 @@ Each test shows that the statement as it was printed fails, and that the chapter
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
 import pytest
 from scipy import optimize
 
-from xent import binary_cross_entropy, information
+from xent import information
 
 P_X = np.array([0.6, 0.4])
 P_Y = np.array([[0.7, 0.3], [0.3, 0.7]])
@@ -30,42 +29,6 @@ def test_cross_entropy_can_be_symmetric() -> None:
         assert not np.allclose(p, q)
     p, q = np.array([0.9, 0.1]), np.array([0.5, 0.5])
     assert abs(information.cross_entropy(p, q) - information.cross_entropy(q, p)) > 0.5
-
-
-@pytest.mark.erratum("3.6")
-def test_surprise_adds_for_independent_events_only() -> None:
-    """Printed: the surprises of two events add. True: of independent ones, else with P(B | A)."""
-    dice = list(itertools.product(range(1, 7), repeat=2))
-    both = sum(a == 6 and a + b >= 10 for a, b in dice) / 36
-    first = sum(a == 6 for a, _ in dice) / 36
-    second = sum(a + b >= 10 for a, b in dice) / 36
-    conditional = sum(a + b >= 10 for a, b in dice if a == 6) / 6
-    assert abs(-math.log(both) - (-math.log(first) - math.log(second))) > 1
-    assert -math.log(both) == pytest.approx(-math.log(first) - math.log(conditional), rel=1e-14, abs=0)
-
-
-@pytest.mark.erratum("3.6")
-def test_additivity_alone_does_not_make_the_logarithm() -> None:
-    """Printed: -log is the function with these properties. True: once s is required to decrease.
-
-    On the numbers 2^-i 3^-j any two slopes give an additive function; only one ratio of them decreases.
-    """
-
-    def additive(i: int, j: int, two: float, three: float) -> float:
-        return i * two + j * three
-
-    pairs = list(itertools.product(range(12), repeat=2))
-
-    def decreases(two: float, three: float) -> bool:
-        order = sorted(pairs, key=lambda ij: ij[0] * math.log(2) + ij[1] * math.log(3))
-        surprise = [additive(i, j, two, three) for i, j in order]
-        return all(a < b for a, b in itertools.pairwise(surprise))
-
-    # Additive in exponents, so additive in products, for any slopes at all.
-    assert additive(3, 4, 1.0, 5.0) == additive(1, 1, 1.0, 5.0) + additive(2, 3, 1.0, 5.0)
-    assert not decreases(1.0, 5.0)
-    assert not decreases(1.0, 1.0)
-    assert decreases(math.log(2), math.log(3))
 
 
 @pytest.mark.erratum("3.7")
@@ -110,26 +73,6 @@ def test_the_law_of_large_numbers_holds_at_a_fixed_theta() -> None:
 
 
 @pytest.mark.erratum("3.9")
-def test_the_minimiser_need_not_exist() -> None:
-    """Printed: argmin converges to argmin. True: not for free; with five labels a group often has none."""
-    one_group = 0.3**5 + 0.7**5
-    assert one_group == pytest.approx(0.1705, abs=1e-12)
-    either = 1 - (1 - one_group) ** 2
-    assert either == pytest.approx(0.3119, abs=1e-4)
-    rng = np.random.default_rng(1)
-    ones = rng.binomial(5, [0.3, 0.7], size=(100_000, 2))
-    pure = (ones == 0) | (ones == 5)
-    for seen, exact in ((pure[:, 0], one_group), (pure.any(axis=1), either)):
-        assert abs(seen.mean() - exact) < 4 * math.sqrt(exact * (1 - exact) / 100_000)
-
-    # In a pure group the loss falls along b -> -infinity and has no minimum.
-    x = np.repeat([0.0, 1.0], 5)
-    y = np.array([0, 0, 0, 0, 0, 1, 0, 1, 1, 1.0])
-    losses = [binary_cross_entropy(b + (math.log(4) - b) * x, y) for b in (-1.0, -5.0, -10.0, -20.0, -30.0)]
-    assert all(later < earlier for earlier, later in itertools.pairwise(losses))
-
-
-@pytest.mark.erratum("3.9")
 def test_pointwise_convergence_is_not_enough() -> None:
     """A class in which each average converges and the minimiser does not: it remembers the examples."""
     rng = np.random.default_rng(2)
@@ -146,28 +89,6 @@ def test_pointwise_convergence_is_not_enough() -> None:
         expected = float(information.cross_entropy([0.7, 0.3], [0.99, 0.01]))
         assert loss(new_x, new_y, x[y]) == pytest.approx(expected, abs=0.05)
         assert expected > 2 * best
-
-
-@pytest.mark.erratum("3.10")
-def test_exact_for_the_record_and_asymptotic_for_the_law() -> None:
-    """Printed: the three problems are equivalent. True: exactly for the empirical law, else in the limit."""
-    rng = np.random.default_rng(3)
-    truth = 0.3
-    rates = np.linspace(0.001, 0.999, 999)
-    model = np.stack([1 - rates, rates], axis=1)
-    distances = []
-    for n in (10, 1000, 100_000):
-        y = rng.random(n) < truth
-        share = y.mean()
-        record = np.broadcast_to([1 - share, share], model.shape)
-        log_likelihood = y.sum() * np.log(rates) + (n - y.sum()) * np.log1p(-rates)
-        fitted = rates[np.argmax(log_likelihood)]
-        assert fitted == rates[np.argmin(information.cross_entropy(record, model))]
-        assert fitted == rates[np.argmin(information.kl_divergence(record, model))]
-        law = np.broadcast_to([1 - truth, truth], model.shape)
-        distances.append(abs(fitted - rates[np.argmin(information.kl_divergence(law, model))]))
-    assert distances[0] > 0.05, "at n = 10 the answer for the law is another one"
-    assert distances[-1] < 0.01
 
 
 @pytest.mark.erratum("3.12")

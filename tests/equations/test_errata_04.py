@@ -68,26 +68,6 @@ def test_the_diagonal_is_right() -> None:
     assert np.allclose(o * (1 - o), np.diag(true), rtol=1e-14)
 
 
-@pytest.mark.erratum("2.6")
-def test_the_announced_gradient_and_its_conditions() -> None:
-    """The text stops before the result: o_i sum(y) - y_i, which is o - y for a distribution, over N."""
-    z = torch.tensor(ACTIVATIONS, requires_grad=True)
-    o = torch.softmax(z, 1).detach().numpy()
-
-    def slope(target: np.ndarray, reduction: str) -> np.ndarray:
-        loss = torch.nn.functional.cross_entropy(z, torch.tensor(target), reduction=reduction)
-        return torch.autograd.grad(loss, z)[0].numpy()
-
-    onehot = np.eye(2)[TARGETS]
-    assert np.allclose(slope(onehot, "sum"), o - onehot, atol=1e-14)
-    assert np.allclose(slope(onehot, "mean"), (o - onehot) / 6, atol=1e-14)
-    assert not np.allclose(slope(onehot, "mean"), o - onehot, atol=1e-2)
-    two_labels = np.ones((6, 2))
-    mass = two_labels.sum(axis=1, keepdims=True)
-    assert np.allclose(slope(two_labels, "sum"), o * mass - two_labels, atol=1e-14)
-    assert not np.allclose(slope(two_labels, "sum"), o - two_labels, atol=1e-2)
-
-
 @pytest.mark.erratum("2.7")
 def test_the_gradient_is_not_linear_but_bounded_and_half_lipschitz() -> None:
     """Old: linear, therefore smooth. It is linear in o - y only; bounded and 1/2-Lipschitz is the reason."""
