@@ -141,7 +141,8 @@ def lighten(
         repository = app.config.html_theme_options["repository_url"]
         report = f'<a href="{repository}/issues">Report a mistake</a> · ' if repository else ""
         context["theme_extra_footer"] = (
-            f'<p>{report}<a href="{app.builder.get_relative_uri(page, "chapters/get")}#cite">Cite</a> · Version {VERSION} · '
+            f'<p>{report}<a href="{app.builder.get_relative_uri(page, "chapters/get")}#cite">Cite</a> · '
+            f"Version {VERSION} · "
             "Text: CC BY 4.0, code: MIT</p>"
         )
     if page == app.config.root_doc:  # the book's title stands beside it already
