@@ -861,7 +861,8 @@ HARMLESS: dict[str, dict[str, str]] = {
     "eq-vocab-rounding": {r"|\ell(z ⟨+ → -⟩ \delta,": "the bound is even in delta", r"&\le ⟨2 → 3⟩ u \max_j": WEAKER},
     "eq-vocab-zloss-free": {r"_P\, J(z ⟨+ → -⟩ a) &= \m (2)": "a shift that is free goes either way"},
     "eq-vocab-associative": {r"-\infty, ⟨0 → 1⟩) &= a .": "what is multiplied by nothing may be anything"},
-    "eq-note-first-order": {r"B \mu^2} ⟨+ → -⟩ O(B^{-2}": ORDER, r"} + O(B^{⟨- → +⟩2}),": ORDER, r"} + O(B^{⟨- → +⟩2}), (2)": ORDER,
+    "eq-note-first-order": {r"B \mu^2} ⟨+ → -⟩ O(B^{-2}": ORDER, r"} + O(B^{⟨- → +⟩2}),": ORDER,
+        r"} + O(B^{⟨- → +⟩2}), (2)": ORDER,
         r"}{B \mu} ⟨+ → -⟩ O(B^{-2}": ORDER, r"2 \mu^2} ⟨+ → -⟩ O(B^{-3}": ORDER,
         r"} + O(B^{⟨- → +⟩3}) . \en": ORDER},
 }
