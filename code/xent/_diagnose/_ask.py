@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from xent._validate import shown
-from xent.numerics import log_softmax
-
-from ._bench import SHAPES, TOLERANCE, Bench, Data, benches, datasets, explore, granularity, inputs
+from ._bench import KINDS, SHAPES, TOLERANCE, Data, benches, datasets, granularity, inputs
 from ._call import LIBRARIES, Array, Caller, Loss, loaded, numbers_within, parameters, resolve, to_numpy, ways
-from ._details import Exam
-from ._model import BINARY, CATEGORICAL, FULL, KL, LEVELS, Bend, Fit, Meaning, fits, interpret, solve
+from ._details import Exam, other_axes
+from ._model import CATEGORICAL, LEVELS, Bend, Fit, Meaning, fits, interpret, solve
 from ._model import READINGS, coarse_fits
 from ._report import UNKNOWN, Diagnosis
 
@@ -61,7 +60,7 @@ def understand(data: list[Data], precision: str, levels: range) -> list[Found]:
                 if level == 0:
                     found += [Found(d, *each, 0) for each in coarse_fits(d.kind, d.binary, d.x, d.t, d.u, tolerance)]
                 continue
-            if (level and d.bench.form in ("signs", "integer rows")) or (level > 3 and not d.straight()):
+            if (level and d.bench.form in ("signs", "integer rows")) or (level and not d.promising(level)):
                 continue
             for fit in fits(d.kind, d.binary, d.x, d.t, d.u, level, tolerance):
                 largest = np.nanmax(np.abs(fit.matrix))
@@ -100,6 +99,7 @@ class _Search:
     def __post_init__(self) -> None:
         self.said: dict[str, str] = {}
         self.unsteady = ""
+        self.searched = False
         self.answered: list[Data] = []
         self.numbers: list[str] = []
         self.lengths = numbers_within(self.loss)[1][:8]
@@ -128,7 +128,8 @@ class _Search:
             # Indices may be refused in float64 alone, by a loss that holds weights in float32.
             if best and (caller.arrays, caller.dtype) != ("torch", "float64"):
                 break
-            if best and any(f.data.bench.form == "indices" or f.data.binary for f in best):
+            least = min(best, key=lambda f: f.cost, default=None)
+            if least and (least.data.bench.form == "indices" or least.data.binary):
                 break
         return best
 
@@ -173,17 +174,22 @@ class _Search:
         data: list[Data] = []
         before = caller.answered
         for bench in benches(caller, shape, k):
-            x = inputs("probabilities", False, 6, k, np.random.default_rng(2))
+            value = None
             t = np.eye(k)[np.arange(6) % k] if k > 1 else (np.arange(6) % 2)[:, None].astype(float)
-            first = [bench.ask(np.repeat(x, m, 0), np.repeat(t, m, 0)) for m in copies[::2]]
-            if all(v is None for v in first):
+            if bench.form == "logarithms":
+                t = np.random.default_rng(4).dirichlet(np.ones(k), 6)
+            for kind, m in itertools.product(KINDS, copies[::2]):
+                x = inputs(kind, False, 6, k, np.random.default_rng(2))
+                x, t = (x, t) if m == 1 else (np.resize(x, (m, k)), np.resize(t, (m, k)))
+                if (value := bench.ask(x, t)) is not None:
+                    break
+            if value is None:
                 self.said.setdefault(caller.arrays, caller.said) if bench.order == "prediction" else None
                 if bench.form == "indices" and bench.order == "prediction" and shape in ("(N, K)", "(N, T, K)"):
                     self.said[caller.arrays] = caller.said
                 continue
-            value = next(v for v in first if v is not None)
             if bench.order == "prediction" or caller.names:
-                again = bench.ask(x, t) if first[0] is not None else value
+                again = bench.ask(x, t)
                 if again is None or again.shape != value.shape:
                     self.unsteady = f"two equal calls return the shapes {value.shape} and {getattr(again, 'shape', None)}"
                 elif not np.allclose(again, value, 1e-6, 1e-9, equal_nan=True):
@@ -196,7 +202,10 @@ class _Search:
             return caller.answered > before, []
         self.answered += data
         precision = granularity(data[0])
-        return True, understand(data, precision, range(len(LEVELS)))
+        # What bends is searched for once: it takes seconds.
+        found = understand(data, precision, range(1 if self.searched else len(LEVELS)))
+        self.searched |= not found
+        return True, found
 
 
 def diagnose(
@@ -263,8 +272,6 @@ def diagnose(
 
 def _nothing(search: _Search) -> Diagnosis:
     """What can be said of a loss that no model of single rows predicts."""
-    from ._details import other_axes
-
     if search.unsteady:
         return Diagnosis(notes=(search.unsteady,))
     for caller in search.callers():
@@ -323,6 +330,8 @@ def _describe(search: _Search, found: list[Found], logits: Any, targets: Any) ->
         }
     )  # fmt: skip
     result = exam.report(logits, targets)
+    if not result.known:
+        return other_axes(chosen.data.bench.caller, search.classes) or result
     if len(orders) > 1:
         result = replace(result, first="either")
     if rivals and result.known:
@@ -330,5 +339,3 @@ def _describe(search: _Search, found: list[Found], logits: Any, targets: Any) ->
         result = replace(result, alternatives=(*result.alternatives, *dict.fromkeys(names)))
     return result
 
-
-__all__ = ["KL", "BINARY", "FULL", "diagnose", "explore", "log_softmax"]

@@ -11,7 +11,7 @@ import numpy as np
 from xent.numerics import softmax
 
 from ._call import Array, Caller
-from ._model import FULL, Fit
+from ._model import FULL, LEVELS, Fit
 
 Pair: TypeAlias = "tuple[Array, Array]"
 
@@ -92,13 +92,23 @@ class Data:
     u: Array
     soft: bool = False
 
-    def straight(self) -> bool:
-        """Whether a cost grows no faster than its logit, as a logarithm of a sum of exponentials does."""
-        if self.kind != "logits":
+    def promising(self, level: int) -> bool:
+        """Whether a complication can be behind rows of logits: a cost that grows no faster than its logit, as the
+        logarithm of a sum of exponentials does, and that a shift of all logits leaves alone, unless log Z counts.
+        """
+        if self.kind != "logits" or self.soft:
             return True
-        x, t = self.x[0], self.t[0]
-        a, b, c = (self.bench.unit(x * s, t, self.copies) for s in (16.0, 32.0, 48.0))
-        return not abs(a - 2 * b + c) > 1e-2 * max(abs(c), abs(self.u[0]))
+        x, t = self.x[:2], self.t[:2]
+
+        def at(rows: Array) -> Array:
+            return np.array([self.bench.unit(a, b, self.copies) for a, b in zip(rows, t, strict=True)])
+
+        if "log Z squared" not in LEVELS[level][1]:
+            if not self.binary and not np.allclose(at(x + 0.5), self.u[:2], 1e-4):
+                return False
+            a, b, c = (at(x * s) for s in (100.0, 200.0, 300.0))
+            return not (np.abs(a - 2 * b + c) > 1e-2 * np.maximum(np.abs(c), np.abs(self.u[:2]))).any()
+        return not self.binary
 
     def unnormalised(self, fit: Fit) -> bool:
         """Whether a fit holds for rows that are no logarithms of probabilities, where the loss takes them."""
@@ -133,7 +143,10 @@ def explore(bench: Bench, kind: str, binary: bool, copies: tuple[int, ...], soft
         if not binary and not soft:
             # A label whose rows are all nan, alone, is left out: 0 divided by 0.
             labels = t.argmax(-1)
-            lost = [y for y in np.unique(labels) if not good[labels == y].any()]
+            lost = [
+                y for y in np.unique(labels)
+                if not good[labels == y].any() and bench.ask(x[labels == y][:m], t[labels == y][:m]) is not None
+            ]
             good |= np.isin(labels, lost)
             u = np.where(np.isin(labels, lost), 0.0, u)
         if good.all() and np.ptp(u) > 1e-9 * np.abs(u).max():

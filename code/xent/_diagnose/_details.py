@@ -14,7 +14,7 @@ from xent.numerics import log_softmax, softmax
 
 from ._bench import SHAPES, TOLERANCE, Bench, Data, explore, granularity, inputs
 from ._call import Array, Caller, Loss, numbers_within, parameters, to_numpy
-from ._model import BINARY, CATEGORICAL, FULL, KL, Fit, Meaning, fits, interpret
+from ._model import BINARY, CATEGORICAL, FULL, KL, Bend, Fit, Meaning, fits, interpret, solve
 from ._report import NAT, UNKNOWN, Diagnosis
 
 UNITS = {"nats": 1.0, "bits": 1 / np.log(2), "hartleys": 1 / np.log(10)}
@@ -67,6 +67,8 @@ class Exam:
         x = inputs(self.kind, self.binary, n, k, rng)
         if self.binary:
             return x, rng.integers(0, 2, (n, k)).astype(float)
+        if self.data.soft:
+            return x, rng.dirichlet(np.full(k, 2.0), n)
         labels = [y for y in self.labels(k) if y not in self.meaning.left_out]
         return x, np.eye(k)[rng.choice(labels, n)]
 
@@ -173,16 +175,19 @@ class Exam:
 
     def second(self) -> tuple[int, Fit, Meaning] | None:
         """The same model at another number of classes."""
-        if self.k == 1 or self.data.soft:
+        if self.k == 1:
             return None
         for k in (5, 4, 3, 2):
             if k == self.k:
                 continue
             bench = replace(self.bench, k=k)
-            data = explore(bench, self.kind, self.binary, (self.m,))
+            data = explore(bench, self.kind, self.binary, (self.m,), self.data.soft)
             if data is None:
                 continue
             scale = self.m if self.like == "sum" else 1
+            if self.data.soft:
+                fit = solve(self.fit.reading, data.x, data.t, data.u / scale, Bend(), ("t log t",))
+                return k, fit, Meaning(weights=np.diag(fit.matrix))
             for fit in fits(self.kind, self.binary, data.x, data.t, data.u / scale, self.level, TOLERANCE[self.precision]):
                 if fit.reading == self.fit.reading:
                     coarse = self.precision in ("float16", "bfloat16")
@@ -212,6 +217,9 @@ class Exam:
             elif abs(c2 / c - 1) > near and (meaning.plain or meaning.acts != "ratio"):
                 self.notes.append(f"the factor changes with the classes: {c:.4g} for {self.k}, {c2:.4g} for {k2}")
             self.evidence["denominator"] = f"the factor is {c:.4g} for {self.k} classes and {c2:.4g} for {k2}"
+        elif self.k > 1 and binary and not even:
+            by_k = True
+            self.alternatives.append(f"divides by N, with weights {self.k} times smaller: it takes {self.k} classes only")
         elif self.k > 1 and abs(abs(c) * self.k - 1) < near and even:
             by_k = binary
             one, two = ("the constant {}", "K") if binary else ("K", "the constant {}")
@@ -297,6 +305,12 @@ class Exam:
             found.append(own[b.form])
         if b.form == "logarithms":
             return KL, tuple(found)
+        if b.form == "rows" and not self.binary and not self.data.soft:
+            # A loss that takes the classes from the labels it sees refuses single rows of indices.
+            t = np.eye(self.k)[np.resize(self.own_label(), 6)]
+            seen = replace(b, form="indices").ask(x, t)
+            if seen is not None and self.close(seen.sum(), self.predict(x, t)):
+                found.append("indices")
         rows = b if b.form in ("rows", "integer rows") else replace(b, form="rows")
         hard = rows.ask(x, t) if b.form != "signs" else None
         if hard is None:
@@ -403,7 +417,15 @@ class Exam:
     def ask_label(self, label: int, **options: Any) -> str:
         """What a row with this label does beside an ordinary one."""
         x, t = self.batch(2, 41)
-        seen = self.bench.ask(x, given=np.array([int(t[0].argmax()), label]), **options)
+        given = np.array([int(t[0].argmax()), label])
+        if self.bench.shape == "(N, K)":
+            seen = self.bench.ask(x, given=given, **options)
+        else:
+            # Both stand in one sequence; where the labels are shifted, behind a position that has none.
+            cube, given = x[None], given[None]
+            if "shifted" in self.bench.shape:
+                cube, given = np.pad(cube, ((0, 0), (0, 1), (0, 0))), np.pad(given, ((0, 0), (1, 0)))
+            seen = self.bench.call(cube if "T, K" in self.bench.shape else np.moveaxis(cube, 2, 1), given, **options)
         if seen is None:
             return "refused"
         value = float(seen.sum())
@@ -481,7 +503,7 @@ class Exam:
         y = self.own_label()[0]
         if y:  # label 0 is left out: the row's extreme stands where the label is
             return UNKNOWN, None
-        row = self.extreme(0.0 if self.kind == "probabilities" else -1000.0, False)
+        row = self.extreme(0.0 if self.kind == "probabilities" else -1000.0 * max(self.fit.bend.temperature, 1.0), False)
         cost = self.own_cost(row)
         if cost is None:
             return f"refuses the impossible event: {self.bench.caller.said.split(':')[0]}", None

@@ -201,7 +201,7 @@ def bent(reading: Reading, x: Array, t: Array, u: Array, names: tuple[str, ...],
     def at(logs: Array) -> Fit:
         return solve(reading, x, t, u, Bend(**dict(zip(names, map(float, np.exp(logs)), strict=True))), common)
 
-    points = 24 if len(names) == 1 else 9
+    points = 24 if len(names) == 1 else 7
     grid = [np.array(p) for p in itertools.product(*(np.linspace(a, b, points) for a, b in bounds))]
     errors = [at(p).error for p in grid]
     start = grid[int(np.argmin(errors))]
@@ -213,7 +213,7 @@ def bent(reading: Reading, x: Array, t: Array, u: Array, names: tuple[str, ...],
         )  # fmt: skip
         return at(np.array([found.x]))
     found = optimize.minimize(
-        lambda v: at(v).error, start, method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-12, "maxiter": 400}
+        lambda v: at(v).error, start, method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-12, "maxiter": 200}
     )
     return at(found.x)
 
@@ -251,6 +251,8 @@ def interpret(matrix: Array, family: str, tolerance: float) -> Meaning | None:
     small = tolerance * np.nanmax(np.abs(matrix))
     if family == BINARY:
         own, other = matrix[:, [0, 1], [0, 1]], matrix[:, [1, 0], [0, 1]]  # by side: its own label, the other label
+        if np.abs(own[:, 0]).min() < small:
+            return None  # the label 0 costs nothing: a sum over the labels that hold, and no yes and no
         if np.abs(other).max() < small:
             return Meaning(0.0, own, "binary")
         with np.errstate(all="ignore"):
@@ -274,7 +276,7 @@ def interpret(matrix: Array, family: str, tolerance: float) -> Meaning | None:
     if len({*np.sign(off).ravel(), *np.sign(own)}) > 1 and not np.ptp(off) < small:
         return None
     if np.ptp(off) < 3 * small and np.ptp(own) < 3 * small:
-        factor = float(own.mean() + (k - 1) * off.mean())
+        factor = float(own.mean() + (k - 1) * off.mean()) or np.nan
         weights[labels] = factor
         return _checked(k * float(off.mean()) / factor, weights, "rows", out)
     if out or len(labels) < k or k < 3:
@@ -312,7 +314,7 @@ def interpret(matrix: Array, family: str, tolerance: float) -> Meaning | None:
 
 
 def _checked(smoothing: float, weights: Array, acts: str, out: tuple[int, ...]) -> Meaning | None:
-    return Meaning(smoothing, weights, acts, out) if -0.5 < smoothing < 0.95 else None
+    return Meaning(smoothing, weights, acts, out) if -0.5 < smoothing < 0.6 else None
 
 
 def _smoothed_pair(matrix: Array, tolerance: float) -> Meaning | None:
