@@ -10,9 +10,8 @@ import pytest
 import torch
 
 import xent
-from xent import scoring
+from xent import diagnose, scoring
 from xent_book import frameworks
-from xent_book.frameworks import diagnose
 
 pytestmark = pytest.mark.xdist_group("frameworks")  # one worker imports TensorFlow, once
 F = torch.nn.functional
@@ -180,7 +179,7 @@ def test_diagnose_tells_losses_apart_by_calling_them() -> None:
 
     def fault(function: Callable[..., object]) -> tuple[object, ...]:
         d = diagnose(function)
-        return d.sign, d.unit, d.reads, d.denominator, d.smoothing, d.variant
+        return d.sign, d.unit, d.reads, d.denominator, d.smoothing, d.added
 
     right = fault(lambda a, b: F.cross_entropy(a, b))
     assert right == (1, "nats", "logits", "N", 0.0, "")

@@ -13,8 +13,8 @@ import torch
 from scipy.optimize import minimize
 
 import xent
+from xent import Diagnosis, diagnose
 from xent_book import frameworks
-from xent_book.frameworks import Diagnosis, diagnose
 
 F, nn = torch.nn.functional, torch.nn
 WorstError = Callable[..., None]

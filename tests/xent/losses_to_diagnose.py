@@ -24,10 +24,24 @@ CE, BCE, KL = "categorical cross-entropy", "binary cross-entropy", "KL divergenc
 W3, W10 = torch.tensor([1.0, 5.0, 2.0]), torch.linspace(1, 4, 10)
 # What a plain loss has; each case says where it differs.
 PLAIN: dict[str, Any] = {
-    "family": CE, "first": "prediction", "reads": "logits", "reduction": "mean", "denominator": "N", "factor": 1.0,
-    "sign": 1, "unit": "nats", "smoothing": 0.0, "class_weights": None, "pos_weight": None, "temperature": 1.0,
-    "gamma": 0.0, "z_loss": 0.0, "entropy": 0.0, "constant": 0.0, "axis": "the classes",
-}  # fmt: skip
+    "family": CE,
+    "first": "prediction",
+    "reads": "logits",
+    "reduction": "mean",
+    "denominator": "N",
+    "factor": 1.0,
+    "sign": 1,
+    "unit": "nats",
+    "smoothing": 0.0,
+    "class_weights": None,
+    "pos_weight": None,
+    "temperature": 1.0,
+    "gamma": 0.0,
+    "z_loss": 0.0,
+    "entropy": 0.0,
+    "constant": 0.0,
+    "axis": "the classes",
+}
 NPROB = {"reads": "probabilities"}
 LOGP = {"reads": "log-probabilities"}
 BIN = {"family": BCE, "denominator": "N*K"}
@@ -54,20 +68,29 @@ def torch_libraries() -> dict[str, Case]:
     over_w = {"denominator": "the sum of weights"}
     ten = tuple(float(f"{w:.5g}") for w in W10)
     return {
-        "CrossEntropyLoss": (nn.CrossEntropyLoss(), {"targets": ("indices", "one-hot", "soft"), "layout": "second"}),
+        "CrossEntropyLoss": (
+            nn.CrossEntropyLoss(),
+            {"targets": ("indices", "one-hot", "soft"), "layout": "second"},
+        ),
         "CrossEntropyLoss, sum": (nn.CrossEntropyLoss(reduction="sum"), sums),
         "CrossEntropyLoss, none": (nn.CrossEntropyLoss(reduction="none"), none),
-        "CrossEntropyLoss, 3 weights": (nn.CrossEntropyLoss(weight=W3), over_w | {"class_weights": (1.0, 5.0, 2.0)}),
+        "CrossEntropyLoss, 3 weights": (
+            nn.CrossEntropyLoss(weight=W3),
+            over_w | {"class_weights": (1.0, 5.0, 2.0)},
+        ),
         "CrossEntropyLoss, 10 weights": (nn.CrossEntropyLoss(weight=W10), over_w | {"class_weights": ten}),
         "CrossEntropyLoss, 10 weights, sum": (
-            nn.CrossEntropyLoss(weight=W10, reduction="sum"), sums | {"class_weights": ten},
+            nn.CrossEntropyLoss(weight=W10, reduction="sum"),
+            sums | {"class_weights": ten},
         ),
         "CrossEntropyLoss, 2 weights": (
-            nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0])), over_w | {"class_weights": (1.0, 9.0)},
+            nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0])),
+            over_w | {"class_weights": (1.0, 9.0)},
         ),
         "CrossEntropyLoss, smoothing": (nn.CrossEntropyLoss(label_smoothing=0.1), {"smoothing": 0.1}),
         "CrossEntropyLoss, smoothing, sum": (
-            nn.CrossEntropyLoss(label_smoothing=0.3, reduction="sum"), sums | {"smoothing": 0.3},
+            nn.CrossEntropyLoss(label_smoothing=0.3, reduction="sum"),
+            sums | {"smoothing": 0.3},
         ),
         "CrossEntropyLoss, smoothing and weights": (
             nn.CrossEntropyLoss(weight=W3, label_smoothing=0.1),
@@ -80,7 +103,8 @@ def torch_libraries() -> dict[str, Case]:
         "CrossEntropyLoss, ignore 0": (nn.CrossEntropyLoss(ignore_index=0), {"ignore_index": (0,)}),
         "CrossEntropyLoss, ignore 255": (nn.CrossEntropyLoss(ignore_index=255), {"ignore_index": (255,)}),
         "CrossEntropyLoss, ignore 77, smoothing": (
-            nn.CrossEntropyLoss(ignore_index=77, label_smoothing=0.1), {"ignore_index": (77,), "smoothing": 0.1},
+            nn.CrossEntropyLoss(ignore_index=77, label_smoothing=0.1),
+            {"ignore_index": (77,), "smoothing": 0.1},
         ),
         "CrossEntropyLoss, ignore -1, weights": (
             nn.CrossEntropyLoss(ignore_index=-1, weight=W3),
@@ -91,12 +115,17 @@ def torch_libraries() -> dict[str, Case]:
         "BCELoss": (nn.BCELoss(), BIN | NPROB | {"clip": "the log at -100"}),
         "BCELoss, sum": (nn.BCELoss(reduction="sum"), BIN | NPROB | sums),
         "BCEWithLogitsLoss": (nn.BCEWithLogitsLoss(), BIN | {"targets": ("0 or 1", "soft")}),
-        "BCEWithLogitsLoss, pos_weight": (nn.BCEWithLogitsLoss(pos_weight=torch.tensor(3.0)), BIN | {"pos_weight": (3.0,) * 3}),
+        "BCEWithLogitsLoss, pos_weight": (
+            nn.BCEWithLogitsLoss(pos_weight=torch.tensor(3.0)),
+            BIN | {"pos_weight": (3.0,) * 3},
+        ),
         "BCEWithLogitsLoss, 5 pos_weights": (
-            nn.BCEWithLogitsLoss(pos_weight=torch.arange(1.0, 6)), BIN | {"pos_weight": (1.0, 2.0, 3.0, 4.0, 5.0)},
+            nn.BCEWithLogitsLoss(pos_weight=torch.arange(1.0, 6)),
+            BIN | {"pos_weight": (1.0, 2.0, 3.0, 4.0, 5.0)},
         ),
         "BCEWithLogitsLoss, weights of columns": (
-            nn.BCEWithLogitsLoss(weight=W3), BIN | {"class_weights": (1.0, 5.0, 2.0)},
+            nn.BCEWithLogitsLoss(weight=W3),
+            BIN | {"class_weights": (1.0, 5.0, 2.0)},
         ),
         "BCEWithLogitsLoss, none": (nn.BCEWithLogitsLoss(reduction="none"), BIN | none),
         "MultiLabelSoftMarginLoss": (nn.MultiLabelSoftMarginLoss(), BIN),
@@ -104,9 +133,10 @@ def torch_libraries() -> dict[str, Case]:
         "KLDivLoss": (nn.KLDivLoss(), LOGP | {"family": KL, "denominator": "N*K"}),
         "KLDivLoss, batchmean": (nn.KLDivLoss(reduction="batchmean"), LOGP | {"family": KL}),
         "KLDivLoss, log_target": (
-            nn.KLDivLoss(reduction="batchmean", log_target=True), LOGP | {"family": KL, "targets": ("log-probabilities",)},
+            nn.KLDivLoss(reduction="batchmean", log_target=True),
+            LOGP | {"family": KL, "targets": ("log-probabilities",)},
         ),
-    }  # fmt: skip
+    }
 
 
 def numpy_libraries() -> dict[str, Case]:
@@ -122,21 +152,49 @@ def numpy_libraries() -> dict[str, Case]:
         "xent.log_loss": (xent.log_loss, NPROB | {"renormalises": "refuses"}),
         "xent.focal_loss": (xent.focal_loss, {"gamma": 2.0}),
         "xent.focal_loss, gamma 3.5": (functools.partial(xent.focal_loss, gamma=3.5), {"gamma": 3.5}),
-        "scikit-learn log_loss": (log_loss, NPROB | FIRST | {"targets": ("indices", "one-hot"), "renormalises": "no"}),
+        "scikit-learn log_loss": (
+            log_loss,
+            NPROB | FIRST | {"targets": ("indices", "one-hot"), "renormalises": "no"},
+        ),
         "scikit-learn hinge_loss": (hinge_loss, None),
         "scikit-learn brier_score_loss": (brier_score_loss, None),
     }
 
 
+KERAS = (
+    "Keras categorical",
+    "Keras categorical, logits",
+    "Keras categorical, smoothing",
+    "Keras sparse",
+    "Keras sparse, logits, ignore 0",
+    "Keras sparse, logits, sum",
+    "Keras binary",
+    "Keras binary, logits, smoothing",
+    "Keras KL",
+    "Keras categorical focal",
+    "Keras binary focal",
+    "Keras, by name: sparse",
+    "Keras, by name: binary",
+    "Keras squared hinge",
+)
+
+
 def keras_libraries(losses: Any) -> dict[str, Case]:
     k = PLAIN | FIRST
     return {
-        "Keras categorical": (losses.CategoricalCrossentropy(), k | NPROB | {"renormalises": "yes", "clip": "at 1.0e-07"}),
+        "Keras categorical": (
+            losses.CategoricalCrossentropy(),
+            k | NPROB | {"renormalises": "yes", "clip": "at 1.0e-07"},
+        ),
         "Keras categorical, logits": (losses.CategoricalCrossentropy(from_logits=True), k),
-        "Keras categorical, smoothing": (losses.CategoricalCrossentropy(label_smoothing=0.1), k | NPROB | {"smoothing": 0.1}),
+        "Keras categorical, smoothing": (
+            losses.CategoricalCrossentropy(label_smoothing=0.1),
+            k | NPROB | {"smoothing": 0.1},
+        ),
         "Keras sparse": (losses.SparseCategoricalCrossentropy(), k | NPROB | {"targets": ("indices",)}),
         "Keras sparse, logits, ignore 0": (
-            losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0), k | {"ignore_index": (0,)},
+            losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0),
+            k | {"ignore_index": (0,)},
         ),
         "Keras sparse, logits, sum": (
             losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum"),
@@ -144,19 +202,25 @@ def keras_libraries(losses: Any) -> dict[str, Case]:
         ),
         "Keras binary": (losses.BinaryCrossentropy(), k | BIN | NPROB),
         "Keras binary, logits, smoothing": (
-            losses.BinaryCrossentropy(from_logits=True, label_smoothing=0.2), k | BIN | {"smoothing": 0.2},
+            losses.BinaryCrossentropy(from_logits=True, label_smoothing=0.2),
+            k | BIN | {"smoothing": 0.2},
         ),
         "Keras KL": (losses.KLDivergence(), k | NPROB | {"family": KL}),
         "Keras categorical focal": (
-            losses.CategoricalFocalCrossentropy(from_logits=True, alpha=1.0), k | {"gamma": 2.0},
+            losses.CategoricalFocalCrossentropy(from_logits=True, alpha=1.0),
+            k | {"gamma": 2.0},
         ),
         "Keras binary focal": (losses.BinaryFocalCrossentropy(from_logits=True), k | BIN | {"gamma": 2.0}),
-        "Keras, by name: sparse": ("sparse_categorical_crossentropy", k | NPROB | {"reduction": "none", "denominator": "nothing"}),
+        "Keras, by name: sparse": (
+            "sparse_categorical_crossentropy",
+            k | NPROB | {"reduction": "none", "denominator": "nothing"},
+        ),
         "Keras, by name: binary": (
-            "binary_crossentropy", k | BIN | NPROB | {"reduction": "none", "denominator": "K"},
+            "binary_crossentropy",
+            k | BIN | NPROB | {"reduction": "none", "denominator": "K"},
         ),
         "Keras squared hinge": (losses.SquaredHinge(), None),
-    }  # fmt: skip
+    }
 
 
 def from_threads() -> dict[str, Case]:
@@ -185,6 +249,10 @@ def from_threads() -> dict[str, Case]:
     def focal_detached(z: Any, y: Any) -> Any:
         loss = F.cross_entropy(z, y, reduction="none")
         return ((1 - torch.exp(-loss.detach())) ** 2 * loss).mean()
+
+    def focal_weighed(z: Any, y: Any) -> Any:
+        loss = F.cross_entropy(z, y, reduction="none", weight=W3)
+        return ((1 - torch.exp(-loss)) ** 2 * loss).mean()
 
     def binary_focal(z: Any, t: Any) -> Any:
         loss = F.binary_cross_entropy_with_logits(z, t, reduction="none")
@@ -221,15 +289,23 @@ def from_threads() -> dict[str, Case]:
 
     probs = {"reads": "probabilities"}
     return {
-        "softmax before CrossEntropyLoss": (lambda z, y: ce(z.softmax(1), y), {"reads": "logits, softmax applied twice"}),
-        "sigmoid before BCEWithLogitsLoss": (
-            lambda z, t: F.binary_cross_entropy_with_logits(z.sigmoid(), t), BIN | {"reads": "logits, sigmoid applied twice"},
+        "softmax before CrossEntropyLoss": (
+            lambda z, y: ce(z.softmax(1), y),
+            {"reads": "logits, softmax applied twice"},
         ),
-        "sigmoid before CrossEntropyLoss": (lambda z, y: ce(z.sigmoid(), y), {"reads": "logits, a sigmoid before the softmax"}),
+        "sigmoid before BCEWithLogitsLoss": (
+            lambda z, t: F.binary_cross_entropy_with_logits(z.sigmoid(), t),
+            BIN | {"reads": "logits, sigmoid applied twice"},
+        ),
+        "sigmoid before CrossEntropyLoss": (
+            lambda z, y: ce(z.sigmoid(), y),
+            {"reads": "logits, a sigmoid before the softmax"},
+        ),
         "ReLU on the logits": (lambda z, y: ce(z.relu(), y), {"reads": "logits, a ReLU before the softmax"}),
         "tanh on the logits": (lambda z, y: ce(z.tanh(), y), {"reads": "logits, a tanh before the softmax"}),
         "softmax before BCELoss": (
-            lambda z, t: F.binary_cross_entropy(z.softmax(1), t), BIN | {"reads": "logits, a softmax where a sigmoid belongs"},
+            lambda z, t: F.binary_cross_entropy(z.softmax(1), t),
+            BIN | {"reads": "logits, a softmax where a sigmoid belongs"},
         ),
         "softmax before BCEWithLogitsLoss": (
             lambda z, t: F.binary_cross_entropy_with_logits(z.softmax(1), t),
@@ -240,17 +316,31 @@ def from_threads() -> dict[str, Case]:
         "NLLLoss of logits": (lambda z, y: F.nll_loss(z, y), LOGP),
         "softmax over the batch": (lambda z, y: F.nll_loss(z.log_softmax(0), y), {"axis": "the batch"}),
         "scipy's log_softmax without an axis": (
-            lambda z, t: -(t * (z - np.log(np.exp(z).sum()))).sum(1).mean(), {"axis": "the whole array"},
+            lambda z, t: -(t * (z - np.log(np.exp(z).sum()))).sum(1).mean(),
+            {"axis": "the whole array"},
         ),
         "softmax over the positions": (
-            lambda z, y: F.nll_loss(z.log_softmax(1).flatten(0, 1), y.flatten()), {"axis": "the positions"},
+            lambda z, y: F.nll_loss(z.log_softmax(1).flatten(0, 1), y.flatten()),
+            {"axis": "the positions"},
         ),
         "no minus": (lambda z, y: z.log_softmax(1).gather(1, y[:, None]).mean(), {"sign": -1}),
         "mean over rows and classes": (lambda z, t: -(t * z.log_softmax(1)).mean(), {"denominator": "N*K"}),
-        "sum over rows, mean over classes": (lambda z, t: -(t * z.log_softmax(1)).mean(1).sum(), {"reduction": "sum", "denominator": "K"}),
-        "sum divided by 5": (lambda z, y: ce(z, y, reduction="sum") / 5, {"reduction": "sum", "denominator": "nothing", "factor": 0.2}),
-        "sum divided by 3": (lambda z, y: ce(z, y, reduction="sum") / 3, {"reduction": "sum", "denominator": "nothing", "factor": 0.333333}),
-        "sum divided by 15": (lambda z, y: ce(z, y, reduction="sum") / 15, {"reduction": "sum", "denominator": "nothing", "factor": 0.0666667}),
+        "sum over rows, mean over classes": (
+            lambda z, t: -(t * z.log_softmax(1)).mean(1).sum(),
+            {"reduction": "sum", "denominator": "K"},
+        ),
+        "sum divided by 5": (
+            lambda z, y: ce(z, y, reduction="sum") / 5,
+            {"reduction": "sum", "denominator": "nothing", "factor": 0.2},
+        ),
+        "sum divided by 3": (
+            lambda z, y: ce(z, y, reduction="sum") / 3,
+            {"reduction": "sum", "denominator": "nothing", "factor": 0.333333},
+        ),
+        "sum divided by 15": (
+            lambda z, y: ce(z, y, reduction="sum") / 15,
+            {"reduction": "sum", "denominator": "nothing", "factor": 0.0666667},
+        ),
         "divided by the accumulation steps": (lambda z, y: ce(z, y) / 8, {"factor": 0.125}),
         "log2": (lambda p, t: -xlogy(t, p).sum(1).mean() / math.log(2), NPROB | {"unit": "bits"}),
         "log10": (lambda p, t: -(t * np.log10(p + 1e-12)).sum(1).mean(), NPROB | {"unit": "hartleys"}),
@@ -258,66 +348,101 @@ def from_threads() -> dict[str, Case]:
         "log of a softmax": (unstable, {"clip": "exp underflows, cost inf"}),
         "epsilon of 1e-3 in the logarithm": (one_logit_columns, {"clip": "adds 0.001 to the probability"}),
         "clamped probabilities": (clamped, {"clip": "at 1.0e-07"}),
-        "renormalised probabilities": (lambda p, y: -np.log(picked(p, y) / p.sum(1)).mean(), NPROB | {"renormalises": "yes"}),
+        "renormalised probabilities": (
+            lambda p, y: -np.log(picked(p, y) / p.sum(1)).mean(),
+            NPROB | {"renormalises": "yes"},
+        ),
         "arguments swapped": (lambda y, z: ce(z, y), FIRST),
         "one minus p forgotten": (lambda p, t: -(t * torch.log(p)).mean(), NPROB | {"denominator": "N*K"}),
-        "smoothing over the others": (by_hand_others, {"smoothing": 0.1, "smoothing_over": "the K - 1 others"}),
+        "smoothing over the others": (
+            by_hand_others,
+            {"smoothing": 0.1, "smoothing_over": "the K - 1 others"},
+        ),
         "negative labels wrap": (wraps, {"ignored": "-100: refused; -1: counted as the last class"}),
         "works in place": (in_place, {}),
         "temperature with T squared": (lambda z, y: 9 * ce(z / 3, y), {"temperature": 3.0, "factor": 9.0}),
         "z-loss": (lambda z, y: ce(z, y) + 1e-3 * z.logsumexp(1).pow(2).mean(), {"z_loss": 0.001}),
         "confidence penalty": (
-            lambda z, y: ce(z, y) - 0.1 * torch.distributions.Categorical(logits=z).entropy().mean(), {"entropy": -0.1},
+            lambda z, y: ce(z, y) - 0.1 * torch.distributions.Categorical(logits=z).entropy().mean(),
+            {"entropy": -0.1},
         ),
         "weight decay in the loss": (lambda z, y: ce(z, y) + 0.01, {"constant": 0.01}),
         "focal": (focal, {"gamma": 2.0}),
         "focal, detached factor": (focal_detached, {"gamma": 2.0}),
         "focal of the batch's mean": (focal_on_the_mean, None),
-        "binary focal, alpha": (binary_focal, BIN | {"gamma": 2.0, "factor": 0.75, "pos_weight": (0.333333,) * 3}),
+        "binary focal, alpha": (
+            binary_focal,
+            BIN | {"gamma": 2.0, "factor": 0.75, "pos_weight": (0.333333,) * 3},
+        ),
         "hard examples": (hard_examples, None),
-        "weights over N": (lambda z, y: (W3[y] * ce(z, y, reduction="none")).mean(), {"class_weights": (1.0, 5.0, 2.0)}),
+        "weights over N": (
+            lambda z, y: (W3[y] * ce(z, y, reduction="none")).mean(),
+            {"class_weights": (1.0, 5.0, 2.0)},
+        ),
         "mean of sequence means": (mean_of_means, {"ignore_index": (-100,)}),
         "labels shifted inside": (shifted, {"ignore_index": (-100,)}),
         "padding in the mean": (padded_mean, {"ignore_index": (0,)}),
         "float16": (lambda z, y: ce(z.half(), y), {"precision": "float16"}),
         "bfloat16, then float": (lambda z, y: ce(z.bfloat16().float(), y), {"precision": "bfloat16"}),
-        "detached": (lambda z, y: ce(z.detach(), y), {"gradient": "missing: what the loss returns is cut off from its argument"}),
+        "detached": (
+            lambda z, y: ce(z.detach(), y),
+            {"gradient": "missing: what the loss returns is cut off from its argument"},
+        ),
         "arg max of the targets": (argmax_targets, {"targets": ("one-hot",)}),
         "squared error": (nn.MSELoss(), None),
         "Brier": (lambda p, t: ((p - t) ** 2).sum(1).mean(), None),
         "Jensen-Shannon": (
-            lambda z, t: -((0.5 * t + 0.5 * softmax(z)) * np.log(0.5 * t + 0.5 * softmax(z))).sum(1).mean(), None,
+            lambda z, t: -((0.5 * t + 0.5 * softmax(z)) * np.log(0.5 * t + 0.5 * softmax(z))).sum(1).mean(),
+            None,
         ),
-        "reverse KL": (lambda z, t: (softmax(z) * (xent.log_softmax(z) - np.log(t + 0.1))).sum(1).mean(), None),
+        "reverse KL": (
+            lambda z, t: (softmax(z) * (xent.log_softmax(z) - np.log(t + 0.1))).sum(1).mean(),
+            None,
+        ),
         "margin": (nn.MultiMarginLoss(), None),
         "symmetric cross-entropy": (
-            lambda z, t: ce(z, t) - (z.softmax(1) * torch.log(t + 1e-4)).sum(1).mean(), None,
+            lambda z, t: ce(z, t) - (z.softmax(1) * torch.log(t + 1e-4)).sum(1).mean(),
+            None,
         ),
-        "generalised cross-entropy": (lambda z, y: ((1 - z.softmax(1).gather(1, y[:, None]) ** 0.7) / 0.7).mean(), None),
+        "generalised cross-entropy": (
+            lambda z, y: ((1 - z.softmax(1).gather(1, y[:, None]) ** 0.7) / 0.7).mean(),
+            None,
+        ),
         "weights inside the focal's p": (
-            lambda z, y: (lambda each: ((1 - torch.exp(-each)) ** 2 * each).mean())(ce(z, y, weight=W3, reduction="none")),
+            focal_weighed,
             None,
         ),
         "probabilities of one class": (
-            lambda p, y: -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean() if p.ndim == 1 else np.empty(3).reshape(5),
+            lambda p, y: (
+                -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean() if p.ndim == 1 else np.empty(3).reshape(5)
+            ),
             {"family": BCE} | probs,
         ),
-    }  # fmt: skip
+    }
 
 
 FAULTS: dict[str, tuple[Callable[[Loss], Loss], dict[str, Any]]] = {
     "smoothed": (lambda f: functools.partial(f, label_smoothing=0.1), {"smoothing": 0.1}),
-    "weighed": (lambda f: functools.partial(f, weight=W3.double()), {"class_weights": (1.0, 5.0, 2.0), "denominator": "the sum of weights"}),
-    "softmax twice": (lambda f: lambda z, y, **o: f(z.softmax(1), y, **o), {"reads": "logits, softmax applied twice"}),
+    "weighed": (
+        lambda f: functools.partial(f, weight=W3.double()),
+        {"class_weights": (1.0, 5.0, 2.0), "denominator": "the sum of weights"},
+    ),
+    "softmax twice": (
+        lambda f: lambda z, y, **o: f(z.softmax(1), y, **o),
+        {"reads": "logits, softmax applied twice"},
+    ),
     "sign": (lambda f: lambda z, y, **o: -f(z, y, **o), {"sign": -1}),
     "bits": (lambda f: lambda z, y, **o: f(z, y, **o) / math.log(2), {"unit": "bits"}),
     "a seventh": (lambda f: lambda z, y, **o: f(z, y, **o) / 7, {"factor": 0.142857}),
     "cooled": (lambda f: lambda z, y, **o: f(z / 0.5, y, **o), {"temperature": 0.5}),
     "255": (lambda f: functools.partial(f, ignore_index=255), {"ignore_index": (255,)}),
-    "z-loss": (lambda f: lambda z, y, **o: f(z, y, **o) + 0.02 * z.logsumexp(1).pow(2).mean(), {"z_loss": 0.02}),
+    "z-loss": (
+        lambda f: lambda z, y, **o: f(z, y, **o) + 0.02 * z.logsumexp(1).pow(2).mean(),
+        {"z_loss": 0.02},
+    ),
     "sum": (lambda f: functools.partial(f, reduction="sum"), {"reduction": "sum", "denominator": "nothing"}),
     "swapped": (lambda f: lambda y, z, **o: f(z, y, **o), {"first": "target"}),
-}  # fmt: skip
+}
 
 
 def two_faults() -> dict[str, Case]:
@@ -337,9 +462,7 @@ def two_faults() -> dict[str, Case]:
                 continue  # which is wrapped first decides the penalty: stated below
             if {one, two} == {"softmax twice", "z-loss"} or {one, two} == {"softmax twice", "cooled"}:
                 continue
-            if "swapped" == two:
-                wrapped = FAULTS[two][0](FAULTS[one][0](ce))
-            else:
-                wrapped = FAULTS[one][0](FAULTS[two][0](ce))
+            outer, inner = (two, one) if two == "swapped" else (one, two)
+            wrapped = FAULTS[outer][0](FAULTS[inner][0](ce))
             found[f"{one} and {two}"] = (wrapped, expected)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -51,7 +51,9 @@ class Bench:
     form: str
     k: int
 
-    def ask(self, x: Array, t: Array | None = None, given: Array | None = None, **options: Any) -> Array | None:
+    def ask(
+        self, x: Array, t: Array | None = None, given: Array | None = None, **options: Any
+    ) -> Array | None:
         """The loss of rows x (n, K) with the targets t (n, K), or with `given` as they are passed."""
         targets = FORMS[self.form](np.asarray(t)) if given is None else given
         return self.call(*SHAPES[self.shape](x, targets), **options)
@@ -126,7 +128,9 @@ def _targets(binary: bool, k: int, rng: np.random.Generator) -> Array:
     return np.repeat(np.eye(k)[labels], k + 6 if k <= FULL else 6, 0)
 
 
-def explore(bench: Bench, kind: str, binary: bool, copies: tuple[int, ...], soft: bool = False) -> Data | None:
+def explore(
+    bench: Bench, kind: str, binary: bool, copies: tuple[int, ...], soft: bool = False
+) -> Data | None:
     """Measure single rows, or None where the loss refuses them or says nothing with them."""
     rng = np.random.default_rng(7)
     t = _targets(binary, bench.k, rng)
@@ -144,8 +148,10 @@ def explore(bench: Bench, kind: str, binary: bool, copies: tuple[int, ...], soft
             # A label whose rows are all nan, alone, is left out: 0 divided by 0.
             labels = t.argmax(-1)
             lost = [
-                y for y in np.unique(labels)
-                if not good[labels == y].any() and bench.ask(x[labels == y][:m], t[labels == y][:m]) is not None
+                y
+                for y in np.unique(labels)
+                if not good[labels == y].any()
+                and bench.ask(x[labels == y][:m], t[labels == y][:m]) is not None
             ]
             good |= np.isin(labels, lost)
             u = np.where(np.isin(labels, lost), 0.0, u)
@@ -164,7 +170,9 @@ def benches(caller: Caller, shape: str, k: int) -> Iterator[Bench]:
 def datasets(bench: Bench, copies: tuple[int, ...]) -> Iterator[Data]:
     """What a bench yields for each kind of input, as one choice of several or as yes and no."""
     flat = bench.k == 1
-    for binary in (True,) if flat or bench.form == "signs" else (False,) if bench.form == "indices" else (False, True):
+    for binary in (
+        (True,) if flat or bench.form == "signs" else (False,) if bench.form == "indices" else (False, True)
+    ):
         if bench.form == "logarithms" and (binary or flat):
             continue
         for kind in KINDS[:2] if binary else KINDS:
@@ -196,5 +204,3 @@ def granularity(data: Data) -> str:
 
 
 TOLERANCE = {"float64": 2e-6, "float32": 2e-5, "float16": 6e-3, "bfloat16": 5e-2}
-
-__all__ = ["FORMS", "SHAPES", "TOLERANCE", "Bench", "Data", "benches", "datasets", "explore", "granularity", "inputs", "replace"]

@@ -49,14 +49,17 @@ def resolve(loss: Any) -> Loss:
     return loss  # type: ignore[no-any-return]
 
 
+def signature(function: Any) -> list[inspect.Parameter]:
+    """The parameters of a function, none where it has no signature."""
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return []
+
+
 def parameters(loss: Loss) -> list[inspect.Parameter]:
     """The arguments a loss takes, as far as its signature can tell; a module's are those of `forward`."""
-    for target in (getattr(loss, "forward", loss), getattr(loss, "call", loss), loss):
-        try:
-            return list(inspect.signature(target).parameters.values())
-        except (TypeError, ValueError):
-            continue
-    return []
+    return signature(getattr(loss, "forward", getattr(loss, "call", loss))) or signature(loss)
 
 
 def ways(loss: Loss) -> list[tuple[str, ...]]:
@@ -77,11 +80,22 @@ def numbers_within(loss: Loss) -> tuple[list[int], list[int]]:
 
     They come from its attributes, its defaults, its closure and its constants, whatever these are called.
     """
-    held: list[Any] = [*getattr(loss, "__dict__", {}).values(), *(getattr(loss, "keywords", None) or {}).values()]
+    held: list[Any] = [
+        *getattr(loss, "__dict__", {}).values(),
+        *(getattr(loss, "keywords", None) or {}).values(),
+    ]
     held += [b for v in held if isinstance(v, dict) for b in v.values()]
-    for function in (loss, getattr(loss, "func", None), getattr(loss, "forward", None), getattr(loss, "call", None)):
+    for function in (
+        loss,
+        getattr(loss, "func", None),
+        getattr(loss, "forward", None),
+        getattr(loss, "call", None),
+    ):
         function = getattr(function, "__func__", function)
-        held += [*(getattr(function, "__defaults__", None) or ()), *(getattr(function, "__kwdefaults__", None) or {}).values()]
+        held += [
+            *(getattr(function, "__defaults__", None) or ()),
+            *(getattr(function, "__kwdefaults__", None) or {}).values(),
+        ]
         for cell in getattr(function, "__closure__", None) or ():
             try:
                 held += [cell.cell_contents, *getattr(cell.cell_contents, "__dict__", {}).values()]
@@ -94,7 +108,11 @@ def numbers_within(loss: Loss) -> tuple[list[int], list[int]]:
     whole = [v for v in held if isinstance(v, int) and not isinstance(v, bool)]
     shapes = [tuple(v.shape) for v in held if hasattr(v, "shape") and not callable(v.shape)]
     lengths = [int(shape[0]) for shape in shapes if len(shape) == 1]
-    lengths += [len(v) for v in held if isinstance(v, list | tuple) and v and all(isinstance(e, float | int) for e in v)]
+    lengths += [
+        len(v)
+        for v in held
+        if isinstance(v, list | tuple) and v and all(isinstance(e, float | int) for e in v)
+    ]
     return list(dict.fromkeys(whole)), [n for n in dict.fromkeys(lengths) if 2 <= n <= 200_000]
 
 
@@ -117,21 +135,21 @@ class Caller:
             return import_module("torch").from_numpy(copy)
         return import_module("tensorflow").constant(copy) if self.arrays == "tensorflow" else copy
 
-    def raw(self, first: Any, second: Any, options: dict[str, Any]) -> Any:
+    def raw(self, pair: Any, options: dict[str, Any]) -> Any:
         """The loss's own return value, with its warnings kept quiet."""
         self.calls += 1
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             if self.names:
-                return self.loss(**dict(zip(self.names, (first, second), strict=True)), **options)
-            return self.loss(first, second, **options)
+                return self.loss(**dict(zip(self.names, pair, strict=True)), **options)
+            return self.loss(*pair, **options)
 
     def __call__(self, first: Array, second: Array, **options: Any) -> Array | None:
         given = [self.tensor(np.asarray(a)) for a in (first, second)]
         before = [to_numpy(a).copy() for a in given]
         named = {k: self.tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
         try:
-            value = self.raw(*given, named)
+            value = self.raw(given, named)
             dtype = getattr(value, "dtype", "float64")
             if value is None or isinstance(value, str | dict | list | tuple | bool):
                 raise TypeError(f"it returned {_named(value)}, no number")
@@ -150,13 +168,13 @@ class Caller:
         )
         return result
 
-    def gradient(self, first: Array, second: Array, of_first: bool) -> Array | str:
+    def gradient(self, given: tuple[Array, Array], of_first: bool) -> Array | str:
         """The gradient of the sum of what the loss returns by its prediction, or why there is none."""
-        pair = [self.tensor(np.asarray(a)) for a in (first, second)]
+        pair = [self.tensor(np.ascontiguousarray(a)) for a in given]
         try:
             if self.arrays == "torch":
                 x = pair[0 if of_first else 1].requires_grad_()
-                value = self.raw(*pair, {}).sum()
+                value = self.raw(pair, {}).sum()
                 if not value.requires_grad:
                     return "missing: what the loss returns is cut off from its argument"
                 value.backward()
@@ -165,7 +183,7 @@ class Caller:
             x = pair[0 if of_first else 1]
             with tf.GradientTape() as tape:
                 tape.watch(x)
-                value = self.raw(*pair, {})
+                value = self.raw(pair, {})
             found = tape.gradient(value, x)
             return "missing: nothing reaches the argument" if found is None else to_numpy(found)
         except Exception as error:
@@ -188,4 +206,6 @@ def _message(error: BaseException) -> str:
 def loaded(arrays: str) -> list[tuple[str, str]]:
     """The libraries and precisions to try; one that is not imported yet is tried only if it is named."""
     trials = [("numpy", "float64"), ("torch", "float64"), ("torch", "float32"), ("tensorflow", "float32")]
-    return [t for t in trials if t[0] == arrays or (arrays == "auto" and (t[0] == "numpy" or t[0] in sys.modules))]
+    return [
+        t for t in trials if t[0] == arrays or (arrays == "auto" and (t[0] == "numpy" or t[0] in sys.modules))
+    ]

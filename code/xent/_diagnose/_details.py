@@ -10,16 +10,35 @@ from typing import Any
 
 import numpy as np
 
-from xent.numerics import log_softmax, softmax
+from xent.numerics import log_softmax
 
-from ._bench import SHAPES, TOLERANCE, Bench, Data, explore, granularity, inputs
-from ._call import Array, Caller, Loss, numbers_within, parameters, to_numpy
-from ._model import BINARY, CATEGORICAL, FULL, KL, Bend, Fit, Meaning, fits, interpret, solve
+from ._bench import FORMS, SHAPES, TOLERANCE, Bench, Data, explore, inputs
+from ._call import Array, Caller, Loss, numbers_within, parameters, signature, to_numpy
+from ._model import CATEGORICAL, KL, Bend, Fit, Meaning, fits, interpret, solve
 from ._report import NAT, UNKNOWN, Diagnosis
 
 UNITS = {"nats": 1.0, "bits": 1 / np.log(2), "hartleys": 1 / np.log(10)}
 # Labels that no class has, and that somebody might have chosen for "does not count".
-STRANGE = (-100, -1, 255, -2, -3, -10, -99, -255, -999, -1000, -9999, -32768, 254, 256, 999, 1000, 9999, 65535)
+STRANGE = (
+    -100,
+    -1,
+    255,
+    -2,
+    -3,
+    -10,
+    -99,
+    -255,
+    -999,
+    -1000,
+    -9999,
+    -32768,
+    254,
+    256,
+    999,
+    1000,
+    9999,
+    65535,
+)
 LENGTHS = ((5, 4, 2), (3, 5, 2), (2, 4, 5))
 STEPS = 5
 MEANS: dict[str, Callable[[Array, Array], Any]] = {
@@ -73,7 +92,11 @@ class Exam:
         return x, np.eye(k)[rng.choice(labels, n)]
 
     def labels(self, k: int) -> list[int]:
-        known = np.flatnonzero(np.isfinite(self.fit.matrix[:, 0])) if not self.binary and k == self.k else range(k)
+        known = (
+            np.flatnonzero(np.isfinite(self.fit.matrix[:, 0]))
+            if not self.binary and k == self.k
+            else range(k)
+        )
         return [int(y) for y in known]
 
     def weights_of(self, t: Array) -> Array:
@@ -114,14 +137,18 @@ class Exam:
             units = units / m
         else:
             self.notes.append(
-                "the reduction is not explained: " + ", ".join(
+                "the reduction is not explained: "
+                + ", ".join(
                     f"{s} copies of a row cost {r:.4g} times one" for s, r in zip(sizes, ratios, strict=True)
                 )
             )
             return False
         self.evidence["reduction"] = f"5 copies of a row cost {ratios[-2]:.4g} times one"
         batches = [self.batch(s, 20 + s) for s in (2, 3, 5, 8)]
-        if all(self.close(b.total(*each), self.predict(*each)) for each in batches) and not self.meaning.left_out:
+        if (
+            all(self.close(b.total(*each), self.predict(*each)) for each in batches)
+            and not self.meaning.left_out
+        ):
             return True
         if self.like == "mean" and (self.k == 1 or not self.binary):
             return self.weighted_mean()
@@ -155,7 +182,9 @@ class Exam:
             or (len(size) > 1 and size[-2] < 10 * max(size[-1], 1e-9 * size[0]))
             or (weights < -1e-3).any()
         ):
-            self.notes.append("the reduction is not explained: a batch is no mean of its rows, with weights or without")
+            self.notes.append(
+                "the reduction is not explained: a batch is no mean of its rows, with weights or without"
+            )
             return False
         weights = np.where(weights < 1e-3, 0.0, weights)
         self.row_weights = np.full(2 if self.binary else self.k, np.nan)
@@ -188,7 +217,9 @@ class Exam:
             if self.data.soft:
                 fit = solve(self.fit.reading, data.x, data.t, data.u / scale, Bend(), ("t log t",))
                 return k, fit, Meaning(weights=np.diag(fit.matrix))
-            for fit in fits(self.kind, self.binary, data.x, data.t, data.u / scale, self.level, TOLERANCE[self.precision]):
+            for fit in fits(
+                self.kind, self.binary, data.x, data.t, data.u / scale, self.level, TOLERANCE[self.precision]
+            ):
                 if fit.reading == self.fit.reading:
                     coarse = self.precision in ("float16", "bfloat16")
                     meaning = interpret(fit.matrix, fit.reading.family, 0.2 if coarse else 1e-3)
@@ -215,15 +246,21 @@ class Exam:
             if abs(c2 / c - self.k / k2) < near:
                 by_k = True
             elif abs(c2 / c - 1) > near and (meaning.plain or meaning.acts != "ratio"):
-                self.notes.append(f"the factor changes with the classes: {c:.4g} for {self.k}, {c2:.4g} for {k2}")
+                self.notes.append(
+                    f"the factor changes with the classes: {c:.4g} for {self.k}, {c2:.4g} for {k2}"
+                )
             self.evidence["denominator"] = f"the factor is {c:.4g} for {self.k} classes and {c2:.4g} for {k2}"
         elif self.k > 1 and binary and not even:
             by_k = True
-            self.alternatives.append(f"divides by N, with weights {self.k} times smaller: it takes {self.k} classes only")
+            self.alternatives.append(
+                f"divides by N, with weights {self.k} times smaller: it takes {self.k} classes only"
+            )
         elif self.k > 1 and abs(abs(c) * self.k - 1) < near and even:
             by_k = binary
             one, two = ("the constant {}", "K") if binary else ("K", "the constant {}")
-            self.alternatives.append(f"divides by {one} rather than {two}: it takes {self.k} classes only".format(self.k))
+            self.alternatives.append(
+                f"divides by {one} rather than {two}: it takes {self.k} classes only".format(self.k)
+            )
         found: dict[str, Any] = {"classes": (self.k, *([other[0]] if other else []))}
         level = abs(c) * (self.k if by_k else 1)
         found["sign"] = -1 if c < 0 else 1
@@ -238,7 +275,9 @@ class Exam:
                 found["pos_weight"] = tuple(float(f"{w:.6g}") for w in pos_weight)
                 total = (pos + neg)[0]
                 if abs(total - 1) < near and not np.ptp(neg) > near:
-                    self.alternatives.append(f"alpha {pos[0]:.4g}: it weighs the positives, 1 - alpha the negatives")
+                    self.alternatives.append(
+                        f"alpha {pos[0]:.4g}: it weighs the positives, 1 - alpha the negatives"
+                    )
             if np.ptp(neg) > near * neg.max():
                 found["class_weights"], level = tuple(float(f"{w:.6g}") for w in neg), 1.0
         else:
@@ -246,7 +285,9 @@ class Exam:
             if not meaning.plain:
                 values = np.where(np.isfinite(weights), weights, np.nan)
                 if meaning.acts == "ratio":
-                    found["class_weights"] = tuple(float(f"{w:.5g}") for w in values / level * found.get("level", 1))
+                    found["class_weights"] = tuple(
+                        float(f"{w:.5g}") for w in values / level * found.get("level", 1)
+                    )
                     low = np.nanmin(values)
                     found["class_weights"] = tuple(float(f"{w:.5g}") for w in values / low)
                     level = low
@@ -287,7 +328,9 @@ class Exam:
             return {"smoothing": round(s, 4), "smoothing_over": "all K classes"}
         if abs(s2 * (k2 - 1) / k2 - mass) < 1e-3:
             return {"smoothing": round(mass, 4), "smoothing_over": "the K - 1 others"}
-        self.notes.append(f"the smoothing changes with the number of classes: {s:.4g} for {k}, {s2:.4g} for {k2}")
+        self.notes.append(
+            f"the smoothing changes with the number of classes: {s:.4g} for {k}, {s2:.4g} for {k2}"
+        )
         return {"smoothing": round(s, 4), "smoothing_over": f"all classes, at K = {k}"}
 
     # ----------------------------------------------------------------------------------------------- targets
@@ -301,7 +344,11 @@ class Exam:
         found: list[str] = []
         x, t = self.batch(6, 31)
         if b.form in ("indices", "signs", "logarithms"):
-            own = {"indices": "0 or 1" if self.binary else "indices", "signs": "-1 or 1", "logarithms": "log-probabilities"}
+            own = {
+                "indices": "0 or 1" if self.binary else "indices",
+                "signs": "-1 or 1",
+                "logarithms": "log-probabilities",
+            }
             found.append(own[b.form])
         if b.form == "logarithms":
             return KL, tuple(found)
@@ -319,34 +366,37 @@ class Exam:
             return family, tuple(found)
         if not self.close(hard.sum(), self.predict(x, t)) and not self.data.soft:
             self.notes.append(
-                "targets as rows return a number too, and it is not the same loss"
-                + self.other_meaning(rows)
+                "targets as rows return a number too, and it is not the same loss" + self.other_meaning(rows)
             )
             return family, tuple(found)
         if not self.data.soft:
-            found.append("0 or 1" if self.binary else "one-hot") if b.form != "indices" or not self.binary else None
+            found.append(
+                "0 or 1" if self.binary else "one-hot"
+            ) if b.form != "indices" or not self.binary else None
         if b.form == "integer rows":
             self.notes.append("targets of floats are refused: rows of integers")
             return family, tuple(dict.fromkeys(found))
         rng = np.random.default_rng(5)
-        soft = rng.uniform(0.1, 0.9, t.shape) if self.binary else rng.dirichlet(np.full(self.k, 2.0), len(t))
-        seen, want = rows.total(x, soft), self.predict(x, soft)
+        soft: Array = rng.uniform(0.1, 0.9, t.shape)
+        if not self.binary:
+            soft /= soft.sum(-1, keepdims=True)
+        cost, want = rows.total(x, soft), self.predict(x, soft)
         if self.data.soft:
             return (KL if "t log t" in self.fit.common and self.kl() else family), ("soft",)
-        if np.isnan(seen):
+        if np.isnan(cost):
             return family, tuple(dict.fromkeys(found))
-        if self.close(seen, want):
+        if self.close(cost, want):
             found.append("soft")
         else:
             entropy = (soft * np.log(soft)).sum() * (1 / len(t) if self.like == "mean" else 1)
             c = float(np.diag(self.fit.matrix)[0]) if not self.binary else 0
-            if c and self.close(seen, want + c * entropy):
+            if c and self.close(cost, want + c * entropy):
                 family = KL
                 self.evidence["targets"] = "a soft row costs less by its own entropy"
                 found.append("soft")
-            elif not self.binary and self.close(seen, self.predict(x, np.eye(self.k)[soft.argmax(-1)])):
+            elif not self.binary and self.close(cost, self.predict(x, np.eye(self.k)[soft.argmax(-1)])):
                 self.notes.append("soft targets are read by their largest entry alone")
-            elif self.binary and self.close(seen, self.predict(x, np.round(soft))):
+            elif self.binary and self.close(cost, self.predict(x, np.round(soft))):
                 self.notes.append("soft targets are rounded to 0 and 1")
             else:
                 self.notes.append("soft targets are not explained")
@@ -358,11 +408,17 @@ class Exam:
     def other_meaning(self, rows: Bench) -> str:
         """What the same reading says of rows as targets, where it says something else."""
         data = explore(rows, self.kind, False, (self.m,))
-        for fit in fits(self.kind, False, data.x, data.t, data.u, self.level, TOLERANCE[self.precision]) if data else ():
+        for fit in (
+            fits(self.kind, False, data.x, data.t, data.u, self.level, TOLERANCE[self.precision])
+            if data
+            else ()
+        ):
             meaning = interpret(fit.matrix, CATEGORICAL, 1e-3)
             if fit.reading == self.fit.reading and meaning and not meaning.plain:
                 ratio = meaning.kept / meaning.kept.min()
-                return ": class weights " + " : ".join(f"{w:.4g}" for w in ratio) + ", divides by another number"
+                return (
+                    ": class weights " + " : ".join(f"{w:.4g}" for w in ratio) + ", divides by another number"
+                )
         return ""
 
     # ------------------------------------------------------------------------------------------ left-out labels
@@ -407,7 +463,11 @@ class Exam:
         return "; ".join(answers), tuple(out)
 
     def kind_of_result(self) -> str:
-        return "TensorFlow" if "tensorflow" in sys.modules and self.bench.caller.result_dtype == "float32" else ""
+        return (
+            "TensorFlow"
+            if "tensorflow" in sys.modules and self.bench.caller.result_dtype == "float32"
+            else ""
+        )
 
     def divided(self, valid: bool) -> str:
         if self.like != "mean":
@@ -425,19 +485,32 @@ class Exam:
             cube, given = x[None], given[None]
             if "shifted" in self.bench.shape:
                 cube, given = np.pad(cube, ((0, 0), (0, 1), (0, 0))), np.pad(given, ((0, 0), (1, 0)))
-            seen = self.bench.call(cube if "T, K" in self.bench.shape else np.moveaxis(cube, 2, 1), given, **options)
+            seen = self.bench.call(
+                cube if "T, K" in self.bench.shape else np.moveaxis(cube, 2, 1), given, **options
+            )
         if seen is None:
             return "refused"
         value = float(seen.sum())
         if not np.isfinite(value):
             return f"gives {value}"
         alone = float(self.predict(x[:1], t[:1]))
+        if self.fit.common:
+            main = replace(self.fit, common={})
+            share = 2 if self.like == "mean" else 1
+            common = self.predict(x, t) - self.predict(x, t, main)
+            for divisor, valid in ((1, True), (share, False)):
+                if self.close(value, self.predict(x[:1], t[:1], main) / divisor + common):
+                    return "left out" + self.divided(valid) + ", though what is added counts"
         if self.close(value, alone):
             return "left out" + self.divided(True)
         if self.like == "mean" and self.close(value, alone / 2):
             return "left out" + self.divided(False)
         if self.close(value, self.predict(x, np.stack([t[0], np.eye(self.k)[label % self.k]]))):
-            return "counted as the last class" if label % self.k == self.k - 1 else f"counted as class {label % self.k}"
+            return (
+                "counted as the last class"
+                if label % self.k == self.k - 1
+                else f"counted as class {label % self.k}"
+            )
         return "counted, as another class"
 
     def nothing_counts(self, label: int) -> None:
@@ -445,7 +518,11 @@ class Exam:
         x, t = self.batch(4, 43)
         seen = self.bench.ask(x, given=np.full(4, label))
         if seen is not None and self.shape == ():
-            text = "nan where every label is left out: 0 / 0" if np.isnan(seen).any() else f"{float(seen):.4g} where every label is left out"
+            text = (
+                "nan where every label is left out: 0 / 0"
+                if np.isnan(seen).any()
+                else f"{float(seen):.4g} where every label is left out"
+            )
             self.notes.append(text)
         x[0] = np.nan
         given = t.argmax(-1)
@@ -503,14 +580,20 @@ class Exam:
         y = self.own_label()[0]
         if y:  # label 0 is left out: the row's extreme stands where the label is
             return UNKNOWN, None
-        row = self.extreme(0.0 if self.kind == "probabilities" else -1000.0 * max(self.fit.bend.temperature, 1.0), False)
+        row = self.extreme(
+            0.0 if self.kind == "probabilities" else -1000.0 * max(self.fit.bend.temperature, 1.0), False
+        )
         cost = self.own_cost(row)
         if cost is None:
             return f"refuses the impossible event: {self.bench.caller.said.split(':')[0]}", None
         if np.isnan(cost):
             return "nan", None
         if cost == np.inf:
-            return ("no, an impossible event costs inf" if self.kind == "probabilities" else "exp underflows, cost inf"), None
+            return (
+                "no, an impossible event costs inf"
+                if self.kind == "probabilities"
+                else "exp underflows, cost inf"
+            ), None
         if self.kind != "probabilities" and cost > 900:
             return "no", None
         if cost <= 0:
@@ -537,7 +620,7 @@ class Exam:
             row = np.zeros(self.k)
             row[y] = 1000.0
             value = self.bench.unit(row, np.eye(self.k)[y] if not self.binary else np.ones(self.k), self.m)
-            if not np.isfinite(value) and self.bench.caller.said == "" or np.isinf(value):
+            if (not np.isfinite(value) and self.bench.caller.said == "") or np.isinf(value):
                 self.notes.append(f"a logit of 1000 for the right class costs {value}: exp overflows")
             elif np.isnan(value):
                 self.notes.append("a logit of 1000 for the right class costs nan: exp overflows")
@@ -602,19 +685,14 @@ class Exam:
 
     def gradient_of(self, caller: Caller, x: Array, t: Array) -> Array | str:
         bench = replace(self.bench, caller=caller)
-        laid = SHAPES[bench.shape](x, self.as_given(t))
+        laid = SHAPES[bench.shape](x, FORMS[bench.form](t))
         first = bench.order == "prediction"
-        found = caller.gradient(*(map(np.ascontiguousarray, laid if first else laid[::-1])), of_first=first)
+        found = caller.gradient(laid if first else (laid[1], laid[0]), first)
         if isinstance(found, str):
             return found
         if bench.shape == "(N, T, K), shifted":
             found = found[:, 0]
         return found.reshape(x.shape)
-
-    def as_given(self, t: Array) -> Array:
-        from ._bench import FORMS
-
-        return FORMS[self.bench.form](t)
 
     def differences(self, x: Array, t: Array) -> Array:
         step, want = 1e-5, np.zeros_like(x)
@@ -627,7 +705,12 @@ class Exam:
 
     def fading(self, caller: Caller, x: Array, t: Array) -> str:
         """Whether a sure and wrong answer still has its gradient."""
-        if self.fit.reading.rank > 1 or self.fit.common or self.fit.bend.gamma or self.kind == "log-probabilities":
+        if (
+            self.fit.reading.rank > 1
+            or self.fit.common
+            or self.fit.bend.gamma
+            or self.kind == "log-probabilities"
+        ):
             return "that of the value"
         x, t = x.copy(), t.copy()
         if self.binary:
@@ -636,7 +719,13 @@ class Exam:
         weight = self.fit.matrix[0, 1, 1] if self.binary else self.fit.matrix[y, y]
         weight = weight * (self.weights_of(t)[0] / self.weights_of(t).sum() if self.like == "mean" else 1.0)
         half = self.precision in ("float16", "bfloat16")
-        for extreme in ((1e-3,) if half else (1e-6, 1e-9, 1e-14)) if self.kind == "probabilities" else (-9.0,) if half else (-31.0, -80.0):
+        for extreme in (
+            ((1e-3,) if half else (1e-6, 1e-9, 1e-14))
+            if self.kind == "probabilities"
+            else (-9.0,)
+            if half
+            else (-31.0, -80.0)
+        ):
             x[0, y] = extreme
             found = self.gradient_of(caller, x, t)
             if isinstance(found, str):
@@ -672,7 +761,10 @@ class Exam:
             if seen is None:
                 continue
             total = float(seen.sum())
-            values = {"all": rows.sum() / w.sum() if self.like == "mean" else rows.sum(), "N": rows.sum() / batch}
+            values = {
+                "all": rows.sum() / w.sum() if self.like == "mean" else rows.sum(),
+                "N": rows.sum() / batch,
+            }
             for divisor, value in values.items():
                 if self.close(total, value):
                     found.append(name)
@@ -690,7 +782,9 @@ class Exam:
         """What is averaged where the sequences of a batch have different lengths."""
         if self.binary or self.bench.form != "indices" or layout not in ("last", "second", "any"):
             return UNKNOWN
-        ways: list[tuple[str, int | None, dict[str, Any]]] = [(f"label {p} left out", p, {}) for p in pads[:1]]
+        ways: list[tuple[str, int | None, dict[str, Any]]] = [
+            (f"label {p} left out", p, {}) for p in pads[:1]
+        ]
         ways += [(f"{n}=", 1, {n: None}) for n in self.keywords()] if len(self.keywords()) < 6 else []
         ways.append(("no label left out", None, {}))
         for padding, pad, options in ways:
@@ -714,9 +808,13 @@ class Exam:
             valid = np.arange(STEPS) < np.array(lengths)[:, None]
             if pad is None:
                 valid[:] = True
-            rows = (self.fit.rows(x, t) * (self.weights_of(t) if self.like == "mean" else 1)).reshape(n, STEPS)
+            rows = (self.fit.rows(x, t) * (self.weights_of(t) if self.like == "mean" else 1)).reshape(
+                n, STEPS
+            )
             counts = self.weights_of(t).reshape(n, STEPS) if self.like == "mean" else np.ones((n, STEPS))
-            given = y.reshape(n, STEPS) if options or pad is None else np.where(valid, y.reshape(n, STEPS), pad)
+            given = (
+                y.reshape(n, STEPS) if options or pad is None else np.where(valid, y.reshape(n, STEPS), pad)
+            )
             cube = x.reshape(n, STEPS, -1)
             named = {key: valid.astype(float) for key in options}
             value = self.bench.call(cube if layout != "second" else np.moveaxis(cube, 2, 1), given, **named)
@@ -725,11 +823,9 @@ class Exam:
             seen.append(value)
             parts.append((rows, counts, valid))
         for shifts in (False, True):
-            cut = [
-                tuple(np.where(v, a, 0.0)[:, int(shifts):] if a is not r else np.where(
-                    v[:, int(shifts):], self.moved(r, shifts, n), 0.0) for a in (r, c))
-                for n, (r, c, v) in enumerate(parts)
-            ] if not shifts else self.shifted_parts(layout, pad, options)
+            cut = [(np.where(v, r, 0.0), np.where(v, c, 0.0)) for r, c, v in parts]
+            if shifts:
+                cut = self.shifted_parts(pad)
             for mean, reduce in MEANS.items():
                 with np.errstate(all="ignore"):
                     want = [np.asarray(reduce(*each)) for each in cut]
@@ -739,10 +835,7 @@ class Exam:
                 return power, shifts
         return None
 
-    def moved(self, rows: Array, shifts: bool, n: int) -> Array:
-        return rows
-
-    def shifted_parts(self, layout: str, pad: int | None, options: dict[str, Any]) -> list[tuple[Array, Array]]:
+    def shifted_parts(self, pad: int | None) -> list[tuple[Array, Array]]:
         """Position t with label t + 1, from the same draws."""
         rng = np.random.default_rng(31)
         labels = [y for y in self.own_label() if y != pad]
@@ -767,7 +860,8 @@ class Exam:
         powers = np.linspace(0.05, 1.95, 39)
         errors = [
             max(
-                abs(float(v) - float((r.sum(1) / c.sum(1) ** a).mean())) for v, (r, c) in zip(seen, parts, strict=True)
+                abs(float(v) - float((r.sum(1) / c.sum(1) ** a).mean()))
+                for v, (r, c) in zip(seen, parts, strict=True)
             )
             for a in powers
         ]
@@ -782,9 +876,8 @@ class Exam:
         """The arguments beside the two arrays that take a value by name."""
         if not hasattr(self, "_keywords"):
             names = [p for p in parameters(self.loss) if p.name not in ("self", *self.bench.caller.names)]
-            call = getattr(type(self.loss), "__call__", None)
-            if hasattr(self.loss, "call") and call is not None:
-                names = [p for p in _signature(call) if p.name != "self"]
+            if hasattr(self.loss, "call"):  # of Keras, whose other arguments stand in the caller's signature
+                names = [p for p in signature(type(self.loss).__call__) if p.name != "self"]
             plain = [p.name for p in names if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
             given = getattr(self.loss, "keywords", None) or {}
             self._keywords = [n for n in (plain if self.bench.caller.names else plain[2:]) if n not in given]
@@ -803,11 +896,22 @@ class Exam:
         rows = np.array([1.0, 3.0, 0.5, 2.0, 1.7])
         classes = np.resize([1.0, 4.0, 2.5], self.k)
         plain, each = self.bench.ask(x, t), self.fit.rows(x, t)
-        trials: list[tuple[str, Array, Array]] = [("row", rows, rows), ("row", (rows > 1).astype(float), 1.0 * (rows > 1))]
+        trials: list[tuple[str, Array, Array]] = [
+            ("row", rows, rows),
+            ("row", (rows > 1).astype(float), 1.0 * (rows > 1)),
+        ]
         if not self.binary:
             trials.append(("class", classes, t @ classes))
         elif self.k > 1:
-            single = np.stack([replace(self.fit, matrix=np.where((np.arange(self.k) == j)[:, None, None], self.fit.matrix, 0)).rows(x, t) for j in range(self.k)], -1)
+            single = np.stack(
+                [
+                    replace(
+                        self.fit, matrix=np.where((np.arange(self.k) == j)[:, None, None], self.fit.matrix, 0)
+                    ).rows(x, t)
+                    for j in range(self.k)
+                ],
+                -1,
+            )
             trials.append(("element", np.outer(rows, classes), np.outer(rows, classes)))
         for per, given, factor in trials:
             seen = self.bench.ask(x, t, **{name: given})
@@ -836,15 +940,21 @@ class Exam:
         rng = np.random.default_rng(67)
         x = inputs(self.kind, True, 5, 1, rng)
         t = np.array([1.0, 0, 0, 1, 1])[:, None]
-        fit = replace(self.fit, matrix=self.fit.matrix[:1] * (self.k if self.k > 1 and "K" in self.divisor else 1))
+        fit = replace(
+            self.fit, matrix=self.fit.matrix[:1] * (self.k if self.k > 1 and "K" in self.divisor else 1)
+        )
         rows = fit.rows(x, t)
         seen = self.bench.caller(*((x, t[:, 0]) if self.bench.order == "prediction" else (t[:, 0], x)))
         if seen is not None and self.like == "mean":
             wide = np.array([[fit.rows(x[i : i + 1], t[j : j + 1])[0] for j in range(5)] for i in range(5)])
-            if self.close(seen.sum() / max(seen.size, 1), wide.mean()) and not self.close(wide.mean(), rows.mean()):
+            if self.close(seen.sum() / max(seen.size, 1), wide.mean()) and not self.close(
+                wide.mean(), rows.mean()
+            ):
                 self.notes.append("predictions (N, 1) with targets (N,) broadcast to N times N losses")
         if self.k > 1 and self.like == "sum":
-            flat = self.bench.caller(*((x[:, 0], t[:, 0]) if self.bench.order == "prediction" else (t[:, 0], x[:, 0])))
+            flat = self.bench.caller(
+                *((x[:, 0], t[:, 0]) if self.bench.order == "prediction" else (t[:, 0], x[:, 0]))
+            )
             if flat is not None and flat.ndim == 0 and self.shape != () and self.close(flat, rows.mean()):
                 self.notes.append("a 1-D batch is averaged")
 
@@ -864,7 +974,9 @@ class Exam:
             x, t = self.batch(n, seed + n)
             seen, want = self.bench.total(x, t), self.predict(x, t)
             if not self.close(seen, want):
-                return f"a batch of {n} rows costs {seen:.6g}, and the reading of its rows predicts {want:.6g}"
+                return (
+                    f"a batch of {n} rows costs {seen:.6g}, and the reading of its rows predicts {want:.6g}"
+                )
         if other and not self.binary and self.like and not np.ptp(self.kept_weights) > 1e-3:
             k, fit, _ = other
             x, t = self.batch(6, 79, k)
@@ -879,18 +991,28 @@ class Exam:
             return
         caller = self.bench.caller
         try:
-            value = to_numpy(caller.raw(*((logits, targets) if self.bench.order == "prediction" else (targets, logits)), {}))
+            value = to_numpy(
+                caller.raw((logits, targets) if self.bench.order == "prediction" else (targets, logits), {})
+            )
         except Exception as error:
             self.notes.append(f"your batch: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
             return
-        text = f"your batch: {value.ravel()[0]:.6g}" if value.ndim == 0 else f"your batch: values of shape {value.shape}"
+        text = (
+            f"your batch: {value.ravel()[0]:.6g}"
+            if value.ndim == 0
+            else f"your batch: values of shape {value.shape}"
+        )
         x, y = to_numpy(logits, float), to_numpy(targets, float)
         if x.ndim == 2 and x.shape[1] == self.k and np.isfinite(x).all():
             if self.bench.form == "indices" and y.ndim == 1 and ((y >= 0) & (y < self.k)).all():
                 y = np.eye(self.k)[y.astype(int)]
             if y.shape == x.shape:
                 want = self.predict(x, y)
-                text += f", as predicted ({want:.6g})" if abs(want - value.sum()) <= 1e-3 * max(1, abs(want)) else f", and the finding predicts {want:.6g}"
+                text += (
+                    f", as predicted ({want:.6g})"
+                    if abs(want - value.sum()) <= 1e-3 * max(1, abs(want))
+                    else f", and the finding predicts {want:.6g}"
+                )
         self.notes.append(text)
 
     def report(self, logits: Any, targets: Any) -> Diagnosis:
@@ -913,9 +1035,13 @@ class Exam:
         self.broadcasts()
         self.own_batch(logits, targets)
         if reading.kind == "logits" and reading.rank == 0:
-            self.evidence["reads"] = f"log-softmax of it predicts {len(self.data.u)} rows to {max(self.fit.error, 1e-16):.0e}"
+            self.evidence["reads"] = (
+                f"log-softmax of it predicts {len(self.data.u)} rows to {max(self.fit.error, 1e-16):.0e}"
+            )
         else:
-            self.evidence["reads"] = f"{len(self.data.u)} rows are predicted to {max(self.fit.error, 1e-16):.0e}"
+            self.evidence["reads"] = (
+                f"{len(self.data.u)} rows are predicted to {max(self.fit.error, 1e-16):.0e}"
+            )
         if caller.mutates:
             self.notes.append("changes its arguments in place")
         if caller.arrays == "numpy" and caller.result_dtype not in ("float64", ""):
@@ -940,15 +1066,6 @@ class Exam:
             arrays=caller.arrays, alternatives=tuple(dict.fromkeys(self.alternatives)),
             notes=tuple(dict.fromkeys(self.notes)), evidence=self.evidence, **found,
         )  # fmt: skip
-
-
-def _signature(call: Any) -> list[Any]:
-    import inspect
-
-    try:
-        return list(inspect.signature(call).parameters.values())
-    except (TypeError, ValueError):
-        return []
 
 
 # ------------------------------------------------------------------------------------- softmax over a wrong axis
@@ -1001,6 +1118,3 @@ def other_axes(caller: Caller, classes: tuple[int, ...]) -> Diagnosis | None:
                             evidence={"added": "four batches of several sizes are predicted"},
                         )  # fmt: skip
     return None
-
-
-__all__ = ["BINARY", "FULL", "Exam", "granularity", "other_axes", "softmax"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -51,10 +51,9 @@ class Reading:
 def _link(family: str, before: Callable[[Array], Array]) -> Callable[[Array, Bend], Array]:
     def log_p(x: Array, bend: Bend) -> Array:
         z = before(x / bend.temperature)
-        if family == BINARY:
-            found = np.stack([log_sigmoid(-z), log_sigmoid(z)], -1)
-        else:
-            found = np.asarray(log_softmax(z))
+        found = np.asarray(
+            np.stack([log_sigmoid(-z), log_sigmoid(z)], -1) if family == BINARY else log_softmax(z)
+        )
         return np.log(np.exp(found) + bend.added) if bend.added else found
 
     return log_p
@@ -116,7 +115,9 @@ def _costs(reading: Reading, x: Array, bend: Bend) -> Array:
         return np.asarray(-log_p * np.maximum(-np.expm1(log_p), 0) ** bend.gamma)
 
 
-def design(reading: Reading, x: Array, t: Array, bend: Bend, common: tuple[str, ...], labels: Array | None) -> Array:
+def design(
+    reading: Reading, x: Array, t: Array, bend: Bend, common: tuple[str, ...], labels: Array | None
+) -> Array:
     """One column for each entry of A, and one for each common term.
 
     `labels` are the classes whose rows of A are asked for; for a binary family t is one column a problem.
@@ -181,6 +182,7 @@ def solve(reading: Reading, x: Array, t: Array, u: Array, bend: Bend, common: tu
         labels = np.flatnonzero(t.any(0))
     error, c = _solve(design(reading, x, t, bend, common, labels), u)
     body = c[: len(c) - len(common)]
+    matrix: Array
     if reading.family == BINARY:
         matrix = body.reshape(k, 2, 2)
     elif labels is None:
@@ -193,13 +195,17 @@ def solve(reading: Reading, x: Array, t: Array, u: Array, bend: Bend, common: tu
     return Fit(reading, bend, dict(zip(common, c[len(body) :], strict=True)), matrix, error)
 
 
-def bent(reading: Reading, x: Array, t: Array, u: Array, names: tuple[str, ...], common: tuple[str, ...]) -> Fit:
+def bent(
+    reading: Reading, x: Array, t: Array, u: Array, names: tuple[str, ...], common: tuple[str, ...]
+) -> Fit:
     """The best fit over one or two of the bends, from a grid and a search around its best point."""
     ranges = {"temperature": (0.05, 20.0), "gamma": (0.05, 8.0), "added": (1e-7, 0.3)}
     bounds = np.log([ranges[n] for n in names])
 
     def at(logs: Array) -> Fit:
-        return solve(reading, x, t, u, Bend(**dict(zip(names, map(float, np.exp(logs)), strict=True))), common)
+        return solve(
+            reading, x, t, u, Bend(**dict(zip(names, map(float, np.exp(logs)), strict=True))), common
+        )
 
     points = 24 if len(names) == 1 else 7
     grid = [np.array(p) for p in itertools.product(*(np.linspace(a, b, points) for a, b in bounds))]
@@ -213,7 +219,10 @@ def bent(reading: Reading, x: Array, t: Array, u: Array, names: tuple[str, ...],
         )  # fmt: skip
         return at(np.array([found.x]))
     found = optimize.minimize(
-        lambda v: at(v).error, start, method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-12, "maxiter": 200}
+        lambda v: at(v).error,
+        start,
+        method="Nelder-Mead",
+        options={"xatol": 1e-10, "fatol": 1e-12, "maxiter": 200},
     )
     return at(found.x)
 
@@ -250,7 +259,10 @@ def interpret(matrix: Array, family: str, tolerance: float) -> Meaning | None:
     """Read factor, smoothing and weights from A, or None where it has no such form."""
     small = tolerance * np.nanmax(np.abs(matrix))
     if family == BINARY:
-        own, other = matrix[:, [0, 1], [0, 1]], matrix[:, [1, 0], [0, 1]]  # by side: its own label, the other label
+        own, other = (
+            matrix[:, [0, 1], [0, 1]],
+            matrix[:, [1, 0], [0, 1]],
+        )  # by side: its own label, the other label
         if np.abs(own[:, 0]).min() < small:
             return None  # the label 0 costs nothing: a sum over the labels that hold, and no yes and no
         if np.abs(other).max() < small:
@@ -344,7 +356,9 @@ LEVELS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 )
 
 
-def fits(kind: str, binary: bool, x: Array, t: Array, u: Array, level: int, tolerance: float) -> Iterator[Fit]:
+def fits(
+    kind: str, binary: bool, x: Array, t: Array, u: Array, level: int, tolerance: float
+) -> Iterator[Fit]:
     """The readings of a kind of input that predict every row at one level of complication."""
     bends, common = LEVELS[level]
     for reading in READINGS:
@@ -363,16 +377,22 @@ def fits(kind: str, binary: bool, x: Array, t: Array, u: Array, level: int, tole
         if binary and common and common != ("constant",):
             continue
         found = bent(reading, x, t, u, bends, common) if bends else solve(reading, x, t, u, Bend(), common)
-        if found.error < tolerance and all(abs(v) > 1e-9 for v in found.common.values()):
-            # Coefficients that dwarf what they add up to fit anything.
-            if np.nanmax(np.abs(found.matrix)) < 1e3 * np.abs(u).max():
-                yield found
+        # Coefficients that dwarf what they add up to fit anything.
+        sober = np.nanmax(np.abs(found.matrix)) < 1e3 * np.abs(u).max()
+        if sober and found.error < tolerance and all(abs(v) > 1e-9 for v in found.common.values()):
+            yield found
 
 
-def coarse_fits(kind: str, binary: bool, x: Array, t: Array, u: Array, tolerance: float) -> Iterator[tuple[Fit, Meaning]]:
+def coarse_fits(
+    kind: str, binary: bool, x: Array, t: Array, u: Array, tolerance: float
+) -> Iterator[tuple[Fit, Meaning]]:
     """Readings with a factor alone, for a loss that rounds to so few digits that more would fit its noise."""
     for reading in READINGS:
-        if reading.kind != kind or (reading.family == BINARY) != binary or (binary and "softmax" in reading.name):
+        if (
+            reading.kind != kind
+            or (reading.family == BINARY) != binary
+            or (binary and "softmax" in reading.name)
+        ):
             continue
         k = x.shape[-1]
         eye = np.tile(np.eye(2), (k, 1, 1)) if binary else np.eye(k)
@@ -381,7 +401,7 @@ def coarse_fits(kind: str, binary: bool, x: Array, t: Array, u: Array, tolerance
         error = float(np.abs(c * plain - u).max() / np.abs(u).max())
         if error < tolerance:
             weights = np.full((k, 2) if binary else k, c)
-            yield Fit(reading, Bend(), {}, c * eye, error), Meaning(0.0, weights, "binary" if binary else "rows")
-
-
-__all__ = ["BINARY", "CATEGORICAL", "KL", "LEVELS", "Bend", "Fit", "Meaning", "Reading", "fits", "interpret", "replace"]
+            yield (
+                Fit(reading, Bend(), {}, c * eye, error),
+                Meaning(0.0, weights, "binary" if binary else "rows"),
+            )

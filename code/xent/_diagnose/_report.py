@@ -126,7 +126,9 @@ class Diagnosis:
             divided = whole > 1 and abs(whole * self.factor - 1) < 1e-3
             squared = self.temperature != 1 and abs(self.factor / self.temperature**2 - 1) < 1e-3
             parts.append(
-                f"times {self.factor:.4g}" + (" (divided by {})".format(whole) if divided else "") + (" = T²" if squared else "")
+                f"times {self.factor:.4g}"
+                + (f" (divided by {whole})" if divided else "")
+                + (" = T²" if squared else "")
             )
         if self.axis not in (UNKNOWN, NAT, "the classes"):
             parts.append(f"softmax over {self.axis}")
@@ -175,6 +177,8 @@ def _entry(key: str, value: str, evidence: str) -> list[str]:
     """One finding and its evidence, no wider than a phone shows."""
     lines, head = [], f"  {key:<14} "
     for part in [*value.split("; "), *([f"[{evidence}]"] if evidence else [])]:
-        lines += textwrap.wrap(part, 42, initial_indent=head, subsequent_indent=" " * 17, break_on_hyphens=False)
+        lines += textwrap.wrap(
+            part, 42, initial_indent=head, subsequent_indent=" " * 17, break_on_hyphens=False
+        )
         head = " " * 17
     return lines
