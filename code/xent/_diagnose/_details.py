@@ -377,7 +377,7 @@ class Exam:
             self.notes.append("targets of floats are refused: rows of integers")
             return family, tuple(dict.fromkeys(found))
         rng = np.random.default_rng(5)
-        soft: Array = rng.uniform(0.1, 0.9, t.shape)
+        soft: Array = np.asarray(rng.uniform(0.1, 0.9, t.shape))
         if not self.binary:
             soft /= soft.sum(-1, keepdims=True)
         cost, want = rows.total(x, soft), self.predict(x, soft)
