@@ -55,7 +55,7 @@ notebooks: $(READY)  ## execute the chapters that changed and store the outputs 
 	$(BIN)/python _ext/notebooks.py
 
 ledger: $(READY)  ## run the equations' tests and store their worst errors
-	$(PYTEST) tests/equations --ledger --ignore=tests/equations/test_variants.py
+	$(PYTEST) tests -m equation --ledger
 
 bench: $(READY)  ## measure the losses beside other libraries, for the page of the benchmarks (half an hour)
 	for part in bench tensors linear tables; do $(BIN)/python experiments/bench/$$part.py; done

@@ -23,6 +23,8 @@ from docutils import nodes
 from sphinx.util import logging
 from sphinx.util.math import get_node_equation_number
 
+from marks import read_from_the_page
+
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
     from sphinx.writers.html5 import HTML5Translator
@@ -53,6 +55,11 @@ def node_process() -> subprocess.Popen[str]:
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", bufsize=1
     )
+
+
+@cache
+def _read(root: str) -> set[str]:
+    return set(read_from_the_page(Path(root)))
 
 
 @cache
@@ -93,8 +100,9 @@ def visit_display(self: HTML5Translator, node: nodes.math_block) -> None:
     self.body.append(rendered(node, display=True))
     if node["number"]:
         ledger = self.builder.get_relative_uri(self.builder.current_docname, "chapters/equations")
+        how = "read from the page" if node["label"] in _read(str(self.builder.srcdir)) else "transcribed"
         self.body.append(
-            f'<span class="eqno"><a href="{ledger}#ledger-{node["label"]}" title="how this was tested">'
+            f'<span class="eqno"><a href="{ledger}#ledger-{node["label"]}" title="tested, {how}">'
             f"({get_node_equation_number(self, node)})</a>"
         )
         self.add_permalink_ref(node, "Link to this equation")

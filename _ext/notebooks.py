@@ -168,6 +168,9 @@ def normal_form(notebook: NotebookNode) -> str:
             for kind, value in output.get("data", {}).items():
                 if kind == "image/png":
                     output.data[kind] = value.replace("\n", "")
+                elif kind == "image/svg+xml":
+                    # One line, or two thirds of a notebook would be the coordinates of its curves.
+                    output.data[kind] = " ".join(value.split())
                 elif isinstance(value, str):
                     output.data[kind] = value.splitlines(keepends=True)
     return nbformat.writes(notebook) + "\n"

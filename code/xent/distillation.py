@@ -605,33 +605,46 @@ def sampled_loss(
 
 def _compare(first: Floats, second: Floats, temperature: float) -> tuple[Floats, Floats, Floats]:
     """Return a = softmax(first / T), b = softmax(second / T) and d = log(a / b), finite where a is zero."""
-    log_a = _log_softmax((first - first.max(-1, keepdims=True)) / temperature)
-    log_b = _log_softmax((second - second.max(-1, keepdims=True)) / temperature)
+    tops = first.max(-1, keepdims=True), second.max(-1, keepdims=True)
+    one, other = (first - tops[0]) / temperature, (second - tops[1]) / temperature
+    log_a, log_b = _log_softmax(one), _log_softmax(other)
     a, b = np.exp(log_a), np.exp(log_b)
     d = np.where(a > 0, log_a - log_b, 0.0)
-    # log a - log b cancels where the two are close. There, d is the difference of the logits less its
-    # mean in the exponential sense: d = x - log sum b exp(x), for x = (first - second) / T + any constant.
-    # Take the constant off before or after the difference, whichever rounds the smaller numbers.
-    top = second.argmax(-1)[:, None]
-    gap = first - second
-    apart = np.take_along_axis(gap, top, -1)
-    one, other = first - np.take_along_axis(first, top, -1), second - np.take_along_axis(second, top, -1)
-    shifted = np.abs(gap) + np.abs(apart) > np.abs(one) + np.abs(other)
-    x = np.where(shifted, one - other, gap - apart) / temperature
-    x = np.where(np.isneginf(first) & np.isneginf(second), 0.0, x)
-    close = (np.abs(x) < 1).all(-1, keepdims=True)
-    d = np.where(close, x - np.log1p((b * np.expm1(x)).sum(-1, keepdims=True)), d)
-    return a, b, d
+    # log a - log b cancels where the two are close. There, d is the difference of the logits less its mean in
+    # the exponential sense: d = x - log sum b exp(x), for x = (first - second) / T less any constant. Taken off
+    # is about the mean, so that x is as small as d, and what the difference of two floats loses is put back.
+    gap, lost = _difference(first, second)
+    apart, beside = _difference(*tops)
+    around = np.clip(np.where(np.isnan(gap), 0.0, gap - apart) / temperature, -16, 16)
+    centre = apart + temperature * (b * around).sum(-1, keepdims=True)
+    x = (gap - centre + lost) / temperature
+    near = np.abs(x) < 1
+    x = np.where(near, x, 0.0)
+    # Elsewhere b exp(x) comes from `first`, since b may have underflowed where a has not.
+    moved = np.exp(one + (apart - centre + beside) / temperature - np.expand_dims(_log_sum_exp(other), -1))
+    total = np.log1p(np.where(near, b * np.expm1(x), moved - b).sum(-1, keepdims=True))
+    return a, b, np.where(near & (np.abs(total) < 1), x - total, d)
+
+
+def _difference(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Return x - y rounded, and what the rounding lost."""
+    difference = x - y
+    back = difference - x
+    return difference, (x - (difference - back)) - (y + back)
 
 
 def _mixture(p: Floats, q: Floats, d: Floats, beta: float) -> tuple[Floats, Floats, Floats]:
     """Return m = beta p + (1 - beta) q, log(p / m), log(q / m); d is log(p / q) where p is not zero."""
     d = np.where(p > 0, d, -np.inf)
     # Each from the form whose exponential is at most e.
-    of_p = -np.log1p((1 - beta) * np.expm1(-np.maximum(d, -1)))
-    of_q = -np.log1p(beta * np.expm1(np.minimum(d, 1)))
+    of_p, of_q = -_log_mean(-np.maximum(d, -1), 1 - beta, beta), -_log_mean(np.minimum(d, 1), beta, 1 - beta)
     of_p, of_q = np.where(d > -1, of_p, of_q + d), np.where(d < 1, of_q, of_p - d)
     return beta * p + (1 - beta) * q, np.where(p > 0, of_p, 0.0), np.where(q > 0, of_q, 0.0)
+
+
+def _log_mean(d: Floats, share: float, rest: float) -> Floats:
+    """Return log(share exp(d) + rest), for shares that add up to one; a share close to one cancels in log1p."""
+    return np.where(d > -0.5, np.log1p(share * np.expm1(d)), np.log(rest + share * np.exp(d)))
 
 
 def _divergence(a: Floats, b: Floats, d: Floats, scale: float) -> Floats:

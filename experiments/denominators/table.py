@@ -2,11 +2,12 @@
 
     python experiments/denominators/table.py [--rows NAME ...]
 
-Each row is a loss as somebody computes it. Three numbers that know nothing of each other:
+Each row is a loss as somebody computes it. Three numbers:
 
 exact      the theorem, by `xent.scoring.learnt_distribution` or by an enumeration of all batches;
 simulated  batches are drawn and the *items* in them counted, each with one over its divisor (NumPy), or, where the
-           theorem does not apply, a Newton step from the exact answer on other draws; both with a standard error;
+           theorem does not apply, a Newton step from the exact answer on drawn batches, which move it if it is
+           wrong; both with a standard error;
 trained    logits are fitted to other draws, through the loss as a framework has it: token losses by `F.cross_entropy`,
            padded, masked, averaged (PyTorch), eight seeds.
 

@@ -79,6 +79,7 @@ CONDITIONS: dict[str, Condition] = {
     "hard, teacher's images too": Condition("all"),
     "smoothed teacher, soft T=1": Condition(alpha=1.0, temperature=1, teacher="smoothed"),
     "smoothed teacher, soft T=4": Condition(alpha=1.0, temperature=4, teacher="smoothed"),
+    **{f"smoothing {e}": Condition(smoothing=e) for e in (0.003, 0.01, 0.03)},
 }
 Data = dict[str, Tensor]
 

@@ -22,7 +22,7 @@ from accelerate.state import AcceleratorState, GradientState
 from datasets import Dataset
 from lightning import pytorch as pl
 from lightning.fabric import Fabric
-from tiny import IGNORED, Batch, bert, cross_entropy, gpt2, llama, t5
+from tiny import IGNORED, Batch, bare_llama, bert, cross_entropy, gpt2, llama, t5
 from tokenizers import Tokenizer, models
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -173,6 +173,12 @@ class SumTrainer(Trainer):
 
 
 def trainer_subclass(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
+    train(model, batches, SumTrainer if repaired else MeanTrainer)
+
+
+def trainer_bare(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
+    if repaired:
+        model.accepts_loss_kwargs = True  # or the count is None
     train(model, batches, SumTrainer if repaired else MeanTrainer)
 
 
@@ -532,6 +538,11 @@ RECIPES = [
         "Trainer, subclass with a mean, 2 ranks", trainer_subclass, llama, SUBCLASS,
         "transformers trainer.py:2207 multiplies by the ranks in the compute_loss that is overridden",
         ranks=2,
+    ),
+    Recipe(
+        "Trainer, the same, forward without **kwargs", trainer_bare, bare_llama,
+        "`model.accepts_loss_kwargs = True`, and " + SUBCLASS,
+        "transformers trainer.py:2108-2111 divides by the steps, because the model's forward takes no **kwargs",
     ),
     Recipe(
         "Trainer, the same, loss_is_scaled_for_ga = False", trainer_half_mended, llama, SUBCLASS,

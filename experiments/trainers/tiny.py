@@ -38,6 +38,17 @@ def llama() -> nn.Module:
     return seeded(LlamaForCausalLM, config)
 
 
+class BareLlamaForCausalLM(LlamaForCausalLM):
+    """A forward with named arguments only, as people write their own."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> object:
+        return super().forward(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
+
+
+def bare_llama() -> nn.Module:
+    return seeded(BareLlamaForCausalLM, llama().config)
+
+
 def gpt2() -> nn.Module:
     config = GPT2Config(
         vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=2, n_head=2, n_positions=LONGEST,

@@ -1,72 +1,30 @@
-"""The appendices and the front page: what they say comes from the repository."""
+"""The appendices: what they say comes from the repository."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import json
-import math
 import re
 import runpy
 from pathlib import Path
 
-import pytest
-import yaml
 from playwright.sync_api import Browser
 
-import errata
-from xent.sequences import eos_optimum
+import marks
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES, ROWS = errata.read(ROOT)
-TESTS = errata.read_tests(ROOT)
-INDEX = (ROOT / "index.md").read_text(encoding="utf-8")
+SOURCES, ROWS = marks.read_errata(ROOT)
 
 # The number of each source's statements; each has a row, whether it holds or not.
 STATEMENTS = {0: 18, 1: 19, 2: 7, 3: 14, 4: 9}
 
 
-def test_rows_and_tests_fit_together() -> None:
-    assert list(errata.problems(ROOT)) == []
+def test_every_statement_of_the_sources_has_a_row() -> None:
     ids = {row.id for row in ROWS}
     expected = {f"{source}.{n}" for source, last in STATEMENTS.items() for n in range(1, last + 1)}
     assert expected <= ids and len(ids) == len(ROWS)
     assert all(re.fullmatch(r"\d\.[a-z]", i) for i in ids - expected)
-    assert len({(test.path, test.name) for test in TESTS}) == len(TESTS), "a later test hides one of its name"
-
-
-@pytest.mark.parametrize(
-    ("tests", "told"),
-    [
-        (["erratum_3_1_one", "slip_of_3_a"], []),
-        # 3.11 is not checked by the test of 3.1, whose name begins alike.
-        (["erratum_3_1_one"], ["row 3.11 has no test", "row 3.11 names test_slip_of_3_a, which is no test"]),
-        (["erratum_3_1_one", "slip_of_3_a", "erratum_3_2_two"], ["test_erratum_3_2_two checks no row"]),
-        (["erratum_3_1_one", "slip_of_3_a", "slip_of_4_b"], ["test_slip_of_4_b checks no row"]),
-        (
-            ["erratum_3_1_one", "slip_of_3_a", "else"],
-            ["row 3.1: the section 'Heads'", "row 3.11: the section"],
-        ),
-    ],
-)
-def test_what_does_not_fit_is_told(tmp_path: Path, tests: list[str], told: list[str]) -> None:
-    elsewhere = "else" in tests  # the correction stands behind the section that the card names
-    tests = [name for name in tests if name != "else"]
-    (tmp_path / "chapters").mkdir()
-    (tmp_path / "tests").mkdir()
-    row = {"verdict": "wrong", "place": "there", "stands": "a", "truth": "b", "section": ["01_coin", "Heads"]}
-    row["says"] = "It is b."
-    text = "# A coin\n\n## Heads\n\n### One\n\nIt\nis b.\n\n## Tails\n"
-    if elsewhere:
-        text = text.replace("It\nis b.", "") + "It is b."
-    (tmp_path / "chapters/01_coin.md").write_text(text)
-    rows = [{"id": "3.1", **row}, {"id": "3.11", **row, "also": ["test_slip_of_3_a"]}]
-    source = {"id": 3, "title": "A post", "about": "It."}
-    (tmp_path / errata.FILE).write_text(yaml.safe_dump({"sources": [source], "rows": rows}))
-    (tmp_path / "tests/test_coin.py").write_text("".join(f"def test_{name}():\n    pass\n" for name in tests))
-    problems = list(errata.problems(tmp_path))
-    assert len(problems) == len(told)
-    assert all(part in problem for part, problem in zip(told, problems, strict=True))
 
 
 def test_the_errata_are_filtered_without_a_script(browser: Browser, built_site: Path) -> None:
@@ -75,7 +33,7 @@ def test_the_errata_are_filtered_without_a_script(browser: Browser, built_site: 
     page.goto((built_site / "chapters/errata.html").as_uri())
     cards = page.locator(".erratum")
     assert cards.count() == len(ROWS)
-    for verdict in [*errata.VERDICTS, "all"]:
+    for verdict in [*marks.VERDICTS, "all"]:
         page.locator(f'.errata-filter input[value="{verdict}"]').check()
         shown = cards.evaluate_all("cards => cards.map(card => getComputedStyle(card).display != 'none')")
         assert shown == [verdict in ("all", row.verdict) for row in ROWS], verdict
@@ -85,7 +43,8 @@ def test_the_errata_are_filtered_without_a_script(browser: Browser, built_site: 
 def test_the_errata_and_the_chapters_lead_to_each_other(built_site: Path) -> None:
     page = (built_site / "chapters/errata.html").read_text(encoding="utf-8")
     assert [row.id for row in ROWS if page.count(f'id="{row.anchor}"') != 1] == []
-    assert [test.name for test in TESTS if test.name not in page] == []
+    erratum = [mark for mark in marks.read_marks(ROOT)[0] if mark.kind == "erratum"]
+    assert [mark.where for mark in erratum if f"{mark.path}::{mark.function}" not in page] == []
     for chapter, target in (
         ("01_binary", "errata.html#erratum-3-3"),
         ("10_averaged_loss", "errata.html#erratum-0-10"),
@@ -137,22 +96,3 @@ def test_the_tables_of_the_benchmark_are_what_was_measured() -> None:
     assert f"{first['xent']['fastest'] / first['torch']['fastest']:.2f}" in tables["times"](
         result["cases"][:1]
     )
-
-
-# ------------------------------------------------------------------------------------- the front page
-
-
-def test_the_numbers_of_the_front_page_are_true() -> None:
-    optimum = eos_optimum(0.1, 1)
-    assert optimum == pytest.approx(0.1 * math.log(0.1) / (0.1 - 1), rel=1e-13, abs=0)
-    printed = (0.1 - 1) / 0.1 * math.log(1 - 0.1)
-    # Independent of the package: B int_0^1 G(u)^B / u du with G(u) = 0.1 u / (1 - 0.9 u), midpoint rule.
-    u = [(i + 0.5) / 20_000 for i in range(20_000)]
-    lengths = [
-        len(u) / (batch * sum((0.1 * v / (1 - 0.9 * v)) ** batch / v for v in u)) for batch in (1, 2, 8, 128)
-    ]
-    expected = {f"{optimum:.3f}", f"{printed:.3f}", "0.1", *(f"{length:.1f}" for length in lengths)}
-    told = INDEX[INDEX.index("## Your batch size") :]
-    assert set(re.findall(r"(?<![\w.])\d\.\d+(?!\w|\.\d)", told)) == expected
-    row = next(row for row in ROWS if row.id == "0.10")
-    assert "0.948" in row.truth and "0.256" in row.truth

@@ -1,4 +1,4 @@
-"""Errors planted in a book of one equation: pytest and the build fail, and say what and where."""
+"""Errors planted in a book of one equation, one claim, one erratum: pytest and the build say what and where."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-import claims
 import ledger
+import marks
 
 ROOT = Path(__file__).resolve().parents[2]
 STATED = "# Planted\n\n$$\n\\ell = \\log(1 + e^z) \\\\\n- y z\n$$ (eq-planted)\n"
@@ -37,6 +38,7 @@ def test_planted(worst_error, y):
     printed = np.log(1 + np.exp(z)) - y * z
     worst_error(printed, -np.log(p if y else 1 - p), rtol=1e-12, why="a few roundings")
 '''
+TESTS = "tests/equations"
 KERNEL = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 
 
@@ -45,7 +47,7 @@ def write_book(root: Path, *cells: str, **tests: str) -> None:
     written = [
         {"cell_type": "markdown", "metadata": {}, "id": f"c{i}", "source": c} for i, c in enumerate(cells)
     ]
-    files = {f"{ledger.TESTS}/test_{name}.py": text for name, text in tests.items()}
+    files = {f"{TESTS}/test_{name}.py": text for name, text in tests.items()}
     notebook = {"cells": written, "metadata": KERNEL, "nbformat": 4, "nbformat_minor": 5}
     for name, text in {**files, "chapters/01_planted.ipynb": json.dumps(notebook)}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -83,23 +85,26 @@ PLANTED = {
 def test_a_planted_error_is_named(tmp_path: Path, name: str) -> None:
     first, second, test, message = PLANTED[name]
     write_book(tmp_path, first, second, it=test)
-    assert message in "\n".join(ledger.problems(tmp_path))
+    assert message in "\n".join(marks.problems(tmp_path))
 
 
 def test_a_row_that_reads_no_equation_is_named(tmp_path: Path) -> None:
     rows = 'ROWS: dict[str, object] = {\n    "eq-planted": 1,\n    "eq-gone": (1, "a side"),\n}\n'
-    write_book(tmp_path, STATED, it=TESTED, read=rows)
-    assert ledger.read_from_the_page(tmp_path) == {"eq-planted": (2, 0), "eq-gone": (3, 1)}
-    assert ledger.problems(tmp_path) == [
+    # What is read needs no quotation, nor a test; what is not needs both.
+    write_book(tmp_path, STATED, read=rows)
+    assert marks.read_from_the_page(tmp_path) == {"eq-planted": (2, 0), "eq-gone": (3, 1)}
+    assert marks.problems(tmp_path) == [
         "tests/equations/test_read.py:3: ROWS reads eq-gone, a label that no chapter has"
     ]
+    write_book(tmp_path, STATED, it=TESTED.replace("(eq-planted)", ""), read=rows.replace("gone", "planted"))
+    assert marks.problems(tmp_path) == []
 
 
 def test_what_is_no_displayed_equation_needs_no_label(tmp_path: Path) -> None:
     code = "inline $a$, `$$ code $$`, \\$\\$5\n\n```python\n$$ a $$\n```\n\n<!-- $$ a $$ -->"
     write_book(tmp_path, STATED, f"{code}\n\n```{{code-block}} md\n$$ a $$\n```", it=TESTED)
-    assert ledger.problems(tmp_path) == []
-    assert ledger.chapter_titles(tmp_path) == {"01_planted": "Planted"}
+    assert marks.problems(tmp_path) == []
+    assert marks.chapter_titles(tmp_path) == {"01_planted": "Planted"}
 
 
 def run(root: Path, *arguments: str) -> tuple[int, str]:
@@ -115,8 +120,7 @@ def run(root: Path, *arguments: str) -> tuple[int, str]:
 QUIET = TESTED.replace("    worst_error(printed, ", "    dict(a=printed, b=")
 IN_TESTS = {
     "sign": (TESTED.replace("exp(z)) - y", "exp(z)) + y"), "equation eq-sign (01_planted): Failed: expected"),
-    "silent": (QUIET, 'eq-silent (01_planted): Failed: by="reference" compares numbers, but the test'),
-    "weak": (QUIET.replace('"reference"', '"property"'), "eq-weak: the wrong variant passes the test: "),
+    "weak": (QUIET, "eq-weak: the wrong variant passes the test: "),
     "broken": (TESTED.replace("-> + y * z", "-> + y * w"), "eq-broken: the wrong variant ends in NameError"),
     "stale": (TESTED.replace("# wrong: - y", "# wrong: + y"), "'+ y * z' stands 0 times in the statement"),
     "quoted": (TESTED.replace("\\ - y z", "\\ + y z"), "equation eq-quoted is not what its test quotes"),
@@ -125,12 +129,17 @@ IN_TESTS = {
 
 @pytest.mark.slow
 def test_a_run_of_pytest_names_the_equation_and_the_variant(tmp_path: Path) -> None:
-    tests = ("pytest", ledger.TESTS, "-q", "-p", "no:cacheprovider")
+    tests = ("pytest", "tests", "-q", "-p", "no:cacheprovider")
     write_book(tmp_path, STATED, it=TESTED)
     (tmp_path / "_ext").mkdir()
-    for name in ("conftest.py", "test_ledger.py", "test_variants.py"):
-        shutil.copy(ROOT / ledger.TESTS / name, tmp_path / ledger.TESTS / name)
-    for name in ("_ext/ledger.py", "pyproject.toml"):
+    copied = (
+        "tests/conftest.py",
+        "tests/adversary.py",
+        "tests/test_marks.py",
+        f"{TESTS}/test_variants.py",
+        "_ext/marks.py",
+    )
+    for name in (*copied, "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
     status, said = run(tmp_path, *tests, "--ledger", "-p", "xdist", "-n", "2")
     assert status == 0, said
@@ -140,7 +149,7 @@ def test_a_run_of_pytest_names_the_equation_and_the_variant(tmp_path: Path) -> N
     write_book(tmp_path, STATED, it=TESTED.replace("# wrong", "# right"))
     assert "above a transcription of: ['eq-planted']" in run(tmp_path, *tests)[1]
 
-    (tmp_path / ledger.TESTS / "test_it.py").unlink()
+    (tmp_path / TESTS / "test_it.py").unlink()
     stated = [STATED.replace("eq-planted", f"eq-{name}") for name in IN_TESTS]
     written = {name: test.replace("eq-planted", f"eq-{name}") for name, (test, _) in IN_TESTS.items()}
     write_book(tmp_path, *stated, **written)
@@ -156,13 +165,10 @@ import pytest
 
 @pytest.mark.claim("01", "This is a fair coin.")
 def test_coin():
-    """A thousand throws of a coin that is not."""
+    """A thousand throws. Would be refuted by a coin that is not."""
+    with refuted("two heads"):
+        assert False
 '''
-
-
-def write_claims(root: Path, text: str) -> None:
-    (root / claims.TESTS).mkdir(parents=True, exist_ok=True)
-    (root / claims.TESTS / "test_01.py").write_text(text, encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -172,14 +178,54 @@ def write_claims(root: Path, text: str) -> None:
         (CLAIMED.replace("fair", "fairer"), "chapter 01 does not say:\n    This is a fairer coin."),
         (CLAIMED.replace('"01"', '"02"'), "chapter 02 does not say:\n    This is a fair coin."),
         (CLAIMED.replace('"01", ', ""), "write @pytest.mark.claim"),
+        (CLAIMED.replace("Would be refuted by", "Not"), 'names no input, "Would be refuted by ..."'),
+        (CLAIMED.replace("with refuted", "if "), "nothing is refuted"),
     ],
 )
 def test_a_claim_is_what_its_chapter_says(tmp_path: Path, test: str, said: str) -> None:
-    write_book(tmp_path, STATED, "A sentence. This is **a fair\ncoin.** And on.", it=TESTED)
-    write_claims(tmp_path, test)
-    problems = claims.problems(tmp_path)
+    # The mark may stand on any test, beside others of another kind.
+    write_book(tmp_path, STATED, "A sentence. This is **a fair\ncoin.** And on.", it=TESTED + test)
+    problems = marks.problems(tmp_path)
     assert len(problems) == bool(said) and all(said in problem for problem in problems)
-    assert all(problem.startswith("tests/claims/test_01.py:5: test_coin: ") for problem in problems)
+    assert all(problem.startswith("tests/equations/test_it.py:24: test_coin: ") for problem in problems)
+
+
+ERRATUM = '@pytest.mark.erratum("3.1")\ndef test_one():\n    pass\n'
+OTHER = ERRATUM.replace("3.1", "3.11").replace("one", "other")
+
+
+@pytest.mark.parametrize(
+    ("tests", "told"),
+    [
+        (ERRATUM + OTHER, []),
+        # 3.11 is not checked by the test of 3.1, whose number begins alike.
+        (ERRATUM, ["row 3.11 has no test"]),
+        (ERRATUM + OTHER + OTHER.replace("11", "2"), ["test_other checks 3.2, which is no row"]),
+        (ERRATUM + OTHER + "# else", ["row 3.1: the section 'Heads'", "row 3.11: the section"]),
+    ],
+)
+def test_a_row_of_the_errata_has_its_test_and_its_correction(
+    tmp_path: Path, tests: str, told: list[str]
+) -> None:
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "tests").mkdir()
+    row = {"verdict": "wrong", "place": "there", "stands": "a", "truth": "b", "section": ["01_coin", "Heads"]}
+    text = "# A coin\n\n## Heads\n\n### One\n\nIt\nis b.\n\n## Tails\n"
+    if "else" in tests:  # the correction stands behind the section that the card names
+        text = text.replace("It\nis b.", "") + "It is b."
+    (tmp_path / "chapters/01_coin.md").write_text(text)
+    rows = [{"id": i, **row, "says": "It is b."} for i in ("3.1", "3.11")]
+    source = {"id": 3, "title": "A post", "about": "It."}
+    (tmp_path / marks.ERRATA).write_text(yaml.safe_dump({"sources": [source], "rows": rows}))
+    (tmp_path / "tests/test_coin.py").write_text(tests)
+    problems = marks.problems(tmp_path)
+    assert len(problems) == len(told)
+    assert all(part in problem for part, problem in zip(told, problems, strict=True))
+
+
+def test_reading_the_marks_needs_no_sphinx() -> None:
+    asked = "import sys, marks; assert not {'sphinx', 'docutils', 'torch', 'numpy'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", asked], cwd=ROOT / "_ext", check=True)
 
 
 CONFIGURATION = f"""
@@ -199,7 +245,8 @@ INDEX = "# Book\n\n```{toctree}\n:numbered:\nchapters/01_planted\nchapters/equat
 @pytest.mark.slow
 def test_the_page_and_its_warnings(tmp_path: Path) -> None:
     write_book(tmp_path, STATED, "A sentence. This is **a fair\ncoin.** And on.", it=TESTED)
-    write_claims(tmp_path, CLAIMED)
+    (tmp_path / "tests/claims").mkdir()
+    (tmp_path / "tests/claims/test_01.py").write_text(CLAIMED)
     (tmp_path / "conf.py").write_text(CONFIGURATION)
     (tmp_path / "index.md").write_text(INDEX)
     shutil.copy(ROOT / "chapters/equations.md", tmp_path / "chapters/equations.md")
@@ -213,8 +260,8 @@ def test_the_page_and_its_warnings(tmp_path: Path) -> None:
 
     html = build(0)
     assert re.search(r'href="01_planted.html#equation-eq-planted"[^>]*>.{0,80}\(1\.1\)', html, re.DOTALL)
-    assert "1 equation on 1 page, 1 test." in html
-    assert "test_it.py::test_planted</code></a> by reference: not run yet." in html
+    assert "1 equation on 1 page, 1 test; 0 read from the page, 1 transcribed." in html
+    assert "test_it.py::test_planted</code></a> by reference, transcribed: holds." in html
     assert "1 claim." in html
     chapter = (tmp_path / "_build/html/chapters/01_planted.html").read_text(encoding="utf-8")
     assert re.search(
@@ -223,8 +270,11 @@ def test_the_page_and_its_warnings(tmp_path: Path) -> None:
     assert (tmp_path / "_build/html/_sources/tests/claims/test_01.py.txt").read_text("utf-8") == CLAIMED
     # The page follows the run, though its own source did not change. (What fails fails again: test_planted.py.)
     row = {"error": 3e-16, "rtol": 1e-12, "atol": 0.0, "why": "a few roundings"}
-    (tmp_path / ledger.ERRORS).write_text(json.dumps({"test_it.py::test_planted": [row]}))
+    (tmp_path / marks.ERRORS).write_text(json.dumps({"test_it.py::test_planted": [row]}))
     write_book(tmp_path, STATED, "$$ a = b $$", it=TESTED)
-    unclaimed = "WARNING: claims: tests/claims/test_01.py:5: test_coin: chapter 01 does not say:"
-    html = build(1, f"WARNING: ledger: {UNLABELLED}a = b", unclaimed)
-    assert "by reference: worst relative error 3e-16 (allowed: rtol 1e-12, a few roundings)." in html
+    unclaimed = "WARNING: marks: tests/claims/test_01.py:5: test_coin: chapter 01 does not say:"
+    html = build(1, f"WARNING: marks: {UNLABELLED}a = b", unclaimed)
+    assert (
+        "by reference, transcribed: worst relative error 3e-16 (allowed: rtol 1e-12, a few roundings)."
+        in html
+    )

@@ -27,8 +27,8 @@ WARNED = [
     "chapters/01_good.ipynb, cell 4, line 3: WARNING: undefined label: 'fig-nowhere'",
     'chapters/01_good.ipynb, cell 5, line 1: WARNING: could not find bibtex key "nobody1999"',
     "chapters/01_good.ipynb, cell 6, line 1: WARNING: KaTeX cannot render",
-    "WARNING: ledger: chapters/01_good.ipynb, cell 6: equation eq-half has no test",
-    "WARNING: claims: tests/claims/test_01.py:1: test_it: chapter 01 does not say:",
+    "WARNING: marks: chapters/01_good.ipynb, cell 6: equation eq-half has no test",
+    "WARNING: marks: tests/claims/test_01.py:1: test_it: chapter 01 does not say:",
     "chapters/02_forgotten.ipynb: WARNING: document isn't included in any toctree",
     "index.md:: WARNING: toctree contains reference to nonexisting document 'chapters/03_missing'",
 ]
@@ -58,25 +58,39 @@ def test_a_failing_cell_fails_every_build(tiny_book: TinyBook) -> None:
 
 
 def test_the_comparison_finds_what_is_wrong_and_no_more(tiny_book: TinyBook) -> None:
-    """A picture that is another, which is not compared; a number that is another; a cell that fails."""
-    drawing = "# code\nfrom IPython.display import SVG, display\ndisplay(SVG('<svg xmlns=\"http://www.w3.org/2000/svg\"/>'))"
-    path = tiny_book.write_chapter("01_good", "# Good", drawing, "# code\nprint(1 + 1)", "# code\n1 / 0")
+    """A drawing off by less than a tenth of a pixel, by more, in a word, in its colour; a number; a cell that fails."""
+    drawn = (
+        '<svg xmlns="http://www.w3.org/2000/svg"><defs><path id="m0123456789" d="M 0 -3"/></defs>'
+        '<path d="M 0.5 -12.25 L 7 8" style="stroke: #ff0000"/><use href="#m0123456789" x="4"/>'
+        '<text x="1">0.2</text></svg>'
+    )
+    drawing = f"# code\nfrom IPython.display import SVG, display\ndisplay(SVG({drawn!r}))"
+    stored = [
+        drawn.replace("12.25", "12.3").replace("m0123456789", "m9876543210"),
+        *(drawn.replace("12.25", "12.35"), drawn.replace("-12.25", "12.25"), drawn.replace(" L 7 8", "")),
+        *(drawn.replace("0.2<", "0.21<"), drawn.replace("#ff", "#fe"), ""),
+    ]
+    cells = ["# code\nprint(1 + 1)", "# code\n1 / 0", *[drawing] * len(stored)]
+    path = tiny_book.write_chapter("01_good", "# Good", *cells)
     notebook = nbformat.read(path, as_version=4)
-    shown = {"image/svg+xml": "<svg>another</svg>", "text/plain": "<IPython.core.display.SVG object>"}
-    notebook.cells[1].outputs = [nbformat.v4.new_output("display_data", shown)]
-    notebook.cells[2].outputs = [nbformat.v4.new_output("stream", text="3\n")]
+    notebook.cells[1].outputs = [nbformat.v4.new_output("stream", text="3\n")]
+    for cell, text in zip(notebook.cells[3:], stored, strict=True):
+        shown = {"text/plain": "<IPython.core.display.SVG object>"} | (
+            {"image/svg+xml": text} if text else {}
+        )
+        cell.outputs = [nbformat.v4.new_output("display_data", shown)]
     nbformat.write(notebook, path)
     status, said = tiny_book.nbval()
-    fails(
-        status,
-        said,
-        "2 failed, 1 passed",
-        "chapters/01_good.ipynb::Cell 1",
-        "mismatch 'stdout'",
-        "3\n",
-        "2\n",
-    )
-    fails(status, said, "chapters/01_good.ipynb::Cell 2", "ZeroDivisionError", "division by zero")
+    fails(status, said, "8 failed, 1 passed", "01_good.ipynb::Cell 0", "mismatch 'stdout'", "3\n", "2\n")
+    fails(status, said, "01_good.ipynb::Cell 1", "ZeroDivisionError", "division by zero")
+    fails(status, said, *(f"FAILED chapters/01_good.ipynb::Cell {number}" for number in range(3, 9)))
+    for was, now in [
+        ("-12.35", "-12.25"),
+        ("12.25", "-12.25"),
+        ("<text> 0.21", "<text> 0.2"),
+        ("<none> ", "<svg> "),
+    ]:
+        fails(status, said, f"the drawing stored has {was!r} where that drawn has {now!r}")
 
 
 def test_what_is_executed_again_and_what_is_not(tiny_book: TinyBook) -> None:

@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import io
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 
 import xent
+from adversary import documents, pairs, refuted, rng
 from xent import information
 
 Array = np.ndarray
@@ -42,24 +44,56 @@ def each_loss(z: Array, y: Array) -> Array:
     "Surprise is minus the logarithm of a probability, because it has to grow as events get rarer and to add up over "
     "independent ones; the base sets the unit.",
 )
+@pytest.mark.erratum("3.6")
 def test_only_the_logarithm_adds_up() -> None:
-    """Other decreasing functions fail to add; the two bases differ by one factor; counts of two fair dice."""
-    u = np.linspace(0.05, 0.95, 19)
+    """Random probabilities down to 1e-300, other functions, two dice whose events are independent or not.
+
+    Would be refuted by another function that grows and adds up. The source asks for neither: it adds events that
+    depend on each other, and without "grows" any two slopes add up on the numbers 2^-i 3^-j.
+    """
+    g = rng(0)
+    u = np.r_[np.linspace(0.05, 0.95, 19), 10.0 ** g.uniform(-150, 0, 20)]
     pairs = np.array(list(itertools.product(u, u)))
-    for s in (
+
+    def says(surprise: Callable[[Array], Array]) -> None:
+        assert (np.diff(surprise(np.sort(u))) < 0).all()
+        apart = surprise(pairs[:, 0]) + surprise(pairs[:, 1])
+        np.testing.assert_allclose(surprise(pairs.prod(axis=1)), apart, rtol=1e-12)
+
+    others: list[Callable[[Array], Array]] = [
         lambda p: 1 / p - 1,
         lambda p: 1 - p,
         lambda p: np.sqrt(-np.log(p)),
-        lambda p: -np.log(p) + 0.1,
-    ):
-        assert np.abs(s(pairs.prod(axis=1)) - s(pairs[:, 0]) - s(pairs[:, 1])).max() > 0.05
-    for log in (np.log, np.log2):
-        assert -log(pairs.prod(axis=1)) == pytest.approx(-log(pairs).sum(axis=1), rel=1e-12)
-    assert np.log2(u) / np.log(u) == pytest.approx(1 / np.log(2), rel=1e-14)
-    throws = list(itertools.product(range(6), repeat=2))
-    both = np.mean([a == 5 and b % 2 == 0 for a, b in throws])
-    alone = np.mean([a == 5 for a, _ in throws]), np.mean([b % 2 == 0 for _, b in throws])
-    assert -np.log(both) == pytest.approx(-np.log(alone[0]) - np.log(alone[1]))
+        lambda p: 0.1 - np.log(p),
+        np.log,
+    ]
+    for base in (2.0, np.e, 10.0, *g.uniform(1.1, 50, 3)):
+        says(lambda p, base=base: -np.log(p) / np.log(base))
+    for other in others:
+        with refuted("another function"):
+            says(other)
+    exponents = sorted(
+        itertools.product(range(12), repeat=2), key=lambda ij: ij[0] * np.log(2) + ij[1] * np.log(3)
+    )
+
+    def grows(two: float, three: float) -> None:
+        assert (np.diff([i * two + j * three for i, j in exponents]) > 0).all()
+
+    grows(np.log(2), np.log(3))
+    for slopes in ((1.0, 5.0), (1.0, 1.0)):
+        with refuted("slopes in another ratio, which add up all the same"):
+            grows(*slopes)
+
+    throws = list(itertools.product(range(1, 7), repeat=2))
+
+    def adds(second: Callable[[int, int], bool]) -> None:
+        both = np.mean([a == 6 and second(a, b) for a, b in throws])
+        alone = np.mean([a == 6 for a, _ in throws]), np.mean([second(a, b) for a, b in throws])
+        assert -np.log(both) == pytest.approx(-np.log(alone[0]) - np.log(alone[1]))
+
+    adds(lambda a, b: b % 2 == 0)
+    with refuted("events that depend on each other"):
+        adds(lambda a, b: a + b >= 10)
 
 
 @pytest.mark.claim(
@@ -68,16 +102,31 @@ def test_only_the_logarithm_adds_up() -> None:
     "distribution.",
 )
 def test_expected_surprise() -> None:
-    """Draws of SciPy's multinomial: the mean surprise comes within five standard errors, zeros included."""
-    rng = np.random.default_rng(0)
-    for p, q in (([0.5, 0.3, 0.2, 0.0], [0.1, 0.2, 0.3, 0.4]), ([1.0, 0.0], [0.9, 0.1])):
-        counts = rng.multinomial(1_000_000, p)
-        for belief, value in ((p, information.entropy(p)), (q, information.cross_entropy(p, q))):
-            with np.errstate(divide="ignore"):
-                surprise = np.where(counts > 0, -np.log(belief), 0)
-            mean = counts @ surprise / 1e6
-            error = np.sqrt((counts @ (surprise - mean) ** 2) / 1e6) / 1e3
-            assert abs(mean - float(value)) <= 5 * error + 1e-15
+    """A million draws from truths of 2 to 1,000 outcomes, zeros included, and beliefs of every kind.
+
+    Would be refuted by a mean surprise further away than chance allows.
+    """
+    g = rng(1)
+
+    def says(value: float, p: Array, belief: Array) -> None:
+        counts = g.multinomial(1_000_000, p / p.sum())
+        with np.errstate(divide="ignore"):
+            surprise = np.where(p > 0, -np.log(belief), 0)
+        if np.isinf(surprise).any():
+            assert value == np.inf
+            return
+        # Bernstein's bound, which about one mean in e^18 exceeds.
+        spread, mean = p @ (surprise - p @ surprise) ** 2, counts @ surprise / 1e6
+        assert abs(mean - value) <= np.sqrt(36 * spread / 1e6) + 12 * surprise.max() / 1e6 + 1e-12
+
+    for classes in (2, 4, 1000):
+        for _, p, q in pairs(g, classes):
+            says(float(information.entropy(p[0])), p[0], p[0])
+            says(float(information.cross_entropy(p[0], q[0])), p[0], q[0])
+    p, q = np.array([0.7, 0.2, 0.1]), np.array([0.2, 0.2, 0.6])
+    for wrong in (information.cross_entropy(q, p), information.entropy(p), information.kl_divergence(p, q)):
+        with refuted("the divergence, the entropy, or the other direction"):
+            says(float(wrong), p, q)
 
 
 @pytest.mark.claim(
@@ -86,30 +135,59 @@ def test_expected_surprise() -> None:
     "cross-entropy has its only minimum at the truth.",
 )
 def test_the_divergence_is_never_negative() -> None:
-    """Random and sparse pairs, near and far; a general minimiser from three starts finds the truth."""
-    rng = np.random.default_rng(1)
-    for k in (2, 5, 100):
-        p, q = rng.dirichlet(np.full(k, 0.2), size=(2, 3000))
-        near = p * np.exp(1e-3 * rng.normal(size=p.shape))
-        near /= near.sum(axis=1, keepdims=True)
-        assert (information.kl_divergence(p, q) > 0).all()
-        assert (special.rel_entr(p, near).sum(axis=1) > -1e-15).all()
-        assert np.abs(information.kl_divergence(p, p)).max() < 1e-14
-    truth = np.array([0.6, 0.3, 0.1])
-    for start in rng.normal(scale=2.0, size=(3, 3)):
+    """Pairs of every kind of 2 outcomes to a vocabulary, a hair apart as well; a minimiser from random starts.
+
+    Would be refuted by a pair with a negative divergence, or by two that differ and have none.
+    """
+    g = rng(2)
+
+    def says(divergence: Array, p: Array, q: Array) -> None:
+        apart = np.abs(p - q).sum(axis=1)
+        # Pinsker's inequality, up to the rounding of a sum of terms that add up to one.
+        assert (divergence >= apart**2 / 2 - 1e-12).all()
+        assert (divergence[apart == 0] < 1e-12).all()
+
+    for classes in (2, 5, 100, 50_257):
+        for _, p, q in pairs(g, classes, 3 if classes < 1000 else 1):
+            says(np.atleast_1d(information.kl_divergence(p, q)), p, q)
+    p, q = g.dirichlet(np.ones(4), (2, 500))
+    for wrong in (
+        information.entropy(p) - information.entropy(q),
+        -information.kl_divergence(p, q),
+        0 * information.kl_divergence(p, q),
+    ):
+        with refuted("the entropies' difference, the negative, or nothing"):
+            says(wrong, p, q)
+    truth = g.dirichlet(np.ones(3))
+    for start in g.normal(scale=2.0, size=(3, 3)):
         found = optimize.minimize(lambda z: float(-truth @ xent.log_softmax(z)), start, tol=1e-12).x
-        assert xent.softmax(found) == pytest.approx(truth, abs=1e-5)
+        assert xent.softmax(found) == pytest.approx(truth, abs=1e-4)
 
 
 @pytest.mark.claim(
     "03", "One outcome that the model excludes and that happens makes the cross-entropy infinite."
 )
 def test_one_excluded_outcome() -> None:
-    """However rare it is, and however many others are right; not if it never happens."""
-    for rare in (0.5, 1e-3, 1e-300):
-        p = np.array([1 - rare, rare, 0.0])
-        assert np.isposinf(information.cross_entropy(p, [1.0, 0.0, 0.0]))
-        assert np.isfinite(information.cross_entropy(p, [0.5, 0.5, 0.0]))
+    """Pairs of every kind: however rare the outcome is, and however well the others are predicted.
+
+    Would be refuted by such a pair with a finite cross-entropy; without one it is finite.
+    """
+    g = rng(3)
+
+    def says(p: Array, q: Array) -> None:
+        assert np.isposinf(information.cross_entropy(p, q))
+
+    seen = 0
+    for classes in (2, 5, 1000):
+        for _, p, q in pairs(g, classes, 2):
+            for a, b in zip(p, q, strict=True):
+                if ((a > 0) & (b == 0)).any():
+                    says(a, b)
+                    seen += 1
+                else:
+                    with refuted("a model that excludes nothing that happens"):
+                        says(a, b)
+    assert seen > 20
     assert np.isposinf(xent.log_loss(np.array([[1.0, 0.0]] * 10_000), np.array([0] * 9_999 + [1])))
 
 
@@ -118,50 +196,80 @@ def test_one_excluded_outcome() -> None:
     "Maximum likelihood, least cross-entropy and least divergence from the data are one problem at every sample "
     "size, with inputs or without, because the entropy of the data does not contain the parameters.",
 )
+@pytest.mark.erratum("3.10")
 def test_one_problem() -> None:
-    """One to 200 examples, a wrong class, ties and no minimum: the same sets, and a constant difference."""
+    """One to 200 examples, a wrong class of models, tables of conditionals; against the law it is another problem.
+
+    Would be refuted by data for which the three choose different parameters.
+    """
+    g = rng(4)
+
+    def says(likelihood: Array, cross: Array, divergence: Array) -> None:
+        assert likelihood.argmax() == cross.argmin() == divergence.argmin()
+        assert np.ptp(cross - divergence) < 1e-9
+
     rates = np.linspace(0.05, 12, 240)
     for n in (1, 2, 7, 200):
-        y = np.random.default_rng(n).negative_binomial(2, 0.4, n)
+        y = g.negative_binomial(2, 0.4, n)
         values, counts = np.unique(y, return_counts=True)
-        p = counts / n
-        log_q = stats.poisson.logpmf(values[:, None], rates)
+        p, log_q = counts / n, stats.poisson.logpmf(values[:, None], rates)
         likelihood = stats.poisson.logpmf(y[:, None], rates).sum(axis=0)
-        cross, divergence = -p @ log_q, special.rel_entr(p[:, None], np.exp(log_q)).sum(axis=0)
-        assert likelihood.argmax() == cross.argmin() == divergence.argmin()
-        assert cross - divergence == pytest.approx(np.full(240, stats.entropy(p)), abs=1e-9)
+        divergence = special.rel_entr(p[:, None], np.exp(log_q)).sum(axis=0)
+        says(likelihood, -p @ log_q, divergence)
+        reverse = (np.exp(log_q) * (log_q - np.log(p)[:, None])).sum(axis=0)
+        with refuted("the divergence the other way round"):
+            says(likelihood, -p @ log_q, reverse)
     # With inputs: tables of conditionals, the divergence of each input weighted by how often it occurs.
-    rng = np.random.default_rng(2)
-    x, y = rng.integers(0, 3, 40), rng.integers(0, 2, 40)
-    models = rng.uniform(0.02, 0.98, size=(50, 3))
-    said = np.where(y, models[:, x], 1 - models[:, x])
-    shares = np.array([y[x == k].mean() for k in range(3)])
-    weights = np.bincount(x) / 40
-    both, of_models = np.stack([1 - shares, shares]), np.stack([1 - models, models], axis=1)
-    divergence = (special.rel_entr(both, of_models).sum(axis=1) * weights).sum(axis=1)
-    assert np.log(said).sum(axis=1).argmax() == divergence.argmin()
-    assert np.ptp(-np.log(said).mean(axis=1) - divergence) < 1e-12
+    for n in (6, 40, 1000):
+        x, y = np.r_[0, 1, 2, g.integers(0, 3, n - 3)], g.integers(0, 2, n)
+        models = g.uniform(0.02, 0.98, size=(50, 3))
+        said = np.where(y, models[:, x], 1 - models[:, x])
+        shares, weights = np.array([y[x == k].mean() for k in range(3)]), np.bincount(x) / n
+        both, of_models = np.stack([1 - shares, shares]), np.stack([1 - models, models], axis=1)
+        divergence = special.rel_entr(both, of_models).sum(axis=1)
+        says(np.log(said).sum(axis=1), -np.log(said).mean(axis=1), (divergence * weights).sum(axis=1))
+    # Of the law, not the record, the divergence has its minimum elsewhere; the source calls the two one problem.
+    law = stats.nbinom.pmf(np.arange(60), 2, 0.4)[:, None]
+    of_law = special.rel_entr(law, stats.poisson.pmf(np.arange(60)[:, None], rates)).sum(axis=0)
+    few = stats.poisson.logpmf(np.array([[0], [1], [1]]), rates).sum(axis=0)
+    with refuted("the law's divergence beside the record's likelihood"):
+        says(few, -few / 3, of_law)
 
 
 @pytest.mark.claim(
     "03",
-    "A standard error belongs on every average loss over new data; on training data it leaves out what the loss has "
-    "gained by the fit.",
+    "A standard error belongs on every average loss over new, independent examples: documents, not their tokens. On "
+    "training data it leaves out what the loss has gained by the fit.",
 )
 def test_where_a_standard_error_holds() -> None:
-    """Two standard errors around the loss on held-out rows cover the loss on the rest; around the training loss not."""
+    """How often two standard errors cover: for held-out rows, for the training rows, for documents and their tokens.
+
+    Would be refuted by new, independent examples with a coverage below what their number allows.
+    """
+    g = rng(5)
+
+    def says(means: Array, errors: Array, truth: Array | float) -> None:
+        covered = (np.abs(means - truth) < 2 * errors).mean()
+        # A test set of 100 against a rest of 409 covers 92 %; 150 draws err by 2 points, three times.
+        assert covered > 0.92 - 0.07
+
     x, y = tumours()
-    covered = {"held out": 0, "training": 0}
-    for seed in range(150):
-        order = np.random.default_rng(seed).permutation(len(y))
+    found: dict[str, list[tuple[float, float, float]]] = {"held out": [], "training": []}
+    for _ in range(150):
+        order = g.permutation(len(y))
         fitted, held, rest = order[:60], order[60:160], order[160:]
         losses = each_loss(logits(x, y, fitted), y)
-        truth = losses[rest].mean()
         for name, rows in (("held out", held), ("training", fitted)):
             error = losses[rows].std(ddof=1) / np.sqrt(len(rows))
-            covered[name] += abs(losses[rows].mean() - truth) < 2 * error
-    # The rest is itself a sample of 409, which widens the difference by about 12 %: 92 % instead of 95 %.
-    assert covered["held out"] / 150 > 0.86 > 0.80 > covered["training"] / 150
+            found[name].append((losses[rows].mean(), error, losses[rest].mean()))
+    says(*np.array(found["held out"]).T)
+    with refuted("the training loss"):
+        says(*np.array(found["training"]).T)
+    texts = [documents(g, 50, 200, 0.5, 1.5) for _ in range(300)]
+    means = np.array([t.mean() for t in texts])
+    says(means, np.array([t.mean(axis=1).std(ddof=1) for t in texts]) / np.sqrt(50), 2.0)
+    with refuted("the tokens of documents, taken one by one"):
+        says(means, np.array([t.std(ddof=1) for t in texts]) / np.sqrt(50 * 200), 2.0)
 
 
 @pytest.mark.claim(
@@ -170,13 +278,20 @@ def test_where_a_standard_error_holds() -> None:
     "model class can do.",
 )
 def test_both_losses_miss_the_best() -> None:
-    """A known truth that the class holds, and one that it does not; the best member by a fit to 200,000 draws."""
-    rng = np.random.default_rng(3)
+    """A known truth that the class holds, and one that it does not; the best member by a fit to 200,000 draws.
+
+    Would be refuted by a truth for which a training loss is not too low, or a loss on new data not too high.
+    """
+    g = rng(6)
 
     def draw(n: int, curved: bool) -> tuple[Array, Array]:
-        x = rng.normal(size=(n, 2))
+        x = g.normal(size=(n, 2))
         z = x[:, 0] - 0.5 + (x[:, 1] ** 2 if curved else 0)
-        return x, (rng.uniform(size=n) < xent.sigmoid(z)).astype(float)
+        return x, (g.uniform(size=n) < xent.sigmoid(z)).astype(float)
+
+    def says(training: Array, new: Array) -> None:
+        assert training.mean() < -2 * training.std() / np.sqrt(60)
+        assert new.mean() > 2 * new.std() / np.sqrt(60)
 
     for curved in (False, True):
         x, y = draw(200_000, curved)
@@ -186,39 +301,43 @@ def test_both_losses_miss_the_best() -> None:
             a, b = draw(60, curved)
             z = logits(np.vstack([a, x[:5000]]), np.r_[b, y[:5000]], np.arange(60))
             gaps.append((each_loss(z[:60], b).mean() - best, each_loss(z[60:], y[:5000]).mean() - best))
-        mean, error = np.mean(gaps, axis=0), np.std(gaps, axis=0) / np.sqrt(60)
-        assert mean[0] < -2 * error[0] and mean[1] > 2 * error[1]
+        says(*np.array(gaps).T)
+        with refuted("the two exchanged"):
+            says(*np.array(gaps).T[::-1])
 
 
 @pytest.mark.claim(
     "03",
     "A training loss below the entropy of the labels does not show that the inputs carry information; a loss on new "
-    "data that is lower by several standard errors does.",
+    "data that is below the entropy of their labels by several standard errors does.",
 )
 def test_noise_lowers_the_training_loss() -> None:
-    """Pure noise, 60 runs: the training loss is below the entropy each time, the other by chance, never by 3 errors."""
+    """Pure noise, 60 runs, on new data with the same share of ones and with others.
 
-    def lower_by(losses: Array) -> float:
-        return float((floor - losses.mean()) / losses.std(ddof=1) * np.sqrt(len(losses)))
+    Would be refuted by noise that goes below the entropy of the new labels by several standard errors. The entropy of
+    the old labels would be no measure: new ones of one class are predicted better by a constant.
+    """
+    g = rng(7)
 
-    _, y = tumours()
-    floor = stats.entropy([y.mean(), 1 - y.mean()])
-    by_chance = []
-    for seed in range(60):
-        rng = np.random.default_rng(seed)
-        noise = rng.normal(size=(len(y), 3))
-        assert each_loss(logits(noise, y, np.arange(len(y))), y).mean() < floor
-        fitted = rng.permutation(len(y))
-        z = logits(noise, y, fitted[:320])
-        by_chance.append(lower_by(each_loss(z, y)[fitted[320:]]))
-    # Below the entropy is not enough: noise gets there in a run in three.
-    assert np.mean(by_chance) < 0 < max(by_chance) < 3
-    x, _ = tumours()
-    real = [
-        lower_by(each_loss(logits(x, y, r[:320]), y)[r[320:]])
-        for r in (np.random.default_rng(s).permutation(569) for s in range(20))
-    ]
-    assert min(real) > 3
+    def entropy(y: Array) -> float:
+        return float(stats.entropy([y.mean(), 1 - y.mean()]))
+
+    def says(losses: Array, floor: float) -> None:
+        assert (floor - losses.mean()) / (losses.std(ddof=1) + 1e-12) * np.sqrt(len(losses)) < 3
+
+    x, y = tumours()
+    for _ in range(60):
+        noise, order = g.normal(size=(len(y), 3)), g.permutation(len(y))
+        assert each_loss(logits(noise, y, np.arange(len(y))), y).mean() < entropy(y)
+        z, new = logits(noise, y, order[:320]), order[320:]
+        for some in (new, new[y[new] == 1], new[(y[new] == 1) | (g.random(len(new)) < 0.3)]):
+            says(each_loss(z, y)[some], entropy(y[some]))
+    with refuted("the old labels' entropy, beside new ones of one class"):
+        says(np.full(100, -np.log(0.63)), entropy(y))
+    with refuted("inputs that carry information"):
+        for _ in range(20):
+            order = g.permutation(len(y))
+            says(each_loss(logits(x, y, order[:320]), y)[order[320:]], entropy(y[order[320:]]))
 
 
 @pytest.mark.claim(
@@ -227,7 +346,17 @@ def test_noise_lowers_the_training_loss() -> None:
     "token given those before it.",
 )
 def test_the_chain_is_not_the_plain_sum() -> None:
-    """The poem's letters: the pairs' surprises given the letter before add up to the pairs' own, alone they do not."""
+    """Random tables of pairs of 2 to 50 tokens, and the poem's letters.
+
+    Would be refuted by a pair whose surprises in a chain do not add up; alone they do not.
+    """
+    g = rng(8)
+
+    def says(joint: Array, second: Array) -> None:
+        first = joint.sum(axis=1)
+        a, b = np.nonzero(joint)
+        np.testing.assert_allclose(-np.log(first[a]) - np.log(second[a, b]), -np.log(joint[a, b]), rtol=1e-9)
+
     with contextlib.redirect_stdout(io.StringIO()):
         import this
     text = codecs.decode(this.s, "rot13").lower()
@@ -235,31 +364,40 @@ def test_the_chain_is_not_the_plain_sum() -> None:
     ids = np.array([letters.index(c) for c in text])
     joint = np.zeros((len(letters),) * 2)
     np.add.at(joint, (ids[:-1], ids[1:]), 1 / (len(ids) - 1))
-    first, second = joint.sum(axis=1), joint.sum(axis=0)
-    a, b = np.nonzero(joint)
-    chain = -np.log(first[a]) - np.log(joint[a, b] / first[a])
-    assert chain == pytest.approx(-np.log(joint[a, b]), rel=1e-12)
-    plain = -np.log(first[a]) - np.log(second[b])
-    assert np.average(plain, weights=joint[a, b]) > np.average(chain, weights=joint[a, b]) + 0.1
+    tables = [g.dirichlet(np.full(k * k, c)).reshape(k, k) for k in (2, 5, 50) for c in (0.1, 1.0)]
+    for table in (joint, *tables):
+        first = table.sum(axis=1, keepdims=True)
+        says(table, table / np.where(first > 0, first, 1))
+        with refuted("the second token alone"):
+            says(table, np.tile(table.sum(axis=0), (len(table), 1)))
 
 
 @pytest.mark.claim("03", "A coin can reproduce them, and the fit of chapter 1 leaves nothing.")
 def test_what_chance_leaves() -> None:
-    """Every number of heads in ten, fitted by a minimiser: divergence zero; a Poisson fit to Poisson draws has not."""
-    for heads in range(11):
-        p = np.array([1 - heads / 10, heads / 10])
-        found = optimize.minimize_scalar(
-            lambda q, p=p: -float(special.xlogy(p, [1 - q, q]).sum()),
-            bounds=(0, 1),
-            method="bounded",
-            options={"xatol": 1e-12},
-        ).x
-        assert special.rel_entr(p, [1 - found, found]).sum() < 1e-5
-    rng = np.random.default_rng(4)
+    """Every number of heads in one to 30 tosses, fitted by a minimiser.
+
+    Would be refuted by a record that a coin does not reproduce; a Poisson law does not reproduce Poisson draws.
+    """
+    g = rng(9)
+
+    def says(p: Array, fitted: Array) -> None:
+        assert special.rel_entr(p, fitted).sum() < 1e-5
+
+    for tosses in (1, 2, 10, 30):
+        for heads in range(tosses + 1):
+            p = np.array([1 - heads / tosses, heads / tosses])
+            found = optimize.minimize_scalar(
+                lambda q, p=p: -float(special.xlogy(p, [1 - q, q]).sum()),
+                bounds=(0, 1),
+                method="bounded",
+                options={"xatol": 1e-12},
+            ).x
+            says(p, np.array([1 - found, found]))
     for _ in range(50):
-        y = rng.poisson(3.0, 50)
+        y = g.poisson(3.0, 50)
         values, counts = np.unique(y, return_counts=True)
-        assert special.rel_entr(counts / 50, stats.poisson.pmf(values, y.mean())).sum() > 0.005
+        with refuted("Poisson draws"):
+            says(counts / 50, stats.poisson.pmf(values, y.mean()))
 
 
 @pytest.mark.claim(
@@ -267,22 +405,48 @@ def test_what_chance_leaves() -> None:
     "With five labels in each group, almost a third of all data sets have no maximum likelihood estimate, although "
     "the law of large numbers holds for every fixed $\\theta$ and the true parameters are finite.",
 )
+@pytest.mark.erratum("3.9")
 def test_five_labels() -> None:
-    """All 1,024 records, with their probabilities; a record counts if scaling its fit never stops helping."""
-    total = 0.0
-    for record in itertools.product((0, 1), repeat=10):
-        y = np.array(record)
-        rates = np.repeat([0.3, 0.7], 5)
-        pure = any(len(set(group)) == 1 for group in (record[:5], record[5:]))
-        total += pure * np.prod(np.where(y, rates, 1 - rates))
-    assert total == pytest.approx(0.3119, abs=5e-5)
+    """All 1,024 records, with their probabilities; a record counts if scaling its fit never stops helping.
+
+    Would be refuted by another total, as with six labels in each group.
+    """
+
+    def says(each: int) -> None:
+        total = 0.0
+        rates = np.repeat([0.3, 0.7], each)
+        for record in itertools.product((0, 1), repeat=2 * each):
+            pure = any(len(set(group)) == 1 for group in (record[:each], record[each:]))
+            total += pure * np.prod(np.where(record, rates, 1 - rates))
+        assert total == pytest.approx(0.3119, abs=5e-5)
+
+    says(5)
+    with refuted("six labels in each group"):
+        says(6)
+    # In a pure group the loss falls for ever.
+    x, y = np.repeat([0.0, 1.0], 5), np.array([0, 0, 0, 0, 0, 1, 0, 1, 1, 1.0])
+    losses = [each_loss(b + (np.log(4) - b) * x, y).mean() for b in (-1.0, -5.0, -10.0, -20.0, -30.0)]
+    assert (np.diff(losses) < 0).all()
+    # At a fixed parameter the mean loss of ever more labels approaches its expectation all the same.
+    for n in (10**3, 10**5, 10**7):
+        share = rng(10).binomial(n, 0.3) / n
+        said = -np.array([share, 1 - share]) @ np.log([0.45, 0.55])
+        expected = -np.array([0.3, 0.7]) @ np.log([0.45, 0.55])
+        assert abs(said - expected) < 5 * np.sqrt(0.21 / n) * abs(np.log(0.45 / 0.55))
 
 
 @pytest.mark.claim("03", "In this ratio $X!$ cancels, so its logarithm is linear in $X$,")
 def test_which_ratio_is_linear() -> None:
-    """Second differences on a grid of counts: zero for this ratio, and not for that of a geometric distribution."""
-    k = np.arange(30)
-    ratio = stats.poisson.logpmf(k, 3.0) - stats.poisson.logpmf(k, 1.7)
-    assert np.diff(ratio, 2) == pytest.approx(np.zeros(28), abs=1e-11)
-    other = stats.geom.logpmf(k + 1, 0.25) - stats.poisson.logpmf(k, 1.7)
-    assert np.abs(np.diff(other, 2)).max() > 0.03
+    """Second differences on a grid of counts, for random rates.
+
+    Would be refuted by a pair of rates whose ratio bends; that of a geometric distribution does.
+    """
+    g, k = rng(11), np.arange(30)
+
+    def says(log_ratio: Array) -> None:
+        assert np.abs(np.diff(log_ratio, 2)).max() < 1e-10
+
+    for a, b in g.uniform(0.2, 9, (20, 2)):
+        says(stats.poisson.logpmf(k, a) - stats.poisson.logpmf(k, b))
+        with refuted("a geometric distribution over a Poisson"):
+            says(stats.geom.logpmf(k + 1, 0.25) - stats.poisson.logpmf(k, b))

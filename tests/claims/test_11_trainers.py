@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from adversary import refuted
+
 FOLDER = Path(__file__).parents[2] / "experiments" / "trainers"
 ROWS: list[dict[str, Any]] = json.loads((FOLDER / "result.json").read_text())["rows"]
 STEPS = 4
@@ -25,6 +27,7 @@ GROUPS = {
     "Trainer, BERT-MLM": "K times",
     "Trainer, subclass with a mean": "K times",
     "Trainer, compute_loss_func with a mean": "K times",
+    "Trainer, the same, forward without **kwargs": "means",
     "Trainer, the same, loss_is_scaled_for_ga = False": "means",
     **dict.fromkeys(
         ("Accelerate, acc", "Lightning", "litgpt", "nano", "DistributedDataParallel", "FSDP2"), "means"
@@ -48,19 +51,39 @@ def told(cause: str) -> str:
     return "means" if cause.startswith("a mean of means") else cause
 
 
-@pytest.mark.claim("11", "The lines fall into four groups, and `check_accumulation` tells them apart.")
+@pytest.mark.claim(
+    "11",
+    "The lines fall into four groups, and `check_accumulation` tells them apart, given the targets that count and a "
+    "reference.",
+)
 @pytest.mark.claim(
     "11", "An error near 3 is a gradient that is four times too large, for K\u00a0=\u00a04 steps."
 )
 @pytest.mark.claim(
-    "11", "GPT-2's `loss_type` is None, so the Trainer counts one label too many for each sequence."
+    "11",
+    "GPT-2's `loss_type` is None, so the Trainer counts one label too many for each sequence whose first label is not "
+    "masked.",
 )
 @pytest.mark.claim("11", "DistributedDataParallel and FSDP2 divide by the number of ranks.")
 @pytest.mark.claim("11", "divide a short window by the steps that it should have had.")
+@pytest.mark.claim(
+    "11", "so does a subclass whose `compute_loss` returns a mean, if the model's `forward` takes"
+)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["recipe"])
 def test_the_group_of_a_trainer(row: dict[str, Any]) -> None:
-    """Cause and error on five sets of data; with equal counts a mean of means is right, and the other faults stay."""
-    group, equal = expected(row["recipe"]), row["error_equal_counts"]
+    """Cause and error on five sets of data; with equal counts a mean of means is right, and the other faults stay.
+
+    Would be refuted by a trainer whose error, cause or error at equal counts is that of another group.
+    """
+    group = expected(row["recipe"])
+    says(row, group)
+    for other in {"right", "means", "K times", "shift"} - {group}:
+        with refuted(other):
+            says(row, other)
+
+
+def says(row: dict[str, Any], group: str) -> None:
+    equal = row["error_equal_counts"]
     assert told(row["check"]["cause"]) == group
     assert row["check"]["ok"] == (group == "right")
     assert len(row["error"]) == 5
@@ -83,9 +106,16 @@ def test_the_group_of_a_trainer(row: dict[str, Any]) -> None:
 @pytest.mark.claim("11", "Then it applies the shortest repair and measures again.")
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["recipe"])
 def test_a_repair_repairs(row: dict[str, Any]) -> None:
-    assert len(row["error_repaired"]) == 5
-    assert max(row["error_repaired"]) < ROUNDING
-    assert row["check_repaired"]["ok"] and told(row["check_repaired"]["cause"]) == "right"
+    """On all five sets of data. Would be refuted by an error above rounding after a repair."""
+
+    def mended(errors: list[float], check: dict[str, Any]) -> None:
+        assert len(errors) == 5 and max(errors) < ROUNDING
+        assert check["ok"] and told(check["cause"]) == "right"
+
+    mended(row["error_repaired"], row["check_repaired"])
+    if row["repair"] != "none needed":
+        with refuted("the step as it comes"):
+            mended(row["error"], row["check"])
     assert (row["repair"] == "none needed") == (expected(row["recipe"]) == "right")
 
 

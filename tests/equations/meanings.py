@@ -42,7 +42,7 @@ def sigmoid(z: Any) -> Any:
     return np.frompyfunc(lambda x: (1 + mp.tanh(x / 2)) / 2, 1, 1)(z)
 
 
-def one_hot(y: Any, classes: int = 4) -> Any:
+def one_hot(y: Any, classes: int) -> Any:
     return column(int(k == y) for k in range(1, classes + 1))
 
 
@@ -71,11 +71,11 @@ def mean(values: Any) -> Any:
 
 
 class Draw(random.Random):
-    """Random values that a float can hold; `scale` is how far logits spread."""
+    """Random values that a float can hold; `scale` is how far logits spread, 0 for ties."""
 
     def __init__(self, seed: int, scale: float) -> None:
         super().__init__(seed)
-        self.number, self.scale = seed, scale
+        self.number, self.scale, self.classes = seed, scale, (4, 2, 3, 5, 4, 3)[seed % 6]
 
     def real(self, low: float = 0.1, high: float = 2.0) -> Any:
         return mp.mpf(self.uniform(low, high))
@@ -83,17 +83,22 @@ class Draw(random.Random):
     def share(self) -> Any:
         return self.real(0.05, 0.95)
 
-    def column(self, n: int = 4) -> Any:
-        return column(self.gauss(0.0, self.scale) for _ in range(n))
+    def column(self, n: int = 0) -> Any:
+        return column(self.gauss(0.0, self.scale) for _ in range(n or self.classes))
 
-    def positive(self, n: int = 4) -> Any:
-        return column(self.real() for _ in range(n))
+    def positive(self, n: int = 0) -> Any:
+        return column(self.real() for _ in range(n or self.classes))
 
     def matrix(self, n: int, m: int) -> Any:
         return np.hstack([self.column(n) for _ in range(m)])
 
-    def probs(self, n: int = 4) -> Any:
+    def probs(self, n: int = 0) -> Any:
         return softmax(self.column(n))
+
+    def some(self, n: int = 0) -> Any:
+        """Probabilities, in two of the draws with a zero."""
+        p = self.probs(n)
+        return column([*(p[:-1, 0] / (1 - p[-1, 0])), mp.mpf(0)]) if self.number in {2, 5} else p
 
 
 def coin(d: Draw) -> Env:
@@ -135,14 +140,22 @@ def margin(d: Draw) -> Env:
 
 def one(d: Draw) -> Env:
     """Logits, p = softmax(z), a label with its one-hot t, the loss by definition, free indices."""
-    y, other, third = d.sample(range(1, 5), 3)
-    e: Env = {"K": 4, "y": y, "z": d.column(), "c": d.real(), "over": dict.fromkeys("ijkl", range(1, 5))}
+    K = d.classes
+    y, other, *rest = d.sample(range(1, K + 1), K)
+    third = rest[0] if rest else other
+    e: Env = {
+        "K": K,
+        "y": y,
+        "z": d.column(),
+        "c": d.real(-2),
+        "over": dict.fromkeys("ijkl", range(1, K + 1)),
+    }
     free = [(other, other, y, third), (y, other, third, third), (other, y, third, other)][d.number % 3]
     e |= dict(zip("ijkl", free, strict=True))
-    e |= {"p": Let(lambda at: softmax(lookup(at, "z"))), "t": Let(lambda at: one_hot(at["y"]))}
-    e |= {"ell": Let(lambda at: entropy(lookup(at, "t"), lookup(at, "p"))), "bold 1": column([1] * 4)}
+    e |= {"p": Let(lambda at: softmax(lookup(at, "z"))), "t": Let(lambda at: one_hot(at["y"], K))}
+    e |= {"ell": Let(lambda at: entropy(lookup(at, "t"), lookup(at, "p"))), "bold 1": column([1] * K)}
     e |= {"J": Let(lambda at: derivative(lambda at: lookup(at, "p"), at, "z", []))}
-    e |= {"delta": np.array(np.eye(4, dtype=int), object)}
+    e |= {"delta": np.array(np.eye(K, dtype=int), object)}
     return e | {"sigma": sigmoid, "softmax": softmax, "lse": lse}
 
 
@@ -156,18 +169,20 @@ def gaussian(d: Draw) -> Env:
 
 def two(d: Draw) -> Env:
     """Two distributions with a mixture and the uniform one, and a code whose lengths fit Q."""
-    lengths, weight, p, q = column(d.sample([1, 2, 3, 4], 4)), d.share(), d.probs(), d.probs()
+    K = d.classes
+    lengths, weight, p, q = column(d.sample(range(1, K + 1), K)), d.share(), d.some(), d.probs()
     powers = column(mp.mpf(2) ** -n for n in lengths[:, 0])
     c = sum(powers[:, 0])
     q = powers / c if d.number % 2 else q
     lengths = lengths if d.number % 2 else -log(q * c) / mp.log(2)
-    e = one(d) | {"P": p, "Q": q, "p": p, "q": q, "U": column([mp.mpf(1) / 4] * 4), "ell": lengths, "c": c}
+    p = q if d.number == 4 else p
+    e = one(d) | {"P": p, "Q": q, "p": p, "q": q, "U": column([mp.mpf(1) / K] * K), "ell": lengths, "c": c}
     return e | {"lambda": weight, "M": weight * p + (1 - weight) * q, "H": entropy, "KL": kl, "t": d.real()}
 
 
 def gradient(d: Draw) -> Env:
     """Chapter 4's names: soft targets t, variances, eigenvalues; in the last draw the bounds are attained."""
-    e, t, x = one(d), softmax(column(d.gauss(0.0, 1.0) for _ in range(4))), d.column()
+    e, t, x = one(d), softmax(column(d.gauss(0.0, 1.0) for _ in range(d.classes))), d.column()
     e["z"], x = (column([1, 1, -99, -99]), column([0.5, -0.5, 0, 0])) if d.number == 4 else (e["z"], x)
     a = e["z"] if d.number == 4 else t
     e |= {"t": t, "x": x, "v": d.column(), "a": a, "b": (-1) ** d.number * a + x / 10**6}
@@ -180,23 +195,23 @@ def gradient(d: Draw) -> Env:
 
 def covariance(p: Any) -> Any:
     """The covariance of the one-hot vector of a class that follows p."""
-    return sum(q * (one_hot(k) - p) @ (one_hot(k) - p).T for k, q in enumerate(p[:, 0], 1))
+    return sum(q * (one_hot(k, len(p)) - p) @ (one_hot(k, len(p)) - p).T for k, q in enumerate(p[:, 0], 1))
 
 
 def hard_gradient(d: Draw) -> Env:
     e = gradient(d)
-    return e | {"t": one_hot(e["y"])}
+    return e | {"t": one_hot(e["y"], e["K"])}
 
 
 def smoothed(d: Draw) -> Env:
     """Targets that mix the one-hot label with the uniform distribution, and logits that are right for them."""
-    e, epsilon, p = one(d), d.share(), d.probs()
-    e["k"] = e["y"] % 4 + 1
-    t = column(epsilon * mp.mpf(1) / 4 + (1 - epsilon) * h for h in one_hot(e["y"])[:, 0])
-    inside = Let(lambda at: -mp.log(epsilon / 4 + softmax(lookup(at, "z"))[e["y"] - 1, 0] * (1 - epsilon)))
+    e, epsilon, p, K = one(d), d.share(), d.probs(), d.classes
+    e["k"], label = e["y"] % K + 1, one_hot(e["y"], K)
+    t = column(epsilon * mp.mpf(1) / K + (1 - epsilon) * h for h in label[:, 0])
+    inside = Let(lambda at: -mp.log(epsilon / K + softmax(lookup(at, "z"))[e["y"] - 1, 0] * (1 - epsilon)))
     e |= {"varepsilon": epsilon, "eta": sum(t[:, 0]) - t[e["y"] - 1, 0], "t": t, "z": d.real() + log(t)}
-    e |= {"p": p, "q": column(epsilon / 4 + (1 - epsilon) * x for x in p[:, 0]), "ell_in": inside}
-    return e | {"L": entropy(t, p), "L_0": entropy(one_hot(e["y"]), p), "L_1": mean(-log(p)[:, 0])}
+    e |= {"p": p, "q": column(epsilon / K + (1 - epsilon) * x for x in p[:, 0]), "ell_in": inside}
+    return e | {"L": entropy(t, p), "L_0": entropy(label, p), "L_1": mean(-log(p)[:, 0])}
 
 
 def any_class(d: Draw) -> Env:
@@ -222,7 +237,7 @@ def certify(d: Draw) -> Env:
     e, eps = one(d), mp.mpf("0.07")
     p = softmax(e["z"])
     clip = lambda p: sorted([eps, p, 1 - eps])[1]
-    e |= {"t": d.probs(), "p": p, "ell": entropy, "epsilon": eps, "c_epsilon": clip}
+    e |= {"t": d.some(), "p": p, "ell": entropy, "epsilon": eps, "c_epsilon": clip}
     return e | {"ell_epsilon": min(-mp.log(p[e["y"] - 1, 0]), -mp.log(eps))}
 
 
@@ -232,14 +247,15 @@ def clip(d: Draw) -> Env:
 
 
 def two_outcomes(d: Draw) -> Env:
-    q, b = d.share(), d.share()
+    q, b = d.share(), [d.share(), mp.mpf(0), mp.mpf(1)][d.number % 3]
     t, p = column([1 - b, b]), column([1 - q, q])
     return {"q": q, "b": b, "t": t, "p": p, "ell": entropy(t, p)}
 
 
 def labels(d: Draw) -> Env:
     """Several labels at once: a softmax for each of them, or a sigmoid for each class."""
-    e, y = one(d), column(d.sample([1, 1, 0, d.randint(0, 1)], 4))
+    K = d.classes
+    e, y = one(d), column(d.sample([1, *(d.randint(0, 1) for _ in range(K - 1))], K))
     per_class = mp.fsum(softplus((1 - 2 * y) * e["z"])[:, 0])
     each = mp.fsum(-log(softmax(e["z"]))[y == 1])
     return e | {"y": y, "r": sum(y[:, 0]), "ell_softmax": each, "ell_sigmoids": per_class}
@@ -247,11 +263,14 @@ def labels(d: Draw) -> Env:
 
 def frameworks(d: Draw) -> Env:
     """Chapter 7's names: losses with weights, and targets' probabilities that do not sum to one."""
-    ell, w, q, c, y = d.positive(), d.positive(), d.positive(), d.positive(), d.randint(1, 4)
-    e = {"K": 4, "N": 4, "w": w, "ell": ell, "q": q, "c": c, "y": y, "over": dict.fromkeys("nk", range(1, 5))}
+    N, K = (4, 2, 1, 5, 3, 6)[d.number], d.classes
+    ell, w, q, c, y = d.positive(N), d.positive(N), d.positive(), d.positive(), d.randint(1, K)
+    w[-1, 0] *= d.number != 5  # a weight of zero
+    e = {"K": K, "N": N, "w": w, "ell": ell, "q": q, "c": c, "y": y}
+    e["over"] = {"n": range(1, N + 1), "k": range(1, K + 1)}
     e |= {"L_w": np.average(ell[:, 0], weights=w[:, 0]), "L_N": np.mean(ell * w), "L_1": np.mean(ell @ w.T)}
-    e |= {name: entropy(one_hot(y), x / sum(x)) for name, x in (("ell_categorical", q), ("ell_sparse", c))}
-    return e | {"ell_min": mp.log(1 / softmax(one_hot(1))[0, 0])}
+    e |= {name: entropy(one_hot(y, K), x / sum(x)) for name, x in (("ell_categorical", q), ("ell_sparse", c))}
+    return e | {"ell_min": mp.log(1 / softmax(one_hot(1, K))[0, 0])}
 
 
 def ignored(d: Draw) -> Env:
@@ -265,12 +284,13 @@ def unnormalised(d: Draw) -> Env:
 
 
 def reading(d: Draw) -> Env:
-    ell, s, u, D = d.matrix(3, 4), d.real(), d.real(), d.real()
-    return {"ell": ell, "N": 3, "K": 4, "s": s, "u": u, "D": D, "L": s / D * u * np.sum(ell)}
+    N, K, s, u, D = (3, 2, 1, 5, 4, 2)[d.number], d.classes, d.choice([-1, 1]), d.real(), d.real()
+    ell = softplus(d.matrix(N, K))
+    return {"ell": ell, "N": N, "K": K, "s": s, "u": u, "D": D, "L": s / D * u * np.sum(ell)}
 
 
 RULES: dict[str, Any] = {
-    "log": lambda q, y: mp.log(1 / q[int(y) - 1, 0]),
+    "log": lambda q, y: -mp.log(q[int(y) - 1, 0]),
     "Brier": lambda q, y: 1 - 2 * q[int(y) - 1, 0] + mp.fsum(x * x for x in q[:, 0]),
     "spherical": lambda q, y: 1 - q[int(y) - 1, 0] / mp.norm(list(q[:, 0])),
     "zero-one": lambda q, y: mp.mpf(list(q[:, 0]).index(max(q[:, 0])) + 1 != y),
@@ -280,8 +300,8 @@ RULES: dict[str, Any] = {
 def scoring(d: Draw, rule: str = "") -> Env:
     """The truth p, a report q, and what a rule expects of it; without a rule, one of the three by the draw."""
     s = RULES[rule or d.choice(["log", "Brier", "spherical"])]
-    expect = lambda p, q, r=s: mp.fsum(a * r(q, k) for k, a in enumerate(p[:, 0], 1))
-    e = one(d) | {"p": d.probs(), "q": d.probs(), "w": d.positive(), "s": s, "S": expect, "KL": kl}
+    expect = lambda p, q, r=s: mp.fsum(a * r(q, k) for k, a in enumerate(p[:, 0], 1) if a)
+    e = one(d) | {"p": d.some(), "q": d.probs(), "w": d.positive(), "s": s, "S": expect, "KL": kl}
     e |= {"H": lambda q: expect(q, q), "D": lambda p, q: expect(p, q) - expect(p, p)}
     e |= {f"s_{name}": r for name, r in RULES.items()}
     e |= {f"D_{name}": (lambda p, q, r=r: expect(p, q, r) - expect(p, p, r)) for name, r in RULES.items()}
@@ -309,14 +329,14 @@ def two_batches(d: Draw) -> Env:
 
 
 def soft(d: Draw) -> Env:
-    return one(d) | {"t": d.probs(), "ell": lambda z, t: entropy(t, softmax(z)), "H": entropy, "KL": kl}
+    return one(d) | {"t": d.some(), "ell": lambda z, t: entropy(t, softmax(z)), "H": entropy, "KL": kl}
 
 
 def distil(d: Draw) -> Env:
     """Teacher's logits v, student's z, a temperature; p and q are the two distributions at it."""
     e, v, T, alpha = one(d), d.column(), d.real(1, 5), d.share()
     loss = lambda z, v: T**2 * kl(softmax(v / T), softmax(z / T))
-    mixed = (1 - alpha) * entropy(one_hot(e["y"]), softmax(e["z"])) + alpha * loss(e["z"], v)
+    mixed = (1 - alpha) * entropy(one_hot(e["y"], d.classes), softmax(e["z"])) + alpha * loss(e["z"], v)
     e |= {"v": v, "T": T, "alpha": alpha, "ell_T": loss, "ell": mixed, "P": softmax(e["z"] / T)}
     return e | {"p": softmax(v / T), "q": Let(lambda at: softmax(lookup(at, "z") / T))}
 
@@ -334,22 +354,51 @@ def z_loss(d: Draw) -> Env:
 
 WEAKER = "a weaker bound, which holds too"
 NARROWER = "a narrower condition, under which it holds too"
+FACTOR = "a positive factor moves no minimum"
+UNSIGNED = "an order of magnitude has no sign"
 EVERY = "it holds for every class, so for this one"
 # The changes that leave a true statement, and why they do.
 # fmt: off
 HARMLESS: dict[str, dict[str, str]] = {
     "eq-bce-symmetric": {r"y \in \{⟨0 → 1⟩, 1\}. \e": NARROWER, r"in \{0, ⟨1 → 2⟩\}. \end{": NARROWER},
+    "eq-newton": {r"lVert w ⟨- → +⟩ \hat w": WEAKER,
+        r"rVert &⟨= → = 2\,⟩ O\bigl(": "an order of magnitude has no factor"},
+    "eq-mle-exists": {r"cdot v > ⟨0 → 1⟩ \text{ f": "a direction may be scaled"},
+    "eq-separation-bound": {r"} t \ge ⟨0 → 1⟩ \\ \Long": NARROWER},
+    "eq-penalised": {r"c{2 \log ⟨2 → 3⟩}{\lambda": WEAKER, r"rt{\frac{⟨2 → 3⟩ \log 2}{": WEAKER},
     "eq-categorical": {r"1}^{K} p_⟨j → k⟩^{[j = k]": "at the one factor that counts j is k"},
     "eq-softmax-shift": {r"ftmax}(z ⟨+ → -⟩ c)_k &=": "any shift will do"},
+    "eq-gibbs": {r"- 1 \le ⟨0 → 1⟩ \\ \math": WEAKER, r"t &\le t ⟨- → +⟩ 1, \quad": WEAKER},
+    "eq-conditional-problems": {r"eta \frac⟨1 → 2⟩n \sum_{i": FACTOR, r"l[ -\frac⟨1 → 2⟩n \sum_{i": FACTOR},
+    "eq-surprise": {r"&< u \le ⟨2 → 3⟩^{-m/n}": NARROWER, r"s(\tfrac⟨12 → 13⟩) \\ s(u)": WEAKER,
+        r"tfrac{m+⟨1 → 2⟩}{n}\, s(": WEAKER,
+        r"{-m/n} \;⟨\Rightarrow → \Leftarrow⟩ \\ \tfra": "s is strictly decreasing, so each follows from the other"},
+    "eq-code-length": {r"d \sum_k ⟨2 → 3⟩^{-\ell_k": WEAKER, r"P)}{\log ⟨2 → 3⟩} \;&\le": WEAKER,
+        r"log 2} + ⟨1 → 2⟩ \end{ali": WEAKER},
     "eq-code-excess": {r"P)}{\log ⟨2 → 3⟩} \end{al": WEAKER},
+    "eq-grad-central": {r"&\quad ⟨+ → -⟩ O(h^2) .": UNSIGNED, r"&\quad ⟨+ → -⟩ O(h^4),": UNSIGNED},
     "eq-grad-hessian": {r"rtial (p ⟨- → +⟩ t)}{\par": "t is constant"},
+    "eq-grad-curvature": {r"(H) &\le ⟨\min → \max⟩\bigl(\tf": WEAKER},
     "eq-grad-bound": {r"p_y)^2 < ⟨2 → 3⟩ . \end{a": WEAKER},
     "eq-grad-lipschitz": {r") \rVert_⟨2 → 3⟩ \\ &\qqu": WEAKER},
+    "eq-dead-margin": {r"log\frac⟨1 → 2⟩u ,": NARROWER},
+    "eq-exp-error": {r",\delta ⟨+ → -⟩ O(d^2\de": UNSIGNED},
     "eq-probability-gap": {r"} \le e^{⟨- → +⟩g}, \qqua": WEAKER},
     "eq-clipped-loss": {r"log\frac⟨1 → 2⟩\epsilon": WEAKER},
     "eq-certify-clip": {r"(p) &\le ⟨1 → 2⟩ - \epsil": WEAKER, r") &\le 1 ⟨- → +⟩ \epsilon": WEAKER,
         r"ilon, \\ ⟨- → +⟩\log c_\e": WEAKER, r"log\tfrac⟨1 → 2⟩\epsilon": WEAKER},
+    "eq-certify-relative": {r"le (K + ⟨3 → 4⟩)\,u\,\el": WEAKER},
+    "eq-certify-top": {r"psilon^2 ⟨+ → -⟩ O(\epsil": UNSIGNED},
+    "eq-certify-top32": {r"1 - 10^{-⟨15 → 16⟩}) = 1 .": "another small number", r"}_{32}(1 ⟨- → +⟩ 10^{-15}":
+        "another small number", r"{32}(1 - ⟨10 → 11⟩^{-15}) =": "another small number"},
     "eq-certify-absolute": {r"gl(p\,(1 ⟨+ → -⟩ \delta)": "the bound is even in delta"},
-    "eq-soft-reach": {r"min_⟨k → i⟩ q_k \ge": EVERY, r"min_k q_⟨k → i⟩ \ge \fra": EVERY},
+    "eq-den-left": {r"frac{1 ⟨- → +⟩ \beta}{K": WEAKER, r"} KB \ge ⟨2 → 3⟩ . \end{a": NARROWER,
+        r"le \frac{⟨1 → 2⟩ - \beta}": WEAKER, r"ta}{KB + ⟨1 → 2⟩} &\le b": WEAKER},
+    "eq-local-condition": {r"p_1\, s_⟨1 → 2⟩'(p_1) =": "the rules differ by a constant"},
+    "eq-soft-argmin": {r"mid x) ⟨+ → -⟩ \log P_X": "it does not depend on theta"},
+    "eq-kd-expansion": {r"} \Bigr) ⟨+ → -⟩ O(T^{-3}": UNSIGNED, r") + O(T^{⟨- → +⟩3}).": WEAKER},
+    "eq-kd-rate": {r"&\quad ⟨+ → -⟩ O(T^{-2}": UNSIGNED, r"d + O(T^{⟨- → +⟩2}). \end": WEAKER},
+    "eq-soft-reach": {r"⟨\min → \max⟩_k q_k \g": WEAKER,
+        r"min_⟨k → i⟩ q_k \ge": EVERY, r"min_k q_⟨k → i⟩ \ge \fra": EVERY},
 }
 # fmt: on

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
 import xent
 
 
-def test_erratum_2_3_log_softmax_is_more_accurate_only_where_it_underflows() -> None:
+@pytest.mark.erratum("2.3")
+def test_log_softmax_is_more_accurate_only_where_it_underflows() -> None:
     """The note says 'faster and more accurate'. Accuracy: yes where it underflows, else no."""
     z = torch.tensor([0.0, 200.0])
     assert torch.log(torch.softmax(z, -1))[0] == -math.inf

@@ -35,7 +35,8 @@ def keras_rows(t: Any, p: Any) -> np.ndarray:
     return result
 
 
-def test_erratum_1_1_the_first_test_passes_by_coincidence() -> None:
+@pytest.mark.erratum("1.1")
+def test_the_first_test_passes_by_coincidence() -> None:
     """The equality of one row and one list holds for two classes that sum to one, and for no more."""
     assert math.isclose(log_loss([0, 1], [0.5, 0.5]), the_post([0, 1], [0.5, 0.5]), rel_tol=1e-14)
     assert math.isclose(log_loss([0, 1], [0.3, 0.7]), the_post([0, 1], [0.3, 0.7]), rel_tol=1e-14)
@@ -43,7 +44,8 @@ def test_erratum_1_1_the_first_test_passes_by_coincidence() -> None:
     assert abs(log_loss([0, 1, 0], [0.2, 0.5, 0.3]) - the_post([0, 1, 0], [0.2, 0.5, 0.3])) > 0.1
 
 
-def test_erratum_1_2_the_value_of_one_list() -> None:
+@pytest.mark.erratum("1.2")
+def test_the_value_of_one_list() -> None:
     """12.0331 was the value with an epsilon of 1e-15; it is 12.5348."""
     seen = log_loss(*ONE_LIST)
     assert abs(seen - 12.033141381058451) > 0.5
@@ -53,7 +55,8 @@ def test_erratum_1_2_the_value_of_one_list() -> None:
     assert math.isclose((terms - math.log(2.0**-52)) / 3, seen, rel_tol=1e-12)
 
 
-def test_erratum_1_3_scikit_learns_epsilon() -> None:
+@pytest.mark.erratum("1.3")
+def test_scikit_learns_epsilon() -> None:
     """The default is the epsilon of the dtype, not 1e-15, and eps= is an error."""
     row = np.array([ONE_LIST[1]])
     seen = log_loss([ONE_LIST[0]], row)
@@ -67,14 +70,16 @@ def test_erratum_1_3_scikit_learns_epsilon() -> None:
     assert math.isclose(math.log(1e-7 / 1e-15), 8 * math.log(10), rel_tol=1e-12)
 
 
-def test_erratum_1_4_the_final_certify_fails() -> None:
+@pytest.mark.erratum("1.4")
+def test_the_final_certify_fails() -> None:
     """Its first case fails today; with today's epsilon all three pass."""
     old = [math.isclose(the_post(t, p), log_loss([t], [p]), rel_tol=1e-14) for t, p in THREE_TESTS]
     new = [math.isclose(the_post(t, p, 2.0**-52), log_loss([t], [p]), rel_tol=1e-14) for t, p in THREE_TESTS]
     assert old == [False, True, True] and new == [True, True, True]
 
 
-def test_erratum_1_5_sum_and_mean_of_the_batch() -> None:
+@pytest.mark.erratum("1.5")
+def test_sum_and_mean_of_the_batch() -> None:
     """The arithmetic of 36.1482, 18.0741 and 11.5129 is right; scikit-learn's mean is 18.8265 now."""
     clipped = np.clip(PROBS, 1e-15, 1 - 1e-15)
     total = -(TARGETS * np.log(clipped)).sum()
@@ -86,7 +91,8 @@ def test_erratum_1_5_sum_and_mean_of_the_batch() -> None:
     assert math.isclose(seen, 18.82654565077563, rel_tol=1e-12)
 
 
-def test_erratum_1_6_a_list_is_a_binary_batch() -> None:
+@pytest.mark.erratum("1.6")
+def test_a_list_is_a_binary_batch() -> None:
     """True: log_loss of one list is the mean of the binary losses of its entries."""
     pairs = zip(*ONE_LIST, strict=True)
     each = [log_loss([t], [p], labels=[0, 1]) for t, p in pairs]
@@ -94,7 +100,8 @@ def test_erratum_1_6_a_list_is_a_binary_batch() -> None:
     assert abs(log_loss(*ONE_LIST) - log_loss([ONE_LIST[0]], [ONE_LIST[1]])) > 1
 
 
-def test_erratum_1_7_the_sum_holds_for_soft_targets() -> None:
+@pytest.mark.erratum("1.7")
+def test_the_sum_holds_for_soft_targets() -> None:
     """The post allows one-hot targets only; any distribution will do, and two libraries agree."""
     t, p = np.array([[0.2, 0.5, 0.3]]), np.array([[0.3, 0.3, 0.4]])
     with mpmath.workdps(30):
@@ -109,7 +116,8 @@ def test_erratum_1_7_the_sum_holds_for_soft_targets() -> None:
         log_loss(t, p)
 
 
-def test_erratum_1_8_a_binary_probability_is_below_one() -> None:
+@pytest.mark.erratum("1.8")
+def test_a_binary_probability_is_below_one() -> None:
     """The post's (0, 1] lets in p = 1, which costs infinity for the label 0; (0, 1) does not."""
     with mpmath.workdps(30):
         assert -mpmath.log(1 - mpmath.mpf(1)) == mpmath.inf
@@ -118,7 +126,8 @@ def test_erratum_1_8_a_binary_probability_is_below_one() -> None:
         assert math.isfinite(-math.log(p)) and math.isfinite(-math.log1p(-p))
 
 
-def test_erratum_1_9_keras_returns_a_loss_for_each_row() -> None:
+@pytest.mark.erratum("1.9")
+def test_keras_returns_a_loss_for_each_row() -> None:
     """True: two rows, two losses, over the last axis, with an epsilon of 1e-7."""
     seen = keras_rows(TARGETS, PROBS)
     assert seen.shape == (2,)
@@ -127,14 +136,16 @@ def test_erratum_1_9_keras_returns_a_loss_for_each_row() -> None:
     assert frameworks.keras().config.epsilon() == 1e-7
 
 
-def test_erratum_1_10_keras_normalises() -> None:
+@pytest.mark.erratum("1.10")
+def test_keras_normalises() -> None:
     """'No difference' but epsilon, says the post. A row that does not sum to one shows it."""
     t, p = np.array([[0.0, 0.0, 1.0]]), np.array([[0.2, 0.2, 0.2]])
     assert abs(float(keras_rows(t, p)[0]) - the_post(t, p, 1e-7)) > 0.5
     assert float(keras_rows(t, p)[0]) == pytest.approx(math.log(3), rel=1e-6, abs=0)
 
 
-def test_erratum_1_11_keras_reductions() -> None:
+@pytest.mark.erratum("1.11")
+def test_keras_reductions() -> None:
     """The menu of the post (a sum or a mean over the batch, or none) has grown and changed its names."""
     loss = frameworks.keras().losses.CategoricalCrossentropy
     names = ("sum", "sum_over_batch_size", "mean", "mean_with_sample_weight", "none", None)
@@ -153,7 +164,8 @@ def test_erratum_1_11_keras_reductions() -> None:
     assert first == pytest.approx(2 * second, rel=1e-6, abs=0)
 
 
-def test_erratum_1_12_from_logits_is_no_multi_label_loss() -> None:
+@pytest.mark.erratum("1.12")
+def test_from_logits_is_no_multi_label_loss() -> None:
     """It is a softmax cross-entropy, 2.4384; the binary losses of the labels sum to 1.9186."""
     z, y = np.array([[0.3, -1.2, 0.5, 2.0]]), np.array([[1.0, 0.0, 0.0, 1.0]])
     seen = float(frameworks.keras().losses.CategoricalCrossentropy(from_logits=True)(y, z))
@@ -166,7 +178,8 @@ def test_erratum_1_12_from_logits_is_no_multi_label_loss() -> None:
     assert seen == pytest.approx(by_softmax, rel=1e-6, abs=0) == pytest.approx(2.4383986, rel=1e-6, abs=0)
 
 
-def test_erratum_1_13_a_softmax_does_not_divide_by_the_sum() -> None:
+@pytest.mark.erratum("1.13")
+def test_a_softmax_does_not_divide_by_the_sum() -> None:
     """softmax([1, 0, 0, 1]) is [.3655, .1345, .1345, .3655]; dividing by the sum gives halves."""
     y = np.array([1.0, 0.0, 0.0, 1.0])
     assert np.abs(softmax(y) - [0.5, 0, 0, 0.5]).max() > 0.1
@@ -174,7 +187,8 @@ def test_erratum_1_13_a_softmax_does_not_divide_by_the_sum() -> None:
     assert np.array_equal(y / y.sum(), [0.5, 0, 0, 0.5])
 
 
-def test_erratum_1_14_tensorflows_gradient_for_unnormalised_labels() -> None:
+@pytest.mark.erratum("1.14")
+def test_tensorflows_gradient_for_unnormalised_labels() -> None:
     """True: TensorFlow returns p - y where 2p - y is right; PyTorch is right."""
     tf = frameworks.tensorflow()
     z, y = np.array([[0.3, -1.2, 0.5, 2.0]]), np.array([[1.0, 0.0, 0.0, 1.0]])
@@ -198,7 +212,8 @@ def test_erratum_1_14_tensorflows_gradient_for_unnormalised_labels() -> None:
     assert np.allclose(torch_gradient.numpy(), right, atol=1e-8)
 
 
-def test_erratum_1_15_a_softmax_output_is_no_logit() -> None:
+@pytest.mark.erratum("1.15")
+def test_a_softmax_output_is_no_logit() -> None:
     """True: fed to a loss that applies a softmax, it gives another number; its logarithm does not."""
     z, y = torch.tensor([[2.0, 1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
     p = z.softmax(-1)
@@ -206,7 +221,8 @@ def test_erratum_1_15_a_softmax_output_is_no_logit() -> None:
     assert F.cross_entropy(p.log(), y).item() == pytest.approx(F.cross_entropy(z, y).item(), rel=1e-13, abs=0)
 
 
-def test_erratum_1_16_the_formats_of_nll_loss() -> None:
+@pytest.mark.erratum("1.16")
+def test_the_formats_of_nll_loss() -> None:
     """True: prediction first, log-probabilities, class indices. But not only torch.Long: Byte too."""
     log_p = torch.from_numpy(PROBS).clip(1e-15).log()
     expected = -(log_p[0, 2] + log_p[1, 1]).item() / 2
@@ -219,7 +235,8 @@ def test_erratum_1_16_the_formats_of_nll_loss() -> None:
     assert log_p.dtype == torch.float64
 
 
-def test_erratum_1_17_the_float64_result_is_not_off() -> None:
+@pytest.mark.erratum("1.17")
+def test_the_float64_result_is_not_off() -> None:
     """'Still a bit off, not sure why': NumPy prints eight digits of an array; the value has all of them."""
     log_p = np.log(np.clip(PROBS, 1e-15, 1 - 1e-15))
     seen = F.nll_loss(torch.from_numpy(log_p), INDICES)
@@ -228,7 +245,8 @@ def test_erratum_1_17_the_float64_result_is_not_off() -> None:
     assert abs(seen.item() - 18.074107153672394) <= 4 * math.ulp(18.0)
 
 
-def test_erratum_1_18_cross_entropy_loss_of_probabilities() -> None:
+@pytest.mark.erratum("1.18")
+def test_cross_entropy_loss_of_probabilities() -> None:
     """1.3566 needs a softmax along the classes, which the post leaves open; over the table it is 2.0499."""
     seen = F.cross_entropy(torch.from_numpy(PROBS), INDICES).item()
     assert seen == pytest.approx(1.3565655522346258, rel=1e-12, abs=0)
@@ -241,7 +259,8 @@ def test_erratum_1_18_cross_entropy_loss_of_probabilities() -> None:
     assert abs(seen - log_loss([2, 1], PROBS, labels=[0, 1, 2])) > 10
 
 
-def test_erratum_1_19_the_v2_function_is_gone() -> None:
+@pytest.mark.erratum("1.19")
+def test_the_v2_function_is_gone() -> None:
     """softmax_cross_entropy_with_logits_v2 is absent from tf.nn; the function without the suffix is there."""
     nn = frameworks.tensorflow().nn
     assert not hasattr(nn, "softmax_cross_entropy_with_logits_v2")

@@ -7,13 +7,15 @@ lecture 5.1 (2018).
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from xent import scoring
 from xent.scoring import elicited
 
 
-def test_erratum_0_1_an_f_divergence_needs_f_of_one_to_be_zero():
+@pytest.mark.erratum("0.1")
+def test_an_f_divergence_needs_f_of_one_to_be_zero():
     """Old: strictly convex f gives D >= 0, and D = 0 only for P = Q. New: D >= f(1), so ask for f(1) = 0."""
     p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.2, 0.6])
 
@@ -30,7 +32,8 @@ def test_erratum_0_1_an_f_divergence_needs_f_of_one_to_be_zero():
         assert divergence(f, p, q) > float(f(np.ones(())))
 
 
-def test_erratum_4_2_squared_error_on_one_hot_targets_is_strictly_proper():
+@pytest.mark.erratum("4.2")
+def test_squared_error_on_one_hot_targets_is_strictly_proper():
     """Old: squared error is conceptually wrong for classes. New: its minimiser is the posterior."""
     p = np.array([0.5, 0.3, 0.2])
     np.testing.assert_allclose(elicited(scoring.brier_score, p), p, atol=1e-7)

@@ -11,10 +11,8 @@ import math
 import numpy as np
 import pytest
 import sympy
-import torch
-import torch.nn.functional as F
 
-from xent.sequences import GeometricSource, eos_optimum, length_weights, tilted_lengths
+from xent.sequences import GeometricSource
 
 N = np.arange(1, 400)
 HALF = 0.5 ** N.astype(float)
@@ -22,18 +20,8 @@ Q, M = 0.3, 4
 LETTER = math.log((1 - Q) / M)
 
 
-def test_erratum_0_1_an_f_divergence_needs_f_of_one_to_vanish() -> None:
-    """Old: strict convexity is enough for D(P, P) = 0. New: f(1) = 0 is needed too."""
-    p = np.array([0.2, 0.8])
-
-    def divergence(f: object) -> float:
-        return float(p @ f(p / p))  # type: ignore[operator]
-
-    assert divergence(lambda t: t**2) == 1.0
-    assert divergence(lambda t: t**2 - 1) == 0.0
-
-
-def test_erratum_0_2_the_chain_rule_needs_its_brackets() -> None:
+@pytest.mark.erratum("0.2")
+def test_the_chain_rule_needs_its_brackets() -> None:
     """Old: E[sum_i log P - log Q] without brackets subtracts log Q once. New: the sum runs over both."""
     source, q = GeometricSource(0.5, M), Q
     log_p = -N * math.log(2) - (N - 1) * math.log(M)
@@ -44,7 +32,8 @@ def test_erratum_0_2_the_chain_rule_needs_its_brackets() -> None:
     assert abs(outside - source.kl(q)) > 1
 
 
-def test_erratum_0_3_the_cross_entropy_sums_over_the_tokens() -> None:
+@pytest.mark.erratum("0.3")
+def test_the_cross_entropy_sums_over_the_tokens() -> None:
     """Old: E[-log Q(x_i | x_<i)], one token. New: the sum over i stands inside the expectation."""
     source = GeometricSource(0.5, M)
     tokens = [[-LETTER] * (n - 1) + [-math.log(Q)] for n in N]
@@ -58,7 +47,8 @@ def test_erratum_0_3_the_cross_entropy_sums_over_the_tokens() -> None:
     assert averaged == pytest.approx(source.averaged_cross_entropy(Q), rel=1e-12, abs=0)
 
 
-def test_erratum_0_4_cross_entropy_is_divergence_plus_entropy() -> None:
+@pytest.mark.erratum("0.4")
+def test_cross_entropy_is_divergence_plus_entropy() -> None:
     """True: KL - E log P = KL + H, with KL(P||Q) in one notation."""
     source = GeometricSource(0.5, M)
     mean_log_p = float(HALF @ (-N * math.log(2) - (N - 1) * math.log(M)))
@@ -66,7 +56,8 @@ def test_erratum_0_4_cross_entropy_is_divergence_plus_entropy() -> None:
     assert -mean_log_p == pytest.approx(source.entropy(), rel=1e-12, abs=0)
 
 
-def test_erratum_0_5_line_five_of_the_divergence() -> None:
+@pytest.mark.erratum("0.5")
+def test_line_five_of_the_divergence() -> None:
     """Old bracket: -i (log 2 - log(1 - q)). New: -i (log 2 + log(1 - q)). The last line was right."""
     log2, rest = math.log(2), math.log(1 - Q)
     result = -2 * log2 - rest - math.log(Q)
@@ -77,7 +68,8 @@ def test_erratum_0_5_line_five_of_the_divergence() -> None:
     assert head - 2 * (log2 - rest) != pytest.approx(result)
 
 
-def test_erratum_0_6_the_rearranged_series_start_later_and_later() -> None:
+@pytest.mark.erratum("0.6")
+def test_the_rearranged_series_start_later_and_later() -> None:
     """Old: every inner sum starts at 1, so that each is 1 and the total diverges. New: i >= 1, 2, 3, ..."""
     inner_old = [float(HALF.sum()) for _ in range(50)]
     inner_new = [float(HALF[k:].sum()) for k in range(50)]
@@ -91,7 +83,8 @@ def test_erratum_0_6_the_rearranged_series_start_later_and_later() -> None:
     assert abs(float(cubic.subs(x, 0.5)) - math.log(0.5)) > 0.02, "three terms are not the series"
 
 
-def test_erratum_0_7_the_intermediate_line_of_the_cross_entropy() -> None:
+@pytest.mark.erratum("0.7")
+def test_the_intermediate_line_of_the_cross_entropy() -> None:
     """Old: -log q + log((1-q)/m) - sum 2^-i [-i log((1-q)/m)]. New: the sum is added."""
     source = GeometricSource(0.5, M)
     series = HALF @ (-N * LETTER)
@@ -101,7 +94,8 @@ def test_erratum_0_7_the_intermediate_line_of_the_cross_entropy() -> None:
     assert source.entropy() == pytest.approx(2 * math.log(2) + math.log(M), rel=1e-12, abs=0)
 
 
-def test_erratum_0_7_upper_limits_and_parentheses() -> None:
+@pytest.mark.erratum("0.7")
+def test_upper_limits_and_parentheses() -> None:
     """Old: sums up to n, and log 1 - q. New: up to infinity, and log(1 - q)."""
     terms = HALF * (N * math.log(2) + (N - 1) * math.log(M))
     assert terms[:5].sum() != pytest.approx(GeometricSource(0.5, M).entropy())
@@ -109,7 +103,8 @@ def test_erratum_0_7_upper_limits_and_parentheses() -> None:
     assert math.log(1) - Q != pytest.approx(math.log(1 - Q))
 
 
-def test_erratum_0_8_the_averaged_loss_and_its_gradient() -> None:
+@pytest.mark.erratum("0.8")
+def test_the_averaged_loss_and_its_gradient() -> None:
     """True: -log 2 [log q - log((1-q)/m)] - log((1-q)/m), slope -log 2/q + (1 - log 2)/(1 - q)."""
     log2, source = math.log(2), GeometricSource(0.5, M)
     assert source.averaged_cross_entropy(Q) == pytest.approx(-log2 * (math.log(Q) - LETTER) - LETTER)
@@ -118,25 +113,16 @@ def test_erratum_0_8_the_averaged_loss_and_its_gradient() -> None:
     assert slope == pytest.approx(-log2 / Q + (1 - log2) / (1 - Q), rel=1e-8, abs=0)
 
 
-def test_erratum_0_8_letters_each_and_any() -> None:
+@pytest.mark.erratum("0.8")
+def test_letters_each_and_any() -> None:
     """Old: Q chooses *an* alphabetical token with probability (1-q)/m. New: each has it, any has 1 - q."""
     assert pytest.approx(1) == Q + M * (1 - Q) / M
     assert Q + (1 - Q) / M < 0.9, "with (1-q)/m for all letters together the law would not sum to one"
 
 
-def test_erratum_0_9_log_2_is_the_optimum_of_the_constant_hazard_family() -> None:
-    """Old: the averaged loss is minimised at q = log 2. New: a flexible model goes lower."""
-    coin = GeometricSource(0.5)
-    law = coin.length_probabilities(300)
-    free = coin.tilted_lengths(300)
-    loss_free = law @ (-np.log(free) / np.arange(1, 301))
-    assert eos_optimum(0.5) == pytest.approx(math.log(2), rel=1e-14, abs=0)
-    assert loss_free < coin.averaged_cross_entropy(math.log(2)) - 0.001
-    np.testing.assert_allclose(coin.tilted_hazards(3), [0.7213, 0.6472, 0.6114], atol=5e-5)
-
-
 @pytest.mark.parametrize("beta", [0.1, 0.9])
-def test_erratum_0_10_any_stop_probability(beta: float) -> None:
+@pytest.mark.erratum("0.10")
+def test_any_stop_probability(beta: float) -> None:
     """For beta = P(eos), old: (beta - 1)/beta log(1 - beta).
 
     New: beta log(beta)/(beta - 1).
@@ -152,37 +138,8 @@ def test_erratum_0_10_any_stop_probability(beta: float) -> None:
     assert (on - 1) / on * math.log(1 - on) == pytest.approx(new, rel=1e-12, abs=0)
 
 
-def test_erratum_0_11_the_weights_of_the_two_futures() -> None:
-    """Old: 1 now against 1/2 at the next step. New: at step t it is 1/t against 1/(t + 1)."""
-    tilted = (HALF / N) / (HALF / N).sum()
-    for t in (1, 2, 7):
-        # A fair coin has odds 1, so the learnt odds of stopping are the ratio of the two weights.
-        odds = tilted[t - 1] / tilted[t:].sum()
-        later = (HALF[t:] / N[t:]).sum() / HALF[t:].sum()
-        assert odds == pytest.approx((1 / t) / later, rel=1e-12, abs=0)
-        assert odds > (1 / t) / (1 / (t + 1)), "stopping one step later is the best that going on can do"
-        assert (odds >= 2) == (t == 1), "a ratio of two, as printed, is out of reach after the first step"
-
-
-def test_erratum_0_12_content_independent_of_length_is_not_enough() -> None:
-    """Old: then the averaged loss is proper. New: the source's own letters are independent, and it is not."""
-    law = GeometricSource(0.5, 26).length_probabilities(300)
-    learnt = tilted_lengths(np.arange(1, 301), probabilities=law)
-    assert abs(learnt - law).max() > 0.2
-    # True version: the length unscored and independent.
-    rng = np.random.default_rng(0)
-    letters = (rng.random((20_000, 12)) < 0.3).astype(float)
-    lengths = rng.integers(1, 13, size=20_000)
-    scored = np.arange(12) < lengths[:, None]
-    share = ((letters * scored).sum(axis=1) / lengths).mean() / (scored.sum(axis=1) / lengths).mean()
-    assert share == pytest.approx(0.3, abs=0.01)
-    # Unscored but dependent: 10/11 instead of 1/2.
-    grid = np.linspace(0.001, 0.999, 999)
-    loss = 0.5 * -np.log(grid) + 0.5 * -np.log(1 - grid) / 10
-    assert grid[loss.argmin()] == pytest.approx(10 / 11, abs=0.001)
-
-
-def test_erratum_0_12_eos_is_the_last_token() -> None:
+@pytest.mark.erratum("0.12")
+def test_eos_is_the_last_token() -> None:
     """Old: the token at position n - 1 is <eos>. New: at position n, since n counts it."""
     tosses = np.random.default_rng(0).random((500, 60)) < 0.5  # True: <eos>
     lengths = GeometricSource(0.5).length_probabilities(60) @ np.arange(1, 61)
@@ -191,72 +148,3 @@ def test_erratum_0_12_eos_is_the_last_token() -> None:
     rows = np.arange(500)
     assert tosses[rows, n - 1].all()  # position n, counted from 1
     assert not tosses[rows[n > 1], n[n > 1] - 2].any()  # position n - 1
-
-
-def test_erratum_0_13_torch_averages_over_the_targets_that_count() -> None:
-    """True, and all ignored: nan for the mean, 0 for the sum."""
-    logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    targets = torch.tensor([0, -100, 2, -100])
-    kept = F.cross_entropy(logits[[0, 2]], targets[[0, 2]])
-    assert F.cross_entropy(logits, targets).item() == pytest.approx(kept.item(), rel=1e-14, abs=0)
-    nothing = torch.full((4,), -100)
-    assert math.isnan(F.cross_entropy(logits, nothing).item())
-    assert F.cross_entropy(logits, nothing, reduction="sum").item() == 0.0
-
-
-def test_erratum_0_14_one_token_beside_1024() -> None:
-    """True: l1 + l2/1024 one at a time, (l1 + l2)/1025 together."""
-    logits = torch.randn(2, 1024, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    targets = torch.zeros(2, 1024, dtype=torch.long)
-    targets[0, 1:] = -100
-    l1, l2 = F.cross_entropy(logits.mT, targets, reduction="none").sum(dim=1).tolist()
-    apart = sum(F.cross_entropy(z, y).item() for z, y in zip(logits, targets, strict=True))
-    assert apart == pytest.approx(l1 + l2 / 1024, rel=1e-12, abs=0)
-    assert F.cross_entropy(logits.mT, targets).item() == pytest.approx((l1 + l2) / 1025, rel=1e-12, abs=0)
-
-
-def test_erratum_0_15_a_multiple_for_the_batch_and_not_in_expectation() -> None:
-    """Old: the batched loss is a multiple of the correct one. New: of that batch's only."""
-    source = GeometricSource(0.5)
-    grid = np.linspace(0.3, 0.8, 501)
-    lengths = np.array([1, 6])
-    realised = [-(2 * math.log(q) + 5 * math.log(1 - q)) for q in grid]
-    assert np.argmin(realised) == np.argmin(np.array(realised) / lengths.sum())
-    expected = [source.averaged_cross_entropy(q, 2) for q in grid]
-    assert grid[np.argmin(expected)] == pytest.approx(eos_optimum(0.5, 2), abs=0.001)
-    assert grid[np.argmin(expected)] > 0.6
-
-
-def test_erratum_0_16_smaller_micro_batches_learn_shorter_sequences() -> None:
-    """True where lengths vary and <eos> is scored; with constant lengths nothing moves."""
-    lengths = np.array([2, 5, 9, 30])
-    learnt = [tilted_lengths(lengths, b) @ lengths for b in (1, 2, 4, 16, 64)]
-    assert learnt == sorted(learnt)
-    assert learnt[-1] < lengths.mean()
-    assert np.ptp(length_weights([64, 64, 64], 1)) == 0
-
-
-def test_erratum_0_17_equal_up_to_rounding_under_the_sum() -> None:
-    """Old: completely equivalent. New: equal up to round-off, given the same data."""
-    rng = np.random.default_rng(3)
-    logits = torch.tensor(rng.normal(size=(128, 5)), dtype=torch.float32, requires_grad=True)
-    targets = torch.tensor(rng.integers(5, size=128))
-    F.cross_entropy(logits.sum(dim=1, keepdim=True) * logits, targets, reduction="sum").backward()
-    whole = logits.grad.clone()
-    logits.grad = None
-    for k in range(0, 128, 4):
-        part = logits[k : k + 4]
-        F.cross_entropy(part.sum(dim=1, keepdim=True) * part, targets[k : k + 4], reduction="sum").backward()
-    assert torch.allclose(whole, logits.grad, rtol=1e-5, atol=1e-5)
-
-
-def test_erratum_0_18_fixed_blocks_show_no_effect_and_varying_lengths_do() -> None:
-    """Old: the effect is small in practice. New: nil for fixed blocks, CV^2/B in the length otherwise."""
-    assert tilted_lengths([256, 256, 256], 1) @ np.full(3, 256) == pytest.approx(256)
-    skewed = np.array([20, 40, 60, 120, 600])
-    lost = 1 - tilted_lengths(skewed, 1) @ skewed / skewed.mean()
-    assert lost > 0.6
-    cv2 = skewed.var() / skewed.mean() ** 2
-    assert 1 - tilted_lengths(skewed, 128) @ skewed / skewed.mean() == pytest.approx(
-        cv2 / 128, rel=0.05, abs=0
-    )

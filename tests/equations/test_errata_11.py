@@ -5,11 +5,8 @@ The ids are those of the errata page. Rows that were true are here with what the
 
 from __future__ import annotations
 
-import json
-from itertools import pairwise
-from pathlib import Path
-
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -27,7 +24,8 @@ def rows(lengths: list[int], width: int) -> tuple[torch.Tensor, torch.Tensor]:
     return logits, targets
 
 
-def test_erratum_0_13_the_mean_over_non_ignored_tokens_needs_one():
+@pytest.mark.erratum("0.13")
+def test_the_mean_over_non_ignored_tokens_needs_one():
     """Old: the mean averages over the tokens that are not ignored. New: nan if all are; the sum is 0."""
     logits, targets = rows([3, 6], 6)
     each = F.cross_entropy(logits.mT, targets, reduction="none")
@@ -40,7 +38,8 @@ def test_erratum_0_13_the_mean_over_non_ignored_tokens_needs_one():
     assert window.micro_batches[0].scale == 0
 
 
-def test_erratum_0_14_one_token_and_1024_apart_and_together():
+@pytest.mark.erratum("0.14")
+def test_one_token_and_1024_apart_and_together():
     """Apart the loss is l1 + l2/1024, together (l1 + l2)/1025: the short row weighs 1024 times more apart."""
     logits, targets = rows([1, 1024], 1024)
     l1, l2 = F.cross_entropy(logits.mT, targets, reduction="none").sum(dim=1)
@@ -51,7 +50,8 @@ def test_erratum_0_14_one_token_and_1024_apart_and_together():
     assert abs(float(apart / 2 - together)) > 0.01
 
 
-def test_erratum_0_15_a_multiple_of_the_right_loss_for_the_realised_batch_only():
+@pytest.mark.erratum("0.15")
+def test_a_multiple_of_the_right_loss_for_the_realised_batch_only():
     """Old: a batch's loss is a multiple of the correct one. New: for that batch; in expectation it is not."""
     beta, size = 0.1, 4
     n = np.random.default_rng(0).geometric(beta, size=(200_000, size))
@@ -67,17 +67,8 @@ def test_erratum_0_15_a_multiple_of_the_right_loss_for_the_realised_batch_only()
     assert abs(seen - beta) > 50 * error
 
 
-def test_erratum_0_16_smaller_micro_batches_need_lengths_that_vary_and_are_scored():
-    """Old: a smaller micro-batch, shorter sequences. New: if the length varies and its end is scored."""
-    optima = [eos_optimum(0.1, size) for size in (1, 2, 4, 64)]
-    assert all(a > b for a, b in pairwise(optima))
-    fixed = np.full((100, 8), 10)  # blocks of one length: every micro-batch teaches the same
-    for size in (1, 2, 4, 8):
-        tokens = fixed.reshape(-1, size).sum(axis=1)
-        assert np.allclose((size / tokens).mean(), 0.1)
-
-
-def test_erratum_0_17_equivalent_under_the_sum_up_to_rounding_and_order():
+@pytest.mark.erratum("0.17")
+def test_equivalent_under_the_sum_up_to_rounding_and_order():
     """Old: the two runs are equivalent. New: up to rounding, given the same order of the data."""
     inputs, targets = rows([1, 2, 9, 4, 6, 3, 8, 5], 9)
 
@@ -104,23 +95,3 @@ def test_erratum_0_17_equivalent_under_the_sum_up_to_rounding_and_order():
         assert float((run(size, order, pooled=False) - reference).abs().max()) > 1e-3
     # Another order puts other sequences into each window.
     assert float((run(1, order[::2] + order[1::2]) - reference).abs().max()) > 1e-3
-
-
-def test_erratum_0_18_on_speeches_the_lengths_move_and_the_perplexity_a_little():
-    """Old: the effect is quite small. New: lengths fall to a third, the perplexity rises by a twentieth."""
-    folder = Path(__file__).parents[2] / "experiments" / "shakespeare"
-    runs = json.loads((folder / "result.json").read_text())["runs"]
-    theory = json.loads((folder / "prediction.json").read_text())["arms"]
-    found = {(run["arm"], run["seed"]): run for run in runs}
-    seeds = sorted({run["seed"] for run in runs})
-    for seed in seeds:
-        one, constant = found["B=1", seed], found["constant", seed]
-        assert one["mean_length"] < 0.5 * constant["mean_length"]
-        assert 0.03 < one["nll_per_token"] - constant["nll_per_token"] < 0.08
-    ratios = {
-        arm: np.mean(
-            [found[arm, seed]["mean_length"] / found["constant", seed]["mean_length"] for seed in seeds]
-        )
-        for arm in theory
-    }
-    assert abs(ratios["B=1"] - 1 / 3) < 0.05 and abs(ratios["blocks"] - 1) < 0.1

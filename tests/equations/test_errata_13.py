@@ -7,7 +7,8 @@ import pytest
 
 
 @pytest.mark.slow
-def test_erratum_3_12_the_input_stands_once_in_the_expectation():
+@pytest.mark.erratum("3.12")
+def test_the_input_stands_once_in_the_expectation():
     """With P_X outside the logarithm twice the weights are P_X squared, and a restricted model moves."""
     p_x = np.array([0.8, 0.2])
     conditional = np.array([[0.9, 0.1], [0.2, 0.8]])  # of the label, for each input

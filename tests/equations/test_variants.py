@@ -1,4 +1,4 @@
-"""Every equation test can fail: with a mistake planted in its transcription, it does.
+"""Every transcription of an equation can fail: with a mistake planted in it, its test does.
 
 The mistake stands above the statement that transcribes the equation, and occurs in it once:
 
@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-import ledger
+import marks
 
 ROOT = Path(__file__).resolve().parents[2]
-MARKS = ledger.read_tests(ROOT)[0]
-FILES = sorted({ROOT / ledger.TESTS / test.file for test in MARKS})
+MARKS = [mark for mark in marks.read_marks(ROOT)[0] if mark.kind == "equation"]
+FILES = sorted({ROOT / mark.path for mark in MARKS})
 WRONG = re.compile(r"^ *# wrong(?:\[(?P<label>[\w-]+)\])?: (?P<right>.+?) -> (?P<wrong>.+)$", re.MULTILINE)
 
 
@@ -33,8 +33,8 @@ def variants(path: Path) -> Iterator[tuple[str, str, str]]:
     statements = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt)]
     labels: dict[int, list[str]] = {}  # the labels of the test that spans a line
     for test in (node for node in statements if isinstance(node, ast.FunctionDef)):
-        marks = [t.label for t in MARKS if t.name == f"{path.name}::{test.name}"]
-        labels |= dict.fromkeys(range(test.lineno, (test.end_lineno or 0) + 1), marks) if marks else {}
+        own = [mark.of for mark in MARKS if mark.name == f"{path.name}::{test.name}"]
+        labels |= dict.fromkeys(range(test.lineno, (test.end_lineno or 0) + 1), own) if own else {}
     for match in WRONG.finditer(source):
         line = source.count("\n", 0, match.start()) + 1
         label = match["label"] or ",".join(labels.get(line, []))
@@ -85,7 +85,7 @@ def accepted(path: Path, folder: Path, conftest: object) -> list[str]:
         copy.parent.mkdir()
         # Some files ask where they lie.
         copy.write_text(planted.replace("__file__", repr(str(path))), encoding="utf-8")
-        nodes += [f"{copy}::{t.function}" for t in MARKS if (t.label, t.file) == (label, path.name)]
+        nodes += [f"{copy}::{m.function}" for m in MARKS if (m.of, ROOT / m.path) == (label, path)]
         places[label] = where
     seen, options = Rejections(), ["--assert=plain", "-p", "no:terminal", "-p", "no:cacheprovider"]
     configuration = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder)]
@@ -108,13 +108,13 @@ def test_a_wrong_variant_is_rejected(
     path: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)  # the inner run would refuse some, and reject nothing
-    conftest = request.config.pluginmanager.get_plugin(str(Path(__file__).with_name("conftest.py")))
+    conftest = request.config.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
     said = accepted(path, tmp_path, conftest)
     assert not said, "\n".join(said)
 
 
-def test_every_equation_has_a_wrong_variant() -> None:
+def test_every_transcribed_equation_has_a_wrong_variant() -> None:
     found = [label for path in FILES for label, _, _ in variants(path)]
-    missing = {test.label for test in MARKS} - set(found)
+    missing = {mark.of for mark in MARKS} - marks.read_from_the_page(ROOT).keys() - set(found)
     assert not missing, f"no `# wrong[label]: right -> wrong` above a transcription of: {sorted(missing)}"
     assert len(found) == len(set(found)), "two wrong variants of one equation"

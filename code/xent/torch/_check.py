@@ -109,7 +109,8 @@ def check_accumulation(
     reference : callable, optional
         ``reference(model, batch)``: forward and backward passes for one batch, done plainly, for instance
         ``model(**batch).loss.backward()``. Otherwise it is ``step(model, [batch])``, and a factor that `step`
-        also has with a single batch (a wrong count, a missing rank factor) can only be seen in this way.
+        also has with a single batch (a missing factor; a wrong count, without `targets`) can only be seen in
+        this way.
     targets : callable or key, optional
         As for `accumulate`: what counts, in each batch. With it, wrong counts have names.
     ignore_index : int, default -100

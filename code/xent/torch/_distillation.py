@@ -404,8 +404,9 @@ class _Divergence:
             return _terms_of(a, b, d, factor).sum(-1)
         # log(p / M) with M = beta p + (1 - beta) q, from log(p / q) so that nothing overflows.
         d = d.clamp(-1e4, 1e4)
-        up = -torch.log1p((1 - self.beta) * torch.expm1(-d.clamp(min=0)))
-        down = -torch.log1p(self.beta * torch.expm1(d.clamp(max=0)))
+        high, low = -d.clamp(min=0), d.clamp(max=0)
+        up = -_log_mean(high.expm1(), high.exp(), 1 - self.beta, self.beta)
+        down = -_log_mean(low.expm1(), low.exp(), self.beta, 1 - self.beta)
         by_p, by_q = torch.where(d > 0, up, down + d), torch.where(d > 0, up - d, down)
         mixture = self.beta * a + (1 - self.beta) * b
         of_p, of_q = _terms_of(a, mixture, by_p, factor), _terms_of(b, mixture, by_q, factor)
@@ -422,13 +423,11 @@ class _Divergence:
         s, d, r = work.unbind()
         highest = z.amax(-1, keepdim=True)
         e = torch.sub(z, highest, out=out)
-        apart = highest - v.amax(-1, keepdim=True)
-        if apart.abs().max().item() <= 16:
+        top = v.amax(-1, keepdim=True)
+        if (highest - top).abs().max().item() <= 0.5:
             torch.sub(v, z, out=d)
-        else:  # the row that lies higher comes down first, or the other's digits would be lost
-            apart = torch.where(apart.abs() > 16, apart, 0.0)
-            torch.sub(z, apart.clamp(min=0.0), out=s)
-            torch.add(v, apart.clamp(max=0.0), out=d).sub_(s)
+        else:  # beside what the rows are apart, the digits of their difference would be lost
+            torch.sub(v, top, out=d).sub_(e)
         if self.temperature != 1:
             d.div_(self.temperature)
             e.div_(self.temperature)
@@ -453,13 +452,15 @@ class _Divergence:
             losses = log_sum - rest
         else:
             r.sub_(shift).mul_(by_sum)  # p / q - 1
-            d.sub_(log_sum)
+            d.sub_(log_sum).clamp_(min=-64.0)  # p is next to nothing there, and 1 + r a rounding error
             log_m = torch.log1p(self.beta * r)  # log(M / q)
             losses = mean(self.beta * (1 + r) * (d - log_m) - (1 - self.beta) * log_m)
         possible = most < 2.0**40  # else q may have underflowed where p did not
-        if not losses.min().item() >= 2.0**-7:
-            some = ((losses < 2.0**-7) & possible).squeeze(-1).nonzero().squeeze(-1)
-            losses[some] = self._small(e[some] * per[some], d[some])
+        # Below, rounding shows; earlier where one of the two has little share in the mixture.
+        small = 2.0**-4 if self.direction == "jsd" and not 0.25 <= self.beta <= 0.75 else 2.0**-7
+        if not losses.min().item() >= small:
+            some = ((losses < small) & possible).squeeze(-1).nonzero().squeeze(-1)
+            losses[some] = self._small(e[some] * per[some], z[some], v[some])
         if scale is not None:
             by = per * scale * (-self.temperature if self.squared else -1 / self.temperature)
             if self.direction == "forward":
@@ -474,19 +475,34 @@ class _Divergence:
         losses.mul_(self.temperature**2 if self.squared else 1.0)
         return torch.where(possible, losses, math.nan).squeeze(-1)
 
-    def _small(self, q: Tensor, d: Tensor) -> Tensor:
-        """Losses to all their digits where d, which is log(p / q) but for a constant, is small."""
+    def _small(self, q: Tensor, z: Tensor, v: Tensor) -> Tensor:
+        """Losses to all their digits where they are small: sums of terms q f(p / q) >= 0, each accurate.
+
+        A small loss is no small difference of the logits: where the teacher all but excludes a class that the
+        student finds unlikely, p / q is next to zero, and f has to come from log(p / q), not from p / q - 1.
+        """
+        gap, lost = _difference(v, z)
+        gap, lost = (x.masked_fill(gap.isnan(), 0.0) for x in (gap, lost))  # impossible in both
+        d = (gap - (q * gap).sum(-1, keepdim=True) + lost) / self.temperature
         r = torch.expm1(d)
         shift = (q * r).sum(-1, keepdim=True)
-        r, d = (r - shift) / (1 + shift), d - torch.log1p(shift)
+        r, d = (r - shift) / (1 + shift), d - torch.log1p(shift)  # p / q - 1 and log(p / q)
+        t = d.exp()
         if self.direction == "forward":
-            terms = (1 + r) * _excess(-d)
+            terms = torch.where(d.abs() < 0.5, t * _excess(-d), t * d - r)
         elif self.direction == "reverse":
             terms = _excess(d)
         else:
-            log_m = torch.log1p(self.beta * r)
-            terms = self.beta * (1 + r) * _excess(log_m - d) + (1 - self.beta) * _excess(log_m)
+            log_m = _log_mean(r, t, self.beta, 1 - self.beta)  # log(M / q)
+            x = log_m - d
+            of_p = torch.where(x.abs() < 0.5, t * _excess(x), (self.beta - 1) * r - t * x)
+            terms = self.beta * of_p + (1 - self.beta) * _excess(log_m)
         return (q * terms).sum(-1, keepdim=True)
+
+
+def _log_mean(r: Tensor, t: Tensor, share: float, rest: float) -> Tensor:
+    """Return log(share t + rest) for t = 1 + r and shares that add up to one; see `xent.distillation`."""
+    return torch.where(r > -0.4, torch.log1p(share * r), torch.log(rest + share * t))
 
 
 def _excess(x: Tensor) -> Tensor:
@@ -497,9 +513,9 @@ def _excess(x: Tensor) -> Tensor:
 
 
 def _series(x: Tensor) -> Tensor:
-    """(exp(x) - 1 - x) / x^2 for |x| <= 1."""
+    """(exp(x) - 1 - x) / x^2 for |x| <= 1; what is left out is below 2 / 13! or 2 / 21!."""
     series = torch.zeros_like(x)
-    for n in range(20, 1, -1):
+    for n in range(20 if x.dtype == torch.float64 else 12, 1, -1):
         series = 1 / math.factorial(n) + x * series
     return series
 
@@ -513,25 +529,35 @@ def _terms_of(a: Tensor, b: Tensor, d: Tensor, factor: float) -> Tensor:
 
 
 def _compare(first: Tensor, second: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a = softmax(first / T), b = softmax(second / T) and d = log(a / b), finite where a is zero."""
-    log_a, log_b = _tempered(first, temperature), _tempered(second, temperature)
+    """Return a = softmax(first / T), b = softmax(second / T) and d = log(a / b), finite where a is zero.
+
+    The arithmetic is explained in `xent.distillation._compare`.
+    """
+    tops = first.detach().amax(-1, keepdim=True), second.detach().amax(-1, keepdim=True)
+    one, other = (first - tops[0]) / temperature, (second - tops[1]) / temperature
+    log_a, log_b = torch.log_softmax(one, -1), torch.log_softmax(other, -1)
     a, b = log_a.exp(), log_b.exp()
     d = torch.where(a > 0, log_a - log_b, -1e4)
-    top = second.argmax(-1, keepdim=True)
-    gap = first - second
-    apart = gap.gather(-1, top)
-    one, other = first - first.gather(-1, top), second - second.gather(-1, top)
-    shifted = gap.abs() + apart.abs() > one.abs() + other.abs()
-    x = torch.where(shifted, one - other, gap - apart) / temperature
-    x = torch.where(first.isneginf() & second.isneginf(), 0.0, x)
-    close = (x.abs() < 1).all(-1, keepdim=True)
-    x = torch.where(close, x, 0.0)
-    return a, b, torch.where(close & (a > 0), x - (b * x.expm1()).sum(-1, keepdim=True).log1p(), d)
+    gap, lost = _difference(first.detach(), second.detach())
+    apart, beside = _difference(*tops)
+    around = (torch.where(gap.isnan(), 0.0, gap - apart) / temperature).clamp(-16, 16)
+    centre = apart + temperature * (b.detach() * around).sum(-1, keepdim=True)
+    x = (gap - centre + lost) / temperature
+    near = x.abs() < 1
+    slope = (first - second) / temperature  # x has its derivative, and more digits
+    x = torch.where(near, x + (slope - slope.detach()), 0.0)
+    moved = (one + (apart - centre + beside) / temperature - other.logsumexp(-1, keepdim=True)).exp()
+    s = torch.where(near, b * x.expm1(), moved - b).sum(-1, keepdim=True)
+    close = s.detach().log1p().abs() < 1
+    total = torch.where(close, s, 0.0).log1p()
+    return a, b, torch.where(near & close & (a > 0), x - total, d)
 
 
-def _tempered(x: Tensor, temperature: float) -> Tensor:
-    """Return log softmax(x / T), with the maximum taken off before a small T can overflow."""
-    return torch.log_softmax((x - x.detach().amax(-1, keepdim=True)) / temperature, -1)
+def _difference(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x - y rounded, and what the rounding lost."""
+    difference = x - y
+    back = difference - x
+    return difference, (x - (difference - back)) - (y + back)
 
 
 def _mixed(alpha: float, soft: _Divergence, z: Tensor, v: Tensor, labels: Tensor) -> Tensor:

@@ -1,0 +1,335 @@
+"""What the chapters state and what the tests say that they check: equations, claims, errata.
+
+    @pytest.mark.equation("eq-bce", by="reference")
+    @pytest.mark.claim("01", "The gradient of the loss is prediction minus target.")
+    @pytest.mark.erratum("3.3")
+    def test_the_gradient() -> None:
+        '''What is tried: 50 random batches, against central differences.'''
+
+A test may carry any number of these marks; it lies anywhere under tests/. Chapters are read as text and tests as
+syntax trees, nothing is executed, and Sphinx is not needed. pytest and the build ask the same function, so that
+they cannot disagree: what `problems` returns fails the one and is a warning, hence a failure, of the other.
+
+An equation is read from the page if tests/equations/test_read.py has a row for it. Any other is transcribed: by a
+test that quotes the statement in its docstring and rejects a wrong variant. A claim is quoted as the chapter prints
+it, up to white space and emphasis; its test names what would refute it, and rejects something (tests/adversary.py).
+An erratum is a row of chapters/errata.yml.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+# Its table ROWS has an entry for each equation that a program reads from the page.
+READ = "tests/equations/test_read.py"
+ERRATA = "chapters/errata.yml"
+# The worst errors of the equations' tests, written by `make ledger`.
+ERRORS = "tests/equations/errors.json"
+# The chapters whose claims' tests name the input that would refute them, and reject a wrong variant.
+SEARCHED: tuple[str, ...] = ("01", "02", "03", "04")
+# How a test checks an equation; chapters/equations.md says what each means.
+METHODS = ("symbolic", "reference", "property", "montecarlo", "framework")
+VERDICTS = {
+    "wrong": "Wrong",
+    "slip": "A slip",
+    "conditional": "Needs a condition",
+    "outdated": "Outdated",
+    "holds": "Holds",
+}
+# The marks: how many positional arguments, which keywords, and how to write one.
+USAGE = {
+    "equation": (1, ["by"], '("eq-slug", by="...") with by one of ' + ", ".join(METHODS)),
+    "claim": (2, [], '("01", "the sentence, quoted")'),
+    "erratum": (1, [], '("3.3")'),
+}
+
+LABEL = re.compile(r"eq-[a-z0-9]+(-[a-z0-9]+)*")
+DISPLAYED = re.compile(r"\$\$(?P<tex>.+?)\$\$(?:[ \t]*\((?P<label>[^)\s]*)\))?", re.DOTALL)
+_FENCE = re.compile(r"[ \t>]*(?P<fence>`{3,}|~{3,}|:{3,})(?P<info>.*)")
+_MARKDOWN_INSIDE = re.compile(r"\{(?!code|sourcecode|literalinclude|raw|mermaid)")
+_NO_MARKDOWN = re.compile(r"(?P<tick>`+)[^`\n]+(?P=tick)|<!--.*?-->|\\\$", re.DOTALL)
+# The other ways to display an equation. One way is enough, and the only one that is read.
+_OTHERWISE = re.compile(r"\\begin\{(?:align|equation|gather|multline).*|\{(?:glue:)?math\}.*|\.\. math::.*")
+
+
+class Equation(NamedTuple):
+    """A labelled equation, where it stands and what it says."""
+
+    label: str
+    chapter: str
+    where: str  # such as "chapters/01_binary.ipynb, cell 3"
+    tex: str
+
+
+class Row(NamedTuple):
+    """A row of the errata: a statement of a source, with the chapter and the heading that state it right."""
+
+    id: str
+    verdict: str
+    place: str
+    stands: str
+    truth: str
+    section: tuple[str, str]
+    says: str = ""  # the words of that section that hold the correction
+    given: str = ""  # formulas of its numbers, as in a chapter
+
+    @property
+    def anchor(self) -> str:
+        """The id of its card on the page."""
+        return "erratum-" + self.id.replace(".", "-")
+
+
+class Mark(NamedTuple):
+    """One mark on one test function."""
+
+    kind: str  # of USAGE
+    of: str  # the label of an equation, the number of a claim's chapter, the id of a row
+    how: str  # the method of an equation's test, the sentence of a claim
+    path: str  # of the test's file, from the root
+    function: str
+    line: int
+    doc: str
+    source: str
+
+    @property
+    def name(self) -> str:
+        return f"{Path(self.path).name}::{self.function}"
+
+    @property
+    def where(self) -> str:
+        return f"{self.path}:{self.line}"
+
+    @property
+    def quoted(self) -> str | None:
+        """The statement, as the docstring quotes it."""
+        return {m["label"]: m["tex"] for m in DISPLAYED.finditer(self.doc)}.get(self.of)
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """What finds a claim in a cell: any white space between words, emphasis around them."""
+        words = self.how.replace("*", "").split()
+        return re.compile(r"\**\s+\**".join(map(re.escape, words)) + r"\**")
+
+
+# ------------------------------------------------------------------------------------- what the chapters state
+
+
+def markdown_cells(root: Path) -> Iterator[tuple[Path, int, str]]:
+    """Yield (chapter, number of the cell from 1, its Markdown) in the order of reading."""
+    folder = root / "chapters"
+    for path in sorted([*folder.glob("*.ipynb"), *folder.glob("*.md")]):
+        text = path.read_text(encoding="utf-8")
+        page = {"cells": [{"cell_type": "markdown", "source": text}]}
+        for number, cell in enumerate((json.loads(text) if path.suffix == ".ipynb" else page)["cells"], 1):
+            if cell["cell_type"] == "markdown":
+                yield path, number, "".join(cell["source"])
+
+
+def without_code(markdown: str) -> str:
+    """Leave out where dollars are no mathematics: blocks of code, code in a line, comments."""
+    kept: list[str] = []
+    inside: list[str] = []  # the fences of the directives around, whose bodies are Markdown
+    code = ""
+    for line in markdown.splitlines():
+        match = _FENCE.match(line)
+        fence, info = (match["fence"], match["info"].strip()) if match else ("", "")
+        if code:
+            code = "" if fence.startswith(code) and not info else code
+        elif fence and not info and inside and fence.startswith(inside[-1]):
+            inside.pop()
+        elif fence and _MARKDOWN_INSIDE.match(info):
+            inside.append(fence)
+            kept.append(info)
+        elif fence:
+            code = fence
+        else:
+            kept.append(line)
+    return _NO_MARKDOWN.sub("", "\n".join(kept))
+
+
+def chapter_titles(root: Path) -> dict[str, str]:
+    """Return the first heading of each chapter."""
+    titles: dict[str, str] = {}
+    for path, _, markdown in markdown_cells(root):
+        if heading := re.search(r"^# (.+)$", markdown, re.MULTILINE):
+            titles.setdefault(path.stem, heading[1].strip())
+    return titles
+
+
+def read_equations(root: Path) -> tuple[list[Equation], list[str]]:
+    """Return the labelled equations of all chapters, and what is wrong with the others."""
+    found: dict[str, Equation] = {}
+    wrong: list[str] = []
+    for path, number, markdown in markdown_cells(root):
+        where = f"chapters/{path.name}, cell {number}"
+        text = without_code(markdown)
+        for match in DISPLAYED.finditer(text):
+            label, tex = match["label"], " ".join(match["tex"].split())
+            if label is None or not LABEL.fullmatch(label):
+                given = "without a label" if label is None else f"with the label {label!r}"
+                wrong.append(f"{where}: displayed equation {given}: {tex[:60]} (write $$ ... $$ (eq-slug))")
+            elif label in found:
+                wrong.append(f"{where}: label {label} is taken by {found[label].where}: {tex[:60]}")
+            else:
+                found[label] = Equation(label, path.stem, where, match["tex"].strip())
+        wrong += [
+            f"{where}: displayed equation without a label: {other[:60]} (write $$ ... $$ (eq-slug))"
+            for other in _OTHERWISE.findall(DISPLAYED.sub("", text))
+        ]
+    return list(found.values()), wrong
+
+
+def read_errata(root: Path) -> tuple[list[dict[str, Any]], list[Row]]:
+    """Return the sources and the rows, in the order of the file."""
+    path = root / ERRATA
+    data = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {"sources": [], "rows": []}
+    return data["sources"], [Row(**{**row, "id": str(row["id"])}) for row in data["rows"]]
+
+
+def section_text(text: str, heading: str) -> str:
+    """Return what stands under a heading of a chapter, to the next heading that is no deeper."""
+    found = re.search(rf"^(#+) {re.escape(heading)} *$", text, re.MULTILINE)
+    if not found:
+        return ""
+    return re.split(rf"^#{{1,{len(found[1])}}} ", text[found.end() :], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+# ------------------------------------------------------------------------------------------ what the tests check
+
+
+def _kind(node: ast.AST) -> str:
+    """Return the kind of a mark, such as "claim" for `pytest.mark.claim`; nothing for what is no mark of ours."""
+    found = isinstance(node, ast.Attribute) and node.attr in USAGE and "mark" in ast.unparse(node.value)
+    return node.attr if found and isinstance(node, ast.Attribute) else ""
+
+
+def read_marks(root: Path) -> tuple[list[Mark], list[str]]:
+    """Return the marks of all tests, and what is wrong with those that cannot be read."""
+    found: list[Mark] = []
+    wrong: list[str] = []
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        place, tree, lines = path.relative_to(root).as_posix(), ast.parse(text), text.splitlines()
+        calls: set[ast.AST] = set()
+        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        for function in (f for f in functions if f.name.startswith("test")):
+            for call in function.decorator_list:
+                if not (isinstance(call, ast.Call) and (kind := _kind(call.func))):
+                    continue
+                calls.add(call.func)
+                given = [getattr(v, "value", None) for v in (*call.args, *(k.value for k in call.keywords))]
+                count, keywords, usage = USAGE[kind]
+                fits = (len(call.args), [k.arg for k in call.keywords]) == (count, keywords)
+                if not (fits and all(isinstance(value, str) for value in given)):
+                    wrong.append(f"{place}:{call.lineno}: {function.name}: write @pytest.mark.{kind}{usage}")
+                    continue
+                of, how = (*map(str, given), "")[:2]
+                doc = ast.get_docstring(function) or ""
+                source = "\n".join(lines[function.lineno - 1 : function.end_lineno])
+                found.append(Mark(kind, of, how, place, function.name, call.lineno, doc, source))
+        astray = [node for node in ast.walk(tree) if _kind(node) and node not in calls]
+        found_at = [f"{place}:{getattr(node, 'lineno', 0)}" for node in astray]
+        wrong += [f"{where}: the mark decorates a test at the top level of the file" for where in found_at]
+    return found, wrong
+
+
+def read_from_the_page(root: Path) -> dict[str, tuple[int, int]]:
+    """Return label -> (line, parts left out) of the equations that test_read.py evaluates as printed."""
+    path = root / READ
+    tree = ast.parse(path.read_text(encoding="utf-8") if path.exists() else "")
+    tables = [n.value for n in tree.body if isinstance(n, ast.AnnAssign) and ast.unparse(n.target) == "ROWS"]
+    rows = [row for t in tables if isinstance(t, ast.Dict) for row in zip(t.keys, t.values, strict=True)]
+    left_out = [len(value.elts) - 1 if isinstance(value, ast.Tuple) else 0 for _, value in rows]
+    keys = [key for key, _ in rows if isinstance(key, ast.Constant)]
+    return {str(key.value): (key.lineno, n) for key, n in zip(keys, left_out, strict=True)}
+
+
+# ------------------------------------------------------------------------------------------ whether they agree
+
+
+def _of_equation(mark: Mark, equations: dict[str, Equation], read: dict[str, Any]) -> Iterator[str]:
+    """Say what is wrong between a test and the equation that its mark names."""
+    stated = equations.get(mark.of)
+    if stated is None:
+        yield f"{mark.where}: {mark.function} checks {mark.of}, a label that no chapter has"
+    elif mark.how not in METHODS:
+        usage = USAGE["equation"][2]
+        yield f"{mark.where}: {mark.function} checks {mark.of} by {mark.how!r}: write {usage}"
+    elif mark.quoted is None and mark.of not in read:
+        yield (
+            f"{mark.where}: the docstring of {mark.function} does not quote equation {mark.of}; it says "
+            f"in {stated.where}:\n$$\n{stated.tex}\n$$ ({mark.of})"
+        )
+    elif mark.quoted is not None and stated.tex.split() != mark.quoted.split():
+        yield (
+            f"equation {mark.of} is not what its test quotes\n"
+            f"  {stated.where}:\n    {' '.join(stated.tex.split())}\n"
+            f"  {mark.where}, {mark.function}:\n    {' '.join(mark.quoted.split())}"
+        )
+
+
+def _of_claim(mark: Mark, texts: list[str]) -> Iterator[str]:
+    """Say what is wrong between a test and the sentence that its mark quotes."""
+    if not any(mark.pattern.search(text) for text in texts):
+        yield f"{mark.where}: {mark.function}: chapter {mark.of} does not say:\n    {mark.how}"
+    if mark.of in SEARCHED and "Would be refuted by" not in " ".join(mark.doc.split()):
+        yield f'{mark.where}: {mark.function}: the docstring names no input, "Would be refuted by ..."'
+    if mark.of in SEARCHED and "with refuted(" not in mark.source:
+        yield f"{mark.where}: {mark.function}: nothing is refuted; give the same assertion what must fail in it"
+
+
+def _of_row(row: Row, texts: dict[str, list[str]], sources: set[str], tested: set[str]) -> Iterator[str]:
+    """Say what is wrong with a row of the errata."""
+    if row.verdict not in VERDICTS or row.id.split(".")[0] not in sources:
+        yield f"{ERRATA}: row {row.id} has an unknown source or verdict: {row.verdict}"
+    if row.id not in tested:
+        yield f'{ERRATA}: row {row.id} has no test: no function in tests is marked @pytest.mark.erratum("{row.id}")'
+    chapter, heading = row.section
+    words = " ".join(row.says.split())
+    text = " ".join(section_text("\n".join(texts.get(chapter, [])), heading).split())
+    if row.verdict != "holds" and not (words and words in text):
+        place = f"the section {heading!r} of {chapter}"
+        yield f"{ERRATA}: row {row.id}: {place} does not say {row.says!r}"
+
+
+def problems(root: Path) -> list[str]:
+    """Everything that is wrong between the chapters and their tests, without running anything."""
+    equations, said = read_equations(root)
+    marks, unreadable = read_marks(root)
+    read, stated = read_from_the_page(root), {equation.label: equation for equation in equations}
+    sources, rows = read_errata(root)
+    tested = {kind: {mark.of for mark in marks if mark.kind == kind} for kind in USAGE}
+    texts: dict[str, list[str]] = {}
+    for path, _, markdown in markdown_cells(root):
+        for name in (path.stem, path.name[:2]):
+            texts.setdefault(name, []).append(markdown)
+
+    said += unreadable
+    said += [
+        f"{equation.where}: equation {equation.label} has no test: {READ} does not read it, and no function in "
+        f'tests is marked @pytest.mark.equation("{equation.label}", by=...)'
+        for equation in equations
+        if equation.label not in tested["equation"] | read.keys()
+    ]
+    for mark in marks:
+        if mark.kind == "equation":
+            said += _of_equation(mark, stated, read)
+        elif mark.kind == "claim":
+            said += _of_claim(mark, texts.get(mark.of, []))
+        elif mark.of not in {row.id for row in rows}:
+            said.append(f"{mark.where}: {mark.function} checks {mark.of}, which is no row of {ERRATA}")
+    said += [
+        f"{READ}:{line}: ROWS reads {label}, a label that no chapter has"
+        for label, (line, _) in read.items()
+        if label not in stated
+    ]
+    for row in rows:
+        said += _of_row(row, texts, {str(source["id"]) for source in sources}, tested["erratum"])
+    return said

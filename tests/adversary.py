@@ -1,0 +1,205 @@
+"""Inputs that try to refute a sentence, drawn inside the test that quotes it.
+
+A test of a claim draws from the whole domain of its sentence, by these generators where they fit:
+
+    @pytest.mark.claim("04", "no entry of $p - t$ exceeds one.")
+    def test_no_entry_exceeds_one() -> None:
+        '''Any batch, and its labels. Would be refuted by a row with an entry of more than one.'''
+        def says(residual: Array) -> None:
+            assert np.abs(residual).max() <= 1
+
+        for kind, z, y in batches(rng(4)):
+            says(xent.softmax(z) - one_hot(y, z.shape[1]))
+        with refuted("targets that do not sum to one"):
+            says(xent.softmax(z) - 3 * one_hot(y, z.shape[1]))
+
+The docstring names the input that would refute the sentence, and the same assertion rejects something: what the
+opposite sentence would say, a neighbour of the truth, an input outside the condition. test_marks.py asks for both.
+
+XENT_SEED=1 (2, 3, ...) moves the seed of every generator made by `rng`, and hypothesis's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+Array = np.ndarray
+Draw = np.random.Generator
+
+SEED = int(os.environ.get("XENT_SEED", "0"))
+CLASSES = (2, 3, 10, 1000, 50_257)  # to a vocabulary
+ROWS = (1, 2, 33)
+DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}  # binary ones, by format
+
+
+def rng(seed: int) -> Draw:
+    """A generator of the test's own: called inside it, so that no other test moves it."""
+    return np.random.default_rng(seed + SEED)
+
+
+@contextlib.contextmanager
+def refuted(what: str) -> Iterator[None]:
+    """The assertion inside has to fail: it is given what the sentence denies."""
+    try:
+        yield
+    except (AssertionError, pytest.fail.Exception):
+        return
+    pytest.fail(f"the assertion accepts {what}")
+
+
+def one_hot(y: Array, classes: int) -> Array:
+    """Rows of zeros and a one; np.eye would be a table of 50,257 squared."""
+    return (np.arange(classes) == np.asarray(y)[:, None]).astype(float)
+
+
+def logits(g: Draw, rows: int, classes: int) -> Iterator[tuple[str, Array]]:
+    """Flat, small, peaked, tied rows, margins to 1e4, a common shift, one class ahead of all others."""
+    plain = g.normal(size=(rows, classes))
+    yield "zeros", np.zeros((rows, classes))
+    yield "small", 1e-6 * plain
+    yield "plain", plain
+    yield "peaked", 30 * plain
+    yield "ties", np.rint(plain)
+    yield "margins to 1e4", plain * 1e4 / np.ptp(plain, axis=1, keepdims=True)
+    yield "shifted by 1e4", plain + 1e4 * g.choice([-1, 1])
+    yield "one ahead", plain + 60 * one_hot(g.integers(0, classes, rows), classes)
+
+
+def labels(g: Draw, z: Array) -> Iterator[tuple[str, Array]]:
+    """Labels at random, all of one class, all right, all as wrong as can be."""
+    rows, classes = z.shape
+    yield "any", g.integers(0, classes, rows)
+    yield "one class", np.full(rows, g.integers(0, classes))
+    yield "all right", z.argmax(axis=1)
+    yield "all wrong", z.argmin(axis=1)
+
+
+def batches(
+    g: Draw, classes: tuple[int, ...] = CLASSES, rows: tuple[int, ...] = ROWS, masked: bool = False
+) -> Iterator[tuple[str, Array, Array]]:
+    """Yield what it is, logits, labels: every kind of both. `masked` adds infinite logits, none the label's."""
+    for k in classes:
+        for n in rows if k < 1000 else rows[:1]:
+            for what, z in logits(g, n, k):
+                for how, y in labels(g, z):
+                    yield f"{n} x {k}, {what}, {how}", z, y
+                if masked and k > 2:
+                    out = (g.random(z.shape) < 0.5) & (np.arange(k) != y[:, None])
+                    yield f"{n} x {k}, {what}, masked", np.where(out, -np.inf, z), y
+
+
+def coins(g: Draw, rows: tuple[int, ...] = (1, 2, 50, 1000)) -> Iterator[tuple[str, Array, Array]]:
+    """Yield what it is, the logits and the labels of a binary loss: tiny to huge, both labels, one, or between."""
+    for n in rows:
+        for scale in (0.0, 1e-6, 1.0, 30.0, 700.0, 1e4):
+            z = scale * g.normal(size=n)
+            answers = {"any": g.integers(0, 2, n), "zeros": np.zeros(n), "ones": np.ones(n)}
+            answers |= {"wrong": z < 0, "soft": g.random(n)}
+            for what, y in answers.items():
+                yield f"{n} logits of size {scale:g}, {what}", z, np.asarray(y, float)
+
+
+def distributions(g: Draw, classes: int, rows: int = 1) -> Iterator[tuple[str, Array]]:
+    """Rows that sum to one: uniform, of every concentration, with zeros, one-hot, with an outcome of 1e-300."""
+    yield "uniform", np.full((rows, classes), 1 / classes)
+    for concentration in (0.02, 1.0, 50.0):
+        p = g.dirichlet(np.full(classes, concentration), rows)
+        yield f"concentration {concentration:g}", p
+    zeros = g.random((rows, classes)) * (g.random((rows, classes)) < 0.5)
+    zeros[np.arange(rows), g.integers(0, classes, rows)] = 1
+    yield "zeros", zeros / zeros.sum(axis=1, keepdims=True)
+    yield "one-hot", one_hot(g.integers(0, classes, rows), classes)
+    rare = np.full((rows, classes), 1e-300)
+    rare[np.arange(rows), g.integers(0, classes, rows)] = 1
+    yield "1e-300", rare
+
+
+def pairs(g: Draw, classes: int, rows: int = 1) -> Iterator[tuple[str, Array, Array]]:
+    """Yield what it is, the truth P and the model Q: every two kinds, equal, and a hair apart."""
+    for a, p in distributions(g, classes, rows):
+        for b, q in distributions(g, classes, rows):
+            yield f"P {a}, Q {b}", p, q
+        near = p * np.exp(1e-6 * g.normal(size=p.shape))
+        yield f"P {a}, Q equal", p, p
+        yield f"P {a}, Q near", p, near / near.sum(axis=1, keepdims=True)
+
+
+def weights(g: Draw, size: int) -> Iterator[tuple[str, Array]]:
+    """Weights that are not negative: equal, any, with zeros, one that outweighs all, nothing but one."""
+    yield "equal", np.full(size, 3.0)
+    yield "any", g.uniform(0.01, 9, size)
+    zeros = g.uniform(0.01, 9, size) * (g.random(size) < 0.5)
+    zeros[g.integers(size)] = 1.0
+    yield "zeros", zeros
+    yield "one heavy", np.where(np.arange(size) == g.integers(size), 1e6, 1.0)
+    yield "only one", (np.arange(size) == g.integers(size)).astype(float)
+
+
+def designs(g: Draw, rows: int = 40, columns: int = 3) -> Iterator[tuple[str, Array, Array]]:
+    """Yield what it is, features, labels 0 and 1: ordinary, collinear, of all scales, separated, one class, short."""
+    x = g.normal(size=(rows, columns))
+    y = (g.random(rows) < 0.5).astype(float)
+    y[:2] = 0, 1
+    yield "plain", x, y
+    yield "a column twice", np.column_stack([x, x[:, 0]]), y
+    yield "correlated", x @ (np.ones((columns, columns)) + 0.1 * np.eye(columns)), y
+    yield "scales", x * 10.0 ** g.uniform(-2, 2, columns), y
+    yield "far from zero", x + 100, y
+    yield "rows twice", np.vstack([x, x]), np.r_[y, y]
+    yield "separated", x, (x[:, 0] > np.median(x[:, 0])).astype(float)
+    yield "one class", x, np.ones(rows)
+    yield "fewer rows than columns", x[: columns - 1], y[: columns - 1]
+    yield "one row", x[:1], y[:1]
+
+
+def documents(g: Draw, number: int, tokens: int, between: float, within: float) -> Array:
+    """Losses (number, tokens) that a document shares: rows correlated by between^2 / (between^2 + within^2)."""
+    return 2 + between * g.normal(size=(number, 1)) + within * g.normal(size=(number, tokens))
+
+
+def prompts(g: Draw, number: int = 2, between: float = 1.0) -> Iterator[tuple[float, Array, Array]]:
+    """Yield, for each prompt, its probability, the lengths of its answers and their probabilities.
+
+    `between` sets how far the prompts' mean lengths lie apart, in octaves; the lengths within a prompt vary too.
+    """
+    chances = g.dirichlet(np.full(number, 5.0))
+    for k in range(number):
+        mean = 8 * 2.0 ** (between * k)
+        lengths = np.unique(np.maximum(1, np.rint(mean * g.uniform(0.5, 1.5, 4)).astype(int)))
+        yield chances[k], lengths, g.dirichlet(np.full(len(lengths), 2.0))
+
+
+def masks(g: Draw, sequences: int, tokens: int) -> Iterator[tuple[str, Array]]:
+    """Which targets count, (sequences, tokens): all, some, answers behind prompts, a row of none, one in all."""
+    yield "all", np.ones((sequences, tokens), bool)
+    some = g.random((sequences, tokens)) < 0.5
+    some[:, -1] = True
+    yield "some", some
+    yield "answers", np.arange(tokens) >= g.integers(1, tokens, (sequences, 1))
+    none = some.copy()
+    none[0] = sequences == 1
+    yield "a row of none", none
+    yield "one", np.arange(sequences * tokens).reshape(sequences, tokens) == g.integers(sequences * tokens)
+
+
+def optimisers(rate: float = 0.01) -> dict[str, Callable[[Any], Any]]:
+    """Makers of torch optimisers: plain, with momentum, with decay (in the gradient, or beside it), adaptive."""
+    import torch
+
+    def maker(cls: Any, **options: float) -> Callable[[Any], Any]:
+        return lambda parameters: cls(parameters, lr=rate, **options)
+
+    return {
+        "SGD": maker(torch.optim.SGD),
+        "momentum": maker(torch.optim.SGD, momentum=0.9),
+        "decay": maker(torch.optim.SGD, weight_decay=0.1),
+        "Adam": maker(torch.optim.Adam),
+        "Adam with decay": maker(torch.optim.Adam, weight_decay=0.1),
+        "AdamW": maker(torch.optim.AdamW, weight_decay=0.1),
+    }
