@@ -985,6 +985,13 @@ class Exam:
                 return f"a batch of 6 rows and {k} classes costs {seen:.6g}, not {want:.6g}"
         return ""
 
+    def filled(self) -> Fit:
+        """The fit with the rows of A that were not asked for, where all of them are alike."""
+        if self.binary or not self.meaning.plain or np.isfinite(self.fit.matrix).all():
+            return self.fit
+        c, s = float(self.meaning.kept.mean()), self.meaning.smoothing
+        return replace(self.fit, matrix=c * ((1 - s) * np.eye(self.k) + s / self.k))
+
     def own_batch(self, logits: Any, targets: Any) -> None:
         """The user's own batch, beside what the finding predicts for it."""
         if logits is None or targets is None or isinstance(logits, tuple):
@@ -1007,7 +1014,7 @@ class Exam:
             if self.bench.form == "indices" and y.ndim == 1 and ((y >= 0) & (y < self.k)).all():
                 y = np.eye(self.k)[y.astype(int)]
             if y.shape == x.shape:
-                want = self.predict(x, y)
+                want = self.predict(x, y, self.filled())
                 text += (
                     f", as predicted ({want:.6g})"
                     if abs(want - value.sum()) <= 1e-3 * max(1, abs(want))

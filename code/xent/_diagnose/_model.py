@@ -370,7 +370,7 @@ def fits(
             reading.rank and level > 6
         ):
             continue
-        if reading.kind == "log-probabilities" and (level in (3, 6) or "gamma" in bends):
+        if reading.kind == "log-probabilities" and level:
             continue
         if reading.rank == 2 and bends and bends != ("temperature",):
             continue
