@@ -28,7 +28,7 @@ YES, NO, UNSURE = "yes", "no", "cannot tell"
 
 
 class Answer(str):
-    """ "yes", "no" or "cannot tell", with the reason; printed, both."""
+    """The answer "yes", "no" or "cannot tell", with its reason; both are printed."""
 
     why: str
 
@@ -54,8 +54,11 @@ def _asked(loss: Loss | str, shape: tuple[int, ...] | None) -> Diagnosis:
 
 def _of(loss: Loss | str, logits: Any = None) -> Diagnosis:
     """The diagnosis of a loss, kept: several checks put the same question."""
-    shape = None if logits is None else tuple(int(n) for n in np.shape(array(logits)))
-    return _asked(loss, shape if shape and len(shape) > 1 and shape[-1] < 5000 else None)
+    shape = () if logits is None else tuple(int(n) for n in array(logits).shape)
+    if len(shape) < 2 or max(shape) > 5000:
+        return _asked(loss, None)
+    found = _asked(loss, (2, *shape[1:]))
+    return found if found.known else _asked(loss, shape)
 
 
 def _unknown(found: Diagnosis) -> Answer:
@@ -67,21 +70,25 @@ def _axes(z: Array, y: Any = None, axis: int | None = None) -> list[int]:
     if axis is not None or z.ndim < 3:
         return [-1 if axis is None else axis]
     shape = None if y is None else array(y).shape
-    fits = [a for a in (-1, 1) if shape is None or shape in (np.delete(z.shape, a).tolist(), z.shape)]
     fits = [a for a in (-1, 1) if shape is None or list(shape) in ([*np.delete(z.shape, a)], [*z.shape])]
     return fits or [-1]
 
 
 def _normalised(z: Array, axis: int) -> bool:
     """Whether the entries are those of distributions along an axis, up to their precision."""
-    loose = 0.02 if z.dtype.itemsize < 8 else 1e-3
-    return bool((z >= 0).all() and np.allclose(z.sum(axis), 1, atol=loose))
+    return bool((z >= 0).all() and np.allclose(z.sum(axis), 1, atol=0.02))
 
 
 def _either(answers: Iterable[bool], why: str) -> Answer:
     """One answer for all axes on which the classes may lie, if they agree."""
     seen = set(answers)
     return Answer(seen.pop() if len(seen) == 1 else None, why)
+
+
+def _kind(value: Any) -> str:
+    """The name of a format, as "float16"."""
+    dtype = getattr(value, "dtype", None)
+    return str(getattr(dtype, "name", dtype) or array(value).dtype).removeprefix("torch.")
 
 
 def _valid(y: Any, ignore_index: int | None) -> Array:
@@ -286,8 +293,7 @@ def few_digits(loss: Loss | str, logits: Any = None, loss_value: Any = None) -> 
 def rows_do_not_sum(probs: Any, *, axis: int = -1) -> Answer:
     """Whether rows of probabilities fail to sum to one, by more than their precision explains."""
     p = array(probs)
-    given = str(getattr(probs, "dtype", p.dtype))
-    loose = 0.02 if "float16" in given else 1e-5 if "float32" in given else 1e-6
+    loose = {"float16": 0.02, "bfloat16": 0.02, "float32": 1e-5}.get(_kind(probs), 1e-6)
     off = float(np.abs(p.astype(float).sum(axis) - 1).max())
     return Answer(off > loose, f"a row is off by {off:.2g}")
 
@@ -383,7 +389,7 @@ def sees_nothing(mask: Any, *, true_is: str | None = None) -> Answer:
 def half_overflows(loss: Loss, logits: Any, targets: Any) -> Answer:
     """Whether the loss of tensors in half precision is not finite where that of float32 is."""
     z = array(logits)
-    if "float16" not in str(getattr(logits, "dtype", "")):
+    if "float16" not in _kind(logits):
         return Answer(False, "the logits are not in half precision")
     if not np.isfinite(z).all():
         return Answer(True, "the logits themselves are inf or nan in half precision")
@@ -417,8 +423,8 @@ def not_finite(*arrays: Any) -> Answer:
 
 def mask_overflows(fill: float, logits: Any) -> Answer:
     """Whether the number that masks logits does not fit into their format."""
-    kind = str(getattr(logits, "dtype", array(logits).dtype))
-    largest = 65504.0 if kind.endswith("float16") and "bfloat16" not in kind else 3.4e38
+    kind = _kind(logits)
+    largest = 65504.0 if kind == "float16" else 3.4e38
     return Answer(abs(fill) > largest and np.isfinite(fill), f"{kind} ends at {largest:.6g}")
 
 
@@ -570,12 +576,7 @@ def sure_and_wrong(logits: Any, targets: Any) -> Answer:
 def rounds_to_zero(logits: Any, targets: Any) -> Answer:
     """Whether a sure answer's loss is lost in the logits' format: z minus log-sum-exp is 0 there."""
     z, y = array(logits), array(targets).astype(int)
-    kind = (
-        str(getattr(logits, "dtype", z.dtype))
-        .removeprefix("torch.")
-        .removeprefix("<dtype: '")
-        .removesuffix("'>")
-    )
+    kind = _kind(logits)
     digits = {"float16": 11, "bfloat16": 8, "float32": 24}.get(kind, 53)
     exact = -log_softmax(z.astype(float))[np.arange(len(y)), y]
     lost = exact < 2.0**-digits * np.maximum(1, np.abs(z.astype(float)).max(-1))
@@ -656,12 +657,24 @@ def flat_batch(loss: Loss | str, targets: Any, predictions: Any) -> Answer:
     if y.ndim != 1 or p.ndim != 1:
         return Answer(False, f"predictions of shape {p.shape}: the labels get that shape")
     found = _of(loss)
-    wrong = (
-        "a 1-D batch is averaged" in found.notes
-        or found.arrays == "tensorflow"
-        or "keras" in type(loss).__module__
-    )
-    return Answer(bool(wrong) if found.known else None, "labels and predictions are of shape (N,)")
+    if not found.known:
+        return _unknown(found)
+    averaged = any("1-D batch" in note for note in found.notes) and found.reduction == "none"
+    return Answer(averaged or _spreads_weights(loss, y, p), "labels and predictions are of shape (N,)")
+
+
+def _spreads_weights(loss: Loss | str, y: Array, p: Array) -> bool:
+    """Whether a weight of one row scales the whole batch, as after a mean over its only axis."""
+    if len(y) < 2 or isinstance(loss, str):
+        return isinstance(loss, str)
+    w = np.zeros(len(y))
+    w[0] = 1.0
+    try:
+        return not np.isclose(
+            array(loss(y, p, sample_weight=w)), array(loss(y[:1], p[:1])) / len(y), rtol=1e-3
+        )
+    except TypeError:
+        return False
 
 
 def mean_of_batch_means(losses: Any, reported: float) -> Answer:
@@ -799,7 +812,7 @@ def broadcasts(predictions: Any, targets: Any) -> Answer:
 
 def wrong_targets(logits: Any, targets: Any) -> Answer:
     """Whether targets have a shape or a type that PyTorch's cross-entropy refuses, or reads as something else."""
-    z, kind = array(logits), str(getattr(targets, "dtype", array(targets).dtype)).removeprefix("torch.")
+    z, kind = array(logits), _kind(targets)
     t = array(targets)
     rows = t.shape == z.shape and z.ndim > 1
     indices = t.ndim == z.ndim - 1
