@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import subprocess
 import sys
@@ -198,8 +197,9 @@ def test_the_own_batch_is_compared(n: int, k: int) -> None:
     found = diagnose(picky, z, y)
     assert found.classes == (k,) and any("as predicted" in note for note in found.notes), found
     assert diagnose(picky, z.shape).classes == (k,)
-    with_77 = functools.partial(F.cross_entropy, ignore_index=int("7" * 3))
-    assert diagnose(with_77, torch.tensor(z), torch.tensor([777] * n)).ignore_index == (777,)
+    left = torch.tensor([7777] * n)
+    found = diagnose(lambda a, b: F.cross_entropy(a, b, ignore_index=int("7" * 4)), torch.tensor(z), left)
+    assert found.ignore_index == (7777,)
 
 
 def test_half_of_the_batches_is_not_enough() -> None:

@@ -625,7 +625,7 @@ class Exam:
             elif np.isnan(value):
                 self.notes.append("a logit of 1000 for the right class costs nan: exp overflows")
             if not self.binary and self.k > 2:
-                for form in sorted(self.forms):
+                for form in sorted(self.forms & {"indices", "rows"}):
                     x, t = self.batch(3, 47)
                     x[0] = np.where(np.arange(self.k) == (t[0].argmax() + 1) % self.k, -np.inf, x[0])
                     seen = replace(self.bench, form=form).ask(x, t)
@@ -658,7 +658,10 @@ class Exam:
 
     def gradient(self) -> str:
         """Whether the gradient is that of the value, by differences of what the model predicts."""
-        caller = self.bench.caller
+        caller, rows = self.bench.caller, self.renormalises()
+        self.divides_rows = rows == "yes"
+        if rows in ("refuses", UNKNOWN):
+            return NAT
         if caller.arrays == "numpy" and self.kind_of_result():
             caller = Caller(self.loss, "tensorflow", "float32", caller.names)
             if replace(self.bench, caller=caller).ask(*self.batch(4, 59)) is None:
@@ -696,11 +699,15 @@ class Exam:
 
     def differences(self, x: Array, t: Array) -> Array:
         step, want = 1e-5, np.zeros_like(x)
+
+        def at(rows: Array) -> float:
+            return self.predict(rows / rows.sum(-1, keepdims=True) if self.divides_rows else rows, t)
+
         for place in np.ndindex(*x.shape):
             up, down = x.copy(), x.copy()
             up[place] += step
             down[place] -= step
-            want[place] = (self.predict(up, t) - self.predict(down, t)) / (2 * step)
+            want[place] = (at(up) - at(down)) / (2 * step)
         return want
 
     def fading(self, caller: Caller, x: Array, t: Array) -> str:
