@@ -14,6 +14,7 @@ import notebooks
 
 TAGS = {
     "nbval-ignore-output",
+    "rounding-errors",
     *(f"{verb}-{part}" for verb in ("hide", "remove") for part in ("input", "output", "cell")),
 }
 

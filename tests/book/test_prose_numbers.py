@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import dropwhile, pairwise
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 import pytest
@@ -153,7 +153,7 @@ def stored(name: str) -> Any:
     return json.loads((ROOT / "experiments" / name).read_text(encoding="utf-8"))
 
 
-KNOWN = vars(math) | vars(xent.sequences) | {"mean": mean, "result": stored}
+KNOWN = vars(math) | vars(xent.sequences) | {"mean": mean, "stdev": stdev, "result": stored}
 KNOWN |= {f.__name__: f for f in (abs, len, max, min, range, sorted, sum, zip, learnt_distribution)}
 
 
@@ -203,7 +203,10 @@ class Section:
             return "" if origin == "supposition" or origin in source else "which the page does not name"
         if kind != "=":
             return "without a formula or a source"
-        value = eval(origin, {"__builtins__": {}, **KNOWN, "shown": self.after})
+        try:
+            value = eval(origin, {"__builtins__": {}, **KNOWN, "shown": self.after})
+        except Exception as error:
+            return f"which ends in {error!r}"
         values = value if isinstance(value, tuple | list) else [value]
         right = len(values) == len(wanted) and all(n.fits(x) for n, x in zip(wanted, values, strict=True))
         return "" if right else f"which is {', '.join(f'{x:.6g}' for x in values)}"
@@ -250,7 +253,7 @@ def faults(section: Section, text: str, used: set[str]) -> Iterator[str]:
     """Name the numbers of a text that nothing prints, and those that could be others unnoticed."""
     ties: dict[int, str] = {}
     for words in sorted(section.given, key=len):
-        for match in re.finditer(rf"(?<![\w.,]){re.escape(words)}(?!\w|[.,]\d)", text):
+        for match in re.finditer(rf"(?<![\w.,−]){re.escape(words)}(?!\w|[.,]\d)", text):
             used.add(words)
             ties |= dict.fromkeys(range(*match.span()), f"{match.start()} {words}")
     found = [(n, ties.get(n.start)) for n in numbers(text)]

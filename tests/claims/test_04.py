@@ -186,7 +186,7 @@ def test_one_gradient_for_four() -> None:
         says(lambda e: -of.Poisson(e.exp()).log_prob(count), torch.exp, eta, count.item())  # noqa: B023
         z, k = g.normal(scale=3.0, size=6), int(g.integers(6))
         says(
-            lambda e: -of.Categorical(logits=e).log_prob(torch.tensor(k)),
+            lambda e, k=k: -of.Categorical(logits=e).log_prob(torch.tensor(k)),
             lambda e: e.softmax(0),
             z,
             np.eye(6)[k],

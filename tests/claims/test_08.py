@@ -383,44 +383,6 @@ def test_softmax_over_nothing_and_over_one_column() -> None:
 
 @pytest.mark.claim(
     "08",
-    "And where the model ends in a softmax, `fit` and `evaluate` on TensorFlow go back to its logits and take "
-    "*sigmoids* of these. The same loss, called on predictions, has no logits to go back to.",
-)
-@pytest.mark.claim(
-    "07",
-    "A binary loss behind a softmax takes *sigmoids* of the remembered logits, so that `evaluate` and the same loss "
-    "called on the predictions return two numbers.",
-)
-def test_a_binary_loss_behind_a_softmax() -> None:
-    """Two and four outputs: `evaluate`, against sigmoids of the logits.
-    Would be refuted by one number for both calls.
-    """
-    g = rng(815)
-
-    def two_numbers(a: float, b: float) -> None:
-        assert abs(a - b) > 1e-3
-
-    keras = frameworks.keras()
-    for classes in (2, 4):
-        x, y = g.normal(size=(6, 3)), np.eye(classes)[g.integers(0, classes, 6)]
-        start = keras.Input((3,))
-        logits = keras.layers.Dense(classes)(start)
-        model = keras.Model(start, keras.layers.Softmax()(logits))
-        loss = keras.losses.BinaryCrossentropy()
-        model.compile(loss=loss)
-        z, p = (np.asarray(m.predict(x, verbose=0), float) for m in (keras.Model(start, logits), model))
-        evaluated = model.evaluate(x, y, verbose=0)
-        assert evaluated == pytest.approx((np.logaddexp(0, z) - y * z).mean(), rel=1e-5)
-        called = -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean()
-        assert float(loss(y, p)) == pytest.approx(called, rel=1e-5)
-        two_numbers(evaluated, called)
-        with refuted("a categorical loss, which has one"):
-            model.compile(loss=keras.losses.CategoricalCrossentropy())
-            two_numbers(model.evaluate(x, y, verbose=0), float(keras.losses.CategoricalCrossentropy()(y, p)))
-
-
-@pytest.mark.claim(
-    "08",
     "It is no mask: the class stays in the softmax of every other row. And where padding shares its number with "
     "`<eos>`, the ends of the sequences are skipped along with it, and the model does not learn to stop.",
 )

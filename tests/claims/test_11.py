@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -419,3 +420,87 @@ def test_the_pushes_of_a_policy_anew(table: ModuleType) -> None:
         for k, exact in enumerate(table.expected_push(policy, mode)):
             mine = push[kinds == k]
             assert abs(mine.mean() - exact) < 4.5 * mine.std() / np.sqrt(len(mine) / table.GROUP)
+
+
+# -------------------------------------------------------------------------------------------- the note
+
+
+def the_note_says(sentence: str) -> None:
+    """The sentence stands in the note, which is no chapter and has no marks of claims."""
+    text = (ROOT / "chapters" / "note_denominators.md").read_text(encoding="utf-8")
+    assert " ".join(sentence.split()) in " ".join(text.split())
+
+
+def test_a_divisor_of_contexts_and_draws_that_share_a_source() -> None:
+    """Batches of two, enumerated: draws that are independent, and draws that share a source of contexts and outcomes.
+
+    Would be refuted by independent draws under which a divisor of the contexts moves an answer.
+    """
+    the_note_says(
+        "If the draws are independent, a divisor that depends on contexts alone is harmless to a model that is "
+        "flexible enough. If they are only exchangeable it need not be"
+    )
+    g = rng(8)
+
+    def says(sources: Array, context: Array, answer: Array, slope: float) -> None:
+        seen, learnt = np.zeros((2, 2)), np.zeros((2, 2))
+        for source, chance in enumerate(sources):
+            for c1, y1, c2, y2 in itertools.product((0, 1), repeat=4):
+                item = [
+                    abs(1 - c - context[source]) * abs(1 - y - answer[source, c])
+                    for c, y in ((c1, y1), (c2, y2))
+                ]
+                for c, y in ((c1, y1), (c2, y2)):
+                    seen[c, y] += chance * item[0] * item[1]
+                    learnt[c, y] += chance * item[0] * item[1] / (2 + slope * (c1 + c2))
+        np.testing.assert_allclose(
+            learnt / learnt.sum(1, keepdims=True), seen / seen.sum(1, keepdims=True), rtol=1e-9
+        )
+
+    for slope in (0.5, 9.0):
+        says(np.ones(1), g.uniform(0.1, 0.9, 1), g.uniform(0.1, 0.9, (1, 2)), slope)
+        with refuted("two sources, each with contexts and answers of its own"):
+            says(np.full(2, 0.5), np.array([0.9, 0.1]), np.array([[0.9, 0.9], [0.1, 0.1]]), slope)
+
+
+def test_the_divisor_of_an_earlier_batch_in_training() -> None:
+    """SGD on the log-odds of a rare class, 400 models: the sum over the earlier batch, and over the others.
+
+    Would be refuted by a bias that does not follow the step size, or by one that the sum over the others has too.
+    """
+    the_note_says(
+        "In training, $Q$ was moved by the earlier batch, and a bias in proportion to the step size is left, which "
+        "goes if the step size falls to zero; the sum over the others has none."
+    )
+    g = rng(9)
+    share, weight, size, target = 0.05, 20.0, 4, 1.0 / 1.95
+
+    def bias(kind: str, rate: float) -> tuple[float, float]:
+        z, kept, before = np.full(400, np.log(target / (1 - target))), [], None
+        for step in range(1200):
+            y = g.random((400, size)) < share
+            w = np.where(y, weight, 1.0)
+            total = w.sum(1, keepdims=True)
+            divisor = total - w if kind == "others" else (total if before is None else before)
+            q = 1 / (1 + np.exp(-z))
+            if step >= 300:
+                kept.append(q)
+            z = z - rate * (w * (q[:, None] - y) / divisor).sum(1)
+            before = total
+        each = np.mean(kept, axis=0) - target
+        return float(each.mean()), float(each.std(ddof=1) / np.sqrt(len(each)))
+
+    def none(found: tuple[float, float]) -> None:
+        # A constant rate leaves a variance, and the sigmoid's curvature a bias of its own, at 0.1 below a hundredth.
+        assert abs(found[0]) < 4 * found[1] + 0.004
+
+    def in_proportion(small: tuple[float, float], large: tuple[float, float]) -> None:
+        assert small[0] > 4 * small[1] and 2.5 < large[0] / small[0] < 7
+
+    small, large = bias("earlier", 0.1), bias("earlier", 0.5)
+    in_proportion(small, large)
+    with refuted("the smaller step first"):
+        in_proportion(large, small)
+    none(bias("others", 0.1))
+    with refuted("the earlier batch"):
+        none(large)

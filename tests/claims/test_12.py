@@ -364,6 +364,7 @@ def test_a_linear_logit_does_not_level_off() -> None:
 
 
 @pytest.mark.claim("12", "The second overweights the common input.")
+@pytest.mark.erratum("3.12")
 def test_the_inputs_probability_weighs_once() -> None:
     """Random pairs of inputs: weighing twice moves the fit towards the common one, every time.
 
@@ -379,5 +380,10 @@ def test_the_inputs_probability_weighs_once() -> None:
     for classes in (2, 3, 100):
         for _ in range(100):
             says(g.dirichlet([1, 1]), g.dirichlet(np.ones(classes), size=2), 2)
+    # A model that cannot see the input: its minimum, on a grid, with the input's probability once and twice.
+    p_x, p_y, grid = np.array([0.8, 0.2]), np.array([[0.9, 0.1], [0.2, 0.8]]), np.linspace(0.001, 0.999, 999)
+    cost = -(p_y[:, :1] * np.log(grid) + p_y[:, 1:] * np.log(1 - grid))
+    once, twice = (grid[np.argmin(w @ cost)] for w in (p_x, p_x**2))
+    assert once == pytest.approx(p_x @ p_y[:, 0], abs=1e-3) and twice > once + 0.05
     with refuted("the square root in place of the square"):
         says(np.array([0.9, 0.1]), np.array([[1.0, 0.0], [0.0, 1.0]]), 0.5)

@@ -14,6 +14,7 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 
+from adversary import SEED
 from equations.reader import Env, Let, derivative, log, lookup
 
 # --------------------------------------------------------------- functions, in another form than is printed
@@ -39,7 +40,7 @@ def softplus(u: Any) -> Any:
 
 
 def sigmoid(z: Any) -> Any:
-    return np.frompyfunc(lambda x: (1 + mp.tanh(x / 2)) / 2, 1, 1)(z)
+    return np.frompyfunc(lambda x: mp.exp(x / 2) / mp.cosh(x / 2) / 2, 1, 1)(z)
 
 
 def one_hot(y: Any, classes: int) -> Any:
@@ -74,7 +75,7 @@ class Draw(random.Random):
     """Random values that a float can hold; `scale` is how far logits spread, 0 for ties."""
 
     def __init__(self, seed: int, scale: float) -> None:
-        super().__init__(seed)
+        super().__init__(seed + 100 * SEED)
         self.number, self.scale, self.classes = seed, scale, (4, 2, 3, 5, 4, 3)[seed % 6]
 
     def real(self, low: float = 0.1, high: float = 2.0) -> Any:
@@ -186,7 +187,7 @@ def gradient(d: Draw) -> Env:
     e["z"], x = (column([1, 1, -99, -99]), column([0.5, -0.5, 0, 0])) if d.number == 4 else (e["z"], x)
     a = e["z"] if d.number == 4 else t
     e |= {"t": t, "x": x, "v": d.column(), "a": a, "b": (-1) ** d.number * a + x / 10**6}
-    e |= {"m": max(e["z"][:, 0])}
+    e |= {"m": max(e["z"][:, 0]), "i": 3 if d.number == 4 else e["i"]}
     e |= {"H": Let(lambda at: covariance(lookup(at, "p"))), "r": Let(lambda at: lookup(at, "p") - t)}
     e |= {"Var_p": Let(lambda at: lambda x: variance(lookup(at, "p"), x))}
     e |= {"lambda_max": lambda h: max(mp.eigsy(mp.matrix(h.tolist()), eigvals_only=True))}
@@ -242,8 +243,12 @@ def certify(d: Draw) -> Env:
 
 
 def clip(d: Draw) -> Env:
-    p = [d.share(), mp.mpf("0.99"), mp.mpf("1e-9")][d.number % 3]
-    return certify(d) | {"p": p, "delta": d.real(-0.9, 0.9) / 10 ** d.randint(0, 9)}
+    """A probability inside the clip or beyond it, both ends included, and a relative error of any size."""
+    p = [d.share(), mp.mpf("0.99"), mp.mpf("1e-9"), mp.mpf(0), mp.mpf(1), d.share()][d.number]
+    eps = mp.mpf([0.07, 0.7, 1e-3, 1e-7, 1e-9, 0.5][d.number])
+    delta = [-0.5, 0.9, -0.99, 2, 1e-9, -1e-5][d.number] * d.real(0.5, 1)
+    clip = lambda p: 1 - eps if p > 1 - eps or eps > 1 - eps else eps if p < eps else p
+    return certify(d) | {"p": p, "delta": delta, "epsilon": eps, "c_epsilon": clip}
 
 
 def two_outcomes(d: Draw) -> Env:
@@ -364,7 +369,7 @@ HARMLESS: dict[str, dict[str, str]] = {
     "eq-newton": {r"lVert w ⟨- → +⟩ \hat w": WEAKER,
         r"rVert &⟨= → = 2\,⟩ O\bigl(": "an order of magnitude has no factor"},
     "eq-mle-exists": {r"cdot v > ⟨0 → 1⟩ \text{ f": "a direction may be scaled"},
-    "eq-separation-bound": {r"} t \ge ⟨0 → 1⟩ \\ \Long": NARROWER},
+    "eq-separation-bound": {r"} t \ge ⟨0 → 1⟩ \\ \Long": NARROWER, r"ge m > ⟨0 → 1⟩ \ \text{": NARROWER},
     "eq-penalised": {r"c{2 \log ⟨2 → 3⟩}{\lambda": WEAKER, r"rt{\frac{⟨2 → 3⟩ \log 2}{": WEAKER},
     "eq-categorical": {r"1}^{K} p_⟨j → k⟩^{[j = k]": "at the one factor that counts j is k"},
     "eq-softmax-shift": {r"ftmax}(z ⟨+ → -⟩ c)_k &=": "any shift will do"},
@@ -386,7 +391,9 @@ HARMLESS: dict[str, dict[str, str]] = {
     "eq-probability-gap": {r"} \le e^{⟨- → +⟩g}, \qqua": WEAKER},
     "eq-clipped-loss": {r"log\frac⟨1 → 2⟩\epsilon": WEAKER},
     "eq-certify-clip": {r"(p) &\le ⟨1 → 2⟩ - \epsil": WEAKER, r") &\le 1 ⟨- → +⟩ \epsilon": WEAKER,
-        r"ilon, \\ ⟨- → +⟩\log c_\e": WEAKER, r"log\tfrac⟨1 → 2⟩\epsilon": WEAKER},
+        r"ac12, \\ ⟨- → +⟩\log c_\e": WEAKER,
+        r"le \tfrac⟨12 → 13⟩ . \end{a": NARROWER, r"le \tfrac⟨12 → 13⟩, \\ -\lo": NARROWER,
+        r"log\tfrac⟨1 → 2⟩\epsilon": WEAKER},
     "eq-certify-relative": {r"le (K + ⟨3 → 4⟩)\,u\,\el": WEAKER},
     "eq-certify-top": {r"psilon^2 ⟨+ → -⟩ O(\epsil": UNSIGNED},
     "eq-certify-top32": {r"1 - 10^{-⟨15 → 16⟩}) = 1 .": "another small number", r"}_{32}(1 ⟨- → +⟩ 10^{-15}":

@@ -78,7 +78,8 @@ def fitted(d: Draw, penalty: Any = 0) -> Env:
 
 
 def newton(d: Draw) -> Env:
-    e, by = fitted(d), d.column(2) + mp.mpf(1)
+    e, way = fitted(d), d.column(2) + mp.mpf(1)
+    by = way / mp.norm(way[:, 0].tolist())
     x, best = e["x"], e["hat w"]
 
     def step(at: Env) -> Any:
@@ -103,7 +104,7 @@ def toy_growth(d: Draw) -> Env:
 
 def separated(d: Draw) -> Env:
     """Margins of a direction, and a bound on them that in some draws is none."""
-    x, v = np.hstack([d.positive(4), d.positive(4)]), column([1, 0.5])
+    x, v = 10 * np.hstack([d.positive(4), d.positive(4)]), column([1, 0.5])
     s = column([1, -1, 1, -1])
     margins = (x @ v)[:, 0]
     bound = [

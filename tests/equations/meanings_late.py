@@ -38,7 +38,7 @@ def one_list(d: Draw) -> Env:
         entropy(column([1 - t, t]), column([1 - q, q]))
         for t, q in zip(one_hot(y, len(p))[:, 0], p[:, 0], strict=True)
     ]
-    return m.one(d) | {"p": p, "y": y, "ell_list": mean(each)}
+    return m.one(d) | {"p": p, "y": y, "k": len(p), "ell_list": mean(each)}
 
 
 def batch(d: Draw) -> Env:
@@ -526,7 +526,7 @@ def moments(d: Draw) -> Env:
     slopes = lambda mu, s: [mp.diff(cost, (mu, s), (1, 0)), mp.diff(cost, (mu, s), (0, 1))]
     start = (mean(x[:, 0]), (max(x[:, 0]) - min(x[:, 0])) / 3)
     mu, sigma = mp.findroot(slopes, start, maxsteps=99)
-    return {"law": law, "mu": mu, "sigma": sigma}
+    return {"law_P": law, "mu": mu, "sigma": sigma}
 
 
 def teachers(d: Draw) -> Env:

@@ -44,6 +44,11 @@ class Law(np.ndarray):  # type: ignore[type-arg]
         return self[int(v) - 1, 0]
 
 
+def pick(d: Draw, *options: Any) -> Any:
+    """One of the options, the next for each draw."""
+    return options[d.number % len(options)]
+
+
 def law(values: Iterable[Any]) -> Any:
     return column(values).view(Law)
 
@@ -109,9 +114,9 @@ def together(batches: Batches) -> Batches:
     return [(chance, x) for x, chance in found.items()]
 
 
-def sums(p: Any, x: Any, size: int) -> dict[int, Any]:
-    """The law of the sum of independent draws of x."""
-    found: dict[int, Any] = {0: mp.mpf(1)}
+def sums(p: Any, x: Any, size: int, more: dict[int, Any] | None = None) -> dict[int, Any]:
+    """The law of the sum of independent draws of x, added to another."""
+    found: dict[int, Any] = more or {0: mp.mpf(1)}
     for _ in range(size):
         after: dict[int, Any] = defaultdict(mp.mpf)
         for (s, a), (b, k) in itertools.product(found.items(), zip(p[:, 0], x[:, 0], strict=True)):
@@ -156,7 +161,7 @@ class Coin:
 
 
 def stop(d: Draw) -> Any:
-    return mp.mpf([0.5, 0.45, 0.9, 0.75, 0.6][d.number])
+    return mp.mpf(pick(d, 0.5, 0.45, 0.9, 0.75, 0.6))
 
 
 def toss(a: Any, b: Any) -> Any:
@@ -237,7 +242,7 @@ def steps(d: Draw) -> Env:
 
 def batch_of_coins(d: Draw) -> Env:
     """The learnt stop probability of a batch of B, from the law of its S tokens."""
-    b, size, left = stop(d), [1, 2, 1, 3, 5][d.number], mp.mpf(1)
+    b, size, left = stop(d), pick(d, 1, 2, 1, 3, 5), mp.mpf(1)
     found, n = Outcomes(), size
     while left > SMALL:  # the last of n tosses is the B-th that stops
         chance = mp.binomial(n - 1, size - 1) * b**size * (1 - b) ** (n - size)
@@ -249,10 +254,10 @@ def batch_of_coins(d: Draw) -> Env:
 
 def bounds(d: Draw) -> Env:
     """Batches of any size, and stop probabilities next to 0 and 1, where the bounds are approached."""
-    b, size = [("1e-12", 2), ("0.3", 2), ("0.999999999999", 3), ("0.97", 300), ("0.001", 17)][d.number]
+    b, size = pick(d, ("1e-12", 3), ("0.3", 2), ("0.999999999999", 3), ("0.97", 300), ("0.001", 17))
     cuts = lambda b: [0, *(b * 10**k for k in range(13) if b * 10**k < 1), 1]
     share = lambda B, b: B * mp.quad(lambda v: v ** (int(B) - 1) * b / (b + (1 - b) * v), cuts(b))
-    return {"beta": mp.mpf(b), "B": size, "q^*": share}
+    return {"beta": mp.mpf(b), "B": size, "q^*": share, "sharp": True}
 
 
 # --------------------------------------------------------------------------- chapter 10: weights and batches
@@ -260,7 +265,7 @@ def bounds(d: Draw) -> Env:
 
 def tilt(d: Draw) -> Env:
     """A weight for each outcome; it is the same for all in one draw."""
-    P, Q, w = probs(d, 4), probs(d, 4), column([1] * 4) * d.real() if d.number == 4 else d.positive()
+    P, Q, w = probs(d, 4), probs(d, 4), column([d.real()] * 4) if d.number == 4 else d.positive(4)
     best = learnt(log_loss(((p, [k]) for k, p in enumerate(P[:, 0], 1)), w), 4)
     e = {"y": d.randint(1, 4), "P": P, "Q": Q, "Q^*": best, "w": Of(entry(w), "y"), "H": entropy, "D_KL": kl}
     return e | {"law_P": single(P, "y"), "law_Q^*": single(best, "y")}
@@ -276,7 +281,7 @@ def harmonic(d: Draw) -> Env:
 
 def shared(d: Draw) -> Env:
     """Batches of B sequences, three kinds with lengths and losses."""
-    p, ell, size = probs(d), d.positive(3), [2, 1, 3, 4, 3][d.number]
+    p, ell, size = probs(d), d.positive(3), pick(d, 2, 1, 3, 4, 3)
     n = column(d.sample([1, 2, 5, 5, 9], 3))
     of = lambda x: mp.fsum(n[k - 1, 0] for k in x)
     weight = lambda a: mp.fsum(c / (a + of(x)) for c, x in together(independent(p, size - 1)))
@@ -288,7 +293,8 @@ def shared(d: Draw) -> Env:
 
 def doubling(at: Callable[[int], Env], size: int) -> Env:
     """Three batch sizes, each twice the one before."""
-    return at(size) | {"sizes": [at(size), at(2 * size), at(4 * size)]}
+    first = at(size)
+    return first | {"sizes": [first, at(2 * size), at(4 * size)]}
 
 
 def lengths(d: Draw) -> Env:
@@ -297,14 +303,15 @@ def lengths(d: Draw) -> Env:
     mu, sigma = (p.T @ n)[0, 0], mp.sqrt(variance(p, n))
 
     def at(size: int) -> Env:
-        others, batch = sums(p, n, size - 1), sums(p, n, size)
+        others = sums(p, n, size - 1)
+        batch = sums(p, n, 1, others)
         w = column(mp.fsum(a / (k + s) for s, a in others.items()) for k in n[:, 0])
         best = normal((w * p)[:, 0])
         e: Env = {"B": size, "law": [(a, {"bar n": mp.mpf(s) / size}) for s, a in batch.items()], "D_KL": kl}
         e |= {"law_Q^*": single(best, n=n), "P": p, "Q^*": best, "mu": mu, "sigma": sigma}
         return e | {"CV": mp.sqrt((p.T @ (n - mu) ** 2)[0, 0]) / mu}
 
-    return doubling(at, 12)
+    return doubling(at, 24)
 
 
 def ratios(d: Draw) -> Env:
@@ -438,7 +445,7 @@ def mixed(d: Draw) -> Env:
 
 def student(d: Draw, ends: bool) -> Env:
     """A language whose rows depend on three numbers and the last letter; the other ends if this one does not."""
-    slopes, scale = {c: d.matrix(3, 3) for c in (0, 1, 2)}, min(1, 2 / d.scale)
+    slopes, scale = {c: d.matrix(3, 3) for c in (0, 1, 2)}, 1 / max(1, d.scale / 2)
     row = lambda t, c: law(softmax(scale * slopes[c[-1] if c else 0] @ column(t))[:, 0])
     made = cache(lambda t: tree(lambda c: row(t, c), ends))
     Q = Let(lambda e: made(tuple(lookup(e, "theta")[:, 0])))
@@ -478,7 +485,7 @@ def geometric(d: Draw) -> Env:
 
 def top_k(d: Draw) -> Env:
     """The k first of five probabilities, the tail of both, and what the loss of these k alone teaches."""
-    k, p, q = [2, 1, 4, 3, 2][d.number], probs(d, 5), probs(d, 5)
+    k, p, q = pick(d, 2, 1, 4, 3, 2), probs(d, 5), probs(d, 5)
     loss = lambda q: mp.fsum(-p[i, 0] * mp.log(q[i, 0]) for i in range(k))
     kept = learnt(loss, k) if k > 1 else law([1])
     worse = [loss((1 - tail) * kept) for tail in (mp.mpf("1e-9"), mp.mpf("0.1"), mp.mpf("0.9"))]
@@ -498,7 +505,7 @@ def sampled(d: Draw) -> Env:
 def denominator(d: Draw) -> Env:
     """The mean over each sequence, and what hard labels, or a share of them, teach after a prefix."""
     e, c = languages(d), d.choice([c for c in PREFIXES if len(c) < 2])
-    P, share = e["P"], [mp.mpf(0), mp.mpf(1), d.share()][d.number % 3]
+    P, share = e["P"], pick(d, mp.mpf(0), mp.mpf(1), d.share())
 
     @cache
     def weight(c: Any, v: Any = None) -> Any:
@@ -592,8 +599,8 @@ def states(d: Draw) -> Env:
 
 def block(d: Draw) -> Env:
     """Any block: of one logit, of ties, of logits far apart."""
-    z = [d.column(1), column([2] * 5), d.column(4), d.column(6), column([0, -90])][d.number]
-    return {"s": state_of(z[:, 0])[1, 0], "n": len(z)}
+    z = pick(d, d.column(1), column([2] * 5), d.column(4), d.column(6), column([0, -90]))
+    return {"s": state_of(z[:, 0])[1, 0], "n": len(z), "sharp": True}
 
 
 def head(d: Draw) -> Env:
@@ -612,7 +619,7 @@ def head(d: Draw) -> Env:
 def rounded(d: Draw) -> Env:
     """Logits as bfloat16 or float16 keeps them: small, large, and half-way between two numbers."""
     kind, u = ((torch.bfloat16, 8), (torch.float16, 11))[d.number % 2]
-    z = [d.gauss(0, d.scale) + [0, 0, 60, 0, 9000][d.number] for _ in range(5)]
+    z = [d.gauss(0, d.scale) + pick(d, 0, 0, 60, 0, 9000) for _ in range(5)]
     z[0] = 1 + 2.0**-u if d.number == 3 else z[0]
     stored = torch.tensor(z, dtype=torch.float64)
     delta = column((stored.to(kind).double() - stored).tolist())
@@ -625,7 +632,7 @@ def rounded(d: Draw) -> Env:
 
 def shifted(d: Draw) -> Env:
     """A penalty on log Z, and a shift of all logits."""
-    P, z, strength = probs(d, 4), d.column(), d.share()
+    P, z, strength = probs(d, 4), d.column(4), d.share()
     ell = lambda z, y: -mp.log(softmax(z)[int(y) - 1, 0])
     J = Let(lambda e: lambda z: ell(z, e["y"]) + strength * lse(z) ** 2)
     e: Env = {"z": z, "a": d.column(1)[0, 0], "lambda": strength, "law_P": single(P, "y"), "ell": ell, "J": J}
@@ -634,7 +641,7 @@ def shifted(d: Draw) -> Env:
 
 def reference_class(d: Draw) -> Env:
     """One logit beside a zero, where the penalised loss is least."""
-    p, strength = d.share(), [d.share(), mp.mpf("1e-4"), mp.mpf(5)][d.number % 3]
+    p, strength = d.share(), pick(d, d.share(), mp.mpf("1e-4"), mp.mpf(5))
     loss = lambda z: toss(p, sigmoid(z)) + entropy(column([p, 1 - p])) + strength * softplus(z) ** 2
     z = lowest(lambda x: loss(x[0, 0]), 1)[0, 0]
     return {"p": p, "z": z, "q": sigmoid(z), "lambda": strength, "Z": 1 + mp.exp(z), "J": loss(z)}
@@ -642,16 +649,23 @@ def reference_class(d: Draw) -> Env:
 
 def capped(d: Draw) -> Env:
     """Logits behind the soft cap: in the last draws one at the upper end, and all others at the lower."""
-    K, c = [3, 10, 2, 10, 2][d.number], d.real(0.5, 0.9) if d.number == 3 else d.real(0.5, 3)
+    K, c = pick(d, 3, 10, 2, 10, 2), d.real(0.5, 0.9) if d.number == 3 else d.real(0.5, 3)
     tanh = np.frompyfunc(lambda x: 1 - 2 / (mp.exp(2 * x) + 1), 1, 1)
     p = softmax(c * tanh(d.column(K) if d.number < 3 else column([45, *[-45] * (K - 1)])))
-    e: Env = {"K": K, "c": c, "z": d.column(1)[0, 0] / 5, "p": p, "j": 1 + int(np.argmax(p[:, 0]))}
+    e: Env = {
+        "K": K,
+        "c": c,
+        "z": d.column(1)[0, 0] / 5,
+        "p": p,
+        "j": 1 + int(np.argmax(p[:, 0])),
+        "sharp": True,
+    }
     return e | {"tilde z": Let(lambda e: c * tanh(lookup(e, "z") / c))}
 
 
 def fits(d: Draw) -> Env:
     """A law, and whether a capped model comes to it, by a search in float64; on either side of the edge."""
-    spread = [1.8, 2.2, 0.5, 4.0, 1.9][d.number]
+    spread = pick(d, 1.8, 2.2, 0.5, 4.0, 1.9)
     P = softmax(column([0, spread, d.uniform(0, spread), d.uniform(0, spread)]))
     p = P[:, 0].astype(float)
     loss = lambda x: float(np.log(np.exp(np.tanh(x)).sum()) - p @ np.tanh(x))
@@ -664,7 +678,7 @@ def fits(d: Draw) -> Env:
 
 def exchangeable(d: Draw) -> Batches:
     """Three kinds of items: independent, of one of two sources, without replacement, a batch of one, of three."""
-    p, q, s, size = probs(d), probs(d), d.share(), [2, 2, 2, 1, 3][d.number]
+    p, q, s, size = probs(d), probs(d), d.share(), pick(d, 2, 2, 2, 1, 3)
     if d.number == 1:
         both = zip(independent(p, size), independent(q, size), strict=True)
         return [(s * a + (1 - s) * b, x) for (a, x), (b, _) in both]
@@ -680,7 +694,7 @@ def note(d: Draw, own: bool = False, batches: Batches | None = None) -> Env:
     size, sizes, a = len(batches[0][1]), d.positive(3), d.positive(3)
     a[0, 0] = 0 if d.number == 4 else a[0, 0]
     a = sizes if own else a
-    divide = [sum, lambda v: len(v) * max(v), mp.norm, sum, sum][0 if own else d.number]
+    divide = [sum, lambda v: len(v) * max(v), mp.norm, sum, sum][0 if own else d.number % 5]
     divisor = lambda x: divide([sizes[k - 1, 0] for k in x])
     P = law(mp.fsum(c for c, x in batches if x[-1] == k) for k in (1, 2, 3))
     w = column(mp.fsum(c / divisor(x) for c, x in batches if x[-1] == k) / P(k) for k in (1, 2, 3))
@@ -710,7 +724,7 @@ def own_weights(d: Draw) -> Env:
 
 def summed(d: Draw) -> Env:
     """Independent draws over the sum of their sizes."""
-    return note(d, True, independent(probs(d), [2, 1, 3, 2, 4][d.number]))
+    return note(d, True, independent(probs(d), pick(d, 2, 1, 3, 2, 4)))
 
 
 def packed(d: Draw) -> Env:
@@ -758,7 +772,7 @@ def first_order(d: Draw) -> Env:
             "Q^*": normal((P_a * w)[:, 0]),
         }
 
-    return doubling(at, 12)
+    return doubling(at, 24)
 
 
 def proper(d: Draw) -> Env:
@@ -772,7 +786,7 @@ def proper(d: Draw) -> Env:
         lambda x, i: sizes[x[1 - i] - 1, 0],
         lambda x, i: mp.mpf(2),
         lambda x, i: max(sizes[context(k), 0] for k in x[:2]),
-    ][d.number]
+    ][d.number % 5]
     found = [
         (chance * a[k - 1, 0] / divisor(x, i), [kinds[k - 1][1]])
         for chance, x in independent(p, 3 if d.number == 1 else 2)
@@ -787,11 +801,11 @@ def proper(d: Draw) -> Env:
 def policy(d: Draw) -> Env:
     """Groups of responses of a softmax policy, their advantages, and a divisor of the group."""
     theta, reward, sizes = d.column(3), column([1, 0, d.randint(0, 1)]), d.positive(3)
-    now, group = softmax(theta), [2, 3, 3, 1, 2][d.number]
-    pick = lambda v, x: [v[k - 1, 0] for k in x]
-    divide = [sum, max, lambda v: mp.mpf(7), sum, sum][d.number]
-    gain = lambda x: column(r - mean(pick(reward, x)) / 2 for r in pick(reward, x))  # a part of the baseline
-    found = [(c, {"batch": x, "A": gain(x), "D": divide(pick(sizes, x))}) for c, x in independent(now, group)]
+    now, group = softmax(theta), pick(d, 2, 3, 3, 1, 2)
+    of = lambda v, x: [v[k - 1, 0] for k in x]
+    divide = pick(d, sum, max, lambda v: mp.mpf(7), sum, sum)
+    gain = lambda x: column(r - mean(of(reward, x)) / 2 for r in of(reward, x))  # a part of the baseline
+    found = [(c, {"batch": x, "A": gain(x), "D": divide(of(sizes, x))}) for c, x in independent(now, group)]
     u = [mp.fsum(c * e["A"][-1, 0] / e["D"] for c, e in found if e["batch"][-1] == o) for o in (1, 2, 3)]
     e: Env = {"theta": theta, "nabla": "theta", "G": group, "law": found, "law|": found, "o": d.randint(1, 3)}
     e |= {"pi": Let(lambda e: law(softmax(lookup(e, "theta"))[:, 0])), "law_\\pi": single(now, "o")}
@@ -842,13 +856,10 @@ HARMLESS: dict[str, dict[str, str]] = {
     "eq-avg-sums": {r"m_{i=1}^{⟨ → 2 ⟩\infty} (": ENDLESS, r"m_{n=1}^{⟨ → 2 ⟩\infty}": ENDLESS},
     "eq-avg-step": {r"le \frac{⟨1 → 2⟩}{t + 1}.": WEAKER},
     "eq-avg-log-law": {r"m_{k=n}^{⟨ → 2 ⟩\infty} Q": ENDLESS},
-    "eq-avg-batch-bounds": {r"eta}{B + ⟨1 → 2⟩} \ \le": WEAKER, r"e\ \frac{⟨1 → 2⟩ - \beta}": WEAKER,
-        r"frac{1 ⟨- → +⟩ \beta}{B": WEAKER},
+    "eq-avg-batch-bounds": {r"frac{1 ⟨- → +⟩ \beta}{B": WEAKER},
     "eq-avg-ratio": {r"B \mu^2} ⟨+ → -⟩ O(B^{-2}": ORDER, r"} + O(B^{⟨- → +⟩2}).": ORDER},
     "eq-vocab-rounding": {r"|\ell(z ⟨+ → -⟩ \delta,": "the bound is even in delta", r"&\le ⟨2 → 3⟩ u \max_j": WEAKER},
     "eq-vocab-zloss-free": {r"_P\, J(z ⟨+ → -⟩ a) &= \m": "a shift that is free goes either way"},
-    "eq-vocab-cap-bound": {r"< \frac{⟨1 → 2⟩}{1 + (K": WEAKER, r"1 + (K - ⟨1 → 2⟩)\, e^{-2": WEAKER,
-        r"1)\, e^{-⟨2 → 3⟩c}} .": WEAKER},
     "eq-vocab-associative": {r"-\infty, ⟨0 → 1⟩) &= a .": "what is multiplied by nothing may be anything"},
     "eq-note-first-order": {r"B \mu^2} ⟨+ → -⟩ O(B^{-2}": ORDER, r"} + O(B^{⟨- → +⟩2}),": ORDER,
         r"}{B \mu} ⟨+ → -⟩ O(B^{-2}": ORDER, r"2 \mu^2} ⟨+ → -⟩ O(B^{-3}": ORDER,

@@ -247,7 +247,8 @@ def holds(sign: str, a: Tokens, b: Tokens, env: Env, value: Callable[[Tokens, En
         for e in env["sizes"]:
             e = KNOWN | e | {"known": e.setdefault("known", {})}
             rest.append((value(a, e) - value(b[: cut - 1], e)) / value(b[cut + 1 :], e))
-        return abs(rest[2] - rest[1]) <= mp.mpf("0.75") * abs(rest[1] - rest[0]) + TINY
+        before, after = abs(rest[1] - rest[0]), abs(rest[2] - rest[1])
+        return after <= max(before * 3 / 4, abs(rest[2]) / 25) + TINY
     needed = []  # the factor of what stands in O(...), ever closer; a wrong order makes it grow
     for closer in ("1e-2", "1e-4"):
         e = env | env["closer"](mp.mpf(closer))
@@ -507,7 +508,7 @@ class Reader:
 
     def fraction(self) -> Any:
         top, bottom = self.argument(), self.argument()
-        if top[0] != bottom[0] or top[0] not in {r"\partial", "d"} or top[1:2] == ["("]:
+        if top[0] != bottom[0] or top[0] not in {r"\partial", "d"} or top[:2] == ["d", "("]:
             return evaluate(top, self.env) / evaluate(bottom, self.env)
         order, name = (int(top[2]), bottom[1:-2]) if top[1:2] == ["^"] else (1, bottom[1:])
         if bottom[len(name) + 1 :] != top[1:3] * (order > 1):
@@ -713,4 +714,11 @@ def failures(tex: str, draws: list[Env], unread: tuple[str, ...] = ()) -> Iterat
             equal = only and sign == signs[-1] and near(remembered(sides[a], e), remembered(sides[b], e))
             if equal and not evaluate(only, e):
                 yield f"equal in {' '.join(chain)} not only for {' '.join(only)}: {told(chain, e)}"
+        for a, b in pairwise(
+            read if read and held and held[0].get("sharp") else []
+        ):  # no other bound would do
+            if {*signs[a:b]} - {"="} and not any(
+                abs(remembered(sides[a], e) / remembered(sides[b], e) - 1) < mp.mpf("1e-9") for e in held
+            ):
+                yield f"a narrower bound would do in {' '.join(chain)}"
         number += len(sides) - 1

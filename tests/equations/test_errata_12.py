@@ -23,16 +23,6 @@ def lowest(cost) -> float:
 
 
 @pytest.mark.erratum("3.12")
-def test_the_input_weights_the_sum_once() -> None:
-    """Old: P_X in front of the logarithm and behind it. New: once, and the minimiser is the law of Y."""
-    twice = lowest(lambda q: -np.einsum("x,xy,iy,x->i", P_X, P_Y, np.log(q), P_X))
-    once = lowest(lambda q: -np.einsum("x,xy,iy->i", P_X, P_Y, np.log(q)))
-    marginal = P_X @ P_Y
-    assert once == pytest.approx(marginal[0], abs=1e-4)
-    assert abs(twice - marginal[0]) > 0.05
-
-
-@pytest.mark.erratum("3.12")
 def test_the_constant_weighs_the_conditional() -> None:
     """Old: the constant term has P_{Y|X}(y, x), a joint. New: P(y | x), whose rows sum to one."""
     joint = P_X[:, None] * P_Y

@@ -24,6 +24,7 @@ from torch.nn.functional import cross_entropy
 import ranks as processes
 import xent.torch
 from xent.torch import _accumulate
+from xent.torch._checks import LABEL_DTYPES
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "denominators" / "gloo_gradients.py"
 WIDTH, CLASSES, LENGTH, IGNORED = 3, 5, 6, -100
@@ -117,6 +118,18 @@ def test_targets_without_positions_are_rows_themselves() -> None:
     for denominator, expected in (("tokens", 3.0), ("sequences", 3.0), (0.5, 0.5)):
         (window,) = xent.torch.accumulate([labels], 1, targets=lambda batch: batch, denominator=denominator)  # type: ignore[arg-type]
         assert window.denominator == expected
+
+
+@pytest.mark.parametrize("dtype", LABEL_DTYPES, ids=str)
+@pytest.mark.parametrize("ignored", [-100, 0, 1, 156, 255, 2**63 - 1])
+def test_labels_count_by_their_value_in_every_dtype(dtype: torch.dtype, ignored: int) -> None:
+    # In the eight bits of uint8, -100 is 156 and 255 is -1 in those of int8: labels like any other.
+    values = [v for v in (0, 1, 100, 127, 156, 255, -100, -1) if torch.tensor(v).to(dtype).item() == v]
+    labels = torch.tensor([values], dtype=dtype)
+    for denominator, counted in (("tokens", sum(v != ignored for v in values)), ("sequences", 1)):
+        options: dict[str, Any] = {"denominator": denominator, "ignore_index": ignored}
+        (window,) = xent.torch.accumulate([labels], 1, targets=lambda batch: batch, **options)
+        assert window.denominator == counted
 
 
 def test_targets_by_function_key_and_position() -> None:

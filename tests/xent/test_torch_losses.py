@@ -54,37 +54,6 @@ ARGUMENTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_cross_entropy_is_the_numpy_one(arguments: dict[str, Any], dtype: torch.dtype) -> None:
-    for seed in range(20):
-        z, y = logits_and_labels(seed, spread=10.0)
-        z = z.to(dtype)
-        expected = xent.cross_entropy(z.numpy(), y.numpy(), **arguments)
-        observed = xt.cross_entropy(z, y, **arguments)
-        assert observed.dtype == dtype
-        # Two implementations within a few ulp of the truth each, and the margin's share in a small loss.
-        own = z.gather(-1, y[:, None])
-        margin = (z.scatter(-1, y[:, None], -math.inf).amax(-1) - own.squeeze(-1)).abs().numpy()
-        allowed = 12 + (margin if arguments.get("reduction") == "none" else 0)
-        assert (np.abs(observed.numpy() - expected) <= allowed * torch.finfo(dtype).eps * expected).all()
-
-
-@pytest.mark.parametrize("axis", [0, 1, -1, -2])
-def test_the_class_axis_may_be_anywhere(axis: int) -> None:
-    z, _ = logits_and_labels(0, (3, 4, 5))
-    shape = tuple(np.delete(np.array(z.shape), axis))
-    y = torch.from_numpy(np.random.default_rng(1).integers(0, z.shape[axis], shape))
-    t = torch.softmax(z.flip(0), axis)
-    for name, target in (("cross_entropy", y), ("soft_cross_entropy", t)):
-        observed = getattr(xt, name)(z, target, axis=axis, reduction="none")
-        expected = getattr(xent, name)(z.numpy(), target.numpy(), axis=axis, reduction="none")
-        np.testing.assert_allclose(observed.numpy(), expected, rtol=1e-14)
-    for name in ("log_sum_exp", "log_softmax", "softmax"):
-        observed, expected = getattr(xt, name)(z, axis=axis), getattr(xent, name)(z.numpy(), axis=axis)
-        np.testing.assert_allclose(observed.numpy(), expected, rtol=1e-14)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_small_losses_keep_their_digits(dtype: torch.dtype) -> None:
     # The promise: (8 + margin) epsilons of the true loss, however small; the margin enters because it is
@@ -145,39 +114,6 @@ def test_soft_cross_entropy_derivatives_by_both_arguments(shape: tuple[int, ...]
 
     assert gradcheck(loss, (z, u))
     assert gradgradcheck(loss, (z, u))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(5, 3), (2, 4, 3), (2, 2, 2, 7)])
-def test_labels_of_rows_in_several_dimensions(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    # The dimensions and classes are such that 1 / K is rounded, and no axis can be taken for another.
-    z, y = logits_and_labels(10, shape)
-    z = z.to(dtype)
-    weight = [0.0, *np.linspace(0.25, 2.0, shape[-1] - 1)]
-    for extra in ({}, {"weight": weight}, {"ignore_index": 1}, {"weight": weight, "ignore_index": 1}):
-        for ending in ({}, {"reduction": "sum"}, {"reduction": "none"}, {"denominator": 7.5}):
-            for smoothing in (0.0, 0.3, 1.0):
-                arguments = extra | ending | {"label_smoothing": smoothing}
-                expected = xent.cross_entropy(z.numpy(), y.numpy(), **arguments)  # type: ignore[arg-type]
-                observed = xt.cross_entropy(z, y, **arguments)  # type: ignore[arg-type]
-                assert observed.dtype == dtype
-                np.testing.assert_allclose(observed.numpy(), expected, rtol=20 * torch.finfo(dtype).eps)
-            for probs, name, eps in (
-                (xt.log_softmax(z), "nll", {}),
-                (xt.softmax(z), "log_loss", {}),
-                (xt.softmax(z), "log_loss", {"eps": 0.01}),
-                (xt.softmax(z), "log_loss", {"eps": 0.3}),
-            ):
-                arguments = extra | ending | eps
-                expected = getattr(xent, name)(probs.numpy(), y.numpy(), **arguments)
-                observed = getattr(xt, name)(probs, y, **arguments)
-                assert observed.dtype == dtype
-                np.testing.assert_allclose(observed.numpy(), expected, rtol=20 * torch.finfo(dtype).eps)
-    for ending in ({}, {"reduction": "sum"}, {"reduction": "none"}, {"denominator": 7.5}):
-        t = torch.softmax(z.flip(0), -1)
-        expected = xent.soft_cross_entropy(z.numpy(), t.numpy(), **ending)  # type: ignore[arg-type]
-        observed = xt.soft_cross_entropy(z, t, **ending)  # type: ignore[arg-type]
-        np.testing.assert_allclose(observed.numpy(), expected, rtol=20 * torch.finfo(dtype).eps)
 
 
 def test_a_second_derivative_in_several_dimensions() -> None:
@@ -305,18 +241,6 @@ def test_binary_cross_entropy(arguments: dict[str, Any]) -> None:
 
         assert gradcheck(loss, (z,))
         assert gradgradcheck(loss, (z,))
-
-
-@pytest.mark.parametrize("shape", [(5, 3), (2, 4, 3)])
-def test_binary_weights_of_labels(shape: tuple[int, ...]) -> None:
-    z, _ = logits_and_labels(14, shape)
-    y = torch.from_numpy(np.random.default_rng(1).integers(0, 2, shape))
-    w = np.random.default_rng(2).integers(0, 3, shape) / 2.0
-    for pos_weight in (2.5, [0.5, 1.0, 3.0], torch.tensor([0.5, 1.0, 3.0])):
-        for arguments in ({}, {"weight": w}, {"weight": w, "reduction": "none"}, {"denominator": 3.0}):
-            expected = xent.binary_cross_entropy(z.numpy(), y.numpy(), pos_weight=pos_weight, **arguments)
-            observed = xt.binary_cross_entropy(z, y, pos_weight=pos_weight, **arguments)  # type: ignore[arg-type]
-            np.testing.assert_allclose(observed.numpy(), expected, rtol=1e-14)
 
 
 def test_nothing_leaks_from_a_binary_target_of_weight_zero() -> None:

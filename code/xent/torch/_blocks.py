@@ -132,7 +132,7 @@ def divide_by(
     total = float(math.prod(shape)) if mass is None else mass.sum(dtype=accumulator(mass))
     if isinstance(total, Tensor) and not concrete(mass):
         return total
-    checked = mean_divisor(float(total), denominator)
+    checked = mean_divisor(float(total.detach() if isinstance(total, Tensor) else total), denominator)
     return total if isinstance(total, Tensor) and total.requires_grad else checked
 
 
@@ -160,10 +160,15 @@ def _plainly(
     divisor: Tensor | float | None,
 ) -> Tensor:
     z = z.to(wide(z.dtype))
+    others = tuple(x.to(z.dtype) if x.is_floating_point() else x for x in others)
     if weight is not None:  # what a row that is out holds must not spread through 0 * inf
-        out = (weight <= 0).unsqueeze(-1)
-        z = z.masked_fill(out, 0.0)
-        others = tuple(x.masked_fill(out, 0.0) if x.is_floating_point() else x for x in others)
+        out = weight <= 0
+
+        def emptied(x: Tensor) -> Tensor:
+            return x.masked_fill(out.unsqueeze(-1) if x.ndim == z.ndim else out, 0.0)
+
+        others = tuple(emptied(x) if x.is_floating_point() else x for x in others)
+        z = emptied(z)
     return summed(weigh(loss.plain(z, *others), weight), divisor)
 
 

@@ -1,7 +1,8 @@
 """`xent.distillation` on tensors: the same names and meaning, differentiable with respect to the student.
 
 The teacher is a constant: its tensors are detached, so a forgotten ``no_grad`` costs memory and changes no
-gradient. As in the other losses, nan logits stay nan instead of raising.
+gradient. As in the other losses, nan logits stay nan instead of raising. The error is that of the arrays' losses, in
+epsilons of the dtype that is computed in.
 """
 
 from __future__ import annotations
@@ -482,8 +483,11 @@ class _Divergence:
         student finds unlikely, p / q is next to zero, and f has to come from log(p / q), not from p / q - 1.
         """
         gap, lost = _difference(v, z)
-        gap, lost = (x.masked_fill(gap.isnan(), 0.0) for x in (gap, lost))  # impossible in both
-        d = (gap - (q * gap).sum(-1, keepdim=True) + lost) / self.temperature
+        # A class that is impossible in both is no difference; the mean under q is about what they have in common.
+        gap, lost = (x.masked_fill(gap.isnan(), 0.0) for x in (gap, lost))
+        gap, lost = (x - (q * x).sum(-1, keepdim=True) for x in (gap, lost))
+        d = (gap + lost) / self.temperature
+        d = d - (q * d).sum(-1, keepdim=True)  # what the rounded mean of large numbers left
         r = torch.expm1(d)
         shift = (q * r).sum(-1, keepdim=True)
         r, d = (r - shift) / (1 + shift), d - torch.log1p(shift)  # p / q - 1 and log(p / q)
@@ -542,11 +546,11 @@ def _compare(first: Tensor, second: Tensor, temperature: float) -> tuple[Tensor,
     apart, beside = _difference(*tops)
     around = (torch.where(gap.isnan(), 0.0, gap - apart) / temperature).clamp(-16, 16)
     centre = apart + temperature * (b.detach() * around).sum(-1, keepdim=True)
-    x = (gap - centre + lost) / temperature
+    x = (gap - centre + (lost - beside)) / temperature
     near = x.abs() < 1
     slope = (first - second) / temperature  # x has its derivative, and more digits
     x = torch.where(near, x + (slope - slope.detach()), 0.0)
-    moved = (one + (apart - centre + beside) / temperature - other.logsumexp(-1, keepdim=True)).exp()
+    moved = (one + (apart - centre) / temperature - other.logsumexp(-1, keepdim=True)).exp()
     s = torch.where(near, b * x.expm1(), moved - b).sum(-1, keepdim=True)
     close = s.detach().log1p().abs() < 1
     total = torch.where(close, s, 0.0).log1p()
@@ -576,7 +580,7 @@ def _top_k(treatment: str, z: Tensor, log_p: Tensor, at: Tensor) -> Tensor:
     if treatment.startswith("renormalised"):
         log_p = torch.log_softmax(log_p, -1)
     if treatment == "renormalised_both":
-        chosen = log_softmax(chosen)
+        chosen = torch.where(chosen.amax(-1, keepdim=True).isneginf(), chosen, log_softmax(chosen))
     losses = _terms(log_p, chosen).sum(-1)
     if treatment == "tail" and at.shape[-1] < z.shape[-1]:
         rest = (1 - mass).clamp(min=0.0).log()

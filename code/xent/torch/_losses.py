@@ -111,8 +111,11 @@ def log_sum_exp(
         raise TypeError(f"keepdims: expected True or False, got {shown(keepdims)}")
     given = range(z.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     axes = sorted({class_axis(z, "x", a) for a in given})
+    if len(axes) < len(given):
+        raise ValueError(f"axis: expected distinct axes, got {shown(axis)}")
     if b is not None:
-        z = z + torch.log(weights(b, "b", tuple(z.shape), "that of x", z, broadcast=True))
+        factors = weights(b, "b", tuple(z.shape), "that of x", z, broadcast=True)
+        z = torch.where((factors > 0) | z.isnan(), z + torch.log(factors), -math.inf)  # 0 * inf = 0
     kept = [1 if i in axes else n for i, n in enumerate(z.shape)]
     rows = z.movedim(axes, list(range(-len(axes), 0))).flatten(-len(axes)) if axes else z.unsqueeze(-1)
     top = rows.argmax(-1)
@@ -589,7 +592,10 @@ def binary_focal_loss(
     up, down = _pow(torch.sigmoid(-z), gamma) * up, _pow(torch.sigmoid(z), gamma) * down
     if alpha is not None:
         a = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
-        up, down = a * up, (1 - a) * down
+        # A side without mass is left out: 0 * inf would be nan.
+        up, down = (
+            m * x.masked_fill(x.isposinf(), 0.0) if m == 0 else m * x for m, x in ((a, up), (1 - a, down))
+        )
     return summed(weigh(up + down, w), divide_by(z.shape, w, reduction, denominator))
 
 
@@ -782,6 +788,8 @@ def _hard_fused(
     at = labels.unsqueeze(-1)
     own = z.gather(-1, at)
     torch.sub(z, own, out=out)
+    if z.shape[-1] == 1:  # zero, but for a logit that is not finite
+        return out.squeeze(-1).clone()
     mean = sum_classes(out).div_(z.shape[-1]) if smoothing else None
     exp_(out).scatter_(-1, at, own.zero_())
     others = sum_classes(out).unsqueeze(-1)
@@ -806,7 +814,8 @@ def _soft(z: Tensor, t: Tensor) -> Tensor:
 def _focal(gamma: float, z: Tensor, labels: Tensor, factor: Tensor | None = None) -> Tensor:
     losses = _minus_log_p(z, labels)
     losses = _pow(-torch.expm1(-losses), gamma) * losses
-    return losses if factor is None else factor * losses
+    # A factor of zero leaves the loss out: 0 * inf would be nan.
+    return losses if factor is None else factor * torch.where(factor > 0, losses, 0.0)
 
 
 def _pow(p: Tensor, gamma: float) -> Tensor:

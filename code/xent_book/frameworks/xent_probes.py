@@ -143,7 +143,7 @@ def all_ignored() -> Seen:
     "xent-nan-in-ignored-row",
     "ignored targets",
     "xent",
-    "nan in an ignored row has no influence",
+    "nan in an ignored row does not reach the gradient of the logits",
     expect="as it is",
     instead="ignore_index=",
     recorded={

@@ -1,0 +1,139 @@
+"""The promise of digits for divergences, arrays and tensors, on every kind of pair that rounding could hurt.
+
+The relative error is at most (8 + margin) epsilons of the dtype that is computed in: the margin is the largest
+difference between two logits of a row, over the temperature, since a probability is an exponential whose argument
+is rounded at that size. Neither how close the rows are nor how far one lies above the other enters. Below the
+smallest normal number, over an epsilon, there are no digits to keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+import pytest
+import torch
+
+import xent.torch
+from adversary import refuted, rng
+from xent.distillation import distillation_loss
+
+Loss = Callable[..., float]
+
+
+def exact(z: np.ndarray, v: np.ndarray, T: float, direction: str, beta: float) -> Any:
+    """The divergence, times T^2, with digits enough for the least probability."""
+    margin = max(float(np.ptp(x[np.isfinite(x)])) for x in (z, v)) / T
+    with mp.workdps(60 + int(3 * margin)):
+        logs = []
+        for row in (v, z):
+            u = [mp.mpf(float(x)) / mp.mpf(T) for x in row]
+            total = mp.log(mp.fsum(map(mp.exp, u)))
+            logs.append([x - total for x in u])
+        kl = lambda a, b: mp.fsum(mp.exp(x) * (x - y) for x, y in zip(a, b, strict=True) if mp.isfinite(x))  # noqa: E731
+        p, q = logs
+        m = [mp.log(beta * mp.exp(x) + (1 - mp.mpf(beta)) * mp.exp(y)) for x, y in zip(p, q, strict=True)]
+        found = {"forward": (p, q, 1), "reverse": (q, p, 1)}.get(direction)
+        value = kl(*found[:2]) if found else beta * kl(p, m) + (1 - mp.mpf(beta)) * kl(q, m)
+        return value * mp.mpf(T) ** 2
+
+
+def pairs(g: np.random.Generator, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Students and teachers: independent, close, sharper, close but for classes that are far, one class apart."""
+    yield np.array([0.0, -6.0]), np.array([0.0, -25.0])
+    yield np.array([0.0, -6.0]), np.array([0.0, -60.0])
+    for number in range(count):
+        K = int(g.choice([2, 2, 3, 7, 40]))
+        z = g.normal(size=K) * 10 ** g.uniform(-1, 2)
+        noise = g.normal(size=K) * 10 ** g.uniform(-7, 0)
+        v = [
+            g.normal(size=K) * 10 ** g.uniform(-1, 2),
+            z + noise,
+            z * 10 ** g.uniform(-0.5, 1),
+            z + noise,
+            z + noise,
+        ]
+        v = v[number % 5]
+        if number % 5 == 3:
+            v = np.where(z < z.max() - g.uniform(3, 20), v - g.exponential(size=K) * g.choice([-9, 30]), v)
+        if number % 5 == 4:
+            v[g.integers(K)] += g.normal()
+        v = v + g.choice([0.0, 0.0, 1.0]) * g.normal() * 10 ** g.uniform(0, 3)
+        if K > 2 and g.random() < 0.2:
+            z[g.integers(K)] = -np.inf
+            v = np.where(np.isneginf(z), -np.inf, v)
+        yield z, v
+
+
+def on_tensors(z: np.ndarray, v: np.ndarray, **options: Any) -> float:
+    return float(xent.torch.distillation_loss(torch.tensor(z[None]), torch.tensor(v[None]), **options))
+
+
+def in_plain_operations(z: np.ndarray, v: np.ndarray, **options: Any) -> float:
+    """As `torch.func`, `torch.compile` and `mixed_loss` have it."""
+    labels = torch.zeros(1, dtype=torch.long)
+    return float(
+        xent.torch.mixed_loss(torch.tensor(z[None]), torch.tensor(v[None]), labels, alpha=1.0, **options)
+    )
+
+
+def on_arrays(z: np.ndarray, v: np.ndarray, **options: Any) -> float:
+    return float(distillation_loss(z[None], v[None], **options))
+
+
+def by_linear_layers(z: np.ndarray, v: np.ndarray, **options: Any) -> float:
+    layer = torch.eye(len(z), dtype=torch.tensor(z).dtype)
+    rows = torch.tensor(z[None]), layer, torch.tensor(v[None]), layer
+    return float(xent.torch.linear_distillation_loss(*rows, **options))
+
+
+def says(loss: Loss, dtype: str, count: int, of: Callable[[Any], Any] = lambda value: value) -> None:
+    """`of` takes the true value, before T^2, to what the epsilons are of."""
+    limits = np.finfo(dtype)
+    g = rng(24)
+    for z, v in pairs(g, count):
+        z, v = z.astype(dtype), v.astype(dtype)
+        if loss is by_linear_layers and np.isneginf(z).any():
+            continue  # no product is infinite
+        T = float(g.choice([1.0, 1.0, 0.5, 2.0, 7.0]))
+        margin = max(float(np.ptp(x[np.isfinite(x)])) for x in (z, v)) / T
+        for direction, beta in (
+            ("forward", 0.5),
+            ("reverse", 0.5),
+            *(("jsd", b) for b in (0.5, 0.01, 0.999)),
+        ):
+            options = {"temperature": T, "direction": direction, "beta": beta}
+            true = exact(z, v, T, direction, beta)
+            if true > limits.tiny / limits.eps:
+                allowed = (8 + margin) * float(limits.eps) * of(true / T**2) * T**2
+                share = abs(loss(z, v, **options) - true) / allowed
+                assert share <= 1, f"{float(share):.3g} times what it may be off: {z}, {v}, {options}"
+
+
+@pytest.mark.parametrize(
+    ("loss", "dtype"),
+    [
+        *((loss, dtype) for loss in (on_tensors, in_plain_operations) for dtype in ("float32", "float64")),
+        (on_arrays, "float64"),
+    ],
+)
+def test_a_divergence_keeps_its_digits_for_every_pair_of_rows(loss: Loss, dtype: str) -> None:
+    says(loss, dtype, 60)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_linear_layers_keep_half_of_the_digits_of_a_small_divergence(dtype: str) -> None:
+    says(by_linear_layers, dtype, 60, lambda value: value + mp.sqrt(value))
+    with refuted("the promise of the logits' own loss"):
+        says(by_linear_layers, dtype, 60)
+
+
+def test_a_difference_of_two_sums_does_not_keep_them() -> None:
+    def difference(z: np.ndarray, v: np.ndarray, *, temperature: float, direction: str, beta: float) -> float:
+        log_q, log_p = (np.log(xent.softmax(x / temperature)) for x in (z, v))
+        return float(np.exp(log_p) @ log_p - np.exp(log_p) @ log_q) * temperature**2
+
+    with refuted("cross-entropy less entropy"), np.errstate(all="ignore"):
+        says(difference, "float64", 10)
