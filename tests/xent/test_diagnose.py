@@ -202,6 +202,12 @@ def test_the_own_batch_is_compared(n: int, k: int) -> None:
     assert found.ignore_index == (7777,)
 
 
+@pytest.mark.parametrize("k", [1, 2, 3, 7])
+def test_a_binary_loss_of_two_columns_is_no_categorical_one(k: int) -> None:
+    """On rows that sum to one, and one-hot targets, the two are one function of two classes."""
+    assert diagnose(nn.BCELoss(), (4, k)).family == "binary cross-entropy"
+
+
 def test_half_of_the_batches_is_not_enough() -> None:
     """A loss that is right on most batches and off on some is not recognised."""
 

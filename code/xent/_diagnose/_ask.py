@@ -322,6 +322,9 @@ def _nearest(d: Data) -> list[str]:
 
 def _describe(search: _Search, found: list[Found], logits: Any, targets: Any) -> Diagnosis:
     """Choose among the models, put the further questions, and let fresh batches judge."""
+    # Of two classes that exclude each other a binary loss is a categorical one; on any yes and no it stays itself.
+    yes_no = {(f.data.bench, f.data.kind) for f in found if f.data.binary and f.fit.reading.rank == 0}
+    found = [f for f in found if f.data.binary or (f.data.bench, f.data.kind) not in yes_no]
     least = min(f.cost for f in found)
     best = [f for f in found if f.cost < least + 0.5]
     chosen = min(best, key=lambda f: (f.data.bench.form != "indices", f.data.bench.order != "prediction"))
