@@ -1,7 +1,7 @@
 // Chapter 8: a field that lists the rows which hold every word typed into it.
 const field = document.querySelector(".symptom-filter"), list = document.createElement("ul");
 const rows = [...document.querySelectorAll("[id^=symptom-]")].map(mark => {
-  const row = mark.closest("section"), title = row.querySelector("h4").firstChild.textContent;
+  const row = mark.closest("section"), title = row.querySelector("h4").textContent.replace(/^[\d.\s]+(?=\S)|#$/g, "");
   return { id: mark.id, title, text: (title + row.textContent).toLowerCase() };
 });
 list.setAttribute("aria-live", "polite");
