@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help book test check lab serve notebooks ledger bench lock clean
+.PHONY: help book test check lab serve notebooks ledger bench pdf lock clean
 
 # The first Python on the path that the lock is for; or say which: make book PYTHON=/path/to/python3.12
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
@@ -59,6 +59,9 @@ ledger: $(READY)  ## run the equations' tests and store their worst errors
 
 bench: $(READY)  ## measure the losses beside other libraries, for the page of the benchmarks (half an hour)
 	for part in bench tensors linear tables; do $(BIN)/python experiments/bench/$$part.py; done
+
+pdf: $(READY)  ## print the built site into one file, by Chromium (some minutes)
+	$(BIN)/python _ext/book_pdf.py
 
 # Left out are the libraries of one kind of GPU: they come with torch's build for it, and no other build needs them.
 lock: $(READY)  ## compile requirements.in to requirements.txt (LOCK_ARGS=--upgrade for the newest releases)

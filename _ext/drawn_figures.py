@@ -20,9 +20,11 @@ in `_static/move/figures.js`.
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Callable
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import matplotlib.pyplot as plt
@@ -144,6 +146,28 @@ def draw_learnt_length(fig: Figure) -> None:
     ax.set_xticks(batches, [str(batch) for batch in batches])
     ax.minorticks_off()
     ax.set(ylim=(0, 11), xlabel="sequences that share a denominator", ylabel="mean length")
+
+
+def draw_speeches(fig: Figure) -> None:
+    """Draw as many characters as the small transformer of chapter 11 writes, by the divisor of its loss."""
+    result = json.loads(
+        (Path(__file__).parents[1] / "experiments/shakespeare/result.json").read_text("utf-8")
+    )
+    ax = fig.subplots()
+    shown = (
+        ("B=1", plots.ORANGE, "loss / tokens of the speech"),
+        ("constant", plots.BLUE, "loss / a constant"),
+    )
+    for row, (arm, colour, divisor) in enumerate(shown):
+        lengths = [run["mean_length"] for run in result["runs"] if run["arm"] == arm]
+        count = round(float(np.mean(lengths)))
+        # Words of Shakespeare's, as strokes.
+        strokes = [i for i in range(count) if i % 11 not in (5, 8)]
+        ax.plot(strokes, [row] * len(strokes), "|", color=colour, ms=13, mew=1.3)
+        ax.text(0, row - 0.34, divisor, family="monospace")
+        ax.text(count + 2, row, f"{count} characters", va="center")
+    ax.set(xlim=(-1, 190), ylim=(1.35, -0.6))
+    ax.axis("off")
 
 
 # Six examples that no weight separates, as in _static/move/formulas.js.
@@ -276,6 +300,7 @@ FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
     "digits": (draw_digits, (4.8, 3.2)),
     "denominators": (draw_denominators, (4.8, 2.9)),
     "direction": (draw_direction, (4.8, 4.4)),
+    "speeches": (draw_speeches, (4.8, 1.7)),
     "map": (draw_map, (4.8, 5.6)),
 }
 

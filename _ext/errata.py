@@ -29,7 +29,12 @@ _NO_LINKS = nodes.reference | nodes.literal | nodes.literal_block | nodes.math |
 def card(row: Row, tests: list[Mark]) -> str:
     """Return a row as MyST."""
     chapter, heading = row.section
-    checks = "\n\n".join(f"`{test.path}::{test.function}`" for test in tests if test.of == row.id)
+    checks = "\n\n".join(
+        f'<a href="../_sources/{test.path}.txt#:~:text=def%20{test.function}">'
+        f"<code>{test.path}::{test.function}</code></a>"
+        for test in tests
+        if test.of == row.id
+    )
     fields = {
         "It says": row.stands,
         "True is": row.truth,

@@ -1,21 +1,26 @@
-"""The ledger: every displayed equation of the chapters, joined with the tests that check it.
+"""The ledger: every displayed equation and every claim of the chapters, joined with the tests that check it.
 
-What an equation and its tests are is said in marks.py; the directive `{equation-ledger}` renders the page. Its
-errors are those of the last `make ledger`, which writes tests/equations/errors.json.
+What an equation, a claim and their tests are is said in marks.py. The directive `{ledger}` renders the page of one
+chapter, `{ledger-summary}` the table of all. A mark behind each claim, and the number of each equation, lead to
+their entries; `_static/page.js` shows an entry in place. The errors are those of the last `make ledger`, which writes
+tests/equations/errors.json.
 """
 
 from __future__ import annotations
 
 import json
-from itertools import groupby
+import re
+import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util import logging
-from sphinx.util.docutils import SphinxDirective
+from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from marks import (
     ERRORS,
@@ -28,6 +33,50 @@ from marks import (
     read_from_the_page,
     read_marks,
 )
+
+PAGES = "chapters/ledger"
+
+
+def _anchor(claim: Mark) -> str:
+    return nodes.make_id(f"claim-{claim.of}-{claim.function.removeprefix('test_')}")
+
+
+@cache
+def _claims(root: str) -> list[Mark]:
+    return [mark for mark in read_marks(Path(root))[0] if mark.kind == "claim"]
+
+
+def _mark(app: Sphinx, docname: str, text: list[str]) -> None:
+    """Write the marks into a chapter as it is read."""
+    number = Path(docname).name[:2]
+    here = [claim for claim in _claims(str(app.srcdir)) if claim.of == number]
+    path = app.env.doc2path(docname)
+    if not (here and path.endswith(".ipynb")):
+        return
+    for place in {claim.path for claim in here}:
+        app.env.note_dependency(str(Path(app.srcdir) / place))
+    notebook = nbformat.reads(text[0], as_version=4)
+    for claim in here:
+        for cell in (cell for cell in notebook.cells if cell.cell_type == "markdown"):
+            if found := claim.pattern.search(cell.source):
+                role = f"{{claim}}`{_anchor(claim)}`"
+                cell.source = cell.source[: found.end()] + role + cell.source[found.end() :]
+                break
+    text[0] = nbformat.writes(notebook)
+
+
+class ClaimMark(SphinxRole):
+    """Renders the mark behind a claim."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """Return a link to the claim's entry in the ledger, with an anchor to come back to."""
+        page = f"{PAGES}/{self.env.docname.rpartition('/')[2]}"
+        to = f"{self.env.app.builder.get_relative_uri(self.env.docname, page)}#{self.text}"
+        link = nodes.reference(
+            "", "✓", refuri=to, internal=True, classes=["claim"], ids=[f"said-{self.text}"]
+        )
+        link["reftitle"] = "how this was tested"
+        return [link], []
 
 
 def read_errors(root: Path) -> dict[str, list[dict[str, Any]]]:
@@ -49,37 +98,48 @@ def _outcome(test: Mark, comparisons: list[dict[str, Any]]) -> str:
     return "; ".join(said).replace("e-", "e-\u2060")
 
 
-class EquationLedger(SphinxDirective):
-    """Renders the ledger: how many, then each chapter's equations with their tests."""
+def _name(test: Mark) -> nodes.reference:
+    """Return a link to a test: to a copy of its file beside the pages, scrolled to the function."""
+    to = f"../../_sources/{test.path}.txt#:~:text=def%20{test.function}"
+    return nodes.reference("", "", nodes.literal("", test.name), refuri=to)
 
-    has_content = False
+
+class Ledger(SphinxDirective):
+    """Renders the ledger of one chapter: its equations, then its claims, each with what its tests found."""
+
+    required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Return a paragraph, and a section for each chapter."""
-        root = Path(self.env.srcdir)
-        equations, errors = read_equations(root)[0], read_errors(root)
-        tests = [mark for mark in read_marks(root)[0] if mark.kind == "equation"]
-        for path in (*(root / "chapters").iterdir(), *(root / "tests").rglob("test_*.py"), root / ERRORS):
+        """Return a section of equations and one of claims."""
+        root, chapter = Path(self.env.srcdir), self.arguments[0]
+        for path in (*(root / "chapters").glob("*.*"), *(root / "tests").rglob("test_*.py"), root / ERRORS):
             self.env.note_dependency(str(path))
-        titles, self.read = chapter_titles(root), read_from_the_page(root)
-        counted = (
-            (len(equations), "equation"),
-            (len({equation.chapter for equation in equations}), "page"),
-            (len({test.name for test in tests}), "test"),
-        )
-        summary = "{} on {}, {}".format(*(f"{n} {noun}{'s'[: n != 1]}" for n, noun in counted))
-        read = sum(equation.label in self.read for equation in equations)
-        summary += f"; {read} read from the page, {len(equations) - read} transcribed."
-        rendered: list[nodes.Node] = [nodes.paragraph("", summary)]
-        for chapter, group in groupby(equations, key=lambda equation: equation.chapter):
-            section = nodes.section(ids=[nodes.make_id(f"ledger-{chapter}")])
-            section += nodes.title("", titles[chapter])
-            for equation in group:
-                section += self._entry(equation, [t for t in tests if t.of == equation.label], errors)
-            rendered.append(section)
-        return rendered
+        errors, self.read = read_errors(root), read_from_the_page(root)
+        tests = [mark for mark in read_marks(root)[0] if mark.kind == "equation"]
+        equations = [
+            self._equation(equation, [test for test in tests if test.of == equation.label], errors)
+            for equation in read_equations(root)[0]
+            if equation.chapter == chapter
+        ]
+        claims = [self._claim(claim, chapter) for claim in _claims(str(root)) if claim.of == chapter[:2]]
+        sections = []
+        for title, entries in (("Equations", equations), ("Claims", claims)):
+            if entries:
+                sections.append(nodes.section("", nodes.title("", title), *entries, ids=[title.lower()]))
+        return list(sections)
 
-    def _entry(self, equation: Equation, tests: list[Mark], errors: dict[str, Any]) -> nodes.Node:
+    def _claim(self, claim: Mark, chapter: str) -> nodes.Node:
+        """Render one claim: the sentence, which leads to where it is said, and its test."""
+        back = self.env.app.builder.get_relative_uri(self.env.docname, f"chapters/{chapter}")
+        sentence, _ = self.parse_inline(re.sub(r"\]\((?=\d\d_)", "](../", claim.how))
+        tried, _ = self.parse_inline(" ".join(claim.doc.split()))
+        up = nodes.reference("", "↑", refuri=f"{back}#said-{_anchor(claim)}", internal=True)
+        up["reftitle"] = "where this is said"
+        said = nodes.paragraph("", "", *sentence, nodes.Text(" "), up)
+        tests = nodes.paragraph("", "", *tried, nodes.Text(" "), _name(claim), classes=["ledger-tests"])
+        return nodes.container("", said, tests, classes=["ledger-entry"], ids=[_anchor(claim)])
+
+    def _equation(self, equation: Equation, tests: list[Mark], errors: dict[str, Any]) -> nodes.Node:
         """Render one equation: its number, which leads to it, the statement, a line for each test."""
         entry = nodes.container(classes=["ledger-entry"], ids=[f"ledger-{equation.label}"])
         reference = {"refdomain": "math", "reftype": "eq", "reftarget": equation.label, "refwarn": True}
@@ -96,15 +156,11 @@ class EquationLedger(SphinxDirective):
         for test in tests:
             transcribed = "" if equation.label in self.read else ", transcribed"
             said = f" by {test.how}{transcribed}: {_outcome(test, errors.get(test.name, []))}."
-            # A copy of the file beside the pages (claims.py), scrolled to the function.
-            to = f"../_sources/{test.path}.txt#:~:text=def%20{test.function}"
-            name = nodes.reference("", "", nodes.literal("", test.name), refuri=to)
-            line = nodes.paragraph("", "", name, nodes.Text(said))
-            lines += nodes.list_item("", line)
+            lines += nodes.list_item("", nodes.paragraph("", "", _name(test), nodes.Text(said)))
         if equation.label in self.read:
             left_out = self.read[equation.label][1]
             said = f": read from the page{f', but for {left_out} part' + 's'[: left_out != 1] if left_out else ''}."
-            to = f"../_sources/{READ}.txt#:~:text=%22{equation.label}%22"
+            to = f"../../_sources/{READ}.txt#:~:text=%22{equation.label}%22"
             name = nodes.reference("", "", nodes.literal("", Path(READ).name), refuri=to)
             lines += nodes.list_item("", nodes.paragraph("", "", name, nodes.Text(said)))
         if lines.children:
@@ -112,14 +168,53 @@ class EquationLedger(SphinxDirective):
         return entry
 
 
+class LedgerSummary(SphinxDirective):
+    """Renders a table of all chapters: how many equations and claims, and how they are checked."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table, with a link to each chapter's page."""
+        root = Path(self.env.srcdir)
+        equations, read = read_equations(root)[0], read_from_the_page(root)
+        rows, total = [], [0, 0, 0]
+        for chapter, title in chapter_titles(root).items():
+            own = [equation.label in read for equation in equations if equation.chapter == chapter]
+            counted = (
+                sum(own),
+                len(own) - sum(own),
+                sum(claim.of == chapter[:2] for claim in _claims(str(root))),
+            )
+            if any(counted):
+                rows.append(
+                    f"| {{doc}}`{title} <ledger/{chapter}>` | " + " | ".join(map(str, counted)) + " |"
+                )
+                total = [a + b for a, b in zip(total, counted, strict=True)]
+        head = "| chapter | equations read from the page | transcribed | claims |\n|---|--:|--:|--:|"
+        everything = "| **all** | " + " | ".join(f"**{n}**" for n in total) + " |"
+        return self.parse_text_to_nodes("\n".join([head, *rows, everything]))
+
+
 def _warn(app: Sphinx) -> None:
     """Warn at every build, also of an unchanged book, so that -W fails until chapters and tests agree."""
+    _claims.cache_clear()
     for problem in problems(Path(app.srcdir)):
         logging.getLogger(__name__).warning("marks: %s", problem, type="xent", subtype="ledger")
 
 
+def _copy_tests(app: Sphinx, exception: Exception | None) -> None:
+    """Put the tests beside the pages that lead to them."""
+    if exception is None and app.builder.format == "html":
+        for path in sorted((Path(app.srcdir) / "tests").glob("*/test_*.py")):
+            copy = Path(app.outdir) / "_sources" / "tests" / path.parent.name / f"{path.name}.txt"
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the directive and the check."""
-    app.add_directive("equation-ledger", EquationLedger)
+    """Register the directives, the mark and the check."""
+    app.add_directive("ledger", Ledger)
+    app.add_directive("ledger-summary", LedgerSummary)
+    app.add_role("claim", ClaimMark())
     app.connect("builder-inited", _warn)
+    app.connect("source-read", _mark, priority=600)
+    app.connect("build-finished", _copy_tests)
     return {"version": "1", "env_version": 1, "parallel_read_safe": True, "parallel_write_safe": True}

@@ -9,6 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -23,9 +28,17 @@ if TYPE_CHECKING:
 
 # Jupyter Book would put every style sheet and script below _static on every page.
 STYLES = ["katex/katex.min.css", "palette.css", "book.css"]
-SCRIPTS = ["move/load.js", "search.js"]
+SCRIPTS = ["move/load.js", "page.js"]
 # What _templates/static/webpack-macros.html would name before the other sheets.
 THEME = [f"_static/{name}.css" for name in ("basic", "styles/bootstrap", "styles/pydata-sphinx-theme")]
+
+VERSION = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))[
+    "project"
+]["version"]
+WHEEL = f"cross_entropy_verified-{VERSION}-py3-none-any.whl"
+STUB = re.compile(
+    r'<div class="output text_plain[^>]*><div[^>]*><pre><span></span>not yet: [^<]*</pre></div>\s*</div>'
+)
 
 
 def address(configured: str | None, variable: str) -> str:
@@ -52,6 +65,7 @@ def configure(app: Sphinx, config: Config) -> None:
     logo = "_static/logo.png"
     config.ogp_social_cards = {"enable": bool(site), "image": logo, "image_mini": logo}
     config.notfound_urls_prefix = urlsplit(config.html_baseurl).path or "/"
+    config.myst_substitutions = {"wheel": f'<a href="../{WHEEL}">{WHEEL}</a>'}
     if site:
         app.setup_extension("sphinx_sitemap")
         config.sitemap_url_scheme = "{link}"  # one language and one version: an address has neither
@@ -87,6 +101,19 @@ def write_bundle(app: Sphinx, exception: Exception | None) -> None:
     (static / "bundle.css").write_text(text, encoding="utf-8")
 
 
+def write_wheel(app: Sphinx, exception: Exception | None) -> None:
+    """Build the package from a copy, and put it beside the page that offers it."""
+    if exception or "chapters/get" not in app.env.found_docs:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(Path(app.srcdir) / name, folder)
+        leave = shutil.ignore_patterns("*.egg-info", "__pycache__")
+        shutil.copytree(Path(app.srcdir) / "code", Path(folder) / "code", ignore=leave)
+        pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+        subprocess.run([*pip, "--wheel-dir", str(app.outdir), folder], check=True)
+
+
 def size(path: Path) -> tuple[int, int]:
     """Read a picture's width and height in pixels from the head of the file; zeros where it does not say."""
     head = path.read_bytes()[:2000]
@@ -110,9 +137,16 @@ def lighten(
     for script in context["script_files"]:
         if getattr(script, "filename", None):
             script.attributes["defer"] = "defer"
-            # The template of the search names a script that needs Sphinx's own at once.
-            if page == "search" and not script.filename.endswith("_static/search.js"):
-                del script.attributes["defer"]
+    if "chapters/get" in app.env.found_docs:
+        repository = app.config.html_theme_options["repository_url"]
+        report = f'<a href="{repository}/issues">Report a mistake</a> · ' if repository else ""
+        context["theme_extra_footer"] = (
+            f'<p>{report}<a href="{app.builder.get_relative_uri(page, "chapters/get")}#cite">Cite</a> · '
+            f"Version {VERSION} · "
+            "Text: CC BY 4.0, code: MIT</p>"
+        )
+    if page == app.config.root_doc:  # the book's title stands beside it already
+        context["title"] = "From binary labels to LLM distillation"
     named = [sheet.filename for sheet in context["css_files"]]
     app.env.style_sheets = [*THEME, *named]  # type: ignore[attr-defined]
     context["css_files"] = []
@@ -134,8 +168,16 @@ def lighten(
 
     if context.get("body"):
         context["body"] = re.sub(r"<img\b[^>]*>", image, context["body"])
+        # Speech reads what a bar says, and not a name that hides it.
+        context["body"] = context["body"].replace('<summary aria-label="Toggle hidden content">', "<summary>")
         # Names, punctuation and spaces of code have the colour of their listing: no element of their own.
         context["body"] = re.sub(r'<span class="(?:n|nn|p|w)">([^<]*)</span>', r"\1", context["body"])
+        # What a check says of a stub says nothing to who only reads.
+        if "chapters/get" in app.env.found_docs:
+            how = f"{context['pathto']('chapters/get')}#run-the-chapters"
+            context["body"] = STUB.sub(
+                f'<p class="to-run"><a href="{how}">How to try it</a></p>', context["body"]
+            )
         if page == "chapters/api":
             # A docstring's formula is not broken for a phone: it scrolls, and the keyboard has to reach it.
             display = '<span class="katex-display"'
@@ -166,4 +208,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("html-page-context", lighten, priority=990)
     # After the theme, which writes the colours of code at the end.
     app.connect("build-finished", write_bundle, priority=990)
+    app.connect("build-finished", write_wheel)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

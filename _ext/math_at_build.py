@@ -77,6 +77,15 @@ def render(tex: str, display: bool) -> str:
     return str(answer["html"])
 
 
+def text_of(tex: str) -> str:
+    """Return what a formula draws, as text: what a reader would type, or read in an excerpt."""
+    try:
+        drawn = render(tex, False)
+    except KatexError:  # a warning has said so
+        return ""
+    return html.unescape(re.sub(r"<[^>]+>", "", drawn[: drawn.index("<annotation")]))
+
+
 def rendered(node: nodes.Element, *, display: bool) -> str:
     """Render a formula; on an error warn with the place, and show the source instead."""
     try:
@@ -95,11 +104,12 @@ def visit_inline(self: HTML5Translator, node: nodes.math) -> None:
 
 
 def visit_display(self: HTML5Translator, node: nodes.math_block) -> None:
-    """Write a displayed equation; its number leads to the tests in the ledger, a mark to itself."""
+    """Write a displayed equation; its number leads to its tests in the ledger."""
     self.body.append(self.starttag(node, "div", CLASS="math notranslate nohighlight"))
     self.body.append(rendered(node, display=True))
     if node["number"]:
-        ledger = self.builder.get_relative_uri(self.builder.current_docname, "chapters/equations")
+        page = self.builder.current_docname
+        ledger = self.builder.get_relative_uri(page, page.replace("chapters/", "chapters/ledger/"))
         how = "read from the page" if node["label"] in _read(str(self.builder.srcdir)) else "transcribed"
         self.body.append(
             f'<span class="eqno"><a href="{ledger}#ledger-{node["label"]}" title="tested, {how}">'

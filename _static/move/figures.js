@@ -15,7 +15,9 @@ globalThis.xentMoving = (() => {
   const percent = (value) => `${fixed(100 * value, 1)}%`;
 
   // A figure: controls; the axes; the keys of the legend with their colours; and from the controls' values what
-  // is drawn (`data` for uPlot's series, `marks` over them) and said. Colours are names of the palette.
+  // is drawn (`data` for uPlot's series, `marks` over them) and said. Colours are names of the palette. The control
+  // `drag` is that of the x axis: a finger in the plot sets it. The series `hidden` are the answer to what the caption
+  // asks: they, the marks and the words wait until something is set.
   const FIGURES = {
     softmax: {
       about: "Softmax and temperature",
@@ -47,6 +49,7 @@ globalThis.xentMoving = (() => {
 
     "binary-loss": {
       about: "The binary loss, its slope, and a threshold",
+      drag: "logit",
       plot: "The loss over the logit as a curve with a tangent at the chosen logit, and the share of mistakes as a step at the threshold.",
       controls: [
         { name: "label", label: "Label y", min: 0, max: 1, step: 0.05, value: 1, shown: (v) => fixed(v, 2) },
@@ -86,6 +89,7 @@ globalThis.xentMoving = (() => {
 
     "eos-optimum": {
       about: "The stop probability that a token mean teaches",
+      drag: "stop",
       plot: "The learnt stop probability over the true one as a curve above the diagonal, with the chosen coin and its bias marked.",
       controls: [
         { name: "stop", label: "True stop probability β", min: 0.01, max: 0.99, step: 0.01, value: 0.5, shown: (v) => fixed(v, 2) },
@@ -151,6 +155,7 @@ globalThis.xentMoving = (() => {
 
     scores: {
       about: "The expected cost of a report under three rules",
+      drag: "report",
       plot: "Three curves of expected cost over the report, log and Brier as bowls and linear as a straight line, with dots at your report and rings at the cheapest ones.",
       controls: [
         { name: "truth", label: "True probability p", min: 0, max: 1, step: 0.05, value: 0.7, shown: (v) => fixed(v, 2) },
@@ -188,6 +193,8 @@ globalThis.xentMoving = (() => {
     },
     "learnt-length": {
       about: "How long a model talks, by the number of sequences that share a denominator",
+      drag: "batch",
+      hidden: [1],
       plot: "The mean length that is learnt, over the number of sequences that share a denominator, as a curve that rises to the data's mean length, with your batch size marked.",
       controls: [
         { name: "batch", label: "Sequences per denominator B", min: 0, max: 7, step: 1, value: 0, shown: (v) => fixed(2 ** v, 0) },
@@ -239,6 +246,8 @@ globalThis.xentMoving = (() => {
 
     digits: {
       about: "The digits that the naive loss keeps",
+      drag: "margin",
+      hidden: [1, 2],
       plot: "Correct decimal digits of the loss over the margin: the naive computation falls to zero, the stable one stays level.",
       controls: [
         { name: "bits", label: "Format", min: 0, max: 3, step: 1, value: 1, shown: (v) => ["float64", "float32", "float16", "bfloat16"][v] },
@@ -296,6 +305,8 @@ globalThis.xentMoving = (() => {
 
     direction: {
       about: "Temperature and direction: where a student of one shape goes",
+      drag: "place",
+      hidden: [1, 2],
       plot: "Two curves over the place of the student's peak, the forward and the reverse divergence from a teacher with two peaks, with rings at their lowest points and dots at your place.",
       controls: [
         { name: "temperature", label: "Temperature T", min: 0, max: 4, step: 0.5, value: 0, shown: (v) => String(Number((2 ** v).toPrecision(3))) },
@@ -427,16 +438,37 @@ globalThis.xentMoving = (() => {
 
     let state;
     let plot;
+    let waits = Boolean(spec.hidden);
     const colour = (key) => getComputedStyle(box).getPropertyValue(`--${key}`).trim();
 
     function update() {
       const values = Object.fromEntries(spec.controls.map((control, i) => [control.name, sliders[i].input.valueAsNumber]));
       state = spec.state(values);
+      if (waits) {
+        const data = state.data.map((series, i) => (spec.hidden.includes(i) ? series.map(() => null) : series));
+        state = { data, marks: [], says: "What do you expect? Set a value, and the answer appears." };
+      }
       says.textContent = state.says;
       plot?.setData(state.data);
     }
 
-    const sliders = spec.controls.map((control) => slider(control, `moving-${name}-${control.name}`, update));
+    const sliders = spec.controls.map((control) => slider(control, `moving-${name}-${control.name}`, set));
+    function set() {
+      waits = false;
+      update();
+    }
+    function drag(event) {
+      const { input } = sliders[spec.controls.findIndex((control) => control.name === spec.drag)];
+      input.value = plot.posToVal(event.clientX - plot.over.getBoundingClientRect().left, "x");
+      input.dispatchEvent(new Event("input"));
+    }
+    if (spec.drag) {
+      canvas.addEventListener("pointerdown", (event) => {
+        canvas.setPointerCapture(event.pointerId);
+        drag(event);
+      });
+      canvas.addEventListener("pointermove", (event) => canvas.hasPointerCapture(event.pointerId) && drag(event));
+    }
     function initial() {
       spec.controls.forEach((control, i) => sliders[i].set(control.value));
       update();
@@ -478,6 +510,7 @@ globalThis.xentMoving = (() => {
       plot = new globalThis.uPlot(
         {
           ...size(),
+          pxAlign: 0, // a curve whose points snap to pixels wobbles
           padding: [8, 10, 0, 0],
           legend: { show: false },
           cursor: { show: false },

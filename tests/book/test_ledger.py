@@ -231,7 +231,7 @@ def test_reading_the_marks_needs_no_sphinx() -> None:
 CONFIGURATION = f"""
 import sys
 sys.path.insert(0, {str(ROOT / "_ext")!r})
-extensions = ["myst_nb", "ledger", "claims"]
+extensions = ["myst_nb", "ledger"]
 nb_execution_mode = "off"
 myst_enable_extensions = ["deflist", "dollarmath", "amsmath"]
 html_theme = "basic"
@@ -239,7 +239,7 @@ numfig = math_numfig = True
 math_eqref_format = "({{number}})"
 exclude_patterns = ["tests", "_build"]
 """
-INDEX = "# Book\n\n```{toctree}\n:numbered:\nchapters/01_planted\nchapters/equations\n```\n"
+INDEX = "# Book\n\n```{toctree}\n:numbered:\nchapters/01_planted\nchapters/equations\nchapters/ledger/01_planted\n```\n"
 
 
 @pytest.mark.slow
@@ -250,22 +250,26 @@ def test_the_page_and_its_warnings(tmp_path: Path) -> None:
     (tmp_path / "conf.py").write_text(CONFIGURATION)
     (tmp_path / "index.md").write_text(INDEX)
     shutil.copy(ROOT / "chapters/equations.md", tmp_path / "chapters/equations.md")
+    (tmp_path / "chapters/ledger").mkdir()
+    (tmp_path / "chapters/ledger/01_planted.md").write_text("# Ledger\n\n```{ledger} 01_planted\n```\n")
     sphinx = ("sphinx", "-W", "--keep-going", "-n", "--no-color", ".", "_build/html")
 
     def build(expected: int, *messages: str) -> str:
         status, said = run(tmp_path, *sphinx)
         assert status == expected and all(message in said for message in messages), said
-        html = (tmp_path / "_build/html/chapters/equations.html").read_text(encoding="utf-8")
+        html = (tmp_path / "_build/html/chapters/ledger/01_planted.html").read_text(encoding="utf-8")
         return re.sub(r"<span[^>]*>|</span>|\u2060", "", html)
 
     html = build(0)
-    assert re.search(r'href="01_planted.html#equation-eq-planted"[^>]*>.{0,80}\(1\.1\)', html, re.DOTALL)
-    assert "1 equation on 1 page, 1 test; 0 read from the page, 1 transcribed." in html
+    assert re.search(r'href="../01_planted.html#equation-eq-planted"[^>]*>.{0,80}\(1\.1\)', html, re.DOTALL)
+    summary = (tmp_path / "_build/html/chapters/equations.html").read_text(encoding="utf-8")
+    assert re.findall(r">(\d)</p></td>", summary) == ["0", "1", "1"]
     assert "test_it.py::test_planted</code></a> by reference, transcribed: holds." in html
-    assert "1 claim." in html
+    assert 'href="../01_planted.html#said-claim-01-coin"' in html
     chapter = (tmp_path / "_build/html/chapters/01_planted.html").read_text(encoding="utf-8")
     assert re.search(
-        r'coin\.</strong><a class="[^"]*claim[^"]*" href="equations.html#claim-01-coin"', chapter
+        r'coin\.</strong><a class="[^"]*claim[^"]*" href="ledger/01_planted.html#claim-01-coin" id="said-',
+        chapter,
     )
     assert (tmp_path / "_build/html/_sources/tests/claims/test_01.py.txt").read_text("utf-8") == CLAIMED
     # The page follows the run, though its own source did not change. (What fails fails again: test_planted.py.)

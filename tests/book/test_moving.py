@@ -301,7 +301,27 @@ def test_a_figure_moves(browser: Browser, built_site: Path, server: str, name: s
     figure = come_to(page, built_site, server, name)
     page.wait_for_selector(f"figure.figure-{name}.moving-live")
     assert not figure.locator("svg.drawn").is_visible()
+    hidden, unset = name in ("learnt-length", "digits", "direction"), ink(figure)
+    assert ("What do you expect?" in figure.locator("output").inner_text()) == hidden
+    figure.locator("input[type=range]").first.press("ArrowRight")
+    figure.get_by_role("button", name="Reset").press("Enter")
     first, picture = check(figure, name), ink(figure)
+    assert (unset != picture) == hidden, "the answer shows before anything is set"
+    if name not in (
+        "softmax",
+        "smoothing",
+        "step",
+        "denominators",
+    ):  # whose controls are no place on the axis
+        plot = figure.locator(".u-over").bounding_box()
+        assert plot is not None
+        page.mouse.move(plot["x"] + 0.3 * plot["width"], plot["y"] + 50)
+        page.mouse.down()
+        page.mouse.move(plot["x"] + 0.8 * plot["width"], plot["y"] + 60, steps=3)
+        page.mouse.up()
+        check(figure, name)
+        assert ink(figure) != picture, "a finger in the plot sets nothing"
+        figure.get_by_role("button", name="Reset").press("Enter")
 
     for slider in figure.locator("input[type=range]").all():
         slider.focus()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gzip
 import html
 import re
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
 import axe_playwright_python
-import nbformat
 import pytest
 import yaml
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response
@@ -165,50 +165,60 @@ def test_a_link_into_a_long_page_arrives(visit: Visit, fragment: str) -> None:
     assert -5 <= top < DESK[1] - 100
 
 
-FIRST_PAGES = "words => Search._performSearch(...Search._parseQuery(words)).slice(-5).map(found => found[0])"
+# ------------------------------------------------------------------------------- evidence in place
 
 
-def test_a_reader_finds_by_typing(visit: Visit) -> None:
-    page = visit.page
-    page.goto(visit.address + "index.html", wait_until="load")
-    page.keyboard.press("Control+k")
-    page.keyboard.type("gradient accumulation")
-    page.keyboard.press("Enter")
-    page.get_by_text("Search finished").wait_for(timeout=20_000)
-    page.wait_for_load_state("networkidle")  # the pages from which the summaries come
-    listed = page.locator("#search-results li > a").evaluate_all("all => all.slice(0, 5).map(a => a.href)")
-    first = [Path(address.partition("#")[0].partition("?")[0]).stem for address in listed]
-    assert {"11_denominators", "08_which_loss"} & set(first), first
-    # The list is in the order of the ranking, so the others need no list.
-    ranked = page.evaluate(FIRST_PAGES, "gradient accumulation")
-    assert [Path(name).stem for name in reversed(ranked)] == first
-    for words, name in (
-        ("log_loss", "api"),
-        ("label smoothing", "12_soft_targets"),
-        ("Lipschitz", "04_gradients"),
-    ):
-        assert f"chapters/{name}" in page.evaluate(FIRST_PAGES, words), words
+def test_a_mark_and_a_number_open_their_entry_in_place(visit: Visit) -> None:
+    """By keyboard, tap and pointer; the entry leads back to the sentence; no page of the ledger is heavy."""
+    page, card = visit.page, visit.page.locator(".card-in-place")
+    page.goto(visit.address + "chapters/10_averaged_loss.html", wait_until="load")
+    for link in ("article a.claim", "article .eqno > a"):
+        first = page.locator(link).first
+        first.press("Enter")
+        card.wait_for()
+        assert card.evaluate("e => e.contains(document.activeElement) && e.getBoundingClientRect().top > 0")
+        assert "test_" in card.inner_text() and card.get_attribute("aria-label")
+        page.keyboard.press("Escape")
+        assert not card.is_visible() and first.evaluate("e => e === document.activeElement")
+    page.locator("article p a[href^='#equation-']").first.hover()
+    card.locator(".katex").first.wait_for()
+    page.mouse.move(5, 5)
+    card.wait_for(state="hidden")
+    page.locator("article a.claim").first.click()
+    card.get_by_role("link", name="↑").click()
+    assert "#said-claim-10-" in page.url and page.locator("a.claim:target").count() == 1
     assert visit.wrong == []
 
 
-QUESTION = re.compile(r"^- \[.+\]\(https://\S+\): `(.+?)`, \{ref\}`[^`]+<(symptom-[a-z0-9-]+)>`; ", re.M)
-# What the search ranks first, and the label of the section in which that stands.
-FIRST_ROW = """async words => {
-  const [page, , anchor] = Search._performSearch(...Search._parseQuery(words)).at(-1) ?? ["", "", ""];
-  const parse = async () => new DOMParser().parseFromString(await (await fetch(page + ".html")).text(), "text/html");
-  const place = (await ((globalThis.parsed ??= {})[page] ??= parse())).getElementById(anchor.slice(1));
-  return place?.closest("section").querySelector(":scope > [id^=symptom-]")?.id ?? page;
-}"""
+def test_a_formula_is_copied_once_as_tex(visit: Visit) -> None:
+    visit.page.goto(visit.address + "chapters/01_binary.html", wait_until="load")
+    copied = visit.page.evaluate("""() => new Promise(done => {
+        const held = document.querySelector("article p:has(.katex)");
+        getSelection().selectAllChildren(held);
+        document.addEventListener("copy", event => done(event.clipboardData.getData("text/plain")));
+        document.execCommand("copy");
+    })""")
+    assert re.search(r"\$[^$]+\$", copied) and "\u2061" not in copied and copied.count("\n") < 3, copied
 
 
-def test_questions_lead_to_their_rows(visit: Visit) -> None:
-    """What chapter 8 says to type for each question of its list, typed: its row comes first."""
-    cells = nbformat.read(ROOT / "chapters/08_which_loss.ipynb", as_version=4).cells
-    [asked] = [QUESTION.findall(c.source) for c in cells if c.source.startswith("### Forty questions")]
-    assert len(asked) == 34  # six of the forty have no row, and the chapter says so
-    visit.page.goto(visit.address + "search.html?q=loss", wait_until="load")
-    visit.page.wait_for_function("Search._index !== null")
-    assert {words: visit.page.evaluate(FIRST_ROW, words) for words, _ in asked} == dict(asked)
+def test_a_solution_opens_wherever_its_title_is_tapped(browser: Browser, server: str) -> None:
+    context = browser.new_context(viewport={"width": PHONE[0], "height": PHONE[1]}, has_touch=True)
+    page = context.new_page()
+    page.goto(server + "chapters/01_binary.html", wait_until="networkidle")
+    title = page.locator(".solution .admonition-title").first
+    title.scroll_into_view_if_needed()
+    title.tap()
+    assert page.locator(".solution").first.locator("section").is_visible() and "#" not in page.url
+    assert page.locator("button.copybtn").first.evaluate("e => getComputedStyle(e).opacity") == "1"
+    context.close()
+
+
+def test_what_the_site_offers_is_the_package(built_site: Path) -> None:
+    [wheel] = built_site.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        names = set(packed.namelist())
+    sources = {path.relative_to(ROOT / "code").as_posix() for path in (ROOT / "code/xent").rglob("*.py")}
+    assert sources <= names and wheel.name in (built_site / "chapters/get.html").read_text("utf-8")
 
 
 # ------------------------------------------------------------------------ accessibility and colours

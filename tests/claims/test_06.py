@@ -337,7 +337,7 @@ def test_the_two_tolerances_are_enough_and_neither_replaces_the_other() -> None:
     "Take the truth from a third place, and plant the mistakes you know, to see that your test finds them.",
 )
 def test_certify_finds_each_planted_mistake_and_passes_what_is_right() -> None:
-    """Twelve mistakes, seven of them not in the chapter, and three right losses.
+    """Thirteen mistakes, eight of them not in the chapter, and three right losses.
 
     Advice, run on the chapter's own test. Would be refuted by a planted mistake that it passes.
     """
@@ -359,6 +359,7 @@ def test_certify_finds_each_planted_mistake_and_passes_what_is_right() -> None:
         "argmax": lambda t, p: per_example(np.eye(t.shape[1])[t.argmax(1)], p),
         "0 inf": lambda t, p: -(t * np.log(p)).sum(-1),
         "single": lambda t, p: per_example(t, p).astype(np.float32),
+        "negative rows": lambda t, p: -(t * np.log(p)).sum(-1) if (p < 0).any() else per_example(t, p),
     }
     for name, loss in wrong.items():
         with refuted(name):

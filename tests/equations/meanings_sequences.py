@@ -776,26 +776,34 @@ def first_order(d: Draw) -> Env:
 
 
 def proper(d: Draw) -> Env:
-    """Independent pairs of a context and an outcome; a divisor of contexts, of earlier pairs or of the others."""
+    """Pairs of a context and an outcome; a divisor of the contexts, of earlier pairs, of the others, or a constant.
+
+    They are independent but in the last draw, where both are of one of two sources: there no divisor of contexts is
+    free of an item, and the statement fails.
+    """
     kinds = [*itertools.product((1, 2), (1, 2, 3))]
     p, a, sizes, c = probs(d, 6), d.positive(6), d.positive(6), d.randint(1, 2)
     context, at = (lambda k: kinds[k - 1][0]), (lambda c, y: kinds.index((int(c), int(y))))
-    divisor = [
-        lambda x, i: sum(sizes[context(k), 0] for k in x[:2]),
-        lambda x, i: sum(sizes[k - 1, 0] for k in x[2:]),
-        lambda x, i: sizes[x[1 - i] - 1, 0],
-        lambda x, i: mp.mpf(2),
-        lambda x, i: max(sizes[context(k), 0] for k in x[:2]),
-    ][d.number % 5]
+    contexts = lambda x, i: sum(sizes[context(k), 0] for k in x[:2])
+    earlier, others = (
+        (lambda x, i: sum(sizes[k - 1, 0] for k in x[2:])),
+        (lambda x, i: sizes[x[1 - i] - 1, 0]),
+    )
+    divisor = pick(d, contexts, earlier, others, lambda x, i: mp.mpf(2), others, contexts)
+    batches, one_source = independent(p, 3 if divisor is earlier else 2), d.number % 6 == 5
+    if one_source:
+        one, other = (law(mp.mpf(v) / 40 for v in w) for w in ([27, 6, 3, 1, 1, 2], [1, 1, 2, 3, 6, 27]))
+        pairs = zip(independent(one, 2), independent(other, 2), strict=True)
+        batches, p = [((b + c) / 2, x) for (b, x), (c, _) in pairs], (one + other) / 2
     found = [
         (chance * a[k - 1, 0] / divisor(x, i), [kinds[k - 1][1]])
-        for chance, x in independent(p, 3 if d.number == 1 else 2)
+        for chance, x in batches
         for i, k in enumerate(x[:2])
         if context(k) == c
     ]
     best, given = learnt(log_loss(found)), lambda c: mp.fsum(p[at(c, k), 0] for k in (1, 2, 3))
     e: Env = {"c": c, "Q^*": lambda y, c: best(y), "a": lambda c, y: a[at(c, y), 0], "free": "y", "y": 1}
-    return e | {"P": lambda y, c: p[at(c, y), 0] / given(c), "over": {"y": (1, 2, 3)}}
+    return e | {"P": lambda y, c: p[at(c, y), 0] / given(c), "over": {"y": (1, 2, 3)}, "holds": not one_source}
 
 
 def policy(d: Draw) -> Env:

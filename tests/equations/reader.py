@@ -444,8 +444,7 @@ class Reader:
     def moment(self) -> Any:
         """The expectation, variance or standard deviation under a law: a list of (probability, names)."""
         kind, sub = self.argument()[0], self.after("_")
-        which = "law_" + "".join(split(sub, r"\sim")[0])
-        which = which if {which, f"{which}|"} & {*self.env} else "law"
+        which = "law_" + "".join(split(sub, r"\sim")[0]) if sub else "law"
         body = self.argument() if self.peek() == "[" else self.scope()
         body, *given = split(body, r"\mid")  # what is given is known to the law, or chosen from `law|`
         if given and f"{which}|" in self.env:

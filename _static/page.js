@@ -1,0 +1,181 @@
+// What a page does in the browser besides what the theme does: the search. Without this script every link still leads
+// where it says.
+"use strict";
+
+globalThis.xentFind = (() => {
+  const root = new URL(document.documentElement.dataset.content_root, location.href);
+  // As in _ext/site_search.py: the words without their order, underscores and hyphens.
+  const key = (words) => {
+    const all = new Set(words.toLowerCase().match(/[\p{L}\p{N}]+(?:\.\d+)?/gu));
+    return [...all].filter((word) => !["a", "at", "in", "is", "of", "the"].includes(word)).sort().join(" ");
+  };
+  let engine;
+
+  // Pagefind's script and its WebAssembly come when the reader turns to the field, its index by the word.
+  const load = () => (engine ??= import(new URL("pagefind/pagefind.js", root)));
+
+  // The ten best sections: first those that bear just these words as their name or in the book's index, in a chapter
+  // before the glossary and the reference (unless it is a name from code), then what Pagefind ranks.
+  async function find(words) {
+    const pagefind = await load();
+    const all = await Promise.all([pagefind.search(words, { filters: { named: key(words) } }), pagefind.search(words)]);
+    const results = new Map(all.flatMap(({ results }) => results).map((result) => [result.id, result]));
+    const found = await Promise.all([...results.values()].slice(0, 10).map((result) => result.data()));
+    const named = found.splice(0, all[0].results.length);
+    const order = words.includes("_") ? [/api/, /./] : [/chapters\/\d/, /notation/, /./];
+    const main = ({ meta }) => meta.main?.split("; ").includes(key(words));
+    const place = (one) => 2 * order.findIndex((kind) => kind.test(one.raw_url)) - main(one);
+    return [...named.sort((one, other) => place(one) - place(other)), ...found].map(({ raw_url, meta, excerpt }) => ({
+      address: new URL(raw_url.replace(/^\//, ""), root).href,
+      ...meta,
+      excerpt,
+    }));
+  }
+
+  function element(name, className, text = "") {
+    const made = document.createElement(name);
+    made.className = className;
+    made.textContent = text;
+    return made;
+  }
+
+  function entry({ address, title, above, excerpt }) {
+    const item = element("li", "");
+    const link = item.appendChild(element("a", ""));
+    link.href = address;
+    link.append(element("span", "found-above", above ?? ""), element("strong", "", title), element("span", "found-says"));
+    link.lastChild.innerHTML = excerpt; // Pagefind's: text, with <mark> around the words
+    return item;
+  }
+
+  function field(form) {
+    const input = form.querySelector("input");
+    const list = element("div", "site-found");
+    form.after(list);
+    const says = list.appendChild(element("p", ""));
+    says.setAttribute("role", "status");
+    const entries = list.appendChild(element("ol", ""));
+    async function show() {
+      const words = input.value.trim();
+      const found = words ? await find(words).catch(() => null) : [];
+      if (words !== input.value.trim()) return; // more was typed meanwhile
+      entries.replaceChildren(...(found ?? []).map(entry));
+      const none = "Nothing found. Fewer words find more.";
+      says.textContent = !words ? "" : found ? (found.length ? "" : none) : "The search needs a server: make serve starts one.";
+    }
+    input.addEventListener("focus", () => load().then((pagefind) => pagefind.init(), () => {}));
+    input.addEventListener("input", show);
+    form.parentElement.addEventListener("keydown", (event) => {
+      const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      const stops = [input, ...entries.querySelectorAll("a")];
+      if (step) {
+        event.preventDefault();
+        stops.at((stops.indexOf(document.activeElement) + step) % stops.length).focus();
+      }
+    });
+    const asked = new URLSearchParams(location.search).get("q");
+    if (asked && form.closest("main")) {
+      input.value = asked;
+      show();
+    }
+  }
+
+  document.querySelectorAll("form.bd-search").forEach(field);
+  return find;
+})();
+
+// What a mark, a number or a reference leads to, as a card in place. A mark and the number of an equation open it by
+// click, tap and Enter; with a mouse, it opens for references too while the pointer rests on them.
+(() => {
+  if (!HTMLElement.prototype.showPopover) return;
+  const OPENS = "article a.claim, article .eqno > a:first-child";
+  const SHOWN = `${OPENS}, article :is(${["#equation-", "#fig-", "#term-", "#erratum-", "references.html#"].map((to) => `a.reference[href*='${to}']`)})`;
+  const WHOLE = ".ledger-entry, .erratum, figure, div.math, .citation";
+  const card = document.createElement("div");
+  Object.assign(card, { className: "card-in-place", popover: "auto", tabIndex: -1 });
+  card.setAttribute("role", "dialog");
+  document.body.append(card);
+  const pages = new Map();
+  let timer;
+
+  async function document_at(address) {
+    const answer = await fetch(address);
+    return new DOMParser().parseFromString(await answer.text(), "text/html");
+  }
+
+  async function content(link) {
+    const place = new URL(link.href);
+    const page = place.href.split("#")[0];
+    if (page === location.href.split("#")[0]) pages.set(page, document);
+    if (!pages.has(page)) pages.set(page, document_at(page));
+    const found = (await pages.get(page)).getElementById(decodeURIComponent(place.hash.slice(1)));
+    const whole = found.closest(WHOLE) ?? found;
+    return (whole.matches("dt") ? [whole, whole.nextElementSibling] : [whole]).map((node) => {
+      const copy = document.importNode(node, true);
+      copy.querySelectorAll(".headerlink, .moving").forEach((one) => one.remove());
+      for (const one of [copy, ...copy.querySelectorAll("*")]) {
+        one.removeAttribute("id");
+        for (const name of ["href", "src"]) if (one.hasAttribute(name)) one[name] = new URL(one.getAttribute(name), place).href;
+      }
+      return copy;
+    });
+  }
+
+  async function show(link) {
+    const inside = await content(link);
+    const more = document.createElement("p");
+    more.className = "card-more";
+    more.append(Object.assign(document.createElement("a"), { href: link.href, textContent: link.matches(OPENS) ? "Open the ledger" : "Go there" }));
+    card.setAttribute("aria-label", link.title || link.textContent);
+    card.replaceChildren(...inside, more);
+    card.showPopover();
+    const [at, own] = [link.getBoundingClientRect(), card.getBoundingClientRect()];
+    const below = at.bottom + 8 + own.height < innerHeight || at.top < own.height + 8;
+    card.style.left = `${Math.max(8, Math.min(at.left - 24, document.documentElement.clientWidth - own.width - 8))}px`;
+    card.style.top = `${below ? at.bottom + 8 : at.top - own.height - 8}px`;
+  }
+
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest?.(OPENS);
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey || card.contains(link)) return;
+    event.preventDefault();
+    show(link).then(() => card.focus(), () => location.assign(link.href));
+  });
+  // Sphinx's own script takes the key from the browser, which would close the card.
+  document.addEventListener("keydown", (event) => event.key === "Escape" && card.matches(":popover-open") && card.hidePopover());
+  const later = (wait, act) => {
+    clearTimeout(timer);
+    timer = setTimeout(act, wait);
+  };
+  document.addEventListener("pointerover", (event) => {
+    if (event.pointerType !== "mouse" || !event.target.closest) return;
+    const link = event.target.closest(SHOWN);
+    if (link && !card.contains(link)) later(350, () => show(link).catch(() => {}));
+    else if (card.contains(event.target)) clearTimeout(timer);
+    else later(250, () => card.matches(":hover, :focus-within") || card.hidePopover());
+  });
+})();
+
+// The theme's switch goes between light and dark; the theme's own third state looks like one of the two.
+for (const button of document.querySelectorAll(".theme-switch-button")) {
+  button.addEventListener("click", (event) => {
+    event.stopImmediatePropagation();
+    const { dataset } = document.documentElement;
+    dataset.mode = dataset.theme = localStorage.mode = localStorage.theme = dataset.theme === "dark" ? "light" : "dark";
+  }, true);
+}
+
+// A formula is copied as its TeX, once, and not as what is drawn together with what is read aloud.
+document.addEventListener("copy", (event) => {
+  const copied = getSelection().rangeCount && getSelection().getRangeAt(0).cloneContents();
+  if (!copied || !copied.querySelector(".katex annotation")) return;
+  copied.querySelectorAll(".katex").forEach((formula) => {
+    const dollars = formula.closest(".katex-display") ? "$$" : "$";
+    formula.replaceWith(dollars + (formula.querySelector("annotation")?.textContent ?? "") + dollars);
+  });
+  const box = document.createElement("div");
+  box.append(copied);
+  event.clipboardData.setData("text/plain", box.textContent);
+  event.clipboardData.setData("text/html", box.innerHTML);
+  event.preventDefault();
+});
