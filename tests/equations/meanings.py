@@ -399,7 +399,7 @@ HARMLESS: dict[str, dict[str, str]] = {
     "eq-certify-top32": {r"1 - 10^{-⟨15 → 16⟩}) = 1 .": "another small number", r"}_{32}(1 ⟨- → +⟩ 10^{-15}":
         "another small number", r"{32}(1 - ⟨10 → 11⟩^{-15}) =": "another small number"},
     "eq-certify-absolute": {r"gl(p\,(1 ⟨+ → -⟩ \delta)": "the bound is even in delta"},
-    "eq-den-left": {r"frac{1 ⟨- → +⟩ \beta}{K": WEAKER, r"} KB \ge ⟨2 → 3⟩ . \end{a": NARROWER,
+    "eq-den-left": {r"frac{1 ⟨- → +⟩ \beta}{K (2)": WEAKER, r"} KB \ge ⟨2 → 3⟩ . \end{a": NARROWER,
         r"le \frac{⟨1 → 2⟩ - \beta}": WEAKER, r"ta}{KB + ⟨1 → 2⟩} &\le b": WEAKER},
     "eq-local-condition": {r"p_1\, s_⟨1 → 2⟩'(p_1) =": "the rules differ by a constant"},
     "eq-soft-argmin": {r"mid x) ⟨+ → -⟩ \log P_X": "it does not depend on theta"},

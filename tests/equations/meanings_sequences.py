@@ -803,7 +803,11 @@ def proper(d: Draw) -> Env:
     ]
     best, given = learnt(log_loss(found)), lambda c: mp.fsum(p[at(c, k), 0] for k in (1, 2, 3))
     e: Env = {"c": c, "Q^*": lambda y, c: best(y), "a": lambda c, y: a[at(c, y), 0], "free": "y", "y": 1}
-    return e | {"P": lambda y, c: p[at(c, y), 0] / given(c), "over": {"y": (1, 2, 3)}, "holds": not one_source}
+    return e | {
+        "P": lambda y, c: p[at(c, y), 0] / given(c),
+        "over": {"y": (1, 2, 3)},
+        "holds": not one_source,
+    }
 
 
 def policy(d: Draw) -> Env:
@@ -864,12 +868,13 @@ HARMLESS: dict[str, dict[str, str]] = {
     "eq-avg-sums": {r"m_{i=1}^{⟨ → 2 ⟩\infty} (": ENDLESS, r"m_{n=1}^{⟨ → 2 ⟩\infty}": ENDLESS},
     "eq-avg-step": {r"le \frac{⟨1 → 2⟩}{t + 1}.": WEAKER},
     "eq-avg-log-law": {r"m_{k=n}^{⟨ → 2 ⟩\infty} Q": ENDLESS},
-    "eq-avg-batch-bounds": {r"frac{1 ⟨- → +⟩ \beta}{B": WEAKER},
+    "eq-avg-batch-bounds": {r"frac{1 ⟨- → +⟩ \beta}{B (2)": WEAKER},
     "eq-avg-ratio": {r"B \mu^2} ⟨+ → -⟩ O(B^{-2}": ORDER, r"} + O(B^{⟨- → +⟩2}).": ORDER},
     "eq-vocab-rounding": {r"|\ell(z ⟨+ → -⟩ \delta,": "the bound is even in delta", r"&\le ⟨2 → 3⟩ u \max_j": WEAKER},
-    "eq-vocab-zloss-free": {r"_P\, J(z ⟨+ → -⟩ a) &= \m": "a shift that is free goes either way"},
+    "eq-vocab-zloss-free": {r"_P\, J(z ⟨+ → -⟩ a) &= \m (2)": "a shift that is free goes either way"},
     "eq-vocab-associative": {r"-\infty, ⟨0 → 1⟩) &= a .": "what is multiplied by nothing may be anything"},
     "eq-note-first-order": {r"B \mu^2} ⟨+ → -⟩ O(B^{-2}": ORDER, r"} + O(B^{⟨- → +⟩2}),": ORDER,
+        r"} + O(B^{⟨- → +⟩2}), (2)": ORDER,
         r"}{B \mu} ⟨+ → -⟩ O(B^{-2}": ORDER, r"2 \mu^2} ⟨+ → -⟩ O(B^{-3}": ORDER,
         r"} + O(B^{⟨- → +⟩3}) . \en": ORDER},
 }

@@ -1,6 +1,6 @@
 """Equations as their chapters print them, evaluated at random values: nobody transcribes them here.
 
-`ROWS` says by which function of meanings.py the names in an equation get their values, and what the reader leaves out
+`ROWS` says by which function of meanings*.py the names in an equation get their values, and what the reader leaves out
 of it, so that a change of that is noticed too. Then every sign, number, index and equality on the page is changed,
 one at a time, and the change has to be seen.
 """
@@ -8,6 +8,7 @@ one at a time, and the change has to be seen.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -346,7 +347,7 @@ OTHER |= {"A": "B", "B": "A", "P": "Q", "Q": "P", r"\propto": "="}
 
 def changes(tex: str) -> Iterator[tuple[str, str]]:
     """Each sign turned, number raised, exponent and right side doubled, relation reversed, index exchanged."""
-    tex = " ".join(tex.split())
+    tex, before = " ".join(tex.split()), Counter[str]()
     for found in CHANGED.finditer(tex):
         old, (a, b) = found[0], found.span()
         if old[:1] != "[":
@@ -356,7 +357,8 @@ def changes(tex: str) -> Iterator[tuple[str, str]]:
             if re.match(r"= *0", tex[a:]):
                 new = "= 1 +"
             what = f"{tex[max(a - 9, 0) : a]}⟨{old} → {new}⟩{tex[b : b + 9]}"
-            yield what.strip("\\ "), tex[:a] + new + tex[b:]
+            before[what := what.strip("\\ ")] += 1
+            yield what + f" ({before[what]})" * (before[what] > 1), tex[:a] + new + tex[b:]
 
 
 @pytest.mark.parametrize("label", ROWS)
