@@ -8,6 +8,7 @@ import importlib
 from typing import Any
 
 from . import distillation, gradients, information, scoring, sequences
+from ._diagnose import Diagnosis, diagnose
 from .losses import (
     binary_cross_entropy,
     binary_focal_loss,
@@ -23,10 +24,12 @@ from .numerics import log_sigmoid, log_softmax, log_sum_exp, sigmoid, softmax
 __version__ = "0.1.0"
 
 __all__ = [
+    "Diagnosis",
     "binary_cross_entropy",
     "binary_focal_loss",
     "binary_log_loss",
     "cross_entropy",
+    "diagnose",
     "distillation",
     "focal_loss",
     "gradients",

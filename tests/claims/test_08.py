@@ -10,13 +10,12 @@ import pytest
 import torch
 
 import xent
-from xent import scoring
+from adversary import refuted, rng
+from xent import diagnose, scoring
 from xent_book import frameworks
-from xent_book.frameworks import diagnose
 
 pytestmark = pytest.mark.xdist_group("frameworks")  # one worker imports TensorFlow, once
 F = torch.nn.functional
-RNG = np.random.default_rng(808)
 
 
 def trained(
@@ -38,7 +37,11 @@ def trained(
     "A fresh classifier should cost about log K: 0.693 for two classes, 2.303 for ten, 11.8 for 128,256 tokens.",
 )
 def test_a_fresh_network_costs_log_k() -> None:
-    """Networks of PyTorch's default initialisation, several seeds, on standardised noise and unbalanced labels."""
+    """PyTorch's default initialisation, seeds, noise, unbalanced labels. Would be refuted by a loss off log K by .1."""
+
+    def says(loss: float, classes: int) -> None:
+        assert abs(loss - math.log(classes)) < 0.1
+
     for classes, said in ((2, 0.693), (10, 2.303), (128_256, 11.8)):
         assert round(math.log(classes), 3 if classes < 1000 else 1) == said
         for seed in range(5 if classes < 1000 else 1):
@@ -49,8 +52,10 @@ def test_a_fresh_network_costs_log_k() -> None:
             )
             y = (torch.rand(128) ** 2 * classes).long()
             with torch.no_grad():
-                loss = F.cross_entropy(model(torch.randn(128, 20)), y).item()
-            assert abs(loss - math.log(classes)) < 0.1
+                says(F.cross_entropy(model(torch.randn(128, 20)), y).item(), classes)
+                with refuted("a last layer whose weights have the standard deviation 1"):
+                    torch.nn.init.normal_(model[2].weight)
+                    says(F.cross_entropy(model(torch.randn(128, 20)), y).item(), classes)
 
 
 @pytest.mark.claim(
@@ -59,11 +64,19 @@ def test_a_fresh_network_costs_log_k() -> None:
     "a softmax too many, 16.1 or 34.5 to a clip, and a positive floor under a model that is always right to smoothing.",
 )
 def test_where_losses_come_to_rest() -> None:
-    """Free logits, trained long from random starts: two softmaxes, a detached path, smoothing, and a clip."""
+    """Free logits, trained long: two softmaxes, a detached path, smoothing, a clip.
+    Would be refuted by another height.
+    """
+
+    def says(seen: float, height: float) -> None:
+        assert seen == pytest.approx(height, abs=1e-3)
+
     y = torch.arange(10)
-    start = torch.from_numpy(RNG.normal(size=(10, 10)))
+    start = torch.from_numpy(rng(808).normal(size=(10, 10)))
     twice = trained(lambda z: F.cross_entropy(z.softmax(-1), y), start, 300, 3.0)
-    assert twice == pytest.approx(math.log(math.e + 9) - 1, abs=1e-3)
+    says(twice, math.log(math.e + 9) - 1)
+    with refuted("the height of one softmax too many for the model without"):
+        says(trained(lambda z: F.cross_entropy(z, y), start, 100, 1.0), 1.461)
     assert trained(lambda z: F.cross_entropy(z, y), start, 100, 1.0) < 0.01  # without it there is no floor
     smoothed = trained(lambda z: F.cross_entropy(z, y, label_smoothing=0.1), start, 250, 0.3)
     assert smoothed == pytest.approx(0.500, abs=5e-4)
@@ -84,16 +97,23 @@ def test_where_losses_come_to_rest() -> None:
     "Smoothing leaves a perfect model with the entropy of the smoothed label, 0.500 for ε = 0.1 and ten classes.",
 )
 def test_nothing_costs_less_than_the_entropy_of_the_smoothed_label() -> None:
-    """Two thousand predictions, among them the smoothed label itself and its neighbours."""
+    """Two thousand predictions around the smoothed label. Would be refuted by one that costs less than its entropy."""
+
+    def says(cost: np.ndarray, floor: float) -> None:
+        assert cost.min() >= floor * (1 - 1e-12) and cost.min() < floor + 1e-4
+
+    g = rng(809)
     for classes, eps in ((10, 0.1), (3, 0.4), (1000, 0.1)):
         label = np.full(classes, eps / classes)
         label[0] += 1 - eps
         floor = -(label * np.log(label)).sum()
-        z = np.log(label) + RNG.normal(size=(2000, classes)) * 10.0 ** RNG.uniform(-4, 1, (2000, 1))
+        z = np.log(label) + g.normal(size=(2000, classes)) * 10.0 ** g.uniform(-4, 1, (2000, 1))
         cost = F.cross_entropy(
             torch.from_numpy(z), torch.zeros(2000, dtype=torch.long), label_smoothing=eps, reduction="none"
         ).numpy()
-        assert cost.min() >= floor * (1 - 1e-12) and cost.min() < floor + 1e-4
+        says(cost, floor)
+        with refuted("a floor a thousandth higher"):
+            says(cost, 1.001 * floor)
         if classes == 10:
             assert f"{floor:.3f}" == "0.500"
 
@@ -102,9 +122,16 @@ def test_nothing_costs_less_than_the_entropy_of_the_smoothed_label() -> None:
     "08", "A double softmax never gets a full nat below the uniform guess, however many classes there are."
 )
 def test_a_double_softmax_stays_within_a_nat_of_the_guess() -> None:
-    """2 to a million classes, at the best probabilities and at others."""
+    """2 to a million classes, at the best probabilities and at others. Would be refuted by a full nat."""
+
+    def says(best: float, classes: int) -> None:
+        assert math.log(classes) - best < 1
+
     for classes in (2, 3, 10, 1000, 10**6):
-        assert math.log(classes) - (math.log(math.e + classes - 1) - 1) < 1
+        says(math.log(math.e + classes - 1) - 1, classes)
+        if classes >= 10:
+            with refuted("a softmax of logits that are 3 apart"):
+                says(math.log(math.exp(3) + classes - 1) - 3, classes)
         p = torch.zeros(3, classes, dtype=torch.float64)
         p[0, 0], p[1, :2], p[2] = 1, 0.5, 1 / classes
         cost = F.cross_entropy(p, torch.zeros(3, dtype=torch.long), reduction="none")
@@ -116,7 +143,11 @@ def test_a_double_softmax_stays_within_a_nat_of_the_guess() -> None:
     "Its best is 0.313 for the label 1 and 0.693 for the label 0, so 0.503 where both are equally frequent.",
 )
 def test_the_floors_of_a_double_sigmoid() -> None:
-    """Logits from -50 to 50, and the best of them for each mixture of labels."""
+    """Logits from -50 to 50, the best for each mixture of labels. Would be refuted by a smaller loss."""
+
+    def says(ones: float, zeros: float) -> None:
+        assert [round(v, 3) for v in (ones, zeros, (ones + zeros) / 2)] == [0.313, 0.693, 0.503]
+
     z = torch.linspace(-50, 50, 2001, dtype=torch.float64)
     best = {
         label: F.binary_cross_entropy_with_logits(
@@ -124,7 +155,9 @@ def test_the_floors_of_a_double_sigmoid() -> None:
         ).min().item()
         for label in (0.0, 1.0)
     }  # fmt: skip
-    assert [round(v, 3) for v in (best[1.0], best[0.0], (best[0.0] + best[1.0]) / 2)] == [0.313, 0.693, 0.503]
+    says(best[1.0], best[0.0])
+    with refuted("the labels exchanged"):
+        says(best[0.0], best[1.0])
 
 
 @pytest.mark.claim(
@@ -132,11 +165,17 @@ def test_the_floors_of_a_double_sigmoid() -> None:
     "Pass logits, and name the arguments. With both, three libraries return one number for the same batch.",
 )
 def test_three_libraries_return_one_number() -> None:
-    """Twenty random batches of several sizes, for each of the three losses."""
+    """Batches of several sizes, for each of the three losses. Would be refuted by two numbers."""
+
+    def says(values: tuple[float, ...]) -> None:
+        # Keras works in float32.
+        assert np.allclose([float(v) for v in values], float(values[0]), rtol=1e-5)
+
+    g = rng(811)
     losses, raw = frameworks.keras().losses, {"from_logits": True}
     for n, classes in ((1, 2), (7, 3), (20, 50)):
-        z, soft = RNG.normal(size=(n, classes)) * 3, RNG.dirichlet(np.ones(classes), n)
-        y, many = RNG.integers(0, classes, n), RNG.integers(0, 2, (n, classes)).astype(float)
+        z, soft = g.normal(size=(n, classes)) * 3, g.dirichlet(np.ones(classes), n)
+        y, many = g.integers(0, classes, n), g.integers(0, 2, (n, classes)).astype(float)
         zt = torch.from_numpy(z)
         for values in (
             (
@@ -155,32 +194,41 @@ def test_three_libraries_return_one_number() -> None:
                 losses.BinaryCrossentropy(**raw)(y_true=many, y_pred=z),
             ),
         ):
-            # Keras works in float32.
-            assert np.allclose([float(v) for v in values], float(values[0]), rtol=1e-5)
+            says(values)
+        with refuted("Keras without from_logits=True"):
+            says((xent.cross_entropy(z, y), losses.SparseCategoricalCrossentropy()(y, z)))
 
 
 @pytest.mark.claim(
     "08", "Under a mean of micro-batch means, a target counts more the fewer targets its micro-batch has."
 )
 def test_the_weight_of_a_target_in_a_mean_of_means() -> None:
-    """The derivative of the mean of means by each target's loss, for random counts."""
+    """Its derivative by each target's loss, for random counts. Would be refuted by a rising weight."""
+    g = rng(812)
     for _ in range(10):
-        counts = RNG.integers(1, 40, 6)
+        counts = g.permutation(40)[:6] + 1
         losses = [torch.rand(int(n), dtype=torch.float64, requires_grad=True) for n in counts]
         torch.stack([loss.mean() for loss in losses]).mean().backward()
         weights = np.array([loss.grad[0].item() for loss in losses]) * counts.sum()
         assert np.allclose(weights, counts.mean() / counts)
-        order = np.argsort(counts)
-        assert (np.diff(weights[order]) <= 0).all()
+
+        def says(seen: np.ndarray, counts: np.ndarray = counts) -> None:
+            assert (np.diff(seen[np.argsort(counts)]) < 0).all()
+
+        says(weights)
+        with refuted("the weights of the pooled mean"):
+            says(np.ones(6))
 
 
 @pytest.mark.claim("08", "call it on numbers whose answer you know. That is all `diagnose` does.")
 def test_diagnose_tells_losses_apart_by_calling_them() -> None:
-    """Five faulty losses behind functions that say nothing: each fault is named, and a right loss has none."""
+    """Five faulty losses behind functions that say nothing.
+    Would be refuted by a fault that is named by a name alone.
+    """
 
     def fault(function: Callable[..., object]) -> tuple[object, ...]:
         d = diagnose(function)
-        return d.sign, d.unit, d.reads, d.denominator, d.smoothing, d.variant
+        return d.sign, d.unit, d.reads, d.denominator, d.smoothing, d.added
 
     right = fault(lambda a, b: F.cross_entropy(a, b))
     assert right == (1, "nats", "logits", "N", 0.0, "")
@@ -191,16 +239,35 @@ def test_diagnose_tells_losses_apart_by_calling_them() -> None:
         fault(lambda a, b: F.nll_loss(a.log_softmax(0), b)),
         fault(lambda a, b: F.cross_entropy(a, b) / 4),
     ]
-    assert len({*faults, right}) == 6
+
+    def says(all_of_them: list[tuple[object, ...]]) -> None:
+        assert len({*all_of_them, right}) == 6
+
+    says(faults)
+    with refuted("a loss that is right under a name that is not"):
+
+        def bits_with_flipped_sign(z: object, y: object) -> object:
+            return F.cross_entropy(z, y)  # type: ignore[arg-type]
+
+        says([*faults[1:], fault(bits_with_flipped_sign)])
 
 
 @pytest.mark.claim("08", "One of them takes logarithms to the base 2: 1 / log 2 = 1.4427.")
 @pytest.mark.claim("08", "The exponential of a loss above 88.7 does not fit into float32.")
 @pytest.mark.claim("08", "whose numbers lie 1/64 apart between 2 and 4.")
 def test_three_numbers_of_the_rows() -> None:
-    """The format's own arithmetic at both sides of each number."""
-    assert f"{1 / math.log(2):.4f}" == "1.4427"
-    assert torch.tensor([88.7, 88.73]).exp().isinf().tolist() == [False, True]
+    """The formats' own arithmetic at both sides. Would be refuted by a finite exp(88.73), or by a bfloat16 between."""
+
+    def overflows(below: float, above: float) -> None:
+        assert torch.tensor([below, above]).exp().isinf().tolist() == [False, True]
+
+    # The unit is measured: the ratio of a loss in bits to the same in nats.
+    z, y = torch.randn(5, 3, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 0, 1])
+    ratio = -torch.log2(z.softmax(1))[range(5), y].mean() / F.cross_entropy(z, y)
+    assert f"{ratio:.4f}" == f"{1 / math.log(2):.4f}" == "1.4427"
+    overflows(88.7, 88.73)
+    with refuted("float32 that ends elsewhere"):
+        overflows(88.6, 88.7)
     numbers = torch.arange(2, 4, 1 / 64, dtype=torch.float64)
     assert torch.equal(numbers.bfloat16().double(), numbers)
     halves = numbers + 1 / 128
@@ -214,7 +281,13 @@ def test_three_numbers_of_the_rows() -> None:
     "of weights.",
 )
 def test_weights_multiply_the_odds() -> None:
-    """The minimum over the logit on a fine grid, for nine pairs of p and w; and the ratio's report for batches."""
+    """The minimum on a fine grid for nine pairs, and the ratio's report.
+    Would be refuted by a report outside p and w's.
+    """
+
+    def says(learnt: float, p: float, report: float) -> None:
+        assert min(p, report) < learnt < max(p, report) and abs(learnt - p) < abs(report - p)
+
     for p in (0.01, 0.2, 0.7):
         for w in (0.3, 5.0, 20.0):
             z = np.linspace(-12, 12, 240_001)
@@ -224,18 +297,28 @@ def test_weights_multiply_the_odds() -> None:
             assert 1 / (1 + math.exp(-best)) == pytest.approx(report, abs=1e-4)
             for size in (2, 8, 64):
                 learnt = scoring.learnt_distribution([1 - p, p], [1, w], size, weight=[1, w])[1]
-                assert min(p, report) < learnt < max(p, report) and abs(learnt - p) < abs(report - p)
+                says(learnt, p, report)
+                with refuted("the report of weights that divide"):
+                    says(p / (w * (1 - p) + p), p, report)
 
 
 @pytest.mark.claim("08", "It was given q itself, or logits; or a p that does not sum to one.")
 @pytest.mark.claim("08", "Each row whose class has moved costs that much.")
 @pytest.mark.claim("08", "so the targets of a rank that has few count too much.")
 def test_three_causes_of_the_rows() -> None:
-    """Random q and p; text labels of which some keep their place; two ranks of unequal counts, averaged."""
+    """Random q and p; text labels of which some keep their place; two ranks. Would be refuted by a negative KL of two
+    distributions, a moved class that costs nothing, or ranks that weigh alike.
+    """
     from sklearn.metrics import log_loss
 
-    p, q = (torch.from_numpy(RNG.dirichlet(np.ones(5), 200)) for _ in range(2))
-    assert (F.kl_div(q.log(), p, reduction="none").sum(1) >= 0).all()
+    def positive(first: torch.Tensor, second: torch.Tensor) -> None:
+        assert (F.kl_div(first, second, reduction="none").sum(1) >= 0).all()
+
+    g = rng(814)
+    p, q = (torch.from_numpy(g.dirichlet(np.ones(5), 200)) for _ in range(2))
+    positive(q.log(), p)
+    with refuted("q in place of its logarithm"):
+        positive(q, p)
     assert (F.kl_div(q, p, reduction="none").sum(1) < 0).all()
     assert F.kl_div(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([[0.2, 0.3, 0.5]]), reduction="sum") < 0
     assert (F.kl_div(q.log(), 0.3 * q, reduction="none").sum(1) < 0).all()
@@ -254,12 +337,22 @@ def test_three_causes_of_the_rows() -> None:
 
 @pytest.mark.claim("08", "below a logit of −27.6 the gradient fades. Its loss stops at 100.")
 def test_bceloss_loses_its_gradient_and_stops_at_100() -> None:
-    """Logits on both sides of -27.6 in two formats, and an impossible event."""
+    """Logits on both sides of -27.6 in two formats, an impossible event.
+    Would be refuted by a whole gradient at -29.
+    """
+
+    def fades(found: list[float]) -> None:
+        assert found[0] > 0.99 and found[1] < 0.3 and found == sorted(found, reverse=True)
+
     for dtype in (torch.float32, torch.float64):
         z = torch.tensor([-27.0, -29.0, -31.0, -40.0], dtype=dtype, requires_grad=True)
         F.binary_cross_entropy(z.sigmoid(), torch.ones_like(z), reduction="sum").backward()
         found = z.grad.abs().tolist()
-        assert found[0] > 0.99 and found[1] < 0.3 and found == sorted(found, reverse=True)
+        fades(found)
+        with refuted("the loss of logits"):
+            z.grad = None
+            F.binary_cross_entropy_with_logits(z, torch.ones_like(z), reduction="sum").backward()
+            fades(z.grad.abs().tolist())
         assert F.binary_cross_entropy(torch.zeros(1, dtype=dtype), torch.ones(1, dtype=dtype)).item() == 100
 
 
@@ -268,11 +361,20 @@ def test_bceloss_loses_its_gradient_and_stops_at_100() -> None:
 )
 @pytest.mark.claim("08", "A softmax over a single column is 1, whatever the logit.")
 def test_softmax_over_nothing_and_over_one_column() -> None:
-    """A masked row next to one that sees a single position; one column of logits of any size."""
+    """A masked row beside one that sees a position; a column of logits of any size.
+    Would be refuted by a finite row.
+    """
+
+    def nothing(row: torch.Tensor) -> None:
+        assert row.isnan().all()
+
     mask = torch.tensor([[[False, False], [True, False]]])
     q = torch.randn(1, 2, 4)
     weights = ((q @ q.transpose(1, 2)).masked_fill(~mask, -torch.inf)).softmax(-1)
-    assert weights[0, 0].isnan().all() and weights[0, 1].tolist() == [1.0, 0.0]
+    nothing(weights[0, 0])
+    with refuted("a row that sees one position"):
+        nothing(weights[0, 1])
+    assert weights[0, 1].tolist() == [1.0, 0.0]
     z = torch.linspace(-1e4, 1e4, 9)[:, None].requires_grad_()
     loss = F.cross_entropy(z, torch.zeros(9, dtype=torch.long))
     loss.backward()
@@ -285,13 +387,24 @@ def test_softmax_over_nothing_and_over_one_column() -> None:
     "`<eos>`, the ends of the sequences are skipped along with it, and the model does not learn to stop.",
 )
 def test_ignore_index_is_no_mask() -> None:
-    """The ignored class's logit gets a gradient from other rows; a table of transitions trained with pad = `<eos>`."""
+    """The ignored class's gradient, and a table trained with pad = `<eos>`. Would be refuted by a masked class."""
+
+    def trains(gradient: torch.Tensor) -> None:
+        assert (gradient > 0).all()
+
     z = torch.randn(20, 4, dtype=torch.float64, requires_grad=True)
     y = torch.arange(20) % 4
     F.cross_entropy(z, y, ignore_index=2).backward()
-    assert z.grad is not None and (z.grad[y != 2][:, 2] > 0).all() and not z.grad[y == 2].any()
+    assert z.grad is not None and not z.grad[y == 2].any()
+    trains(z.grad[y != 2][:, 2])
+    with refuted("a class whose logit is -inf"):
+        masked = z.detach().clone()
+        masked[:, 2] = -torch.inf
+        masked.requires_grad_()
+        F.cross_entropy(masked, y, ignore_index=2).backward()
+        trains(masked.grad[y != 2][:, 2])
     # Tokens 0 and 1, and 2 for the end; each ends a sequence with probability 0.3.
-    target = torch.from_numpy(RNG.choice(3, size=4000, p=[0.4, 0.3, 0.3]))
+    target = torch.from_numpy(rng(816).choice(3, size=4000, p=[0.4, 0.3, 0.3]))
     learnt = {}
     for ignored in (2, -100):
         logits = torch.zeros(3, requires_grad=True)
@@ -309,12 +422,109 @@ def test_ignore_index_is_no_mask() -> None:
     "scikit-learn takes the classes from the labels that are present, and these are fewer than the columns.",
 )
 def test_scikit_learn_counts_the_labels_that_are_present() -> None:
-    """One label of two, two of three; with `labels=` the loss is that of the rows."""
+    """One label of two, two of three; with `labels=` the loss of the rows.
+    Would be refuted by a batch that is taken.
+    """
+
+    def refuses(y: list[int], p: np.ndarray) -> None:
+        with pytest.raises(ValueError, match=r"only one label|different number of classes"):
+            log_loss(y, p)
+
+    g = rng(817)
     from sklearn.metrics import log_loss
 
     for classes, y in ((2, [1, 1]), (3, [0, 1]), (3, [2, 2, 2])):
-        p = RNG.dirichlet(np.ones(classes), len(y))
-        with pytest.raises(ValueError, match=r"only one label|different number of classes"):
-            log_loss(y, p)
+        p = g.dirichlet(np.ones(classes), len(y))
+        refuses(y, p)
+        with refuted("a batch that holds every class"):
+            refuses(list(range(classes)), g.dirichlet(np.ones(classes), classes))
         expected = -np.log(p[np.arange(len(y)), y]).mean()
         assert log_loss(y, p, labels=range(classes)) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.claim(
+    "08",
+    "Selecting the other rows just before the loss makes the loss finite and leaves the weights' "
+    "gradients nan: the last "
+    "layer multiplies the row's zero gradient by its nan input.",
+)
+def test_the_remedies_of_nan_rows_reach_the_weights() -> None:
+    """Padding divided by a length of zero, then layers, to the weights' gradients.
+    Would be refuted by a finite gradient
+    behind rows that were removed too late, or by nan behind the remedies of the row.
+    """
+
+    def finite(remedy: str, hidden: int, seed: int) -> None:
+        g = torch.Generator().manual_seed(seed)
+        totals, counts = (
+            torch.randn(6, 4, generator=g),
+            torch.tensor([[2.0], [0.0], [1.0], [3.0], [0.0], [1.0]]),
+        )
+        totals = totals * (counts > 0)
+        y = torch.where(counts[:, 0] > 0, torch.tensor([0, 1, 2, 0, 1, 2]), torch.tensor(-100))
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(4, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, 3))
+        inputs = totals / (counts.clamp(min=1) if remedy == "guarded division" else counts)
+        if remedy == "rows dropped before the layers":
+            inputs, y = inputs[y != -100], y[y != -100]
+        z = model(inputs)
+        if remedy == "rows dropped before the loss":
+            z, y = z[y != -100], y[y != -100]
+        loss = F.cross_entropy(z, y)
+        loss.backward()
+        assert loss.isfinite()
+        gradients = [p.grad for p in model.parameters()]
+        assert all(p is not None and p.isfinite().all() for p in gradients), remedy
+
+    for hidden in (1, 8):
+        for seed in range(3):
+            for remedy in ("guarded division", "rows dropped before the layers"):
+                finite(remedy, hidden, seed)
+            for disease in ("none", "rows dropped before the loss"):
+                with refuted(disease):
+                    finite(disease, hidden, seed)
+
+
+@pytest.mark.claim(
+    "08",
+    "Where the model ends in `Dense(1)` and returns (N, 1), Keras gives the labels that shape, and each weight reaches "
+    "its row.",
+)
+def test_a_weight_reaches_its_row_behind_a_dense_layer() -> None:
+    """Labels (N,) with predictions (N, 1), in the call, to the weights' gradients.
+    Would be refuted
+    by a weight that scales other rows, as it does where both have the shape (N,).
+    """
+    keras = frameworks.keras()
+    tf = frameworks.tensorflow()
+    g = rng(818)
+
+    def each_its_row(shape: tuple[int, ...]) -> None:
+        """The gradient under a weight for the first row alone is that of the first row, divided by N."""
+        for n in (2, 5, 33):
+            x, y = g.normal(size=(n, 3)).astype("f4"), g.integers(0, 2, n).astype("f4")
+            layer = keras.layers.Dense(1, activation="sigmoid")
+            layer.build((n, 3))
+            w = np.zeros(n, "f4")
+            w[0] = 1.0
+            loss = keras.losses.BinaryCrossentropy()
+
+            def gradient(
+                rows: slice,
+                weight: object,
+                layer: object = layer,
+                x: object = x,
+                y: object = y,
+                loss: object = loss,
+            ) -> object:
+                with tf.GradientTape() as tape:
+                    p = layer(x[rows])  # type: ignore[operator,index]
+                    value = loss(y[rows], tf.reshape(p, (-1, *shape)), sample_weight=weight)  # type: ignore[index]
+                return tape.gradient(value, layer.trainable_weights)[0].numpy()  # type: ignore[attr-defined]
+
+            alone = gradient(slice(0, 1), None)
+            assert np.allclose(gradient(slice(None), w), np.asarray(alone) / n, atol=1e-6)
+
+    each_its_row((1,))
+    with refuted("labels and predictions of shape (N,)"):
+        each_its_row(())

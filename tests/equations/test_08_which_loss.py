@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from xent import Diagnosis, diagnose
 from xent_book import frameworks
-from xent_book.frameworks import Diagnosis, diagnose
 
 F, nn = torch.nn.functional, torch.nn
 WorstError = Callable[..., None]

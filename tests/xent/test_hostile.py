@@ -31,7 +31,8 @@ from xent.sequences import GeometricSource, MarkovSource
 
 inf, nan = math.inf, math.nan
 PARTS = ("", ".information", ".gradients", ".scoring", ".sequences", ".distillation", ".torch")
-NOT_CALLED = {"Rule", "MicroBatch", "Window", "Windows", "AccumulationReport"}  # a type; what others return
+# Types, what others return, and `diagnose`, which takes anything that can be called.
+NOT_CALLED = {"Rule", "MicroBatch", "Window", "Windows", "AccumulationReport", "Diagnosis", "diagnose"}
 CHAIN = MarkovSource([0.5, 0.375, 0.125], [[0.25, 0.5, 0.25], [0.125, 0.5, 0.375]])
 OBJECTS = {"GeometricSource": GeometricSource(0.25, 2), "MarkovSource": CHAIN}
 

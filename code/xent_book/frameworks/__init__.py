@@ -13,7 +13,6 @@ lock. Importing this module loads no framework; running a probe imports the libr
 
 from __future__ import annotations
 
-from ._diagnose import Diagnosis, array, diagnose
 from ._profiles import QUESTIONS, at_a_glance
 from ._registry import (
     GROUPS,
@@ -35,14 +34,11 @@ __all__ = [
     "LIBRARIES",
     "NAMES",
     "QUESTIONS",
-    "Diagnosis",
     "Row",
     "Table",
     "agrees",
-    "array",
     "at_a_glance",
     "behaviour_table",
-    "diagnose",
     "get",
     "glance_table",
     "group_table",

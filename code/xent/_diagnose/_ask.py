@@ -1,0 +1,357 @@
+"""diagnose: find the model of a loss, factor by factor, and predict fresh batches with it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from xent._validate import shown
+
+from ._bench import KINDS, SHAPES, TOLERANCE, Data, benches, datasets, granularity, inputs
+from ._call import LIBRARIES, Caller, Loss, loaded, numbers_within, parameters, resolve, to_numpy, ways
+from ._details import Exam, other_axes
+from ._model import CATEGORICAL, LEVELS, READINGS, Bend, Fit, Meaning, coarse_fits, fits, interpret, solve
+from ._report import UNKNOWN, Diagnosis
+
+CLASSES = (3, 2, 5, 4, 7, 10)
+# Further numbers of classes, for a loss that holds a weight for each class and refuses all others.
+MORE = (6, 8, 9, *range(11, 22), 32, 64, 100, 1000)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A model that predicts all single rows of a data set."""
+
+    data: Data
+    fit: Fit
+    meaning: Meaning
+    level: int
+
+    @property
+    def cost(self) -> float:
+        """How much it takes to explain the rows in this way: the least wins."""
+        m = self.meaning
+        return (
+            self.fit.reading.rank + 2 * (m.smoothing != 0) + 2 * (not m.plain) + len(m.left_out)
+            + 0.1 * (self.data.bench.form == "integer rows")
+        )  # fmt: skip
+
+
+def _scaled(fit: Fit, scale: float) -> Fit:
+    return replace(fit, matrix=fit.matrix * scale, common={k: v * scale for k, v in fit.common.items()})
+
+
+def understand(data: list[Data], precision: str, levels: range) -> list[Found]:
+    """The models of the lowest level of complication at which any data set is explained."""
+    tolerance = TOLERANCE[precision]
+    coarse = precision in ("float16", "bfloat16")
+    for level in levels:
+        found = []
+        for d in data:
+            if d.soft:
+                if level == 0:
+                    found += _of_soft_rows(d, tolerance)
+                continue
+            if coarse:
+                if level == 0:
+                    found += [
+                        Found(d, *each, 0) for each in coarse_fits(d.kind, d.binary, d.x, d.t, d.u, tolerance)
+                    ]
+                continue
+            if (level and d.bench.form in ("signs", "integer rows")) or (level and not d.promising(level)):
+                continue
+            for fit in fits(d.kind, d.binary, d.x, d.t, d.u, level, tolerance):
+                largest = np.nanmax(np.abs(fit.matrix))
+                meaning = interpret(fit.matrix, fit.reading.family, 50 * tolerance)
+                if meaning is None or largest < 1e-4 * np.abs(d.u).max() or not len(meaning.kept):
+                    continue
+                if fit.reading.name == "log-probabilities" and not d.unnormalised(fit):
+                    continue
+                found.append(Found(d, fit, meaning, level))
+        if found or (coarse and level == 0):
+            return found
+    return []
+
+
+def _of_soft_rows(d: Data, tolerance: float) -> list[Found]:
+    """A loss that answers no one-hot row: a KL divergence that takes the logarithm of a zero."""
+    found = []
+    for reading in READINGS:
+        if reading.kind == d.kind and reading.family == CATEGORICAL and reading.rank < 2:
+            fit = solve(reading, d.x, d.t, d.u, Bend(), ("t log t",))
+            meaning = interpret(fit.matrix, CATEGORICAL, 1e-3) if fit.error < tolerance else None
+            if meaning:
+                found.append(Found(d, fit, meaning, 0))
+    return found
+
+
+@dataclass
+class _Search:
+    """The way through libraries, shapes and numbers of classes, and what was met on it."""
+
+    loss: Loss
+    arrays: str
+    classes: tuple[int, ...]
+    rows: int | None
+
+    def __post_init__(self) -> None:
+        self.said: dict[str, str] = {}
+        self.unsteady = ""
+        self.searched = False
+        self.answered: list[Data] = []
+        self.numbers: list[str] = []
+        self.lengths = numbers_within(self.loss)[1][:8]
+
+    def callers(self) -> list[Caller]:
+        return [
+            Caller(self.loss, arrays, dtype, names)
+            for arrays, dtype in loaded(self.arrays)
+            for names in ways(self.loss)
+        ]
+
+    def run(self) -> list[Found]:
+        best: list[Found] = []
+        for caller in self.callers():
+            copies = (1, 2, *([self.rows] if self.rows else []))
+            if self.answered and not best:
+                break  # it answered, and nothing explained it: another library will not either
+            for shape in SHAPES:
+                found = self.shape(caller, shape, copies)
+                if self.unsteady:
+                    return []
+                if found and (not best or any(f.data.bench.form == "indices" for f in found)):
+                    best = found
+                if found:
+                    break
+            # Indices may be refused in float64 alone, by a loss that holds weights in float32.
+            if best and (caller.arrays, caller.dtype) != ("torch", "float64"):
+                break
+            least = min(best, key=lambda f: f.cost, default=None)
+            if least and (least.data.bench.form == "indices" or least.data.binary):
+                break
+        return best
+
+    def shape(self, caller: Caller, shape: str, copies: tuple[int, ...]) -> list[Found]:
+        if "N,)" in shape or "(N, 1)" in shape:
+            return self.at(caller, shape, 1, copies)[1]
+        tried = 0
+        for k in dict.fromkeys((*self.classes, *(n for n in self.lengths if n < 65), *CLASSES)):
+            answers, found = self.at(caller, shape, k, copies)
+            if found:
+                return self.longer(caller, shape, k, found, copies)
+            tried += answers
+            if self.unsteady or tried >= (1 if self.searched and shape != "(N, K)" else 3):
+                return []
+        if not tried:
+            told = tuple(int(n) for n in re.findall(r"\b\d{1,5}\b", caller.said) if 2 <= int(n) <= 10_000)
+            for k in dict.fromkeys((*self.lengths, *told, *(k for k in MORE if shape == "(N, K)"))):
+                answers, found = self.at(caller, shape, k, copies)
+                if found:
+                    return found
+                tried += answers
+                if tried >= 3:
+                    break
+        return self.at(caller, shape, 1, copies)[1] if shape == "(N, K)" else []
+
+    def longer(
+        self, caller: Caller, shape: str, k: int, found: list[Found], copies: tuple[int, ...]
+    ) -> list[Found]:
+        """A vector of weights may be longer than the first number of classes that it allows."""
+        most = k
+        for more in range(k + 1, 65):
+            b = replace(found[0].data.bench, k=more)
+            x = inputs(found[0].data.kind, found[0].data.binary, more, more, np.random.default_rng(1))
+            if not np.isfinite(b.total(x, np.eye(more))):
+                break
+            most = more
+        if most in (k, 64):
+            return found
+        better = self.at(caller, shape, most, copies)[1]
+        return better or found
+
+    def at(self, caller: Caller, shape: str, k: int, copies: tuple[int, ...]) -> tuple[bool, list[Found]]:
+        """Whether the loss answers with numbers at all, and the models that explain them."""
+        data: list[Data] = []
+        before = caller.answered
+        if self.searched and caller.calls > 5000:
+            return False, []  # enough has been seen that nothing explains
+        for bench in benches(caller, shape, k):
+            if self.searched and bench.form not in ("indices", "rows"):
+                continue
+            value = None
+            t = np.eye(k)[np.arange(6) % k] if k > 1 else (np.arange(6) % 2)[:, None].astype(float)
+            if bench.form == "logarithms":
+                t = np.random.default_rng(4).dirichlet(np.ones(k), 6)
+            for kind, m in itertools.product(KINDS, copies[::2]):
+                x = inputs(kind, False, 6, k, np.random.default_rng(2))
+                x, t = (x, t) if m == 1 else (np.resize(x, (m, k)), np.resize(t, (m, k)))
+                if (value := bench.ask(x, t)) is not None:
+                    break
+            if value is None:
+                self.said.setdefault(caller.arrays, caller.said) if bench.order == "prediction" else None
+                if (
+                    bench.form == "indices"
+                    and bench.order == "prediction"
+                    and shape in ("(N, K)", "(N, T, K)")
+                ):
+                    self.said[caller.arrays] = caller.said
+                continue
+            if bench.order == "prediction" or caller.names:
+                again = bench.ask(x, t)
+                if again is None or again.shape != value.shape:
+                    self.unsteady = (
+                        f"two equal calls return the shapes {value.shape} and {getattr(again, 'shape', None)}"
+                    )
+                elif not np.allclose(again, value, 1e-6, 1e-9, equal_nan=True):
+                    a, b = value.ravel()[0], again.ravel()[0]
+                    self.unsteady = f"two equal calls return two values, {a:.6g} and {b:.6g}"
+                if self.unsteady:
+                    return True, []
+            self.numbers.append("nan" if np.isnan(value).all() else "number")
+            data += datasets(bench, copies)
+        if not data:
+            return caller.answered > before, []
+        self.answered += data
+        precision = granularity(data[0])
+        # What bends is searched for once: it takes seconds.
+        found = understand(data, precision, range(1 if self.searched else len(LEVELS)))
+        self.searched |= not found
+        return True, found
+
+
+def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, arrays: str = "auto") -> Diagnosis:
+    """Find out what a loss computes by calling it on designed batches.
+
+    Parameters
+    ----------
+    loss : callable or str
+        Takes two arrays, prediction and target in either order, and returns the loss; or the name of a loss
+        of Keras. Configure it first: ``functools.partial`` or a lambda for keyword arguments.
+    logits : array_like, Tensor or tuple of int, optional
+        A batch of your own, as you pass it to the loss (logits or probabilities), or its shape. Its number of
+        classes and of rows are tried first, and what the loss returns for it is compared with the finding.
+    targets : array_like or Tensor, optional
+        The targets of that batch; labels in it that are no class are tried as ignored ones.
+    arrays : {"auto", "numpy", "torch", "tensorflow"}, default "auto"
+        What to call it with. "auto" tries NumPy, then the libraries that are imported already.
+
+    Returns
+    -------
+    Diagnosis
+        What was found, with the numbers that show it. A loss that no model predicts on every batch is
+        "unknown"; what it returned, or raised, stands in the notes.
+
+    Raises
+    ------
+    TypeError
+        If `loss` is neither callable nor the name of a loss.
+    ValueError
+        If Keras knows no loss of this name, or `arrays` is none of the names above.
+
+    Notes
+    -----
+    Single rows are measured first, then a model is fitted to them: logarithms of what is read, times a matrix
+    that holds factor, smoothing and weights, with a temperature, a focusing and common terms. Batches tell the
+    reduction. The whole has to predict fresh batches of several sizes within a relative 2e-6 (2e-5 for a loss
+    that works in float32). No behaviour is read off a name; names are used to pass arguments only.
+
+    Examples
+    --------
+    >>> import xent
+    >>> found = xent.diagnose(xent.cross_entropy)
+    >>> found.first, found.reads, found.reduction, found.denominator
+    ('prediction', 'logits', 'mean', 'N')
+    >>> xent.diagnose(lambda z, y: xent.cross_entropy(z, y, reduction="sum") / 5).added
+    'times 0.2 (divided by 5)'
+    >>> xent.diagnose(lambda p, y: ((p - y) ** 2).mean()).known
+    False
+    """
+    loss = resolve(loss)
+    if not isinstance(arrays, str) or arrays not in ("auto", *LIBRARIES):
+        raise ValueError(f"arrays must be 'auto', 'numpy', 'torch' or 'tensorflow'; got {shown(arrays)}")
+    own = tuple(logits) if isinstance(logits, tuple) else () if logits is None else to_numpy(logits).shape
+    classes = tuple(n for n in dict.fromkeys(own[:0:-1]) if 2 <= n <= 200_000) if len(own) > 1 else ()
+    search = _Search(loss, arrays, classes[:2], own[0] if own else None)
+    with np.errstate(all="ignore"):
+        found = search.run()
+        if not found:
+            return _nothing(search)
+        return _describe(search, found, logits, targets)
+
+
+def _nothing(search: _Search) -> Diagnosis:
+    """What can be said of a loss that no model of single rows predicts."""
+    if search.unsteady:
+        return Diagnosis(notes=(search.unsteady,))
+    for caller in search.callers():
+        if found := other_axes(caller, search.classes):
+            return found
+    said = tuple(f"with {LIBRARIES[k]}: {v}" for k, v in search.said.items() if v)
+    if not search.numbers:
+        only = [p.name for p in parameters(search.loss) if p.kind is p.KEYWORD_ONLY]
+        named = (f"it takes keyword arguments: {', '.join(only)}",) if only else ()
+        wrong = [v for v in said if "it returned" in v]
+        if wrong:
+            return Diagnosis(notes=tuple(wrong))
+        return Diagnosis(notes=("every call raises", *named, *said))
+    if set(search.numbers) == {"nan"}:
+        return Diagnosis(notes=("it returns nan for every batch", *said))
+    notes = ["it returns numbers, and no cross-entropy predicts them"]
+    if not search.answered:
+        notes.append("it returns the same number, 0 or nan, whatever the rows")
+    else:
+        notes += _nearest(search.answered[0])
+    asked = search.answered[0].bench.caller.arrays if search.answered else UNKNOWN
+    return Diagnosis(arrays=asked, notes=tuple(notes))
+
+
+def _nearest(d: Data) -> list[str]:
+    """Facts about rows that hold without a model."""
+    moved = np.array([d.bench.unit(x + 3, t, d.copies) for x, t in zip(d.x[:6], d.t[:6], strict=True)])
+    facts = []
+    if np.allclose(moved, d.u[:6], 1e-6):
+        facts.append("adding 3 to all entries of a row changes nothing, as for logits")
+    if len(np.unique(np.round(d.u, 12))) == 1:
+        facts.append(f"each row costs {d.u[0]:.6g}, whatever stands in it")
+    return facts
+
+
+def _describe(search: _Search, found: list[Found], logits: Any, targets: Any) -> Diagnosis:
+    """Choose among the models, put the further questions, and let fresh batches judge."""
+    # Of two classes that exclude each other a binary loss is a categorical one; on any yes and no it stays itself.
+    yes_no = {(f.data.bench, f.data.kind) for f in found if f.data.binary and f.fit.reading.rank == 0}
+    found = [f for f in found if f.data.binary or (f.data.bench, f.data.kind) not in yes_no]
+    least = min(f.cost for f in found)
+    best = [f for f in found if f.cost < least + 0.5]
+    chosen = min(best, key=lambda f: (f.data.bench.form != "indices", f.data.bench.order != "prediction"))
+    rivals = [
+        f for f in best
+        if (f.fit.reading.name, f.fit.reading.family) != (chosen.fit.reading.name, chosen.fit.reading.family)
+        and f.data.bench.form == chosen.data.bench.form and f.data.bench.order == chosen.data.bench.order
+    ]  # fmt: skip
+    orders = {
+        f.data.bench.order for f in best
+        if f.data.bench.form == chosen.data.bench.form and f.fit.reading.name == chosen.fit.reading.name
+    }  # fmt: skip
+    same = [f for f in found if f.data.bench.order == chosen.data.bench.order]
+    exam = Exam(chosen.data, chosen.fit, chosen.meaning, chosen.level, search.loss)
+    exam.precision = granularity(chosen.data)
+    exam.other_forms(
+        {
+            f.data.bench.form for f in same
+            if f.fit.reading == chosen.fit.reading and f.data.kind == chosen.data.kind
+        }
+    )  # fmt: skip
+    result = exam.report(logits, targets)
+    if not result.known:
+        return other_axes(chosen.data.bench.caller, search.classes) or result
+    if len(orders) > 1:
+        result = replace(result, first="either")
+    if rivals and result.known:
+        names = tuple(f"{f.fit.reading.family}, reads {f.fit.reading.name}" for f in rivals)
+        result = replace(result, alternatives=(*result.alternatives, *dict.fromkeys(names)))
+    return result

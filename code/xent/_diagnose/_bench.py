@@ -1,0 +1,206 @@
+"""The probe batches: shapes, label kinds and formats, and the loss of a single row measured through them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from xent.numerics import softmax
+
+from ._call import Array, Caller
+from ._model import FULL, LEVELS, Fit
+
+Pair: TypeAlias = "tuple[Array, Array]"
+
+
+def _shifted(x: Array, t: Array) -> Pair:
+    """Two positions, of which a loss that shifts its labels compares the first logits with the second label."""
+    return np.stack([x, 0 * x], 1), np.stack([0 * t, t], 1)
+
+
+# How rows (n, K) and their targets, (n,) or (n, K), are laid out for a call.
+SHAPES: dict[str, Callable[[Array, Array], Pair]] = {
+    "(N, K)": lambda x, t: (x, t),
+    "(N,)": lambda x, t: (x[:, 0], t.reshape(len(t))),
+    "(N, 1), targets (N,)": lambda x, t: (x, t.reshape(len(t))),
+    "(N, T, K)": lambda x, t: (x[:, None], t[:, None]),
+    "(N, K, T)": lambda x, t: (x[..., None], t[..., None]),
+    "(N, T, K), shifted": _shifted,
+}
+KINDS = ("logits", "probabilities", "log-probabilities")
+# Targets as they are passed: class indices, rows of floats or integers, -1 and 1, logarithms.
+FORMS: dict[str, Callable[[Array], Array]] = {
+    "indices": lambda t: t.argmax(-1) if t.shape[-1] > 1 else t[:, 0].astype(np.int64),
+    "rows": lambda t: t,
+    "integer rows": lambda t: t.astype(np.int64),
+    "signs": lambda t: 2 * t - 1,
+    "logarithms": lambda t: np.log(t),
+}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A loss with everything that a call needs besides rows and targets."""
+
+    caller: Caller
+    order: str
+    shape: str
+    form: str
+    k: int
+
+    def ask(
+        self, x: Array, t: Array | None = None, given: Array | None = None, **options: Any
+    ) -> Array | None:
+        """The loss of rows x (n, K) with the targets t (n, K), or with `given` as they are passed."""
+        targets = FORMS[self.form](np.asarray(t)) if given is None else given
+        return self.call(*SHAPES[self.shape](x, targets), **options)
+
+    def call(self, x: Array, t: Array, **options: Any) -> Array | None:
+        """The loss of arrays that are laid out already."""
+        x, t = np.ascontiguousarray(x), np.ascontiguousarray(t)
+        return self.caller(x, t, **options) if self.order == "prediction" else self.caller(t, x, **options)
+
+    def total(self, x: Array, t: Array | None = None, given: Array | None = None) -> float:
+        seen = self.ask(x, t, given)
+        return np.nan if seen is None else float(seen.sum())
+
+    def unit(self, x: Array, t: Array, copies: int) -> float:
+        """What so many copies of one row cost together: for a mean, the loss of the row itself."""
+        return self.total(np.repeat(x[None], copies, 0), np.repeat(t[None], copies, 0))
+
+
+def inputs(kind: str, binary: bool, n: int, k: int, rng: np.random.Generator) -> Array:
+    """Rows of one kind, off zero so that logits are neither probabilities nor their logarithms."""
+    z = rng.normal(0.4, 1.3, (n, k))
+    if kind == "logits":
+        return z
+    p: Array = 0.05 + 0.9 / (1 + np.exp(-z)) if binary else 0.9 * softmax(z) + 0.1 / k
+    return p if kind == "probabilities" else np.log(p)
+
+
+@dataclass(frozen=True)
+class Data:
+    """Single rows, their targets and their unit losses, in so many copies."""
+
+    bench: Bench
+    kind: str
+    binary: bool
+    copies: int
+    x: Array
+    t: Array
+    u: Array
+    soft: bool = False
+
+    def promising(self, level: int) -> bool:
+        """Whether a complication can be behind rows of logits: a cost that grows no faster than its logit, as the
+        logarithm of a sum of exponentials does, and that a shift of all logits leaves alone, unless log Z counts.
+        """
+        if self.kind != "logits" or self.soft:
+            return True
+        x, t = self.x[:2], self.t[:2]
+
+        def at(rows: Array) -> Array:
+            return np.array([self.bench.unit(a, b, self.copies) for a, b in zip(rows, t, strict=True)])
+
+        if "log Z squared" not in LEVELS[level][1]:
+            if not self.binary and not np.allclose(at(x + 0.5), self.u[:2], 1e-4):
+                return False
+            a, b, c = (at(x * s) for s in (100.0, 200.0, 300.0))
+            return not (np.abs(a - 2 * b + c) > 1e-2 * np.maximum(np.abs(c), np.abs(self.u[:2]))).any()
+        return not self.binary
+
+    def unnormalised(self, fit: Fit) -> bool:
+        """Whether a fit holds for rows that are no logarithms of probabilities, where the loss takes them."""
+        x, t = self.x[:4] - 0.7, self.t[:4]
+        seen = np.array([self.bench.unit(a, b, self.copies) for a, b in zip(x, t, strict=True)])
+        return not np.isfinite(seen).all() or np.allclose(seen, fit.rows(x, t), 1e-3)
+
+
+def _targets(binary: bool, k: int, rng: np.random.Generator) -> Array:
+    if binary:
+        t = rng.integers(0, 2, (4 * k + 12, k)).astype(float)
+        t[0], t[1] = 0, 1
+        return t
+    labels = np.arange(k) if k <= FULL else np.unique(np.linspace(0, k - 1, 8).astype(int))
+    return np.repeat(np.eye(k)[labels], k + 6 if k <= FULL else 6, 0)
+
+
+def explore(
+    bench: Bench, kind: str, binary: bool, copies: tuple[int, ...], soft: bool = False
+) -> Data | None:
+    """Measure single rows, or None where the loss refuses them or says nothing with them."""
+    rng = np.random.default_rng(7)
+    t = _targets(binary, bench.k, rng)
+    if soft:
+        t = rng.dirichlet(np.full(bench.k, 2.0), (bench.k + 3) ** 2)
+    x = inputs(kind, binary, len(t), bench.k, rng)
+    for m in copies:
+        # The first rows of several labels tell whether to go on: one label may be left out.
+        some = [bench.unit(x[n], t[n], m) for n in np.linspace(0, len(x) - 1, 4).astype(int)]
+        if not np.isfinite(some).any() or not np.any(np.nan_to_num(some)):
+            continue
+        u = np.array([bench.unit(a, b, m) for a, b in zip(x, t, strict=True)])
+        good = np.isfinite(u)
+        if not binary and not soft:
+            # A label whose rows are all nan, alone, is left out: 0 divided by 0.
+            labels = t.argmax(-1)
+            lost = [
+                y
+                for y in np.unique(labels)
+                if not good[labels == y].any()
+                and bench.ask(x[labels == y][:m], t[labels == y][:m]) is not None
+            ]
+            good |= np.isin(labels, lost)
+            u = np.where(np.isin(labels, lost), 0.0, u)
+        if good.all() and np.ptp(u) > 1e-9 * np.abs(u).max():
+            return Data(bench, kind, binary, m, x, t, u, soft)
+    return None
+
+
+def benches(caller: Caller, shape: str, k: int) -> Iterator[Bench]:
+    """The orders and forms of target that make sense for a shape."""
+    for order in ("prediction", "target"):
+        for form in FORMS:
+            yield Bench(caller, order, shape, form, k)
+
+
+def datasets(bench: Bench, copies: tuple[int, ...]) -> Iterator[Data]:
+    """What a bench yields for each kind of input, as one choice of several or as yes and no."""
+    flat = bench.k == 1
+    for binary in (
+        (True,) if flat or bench.form == "signs" else (False,) if bench.form == "indices" else (False, True)
+    ):
+        if bench.form == "logarithms" and (binary or flat):
+            continue
+        for kind in KINDS[:2] if binary else KINDS:
+            soft = bench.form == "logarithms"
+            found = explore(bench, kind, binary, copies, soft)
+            if found is None and bench.form == "rows" and not binary:
+                found = explore(bench, kind, binary, copies, True)
+            if found:
+                yield found
+
+
+def granularity(data: Data) -> str:
+    """The format in which the loss sees its argument, from the smallest change that it answers to."""
+    rng = np.random.default_rng(3)
+    dtype = data.bench.caller.result_dtype
+    if dtype in ("float16", "bfloat16"):
+        return dtype
+    for name, step in (("float64", 1e-11), ("float32", 6e-6), ("float16", 8e-4)):
+        seen = 0
+        places = np.linspace(0, len(data.x) - 1, 16).astype(int)
+        for x, t, u in zip(data.x[places], data.t[places], data.u[places], strict=True):
+            moved = x * (1 + step * rng.choice([-1.0, 1.0], x.shape))
+            if name == "float16":  # one entry alone, whose chance to cross a number of bfloat16 is an eighth
+                moved = np.where(np.arange(len(x)) == np.abs(x).argmax(), moved, x)
+            seen += data.bench.unit(moved, t, data.copies) != u
+        if seen > 6:
+            return name
+    return "bfloat16"
+
+
+TOLERANCE = {"float64": 2e-6, "float32": 2e-5, "float16": 6e-3, "bfloat16": 5e-2}

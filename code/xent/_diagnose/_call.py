@@ -1,0 +1,211 @@
+"""Calling a loss that may be anything: with which arrays, in which way, and what came back."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import warnings
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Loss: TypeAlias = "Callable[..., Any]"
+
+LIBRARIES = {"numpy": "NumPy arrays", "torch": "PyTorch tensors", "tensorflow": "TensorFlow tensors"}
+
+
+def to_numpy(value: Any, dtype: Any = None) -> Array:
+    """What a tensor of any kind, an array or a list of them holds; half precision becomes float64."""
+    if isinstance(value, list | tuple) and any(hasattr(v, "detach") or hasattr(v, "numpy") for v in value):
+        value = np.stack([to_numpy(v) for v in value])
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.to_dense() if str(value.layout) != "torch.strided" else value
+        # NumPy has neither bfloat16 nor the formats of eight bits.
+        value = value.double() if "float" in str(value.dtype) and value.element_size() < 4 else value
+    elif hasattr(value, "numpy") and "bfloat16" in str(value.dtype):
+        value = import_module("tensorflow").cast(value, "float64")
+    found = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    if dtype is None and found.dtype.kind in "fV" and found.itemsize < 4:
+        dtype = np.float64
+    return found if dtype is None else found.astype(dtype)
+
+
+def resolve(loss: Any) -> Loss:
+    """The loss itself, or the one that Keras knows by this name."""
+    if isinstance(loss, str):
+        try:
+            found: Loss = import_module("keras").losses.get(loss)
+        except ImportError:
+            raise TypeError(f"loss {loss!r} is a name for Keras, which is not installed") from None
+        except Exception:
+            raise ValueError(f"loss: Keras knows no loss called {loss!r}") from None
+        return found
+    if not callable(loss):
+        raise TypeError(f"loss must be callable or the name of a loss of Keras; got {type(loss).__name__}")
+    return loss  # type: ignore[no-any-return]
+
+
+def signature(function: Any) -> list[inspect.Parameter]:
+    """The parameters of a function, none where it has no signature."""
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return []
+
+
+def parameters(loss: Loss) -> list[inspect.Parameter]:
+    """The arguments a loss takes, as far as its signature can tell; a module's are those of `forward`."""
+    return signature(getattr(loss, "forward", getattr(loss, "call", loss))) or signature(loss)
+
+
+def ways(loss: Loss) -> list[tuple[str, ...]]:
+    """How two arrays can be passed: by position (an empty tuple), or by two keywords, in either order."""
+    taken = parameters(loss)
+    if not taken or any(p.kind in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY) for p in taken):
+        return [()]
+    if sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in taken) > 1:
+        return [()]
+    names = [p.name for p in taken if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p.name for p in taken if p.default is p.empty and p.name in names]
+    pair = tuple((required if len(required) == 2 else names)[:2])
+    return [pair, pair[::-1]] if len(pair) == 2 else [()]
+
+
+def numbers_within(loss: Loss) -> tuple[list[int], list[int]]:
+    """Whole numbers that a loss holds, and the lengths of its arrays: candidates to call it with, no more.
+
+    They come from its attributes, its defaults, its closure and its constants, whatever these are called.
+    """
+    held: list[Any] = [
+        *getattr(loss, "__dict__", {}).values(),
+        *(getattr(loss, "keywords", None) or {}).values(),
+    ]
+    held += [b for v in held if isinstance(v, dict) for b in v.values()]
+    for function in (
+        loss,
+        getattr(loss, "func", None),
+        getattr(loss, "forward", None),
+        getattr(loss, "call", None),
+    ):
+        function = getattr(function, "__func__", function)
+        held += [
+            *(getattr(function, "__defaults__", None) or ()),
+            *(getattr(function, "__kwdefaults__", None) or {}).values(),
+        ]
+        for cell in getattr(function, "__closure__", None) or ():
+            try:
+                held += [cell.cell_contents, *getattr(cell.cell_contents, "__dict__", {}).values()]
+            except ValueError:  # an empty cell
+                continue
+        code = getattr(function, "__code__", None)
+        if code is not None:
+            held += [*code.co_consts, *(getattr(function, "__globals__", {}).get(n) for n in code.co_names)]
+    held += [b for v in held if isinstance(v, dict) and len(v) < 50 for b in v.values()]
+    whole = [v for v in held if isinstance(v, int) and not isinstance(v, bool)]
+    shapes = [tuple(v.shape) for v in held if hasattr(v, "shape") and not callable(v.shape)]
+    lengths = [int(shape[0]) for shape in shapes if len(shape) == 1]
+    lengths += [
+        len(v)
+        for v in held
+        if isinstance(v, list | tuple) and v and all(isinstance(e, float | int) for e in v)
+    ]
+    return list(dict.fromkeys(whole)), [n for n in dict.fromkeys(lengths) if 2 <= n <= 200_000]
+
+
+class Caller:
+    """A loss, called with fresh copies in one library and precision: the values it returns, or None.
+
+    What it raises, or returns in place of numbers, is kept in `said`.
+    """
+
+    def __init__(self, loss: Loss, arrays: str, dtype: str, names: tuple[str, ...] = ()) -> None:
+        self.loss, self.arrays, self.dtype, self.names = loss, arrays, dtype, names
+        self.said = ""
+        self.calls = self.answered = 0
+        self.mutates = False
+        self.result_dtype = ""
+
+    def tensor(self, values: Array) -> Any:
+        copy = np.array(values, dtype=self.dtype if values.dtype.kind == "f" else None)
+        if self.arrays == "torch":
+            return import_module("torch").from_numpy(copy)
+        return import_module("tensorflow").constant(copy) if self.arrays == "tensorflow" else copy
+
+    def raw(self, pair: Any, options: dict[str, Any]) -> Any:
+        """The loss's own return value, with its warnings kept quiet."""
+        self.calls += 1
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            if self.names:
+                return self.loss(**dict(zip(self.names, pair, strict=True)), **options)
+            return self.loss(*pair, **options)
+
+    def __call__(self, first: Array, second: Array, **options: Any) -> Array | None:
+        given = [self.tensor(np.asarray(a)) for a in (first, second)]
+        before = [to_numpy(a).copy() for a in given]
+        named = {k: self.tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
+        try:
+            value = self.raw(given, named)
+            dtype = getattr(value, "dtype", "float64")
+            if value is None or isinstance(value, str | dict | list | tuple | bool):
+                raise TypeError(f"it returned {_named(value)}, no number")
+            result = to_numpy(value)
+            if result.dtype.kind not in "fiu":
+                raise TypeError(f"it returned {_named(value)}, no number")
+            result = result.astype(np.float64)
+        except (Exception, SystemExit) as error:  # whatever the loss raises is evidence
+            self.said = _message(error)
+            return None
+        self.result_dtype = getattr(dtype, "name", str(dtype).removeprefix("torch."))
+        self.answered += 1
+        self.mutates |= any(
+            not np.array_equal(old, to_numpy(new), equal_nan=old.dtype.kind == "f")
+            for old, new in zip(before, given, strict=True)
+        )
+        return result
+
+    def gradient(self, given: tuple[Array, Array], of_first: bool) -> Array | str:
+        """The gradient of the sum of what the loss returns by its prediction, or why there is none."""
+        pair = [self.tensor(np.ascontiguousarray(a)) for a in given]
+        try:
+            if self.arrays == "torch":
+                x = pair[0 if of_first else 1].requires_grad_()
+                value = self.raw(pair, {}).sum()
+                if not value.requires_grad:
+                    return "missing: what the loss returns is cut off from its argument"
+                value.backward()
+                return "missing: nothing reaches the argument" if x.grad is None else to_numpy(x.grad)
+            tf = import_module("tensorflow")
+            x = pair[0 if of_first else 1]
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                value = self.raw(pair, {})
+            found = tape.gradient(value, x)
+            return "missing: nothing reaches the argument" if found is None else to_numpy(found)
+        except Exception as error:
+            return f"raises {_message(error)}"
+
+
+def _named(value: Any) -> str:
+    return "None" if value is None else f"a value of type {type(value).__name__}"
+
+
+def _message(error: BaseException) -> str:
+    """The class of an exception and what it says, in full up to some lines."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = ""
+    return f"{type(error).__name__}: {text[:300]}".removesuffix(": ")
+
+
+def loaded(arrays: str) -> list[tuple[str, str]]:
+    """The libraries and precisions to try; one that is not imported yet is tried only if it is named."""
+    trials = [("numpy", "float64"), ("torch", "float64"), ("torch", "float32"), ("tensorflow", "float32")]
+    return [
+        t for t in trials if t[0] == arrays or (arrays == "auto" and (t[0] == "numpy" or t[0] in sys.modules))
+    ]

@@ -1,0 +1,1134 @@
+"""The questions to a loss whose rows are understood: reduction, labels left out, clips, layouts, gradients."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from xent.numerics import log_softmax
+
+from ._bench import FORMS, SHAPES, TOLERANCE, Bench, Data, explore, inputs
+from ._call import Array, Caller, Loss, numbers_within, parameters, signature, to_numpy
+from ._model import CATEGORICAL, KL, Bend, Fit, Meaning, fits, interpret, solve
+from ._report import NAT, UNKNOWN, Diagnosis
+
+UNITS = {"nats": 1.0, "bits": 1 / np.log(2), "hartleys": 1 / np.log(10)}
+# Labels that no class has, and that somebody might have chosen for "does not count".
+STRANGE = (
+    -100,
+    -1,
+    255,
+    -2,
+    -3,
+    -10,
+    -99,
+    -255,
+    -999,
+    -1000,
+    -9999,
+    -32768,
+    254,
+    256,
+    999,
+    1000,
+    9999,
+    65535,
+)
+LENGTHS = ((5, 4, 2), (3, 5, 2), (2, 4, 5))
+STEPS = 5
+MEANS: dict[str, Callable[[Array, Array], Any]] = {
+    "over the valid tokens": lambda rows, counts: rows.sum() / counts.sum(),
+    "a mean of sequence means": lambda rows, counts: (rows.sum(1) / counts.sum(1)).mean(),
+    "over all positions, padding included": lambda rows, counts: rows.sum() / rows.size,
+    "over the sequences": lambda rows, counts: rows.sum() / len(rows),
+    "a sum": lambda rows, counts: rows.sum(),
+    "one mean for each sequence": lambda rows, counts: rows.sum(1) / counts.sum(1),
+    "one sum for each sequence": lambda rows, counts: rows.sum(1),
+    "one value for each position": lambda rows, counts: rows,
+}
+
+
+class Exam:
+    """A loss whose single rows a fit predicts, and what else calls tell."""
+
+    def __init__(self, data: Data, fit: Fit, meaning: Meaning, level: int, loss: Loss) -> None:
+        self.bench, self.kind, self.binary, self.m = data.bench, data.kind, data.binary, data.copies
+        self.data, self.fit, self.meaning, self.level, self.loss = data, fit, meaning, level, loss
+        self.k = data.bench.k
+        self.precision = "float64"
+        self.notes: list[str] = []
+        self.alternatives: list[str] = []
+        self.evidence: dict[str, str] = {}
+        self.row_weights = np.ones(2 if self.binary else self.k)
+        self.forms: set[str] = set()
+        self.like = ""
+
+    # ------------------------------------------------------------------------------ batches and predictions
+
+    @property
+    def tolerance(self) -> float:
+        return 5 * TOLERANCE[self.precision]
+
+    def close(self, seen: Any, want: Any) -> bool:
+        """Whether both have one shape and agree, small values included."""
+        a, b = np.asarray(seen, float), np.asarray(want, float)
+        scale = self.tolerance * max(1.0, float(np.abs(b).max(initial=0.0)))
+        return seen is not None and a.shape == b.shape and bool(np.all(np.abs(a - b) <= scale))
+
+    def batch(self, n: int, seed: int, k: int | None = None) -> tuple[Array, Array]:
+        """Rows and hard targets, no two sizes with one mixture of labels; nothing that is left out."""
+        rng, k = np.random.default_rng(seed), k or self.k
+        x = inputs(self.kind, self.binary, n, k, rng)
+        if self.binary:
+            return x, rng.integers(0, 2, (n, k)).astype(float)
+        if self.data.soft:
+            return x, rng.dirichlet(np.full(k, 2.0), n)
+        labels = [y for y in self.labels(k) if y not in self.meaning.left_out]
+        return x, np.eye(k)[rng.choice(labels, n)]
+
+    def labels(self, k: int) -> list[int]:
+        known = (
+            np.flatnonzero(np.isfinite(self.fit.matrix[:, 0]))
+            if not self.binary and k == self.k
+            else range(k)
+        )
+        return [int(y) for y in known]
+
+    def weights_of(self, t: Array) -> Array:
+        """The weight of each row in the divisor of a mean."""
+        if self.binary:
+            return self.row_weights[t[:, 0].astype(int)] if self.k == 1 else np.ones(len(t))
+        return np.asarray(t @ self.row_weights) if len(self.row_weights) == t.shape[-1] else np.ones(len(t))
+
+    def predict(self, x: Array, t: Array, fit: Fit | None = None) -> float:
+        """What all rows cost together."""
+        rows = (fit or self.fit).rows(x, t)
+        if self.like == "sum":
+            return float(rows.sum())
+        w = self.weights_of(t)
+        return float((w * rows).sum() / w.sum())
+
+    # ------------------------------------------------------------------------------------------ reduction
+
+    def reduction(self) -> bool:
+        """Find how rows are put together; False if no sum or mean does it."""
+        x, t = self.batch(8, 11)
+        b, m = self.bench, self.m
+        value = b.ask(x, t)
+        self.shape: tuple[int, ...] = (0,) if value is None else value.shape
+        units = np.array([b.unit(*row, m) for row in zip(x, t, strict=True)])
+        n = int(np.argmax(np.abs(units)))
+        sizes = [s for s in (2, 3, 5, 8) if s != m]
+        ratios = np.array([b.unit(x[n], t[n], s) / units[n] for s in sizes])
+        slack = 20 * self.tolerance
+        if np.allclose(ratios, 1, slack):
+            self.like = "mean"
+        elif np.allclose(ratios, np.array(sizes) / m, slack):
+            self.like = "sum"
+            self.fit = replace(
+                self.fit, matrix=self.fit.matrix / m, common={c: v / m for c, v in self.fit.common.items()}
+            )
+            self.meaning = replace(self.meaning, weights=self.meaning.weights / m)
+            units = units / m
+        else:
+            self.notes.append(
+                "the reduction is not explained: "
+                + ", ".join(
+                    f"{s} copies of a row cost {r:.4g} times one" for s, r in zip(sizes, ratios, strict=True)
+                )
+            )
+            return False
+        self.evidence["reduction"] = f"5 copies of a row cost {ratios[-2]:.4g} times one"
+        batches = [self.batch(s, 20 + s) for s in (2, 3, 5, 8)]
+        if (
+            all(self.close(b.total(*each), self.predict(*each)) for each in batches)
+            and not self.meaning.left_out
+        ):
+            return True
+        if self.like == "mean" and (self.k == 1 or not self.binary):
+            return self.weighted_mean()
+        if self.like == "sum" and all(self.close(b.total(*each), self.predict(*each)) for each in batches):
+            return True
+        self.notes.append("the reduction is not explained: a batch is no sum or mean of its rows")
+        return False
+
+    def weighted_mean(self) -> bool:
+        """The weights of a mean that divides by their sum: the null space of sum_y w_y (l_y - L n_y)."""
+        labels = [0, 1] if self.binary else self.labels(self.k)
+        rng = np.random.default_rng(17)
+        equations = []
+        for _ in range(2 * len(labels) + 6):
+            n = max(5, len(labels))
+            x = inputs(self.kind, self.binary, n, self.k, rng)
+            y = rng.choice(labels, n)
+            t = y[:, None].astype(float) if self.binary else np.eye(self.k)[y]
+            total = self.bench.total(x, t)
+            costs = self.fit.rows(x, t) - total
+            # A label that is left out costs nothing by itself, and may count all the same.
+            equations.append([costs[y == label].sum() for label in labels])
+        rows = np.array(equations)
+        if not np.isfinite(rows).all():
+            self.notes.append("the reduction is not explained: some batches give nan")
+            return False
+        _, size, right = np.linalg.svd(rows)
+        weights = right[-1] / right[-1][np.argmax(np.abs(right[-1]))]
+        if (
+            size[-1] > 100 * self.tolerance * size[0]
+            or (len(size) > 1 and size[-2] < 10 * max(size[-1], 1e-9 * size[0]))
+            or (weights < -1e-3).any()
+        ):
+            self.notes.append(
+                "the reduction is not explained: a batch is no mean of its rows, with weights or without"
+            )
+            return False
+        weights = np.where(weights < 1e-3, 0.0, weights)
+        self.row_weights = np.full(2 if self.binary else self.k, np.nan)
+        self.row_weights[labels] = weights / weights[weights > 0].min()
+        self.row_weights = np.nan_to_num(self.row_weights)
+        return True
+
+    @property
+    def kept_weights(self) -> Array:
+        """The weights in the divisor of the labels that are not left out."""
+        if self.binary:
+            return self.row_weights
+        kept = [y for y in self.labels(self.k) if y not in self.meaning.left_out]
+        return np.asarray(self.row_weights[kept])
+
+    # ----------------------------------------------------------------------------------- factor and divisor
+
+    def second(self) -> tuple[int, Fit, Meaning] | None:
+        """The same model at another number of classes."""
+        if self.k == 1:
+            return None
+        for k in (5, 4, 3, 2):
+            if k == self.k:
+                continue
+            bench = replace(self.bench, k=k)
+            data = explore(bench, self.kind, self.binary, (self.m,), self.data.soft)
+            if data is None:
+                continue
+            scale = self.m if self.like == "sum" else 1
+            if self.data.soft:
+                fit = solve(self.fit.reading, data.x, data.t, data.u / scale, Bend(), ("t log t",))
+                return k, fit, Meaning(weights=np.diag(fit.matrix))
+            for fit in fits(
+                self.kind, self.binary, data.x, data.t, data.u / scale, self.level, TOLERANCE[self.precision]
+            ):
+                if fit.reading == self.fit.reading:
+                    coarse = self.precision in ("float16", "bfloat16")
+                    meaning = interpret(fit.matrix, fit.reading.family, 0.2 if coarse else 1e-3)
+                    if meaning is not None:
+                        return k, fit, meaning
+        return None
+
+    def scale(self) -> dict[str, Any]:
+        """Factor, sign, unit, divisor, smoothing and weights."""
+        near = 0.03 if self.precision in ("float16", "bfloat16") else 3e-4
+        other = self.second()
+        meaning = self.meaning
+        kept = meaning.kept
+        binary = self.binary
+        spread = meaning.weights[:, 0] if binary else kept  # what is compared between numbers of classes
+        even = meaning.plain or (binary and not np.ptp(spread) > near * np.abs(spread).max())
+        c = float(spread.mean()) if even else float(spread[0])
+        if self.data.soft:
+            c = float(np.diag(self.fit.matrix).mean())
+        by_k = False
+        if other and self.like:
+            k2, _, m2 = other
+            c2 = float((m2.weights[:, 0] if binary else m2.kept)[0 if not m2.plain else slice(None)].mean())
+            if abs(c2 / c - self.k / k2) < near:
+                by_k = True
+            elif abs(c2 / c - 1) > near and (meaning.plain or meaning.acts != "ratio"):
+                self.notes.append(
+                    f"the factor changes with the classes: {c:.4g} for {self.k}, {c2:.4g} for {k2}"
+                )
+            self.evidence["denominator"] = f"the factor is {c:.4g} for {self.k} classes and {c2:.4g} for {k2}"
+        elif self.k > 1 and binary and not even:
+            by_k = True
+            self.alternatives.append(
+                f"divides by N, with weights {self.k} times smaller: it takes {self.k} classes only"
+            )
+        elif self.k > 1 and abs(abs(c) * self.k - 1) < near and even:
+            by_k = binary
+            one, two = ("the constant {}", "K") if binary else ("K", "the constant {}")
+            self.alternatives.append(
+                f"divides by {one} rather than {two}: it takes {self.k} classes only".format(self.k)
+            )
+        found: dict[str, Any] = {"classes": (self.k, *([other[0]] if other else []))}
+        level = abs(c) * (self.k if by_k else 1)
+        found["sign"] = -1 if c < 0 else 1
+        weights = np.abs(meaning.weights) * (self.k if by_k else 1)
+        if binary:
+            pos, neg = weights[:, 1], weights[:, 0]
+            with np.errstate(all="ignore"):
+                pos_weight = pos / neg
+            if self.k == 1 and np.ptp(self.row_weights) > 1e-3:
+                pos_weight = np.array([self.row_weights[1] / self.row_weights[0]])
+            if np.abs(pos_weight - 1).max() > near:
+                found["pos_weight"] = tuple(float(f"{w:.6g}") for w in pos_weight)
+                total = (pos + neg)[0]
+                if abs(total - 1) < near and not np.ptp(neg) > near:
+                    self.alternatives.append(
+                        f"alpha {pos[0]:.4g}: it weighs the positives, 1 - alpha the negatives"
+                    )
+            if np.ptp(neg) > near * neg.max():
+                found["class_weights"], level = tuple(float(f"{w:.6g}") for w in neg), 1.0
+        else:
+            divisors = self.kept_weights
+            if not meaning.plain:
+                values = np.where(np.isfinite(weights), weights, np.nan)
+                if meaning.acts == "ratio":
+                    found["class_weights"] = tuple(
+                        float(f"{w:.5g}") for w in values / level * found.get("level", 1)
+                    )
+                    low = np.nanmin(values)
+                    found["class_weights"] = tuple(float(f"{w:.5g}") for w in values / low)
+                    level = low
+                else:
+                    found["class_weights"] = tuple(
+                        0.0 if y in meaning.left_out else float(f"{w:.6g}") for y, w in enumerate(values)
+                    )
+                    level = 1.0
+            elif np.ptp(divisors) > 1e-3 * divisors.max():
+                found["class_weights"] = tuple(float(f"{w:.6g}") for w in self.row_weights)
+        weighted = np.ptp(self.kept_weights) > 1e-3 * self.kept_weights.max()
+        found["denominator"] = (
+            "nothing" if self.like == "sum" and not by_k else "K" if self.like == "sum"
+            else "the sum of weights" if weighted else "N*K" if by_k else "N"
+        )  # fmt: skip
+        found["unit"] = "nats"
+        for unit, size in UNITS.items():
+            if abs(level / size - 1) < near:
+                found["unit"], level = unit, 1.0
+        found["factor"] = float(f"{level:.6g}") if abs(level - 1) > near else 1.0
+        found |= self.smoothing(other)
+        return found
+
+    def smoothing(self, other: tuple[int, Fit, Meaning] | None) -> dict[str, Any]:
+        """The mass taken from the label; over how many classes it goes shows with another K."""
+        s, k = self.meaning.smoothing, self.k
+        if abs(s) < 1e-9:
+            return {"smoothing": 0.0}
+        if self.binary:
+            return {"smoothing": round(s, 4), "smoothing_over": "both labels"}
+        mass = s * (k - 1) / k
+        if not other:
+            self.alternatives.append(f"smoothing {mass:.3g} over the K - 1 others: it takes {k} classes only")
+            return {"smoothing": round(s, 4), "smoothing_over": "all K classes"}
+        k2, s2 = other[0], other[2].smoothing
+        self.evidence["smoothing"] = f"fitted {s:.4g} with {k} classes, {s2:.4g} with {k2}"
+        if abs(s2 - s) < 1e-3:
+            return {"smoothing": round(s, 4), "smoothing_over": "all K classes"}
+        if abs(s2 * (k2 - 1) / k2 - mass) < 1e-3:
+            return {"smoothing": round(mass, 4), "smoothing_over": "the K - 1 others"}
+        self.notes.append(
+            f"the smoothing changes with the number of classes: {s:.4g} for {k}, {s2:.4g} for {k2}"
+        )
+        return {"smoothing": round(s, 4), "smoothing_over": f"all classes, at K = {k}"}
+
+    # ----------------------------------------------------------------------------------------------- targets
+
+    def other_forms(self, forms: set[str]) -> None:
+        self.forms = forms | {self.bench.form}
+
+    def targets(self) -> tuple[str, tuple[str, ...]]:
+        """The family, and the forms of target on which the model predicts a batch."""
+        b, family = self.bench, self.fit.reading.family
+        found: list[str] = []
+        x, t = self.batch(6, 31)
+        if b.form in ("indices", "signs", "logarithms"):
+            own = {
+                "indices": "0 or 1" if self.binary else "indices",
+                "signs": "-1 or 1",
+                "logarithms": "log-probabilities",
+            }
+            found.append(own[b.form])
+        if b.form == "logarithms":
+            return KL, tuple(found)
+        if b.form == "rows" and not self.binary and not self.data.soft:
+            # A loss that takes the classes from the labels it sees refuses single rows of indices.
+            t = np.eye(self.k)[np.resize(self.own_label(), 6)]
+            seen = replace(b, form="indices").ask(x, t)
+            if seen is not None and self.close(seen.sum(), self.predict(x, t)):
+                found.append("indices")
+        rows = b if b.form in ("rows", "integer rows") else replace(b, form="rows")
+        hard = rows.ask(x, t) if b.form != "signs" else None
+        if hard is None:
+            if b.form == "indices" and self.binary is False:
+                self.alternatives += ["KL divergence: with class indices it is the same"] * 0
+            return family, tuple(found)
+        if not self.close(hard.sum(), self.predict(x, t)) and not self.data.soft:
+            self.notes.append(
+                "targets as rows return a number too, and it is not the same loss" + self.other_meaning(rows)
+            )
+            return family, tuple(found)
+        if not self.data.soft:
+            found.append(
+                "0 or 1" if self.binary else "one-hot"
+            ) if b.form != "indices" or not self.binary else None
+        if b.form == "integer rows":
+            self.notes.append("targets of floats are refused: rows of integers")
+            return family, tuple(dict.fromkeys(found))
+        rng = np.random.default_rng(5)
+        soft: Array = np.asarray(rng.uniform(0.1, 0.9, t.shape))
+        if not self.binary:
+            soft /= soft.sum(-1, keepdims=True)
+        cost, want = rows.total(x, soft), self.predict(x, soft)
+        if self.data.soft:
+            return (KL if "t log t" in self.fit.common and self.kl() else family), ("soft",)
+        if np.isnan(cost):
+            return family, tuple(dict.fromkeys(found))
+        if self.close(cost, want):
+            found.append("soft")
+        else:
+            entropy = (soft * np.log(soft)).sum() * (1 / len(t) if self.like == "mean" else 1)
+            c = float(np.diag(self.fit.matrix)[0]) if not self.binary else 0
+            if c and self.close(cost, want + c * entropy):
+                family = KL
+                self.evidence["targets"] = "a soft row costs less by its own entropy"
+                found.append("soft")
+            elif not self.binary and self.close(cost, self.predict(x, np.eye(self.k)[soft.argmax(-1)])):
+                self.notes.append("soft targets are read by their largest entry alone")
+            elif self.binary and self.close(cost, self.predict(x, np.round(soft))):
+                self.notes.append("soft targets are rounded to 0 and 1")
+            else:
+                self.notes.append("soft targets are not explained")
+        return family, tuple(dict.fromkeys(found))
+
+    def kl(self) -> bool:
+        return abs(self.fit.common["t log t"]) > 1e-6
+
+    def other_meaning(self, rows: Bench) -> str:
+        """What the same reading says of rows as targets, where it says something else."""
+        data = explore(rows, self.kind, False, (self.m,))
+        for fit in (
+            fits(self.kind, False, data.x, data.t, data.u, self.level, TOLERANCE[self.precision])
+            if data
+            else ()
+        ):
+            meaning = interpret(fit.matrix, CATEGORICAL, 1e-3)
+            if fit.reading == self.fit.reading and meaning and not meaning.plain:
+                ratio = meaning.kept / meaning.kept.min()
+                return (
+                    ": class weights " + " : ".join(f"{w:.4g}" for w in ratio) + ", divides by another number"
+                )
+        return ""
+
+    # ------------------------------------------------------------------------------------------ left-out labels
+
+    def ignored(self, targets: Any) -> tuple[str, tuple[int, ...]]:
+        """What labels that are no class do, and those that are left out."""
+        if self.bench.form != "indices" or self.binary:
+            return NAT, ()
+        out, answers = [], []
+        for label in self.meaning.left_out:
+            # In a divisor that holds weights a weight of zero and an ignored index are one.
+            divided = self.like != "mean" or self.row_weights[label] < 1e-3
+            answers.append(f"{label}: left out" + self.divided(divided))
+            out.append(int(label))
+            self.alternatives.append(f"a class weight of 0 for {label}: as an ignored index it acts the same")
+        asked = list(STRANGE)
+        if targets is not None:
+            own = np.unique(to_numpy(targets).astype(np.float64))
+            asked += [int(v) for v in own if v == int(v) and not 0 <= v < self.k][:50]
+        asked += [*numbers_within(self.loss)[0][:200], self.k, self.k + 1, -self.k, -self.k - 1]
+        left: dict[int, str] = {}
+        said: dict[int, str] = {}
+        for label in dict.fromkeys(v for v in asked if not 0 <= v < self.k):
+            said[label] = self.ask_label(label)
+            if said[label].startswith("left out"):
+                left[label] = said[label]
+        for label in (-100, -1):
+            answers.append(f"{label}: {said[label]}")
+        below = [v for v in said if v < 0]
+        if len(left) > 8 and all(v in left for v in below):
+            answers.append(f"every label below 0: {left[-1]}")
+        else:
+            answers += [f"{v}: {what}" for v, what in left.items() if v not in (-100, -1)][:6]
+        out += list(left) if len(left) <= 8 else [-1]
+        for name in self.keywords():
+            answer = self.ask_label(-7, **{name: -7})
+            if answer.startswith("left out"):
+                answers.append(f"{name}=: {answer}")
+        self.evidence["ignored"] = "a row with the label is put beside one without"
+        for label in out[:1]:
+            self.nothing_counts(label)
+        return "; ".join(answers), tuple(out)
+
+    def kind_of_result(self) -> str:
+        return (
+            "TensorFlow"
+            if "tensorflow" in sys.modules and self.bench.caller.result_dtype == "float32"
+            else ""
+        )
+
+    def divided(self, valid: bool) -> str:
+        if self.like != "mean":
+            return ""
+        return ", divides by the valid ones" if valid else ", divides by N"
+
+    def ask_label(self, label: int, **options: Any) -> str:
+        """What a row with this label does beside an ordinary one."""
+        x, t = self.batch(2, 41)
+        given = np.array([int(t[0].argmax()), label])
+        if self.bench.shape == "(N, K)":
+            seen = self.bench.ask(x, given=given, **options)
+        else:
+            # Both stand in one sequence; where the labels are shifted, behind a position that has none.
+            cube, given = x[None], given[None]
+            if "shifted" in self.bench.shape:
+                cube, given = np.pad(cube, ((0, 0), (0, 1), (0, 0))), np.pad(given, ((0, 0), (1, 0)))
+            seen = self.bench.call(
+                cube if "T, K" in self.bench.shape else np.moveaxis(cube, 2, 1), given, **options
+            )
+        if seen is None:
+            return "refused"
+        value = float(seen.sum())
+        if not np.isfinite(value):
+            return f"gives {value}"
+        alone = float(self.predict(x[:1], t[:1]))
+        if self.fit.common:
+            main = replace(self.fit, common={})
+            share = 2 if self.like == "mean" else 1
+            common = self.predict(x, t) - self.predict(x, t, main)
+            for divisor, valid in ((1, True), (share, False)):
+                if self.close(value, self.predict(x[:1], t[:1], main) / divisor + common):
+                    return "left out" + self.divided(valid) + ", though what is added counts"
+        if self.close(value, alone):
+            return "left out" + self.divided(True)
+        if self.like == "mean" and self.close(value, alone / 2):
+            return "left out" + self.divided(False)
+        if self.close(value, self.predict(x, np.stack([t[0], np.eye(self.k)[label % self.k]]))):
+            return (
+                "counted as the last class"
+                if label % self.k == self.k - 1
+                else f"counted as class {label % self.k}"
+            )
+        return "counted, as another class"
+
+    def nothing_counts(self, label: int) -> None:
+        """A batch in which every label is left out, and one whose ignored row holds nan."""
+        x, t = self.batch(4, 43)
+        seen = self.bench.ask(x, given=np.full(4, label))
+        if seen is not None and self.shape == ():
+            text = (
+                "nan where every label is left out: 0 / 0"
+                if np.isnan(seen).any()
+                else f"{float(seen):.4g} where every label is left out"
+            )
+            self.notes.append(text)
+        x[0] = np.nan
+        given = t.argmax(-1)
+        given[0] = label
+        seen = self.bench.ask(x, given=given)
+        if seen is not None and np.isnan(seen).any():
+            self.notes.append("a nan logit reaches the loss from a row that is left out")
+
+    # ------------------------------------------------------------------------------------------------- edges
+
+    def own_cost(self, row: Array, y: int = 0) -> float | None:
+        """Minus log p of the label, as the loss has it, from a row that holds an extreme."""
+        if self.binary:
+            x, t = np.full(self.k, row[0]), np.zeros(self.k)
+            others = inputs(self.kind, True, 1, self.k, np.random.default_rng(1))[0]
+            x[1:], t[0] = others[1:], 1.0
+        else:
+            x, t = row, np.eye(self.k)[y]
+        u = self.bench.unit(x, t, self.m)
+        if self.like == "sum":
+            u /= self.m
+        if np.isnan(u):
+            return None if self.bench.ask(x[None], t[None]) is None else np.nan
+        with np.errstate(all="ignore"):
+            if self.binary:
+                keep = replace(self.fit, matrix=self.fit.matrix.copy())
+                keep.matrix[0] = 0
+                rest = float(keep.rows(np.where(np.arange(self.k) == 0, 0.3, x)[None], t[None])[0])
+                own, other = self.fit.matrix[0, 1, 1], self.fit.matrix[0, 1, 0]
+                rest += other * (max(row[0], 0) if self.kind == "logits" else 0)
+            else:
+                cost = -np.nan_to_num(self.fit.reading.log_p(x[None], self.fit.bend)[0], neginf=0.0)
+                own = self.fit.matrix[y, y]
+                rest = float(np.delete(self.fit.matrix[y] * cost, y).sum())
+        return float((u - rest) / own)
+
+    def extreme(self, value: float, top: bool) -> Array:
+        """A row whose label has an impossible, or else a certain, entry."""
+        row = {
+            "logits": np.zeros(self.k),
+            "probabilities": np.full(self.k, (1 - value) / max(self.k - 1, 1)),
+            "log-probabilities": np.full(self.k, -np.log(max(self.k - 1, 1))),
+        }[self.kind]
+        row = np.asarray(row, float)
+        row[0] = value
+        return row
+
+    def clip(self) -> tuple[str, float | None]:
+        """What a certain and wrong answer costs, and the probability that it stands for."""
+        added = self.fit.bend.added
+        if added:
+            return f"adds {added:.2g} to the probability", added
+        if self.fit.reading.rank > 1 or self.fit.common or not self.own_label():
+            return NAT, None
+        y = self.own_label()[0]
+        if y:  # label 0 is left out: the row's extreme stands where the label is
+            return UNKNOWN, None
+        row = self.extreme(
+            0.0 if self.kind == "probabilities" else -1000.0 * max(self.fit.bend.temperature, 1.0), False
+        )
+        cost = self.own_cost(row)
+        if cost is None:
+            return f"refuses the impossible event: {self.bench.caller.said.split(':')[0]}", None
+        if np.isnan(cost):
+            return "nan", None
+        if cost == np.inf:
+            return (
+                "no, an impossible event costs inf"
+                if self.kind == "probabilities"
+                else "exp underflows, cost inf"
+            ), None
+        if self.kind != "probabilities" and cost > 900:
+            return "no", None
+        if cost <= 0:
+            return UNKNOWN, None
+        if abs(cost - 100) < 0.01:
+            return "the log at -100", float(np.exp(-cost))
+        epsilon = float(np.exp(-cost))
+        self.evidence["clip"] = f"an impossible event costs {cost:.4g} = -log {epsilon:.1e}"
+        if self.kind == "probabilities" and epsilon > 1e-30:
+            twice = self.own_cost(self.extreme(epsilon, False))
+            if twice is not None and abs(twice - cost + np.log(2)) < 0.05:
+                return f"adds {epsilon:.1e} to the probability", epsilon
+        return f"at {epsilon:.1e}", epsilon
+
+    def own_label(self) -> list[int]:
+        return [0] if self.binary else [y for y in self.labels(self.k) if y not in self.meaning.left_out]
+
+    def edges(self) -> None:
+        """Rows that a loss should survive, and the note if it does not."""
+        if self.fit.reading.rank > 1 or self.fit.bend.gamma or self.data.soft or not self.own_label():
+            return
+        y = self.own_label()[0]
+        if self.kind == "logits":
+            row = np.zeros(self.k)
+            row[y] = 1000.0
+            value = self.bench.unit(row, np.eye(self.k)[y] if not self.binary else np.ones(self.k), self.m)
+            if (not np.isfinite(value) and self.bench.caller.said == "") or np.isinf(value):
+                self.notes.append(f"a logit of 1000 for the right class costs {value}: exp overflows")
+            elif np.isnan(value):
+                self.notes.append("a logit of 1000 for the right class costs nan: exp overflows")
+            if not self.binary and self.k > 2:
+                for form in sorted(self.forms & {"indices", "rows"}):
+                    x, t = self.batch(3, 47)
+                    x[0] = np.where(np.arange(self.k) == (t[0].argmax() + 1) % self.k, -np.inf, x[0])
+                    seen = replace(self.bench, form=form).ask(x, t)
+                    if seen is not None and np.isnan(seen).any():
+                        name = {"rows": "one-hot"}.get(form, form)
+                        self.notes.append(
+                            f"a logit of -inf for a wrong class gives nan with {name} targets: 0 * inf"
+                        )
+        elif self.kind == "probabilities" and not self.binary:
+            x, t = self.batch(3, 47)
+            wrong = (t[0].argmax() + 1) % self.k
+            x[0, t[0].argmax()] += x[0, wrong]
+            x[0, wrong] = 0.0
+            seen = self.bench.ask(x, t)
+            if seen is not None and np.isnan(seen).any():
+                self.notes.append("a zero for a wrong class gives nan: 0 * log(0)")
+
+    def renormalises(self) -> str:
+        if self.kind != "probabilities" or self.binary or self.fit.bend.added:
+            return NAT
+        x, t = self.batch(5, 53)
+        seen = self.bench.ask(x / 2, t)
+        if seen is None:
+            return "refuses"
+        if self.close(seen.sum(), self.predict(x / 2, t)):
+            return "no"
+        return "yes" if self.close(seen.sum(), self.predict(x, t)) else UNKNOWN
+
+    # ---------------------------------------------------------------------------------------------- gradient
+
+    def gradient(self) -> str:
+        """Whether the gradient is that of the value, by differences of what the model predicts."""
+        caller, rows = self.bench.caller, self.renormalises()
+        self.divides_rows = rows == "yes"
+        if rows in ("refuses", UNKNOWN):
+            return NAT
+        if caller.arrays == "numpy" and self.kind_of_result():
+            caller = Caller(self.loss, "tensorflow", "float32", caller.names)
+            if replace(self.bench, caller=caller).ask(*self.batch(4, 59)) is None:
+                return NAT
+        if caller.arrays == "numpy":
+            return NAT
+        x, t = self.batch(4, 59)
+        found = self.gradient_of(caller, x, t)
+        if isinstance(found, str):
+            return found
+        want = self.differences(x, t)
+        scale = np.abs(want).max()
+        # The largest entry, beside what rounding leaves of a difference.
+        worst = np.abs(found - want).max() / scale
+        if not found.any():
+            return "zero everywhere"
+        if not np.isfinite(found).all():
+            return "not finite"
+        loose = {"float64": 1e-3, "float32": 3e-3}.get(self.precision, 0.1)
+        if worst > loose:
+            return f"not that of the value: it differs by {worst:.2g} of its largest entry"
+        self.evidence["gradient"] = f"differences of the value agree to {max(worst, 1e-7):.1g}"
+        return self.fading(caller, x, t)
+
+    def gradient_of(self, caller: Caller, x: Array, t: Array) -> Array | str:
+        bench = replace(self.bench, caller=caller)
+        laid = SHAPES[bench.shape](x, FORMS[bench.form](t))
+        first = bench.order == "prediction"
+        found = caller.gradient(laid if first else (laid[1], laid[0]), first)
+        if isinstance(found, str):
+            return found
+        if bench.shape == "(N, T, K), shifted":
+            found = found[:, 0]
+        return found.reshape(x.shape)
+
+    def differences(self, x: Array, t: Array) -> Array:
+        step, want = 1e-5, np.zeros_like(x)
+
+        def at(rows: Array) -> float:
+            return self.predict(rows / rows.sum(-1, keepdims=True) if self.divides_rows else rows, t)
+
+        for place in np.ndindex(*x.shape):
+            up, down = x.copy(), x.copy()
+            up[place] += step
+            down[place] -= step
+            want[place] = (at(up) - at(down)) / (2 * step)
+        return want
+
+    def fading(self, caller: Caller, x: Array, t: Array) -> str:
+        """Whether a sure and wrong answer still has its gradient."""
+        if (
+            self.fit.reading.rank > 1
+            or self.fit.common
+            or self.fit.bend.gamma
+            or self.kind == "log-probabilities"
+        ):
+            return "that of the value"
+        x, t = x.copy(), t.copy()
+        if self.binary:
+            t[0] = 1.0
+        y = 0 if self.binary else int(t[0].argmax())
+        weight = self.fit.matrix[0, 1, 1] if self.binary else self.fit.matrix[y, y]
+        weight = weight * (self.weights_of(t)[0] / self.weights_of(t).sum() if self.like == "mean" else 1.0)
+        half = self.precision in ("float16", "bfloat16")
+        for extreme in (
+            ((1e-3,) if half else (1e-6, 1e-9, 1e-14))
+            if self.kind == "probabilities"
+            else (-9.0,)
+            if half
+            else (-31.0, -80.0)
+        ):
+            x[0, y] = extreme
+            found = self.gradient_of(caller, x, t)
+            if isinstance(found, str):
+                continue
+            want = -weight * (1 / extreme if self.kind == "probabilities" else 1 / self.fit.bend.temperature)
+            share = found[0, y] / want
+            if not abs(share - 1) < 0.5 and self.meaning.smoothing == 0:
+                name = "a probability" if self.kind == "probabilities" else "a logit"
+                return f"that of the value, but {share:.2g} of what it should be at {name} of {extreme:g} for the label"
+        return "that of the value"
+
+    # ----------------------------------------------------------------------------------- layouts and sequences
+
+    def layout(self) -> str:
+        """The class axis of a batch of sequences."""
+        if self.binary:
+            return "any"
+        if self.bench.shape != "(N, K)":
+            self.notes.append(f"takes inputs of the shape {self.bench.shape.split(',  ')[0]} only")
+            return "second" if self.bench.shape == "(N, K, T)" else "last"
+        rng = np.random.default_rng(11)
+        batch, steps = 2, 4
+        x = inputs(self.kind, False, batch * steps, self.k, rng)
+        t = np.eye(self.k)[rng.choice(self.own_label(), batch * steps)]
+        rows, w = self.fit.rows(x, t), self.weights_of(t)
+        if self.like == "mean":
+            rows = rows * w
+        cube, targets = x.reshape(batch, steps, -1), t.reshape(batch, steps, -1)
+        found = []
+        for name, axis in (("last", 2), ("second", 1)):
+            given = targets.argmax(-1) if self.bench.form == "indices" else np.moveaxis(targets, 2, axis)
+            seen = self.bench.call(np.moveaxis(cube, 2, axis), given)
+            if seen is None:
+                continue
+            total = float(seen.sum())
+            values = {
+                "all": rows.sum() / w.sum() if self.like == "mean" else rows.sum(),
+                "N": rows.sum() / batch,
+            }
+            for divisor, value in values.items():
+                if self.close(total, value):
+                    found.append(name)
+                    if self.like == "mean" and divisor == "N":
+                        self.notes.append("3-D input: divides by the first axis alone")
+                    break
+            else:
+                found.append(UNKNOWN)
+        known = [name for name in found if name != UNKNOWN]
+        if known == ["last", "second"]:
+            return "any"
+        return known[0] if len(known) == 1 else UNKNOWN if found else "2-D only"
+
+    def sequences(self, layout: str, pads: tuple[int, ...]) -> str:
+        """What is averaged where the sequences of a batch have different lengths."""
+        if self.binary or self.bench.form != "indices" or layout not in ("last", "second", "any"):
+            return UNKNOWN
+        ways: list[tuple[str, int | None, dict[str, Any]]] = [
+            (f"label {p} left out", p, {}) for p in pads[:1]
+        ]
+        ways += [(f"{n}=", 1, {n: None}) for n in self.keywords()] if len(self.keywords()) < 6 else []
+        ways.append(("no label left out", None, {}))
+        for padding, pad, options in ways:
+            if found := self.ragged(layout, pad, options):
+                self.evidence["sequences"] = "three batches of ragged sequences are predicted"
+                mean = "over all positions" if pad is None and "valid" in found[0] else found[0]
+                return f"{mean} ({padding}); " + (
+                    "shifts the labels itself" if found[1] else "compares position t with label t"
+                )
+        return UNKNOWN
+
+    def ragged(self, layout: str, pad: int | None, options: dict[str, Any]) -> tuple[str, bool] | None:
+        rng = np.random.default_rng(31)
+        labels = [y for y in self.own_label() if y != pad]
+        seen, parts = [], []
+        for lengths in LENGTHS:
+            n = len(lengths)
+            x = inputs(self.kind, False, n * STEPS, self.k, rng)
+            y = rng.choice(labels, n * STEPS)
+            t = np.eye(self.k)[y]
+            valid = np.arange(STEPS) < np.array(lengths)[:, None]
+            if pad is None:
+                valid[:] = True
+            rows = (self.fit.rows(x, t) * (self.weights_of(t) if self.like == "mean" else 1)).reshape(
+                n, STEPS
+            )
+            counts = self.weights_of(t).reshape(n, STEPS) if self.like == "mean" else np.ones((n, STEPS))
+            given = (
+                y.reshape(n, STEPS) if options or pad is None else np.where(valid, y.reshape(n, STEPS), pad)
+            )
+            cube = x.reshape(n, STEPS, -1)
+            named = {key: valid.astype(float) for key in options}
+            value = self.bench.call(cube if layout != "second" else np.moveaxis(cube, 2, 1), given, **named)
+            if value is None:
+                return None
+            seen.append(value)
+            parts.append((rows, counts, valid))
+        for shifts in (False, True):
+            cut = [(np.where(v, r, 0.0), np.where(v, c, 0.0)) for r, c, v in parts]
+            if shifts:
+                cut = self.shifted_parts(pad)
+            for mean, reduce in MEANS.items():
+                with np.errstate(all="ignore"):
+                    want = [np.asarray(reduce(*each)) for each in cut]
+                if all(self.close(v, w) for v, w in zip(seen, want, strict=True)):
+                    return mean, shifts
+            if power := self.length_power(seen, cut):
+                return power, shifts
+        return None
+
+    def shifted_parts(self, pad: int | None) -> list[tuple[Array, Array]]:
+        """Position t with label t + 1, from the same draws."""
+        rng = np.random.default_rng(31)
+        labels = [y for y in self.own_label() if y != pad]
+        found = []
+        for lengths in LENGTHS:
+            n = len(lengths)
+            x = inputs(self.kind, False, n * STEPS, self.k, rng).reshape(n, STEPS, -1)[:, :-1]
+            y = rng.choice(labels, n * STEPS).reshape(n, STEPS)[:, 1:]
+            valid = (np.arange(STEPS) < np.array(lengths)[:, None])[:, 1:]
+            if pad is None:
+                valid = np.ones_like(valid)
+            t = np.eye(self.k)[y.ravel()]
+            w = self.weights_of(t) if self.like == "mean" else np.ones(len(t))
+            rows = (self.fit.rows(x.reshape(len(t), -1), t) * w).reshape(y.shape)
+            found.append((np.where(valid, rows, 0.0), np.where(valid, w.reshape(y.shape), 0.0)))
+        return found
+
+    def length_power(self, seen: list[Array], parts: list[tuple[Array, Array]]) -> str:
+        """A sequence's sum over a power of its length, averaged over the sequences."""
+        if seen[0].ndim:
+            return ""
+        powers = np.linspace(0.05, 1.95, 39)
+        errors = [
+            max(
+                abs(float(v) - float((r.sum(1) / c.sum(1) ** a).mean()))
+                for v, (r, c) in zip(seen, parts, strict=True)
+            )
+            for a in powers
+        ]
+        best = int(np.argmin(errors))
+        if errors[best] < 1e-5 * float(np.abs(seen[0])):
+            return f"each sequence's sum over its length to the power {powers[best]:.3g}"
+        return ""
+
+    # ---------------------------------------------------------------------------------------------- keywords
+
+    def keywords(self) -> list[str]:
+        """The arguments beside the two arrays that take a value by name."""
+        if not hasattr(self, "_keywords"):
+            names = [p for p in parameters(self.loss) if p.name not in ("self", *self.bench.caller.names)]
+            if hasattr(self.loss, "call"):  # of Keras, whose other arguments stand in the caller's signature
+                names = [p for p in signature(type(self.loss).__call__) if p.name != "self"]
+            plain = [p.name for p in names if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+            given = getattr(self.loss, "keywords", None) or {}
+            self._keywords = [n for n in (plain if self.bench.caller.names else plain[2:]) if n not in given]
+            if any(p.kind is p.VAR_KEYWORD for p in names) and not self._keywords:
+                self._keywords = ["sample_weight"]
+        return self._keywords
+
+    def weights(self) -> str:
+        """The keyword arguments that take weights, and the denominator under them."""
+        found = [answer for name in self.keywords() if (answer := self.weighted(name))]
+        return "; ".join(found) if found else "no argument" if self.bench.caller.answered else UNKNOWN
+
+    def weighted(self, name: str) -> str | None:
+        x, t = self.batch(5, 61)
+        t = t if self.binary else np.eye(self.k)[np.resize(self.own_label(), 5)]
+        rows = np.array([1.0, 3.0, 0.5, 2.0, 1.7])
+        classes = np.resize([1.0, 4.0, 2.5], self.k)
+        plain, each = self.bench.ask(x, t), self.fit.rows(x, t)
+        trials: list[tuple[str, Array, Array]] = [
+            ("row", rows, rows),
+            ("row", (rows > 1).astype(float), 1.0 * (rows > 1)),
+        ]
+        if not self.binary:
+            trials.append(("class", classes, t @ classes))
+        elif self.k > 1:
+            single = np.stack(
+                [
+                    replace(
+                        self.fit, matrix=np.where((np.arange(self.k) == j)[:, None, None], self.fit.matrix, 0)
+                    ).rows(x, t)
+                    for j in range(self.k)
+                ],
+                -1,
+            )
+            trials.append(("element", np.outer(rows, classes), np.outer(rows, classes)))
+        for per, given, factor in trials:
+            seen = self.bench.ask(x, t, **{name: given})
+            if seen is None or not np.isfinite(seen).all():
+                continue
+            weighted = (single * factor).sum() * 1.0 if per == "element" else (each * factor).sum()
+            size = factor.mean(-1).sum() if per == "element" else factor.sum()
+            total = float(seen.sum())
+            if self.like == "sum" and self.close(total, weighted):
+                return f"{name}, one per {per}: multiplies"
+            over = {"the sum of weights": weighted / size, "N": weighted / 5, "nothing": weighted}
+            for divisor, value in over.items():
+                if self.like == "mean" and self.close(total, value):
+                    base = "N*K" if divisor == "N" and self.binary and self.k > 1 else divisor
+                    return f"{name}, one per {per}: divides by {base}"
+            if plain is not None and self.close(total, plain.sum()) and len(np.unique(given)) > 2:
+                return f"{name}: swallowed without effect"
+        return None
+
+    # ------------------------------------------------------------------------------------------------ shapes
+
+    def broadcasts(self) -> None:
+        """One column of predictions and flat targets, and a flat batch of a loss of columns."""
+        if not self.binary or self.bench.form == "signs":
+            return
+        rng = np.random.default_rng(67)
+        x = inputs(self.kind, True, 5, 1, rng)
+        t = np.array([1.0, 0, 0, 1, 1])[:, None]
+        fit = replace(
+            self.fit, matrix=self.fit.matrix[:1] * (self.k if self.k > 1 and "K" in self.divisor else 1)
+        )
+        rows = fit.rows(x, t)
+        seen = self.bench.caller(*((x, t[:, 0]) if self.bench.order == "prediction" else (t[:, 0], x)))
+        if seen is not None and self.like == "mean":
+            wide = np.array([[fit.rows(x[i : i + 1], t[j : j + 1])[0] for j in range(5)] for i in range(5)])
+            if self.close(seen.sum() / max(seen.size, 1), wide.mean()) and not self.close(
+                wide.mean(), rows.mean()
+            ):
+                self.notes.append("predictions (N, 1) with targets (N,) broadcast to N times N losses")
+        if self.k > 1 and self.like == "sum":
+            flat = self.bench.caller(
+                *((x[:, 0], t[:, 0]) if self.bench.order == "prediction" else (t[:, 0], x[:, 0]))
+            )
+            if flat is not None and flat.ndim == 0 and self.shape != () and self.close(flat, rows.mean()):
+                self.notes.append("a 1-D batch is averaged")
+
+    # -------------------------------------------------------------------------------------------------- whole
+
+    def verify(self, other: tuple[int, Fit, Meaning] | None) -> str:
+        """Fresh batches of several sizes; what is wrong, or nothing."""
+        if self.data.soft:
+            for n in (2, 4, 7):
+                rng = np.random.default_rng(70 + n)
+                x = inputs(self.kind, False, n, self.k, rng)
+                t = rng.dirichlet(np.full(self.k, 2.0), n)
+                if not self.close(self.bench.total(x, t), self.predict(x, t)):
+                    return f"a batch of {n} soft rows is not predicted"
+            return ""
+        for n, seed in itertools.product((2, 4, 7, 16), (71, 73)):
+            x, t = self.batch(n, seed + n)
+            seen, want = self.bench.total(x, t), self.predict(x, t)
+            if not self.close(seen, want):
+                return (
+                    f"a batch of {n} rows costs {seen:.6g}, and the reading of its rows predicts {want:.6g}"
+                )
+        if other and not self.binary and self.like and not np.ptp(self.kept_weights) > 1e-3:
+            k, fit, _ = other
+            x, t = self.batch(6, 79, k)
+            seen, want = self.bench.total(x, t), fit.rows(x, t).sum() / (6 if self.like == "mean" else 1)
+            if not self.meaning.left_out and not self.close(seen, want):
+                return f"a batch of 6 rows and {k} classes costs {seen:.6g}, not {want:.6g}"
+        return ""
+
+    def filled(self) -> Fit:
+        """The fit with the rows of A that were not asked for, where all of them are alike."""
+        if self.binary or not self.meaning.plain or np.isfinite(self.fit.matrix).all():
+            return self.fit
+        c, s = float(self.meaning.kept.mean()), self.meaning.smoothing
+        return replace(self.fit, matrix=c * ((1 - s) * np.eye(self.k) + s / self.k))
+
+    def own_batch(self, logits: Any, targets: Any) -> None:
+        """The user's own batch, beside what the finding predicts for it."""
+        if logits is None or targets is None or isinstance(logits, tuple):
+            return
+        caller = self.bench.caller
+        try:
+            value = to_numpy(
+                caller.raw((logits, targets) if self.bench.order == "prediction" else (targets, logits), {})
+            )
+        except Exception as error:
+            self.notes.append(f"your batch: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+            return
+        text = (
+            f"your batch: {value.ravel()[0]:.6g}"
+            if value.ndim == 0
+            else f"your batch: values of shape {value.shape}"
+        )
+        x, y = to_numpy(logits, float), to_numpy(targets, float)
+        if x.ndim == 2 and x.shape[1] == self.k and np.isfinite(x).all():
+            if self.bench.form == "indices" and y.ndim == 1 and ((y >= 0) & (y < self.k)).all():
+                y = np.eye(self.k)[y.astype(int)]
+            if y.shape == x.shape:
+                want = self.predict(x, y, self.filled())
+                text += (
+                    f", as predicted ({want:.6g})"
+                    if abs(want - value.sum()) <= 1e-3 * max(1, abs(want))
+                    else f", and the finding predicts {want:.6g}"
+                )
+        self.notes.append(text)
+
+    def report(self, logits: Any, targets: Any) -> Diagnosis:
+        """All answers together."""
+        caller = self.bench.caller
+        reading = self.fit.reading
+        plain = f"single rows look like a {reading.family} that reads {reading.name}"
+        if not self.reduction():
+            return Diagnosis(arrays=caller.arrays, notes=(*self.notes, plain))
+        if wrong := self.verify(self.second() if self.k > 1 else None):
+            return Diagnosis(arrays=caller.arrays, notes=(f"not explained: {wrong}", plain))
+        found = self.scale()
+        self.divisor = found["denominator"]
+        family, forms = self.targets()
+        ignored, out = self.ignored(targets)
+        clip, epsilon = self.clip()
+        self.edges()
+        layout = self.layout()
+        bend, common = self.fit.bend, self.fit.common
+        self.broadcasts()
+        self.own_batch(logits, targets)
+        if reading.kind == "logits" and reading.rank == 0:
+            self.evidence["reads"] = (
+                f"log-softmax of it predicts {len(self.data.u)} rows to {max(self.fit.error, 1e-16):.0e}"
+            )
+        else:
+            self.evidence["reads"] = (
+                f"{len(self.data.u)} rows are predicted to {max(self.fit.error, 1e-16):.0e}"
+            )
+        if caller.mutates:
+            self.notes.append("changes its arguments in place")
+        if caller.arrays == "numpy" and caller.result_dtype not in ("float64", ""):
+            self.notes.append(f"returns {caller.result_dtype} for float64")
+        if self.shape != ():
+            what = {1: "one value per row"}.get(len(self.shape), "one value per row and class")
+            self.notes.append(f"{what}, the mean over K" if found["denominator"] == "K" else what)
+        if self.bench.shape == "(N,)":
+            self.notes.append("takes 1-D batches only")
+        if set(forms) == {"indices"} and family == CATEGORICAL:
+            self.evidence["targets"] = "a KL divergence is the same on indices"
+        scalar = self.shape == ()
+        return Diagnosis(
+            family=family, first=self.bench.order, targets=forms, reads=reading.name,
+            reduction="none" if not scalar else "sum" if self.like == "sum" else "mean",
+            ignore_index=out, epsilon=epsilon, clip=clip,
+            temperature=round(bend.temperature, 5), gamma=round(bend.gamma, 4),
+            z_loss=round(common.get("log Z squared", 0.0), 8), entropy=round(common.get("entropy", 0.0), 6),
+            constant=round(common.get("constant", 0.0), 6), axis="the classes",
+            layout=layout, sequences=self.sequences(layout, out), ignored=ignored, weights=self.weights(),
+            renormalises=self.renormalises(), precision=self.precision, gradient=self.gradient(),
+            arrays=caller.arrays, alternatives=tuple(dict.fromkeys(self.alternatives)),
+            notes=tuple(dict.fromkeys(self.notes)), evidence=self.evidence, **found,
+        )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------- softmax over a wrong axis
+
+
+def _axis_batches(dims: int) -> Iterator[tuple[Array, Array]]:
+    rng = np.random.default_rng(83)
+    for n in (3, 4, 6, 5):
+        shape = (n, 3) if dims == 2 else (n, n + 1, 3)
+        yield rng.normal(0.4, 1.3, shape), rng.integers(0, 3, shape[:-1])
+
+
+def other_axes(caller: Caller, classes: tuple[int, ...]) -> Diagnosis | None:
+    """A softmax over the rows, the positions or everything, where one over the classes belongs."""
+    names = {0: "the batch", 1: "the positions", None: "the whole array"}
+    for dims, order, form in itertools.product((2, 3), ("prediction", "target"), ("indices", "rows")):
+        for second in (False, True) if dims == 3 else (False,):
+            seen, costs, sizes = [], [], []
+            for x, y in _axis_batches(dims):
+                t = np.eye(3)[y]
+                given = y if form == "indices" else np.moveaxis(t, -1, 1) if second else t
+                laid = np.moveaxis(x, -1, 1) if second else x
+                pair = (laid, given) if order == "prediction" else (given, laid)
+                value = caller(*map(np.ascontiguousarray, pair))
+                if value is None or not np.isfinite(value).all():
+                    break
+                seen.append(float(value.sum()))
+                flat = log_softmax(x.reshape(-1)).reshape(x.shape)
+                axes = {a: log_softmax(x, axis=a) for a in range(dims - 1)} | {None: flat}
+                costs.append([-(t * lp).sum() for lp in axes.values()])
+                sizes.append({"nothing": 1, "N": y.size, "N*K": x.size})
+            if len(seen) < 4:
+                continue
+            scalar = value is not None and value.ndim == 0
+            for j, name in enumerate([names[a] for a in axes]):
+                for divisor in sizes[0] if scalar else ("nothing",):
+                    want = np.array([c[j] / s[divisor] for c, s in zip(costs, sizes, strict=True)])
+                    ratio = np.array(seen) / want
+                    if np.ptp(ratio) < 1e-4 * abs(ratio.mean()):
+                        c = float(ratio.mean())
+                        unit = next((u for u, s in UNITS.items() if abs(abs(c) / s - 1) < 1e-4), "nats")
+                        factor = abs(c) / UNITS[unit]
+                        return Diagnosis(
+                            family=CATEGORICAL, first=order, targets=("indices" if form == "indices" else "one-hot",),
+                            reads="logits", axis=name, sign=1 if c > 0 else -1, unit=unit,
+                            reduction="none" if not scalar else "sum" if divisor == "nothing" else "mean",
+                            denominator=divisor, factor=1.0 if abs(factor - 1) < 1e-3 else float(f"{factor:.6g}"),
+                            arrays=caller.arrays, smoothing=0.0,
+                            layout=UNKNOWN if dims == 2 else "second" if second else "last",
+                            evidence={"added": "four batches of several sizes are predicted"},
+                        )  # fmt: skip
+    return None

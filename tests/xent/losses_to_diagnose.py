@@ -1,0 +1,468 @@
+"""More than a hundred losses, and what each computes: libraries' own, wrong ones from threads, two faults at once.
+
+`None` stands for a loss that is no cross-entropy, which must not be taken for one.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import xlogy
+from sklearn.metrics import brier_score_loss, hinge_loss, log_loss
+
+import xent
+
+F, nn = torch.nn.functional, torch.nn
+Loss = Callable[..., Any]
+Case = tuple[Any, dict[str, Any] | None]
+CE, BCE, KL = "categorical cross-entropy", "binary cross-entropy", "KL divergence"
+W3, W10 = torch.tensor([1.0, 5.0, 2.0]), torch.linspace(1, 4, 10)
+# What a plain loss has; each case says where it differs.
+PLAIN: dict[str, Any] = {
+    "family": CE,
+    "first": "prediction",
+    "reads": "logits",
+    "reduction": "mean",
+    "denominator": "N",
+    "factor": 1.0,
+    "sign": 1,
+    "unit": "nats",
+    "smoothing": 0.0,
+    "class_weights": None,
+    "pos_weight": None,
+    "temperature": 1.0,
+    "gamma": 0.0,
+    "z_loss": 0.0,
+    "entropy": 0.0,
+    "constant": 0.0,
+    "axis": "the classes",
+}
+NPROB = {"reads": "probabilities"}
+LOGP = {"reads": "log-probabilities"}
+BIN = {"family": BCE, "denominator": "N*K"}
+FIRST = {"first": "target"}
+
+
+def ce(z: Any, y: Any, **options: Any) -> Any:
+    return F.cross_entropy(z, y, **options)
+
+
+def picked(a: Any, y: Any) -> Any:
+    """The label's entry of each row, of arrays."""
+    return a[np.arange(len(y)), y]
+
+
+def softmax(z: Any, axis: int = 1) -> Any:
+    e = np.exp(z - z.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+def torch_libraries() -> dict[str, Case]:
+    sums = {"reduction": "sum", "denominator": "nothing"}
+    none = {"reduction": "none", "denominator": "nothing"}
+    over_w = {"denominator": "the sum of weights"}
+    ten = tuple(float(f"{w:.5g}") for w in W10)
+    return {
+        "CrossEntropyLoss": (
+            nn.CrossEntropyLoss(),
+            {"targets": ("indices", "one-hot", "soft"), "layout": "second"},
+        ),
+        "CrossEntropyLoss, sum": (nn.CrossEntropyLoss(reduction="sum"), sums),
+        "CrossEntropyLoss, none": (nn.CrossEntropyLoss(reduction="none"), none),
+        "CrossEntropyLoss, 3 weights": (
+            nn.CrossEntropyLoss(weight=W3),
+            over_w | {"class_weights": (1.0, 5.0, 2.0)},
+        ),
+        "CrossEntropyLoss, 10 weights": (nn.CrossEntropyLoss(weight=W10), over_w | {"class_weights": ten}),
+        "CrossEntropyLoss, 10 weights, sum": (
+            nn.CrossEntropyLoss(weight=W10, reduction="sum"),
+            sums | {"class_weights": ten},
+        ),
+        "CrossEntropyLoss, 2 weights": (
+            nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0])),
+            over_w | {"class_weights": (1.0, 9.0)},
+        ),
+        "CrossEntropyLoss, smoothing": (nn.CrossEntropyLoss(label_smoothing=0.1), {"smoothing": 0.1}),
+        "CrossEntropyLoss, smoothing, sum": (
+            nn.CrossEntropyLoss(label_smoothing=0.3, reduction="sum"),
+            sums | {"smoothing": 0.3},
+        ),
+        "CrossEntropyLoss, smoothing and weights": (
+            nn.CrossEntropyLoss(weight=W3, label_smoothing=0.1),
+            over_w | {"smoothing": 0.1, "class_weights": (1.0, 5.0, 2.0)},
+        ),
+        "CrossEntropyLoss, smoothing and 10 weights, none": (
+            nn.CrossEntropyLoss(weight=W10, label_smoothing=0.2, reduction="none"),
+            none | {"smoothing": 0.2, "class_weights": ten},
+        ),
+        "CrossEntropyLoss, ignore 0": (nn.CrossEntropyLoss(ignore_index=0), {"ignore_index": (0,)}),
+        "CrossEntropyLoss, ignore 255": (nn.CrossEntropyLoss(ignore_index=255), {"ignore_index": (255,)}),
+        "CrossEntropyLoss, ignore 77, smoothing": (
+            nn.CrossEntropyLoss(ignore_index=77, label_smoothing=0.1),
+            {"ignore_index": (77,), "smoothing": 0.1},
+        ),
+        "CrossEntropyLoss, ignore -1, weights": (
+            nn.CrossEntropyLoss(ignore_index=-1, weight=W3),
+            over_w | {"ignore_index": (-1,), "class_weights": (1.0, 5.0, 2.0)},
+        ),
+        "NLLLoss": (nn.NLLLoss(), LOGP | {"targets": ("indices",), "ignore_index": (-100,)}),
+        "NLLLoss, weights": (nn.NLLLoss(weight=W3), LOGP | over_w | {"class_weights": (1.0, 5.0, 2.0)}),
+        "BCELoss": (nn.BCELoss(), BIN | NPROB | {"clip": "the log at -100"}),
+        "BCELoss, sum": (nn.BCELoss(reduction="sum"), BIN | NPROB | sums),
+        "BCEWithLogitsLoss": (nn.BCEWithLogitsLoss(), BIN | {"targets": ("0 or 1", "soft")}),
+        "BCEWithLogitsLoss, pos_weight": (
+            nn.BCEWithLogitsLoss(pos_weight=torch.tensor(3.0)),
+            BIN | {"pos_weight": (3.0,) * 3},
+        ),
+        "BCEWithLogitsLoss, 5 pos_weights": (
+            nn.BCEWithLogitsLoss(pos_weight=torch.arange(1.0, 6)),
+            BIN | {"pos_weight": (1.0, 2.0, 3.0, 4.0, 5.0)},
+        ),
+        "BCEWithLogitsLoss, weights of columns": (
+            nn.BCEWithLogitsLoss(weight=W3),
+            BIN | {"class_weights": (1.0, 5.0, 2.0)},
+        ),
+        "BCEWithLogitsLoss, none": (nn.BCEWithLogitsLoss(reduction="none"), BIN | none),
+        "MultiLabelSoftMarginLoss": (nn.MultiLabelSoftMarginLoss(), BIN),
+        "SoftMarginLoss": (nn.SoftMarginLoss(), BIN | {"first": "either", "targets": ("-1 or 1",)}),
+        "KLDivLoss": (nn.KLDivLoss(), LOGP | {"family": KL, "denominator": "N*K"}),
+        "KLDivLoss, batchmean": (nn.KLDivLoss(reduction="batchmean"), LOGP | {"family": KL}),
+        "KLDivLoss, log_target": (
+            nn.KLDivLoss(reduction="batchmean", log_target=True),
+            LOGP | {"family": KL, "targets": ("log-probabilities",)},
+        ),
+    }
+
+
+def numpy_libraries() -> dict[str, Case]:
+    return {
+        "xent.cross_entropy": (xent.cross_entropy, {"targets": ("indices",), "layout": "last"}),
+        "xent.cross_entropy, ignore 2, sum": (
+            functools.partial(xent.cross_entropy, ignore_index=2, reduction="sum"),
+            {"ignore_index": (2,), "reduction": "sum", "denominator": "nothing"},
+        ),
+        "xent.soft_cross_entropy": (xent.soft_cross_entropy, {"targets": ("one-hot", "soft")}),
+        "xent.binary_cross_entropy": (xent.binary_cross_entropy, BIN),
+        "xent.nll": (xent.nll, LOGP),
+        "xent.log_loss": (xent.log_loss, NPROB | {"renormalises": "refuses"}),
+        "xent.focal_loss": (xent.focal_loss, {"gamma": 2.0}),
+        "xent.focal_loss, gamma 3.5": (functools.partial(xent.focal_loss, gamma=3.5), {"gamma": 3.5}),
+        "scikit-learn log_loss": (
+            log_loss,
+            NPROB | FIRST | {"targets": ("indices", "one-hot"), "renormalises": "no"},
+        ),
+        "scikit-learn hinge_loss": (hinge_loss, None),
+        "scikit-learn brier_score_loss": (brier_score_loss, None),
+    }
+
+
+KERAS = (
+    "Keras categorical",
+    "Keras categorical, logits",
+    "Keras categorical, smoothing",
+    "Keras sparse",
+    "Keras sparse, logits, ignore 0",
+    "Keras sparse, logits, sum",
+    "Keras binary",
+    "Keras binary, logits, smoothing",
+    "Keras KL",
+    "Keras categorical focal",
+    "Keras binary focal",
+    "Keras, by name: sparse",
+    "Keras, by name: binary",
+    "Keras squared hinge",
+)
+
+
+def keras_libraries(losses: Any) -> dict[str, Case]:
+    k = PLAIN | FIRST
+    return {
+        "Keras categorical": (
+            losses.CategoricalCrossentropy(),
+            k | NPROB | {"renormalises": "yes", "clip": "at 1.0e-07"},
+        ),
+        "Keras categorical, logits": (losses.CategoricalCrossentropy(from_logits=True), k),
+        "Keras categorical, smoothing": (
+            losses.CategoricalCrossentropy(label_smoothing=0.1),
+            k | NPROB | {"smoothing": 0.1},
+        ),
+        "Keras sparse": (losses.SparseCategoricalCrossentropy(), k | NPROB | {"targets": ("indices",)}),
+        "Keras sparse, logits, ignore 0": (
+            losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0),
+            k | {"ignore_index": (0,)},
+        ),
+        "Keras sparse, logits, sum": (
+            losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum"),
+            k | {"reduction": "sum", "denominator": "nothing"},
+        ),
+        "Keras binary": (losses.BinaryCrossentropy(), k | BIN | NPROB),
+        "Keras binary, logits, smoothing": (
+            losses.BinaryCrossentropy(from_logits=True, label_smoothing=0.2),
+            k | BIN | {"smoothing": 0.2},
+        ),
+        "Keras KL": (losses.KLDivergence(), k | NPROB | {"family": KL}),
+        "Keras categorical focal": (
+            losses.CategoricalFocalCrossentropy(from_logits=True, alpha=1.0),
+            k | {"gamma": 2.0},
+        ),
+        "Keras binary focal": (losses.BinaryFocalCrossentropy(from_logits=True), k | BIN | {"gamma": 2.0}),
+        "Keras, by name: sparse": (
+            "sparse_categorical_crossentropy",
+            k | NPROB | {"reduction": "none", "denominator": "nothing"},
+        ),
+        "Keras, by name: binary": (
+            "binary_crossentropy",
+            k | BIN | NPROB | {"reduction": "none", "denominator": "K"},
+        ),
+        "Keras squared hinge": (losses.SquaredHinge(), None),
+    }
+
+
+def from_threads() -> dict[str, Case]:
+    """Wrong losses as people post them: a softmax too many, a sign, an axis, a divisor, a mask, a detached tensor."""
+
+    def mean_of_means(z: Any, y: Any) -> Any:
+        each = F.cross_entropy(z.movedim(-1, 1), y, reduction="none")
+        return (each.sum(1) / (y != -100).sum(1)).mean()
+
+    def shifted(z: Any, ids: Any) -> Any:
+        return F.cross_entropy(z[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+    def padded_mean(z: Any, y: Any) -> Any:
+        each = F.cross_entropy(z.movedim(-1, 1), y, reduction="none", ignore_index=0)
+        return each.mean()
+
+    def focal_on_the_mean(z: Any, y: Any) -> Any:
+        """The focal loss of a batch's mean, a mistake of many a notebook: it is no focal loss."""
+        loss = F.cross_entropy(z, y)
+        return (1 - torch.exp(-loss)) ** 2 * loss
+
+    def focal(z: Any, y: Any) -> Any:
+        loss = F.cross_entropy(z, y, reduction="none")
+        return ((1 - torch.exp(-loss)) ** 2 * loss).mean()
+
+    def focal_detached(z: Any, y: Any) -> Any:
+        loss = F.cross_entropy(z, y, reduction="none")
+        return ((1 - torch.exp(-loss.detach())) ** 2 * loss).mean()
+
+    def focal_weighed(z: Any, y: Any) -> Any:
+        loss = F.cross_entropy(z, y, reduction="none", weight=W3)
+        return ((1 - torch.exp(-loss)) ** 2 * loss).mean()
+
+    def binary_focal(z: Any, t: Any) -> Any:
+        loss = F.binary_cross_entropy_with_logits(z, t, reduction="none")
+        p = z.sigmoid()
+        return ((t * 0.25 + (1 - t) * 0.75) * (1 - (t * p + (1 - t) * (1 - p))) ** 2 * loss).mean()
+
+    def unstable(z: Any, y: Any) -> Any:
+        return -np.log(picked(np.exp(z) / np.exp(z).sum(1, keepdims=True), y)).mean()
+
+    def clamped(z: Any, y: Any) -> Any:
+        p = z.softmax(-1).clamp(1e-7, 1 - 1e-7)
+        return -p.gather(-1, y[:, None]).log().mean()
+
+    def one_logit_columns(z: Any, y: Any) -> Any:
+        return F.nll_loss(torch.log(z.softmax(1) + 1e-3), y)
+
+    def by_hand_others(z: Any, y: Any) -> Any:
+        """Smoothing by hand, over the other classes."""
+        t = torch.full_like(z, 0.1 / (z.shape[1] - 1)).scatter(1, y[:, None], 0.9)
+        return -(t * z.log_softmax(1)).sum(1).mean()
+
+    def wraps(z: Any, y: Any) -> Any:
+        return -picked(xent.log_softmax(z), y).mean()
+
+    def in_place(z: Any, y: Any) -> Any:
+        z -= z.max(1, keepdims=True)
+        return -(picked(z, y) - np.log(np.exp(z).sum(1))).mean()
+
+    def argmax_targets(z: Any, t: Any) -> Any:
+        return F.cross_entropy(z, t.argmax(-1))
+
+    def hard_examples(z: Any, y: Any) -> Any:
+        return F.cross_entropy(z, y, reduction="none").topk(max(1, len(y) // 2)).values.mean()
+
+    probs = {"reads": "probabilities"}
+    return {
+        "softmax before CrossEntropyLoss": (
+            lambda z, y: ce(z.softmax(1), y),
+            {"reads": "logits, softmax applied twice"},
+        ),
+        "sigmoid before BCEWithLogitsLoss": (
+            lambda z, t: F.binary_cross_entropy_with_logits(z.sigmoid(), t),
+            BIN | {"reads": "logits, sigmoid applied twice"},
+        ),
+        "sigmoid before CrossEntropyLoss": (
+            lambda z, y: ce(z.sigmoid(), y),
+            {"reads": "logits, a sigmoid before the softmax"},
+        ),
+        "ReLU on the logits": (lambda z, y: ce(z.relu(), y), {"reads": "logits, a ReLU before the softmax"}),
+        "tanh on the logits": (lambda z, y: ce(z.tanh(), y), {"reads": "logits, a tanh before the softmax"}),
+        "softmax before BCELoss": (
+            lambda z, t: F.binary_cross_entropy(z.softmax(1), t),
+            BIN | {"reads": "logits, a softmax where a sigmoid belongs"},
+        ),
+        "softmax before BCEWithLogitsLoss": (
+            lambda z, t: F.binary_cross_entropy_with_logits(z.softmax(1), t),
+            BIN | {"reads": "logits, a softmax before the sigmoid"},
+        ),
+        "log_softmax before CrossEntropyLoss": (lambda z, y: ce(z.log_softmax(1), y), {}),
+        "NLLLoss of a softmax": (lambda z, y: F.nll_loss(z.softmax(1), y), None),
+        "NLLLoss of logits": (lambda z, y: F.nll_loss(z, y), LOGP),
+        "softmax over the batch": (lambda z, y: F.nll_loss(z.log_softmax(0), y), {"axis": "the batch"}),
+        "scipy's log_softmax without an axis": (
+            lambda z, t: -(t * (z - np.log(np.exp(z).sum()))).sum(1).mean(),
+            {"axis": "the whole array"},
+        ),
+        "softmax over the positions": (
+            lambda z, y: F.nll_loss(z.log_softmax(1).flatten(0, 1), y.flatten()),
+            {"axis": "the positions"},
+        ),
+        "no minus": (lambda z, y: z.log_softmax(1).gather(1, y[:, None]).mean(), {"sign": -1}),
+        "mean over rows and classes": (lambda z, t: -(t * z.log_softmax(1)).mean(), {"denominator": "N*K"}),
+        "sum over rows, mean over classes": (
+            lambda z, t: -(t * z.log_softmax(1)).mean(1).sum(),
+            {"reduction": "sum", "denominator": "K"},
+        ),
+        "sum divided by 5": (
+            lambda z, y: ce(z, y, reduction="sum") / 5,
+            {"reduction": "sum", "denominator": "nothing", "factor": 0.2},
+        ),
+        "sum divided by 3": (
+            lambda z, y: ce(z, y, reduction="sum") / 3,
+            {"reduction": "sum", "denominator": "nothing", "factor": 0.333333},
+        ),
+        "sum divided by 15": (
+            lambda z, y: ce(z, y, reduction="sum") / 15,
+            {"reduction": "sum", "denominator": "nothing", "factor": 0.0666667},
+        ),
+        "divided by the accumulation steps": (lambda z, y: ce(z, y) / 8, {"factor": 0.125}),
+        "log2": (lambda p, t: -xlogy(t, p).sum(1).mean() / math.log(2), NPROB | {"unit": "bits"}),
+        "log10": (lambda p, t: -(t * np.log10(p + 1e-12)).sum(1).mean(), NPROB | {"unit": "hartleys"}),
+        "0 log 0": (lambda p, t: -(t * np.log(p)).sum(1).mean(), NPROB),
+        "log of a softmax": (unstable, {"clip": "exp underflows, cost inf"}),
+        "epsilon of 1e-3 in the logarithm": (one_logit_columns, {"clip": "adds 0.001 to the probability"}),
+        "clamped probabilities": (clamped, {"clip": "at 1.0e-07"}),
+        "renormalised probabilities": (
+            lambda p, y: -np.log(picked(p, y) / p.sum(1)).mean(),
+            NPROB | {"renormalises": "yes"},
+        ),
+        "arguments swapped": (lambda y, z: ce(z, y), FIRST),
+        "one minus p forgotten": (lambda p, t: -(t * torch.log(p)).mean(), NPROB | {"denominator": "N*K"}),
+        "smoothing over the others": (
+            by_hand_others,
+            {"smoothing": 0.1, "smoothing_over": "the K - 1 others"},
+        ),
+        "negative labels wrap": (wraps, {"ignored": "-100: refused; -1: counted as the last class"}),
+        "works in place": (in_place, {}),
+        "temperature with T squared": (lambda z, y: 9 * ce(z / 3, y), {"temperature": 3.0, "factor": 9.0}),
+        "z-loss": (lambda z, y: ce(z, y) + 1e-3 * z.logsumexp(1).pow(2).mean(), {"z_loss": 0.001}),
+        "confidence penalty": (
+            lambda z, y: ce(z, y) - 0.1 * torch.distributions.Categorical(logits=z).entropy().mean(),
+            {"entropy": -0.1},
+        ),
+        "weight decay in the loss": (lambda z, y: ce(z, y) + 0.01, {"constant": 0.01}),
+        "focal": (focal, {"gamma": 2.0}),
+        "focal, detached factor": (focal_detached, {"gamma": 2.0}),
+        "focal of the batch's mean": (focal_on_the_mean, None),
+        "binary focal, alpha": (
+            binary_focal,
+            BIN | {"gamma": 2.0, "factor": 0.75, "pos_weight": (0.333333,) * 3},
+        ),
+        "hard examples": (hard_examples, None),
+        "weights over N": (
+            lambda z, y: (W3[y] * ce(z, y, reduction="none")).mean(),
+            {"class_weights": (1.0, 5.0, 2.0)},
+        ),
+        "mean of sequence means": (mean_of_means, {"ignore_index": (-100,)}),
+        "labels shifted inside": (shifted, {"ignore_index": (-100,)}),
+        "padding in the mean": (padded_mean, {"ignore_index": (0,)}),
+        "float16": (lambda z, y: ce(z.half(), y), {"precision": "float16"}),
+        "bfloat16, then float": (lambda z, y: ce(z.bfloat16().float(), y), {"precision": "bfloat16"}),
+        "detached": (
+            lambda z, y: ce(z.detach(), y),
+            {"gradient": "missing: what the loss returns is cut off from its argument"},
+        ),
+        "arg max of the targets": (argmax_targets, {"targets": ("one-hot",)}),
+        "squared error": (nn.MSELoss(), None),
+        "Brier": (lambda p, t: ((p - t) ** 2).sum(1).mean(), None),
+        "Jensen-Shannon": (
+            lambda z, t: -((0.5 * t + 0.5 * softmax(z)) * np.log(0.5 * t + 0.5 * softmax(z))).sum(1).mean(),
+            None,
+        ),
+        "reverse KL": (
+            lambda z, t: (softmax(z) * (xent.log_softmax(z) - np.log(t + 0.1))).sum(1).mean(),
+            None,
+        ),
+        "margin": (nn.MultiMarginLoss(), None),
+        "symmetric cross-entropy": (
+            lambda z, t: ce(z, t) - (z.softmax(1) * torch.log(t + 1e-4)).sum(1).mean(),
+            None,
+        ),
+        "generalised cross-entropy": (
+            lambda z, y: ((1 - z.softmax(1).gather(1, y[:, None]) ** 0.7) / 0.7).mean(),
+            None,
+        ),
+        "weights inside the focal's p": (
+            focal_weighed,
+            None,
+        ),
+        "probabilities of one class": (
+            lambda p, y: (
+                -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean() if p.ndim == 1 else np.empty(3).reshape(5)
+            ),
+            {"family": BCE} | probs,
+        ),
+    }
+
+
+FAULTS: dict[str, tuple[Callable[[Loss], Loss], dict[str, Any]]] = {
+    "smoothed": (lambda f: functools.partial(f, label_smoothing=0.1), {"smoothing": 0.1}),
+    "weighed": (
+        lambda f: functools.partial(f, weight=W3.double()),
+        {"class_weights": (1.0, 5.0, 2.0), "denominator": "the sum of weights"},
+    ),
+    "softmax twice": (
+        lambda f: lambda z, y, **o: f(z.softmax(1), y, **o),
+        {"reads": "logits, softmax applied twice"},
+    ),
+    "sign": (lambda f: lambda z, y, **o: -f(z, y, **o), {"sign": -1}),
+    "bits": (lambda f: lambda z, y, **o: f(z, y, **o) / math.log(2), {"unit": "bits"}),
+    "a seventh": (lambda f: lambda z, y, **o: f(z, y, **o) / 7, {"factor": 0.142857}),
+    "cooled": (lambda f: lambda z, y, **o: f(z / 0.5, y, **o), {"temperature": 0.5}),
+    "255": (lambda f: functools.partial(f, ignore_index=255), {"ignore_index": (255,)}),
+    "z-loss": (
+        lambda f: lambda z, y, **o: f(z, y, **o) + 0.02 * z.logsumexp(1).pow(2).mean(),
+        {"z_loss": 0.02},
+    ),
+    "sum": (lambda f: functools.partial(f, reduction="sum"), {"reduction": "sum", "denominator": "nothing"}),
+    "swapped": (lambda f: lambda y, z, **o: f(z, y, **o), {"first": "target"}),
+}
+
+
+def two_faults() -> dict[str, Case]:
+    """Pairs of faults, in both orders where the order of wrapping matters; each is in the other's way."""
+    found: dict[str, Case] = {}
+    names = list(FAULTS)
+    for i, one in enumerate(names):
+        for two in names[i + 1 :]:
+            expected = {**FAULTS[one][1], **FAULTS[two][1]}
+            if {one, two} in ({"weighed", "sum"},):
+                expected["denominator"] = "nothing"
+            if {one, two} == {"bits", "a seventh"}:
+                expected = {"factor": round(1 / 7 / math.log(2), 6)}
+            if "sum" in (one, two) and "z-loss" in (one, two):
+                continue  # a sum of losses and a mean of penalties: no sum and no mean
+            if "z-loss" in (one, two) and {"sign", "bits", "a seventh"} & {one, two}:
+                continue  # which is wrapped first decides the penalty: stated below
+            if {one, two} == {"softmax twice", "z-loss"} or {one, two} == {"softmax twice", "cooled"}:
+                continue
+            outer, inner = (two, one) if two == "swapped" else (one, two)
+            wrapped = FAULTS[outer][0](FAULTS[inner][0](ce))
+            found[f"{one} and {two}"] = (wrapped, expected)
+    return found

@@ -1,0 +1,241 @@
+"""diagnose: a hundred losses that it names or does not explain, and what cannot be called as a loss."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import xent
+from xent import diagnose
+
+F, nn = torch.nn.functional, torch.nn
+Loss = Callable[..., Any]
+# One worker imports TensorFlow, once.
+pytestmark = pytest.mark.xdist_group("frameworks")
+
+
+def _losses() -> ModuleType:
+    """The table beside this file, which is no test."""
+    spec = importlib.util.spec_from_file_location(
+        "losses_to_diagnose", Path(__file__).with_name("losses_to_diagnose.py")
+    )
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TABLE = _losses()
+KERAS = tuple(TABLE.KERAS)
+CASES: dict[str, Any] = {
+    **TABLE.torch_libraries(), **TABLE.numpy_libraries(), **TABLE.from_threads(), **TABLE.two_faults(),
+    **dict.fromkeys(KERAS),
+}  # fmt: skip
+# What two reductions at once put together is neither a sum nor a mean of rows.
+NOT_EXPLAINED = {"weighed and z-loss", "cooled and z-loss"}
+
+
+def same(seen: Any, want: Any) -> bool:
+    """Equal, up to a thousandth in numbers, the order of a tuple of names aside."""
+    if isinstance(want, tuple) and isinstance(seen, tuple):
+        if all(isinstance(v, str) for v in want):
+            return set(seen) == set(want)
+        return len(seen) == len(want) and np.allclose(seen, want, rtol=1e-3)
+    if isinstance(want, float) and isinstance(seen, float):
+        return bool(np.isclose(seen, want, rtol=1e-3, atol=1e-6))
+    return bool(seen == want)
+
+
+def verdict(found: xent.Diagnosis, expected: dict[str, Any] | None) -> str:
+    """ "right", "not explained" or what is wrong."""
+    if expected is None:
+        return "wrong: it is no cross-entropy" if found.known else "right"
+    if not found.known:
+        return "not explained"
+    wrong = {
+        k: (getattr(found, k), v)
+        for k, v in (TABLE.PLAIN | expected).items()
+        if not same(getattr(found, k), v)
+    }
+    return f"wrong: {wrong}" if wrong else "right"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_a_hundred_losses(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Right, or not explained; never wrong."""
+    if name in KERAS:
+        from xent_book import frameworks
+
+        loss, expected = TABLE.keras_libraries(frameworks.keras().losses)[name]
+    else:
+        loss, expected = CASES[name]
+    found = diagnose(loss)
+    assert verdict(found, expected) == ("not explained" if name in NOT_EXPLAINED else "right"), repr(found)
+    assert max(map(len, repr(found).splitlines())) <= 42, "wider than a phone"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_they_are_a_hundred_and_ninety_of_each_hundred_are_explained() -> None:
+    threads = len(TABLE.from_threads())
+    assert len(CASES) >= 100 and threads >= 40
+    assert len(NOT_EXPLAINED) <= len(CASES) // 10
+
+
+# ------------------------------------------------------------------------------------------ what is no loss
+
+
+def other_shape() -> Loss:
+    sizes = iter(range(1, 10**6))
+    return lambda z, y: np.ones(next(sizes))
+
+
+def random() -> Loss:
+    rng = np.random.default_rng(0)
+    return lambda z, y: xent.cross_entropy(z, y) + rng.normal(0, 1e-3)
+
+
+def failing(message: str) -> Loss:
+    def loss(z: Any, y: Any) -> Any:
+        raise RuntimeError(message)
+
+    return loss
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "raises": (failing("the cache is cold"), "with NumPy arrays: RuntimeError: the cache is cold"),
+    "nothing": (lambda a, b: None, "with NumPy arrays: TypeError: it returned None, no number"),
+    "text": (lambda a, b: "0.3", "with NumPy arrays: TypeError: it returned a value of type str, no number"),
+    "a tuple": (lambda a, b: (a, b), "with NumPy arrays: TypeError: it returned a value of type tuple, no number"),
+    "nan": (lambda a, b: np.nan, "it returns nan for every batch"),
+    "0": (lambda a, b: 0.0, "it returns the same number, 0 or nan, whatever the rows"),
+    "another shape each time": (other_shape(), "two equal calls return the shapes"),
+    "random": (random(), "two equal calls return two values"),
+    "one argument": (lambda a: a.sum(), "with NumPy arrays: TypeError:"),
+    "a third argument": (lambda a, b, c: a.sum(), "missing 1 required positional argument: 'c'"),
+    "a class": (nn.CrossEntropyLoss, "with PyTorch tensors: RuntimeError: Boolean value of Tensor"),
+    "weights of 7 in an odd place": (
+        lambda z, y: F.cross_entropy(z, y) if z.shape[0] == 10**6 else failing("need a million rows")(z, y),
+        "with PyTorch tensors: RuntimeError: need a million rows",
+    ),
+    "a random formula": (lambda p, t: 0.3 * (p * t).mean() + 1.7 * np.abs(p).mean(), "no cross-entropy predicts"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_loss_is_told_in_its_own_words(name: str) -> None:
+    loss, words = BAD[name]
+    found = diagnose(loss)
+    assert not found.known and repr(found).startswith("unknown\n")
+    assert any(words in note for note in found.notes), found.notes
+
+
+def test_keyword_arguments_only() -> None:
+    """Two of them are tried in both orders; more are named."""
+
+    def loss(*, teacher: Any, student: Any) -> Any:
+        return F.cross_entropy(student, teacher)
+
+    found = diagnose(loss)
+    assert (found.known, found.reads, found.denominator) == (True, "logits", "N")
+
+    def three(*, a: Any, b: Any, c: Any) -> Any:
+        return a
+
+    assert "it takes keyword arguments: a, b, c" in diagnose(three).notes
+
+
+def test_a_tensor_without_a_gradient() -> None:
+    found = diagnose(lambda z, y: torch.tensor(F.cross_entropy(z, y).item()))
+    assert found.known and found.gradient.startswith("missing")
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(TypeError, match="loss must be callable or the name of a loss of Keras; got float"):
+        diagnose(0.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"arrays must be 'auto', .* got 'jax'"):
+        diagnose(xent.cross_entropy, arrays="jax")
+
+
+# ----------------------------------------------------------------------------------------- what else it promises
+
+
+@pytest.mark.parametrize("argument", ["weight", "class_w", "ignore_index", "skip", "cw"])
+def test_nothing_is_read_from_a_name(argument: str) -> None:
+    """A keyword that weighs classes, or that skips a label, under several names."""
+    space: dict[str, Any] = {"xent": xent}
+    option = "ignore_index" if argument in ("ignore_index", "skip") else "weight"
+    exec(f"def f(z, y, {argument}=None): return xent.cross_entropy(z, y, {option}={argument})", space)
+    found = diagnose(space["f"])
+    if option == "weight":
+        assert found.weights == f"{argument}, one per class: divides by the sum of weights"
+    else:
+        assert f"{argument}=: left out, divides by the valid ones" in found.ignored
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 2), (5, 3), (64, 10), (4, 1000)])
+def test_the_own_batch_is_compared(n: int, k: int) -> None:
+    """A loss that takes one number of classes alone; and labels of the batch that are no class."""
+    rng = np.random.default_rng(n)
+    z, y = rng.normal(size=(n, k)), rng.integers(0, k, n)
+
+    def picky(a: Any, b: Any) -> Any:
+        if a.shape[-1] != k:
+            raise ValueError("another number of classes")
+        return xent.cross_entropy(a, b)
+
+    found = diagnose(picky, z, y)
+    assert found.classes == (k,) and any("as predicted" in note for note in found.notes), found
+    assert diagnose(picky, z.shape).classes == (k,)
+    left = torch.tensor([7777] * n)
+    found = diagnose(lambda a, b: F.cross_entropy(a, b, ignore_index=int("7" * 4)), torch.tensor(z), left)
+    assert found.ignore_index == (7777,)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 7])
+def test_a_binary_loss_of_two_columns_is_no_categorical_one(k: int) -> None:
+    """On rows that sum to one, and one-hot targets, the two are one function of two classes."""
+    assert diagnose(nn.BCELoss(), (4, k)).family == "binary cross-entropy"
+
+
+def test_half_of_the_batches_is_not_enough() -> None:
+    """A loss that is right on most batches and off on some is not recognised."""
+
+    def loss(z: Any, y: Any) -> Any:
+        return xent.cross_entropy(z, y) * (1.0 if len(z) < 16 else 1.1)
+
+    assert not diagnose(loss).known
+
+
+def test_the_callers_generators_are_left_alone() -> None:
+    state = torch.get_rng_state().clone()
+    before = np.random.get_state()[1].copy()  # noqa: NPY002 (the global one is the point)
+    diagnose(F.cross_entropy)
+    assert torch.equal(state, torch.get_rng_state())
+    assert np.array_equal(before, np.random.get_state()[1])  # noqa: NPY002
+
+
+def test_a_loss_of_arrays_loads_no_framework() -> None:
+    code = (
+        "import sys, xent; d = xent.diagnose(xent.cross_entropy);"
+        "assert not xent.diagnose(lambda a, b: 1.0).known;"
+        "print(d.known, [m for m in ('torch', 'sklearn', 'keras', 'tensorflow') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == ("True []", "")
+
+
+def test_the_text_says_what_the_fields_say() -> None:
+    text = repr(diagnose(lambda z, y: -xent.cross_entropy(z, y, label_smoothing=0.25)))
+    assert text.startswith("categorical cross-entropy, sign flipped\n")
+    assert "\n  smoothing      0.25\n" in text and "[5 copies of a row cost 1" in text
