@@ -803,7 +803,11 @@ def proper(d: Draw) -> Env:
     ]
     best, given = learnt(log_loss(found)), lambda c: mp.fsum(p[at(c, k), 0] for k in (1, 2, 3))
     e: Env = {"c": c, "Q^*": lambda y, c: best(y), "a": lambda c, y: a[at(c, y), 0], "free": "y", "y": 1}
-    return e | {"P": lambda y, c: p[at(c, y), 0] / given(c), "over": {"y": (1, 2, 3)}, "holds": not one_source}
+    return e | {
+        "P": lambda y, c: p[at(c, y), 0] / given(c),
+        "over": {"y": (1, 2, 3)},
+        "holds": not one_source,
+    }
 
 
 def policy(d: Draw) -> Env:

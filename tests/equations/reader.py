@@ -3,6 +3,11 @@
 What a name stands for is the caller's: an environment from names (`z`, `ell_T`, `hat p`, `cal L`) to numbers, columns
 and matrices (objects in NumPy, whose indices count from 1) and functions. A name is looked up with its subscript
 first; if there is none such, the subscript is an index.
+
+Some names say how to read: `over`, what an index runs through; `law` and `law_P`, the outcomes of E and E_P, and `law|`
+those among which a condition chooses; `free`, over what a proportion holds; `search`, for min and arg min, how the
+name is made of so many numbers; `closer` and `sizes`, how O(.) comes nearer; `first`, the left side of a chain;
+`holds`, False where the statement has to fail; `sharp`, whether each bound is attained, or nearly, in one of the draws.
 """
 
 from __future__ import annotations
