@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -32,9 +32,7 @@ SCRIPTS = ["move/load.js", "page.js"]
 # What _templates/static/webpack-macros.html would name before the other sheets.
 THEME = [f"_static/{name}.css" for name in ("basic", "styles/bootstrap", "styles/pydata-sphinx-theme")]
 
-VERSION = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))[
-    "project"
-]["version"]
+VERSION = version("cross-entropy-verified")
 WHEEL = f"cross_entropy_verified-{VERSION}-py3-none-any.whl"
 STUB = re.compile(
     r'<div class="output text_plain[^>]*><div[^>]*><pre><span></span>not yet: [^<]*</pre></div>\s*</div>'
