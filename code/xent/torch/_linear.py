@@ -382,9 +382,8 @@ def linear_distillation_loss(
     -----
     The room is that of `linear_cross_entropy`, twice; the rest of its notes holds here too. A row's loss L comes
     from log-probabilities, which are rounded, and not from differences of logits as in `distillation_loss`: it is
-    off by at most (8 + margin) epsilons of L + sqrt(L), not of L, and the gradient by each logit by so many
-    epsilons of one. In float32 that is 0.02 % of the loss of two models whose logits differ by 1e-3, and more at a
-    high temperature.
+    off by at most (8 + margin) epsilons of L + sqrt(L), not of L. In float32 that is 0.02 % of the loss of two
+    models whose logits differ by 1e-3, and more at a high temperature.
 
     References
     ----------
