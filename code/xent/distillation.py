@@ -12,7 +12,8 @@ zero like 1/T, and T^2 KL to a limit; computed this way, both keep their digits.
 
 The relative error is at most (8 + margin) epsilons, the margin being the largest difference between two logits
 of a row, over T: neither how close the rows are nor what is added to one of them costs digits. `top_k_loss` adds
-up terms of either sign; its error is so many epsilons of the largest of them.
+up terms of either sign and takes the tail as what its log-probabilities leave of one, so that a result close to
+zero has few digits or none.
 
 The teacher is a constant: nothing here differentiates with respect to v. The mean is that of `xent.losses`.
 """
