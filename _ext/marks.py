@@ -22,6 +22,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -187,8 +188,14 @@ def read_equations(root: Path) -> tuple[list[Equation], list[str]]:
 def read_errata(root: Path) -> tuple[list[dict[str, Any]], list[Row]]:
     """Return the sources and the rows, in the order of the file."""
     path = root / ERRATA
-    data = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {"sources": [], "rows": []}
+    data = _errata(path.read_text(encoding="utf-8")) if path.exists() else {"sources": [], "rows": []}
     return data["sources"], [Row(**{**row, "id": str(row["id"])}) for row in data["rows"]]
+
+
+@cache
+def _errata(text: str) -> Any:
+    """Parse the file once, though every page asks what its numbers mean."""
+    return yaml.safe_load(text)
 
 
 def section_text(text: str, heading: str) -> str:
@@ -210,32 +217,38 @@ def _kind(node: ast.AST) -> str:
 
 def read_marks(root: Path) -> tuple[list[Mark], list[str]]:
     """Return the marks of all tests, and what is wrong with those that cannot be read."""
+    files = sorted((root / "tests").rglob("test_*.py"))
+    read = [_marks_of(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")) for path in files]
+    return [mark for marks, _ in read for mark in marks], [line for _, wrong in read for line in wrong]
+
+
+@cache
+def _marks_of(place: str, text: str) -> tuple[tuple[Mark, ...], tuple[str, ...]]:
+    """Return the marks of a file, and what is wrong there. Every page of the ledger asks again."""
     found: list[Mark] = []
     wrong: list[str] = []
-    for path in sorted((root / "tests").rglob("test_*.py")):
-        text = path.read_text(encoding="utf-8")
-        place, tree, lines = path.relative_to(root).as_posix(), ast.parse(text), text.splitlines()
-        calls: set[ast.AST] = set()
-        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-        for function in (f for f in functions if f.name.startswith("test")):
-            for call in function.decorator_list:
-                if not (isinstance(call, ast.Call) and (kind := _kind(call.func))):
-                    continue
-                calls.add(call.func)
-                given = [getattr(v, "value", None) for v in (*call.args, *(k.value for k in call.keywords))]
-                count, keywords, usage = USAGE[kind]
-                fits = (len(call.args), [k.arg for k in call.keywords]) == (count, keywords)
-                if not (fits and all(isinstance(value, str) for value in given)):
-                    wrong.append(f"{place}:{call.lineno}: {function.name}: write @pytest.mark.{kind}{usage}")
-                    continue
-                of, how = (*map(str, given), "")[:2]
-                doc = ast.get_docstring(function) or ""
-                source = "\n".join(lines[function.lineno - 1 : function.end_lineno])
-                found.append(Mark(kind, of, how, place, function.name, call.lineno, doc, source))
-        astray = [node for node in ast.walk(tree) if _kind(node) and node not in calls]
-        found_at = [f"{place}:{getattr(node, 'lineno', 0)}" for node in astray]
-        wrong += [f"{where}: the mark decorates a test at the top level of the file" for where in found_at]
-    return found, wrong
+    tree, lines = ast.parse(text), text.splitlines()
+    calls: set[ast.AST] = set()
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    for function in (f for f in functions if f.name.startswith("test")):
+        for call in function.decorator_list:
+            if not (isinstance(call, ast.Call) and (kind := _kind(call.func))):
+                continue
+            calls.add(call.func)
+            given = [getattr(v, "value", None) for v in (*call.args, *(k.value for k in call.keywords))]
+            count, keywords, usage = USAGE[kind]
+            fits = (len(call.args), [k.arg for k in call.keywords]) == (count, keywords)
+            if not (fits and all(isinstance(value, str) for value in given)):
+                wrong.append(f"{place}:{call.lineno}: {function.name}: write @pytest.mark.{kind}{usage}")
+                continue
+            of, how = (*map(str, given), "")[:2]
+            doc = ast.get_docstring(function) or ""
+            source = "\n".join(lines[function.lineno - 1 : function.end_lineno])
+            found.append(Mark(kind, of, how, place, function.name, call.lineno, doc, source))
+    astray = [node for node in ast.walk(tree) if _kind(node) and node not in calls]
+    found_at = [f"{place}:{getattr(node, 'lineno', 0)}" for node in astray]
+    wrong += [f"{where}: the mark decorates a test at the top level of the file" for where in found_at]
+    return tuple(found), tuple(wrong)
 
 
 def read_from_the_page(root: Path) -> dict[str, tuple[int, int]]:

@@ -9,15 +9,16 @@ from `pagefind/`; `_static/page.js` shows what they find.
 
 from __future__ import annotations
 
-import asyncio
 import html
 import re
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from docutils import nodes
-from pagefind.index import PagefindIndex
 from sphinx import addnodes
 
 from math_at_build import text_of
@@ -135,14 +136,18 @@ def page(record: Record) -> str:
     )
     return (
         f'<html lang="en"><body>{named}<h1 data-pagefind-weight="{heading}" data-pagefind-meta="title">'
-        f'{html.escape(record.title)}</h1>{said}<i data-pagefind-meta="above:{above}"></i></body></html>'
+        f'{html.escape(record.title)}</h1>{said}<i data-pagefind-meta="above:{above}"></i>'
+        f'<i data-pagefind-meta="at:{html.escape(record.url)}"></i></body></html>'
     )
 
 
-async def _write(found: list[Record], target: Path) -> None:
-    async with PagefindIndex({"include_characters": "._", "output_path": str(target)}) as index:
-        for record in found:
-            await index.add_html_file(content=page(record), url=record.url)
+def _index(found: list[Record], target: Path) -> None:
+    """Let Pagefind's own program read the records: its Python interface takes a tenth of a second for each."""
+    with tempfile.TemporaryDirectory() as folder:
+        for number, record in enumerate(found):
+            (Path(folder) / f"{number:05}.html").write_text(page(record), encoding="utf-8")
+        told = ["--site", folder, "--output-path", str(target), "--include-characters", "._", "--quiet"]
+        subprocess.run([sys.executable, "-m", "pagefind", *told], check=True)
 
 
 def write(app: Sphinx, exception: Exception | None) -> None:
@@ -162,7 +167,7 @@ def write(app: Sphinx, exception: Exception | None) -> None:
             for record in (one for one in found if one.named.get(key(name))):
                 record.named[key(alias)] = True
                 record.words.append((KEYWORD, alias))
-    asyncio.run(_write(found, Path(app.outdir) / "pagefind"))
+    _index(found, Path(app.outdir) / "pagefind")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

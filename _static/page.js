@@ -24,9 +24,9 @@ globalThis.xentFind = (() => {
     const named = found.splice(0, all[0].results.length);
     const order = words.includes("_") ? [/api/, /./] : [/chapters\/\d/, /notation/, /./];
     const main = ({ meta }) => meta.main?.split("; ").includes(key(words));
-    const place = (one) => 2 * order.findIndex((kind) => kind.test(one.raw_url)) - main(one);
-    return [...named.sort((one, other) => place(one) - place(other)), ...found].map(({ raw_url, meta, excerpt }) => ({
-      address: new URL(raw_url.replace(/^\//, ""), root).href,
+    const place = (one) => 2 * order.findIndex((kind) => kind.test(one.meta.at)) - main(one);
+    return [...named.sort((one, other) => place(one) - place(other)), ...found].map(({ meta, excerpt }) => ({
+      address: new URL(meta.at, root).href,
       ...meta,
       excerpt,
     }));
