@@ -144,7 +144,7 @@ class _Search:
             if found:
                 return self.longer(caller, shape, k, found, copies)
             tried += answers
-            if self.unsteady or tried >= (1 if self.searched and shape != "(N, K)" else 3):
+            if self.unsteady or tried >= (1 if self.searched else 3):
                 return []
         if not tried:
             told = tuple(int(n) for n in re.findall(r"\b\d{1,5}\b", caller.said) if 2 <= int(n) <= 10_000)
@@ -177,7 +177,7 @@ class _Search:
         """Whether the loss answers with numbers at all, and the models that explain them."""
         data: list[Data] = []
         before = caller.answered
-        if self.searched and caller.calls > 5000:
+        if self.searched and caller.calls > 2500:
             return False, []  # enough has been seen that nothing explains
         for bench in benches(caller, shape, k):
             if self.searched and bench.form not in ("indices", "rows"):

@@ -146,7 +146,8 @@ class Caller:
 
     def __call__(self, first: Array, second: Array, **options: Any) -> Array | None:
         given = [self.tensor(np.asarray(a)) for a in (first, second)]
-        before = [to_numpy(a).copy() for a in given]
+        # A loss that writes into its arguments does so at once.
+        before = [to_numpy(a).copy() for a in given] if self.answered < 32 else []
         named = {k: self.tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
         try:
             value = self.raw(given, named)
@@ -164,7 +165,7 @@ class Caller:
         self.answered += 1
         self.mutates |= any(
             not np.array_equal(old, to_numpy(new), equal_nan=old.dtype.kind == "f")
-            for old, new in zip(before, given, strict=True)
+            for old, new in zip(before, given)  # noqa: B905 (none, later on)
         )
         return result
 

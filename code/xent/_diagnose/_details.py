@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xent.numerics import log_softmax
 
@@ -672,10 +673,12 @@ class Exam:
         found = self.gradient_of(caller, x, t)
         if isinstance(found, str):
             return found
-        want = self.differences(x, t)
+        # Of many classes the labels' entries, and some others.
+        asked = (np.random.default_rng(61).random(x.shape) < 64 / x.size) | (t == t.max(-1, keepdims=True))
+        want = self.differences(x, t, asked)
         scale = np.abs(want).max()
         # The largest entry, beside what rounding leaves of a difference.
-        worst = np.abs(found - want).max() / scale
+        worst = np.abs(found[asked] - want).max() / scale
         if not found.any():
             return "zero everywhere"
         if not np.isfinite(found).all():
@@ -697,18 +700,19 @@ class Exam:
             found = found[:, 0]
         return found.reshape(x.shape)
 
-    def differences(self, x: Array, t: Array) -> Array:
-        step, want = 1e-5, np.zeros_like(x)
+    def differences(self, x: Array, t: Array, asked: NDArray[np.bool_]) -> Array:
+        """What the model's value says of the gradient, entry by entry of those asked for."""
+        step, want = 1e-5, []
 
         def at(rows: Array) -> float:
             return self.predict(rows / rows.sum(-1, keepdims=True) if self.divides_rows else rows, t)
 
-        for place in np.ndindex(*x.shape):
+        for n, k in np.argwhere(asked):
             up, down = x.copy(), x.copy()
-            up[place] += step
-            down[place] -= step
-            want[place] = (at(up) - at(down)) / (2 * step)
-        return want
+            up[n, k] += step
+            down[n, k] -= step
+            want.append((at(up) - at(down)) / (2 * step))
+        return np.array(want)
 
     def fading(self, caller: Caller, x: Array, t: Array) -> str:
         """Whether a sure and wrong answer still has its gradient."""

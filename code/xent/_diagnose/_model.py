@@ -157,7 +157,7 @@ class Fit:
         if self.reading.family == BINARY:
             each = np.einsum("nkv,kvs,nks->n", np.stack([1 - t, t], -1), self.matrix, cost)
         else:
-            each = np.einsum("ny,yk,nk->n", t, np.nan_to_num(self.matrix), cost)
+            each = (t @ np.nan_to_num(self.matrix) * cost).sum(-1)
         log_p = self.reading.log_p(x, self.bend)
         for name, value in self.common.items():
             each = each + value * (xlogy(t, t).sum(-1) if name == "t log t" else COMMON[name](x, log_p))
