@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 from sphinx.util.docutils import SphinxDirective
 
 import xent
-from xent import information, scoring
-from xent.sequences import eos_optimum
+from xent import elicitation, information, scoring
+from xent.denominators import eos_optimum
 from xent_book import plots
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ def draw_scores(fig: Figure) -> None:
         ("linear", scoring.linear_score, plots.PINK, ":", 1.0),
     )
     for name, rule, colour, style, best in rules:
-        ax.plot(q, scoring.expected_score(rule, truth, pairs), style, color=colour, label=name)
-        cost = scoring.expected_score(rule, truth, [best, 1 - best])
+        ax.plot(q, elicitation.expected_score(rule, truth, pairs), style, color=colour, label=name)
+        cost = elicitation.expected_score(rule, truth, [best, 1 - best])
         ax.plot(best, cost, "o", mfc="white", color=colour, ms=8, mew=2, clip_on=False)
     ax.set(xlim=(0, 1), ylim=(0, 2), xlabel="report q, for p = 0.7", ylabel="expected cost")
     ax.legend(loc="upper left", bbox_to_anchor=(0.15, 1))

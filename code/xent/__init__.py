@@ -7,7 +7,7 @@ loaded when that is first looked at.
 import importlib
 from typing import Any
 
-from . import distillation, gradients, information, scoring, sequences
+from . import denominators, distillation, elicitation, gradients, information, scoring, sequences
 from ._diagnose import Diagnosis, diagnose
 from .losses import (
     binary_cross_entropy,
@@ -29,8 +29,10 @@ __all__ = [
     "binary_focal_loss",
     "binary_log_loss",
     "cross_entropy",
+    "denominators",
     "diagnose",
     "distillation",
+    "elicitation",
     "focal_loss",
     "gradients",
     "information",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -40,11 +41,13 @@ def sum_tolerance(dtype: Any, classes: int) -> float:
 
 # What is asked for by a count: beyond it, memory ends before the array does.
 MOST = 10**9
+# Items that share a divisor. Beyond it the bias, about one in a batch, is below the rounding of the result.
+MOST_SHARING = 10**12
 
 
 def real_array(value: ArrayLike, name: str, *, bools: bool = False) -> Floats:
     """Return `value` as an array of float16, float32 or float64; integers (and bools) become float64."""
-    array = _array(value, name)
+    array = any_array(value, name)
     if array.dtype.kind in "iu" or (bools and array.dtype.kind == "b"):
         return array.astype(np.float64)
     if array.dtype.kind != "f" or array.dtype.itemsize > 8:
@@ -81,7 +84,7 @@ def class_indices(
     The mask is None when all of them count. An ignored target comes back as 0, so that it can be used as an
     index; what is computed there must be dropped by the mask.
     """
-    array = _array(value, name)
+    array = any_array(value, name)
     if array.size == 0 and array.dtype.kind == "f" and isinstance(value, (list, tuple)):
         array = array.astype(np.intp)  # [] has no kind of its own; NumPy calls it float64
     if array.dtype.kind not in "iu":
@@ -188,6 +191,16 @@ def integer(value: Any, name: str) -> int:
         raise
     except Exception:  # what an object raises that was asked for its value says less than this
         raise TypeError(f"{name}: expected an integer, got {shown(value)}") from None
+
+
+def count(value: Any, name: str, least: int = 1, most: int = MOST) -> int:
+    """Return `value` as an int from `least` to `most`."""
+    result = integer(value, name)
+    if result < least:
+        raise ValueError(f"{name}: expected an integer >= {least}, got {shown(value)}")
+    if result > most:
+        raise ValueError(f"{name}: expected an integer up to {float(most):g}, got {shown(value)}")
+    return int(result)
 
 
 def number(value: Any, name: str, expected: str, low: float, high: float, *, closed: str = "") -> float:
@@ -299,7 +312,8 @@ def at_index(where: tuple[int, ...]) -> str:
     return f" at index {where[0] if len(where) == 1 else where}"
 
 
-def _array(value: ArrayLike, name: str) -> NDArray[Any]:
+def any_array(value: ArrayLike, name: str) -> NDArray[Any]:
+    """Return `value` as an array of whatever it holds; masks and ragged lists are refused."""
     masked = f"{name}: expected an array without a mask, got a masked array; select or ignore instead"
     if _holds_mask(value):
         raise TypeError(masked)
@@ -328,3 +342,17 @@ def _holds_mask(value: Any) -> bool:
             if any(issubclass(kind, (list, tuple, np.ma.MaskedArray)) for kind in set(map(type, part))):
                 parts.extend(part)
     return False
+
+
+def moved(module: str, names: dict[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a module whose public names are elsewhere since the last release.
+
+    An ImportError, so that ``from module import name`` shows the message as well.
+    """
+
+    def getattr_(name: str) -> Any:
+        if name in names:
+            raise ImportError(f"{module}.{name} is {names[name]}.{name} now")
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return getattr_

@@ -32,7 +32,7 @@ from ._validate import (
     MOST,
     Floats,
     Reduction,
-    _array,
+    any_array,
     at_index,
     class_indices,
     first_true,
@@ -723,7 +723,7 @@ def _beta(value: Any) -> float:
 
 def _class_choices(value: ArrayLike, name: str, logits: Floats, axis: int) -> NDArray[np.intp]:
     """Return some class indices for each row, moved to the last axis."""
-    array = _array(value, name)
+    array = any_array(value, name)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name}: expected integer class indices, got dtype {array.dtype}")
     classes = logits.shape[-1]

@@ -24,7 +24,7 @@ from ._blocks import blocks
 from ._validate import (
     Floats,
     Reduction,
-    _array,
+    any_array,
     at_index,
     class_indices,
     class_weights,
@@ -86,7 +86,7 @@ def cross_entropy(
     weight : array_like, shape (K,), optional
         Weight of a target by its class, finite and >= 0. It weighs the whole loss of that target, smoothed or
         not. The mean then divides by a sum that depends on which classes a batch drew, so that small batches
-        teach less than the weights ask for (`xent.scoring.learnt_distribution` says what). Better give the
+        teach less than the weights ask for (`xent.denominators.learnt_distribution` says what). Better give the
         expected sum of weights, or the number of targets, as `denominator`.
     sample_weight : array_like, broadcasts to the shape of `targets`, optional
         Weight of each target, finite and >= 0; booleans are a mask. w is the product of both weights, and a
@@ -715,7 +715,7 @@ def _by_label(
     targets: ArrayLike, labels: ArrayLike, classes: int, ignore_index: int | None
 ) -> tuple[NDArray[np.intp], int | None]:
     """Return class indices for targets that are given by the names of the classes."""
-    names, given = _array(labels, "labels"), _array(targets, "targets")
+    names, given = any_array(labels, "labels"), any_array(targets, "targets")
     if names.shape != (classes,):
         raise ValueError(f"labels: expected shape {(classes,)}, one name a class, got {names.shape}")
     order = np.argsort(names, kind="stable")

@@ -1,59 +1,48 @@
-"""Scoring rules: what a report of probabilities costs, and which report costs least.
+"""Scoring rules: what a report of probabilities costs, and the way back from what a rule makes you report.
 
 A scoring rule takes a report and the outcome, ``rule(probs, targets)``, and returns a cost: smaller is
 better. It is proper if nobody can lower the expected cost by reporting something else than what they
-believe, and strictly proper if every other report costs more. `expected_score` computes that cost and
-`elicited` searches for the report that minimises it, for any rule with these two arguments. Keyword
-arguments are bound with ``functools.partial``:
-
-    partial(focal_loss, gamma=2.0)
+believe, and strictly proper if every other report costs more. `xent.elicitation` computes the expected cost
+and searches for the report that minimises it, for any rule with these two arguments.
 
 Strictly proper are `log_score`, `brier_score`, `spherical_score` and `ranked_probability_score`.
 `zero_one_score` is proper, not strictly. `linear_score` is improper. `focal_loss`, `smoothed_log_score` and
 `weighted_log_score` make you report a distorted distribution, which `invert_focal`, `invert_smoothing` and
 `invert_weighting` undo. `clipped_log_score` is proper for two classes, not strictly, and improper for more.
-`learnt_distribution` says what a loss teaches whose divisor depends on what is in its batch.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from functools import cache
-from itertools import combinations
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import xlogy
 
-from ._divisor import expected_inverse
 from ._validate import (
     Floats,
     Indices,
-    _array,
     at_index,
     class_indices,
     first_true,
-    integer,
+    moved,
     number,
     probabilities,
-    shown,
     smoothing_mass,
     weights,
 )
+from .denominators import in_units, inverses, population, sharing
 
 __all__ = [
     "Rule",
     "brier_score",
     "clipped_log_score",
-    "elicited",
-    "expected_score",
     "focal_loss",
     "invert_focal",
     "invert_smoothing",
     "invert_weighting",
-    "learnt_distribution",
     "linear_score",
     "log_score",
     "ranked_probability_score",
@@ -257,7 +246,8 @@ def linear_score(probs: ArrayLike, targets: ArrayLike) -> Any:
 
     Examples
     --------
-    >>> from xent.scoring import elicited, linear_score
+    >>> from xent.elicitation import elicited
+    >>> from xent.scoring import linear_score
     >>> elicited(linear_score, [0.5, 0.3, 0.2])
     array([1., 0., 0.])
     """
@@ -334,7 +324,8 @@ def clipped_log_score(probs: ArrayLike, targets: ArrayLike, *, eps: float = 1e-7
     Examples
     --------
     >>> from functools import partial
-    >>> from xent.scoring import clipped_log_score, expected_score
+    >>> from xent.elicitation import expected_score
+    >>> from xent.scoring import clipped_log_score
     >>> rule, p = partial(clipped_log_score, eps=0.1), [0.5, 0.45, 0.05]
     >>> round(float(expected_score(rule, p, p)), 4)
     0.821
@@ -380,7 +371,8 @@ def focal_loss(probs: ArrayLike, targets: ArrayLike, *, gamma: float = 2.0) -> A
 
     Examples
     --------
-    >>> from xent.scoring import elicited, focal_loss
+    >>> from xent.elicitation import elicited
+    >>> from xent.scoring import focal_loss
     >>> elicited(focal_loss, [0.8, 0.2]).round(4)
     array([0.6266, 0.3734])
     """
@@ -424,7 +416,8 @@ def smoothed_log_score(probs: ArrayLike, targets: ArrayLike, *, label_smoothing:
     Examples
     --------
     >>> from functools import partial
-    >>> from xent.scoring import elicited, smoothed_log_score
+    >>> from xent.elicitation import elicited
+    >>> from xent.scoring import smoothed_log_score
     >>> elicited(partial(smoothed_log_score, label_smoothing=0.1), [0.7, 0.3, 0.0]).round(4)
     array([0.6633, 0.3033, 0.0333])
     """
@@ -470,7 +463,8 @@ def weighted_log_score(probs: ArrayLike, targets: ArrayLike, *, weight: ArrayLik
     Examples
     --------
     >>> from functools import partial
-    >>> from xent.scoring import elicited, weighted_log_score
+    >>> from xent.elicitation import elicited
+    >>> from xent.scoring import weighted_log_score
     >>> elicited(partial(weighted_log_score, weight=[1.0, 9.0]), [0.9, 0.1]).round(4)
     array([0.5, 0.5])
     """
@@ -514,7 +508,8 @@ def invert_focal(probs: ArrayLike, *, gamma: float = 2.0) -> Any:
 
     Examples
     --------
-    >>> from xent.scoring import elicited, focal_loss, invert_focal
+    >>> from xent.elicitation import elicited
+    >>> from xent.scoring import focal_loss, invert_focal
     >>> invert_focal(elicited(focal_loss, [0.8, 0.2])).round(6)
     array([0.8, 0.2])
     """
@@ -625,7 +620,7 @@ def invert_weighting(
 
     See Also
     --------
-    learnt_distribution : the way there.
+    xent.denominators.learnt_distribution : the way there.
 
     Examples
     --------
@@ -648,10 +643,10 @@ def invert_weighting(
     if batch_size is not None and class_probs is None:
         raise TypeError("class_probs: expected the classes' shares, from which batches were drawn, got None")
     if batch_size is not None:
-        others = _population(class_probs, "class_probs", given.shape[-1:])
+        others = population(class_probs, "class_probs", given.shape[-1:])
         # In units of the largest, so that a weight times what it was divided by is at most one.
-        by_class = _in_units(by_class, "weight")
-        by_class = by_class * _inverses(by_class, others, _batch_size(batch_size))
+        by_class = in_units(by_class, "weight")
+        by_class = by_class * inverses(by_class, others, sharing(batch_size))
     # Mantissas and exponents apart: weights of 1e-300 and 1e300 have a quotient that no float holds.
     mantissa, exponent = np.frexp(given.astype(np.float64))
     divisor, by_power = np.frexp(by_class)
@@ -660,356 +655,6 @@ def invert_weighting(
     p = np.ldexp(mantissa / divisor, np.where(given > 0, exponent, 0))
     p /= p.sum(axis=-1, keepdims=True)
     return p.astype(np.result_type(np.float32, given), copy=False)
-
-
-# ------------------------------------------------------------------------------------ random denominators
-
-
-@np.errstate(all="ignore")
-def learnt_distribution(
-    probs: ArrayLike,
-    sizes: ArrayLike,
-    batch_size: int = 1,
-    *,
-    weight: ArrayLike | None = None,
-    others: ArrayLike | None = None,
-) -> Floats:
-    r"""What a model learns from a log loss that is divided by a sum over its batch.
-
-    .. math:: Q^*(k) \propto P(k)\, a_k\, \mathrm E\Big[\frac{1}{d_k + S_{B-1}}\Big]
-
-    The loss of a batch is the sum of a(x) (-log Q(x)) over its B items, divided by the sum of their sizes
-    d(x); S_{B-1} is the sum of the sizes of B - 1 items. An item is whatever is drawn as a whole: a sequence
-    whose size is its length, a target whose size is the weight of its class.
-
-    Parameters
-    ----------
-    probs : array_like, shape (..., K)
-        The distribution P of the items, or several, such as one for each context.
-    sizes : array_like, shape (K,)
-        What an item of each kind adds to the divisor, d > 0.
-    batch_size : int, default 1
-        Number of items that share the divisor, B >= 1.
-    weight : array_like, shape (K,), optional
-        What multiplies an item's loss, a >= 0; one where it is left out. With class weights it is `sizes`.
-    others : array_like, shape (K,), optional
-        The distribution of the other items of a batch. Needed if `probs` holds several; P by default.
-
-    Returns
-    -------
-    ndarray of float64, shape (..., K)
-        Q*, which minimises the expected loss among all distributions.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range or of another shape, or nothing has weight.
-    TypeError
-        If an argument is not real, or `others` is missing.
-
-    See Also
-    --------
-    invert_weighting : the way back, for class weights.
-    xent.sequences.tilted_lengths : for the lengths of a data set.
-
-    Notes
-    -----
-    Exact for independent draws, whatever B is; the appendix on random denominators has the proof. To first
-    order Q*(k) / P_a(k) = 1 - (d_k - E_a[d]) / (B E[d]), with P_a proportional to a P: the bias of
-    self-normalised importance sampling. T. Hesterberg, *Advances in Importance Sampling*, thesis, Stanford
-    (1988), section 2.5.2. To a few units in the last place, by quadrature.
-
-    Examples
-    --------
-    >>> from xent.scoring import learnt_distribution
-    >>> learnt_distribution([0.5, 0.5], [1, 3])  # a mean over each sequence, of one token or of three
-    array([0.75, 0.25])
-
-    Class weights 1 and 20 where one target in twenty is of the second class. The report should be 0.513:
-
-    >>> for batch_size in (4, 16, 64):
-    ...     print(learnt_distribution([0.95, 0.05], [1, 20], batch_size, weight=[1, 20])[1].round(3))
-    0.162
-    0.356
-    0.472
-    """
-    p = probabilities(probs, "probs", -1).astype(np.float64)
-    d = weights(sizes, "sizes", p.shape[-1:], "one for each outcome")
-    if not (d > 0).all():
-        where = first_true(d <= 0)
-        raise ValueError(f"sizes: expected sizes > 0, got {d[where]}{at_index(where)}")
-    if others is None and p.ndim > 1:
-        raise TypeError("others: expected the distribution of a batch's other items, got None")
-    population = p if others is None else _population(others, "others", p.shape[-1:])
-    a = np.ones_like(d) if weight is None else weights(weight, "weight", d.shape, "one for each outcome")
-    tilted = p * (a / a.max()) * _inverses(_in_units(d, "sizes"), population, _batch_size(batch_size))
-    total = tilted.sum(axis=-1, keepdims=True)
-    if not (total > 0).all():
-        raise ValueError("weight: expected a positive weight on an outcome that happens, got none")
-    return np.asarray(tilted / total)
-
-
-def _in_units(sizes: Floats, name: str) -> Floats:
-    """Divide by the largest; the integral of `_inverses` needs quotients whose inverse is a float."""
-    quotient: Floats = sizes / sizes.max()
-    if not (quotient > 1e-290).all():
-        raise ValueError(
-            f"{name}: expected a ratio of at most 1e290, got {sizes.min():g} and {sizes.max():g}"
-        )
-    return quotient
-
-
-def _inverses(sizes: Floats, law: Floats, batch_size: int) -> Floats:
-    """E[1 / (d + S)] for each of `sizes`, with S the sum of B - 1 of them."""
-    values, position = np.unique(sizes, return_inverse=True)
-    of_values = np.bincount(position, law).astype(np.float64)
-    exact = values.astype(np.float64)
-    return expected_inverse(exact, exact, of_values, batch_size)[position]
-
-
-def _population(value: Any, name: str, shape: tuple[int, ...]) -> Floats:
-    law = probabilities(value, name, -1).astype(np.float64)
-    if law.shape != shape:
-        raise ValueError(f"{name}: expected shape {shape}, one share a class, got {law.shape}")
-    return law
-
-
-def _batch_size(value: Any) -> int:
-    size = integer(value, "batch_size")
-    if not 1 <= size <= 10**18:
-        raise ValueError(f"batch_size: expected an integer from 1 to 1e18, got {shown(value)}")
-    return int(size)
-
-
-# -------------------------------------------------------------------------------------------- properness
-
-
-def expected_score(rule: Rule, target_probs: ArrayLike, probs: ArrayLike) -> Any:
-    r"""Expected cost of the report q when outcomes follow p.
-
-    .. math:: S(p, q) = \sum_k p_k\, s(q, k), \qquad 0 \cdot \infty = 0
-
-    Parameters
-    ----------
-    rule : callable
-        A scoring rule: takes reports of shape (..., K) and outcomes of shape (...), returns costs of shape
-        (...).
-    target_probs : array_like, shape (K,) or shape of `probs`
-        The distribution p of the outcomes; a single one serves all reports.
-    probs : array_like, shape (..., K)
-        Reports q.
-
-    Returns
-    -------
-    scalar or ndarray, shape (...)
-        Expected costs, float64; +inf where an outcome of positive probability costs +inf.
-
-    Raises
-    ------
-    ValueError
-        If a row is no distribution, shapes do not match, or the rule returns nan or costs of another shape.
-    TypeError
-        If `rule` is not callable, or an argument is not real.
-
-    Examples
-    --------
-    >>> from xent.scoring import expected_score, linear_score
-    >>> p = [0.75, 0.25]
-    >>> expected_score(linear_score, p, [p, [1.0, 0.0]])
-    array([0.375, 0.25 ])
-    """
-    _callable(rule)
-    p = probabilities(target_probs, "target_probs", -1).astype(np.float64)
-    report = probabilities(probs, "probs", -1)
-    if p.shape not in (report.shape[-1:], report.shape):
-        raise ValueError(
-            f"target_probs: expected shape {report.shape[-1:]} or {report.shape}, that of probs, "
-            f"got {p.shape}"
-        )
-    return _expected(rule, p, report)[()]
-
-
-def elicited(rule: Rule, target_probs: ArrayLike) -> Floats:
-    r"""Report that costs least when outcomes follow p, found by search over all reports.
-
-    .. math:: q^*(p) \in \operatorname*{arg\,min}_{q} \sum_k p_k\, s(q, k)
-
-    Parameters
-    ----------
-    rule : callable
-        A scoring rule, as for `expected_score`. It may have kinks and jumps, and be +inf.
-    target_probs : array_like, shape (..., K)
-        The distribution p of the outcomes, one or many.
-
-    Returns
-    -------
-    ndarray, shape of `target_probs`
-        The cheapest report found, float64. Where several are equally cheap it is one of them, the same at
-        every call; compare with ``expected_score(rule, p, p)`` to see whether p is another.
-
-    Raises
-    ------
-    ValueError
-        If a row of `target_probs` is no distribution, or the rule returns nan or costs of another shape, or
-        is +inf for every report tried.
-    TypeError
-        If `rule` is not callable, or `target_probs` is not real.
-
-    Notes
-    -----
-    The search sees the rule as a black box and is not told p as a report. It tries a lattice over the
-    simplex, corners and middles of edges included, and improves the best few points, far from each other, by
-    line searches that move mass from one class to another, and along the sum of the last such moves. A line
-    search covers its whole segment, so that a minimum on a face or at a corner is met exactly.
-
-    Where the expected cost is curved at its minimum, the report is accurate to about 1e-7: a smaller move
-    changes the cost by less than its rounding. Rules that are sums over classes of a convex function of one
-    probability, and smooth convex ones, cannot trap the search; any other may. The work grows as K^3, for
-    tens of classes.
-
-    Examples
-    --------
-    >>> from xent.scoring import brier_score, elicited
-    >>> elicited(brier_score, [0.5, 0.3, 0.2]).round(6)
-    array([0.5, 0.3, 0.2])
-
-    Any function of a report and an outcome will do:
-
-    >>> from xent.scoring import linear_score
-    >>> elicited(lambda q, y: linear_score(q, y) ** 2, [0.5, 0.3, 0.2]).round(4)
-    array([0.6129, 0.3548, 0.0323])
-    """
-    _callable(rule)
-    p = probabilities(target_probs, "target_probs", -1).astype(np.float64)
-    if p.shape[-1] > _CLASSES:
-        raise ValueError(
-            f"target_probs: expected at most {_CLASSES} classes to search over, got shape {p.shape}"
-        )
-    out = np.empty_like(p)
-    for index in np.ndindex(p.shape[:-1]):
-        out[index] = _minimise(rule, p[index])
-    return out
-
-
-# How many points of the lattice are improved, how many it has at most, and how far apart the former are.
-_STARTS, _LATTICE, _APART = 4, 3000, 0.2
-# The smallest lattice has K (K + 1) / 2 points of K numbers each.
-_CLASSES = 500
-# A line search looks at this many points of its segment, and then again between the neighbours of the best.
-_POINTS, _ZOOMS = 33, 7
-_SWEEPS = 200
-# Differences of costs below this fraction are rounding.
-_ROUNDING = 1e-13
-
-
-def _minimise(rule: Rule, p: Floats) -> Floats:
-    """Return the cheapest report found under one distribution of outcomes."""
-    if p.size == 1:
-        return np.ones(1)
-    candidates = _lattice(p.size)
-    cost = _expected(rule, p, candidates)
-    if not (cost < np.inf).any():
-        raise ValueError("rule: expected a finite cost for some report, got inf for each that was tried")
-    best: Floats = candidates[0]
-    lowest = math.inf
-    for start in _starts(candidates, cost):
-        found, value = _descend(rule, p, candidates[start], float(cost[start]))
-        # One that is lower by rounding only is the same minimum, or ties with it: keep the first.
-        if lowest == math.inf or value < lowest - _ROUNDING * max(1.0, abs(lowest)):
-            best, lowest = found, value
-    return best
-
-
-def _starts(candidates: Floats, cost: Floats) -> Iterator[int]:
-    """Yield the cheapest candidates, each away from those before it."""
-    chosen: list[int] = []
-    for k in np.argsort(cost, kind="stable"):
-        if not cost[k] < np.inf or len(chosen) == _STARTS:
-            return
-        if all(np.abs(candidates[k] - candidates[other]).sum() >= 2 * _APART for other in chosen):
-            chosen.append(int(k))
-            yield int(k)
-
-
-def _descend(rule: Rule, p: Floats, q: Floats, value: float) -> tuple[Floats, float]:
-    """Move mass between classes until no move lowers the cost."""
-    pairs = list(combinations(range(p.size), 2))
-    for _ in range(_SWEEPS):
-        before, cost = q, value
-        for i, j in pairs:
-            move = np.zeros(p.size)
-            move[i], move[j] = 1.0, -1.0
-            q, value = _line_search(rule, p, q, value, move)
-        # Moves between two classes zigzag along a narrow valley; their sum points along it.
-        q, value = _line_search(rule, p, q, value, q - before)
-        if cost - value <= 1e-15 * abs(cost) or np.abs(q - before).max() < 1e-9:
-            break
-    return q, value
-
-
-def _line_search(rule: Rule, p: Floats, q: Floats, value: float, move: Floats) -> tuple[Floats, float]:
-    """Return the cheapest report on the segment that `move` cuts through the simplex at q, and its cost."""
-    falling, rising = move < 0, move > 0
-    if not (falling.any() and rising.any()):
-        return q, value
-    low = -float((q[rising] / move[rising]).min())
-    high = float((q[falling] / -move[falling]).min())
-    best = q
-    for _ in range(_ZOOMS):
-        if not low < high < math.inf:
-            break
-        steps = np.linspace(low, high, _POINTS)
-        # Rounding leaves 1e-17, of either sign, where a class is emptied.
-        line = np.maximum(q + steps[:, None] * move, 0.0)
-        line[line < 1e-15] = 0.0
-        line /= line.sum(axis=1, keepdims=True)
-        cost = _expected(rule, p, line)
-        k = int(np.argmin(cost))
-        if cost[k] < value:
-            best, value = line[k], float(cost[k])
-        low, high = float(steps[max(k - 1, 0)]), float(steps[min(k + 1, _POINTS - 1)])
-    return best, value
-
-
-@cache
-def _lattice(classes: int) -> Floats:
-    """Return points all over the simplex: the centre, a lattice, and that lattice half-way to the centre.
-
-    The number of steps along an edge is even, so that the middles of the edges belong to the lattice.
-    """
-    steps = 2
-    while steps < 200 and math.comb(steps + 2 + classes - 1, classes - 1) <= _LATTICE:
-        steps += 2
-    # Stars and bars: choose where the classes are separated.
-    bars = np.array(list(combinations(range(steps + classes - 1), classes - 1)))
-    ends = np.full((len(bars), 1), steps + classes - 1)
-    points = (np.diff(np.hstack([np.full_like(ends, -1), bars, ends]), axis=1) - 1) / steps
-    centre = np.full((1, classes), 1 / classes)
-    lattice: Floats = np.vstack([centre, (points + centre) / 2, points])
-    return lattice
-
-
-def _expected(rule: Rule, p: Floats, report: Floats) -> Floats:
-    """Sum probability times cost over the outcomes; what cannot happen costs nothing."""
-    shape = report.shape[:-1]
-    total = np.zeros(shape)
-    for k in range(report.shape[-1]):
-        share = p[..., k]
-        if not (share > 0).any():
-            continue
-        # The rule gets copies: one that works in place would change what is still to be asked.
-        cost = _array(rule(report.copy(), np.full(shape, k)), "rule")
-        if cost.dtype.kind not in "biuf":
-            raise TypeError(f"rule: expected costs that are numbers, got dtype {cost.dtype}")
-        cost = cost.astype(np.float64)
-        if cost.shape != shape:
-            raise ValueError(f"rule: expected costs of shape {shape}, one a report, got {cost.shape}")
-        with np.errstate(all="ignore"):
-            total += np.where(share > 0, share * cost, 0.0)
-    if np.isnan(total).any():
-        where = first_true(np.isnan(total))
-        raise ValueError(f"rule: expected costs that are numbers, got nan for the report {report[where]}")
-    return total
 
 
 # -------------------------------------------------------------------------------------------- arguments
@@ -1031,6 +676,11 @@ def _result(cost: Floats, given: Floats) -> Any:
     return cost.astype(np.result_type(np.float32, given), copy=False)[()]
 
 
-def _callable(rule: Rule) -> None:
-    if not callable(rule):
-        raise TypeError(f"rule: expected a scoring rule, rule(probs, targets), got {shown(rule)}")
+__getattr__ = moved(
+    "xent.scoring",
+    {
+        "elicited": "xent.elicitation",
+        "expected_score": "xent.elicitation",
+        "learnt_distribution": "xent.denominators",
+    },
+)

@@ -1,12 +1,7 @@
-"""Sequences that end with <eos>: exact sources, and what a loss that is averaged over length learns.
+"""Sources of sequences that end with <eos>, whose entropy, divergence and tilt are known exactly.
 
-A sequence x_1 ... x_n ends with <eos>, and n counts it. B sequences that share one denominator give the loss
-sum(l) / sum(n), where l is the negative log-likelihood of a sequence. Its expectation over independent
-sequences is a *weighted* log loss: each sequence has the weight w_B(n) = E[1 / (n + the lengths of B - 1
-others)]. What minimises it is not the distribution P of the data but the tilted one, proportional to w_B P.
-
-`eos_optimum`, `length_weights` and `tilted_lengths` compute this tilt; `GeometricSource` and `MarkovSource`
-are sources whose entropy, divergence and tilt are known exactly.
+A sequence x_1 ... x_n ends with <eos>, and n counts it. What a loss that is averaged over lengths makes of
+any distribution of lengths, `xent.denominators` computes.
 """
 
 from __future__ import annotations
@@ -19,187 +14,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import entr, kl_div, xlogy
 
-from . import _validate
-from ._divisor import STEP, expected_inverse, log_grid
+from . import _validate, denominators
+from .denominators import STEP, log_grid, stop_probability
 
-__all__ = [
-    "GeometricSource",
-    "MarkovSource",
-    "eos_optimum",
-    "hazards",
-    "length_weights",
-    "tilted_lengths",
-]
+__all__ = ["GeometricSource", "MarkovSource", "hazards"]
 
 Array = NDArray[np.float64]
 
-# A token in units of 2^200 tokens: where one in 10^308 is the last, t would be too small for a float.
-TOKEN = 2.0**-200
-# Up to here t is a normal float, a power of G has digits, and a table of pairs less than 10^9 entries.
-FLOATS, MARKOV, LETTERS = 10**270, 10**12, 30_000
-
-
-@np.errstate(all="ignore")
-def eos_optimum(stop: float, batch_size: int = 1) -> float:
-    r"""Stop probability that a token mean over `batch_size` sequences makes a constant-hazard model learn.
-
-    .. math:: q^*(B, \beta) = B\, \mathrm E\Big[\frac1S\Big] = \beta\; {}_2F_1(1, 1; B + 1; 1 - \beta),
-              \qquad S \sim \mathrm{NegBin}(B, \beta)
-
-    where S is the number of tokens in the batch. For a batch of one this is beta log(beta) / (beta - 1). The
-    bias is q*/beta - 1 = (1 - beta)/B to first order, and for B >= 2 it lies between (1 - beta)/(B + 1) and
-    (1 - beta)/(B - 1).
-
-    Parameters
-    ----------
-    stop : float
-        The true probability of <eos>, beta, in (0, 1].
-    batch_size : int, default 1
-        Number of sequences that share a denominator, B >= 1.
-
-    Returns
-    -------
-    float
-        The minimiser q*, above `stop` unless `stop` is 1 or B so large that both are the same float.
-
-    Raises
-    ------
-    ValueError
-        If `stop` or `batch_size` is out of range.
-    TypeError
-        If `batch_size` is no integer.
-
-    Notes
-    -----
-    The expected loss is a cross-entropy between the constant B E[1/S] and q. E[1/S] is an integral of the
-    generating function of S, and the integral is Euler's for the hypergeometric function; chapter 10 has the
-    steps. Computed from the integral, for a batch of one from its closed form, to a few units in the last
-    place: for a small beta `scipy.special.hyp2f1` returns nan or inf from B near 100 on, and an elementary
-    recursion in B cancels.
-
-    Examples
-    --------
-    >>> from xent.sequences import eos_optimum
-    >>> eos_optimum(0.5)
-    0.693147...
-    >>> eos_optimum(0.5, 128)
-    0.501953...
-    """
-    stop = _stop(stop, "stop")
-    batch_size = _batch_size(batch_size)
-    if stop == 1:  # rounding below one would leave something to stake on letters that never come
-        return 1.0
-    if batch_size == 1:
-        return stop * math.log(stop) / (stop - 1.0)
-    if batch_size > 2**54:  # the bias, at most (1 - stop) / (B - 1), is below half the way to the next float
-        return stop
-    # B int G(exp(-t))^B dt with G(exp(-t)) = 1 / (1 + (exp(t) - 1) / stop), written without a cancellation.
-    t = log_grid(batch_size * TOKEN, TOKEN / stop, batch_size)
-    small = t * TOKEN < 1e-20  # exp(t) - 1 = t, which may not be a normal float
-    odds = np.where(small, t * (TOKEN / stop), np.expm1(t * TOKEN) / stop)
-    return float(batch_size * STEP * TOKEN * np.sum(t * np.exp(-batch_size * np.log1p(odds))))
-
-
-@np.errstate(all="ignore")
-def length_weights(
-    lengths: ArrayLike, batch_size: int = 1, *, probabilities: ArrayLike | None = None
-) -> Array:
-    r"""Weight of a sequence in the expected token mean over a batch, by its length.
-
-    .. math:: w_B(n) = \mathrm E\Big[\frac{1}{n + S_{B-1}}\Big] = \int_0^1 u^{n-1} G(u)^{B-1}\, du,
-              \qquad G(u) = \mathrm E[u^n]
-
-    where S_{B-1} is the summed length of B - 1 independent sequences. The expected loss of the batch is
-    B E[w_B(n) l(x)], with l(x) the negative log-likelihood of one sequence.
-
-    Parameters
-    ----------
-    lengths : array_like of int, shape (N,)
-        Lengths, <eos> included, each >= 1: those of a data set, or the support of their distribution.
-    batch_size : int, default 1
-        Number of sequences that share a denominator, B >= 1. For one, the weight is 1/n.
-    probabilities : array_like, shape (N,), optional
-        The distribution of the lengths. Without it each entry of `lengths` counts 1/N, the empirical one.
-
-    Returns
-    -------
-    ndarray of float64, shape (N,)
-        The weight of each entry, decreasing in its length.
-
-    Raises
-    ------
-    ValueError
-        If a length is below 1, probabilities do not fit, or `batch_size` is out of range.
-    TypeError
-        If lengths or `batch_size` are no integers.
-
-    Notes
-    -----
-    The companions are drawn with replacement. The integral is taken over log t, u = exp(-t), where the
-    trapezoidal rule is exact to rounding for any distribution and any B: the integrand is analytic in a strip
-    of half width pi/2, so the error is below exp(-50) of the result. It takes about 300 passes over the
-    distinct lengths.
-
-    Examples
-    --------
-    >>> from xent.sequences import length_weights
-    >>> length_weights([1, 2, 4])
-    array([1.  , 0.5 , 0.25])
-    >>> length_weights([1, 1, 3, 3], batch_size=2)  # the companion has length 1 or 3
-    array([0.375     , 0.375     , 0.20833333, 0.20833333])
-    """
-    values, position, share = _length_probs(lengths, probabilities)
-    return expected_inverse(values, values, _merge(position, share), _batch_size(batch_size))[position]
-
-
-@np.errstate(all="ignore")
-def tilted_lengths(
-    lengths: ArrayLike, batch_size: int = 1, *, probabilities: ArrayLike | None = None
-) -> Array:
-    r"""The distribution of lengths that a token mean over a batch teaches a flexible model.
-
-    .. math:: Q^*(n) = \frac{P(n)\, w_B(n)}{\sum_k P(k)\, w_B(k)}, \qquad
-              \mathrm E_{Q^*}[n] = \frac{1}{\mathrm E[1 / \bar n_B]}
-
-    with w_B of `length_weights` and n̄_B the mean length in a batch of B. The model learns the harmonic mean
-    of the batch's mean length, which for B = 1 is the harmonic mean of the lengths.
-
-    Parameters
-    ----------
-    lengths, batch_size, probabilities
-        As for `length_weights`.
-
-    Returns
-    -------
-    ndarray of float64, shape (N,)
-        The probability of each entry of `lengths`; they sum to one.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As for `length_weights`.
-
-    See Also
-    --------
-    xent.scoring.learnt_distribution : for other items than sequences, whose sizes need not be integers.
-
-    Notes
-    -----
-    Given its length, a sequence is as likely as it was: the tilt depends on the length alone. This is the
-    exact minimiser over all distributions of sequences for independent draws, whatever B is, because the
-    expected loss is linear in -log Q.
-
-    Examples
-    --------
-    >>> from xent.sequences import tilted_lengths
-    >>> tilted_lengths([1, 3])  # a short sequence becomes three times as likely as a long one
-    array([0.75, 0.25])
-    """
-    values, position, share = _length_probs(lengths, probabilities)
-    tilted = (
-        share * expected_inverse(values, values, _merge(position, share), _batch_size(batch_size))[position]
-    )
-    return np.asarray(tilted / tilted.sum())
+# The most letters, for a table of pairs of less than 10^9 entries.
+LETTERS = 30_000
 
 
 @np.errstate(all="ignore")
@@ -269,7 +92,7 @@ class GeometricSource:
 
     @np.errstate(all="ignore")
     def __init__(self, stop: float, letters: int = 1) -> None:
-        self.stop = _stop(stop, "stop")
+        self.stop = stop_probability(stop, "stop")
         self.letters = _validate.integer(letters, "letters")
         if self.letters < 1:
             raise ValueError(f"letters: expected at least one letter, got {_validate.shown(letters)}")
@@ -281,14 +104,16 @@ class GeometricSource:
     @np.errstate(all="ignore")
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...]) -> NDArray[np.int64]:
         """Draw lengths, <eos> included, from `rng`; the letters carry no information about them."""
-        shape = tuple(_positive(n, "size", least=0) for n in (size if isinstance(size, tuple) else (size,)))
-        _positive(math.prod(shape), "size", least=0)
+        shape = tuple(
+            _validate.count(n, "size", least=0) for n in (size if isinstance(size, tuple) else (size,))
+        )
+        _validate.count(math.prod(shape), "size", least=0)
         return _generator(rng).geometric(self.stop, size=shape)
 
     @np.errstate(all="ignore")
     def length_probabilities(self, n_max: int) -> Array:
         """Return P(1), ..., P(n_max), which sum to 1 - (1 - stop)**n_max."""
-        return self.stop * (1.0 - self.stop) ** np.arange(_positive(n_max, "n_max"), dtype=np.float64)
+        return self.stop * (1.0 - self.stop) ** np.arange(_validate.count(n_max, "n_max"), dtype=np.float64)
 
     def mean_length(self) -> float:
         """E[n] = 1/beta."""
@@ -297,7 +122,7 @@ class GeometricSource:
     @np.errstate(all="ignore")
     def harmonic_mean_length(self, batch_size: int = 1) -> float:
         """1 / E[1/n̄] for the mean length n̄ of a batch: the mean length that its token mean teaches."""
-        return 1.0 / eos_optimum(self.stop, batch_size)
+        return 1.0 / denominators.eos_optimum(self.stop, batch_size)
 
     def squared_variation(self) -> float:
         """CV^2 = Var[n] / E[n]^2 = 1 - beta."""
@@ -324,7 +149,7 @@ class GeometricSource:
 
         It is smallest at q* = `eos_optimum` and not at the true stop probability.
         """
-        return self._loss(q, eos_optimum(self.stop, batch_size))
+        return self._loss(q, denominators.eos_optimum(self.stop, batch_size))
 
     @np.errstate(all="ignore")
     def tilted_lengths(self, n_max: int) -> Array:
@@ -332,7 +157,7 @@ class GeometricSource:
 
         .. math:: Q^*(n) = \frac{(1 - \beta)^n}{-n \log \beta}
         """
-        n = np.arange(1, _positive(n_max, "n_max") + 1, dtype=np.float64)
+        n = np.arange(1, _validate.count(n_max, "n_max") + 1, dtype=np.float64)
         if self.stop == 1.0:
             return np.where(n == 1, 1.0, 0.0)
         return np.asarray((1.0 - self.stop) ** n / (-n * math.log(self.stop)))
@@ -343,7 +168,7 @@ class GeometricSource:
 
         They start at (1 - beta) / (-log beta), above beta, and fall towards it.
         """
-        n = np.arange(1, _positive(n_max, "n_max") + 1, dtype=np.float64)
+        n = np.arange(1, _validate.count(n_max, "n_max") + 1, dtype=np.float64)
         # The tail sum_{k >= n} r^k / k is r^n times an integral, and only the integral is left in the ratio.
         t = log_grid(1.0, n_max + 1.0 / self.stop, 1)
         tail = STEP * t / (self.stop - (1.0 - self.stop) * np.expm1(-t))
@@ -426,7 +251,7 @@ class MarkovSource:
 
         Rows of letters that do not occur stop at once; nothing reaches them.
         """
-        letters = _positive(letters, "letters")
+        letters = _validate.count(letters, "letters")
         if letters > LETTERS:
             raise ValueError(f"letters: expected at most {LETTERS:,}, for a table of pairs, got {letters:,}")
         if not isinstance(sequences, Iterable):
@@ -446,7 +271,7 @@ class MarkovSource:
             weight = weight / total
         counts = np.zeros((letters + 1, letters + 1))  # the last row counts first tokens
         for sequence, w in zip(sequences, weight, strict=True):
-            tokens = _validate._array(sequence, "sequences")
+            tokens = _validate.any_array(sequence, "sequences")
             tokens, _ = _validate.class_indices(sequence, "sequences", (tokens.size,), letters, None)
             np.add.at(counts, (np.append(letters, tokens), np.append(tokens, letters)), w)
         return cls._from_counts(counts[-1], counts[:-1])
@@ -462,7 +287,7 @@ class MarkovSource:
     def sample(self, rng: np.random.Generator, size: int) -> list[list[int]]:
         """Draw `size` sequences of letters; the <eos> that ends each is left out."""
         eos = self.initial.size - 1
-        size, rng = _positive(size, "size"), _generator(rng)
+        size, rng = _validate.count(size, "size"), _generator(rng)
         cumulative = np.cumsum(np.vstack([self.transition, self.initial]), axis=1)
         sequences: list[list[int]] = [[] for _ in range(size)]
         running, state = np.arange(size), np.full(size, eos)
@@ -486,7 +311,7 @@ class MarkovSource:
     @np.errstate(all="ignore")
     def length_probabilities(self, n_max: int) -> Array:
         """Return P(1), ..., P(n_max); n counts the <eos>."""
-        law = np.empty(_positive(n_max, "n_max"))
+        law = np.empty(_validate.count(n_max, "n_max"))
         law[0], state = self.initial[-1], self.initial[:-1]
         for n in range(1, n_max):
             law[n] = state @ self.transition[:, -1]
@@ -496,7 +321,7 @@ class MarkovSource:
     @np.errstate(all="ignore")
     def harmonic_mean_length(self, batch_size: int = 1) -> float:
         """1 / E[1/n̄] for the mean length n̄ of a batch: the mean length that its token mean teaches."""
-        batch_size = _positive(batch_size, "batch_size", most=MARKOV)
+        batch_size = denominators.sharing(batch_size)
         t = self._log_grid(batch_size)
         weight = STEP * t * np.array([self._generating(float(u)) for u in np.exp(-t)]) ** batch_size
         return 1.0 / (batch_size * float(weight.sum()))
@@ -528,7 +353,7 @@ class MarkovSource:
         the tilted distribution itself. For B -> infinity it is the source. Relative error: about B times
         1e-16, so that B has to be at most 1e12.
         """
-        batch_size = _positive(batch_size, "batch_size", most=MARKOV)
+        batch_size = denominators.sharing(batch_size)
         letters = self.initial.size - 1
         first, pairs = np.zeros(letters + 1), np.zeros((letters, letters + 1))
         for t in self._log_grid(batch_size):
@@ -610,51 +435,10 @@ def _divergence(p: Array, q: Array) -> Array:
     return np.where(beyond, p * (np.log(p) - np.log(q)) - p + q, terms)
 
 
-def _length_probs(
-    lengths: ArrayLike, probabilities: ArrayLike | None
-) -> tuple[Array, NDArray[np.intp], Array]:
-    """Return the distinct lengths, the position of each entry among them, and each entry's probability."""
-    array: Array = _validate.real_array(lengths, "lengths").astype(np.float64)
-    if np.asarray(lengths).dtype.kind not in "iu":
-        raise TypeError(f"lengths: expected integers, <eos> included, got dtype {array.dtype}")
-    if array.ndim != 1 or array.size == 0:
-        raise ValueError(f"lengths: expected shape (N,) with N >= 1, got {array.shape}")
-    if array.min() < 1:
-        where = _validate.first_true(array < 1)
-        raise ValueError(
-            f"lengths: expected lengths >= 1, <eos> included, got {array[where]:g}{_validate.at_index(where)}"
-        )
-    if probabilities is None:
-        share: Array = np.full(array.size, 1.0 / array.size)
-    else:
-        share = _validate.probabilities(probabilities, "probabilities", -1).astype(np.float64)
-        _validate.same_shape(share, "probabilities", array.shape, "lengths")
-    values, position = np.unique(array, return_inverse=True)
-    return values, position, share
-
-
-def _merge(position: NDArray[np.intp], share: Array) -> Array:
-    """Add the probabilities of entries of the same length."""
-    return np.asarray(np.bincount(position, share), dtype=np.float64)
-
-
 def _vector(array: _validate.Floats, name: str) -> Array:
     if array.ndim != 1:
         raise ValueError(f"{name}: expected one dimension, got shape {array.shape}")
     return array.astype(np.float64)
-
-
-def _batch_size(value: Any) -> int:
-    return _positive(value, "batch_size", most=FLOATS)
-
-
-def _positive(value: Any, name: str, least: int = 1, most: int = _validate.MOST) -> int:
-    value = _validate.integer(value, name)
-    if value < least:
-        raise ValueError(f"{name}: expected an integer >= {least}, got {_validate.shown(value)}")
-    if value > most:
-        raise ValueError(f"{name}: expected an integer up to {float(most):g}, got {_validate.shown(value)}")
-    return int(value)
 
 
 def _generator(value: Any) -> np.random.Generator:
@@ -663,12 +447,11 @@ def _generator(value: Any) -> np.random.Generator:
     return value
 
 
-def _stop(value: Any, name: str) -> float:
-    stop = _validate.number(value, name, "a probability in (0, 1]", 0.0, 1.0, closed="high")
-    if stop < 1e-308:
-        raise ValueError(f"{name}: expected a probability whose inverse is a float, got {stop:g}")
-    return stop
-
-
 def _probability(value: Any, name: str) -> float:
     return _validate.number(value, name, "a probability in [0, 1]", 0.0, 1.0, closed="low high")
+
+
+__getattr__ = _validate.moved(
+    "xent.sequences",
+    dict.fromkeys(("eos_optimum", "length_weights", "tilted_lengths"), "xent.denominators"),
+)

@@ -4,7 +4,7 @@
 
 Each row is a loss as somebody computes it. Three numbers:
 
-exact      the theorem, by `xent.scoring.learnt_distribution` or by an enumeration of all batches;
+exact      the theorem, by `xent.denominators.learnt_distribution` or by an enumeration of all batches;
 simulated  batches are drawn and the *items* in them counted, each with one over its divisor (NumPy), or, where the
            theorem does not apply, a Newton step from the exact answer on drawn batches, which move it if it is
            wrong; both with a standard error;
@@ -34,7 +34,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xent.scoring import learnt_distribution
+from xent.denominators import learnt_distribution
 
 Array = NDArray[np.float64]
 Draws = NDArray[np.int64]

@@ -55,7 +55,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from xent.sequences import length_weights, tilted_lengths
+from xent.denominators import length_weights, tilted_lengths
 
 HERE = Path(__file__).parent
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"

@@ -19,8 +19,8 @@ from playwright.sync_api import Browser, Locator, Page
 import drawn_figures
 import xent
 from math_at_build import NODE
-from xent import gradients, information, scoring
-from xent.sequences import eos_optimum
+from xent import elicitation, gradients, information, scoring
+from xent.denominators import eos_optimum
 
 ROOT = Path(__file__).resolve().parents[2]
 MOVE = ROOT / "_static" / "move"
@@ -53,7 +53,7 @@ def smoothed(p: float, eps: float, k: int) -> float:
     if p * (1 - p) > 0:
         rule = partial(scoring.smoothed_log_score, label_smoothing=eps)
         nudge = 1e-3 * report.min() * np.array([1.0, -1.0] + [0.0] * (k - 2))
-        low, best, high = scoring.expected_score(rule, truth, [report - nudge, report, report + nudge])
+        low, best, high = elicitation.expected_score(rule, truth, [report - nudge, report, report + nudge])
         assert best < low and best < high
     return float(report[0])
 
@@ -63,7 +63,7 @@ def unsmoothed(q: float, eps: float, k: int) -> float:
 
 
 def expected(rule: scoring.Rule) -> Callable[[float, float], float]:
-    return lambda p, q: float(scoring.expected_score(rule, [p, 1 - p], [q, 1 - q]))
+    return lambda p, q: float(elicitation.expected_score(rule, [p, 1 - p], [q, 1 - q]))
 
 
 def loss_in(bits: int, margin: float, *, naive: bool) -> float:
@@ -180,7 +180,7 @@ def say_smoothing(eps: float, classes: float, report: float) -> list[str]:
 
 def say_scores(truth: float, report: float) -> list[str]:
     rules = (scoring.log_score, scoring.brier_score, scoring.linear_score)
-    best = scoring.elicited(scoring.linear_score, [truth, 1 - truth])[0]
+    best = elicitation.elicited(scoring.linear_score, [truth, 1 - truth])[0]
     return [*(text(expected(rule)(truth, report), 4) for rule in rules), text(truth, 2), text(float(best), 2)]
 
 

@@ -27,7 +27,7 @@ import pytest
 
 import marks
 import xent.sequences
-from xent.scoring import learnt_distribution
+from xent.denominators import learnt_distribution
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "chapters").glob("*.ipynb")), ROOT / "README.md", ROOT / "index.md"]

@@ -17,7 +17,7 @@ from sklearn.metrics import log_loss
 
 import xent
 from adversary import Draw, distributions, one_hot, refuted, rng
-from xent_book import frameworks
+from xent_book import behaviours
 
 pytestmark = pytest.mark.xdist_group("frameworks")  # one worker imports TensorFlow, once
 F = torch.nn.functional
@@ -46,7 +46,7 @@ def rows(g: Draw, classes: int, count: int = 200) -> tuple[np.ndarray, np.ndarra
 
 
 def keras_rows(t: np.ndarray, p: np.ndarray) -> np.ndarray:
-    return np.asarray(frameworks.keras().metrics.categorical_crossentropy(t, p))
+    return np.asarray(behaviours.keras().metrics.categorical_crossentropy(t, p))
 
 
 @pytest.mark.claim(
@@ -241,7 +241,7 @@ def test_nll_loss_is_sparse_categorical_crossentropy() -> None:
     Would be refuted by a row within the clip that sums to one and costs another number. Beyond them the two differ.
     """
     g = rng(7)
-    sparse = frameworks.keras().metrics.sparse_categorical_crossentropy
+    sparse = behaviours.keras().metrics.sparse_categorical_crossentropy
 
     def says(y: np.ndarray, p: np.ndarray, dtype: torch.dtype = torch.int64) -> None:
         nll = F.nll_loss(torch.from_numpy(p).log(), torch.from_numpy(y).to(dtype), reduction="none").numpy()

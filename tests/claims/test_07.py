@@ -15,7 +15,7 @@ from sklearn.metrics import log_loss
 import xent
 import xent.torch
 from adversary import DIGITS, Draw, batches, distributions, one_hot, optimisers, refuted, rng, weights
-from xent_book import frameworks
+from xent_book import behaviours
 
 pytestmark = pytest.mark.xdist_group("frameworks")  # one worker imports TensorFlow, once
 F = torch.nn.functional
@@ -32,7 +32,7 @@ def test_who_divides_by_what() -> None:
 
     Would be refuted by a batch with another quotient; the two differ unless the weights' mean is one.
     """
-    sparse = frameworks.keras().losses.SparseCategoricalCrossentropy(from_logits=True)
+    sparse = behaviours.keras().losses.SparseCategoricalCrossentropy(from_logits=True)
     g = rng(1)
 
     def says(z: Array, y: Array, w: Array, indices: float, onehot: float) -> None:
@@ -161,7 +161,7 @@ def test_a_softmax_too_many() -> None:
 
     Would be refuted by probabilities with a smaller loss, as without the second softmax, or by an error.
     """
-    keras = frameworks.keras().losses.CategoricalCrossentropy(from_logits=True, reduction=None)
+    keras = behaviours.keras().losses.CategoricalCrossentropy(from_logits=True, reduction=None)
     g = rng(5)
 
     def says(losses: Array, classes: int, digits: int) -> None:
@@ -230,7 +230,7 @@ def test_the_pair_is_cross_entropy() -> None:
 
 
 def tf_gradient(labels: Array, z: Array) -> Array:
-    tf = frameworks.tensorflow()
+    tf = behaviours.tensorflow()
     x = tf.constant(z)
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -278,7 +278,7 @@ def test_right_losses_with_wrong_gradients() -> None:
         with refuted("a logit above"):
             lost(float(logit))
 
-    tf, keras = frameworks.tensorflow(), frameworks.keras()
+    tf, keras = behaviours.tensorflow(), behaviours.keras()
 
     def clipped(margin: float) -> None:
         margins = tf.constant([[margin, 0.0]], tf.float32)
@@ -430,7 +430,7 @@ def test_a_swap_gives_a_number() -> None:
 
     Would be refuted by labels that raise, as integers do, or by rows whose swap does not show.
     """
-    keras = frameworks.keras().losses.CategoricalCrossentropy()
+    keras = behaviours.keras().losses.CategoricalCrossentropy()
     g = rng(11)
 
     def says(p: Array, hot: Array) -> None:
@@ -484,7 +484,7 @@ def test_keras_binary_loss_with_one_axis() -> None:
 
     Would be refuted by a shape with such an axis whose weights do not arrive, or by one without it whose weights do.
     """
-    tf, bce = frameworks.tensorflow(), frameworks.keras().losses.BinaryCrossentropy()
+    tf, bce = behaviours.tensorflow(), behaviours.keras().losses.BinaryCrossentropy()
     g = rng(13)
 
     def says(y: Array, q: Array, w: Array) -> None:
@@ -528,7 +528,7 @@ def test_rows_that_do_not_sum_to_one() -> None:
 
     Would be refuted by a sum without a warning or a quotient. (Older releases were run by hand.)
     """
-    keras = frameworks.keras().metrics.categorical_crossentropy
+    keras = behaviours.keras().metrics.categorical_crossentropy
     g = rng(14)
 
     def says(t: Array, p: Array) -> None:
@@ -580,7 +580,7 @@ def test_labels_out_of_range_on_a_cpu() -> None:
 
     Would be refuted by such a label that passes; -100 does, and labels in range do.
     """
-    tf, g = frameworks.tensorflow(), rng(15)
+    tf, g = behaviours.tensorflow(), rng(15)
 
     def says(bad: int, classes: int, reduction: str, weight: torch.Tensor | None) -> None:
         with pytest.raises(IndexError, match="out of bounds"):
@@ -636,7 +636,7 @@ def test_a_binary_loss_behind_a_softmax() -> None:
 
     Would be refuted by outputs for which the numbers agree; behind a sigmoid they do.
     """
-    keras, g = frameworks.keras(), rng(17)
+    keras, g = behaviours.keras(), rng(17)
 
     def says(activation: str, classes: int) -> None:
         x, y = g.normal(size=(6, 3)), np.eye(classes)[g.integers(0, classes, 6)]

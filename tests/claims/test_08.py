@@ -11,8 +11,8 @@ import torch
 
 import xent
 from adversary import refuted, rng
-from xent import diagnose, scoring
-from xent_book import frameworks
+from xent import denominators, diagnose
+from xent_book import behaviours
 
 pytestmark = pytest.mark.xdist_group("frameworks")  # one worker imports TensorFlow, once
 F = torch.nn.functional
@@ -172,7 +172,7 @@ def test_three_libraries_return_one_number() -> None:
         assert np.allclose([float(v) for v in values], float(values[0]), rtol=1e-5)
 
     g = rng(811)
-    losses, raw = frameworks.keras().losses, {"from_logits": True}
+    losses, raw = behaviours.keras().losses, {"from_logits": True}
     for n, classes in ((1, 2), (7, 3), (20, 50)):
         z, soft = g.normal(size=(n, classes)) * 3, g.dirichlet(np.ones(classes), n)
         y, many = g.integers(0, classes, n), g.integers(0, 2, (n, classes)).astype(float)
@@ -296,7 +296,7 @@ def test_weights_multiply_the_odds() -> None:
             report = w * p / (1 - p + w * p)
             assert 1 / (1 + math.exp(-best)) == pytest.approx(report, abs=1e-4)
             for size in (2, 8, 64):
-                learnt = scoring.learnt_distribution([1 - p, p], [1, w], size, weight=[1, w])[1]
+                learnt = denominators.learnt_distribution([1 - p, p], [1, w], size, weight=[1, w])[1]
                 says(learnt, p, report)
                 with refuted("the report of weights that divide"):
                     says(p / (w * (1 - p) + p), p, report)
@@ -495,8 +495,8 @@ def test_a_weight_reaches_its_row_behind_a_dense_layer() -> None:
     Would be refuted
     by a weight that scales other rows, as it does where both have the shape (N,).
     """
-    keras = frameworks.keras()
-    tf = frameworks.tensorflow()
+    keras = behaviours.keras()
+    tf = behaviours.tensorflow()
     g = rng(818)
 
     def each_its_row(shape: tuple[int, ...]) -> None:

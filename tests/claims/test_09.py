@@ -16,8 +16,8 @@ from torch.nn.functional import logsigmoid
 
 import xent
 from adversary import SEED, Draw, distributions, logits, refuted, rng, weights
-from xent import scoring
-from xent.scoring import elicited, expected_score
+from xent import denominators, scoring
+from xent.elicitation import elicited, expected_score
 
 Array = NDArray[np.float64]
 
@@ -246,14 +246,16 @@ def test_the_batch_takes_part_of_the_weights_back() -> None:
             if (w > 0).all() and np.ptp(w) > 0:
                 q = learnt(p, w, size, constant=False)
                 says(q, p, w)
-                np.testing.assert_allclose(scoring.learnt_distribution(p, w, size, weight=w), q, rtol=1e-8)
+                np.testing.assert_allclose(
+                    denominators.learnt_distribution(p, w, size, weight=w), q, rtol=1e-8
+                )
                 constant = learnt(p, w, size, constant=True)
                 np.testing.assert_allclose(constant, normal(w * p), rtol=1e-12)
                 with refuted("a divisor that does not look at the batch"):
                     says(constant, p, w)
     for _ in range(30):
         p, w = g.dirichlet(np.ones(3)), np.exp(2 * g.standard_normal(3))
-        says(scoring.learnt_distribution(p, w, int(g.integers(1, 200)), weight=w), p, w)
+        says(denominators.learnt_distribution(p, w, int(g.integers(1, 200)), weight=w), p, w)
 
 
 # ------------------------------------------------------------------------------------- trained models

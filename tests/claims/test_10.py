@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from adversary import Draw, distributions, prompts, refuted, rng, weights
-from xent.sequences import GeometricSource, tilted_lengths
+from xent.denominators import tilted_lengths
+from xent.sequences import GeometricSource
 
 Array = NDArray[np.float64]
 

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 
 import scripts
 from adversary import Draw, refuted, rng, weights
-from xent.scoring import learnt_distribution
-from xent.sequences import GeometricSource, eos_optimum
+from xent.denominators import eos_optimum, learnt_distribution
+from xent.sequences import GeometricSource
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "experiments" / "denominators"

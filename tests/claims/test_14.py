@@ -20,8 +20,9 @@ from scipy import stats
 import xent
 import xent.torch as xt
 from adversary import Draw, distributions, masks, refuted, rng
+from xent.denominators import tilted_lengths
 from xent.distillation import sample_targets, sampled_loss, top_k_loss
-from xent.sequences import MarkovSource, tilted_lengths
+from xent.sequences import MarkovSource
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "language_models"
 Array = np.ndarray

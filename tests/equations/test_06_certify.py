@@ -11,7 +11,7 @@ import pytest
 import torch
 from sklearn.metrics import log_loss
 
-from xent_book import frameworks
+from xent_book import behaviours
 
 F = torch.nn.functional
 WorstError = Callable[..., None]
@@ -38,7 +38,7 @@ def test_the_sum_is_the_loss_of_the_libraries(worst_error: WorstError) -> None:
 @pytest.mark.equation("eq-certify-clip", by="framework")
 def test_the_ceilings_of_the_libraries(worst_error: WorstError) -> None:
     row = np.array([[0.3, 0.7, 0.0]])
-    k = frameworks.keras()
+    k = behaviours.keras()
     cce = k.losses.CategoricalCrossentropy(dtype="float64")
     seen = [log_loss([[0, 0, 1]], row), log_loss([[0, 0, 1]], row.astype(np.float32))]
     seen.append(float(cce(np.array([[0.0, 0.0, 1.0]]), row)))
@@ -89,7 +89,7 @@ def test_the_share_of_impossible_events_sets_the_slope(worst_error: WorstError) 
 
 @pytest.mark.equation("eq-certify-keras", by="framework")
 def test_keras_normalises_and_clips(worst_error: WorstError) -> None:
-    cce = frameworks.keras().losses.CategoricalCrossentropy(reduction=None, dtype="float64")
+    cce = behaviours.keras().losses.CategoricalCrossentropy(reduction=None, dtype="float64")
     t = np.array([[0, 0, 1], [0.5, 0.5, 0], [1, 0, 0], [0, 1, 0], [0.2, 0, 0.8]], float)
     p = np.array([[0.2, 0.2, 0.2], [0.4, 2, 1], [0, 0.9, 0.3], [3, 0, 1e-9], [1e-3, 1, 5]], float)
     q = np.clip(p / p.sum(1, keepdims=True), 1e-7, 1 - 1e-7)
@@ -100,7 +100,7 @@ def test_keras_normalises_and_clips(worst_error: WorstError) -> None:
 
 @pytest.mark.equation("eq-certify-multilabel", by="framework")
 def test_from_logits_is_a_softmax(worst_error: WorstError) -> None:
-    k = frameworks.keras()
+    k = behaviours.keras()
     z, y = RNG.normal(size=(6, 4)) * 2, RNG.integers(0, 2, (6, 4)).astype(float)
     y[0] = [1, 0, 0, 1]
     lse = np.log(np.exp(z).sum(1, keepdims=True))

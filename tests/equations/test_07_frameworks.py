@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from xent_book import frameworks
+from xent_book import behaviours
 
 F = torch.nn.functional
 WorstError = Callable[..., None]
@@ -36,7 +36,7 @@ def test_two_means(batch: tuple[torch.Tensor, ...], worst_error: WorstError) -> 
     onehot = F.one_hot(y, 4).double()
     worst_error(F.cross_entropy(z, y, weight=by_class), over_weights, rtol=1e-12, why="float64")
     worst_error(F.cross_entropy(z, onehot, weight=by_class), over_rows, rtol=1e-12, why="float64")
-    k = frameworks.keras()
+    k = behaviours.keras()
     for reduction, expected in (
         ("sum_over_batch_size", over_rows),
         ("mean_with_sample_weight", over_weights),
@@ -53,13 +53,13 @@ def test_a_1d_batch_is_averaged_before_it_is_weighted(worst_error: WorstError) -
     losses = -np.log(np.where(y == 1, p, 1 - p))
     printed = losses.mean() * w.mean()
     assert abs(printed / (w * losses).mean() - 1) > 0.01
-    bce = frameworks.keras().losses.BinaryCrossentropy(dtype="float64")
+    bce = behaviours.keras().losses.BinaryCrossentropy(dtype="float64")
     worst_error(float(bce(y, p, sample_weight=w)), printed, rtol=1e-6, why="Keras clips at 1e-7")
 
 
 @pytest.mark.equation("eq-fw-keras-normalise", by="framework")
 def test_what_keras_makes_of_unnormalised_rows(worst_error: WorstError) -> None:
-    k = frameworks.keras()
+    k = behaviours.keras()
     for q in ([2.0, 1.0, 0.0], [0.2, 0.2, 0.1], [0.5, 3.0, 0.9]):
         row = np.array([q], np.float32)
         total = sum(q)
@@ -116,7 +116,7 @@ def test_the_mean_of_kl_div(worst_error: WorstError) -> None:
 
 @pytest.mark.equation("eq-fw-kernel-error", by="framework")
 def test_the_error_of_the_tensorflow_kernel(worst_error: WorstError) -> None:
-    tf = frameworks.tensorflow()
+    tf = behaviours.tensorflow()
     rng = np.random.default_rng(5)
     z, y = rng.normal(size=(1, 4)), rng.uniform(0, 2, (1, 4))
     x = tf.constant(z)
@@ -132,7 +132,7 @@ def test_the_error_of_the_tensorflow_kernel(worst_error: WorstError) -> None:
 
 @pytest.mark.equation("eq-fw-rescale", by="framework")
 def test_tensorflow_is_right_with_a_weight(worst_error: WorstError) -> None:
-    tf = frameworks.tensorflow()
+    tf = behaviours.tensorflow()
     rng = np.random.default_rng(7)
     z, y = rng.normal(size=(3, 4)), rng.uniform(0, 2, (3, 4))
     s = y.sum(1, keepdims=True)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from xent import Diagnosis, diagnose
-from xent_book import frameworks
+from xent_book import behaviours
 
 F, nn = torch.nn.functional, torch.nn
 WorstError = Callable[..., None]
@@ -78,7 +78,7 @@ def test_an_impossible_event_tells_the_clip(epsilon: float, worst_error: WorstEr
 
 @pytest.mark.equation("eq-which-clip", by="framework")
 def test_the_clip_of_keras(worst_error: WorstError) -> None:
-    keras = frameworks.keras()
+    keras = behaviours.keras()
     cost = keras.losses.CategoricalCrossentropy()(np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]]))
     epsilon = keras.backend.epsilon()
     worst_error(np.exp(-float(cost)), epsilon, rtol=1e-5, why="the cost in float32")

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from xent.sequences import eos_optimum
+from xent.denominators import eos_optimum
 
 ROUNDING = "a few roundings in float64"
 ERRORS = "four standard errors"

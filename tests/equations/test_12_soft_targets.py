@@ -90,9 +90,9 @@ def test_torch_uses_the_first_convention(worst_error):
 
 @pytest.mark.equation("eq-soft-binary", by="framework")
 def test_keras_smooths_a_binary_label_by_half(worst_error):
-    from xent_book import frameworks
+    from xent_book import behaviours
 
-    keras = frameworks.keras()
+    keras = behaviours.keras()
     z, y = np.array([[-1.0], [0.3], [2.0]], np.float32), np.array([[1.0], [0.0], [1.0]], np.float32)
     for eps in (0.1, 0.4):
         loss = keras.losses.BinaryCrossentropy(from_logits=True, label_smoothing=eps)

@@ -14,7 +14,7 @@ from scipy.special import softmax
 from sklearn.metrics import log_loss
 
 import xent
-from xent_book import frameworks
+from xent_book import behaviours
 
 F = torch.nn.functional
 ONE_LIST = ([0, 0, 1], [0.3, 0.7, 0.0])
@@ -31,7 +31,7 @@ def the_post(t: Any, p: Any, eps: float = 1e-15) -> float:
 
 
 def keras_rows(t: Any, p: Any) -> np.ndarray:
-    result: np.ndarray = frameworks.keras().metrics.categorical_crossentropy(t, p).numpy()
+    result: np.ndarray = behaviours.keras().metrics.categorical_crossentropy(t, p).numpy()
     return result
 
 
@@ -115,13 +115,13 @@ def test_keras_returns_a_loss_for_each_row() -> None:
     assert seen.shape == (2,)
     assert np.allclose(seen, [16.118095, 1.609438], rtol=1e-6)
     assert np.allclose(seen, [-math.log(1e-7), -math.log(0.2)], rtol=1e-6)
-    assert frameworks.keras().config.epsilon() == 1e-7
+    assert behaviours.keras().config.epsilon() == 1e-7
 
 
 @pytest.mark.erratum("1.11")
 def test_keras_reductions() -> None:
     """The menu of the post (a sum or a mean over the batch, or none) has grown and changed its names."""
-    loss = frameworks.keras().losses.CategoricalCrossentropy
+    loss = behaviours.keras().losses.CategoricalCrossentropy
     names = ("sum", "sum_over_batch_size", "mean", "mean_with_sample_weight", "none", None)
     values = {name: loss(reduction=name)(TARGETS, PROBS).numpy() for name in names}
     assert values["none"].shape == values[None].shape == (2,)
@@ -142,7 +142,7 @@ def test_keras_reductions() -> None:
 def test_from_logits_is_no_multi_label_loss() -> None:
     """It is a softmax cross-entropy, 2.4384; the binary losses of the labels sum to 1.9186."""
     z, y = np.array([[0.3, -1.2, 0.5, 2.0]]), np.array([[1.0, 0.0, 0.0, 1.0]])
-    seen = float(frameworks.keras().losses.CategoricalCrossentropy(from_logits=True)(y, z))
+    seen = float(behaviours.keras().losses.CategoricalCrossentropy(from_logits=True)(y, z))
     binary = F.binary_cross_entropy_with_logits(
         torch.from_numpy(z), torch.from_numpy(y), reduction="sum"
     ).item()
@@ -188,7 +188,7 @@ def test_cross_entropy_loss_of_probabilities() -> None:
 @pytest.mark.erratum("1.19")
 def test_the_v2_function_is_gone() -> None:
     """softmax_cross_entropy_with_logits_v2 is absent from tf.nn; the function without the suffix is there."""
-    nn = frameworks.tensorflow().nn
+    nn = behaviours.tensorflow().nn
     assert not hasattr(nn, "softmax_cross_entropy_with_logits_v2")
     assert hasattr(nn, "softmax_cross_entropy_with_logits")
 

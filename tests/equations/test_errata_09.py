@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from xent import scoring
-from xent.scoring import elicited
+from xent.elicitation import elicited
 
 
 @pytest.mark.erratum("0.1")

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import xent.torch
-from xent.sequences import eos_optimum
+from xent.denominators import eos_optimum
 
 IGNORED = -100
 

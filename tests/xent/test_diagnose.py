@@ -74,9 +74,9 @@ def verdict(found: xent.Diagnosis, expected: dict[str, Any] | None) -> str:
 def test_a_hundred_losses(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Right, or not explained; never wrong."""
     if name in KERAS:
-        from xent_book import frameworks
+        from xent_book import behaviours
 
-        loss, expected = TABLE.keras_libraries(frameworks.keras().losses)[name]
+        loss, expected = TABLE.keras_libraries(behaviours.keras().losses)[name]
     else:
         loss, expected = CASES[name]
     found = diagnose(loss)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 import xent
-from xent import scoring
-from xent.scoring import elicited, expected_score
+from xent import denominators, elicitation, scoring
+from xent.elicitation import elicited, expected_score
 
 PARTIALS: dict[str, Any] = {
     "log": scoring.log_score,
@@ -428,13 +428,13 @@ def test_the_learnt_distribution_is_an_average_over_all_batches(
         items = list(batch)
         np.add.at(expected, items, law[items].prod() * a[items] / math.fsum(d[items]))
     expected /= expected.sum()
-    found = scoring.learnt_distribution(p, sizes, batch_size, weight=weight)
+    found = denominators.learnt_distribution(p, sizes, batch_size, weight=weight)
     # Quadrature to a few units in the last place; the enumeration adds up to 4^5 terms.
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     # The unit of the sizes and that of the weights do not matter, nor does the order of the items.
-    scaled = scoring.learnt_distribution(p, d * 1e150, batch_size, weight=a * 1e-200)
+    scaled = denominators.learnt_distribution(p, d * 1e150, batch_size, weight=a * 1e-200)
     np.testing.assert_allclose(scaled, expected, rtol=1e-12)
-    back = scoring.learnt_distribution(law[::-1], d[::-1], batch_size, weight=a[::-1])
+    back = denominators.learnt_distribution(law[::-1], d[::-1], batch_size, weight=a[::-1])
     np.testing.assert_allclose(back[::-1], expected, rtol=1e-12)
 
 
@@ -443,7 +443,7 @@ def test_weighted_means_of_batches_and_their_inverse() -> None:
     for batch_size in (1, 2, 16, 10**9):
         shares, w = rng.dirichlet(np.ones(4)), np.exp(rng.standard_normal(4))
         p = rng.dirichlet(np.ones(4), size=(5, 2))  # by context; the batch's other labels have the shares
-        q = scoring.learnt_distribution(p, w, batch_size, weight=w, others=shares)
+        q = denominators.learnt_distribution(p, w, batch_size, weight=w, others=shares)
         back = scoring.invert_weighting(q, weight=w, batch_size=batch_size, class_probs=shares)
         np.testing.assert_allclose(back, p, rtol=1e-12)
         plain = scoring.invert_weighting(q, weight=w)
@@ -462,43 +462,43 @@ def test_weighted_means_of_batches_and_their_inverse() -> None:
     ("call", "error", "said"),
     [
         (
-            lambda: scoring.learnt_distribution([0.5, 0.5], [1e-300, 1.0], 2),
+            lambda: denominators.learnt_distribution([0.5, 0.5], [1e-300, 1.0], 2),
             ValueError,
             "sizes: expected a ratio of at most 1e290, got 1e-300 and 1",
         ),
         (
-            lambda: scoring.learnt_distribution([0.5, 0.5], [1.0, 0.0]),
+            lambda: denominators.learnt_distribution([0.5, 0.5], [1.0, 0.0]),
             ValueError,
             "sizes: expected sizes > 0, got 0.0 at index 1",
         ),
-        (lambda: scoring.learnt_distribution([0.5, 0.5], [1.0]), ValueError, "sizes: expected shape"),
+        (lambda: denominators.learnt_distribution([0.5, 0.5], [1.0]), ValueError, "sizes: expected shape"),
         (
-            lambda: scoring.learnt_distribution([0.5, 0.4], [1, 2]),
+            lambda: denominators.learnt_distribution([0.5, 0.4], [1, 2]),
             ValueError,
             "probs: expected probabilities",
         ),
         (
-            lambda: scoring.learnt_distribution([1.0], [1.0], 0),
+            lambda: denominators.learnt_distribution([1.0], [1.0], 0),
             ValueError,
-            "batch_size: expected an integer from 1",
+            "batch_size: expected an integer >= 1, got 0",
         ),
         (
-            lambda: scoring.learnt_distribution([1.0], [1.0], 1.5),
+            lambda: denominators.learnt_distribution([1.0], [1.0], 1.5),
             TypeError,
             "batch_size: expected an integer",
         ),
         (
-            lambda: scoring.learnt_distribution([[1.0, 0.0]], [1, 2]),
+            lambda: denominators.learnt_distribution([[1.0, 0.0]], [1, 2]),
             TypeError,
             "others: expected the distribution",
         ),
         (
-            lambda: scoring.learnt_distribution([1.0, 0.0], [1, 2], others=[1.0]),
+            lambda: denominators.learnt_distribution([1.0, 0.0], [1, 2], others=[1.0]),
             ValueError,
             r"others: expected shape \(2,\)",
         ),
         (
-            lambda: scoring.learnt_distribution([1.0, 0.0], [1, 2], weight=[0.0, 1.0]),
+            lambda: denominators.learnt_distribution([1.0, 0.0], [1, 2], weight=[0.0, 1.0]),
             ValueError,
             "weight: expected a positive weight on an outcome that happens, got none",
         ),
@@ -527,7 +527,7 @@ def test_arguments_about_divisors(call: Any, error: type[Exception], said: str) 
 
 
 def test_there_are_only_so_many_classes_to_search_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "_CLASSES", 3)
+    monkeypatch.setattr(elicitation, "_CLASSES", 3)
     np.testing.assert_allclose(elicited(scoring.log_score, [0.5, 0.3, 0.2]), [0.5, 0.3, 0.2], atol=1e-7)
     message = r"^target_probs: expected at most 3 classes to search over, got shape \(1, 4\)$"
     with pytest.raises(ValueError, match=message):
@@ -641,7 +641,7 @@ def test_the_lattice_is_every_share_out_of_whole_steps(classes: int) -> None:
         return math.comb(steps + classes - 1, classes - 1)
 
     steps = max(steps for steps in range(2, 201, 2) if steps == 2 or count(steps) <= 3000)
-    lattice = scoring._lattice(classes)
+    lattice = elicitation._lattice(classes)
     assert lattice.shape == (1 + 2 * count(steps), classes)
     centre, inner, points = np.split(lattice, [1, 1 + count(steps)])
     assert (centre == 1 / classes).all()
@@ -657,21 +657,21 @@ def test_the_starts_are_the_best_candidates_that_lie_apart() -> None:
     candidates = np.stack([first, 1 - first], axis=-1)
     cost = np.arange(9.0)
     # 0.51 is near 0.5, 0.71 near 0.9, 0.72 too; 0.29 lies 0.21 from 0.5 and from 0.08.
-    assert list(scoring._starts(candidates, cost)) == [0, 2, 4, 6]
-    assert list(scoring._starts(candidates, cost[::-1])) == [8, 7, 6, 5]
+    assert list(elicitation._starts(candidates, cost)) == [0, 2, 4, 6]
+    assert list(elicitation._starts(candidates, cost[::-1])) == [8, 7, 6, 5]
     cost[[2, 6, 8]] = np.inf
-    assert list(scoring._starts(candidates, cost)) == [0, 3, 4]
+    assert list(elicitation._starts(candidates, cost)) == [0, 3, 4]
     far = np.vstack([np.eye(6), np.full((1, 6), 1 / 6)])
-    assert list(scoring._starts(far, np.arange(7.0))) == [0, 1, 2, 3], "no more than four"
-    assert list(scoring._starts(np.eye(400), np.arange(400) % 2.0)) == [0, 2, 4, 6], "the first of equals"
+    assert list(elicitation._starts(far, np.arange(7.0))) == [0, 1, 2, 3], "no more than four"
+    assert list(elicitation._starts(np.eye(400), np.arange(400) % 2.0)) == [0, 2, 4, 6], "the first of equals"
     on_the_limit = np.array([[0.4, 0.2, 0.4], [0.2, 0.4, 0.4]])
-    assert list(scoring._starts(on_the_limit, np.arange(2.0))) == [0, 1]
+    assert list(elicitation._starts(on_the_limit, np.arange(2.0))) == [0, 1]
 
 
 def test_a_line_search_finds_the_lowest_point_of_its_segment() -> None:
     def search(law: list[float], q: list[float], move: list[float]) -> tuple[list[float], float]:
         value = float(expected_score(scoring.brier_score, law, q))
-        found, lowest = scoring._line_search(
+        found, lowest = elicitation._line_search(
             scoring.brier_score, np.array(law), np.array(q), value, np.array(move)
         )
         assert lowest == expected_score(scoring.brier_score, law, found) <= value

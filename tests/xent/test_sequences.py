@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from xent import sequences
-from xent.sequences import GeometricSource, MarkovSource, eos_optimum, length_weights, tilted_lengths
+from xent.denominators import eos_optimum, length_weights, tilted_lengths
+from xent.sequences import GeometricSource, MarkovSource
 
 STOPS = [1e-8, 1e-4, 0.01, 0.1, 0.5, 0.99, 1 - 1e-9, 1.0]
 BATCHES = [1, 2, 3, 8, 33, 128, 10**6]
@@ -414,9 +415,9 @@ UNENDING = (
         (lambda: eos_optimum(0.5, 0), ValueError, "batch_size: expected an integer >= 1, got 0"),
         (lambda: eos_optimum(0.5, "2"), TypeError, "batch_size: expected an integer, got '2'"),
         (
-            lambda: eos_optimum(0.5, 10**270 + 1),
+            lambda: eos_optimum(0.5, 10**12 + 1),
             ValueError,
-            f"batch_size: expected an integer up to 1e+270, got {10**270 + 1}",
+            f"batch_size: expected an integer up to 1e+12, got {10**12 + 1}",
         ),
         (lambda: length_weights([[1]]), ValueError, "lengths: expected shape (N,) with N >= 1, got (1, 1)"),
         (
@@ -600,7 +601,7 @@ def test_a_source_shows_its_parameters() -> None:
 
 
 def test_a_certain_end_is_exact() -> None:
-    for batch_size in (1, 2, 3, 7, 100, 10**6, 10**270):
+    for batch_size in (1, 2, 3, 7, 100, 10**6, 10**12):
         assert eos_optimum(1.0, batch_size) == 1.0
         assert GeometricSource(1, 5).averaged_cross_entropy(1, batch_size) == 0.0
 
@@ -620,7 +621,7 @@ def _excess(stop: float, batch_size: int) -> mpmath.mpf:
     return total
 
 
-SIZES = (1, 2, 3, 10, 100, 10**6, 10**9, 10**12, 2**53, 2**54, 2**54 + 1, 10**20, 10**270)
+SIZES = (1, 2, 3, 10, 100, 10**6, 10**9, 10**12)
 
 
 @pytest.mark.parametrize("stop", [1e-308, 1e-305, 1e-295, 1e-250, 1e-100, 1e-8, 0.25, 0.99, 1 - 2**-53])
@@ -635,12 +636,11 @@ def test_eos_optimum_to_the_last_digits(stop: float) -> None:
 
 def test_the_extreme_ends_of_the_arguments() -> None:
     assert GeometricSource(1e-308).mean_length() == pytest.approx(1e308)
-    for batch_size in (10**269, 10**270):
-        assert length_weights([1, 2**53], batch_size) * batch_size == pytest.approx(
-            [2**-52] * 2, rel=1e-14, abs=0
-        )
-        assert length_weights([1, 3], batch_size) * batch_size == pytest.approx([0.5, 0.5], rel=1e-14, abs=0)
-        assert tilted_lengths([1, 3], batch_size) == pytest.approx([0.5, 0.5], rel=1e-14, abs=0)
+    # What is left of the bias is of the order of one in a batch.
+    most, close = 10**12, {"rel": 4e-12, "abs": 0}
+    assert length_weights([1, 2**53], most) * most == pytest.approx([2**-52] * 2, **close)
+    assert length_weights([1, 3], most) * most == pytest.approx([0.5, 0.5], **close)
+    assert tilted_lengths([1, 3], most) == pytest.approx([0.5, 0.5], **close)
     assert SOURCE.harmonic_mean_length(10**12) == pytest.approx(SOURCE.mean_length(), rel=1e-3, abs=0)
     np.testing.assert_allclose(SOURCE.token_mean_fit(10**12).transition, SOURCE.transition, rtol=1e-3)
 

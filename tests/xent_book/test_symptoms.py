@@ -22,7 +22,7 @@ import pytest
 import torch
 
 import xent
-from xent_book import frameworks, symptoms
+from xent_book import behaviours, symptoms
 from xent_book.symptoms import NO, UNSURE, YES
 
 # One worker imports TensorFlow, once.
@@ -57,14 +57,14 @@ class Kind:
                 .requires_grad_(values.size < 50)
             )
         if self.library == "keras":
-            return frameworks.tensorflow().constant(values.astype(self.precision))
+            return behaviours.tensorflow().constant(values.astype(self.precision))
         return values.astype(self.precision)
 
     def ints(self, values: Any) -> Any:
         values = np.asarray(values, dtype=np.int64)
         if self.library == "torch":
             return torch.tensor(values)
-        return frameworks.tensorflow().constant(values) if self.library == "keras" else values
+        return behaviours.tensorflow().constant(values) if self.library == "keras" else values
 
     def classes(self, values: Any) -> Any:
         """Rows with their classes last, or as (B, K, T)."""
@@ -453,7 +453,7 @@ def binary_with_penalty(z: Any, y: Any) -> Any:
 def by_loss(slug: str) -> list[Case]:
     """(Whether the cause is there, the check's call): the review's cases among them."""
     s, rng = symptoms, np.random.default_rng(3)
-    keras = frameworks.keras().losses
+    keras = behaviours.keras().losses
     z, y = torch.tensor(rng.normal(size=(16, 10))), torch.tensor(rng.integers(0, 10, 16))
     p, t = z.softmax(1), F.one_hot(y, 10).double()
     b, labels = torch.tensor(rng.normal(size=(16, 1))), torch.tensor(rng.integers(0, 2, (16, 1))).double()
@@ -824,15 +824,15 @@ MESSAGES: dict[str, list[Callable[[], Any]]] = {
     ],
     "target-size": [
         lambda: F.binary_cross_entropy_with_logits(p41, p41[:, 0]), lambda: F.binary_cross_entropy(p41, p41[:, 0]),
-        lambda: frameworks.keras().losses.CategoricalCrossentropy()(np.zeros((4, 1)), np.zeros((4, 3))),
+        lambda: behaviours.keras().losses.CategoricalCrossentropy()(np.zeros((4, 1)), np.zeros((4, 3))),
     ],
     "between-0-and-1": [
         lambda: F.binary_cross_entropy(4 * p41, p41), lambda: F.binary_cross_entropy(p41, 4 * p41),
         lambda: F.binary_cross_entropy(p41, p41.long()), lambda: F.binary_cross_entropy_with_logits(p41, p41.long()),
     ],
     "keras-rank": [
-        lambda: frameworks.keras().losses.SparseCategoricalCrossentropy()(np.eye(3), np.zeros((3, 3))),
-        lambda: frameworks.keras().losses.CategoricalCrossentropy()(np.zeros(4), np.zeros((4, 3))),
+        lambda: behaviours.keras().losses.SparseCategoricalCrossentropy()(np.eye(3), np.zeros((3, 3))),
+        lambda: behaviours.keras().losses.CategoricalCrossentropy()(np.zeros(4), np.zeros((4, 3))),
     ],
     "mask-overflows-half": [lambda: z43.half().masked_fill(z43 == 0, -1e9)],
     "gradient-missing": [lambda: z43.sum().backward()],

@@ -16,7 +16,7 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
     raise ImportError(f"xent.torch needs PyTorch 2.6 or newer, found {torch.__version__}", name="torch")
 
 from ._accumulate import MicroBatch, Window, Windows, accumulate
-from ._check import AccumulationReport, check_accumulation
+from ._accumulation_check import AccumulationReport, check_accumulation
 from ._distillation import distillation_loss, mixed_loss, sample_targets, sampled_loss, top_k_loss
 from ._linear import linear_cross_entropy, linear_distillation_loss
 from ._losses import (

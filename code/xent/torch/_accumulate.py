@@ -23,7 +23,7 @@ from torch import Tensor
 
 from xent._validate import integer, number, shown
 
-from ._checks import LABEL_DTYPES, differ, tensor_of
+from ._validate import LABEL_DTYPES, differ, tensor_of
 
 __all__ = ["MicroBatch", "Window", "Windows", "accumulate"]
 

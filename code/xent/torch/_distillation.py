@@ -29,7 +29,8 @@ from xent._validate import (
 from xent.distillation import TREATMENTS, Direction, Scale, Treatment, _beta, _settings
 
 from ._blocks import RowLoss, concrete, exp_, reduce_rows, wide
-from ._checks import (
+from ._losses import _hard, _held, log_softmax, log_sum_exp
+from ._validate import (
     LABEL_DTYPES,
     first,
     floats,
@@ -43,7 +44,6 @@ from ._checks import (
     weights,
     widened,
 )
-from ._losses import _hard, _held, log_softmax, log_sum_exp
 
 __all__ = ["distillation_loss", "mixed_loss", "sample_targets", "sampled_loss", "top_k_loss"]
 

@@ -19,7 +19,7 @@ from xent._validate import Reduction, integer, number, reduction_arguments, show
 from xent.distillation import Direction, Scale, _beta, _settings
 
 from ._blocks import summed, wide
-from ._checks import floats, in_range, labels_of, same_device, target_weights
+from ._validate import floats, in_range, labels_of, same_device, target_weights
 from ._vocab import Shards, cross_entropy_, divergence_, group_name, refuse_second_derivatives, row_factors
 
 __all__ = ["linear_cross_entropy", "linear_distillation_loss"]

@@ -33,7 +33,7 @@ from xent._validate import (
 )
 
 from ._blocks import RowLoss, concrete, divide_by, exp_, reduce_rows, sum_classes, summed, weigh
-from ._checks import (
+from ._validate import (
     FLOAT_DTYPES,
     LABEL_DTYPES,
     class_axis,
@@ -307,7 +307,7 @@ def cross_entropy(
     weight : Tensor or array_like, shape (K,), optional
         Weight >= 0 of a target by its class. The mean then divides by a sum that depends on which classes a
         batch drew, so that small batches teach less than the weights ask for
-        (`xent.scoring.learnt_distribution` says what). Better give the expected sum of weights, or the number
+        (`xent.denominators.learnt_distribution` says what). Better give the expected sum of weights, or the number
         of targets, as `denominator`.
     sample_weight : Tensor or array_like that broadcasts to the shape of `targets`, optional
         Weight >= 0 of each target; booleans are a mask. A target of weight zero does not count: its loss and

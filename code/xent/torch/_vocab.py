@@ -19,7 +19,7 @@ from torch import Tensor
 from xent._validate import Reduction
 
 from ._blocks import divide_by, summed, wide
-from ._checks import in_range, labels_of, target_weights, weights
+from ._validate import in_range, labels_of, target_weights, weights
 
 
 class Shards:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xent.sequences import eos_optimum
+from xent.denominators import eos_optimum
 from xent_book.exercises._check import Exercise, Mistake
 
 Array = npt.NDArray[np.float64]

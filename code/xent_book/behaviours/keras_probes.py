@@ -56,7 +56,7 @@ _ON_TORCH: dict[str, Callable[[], Seen]] = {}
 @cache
 def _on_torch() -> dict[str, Seen]:
     """Run every row of Keras on PyTorch in one fresh process."""
-    code = "from xent_book.frameworks.keras_probes import report_on_torch; report_on_torch()"
+    code = "from xent_book.behaviours.keras_probes import report_on_torch; report_on_torch()"
     environment = os.environ | {
         "KERAS_BACKEND": "torch",
         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),

@@ -370,7 +370,7 @@ def at_a_glance() -> dict[str, dict[str, str]]:
 
     Examples
     --------
-    >>> from xent_book.frameworks import QUESTIONS
+    >>> from xent_book.behaviours import QUESTIONS
     >>> QUESTIONS[0]
     'first argument'
     """

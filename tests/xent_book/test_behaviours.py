@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from xent_book import frameworks
-from xent_book.frameworks import Row, _profiles, _registry
+from xent_book import behaviours
+from xent_book.behaviours import Row, _profiles, _registry
 
-ROWS = list(frameworks.rows().values())
+ROWS = list(behaviours.rows().values())
 # One worker imports TensorFlow, once.
 pytestmark = pytest.mark.xdist_group("frameworks")
 
@@ -25,7 +25,7 @@ def complaint(row: Row, seen: Any) -> str:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)
 def test_a_row_behaves_as_recorded(row: Row, capfd: pytest.CaptureFixture[str]) -> None:
     seen = row.run()
-    assert frameworks.agrees(row.recorded, seen, row.tolerance), complaint(row, seen)
+    assert behaviours.agrees(row.recorded, seen, row.tolerance), complaint(row, seen)
     out, err = capfd.readouterr()
     assert (out, err) == ("", ""), "a probe prints nothing"
 
@@ -35,9 +35,9 @@ def test_a_change_of_any_entry_is_noticed(row: Row) -> None:
     assert row.recorded
     for key, value in row.recorded.items():
         for other in changed(value):
-            assert not frameworks.agrees(row.recorded, row.recorded | {key: other}, row.tolerance)
+            assert not behaviours.agrees(row.recorded, row.recorded | {key: other}, row.tolerance)
         rest = {k: v for k, v in row.recorded.items() if k != key}
-        assert not frameworks.agrees(row.recorded, rest, row.tolerance)
+        assert not behaviours.agrees(row.recorded, rest, row.tolerance)
 
 
 def changed(value: Any) -> list[Any]:
@@ -54,14 +54,14 @@ def changed(value: Any) -> list[Any]:
 
 
 def test_a_complaint_names_the_row_and_the_version() -> None:
-    row = frameworks.get("torch-all-ignored")
+    row = behaviours.get("torch-all-ignored")
     message = complaint(row, {"mean": 0.0})
     assert message.startswith("PyTorch 2.") and "'torch-all-ignored'" in message and "nan" in message
 
 
 def test_the_import_loads_no_framework() -> None:
     code = (
-        "import sys; from xent_book import frameworks; frameworks.rows();"
+        "import sys; from xent_book import frameworks; behaviours.rows();"
         "print([m for m in ('torch', 'sklearn', 'keras', 'tensorflow') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -73,24 +73,24 @@ def test_every_row_is_complete() -> None:
         assert row.title and row.expect and row.instead and row.recorded, row.slug
         assert row.thread == "" or row.thread.startswith("https://github.com/"), row.slug
         assert row.probe.__doc__ or row.library == "keras-torch", row.slug
-    assert {row.group for row in ROWS} == set(frameworks.GROUPS)
-    assert {row.library for row in ROWS} == set(frameworks.LIBRARIES)
+    assert {row.group for row in ROWS} == set(behaviours.GROUPS)
+    assert {row.library for row in ROWS} == set(behaviours.LIBRARIES)
     assert len({row.slug for row in ROWS}) == len(ROWS)
 
 
 def test_the_table_holds_what_the_rows_hold() -> None:
-    table = frameworks.behaviour_table(library="scipy")
+    table = behaviours.behaviour_table(library="scipy")
     assert [entry["slug"] for entry in table] == ["scipy-log-softmax", "scipy-axis"]
     assert all(entry["unchanged"] and entry["version"].startswith("SciPy 1.") for entry in table)
-    groups = {entry["group"] for entry in frameworks.behaviour_table(library="xent", group="clipping")}
+    groups = {entry["group"] for entry in behaviours.behaviour_table(library="xent", group="clipping")}
     assert groups == {"clipping"}
 
 
 def test_at_a_glance_has_every_answer() -> None:
-    table = frameworks.at_a_glance()
+    table = behaviours.at_a_glance()
     assert list(table) == list(_profiles.COLUMNS)
     for answers in table.values():
-        assert tuple(answers) == frameworks.QUESTIONS
+        assert tuple(answers) == behaviours.QUESTIONS
         assert not [answer for answer in answers.values() if answer.startswith("other")]
 
 
@@ -113,7 +113,7 @@ def test_attempt_reports_the_kind_and_the_first_line() -> None:
 
 def test_unknown_rows_and_wrong_registrations_are_refused() -> None:
     with pytest.raises(ValueError, match="no row 'nothing'"):
-        frameworks.get("nothing")
+        behaviours.get("nothing")
     known = ROWS[0]
     for slug, group, match in ((known.slug, known.group, "two rows"), ("new", "no group", "no group")):
         register = _registry.row(slug, group, known.library, "t", expect="e", instead="i", recorded={})

@@ -27,7 +27,7 @@ class Table:
 
     Examples
     --------
-    >>> from xent_book.frameworks import Table
+    >>> from xent_book.behaviours import Table
     >>> Table("a caption", ["library", "loss"], [["xent", "0"]])
     library | loss
     xent | 0
@@ -87,8 +87,8 @@ def group_table(group: str) -> Table:
 
     Examples
     --------
-    >>> from xent_book import frameworks
-    >>> frameworks.group_table("no such group")
+    >>> from xent_book import behaviours
+    >>> behaviours.group_table("no such group")
     Traceback (most recent call last):
     ValueError: there is no group 'no such group'
     """
@@ -108,7 +108,7 @@ def show(value: Any, digits: int = MANY) -> str:
 
     Examples
     --------
-    >>> from xent_book.frameworks._tables import show
+    >>> from xent_book.behaviours._tables import show
     >>> show([0.288725, float("nan"), True])
     '0.2887, nan, True'
     """

@@ -159,12 +159,12 @@ def rows() -> dict[str, Row]:
 
     Examples
     --------
-    >>> from xent_book import frameworks
-    >>> frameworks.rows()["torch-all-ignored"].title
+    >>> from xent_book import behaviours
+    >>> behaviours.rows()["torch-all-ignored"].title
     'all targets ignored: nan'
     """
     for module in MODULES:
-        import_module(f"xent_book.frameworks.{module}")
+        import_module(f"xent_book.behaviours.{module}")
     libraries = list(LIBRARIES)
     ordered = sorted(_ROWS, key=lambda r: (GROUPS.index(r.group), libraries.index(r.library)))
     return {r.slug: r for r in ordered}
@@ -189,8 +189,8 @@ def see(slug: str) -> Seen:
 
     Examples
     --------
-    >>> from xent_book import frameworks
-    >>> frameworks.see("xent-clipping")
+    >>> from xent_book import behaviours
+    >>> behaviours.see("xent-clipping")
     {'impossible': inf, 'impossible, eps=1e-7': 16.118, 'perfect': 0.0}
     """
     return get(slug).run()
@@ -217,8 +217,8 @@ def behaviour_table(library: str | None = None, group: str | None = None) -> lis
 
     Examples
     --------
-    >>> from xent_book import frameworks
-    >>> [r["unchanged"] for r in frameworks.behaviour_table("scipy")]
+    >>> from xent_book import behaviours
+    >>> [r["unchanged"] for r in behaviours.behaviour_table("scipy")]
     [True, True]
     """
     table = []
@@ -249,7 +249,7 @@ def agrees(recorded: Any, seen: Any, tolerance: float = TOLERANCE) -> bool:
 
     Examples
     --------
-    >>> from xent_book.frameworks import agrees
+    >>> from xent_book.behaviours import agrees
     >>> agrees({"loss": 0.28873}, {"loss": 0.2887254})
     True
     >>> agrees({"loss": float("nan")}, {"loss": 0.0})

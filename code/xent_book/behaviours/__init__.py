@@ -3,10 +3,10 @@
 Every row is a behaviour of one library: a probe, and what the probe showed on the versions of the book's
 lock. Importing this module loads no framework; running a probe imports the library it is about.
 
->>> from xent_book import frameworks
->>> frameworks.see("torch-all-ignored")
+>>> from xent_book import behaviours
+>>> behaviours.see("torch-all-ignored")
 {'mean': nan, 'gradient': [0.0, 0.0, 0.0], 'sum': 0.0}
->>> row = frameworks.get("torch-all-ignored")
+>>> row = behaviours.get("torch-all-ignored")
 >>> row.instead
 "xent's denominator=, or reduction='sum' over max(count, 1)"
 """
