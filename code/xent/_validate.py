@@ -7,6 +7,7 @@ what came and what was expected.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable
@@ -20,6 +21,7 @@ Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.integer[Any]]
 
 REDUCTIONS = ("none", "sum", "mean")
+PREDICTIONS_FIRST = "; the predictions come first, and then the targets"
 _REDUCTIONS = ", ".join(map(repr, REDUCTIONS))
 
 # How far a row of probabilities may sum from one, by the dtype it is stored in. Generous against what a
@@ -77,43 +79,79 @@ def class_axis(array: NDArray[Any], name: str, axis: int) -> int:
 
 
 def class_indices(
-    value: ArrayLike, name: str, shape: tuple[int, ...], classes: int, ignore_index: int | None
+    value: ArrayLike,
+    name: str,
+    like: tuple[int, ...],
+    axis: int,
+    ignore_index: int | None,
+    *,
+    hints: bool = True,
 ) -> tuple[NDArray[np.intp], NDArray[np.bool_] | None]:
-    """Return targets as class indices in [0, classes), and the mask of those that count.
+    """Return targets as class indices, and the mask of those that count.
 
-    The mask is None when all of them count. An ignored target comes back as 0, so that it can be used as an
-    index; what is computed there must be dropped by the mask.
+    `like` is the shape of what they are the targets of, with its classes at `axis`. The mask is None when all
+    of them count. An ignored target comes back as 0, so that it can be used as an index; what is computed
+    there must be dropped by the mask. `hints` says whether what would have fitted is a loss's to give.
     """
     array = any_array(value, name)
     if array.size == 0 and array.dtype.kind == "f" and isinstance(value, (list, tuple)):
         array = array.astype(np.intp)  # [] has no kind of its own; NumPy calls it float64
+    shape, classes = like[:axis] + like[axis + 1 :], like[axis]
+    fits = array.dtype.kind in "iu" and array.shape == shape
+    told = not fits and hints and array.dtype.kind in "biuf"
+    hint = fitting(array.shape, like, axis, floats=array.dtype.kind == "f") if told else ""
     if array.dtype.kind not in "iu":
-        raise TypeError(
-            f"{name}: expected integer class indices, got dtype {array.dtype}"
-            + ("; for target probabilities use soft_cross_entropy" if array.dtype.kind == "f" else "")
-        )
-    if array.shape != shape:
+        raise TypeError(f"{name}: expected integer class indices, got dtype {array.dtype}{hint}")
+    if not fits:
         raise ValueError(
-            f"{name}: expected shape {shape}, the input's without its class axis, got {array.shape}"
+            f"{name}: expected shape {shape}, the input's without its class axis, got {array.shape}{hint}"
         )
     if ignore_index is not None:
         counts = np.asarray(array != integer(ignore_index, "ignore_index"))
         if not counts.all():
             array = np.where(counts, array, array.dtype.type(0))
-            return _in_range(array, name, classes), counts
-    return _in_range(array, name, classes), None
+            return _in_range(array, name, classes, hints), counts
+    return _in_range(array, name, classes, hints), None
 
 
-def _in_range(array: Indices, name: str, classes: int) -> NDArray[np.intp]:
-    if array.size and (array.min() < 0 or array.max() >= classes):
+def _in_range(array: Indices, name: str, classes: int, hints: bool) -> NDArray[np.intp]:
+    if array.size and ((low := array.min()) < 0 or array.max() >= classes):
         where = first_true((array < 0) | (array >= classes))
+        hint = meant(int(low), int(array.max()), classes) if hints else ""
         raise ValueError(
-            f"{name}: expected class indices in [0, {classes}), got {array[where]}{at_index(where)}"
+            f"{name}: expected class indices in [0, {classes}), got {array[where]}{at_index(where)}{hint}"
         )
     return array.astype(np.intp, copy=False)
 
 
-def probabilities(value: ArrayLike, name: str, axis: int | None) -> Floats:
+def fitting(shape: tuple[int, ...], like: tuple[int, ...], axis: int, *, floats: bool) -> str:
+    """Say which argument or function fits targets of `shape`, if class indices for `like` were expected."""
+    if shape == like:
+        if len(like) == 1:
+            return (
+                "; for one number a target there are binary_cross_entropy (logits) and binary_log_loss "
+                "(probabilities)"
+            )
+        if not floats:
+            return "; one-hot targets: give their argmax, or use soft_cross_entropy"
+    others = [k for k in range(len(like)) if k != axis and like[:k] + like[k + 1 :] == shape]
+    if others:
+        return f"; axis={others[0]} fits"
+    if any(shape[:k] + shape[k + 1 :] == like for k in range(len(shape))):
+        return PREDICTIONS_FIRST
+    return "; for target probabilities use soft_cross_entropy" if floats else ""
+
+
+def meant(low: int, high: int, classes: int) -> str:
+    """Say what labels from `low` to `high` may mean, if [0, classes) was expected."""
+    if low == 1 and high == classes:
+        return "; classes count from 0"
+    if low < 0 or high > classes:
+        return f"; ignore_index={low if low < 0 else high} leaves such targets out"
+    return ""
+
+
+def probabilities(value: ArrayLike, name: str, axis: int | None, *, hint: Callable[[], str] = str) -> Floats:
     """Return an array of probabilities; along `axis` they must sum to one. None: each is one of its own."""
     array = real_array(value, name)
     if axis is not None:
@@ -126,7 +164,9 @@ def probabilities(value: ArrayLike, name: str, axis: int | None) -> Floats:
     slack = 0.0 if axis is None else sum_tolerance(array.dtype.newbyteorder("="), array.shape[axis])
     if array.size and not (array.min() >= 0 and array.max() <= 1 + slack):
         where = first_true(~((array >= 0) & (array <= 1 + slack)))
-        raise ValueError(f"{name}: expected probabilities in [0, 1], got {array[where]}{at_index(where)}")
+        raise ValueError(
+            f"{name}: expected probabilities in [0, 1], got {array[where]}{at_index(where)}{hint()}"
+        )
     if axis is not None:
         sums = array.sum(axis=axis, dtype=np.float64)
         wrong = np.abs(sums - 1) > slack
@@ -266,6 +306,16 @@ def reduction_arguments(reduction: Any, denominator: Any) -> tuple[Reduction, fl
     return "mean", number(denominator, "denominator", "a finite number >= 0", 0.0, math.inf, closed="low")
 
 
+def unit(base: Any) -> float:
+    """Return the logarithm of `base`, which is the unit of an information; nats without one."""
+    if base is None:
+        return 1.0
+    value = number(base, "base", "a number > 0 that is not 1", 0.0, math.inf)
+    if value == 1:
+        raise ValueError(f"base: expected a number > 0 that is not 1, got {value!r}")
+    return math.log(value)
+
+
 def smoothing_mass(value: Any) -> float:
     """Return `label_smoothing`, the mass that is spread over all classes."""
     return number(value, "label_smoothing", "a number in [0, 1]", 0.0, 1.0, closed="low high")
@@ -342,6 +392,22 @@ def _holds_mask(value: Any) -> bool:
             if any(issubclass(kind, (list, tuple, np.ma.MaskedArray)) for kind in set(map(type, part))):
                 parts.extend(part)
     return False
+
+
+def renamed(**names: str) -> Callable[[Any], Any]:
+    """Decorate a function whose keyword arguments have new names since the last release."""
+
+    def decorate(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for old, new in names.items():
+                if old in kwargs:
+                    raise TypeError(f"{old}: {function.__name__} calls this argument {new} now")
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 def moved(module: str, names: dict[str, str]) -> Callable[[str], Any]:

@@ -34,12 +34,10 @@ from ._validate import (
     Reduction,
     any_array,
     at_index,
-    class_indices,
     first_true,
     held,
     integer,
     logits_array,
-    mean_divisor,
     number,
     real_array,
     reduction_arguments,
@@ -49,7 +47,8 @@ from ._validate import (
     sum_tolerance,
     weights,
 )
-from .losses import _Reducer, cross_entropy
+from ._walk import Reducer, divisor_of, labels_and_weights
+from .losses import cross_entropy
 from .numerics import refuse
 
 __all__ = [
@@ -150,8 +149,8 @@ def distillation_loss(
     z, v, axis = _pair(student_logits, teacher_logits, axis)
     temperature, squared = _settings(temperature, scale, direction)
     beta = _beta(beta)
-    total = _Reducer(
-        z.shape[:-1], np.promote_types(z.dtype, v.dtype), *reduction_arguments(reduction, denominator)
+    total = Reducer(
+        z.shape[:-1], np.promote_types(z.dtype, v.dtype), reduction_arguments(reduction, denominator)
     )
     w = sample_weights(sample_weight, z.shape[:-1])
     with np.errstate(all="ignore"):
@@ -222,13 +221,8 @@ def distillation_gradient(
     z, v, axis = _pair(student_logits, teacher_logits, axis)
     temperature, squared = _settings(temperature, scale, direction)
     beta = _beta(beta)
-    reduction, denominator = reduction_arguments(reduction, denominator)
     w = sample_weights(sample_weight, z.shape[:-1])
-    divisor = 1.0
-    if reduction == "mean":
-        with np.errstate(over="ignore"):
-            mass = float(math.prod(z.shape[:-1]) if w is None else w.sum())
-        divisor = mean_divisor(mass, denominator)
+    divisor = divisor_of(math.prod(z.shape[:-1]), w, reduction_arguments(reduction, denominator))
     factor = temperature if squared else 1 / temperature
     out = np.empty(z.shape, np.result_type(z, v, np.float32))
     with np.errstate(all="ignore"):
@@ -262,6 +256,7 @@ def mixed_loss(
     direction: Direction = "forward",
     beta: float = 0.5,
     axis: int = -1,
+    sample_weight: ArrayLike | None = None,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
@@ -280,10 +275,12 @@ def mixed_loss(
         Class indices in [0, K).
     alpha : float, default 0.5
         Weight of the soft part, in [0, 1]. A part of weight zero is left out, also where it is infinite.
+    sample_weight : array_like, broadcasts to the shape of `targets`, optional
+        Weight of each row, in both parts.
     ignore_index : int, optional
         Rows with this target count in neither part, nor in the mean.
     reduction : {"mean", "sum", "none"}, default "mean"
-        The mean divides by the number of rows that count.
+        The mean divides by the number of rows that count, or by the sum of their weights.
     denominator : float, optional
         Replaces that number, in both parts.
 
@@ -305,8 +302,8 @@ def mixed_loss(
     """
     alpha = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     common: dict[str, Any] = {"axis": axis, "reduction": reduction, "denominator": denominator}
-    rows = _pair(student_logits, teacher_logits, axis)[0]
-    _, counts = class_indices(targets, "targets", rows.shape[:-1], rows.shape[-1], ignore_index)
+    student, axis = logits_array(student_logits, "student_logits", axis)
+    _, w = labels_and_weights(targets, student.shape, axis, ignore_index, None, sample_weight)
     soft = distillation_loss(
         student_logits,
         teacher_logits,
@@ -314,10 +311,12 @@ def mixed_loss(
         scale=scale,
         direction=direction,
         beta=beta,
-        sample_weight=counts,
+        sample_weight=w,
         **common,
     )
-    hard = cross_entropy(student_logits, targets, ignore_index=ignore_index, **common)
+    hard = cross_entropy(
+        student_logits, targets, sample_weight=sample_weight, ignore_index=ignore_index, **common
+    )
     kind = soft.dtype.type
     alpha = held(alpha, soft.dtype)
     # 0 * inf = 0 here too: a part of weight zero is left out.
@@ -436,8 +435,8 @@ def top_k_loss(
     if treatment.startswith("renormalised") and nothing.any():
         where = first_true(nothing)
         raise ValueError(f"top_log_probs: expected a sum above 0 to renormalise by, got 0{at_index(where)}")
-    total = _Reducer(
-        z.shape[:-1], np.promote_types(z.dtype, log_p.dtype), *reduction_arguments(reduction, denominator)
+    total = Reducer(
+        z.shape[:-1], np.promote_types(z.dtype, log_p.dtype), reduction_arguments(reduction, denominator)
     )
     w = sample_weights(sample_weight, z.shape[:-1])
     with np.errstate(all="ignore"):
@@ -595,7 +594,7 @@ def sampled_loss(
     chosen = _class_choices(indices, "indices", z, axis)
     masses = weights(importance_weights, "importance_weights", np.shape(indices), "that of indices")
     masses = np.moveaxis(masses, axis, -1)
-    total = _Reducer(z.shape[:-1], z.dtype, *reduction_arguments(reduction, denominator))
+    total = Reducer(z.shape[:-1], z.dtype, reduction_arguments(reduction, denominator))
     w = sample_weights(sample_weight, z.shape[:-1])
     with np.errstate(all="ignore"):
         for index, (student,), part in _rows((z,), ("student_logits",), w, axis):

@@ -1,6 +1,6 @@
-"""Gradients of the losses with respect to the logits, and the second derivative.
+"""Gradients of the losses with respect to what they take, and the second derivative of the cross-entropy.
 
-Every gradient here is (probability - target) times a weight: p - y for a class index, S p - t for a target
+From logits, every gradient here is (probability - target) times a weight: p - y for a class index, S p - t for a target
 distribution t with sum S, sigma(z) - y for a single logit. What takes care is the difference. For an example
 that is confidently right p_y rounds to 1, and p_y - 1 to 0 or to a multiple of the rounding error; but
 
@@ -13,33 +13,40 @@ Arguments, checks and messages are those of the losses.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._blocks import Block, Terms, blocks
+from ._blocks import Block, Index, Terms, blocks
 from ._validate import (
     Floats,
     Reduction,
     class_weights,
     logits_array,
-    mean_divisor,
     positive_weight,
-    probabilities,
-    real_array,
     reduction_arguments,
-    same_shape,
-    sample_weights,
+    renamed,
     smoothing_mass,
 )
-from .losses import _binary, _targets
-from .numerics import refuse, sigmoid
+from ._walk import (
+    binary_targets,
+    differentiate_each,
+    differentiate_rows,
+    distributions_and_weights,
+    labels_and_weights,
+)
+from .losses import binary_probs, clip, exponent, log_probs_and_labels, picked, probs_and_labels, sides
+from .numerics import log_sigmoid, refuse, sigmoid
 
 __all__ = [
     "binary_cross_entropy_gradient",
+    "binary_focal_loss_gradient",
+    "binary_log_loss_gradient",
     "cross_entropy_gradient",
+    "focal_loss_gradient",
+    "log_loss_gradient",
+    "nll_gradient",
     "soft_cross_entropy_gradient",
     "softmax_jacobian",
 ]
@@ -168,32 +175,23 @@ def cross_entropy_gradient(
     """
     logits, axis = logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
-    classes = moved.shape[-1]
-    labels, each = _targets(targets, moved.shape, ignore_index, weight, sample_weight)
+    labels, w = labels_and_weights(targets, logits.shape, axis, ignore_index, weight, sample_weight)
     smoothing = smoothing_mass(label_smoothing)
-    divisor = _divisor(labels.size, each, *reduction_arguments(reduction, denominator))
+    spread = smoothing / moved.shape[-1]
 
-    spread = smoothing / classes
-    out = np.empty(moved.shape, np.promote_types(logits.dtype, np.float32))
-    undefined = False
-    with np.errstate(all="ignore"):
-        for index, block in blocks(moved):
-            own = labels[index].reshape(-1)
-            block.shift()
-            terms = block.exponentiate_without(own)
-            total, rest = _normalise(block, terms)
-            if spread:
-                block.work -= spread
-            block.work[block.each, own] = _difference(
-                terms.own / total, rest, 1 - smoothing + spread, smoothing - spread
-            )
-            w = None if each is None else each[index].reshape(-1)
-            undefined |= bool(np.isnan(total if w is None else total[w > 0]).any())
-            _scale(block.work, w, divisor)
-            out[index] = block.work.reshape(out[index].shape)
-    if undefined:
-        refuse(moved if each is None else np.where((each > 0)[..., None], moved, 0.0), "logits", axis)
-    return np.moveaxis(out, -1, axis)
+    def rows(block: Block, index: Index) -> Floats:
+        own = labels[index].reshape(-1)
+        block.shift()
+        terms = block.exponentiate_without(own)
+        total, rest = _normalise(block, terms)
+        if spread:
+            block.work -= spread
+        block.work[block.each, own] = _difference(
+            terms.own / total, rest, 1 - smoothing + spread, smoothing - spread
+        )
+        return block.work
+
+    return differentiate_rows(rows, moved, axis, w, reduction_arguments(reduction, denominator))
 
 
 def soft_cross_entropy_gradient(
@@ -248,57 +246,41 @@ def soft_cross_entropy_gradient(
     array([[-0.25,  0.25]])
     """
     logits, axis = logits_array(logits, "logits", axis)
-    target = real_array(target_probs, "target_probs")
-    same_shape(target, "target_probs", logits.shape, "logits")
-    target = np.moveaxis(probabilities(target, "target_probs", axis), axis, -1)
     moved = np.moveaxis(logits, axis, -1)
-    by_class, each = class_weights(weight, moved.shape[-1]), sample_weights(sample_weight, moved.shape[:-1])
+    target, by_class, w, mass = distributions_and_weights(target_probs, logits, axis, weight, sample_weight)
+    dtype = np.result_type(logits, target, np.float32)
     smoothing = smoothing_mass(label_smoothing)
+
+    def rows(block: Block, index: Index) -> Floats:
+        t: Floats = target[index].reshape(block.rows.shape).astype(dtype)
+        if by_class is not None:
+            t *= by_class
+        if smoothing:
+            t = (1 - smoothing) * t + smoothing / t.shape[-1] * t.sum(axis=1, keepdims=True)
+        highest = block.argmax()
+        at = block.each, highest
+        block.shift()
+        total, rest = _normalise(block, block.exponentiate_without(highest))
+        # Only the largest probability can be so close to one that its complement is needed.
+        own = t[at]
+        t[at] = 0
+        remaining = t.sum(axis=1)
+        all_of_it = remaining + own
+        difference: Floats = np.multiply(block.work, all_of_it[:, None], dtype=dtype)
+        difference -= t
+        difference[at] = _difference(all_of_it / total, all_of_it * rest, own, remaining)
+        return difference
+
     settings = reduction_arguments(reduction, denominator)
-    dtype = np.promote_types(np.promote_types(logits.dtype, target.dtype), np.float32)
-    mass: NDArray[Any] | None = each
-    if by_class is not None:
-        of_row = target @ by_class
-        each = np.where(of_row > 0, 1.0 if each is None else each, 0.0)
-        with np.errstate(over="ignore"):
-            mass = each * of_row
-    divisor = _divisor(math.prod(moved.shape[:-1]), mass, *settings)
-
-    out = np.empty(moved.shape, dtype)
-    undefined = False
-    with np.errstate(all="ignore"):
-        for index, block in blocks(moved):
-            t: Floats = target[index].reshape(block.rows.shape).astype(dtype)
-            if by_class is not None:
-                t *= by_class
-            if smoothing:
-                t = (1 - smoothing) * t + smoothing / t.shape[-1] * t.sum(axis=1, keepdims=True)
-            highest = block.argmax()
-            at = block.each, highest
-            block.shift()
-            total, rest = _normalise(block, block.exponentiate_without(highest))
-            w = None if each is None else each[index].reshape(-1)
-            undefined |= bool(np.isnan(total if w is None else total[w > 0]).any())
-            # Only the largest probability can be so close to one that its complement is needed.
-            own = t[at]
-            t[at] = 0
-            remaining = t.sum(axis=1)
-            all_of_it = remaining + own
-            difference = np.multiply(block.work, all_of_it[:, None], dtype=dtype)
-            difference -= t
-            difference[at] = _difference(all_of_it / total, all_of_it * rest, own, remaining)
-            _scale(difference, w, divisor)
-            out[index] = difference.reshape(out[index].shape)
-    if undefined:
-        refuse(moved if each is None else np.where((each > 0)[..., None], moved, 0.0), "logits", axis)
-    return np.moveaxis(out, -1, axis)
+    return differentiate_rows(rows, moved, axis, w, settings, dtype=dtype, mass=mass)
 
 
+@renamed(weight="sample_weight")
 def binary_cross_entropy_gradient(
     logits: ArrayLike,
     targets: ArrayLike,
     *,
-    weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
     pos_weight: ArrayLike | None = None,
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
@@ -314,13 +296,12 @@ def binary_cross_entropy_gradient(
     ----------
     logits : array_like
         Logits z of any shape; infinities are allowed.
-    targets, weight, pos_weight, label_smoothing
+    targets, sample_weight, pos_weight, label_smoothing
         As in `xent.binary_cross_entropy`.
     reduction : {"mean", "sum", "none"}, default "mean"
-        Which loss to differentiate; the mean divides by the sum of weight * (c y + 1 - y). "none", the
-        gradient of each target's own loss, is the same as "sum".
+        Which loss to differentiate; "none", the gradient of each target's own loss, is the same as "sum".
     denominator : float, optional
-        Replaces that sum.
+        Replaces what the mean divides by.
 
     Returns
     -------
@@ -340,18 +321,280 @@ def binary_cross_entropy_gradient(
     >>> binary_cross_entropy_gradient([0.0, 40.0], [1, 1], reduction="sum")
     array([-5.00000000e-01, -4.24835426e-18])
     """
-    z, y, w = _binary(logits, targets, weight, label_smoothing)
-    c = None if pos_weight is None else positive_weight(pos_weight, z.shape)
-    settings = reduction_arguments(reduction, denominator)
+    z, y, w = binary_targets(logits, targets, sample_weight, label_smoothing)
+    c = 1.0 if pos_weight is None else positive_weight(pos_weight, z.shape)
     with np.errstate(all="ignore"):
-        positive = y if c is None else c * y
-        divisor = _divisor(z.size, (positive + (1 - y)) * (1.0 if w is None else w), *settings)
         # sigma(-z) is 1 - sigma(z) without the subtraction.
-        out = (1 - y) * sigmoid(z) - positive * sigmoid(-z)
-        if w is not None:
-            out = out * w
-        out = np.asarray(out / divisor + 0.0)  # -0.0 + 0.0 = 0.0
-        return out.astype(np.promote_types(z.dtype, np.float32), copy=False)[()]
+        slopes = (1 - y) * sigmoid(z) - c * y * sigmoid(-z)
+    return differentiate_each(slopes, w, reduction_arguments(reduction, denominator), z.dtype)
+
+
+def focal_loss_gradient(
+    logits: ArrayLike,
+    targets: ArrayLike,
+    *,
+    gamma: float = 2.0,
+    alpha: ArrayLike | None = None,
+    axis: int = -1,
+    sample_weight: ArrayLike | None = None,
+    ignore_index: int | None = None,
+    reduction: Reduction = "mean",
+    denominator: float | None = None,
+) -> Floats:
+    r"""Gradient of `xent.focal_loss` with respect to the logits.
+
+    .. math:: \frac{\partial \ell}{\partial z_k} = \alpha_y (1 - p_y)^\gamma
+              \Bigl(1 + \gamma\, p_y \frac{-\log p_y}{1 - p_y}\Bigr) (p_k - [k = y])
+
+    Parameters
+    ----------
+    logits : array_like, shape (..., K, ...)
+        Logits z. -inf marks an impossible class; +inf and nan are refused.
+    targets, gamma, alpha, axis, sample_weight, ignore_index
+        As in `xent.focal_loss`.
+    reduction : {"mean", "sum", "none"}, default "mean"
+        Which loss to differentiate; "none", the gradient of each example's own loss, is the same as "sum".
+    denominator : float, optional
+        Replaces what the mean divides by.
+
+    Returns
+    -------
+    ndarray, shape of `logits`
+        float32 for logits of float16 and float32, float64 otherwise; accurate to a few ulp for each unit of
+        gamma, also where p_y rounds to one. A target on a logit of -inf has the limit, alpha (p - y).
+
+    Raises
+    ------
+    ValueError, TypeError
+        For the reasons of `xent.focal_loss`.
+
+    Examples
+    --------
+    >>> from xent.gradients import focal_loss_gradient
+    >>> focal_loss_gradient([[0.0, 0.0]], [0], gamma=0.0)
+    array([[-0.5,  0.5]])
+    >>> focal_loss_gradient([[0.0, 0.0]], [0]).round(4)
+    array([[-0.2983,  0.2983]])
+    """
+    gamma = exponent(gamma)
+    logits, axis = logits_array(logits, "logits", axis)
+    moved = np.moveaxis(logits, axis, -1)
+    factor = class_weights(alpha, moved.shape[-1], "alpha")
+    labels, w = labels_and_weights(targets, logits.shape, axis, ignore_index, None, sample_weight)
+
+    def rows(block: Block, index: Index) -> Floats:
+        own = labels[index].reshape(-1)
+        block.shift()
+        terms = block.exponentiate_without(own)
+        total, rest = _normalise(block, terms)
+        block.work[block.each, own] = -rest
+        slope = _focal_slope(terms.own / total, rest, terms.gap + terms.log_of_sum(), gamma)
+        block.work *= (slope if factor is None else slope * factor[own])[:, None]
+        return block.work
+
+    return differentiate_rows(rows, moved, axis, w, reduction_arguments(reduction, denominator))
+
+
+def binary_focal_loss_gradient(
+    logits: ArrayLike,
+    targets: ArrayLike,
+    *,
+    gamma: float = 2.0,
+    alpha: float | None = None,
+    sample_weight: ArrayLike | None = None,
+    label_smoothing: float = 0.0,
+    reduction: Reduction = "mean",
+    denominator: float | None = None,
+) -> Any:
+    r"""Gradient of `xent.binary_focal_loss` with respect to the logits.
+
+    .. math:: \frac{\partial \ell}{\partial z} = (1 - \alpha)(1 - y)\, f(\sigma(-z))\, \sigma(z)
+              - \alpha\, y\, f(\sigma(z))\, \sigma(-z), \qquad
+              f(p) = (1 - p)^\gamma \Bigl(1 + \gamma\, p \frac{-\log p}{1 - p}\Bigr)
+
+    Parameters
+    ----------
+    logits : array_like
+        Logits z of any shape; infinities are allowed.
+    targets, gamma, alpha, sample_weight, label_smoothing
+        As in `xent.binary_focal_loss`.
+    reduction : {"mean", "sum", "none"}, default "mean"
+        Which loss to differentiate; "none", the gradient of each target's own loss, is the same as "sum".
+    denominator : float, optional
+        Replaces what the mean divides by.
+
+    Returns
+    -------
+    scalar or ndarray, shape of `logits`
+        float32 for logits of float16 and float32, float64 otherwise.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For the reasons of `xent.binary_focal_loss`.
+
+    Examples
+    --------
+    >>> from xent.gradients import binary_focal_loss_gradient
+    >>> binary_focal_loss_gradient([0.0, 40.0], [1, 1], reduction="sum")
+    array([-2.98286795e-01, -2.30029442e-52])
+    """
+    gamma = exponent(gamma)
+    z, y, w = binary_targets(logits, targets, sample_weight, label_smoothing)
+    up, down = sides(alpha)
+    with np.errstate(all="ignore"):
+        p, q = sigmoid(z), sigmoid(-z)
+        of_one = up * y * q * _focal_slope(p, q, -log_sigmoid(z), gamma)
+        of_zero = down * (1 - y) * p * _focal_slope(q, p, -log_sigmoid(-z), gamma)
+    return differentiate_each(of_zero - of_one, w, reduction_arguments(reduction, denominator), z.dtype)
+
+
+def nll_gradient(
+    log_probs: ArrayLike,
+    targets: ArrayLike,
+    *,
+    axis: int = -1,
+    weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
+    ignore_index: int | None = None,
+    reduction: Reduction = "mean",
+    denominator: float | None = None,
+) -> Floats:
+    r"""Gradient of `xent.nll` with respect to the log-probabilities, each taken as free.
+
+    .. math:: \frac{\partial \ell}{\partial \log p_k} = -[k = y]
+
+    Parameters
+    ----------
+    log_probs, targets, axis, weight, sample_weight, ignore_index
+        As in `xent.nll`.
+    reduction : {"mean", "sum", "none"}, default "mean"
+        Which loss to differentiate; "none", the gradient of each target's own loss, is the same as "sum".
+    denominator : float, optional
+        Replaces what the mean divides by.
+
+    Returns
+    -------
+    ndarray, shape of `log_probs`
+        float32 for float16 and float32, float64 otherwise.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For the reasons of `xent.nll`.
+
+    Examples
+    --------
+    >>> from xent.gradients import nll_gradient
+    >>> nll_gradient([[-0.6931471805599453, -0.6931471805599453]], [0])
+    array([[-1.,  0.]])
+    """
+    array, axis, labels, w = log_probs_and_labels(
+        log_probs, targets, axis, ignore_index, weight, sample_weight
+    )
+    slopes = np.full(labels.shape, -1.0)
+    each = differentiate_each(slopes, w, reduction_arguments(reduction, denominator), array.dtype)
+    return _at_the_labels(each, array, axis, labels)
+
+
+def log_loss_gradient(
+    probs: ArrayLike,
+    targets: ArrayLike,
+    *,
+    labels: ArrayLike | None = None,
+    eps: float = 0.0,
+    axis: int = -1,
+    weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
+    ignore_index: int | None = None,
+    reduction: Reduction = "mean",
+    denominator: float | None = None,
+) -> Floats:
+    r"""Gradient of `xent.log_loss` with respect to the probabilities, each taken as free.
+
+    .. math:: \frac{\partial \ell}{\partial p_k} = -\frac{[k = y]}{p_k}
+
+    Parameters
+    ----------
+    probs, targets, labels, eps, axis, weight, sample_weight, ignore_index
+        As in `xent.log_loss`.
+    reduction : {"mean", "sum", "none"}, default "mean"
+        Which loss to differentiate; "none", the gradient of each target's own loss, is the same as "sum".
+    denominator : float, optional
+        Replaces what the mean divides by.
+
+    Returns
+    -------
+    ndarray, shape of `probs`
+        float32 for float16 and float32, float64 otherwise; -inf at a target of probability zero, and 0 where
+        the clip replaces a probability.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For the reasons of `xent.log_loss`.
+
+    Examples
+    --------
+    >>> from xent.gradients import log_loss_gradient
+    >>> log_loss_gradient([[0.25, 0.75], [0.5, 0.5]], [0, 1])
+    array([[-2.,  0.],
+           [ 0., -1.]])
+    """
+    array, axis, of, w = probs_and_labels(probs, targets, labels, axis, ignore_index, weight, sample_weight)
+    p, eps = picked(array, axis, of), clip(eps)
+    with np.errstate(all="ignore"):
+        slopes = np.where(_clipped(p, eps), 0.0, -1 / p)
+    each = differentiate_each(slopes, w, reduction_arguments(reduction, denominator), array.dtype)
+    return _at_the_labels(each, array, axis, of)
+
+
+def binary_log_loss_gradient(
+    probs: ArrayLike,
+    targets: ArrayLike,
+    *,
+    eps: float = 0.0,
+    sample_weight: ArrayLike | None = None,
+    reduction: Reduction = "mean",
+    denominator: float | None = None,
+) -> Any:
+    r"""Gradient of `xent.binary_log_loss` with respect to the probabilities.
+
+    .. math:: \frac{\partial \ell}{\partial p} = \frac{1 - y}{1 - p} - \frac{y}{p}
+
+    Parameters
+    ----------
+    probs, targets, eps, sample_weight
+        As in `xent.binary_log_loss`.
+    reduction : {"mean", "sum", "none"}, default "mean"
+        Which loss to differentiate; "none", the gradient of each target's own loss, is the same as "sum".
+    denominator : float, optional
+        Replaces what the mean divides by.
+
+    Returns
+    -------
+    scalar or ndarray, shape of `probs`
+        float32 for float16 and float32, float64 otherwise; infinite where the loss is, and 0 where the clip
+        replaces a probability.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For the reasons of `xent.binary_log_loss`.
+
+    Examples
+    --------
+    >>> from xent.gradients import binary_log_loss_gradient
+    >>> binary_log_loss_gradient([0.75, 0.5], [1, 0], reduction="sum")
+    array([-1.33333333,  2.        ])
+    """
+    p, y, w = binary_probs(probs, targets, sample_weight)
+    eps = clip(eps)
+    with np.errstate(all="ignore"):
+        # 0 * inf = 0: a side without mass has no slope.
+        of_one, of_zero = np.where(y > 0, y / p, 0.0), np.where(y < 1, (1 - y) / (1 - p), 0.0)
+        slopes = np.where(_clipped(p, eps), 0.0, of_zero - of_one)
+    return differentiate_each(slopes, w, reduction_arguments(reduction, denominator), p.dtype)
 
 
 def _normalise(block: Block, terms: Terms) -> tuple[Floats, Floats]:
@@ -370,24 +613,20 @@ def _difference(p: Floats, one_minus_p: Floats, t: Any, one_minus_t: Any) -> Flo
     return difference
 
 
-def _divisor(
-    count: int, weight: NDArray[Any] | None, reduction: Reduction, denominator: float | None
-) -> float:
-    """Return what the gradient is divided by: for the mean, the sum of the weights or `denominator`."""
-    if reduction != "mean":
-        return 1.0
-    with np.errstate(over="ignore"):
-        return mean_divisor(float(count if weight is None else weight.sum()), denominator)
+def _focal_slope(p: Floats, one_minus_p: Floats, minus_log_p: Floats, gamma: float) -> Floats:
+    """Return (1 - p)^gamma (1 + gamma p (-log p) / (1 - p)), by which the gradient of -log p is multiplied."""
+    # -log(p) / (1 - p) tends to 1 at p = 1, and p log(p) to 0 at p = 0.
+    quotient = np.where(one_minus_p > 0, minus_log_p / one_minus_p, 1.0)
+    slope: Floats = one_minus_p**gamma * (1 + gamma * np.where(p > 0, p * quotient, 0.0))
+    return slope
 
 
-def _scale(rows: Floats, weight: NDArray[Any] | None, divisor: float) -> None:
-    """Multiply rows by weight / divisor; a weight of zero makes a row zero, whatever it holds.
+def _clipped(p: Floats, eps: float) -> NDArray[np.bool_]:
+    return np.asarray((p < eps) | (p > 1 - eps))
 
-    In float64, and in this order: float32 could not hold every weight and divisor, and 0 * inf is nan.
-    """
-    scaled = rows
-    if weight is not None:
-        scaled = np.multiply(rows, weight[:, None], dtype=np.float64)
-        scaled[weight == 0] = 0
-    if weight is not None or divisor != 1:
-        np.divide(scaled, np.float64(divisor), out=rows, casting="same_kind")
+
+def _at_the_labels(each: Floats, array: Floats, axis: int, labels: NDArray[np.intp]) -> Floats:
+    """Return an array of zeros like `array` that has one number at each label."""
+    out = np.zeros(np.moveaxis(array, axis, -1).shape, each.dtype)
+    np.put_along_axis(out, labels[..., None], np.asarray(each)[..., None], -1)
+    return np.moveaxis(out, -1, axis)

@@ -8,7 +8,6 @@ close to p as 1e-6, against 40 digits of mpmath.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import ArrayLike
 from scipy.special import entr, rel_entr, xlogy
 
 from ._blocks import blocks
-from ._validate import Floats, logits_array, number, probabilities, real_array, same_shape
+from ._validate import Floats, logits_array, probabilities, real_array, same_shape, unit
 from .numerics import refuse
 
 __all__ = ["cross_entropy", "entropy", "entropy_from_logits", "js_divergence", "kl_divergence"]
@@ -285,11 +284,5 @@ def _pair(p: ArrayLike, q: ArrayLike, axis: int) -> tuple[Floats, Floats, int]:
 
 def _result(terms: Floats, axis: int, base: float | None, *given: Floats) -> Any:
     """Sum the terms along the class axis and convert from nats."""
-    unit = 1.0
-    if base is not None:
-        base = number(base, "base", "a number > 0 that is not 1", 0.0, math.inf)
-        if base == 1:
-            raise ValueError(f"base: expected a number > 0 that is not 1, got {base!r}")
-        unit = math.log(base)
     dtype = np.result_type(np.float32, *given)
-    return (terms.sum(axis=axis) / unit).astype(dtype, copy=False)[()]
+    return (terms.sum(axis=axis) / unit(base)).astype(dtype, copy=False)[()]

@@ -14,37 +14,36 @@ small factor follows. A label smoothing or clip below the smallest normal number
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from ._blocks import blocks
+from ._blocks import Block, Index
 from ._validate import (
+    PREDICTIONS_FIRST,
     Floats,
     Reduction,
     any_array,
     at_index,
-    class_indices,
     class_weights,
     first_true,
     held,
     logits_array,
-    mean_divisor,
     number,
     positive_weight,
     probabilities,
     real_array,
     reduction_arguments,
+    renamed,
     same_shape,
     sample_weights,
     shown,
     smoothing_mass,
     sum_tolerance,
-    weights,
 )
-from .numerics import log_sigmoid, log_sum_exp, refuse, sigmoid, without_nan
+from ._walk import binary_targets, distributions_and_weights, labels_and_weights, reduce_each, reduce_rows
+from .numerics import log_sigmoid, log_sum_exp, sigmoid, without_nan
 
 __all__ = [
     "binary_cross_entropy",
@@ -144,24 +143,22 @@ def cross_entropy(
     """
     logits, axis = logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
-    labels, w = _targets(targets, moved.shape, ignore_index, weight, sample_weight)
+    labels, w = labels_and_weights(targets, logits.shape, axis, ignore_index, weight, sample_weight)
     smoothing = held(smoothing_mass(label_smoothing), logits.dtype)
-    total = _Reducer(labels.shape, logits.dtype, *reduction_arguments(reduction, denominator))
-    with np.errstate(all="ignore"):
-        for index, block in blocks(moved):
-            own = labels[index].reshape(-1)
-            if not smoothing:
-                losses = block.minus_log_softmax(own)
-            else:
-                block.shift()
-                losses = -smoothing * block.work.mean(axis=1)
-                terms = block.exponentiate_without(own)
-                losses += terms.log_of_sum()
-                if smoothing < 1:  # the target has mass left; without it, 0 * inf would be nan
-                    losses += (1 - smoothing) * terms.gap
-            total.add(index, losses, None if w is None else w[index].reshape(-1))
-    total.refuse_nan(moved, "logits", axis, w)
-    return total.result()
+
+    def loss(block: Block, index: Index) -> Floats:
+        own = labels[index].reshape(-1)
+        if not smoothing:
+            return block.minus_log_softmax(own)
+        block.shift()
+        losses: Floats = -smoothing * block.work.mean(axis=1)
+        terms = block.exponentiate_without(own)
+        losses += terms.log_of_sum()
+        if smoothing < 1:  # the target has mass left; without it, 0 * inf would be nan
+            losses += (1 - smoothing) * terms.gap
+        return losses
+
+    return reduce_rows(loss, moved, axis, w, reduction_arguments(reduction, denominator))
 
 
 def soft_cross_entropy(
@@ -227,42 +224,34 @@ def soft_cross_entropy(
     0.0
     """
     logits, axis = logits_array(logits, "logits", axis)
-    target = real_array(target_probs, "target_probs")
-    same_shape(target, "target_probs", logits.shape, "logits")
-    target = np.moveaxis(probabilities(target, "target_probs", axis), axis, -1)
     moved = np.moveaxis(logits, axis, -1)
-    by_class, w = class_weights(weight, moved.shape[-1]), sample_weights(sample_weight, moved.shape[:-1])
+    target, by_class, w, mass = distributions_and_weights(target_probs, logits, axis, weight, sample_weight)
     dtype = np.result_type(logits, target, np.float32)
     smoothing = held(smoothing_mass(label_smoothing), dtype)
-    total = _Reducer(moved.shape[:-1], dtype, *reduction_arguments(reduction, denominator))
-    with np.errstate(all="ignore"):
-        for index, block in blocks(moved):
-            t: Floats = target[index].reshape(block.rows.shape)
-            each: NDArray[Any] | None = None if w is None else w[index].reshape(-1)
-            mass: Floats | None = None
-            if by_class is not None:
-                t = t * by_class
-                mass = t.sum(axis=1, dtype=np.float64)
-            if smoothing:
-                t = (1 - smoothing) * t + smoothing / t.shape[-1] * t.sum(axis=1, keepdims=True)
-            highest = block.argmax()
-            block.shift()
-            # Each term t (m - z) is >= 0: nothing cancels, and where t is zero it is zero, whatever z is.
-            gaps = np.multiply(t, block.work, out=np.zeros_like(block.work, dtype), where=t > 0)
-            log_of_sum = block.exponentiate_without(highest).log_of_sum()
-            losses = t.sum(axis=1, dtype=np.float64) * log_of_sum - gaps.sum(axis=1)
-            if mass is not None:  # a row whose classes have no weight does not count
-                each = mass > 0 if each is None else np.where(mass > 0, each, 0.0)
-            total.add(index, losses, each, mass)
-    total.refuse_nan(moved, "logits", axis, w)
-    return total.result()
+
+    def loss(block: Block, index: Index) -> Floats:
+        t: Floats = target[index].reshape(block.rows.shape)
+        if by_class is not None:
+            t = t * by_class
+        if smoothing:
+            t = (1 - smoothing) * t + smoothing / t.shape[-1] * t.sum(axis=1, keepdims=True)
+        highest = block.argmax()
+        block.shift()
+        # Each term t (m - z) is >= 0: nothing cancels, and where t is zero it is zero, whatever z is.
+        gaps = np.multiply(t, block.work, out=np.zeros_like(block.work, dtype), where=t > 0)
+        log_of_sum = block.exponentiate_without(highest).log_of_sum()
+        return np.asarray(t.sum(axis=1, dtype=np.float64) * log_of_sum - gaps.sum(axis=1))
+
+    settings = reduction_arguments(reduction, denominator)
+    return reduce_rows(loss, moved, axis, w, settings, dtype=dtype, mass=mass)
 
 
+@renamed(weight="sample_weight")
 def binary_cross_entropy(
     logits: ArrayLike,
     targets: ArrayLike,
     *,
-    weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
     pos_weight: ArrayLike | None = None,
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
@@ -280,7 +269,7 @@ def binary_cross_entropy(
         Logits z of any shape; infinities are allowed.
     targets : array_like, shape of `logits`
         Labels 0 and 1 (booleans, integers or floats), or probabilities of 1.
-    weight : array_like, broadcasts to the shape of `logits`, optional
+    sample_weight : array_like, broadcasts to the shape of `logits`, optional
         Weight of each target, finite and >= 0; booleans are a mask. A target of weight zero does not count:
         its logit is not looked at.
     pos_weight : array_like, broadcasts to the shape of `logits`, optional
@@ -289,11 +278,10 @@ def binary_cross_entropy(
         Mass epsilon in [0, 1] that is spread evenly over both classes: (1 - epsilon) y + epsilon/2 takes the
         place of y.
     reduction : {"mean", "sum", "none"}, default "mean"
-        The mean divides by the sum of the weights, weight * (c y + 1 - y), as the class-weighted mean of
-        `cross_entropy` does; PyTorch divides by the number of targets.
+        The mean divides by the number of targets, or by the sum of their weights; not by `pos_weight`, as in
+        PyTorch: a divisor that depends on which labels a batch drew would teach another distribution.
     denominator : float, optional
-        Replaces the sum of the weights, which with `pos_weight` depends on the labels that a batch drew: the
-        number of targets is the better divisor there.
+        Replaces that number.
 
     Returns
     -------
@@ -317,14 +305,11 @@ def binary_cross_entropy(
     >>> binary_cross_entropy([40.0, -1000.0], [1, 1], reduction="none")
     array([4.24835426e-18, 1.00000000e+03])
     """
-    z, y, w = _binary(logits, targets, weight, label_smoothing)
-    c = None if pos_weight is None else positive_weight(pos_weight, z.shape)
-    total = _Reducer(z.shape, z.dtype, *reduction_arguments(reduction, denominator))
+    z, y, w = binary_targets(logits, targets, sample_weight, label_smoothing)
+    c = 1.0 if pos_weight is None else positive_weight(pos_weight, z.shape)
     with np.errstate(all="ignore"):
-        positive = _times(y if c is None else c * y, -log_sigmoid(z))
-        negative = _times(1 - y, -log_sigmoid(-z))
-        total.add((), positive + negative, w, None if c is None else c * y + (1 - y))
-    return total.result()
+        losses = _times(c * y, -log_sigmoid(z)) + _times(1 - y, -log_sigmoid(-z))
+    return reduce_each(losses, w, reduction_arguments(reduction, denominator))
 
 
 def focal_loss(
@@ -378,31 +363,29 @@ def focal_loss(
     >>> float(focal_loss([[0.0, 0.0]], [0]))  # log(2) / 4
     0.173286...
     """
-    gamma = _gamma(gamma)
+    gamma = exponent(gamma)
     logits, axis = logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
     factor = class_weights(alpha, moved.shape[-1], "alpha")
-    labels, w = _targets(targets, moved.shape, ignore_index, None, sample_weight)
-    total = _Reducer(labels.shape, logits.dtype, *reduction_arguments(reduction, denominator))
-    with np.errstate(all="ignore"):
-        for index, block in blocks(moved):
-            own = labels[index].reshape(-1)
-            losses = block.minus_log_softmax(own)
-            losses *= (-np.expm1(-losses)) ** gamma  # 1 - p, with the digits that p has lost
-            if factor is not None:
-                losses = _times(factor[own], losses)
-            total.add(index, losses, None if w is None else w[index].reshape(-1))
-    total.refuse_nan(moved, "logits", axis, w)
-    return total.result()
+    labels, w = labels_and_weights(targets, logits.shape, axis, ignore_index, None, sample_weight)
+
+    def loss(block: Block, index: Index) -> Floats:
+        own = labels[index].reshape(-1)
+        losses = block.minus_log_softmax(own)
+        losses *= (-np.expm1(-losses)) ** gamma  # 1 - p, with the digits that p has lost
+        return losses if factor is None else _times(factor[own], losses)
+
+    return reduce_rows(loss, moved, axis, w, reduction_arguments(reduction, denominator))
 
 
+@renamed(weight="sample_weight")
 def binary_focal_loss(
     logits: ArrayLike,
     targets: ArrayLike,
     *,
     gamma: float = 2.0,
     alpha: float | None = None,
-    weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
     denominator: float | None = None,
@@ -414,7 +397,7 @@ def binary_focal_loss(
 
     Parameters
     ----------
-    logits, targets, weight, label_smoothing
+    logits, targets, sample_weight, label_smoothing
         As in `binary_cross_entropy`.
     gamma : float, default 2
         How strongly easy targets are discounted, >= 0.
@@ -447,18 +430,13 @@ def binary_focal_loss(
     >>> float(binary_focal_loss([0.0], [1], alpha=0.25))
     0.043321...
     """
-    gamma = _gamma(gamma)
-    z, y, w = _binary(logits, targets, weight, label_smoothing)
-    up = down = 1.0
-    if alpha is not None:
-        up = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
-        down = 1 - up
-    total = _Reducer(z.shape, z.dtype, *reduction_arguments(reduction, denominator))
+    gamma = exponent(gamma)
+    z, y, w = binary_targets(logits, targets, sample_weight, label_smoothing)
+    up, down = sides(alpha)
     with np.errstate(all="ignore"):
         positive = _times(up * y, sigmoid(-z) ** gamma * -log_sigmoid(z))
         negative = _times(down * (1 - y), sigmoid(z) ** gamma * -log_sigmoid(-z))
-        total.add((), positive + negative, w)
-    return total.result()
+    return reduce_each(positive + negative, w, reduction_arguments(reduction, denominator))
 
 
 def nll(
@@ -502,21 +480,11 @@ def nll(
     >>> float(nll(log_softmax([[2.0, 1.0, 0.0]]), [0]))
     0.407605...
     """
-    array, axis = logits_array(log_probs, "log_probs", axis)
-    tolerance = sum_tolerance(array.dtype.newbyteorder("="), array.shape[axis])
-    excess = np.asarray(log_sum_exp(without_nan(array, "log_probs"), axis=axis))
-    # float32 overflows from 89 on; what is below the smallest normal number underflows.
-    with np.errstate(over="ignore", under="ignore"):
-        wrong = ~(np.abs(np.expm1(np.minimum(excess, 700.0))) <= tolerance)
-    if wrong.any():
-        where = first_true(wrong)
-        raise ValueError(
-            f"log_probs: expected logarithms of probabilities that sum to one along axis {axis} (within "
-            f"{tolerance:.2g} for {array.shape[axis]} classes in {array.dtype}), got a log-sum-exp of "
-            f"{excess[where]:.6g}{at_index(where)}; for logits use cross_entropy"
-        )
-    labels, w = _targets(targets, np.moveaxis(array, axis, -1).shape, ignore_index, weight, sample_weight)
-    return _pick(array, axis, labels, w, reduction, denominator, np.negative)
+    array, axis, labels, w = log_probs_and_labels(
+        log_probs, targets, axis, ignore_index, weight, sample_weight
+    )
+    losses = -picked(array, axis, labels)
+    return reduce_each(losses, w, reduction_arguments(reduction, denominator))
 
 
 def log_loss(
@@ -575,22 +543,20 @@ def log_loss(
     >>> float(log_loss([[0.0, 1.0]], ["no"], labels=["no", "yes"]))
     inf
     """
-    array, axis = logits_array(probs, "probs", axis)
-    array = probabilities(array, "probs", axis)
-    eps = _clip(eps)
-    shape = np.moveaxis(array, axis, -1).shape
-    if labels is not None:
-        targets, ignore_index = _by_label(targets, labels, shape[-1], ignore_index)
-    of, w = _targets(targets, shape, ignore_index, weight, sample_weight)
-    return _pick(array, axis, of, w, reduction, denominator, lambda p: _minus_log(p, eps))
+    array, axis, of, w = probs_and_labels(probs, targets, labels, axis, ignore_index, weight, sample_weight)
+    p, eps = picked(array, axis, of), clip(eps)
+    with np.errstate(all="ignore"):
+        losses = -np.log(np.clip(p, eps, 1 - eps) if eps else p)
+    return reduce_each(losses, w, reduction_arguments(reduction, denominator))
 
 
+@renamed(weight="sample_weight")
 def binary_log_loss(
     probs: ArrayLike,
     targets: ArrayLike,
     *,
     eps: float = 0.0,
-    weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Any:
@@ -603,7 +569,7 @@ def binary_log_loss(
     probs : array_like
         Probabilities p of the positive class, of any shape: one number a target, where `log_loss` takes a
         row.
-    targets, weight, reduction, denominator
+    targets, sample_weight, reduction, denominator
         As in `binary_cross_entropy`.
     eps : float, default 0
         Clip p into [eps, 1 - eps] first, 0 <= eps < 1/2, which is nothing unless you ask for it.
@@ -631,84 +597,76 @@ def binary_log_loss(
     >>> float(binary_log_loss([0.75, 0.5], [1, 0]))
     0.490414...
     """
-    p = probabilities(probs, "probs", None)
-    p = p.astype(np.promote_types(p.dtype, np.float32), copy=False)
-    _, y, w = _binary(np.zeros_like(p), targets, weight, 0.0, like="probs")
-    eps = _clip(eps)
-    total = _Reducer(p.shape, p.dtype, *reduction_arguments(reduction, denominator))
+    p, y, w = binary_probs(probs, targets, sample_weight)
+    eps = clip(eps)
     with np.errstate(all="ignore"):
         if eps:
             p = np.clip(p, eps, 1 - eps)
-        total.add((), _times(y, -np.log(p)) + _times(1 - y, -np.log1p(-p)), w)
-    return total.result()
+        losses = _times(y, -np.log(p)) + _times(1 - y, -np.log1p(-p))
+    return reduce_each(losses, w, reduction_arguments(reduction, denominator))
 
 
-class _Reducer:
-    """Adds up losses, block by block, and divides once: sums in float64, whatever the losses are in."""
-
-    def __init__(
-        self, shape: tuple[int, ...], dtype: DTypeLike, reduction: Reduction, denominator: float | None
-    ) -> None:
-        self.dtype = np.promote_types(dtype, np.float32)
-        self.reduction, self.denominator = reduction, denominator
-        self.each = np.empty(shape, self.dtype) if reduction == "none" else None
-        # One sum a block, added up at the end: NumPy's pairwise sum keeps more digits than a running one.
-        self.sums: list[float] = []
-        self.mass = 0.0
-
-    def add(
-        self,
-        index: tuple[int | slice, ...],
-        losses: Floats,
-        weight: NDArray[Any] | None = None,
-        mass: Floats | None = None,
-    ) -> None:
-        """Add the losses of one block; `mass` is what one unit of weight adds to sum(w), if not one."""
-        if weight is not None:
-            # A weight of zero takes the target out, also where its loss is inf or nan.
-            losses = np.where(weight > 0, losses * weight, 0.0)
-            mass = weight if mass is None else weight * mass
-        self.mass += losses.size if mass is None else float(np.sum(mass))
-        if self.each is not None:
-            self.each[index] = losses.reshape(self.each[index].shape)
-        else:
-            self.sums.append(float(np.add.reduce(losses, axis=None, dtype=np.float64)))
-
-    def refuse_nan(self, moved: Floats, name: str, axis: int, weight: NDArray[Any] | None) -> None:
-        """Say which logits of the rows that count have no softmax, if a loss is nan."""
-        # Losses are never -inf, so that a sum cannot become nan otherwise.
-        if math.isnan(sum(self.sums)) if self.each is None else bool(np.isnan(self.each).any()):
-            refuse(moved if weight is None else np.where((weight > 0)[..., None], moved, 0.0), name, axis)
-
-    def result(self) -> Any:
-        """Return what the reduction asks for."""
-        if self.each is not None:
-            return self.each[()]
-        divisor = 1.0 if self.reduction == "sum" else mean_divisor(self.mass, self.denominator)
-        with np.errstate(over="ignore", under="ignore"):  # a sum beyond float32 is inf
-            return self.dtype.type(np.add.reduce(self.sums) / divisor)
-
-
-def _targets(
+def log_probs_and_labels(
+    log_probs: ArrayLike,
     targets: ArrayLike,
-    shape: tuple[int, ...],
+    axis: int,
     ignore_index: int | None,
     weight: ArrayLike | None,
     sample_weight: ArrayLike | None,
-) -> tuple[NDArray[np.intp], NDArray[Any] | None]:
-    """Return class indices, classes on the last axis of `shape`, and what each target weighs (None: one)."""
-    labels, counts = class_indices(targets, "targets", shape[:-1], shape[-1], ignore_index)
-    by_class = class_weights(weight, shape[-1])
-    each = sample_weights(sample_weight, labels.shape)
-    if by_class is None and each is None:
-        return labels, counts
-    w = np.ones(labels.shape) if by_class is None else np.asarray(by_class[labels])
+) -> tuple[Floats, int, NDArray[np.intp], NDArray[Any] | None]:
+    """Check log-probabilities and their targets; return them, the axis, class indices and weights."""
+    array, axis = logits_array(log_probs, "log_probs", axis)
+    # Targets first: that arguments have changed places says more than that labels are no distribution.
+    labels, w = labels_and_weights(targets, array.shape, axis, ignore_index, weight, sample_weight)
+    tolerance = sum_tolerance(array.dtype.newbyteorder("="), array.shape[axis])
+    excess = np.asarray(log_sum_exp(without_nan(array, "log_probs"), axis=axis))
+    # float32 overflows from 89 on; what is below the smallest normal number underflows.
     with np.errstate(over="ignore", under="ignore"):
-        if each is not None:
-            w *= each
-    if counts is not None:
-        w[~counts] = 0
-    return labels, w
+        wrong = ~(np.abs(np.expm1(np.minimum(excess, 700.0))) <= tolerance)
+    if wrong.any():
+        where = first_true(wrong)
+        raise ValueError(
+            f"log_probs: expected logarithms of probabilities that sum to one along axis {axis} (within "
+            f"{tolerance:.2g} for {array.shape[axis]} classes in {array.dtype}), got a log-sum-exp of "
+            f"{excess[where]:.6g}{at_index(where)}; for logits use cross_entropy"
+        )
+    return array, axis, labels, w
+
+
+def probs_and_labels(
+    probs: ArrayLike,
+    targets: ArrayLike,
+    labels: ArrayLike | None,
+    axis: int,
+    ignore_index: int | None,
+    weight: ArrayLike | None,
+    sample_weight: ArrayLike | None,
+) -> tuple[Floats, int, NDArray[np.intp], NDArray[Any] | None]:
+    """Check probabilities and their targets; return them, the axis, class indices and weights."""
+    array, axis = logits_array(probs, "probs", axis)
+    if labels is not None:
+        targets, ignore_index = _by_label(targets, labels, array.shape[axis], ignore_index)
+    of, w = labels_and_weights(targets, array.shape, axis, ignore_index, weight, sample_weight)
+    return probabilities(array, "probs", axis), axis, of, w
+
+
+def binary_probs(
+    probs: ArrayLike, targets: ArrayLike, sample_weight: ArrayLike | None
+) -> tuple[Floats, Floats, Floats | None]:
+    """Check probabilities of 1 and their targets; return them and the weights."""
+    p, y = real_array(probs, "probs"), real_array(targets, "targets", bools=True)
+    same_shape(y, "targets", p.shape, "probs")
+    integers = np.asarray(probs).dtype.kind in "biu"
+    # A target between 0 and 1 would cost inf under either.
+    if integers and np.isin(p, (0, 1)).all() and not np.isin(y, (0, 1)).all():
+        raise ValueError(f"probs: expected probabilities, got labels of 0 and 1{PREDICTIONS_FIRST}")
+    y = probabilities(y, "targets", None).astype(np.float64)
+    p = probabilities(p, "probs", None, hint=lambda: "; for logits use binary_cross_entropy")
+    return (
+        p.astype(np.promote_types(p.dtype, np.float32), copy=False),
+        y,
+        sample_weights(sample_weight, p.shape),
+    )
 
 
 def _by_label(
@@ -731,56 +689,29 @@ def _by_label(
     return np.where(ignored, -1, order[at]), None if ignore_index is None else -1
 
 
-def _binary(
-    logits: ArrayLike,
-    targets: ArrayLike,
-    weight: ArrayLike | None,
-    label_smoothing: float,
-    like: str = "logits",
-) -> tuple[Floats, Floats, Floats | None]:
-    """Return logits, targets and weights of a binary loss; logits that do not count are zero."""
-    z = real_array(logits, "logits")
-    y = real_array(targets, "targets", bools=True)
-    same_shape(y, "targets", z.shape, like)
-    y = probabilities(y, "targets", None).astype(np.float64)
-    smoothing = smoothing_mass(label_smoothing)
-    if smoothing:
-        y = (1 - smoothing) * y + smoothing / 2
-    w = None
-    if weight is not None:
-        w = weights(weight, "weight", z.shape, f"that of the {like}", broadcast=True)
-        z = np.where(w > 0, z, z.dtype.type(0))
-    return without_nan(z, "logits"), y, w
-
-
-def _gamma(value: float) -> float:
+def exponent(value: float) -> float:
+    """Return `gamma`, the exponent of a focal loss."""
     return number(value, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
 
 
-def _clip(eps: float) -> float:
+def sides(alpha: float | None) -> tuple[float, float]:
+    """Return the factors of the positive and the negative class."""
+    if alpha is None:
+        return 1.0, 1.0
+    up = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
+    return up, 1 - up
+
+
+def clip(eps: float) -> float:
+    """Return `eps`, where probabilities are clipped."""
     return number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
 
 
-def _minus_log(p: Floats, eps: float) -> Floats:
-    p = p.astype(np.promote_types(p.dtype, np.float32), copy=False)
-    return np.asarray(-np.log(np.clip(p, eps, 1 - eps) if eps else p))
-
-
-def _pick(
-    array: Floats,
-    axis: int,
-    labels: NDArray[np.intp],
-    w: NDArray[Any] | None,
-    reduction: Reduction,
-    denominator: float | None,
-    loss: Callable[[Floats], Floats],
-) -> Any:
-    """Take each target's entry of `array` along `axis`, apply `loss` to it, and reduce."""
-    total = _Reducer(labels.shape, array.dtype, *reduction_arguments(reduction, denominator))
-    with np.errstate(all="ignore"):
-        losses = loss(np.take_along_axis(np.moveaxis(array, axis, -1), labels[..., None], -1)[..., 0])
-        total.add((), losses + 0.0, w)  # -0.0 + 0.0 = 0.0
-    return total.result()
+def picked(array: Floats, axis: int, labels: NDArray[np.intp]) -> Floats:
+    """Take each target's entry of `array` along `axis`, in float32 at least."""
+    moved = np.moveaxis(array, axis, -1)
+    own: Floats = np.take_along_axis(moved, labels[..., None], -1)[..., 0]
+    return own.astype(np.promote_types(own.dtype, np.float32), copy=False)
 
 
 def _times(mass: Floats, loss: Floats) -> Floats:

@@ -663,7 +663,7 @@ def invert_weighting(
 def _report(probs: ArrayLike, targets: ArrayLike) -> tuple[Floats, Floats, Indices]:
     """Check the arguments; return reports, the probability (float64) of each outcome, and outcomes."""
     q = probabilities(probs, "probs", -1)
-    labels, _ = class_indices(targets, "targets", q.shape[:-1], q.shape[-1], None)
+    labels, _ = class_indices(targets, "targets", q.shape, q.ndim - 1, None, hints=False)
     own = np.take_along_axis(q, labels[..., None], -1)[..., 0].astype(np.float64)
     return q, own, labels
 

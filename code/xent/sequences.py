@@ -272,7 +272,9 @@ class MarkovSource:
         counts = np.zeros((letters + 1, letters + 1))  # the last row counts first tokens
         for sequence, w in zip(sequences, weight, strict=True):
             tokens = _validate.any_array(sequence, "sequences")
-            tokens, _ = _validate.class_indices(sequence, "sequences", (tokens.size,), letters, None)
+            tokens, _ = _validate.class_indices(
+                sequence, "sequences", (tokens.size, letters), 1, None, hints=False
+            )
             np.add.at(counts, (np.append(letters, tokens), np.append(tokens, letters)), w)
         return cls._from_counts(counts[-1], counts[:-1])
 

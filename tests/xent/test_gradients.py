@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xent
+import xent.torch as xt
 from xent import _blocks, gradients
 
 INF, NAN = np.inf, np.nan
@@ -167,7 +168,7 @@ def test_binary_gradient_is_the_derivative_of_the_loss(
     targets = rng.uniform(size=(4, 3)) if soft else rng.integers(0, 2, size=(4, 3))
     weight = np.array([[0.0, 1.0, 2.0]] * 4) if weighted else None
     arguments = {
-        "weight": weight,
+        "sample_weight": weight,
         "pos_weight": pos_weight,
         "reduction": reduction,
         "denominator": denominator,
@@ -187,9 +188,7 @@ def test_binary_gradient_is_the_derivative_of_the_loss(
         logits,
     )
     if reduction == "mean":
-        c = 1.0 if pos_weight is None else pos_weight
-        mass = (c * targets + 1 - targets) * (1.0 if weight is None else weight)
-        expected = expected / (denominator or mass.sum())
+        expected = expected / (denominator or (targets.size if weight is None else weight.sum()))
     np.testing.assert_allclose(observed, expected, rtol=1e-12, atol=1e-15)
 
 
@@ -403,7 +402,9 @@ def test_what_does_not_count_has_a_gradient_of_exactly_zero_whatever_it_holds() 
     np.testing.assert_array_equal(
         gradients.cross_entropy_gradient(many, [7] * 3, ignore_index=7, reduction="sum"), np.zeros((3, 300))
     )
-    observed = gradients.binary_cross_entropy_gradient([INF, 0.0, 0.0], [0, 1, 0], weight=[0.0, 0.0, 1.0])
+    observed = gradients.binary_cross_entropy_gradient(
+        [INF, 0.0, 0.0], [0, 1, 0], sample_weight=[0.0, 0.0, 1.0]
+    )
     np.testing.assert_array_equal(observed, [0, 0, 0.5])
     assert not np.signbit(observed).any()
 
@@ -645,9 +646,9 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("binary_cross_entropy", ([0.0], [2]), {}),
     ("binary_cross_entropy", ([0.0], [NAN]), {}),
     ("binary_cross_entropy", ([0.0], [[1]]), {}),
-    ("binary_cross_entropy", ([0.0], [1]), {"weight": [-1.0]}),
-    ("binary_cross_entropy", ([0.0], [1]), {"weight": [0.0]}),
-    ("binary_cross_entropy", ([0.0], [1]), {"weight": [1.0, 2.0]}),
+    ("binary_cross_entropy", ([0.0], [1]), {"sample_weight": [-1.0]}),
+    ("binary_cross_entropy", ([0.0], [1]), {"sample_weight": [0.0]}),
+    ("binary_cross_entropy", ([0.0], [1]), {"sample_weight": [1.0, 2.0]}),
     ("cross_entropy", (Z, [0, 0]), {"sample_weight": [1.0, 2.0, 3.0]}),
     ("soft_cross_entropy", (Z, T), {"sample_weight": -1.0}),
     ("soft_cross_entropy", (Z, T), {"weight": [0.0, 0.0, 0.0]}),
@@ -684,3 +685,98 @@ def test_a_gradient_refuses_what_its_loss_refuses_in_the_same_words(
 def test_the_jacobian_refuses_rows_without_a_softmax(logits: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         gradients.softmax_jacobian(logits)
+
+
+# ------------------------------------------------------- focal losses, and losses of given probabilities
+
+
+def by_tensors(name: str, x: np.ndarray[Any, Any], targets: Any, options: dict[str, Any]) -> Any:
+    """The gradient of the loss on tensors, which is written apart, by autograd."""
+    given = torch.tensor(x, requires_grad=True)
+    some = {k: torch.as_tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
+    loss = getattr(xt, name)(given, torch.as_tensor(targets), **some)
+    (gradient,) = torch.autograd.grad(loss.sum(), given)
+    return gradient.numpy()
+
+
+@pytest.mark.parametrize("name", ["focal_loss", "nll", "log_loss", "binary_focal_loss", "binary_log_loss"])
+@pytest.mark.parametrize(
+    "reduction, denominator", [("mean", None), ("mean", 2.5), ("sum", None), ("none", None)]
+)
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=15)
+def test_every_other_loss_has_its_gradient(name: str, reduction: Any, denominator: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    binary = name.startswith("binary")
+    shape = SHAPES[rng.integers(len(SHAPES))]
+    axis = int(rng.integers(-len(shape), len(shape)))
+    z, labels, soft = problem(shape, axis, int(rng.integers(99)), float(rng.choice([0.3, 3.0, 30.0])))
+    options: dict[str, Any] = {"reduction": reduction, "denominator": denominator}
+    targets: Any = labels
+    if binary:
+        targets = rng.integers(0, 2, shape) if rng.random() < 0.5 else rng.random(shape)
+        options["sample_weight"] = rng.integers(0, 3, shape) + (np.arange(shape[-1]) == 0)
+    else:
+        options["axis"] = axis
+        options["sample_weight"] = rng.integers(0, 3, labels.shape) + 0.5
+        if rng.random() < 0.5 and len(shape) > 1:
+            options["ignore_index"] = int(labels.flat[0])
+            options["denominator"] = denominator or (2.0 if reduction == "mean" else None)
+        if name in ("nll", "log_loss") and rng.random() < 0.5:
+            options["weight"] = rng.integers(1, 4, shape[axis]) / 2
+    if "focal" in name:
+        options["gamma"] = float(rng.choice([0.0, 0.5, 1.0, 2.0, 5.0]))
+        options["alpha"] = 0.25 if binary else rng.integers(1, 4, shape[axis]) / 2
+    if name.endswith("log_loss"):
+        options["eps"] = float(rng.choice([0.0, 0.01]))
+    x = {
+        "focal_loss": z,
+        "binary_focal_loss": z,
+        "nll": xent.log_softmax(z, axis=axis),
+        "log_loss": soft,
+        "binary_log_loss": rng.uniform(0.001, 0.999, shape),
+    }[name]
+    observed = getattr(gradients, f"{name}_gradient")(x, targets, **options)
+    # Tensors have 8 + |margin| epsilons; the exponent of a focal loss multiplies them.
+    np.testing.assert_allclose(observed, by_tensors(name, x, targets, options), rtol=2e-12, atol=1e-300)
+
+
+def test_a_focal_gradient_in_both_tails() -> None:
+    """Against 60 digits: where p rounds to one, where it is next to nothing, and for an exponent below one."""
+    with mpmath.workdps(400):
+        for gamma, margin in itertools.product(
+            (0.0, 0.5, 2.0, 5.0), (-700.0, -40.0, -1.0, 0.0, 1.0, 40.0, 140.0)
+        ):
+            p = 1 / (1 + mpmath.exp(-mpmath.mpf(margin)))
+            q = 1 - p
+            slope = float(-q * q**gamma * (1 + gamma * p * -mpmath.log(p) / q))
+            found = gradients.focal_loss_gradient([[margin, 0.0]], [0], gamma=gamma)[0]
+            # A rounding of q, of which the power of gamma makes as many, and some of the other factors.
+            assert found == pytest.approx([slope, -slope], rel=(gamma + 8) * 2.3e-16, abs=0), (gamma, margin)
+            for z, y in ((margin, 1), (-margin, 0)):
+                one = gradients.binary_focal_loss_gradient(z, y, gamma=gamma)
+                assert one == pytest.approx(slope if y else -slope, rel=(gamma + 8) * 2.3e-16, abs=0)
+
+
+def test_the_gradients_of_given_probabilities_at_the_ends() -> None:
+    assert gradients.log_loss_gradient([[0.0, 1.0]], [0]).tolist() == [[-INF, 0.0]]
+    assert gradients.log_loss_gradient([[0.0, 1.0]], [0], eps=0.01).tolist() == [[0.0, 0.0]]
+    assert gradients.log_loss_gradient([[0.0, 1.0]], ["b"], labels=["a", "b"]).tolist() == [[0.0, -1.0]]
+    assert gradients.binary_log_loss_gradient(
+        [0.0, 1.0, 0.0, 1.0], [1, 0, 0, 1], reduction="sum"
+    ).tolist() == [
+        -INF,
+        INF,
+        1.0,
+        -1.0,
+    ]
+    assert gradients.nll_gradient([[0.0, -INF]], [1]).tolist() == [[0.0, -1.0]]
+    assert gradients.focal_loss_gradient([[-INF, 0.0]], [0]).tolist() == [[-1.0, 1.0]]
+    assert gradients.focal_loss_gradient([[-INF, 0.0]], [1], gamma=0.5).tolist() == [[0.0, 0.0]]
+    for name in ("focal_loss", "nll", "log_loss"):
+        function = getattr(gradients, f"{name}_gradient")
+        single = np.log(np.float32([[0.25, 0.75]])) if name == "nll" else np.float32([[0.25, 0.75]])
+        assert function(single, [0]).dtype == np.float32
+        assert (function(single, [-1], ignore_index=-1, denominator=1) == 0).all()
+        with pytest.raises(ValueError, match=r"^targets: expected at least one target that counts"):
+            function(single, [-1], ignore_index=-1)

@@ -30,7 +30,10 @@ from xent._validate import shown
 from xent.sequences import GeometricSource, MarkovSource
 
 inf, nan = math.inf, math.nan
-PARTS = ("", ".information", ".gradients", ".scoring", ".sequences", ".distillation", ".torch")
+PARTS = (
+    *("", ".information", ".gradients", ".scoring", ".elicitation", ".denominators", ".sequences"),
+    *(".distillation", ".torch"),
+)
 # Types, what others return, and `diagnose`, which takes anything that can be called.
 NOT_CALLED = {"Rule", "MicroBatch", "Window", "Windows", "AccumulationReport", "Diagnosis", "diagnose"}
 CHAIN = MarkovSource([0.5, 0.375, 0.125], [[0.25, 0.5, 0.25], [0.125, 0.5, 0.375]])
@@ -190,9 +193,10 @@ EACH: Row = (lambda g: np.ones((N, K)), MASS)
 UNITS: Row = (lambda g: SHARES / 2, SHARE)
 LINEAR: Row = (lambda g: np.round(g.normal(size=(K, 2)) * 8) / 8, REAL)
 OWN: dict[str, dict[str, Row]] = {
-    **{f"binary_{what}": {"targets": PAIRS, "weight": EACH} for what in ("cross_entropy", "cross_entropy_gradient")},
-    **{f"binary_{what}": {"targets": PAIRS, "weight": EACH, "probs": UNITS} for what in ("focal_loss", "log_loss")},
+    **{f"binary_{what}{of}": {"targets": PAIRS, "sample_weight": EACH, "probs": UNITS}
+       for what in ("cross_entropy", "focal_loss", "log_loss") for of in ("", "_gradient")},
     "focal_loss": {"alpha": BY_CLASS},
+    "focal_loss_gradient": {"alpha": BY_CLASS},
     "log_sum_exp": {"axis": (lambda g: -1, [wrong for wrong in TABLE["axis"][1] if wrong is not None])},
     "linear_cross_entropy": {"weight": LINEAR},
     "linear_distillation_loss": {

@@ -244,15 +244,14 @@ def test_torch_binary_cross_entropy() -> None:
     c = np.array([0.5, 1, 2, 3, 4, 5])
     tensors = {"pos_weight": torch.from_numpy(c), "weight": torch.from_numpy(w), "reduction": "none"}
     theirs = F.binary_cross_entropy_with_logits(torch.from_numpy(z), torch.from_numpy(y), **tensors)
-    ours = xent.binary_cross_entropy(z, y, weight=w, pos_weight=c, reduction="none")
+    ours = xent.binary_cross_entropy(z, y, sample_weight=w, pos_weight=c, reduction="none")
     np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-12)
     plain = F.binary_cross_entropy_with_logits(torch.from_numpy(z), torch.from_numpy(y))
     np.testing.assert_allclose(xent.binary_cross_entropy(z, y), plain.numpy(), rtol=1e-12)
-    # torch divides by the number of targets, the package by the sum of the weights.
     divided = F.binary_cross_entropy_with_logits(
         torch.from_numpy(z), torch.from_numpy(y), pos_weight=torch.from_numpy(c)
     )
-    ours = xent.binary_cross_entropy(z, y, pos_weight=c, denominator=z.size)
+    ours = xent.binary_cross_entropy(z, y, pos_weight=c)
     np.testing.assert_allclose(ours, divided.numpy(), rtol=1e-12)
 
 
@@ -303,8 +302,8 @@ def test_scikit_learn_sample_weight_labels_and_binary() -> None:
     np.testing.assert_allclose(ours, xent.log_loss(p[w < 0.5], y[w < 0.5]), rtol=1e-12)
     one, q = y % 2, p[:, 0]
     theirs = sklearn.metrics.log_loss(one, q, sample_weight=w)
-    np.testing.assert_allclose(xent.binary_log_loss(q, one, weight=w), theirs, rtol=1e-12)
-    np.testing.assert_allclose(xent.binary_log_loss(q, one == 1, weight=w), theirs, rtol=1e-12)
+    np.testing.assert_allclose(xent.binary_log_loss(q, one, sample_weight=w), theirs, rtol=1e-12)
+    np.testing.assert_allclose(xent.binary_log_loss(q, one == 1, sample_weight=w), theirs, rtol=1e-12)
 
 
 @pytest.mark.parametrize("clip", [0.0, 1e-3])
@@ -432,7 +431,7 @@ def test_memory_order_does_not_matter(layout: str, classes: int, dtype: str) -> 
             xent.cross_entropy(z_, y_, weight=v_, label_smoothing=0.1, ignore_index=0, reduction="none"),
             xent.cross_entropy(z_, y_),
             xent.soft_cross_entropy(z_, t_, reduction="none"),
-            xent.binary_cross_entropy(z_, t_, weight=w_, pos_weight=v_, reduction="none"),
+            xent.binary_cross_entropy(z_, t_, sample_weight=w_, pos_weight=v_, reduction="none"),
             xent.log_loss(t_, y_, weight=v_, reduction="none"),
             xent.nll(log_t_, y_, weight=v_, reduction="none"),
         ]
@@ -451,7 +450,9 @@ def test_lists_and_integers_are_float64() -> None:
     for losses in (
         lambda z, y, t: xent.cross_entropy(z, y, weight=t[0], reduction="none"),
         lambda z, y, t: xent.soft_cross_entropy(z, t, reduction="none"),
-        lambda z, y, t: xent.binary_cross_entropy(z, t, weight=t, pos_weight=z[0][0], reduction="none"),
+        lambda z, y, t: xent.binary_cross_entropy(
+            z, t, sample_weight=t, pos_weight=z[0][0], reduction="none"
+        ),
         lambda z, y, t: xent.log_loss(t, y, reduction="none"),
     ):
         expected = losses(z.astype(float), y, one_hot.astype(float))
@@ -649,7 +650,8 @@ def test_binary_is_a_softmax_over_two_classes(problem: Any, seed: int) -> None:
         xent.binary_cross_entropy(z, soft), xent.soft_cross_entropy(pair, np.stack([1 - soft, soft], axis=-1))
     )
     c = 2.5
-    close(xent.binary_cross_entropy(z, y, pos_weight=c), xent.cross_entropy(pair, y, weight=[1.0, c]))
+    of_pair = xent.cross_entropy(pair, y, weight=[1.0, c], denominator=len(y))
+    close(xent.binary_cross_entropy(z, y, pos_weight=c), of_pair)
     close(xent.binary_cross_entropy(-z, 1 - y), xent.binary_cross_entropy(z, y))
 
 
@@ -661,7 +663,7 @@ def test_binary_weights_are_repetition(problem: Any, seed: int) -> None:
     w[0] += 1
     again = np.repeat(np.arange(len(z)), w)
     close(
-        xent.binary_cross_entropy(z, y, weight=w, pos_weight=3.0),
+        xent.binary_cross_entropy(z, y, sample_weight=w, pos_weight=3.0),
         xent.binary_cross_entropy(z[again], y[again], pos_weight=3.0),
     )
 

@@ -205,8 +205,8 @@ def test_sums_are_taken_in_float64() -> None:
     assert xt.cross_entropy(z, y) == (exact / 20_000).float()
     weight = torch.ones(20_000)
     weight[0] = 1e8
-    mean = xt.binary_cross_entropy(z[:, 1], y, weight=weight)
-    weighed = xt.binary_cross_entropy(z[:, 1], y, weight=weight, reduction="none").double().sum()
+    mean = xt.binary_cross_entropy(z[:, 1], y, sample_weight=weight)
+    weighed = xt.binary_cross_entropy(z[:, 1], y, sample_weight=weight, reduction="none").double().sum()
     assert mean == (weighed / weight.double().sum()).float()
 
 
@@ -220,10 +220,10 @@ def test_a_device_without_float64_sums_in_its_own_dtype() -> None:
     "arguments",
     [
         {},
-        {"weight": [1.0, 0.0, 2.0]},
+        {"sample_weight": [1.0, 0.0, 2.0]},
         {"pos_weight": 3.0},
-        {"weight": [1.0, 0.0, 2.0], "pos_weight": 3.0},
-        {"weight": [1.0, 0.5, 2.0], "pos_weight": 0.5, "reduction": "sum"},
+        {"sample_weight": [1.0, 0.0, 2.0], "pos_weight": 3.0},
+        {"sample_weight": [1.0, 0.5, 2.0], "pos_weight": 0.5, "reduction": "sum"},
         {"denominator": 2.0},
         {"reduction": "none"},
     ],
@@ -247,12 +247,16 @@ def test_nothing_leaks_from_a_binary_target_of_weight_zero() -> None:
     z = torch.tensor([math.nan, INF, -INF, 0.3], dtype=torch.float64, requires_grad=True)
     y = torch.tensor([0, 0, 1, 1])
     for arguments in ({}, {"pos_weight": 2.0}, {"reduction": "sum"}):
-        loss = xt.binary_cross_entropy(z, y, weight=[0.0, 0.0, 0.0, 0.5], **arguments)  # type: ignore[arg-type]
-        expected = xent.binary_cross_entropy([0.3], [1], weight=[0.5], **arguments)  # type: ignore[arg-type]
+        loss = xt.binary_cross_entropy(z, y, sample_weight=[0.0, 0.0, 0.0, 0.5], **arguments)  # type: ignore[arg-type]
+        expected = xent.binary_cross_entropy([0.3], [1], sample_weight=[0.5], **arguments)  # type: ignore[arg-type]
         assert loss.item() == pytest.approx(float(expected), rel=1e-15, abs=0)
         (gradient,) = torch.autograd.grad(loss, z)
         assert gradient[:3].tolist() == [0, 0, 0] and gradient[3] != 0
-    assert xt.binary_cross_entropy(z, y, weight=[0.0, 0, 0, 1], reduction="none")[:3].tolist() == [0, 0, 0]
+    assert xt.binary_cross_entropy(z, y, sample_weight=[0.0, 0, 0, 1], reduction="none")[:3].tolist() == [
+        0,
+        0,
+        0,
+    ]
 
 
 def test_binary_cross_entropy_in_both_tails() -> None:
@@ -403,8 +407,8 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
      r"^eps: expected a number in \[0, 1/2\), got -1"),
     ("binary target shape", lambda: xt.binary_cross_entropy(Z, Z[0]), ValueError,
      r"^targets: expected shape \(2, 3\), that of logits, got \(3,\)"),
-    ("binary weight shape", lambda: xt.binary_cross_entropy(Z, Z, weight=Z[:, 0]), ValueError,
-     r"^weight: expected a shape that broadcasts to \(2, 3\), that of the logits, got \(2,\)"),
+    ("binary weight shape", lambda: xt.binary_cross_entropy(Z, Z, sample_weight=Z[:, 0]), ValueError,
+     r"^sample_weight: expected a shape that broadcasts to \(2, 3\), that of the logits, got \(2,\)"),
     ("soft shapes", lambda: xt.soft_cross_entropy(Z, Z[0]), ValueError,
      r"^target_probs: expected shape \(2, 3\), that of logits, got \(3,\)"),
     ("second sum", lambda: xt.soft_cross_entropy(Z, torch.tensor([[0.5, 0.25, 0.25], [0.5] * 3])),
@@ -491,6 +495,6 @@ def test_weights_in_another_dtype_leave_the_loss_in_that_of_the_logits() -> None
     for reduction in ("none", "sum", "mean"):
         for loss in (
             xt.cross_entropy(z, torch.tensor([0, 1]), weight=[1.0, 2.0, 3.0], reduction=reduction),  # type: ignore[arg-type]
-            xt.binary_cross_entropy(z, torch.ones(2, 3), weight=np.ones((2, 3)), reduction=reduction),  # type: ignore[arg-type]
+            xt.binary_cross_entropy(z, torch.ones(2, 3), sample_weight=np.ones((2, 3)), reduction=reduction),  # type: ignore[arg-type]
         ):
             assert loss.dtype == torch.float32

@@ -41,7 +41,9 @@ LOSSES: dict[str, tuple[Loss, tuple[Tensor, ...]]] = {
         (P,),
     ),
     "binary": (
-        lambda z, t: xt.binary_cross_entropy(z, t, pos_weight=2.0, label_smoothing=0.1, weight=t > 0.1),
+        lambda z, t: xt.binary_cross_entropy(
+            z, t, pos_weight=2.0, label_smoothing=0.1, sample_weight=t > 0.1
+        ),
         (P,),
     ),
     "focal": (lambda z, y: xt.focal_loss(z, y, gamma=1.5, alpha=BY_CLASS), (Y,)),

@@ -73,14 +73,17 @@ def test_the_class_axis_is_asked_for_by_name(name: str, arguments: dict[str, Any
 @pytest.mark.parametrize("name", ["cross_entropy", "nll", "log_loss"])
 def test_a_bad_label_is_named_by_its_place(name: str) -> None:
     function, arguments = getattr(xt, name), dict(GOOD)[name]
-    for labels, got in (([0, 3], "3 at index 1"), ([-1, 0], "-1 at index 0")):
+    for labels, got in (
+        ([0, 3], "3 at index 1"),
+        ([-1, 0], "-1 at index 0; ignore_index=-1 leaves such targets out"),
+    ):
         with pytest.raises(ValueError, match=rf"^targets: expected class indices in \[0, 3\), got {got}$"):
             function(**arguments | {"targets": torch.tensor(labels)})
     with pytest.raises(
         ValueError,
-        match=r"^targets: expected shape \(2,\), that of the logits without the class axis, got \(3,\)$",
+        match=r"^targets: expected shape \(2,\), that of the logits without the class axis, got \(4,\)$",
     ):
-        function(**arguments | {"targets": torch.tensor([0, 1, 2])})
+        function(**arguments | {"targets": torch.tensor([0, 1, 2, 0])})
     with pytest.raises(TypeError, match=r"^ignore_index: expected an integer, got 1.0$"):
         function(**arguments, ignore_index=1.0)
     with pytest.raises(ValueError, match=r"^weight: expected shape \(3,\), one weight a class, got \(2,\)$"):

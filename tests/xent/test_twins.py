@@ -31,7 +31,7 @@ Named = dict[str, Any]
 INF = math.inf
 SPREADS = (0.5, 2.0, 8.0, 20.0, 50.0, 1e4)
 # Arguments that one of the two has alone; those that carry no gradient; and where a target is one logit.
-ALONE = {"vocab_group", "labels", "base", "rng", "generator"}
+ALONE = {"vocab_group", "rng", "generator"}
 CONSTANT = {"teacher_logits", "top_log_probs", "importance_weights"}
 BINARY = {"binary_cross_entropy", "binary_focal_loss", "binary_log_loss", "sigmoid", "log_sigmoid"}
 ONLY_TENSORS = {"accumulate", "check_accumulation", "linear_cross_entropy", "linear_distillation_loss"}
@@ -70,7 +70,7 @@ def both(name: str) -> list[str]:
         if one in arrays and one in tensors:
             assert arrays[one].default == tensors[one].default, one
         else:
-            assert one in ALONE or (name, one) == ("mixed_loss", "sample_weight"), one
+            assert one in ALONE, one
     return [p for p in tensors if p in arrays and p not in needed(TWINS[name][0])]
 
 
@@ -181,7 +181,7 @@ class Case:
         axes = [None, tuple(range(len(moved)))[-2:]] if name == "log_sum_exp" else []
         table: dict[str, list[Any]] = {
             "axis": [self.axis, *axes, self.axis + 9],
-            "weight": by_target if name in BINARY else by_class,
+            "weight": by_class,
             "sample_weight": by_target,
             "pos_weight": [None, 2.5, rng.integers(1, 9, self.classes) / 4, 0.0],
             "alpha": by_class if name == "focal_loss" else [0.25, None, 0.0, 1.0, 1.5],
@@ -190,6 +190,8 @@ class Case:
             "ignore_index": [None, 0, -100, 2**63, 0.5],
             "reduction": ["none", "mean", "sum", "average"],
             "denominator": [None, 2.5, 0.0],
+            "labels": [None, np.arange(self.classes), np.zeros(self.classes + 1)],
+            "base": [None, 2.0, 0.5, 1.0],
             "eps": [0.0, 0.01, 0.3, 0.5],
             "temperature": [1.0, 0.25, 4.0, 1e4, 0.0],
             "scale": ["t_squared", "none", "T"],

@@ -173,7 +173,7 @@ def mixed_loss(
     z, v = _pair(student_logits, teacher_logits, axis)
     soft = _divergence_of(z, temperature, scale, direction, beta)
     reduction, denominator = reduction_arguments(reduction, denominator)
-    labels, counts = labels_of(targets, z, ignore_index)
+    labels, counts = labels_of(targets, z, ignore_index, axis=axis)
     loss = RowLoss(partial(_mixed, _held(alpha, z), soft))
     w = target_weights(z, sample_weight, counts)
     return reduce_rows(loss, z, (v, labels), w, reduction, denominator)

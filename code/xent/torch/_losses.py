@@ -23,13 +23,18 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from xent._validate import (
+    PREDICTIONS_FIRST,
     Reduction,
     at_index,
+    integer,
     number,
+    real_array,
     reduction_arguments,
+    renamed,
     shown,
     smoothing_mass,
     sum_tolerance,
+    unit,
 )
 
 from ._blocks import RowLoss, concrete, divide_by, exp_, reduce_rows, sum_classes, summed, weigh
@@ -37,6 +42,7 @@ from ._validate import (
     FLOAT_DTYPES,
     LABEL_DTYPES,
     class_axis,
+    differ,
     distributions,
     first,
     inside,
@@ -160,7 +166,7 @@ def log_softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
     return (-gaps - top).movedim(-1, axis)
 
 
-def entropy_from_logits(logits: Tensor, *, axis: int = -1) -> Tensor:
+def entropy_from_logits(logits: Tensor, *, axis: int = -1, base: float | None = None) -> Tensor:
     """Shannon entropy of the softmax of logits; see `xent.information.entropy_from_logits`.
 
     Parameters
@@ -169,16 +175,18 @@ def entropy_from_logits(logits: Tensor, *, axis: int = -1) -> Tensor:
         Logits; -inf marks an impossible class. nan, and rows without a softmax, give nan.
     axis : int, default -1
         The class axis.
+    base : float, optional
+        Base of the logarithm; e by default.
 
     Returns
     -------
     Tensor
-        Entropy in nats, of the shape of `logits` without `axis`; float32 for half precision.
+        Entropy in nats, or in units of log `base`, of the shape of `logits` without `axis`; float32 for half precision.
 
     Raises
     ------
     ValueError
-        If there are no classes, or `axis` is not one of the axes.
+        If there are no classes, `axis` is not one of the axes, or `base` is out of range.
     TypeError
         If `logits` is not a tensor of floats.
 
@@ -191,7 +199,8 @@ def entropy_from_logits(logits: Tensor, *, axis: int = -1) -> Tensor:
     moved, _ = logits_of(widened(logits, "logits"), "logits", axis)
     # Both -log p of the highest and the gaps are >= 0. A gap of inf has p = 0, and 0 * inf = 0.
     gaps, top = _below_the_highest(moved)
-    return top.squeeze(-1) + (torch.softmax(moved, -1) * gaps.masked_fill(gaps.isposinf(), 0.0)).sum(-1)
+    nats = top.squeeze(-1) + (torch.softmax(moved, -1) * gaps.masked_fill(gaps.isposinf(), 0.0)).sum(-1)
+    return nats if base is None else nats / unit(base)
 
 
 def softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
@@ -350,13 +359,13 @@ def cross_entropy(
     >>> round(loss.item(), 6), logits.grad.sum(-1).abs().max().item() < 1e-7
     (0.288726, True)
     """
-    z, _ = logits_of(logits, "logits", axis)
+    z, axis = logits_of(logits, "logits", axis)
     smoothing = _held(smoothing_mass(label_smoothing), z)
     reduction, denominator = reduction_arguments(reduction, denominator)
     if vocab_group is not None:
         arguments = weight, sample_weight, smoothing, ignore_index, reduction, denominator
         return split_cross_entropy(z, targets, vocab_group, *arguments)
-    labels, counts = labels_of(targets, z, ignore_index)
+    labels, counts = labels_of(targets, z, ignore_index, axis=axis)
     w = target_weights(z, sample_weight, counts, labels, weight)
     loss = RowLoss(partial(_hard, smoothing), partial(_hard_fused, smoothing))
     return reduce_rows(loss, z, (labels,), w, reduction, denominator)
@@ -422,11 +431,12 @@ def soft_cross_entropy(
     return reduce_rows(RowLoss(_soft), z, (t,), w, reduction, denominator, mass)
 
 
+@renamed(weight="sample_weight")
 def binary_cross_entropy(
     logits: Tensor,
     targets: Tensor,
     *,
-    weight: Tensor | ArrayLike | None = None,
+    sample_weight: Tensor | ArrayLike | None = None,
     pos_weight: Tensor | ArrayLike | None = None,
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
@@ -440,18 +450,16 @@ def binary_cross_entropy(
         Logits of any shape.
     targets : Tensor, shape of `logits`
         Labels 0 and 1, or probabilities of 1.
-    weight : Tensor or array_like that broadcasts to the shape of `logits`, optional
+    sample_weight : Tensor or array_like that broadcasts to the shape of `logits`, optional
         Weight >= 0 of each target; booleans are a mask.
     pos_weight : Tensor or array_like that broadcasts to the shape of `logits`, optional
         Weight > 0 of the positive class: a number, or one for each label along the last axis.
     label_smoothing : float, default 0
         Mass in [0, 1] that is spread evenly over both classes.
     reduction : {"mean", "sum", "none"}, default "mean"
-        The mean divides by the sum of the weights, `pos_weight` included; PyTorch divides by the number of
-        targets.
+        The mean divides by the number of targets, or by the sum of their weights; not by `pos_weight`.
     denominator : float, optional
-        Replaces the sum of the weights, which with `pos_weight` depends on the labels that a batch drew: the
-        number of targets is the better divisor there.
+        Replaces that number.
 
     Returns
     -------
@@ -472,16 +480,15 @@ def binary_cross_entropy(
     >>> xent.torch.binary_cross_entropy(torch.tensor([-20.0, 20.0]), torch.tensor([0, 1]), reduction="none")
     tensor([2.0612e-09, 2.0612e-09])
     """
-    z, y, w = _binary(logits, targets, weight, label_smoothing)
+    z, y, w = _binary(logits, targets, sample_weight, label_smoothing)
     reduction, denominator = reduction_arguments(reduction, denominator)
     up, down = _binary_sides(z, y)
-    mass = w
     if pos_weight is not None:
         c = weights(pos_weight, "pos_weight", tuple(z.shape), "that of the logits", z, broadcast=True)
         if concrete(c) and (c == 0).any():
             raise ValueError("pos_weight: expected finite weights > 0, got 0")
-        up, mass = c * up, (c * y + (1 - y)) * (1 if w is None else w)
-    return summed(weigh(up + down, w), divide_by(z.shape, mass, reduction, denominator))
+        up = c * up
+    return summed(weigh(up + down, w), divide_by(z.shape, w, reduction, denominator))
 
 
 def focal_loss(
@@ -530,8 +537,8 @@ def focal_loss(
     >>> xent.torch.focal_loss(torch.zeros(1, 2), torch.tensor([0]))
     tensor(0.1733)
     """
-    z, _ = logits_of(logits, "logits", axis)
-    labels, counts = labels_of(targets, z, ignore_index)
+    z, axis = logits_of(logits, "logits", axis)
+    labels, counts = labels_of(targets, z, ignore_index, axis=axis)
     gamma = number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
     reduction, denominator = reduction_arguments(reduction, denominator)
     w = target_weights(z, sample_weight, counts)
@@ -542,13 +549,14 @@ def focal_loss(
     return reduce_rows(RowLoss(partial(_focal, gamma)), z, others, w, reduction, denominator)
 
 
+@renamed(weight="sample_weight")
 def binary_focal_loss(
     logits: Tensor,
     targets: Tensor,
     *,
     gamma: float = 2.0,
     alpha: float | None = None,
-    weight: Tensor | ArrayLike | None = None,
+    sample_weight: Tensor | ArrayLike | None = None,
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
     denominator: float | None = None,
@@ -557,7 +565,7 @@ def binary_focal_loss(
 
     Parameters
     ----------
-    logits, targets, weight, label_smoothing
+    logits, targets, sample_weight, label_smoothing
         As in `binary_cross_entropy`.
     gamma : float, default 2
         How much less an easy target counts, >= 0.
@@ -585,7 +593,7 @@ def binary_focal_loss(
     >>> xent.torch.binary_focal_loss(torch.tensor([0.0]), torch.tensor([1]), alpha=0.25)
     tensor(0.0433)
     """
-    z, y, w = _binary(logits, targets, weight, label_smoothing)
+    z, y, w = _binary(logits, targets, sample_weight, label_smoothing)
     gamma = number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
     reduction, denominator = reduction_arguments(reduction, denominator)
     up, down = _binary_sides(z, y)
@@ -638,7 +646,8 @@ def nll(
     >>> xent.torch.nll(xent.torch.log_softmax(logits), torch.tensor([0]))
     tensor(0.4076)
     """
-    moved, _ = logits_of(widened(log_probs, "log_probs"), "log_probs", axis)
+    moved, axis = logits_of(widened(log_probs, "log_probs"), "log_probs", axis)
+    labels, counts = labels_of(targets, moved, ignore_index, axis=axis)
     if concrete(moved):
         tolerance = sum_tolerance(log_probs.dtype, moved.shape[-1])
         excess = torch.logsumexp(moved.detach(), -1)
@@ -650,13 +659,14 @@ def nll(
                 f"(within {tolerance:.2g} for {moved.shape[-1]} classes in {log_probs.dtype}), got a "
                 f"log-sum-exp of {excess[where].item():.6g}{at_index(where)}; for logits use cross_entropy"
             )
-    return _pick(moved, targets, weight, sample_weight, ignore_index, reduction, denominator, torch.neg)
+    return _pick(moved, labels, counts, weight, sample_weight, reduction, denominator, torch.neg)
 
 
 def log_loss(
     probs: Tensor,
     targets: Tensor,
     *,
+    labels: Tensor | ArrayLike | None = None,
     eps: float = 0.0,
     axis: int = -1,
     weight: Tensor | ArrayLike | None = None,
@@ -673,6 +683,8 @@ def log_loss(
         Probabilities in [0, 1], summing to one along `axis`.
     targets, axis, weight, sample_weight, ignore_index, reduction, denominator
         As in `cross_entropy`.
+    labels : Tensor or array_like, shape (K,), optional
+        The numbers that the targets call the classes, in the order of `probs`, in the place of class indices.
     eps : float, default 0
         Clip p into [eps, 1 - eps] first, 0 <= eps < 1/2. A clipped probability has no gradient.
 
@@ -684,7 +696,8 @@ def log_loss(
     Raises
     ------
     ValueError
-        If a row is no distribution, `eps` is out of range, or for the reasons of `cross_entropy`.
+        If a row is no distribution, `eps` is out of range, `labels` are not distinct or lack a target, or for
+        the reasons of `cross_entropy`.
     TypeError
         If an argument is of the wrong kind.
 
@@ -695,21 +708,25 @@ def log_loss(
     tensor(1.3863)
     """
     moved, axis = logits_of(widened(probs, "probs"), "probs", axis)
+    if labels is not None:
+        targets, ignore_index = _by_label(targets, labels, moved.shape[-1], ignore_index)
+    of, counts = labels_of(targets, moved, ignore_index, axis=axis)
     distributions(probs, "probs", probs, "probs", axis)
     eps = number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
 
     def loss(p: Tensor) -> Tensor:
         return -torch.log(p.clamp(eps, 1 - eps) if eps else p)
 
-    return _pick(moved, targets, weight, sample_weight, ignore_index, reduction, denominator, loss)
+    return _pick(moved, of, counts, weight, sample_weight, reduction, denominator, loss)
 
 
+@renamed(weight="sample_weight")
 def binary_log_loss(
     probs: Tensor,
     targets: Tensor,
     *,
     eps: float = 0.0,
-    weight: Tensor | ArrayLike | None = None,
+    sample_weight: Tensor | ArrayLike | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
@@ -719,7 +736,7 @@ def binary_log_loss(
     ----------
     probs : Tensor of floats
         Probabilities of the positive class, of any shape.
-    targets, weight, reduction, denominator
+    targets, sample_weight, reduction, denominator
         As in `binary_cross_entropy`, which has the digits that a probability close to one has lost.
     eps : float, default 0
         Clip p into [eps, 1 - eps] first, 0 <= eps < 1/2. A clipped probability has no gradient.
@@ -743,7 +760,7 @@ def binary_log_loss(
     p = widened(probs, "probs")
     inside(p, "probs")
     eps = number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
-    p, y, w = _binary(p, targets, weight, 0.0, "probs", out=0.5)
+    p, y, w = _binary(p, targets, sample_weight, 0.0, "probs", out=0.5)
     reduction, denominator = reduction_arguments(reduction, denominator)
     p = p.clamp(eps, 1 - eps) if eps else p
     # As in _binary_sides, also for the gradient: that of log p at 0 is infinite.
@@ -824,7 +841,12 @@ def _pow(p: Tensor, gamma: float) -> Tensor:
 
 
 def _binary(
-    logits: Any, targets: Any, weight: Any, label_smoothing: float, like: str = "logits", out: float = 0.0
+    logits: Any,
+    targets: Any,
+    sample_weight: Any,
+    label_smoothing: float,
+    like: str = "logits",
+    out: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Check what the binary losses share; for a target of weight zero, `out` replaces the logit."""
     z = widened(logits, "logits")
@@ -832,13 +854,13 @@ def _binary(
     if y.dtype not in (*LABEL_DTYPES, *FLOAT_DTYPES, torch.bool):
         raise TypeError(f"targets: expected labels 0 and 1 or probabilities, got dtype {y.dtype}")
     same_shape(y, "targets", z.shape, like, z)
-    inside(y, "targets")
+    inside(y, "targets", hint=lambda: PREDICTIONS_FIRST if ((z == 0) | (z == 1)).all() else "")
     smoothing = smoothing_mass(label_smoothing)
     y = y.to(z.dtype)
     y = (1 - smoothing) * y + smoothing / 2 if smoothing else y
-    if weight is None:
+    if sample_weight is None:
         return z, y, None
-    w = weights(weight, "weight", tuple(z.shape), f"that of the {like}", z, broadcast=True)
+    w = weights(sample_weight, "sample_weight", tuple(z.shape), f"that of the {like}", z, broadcast=True)
     return z.masked_fill(w == 0, out), y, w
 
 
@@ -847,18 +869,39 @@ def _binary_sides(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return -y * torch.where(y > 0, logsigmoid(z), 0.0), (y - 1) * torch.where(y < 1, logsigmoid(-z), 0.0)
 
 
+def _by_label(targets: Any, labels: Any, classes: int, ignore_index: int | None) -> tuple[Tensor, int | None]:
+    """Return class indices for targets that are given by the numbers that the classes are called."""
+    given = tensor_of(targets, "targets")
+    if not isinstance(labels, Tensor):
+        labels = real_array(labels, "labels")
+    names = torch.as_tensor(labels, device=given.device)
+    if tuple(names.shape) != (classes,):
+        raise ValueError(f"labels: expected shape {(classes,)}, one number a class, got {tuple(names.shape)}")
+    if concrete(names) and len(names.unique()) < classes:
+        raise ValueError(f"labels: expected distinct labels, got {names.tolist()}")
+    same = given.unsqueeze(-1) == names
+    ignored = torch.zeros_like(given, dtype=torch.bool)
+    if ignore_index is not None:
+        ignored = ~differ(given, integer(ignore_index, "ignore_index"))
+    known = same.any(-1) | ignored
+    if concrete(known) and not known.all():
+        where = first(~known)
+        raise ValueError(f"targets: expected one of the labels, got {given[where].item()}{at_index(where)}")
+    of = same.to(torch.uint8).argmax(-1)
+    return of.masked_fill(ignored, -1), None if ignore_index is None else -1
+
+
 def _pick(
     moved: Tensor,
-    targets: Tensor,
+    labels: Tensor,
+    counts: Tensor | None,
     weight: Any,
     sample_weight: Any,
-    ignore_index: int | None,
     reduction: Reduction,
     denominator: float | None,
     loss: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """Take each target's entry along the last axis, apply `loss` to it, and reduce."""
-    labels, counts = labels_of(targets, moved, ignore_index)
     reduction, denominator = reduction_arguments(reduction, denominator)
     w = target_weights(moved, sample_weight, counts, labels, weight)
     picked = moved.gather(-1, labels.unsqueeze(-1)).squeeze(-1)

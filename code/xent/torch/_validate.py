@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from xent._validate import at_index, first_true, integer, real_array, shown, sum_tolerance
+from xent._validate import (
+    at_index,
+    first_true,
+    fitting,
+    integer,
+    meant,
+    real_array,
+    shown,
+    sum_tolerance,
+)
 
 from ._blocks import accumulator, concrete, wide
 
@@ -31,7 +41,8 @@ def floats(value: Any, name: str) -> Tensor:
     """Refuse what is no tensor of floats."""
     tensor = tensor_of(value, name)
     if tensor.dtype not in FLOAT_DTYPES:
-        raise TypeError(f"{name}: expected a tensor of floats, got dtype {tensor.dtype}")
+        hint = "; labels come second, as targets" if tensor.dtype in LABEL_DTYPES else ""
+        raise TypeError(f"{name}: expected a tensor of floats, got dtype {tensor.dtype}{hint}")
     return tensor
 
 
@@ -65,21 +76,24 @@ def logits_of(value: Any, name: str, axis: int) -> tuple[Tensor, int]:
 
 
 def labels_of(
-    targets: Any, moved: Tensor, ignore_index: int | None, classes: int | None = None
+    targets: Any, moved: Tensor, ignore_index: int | None, classes: int | None = None, *, axis: int = -1
 ) -> tuple[Tensor, Tensor | None]:
     """Return class indices as int64 with ignored ones set to 0, and the mask of those that count.
 
-    `classes` says how many there are where `moved` does not, and 0 that their range is checked elsewhere.
+    `classes` says how many there are where `moved` does not, and 0 that their range is checked elsewhere;
+    `axis` is where the classes were, before they were moved to the last axis.
     """
     labels = tensor_of(targets, "targets")
-    if labels.dtype not in LABEL_DTYPES:
-        hint = "; for target probabilities use soft_cross_entropy" if labels.is_floating_point() else ""
-        raise TypeError(f"targets: expected integer class indices, got dtype {labels.dtype}{hint}")
-    expected = tuple(moved.shape[:-1])
-    if tuple(labels.shape) != expected:
+    expected, got = tuple(moved.shape[:-1]), tuple(labels.shape)
+    if labels.dtype not in LABEL_DTYPES or got != expected:
+        axis %= moved.ndim
+        like = (*expected[:axis], moved.shape[-1], *expected[axis:])
+        told = not labels.is_complex()
+        hint = fitting(got, like, axis, floats=labels.is_floating_point()) if told else ""
+        if labels.dtype not in LABEL_DTYPES:
+            raise TypeError(f"targets: expected integer class indices, got dtype {labels.dtype}{hint}")
         raise ValueError(
-            f"targets: expected shape {expected}, that of the logits without the class axis, "
-            f"got {tuple(labels.shape)}"
+            f"targets: expected shape {expected}, that of the logits without the class axis, got {got}{hint}"
         )
     same_device(labels, "targets", moved)
     labels = labels.long()
@@ -106,8 +120,10 @@ def in_range(labels: Tensor, name: str, classes: int) -> None:
         low, high = labels.aminmax()
         if low.item() < 0 or high.item() >= classes:
             where = first((labels < 0) | (labels >= classes))
-            got = labels[where].item()
-            raise ValueError(f"{name}: expected class indices in [0, {classes}), got {got}{at_index(where)}")
+            raise ValueError(
+                f"{name}: expected class indices in [0, {classes}), got {labels[where].item()}{at_index(where)}"
+                f"{meant(int(low), int(high), classes) if name == 'targets' else ''}"
+            )
 
 
 def distributions(value: Any, name: str, like: Tensor, other: str, axis: int) -> Tensor:
@@ -129,14 +145,14 @@ def distributions(value: Any, name: str, like: Tensor, other: str, axis: int) ->
     return tensor
 
 
-def inside(tensor: Tensor, name: str, slack: float = 0.0) -> None:
+def inside(tensor: Tensor, name: str, slack: float = 0.0, *, hint: Callable[[], str] = str) -> None:
     """Refuse what lies outside [0, 1]."""
     if concrete(tensor):
         wrong = ~((tensor >= 0) & (tensor <= 1 + slack))
         if wrong.any():
             where = first(wrong)
             got = tensor[where].item()
-            raise ValueError(f"{name}: expected probabilities in [0, 1], got {got}{at_index(where)}")
+            raise ValueError(f"{name}: expected probabilities in [0, 1], got {got}{at_index(where)}{hint()}")
 
 
 def weights(

@@ -243,7 +243,7 @@ def class_weights() -> Seen:
     "torch",
     "binary weights and pos_weight divide by N",
     expect="the mean that cross_entropy takes",
-    instead="reduction='sum' and a denominator of your own, or xent",
+    instead="as it is: a divisor without labels is the proper one",
     recorded={
         "pos_weight": 3.0501,
         "weight": 3.0501,

@@ -99,14 +99,14 @@ def denominator() -> Seen:
     "xent-weights",
     "weights",
     "xent",
-    "a weighted mean divides by the sum of weights",
+    "a mean divides by the sum of class weights, but not of pos_weight",
     expect="as it is",
     instead="denominator= for another divisor",
     recorded={
         "mean": 0.19146,
         "denominator=N": 1.053,
         "zero weights": "ValueError: targets: expected at least one target that counts, got none ...",
-        "pos_weight": 0.43573,
+        "pos_weight": 3.0501,
     },
 )
 def class_weights() -> Seen:

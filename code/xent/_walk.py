@@ -1,0 +1,253 @@
+"""A loss is a formula, and so is its gradient: what takes a formula over the rows, weighs, adds up and divides.
+
+A formula of rows takes a `Block` and the index of its rows, and returns one loss a row, or one row of the
+gradient. `reduce_rows` and `differentiate_rows` do the rest, the same for every loss. What is one number a
+target (a picked probability, a single logit) needs no walk: `reduce_each` and `differentiate_each`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from ._blocks import Block, Index, blocks
+from ._validate import (
+    PREDICTIONS_FIRST,
+    Floats,
+    Reduction,
+    class_indices,
+    class_weights,
+    mean_divisor,
+    probabilities,
+    real_array,
+    same_shape,
+    sample_weights,
+    smoothing_mass,
+)
+from .numerics import refuse, without_nan
+
+#: What a block of rows costs, or the rows of a gradient.
+Formula: TypeAlias = Callable[[Block, Index], Floats]
+#: `reduction` and `denominator`, checked.
+Settings: TypeAlias = tuple[Reduction, float | None]
+
+
+def reduce_rows(
+    formula: Formula,
+    moved: Floats,
+    axis: int,
+    weight: NDArray[Any] | None,
+    settings: Settings,
+    *,
+    dtype: DTypeLike | None = None,
+    mass: Floats | None = None,
+) -> Any:
+    """Return the weighted losses of rows with their classes on the last axis, reduced.
+
+    `mass` is what a row adds to the mean's divisor, if not its weight; `axis` is where the classes were, for
+    a message.
+    """
+    total = Reducer(moved.shape[:-1], moved.dtype if dtype is None else dtype, settings)
+    with np.errstate(all="ignore"):
+        for index, block in blocks(moved):
+            total.add(index, formula(block, index), _part(weight, index), _part(mass, index))
+    # Losses are never -inf, so that a sum is nan only if one of them is.
+    if total.is_nan():
+        _refuse(moved, axis, weight)
+    return total.result()
+
+
+def differentiate_rows(
+    formula: Formula,
+    moved: Floats,
+    axis: int,
+    weight: NDArray[Any] | None,
+    settings: Settings,
+    *,
+    dtype: DTypeLike | None = None,
+    mass: Floats | None = None,
+) -> Floats:
+    """Return the gradient of `reduce_rows`, with the classes at `axis`."""
+    divisor = divisor_of(math.prod(moved.shape[:-1]), weight if mass is None else mass, settings)
+    out = np.empty(moved.shape, np.promote_types(moved.dtype if dtype is None else dtype, np.float32))
+    undefined = False
+    with np.errstate(all="ignore"):
+        for index, block in blocks(moved):
+            rows, w = formula(block, index), _part(weight, index)
+            # A row without a softmax is nan in every class.
+            undefined |= bool(np.isnan(rows[:, 0] if w is None else rows[w > 0, 0]).any())
+            _scale(rows, w, divisor)
+            out[index] = rows.reshape(out[index].shape)
+    if undefined:
+        _refuse(moved, axis, weight)
+    return np.moveaxis(out, -1, axis)
+
+
+def reduce_each(
+    losses: Floats,
+    weight: NDArray[Any] | None,
+    settings: Settings,
+) -> Any:
+    """Return the weighted losses of targets, reduced."""
+    total = Reducer(losses.shape, losses.dtype, settings)
+    with np.errstate(all="ignore"):
+        total.add((), losses + 0.0, weight)  # -0.0 + 0.0 = 0.0
+    return total.result()
+
+
+def differentiate_each(
+    slopes: Floats, weight: NDArray[Any] | None, settings: Settings, dtype: DTypeLike
+) -> Any:
+    """Return the gradient of `reduce_each`, where each loss depends on one number of `dtype`."""
+    divisor = divisor_of(slopes.size, weight, settings)
+    with np.errstate(all="ignore"):
+        scaled = slopes if weight is None else np.where(weight > 0, slopes * weight, 0.0)
+        out = np.asarray(scaled / np.float64(divisor) + 0.0)  # -0.0 + 0.0 = 0.0
+        return out.astype(np.promote_types(dtype, np.float32), copy=False)[()]
+
+
+def _part(values: NDArray[Any] | None, index: Index) -> NDArray[Any] | None:
+    return None if values is None else values[index].reshape(-1)
+
+
+def _refuse(moved: Floats, axis: int, weight: NDArray[Any] | None) -> None:
+    """Say which logits of the rows that count have no softmax."""
+    refuse(moved if weight is None else np.where((weight > 0)[..., None], moved, 0.0), "logits", axis)
+
+
+def divisor_of(count: int, mass: NDArray[Any] | None, settings: Settings) -> float:
+    """Return what the gradient is divided by: for the mean, the sum of the weights or `denominator`."""
+    reduction, denominator = settings
+    if reduction != "mean":
+        return 1.0
+    with np.errstate(over="ignore"):
+        return mean_divisor(float(count if mass is None else mass.sum()), denominator)
+
+
+def _scale(rows: Floats, weight: NDArray[Any] | None, divisor: float) -> None:
+    """Multiply rows by weight / divisor; a weight of zero makes a row zero, whatever it holds.
+
+    In float64, and in this order: float32 could not hold every weight and divisor, and 0 * inf is nan.
+    """
+    scaled = rows
+    if weight is not None:
+        scaled = np.multiply(rows, weight[:, None], dtype=np.float64)
+        scaled[weight == 0] = 0
+    if weight is not None or divisor != 1:
+        np.divide(scaled, np.float64(divisor), out=rows, casting="same_kind")
+
+
+class Reducer:
+    """Adds up losses, block by block, and divides once: sums in float64, whatever the losses are in."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, settings: Settings) -> None:
+        self.dtype = np.promote_types(dtype, np.float32)
+        self.reduction, self.denominator = settings
+        self.each = np.empty(shape, self.dtype) if self.reduction == "none" else None
+        # One sum a block, added up at the end: NumPy's pairwise sum keeps more digits than a running one.
+        self.sums: list[float] = []
+        self.mass = 0.0
+
+    def add(
+        self,
+        index: Index,
+        losses: Floats,
+        weight: NDArray[Any] | None = None,
+        mass: NDArray[Any] | None = None,
+    ) -> None:
+        """Add the losses of one block."""
+        if weight is not None:
+            # A weight of zero takes the target out, also where its loss is inf or nan.
+            losses = np.where(weight > 0, losses * weight, 0.0)
+        mass = weight if mass is None else mass
+        self.mass += losses.size if mass is None else float(np.sum(mass))
+        if self.each is not None:
+            self.each[index] = losses.reshape(self.each[index].shape)
+        else:
+            self.sums.append(float(np.add.reduce(losses, axis=None, dtype=np.float64)))
+
+    def is_nan(self) -> bool:
+        """Whether a loss is."""
+        return math.isnan(sum(self.sums)) if self.each is None else bool(np.isnan(self.each).any())
+
+    def result(self) -> Any:
+        """Return what the reduction asks for."""
+        if self.each is not None:
+            return self.each[()]
+        divisor = 1.0 if self.reduction == "sum" else mean_divisor(self.mass, self.denominator)
+        with np.errstate(over="ignore", under="ignore"):  # a sum beyond float32 is inf
+            return self.dtype.type(np.add.reduce(self.sums) / divisor)
+
+
+# ---------------------------------------------------------------------------------------------- targets
+
+
+def labels_and_weights(
+    targets: ArrayLike,
+    like: tuple[int, ...],
+    axis: int,
+    ignore_index: int | None,
+    weight: ArrayLike | None,
+    sample_weight: ArrayLike | None,
+) -> tuple[NDArray[np.intp], NDArray[Any] | None]:
+    """Return class indices, and what each target weighs (None: one); `like` is the shape of the input."""
+    classes = like[axis]
+    labels, counts = class_indices(targets, "targets", like, axis, ignore_index)
+    by_class = class_weights(weight, classes)
+    each = sample_weights(sample_weight, labels.shape)
+    if by_class is None and each is None:
+        return labels, counts
+    w = np.ones(labels.shape) if by_class is None else np.asarray(by_class[labels])
+    with np.errstate(over="ignore", under="ignore"):
+        if each is not None:
+            w *= each
+    if counts is not None:
+        w[~counts] = 0
+    return labels, w
+
+
+def distributions_and_weights(
+    target_probs: ArrayLike,
+    logits: Floats,
+    axis: int,
+    weight: ArrayLike | None,
+    sample_weight: ArrayLike | None,
+) -> tuple[Floats, NDArray[Any] | None, NDArray[Any] | None, Floats | None]:
+    """Return distributions, classes last, the classes' weights, the rows', and what a row adds to the divisor."""
+    target = real_array(target_probs, "target_probs")
+    same_shape(target, "target_probs", logits.shape, "logits")
+    target = np.moveaxis(probabilities(target, "target_probs", axis), axis, -1)
+    by_class, each = class_weights(weight, target.shape[-1]), sample_weights(sample_weight, target.shape[:-1])
+    if by_class is None:
+        return target, None, each, None
+    of_row = target @ by_class
+    # A row whose classes have no weight does not count.
+    each = np.where(of_row > 0, 1.0 if each is None else each, 0.0)
+    with np.errstate(over="ignore"):
+        return target, by_class, each, each * of_row
+
+
+def binary_targets(
+    logits: ArrayLike,
+    targets: ArrayLike,
+    sample_weight: ArrayLike | None,
+    label_smoothing: float,
+) -> tuple[Floats, Floats, Floats | None]:
+    """Return logits, targets and weights of a binary loss; logits that do not count are zero."""
+    z = real_array(logits, "logits")
+    y = real_array(targets, "targets", bools=True)
+    same_shape(y, "targets", z.shape, "logits")
+    y = probabilities(
+        y, "targets", None, hint=lambda: PREDICTIONS_FIRST if np.isin(z, (0, 1)).all() else ""
+    ).astype(np.float64)
+    smoothing = smoothing_mass(label_smoothing)
+    if smoothing:
+        y = (1 - smoothing) * y + smoothing / 2
+    w = sample_weights(sample_weight, z.shape)
+    if w is not None:
+        z = np.where(w > 0, z, z.dtype.type(0))
+    return without_nan(z, "logits"), y, w
