@@ -146,7 +146,7 @@ def meant(low: int, high: int, classes: int) -> str:
     """Say what labels from `low` to `high` may mean, if [0, classes) was expected."""
     if low == 1 and high == classes:
         return "; classes count from 0"
-    if low < 0 or high > classes:
+    if low < 0 or high == 255:  # the void of a map of labels
         return f"; ignore_index={low if low < 0 else high} leaves such targets out"
     return ""
 

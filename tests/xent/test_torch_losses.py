@@ -498,3 +498,39 @@ def test_weights_in_another_dtype_leave_the_loss_in_that_of_the_logits() -> None
             xt.binary_cross_entropy(z, torch.ones(2, 3), sample_weight=np.ones((2, 3)), reduction=reduction),  # type: ignore[arg-type]
         ):
             assert loss.dtype == torch.float32
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 1.5, 2.0, 5.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_focal_losses_are_differentiable_where_a_power_would_overflow(
+    dtype: torch.dtype, gamma: float
+) -> None:
+    """To the third order, against mpmath: p^(gamma - 2) overflows from a margin of 60 on in float32."""
+
+    def loss(x: Any) -> Any:
+        p = 1 / (1 + mpmath.exp(-x))
+        return -((1 - p) ** gamma) * mpmath.log(p)
+
+    margins = [-100.0, -60.0, -5.0, 0.5, 5.0, 60.0, 100.0]
+    z = torch.tensor(margins, dtype=dtype, requires_grad=True)
+    rows = torch.stack([z, torch.zeros_like(z)], -1)
+    labels, ones = torch.zeros(len(z), dtype=torch.long), torch.ones_like(z)
+    tiny = torch.finfo(dtype).tiny / torch.finfo(dtype).eps
+    losses = {
+        "rows": xt.focal_loss(rows, labels, gamma=gamma, reduction="sum"),
+        "pairs": xt.binary_focal_loss(z, ones, gamma=gamma, reduction="sum"),
+    }
+    for name, slope in losses.items():
+        for order in (1, 2, 3):
+            (slope,) = torch.autograd.grad(slope.sum(), z, create_graph=True)
+            with mpmath.workdps(80):
+                exact = [float(mpmath.diff(loss, mpmath.mpf(x), order)) for x in margins]
+            # Small first derivatives keep their digits; PyTorch takes the second of log(sigmoid) by subtraction.
+            size = np.abs(exact) + tiny if order == 1 else 1.0
+            room = 40 * (1 + gamma) ** order * (8 + np.abs(margins)) * torch.finfo(dtype).eps
+            assert (np.abs(slope.detach().numpy() - exact) <= room * size).all(), (name, order)
+    infinite = torch.tensor([math.inf, -math.inf], dtype=dtype, requires_grad=True)
+    (slope,) = torch.autograd.grad(
+        xt.binary_focal_loss(infinite, torch.tensor([1, 0]), gamma=gamma), infinite
+    )
+    assert slope.tolist() == [0, 0]

@@ -597,7 +597,8 @@ def binary_focal_loss(
     gamma = number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
     reduction, denominator = reduction_arguments(reduction, denominator)
     up, down = _binary_sides(z, y)
-    up, down = _pow(torch.sigmoid(-z), gamma) * up, _pow(torch.sigmoid(z), gamma) * down
+    up = _pow(torch.sigmoid(-z), logsigmoid(-z), gamma) * up
+    down = _pow(torch.sigmoid(z), logsigmoid(z), gamma) * down
     if alpha is not None:
         a = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
         # A side without mass is left out: 0 * inf would be nan.
@@ -772,15 +773,17 @@ def binary_log_loss(
 # The arithmetic, of rows with the classes last.
 
 
-def _minus_log_p(z: Tensor, classes: Tensor) -> Tensor:
-    """-log softmax(z)_y of one class in each row, as log(1 + exp(x)) with x = log(sum of the others) - z_y.
-
-    The own term being left out of the sum, nothing cancels, however small the loss is.
-    """
+def _log_odds(z: Tensor, classes: Tensor) -> Tensor:
+    """Log odds against one class in each row, log(sum of the others) - z_y, which leaves its own term out."""
     at = classes.unsqueeze(-1)
     z = z - z.detach().amax(-1, keepdim=True)
     others = torch.logsumexp(z.scatter(-1, at, torch.finfo(z.dtype).min), -1)
-    return 0.0 - logsigmoid(z.gather(-1, at).squeeze(-1) - others)
+    return others - z.gather(-1, at).squeeze(-1)
+
+
+def _minus_log_p(z: Tensor, classes: Tensor) -> Tensor:
+    """-log softmax(z)_y of one class in each row, as log(1 + odds): nothing cancels, however small it is."""
+    return 0.0 - logsigmoid(-_log_odds(z, classes))
 
 
 def _below_the_highest(z: Tensor) -> tuple[Tensor, Tensor]:
@@ -829,15 +832,21 @@ def _soft(z: Tensor, t: Tensor) -> Tensor:
 
 
 def _focal(gamma: float, z: Tensor, labels: Tensor, factor: Tensor | None = None) -> Tensor:
-    losses = _minus_log_p(z, labels)
-    losses = _pow(-torch.expm1(-losses), gamma) * losses
+    odds = _log_odds(z, labels)
+    losses = 0.0 - logsigmoid(-odds)
+    losses = _pow(-torch.expm1(-losses), logsigmoid(odds), gamma) * losses
     # A factor of zero leaves the loss out: 0 * inf would be nan.
     return losses if factor is None else factor * torch.where(factor > 0, losses, 0.0)
 
 
-def _pow(p: Tensor, gamma: float) -> Tensor:
-    """p^gamma, with a derivative of 0 where p is 0: what it is multiplied by is 0 there too."""
-    return torch.where(p > 0, torch.where(p > 0, p, 1.0) ** gamma, 0.0**gamma)
+def _pow(p: Tensor, log_p: Tensor, gamma: float) -> Tensor:
+    """p^gamma, with the derivatives of exp(gamma log p): those of a power overflow where p is small.
+
+    Where p is zero there is no slope: what this is multiplied by is 0 there too.
+    """
+    power = torch.where(p > 0, torch.where(p > 0, p, 1.0) ** gamma, 0.0**gamma).detach()
+    moves = gamma * log_p.masked_fill(p == 0, 0.0)
+    return power * torch.exp(moves - moves.detach())
 
 
 def _binary(
