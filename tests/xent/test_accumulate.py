@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 from collections import UserDict, namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 
 import ranks as processes
 import xent.torch
-from xent.torch import _accumulate
+from xent.torch import _accumulate, accumulate
 from xent.torch._validate import LABEL_DTYPES
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "denominators" / "gloo_gradients.py"
@@ -588,3 +588,46 @@ def test_processes_agree_with_one_device() -> None:
         errors = json.loads(line)["relative_error"]
         assert set(errors) == {"accumulate", *(["accumulate, FSDP2"] if more else [])}
         assert max(error for scheme in errors.values() for error in scheme) < 1e-12
+
+
+class Reuses:
+    """A loader that writes every micro-batch into one buffer, as those for CUDA graphs do."""
+
+    def __init__(self, wrap: Callable[[torch.Tensor], Any], clone: bool) -> None:
+        self.wrap, self.clone = wrap, clone
+
+    def __iter__(self) -> Iterator[Any]:
+        buffer = torch.empty(1, 4, dtype=torch.long)
+        for n in range(1, 5):
+            buffer.copy_(torch.tensor([[1] * n + [-100] * (4 - n)]))
+            yield self.wrap(buffer.clone() if self.clone else buffer)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda x: x, lambda x: x[:, :3], lambda x: {"labels": x}, lambda x: (torch.zeros(1), [{"y": x}])],
+    ids=["a tensor", "a view", "a mapping", "nested"],
+)
+def test_a_loader_that_reuses_its_memory_is_refused(wrap: Callable[[torch.Tensor], Any]) -> None:
+    def tensor(batch: Any) -> torch.Tensor:
+        while not isinstance(batch, torch.Tensor):
+            batch = batch["labels"] if "labels" in batch else batch["y"] if "y" in batch else batch[-1]
+        return batch
+
+    message = r"^batches: expected micro-batches with memory of their own"
+    for steps in (2, 4, 8):
+        with pytest.raises(ValueError, match=message):
+            list(accumulate(Reuses(wrap, clone=False), steps, targets=tensor))
+    for loader, steps in ((Reuses(wrap, clone=True), 4), (Reuses(wrap, clone=False), 1)):
+        found = [window.denominator for window in accumulate(loader, steps, targets=tensor)]
+        assert sum(found) == (9 if tensor(wrap(torch.zeros(1, 4))).shape[1] == 3 else 10)
+    same = [wrap(torch.ones(1, 4, dtype=torch.long))] * 3  # one batch three times is no fault
+    assert next(w.denominator for w in accumulate(same, 3, targets=tensor)) in (9, 12)
+
+
+def test_counting_may_write_into_the_batch() -> None:
+    def shifted(batch: torch.Tensor) -> torch.Tensor:
+        return batch.masked_fill_(batch == 0, -100)
+
+    loader = [torch.tensor([[1, 0, 2]]), torch.tensor([[0, 0, 2]])]
+    assert [window.denominator for window in accumulate(loader, 2, targets=shifted)] == [3]

@@ -140,7 +140,8 @@ def accumulate(
     ------
     ValueError
         If `steps` or `denominator` is out of range, `targets` is no key of a batch, a count is negative, a
-        loader does not keep to its length, or an iterator that is used up is iterated over again.
+        loader does not keep to its length or writes a micro-batch into the memory of the last, which is
+        still to be used, or an iterator that is used up is iterated over again.
     TypeError
         If the targets of a batch are not a tensor of integers, or an argument is of the wrong kind.
     RuntimeError
@@ -265,12 +266,22 @@ class Windows(Generic[B]):
         last: list[B] = []  # what this rank would stand in with
         drawn = 0
         while True:
-            window = list(islice(source, self.steps))
+            window: list[B] = []
+            written: list[tuple[Tensor, int]] = []
+            counted: list[float] = []
+            for batch in islice(source, self.steps):
+                window.append(batch)
+                if self.counts is None:
+                    counted.append(self.mass(batch))
+                written += [(t, t._version) for t in _tensors(batch) if not t.is_inference()]
+            if any(t._version != version for t, version in written):
+                raise ValueError(
+                    "batches: expected micro-batches with memory of their own, got a loader that writes each "
+                    "into that of the last; clone what it yields, or give denominator= a number"
+                )
             last = window[-1:] or last
-            if self.counts is None:
-                mine = math.fsum(map(self.mass, window))
-            else:
-                mine = float(sum(self.counts[drawn : drawn + len(window)]))
+            known = self.counts
+            mine = math.fsum(counted if known is None else known[drawn : drawn + len(window)])
             drawn += len(window)
             masses, lengths, stand_ins = zip(*gather(mine, len(window), len(last)), strict=True)
             if not any(lengths):
@@ -338,6 +349,15 @@ def _refuse_another_division() -> None:
                 f"lightning: Trainer(accumulate_grad_batches={steps}) divides each loss by {steps} once "
                 "more; leave it at 1: each window is one step of the trainer"
             )
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a batch, however deep in mappings and sequences they are."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(part)
 
 
 def _moved(value: Any, device: Any, non_blocking: bool) -> Any:
