@@ -26,6 +26,7 @@ from typing import Any
 import pytest
 
 import marks
+import xent.denominators
 import xent.sequences
 from xent.denominators import learnt_distribution
 
@@ -153,7 +154,12 @@ def stored(name: str) -> Any:
     return json.loads((ROOT / "experiments" / name).read_text(encoding="utf-8"))
 
 
-KNOWN = vars(math) | vars(xent.sequences) | {"mean": mean, "stdev": stdev, "result": stored}
+KNOWN = (
+    vars(math)
+    | vars(xent.sequences)
+    | vars(xent.denominators)
+    | {"mean": mean, "stdev": stdev, "result": stored}
+)
 KNOWN |= {f.__name__: f for f in (abs, len, max, min, range, sorted, sum, zip, learnt_distribution)}
 
 

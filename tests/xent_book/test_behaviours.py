@@ -61,7 +61,7 @@ def test_a_complaint_names_the_row_and_the_version() -> None:
 
 def test_the_import_loads_no_framework() -> None:
     code = (
-        "import sys; from xent_book import frameworks; behaviours.rows();"
+        "import sys; from xent_book import behaviours; behaviours.rows();"
         "print([m for m in ('torch', 'sklearn', 'keras', 'tensorflow') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
