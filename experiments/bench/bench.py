@@ -1,7 +1,7 @@
 """Measure `xent.cross_entropy` against PyTorch, SciPy, scikit-learn and Keras, and write the book's numbers.
 
     make bench                    every case; writes result.json beside this file (some ten minutes)
-    python bench.py --small       one case that takes seconds, to try the script; writes nothing
+    python -m experiments.bench.bench --small       one case that takes seconds, to try the script; writes nothing
 
 All run in one process and take turns, so that a busy moment of the machine meets all of them; each counts by
 its fastest turn. A turn is one call, or as many as take two milliseconds: a single short call would measure
@@ -26,14 +26,11 @@ os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="", KERAS_BACKE
 import argparse
 import json
 import platform
-import subprocess
-import sys
 import time
 import timeit
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +44,7 @@ import tensorflow as tf
 import torch
 
 import xent
+from experiments.shared import growth, in_fresh_process, made
 
 RESULT = Path(__file__).with_name("result.json")
 
@@ -167,22 +165,10 @@ def traced_memory(way: Way) -> int:
         tracemalloc.stop()
 
 
-def resident(field: str) -> int:
-    """Return VmRSS or VmHWM of this process in bytes (Linux)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
-
-
 def resident_memory(case: Case, names: list[str]) -> dict[str, int]:
     """Return by how much each way made the resident set grow, in a fresh process; nothing if not on Linux."""
-    if not names or not Path("/proc/self/clear_refs").exists():
-        return {}
-    # Every allocation of 64 KiB and more is mapped and unmapped for itself, so that none is hidden in a pool.
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-    command = [sys.executable, __file__, "--resident", json.dumps([asdict(case), names])]
-    finished = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    grown: dict[str, int] = json.loads(finished.stdout.splitlines()[-1])
-    return grown
+    argument = json.dumps([asdict(case), names])
+    return (in_fresh_process(__spec__.name, "--resident", argument) if names else None) or {}
 
 
 def resident_child(argument: str) -> None:
@@ -194,10 +180,7 @@ def resident_child(argument: str) -> None:
     first, found = ways(Case(**{**case, "rows": 8})), ways(Case(**case))
     for name in names:
         first[name]()
-        before = resident("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
-        found[name]()
-        grown[name] = max(0, resident("VmHWM") - before)
+        grown[name] = max(0, growth(found[name])[0])
     print(json.dumps(grown))
 
 
@@ -252,9 +235,8 @@ def main() -> None:
         resident_child(options.resident)
         return
     result: dict[str, Any] = {
-        "date": datetime.now(UTC).date().isoformat(),
+        **made(xent, np, scipy, sklearn, torch, keras, tf),
         "machine": machine(),
-        "versions": {m.__name__: m.__version__ for m in (xent, np, scipy, sklearn, torch, keras, tf)},
         "settings": {"threads": 1, "budget": options.budget, "turns at least": 5, "seed": 0},
         "cases": [],
     }

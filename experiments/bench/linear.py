@@ -1,8 +1,8 @@
 """Time and memory of the losses of a linear layer beside the plain pair and torch's own, into linear.json.
 
-    python experiments/bench/linear.py                every case (ten minutes), each written when it is done
-    python experiments/bench/linear.py --width 512    those of one width, printed
-    python experiments/bench/linear.py --device cuda  those of a GPU (five minutes)
+    python -m experiments.bench.linear                every case (ten minutes), each written when it is done
+    python -m experiments.bench.linear --width 512    those of one width, printed
+    python -m experiments.bench.linear --device cuda  those of a GPU (five minutes)
 
 A step is the mean loss of hidden states and a weight, and its backward pass; in bfloat16 the plain pair's logits
 are widened before the loss, as is usual. The ways take turns in one process, and each counts by its fastest turn.
@@ -20,13 +20,8 @@ import importlib
 import importlib.metadata
 import importlib.util
 import json
-import os
-import platform
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import xent.torch
+from experiments.shared import growth, in_fresh_process, made
 
 RESULT = Path(__file__).with_name("linear.json")
 LOSSES = ("cross_entropy", "distillation")
@@ -126,28 +122,17 @@ def step(way: Way, inputs: list[Tensor]) -> int:
     return size
 
 
-def resident(field: str) -> int:
-    """Return VmRSS or VmHWM of this process in bytes (Linux)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
-
-
 def peak_here(loss: str, name: str, size: Size) -> int:
     """Return by how much this process grows in one step, less the gradients."""
     step(WAYS[loss][name], data(loss, (8, 64, *size[2:])))  # what a first call sets up is not its memory
     inputs = data(loss, size)
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
-    gradients = step(WAYS[loss][name], inputs)
-    return resident("VmHWM") - before - gradients
+    bytes_, gradients = growth(lambda: step(WAYS[loss][name], inputs))
+    return bytes_ - int(gradients)
 
 
 def peak(loss: str, name: str, size: Size) -> int:
     """Return the same from a fresh process, in which each allocation is mapped for itself."""
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-    command = [sys.executable, __file__, "--peak", json.dumps([loss, name, size])]
-    finished = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    return int(finished.stdout.splitlines()[-1])
+    return int(in_fresh_process("experiments.bench.linear", "--peak", json.dumps([loss, name, size])))
 
 
 def measure(loss: str, size: Size) -> dict[str, Any]:
@@ -232,10 +217,12 @@ def report(case: dict[str, Any]) -> None:
 
 def store(case: dict[str, Any]) -> None:
     """Write one case down in the place of its like, with the date and the versions that are its own."""
-    versions = {"torch": torch.__version__, "xent": xent.__version__, "python": platform.python_version()}
+    origin = made(torch, xent)
     beside = {"Liger": "liger-kernel", "cut cross-entropy": "cut-cross-entropy"}
-    versions |= {beside[w]: importlib.metadata.version(beside[w]) for w in case["memory"] if w in beside}
-    case = {**case, "date": datetime.now(UTC).date().isoformat(), "versions": versions}
+    origin["versions"] |= {
+        beside[w]: importlib.metadata.version(beside[w]) for w in case["memory"] if w in beside
+    }
+    case |= origin
     result = json.loads(RESULT.read_text(encoding="utf-8"))
     cases = {tuple(old[name] for name in KEY): old for old in result["cases"]}
     cases[tuple(case[name] for name in KEY)] = case

@@ -1,6 +1,6 @@
 """Write the tables of chapters/benchmarks.md into tables.md, which the page includes.
 
-    python experiments/bench/tables.py
+    python -m experiments.bench.tables
 
 `make bench` runs it after the measurement, of which result.json and linear.json are the record.
 tests/book/test_appendices.py fails where tables.md is not what they say.

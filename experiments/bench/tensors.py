@@ -1,7 +1,7 @@
 """Measure the losses of `xent.torch`, forward and backward, beside PyTorch's own, and add them to result.json.
 
-    python experiments/bench/tensors.py            some four minutes; under "tensors" of result.json
-    python experiments/bench/tensors.py --print    the same, and writes nothing
+    python -m experiments.bench.tensors            some four minutes; under "tensors" of result.json
+    python -m experiments.bench.tensors --print    the same, and writes nothing
 
 Both losses take turns in one process, with one thread; a turn is one forward and backward pass, or as many as
 take two milliseconds, and the fastest turn counts. The clock is the processor's time of this process, which
@@ -19,11 +19,8 @@ os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
 
 import argparse
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +29,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import xent.torch
+from experiments.shared import growth, in_fresh_process, made
 
 RESULT = Path(__file__).with_name("result.json")
 SIZES = [(64, 1_000), (20_000, 32), (100_000, 10), (1_024, 50_000)]
@@ -95,30 +93,17 @@ def seconds(pair: dict[str, Pass], budget: float) -> dict[str, float]:
     return {who: min(taken) for who, taken in turns.items()}
 
 
-def resident(field: str) -> int:
-    """VmRSS or VmHWM of this process in bytes (Linux)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
-
-
 def grown(case: list[Any], name: str, who: str) -> int:
     """By how many bytes one pass makes the resident set grow, at its highest point."""
     ways(8, *case[1:])[name][who]()  # what a first call sets up is not its memory
     once = ways(*case)[name][who]
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
-    once()
-    return max(0, resident("VmHWM") - before)
+    return max(0, growth(once)[0])
 
 
 def memory(case: tuple[int, int, str], name: str, who: str) -> int | None:
     """The same in a fresh process; None if not on Linux."""
-    if not Path("/proc/self/clear_refs").exists():
-        return None
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-    command = [sys.executable, __file__, "--grown", json.dumps([case, name, who])]
-    finished = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    return int(finished.stdout.split()[-1])
+    result: int | None = in_fresh_process(__spec__.name, "--grown", json.dumps([case, name, who]))
+    return result
 
 
 def measure(budget: float, only: int | None) -> Iterator[dict[str, Any]]:
@@ -154,7 +139,7 @@ def main() -> None:
         print(grown(*json.loads(options.grown)))
         return
     settings = {"torch": torch.__version__, "threads": 1, "budget": options.budget, "seed": 0}
-    settings |= {"date": datetime.now(UTC).date().isoformat()}
+    settings |= {"date": made()["date"]}
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for measured in measure(options.budget, options.rows):
         if not options.print:

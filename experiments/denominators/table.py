@@ -1,6 +1,6 @@
 """Which set shares the divisor, and what is then learnt: exact, simulated, trained. Writes table.json.
 
-    python experiments/denominators/table.py [--rows NAME ...]
+    python -m experiments.denominators.table [--rows NAME ...]
 
 Each row is a loss as somebody computes it. Three numbers:
 
@@ -20,10 +20,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +32,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from experiments.shared import made
 from xent.denominators import learnt_distribution
 
 Array = NDArray[np.float64]
@@ -746,13 +745,7 @@ def main() -> None:
         print(json.dumps(results[-1]), flush=True)
     if not chosen:
         record = {
-            "date": date.today().isoformat(),
-            "versions": {
-                "python": platform.python_version(),
-                "numpy": np.__version__,
-                "scipy": scipy.__version__,
-                "torch": torch.__version__,
-            },
+            **made(np, scipy, torch),
             "settings": {
                 "seeds": SEEDS,
                 "simulated": SIMULATED,

@@ -1,7 +1,7 @@
 """A teacher and its students on scikit-learn's digits: what each target is worth on 100 examples.
 
-    python experiments/distillation/digits.py                 makes digits.json; takes minutes; resumes
-    python experiments/distillation/digits.py --repeat 0 1    two seeds again, beside what is stored
+    python -m experiments.distillation.digits                 makes digits.json; takes minutes; resumes
+    python -m experiments.distillation.digits --repeat 0 1    two seeds again, beside what is stored
 
 Each seed splits the 1,797 images four ways: 700 that the teacher learns with their labels, 500 for the
 student (100 of them, or all, where the name says so), 200 to choose the weight decay on, 397 to test. No
@@ -15,10 +15,8 @@ times as long, to see whether the students had arrived.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import math
-import platform
 import re
 import time
 from dataclasses import dataclass
@@ -33,6 +31,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 import xent.torch as xt
+from experiments.shared import made, read
 
 RESULT = Path(__file__).with_suffix(".json")
 SETTINGS: dict[str, Any] = {
@@ -262,7 +261,7 @@ def main() -> None:
     )
     repeat = parser.parse_args().repeat
     torch.set_num_threads(1)
-    result: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    result = read(RESULT)
     if result.get("settings") != SETTINGS:
         if repeat:
             raise SystemExit("digits.json was made with other settings")
@@ -296,13 +295,7 @@ def main() -> None:
         after = rounded(evaluate(more, data["test"]))
         longer[name] = {key: after[key] for key in ("nll", "error")}
         result["cpu_seconds"] = round(result["cpu_seconds"] + time.process_time() - started, 1)
-        result["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
-        result["versions"] = {
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "torch": torch.__version__.split("+")[0],
-            "scikit-learn": sklearn.__version__,
-        }
+        result |= made(np, torch, sklearn)
         text = json.dumps(result, separators=(",", ":"))
         RESULT.write_text(re.sub(r'"[^"]+":\{', r"\n\g<0>", text) + "\n")
         nll, error = (np.mean(scores[name][key]) for key in ("nll", "error"))

@@ -1,8 +1,8 @@
 """A transformer teacher and students on an exactly known language: losses, prefixes, denominators, caches.
 
-    python experiments/language_models/distil.py              every arm that is missing; writes result.json
-    python experiments/language_models/distil.py --repeat 0 1 two seeds again, beside what is stored
-    python experiments/language_models/distil.py --only cache --result part.json    some arms, stored elsewhere
+    python -m experiments.language_models.distil              every arm that is missing; writes result.json
+    python -m experiments.language_models.distil --repeat 0 1 two seeds again, beside what is stored
+    python -m experiments.language_models.distil --only cache --result part.json    some arms, stored elsewhere
 
 `dialects.py` is the truth. For each seed a teacher learns it from fresh samples. Students then learn from that
 teacher alone: *large* ones have the teacher's size and could repeat it, *small* ones cannot. Each arm chooses
@@ -16,22 +16,22 @@ continues where it stopped.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import math
-import platform
 import re
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import dialects
 import numpy as np
 import torch
 import torch.nn.functional as F
-from stack import Stack, adamw, draw
 from torch import Tensor
+
+from experiments.language_models import dialects
+from experiments.language_models.stack import Stack, adamw, draw
+from experiments.shared import made, read
 
 RESULT = Path(__file__).with_name("result.json")
 SETTINGS: dict[str, Any] = {
@@ -346,17 +346,12 @@ def longer(name: str, teachers: np.ndarray, done: dict[str, Any]) -> dict[str, A
 
 def save(result: dict[str, Any], path: Path) -> None:
     """Store what there is, with what made it."""
-    made = {
-        "made": datetime.date.today().isoformat(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-        },
+    origin = {
+        **made(torch, np),
         "settings": SETTINGS,
         "parameters": {s: Stack([0], **SETTINGS[s]).flat.shape[1] for s in ("large", "small")},
     }
-    text = json.dumps(made | rounded(result), separators=(",", ":"))
+    text = json.dumps(origin | rounded(result), separators=(",", ":"))
     path.write_text(re.sub(r'"(small|large|cache \d+), [^"]*":\{', r"\n\g<0>", text) + "\n")
 
 
@@ -374,7 +369,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     path: Path = options.result
-    stored: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    stored = read(path)
     if stored and stored["settings"] != SETTINGS:
         raise SystemExit(f"{path} was made with other settings: move it away first")
     if options.repeat is not None:

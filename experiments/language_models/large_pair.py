@@ -6,10 +6,10 @@ learn from labels; then each arm goes on from the student, for as many steps. Ev
 look at its own validation objective, of ten, at which this was lowest. An arm's learning rate has the lowest such
 objective in runs of a seed of their own. What a student writes, it writes for four steps at a time.
 
-    python experiments/language_models/large_pair.py tune --text PATH --runs FOLDER --arms labels forward ...
-    python experiments/language_models/large_pair.py train --text PATH --runs FOLDER --seeds 0 1 ...
-    python experiments/language_models/large_pair.py assemble --runs FOLDER      # writes large_pair.json
-    python experiments/language_models/large_pair.py show                        # the table
+    python -m experiments.language_models.large_pair tune --text PATH --runs FOLDER --arms labels forward ...
+    python -m experiments.language_models.large_pair train --text PATH --runs FOLDER --seeds 0 1 ...
+    python -m experiments.language_models.large_pair assemble --runs FOLDER      # writes large_pair.json
+    python -m experiments.language_models.large_pair show                        # the table
 
 Several processes may share the GPU; each does what the folder lacks. The stored result took eight minutes of an H100,
 with four processes at a time; our hours on it ended there, and of `reverse` there are the tuning runs only.
@@ -19,14 +19,11 @@ from __future__ import annotations
 
 import argparse
 import copy
-import fcntl
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +32,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from experiments import shared
+from experiments.language_models import pair
+from experiments.language_models.pair import ARMS, SHORTER_THAN
+from experiments.shared import made, records
 from xent.torch import cross_entropy, distillation_loss
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "shakespeare")]
-import pair  # noqa: E402
-import run as shakespeare  # noqa: E402
-from pair import ARMS, SHORTER_THAN, records  # noqa: E402
 
 RESULT = Path(__file__).with_suffix(".json")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -268,11 +264,11 @@ class Data:
     """The speeches, and for a seed its teacher, what that wrote, and the student that all arms start from."""
 
     def __init__(self, text: Path, folder: Path, settings: Settings) -> None:
-        kept = [s for s in shakespeare.load(text) if len(s) < SHORTER_THAN]
-        speeches, alphabet = shakespeare.encode(kept)
+        kept = [s for s in shared.load(text) if len(s) < SHORTER_THAN]
+        speeches, alphabet = shared.encode(kept)
         self.letters, self.settings, self.folder = len(alphabet) + 1, settings, folder
         folder.mkdir(parents=True, exist_ok=True)
-        parts = shakespeare.split(speeches, pair.TEACHER)._asdict()
+        parts = shared.split(speeches, pair.TEACHER)._asdict()
         self.parts = {
             name: F.pad(
                 nn.utils.rnn.pad_sequence(list(part), batch_first=True, padding_value=-100),
@@ -317,7 +313,7 @@ class Data:
             row = {"arm": name, "seed": self.seed, "rate": rate, "letters": self.letters, "curve": curve}
             row |= {"seconds": round(time.perf_counter() - begin, 1)} | evaluate(self, model)
             torch.save(model.state_dict(), path)
-            store(self.folder, row)
+            keep(self.folder, row)
         model.load_state_dict(torch.load(path, map_location=DEVICE))
         return model.eval().requires_grad_(False)
 
@@ -436,14 +432,12 @@ def evaluate(data: Data, model: Model, teacher: Model | None = None) -> dict[str
 # ---------------------------------------------------------------- the record
 
 
-def store(folder: Path, row: dict[str, Any]) -> None:
-    """Add a row to runs.jsonl, which several processes may write."""
+def keep(folder: Path, row: dict[str, Any]) -> None:
+    """Add a row to runs.jsonl, with the machine, and show it."""
     row["machine"] = (
         f"{torch.cuda.get_device_name() if DEVICE == 'cuda' else 'cpu'}, torch {torch.__version__}"
     )
-    with (folder / "runs.jsonl").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(json.dumps(row) + "\n")
+    shared.store(folder, row)
     print({k: v for k, v in row.items() if k != "curve"}, flush=True)
 
 
@@ -469,7 +463,7 @@ def tune(data: Data, arms: Sequence[str]) -> None:
         for rate in s.rates:
             done = records(data.folder)
             if not any((r["arm"], r["seed"], r["rate"]) == (name, s.tuning_seed, rate) for r in done):
-                store(data.folder, arm_run(data, name, s.tuning_seed, rate, s.tuning_steps, False))
+                keep(data.folder, arm_run(data, name, s.tuning_seed, rate, s.tuning_steps, False))
 
 
 def work(data: Data, arms: Sequence[str], seeds: Sequence[int]) -> None:
@@ -478,7 +472,7 @@ def work(data: Data, arms: Sequence[str], seeds: Sequence[int]) -> None:
             done = records(data.folder)
             if not any((r["arm"], r["seed"]) == (name, seed) for r in done):
                 rate = chosen(done, name, data.settings)
-                store(data.folder, arm_run(data, name, seed, rate, data.settings.steps, True))
+                keep(data.folder, arm_run(data, name, seed, rate, data.settings.steps, True))
 
 
 def chosen(runs: Sequence[dict[str, Any]], name: str, settings: Settings) -> float:
@@ -497,7 +491,7 @@ def assemble(folder: Path, settings: Settings) -> dict[str, Any]:
     sizes = {"teacher": settings.teacher, "student": settings.student}
     letters = runs[0]["letters"]
     return {
-        "date": datetime.now(UTC).date().isoformat(),
+        **made(torch),
         "machines": sorted({r["machine"] for r in runs}),
         "settings": asdict(settings),
         "parameters": {
@@ -541,7 +535,7 @@ def main() -> None:
     if arguments.command == "show":
         return show(json.loads(RESULT.read_text()))
     if arguments.command == "assemble":
-        return shakespeare.write(assemble(arguments.runs, settings), RESULT)
+        return shared.write(assemble(arguments.runs, settings), RESULT)
     if arguments.text is None:
         parser.error("--text is needed: the path of your copy of the text")
     data = Data(arguments.text, arguments.runs, settings)

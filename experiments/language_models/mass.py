@@ -1,6 +1,6 @@
 """How much probability a cache of the top k leaves out, in conditional distributions that are not made up.
 
-    python experiments/language_models/mass.py PATH/tinyshakespeare.txt      writes mass.json (a minute)
+    python -m experiments.language_models.mass PATH/tinyshakespeare.txt      writes mass.json (a minute)
 
 The distributions are those of interpolated n-gram models of Tiny Shakespeare (Witten and Bell's weights): a
 trigram over words and punctuation, and a 5-gram over characters. They are fitted on the first nine tenths and
@@ -11,7 +11,6 @@ distributions are flatter; the size of the effect is its own, and the shape is w
 from __future__ import annotations
 
 import argparse
-import datetime
 import hashlib
 import json
 import re
@@ -21,6 +20,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from experiments.shared import made
 
 RESULT = Path(__file__).with_suffix(".json")
 MODELS = {"words, trigram": (2, (1, 4, 16, 64, 256, 1024)), "characters, 5-gram": (4, (1, 2, 4, 8, 16, 32))}
@@ -101,7 +102,7 @@ def main() -> None:
     parser.add_argument("text", type=Path, help="tinyshakespeare.txt")
     data = parser.parse_args().text.read_bytes()
     result = {
-        "made": datetime.date.today().isoformat(),
+        **made(np),
         "text_sha256": hashlib.sha256(data).hexdigest(),
         "seed": SEED,
         **{name: measure(name, data.decode()) for name in MODELS},

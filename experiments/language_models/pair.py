@@ -17,14 +17,14 @@ Each arm chooses its learning rate by its own objective, with a seed of its own:
 it minimises, along the validation speeches, along validation speeches of the teacher, or along speeches that the
 student writes (gkd: half of either).
 
-    python experiments/language_models/pair.py train --text PATH --runs FOLDER   # what FOLDER lacks
-    python experiments/language_models/pair.py longer --text PATH --runs FOLDER  # three seeds, four times as long
-    python experiments/language_models/pair.py assemble --runs FOLDER            # writes pair.json
-    python experiments/language_models/pair.py show                              # the table
-    python experiments/language_models/pair.py repeat --text PATH --runs FOLDER  # two seeds of two arms again
+    python -m experiments.language_models.pair train --text PATH --runs FOLDER   # what FOLDER lacks
+    python -m experiments.language_models.pair longer --text PATH --runs FOLDER  # three seeds, four times as long
+    python -m experiments.language_models.pair assemble --runs FOLDER            # writes pair.json
+    python -m experiments.language_models.pair show                              # the table
+    python -m experiments.language_models.pair repeat --text PATH --runs FOLDER  # two seeds of two arms again
 
 The text is the file `input.txt` of char-rnn's tinyshakespeare; the loader refuses any other by its SHA-256.
-Transformer, loader and split are those of `experiments/shakespeare/run.py`.
+Transformer, loader and split are those of `experiments/shared.py`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import platform
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +43,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from experiments import shared
+from experiments.shakespeare import run as shakespeare
+from experiments.shared import Split, Transformer, made, records, store
 from xent.torch import cross_entropy, distillation_loss
 
 RESULT = Path(__file__).with_suffix(".json")
-sys.path.append(str(Path(__file__).parents[1] / "shakespeare"))
-import run as shakespeare  # noqa: E402
-from run import Split, Transformer  # noqa: E402
 
 SHORTER_THAN = 200  # characters of a speech
 LONGER = 432  # steps of the runs that show what more training does; arms on fixed speeches only, for the time
 BATCH = 64  # speeches; of the teacher's training and of the students' starts it is 128, as in `run.py`
-TEACHER = shakespeare.Settings(width=128, heads=4, buckets=2**12, dropout=0.3, epochs=4, rates=(8e-3,))
-STUDENT = shakespeare.Settings(width=32, heads=1, buckets=2**10, dropout=0.1, epochs=2, rates=(16e-3,))
+TEACHER = shared.Settings(width=128, heads=4, buckets=2**12, dropout=0.3, epochs=4, rates=(8e-3,))
+STUDENT = shared.Settings(width=32, heads=1, buckets=2**10, dropout=0.1, epochs=2, rates=(16e-3,))
 
 
 @dataclass(frozen=True)
@@ -135,8 +132,8 @@ def write(model: Transformer, count: int, generator: torch.Generator, longest: i
 def predictions(model: Transformer, speeches: Sequence[Tensor]) -> list[Tensor]:
     """Return the model's log-probabilities along each speech, of shape (its tokens, letters)."""
     result: list[Tensor] = [torch.empty(0)] * len(speeches)
-    for chunk in shakespeare.chunks(speeches):
-        log_p, _ = shakespeare.log_probabilities(model, [speeches[i] for i in chunk])
+    for chunk in shared.chunks(speeches):
+        log_p, _ = shared.log_probabilities(model, [speeches[i] for i in chunk])
         for i, row in zip(chunk, log_p, strict=True):
             result[i] = row[: len(speeches[i])].clone()
     return result
@@ -151,9 +148,9 @@ def mean_loss(
     `teacher` has the teacher's log-probabilities along each speech; labels need none.
     """
     tokens, total = sum(map(len, speeches)), 0.0
-    for chunk in shakespeare.chunks(speeches):
+    for chunk in shared.chunks(speeches):
         with torch.set_grad_enabled(backward):
-            log_q, targets = shakespeare.log_probabilities(student, [speeches[i] for i in chunk])
+            log_q, targets = shared.log_probabilities(student, [speeches[i] for i in chunk])
             if kind == "labels":
                 loss = cross_entropy(log_q, targets, ignore_index=-100, denominator=tokens)
             else:
@@ -180,10 +177,10 @@ class Data:
     """The speeches, the teacher, and the speeches it wrote: for training, for validation, for the evaluation."""
 
     def __init__(self, text: Path, folder: Path, settings: Settings) -> None:
-        kept = [s for s in shakespeare.load(text) if len(s) < SHORTER_THAN]
-        speeches, alphabet = shakespeare.encode(kept)
+        kept = [s for s in shared.load(text) if len(s) < SHORTER_THAN]
+        speeches, alphabet = shared.encode(kept)
         self.letters = len(alphabet) + 1
-        self.parts: Split = shakespeare.split(speeches, TEACHER)
+        self.parts: Split = shared.split(speeches, TEACHER)
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.teacher = self.learnt_from_labels("teacher", TEACHER, settings.tuning_seed)
@@ -210,14 +207,21 @@ class Data:
         self.fixed = {key: (speeches, predictions(self.teacher, speeches)) for key, speeches in fixed.items()}
         print(f"the teacher's predictions took {time.process_time() - start:.0f} s", flush=True)
 
-    def learnt_from_labels(self, name: str, settings: shakespeare.Settings, seed: int) -> Transformer:
+    def learnt_from_labels(self, name: str, settings: shared.Settings, seed: int) -> Transformer:
         """Return the model of that name, trained by `run.py` with the constant denominator if not stored."""
         path = self.folder / f"{name}.pt"
         if not path.exists():
             start = time.process_time()
-            made = shakespeare.train(self.parts, self.letters, "constant", seed, settings.rates[0], settings)
-            row = {"arm": name, "seed": seed, "curve": made["curve"], "seconds": time.process_time() - start}
-            torch.save({"state": made["model"].state_dict(), "row": row}, path)
+            trained = shakespeare.train(
+                self.parts, self.letters, "constant", seed, settings.rates[0], settings
+            )
+            row = {
+                "arm": name,
+                "seed": seed,
+                "curve": trained["curve"],
+                "seconds": time.process_time() - start,
+            }
+            torch.save({"state": trained["model"].state_dict(), "row": row}, path)
         model = Transformer(self.letters, settings)
         model.load_state_dict(torch.load(path)["state"])
         return model.eval()
@@ -237,7 +241,7 @@ def train(
     torch.manual_seed(seed)
     rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     source, said = data.fixed[arm.data, "train"]
-    optimiser = shakespeare.adamw(student)
+    optimiser = shared.adamw(student)
     order: list[int] = []
     curve, recent = [], []
     cost = {"tokens": 0, "written": 0}
@@ -295,8 +299,8 @@ def evaluate(data: Data, model: Transformer, seed: int, settings: Settings) -> d
     KL(teacher || model) of whole speeches: sums of token divergences along speeches of the first argument.
     """
     rows = []
-    for chunk in shakespeare.chunks(data.parts.test):
-        log_q, targets = shakespeare.log_probabilities(model, [data.parts.test[i] for i in chunk])
+    for chunk in shared.chunks(data.parts.test):
+        log_q, targets = shared.log_probabilities(model, [data.parts.test[i] for i in chunk])
         log_q, targets = log_q.double()[targets >= 0], targets[targets >= 0]
         sure, guess = log_q.max(1)
         rows.append(
@@ -337,12 +341,6 @@ def evaluate(data: Data, model: Transformer, seed: int, settings: Settings) -> d
 # ---------------------------------------------------------------- the record
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
-    """Return the finished runs, one from each line of runs.jsonl."""
-    path = folder / "runs.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def chosen_rate(runs: Sequence[dict[str, Any]], name: str, settings: Settings) -> float:
     """Return the rate whose tuning run has the lowest own objective."""
     grid = [r for r in runs if r["arm"] == name and r["seed"] == settings.tuning_seed]
@@ -377,12 +375,11 @@ def work(
         if name == "teacher" or seed != settings.tuning_seed:
             row |= evaluate(data, model, seed, settings)
         row["seconds_in_all"] = round(time.process_time() - start, 1)
-        with (folder / "runs.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        store(folder, row)
         print({k: v for k, v in row.items() if k != "curve"}, flush=True)
 
 
-def parameters(settings: shakespeare.Settings, letters: int) -> dict[str, int]:
+def parameters(settings: shared.Settings, letters: int) -> dict[str, int]:
     """Return how many parameters a model has, and how many of them are tables of n-grams."""
     model = Transformer(letters, settings)
     parts = {"all": model, "tables": model.tables}
@@ -397,12 +394,7 @@ def assemble(folder: Path, settings: Settings) -> dict[str, Any]:
     whole = set.intersection(*({r["seed"] for r in kept if r["arm"] == name} for name in ("start", *ARMS)))
     letters = len(torch.load(folder / "teacher.pt")["state"]["head.bias"])
     return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-        },
+        **made(torch, np),
         "settings": asdict(settings),
         "models": {"teacher": asdict(TEACHER), "student": asdict(STUDENT)},
         "parameters": {"teacher": parameters(TEACHER, letters), "student": parameters(STUDENT, letters)},
@@ -450,7 +442,7 @@ def main() -> None:
     if arguments.command == "show":
         return show(json.loads(RESULT.read_text()))
     if arguments.command == "assemble":
-        return shakespeare.write(assemble(arguments.runs, settings), RESULT)
+        return shared.write(assemble(arguments.runs, settings), RESULT)
     if arguments.text is None:
         parser.error("--text is needed: the path of your copy of the text")
     torch.set_num_threads(1)  # the sums of a run then do not depend on the machine's cores

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import dialects
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from experiments.language_models import dialects
 
 VOCABULARY = dialects.LETTERS + 1  # read: the letters and <bos>; written: the letters and <eos>
 Past = list[tuple[Tensor, Tensor]]

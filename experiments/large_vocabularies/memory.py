@@ -1,8 +1,8 @@
 """Memory and time of the cross-entropy of a linear layer, in a sweep over vocabulary and rows.
 
-    python experiments/large_vocabularies/memory.py                       the sweep; writes memory.json
-    python experiments/large_vocabularies/memory.py --case 4096 32000     one case again, into memory.json
-    python experiments/large_vocabularies/memory.py --peak blocked 512 32000     the bytes of one way
+    python -m experiments.large_vocabularies.memory                       the sweep; writes memory.json
+    python -m experiments.large_vocabularies.memory --case 4096 32000     one case again, into memory.json
+    python -m experiments.large_vocabularies.memory --peak blocked 512 32000     the bytes of one way
 
 Each way computes the mean loss of `hidden @ weight.T` and its gradient with respect to both, in float32, one
 thread. Memory is what a call and its backward pass need beyond the inputs at the highest point, the two
@@ -16,11 +16,8 @@ import argparse
 import json
 import os
 import platform
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+
+from experiments.shared import growth, in_fresh_process, made
 
 RESULT = Path(__file__).with_name("memory.json")
 FEATURES, BLOCK, CHUNK = 128, 1024, 256
@@ -157,30 +156,17 @@ def step(way: Way, inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tenso
     return loss.detach(), *gradients
 
 
-def resident(field: str) -> int:
-    """Return VmRSS or VmHWM of this process in bytes (Linux)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
-
-
 def peak_here(name: str, rows: int, vocabulary: int) -> int:
     """Return by how much this process grows while it takes one step."""
     torch.set_num_threads(1)
     step(WAYS[name], data(64, 512))  # what a first call sets up is not its memory
     inputs = data(rows, vocabulary)
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
-    step(WAYS[name], inputs)
-    return max(0, resident("VmHWM") - before)
+    return max(0, growth(lambda: step(WAYS[name], inputs))[0])
 
 
 def peak(name: str, rows: int, vocabulary: int) -> int:
     """Return the same from a fresh process."""
-    # Every allocation of 64 KiB and more is mapped for itself, so that none is hidden in a pool.
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-    command = [sys.executable, __file__, "--peak", name, str(rows), str(vocabulary)]
-    finished = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    return int(finished.stdout.splitlines()[-1])
+    return int(in_fresh_process(__spec__.name, "--peak", name, str(rows), str(vocabulary)))
 
 
 def agree(rows: int = 64, vocabulary: int = 3000) -> dict[str, float]:
@@ -239,9 +225,8 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     result: dict[str, Any] = {
-        "date": datetime.now(UTC).date().isoformat(),
+        **made(torch),
         "machine": {"cores": os.cpu_count(), "system": platform.system(), "processor": platform.machine()},
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "settings": {
             "dtype": "float32",
             "features": FEATURES,

@@ -1,24 +1,20 @@
 """Peak memory of the losses of a linear layer, as the width grows: into widths.json.
 
-    python experiments/large_vocabularies/widths.py     some minutes; memory does not mind a loaded machine
+    python -m experiments.large_vocabularies.widths     some minutes; memory does not mind a loaded machine
 
 The ways and the measurement are those of `experiments/bench/linear.py`, which also times them.
 """
 
 from __future__ import annotations
 
-import datetime
 import json
-import platform
-import sys
 from pathlib import Path
 
 import torch
 
 import xent
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-import linear
+from experiments.bench import linear
+from experiments.shared import made
 
 RESULT = Path(__file__).with_suffix(".json")
 ROWS, CLASSES, WIDTHS = 1024, 32_000, (128, 512, 2048)
@@ -38,12 +34,7 @@ def main() -> None:
             cases.append({"loss": loss, "width": width, "bytes": bytes_})
             print(loss, width, {n: f"{b / 2**20:.0f} MiB" for n, b in bytes_.items()}, flush=True)
     result = {
-        "made": datetime.date.today().isoformat(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "xent": xent.__version__,
-        },
+        **made(torch, xent),
         "rows": ROWS,
         "classes": CLASSES,
         "dtype": "float32",

@@ -10,7 +10,7 @@ weight of a speech in the batch's loss; the eighth knows no speeches:
     blocks      the speeches as one stream, cut every 1,024 characters: the token mean of micro-batches of one
                 block, averaged. Contexts and positions run on over the ends of speeches.
 
-The weights emulate the micro-batches exactly: `tests/book/test_shakespeare.py` shows that the gradient is
+The weights emulate the micro-batches exactly: `tests/experiments/test_shakespeare.py` shows that the gradient is
 that of a loop over them. A seed fixes the initial parameters and the order of the speeches, alike in all arms.
 
 Two controls ask why the spelling gets worse where weights are unequal. They divide by a constant, too, but learn
@@ -21,14 +21,13 @@ How an arm is tuned and stopped: its user sees its own loss on validation speech
 here. With a seed of their own, models are trained with each learning rate of the grid; the arm keeps the rate
 whose loss is lowest. A run looks at its loss twice an epoch, and reports the model with the lowest.
 
-    python experiments/shakespeare/run.py predict --text PATH              # writes prediction.json: first
-    python experiments/shakespeare/run.py train --text PATH --runs FOLDER  # what FOLDER lacks; may be stopped
-    python experiments/shakespeare/run.py assemble --runs FOLDER           # writes result.json; with
+    python -m experiments.shakespeare.run predict --text PATH              # writes prediction.json: first
+    python -m experiments.shakespeare.run train --text PATH --runs FOLDER  # what FOLDER lacks; may be stopped
+    python -m experiments.shakespeare.run assemble --runs FOLDER           # writes result.json; with
                                                   --again FOLDER2          # compares the runs that both have
-    python experiments/shakespeare/run.py show                             # the table
+    python -m experiments.shakespeare.run show                             # the table
 
-Several processes may train side by side. The text is not part of this repository. It is the file `input.txt`
-of char-rnn's tinyshakespeare; the loader refuses any other by its SHA-256.
+Several processes may train side by side. Transformer, text and split are in `experiments/shared.py`.
 """
 
 from __future__ import annotations
@@ -36,100 +35,50 @@ from __future__ import annotations
 import argparse
 import copy
 import fcntl
-import hashlib
 import json
 import math
-import platform
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
+from experiments.shared import (
+    BATCH,
+    Settings,
+    Split,
+    Transformer,
+    adamw,
+    chunks,
+    encode,
+    load,
+    log_probabilities,
+    made,
+    records,
+    split,
+    store,
+    write,
+)  # fmt: skip
 from xent.denominators import length_weights, tilted_lengths
 
 HERE = Path(__file__).parent
-SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 ARMS = ("constant", "B=1", "B=4", "B=16", "B=64", "B=128", "bucketed", "blocks")
 # Constant denominators on part of each batch: Kish's effective share for B=1 (.357) and for B=4 (.708), of 128.
 CONTROLS = {"46 of 128": "B=1", "91 of 128": "B=4"}
 # The two arms that are also trained four times as long.
 LONG, LONG_FACTOR = ("constant", "B=1"), 4
-BATCH, BUCKET, BLOCK, LONGEST = 128, 16, 1024, 1000
+BUCKET, BLOCK = 16, 1024
 # Edges of the bins of length and of position: a factor of two each, the last bin is open.
 EDGES = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
 SENTENCE_END = ".?!"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is the same in every run."""
-
-    layers: int = 1
-    width: int = 64
-    heads: int = 1
-    orders: tuple[int, ...] = (2, 3, 4, 5)  # of the n-grams whose embeddings join the input
-    buckets: int = 2**14  # into which the n-grams of an order are hashed
-    dropout: float = 0.3  # of the n-grams' embeddings
-    epochs: int = 1
-    looks: int = 2  # at the validation speeches, in an epoch
-    rates: tuple[float, ...] = (8e-3, 16e-3, 32e-3, 64e-3)
-    table_rate: float = 10.0  # the n-grams' learning rate in terms of the network's
-    warmup: int = 10
-    weight_decay: float = 0.01  # not of the n-grams
-    tuning_seed: int = 1000
-    validation: int = 3 * BATCH
-    test_share: float = 0.1
-    split_seed: int = 0
-    samples: int = 2000
-    longest_sample: int = 4096
-
-
-# ---------------------------------------------------------------- the data
-
-
-def load(path: Path) -> list[str]:
-    """Return the speeches without their speakers, after checking that the text is the one meant."""
-    text = path.read_bytes()
-    found = hashlib.sha256(text).hexdigest()
-    if found != SHA256:
-        raise ValueError(f"{path} is another text: its SHA-256 is {found}, expected {SHA256}")
-    blocks = [block.strip("\n").partition("\n") for block in text.decode("ascii").split("\n\n")]
-    # In 125 blocks a speaker says nothing, and 81 speeches are so long that their attention takes a third of
-    # the time; both are left out.
-    return [speech for _, _, speech in blocks if 0 < len(speech) <= LONGEST]
-
-
-def encode(speeches: Sequence[str]) -> tuple[list[Tensor], str]:
-    """Return each speech as character numbers that end with <eos> = 0, and the alphabet, from number 1 on."""
-    alphabet = "".join(sorted(set("".join(speeches))))
-    number = {letter: i for i, letter in enumerate(alphabet, start=1)}
-    return [torch.tensor([number[c] for c in s] + [0]) for s in speeches], alphabet
-
-
-class Split(NamedTuple):
-    train: list[Tensor]
-    validation: list[Tensor]
-    test: list[Tensor]
-
-
-def split(speeches: Sequence[Tensor], settings: Settings) -> Split:
-    """Return the three parts, which are the same in every run."""
-    order = np.random.default_rng(settings.split_seed).permutation(len(speeches))
-    first = round(settings.test_share * len(speeches))
-    second = first + settings.validation
-    return Split(
-        *([speeches[i] for i in part] for part in (order[second:], order[first:second], order[:first]))
-    )
 
 
 # ---------------------------------------------------------------- the arms
@@ -264,108 +213,7 @@ def ngrams(parts: Split, arm: str, letters: int, highest: int = 6) -> list[float
     return [float(x) for x in loss / len(parts.test)]
 
 
-# ---------------------------------------------------------------- the model
-
-
-class Block(nn.Module):
-    """Causal self-attention and a feed-forward layer, normalised before each."""
-
-    def __init__(self, settings: Settings) -> None:
-        super().__init__()
-        width = settings.width
-        self.heads = settings.heads
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-
-    def forward(self, x: Tensor, past: Tensor | None = None, start: int = 0) -> tuple[Tensor, Tensor]:
-        """Return the output, and keys and values; with those of the `past`, x is the position `start`."""
-        rows, columns, width = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(rows, columns, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        kv = torch.stack([k, v])
-        if past is not None:
-            past[:, :, :, start : start + 1] = kv
-            kv = past[:, :, :, : start + 1]
-        mixed = F.scaled_dot_product_attention(q, kv[0], kv[1], is_causal=past is None)
-        x = x + self.out(mixed.transpose(1, 2).reshape(rows, columns, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x)))), kv if past is None else past
-
-
-class Transformer(nn.Module):
-    """A small decoder whose input also knows the n-grams that end at each position.
-
-    To the embedding of a character it adds those of the n-grams that the character completes, looked up by
-    their hash as in the Byte Latent Transformer (Pagnoni et al. 2024). The tables learn the spelling in the
-    first hundred steps, which a plain transformer of this size spends thousands on. The first input is <eos>,
-    which thus also opens a speech.
-    """
-
-    def __init__(self, letters: int, settings: Settings) -> None:
-        super().__init__()
-        self.settings = settings
-        width = settings.width
-        self.embedding = nn.Embedding(letters, width)
-        self.tables = nn.ModuleList(nn.Embedding(settings.buckets, width) for _ in settings.orders)
-        self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, letters)
-        for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:
-                std = {"embedding": 1.0, "tables": 0.3 / len(settings.orders) ** 0.5}
-                nn.init.normal_(parameter, std=std.get(name.split(".")[0], width**-0.5))
-
-    def positions(self, start: int, count: int) -> Tensor:
-        """Return sines and cosines with periods from 2 pi to 2 pi x 10,000."""
-        width = self.settings.width
-        rate = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000) / width))
-        angle = torch.arange(start, start + count)[:, None] * rate
-        return torch.cat([angle.sin(), angle.cos()], dim=1).to(self.head.weight.dtype)
-
-    def spelling(self, tokens: Tensor, before: Tensor) -> Tensor:
-        """Return the summed embeddings of the n-grams that end at each token; `before` are the tokens before."""
-        count = tokens.shape[1]
-        text = torch.cat([before, tokens], dim=1)
-        result, key = torch.zeros(()), tokens
-        for n in range(2, max(self.settings.orders) + 1):
-            first = text.shape[1] - count - n + 1
-            key = key * 1_000_003 + text[:, first : first + count] + 7  # overflow wraps: this is a hash
-            if n in self.settings.orders:
-                bucket = ((key ^ (key >> 15)) * 2_654_435_761 >> 13) % self.settings.buckets
-                result = result + self.tables[self.settings.orders.index(n)](bucket)
-        return F.dropout(result, self.settings.dropout, self.training)
-
-    def forward(
-        self, tokens: Tensor, before: Tensor | None = None, past: list[Tensor] | None = None, start: int = 0
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Return the logits of the next token at each position, and each layer's keys and values.
-
-        With the `past`, which has room for it, `tokens` is the one position `start`.
-        """
-        if before is None:
-            before = tokens.new_zeros(len(tokens), max(self.settings.orders) - 1)
-        x = self.embedding(tokens) + self.positions(start, tokens.shape[1]) + self.spelling(tokens, before)
-        caches = []
-        for i, block in enumerate(self.blocks):
-            x, cache = block(x, None if past is None else past[i], start)
-            caches.append(cache)
-        return self.head(self.norm(x)), caches
-
-
-def chunks(speeches: Sequence[Tensor], tokens: int = 8192) -> list[list[int]]:
-    """Return the speeches' numbers in groups of similar length, to pad little; no loss depends on it."""
-    result: list[list[int]] = [[]]
-    for i in sorted(range(len(speeches)), key=lambda i: len(speeches[i])):
-        if (len(result[-1]) + 1) * len(speeches[i]) > tokens and result[-1]:
-            result.append([])
-        result[-1].append(i)
-    return result
-
-
-def log_probabilities(model: Transformer, speeches: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return log Q of every next token, of shape (speeches, positions, tokens), and the targets, padded by -100."""
-    targets = nn.utils.rnn.pad_sequence(list(speeches), batch_first=True, padding_value=-100)
-    logits, _ = model(F.pad(targets[:, :-1].clamp(min=0), (1, 0)))
-    return logits.log_softmax(2), targets
+# ---------------------------------------------------------------- the losses
 
 
 def speech_losses(model: Transformer, speeches: Sequence[Tensor]) -> Tensor:
@@ -410,20 +258,6 @@ def batch_gradient(model: Transformer, speeches: Sequence[Tensor], arm: str, mea
     weight = weights(lengths, arm, mean_length)
     kept = np.flatnonzero(weight).tolist()
     return backward(model, [speeches[i] for i in kept], weight[kept]) / float(lengths[kept].sum())
-
-
-def adamw(model: Transformer) -> torch.optim.Optimizer:
-    """Return the optimiser; `scale`, in each of its groups, is what to multiply the learning rate by.
-
-    The n-grams' tables learn faster than the network and do not decay.
-    """
-    tables = list(model.tables.parameters())
-    network = [p for name, p in model.named_parameters() if not name.startswith("tables")]
-    groups = [
-        {"params": network, "weight_decay": model.settings.weight_decay, "scale": 1.0},
-        {"params": tables, "weight_decay": 0.0, "scale": model.settings.table_rate},
-    ]
-    return torch.optim.AdamW(groups, betas=(0.9, 0.99), fused=True)
 
 
 def train(parts: Split, letters: int, arm: str, seed: int, rate: float, settings: Settings) -> dict[str, Any]:
@@ -613,12 +447,6 @@ def claimed(path: Path) -> Iterator[bool]:
             yield True
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
-    """Return the finished runs, one from each line of runs.jsonl."""
-    path = folder / "runs.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def chosen_rate(runs: Sequence[dict[str, Any]], arm: str, settings: Settings) -> float | None:
     """Return the rate whose tuning run has the lowest own loss on validation; None before all are there."""
     grid = {
@@ -664,14 +492,12 @@ def work(parts: Split, alphabet: str, seeds: int, folder: Path, settings: Settin
                     continue
                 start = time.perf_counter()
                 longer = Settings(**{**asdict(settings), "epochs": epochs})
-                made = train(parts, len(alphabet) + 1, arm, seed, given, longer)
-                row = {**key, "curve": made["curve"]}
+                trained = train(parts, len(alphabet) + 1, arm, seed, given, longer)
+                row = {**key, "curve": trained["curve"]}
                 if seed != settings.tuning_seed:
-                    row |= evaluate(made["model"], parts.test, alphabet, seed, longer)
+                    row |= evaluate(trained["model"], parts.test, alphabet, seed, longer)
                 row["seconds"] = round(time.perf_counter() - start)
-                with (folder / "runs.jsonl").open("a") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX)
-                    file.write(json.dumps(row) + "\n")
+                store(folder, row)
             shown = {name: row[name] for name in ("mean_length", "nll_per_speech", "seconds") if name in row}
             print(key, shown, flush=True)
             break
@@ -726,24 +552,11 @@ def assemble(folder: Path, again: Path | None, settings: Settings) -> dict[str, 
         rows.sort(key=lambda r: (r["seed"], order.index(r["arm"]), r["rate"]))
     return {
         "settings": asdict(settings),
-        "versions": {
-            "python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__
-        },
-        "date": datetime.now(UTC).date().isoformat(),
+        **made(torch, np),
         "rates": rates,
         "repeated": compare(parts["runs"], records(again)) if again else None,
         **parts,
-    }  # fmt: skip
-
-
-def write(record: dict[str, Any], path: Path) -> None:
-    """Write a record with one run a line, which keeps the differences between its versions readable."""
-    lines = []
-    for key, value in record.items():
-        rows = isinstance(value, list) and value and isinstance(value[0], dict)
-        text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]" if rows else json.dumps(value)
-        lines.append(f" {json.dumps(key)}: {text}")
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    }
 
 
 def show() -> None:

@@ -89,7 +89,7 @@ def test_the_tables_of_the_benchmark_are_what_was_measured() -> None:
     tables = runpy.run_path(str(ROOT / "experiments/bench/tables.py"))
     records = [json.loads(path.read_text(encoding="utf-8")) for path in tables["RECORDS"]]
     assert tables["TABLES"].read_text(encoding="utf-8") == tables["text"](*records), (
-        "run experiments/bench/tables.py"
+        "run python -m experiments.bench.tables"
     )
     result = records[0]
     first = result["cases"][0]["seconds"]

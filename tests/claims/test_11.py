@@ -6,15 +6,14 @@ import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-import scripts
 from adversary import Draw, refuted, rng, weights
+from experiments.denominators import table
 from xent.denominators import eos_optimum, learnt_distribution
 from xent.sequences import GeometricSource
 
@@ -354,17 +353,12 @@ def test_a_mean_of_nothing() -> None:
 # ------------------------------------------------------------------------------ the table of denominators
 
 
-@pytest.fixture(scope="module")
-def table() -> ModuleType:
-    return scripts.load(FOLDER / "table.py")
-
-
 STORED = {row["row"]: row for row in json.loads((FOLDER / "table.json").read_text())["rows"]}
 
 
 @pytest.mark.claim("11", "Wherever the theorem applies, the three numbers agree within their errors.")
 @pytest.mark.parametrize("name", STORED)
-def test_a_row_of_the_table(table: ModuleType, name: str) -> None:
+def test_a_row_of_the_table(name: str) -> None:
     """Exact values anew; the stored simulation and training against them, four errors; simulations again.
 
     Would be refuted by a row of the table whose simulation or training lies elsewhere.
@@ -391,7 +385,7 @@ def test_a_row_of_the_table(table: ModuleType, name: str) -> None:
         assert abs(seen - exact) < 4.5 * error
 
 
-def test_a_newton_step_moves_a_wrong_answer(table: ModuleType) -> None:
+def test_a_newton_step_moves_a_wrong_answer() -> None:
     """From a start that is off, drawn batches lead back: so a step from the exact answer could have left it."""
     exact = table.sampled_exact(False, False).detach()
     drawn = table.candidates_of(rng(7), 200_000)
@@ -407,11 +401,11 @@ def test_a_newton_step_moves_a_wrong_answer(table: ModuleType) -> None:
         assert abs(back - truth) < 0.3 * abs(float(start.softmax(0)[0]) - truth)
 
 
-def test_the_table_names_all_rows(table: ModuleType) -> None:
+def test_the_table_names_all_rows() -> None:
     assert list(STORED) == [row.name for row in table.ROWS]
 
 
-def test_the_pushes_of_a_policy_anew(table: ModuleType) -> None:
+def test_the_pushes_of_a_policy_anew() -> None:
     """One step's pushes by enumeration and by simulation, for every mode, away from the start."""
     policy, g = np.array([0.4, 0.2, 0.15, 0.25]), rng(5)
     for mode in ("grpo", "group", "global", "constant"):

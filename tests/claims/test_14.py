@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
-from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,22 +16,13 @@ from scipy import stats
 import xent
 import xent.torch as xt
 from adversary import Draw, distributions, masks, refuted, rng
+from experiments.language_models import dialects, distil, mass
 from xent.denominators import tilted_lengths
 from xent.distillation import sample_targets, sampled_loss, top_k_loss
 from xent.sequences import MarkovSource
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "language_models"
 Array = np.ndarray
-
-
-@pytest.fixture(scope="module")
-def dialects() -> Iterator[ModuleType]:
-    """The language of the experiment, imported from its folder."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield importlib.import_module("dialects")
-    finally:
-        sys.path.remove(str(FOLDER))
 
 
 @cache
@@ -117,7 +104,7 @@ def test_whose_prefixes() -> None:
     "gives one up, and the token gradient stops in between.",
 )
 @pytest.mark.claim("14", "Started at *up* it stays there, a second local minimum.")
-def test_four_students_of_the_exact_table(dialects: ModuleType) -> None:
+def test_four_students_of_the_exact_table() -> None:
     """Random dialects: strays and lengths of their own; each student by its own stationary point.
 
     Would be refuted by dialects between which the students stand in another order.
@@ -203,7 +190,7 @@ def test_four_students_of_the_exact_table(dialects: ModuleType) -> None:
 @pytest.mark.claim(
     "14", "After each letter, the forward student says what follows it on average in the teacher's sequences."
 )
-def test_what_follows_a_letter(dialects: ModuleType) -> None:
+def test_what_follows_a_letter() -> None:
     """Of random tables: the shares after a letter agree; the frequencies of pairs do not, for sequences are cut.
 
     Would be refuted by a letter after which another row has the smaller divergence.
@@ -455,11 +442,6 @@ def test_what_the_top_k_leaves_out() -> None:
         parts = zip(*model["left_out_first_second_and_later_in_line"], strict=True)
         for mean, part in zip(model["left_out"], parts, strict=True):
             assert min(part) <= mean <= max(part)  # of all positions, and of three sets of them
-    sys.path.insert(0, str(FOLDER))
-    try:
-        mass = importlib.import_module("mass")
-    finally:
-        sys.path.remove(str(FOLDER))
     ids = g.integers(6, size=400)
     model = mass.NGrams(ids, 6, 2)
     for context in ((0, 1), (5, 5), (2, 4)):
@@ -476,7 +458,7 @@ def test_what_the_top_k_leaves_out() -> None:
     "with labels, a mean over each sequence shortens what is written, and a token mean over few sequences does too, by "
     "less.",
 )
-def test_the_tilt_and_where_it_ends(dialects: ModuleType) -> None:
+def test_the_tilt_and_where_it_ends() -> None:
     """Random teachers near the truth and far from it, by the exact minimisers of both losses; denominators for more.
 
     Would be refuted by a teacher whose student of labels is as long, or whose student of distributions is not.
@@ -695,13 +677,12 @@ def test_what_more_sequences_do() -> None:
     "14", "So the bucket's students end too early, after 4.3 tokens on average instead of 5.4."
 )
 @pytest.mark.claim("14", "after 0.45 of the prefixes `<eos>` is part of that")
-def test_what_the_bucket_does_not_see(dialects: ModuleType) -> None:
+def test_what_the_bucket_does_not_see() -> None:
     """The split of the divergence on random tables; the stored parts; where `<eos>` ranks in the truth.
 
     Would be refuted by a table whose parts do not add up, or by another part.
     """
     g = rng(11)
-    distil = importlib.import_module("distil")
     p, q = (g.dirichlet(np.ones(5), size=dialects.PREFIXES) for _ in range(2))
     kept = np.argsort(-p, 1)[:, :2]
     buckets = []

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,38 +13,21 @@ import torch
 from scipy import stats
 
 from adversary import refuted
+from experiments import shared
+from experiments.language_models import large_pair, pair
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "language_models"
 
 
 @pytest.fixture(scope="module")
-def scripts_of_pairs() -> Iterator[tuple[ModuleType, ModuleType]]:
-    """Both scripts, imported from their folder; they import `run` of the speeches' experiment."""
-    path, others = list(sys.path), sys.modules.pop("run", None)
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield importlib.import_module("pair"), importlib.import_module("large_pair")
-    finally:
-        sys.path[:] = path
-        sys.modules.pop("run", None)
-        if others is not None:
-            sys.modules["run"] = others
-
-
-@pytest.fixture(scope="module")
-def pair(scripts_of_pairs: tuple[ModuleType, ModuleType]) -> ModuleType:
-    return scripts_of_pairs[0]
-
-
-@pytest.fixture(scope="module")
-def models(pair: ModuleType) -> tuple[Any, Any]:
+def models() -> tuple[Any, Any]:
     """Two untrained models of four letters, in double precision; <eos> is likely enough to be drawn."""
     torch.manual_seed(0)
-    settings = pair.shakespeare.Settings(width=8, heads=1, buckets=16)
+    settings = shared.Settings(width=8, heads=1, buckets=16)
     return tuple(pair.Transformer(4, settings).double().eval() for _ in range(2))
 
 
-def test_what_a_model_writes_is_its_own(pair: ModuleType, models: tuple[Any, Any]) -> None:
+def test_what_a_model_writes_is_its_own(models: tuple[Any, Any]) -> None:
     """Along a model's own draws, a token's loss has its entropy as mean; those of another model do not.
 
     The differences of loss and entropy are uncorrelated, hence the standard error. Were cache, position or rows
@@ -68,7 +47,7 @@ def test_what_a_model_writes_is_its_own(pair: ModuleType, models: tuple[Any, Any
 
 
 @pytest.mark.parametrize("kind", ["labels", "forward", "reverse", "jsd"])
-def test_a_mean_over_tokens(pair: ModuleType, models: tuple[Any, Any], kind: str) -> None:
+def test_a_mean_over_tokens(models: tuple[Any, Any], kind: str) -> None:
     """The loss in parts is the sum over all tokens, written out, by their number; so is its gradient."""
     student, teacher = models
     speeches = pair.write(teacher, 40, torch.Generator().manual_seed(1), 30)
@@ -79,7 +58,7 @@ def test_a_mean_over_tokens(pair: ModuleType, models: tuple[Any, Any], kind: str
     student.zero_grad()
     total = torch.zeros(())
     for speech, log_p in zip(speeches, said, strict=True):
-        log_q = pair.shakespeare.log_probabilities(student, [speech])[0][0]
+        log_q = shared.log_probabilities(student, [speech])[0][0]
         p, q = log_p.exp(), log_q.exp()
         m = (0.3 * p + 0.7 * q).log()
         each = {
@@ -306,9 +285,9 @@ def test_a_narrow_winner_and_none() -> None:
         (-0.07, -0.01), abs=0.005
     )
     for arm in ("jsd", "reverse"):
-        for pair in (("gkd", arm), (arm, "gkd")):
+        for both in (("gkd", arm), (arm, "gkd")):
             with refuted("a winner by the reverse divergence"):
-                separated(*pair, "reverse_per_speech")
+                separated(*both, "reverse_per_speech")
     for key, best in (
         ("forward_per_speech", ("forward", "forward, fresh")),
         ("reverse_per_speech", ("jsd", "gkd", "reverse")),
@@ -324,9 +303,9 @@ def test_a_narrow_winner_and_none() -> None:
 # The larger pair, of which every seed has a teacher of its own.
 
 
-def test_what_the_larger_models_write_and_lose(scripts_of_pairs: tuple[ModuleType, ModuleType]) -> None:
+def test_what_the_larger_models_write_and_lose() -> None:
     """As above: drawn with a cache, scored without; and means over the tokens beside the sums written out."""
-    script = scripts_of_pairs[1]
+    script = large_pair
     torch.manual_seed(0)
     writer, other = (script.Model(4, script.Shape(2, 8, 2, 0.5), 60).to(script.DEVICE) for _ in range(2))
     text = script.Writer(writer, 600, 60).write()
@@ -427,9 +406,9 @@ def test_on_policy_steps_of_the_larger_pair() -> None:
         assert 0.005 < cost < 0.015
 
     says("gkd", "jsd")
-    for pair in (("jsd", "gkd"), ("jsd", "forward")):
+    for both in (("jsd", "gkd"), ("jsd", "forward")):
         with refuted("other arms"):
-            says(*pair)
+            says(*both)
     reverse = [of_larger(arm, "reverse_per_speech") for arm in ("gkd", "jsd")]
     assert round(stats.ttest_rel(*reverse).pvalue, 2) == 0.03
 

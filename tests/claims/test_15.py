@@ -18,11 +18,11 @@ from torch import Tensor
 from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile
 
-import scripts
 import xent
 import xent.torch as xt
 import xent.torch._linear as linear
 from adversary import distributions, logits, refuted, rng
+from experiments.large_vocabularies import memory
 
 Array = np.ndarray
 FOLDER = Path(__file__).parents[2] / "experiments" / "large_vocabularies"
@@ -67,7 +67,7 @@ def test_arrays_of_the_logits_size() -> None:
 
     Would be refuted by a size at which a way holds another number of arrays.
     """
-    memory, g = scripts.load(FOLDER / "memory.py"), rng(0)
+    g = rng(0)
     rows, classes = 1024, int(g.integers(3500, 4500))
     hidden, weight = (x.detach().float().requires_grad_() for x in layer(g, rows, classes, 8))
     target = torch.tensor(g.integers(classes, size=rows))
@@ -412,7 +412,6 @@ def test_the_sketch_and_the_library() -> None:
     Would be refuted by a label that the library takes in silence.
     """
     g = rng(7)
-    memory = scripts.load(FOLDER / "memory.py")
     hidden, weight = layer(g, 6, 300, 4)
 
     def refuses(label: int) -> None:

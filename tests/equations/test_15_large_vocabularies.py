@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import scripts
+from experiments.large_vocabularies import memory
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "experiments" / "large_vocabularies" / "memory.py"
-
-memory = scripts.load(SCRIPT)
 
 
 # --------------------------------------------------------------------------------- the code and its memory

@@ -6,22 +6,16 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-import scripts
+from experiments.shakespeare import run
 
 torch = pytest.importorskip("torch")
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "shakespeare"
-
-
-@pytest.fixture(scope="module")
-def run() -> ModuleType:
-    return scripts.load(FOLDER / "run.py")
 
 
 @pytest.fixture
@@ -40,7 +34,7 @@ def gradient(model: Any) -> Any:
 
 
 @pytest.mark.parametrize("arm", ["constant", "B=1", "B=4", "B=16", "B=64", "B=128", "bucketed", "46 of 128"])
-def test_the_weights_are_a_loop_over_micro_batches(run: ModuleType, speeches: list[Any], arm: str) -> None:
+def test_the_weights_are_a_loop_over_micro_batches(speeches: list[Any], arm: str) -> None:
     torch.manual_seed(0)
     model = run.Transformer(5, run.Settings(width=8)).double().eval()  # no dropout, which would differ
     batch = speeches[:128]
@@ -73,7 +67,7 @@ def test_the_weights_are_a_loop_over_micro_batches(run: ModuleType, speeches: li
     torch.testing.assert_close(emulated, gradient(model), rtol=1e-10, atol=1e-14)
 
 
-def test_the_blocks_are_a_stream(run: ModuleType, speeches: list[Any]) -> None:
+def test_the_blocks_are_a_stream(speeches: list[Any]) -> None:
     """Every token of whole blocks is a target once, behind the token that precedes it in the stream."""
     stream = run.stream_of(speeches)
     text = torch.cat(speeches)
@@ -88,7 +82,7 @@ def test_the_blocks_are_a_stream(run: ModuleType, speeches: list[Any]) -> None:
     torch.testing.assert_close(losses[0], first, rtol=1e-10, atol=0)
 
 
-def test_the_model_does_not_look_ahead(run: ModuleType, speeches: list[Any]) -> None:
+def test_the_model_does_not_look_ahead(speeches: list[Any]) -> None:
     """A later character changes no earlier prediction, through attention or through the n-grams."""
     torch.manual_seed(2)
     model = run.Transformer(5, run.Settings(width=8)).double().eval()
@@ -106,7 +100,7 @@ def test_the_model_does_not_look_ahead(run: ModuleType, speeches: list[Any]) -> 
     assert moved.nonzero()[:, 0].tolist() == [20, 21, 22, 23, 24]
 
 
-def test_the_cache_draws_from_the_same_distribution(run: ModuleType, speeches: list[Any]) -> None:
+def test_the_cache_draws_from_the_same_distribution(speeches: list[Any]) -> None:
     torch.manual_seed(1)
     settings = run.Settings(layers=2, width=8)
     model = run.Transformer(5, settings).double().eval()
@@ -121,7 +115,7 @@ def test_the_cache_draws_from_the_same_distribution(run: ModuleType, speeches: l
         torch.testing.assert_close(step[:, 0], whole[:, i], rtol=1e-12, atol=1e-13)
 
 
-def test_samples_have_the_lengths_that_the_model_gives_them(run: ModuleType) -> None:
+def test_samples_have_the_lengths_that_the_model_gives_them() -> None:
     """A model that ends with probability 1/4 at each step: lengths are geometric, also across dropped rows."""
     settings = run.Settings(width=8, samples=4000)
     model = run.Transformer(2, settings).eval()
@@ -135,7 +129,7 @@ def test_samples_have_the_lengths_that_the_model_gives_them(run: ModuleType) -> 
     assert abs((drawn == 1).mean() - 0.25) < 4 * math.sqrt(0.25 * 0.75 / 4000)
 
 
-def test_the_parts_of_a_report_add_up(run: ModuleType, speeches: list[Any]) -> None:
+def test_the_parts_of_a_report_add_up(speeches: list[Any]) -> None:
     settings = run.Settings(width=8, samples=50)
     torch.manual_seed(3)
     model = run.Transformer(5, settings).eval()
@@ -147,7 +141,7 @@ def test_the_parts_of_a_report_add_up(run: ModuleType, speeches: list[Any]) -> N
     assert all(0 < x < 1 for part in row["hazard"] for x in part if x is not None)
 
 
-def test_another_text_is_refused(run: ModuleType, tmp_path: Path) -> None:
+def test_another_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "input.txt"
     path.write_text("First Citizen:\nSpeak, speak.\n")
     with pytest.raises(ValueError, match="another text: its SHA-256 is"):
@@ -155,7 +149,7 @@ def test_another_text_is_refused(run: ModuleType, tmp_path: Path) -> None:
 
 
 def test_a_stopped_experiment_goes_on(
-    run: ModuleType, speeches: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    speeches: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs that are there are not made again; each arm takes the rate that its own validation loss prefers."""
     made: list[tuple[Any, ...]] = []
@@ -188,7 +182,7 @@ def test_a_stopped_experiment_goes_on(
     assert len(record["long"]) == len(record["controls"]) == 2 and len(record["tuning"]) == arms * grid
 
 
-def test_the_prediction_follows_from_the_lengths(run: ModuleType) -> None:
+def test_the_prediction_follows_from_the_lengths() -> None:
     committed = json.loads((FOLDER / "prediction.json").read_text())
     again = run.predict(np.repeat(committed["lengths"], committed["counts"]))
     for arm, values in again["arms"].items():
@@ -200,7 +194,7 @@ def test_the_prediction_follows_from_the_lengths(run: ModuleType) -> None:
     assert committed["arms"]["B=1"]["mean_length"] == pytest.approx(harmonic)
 
 
-def test_the_controls_are_what_the_weights_are_worth(run: ModuleType) -> None:
+def test_the_controls_are_what_the_weights_are_worth() -> None:
     """Kish's effective share of the tokens, from the prediction's lengths in batches as in training."""
     committed = json.loads((FOLDER / "prediction.json").read_text())
     lengths = np.repeat(committed["lengths"], committed["counts"])
@@ -216,7 +210,7 @@ def test_the_controls_are_what_the_weights_are_worth(run: ModuleType) -> None:
         assert worth == pytest.approx(int(control.split()[0]), rel=0.02)
 
 
-def test_the_record_is_whole(run: ModuleType) -> None:
+def test_the_record_is_whole() -> None:
     result = json.loads((FOLDER / "result.json").read_text())
     assert result["settings"] == json.loads(json.dumps(asdict(run.Settings())))
     seeds = {r["seed"] for r in result["runs"]}

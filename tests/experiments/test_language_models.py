@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,23 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.language_models import dialects, distil, stack
+
 FOLDER = Path(__file__).parents[2] / "experiments" / "language_models"
 
 
 @pytest.fixture(scope="module")
-def modules() -> Any:
-    """The scripts, imported from their folder."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield tuple(importlib.import_module(name) for name in ("dialects", "distil", "stack"))
-    finally:
-        sys.path.remove(str(FOLDER))
-
-
-@pytest.fixture(scope="module")
-def drawn(modules: Any) -> Any:
+def drawn() -> Any:
     """Sequences of the truth: tokens, rows of their prefixes, lengths."""
-    dialects, distil, stack = modules
     uniform = torch.tensor(np.random.default_rng(0).random((1, 60_000, 8)))
     tokens, rows = stack.draw(torch.tensor(dialects.source()).cumsum(-1)[None], uniform)
     return tokens[0], rows[0], distil.lengths_of(tokens)[0]
@@ -39,9 +28,8 @@ def within(seen: np.ndarray, expected: float) -> bool:
     return bool(abs(seen.mean() - expected) < 4 * seen.std() / np.sqrt(len(seen)))
 
 
-def test_the_source_is_a_mixture_of_whole_sequences(modules):
+def test_the_source_is_a_mixture_of_whole_sequences():
     """A dialect is chosen once; a mixture of the rows would be another language."""
-    dialects, _, _ = modules
     up, down, both = dialects.dialect("up"), dialects.dialect("down"), dialects.source()
     for tree in (up, down, both):
         np.testing.assert_allclose(tree.sum(axis=1), 1)
@@ -50,8 +38,7 @@ def test_the_source_is_a_mixture_of_whole_sequences(modules):
     assert dialects.sequence_kl(both, 0.5 * up + 0.5 * down) > 0.1
 
 
-def test_the_sums_agree_with_drawn_sequences(modules, drawn):
-    dialects, _, _ = modules
+def test_the_sums_agree_with_drawn_sequences(drawn):
     tokens, rows, lengths = (x.numpy() for x in drawn)
     truth, n = dialects.source(), np.arange(1, dialects.LIMIT + 2)
     law = dialects.length_probs(truth)
@@ -71,9 +58,8 @@ def test_the_sums_agree_with_drawn_sequences(modules, drawn):
     assert np.isclose(dialects.length_probs(tilted) @ n, 1 / (law @ (1 / n)))
 
 
-def test_a_stacked_model_writes_what_its_table_says(modules):
+def test_a_stacked_model_writes_what_its_table_says():
     """The whole forward pass, the table of all prefixes and what the model writes are one distribution."""
-    dialects, distil, stack = modules
     model = stack.Stack([3, 4], **distil.SETTINGS["small"])
     with torch.no_grad():
         model.flat += 0.3 * torch.randn(model.flat.shape, generator=torch.Generator().manual_seed(0))
@@ -91,9 +77,8 @@ def test_a_stacked_model_writes_what_its_table_says(modules):
     assert np.abs(trees[0] - trees[1]).max() > 0.1
 
 
-def test_a_model_does_not_depend_on_its_neighbours(modules):
+def test_a_model_does_not_depend_on_its_neighbours():
     """Trained alone or beside another: the same but for rounding, which some steps have not yet blown up."""
-    dialects, distil, _ = modules
     teacher = dialects.source()
     arm = distil.ARMS["small, reverse, both terms"]
     alone = distil.train(arm, [5], teacher[None], [1e-2], [0.1], 5, 1)[1][0]
@@ -102,9 +87,8 @@ def test_a_model_does_not_depend_on_its_neighbours(modules):
     assert np.abs(pair[1] - alone).max() > 1e-2
 
 
-def test_both_terms_are_the_gradient_of_the_sequence_divergence(modules):
+def test_both_terms_are_the_gradient_of_the_sequence_divergence():
     """For a bigram student: the mean of the sampled gradient, against finite differences of the exact sum."""
-    dialects, distil, stack = modules
     last = dialects.last_letter() + 1
     teacher = 0.9 * dialects.source() + 0.02
     generator = torch.Generator().manual_seed(1)
@@ -133,8 +117,7 @@ def test_both_terms_are_the_gradient_of_the_sequence_divergence(modules):
     assert not within(np.array(first), slope)
 
 
-def test_the_stored_result_belongs_to_the_script(modules):
-    _, distil, stack = modules
+def test_the_stored_result_belongs_to_the_script():
     stored = json.loads((FOLDER / "result.json").read_text())
     assert stored["settings"] == distil.SETTINGS
     assert set(stored["arms"]) <= set(distil.ARMS)
@@ -149,9 +132,8 @@ def test_the_stored_result_belongs_to_the_script(modules):
         assert count == stack.Stack([0], **distil.SETTINGS[size]).flat.shape[1]
 
 
-def test_the_losses_of_tokens(modules):
+def test_the_losses_of_tokens():
     """The script spells its losses out; PyTorch's divergence on probabilities gives the same gradients."""
-    _, distil, _ = modules
     generator = torch.Generator().manual_seed(4)
     z, v = torch.randn(2, 1, 3, 8, 5, generator=generator, dtype=torch.float64)
     z.requires_grad_()
@@ -187,8 +169,7 @@ def test_the_losses_of_tokens(modules):
         torch.testing.assert_close(torch.autograd.grad(loss, z)[0], truth, rtol=1e-9, atol=1e-12)
 
 
-def test_a_cache_holds_out_a_tenth_and_counts_its_draws(modules):
-    dialects, distil, _ = modules
+def test_a_cache_holds_out_a_tenth_and_counts_its_draws():
     arm = distil.ARMS["cache 1000, four draws"]
     cumulative = torch.tensor(dialects.source()).cumsum(-1)[None]
     cache = distil.Cache(arm, cumulative, [np.random.default_rng(0)])
