@@ -235,7 +235,8 @@ globalThis.xentMoving = (() => {
         const xs = grid(-6, 8, 280);
         const points = path.map((w) => [w, f.toyLoss(w)]);
         const last = points[12];
-        const ups = points.filter(([, loss], i) => i > 0 && loss > points[i - 1][1]).length;
+        // What only rounding lifts has not gone up.
+        const ups = points.filter(([, loss], i) => i > 0 && loss > points[i - 1][1] + 1e-9).length;
         return {
           data: [xs, xs.map(f.toyLoss)],
           marks: points.flatMap((at, i) => [...(i ? [{ from: points[i - 1], to: at, colour: "orange" }] : []), { at, colour: "orange" }]),

@@ -190,7 +190,7 @@ def say_learnt_length(batch: float, length: float) -> list[str]:
 
 def say_step(step: float, start: float) -> list[str]:
     losses = [drawn_figures.toy_loss(w) for w in drawn_figures.descent(start, step, 12)]
-    return [text(losses[-1], 4), f"went up {int((np.diff(losses) > 0).sum())} times"]
+    return [text(losses[-1], 4), f"went up {int((np.diff(losses) > 1e-9).sum())} times"]
 
 
 def say_digits(bits: float, margin: float) -> list[str]:

@@ -513,7 +513,8 @@ def denominator(d: Draw) -> Env:
         return mp.fsum(a / n for a, n in own) / mp.fsum(a for a, _ in own) if own else mp.mpf(0)
 
     def best(share: Any) -> Any:
-        own = [(a / len(x), x[len(c)]) for a, x in P.after(c)]
+        after = P.after(c)  # of a rare prefix all are small: in terms of it, or the minimum is found nowhere
+        own = [(a / mp.fsum(b for b, _ in after) / len(x), x[len(c)]) for a, x in after]
         loss = lambda q: mp.fsum(a * (-share * mp.log(q(v)) + (1 - share) * kl(P.at(c), q)) for a, v in own)
         return learnt(loss)
 
