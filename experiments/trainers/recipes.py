@@ -53,6 +53,24 @@ def optimiser(model: nn.Module) -> Iterator[SGD]:
         parameter.grad = grad
 
 
+class Handed(Exception):
+    """Carries what a user would hand to `xent.torch.check_trainer`, in place of training."""
+
+    def __init__(self, trainer: Any, batches: Any = None) -> None:
+        self.trainer, self.batches = trainer, batches
+
+
+HAND_OVER = False  # whether trainers are handed over, not run
+
+
+def go(run: Trainer) -> None:
+    """Train, or hand the trainer over."""
+    run.remove_callback(PrinterCallback)
+    if HAND_OVER:
+        raise Handed(run)
+    run.train()
+
+
 def shifted_labels(batch: Batch) -> Tensor:
     """Return the targets of a causal model that is given these labels."""
     return batch["labels"][:, 1:]
@@ -95,8 +113,7 @@ def train(
             compute_loss_func=compute_loss_func,
             optimizers=(sgd, ConstantLR(sgd, 1.0)),
         )
-        run.remove_callback(PrinterCallback)
-        run.train()
+        go(run)
 
 
 def interleaved(batches: list[Batch]) -> list[Batch]:
@@ -216,8 +233,7 @@ def trl_sft(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
             processing_class=tokenizer(),
             optimizers=(sgd, ConstantLR(sgd, 1.0)),
         )
-        run.remove_callback(PrinterCallback)
-        run.train()
+        go(run)
 
 
 # --- Accelerate --------------------------------------------------------------------------------------------
@@ -342,7 +358,7 @@ class ManualWindows(Automatic):
 
 
 def fit(module: Automatic, loader: Iterable[Any], accumulate_grad_batches: int = 1) -> None:
-    pl.Trainer(
+    trainer = pl.Trainer(
         accelerator="cpu",
         max_epochs=1,
         accumulate_grad_batches=accumulate_grad_batches,
@@ -350,7 +366,10 @@ def fit(module: Automatic, loader: Iterable[Any], accumulate_grad_batches: int =
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-    ).fit(module, loader)
+    )
+    if HAND_OVER:
+        raise Handed((trainer, module), list(loader))
+    trainer.fit(module, loader)
 
 
 def lightning_automatic(

@@ -161,7 +161,7 @@ def check_accumulation(
     mine = list(micro_batches)
     distributed = dist.is_available() and dist.is_initialized()
     ranks = dist.get_world_size(group) if distributed else 1
-    everyone = _exchange(mine, group, ranks)
+    everyone = exchange(mine, group, ranks)
     steps = len(mine)
     if ranks * steps < 2 or any(len(theirs) != steps for theirs in everyone):
         came = [len(theirs) for theirs in everyone]
@@ -173,34 +173,51 @@ def check_accumulation(
     counts = None
     if targets is not None:
         of = counting(targets, ignore_index)
-        counts = _in_all_ways([of(batch) for batch in parts])
-        due, came = int(counts["targets"].sum()), _exchange(int(of(whole_batch).sum()), group, ranks)
+        counts = in_all_ways([of(batch) for batch in parts])
+        due, came = int(counts["targets"].sum()), exchange(int(of(whole_batch).sum()), group, ranks)
         if set(came) != {due}:
             got = f"{came[0]}" if ranks == 1 else f"{came} on the ranks"
             raise ValueError(f"whole_batch: expected the {due} targets of all micro-batches, got {got}")
     if tolerance is not None:
         tolerance = number(tolerance, "tolerance", "a number in (0, 1)", 0.0, 1.0)
+    return compare(model, everyone, mine, whole_batch, step, reference, counts, tolerance, group)
+
+
+def compare(
+    model: nn.Module,
+    everyone: list[list[B]],
+    mine: list[B],
+    whole_batch: B,
+    step: Callable[[nn.Module, list[B]], Any],
+    reference: Callable[[nn.Module, B], Any] | None,
+    counts: dict[str, Floats] | None,
+    tolerance: float | None,
+    group: Any = None,
+) -> AccumulationReport:
+    """Take the gradients that `check_accumulation` needs, of its arguments and of their counts, and judge them."""
+    ranks, steps = len(everyone), len(mine)
 
     def plainly(batch: B) -> Any:
         batch = copy.deepcopy(batch)  # a step may pop the labels out of it
         return step(model, [batch]) if reference is None else reference(model, batch)
 
-    with _untouched(model) as values:
-        whole = _gradient(model, values, partial(plainly, whole_batch))
-        again = _gradient(model, values, partial(plainly, whole_batch))  # at another random state
-        ours = _gradient(model, values, lambda: step(model, [copy.deepcopy(batch) for batch in mine]))
-        alone = torch.stack([_gradient(model, values, partial(plainly, batch)) for batch in parts])
+    with untouched(model) as values:
+        whole = gradient_of(model, values, partial(plainly, whole_batch))
+        again = gradient_of(model, values, partial(plainly, whole_batch))  # at another random state
+        ours = gradient_of(model, values, lambda: step(model, [copy.deepcopy(batch) for batch in mine]))
+        parts = (batch for theirs in everyone for batch in theirs)
+        alone = torch.stack([gradient_of(model, values, partial(plainly, batch)) for batch in parts])
 
     if tolerance is None:
         dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()}
         tolerance = math.sqrt(max(torch.finfo(dtype).eps for dtype in dtypes))
-    norms = _exchange(float(ours.norm()), group, ranks)
+    norms = exchange(float(ours.norm()), group, ranks)
     apart = max(norms) - min(norms) > tolerance * max(norms)
     verdict = _Evidence(model, whole, again, ours, alone, steps, ranks, tolerance, counts, apart).judge()
     norm, expected = float(ours.norm()), float(whole.norm())
     ratio = norm / expected if expected else math.nan
     cosine = float(ours @ whole) / (norm * expected) if norm * expected else math.nan
-    return AccumulationReport(verdict.ok, ratio, cosine, _error(ours, whole), verdict.cause, verdict.repair)
+    return AccumulationReport(verdict.ok, ratio, cosine, error(ours, whole), verdict.cause, verdict.repair)
 
 
 class _Verdict(NamedTuple):
@@ -223,6 +240,31 @@ class _Evidence:
     tolerance: float
     counts: dict[str, Floats] | None  # each (W K,), by what is counted
     apart: bool  # whether the ranks ended with different gradients
+
+    def __post_init__(self) -> None:
+        # A causal model shifts its labels. Where they were given as they are, the whole batch tells.
+        n = self.counts or {}
+        if (
+            "labels after a shift" not in n
+            or self.fits(n["targets"])
+            or not self.fits(n["labels after a shift"])
+        ):
+            return
+        rows = n["labels before the shift"] - n["targets"]
+        positions = n["positions, padding too"]
+        self.counts = n | {
+            "targets": n["labels after a shift"],
+            "labels before the shift": n["targets"],
+            "positions, padding too": positions - rows,
+            "positions, padding too, before the shift": positions,
+        }
+        del self.counts["labels after a shift"]
+
+    def fits(self, n: Floats) -> bool:
+        """Whether the micro-batches make up the whole batch by these counts."""
+        return (
+            bool(n.sum()) and error(torch.from_numpy(n / n.sum()) @ self.alone, self.whole) <= self.tolerance
+        )
 
     def judge(self) -> _Verdict:
         """Ask one after the other; each gives a verdict, or None to leave it to the next."""
@@ -257,7 +299,7 @@ class _Evidence:
         return _Verdict(False, cause + "that counts, and a mean over nothing is 0/0", SUM_ONCE)
 
     def does_not_repeat(self) -> _Verdict | None:
-        noise = _error(self.again, self.whole)
+        noise = error(self.again, self.whole)
         if noise <= self.tolerance:
             return None
         dropout = self.modules(_drops)
@@ -284,7 +326,7 @@ class _Evidence:
         return None
 
     def right(self) -> _Verdict | None:
-        if not _error(self.ours, self.whole) <= self.tolerance:
+        if not error(self.ours, self.whole) <= self.tolerance:
             return None
         wrong = self.whole_batch_counts()
         if wrong is not None:
@@ -298,7 +340,7 @@ class _Evidence:
 
     def right_but_for_a_factor(self) -> _Verdict | None:
         factor = float(self.ours @ self.whole / (self.whole @ self.whole))
-        if not _error(self.ours, factor * self.whole) <= self.tolerance:
+        if not error(self.ours, factor * self.whole) <= self.tolerance:
             return None
         also = (
             "; equal counts would hide a mean of means besides: repair, and check with ragged micro-batches"
@@ -306,7 +348,7 @@ class _Evidence:
         return _Verdict(False, f"the right direction, {self.in_words(factor)}" + also * self.even(), SUM_ONCE)
 
     def across_rows(self) -> _Verdict | None:
-        residual = _error(self.weights_of(self.whole) @ self.alone, self.whole)
+        residual = error(self.weights_of(self.whole) @ self.alone, self.whole)
         if residual <= self.tolerance:
             return None
         if norms := self.modules(_normalises_by_batch):
@@ -327,17 +369,17 @@ class _Evidence:
         for what, weights in self.faults():
             mixture = torch.from_numpy(weights.ravel()) @ self.alone
             factor = float(self.ours @ mixture / (mixture @ mixture)) if mixture.any() else 0.0
-            if factor and _error(self.ours, factor * mixture) <= self.tolerance:
+            if factor and error(self.ours, factor * mixture) <= self.tolerance:
                 besides = "" if abs(factor - 1) <= self.tolerance else f"; and {self.in_words(factor)}"
                 return _Verdict(False, what + besides, SUM_ONCE)
         if self.steps > 1:
             # The last micro-batch of all ranks spans what zero_grad() leaves, whatever it is divided by.
             last = self.alone[self.steps - 1 :: self.steps]
-            if _error(_weights(last, self.ours) @ last, self.ours) <= self.tolerance:
+            if error(_weights(last, self.ours) @ last, self.ours) <= self.tolerance:
                 cause = "only the last micro-batch is left: the gradient is cleared inside the window"
                 return _Verdict(False, cause, "zero_grad() after the optimiser's step only")
         found = self.weights_of(self.ours)
-        if _error(found @ self.alone, self.ours) > self.tolerance:
+        if error(found @ self.alone, self.ours) > self.tolerance:
             return _Verdict(False, "unknown: the gradient is no weighted sum of those of its micro-batches")
         had, due = (", ".join(f"{w:.3g}" for w in v.tolist()) for v in (found, self.weights_of(self.whole)))
         return _Verdict(False, f"unknown: the micro-batches have weights {had} where {due} is due", SUM_ONCE)
@@ -409,17 +451,13 @@ class _Evidence:
 
     def whole_batch_counts(self) -> str | None:
         """Return what the whole batch counts in place of `targets`, if that can be told."""
-        fits = [
-            what
-            for what, n in (self.counts or {}).items()
-            if n.sum() and _error(torch.from_numpy(n / n.sum()) @ self.alone, self.whole) <= self.tolerance
-        ]
+        fits = [what for what, n in (self.counts or {}).items() if self.fits(n)]
         # Dividing by sequences is a choice, and not a miscount.
         return None if not fits or {"targets", "sequences"} & set(fits) else self.versus(fits[0])
 
     def even(self) -> bool:
         """Whether a mean of means is right for these micro-batches."""
-        return _error(self.alone.mean(0), self.whole) <= self.tolerance
+        return error(self.alone.mean(0), self.whole) <= self.tolerance
 
     def weights_of(self, gradient: Tensor) -> Tensor:
         return _weights(self.alone, gradient)
@@ -436,7 +474,7 @@ class _Evidence:
         return float(self.counts[what].sum()) if self.counts is not None else math.nan
 
 
-def _error(found: Tensor, expected: Tensor) -> float:
+def error(found: Tensor, expected: Tensor) -> float:
     scale = float(expected.norm())
     return float((found - expected).norm()) / scale if scale else math.nan
 
@@ -447,7 +485,7 @@ def _weights(gradients: Tensor, total: Tensor) -> Tensor:
     return weights
 
 
-def _in_all_ways(n: list[Tensor]) -> dict[str, Floats]:
+def in_all_ways(n: list[Tensor]) -> dict[str, Floats]:
     """Count each micro-batch's mask, or number, in the ways that loops do."""
     found = {"targets": [int(c.sum()) for c in n]}
     if all(c.ndim > 1 for c in n):
@@ -462,17 +500,16 @@ def _in_all_ways(n: list[Tensor]) -> dict[str, Floats]:
 
 
 @contextmanager
-def _untouched(model: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
+def untouched(model: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
     """Put everything back that a forward and a backward pass may change; yields the values kept."""
     modules = [(m, m.training, dict(m._parameters), dict(m._buffers)) for m in model.modules()]
     values = [(t, t.detach().clone()) for t in (*model.parameters(), *model.buffers())]
     gradients = [
         (p, p.requires_grad, p.grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()
     ]
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     try:
-        yield values
+        with random_states_kept():
+            yield values
     finally:
         for module, training, parameters, buffers in modules:
             module.training = training
@@ -484,6 +521,16 @@ def _untouched(model: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
             parameter.grad = gradient
             if gradient is not None and kept is not None:
                 gradient.detach().copy_(kept)
+
+
+@contextmanager
+def random_states_kept() -> Iterator[None]:
+    """Put the random states of Python, NumPy and torch back."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
         random.setstate(states[0])
         np.random.set_state(states[1])  # noqa: NPY002
         torch.set_rng_state(states[2])
@@ -508,7 +555,7 @@ def _local(tensor: Any) -> Tensor:
     return local
 
 
-def _gradient(model: nn.Module, values: list[tuple[Tensor, Tensor]], passes: Callable[[], Any]) -> Tensor:
+def gradient_of(model: nn.Module, values: list[tuple[Tensor, Tensor]], passes: Callable[[], Any]) -> Tensor:
     """Return the gradient that `passes` leaves, as one vector; parameters without one have zeros."""
     parameters = list(model.parameters())
     for parameter in parameters:
@@ -533,7 +580,7 @@ def _gradient(model: nn.Module, values: list[tuple[Tensor, Tensor]], passes: Cal
     return torch.cat(pieces)
 
 
-def _exchange(value: Any, group: Any, ranks: int) -> list[Any]:
+def exchange(value: Any, group: Any, ranks: int) -> list[Any]:
     """Return each rank's `value`, its tensors on this rank's device."""
     if ranks == 1:
         return [value]
