@@ -22,8 +22,9 @@ from accelerate.state import AcceleratorState, GradientState
 from datasets import Dataset
 from lightning import pytorch as pl
 from lightning.fabric import Fabric
-from tiny import IGNORED, Batch, bare_llama, bert, cross_entropy, gpt2, llama, t5
+from tiny import IGNORED, VOCABULARY, Batch, bare_llama, bert, cross_entropy, gpt2, llama, t5
 from tokenizers import Tokenizer, models
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -208,8 +209,9 @@ def trainer_half_mended(model: nn.Module, batches: list[Batch], repaired: bool) 
 
 def tokenizer() -> PreTrainedTokenizerFast:
     """TRL asks for one, though the data are tokenised already."""
-    ids = {"<pad>": 0, "<bos>": 1, "<eos>": 2, "<unk>": 3}
+    ids = {"<pad>": 0, "<bos>": 1, "<eos>": 2, "<unk>": 3} | {f"t{i}": i for i in range(4, VOCABULARY)}
     inner = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+    inner.pre_tokenizer = WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>")
 
 
