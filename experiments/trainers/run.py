@@ -179,7 +179,9 @@ def main(words: list[str]) -> int:
     print(table(rows))
     if not words:
         readme = Path(__file__).with_name("README.md")
-        readme.write_text(re.sub(r"(^\|.*\n)+", table(rows) + "\n", readme.read_text(), count=1, flags=re.MULTILINE))
+        readme.write_text(
+            re.sub(r"(^\|.*\n)+", table(rows) + "\n", readme.read_text(), count=1, flags=re.MULTILINE)
+        )
         result = {
             "date": datetime.date.today().isoformat(),
             "python": platform.python_version(),

@@ -96,8 +96,6 @@ def check_trainer(
     with ExitStack() as stack:
         stack.enter_context(random_states_kept())
         job = _job(trainer, batches, stack)
-        stack.enter_context(_patched(job.model, train=lambda mode=True: job.model))
-        stack.enter_context(_evaluating(job.model))
         counts = None
         if job.counts is not None:
             parts = [batch for theirs in job.everyone for batch in theirs]
@@ -174,6 +172,7 @@ def _hugging_face(trainer: Any, batches: Iterable[Any] | None, stack: ExitStack)
     model = getattr(trainer, "model_wrapped", trainer.model)
     if ranks > 1 and model is trainer.model:
         model = accelerator.prepare_model(model)  # as train() does
+    stack.enter_context(_evaluating(model))
     # Neither a loss scale nor an optimizer that moves parameters when training begins.
     stack.enter_context(_patched(accelerator, scaler=None))
     stack.enter_context(_patched(trainer, optimizer=None))
@@ -343,6 +342,7 @@ def _lightning(trainer: Any, module: Any, batches: Iterable[Any] | None, stack: 
     def nothing(*_: Any, **__: Any) -> None:
         return None
 
+    stack.enter_context(_evaluating(module))
     automatic = bool(module.automatic_optimization)
     size = trainer.accumulate_grad_batches
     window = _Manual(module)
@@ -526,12 +526,13 @@ def _patched(thing: Any, **attributes: Any) -> Iterator[None]:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Have the model in evaluation mode, each module of it, for a while."""
+    """Have the model in evaluation mode, each module of it, for a while, whatever a step asks of it."""
     modes = [(module, module.training) for module in model.modules()]
     for module, _ in modes:
         module.training = False
     try:
-        yield
+        with _patched(model, train=lambda mode=True: model):
+            yield
     finally:
         for module, mode in modes:
             module.training = mode
