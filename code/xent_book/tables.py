@@ -85,4 +85,4 @@ def show(
     """Show the `table` of the same arguments, in the middle of a cell too."""
     from IPython.display import display
 
-    display(table(rows, *columns, form=form, mark=mark))
+    display(table(rows, *columns, form=form, mark=mark))  # type: ignore[no-untyped-call]

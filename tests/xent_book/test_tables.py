@@ -16,7 +16,7 @@ def test_text_and_page_say_the_same() -> None:
     for _ in range(50):
         count, width = int(g.integers(0, 6)), int(g.integers(1, 5))
         rows = {
-            f"{i} <a & b>"[: int(g.integers(1, 10))]: g.normal(size=width) * 10 ** g.integers(-3, 6)
+            f"{i} <a & b>"[: int(g.integers(1, 10))]: g.normal(size=width) * 10.0 ** g.integers(-3, 6)
             for i in range(count)
         }
         marked = [name for name in rows if g.random() < 0.3]
