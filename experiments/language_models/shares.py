@@ -20,9 +20,9 @@ speech has come. Every token is then a row of its own, and the models of eight s
 has its own teacher, its own choice of the labelled speeches, initial values and batches.
 
 Tuned alike: rate and dropout by the arm's own objective on validation, then alpha, where it is tuned, by the
-validation loss of labels; one seed of its own, on every share. Trained to the end: the rate is constant, a running
-average of the parameters is looked at every 100 steps, and a student stops when its own objective on validation
-has not improved for `patience` looks. Its best look is what is tested.
+validation loss of labels; in short runs of a seed of its own, on every share. Trained to the end: a student whose
+own objective on validation has not improved for 500 steps stops; after 4,500 steps the rate falls to zero. Looked
+at is a running average of the parameters, and the best look is what is tested.
 
     python experiments/language_models/shares.py train --text PATH --runs FOLDER   # what FOLDER lacks
     python experiments/language_models/shares.py assemble --runs FOLDER [--again FOLDER2]   # writes shares.json
@@ -79,18 +79,18 @@ class Settings:
     student: Size = Size(8, 8, 96)
     shares: tuple[float, ...] = (0.02, 0.05, 0.2, 1.0)
     batch: int = 512  # rows of a step; where there are two kinds, half of each
-    rates: tuple[float, ...] = (2e-3, 6e-3, 18e-3)
+    rates: tuple[float, ...] = (2e-3, 6e-3, 18e-3, 54e-3)
     dropouts: tuple[float, ...] = (0.0, 0.25)
     alphas: tuple[float, ...] = (0.2, 0.5, 0.8, 0.95)
     decay: float = 0.01
     average: float = 0.99  # of the running average of the parameters
-    look: int = 100
-    patience: int = 8  # looks
-    steps: int = 5000  # at most
+    looks: tuple[int, int, int] = (25, 500, 100)  # every 25 steps up to 500, then every 100
+    patience: int = 500  # steps without a better look
+    steps: int = 6000  # at most; the rate falls to zero over the last quarter
     tuning_steps: int = 1500
-    teacher_rate: float = 4e-3
+    teacher_rate: float = 8e-3
     teacher_dropout: float = 0.25
-    teacher_steps: int = 2500
+    teacher_steps: int = 4000
     top_k: int = 4
     written_at_once: int = 64  # speeches that a student writes for the next eight steps
     samples: int = 400  # written by a model for its evaluation
@@ -432,9 +432,10 @@ def fit(task: Task, jobs: Sequence[Job], models: Stack, steps: int) -> tuple[Sta
         (gradient,) = torch.autograd.grad(loss.sum(), models.flat)
         with torch.no_grad():
             on = torch.from_numpy(live)
-            adamw(models.flat, gradient, state, step, rate * on, torch.full((S,), s.decay))
+            now = rate * on * min(1.0, 4 * (1 - (step - 1) / steps))
+            adamw(models.flat, gradient, state, step, now, torch.full((S,), s.decay))
             average.lerp_(models.flat, max(1 - s.average, 1 / step))
-        if step % s.look == 0:
+        if step % (s.looks[0] if step <= s.looks[1] else s.looks[2]) == 0:
             looked = models.part(range(S))
             looked.flat = average
             for m in np.flatnonzero(live):
@@ -443,7 +444,7 @@ def fit(task: Task, jobs: Sequence[Job], models: Stack, steps: int) -> tuple[Sta
                 if value < lowest[m] - 1e-5:
                     lowest[m], at[m] = value, step
                     best[m] = average[m]
-                live[m] = step - at[m] < s.patience * s.look
+                live[m] = step - at[m] < s.patience
             if not live.any():
                 break
     models.flat = best
