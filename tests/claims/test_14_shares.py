@@ -176,3 +176,48 @@ def test_equal_gradients(shares: ModuleType, data: Any) -> None:
     soft = factor * shares.soft_loss(arm, z, data.owned[0].said["train"][None], rows.token, 0).sum()
     sizes = [float(torch.autograd.grad(loss, z, retain_graph=True)[0].norm()) for loss in (hard, soft)]
     assert sizes[0] / sizes[1] == pytest.approx(1, rel=0.1) and abs(factor - 1) > 0.2
+
+
+def test_the_teacher_speaks_along_the_rows_of_the_step(
+    shares: ModuleType, data: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text or its own writing: what is compared with the student's logits is the teacher's word on these very rows."""
+    seen: list[Any] = []
+    logits, soft_loss = shares.Stack.logits, shares.soft_loss
+
+    def kept(self: Any, rows: Any, dropout: Any = None) -> Any:
+        seen.append(rows)
+        return logits(self, rows, dropout)
+
+    def compared(arm: Any, z: Any, log_p: Any, tokens: Any, top_k: int) -> Any:
+        if z.requires_grad:
+            rows = shares.Rows(*(column[0, -z.shape[1] :] for column in seen[-1]))
+            torch.testing.assert_close(
+                log_p[0], shares.predict(data.owned[1].teacher, rows), atol=1e-5, rtol=0
+            )
+            assert torch.equal(tokens[0], rows.token)
+            checked.append(arm)
+        return soft_loss(arm, z, log_p, tokens, top_k)
+
+    monkeypatch.setattr(shares.Stack, "logits", kept)
+    monkeypatch.setattr(shares, "soft_loss", compared)
+    for name, alpha in (("on-policy", 1.0), ("mixed, all text", 0.5), ("mixed, same text", 0.5)):
+        checked: list[Any] = []
+        jobs = [shares.Job(1, 0.02, 0.0, alpha)]
+        models = shares.Stack([1], data.settings.student, 6)
+        shares.fit(shares.Task.of(data, shares.ARMS[name], 0.3, jobs), jobs, models, 10)
+        assert len(checked) == 10
+
+
+def test_the_objective_is_what_is_minimised(shares: ModuleType, data: Any) -> None:
+    """(1 - alpha) labels + alpha soft, on the validation rows, written out."""
+    rows, teacher = data.rows["validation"], data.owned[0].teacher
+    models = shares.Stack([1], data.settings.student, 6)
+    log_q, log_p = (shares.predict(m, rows).double() for m in (models, teacher))
+    nll = -float(log_q.gather(1, rows.token[:, None]).mean())
+    soft = float((log_p.exp() * (log_p - log_q)).sum(1).mean())
+    for alpha in (0.0, 0.3, 1.0):
+        jobs = [shares.Job(0, 0.1, 0.0, alpha)]
+        task = shares.Task.of(data, shares.ARMS["mixed, all text"], 0.3, jobs)
+        found = shares.objective(task, jobs[0], models, 0, 2.0)
+        assert found == pytest.approx((1 - alpha) * nll + 2 * alpha * soft, rel=1e-4)
