@@ -1,7 +1,7 @@
 """From which share of labels on does distillation stop winning? A teacher that has seen all of the text.
 
 The data are speeches of Tiny Shakespeare of fewer than 200 characters, each ended by <eos>. A teacher learns all
-training speeches. A student, of a twelfth of its size, has the text of a share of them: 2, 5, 20 or 100 %.
+training speeches. A student, of a tenth of its size, has the text of a share of them: 2, 5, 20 or 100 %.
 
     labels              cross-entropy with the text that it has
     teacher, same text  KL(teacher || student) along that text, no labels
@@ -20,9 +20,10 @@ speech has come. Every token is then a row of its own, and the models of eight s
 has its own teacher, its own choice of the labelled speeches, initial values and batches.
 
 Tuned alike: rate and dropout by the arm's own objective on validation, then alpha, where it is tuned, by the
-validation loss of labels; in short runs of a seed of its own, on every share. Trained to the end: a student whose
-own objective on validation has not improved for 500 steps stops; after 4,500 steps the rate falls to zero. Looked
-at is a running average of the parameters, and the best look is what is tested.
+validation loss of labels; in short runs of a seed of its own, for every share. Trained to the end: a student stops
+when its own objective on validation has not improved for 500 steps, or after 2,500, over whose last quarter the rate
+falls to zero. Looked at is a running average of the parameters; the best look is tested. Three seeds of three arms
+are trained three times as long.
 
     python experiments/language_models/shares.py train --text PATH --runs FOLDER   # what FOLDER lacks
     python experiments/language_models/shares.py assemble --runs FOLDER [--again FOLDER2]   # writes shares.json
@@ -79,18 +80,20 @@ class Settings:
     student: Size = Size(8, 8, 96)
     shares: tuple[float, ...] = (0.02, 0.05, 0.2, 1.0)
     batch: int = 512  # rows of a step; where there are two kinds, half of each
-    rates: tuple[float, ...] = (2e-3, 6e-3, 18e-3, 54e-3)
+    rates: tuple[float, ...] = (3e-3, 9e-3, 27e-3)
     dropouts: tuple[float, ...] = (0.0, 0.25)
     alphas: tuple[float, ...] = (0.2, 0.5, 0.8, 0.95)
     decay: float = 0.01
     average: float = 0.99  # of the running average of the parameters
-    looks: tuple[int, int, int] = (25, 500, 100)  # every 25 steps up to 500, then every 100
+    looks: tuple[int, int, int] = (25, 250, 125)  # every 25 steps up to 250, then every 125
     patience: int = 500  # steps without a better look
-    steps: int = 6000  # at most; the rate falls to zero over the last quarter
-    tuning_steps: int = 1500
+    steps: int = 2500  # at most; the rate falls to zero over the last quarter
+    longer: int = 7500  # of the arms that are also trained three times as long
+    tuning_steps: int = 600
     teacher_rate: float = 8e-3
     teacher_dropout: float = 0.25
     teacher_steps: int = 4000
+    teacher_looks: tuple[int, int, int] = (25, 500, 100)
     top_k: int = 4
     written_at_once: int = 64  # speeches that a student writes for the next eight steps
     samples: int = 400  # written by a model for its evaluation
@@ -121,6 +124,7 @@ ARMS = {
     "T=4, balanced": Arm("forward", "labelled", 0.5, 4.0, balanced=True),
 }
 WITHOUT_LABELS = ("teacher, all text", "texts")
+LONGER = ("labels", "mixed, all text", "texts and labels")  # also trained three times as long, by three seeds
 TEMPERATURES = tuple(name for name in ARMS if name.startswith("T="))
 
 
@@ -270,7 +274,7 @@ class Data:
             task = Task(
                 ARMS["labels"], self, [np.arange(len(train[0].token))] * len(seeds), train, validation, []
             )
-            teachers, runs = fit(task, jobs, teachers, s.teacher_steps)
+            teachers, runs = fit(task, jobs, teachers, s.teacher_steps, s.teacher_looks)
             middle = time.process_time()
             counts = {part: len(self.speeches[part]) for part in ("train", "validation")}
             written = [{part: [speech for begin in range(0, n, 500) for speech in write(
@@ -375,7 +379,9 @@ def factor_of(task: Task, jobs: Sequence[Job], models: Stack) -> Tensor:
     return torch.stack(found)
 
 
-def fit(task: Task, jobs: Sequence[Job], models: Stack, steps: int) -> tuple[Stack, list[dict[str, Any]]]:
+def fit(
+    task: Task, jobs: Sequence[Job], models: Stack, steps: int, looks: tuple[int, int, int]
+) -> tuple[Stack, list[dict[str, Any]]]:
     """Train models side by side until each has stopped; return them at their best looks, and what it took."""
     s, arm, data = task.data.settings, task.arm, task.data
     S, batch = len(jobs), s.batch
@@ -435,7 +441,7 @@ def fit(task: Task, jobs: Sequence[Job], models: Stack, steps: int) -> tuple[Sta
             now = rate * on * min(1.0, 4 * (1 - (step - 1) / steps))
             adamw(models.flat, gradient, state, step, now, torch.full((S,), s.decay))
             average.lerp_(models.flat, max(1 - s.average, 1 / step))
-        if step % (s.looks[0] if step <= s.looks[1] else s.looks[2]) == 0:
+        if step % (looks[0] if step <= looks[1] else looks[2]) == 0:
             looked = models.part(range(S))
             looked.flat = average
             for m in np.flatnonzero(live):
@@ -470,7 +476,7 @@ def objective(task: Task, job: Job, model: Stack, m: int, factor: float) -> floa
         said = task.said[m]["validation"] if arm.loss != "labels" else torch.empty(0)
         value = mean(task.soft_validation[m], said)
         if arm.rows == "own":
-            mine = rows_of(write(model, draws([job.seed], 128, 7))[0], data.settings.teacher.window)
+            mine = rows_of(write(model, draws([job.seed], 64, 7))[0], data.settings.teacher.window)
             value = (value + mean(mine, predict(data.owned[job.seed].teacher, mine))) / 2
         total += job.alpha * factor * value
     return total
@@ -506,16 +512,18 @@ def evaluate(data: Data, model: Stack, seed: int, part: str = "test") -> dict[st
 # ---------------------------------------------------------------- the record
 
 
-def plan(settings: Settings) -> Iterator[tuple[str, float]]:
-    """Yield (arm, share) in the order in which they are worth having; at share 1 the same text is all text."""
-    main, rest = list(ARMS)[:5], list(ARMS)[5:]
-    for arms in (main, rest[:2], rest[2:3], rest[3:4]):
-        for share in settings.shares:
-            for name in arms:
-                if name not in WITHOUT_LABELS and not (share == 1 and name == "mixed, same text"):
-                    yield name, share
-        yield from ((name, 0.0) for name in arms if name in WITHOUT_LABELS)
-    yield from ((name, share) for share in settings.shares[1:3] for name in TEMPERATURES)
+def plan(settings: Settings) -> Iterator[tuple[str, float, int]]:
+    """Yield (arm, share, steps) in the order in which they are worth having; at share 1 the same text is all text."""
+    few, all_text, steps = settings.shares[:-1], settings.shares[-1], settings.steps
+    for name in ("labels", "mixed, all text", "texts and labels"):
+        yield from ((name, share, steps) for share in settings.shares)
+    yield from ((name, 0.0, steps) for name in WITHOUT_LABELS)
+    for name in ("mixed, same text", "teacher, same text"):
+        yield from ((name, share, steps) for share in few)
+    yield from (("on-policy", share, steps) for share in settings.shares)
+    yield from (("top 4, all text", share, steps) for share in (few[1], all_text))
+    yield from ((name, few[1], steps) for name in TEMPERATURES)
+    yield from ((name, share, settings.longer) for share in (all_text, few[2]) for name in LONGER)
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -545,15 +553,16 @@ def run(
     """Train the jobs side by side; return the students and their rows of the record."""
     start = time.process_time()
     arm = ARMS[name]
-    models, found = fit(Task.of(data, arm, share, jobs), jobs, started(data, name, share, jobs), steps)
+    students = started(data, name, share, jobs)
+    models, found = fit(Task.of(data, arm, share, jobs), jobs, students, steps, data.settings.looks)
     seconds = (time.process_time() - start) / len(jobs)
     rows = []
     for m, (job, row) in enumerate(zip(jobs, found, strict=True)):
         validation = data.rows["validation"]
         held = float(F.nll_loss(predict(models.part([m]), validation), validation.token))
         tokens = row["best_step"] * data.settings.batch
-        rows.append({"arm": name, "share": share, **job._asdict(), **row, "validation": held, "tokens": tokens,
-                     "seconds": round(seconds, 1)})  # fmt: skip
+        rows.append({"arm": name, "share": share, "steps": steps, **job._asdict(), **row, "validation": held,
+                     "tokens": tokens, "seconds": round(seconds, 1)})  # fmt: skip
     return models, rows
 
 
@@ -577,32 +586,44 @@ def work(data: Data, seeds: Sequence[int], folder: Path, settings: Settings) -> 
     if not records(folder):
         for i, seed in enumerate(seeds):
             row = data.teacher_record["runs"][i] | evaluate(data, data.owned[seed].teacher, seed)
-            append(folder, [{"arm": "teacher", "share": 1.0, "seed": seed} | row])
-    for name, share in plan(settings):
-        done = [r for r in records(folder) if r["arm"] == name and r["share"] == share]
-        if {r["seed"] for r in done} >= {TUNING_SEED, *seeds}:
+            append(
+                folder,
+                [{"arm": "teacher", "share": 1.0, "steps": settings.teacher_steps, "seed": seed} | row],
+            )
+    for name, share, steps in plan(settings):
+        some = seeds if steps == settings.steps else seeds[:3]
+        cell = [r for r in records(folder) if r["arm"] == name and r["share"] == share]
+        if {r["seed"] for r in cell if r["steps"] == steps} >= set(some):
             continue
-        chosen, tuning = tune(data, name, share)
-        jobs = [chosen._replace(seed=seed) for seed in seeds]
-        if name == "labels":  # the warm start of on-policy, of the seed that tunes it too
-            jobs.append(chosen)
-        models, rows = run(data, name, share, jobs, settings.steps)
-        if name == "labels":
+        kept = [r for r in cell if r["seed"] != TUNING_SEED]
+        if kept:
+            chosen, tuning = Job(*(kept[0][field] for field in Job._fields)), []
+        else:
+            chosen, tuning = tune(data, name, share)
+        jobs = [chosen._replace(seed=seed) for seed in some]
+        if name == "labels" and tuning:  # the warm start of on-policy, of the seed that tunes it too
+            jobs.append(chosen._replace(seed=TUNING_SEED))
+        models, rows = run(data, name, share, jobs, steps)
+        if len(jobs) > len(some):
             states = {job.seed: models.flat[m].detach().clone() for m, job in enumerate(jobs)}
             torch.save(states, folder / f"labels-{share}.pt")
             rows.pop()
         for m, row in enumerate(rows):
             row |= evaluate(data, models.part([m]), row["seed"])
         append(folder, (*tuning, *rows))
-        print(name, share, chosen[1:], {k: round(float(np.mean([r[k] for r in rows])), 4) for k in
+        print(name, share, steps, chosen[1:], {k: round(float(np.mean([r[k] for r in rows])), 4) for k in
               ("nll", "gap", "kl", "mean_length", "best_step", "ended", "seconds")}, flush=True)  # fmt: skip
 
 
 def compare(runs: Sequence[dict[str, Any]], again: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return how far runs that were repeated are from the first ones."""
-    first = {(r["arm"], r["share"], r["seed"]): r for r in runs}
-    pairs = [(first[key], r) for r in again if (key := (r["arm"], r["share"], r["seed"])) in first]
-    far = [abs(a[k] - b[k]) for a, b in pairs for k in ("nll", "gap", "ece", "kl", "validation")]
+
+    def key(run: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(run[name] for name in ("arm", "share", "steps", "seed"))
+
+    first = {key(r): r for r in runs}
+    pairs = [(first[key(r)], r) for r in again if "nll" in r and key(r) in first]
+    far = [abs(a[k] - b[k]) for a, b in pairs for k in ("nll", "gap", "ece", "kl")]
     return {
         "runs": len(pairs),
         "seeds": sorted({b["seed"] for _, b in pairs}),
@@ -641,9 +662,9 @@ def show(record: dict[str, Any]) -> None:
     """Print the means over the seeds: bits, calibration, divergence from the teacher, length, steps, seconds."""
     keys = ("nll", "gap", "ece", "kl", "mean_length", "best_step", "ended", "seconds")
     print(f"{'arm':22}{'share':>6}{'alpha':>6}{'seeds':>6}" + "".join(f"{key:>12}" for key in keys))
-    cells = dict.fromkeys((row["arm"], row["share"]) for row in record["runs"])
-    for name, share in sorted(cells, key=lambda cell: (cell[1], cell[0])):
-        rows = [r for r in record["runs"] if (r["arm"], r["share"]) == (name, share)]
+    cells = dict.fromkeys((row["arm"], row["share"], row["steps"]) for row in record["runs"])
+    for name, share, steps in sorted(cells, key=lambda cell: (cell[2], cell[1], cell[0])):
+        rows = [r for r in record["runs"] if (r["arm"], r["share"], r["steps"]) == (name, share, steps)]
         means = [
             np.mean([r.get(key, 0.0) for r in rows]) / (np.log(2) if key == "nll" else 1) for key in keys
         ]

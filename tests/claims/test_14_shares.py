@@ -151,7 +151,7 @@ def test_a_student_learns_alone(shares: ModuleType, data: Any, name: str) -> Non
 
     def fitted(some: Any) -> Any:
         models = shares.Stack([job.seed for job in some], data.settings.student, 6)
-        return shares.fit(shares.Task.of(data, arm, 0.3, some), some, models, 200)
+        return shares.fit(shares.Task.of(data, arm, 0.3, some), some, models, 200, (25, 250, 125))
 
     both, records = fitted(jobs)
     for m, job in enumerate(jobs):
@@ -205,7 +205,7 @@ def test_the_teacher_speaks_along_the_rows_of_the_step(
         checked: list[Any] = []
         jobs = [shares.Job(1, 0.02, 0.0, alpha)]
         models = shares.Stack([1], data.settings.student, 6)
-        shares.fit(shares.Task.of(data, shares.ARMS[name], 0.3, jobs), jobs, models, 10)
+        shares.fit(shares.Task.of(data, shares.ARMS[name], 0.3, jobs), jobs, models, 10, (5, 10, 5))
         assert len(checked) == 10
 
 
