@@ -80,7 +80,7 @@ class Settings:
     student: Size = Size(8, 8, 96)
     shares: tuple[float, ...] = (0.02, 0.05, 0.2, 1.0)
     batch: int = 512  # rows of a step; where there are two kinds, half of each
-    rates: tuple[float, ...] = (3e-3, 9e-3, 27e-3)
+    rates: tuple[float, ...] = (9e-3, 27e-3, 81e-3)
     dropouts: tuple[float, ...] = (0.0, 0.25)
     alphas: tuple[float, ...] = (0.2, 0.5, 0.8, 0.95)
     decay: float = 0.01
