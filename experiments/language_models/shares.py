@@ -81,7 +81,7 @@ class Settings:
     shares: tuple[float, ...] = (0.02, 0.05, 0.2, 1.0)
     batch: int = 512  # rows of a step; where there are two kinds, half of each
     rates: tuple[float, ...] = (9e-3, 27e-3, 81e-3)
-    dropouts: tuple[float, ...] = (0.0, 0.25)
+    dropouts: tuple[float, ...] = (0.0, 0.25, 0.5)
     alphas: tuple[float, ...] = (0.2, 0.5, 0.8, 0.95)
     decay: float = 0.01
     average: float = 0.99  # of the running average of the parameters
@@ -89,7 +89,7 @@ class Settings:
     patience: int = 500  # steps without a better look
     steps: int = 2500  # at most; the rate falls to zero over the last quarter
     longer: int = 7500  # of the arms that are also trained three times as long
-    tuning_steps: int = 600
+    tuning_steps: int = 1000
     teacher_rate: float = 8e-3
     teacher_dropout: float = 0.25
     teacher_steps: int = 4000
