@@ -20,7 +20,8 @@ speech has come. Every token is then a row of its own, and the models of eight s
 has its own teacher, its own choice of the labelled speeches, initial values and batches.
 
 Tuned alike: rate and dropout by the arm's own objective on validation, then alpha, where it is tuned, by the
-validation loss of labels; in short runs of a seed of its own, for every share. Trained to the end: a student stops
+validation loss of labels; in short runs of a seed of its own, for every share (but where the teacher's part is the
+same at every share, rate and dropout are tuned once). Trained to the end: a student stops
 when its own objective on validation has not improved for 500 steps, or after 2,500, over whose last quarter the rate
 falls to zero. Looked at is a running average of the parameters; the best look is tested. Three seeds of three arms
 are trained three times as long.
@@ -514,16 +515,28 @@ def evaluate(data: Data, model: Stack, seed: int, part: str = "test") -> dict[st
 
 def plan(settings: Settings) -> Iterator[tuple[str, float, int]]:
     """Yield (arm, share, steps) in the order in which they are worth having; at share 1 the same text is all text."""
-    few, all_text, steps = settings.shares[:-1], settings.shares[-1], settings.steps
-    for name in ("labels", "mixed, all text", "texts and labels"):
-        yield from ((name, share, steps) for share in settings.shares)
-    yield from ((name, 0.0, steps) for name in WITHOUT_LABELS)
-    for name in ("mixed, same text", "teacher, same text"):
-        yield from ((name, share, steps) for share in few)
-    yield from (("on-policy", share, steps) for share in settings.shares)
-    yield from (("top 4, all text", share, steps) for share in (few[1], all_text))
-    yield from ((name, few[1], steps) for name in TEMPERATURES)
-    yield from ((name, share, settings.longer) for share in (all_text, few[2]) for name in LONGER)
+    steps, all_text = settings.steps, settings.shares[-1]
+    least, few, part = settings.shares[:-1]
+
+    def cells(name: str, *shares: float) -> Iterator[tuple[str, float, int]]:
+        yield from ((name, share, steps) for share in shares)
+
+    yield from cells("labels", *settings.shares)
+    yield from cells("mixed, all text", few, part, all_text)
+    yield from cells("texts and labels", few, part, all_text)
+    for name in WITHOUT_LABELS:
+        yield from cells(name, 0.0)
+    yield from cells("mixed, same text", few, part)
+    for name in ("mixed, all text", "texts and labels", "mixed, same text"):
+        yield from cells(name, least)
+    yield from cells("on-policy", few, all_text)
+    for name in TEMPERATURES:
+        yield from cells(name, few)
+    yield from cells("top 4, all text", few, all_text)
+    yield from ((name, all_text, settings.longer) for name in LONGER)
+    yield from cells("teacher, same text", few, part, least)
+    yield from cells("on-policy", part, least)
+    yield from ((name, part, settings.longer) for name in LONGER)
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -567,18 +580,25 @@ def run(
 
 
 def tune(data: Data, name: str, share: float) -> tuple[Job, list[dict[str, Any]]]:
-    """Choose rate and dropout by the arm's own objective, then alpha by the validation loss of labels."""
-    s, alpha = data.settings, ARMS[name].alpha
-    grid = [Job(TUNING_SEED, r, d, 0.5 if alpha is None else alpha) for r in s.rates for d in s.dropouts]
-    rows = run(data, name, share, grid, s.tuning_steps)[1]
-    best = min(range(len(rows)), key=lambda i: float(rows[i]["own"]))
-    chosen, kept = grid[best], rows
-    if alpha is None:
-        others = [chosen._replace(alpha=a) for a in s.alphas if a != 0.5]
-        more = run(data, name, share, others, s.tuning_steps)[1]
-        pairs = [(chosen, rows[best]), *zip(others, more, strict=True)]
-        chosen, kept = min(pairs, key=lambda pair: float(pair[1]["validation"]))[0], rows + more
-    return chosen, kept
+    """Choose rate and dropout by the arm's own objective, then alpha by the validation loss of labels.
+
+    Where the soft part has all text at every share, rate and dropout are those of the share that came first.
+    """
+    s, arm, tuning = data.settings, ARMS[name], []
+    first = 0.5 if arm.alpha is None else arm.alpha
+    known = [r for r in records(data.folder) if r["arm"] == name and r["seed"] != TUNING_SEED]
+    if known and arm.rows in ("all", "written"):
+        chosen = Job(TUNING_SEED, known[0]["rate"], known[0]["dropout"], first)
+    else:
+        grid = [Job(TUNING_SEED, r, d, first) for r in s.rates for d in s.dropouts]
+        tuning = run(data, name, share, grid, s.tuning_steps)[1]
+        chosen = grid[min(range(len(grid)), key=lambda i: float(tuning[i]["own"]))]
+    if arm.alpha is None:
+        shared = [chosen._replace(alpha=alpha) for alpha in s.alphas]
+        tried = run(data, name, share, shared, s.tuning_steps)[1]
+        chosen = shared[min(range(len(shared)), key=lambda i: float(tried[i]["validation"]))]
+        tuning = tuning + tried
+    return chosen, tuning
 
 
 def work(data: Data, seeds: Sequence[int], folder: Path, settings: Settings) -> None:
