@@ -19,9 +19,9 @@ Model: the neural n-gram of Bengio et al. (2003), a window of characters and one
 speech has come. Every token is then a row of its own, and the models of eight seeds train side by side. A seed
 has its own teacher, its own choice of the labelled speeches, initial values and batches.
 
-Tuned alike: rate and dropout by the arm's own objective on validation, then alpha, where it is tuned, by the
-validation loss of labels; in short runs of a seed of its own, for every share (but where the teacher's part is the
-same at every share, rate and dropout are tuned once). Trained to the end: a student stops
+Tuned alike: rate and dropout by the arm's own objective on validation; then alpha, where it is tuned, together with
+dropout by the validation loss of labels; in short runs of a seed of its own, for every share (but where the teacher's
+part is the same at every share, the rate is tuned once). Trained to the end: a student stops
 when its own objective on validation has not improved for 500 steps, or after 2,500, over whose last quarter the rate
 falls to zero. Looked at is a running average of the parameters; the best look is tested. Three seeds of three arms
 are trained three times as long.
@@ -580,23 +580,25 @@ def run(
 
 
 def tune(data: Data, name: str, share: float) -> tuple[Job, list[dict[str, Any]]]:
-    """Choose rate and dropout by the arm's own objective, then alpha by the validation loss of labels.
+    """Choose rate and dropout by the arm's own objective, then alpha, with dropout, by the validation loss of labels.
 
-    Where the soft part has all text at every share, rate and dropout are those of the share that came first.
+    Where the soft part has all text at every share, the rate is that of the share that came first.
     """
     s, arm, tuning = data.settings, ARMS[name], []
     first = 0.5 if arm.alpha is None else arm.alpha
     known = [r for r in records(data.folder) if r["arm"] == name and r["seed"] != TUNING_SEED]
     if known and arm.rows in ("all", "written"):
-        chosen = Job(TUNING_SEED, known[0]["rate"], known[0]["dropout"], first)
+        chosen = Job(TUNING_SEED, known[0]["rate"], 0.0, first)
     else:
         grid = [Job(TUNING_SEED, r, d, first) for r in s.rates for d in s.dropouts]
         tuning = run(data, name, share, grid, s.tuning_steps)[1]
         chosen = grid[min(range(len(grid)), key=lambda i: float(tuning[i]["own"]))]
     if arm.alpha is None:
-        shared = [chosen._replace(alpha=alpha) for alpha in s.alphas]
-        tried = run(data, name, share, shared, s.tuning_steps)[1]
-        chosen = shared[min(range(len(shared)), key=lambda i: float(tried[i]["validation"]))]
+        pairs = [
+            chosen._replace(dropout=dropout, alpha=alpha) for dropout in s.dropouts for alpha in s.alphas
+        ]
+        tried = run(data, name, share, pairs, s.tuning_steps)[1]
+        chosen = pairs[min(range(len(pairs)), key=lambda i: float(tried[i]["validation"]))]
         tuning = tuning + tried
     return chosen, tuning
 
