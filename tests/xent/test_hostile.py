@@ -15,7 +15,9 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -90,6 +92,31 @@ Row = tuple[Callable[[np.random.Generator], Any], Wrong]
 def entry(*values: Any) -> Wrong:
     """Arrays with another first entry."""
     return [lambda v, new=new: np.array([new, *np.ravel(v)[1:]]).reshape(np.shape(v)) for new in values]
+
+
+class Module(torch.nn.Linear):
+    """As a LightningModule."""
+
+    automatic_optimization = True
+
+    def train_dataloader(self) -> list[torch.Tensor]:
+        return [torch.ones(1, 2), torch.ones(2, 2)]
+
+    def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+        return self(batch).mean()  # type: ignore[no-any-return]
+
+
+class Lightning:
+    """As Lightning's Trainer."""
+
+    accumulate_grad_batches = 2
+
+    def __init__(self) -> None:
+        self.fit_loop = self.epoch_loop = self.automatic_optimization = self.output_result_cls = self
+        self.precision_plugin = SimpleNamespace(train_step_context=nullcontext)
+
+    def from_training_step_output(self, output: torch.Tensor, size: int) -> SimpleNamespace:
+        return SimpleNamespace(closure_loss=output / size)
 
 
 # fmt: off
@@ -215,6 +242,11 @@ OWN: dict[str, dict[str, Row]] = {
         "step": (lambda g: lambda model, batches: sum(model(b).sum() for b in batches).backward(), [None, 3]),
         "reference": (lambda g: lambda model, batch: model(batch).sum().backward(), [3, "text"]),
         "targets": (lambda g: lambda batch: torch.zeros(len(batch), dtype=torch.long), []),
+        "tolerance": (lambda g: 1e-3, beyond(-1.0)),
+    },
+    "check_trainer": {
+        "trainer": (lambda g: (Lightning(), Module(2, 1)), [None, *NO_OBJECT, (Lightning(), None), (1, 2)]),
+        "batches": (lambda g: [torch.ones(1, 2), torch.ones(2, 2)], [5, [], [torch.ones(1, 2)]]),
         "tolerance": (lambda g: 1e-3, beyond(-1.0)),
     },
     "elicited": {"target_probs": (lambda g: np.array([0.75, 0.25]), ROWS)},

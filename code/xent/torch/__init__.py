@@ -1,4 +1,4 @@
-"""The functions of `xent` on tensors, and `accumulate` and `check_accumulation` for training loops.
+"""The functions of `xent` on tensors, and `accumulate`, `check_accumulation` and `check_trainer` for training.
 
 >>> import torch, xent.torch
 >>> logits = torch.zeros(2, 3, requires_grad=True)
@@ -35,6 +35,7 @@ from ._losses import (
     soft_cross_entropy,
     softmax,
 )
+from ._trainer_check import check_trainer
 
 __all__ = [
     "AccumulationReport",
@@ -46,6 +47,7 @@ __all__ = [
     "binary_focal_loss",
     "binary_log_loss",
     "check_accumulation",
+    "check_trainer",
     "cross_entropy",
     "distillation_loss",
     "entropy_from_logits",
