@@ -204,14 +204,11 @@ def optimum(d: Draw) -> Env:
     return e | {"cal L_avg": Let(lambda e: loss(lookup(e, "q"))), "q^*": best_coin(loss)}
 
 
-def fair(d: Draw) -> Env:
-    """The fair coin's two losses, and what follows the three terms that are written out."""
-    q = d.share()
-    terms = [(mp.mpf(1) / 2**n, Coin(q, 1).cost(n), n) for n in range(1, 90)]
-    each = {"cal L_{sum}": [a * c for a, c, _ in terms], "cal L_{avg}": [a * c / n for a, c, n in terms]}
-    each["A"] = [a / n for a, _, n in terms]
-    whole = {name.replace("{", "").replace("}", ""): mp.fsum(v) for name, v in each.items()}
-    return whole | {"q": q, "cdots": Let(lambda e: mp.fsum(each[e["first"]][3:]))}
+def two_losses(d: Draw) -> Env:
+    """A coin's two losses, with one letter."""
+    e, model = coin(d), Coin(d.share(), 1)
+    cost = {"cal L_sum": e["P"].mean(model.cost), "cal L_avg": e["P"].mean(lambda n: model.cost(n) / n)}
+    return e | cost | {"q": model.stop}
 
 
 def extremes(d: Draw) -> Env:
@@ -317,6 +314,29 @@ def lengths(d: Draw) -> Env:
         e: Env = {"B": size, "law": [(a, {"bar n": mp.mpf(s) / size}) for s, a in batch.items()], "D_KL": kl}
         e |= {"law_Q^*": single(best, n=n), "P": p, "Q^*": best, "mu": mu, "sigma": sigma}
         return e | {"CV": mp.sqrt((p.T @ (n - mu) ** 2)[0, 0]) / mu}
+
+    return doubling(at, 24)
+
+
+def prompted(d: Draw) -> Env:
+    """Answers to two prompts, three to the one that is asked; in one draw they are of one length."""
+    p, n = mild(d, 5), column([*([4] * 3 if d.number == 2 else d.sample([1, 2, 3, 5, 8, 9], 3)), 2, 11])
+    own, mu = normal(p[:3, 0]), (p.T @ n)[0, 0]
+
+    def at(size: int) -> Env:
+        others = sums(p, n, size - 1)
+        weight = lambda k: mp.fsum(a / (k + s) for s, a in others.items())
+        best = learnt(log_loss((a * weight(n[k, 0]), [k + 1]) for k, a in enumerate(own[:, 0])))
+        e: Env = {
+            "B": size,
+            "mu": mu,
+            "w_B": weight,
+            "y": 1 + d.number % 3,
+            "n": Of(entry(n), "y"),
+            "c": mp.mpf(1),
+        }
+        e |= {"P": lambda y, c: own(y), "Q^*": lambda y, c: best(y)}
+        return e | {"law": single(own, "y"), "law_Q^*": single(best, "y")}
 
     return doubling(at, 24)
 
@@ -880,6 +900,8 @@ ENDLESS = "twice without end is without end"
 HARMLESS: dict[str, dict[str, str]] = {
     "eq-avg-batch-general": {r"right) ⟨+ → -⟩ O(B^{-2}": ORDER, r") + O(B^{⟨- → +⟩2}), \\ D": ORDER,
         r"}{2 B^2} ⟨+ → -⟩ O(B^{-3}": ORDER, r"} + O(B^{⟨- → +⟩3}),": ORDER},
+    "eq-avg-optimum": {r"m_{n=1}^{⟨ → 2 ⟩\infty}": ENDLESS},
+    "eq-avg-prompts": {r"}{B \mu} ⟨+ → -⟩ O(B^{-2}": ORDER, r"} + O(B^{⟨- → +⟩2}) . \en": ORDER},
     "eq-avg-sums": {r"m_{i=1}^{⟨ → 2 ⟩\infty} (": ENDLESS, r"m_{n=1}^{⟨ → 2 ⟩\infty}": ENDLESS},
     "eq-avg-step": {r"le \frac{⟨1 → 2⟩}{t + 1}.": WEAKER},
     "eq-avg-log-law": {r"m_{k=n}^{⟨ → 2 ⟩\infty} Q": ENDLESS},

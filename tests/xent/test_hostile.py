@@ -178,6 +178,10 @@ TABLE: dict[str, Row] = {
     "top_indices": (lambda g: np.array([[0, 1], [2, 1]] * (N // 2)), [*INDEX, *SHAPE]),
     "probabilities": (lambda g: np.array([0.5, 0.25, 0.25]), ROWS),
     "lengths": (lambda g: np.array([1, 3, 8]), [*NO_ARRAY, *entry(0, -1), lambda v: np.array(v, float)]),
+    "prompts": (lambda g: np.array([7, 5, 7]), [
+        *("text", {}, Refuses(), Holds(Refuses()), [[1], [1, 2]], [MASKED], [1.0, 2.0, 1.0], [True] * 3), *SHAPE,
+        np.array(["a", None, "b"], object), np.array([{}, (), 1], object), lambda v: v.astype("m8[s]"),
+    ]),
     "initial": (lambda g: np.array([0.5, 0.375, 0.125]), [*ROWS, *SHAPE]),
     "transition": (lambda g: CHAIN.transition, [*ROWS, *SHAPE]),
     "sequences": (lambda g: [[0, 1, 1], [1]], [None, 3, [[0.7, 1.2]], [[-1]], [[9]], "text"]),
