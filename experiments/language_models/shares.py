@@ -26,12 +26,12 @@ when its own objective on validation has not improved for 500 steps, or after 2,
 falls to zero. Looked at is a running average of the parameters; the best look is tested. Three seeds of three arms
 are trained three times as long.
 
-    python experiments/language_models/shares.py train --text PATH --runs FOLDER   # what FOLDER lacks
-    python experiments/language_models/shares.py assemble --runs FOLDER [--again FOLDER2]   # writes shares.json
-    python experiments/language_models/shares.py show                              # the table
+    python -m experiments.language_models.shares train --text PATH --runs FOLDER   # what FOLDER lacks
+    python -m experiments.language_models.shares assemble --runs FOLDER [--again FOLDER2]   # writes shares.json
+    python -m experiments.language_models.shares show                              # the table
 
 `--again` compares the runs of a second folder, made with `train --seeds 2`. Loader and text: those of
-`experiments/shakespeare/run.py`.
+`experiments/shared.py`.
 """
 
 from __future__ import annotations
@@ -40,12 +40,9 @@ import argparse
 import copy
 import json
 import math
-import platform
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,12 +51,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from experiments import shared
+from experiments.language_models.stack import adamw
+from experiments.shared import records
 from xent.torch import distillation_loss, top_k_loss
 
 RESULT = Path(__file__).with_suffix(".json")
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "shakespeare")]
-import run as shakespeare  # noqa: E402
-from stack import adamw  # noqa: E402
 
 SHORTER_THAN, LONGEST = 200, 400  # characters of a speech; where what a model writes is cut
 PLACES = 24  # of a character in its speech: one for each of the first 8, then three for a factor of two
@@ -245,11 +242,11 @@ class Owned:
 
 class Data:
     def __init__(self, text: Path, folder: Path, seeds: Sequence[int], settings: Settings) -> None:
-        kept = [s for s in shakespeare.load(text) if len(s) < SHORTER_THAN]
-        speeches, alphabet = shakespeare.encode(kept)
+        kept = [s for s in shared.load(text) if len(s) < SHORTER_THAN]
+        speeches, alphabet = shared.encode(kept)
         self.letters, self.settings, self.folder = len(alphabet) + 1, settings, folder
         folder.mkdir(parents=True, exist_ok=True)
-        split = shakespeare.split(speeches, shakespeare.Settings())._asdict()
+        split = shared.split(speeches, shared.Settings())._asdict()
         self.speeches: dict[str, list[Tensor]] = split
         self.rows = {part: rows_of(split[part], settings.teacher.window) for part in split}
         self.first = np.cumsum([0, *map(len, split["train"])])
@@ -539,12 +536,6 @@ def plan(settings: Settings) -> Iterator[tuple[str, float, int]]:
     yield from ((name, part, settings.longer) for name in LONGER)
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
-    """Return the finished runs, one from each line of runs.jsonl."""
-    path = folder / "runs.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def append(folder: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Add finished runs to those of the folder."""
     with (folder / "runs.jsonl").open("a") as file:
@@ -665,10 +656,7 @@ def assemble(folder: Path, again: Path | None, settings: Settings) -> dict[str, 
     sizes = {"teacher": settings.teacher, "student": settings.student}
     runs = [row for row in rows if "nll" in row]
     return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "versions": {
-            "python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__
-        },
+        **shared.made(torch, np),
         "settings": asdict(settings),
         "parameters": {name: parameters(size, stored["letters"]) for name, size in sizes.items()},
         "arms": {name: arm._asdict() for name, arm in ARMS.items()},
@@ -712,7 +700,7 @@ def main() -> None:
     if arguments.command == "show":
         return show(json.loads(RESULT.read_text()))
     if arguments.command == "assemble":
-        return shakespeare.write(assemble(arguments.runs, arguments.again, settings), RESULT)
+        return shared.write(assemble(arguments.runs, arguments.again, settings), RESULT)
     if arguments.text is None:
         parser.error("--text is needed: the path of your copy of the text")
     torch.set_num_threads(1)  # the sums of a run then do not depend on the machine's cores

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,19 +13,14 @@ import torch
 from scipy import stats
 
 from adversary import rng
-from scripts import load
+from experiments.language_models import shares
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "language_models"
 Array = np.ndarray
 
 
 @pytest.fixture(scope="module")
-def shares() -> ModuleType:
-    return load(FOLDER / "shares.py")
-
-
-@pytest.fixture(scope="module")
-def data(shares: ModuleType) -> Any:
+def data() -> Any:
     """Random speeches of five letters, one seed with an untrained teacher, and settings for runs of a second."""
     made = object.__new__(shares.Data)
     made.settings = replace(
@@ -52,7 +46,7 @@ def data(shares: ModuleType) -> Any:
     return made
 
 
-def test_a_row_for_each_token(shares: ModuleType, data: Any) -> None:
+def test_a_row_for_each_token(data: Any) -> None:
     """A row's past is what the speech has before its token, <eos> where there is nothing; places never fall."""
     rows, i = data.rows["train"], 0
     for speech in data.speeches["train"]:
@@ -66,7 +60,7 @@ def test_a_row_for_each_token(shares: ModuleType, data: Any) -> None:
     assert int(places[16]) == 11 and int(places.max()) == shares.PLACES - 1
 
 
-def test_models_side_by_side_are_models(shares: ModuleType, data: Any) -> None:
+def test_models_side_by_side_are_models(data: Any) -> None:
     """Logits written out in NumPy for one row; the gradient of one model's loss is zero in the other."""
     models = shares.Stack([3, 4], data.settings.student, 6)
     rows = shares.joined([data.rows["test"].take(torch.arange(5))] * 2)
@@ -84,7 +78,7 @@ def test_models_side_by_side_are_models(shares: ModuleType, data: Any) -> None:
     assert not gradient[0].any() and gradient[1].any()
 
 
-def test_what_a_model_writes_is_its_own(shares: ModuleType, data: Any) -> None:
+def test_what_a_model_writes_is_its_own(data: Any) -> None:
     """Along a model's own draws a token's loss has its entropy as mean; along another model's it has not."""
     first, second = (data.owned[seed].teacher for seed in (0, 1))
     speeches = shares.write(first, shares.draws([5], 500, 1))[0]
@@ -98,7 +92,7 @@ def test_what_a_model_writes_is_its_own(shares: ModuleType, data: Any) -> None:
         assert (abs(z) < 4) == own, z
 
 
-def test_the_soft_losses(shares: ModuleType) -> None:
+def test_the_soft_losses() -> None:
     """Each against its formula in NumPy, with temperatures, on random rows."""
     g = rng(1)
     z, log_p = (
@@ -143,7 +137,7 @@ def test_shares_of_labels(data: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["labels", "mixed, all text", "on-policy"])
-def test_a_student_learns_alone(shares: ModuleType, data: Any, name: str) -> None:
+def test_a_student_learns_alone(data: Any, name: str) -> None:
     """Beside another or alone, a job ends at the same student; one that has stopped is left where it was best."""
     alpha = {"labels": 0.0, "on-policy": 1.0}.get(name, 0.5)
     jobs = [shares.Job(0, 0.02, 0.2, alpha), shares.Job(1, 0.05, 0.0, alpha)]
@@ -164,7 +158,7 @@ def test_a_student_learns_alone(shares: ModuleType, data: Any, name: str) -> Non
         assert found == pytest.approx(record[0]["own"], abs=1e-5)
 
 
-def test_equal_gradients(shares: ModuleType, data: Any) -> None:
+def test_equal_gradients(data: Any) -> None:
     """With the measured factor the soft gradient is as large as the labels', on rows that it was not measured on."""
     arm, job = shares.ARMS["T=4, balanced"], shares.Job(0, 0.02, 0.0, 0.5)
     task = shares.Task.of(data, arm, 1.0, [job])
@@ -178,9 +172,7 @@ def test_equal_gradients(shares: ModuleType, data: Any) -> None:
     assert sizes[0] / sizes[1] == pytest.approx(1, rel=0.1) and abs(factor - 1) > 0.2
 
 
-def test_the_teacher_speaks_along_the_rows_of_the_step(
-    shares: ModuleType, data: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_teacher_speaks_along_the_rows_of_the_step(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Text or its own writing: what is compared with the student's logits is the teacher's word on these very rows."""
     seen: list[Any] = []
     logits, soft_loss = shares.Stack.logits, shares.soft_loss
@@ -209,7 +201,7 @@ def test_the_teacher_speaks_along_the_rows_of_the_step(
         assert len(checked) == 10
 
 
-def test_the_objective_is_what_is_minimised(shares: ModuleType, data: Any) -> None:
+def test_the_objective_is_what_is_minimised(data: Any) -> None:
     """(1 - alpha) labels + alpha soft, on the validation rows, written out."""
     rows, teacher = data.rows["validation"], data.owned[0].teacher
     models = shares.Stack([1], data.settings.student, 6)
