@@ -53,7 +53,7 @@ class TopK:
     def __post_init__(self) -> None:
         if (self.probs is None) == (self.log_probs is None):
             which = "neither" if self.probs is None else "both"
-            raise TypeError(f"TopK: expected probs or log_probs, got {which}")
+            raise TypeError(f"probs: expected probs or log_probs, got {which}")
 
 
 def top_k_of_teacher(teacher_logits: Tensor, k: int, *, temperature: float = 1.0, axis: int = -1) -> TopK:
@@ -105,36 +105,35 @@ def masses_of(cache: Any, hidden: Tensor, weight: Tensor | None, classes: int) -
     if not isinstance(cache, TopK):
         raise TypeError(f"teacher_top_k: expected an xent.torch.TopK, got {type(cache).__name__}")
     name = "teacher_top_k"
-    if cache.classes is not None and integer(cache.classes, f"{name}.classes") != classes:
+    if cache.classes is not None and integer(cache.classes, f"{name}: classes") != classes:
         raise ValueError(
             f"{name}: expected a cache of the student's vocabulary, {classes:,} classes, got one of "
             f"{cache.classes:,}; if only padding differs, slice the larger head, or make the cache of sliced logits"
         )
-    indices = _indices(cache.indices, f"{name}.indices", hidden)
-    given, of = (
-        (cache.probs, f"{name}.probs") if cache.log_probs is None else (cache.log_probs, f"{name}.log_probs")
-    )
-    values = floats(given, of).detach()
-    for value, what, shape in ((values, of, indices.shape), (cache.tail, f"{name}.tail", indices.shape[:-1])):
-        same_device(tensor_of(value, what), what, hidden)
+    indices = _indices(cache.indices, name, hidden)
+    given, of = (cache.probs, "probs") if cache.log_probs is None else (cache.log_probs, "log_probs")
+    values = floats(given, name).detach()
+    tail = tensor_of(cache.tail, name).detach()
+    if tail.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"{name}: expected a tail in float32 or float64, got {tail.dtype}")
+    for value, what, shape in ((values, of, indices.shape), (tail, "tail", indices.shape[:-1])):
+        same_device(value, name, hidden)
         if value.shape != shape:
-            raise ValueError(f"{what}: expected shape {tuple(shape)}, got {tuple(value.shape)}")
-    if cache.tail.dtype not in (torch.float32, torch.float64):
-        raise TypeError(f"{name}.tail: expected float32 or float64, got {cache.tail.dtype}")
-    masses = widened(values, of) if cache.log_probs is None else widened(values, of).exp()
-    tail = cache.tail.detach()
+            raise ValueError(f"{name}: expected a {what} of shape {tuple(shape)}, got {tuple(value.shape)}")
     live = _live(weight, hidden)
-    _classes_in_range(indices, f"{name}.indices", live, classes)
+    in_range(indices.masked_fill(~live.unsqueeze(-1), 0), name, classes)
+    masses = widened(values, name)
+    masses = masses if cache.log_probs is None else masses.exp()
     if concrete(indices, masses, tail):
         ordered = indices.sort(-1).values
         repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1) & live
         if repeated.any():
             raise ValueError(
-                f"{name}.indices: expected distinct classes, got a repeated one{at_index(first(repeated))}"
+                f"{name}: expected distinct classes, got a repeated one{at_index(first(repeated))}"
             )
         slack = sum_tolerance(values.dtype, indices.shape[-1])
-        inside(masses.masked_fill(~live.unsqueeze(-1), 0.0), of, slack)
-        inside(tail.masked_fill(~live, 0.0), f"{name}.tail")
+        inside(masses.masked_fill(~live.unsqueeze(-1), 0.0), name, slack)
+        inside(tail.masked_fill(~live, 0.0), name)
         total = masses.sum(-1, dtype=tail.dtype) + tail
         wrong = ~((total - 1).abs() <= slack) & live
         if wrong.any():
@@ -151,25 +150,24 @@ def samples_of(samples: Any, hidden: Tensor, weight: Tensor | None, classes: int
     name = "teacher_samples"
     if not isinstance(samples, tuple) or len(samples) != 2:
         raise TypeError(f"{name}: expected two tensors, indices and weights, got {shown(samples)}")
-    indices = _indices(samples[0], f"{name}[0]", hidden)
-    given = tensor_of(samples[1], f"{name}[1]").detach()
-    same_device(given, f"{name}[1]", hidden)
-    live = _live(weight, hidden)
-    _classes_in_range(indices, f"{name}[0]", live, classes)
-    masses = weights(given, f"{name}[1]", tuple(indices.shape), "that of the indices", hidden)
+    indices = _indices(samples[0], name, hidden)
+    given = tensor_of(samples[1], name).detach()
+    same_device(given, name, hidden)
+    dead = ~_live(weight, hidden).unsqueeze(-1)
+    in_range(indices.masked_fill(dead, 0), name, classes)
+    if given.shape == indices.shape:
+        given = given.masked_fill(dead, 0)
+    masses = weights(given, name, tuple(indices.shape), "that of the indices", hidden)
     return [x.reshape(-1, indices.shape[-1]) for x in (indices, masses)]
 
 
 def _indices(value: Any, name: str, hidden: Tensor) -> Tensor:
-    indices = tensor_of(value, name)
+    indices, rows = tensor_of(value, name), hidden.shape[:-1]
     if indices.dtype not in LABEL_DTYPES:
         raise TypeError(f"{name}: expected integer class indices, got dtype {indices.dtype}")
-    rows = hidden.shape[:-1]
-    if indices.shape[:-1] != rows or indices.ndim == 0 or not 1 <= indices.shape[-1] <= MOST:
-        raise ValueError(
-            f"{name}: expected shape {(*rows, 'k')} with k >= 1, some classes for each row, "
-            f"got {tuple(indices.shape)}"
-        )
+    if indices.ndim != hidden.ndim or indices.shape[:-1] != rows or not 1 <= indices.shape[-1] <= MOST:
+        expected = ", ".join([*map(str, rows), "k"])
+        raise ValueError(f"{name}: expected indices of shape ({expected}), got {tuple(indices.shape)}")
     same_device(indices, name, hidden)
     return indices.long()
 
@@ -177,7 +175,3 @@ def _indices(value: Any, name: str, hidden: Tensor) -> Tensor:
 def _live(weight: Tensor | None, hidden: Tensor) -> Tensor:
     """Which rows count."""
     return hidden.new_ones(hidden.shape[:-1], dtype=torch.bool) if weight is None else weight > 0
-
-
-def _classes_in_range(indices: Tensor, name: str, live: Tensor, classes: int) -> None:
-    in_range(indices.masked_fill(~live.unsqueeze(-1), 0), name, classes)

@@ -409,7 +409,9 @@ def linear_distillation_loss(
     }
     came = [name for name, value in given.items() if value is not None]
     if len(came) != 1:
-        raise TypeError(f"teacher: expected one of {', '.join(given)}, got {' and '.join(came) or 'none'}")
+        raise TypeError(
+            f"teacher_hidden: expected one of {', '.join(given)}, got {' and '.join(came) or 'none'}"
+        )
     heat = _settings(temperature, scale, direction)
     teacher: list[Tensor] = []
     beside: list[Tensor] = []

@@ -175,7 +175,7 @@ class Cached(Part):
     temperature: float
     squared: bool
     takes: ClassVar[int] = 3
-    classes: ClassVar[str] = "teacher_top_k.indices"
+    classes: ClassVar[str] = "teacher_top_k"
 
     def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor, shards: Shards) -> Tensor:
         at, masses, tail = beside
