@@ -80,6 +80,13 @@ def simplex(x: Any) -> Any:
     return law(softmax(column([*x[:, 0], mp.mpf(0)]))[:, 0])
 
 
+def shares(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """The rows, whose first entries are weights, with weights that sum to one: a search stops at a small slope."""
+    rows = [*rows]
+    total = mp.fsum(a for a, *_ in rows)
+    return [(a / total, *rest) for a, *rest in rows]
+
+
 def learnt(loss: Callable[[Any], Any], n: int = 3) -> Any:
     """The distribution at which a loss is least."""
     return simplex(lowest(lambda x: loss(simplex(x)), n - 1))
@@ -489,8 +496,10 @@ def reverse_gradient(d: Draw) -> Env:
 
 def tied(d: Draw, p_ends: bool, cost: Callable[[Env, Any, list[tuple[Any, Word, int]]], Any], by: str) -> Env:
     """One row for all prefixes that end in a letter: where the loss of whole sequences is least."""
+    d.scale = min(d.scale, 4)  # the search takes differences of a loss, which see no probability of e^-100
     e, s, w = languages(d, p_ends, False), d.randint(1, 2), {c: d.real() for c in PREFIXES}
-    own = [(a, x[:i], x[i]) for x, a in e[by].words.items() for i in range(1, len(x)) if x[i - 1] == s]
+    words = e[by].words.items()
+    own = shares((a, x[:i], x[i]) for x, a in words for i in range(1, len(x)) if x[i - 1] == s)
     e |= {"w": w.__getitem__, "s": s, "v": d.randint(1, END), "search": {"q": (simplex, 2)}}
     return e | {"Q_s": learnt(lambda q: cost(e, q, own))}
 
@@ -512,7 +521,13 @@ def top_k(d: Draw) -> Env:
     worse = [loss((1 - tail) * kept) for tail in (mp.mpf("1e-9"), mp.mpf("0.1"), mp.mpf("0.9"))]
     assert loss(kept) < min(worse)  # whatever the tail takes costs something
     best = [*kept[:, 0], *[mp.mpf(0)] * (5 - k)]
-    e: Env = {"p": p, "q": q, "k": k, "i": d.randint(1, 5), "q_i^*": Let(lambda e: best[int(e["i"]) - 1])}
+    e: Env = {
+        "p": p,
+        "q": q,
+        "k": k,
+        "i": pick(d, 1, 5, 3, 4, 2),
+        "q_i^*": Let(lambda e: best[int(e["i"]) - 1]),
+    }
     e |= {"S": sum(p[:k, 0]), "S_q": sum(q[:k, 0]), "tilde p": normal(p[:k, 0]), "over": {"i": range(1, 6)}}
     return e | {"p_>k": normal(p[k:, 0]), "q_>k": normal(q[k:, 0]), "KL": kl}
 
@@ -534,8 +549,7 @@ def denominator(d: Draw) -> Env:
         return mp.fsum(a / n for a, n in own) / mp.fsum(a for a, _ in own) if own else mp.mpf(0)
 
     def best(share: Any) -> Any:
-        after = P.after(c)  # of a rare prefix all are small: in terms of it, or the minimum is found nowhere
-        own = [(a / mp.fsum(b for b, _ in after) / len(x), x[len(c)]) for a, x in after]
+        own = shares((a / len(x), x[len(c)]) for a, x in P.after(c))
         loss = lambda q: mp.fsum(a * (-share * mp.log(q(v)) + (1 - share) * kl(P.at(c), q)) for a, v in own)
         return learnt(loss)
 
@@ -823,7 +837,7 @@ def proper(d: Draw) -> Env:
         for i, k in enumerate(x[:2])
         if context(k) == c
     ]
-    best, given = learnt(log_loss(found)), lambda c: mp.fsum(p[at(c, k), 0] for k in (1, 2, 3))
+    best, given = learnt(log_loss(shares(found))), lambda c: mp.fsum(p[at(c, k), 0] for k in (1, 2, 3))
     e: Env = {"c": c, "Q^*": lambda y, c: best(y), "a": lambda c, y: a[at(c, y), 0], "free": "y", "y": 1}
     return e | {
         "P": lambda y, c: p[at(c, y), 0] / given(c),

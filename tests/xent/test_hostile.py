@@ -15,7 +15,9 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,8 +36,16 @@ PARTS = (
     *("", ".information", ".gradients", ".scoring", ".elicitation", ".denominators", ".sequences"),
     *(".distillation", ".torch"),
 )
-# Types, what others return, and `diagnose`, which takes anything that can be called.
-NOT_CALLED = {"Rule", "MicroBatch", "Window", "Windows", "AccumulationReport", "Diagnosis", "diagnose"}
+# Types, what others return, `diagnose`, which takes anything that can be called, and what needs other ranks.
+NOT_CALLED = {
+    *("Rule", "MicroBatch", "Window", "Windows", "AccumulationReport", "Diagnosis", "diagnose"),
+    *("TokenReport", "TopK", "split_cross_entropy"),
+}
+CACHE = {
+    "indices": torch.tensor([[0, 2]] * 4),
+    "probs": torch.tensor([[0.5, 0.25]] * 4),
+    "tail": torch.full((4,), 0.25),
+}
 CHAIN = MarkovSource([0.5, 0.375, 0.125], [[0.25, 0.5, 0.25], [0.125, 0.5, 0.375]])
 OBJECTS = {"GeometricSource": GeometricSource(0.25, 2), "MarkovSource": CHAIN}
 
@@ -54,6 +64,11 @@ def public() -> dict[str, Callable[..., Any]]:
 
 
 FUNCTIONS = public()
+
+
+def cached(**other: Any) -> xent.torch.TopK:
+    """What is kept of a teacher of three classes."""
+    return xent.torch.TopK(**{**CACHE, **other})
 
 
 class Refuses:
@@ -90,6 +105,31 @@ Row = tuple[Callable[[np.random.Generator], Any], Wrong]
 def entry(*values: Any) -> Wrong:
     """Arrays with another first entry."""
     return [lambda v, new=new: np.array([new, *np.ravel(v)[1:]]).reshape(np.shape(v)) for new in values]
+
+
+class Module(torch.nn.Linear):
+    """As a LightningModule."""
+
+    automatic_optimization = True
+
+    def train_dataloader(self) -> list[torch.Tensor]:
+        return [torch.ones(1, 2), torch.ones(2, 2)]
+
+    def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+        return self(batch).mean()  # type: ignore[no-any-return]
+
+
+class Lightning:
+    """As Lightning's Trainer."""
+
+    accumulate_grad_batches = 2
+
+    def __init__(self) -> None:
+        self.fit_loop = self.epoch_loop = self.automatic_optimization = self.output_result_cls = self
+        self.precision_plugin = SimpleNamespace(train_step_context=nullcontext)
+
+    def from_training_step_output(self, output: torch.Tensor, size: int) -> SimpleNamespace:
+        return SimpleNamespace(closure_loss=output / size)
 
 
 # fmt: off
@@ -165,6 +205,10 @@ TABLE: dict[str, Row] = {
     "labels": (lambda g: [0, 1, 2], ["text", 3, object()]),
     "keepdims": (lambda g: True, ["text", None, 2.5, Refuses()]),
     "top_k": (lambda g: 2, COUNT),
+    "k": (lambda g: 2, [*COUNT, K + 1]),
+    "report": (lambda g: False, [None, 1, "text", Refuses()]),
+    "teacher_top_k": (lambda g: cached(), [3, "text", torch.ones(N, 2), cached(indices=torch.ones(N, 2).long())]),
+    "teacher_samples": (lambda g: (torch.ones(N, 3).long(), torch.ones(N, 3) / 3), [3, "text", torch.ones(N, 2), ()]),
     "z_loss": (lambda g: 0.25, beyond(-1.0, inf)),
     "vocab_group": (lambda g: None, []),
     "axis": (lambda g: -1, beyond(7, -7, 1.0, 10**5000)),
@@ -202,7 +246,8 @@ OWN: dict[str, dict[str, Row]] = {
     "focal_loss": {"alpha": BY_CLASS},
     "focal_loss_gradient": {"alpha": BY_CLASS},
     "log_sum_exp": {"axis": (lambda g: -1, [wrong for wrong in TABLE["axis"][1] if wrong is not None])},
-    "linear_cross_entropy": {"weight": LINEAR},
+    **{f"linear_{what}": {"linear_weight": LINEAR, "linear_bias": TABLE["bias"]}
+       for what in ("cross_entropy", "entropy")},
     "linear_distillation_loss": {
         "targets": (CLASSES[0], [*NO_ARRAY, *SHAPE]),  # they say no more than which count
         **dict.fromkeys(("student_hidden", "teacher_hidden"), TABLE["hidden"]),
@@ -212,6 +257,7 @@ OWN: dict[str, dict[str, Row]] = {
     **{f"GeometricSource.{of}": {"q": (lambda g: 0.5, beyond(-1.0, 1.5, inf))}
        for of in ("cross_entropy", "kl", "averaged_cross_entropy")},
     "sample_targets": {"teacher_logits": LOGITS},
+    "top_k_of_teacher": {"teacher_logits": LOGITS},
     "check_accumulation": {
         "model": (lambda g: torch.nn.Linear(2, 1), [None, *NO_OBJECT]),
         "micro_batches": (lambda g: [torch.ones(1, 2), torch.ones(2, 2)], [None, 5, []]),
@@ -219,6 +265,11 @@ OWN: dict[str, dict[str, Row]] = {
         "step": (lambda g: lambda model, batches: sum(model(b).sum() for b in batches).backward(), [None, 3]),
         "reference": (lambda g: lambda model, batch: model(batch).sum().backward(), [3, "text"]),
         "targets": (lambda g: lambda batch: torch.zeros(len(batch), dtype=torch.long), []),
+        "tolerance": (lambda g: 1e-3, beyond(-1.0)),
+    },
+    "check_trainer": {
+        "trainer": (lambda g: (Lightning(), Module(2, 1)), [None, *NO_OBJECT, (Lightning(), None), (1, 2)]),
+        "batches": (lambda g: [torch.ones(1, 2), torch.ones(2, 2)], [5, [], [torch.ones(1, 2)]]),
         "tolerance": (lambda g: 1e-3, beyond(-1.0)),
     },
     "elicited": {"target_probs": (lambda g: np.array([0.75, 0.25]), ROWS)},
@@ -233,8 +284,10 @@ NEEDED = {
     "accumulate": ["targets"],
     "invert_weighting": ["batch_size", "class_probs"],
     "learnt_distribution": ["others"],
-    "linear_distillation_loss": ["targets", "ignore_index"],
+    "linear_distillation_loss": ["targets", "ignore_index", "teacher_hidden", "teacher_weight"],
 }
+# Of a live teacher, which another argument takes the place of.
+LIVE = {"teacher_hidden", "teacher_weight", "teacher_bias", "top_k", "direction"}
 
 
 def row(function: str, argument: str) -> Row:
@@ -250,12 +303,12 @@ def parameters(function: str) -> Mapping[str, inspect.Parameter]:
 
 def sound(function: str, seed: int = 0, options: Iterable[str] = ()) -> dict[str, Any]:
     """A sound call: the arguments that the function needs, and these of its options."""
-    g, made = np.random.default_rng(seed), {}
+    g, made, of_teacher = np.random.default_rng(seed), {}, ("teacher_top_k", "teacher_samples")
+    instead = [name for name in of_teacher if name in options]
+    left_out = {*LIVE, *instead[1:]} if instead else set()
     for name, parameter in parameters(function).items():
-        if parameter.default is parameter.empty or name in [
-            *options,
-            *NEEDED.get(function.split(".")[-1], []),
-        ]:
+        wanted = name in [*options, *NEEDED.get(function.split(".")[-1], [])]
+        if parameter.default is parameter.empty or (wanted and name not in left_out):
             value = row(function, name)[0](g)
             made[name] = torch.from_numpy(np.array(value)) if parameter.annotation in TENSORS else value
     return made
