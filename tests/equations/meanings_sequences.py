@@ -902,8 +902,8 @@ HARMLESS: dict[str, dict[str, str]] = {
     "eq-avg-batch-general": {r"right) ⟨+ → -⟩ O(B^{-2}": ORDER, r") + O(B^{⟨- → +⟩2}), \\ D": ORDER,
         r"}{2 B^2} ⟨+ → -⟩ O(B^{-3}": ORDER, r"} + O(B^{⟨- → +⟩3}),": ORDER},
     "eq-avg-optimum": {r"m_{n=1}^{⟨ → 2 ⟩\infty}": ENDLESS},
-    **dict.fromkeys(("eq-avg-prompts", "eq-note-prompts"), {
-        r"}{B \mu} ⟨+ → -⟩ O(B^{-2}": ORDER, r"} + O(B^{⟨- → +⟩2}) . \en": ORDER}),
+    "eq-avg-prompts": {r"}{B \mu} ⟨+ → -⟩ O(B^{-2}": ORDER, r"} + O(B^{⟨- → +⟩2}) . \en": ORDER},
+    "eq-note-prompts": {r"}{B \mu} ⟨+ → -⟩ O(B^{-2}": ORDER, r"} + O(B^{⟨- → +⟩2}) . \en": ORDER},
     "eq-avg-sums": {r"m_{i=1}^{⟨ → 2 ⟩\infty} (": ENDLESS, r"m_{n=1}^{⟨ → 2 ⟩\infty}": ENDLESS},
     "eq-avg-step": {r"le \frac{⟨1 → 2⟩}{t + 1}.": WEAKER},
     "eq-avg-log-law": {r"m_{k=n}^{⟨ → 2 ⟩\infty} Q": ENDLESS},
