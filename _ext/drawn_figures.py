@@ -37,7 +37,7 @@ from sphinx.util.docutils import SphinxDirective
 
 import xent
 from xent import elicitation, information, scoring
-from xent.denominators import eos_optimum
+from xent.denominators import eos_optimum, learnt_lengths
 from xent_book import plots
 
 if TYPE_CHECKING:
@@ -170,6 +170,31 @@ def draw_speeches(fig: Figure) -> None:
     ax.axis("off")
 
 
+OWN = [9, 11, 90, 110], ["first", "first", "second", "second"]  # as in _static/move/figures.js
+
+
+def written(lengths: list[int], batch: int, prompts: list[str]) -> float:
+    """Return the mean length that is written if the prompts come as in the data."""
+    shares = [prompts.count(prompt) / len(prompts) for prompt in prompts]
+    return float(np.sum(learnt_lengths(lengths, batch, prompts) * shares * lengths))
+
+
+def draw_own_lengths(fig: Figure) -> None:
+    """Draw what two prompts teach, and four lengths without them."""
+    ax, (lengths, prompts) = fig.subplots(), OWN
+    names, mean = ["1", "4", "64", "constant"], float(np.mean(lengths))
+    for asked, shift, colour, label in (
+        (prompts, -0.2, plots.BLUE, "learnt"),
+        ([""] * 4, 0.2, plots.ORANGE, "without prompts"),
+    ):
+        means = [*(written(lengths, size, asked) for size in (1, 4, 64)), mean]
+        ax.bar(np.arange(4) + shift, means, 0.38, color=colour, label=label)
+    ax.set_xticks(range(4), names)
+    ax.grid(axis="x", visible=False)
+    ax.set(ylim=(0, 75), xlabel="sequences that share a denominator", ylabel="mean length")
+    ax.legend(loc="upper left", ncols=2)
+
+
 # Six examples that no weight separates, as in _static/move/formulas.js.
 TOY_X, TOY_Y = np.array([-2, -1, -0.5, 0.5, 1, 2]), np.array([0, 0, 1, 0, 1, 1])
 
@@ -296,6 +321,7 @@ FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
     "smoothing": (draw_smoothing, (4.8, 3.2)),
     "scores": (draw_scores, (4.8, 3.2)),
     "learnt-length": (draw_learnt_length, (4.8, 2.9)),
+    "own-lengths": (draw_own_lengths, (4.8, 3.2)),
     "step": (draw_step, (4.8, 4.4)),
     "digits": (draw_digits, (4.8, 3.2)),
     "denominators": (draw_denominators, (4.8, 2.9)),

@@ -11,11 +11,12 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+F = TypeVar("F", bound=Callable[..., Any])
 Reduction = Literal["none", "sum", "mean"]
 Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.integer[Any]]
@@ -394,18 +395,26 @@ def _holds_mask(value: Any) -> bool:
     return False
 
 
-def renamed(**names: str) -> Callable[[Any], Any]:
+def renamed(**names: str) -> Callable[[F], F]:
     """Decorate a function whose keyword arguments have new names since the last release."""
+    return _without({old: f"{{}} calls this argument {new} now" for old, new in names.items()})
 
-    def decorate(function: Any) -> Any:
+
+def gone(**names: str) -> Callable[[F], F]:
+    """Decorate a function some of whose keyword arguments another function takes since the last release."""
+    return _without({old: f"{new} takes this argument now, and {{}} does not" for old, new in names.items()})
+
+
+def _without(messages: dict[str, str]) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            for old, new in names.items():
+            for old, message in messages.items():
                 if old in kwargs:
-                    raise TypeError(f"{old}: {function.__name__} calls this argument {new} now")
+                    raise TypeError(f"{old}: {message.format(function.__name__)}")
             return function(*args, **kwargs)
 
-        return call
+        return cast(F, call)
 
     return decorate
 

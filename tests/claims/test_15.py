@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import xent
 import xent.torch as xt
-import xent.torch._linear as linear
+import xent.torch._linear_step as linear
 from adversary import distributions, logits, refuted, rng
 from experiments.large_vocabularies import memory
 

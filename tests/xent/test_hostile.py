@@ -36,8 +36,16 @@ PARTS = (
     *("", ".information", ".gradients", ".scoring", ".elicitation", ".denominators", ".sequences"),
     *(".distillation", ".torch"),
 )
-# Types, what others return, and `diagnose`, which takes anything that can be called.
-NOT_CALLED = {"Rule", "MicroBatch", "Window", "Windows", "AccumulationReport", "Diagnosis", "diagnose"}
+# Types, what others return, `diagnose`, which takes anything that can be called, and what needs other ranks.
+NOT_CALLED = {
+    *("Rule", "MicroBatch", "Window", "Windows", "AccumulationReport", "Diagnosis", "diagnose"),
+    *("TokenReport", "TopK", "split_cross_entropy"),
+}
+CACHE = {
+    "indices": torch.tensor([[0, 2]] * 4),
+    "probs": torch.tensor([[0.5, 0.25]] * 4),
+    "tail": torch.full((4,), 0.25),
+}
 CHAIN = MarkovSource([0.5, 0.375, 0.125], [[0.25, 0.5, 0.25], [0.125, 0.5, 0.375]])
 OBJECTS = {"GeometricSource": GeometricSource(0.25, 2), "MarkovSource": CHAIN}
 
@@ -56,6 +64,11 @@ def public() -> dict[str, Callable[..., Any]]:
 
 
 FUNCTIONS = public()
+
+
+def cached(**other: Any) -> xent.torch.TopK:
+    """What is kept of a teacher of three classes."""
+    return xent.torch.TopK(**{**CACHE, **other})
 
 
 class Refuses:
@@ -178,6 +191,10 @@ TABLE: dict[str, Row] = {
     "top_indices": (lambda g: np.array([[0, 1], [2, 1]] * (N // 2)), [*INDEX, *SHAPE]),
     "probabilities": (lambda g: np.array([0.5, 0.25, 0.25]), ROWS),
     "lengths": (lambda g: np.array([1, 3, 8]), [*NO_ARRAY, *entry(0, -1), lambda v: np.array(v, float)]),
+    "prompts": (lambda g: np.array([7, 5, 7]), [
+        *("text", {}, Refuses(), Holds(Refuses()), [[1], [1, 2]], [MASKED], [1.0, 2.0, 1.0], [True] * 3), *SHAPE,
+        np.array(["a", None, "b"], object), np.array([{}, (), 1], object), lambda v: v.astype("m8[s]"),
+    ]),
     "initial": (lambda g: np.array([0.5, 0.375, 0.125]), [*ROWS, *SHAPE]),
     "transition": (lambda g: CHAIN.transition, [*ROWS, *SHAPE]),
     "sequences": (lambda g: [[0, 1, 1], [1]], [None, 3, [[0.7, 1.2]], [[-1]], [[9]], "text"]),
@@ -188,6 +205,10 @@ TABLE: dict[str, Row] = {
     "labels": (lambda g: [0, 1, 2], ["text", 3, object()]),
     "keepdims": (lambda g: True, ["text", None, 2.5, Refuses()]),
     "top_k": (lambda g: 2, COUNT),
+    "k": (lambda g: 2, [*COUNT, K + 1]),
+    "report": (lambda g: False, [None, 1, "text", Refuses()]),
+    "teacher_top_k": (lambda g: cached(), [3, "text", torch.ones(N, 2), cached(indices=torch.ones(N, 2).long())]),
+    "teacher_samples": (lambda g: (torch.ones(N, 3).long(), torch.ones(N, 3) / 3), [3, "text", torch.ones(N, 2), ()]),
     "z_loss": (lambda g: 0.25, beyond(-1.0, inf)),
     "vocab_group": (lambda g: None, []),
     "axis": (lambda g: -1, beyond(7, -7, 1.0, 10**5000)),
@@ -225,7 +246,8 @@ OWN: dict[str, dict[str, Row]] = {
     "focal_loss": {"alpha": BY_CLASS},
     "focal_loss_gradient": {"alpha": BY_CLASS},
     "log_sum_exp": {"axis": (lambda g: -1, [wrong for wrong in TABLE["axis"][1] if wrong is not None])},
-    "linear_cross_entropy": {"weight": LINEAR},
+    **{f"linear_{what}": {"linear_weight": LINEAR, "linear_bias": TABLE["bias"]}
+       for what in ("cross_entropy", "entropy")},
     "linear_distillation_loss": {
         "targets": (CLASSES[0], [*NO_ARRAY, *SHAPE]),  # they say no more than which count
         **dict.fromkeys(("student_hidden", "teacher_hidden"), TABLE["hidden"]),
@@ -235,6 +257,7 @@ OWN: dict[str, dict[str, Row]] = {
     **{f"GeometricSource.{of}": {"q": (lambda g: 0.5, beyond(-1.0, 1.5, inf))}
        for of in ("cross_entropy", "kl", "averaged_cross_entropy")},
     "sample_targets": {"teacher_logits": LOGITS},
+    "top_k_of_teacher": {"teacher_logits": LOGITS},
     "check_accumulation": {
         "model": (lambda g: torch.nn.Linear(2, 1), [None, *NO_OBJECT]),
         "micro_batches": (lambda g: [torch.ones(1, 2), torch.ones(2, 2)], [None, 5, []]),
@@ -261,8 +284,10 @@ NEEDED = {
     "accumulate": ["targets"],
     "invert_weighting": ["batch_size", "class_probs"],
     "learnt_distribution": ["others"],
-    "linear_distillation_loss": ["targets", "ignore_index"],
+    "linear_distillation_loss": ["targets", "ignore_index", "teacher_hidden", "teacher_weight"],
 }
+# Of a live teacher, which another argument takes the place of.
+LIVE = {"teacher_hidden", "teacher_weight", "teacher_bias", "top_k", "direction"}
 
 
 def row(function: str, argument: str) -> Row:
@@ -278,12 +303,12 @@ def parameters(function: str) -> Mapping[str, inspect.Parameter]:
 
 def sound(function: str, seed: int = 0, options: Iterable[str] = ()) -> dict[str, Any]:
     """A sound call: the arguments that the function needs, and these of its options."""
-    g, made = np.random.default_rng(seed), {}
+    g, made, of_teacher = np.random.default_rng(seed), {}, ("teacher_top_k", "teacher_samples")
+    instead = [name for name in of_teacher if name in options]
+    left_out = {*LIVE, *instead[1:]} if instead else set()
     for name, parameter in parameters(function).items():
-        if parameter.default is parameter.empty or name in [
-            *options,
-            *NEEDED.get(function.split(".")[-1], []),
-        ]:
+        wanted = name in [*options, *NEEDED.get(function.split(".")[-1], [])]
+        if parameter.default is parameter.empty or (wanted and name not in left_out):
             value = row(function, name)[0](g)
             made[name] = torch.from_numpy(np.array(value)) if parameter.annotation in TENSORS else value
     return made

@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 import ranks as processes
 import xent.torch
-from xent.torch import _linear
+from xent.torch import _linear_step
 
 ROWS, WIDTH, TEACHER, CLASSES, IGNORED = (5, 7), 8, 6, 53, -100
 Inputs = dict[str, Tensor]
@@ -74,7 +74,7 @@ def ours(case: str, inputs: Inputs, **more: Any) -> Tensor:
     common = {"sample_weight": inputs["sample_weight"], "ignore_index": IGNORED, **options, **more}
     hidden, weight, bias, targets = (inputs[x] for x in (*LEARNT, "targets"))
     if name == "linear_cross_entropy":
-        return function(hidden, weight, targets, bias=bias, **common)
+        return function(hidden, weight, targets, linear_bias=bias, **common)
     taught = inputs["teacher_hidden"], inputs["teacher_weight"]
     common |= {"student_bias": bias, "teacher_bias": inputs["teacher_bias"], "targets": targets}
     return function(hidden, weight, *taught, **common)
@@ -145,7 +145,7 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         request.param == "many blocks"
     ):  # of 4 rows, 3 of them at a time, with the weight in tiles of 12 classes
         for name, value in {"BLOCK": 0, "LEAST": 4, "STEP": 3 * CLASSES, "TILE": 12 * WIDTH}.items():
-            monkeypatch.setattr(_linear, name, value)
+            monkeypatch.setattr(_linear_step, name, value)
 
 
 # The inputs are the same numbers for both sides; float32 products of 8 terms, a softmax over 53 classes and
@@ -364,7 +364,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"teacher_weight": torch.ones(9, 6), "teacher_bias": None},
         ValueError,
-        "teacher_weight: expected 53 rows",
+        "teacher_weight: expected 53 rows.*slice: student_weight",
     ),
     ({"direction": "both"}, ValueError, "direction: expected one of 'forward', 'reverse', 'jsd', got 'both'"),
     ({"scale": "t"}, ValueError, "scale: expected one of 't_squared', 'none', got 't'"),
@@ -386,7 +386,7 @@ def test_errors_name_the_argument(change: dict[str, Any], error: type[Exception]
     inputs = make(torch.float32)
     arguments = {name: change[name] for name in change if name in inputs}
     options = {name: change[name] for name in change if name not in inputs or name == "sample_weight"}
-    with pytest.raises(error, match=f"^(student_)?{message}"):
+    with pytest.raises(error, match=f"^(student_|linear_)?{message}"):
         ours(case, {**inputs, **arguments}, **options)
 
 
@@ -409,7 +409,7 @@ def steps_of_a_language_model() -> dict[str, tuple[int, float]]:
         if loss == "plain":
             value = F.cross_entropy(head(hidden).flatten(0, 1), targets.flatten())
         else:
-            value = xent.torch.linear_cross_entropy(hidden, head.weight, targets, bias=head.bias)
+            value = xent.torch.linear_cross_entropy(hidden, head.weight, targets, linear_bias=head.bias)
         return list(torch.autograd.grad(value, parameters))
 
     measured: dict[str, tuple[int, float]] = {}
@@ -478,9 +478,8 @@ def compare_on_ranks() -> None:
                 strict=True,
             )
             worst[f"{case}, {reduction}"] = max(far(found, expected), *(far(a, b) for a, b in pairs))
-    if "vocab_group" in xent.torch.cross_entropy.__kwdefaults__:
-        for reduction in ("mean", "none"):
-            worst[f"cross_entropy, {reduction}"] = split_logits(rank, group, reduction)
+    for reduction in ("mean", "none"):
+        worst[f"split_cross_entropy, {reduction}"] = split_logits(rank, group, reduction)
     try:
         part = split(make(), rank)
         part["targets"][0] = CLASSES
@@ -495,20 +494,20 @@ def compare_on_ranks() -> None:
 
 
 def split_logits(rank: int, group: Any, reduction: Any) -> float:
-    """Compare `cross_entropy` of split logits, with class weights, with torch's."""
+    """Compare the cross-entropy of split logits, with class weights, with torch's."""
     inputs = make()
     z = F.linear(inputs["hidden"], inputs["weight"], inputs["bias"])
     class_weight = torch.linspace(0, 2, CLASSES).double()
     mine = part_of(rank)
     part, whole = z[..., mine].clone().requires_grad_(), z.clone().requires_grad_()
-    found = xent.torch.cross_entropy(
+    found = xent.torch.split_cross_entropy(
         part,
         inputs["targets"],
+        group,
         weight=class_weight[mine],
         sample_weight=inputs["sample_weight"],
         ignore_index=IGNORED,
         reduction=reduction,
-        vocab_group=group,
     )
     nll = F.cross_entropy(whole.movedim(-1, 1), inputs["targets"].clamp(min=0), reduction="none")
     w = class_weight[inputs["targets"].clamp(min=0)] * inputs["sample_weight"] * (inputs["targets"] >= 0)

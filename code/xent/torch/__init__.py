@@ -17,8 +17,9 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
 
 from ._accumulate import MicroBatch, Window, Windows, accumulate
 from ._accumulation_check import AccumulationReport, check_accumulation
+from ._caches import TopK, top_k_of_teacher
 from ._distillation import distillation_loss, mixed_loss, sample_targets, sampled_loss, top_k_loss
-from ._linear import linear_cross_entropy, linear_distillation_loss
+from ._linear import TokenReport, linear_cross_entropy, linear_distillation_loss, linear_entropy
 from ._losses import (
     binary_cross_entropy,
     binary_focal_loss,
@@ -35,11 +36,14 @@ from ._losses import (
     soft_cross_entropy,
     softmax,
 )
+from ._split import split_cross_entropy
 from ._trainer_check import check_trainer
 
 __all__ = [
     "AccumulationReport",
     "MicroBatch",
+    "TokenReport",
+    "TopK",
     "Window",
     "Windows",
     "accumulate",
@@ -54,6 +58,7 @@ __all__ = [
     "focal_loss",
     "linear_cross_entropy",
     "linear_distillation_loss",
+    "linear_entropy",
     "log_loss",
     "log_sigmoid",
     "log_softmax",
@@ -65,5 +70,7 @@ __all__ = [
     "sigmoid",
     "soft_cross_entropy",
     "softmax",
+    "split_cross_entropy",
     "top_k_loss",
+    "top_k_of_teacher",
 ]

@@ -1,213 +1,66 @@
-"""The losses of a linear layer that never hold its logits.
-
-The rows are taken in blocks. A block's logits are computed, its losses, and in the place of the logits their
-gradient, which is spent at once on both products: this is what Liger's fused losses do. So a step needs three
-matrix products, as the plain pair does, and one block of logits.
-"""
+"""The losses of a linear layer that never hold its logits; how, `_linear_step` says."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from xent._validate import Reduction, integer, number, reduction_arguments, shown, smoothing_mass
+from xent._validate import Reduction, integer, number, reduction_arguments, renamed, shown, smoothing_mass
 from xent.distillation import Direction, Scale, _beta, _settings
 
 from ._blocks import summed, wide
-from ._validate import floats, in_range, labels_of, same_device, target_weights
-from ._vocab import Shards, cross_entropy_, divergence_, group_name, refuse_second_derivatives, row_factors
+from ._caches import TopK, masses_of, samples_of
+from ._linear_step import LinearLoss
+from ._parts import (
+    Cached,
+    Distributions,
+    Divergence,
+    Entropy,
+    Labels,
+    Part,
+    Sampled,
+    Sum,
+    Weighed,
+    refuse_transforms,
+    row_factors,
+)
+from ._shards import Shards, group_name
+from ._validate import (
+    distributions,
+    floats,
+    inside,
+    labels_of,
+    same_device,
+    same_shape,
+    target_weights,
+    weights,
+)
 
-__all__ = ["linear_cross_entropy", "linear_distillation_loss"]
-
-# Logits in a block: 12 MiB in float32, and so many rows that the products run at full speed. Each block reads
-# and writes the whole gradient of the weights, so fewer rows than LEAST would take longer for that. An
-# accelerator multiplies faster than it reads, and needs more of both.
-BLOCK, LEAST = 3 * 2**20, 32
-BLOCK_ELSEWHERE, LEAST_ELSEWHERE = 2**26, 1024
-# Logits at a time in what comes between the products: few enough to stay in the cache, or, where each time
-# the ranks must meet or a device starts its kernels, more.
-STEP, STEP_OF_RANKS, STEP_ELSEWHERE = 2**18, 2**21, 2**26
-# Entries of a half-precision weight that are converted at a time.
-TILE = 2**22
-# Whether this PyTorch multiplies matrices of bfloat16 into one of float32, as GPUs do; from 2.8 on.
-MIXED_PRODUCTS = "dtype" in torch.ops.aten.mm.overloads()
-
-
-@torch.library.custom_op("xent::linear_loss", mutates_args=())
-def _linear_loss(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    factor: Tensor,
-    labels: Tensor | None,
-    teacher_hidden: Tensor | None,
-    teacher_weight: Tensor | None,
-    teacher_bias: Tensor | None,
-    softcap: float | None,
-    z_loss: float,
-    smoothing: float,
-    direction: str,
-    beta: float,
-    temperature: float,
-    squared: bool,
-    top_k: int | None,
-    group: str,
-    form: list[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return each row's loss, and the gradients of sum(factor * loss) that `form` asks for.
-
-    An operator of its own, so that what compiles a model leaves the blocks as they are. Rows of factor zero
-    are left out, whatever they hold. All are in the dtype of `factor`.
-    """
-    shards = Shards(len(weight), weight.device, _resolved(group))
-    if labels is not None:
-        in_range(labels, "targets", shards.total)
-    losses, to_hidden, to_weight, to_bias = _results(hidden, weight, bias, factor, form)
-    active = factor.nonzero().squeeze(1)
-    if hidden.device.type == "cpu":
-        block, least, step = BLOCK, LEAST, STEP if shards.group is None else STEP_OF_RANKS
-    else:
-        block, least, step = BLOCK_ELSEWHERE, LEAST_ELSEWHERE, STEP_ELSEWHERE
-        step = step if labels is not None else step // 2
-    size, step = max(least, block // shards.largest), max(1, step // shards.largest)
-    room = [
-        factor.new_empty(min(size, len(active)), len(weight)) for _ in range(1 if labels is not None else 2)
-    ]
-    with torch.autocast(hidden.device.type, enabled=False):
-        for rows in active.split(size) if len(active) else ():
-            h = hidden[rows]
-            z = _project(h, weight, bias, room[0][: len(rows)])
-            v = z
-            if teacher_hidden is not None and teacher_weight is not None:
-                v = _project(teacher_hidden[rows], teacher_weight, teacher_bias, room[1][: len(rows)])
-            for at, z_part, v_part in zip(rows.split(step), z.split(step), v.split(step), strict=True):
-                if softcap is not None:
-                    slope = 1 - z_part.div_(softcap).tanh_().square()
-                    z_part.mul_(softcap)
-                if labels is not None:
-                    found = cross_entropy_(z_part, labels[at], factor[at], shards, smoothing, z_loss)
-                else:
-                    settings = direction, beta, temperature, squared, top_k
-                    found = divergence_(z_part, v_part, factor[at], shards, *settings)
-                if softcap is not None:
-                    z_part.mul_(slope)
-                losses[at] = found
-            if form[2]:
-                to_bias.add_(z.sum(0))
-            if _mixed(h, weight, z.dtype):
-                z = z.to(weight.dtype)
-            if form[0]:
-                to_hidden[rows] = _into_hidden(z, weight, to_hidden.dtype)
-            if form[1]:
-                _add_product(to_weight, z.T, h)
-        if form[0]:
-            shards.sum(to_hidden)
-    return losses, to_hidden, to_weight, to_bias
+__all__ = ["TokenReport", "linear_cross_entropy", "linear_distillation_loss", "linear_entropy"]
 
 
-@_linear_loss.register_fake
-def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, factor: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return tuple(_results(hidden, weight, bias, factor, rest[-1]))
+class TokenReport(NamedTuple):
+    """What `linear_cross_entropy` tells beside the loss; constants, each weighed and reduced as the loss is."""
+
+    accuracy: Tensor  # 1 for a target whose logit no other one exceeds
+    log_z_squared: Tensor  # of the log-sum-exp; times `z_loss` it is the z-loss's part of the loss
 
 
-def _results(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, factor: Tensor, form: list[bool]
-) -> list[Tensor]:
-    """Make room for the losses and for the gradients that are asked for."""
-    of_bias = (0,) if bias is None else bias.shape
-    shapes = zip((hidden.shape, weight.shape, of_bias), form, strict=True)
-    return [torch.zeros_like(factor), *(factor.new_zeros(s if asked else (0,)) for s, asked in shapes)]
-
-
-def _mixed(a: Tensor, b: Tensor, dtype: torch.dtype) -> bool:
-    """Whether the device multiplies these two as they are and adds up in this dtype, float32."""
-    halves = a.dtype == b.dtype == torch.bfloat16
-    return MIXED_PRODUCTS and a.is_cuda and halves and dtype == torch.float32
-
-
-def _tiles(weight: Tensor, dtype: torch.dtype) -> list[slice]:
-    """Cut the classes where the weight has to be converted."""
-    size = len(weight) if weight.dtype == dtype else max(1, TILE // weight.shape[1])
-    return [slice(first, first + size) for first in range(0, len(weight), size)]
-
-
-def _project(h: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
-    """Compute logits (R, V) in the dtype of `out`, whatever those of the factors are."""
-    if _mixed(h, weight, out.dtype):
-        torch.mm(h, weight.T, out_dtype=out.dtype, out=out)
-    else:
-        for tile in _tiles(weight, out.dtype):
-            torch.mm(h.to(out.dtype), weight[tile].to(out.dtype).T, out=out[:, tile])
-    return out if bias is None else out.add_(bias)
-
-
-def _into_hidden(g: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    if _mixed(g, weight, dtype):
-        return torch.mm(g, weight, out_dtype=dtype)
-    result = g.new_zeros(len(g), weight.shape[1])
-    for tile in _tiles(weight, dtype):
-        result.addmm_(g[:, tile], weight[tile].to(dtype))
-    return result
-
-
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    if _mixed(a, b, total.dtype):
-        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
-    else:
-        total.addmm_(a, b.to(total.dtype))
-
-
-def _resolved(group: str) -> dist.ProcessGroup | None:
-    """Find a group by its name, which is all that an operator's arguments can hold."""
-    resolve: Any = getattr(dist.distributed_c10d, "_resolve_process_group")  # noqa: B009
-    return resolve(group) if group else None
-
-
-class _LinearLoss(torch.autograd.Function):
-    """sum(factor * loss), whose gradients are formed with it, or each of these terms, whose are not.
-
-    The first backward pass hands out what was formed, scaled in place; another one computes it again, as one
-    through the terms must.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, each: bool, form: list[bool], *arguments: Any) -> Tensor:
-        results: list[Tensor] = _linear_loss(*arguments, [wanted and not each for wanted in form])
-        factor: Tensor = arguments[3]
-        ctx.save_for_backward(*arguments[:8])
-        ctx.settings, ctx.form, ctx.formed = arguments[8:], form, None if each else results[1:]
-        ctx.dtypes = [None if x is None else x.dtype for x in arguments[:3]]
-        losses = results[0] * factor
-        return losses if each else summed(losses, 1.0)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        refuse_second_derivatives()
-        if ctx.formed is None:
-            hidden, weight, bias, factor, *rest = ctx.saved_tensors
-            arguments = hidden, weight, bias, factor * grads[0], *rest, *ctx.settings
-            _, *formed = _linear_loss(*arguments, ctx.form)
-        elif torch.compiler.is_compiling():
-            formed = [gradient * grads[0] for gradient in ctx.formed]
-        else:
-            formed, ctx.formed = [gradient.mul_(grads[0]) for gradient in ctx.formed], None
-        results = (
-            g.to(d) if wanted else None for g, d, wanted in zip(formed, ctx.dtypes, ctx.form, strict=True)
-        )
-        return None, None, *results, *[None] * 14
-
-
+@renamed(bias="linear_bias")
 def linear_cross_entropy(
     hidden: Tensor,
-    weight: Tensor,
+    linear_weight: Tensor,
     targets: Tensor,
     *,
-    bias: Tensor | None = None,
+    linear_bias: Tensor | None = None,
+    weight: Tensor | ArrayLike | None = None,
     softcap: float | None = None,
     z_loss: float = 0.0,
     label_smoothing: float = 0.0,
@@ -216,19 +69,22 @@ def linear_cross_entropy(
     reduction: Reduction = "mean",
     denominator: float | None = None,
     vocab_group: dist.ProcessGroup | None = None,
-) -> Tensor:
-    """Cross-entropy of ``hidden @ weight.T + bias`` that holds the logits of one block of rows at a time.
+    report: bool = False,
+) -> Any:
+    """Cross-entropy of ``hidden @ linear_weight.T + linear_bias`` that holds the logits of one block of rows at a time.
 
     Parameters
     ----------
     hidden : Tensor of floats, shape (..., H)
         Hidden states, the input of the linear layer.
-    weight : Tensor of floats, shape (V, H)
-        Weight of the linear layer, a row for each class: not the class weights of `cross_entropy`.
-    targets : Tensor of integers, shape (...)
-        Class indices in [0, V).
-    bias : Tensor of floats, shape (V,), optional
+    linear_weight : Tensor of floats, shape (V, H)
+        Weight of the linear layer, a row for each class.
+    targets : Tensor of integers, shape (...), or of floats, shape (..., V)
+        Class indices in [0, V), or distributions over the classes, which are constants.
+    linear_bias : Tensor of floats, shape (V,), optional
         Bias of the linear layer.
+    weight : Tensor or array_like, shape (V,), optional
+        Weight >= 0 of a target by its class, as in `cross_entropy` and `soft_cross_entropy`.
     softcap : float, optional
         c > 0 puts c tanh(z / c) in the place of every logit z.
     z_loss : float, default 0
@@ -238,22 +94,25 @@ def linear_cross_entropy(
     sample_weight : Tensor or array_like that broadcasts to the shape of `targets`, optional
         Weight of each target, finite and >= 0, a constant. Targets of weight zero cost no time.
     ignore_index : int, optional
-        Targets of this value do not count, whatever their hidden states hold, and cost no time.
+        Class indices of this value do not count, whatever their hidden states hold, and cost no time. There is
+        no default: PyTorch's is -100.
     reduction : {"mean", "sum", "none"}, default "mean"
         sum(w l) / sum(w), sum(w l), or each w l (zero where a target does not count). Only with "none" the
         backward pass computes the logits again.
     denominator : float, optional
         Replaces sum(w) in the mean.
     vocab_group : torch.distributed.ProcessGroup, optional
-        The ranks that share the vocabulary. Each holds some rows of the weight and the same of the bias, in
-        the order of the ranks, not necessarily as many; hidden states, targets and all else are the same on
-        all. The loss and the gradient of `hidden` are those of the whole, on every rank. Every rank makes the
-        call, and every rank the backward pass.
+        The ranks that share the vocabulary. Each holds some rows of `linear_weight`, in the order of the ranks,
+        not necessarily as many, and the same entries of `linear_bias`, `weight` and the distributions; hidden
+        states, class indices and all else are the same on all. The loss and the gradient of `hidden` are those
+        of the whole, on every rank. Every rank makes the call, and every rank the backward pass.
+    report : bool, default False
+        Return a `TokenReport` too.
 
     Returns
     -------
     Tensor
-        Loss in nats, in the widest dtype of `hidden` and `weight`, at least float32. Products are accumulated
+        Loss in nats, in the widest dtype of `hidden` and `linear_weight`, at least float32. Products are accumulated
         in it too, also under autocast, which rounds what goes into them.
 
     Raises
@@ -264,13 +123,18 @@ def linear_cross_entropy(
     TypeError
         If an argument is of the wrong kind.
     RuntimeError
-        If its gradient is asked for with ``create_graph=True``; `cross_entropy` of the logits can be
-        differentiated twice.
+        If its gradient is asked for with ``create_graph=True``, or within `torch.func.grad`, `vmap` or `jvp`;
+        `cross_entropy` of the logits takes all of these.
 
     Notes
     -----
+    The first three arguments come in the order of `torch.nn.functional.linear_cross_entropy`, and its options
+    have their names. Where its loss differs, it differs as in `cross_entropy`: ours takes -100 for a label out
+    of range without `ignore_index`, smooths a label whatever the weights of other classes, and divides the mean
+    of distributions by the sum of their weights, where PyTorch divides by their number (``denominator=``).
+
     Beside the gradients it needs room for 3 million logits (32 of each class, where these are more), on a GPU
-    for 67 million (1,024 of each class), and V H numbers in float32 where `weight` has half precision. Times
+    for 67 million (1,024 of each class), and V H numbers in float32 where `linear_weight` has half precision. Times
     are about those of the plain pair, three matrix products. Where hidden states and weight are bfloat16, a
     GPU multiplies them as they are, into logits in float32; their gradient is rounded to bfloat16 for its
     products, as in the plain pair, and these are added up in float32 again. The gradients are formed in the
@@ -287,44 +151,143 @@ def linear_cross_entropy(
     Examples
     --------
     >>> import torch, xent.torch
-    >>> hidden, weight = torch.eye(2), torch.tensor([[2.0, 0.0], [1.0, 3.0], [0.0, 1.0]], requires_grad=True)
-    >>> loss = xent.torch.linear_cross_entropy(hidden, weight, torch.tensor([0, 1]))
+    >>> hidden, w = torch.eye(2), torch.tensor([[2.0, 0.0], [1.0, 3.0], [0.0, 1.0]], requires_grad=True)
+    >>> loss = xent.torch.linear_cross_entropy(hidden, w, torch.tensor([0, 1]))
     >>> loss.backward()
-    >>> round(loss.item(), 6), weight.grad.shape
+    >>> round(loss.item(), 6), w.grad.shape
     (0.288726, torch.Size([3, 2]))
     """
-    hidden, weight, bias = _layer(hidden, weight, bias, "")
-    labels, counts = labels_of(targets, hidden, ignore_index, 0 if vocab_group else len(weight))
-    cap = None if softcap is None else number(softcap, "softcap", "a finite number > 0", 0.0, math.inf)
+    layer = _Layer.checked(hidden, linear_weight, linear_bias, "linear_")
+    refuse_transforms("linear_cross_entropy", *layer.tensors)
+    if isinstance(weight, Tensor) and weight.shape == layer.weight.shape:
+        raise TypeError(
+            "weight: the layer's weight is linear_weight now; weight is that of a target by its class"
+        )
     z_loss = number(z_loss, "z_loss", "a finite number >= 0", 0.0, math.inf, closed="low")
-    settings = cap, z_loss, smoothing_mass(label_smoothing), "", 0.0, 1.0, False, None
-    taught = labels.flatten(), None, None, None
-    return _reduced(
-        hidden, weight, bias, taught, settings, counts, sample_weight, reduction, denominator, vocab_group
-    )
+    settings = smoothing_mass(label_smoothing), z_loss
+    shards = Shards(layer.classes, hidden.device, vocab_group if group_name(vocab_group) else None)
+    if not isinstance(report, bool):
+        raise TypeError(f"report: expected True or False, got {shown(report)}")
+    if isinstance(targets, Tensor) and targets.is_floating_point() and targets.ndim == hidden.ndim:
+        if ignore_index is not None or report:
+            which = "ignore_index" if report is False else "report"
+            raise ValueError(f"{which}: expected class indices with it, got distributions as targets")
+        part, beside, w, mass = _soft(layer, targets, settings, weight, sample_weight, shards)
+    else:
+        labels, counts = labels_of(targets, hidden, ignore_index, 0 if shards.group else layer.classes)
+        part, beside, mass = Labels(*settings), [labels.flatten()], None
+        w = target_weights(hidden, sample_weight, counts)
+        if weight is not None:
+            by_class = shards.class_weights(weight, labels, layer.classes, hidden)
+            w = by_class if w is None else w * by_class
+    loss = Sum(((1.0, part),), _softcap(softcap))
+    reduced = _Reduced(reduction, denominator, w, mass)
+    loss_of, told = reduced.of(layer, loss, beside, shards.group, report=report)
+    return (loss_of, told) if told is not None else loss_of
+
+
+def _soft(
+    layer: _Layer,
+    targets: Tensor,
+    settings: tuple[float, float],
+    weight: Any,
+    sample_weight: Any,
+    shards: Shards,
+) -> tuple[Part, list[Tensor], Tensor | None, Tensor | None]:
+    """Return the part for distributions, what stands beside the logits, and what a row weighs and counts for."""
+    hidden, classes = layer.hidden, layer.classes
+    like = hidden.new_empty(()).expand(*hidden.shape[:-1], classes)
+    same = distributions if shards.group is None else _shares
+    t = same(targets.detach(), "targets", like, "the logits", -1)
+    w = mass = target_weights(hidden, sample_weight)
+    beside = [_matrix(t)]
+    if weight is None:
+        return Distributions(*settings), beside, w, mass
+    of_class = weights(weight, "weight", (classes,), "one weight a class", hidden)
+    each = shards.sum(t.to(of_class.dtype) @ of_class)
+    mass = each if w is None else w * each
+    w = (mass > 0).to(mass.dtype) if w is None else w.masked_fill(mass == 0, 0.0)
+    return Weighed(*settings), [*beside, of_class.expand(len(beside[0]), classes)], w, mass
+
+
+def _shares(value: Tensor, name: str, like: Tensor, other: str, axis: int) -> Tensor:
+    """Return a rank's part of distributions, whose sum it cannot check."""
+    same_shape(value, name, like.shape, other, like)
+    inside(value, name)
+    return value
+
+
+def linear_entropy(
+    hidden: Tensor,
+    linear_weight: Tensor,
+    *,
+    linear_bias: Tensor | None = None,
+    softcap: float | None = None,
+    sample_weight: Tensor | ArrayLike | None = None,
+    reduction: Reduction = "mean",
+    denominator: float | None = None,
+    vocab_group: dist.ProcessGroup | None = None,
+) -> Tensor:
+    """Shannon entropy of the softmax of a linear layer, with the logits of one block of rows at a time.
+
+    Parameters
+    ----------
+    hidden, linear_weight, linear_bias, softcap, reduction, denominator, vocab_group
+        As in `linear_cross_entropy`.
+    sample_weight : Tensor or array_like that broadcasts to the shape of the rows, optional
+        Weight of each row, finite and >= 0, a constant; a mask will do. Rows of weight zero cost no time.
+
+    Returns
+    -------
+    Tensor
+        Entropy in nats, in the widest dtype, at least float32, and differentiable as the linear losses are.
+
+    Raises
+    ------
+    ValueError, TypeError, RuntimeError
+        For the reasons of `linear_cross_entropy`.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> xent.torch.linear_entropy(torch.ones(1, 2), torch.zeros(8, 2))
+    tensor(2.0794)
+    """
+    layer = _Layer.checked(hidden, linear_weight, linear_bias, "linear_")
+    refuse_transforms("linear_entropy", *layer.tensors)
+    group_name(vocab_group)
+    w = target_weights(hidden, sample_weight)
+    loss = Sum(((1.0, Entropy()),), _softcap(softcap))
+    return _Reduced(reduction, denominator, w).of(layer, loss, [], vocab_group)[0]
 
 
 def linear_distillation_loss(
     student_hidden: Tensor,
     student_weight: Tensor,
-    teacher_hidden: Tensor,
-    teacher_weight: Tensor,
+    teacher_hidden: Tensor | None = None,
+    teacher_weight: Tensor | None = None,
     *,
     student_bias: Tensor | None = None,
     teacher_bias: Tensor | None = None,
+    teacher_top_k: TopK | None = None,
+    teacher_samples: tuple[Tensor, Tensor] | None = None,
     temperature: float = 1.0,
     scale: Scale = "t_squared",
     direction: Direction = "forward",
     beta: float = 0.5,
     top_k: int | None = None,
     targets: Tensor | None = None,
+    alpha: float = 1.0,
     sample_weight: Tensor | ArrayLike | None = None,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
     vocab_group: dist.ProcessGroup | None = None,
 ) -> Tensor:
-    """Divergence between two linear layers' softmaxes, with the logits of one block of rows at a time.
+    """Divergence of a linear layer's softmax from a teacher's, with the logits of one block of rows at a time.
+
+    The teacher is another linear layer (`teacher_hidden`, `teacher_weight`), or what a cache has kept of one:
+    its most probable classes (`teacher_top_k`), or classes that were drawn from it (`teacher_samples`).
 
     Parameters
     ----------
@@ -332,14 +295,20 @@ def linear_distillation_loss(
         Hidden states of the student.
     student_weight : Tensor of floats, shape (V, H)
         Weight of the student's last layer.
-    teacher_hidden : Tensor of floats, shape (..., G)
+    teacher_hidden : Tensor of floats, shape (..., G), optional
         Hidden states of the teacher, for the same rows; no gradient flows into them.
-    teacher_weight : Tensor of floats, shape (V, G)
+    teacher_weight : Tensor of floats, shape (V, G), optional
         Weight of the teacher's last layer; no gradient flows into it.
+    teacher_top_k : TopK, optional
+        k classes of the teacher for each row, their probabilities at the same `temperature`, and the mass of all
+        others; `top_k_of_teacher` makes it. The loss is the forward divergence between these k + 1 masses.
+    teacher_samples : tuple of two Tensors, shapes (..., n), optional
+        Classes drawn from the teacher and their weights, as `sample_targets` returns them. The loss is then the
+        cross-entropy with these, as in `sampled_loss`: larger than the divergence by the teacher's entropy.
     student_bias, teacher_bias : Tensor of floats, shape (V,), optional
         Biases of the two layers.
     temperature : float, default 1
-        T > 0 divides both logits.
+        T > 0 divides both logits; a cache has to be taken at the same.
     scale : {"t_squared", "none"}, default "t_squared"
         Multiply by T^2 or not.
     direction : {"forward", "reverse", "jsd"}, default "forward"
@@ -349,14 +318,17 @@ def linear_distillation_loss(
     beta : float, default 0.5
         The teacher's share in (0, 1); only "jsd" looks at it.
     top_k : int, optional
-        Compare the probabilities of the teacher's k most probable classes and that of all others together,
-        k + 1 numbers, instead of all V.
+        Compare the probabilities of the live teacher's k most probable classes and that of all others
+        together, k + 1 numbers, instead of all V.
     targets : Tensor of integers, shape (...), optional
-        Used only to find the rows that do not count, with `ignore_index`.
+        Class indices; with `alpha` of 1 used only to find the rows that do not count, with `ignore_index`.
+    alpha : float, default 1
+        Weight of the divergence, in [0, 1]. The cross-entropy with `targets`, at temperature 1, has 1 - alpha,
+        as in `mixed_loss`; a part of weight zero is left out.
     sample_weight : Tensor or array_like that broadcasts to the shape of the rows, optional
         Weight of each row, finite and >= 0, a constant; a mask will do. Rows of weight zero cost no time.
     ignore_index : int, optional
-        Rows with this target do not count, whatever their hidden states hold.
+        Rows with this target count in neither part, whatever their hidden states and the cache hold.
     reduction : {"mean", "sum", "none"}, default "mean"
         sum(w l) / sum(w), sum(w l), or each w l.
     denominator : float, optional
@@ -367,22 +339,26 @@ def linear_distillation_loss(
     Returns
     -------
     Tensor
-        Loss in nats (times T^2), never negative but for rounding, in the widest dtype, at least float32.
+        Loss in nats (the part from the teacher times T^2), never negative but for rounding, in the widest dtype,
+        at least float32.
 
     Raises
     ------
     ValueError
-        If shapes or devices do not match, an argument is out of range, or there is nothing to average.
+        If shapes or devices do not match, an argument is out of range, there is nothing to average, or a row of
+        a cache that counts repeats a class, names one that the student lacks, or has masses that do not sum to
+        one.
     TypeError
         If an argument is of the wrong kind.
     RuntimeError
-        If its gradient is asked for with ``create_graph=True``.
+        If its gradient is asked for with ``create_graph=True``, or within `torch.func.grad`, `vmap` or `jvp`.
 
     Notes
     -----
-    The room is that of `linear_cross_entropy`, twice; the rest of its notes holds here too. A row's loss L comes
-    from log-probabilities, which are rounded, and not from differences of logits as in `distillation_loss`: it is
-    off by at most (8 + margin) epsilons of L + sqrt(L), not of L. In float32 that is 0.02 % of the loss of two
+    The room is that of `linear_cross_entropy`, twice with a live teacher; the rest of its notes holds here too.
+    A row's loss L comes from log-probabilities, which are rounded, and not from differences of logits as in
+    `distillation_loss`: it is off by at most (8 + margin) epsilons of L + sqrt(L), not of L. With a cache it is
+    off by as many epsilons of the teacher's entropy. In float32 the first is 0.02 % of the loss of two
     models whose logits differ by 1e-3, and more at a high temperature.
 
     References
@@ -401,66 +377,191 @@ def linear_distillation_loss(
     >>> loss.backward()
     >>> round(loss.item(), 5)
     0.12328
+    >>> cache = xent.torch.top_k_of_teacher(hidden @ teacher.T, 2)
+    >>> kept = xent.torch.linear_distillation_loss(hidden, student, teacher_top_k=cache)
+    >>> round(kept.item(), 5)
+    0.12328
     """
-    z, weight, bias = _layer(student_hidden, student_weight, student_bias, "student_")
-    v, taught, taught_bias = _layer(teacher_hidden, teacher_weight, teacher_bias, "teacher_")
-    rows, classes = z.shape[:-1], weight.shape[0]
-    if v.shape[:-1] != rows:
-        raise ValueError(
-            f"teacher_hidden: expected rows of shape {tuple(rows)}, those of student_hidden, "
-            f"got shape {tuple(v.shape)}"
-        )
-    if len(taught) != classes:
-        raise ValueError(
-            f"teacher_weight: expected {classes} rows, as student_weight, got shape {tuple(taught.shape)}"
-        )
-    same_device(v, "teacher_hidden", z)
-    temperature, squared = _settings(temperature, scale, direction)
-    if top_k is not None and integer(top_k, "top_k") < 1:
-        raise ValueError(f"top_k: expected at least one class, got {shown(top_k)}")
-    if (targets is None) != (ignore_index is None):
+    layer = _Layer.checked(student_hidden, student_weight, student_bias, "student_")
+    refuse_transforms("linear_distillation_loss", *layer.tensors)
+    alpha = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
+    if alpha < 1 and targets is None:
+        raise ValueError(f"alpha: expected targets with an alpha below 1, got none with alpha={alpha!r}")
+    if alpha == 1 and (targets is None) != (ignore_index is None):
         raise ValueError(
             "ignore_index: expected targets and ignore_index together, or neither, got "
             f"{'no targets' if targets is None else 'targets'} with ignore_index={shown(ignore_index)}"
         )
-    counts = None if targets is None else labels_of(targets, z, ignore_index, 0)[1]
-    settings = None, 0.0, 0.0, direction, _beta(beta), temperature, squared, top_k
-    teacher = None, _matrix(v.detach()), taught.detach(), taught_bias
-    return _reduced(
-        z, weight, bias, teacher, settings, counts, sample_weight, reduction, denominator, vocab_group
+    hidden, shards = (
+        student_hidden,
+        Shards(layer.classes, student_hidden.device, vocab_group if group_name(vocab_group) else None),
     )
+    labels = counts = None
+    if targets is not None:
+        labels, counts = labels_of(
+            targets, hidden, ignore_index, 0 if alpha == 1 or shards.group else layer.classes
+        )
+    w = target_weights(hidden, sample_weight, counts)
+    given = {
+        "teacher_hidden": teacher_hidden,
+        "teacher_top_k": teacher_top_k,
+        "teacher_samples": teacher_samples,
+    }
+    came = [name for name, value in given.items() if value is not None]
+    if len(came) != 1:
+        raise TypeError(
+            f"teacher_hidden: expected one of {', '.join(given)}, got {' and '.join(came) or 'none'}"
+        )
+    heat = _settings(temperature, scale, direction)
+    teacher: list[Tensor] = []
+    beside: list[Tensor] = []
+    soft: Part
+    if teacher_hidden is not None:
+        if top_k is not None and integer(top_k, "top_k") < 1:
+            raise ValueError(f"top_k: expected at least one class, got {shown(top_k)}")
+        teacher = _taught(layer, teacher_hidden, teacher_weight, teacher_bias)
+        soft = Divergence(*heat, direction, _beta(beta), top_k)
+    else:
+        for name, value, only in (
+            ("teacher_weight", teacher_weight, None),
+            ("teacher_bias", teacher_bias, None),
+            ("top_k", top_k, None),
+            ("direction", direction, "forward"),
+        ):
+            if value is not only:
+                raise ValueError(f"{name}: expected {only!r} with {came[0]}, got {shown(value)}")
+        _beta(beta)
+        if teacher_top_k is not None:
+            soft, beside = Cached(*heat), masses_of(teacher_top_k, hidden, w, shards.total)
+        else:
+            soft, beside = Sampled(*heat), samples_of(teacher_samples, hidden, w, shards.total)
+    parts: list[tuple[float, Part]] = [(alpha, soft)] if alpha > 0 else []
+    if alpha == 0:
+        teacher = beside = []
+    if alpha < 1:
+        assert labels is not None
+        parts.append((1 - alpha, Labels()))
+        beside = [*beside, labels.flatten()]
+    reduced = _Reduced(reduction, denominator, w)
+    return reduced.of(layer, Sum(tuple(parts)), beside, vocab_group, teacher)[0]
 
 
-def _reduced(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    against: tuple[Tensor | None, ...],
-    settings: tuple[Any, ...],
-    counts: Tensor | None,
-    sample_weight: Tensor | ArrayLike | None,
-    reduction: Reduction,
-    denominator: float | None,
-    vocab_group: dist.ProcessGroup | None,
-) -> Tensor:
-    """Turn weights and the reduction into a factor for each row, and apply the loss."""
-    reduction, denominator = reduction_arguments(reduction, denominator)
-    rows, device = hidden.shape[:-1], hidden.device
-    dtype = wide(torch.promote_types(hidden.dtype, weight.dtype))
-    if against[2] is not None:
-        dtype = torch.promote_types(dtype, against[2].dtype)
-    of_rows = target_weights(hidden, sample_weight, counts)
-    factor = row_factors(of_rows, hidden, reduction, denominator).to(dtype)
-    name = group_name(vocab_group)
-    if torch.is_autocast_enabled(device.type):
-        # As autocast does for a linear layer; double precision is left as it is.
-        cast = torch.get_autocast_dtype(device.type)
-        hidden, weight, bias, *taught = (_cast(x, cast) for x in (hidden, weight, bias, *against[1:]))
-        against = against[0], *taught
-    form = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in (hidden, weight, bias)]
-    arguments = _matrix(hidden), weight, bias, factor.flatten(), *against, *settings, name
-    result: Tensor = _LinearLoss.apply(reduction == "none", form, *arguments)
-    return result.reshape(rows) if reduction == "none" else result
+def _taught(layer: _Layer, hidden: Any, weight: Any, bias: Any) -> list[Tensor]:
+    """Check a teacher's layer beside the student's, and return its tensors."""
+    taught = _Layer.checked(hidden, weight, bias, "teacher_")
+    rows, classes = layer.hidden.shape[:-1], layer.classes
+    if taught.hidden.shape[:-1] != rows:
+        raise ValueError(
+            f"teacher_hidden: expected rows of shape {tuple(rows)}, those of student_hidden, "
+            f"got shape {tuple(hidden.shape)}"
+        )
+    if taught.classes != classes:
+        least = min(taught.classes, classes)
+        whose = "teacher" if taught.classes > classes else "student"
+        raise ValueError(
+            f"teacher_weight: expected {classes:,} rows, as student_weight, got {taught.classes:,}; if both have "
+            f"the same tokens and the rest is padding, slice: {whose}_weight[:{least}], and its bias alike"
+        )
+    same_device(hidden, "teacher_hidden", layer.hidden)
+    return [_matrix(hidden.detach()), *(x.detach() for x in (weight, bias) if x is not None)]
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """What makes logits: hidden (..., H), weight (V, H) and bias (V,)."""
+
+    hidden: Tensor
+    weight: Tensor
+    bias: Tensor | None
+
+    @classmethod
+    def checked(cls, hidden: Any, weight: Any, bias: Any, whose: str) -> _Layer:
+        """Check these three; `whose` is how the names of the last two begin, and of the first but for ours."""
+        of_hidden = "hidden" if whose == "linear_" else f"{whose}hidden"
+        named = {of_hidden: hidden, f"{whose}weight": weight, f"{whose}bias": bias}
+        for name, value in named.items():
+            if value is not None or not name.endswith("bias"):
+                same_device(floats(value, name), name, hidden)
+        if hidden.ndim == 0:
+            raise ValueError(f"{of_hidden}: expected shape (..., H), got a single number")
+        if weight.ndim != 2 or weight.shape[1] != hidden.shape[-1] or not len(weight):
+            raise ValueError(
+                f"{whose}weight: expected shape (V, {hidden.shape[-1]}), a row for each class, "
+                f"got {tuple(weight.shape)}"
+            )
+        if bias is not None and bias.shape != weight.shape[:1]:
+            raise ValueError(f"{whose}bias: expected shape ({len(weight)},), got {tuple(bias.shape)}")
+        return cls(hidden, weight, bias)
+
+    @property
+    def classes(self) -> int:
+        return len(self.weight)
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        return self.hidden, self.weight, self.bias
+
+
+@dataclass(frozen=True)
+class _Reduced:
+    """How a linear loss is weighed and reduced: `weight` of each row, and `mass`, what it adds to the divisor."""
+
+    reduction: Reduction
+    denominator: float | None
+    weight: Tensor | None
+    mass: Tensor | None = None
+
+    def of(
+        self,
+        layer: _Layer,
+        loss: Sum,
+        beside: list[Tensor],
+        vocab_group: dist.ProcessGroup | None,
+        teacher: Sequence[Tensor] = (),
+        report: bool = False,
+    ) -> tuple[Tensor, TokenReport | None]:
+        """Turn weights and the reduction into a factor for each row, and apply the loss."""
+        reduction, denominator = reduction_arguments(self.reduction, self.denominator)
+        hidden, device = layer.hidden, layer.hidden.device
+        dtype = wide(torch.promote_types(hidden.dtype, layer.weight.dtype))
+        for x in (*teacher[1:], *beside):
+            dtype = torch.promote_types(dtype, x.dtype) if x.is_floating_point() else dtype
+        rows = hidden.shape[:-1]
+        factor = row_factors(self.weight, rows, hidden, reduction, denominator, self.mass).to(dtype)
+        tensors = layer.tensors
+        form = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in tensors]
+        if torch.is_autocast_enabled(device.type):
+            # As autocast does for a linear layer; double precision is left as it is.
+            cast = torch.get_autocast_dtype(device.type)
+            tensors = tuple(_cast(x, cast) for x in tensors)
+            teacher = [_cast(x, cast) for x in teacher]
+        h, *rest = tensors
+        result, told = LinearLoss.apply(
+            reduction == "none",
+            [*form, report],
+            loss.text(),
+            group_name(vocab_group),
+            len(teacher),
+            _matrix(h),
+            *rest,
+            factor.flatten(),
+            *teacher,
+            *beside,
+        )
+
+        def shaped(x: Tensor) -> Tensor:
+            return x.reshape(rows) if reduction == "none" else x
+
+        if not report:
+            return shaped(result), None
+        told = told * factor.flatten()
+        return shaped(result), TokenReport(
+            *(shaped(x if reduction == "none" else summed(x, 1.0)) for x in told)
+        )
+
+
+def _softcap(value: Any) -> float | None:
+    return None if value is None else number(value, "softcap", "a finite number > 0", 0.0, math.inf)
 
 
 def _matrix(x: Tensor) -> Tensor:
@@ -469,23 +570,3 @@ def _matrix(x: Tensor) -> Tensor:
 
 def _cast(x: Any, dtype: torch.dtype) -> Any:
     return x if x is None or x.dtype == torch.float64 else x.to(dtype)
-
-
-def _layer(hidden: Any, weight: Any, bias: Any, whose: str) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Check what makes logits: hidden (..., H), weight (V, H) and bias (V,)."""
-    for value, name in (
-        (hidden, "hidden"),
-        (weight, "weight"),
-        *([(bias, "bias")] if bias is not None else []),
-    ):
-        same_device(floats(value, whose + name), whose + name, hidden)
-    if hidden.ndim == 0:
-        raise ValueError(f"{whose}hidden: expected shape (..., H), got a single number")
-    if weight.ndim != 2 or weight.shape[1] != hidden.shape[-1] or not len(weight):
-        raise ValueError(
-            f"{whose}weight: expected shape (V, {hidden.shape[-1]}), a row for each class, "
-            f"got {tuple(weight.shape)}"
-        )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"{whose}bias: expected shape ({len(weight)},), got {tuple(bias.shape)}")
-    return hidden, weight, bias

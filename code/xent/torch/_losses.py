@@ -26,6 +26,7 @@ from xent._validate import (
     PREDICTIONS_FIRST,
     Reduction,
     at_index,
+    gone,
     integer,
     number,
     real_array,
@@ -54,7 +55,6 @@ from ._validate import (
     weights,
     widened,
 )
-from ._vocab import split_cross_entropy
 
 __all__ = [
     "binary_cross_entropy",
@@ -289,6 +289,7 @@ def log_sigmoid(logits: Tensor) -> Tensor:
     return logsigmoid(widened(logits, "logits"))
 
 
+@gone(vocab_group="xent.torch.split_cross_entropy")
 def cross_entropy(
     logits: Tensor,
     targets: Tensor,
@@ -300,7 +301,6 @@ def cross_entropy(
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
-    vocab_group: Any = None,
 ) -> Tensor:
     """Softmax cross-entropy of logits against class indices; see `xent.cross_entropy`.
 
@@ -329,8 +329,6 @@ def cross_entropy(
         sum(w l) / sum(w), sum(w l), or each w l (zero where a target does not count).
     denominator : float, optional
         Replaces sum(w) in the mean, which is 0 then if no target counts.
-    vocab_group : ProcessGroup, optional
-        The ranks over which the last axis, the classes, is split; `targets` are indices into the whole.
 
     Returns
     -------
@@ -362,9 +360,6 @@ def cross_entropy(
     z, axis = logits_of(logits, "logits", axis)
     smoothing = _held(smoothing_mass(label_smoothing), z)
     reduction, denominator = reduction_arguments(reduction, denominator)
-    if vocab_group is not None:
-        arguments = weight, sample_weight, smoothing, ignore_index, reduction, denominator
-        return split_cross_entropy(z, targets, vocab_group, *arguments)
     labels, counts = labels_of(targets, z, ignore_index, axis=axis)
     w = target_weights(z, sample_weight, counts, labels, weight)
     loss = RowLoss(partial(_hard, smoothing), partial(_hard_fused, smoothing))

@@ -1,0 +1,177 @@
+"""What is kept of a teacher in the place of its logits: its most probable classes, or some that were drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from xent._validate import MOST, at_index, integer, number, shown, sum_tolerance
+
+from ._blocks import concrete
+from ._validate import (
+    LABEL_DTYPES,
+    first,
+    floats,
+    in_range,
+    inside,
+    logits_of,
+    same_device,
+    tensor_of,
+    weights,
+    widened,
+)
+
+__all__ = ["TopK", "top_k_of_teacher"]
+
+
+@dataclass(frozen=True)
+class TopK:
+    """k classes of a teacher for each row, their probabilities, and the mass of all others.
+
+    Parameters
+    ----------
+    indices : Tensor of integers, shape (..., k)
+        Which classes, distinct in each row.
+    tail : Tensor of float32 or float64, shape (...)
+        Mass of all other classes. As a mass, and not in two bytes: what is left of 1 minus rounded probabilities
+        is mostly rounding where a teacher is sure.
+    probs, log_probs : Tensor of floats, shape (..., k)
+        The classes' probabilities or their logarithms, one of the two. With `tail` they sum to one.
+    classes : int, optional
+        How many classes the teacher has; a student has to have as many.
+    """
+
+    indices: Tensor
+    tail: Tensor
+    probs: Tensor | None = None
+    log_probs: Tensor | None = None
+    classes: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.probs is None) == (self.log_probs is None):
+            which = "neither" if self.probs is None else "both"
+            raise TypeError(f"probs: expected probs or log_probs, got {which}")
+
+
+def top_k_of_teacher(teacher_logits: Tensor, k: int, *, temperature: float = 1.0, axis: int = -1) -> TopK:
+    """Return a teacher's k most probable classes, with the mass of the others, to be kept in place of its logits.
+
+    Parameters
+    ----------
+    teacher_logits : Tensor of floats, shape (..., K, ...)
+        Logits of the teacher.
+    k : int
+        How many classes to keep, up to K.
+    temperature : float, default 1
+        T > 0 divides the logits; `linear_distillation_loss` has to be given the same.
+    axis : int, default -1
+        The class axis; in the result it is the last one.
+
+    Returns
+    -------
+    TopK
+        With probabilities in float32, or float64 for logits in it. The tail is a sum of what it consists of, and
+        not what k rounded probabilities leave of one.
+
+    Raises
+    ------
+    ValueError
+        If `k` or `temperature` is out of range.
+    TypeError
+        If an argument is of the wrong kind.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> cache = xent.torch.top_k_of_teacher(torch.tensor([[0.0, 30.0, 1.0, 0.0]]), 2)
+    >>> cache.indices, cache.tail
+    (tensor([[1, 2]]), tensor([1.8715e-13]))
+    """
+    v, _ = logits_of(widened(teacher_logits, "teacher_logits").detach(), "teacher_logits", axis)
+    if not 1 <= integer(k, "k") <= v.shape[-1]:
+        raise ValueError(f"k: expected a number of classes from 1 to {v.shape[-1]}, got {shown(k)}")
+    t = number(temperature, "temperature", "a finite number > 0", 0.0, float("inf"))
+    probs = torch.softmax((v - v.amax(-1, keepdim=True)) / t, -1)
+    top, indices = probs.topk(k, -1)
+    tail = probs.scatter(-1, indices, 0.0).sum(-1)
+    return TopK(indices, tail, top, classes=v.shape[-1])
+
+
+def masses_of(cache: Any, hidden: Tensor, weight: Tensor | None, classes: int) -> list[Tensor]:
+    """Check a cache of top classes, and return its indices, masses and tail with a row for each row."""
+    if not isinstance(cache, TopK):
+        raise TypeError(f"teacher_top_k: expected an xent.torch.TopK, got {type(cache).__name__}")
+    name = "teacher_top_k"
+    if cache.classes is not None and integer(cache.classes, f"{name}: classes") != classes:
+        raise ValueError(
+            f"{name}: expected a cache of the student's vocabulary, {classes:,} classes, got one of "
+            f"{cache.classes:,}; if only padding differs, slice the larger head, or make the cache of sliced logits"
+        )
+    indices = _indices(cache.indices, name, hidden)
+    given, of = (cache.probs, "probs") if cache.log_probs is None else (cache.log_probs, "log_probs")
+    values = floats(given, name).detach()
+    tail = tensor_of(cache.tail, name).detach()
+    if tail.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"{name}: expected a tail in float32 or float64, got {tail.dtype}")
+    for value, what, shape in ((values, of, indices.shape), (tail, "tail", indices.shape[:-1])):
+        same_device(value, name, hidden)
+        if value.shape != shape:
+            raise ValueError(f"{name}: expected a {what} of shape {tuple(shape)}, got {tuple(value.shape)}")
+    live = _live(weight, hidden)
+    in_range(indices.masked_fill(~live.unsqueeze(-1), 0), name, classes)
+    masses = widened(values, name)
+    masses = masses if cache.log_probs is None else masses.exp()
+    if concrete(indices, masses, tail):
+        ordered = indices.sort(-1).values
+        repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1) & live
+        if repeated.any():
+            raise ValueError(
+                f"{name}: expected distinct classes, got a repeated one{at_index(first(repeated))}"
+            )
+        slack = sum_tolerance(values.dtype, indices.shape[-1])
+        inside(masses.masked_fill(~live.unsqueeze(-1), 0.0), name, slack)
+        inside(tail.masked_fill(~live, 0.0), name)
+        total = masses.sum(-1, dtype=tail.dtype) + tail
+        wrong = ~((total - 1).abs() <= slack) & live
+        if wrong.any():
+            where = first(wrong)
+            raise ValueError(
+                f"{name}: expected masses that sum to one with the tail (within {slack:.2g} for {values.dtype}), "
+                f"got a sum of {total[where].item():.10g}{at_index(where)}"
+            )
+    return [indices.reshape(-1, indices.shape[-1]), masses.reshape(-1, indices.shape[-1]), tail.reshape(-1)]
+
+
+def samples_of(samples: Any, hidden: Tensor, weight: Tensor | None, classes: int) -> list[Tensor]:
+    """Check sampled classes and their weights, and return them with a row for each row."""
+    name = "teacher_samples"
+    if not isinstance(samples, tuple) or len(samples) != 2:
+        raise TypeError(f"{name}: expected two tensors, indices and weights, got {shown(samples)}")
+    indices = _indices(samples[0], name, hidden)
+    given = tensor_of(samples[1], name).detach()
+    same_device(given, name, hidden)
+    dead = ~_live(weight, hidden).unsqueeze(-1)
+    in_range(indices.masked_fill(dead, 0), name, classes)
+    if given.shape == indices.shape:
+        given = given.masked_fill(dead, 0)
+    masses = weights(given, name, tuple(indices.shape), "that of the indices", hidden)
+    return [x.reshape(-1, indices.shape[-1]) for x in (indices, masses)]
+
+
+def _indices(value: Any, name: str, hidden: Tensor) -> Tensor:
+    indices, rows = tensor_of(value, name), hidden.shape[:-1]
+    if indices.dtype not in LABEL_DTYPES:
+        raise TypeError(f"{name}: expected integer class indices, got dtype {indices.dtype}")
+    if indices.ndim != hidden.ndim or indices.shape[:-1] != rows or not 1 <= indices.shape[-1] <= MOST:
+        expected = ", ".join([*map(str, rows), "k"])
+        raise ValueError(f"{name}: expected indices of shape ({expected}), got {tuple(indices.shape)}")
+    same_device(indices, name, hidden)
+    return indices.long()
+
+
+def _live(weight: Tensor | None, hidden: Tensor) -> Tensor:
+    """Which rows count."""
+    return hidden.new_ones(hidden.shape[:-1], dtype=torch.bool) if weight is None else weight > 0

@@ -1,0 +1,424 @@
+"""Losses of a block of logits that leave in its place their gradient: what the linear losses are made of.
+
+A part is a loss of each row of logits (R, V), called as ``part(z, beside, factor, shards)``: `beside` are its
+tensors with a row for each row of z (labels, a teacher's logits), `factor` is what each row's gradient is
+multiplied by, and `shards` says which classes this rank holds, all of them unless the vocabulary is split. The
+result is each row's loss, and z holds the gradient of sum(factor * loss) afterwards.
+
+An operator of PyTorch takes tensors, numbers and text. So a loss travels to `xent::linear_loss` as text, in
+which `Sum` writes its parts and their settings, and from which it makes them again.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from xent._validate import Reduction
+
+from ._blocks import divide_by, wide
+from ._shards import Shards
+
+
+@dataclass(frozen=True)
+class Part:
+    """What all parts have in common; most need nothing but logits."""
+
+    takes: ClassVar[int] = 0  # how many tensors stand beside the logits
+    classes: ClassVar[str] = ""  # what the first of them is called if it holds class indices
+
+    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor, shards: Shards) -> Tensor:
+        raise NotImplementedError
+
+    def report(self, z: Tensor, beside: list[Tensor], shards: Shards) -> Tensor:
+        """Return what is of interest beside the loss, a row for each of it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Labels(Part):
+    """Cross-entropy with class indices, and `z_loss` times the squared log-sum-exp."""
+
+    smoothing: float = 0.0
+    z_loss: float = 0.0
+    takes: ClassVar[int] = 1
+    classes: ClassVar[str] = "targets"
+
+    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor, shards: Shards) -> Tensor:
+        at, mine = shards.find(beside[0].unsqueeze(1), z.shape[1])
+        top = shards.max(z.amax(1))
+        z.sub_(top.unsqueeze(1))
+        own = z.gather(1, at).masked_fill_(~mine, 0.0).squeeze(1)
+        spread = z.sum(1) if self.smoothing else torch.zeros_like(own)
+        z.exp_()
+        z.scatter_(1, at, z.gather(1, at).masked_fill_(mine, 0.0))
+        # The target's own term stays out of the sum, and log1p keeps the digits of a small loss.
+        others, own, spread = shards.sum(torch.stack([z.sum(1), own, spread])).unbind()
+        total = others + own.exp()
+        log_total = torch.where(own == 0, others.log1p(), total.log())
+        losses = log_total - own
+        if self.smoothing:
+            even = log_total - spread / shards.total
+            losses = (1 - self.smoothing) * losses + self.smoothing * even
+        pull = 2 * self.z_loss * (top + log_total)
+        if self.z_loss:
+            losses = losses + self.z_loss * (top + log_total).square()
+
+        # (1 + pull) p_j - (1 - smoothing) [j = y] - smoothing / V, with p_y - 1 = -others / total.
+        z.mul_((factor * (1 + pull) / total).unsqueeze(1))
+        target = factor * (self.smoothing + (pull * own.exp() - others) / total)
+        z.scatter_(1, at, torch.where(mine, target.unsqueeze(1), z.gather(1, at)))
+        if self.smoothing:
+            z.sub_((factor * (self.smoothing / shards.total)).unsqueeze(1))
+        return losses
+
+    def report(self, z: Tensor, beside: list[Tensor], shards: Shards) -> Tensor:
+        """Return whether no logit exceeds the target's, and the squared log-sum-exp."""
+        at, mine = shards.find(beside[0].unsqueeze(1), z.shape[1])
+        top = shards.max(z.amax(1))
+        own = shards.sum(z.gather(1, at).masked_fill_(~mine, 0.0).squeeze(1))
+        log_total = shards.sum((z - top.unsqueeze(1)).exp_().sum(1)).log_()
+        return torch.stack([(own >= top).to(z.dtype), (top + log_total).square()])
+
+
+@dataclass(frozen=True)
+class Distributions(Part):
+    """Cross-entropy with a distribution."""
+
+    smoothing: float = 0.0
+    z_loss: float = 0.0
+    takes: ClassVar[int] = 1
+
+    def masses(self, beside: list[Tensor], dtype: torch.dtype) -> Tensor:
+        return beside[0].to(dtype)
+
+    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor, shards: Shards) -> Tensor:
+        t = self.masses(beside, z.dtype)
+        mass = shards.sum(t.sum(1))
+        if self.smoothing:
+            t = (1 - self.smoothing) * t + (self.smoothing / shards.total * mass).unsqueeze(1)
+        top, probs, log_total = _normalised_(z, shards)
+        # A class without mass that is impossible as well has no part in this: 0 * inf.
+        gaps = shards.sum(-torch.linalg.vecdot(t, z.masked_fill((t == 0) & z.isneginf(), 0.0)))
+        losses = mass * log_total + gaps
+        pull = 2 * self.z_loss * (top + log_total)
+        if self.z_loss:
+            losses = losses + self.z_loss * (top + log_total).square()
+        torch.mul(probs, (mass + pull).unsqueeze(1), out=z).sub_(t).mul_(factor.unsqueeze(1))
+        return losses
+
+
+@dataclass(frozen=True)
+class Weighed(Distributions):
+    """The same with each class's mass times its weight, which comes second, a row of them for each row."""
+
+    takes: ClassVar[int] = 2
+
+    def masses(self, beside: list[Tensor], dtype: torch.dtype) -> Tensor:
+        return beside[0].to(dtype) * beside[1].to(dtype)
+
+
+@dataclass(frozen=True)
+class Entropy(Part):
+    """Entropy of the softmax."""
+
+    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor, shards: Shards) -> Tensor:
+        _, probs, log_total = _normalised_(z, shards)
+        z.clamp_(min=torch.finfo(z.dtype).min / 4)  # of an impossible class, 0 * inf
+        gaps = shards.sum(-torch.linalg.vecdot(probs, z))  # with log_total a sum of terms >= 0
+        losses = log_total + gaps
+        z.add_(gaps.unsqueeze(1)).mul_(probs).mul_(-factor.unsqueeze(1))
+        return losses
+
+
+@dataclass(frozen=True)
+class Divergence(Part):
+    """Divergence from a teacher's logits, at a temperature; with `top_k` from k of its classes and the rest.
+
+    The values are sums of terms none of which is negative, so that two models that agree to many digits have
+    a loss that keeps some.
+    """
+
+    temperature: float
+    squared: bool
+    direction: str
+    beta: float
+    top_k: int | None = None
+    takes: ClassVar[int] = 1
+
+    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor, shards: Shards) -> Tensor:
+        student = _softmax_(z, self.temperature, shards)
+        teacher = _softmax_(beside[0], self.temperature, shards)
+        how = self.direction, self.beta
+        if self.top_k is None or self.top_k >= shards.total:
+            losses, gradient = _divergence(student, teacher, *how, shards)
+        else:
+            at = _largest(teacher[0], self.top_k, shards)
+            q, p = (_Coarse(log_x, at, shards) for log_x in (student[0], teacher[0]))
+            whole = Shards(self.top_k + 1, z.device, None)
+            losses, by_class = _divergence((q.logs, q.probs), (p.logs, p.probs), *how, whole)
+            gradient = q.spread_(by_class)
+        return _at_temperature(z, losses, gradient, factor, self)
+
+
+@dataclass(frozen=True)
+class Cached(Part):
+    """Divergence from what a cache has of a teacher: the masses of k classes, and that of all others."""
+
+    temperature: float
+    squared: bool
+    takes: ClassVar[int] = 3
+    classes: ClassVar[str] = "teacher_top_k"
+
+    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor, shards: Shards) -> Tensor:
+        at, masses, tail = beside
+        q = _Coarse(_softmax_(z, self.temperature, shards)[0], at, shards)
+        p = torch.cat([masses.to(z.dtype), tail.unsqueeze(1).to(z.dtype)], 1)
+        whole = Shards(p.shape[1], z.device, None)
+        over = p.sum(1, keepdim=True) - 1  # by how much rounding has the masses miss one
+        losses, by_class = _divergence((q.logs, q.probs), (p.log(), p), "forward", 0.0, whole)
+        gradient = q.spread_(torch.addcmul(by_class, over, q.probs))
+        return _at_temperature(z, losses + over.squeeze(1), gradient, factor, self)
+
+
+@dataclass(frozen=True)
+class Sampled(Part):
+    """Cross-entropy with sampled classes, each of which has a mass and may come more than once."""
+
+    temperature: float
+    squared: bool
+    takes: ClassVar[int] = 2
+    classes: ClassVar[str] = "teacher_samples"
+
+    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor, shards: Shards) -> Tensor:
+        (at, mine), masses = shards.find(beside[0], z.shape[1]), beside[1].to(z.dtype)
+        z.div_(self.temperature)
+        _, probs, log_total = _normalised_(z, shards)
+        gaps = z.gather(1, at).neg_().masked_fill_(~mine | (masses == 0), 0.0)
+        losses = masses.sum(1) * log_total + shards.sum((masses * gaps).sum(1))
+        gradient = probs.mul_(masses.sum(1, keepdim=True)).scatter_add_(1, at, -masses * mine)
+        return _at_temperature(z, losses, gradient, factor, self)
+
+
+KINDS = (Labels, Distributions, Weighed, Entropy, Divergence, Cached, Sampled)
+PARTS: dict[str, type[Part]] = {part.__name__: part for part in KINDS}
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Parts and their shares, of logits that a soft cap may bound first."""
+
+    parts: tuple[tuple[float, Part], ...]
+    softcap: float | None = None
+
+    @classmethod
+    @functools.lru_cache(64)
+    def of(cls, text: str) -> Sum:
+        """Make again what `text` says."""
+        softcap, *parts = ast.literal_eval(text)
+        return cls(tuple((share, PARTS[name](*settings)) for share, name, *settings in parts), softcap)
+
+    def text(self) -> str:
+        """Write all down that makes this sum, as a literal of Python; in terms that `torch.compile` can follow."""
+        text = f"{self.softcap!r}"
+        for share, part in self.parts:
+            settings = "".join(f", {value!r}" for value in part.__dict__.values())
+            text += f", ({share!r}, {type(part).__name__!r}{settings})"
+        return f"[{text}]"
+
+    def indices(self, beside: list[Tensor]) -> list[tuple[str, Tensor]]:
+        """Return the tensors of class indices, and what they are called."""
+        found, at = [], 0
+        for _, part in self.parts:
+            found += [(part.classes, beside[at])] if part.classes else []
+            at += part.takes
+        return found
+
+    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor, shards: Shards) -> Tensor:
+        """Cap the logits and apply all parts."""
+        slope = None
+        if self.softcap is not None:
+            slope = 1 - z.div_(self.softcap).tanh_().square()
+            z.mul_(self.softcap)
+        copies = [z, *(z.clone() for _ in self.parts[1:])]
+        losses, at = torch.zeros_like(factor), 0
+        for (share, part), own in zip(self.parts, copies, strict=True):
+            mine = beside[at : at + part.takes]
+            losses.add_(part(own, mine, share * factor, shards), alpha=share)
+            at += part.takes
+        for own in copies[1:]:
+            z.add_(own)
+        if slope is not None:
+            z.mul_(slope)
+        return losses
+
+    def report(self, z: Tensor, beside: list[Tensor], shards: Shards) -> Tensor:
+        """Return what the first part has to report of the capped logits, which stay as they are."""
+        z = z if self.softcap is None else (z / self.softcap).tanh_().mul_(self.softcap)
+        return self.parts[0][1].report(z, beside, shards)
+
+
+def _normalised_(z: Tensor, shards: Shards) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each row's largest logit, its probabilities, and the log-sum-exp of the gaps that are left in z.
+
+    The largest term, which is 1, stays out of the sum, and log1p keeps the digits where it is all but alone.
+    """
+    highest, at = z.max(1, keepdim=True)
+    top = shards.max(highest.clone())
+    z.sub_(top)
+    probs = z.exp()
+    own, largest = probs.gather(1, at), highest == top  # on several ranks, if they are level
+    probs.scatter_(1, at, own.masked_fill(largest, 0.0))
+    sums = torch.cat([probs.sum(1, keepdim=True), largest.to(z.dtype)], 1)
+    others, ranks = shards.sum(sums).unbind(1)
+    others = others + (ranks - 1)
+    probs.scatter_(1, at, own).div_((1 + others).unsqueeze(1))
+    return top.squeeze(1), probs, others.log1p()
+
+
+def _softmax_(x: Tensor, temperature: float, shards: Shards) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities at a temperature, in the place of the logits, and probabilities."""
+    x.sub_(shards.max(x.amax(1)).unsqueeze(1)).div_(temperature)
+    probs = x.exp()
+    total = shards.sum(probs.sum(1)).unsqueeze(1)
+    return x.sub_(total.log()), probs.div_(total)
+
+
+def _at_temperature(
+    z: Tensor, losses: Tensor, gradient: Tensor, factor: Tensor, part: Divergence | Cached | Sampled
+) -> Tensor:
+    """Leave in z what a gradient by z / T makes of that by z, and return the losses, times T^2 or not."""
+    t = part.temperature
+    torch.mul(gradient, (factor * (t if part.squared else 1 / t)).unsqueeze(1), out=z)
+    return losses * t**2 if part.squared else losses
+
+
+# On a CPU torch.where takes four times as long as exp. So the masks below are written as clamps and signs.
+
+
+def _divergence(
+    student: tuple[Tensor, Tensor],
+    teacher: tuple[Tensor, Tensor],
+    direction: str,
+    beta: float,
+    shards: Shards,
+) -> tuple[Tensor, Tensor]:
+    """Return each row's divergence between (log q, q) and (log p, p), and its gradient by q's logits."""
+    (log_q, q), (log_p, p) = student, teacher
+    if direction == "forward":
+        losses, gradient = _excess(p, q, _log_ratio(p, log_q, log_p))
+        return shards.sum(losses), gradient
+    if direction == "reverse":
+        x = _log_ratio(q, log_p, log_q)
+        losses = shards.sum(_excess(q, p, x)[0])
+        return losses, q.mul_(x.neg_().sub_(losses.unsqueeze(1)))
+    # The mixture is m = beta p + (1 - beta) q. Of log(m / p) and log(m / q) the one that is <= 0 is
+    # log1p(c expm1(-|d|)) with d = log(p / q) and c the share of the lesser; the other is |d| more.
+    largest = torch.finfo(q.dtype).max  # in place of inf, times a probability of zero
+    d = (log_p - log_q).nan_to_num_(nan=0.0, posinf=largest, neginf=-largest)
+    share = d.sign().mul_(0.5 - beta).add_(0.5)
+    low = d.abs().neg_().expm1_().mul_(share).log1p_()
+    of_p, of_q = low + d.clamp(max=0.0).neg_(), low + d.clamp(min=0.0)
+    m = torch.lerp(q, p, beta)
+    of_losses = beta * _excess(p, m, of_p)[0] + (1 - beta) * _excess(q, m, of_q)[0]
+    losses, drift = shards.sum(torch.stack([of_losses, torch.linalg.vecdot(q, of_q)])).unbind()
+    return losses, q.mul_(of_q.neg_().add_(drift.unsqueeze(1))).mul_(1 - beta)
+
+
+def _log_ratio(a: Tensor, log_b: Tensor, log_a: Tensor) -> Tensor:
+    """Return log(b / a), finite where a is zero."""
+    # Where a is zero, but for those that underflow, log a is -inf.
+    x = (log_b - log_a).nan_to_num_(nan=0.0, posinf=torch.finfo(a.dtype).max, neginf=-math.inf)
+    if (x.amin(1) == -math.inf).any():
+        x = torch.where(a > 0, x, 0.0)
+    return x
+
+
+def _excess(a: Tensor, b: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each row's sum of b - a - a x, never negative terms, and b - a, where x is log(b / a).
+
+    Close to each other, b - a has the digits of b only: the larger times expm1(-|x|) has those of the
+    difference.
+    """
+    difference = x.abs().neg_().expm1_().mul_(torch.maximum(a, b)).copysign_(x)
+    return torch.addcmul(difference, a, x, value=-1).sum(1), difference
+
+
+class _Coarse:
+    """Some classes of each row, and one more in which all others are added up."""
+
+    def __init__(self, log_x: Tensor, classes: Tensor, shards: Shards) -> None:
+        self.at, self.mine = shards.find(classes, log_x.shape[1])
+        # Added, not put, because `at` is 0, which may be another's place, where a class is not mine.
+        taken = log_x.new_zeros(self.at.shape).masked_fill_(self.mine, -math.inf)
+        top = shards.sum(log_x.gather(1, self.at).masked_fill_(~self.mine, 0.0))
+        self.rest = log_x.scatter_add(1, self.at, taken)
+        tail = self.rest.logsumexp(1, keepdim=True)
+        highest = shards.max(tail.clone()).clamp_(min=torch.finfo(tail.dtype).min)  # may be -inf
+        tail = shards.sum((tail - highest).exp_()).log_().add_(highest)
+        self.logs = torch.cat([top, tail], 1)
+        self.probs = self.logs.exp()
+
+    def spread_(self, by_class: Tensor) -> Tensor:
+        """Return the gradient by all logits, given that by these; uses up what is held of the rest."""
+        # Within the tail the shares stay as they are.
+        tail = self.logs[:, -1:].clamp(min=torch.finfo(self.logs.dtype).min)
+        gradient = self.rest.sub_(tail).exp_().mul_(by_class[:, -1:])
+        return gradient.scatter_add_(1, self.at, by_class[:, :-1] * self.mine)
+
+
+def _largest(log_p: Tensor, k: int, shards: Shards) -> Tensor:
+    """Return the k most probable classes of each row, among those of all ranks."""
+    values, at = log_p.topk(min(k, log_p.shape[1]), 1)
+    short = k - values.shape[1]  # a shard may hold fewer
+    values = torch.nn.functional.pad(values, (0, short), value=-math.inf)
+    classes = shards.gather(torch.nn.functional.pad(at + shards.first, (0, short)))
+    return classes.gather(1, shards.gather(values).topk(k, 1).indices)
+
+
+# What the losses that form their gradients on the way cannot do.
+
+
+def refuse_second_derivatives() -> None:
+    """Raise in a backward pass that is to be differentiated, where constants would be wrong in silence."""
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        raise RuntimeError(
+            "create_graph=True: expected a backward pass that is not differentiated again, since the linear "
+            "losses and split_cross_entropy have no second derivatives; take the loss of all logits, as "
+            "in cross_entropy(hidden @ linear_weight.T, targets)"
+        )
+
+
+def refuse_transforms(name: str, *tensors: Tensor | None) -> None:
+    """Raise in `torch.func.grad` and its like, and for tensors that carry a tangent."""
+    if torch.compiler.is_compiling():
+        return
+    if torch._C._are_functorch_transforms_active() or any(
+        x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors
+    ):
+        raise RuntimeError(
+            f"torch.func: {name} forms its gradient in blocks, which grad, vmap, jvp and forward mode cannot "
+            "take apart; use backward() or torch.autograd.grad, or the loss of all logits, as in "
+            "cross_entropy(hidden @ linear_weight.T, targets)"
+        )
+
+
+def row_factors(
+    weight: Tensor | None,
+    shape: torch.Size,
+    like: Tensor,
+    reduction: Reduction,
+    denominator: float | None,
+    mass: Tensor | None = None,
+) -> Tensor:
+    """Return what each row's loss is multiplied by, so that their sum is the reduced loss; 0: left out."""
+    divisor = divide_by(shape, weight if mass is None else mass, reduction, denominator)
+    factor = like.new_ones(shape, dtype=wide(like.dtype)) if weight is None else weight.detach()
+    return factor if divisor is None else factor / divisor
