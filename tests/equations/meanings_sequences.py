@@ -336,6 +336,7 @@ def prompted(d: Draw) -> Env:
             "c": mp.mpf(1),
         }
         e |= {"P": lambda y, c: own(y), "Q^*": lambda y, c: best(y)}
+        e |= {"d": e["n"], "w": lambda c, y: weight(n[int(y) - 1, 0])}
         return e | {"law": single(own, "y"), "law_Q^*": single(best, "y")}
 
     return doubling(at, 24)
@@ -902,6 +903,7 @@ HARMLESS: dict[str, dict[str, str]] = {
         r"}{2 B^2} ⟨+ → -⟩ O(B^{-3}": ORDER, r"} + O(B^{⟨- → +⟩3}),": ORDER},
     "eq-avg-optimum": {r"m_{n=1}^{⟨ → 2 ⟩\infty}": ENDLESS},
     "eq-avg-prompts": {r"}{B \mu} ⟨+ → -⟩ O(B^{-2}": ORDER, r"} + O(B^{⟨- → +⟩2}) . \en": ORDER},
+    "eq-note-prompts": {r"}{B \mu} ⟨+ → -⟩ O(B^{-2}": ORDER, r"} + O(B^{⟨- → +⟩2}) . \en": ORDER},
     "eq-avg-sums": {r"m_{i=1}^{⟨ → 2 ⟩\infty} (": ENDLESS, r"m_{n=1}^{⟨ → 2 ⟩\infty}": ENDLESS},
     "eq-avg-step": {r"le \frac{⟨1 → 2⟩}{t + 1}.": WEAKER},
     "eq-avg-log-law": {r"m_{k=n}^{⟨ → 2 ⟩\infty} Q": ENDLESS},

@@ -286,6 +286,7 @@ ROWS: dict[str, Any] = {
     "eq-note-sets": s.packed,
     "eq-note-integral": s.summed,
     "eq-note-first-order": s.first_order,
+    "eq-note-prompts": s.prompted,
     "eq-note-hajek": s.own_weights,
     "eq-note-between": s.summed,
     "eq-note-proper": (s.proper, r"\text{if } D \perp x_1 \mid c"),
