@@ -21,10 +21,10 @@ has its own teacher, its own choice of the labelled speeches, initial values and
 
 Tuned alike: rate and dropout by the arm's own objective on validation; then alpha, where it is tuned, together with
 dropout by the validation loss of labels; in short runs of a seed of its own, for every share (but where the teacher's
-part is the same at every share, the rate is tuned once). Trained to the end: a student stops
-when its own objective on validation has not improved for 500 steps, or after 2,500, over whose last quarter the rate
-falls to zero. Looked at is a running average of the parameters; the best look is tested. Three seeds of two arms
-are trained three times as long.
+part is the same at every share, the rate is tuned once). Trained to the end: a student stops when its own objective
+on validation has not improved for 500 steps, or after 2,500, over whose last quarter the rate falls to zero. Looked
+at is a running average of the parameters; the best look is tested. Three seeds of two arms are trained three times
+as long, and do not stop before that.
 
     python experiments/language_models/shares.py train --text PATH --runs FOLDER   # what FOLDER lacks
     python experiments/language_models/shares.py assemble --runs FOLDER [--again FOLDER2]   # writes shares.json
@@ -451,7 +451,7 @@ def fit(
                 if value < lowest[m] - 1e-5:
                     lowest[m], at[m] = value, step
                     best[m] = average[m]
-                live[m] = step - at[m] < s.patience
+                live[m] = step - at[m] < (s.patience if steps != s.longer else steps)
             if not live.any():
                 break
     models.flat = best
