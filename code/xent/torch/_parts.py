@@ -326,7 +326,7 @@ def _divergence(
     share = d.sign().mul_(0.5 - beta).add_(0.5)
     low = d.abs().neg_().expm1_().mul_(share).log1p_()
     of_p, of_q = low + d.clamp(max=0.0).neg_(), low + d.clamp(min=0.0)
-    m = torch.lerp(q, p, beta)
+    m = beta * p + (1 - beta) * q  # not lerp, which would tell p from q at a beta of 1/2
     of_losses = beta * _excess(p, m, of_p)[0] + (1 - beta) * _excess(q, m, of_q)[0]
     losses, drift = shards.sum(torch.stack([of_losses, torch.linalg.vecdot(q, of_q)])).unbind()
     return losses, q.mul_(of_q.neg_().add_(drift.unsqueeze(1))).mul_(1 - beta)
