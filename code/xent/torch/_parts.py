@@ -108,9 +108,9 @@ class Distributions(Part):
         # A class without mass that is impossible as well has no part in this: 0 * inf.
         gaps = shards.sum(-torch.linalg.vecdot(t, z.masked_fill((t == 0) & z.isneginf(), 0.0)))
         losses = mass * log_total + gaps
-        pull = 2 * self.z_loss * (top + log_total)
+        pull = 2 * self.z_loss * mass * (top + log_total)
         if self.z_loss:
-            losses = losses + self.z_loss * (top + log_total).square()
+            losses = losses + self.z_loss * mass * (top + log_total).square()
         torch.mul(probs, (mass + pull).unsqueeze(1), out=z).sub_(t).mul_(factor.unsqueeze(1))
         return losses
 
