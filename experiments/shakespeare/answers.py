@@ -20,8 +20,7 @@ and after half the epochs.
 
     python -m experiments.shakespeare.answers predict --text PATH              # writes answers_prediction.json
     python -m experiments.shakespeare.answers train --text PATH --runs FOLDER  # what FOLDER lacks; may be stopped
-    python -m experiments.shakespeare.answers assemble --runs FOLDER           # writes answers.json
-    python -m experiments.shakespeare.answers show                             # the table
+    python -m experiments.shakespeare.answers assemble --text PATH --runs FOLDER  # writes answers.json
 """
 
 from __future__ import annotations
@@ -346,33 +345,44 @@ def work(parts: Sequence[list[Pair]], letters: int, seeds: int, folder: Path) ->
         print(row, flush=True)
 
 
-def assemble(folder: Path) -> dict[str, Any]:
-    """Return the record, with the seeds that all arms have."""
+def reweighted(drawn: Sequence[int], lengths: Ints, arm: str) -> float:
+    """Return the mean length of replies drawn, with an arm's expected weights, over their mean length without."""
+    support, at = np.unique(lengths, return_index=True)
+    n = np.asarray(drawn, np.float64)
+    inverse = 1 / expected_weights(lengths, arm)[at]  # nearly linear in the length: on beyond the longest
+    middle, last = support[len(support) // 2], support[-1]
+    slope = (inverse[-1] - inverse[len(support) // 2]) / (last - middle)
+    weight = 1 / (np.interp(n, support, inverse) + slope * np.maximum(n - last, 0))
+    return float(weight @ n / weight.sum() / n.mean())
+
+
+def assemble(folder: Path, train: Sequence[Pair]) -> dict[str, Any]:
+    """Return the record, with the seeds that all arms have; of the replies drawn, what the arms' weights make."""
     runs = records(folder)
+    lengths = np.array([p.length for p in train])
     tuning = [r for r in runs if r["seed"] == SETTINGS.tuning_seed]
     kept = [r for r in runs if r["seed"] != SETTINGS.tuning_seed]
     whole = set.intersection(*({r["seed"] for r in kept if r["arm"] == arm} for arm in ARMS))
     kept = sorted((r for r in kept if r["seed"] in whole), key=lambda r: (r["seed"], ARMS.index(r["arm"])))
+    for run in kept:
+        drawn = run.pop("drawn")
+        if run["arm"] == "constant":
+            run["reweighted"] = {
+                arm: {mark: reweighted(drawn[mark], lengths, arm) for mark in MARKS} for arm in ARMS
+            }
     sizes = {"batch": BATCH, "bucket": BUCKET, "block": BLOCK, "prompt": PROMPT, "longest": LONGEST}
     rates = {arm: chosen(runs, arm) for arm in ARMS}
-    return {
-        "settings": {**asdict(SETTINGS), **sizes},
-        **made(torch, np),
-        "rates": rates,
-        "runs": kept,
-        "tuning": tuning,
-    }
+    settings = {**asdict(SETTINGS), **sizes}
+    return {"settings": settings, **made(torch, np), "rates": rates, "runs": kept, "tuning": tuning}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Fine-tuning with prompts on Tiny Shakespeare.")
-    parser.add_argument("command", choices=("predict", "train", "assemble", "show"))
+    parser.add_argument("command", choices=("predict", "train", "assemble"))
     parser.add_argument("--text", type=Path, help="your copy of the text")
     parser.add_argument("--runs", type=Path, default=HERE / "answers_runs", help="folder of the runs")
     parser.add_argument("--seeds", type=int, default=6)
     arguments = parser.parse_args()
-    if arguments.command == "assemble":
-        return write(assemble(arguments.runs), HERE / "answers.json")
     if arguments.text is None:
         parser.error("--text is needed: the path of your copy of the text")
     everything, letters, explained = pairs(arguments.text)
@@ -381,6 +391,8 @@ def main() -> None:
         prediction = predict(parts[0], explained)
         (HERE / "answers_prediction.json").write_text(json.dumps(prediction, indent=1) + "\n")
         return None
+    if arguments.command == "assemble":
+        return write(assemble(arguments.runs, parts[0]), HERE / "answers.json")
     torch.set_num_threads(1)
     return work(parts, letters, arguments.seeds, arguments.runs)
 

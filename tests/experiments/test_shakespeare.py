@@ -288,3 +288,18 @@ def test_what_a_tilt_makes_of_lengths() -> None:
         0.75 + 0.5
     )  # 3/4 at the first position, 1 at the third, half reach it
     assert found["cost"] == pytest.approx((math.log(2 / 3) + math.log(3) / 2) / math.log(2) / 2)
+
+
+def test_the_record_of_answers_is_whole() -> None:
+    """Every arm has the same seeds at the rate with its lowest own loss, and the settings are the script's."""
+    record = json.loads((FOLDER / "answers.json").read_text())
+    assert {k: v for k, v in record["settings"].items() if k in asdict(answers.SETTINGS)} == json.loads(
+        json.dumps(asdict(answers.SETTINGS))
+    )
+    assert set(record["versions"]) == {"python", "torch", "numpy"} and record["date"]
+    seeds = {arm: [r["seed"] for r in record["runs"] if r["arm"] == arm] for arm in answers.ARMS}
+    assert all(found == list(range(len(found))) == seeds["constant"] for found in seeds.values())
+    assert len(record["tuning"]) == len(answers.ARMS) * len(answers.SETTINGS.rates)
+    for arm, rate in record["rates"].items():
+        assert rate == answers.chosen(record["tuning"], arm)
+        assert all(run["rate"] == rate for run in record["runs"] if run["arm"] == arm)
