@@ -21,10 +21,10 @@ has its own teacher, its own choice of the labelled speeches, initial values and
 
 Tuned alike: rate and dropout by the arm's own objective on validation; then alpha, where it is tuned, together with
 dropout by the validation loss of labels; in short runs of a seed of its own, for every share (but where the teacher's
-part is the same at every share, the rate is tuned once). Trained to the end: a student stops
-when its own objective on validation has not improved for 500 steps, or after 2,500, over whose last quarter the rate
-falls to zero. Looked at is a running average of the parameters; the best look is tested. Three seeds of three arms
-are trained three times as long.
+part is the same at every share, the rate is tuned once). Trained to the end: a student stops when its own objective
+on validation has not improved for 500 steps, or after 2,500, over whose last quarter the rate falls to zero. Looked
+at is a running average of the parameters; the best look is tested. Three seeds of two arms are trained three times
+as long, and do not stop before that.
 
     python -m experiments.language_models.shares train --text PATH --runs FOLDER   # what FOLDER lacks
     python -m experiments.language_models.shares assemble --runs FOLDER [--again FOLDER2]   # writes shares.json
@@ -122,7 +122,7 @@ ARMS = {
     "T=4, balanced": Arm("forward", "labelled", 0.5, 4.0, balanced=True),
 }
 WITHOUT_LABELS = ("teacher, all text", "texts")
-LONGER = ("labels", "mixed, all text", "texts and labels")  # also trained three times as long, by three seeds
+LONGER = ("labels", "mixed, all text")  # also trained three times as long, by three seeds
 TEMPERATURES = tuple(name for name in ARMS if name.startswith("T="))
 
 
@@ -448,7 +448,7 @@ def fit(
                 if value < lowest[m] - 1e-5:
                     lowest[m], at[m] = value, step
                     best[m] = average[m]
-                live[m] = step - at[m] < s.patience
+                live[m] = step - at[m] < (s.patience if steps != s.longer else steps)
             if not live.any():
                 break
     models.flat = best
@@ -520,7 +520,8 @@ def plan(settings: Settings) -> Iterator[tuple[str, float, int]]:
 
     yield from cells("labels", *settings.shares)
     yield from cells("mixed, all text", few, part, all_text)
-    yield from cells("texts and labels", few, part, all_text)
+    yield from ((name, all_text, settings.longer) for name in LONGER)
+    yield from cells("texts and labels", few, all_text, part)
     for name in WITHOUT_LABELS:
         yield from cells(name, 0.0)
     yield from cells("mixed, same text", few, part)
@@ -530,7 +531,6 @@ def plan(settings: Settings) -> Iterator[tuple[str, float, int]]:
     for name in TEMPERATURES:
         yield from cells(name, few)
     yield from cells("top 4, all text", few, all_text)
-    yield from ((name, all_text, settings.longer) for name in LONGER)
     yield from cells("teacher, same text", few, part, least)
     yield from cells("on-policy", part, least)
     yield from ((name, part, settings.longer) for name in LONGER)

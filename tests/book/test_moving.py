@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, Page
 
-import drawn_figures
 import xent
 from math_at_build import NODE
 from xent import elicitation, gradients, information, scoring
 from xent.denominators import eos_optimum, learnt_lengths
+from xent_book import pictures
 
 ROOT = Path(__file__).resolve().parents[2]
 MOVE = ROOT / "_static" / "move"
@@ -126,9 +126,9 @@ FORMULAS: dict[str, tuple[list[tuple[Any, ...]], Callable[..., Any]]] = {
     "expectedLog": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.log_score)),
     "expectedBrier": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.brier_score)),
     "expectedLinear": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.linear_score)),
-    "toyLoss": (grid(np.linspace(-6, 8, 29)), drawn_figures.toy_loss),
+    "toyLoss": (grid(np.linspace(-6, 8, 29)), pictures.toy_loss),
     # Long steps make the path chaotic, and a last bit grows with each: six of them.
-    "descent": (grid((-3.0, 0.0, 5.0), (0.5, 1.0, 2.0, 4.0), (6,)), drawn_figures.descent),
+    "descent": (grid((-3.0, 0.0, 5.0), (0.5, 1.0, 2.0, 4.0), (6,)), pictures.descent),
     "naiveLoss": (grid(np.arange(0, 40, 0.5), (11, 24, 53)), lambda m, bits: loss_in(bits, m, naive=True)),
     "stableLoss": (grid(np.arange(0, 9, 0.5), (11, 24, 53)), lambda m, bits: loss_in(bits, m, naive=False)),
     "digits": (
@@ -143,15 +143,15 @@ FORMULAS: dict[str, tuple[list[tuple[Any, ...]], Callable[..., Any]]] = {
     ),
     "writtenLength": (
         [(n, b, c) for n in OWN for b in (1, 4, 64) for c in (list("aabb"), list("abbb"))],
-        drawn_figures.written,
+        pictures.written,
     ),
     "parseLengths": ([(said,) for said in PASTED], parsed),
     "tokenWeights": ([([8, 40, 9],), ([4, 64, 7],)], lambda n: np.mean(n) / np.array(n)),
     "meanOfMeans": ([([3.0, 1.0],)], np.mean),
     "oneMean": ([([8, 40], [3.0, 1.0])], lambda n, m: np.average(m, weights=n)),
     "kl": (list(itertools.product(PROBS[2:], PROBS[2:])), information.kl_divergence),
-    "student": (grid(np.linspace(1, 9, 17)), lambda c: drawn_figures.bump(c) / drawn_figures.bump(c).sum()),
-    "teacher": (grid((1.0, 2.0, 16.0)), drawn_figures.teacher),
+    "student": (grid(np.linspace(1, 9, 17)), lambda c: pictures.bump(c) / pictures.bump(c).sum()),
+    "teacher": (grid((1.0, 2.0, 16.0)), pictures.teacher),
 }
 
 
@@ -228,14 +228,14 @@ def say_learnt_length(batch: float, length: float) -> list[str]:
 
 
 def say_own_lengths(batch: float) -> list[str]:
-    lengths, prompts = drawn_figures.OWN
+    lengths, prompts = pictures.OWN
     sizes = (1, 4, 64, round(2**batch))
-    means = [drawn_figures.written(lengths, b, asked) for asked in (prompts, [""] * 4) for b in sizes]
+    means = [pictures.written(lengths, b, asked) for asked in (prompts, [""] * 4) for b in sizes]
     return ["4 answers to 2 prompts, 55.00 tokens", *(text(mean, 2) for mean in means)]
 
 
 def say_step(step: float, start: float) -> list[str]:
-    losses = [drawn_figures.toy_loss(w) for w in drawn_figures.descent(start, step, 12)]
+    losses = [pictures.toy_loss(w) for w in pictures.descent(start, step, 12)]
     return [text(losses[-1], 4), f"went up {int((np.diff(losses) > 1e-9).sum())} times"]
 
 
@@ -261,7 +261,7 @@ def say_denominators(first: float, second: float, loss: float) -> list[str]:
 
 
 def say_direction(temperature: float, place: float) -> list[str]:
-    teacher, student = drawn_figures.teacher(2**temperature), drawn_figures.bump(place)
+    teacher, student = pictures.teacher(2**temperature), pictures.bump(place)
     student = student / student.sum()
     pairs = (teacher, student), (student, teacher)
     return [text(float(information.kl_divergence(p, q)), 4) for p, q in pairs]
@@ -300,7 +300,7 @@ def test_each_moving_figure_is_in_a_chapter_and_checked() -> None:
     assert set(SAYS) == set(
         re.findall(r'^    "?([\w-]+)"?: \{\n      about:', (MOVE / "figures.js").read_text(), re.M)
     )
-    assert set(SAYS) <= set(drawn_figures.FIGURES)
+    assert set(SAYS) <= set(pictures.FIGURES)
 
 
 def come_to(page: Page, built_site: Path, address: str, name: str) -> Locator:
@@ -478,13 +478,13 @@ def test_the_map_agrees_with_the_openings_of_the_chapters() -> None:
         chapter: needed - set().union(*(follows[before] for before in needed))
         for chapter, needed in known.items()
     }
-    assert {chapter: sorted(needed) for chapter, needed in drawn.items() if needed} == drawn_figures.NEEDS
+    assert {chapter: sorted(needed) for chapter, needed in drawn.items() if needed} == pictures.NEEDS
 
 
-@pytest.mark.parametrize("name", drawn_figures.FIGURES)
+@pytest.mark.parametrize("name", pictures.FIGURES)
 def test_a_still_picture_repeats_in_the_colours_of_the_page(name: str) -> None:
-    picture = drawn_figures.picture(name, "What it shows.")
-    assert picture == drawn_figures.picture(name, "What it shows.")
+    picture = pictures.picture(name, "What it shows.")
+    assert picture == pictures.picture(name, "What it shows.")
     assert set(re.findall(r"#[0-9a-f]{6}\b", picture)) == set(), "a colour that does not follow the theme"
     # At 390 pixels a page's text is 350 wide: no letter is smaller than nine of them.
     width = float(re.search(r'viewBox="0 0 ([\d.]+)', picture)[1])  # type: ignore[index]

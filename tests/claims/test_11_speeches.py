@@ -371,7 +371,7 @@ def test_too_many_short_speeches() -> None:
         says(4)
 
 
-@pytest.mark.claim("11", "Four of the eight intervals exclude their prediction.")
+@pytest.mark.claim("11", "Four of the eight intervals exclude their prediction")
 @pytest.mark.claim("11", "All seven of these intervals hold the prediction.")
 @pytest.mark.claim("11", "with these models all arms write a little too much, the proper one included")
 def test_the_predictions_hold() -> None:
@@ -419,3 +419,81 @@ def test_the_front_page_has_the_intervals() -> None:
         assert f"speeches of {shown[0]} characters, and of {shown[1]} with a constant denominator" in text
         predicted = THEORY["arms"]["B=1"]["mean_length"], THEORY["mean_length"]
         assert f"says {predicted[0]:.0f} and {predicted[1]:.0f}; all arms write a little too much" in text
+
+
+# ----------------------------------------------------------------- the first design, and which statistic
+
+FIRST: dict[str, Any] = json.loads((FOLDER / "first_design.json").read_text(encoding="utf-8"))
+
+
+def first(arm: str) -> NDArray[np.float64]:
+    return np.array([run["mean_length"] for run in FIRST["runs"] if run["arm"] == arm])
+
+
+@pytest.mark.claim(
+    "11",
+    "All seven means lie below the prediction, and three intervals exclude it: those of 4, 16 and 128 speeches. In "
+    "percent all six intervals hold it, for one speech at a time in a narrower one than the second design has.",
+)
+def test_the_first_design() -> None:
+    """Every arm of 35 runs, in characters and as a share of the constant arm of the same seed.
+
+    Would be refuted by a mean above, by another arm's interval, or by a share that misses.
+    """
+    theory = FIRST["prediction"]
+    assert len(FIRST["runs"]) == 35 and len(theory) == 7
+
+    def says(predicted: dict[str, float]) -> None:
+        outside = set()
+        for arm, mean in predicted.items():
+            assert first(arm).mean() < mean
+            low, high = interval(first(arm))
+            if not low <= mean <= high:
+                outside.add(arm)
+            if arm != "constant":
+                low, high = interval(first(arm) / first("constant"))
+                assert low <= mean / predicted["constant"] <= high
+        assert outside == {"B=4", "B=16", "B=128"}
+
+    says(theory)
+    for arm in theory:
+        with refuted(f"another prediction for {arm}"):
+            says({**theory, arm: 1.1 * theory[arm]})
+    widths = [
+        np.diff(interval(one / constant)).item()
+        for one, constant in (
+            (first("B=1"), first("constant")),
+            (by_seed("B=1", "mean_length"), by_seed("constant", "mean_length")),
+        )
+    ]
+    assert widths[0] < widths[1]
+
+
+@pytest.mark.claim(
+    "11", "With its first four seeds all eight intervals held it; with six, the four named above do not."
+)
+@pytest.mark.claim(
+    "11",
+    "Four of the eight intervals exclude their prediction: those of the constant arm and of 16, 64 and 128 speeches.",
+)
+def test_the_switch_of_the_statistic() -> None:
+    """Intervals of the absolute length, from four seeds and from six. Would be refuted by any other set of misses."""
+
+    def outside(seeds: int) -> set[str]:
+        found = set()
+        for arm, told in THEORY["arms"].items():
+            low, high = interval(by_seed(arm, "mean_length")[:seeds])
+            if not low <= told["mean_length"] <= high:
+                found.add(arm)
+        return found
+
+    assert [run["seed"] for run in RECORD["runs"] if run["arm"] == "B=1"] == [0, 1, 2, 3, 4, 5]
+
+    def says(few: int, all_of_them: int) -> None:
+        assert len(THEORY["arms"]) == 8 and outside(few) == set()
+        assert outside(all_of_them) == {"constant", "B=16", "B=64", "B=128"}
+
+    says(4, 6)
+    for seeds in ((5, 6), (6, 4), (4, 5)):
+        with refuted(seeds):
+            says(*seeds)

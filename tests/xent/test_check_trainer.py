@@ -157,6 +157,15 @@ class Insists(Trainer):
         return mean * (inputs["labels"][:, 1:] != IGNORED).sum() / num_items_in_batch
 
 
+class LeavesASum(Trainer):
+    """A sum over the count where there is one, and a sum otherwise."""
+
+    def compute_loss(
+        self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Tensor:
+        return super().compute_loss(model, inputs, num_items_in_batch=num_items_in_batch or torch.tensor(1))
+
+
 class Older(Trainer):
     """Before 4.49 the device was not asked for."""
 
@@ -224,6 +233,7 @@ TRAINERS: dict[str, tuple[Callable[[], Trainer], bool, str]] = {
     "right": (lambda: Trainer(RAGGED), True, "^none: the micro-batches add up to the whole batch$"),
     "right, an older one": (lambda: Older(RAGGED), True, "^none"),
     "right, a sum over the count": (lambda: Insists(RAGGED), True, "^none"),
+    "right, a sum without a count": (lambda: LeavesASum(RAGGED), True, "^none"),
     "right, a window from further on": (lambda: Trainer([5] * 20 + RAGGED), True, "^none[^;]*$"),
     "before the shift": (lambda: Unshifted(RAGGED), False,
                          "0.7895 .* divided by the 38 labels before the shift, not by the 30 targets$"),

@@ -37,6 +37,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "z-loss": ("linear_cross_entropy", {"z_loss": 0.1}),
     "smoothing": ("linear_cross_entropy", {"label_smoothing": 0.1}),
     "all three": ("linear_cross_entropy", {"softcap": 3.0, "z_loss": 0.01, "label_smoothing": 0.2}),
+    "by class": ("linear_cross_entropy", {"by": "class", "label_smoothing": 0.2}),
+    "soft": ("linear_cross_entropy", {"soft": True}),
+    "soft, all": (
+        "linear_cross_entropy",
+        {"soft": True, "by": "class", "softcap": 3.0, "z_loss": 0.01, "label_smoothing": 0.2},
+    ),
+    "entropy": ("linear_entropy", {"softcap": 3.0}),
+    "cached": ("linear_distillation_loss", {"cached": "probs", "temperature": 1.0}),
+    "cached, mixed": ("linear_distillation_loss", {"cached": "log_probs", "temperature": 3.0, "alpha": 0.3}),
+    "sampled": ("linear_distillation_loss", {"cached": "samples", "temperature": 2.0, "scale": "none"}),
+    "mixed": ("linear_distillation_loss", {"direction": "reverse", "temperature": 2.0, "alpha": 0.6}),
+    "labels alone": ("linear_distillation_loss", {"temperature": 2.0, "alpha": 0.0}),
     **{
         f"{direction}, k = {k}, T = {t}": (
             "linear_distillation_loss",
@@ -65,41 +77,91 @@ def make(dtype: torch.dtype = torch.float64, seed: int = 0) -> Inputs:
     inputs["targets"] = torch.randint(CLASSES, ROWS, generator=generator)
     inputs["targets"][0, 2:] = IGNORED
     inputs["sample_weight"][3] = 0
+    shares = (3 * draw(*ROWS, CLASSES)).softmax(-1)
+    inputs["target_probs"], inputs["class_weight"] = shares.to(dtype), draw(CLASSES).abs().to(dtype)
+    probs, inputs["indices"] = shares.topk(4)
+    inputs["indices"] = inputs["indices"].flip(-1)
+    inputs["probs"] = probs.flip(-1).to(dtype)
+    inputs["log_probs"] = probs.flip(-1).log().to(dtype)
+    inputs["tail"] = (1 - probs.sum(-1)).to(wide(dtype))
+    inputs["drawn"] = torch.randint(CLASSES, (*ROWS, 6), generator=generator)  # some come twice
+    inputs["drawn_mass"] = draw(*ROWS, 6).abs().to(dtype)
     return inputs
 
 
+def wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
 def ours(case: str, inputs: Inputs, **more: Any) -> Tensor:
-    name, options = CASES[case]
-    function = getattr(xent.torch, name)
-    common = {"sample_weight": inputs["sample_weight"], "ignore_index": IGNORED, **options, **more}
+    name, given = CASES[case]
+    function, options = getattr(xent.torch, name), {**given, **more}
+    common = {"sample_weight": inputs["sample_weight"], "ignore_index": IGNORED}
     hidden, weight, bias, targets = (inputs[x] for x in (*LEARNT, "targets"))
-    if name == "linear_cross_entropy":
-        return function(hidden, weight, targets, linear_bias=bias, **common)
+    if name != "linear_distillation_loss":
+        if options.pop("by", ""):
+            options["weight"] = inputs["class_weight"]
+        if name == "linear_entropy" or "soft" in options:
+            counts = inputs["sample_weight"] * (targets != IGNORED)
+        if name == "linear_entropy":
+            return function(hidden, weight, linear_bias=bias, **{"sample_weight": counts, **options})
+        if options.pop("soft", False):
+            targets, common = inputs["target_probs"], {"sample_weight": counts}
+        return function(hidden, weight, targets, linear_bias=bias, **{**common, **options})
+    common |= {"student_bias": bias, "targets": targets, **options}
+    cached = common.pop("cached", "")
+    if cached == "samples":
+        return function(hidden, weight, teacher_samples=(inputs["drawn"], inputs["drawn_mass"]), **common)
+    if cached:
+        cache = xent.torch.TopK(inputs["indices"], inputs["tail"], **{cached: inputs[cached]})
+        return function(hidden, weight, teacher_top_k=cache, **common)
     taught = inputs["teacher_hidden"], inputs["teacher_weight"]
-    common |= {"student_bias": bias, "teacher_bias": inputs["teacher_bias"], "targets": targets}
-    return function(hidden, weight, *taught, **common)
+    return function(hidden, weight, *taught, **{"teacher_bias": inputs["teacher_bias"], **common})
 
 
 def plain(case: str, inputs: Inputs, reduction: str = "mean", denominator: float | None = None) -> Tensor:
     """The same from all logits at once, in float64, by definition."""
-    name, options = CASES[case]
+    name, given = CASES[case]
+    options = dict(given)
     x = {name: t.double() if t.is_floating_point() else t for name, t in inputs.items()}
     z = F.linear(x["hidden"], x["weight"], x["bias"])
     counts = x["targets"] != IGNORED
-    if name == "linear_cross_entropy":
+    labels = x["targets"].masked_fill(~counts, 0)
+    w = (x["sample_weight"] * counts).expand(ROWS)
+    mass = w
+    if name != "linear_distillation_loss":
         c = options.get("softcap", math.inf)
         z = z if c == math.inf else c * (z / c).tanh()
-        smoothing = options.get("label_smoothing", 0.0)
-        labels = x["targets"].masked_fill(~counts, 0)
-        losses = F.cross_entropy(z.movedim(-1, 1), labels, reduction="none", label_smoothing=smoothing)
-        losses = losses + options.get("z_loss", 0.0) * z.logsumexp(-1) ** 2
+        log_q = z.log_softmax(-1)
+        t = x["target_probs"] if "soft" in options else F.one_hot(labels, CLASSES).double()
+        of_class = x["class_weight"] if "by" in options else torch.ones(CLASSES).double()
+        t, smoothing = t * of_class, options.get("label_smoothing", 0.0)
+        each = t.sum(-1, keepdim=True)
+        t = (1 - smoothing) * t + smoothing / CLASSES * each
+        z_loss = options.get("z_loss", 0.0) * z.logsumexp(-1) ** 2
+        losses = -((t if name != "linear_entropy" else log_q.exp()) * log_q).sum(-1)
+        mass = w * each.squeeze(-1) if "by" in options else w
+        losses = losses + z_loss * each.squeeze(-1)
     else:
-        losses = divergence(
-            z, F.linear(x["teacher_hidden"], x["teacher_weight"], x["teacher_bias"]), **options
-        )
-    w = (x["sample_weight"] * counts).expand(ROWS)
+        alpha, cached = options.pop("alpha", 1.0), options.pop("cached", "")
+        heat = options.get("temperature", 1.0)
+        squared = heat**2 if options.get("scale", "t_squared") == "t_squared" else 1
+        log_q = (z / heat).log_softmax(-1)
+        if cached == "samples":
+            losses = -squared * (x["drawn_mass"] * log_q.gather(-1, x["drawn"])).sum(-1)
+        elif cached:
+            p = x["probs"] if cached == "probs" else x["log_probs"].exp()
+            rest = log_q.scatter(-1, x["indices"], -math.inf).logsumexp(-1)
+            losses = (p * (p.log() - log_q.gather(-1, x["indices"]))).sum(-1)
+            losses = squared * (losses + x["tail"] * (x["tail"].log() - rest))
+        else:
+            v = F.linear(x["teacher_hidden"], x["teacher_weight"], x["teacher_bias"])
+            kind = {"direction": "forward", "scale": "t_squared", "top_k": None, "beta": 0.5, **options}
+            losses = divergence(z, v, **kind)
+        hard = F.cross_entropy(z.movedim(-1, 1), labels, reduction="none")
+        losses = alpha * losses + (1 - alpha) * hard
     terms = losses * w
-    return {"none": terms, "sum": terms.sum(), "mean": terms.sum() / (denominator or w.sum())}[reduction]
+    return {"none": terms, "sum": terms.sum(), "mean": terms.sum() / (denominator or mass.sum())}[reduction]
 
 
 def divergence(
@@ -255,11 +317,13 @@ def test_autocast_rounds_what_it_multiplies_and_nothing_else(case: str) -> None:
 
 
 @pytest.mark.parametrize("spoilt", [math.nan, math.inf])
-@pytest.mark.parametrize("case", ["all three", "forward, k = 7, T = 2.0"])
+@pytest.mark.parametrize("case", ["all three", "forward, k = 7, T = 2.0", "cached", "sampled", "mixed"])
 def test_what_does_not_count_may_hold_anything(case: str, spoilt: float) -> None:
     clean, inputs = make(), make()
     left_out = (inputs["targets"] == IGNORED) | (inputs["sample_weight"] == 0)
     inputs["hidden"][left_out] = inputs["teacher_hidden"][left_out] = spoilt
+    inputs["probs"][left_out] = inputs["tail"][left_out] = spoilt
+    inputs["indices"][left_out], inputs["drawn"][left_out], inputs["drawn_mass"][left_out] = -1, 10**6, spoilt
     clean, inputs = learnt(clean), learnt(inputs)
     loss, expected = ours(case, inputs), ours(case, clean)
     assert torch.equal(loss, expected)
@@ -329,6 +393,252 @@ def test_masked_classes(direction: Any) -> None:
         assert abs(value) < 1e-12 and gradient.isfinite().all() and gradient.abs().max() < 1e-7
     alone, _ = loss(base.float().masked_fill(gone, -math.inf), base.float())
     assert (alone == math.inf) == (direction == "forward")
+
+
+def test_a_call_of_pytorchs_function_works_here() -> None:
+    """Also one row without a batch; distributions as targets; every option, each alone and with weights by class."""
+    theirs = getattr(F, "linear_cross_entropy", None)
+    if theirs is None:
+        pytest.skip("from PyTorch 2.13 on")
+    x = learnt(make())
+    hidden, weight, bias = (x[name].detach().requires_grad_() for name in LEARNT)
+    rows, y, t = (
+        hidden.reshape(-1, WIDTH),
+        x["targets"].flatten().clamp(min=0),
+        x["target_probs"].flatten(0, 1),
+    )
+    of_class = x["class_weight"].detach()
+    calls: list[tuple[Any, dict[str, Any]]] = [
+        (y, {}),
+        (y, {"weight": of_class}),
+        (y, {"weight": of_class, "reduction": "none"}),
+        (y, {"weight": of_class, "reduction": "sum", "linear_bias": bias}),
+        (y, {"linear_bias": bias, "ignore_index": int(y[0]), "weight": of_class}),
+        (y, {"label_smoothing": 0.2, "reduction": "none"}),
+        (t, {}),
+        (t, {"label_smoothing": 0.2, "linear_bias": bias}),
+        (t, {"weight": of_class, "reduction": "sum"}),
+    ]
+    for targets, options in calls:
+        for some in (slice(None), 1):
+            arguments = rows[some], weight, targets[some]
+            other = theirs(*arguments, **options)
+            one = xent.torch.linear_cross_entropy(*arguments, **options)
+            assert one.shape == other.shape
+            torch.testing.assert_close(one, other)
+            pairs = (torch.autograd.grad(loss.sum(), (hidden, weight)) for loss in (one, other))
+            for a, b in zip(*pairs, strict=True):
+                torch.testing.assert_close(a, b)
+
+
+def test_old_names_say_the_new_ones() -> None:
+    x = make()
+    hidden, weight, y = x["hidden"], x["weight"], x["targets"].clamp(min=0)
+    calls: dict[str, Callable[[], Any]] = {
+        "bias: .* linear_bias now": lambda: xent.torch.linear_cross_entropy(
+            hidden, weight, y, bias=x["bias"]
+        ),  # type: ignore[call-arg]
+        "weight: .* linear_weight now": lambda: xent.torch.linear_cross_entropy(
+            hidden, weight, y, weight=weight
+        ),
+        ".*'linear_weight'": lambda: xent.torch.linear_cross_entropy(hidden, weight=weight, targets=y),  # type: ignore[call-arg]
+        "vocab_group: xent.torch.split_cross_entropy takes": lambda: xent.torch.cross_entropy(
+            x["target_probs"],
+            y,
+            vocab_group=None,  # type: ignore[call-arg]
+        ),
+    }
+    for message, call in calls.items():
+        with pytest.raises(TypeError, match=f"^{message}|{message}"):
+            call()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # of PyTorch's own forward mode
+@pytest.mark.parametrize("case", ["plain", "soft", "entropy", "cached", "mixed"])
+def test_torch_func_is_refused_in_words(case: str) -> None:
+    inputs = make()
+
+    def loss(hidden: Tensor) -> Tensor:
+        return ours(case, {**inputs, "hidden": hidden})
+
+    hidden = inputs["hidden"]
+    for transformed in (
+        lambda: torch.func.grad(loss)(hidden),
+        lambda: torch.func.vmap(loss)(hidden[None]),
+        lambda: torch.func.jvp(loss, (hidden,), (hidden,)),
+        lambda: torch.func.hessian(loss)(hidden),
+    ):
+        with pytest.raises(RuntimeError, match=r"^torch\.func: linear_\w+ forms its gradient in blocks"):
+            transformed()
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match=r"^torch\.func: "):
+        loss(torch.autograd.forward_ad.make_dual(hidden, hidden))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_report_beside_the_loss(dtype: torch.dtype) -> None:
+    inputs = learnt(make(dtype))
+    z = 3 * (F.linear(*(inputs[x] for x in LEARNT)).double() / 3).tanh()
+    y, w = inputs["targets"], inputs["sample_weight"].double() * (inputs["targets"] != IGNORED)
+    expected = (z.argmax(-1) == y).double(), z.logsumexp(-1).square()
+    for reduction in ("mean", "sum", "none"):
+        options = {"softcap": 3.0, "z_loss": 0.1, "reduction": reduction}
+        loss, report = ours("plain", inputs, **options, report=True)
+        assert torch.equal(loss, ours("plain", inputs, **options))
+        for found, each in zip(report, expected, strict=True):
+            terms = each * w
+            want = {"none": terms, "sum": terms.sum(), "mean": terms.sum() / w.sum()}[reduction]
+            assert not found.requires_grad
+            torch.testing.assert_close(found.double(), want, rtol=1e-5, atol=1e-12)
+        assert gradients(loss.sum(), inputs)[0].isfinite().all()
+
+
+def test_a_sure_teacher_has_a_tail_only_as_a_mass() -> None:
+    """The cache's own maker against float64; a tail that is what rounded probabilities leave of one is far off."""
+    v = torch.tensor([[0.0, 12.0, 1.0, -3.0, 0.5]])
+    cache = xent.torch.top_k_of_teacher(v, 2)
+    exact = v.double().softmax(-1)[0, [0, 3, 4]].sum().item()
+    assert cache.probs is not None and cache.indices.tolist() == [[1, 2]] and cache.classes == 5
+    assert math.isclose(cache.tail.item(), exact, rel_tol=1e-6)
+    left = 1 - cache.probs.bfloat16().float().sum().item()
+    assert not math.isclose(left, exact, rel_tol=0.5)
+
+
+def test_teachers_masses_of_two_bytes_are_taken_as_they_are() -> None:
+    """Probabilities in bfloat16, whose sum is off by half a percent: neither renormalised nor refused."""
+    inputs = make()
+    inputs["probs"] = inputs["probs"].bfloat16()
+    live = (inputs["targets"] != IGNORED) & (inputs["sample_weight"] > 0)
+    sums = (inputs["probs"].double().sum(-1) + inputs["tail"])[live]
+    assert (sums - 1).abs().max() > 1e-4
+    inputs = learnt(inputs)
+    found, expected = ours("cached", inputs), plain("cached", inputs)
+    torch.testing.assert_close(found, expected)
+    for a, b in zip(gradients(found, inputs), gradients(expected, inputs), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+CACHES: list[tuple[dict[str, Any], type[Exception], str]] = [
+    (
+        {"indices": torch.tensor([[0, 0]])},
+        ValueError,
+        "expected distinct classes, got a repeated one at index 0",
+    ),
+    ({"indices": torch.tensor([[0, 3]])}, ValueError, r"expected class indices in \[0, 3\), got 3 at"),
+    ({"indices": torch.tensor([[0, -1]])}, ValueError, r"expected class indices in \[0, 3\), got -1 at"),
+    ({"indices": torch.tensor([0, 1])}, ValueError, r"expected indices of shape \(1, k\), got \(2,\)"),
+    ({"indices": torch.tensor([[0.0, 1.0]])}, TypeError, "expected integer class indices"),
+    ({"probs": torch.tensor([[0.9, 0.3]])}, ValueError, "expected masses that sum to one .*got a sum of 1.4"),
+    (
+        {"probs": torch.tensor([[0.2, 0.3]])},
+        ValueError,
+        "expected masses that sum to one .*got a sum of 0.69999",
+    ),
+    ({"probs": torch.tensor([[1.2, -0.4]])}, ValueError, r"expected probabilities in \[0, 1\]"),
+    ({"tail": torch.tensor([1.2])}, ValueError, r"expected probabilities in \[0, 1\]"),
+    ({"tail": torch.tensor([0.2]).bfloat16()}, TypeError, "expected a tail in float32 or float64"),
+    ({"tail": torch.tensor(0.2)}, ValueError, r"expected a tail of shape \(1,\), got \(\)"),
+    ({"classes": 2}, ValueError, "expected a cache of the student's vocabulary, 3 classes, got one of 2"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), CACHES)
+def test_a_bad_cache_is_named(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    good = {
+        "indices": torch.tensor([[0, 2]]),
+        "probs": torch.tensor([[0.5, 0.3]]),
+        "tail": torch.tensor([0.2]),
+    }
+    hidden, weight = torch.ones(1, 2), torch.zeros(3, 2)
+    with pytest.raises(error, match=f"^teacher_top_k: {message}"):
+        xent.torch.linear_distillation_loss(
+            hidden, weight, teacher_top_k=xent.torch.TopK(**{**good, **change})
+        )
+
+
+def test_one_teacher_at_a_time() -> None:
+    hidden, weight = torch.ones(1, 2), torch.zeros(3, 2)
+    cache, drawn = (
+        xent.torch.top_k_of_teacher(torch.zeros(1, 3), 2),
+        (torch.zeros(1, 1).long(), torch.ones(1, 1)),
+    )
+    calls: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({}, TypeError, "teacher_hidden: expected one of .*, got none"),
+        (
+            {"teacher_top_k": cache, "teacher_samples": drawn},
+            TypeError,
+            "teacher_hidden: .*, got teacher_top_k and",
+        ),
+        ({"teacher_top_k": cache, "direction": "reverse"}, ValueError, "direction: expected 'forward' with"),
+        ({"teacher_samples": drawn, "top_k": 2}, ValueError, "top_k: expected None with teacher_samples"),
+        ({"teacher_top_k": cache, "alpha": 0.5}, ValueError, "alpha: expected targets with an alpha below 1"),
+        (
+            {"teacher_samples": (drawn[0], -drawn[1])},
+            ValueError,
+            "teacher_samples: expected finite weights >= 0",
+        ),
+        ({"teacher_samples": (drawn[0] + 3, drawn[1])}, ValueError, r"teacher_samples: .*\[0, 3\), got 3"),
+    ]
+    for given, error, message in calls:
+        with pytest.raises(error, match=f"^{message}"):
+            xent.torch.linear_distillation_loss(hidden, weight, **given)
+    with pytest.raises(TypeError, match=r"^probs: expected probs or log_probs, got neither"):
+        xent.torch.TopK(cache.indices, cache.tail)
+
+
+def test_heads_of_unequal_padding_name_the_remedy_and_it_works() -> None:
+    x = make()
+    longer = torch.cat([x["teacher_weight"], torch.zeros(3, TEACHER).double()])
+    rows = x["hidden"], x["weight"], x["teacher_hidden"]
+    with pytest.raises(ValueError, match=r"expected 53 rows, .* got 56; .*slice: teacher_weight\[:53\]"):
+        xent.torch.linear_distillation_loss(*rows, longer)
+    xent.torch.linear_distillation_loss(*rows, longer[:53])
+
+
+@pytest.mark.parametrize("of", ["logits", "layers"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_jensen_and_shannon_do_not_tell_their_sides_apart(of: str, dtype: torch.dtype) -> None:
+    """To the last bit, at a beta of 1/2: near and far pairs, short rows and long ones, impossible classes."""
+    g = torch.Generator().manual_seed(1)
+    for classes in (2, 3, 50):
+        for spread in (1e-3, 0.3, 5.0, 40.0):
+            z = torch.randn(60, classes, generator=g) * spread
+            for v in (
+                torch.randn(60, classes, generator=g) * spread,
+                z + 0.1 * torch.randn(60, classes, generator=g),
+            ):
+                a, b = z.to(dtype), v.to(dtype)
+                if of == "logits" and classes > 2:
+                    a[::7, 0], b[::5, 1] = -math.inf, -math.inf
+                layer = torch.eye(classes, dtype=dtype)
+
+                def loss(student: Tensor, teacher: Tensor, layer: Tensor = layer) -> Tensor:
+                    options: Any = {"direction": "jsd", "temperature": 2.0, "reduction": "none"}
+                    if of == "logits":
+                        return xent.torch.distillation_loss(student, teacher, **options)
+                    return xent.torch.linear_distillation_loss(student, layer, teacher, layer, **options)
+
+                assert torch.equal(loss(a, b), loss(b, a))
+
+
+@pytest.mark.parametrize("of", ["logits", "layers"])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "jsd"])
+def test_an_infinite_row_that_nothing_is_asked_of_has_no_gradient(of: str, direction: Any) -> None:
+    z = torch.tensor([[0.0, 0.5], [1.0, 2.0]], requires_grad=True)
+    v, out = torch.zeros(2, 2), torch.tensor([0.0, -math.inf])
+    bias = torch.zeros(2)
+    if direction == "forward":
+        out, bias = bias, out
+    options: Any = {"direction": direction, "reduction": "none"}
+    if of == "logits":
+        loss = xent.torch.distillation_loss(z + bias, v + out, **options)
+    else:
+        eye = torch.eye(2)
+        loss = xent.torch.linear_distillation_loss(
+            z, eye, v, eye, student_bias=bias, teacher_bias=out, **options
+        )
+    assert loss.isinf().all() == (direction != "jsd")
+    (gradient,) = torch.autograd.grad(loss, z, torch.zeros(2))
+    assert torch.equal(gradient, torch.zeros(2, 2))
 
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -448,9 +758,10 @@ def part_of(rank: int) -> slice:
 
 
 def split(inputs: Inputs, rank: int) -> Inputs:
-    """Return what a rank holds: its rows of the weights and biases, and all of the rest."""
-    names = ("weight", "bias", "teacher_weight", "teacher_bias")
-    return learnt({name: x.detach()[part_of(rank)] if name in names else x for name, x in inputs.items()})
+    """Return what a rank holds: its rows of the weights and biases, its classes' shares, and all of the rest."""
+    names = ("weight", "bias", "teacher_weight", "teacher_bias", "class_weight")
+    held = {name: x.detach()[part_of(rank)] if name in names else x for name, x in inputs.items()}
+    return learnt({**held, "target_probs": inputs["target_probs"][..., part_of(rank)]})
 
 
 def gathered(x: Tensor) -> Tensor:

@@ -120,6 +120,8 @@ class _Search:
             if self.answered and not best:
                 break  # it answered, and nothing explained it: another library will not either
             for shape in SHAPES:
+                if "T" in shape and any(d.bench.form == "indices" for d in self.answered):
+                    continue  # it takes rows, and they are not explained: one position more explains nothing
                 found = self.shape(caller, shape, copies)
                 if self.unsteady:
                     return []
@@ -219,7 +221,7 @@ class _Search:
         precision = granularity(data[0])
         # What bends is searched for once: it takes seconds.
         found = understand(data, precision, range(1 if self.searched else len(LEVELS)))
-        self.searched |= not found
+        self.searched |= not found and k < 65
         return True, found
 
 
@@ -288,7 +290,7 @@ def _nothing(search: _Search) -> Diagnosis:
     if search.unsteady:
         return Diagnosis(notes=(search.unsteady,))
     for caller in search.callers():
-        if found := other_axes(caller, search.classes):
+        if found := other_axes(caller):
             return found
     said = tuple(f"with {LIBRARIES[k]}: {v}" for k, v in search.said.items() if v)
     if not search.numbers:
@@ -348,7 +350,7 @@ def _describe(search: _Search, found: list[Found], logits: Any, targets: Any) ->
     )  # fmt: skip
     result = exam.report(logits, targets)
     if not result.known:
-        return other_axes(chosen.data.bench.caller, search.classes) or result
+        return other_axes(chosen.data.bench.caller) or result
     if len(orders) > 1:
         result = replace(result, first="either")
     if rivals and result.known:

@@ -271,12 +271,15 @@ class _Reduced(torch.autograd.Function):
         if torch.is_grad_enabled():
             reduced = _plainly(ctx.loss, z, tuple(others), weight, ctx.divisor)
             return *torch.autograd.grad(reduced, z, g, create_graph=True), None, None, None, None
-        if not ctx.gradient:
+        if ctx.gradient:
+            gradient = ctx.gradient.pop()
+            if g.ndim or g.device.type != "cpu" or g.item() != 1:
+                gradient.mul_(g.unsqueeze(-1) if g.ndim else g)
+        else:
             scale = g * _Reduced.scale(weight, ctx.divisor)
-            return _blockwise(ctx.loss, z, tuple(others), weight, scale)[1], None, None, None, None
-        gradient = ctx.gradient.pop()
-        if g.ndim or g.device.type != "cpu" or g.item() != 1:
-            gradient.mul_(g.unsqueeze(-1) if g.ndim else g)
+            gradient = _blockwise(ctx.loss, z, tuple(others), weight, scale)[1]
+        if g.ndim and not g.all():  # what is asked of no one may be infinite or nan
+            gradient.masked_fill_((g == 0).unsqueeze(-1), 0.0)
         return gradient, None, None, None, None
 
     @staticmethod

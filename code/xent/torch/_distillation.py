@@ -8,6 +8,7 @@ epsilons of the dtype that is computed in.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -396,8 +397,16 @@ class _Divergence:
         """The loss of rows; far from ordinary temperatures, its careful form alone."""
         return RowLoss(self.plain, self.fused if 2**-20 < self.temperature < 2**20 else None, arrays=3)
 
+    @property
+    def even(self) -> bool:
+        """Whether teacher and student may change places; then the mean of both orders does not tell them apart."""
+        return self.direction == "jsd" and self.beta == 0.5
+
     def plain(self, z: Tensor, v: Tensor) -> Tensor:
         """A sum of terms a (exp(-d) - 1 + d) with d = log(a / b), each >= 0; see `xent.distillation`."""
+        return (self._plain(z, v) + self._plain(v, z)) / 2 if self.even else self._plain(z, v)
+
+    def _plain(self, z: Tensor, v: Tensor) -> Tensor:
         factor = self.temperature if self.squared else 1.0
         first, second = (z, v) if self.direction == "reverse" else (v, z)
         a, b, d = _compare(first, second, self.temperature)
@@ -416,65 +425,53 @@ class _Divergence:
     def fused(
         self, z: Tensor, v: Tensor, *, scale: Tensor | float | None, out: Tensor, work: Tensor
     ) -> Tensor:
-        """The same from e = exp((z - max z) / T) and r = exp(d) - 1; d is (v - z) / T less its mean under q.
+        """The same in fewer passes; the rows that these are not made for come back as nan."""
+        exchanged = self._fused(v, z, None, out, work) if self.even else None
+        losses = self._fused(z, v, scale, out, work)
+        return losses if exchanged is None else losses.add_(exchanged).div_(2)
 
-        With D = 1 + sum q r, which is sum q exp(d), and m, what rounding leaves of the mean of d:
-        KL(q || p) = log D - m and KL(p || q) = (sum q r d + m) / D - log D.
-        """
-        s, d, r = work.unbind()
-        highest = z.amax(-1, keepdim=True)
-        e = torch.sub(z, highest, out=out)
-        top = v.amax(-1, keepdim=True)
-        if (highest - top).abs().max().item() <= 0.5:
-            torch.sub(v, z, out=d)
-        else:  # beside what the rows are apart, the digits of their difference would be lost
-            torch.sub(v, top, out=d).sub_(e)
-        if self.temperature != 1:
-            d.div_(self.temperature)
-            e.div_(self.temperature)
-        per = exp_(e).sum(-1, keepdim=True).reciprocal_()
-
-        def mean(x: Tensor) -> Tensor:
-            return torch.mul(e, x, out=s).sum(-1, keepdim=True).mul_(per)
-
-        centre = mean(d)
-        if not math.isfinite(centre.sum().item()):  # a class that is impossible in both is no difference
-            d.masked_fill_(z.isneginf() & v.isneginf(), 0.0)
-            centre = mean(d)
-        rest = mean(d.sub_(centre))
-        most = torch.expm1(d, out=r).amax(-1, keepdim=True)
-        shift = mean(r)  # and e r in s
-        log_sum, by_sum = torch.log1p(shift), (1 + shift).reciprocal_()
-
-        if self.direction == "forward":
-            by_p = torch.mul(s, d, out=r).sum(-1, keepdim=True).mul_(per)
-            losses = by_p.add_(rest).mul_(by_sum).sub_(log_sum)
-        elif self.direction == "reverse":
-            losses = log_sum - rest
-        else:
-            r.sub_(shift).mul_(by_sum)  # p / q - 1
-            d.sub_(log_sum).clamp_(min=-64.0)  # p is next to nothing there, and 1 + r a rounding error
-            log_m = torch.log1p(self.beta * r)  # log(M / q)
-            losses = mean(self.beta * (1 + r) * (d - log_m) - (1 - self.beta) * log_m)
-        possible = most < 2.0**40  # else q may have underflowed where p did not
+    def _fused(self, z: Tensor, v: Tensor, scale: Tensor | float | None, out: Tensor, work: Tensor) -> Tensor:
+        rows = _Rows(z, v, self.temperature, out, work)
+        # Each returns the losses, and what makes of them the gradient by -z / T, in `out` and without 1 / sum e.
+        losses, form_gradient = {"forward": self._forward, "reverse": self._reverse, "jsd": self._jsd}[
+            self.direction
+        ](rows)
         # Below, rounding shows; earlier where one of the two has little share in the mixture.
         small = 2.0**-4 if self.direction == "jsd" and not 0.25 <= self.beta <= 0.75 else 2.0**-7
         if not losses.min().item() >= small:
-            some = ((losses < small) & possible).squeeze(-1).nonzero().squeeze(-1)
-            losses[some] = self._small(e[some] * per[some], z[some], v[some])
+            some = ((losses < small) & rows.possible).squeeze(-1).nonzero().squeeze(-1)
+            losses[some] = self._small(rows.e[some] * rows.per[some], z[some], v[some])
         if scale is not None:
-            by = per * scale * (-self.temperature if self.squared else -1 / self.temperature)
-            if self.direction == "forward":
-                torch.addcmul(s, e, shift, value=-1.0, out=e)
-                by.mul_(by_sum)
-            elif self.direction == "reverse":
-                e.mul_(d.sub_(rest))
-            else:
-                log_m.mul_(1 - self.beta)
-                e.mul_(log_m.sub_(mean(log_m)))
-            e.mul_(by)
+            form_gradient()
+            rows.e.mul_(rows.per * scale * (-self.temperature if self.squared else -1 / self.temperature))
         losses.mul_(self.temperature**2 if self.squared else 1.0)
-        return torch.where(possible, losses, math.nan).squeeze(-1)
+        return torch.where(rows.possible, losses, math.nan).squeeze(-1)
+
+    def _forward(self, rows: _Rows) -> tuple[Tensor, Callable[[], Any]]:
+        """KL(p || q) = (sum q r d + rest) / D - log D; its gradient is q - p = -q (r - shift) / D."""
+        e, share = rows.e, (1 + rows.shift).reciprocal_()
+        of_p = torch.mul(rows.er, rows.d, out=rows.r).sum(-1, keepdim=True).mul_(rows.per)
+        losses = of_p.add_(rows.rest).mul_(share).sub_(torch.log1p(rows.shift))
+        return losses, lambda: torch.addcmul(rows.er, e, rows.shift, value=-1.0, out=e).mul_(share)
+
+    def _reverse(self, rows: _Rows) -> tuple[Tensor, Callable[[], Any]]:
+        """KL(q || p) = log D - rest; its gradient is q (log(q / p) - KL) = -q (d - rest)."""
+        losses = torch.log1p(rows.shift) - rows.rest
+        return losses, lambda: rows.e.mul_(rows.d.sub_(rows.rest))
+
+    def _jsd(self, rows: _Rows) -> tuple[Tensor, Callable[[], Any]]:
+        """With x = p / q - 1 and M = beta p + (1 - beta) q, log(M / q) = log1p(beta x) is all that is needed."""
+        x = rows.r.sub_(rows.shift).mul_((1 + rows.shift).reciprocal_())
+        # Below, p is next to nothing, and 1 + x a rounding error.
+        log_ratio = rows.d.sub_(torch.log1p(rows.shift)).clamp_(min=-64.0)
+        log_m = torch.log1p(self.beta * x)
+        losses = rows.mean(self.beta * (1 + x) * (log_ratio - log_m) - (1 - self.beta) * log_m)
+
+        def form_gradient() -> None:
+            log_m.mul_(1 - self.beta)
+            rows.e.mul_(log_m.sub_(rows.mean(log_m)))
+
+        return losses, form_gradient
 
     def _small(self, q: Tensor, z: Tensor, v: Tensor) -> Tensor:
         """Losses to all their digits where they are small: sums of terms q f(p / q) >= 0, each accurate.
@@ -502,6 +499,40 @@ class _Divergence:
             of_p = torch.where(x.abs() < 0.5, t * _excess(x), (self.beta - 1) * r - t * x)
             terms = self.beta * of_p + (1 - self.beta) * _excess(log_m)
         return (q * terms).sum(-1, keepdim=True)
+
+
+class _Rows:
+    """Rows of two softmaxes at a temperature, p of v in terms of q of z, in the arrays that the walker lends.
+
+    e is exp((z - max z) / T), so that q = e / sum e, and `per` is 1 / sum e. d is (v - z) / T less its mean under
+    q, of which rounding leaves `rest`; r is exp(d) - 1, er is e r, and `shift` the mean of r. With D = 1 + shift,
+    p = q (1 + r) / D. `possible` says in which rows q has not underflowed where p is something.
+    """
+
+    def __init__(self, z: Tensor, v: Tensor, temperature: float, out: Tensor, work: Tensor) -> None:
+        self.spare, self.d, self.r = work.unbind()
+        highest, top = z.amax(-1, keepdim=True), v.amax(-1, keepdim=True)
+        self.e = torch.sub(z, highest, out=out)
+        if (highest - top).abs().max().item() <= 0.5:
+            torch.sub(v, z, out=self.d)
+        else:  # beside what the rows are apart, the digits of their difference would be lost
+            torch.sub(v, top, out=self.d).sub_(self.e)
+        if temperature != 1:
+            self.d.div_(temperature)
+            self.e.div_(temperature)
+        self.per = exp_(self.e).sum(-1, keepdim=True).reciprocal_()
+        centre = self.mean(self.d)
+        if not math.isfinite(centre.sum().item()):  # a class that is impossible in both is no difference
+            self.d.masked_fill_(z.isneginf() & v.isneginf(), 0.0)
+            centre = self.mean(self.d)
+        self.rest = self.mean(self.d.sub_(centre))
+        self.possible = torch.expm1(self.d, out=self.r).amax(-1, keepdim=True) < 2.0**40
+        self.shift = self.mean(self.r)
+        self.er = self.spare  # what the last mean was taken of
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Return the mean under q; uses `spare`."""
+        return torch.mul(self.e, x, out=self.spare).sum(-1, keepdim=True).mul_(self.per)
 
 
 def _log_mean(r: Tensor, t: Tensor, share: float, rest: float) -> Tensor:

@@ -108,9 +108,9 @@ class Distributions(Part):
         # A class without mass that is impossible as well has no part in this: 0 * inf.
         gaps = shards.sum(-torch.linalg.vecdot(t, z.masked_fill((t == 0) & z.isneginf(), 0.0)))
         losses = mass * log_total + gaps
-        pull = 2 * self.z_loss * (top + log_total)
+        pull = 2 * self.z_loss * mass * (top + log_total)
         if self.z_loss:
-            losses = losses + self.z_loss * (top + log_total).square()
+            losses = losses + self.z_loss * mass * (top + log_total).square()
         torch.mul(probs, (mass + pull).unsqueeze(1), out=z).sub_(t).mul_(factor.unsqueeze(1))
         return losses
 
@@ -326,7 +326,7 @@ def _divergence(
     share = d.sign().mul_(0.5 - beta).add_(0.5)
     low = d.abs().neg_().expm1_().mul_(share).log1p_()
     of_p, of_q = low + d.clamp(max=0.0).neg_(), low + d.clamp(min=0.0)
-    m = torch.lerp(q, p, beta)
+    m = beta * p + (1 - beta) * q  # not lerp, which would tell p from q at a beta of 1/2
     of_losses = beta * _excess(p, m, of_p)[0] + (1 - beta) * _excess(q, m, of_q)[0]
     losses, drift = shards.sum(torch.stack([of_losses, torch.linalg.vecdot(q, of_q)])).unbind()
     return losses, q.mul_(of_q.neg_().add_(drift.unsqueeze(1))).mul_(1 - beta)

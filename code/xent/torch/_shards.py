@@ -57,7 +57,8 @@ class Shards:
         """Return the weight of each label's class, whichever rank holds it."""
         of = "one weight a class" if self.group is None else "one weight a class of this rank"
         at, mine = self.find(labels, local)
-        return self.sum(weights(weight, "weight", (local,), of, like)[at].masked_fill_(~mine, 0.0))
+        # Not in place: indexed by a single label, the weights return a view of themselves.
+        return self.sum(weights(weight, "weight", (local,), of, like)[at].masked_fill(~mine, 0.0))
 
 
 def group_name(group: Any) -> str:

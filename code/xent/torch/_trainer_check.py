@@ -209,10 +209,11 @@ def _hugging_face(trainer: Any, batches: Iterable[Any] | None, stack: ExitStack)
         also["labels of the loader's batch, before the reply was generated"] = lambda batch: int(
             (batch["labels"][:, 1:] != IGNORED).sum()
         )
+    # A sum over num_items_in_batch has no mean without a count: it fails, or is left as a sum.
+    plain = _runs(reference, model, mine[0]) and not _adds_up(model, reference, parts, whole)
     return _Job(
-        model, everyone, mine, whole, step, reference if _runs(reference, model, mine[0]) else None,
-        labels if has_labels else None, also,
-    )  # fmt: skip
+        model, everyone, mine, whole, step, reference if plain else None, labels if has_labels else None, also
+    )
 
 
 def _loader(trainer: Any) -> Iterable[Any]:
