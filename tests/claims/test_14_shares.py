@@ -280,6 +280,11 @@ def test_the_cells_are_comparable() -> None:
 )
 @pytest.mark.claim(
     "14",
+    "A teacher that had seen more text than the student's labels was worth most where labels were few, and least where "
+    "the student had them all.",
+)
+@pytest.mark.claim(
+    "14",
     "With a twentieth of the labels the students of the cache come as far as labels alone with all of them.",
 )
 def test_what_the_teacher_is_worth() -> None:
