@@ -1,16 +1,22 @@
-"""Time and memory of the losses of a linear layer beside the plain pair and torch's own, into linear.json.
+"""Time, memory and error of the losses of a linear layer beside the plain pair and torch's own, into linear.json.
 
-    python -m experiments.bench.linear                every case (ten minutes), each written when it is done
+    python -m experiments.bench.linear                every case (an hour), each written when it is done
     python -m experiments.bench.linear --width 512    those of one width, printed
     python -m experiments.bench.linear --device cuda  those of a GPU (five minutes)
 
 A step is the mean loss of hidden states and a weight, and its backward pass; in bfloat16 the plain pair's logits
 are widened before the loss, as is usual. The ways take turns in one process, and each counts by its fastest turn.
-Memory is what a step needs at its highest point, less the two gradients, which every way has to make.
+Memory is what a step needs at its highest point, less the two gradients, which every way has to make. The error is
+that of the gradient of the weight, in terms of its norm.
 
-On a CPU there is one thread, and memory is the growth of a fresh process (Linux). On a GPU memory is what PyTorch
-allocates, Liger and cut cross-entropy stand beside the others where they are installed, and the error is that of
-the gradient of the weight, in terms of its norm, against the plain pair in float32 of the same rounded inputs.
+The logits have a standard deviation of 4, so that a few of many classes have most of the mass, as in a trained model.
+The teacher is near the student, and the labels are drawn from it; "cached" is the divergence from its 64 most
+probable classes and the mass of the others.
+
+On a CPU there is one thread, memory is the growth of a fresh process (Linux), and the error is against the plain pair
+in float64. On a GPU memory is what PyTorch allocates, Liger and cut cross-entropy stand beside the others where they
+are installed, and the error is against the plain pair in float32 of the same rounded inputs. The cases of a GPU in
+linear.json are older: their logits have a standard deviation of 2, and labels and teacher are independent of them.
 """
 
 from __future__ import annotations
@@ -33,15 +39,16 @@ import xent.torch
 from experiments.shared import growth, in_fresh_process, made
 
 RESULT = Path(__file__).with_name("linear.json")
-LOSSES = ("cross_entropy", "distillation")
+LOSSES = ("cross_entropy", "cached", "distillation")
 # Rows, classes, width, dtype.
-SIZES = [(1024, 50_000, width, "float32") for width in (512, 2048)]
+SIZES = [(256, classes, width, "float32") for width in (512, 2048) for classes in (50_000, 128_256)]
 # Of a language model with the vocabulary of Llama 3, and with one of 50,000.
 GPU_SIZES = [
     (8192, classes, width, "bfloat16")
     for classes, width in ((50_000, 2048), (128_256, 2048), (128_256, 4096))
 ]
-TURNS, GPU_TURNS = 3, 10
+TURNS, GPU_TURNS = 2, 10
+SPREAD, APART, KEPT = 4.0, 0.1, 64
 KEY = ("loss", "rows", "classes", "width", "dtype", "device")
 Size = tuple[int, int, int, str]
 Way = Callable[..., Tensor]
@@ -50,6 +57,18 @@ Way = Callable[..., Tensor]
 def plain_distillation(hidden: Tensor, weight: Tensor, taught: Tensor, teacher: Tensor) -> Tensor:
     student, target = (F.log_softmax(F.linear(*x).float(), -1) for x in ((hidden, weight), (taught, teacher)))
     return F.kl_div(student, target, log_target=True, reduction="batchmean")
+
+
+def plain_cached(hidden: Tensor, weight: Tensor, indices: Tensor, probs: Tensor, tail: Tensor) -> Tensor:
+    log_q = F.log_softmax(F.linear(hidden, weight).float(), -1)
+    rest = log_q.scatter(-1, indices, -torch.inf).logsumexp(-1)
+    top = F.kl_div(log_q.gather(-1, indices), probs, reduction="none").sum(-1)
+    return (top + F.kl_div(rest, tail, reduction="none")).mean()
+
+
+def cached(hidden: Tensor, weight: Tensor, indices: Tensor, probs: Tensor, tail: Tensor) -> Tensor:
+    cache = xent.torch.TopK(indices, tail, probs=probs)
+    return xent.torch.linear_distillation_loss(hidden, weight, teacher_top_k=cache)
 
 
 def torch_options(**options: Any) -> Way:
@@ -66,10 +85,10 @@ WAYS: dict[str, dict[str, Way]] = {
     "cross_entropy": {
         "plain": plain,
         "xent": xent.torch.linear_cross_entropy,
-        "torch, options": torch_options(),
-        "torch, chunks of 256": torch_options(batch_chunk_size=256),
+        "torch, chunks of 64": torch_options(batch_chunk_size=64),
     },
     "distillation": {"plain": plain_distillation, "xent": xent.torch.linear_distillation_loss},
+    "cached": {"plain": plain_cached, "xent": cached},
 }
 
 
@@ -98,19 +117,23 @@ def ways_on_gpu() -> dict[str, dict[str, Way]]:
 
 
 def data(loss: str, size: Size, device: str = "cpu") -> list[Tensor]:
-    """Draw inputs whose logits have a standard deviation of 2."""
+    """Draw a student, and a teacher near it: its layer, labels that are drawn from it, or its cache."""
     rows, classes, width, dtype = size
     generator = torch.Generator(device).manual_seed(0)
-
-    def layer() -> list[Tensor]:
-        hidden = torch.randn(rows, width, generator=generator, device=device)
-        weight = torch.randn(classes, width, generator=generator, device=device) * (2 / width**0.5)
-        return [x.to(getattr(torch, dtype)) for x in (hidden, weight)]
-
-    student = [x.requires_grad_() for x in layer()]
-    if loss == LOSSES[1]:
-        return [*student, *layer()]
-    return [*student, torch.randint(classes, (rows,), generator=generator, device=device)]
+    student = [torch.randn(n, width, generator=generator, device=device) for n in (rows, classes)]
+    taught = [x + APART * torch.randn(x.shape, generator=generator, device=device) for x in student]
+    for layer in (student, taught):
+        layer[1].mul_(SPREAD / width**0.5)
+    v = F.linear(*taught)
+    kind = getattr(torch, dtype)
+    learnt = [x.to(kind).requires_grad_() for x in student]
+    if loss == "distillation":
+        return [*learnt, *(x.to(kind) for x in taught)]
+    if loss == "cached":
+        cache = xent.torch.top_k_of_teacher(v, min(KEPT, classes // 2))
+        assert cache.probs is not None
+        return [*learnt, cache.indices, cache.probs, cache.tail]
+    return [*learnt, v.softmax(-1).multinomial(1, generator=generator).squeeze(1)]
 
 
 def step(way: Way, inputs: list[Tensor]) -> int:
@@ -135,36 +158,53 @@ def peak(loss: str, name: str, size: Size) -> int:
     return int(in_fresh_process("experiments.bench.linear", "--peak", json.dumps([loss, name, size])))
 
 
+def reference(loss: str, inputs: list[Tensor], dtype: torch.dtype) -> Tensor:
+    """Return the gradient of the weight by the plain pair in a wider dtype."""
+    exact = [
+        x.detach().to(dtype).requires_grad_(x.requires_grad) if x.is_floating_point() else x for x in inputs
+    ]
+    hidden, weight, *beside = exact
+    z = F.linear(hidden, weight)
+    if loss == "cross_entropy":
+        value = F.cross_entropy(z, beside[0])
+    elif loss == "distillation":
+        target = F.log_softmax(F.linear(*beside), -1)
+        value = F.kl_div(F.log_softmax(z, -1), target, log_target=True, reduction="batchmean")
+    else:
+        indices, probs, tail = beside
+        log_q = F.log_softmax(z, -1)
+        others = log_q.exp().scatter(-1, indices, 0.0).sum(-1)
+        value = -((probs * log_q.gather(-1, indices)).sum(-1) + tail * others.log()).mean()
+    return torch.autograd.grad(value, weight)[0]
+
+
 def measure(loss: str, size: Size) -> dict[str, Any]:
-    """Return the fastest seconds and the bytes of each way in one case."""
+    """Return the fastest seconds, the bytes and the error of each way in one case."""
     case = dict(zip(KEY, (loss, *size, "cpu"), strict=True))
-    inputs, seconds = data(loss, size), dict.fromkeys(WAYS[loss], float("inf"))
-    for turn in range(TURNS):
+    inputs, seconds, error = data(loss, size), dict.fromkeys(WAYS[loss], float("inf")), {}
+    exact = reference(loss, inputs, torch.float64)
+    for _ in range(TURNS):
         for name, way in WAYS[loss].items():
-            if turn and seconds[name] > 4 * seconds["plain"]:
-                continue  # torch's smallest chunks take minutes
             begin = time.perf_counter()
-            step(way, inputs)
+            way(*inputs).backward()
             seconds[name] = min(seconds[name], time.perf_counter() - begin)
-    del inputs
-    return {**case, "seconds": seconds, "memory": {name: peak(loss, name, size) for name in WAYS[loss]}}
+            error[name] = float((inputs[1].grad.double() - exact).norm() / exact.norm())
+            inputs[0].grad = inputs[1].grad = None
+    del inputs, exact
+    memory = {name: peak(loss, name, size) for name in WAYS[loss]}
+    return {**case, "seconds": seconds, "memory": memory, "error": error}
 
 
 def measure_on_gpu(loss: str, size: Size) -> dict[str, Any]:
     """Return the fastest seconds, the bytes and the error of each way in one case."""
     ways, inputs = ways_on_gpu()[loss], data(loss, size, "cuda")
-    exact = [
-        x.detach().float().requires_grad_(x.requires_grad) if x.is_floating_point() else x for x in inputs
-    ]
-    WAYS[loss]["plain"](*exact).backward()
-    reference = exact[1].grad
-    del exact
+    exact = reference(loss, inputs, torch.float32)
     seconds, memory, error = dict.fromkeys(ways, float("inf")), {}, {}
     for turn in range(GPU_TURNS):
         for name, way in ways.items():
             if not turn:  # and compile what has to be compiled
                 way(*inputs).backward()
-                error[name] = float((inputs[1].grad.float() - reference).norm() / reference.norm())
+                error[name] = float((inputs[1].grad.float() - exact).norm() / exact.norm())
                 inputs[0].grad = inputs[1].grad = None
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
@@ -184,6 +224,7 @@ def main() -> None:
     )
     parser.add_argument("--width", type=int, help="only this many hidden units; writes nothing")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--missing", action="store_true", help="only what linear.json lacks")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -196,6 +237,8 @@ def main() -> None:
         if options.width not in (None, size[2]):
             continue
         for loss in LOSSES:
+            if options.missing and (loss, *size, options.device) in done():
+                continue
             case = measure(loss, size) if options.device == "cpu" else measure_on_gpu(loss, size)
             report(case)
             if options.width is None:
@@ -215,6 +258,12 @@ def report(case: dict[str, Any]) -> None:
         )
 
 
+def done() -> set[tuple[Any, ...]]:
+    """Return which cases linear.json has."""
+    cases = json.loads(RESULT.read_text(encoding="utf-8"))["cases"]
+    return {tuple(case[name] for name in KEY) for case in cases}
+
+
 def store(case: dict[str, Any]) -> None:
     """Write one case down in the place of its like, with the date and the versions that are its own."""
     origin = made(torch, xent)
@@ -226,7 +275,12 @@ def store(case: dict[str, Any]) -> None:
     result = json.loads(RESULT.read_text(encoding="utf-8"))
     cases = {tuple(old[name] for name in KEY): old for old in result["cases"]}
     cases[tuple(case[name] for name in KEY)] = case
-    result = {"settings": {"threads": 1, "turns": TURNS, "seed": 0}, "cases": list(cases.values())}
+    sizes = {"cpu": SIZES}  # of others, what was measured is left
+    cases = {key: c for key, c in cases.items() if key[1:5] in sizes.get(c["device"], [key[1:5]])}
+    result = {
+        "settings": {"threads": 1, "turns": TURNS, "seed": 0, "spread": SPREAD, "apart": APART, "kept": KEPT},
+        "cases": list(cases.values()),
+    }
     RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 

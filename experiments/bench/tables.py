@@ -120,18 +120,28 @@ def step(case: Case) -> str:
     return f"{sizes}, {case['loss'].replace('_', ' ')}"
 
 
+# What the losses of linear.json are called.
+LINEAR = {
+    "cross_entropy": "labels",
+    "cached": "64 classes of a cached teacher",
+    "distillation": "a live teacher",
+}
+
+
 def linear(cases: list[Case]) -> str:
-    """Return the losses of a linear layer, a table for each step: time and memory as shares of the plain pair's."""
-
-    def row(case: Case, way: str) -> list[str]:
-        shares = (case[of][way] / case[of]["plain"] for of in ("seconds", "memory"))
-        return [way, *(f"{share:.{digits}f}" for share, digits in zip(shares, (2, 3), strict=True))]
-
-    header = ["way", "time", "memory"]
-    return "\n\n".join(
-        f"{step(case)}:\n\n{table(header, [row(case, way) for way in case['memory'] if way != 'plain'])}"
-        for case in cases
-    )
+    """Return the losses of a linear layer, in one table: seconds as a share of the plain pair's, MiB, error."""
+    rows = [
+        [
+            f"{case['classes']:,}, {case['width']:,}, {LINEAR[case['loss']]}",
+            way,
+            f"{case['seconds'][way] / case['seconds']['plain']:.2f}",
+            f"{case['memory'][way] / 2**20:,.0f}",
+            f"{case['error'][way]:.1e}",
+        ]
+        for case in sorted(cases, key=lambda c: ([*LINEAR].index(c["loss"]), c["classes"], c["width"]))
+        for way in case["memory"]
+    ]
+    return table(["V, H, target", "way", "time", "MiB", "error"], rows)
 
 
 def on_gpu(cases: list[Case]) -> str:

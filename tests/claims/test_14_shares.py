@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 import torch
 from scipy import stats
 
-from adversary import rng
+from adversary import refuted, rng
 from experiments.language_models import shares
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "language_models"
@@ -213,3 +215,99 @@ def test_the_objective_is_what_is_minimised(data: Any) -> None:
         task = shares.Task.of(data, shares.ARMS["mixed, all text"], 0.3, jobs)
         found = shares.objective(task, jobs[0], models, 0, 2.0)
         assert found == pytest.approx((1 - alpha) * nll + 2 * alpha * soft, rel=1e-4)
+
+
+# ------------------------------------------------------------------------------------- the stored runs
+
+
+@cache
+def stored() -> dict[str, Any]:
+    return json.loads((FOLDER / "shares.json").read_text())
+
+
+def measure(arm: str, share: float, key: str = "nll") -> Array:
+    """One number for each seed, in the order of the seeds; losses in bits."""
+    steps = stored()["settings"]["teacher_steps" if arm == "teacher" else "steps"]
+    rows = [r for r in stored()["runs"] if (r["arm"], r["share"], r["steps"]) == (arm, share, steps)]
+    assert [r["seed"] for r in rows] == list(range(8)), (arm, share)
+    return np.array([r[key] for r in rows]) / (np.log(2) if key == "nll" else 1)
+
+
+def paired(a: tuple[str, float], b: tuple[str, float], key: str = "nll") -> tuple[float, float]:
+    """Mean of the difference a - b, seed by seed, and the half-width of its 95 % t interval."""
+    x = measure(*a, key) - measure(*b, key)
+    return float(x.mean()), float(stats.t.ppf(0.975, len(x) - 1) * stats.sem(x))
+
+
+def below(a: tuple[str, float], b: tuple[str, float], key: str = "nll") -> None:
+    """The interval of a - b lies below zero."""
+    mean, half = paired(a, b, key)
+    assert mean + half < 0
+
+
+def test_the_cells_are_comparable() -> None:
+    """Every cell has the same eight seeds, the setting that its own tuning likes best, and the steps of the others."""
+    record = stored()
+    steps = record["settings"]["steps"]
+    for arm, share in {(r["arm"], r["share"]) for r in record["runs"] if r["arm"] != "teacher"}:
+        (rate,), (dropout,), (alpha,) = (
+            set(measure(arm, share, key)) for key in ("rate", "dropout", "alpha")
+        )
+        tried = [r for r in record["tuning"] if (r["arm"], r["share"]) == (arm, share)]
+        if record["arms"][arm]["alpha"] is None:
+            second = tried[-len(record["settings"]["alphas"]) * len(record["settings"]["dropouts"]) :]
+            best = min(second, key=lambda r: float(r["validation"]))
+        else:
+            best = min(tried, key=lambda r: float(r["own"]))
+        assert (best["rate"], best["dropout"], best["alpha"]) == (rate, dropout, alpha)
+        assert (measure(arm, share, "best_step") <= steps).all()
+
+
+@pytest.mark.claim(
+    "14", "The teacher helps with labels for 5%, for 20% and for all of the text, each time by less."
+)
+@pytest.mark.claim(
+    "14",
+    "At 5% its distributions are worth 0.510 ± 0.015 bits, at 20% 0.178 ± 0.006, and with all labels 0.024 ± 0.007.",
+)
+@pytest.mark.claim(
+    "14",
+    "A teacher that had seen more text than the student's labels was worth most where labels were few, and least where "
+    "the student had them all.",
+)
+@pytest.mark.claim(
+    "14",
+    "With a twentieth of the labels the students of the cache come as far as labels alone with all of them.",
+)
+def test_what_the_teacher_is_worth() -> None:
+    """Paired intervals at each share, and of one share against the next; the twentieth against all labels.
+
+    Would be refuted by a share at which the interval holds zero, or by one at which the teacher is worth more.
+    """
+    printed = {0.05: (0.510, 0.015), 0.2: (0.178, 0.006), 1.0: (0.024, 0.007)}
+    gains = {}
+    for share, expected in printed.items():
+        pair = ("mixed, all text", share), ("labels", share)
+        below(*pair)
+        with refuted("labels ahead"):
+            below(*pair[::-1])
+        mean, half = paired(*pair)
+        assert (-mean, half) == pytest.approx(expected, abs=0.0005)
+        gains[share] = measure(*pair[1]) - measure(*pair[0])
+
+    def less(first: float, second: float) -> None:
+        x = gains[first] - gains[second]
+        assert x.mean() > stats.t.ppf(0.975, len(x) - 1) * stats.sem(x)
+
+    for pair_of_shares in pairwise(printed):
+        less(*pair_of_shares)
+        with refuted("more with more labels"):
+            less(*pair_of_shares[::-1])
+
+    def as_far(share: float) -> None:
+        mean, half = paired(("mixed, all text", share), ("labels", 1.0))
+        assert abs(mean) + half < 0.01
+
+    as_far(0.05)
+    with refuted("a fifth, which comes further"):
+        as_far(0.2)

@@ -149,8 +149,8 @@ def test_one_look_is_enough() -> None:
 
 @pytest.mark.claim(
     "15",
-    "A linear loss has the same gradients as the plain one, with a teacher too, and beside the gradients it holds one "
-    "block of rows of the logits, two with a teacher, however many tokens there are.",
+    "A linear loss has the same gradients as the plain one, with a teacher too, live or cached, and beside the "
+    "gradients it holds one block of rows of the logits, two with a live teacher, however many tokens there are.",
 )
 @pytest.mark.claim(
     "15",
@@ -176,13 +176,22 @@ def test_linear_losses_never_hold_the_logits() -> None:
             xt.linear_distillation_loss(hidden, weight, taught, teacher, targets=targets, ignore_index=-100),
         ),
     ]
+    cache = xt.top_k_of_teacher(v, 9)
+    assert cache.probs is not None
+    rest = z.log_softmax(1).exp().scatter(1, cache.indices, 0.0).sum(1)
+    top = F.kl_div(z.log_softmax(1).gather(1, cache.indices), cache.probs, reduction="none").sum(1)
+    by_cache = (top + F.kl_div(rest.log(), cache.tail, reduction="none"))[live].mean()
+    counted = {"targets": targets, "ignore_index": -100}
+    cached = xt.linear_distillation_loss(hidden, weight, teacher_top_k=cache, **counted)
+    both = xt.linear_distillation_loss(hidden, weight, teacher_top_k=cache, alpha=0.25, **counted)
+    pairs += [(by_cache, cached), (0.25 * by_cache + 0.75 * F.cross_entropy(z, targets), both)]
     for plain, ours in pairs:
         assert ours.item() == pytest.approx(plain.item(), rel=1e-12)
         expected = torch.autograd.grad(plain, (hidden, weight), retain_graph=True)
         for a, b in zip(torch.autograd.grad(ours, (hidden, weight)), expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 
-    def says(rows: int, classes: int, with_teacher: bool = False) -> None:
+    def says(rows: int, classes: int, with_teacher: bool = False, with_cache: bool = False) -> None:
         h, w = (x.detach().float().requires_grad_() for x in layer(g, rows, classes, 2))
         y = torch.tensor(g.integers(classes, size=rows))
         gradients = 4 * 2 * (rows + classes)
@@ -191,6 +200,12 @@ def test_linear_losses_never_hold_the_logits() -> None:
         if with_teacher:
             held = peak(lambda: xt.linear_distillation_loss(h, w, h.detach(), w.detach())) - gradients
             assert 1.99 * block < held < 2 * block + 6 * MIB  # a few strips of 2^18 logits
+        elif with_cache:
+            kept = torch.full((rows, 1), 0.5)
+            top_k = xt.TopK(y[:, None], kept[:, 0], probs=kept)
+            mixed = {"teacher_top_k": top_k, "targets": y, "alpha": 0.5}
+            held = peak(lambda: xt.linear_distillation_loss(h, w, **mixed)) - gradients
+            assert 0.99 * block < held < block + 6 * MIB
         else:
             held = peak(lambda: xt.linear_cross_entropy(h, w, y)) - gradients
             assert 0.99 * block < held < block + MIB
@@ -198,12 +213,47 @@ def test_linear_losses_never_hold_the_logits() -> None:
     for rows, classes in ((800, 10_000), (4000, 3000), (80, 110_000)):
         says(rows, classes)
     says(1600, 5000, with_teacher=True)
+    says(800, 10_000, with_cache=True)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("BLOCK", "LEAST", "STEP"):
             patch.setattr(linear, name, 2**40)
-        for with_teacher in (False, True):
+        for teachers in ((False, False), (True, False), (False, True)):
             with refuted("one block of all logits"):
-                says(800, 10_000, with_teacher)
+                says(800, 10_000, *teachers)
+
+
+@pytest.mark.claim(
+    "15",
+    "What $k$ probabilities in sixteen bits leave of one is mostly rounding where the teacher is sure, so the cache "
+    "keeps the mass of the others itself, in float32.",
+)
+def test_the_tail_of_a_sure_teacher() -> None:
+    """Teachers whose best class has all but a thousandth or less, of many sizes, both formats; then unsure ones.
+
+    Would be refuted by a sure teacher's row whose tail is right to half of itself in sixteen bits, or wrong in the
+    cache. An unsure teacher's tail survives.
+    """
+    g = rng(10)
+
+    def says(v: Tensor, k: int, dtype: torch.dtype) -> None:
+        exact = v.double().softmax(1)
+        cache = xt.top_k_of_teacher(v, k)
+        assert cache.probs is not None and cache.tail.dtype == torch.float32
+        tail = exact.scatter(1, cache.indices, 0.0).sum(1)
+        assert ((cache.tail - tail).abs() < 1e-4 * tail).all()
+        left = 1 - cache.probs.to(dtype).double().sum(1)
+        assert ((left - tail).abs() > 0.5 * tail).double().mean() > 0.5
+
+    for dtype, part in ((torch.bfloat16, 1e-3), (torch.float16, 1e-4)):
+        for classes, k in ((50, 4), (1000, 16), (30_000, 64)):
+            sure = torch.tensor(g.normal(size=(200, classes))).float()
+            rest = torch.tensor(g.exponential(size=200)).float() - math.log(part)
+            sure[:, 0] = sure[:, 1:].logsumexp(1) + rest
+            says(sure, k, dtype)
+            with refuted("a teacher with a tenth and more outside of its best"):
+                unsure = sure.clone()
+                unsure[:, 0] -= 9
+                says(unsure, k, dtype)
 
 
 @pytest.mark.claim(

@@ -208,6 +208,16 @@ def test_a_binary_loss_of_two_columns_is_no_categorical_one(k: int) -> None:
     assert diagnose(nn.BCELoss(), (4, k)).family == "binary cross-entropy"
 
 
+def test_a_thousand_classes() -> None:
+    """They once filled the memory; and a weight that was not measured is not said to be 0."""
+    assert diagnose(F.cross_entropy, (2, 1000)).layout == "second"
+    found = diagnose(nn.CrossEntropyLoss(weight=torch.linspace(1, 4, 1000)), (2, 1000))
+    assert found.class_weights and any("were measured for the classes 0, 142" in n for n in found.notes)
+    seen = np.flatnonzero(np.isfinite(found.class_weights))
+    assert len(seen) == 8
+    assert np.allclose(np.array(found.class_weights)[seen], np.linspace(1, 4, 1000)[seen], rtol=1e-3)
+
+
 def test_half_of_the_batches_is_not_enough() -> None:
     """A loss that is right on most batches and off on some is not recognised."""
 

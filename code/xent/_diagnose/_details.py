@@ -317,6 +317,13 @@ class Exam:
                     level = 1.0
             elif np.ptp(divisors) > 1e-3 * divisors.max():
                 found["class_weights"] = tuple(float(f"{w:.6g}") for w in self.row_weights)
+        if "class_weights" in found and not binary and len(asked := self.labels(self.k)) < self.k:
+            self.notes.append(
+                "weights were measured for the classes " + ", ".join(map(str, asked)) + " alone"
+            )
+            found["class_weights"] = tuple(
+                w if y in asked else np.nan for y, w in enumerate(found["class_weights"])
+            )
         weighted = np.ptp(self.kept_weights) > 1e-3 * self.kept_weights.max()
         found["denominator"] = (
             "nothing" if self.like == "sum" and not by_k else "K" if self.like == "sum"
@@ -1107,7 +1114,8 @@ class Exam:
             ignore_index=out, epsilon=epsilon, clip=clip,
             temperature=round(bend.temperature, 5), gamma=round(bend.gamma, 4),
             softcap=0.0 if np.isinf(bend.cap) else float(f"{bend.cap:.5g}"),
-            z_loss=round(sum(v for n, v in common.items() if of_z([n])), 8), entropy=round(common.get("entropy", 0.0), 6),
+            z_loss=round(sum(v for n, v in common.items() if of_z([n])), 8),
+            entropy=round(common.get("entropy", 0.0), 6),
             constant=round(common.get("constant", 0.0), 6), axis="the classes",
             layout=layout, sequences=self.sequences(layout, out), ignored=ignored, weights=self.weights(),
             renormalises=self.renormalises(), precision=self.precision, gradient=self.gradient(),

@@ -42,8 +42,8 @@ class Diagnosis:
     epsilon, clip : float or None, str
         The probability at which it clips, or that it adds, and what an impossible event costs.
     temperature, softcap, gamma, z_loss, entropy, constant : float
-        What the logits are divided by; the c of c tanh(z / c), or 0; the focusing; the coefficients of (log Z)^2 and of the prediction's
-        entropy; what is added to each row.
+        What the logits are divided by; the c of c tanh(z / c), or 0; the focusing; the
+        coefficients of (log Z)^2 and of the prediction's entropy; what is added to each row.
     axis, layout : str
         The axis of the softmax, for a batch of rows; and the class axis of an input of three dimensions.
     sequences : str

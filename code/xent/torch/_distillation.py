@@ -395,18 +395,19 @@ class _Divergence:
 
     def loss(self) -> RowLoss:
         """The loss of rows; far from ordinary temperatures, its careful form alone."""
-        return RowLoss(self.plain, self.fused if 2**-20 < self.temperature < 2**20 else None, arrays=3)
+        ordinary = 2**-20 < self.temperature < 2**20
+        return RowLoss(self.plain, self.fused if ordinary else None, arrays=5 if self.even else 3)
 
     @property
     def even(self) -> bool:
-        """Whether teacher and student may change places; then the mean of both orders does not tell them apart."""
+        """Whether teacher and student may change places, so that rounding should not tell them apart either."""
         return self.direction == "jsd" and self.beta == 0.5
 
     def plain(self, z: Tensor, v: Tensor) -> Tensor:
         """A sum of terms a (exp(-d) - 1 + d) with d = log(a / b), each >= 0; see `xent.distillation`."""
-        return (self._plain(z, v) + self._plain(v, z)) / 2 if self.even else self._plain(z, v)
-
-    def _plain(self, z: Tensor, v: Tensor) -> Tensor:
+        if self.even:
+            turned = _turned(torch.sub(z.detach(), v.detach()))
+            z, v = torch.where(turned, v, z), torch.where(turned, z, v)
         factor = self.temperature if self.squared else 1.0
         first, second = (z, v) if self.direction == "reverse" else (v, z)
         a, b, d = _compare(first, second, self.temperature)
@@ -426,12 +427,18 @@ class _Divergence:
         self, z: Tensor, v: Tensor, *, scale: Tensor | float | None, out: Tensor, work: Tensor
     ) -> Tensor:
         """The same in fewer passes; the rows that these are not made for come back as nan."""
-        exchanged = self._fused(v, z, None, out, work) if self.even else None
-        losses = self._fused(z, v, scale, out, work)
-        return losses if exchanged is None else losses.add_(exchanged).div_(2)
-
-    def _fused(self, z: Tensor, v: Tensor, scale: Tensor | float | None, out: Tensor, work: Tensor) -> Tensor:
-        rows = _Rows(z, v, self.temperature, out, work)
+        turned = None
+        if self.even:
+            difference = torch.sub(z, v, out=work[0])
+            high, low = difference.amax(-1), -difference.amin(-1)
+            mask = high < low
+            if (level := ~(mask | (high > low))).any():  # or nan, of a class that is impossible in both
+                mask[level] = _turned(difference[level]).squeeze(-1)
+            turned = mask.nonzero().squeeze(-1)
+            student, teacher = work[3].copy_(z), work[4].copy_(v)
+            student[turned], teacher[turned] = v[turned], z[turned]
+            z, v = student, teacher
+        rows = _Rows(z, v, self.temperature, out, work[:3], turned)
         # Each returns the losses, and what makes of them the gradient by -z / T, in `out` and without 1 / sum e.
         losses, form_gradient = {"forward": self._forward, "reverse": self._reverse, "jsd": self._jsd}[
             self.direction
@@ -468,6 +475,11 @@ class _Divergence:
         losses = rows.mean(self.beta * (1 + x) * (log_ratio - log_m) - (1 - self.beta) * log_m)
 
         def form_gradient() -> None:
+            if (
+                rows.turned is not None
+            ):  # there the student is p: log(M / p) in the place of log(M / q), p in that of q
+                log_m[rows.turned] -= log_ratio[rows.turned]
+                rows.e[rows.turned] *= log_ratio[rows.turned].exp()
             log_m.mul_(1 - self.beta)
             rows.e.mul_(log_m.sub_(rows.mean(log_m)))
 
@@ -501,15 +513,31 @@ class _Divergence:
         return (q * terms).sum(-1, keepdim=True)
 
 
+def _turned(difference: Tensor) -> Tensor:
+    """Which of two rows comes first, whatever their order: that with the larger logit where they differ most."""
+    difference = difference.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf)
+    return difference.gather(-1, difference.abs().argmax(-1, keepdim=True)) < 0
+
+
 class _Rows:
     """Rows of two softmaxes at a temperature, p of v in terms of q of z, in the arrays that the walker lends.
 
     e is exp((z - max z) / T), so that q = e / sum e, and `per` is 1 / sum e. d is (v - z) / T less its mean under
     q, of which rounding leaves `rest`; r is exp(d) - 1, er is e r, and `shift` the mean of r. With D = 1 + shift,
-    p = q (1 + r) / D. `possible` says in which rows q has not underflowed where p is something.
+    p = q (1 + r) / D. `possible` says in which rows q has not underflowed where p is something, and `turned` in which
+    the student's logits are v.
     """
 
-    def __init__(self, z: Tensor, v: Tensor, temperature: float, out: Tensor, work: Tensor) -> None:
+    def __init__(
+        self,
+        z: Tensor,
+        v: Tensor,
+        temperature: float,
+        out: Tensor,
+        work: Tensor,
+        turned: Tensor | None,
+    ) -> None:
+        self.turned = turned
         self.spare, self.d, self.r = work.unbind()
         highest, top = z.amax(-1, keepdim=True), v.amax(-1, keepdim=True)
         self.e = torch.sub(z, highest, out=out)

@@ -71,31 +71,6 @@ def _with_eps(eps: float) -> tuple[Any, Any]:
     )
 
 
-# ------------------------------------------------------------------------------ the gradient by weights
-
-
-def _gradient(w: Array, x: Array, y: Array) -> Array:
-    gradient: Array = x.T @ (_sigmoid(x @ w) - y) / len(y)
-    return gradient
-
-
-def _squared_error_gradient(w: Array, x: Array, y: Array) -> Array:
-    p = _sigmoid(x @ w)
-    gradient: Array = x.T @ ((p - y) * p * (1 - p)) / len(y)
-    return gradient
-
-
-def _gradient_inputs() -> list[tuple[Any, ...]]:
-    rng = np.random.default_rng(2)
-    cases: list[tuple[Any, ...]] = [
-        (np.zeros(2), np.array([[1.0, -1.0], [1.0, 1.0], [1.0, 2.0]]), np.array([0.0, 1.0, 1.0]))
-    ]
-    for rows, columns in ((5, 3), (40, 4)):
-        labels = rng.integers(0, 2, rows).astype(float)
-        cases.append((rng.normal(size=columns), rng.normal(size=(rows, columns)), labels))
-    return cases
-
-
 # ------------------------------------------------------------------------------------------ pos_weight
 
 
@@ -284,71 +259,6 @@ EXERCISES = (
                 "the labels are swapped: the loss is small where it should be large",
                 lambda z, y: np.logaddexp(0.0, z) - (1 - y) * z,
                 lambda z, y: _bce(z, 1 - y),
-            ),
-        ),
-    ),
-    Exercise(
-        slug="bce-weight-gradient",
-        title="The gradient of the mean binary cross-entropy with respect to the weights",
-        chapter="01_binary",
-        reference=_gradient,
-        inputs=_gradient_inputs,
-        rtol=1e-9,
-        atol=1e-12,
-        why="a sum of a few dozen products in float64",
-        mistakes=(
-            Mistake(
-                "the sign is flipped: this is y - p, the gradient of the log-likelihood",
-                lambda w, x, y: -_gradient(w, x, y),
-            ),
-            Mistake(
-                "there is a factor p (1 - p) too many: that is the gradient of half the squared error; in "
-                "cross-entropy the slope of the sigmoid cancels",
-                _squared_error_gradient,
-                lambda w, x, y: 2 * _squared_error_gradient(w, x, y),
-            ),
-            Mistake(
-                "the sigmoid is missing: the residual is sigmoid(X w) - y, not X w - y",
-                lambda w, x, y: x.T @ (x @ w - y) / len(y),
-            ),
-            Mistake(
-                "this is the gradient with respect to the logits: multiply by X transposed to reach the "
-                "weights",
-                lambda w, x, y: (_sigmoid(x @ w) - y) / len(y),
-                lambda w, x, y: _sigmoid(x @ w) - y,
-            ),
-            Mistake(
-                "the sign is flipped and the mean is missing: the gradient of the mean is X transposed times "
-                "p - y, divided by the number of rows",
-                lambda w, x, y: -len(y) * _gradient(w, x, y),
-            ),
-            Mistake(
-                "there is a factor of 2 too many: the logarithm, unlike a square, brings none",
-                lambda w, x, y: 2 * _gradient(w, x, y),
-            ),
-            Mistake(
-                "this is divided by the number of weights: divide by the number of rows",
-                lambda w, x, y: len(y) * _gradient(w, x, y) / len(w),
-            ),
-            Mistake(
-                "this is divided by the number of rows less one: the loss is a plain mean",
-                lambda w, x, y: len(y) * _gradient(w, x, y) / (len(y) - 1),
-            ),
-            Mistake(
-                "this is one gradient for each example: average over them, axis 0",
-                lambda w, x, y: (_sigmoid(x @ w) - y)[:, None] * x,
-            ),
-            Mistake(
-                "the average runs over the features: it has to run over the examples, axis 0",
-                lambda w, x, y: ((_sigmoid(x @ w) - y)[:, None] * x).mean(axis=1),
-            ),
-            Mistake(
-                "this is the loss: return its gradient",
-                lambda w, x, y: _bce(x @ w, y).mean(),
-            ),
-            Mistake(
-                "the sign of the logit is flipped: the prediction is sigmoid(X w)",
-                lambda w, x, y: x.T @ (_sigmoid(-x @ w) - y) / len(y),
             ),
         ),
     ),
