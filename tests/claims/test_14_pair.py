@@ -421,3 +421,27 @@ def test_what_was_foretold_of_the_larger_pair() -> None:
         off = of_larger(arm, "mean_length") / of_larger("teacher", "mean_length") - 1
         assert abs(off).max() < 0.06
     assert (of_larger("forward", "gap") > of_larger("labels", "gap")).all()
+
+
+@pytest.mark.claim("14", "it had the smallest held-out loss of the divergences in both [pairs](real-pair).")
+def test_forward_loses_least() -> None:
+    """Along the text and along fresh speeches, against each other divergence, by paired intervals in both pairs.
+
+    Would be refuted by a divergence that loses less than forward training, or whose interval holds zero.
+    """
+
+    def least(arm: str, others: tuple[str, ...], larger_pair: bool) -> None:
+        for other in others:
+            if larger_pair:
+                x = of_larger(arm, "nll_per_token") - of_larger(other, "nll_per_token")
+                assert x.mean() < -stats.t.ppf(0.975, len(x) - 1) * stats.sem(x)
+            else:
+                assert paired(arm, other, "nll_per_token")[1] < 0
+
+    for arm in ("forward", "forward, fresh"):
+        least(arm, ("jsd", "gkd", "reverse"), larger_pair=False)
+        least(arm, ("jsd", "gkd"), larger_pair=True)
+    with refuted("labels"):
+        least("forward", ("labels",), larger_pair=True)
+    with refuted("the order turned round"):
+        least("jsd", ("forward",), larger_pair=False)
