@@ -349,12 +349,10 @@ def _describe(search: _Search, found: list[Found], logits: Any, targets: Any) ->
     same = [f for f in found if f.data.bench.order == chosen.data.bench.order]
     exam = Exam(chosen.data, chosen.fit, chosen.meaning, chosen.level, search.loss)
     exam.precision = granularity(chosen.data)
-    exam.other_forms(
-        {
-            f.data.bench.form for f in same
-            if f.fit.reading == chosen.fit.reading and f.data.kind == chosen.data.kind
-        }
-    )  # fmt: skip
+    exam.forms = {chosen.data.bench.form} | {
+        f.data.bench.form for f in same
+        if f.fit.reading == chosen.fit.reading and f.data.kind == chosen.data.kind
+    }  # fmt: skip
     result = exam.report(logits, targets)
     if not result.known:
         return other_axes(chosen.data.bench.caller) or result

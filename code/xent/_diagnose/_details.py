@@ -21,25 +21,8 @@ from ._report import NAT, UNKNOWN, Diagnosis
 UNITS = {"nats": 1.0, "bits": 1 / np.log(2), "hartleys": 1 / np.log(10)}
 # Labels that no class has, and that somebody might have chosen for "does not count".
 STRANGE = (
-    -100,
-    -1,
-    255,
-    -2,
-    -3,
-    -10,
-    -99,
-    -255,
-    -999,
-    -1000,
-    -9999,
-    -32768,
-    254,
-    256,
-    999,
-    1000,
-    9999,
-    65535,
-)
+    -100, -1, 255, -2, -3, -10, -99, -255, -999, -1000, -9999, -32768, 254, 256, 999, 1000, 9999, 65535,
+)  # fmt: skip
 LENGTHS = ((5, 4, 2), (3, 5, 2), (2, 4, 5))
 STEPS = 5
 MEANS: dict[str, Callable[[Array, Array], Any]] = {
@@ -304,9 +287,6 @@ class Exam:
             if not meaning.plain:
                 values = np.where(np.isfinite(weights), weights, np.nan)
                 if meaning.acts == "ratio":
-                    found["class_weights"] = tuple(
-                        float(f"{w:.5g}") for w in values / level * found.get("level", 1)
-                    )
                     low = np.nanmin(values)
                     found["class_weights"] = tuple(float(f"{w:.5g}") for w in values / low)
                     level = low
@@ -361,9 +341,6 @@ class Exam:
 
     # ----------------------------------------------------------------------------------------------- targets
 
-    def other_forms(self, forms: set[str]) -> None:
-        self.forms = forms | {self.bench.form}
-
     def targets(self) -> tuple[str, tuple[str, ...]]:
         """The family, and the forms of target on which the model predicts a batch."""
         b, family = self.bench, self.fit.reading.family
@@ -387,8 +364,6 @@ class Exam:
         rows = b if b.form in ("rows", "integer rows") else replace(b, form="rows")
         hard = rows.ask(x, t) if b.form != "signs" else None
         if hard is None:
-            if b.form == "indices" and self.binary is False:
-                self.alternatives += ["KL divergence: with class indices it is the same"] * 0
             return family, tuple(found)
         if not self.close(hard.sum(), self.predict(x, t)) and not self.data.soft:
             self.notes.append(
@@ -487,13 +462,6 @@ class Exam:
         for label in out[:1]:
             self.nothing_counts(label)
         return "; ".join(answers), tuple(out)
-
-    def kind_of_result(self) -> str:
-        return (
-            "TensorFlow"
-            if "tensorflow" in sys.modules and self.bench.caller.result_dtype == "float32"
-            else ""
-        )
 
     def divided(self, valid: bool) -> str:
         if self.like != "mean":
@@ -688,7 +656,8 @@ class Exam:
         self.divides_rows = rows == "yes"
         if rows in ("refuses", UNKNOWN):
             return NAT
-        if caller.arrays == "numpy" and self.kind_of_result():
+        # A loss of TensorFlow takes arrays too, and shows its gradient for tensors alone.
+        if caller.arrays == "numpy" and "tensorflow" in sys.modules and caller.result_dtype == "float32":
             caller = Caller(self.loss, "tensorflow", "float32", caller.names)
             if replace(self.bench, caller=caller).ask(*self.batch(4, 59)) is None:
                 return NAT
@@ -845,10 +814,6 @@ class Exam:
             valid = np.arange(STEPS) < np.array(lengths)[:, None]
             if pad is None:
                 valid[:] = True
-            rows = (self.fit.rows(x, t) * (self.weights_of(t) if self.like == "mean" else 1)).reshape(
-                n, STEPS
-            )
-            counts = self.weights_of(t).reshape(n, STEPS) if self.like == "mean" else np.ones((n, STEPS))
             given = (
                 y.reshape(n, STEPS) if options or pad is None else np.where(valid, y.reshape(n, STEPS), pad)
             )
@@ -858,11 +823,10 @@ class Exam:
             if value is None:
                 return None
             seen.append(value)
-            parts.append((rows, counts, valid))
+            parts.append((cube, t.reshape(n, STEPS, -1), valid))
         for shifts in (False, True):
-            cut = [(np.where(v, r, 0.0), np.where(v, c, 0.0)) for r, c, v in parts]
-            if shifts:
-                cut = self.shifted_parts(pad)
+            ahead = int(shifts)  # position t with the label t, or t + 1
+            cut = [self.valid_rows(x[:, : STEPS - ahead], t[:, ahead:], v[:, ahead:]) for x, t, v in parts]
             for mean, reduce in MEANS.items():
                 with np.errstate(all="ignore"):
                     want = [np.asarray(reduce(*each)) for each in cut]
@@ -872,23 +836,12 @@ class Exam:
                 return power, shifts
         return None
 
-    def shifted_parts(self, pad: int | None) -> list[tuple[Array, Array]]:
-        """Position t with label t + 1, from the same draws."""
-        rng = np.random.default_rng(31)
-        labels = [y for y in self.own_label() if y != pad]
-        found = []
-        for lengths in LENGTHS:
-            n = len(lengths)
-            x = inputs(self.kind, False, n * STEPS, self.k, rng).reshape(n, STEPS, -1)[:, :-1]
-            y = rng.choice(labels, n * STEPS).reshape(n, STEPS)[:, 1:]
-            valid = (np.arange(STEPS) < np.array(lengths)[:, None])[:, 1:]
-            if pad is None:
-                valid = np.ones_like(valid)
-            t = np.eye(self.k)[y.ravel()]
-            w = self.weights_of(t) if self.like == "mean" else np.ones(len(t))
-            rows = (self.fit.rows(x.reshape(len(t), -1), t) * w).reshape(y.shape)
-            found.append((np.where(valid, rows, 0.0), np.where(valid, w.reshape(y.shape), 0.0)))
-        return found
+    def valid_rows(self, x: Array, t: Array, valid: Array) -> tuple[Array, Array]:
+        """What each position costs and counts, 0 where it is padded."""
+        flat = t.reshape(-1, self.k)
+        w = self.weights_of(flat) if self.like == "mean" else np.ones(len(flat))
+        rows = self.fit.rows(x.reshape(-1, self.k), flat) * w
+        return np.where(valid, rows.reshape(valid.shape), 0.0), np.where(valid, w.reshape(valid.shape), 0.0)
 
     def length_power(self, seen: list[Array], parts: list[tuple[Array, Array]]) -> str:
         """A sequence's sum over a power of its length, averaged over the sequences."""
