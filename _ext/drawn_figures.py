@@ -1,4 +1,4 @@
-"""Figures drawn while the book is built, from `xent`, as SVG in the page.
+"""The directives of the figures that `xent_book.pictures` draws while the book is built.
 
     ```{moving-figure} softmax
     :name: fig-move-softmax
@@ -7,333 +7,23 @@
     The caption: predict something, then move a slider.
     ```
 
-makes a figure that can be referred to like any other. `{drawn-figure}` makes one that stays still. Text and
-axes take the colour of the page's text, and the colours are the palette's, so that the picture follows light
-and dark. Where scripts run, `_static/move/load.js` puts a figure with sliders in the place of a moving one
-once it comes near.
-
-To add one: a function here that draws the still picture, with a line in `FIGURES`; for a moving one its
-formula in `_static/move/formulas.js`, which tests/book/test_moving.py compares with `xent`, and its controls
-in `_static/move/figures.js`.
+makes a figure that can be referred to like any other. `{drawn-figure}` makes one that stays still. Where scripts run,
+`_static/move/load.js` puts a figure with sliders in the place of a moving one once it comes near.
 """
 
 from __future__ import annotations
 
-import html
-import json
-import re
-from collections.abc import Callable
-from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import matplotlib.pyplot as plt
-import numpy as np
 from docutils import nodes
 from docutils.parsers.rst import directives
-from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from sphinx.util.docutils import SphinxDirective
 
-import xent
-from xent import elicitation, information, scoring
-from xent.denominators import eos_optimum
-from xent_book import plots
+from xent_book import pictures
+from xent_book.pictures import FIGURES, picture
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from sphinx.application import Sphinx
-
-# ------------------------------------------------------------------------------------- the pictures
-
-
-def _panels(fig: Figure, titles: list[str], **shared: Any) -> list[Axes]:
-    axes = list(fig.subplots(1, len(titles), sharey=True))
-    for ax, title in zip(axes, titles, strict=True):
-        ax.set(title=title, **shared)
-    return axes
-
-
-def draw_softmax(fig: Figure) -> None:
-    """Draw the same logits at three temperatures."""
-    temperatures = (0.5, 1.0, 4.0)
-    axes = _panels(fig, [f"T = {t:g}" for t in temperatures], ylim=(0, 1))
-    for ax, temperature in zip(axes, temperatures, strict=True):
-        probs = xent.softmax([z / temperature for z in (2.0, 1.0, 0.0, -1.0)])
-        ax.bar(["A", "B", "C", "D"], probs, color=plots.BLUE, width=0.6)
-        ax.grid(axis="x", visible=False)
-    axes[0].set(ylabel="probability")
-    axes[1].set(xlabel="class, with the logits 2, 1, 0 and −1")
-
-
-def draw_binary_loss(fig: Figure) -> None:
-    """Draw loss and mistakes for a sure and an unsure label, with a tangent."""
-    z, at, threshold = np.linspace(-6, 6, 241), 2.0, 0.5
-    labels = (1.0, 0.7)
-    axes = _panels(fig, [f"y = {y:g}" for y in labels], ylim=(-0.3, 5), xlabel="logit z")
-    for ax, y in zip(axes, labels, strict=True):
-        curve = xent.binary_cross_entropy(z, np.full(z.size, y), reduction="none")
-        ax.plot(z, curve, color=plots.BLUE, label="loss")
-        loss, slope = xent.binary_cross_entropy(at, y), xent.sigmoid(at) - y
-        ax.plot(z, loss + slope * (z - at), color=plots.GREY, ls=":", label="tangent at z = 2")
-        ax.plot(at, loss, "o", color=plots.BLUE, ms=7)
-        # At the threshold 1/2 the answer changes at the logit 0.
-        wrong = np.where(xent.sigmoid(z) > threshold, 1 - y, y)
-        ax.step(z, wrong, color=plots.ORANGE, ls="--", where="post", label="share of mistakes")
-    axes[0].set(ylabel="nats, or share")
-    axes[0].legend(loc="upper right")
-
-
-def draw_eos_optimum(fig: Figure) -> None:
-    """Draw the learnt stop probability for three batch sizes."""
-    ax = fig.subplots()
-    stop = np.linspace(0.01, 1, 100)
-    styles = ((1, plots.BLUE, "-"), (2, plots.ORANGE, "--"), (8, plots.GREEN, "-."))
-    for size, colour, style in styles:
-        ax.plot(stop, [eos_optimum(b, size) for b in stop], style, color=colour, label=f"B = {size}")
-    ax.plot(stop, stop, ":", color=plots.GREY, label="honest, q = β")
-    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="true stop probability β", ylabel="learnt, q*(B, β)")
-    ax.legend(loc="lower right")
-
-
-def draw_smoothing(fig: Figure) -> None:
-    """Draw the best report over the truth for three smoothings, and one way back."""
-    ax = fig.subplots()
-    classes, p = 10, np.array([0.0, 1.0])
-    styles = ((0.0, plots.GREY, ":"), (0.2, plots.BLUE, "-"), (0.5, plots.GREEN, "--"))
-    for eps, colour, style in styles:
-        name = "honest, q = p" if eps == 0 else f"ε = {eps:g}"
-        ax.plot(p, (1 - eps) * p + eps / classes, style, color=colour, label=name)
-    report = 0.7
-    back = scoring.invert_smoothing([report, *[(1 - report) / 9] * 9], label_smoothing=0.2)[0]
-    ax.plot([0, back, back], [report, report, 0], color=plots.ORANGE, lw=1.2)
-    ax.plot(back, report, "o", color=plots.ORANGE, ms=7)
-    ax.annotate(f"{report:g} comes from {back:g}", (back, 0.1), (0.83, 0.1), ha="right", color=plots.BLACK)
-    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="true probability p, K = 10", ylabel="report q")
-    ax.legend(loc="upper left")
-
-
-def draw_scores(fig: Figure) -> None:
-    """Draw the expected costs of a report under three rules at one probability."""
-    ax = fig.subplots()
-    truth = [0.7, 0.3]
-    q = np.linspace(0.002, 0.998, 250)
-    pairs = np.stack([q, 1 - q], axis=-1)
-    rules = (
-        ("log", scoring.log_score, plots.BLUE, "-", 0.7),
-        ("Brier", scoring.brier_score, plots.GREEN, "--", 0.7),
-        ("linear", scoring.linear_score, plots.PINK, ":", 1.0),
-    )
-    for name, rule, colour, style, best in rules:
-        ax.plot(q, elicitation.expected_score(rule, truth, pairs), style, color=colour, label=name)
-        cost = elicitation.expected_score(rule, truth, [best, 1 - best])
-        ax.plot(best, cost, "o", mfc="white", color=colour, ms=8, mew=2, clip_on=False)
-    ax.set(xlim=(0, 1), ylim=(0, 2), xlabel="report q, for p = 0.7", ylabel="expected cost")
-    ax.legend(loc="upper left", bbox_to_anchor=(0.15, 1))
-
-
-def draw_learnt_length(fig: Figure) -> None:
-    """Draw the mean length that a model learns, over the sequences that share a denominator."""
-    stop, batches = 0.1, 2 ** np.arange(8)
-    ax = fig.subplots()
-    ax.axhline(1 / stop, color=plots.BLACK, ls="--", lw=1.2)
-    ax.plot(
-        batches, [1 / eos_optimum(stop, int(batch)) for batch in batches], "o-", color=plots.BLUE, ms=6, lw=2
-    )
-    ax.text(1, 1 / stop + 0.25, "the data: 10 tokens")
-    ax.text(2.3, 4.0, "learnt with the mean over tokens")
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(batches, [str(batch) for batch in batches])
-    ax.minorticks_off()
-    ax.set(ylim=(0, 11), xlabel="sequences that share a denominator", ylabel="mean length")
-
-
-def draw_speeches(fig: Figure) -> None:
-    """Draw as many characters as the small transformer of chapter 11 writes, by the divisor of its loss."""
-    result = json.loads(
-        (Path(__file__).parents[1] / "experiments/shakespeare/result.json").read_text("utf-8")
-    )
-    ax = fig.subplots()
-    shown = (
-        ("B=1", plots.ORANGE, "loss / tokens of the speech"),
-        ("constant", plots.BLUE, "loss / a constant"),
-    )
-    for row, (arm, colour, divisor) in enumerate(shown):
-        lengths = [run["mean_length"] for run in result["runs"] if run["arm"] == arm]
-        count = round(float(np.mean(lengths)))
-        # Words of Shakespeare's, as strokes.
-        strokes = [i for i in range(count) if i % 11 not in (5, 8)]
-        ax.plot(strokes, [row] * len(strokes), "|", color=colour, ms=13, mew=1.3)
-        ax.text(0, row - 0.34, divisor, family="monospace")
-        ax.text(count + 2, row, f"{count} characters", va="center")
-    ax.set(xlim=(-1, 190), ylim=(1.35, -0.6))
-    ax.axis("off")
-
-
-# Six examples that no weight separates, as in _static/move/formulas.js.
-TOY_X, TOY_Y = np.array([-2, -1, -0.5, 0.5, 1, 2]), np.array([0, 0, 1, 0, 1, 1])
-
-
-def toy_loss(weight: float) -> float:
-    """Return the mean binary loss of the six examples."""
-    return float(xent.binary_cross_entropy(weight * TOY_X, TOY_Y))
-
-
-def descent(start: float, step: float, count: int) -> list[float]:
-    """Return the weights of gradient descent, with the step in units of one over the largest curvature."""
-    path = [start]
-    for _ in range(count):
-        slope = np.mean(TOY_X * (xent.sigmoid(path[-1] * TOY_X) - TOY_Y))
-        path.append(float(path[-1] - step * 4 / np.mean(TOY_X**2) * slope))
-    return path
-
-
-def draw_step(fig: Figure) -> None:
-    """Draw gradient descent with a safe and with a long step."""
-    w = np.linspace(-6, 8, 281)
-    axes = fig.subplots(2, 1, sharex=True)
-    for ax, step in zip(axes, (1.0, 6.0), strict=True):
-        ax.plot(w, [toy_loss(v) for v in w], color=plots.BLUE)
-        path = descent(-3.0, step, 12)
-        ax.plot(path, [toy_loss(v) for v in path], "o-", color=plots.ORANGE, ms=5, lw=1.2)
-        ax.set(title=f"step {step:g}/L", xlim=(-6, 8), ylim=(0, 4), ylabel="loss in nats")
-    axes[1].set(xlabel="weight w")
-
-
-def draw_digits(fig: Figure) -> None:
-    """Draw the correct digits of the naive loss in four formats."""
-    ax = fig.subplots()
-    margin = np.arange(0.25, 40, 0.25)
-    exact = np.log1p(np.exp(-margin))
-    styles = (("float64", "-"), ("float32", "--"), ("float16", ":"))
-    for (name, style), colour in zip(styles, (plots.BLUE, plots.ORANGE, plots.GREEN), strict=True):
-        dtype = np.dtype(name)
-        with np.errstate(under="ignore", divide="ignore"):
-            naive = -np.log(1 / (1 + np.exp(-margin).astype(dtype)))
-            error = np.abs(naive.astype(float) - exact) / exact
-            most = (np.finfo(dtype).nmant + 1) * np.log10(2)
-            ax.plot(margin, np.clip(-np.log10(error), 0, most), style, color=colour, label=name)
-    ax.set(xlim=(0, 40), ylim=(0, 17), xlabel="margin of the right class", ylabel="correct digits")
-    ax.legend(loc="upper right")
-
-
-def draw_denominators(fig: Figure) -> None:
-    """Draw what a token weighs in two micro-batches."""
-    ax = fig.subplots()
-    counts = np.array([8, 40])
-    ax.bar(["1: 8 targets", "2: 40 targets"], counts.sum() / (2 * counts), color=plots.ORANGE, width=0.5)
-    ax.axhline(1, color=plots.GREY)
-    ax.grid(axis="x", visible=False)
-    ax.set(ylim=(0, 4), xlabel="micro-batch", ylabel="relative weight")
-
-
-def bump(centre: float) -> NDArray[np.float64]:
-    """Return a bell over nine classes, not normalised."""
-    return np.exp(-((np.arange(1, 10) - centre) ** 2) / 2)
-
-
-def teacher(temperature: float) -> NDArray[np.float64]:
-    """Return the probabilities with two peaks, at a temperature."""
-    return np.asarray(xent.softmax(np.log(0.6 * bump(2) + 0.4 * bump(7)) / temperature))
-
-
-def draw_direction(fig: Figure) -> None:
-    """Draw both divergences of a one-peaked student from a two-peaked teacher."""
-    top, ax = fig.subplots(2, 1, sharex=True)
-    top.bar(np.arange(1, 10), teacher(1), color=plots.GREY, width=0.6)
-    top.set(ylabel="teacher", ylim=(0, 0.3))
-    places = np.linspace(1, 9, 161)
-    students = [bump(c) / bump(c).sum() for c in places]
-    for name, style, colour, costs in (
-        ("forward", "-", plots.BLUE, [information.kl_divergence(teacher(1), q) for q in students]),
-        ("reverse", "--", plots.ORANGE, [information.kl_divergence(q, teacher(1)) for q in students]),
-    ):
-        ax.plot(places, costs, style, color=colour, label=name)
-        ax.plot(places[np.argmin(costs)], min(costs), "o", mfc="white", color=colour, ms=8, mew=2)
-    ax.set(xlim=(0.5, 9.5), ylim=(0, 8), xlabel="place of the student's peak", ylabel="divergence in nats")
-    ax.legend(loc="upper center")
-
-
-PARTS = {
-    "BLUE": "a coin, and the loss/many classes: softmax/surprise and divergence",
-    "GREEN": "prediction minus target/lost digits",
-    "GREY": "certify a loss/what frameworks compute/what is wrong with mine?",
-    "ORANGE": "proper scores/averages over length/one denominator",
-    "PINK": "soft targets/teacher and student/distil a language model/large vocabularies",
-}
-# What each chapter's opening says you should know, less what follows from the rest; a test compares.
-NEEDS = {2: [1], 3: [2], 4: [2], 5: [4], 6: [5], 7: [5], 9: [3], 10: [9], 11: [4, 10], 12: [3], 13: [12]}
-NEEDS |= {14: [10, 13], 15: [5, 13]}
-ENTRIES = {1: "learner", 8: "practitioner", 11: "engineer"}
-
-
-def draw_map(fig: Figure) -> None:
-    """Draw the chapters from top to bottom, with an arc from each to those that need it."""
-    ax, chapter = fig.subplots(), 0
-    for roman, (name, titles) in zip(("I", "II", "III", "IV", "V"), PARTS.items(), strict=True):
-        colour, first = getattr(plots, name), chapter + 1
-        for title in titles.split("/"):
-            chapter += 1
-            ax.plot(0, chapter, "o", color=colour, ms=7)
-            ax.text(0.35, chapter, f"{chapter}  {title}", va="center", fontsize=11)
-            if chapter in ENTRIES:
-                ax.text(9.6, chapter, f"◂ {ENTRIES[chapter]}", va="center", ha="right", style="italic")
-            for needed in NEEDS.get(chapter, []):
-                curve = f"arc3,rad={0.9 if chapter - needed == 1 else 0.45}"
-                bend = {"arrowstyle": "->", "color": colour, "connectionstyle": curve}
-                ax.annotate("", (-0.1, chapter - 0.12), (-0.1, needed + 0.12), arrowprops=bend)
-        ax.plot([9.9, 9.9], [first - 0.35, chapter + 0.35], color=colour, lw=3)
-        ax.text(10.2, (first + chapter) / 2, roman, va="center", fontsize=11)
-    ax.set(xlim=(-3.2, 10.8), ylim=(15.6, 0.4))
-    ax.axis("off")
-
-
-# Name, picture, and its size in inches: at most 4.8 wide, or its letters are too small on a phone.
-FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
-    "softmax": (draw_softmax, (4.8, 2.6)),
-    "binary-loss": (draw_binary_loss, (4.8, 3.0)),
-    "eos-optimum": (draw_eos_optimum, (4.8, 3.2)),
-    "smoothing": (draw_smoothing, (4.8, 3.2)),
-    "scores": (draw_scores, (4.8, 3.2)),
-    "learnt-length": (draw_learnt_length, (4.8, 2.9)),
-    "step": (draw_step, (4.8, 4.4)),
-    "digits": (draw_digits, (4.8, 3.2)),
-    "denominators": (draw_denominators, (4.8, 2.9)),
-    "direction": (draw_direction, (4.8, 4.4)),
-    "speeches": (draw_speeches, (4.8, 1.7)),
-    "map": (draw_map, (4.8, 5.6)),
-}
-
-_CLEAR = {f"{part}.facecolor": "none" for part in ("figure", "axes", "savefig")}
-
-
-def picture(name: str, alt: str) -> str:
-    """Draw a figure as an SVG element, the same at every build, in the colours of the page around it."""
-    draw, (width, height) = FIGURES[name]
-    with plt.style.context("default"):
-        plots.use_style()
-        plt.rcParams.update({**_CLEAR, "svg.fonttype": "none", "svg.hashsalt": name})
-        fig = plt.figure(figsize=(width, height))
-        draw(fig)
-        file = StringIO()
-        fig.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-        plt.close(fig)
-    drawn = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", file.getvalue(), flags=re.DOTALL)
-    drawn = drawn[drawn.index(">", drawn.index("<svg")) + 1 :]
-    # An id that nothing refers to would stand twice on a page with two figures.
-    drawn = re.sub(r' id="([^"]+)"', lambda found: found[0] if f"#{found[1]}" in drawn else "", drawn)
-    drawn = re.sub("#000000|#444444", "currentColor", drawn).replace("#ffffff", "var(--pst-color-background)")
-    for name, colour in plots.PALETTE["light"].items():
-        drawn = drawn.replace(colour, f"var(--{name})")
-    drawn = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", drawn)
-    return (
-        f'<svg class="drawn" role="img" aria-label="{html.escape(alt, quote=True)}" fill="currentColor" '
-        f'viewBox="0 0 {72 * width:g} {72 * height:g}" '
-        f'width="{96 * width:.0f}" height="{96 * height:.0f}">{drawn}'
-    )
-
-
-# ------------------------------------------------------------------------------------- the directives
 
 
 class UnnumberedFigure(nodes.figure):
@@ -357,7 +47,7 @@ class DrawnFigure(SphinxDirective):
             raise self.error(f"{self.name}: expected one of {', '.join(FIGURES)}, got {name!r}")
         if not self.content or not self.options.get("alt"):
             raise self.error(f"{self.name} {name}: expected :alt: and a caption")
-        self.env.note_dependency(__file__)  # another way to draw it has the page read again
+        self.env.note_dependency(pictures.__file__)  # another way to draw it has the page read again
         drawn = nodes.raw("", picture(name, " ".join(self.options["alt"].split())), format="html")
         inline, messages = self.state.inline_text(" ".join(self.content), self.lineno)
         caption = nodes.caption(self.content[0], "", *inline)

@@ -217,6 +217,41 @@ globalThis.xentMoving = (() => {
       },
     },
 
+    "own-lengths": {
+      about: "What your own lengths teach",
+      plot: "Bars, the mean length that is learnt with one, four and 64 sequences to a denominator, with as many as you set, and with a constant, as a share of the data's mean; and a line across each for a model without prompts.",
+      field: { label: "Lengths in tokens, one a line; behind each its prompt, if you have it", value: "9 first\n11 first\n90 second\n110 second" },
+      controls: [{ name: "batch", label: "Sequences per denominator B", min: 0, max: 10, step: 1, value: 3, shown: (v) => fixed(2 ** v, 0) }],
+      keys: [
+        { text: "learnt", colour: "blue", bars: true },
+        { text: "without prompts", colour: "orange" },
+      ],
+      x: { range: [0.4, 5.6], label: "sequences that share a denominator", splits: [1, 2, 3, 4, 5], values: ["1", "4", "64", "your B", "constant"] },
+      y: { range: [0, 100], label: "mean length, % of the data's" },
+      state({ batch, text }) {
+        const { lengths, prompts, fault } = f.parseLengths(text);
+        if (fault) {
+          return { fault };
+        }
+        const alone = lengths.map(() => "");
+        const mean = f.oneMean(alone.map(() => 1), lengths);
+        const sizes = [1, 4, 64, 2 ** batch];
+        const learnt = [...sizes.map((size) => f.writtenLength(lengths, size, prompts)), mean];
+        const without = [...sizes.map((size) => f.writtenLength(lengths, size, alone)), mean];
+        const say = (means) => sizes.map((size, i) => `${fixed(means[i], 2)} with B = ${size}`).join(", ");
+        const asked = new Set(prompts).size;
+        const nothing = new Set(lengths).size === 1 ? "All lengths are equal: every divisor teaches them. " : "";
+        const one = asked > 1 && asked === lengths.length ? "One answer to each prompt does not tell what is learnt: at best the bars, at worst about the lines. " : "";
+        return {
+          data: [[1, 2, 3, 4, 5], learnt.map((n) => (100 * n) / mean)],
+          marks: without.map((n, i) => ({ from: [i + 0.62, (100 * n) / mean], to: [i + 1.38, (100 * n) / mean], colour: "orange" })),
+          says:
+            `${nothing}${one}${lengths.length} answers to ${asked} prompt${asked > 1 ? "s" : ""}, ${fixed(mean, 2)} tokens on average; so much a constant teaches. ` +
+            `Learnt: ${say(learnt)}. Without prompts: ${say(without)}.`,
+        };
+      },
+    },
+
     step: {
       about: "Gradient descent with a step of your choice",
       plot: "The loss over one weight as a bowl, and twelve steps of gradient descent on it as a zigzag of dots.",
@@ -444,7 +479,13 @@ globalThis.xentMoving = (() => {
 
     function update() {
       const values = Object.fromEntries(spec.controls.map((control, i) => [control.name, sliders[i].input.valueAsNumber]));
-      state = spec.state(values);
+      const made = spec.state({ ...values, text: field?.value });
+      field?.setAttribute("aria-invalid", String(Boolean(made.fault)));
+      if (made.fault) { // what was drawn stays, and so does the text
+        says.textContent = made.fault;
+        return;
+      }
+      state = made;
       if (waits) {
         const data = state.data.map((series, i) => (spec.hidden.includes(i) ? series.map(() => null) : series));
         state = { data, marks: [], says: "What do you expect? Set a value, and the answer appears." };
@@ -454,6 +495,13 @@ globalThis.xentMoving = (() => {
     }
 
     const sliders = spec.controls.map((control) => slider(control, `moving-${name}-${control.name}`, set));
+    const field = spec.field && Object.assign(element("textarea", "moving-field"), { id: `moving-${name}-text`, rows: 6, spellcheck: false });
+    if (field) {
+      const label = Object.assign(element("label", "", spec.field.label), { htmlFor: field.id });
+      field.value = spec.field.value;
+      field.addEventListener("input", update);
+      controls.append(label, field);
+    }
     function set() {
       waits = false;
       update();

@@ -100,6 +100,54 @@ globalThis.xentFormulas = (() => {
   const student = (centre) => softmax(bump(centre).map((v) => Math.log(v)));
   const teacher = (t) => softmax(bump(2).map((v, i) => Math.log(0.6 * v + 0.4 * bump(7)[i])), t);
 
+  // Lengths, one a line, each with its prompt or none with one; or what is wrong, and where.
+  function parseLengths(text) {
+    const rows = text.split("\n").map((line, i) => ({ i: i + 1, line: line.trim() })).filter(({ line }) => line);
+    const [lengths, prompts] = [[], []];
+    for (const { i, line } of rows) {
+      const [, number, prompt] = line.match(/^([^\s,;]*)[\s,;]*(.*)$/);
+      if (!/^\d{1,9}$/.test(number) || Number(number) === 0) {
+        return { fault: `Line ${i}: expected a whole number of tokens from 1 on, and the prompt behind it if you have it; got "${line.slice(0, 40)}".` };
+      }
+      if (prompts.length && !prompt !== !prompts[0]) {
+        return { fault: `Line ${i}: expected a prompt behind every length or behind none; got "${line.slice(0, 40)}".` };
+      }
+      lengths.push(Number(number));
+      prompts.push(prompt);
+    }
+    return rows.length ? { lengths, prompts } : { fault: "Expected at least one length; got an empty field." };
+  }
+
+  // E[1 / (n + S)] for each length n, with S the sum of B - 1 of them: the trapezoidal rule in log t for the integral
+  // of e^(-nt) E[e^(-nt)]^(B-1), as in xent.denominators; then each prompt's weights, divided by their sum.
+  function learntLengths(lengths, batchSize, prompts) {
+    const weight = new Map(lengths.map((n) => [n, batchSize === 1 ? 1 / n : 0]));
+    const counts = new Map(lengths.map((n) => [n, 0]));
+    lengths.forEach((n) => counts.set(n, counts.get(n) + 1));
+    const kinds = [...weight.keys()];
+    const [least, most] = [Math.min(...kinds), Math.max(...kinds)];
+    const step = 3 / 16;
+    const decay = batchSize * least;
+    const first = Math.floor((Math.log(1e-18) - Math.log(batchSize * most)) / step);
+    const last = Math.ceil(Math.log((45 + Math.log((batchSize * most) / decay)) / decay) / step);
+    for (let k = first; batchSize > 1 && k <= last; k += 1) {
+      const t = Math.exp(k * step);
+      const mean = sum(kinds.map((n) => counts.get(n) * Math.exp((least - n) * t))) / lengths.length;
+      const others = (batchSize - 1) * (Math.log(mean) - least * t);
+      kinds.forEach((n) => weight.set(n, weight.get(n) + step * t * Math.exp(others - n * t)));
+    }
+    const totals = new Map();
+    lengths.forEach((n, i) => totals.set(prompts[i], (totals.get(prompts[i]) ?? 0) + weight.get(n)));
+    return lengths.map((n, i) => weight.get(n) / totals.get(prompts[i]));
+  }
+
+  // The mean length that is written if the prompts come as in the data.
+  function writtenLength(lengths, batchSize, prompts) {
+    const asked = new Map();
+    prompts.forEach((prompt) => asked.set(prompt, (asked.get(prompt) ?? 0) + 1 / prompts.length));
+    return sum(learntLengths(lengths, batchSize, prompts).map((q, i) => q * asked.get(prompts[i]) * lengths[i]));
+  }
+
   return {
     binaryLoss,
     binarySlope,
@@ -111,11 +159,13 @@ globalThis.xentFormulas = (() => {
     expectedLinear,
     expectedLog,
     kl,
+    learntLengths,
     logit,
     meanOfMeans,
     mistakes,
     naiveLoss,
     oneMean,
+    parseLengths,
     sigmoid,
     smoothed,
     softmax,
@@ -126,5 +176,6 @@ globalThis.xentFormulas = (() => {
     tokenWeights,
     toyLoss,
     unsmoothed,
+    writtenLength,
   };
 })();

@@ -5,7 +5,7 @@ Its expectation over independent items is a *weighted* log loss, with E[1 / (d(x
 as an item's weight, and what minimises it is not the distribution P of the data but a tilted one.
 
 `learnt_distribution` computes it for items of any kind, `tilted_lengths` for sequences, whose size is their
-length, and `eos_optimum` for a model with one stop probability.
+length, `learnt_lengths` for answers to prompts, and `eos_optimum` for a model with one stop probability.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import _validate
 from ._validate import MOST_SHARING, Floats, at_index, count, first_true, probabilities, weights
 
-__all__ = ["eos_optimum", "learnt_distribution", "length_weights", "tilted_lengths"]
+__all__ = ["eos_optimum", "learnt_distribution", "learnt_lengths", "length_weights", "tilted_lengths"]
 
 Array = NDArray[np.float64]
 
@@ -273,6 +273,75 @@ def tilted_lengths(
     return np.asarray(tilted / tilted.sum())
 
 
+@np.errstate(all="ignore")
+def learnt_lengths(lengths: ArrayLike, batch_size: int, prompts: ArrayLike | None = None) -> Array:
+    r"""Lengths that a token mean over a batch teaches a flexible model to answer each prompt with.
+
+    .. math:: Q^*(n \mid c) = \frac{P(n \mid c)\, w_B(n)}{\sum_k P(k \mid c)\, w_B(k)}, \qquad
+              w_B(n) = \mathrm E\Big[\frac{1}{n + S_{B-1}}\Big]
+
+    The companions, whose lengths add up to S_{B-1}, answer any prompt, so that all of the data decide the
+    weights. An answer competes with the other answers to its own prompt only.
+
+    Parameters
+    ----------
+    lengths : array_like of int, shape (N,)
+        Number of tokens of each answer that count in the divisor, <eos> included, each >= 1.
+    batch_size : int
+        Number of sequences that share a denominator, B >= 1.
+    prompts : array_like of int or str, shape (N,), optional
+        Which prompt each answer belongs to: any integers or texts, equal where the prompt is. Without it all
+        sequences belong to one.
+
+    Returns
+    -------
+    ndarray of float64, shape (N,)
+        The probability of each entry given its prompt. The entries of a prompt sum to one.
+
+    Raises
+    ------
+    ValueError
+        If a length is below 1, `prompts` has another shape, or `batch_size` is out of range.
+    TypeError
+        If lengths or `batch_size` are no integers, or prompts neither integers nor texts.
+
+    See Also
+    --------
+    tilted_lengths : without prompts, for a distribution that is given.
+
+    Notes
+    -----
+    Exact for batches drawn independently, with replacement, from the N entries. The mean length of a prompt's
+    answers falls by Var(n | c) / (B mu) to first order, with mu the mean of all lengths. A prompt with a single
+    answer has nothing to tilt: the result is 1, which says that the data cannot show what is learnt there, not
+    that nothing is lost.
+
+    Examples
+    --------
+    Two prompts with two answers each:
+
+    >>> import numpy as np
+    >>> from xent.denominators import learnt_lengths
+    >>> lengths, prompts = np.array([9, 11, 90, 110]), np.array(["a", "a", "b", "b"])
+    >>> learnt = learnt_lengths(lengths, 1, prompts)
+    >>> print(learnt)
+    [0.55 0.45 0.55 0.45]
+    >>> for prompt in ("a", "b"):  # 10 and 100 tokens in the data
+    ...     print((learnt * lengths)[prompts == prompt].sum().round(2))
+    9.9
+    99.0
+
+    A model that cannot see the prompt learns 18 tokens instead of 55:
+
+    >>> print((learnt_lengths(lengths, 1) @ lengths).round(2))
+    18.0
+    """
+    values, position, share = _length_probs(lengths, None)
+    weight = expected_inverse(values, values, _merge(position, share), sharing(batch_size))[position]
+    asked = np.zeros_like(position) if prompts is None else _numbered(prompts, len(position))
+    return np.asarray(weight / np.bincount(asked, weight)[asked])
+
+
 # ------------------------------------------------------------------------ the mean of one over a random sum
 
 # The step of the trapezoidal rule in log t, see log_grid. Exact in binary, so that the grid has no rounding.
@@ -376,6 +445,20 @@ def _length_probs(
 def _merge(position: NDArray[np.intp], share: Array) -> Array:
     """Add the probabilities of entries of the same length."""
     return np.asarray(np.bincount(position, share), dtype=np.float64)
+
+
+def _numbered(prompts: ArrayLike, number: int) -> NDArray[np.intp]:
+    """Number the prompts in their order of appearance, and return each entry's number."""
+    array = _validate.any_array(prompts, "prompts")
+    if array.shape != (number,):
+        raise ValueError(f"prompts: expected shape ({number},), one for each of lengths, got {array.shape}")
+    entries, numbers = array.tolist(), dict[int | str, int]()
+    for index, entry in enumerate(entries):
+        if type(entry) not in (int, str):  # a missing value would be a prompt of its own, or a common one
+            raise TypeError(
+                f"prompts: expected integers or texts, got {_validate.shown(entry)} at index {index}"
+            )
+    return np.array([numbers.setdefault(entry, len(numbers)) for entry in entries], dtype=np.intp)
 
 
 def stop_probability(value: Any, name: str) -> float:

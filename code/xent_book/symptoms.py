@@ -47,7 +47,7 @@ class Answer(str):
 # ------------------------------------------------------------------------------------------------- what is shared
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=256)
 def _asked(loss: Loss | str, shape: tuple[int, ...] | None) -> Diagnosis:
     return diagnose(loss, shape)
 

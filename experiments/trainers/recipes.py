@@ -22,8 +22,9 @@ from accelerate.state import AcceleratorState, GradientState
 from datasets import Dataset
 from lightning import pytorch as pl
 from lightning.fabric import Fabric
-from tiny import IGNORED, Batch, bare_llama, bert, cross_entropy, gpt2, llama, t5
+from tiny import IGNORED, VOCABULARY, Batch, bare_llama, bert, cross_entropy, gpt2, llama, t5
 from tokenizers import Tokenizer, models
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -51,6 +52,24 @@ def optimiser(model: nn.Module) -> Iterator[SGD]:
         raise RuntimeError(f"expected one optimiser step, got {len(seen)}")
     for parameter, grad in zip(model.parameters(), seen[0], strict=True):
         parameter.grad = grad
+
+
+class Handed(Exception):
+    """Carries what a user would hand to `xent.torch.check_trainer`, in place of training."""
+
+    def __init__(self, trainer: Any, batches: Any = None) -> None:
+        self.trainer, self.batches = trainer, batches
+
+
+HAND_OVER = False  # whether trainers are handed over, not run
+
+
+def go(run: Trainer) -> None:
+    """Train, or hand the trainer over."""
+    run.remove_callback(PrinterCallback)
+    if HAND_OVER:
+        raise Handed(run)
+    run.train()
 
 
 def shifted_labels(batch: Batch) -> Tensor:
@@ -95,8 +114,7 @@ def train(
             compute_loss_func=compute_loss_func,
             optimizers=(sgd, ConstantLR(sgd, 1.0)),
         )
-        run.remove_callback(PrinterCallback)
-        run.train()
+        go(run)
 
 
 def interleaved(batches: list[Batch]) -> list[Batch]:
@@ -191,8 +209,9 @@ def trainer_half_mended(model: nn.Module, batches: list[Batch], repaired: bool) 
 
 def tokenizer() -> PreTrainedTokenizerFast:
     """TRL asks for one, though the data are tokenised already."""
-    ids = {"<pad>": 0, "<bos>": 1, "<eos>": 2, "<unk>": 3}
+    ids = {"<pad>": 0, "<bos>": 1, "<eos>": 2, "<unk>": 3} | {f"t{i}": i for i in range(4, VOCABULARY)}
     inner = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+    inner.pre_tokenizer = WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>")
 
 
@@ -216,8 +235,7 @@ def trl_sft(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
             processing_class=tokenizer(),
             optimizers=(sgd, ConstantLR(sgd, 1.0)),
         )
-        run.remove_callback(PrinterCallback)
-        run.train()
+        go(run)
 
 
 # --- Accelerate --------------------------------------------------------------------------------------------
@@ -342,7 +360,7 @@ class ManualWindows(Automatic):
 
 
 def fit(module: Automatic, loader: Iterable[Any], accumulate_grad_batches: int = 1) -> None:
-    pl.Trainer(
+    trainer = pl.Trainer(
         accelerator="cpu",
         max_epochs=1,
         accumulate_grad_batches=accumulate_grad_batches,
@@ -350,7 +368,10 @@ def fit(module: Automatic, loader: Iterable[Any], accumulate_grad_batches: int =
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-    ).fit(module, loader)
+    )
+    if HAND_OVER:
+        raise Handed((trainer, module), list(loader))
+    trainer.fit(module, loader)
 
 
 def lightning_automatic(

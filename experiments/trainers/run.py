@@ -24,6 +24,8 @@ from typing import Any
 
 os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", TOKENIZERS_PARALLELISM="false")
 
+import on_policy
+import recipes
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -49,9 +51,11 @@ def measure(recipe: Recipe) -> Row:
         "error": [relative_error(recipe, repaired=False, seed=seed) for seed in SEEDS],
         "error_equal_counts": relative_error(recipe, repaired=False, ragged=False),
         "check": check(recipe, repaired=False),
+        "check_trainer": check_trainer(recipe, repaired=False),
         "repair": recipe.repair,
         "error_repaired": [relative_error(recipe, repaired=True, seed=seed) for seed in SEEDS],
         "check_repaired": check(recipe, repaired=True),
+        "check_trainer_repaired": check_trainer(recipe, repaired=True),
         "source": recipe.source,
         "seconds": round(time.perf_counter() - start, 1),
     }
@@ -82,21 +86,39 @@ def check(recipe: Recipe, repaired: bool) -> Row:
     return {"ok": report.ok, "cause": report.cause}
 
 
+def check_trainer(recipe: Recipe, repaired: bool) -> Row | None:
+    """Hand the trainer over as it is, with the first data set in its loader; None where there is no trainer."""
+    model = recipe.model()
+    recipes.HAND_OVER = True
+    try:
+        recipe.step(model, mine(micro_batches(model, STEPS * recipe.ranks, SEEDS[0])), repaired)
+    except recipes.Handed as handed:
+        try:
+            report = xent.torch.check_trainer(handed.trainer, handed.batches)
+        except ValueError as refused:
+            return {"refused": str(refused)}
+        return {"ok": report.ok, "cause": report.cause}
+    finally:
+        recipes.HAND_OVER = False
+    return None
+
+
 def mine(everyone: list[Batch]) -> list[Batch]:
     """Return this rank's micro-batches: every second one of two ranks, as the Trainer deals them out."""
     return everyone[dist.get_rank() :: dist.get_world_size()] if dist.is_initialized() else everyone
 
 
-def measure_on_ranks(rank: int, recipes: list[int], meeting_place: str, rows: Any) -> None:
+def measure_on_ranks(rank: int, chosen: list[int], everything: bool, meeting_place: str, rows: Any) -> None:
     """Be one of two ranks, and measure these recipes."""
     quiet()
     # The Trainer looks for these, as torchrun sets them.
     os.environ.update(RANK=f"{rank}", LOCAL_RANK=f"{rank}", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     timeout = datetime.timedelta(seconds=60)
     dist.init_process_group("gloo", f"file://{meeting_place}", timeout, rank=rank, world_size=2)
-    measured = [measure(RECIPES[i]) for i in recipes]
+    measured = [measure(RECIPES[i]) for i in chosen]
+    written = on_policy.measure(SEEDS[:3]) if everything else []
     if rank == 0:
-        rows.put(measured)
+        rows.put((measured, written))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -116,6 +138,10 @@ def faults(row: Row) -> list[str]:
         found.append(f"{row['recipe']}: {max(row['error_repaired']):.1e} is left after the repair")
     if row["check"]["ok"] != (row["error"][0] < TOLERANCE) or not row["check_repaired"]["ok"]:
         found.append(f"{row['recipe']}: the check says {row['check']}, and then {row['check_repaired']}")
+    for name in ("check", "check_repaired"):
+        said = row[name.replace("check", "check_trainer")]
+        if said and "ok" in said and said != row[name]:
+            found.append(f"{row['recipe']}: handed over, {said}; by hand, {row[name]}")
     return found
 
 
@@ -142,22 +168,27 @@ def main(words: list[str]) -> int:
     quiet()
     chosen = [i for i, r in enumerate(RECIPES) if not words or any(word in r.name for word in words)]
     rows = [measure(RECIPES[i]) for i in chosen if RECIPES[i].ranks == 1]
+    written = [] if words else on_policy.measure(SEEDS[:3])
     if on_ranks := [i for i in chosen if RECIPES[i].ranks == 2]:
         queue = mp.get_context("spawn").SimpleQueue()
         with tempfile.TemporaryDirectory() as folder:
-            mp.spawn(measure_on_ranks, (on_ranks, f"{folder}/ranks", queue), nprocs=2)
-        rows += queue.get()
+            mp.spawn(measure_on_ranks, (on_ranks, not words, f"{folder}/ranks", queue), nprocs=2)
+        measured, more = queue.get()
+        rows, written = rows + measured, written + more
     rows.sort(key=lambda row: [recipe.name for recipe in RECIPES].index(row["recipe"]))
     print(table(rows))
     if not words:
         readme = Path(__file__).with_name("README.md")
-        readme.write_text(re.sub(r"(^\|.*\n)+", table(rows) + "\n", readme.read_text(), flags=re.MULTILINE))
+        readme.write_text(
+            re.sub(r"(^\|.*\n)+", table(rows) + "\n", readme.read_text(), count=1, flags=re.MULTILINE)
+        )
         result = {
             "date": datetime.date.today().isoformat(),
             "python": platform.python_version(),
             "versions": {library: version(library) for library in LIBRARIES},
             "settings": settings(),
             "rows": rows,
+            "on_policy": written,
         }
         Path(__file__).with_name("result.json").write_text(json.dumps(result, indent=2) + "\n")
     wrong = [fault for row in rows for fault in faults(row)]

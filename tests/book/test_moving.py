@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, Page
 
-import drawn_figures
 import xent
 from math_at_build import NODE
 from xent import elicitation, gradients, information, scoring
-from xent.denominators import eos_optimum
+from xent.denominators import eos_optimum, learnt_lengths
+from xent_book import pictures
 
 ROOT = Path(__file__).resolve().parents[2]
 MOVE = ROOT / "_static" / "move"
@@ -34,12 +34,12 @@ console.log(JSON.stringify(calls.map(([name, ...rest]) => globalThis.xentFormula
 """
 
 
-def in_node(name: str, calls: list[tuple[Any, ...]]) -> np.ndarray:
+def in_node(name: str, calls: list[tuple[Any, ...]]) -> list[Any]:
     """Call one of the formulas many times; the numbers keep their digits on the way."""
     asked = json.dumps([[name, *arguments] for arguments in calls])
     command = [str(NODE), "-e", RUN, str(MOVE / "formulas.js")]
     done = subprocess.run(command, input=asked, capture_output=True, text=True, check=True)
-    return np.array(json.loads(done.stdout), dtype=np.float64)
+    return list(json.loads(done.stdout))
 
 
 def grid(*axes: Any) -> list[tuple[Any, ...]]:
@@ -81,6 +81,32 @@ LABELS, REPORTS = [0.0, 0.05, 0.3, 0.5, 0.95, 1.0], np.linspace(0.01, 0.99, 50)
 LOGITS = [[float(a), 1.0, 0.0, -1.0] for a in np.arange(-4, 6.25, 0.75)]
 PROBS = [[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], *xent.softmax(LOGITS).tolist()]
 
+OWN = [[9, 11, 90, 110], [1, 1, 1, 1], [7, 7, 7, 8], [1, 10**6, 3, 999_999_999]]
+ONE_LINE = "expected a whole number of tokens from 1 on, and the prompt behind it if you have it"
+# What is pasted, and the lengths and prompts in it, or words of the message that says what is wrong with it.
+PASTED: dict[str, Any] = {
+    "9\n11\n": {"lengths": [9, 11], "prompts": ["", ""]},
+    "9\tfirst\r\n\n  11, the second one \n3;c": {
+        "lengths": [9, 11, 3],
+        "prompts": ["first", "the second one", "c"],
+    },
+    "007": {"lengths": [7], "prompts": [""]},
+    "": "Expected at least one length; got an empty field.",
+    " \n\n": "Expected at least one length; got an empty field.",
+    **{
+        f"5\n{line}\n6": f'Line 2: {ONE_LINE}; got "{line}".'
+        for line in ("0", "000 a", "-3", "2.5", "1e3", "tokens", "9first", ",", "1234567890", "<b>", "٣")
+    },
+    "5 a\n6": 'Line 2: expected a prompt behind every length or behind none; got "6".',
+    "5\n6 a": 'Line 2: expected a prompt behind every length or behind none; got "6 a".',
+    "x" * 99: f'Line 1: {ONE_LINE}; got "{"x" * 40}".',
+}
+
+
+def parsed(said: str) -> Any:
+    return PASTED[said] if isinstance(PASTED[said], dict) else {"fault": PASTED[said]}
+
+
 # Name in formulas.js: the arguments to try, and what xent says. A new formula is a row.
 FORMULAS: dict[str, tuple[list[tuple[Any, ...]], Callable[..., Any]]] = {
     "softmax": (
@@ -100,9 +126,9 @@ FORMULAS: dict[str, tuple[list[tuple[Any, ...]], Callable[..., Any]]] = {
     "expectedLog": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.log_score)),
     "expectedBrier": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.brier_score)),
     "expectedLinear": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.linear_score)),
-    "toyLoss": (grid(np.linspace(-6, 8, 29)), drawn_figures.toy_loss),
+    "toyLoss": (grid(np.linspace(-6, 8, 29)), pictures.toy_loss),
     # Long steps make the path chaotic, and a last bit grows with each: six of them.
-    "descent": (grid((-3.0, 0.0, 5.0), (0.5, 1.0, 2.0, 4.0), (6,)), drawn_figures.descent),
+    "descent": (grid((-3.0, 0.0, 5.0), (0.5, 1.0, 2.0, 4.0), (6,)), pictures.descent),
     "naiveLoss": (grid(np.arange(0, 40, 0.5), (11, 24, 53)), lambda m, bits: loss_in(bits, m, naive=True)),
     "stableLoss": (grid(np.arange(0, 9, 0.5), (11, 24, 53)), lambda m, bits: loss_in(bits, m, naive=False)),
     "digits": (
@@ -111,12 +137,21 @@ FORMULAS: dict[str, tuple[list[tuple[Any, ...]], Callable[..., Any]]] = {
             np.clip(-np.log10(abs(got - exact) / exact), 0, most) if got != exact else most
         ),
     ),
+    "learntLengths": (
+        [(n, b, c) for n in OWN for b in (1, 2, 4, 64, 1024) for c in (list("aabb"), list("abab"), [""] * 4)],
+        learnt_lengths,
+    ),
+    "writtenLength": (
+        [(n, b, c) for n in OWN for b in (1, 4, 64) for c in (list("aabb"), list("abbb"))],
+        pictures.written,
+    ),
+    "parseLengths": ([(said,) for said in PASTED], parsed),
     "tokenWeights": ([([8, 40, 9],), ([4, 64, 7],)], lambda n: np.mean(n) / np.array(n)),
     "meanOfMeans": ([([3.0, 1.0],)], np.mean),
     "oneMean": ([([8, 40], [3.0, 1.0])], lambda n, m: np.average(m, weights=n)),
     "kl": (list(itertools.product(PROBS[2:], PROBS[2:])), information.kl_divergence),
-    "student": (grid(np.linspace(1, 9, 17)), lambda c: drawn_figures.bump(c) / drawn_figures.bump(c).sum()),
-    "teacher": (grid((1.0, 2.0, 16.0)), drawn_figures.teacher),
+    "student": (grid(np.linspace(1, 9, 17)), lambda c: pictures.bump(c) / pictures.bump(c).sum()),
+    "teacher": (grid((1.0, 2.0, 16.0)), pictures.teacher),
 }
 
 
@@ -125,7 +160,11 @@ def test_a_formula_is_that_of_xent(name: str) -> None:
     calls, by_xent = FORMULAS[name]
     # A few operations in float64, each right to 1e-16; near the zero of a difference only the absolute error
     # counts.
-    np.testing.assert_allclose(in_node(name, calls), [by_xent(*c) for c in calls], rtol=1e-12, atol=1e-15)
+    found, expected_ = in_node(name, calls), [by_xent(*c) for c in calls]
+    if name == "parseLengths":
+        assert found == expected_
+    else:
+        np.testing.assert_allclose(found, expected_, rtol=1e-12, atol=1e-15)
 
 
 def test_every_formula_is_compared() -> None:
@@ -188,8 +227,15 @@ def say_learnt_length(batch: float, length: float) -> list[str]:
     return [text(length, 0), f"B = {2**batch:.0f}", text(1 / eos_optimum(1 / length, round(2**batch)), 2)]
 
 
+def say_own_lengths(batch: float) -> list[str]:
+    lengths, prompts = pictures.OWN
+    sizes = (1, 4, 64, round(2**batch))
+    means = [pictures.written(lengths, b, asked) for asked in (prompts, [""] * 4) for b in sizes]
+    return ["4 answers to 2 prompts, 55.00 tokens", *(text(mean, 2) for mean in means)]
+
+
 def say_step(step: float, start: float) -> list[str]:
-    losses = [drawn_figures.toy_loss(w) for w in drawn_figures.descent(start, step, 12)]
+    losses = [pictures.toy_loss(w) for w in pictures.descent(start, step, 12)]
     return [text(losses[-1], 4), f"went up {int((np.diff(losses) > 1e-9).sum())} times"]
 
 
@@ -215,7 +261,7 @@ def say_denominators(first: float, second: float, loss: float) -> list[str]:
 
 
 def say_direction(temperature: float, place: float) -> list[str]:
-    teacher, student = drawn_figures.teacher(2**temperature), drawn_figures.bump(place)
+    teacher, student = pictures.teacher(2**temperature), pictures.bump(place)
     student = student / student.sum()
     pairs = (teacher, student), (student, teacher)
     return [text(float(information.kl_divergence(p, q)), 4) for p, q in pairs]
@@ -228,6 +274,7 @@ SAYS: dict[str, Callable[..., list[str]]] = {
     "smoothing": say_smoothing,
     "scores": say_scores,
     "learnt-length": say_learnt_length,
+    "own-lengths": say_own_lengths,
     "step": say_step,
     "digits": say_digits,
     "denominators": say_denominators,
@@ -253,7 +300,7 @@ def test_each_moving_figure_is_in_a_chapter_and_checked() -> None:
     assert set(SAYS) == set(
         re.findall(r'^    "?([\w-]+)"?: \{\n      about:', (MOVE / "figures.js").read_text(), re.M)
     )
-    assert set(SAYS) <= set(drawn_figures.FIGURES)
+    assert set(SAYS) <= set(pictures.FIGURES)
 
 
 def come_to(page: Page, built_site: Path, address: str, name: str) -> Locator:
@@ -310,6 +357,7 @@ def test_a_figure_moves(browser: Browser, built_site: Path, server: str, name: s
     if name not in (
         "softmax",
         "smoothing",
+        "own-lengths",
         "step",
         "denominators",
     ):  # whose controls are no place on the axis
@@ -364,6 +412,41 @@ def test_without_a_script_the_still_picture_stands(browser: Browser, built_site:
     context.close()
 
 
+def test_lengths_are_pasted(browser: Browser, built_site: Path, server: str) -> None:
+    """By keyboard: a fault is said, and neither the text nor the picture is lost; what cannot be known is said."""
+    page = browser.new_page()
+    figure = come_to(page, built_site, server, "own-lengths")
+    page.wait_for_selector("figure.figure-own-lengths.moving-live")
+    field, says = figure.get_by_label("Lengths in tokens"), figure.locator("output")
+    field.focus()
+
+    def paste(content: str) -> str:
+        page.keyboard.press("ControlOrMeta+a")
+        page.keyboard.insert_text(content)
+        assert field.input_value() == content
+        return says.inner_text()
+
+    before = ink(figure)
+    assert "90 second" in field.input_value() and "Learnt: 54.45 with B = 1" in says.inner_text()
+    faults = {"12\n0": f"Line 2: {ONE_LINE}", "my lengths": "Line 1", "": "empty field"}
+    for content, fault in faults.items():
+        assert fault in paste(content) and field.get_attribute("aria-invalid") == "true"
+        assert ink(figure) == before
+    assert "All lengths are equal: every divisor teaches them. 2 answers to 1 prompt, 7.00" in paste("7\n7")
+    assert field.get_attribute("aria-invalid") == "false" and ink(figure) != before
+    assert "One answer to each prompt does not tell what is learnt" in paste("3 a\n30 b")
+    page.keyboard.press("Tab")
+    page.keyboard.press("End")
+    lengths = [1, 3, 3, 12]
+    field.focus()
+    said = paste("\n".join(map(str, lengths)))
+    for size in (1, 4, 64, 1024):
+        assert f"{text(float(learnt_lengths(lengths, size) @ lengths), 2)} with B = {size}" in said
+    figure.get_by_role("button", name="Reset").press("Enter")
+    assert field.input_value() == "1\n3\n3\n12"
+    page.close()
+
+
 def test_figures_are_fetched_when_they_come_near(browser: Browser, server: str) -> None:
     page = browser.new_page()
     asked: list[str] = []
@@ -395,13 +478,13 @@ def test_the_map_agrees_with_the_openings_of_the_chapters() -> None:
         chapter: needed - set().union(*(follows[before] for before in needed))
         for chapter, needed in known.items()
     }
-    assert {chapter: sorted(needed) for chapter, needed in drawn.items() if needed} == drawn_figures.NEEDS
+    assert {chapter: sorted(needed) for chapter, needed in drawn.items() if needed} == pictures.NEEDS
 
 
-@pytest.mark.parametrize("name", drawn_figures.FIGURES)
+@pytest.mark.parametrize("name", pictures.FIGURES)
 def test_a_still_picture_repeats_in_the_colours_of_the_page(name: str) -> None:
-    picture = drawn_figures.picture(name, "What it shows.")
-    assert picture == drawn_figures.picture(name, "What it shows.")
+    picture = pictures.picture(name, "What it shows.")
+    assert picture == pictures.picture(name, "What it shows.")
     assert set(re.findall(r"#[0-9a-f]{6}\b", picture)) == set(), "a colour that does not follow the theme"
     # At 390 pixels a page's text is 350 wide: no letter is smaller than nine of them.
     width = float(re.search(r'viewBox="0 0 ([\d.]+)', picture)[1])  # type: ignore[index]

@@ -144,7 +144,14 @@ def printed(text: str) -> list[float]:
 def outputs(cell: dict[str, Any]) -> str:
     """Return what a code cell prints, in words."""
     data = [{"text/plain": output.get("text", "")} | output.get("data", {}) for output in cell["outputs"]]
-    texts = ["".join(d.get(kind, "")) for d in data for kind in ("text/plain", "text/html")]
+    # A table of results says the same in both kinds.
+    kinds = [
+        ("text/plain",)
+        if 'class="results"' in "".join(d.get("text/html", ""))
+        else ("text/plain", "text/html")
+        for d in data
+    ]
+    texts = ["".join(d.get(kind, "")) for d, those in zip(data, kinds, strict=True) for kind in those]
     return "\n".join(re.sub("<[^>]*>", " ", text) for text in texts)
 
 

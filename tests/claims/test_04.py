@@ -152,8 +152,8 @@ def test_the_factor_of_the_mean() -> None:
 
 @pytest.mark.claim(
     "04",
-    "Gaussian, Bernoulli, categorical and Poisson share one gradient: in its natural parameter, the negative "
-    "log-likelihood of each has the slope mean minus target.",
+    "Gaussian, Bernoulli, categorical and Poisson share one gradient: the derivative of each negative "
+    "log-likelihood with respect to its natural parameter is mean minus target.",
 )
 def test_one_gradient_for_four() -> None:
     """Torch's distributions and autograd at random natural parameters, small and large.
@@ -326,8 +326,8 @@ def test_modest_at_first() -> None:
 
 @pytest.mark.claim(
     "04",
-    "and the least confident group lies a little below it, within its error bar: the network is modest no longer, and "
-    "may have become too sure.",
+    "and the least confident group lies a little below it, within its error bar: the network is no longer modest, and "
+    "may now be overconfident.",
 )
 def test_modest_no_longer() -> None:
     """The same three runs: the least confident sixth after 300 epochs, in standard errors.

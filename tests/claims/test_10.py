@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from adversary import Draw, distributions, prompts, refuted, rng, weights
-from xent.denominators import tilted_lengths
+from xent.denominators import learnt_lengths, tilted_lengths
 from xent.sequences import GeometricSource
 
 Array = NDArray[np.float64]
@@ -217,11 +217,71 @@ def test_prompts() -> None:
         for at in batch:
             found[at] += 1 / sum(lengths[other] for other in batch)
     descended = np.array([learnt(row / row.sum(), np.ones(2)) for row in found])
-    by_xent = tilted_lengths(lengths.ravel(), 2).reshape(2, 2)
-    np.testing.assert_allclose(descended, by_xent / by_xent.sum(1, keepdims=True), atol=1e-7)
+    by_xent = learnt_lengths(lengths.ravel(), 2, [0, 0, 1, 1]).reshape(2, 2)
+    np.testing.assert_allclose(descended, by_xent, atol=1e-7)
     assert (
         (descended * lengths).sum(1).mean() > 54.4 > 30 > tilted_lengths(lengths.ravel(), 2) @ lengths.ravel()
     )
+
+
+@pytest.mark.claim("10", "Half their squared difference is $\\mathrm{Var}[n \\mid c]$ on average.")
+@pytest.mark.claim(
+    "10",
+    "If they are a sample, $k$ for each prompt, they vary about their own mean by $(k - 1)/k$ of the variance, on "
+    "average: to first order, multiply the shortening by $k/(k - 1)$.",
+)
+@pytest.mark.claim(
+    "10",
+    "The same lengths fit prompts that fix the length, where nothing is lost, and prompts that say nothing of it, "
+    "where the share is about $\\mathrm{CV}^2/B$. To first order that is the most it can be.",
+)
+def test_what_the_answers_of_ones_own_data_tell() -> None:
+    """Prompts of every kind, every draw of k answers to each, a large batch; the same lengths, asked otherwise.
+
+    Would be refuted by a kind of prompts whose samples of k shorten by another share, or by more than CV^2 / B.
+    """
+    g = rng(13)
+
+    def says(shortening: float, expected: float) -> None:
+        assert shortening == pytest.approx(expected, rel=0.02, abs=1e-12)
+
+    def share(lengths: Array, size: int, asked: Array, chance: Array) -> float:
+        n = np.repeat(lengths, chance)  # an answer of probability 3/8 is three of eight
+        q, prompt = learnt_lengths(n, size, np.repeat(asked, chance)), np.repeat(asked, chance)
+        means = [n[prompt == c].mean() - q[prompt == c] @ n[prompt == c] for c in prompt]
+        return float(np.mean(means) / n.mean())
+
+    size = 10_000
+    for between in (0.0, 1.0, 3.0):
+        asked, lengths, chance = [], [], []
+        for c, (_, support, q) in enumerate(prompts(g, 3, between)):
+            counts = g.multinomial(6, q)  # six answers are the whole law of a prompt
+            asked += [c] * len(support)
+            lengths += [*support]
+            chance += [*counts]
+        n, c, times = np.array(lengths), np.array(asked), np.array(chance)
+        n, c, times = n[times > 0], c[times > 0], times[times > 0]
+        law = [np.repeat(n[c == k], times[c == k]) for k in range(3)]
+        truth, mu = share(n, size, c, times), np.concatenate(law).mean()
+        for k in (2, 3):
+            drawn = [np.array(list(itertools.product(own, repeat=k))) for own in law]
+            spread = np.mean([d.var(axis=1).mean() for d in drawn])
+            says(spread / (size * mu**2) * k / (k - 1), truth)
+        half = np.mean(
+            [
+                ((d[:, 0] - d[:, 1]) ** 2 / 2).mean()
+                for d in (np.array(list(itertools.product(o, o))) for o in law)
+            ]
+        )
+        says(half / (size * mu**2), truth)
+        whole = np.concatenate(law)
+        bound = whole.var() / mu**2 / size
+        assert truth <= bound * 1.02
+        says(share(n, size, np.zeros_like(c), times), bound)  # prompts that say nothing of the length
+        says(share(n, size, n, times), 0.0)  # prompts that fix it
+        assert learnt_lengths(whole, 1, np.arange(len(whole))).tolist() == [1.0] * len(whole)
+        with refuted("two answers without the factor of two"):
+            says(half / (size * mu**2) / 2, truth)
 
 
 @pytest.mark.claim("10", "More data do not repair it: they bring the model closer to the wrong distribution.")

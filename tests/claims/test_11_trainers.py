@@ -11,7 +11,9 @@ import pytest
 from adversary import refuted
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "trainers"
-ROWS: list[dict[str, Any]] = json.loads((FOLDER / "result.json").read_text())["rows"]
+RESULT: dict[str, Any] = json.loads((FOLDER / "result.json").read_text())
+ROWS: list[dict[str, Any]] = RESULT["rows"]
+ON_POLICY = [row for row in RESULT["on_policy"] if row["recipe"].startswith("GKD")]
 STEPS = 4
 ROUNDING = 1e-6  # gradients in float32, compared with float64
 
@@ -117,6 +119,72 @@ def test_a_repair_repairs(row: dict[str, Any]) -> None:
         with refuted("the step as it comes"):
             mended(row["error"], row["check"])
     assert (row["repair"] == "none needed") == (expected(row["recipe"]) == "right")
+
+
+@pytest.mark.claim("11", "`check_trainer` says the same of each trainer that is handed over as it is.")
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["recipe"])
+def test_a_trainer_that_is_handed_over(row: dict[str, Any]) -> None:
+    """As it comes and repaired; the Trainer, SFTTrainer and Lightning are trainers, and no other row is one.
+
+    Would be refuted by a trainer of which the two checks say different things, or which is refused; one is, repaired:
+    its training step takes a whole window.
+    """
+    said, mended = row["check_trainer"], row["check_trainer_repaired"]
+    trainer = row["recipe"].startswith(("Trainer", "TRL", "Lightning"))
+    assert (said is not None) is (mended is not None) is trainer
+    if not trainer:
+        return
+
+    def same(handed: dict[str, Any], by_hand: dict[str, Any]) -> None:
+        assert handed == by_hand
+
+    same(said, row["check"])
+    if row["recipe"] == "Lightning, manual":
+        assert "check_accumulation takes any step" in mended["refused"]
+    else:
+        same(mended, row["check_repaired"])
+    if not said["ok"]:
+        with refuted("of the repaired one"):
+            same(said, row["check_repaired"])
+
+
+@pytest.mark.claim(
+    "11",
+    "A step on the student's texts is as much too long as these texts have more tokens than the loader's, and half as "
+    "long on two ranks as on one.",
+)
+@pytest.mark.claim(
+    "11", "`check_trainer` finds the first divisor, keeping one reply for each prompt while it compares."
+)
+@pytest.mark.parametrize("row", ON_POLICY, ids=lambda row: f"{row['recipe']}, {row['ranks']}")
+def test_the_two_divisors_of_gkd(row: dict[str, Any]) -> None:
+    """Three sets of data, on one rank and on two, on the loader's texts and on the student's.
+
+    Would be refuted by a step whose length does not follow from the two counts and the ranks, or by another direction.
+    """
+    repaired, written = "repaired" in row["recipe"], "student" in row["recipe"]
+    assert len(row["runs"]) == 3
+    for run in row["runs"]:
+        given, trained = run["labels_given"], run["labels_trained"]
+        assert (given == trained) is not written
+
+        def divides_by(count: float, run: dict[str, Any] = run, trained: int = trained) -> None:
+            assert run["factor"] == pytest.approx(trained / count, rel=1e-6)
+            assert run["error"] == pytest.approx(
+                abs(trained / count - 1), abs=1e-6
+            )  # nothing beside a factor
+
+        if repaired:
+            divides_by(trained)
+            continue
+        divides_by(given * row["ranks"])
+        for other in {trained, given, given * 2} - {given * row["ranks"]}:
+            with refuted(f"divided by {other}"):
+                divides_by(other)
+    if row["ranks"] == 1:
+        said = row["check_trainer"]
+        assert said["ok"] is (repaired or not written)
+        assert said["ok"] or "labels of the loader's batch, before the reply was generated" in said["cause"]
 
 
 def test_whole_epochs_of_accumulated_windows() -> None:

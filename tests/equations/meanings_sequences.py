@@ -80,6 +80,13 @@ def simplex(x: Any) -> Any:
     return law(softmax(column([*x[:, 0], mp.mpf(0)]))[:, 0])
 
 
+def shares(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """The rows, whose first entries are weights, with weights that sum to one: a search stops at a small slope."""
+    rows = [*rows]
+    total = mp.fsum(a for a, *_ in rows)
+    return [(a / total, *rest) for a, *rest in rows]
+
+
 def learnt(loss: Callable[[Any], Any], n: int = 3) -> Any:
     """The distribution at which a loss is least."""
     return simplex(lowest(lambda x: loss(simplex(x)), n - 1))
@@ -197,14 +204,11 @@ def optimum(d: Draw) -> Env:
     return e | {"cal L_avg": Let(lambda e: loss(lookup(e, "q"))), "q^*": best_coin(loss)}
 
 
-def fair(d: Draw) -> Env:
-    """The fair coin's two losses, and what follows the three terms that are written out."""
-    q = d.share()
-    terms = [(mp.mpf(1) / 2**n, Coin(q, 1).cost(n), n) for n in range(1, 90)]
-    each = {"cal L_{sum}": [a * c for a, c, _ in terms], "cal L_{avg}": [a * c / n for a, c, n in terms]}
-    each["A"] = [a / n for a, _, n in terms]
-    whole = {name.replace("{", "").replace("}", ""): mp.fsum(v) for name, v in each.items()}
-    return whole | {"q": q, "cdots": Let(lambda e: mp.fsum(each[e["first"]][3:]))}
+def two_losses(d: Draw) -> Env:
+    """A coin's two losses, with one letter."""
+    e, model = coin(d), Coin(d.share(), 1)
+    cost = {"cal L_sum": e["P"].mean(model.cost), "cal L_avg": e["P"].mean(lambda n: model.cost(n) / n)}
+    return e | cost | {"q": model.stop}
 
 
 def extremes(d: Draw) -> Env:
@@ -310,6 +314,30 @@ def lengths(d: Draw) -> Env:
         e: Env = {"B": size, "law": [(a, {"bar n": mp.mpf(s) / size}) for s, a in batch.items()], "D_KL": kl}
         e |= {"law_Q^*": single(best, n=n), "P": p, "Q^*": best, "mu": mu, "sigma": sigma}
         return e | {"CV": mp.sqrt((p.T @ (n - mu) ** 2)[0, 0]) / mu}
+
+    return doubling(at, 24)
+
+
+def prompted(d: Draw) -> Env:
+    """Answers to two prompts, three to the one that is asked; in one draw they are of one length."""
+    p, n = mild(d, 5), column([*([4] * 3 if d.number == 2 else d.sample([1, 2, 3, 5, 8, 9], 3)), 2, 11])
+    own, mu = normal(p[:3, 0]), (p.T @ n)[0, 0]
+
+    def at(size: int) -> Env:
+        others = sums(p, n, size - 1)
+        weight = lambda k: mp.fsum(a / (k + s) for s, a in others.items())
+        best = learnt(log_loss((a * weight(n[k, 0]), [k + 1]) for k, a in enumerate(own[:, 0])))
+        e: Env = {
+            "B": size,
+            "mu": mu,
+            "w_B": weight,
+            "y": 1 + d.number % 3,
+            "n": Of(entry(n), "y"),
+            "c": mp.mpf(1),
+        }
+        e |= {"P": lambda y, c: own(y), "Q^*": lambda y, c: best(y)}
+        e |= {"d": e["n"], "w": lambda c, y: weight(n[int(y) - 1, 0])}
+        return e | {"law": single(own, "y"), "law_Q^*": single(best, "y")}
 
     return doubling(at, 24)
 
@@ -468,8 +496,10 @@ def reverse_gradient(d: Draw) -> Env:
 
 def tied(d: Draw, p_ends: bool, cost: Callable[[Env, Any, list[tuple[Any, Word, int]]], Any], by: str) -> Env:
     """One row for all prefixes that end in a letter: where the loss of whole sequences is least."""
+    d.scale = min(d.scale, 4)  # the search takes differences of a loss, which see no probability of e^-100
     e, s, w = languages(d, p_ends, False), d.randint(1, 2), {c: d.real() for c in PREFIXES}
-    own = [(a, x[:i], x[i]) for x, a in e[by].words.items() for i in range(1, len(x)) if x[i - 1] == s]
+    words = e[by].words.items()
+    own = shares((a, x[:i], x[i]) for x, a in words for i in range(1, len(x)) if x[i - 1] == s)
     e |= {"w": w.__getitem__, "s": s, "v": d.randint(1, END), "search": {"q": (simplex, 2)}}
     return e | {"Q_s": learnt(lambda q: cost(e, q, own))}
 
@@ -491,7 +521,13 @@ def top_k(d: Draw) -> Env:
     worse = [loss((1 - tail) * kept) for tail in (mp.mpf("1e-9"), mp.mpf("0.1"), mp.mpf("0.9"))]
     assert loss(kept) < min(worse)  # whatever the tail takes costs something
     best = [*kept[:, 0], *[mp.mpf(0)] * (5 - k)]
-    e: Env = {"p": p, "q": q, "k": k, "i": d.randint(1, 5), "q_i^*": Let(lambda e: best[int(e["i"]) - 1])}
+    e: Env = {
+        "p": p,
+        "q": q,
+        "k": k,
+        "i": pick(d, 1, 5, 3, 4, 2),
+        "q_i^*": Let(lambda e: best[int(e["i"]) - 1]),
+    }
     e |= {"S": sum(p[:k, 0]), "S_q": sum(q[:k, 0]), "tilde p": normal(p[:k, 0]), "over": {"i": range(1, 6)}}
     return e | {"p_>k": normal(p[k:, 0]), "q_>k": normal(q[k:, 0]), "KL": kl}
 
@@ -513,8 +549,7 @@ def denominator(d: Draw) -> Env:
         return mp.fsum(a / n for a, n in own) / mp.fsum(a for a, _ in own) if own else mp.mpf(0)
 
     def best(share: Any) -> Any:
-        after = P.after(c)  # of a rare prefix all are small: in terms of it, or the minimum is found nowhere
-        own = [(a / mp.fsum(b for b, _ in after) / len(x), x[len(c)]) for a, x in after]
+        own = shares((a / len(x), x[len(c)]) for a, x in P.after(c))
         loss = lambda q: mp.fsum(a * (-share * mp.log(q(v)) + (1 - share) * kl(P.at(c), q)) for a, v in own)
         return learnt(loss)
 
@@ -802,7 +837,7 @@ def proper(d: Draw) -> Env:
         for i, k in enumerate(x[:2])
         if context(k) == c
     ]
-    best, given = learnt(log_loss(found)), lambda c: mp.fsum(p[at(c, k), 0] for k in (1, 2, 3))
+    best, given = learnt(log_loss(shares(found))), lambda c: mp.fsum(p[at(c, k), 0] for k in (1, 2, 3))
     e: Env = {"c": c, "Q^*": lambda y, c: best(y), "a": lambda c, y: a[at(c, y), 0], "free": "y", "y": 1}
     return e | {
         "P": lambda y, c: p[at(c, y), 0] / given(c),
@@ -866,6 +901,9 @@ ENDLESS = "twice without end is without end"
 HARMLESS: dict[str, dict[str, str]] = {
     "eq-avg-batch-general": {r"right) ⟨+ → -⟩ O(B^{-2}": ORDER, r") + O(B^{⟨- → +⟩2}), \\ D": ORDER,
         r"}{2 B^2} ⟨+ → -⟩ O(B^{-3}": ORDER, r"} + O(B^{⟨- → +⟩3}),": ORDER},
+    "eq-avg-optimum": {r"m_{n=1}^{⟨ → 2 ⟩\infty}": ENDLESS},
+    "eq-avg-prompts": {r"}{B \mu} ⟨+ → -⟩ O(B^{-2}": ORDER, r"} + O(B^{⟨- → +⟩2}) . \en": ORDER},
+    "eq-note-prompts": {r"}{B \mu} ⟨+ → -⟩ O(B^{-2}": ORDER, r"} + O(B^{⟨- → +⟩2}) . \en": ORDER},
     "eq-avg-sums": {r"m_{i=1}^{⟨ → 2 ⟩\infty} (": ENDLESS, r"m_{n=1}^{⟨ → 2 ⟩\infty}": ENDLESS},
     "eq-avg-step": {r"le \frac{⟨1 → 2⟩}{t + 1}.": WEAKER},
     "eq-avg-log-law": {r"m_{k=n}^{⟨ → 2 ⟩\infty} Q": ENDLESS},

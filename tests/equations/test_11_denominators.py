@@ -137,3 +137,65 @@ def test_which_batch_size(worst_error):
         mean = -np.log(0.3) - (1 / beta - 1) * np.log(0.7)
         error = constant.std() / np.sqrt(len(n))
         worst_error(constant.mean(), K * B / 37.0 * mean, atol=4 * error, why=ERRORS)
+
+
+# ------------------------------------------------------------------------------------- rewards
+
+
+def walked(
+    pi: np.ndarray, n: np.ndarray, right: np.ndarray, b: float, time: float
+) -> tuple[np.ndarray, float, float]:
+    """The expected natural-gradient step of A / |o|, a thousandth at a time; the policy, and where the clocks stand."""
+    logs, tau, s, step = np.log(pi), 0.0, 0.0, 1e-3
+    for _ in range(round(time / step)):
+        p = (policy := np.exp(logs) / np.exp(logs).sum())[right].sum()
+        tau, s = tau + step * (1 - p), s + step * p
+        logs = logs + step * ((right - p) / n - b * np.log(policy / pi))
+    return np.exp(logs) / np.exp(logs).sum(), tau, s
+
+
+POLICIES = [(0.3, [1, 4, 16]), (0.8, [2, 2, 9]), (0.05, [1, 30, 30])]
+
+
+@pytest.mark.equation("eq-den-rl-ends", by="reference")
+def test_where_a_policy_walks(worst_error):
+    r"""
+    $$
+    \begin{aligned}
+    \pi(o) &\propto \pi_0(o)\, e^{\tau / |o|} \ \ \text{if right}, \\
+    \pi(o) &\propto \pi_0(o)\, e^{-s / |o|} \ \ \text{if wrong}, \\
+    & p_0\, \mathrm E_0 \bigl[ |o|\, (e^{\tau / |o|} - 1) \,\big|\, \text{right} \bigr] \\
+    &= (1 - p_0)\, \mathrm E_0 \bigl[ |o|\, (1 - e^{-s / |o|}) \,\big|\, \text{wrong} \bigr] .
+    \end{aligned}
+    $$ (eq-den-rl-ends)
+    """
+    for p_0, lengths in POLICIES:
+        rng = np.random.default_rng(len(lengths) + lengths[-1])
+        n, right = np.array([*lengths, *lengths], float), np.arange(6) < 3
+        first = np.concatenate([p_0 * rng.dirichlet(np.ones(3)), (1 - p_0) * rng.dirichlet(np.ones(3))])
+        pi, tau, s = walked(first, n, right, 0.0, 12.0)
+        # wrong: -s / n -> s / n
+        tilted = first * np.exp(np.where(right, tau / n, -s / n))
+        worst_error(tilted / tilted.sum(), pi, rtol=1e-9, why=ROUNDING)
+        left = (first * n * (np.exp(tau / n) - 1))[right].sum()
+        other = (first * n * (1 - np.exp(-s / n)))[~right].sum()
+        worst_error(left, other, rtol=2e-3, why="steps of a thousandth")
+
+
+@pytest.mark.equation("eq-den-rl-kl", by="reference")
+def test_where_a_penalty_stops_the_policy(worst_error):
+    r"""
+    $$
+    \pi(o) \propto \pi_0(o) \exp \left( \frac{r(o) - p}{b\, |o|} \right), \qquad p = \mathrm P_\pi(\text{right}) .
+    $$ (eq-den-rl-kl)
+    """
+    for p_0, lengths in POLICIES:
+        rng = np.random.default_rng(lengths[-1])
+        n, r = np.array([*lengths, *lengths], float), np.arange(6) < 3
+        first = np.concatenate([p_0 * rng.dirichlet(np.ones(3)), (1 - p_0) * rng.dirichlet(np.ones(3))])
+        for b in (0.2, 1.0):
+            pi, _, _ = walked(first, n, r, b, 30 / b)
+            p = pi[r].sum()
+            # wrong: (r - p) / (b * n) -> r / (b * n) - p
+            stands = first * np.exp((r - p) / (b * n))
+            worst_error(stands / stands.sum(), pi, rtol=1e-6, why="a walk that has not quite stopped")

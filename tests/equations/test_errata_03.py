@@ -61,7 +61,7 @@ def test_the_conditional_divergence_depends_on_x() -> None:
 
 @pytest.mark.erratum("3.8")
 def test_the_law_of_large_numbers_holds_at_a_fixed_theta() -> None:
-    """True as printed: at a fixed theta the average log ratio converges to the divergence."""
+    """At a fixed theta the average log ratio converges; but the same data fit truths of different divergence."""
     joint = (P_X[:, None] * P_Y).ravel()
     ratio = np.log(P_Y / Q_Y).ravel()
     divergence = float(P_X @ information.kl_divergence(P_Y, Q_Y))
@@ -70,6 +70,14 @@ def test_the_law_of_large_numbers_holds_at_a_fixed_theta() -> None:
     for n in (10**3, 10**5, 10**7):
         average = rng.multinomial(n, joint) @ ratio / n
         assert abs(average - divergence) < 4 * sigma / math.sqrt(n)
+    # One example at each of many x cannot tell a coin of 0.7 everywhere from coins of 0 and 1, a share 0.7 of them
+    # heads. The pairs (x, y) are drawn alike, the model says 0.7, and the divergences are 0 and H(0.7).
+    x = rng.random((2, 10**5))
+    fair_share, certain = x[0] < 0.7, rng.permutation(10**5) < 70_000
+    assert abs(fair_share.mean() - certain.mean()) < 0.01
+    hidden = np.where(certain[:, None], [[1.0, 0.0]], [[0.0, 1.0]])
+    assert information.kl_divergence(hidden, np.tile([0.7, 0.3], (10**5, 1))).mean() > 0.6
+    assert information.kl_divergence(np.array([0.7, 0.3]), np.array([0.7, 0.3])) == 0
 
 
 @pytest.mark.erratum("3.9")

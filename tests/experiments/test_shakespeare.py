@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import asdict
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.shakespeare import run
+from experiments.shakespeare import answers, run
 
 torch = pytest.importorskip("torch")
 
@@ -231,3 +232,74 @@ def test_the_record_is_whole() -> None:
     for row in result["runs"] + result["long"] + result["controls"]:
         assert row["rate"] == result["rates"][row["arm"]]
         assert row["nll_per_speech"] == pytest.approx(sum(row["end_nll"] + row["character_nll"]), rel=1e-6)
+
+
+def loop_over(model: Any, batch: list[answers.Pair], micro: list[list[int]]) -> None:
+    """A loop as people write it: the mean over a micro-batch's reply tokens, averaged over the micro-batches."""
+    for part in micro:
+        log_q, targets = answers.log_probabilities(model, [batch[i] for i in part])
+        loss = torch.nn.functional.cross_entropy(log_q.flatten(0, 1), targets.flatten(), ignore_index=-100)
+        (loss / len(micro)).backward()
+
+
+@pytest.mark.parametrize("arm", answers.ARMS)
+def test_an_arm_of_answers_takes_the_step_of_a_loop_over_its_micro_batches(arm: str) -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 90, answers.BATCH)
+    letters = 11
+    batch = [
+        answers.Pair(
+            torch.from_numpy(rng.integers(0, letters, answers.PROMPT + n)), int(n), int(rng.integers(3))
+        )
+        for n in lengths
+    ]
+    torch.manual_seed(0)
+    model = answers.Answerer(letters).double().eval()
+    answers.backward(model, batch, answers.weights(lengths, arm, 40.0))
+    found = model.head.weight.grad
+    assert found is not None
+    found = found.clone()
+    model.zero_grad()
+    if arm == "constant":
+        (answers.losses(model, batch).sum() / (answers.BATCH * 40.0)).backward()
+    else:
+        loop_over(model, batch, answers.groups(lengths, arm))
+    torch.testing.assert_close(found, model.head.weight.grad, rtol=1e-5, atol=1e-8)
+
+
+def test_micro_batches_of_answers() -> None:
+    """Every pair is in one; blocks are full; buckets hold neighbours in length."""
+    lengths = np.random.default_rng(0).integers(1, answers.LONGEST + 2, answers.BATCH)
+    for arm in answers.ARMS[1:]:
+        parts = answers.groups(lengths, arm)
+        assert sorted(i for part in parts for i in part) == list(range(answers.BATCH))
+    blocks = [lengths[part] + answers.PROMPT for part in answers.groups(lengths, "packed")]
+    assert all(block.sum() <= answers.BLOCK for block in blocks)
+    assert all(a.sum() + b[0] > answers.BLOCK for a, b in itertools.pairwise(blocks))
+    buckets = [lengths[part] for part in answers.groups(lengths, "bucketed")]
+    assert all(a.max() <= b.min() for a, b in itertools.pairwise(buckets))
+
+
+def test_what_a_tilt_makes_of_lengths() -> None:
+    """By hand: lengths 1 and 3, as likely; weights 1/n teach the shorter three times of four."""
+    found = answers.learnt(np.array([1, 3]), np.array([1.0, 1 / 3]))
+    assert found["ratio"] == pytest.approx(1.5 / 2)
+    assert found["calibration"] == pytest.approx(
+        0.75 + 0.5
+    )  # 3/4 at the first position, 1 at the third, half reach it
+    assert found["cost"] == pytest.approx((math.log(2 / 3) + math.log(3) / 2) / math.log(2) / 2)
+
+
+def test_the_record_of_answers_is_whole() -> None:
+    """Every arm has the same seeds at the rate with its lowest own loss, and the settings are the script's."""
+    record = json.loads((FOLDER / "answers.json").read_text())
+    assert {k: v for k, v in record["settings"].items() if k in asdict(answers.SETTINGS)} == json.loads(
+        json.dumps(asdict(answers.SETTINGS))
+    )
+    assert set(record["versions"]) == {"python", "torch", "numpy"} and record["date"]
+    seeds = {arm: [r["seed"] for r in record["runs"] if r["arm"] == arm] for arm in answers.ARMS}
+    assert all(found == list(range(len(found))) == seeds["constant"] for found in seeds.values())
+    assert len(record["tuning"]) == len(answers.ARMS) * len(answers.SETTINGS.rates)
+    for arm, rate in record["rates"].items():
+        assert rate == answers.chosen(record["tuning"], arm)
+        assert all(run["rate"] == rate for run in record["runs"] if run["arm"] == arm)

@@ -36,6 +36,7 @@ PLAIN: dict[str, Any] = {
     "class_weights": None,
     "pos_weight": None,
     "temperature": 1.0,
+    "softcap": 0.0,
     "gamma": 0.0,
     "z_loss": 0.0,
     "entropy": 0.0,
@@ -443,6 +444,112 @@ FAULTS: dict[str, tuple[Callable[[Loss], Loss], dict[str, Any]]] = {
     "sum": (lambda f: functools.partial(f, reduction="sum"), {"reduction": "sum", "denominator": "nothing"}),
     "swapped": (lambda f: lambda y, z, **o: f(z, y, **o), {"first": "target"}),
 }
+
+
+def capped(z: Any, c: float) -> Any:
+    return c * torch.tanh(z / c)
+
+
+def fresh() -> dict[str, Case]:
+    """What nobody had in mind while `diagnose` was written: options, penalties, losses that leave rows out."""
+
+    def flooded(z: Any, y: Any) -> Any:
+        return (F.cross_entropy(z, y) - 0.1).abs() + 0.1
+
+    def above(z: Any, y: Any) -> Any:
+        each = F.cross_entropy(z, y, reduction="none")
+        return each[each > 0.3].mean()
+
+    def dice(z: Any, y: Any) -> Any:
+        p, t = z.softmax(1), F.one_hot(y, z.shape[1]).to(z.dtype)
+        return F.cross_entropy(z, y) + 1 - (2 * (p * t).sum() + 1) / (p.sum() + t.sum() + 1)
+
+    def margins(z: Any, y: Any) -> Any:
+        return F.cross_entropy(z - 0.5 * F.one_hot(y, z.shape[1]), y)
+
+    def poly(z: Any, y: Any) -> Any:
+        return F.cross_entropy(z, y) + (1 - z.softmax(1).gather(1, y[:, None])).mean()
+
+    def counted_nonzero(z: Any, y: Any) -> Any:
+        return F.cross_entropy(z, y, reduction="sum") / (y != 0).sum().clamp(min=1)
+
+    def positives(z: Any, t: Any) -> Any:
+        return F.binary_cross_entropy_with_logits(z, t, reduction="sum") / t.sum().clamp(min=1)
+
+    def balanced(z: Any, y: Any) -> Any:
+        return F.cross_entropy(
+            z, y, weight=len(y) / (torch.bincount(y, minlength=z.shape[1]) + 1).to(z.dtype)
+        )
+
+    def mixed(z: Any, y: Any) -> Any:
+        return 0.7 * F.cross_entropy(z, y) + 0.3 * F.cross_entropy(z, y.roll(1))
+
+    def bootstrapped(z: Any, y: Any) -> Any:
+        lp = z.log_softmax(1)
+        return 0.8 * F.nll_loss(lp, y) - 0.2 * (lp.exp() * lp).sum(1).mean()
+
+    def penalised(z: Any, y: Any, t: float = 1.0, **options: Any) -> Any:
+        return F.cross_entropy(z / t, y, **options) + 0.02 * (z / t).logsumexp(1).pow(2).mean()
+
+    w, over_w = W3.double(), {"denominator": "the sum of weights", "class_weights": (1.0, 5.0, 2.0)}
+    return {
+        "softcap of 30": (lambda z, y: ce(capped(z, 30.0), y), {"softcap": 30.0}),
+        "softcap of 5, weights": (lambda z, y: ce(capped(z, 5.0), y, weight=w), over_w | {"softcap": 5.0}),
+        "softcap and z-loss": (lambda z, y: penalised(capped(z, 5.0), y), {"softcap": 5.0, "z_loss": 0.02}),
+        "softcap, smoothed": (
+            lambda z, y: ce(capped(z, 8.0), y, label_smoothing=0.2), {"softcap": 8.0, "smoothing": 0.2},
+        ),
+        "weights, z-loss": (lambda z, y: penalised(z, y, weight=w), over_w | {"z_loss": 0.02}),
+        "weights, smoothing, z-loss": (
+            lambda z, y: penalised(z, y, weight=w, label_smoothing=0.1), over_w | {"z_loss": 0.02, "smoothing": 0.1},
+        ),
+        "temperature, z-loss of it": (lambda z, y: penalised(z, y, 2.0), {"temperature": 2.0, "z_loss": 0.02}),
+        "weights in a closure": (
+            lambda z, y: (ce(z, y, reduction="none") * w[y]).sum() / w[y].sum(), over_w,
+        ),
+        "bootstrapped": (bootstrapped, {"factor": 0.8, "entropy": 0.2}),
+        "kl_div of logits over 4, times 16": (
+            lambda z, t: 16 * F.kl_div(F.log_softmax(z / 4, 1), t, reduction="batchmean"),
+            {"family": KL, "temperature": 4.0, "factor": 16.0},
+        ),
+        "square root of p": (lambda p, y: F.nll_loss(p.sqrt().log(), y), NPROB | {"factor": 0.5}),
+        "bits of weights": (
+            lambda z, y: ce(z, y, weight=w) / math.log(2), over_w | {"unit": "bits"},
+        ),
+        "weights and a label left out, sum": (
+            nn.NLLLoss(weight=W3, ignore_index=2, reduction="sum"),
+            LOGP | {"class_weights": (1.0, 5.0, 0.0), "reduction": "sum", "denominator": "nothing"},
+        ),
+        "weights of columns, pos_weight": (
+            nn.BCEWithLogitsLoss(weight=W3, pos_weight=torch.tensor([1.0, 2.0, 3.0])),
+            BIN | {"class_weights": (1.0, 5.0, 2.0), "pos_weight": (1.0, 2.0, 3.0)},
+        ),
+        "xent, a denominator of 12": (
+            functools.partial(xent.cross_entropy, denominator=12.0),
+            {"reduction": "sum", "denominator": "nothing", "factor": 1 / 12},
+        ),
+        "xent, binary focal, 1.5": (functools.partial(xent.binary_focal_loss, gamma=1.5), BIN | {"gamma": 1.5}),
+        "flooded": (flooded, None),
+        "rows above 0.3": (above, None),
+        "with a Dice loss": (dice, None),
+        "margins": (margins, None),
+        "poly-1": (poly, None),
+        "divided by the labels that are not 0": (counted_nonzero, None),
+        "divided by the positives": (positives, None),
+        "weights of the batch's counts": (balanced, None),
+        "mixed with the next row's label": (mixed, None),
+        "root of the mean square": (lambda z, y: ce(z, y, reduction="none").pow(2).mean().sqrt(), None),
+        "median": (lambda z, y: ce(z, y, reduction="none").median(), None),
+        "perplexity": (lambda z, y: ce(z, y).exp(), None),
+        "a prior in the logits": (lambda z, y: ce(z + torch.arange(z.shape[1]).log1p(), y), None),
+        "logits of length 16": (lambda z, y: ce(16 * F.normalize(z, dim=1), y), None),
+        "spread of the batch": (lambda z, y: ce(z / z.std(), y), None),
+        "yes or no, of indices": (
+            lambda z, y: F.binary_cross_entropy_with_logits(z, F.one_hot(y, z.shape[1]).to(z.dtype)), None,
+        ),
+        "one minus p": (lambda z, y: F.nll_loss((1 - z.softmax(1)).log(), y), None),
+        "labels off by one": (lambda z, y: ce(z, (y + 1) % z.shape[1]), None),
+    }  # fmt: skip
 
 
 def two_faults() -> dict[str, Case]:

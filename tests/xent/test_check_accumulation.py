@@ -134,6 +134,156 @@ def wrong_weights(net: nn.Module, batches: list[Batch]) -> None:
         (mean(net, batch) * ((i + 1) / 10 if len(batches) > 1 else 1)).backward()
 
 
+def shifted(step: Callable[[Callable[..., Tensor]], Step]) -> Step:
+    """A step of a causal model: position i predicts label i + 1."""
+
+    def loss(net: nn.Module, batch: Batch) -> Tensor:
+        return loss_sum(net, (batch[0][:, :-1], batch[1][:, 1:]))
+
+    return step(loss)
+
+
+def sums(divisor: Callable[[list[Batch]], float]) -> Callable[[Callable[..., Tensor]], Step]:
+    def of(loss: Callable[..., Tensor]) -> Step:
+        def step(net: nn.Module, batches: list[Batch]) -> None:
+            for batch in batches:
+                (loss(net, batch) / divisor(batches)).backward()  # type: ignore[no-untyped-call]
+
+        return step
+
+    return of
+
+
+def after(batch: Batch) -> int:
+    return count((batch[0], batch[1][:, 1:]))
+
+
+def shifted_plain(net: nn.Module, batch: Batch) -> None:
+    shifted(sums(lambda b: after(b[0])))(net, [batch])
+
+
+def then(step: Step, more: Callable[[nn.Module, list[Batch]], Any]) -> Step:
+    def both(net: nn.Module, batches: list[Batch]) -> None:
+        step(net, batches)
+        more(net, batches)
+
+    return both
+
+
+def autocast(step: Step) -> Step:
+    def cast(net: nn.Module, batches: list[Batch]) -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            step(net, batches)
+
+    return cast
+
+
+def in_float32() -> nn.Module:
+    return model().float()
+
+
+def z_loss(net: nn.Module, batch: Batch, mask: bool = False) -> Tensor:
+    """The squared log of the partition function, of all positions, padding too."""
+    z = net(batch[0]).logsumexp(-1) ** 2
+    return z[batch[1] != IGNORED].mean() if mask else z.mean()
+
+
+def two_means(net: nn.Module, batches: list[Batch]) -> None:
+    for batch in batches:
+        ((mean(net, batch) + 0.3 * z_loss(net, batch)) / len(batches)).backward()
+
+
+def two_terms(net: nn.Module, batches: list[Batch]) -> None:
+    positions = sum(y.numel() for _, y in batches)
+    for batch in batches:
+        term = loss_sum(net, batch) / total(batches) + 0.3 * z_loss(net, batch) * batch[1].numel() / positions
+        term.backward()
+
+
+def penalised(power: int, means: bool = False, biases: bool = True, times: int | None = None) -> Step:
+    """A penalty with every micro-batch, or `times` a window."""
+
+    def step(net: nn.Module, batches: list[Batch]) -> None:
+        for batch in batches:
+            divisor = len(batches) * count(batch) if means else total(batches)
+            kept = [p for p in net.parameters() if biases or p.ndim > 1]
+            penalty = sum(p.abs().pow(power).sum() for p in kept) * (times or len(batches)) / len(batches)
+            (loss_sum(net, batch) / divisor + 0.01 * penalty).backward()  # type: ignore[no-untyped-call]
+
+    return step
+
+
+BY_CLASS = torch.tensor([1.0, 5.0, 0.2, 2.0, 9.0], dtype=torch.float64)
+
+
+def class_weighted(share: Callable[[list[Batch], int], float]) -> Step:
+    """PyTorch's weighted means, recombined."""
+
+    def step(net: nn.Module, batches: list[Batch]) -> None:
+        for i, (inputs, labels) in enumerate(batches):
+            loss = cross_entropy(
+                net(inputs).flatten(0, 1), labels.flatten(), weight=BY_CLASS, ignore_index=IGNORED
+            )
+            (loss * share(batches, i)).backward()  # type: ignore[no-untyped-call]
+
+    return step
+
+
+def class_mass(batch: Batch) -> float:
+    return float(BY_CLASS[batch[1][batch[1] != IGNORED]].sum())
+
+
+def by_sequence(net: nn.Module, batches: list[Batch]) -> None:
+    """The mean of each sequence, averaged over the sequences of the window."""
+    rows = sum(len(y) for _, y in batches)
+    for inputs, labels in batches:
+        for x, y in zip(inputs, labels, strict=True):
+            (mean(net, (x[None], y[None])) / rows).backward()
+
+
+def sequence_means(net: nn.Module, batches: list[Batch]) -> None:
+    for inputs, labels in batches:
+        by = [mean(net, (x[None], y[None])) for x, y in zip(inputs, labels, strict=True)]
+        (torch.stack(by).mean() / len(batches)).backward()  # type: ignore[no-untyped-call]
+
+
+def clips_the_window(norm: float) -> Step:
+    def step(net: nn.Module, batches: list[Batch]) -> None:
+        sums_over(total)(net, batches)
+        if len(batches) > 1:
+            nn.utils.clip_grad_norm_(net.parameters(), norm)
+
+    return step
+
+
+def runs_a_count(net: nn.Module, batches: list[Batch]) -> None:
+    so_far = 0
+    for batch in batches:
+        so_far += count(batch)
+        (loss_sum(net, batch) / so_far).backward()
+
+
+def of_some(kept: Callable[[list[Batch]], list[Batch]], divisor: Callable[[list[Batch]], float]) -> Step:
+    """A loop over some of the window; a single batch is taken whole."""
+
+    def step(net: nn.Module, batches: list[Batch]) -> None:
+        for batch in kept(batches) if len(batches) > 1 else batches:
+            (loss_sum(net, batch) / divisor(batches)).backward()
+
+    return step
+
+
+def means_without_last(net: nn.Module, batches: list[Batch]) -> None:
+    kept = batches[:-1] or batches
+    for batch in kept:
+        (mean(net, batch) / len(kept)).backward()
+
+
+def skips_empty(net: nn.Module, batches: list[Batch]) -> None:
+    for batch in batches:
+        (loss_sum(net, batch) / max(count(batch), 1) / len(batches)).backward()
+
+
 Row = tuple[list[int], Step, dict[str, Any], bool, str]
 MEANS = "^a mean of means over the micro-batches: each weighs the same, however many targets it has"
 UNSHIFTED = sums_over(lambda b: total(b) + sum(len(y) for _, y in b))
@@ -147,7 +297,7 @@ LOOPS: dict[str, Row] = {
     "right, by accumulate": (EMPTY, by_accumulate, {"targets": 1}, True, "whole batch$"),
     "right, a sum": (RAGGED, sums_over(lambda _: 1), {}, True, "whole batch$"),
     "right, a constant": (RAGGED, sums_over(lambda _: 17), {"targets": 1}, True, "whole batch$"),
-    "right, by sequences": (RAGGED, BY_ROWS, {"targets": 1}, True, "so would a mean of means"),
+    "right, by sequences": (RAGGED, BY_ROWS, {"targets": 1}, True, "by .*sequences, .* them hide a mean of means$"),
     "mean of means": (RAGGED, means_over(lambda k: k), {}, False, MEANS + "$"),
     "mean of means, equal counts": (EVEN, means_over(lambda k: k), {}, True, "so would a mean of means"),
     "never divided": (EVEN, means_over(lambda k: 1), {}, False,
@@ -163,9 +313,10 @@ LOOPS: dict[str, Row] = {
     "labels before the shift, in both": (RAGGED, UNSHIFTED, {"targets": 1}, False,
                                          "agree, but both divide by the 32 labels before the shift, not by"),
     "padding counted": (RAGGED, PADDED, PLAIN, False, "by the 48 positions, padding too, not by the 24"),
-    "padding counted, in both": (RAGGED, PADDED, {"targets": 1}, True, "so would a mean of means"),
+    "padding counted, in both": (RAGGED, PADDED, {"targets": 1}, True,
+                                "divide by positions, .* or sequences, not by targets: .* hide a mean of means$"),
     "never divided by N": (RAGGED, sums_over(lambda b: 1), PLAIN, False, "N = 24 times what it should be"),
-    "weighed by rows": (RAGGED[:3], weighed_by_rows, {"targets": 1}, False,
+    "weighed by rows": (RAGGED[:3], weighed_by_rows, {"targets": 1, "rows": (1, 2, 1)}, False,
                         "^the micro-batches are weighed by their positions, .* or sequences, not"),
     "a wrong factor": (RAGGED, sums_over(lambda b: total(b) * (3.3 if len(b) > 1 else 1)), {}, False,
                        "0.303 times .* no usual factor .*; targets="),
@@ -175,26 +326,91 @@ LOOPS: dict[str, Row] = {
     "zero_grad inside": (RAGGED, zero_grad_inside, {}, False, "^only the last micro-batch is left"),
     "all clipped": (RAGGED, clips(1e-3), {}, False, "^gradients are clipped: several have the norm 0.001"),
     "some clipped": (RAGGED, clips(0.7), {}, False, "^gradients are clipped: several have the norm 0.7,"),
+    "only the window clipped": (RAGGED, clips_the_window(0.3), {}, False,
+                                "no usual factor; the micro-batches' gradient has the norm 0.3, and is probably"),
+    "causal, before the shift, labels as they are": (
+        RAGGED, shifted(sums(total)), {"reference": shifted_plain, "targets": 1}, False,
+        "^the right .* divided by the 24 labels before the shift, not by the 16 targets"),
+    "causal, right, labels as they are": (
+        RAGGED, shifted(sums(lambda b: sum(map(after, b)))), {"reference": shifted_plain, "targets": 1}, True,
+        "^none: the micro-batches add up to the whole batch$"),
+    "causal, right, labels as they are, no reference": (
+        RAGGED, shifted(sums(lambda b: sum(map(after, b)))), {"targets": 1}, True, "^none: [^;]*$"),
+    "a loss scale": (RAGGED, sums_over(lambda b: total(b) / 2**16), PLAIN, False,
+                     r"^the right direction, 2\^16 = 65536 times what it should be: the loss is scaled \(Grad"),
+    "a loss scale, and a mean of means": (RAGGED, means_over(lambda k: k / 2**16), PLAIN, False,
+                                          MEANS + r"; and 2\^16 = "),
+    "autocast, right": (RAGGED, autocast(sums_over(total)), {"net": in_float32}, True, "^none: .* within 0.088"),
+    "autocast, mean of means": (RAGGED, autocast(means_over(lambda k: k)), {"net": in_float32}, False, MEANS),
+    "two terms, each a mean": (RAGGED, two_means, {}, False, MEANS + "; and .* two terms that have two denom"),
+    "two terms, each by its count": (RAGGED, two_terms, {}, True, "^none: the micro"),
+    "a penalty with every micro-batch": (
+        RAGGED, penalised(2), {}, False, "^a penalty on the parameters' squares enters .*; the rest is right$"),
+    "a penalty on weights, and a mean of means": (
+        RAGGED, penalised(2, means=True, biases=False), {}, False,
+        "^a penalty on the parameters' squares enters .*; a mean of means over the micro-batches"),
+    "a penalty on absolute values": (RAGGED, penalised(1), {}, False, "on the parameters' absolute values enter"),
+    "a penalty once": (RAGGED, penalised(2, times=1), {}, True, "^none"),
+    "class weights, recombined by counts": (
+        RAGGED, class_weighted(lambda b, i: count(b[i]) / total(b)), {"targets": 1}, False,
+        "^the micro-batches are weighed by the number of their targets, which is not what .*class weights"),
+    "class weights, right": (RAGGED, class_weighted(lambda b, i: class_mass(b[i]) / sum(map(class_mass, b))),
+                             {"targets": 1}, True, "^none"),
+    "class weights, a mean of means": (RAGGED, class_weighted(lambda b, i: 1 / len(b)), {"targets": 1}, False,
+                                       MEANS),
+    "a mean of each sequence": (RAGGED, by_sequence, {"targets": 1}, True,
+                                "^none: .*; both divide by .*sequences, not by .* to write short ones; equal numb"),
+    "a mean of each sequence, and of means": (RAGGED[:3], sequence_means, {"targets": 1, "rows": (1, 2, 1)},
+                                              False, MEANS),
+    "a running count": (RAGGED, runs_a_count, {}, False,
+                        "^a running count: each micro-batch is divided by the targets so far$"),
+    "the last left out": (RAGGED, of_some(lambda b: b[:-1], total), {}, False,
+                          "^micro-batch 3 is left out; the others have what is due to them"),
+    "the first left out, and not counted": (RAGGED, of_some(lambda b: b[1:], lambda b: total(b[1:] or b)), {},
+                                            False, "^micro-batch 0 is left out; the others share its weight"),
+    "the last left out, and a mean of means": (RAGGED, means_without_last, {}, False,
+                                               "^micro-batch 3 is left out; the others weigh 0.333 each, a mean"),
+    "one entered twice": (RAGGED, of_some(lambda b: [*b, b[1]], total), {}, False,
+                          "^micro-batch 1 enters 2 times; the others once"),
+    "by the last one's count": ([6, 1, 3, 4], sums_over(lambda b: len(b) * count(b[-1])), PLAIN, False,
+                                "^the right .* 0.875 of .* divided by K times the targets of micro-batch 3 alone"),
+    "an empty one adds nothing and is counted": (EMPTY, skips_empty, {"targets": 1}, False,
+                                                 MEANS + "; micro-batch 1 adds nothing, and is counted$"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops_are_judged_rightly(name: str) -> None:
     lengths, step, arguments, right, says = LOOPS[name]
+    arguments = dict(arguments)
     micro, whole = window(lengths)
-    if step is weighed_by_rows:
-        micro = [(x[:rows], y[:rows]) for rows, (x, y) in zip((1, 2, 1), micro, strict=True)]
+    if rows := arguments.pop("rows", ()):
+        micro = [(x[:n], y[:n]) for n, (x, y) in zip(rows, micro, strict=True)]
         whole = join(micro)
-    report = xent.torch.check_accumulation(model(), micro, whole, step, **arguments)
+    net = arguments.pop("net", model)()
+    if net[0].weight.dtype == torch.float32:
+        micro, (inputs, labels) = [(x.float(), y) for x, y in micro], whole
+        whole = inputs.float(), labels
+    report = xent.torch.check_accumulation(net, micro, whole, step, **arguments)
     assert report.ok is right
     assert re.search(says, report.cause), report.cause
+
+
+def test_few_causes_stay_unknown() -> None:
+    """Of more than 45 loops all but five have a cause with a name, and no right one has any."""
+    unnamed = [
+        name
+        for name, (*_, right, says) in LOOPS.items()
+        if not right and re.search("unknown|no usual|weights 0", says)
+    ]
+    assert len(LOOPS) >= 45 and len(unnamed) <= 5, unnamed
 
 
 # Name: what the network holds besides, and what the report says of a loop that is right.
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "dropout": (lambda: nn.Dropout(0.2), r"^the step does not repeat: .* \(dropout is on: 1\)"),
     "batch normalisation": (lambda: BatchNorm(8), r"^batch normalisation \(1\)"),
-    "a mean over the batch": (MeanOfTheBatch, "^unknown: no weights .* looks across rows"),
+    "a mean over the batch": (MeanOfTheBatch, "no weights .* looks across rows"),
 }
 
 

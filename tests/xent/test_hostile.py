@@ -15,7 +15,9 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -105,6 +107,31 @@ def entry(*values: Any) -> Wrong:
     return [lambda v, new=new: np.array([new, *np.ravel(v)[1:]]).reshape(np.shape(v)) for new in values]
 
 
+class Module(torch.nn.Linear):
+    """As a LightningModule."""
+
+    automatic_optimization = True
+
+    def train_dataloader(self) -> list[torch.Tensor]:
+        return [torch.ones(1, 2), torch.ones(2, 2)]
+
+    def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+        return self(batch).mean()  # type: ignore[no-any-return]
+
+
+class Lightning:
+    """As Lightning's Trainer."""
+
+    accumulate_grad_batches = 2
+
+    def __init__(self) -> None:
+        self.fit_loop = self.epoch_loop = self.automatic_optimization = self.output_result_cls = self
+        self.precision_plugin = SimpleNamespace(train_step_context=nullcontext)
+
+    def from_training_step_output(self, output: torch.Tensor, size: int) -> SimpleNamespace:
+        return SimpleNamespace(closure_loss=output / size)
+
+
 # fmt: off
 MASKED = np.ma.array([1.0, 2.0], mask=[0, 1])
 NO_ARRAY: Wrong = [
@@ -164,6 +191,10 @@ TABLE: dict[str, Row] = {
     "top_indices": (lambda g: np.array([[0, 1], [2, 1]] * (N // 2)), [*INDEX, *SHAPE]),
     "probabilities": (lambda g: np.array([0.5, 0.25, 0.25]), ROWS),
     "lengths": (lambda g: np.array([1, 3, 8]), [*NO_ARRAY, *entry(0, -1), lambda v: np.array(v, float)]),
+    "prompts": (lambda g: np.array([7, 5, 7]), [
+        *("text", {}, Refuses(), Holds(Refuses()), [[1], [1, 2]], [MASKED], [1.0, 2.0, 1.0], [True] * 3), *SHAPE,
+        np.array(["a", None, "b"], object), np.array([{}, (), 1], object), lambda v: v.astype("m8[s]"),
+    ]),
     "initial": (lambda g: np.array([0.5, 0.375, 0.125]), [*ROWS, *SHAPE]),
     "transition": (lambda g: CHAIN.transition, [*ROWS, *SHAPE]),
     "sequences": (lambda g: [[0, 1, 1], [1]], [None, 3, [[0.7, 1.2]], [[-1]], [[9]], "text"]),
@@ -234,6 +265,11 @@ OWN: dict[str, dict[str, Row]] = {
         "step": (lambda g: lambda model, batches: sum(model(b).sum() for b in batches).backward(), [None, 3]),
         "reference": (lambda g: lambda model, batch: model(batch).sum().backward(), [3, "text"]),
         "targets": (lambda g: lambda batch: torch.zeros(len(batch), dtype=torch.long), []),
+        "tolerance": (lambda g: 1e-3, beyond(-1.0)),
+    },
+    "check_trainer": {
+        "trainer": (lambda g: (Lightning(), Module(2, 1)), [None, *NO_OBJECT, (Lightning(), None), (1, 2)]),
+        "batches": (lambda g: [torch.ones(1, 2), torch.ones(2, 2)], [5, [], [torch.ones(1, 2)]]),
         "tolerance": (lambda g: 1e-3, beyond(-1.0)),
     },
     "elicited": {"target_probs": (lambda g: np.array([0.75, 0.25]), ROWS)},

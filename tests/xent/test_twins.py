@@ -35,14 +35,9 @@ ALONE = {"rng", "generator"}
 CONSTANT = {"teacher_logits", "top_log_probs", "importance_weights"}
 BINARY = {"binary_cross_entropy", "binary_focal_loss", "binary_log_loss", "sigmoid", "log_sigmoid"}
 ONLY_TENSORS = {
-    "accumulate",
-    "check_accumulation",
-    "linear_cross_entropy",
-    "linear_distillation_loss",
-    "linear_entropy",
-    "split_cross_entropy",
-    "top_k_of_teacher",
-}
+    "accumulate", "check_accumulation", "check_trainer", "linear_cross_entropy", "linear_distillation_loss",
+    "linear_entropy", "split_cross_entropy", "top_k_of_teacher",
+}  # fmt: skip
 
 
 def generator() -> np.random.Generator:

@@ -8,13 +8,16 @@ row by row, so that no check hides behind it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -397,22 +400,291 @@ BY_ARRAYS: dict[str, tuple[Callable[[Kind], Answers], float]] = {
 }
 
 
+def counted(planted: Callable[[Kind], Answers], kinds: list[Kind]) -> tuple[Counter[Any], list[Any]]:
+    """How often each answer comes, by library and cause; and the answers that are wrong."""
+    wrong, counts = [], Counter()
+    for kind in kinds:
+        for cause, said in planted(kind):
+            counts[kind.library, cause, str.__str__(str(said).split(":")[0])] += 1
+            if said == (NO if cause else YES):
+                wrong.append((str(kind), cause, str(said)))
+    return counts, wrong
+
+
+def judge(planted: Callable[[Kind], Answers], kinds: list[Kind], bound: float) -> None:
+    """Never wrong; both answers are given; and "cannot tell" no oftener than a share of the times."""
+    counts, wrong = counted(planted, kinds)
+    assert not wrong, wrong[:5]
+    seen = {(cause, said) for _, cause, said in counts}
+    assert (True, YES) in seen and (False, NO) in seen
+    unsure = sum(n for (*_, said), n in counts.items() if said == UNSURE)
+    assert unsure <= bound * sum(counts.values()), counts
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("slug", BY_ARRAYS)
 def test_a_check_of_arrays_on_every_kind(slug: str) -> None:
     """Library, precision, rows, classes, axis and ignored index, each with each."""
-    planted, bound = BY_ARRAYS[slug]
-    wrong, counts = [], Counter()
-    for kind in ALL:
-        for cause, said in planted(kind):
-            counts[cause, str.__str__(str(said).split(":")[0])] += 1
-            if said == (NO if cause else YES):
-                wrong.append((str(kind), cause, str(said)))
-    print(slug, dict(counts))
-    assert not wrong, wrong[:5]
-    assert counts[True, YES] and counts[False, NO]
-    unsure = counts[True, UNSURE] + counts[False, UNSURE]
-    assert unsure <= bound * sum(counts.values()), counts
+    judge(BY_ARRAYS[slug][0], ALL, BY_ARRAYS[slug][1])
+
+
+# ------------------------------------------- checks that ask the loss, on kinds that pair each trait with each other
+
+SOME = [
+    Kind("numpy", "float16", 1, 2, False, 0),
+    Kind("numpy", "float32", 2, 1000, False, 255),
+    Kind("numpy", "float64", 5, 3, True, -100),
+    Kind("torch", "float16", 64, 3, True, -100),
+    Kind("torch", "bfloat16", 5, 10, True, 255),
+    Kind("torch", "float64", 1, 1000, False, 0),
+    Kind("keras", "float16", 64, 2, True, -100),
+    Kind("keras", "float64", 5, 10, False, 0),
+]
+
+
+@functools.cache
+def losses(library: str, k: int = 0) -> SimpleNamespace:
+    """One loss for each cause, of arrays, of tensors or of Keras; with k, those that hold a weight for each class."""
+    w = np.linspace(1, 4, k)
+    if library == "numpy":
+        ce = xent.cross_entropy
+        if k:
+            return SimpleNamespace(
+                weighed=partial(ce, weight=w), summed=partial(ce, weight=w, reduction="sum")
+            )
+        own = SimpleNamespace(
+            plain=ce, probs=xent.log_loss, nll=xent.nll, soft=xent.soft_cross_entropy,
+            smooth=partial(ce, label_smoothing=0.1), skips=partial(ce, ignore_index=-1),
+            twice=lambda z, y: ce(xent.softmax(z), y), negative=lambda z, y: -ce(z, y),
+            bits=lambda z, y: ce(z, y) / np.log(2), half=lambda z, y: ce(z.astype("float16"), y),
+            binary=xent.binary_cross_entropy, binary_probs=xent.binary_log_loss,
+            binary_twice=lambda z, t: xent.binary_cross_entropy(1 / (1 + np.exp(-z)), t),
+            naive=naive, zero_log=lambda p, t: -(t * np.log(p)).sum(1).mean(),
+            clipped=lambda p, t: -(t * np.log(np.clip(p, 1e-7, 1))).sum(1).mean(),
+            by_classes=lambda z, t: -(t * xent.log_softmax(z)).mean(),
+            wraps=lambda z, y: -xent.log_softmax(z)[np.arange(len(y)), y].mean(),
+            drops=lambda z, y, **options: ce(z, y), in_place=in_place, tokens=ce,
+        )  # fmt: skip
+    elif library == "torch":
+        ce = F.cross_entropy
+        if k:
+            v = torch.tensor(w)
+            return SimpleNamespace(
+                weighed=partial(ce, weight=v), summed=partial(ce, weight=v, reduction="sum")
+            )
+        bce = F.binary_cross_entropy_with_logits
+        own = SimpleNamespace(
+            plain=ce, probs=lambda p, y: F.nll_loss(p.log(), y), nll=F.nll_loss, soft=ce,
+            smooth=partial(ce, label_smoothing=0.1), skips=partial(ce, ignore_index=-1),
+            twice=lambda z, y: ce(z.softmax(1), y), negative=lambda z, y: -ce(z, y),
+            bits=lambda z, y: ce(z, y) / np.log(2), half=lambda z, y: ce(z.half(), y),
+            binary=bce, binary_probs=F.binary_cross_entropy, binary_twice=lambda z, t: bce(z.sigmoid(), t),
+            naive=naive_torch, zero_log=lambda p, t: -(t * p.log()).sum(1).mean(),
+            clipped=lambda p, t: -(t * p.clamp(1e-7, 1).log()).sum(1).mean(),
+            by_classes=nn.KLDivLoss(), fades=F.binary_cross_entropy, cut=lambda z, y: ce(z.detach(), y),
+            drops=lambda z, y, **options: ce(z, y), tokens=tokens, shifts=lambda z, y: tokens(z[:, :-1], y[:, 1:]),
+            means=sequences(1),
+        )  # fmt: skip
+    else:
+        tf, of = behaviours.tensorflow(), behaviours.keras().losses
+        sparse = of.SparseCategoricalCrossentropy
+        ce = sparse(from_logits=True)
+        if k:
+            v = tf.constant(w, "float32")
+
+            def summed(y: Any, z: Any) -> Any:
+                each = tf.nn.sparse_softmax_cross_entropy_with_logits(y, tf.cast(z, "float32"))
+                return tf.reduce_sum(tf.gather(v, y) * each)
+
+            def weighed(y: Any, z: Any) -> Any:
+                return summed(y, z) / tf.reduce_sum(tf.gather(v, y))
+
+            return SimpleNamespace(weighed=weighed, summed=summed)
+        own = SimpleNamespace(
+            plain=ce, probs=sparse(), soft=of.CategoricalCrossentropy(from_logits=True),
+            smooth=of.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1),
+            skips=sparse(from_logits=True, ignore_class=-1),
+            twice=lambda y, z: ce(y, tf.nn.softmax(z)), negative=lambda y, z: -ce(y, z),
+            bits=lambda y, z: ce(y, z) / np.log(2), half=lambda y, z: ce(y, tf.cast(z, "float16")),
+            binary=of.BinaryCrossentropy(from_logits=True), binary_probs=of.BinaryCrossentropy(),
+            binary_twice=lambda t, z: of.binary_crossentropy(t, tf.sigmoid(z), from_logits=True),
+            naive=lambda y, z: -tf.reduce_mean(
+                tf.math.log(tf.gather(tf.exp(z) / tf.reduce_sum(tf.exp(z), 1, keepdims=True), y, batch_dims=1))
+            ),
+            clipped=of.CategoricalCrossentropy(), tokens=ce,
+            cut=lambda y, z: ce(y, tf.stop_gradient(z)),
+        )  # fmt: skip
+    return own
+
+
+def with_cause(check: Callable[..., Any], yes: str, no: str) -> Callable[[Kind], Answers]:
+    """A check that is asked about the loss alone, for losses with the cause and without it."""
+
+    def planted(k: Kind) -> Answers:
+        if k.library == "numpy" and check in (symptoms.gradient_fades, symptoms.gradient_missing):
+            return  # arrays have no gradient
+        for cause, names in ((True, yes), (False, no)):
+            for name in names.split():
+                if hasattr(losses(k.library), name):
+                    yield cause, check(getattr(losses(k.library), name))
+
+    return planted
+
+
+def a_softmax_too_many(k: Kind) -> Answers:
+    (z, y, _), of, ask = drawn(k, 1.3), losses(k.library), symptoms.double_softmax
+    yield True, ask(of.plain, k.classes(softmax(z)), k.labels(y))
+    yield True, ask(of.twice, k.classes(z), k.labels(y))
+    yield False, ask(of.plain, k.classes(z), k.labels(y))
+    yield False, ask(of.probs, k.classes(softmax(z)), k.labels(y))
+
+
+def a_sigmoid_too_many(k: Kind) -> Answers:
+    z = np.resize([-3.0, 0.4, 2.0], (k.n, 1))
+    of, ask, p = losses(k.library), symptoms.double_sigmoid, 1 / (1 + np.exp(-z))
+    yield True, ask(of.binary, k.floats(p))
+    yield True, ask(of.binary, k.floats(np.resize(p, (9, k.k))))
+    yield True, ask(of.binary_twice, k.floats(z))
+    yield False, ask(of.binary, k.floats(z))
+    yield False, ask(of.binary_probs, k.floats(p))
+
+
+def log_probabilities(k: Kind) -> Answers:
+    if hasattr(losses(k.library), "nll"):
+        z, of, ask = drawn(k)[0], losses(k.library), symptoms.no_log_probabilities
+        axis = 1 if k.second else -1
+        yield True, ask(of.nll, k.classes(softmax(z)), axis=axis)
+        yield True, ask(of.nll, k.classes(z + 3), axis=axis)
+        yield False, ask(of.nll, k.classes(np.log(softmax(z))), axis=axis)
+        yield False, ask(of.plain, k.classes(z), axis=axis)
+
+
+def swapped(k: Kind) -> Answers:
+    z, y, t = drawn(k)
+    of, ask = losses(k.library), symptoms.swapped_arguments
+    right = (lambda a, b: (b, a)) if k.library == "keras" else (lambda a, b: (a, b))
+    for pair in ((k.floats(z), k.ints(y)), (k.floats(z), k.floats(t))):
+        yield False, ask(of.plain, *right(*pair))
+        yield True, ask(of.plain, *right(*pair)[::-1])
+
+
+def given_logits(k: Kind) -> Answers:
+    z, of, ask = drawn(k)[0], losses(k.library), symptoms.logits_as_probabilities
+    z[0, 0] -= 9
+    yield True, ask(of.probs, k.classes(z))
+    yield False, ask(of.probs, k.classes(softmax(z)))
+    yield False, ask(of.plain, k.classes(z))
+
+
+def between(k: Kind) -> Answers:
+    z, of, ask = np.resize([-3.0, 0.4, 2.0], (k.n, 1)), losses(k.library), symptoms.logits_as_probabilities
+    yield True, ask(of.binary_probs, k.floats(z))
+    yield False, ask(of.binary_probs, k.floats(1 / (1 + np.exp(-z))))
+    yield False, ask(of.binary, k.floats(z))
+
+
+def of_a_softmax(k: Kind) -> Answers:
+    z, of, ask = drawn(k)[0], losses(k.library), symptoms.binary_loss_of_a_softmax
+    yield True, ask(of.binary_probs, k.floats(softmax(z)))
+    yield False, ask(of.binary_probs, k.floats(1 / (1 + np.exp(-z[:, :1]))))
+    yield False, ask(of.probs, k.floats(softmax(z)))
+
+
+def digits(k: Kind) -> Answers:
+    z, of, ask = drawn(k)[0], losses(k.library), symptoms.few_digits
+    yield True, ask(of.half)
+    yield "float16" in k.precision, ask(of.plain, logits=k.floats(z))
+    yield "float16" in k.precision, ask(of.plain, loss_value=k.floats(2.5))
+
+
+def clips(k: Kind) -> Answers:
+    z, of, ask = drawn(k)[0], losses(k.library), symptoms.clipped
+    yield True, ask(of.clipped)
+    yield False, ask(of.plain)
+    if hasattr(of, "nll"):
+        floored = np.maximum(np.log(softmax(9 * np.r_[z, -z])), np.log(1e-5))
+        yield bool((floored == np.log(1e-5)).sum() > 1), ask(of.nll, k.floats(floored))
+        yield False, ask(of.nll, k.floats(np.log(softmax(z))))
+
+
+def one_column(k: Kind) -> Answers:
+    z, of, ask = drawn(k)[0], losses(k.library), symptoms.one_column
+    yield True, ask(of.plain, k.floats(z[:, :1]))
+    yield False, ask(of.plain, k.floats(z))
+    yield False, ask(of.binary, k.floats(z[:, :1]))
+
+
+def with_weights(check: Callable[..., Any], other: str) -> Callable[[Kind], Answers]:
+    def planted(k: Kind) -> Answers:
+        z = k.floats(drawn(k)[0])
+        yield True, check(losses(k.library, k.k).weighed, z)
+        yield False, check(losses(k.library).plain, z)
+        yield other == "bends", check(losses(k.library, k.k).summed, z)
+
+    return planted
+
+
+def flipped(k: Kind) -> Answers:
+    z = k.classes(drawn(k)[0])
+    yield True, symptoms.sign_flipped(losses(k.library).negative, z)
+    yield False, symptoms.sign_flipped(losses(k.library).plain, z)
+
+
+def padded(k: Kind) -> Answers:
+    z, y, _ = drawn(k)
+    z, y = np.r_[z, z], np.r_[y, y]
+    of, ask = losses(k.library), symptoms.padding_counts
+    pad = np.arange(2 * k.n) >= k.n
+    yield True, ask(of.plain, k.floats(z), k.ints(y), pad)
+    yield False, ask(of.skips, k.floats(z), k.ints(np.where(pad, -1, y)), pad)
+
+
+def never(k: Kind) -> Answers:
+    ids = np.random.default_rng(k.n).integers(0, 900, (k.n, 6))
+    labels = np.where(np.arange(6) < 2, k.ignored, ids)  # a prompt
+    of, ask = losses(k.library), symptoms.never_shifted
+    yield True, ask(of.tokens, k.ints(labels), k.ints(ids), ignore_index=k.ignored)
+    yield False, ask(of.tokens, k.ints(np.roll(labels, -1, 1)), k.ints(ids), ignore_index=k.ignored)
+    if hasattr(of, "shifts"):
+        yield False, ask(of.shifts, k.ints(labels), k.ints(ids), ignore_index=k.ignored)
+
+
+def layout(k: Kind) -> Answers:
+    cube = np.random.default_rng(1).normal(size=(max(k.n, 2), 4, k.k))
+    y = k.ints(np.zeros(cube.shape[:2]))
+    last = k.library != "torch"
+    for second in (False, True):
+        z = k.floats(np.moveaxis(cube, -1, 1) if second else cube)
+        yield second == last, symptoms.classes_on_the_last_axis(losses(k.library).plain, z, y)
+
+
+s = symptoms  # for short
+BY_KIND: dict[str, Callable[[Kind], Answers]] = {
+    "floor-of-a-double-softmax": a_softmax_too_many, "floor-of-a-double-sigmoid": a_sigmoid_too_many,
+    "floor-of-smoothing": with_cause(s.smoothing_floor, "smooth", "plain soft"),
+    "negative-loss": log_probabilities, "swapped-arguments": swapped, "from-logits-forgotten": given_logits,
+    "between-0-and-1": between, "binary-loss-of-two-outputs": of_a_softmax,
+    "bits-for-nats": with_cause(s.other_unit, "bits", "plain smooth"), "bfloat16-steps": digits,
+    "log-of-a-softmax": with_cause(s.log_of_a_softmax, "naive", "plain soft"),
+    "zero-times-log-zero": with_cause(s.zero_times_log_zero, "zero_log", "probs clipped"),
+    "clipped-and-stuck": clips, "vanished-binary-gradient": with_cause(s.gradient_fades, "fades", "binary plain"),
+    "gradient-missing": with_cause(s.gradient_missing, "cut", "plain binary"), "sign-flipped": flipped,
+    "one-column-of-logits": one_column, "arguments-changed": with_cause(s.changes_arguments, "in_place", "plain"),
+    "rare-class-too-often": with_weights(s.weights_bend, "bends"),
+    "weights-and-batch-size": with_weights(s.divides_by_weights, ""),
+    "mean-over-classes": with_cause(s.divides_by_classes, "by_classes", "plain binary"),
+    "weights-without-effect": with_cause(s.weights_dropped, "drops", "plain"),
+    "generates-too-short": with_cause(s.sequence_means, "means", "tokens"),
+    "padding-counts": padded, "minus-one-is-a-class": with_cause(s.minus_one_is_a_class, "wraps", "plain skips"),
+    "class-axis-second": layout, "never-shifted": never,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slug", BY_KIND)
+def test_a_check_that_asks_the_loss_on_kinds(slug: str) -> None:
+    """The cause in the loss, in the model and in the call, in every library."""
+    judge(BY_KIND[slug], SOME, 0.25)
 
 
 # --------------------------------------------------- checks that ask the loss: in the loss, in the model, in the call
@@ -450,8 +722,9 @@ def binary_with_penalty(z: Any, y: Any) -> Any:
     return -F.cross_entropy(z, y) + 1e-3 * z.logsumexp(1).pow(2).mean()
 
 
-def by_loss(slug: str) -> list[Case]:
-    """(Whether the cause is there, the check's call): the review's cases among them."""
+@functools.cache
+def by_loss() -> dict[str, list[Case]]:
+    """(Whether the cause is there, the check's call), row by row: the review's cases among them."""
     s, rng = symptoms, np.random.default_rng(3)
     keras = behaviours.keras().losses
     z, y = torch.tensor(rng.normal(size=(16, 10))), torch.tensor(rng.integers(0, 10, 16))
@@ -721,7 +994,7 @@ def by_loss(slug: str) -> list[Case]:
         ],
         "accumulation-changed-the-model": accumulated(),
     }
-    return table[slug]
+    return table
 
 
 def accumulated() -> list[Case]:
@@ -784,7 +1057,7 @@ BY_LOSS = [
 @pytest.mark.parametrize("slug", BY_LOSS)
 def test_a_check_that_asks_the_loss(slug: str) -> None:
     """With the cause in the loss, in the model and in the call, and without it: never the wrong answer."""
-    said = [(cause, call()) for cause, call in by_loss(slug)]
+    said = [(cause, call()) for cause, call in by_loss()[slug]]
     print(slug, Counter((cause, str(answer).split(":")[0]) for cause, answer in said))
     assert not [(c, str(a)) for c, a in said if a == (NO if c else YES)]
     assert any(a == YES for c, a in said if c) and any(a == NO for c, a in said if not c)
@@ -852,3 +1125,25 @@ def test_the_messages_are_those_that_print(slug: str) -> None:
             .removesuffix(".")
         )
         assert said in text, said
+
+
+def main() -> None:
+    """Print the matrix of checks: with the cause yes, without it no, and cannot tell, by library."""
+    for slug in sorted({*BY_ARRAYS, *BY_KIND}):
+        for table, kinds in ((BY_ARRAYS, ALL), (BY_KIND, SOME)):
+            if slug in table:
+                entry = table[slug]
+                counts, wrong = counted(entry[0] if isinstance(entry, tuple) else entry, kinds)
+                cells = [
+                    "/".join(
+                        str(sum(n for (a, c, s), n in counts.items() if a == name and want(c, s)))
+                        for want in (lambda c, s: c and s == YES, lambda c, s: not c and s == NO,
+                                     lambda c, s: s == UNSURE)
+                    )
+                    for name in PRECISIONS
+                ]  # fmt: skip
+                print(f"{slug:32}" + "".join(f"{c:>18}" for c in cells) + f"{len(wrong):6}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -120,6 +120,8 @@ class _Search:
             if self.answered and not best:
                 break  # it answered, and nothing explained it: another library will not either
             for shape in SHAPES:
+                if "T" in shape and any(d.bench.form == "indices" for d in self.answered):
+                    continue  # it takes rows, and they are not explained: one position more explains nothing
                 found = self.shape(caller, shape, copies)
                 if self.unsteady:
                     return []
@@ -138,14 +140,17 @@ class _Search:
     def shape(self, caller: Caller, shape: str, copies: tuple[int, ...]) -> list[Found]:
         if "N,)" in shape or "(N, 1)" in shape:
             return self.at(caller, shape, 1, copies)[1]
-        tried = 0
+        tried = large = 0
         for k in dict.fromkeys((*self.classes, *(n for n in self.lengths if n < 65), *CLASSES)):
             answers, found = self.at(caller, shape, k, copies)
             if found:
                 return self.longer(caller, shape, k, found, copies)
             tried += answers
+            large = k if k > 64 and answers else large
             if self.unsteady or tried >= (1 if self.searched else 3):
                 return []
+        if tried == 1 and large:
+            return self.at(caller, shape, large, copies, deep=True)[1]
         if not tried:
             told = tuple(int(n) for n in re.findall(r"\b\d{1,5}\b", caller.said) if 2 <= int(n) <= 10_000)
             for k in dict.fromkeys((*self.lengths, *told, *(k for k in MORE if shape == "(N, K)"))):
@@ -173,7 +178,9 @@ class _Search:
         better = self.at(caller, shape, most, copies)[1]
         return better or found
 
-    def at(self, caller: Caller, shape: str, k: int, copies: tuple[int, ...]) -> tuple[bool, list[Found]]:
+    def at(
+        self, caller: Caller, shape: str, k: int, copies: tuple[int, ...], deep: bool = False
+    ) -> tuple[bool, list[Found]]:
         """Whether the loss answers with numbers at all, and the models that explain them."""
         data: list[Data] = []
         before = caller.answered
@@ -218,8 +225,10 @@ class _Search:
         self.answered += data
         precision = granularity(data[0])
         # What bends is searched for once: it takes seconds.
-        found = understand(data, precision, range(1 if self.searched else len(LEVELS)))
-        self.searched |= not found
+        found = understand(
+            data, precision, range(1 if self.searched or (k > 64 and not deep) else len(LEVELS))
+        )
+        self.searched |= not found and k < 65
         return True, found
 
 
@@ -288,7 +297,7 @@ def _nothing(search: _Search) -> Diagnosis:
     if search.unsteady:
         return Diagnosis(notes=(search.unsteady,))
     for caller in search.callers():
-        if found := other_axes(caller, search.classes):
+        if found := other_axes(caller):
             return found
     said = tuple(f"with {LIBRARIES[k]}: {v}" for k, v in search.said.items() if v)
     if not search.numbers:
@@ -348,7 +357,7 @@ def _describe(search: _Search, found: list[Found], logits: Any, targets: Any) ->
     )  # fmt: skip
     result = exam.report(logits, targets)
     if not result.known:
-        return other_axes(chosen.data.bench.caller, search.classes) or result
+        return other_axes(chosen.data.bench.caller) or result
     if len(orders) > 1:
         result = replace(result, first="either")
     if rivals and result.known:

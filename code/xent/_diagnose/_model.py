@@ -11,7 +11,7 @@ class empties a row. Given what bends (a temperature, gamma, an epsilon), u is l
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -35,6 +35,11 @@ class Bend:
     temperature: float = 1.0
     gamma: float = 0.0
     added: float = 0.0
+    cap: float = np.inf
+
+    def logits(self, x: Array) -> Array:
+        """What the softmax is taken of: logits over the temperature, or under a soft cap."""
+        return x / self.temperature if np.isinf(self.cap) else self.cap * np.tanh(x / self.cap)
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class Reading:
 
 def _link(family: str, before: Callable[[Array], Array]) -> Callable[[Array, Bend], Array]:
     def log_p(x: Array, bend: Bend) -> Array:
-        z = before(x / bend.temperature)
+        z = before(bend.logits(x))
         found = np.asarray(
             np.stack([log_sigmoid(-z), log_sigmoid(z)], -1) if family == BINARY else log_softmax(z)
         )
@@ -99,10 +104,14 @@ READINGS = (
 )  # fmt: skip
 
 # The common terms: what is added to each row, whatever its target.
-COMMON: dict[str, Callable[[Array, Array], Array]] = {
-    "constant": lambda x, log_p: np.ones(len(x)),
-    "log Z squared": lambda x, log_p: np.asarray(log_sum_exp(x)) ** 2,
-    "entropy": lambda x, log_p: -(np.exp(log_p) * log_p).sum(-1),
+COMMON: dict[str, Callable[[Array, Array, Array, Bend], Array]] = {
+    "constant": lambda x, t, log_p, bend: np.ones(len(x)),
+    "log Z squared": lambda x, t, log_p, bend: np.asarray(log_sum_exp(x)) ** 2,
+    "log Z squared, of what the softmax sees": lambda x, t, log_p, bend: (
+        np.asarray(log_sum_exp(bend.logits(x))) ** 2
+    ),
+    "entropy": lambda x, t, log_p, bend: -(np.exp(log_p) * log_p).sum(-1),
+    "t log t": lambda x, t, log_p, bend: np.asarray(xlogy(t, t).sum(-1)),
 }
 
 
@@ -134,8 +143,7 @@ def design(
     if not common:
         return np.asarray(columns)
     log_p = reading.log_p(x, bend)
-    extra = [xlogy(t, t).sum(-1) if c == "t log t" else COMMON[c](x, log_p) for c in common]
-    return np.column_stack([columns, *extra])
+    return np.column_stack([columns, *(COMMON[c](x, t, log_p, bend) for c in common)])
 
 
 @dataclass(frozen=True)
@@ -160,7 +168,7 @@ class Fit:
             each = (t @ np.nan_to_num(self.matrix) * cost).sum(-1)
         log_p = self.reading.log_p(x, self.bend)
         for name, value in self.common.items():
-            each = each + value * (xlogy(t, t).sum(-1) if name == "t log t" else COMMON[name](x, log_p))
+            each = each + value * COMMON[name](x, t, log_p, self.bend)
         return np.asarray(each)
 
 
@@ -199,7 +207,7 @@ def bent(
     reading: Reading, x: Array, t: Array, u: Array, names: tuple[str, ...], common: tuple[str, ...]
 ) -> Fit:
     """The best fit over one or two of the bends, from a grid and a search around its best point."""
-    ranges = {"temperature": (0.05, 20.0), "gamma": (0.05, 8.0), "added": (1e-7, 0.3)}
+    ranges = {"temperature": (0.05, 20.0), "gamma": (0.05, 8.0), "added": (1e-7, 0.3), "cap": (0.5, 500.0)}
     bounds = np.log([ranges[n] for n in names])
 
     def at(logs: Array) -> Fit:
@@ -349,11 +357,19 @@ LEVELS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("added",), ()),
     ((), ("log Z squared", "constant")),
     (("temperature",), ("log Z squared",)),
+    (("temperature",), ("log Z squared, of what the softmax sees",)),
+    (("cap",), ()),
+    (("cap",), ("log Z squared, of what the softmax sees",)),
     (("gamma",), ("log Z squared",)),
     (("gamma",), ("constant",)),
     (("temperature",), ("constant",)),
     (("temperature", "gamma"), ()),
 )
+
+
+def of_z(common: Iterable[str]) -> bool:
+    """Whether a common term is a penalty on log Z."""
+    return any(name.startswith("log Z") for name in common)
 
 
 def fits(
@@ -366,7 +382,7 @@ def fits(
             continue
         if binary and reading.log_p is not None and "softmax" in reading.name and x.shape[-1] == 1:
             continue  # a softmax of one column says nothing
-        if (kind != "logits" and ({"temperature"} & {*bends} or "log Z squared" in common)) or (
+        if (kind != "logits" and ({"temperature", "cap"} & {*bends} or of_z(common))) or (
             reading.rank and level > 6
         ):
             continue

@@ -41,9 +41,9 @@ class Diagnosis:
         The labels that were found to be left out; `ignored` says how.
     epsilon, clip : float or None, str
         The probability at which it clips, or that it adds, and what an impossible event costs.
-    temperature, gamma, z_loss, entropy, constant : float
-        What the logits are divided by; the focusing; the coefficients of (log Z)^2 and of the prediction's
-        entropy; what is added to each row.
+    temperature, softcap, gamma, z_loss, entropy, constant : float
+        What the logits are divided by; the c of c tanh(z / c), or 0; the focusing; the
+        coefficients of (log Z)^2 and of the prediction's entropy; what is added to each row.
     axis, layout : str
         The axis of the softmax, for a batch of rows; and the class axis of an input of three dimensions.
     sequences : str
@@ -81,6 +81,7 @@ class Diagnosis:
     epsilon: float | None = None
     clip: str = UNKNOWN
     temperature: float = 1.0
+    softcap: float = 0.0
     gamma: float = 0.0
     z_loss: float = 0.0
     entropy: float = 0.0
@@ -118,6 +119,8 @@ class Diagnosis:
             parts.append(f"focal, gamma {self.gamma:.3g}")
         if self.temperature != 1:
             parts.append(f"temperature {self.temperature:.4g}")
+        if self.softcap:
+            parts.append(f"logits capped at {self.softcap:.4g}")
         for name, value in (("(log Z)^2", self.z_loss), ("the entropy", self.entropy), ("1", self.constant)):
             if value:
                 parts.append(f"plus {value:.4g} times {name}")

@@ -1,4 +1,4 @@
-"""The functions of `xent` on tensors, and `accumulate` and `check_accumulation` for training loops.
+"""The functions of `xent` on tensors, and `accumulate`, `check_accumulation` and `check_trainer` for training.
 
 >>> import torch, xent.torch
 >>> logits = torch.zeros(2, 3, requires_grad=True)
@@ -37,6 +37,7 @@ from ._losses import (
     softmax,
 )
 from ._split import split_cross_entropy
+from ._trainer_check import check_trainer
 
 __all__ = [
     "AccumulationReport",
@@ -50,6 +51,7 @@ __all__ = [
     "binary_focal_loss",
     "binary_log_loss",
     "check_accumulation",
+    "check_trainer",
     "cross_entropy",
     "distillation_loss",
     "entropy_from_logits",

@@ -54,7 +54,7 @@ class MicroBatch(Generic[B]):
 
     def to(self, device: Any, non_blocking: bool = False) -> MicroBatch[B]:
         """Return it with the tensors of its batch on `device`, those in dicts, lists and tuples too."""
-        return replace(self, batch=_moved(self.batch, device, non_blocking))
+        return replace(self, batch=moved(self.batch, device, non_blocking))
 
 
 @dataclass(frozen=True)
@@ -360,14 +360,14 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def _moved(value: Any, device: Any, non_blocking: bool) -> Any:
+def moved(value: Any, device: Any, non_blocking: bool) -> Any:
     if hasattr(value, "to"):
         return value.to(device, non_blocking=non_blocking) if isinstance(value, Tensor) else value.to(device)
     if isinstance(value, Mapping):
         kind: Any = type(value)
-        return kind({key: _moved(part, device, non_blocking) for key, part in value.items()})
+        return kind({key: moved(part, device, non_blocking) for key, part in value.items()})
     if isinstance(value, (list, tuple)):
-        parts = [_moved(part, device, non_blocking) for part in value]
+        parts = [moved(part, device, non_blocking) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     return value
 

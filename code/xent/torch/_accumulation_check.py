@@ -116,8 +116,9 @@ def check_accumulation(
     ignore_index : int, default -100
         Targets of this value do not count.
     tolerance : float, optional
-        Largest relative error that is rounding. By default the square root of the parameters' machine
-        epsilon: half of the digits, 3.5e-4 in float32. Pass 0.05 or so under autocast.
+        Largest relative error that is rounding. By default the square root of the machine epsilon of the
+        parameters, or of autocast where a module runs under it: half of the digits, 3.5e-4 in float32 and .09
+        under autocast to bfloat16.
     group : torch.distributed.ProcessGroup, optional
         The data-parallel group; the default group if torch.distributed is initialised.
 
@@ -161,7 +162,7 @@ def check_accumulation(
     mine = list(micro_batches)
     distributed = dist.is_available() and dist.is_initialized()
     ranks = dist.get_world_size(group) if distributed else 1
-    everyone = _exchange(mine, group, ranks)
+    everyone = exchange(mine, group, ranks)
     steps = len(mine)
     if ranks * steps < 2 or any(len(theirs) != steps for theirs in everyone):
         came = [len(theirs) for theirs in everyone]
@@ -173,34 +174,51 @@ def check_accumulation(
     counts = None
     if targets is not None:
         of = counting(targets, ignore_index)
-        counts = _in_all_ways([of(batch) for batch in parts])
-        due, came = int(counts["targets"].sum()), _exchange(int(of(whole_batch).sum()), group, ranks)
+        counts = in_all_ways([of(batch) for batch in parts])
+        due, came = int(counts["targets"].sum()), exchange(int(of(whole_batch).sum()), group, ranks)
         if set(came) != {due}:
             got = f"{came[0]}" if ranks == 1 else f"{came} on the ranks"
             raise ValueError(f"whole_batch: expected the {due} targets of all micro-batches, got {got}")
     if tolerance is not None:
         tolerance = number(tolerance, "tolerance", "a number in (0, 1)", 0.0, 1.0)
+    return compare(model, everyone, mine, whole_batch, step, reference, counts, tolerance, group)
+
+
+def compare(
+    model: nn.Module,
+    everyone: list[list[B]],
+    mine: list[B],
+    whole_batch: B,
+    step: Callable[[nn.Module, list[B]], Any],
+    reference: Callable[[nn.Module, B], Any] | None,
+    counts: dict[str, Floats] | None,
+    tolerance: float | None,
+    group: Any = None,
+) -> AccumulationReport:
+    """Take the gradients that `check_accumulation` needs, of its arguments and of their counts, and judge them."""
+    ranks, steps = len(everyone), len(mine)
 
     def plainly(batch: B) -> Any:
         batch = copy.deepcopy(batch)  # a step may pop the labels out of it
         return step(model, [batch]) if reference is None else reference(model, batch)
 
-    with _untouched(model) as values:
-        whole = _gradient(model, values, partial(plainly, whole_batch))
-        again = _gradient(model, values, partial(plainly, whole_batch))  # at another random state
-        ours = _gradient(model, values, lambda: step(model, [copy.deepcopy(batch) for batch in mine]))
-        alone = torch.stack([_gradient(model, values, partial(plainly, batch)) for batch in parts])
+    with untouched(model) as values, _autocast_seen(model) as dtypes:
+        whole = gradient_of(model, values, partial(plainly, whole_batch))
+        again = gradient_of(model, values, partial(plainly, whole_batch))  # at another random state
+        ours = gradient_of(model, values, lambda: step(model, [copy.deepcopy(batch) for batch in mine]))
+        parts = (batch for theirs in everyone for batch in theirs)
+        alone = torch.stack([gradient_of(model, values, partial(plainly, batch)) for batch in parts])
 
     if tolerance is None:
-        dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()}
+        dtypes |= {p.dtype for p in model.parameters() if p.is_floating_point()}
         tolerance = math.sqrt(max(torch.finfo(dtype).eps for dtype in dtypes))
-    norms = _exchange(float(ours.norm()), group, ranks)
+    norms = exchange(float(ours.norm()), group, ranks)
     apart = max(norms) - min(norms) > tolerance * max(norms)
     verdict = _Evidence(model, whole, again, ours, alone, steps, ranks, tolerance, counts, apart).judge()
     norm, expected = float(ours.norm()), float(whole.norm())
     ratio = norm / expected if expected else math.nan
     cosine = float(ours @ whole) / (norm * expected) if norm * expected else math.nan
-    return AccumulationReport(verdict.ok, ratio, cosine, _error(ours, whole), verdict.cause, verdict.repair)
+    return AccumulationReport(verdict.ok, ratio, cosine, error(ours, whole), verdict.cause, verdict.repair)
 
 
 class _Verdict(NamedTuple):
@@ -224,6 +242,31 @@ class _Evidence:
     counts: dict[str, Floats] | None  # each (W K,), by what is counted
     apart: bool  # whether the ranks ended with different gradients
 
+    def __post_init__(self) -> None:
+        # A causal model shifts its labels. Where they were given as they are, the whole batch tells.
+        n = self.counts or {}
+        if (
+            "labels after a shift" not in n
+            or self.fits(n["targets"])
+            or not self.fits(n["labels after a shift"])
+        ):
+            return
+        rows = n["labels before the shift"] - n["targets"]
+        positions = n["positions, padding too"]
+        self.counts = n | {
+            "targets": n["labels after a shift"],
+            "labels before the shift": n["targets"],
+            "positions, padding too": positions - rows,
+            "positions, padding too, before the shift": positions,
+        }
+        del self.counts["labels after a shift"]
+
+    def fits(self, n: Floats) -> bool:
+        """Whether the micro-batches make up the whole batch by these counts."""
+        return (
+            bool(n.sum()) and error(torch.from_numpy(n / n.sum()) @ self.alone, self.whole) <= self.tolerance
+        )
+
     def judge(self) -> _Verdict:
         """Ask one after the other; each gives a verdict, or None to leave it to the next."""
         return (
@@ -233,6 +276,7 @@ class _Evidence:
             or self.clipped()
             or self.right()
             or self.right_but_for_a_factor()
+            or self.penalised()
             or self.across_rows()
             or self.other_weights()
         )
@@ -257,7 +301,7 @@ class _Evidence:
         return _Verdict(False, cause + "that counts, and a mean over nothing is 0/0", SUM_ONCE)
 
     def does_not_repeat(self) -> _Verdict | None:
-        noise = _error(self.again, self.whole)
+        noise = error(self.again, self.whole)
         if noise <= self.tolerance:
             return None
         dropout = self.modules(_drops)
@@ -284,7 +328,7 @@ class _Evidence:
         return None
 
     def right(self) -> _Verdict | None:
-        if not _error(self.ours, self.whole) <= self.tolerance:
+        if not error(self.ours, self.whole) <= self.tolerance:
             return None
         wrong = self.whole_batch_counts()
         if wrong is not None:
@@ -294,11 +338,18 @@ class _Evidence:
         cause = "none: the micro-batches add up to the whole batch"
         if self.tolerance > 0.01:
             cause += f", within {self.tolerance:.2g}, which is rounding here; float32 would show more"
+        by = [what for what, n in (self.counts or {}).items() if self.fits(n)]
+        if "sequences" in by and "targets" not in by:
+            cause += (
+                f"; both divide by {' or '.join(by)}, not by targets: where a sequence adds the mean of its tokens, "
+                "and not their sum, long ones count for less, and a model learns to write short ones"
+            )
+            return _Verdict(True, cause + "; equal numbers of them hide a mean of means" * self.even())
         return _Verdict(True, cause + also * self.even())
 
     def right_but_for_a_factor(self) -> _Verdict | None:
         factor = float(self.ours @ self.whole / (self.whole @ self.whole))
-        if not _error(self.ours, factor * self.whole) <= self.tolerance:
+        if not error(self.ours, factor * self.whole) <= self.tolerance:
             return None
         also = (
             "; equal counts would hide a mean of means besides: repair, and check with ragged micro-batches"
@@ -306,7 +357,7 @@ class _Evidence:
         return _Verdict(False, f"the right direction, {self.in_words(factor)}" + also * self.even(), SUM_ONCE)
 
     def across_rows(self) -> _Verdict | None:
-        residual = _error(self.weights_of(self.whole) @ self.alone, self.whole)
+        residual = error(self.weights_of(self.whole) @ self.alone, self.whole)
         if residual <= self.tolerance:
             return None
         if norms := self.modules(_normalises_by_batch):
@@ -316,31 +367,122 @@ class _Evidence:
                 "denominator makes up the whole batch",
                 "model.eval() to check the denominators; to train with accumulation, GroupNorm or LayerNorm",
             )
+        for what, mixture in self.mixtures():
+            if error(self.ours, mixture) <= self.tolerance:
+                return _Verdict(
+                    False,
+                    f"{what}; and no weights of them make up the whole batch, as with a loss of two terms that "
+                    "have two denominators (a z-loss or a balance loss over other tokens), or one that looks "
+                    "across rows",
+                    "sum each term, and divide it by its own count in the whole window",
+                )
         return _Verdict(
             False,
             f"unknown: no weights of the micro-batches make up the whole batch (off by {residual:.2g}). They "
             "are not the same examples, or something looks across rows (a contrastive or a load-balancing "
-            "loss), or it is rounding (autocast: pass tolerance=)",
+            "loss), or it is rounding: pass tolerance=",
         )
+
+    def mixtures(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the gradients that known faults give."""
+        for what, weights in self.faults():
+            yield what, torch.from_numpy(weights.ravel()) @ self.alone
+
+    def penalised(self) -> _Verdict | None:
+        """Whether all that is too much is proportional to the parameters, or to their signs."""
+        parameters = [_full(p).double().cpu().flatten() for p in self.model.parameters()]
+        sizes = [len(p) for p in parameters]
+        rest = "the rest is right"
+        for what, mixture in [(rest, self.whole), *self.mixtures()]:
+            excess = self.ours - mixture
+            if float(excess.norm()) <= self.tolerance * float(self.whole.norm()):
+                continue
+            for norm, of in (("squares", lambda p: p), ("absolute values", torch.sign)):
+                pairs = zip(excess.split(sizes), map(of, parameters), strict=True)
+                shares = [float(e @ v / (v @ v)) if v.any() else 0.0 for e, v in pairs]
+                most = max(shares, key=abs)
+                if any(abs(x) > 1e-3 * abs(most) and abs(x / most - 1) > 1e-3 for x in shares):
+                    continue  # each parameter has the penalty or has it not
+                fitted = torch.cat([x * of(p) for x, p in zip(shares, parameters, strict=True)])
+                if error(fitted, excess) <= 1e-3:
+                    return _Verdict(
+                        False,
+                        f"a penalty on the parameters' {norm} enters with every micro-batch, or is not in the whole "
+                        f"batch's loss: what is too much is proportional to its gradient; {what}",
+                        "add the penalty once a window, or divide it by the number of micro-batches",
+                    )
+        return None
 
     def other_weights(self) -> _Verdict:
         for what, weights in self.faults():
             mixture = torch.from_numpy(weights.ravel()) @ self.alone
             factor = float(self.ours @ mixture / (mixture @ mixture)) if mixture.any() else 0.0
-            if factor and _error(self.ours, factor * mixture) <= self.tolerance:
+            if factor and error(self.ours, factor * mixture) <= self.tolerance:
                 besides = "" if abs(factor - 1) <= self.tolerance else f"; and {self.in_words(factor)}"
-                return _Verdict(False, what + besides, SUM_ONCE)
+                return _Verdict(False, what + besides + self.empty(), SUM_ONCE)
         if self.steps > 1:
             # The last micro-batch of all ranks spans what zero_grad() leaves, whatever it is divided by.
             last = self.alone[self.steps - 1 :: self.steps]
-            if _error(_weights(last, self.ours) @ last, self.ours) <= self.tolerance:
+            if error(_weights(last, self.ours) @ last, self.ours) <= self.tolerance:
                 cause = "only the last micro-batch is left: the gradient is cleared inside the window"
                 return _Verdict(False, cause, "zero_grad() after the optimiser's step only")
         found = self.weights_of(self.ours)
-        if _error(found @ self.alone, self.ours) > self.tolerance:
+        if error(found @ self.alone, self.ours) > self.tolerance:
             return _Verdict(False, "unknown: the gradient is no weighted sum of those of its micro-batches")
+        if some := self.left_out_or_repeated(found, self.weights_of(self.whole)):
+            return some
         had, due = (", ".join(f"{w:.3g}" for w in v.tolist()) for v in (found, self.weights_of(self.whole)))
         return _Verdict(False, f"unknown: the micro-batches have weights {had} where {due} is due", SUM_ONCE)
+
+    def left_out_or_repeated(self, found: Tensor, due: Tensor) -> _Verdict | None:
+        """Whether some micro-batches have no weight, or several times what is due, where the others are alike."""
+        if torch.linalg.matrix_rank(self.alone) < len(self.alone):
+            return None  # then the weights are not the only ones
+        slack = max(self.tolerance, 1e-3)
+        names = [
+            str(i) if self.ranks == 1 else f"{i % self.steps} of rank {i // self.steps}"
+            for i in range(len(found))
+        ]
+        gone = found.abs() <= slack * found.abs().max()
+        kept, their_due = found[~gone], due[~gone]
+        if gone.any() and len(kept) > 1:
+            which = ", ".join(name for name, out in zip(names, gone.tolist(), strict=True) if out)
+            share = kept / their_due
+            if bool(((share / share.mean() - 1).abs() <= slack).all()):
+                whose = (
+                    "the others have what is due to them" if abs(float(share.mean()) - 1) <= slack
+                    else "the others share its weight" if abs(float(kept.sum() / due.sum()) - 1) <= slack
+                    else f"the others: {self.in_words(float(share.mean()))}"
+                )  # fmt: skip
+            elif bool(((kept / kept.mean() - 1).abs() <= slack).all()):
+                whose = f"the others weigh {float(kept.mean()):.3g} each, a mean of means"
+            else:
+                return None
+            return _Verdict(
+                False, f"micro-batch {which} is left out; {whose}", "give every micro-batch to the window"
+            )
+        times = found / due
+        if bool(((times - times.round()).abs() <= slack * times).all()) and bool((times.round() >= 1).all()):
+            more = [
+                f"{name} enters {t:.0f} times"
+                for name, t in zip(names, times.tolist(), strict=True)
+                if t > 1.5
+            ]
+            if 0 < len(more) < len(names):
+                return _Verdict(
+                    False, f"micro-batch {', '.join(more)}; the others once", "take every micro-batch once"
+                )
+        return None
+
+    def empty(self) -> str:
+        """Name the micro-batches without a gradient, which a mean of means counts."""
+        zero = [i for i, gradient in enumerate(self.alone) if not gradient.any()]
+        if self.counts is not None:
+            zero = [i for i in zero if not self.counts["targets"][i]]
+        names = ", ".join(
+            str(i) if self.ranks == 1 else f"{i % self.steps} of rank {i // self.steps}" for i in zero
+        )
+        return f"; micro-batch {names} adds nothing, and is counted" if zero else ""
 
     def faults(self) -> Iterator[tuple[str, Floats]]:
         """Yield the weights, summing to one, that known faults give the micro-batches."""
@@ -363,6 +505,20 @@ class _Evidence:
             yield (
                 "a mean of means over the ranks: each divides by the targets of its own window alone",
                 by_rank,
+            )
+        share = self.weights_of(self.whole).numpy().reshape(shape)
+        if self.counts is not None and self.fits(self.counts["targets"]):
+            share = (self.counts["targets"] / self.counts["targets"].sum()).reshape(shape)
+        elif self.counts is not None and (n := self.counts["targets"]).sum():
+            yield (
+                "the micro-batches are weighed by the number of their targets, which is not what the whole batch "
+                "weighs them by (class weights?)",
+                (n / n.sum()).reshape(shape),
+            )
+        if self.steps > 1 and self.ranks == 1 and (share > 0).all():
+            yield (
+                "a running count: each micro-batch is divided by the targets so far",
+                share / share.cumsum(1),
             )
         others = {
             what: n / n.sum() for what, n in (self.counts or {}).items() if what != "targets" and n.sum()
@@ -399,27 +555,49 @@ class _Evidence:
                 found.append(f"{factor:.4g} of what it should be: divided by {self.versus(what)}")
         if abs(factor / n - 1) <= self.tolerance:
             found.append(f"N = {n:g} times what it should be: summed, and never divided by the targets")
+        power = round(math.log2(abs(factor))) if factor else 0
+        if power >= 8 and abs(factor / 2.0**power - 1) <= self.tolerance and not found:
+            found.append(
+                f"2^{power} = {2**power} times what it should be: the loss is scaled (GradScaler); check without the "
+                "scaler, or have the step unscale its gradients"
+            )
+        if self.counts is not None and not found:
+            own = [
+                i
+                for i, c in enumerate(self.counts["targets"])
+                if c and abs(factor * k * c / n - 1) <= self.tolerance
+            ]
+            found += [
+                f"{factor:.4g} of what it should be: divided by K times the targets of micro-batch {i} alone"
+                for i in own[:1]
+            ]
         full = round(k / factor) if factor > k / 1000 else 0
         if not found and full > k and abs(k / factor / full - 1) <= self.tolerance:
             found.append(f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}")
         if not found:
             hint = "" if self.counts is not None else "; targets= would compare it with counts"
-            found.append(f"{factor:.4g} times what it should be, no usual factor (is one clipped?){hint}")
+            found.append(f"{factor:.4g} times what it should be, no usual factor{self.round_norms()}{hint}")
         return "; or ".join(found)
+
+    def round_norms(self) -> str:
+        """Ask whether gradients are clipped, by their norms: a bound is a round number."""
+        for what, gradient in (("the micro-batches'", self.ours), ("the whole batch's", self.whole)):
+            norm = float(gradient.norm())
+            if (
+                abs(float(f"{norm:.2g}") - norm) <= 3e-6 + 1e-6 * norm
+            ):  # clip_grad_norm_ adds 1e-6 to the norm
+                return f"; {what} gradient has the norm {norm:.2g}, and is probably clipped at it"
+        return " (is one clipped?)"
 
     def whole_batch_counts(self) -> str | None:
         """Return what the whole batch counts in place of `targets`, if that can be told."""
-        fits = [
-            what
-            for what, n in (self.counts or {}).items()
-            if n.sum() and _error(torch.from_numpy(n / n.sum()) @ self.alone, self.whole) <= self.tolerance
-        ]
+        fits = [what for what, n in (self.counts or {}).items() if self.fits(n)]
         # Dividing by sequences is a choice, and not a miscount.
         return None if not fits or {"targets", "sequences"} & set(fits) else self.versus(fits[0])
 
     def even(self) -> bool:
         """Whether a mean of means is right for these micro-batches."""
-        return _error(self.alone.mean(0), self.whole) <= self.tolerance
+        return error(self.alone.mean(0), self.whole) <= self.tolerance
 
     def weights_of(self, gradient: Tensor) -> Tensor:
         return _weights(self.alone, gradient)
@@ -436,7 +614,7 @@ class _Evidence:
         return float(self.counts[what].sum()) if self.counts is not None else math.nan
 
 
-def _error(found: Tensor, expected: Tensor) -> float:
+def error(found: Tensor, expected: Tensor) -> float:
     scale = float(expected.norm())
     return float((found - expected).norm()) / scale if scale else math.nan
 
@@ -447,7 +625,7 @@ def _weights(gradients: Tensor, total: Tensor) -> Tensor:
     return weights
 
 
-def _in_all_ways(n: list[Tensor]) -> dict[str, Floats]:
+def in_all_ways(n: list[Tensor]) -> dict[str, Floats]:
     """Count each micro-batch's mask, or number, in the ways that loops do."""
     found = {"targets": [int(c.sum()) for c in n]}
     if all(c.ndim > 1 for c in n):
@@ -462,17 +640,16 @@ def _in_all_ways(n: list[Tensor]) -> dict[str, Floats]:
 
 
 @contextmanager
-def _untouched(model: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
+def untouched(model: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
     """Put everything back that a forward and a backward pass may change; yields the values kept."""
     modules = [(m, m.training, dict(m._parameters), dict(m._buffers)) for m in model.modules()]
     values = [(t, t.detach().clone()) for t in (*model.parameters(), *model.buffers())]
     gradients = [
         (p, p.requires_grad, p.grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()
     ]
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     try:
-        yield values
+        with random_states_kept():
+            yield values
     finally:
         for module, training, parameters, buffers in modules:
             module.training = training
@@ -484,6 +661,32 @@ def _untouched(model: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
             parameter.grad = gradient
             if gradient is not None and kept is not None:
                 gradient.detach().copy_(kept)
+
+
+@contextmanager
+def _autocast_seen(model: nn.Module) -> Iterator[set[torch.dtype]]:
+    """Yield the set of those dtypes that autocast has while a module runs."""
+    seen: set[torch.dtype] = set()
+    devices = {parameter.device.type for parameter in model.parameters()}
+
+    def look(*_: Any) -> None:
+        seen.update(torch.get_autocast_dtype(d) for d in devices if torch.is_autocast_enabled(d))
+
+    hook = nn.modules.module.register_module_forward_pre_hook(look)
+    try:
+        yield seen
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def random_states_kept() -> Iterator[None]:
+    """Put the random states of Python, NumPy and torch back."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
         random.setstate(states[0])
         np.random.set_state(states[1])  # noqa: NPY002
         torch.set_rng_state(states[2])
@@ -502,13 +705,18 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(_local(a.detach()), _local(b), rtol=0, atol=0, equal_nan=True)
 
 
+def _full(tensor: Any) -> Tensor:
+    full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full.detach()
+
+
 def _local(tensor: Any) -> Tensor:
     """Return this rank's part of a DTensor."""
     local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local
 
 
-def _gradient(model: nn.Module, values: list[tuple[Tensor, Tensor]], passes: Callable[[], Any]) -> Tensor:
+def gradient_of(model: nn.Module, values: list[tuple[Tensor, Tensor]], passes: Callable[[], Any]) -> Tensor:
     """Return the gradient that `passes` leaves, as one vector; parameters without one have zeros."""
     parameters = list(model.parameters())
     for parameter in parameters:
@@ -533,7 +741,7 @@ def _gradient(model: nn.Module, values: list[tuple[Tensor, Tensor]], passes: Cal
     return torch.cat(pieces)
 
 
-def _exchange(value: Any, group: Any, ranks: int) -> list[Any]:
+def exchange(value: Any, group: Any, ranks: int) -> list[Any]:
     """Return each rank's `value`, its tensors on this rank's device."""
     if ranks == 1:
         return [value]

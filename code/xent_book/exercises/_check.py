@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from xent_book.exercises import _common
+
 Parts: TypeAlias = "list[np.ndarray[Any, np.dtype[Any]]]"
 
 
@@ -283,6 +285,25 @@ def _recognise(exercise: Exercise, got: list[Any]) -> str | None:
     return None
 
 
+def _recognise_common(
+    exercise: Exercise, cases: list[Any], got: list[Parts], want: list[Parts]
+) -> str | None:
+    """Name a mistake that any exercise may meet; of a single value this would give the answer away."""
+    if exercise.inputs is None:
+        return None
+    known = _common.name_it(got, want, cases, lambda a, b: _close(exercise, [a], [b]))
+    if known:
+        return f"{known}."
+    error = _common.nearly(got, want)
+    if error is None:
+        return None
+    allowed = f"{exercise.rtol:.0e}" if exercise.rtol else f"{exercise.atol:.0e} in absolute terms"
+    return (
+        f"close, but off by up to {error:.1e} of the value, where {allowed} is allowed. Float32, finite "
+        "differences and an epsilon leave errors of this kind: use the formula, in float64."
+    )
+
+
 def _difference(exercise: Exercise, arguments: tuple[Any, ...], got: Parts, want: Parts) -> str:
     """Say where an answer that looks like no known mistake differs from the reference."""
     where = _call_text(exercise, arguments)
@@ -291,7 +312,7 @@ def _difference(exercise: Exercise, arguments: tuple[Any, ...], got: Parts, want
     for number, (a, b) in enumerate(zip(got, want, strict=True), 1):
         part = f"part {number} of {len(want)}: " if len(want) > 1 else ""
         if a.shape != b.shape:
-            return f"{part}expected shape {b.shape}, got shape {a.shape}{where}."
+            return part + _common.about_shape(a.shape, b.shape, arguments)
         if (a.dtype.kind == "b") != (b.dtype.kind == "b"):
             return f"{part}expected {_kind(b)}, got {_kind(a)}{where}."
         agree = np.atleast_1d(_agree(exercise, a, b))
@@ -303,7 +324,12 @@ def _difference(exercise: Exercise, arguments: tuple[Any, ...], got: Parts, want
         hint = ""
         if np.isnan(float(a_value)):
             hint = " A nan comes from inf - inf, 0 * inf or the log of a negative number."
-        return f"{part}expected {_short(b_value)}, got {_short(a_value)}{place}{where}.{hint}"
+        expected, answer = _short(b_value), _short(a_value)
+        if expected == answer:  # six digits do not tell them apart
+            off = abs(float(a_value) - float(b_value))
+            allowed = exercise.atol + exercise.rtol * abs(float(b_value))
+            return f"{part}your {answer} is {off:.2g} off{place}, and {allowed:.2g} is allowed{where}."
+        return f"{part}expected {expected}, got {answer}{place}{where}.{hint}"
     raise AssertionError("the answers agree")
 
 
@@ -379,6 +405,7 @@ def check(slug: str, answer: Any) -> Result:
         return wrong(f"this exercise asks for a function; got {_short(answer)} ({type(answer).__name__}).")
 
     cases = exercise.cases()
+    want = [_parts(_quietly(exercise.reference, copy.deepcopy(arguments))) for arguments in cases]
     got: list[Parts] = []
     changed: tuple[Any, ...] | None = None
     for arguments in cases:
@@ -394,17 +421,19 @@ def check(slug: str, answer: Any) -> Result:
                 return wrong(known)
             # A reader's function may raise anything; its type and first line say more than a traceback.
             text = _first_line(error)
-            return wrong(f"your function raised {type(error).__name__}{': ' if text else ''}{text}{where}.")
+            text = f"{': ' if text else ''}{text}{where}.{_common.about_error(error)}"
+            return wrong(f"your function raised {type(error).__name__}{text}")
         if value is None or value is Ellipsis:
             return wrong("the stub is still there: your function returns nothing.")
         if changed is None and not _same(arguments, given):
             changed = arguments
+        if isinstance(value, list) and len(want[0]) > 1:
+            value = tuple(value)  # several arrays: a list of them is as good
         try:
             got.append(_parts(value))
         except _Unreadable as error:
             return wrong(f"expected numbers, got {error}{where}.")
 
-    want = [_parts(_quietly(exercise.reference, copy.deepcopy(arguments))) for arguments in cases]
     if all(map(lambda a, b: _close(exercise, a, b), got, want)):
         if changed is not None:
             where = _call_text(exercise, changed)
@@ -414,7 +443,7 @@ def check(slug: str, answer: Any) -> Result:
             True, f"{slug} {inputs}." if exercise.inputs is not None else f"{slug}: {inputs}.", slug
         )
 
-    known = _recognise(exercise, got)
+    known = _recognise(exercise, got) or _recognise_common(exercise, cases, got, want)
     if known:
         return wrong(known)
 

@@ -48,6 +48,7 @@ def _keras_rows() -> list[tuple[Array, Array]]:
         (np.array([0.5, 0.0, 0.5]), np.array([0.2, 0.9, 0.0])),
         (np.array([0.0, 0.0, 1.0]), np.array([3.0, 1.0, 0.0])),
         (np.array([1.0, 0.0]), np.array([2.0, 0.5])),
+        (np.array([1.0, 0.0]), np.array([1.0, 0.0])),
     ]
 
 
@@ -114,6 +115,11 @@ WRONG: tuple[tuple[str, BinaryLoss], ...] = (
     ("labels swapped", lambda z, y: _two_softplus(z, 1 - y)),
     ("second term missing", lambda z, y: y * np.logaddexp(0, -z)),
     ("base 2", lambda z, y: _two_softplus(z, y) / np.log(2)),
+    ("a thousandth too large", lambda z, y: 1.001 * _two_softplus(z, y)),
+    ("1e-9 too large", lambda z, y: _two_softplus(z, y) + 1e-9),
+    ("wrong where z > 0", lambda z, y: np.where(z > 0, z, _two_softplus(z, y))),
+    ("wrong where z < 0", lambda z, y: np.where(z < 0, -z, _two_softplus(z, y))),
+    ("a column", lambda z, y: _two_softplus(z, y)[:, None]),
 )
 
 
@@ -155,6 +161,12 @@ MILD = np.abs(LOGITS) < 15
 
 def _loose(loss: BinaryLoss) -> bool:
     return judge_with(LOGITS, TARGETS, rtol=1e-5, atol=1e-8)(loss)
+
+
+def _any_shape(loss: BinaryLoss) -> bool:
+    true = binary_cross_entropy(LOGITS, TARGETS, reduction="none")
+    got = np.asarray(loss(LOGITS, TARGETS))
+    return got.size == true.size and bool(np.allclose(got.ravel(), true, rtol=1e-12, atol=0))
 
 
 EXERCISES = (
@@ -236,6 +248,14 @@ EXERCISES = (
                 lambda t, p: -(t * np.log(p / p.sum())).sum(),
             ),
             Mistake(
+                "this clips at the bottom only: Keras clips at 1 - 1e-7 too, so a certain hit costs 1e-7",
+                lambda t, p: -(t * np.log(np.maximum(p / p.sum(), 1e-7))).sum(),
+            ),
+            Mistake(
+                "this adds an epsilon in the logarithm: Keras clips, at 1e-7 and 1 - 1e-7",
+                *(lambda t, p, e=e: -(t * np.log(p / p.sum() + e)).sum() for e in (1e-7, 1e-8, 1e-12, 1e-15)),
+            ),
+            Mistake(
                 "this epsilon is scikit-learn's, of old or of today; Keras's is 1e-7",
                 lambda t, p: -(t * np.log(np.clip(p / p.sum(), 1e-15, 1 - 1e-15))).sum(),
                 lambda t, p: -(t * np.log(np.clip(p / p.sum(), 2.0**-52, 1 - 2.0**-52))).sum(),
@@ -264,6 +284,15 @@ EXERCISES = (
             Mistake(
                 "the absolute tolerance is larger than the loss of a certain and right answer: set atol=0",
                 _loose,
+            ),
+            Mistake(
+                "the relative tolerance is too wide: a loss that is a thousandth too large passes",
+                judge_with(LOGITS, TARGETS, rtol=0.01),
+                judge_with(LOGITS, TARGETS, rtol=0.3),
+            ),
+            Mistake(
+                "the shape is not compared: a column of losses passes",
+                _any_shape,
             ),
             Mistake(
                 "hard targets only: a loss that rounds its targets passes",

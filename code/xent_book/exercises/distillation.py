@@ -89,7 +89,6 @@ EXERCISES = (
                 *(partial(_one_side, power) for power in (-1, 0, 1, 2)),
                 *(partial(_other_side, power) for power in (-1, 0, 1, 2)),
             ),
-            Mistake("the sign is turned: q - p, not p - q", lambda z, v, T: T * _difference(v, z, T)),
             Mistake(
                 "this is the limit for a high temperature, not the gradient at this one",
                 lambda z, v, T: (z - v - (z - v).mean()) / len(z),

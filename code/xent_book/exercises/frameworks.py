@@ -120,7 +120,6 @@ EXERCISES = (
                 "this is TensorFlow's p - y: each label pulls with its own p, so p comes sum(y) times",
                 lambda z, y: softmax(z) - y,
             ),
-            Mistake("the sign is flipped", lambda z, y: y - y.sum() * softmax(z)),
             Mistake(
                 "this normalises the labels first; the loss as given does not",
                 lambda z, y: softmax(z) - y / (y.sum() or 1.0),

@@ -145,25 +145,8 @@ EXERCISES = (
         why=_FEW_ROUNDINGS,
         mistakes=(
             Mistake(
-                "this is the gradient of the sum: the mean divides by the number of examples, so a 1/N is "
-                "missing",
-                lambda w, b, x, y: _layer_with(lambda z, t: softmax(z) - t, w, b, x, y),
-            ),
-            Mistake(
-                "the bias has lost its 1/N: both gradients are those of the mean",
-                lambda w, b, x, y: (_layer(w, b, x, y)[0], len(x) * _layer(w, b, x, y)[1]),
-            ),
-            Mistake(
-                "the weights have lost their 1/N: both gradients are those of the mean",
-                lambda w, b, x, y: (len(x) * _layer(w, b, x, y)[0], _layer(w, b, x, y)[1]),
-            ),
-            Mistake(
                 "the sign is flipped: the gradient is p - y, and descent subtracts it",
                 lambda w, b, x, y: _layer_with(lambda z, t: (t - softmax(z)) / len(z), w, b, x, y),
-            ),
-            Mistake(
-                "the gradient of the weights is transposed: it needs the shape (K, D) of the weights",
-                lambda w, b, x, y: (_layer(w, b, x, y)[0].T, _layer(w, b, x, y)[1]),
             ),
             Mistake(
                 "the softmax runs over the examples and not over the classes: use axis=1",
@@ -172,10 +155,6 @@ EXERCISES = (
             Mistake(
                 "your softmax overflows: exponentiate z - max(z), or call xent.softmax",
                 lambda w, b, x, y: _layer_with(lambda z, t: (_naive_softmax(z) - t) / len(z), w, b, x, y),
-            ),
-            Mistake(
-                "you divide by N * K: the mean is over the examples, not over the entries of the matrix",
-                lambda w, b, x, y: _layer_with(lambda z, t: (softmax(z) - t) / z.size, w, b, x, y),
             ),
             Mistake(
                 "the sign is flipped and the 1/N of the mean is missing: start from (p - t) / N",
@@ -208,19 +187,11 @@ EXERCISES = (
                 ),
             ),
             Mistake(
-                "the bias is divided by N twice: the rows already carry 1/N, so add them up",
-                lambda w, b, x, y: (_layer(w, b, x, y)[0], _layer(w, b, x, y)[1] / len(x)),
-            ),
-            Mistake(
                 "the gradient of the bias is summed over the wrong axis: add up the examples, axis 0",
                 lambda w, b, x, y: (
                     _layer(w, b, x, y)[0],
                     gradients.cross_entropy_gradient(x @ w.T + b, y).sum(axis=1),
                 ),
-            ),
-            Mistake(
-                "the two answers are in the wrong order: first the weights, then the bias",
-                lambda w, b, x, y: _layer(w, b, x, y)[::-1],
             ),
         ),
     ),
@@ -237,10 +208,6 @@ EXERCISES = (
             Mistake(
                 "the prediction is the mean exp(eta), not eta: this is the gradient of squared error",
                 lambda w, x, y: x.T @ (x @ w - y) / len(y),
-            ),
-            Mistake(
-                "this is the gradient of the sum: the mean divides by the number of examples",
-                lambda w, x, y: len(y) * _poisson(w, x, y),
             ),
             Mistake(
                 "the sign is flipped: this is the gradient of the log-likelihood, and the loss is its negative",
@@ -307,15 +274,7 @@ EXERCISES = (
                 "the ReLU's derivative is 1 or 0: you multiplied by its output",
                 lambda v, w, x, y: (_at_logits(v, w, x, y) @ w * np.maximum(x @ v.T, 0)).T @ x,
             ),
-            Mistake(
-                "this is the gradient of the sum: the mean divides by the number of examples",
-                lambda v, w, x, y: len(y) * _hidden(v, w, x, y),
-            ),
             Mistake("the sign is flipped: start from p - t", lambda v, w, x, y: -_hidden(v, w, x, y)),
-            Mistake(
-                "the gradient is transposed: it needs the shape of V, one row for each hidden number",
-                lambda v, w, x, y: _hidden(v, w, x, y).T,
-            ),
             Mistake(
                 "this is the gradient in W, the second layer's weights",
                 lambda v, w, x, y: _at_logits(v, w, x, y).T @ np.maximum(x @ v.T, 0),
@@ -335,10 +294,6 @@ EXERCISES = (
                 "the ReLU cuts the gradient where the gradient is negative: it has to cut where the hidden "
                 "number was",
                 lambda v, w, x, y: np.maximum(_at_logits(v, w, x, y) @ w, 0).T @ x,
-            ),
-            Mistake(
-                "this is divided by N twice: the rows already carry 1/N",
-                lambda v, w, x, y: _hidden(v, w, x, y) / len(y),
             ),
             Mistake(
                 "this is the gradient in the hidden numbers: the product with the inputs is missing",
@@ -386,7 +341,6 @@ EXERCISES = (
                 "the plain mean of v is subtracted: it has to be the mean under p, sum_j p_j v_j",
                 lambda p, v: p * (v - v.mean(axis=-1, keepdims=True)),
             ),
-            Mistake("the sign is flipped", lambda p, v: -_vjp(p, v)),
         ),
     ),
     Exercise(
@@ -403,14 +357,9 @@ EXERCISES = (
                 "this is the gradient with respect to p: the chain goes on through the softmax Jacobian",
                 lambda z, y: 2 * (softmax(z) - np.eye(z.shape[1])[y]),
             ),
-            Mistake("a factor 2 is missing: the derivative of a square", lambda z, y: _mse(z, y) / 2),
             Mistake(
                 "you averaged over the classes: the loss is the sum of the squares",
                 lambda z, y: _mse(z, y) / z.shape[1],
-            ),
-            Mistake(
-                "you averaged over the examples: return one row for each of them",
-                lambda z, y: _mse(z, y) / len(z),
             ),
             Mistake(
                 "this is p - y, the gradient of cross-entropy: squared error keeps the Jacobian",

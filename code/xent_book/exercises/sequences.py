@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,22 @@ def _learnt_stop(beta: float) -> float:
 
 def _stop_inputs() -> list[tuple[Any, ...]]:
     return [(0.5,), (0.1,), (1e-6,), (0.9,), (1 - 2.0**-40,), (1.0,)]
+
+
+def _at_one(formula: Callable[[float], float]) -> Iterator[Callable[[float], float]]:
+    """A formula that divides or takes a logarithm of zero at beta = 1, and what readers make of that."""
+    yield formula
+    for there in (0.0, 1.0, -1.0, np.nan, np.inf, -np.inf):
+        yield lambda beta, there=there: there if beta == 1 else formula(beta)  # type: ignore[misc]
+    # The error's type depends on who divides: Python's floats or NumPy's.
+    for error in (ZeroDivisionError, ValueError):
+
+        def raises(beta: float, error: type[Exception] = error) -> float:
+            if beta == 1:
+                raise error
+            return formula(beta)
+
+        yield raises
 
 
 def _lost_distribution(q: Array) -> Array:
@@ -68,9 +86,13 @@ EXERCISES = (
         why="a logarithm and a quotient",
         mistakes=(
             Mistake(
-                "this looks like the formula for the probability of going on: beta and 1 - beta are swapped",
-                lambda beta: (beta - 1) / beta * np.log(1 - beta),
-                lambda beta: 0.0 if beta == 1 else (beta - 1) / beta * np.log1p(-beta),
+                "this is the formula that has appeared in print, with beta and 1 - beta exchanged; both give "
+                "log 2 for a fair coin. The share of <eos> among the tokens of a sequence is 1/n: sum P(n)/n",
+                *_at_one(lambda beta: (beta - 1) / beta * math.log(1 - beta)),
+            ),
+            Mistake(
+                "the sign is flipped: log(beta) is negative, and so is beta - 1",
+                *_at_one(lambda beta: beta * math.log(beta) / (1 - beta)),
             ),
             Mistake(
                 "this looks like the stop probability itself: that is what the summed loss teaches",
@@ -89,7 +111,8 @@ EXERCISES = (
                 lambda beta: 1 / _learnt_stop(beta),
             ),
             Mistake(
-                "this is where a flexible model's hazards start; a constant hazard learns their mean, E[1/n]",
+                "this is the chance to stop at the first token that a model learns if it may stop with another "
+                "chance at each; a model with one chance learns their mean, E[1/n]",
                 lambda beta: 1.0 if beta == 1 else (beta - 1) / np.log(beta),
             ),
         ),

@@ -197,7 +197,6 @@ EXERCISES: tuple[Exercise, ...] = (
                 "this is p - t, TensorFlow's gradient: it is right only where the row sums to one",
                 lambda z, t: softmax(z) - t,
             ),
-            Mistake("the sign is wrong: this is the direction of descent", lambda z, t: -_sums(z, t)),
             Mistake(
                 "this divides by the number of rows: the gradient of each row's own loss is asked for",
                 lambda z, t: _sums(z, t) / len(z),

@@ -1,0 +1,139 @@
+"""What chapter 11 says of rewards: the step that each aggregator takes, and where the policy ends."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from adversary import Draw, refuted, rng
+from xent.denominators import learnt_distribution
+
+Array = NDArray[np.float64]
+
+
+@pytest.mark.claim(
+    "11",
+    "that a supervised loss with the same divisor would teach.",
+)
+@pytest.mark.claim(
+    "11",
+    r"The push is 0.539 for $\alpha = 1$ and 0.443 for $\alpha = 0.75$, beside GRPO's 0.609, where zero would be "
+    "right.",
+)
+@pytest.mark.claim(
+    "11", "It would be unbiased if the gradient of a response had the same mean whatever its length."
+)
+def test_the_push_of_an_aggregator() -> None:
+    """Coins of every kind, groups of 2 to 16, any power: drawn groups. Gradients of one mean, noisier when longer.
+
+    Would be refuted by a coin, a group or a power whose drawn push is another, or gradients of one mean and a bias.
+    """
+    g = rng(0)
+
+    def says(push: Array, exact: float) -> None:
+        assert abs(push.mean() - exact) < 4.5 * push.std() / np.sqrt(len(push)) + 1e-4
+
+    for beta, group, alpha in (
+        (0.1, 8, 1.0),
+        (0.1, 8, 0.75),
+        (g.uniform(0.02, 0.3), 2, g.uniform(0.2, 1.5)),
+        (g.uniform(0.3, 0.9), 16, 1.0),
+    ):
+        n = g.geometric(beta, size=(200_000, group)).astype(float)
+        lengths = np.arange(1, max(int(40 / beta), 60))
+        law = beta * (1 - beta) ** (lengths - 1.0)
+        law /= law.sum()
+        size, score = lengths**-alpha, 1 - beta * n
+        w = n**-alpha / (n**-alpha).mean(axis=1, keepdims=True)
+        learnt = learnt_distribution(law, size, group, weight=size)
+        says((w * score).mean(axis=1), 1 - beta * float(learnt @ lengths))
+        with refuted("no bias"):
+            says((w * score).mean(axis=1), 0.0)
+        total = 1 / n.mean(axis=1, keepdims=True)
+        says(
+            (total / total.mean() * score).mean(axis=1),
+            1 - beta * float(learnt_distribution(law, lengths, group) @ lengths),
+        )
+        alone = law * size / (law @ size)
+        says((n**-alpha / (law @ size) * score).mean(axis=1), 1 - beta * float(alone @ lengths))
+        gradient = 0.3 + g.normal(size=n.shape) * np.sqrt(n)
+        says((w * gradient).mean(axis=1), 0.3)
+        if alpha == 1 and beta == 0.1:
+            assert round(1 - beta * float(learnt @ lengths), 3) == 0.539
+            assert round(1 - beta * float(alone @ lengths), 3) == 0.609
+        elif beta == 0.1:
+            assert round(1 - beta * float(learnt @ lengths), 3) == 0.443
+
+
+def walk(
+    pi: Array, n: Array, right: Array, clock: float, *, scaled: bool = False, divided: bool = True
+) -> Array:
+    """The expected natural-gradient steps until the integral of p is `clock`; short ones, a twenty-fifth at most."""
+    logs, done = np.log(pi), 0.0
+    while done < clock:
+        policy = np.exp(logs - np.logaddexp.reduce(logs))
+        p, q = policy[right].sum(), policy[~right].sum()
+        unit = 1 / np.sqrt(p * q) if scaled else 1.0
+        advantage = unit * np.where(right, q, -p) / (n if divided else 1)
+        step = 0.04 * min(1.0, 1 / np.abs(advantage).max())
+        logs, done = logs + step * advantage, done + step * unit * p
+    return np.asarray(np.exp(logs - np.logaddexp.reduce(logs)))
+
+
+def policies(g: Draw) -> list[tuple[Array, Array, Array]]:
+    """Few and many lengths, few or many right answers at first, right ones that are longer or shorter."""
+    made = []
+    for p, count in ((0.1, 3), (0.5, 5), (0.9, 30)):
+        n = np.concatenate([g.choice(np.arange(1, 41), count, replace=False) for _ in range(2)]).astype(float)
+        right = np.arange(2 * count) < count
+        shares = np.concatenate([p * g.dirichlet(np.ones(count)), (1 - p) * g.dirichlet(np.ones(count))])
+        made.append((shares, n, right))
+    return made
+
+
+@pytest.mark.claim(
+    "11",
+    "The tilt of the right answers stays finite, and the wrong answers that are left are ever longer.",
+)
+@pytest.mark.claim(
+    "11",
+    "What multiplies all advantages of a group alike, such as one over their standard deviation, changes how fast the "
+    "policy gets there, and not where.",
+)
+@pytest.mark.claim(
+    "11",
+    "With a constant divisor the lengths within right and wrong would not move at all.",
+)
+def test_where_the_policy_ends() -> None:
+    """Tables of 6 to 60 answers, walked for two long times, with and without the standard deviation.
+
+    Would be refuted by a start from which the right answers go on to the shortest, or the wrong ones do not lengthen.
+    """
+    g = rng(1)
+
+    def mean(pi: Array, n: Array, which: Array) -> float:
+        return float(pi[which] @ n[which] / pi[which].sum())
+
+    def says(found: float, foretold: float) -> None:
+        assert found == pytest.approx(foretold, rel=0.02)
+
+    for first, n, right in policies(g):
+        need = (first * n)[~right].sum()
+        tau = brentq(lambda t, f=first, m=n, r=right, x=need: (f * m * np.expm1(t / m))[r].sum() - x, 0, 600)
+        tilted = first * np.exp(tau / n)
+        times = (40 * n[~right].max(), 60 * n[~right].max())
+        for scaled in (False, True):
+            ends = [walk(first, n, right, t, scaled=scaled) for t in times]
+            for pi in ends:
+                says(mean(pi, n, right), mean(tilted, n, right))
+            wrong = [mean(pi, n, ~right) for pi in (first, *ends)]
+            assert wrong[0] < wrong[1] <= wrong[2] * (1 + 1e-9) and wrong[2] > 0.9 * n[~right].max()
+        with refuted("right answers that end at the shortest"):
+            says(mean(ends[-1], n, right), n[right].min())
+        with refuted("lengths that do not move"):
+            says(mean(ends[-1], n, right), mean(first, n, right))
+        fixed = walk(first, n, right, 20.0, divided=False)
+        says(mean(fixed, n, right), mean(first, n, right))
+        says(mean(fixed, n, ~right), mean(first, n, ~right))

@@ -1,0 +1,313 @@
+"""What chapter 14 says of the shares of labels, against the stored runs; and what the script is made of."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from adversary import refuted, rng
+from experiments.language_models import shares
+
+FOLDER = Path(__file__).parents[2] / "experiments" / "language_models"
+Array = np.ndarray
+
+
+@pytest.fixture(scope="module")
+def data() -> Any:
+    """Random speeches of five letters, one seed with an untrained teacher, and settings for runs of a second."""
+    made = object.__new__(shares.Data)
+    made.settings = replace(
+        shares.Settings(), teacher=shares.Size(12, 4, 16), student=shares.Size(8, 4, 8), batch=32, steps=200,
+        patience=50, rates=(0.02,), samples=20,
+    )  # fmt: skip
+    made.letters = 6
+    g = np.random.default_rng(0)
+
+    def speeches(count: int) -> list[torch.Tensor]:
+        return [torch.tensor([*g.integers(1, 6, n), 0]) for n in g.integers(1, 40, count)]
+
+    made.speeches = {"train": speeches(60), "validation": speeches(10), "test": speeches(10)}
+    made.rows = {part: shares.rows_of(texts, 12) for part, texts in made.speeches.items()}
+    made.first = np.cumsum([0, *map(len, made.speeches["train"])])
+    made.owned = {}
+    for seed in (0, 1):
+        teacher = shares.Stack([50 + seed], made.settings.teacher, 6)
+        teacher.flat = 1.5 * teacher.flat.detach()
+        said = {part: shares.predict(teacher, rows) for part, rows in made.rows.items()}
+        written = {part: made.rows[part] for part in ("train", "validation")}
+        made.owned[seed] = shares.Owned(teacher, said, written, g.permutation(60))
+    return made
+
+
+def test_a_row_for_each_token(data: Any) -> None:
+    """A row's past is what the speech has before its token, <eos> where there is nothing; places never fall."""
+    rows, i = data.rows["train"], 0
+    for speech in data.speeches["train"]:
+        text = [0] * 12 + speech.tolist()
+        for n, token in enumerate(speech.tolist()):
+            assert rows.before[i].tolist() == text[n : n + 12] and int(rows.token[i]) == token
+            i += 1
+    assert i == len(rows.token)
+    places = shares.place_of(torch.arange(1000))
+    assert places[:9].tolist() == list(range(9)) and (places.diff() >= 0).all()
+    assert int(places[16]) == 11 and int(places.max()) == shares.PLACES - 1
+
+
+def test_models_side_by_side_are_models(data: Any) -> None:
+    """Logits written out in NumPy for one row; the gradient of one model's loss is zero in the other."""
+    models = shares.Stack([3, 4], data.settings.student, 6)
+    rows = shares.joined([data.rows["test"].take(torch.arange(5))] * 2)
+    logits = models.logits(rows)
+    flat, at = models.flat[1].detach().double().numpy(), 0
+    p = {}
+    for name, shape in models.shapes.items():
+        p[name] = flat[at : at + np.prod(shape)].reshape(shape)
+        at += int(np.prod(shape))
+    x = p["read"][rows.before[1, 3, -8:].numpy()].ravel()
+    hidden = x @ p["in"] + p["place"][int(rows.place[1, 3])]
+    expected = (hidden * stats.norm.cdf(hidden)) @ p["out"] + p["bias"][0]
+    np.testing.assert_allclose(logits[1, 3].detach(), expected, atol=1e-5)
+    (gradient,) = torch.autograd.grad(logits[1].square().sum(), models.flat)
+    assert not gradient[0].any() and gradient[1].any()
+
+
+def test_what_a_model_writes_is_its_own(data: Any) -> None:
+    """Along a model's own draws a token's loss has its entropy as mean; along another model's it has not."""
+    first, second = (data.owned[seed].teacher for seed in (0, 1))
+    speeches = shares.write(first, shares.draws([5], 500, 1))[0]
+    assert all((s[:-1] != 0).all() for s in speeches)
+    assert all(len(s) == shares.LONGEST for s in speeches if s[-1] != 0)
+    rows = shares.rows_of(speeches, 12)
+    for model, own in ((first, True), (second, False)):
+        log_q = shares.predict(model, rows).double()
+        surplus = -log_q.gather(1, rows.token[:, None])[:, 0] + (log_q.exp() * log_q).sum(1)
+        z = float(surplus.mean()) / float(stats.sem(surplus))
+        assert (abs(z) < 4) == own, z
+
+
+def test_the_soft_losses() -> None:
+    """Each against its formula in NumPy, with temperatures, on random rows."""
+    g = rng(1)
+    z, log_p = (
+        torch.tensor(g.normal(size=(2, 4, 6))),
+        torch.tensor(2 * g.normal(size=(2, 4, 6))).log_softmax(-1),
+    )
+    y = torch.tensor(g.integers(6, size=(2, 4)))
+
+    def softmax(x: Array) -> Array:
+        return np.asarray(np.exp(x) / np.exp(x).sum(-1, keepdims=True))
+
+    def kl(p: Array, q: Array) -> Array:
+        return np.asarray((p * np.log(p / q)).sum(-1))
+
+    p, q = softmax(log_p.numpy()), softmax(z.numpy())
+    top = np.sort(p)[..., ::-1]
+    at = np.argsort(-p)
+    mine = np.take_along_axis(q, at, -1)
+    bucket = [np.concatenate([x[..., :4], x[..., 4:].sum(-1, keepdims=True)], -1) for x in (top, mine)]
+    expected = {
+        "labels": -np.log(np.take_along_axis(q, y.numpy()[..., None], -1))[..., 0],
+        "mixed, same text": kl(p, q),
+        "T=4, half": 16 * kl(softmax(log_p.numpy() / 4), softmax(z.numpy() / 4)),
+        "on-policy": (kl(p, (p + q) / 2) + kl(q, (p + q) / 2)) / 2,
+    }
+    for name, value in expected.items():
+        np.testing.assert_allclose(shares.soft_loss(shares.ARMS[name], z, log_p, y, 4), value, rtol=1e-6)
+    # Top k is the divergence of four tokens and a bucket.
+    found = shares.soft_loss(shares.ARMS["top 4, all text"], z, log_p, y, 4)
+    np.testing.assert_allclose(found, kl(*bucket), rtol=1e-6)
+
+
+def test_shares_of_labels(data: Any) -> None:
+    """A larger share holds a smaller one; all is all; no label at all is refused, and named."""
+    rows = [set(data.labelled(0, share)) for share in (0.001, 0.05, 0.2, 1.0)]
+    assert all(a < b for a, b in pairwise(rows))
+    assert len(rows[0]) == len(data.speeches["train"][data.owned[0].order[0]])
+    assert rows[-1] == set(range(len(data.rows["train"].token)))
+    for share in (0.0, -0.1, 1.01):
+        with pytest.raises(ValueError, match=r"share must lie in \(0, 1\]"):
+            data.labelled(0, share)
+
+
+@pytest.mark.parametrize("name", ["labels", "mixed, all text", "on-policy"])
+def test_a_student_learns_alone(data: Any, name: str) -> None:
+    """Beside another or alone, a job ends at the same student; one that has stopped is left where it was best."""
+    alpha = {"labels": 0.0, "on-policy": 1.0}.get(name, 0.5)
+    jobs = [shares.Job(0, 0.02, 0.2, alpha), shares.Job(1, 0.05, 0.0, alpha)]
+    arm = shares.ARMS[name]
+
+    def fitted(some: Any) -> Any:
+        models = shares.Stack([job.seed for job in some], data.settings.student, 6)
+        return shares.fit(shares.Task.of(data, arm, 0.3, some), some, models, 200, (25, 250, 125))
+
+    both, records = fitted(jobs)
+    for m, job in enumerate(jobs):
+        alone, record = fitted([job])
+        torch.testing.assert_close(alone.flat[0], both.flat[m], atol=1e-4, rtol=1e-3)
+        assert record[0]["best_step"] == records[m]["best_step"]
+        assert min(record[0]["curve"]) == pytest.approx(record[0]["own"], abs=2e-5)
+        task = shares.Task.of(data, arm, 0.3, [job])
+        found = shares.objective(task, job, alone, 0, 1.0)
+        assert found == pytest.approx(record[0]["own"], abs=1e-5)
+
+
+def test_equal_gradients(data: Any) -> None:
+    """With the measured factor the soft gradient is as large as the labels', on rows that it was not measured on."""
+    arm, job = shares.ARMS["T=4, balanced"], shares.Job(0, 0.02, 0.0, 0.5)
+    task = shares.Task.of(data, arm, 1.0, [job])
+    models = shares.Stack([7], data.settings.student, 6)
+    factor = float(shares.factor_of(task, [job], models)[0])
+    rows = data.rows["train"]
+    z = models.logits(shares.Rows(*(column[None] for column in rows))).detach().requires_grad_()
+    hard = torch.nn.functional.cross_entropy(z[0], rows.token, reduction="sum")
+    soft = factor * shares.soft_loss(arm, z, data.owned[0].said["train"][None], rows.token, 0).sum()
+    sizes = [float(torch.autograd.grad(loss, z, retain_graph=True)[0].norm()) for loss in (hard, soft)]
+    assert sizes[0] / sizes[1] == pytest.approx(1, rel=0.1) and abs(factor - 1) > 0.2
+
+
+def test_the_teacher_speaks_along_the_rows_of_the_step(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text or its own writing: what is compared with the student's logits is the teacher's word on these very rows."""
+    seen: list[Any] = []
+    logits, soft_loss = shares.Stack.logits, shares.soft_loss
+
+    def kept(self: Any, rows: Any, dropout: Any = None) -> Any:
+        seen.append(rows)
+        return logits(self, rows, dropout)
+
+    def compared(arm: Any, z: Any, log_p: Any, tokens: Any, top_k: int) -> Any:
+        if z.requires_grad:
+            rows = shares.Rows(*(column[0, -z.shape[1] :] for column in seen[-1]))
+            torch.testing.assert_close(
+                log_p[0], shares.predict(data.owned[1].teacher, rows), atol=1e-5, rtol=0
+            )
+            assert torch.equal(tokens[0], rows.token)
+            checked.append(arm)
+        return soft_loss(arm, z, log_p, tokens, top_k)
+
+    monkeypatch.setattr(shares.Stack, "logits", kept)
+    monkeypatch.setattr(shares, "soft_loss", compared)
+    for name, alpha in (("on-policy", 1.0), ("mixed, all text", 0.5), ("mixed, same text", 0.5)):
+        checked: list[Any] = []
+        jobs = [shares.Job(1, 0.02, 0.0, alpha)]
+        models = shares.Stack([1], data.settings.student, 6)
+        shares.fit(shares.Task.of(data, shares.ARMS[name], 0.3, jobs), jobs, models, 10, (5, 10, 5))
+        assert len(checked) == 10
+
+
+def test_the_objective_is_what_is_minimised(data: Any) -> None:
+    """(1 - alpha) labels + alpha soft, on the validation rows, written out."""
+    rows, teacher = data.rows["validation"], data.owned[0].teacher
+    models = shares.Stack([1], data.settings.student, 6)
+    log_q, log_p = (shares.predict(m, rows).double() for m in (models, teacher))
+    nll = -float(log_q.gather(1, rows.token[:, None]).mean())
+    soft = float((log_p.exp() * (log_p - log_q)).sum(1).mean())
+    for alpha in (0.0, 0.3, 1.0):
+        jobs = [shares.Job(0, 0.1, 0.0, alpha)]
+        task = shares.Task.of(data, shares.ARMS["mixed, all text"], 0.3, jobs)
+        found = shares.objective(task, jobs[0], models, 0, 2.0)
+        assert found == pytest.approx((1 - alpha) * nll + 2 * alpha * soft, rel=1e-4)
+
+
+# ------------------------------------------------------------------------------------- the stored runs
+
+
+@cache
+def stored() -> dict[str, Any]:
+    return json.loads((FOLDER / "shares.json").read_text())
+
+
+def measure(arm: str, share: float, key: str = "nll") -> Array:
+    """One number for each seed, in the order of the seeds; losses in bits."""
+    steps = stored()["settings"]["teacher_steps" if arm == "teacher" else "steps"]
+    rows = [r for r in stored()["runs"] if (r["arm"], r["share"], r["steps"]) == (arm, share, steps)]
+    assert [r["seed"] for r in rows] == list(range(8)), (arm, share)
+    return np.array([r[key] for r in rows]) / (np.log(2) if key == "nll" else 1)
+
+
+def paired(a: tuple[str, float], b: tuple[str, float], key: str = "nll") -> tuple[float, float]:
+    """Mean of the difference a - b, seed by seed, and the half-width of its 95 % t interval."""
+    x = measure(*a, key) - measure(*b, key)
+    return float(x.mean()), float(stats.t.ppf(0.975, len(x) - 1) * stats.sem(x))
+
+
+def below(a: tuple[str, float], b: tuple[str, float], key: str = "nll") -> None:
+    """The interval of a - b lies below zero."""
+    mean, half = paired(a, b, key)
+    assert mean + half < 0
+
+
+def test_the_cells_are_comparable() -> None:
+    """Every cell has the same eight seeds, the setting that its own tuning likes best, and the steps of the others."""
+    record = stored()
+    steps = record["settings"]["steps"]
+    for arm, share in {(r["arm"], r["share"]) for r in record["runs"] if r["arm"] != "teacher"}:
+        (rate,), (dropout,), (alpha,) = (
+            set(measure(arm, share, key)) for key in ("rate", "dropout", "alpha")
+        )
+        tried = [r for r in record["tuning"] if (r["arm"], r["share"]) == (arm, share)]
+        if record["arms"][arm]["alpha"] is None:
+            second = tried[-len(record["settings"]["alphas"]) * len(record["settings"]["dropouts"]) :]
+            best = min(second, key=lambda r: float(r["validation"]))
+        else:
+            best = min(tried, key=lambda r: float(r["own"]))
+        assert (best["rate"], best["dropout"], best["alpha"]) == (rate, dropout, alpha)
+        assert (measure(arm, share, "best_step") <= steps).all()
+
+
+@pytest.mark.claim(
+    "14", "The teacher helps with labels for 5%, for 20% and for all of the text, each time by less."
+)
+@pytest.mark.claim(
+    "14",
+    "At 5% its distributions are worth 0.510 ± 0.015 bits, at 20% 0.178 ± 0.006, and with all labels 0.024 ± 0.007.",
+)
+@pytest.mark.claim(
+    "14",
+    "A teacher that had seen more text than the student's labels was worth most where labels were few, and least where "
+    "the student had them all.",
+)
+@pytest.mark.claim(
+    "14",
+    "With a twentieth of the labels the students of the cache come as far as labels alone with all of them.",
+)
+def test_what_the_teacher_is_worth() -> None:
+    """Paired intervals at each share, and of one share against the next; the twentieth against all labels.
+
+    Would be refuted by a share at which the interval holds zero, or by one at which the teacher is worth more.
+    """
+    printed = {0.05: (0.510, 0.015), 0.2: (0.178, 0.006), 1.0: (0.024, 0.007)}
+    gains = {}
+    for share, expected in printed.items():
+        pair = ("mixed, all text", share), ("labels", share)
+        below(*pair)
+        with refuted("labels ahead"):
+            below(*pair[::-1])
+        mean, half = paired(*pair)
+        assert (-mean, half) == pytest.approx(expected, abs=0.0005)
+        gains[share] = measure(*pair[1]) - measure(*pair[0])
+
+    def less(first: float, second: float) -> None:
+        x = gains[first] - gains[second]
+        assert x.mean() > stats.t.ppf(0.975, len(x) - 1) * stats.sem(x)
+
+    for pair_of_shares in pairwise(printed):
+        less(*pair_of_shares)
+        with refuted("more with more labels"):
+            less(*pair_of_shares[::-1])
+
+    def as_far(share: float) -> None:
+        mean, half = paired(("mixed, all text", share), ("labels", 1.0))
+        assert abs(mean) + half < 0.01
+
+    as_far(0.05)
+    with refuted("a fifth, which comes further"):
+        as_far(0.2)
