@@ -218,6 +218,14 @@ def test_a_thousand_classes() -> None:
     assert np.allclose(np.array(found.class_weights)[seen], np.linspace(1, 4, 1000)[seen], rtol=1e-3)
 
 
+def test_what_a_loss_holds_may_only_describe_an_array() -> None:
+    class Grid:
+        shape = property(lambda self: 3)
+
+    held: list[Any] = [Grid, Grid(), np.ndarray, torch.ones(())]
+    assert diagnose(lambda z, y, grid=Grid, more=held[1]: xent.cross_entropy(z, y) if held else grid).known
+
+
 def test_half_of_the_batches_is_not_enough() -> None:
     """A loss that is right on most batches and off on some is not recognised."""
 

@@ -106,8 +106,8 @@ def numbers_within(loss: Loss) -> tuple[list[int], list[int]]:
             held += [*code.co_consts, *(getattr(function, "__globals__", {}).get(n) for n in code.co_names)]
     held += [b for v in held if isinstance(v, dict) and len(v) < 50 for b in v.values()]
     whole = [v for v in held if isinstance(v, int) and not isinstance(v, bool)]
-    held = [v for v in held if not isinstance(v, type)]  # a class may describe its arrays
-    shapes = [tuple(v.shape) for v in held if hasattr(v, "shape") and not callable(v.shape)]
+    # A class has a property there, which is no shape.
+    shapes = [tuple(v.shape) for v in held if hasattr(getattr(v, "shape", None), "__len__")]
     lengths = [int(shape[0]) for shape in shapes if len(shape) == 1]
     lengths += [
         len(v)

@@ -1043,11 +1043,11 @@ class Exam:
         self.own_batch(logits, targets)
         if reading.kind == "logits" and reading.rank == 0:
             self.evidence["reads"] = (
-                f"log-softmax of it predicts {len(self.data.u)} rows to {max(self.fit.error, 1e-16):.0e}"
+                f"log-softmax of it predicts {len(self.data.u)} rows to {max(self.fit.error, 1e-15):.0e}"
             )
         else:
             self.evidence["reads"] = (
-                f"{len(self.data.u)} rows are predicted to {max(self.fit.error, 1e-16):.0e}"
+                f"{len(self.data.u)} rows are predicted to {max(self.fit.error, 1e-15):.0e}"
             )
         if caller.mutates:
             self.notes.append("changes its arguments in place")
