@@ -182,7 +182,7 @@ def coin(d: Draw) -> Env:
     e = {"beta": P.stop, "q": Q.stop, "m": m, "n": n, "P": P, "Q": Q, "x": d.choice([*P.words(n)])}
     e |= {"law": [(a, {"n": n}) for a, n in P.lengths()], "A": P.mean(lambda n: mp.mpf(1) / n), "kl": toss}
     e |= {"cal L_CE": lambda p, q: p.mean(q.cost), "H": lambda p: p.mean(p.cost)}
-    return e | {"D_KL": lambda p, q: p.mean(lambda n: q.cost(n) - p.cost(n))}
+    return e | {"KL": lambda p, q: p.mean(lambda n: q.cost(n) - p.cost(n))}
 
 
 def averaged(d: Draw) -> Env:
@@ -271,7 +271,7 @@ def tilt(d: Draw) -> Env:
     """A weight for each outcome; it is the same for all in one draw."""
     P, Q, w = probs(d, 4), probs(d, 4), column([d.real()] * 4) if d.number == 4 else d.positive(4)
     best = learnt(log_loss(((p, [k]) for k, p in enumerate(P[:, 0], 1)), w), 4)
-    e = {"y": d.randint(1, 4), "P": P, "Q": Q, "Q^*": best, "w": Of(entry(w), "y"), "H": entropy, "D_KL": kl}
+    e = {"y": d.randint(1, 4), "P": P, "Q": Q, "Q^*": best, "w": Of(entry(w), "y"), "H": entropy, "KL": kl}
     return e | {"law_P": single(P, "y"), "law_Q^*": single(best, "y")}
 
 
@@ -311,7 +311,7 @@ def lengths(d: Draw) -> Env:
         batch = sums(p, n, 1, others)
         w = column(mp.fsum(a / (k + s) for s, a in others.items()) for k in n[:, 0])
         best = normal((w * p)[:, 0])
-        e: Env = {"B": size, "law": [(a, {"bar n": mp.mpf(s) / size}) for s, a in batch.items()], "D_KL": kl}
+        e: Env = {"B": size, "law": [(a, {"bar n": mp.mpf(s) / size}) for s, a in batch.items()], "KL": kl}
         e |= {"law_Q^*": single(best, n=n), "P": p, "Q^*": best, "mu": mu, "sigma": sigma}
         return e | {"CV": mp.sqrt((p.T @ (n - mu) ** 2)[0, 0]) / mu}
 
@@ -459,7 +459,7 @@ def chain(d: Draw) -> Env:
     e = languages(d)
     x = d.choice([*e["P"].words])
     cross = lambda p, q: mp.fsum(-a * mp.log(q.begins[x]) for x, a in p.words.items())
-    e |= {"x": x, "n": len(x), "D_KL": divergence, "cal L_CE": cross, "H": lambda p: cross(p, p)}
+    e |= {"x": x, "n": len(x), "KL": divergence, "cal L_CE": cross, "H": lambda p: cross(p, p)}
     return e | {"ell": lambda x: -mp.log(e["Q"].begins[x])}
 
 
@@ -899,7 +899,7 @@ WEAKER, ORDER = (
 ENDLESS = "twice without end is without end"
 # fmt: off
 HARMLESS: dict[str, dict[str, str]] = {
-    "eq-avg-batch-general": {r"right) ⟨+ → -⟩ O(B^{-2}": ORDER, r") + O(B^{⟨- → +⟩2}), \\ D": ORDER,
+    "eq-avg-batch-general": {r"right) ⟨+ → -⟩ O(B^{-2}": ORDER, r") + O(B^{⟨- → +⟩2}),": ORDER,
         r"}{2 B^2} ⟨+ → -⟩ O(B^{-3}": ORDER, r"} + O(B^{⟨- → +⟩3}),": ORDER},
     "eq-avg-optimum": {r"m_{n=1}^{⟨ → 2 ⟩\infty}": ENDLESS},
     "eq-avg-prompts": {r"}{B \mu} ⟨+ → -⟩ O(B^{-2}": ORDER, r"} + O(B^{⟨- → +⟩2}) . \en": ORDER},
