@@ -99,7 +99,11 @@ def test_arrays_of_the_logits_size() -> None:
         with refuted("the array that chunks alone keep"):
             says(way, 1 + 2 * chunk)
     for case in json.loads((FOLDER / "memory.json").read_text())["cases"]:
-        if case["vocabulary"] < 16_000:
+        rows, classes = case["rows"], case["vocabulary"]
+        gradients = 4 * memory.FEATURES * (rows + classes)
+        for name, entries in (("plain", 3 * rows * classes), ("blocked", 2 * rows * memory.BLOCK)):
+            assert case["bytes"][name] == pytest.approx(4 * entries + gradients, rel=0.05)
+        if classes < 16_000:
             continue
         arrays = {name: used / case["logits"] for name, used in case["bytes"].items()}
         assert arrays["plain"] == pytest.approx(3, abs=0.25)
