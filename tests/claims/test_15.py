@@ -102,7 +102,7 @@ def test_arrays_of_the_logits_size() -> None:
         rows, classes = case["rows"], case["vocabulary"]
         gradients = 4 * memory.FEATURES * (rows + classes)
         for name, entries in (("plain", 3 * rows * classes), ("blocked", 2 * rows * memory.BLOCK)):
-            assert case["bytes"][name] == pytest.approx(4 * entries + gradients, rel=0.05)
+            assert case["bytes"][name] == pytest.approx(4 * entries + gradients, rel=0.1)
         if classes < 16_000:
             continue
         arrays = {name: used / case["logits"] for name, used in case["bytes"].items()}
