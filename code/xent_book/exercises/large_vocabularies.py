@@ -40,14 +40,6 @@ def _merge_inputs() -> list[tuple[Any, ...]]:
     return [((1.0, 2.5), (3.0, 1.2)), ((900.0, 1.0), (2.0, 4.0)), ((0.5, 1.5), empty), (empty, empty)]
 
 
-def _rows(gib: float, vocabulary: int, size: int) -> int:
-    return int(gib * 2**30 // (3 * vocabulary * size))
-
-
-def _rows_inputs() -> list[tuple[Any, ...]]:
-    return [(8.0, 128_256, 4), (16.0, 256_000, 2), (1.0, 32_000, 4)]
-
-
 def _half_log_odds(p: float, classes: int) -> float:
     return 0.5 * math.log((classes - 1) * p / (1 - p))
 
@@ -108,33 +100,6 @@ EXERCISES = (
         ),
     ),
     Exercise(
-        slug="vocab-rows",
-        title="How many rows fit",
-        chapter="15_large_vocabularies",
-        reference=_rows,
-        inputs=_rows_inputs,
-        atol=1e-9,
-        why="the answer is an integer",
-        mistakes=(
-            Mistake(
-                "this is room for the logits alone: the plain loss holds three arrays of their size",
-                lambda gib, vocabulary, size: int(gib * 2**30 // (vocabulary * size)),
-            ),
-            Mistake(
-                "a GiB is 2**30 bytes",
-                lambda gib, vocabulary, size: int(gib * 10**9 // (3 * vocabulary * size)),
-            ),
-            Mistake(
-                "a logit takes `size` bytes",
-                lambda gib, vocabulary, size: int(gib * 2**30 // (3 * vocabulary)),
-            ),
-            Mistake(
-                "rounded up: one row more than fits",
-                lambda gib, vocabulary, size: math.ceil(gib * 2**30 / (3 * vocabulary * size)),
-            ),
-        ),
-    ),
-    Exercise(
         slug="vocab-cap",
         title="The smallest cap",
         chapter="15_large_vocabularies",
@@ -156,10 +121,12 @@ EXERCISES = (
             Mistake(
                 "there are K - 1 other classes, not K",
                 lambda p, classes: 0.5 * math.log(classes * p / (1 - p)),
+                lambda p, classes: 0.5 * abs(math.log(classes * p / (1 - p))),
             ),
             Mistake(
                 "the odds are upside down: p / (1 - p)",
                 lambda p, classes: 0.5 * math.log((classes - 1) * (1 - p) / p),
+                lambda p, classes: 0.5 * abs(math.log((classes - 1) * (1 - p) / p)),
             ),
             Mistake(
                 "a logit of two classes: the other K - 1 classes share the rest",
