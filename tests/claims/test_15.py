@@ -680,7 +680,10 @@ def test_noise_contrastive_estimation() -> None:
     "balanced binary tree instead of $V$.",
 )
 def test_trees_sum_to_one() -> None:
-    """A binary tree over 64 entries with any logits, and PyTorch's adaptive softmax; six products on each path."""
+    """A binary tree over 64 entries with any logits, and PyTorch's adaptive softmax; six products on each path.
+
+    Would be refuted by a tree whose leaves do not sum to one, or by a path that is longer than six.
+    """
     g = rng(1)
 
     def leaves(depth: int) -> Array:
@@ -692,7 +695,14 @@ def test_trees_sum_to_one() -> None:
         return (np.stack([1 - right, right], 1)[:, :, None] * below).reshape(2**depth, -1)
 
     probs = leaves(0)[0]
-    assert len(probs) == 64 and probs.sum() == pytest.approx(1, abs=1e-12)
+
+    def one(found: Array) -> None:
+        np.testing.assert_allclose(found, 1, atol=1e-12)
+
+    assert len(probs) == 2**6
+    one(probs.sum())
+    with refuted("a leaf that is left out"):
+        one(probs[1:].sum())
     adaptive = torch.nn.AdaptiveLogSoftmaxWithLoss(16, 100, [10, 40], dtype=torch.float64)
     rows = adaptive.log_prob(torch.tensor(g.normal(size=(5, 16)))).exp().sum(1)
-    np.testing.assert_allclose(rows.detach(), 1, atol=1e-12)
+    one(rows.detach().numpy())
