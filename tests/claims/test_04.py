@@ -114,7 +114,7 @@ def test_prediction_minus_target() -> None:
 
 
 @pytest.mark.claim(
-    "04", "The mean over a batch adds a factor $1/N$; lose it, and doubling the batch doubles your step."
+    "04", "The mean over a batch adds a factor $1/N$; lose it, and repeating each example doubles your step."
 )
 def test_the_factor_of_the_mean() -> None:
     """Batches of one to 200 rows beside two copies: the gradient in shared weights, by autograd, and a step.
@@ -447,7 +447,7 @@ def test_straight_and_steep() -> None:
 
 
 @pytest.mark.claim(
-    "04", "below that step, *every* step of gradient descent lowers the loss, from wherever you start."
+    "04", "below that step size *every* step of gradient descent lowers the loss, from wherever you start."
 )
 def test_below_two_over_l_every_step_goes_down() -> None:
     """Data of every kind and the wines, one class present or all, starts of three sizes, up to 1.99 over L.

@@ -540,20 +540,20 @@ def same_mean(d: Draw) -> Env:
 def family(d: Draw) -> Env:
     """A binomial law, or a geometric one, whose mean and normaliser have closed forms."""
     if d.number % 2:
-        most, eta = (1, 3, 6)[d.number // 2], mp.mpf(d.gauss(0, 3))
+        most, z = (1, 3, 6)[d.number // 2], mp.mpf(d.gauss(0, 3))
         h, values = lambda y: mp.binomial(most, y), range(most + 1)
-        A, P = (
+        psi, P = (
             lambda g: most * m.softplus(g),
             lambda y, g: mp.binomial(most, y) * sigmoid(g) ** y * sigmoid(-g) ** (most - y),
         )
-        average = most * sigmoid(eta)
+        average = most * sigmoid(z)
     else:
-        eta, h, values = mp.mpf(-1.5) - d.share(), lambda y: 1, range(100)
-        A, P = lambda g: -mp.log(1 - mp.exp(g)), lambda y, g: (1 - mp.exp(g)) * mp.exp(g) ** y
-        average = 1 / mp.expm1(-eta)
-    law = [(P(y, eta), {"y": y}) for y in values]
+        z, h, values = mp.mpf(-1.5) - d.share(), lambda y: 1, range(100)
+        psi, P = lambda g: -mp.log(1 - mp.exp(g)), lambda y, g: (1 - mp.exp(g)) * mp.exp(g) ** y
+        average = 1 / mp.expm1(-z)
+    law = [(P(y, z), {"y": y}) for y in values]
     assert near(average, sum(p * at["y"] for p, at in law))
-    e = {"P|": lambda y, g: P(y[0], g[0]), "h": h, "A": A, "eta": eta, "y": d.randint(0, 1), "law": law}
+    e = {"P|": lambda y, g: P(y[0], g[0]), "h": h, "psi": psi, "z": z, "y": d.randint(0, 1), "law": law}
     return e | {"over": {"y": values}}
 
 
@@ -634,15 +634,6 @@ def margins(d: Draw) -> Env:
     e["CE"] = Let(lambda e: entropy(column([1, 0]), softmax(lookup(e, "z"))))
     right = lambda e: (softmax(lookup(e, "z")) - column([1, 0]))[:, 0]
     return e | {"MSE": Let(lambda e: mp.fsum(x * x for x in right(e)))}
-
-
-def escape(d: Draw) -> Env:
-    """How long the margin takes to fall to zero at twice the slope of the loss."""
-    lead = mp.mpf([1, 3, 0.1, 12, 6, 0][d.number])
-    time = lambda loss: (
-        mp.quad(lambda x: 1 / (2 * mp.diff(loss, x)), mp.linspace(0, lead, 5)) if lead else mp.mpf(0)
-    )
-    return {"m": lead, "T_CE": time(m.softplus), "T_MSE": time(lambda x: 2 * sigmoid(x) ** 2)}
 
 
 # ----------------------------------------------------------------------------------------- 5, numerics

@@ -41,10 +41,10 @@ def test_four_losses_and_their_gradients(worst_error: Any) -> None:
 
     $$
     \begin{aligned}
-    &\text{Gaussian} && \tfrac12 (\eta - y)^2 + c && \eta - y \\
-    &\text{Bernoulli} && \log(1 + e^{\eta}) - \eta\, y && \sigma(\eta) - y \\
-    &\text{categorical} && \operatorname{lse}(\eta) - \eta \cdot y && p - y \\
-    &\text{Poisson} && e^{\eta} - \eta\, y + c && e^{\eta} - y
+    &\text{Gaussian} && \tfrac12 (z - y)^2 + c && z - y \\
+    &\text{Bernoulli} && \log(1 + e^{z}) - z\, y && \sigma(z) - y \\
+    &\text{categorical} && \operatorname{lse}(z) - z \cdot y && p - y \\
+    &\text{Poisson} && e^{z} - z\, y + c && e^{z} - y
     \end{aligned}
     $$ (eq-grad-four)
     """

@@ -119,7 +119,6 @@ ROWS: dict[str, Any] = {
     "eq-grad-descent": early.certain_descent,
     "eq-grad-mse": m.gradient,
     "eq-grad-margin": early.margins,
-    "eq-grad-escape": early.escape,
     "eq-grad-vjp": m.gradient,
     "eq-rounding": early.rounding,
     "eq-lse-shift": m.one,

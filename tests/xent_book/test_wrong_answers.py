@@ -13,18 +13,20 @@ import xent
 from xent_book import exercises
 from xent_book.exercises import certify
 
-eye, softmax = np.eye, xent.softmax
+eye, norm, softmax = np.eye, np.linalg.norm, xent.softmax
 Answers = Sequence[tuple[str, Callable[..., Any]]]
 
 
-def _layer(w: Any, b: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    g = (softmax(x @ w.T + b) - eye(len(w))[y]) / len(y)
-    return g.T @ x, g.sum(axis=0)
+def _slopes(w: Any, b: Any, x: Any, y: Any) -> Any:
+    return softmax(x @ w.T + b) - eye(len(w))[y]
 
 
-def _hidden(v: Any, w: Any, x: Any, y: Any, through: Any) -> Any:
-    a = x @ v.T
-    return ((softmax(np.maximum(a, 0) @ w.T) - eye(len(w))[y]) @ w * through(a)).T @ x / len(y)
+def _twice(w: Any, x: Any, y: Any, add: Any) -> Any:
+    """The gradient in a tied matrix, with a way to add the rows that were read."""
+    g = (softmax(w[x] @ w.T) - eye(len(w))[y]) / len(y)
+    slope = g.T @ w[x]
+    add(slope, x, g @ w)
+    return slope
 
 
 def _judge(rtol: float, atol: float, keep: Any = slice(None)) -> Any:
@@ -60,16 +62,16 @@ WRONG: dict[str, Answers] = {
         ("multiclass-errors", lambda loss, n: math.ceil(n * loss / math.log(2))),
     ],
     "04_gradients": [
-        ("grad-layer", lambda w, b, x, y: [_layer(w, b, x, y)[0].T, _layer(w, b, x, y)[1]]),
-        ("grad-layer", lambda w, b, x, y: [-g for g in _layer(w, b, x, y)]),
-        ("grad-layer", lambda w, b, x, y: (_layer(w, b, x, y)[0], len(y) * _layer(w, b, x, y)[1])),
-        ("grad-layer", lambda w, b, x, y: x.T @ (softmax(x @ w.T + b) - y) / len(y)),
+        ("grad-lengths", lambda w, b, x, y: norm(_slopes(w, b, x, y), axis=1) * norm(x, axis=1)),
+        ("grad-lengths", lambda w, b, x, y: norm(_slopes(w, b, x, y)) * norm(x)),
+        ("grad-lengths", lambda w, b, x, y: norm(_slopes(w, b, x, y), axis=1) / len(y)),
+        ("grad-lengths", lambda w, b, x, y: norm(_slopes(w, b, x, y).T @ x, axis=0)),
         ("grad-poisson", lambda w, x, y: (x @ w - y) @ x / len(y)),
         ("grad-poisson", lambda w, x, y: (np.exp(x @ w) - y) @ x),
         ("grad-poisson", lambda w, x, y: x @ (np.exp(x @ w) - y) / len(y)),
-        ("grad-hidden", lambda v, w, x, y: _hidden(v, w, x, y, np.ones_like)),
-        ("grad-hidden", lambda v, w, x, y: -_hidden(v, w, x, y, lambda a: a > 0)),
-        ("grad-hidden", lambda v, w, x, y: _hidden(v, w, x, y, lambda a: a > 0).T),
+        ("grad-tied", lambda w, x, y: _twice(w, x, y, lambda slope, at, rows: None)),
+        ("grad-tied", lambda w, x, y: _twice(w, x, y, lambda slope, at, rows: slope.__setitem__(at, rows))),
+        ("grad-tied", lambda w, x, y: -len(y) * _twice(w, x, y, np.add.at)),
     ],
     "06_certify": [
         ("certify-binary", _judge(0.3, 0)),
