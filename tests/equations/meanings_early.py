@@ -574,22 +574,6 @@ def backward(d: Draw) -> Env:
     return e | {"g": g, "G": g}
 
 
-def weighted(d: Draw) -> Env:
-    """Examples with weights, one of them zero, and smoothed targets."""
-    N, K, eps = (3, 1, 2, 4, 3, 2)[d.number], d.classes, [d.share(), mp.mpf(0)][d.number % 2]
-    y, w = [d.randint(1, K) for _ in range(N)], d.positive(N)
-    w[-1, 0] *= d.number not in {1, 4}
-    w = d.positive(1) if N == 1 else w
-    t = np.array([[eps / K + (1 - eps if k == label else 0) for k in range(1, K + 1)] for label in y])
-    e: Env = {"K": K, "y": column(y), "w": w, "t": t, "varepsilon": eps, "z": d.matrix(N, K)}
-    e["ell"] = Let(
-        lambda e: column(lse(z[:, None]) - sum(z * own) for z, own in zip(lookup(e, "z"), t, strict=True))
-    )
-    e["cal L"] = Let(lambda e: np.average(lookup(e, "ell")[:, 0], weights=w[:, 0]))
-    e["p"] = Let(lambda e: np.vstack([softmax(row[:, None]).T for row in lookup(e, "z")]))
-    return e | {"n": 1, "k": d.randint(1, K), "over": dict.fromkeys("nm", range(1, N + 1))}
-
-
 def differences(d: Draw) -> Env:
     a, b, c = (d.gauss(0, 1) for _ in "abc")
     f: Callable[[Any], Any] = lambda x: m.softplus(a + b * x) + mp.sin(c * x)

@@ -107,8 +107,6 @@ ROWS: dict[str, Any] = {
     "eq-grad-layer": early.backward,
     "eq-grad-lse": m.gradient,
     "eq-grad-complement": m.gradient,
-    "eq-grad-mean": early.weighted,
-    "eq-grad-smoothed-gap": m.smoothed,
     "eq-grad-central": early.differences,
     "eq-grad-best-step": early.best_step,
     "eq-grad-hessian": m.gradient,

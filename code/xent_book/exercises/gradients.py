@@ -117,36 +117,6 @@ def _vjp(p: npt.NDArray[Any], v: npt.NDArray[Any]) -> Array:
     return np.asarray(p * (v - (p * v).sum(axis=-1, keepdims=True)))
 
 
-# ------------------------------------------------------------------------------------------- grad-mse
-
-
-def _mse_inputs() -> list[tuple[Any, ...]]:
-    rng = np.random.default_rng(6)
-    return [
-        (np.array([[0.0, 0.0]]), np.array([0])),
-        (rng.normal(scale=2.0, size=(5, 3)), rng.integers(0, 3, size=5)),
-        (np.array([[10.0, 0.0], [10.0, 0.0]]), np.array([0, 1])),
-    ]
-
-
-def _mse(z: Array, y: Labels) -> Array:
-    p = softmax(z)
-    return 2.0 * _vjp(p, p - np.eye(z.shape[1])[y])
-
-
-# ------------------------------------------------------------------------------------------ grad-step
-
-
-def _step_inputs() -> list[tuple[Any, ...]]:
-    rng = np.random.default_rng(7)
-    return [(rng.normal(size=(20, 3)) @ np.diag([1.0, 5.0, 0.2]),), (np.array([[2.0], [1.0], [0.0]]),)]
-
-
-def _curvature(x: Array) -> float:
-    """The largest eigenvalue of x'x."""
-    return float(np.linalg.norm(x, 2) ** 2)
-
-
 _FEW_ROUNDINGS = "right answers differ by a few roundings in float64"
 
 EXERCISES = (
@@ -356,62 +326,6 @@ EXERCISES = (
             Mistake(
                 "the plain mean of v is subtracted: it has to be the mean under p, sum_j p_j v_j",
                 lambda p, v: p * (v - v.mean(axis=-1, keepdims=True)),
-            ),
-        ),
-    ),
-    Exercise(
-        slug="grad-mse",
-        title="The gradient of squared error through a softmax, with respect to the logits",
-        chapter="04_gradients",
-        reference=_mse,
-        inputs=_mse_inputs,
-        rtol=1e-9,
-        atol=1e-14,
-        why=_FEW_ROUNDINGS,
-        mistakes=(
-            Mistake(
-                "this is the gradient with respect to p: the chain goes on through the softmax Jacobian",
-                lambda z, y: 2 * (softmax(z) - np.eye(z.shape[1])[y]),
-            ),
-            Mistake(
-                "you averaged over the classes: the loss is the sum of the squares",
-                lambda z, y: _mse(z, y) / z.shape[1],
-            ),
-            Mistake(
-                "this is p - y, the gradient of cross-entropy: squared error keeps the Jacobian",
-                lambda z, y: softmax(z) - np.eye(z.shape[1])[y],
-            ),
-            Mistake(
-                "you used the diagonal of the Jacobian alone, p (1 - p): its other entries, -p_j p_k, count",
-                lambda z, y: 2 * (softmax(z) - np.eye(z.shape[1])[y]) * softmax(z) * (1 - softmax(z)),
-            ),
-        ),
-    ),
-    Exercise(
-        slug="grad-step-size",
-        title="The step below which gradient descent on softmax regression cannot go up",
-        chapter="04_gradients",
-        reference=lambda x: 4 * len(x) / _curvature(x),
-        inputs=_step_inputs,
-        rtol=1e-6,
-        why="the largest eigenvalue is well conditioned, but power iterations stop early",
-        mistakes=(
-            Mistake(
-                "this is half the answer: either you stopped at 1/L, while everything below 2/L is safe, "
-                "or you took 1 for the curvature of the softmax, which is at most 1/2",
-                lambda x: 2 * len(x) / _curvature(x),
-            ),
-            Mistake(
-                "the 1/N of the mean is missing: the curvature is that of the mean loss",
-                lambda x: 4 / _curvature(x),
-            ),
-            Mistake(
-                "the largest singular value of X has to be squared: L needs the largest eigenvalue of X'X",
-                lambda x: 4 * len(x) / np.sqrt(_curvature(x)),
-            ),
-            Mistake(
-                "this is L, the curvature: the step is 2/L",
-                lambda x: _curvature(x) / (2 * len(x)),
             ),
         ),
     ),
