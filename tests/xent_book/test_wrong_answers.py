@@ -14,7 +14,7 @@ from xent_book import exercises
 from xent_book.exercises import certify
 
 eye, norm, softmax = np.eye, np.linalg.norm, xent.softmax
-Answers = Sequence[tuple[str, Callable[..., Any]]]
+Answers = Sequence[tuple[str, Any]]
 
 
 def _slopes(w: Any, b: Any, x: Any, y: Any) -> Any:
@@ -72,6 +72,18 @@ WRONG: dict[str, Answers] = {
         ("grad-tied", lambda w, x, y: _twice(w, x, y, lambda slope, at, rows: None)),
         ("grad-tied", lambda w, x, y: _twice(w, x, y, lambda slope, at, rows: slope.__setitem__(at, rows))),
         ("grad-tied", lambda w, x, y: -len(y) * _twice(w, x, y, np.add.at)),
+    ],
+    "05_numerics": [
+        ("dead-margin", 24 * math.log(2)),
+        ("dead-margin", math.log(50_256) + 23 * math.log(2)),
+        ("dead-margin", 24 + math.log2(50_256)),
+        ("log-miss", lambda z, y: np.log(1 - softmax(z)[y])),
+        ("log-miss", lambda z, y: xent.log_sum_exp(np.delete(z, y)) - xent.log_sum_exp(z)),
+        ("log-miss", lambda z, y: np.log1p(-np.exp(-xent.cross_entropy(z, y)))),
+        ("log-miss", lambda z, y: xent.cross_entropy(z, y)),
+        ("half-mean", lambda losses: float(np.mean(losses))),
+        ("half-mean", lambda losses: float(losses.sum()) / len(losses)),
+        ("half-mean", lambda losses: float(losses.astype(np.float64).sum())),
     ],
     "06_certify": [
         ("certify-binary", _judge(0.3, 0)),
