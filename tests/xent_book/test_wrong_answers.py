@@ -94,8 +94,8 @@ WRONG: dict[str, Answers] = {
         ("certify-keras", lambda t, p: -(t * np.log(np.maximum(p / p.sum(), 1e-7))).sum()),
         ("certify-keras", lambda t, p: -(t * np.log(np.clip(p, 1e-7, 1))).sum()),
         ("certify-keras", lambda t, p: -(t * np.log(p / p.sum() + 1e-7)).sum()),
-        ("certify-one-list", lambda y, p: -np.log(p[y])),
-        ("certify-one-list", lambda y, p: -np.log(p[y]) / len(p)),
+        ("certify-share", lambda a, eps_a, b, eps_b: (a - b) / math.log(eps_a / eps_b)),
+        ("certify-share", lambda a, eps_a, b, eps_b: a / math.log(1 / eps_a)),
     ],
     "10_averaged_loss": [
         # The mistake that the home page prints, in the ways in which beta = 1 may end.
