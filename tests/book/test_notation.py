@@ -90,14 +90,14 @@ def test_a_page_uses_the_symbols_of_the_list_each_in_one_meaning(page: str) -> N
     assert [name for name, meanings in own(page).items() if meanings > 1] == []
 
 
-def test_what_the_list_gives_to_a_chapter_is_there_with_a_word_of_its_meaning() -> None:
+def test_a_symbol_stands_beside_a_word_of_its_meaning() -> None:
     """A symbol that a chapter uses otherwise than its row says stands beside none of the row's words."""
     wrong = []
     for names, meaning, pages in listed()[2]:
         stems = {w[:5].lower() for w in re.findall(r"[A-Za-z]{4,}", meaning) if w.lower() not in STOPWORDS}
         for page in pages:
-            for name in names:
-                around = " ".join(uses(page).get(name, [])).lower()
+            for name in set(names) & set(uses(page)):
+                around = " ".join(uses(page)[name]).lower()
                 if not any(stem in around for stem in stems):
                     wrong.append(f"{name} in {page}: {meaning}")
     assert wrong == []
