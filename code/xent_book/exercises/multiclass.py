@@ -82,10 +82,6 @@ def _shift_inputs() -> list[tuple[Any, ...]]:
 # ---------------------------------------------------------------------------------- prior, bound, columns
 
 
-def _prior_inputs() -> list[tuple[Any, ...]]:
-    return [(1.0, 178), (0.5, 10), (3.0, 1000)]
-
-
 def _error_inputs() -> list[tuple[Any, ...]]:
     # None of them near a whole number of errors; the last exceeds the number of examples.
     return [(0.231, 1000), (0.02, 10), (0.4, 178), (1.0, 50), (0.55, 20), (2.5, 40)]
@@ -243,45 +239,6 @@ EXERCISES = (
             Mistake(
                 "clipping the logits changes their differences: subtract the row's maximum",
                 lambda z: _softmax_with_shift(np.clip(z, -700, 700), 0.0),
-            ),
-        ),
-    ),
-    Exercise(
-        slug="multiclass-prior",
-        title="A Gaussian prior as lambda, C and weight_decay",
-        chapter="02_multiclass",
-        reference=lambda tau, n: (1 / (n * tau**2), tau**2, 1 / tau**2),
-        inputs=_prior_inputs,
-        rtol=1e-9,
-        why="three roundings",
-        mistakes=(
-            Mistake(
-                "lambda does not contain N: that is the penalty on the sum of the losses, and the mean "
-                "divides it by N too",
-                lambda tau, n: (1 / tau**2, tau**2, 1 / tau**2),
-            ),
-            Mistake(
-                "a factor of two: the 1/2 of the Gaussian's exponent is already in lambda/2 |w|^2",
-                lambda tau, n: (1 / (2 * n * tau**2), tau**2, 1 / tau**2),
-                lambda tau, n: (1 / (2 * n * tau**2), 2 * tau**2, 1 / (2 * tau**2)),
-                lambda tau, n: (1 / (2 * n * tau**2), tau**2, 1 / (2 * tau**2)),
-            ),
-            Mistake(
-                "C is not 1 / tau^2: scikit-learn's C multiplies the losses, so a large C is a weak prior",
-                lambda tau, n: (1 / (n * tau**2), 1 / tau**2, 1 / tau**2),
-            ),
-            Mistake(
-                "this looks like tau where the variance tau^2 belongs",
-                lambda tau, n: (1 / (n * tau), tau, 1 / tau),
-            ),
-            Mistake(
-                "weight_decay is that of a mean loss: with reduction='sum' the losses are N times as heavy, "
-                "and so is their penalty",
-                lambda tau, n: (1 / (n * tau**2), tau**2, 1 / (n * tau**2)),
-            ),
-            Mistake(
-                "C is not divided by N: scikit-learn sums the losses, so C is the variance itself",
-                lambda tau, n: (1 / (n * tau**2), tau**2 / n, 1 / tau**2),
             ),
         ),
     ),
