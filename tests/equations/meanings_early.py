@@ -42,7 +42,7 @@ def bernoulli(d: Draw) -> Env:
 def monotone(d: Draw) -> Env:
     """A likelihood that vanishes at one point, where the logarithm has no value."""
     p, q = [(0.2, 0.7), (0.7, 0.2), (0.5, 0.5), (0.0, 0.3), (0.4, 0.0), (1e-9, 1e-8)][d.number]
-    return {"p": mp.mpf(p), "q": mp.mpf(q), "cal L": lambda p: p**2}
+    return {"p": mp.mpf(p), "q": mp.mpf(q), "L": lambda p: p**2}
 
 
 def missing_log(d: Draw) -> Env:
@@ -62,7 +62,7 @@ def descent(d: Draw) -> Env:
     axes, best, start = np.array(axes.tolist(), object), d.column(2), d.column(2)
     path = [best + axes @ (column((1 - eta * r) ** t for r in rates) * (axes.T @ start)) for t in (1, 2, 3)]
     J = lambda w: ((w - best).T @ curved @ (w - best))[0, 0] / 2
-    return {"w": np.hstack(path).T, "t": d.number % 2 + 1, "eta": eta, "J": J, "nabla": "w"}
+    return {"w": np.hstack(path).T, "t": d.number % 2 + 1, "eta": eta, "cal L": J, "nabla": "w"}
 
 
 def fitted(d: Draw, penalty: Any = 0) -> Env:
@@ -73,7 +73,7 @@ def fitted(d: Draw, penalty: Any = 0) -> Env:
     slope = lambda w: (x.T @ (sigmoid(x @ w) - y))[:, 0] / N + penalty * w[:, 0]
     best = column(mp.findroot(lambda a, b: list(slope(column([a, b]))), (0, 0)))
     J = lambda w: mean(m.softplus((1 - 2 * y) * (x @ w))[:, 0])
-    e = {"N": N, "x": x, "y": y, "s": 2 * y - 1, "hat w": best, "hat p": sigmoid(x @ best), "J": J}
+    e = {"N": N, "x": x, "y": y, "s": 2 * y - 1, "hat w": best, "hat p": sigmoid(x @ best), "cal L": J}
     return e | {"nabla": "w", "over": {"i": range(1, N + 1)}}
 
 
@@ -106,7 +106,7 @@ def separated(d: Draw) -> Env:
     ]
     e = {"s": s, "x": s * x, "v": v, "m": bound[d.number], "t": mp.mpf([1, 3, 1, 0.1, 2, -1][d.number])}
     J = lambda w: mean(m.softplus(-s * (s * x @ w))[:, 0])
-    return e | {"J": J, "over": {"i": range(1, 5)}}
+    return e | {"cal L": J, "over": {"i": range(1, 5)}}
 
 
 PAIRS = {  # s_i x_i
@@ -141,14 +141,20 @@ def existence(d: Draw) -> Env:
     turns = sorted(across, key=lambda v: mp.atan2(v[1, 0], v[0, 0]))
     units = [v / mp.norm(v[:, 0].tolist()) for v in turns]
     ways = [*units, *(u + v for u, v in itertools.pairwise([*units, units[0]]))]
-    e = {"J": kind, '"hasaminimum': has_minimum, "s": s, "x": s * a, "over": {"i": range(1, 6), "v": ways}}
+    e = {
+        "cal L": kind,
+        '"hasaminimum': has_minimum,
+        "s": s,
+        "x": s * a,
+        "over": {"i": range(1, 6), "v": ways},
+    }
     return e
 
 
 def penalised(d: Draw) -> Env:
     penalty = mp.mpf([0.1, 1, 10, 1e-6, 100, 0.5][d.number])
     e, w = fitted(d, penalty), d.column(2)
-    total = lambda w: e["J"](w) + penalty * mp.fsum(x * x / 2 for x in w[:, 0])
+    total = lambda w: e["cal L"](w) + penalty * mp.fsum(x * x / 2 for x in w[:, 0])
     return e | {"w": w, "lambda": penalty, "J_lambda": total, "hat w_lambda": e["hat w"]}
 
 
@@ -198,11 +204,11 @@ def bounds(d: Draw) -> Env:
 
 
 def layer(d: Draw) -> Env:
-    """Softmax regression: inputs x, weights W by class in columns, biases b."""
+    """Softmax regression: inputs x, weights W by class in rows, biases b."""
     N, K, inputs = (3, 1, 2, 2, 3, 2)[d.number], d.classes, (2, 3, 1)[d.number % 3] + 1
     x, t = d.matrix(N, inputs), np.vstack([d.some().T for _ in range(N)])
-    rows = lambda e: x @ lookup(e, "W") + lookup(e, "b").T
-    e: Env = {"N": N, "x": x, "t": t, "W": d.matrix(inputs, K), "b": d.column(K)}
+    rows = lambda e: x @ lookup(e, "W").T + lookup(e, "b").T
+    e: Env = {"N": N, "x": x, "t": t, "W": d.matrix(K, inputs), "b": d.column(K)}
     e["p"] = Let(lambda e: np.vstack([softmax(row[:, None]).T for row in rows(e)]))
     e["cal L"] = Let(
         lambda e: mean(lse(z[:, None]) - sum(z * own) for z, own in zip(rows(e), t, strict=True))

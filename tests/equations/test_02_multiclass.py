@@ -109,7 +109,7 @@ def test_gaussian_classes_have_linear_logits(worst_error):
     $$
     \begin{aligned}
     P(Y = k \mid x) &\propto \pi_k\, e^{-\frac12 (x - \mu_k)^\top \Sigma^{-1} (x - \mu_k)} \\
-    P(Y = k \mid x) &= \operatorname{softmax}(W^\top x + b)_k, \\
+    P(Y = k \mid x) &= \operatorname{softmax}(W x + b)_k, \\
     w_k &= \Sigma^{-1} \mu_k, \\
     b_k &= \log \pi_k - \tfrac12\, \mu_k^\top \Sigma^{-1} \mu_k
     \end{aligned}

@@ -46,7 +46,7 @@ ROWS: dict[str, Any] = {
     "eq-gradient-descent": early.descent,
     "eq-weights-gradient": m.logistic,
     "eq-weights-derivatives": (
-        m.logistic, r"\nabla^2 J(w) = \frac1N X^{\mathsf T} \operatorname{diag}( p_i (1 - p_i) ) X"
+        m.logistic, r"\nabla^2 \mathcal L(w) = \frac1N X^{\mathsf T} \operatorname{diag}( p_i (1 - p_i) ) X"
     ),
     "eq-newton": early.newton,
     "eq-score-zero": early.fitted,
