@@ -91,7 +91,6 @@ ROWS: dict[str, Any] = {
     "eq-code-excess": m.two,
     "eq-cross-entropy-swap": early.swap,
     "eq-mixture": m.two,
-    "eq-kl-chain": early.cell,
     "eq-no-finite-mle": early.no_maximum,
     "eq-projection": early.counts,
     "eq-pythagoras": early.pythagoras,

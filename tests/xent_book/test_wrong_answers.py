@@ -29,6 +29,11 @@ def _twice(w: Any, x: Any, y: Any, add: Any) -> Any:
     return slope
 
 
+def _nearest(p: Any, rows: Any, back: bool = False) -> int:
+    kl = [xent.information.kl_divergence(*((q, p) if back else (p, q))) for q in rows]
+    return int(np.argmin(kl))
+
+
 def _judge(rtol: float, atol: float, keep: Any = slice(None)) -> Any:
     return certify.judge_with(certify.LOGITS[keep], certify.TARGETS[keep], rtol=rtol, atol=atol)
 
@@ -60,6 +65,18 @@ WRONG: dict[str, Answers] = {
         ("multiclass-shift", lambda z: np.exp(z) / np.exp(z).sum(axis=1)),
         ("multiclass-errors", lambda loss, n: math.floor(n * loss / math.log(10))),
         ("multiclass-errors", lambda loss, n: math.ceil(n * loss / math.log(2))),
+    ],
+    "03_information": [
+        ("entropy-with-zeros", lambda p: -np.nansum(p * np.log2(p))),
+        ("entropy-with-zeros", lambda p: -(p * np.log(np.maximum(p, 1e-12))).sum(axis=-1)),
+        ("entropy-with-zeros", lambda p: -np.log2((p**2).sum(axis=-1))),
+        ("kl-from-samples", lambda a, b: ((b - a).mean(), (b - a).std(ddof=1) / len(a) ** 0.5)),
+        ("kl-from-samples", lambda a, b: ((np.exp(a) * (a - b)).sum(), (a - b).std(ddof=1) / len(a) ** 0.5)),
+        ("kl-from-samples", lambda a, b: ((a - b).mean(), (a - b).std(ddof=1))),
+        ("kl-directions", lambda p, c: (_nearest(p, c, back=True), _nearest(p, c))),
+        ("kl-directions", lambda p, c: (_nearest(p, c), _nearest(p, c))),
+        ("maxent-mean", lambda v, mean: np.full(len(v), 1 / len(v))),
+        ("maxent-mean", lambda v, mean: xent.softmax(-np.abs(np.asarray(v) - mean))),
     ],
     "04_gradients": [
         ("grad-lengths", lambda w, b, x, y: norm(_slopes(w, b, x, y), axis=1) * norm(x, axis=1)),
