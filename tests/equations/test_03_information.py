@@ -126,7 +126,7 @@ def test_the_information_is_the_curvature_and_gives_the_error(worst_error: Any) 
     \begin{aligned}
     I(\theta) &= \mathbb{E}\left[ \nabla \log Q_\theta\; \nabla \log Q_\theta^{\mathsf T} \right] \\
     &= -\mathbb{E}\left[ \nabla^2 \log Q_\theta \right], \\
-    \operatorname{se}(\hat\theta_j) &= \sqrt{\bigl[ \nabla^2 J(\hat\theta)^{-1} \bigr]_{jj} / n}
+    \operatorname{se}(\hat\theta_j) &= \sqrt{\bigl[ \nabla^2 \mathcal L(\hat\theta)^{-1} \bigr]_{jj} / n}
     \end{aligned}
     $$ (eq-fisher)
     """
