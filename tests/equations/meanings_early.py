@@ -287,15 +287,6 @@ def surfaces(d: Draw) -> Env:
     return {"u": mp.mpf(u), "v": mp.mpf(v), "ell_squared": mp.norm([u - 1, v + 1]) ** 2, "ell_cross": cross}
 
 
-def spare_direction(d: Draw) -> Env:
-    """Pairs of weights, among which the one that shares the difference."""
-    w, penalty = d.column(2) + mp.mpf(1), d.real()
-    others = [w / 2, w, 0 * w, *(w / 2 + by * one_hot(k, 2) for k in (1, 2) for by in (1e-4, -1e-4, 1))]
-    others += [w * 2]
-    minus = [x - w for x in others]
-    return {"w": w, "lambda": penalty, "over": {"w_0": minus, "w_1": others}}
-
-
 def odds(d: Draw) -> Env:
     """The second class's name is 1 where there are two, 0 and 1."""
     e = m.one(d)

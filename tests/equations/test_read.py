@@ -73,7 +73,6 @@ ROWS: dict[str, Any] = {
     "eq-brier-split": early.forecast,
     "eq-squared-error-mean": early.forecast,
     "eq-two-surfaces": early.surfaces,
-    "eq-two-class-penalty": early.spare_direction,
     "eq-surprise-chain": early.events,
     "eq-entropy": (m.two, r"\mathbb{E}_{X \sim P}[-\log P(X)]", r"0 \log 0 = 0"),
     "eq-cross-entropy-law": (m.two, r"\mathbb{E}_{X \sim P}[-\log Q(X)]"),

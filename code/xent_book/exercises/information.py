@@ -173,7 +173,10 @@ EXERCISES = (
             Mistake(
                 "this is in nats, and it looks like an epsilon: use base 2, and leave out the zeros",
                 *(lambda p, eps=10.0**-k: -(p * np.log(p + eps)).sum(axis=-1) for k in range(3, 16)),
-                *(lambda p, eps=10.0**-k: -(p * np.log(np.maximum(p, eps))).sum(axis=-1) for k in range(3, 16)),
+                *(
+                    lambda p, eps=10.0**-k: -(p * np.log(np.maximum(p, eps))).sum(axis=-1)
+                    for k in range(3, 16)
+                ),
             ),
             Mistake("this is in nats: divide by log 2, or use the logarithm to base 2", information.entropy),
             Mistake(

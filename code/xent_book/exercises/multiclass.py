@@ -87,15 +87,6 @@ def _error_inputs() -> list[tuple[Any, ...]]:
     return [(0.231, 1000), (0.02, 10), (0.4, 178), (1.0, 50), (0.55, 20), (2.5, 40)]
 
 
-def _two_inputs() -> list[tuple[Any, ...]]:
-    rng = np.random.default_rng(5)
-    half = rng.normal(size=(1, 4))
-    return [
-        (np.array([[-1.0, 0.25], [1.0, -0.25]]), np.array([0.3, -0.3]), 0.1),
-        (np.vstack([-half, half]), np.array([-0.7, 0.2]), 2.0),
-    ]
-
-
 EXERCISES = (
     Exercise(
         slug="multiclass-nll",
@@ -308,34 +299,6 @@ EXERCISES = (
                 "a loss in nats has to be divided by log 2: this multiplies by it",
                 lambda loss, n: min(n, math.floor(n * loss * math.log(2))),
                 lambda loss, n: math.floor(n * loss * math.log(2)),
-            ),
-        ),
-    ),
-    Exercise(
-        slug="multiclass-two",
-        title="The logistic regression that equals a two-class softmax, penalty included",
-        chapter="02_multiclass",
-        reference=lambda W, b, lam: (W[1] - W[0], b[1] - b[0], lam / 2),
-        inputs=_two_inputs,
-        rtol=1e-9,
-        why="one rounding each",
-        mistakes=(
-            Mistake(
-                "the predictions are right and the penalty is not: half of w sits in each row, so the two "
-                "squares add up to |w|^2 / 2, not to |w|^2",
-                lambda W, b, lam: (W[1] - W[0], b[1] - b[0], lam),
-                lambda W, b, lam: (W[1] - W[0], b[1] - b[0], 2 * lam),
-                lambda W, b, lam: (W[1] - W[0], b[1] - b[0], lam / 4),
-            ),
-            Mistake(
-                "the classes are swapped: sigma(z_1 - z_0) is the probability of class 1",
-                lambda W, b, lam: (W[0] - W[1], b[0] - b[1], lam / 2),
-                lambda W, b, lam: (W[0] - W[1], b[0] - b[1], lam),
-            ),
-            Mistake(
-                "this takes the column of class 1 alone: the logit is the difference of the two columns",
-                lambda W, b, lam: (W[1], b[1], lam / 2),
-                lambda W, b, lam: (W[1], b[1], lam),
             ),
         ),
     ),
