@@ -180,10 +180,7 @@ def test_a_softmax_too_many() -> None:
     assert f"{math.log(math.e + 9) - 1:.3f}" == "1.461"
 
 
-@pytest.mark.claim(
-    "07",
-    "`LogSoftmax` followed by `NLLLoss` is `CrossEntropyLoss` for class indices, without label smoothing.",
-)
+@pytest.mark.claim("07", "for class indices, without label smoothing, this pair *is* `CrossEntropyLoss`.")
 @pytest.mark.claim("07", "because a second `log_softmax` changes nothing but roundings")
 def test_the_pair_is_cross_entropy() -> None:
     """Batches of every kind, weights, an ignored label, sequences and every reduction; loss and gradient; four formats.
@@ -243,6 +240,7 @@ def tf_gradient(labels: Array, z: Array) -> Array:
     "TensorFlow's is $p - y$ even for labels that do not sum to one, PyTorch's `binary_cross_entropy` loses it below a "
     "logit of −27.6, and probabilities beyond Keras's clip have next to none.",
 )
+@pytest.mark.claim("07", "TensorFlow's default kernel returns $p_k - y_k$ whatever s is.")
 @pytest.mark.erratum("1.14")
 def test_right_losses_with_wrong_gradients() -> None:
     """Labels of random sums, zero included; logits on both sides of -27.6; Keras's two losses, 2 to 20 classes.
@@ -547,8 +545,7 @@ def test_keras_binary_loss_with_one_axis() -> None:
         layer(lambda p: tf.squeeze(p, -1))
 
 
-@pytest.mark.claim("07", "from 1.5 on scikit-learn warns.")
-@pytest.mark.claim("07", "Rows of probabilities that do not sum to one are normalised by Keras")
+@pytest.mark.claim("07", "Since release 1.5 it warns and does not normalise. Keras does.")
 def test_rows_that_do_not_sum_to_one() -> None:
     """Rows of 2 to 10 classes and random sums: scikit-learn's warning and value, Keras's quotient.
 

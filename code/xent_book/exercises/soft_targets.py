@@ -123,6 +123,10 @@ EXERCISES: tuple[Exercise, ...] = (
                 lambda t, m, eps: (1 - eps) * (1 - t @ t) / m,
             ),
             Mistake(
+                "the variance of one vote is 1 minus the sum of t_k squared, not that sum",
+                lambda t, m, eps: (1 - eps) ** 2 * (t @ t) / m,
+            ),
+            Mistake(
                 "the mean of m votes has 1/m of the variance of one: m is missing",
                 lambda t, m, eps: (1 - eps) ** 2 * (1 - t @ t),
             ),
