@@ -135,8 +135,8 @@ WRONG: dict[str, Answers] = {
         ("soft-tokens", lambda log_q, p, mask: _kl(log_q, p).mean()),
         ("soft-other", lambda q, eta: (q - eta / q.shape[1]) / (1 - eta)),
         ("soft-other", lambda q, eta: (q - eta / (q.shape[1] - 1)) / (1 - eta)),
-        ("soft-sums", lambda z, t: softmax(z) - t),
-        ("soft-sums", lambda z, t: t.sum() * softmax(z) - t),
+        ("soft-tokens", lambda log_q, p, mask: -(p * log_q).sum(-1)[mask].mean()),
+        ("soft-other", lambda q, eta: (1 - eta) * q + eta * (1 - q) / (q.shape[1] - 1)),
     ],
     "10_averaged_loss": [
         # The mistake that the home page prints, in the ways in which beta = 1 may end.
