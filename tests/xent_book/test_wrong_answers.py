@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import xlogy
 
 import xent
 from xent_book import exercises
@@ -30,6 +31,21 @@ def _hidden(v: Any, w: Any, x: Any, y: Any, through: Any) -> Any:
 def _nearest(p: Any, rows: Any, back: bool = False) -> int:
     kl = [xent.information.kl_divergence(*((q, p) if back else (p, q))) for q in rows]
     return int(np.argmin(kl))
+
+
+def _kept(z: Any, y: Any) -> Any:
+    g = np.zeros_like(z)
+    g[y >= 0] = softmax(z[y >= 0]) - eye(z.shape[1])[y[y >= 0]]
+    return g
+
+
+def _alpha(q: Any, gamma: float, alpha: float) -> Any:
+    a, b = np.moveaxis(xent.scoring.invert_focal(np.stack([1 - q, q], -1), gamma=gamma), -1, 0)
+    return b / alpha / (a / (1 - alpha) + b / alpha)
+
+
+def _kl(log_q: Any, p: Any) -> Any:
+    return (xlogy(p, p) - p * log_q).sum(-1)
 
 
 def _judge(rtol: float, atol: float, keep: Any = slice(None)) -> Any:
@@ -99,6 +115,45 @@ WRONG: dict[str, Answers] = {
         ("certify-keras", lambda t, p: -(t * np.log(p / p.sum() + 1e-7)).sum()),
         ("certify-one-list", lambda y, p: -np.log(p[y])),
         ("certify-one-list", lambda y, p: -np.log(p[y]) / len(p)),
+    ],
+    "07_frameworks": [
+        ("three-means", lambda l, w: ((l @ w) / len(l), (l @ w) / w.sum(), l.mean() * w.mean())),
+        ("three-means", lambda l, w: ((l @ w) / w.sum(), (l @ w) / len(l), (l @ w) / len(l))),
+        ("three-means", lambda l, w: ((l @ w) / w.sum(), (l @ w) / len(l), l.mean() * w.sum())),
+        ("double-softmax-belief", lambda loss, classes: math.exp(-loss)),
+        ("double-softmax-belief", lambda loss, classes: -math.log(math.expm1(loss) / (classes - 1))),
+        ("double-softmax-belief", lambda loss, classes: math.log(math.e + classes - 1) - 1),
+        ("ignored-nan", lambda z, y: (softmax(z) - eye(z.shape[1])[y]) * (y >= 0)[:, None] / (y >= 0).sum()),
+        ("ignored-nan", lambda z, y: _kept(z, y) / len(y)),
+        ("ignored-nan", lambda z, y: _kept(z, y)),
+        ("ignored-nan", lambda z, y: _kept(z, y)[y >= 0] / (y >= 0).sum()),
+    ],
+    "09_proper_scoring": [
+        ("scoring-from-entropy", lambda q, k: 1 / np.sqrt(q[k])),
+        ("scoring-from-entropy", lambda q, k: 2 * np.sqrt(q).sum() + 1 / np.sqrt(q[k])),
+        ("scoring-from-entropy", lambda q, k: -1 / np.sqrt(q[k]) - np.sqrt(q).sum()),
+        ("scoring-weighted-smoothing", lambda p, w, eps: (1 - eps) * w * p / (w @ p) + eps / len(p)),
+        ("scoring-weighted-smoothing", lambda p, w, eps: w * ((1 - eps) * p + eps / len(p))),
+        ("scoring-local-square", lambda p: 1 - (len(p) - 1) / p / (1 / p).sum()),
+        ("scoring-local-square", lambda p: eye(len(p))[p.argmax()]),
+        (
+            "scoring-alpha-focal",
+            lambda q, g, a: xent.scoring.invert_focal(np.stack([1 - q, q], -1), gamma=g)[:, 1],
+        ),
+        ("scoring-alpha-focal", lambda q, g, a: (1 - a) * q / ((1 - a) * q + a * (1 - q))),
+        ("scoring-alpha-focal", lambda q, g, a: _alpha(q, g, 1 - a)),
+    ],
+    "12_soft_targets": [
+        ("soft-noise", lambda t, m, eps: (1 - t @ t) / m),
+        ("soft-noise", lambda t, m, eps: (1 - eps) ** 2 * t @ t / m),
+        ("soft-noise", lambda t, m, eps: (1 - eps) ** 2 * (t * (1 - t)) / m),
+        ("soft-tokens", lambda log_q, p, mask: (p * (np.log(p) - log_q)).sum(-1)[mask].mean()),
+        ("soft-tokens", lambda log_q, p, mask: _kl(log_q, p)[mask].sum() / len(p)),
+        ("soft-tokens", lambda log_q, p, mask: _kl(log_q, p).mean()),
+        ("soft-other", lambda q, eta: (q - eta / q.shape[1]) / (1 - eta)),
+        ("soft-other", lambda q, eta: (q - eta / (q.shape[1] - 1)) / (1 - eta)),
+        ("soft-tokens", lambda log_q, p, mask: -(p * log_q).sum(-1)[mask].mean()),
+        ("soft-other", lambda q, eta: (1 - eta) * q + eta * (1 - q) / (q.shape[1] - 1)),
     ],
     "10_averaged_loss": [
         # The mistake that the home page prints, in the ways in which beta = 1 may end.
