@@ -12,7 +12,7 @@ import numpy as np
 
 import xent
 
-from ._registry import Seen, attempt, keras, row, tensorflow
+from ._registry import Seen, attempt, keras, probe, tensorflow
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Loss: TypeAlias = Callable[..., Any]
@@ -160,37 +160,7 @@ def profile(
     return seen
 
 
-def _profile_row(slug: str, library: str, *, recorded: Seen) -> Callable[[Callable[[], Seen]], Any]:
-    return row(
-        slug,
-        "at a glance",
-        library,
-        "its answers to the same questions",
-        expect="the same answers in every column",
-        instead="read the column before you compare two libraries",
-        recorded=recorded,
-    )
-
-
-@_profile_row(
-    "sklearn-profile",
-    "sklearn",
-    recorded={
-        "first argument": "truth",
-        "reads": "probabilities",
-        "soft targets": "ValueError",
-        "mean with weights 1, 3": "over sum of weights",
-        "one of two ignored": "no argument",
-        "all ignored": "no argument",
-        "label smoothing": "no argument",
-        "label out of range, CPU": "ValueError",
-        "impossible event": "36",
-        "perfect answer": "2.22e-16",
-        "float32, margin 18": "1.19e-07",
-        "sure and wrong: gradient": "no gradient",
-        "class axis of 3-D input": "2-D only",
-    },
-)
+@probe("sklearn-profile")
 def sklearn_profile() -> Seen:
     """sklearn.metrics.log_loss."""
     from sklearn.metrics import log_loss
@@ -208,25 +178,7 @@ def sklearn_profile() -> Seen:
     )
 
 
-@_profile_row(
-    "torch-profile",
-    "torch",
-    recorded={
-        "first argument": "prediction",
-        "reads": "logits",
-        "soft targets": "yes",
-        "mean with weights 1, 3": "over sum of weights",
-        "one of two ignored": "over valid",
-        "all ignored": "nan",
-        "label smoothing": "(1-eps) y + eps/K",
-        "label out of range, CPU": "IndexError",
-        "impossible event": "inf",
-        "perfect answer": "0",
-        "float32, margin 18": "0",
-        "sure and wrong: gradient": "1",
-        "class axis of 3-D input": "second",
-    },
-)
+@probe("torch-profile")
 def torch_profile() -> Seen:
     """torch.nn.functional.cross_entropy."""
     import torch
@@ -281,73 +233,19 @@ def _keras_profile(logits: bool) -> Seen:
     )
 
 
-@_profile_row(
-    "keras-profile",
-    "keras",
-    recorded={
-        "first argument": "truth",
-        "reads": "probabilities",
-        "soft targets": "yes",
-        "mean with weights 1, 3": "over N",
-        "one of two ignored": "over valid",
-        "all ignored": "0",
-        "label smoothing": "(1-eps) y + eps/K",
-        "label out of range, CPU": "InvalidArgumentError",
-        "impossible event": "16.1",
-        "perfect answer": "2.38e-07",
-        "float32, margin 18": "1.19e-07",
-        "sure and wrong: gradient": "0",
-        "class axis of 3-D input": "last",
-    },
-)
+@probe("keras-profile")
 def keras_profile() -> Seen:
     """Sparse and CategoricalCrossentropy as they come: from probabilities."""
     return _keras_profile(False)
 
 
-@_profile_row(
-    "keras-logits-profile",
-    "keras",
-    recorded={
-        "first argument": "truth",
-        "reads": "logits",
-        "soft targets": "yes",
-        "mean with weights 1, 3": "over N",
-        "one of two ignored": "over valid",
-        "all ignored": "0",
-        "label smoothing": "(1-eps) y + eps/K",
-        "label out of range, CPU": "InvalidArgumentError",
-        "impossible event": "inf",
-        "perfect answer": "0",
-        "float32, margin 18": "0",
-        "sure and wrong: gradient": "1",
-        "class axis of 3-D input": "last",
-    },
-)
+@probe("keras-logits-profile")
 def keras_logits_profile() -> Seen:
     """The same with from_logits=True."""
     return _keras_profile(True)
 
 
-@_profile_row(
-    "xent-profile",
-    "xent",
-    recorded={
-        "first argument": "prediction",
-        "reads": "logits",
-        "soft targets": "yes",
-        "mean with weights 1, 3": "over sum of weights",
-        "one of two ignored": "over valid",
-        "all ignored": "ValueError",
-        "label smoothing": "(1-eps) y + eps/K",
-        "label out of range, CPU": "ValueError",
-        "impossible event": "inf",
-        "perfect answer": "0",
-        "float32, margin 18": "1.52e-08",
-        "sure and wrong: gradient": "1",
-        "class axis of 3-D input": "last",
-    },
-)
+@probe("xent-profile")
 def xent_profile() -> Seen:
     """xent.cross_entropy, and xent.soft_cross_entropy for soft targets."""
     ce = xent.cross_entropy
