@@ -65,13 +65,6 @@ def learnt_distribution(
     ndarray of float64, shape (..., K)
         Q*, which minimises the expected loss among all distributions.
 
-    Raises
-    ------
-    ValueError
-        If an argument is out of range or of another shape, or nothing has weight.
-    TypeError
-        If an argument is not real, or `others` is missing.
-
     See Also
     --------
     xent.scoring.invert_weighting : the way back, for class weights.
@@ -137,13 +130,6 @@ def eos_optimum(stop: float, batch_size: int = 1) -> float:
     float
         The minimiser q*, above `stop` unless both are the same float.
 
-    Raises
-    ------
-    ValueError
-        If `stop` or `batch_size` is out of range.
-    TypeError
-        If `batch_size` is no integer.
-
     Notes
     -----
     The expected loss is a cross-entropy between the constant B E[1/S] and q. E[1/S] is an integral of the
@@ -199,13 +185,6 @@ def length_weights(
     ndarray of float64, shape (N,)
         The weight of each entry, decreasing in its length.
 
-    Raises
-    ------
-    ValueError
-        If a length is below 1, probabilities do not fit, or `batch_size` is out of range.
-    TypeError
-        If lengths or `batch_size` are no integers.
-
     Notes
     -----
     The companions are drawn with replacement. The integral is taken over log t, u = exp(-t), where the
@@ -246,11 +225,6 @@ def tilted_lengths(
     -------
     ndarray of float64, shape (N,)
         The probability of each entry of `lengths`; they sum to one.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As for `length_weights`.
 
     See Also
     --------
@@ -297,13 +271,6 @@ def learnt_lengths(lengths: ArrayLike, batch_size: int, prompts: ArrayLike | Non
     -------
     ndarray of float64, shape (N,)
         The probability of each entry given its prompt. The entries of a prompt sum to one.
-
-    Raises
-    ------
-    ValueError
-        If a length is below 1, `prompts` has another shape, or `batch_size` is out of range.
-    TypeError
-        If lengths or `batch_size` are no integers, or prompts neither integers nor texts.
 
     See Also
     --------

@@ -124,14 +124,6 @@ def distillation_loss(
         the first of the divergence, does not. A probability that underflows counts as zero. float32 if
         neither argument is wider, float64 otherwise.
 
-    Raises
-    ------
-    ValueError
-        If shapes do not match, `temperature`, `scale`, `direction`, `beta` or `sample_weight` is out of
-        range, a row that counts holds nan or +inf or is -inf throughout, or there is nothing to average.
-    TypeError
-        If an argument is not real.
-
     Notes
     -----
     G. Hinton, O. Vinyals and J. Dean, *Distilling the Knowledge in a Neural Network*, arXiv:1503.02531
@@ -201,11 +193,6 @@ def distillation_gradient(
     -------
     ndarray, shape of `student_logits`
         float32 if neither argument is wider, float64 otherwise. Zero where a row does not count.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `distillation_loss`.
 
     Notes
     -----
@@ -288,11 +275,6 @@ def mixed_loss(
     -------
     scalar or ndarray
         Loss in nats.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `distillation_loss` and `xent.cross_entropy`, or if `alpha` is out of range.
 
     Examples
     --------
@@ -378,15 +360,6 @@ def top_k_loss(
     scalar or ndarray
         Loss in nats. With k = K all treatments are KL(p || q). "truncated" can be negative, since it lacks
         terms of a divergence; the others cannot, beyond rounding.
-
-    Raises
-    ------
-    ValueError
-        If an index is out of range or repeated, the probabilities of a row are nan or sum to more than one,
-        or to zero where they are renormalised, shapes do not match, a row of logits that counts has no
-        softmax, or there is nothing to average.
-    TypeError
-        If an argument is not real, or the indices are not integers.
 
     Notes
     -----
@@ -494,13 +467,6 @@ def sample_targets(
     importance_weights : ndarray, shape of `indices`
         Their weights, in float64; they are not normalised, which would make them biased where tau is not 1.
 
-    Raises
-    ------
-    ValueError
-        If `samples` or `proposal_temperature` is not positive, or a row of logits has no softmax.
-    TypeError
-        If `samples` is no integer, `rng` no generator or an argument not real.
-
     Notes
     -----
     Anshumann et al., *Sparse Logit Sampling: Accelerating Knowledge Distillation in LLMs*, ACL 2025.
@@ -575,14 +541,6 @@ def sampled_loss(
     -------
     scalar or ndarray
         Loss in nats; its expectation is the teacher's entropy plus KL(p || q).
-
-    Raises
-    ------
-    ValueError
-        If an index or a weight is out of range, shapes do not match, a row of logits that counts has no
-        softmax, or there is nothing to average.
-    TypeError
-        If an argument is not real, or the indices are not integers.
 
     Examples
     --------

@@ -206,15 +206,6 @@ def soft_cross_entropy(
         Loss in nats, +inf where a positive target meets a logit of -inf. float32 if neither argument is
         wider, float64 otherwise.
 
-    Raises
-    ------
-    ValueError
-        If a row of `target_probs` is no distribution, shapes do not match, a weight or `label_smoothing` is
-        out of range, a row of logits that counts holds nan or +inf or is -inf throughout, or there is nothing
-        to average.
-    TypeError
-        If an argument is not real.
-
     Examples
     --------
     >>> from xent import soft_cross_entropy
@@ -289,14 +280,6 @@ def binary_cross_entropy(
         Loss in nats, within 4 machine epsilons of itself in both tails; float32 for logits of float16 and
         float32, float64 otherwise. Certain and wrong (an infinite logit) costs inf, certain and right zero.
 
-    Raises
-    ------
-    ValueError
-        If a target is outside [0, 1], shapes do not match, a logit is nan, a weight is out of range, or there
-        is nothing to average.
-    TypeError
-        If an argument is not real.
-
     Examples
     --------
     >>> from xent import binary_cross_entropy
@@ -342,11 +325,6 @@ def focal_loss(
     -------
     scalar or ndarray
         Loss in nats, within 4 + 5 gamma machine epsilons of itself.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `cross_entropy`, or if `gamma` or `alpha` is out of range.
 
     See Also
     --------
@@ -414,11 +392,6 @@ def binary_focal_loss(
     scalar or ndarray
         Loss in nats, within 4 + 5 gamma machine epsilons of itself.
 
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `binary_cross_entropy`, or if `gamma` or `alpha` is out of range.
-
     Notes
     -----
     T.-Y. Lin et al., *Focal Loss for Dense Object Detection*, 2017, arXiv:1708.02002. For a target between 0
@@ -466,13 +439,6 @@ def nll(
     -------
     scalar or ndarray
         Loss in nats.
-
-    Raises
-    ------
-    ValueError
-        If a row is no log-distribution, or for the reasons of `cross_entropy`.
-    TypeError
-        If the labels are not integers, or `log_probs` is not real.
 
     Examples
     --------
@@ -523,14 +489,6 @@ def log_loss(
     scalar or ndarray
         Loss in nats.
 
-    Raises
-    ------
-    ValueError
-        If a row is no distribution, `eps` is out of range, `labels` are not distinct or lack a target, or for
-        the reasons of `cross_entropy`.
-    TypeError
-        If the targets are not integers and there are no `labels`, or `probs` is not real.
-
     See Also
     --------
     binary_log_loss : one probability a target.
@@ -578,13 +536,6 @@ def binary_log_loss(
     -------
     scalar or ndarray
         Loss in nats, +inf where a positive target meets a probability of zero.
-
-    Raises
-    ------
-    ValueError
-        If a probability is outside [0, 1], or for the reasons of `binary_cross_entropy`.
-    TypeError
-        If an argument is not real.
 
     Notes
     -----

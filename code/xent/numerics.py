@@ -60,13 +60,6 @@ def log_sum_exp(
         The shape of `x` without `axis`. At most 4 epsilons of ``max(|m|, lse - m)`` away; with `b`, where the
         logarithms of the factors are added to `x` in float64, m is the largest of these sums.
 
-    Raises
-    ------
-    ValueError
-        If `x` holds nan or has nothing to sum, `axis` is not one of its axes, or a factor is out of range.
-    TypeError
-        If an argument is not of its kind.
-
     Notes
     -----
     The maximum is left out of the sum and comes back through log1p, as in `scipy.special.logsumexp`:
@@ -126,13 +119,6 @@ def log_softmax(logits: ArrayLike, *, axis: int = -1) -> Floats:
         Log-probabilities in nats, each within 4 epsilons of itself, the largest one of a row included,
         however close to zero it is.
 
-    Raises
-    ------
-    ValueError
-        If `logits` holds nan or +inf, a row is -inf throughout, or there are no classes.
-    TypeError
-        If `logits` is not real.
-
     Examples
     --------
     >>> from xent import log_softmax
@@ -174,13 +160,6 @@ def softmax(logits: ArrayLike, *, axis: int = -1) -> Floats:
         Probabilities that sum to one within 8 epsilons, each within ``8 + (m - z_k) / 2`` epsilons of itself:
         one far below the largest carries the rounding error of the difference of logits.
 
-    Raises
-    ------
-    ValueError
-        If `logits` holds nan or +inf, a row is -inf throughout, or there are no classes.
-    TypeError
-        If `logits` is not real.
-
     Examples
     --------
     >>> from xent import softmax
@@ -217,13 +196,6 @@ def sigmoid(logits: ArrayLike) -> Any:
     ndarray or scalar
         Probabilities of the same shape, within 4 epsilons of themselves, also in the lower tail.
 
-    Raises
-    ------
-    ValueError
-        If `logits` holds nan.
-    TypeError
-        If `logits` is not real.
-
     Examples
     --------
     >>> from xent import sigmoid
@@ -251,13 +223,6 @@ def log_sigmoid(logits: ArrayLike) -> Any:
     -------
     ndarray or scalar
         Log-probabilities in nats, of the same shape, within 4 epsilons of themselves in both tails.
-
-    Raises
-    ------
-    ValueError
-        If `logits` holds nan.
-    TypeError
-        If `logits` is not real.
 
     Examples
     --------

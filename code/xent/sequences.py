@@ -41,11 +41,6 @@ def hazards(probabilities: ArrayLike) -> Array:
     ndarray of float64, shape (n_max,)
         The hazards; 1 at the last possible length, nan beyond it.
 
-    Raises
-    ------
-    ValueError
-        If `probabilities` is no distribution.
-
     Examples
     --------
     >>> from xent.sequences import hazards
@@ -72,13 +67,6 @@ class GeometricSource:
         beta = P(<eos>), in (0, 1].
     letters : int, default 1
         m, the number of letters besides <eos>.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range.
-    TypeError
-        If `letters` is no integer.
 
     Examples
     --------
@@ -199,14 +187,8 @@ class MarkovSource:
     initial : array_like, shape (K + 1,)
         Distribution of the first token; the last entry is P(the sequence is <eos> alone).
     transition : array_like, shape (K, K + 1)
-        Row s is the distribution of the token after letter s; its last entry is P(<eos> | s).
-
-    Raises
-    ------
-    ValueError
-        If a row is no distribution, the shapes do not fit, or a sequence might never end.
-    TypeError
-        If an argument is not real.
+        Row s is the distribution of the token after letter s; its last entry is P(<eos> | s). From every letter
+        that occurs, <eos> has to be within reach.
 
     Notes
     -----

@@ -117,11 +117,6 @@ def linear_cross_entropy(
 
     Raises
     ------
-    ValueError
-        If a label is out of range, shapes or devices do not match, an argument is out of range, or no target
-        counts and the mean has no `denominator`.
-    TypeError
-        If an argument is of the wrong kind.
     RuntimeError
         If its gradient is asked for with ``create_graph=True``, or within `torch.func.grad`, `vmap` or `jvp`;
         `cross_entropy` of the logits takes all of these.
@@ -242,11 +237,6 @@ def linear_entropy(
     Tensor
         Entropy in nats, in the widest dtype, at least float32, and differentiable as the linear losses are.
 
-    Raises
-    ------
-    ValueError, TypeError, RuntimeError
-        For the reasons of `linear_cross_entropy`.
-
     Examples
     --------
     >>> import torch, xent.torch
@@ -344,12 +334,6 @@ def linear_distillation_loss(
 
     Raises
     ------
-    ValueError
-        If shapes or devices do not match, an argument is out of range, there is nothing to average, or a row of
-        a cache that counts repeats a class, names one that the student lacks, or has masses that do not sum to
-        one.
-    TypeError
-        If an argument is of the wrong kind.
     RuntimeError
         If its gradient is asked for with ``create_graph=True``, or within `torch.func.grad`, `vmap` or `jvp`.
 
