@@ -216,15 +216,7 @@ def tilted_lengths(
     with w_B of `length_weights` and n̄_B the mean length in a batch of B. The model learns the harmonic mean
     of the batch's mean length, which for B = 1 is the harmonic mean of the lengths.
 
-    Parameters
-    ----------
-    lengths, batch_size, probabilities
-        As for `length_weights`.
-
-    Returns
-    -------
-    ndarray of float64, shape (N,)
-        The probability of each entry of `lengths`; they sum to one.
+    Arguments as for `length_weights`; the probabilities of the entries sum to one.
 
     See Also
     --------

@@ -182,12 +182,10 @@ def distillation_gradient(
 
     Parameters
     ----------
-    student_logits, teacher_logits, temperature, scale, direction, beta, axis, sample_weight
+    student_logits, teacher_logits, temperature, scale, direction, beta, axis, sample_weight, denominator
         As in `distillation_loss`; without the scale the formulas have 1/T in the place of T.
     reduction : {"mean", "sum", "none"}, default "mean"
         Which loss to differentiate. "none", the gradient of each row's own loss, is the same as "sum".
-    denominator : float, optional
-        Replaces sum(w) in the mean.
 
     Returns
     -------
@@ -271,11 +269,6 @@ def mixed_loss(
     denominator : float, optional
         Replaces that number, in both parts.
 
-    Returns
-    -------
-    scalar or ndarray
-        Loss in nats.
-
     Examples
     --------
     >>> from xent.distillation import mixed_loss
@@ -346,14 +339,8 @@ def top_k_loss(
     treatment : {"tail", "truncated", "renormalised", "renormalised_both"}, default "tail"
         What stands in for the classes that are missing. "truncated" and "renormalised" draw the student to
         zero on all of them, "renormalised_both" says nothing about them, and "tail" gets their total right.
-    axis : int, default -1
-        The class axis, in all three.
-    sample_weight : array_like, broadcasts to the shape of `student_logits` without `axis`, optional
-        Weight of each row; zero, or False, takes a row out.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        sum(w l) / sum(w), sum(w l), or each w l.
-    denominator : float, optional
-        Replaces sum(w) in the mean.
+    axis, sample_weight, reduction, denominator
+        As in `distillation_loss`; the classes are on the same axis in all three.
 
     Returns
     -------
@@ -528,14 +515,8 @@ def sampled_loss(
         Sampled classes; a class may occur more than once.
     importance_weights : array_like, shape of `indices`
         Their weights w, finite and >= 0, used as they are. Merge repeated draws by adding their weights.
-    axis : int, default -1
-        The class axis, in all three.
-    sample_weight : array_like, broadcasts to the shape of `student_logits` without `axis`, optional
-        Weight of each row; zero, or False, takes a row out.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        sum(w l) / sum(w), sum(w l), or each w l.
-    denominator : float, optional
-        Replaces sum(w) in the mean.
+    axis, sample_weight, reduction, denominator
+        As in `distillation_loss`; the classes are on the same axis in all three.
 
     Returns
     -------

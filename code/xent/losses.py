@@ -184,21 +184,17 @@ def soft_cross_entropy(
         Distributions t: in [0, 1], summing to one along `axis` (within 1e-6 in float64, 1e-4 in float32,
         1e-2 in float16, and more for many classes, as rounding does). They are used as they are, not
         renormalised.
-    axis : int, default -1
-        The class axis.
+    axis, sample_weight, denominator
+        As in `cross_entropy`.
     weight : array_like, shape (K,), optional
         Weight w_k of each class: the loss is -sum_k w_k t_k log p_k, and a row weighs sum_k w_k t_k, so that
         a one-hot t has the loss and the weight that `cross_entropy` gives its class.
-    sample_weight : array_like, broadcasts to the shape of `logits` without `axis`, optional
-        Weight of each row, finite and >= 0; booleans are a mask.
     label_smoothing : float, default 0
         Mass epsilon in [0, 1] that is spread evenly over all K classes: (1 - epsilon) w_k t_k + epsilon/K
         sum_j w_j t_j takes the place of w_k t_k.
     reduction : {"mean", "sum", "none"}, default "mean"
         The mean divides by the number of rows, or by the sum of their weights. (PyTorch divides by the number
         of rows in either case.)
-    denominator : float, optional
-        Replaces that divisor.
 
     Returns
     -------
@@ -435,11 +431,6 @@ def nll(
     targets, axis, weight, sample_weight, ignore_index, reduction, denominator
         As in `cross_entropy`.
 
-    Returns
-    -------
-    scalar or ndarray
-        Loss in nats.
-
     Examples
     --------
     >>> from xent import log_softmax, nll
@@ -483,11 +474,6 @@ def log_loss(
     eps : float, default 0
         Clip p into [eps, 1 - eps] first, 0 <= eps < 1/2. Nothing is clipped unless you ask for it: a target
         of probability zero costs inf. scikit-learn's `log_loss` clips with the machine epsilon of the dtype.
-
-    Returns
-    -------
-    scalar or ndarray
-        Loss in nats.
 
     See Also
     --------

@@ -149,10 +149,8 @@ def softmax(logits: ArrayLike, *, axis: int = -1) -> Floats:
 
     Parameters
     ----------
-    logits : array_like, shape (..., K, ...)
-        Logits z; at least one in each row is finite, none is +inf.
-    axis : int, default -1
-        The class axis.
+    logits, axis
+        As in `log_softmax`.
 
     Returns
     -------

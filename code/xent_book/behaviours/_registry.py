@@ -285,6 +285,16 @@ def plain(value: Any) -> Any:
     return plain(array.astype(np.float64).tolist())
 
 
+class Lazy:
+    """A module that is imported when something of it is looked at."""
+
+    def __init__(self, load: Callable[[], Any]) -> None:
+        self._load = load
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._load(), name)
+
+
 def attempt(call: Callable[[], Any]) -> Any:
     """Return the value of a call, or the kind and the first line of its exception as text."""
     try:

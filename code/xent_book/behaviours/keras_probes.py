@@ -16,29 +16,25 @@ from typing import Any
 
 import numpy as np
 
-from ._registry import Seen, attempt, keras, plain, probe, tensorflow
+from ._registry import Lazy, Seen, attempt, keras, plain, probe, tensorflow
 
 NAN, INF = float("nan"), float("inf")
 Z = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]], dtype=np.float32)
 Y = np.array([0, 1])
 ONEHOT = np.eye(3, dtype=np.float32)[Y]
 P = np.exp(Z) / np.exp(Z).sum(1, keepdims=True)
-
-
-def _losses() -> Any:
-    return keras().losses
+k, tf = Lazy(keras), Lazy(tensorflow)
 
 
 def _tensor(values: Any, dtype: str = "float32") -> Any:
-    return keras().ops.convert_to_tensor(np.asarray(values), dtype=dtype)
+    return k.ops.convert_to_tensor(np.asarray(values), dtype=dtype)
 
 
 def _float(value: Any) -> float:
-    return float(np.asarray(keras().ops.convert_to_numpy(keras().ops.cast(value, "float32"))).item())
+    return float(np.asarray(k.ops.convert_to_numpy(k.ops.cast(value, "float32"))).item())
 
 
 def _tf_gradient(loss: Callable[[Any], Any], z: Any) -> Any:
-    tf = tensorflow()
     z = tf.convert_to_tensor(z)
     with tf.GradientTape() as tape:
         tape.watch(z)
@@ -69,7 +65,7 @@ def _on_torch() -> dict[str, Seen]:
 
 def report_on_torch() -> None:
     """Run the rows of Keras on PyTorch and write what they saw as a line of JSON; for the process above."""
-    if keras().backend.backend() != "torch":
+    if k.backend.backend() != "torch":
         raise RuntimeError("KERAS_BACKEND is not torch")
     print(json.dumps({slug: plain(run()) for slug, run in _ON_TORCH.items()}))
 
@@ -85,16 +81,15 @@ def _on_torch_probe(slug: str) -> Callable[[Callable[[], Seen]], None]:
 @probe("keras-argument-order")
 def argument_order() -> Seen:
     """The truth comes first here, the prediction in PyTorch."""
-    cce = _losses().CategoricalCrossentropy()
+    cce = k.losses.CategoricalCrossentropy()
     return {"right": _float(cce(ONEHOT, P)), "swapped": _float(cce(P, ONEHOT))}
 
 
 def _forgotten() -> Seen:
-    losses = _losses()
     return {
-        "categorical": _float(losses.CategoricalCrossentropy()(ONEHOT, Z)),
-        "sparse": _float(losses.SparseCategoricalCrossentropy()(Y, Z)),
-        "from_logits=True": _float(losses.SparseCategoricalCrossentropy(from_logits=True)(Y, Z)),
+        "categorical": _float(k.losses.CategoricalCrossentropy()(ONEHOT, Z)),
+        "sparse": _float(k.losses.SparseCategoricalCrossentropy()(Y, Z)),
+        "from_logits=True": _float(k.losses.SparseCategoricalCrossentropy(from_logits=True)(Y, Z)),
     }
 
 
@@ -112,7 +107,6 @@ def _forgotten_on_torch() -> Seen:
 
 def _backdoor() -> Seen:
     """The loss of logits 30, 0, 0 with label 1: 30, or the ceiling of a clip."""
-    k = keras()
     z, y = np.array([[30.0, 0.0, 0.0]], dtype=np.float32), np.array([1])
     sparse = k.losses.SparseCategoricalCrossentropy()
     softmax = k.Sequential([k.layers.Softmax()])
@@ -133,9 +127,7 @@ def _backdoor() -> Seen:
 @probe("keras-softmax-backdoor")
 def softmax_backdoor() -> Seen:
     """The softmax remembers its logits, and the loss uses them. A Reshape forgets them; so does float64."""
-    tf = tensorflow()
     seen = _backdoor()
-    k = keras()
     sparse = k.losses.SparseCategoricalCrossentropy()
     model = k.Sequential([k.layers.Softmax()])
     z, y = tf.constant([[30.0, 0.0, 0.0]]), tf.constant([1])
@@ -155,7 +147,6 @@ def _backdoor_on_torch() -> Seen:
 @probe("tensorflow-bad-labels")
 def bad_labels() -> Seen:
     """Label 7 of 3 classes on the CPU."""
-    tf = tensorflow()
     z, y = tf.constant(Z[:1]), tf.constant([7])
     ce = tf.nn.sparse_softmax_cross_entropy_with_logits
     compiled = tf.function(lambda z: ce(labels=y, logits=z), jit_compile=True)
@@ -170,7 +161,6 @@ def bad_labels() -> Seen:
 @probe("keras-reductions")
 def reductions() -> Seen:
     """Weights 1 and 3 under each reduction, and the metric of the same name."""
-    k = keras()
     w = np.array([1.0, 3.0], dtype=np.float32)
     seen: Seen = {}
     for name in ("sum", "sum_over_batch_size", "mean", "mean_with_sample_weight"):
@@ -185,13 +175,13 @@ def reductions() -> Seen:
 @probe("keras-bce-1d")
 def bce_1d() -> Seen:
     """The loss averages over the last axis, which is the batch. Weights multiply that mean."""
-    bce = _losses().BinaryCrossentropy
+    bce = k.losses.BinaryCrossentropy
     y, p = np.array([1.0, 0.0, 1.0], np.float32), np.array([0.9, 0.2, 0.9], np.float32)
     w = np.array([1.0, 0.0, 0.0], np.float32)
     y2, p2 = y[:, None], p[:, None]
     return {
-        "none, shape": str(np.shape(keras().ops.convert_to_numpy(bce(reduction="none")(y, p)))),
-        "none, shape of (N, 1)": str(np.shape(keras().ops.convert_to_numpy(bce(reduction="none")(y2, p2)))),
+        "none, shape": str(np.shape(k.ops.convert_to_numpy(bce(reduction="none")(y, p)))),
+        "none, shape of (N, 1)": str(np.shape(k.ops.convert_to_numpy(bce(reduction="none")(y2, p2)))),
         "sum": _float(bce(reduction="sum")(y, p)),
         "sum of (N, 1)": _float(bce(reduction="sum")(y2, p2)),
         "weights 1, 0, 0": _float(bce()(y, p, sample_weight=w)),
@@ -202,7 +192,6 @@ def bce_1d() -> Seen:
 @probe("keras-class-weight")
 def class_weight() -> Seen:
     """Weights 1, 10, 1 in fit, with a model that passes its input on."""
-    k = keras()
     model = k.Sequential([k.Input((3,)), k.layers.Dense(3, use_bias=False)])
     model.layers[0].set_weights([np.eye(3, dtype=np.float32)])
     loss = k.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -218,14 +207,13 @@ def class_weight() -> Seen:
 @probe("keras-all-ignored")
 def all_ignored() -> Seen:
     """Both labels are the ignored class."""
-    loss = _losses().SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+    loss = k.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
     return {"loss": _float(loss(np.array([-1, -1]), Z))}
 
 
 @probe("keras-mask-or-weight")
 def mask_or_weight() -> Seen:
     """The first of two targets does not count."""
-    k = keras()
     sce = k.losses.SparseCategoricalCrossentropy
     masked = _tensor(Z)
     k.src.backend.set_keras_mask(masked, _tensor([False, True], "bool"))
@@ -239,7 +227,6 @@ def mask_or_weight() -> Seen:
 @probe("keras-mask-propagation")
 def mask_propagation() -> Seen:
     """Sequences of 2 and 4 tokens; the embedding's rows are the logits."""
-    k = keras()
     ids = np.array([[1, 2, 0, 0], [3, 1, 2, 3]])
     layer = k.layers.Embedding(4, 4, mask_zero=True)
     layer.build(ids.shape)
@@ -262,15 +249,14 @@ def mask_propagation() -> Seen:
 @probe("keras-smoothing")
 def smoothing() -> Seen:
     """The categorical loss uses eps/K, the binary one eps/2, the sparse one has none."""
-    losses = _losses()
-    cce, bce = losses.CategoricalCrossentropy, losses.BinaryCrossentropy
+    cce, bce = k.losses.CategoricalCrossentropy, k.losses.BinaryCrossentropy
     y, p = np.array([[1.0]], np.float32), np.array([[0.9]], np.float32)
     return {
         "categorical, .3": _float(cce(from_logits=True, label_smoothing=0.3)(ONEHOT, Z)),
         "(1-eps) y + eps/K": _float(cce(from_logits=True)(0.7 * ONEHOT + 0.1, Z)),
         "binary, .3": _float(bce(label_smoothing=0.3)(y, p)),
         "(1-eps) y + eps/2": _float(bce()(0.7 * y + 0.15, p)),
-        "sparse": attempt(lambda: losses.SparseCategoricalCrossentropy(label_smoothing=0.3)),
+        "sparse": attempt(lambda: k.losses.SparseCategoricalCrossentropy(label_smoothing=0.3)),
         "categorical, -.3": _float(cce(from_logits=True, label_smoothing=-0.3)(ONEHOT, Z)),
         "categorical, 2": _float(cce(from_logits=True, label_smoothing=2.0)(ONEHOT, Z)),
     }
@@ -279,7 +265,7 @@ def smoothing() -> Seen:
 @probe("keras-smoothing-axis")
 def smoothing_axis() -> Seen:
     """Three classes along axis 1, two positions along axis 2."""
-    cce = _losses().CategoricalCrossentropy
+    cce = k.losses.CategoricalCrossentropy
     z, y = Z.T[None], ONEHOT.T[None]
     return {
         "axis=1": _float(cce(from_logits=True, label_smoothing=0.3, axis=1)(y, z)),
@@ -291,7 +277,7 @@ def smoothing_axis() -> Seen:
 @probe("keras-kl")
 def kl() -> Seen:
     """A one-hot target against the uniform distribution over 50,000 classes; and logits for probabilities."""
-    divergence = _losses().KLDivergence()
+    divergence = k.losses.KLDivergence()
     classes = 50_000
     onehot = np.zeros((1, classes), np.float32)
     onehot[0, 0] = 1
@@ -307,10 +293,9 @@ def kl() -> Seen:
 @probe("keras-epsilon")
 def epsilon() -> Seen:
     """The ceiling 16.118 is minus the logarithm of 1e-7."""
-    losses = _losses()
     sure = np.array([[1.0, 0.0, 0.0]], np.float32)
-    cce, sce = losses.CategoricalCrossentropy(), losses.SparseCategoricalCrossentropy()
-    bce = losses.BinaryCrossentropy()
+    cce, sce = k.losses.CategoricalCrossentropy(), k.losses.SparseCategoricalCrossentropy()
+    bce = k.losses.BinaryCrossentropy()
     return {
         "impossible, categorical": _float(cce(ONEHOT[1:], sure)),
         "impossible, sparse": _float(sce(Y[1:], sure)),
@@ -324,8 +309,6 @@ def epsilon() -> Seen:
 @probe("keras-clip-gradient")
 def clip_gradient() -> Seen:
     """Logits 17, 0, 0 with label 1."""
-    tf = tensorflow()
-    k = keras()
     z = np.array([[17.0, 0.0, 0.0]], np.float32)
     y = np.array([1])
     probs = k.losses.SparseCategoricalCrossentropy()
@@ -341,8 +324,6 @@ def clip_gradient() -> Seen:
 @probe("tensorflow-gradient")
 def tf_gradient() -> Seen:
     """The kernel returns p - y; right is p sum(y) - y. The deterministic kernel is right."""
-    tf = tensorflow()
-    k = keras()
     z = np.array([[2.0, 1.0, 0.0]], np.float32)
     ce = tf.nn.softmax_cross_entropy_with_logits
     double, none = np.array([[2.0, 0.0, 0.0]], np.float32), np.zeros((1, 3), np.float32)
@@ -374,7 +355,6 @@ def tf_gradient() -> Seen:
 
 
 def _half() -> Seen:
-    k = keras()
     one, zero = np.ones((1, 1)), np.zeros((1, 1))
     seen: Seen = {}
     for dtype in ("float16", "bfloat16"):
@@ -400,7 +380,7 @@ def _half_on_torch() -> Seen:
 @probe("keras-loss-dtype")
 def loss_dtype() -> Seen:
     """In bfloat16 the label 257 becomes 256, in float16 2049 becomes 2048."""
-    sce = _losses().SparseCategoricalCrossentropy
+    sce = k.losses.SparseCategoricalCrossentropy
     seen: Seen = {}
     for dtype, label in (("bfloat16", 257), ("float16", 2049)):
         z = np.zeros((1, 3000), np.float32)
@@ -414,14 +394,13 @@ def loss_dtype() -> Seen:
 @probe("keras-downcast")
 def downcast() -> Seen:
     """Logits 20, 0 in float64."""
-    losses = _losses()
     z, y = np.array([[20.0, 0.0]]), np.array([0])
-    function = losses.sparse_categorical_crossentropy(y, _tensor(z, "float64"), from_logits=True)
+    function = k.losses.sparse_categorical_crossentropy(y, _tensor(z, "float64"), from_logits=True)
     return {
-        "class": _float(losses.SparseCategoricalCrossentropy(from_logits=True)(y, z)),
+        "class": _float(k.losses.SparseCategoricalCrossentropy(from_logits=True)(y, z)),
         "function": float(np.asarray(function)[0]),
         "class, dtype='float64'": float(
-            losses.SparseCategoricalCrossentropy(from_logits=True, dtype="float64")(y, z)
+            k.losses.SparseCategoricalCrossentropy(from_logits=True, dtype="float64")(y, z)
         ),
     }
 
@@ -432,5 +411,5 @@ def layout() -> Seen:
     rng = np.random.default_rng(0)
     z = rng.normal(size=(2, 5, 5)).astype(np.float32)
     y = rng.integers(0, 5, (2, 5))
-    sce = _losses().SparseCategoricalCrossentropy(from_logits=True)
+    sce = k.losses.SparseCategoricalCrossentropy(from_logits=True)
     return {"(B, T, V)": _float(sce(y, z)), "(B, V, T)": _float(sce(y, z.transpose(0, 2, 1)))}

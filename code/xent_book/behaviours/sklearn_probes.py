@@ -11,10 +11,10 @@ import numpy as np
 from ._registry import Seen, attempt, probe
 
 
-def _log_loss() -> Any:
+def log_loss(*args: Any, **kwargs: Any) -> Any:
     from sklearn.metrics import log_loss
 
-    return log_loss
+    return log_loss(*args, **kwargs)
 
 
 def _warnings(call: Callable[[], Any]) -> list[str]:
@@ -28,7 +28,6 @@ def _warnings(call: Callable[[], Any]) -> list[str]:
 @probe("sklearn-argument-order")
 def argument_order() -> Seen:
     """The true labels come first. Hard 0/1 predictions fit in either place; probabilities do not."""
-    log_loss = _log_loss()
     labels, hard, probs = [0, 1, 1, 0], [0, 1, 1, 1], [0.2, 0.8, 0.7, 0.6]
     weights = [1, 1, 1, 3]
     return {
@@ -41,14 +40,12 @@ def argument_order() -> Seen:
 @probe("sklearn-logits")
 def logits() -> Seen:
     """Whatever is outside [0, 1]."""
-    log_loss = _log_loss()
     return {"loss": attempt(lambda: log_loss([0, 1], [[2.0, -1.0], [-1.0, 3.0]]))}
 
 
 @probe("sklearn-row-sums")
 def row_sums() -> Seen:
     """Rows .2, .2 and .3, .3: normalised they would cost log 2."""
-    log_loss = _log_loss()
     p = np.array([[0.2, 0.2], [0.3, 0.3]])
     return {
         "loss": log_loss([0, 1], p),
@@ -60,7 +57,6 @@ def row_sums() -> Seen:
 @probe("sklearn-spurious-warning")
 def spurious_warning() -> Seen:
     """The tolerance is that of the dtype that arrives."""
-    log_loss = _log_loss()
     rng = np.random.default_rng(0)
     z = rng.normal(size=(2000, 1000)).astype(np.float32)
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
@@ -74,7 +70,6 @@ def spurious_warning() -> Seen:
 @probe("sklearn-missing-class")
 def missing_class() -> Seen:
     """The classes are inferred from the labels. One column is the probability of the larger label."""
-    log_loss = _log_loss()
     p = [[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]]
     return {
         "two classes of three": attempt(lambda: log_loss([0, 1], p)),
@@ -87,7 +82,6 @@ def missing_class() -> Seen:
 @probe("sklearn-lexicographic")
 def lexicographic() -> Seen:
     """Perfect columns for "2", "9", "10" and for "spam", "ham"."""
-    log_loss = _log_loss()
     perfect = np.eye(3)
     two = np.eye(2)
 
@@ -105,7 +99,6 @@ def lexicographic() -> Seen:
 @probe("sklearn-soft-multilabel")
 def soft_multilabel() -> Seen:
     """An indicator matrix is taken for one-hot labels."""
-    log_loss = _log_loss()
     p = [[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]]
     return {
         "soft targets": attempt(lambda: log_loss([[0.9, 0.1, 0.0], [0.0, 1.0, 0.0]], p)),
@@ -117,7 +110,6 @@ def soft_multilabel() -> Seen:
 @probe("sklearn-weights")
 def sample_weights() -> Seen:
     """Weights 1 and 3, then none."""
-    log_loss = _log_loss()
     p = [[0.6, 0.4], [0.3, 0.7]]
     return {
         "weights 1, 3": log_loss([0, 1], p, sample_weight=[1, 3]),
@@ -129,7 +121,6 @@ def sample_weights() -> Seen:
 @probe("sklearn-epsilon")
 def epsilon() -> Seen:
     """An impossible event, averaged with a perfect one; a perfect prediction; and two arguments renamed."""
-    log_loss = _log_loss()
     seen: Seen = {}
     for dtype in (np.float64, np.float32, np.float16):
         wrong = np.array([[0.0, 1.0], [0.0, 1.0]], dtype=dtype)
@@ -144,7 +135,6 @@ def epsilon() -> Seen:
 @probe("sklearn-low-precision")
 def low_precision() -> Seen:
     """The same probabilities in three formats."""
-    log_loss = _log_loss()
     rng = np.random.default_rng(0)
     z = rng.normal(size=(2000, 1000)).astype(np.float32)
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True, dtype=np.float32)

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import functools
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from ._registry import Seen, attempt, probe
+from ._registry import Lazy, Seen, attempt, probe
 
 NAN, INF = float("nan"), float("inf")
 Z = [[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]]
 Y = [0, 1]
-
-
-def _torch() -> tuple[Any, Any]:
-    import torch
-
-    return torch, torch.nn.functional
+torch = Lazy(partial(import_module, "torch"))
+F = Lazy(partial(import_module, "torch.nn.functional"))
 
 
 def _example() -> tuple[Any, Any, Any]:
     """Two rows of logits, their labels, and the labels one-hot."""
-    torch, F = _torch()
     y = torch.tensor(Y)
     return torch.tensor(Z), y, F.one_hot(y, 3).float()
 
 
 def _gradient(loss: Any, z: Any) -> Any:
-    return _torch()[0].autograd.grad(loss, z)[0]
+    return torch.autograd.grad(loss, z)[0]
 
 
 @probe("torch-argument-order")
 def argument_order() -> Seen:
     """The first argument is the prediction here, the second one in Keras and scikit-learn."""
-    _, F = _torch()
     z, _, onehot = _example()
     return {"right": F.cross_entropy(z, onehot), "swapped": F.cross_entropy(onehot, z)}
 
@@ -42,7 +37,6 @@ def argument_order() -> Seen:
 @probe("torch-double-softmax")
 def double_softmax() -> Seen:
     """A softmax of a softmax."""
-    torch, F = _torch()
     z, y, _ = _example()
     seen: Seen = {}
     for classes in (2, 10, 1000):
@@ -60,7 +54,6 @@ def double_softmax() -> Seen:
 @probe("torch-nll-unchecked")
 def nll_unchecked() -> Seen:
     """It only looks up minus the entry of the label."""
-    torch, F = _torch()
     z, y, _ = _example()
     probs = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]])
     return {"of probabilities": F.nll_loss(probs, y), "of logits": F.nll_loss(z, y)}
@@ -69,12 +62,11 @@ def nll_unchecked() -> Seen:
 @probe("torch-target-dtype")
 def target_dtype() -> Seen:
     """Indices or distributions: decided by shape and dtype."""
-    torch, F = _torch()
     z, y, onehot = _example()
     seen: Seen = {}
     for name in ("int64", "uint8", "int32", "int16", "bool"):
         labels = y.to(getattr(torch, name))
-        seen[name] = attempt(functools.partial(F.cross_entropy, z, labels))
+        seen[name] = attempt(partial(F.cross_entropy, z, labels))
     seen["float32, shape (N,)"] = attempt(lambda: F.cross_entropy(z, y.float()))
     seen["int64 one-hot"] = attempt(lambda: F.cross_entropy(z, onehot.long()))
     seen["float64 one-hot"] = attempt(lambda: F.cross_entropy(z, onehot.double()))
@@ -84,14 +76,12 @@ def target_dtype() -> Seen:
 @probe("torch-1d-float-target")
 def one_d_float_target() -> Seen:
     """Three logits and the 'labels' 0, 1, 2 as floats."""
-    torch, F = _torch()
     return {"loss": F.cross_entropy(torch.tensor(Z[0]), torch.tensor([0.0, 1.0, 2.0]))}
 
 
 @probe("torch-targets-unvalidated")
 def targets_unvalidated() -> Seen:
     """Labels of minus one and plus one are the usual way to get here."""
-    torch, F = _torch()
     z, bce = torch.tensor, F.binary_cross_entropy_with_logits
     return {
         "cross_entropy, [-1, 0, 0]": F.cross_entropy(z([Z[0]]), z([[-1.0, 0.0, 0.0]])),
@@ -104,7 +94,6 @@ def targets_unvalidated() -> Seen:
 @probe("torch-mean-of-means")
 def mean_of_means() -> Seen:
     """A sequence of 2 tokens and one of 10."""
-    torch, F = _torch()
     rng = np.random.default_rng(0)
     z = torch.from_numpy(rng.normal(size=(12, 5)))
     y = torch.from_numpy(rng.integers(0, 5, 12))
@@ -115,7 +104,6 @@ def mean_of_means() -> Seen:
 @probe("torch-class-weights")
 def class_weights() -> Seen:
     """Weights 1, 10, 1."""
-    torch, F = _torch()
     z, y, onehot = _example()
     w = torch.tensor([1.0, 10.0, 1.0])
     return {
@@ -129,7 +117,6 @@ def class_weights() -> Seen:
 @probe("torch-pos-weight")
 def pos_weight() -> Seen:
     """The same two examples as one logit with pos_weight and as two logits with class weights."""
-    torch, F = _torch()
     z, y = torch.tensor([1.0, -0.5, 0.3]), torch.tensor([1.0, 0.0, 1.0])
     two = torch.stack([torch.zeros(3), z], 1)
     ten = torch.tensor(10.0)
@@ -148,7 +135,6 @@ def pos_weight() -> Seen:
 @probe("torch-zero-weights")
 def zero_weights() -> Seen:
     """The label's class has weight zero."""
-    torch, F = _torch()
     _, y, onehot = _example()
     z = torch.tensor(Z, requires_grad=True)
     w = torch.tensor([0.0, 0.0, 1.0])
@@ -163,7 +149,6 @@ def zero_weights() -> Seen:
 @probe("torch-all-ignored")
 def all_ignored() -> Seen:
     """0/0; yet the gradient is zero."""
-    torch, F = _torch()
     z, y = torch.tensor(Z, requires_grad=True), torch.tensor([-100, -100])
     loss = F.cross_entropy(z, y)
     return {
@@ -176,7 +161,6 @@ def all_ignored() -> Seen:
 @probe("torch-nan-in-ignored-row")
 def nan_in_ignored_row() -> Seen:
     """The backward pass of log_softmax multiplies the row's softmax, nan, by zero."""
-    torch, F = _torch()
     z = torch.tensor([[NAN] * 3, Z[1]], requires_grad=True)
     loss = F.cross_entropy(z, torch.tensor([-100, 1]))
     g = _gradient(loss, z)
@@ -186,7 +170,6 @@ def nan_in_ignored_row() -> Seen:
 @probe("torch-ignore-index-scope")
 def ignore_index_scope() -> Seen:
     """What it does with other targets, other values, and by default."""
-    torch, F = _torch()
     z, _, onehot = _example()
     t = torch.tensor
     return {
@@ -201,7 +184,6 @@ def ignore_index_scope() -> Seen:
 @probe("torch-smoothing")
 def smoothing() -> Seen:
     """The same loss from explicit targets; all ignored is nan here as well; the range is half checked."""
-    torch, F = _torch()
     z, y, onehot = _example()
     return {
         "label_smoothing=.3": F.cross_entropy(z, y, label_smoothing=0.3),
@@ -214,7 +196,6 @@ def smoothing() -> Seen:
 @probe("torch-smoothing-weights")
 def smoothing_weights() -> Seen:
     """The smoothed mass is weighted class by class, and the denominators differ."""
-    torch, F = _torch()
     z, y, onehot = _example()
     w = torch.tensor([1.0, 10.0, 1.0])
     return {
@@ -226,7 +207,6 @@ def smoothing_weights() -> Seen:
 @probe("torch-smoothing-range")
 def smoothing_range() -> Seen:
     """Below zero silently, above one an error."""
-    _, F = _torch()
     z, y, _ = _example()
     return {
         "0": F.cross_entropy(z, y),
@@ -240,7 +220,6 @@ def kl_mean() -> Seen:
     """The default of the function and of the module; what it warns."""
     import warnings
 
-    torch, F = _torch()
     z, _, _ = _example()
     log_q, p = z.log_softmax(1), torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.7, 0.1]])
     with warnings.catch_warnings(record=True) as caught:
@@ -260,7 +239,6 @@ def kl_zeros() -> Seen:
     """0 * (-inf) and 0 * (-inf - x)."""
     from scipy.special import rel_entr
 
-    torch, F = _torch()
     t = torch.tensor
     return {
         "p = q = 0": F.kl_div(t([0.0]).log(), t([0.0]), reduction="sum"),
@@ -273,7 +251,6 @@ def kl_zeros() -> Seen:
 @probe("torch-kl-unvalidated")
 def kl_unvalidated() -> Seen:
     """The first argument is log q, the result KL(p || q)."""
-    torch, F = _torch()
     z, _, _ = _example()
     p = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.7, 0.1]])
     return {
@@ -286,7 +263,6 @@ def kl_unvalidated() -> Seen:
 @probe("torch-minus-infinity")
 def minus_infinity() -> Seen:
     """A mask of one class, and what smoothing makes of it."""
-    torch, F = _torch()
     z = torch.tensor([[2.0, 1.0, -INF]], requires_grad=True)
     y, onehot = torch.tensor([0]), torch.tensor([[1.0, 0.0, 0.0]])
     soft = F.cross_entropy(z, onehot)
@@ -304,7 +280,6 @@ def minus_infinity() -> Seen:
 @probe("torch-bce-clamp")
 def bce_clamp() -> Seen:
     """The logarithm is clamped at -100; sigmoid(17) is 1 in float32."""
-    torch, F = _torch()
     t, zero = torch.tensor, torch.zeros(1)
     z = torch.tensor([17.0], requires_grad=True)
     loss = F.binary_cross_entropy(z.sigmoid(), zero)
@@ -319,7 +294,6 @@ def bce_clamp() -> Seen:
 @probe("torch-bce-gradient")
 def bce_gradient() -> Seen:
     """The backward pass divides by max(p(1-p), 1e-12)."""
-    torch, F = _torch()
     seen: Seen = {}
     for logit in (-20.0, -28.0, -30.0, -40.0):
         for name in ("float32", "float64"):
@@ -334,7 +308,6 @@ def bce_gradient() -> Seen:
 @probe("torch-confident-right")
 def confident_right() -> Seen:
     """A margin of 18 in float32, 10 in bfloat16, 37 in float64; and the sigmoid's own lopsidedness."""
-    torch, F = _torch()
     t, y = torch.tensor, torch.tensor([0])
     bce = F.binary_cross_entropy_with_logits
     return {
@@ -350,7 +323,6 @@ def confident_right() -> Seen:
 @probe("torch-half-mean")
 def half_mean() -> Seen:
     """The sum passes 65504, then the count does."""
-    torch, F = _torch()
     rng = np.random.default_rng(0)
     z = torch.from_numpy(rng.normal(size=(65_536, 10))).half().requires_grad_()
     y = torch.from_numpy(rng.integers(0, 10, 65_536))
@@ -385,7 +357,6 @@ def scipy_axis() -> Seen:
 @probe("torch-layout")
 def layout() -> Seen:
     """Shape (B, T, V) with T = V, as given and as torch wants it."""
-    torch, F = _torch()
     rng = np.random.default_rng(0)
     z = torch.from_numpy(rng.normal(size=(2, 5, 5)))
     y = torch.from_numpy(rng.integers(0, 5, (2, 5)))
@@ -399,7 +370,6 @@ def layout() -> Seen:
 @probe("torch-one-logit")
 def one_logit() -> Seen:
     """A softmax over one class is 1; the float target of the same shape is read as a distribution."""
-    torch, F = _torch()
     z = torch.tensor([[3.0], [-2.0]], requires_grad=True)
     loss = F.cross_entropy(z, torch.tensor([[0.0], [1.0]]))
     return {
@@ -412,7 +382,6 @@ def one_logit() -> Seen:
 @probe("torch-shift")
 def shift() -> Seen:
     """A language model predicts the next token."""
-    torch, F = _torch()
     rng = np.random.default_rng(0)
     z = torch.from_numpy(rng.normal(size=(6, 5)))
     ids = torch.from_numpy(rng.integers(0, 5, 6))
