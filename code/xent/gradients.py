@@ -1,17 +1,17 @@
 """Gradients of the losses with respect to what they take, and the second derivative of the cross-entropy.
 
-From logits, every gradient here is (probability - target) times a weight: p - y for a class index, S p - t for a target
-distribution t with sum S, sigma(z) - y for a single logit. What takes care is the difference. For an example
+From logits, every gradient here is (probability - target) times a weight: p - y for a class index, S p - t for a
+target distribution t with sum S, sigma(z) - y for a single logit. What takes care is the difference. For an example
 that is confidently right p_y rounds to 1, and p_y - 1 to 0 or to a multiple of the rounding error; but
 
     p_y - 1 = -others / (own + others)
 
 in the numbers of `_blocks`, which subtracts nothing.
 
-Arguments, checks and messages are those of the losses. The gradient has the shape of what it is taken by, in
-float32 unless an argument is wider, then in float64, and is zero where a target does not count, whatever is
-there. `reduction` and `denominator` say which loss is differentiated: what an example adds does not depend on the
-others, so that "none", the gradient of each example's own loss, is the same as "sum".
+Arguments, checks and messages are those of the losses. The gradient has the shape of what it is taken by and the
+dtype of the loss, float32 for float16 and float32 and float64 otherwise, and is zero where a target does not count,
+whatever is there. `reduction` and `denominator` say which loss is differentiated: what an example adds does not
+depend on the others, so that "none", the gradient of each example's own loss, is the same as "sum".
 """
 
 from __future__ import annotations

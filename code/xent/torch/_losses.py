@@ -94,13 +94,17 @@ def log_sum_exp(
         raise TypeError(f"keepdims: expected True or False, got {shown(keepdims)}")
     given = range(z.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     axes = sorted({class_axis(z, "x", a) for a in given})
+    if not axes:
+        raise ValueError(
+            f"axis: expected at least one axis of x with shape {tuple(z.shape)}, got {shown(axis)}"
+        )
     if len(axes) < len(given):
         raise ValueError(f"axis: expected distinct axes, got {shown(axis)}")
     if b is not None:
         factors = weights(b, "b", tuple(z.shape), "that of x", z, broadcast=True)
         z = torch.where((factors > 0) | z.isnan(), z + torch.log(factors), -math.inf)  # 0 * inf = 0
     kept = [1 if i in axes else n for i, n in enumerate(z.shape)]
-    rows = z.movedim(axes, list(range(-len(axes), 0))).flatten(-len(axes)) if axes else z.unsqueeze(-1)
+    rows = z.movedim(axes, list(range(-len(axes), 0))).flatten(-len(axes))
     top = rows.argmax(-1)
     highest = rows.gather(-1, top.unsqueeze(-1)).squeeze(-1)
     # An infinite maximum is the answer itself, and there is nothing to differentiate.
