@@ -77,8 +77,7 @@ def nan_in_ignored_row() -> Seen:
 
     z = torch.tensor([[NAN] * 3, Z[1].tolist()], requires_grad=True)
     loss = xent.torch.cross_entropy(z, torch.tensor([-100, 1]), ignore_index=-100)
-    loss.backward()
-    return {"loss": loss, "gradient, ignored row": z.grad[0]}
+    return {"loss": loss, "gradient, ignored row": torch.autograd.grad(loss, z)[0][0]}
 
 
 @probe("xent-smoothing")
