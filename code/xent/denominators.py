@@ -125,10 +125,7 @@ def eos_optimum(stop: float, batch_size: int = 1) -> float:
     batch_size : int, default 1
         Number of sequences that share a denominator, B >= 1.
 
-    Returns
-    -------
-    float
-        The minimiser q*, above `stop` unless both are the same float.
+    The result is above `stop` unless both are the same float.
 
     Notes
     -----
@@ -180,11 +177,6 @@ def length_weights(
     probabilities : array_like, shape (N,), optional
         The distribution of the lengths. Without it each entry of `lengths` counts 1/N, the empirical one.
 
-    Returns
-    -------
-    ndarray of float64, shape (N,)
-        The weight of each entry, decreasing in its length.
-
     Notes
     -----
     The companions are drawn with replacement. The integral is taken over log t, u = exp(-t), where the
@@ -217,10 +209,6 @@ def tilted_lengths(
     of the batch's mean length, which for B = 1 is the harmonic mean of the lengths.
 
     Arguments as for `length_weights`; the probabilities of the entries sum to one.
-
-    See Also
-    --------
-    learnt_distribution : for other items than sequences, whose sizes need not be integers.
 
     Notes
     -----
@@ -263,10 +251,6 @@ def learnt_lengths(lengths: ArrayLike, batch_size: int, prompts: ArrayLike | Non
     -------
     ndarray of float64, shape (N,)
         The probability of each entry given its prompt. The entries of a prompt sum to one.
-
-    See Also
-    --------
-    tilted_lengths : without prompts, for a distribution that is given.
 
     Notes
     -----

@@ -34,8 +34,10 @@ from ._validate import (
     Reduction,
     any_array,
     at_index,
+    choice,
     first_true,
     held,
+    in_range,
     integer,
     logits_array,
     number,
@@ -364,10 +366,7 @@ def top_k_loss(
     True
     """
     z, axis = _logits(student_logits, "student_logits", axis)
-    if not isinstance(treatment, str) or treatment not in TREATMENTS:
-        raise ValueError(
-            f"treatment: expected one of {', '.join(map(repr, TREATMENTS))}, got {shown(treatment)}"
-        )
+    choice(treatment, "treatment", TREATMENTS)
     log_p = real_array(top_log_probs, "top_log_probs")
     if log_p.ndim != z.ndim:
         raise ValueError(
@@ -647,11 +646,8 @@ def _pair(student: ArrayLike, teacher: ArrayLike, axis: int) -> tuple[Floats, Fl
 def _settings(temperature: Any, scale: Any, direction: Any) -> tuple[float, bool]:
     """Return T and whether T^2 multiplies."""
     temperature = number(temperature, "temperature", "a finite number > 0", 0.0, math.inf)
-    for value, name, choices in ((scale, "scale", SCALES), (direction, "direction", DIRECTIONS)):
-        if not isinstance(value, str):
-            raise TypeError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {shown(value)}")
-        if value not in choices:
-            raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {shown(value)}")
+    choice(scale, "scale", SCALES)
+    choice(direction, "direction", DIRECTIONS)
     return temperature, scale == "t_squared"
 
 
@@ -664,7 +660,6 @@ def _class_choices(value: ArrayLike, name: str, logits: Floats, axis: int) -> ND
     array = any_array(value, name)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name}: expected integer class indices, got dtype {array.dtype}")
-    classes = logits.shape[-1]
     if array.ndim != logits.ndim or np.moveaxis(array, axis, -1).shape[:-1] != logits.shape[:-1]:
         raise ValueError(
             f"{name}: expected the shape of student_logits but for the class axis, with rows of shape "
@@ -672,13 +667,7 @@ def _class_choices(value: ArrayLike, name: str, logits: Floats, axis: int) -> ND
         )
     if array.shape[axis] == 0:
         raise ValueError(f"{name}: expected at least one class in each row, got shape {array.shape}")
-    wrong = (array < 0) | (array >= classes)
-    if wrong.any():
-        where = first_true(wrong)
-        raise ValueError(
-            f"{name}: expected class indices in [0, {classes}), got {array[where]}{at_index(where)}"
-        )
-    return np.moveaxis(array, axis, -1).astype(np.intp, copy=False)
+    return np.moveaxis(in_range(array, name, logits.shape[-1], hints=False), axis, -1)
 
 
 def _rows(

@@ -64,10 +64,8 @@ def entropy_from_logits(logits: ArrayLike, *, axis: int = -1, base: float | None
     ----------
     logits : array_like, shape (..., K, ...)
         Logits z. -inf marks an impossible class; +inf and nan are refused.
-    axis : int, default -1
-        The class axis.
-    base : float, optional
-        Base of the logarithm; natural (nats) by default.
+    axis, base
+        As in `entropy`.
 
     Returns
     -------
@@ -111,10 +109,8 @@ def cross_entropy(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | N
     ----------
     p, q : array_like, shape (..., K, ...)
         Distributions along `axis`, of one shape. p is the data's distribution, q the model's.
-    axis : int, default -1
-        The class axis.
-    base : float, optional
-        Base of the logarithm; natural (nats) by default.
+    axis, base
+        As in `entropy`.
 
     Returns
     -------

@@ -317,10 +317,7 @@ def focal_loss(
         Factor of a target's loss by its class, finite and >= 0. It belongs to the loss and is no weight: the
         mean does not divide by it.
 
-    Returns
-    -------
-    scalar or ndarray
-        Loss in nats, within 4 + 5 gamma machine epsilons of itself.
+    The loss is within 4 + 5 gamma machine epsilons of itself.
 
     See Also
     --------
@@ -383,10 +380,7 @@ def binary_focal_loss(
     denominator : float, optional
         Replaces that divisor: for detectors, how many anchors are assigned to an object.
 
-    Returns
-    -------
-    scalar or ndarray
-        Loss in nats, within 4 + 5 gamma machine epsilons of itself.
+    The loss is within 4 + 5 gamma machine epsilons of itself.
 
     Notes
     -----
@@ -518,10 +512,7 @@ def binary_log_loss(
     eps : float, default 0
         Clip p into [eps, 1 - eps] first, 0 <= eps < 1/2, which is nothing unless you ask for it.
 
-    Returns
-    -------
-    scalar or ndarray
-        Loss in nats, +inf where a positive target meets a probability of zero.
+    It is +inf where a positive target meets a probability of zero.
 
     Notes
     -----

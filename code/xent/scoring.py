@@ -6,10 +6,10 @@ and in float64 otherwise. A rule is proper if nobody can lower the expected cost
 what they believe, and strictly proper if every other report costs more. `xent.elicitation` computes the expected
 cost and searches for the report that minimises it, for any rule with these two arguments.
 
-Strictly proper are `log_score`, `brier_score`, `spherical_score` and `ranked_probability_score`.
-`zero_one_score` is proper, not strictly. `linear_score` is improper. `focal_loss`, `smoothed_log_score` and
-`weighted_log_score` make you report a distorted distribution, which `invert_focal`, `invert_smoothing` and
-`invert_weighting` undo. `clipped_log_score` is proper for two classes, not strictly, and improper for more.
+Strictly proper are `log_score`, `brier_score`, `spherical_score` and `ranked_probability_score`. `zero_one_score` is
+proper, not strictly. `linear_score` is improper. `focal_loss`, `smoothed_log_score` and `weighted_log_score` make
+you report a distorted distribution, which `invert_focal`, `invert_smoothing` and `invert_weighting` undo, in the
+dtype of a cost. `clipped_log_score` is proper for two classes, not strictly, and improper for more.
 """
 
 from __future__ import annotations
@@ -220,10 +220,6 @@ def clipped_log_score(probs: ArrayLike, targets: ArrayLike, *, eps: float = 1e-7
     eps : float, default 1e-7
         Where both ends are cut off, in (0, 1/2).
 
-    See Also
-    --------
-    log_score : without the clip.
-
     Notes
     -----
     With two classes every report below eps costs the same, and the honest report is one of the cheapest.
@@ -280,7 +276,7 @@ def focal_loss(probs: ArrayLike, targets: ArrayLike, *, gamma: float = 2.0) -> A
 
 @np.errstate(all="ignore")
 def smoothed_log_score(probs: ArrayLike, targets: ArrayLike, *, label_smoothing: float) -> Any:
-    r"""Logarithmic score under label smoothing: elicits (1 - eps) p + eps / K.
+    r"""Logarithmic score under label smoothing: elicits (1 - eps) p + eps / K; see `invert_smoothing`.
 
     .. math:: s(q, y) = -(1 - \varepsilon) \log q_y - \frac{\varepsilon}{K} \sum_k \log q_k
 
@@ -288,11 +284,6 @@ def smoothed_log_score(probs: ArrayLike, targets: ArrayLike, *, label_smoothing:
     ----------
     label_smoothing : float
         Mass epsilon in [0, 1] that is spread evenly over all K classes.
-
-    See Also
-    --------
-    invert_smoothing : from what is elicited back to p.
-    xent.cross_entropy : has the same argument.
 
     Examples
     --------
@@ -315,7 +306,7 @@ def smoothed_log_score(probs: ArrayLike, targets: ArrayLike, *, label_smoothing:
 
 @np.errstate(all="ignore")
 def weighted_log_score(probs: ArrayLike, targets: ArrayLike, *, weight: ArrayLike) -> Any:
-    r"""Logarithmic score with a weight for each class: elicits w p, normalised.
+    r"""Logarithmic score with a weight for each class: elicits w p, normalised; see `invert_weighting`.
 
     .. math:: s(q, y) = -w_y \log q_y
 
@@ -323,11 +314,6 @@ def weighted_log_score(probs: ArrayLike, targets: ArrayLike, *, weight: ArrayLik
     ----------
     weight : array_like, shape (K,)
         Weight of an outcome by its class, finite and >= 0.
-
-    See Also
-    --------
-    invert_weighting : from what is elicited back to p.
-    xent.cross_entropy : has the same argument.
 
     Examples
     --------
@@ -357,11 +343,6 @@ def invert_focal(probs: ArrayLike, *, gamma: float = 2.0) -> Any:
         Reports q, such as the softmax of a model that was trained with the focal loss.
     gamma : float, default 2
         The gamma of that loss, >= 0.
-
-    Returns
-    -------
-    ndarray, shape (..., K)
-        The distributions p; float32 if `probs` is no wider, float64 otherwise.
 
     Notes
     -----
@@ -404,11 +385,6 @@ def invert_smoothing(probs: ArrayLike, *, label_smoothing: float) -> Any:
         refused, which no p gives.
     label_smoothing : float
         The mass epsilon of that loss, in [0, 1).
-
-    Returns
-    -------
-    ndarray, shape (..., K)
-        The distributions p; float32 if `probs` is no wider, float64 otherwise.
 
     Examples
     --------
@@ -459,11 +435,6 @@ def invert_weighting(
     class_probs : array_like, shape (K,), optional
         Share of each class in the training data, from which the other B - 1 targets came. Goes with
         `batch_size`.
-
-    Returns
-    -------
-    ndarray, shape (..., K)
-        The distributions p; float32 if `probs` is no wider, float64 otherwise.
 
     See Also
     --------

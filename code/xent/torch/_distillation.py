@@ -21,6 +21,7 @@ from xent._validate import (
     MOST,
     Reduction,
     at_index,
+    choice,
     integer,
     number,
     reduction_arguments,
@@ -137,10 +138,7 @@ def top_k_loss(
     >>> z.grad
     tensor([[-0.1000, -0.0600,  0.1200,  0.0400]], dtype=torch.float64)
     """
-    if not isinstance(treatment, str) or treatment not in TREATMENTS:
-        raise ValueError(
-            f"treatment: expected one of {', '.join(map(repr, TREATMENTS))}, got {shown(treatment)}"
-        )
+    choice(treatment, "treatment", TREATMENTS)
     z, axis = logits_of(student_logits, "student_logits", axis)
     if floats(top_log_probs, "top_log_probs").ndim != z.ndim:
         raise ValueError(
