@@ -124,30 +124,20 @@ def profile(
     }
     mixed = 0.9 * ONEHOT + 0.1 / 3
     smooth_loss = -(mixed * np.log(P)).sum(1).mean()
-    seen["soft targets"] = (
-        "no argument" if soft is None
-        else _which(attempt(lambda: soft(to(good), to(mixed))), {"yes": smooth_loss})
-    )  # fmt: skip
+
+    def asked(option: Loss | None, candidates: dict[str, float], *rest: Any) -> str:
+        if option is None:
+            return "no argument"
+        return _which(attempt(lambda: option(to(good), *rest)), candidates)
+
+    seen["soft targets"] = asked(soft, {"yes": smooth_loss}, to(mixed))
     w = np.array([1.0, 3.0])
-    seen["mean with weights 1, 3"] = (
-        "no argument" if weighted is None
-        else _which(
-            attempt(lambda: weighted(to(good), Y, w)),
-            {"over sum of weights": (w * EACH).sum() / 4, "over N": (w * EACH).sum() / 2},
-        )
-    )  # fmt: skip
+    divided = {"over sum of weights": (w * EACH).sum() / 4, "over N": (w * EACH).sum() / 2}
+    seen["mean with weights 1, 3"] = asked(weighted, divided, Y, w)
     one, none = np.array([-1, 1]), np.array([-1, -1])
-    if ignore is None:
-        seen["one of two ignored"] = seen["all ignored"] = "no argument"
-    else:
-        seen["one of two ignored"] = _which(
-            attempt(lambda: ignore(to(good), one)), {"over valid": EACH[1], "over N": EACH[1] / 2}
-        )
-        seen["all ignored"] = _show(attempt(lambda: ignore(to(good), none)))
-    seen["label smoothing"] = (
-        "no argument" if smooth is None
-        else _which(attempt(lambda: smooth(to(good), Y)), {"(1-eps) y + eps/K": smooth_loss})
-    )  # fmt: skip
+    seen["one of two ignored"] = asked(ignore, {"over valid": EACH[1], "over N": EACH[1] / 2}, one)
+    seen["all ignored"] = "no argument" if ignore is None else _show(attempt(lambda: ignore(to(good), none)))
+    seen["label smoothing"] = asked(smooth, {"(1-eps) y + eps/K": smooth_loss}, Y)
     seen["label out of range, CPU"] = _show(attempt(lambda: call(to(good), np.array([0, 7]))))
     seen["impossible event"] = _show(attempt(lambda: call(to(impossible), np.array([1]))))
     seen["perfect answer"] = _show(attempt(lambda: call(to(impossible), np.array([0]))))
