@@ -303,7 +303,7 @@ def reduction_arguments(reduction: Any, denominator: Any) -> tuple[Reduction, fl
     """Check `reduction` and the `denominator` that may replace the mean's divisor."""
     choice(reduction, "reduction", REDUCTIONS)
     if denominator is None:
-        return reduction, None  # type: ignore[return-value]
+        return reduction, None
     if reduction != "mean":
         raise ValueError(
             f"denominator: only the mean has one, got denominator={shown(denominator)} with {reduction=}"
