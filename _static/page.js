@@ -12,13 +12,18 @@ globalThis.xentFind = (() => {
   let engine;
 
   // Pagefind's script and its WebAssembly come when the reader turns to the field, its index by the word.
-  const load = () => (engine ??= import(new URL("pagefind/pagefind.js", root)));
+  const load = () => (engine ??= import(new URL("pagefind/pagefind.js", root)).then(async (pagefind) => {
+    await pagefind.options({ noWorker: true });
+    return pagefind;
+  }));
 
   // The ten best sections: first those that bear just these words as their name or in the book's index, in a chapter
   // before the glossary and the reference (unless it is a name from code), then what Pagefind ranks.
   async function find(words) {
     const pagefind = await load();
-    const all = await Promise.all([pagefind.search(words, { filters: { named: key(words) } }), pagefind.search(words)]);
+    const asked = words.split(/\s+/).filter((word) => key(word)).join(" ") || words;
+    const filters = { [key(words)[0] ?? "-"]: key(words) };
+    const all = await Promise.all([pagefind.search(asked, { filters }), pagefind.search(asked)]);
     const results = new Map(all.flatMap(({ results }) => results).map((result) => [result.id, result]));
     const found = await Promise.all([...results.values()].slice(0, 10).map((result) => result.data()));
     const named = found.splice(0, all[0].results.length);
