@@ -197,7 +197,9 @@ def _split(target: Path) -> None:
             whole = list(accumulate(map(len, words)))
             few, words = words[: (count := max(1, bisect(whole, PIECE)))], words[count:]
             name = f"{path.stem}{len(pieces)}"
-            (path.parent / f"{name}.pf_index").write_bytes(gzip.compress(head + b"\x81" + _array(few), mtime=0))
+            (path.parent / f"{name}.pf_index").write_bytes(
+                gzip.compress(head + b"\x81" + _array(few), mtime=0)
+            )
             text = bytes([0x78, len(name)]) + name.encode()
             pieces.append(b"\x83" + _items(few[0], 0)[0] + _items(few[-1], 0)[0] + text)
     parts[2] = _array(pieces)

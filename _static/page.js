@@ -69,7 +69,11 @@ globalThis.xentFind = (() => {
       says.textContent = !words ? "" : found ? (found.length ? "" : none) : "The search needs a server: make serve starts one.";
     }
     input.addEventListener("focus", () => load().then((pagefind) => pagefind.init(), () => {}));
-    input.addEventListener("input", show);
+    let waits; // for the end of a word: what its beginning would fetch is spared
+    input.addEventListener("input", () => {
+      clearTimeout(waits);
+      waits = setTimeout(show, 120);
+    });
     form.parentElement.addEventListener("keydown", (event) => {
       const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
       const stops = [input, ...entries.querySelectorAll("a")];
