@@ -174,6 +174,18 @@ for (const button of document.querySelectorAll(".theme-switch-button")) {
   }, true);
 }
 
+// On paper everything is open, and every font has to be there: what is far from the view has asked for none yet.
+(() => {
+  const now = print.bind(globalThis);
+  addEventListener("beforeprint", () => document.querySelectorAll("article details").forEach((one) => (one.open = true)));
+  globalThis.print = () => Promise.allSettled([...document.fonts].map((font) => font.load())).then(() => now());
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "p" || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    globalThis.print();
+  });
+})();
+
 // A formula is copied as its TeX, once, and not as what is drawn together with what is read aloud.
 document.addEventListener("copy", (event) => {
   const copied = getSelection().rangeCount && getSelection().getRangeAt(0).cloneContents();

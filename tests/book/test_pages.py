@@ -213,6 +213,17 @@ def test_a_solution_opens_wherever_its_title_is_tapped(browser: Browser, server:
     context.close()
 
 
+def test_paper_has_every_font_and_shows_what_is_folded(visit: Visit) -> None:
+    page = visit.page
+    page.add_init_script("window.print = () => window.had = [...document.fonts].map(font => font.status)")
+    page.goto(visit.address + "chapters/05_numerics.html", wait_until="load")
+    page.keyboard.press("Control+p")
+    page.wait_for_function("window.had?.length > 20")
+    assert set(page.evaluate("window.had")) == {"loaded"}
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("article details:not([open])").count() == 0 < page.locator("article details").count()
+
+
 def test_what_the_site_offers_is_the_package(built_site: Path) -> None:
     [wheel] = built_site.glob("*.whl")
     with zipfile.ZipFile(wheel) as packed:
