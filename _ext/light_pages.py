@@ -189,8 +189,8 @@ def lighten(
         # Speech reads what a bar says, and not a name that hides it.
         context["body"] = context["body"].replace('<summary aria-label="Toggle hidden content">', "<summary>")
         context["body"] = re.sub(r"<pre>(?=(.*?)</pre>)", reachable, context["body"], flags=re.DOTALL)
-        # Names, punctuation and spaces of code have the colour of their listing: no element of their own.
-        context["body"] = re.sub(r'<span class="(?:n|nn|p|w)">([^<]*)</span>', r"\1", context["body"])
+        # Words, punctuation and spaces of code have the colour of their listing: no element of their own.
+        context["body"] = re.sub(r'<span class="(?:n|nn|p|pre|w)">([^<]*)</span>', r"\1", context["body"])
         # What a check says of a stub says nothing to who only reads.
         if "chapters/get" in app.env.found_docs:
             how = f"{context['pathto']('chapters/get')}#run-the-chapters"

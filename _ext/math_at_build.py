@@ -51,6 +51,7 @@ SHORTER = [
     for pattern, shorter in (
         (r'<span class="mspace" style="margin-right:0\.(1667|2222|2778)em;"></span>', r'<i class="s\1"></i>'),
         (r'<span class="pstrut" style="height:(3|2\.7)em;"></span>', r'<i class="p\1"></i>'),
+        (r'<span class="pstrut" style="(height:[\d.]+em);"></span>', r'<i style="\1"></i>'),
         (r'(?<=class="frac-line") style="border-bottom-width:0\.04em;"', ""),
         (r"sizing reset-size6 size3(?= mtight)", "sub"),
         (r' xmlns="[^"]*"| encoding="application/x-tex"| scriptlevel="0"|;(?=">)', ""),
@@ -115,14 +116,14 @@ def rendered(node: nodes.Element, *, display: bool) -> str:
 
 def visit_inline(self: HTML5Translator, node: nodes.math) -> None:
     """Write an inline formula."""
-    self.body.append(self.starttag(node, "span", "", CLASS="math notranslate nohighlight"))
+    self.body.append(self.starttag(node, "span", "", CLASS="math notranslate"))
     self.body.append(rendered(node, display=False) + "</span>")
     raise nodes.SkipNode
 
 
 def visit_display(self: HTML5Translator, node: nodes.math_block) -> None:
     """Write a displayed equation; its number leads to its tests in the ledger."""
-    self.body.append(self.starttag(node, "div", CLASS="math notranslate nohighlight"))
+    self.body.append(self.starttag(node, "div", CLASS="math notranslate"))
     self.body.append(rendered(node, display=True))
     if node["number"]:
         page = self.builder.current_docname
