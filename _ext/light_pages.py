@@ -105,6 +105,11 @@ def write_bundle(app: Sphinx, exception: Exception | None) -> None:
 
         sheet = path.read_text(encoding="utf-8")
         text += re.sub(r"""url\(["']?(?!data:|#)([^)"']+)["']?\)""", from_bundle, sheet) + "\n"
+    # Without a script a page is light, whatever the system is: half of the sheets would follow it, and half not.
+    text = re.sub(r'\[data-theme="?light"?\]', ':is([data-theme="light"], [data-theme="auto"])', text)
+    text = text.replace(
+        "(prefers-color-scheme: dark)", "(prefers-color-scheme: dark) and (scripting: enabled)"
+    )
     (static / "bundle.css").write_text(text, encoding="utf-8")
     script = static / "scripts" / "pydata-sphinx-theme.js"
     whole = script.read_text(encoding="utf-8")
