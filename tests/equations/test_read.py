@@ -202,7 +202,6 @@ ROWS: dict[str, Any] = {
     "eq-soft-variance": late.votes,
     "eq-soft-conventions": late.conventions,
     "eq-soft-binary": late.smoothed_binary,
-    "eq-soft-unnormalised": m.unnormalised,
     "eq-soft-gap": m.smoothed,
     "eq-soft-kl-terms": late.divergences,
     "eq-soft-kl-reductions": late.divergences,
