@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 
 import xent
 from xent_book import exercises
@@ -29,6 +30,14 @@ def _hidden(v: Any, w: Any, x: Any, y: Any, through: Any) -> Any:
 
 def _judge(rtol: float, atol: float, keep: Any = slice(None)) -> Any:
     return certify.judge_with(certify.LOGITS[keep], certify.TARGETS[keep], rtol=rtol, atol=atol)
+
+
+def _printed(q: float) -> Callable[[float], float]:
+    return lambda beta: (beta - 1) / beta * math.log1p(-beta) - q
+
+
+def _first_token(q: float) -> Callable[[float], float]:
+    return lambda beta: (beta - 1) / math.log(beta) - q
 
 
 WRONG: dict[str, Answers] = {
@@ -84,17 +93,32 @@ WRONG: dict[str, Answers] = {
         ("certify-one-list", lambda y, p: -np.log(p[y]) / len(p)),
     ],
     "10_averaged_loss": [
-        # The mistake that the home page prints, in the ways in which beta = 1 may end.
-        ("averaged-eos-optimum", lambda beta: (beta - 1) / beta * math.log(1 - beta)),
-        ("averaged-eos-optimum", lambda beta: (beta - 1) / beta * np.log(1 - beta)),
-        ("averaged-eos-optimum", lambda beta: 1.0 if beta == 1 else (beta - 1) / beta * np.log(1 - beta)),
-        ("averaged-eos-optimum", lambda beta: beta * math.log(beta) / (1 - beta)),
-        ("averaged-eos-optimum", lambda beta: beta * math.log(beta) / (beta - 1)),
+        ("averaged-eos-coin", lambda q: q * np.log(q) / (q - 1)),
+        # The mistake that has been printed, turned round: (beta - 1) / beta log(1 - beta) = q.
+        ("averaged-eos-coin", lambda q: 1.0 if q == 1 else brentq(_printed(q), 1e-12, 1 - 1e-15)),
+        ("averaged-eos-coin", lambda q: 1.0 if q == 1 else brentq(_first_token(q), 1e-200, 1 - 1e-12)),
+        ("averaged-eos-coin", lambda q: q / 2),
         ("untilt", lambda q: q * np.arange(len(q)) / (q @ np.arange(len(q)))),
         ("untilt", lambda q: q / np.arange(1, len(q) + 1)),
+        ("untilt", lambda q: q * np.arange(1, len(q) + 1)),
         ("batch-mean-length", lambda lengths, size: float(np.mean(lengths))),
-        ("window-mean", lambda means, counts: float(np.nanmean(means))),
-        ("window-mean", lambda means, counts: float(np.nansum(means * counts))),
+        ("batch-mean-length", lambda lengths, size: len(lengths) / sum(1 / n for n in lengths)),
+        (
+            "batch-mean-length",
+            lambda lengths, size: np.mean(lengths) - np.var(lengths) / np.mean(lengths) / size,
+        ),
+    ],
+    "11_denominators": [
+        ("den-scales", lambda counts, divisor: 1 / counts.size * np.ones(counts.shape)),
+        ("den-scales", lambda counts, divisor: counts / counts.sum()),
+        ("den-scales", lambda counts, divisor: divisor / counts),
+        ("den-scales", lambda counts, divisor: divisor / counts.sum()),
+        ("den-steps", lambda beta, size, tolerance: (1 - beta) / tolerance / size),
+        ("den-steps", lambda beta, size, tolerance: math.ceil((1 - beta) / (tolerance * size))),
+        ("den-steps", lambda beta, size, tolerance: math.ceil((1 - beta) / tolerance)),
+        ("den-gap", lambda means, counts: np.cov(means, counts)[0, 1] / counts.mean()),
+        ("den-gap", lambda means, counts: np.nanmean(means) - np.nanmean(means * counts)),
+        ("den-gap", lambda means, counts: np.nansum(means * counts) / counts.sum() - np.nanmean(means)),
     ],
 }
 
