@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,6 +31,10 @@ def _hidden(v: Any, w: Any, x: Any, y: Any, through: Any) -> Any:
 
 def _judge(rtol: float, atol: float, keep: Any = slice(None)) -> Any:
     return certify.judge_with(certify.LOGITS[keep], certify.TARGETS[keep], rtol=rtol, atol=atol)
+
+
+def _batches(lengths: list[int], size: int) -> Any:
+    return np.array([sum(batch) / size for batch in itertools.product(lengths, repeat=size)])
 
 
 def _printed(q: float) -> Callable[[float], float]:
@@ -97,11 +102,11 @@ WRONG: dict[str, Answers] = {
         # The mistake that has been printed, turned round: (beta - 1) / beta log(1 - beta) = q.
         ("averaged-eos-coin", lambda q: 1.0 if q == 1 else brentq(_printed(q), 1e-12, 1 - 1e-15)),
         ("averaged-eos-coin", lambda q: 1.0 if q == 1 else brentq(_first_token(q), 1e-200, 1 - 1e-12)),
-        ("averaged-eos-coin", lambda q: q / 2),
-        ("untilt", lambda q: q * np.arange(len(q)) / (q @ np.arange(len(q)))),
-        ("untilt", lambda q: q / np.arange(1, len(q) + 1)),
-        ("untilt", lambda q: q * np.arange(1, len(q) + 1)),
-        ("batch-mean-length", lambda lengths, size: float(np.mean(lengths))),
+        ("averaged-eos-coin", lambda q: 1.0 if q == 1 else q * (1 - q) / -np.log(q)),
+        ("averaged-eos-coin", lambda q: 0.5),
+        ("averaged-eos-coin", lambda q: 1 - (1 - q) ** 0.5),
+        ("batch-mean-length", lambda lengths, size: np.mean(_batches(lengths, size))),
+        ("batch-mean-length", lambda lengths, size: np.mean(1 / _batches(lengths, size))),
         ("batch-mean-length", lambda lengths, size: len(lengths) / sum(1 / n for n in lengths)),
         (
             "batch-mean-length",

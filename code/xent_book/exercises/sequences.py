@@ -34,20 +34,6 @@ def _coin_inputs() -> list[tuple[Any, ...]]:
     return [(math.log(2),), (_learnt(0.1),), (0.01,), (0.95,), (0.5,), (1.0,)]
 
 
-def _lost_distribution(q: Array) -> Array:
-    p = np.arange(1, len(q) + 1) * q
-    return np.asarray(p / p.sum())
-
-
-def _untilt_inputs() -> list[tuple[Any, ...]]:
-    rng = np.random.default_rng(10)
-    return [
-        (np.array([0.75, 0.25]),),
-        (np.array([0.5, 0.0, 0.3, 0.2]),),
-        (rng.dirichlet(np.ones(8)),),
-    ]
-
-
 def _batches(lengths: list[int], size: int) -> Array:
     """The mean length of each batch of `size` draws."""
     return np.array([sum(batch) / size for batch in itertools.product(lengths, repeat=size)])
@@ -98,30 +84,6 @@ EXERCISES = (
             Mistake(
                 "this undoes the first order, q* = beta (2 - beta), which is good for large batches, not for B = 1",
                 lambda q: 1 - math.sqrt(1 - q),
-            ),
-        ),
-    ),
-    Exercise(
-        slug="untilt",
-        title="Recover the distribution of lengths from what the averaged loss taught",
-        chapter="10_averaged_loss",
-        reference=_lost_distribution,
-        inputs=_untilt_inputs,
-        rtol=1e-9,
-        why="one product and one sum",
-        mistakes=(
-            Mistake(
-                "this tilts once more: you divided by the length where you should multiply",
-                lambda q: (q / np.arange(1, len(q) + 1)) / (q / np.arange(1, len(q) + 1)).sum(),
-                lambda q: q / np.arange(1, len(q) + 1),
-            ),
-            Mistake(
-                "the result does not sum to one: divide by its sum, the mean length of the model",
-                lambda q: np.arange(1, len(q) + 1) * q,
-            ),
-            Mistake(
-                "the lengths start at 1: index 0 holds the probability of length 1",
-                lambda q: (np.arange(len(q)) * q) / (np.arange(len(q)) * q).sum(),
             ),
         ),
     ),
