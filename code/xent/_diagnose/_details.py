@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterator
@@ -196,6 +197,7 @@ class Exam:
 
     # ----------------------------------------------------------------------------------- factor and divisor
 
+    @functools.cached_property
     def second(self) -> tuple[int, Fit, Meaning] | None:
         """The same model at another number of classes."""
         if self.k == 1:
@@ -232,7 +234,7 @@ class Exam:
     def scale(self) -> dict[str, Any]:
         """Factor, sign, unit, divisor, smoothing and weights."""
         near = 0.03 if self.precision in ("float16", "bfloat16") else 3e-4
-        other = self.second()
+        other = self.second
         meaning = self.meaning
         kept = meaning.kept
         binary = self.binary
@@ -637,7 +639,15 @@ class Exam:
             if seen is not None and np.isnan(seen).any():
                 self.notes.append("a zero for a wrong class gives nan: 0 * log(0)")
 
+    def unequal_rows(self) -> str:
+        """What is wrong where rows of probabilities do not sum to one, or nothing: a constant may be their sum."""
+        if self.renormalises != UNKNOWN:
+            return ""
+        return "rows that sum to a half cost what no cross-entropy of them costs, nor of the same rows over their sums"
+
+    @functools.cached_property
     def renormalises(self) -> str:
+        """What becomes of probabilities that do not sum to one."""
         if self.kind != "probabilities" or self.binary or self.fit.bend.added:
             return NAT
         x, t = self.batch(5, 53)
@@ -652,7 +662,7 @@ class Exam:
 
     def gradient(self) -> str:
         """Whether the gradient is that of the value, by differences of what the model predicts."""
-        caller, rows = self.bench.caller, self.renormalises()
+        caller, rows = self.bench.caller, self.renormalises
         self.divides_rows = rows == "yes"
         if rows in ("refuses", UNKNOWN):
             return NAT
@@ -1029,7 +1039,7 @@ class Exam:
         plain = f"single rows look like a {reading.family} that reads {reading.name}"
         if not self.reduction():
             return Diagnosis(arrays=caller.arrays, notes=(*self.notes, plain))
-        if wrong := self.verify(self.second() if self.k > 1 else None):
+        if wrong := self.verify(self.second if self.k > 1 else None) or self.unequal_rows():
             return Diagnosis(arrays=caller.arrays, notes=(f"not explained: {wrong}", plain))
         found = self.scale()
         self.divisor = found["denominator"]
@@ -1071,7 +1081,7 @@ class Exam:
             entropy=round(common.get("entropy", 0.0), 6),
             constant=round(common.get("constant", 0.0), 6), axis="the classes",
             layout=layout, sequences=self.sequences(layout, out), ignored=ignored, weights=self.weights(),
-            renormalises=self.renormalises(), precision=self.precision, gradient=self.gradient(),
+            renormalises=self.renormalises, precision=self.precision, gradient=self.gradient(),
             arrays=caller.arrays, alternatives=tuple(dict.fromkeys(self.alternatives)),
             notes=tuple(dict.fromkeys(self.notes)), evidence=self.evidence, **found,
         )  # fmt: skip
