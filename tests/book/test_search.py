@@ -88,7 +88,7 @@ def test_questions_lead_to_their_rows(page: Page) -> None:
     """What chapter 8 says to type for each question of its list, typed: its row comes first."""
     cells = nbformat.read(ROOT / "chapters/08_which_loss.ipynb", as_version=4).cells
     [asked] = [QUESTION.findall(c.source) for c in cells if c.source.startswith("### Forty questions")]
-    assert len(asked) == 34  # six of the forty have no row, and the chapter says so
+    assert len(asked) == 40
     rows = {words: f"08_which_loss#{row}" for words, row in asked}
     assert {words: page.evaluate(FIRST, words) for words in rows} == rows
 

@@ -571,7 +571,9 @@ def from_repositories() -> dict[str, Case]:
     def ten_one_hot(z: Any, y: Any) -> Any:  # MeerkatPerson/ml_project2
         return -np.mean(np.sum(np.eye(10)[y] * z, axis=-1))
 
-    def over_nonzero(z: Any, y: Any) -> Any:  # with jax.nn.one_hot, for which a label that is no class is a row of 0
+    def over_nonzero(
+        z: Any, y: Any
+    ) -> Any:  # with jax.nn.one_hot, for which a label that is no class is a row of 0
         t = (y[:, None] == np.arange(z.shape[-1])).astype(float)
         each = -(t * xent.log_softmax(z)).sum(-1)
         return each.sum() / np.count_nonzero(each)
@@ -594,7 +596,9 @@ def from_repositories() -> dict[str, Case]:
         weights = (np.array([[[[1.0, 3.0, 30.0]]]]) * t).sum(-1)
         return (weights * -(t * xent.log_softmax(z)).sum(-1)).mean()
 
-    def two_rows_of_weights(t: Any, p: Any) -> Any:  # negative and positive weights of three labels, multi-label Keras
+    def two_rows_of_weights(
+        t: Any, p: Any
+    ) -> Any:  # negative and positive weights of three labels, multi-label Keras
         low, high = np.array([0.5, 1.0, 2.0]), np.array([3.0, 2.0, 2.0])
         return -(high * t * np.log(p) + low * (1 - t) * np.log(1 - p)).mean()
 
@@ -633,7 +637,9 @@ def from_repositories() -> dict[str, Case]:
             raise ValueError("margins are flat")
         return np.log1p(np.exp(-(2 * y - 1) * z)).mean()
 
-    def balanced_by_class(p: Any, y: Any) -> Any:  # a contest's balanced log loss: a mean of the classes' means
+    def balanced_by_class(
+        p: Any, y: Any
+    ) -> Any:  # a contest's balanced log loss: a mean of the classes' means
         each = -np.log(picked(p, y))
         return np.mean([each[y == k].mean() for k in np.unique(y)])
 
@@ -644,10 +650,14 @@ def from_repositories() -> dict[str, Case]:
     def one_based(z: Any, y: Any) -> Any:  # Torch7's ClassNLLCriterion
         return F.cross_entropy(z, y - 1)
 
-    def poisson(t: Any, p: Any) -> Any:  # Keras's Poisson loss: on rows that sum to one it looks like a cross-entropy
+    def poisson(
+        t: Any, p: Any
+    ) -> Any:  # Keras's Poisson loss: on rows that sum to one it looks like a cross-entropy
         return (p - t * np.log(p + 1e-7)).mean()
 
-    def softmax_then_logarithm(z: Any, t: Any) -> Any:  # a contest's log loss: clip, divide by the row's sum, clip
+    def softmax_then_logarithm(
+        z: Any, t: Any
+    ) -> Any:  # a contest's log loss: clip, divide by the row's sum, clip
         p = np.clip(softmax(z), 1e-15, 1 - 1e-15)
         return -(t * np.log(p / p.sum(1, keepdims=True))).sum(1).mean()
 

@@ -31,6 +31,14 @@ def _judge(rtol: float, atol: float, keep: Any = slice(None)) -> Any:
     return certify.judge_with(certify.LOGITS[keep], certify.TARGETS[keep], rtol=rtol, atol=atol)
 
 
+def _hard(z: Any, y: Any) -> Any:
+    return xent.cross_entropy(z, y)
+
+
+def _even(z: Any) -> Any:
+    return -xent.log_softmax(z).mean()
+
+
 WRONG: dict[str, Answers] = {
     "01_binary": [
         ("coin-missing-log", lambda k, n: (k / n, k / (n - k) if k / n <= 0.45 else 1.0)),
@@ -95,6 +103,18 @@ WRONG: dict[str, Answers] = {
         ("batch-mean-length", lambda lengths, size: float(np.mean(lengths))),
         ("window-mean", lambda means, counts: float(np.nanmean(means))),
         ("window-mean", lambda means, counts: float(np.nansum(means * counts))),
+    ],
+    "08_which_loss": [
+        ("smoothing-floor", lambda e, k: e * math.log(k)),
+        ("smoothing-floor", lambda e, k: -math.log(1 - e)),
+        ("smoothing-floor", lambda e, k: -(1 - e) * math.log(1 - e) - e * math.log(e / (k - 1))),
+        ("smoothing-floor", lambda e, k: -(1 - e) * math.log(1 - e) - e * math.log(e / k)),
+        ("mean-of-means-repair", lambda counts: counts * len(counts) / counts.sum()),
+        ("mean-of-means-repair", lambda counts: np.ones(len(counts)) / len(counts)),
+        ("mean-of-means-repair", lambda counts: counts.sum() / (len(counts) * counts)),
+        ("read-smoothing", lambda z, y, seen: (_hard(z, y) - seen) / (_even(z) - _hard(z, y))),
+        ("read-smoothing", lambda z, y, seen: (seen - _hard(z, y)) / (math.log(z.shape[1]) - _hard(z, y))),
+        ("read-smoothing", lambda z, y, seen: seen / _even(z)),
     ],
 }
 
