@@ -60,12 +60,11 @@ def _asked(loss: Loss | str, shape: tuple[int, ...] | None) -> Diagnosis:
 
 
 def _of(loss: Loss | str, logits: Any = None) -> Diagnosis:
-    """The diagnosis of a loss, kept: several checks put the same question."""
-    shape = () if logits is None else tuple(int(n) for n in array(logits).shape)
-    if len(shape) < 2 or max(shape) > 5000:
-        return _asked(loss, None)
-    found = _asked(loss, (2, *shape[1:]))
-    return found if found.known else _asked(loss, shape)
+    """The diagnosis of a loss, kept: several checks put the same question. Only a picky loss gets your own shape."""
+    found, shape = _asked(loss, None), np.shape(array(logits))
+    if found.known or len(shape) < 2 or max(shape) > 5000:
+        return found
+    return next((d for s in ((2, *shape[1:]), shape) if (d := _asked(loss, s)).known), found)
 
 
 def _told(found: Diagnosis, says: bool | None, why: str) -> Answer:
@@ -455,23 +454,23 @@ def softmax_over_another_axis(probs: Any, *, axis: int | None = None, loss: Loss
 def depends_on_other_rows(model: Callable[[Any], Any], inputs: Any) -> Answer:
     """Whether the output of the first row changes with the rest of the batch, as under batch normalisation."""
     n = len(inputs)
-    if n < 4 and "float" not in _kind(inputs):
+    if n > 3:
+        batches = inputs, inputs[: max(2, n // 2)]
+    elif "float" in _kind(inputs):  # a small batch gets other rows beside it: its own, scaled
+        batches = _beside(inputs, [2.0]), _beside(inputs, [3.0, 0.5])
+    else:
         return Answer(None, "give at least four rows")
-    # A small batch gets other rows to stand beside: its own, scaled.
-    whole = inputs if n > 3 else _joined(inputs, [2.0 * inputs, 3.0 * inputs, 0.5 * inputs])
-    part = inputs[: max(2, n // 2)]
-    one, two = array(model(whole)), array(model(part))
+    one, two = (array(model(batch)) for batch in batches)
     off = float(np.abs(one[0] - two[0]).max())
-    return Answer(
-        off > 1e-3 * max(1e-3, float(np.abs(one).max())),
-        f"the first row moves by {off:.2g} with other rows beside it",
-    )
+    moved = off > 1e-3 * max(1e-3, float(np.abs(one).max()))
+    return Answer(moved, f"the first row moves by {off:.2g} with other rows beside it")
 
 
-def _joined(first: Any, others: list[Any]) -> Any:
-    """Batches in one, as tensors of the first one's library."""
-    rows = np.concatenate([array(v) for v in (first, *others)])
-    return first.new_tensor(rows) if hasattr(first, "new_tensor") else rows.astype(_kind(first))
+def _beside(inputs: Any, factors: list[float]) -> Any:
+    """A batch and its multiples, in its own library."""
+    rows = array(inputs)
+    rows = np.concatenate([rows, *(f * rows for f in factors)])
+    return inputs.new_tensor(rows) if hasattr(inputs, "new_tensor") else rows.astype(_kind(inputs))
 
 
 def one_column(loss: Loss | str, logits: Any, *, axis: int = -1) -> Answer:

@@ -132,7 +132,7 @@ def two_outputs() -> tuple[Any, Any]:
 def negative_kl() -> tuple[Any, Any]:
     q, p = torch.tensor([[0.1132, 0.5477, 0.3390]]), torch.tensor([[0.1541, 0.0511, 0.0947]])
     kl = nn.KLDivLoss(reduction="batchmean")
-    assert nn.KLDivLoss()(q.log(), p) < 0
+    assert F.kl_div(q.log(), p, reduction="none").mean() < 0
     return symptoms.no_distributions(kl, q.log(), p), symptoms.no_distributions(kl, q.log(), p / p.sum())
 
 
@@ -271,7 +271,7 @@ def blind_row() -> tuple[Any, Any]:
     for mask in (bucket, own):
         torch.manual_seed(0)
         layer, x = nn.MultiheadAttention(1, 1), torch.rand(3, 2, 1)
-        layer(x, x, x, key_padding_mask=padding, attn_mask=mask)[0][0].sum().backward()
+        layer(x, x, x, key_padding_mask=torch.where(padding, inf, 0.0), attn_mask=mask)[0][0].sum().backward()
         gradients.append(finite(layer.in_proj_weight))
     assert not gradients[0]
     return symptoms.sees_nothing(bucket, padding=padding), gradients[1]
