@@ -63,7 +63,7 @@ WANTED = {
 # The book does not speak of the first two by these names; the others' first is the row or the section beside.
 MISSED = {"top-p", "exposure bias", "batchmean", "backpropagation"}
 
-QUESTION = re.compile(r"^- \[.+\]\(https://\S+\): `(.+?)`, \{ref\}`[^`]+<(symptom-[a-z0-9-]+)>`$", re.M)
+QUESTION = re.compile(r"^- \[`(.+?)`\]\(https://\S+\): \{ref\}`[^`]+<(symptom-[a-z0-9-]+)>`$", re.M)
 FIRST = """async words => (await xentFind(words)).slice(0, 1).map(
   ({address}) => address.replace(/.*[/]([^/]+)[.]html/, "$1"))[0]"""
 
