@@ -42,6 +42,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from experiments.shakespeare.run import witten_bell
 from experiments.shared import (
     SHA256,
     Settings,
@@ -356,24 +357,39 @@ def reweighted(drawn: Sequence[int], lengths: Ints, arm: str) -> float:
     return float(weight @ n / weight.sum() / n.mean())
 
 
-def assemble(folder: Path, train: Sequence[Pair]) -> dict[str, Any]:
+def ngrams(parts: Sequence[list[Pair]], letters: int, highest: int = 6) -> list[float]:
+    """Return the bits a character of the test replies under n-grams of the training pairs, prompts included."""
+    train, test = ([p.tokens.tolist() for p in part] for part in (parts[0], parts[2]))
+    total = witten_bell(train, test, [1.0] * len(train), letters, highest, PROMPT)
+    return [x / sum(p.length for p in parts[2]) / math.log(2) for x in total]
+
+
+def assemble(folder: Path, parts: Sequence[list[Pair]], letters: int) -> dict[str, Any]:
     """Return the record, with the seeds that all arms have; of the replies drawn, what the arms' weights make."""
     runs = records(folder)
-    lengths = np.array([p.length for p in train])
+    lengths = np.array([p.length for p in parts[0]])
     tuning = [r for r in runs if r["seed"] == SETTINGS.tuning_seed]
     kept = [r for r in runs if r["seed"] != SETTINGS.tuning_seed]
     whole = set.intersection(*({r["seed"] for r in kept if r["arm"] == arm} for arm in ARMS))
     kept = sorted((r for r in kept if r["seed"] in whole), key=lambda r: (r["seed"], ARMS.index(r["arm"])))
     for run in kept:
-        drawn = run.pop("drawn")
-        if run["arm"] == "constant":
+        drawn = run.pop("drawn", None)  # a row of an earlier record has been reweighted
+        if run["arm"] == "constant" and drawn:
             run["reweighted"] = {
                 arm: {mark: reweighted(drawn[mark], lengths, arm) for mark in MARKS} for arm in ARMS
             }
     sizes = {"batch": BATCH, "bucket": BUCKET, "block": BLOCK, "prompt": PROMPT, "longest": LONGEST}
     rates = {arm: chosen(runs, arm) for arm in ARMS}
     settings = {**asdict(SETTINGS), **sizes}
-    return {"settings": settings, **made(torch, np), "rates": rates, "runs": kept, "tuning": tuning}
+    bits = ngrams(parts, letters)
+    return {
+        "settings": settings,
+        **made(torch, np),
+        "rates": rates,
+        "ngrams": bits,
+        "runs": kept,
+        "tuning": tuning,
+    }
 
 
 def main() -> None:
@@ -392,7 +408,7 @@ def main() -> None:
         (HERE / "answers_prediction.json").write_text(json.dumps(prediction, indent=1) + "\n")
         return None
     if arguments.command == "assemble":
-        return write(assemble(arguments.runs, parts[0]), HERE / "answers.json")
+        return write(assemble(arguments.runs, parts, letters), HERE / "answers.json")
     torch.set_num_threads(1)
     return work(parts, letters, arguments.seeds, arguments.runs)
 

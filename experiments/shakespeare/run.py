@@ -184,25 +184,41 @@ def predict(lengths: NDArray[np.int64]) -> dict[str, Any]:
 def ngrams(parts: Split, arm: str, letters: int, highest: int = 6) -> list[float]:
     """Return the loss of a test speech under n-gram models of the orders 1 to `highest`.
 
-    Interpolated as by Witten and Bell: the model of an order trusts its counts by c / (c + T), where the
-    context was seen c times, with T different characters. A speech's counts are weighted as its arm does, scaled
-    to Kish's effective number, (sum w)^2 / sum w^2: with weights 1/n the same speeches are worth fewer.
+    A speech's counts are weighted as its arm does, scaled to Kish's effective number, (sum w)^2 / sum w^2: with
+    weights 1/n the same speeches are worth fewer.
     """
     lengths = np.array([len(s) for s in parts.train])
     weight = expected_weights(lengths, arm)
     weight *= (weight @ lengths) / (weight**2 @ lengths)
+    train, test = ([speech.tolist() for speech in part] for part in (parts.train, parts.test))
+    return [x / len(test) for x in witten_bell(train, test, weight.tolist(), letters, highest)]
+
+
+def witten_bell(
+    train: Sequence[list[int]],
+    test: Sequence[list[int]],
+    weight: Sequence[float],
+    letters: int,
+    highest: int,
+    first: int = 0,
+) -> list[float]:
+    """Return the summed loss of the test sequences, from their token `first` on, for the orders 1 to `highest`.
+
+    Interpolated as by Witten and Bell: the model of an order trusts its counts by c / (c + T), where the
+    context was seen c times, with T different characters.
+    """
     counts: list[Any] = [defaultdict(Counter) for _ in range(highest)]
     padding = [0] * highest
-    for speech, share in zip(parts.train, weight, strict=True):
-        text = padding + speech.tolist()
+    for sequence, share in zip(train, weight, strict=True):
+        text = padding + sequence
         for i in range(highest, len(text)):
             for k in range(highest):
                 counts[k][tuple(text[i - k : i])][text[i]] += share
     totals = [{context: sum(c.values()) for context, c in order.items()} for order in counts]
-    loss = np.zeros(highest)
-    for speech in parts.test:
-        text = padding + speech.tolist()
-        for i in range(highest, len(text)):
+    loss = [0.0] * highest
+    for sequence in test:
+        text = padding + sequence
+        for i in range(highest + first, len(text)):
             p = 1 / letters
             for k in range(highest):
                 context = tuple(text[i - k : i])
@@ -210,7 +226,7 @@ def ngrams(parts: Split, arm: str, letters: int, highest: int = 6) -> list[float
                     seen, kinds = counts[k][context], len(counts[k][context])
                     p = (seen.get(text[i], 0) + kinds * p) / (totals[k][context] + kinds)
                 loss[k] -= math.log(p)
-    return [float(x) for x in loss / len(parts.test)]
+    return loss
 
 
 # ---------------------------------------------------------------- the losses
