@@ -200,7 +200,7 @@ def length_weights(
 def tilted_lengths(
     lengths: ArrayLike, batch_size: int = 1, *, probabilities: ArrayLike | None = None
 ) -> Array:
-    r"""The distribution of lengths that a token mean over a batch teaches a flexible model.
+    r"""The distribution of lengths that a token mean over a batch teaches a flexible model, without prompts.
 
     .. math:: Q^*(n) = \frac{P(n)\, w_B(n)}{\sum_k P(k)\, w_B(k)}, \qquad
               \mathrm E_{Q^*}[n] = \frac{1}{\mathrm E[1 / \bar n_B]}

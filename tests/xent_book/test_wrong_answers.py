@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 from scipy.special import xlogy
 
 import xent
@@ -52,6 +54,24 @@ def _kl(log_q: Any, p: Any) -> Any:
 
 def _judge(rtol: float, atol: float, keep: Any = slice(None)) -> Any:
     return certify.judge_with(certify.LOGITS[keep], certify.TARGETS[keep], rtol=rtol, atol=atol)
+
+
+def _batches(lengths: list[int], size: int) -> Any:
+    return np.array([sum(batch) / size for batch in itertools.product(lengths, repeat=size)])
+
+
+def _printed(q: float) -> Callable[[float], float]:
+    return lambda beta: (beta - 1) / beta * math.log1p(-beta) - q
+
+
+def _first_token(q: float) -> Callable[[float], float]:
+    return lambda beta: (beta - 1) / math.log(beta) - q
+def _hard(z: Any, y: Any) -> Any:
+    return xent.cross_entropy(z, y)
+
+
+def _even(z: Any) -> Any:
+    return -xent.log_softmax(z).mean()
 
 
 def _bigram_kl(first: Any, table: Any, to_first: Any, to_table: Any, from_first: Any, from_table: Any) -> Any:
@@ -183,17 +203,44 @@ WRONG: dict[str, Answers] = {
         ("soft-other", lambda q, eta: (1 - eta) * q + eta * (1 - q) / (q.shape[1] - 1)),
     ],
     "10_averaged_loss": [
-        # The mistake that the home page prints, in the ways in which beta = 1 may end.
-        ("averaged-eos-optimum", lambda beta: (beta - 1) / beta * math.log(1 - beta)),
-        ("averaged-eos-optimum", lambda beta: (beta - 1) / beta * np.log(1 - beta)),
-        ("averaged-eos-optimum", lambda beta: 1.0 if beta == 1 else (beta - 1) / beta * np.log(1 - beta)),
-        ("averaged-eos-optimum", lambda beta: beta * math.log(beta) / (1 - beta)),
-        ("averaged-eos-optimum", lambda beta: beta * math.log(beta) / (beta - 1)),
-        ("untilt", lambda q: q * np.arange(len(q)) / (q @ np.arange(len(q)))),
-        ("untilt", lambda q: q / np.arange(1, len(q) + 1)),
-        ("batch-mean-length", lambda lengths, size: float(np.mean(lengths))),
-        ("window-mean", lambda means, counts: float(np.nanmean(means))),
-        ("window-mean", lambda means, counts: float(np.nansum(means * counts))),
+        ("averaged-eos-coin", lambda q: q * np.log(q) / (q - 1)),
+        # The mistake that has been printed, turned round: (beta - 1) / beta log(1 - beta) = q.
+        ("averaged-eos-coin", lambda q: 1.0 if q == 1 else brentq(_printed(q), 1e-12, 1 - 1e-15)),
+        ("averaged-eos-coin", lambda q: 1.0 if q == 1 else brentq(_first_token(q), 1e-200, 1 - 1e-12)),
+        ("averaged-eos-coin", lambda q: 1.0 if q == 1 else q * (1 - q) / -np.log(q)),
+        ("averaged-eos-coin", lambda q: 0.5),
+        ("averaged-eos-coin", lambda q: 1 - (1 - q) ** 0.5),
+        ("batch-mean-length", lambda lengths, size: np.mean(_batches(lengths, size))),
+        ("batch-mean-length", lambda lengths, size: np.mean(1 / _batches(lengths, size))),
+        ("batch-mean-length", lambda lengths, size: len(lengths) / sum(1 / n for n in lengths)),
+        (
+            "batch-mean-length",
+            lambda lengths, size: np.mean(lengths) - np.var(lengths) / np.mean(lengths) / size,
+        ),
+    ],
+    "11_denominators": [
+        ("den-scales", lambda counts, divisor: 1 / counts.size * np.ones(counts.shape)),
+        ("den-scales", lambda counts, divisor: counts / counts.sum()),
+        ("den-scales", lambda counts, divisor: divisor / counts),
+        ("den-scales", lambda counts, divisor: divisor / counts.sum()),
+        ("den-steps", lambda beta, size, tolerance: (1 - beta) / tolerance / size),
+        ("den-steps", lambda beta, size, tolerance: math.ceil((1 - beta) / (tolerance * size))),
+        ("den-steps", lambda beta, size, tolerance: math.ceil((1 - beta) / tolerance)),
+        ("den-gap", lambda means, counts: np.cov(means, counts)[0, 1] / counts.mean()),
+        ("den-gap", lambda means, counts: np.nanmean(means) - np.nanmean(means * counts)),
+        ("den-gap", lambda means, counts: np.nansum(means * counts) / counts.sum() - np.nanmean(means)),
+    ],
+    "08_which_loss": [
+        ("smoothing-floor", lambda e, k: e * math.log(k)),
+        ("smoothing-floor", lambda e, k: -math.log(1 - e)),
+        ("smoothing-floor", lambda e, k: -(1 - e) * math.log(1 - e) - e * math.log(e / (k - 1))),
+        ("smoothing-floor", lambda e, k: -(1 - e) * math.log(1 - e) - e * math.log(e / k)),
+        ("mean-of-means-repair", lambda counts: counts * len(counts) / counts.sum()),
+        ("mean-of-means-repair", lambda counts: np.ones(len(counts)) / len(counts)),
+        ("mean-of-means-repair", lambda counts: counts.sum() / (len(counts) * counts)),
+        ("read-smoothing", lambda z, y, seen: (_hard(z, y) - seen) / (_even(z) - _hard(z, y))),
+        ("read-smoothing", lambda z, y, seen: (seen - _hard(z, y)) / (math.log(z.shape[1]) - _hard(z, y))),
+        ("read-smoothing", lambda z, y, seen: seen / _even(z)),
     ],
     "13_distillation": [
         ("kd-alpha", lambda a, T: a / (a + (1 - a) * T**2)),
