@@ -135,10 +135,6 @@ def coins(d: Draw) -> Env:
     return {"N": 3, "y": y, "p": p, "J": mean(of(b, q) for b, q in zip(y[:, 0], p[:, 0], strict=True))}
 
 
-def margin(d: Draw) -> Env:
-    return {"m": d.column(1)[0, 0], "p": Let(lambda e: sigmoid(lookup(e, "m")))}
-
-
 def one(d: Draw) -> Env:
     """Logits, p = softmax(z), a label with its one-hot t, the loss by definition, free indices."""
     K = d.classes

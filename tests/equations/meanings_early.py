@@ -91,17 +91,6 @@ def newton(d: Draw) -> Env:
     return e | {"w": best + 0.1 * by, "w_new": Let(step), "closer": lambda s: {"w": best + s * by}}
 
 
-def toy_growth(d: Draw) -> Env:
-    """The flow by the time it takes, an integral; Newton's steps by the derivatives of the loss."""
-    t, loss = mp.mpf([1, 0.1, 30, 1e6, 0, 3][d.number]), lambda w: mp.log1p(mp.exp(-w))
-    time = lambda w: mp.quad(lambda u: 1 + mp.exp(u), [0, w])
-    flow = mp.findroot(lambda w: time(w) - t, mp.log(1 + t) * 0.9)
-    w = [d.gauss(0, 2) for _ in "1"]
-    for _ in range(2):
-        w.append(w[-1] - mp.diff(loss, w[-1]) / mp.diff(loss, w[-1], 2))
-    return {"t": t, "w(": lambda t: flow, "w": column(w), "k": d.number % 2 + 1}
-
-
 def separated(d: Draw) -> Env:
     """Margins of a direction, and a bound on them that in some draws is none."""
     x, v = 10 * np.hstack([d.positive(4), d.positive(4)]), column([1, 0.5])
@@ -153,18 +142,7 @@ def existence(d: Draw) -> Env:
     units = [v / mp.norm(v[:, 0].tolist()) for v in turns]
     ways = [*units, *(u + v for u, v in itertools.pairwise([*units, units[0]]))]
     e = {"J": kind, '"hasaminimum': has_minimum, "s": s, "x": s * a, "over": {"i": range(1, 6), "v": ways}}
-    singular = lambda a: min(mp.svd_r(mp.matrix(a.tolist()), compute_uv=False))
-    r = [0.5] * 5  # what a fit leaves: the exact one, or one that proves nothing
-    r = residuals(a) if kind in {"overlap", "one line"} else [1, *[1e-4] * 4] if kind == "lopsided" else r
-    return e | {"A": a, "sigma_min": singular, "r": column(r)}
-
-
-def residuals(a: Any) -> Any:
-    """What the exact fit leaves."""
-    slope = lambda w: (a.T @ sigmoid(-(a @ w)))[:, 0]
-    return sigmoid(-(a @ column(mp.findroot(lambda u, v: list(slope(column([u, v]))), (0, 0), maxsteps=99))))[
-        :, 0
-    ]
+    return e
 
 
 def penalised(d: Draw) -> Env:
@@ -301,15 +279,6 @@ def surfaces(d: Draw) -> Env:
     u, v = d.gauss(0, d.scale), d.gauss(0, d.scale)
     cross = entropy(column([1, 0]), softmax(column([u, v])))
     return {"u": mp.mpf(u), "v": mp.mpf(v), "ell_squared": mp.norm([u - 1, v + 1]) ** 2, "ell_cross": cross}
-
-
-def spare_direction(d: Draw) -> Env:
-    """Pairs of weights, among which the one that shares the difference."""
-    w, penalty = d.column(2) + mp.mpf(1), d.real()
-    others = [w / 2, w, 0 * w, *(w / 2 + by * one_hot(k, 2) for k in (1, 2) for by in (1e-4, -1e-4, 1))]
-    others += [w * 2]
-    minus = [x - w for x in others]
-    return {"w": w, "lambda": penalty, "over": {"w_0": minus, "w_1": others}}
 
 
 def odds(d: Draw) -> Env:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import xlogy
 
 import xent
 from xent_book import exercises
@@ -27,8 +28,41 @@ def _hidden(v: Any, w: Any, x: Any, y: Any, through: Any) -> Any:
     return ((softmax(np.maximum(a, 0) @ w.T) - eye(len(w))[y]) @ w * through(a)).T @ x / len(y)
 
 
+def _nearest(p: Any, rows: Any, back: bool = False) -> int:
+    kl = [xent.information.kl_divergence(*((q, p) if back else (p, q))) for q in rows]
+    return int(np.argmin(kl))
+
+
+def _kept(z: Any, y: Any) -> Any:
+    g = np.zeros_like(z)
+    g[y >= 0] = softmax(z[y >= 0]) - eye(z.shape[1])[y[y >= 0]]
+    return g
+
+
+def _alpha(q: Any, gamma: float, alpha: float) -> Any:
+    a, b = np.moveaxis(xent.scoring.invert_focal(np.stack([1 - q, q], -1), gamma=gamma), -1, 0)
+    return b / alpha / (a / (1 - alpha) + b / alpha)
+
+
+def _kl(log_q: Any, p: Any) -> Any:
+    return (xlogy(p, p) - p * log_q).sum(-1)
+
+
 def _judge(rtol: float, atol: float, keep: Any = slice(None)) -> Any:
     return certify.judge_with(certify.LOGITS[keep], certify.TARGETS[keep], rtol=rtol, atol=atol)
+
+
+def _bigram_kl(first: Any, table: Any, to_first: Any, to_table: Any, from_first: Any, from_table: Any) -> Any:
+    """KL of the second model's rows from the first's, weighted by the visits of a model that the last two name."""
+    visits = np.linalg.solve((eye(len(table)) - from_table[:, :-1]).T, from_first[:-1])
+    return xent.information.kl_divergence(first, to_first) + visits @ xent.information.kl_divergence(
+        table, to_table
+    )
+
+
+def _merged(a: Any, b: Any, sign: float) -> Any:
+    m = max(a[0], b[0])
+    return np.array([m, a[1] * np.exp(sign * (a[0] - m)) + b[1] * np.exp(sign * (b[0] - m))])
 
 
 WRONG: dict[str, Answers] = {
@@ -59,6 +93,18 @@ WRONG: dict[str, Answers] = {
         ("multiclass-errors", lambda loss, n: math.floor(n * loss / math.log(10))),
         ("multiclass-errors", lambda loss, n: math.ceil(n * loss / math.log(2))),
     ],
+    "03_information": [
+        ("entropy-with-zeros", lambda p: -np.nansum(p * np.log2(p))),
+        ("entropy-with-zeros", lambda p: -(p * np.log(np.maximum(p, 1e-12))).sum(axis=-1)),
+        ("entropy-with-zeros", lambda p: -np.log2((p**2).sum(axis=-1))),
+        ("kl-from-samples", lambda a, b: ((b - a).mean(), (b - a).std(ddof=1) / len(a) ** 0.5)),
+        ("kl-from-samples", lambda a, b: ((np.exp(a) * (a - b)).sum(), (a - b).std(ddof=1) / len(a) ** 0.5)),
+        ("kl-from-samples", lambda a, b: ((a - b).mean(), (a - b).std(ddof=1))),
+        ("kl-directions", lambda p, c: (_nearest(p, c, back=True), _nearest(p, c))),
+        ("kl-directions", lambda p, c: (_nearest(p, c), _nearest(p, c))),
+        ("maxent-mean", lambda v, mean: np.full(len(v), 1 / len(v))),
+        ("maxent-mean", lambda v, mean: xent.softmax(-np.abs(np.asarray(v) - mean))),
+    ],
     "04_gradients": [
         ("grad-layer", lambda w, b, x, y: [_layer(w, b, x, y)[0].T, _layer(w, b, x, y)[1]]),
         ("grad-layer", lambda w, b, x, y: [-g for g in _layer(w, b, x, y)]),
@@ -83,6 +129,45 @@ WRONG: dict[str, Answers] = {
         ("certify-one-list", lambda y, p: -np.log(p[y])),
         ("certify-one-list", lambda y, p: -np.log(p[y]) / len(p)),
     ],
+    "07_frameworks": [
+        ("three-means", lambda l, w: ((l @ w) / len(l), (l @ w) / w.sum(), l.mean() * w.mean())),
+        ("three-means", lambda l, w: ((l @ w) / w.sum(), (l @ w) / len(l), (l @ w) / len(l))),
+        ("three-means", lambda l, w: ((l @ w) / w.sum(), (l @ w) / len(l), l.mean() * w.sum())),
+        ("double-softmax-belief", lambda loss, classes: math.exp(-loss)),
+        ("double-softmax-belief", lambda loss, classes: -math.log(math.expm1(loss) / (classes - 1))),
+        ("double-softmax-belief", lambda loss, classes: math.log(math.e + classes - 1) - 1),
+        ("ignored-nan", lambda z, y: (softmax(z) - eye(z.shape[1])[y]) * (y >= 0)[:, None] / (y >= 0).sum()),
+        ("ignored-nan", lambda z, y: _kept(z, y) / len(y)),
+        ("ignored-nan", lambda z, y: _kept(z, y)),
+        ("ignored-nan", lambda z, y: _kept(z, y)[y >= 0] / (y >= 0).sum()),
+    ],
+    "09_proper_scoring": [
+        ("scoring-from-entropy", lambda q, k: 1 / np.sqrt(q[k])),
+        ("scoring-from-entropy", lambda q, k: 2 * np.sqrt(q).sum() + 1 / np.sqrt(q[k])),
+        ("scoring-from-entropy", lambda q, k: -1 / np.sqrt(q[k]) - np.sqrt(q).sum()),
+        ("scoring-weighted-smoothing", lambda p, w, eps: (1 - eps) * w * p / (w @ p) + eps / len(p)),
+        ("scoring-weighted-smoothing", lambda p, w, eps: w * ((1 - eps) * p + eps / len(p))),
+        ("scoring-local-square", lambda p: 1 - (len(p) - 1) / p / (1 / p).sum()),
+        ("scoring-local-square", lambda p: eye(len(p))[p.argmax()]),
+        (
+            "scoring-alpha-focal",
+            lambda q, g, a: xent.scoring.invert_focal(np.stack([1 - q, q], -1), gamma=g)[:, 1],
+        ),
+        ("scoring-alpha-focal", lambda q, g, a: (1 - a) * q / ((1 - a) * q + a * (1 - q))),
+        ("scoring-alpha-focal", lambda q, g, a: _alpha(q, g, 1 - a)),
+    ],
+    "12_soft_targets": [
+        ("soft-noise", lambda t, m, eps: (1 - t @ t) / m),
+        ("soft-noise", lambda t, m, eps: (1 - eps) ** 2 * t @ t / m),
+        ("soft-noise", lambda t, m, eps: (1 - eps) ** 2 * (t * (1 - t)) / m),
+        ("soft-tokens", lambda log_q, p, mask: (p * (np.log(p) - log_q)).sum(-1)[mask].mean()),
+        ("soft-tokens", lambda log_q, p, mask: _kl(log_q, p)[mask].sum() / len(p)),
+        ("soft-tokens", lambda log_q, p, mask: _kl(log_q, p).mean()),
+        ("soft-other", lambda q, eta: (q - eta / q.shape[1]) / (1 - eta)),
+        ("soft-other", lambda q, eta: (q - eta / (q.shape[1] - 1)) / (1 - eta)),
+        ("soft-tokens", lambda log_q, p, mask: -(p * log_q).sum(-1)[mask].mean()),
+        ("soft-other", lambda q, eta: (1 - eta) * q + eta * (1 - q) / (q.shape[1] - 1)),
+    ],
     "10_averaged_loss": [
         # The mistake that the home page prints, in the ways in which beta = 1 may end.
         ("averaged-eos-optimum", lambda beta: (beta - 1) / beta * math.log(1 - beta)),
@@ -95,6 +180,61 @@ WRONG: dict[str, Answers] = {
         ("batch-mean-length", lambda lengths, size: float(np.mean(lengths))),
         ("window-mean", lambda means, counts: float(np.nanmean(means))),
         ("window-mean", lambda means, counts: float(np.nansum(means * counts))),
+    ],
+    "13_distillation": [
+        ("kd-alpha", lambda a, T: a / (a + (1 - a) * T**2)),
+        ("kd-alpha", lambda a, T: a * T**2),
+        ("kd-alpha", lambda a, T: a * T / (1 - a + a * T)),
+        ("kd-alpha", lambda a, T: a),
+        ("kd-alpha", lambda a, T: (1 - a) * T**2 / (a + (1 - a) * T**2)),
+        ("kd-readout", lambda q, T: q**T / np.sum(q**T)),
+        ("kd-readout", lambda q, T: q ** (1 / T)),
+        ("kd-readout", lambda q, T: softmax(q / T)),
+        ("kd-pool", lambda p, T: softmax(np.log(p) / T).mean(0)),
+        ("kd-pool", lambda p, T: p.mean(0)),
+    ],
+    "14_language_models": [
+        ("lm-bucket", lambda z, p, i: -p @ xent.log_softmax(z)[i]),
+        ("lm-bucket", lambda z, p, i: -(p / p.sum()) @ xent.log_softmax(z)[i]),
+        (
+            "lm-bucket",
+            lambda z, p, i: -p @ xent.log_softmax(z)[i] - (1 - p.sum()) * np.log1p(-softmax(z)[i].sum()),
+        ),
+        (
+            "lm-bucket",
+            lambda z, p, i: (
+                -p @ xent.log_softmax(z)[i] - (1 - p.sum()) * np.log(np.delete(softmax(z), i)).sum()
+            ),
+        ),
+        (
+            "lm-bucket",
+            lambda z, p, i: (
+                -p @ xent.log_softmax(z)[i] + (1 - p.sum()) * np.log(np.delete(softmax(z), i).sum())
+            ),
+        ),
+        ("lm-mixture", lambda p, w, a: (1 - a) * p * w / (p @ w) + a * p),
+        ("lm-mixture", lambda p, w, a: a * p * w + (1 - a) * p),
+        ("lm-mixture", lambda p, w, a: (a * p * w + (1 - a) * p) / (a * p @ w + 1 - a)),
+        ("lm-reverse-kl", lambda a, b, c, d: _bigram_kl(a, b, c, d, a, b)),
+        ("lm-reverse-kl", lambda a, b, c, d: _bigram_kl(c, d, a, b, a, b)),
+    ],
+    "15_large_vocabularies": [
+        ("vocab-merge", lambda a, b: np.array([max(a[0], b[0]), a[1] + b[1]])),
+        ("vocab-merge", lambda a, b: _merged(a, b, 1.0)),
+        ("vocab-merge", lambda a, b: _merged(a, b, -1.0)),
+        ("vocab-cap", lambda p, k: 0.5 * abs(math.log(k * p / (1 - p)))),
+        ("vocab-cap", lambda p, k: 0.5 * abs(math.log((k - 1) * (1 - p) / p))),
+        (
+            "vocab-zgradient",
+            lambda z, y, lam: softmax(z) * (1 + lam * xent.log_sum_exp(z) ** 2) - eye(len(z))[y],
+        ),
+        ("vocab-cap", lambda p, k: math.log((k - 1) * p / (1 - p))),
+        ("vocab-cap", lambda p, k: 0.5 * math.log((k - 1) * p / (1 - p))),
+        (
+            "vocab-zgradient",
+            lambda z, y, lam: softmax(z) - eye(len(z))[y] + lam * xent.log_sum_exp(z) * softmax(z),
+        ),
+        ("vocab-zgradient", lambda z, y, lam: softmax(z) - eye(len(z))[y] + 2 * lam * xent.log_sum_exp(z)),
     ],
 }
 
