@@ -193,6 +193,8 @@ def lighten(
         context["body"] = re.sub(r"<img\b[^>]*>", image, context["body"])
         # Speech reads what a bar says, and not a name that hides it.
         context["body"] = context["body"].replace('<summary aria-label="Toggle hidden content">', "<summary>")
+        wide = '<div class="pst-scrollable-table-container"'
+        context["body"] = context["body"].replace(wide, f'{wide} tabindex="0"')
         context["body"] = re.sub(r"<pre>(?=(.*?)</pre>)", reachable, context["body"], flags=re.DOTALL)
         # Words, punctuation and spaces of code have the colour of their listing: no element of their own.
         context["body"] = re.sub(r'<span class="(?:n|nn|p|pre|w)">([^<]*)</span>', r"\1", context["body"])
