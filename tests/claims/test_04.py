@@ -114,7 +114,8 @@ def test_prediction_minus_target() -> None:
 
 
 @pytest.mark.claim(
-    "04", "The mean over a batch adds a factor $1/N$; lose it, and repeating each example doubles your gradient."
+    "04",
+    "The mean over a batch adds a factor $1/N$; lose it, and repeating each example doubles your gradient.",
 )
 def test_the_factor_of_the_mean() -> None:
     """Batches of one to 200 rows beside two copies: the gradient in shared weights, by autograd, and a step.
