@@ -422,3 +422,29 @@ def test_log_softmax_is_more_accurate_on_one_side_only() -> None:
         says("both poor", margin)
         with refuted("'more accurate', for a right answer"):
             says("better", margin)
+
+
+@pytest.mark.claim(
+    "05",
+    "The error of a floating-point difference is itself a floating-point number, unless the difference overflows,",
+)
+def test_the_error_of_a_difference_is_a_number_of_the_format() -> None:
+    """A million pairs of any two float16, and of two near zero, whose differences float64 holds exactly.
+
+    Would be refuted by an error that has to be rounded, as that of a product near zero.
+    """
+    g = rng(14)
+
+    def says(of: Callable[[Array, Array], Array], end: int) -> None:
+        a, b = g.integers(0, end, (2, 1_000_000)).astype(np.uint16).view(np.float16)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found, exact = of(a, b), of(a.astype(float), b.astype(float))
+            held = np.isfinite(found)
+            lost = (exact - found)[held]
+        assert held.mean() > 0.5 and (lost != 0).any() == (end > 2_048)
+        assert (lost.astype(np.float16) == lost).all()
+
+    for end in (65_536, 4_096, 2_048):
+        says(np.subtract, end)
+    with refuted("a product"):
+        says(np.multiply, 16_384)
