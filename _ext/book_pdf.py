@@ -18,7 +18,7 @@ from pathlib import Path
 from posixpath import join, normpath
 from typing import Any
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 from pypdf import PdfReader
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,9 +52,9 @@ def key(page: str, anchor: str = "") -> str:
     return f"{re.sub(r'[^a-z0-9]+', '-', page.lower())}{'--' + anchor if anchor else ''}"
 
 
-def leaf(page: str, pages: list[str]) -> tuple[str, str]:
+def leaf(site: Path, page: str, pages: list[str]) -> tuple[str, str]:
     """Return the title of a page and its article, with ids, links and pictures that hold in the one document."""
-    text = (SITE / f"{page}.html").read_text(encoding="utf-8")
+    text = (site / f"{page}.html").read_text(encoding="utf-8")
     body = text[text.index(">", text.index("<article")) + 1 : text.index("</article>")]
     here = os.path.dirname(page)
 
@@ -76,9 +76,9 @@ def leaf(page: str, pages: list[str]) -> tuple[str, str]:
     return html.unescape(plain).strip(), f'<div class="leaf {key(page)}" id="{key(page)}">{body}</div>'
 
 
-def document(pages: list[str], starts: dict[str, int]) -> str:
+def document(site: Path, pages: list[str], starts: dict[str, int]) -> str:
     """Return the one document, with the numbers of the pages where these are known."""
-    leaves = [leaf(page, pages) for page in pages]
+    leaves = [leaf(site, page, pages) for page in pages]
     quoted = [
         (title.replace('"', r"\22 "), key(page)) for (title, _), page in zip(leaves, pages, strict=True)
     ]
@@ -108,35 +108,40 @@ def starts_in(path: Path) -> dict[str, int]:
     return {str(entry.title).strip(): (reader.get_destination_page_number(entry) or 0) + 1 for entry in top}
 
 
+def print_book(browser: Browser, site: Path, pages: list[str]) -> PdfReader:
+    """Print these pages of a built site into the one file beside them."""
+    source, target = site / "printed.html", site / TARGET
+    starts: dict[str, int] = {}
+    for _ in range(2):
+        source.write_text(document(site, pages, starts), encoding="utf-8")
+        page = browser.new_page()
+        page.set_default_timeout(600_000)
+        page.goto(source.as_uri(), wait_until="load")
+        # What is printed is laid out for the first time: its fonts have to be there before. A picture that is not
+        # there ends it.
+        page.evaluate("() => Promise.all([...document.fonts].map(font => font.load()))")
+        page.evaluate("() => Promise.all([...document.images].map(image => image.decode()))")
+        page.pdf(path=target, prefer_css_page_size=True, print_background=True, outline=True, tagged=True)
+        page.close()
+        starts = starts_in(target)
+    source.unlink()
+    return PdfReader(target)
+
+
 def main() -> None:
-    """Print the built site."""
+    """Print the book, and offer it on the page that says how to get it."""
     toc = (ROOT / "_toc.yml").read_text(encoding="utf-8")
     pages = [name for name in re.findall(r"(?:root|file): (\S+)", toc) if "/ledger/" not in name]
-    browser_path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    source, target = SITE / "printed.html", SITE / TARGET
-    starts: dict[str, int] = {}
+    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=browser_path, args=["--no-sandbox", "--disable-gpu"]
-        )
-        for _ in range(2):
-            source.write_text(document(pages, starts), encoding="utf-8")
-            page = browser.new_page()
-            page.set_default_timeout(600_000)
-            page.goto(source.as_uri(), wait_until="load")
-            # What is printed is laid out for the first time: its fonts have to be there before.
-            page.evaluate("() => Promise.all([...document.fonts].map(font => font.load()))")
-            page.evaluate("() => Promise.all([...document.images].map(image => image.decode()))")
-            page.pdf(path=target, prefer_css_page_size=True, print_background=True, outline=True, tagged=True)
-            page.close()
-            starts = starts_in(target)
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        count = len(print_book(browser, SITE, pages).pages)
         browser.close()
-    source.unlink()
-    said = f"{len(PdfReader(target).pages)} pages, {target.stat().st_size / 1e6:.1f} MB"
+    said = f"{count} pages, {(SITE / TARGET).stat().st_size / 1e6:.1f} MB"
     offer, place = SITE / "chapters" / "get.html", '<span id="pdf"></span>'
     link = f'<a href="../{TARGET}">Download it</a> ({said}).'
     offer.write_text(offer.read_text(encoding="utf-8").replace(place, link), encoding="utf-8")
-    print(f"{target}: {said}")
+    print(f"{SITE / TARGET}: {said}")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,15 @@ SCRIPTS = ["move/load.js", "page.js"]
 # What _templates/static/webpack-macros.html would name before the other sheets.
 THEME = [f"_static/{name}.css" for name in ("basic", "styles/bootstrap", "styles/pydata-sphinx-theme")]
 
+# The theme's script measures every listing of a page at once, to know which of them a keyboard has to reach: the layout
+# of all, one by one. Here each is measured when it comes near; until then, one with a long line can be reached.
+MEASURED = ".forEach((e=>{e.tabIndex=e.scrollWidth>e.clientWidth||e.scrollHeight>e.clientHeight?0:-1}))"
+WHEN_NEAR = (
+    ".forEach((e=>new IntersectionObserver((([n],o)=>{if(!n.isIntersecting)return;o.disconnect();"
+    "e.tabIndex=e.scrollWidth>e.clientWidth||e.scrollHeight>e.clientHeight?0:-1})).observe(e)))"
+)
+PHONE = 40  # characters of a listing that a phone shows
+
 VERSION = version("cross-entropy-verified")
 WHEEL = f"cross_entropy_verified-{VERSION}-py3-none-any.whl"
 STUB = re.compile(
@@ -96,7 +105,17 @@ def write_bundle(app: Sphinx, exception: Exception | None) -> None:
 
         sheet = path.read_text(encoding="utf-8")
         text += re.sub(r"""url\(["']?(?!data:|#)([^)"']+)["']?\)""", from_bundle, sheet) + "\n"
+    # Without a script a page is light, whatever the system is: half of the sheets would follow it, and half not.
+    text = re.sub(r'\[data-theme="?light"?\]', ':is([data-theme="light"], [data-theme="auto"])', text)
+    text = text.replace(
+        "(prefers-color-scheme: dark)", "(prefers-color-scheme: dark) and (scripting: enabled)"
+    )
     (static / "bundle.css").write_text(text, encoding="utf-8")
+    script = static / "scripts" / "pydata-sphinx-theme.js"
+    whole = script.read_text(encoding="utf-8")
+    if WHEN_NEAR not in whole:
+        before, after = whole.split(MEASURED)
+        script.write_text(before + WHEN_NEAR + after, encoding="utf-8")
 
 
 def write_wheel(app: Sphinx, exception: Exception | None) -> None:
@@ -120,6 +139,12 @@ def size(path: Path) -> tuple[int, int]:
     points = [re.search(rb'<svg[^>]*\b%s="([\d.]+)pt"' % name, head) for name in (b"width", b"height")]
     width, height = (round(float(found[1]) * 4 / 3) if found else 0 for found in points)
     return width, height
+
+
+def reachable(found: re.Match[str]) -> str:
+    """Let the keyboard reach a listing that a phone scrolls."""
+    lines = re.sub(r"<[^>]*>", "", found[1]).splitlines()
+    return '<pre tabindex="0">' if max(map(len, lines), default=0) > PHONE else "<pre>"
 
 
 def lighten(
@@ -168,8 +193,11 @@ def lighten(
         context["body"] = re.sub(r"<img\b[^>]*>", image, context["body"])
         # Speech reads what a bar says, and not a name that hides it.
         context["body"] = context["body"].replace('<summary aria-label="Toggle hidden content">', "<summary>")
-        # Names, punctuation and spaces of code have the colour of their listing: no element of their own.
-        context["body"] = re.sub(r'<span class="(?:n|nn|p|w)">([^<]*)</span>', r"\1", context["body"])
+        wide = '<div class="pst-scrollable-table-container"'
+        context["body"] = context["body"].replace(wide, f'{wide} tabindex="0"')
+        context["body"] = re.sub(r"<pre>(?=(.*?)</pre>)", reachable, context["body"], flags=re.DOTALL)
+        # Words, punctuation and spaces of code have the colour of their listing: no element of their own.
+        context["body"] = re.sub(r'<span class="(?:n|nn|p|pre|w)">([^<]*)</span>', r"\1", context["body"])
         # What a check says of a stub says nothing to who only reads.
         if "chapters/get" in app.env.found_docs:
             how = f"{context['pathto']('chapters/get')}#run-the-chapters"

@@ -12,13 +12,18 @@ globalThis.xentFind = (() => {
   let engine;
 
   // Pagefind's script and its WebAssembly come when the reader turns to the field, its index by the word.
-  const load = () => (engine ??= import(new URL("pagefind/pagefind.js", root)));
+  const load = () => (engine ??= import(new URL("pagefind/pagefind.js", root)).then(async (pagefind) => {
+    await pagefind.options({ noWorker: true });
+    return pagefind;
+  }));
 
   // The ten best sections: first those that bear just these words as their name or in the book's index, in a chapter
   // before the glossary and the reference (unless it is a name from code), then what Pagefind ranks.
   async function find(words) {
     const pagefind = await load();
-    const all = await Promise.all([pagefind.search(words, { filters: { named: key(words) } }), pagefind.search(words)]);
+    const asked = words.split(/\s+/).filter((word) => key(word)).join(" ") || words;
+    const filters = { [key(words)[0] ?? "-"]: key(words) };
+    const all = await Promise.all([pagefind.search(asked, { filters }), pagefind.search(asked)]);
     const results = new Map(all.flatMap(({ results }) => results).map((result) => [result.id, result]));
     const found = await Promise.all([...results.values()].slice(0, 10).map((result) => result.data()));
     const named = found.splice(0, all[0].results.length);
@@ -64,7 +69,11 @@ globalThis.xentFind = (() => {
       says.textContent = !words ? "" : found ? (found.length ? "" : none) : "The search needs a server: make serve starts one.";
     }
     input.addEventListener("focus", () => load().then((pagefind) => pagefind.init(), () => {}));
-    input.addEventListener("input", show);
+    let waits; // for the end of a word: what its beginning would fetch is spared
+    input.addEventListener("input", () => {
+      clearTimeout(waits);
+      waits = setTimeout(show, 120);
+    });
     form.parentElement.addEventListener("keydown", (event) => {
       const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
       const stops = [input, ...entries.querySelectorAll("a")];
@@ -164,6 +173,18 @@ for (const button of document.querySelectorAll(".theme-switch-button")) {
     dataset.mode = dataset.theme = localStorage.mode = localStorage.theme = dataset.theme === "dark" ? "light" : "dark";
   }, true);
 }
+
+// On paper everything is open, and every font has to be there: what is far from the view has asked for none yet.
+(() => {
+  const now = print.bind(globalThis);
+  addEventListener("beforeprint", () => document.querySelectorAll("article details").forEach((one) => (one.open = true)));
+  globalThis.print = () => Promise.allSettled([...document.fonts].map((font) => font.load())).then(() => now());
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "p" || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    globalThis.print();
+  });
+})();
 
 // A formula is copied as its TeX, once, and not as what is drawn together with what is read aloud.
 document.addEventListener("copy", (event) => {

@@ -27,10 +27,7 @@ globalThis.xentMoving = (() => {
         { name: "first", label: "Logit of class A", min: -4, max: 6, step: 0.25, value: 2, shown: (v) => fixed(v, 2) },
         { name: "shift", label: "Add to all logits", min: -20, max: 20, step: 1, value: 0, shown: (v) => fixed(v, 0) },
       ],
-      keys: [
-        { text: "softmax(z / T)", colour: "blue", bars: true },
-        { text: "the same at T = 1", colour: "orange" },
-      ],
+      keys: [{ text: "softmax(z / T)", colour: "blue", bars: true }, { text: "the same at T = 1", colour: "orange" }],
       x: { range: [0.4, 4.6], label: "class", splits: [1, 2, 3, 4], values: ["A", "B", "C", "D"] },
       y: { range: [0, 1], label: "probability" },
       state({ temperature, first, shift }) {
@@ -76,10 +73,7 @@ globalThis.xentMoving = (() => {
             xs.map((z) => loss + slope * (z - logit)),
             xs.map((z) => (z > jump ? 1 - label : label)),
           ],
-          marks: [
-            { at: [logit, loss], colour: "blue" },
-            { at: [logit, wrong], colour: "orange" },
-          ],
+          marks: [{ at: [logit, loss], colour: "blue" }, { at: [logit, wrong], colour: "orange" }],
           says:
             `σ(z) = ${fixed(f.sigmoid(logit), 4)}, so the answer is class ${f.sigmoid(logit) > threshold ? 1 : 0}. ` +
             `Loss ${fixed(loss, 4)} nats, slope ${fixed(slope, 4)}. Share of mistakes ${fixed(wrong, 2)}.`,
@@ -108,10 +102,7 @@ globalThis.xentMoving = (() => {
         const best = f.eosOptimum(stop, size);
         return {
           data: [xs, xs.map((x) => f.eosOptimum(x, size)), xs],
-          marks: [
-            { from: [stop, stop], to: [stop, best], colour: "orange" },
-            { at: [stop, best], colour: "blue" },
-          ],
+          marks: [{ from: [stop, stop], to: [stop, best], colour: "orange" }, { at: [stop, best], colour: "blue" }],
           says:
             `q* = ${fixed(best, 6)}, above β by ${percent(best / stop - 1)}. ` +
             `Mean length learnt ${fixed(1 / best, 3)}, true ${fixed(1 / stop, 3)}.`,
@@ -200,10 +191,7 @@ globalThis.xentMoving = (() => {
         { name: "batch", label: "Sequences per denominator B", min: 0, max: 7, step: 1, value: 0, shown: (v) => fixed(2 ** v, 0) },
         { name: "length", label: "Mean length of the data", min: 2, max: 10, step: 1, value: 10, shown: (v) => fixed(v, 0) },
       ],
-      keys: [
-        { text: "learnt with the mean over tokens", colour: "blue" },
-        { text: "the data", colour: "grey", dash: [4, 4] },
-      ],
+      keys: [{ text: "learnt with the mean over tokens", colour: "blue" }, { text: "the data", colour: "grey", dash: [4, 4] }],
       x: { range: [-0.2, 7.2], label: "sequences that share a denominator", splits: [0, 1, 2, 3, 4, 5, 6, 7], values: [1, 2, 4, 8, 16, 32, 64, 128] },
       y: { range: [0, 11], label: "mean length" },
       state({ batch, length }) {
@@ -222,17 +210,12 @@ globalThis.xentMoving = (() => {
       plot: "Bars, the mean length that is learnt with one, four and 64 sequences to a denominator, with as many as you set, and with a constant, as a share of the data's mean; and a line across each for a model without prompts.",
       field: { label: "Lengths in tokens, one a line; behind each its prompt, if you have it", value: "9 first\n11 first\n90 second\n110 second" },
       controls: [{ name: "batch", label: "Sequences per denominator B", min: 0, max: 10, step: 1, value: 3, shown: (v) => fixed(2 ** v, 0) }],
-      keys: [
-        { text: "learnt", colour: "blue", bars: true },
-        { text: "without prompts", colour: "orange" },
-      ],
+      keys: [{ text: "learnt", colour: "blue", bars: true }, { text: "without prompts", colour: "orange" }],
       x: { range: [0.4, 5.6], label: "sequences that share a denominator", splits: [1, 2, 3, 4, 5], values: ["1", "4", "64", "your B", "constant"] },
       y: { range: [0, 100], label: "mean length, % of the data's" },
       state({ batch, text }) {
         const { lengths, prompts, fault } = f.parseLengths(text);
-        if (fault) {
-          return { fault };
-        }
+        if (fault) return { fault };
         const alone = lengths.map(() => "");
         const mean = f.oneMean(alone.map(() => 1), lengths);
         const sizes = [1, 4, 64, 2 ** batch];
@@ -259,10 +242,7 @@ globalThis.xentMoving = (() => {
         { name: "step", label: "Step, in units of 1/L", min: 0.25, max: 6, step: 0.25, value: 1, shown: (v) => fixed(v, 2) },
         { name: "start", label: "Start w", min: -4, max: 6, step: 0.5, value: -3, shown: (v) => fixed(v, 1) },
       ],
-      keys: [
-        { text: "loss", colour: "blue" },
-        { text: "twelve steps", colour: "orange" },
-      ],
+      keys: [{ text: "loss", colour: "blue" }, { text: "twelve steps", colour: "orange" }],
       x: { range: [-6, 8], label: "weight w" },
       y: { range: [0, 4], label: "loss, nats" },
       state({ step, start }) {
@@ -289,10 +269,7 @@ globalThis.xentMoving = (() => {
         { name: "bits", label: "Format", min: 0, max: 3, step: 1, value: 1, shown: (v) => ["float64", "float32", "float16", "bfloat16"][v] },
         { name: "margin", label: "Margin m of the right class", min: 0, max: 40, step: 0.5, value: 10, shown: (v) => fixed(v, 1) },
       ],
-      keys: [
-        { text: "−log(1 / (1 + e^−m))", colour: "orange" },
-        { text: "log1p(e^−m)", colour: "blue", dash: [10, 4] },
-      ],
+      keys: [{ text: "−log(1 / (1 + e^−m))", colour: "orange" }, { text: "log1p(e^−m)", colour: "blue", dash: [10, 4] }],
       x: { range: [0, 40], label: "margin of the right class" },
       y: { range: [0, 17], label: "correct digits" },
       state({ bits, margin }) {
@@ -446,11 +423,7 @@ globalThis.xentMoving = (() => {
         ctx.stroke();
       } else {
         ctx.arc(...place(mark.at ?? mark.ring), 5.5 * ratio, 0, 2 * Math.PI);
-        if (mark.at) {
-          ctx.fill();
-        } else {
-          ctx.stroke();
-        }
+        ctx[mark.at ? "fill" : "stroke"]();
       }
     }
     ctx.restore();

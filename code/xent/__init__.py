@@ -2,6 +2,10 @@
 
 ``import xent`` loads NumPy and SciPy only. `xent.torch` holds the same functions on tensors, and PyTorch is
 loaded when that is first looked at.
+
+An argument that is not what its entry says is refused: by a ValueError, or a TypeError where it is of another kind,
+that names the argument, what came and what was expected. So are a row of logits without a softmax, unless it does not
+count, and a mean over nothing without a `denominator`.
 """
 
 import importlib

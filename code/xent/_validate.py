@@ -23,7 +23,6 @@ Indices = NDArray[np.integer[Any]]
 
 REDUCTIONS = ("none", "sum", "mean")
 PREDICTIONS_FIRST = "; the predictions come first, and then the targets"
-_REDUCTIONS = ", ".join(map(repr, REDUCTIONS))
 
 # How far a row of probabilities may sum from one, by the dtype it is stored in. Generous against what a
 # softmax in that precision leaves behind (float64 arrays often hold a float32 softmax), and far below what
@@ -111,11 +110,12 @@ def class_indices(
         counts = np.asarray(array != integer(ignore_index, "ignore_index"))
         if not counts.all():
             array = np.where(counts, array, array.dtype.type(0))
-            return _in_range(array, name, classes, hints), counts
-    return _in_range(array, name, classes, hints), None
+            return in_range(array, name, classes, hints), counts
+    return in_range(array, name, classes, hints), None
 
 
-def _in_range(array: Indices, name: str, classes: int, hints: bool) -> NDArray[np.intp]:
+def in_range(array: Indices, name: str, classes: int, hints: bool) -> NDArray[np.intp]:
+    """Refuse what is no class index."""
     if array.size and ((low := array.min()) < 0 or array.max() >= classes):
         where = first_true((array < 0) | (array >= classes))
         hint = meant(int(low), int(array.max()), classes) if hints else ""
@@ -292,14 +292,18 @@ def shown(value: Any) -> str:
     return text if len(text) <= 400 else f"{text[:400]}..."
 
 
+def choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
+    """Refuse what is none of the choices."""
+    if not isinstance(value, str) or value not in choices:
+        kind = ValueError if isinstance(value, str) else TypeError
+        raise kind(f"{name}: expected one of {', '.join(map(repr, choices))}, got {shown(value)}")
+
+
 def reduction_arguments(reduction: Any, denominator: Any) -> tuple[Reduction, float | None]:
     """Check `reduction` and the `denominator` that may replace the mean's divisor."""
-    if not isinstance(reduction, str):
-        raise TypeError(f"reduction: expected one of {_REDUCTIONS}, got {shown(reduction)}")
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction: expected one of {_REDUCTIONS}, got {shown(reduction)}")
+    choice(reduction, "reduction", REDUCTIONS)
     if denominator is None:
-        return reduction, None  # type: ignore[return-value]
+        return reduction, None
     if reduction != "mean":
         raise ValueError(
             f"denominator: only the mean has one, got denominator={shown(denominator)} with {reduction=}"

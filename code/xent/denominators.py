@@ -65,13 +65,6 @@ def learnt_distribution(
     ndarray of float64, shape (..., K)
         Q*, which minimises the expected loss among all distributions.
 
-    Raises
-    ------
-    ValueError
-        If an argument is out of range or of another shape, or nothing has weight.
-    TypeError
-        If an argument is not real, or `others` is missing.
-
     See Also
     --------
     xent.scoring.invert_weighting : the way back, for class weights.
@@ -132,17 +125,7 @@ def eos_optimum(stop: float, batch_size: int = 1) -> float:
     batch_size : int, default 1
         Number of sequences that share a denominator, B >= 1.
 
-    Returns
-    -------
-    float
-        The minimiser q*, above `stop` unless both are the same float.
-
-    Raises
-    ------
-    ValueError
-        If `stop` or `batch_size` is out of range.
-    TypeError
-        If `batch_size` is no integer.
+    The result is above `stop` unless both are the same float.
 
     Notes
     -----
@@ -194,18 +177,6 @@ def length_weights(
     probabilities : array_like, shape (N,), optional
         The distribution of the lengths. Without it each entry of `lengths` counts 1/N, the empirical one.
 
-    Returns
-    -------
-    ndarray of float64, shape (N,)
-        The weight of each entry, decreasing in its length.
-
-    Raises
-    ------
-    ValueError
-        If a length is below 1, probabilities do not fit, or `batch_size` is out of range.
-    TypeError
-        If lengths or `batch_size` are no integers.
-
     Notes
     -----
     The companions are drawn with replacement. The integral is taken over log t, u = exp(-t), where the
@@ -229,7 +200,7 @@ def length_weights(
 def tilted_lengths(
     lengths: ArrayLike, batch_size: int = 1, *, probabilities: ArrayLike | None = None
 ) -> Array:
-    r"""The distribution of lengths that a token mean over a batch teaches a flexible model.
+    r"""The distribution of lengths that a token mean over a batch teaches a flexible model, without prompts.
 
     .. math:: Q^*(n) = \frac{P(n)\, w_B(n)}{\sum_k P(k)\, w_B(k)}, \qquad
               \mathrm E_{Q^*}[n] = \frac{1}{\mathrm E[1 / \bar n_B]}
@@ -237,24 +208,7 @@ def tilted_lengths(
     with w_B of `length_weights` and n̄_B the mean length in a batch of B. The model learns the harmonic mean
     of the batch's mean length, which for B = 1 is the harmonic mean of the lengths.
 
-    Parameters
-    ----------
-    lengths, batch_size, probabilities
-        As for `length_weights`.
-
-    Returns
-    -------
-    ndarray of float64, shape (N,)
-        The probability of each entry of `lengths`; they sum to one.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As for `length_weights`.
-
-    See Also
-    --------
-    learnt_distribution : for other items than sequences, whose sizes need not be integers.
+    Arguments as for `length_weights`; the probabilities of the entries sum to one.
 
     Notes
     -----
@@ -297,17 +251,6 @@ def learnt_lengths(lengths: ArrayLike, batch_size: int, prompts: ArrayLike | Non
     -------
     ndarray of float64, shape (N,)
         The probability of each entry given its prompt. The entries of a prompt sum to one.
-
-    Raises
-    ------
-    ValueError
-        If a length is below 1, `prompts` has another shape, or `batch_size` is out of range.
-    TypeError
-        If lengths or `batch_size` are no integers, or prompts neither integers nor texts.
-
-    See Also
-    --------
-    tilted_lengths : without prompts, for a distribution that is given.
 
     Notes
     -----

@@ -34,8 +34,10 @@ from ._validate import (
     Reduction,
     any_array,
     at_index,
+    choice,
     first_true,
     held,
+    in_range,
     integer,
     logits_array,
     number,
@@ -124,14 +126,6 @@ def distillation_loss(
         the first of the divergence, does not. A probability that underflows counts as zero. float32 if
         neither argument is wider, float64 otherwise.
 
-    Raises
-    ------
-    ValueError
-        If shapes do not match, `temperature`, `scale`, `direction`, `beta` or `sample_weight` is out of
-        range, a row that counts holds nan or +inf or is -inf throughout, or there is nothing to average.
-    TypeError
-        If an argument is not real.
-
     Notes
     -----
     G. Hinton, O. Vinyals and J. Dean, *Distilling the Knowledge in a Neural Network*, arXiv:1503.02531
@@ -190,22 +184,15 @@ def distillation_gradient(
 
     Parameters
     ----------
-    student_logits, teacher_logits, temperature, scale, direction, beta, axis, sample_weight
+    student_logits, teacher_logits, temperature, scale, direction, beta, axis, sample_weight, denominator
         As in `distillation_loss`; without the scale the formulas have 1/T in the place of T.
     reduction : {"mean", "sum", "none"}, default "mean"
         Which loss to differentiate. "none", the gradient of each row's own loss, is the same as "sum".
-    denominator : float, optional
-        Replaces sum(w) in the mean.
 
     Returns
     -------
     ndarray, shape of `student_logits`
         float32 if neither argument is wider, float64 otherwise. Zero where a row does not count.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `distillation_loss`.
 
     Notes
     -----
@@ -284,16 +271,6 @@ def mixed_loss(
     denominator : float, optional
         Replaces that number, in both parts.
 
-    Returns
-    -------
-    scalar or ndarray
-        Loss in nats.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `distillation_loss` and `xent.cross_entropy`, or if `alpha` is out of range.
-
     Examples
     --------
     >>> from xent.distillation import mixed_loss
@@ -364,29 +341,14 @@ def top_k_loss(
     treatment : {"tail", "truncated", "renormalised", "renormalised_both"}, default "tail"
         What stands in for the classes that are missing. "truncated" and "renormalised" draw the student to
         zero on all of them, "renormalised_both" says nothing about them, and "tail" gets their total right.
-    axis : int, default -1
-        The class axis, in all three.
-    sample_weight : array_like, broadcasts to the shape of `student_logits` without `axis`, optional
-        Weight of each row; zero, or False, takes a row out.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        sum(w l) / sum(w), sum(w l), or each w l.
-    denominator : float, optional
-        Replaces sum(w) in the mean.
+    axis, sample_weight, reduction, denominator
+        As in `distillation_loss`; the classes are on the same axis in all three.
 
     Returns
     -------
     scalar or ndarray
         Loss in nats. With k = K all treatments are KL(p || q). "truncated" can be negative, since it lacks
         terms of a divergence; the others cannot, beyond rounding.
-
-    Raises
-    ------
-    ValueError
-        If an index is out of range or repeated, the probabilities of a row are nan or sum to more than one,
-        or to zero where they are renormalised, shapes do not match, a row of logits that counts has no
-        softmax, or there is nothing to average.
-    TypeError
-        If an argument is not real, or the indices are not integers.
 
     Notes
     -----
@@ -404,10 +366,7 @@ def top_k_loss(
     True
     """
     z, axis = _logits(student_logits, "student_logits", axis)
-    if not isinstance(treatment, str) or treatment not in TREATMENTS:
-        raise ValueError(
-            f"treatment: expected one of {', '.join(map(repr, TREATMENTS))}, got {shown(treatment)}"
-        )
+    choice(treatment, "treatment", TREATMENTS)
     log_p = real_array(top_log_probs, "top_log_probs")
     if log_p.ndim != z.ndim:
         raise ValueError(
@@ -494,13 +453,6 @@ def sample_targets(
     importance_weights : ndarray, shape of `indices`
         Their weights, in float64; they are not normalised, which would make them biased where tau is not 1.
 
-    Raises
-    ------
-    ValueError
-        If `samples` or `proposal_temperature` is not positive, or a row of logits has no softmax.
-    TypeError
-        If `samples` is no integer, `rng` no generator or an argument not real.
-
     Notes
     -----
     Anshumann et al., *Sparse Logit Sampling: Accelerating Knowledge Distillation in LLMs*, ACL 2025.
@@ -562,27 +514,13 @@ def sampled_loss(
         Sampled classes; a class may occur more than once.
     importance_weights : array_like, shape of `indices`
         Their weights w, finite and >= 0, used as they are. Merge repeated draws by adding their weights.
-    axis : int, default -1
-        The class axis, in all three.
-    sample_weight : array_like, broadcasts to the shape of `student_logits` without `axis`, optional
-        Weight of each row; zero, or False, takes a row out.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        sum(w l) / sum(w), sum(w l), or each w l.
-    denominator : float, optional
-        Replaces sum(w) in the mean.
+    axis, sample_weight, reduction, denominator
+        As in `distillation_loss`; the classes are on the same axis in all three.
 
     Returns
     -------
     scalar or ndarray
         Loss in nats; its expectation is the teacher's entropy plus KL(p || q).
-
-    Raises
-    ------
-    ValueError
-        If an index or a weight is out of range, shapes do not match, a row of logits that counts has no
-        softmax, or there is nothing to average.
-    TypeError
-        If an argument is not real, or the indices are not integers.
 
     Examples
     --------
@@ -708,11 +646,8 @@ def _pair(student: ArrayLike, teacher: ArrayLike, axis: int) -> tuple[Floats, Fl
 def _settings(temperature: Any, scale: Any, direction: Any) -> tuple[float, bool]:
     """Return T and whether T^2 multiplies."""
     temperature = number(temperature, "temperature", "a finite number > 0", 0.0, math.inf)
-    for value, name, choices in ((scale, "scale", SCALES), (direction, "direction", DIRECTIONS)):
-        if not isinstance(value, str):
-            raise TypeError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {shown(value)}")
-        if value not in choices:
-            raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {shown(value)}")
+    choice(scale, "scale", SCALES)
+    choice(direction, "direction", DIRECTIONS)
     return temperature, scale == "t_squared"
 
 
@@ -725,7 +660,6 @@ def _class_choices(value: ArrayLike, name: str, logits: Floats, axis: int) -> ND
     array = any_array(value, name)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name}: expected integer class indices, got dtype {array.dtype}")
-    classes = logits.shape[-1]
     if array.ndim != logits.ndim or np.moveaxis(array, axis, -1).shape[:-1] != logits.shape[:-1]:
         raise ValueError(
             f"{name}: expected the shape of student_logits but for the class axis, with rows of shape "
@@ -733,13 +667,7 @@ def _class_choices(value: ArrayLike, name: str, logits: Floats, axis: int) -> ND
         )
     if array.shape[axis] == 0:
         raise ValueError(f"{name}: expected at least one class in each row, got shape {array.shape}")
-    wrong = (array < 0) | (array >= classes)
-    if wrong.any():
-        where = first_true(wrong)
-        raise ValueError(
-            f"{name}: expected class indices in [0, {classes}), got {array[where]}{at_index(where)}"
-        )
-    return np.moveaxis(array, axis, -1).astype(np.intp, copy=False)
+    return np.moveaxis(in_range(array, name, logits.shape[-1], hints=False), axis, -1)
 
 
 def _rows(

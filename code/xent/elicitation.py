@@ -33,7 +33,7 @@ def expected_score(rule: Rule, target_probs: ArrayLike, probs: ArrayLike) -> Any
     ----------
     rule : callable
         A scoring rule: takes reports of shape (..., K) and outcomes of shape (...), returns costs of shape
-        (...).
+        (...), none of them nan.
     target_probs : array_like, shape (K,) or shape of `probs`
         The distribution p of the outcomes; a single one serves all reports.
     probs : array_like, shape (..., K)
@@ -43,13 +43,6 @@ def expected_score(rule: Rule, target_probs: ArrayLike, probs: ArrayLike) -> Any
     -------
     scalar or ndarray, shape (...)
         Expected costs, float64; +inf where an outcome of positive probability costs +inf.
-
-    Raises
-    ------
-    ValueError
-        If a row is no distribution, shapes do not match, or the rule returns nan or costs of another shape.
-    TypeError
-        If `rule` is not callable, or an argument is not real.
 
     Examples
     --------
@@ -78,7 +71,7 @@ def elicited(rule: Rule, target_probs: ArrayLike) -> Floats:
     Parameters
     ----------
     rule : callable
-        A scoring rule, as for `expected_score`. It may have kinks and jumps, and be +inf.
+        A scoring rule, as for `expected_score`. It may have kinks and jumps, and be +inf, though not for every report.
     target_probs : array_like, shape (..., K)
         The distribution p of the outcomes, one or many.
 
@@ -87,14 +80,6 @@ def elicited(rule: Rule, target_probs: ArrayLike) -> Floats:
     ndarray, shape of `target_probs`
         The cheapest report found, float64. Where several are equally cheap it is one of them, the same at
         every call; compare with ``expected_score(rule, p, p)`` to see whether p is another.
-
-    Raises
-    ------
-    ValueError
-        If a row of `target_probs` is no distribution, or the rule returns nan or costs of another shape, or
-        is +inf for every report tried.
-    TypeError
-        If `rule` is not callable, or `target_probs` is not real.
 
     Notes
     -----

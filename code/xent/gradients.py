@@ -1,14 +1,17 @@
 """Gradients of the losses with respect to what they take, and the second derivative of the cross-entropy.
 
-From logits, every gradient here is (probability - target) times a weight: p - y for a class index, S p - t for a target
-distribution t with sum S, sigma(z) - y for a single logit. What takes care is the difference. For an example
+From logits, every gradient here is (probability - target) times a weight: p - y for a class index, S p - t for a
+target distribution t with sum S, sigma(z) - y for a single logit. What takes care is the difference. For an example
 that is confidently right p_y rounds to 1, and p_y - 1 to 0 or to a multiple of the rounding error; but
 
     p_y - 1 = -others / (own + others)
 
 in the numbers of `_blocks`, which subtracts nothing.
 
-Arguments, checks and messages are those of the losses.
+Arguments, checks and messages are those of the losses. The gradient has the shape of what it is taken by and the
+dtype of the loss, float32 for float16 and float32 and float64 otherwise, and is zero where a target does not count,
+whatever is there. `reduction` and `denominator` say which loss is differentiated: what an example adds does not
+depend on the others, so that "none", the gradient of each example's own loss, is the same as "sum".
 """
 
 from __future__ import annotations
@@ -70,15 +73,8 @@ def softmax_jacobian(logits: ArrayLike) -> Floats:
     Returns
     -------
     ndarray, shape (..., K, K)
-        One symmetric matrix for each row; float32 for logits of float16 and float32, float64 otherwise. Its
-        rows sum to zero up to rounding. p (1 - p) is accurate also where p rounds to one.
-
-    Raises
-    ------
-    ValueError
-        If `logits` holds nan or +inf, a row is -inf throughout, or there are no classes.
-    TypeError
-        If `logits` is not real.
+        One symmetric matrix for each row, whose rows sum to zero up to rounding; float32 for logits of float16 and
+        float32, float64 otherwise. p (1 - p) is accurate also where p rounds to one.
 
     Notes
     -----
@@ -132,37 +128,10 @@ def cross_entropy_gradient(
     .. math:: \frac{\partial \ell}{\partial z_k} = p_k - y_k, \qquad
               y_k = (1-\varepsilon)\,[k = y] + \frac{\varepsilon}{K}
 
-    Parameters
-    ----------
-    logits : array_like, shape (..., K, ...)
-        Logits z. -inf marks an impossible class; +inf and nan are refused.
-    targets, axis, weight, sample_weight, label_smoothing, ignore_index
-        As in `xent.cross_entropy`.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        Which loss to differentiate: each example's row is w (p - y) / sum(w) for the mean, and w (p - y) for
-        the sum. The row of an example does not depend on the others, so "none", the gradient of each
-        example's own loss, is the same as "sum".
-    denominator : float, optional
-        Replaces sum(w) in the mean.
-
-    Returns
-    -------
-    ndarray, shape of `logits`
-        float32 for logits of float16 and float32, float64 otherwise. Exactly zero where a target does not
-        count (ignored, or of weight zero), whatever its logits hold.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `xent.cross_entropy`.
-
-    Notes
-    -----
-    Without smoothing each entry is accurate to the few ulp of `xent.softmax`, the one of the target
-    included, however small it is.
-
-    A target on a logit of -inf costs inf, and no gradient repairs it. The formula still has a value, p - y,
-    and that is what comes back: finite, with -1 at the target.
+    times w / sum(w) for the mean, and w for the sum. Without smoothing each entry is accurate to the few ulp of
+    `xent.softmax`, the one of the target included, however small it is. A target on a logit of -inf costs inf, and
+    no gradient repairs it. The formula still has a value, p - y, and that is what comes back: finite, with -1 at
+    the target.
 
     Examples
     --------
@@ -209,35 +178,9 @@ def soft_cross_entropy_gradient(
 
     .. math:: \frac{\partial \ell}{\partial z_k} = p_k \sum_j t_j - t_k = p_k - t_k
 
-    where w_k t_k, smoothed or not, stands in the place of t_k if the classes have weights.
-
-    Parameters
-    ----------
-    logits : array_like, shape (..., K, ...)
-        Logits z. -inf marks an impossible class; +inf and nan are refused.
-    target_probs, axis, weight, sample_weight, label_smoothing
-        As in `xent.soft_cross_entropy`.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        Which loss to differentiate; "none", the gradient of each row's own loss, is the same as "sum".
-    denominator : float, optional
-        Replaces what the mean divides by.
-
-    Returns
-    -------
-    ndarray, shape of `logits`
-        float32 if neither argument is wider, float64 otherwise. Each row sums to zero up to rounding.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `xent.soft_cross_entropy`.
-
-    Notes
-    -----
-    The targets are used as they are: where a row sums to S = 1 up to rounding, the gradient of the loss as
-    it stands is S p - t, and that is returned.
-
-    A positive target on a logit of -inf costs inf; what comes back is the formula's value there, -t.
+    where w_k t_k, smoothed or not, stands in the place of t_k if the classes have weights. The targets are used as
+    they are: where a row sums to S = 1 up to rounding, S p - t is returned. A positive target on a logit of -inf
+    costs inf; what comes back is the formula's value there, -t.
 
     Examples
     --------
@@ -290,30 +233,8 @@ def binary_cross_entropy_gradient(
 
     .. math:: \frac{\partial \ell}{\partial z} = (1-y)\,\sigma(z) - c\,y\,\sigma(-z)
 
-    with c = `pos_weight`; for c = 1 it is sigma(z) - y.
-
-    Parameters
-    ----------
-    logits : array_like
-        Logits z of any shape; infinities are allowed.
-    targets, sample_weight, pos_weight, label_smoothing
-        As in `xent.binary_cross_entropy`.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        Which loss to differentiate; "none", the gradient of each target's own loss, is the same as "sum".
-    denominator : float, optional
-        Replaces what the mean divides by.
-
-    Returns
-    -------
-    scalar or ndarray, shape of `logits`
-        float32 for logits of float16 and float32, float64 otherwise; for targets 0 and 1 accurate to a few
-        ulp in both tails. Exactly zero where the weight is zero. Certain and wrong (an infinite logit, a loss
-        of inf) has the limit of the gradient, 1 or -c.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `xent.binary_cross_entropy`.
+    with c = `pos_weight`; for c = 1 it is sigma(z) - y. For targets 0 and 1 it is accurate to a few ulp in both
+    tails. Certain and wrong (an infinite logit, a loss of inf) has the limit of the gradient, 1 or -c.
 
     Examples
     --------
@@ -346,27 +267,8 @@ def focal_loss_gradient(
     .. math:: \frac{\partial \ell}{\partial z_k} = \alpha_y (1 - p_y)^\gamma
               \Bigl(1 + \gamma\, p_y \frac{-\log p_y}{1 - p_y}\Bigr) (p_k - [k = y])
 
-    Parameters
-    ----------
-    logits : array_like, shape (..., K, ...)
-        Logits z. -inf marks an impossible class; +inf and nan are refused.
-    targets, gamma, alpha, axis, sample_weight, ignore_index
-        As in `xent.focal_loss`.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        Which loss to differentiate; "none", the gradient of each example's own loss, is the same as "sum".
-    denominator : float, optional
-        Replaces what the mean divides by.
-
-    Returns
-    -------
-    ndarray, shape of `logits`
-        float32 for logits of float16 and float32, float64 otherwise; accurate to a few ulp for each unit of
-        gamma, also where p_y rounds to one. A target on a logit of -inf has the limit, alpha (p - y).
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `xent.focal_loss`.
+    Accurate to a few ulp for each unit of gamma, also where p_y rounds to one. A target on a logit of -inf has the
+    limit, alpha (p - y).
 
     Examples
     --------
@@ -412,27 +314,6 @@ def binary_focal_loss_gradient(
               - \alpha\, y\, f(\sigma(z))\, \sigma(-z), \qquad
               f(p) = (1 - p)^\gamma \Bigl(1 + \gamma\, p \frac{-\log p}{1 - p}\Bigr)
 
-    Parameters
-    ----------
-    logits : array_like
-        Logits z of any shape; infinities are allowed.
-    targets, gamma, alpha, sample_weight, label_smoothing
-        As in `xent.binary_focal_loss`.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        Which loss to differentiate; "none", the gradient of each target's own loss, is the same as "sum".
-    denominator : float, optional
-        Replaces what the mean divides by.
-
-    Returns
-    -------
-    scalar or ndarray, shape of `logits`
-        float32 for logits of float16 and float32, float64 otherwise.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `xent.binary_focal_loss`.
-
     Examples
     --------
     >>> from xent.gradients import binary_focal_loss_gradient
@@ -463,25 +344,6 @@ def nll_gradient(
     r"""Gradient of `xent.nll` with respect to the log-probabilities, each taken as free.
 
     .. math:: \frac{\partial \ell}{\partial \log p_k} = -[k = y]
-
-    Parameters
-    ----------
-    log_probs, targets, axis, weight, sample_weight, ignore_index
-        As in `xent.nll`.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        Which loss to differentiate; "none", the gradient of each target's own loss, is the same as "sum".
-    denominator : float, optional
-        Replaces what the mean divides by.
-
-    Returns
-    -------
-    ndarray, shape of `log_probs`
-        float32 for float16 and float32, float64 otherwise.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `xent.nll`.
 
     Examples
     --------
@@ -514,25 +376,7 @@ def log_loss_gradient(
 
     .. math:: \frac{\partial \ell}{\partial p_k} = -\frac{[k = y]}{p_k}
 
-    Parameters
-    ----------
-    probs, targets, labels, eps, axis, weight, sample_weight, ignore_index
-        As in `xent.log_loss`.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        Which loss to differentiate; "none", the gradient of each target's own loss, is the same as "sum".
-    denominator : float, optional
-        Replaces what the mean divides by.
-
-    Returns
-    -------
-    ndarray, shape of `probs`
-        float32 for float16 and float32, float64 otherwise; -inf at a target of probability zero, and 0 where
-        the clip replaces a probability.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `xent.log_loss`.
+    It is -inf at a target of probability zero, and 0 where the clip replaces a probability.
 
     Examples
     --------
@@ -562,25 +406,7 @@ def binary_log_loss_gradient(
 
     .. math:: \frac{\partial \ell}{\partial p} = \frac{1 - y}{1 - p} - \frac{y}{p}
 
-    Parameters
-    ----------
-    probs, targets, eps, sample_weight
-        As in `xent.binary_log_loss`.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        Which loss to differentiate; "none", the gradient of each target's own loss, is the same as "sum".
-    denominator : float, optional
-        Replaces what the mean divides by.
-
-    Returns
-    -------
-    scalar or ndarray, shape of `probs`
-        float32 for float16 and float32, float64 otherwise; infinite where the loss is, and 0 where the clip
-        replaces a probability.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `xent.binary_log_loss`.
+    It is infinite where the loss is, and 0 where the clip replaces a probability.
 
     Examples
     --------

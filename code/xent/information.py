@@ -41,13 +41,6 @@ def entropy(p: ArrayLike, *, axis: int = -1, base: float | None = None) -> Any:
     scalar or ndarray
         Entropy, between 0 and log K; float32 if `p` is no wider, float64 otherwise.
 
-    Raises
-    ------
-    ValueError
-        If a row of `p` is no distribution, or `axis` or `base` is out of range.
-    TypeError
-        If `p` is not real.
-
     Notes
     -----
     Shannon, *A Mathematical Theory of Communication*, Bell System Technical Journal 27 (1948).
@@ -71,10 +64,8 @@ def entropy_from_logits(logits: ArrayLike, *, axis: int = -1, base: float | None
     ----------
     logits : array_like, shape (..., K, ...)
         Logits z. -inf marks an impossible class; +inf and nan are refused.
-    axis : int, default -1
-        The class axis.
-    base : float, optional
-        Base of the logarithm; natural (nats) by default.
+    axis, base
+        As in `entropy`.
 
     Returns
     -------
@@ -82,14 +73,6 @@ def entropy_from_logits(logits: ArrayLike, *, axis: int = -1, base: float | None
         Entropy, between 0 and log K; float32 for logits of float16 and float32, float64 otherwise. An entropy
         H is within ``4 + max(0, -log H) / 2`` epsilons of itself, also where the probabilities round to 0 and
         1: a small one carries the rounding of a difference of logits.
-
-    Raises
-    ------
-    ValueError
-        If `logits` holds nan or +inf, a row is -inf throughout, there are no classes, or `axis` or `base` is
-        out of range.
-    TypeError
-        If `logits` is not real.
 
     Examples
     --------
@@ -126,22 +109,13 @@ def cross_entropy(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | N
     ----------
     p, q : array_like, shape (..., K, ...)
         Distributions along `axis`, of one shape. p is the data's distribution, q the model's.
-    axis : int, default -1
-        The class axis.
-    base : float, optional
-        Base of the logarithm; natural (nats) by default.
+    axis, base
+        As in `entropy`.
 
     Returns
     -------
     scalar or ndarray
         Cross-entropy, at least H(p), +inf where q misses an outcome of p.
-
-    Raises
-    ------
-    ValueError
-        If a row is no distribution, shapes differ, or `axis` or `base` is out of range.
-    TypeError
-        If an argument is not real.
 
     See Also
     --------
@@ -164,26 +138,7 @@ def kl_divergence(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | N
 
     .. math:: \mathrm{KL}(p \,\|\, q) = \sum_k p_k \log \frac{p_k}{q_k} = H(p, q) - H(p)
 
-    Parameters
-    ----------
-    p, q : array_like, shape (..., K, ...)
-        Distributions along `axis`, of one shape.
-    axis : int, default -1
-        The class axis.
-    base : float, optional
-        Base of the logarithm; natural (nats) by default.
-
-    Returns
-    -------
-    scalar or ndarray
-        Divergence, never negative, zero for p = q, +inf where q misses an outcome of p.
-
-    Raises
-    ------
-    ValueError
-        If a row is no distribution, shapes differ, or `axis` or `base` is out of range.
-    TypeError
-        If an argument is not real.
+    Arguments as in `cross_entropy`. Never negative, zero for p = q, +inf where q misses an outcome of p.
 
     Notes
     -----
@@ -210,31 +165,8 @@ def js_divergence(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | N
     .. math:: \mathrm{JS}(p, q) = \tfrac12 \mathrm{KL}(p \,\|\, m) + \tfrac12 \mathrm{KL}(q \,\|\, m),
               \qquad m = \tfrac12 (p + q)
 
-    Parameters
-    ----------
-    p, q : array_like, shape (..., K, ...)
-        Distributions along `axis`, of one shape.
-    axis : int, default -1
-        The class axis.
-    base : float, optional
-        Base of the logarithm; natural (nats) by default.
-
-    Returns
-    -------
-    scalar or ndarray
-        Divergence between 0 and log 2.
-
-    Raises
-    ------
-    ValueError
-        If a row is no distribution, shapes differ, or `axis` or `base` is out of range.
-    TypeError
-        If an argument is not real.
-
-    Notes
-    -----
-    J. Lin, *Divergence Measures Based on the Shannon Entropy*, IEEE Transactions on Information Theory 37
-    (1991) 145-151.
+    Arguments as in `cross_entropy`. J. Lin, *Divergence Measures Based on the Shannon Entropy*, IEEE Transactions on
+    Information Theory 37 (1991) 145-151.
 
     Examples
     --------

@@ -184,36 +184,23 @@ def soft_cross_entropy(
         Distributions t: in [0, 1], summing to one along `axis` (within 1e-6 in float64, 1e-4 in float32,
         1e-2 in float16, and more for many classes, as rounding does). They are used as they are, not
         renormalised.
-    axis : int, default -1
-        The class axis.
+    axis, sample_weight, denominator
+        As in `cross_entropy`.
     weight : array_like, shape (K,), optional
         Weight w_k of each class: the loss is -sum_k w_k t_k log p_k, and a row weighs sum_k w_k t_k, so that
         a one-hot t has the loss and the weight that `cross_entropy` gives its class.
-    sample_weight : array_like, broadcasts to the shape of `logits` without `axis`, optional
-        Weight of each row, finite and >= 0; booleans are a mask.
     label_smoothing : float, default 0
         Mass epsilon in [0, 1] that is spread evenly over all K classes: (1 - epsilon) w_k t_k + epsilon/K
         sum_j w_j t_j takes the place of w_k t_k.
     reduction : {"mean", "sum", "none"}, default "mean"
         The mean divides by the number of rows, or by the sum of their weights. (PyTorch divides by the number
         of rows in either case.)
-    denominator : float, optional
-        Replaces that divisor.
 
     Returns
     -------
     scalar or ndarray
         Loss in nats, +inf where a positive target meets a logit of -inf. float32 if neither argument is
         wider, float64 otherwise.
-
-    Raises
-    ------
-    ValueError
-        If a row of `target_probs` is no distribution, shapes do not match, a weight or `label_smoothing` is
-        out of range, a row of logits that counts holds nan or +inf or is -inf throughout, or there is nothing
-        to average.
-    TypeError
-        If an argument is not real.
 
     Examples
     --------
@@ -289,14 +276,6 @@ def binary_cross_entropy(
         Loss in nats, within 4 machine epsilons of itself in both tails; float32 for logits of float16 and
         float32, float64 otherwise. Certain and wrong (an infinite logit) costs inf, certain and right zero.
 
-    Raises
-    ------
-    ValueError
-        If a target is outside [0, 1], shapes do not match, a logit is nan, a weight is out of range, or there
-        is nothing to average.
-    TypeError
-        If an argument is not real.
-
     Examples
     --------
     >>> from xent import binary_cross_entropy
@@ -338,15 +317,7 @@ def focal_loss(
         Factor of a target's loss by its class, finite and >= 0. It belongs to the loss and is no weight: the
         mean does not divide by it.
 
-    Returns
-    -------
-    scalar or ndarray
-        Loss in nats, within 4 + 5 gamma machine epsilons of itself.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `cross_entropy`, or if `gamma` or `alpha` is out of range.
+    The loss is within 4 + 5 gamma machine epsilons of itself.
 
     See Also
     --------
@@ -409,15 +380,7 @@ def binary_focal_loss(
     denominator : float, optional
         Replaces that divisor: for detectors, how many anchors are assigned to an object.
 
-    Returns
-    -------
-    scalar or ndarray
-        Loss in nats, within 4 + 5 gamma machine epsilons of itself.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `binary_cross_entropy`, or if `gamma` or `alpha` is out of range.
+    The loss is within 4 + 5 gamma machine epsilons of itself.
 
     Notes
     -----
@@ -461,18 +424,6 @@ def nll(
         `soft_cross_entropy`. Probabilities and raw logits are refused, also in ignored rows.
     targets, axis, weight, sample_weight, ignore_index, reduction, denominator
         As in `cross_entropy`.
-
-    Returns
-    -------
-    scalar or ndarray
-        Loss in nats.
-
-    Raises
-    ------
-    ValueError
-        If a row is no log-distribution, or for the reasons of `cross_entropy`.
-    TypeError
-        If the labels are not integers, or `log_probs` is not real.
 
     Examples
     --------
@@ -518,19 +469,6 @@ def log_loss(
         Clip p into [eps, 1 - eps] first, 0 <= eps < 1/2. Nothing is clipped unless you ask for it: a target
         of probability zero costs inf. scikit-learn's `log_loss` clips with the machine epsilon of the dtype.
 
-    Returns
-    -------
-    scalar or ndarray
-        Loss in nats.
-
-    Raises
-    ------
-    ValueError
-        If a row is no distribution, `eps` is out of range, `labels` are not distinct or lack a target, or for
-        the reasons of `cross_entropy`.
-    TypeError
-        If the targets are not integers and there are no `labels`, or `probs` is not real.
-
     See Also
     --------
     binary_log_loss : one probability a target.
@@ -574,17 +512,7 @@ def binary_log_loss(
     eps : float, default 0
         Clip p into [eps, 1 - eps] first, 0 <= eps < 1/2, which is nothing unless you ask for it.
 
-    Returns
-    -------
-    scalar or ndarray
-        Loss in nats, +inf where a positive target meets a probability of zero.
-
-    Raises
-    ------
-    ValueError
-        If a probability is outside [0, 1], or for the reasons of `binary_cross_entropy`.
-    TypeError
-        If an argument is not real.
+    It is +inf where a positive target meets a probability of zero.
 
     Notes
     -----

@@ -11,12 +11,13 @@ smallest normal number they are relative to that number.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._blocks import blocks
+from ._blocks import Block, blocks
 from ._validate import (
     Floats,
     at_index,
@@ -59,13 +60,6 @@ def log_sum_exp(
     ndarray or scalar
         The shape of `x` without `axis`. At most 4 epsilons of ``max(|m|, lse - m)`` away; with `b`, where the
         logarithms of the factors are added to `x` in float64, m is the largest of these sums.
-
-    Raises
-    ------
-    ValueError
-        If `x` holds nan or has nothing to sum, `axis` is not one of its axes, or a factor is out of range.
-    TypeError
-        If an argument is not of its kind.
 
     Notes
     -----
@@ -126,34 +120,23 @@ def log_softmax(logits: ArrayLike, *, axis: int = -1) -> Floats:
         Log-probabilities in nats, each within 4 epsilons of itself, the largest one of a row included,
         however close to zero it is.
 
-    Raises
-    ------
-    ValueError
-        If `logits` holds nan or +inf, a row is -inf throughout, or there are no classes.
-    TypeError
-        If `logits` is not real.
-
     Examples
     --------
     >>> from xent import log_softmax
     >>> log_softmax([0.0, -40.0])
     array([-4.24835426e-18, -4.00000000e+01])
     """
-    logits, axis = logits_array(logits, "logits", axis)
-    moved = np.moveaxis(logits, axis, -1)
-    out = np.empty(moved.shape, np.promote_types(logits.dtype, np.float32))
-    with np.errstate(all="ignore"):
-        for index, block in blocks(moved):
-            highest = block.argmax()
-            block.shift()
-            shifted = block.work.copy()
-            terms = block.exponentiate_without(highest)
-            # m - z and log1p(others) have one sign, so that nothing cancels.
-            shifted -= np.log1p(terms.others)[:, None]
-            out[index] = shifted.reshape(out[index].shape)
-    if np.isnan(out).any():
-        refuse(moved, "logits", axis)
-    return np.moveaxis(out, -1, axis)
+
+    def rows(block: Block) -> Floats:
+        highest = block.argmax()
+        block.shift()
+        shifted = block.work.copy()
+        terms = block.exponentiate_without(highest)
+        # m - z and log1p(others) have one sign, so that nothing cancels.
+        shifted -= np.log1p(terms.others)[:, None]
+        return shifted
+
+    return _by_rows(rows, logits, axis)
 
 
 def softmax(logits: ArrayLike, *, axis: int = -1) -> Floats:
@@ -163,23 +146,14 @@ def softmax(logits: ArrayLike, *, axis: int = -1) -> Floats:
 
     Parameters
     ----------
-    logits : array_like, shape (..., K, ...)
-        Logits z; at least one in each row is finite, none is +inf.
-    axis : int, default -1
-        The class axis.
+    logits, axis
+        As in `log_softmax`.
 
     Returns
     -------
     ndarray, shape (..., K, ...)
         Probabilities that sum to one within 8 epsilons, each within ``8 + (m - z_k) / 2`` epsilons of itself:
         one far below the largest carries the rounding error of the difference of logits.
-
-    Raises
-    ------
-    ValueError
-        If `logits` holds nan or +inf, a row is -inf throughout, or there are no classes.
-    TypeError
-        If `logits` is not real.
 
     Examples
     --------
@@ -188,18 +162,14 @@ def softmax(logits: ArrayLike, *, axis: int = -1) -> Floats:
     array([[0.5, 0.5],
            [1. , 0. ]])
     """
-    logits, axis = logits_array(logits, "logits", axis)
-    moved = np.moveaxis(logits, axis, -1)
-    out = np.empty(moved.shape, np.promote_types(logits.dtype, np.float32))
-    with np.errstate(all="ignore"):
-        for index, block in blocks(moved):
-            block.shift()
-            np.exp(block.work, out=block.work)
-            block.work /= block.work.sum(axis=1, keepdims=True)
-            out[index] = block.work.reshape(out[index].shape)
-    if np.isnan(out).any():
-        refuse(moved, "logits", axis)
-    return np.moveaxis(out, -1, axis)
+
+    def rows(block: Block) -> Floats:
+        block.shift()
+        np.exp(block.work, out=block.work)
+        block.work /= block.work.sum(axis=1, keepdims=True)
+        return block.work
+
+    return _by_rows(rows, logits, axis)
 
 
 def sigmoid(logits: ArrayLike) -> Any:
@@ -217,21 +187,13 @@ def sigmoid(logits: ArrayLike) -> Any:
     ndarray or scalar
         Probabilities of the same shape, within 4 epsilons of themselves, also in the lower tail.
 
-    Raises
-    ------
-    ValueError
-        If `logits` holds nan.
-    TypeError
-        If `logits` is not real.
-
     Examples
     --------
     >>> from xent import sigmoid
     >>> sigmoid([-1000.0, 0.0, 1000.0])
     array([0. , 0.5, 1. ])
     """
-    z = without_nan(real_array(logits, "logits"), "logits")
-    z = z.astype(np.promote_types(z.dtype, np.float32), copy=False)
+    z = _numbers(logits)
     with np.errstate(under="ignore"):
         e = np.exp(-np.abs(z))  # never above one, so that it cannot overflow
     return (np.where(z >= 0, z.dtype.type(1), e) / (1 + e))[()]
@@ -252,23 +214,33 @@ def log_sigmoid(logits: ArrayLike) -> Any:
     ndarray or scalar
         Log-probabilities in nats, of the same shape, within 4 epsilons of themselves in both tails.
 
-    Raises
-    ------
-    ValueError
-        If `logits` holds nan.
-    TypeError
-        If `logits` is not real.
-
     Examples
     --------
     >>> from xent import log_sigmoid
     >>> log_sigmoid([-1000.0, 0.0, 40.0])
     array([-1.00000000e+03, -6.93147181e-01, -4.24835426e-18])
     """
-    z = without_nan(real_array(logits, "logits"), "logits")
-    z = z.astype(np.promote_types(z.dtype, np.float32), copy=False)
+    z = _numbers(logits)
     with np.errstate(under="ignore"):
         return (np.minimum(z, 0) - np.log1p(np.exp(-np.abs(z))))[()]
+
+
+def _numbers(logits: ArrayLike) -> Floats:
+    z = without_nan(real_array(logits, "logits"), "logits")
+    return z.astype(np.promote_types(z.dtype, np.float32), copy=False)
+
+
+def _by_rows(formula: Callable[[Block], Floats], logits: ArrayLike, axis: int) -> Floats:
+    """Return the rows that a formula makes of logits."""
+    logits, axis = logits_array(logits, "logits", axis)
+    moved = np.moveaxis(logits, axis, -1)
+    out = np.empty(moved.shape, np.promote_types(logits.dtype, np.float32))
+    with np.errstate(all="ignore"):
+        for index, block in blocks(moved):
+            out[index] = formula(block).reshape(out[index].shape)
+    if np.isnan(out).any():
+        refuse(moved, "logits", axis)
+    return np.moveaxis(out, -1, axis)
 
 
 def _axes(x: Floats, axis: Any) -> tuple[int, ...]:

@@ -1,14 +1,15 @@
 """Scoring rules: what a report of probabilities costs, and the way back from what a rule makes you report.
 
-A scoring rule takes a report and the outcome, ``rule(probs, targets)``, and returns a cost: smaller is
-better. It is proper if nobody can lower the expected cost by reporting something else than what they
-believe, and strictly proper if every other report costs more. `xent.elicitation` computes the expected cost
-and searches for the report that minimises it, for any rule with these two arguments.
+A scoring rule takes a report and the outcome, ``rule(probs, targets)``, and returns a cost: smaller is better. Every
+rule here takes the two arguments of `log_score` and returns costs of their shape, in float32 if `probs` is no wider
+and in float64 otherwise. A rule is proper if nobody can lower the expected cost by reporting something else than
+what they believe, and strictly proper if every other report costs more. `xent.elicitation` computes the expected
+cost and searches for the report that minimises it, for any rule with these two arguments.
 
-Strictly proper are `log_score`, `brier_score`, `spherical_score` and `ranked_probability_score`.
-`zero_one_score` is proper, not strictly. `linear_score` is improper. `focal_loss`, `smoothed_log_score` and
-`weighted_log_score` make you report a distorted distribution, which `invert_focal`, `invert_smoothing` and
-`invert_weighting` undo. `clipped_log_score` is proper for two classes, not strictly, and improper for more.
+Strictly proper are `log_score`, `brier_score`, `spherical_score` and `ranked_probability_score`. `zero_one_score` is
+proper, not strictly. `linear_score` is improper. `focal_loss`, `smoothed_log_score` and `weighted_log_score` make
+you report a distorted distribution, which `invert_focal`, `invert_smoothing` and `invert_weighting` undo, in the
+dtype of a cost. `clipped_log_score` is proper for two classes, not strictly, and improper for more.
 """
 
 from __future__ import annotations
@@ -77,13 +78,6 @@ def log_score(probs: ArrayLike, targets: ArrayLike) -> Any:
         Cost in nats, +inf where an outcome was called impossible; float32 if `probs` is no wider, float64
         otherwise.
 
-    Raises
-    ------
-    ValueError
-        If a row of `probs` is no distribution, an outcome is out of range, or shapes do not match.
-    TypeError
-        If `probs` is not real or `targets` not of integers.
-
     See Also
     --------
     xent.cross_entropy : the same from logits, which keeps the digits that probabilities have lost.
@@ -109,25 +103,10 @@ def brier_score(probs: ArrayLike, targets: ArrayLike) -> Any:
 
     .. math:: s(q, y) = \sum_k (q_k - [k = y])^2
 
-    Parameters
-    ----------
-    probs, targets
-        As in `log_score`.
-
-    Returns
-    -------
-    scalar or ndarray, shape (...)
-        Cost between 0 and 2; float32 if `probs` is no wider, float64 otherwise.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `log_score`.
-
     Notes
     -----
-    The sum is over all classes, as in Brier's paper; for two classes it is twice the squared error of one
-    probability. The expected cost exceeds its minimum by the squared distance of p and q. G. W. Brier,
+    Between 0 and 2. The sum is over all classes, as in Brier's paper; for two classes it is twice the squared error
+    of one probability. The expected cost exceeds its minimum by the squared distance of p and q. G. W. Brier,
     *Verification of Forecasts Expressed in Terms of Probability*, Monthly Weather Review 78 (1950) 1-3.
 
     Examples
@@ -149,26 +128,11 @@ def ranked_probability_score(probs: ArrayLike, targets: ArrayLike) -> Any:
 
     .. math:: s(q, y) = \sum_{k=0}^{K-2} \Bigl( \sum_{j \le k} q_j - [y \le k] \Bigr)^2
 
-    Parameters
-    ----------
-    probs, targets
-        As in `log_score`, with the classes in their order.
-
-    Returns
-    -------
-    scalar or ndarray, shape (...)
-        Cost between 0 and K - 1; float32 if `probs` is no wider, float64 otherwise.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `log_score`.
-
     Notes
     -----
-    The sum of Brier's (half) scores of the K - 1 questions "is it at most k?"; some texts divide it by K - 1.
-    E. S. Epstein, *A Scoring System for Probability Forecasts of Ranked Categories*, Journal of Applied
-    Meteorology 8 (1969) 985-987.
+    Between 0 and K - 1: the sum of Brier's (half) scores of the K - 1 questions "is it at most k?"; some texts
+    divide it by K - 1. E. S. Epstein, *A Scoring System for Probability Forecasts of Ranked Categories*, Journal of
+    Applied Meteorology 8 (1969) 985-987.
 
     Examples
     --------
@@ -188,25 +152,10 @@ def spherical_score(probs: ArrayLike, targets: ArrayLike) -> Any:
 
     .. math:: s(q, y) = 1 - \frac{q_y}{\lVert q \rVert_2}
 
-    Parameters
-    ----------
-    probs, targets
-        As in `log_score`.
-
-    Returns
-    -------
-    scalar or ndarray, shape (...)
-        Cost between 0 and 1; float32 if `probs` is no wider, float64 otherwise.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `log_score`.
-
     Notes
     -----
-    The one is added so that a certain hit costs nothing. T. Gneiting and A. E. Raftery, *Strictly Proper
-    Scoring Rules, Prediction, and Estimation*, Journal of the American Statistical Association 102 (2007).
+    Between 0 and 1; the one is added so that a certain hit costs nothing. T. Gneiting and A. E. Raftery, *Strictly
+    Proper Scoring Rules, Prediction, and Estimation*, Journal of the American Statistical Association 102 (2007).
 
     Examples
     --------
@@ -223,21 +172,6 @@ def linear_score(probs: ArrayLike, targets: ArrayLike) -> Any:
     r"""Linear score, half the absolute error of the one-hot outcome: improper.
 
     .. math:: s(q, y) = 1 - q_y = \tfrac12 \sum_k \bigl| q_k - [k = y] \bigr|
-
-    Parameters
-    ----------
-    probs, targets
-        As in `log_score`.
-
-    Returns
-    -------
-    scalar or ndarray, shape (...)
-        Cost between 0 and 1; float32 if `probs` is no wider, float64 otherwise.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `log_score`.
 
     Notes
     -----
@@ -261,21 +195,7 @@ def zero_one_score(probs: ArrayLike, targets: ArrayLike) -> Any:
 
     .. math:: s(q, y) = 1 - \frac{[y \in M]}{|M|}, \qquad M = \{k : q_k = \max_j q_j\}
 
-    Parameters
-    ----------
-    probs, targets
-        As in `log_score`.
-
-    Returns
-    -------
-    scalar or ndarray, shape (...)
-        0 for a hit and 1 for a miss. Where classes tie for the largest probability, the cost of a guess
-        among them. float32 if `probs` is no wider, float64 otherwise.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `log_score`.
+    0 for a hit and 1 for a miss. Where classes tie for the largest probability, the cost of a guess among them.
 
     Examples
     --------
@@ -297,24 +217,8 @@ def clipped_log_score(probs: ArrayLike, targets: ArrayLike, *, eps: float = 1e-7
 
     Parameters
     ----------
-    probs, targets
-        As in `log_score`.
     eps : float, default 1e-7
         Where both ends are cut off, in (0, 1/2).
-
-    Returns
-    -------
-    scalar or ndarray, shape (...)
-        Cost in nats, never above -log eps; float32 if `probs` is no wider, float64 otherwise.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `log_score`, or if `eps` is out of range.
-
-    See Also
-    --------
-    log_score : without the clip.
 
     Notes
     -----
@@ -345,20 +249,8 @@ def focal_loss(probs: ArrayLike, targets: ArrayLike, *, gamma: float = 2.0) -> A
 
     Parameters
     ----------
-    probs, targets
-        As in `log_score`.
     gamma : float, default 2
         How strongly easy outcomes are discounted, >= 0; zero is the logarithmic score.
-
-    Returns
-    -------
-    scalar or ndarray, shape (...)
-        Cost in nats; float32 if `probs` is no wider, float64 otherwise.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `log_score`, or if `gamma` is negative.
 
     See Also
     --------
@@ -384,34 +276,14 @@ def focal_loss(probs: ArrayLike, targets: ArrayLike, *, gamma: float = 2.0) -> A
 
 @np.errstate(all="ignore")
 def smoothed_log_score(probs: ArrayLike, targets: ArrayLike, *, label_smoothing: float) -> Any:
-    r"""Logarithmic score under label smoothing: elicits (1 - eps) p + eps / K.
+    r"""Logarithmic score under label smoothing: elicits (1 - eps) p + eps / K; see `invert_smoothing`.
 
     .. math:: s(q, y) = -(1 - \varepsilon) \log q_y - \frac{\varepsilon}{K} \sum_k \log q_k
 
     Parameters
     ----------
-    probs, targets
-        As in `log_score`.
     label_smoothing : float
         Mass epsilon in [0, 1] that is spread evenly over all K classes.
-
-    Returns
-    -------
-    scalar or ndarray, shape (...)
-        Cost in nats; float32 if `probs` is no wider, float64 otherwise.
-
-    Raises
-    ------
-    ValueError
-        If a row of `probs` is no distribution, an outcome is out of range, shapes do not match, or
-        `label_smoothing` is out of range.
-    TypeError
-        If `probs` is not real or `targets` not of integers.
-
-    See Also
-    --------
-    invert_smoothing : from what is elicited back to p.
-    xent.cross_entropy : has the same argument.
 
     Examples
     --------
@@ -434,31 +306,14 @@ def smoothed_log_score(probs: ArrayLike, targets: ArrayLike, *, label_smoothing:
 
 @np.errstate(all="ignore")
 def weighted_log_score(probs: ArrayLike, targets: ArrayLike, *, weight: ArrayLike) -> Any:
-    r"""Logarithmic score with a weight for each class: elicits w p, normalised.
+    r"""Logarithmic score with a weight for each class: elicits w p, normalised; see `invert_weighting`.
 
     .. math:: s(q, y) = -w_y \log q_y
 
     Parameters
     ----------
-    probs, targets
-        As in `log_score`.
     weight : array_like, shape (K,)
         Weight of an outcome by its class, finite and >= 0.
-
-    Returns
-    -------
-    scalar or ndarray, shape (...)
-        Cost in nats, zero where the weight is; float32 if `probs` is no wider, float64 otherwise.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `log_score`, or if `weight` is negative, not finite or of another shape.
-
-    See Also
-    --------
-    invert_weighting : from what is elicited back to p.
-    xent.cross_entropy : has the same argument.
 
     Examples
     --------
@@ -488,18 +343,6 @@ def invert_focal(probs: ArrayLike, *, gamma: float = 2.0) -> Any:
         Reports q, such as the softmax of a model that was trained with the focal loss.
     gamma : float, default 2
         The gamma of that loss, >= 0.
-
-    Returns
-    -------
-    ndarray, shape (..., K)
-        The distributions p; float32 if `probs` is no wider, float64 otherwise.
-
-    Raises
-    ------
-    ValueError
-        If a row of `probs` is no distribution, or `gamma` is negative.
-    TypeError
-        If `probs` is not real.
 
     Notes
     -----
@@ -538,22 +381,10 @@ def invert_smoothing(probs: ArrayLike, *, label_smoothing: float) -> Any:
     Parameters
     ----------
     probs : array_like, shape (..., K)
-        Reports q, such as the softmax of a model that was trained with label smoothing.
+        Reports q, such as the softmax of a model that was trained with label smoothing; one below eps / K is
+        refused, which no p gives.
     label_smoothing : float
         The mass epsilon of that loss, in [0, 1).
-
-    Returns
-    -------
-    ndarray, shape (..., K)
-        The distributions p; float32 if `probs` is no wider, float64 otherwise.
-
-    Raises
-    ------
-    ValueError
-        If a row of `probs` is no distribution or has a probability below eps / K, which no p gives, or if
-        `label_smoothing` is out of range.
-    TypeError
-        If `probs` is not real.
 
     Examples
     --------
@@ -597,26 +428,13 @@ def invert_weighting(
     probs : array_like, shape (..., K)
         Reports q, such as the softmax of a model that was trained with class weights.
     weight : array_like, shape (K,)
-        The weights of that loss, finite and > 0.
+        The weights of that loss, finite and > 0: what has no weight leaves no trace in the report.
     batch_size : int, optional
         Number of targets that shared a sum of weights, B >= 1. None, the default, says that the divisor was
         constant.
     class_probs : array_like, shape (K,), optional
         Share of each class in the training data, from which the other B - 1 targets came. Goes with
         `batch_size`.
-
-    Returns
-    -------
-    ndarray, shape (..., K)
-        The distributions p; float32 if `probs` is no wider, float64 otherwise.
-
-    Raises
-    ------
-    ValueError
-        If a row of `probs` or `class_probs` is no distribution, a weight is not positive (what has no weight
-        leaves no trace in the report), or `batch_size` is out of range.
-    TypeError
-        If an argument is not real, or only one of `batch_size` and `class_probs` is given.
 
     See Also
     --------

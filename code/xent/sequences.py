@@ -7,7 +7,6 @@ any distribution of lengths, `xent.denominators` computes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,6 @@ from .denominators import STEP, log_grid, stop_probability
 __all__ = ["GeometricSource", "MarkovSource", "hazards"]
 
 Array = NDArray[np.float64]
-
-# The most letters, for a table of pairs of less than 10^9 entries.
-LETTERS = 30_000
 
 
 @np.errstate(all="ignore")
@@ -40,11 +36,6 @@ def hazards(probabilities: ArrayLike) -> Array:
     -------
     ndarray of float64, shape (n_max,)
         The hazards; 1 at the last possible length, nan beyond it.
-
-    Raises
-    ------
-    ValueError
-        If `probabilities` is no distribution.
 
     Examples
     --------
@@ -72,13 +63,6 @@ class GeometricSource:
         beta = P(<eos>), in (0, 1].
     letters : int, default 1
         m, the number of letters besides <eos>.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range.
-    TypeError
-        If `letters` is no integer.
 
     Examples
     --------
@@ -199,14 +183,8 @@ class MarkovSource:
     initial : array_like, shape (K + 1,)
         Distribution of the first token; the last entry is P(the sequence is <eos> alone).
     transition : array_like, shape (K, K + 1)
-        Row s is the distribution of the token after letter s; its last entry is P(<eos> | s).
-
-    Raises
-    ------
-    ValueError
-        If a row is no distribution, the shapes do not fit, or a sequence might never end.
-    TypeError
-        If an argument is not real.
+        Row s is the distribution of the token after letter s; its last entry is P(<eos> | s). From every letter
+        that occurs, <eos> has to be within reach.
 
     Notes
     -----
@@ -218,8 +196,6 @@ class MarkovSource:
     >>> words = MarkovSource([0.6, 0.4, 0.0], [[0.1, 0.6, 0.3], [0.5, 0.0, 0.5]])
     >>> round(words.mean_length(), 4)
     3.5333
-    >>> round(words.token_mean_fit().mean_length(), 4)  # trained on the mean over each sequence
-    2.8776
     """
 
     @np.errstate(all="ignore")
@@ -241,49 +217,6 @@ class MarkovSource:
     def __repr__(self) -> str:
         """Name the source by its size."""
         return f"MarkovSource({self.initial.size - 1} letters)"
-
-    @classmethod
-    @np.errstate(all="ignore")
-    def fit(
-        cls, sequences: list[list[int]], letters: int, *, weights: ArrayLike | None = None
-    ) -> MarkovSource:
-        """Count a data set, each sequence (letters without the <eos>) with its weight: the (weighted) MLE.
-
-        Rows of letters that do not occur stop at once; nothing reaches them.
-        """
-        letters = _validate.count(letters, "letters")
-        if letters > LETTERS:
-            raise ValueError(f"letters: expected at most {LETTERS:,}, for a table of pairs, got {letters:,}")
-        if not isinstance(sequences, Iterable):
-            raise TypeError(f"sequences: expected a list of lists, got {type(sequences).__name__}")
-        sequences = list(sequences)
-        if not sequences:
-            raise ValueError("sequences: expected at least one sequence, got none")
-        weight = (
-            np.ones(len(sequences))
-            if weights is None
-            else _validate.weights(weights, "weights", (len(sequences),), "one for each sequence")
-        )
-        total = float(weight.sum())
-        if not 0 < total < math.inf:
-            raise ValueError(f"weights: expected a positive, finite sum, got {total:g}")
-        if total > 1e200:  # only their ratios matter, and counts of them must not overflow
-            weight = weight / total
-        counts = np.zeros((letters + 1, letters + 1))  # the last row counts first tokens
-        for sequence, w in zip(sequences, weight, strict=True):
-            tokens = _validate.any_array(sequence, "sequences")
-            tokens, _ = _validate.class_indices(
-                sequence, "sequences", (tokens.size, letters), 1, None, hints=False
-            )
-            np.add.at(counts, (np.append(letters, tokens), np.append(tokens, letters)), w)
-        return cls._from_counts(counts[-1], counts[:-1])
-
-    @classmethod
-    def _from_counts(cls, first: Array, pairs: Array) -> MarkovSource:
-        total = pairs.sum(axis=1, keepdims=True)
-        never = np.zeros_like(pairs)
-        never[:, -1] = 1.0
-        return cls(first / first.sum(), np.divide(pairs, total, out=never, where=total > 0))
 
     @np.errstate(all="ignore")
     def sample(self, rng: np.random.Generator, size: int) -> list[list[int]]:
@@ -321,14 +254,6 @@ class MarkovSource:
         return law
 
     @np.errstate(all="ignore")
-    def harmonic_mean_length(self, batch_size: int = 1) -> float:
-        """1 / E[1/n̄] for the mean length n̄ of a batch: the mean length that its token mean teaches."""
-        batch_size = denominators.sharing(batch_size)
-        t = self._log_grid(batch_size)
-        weight = STEP * t * np.array([self._generating(float(u)) for u in np.exp(-t)]) ** batch_size
-        return 1.0 / (batch_size * float(weight.sum()))
-
-    @np.errstate(all="ignore")
     def entropy(self) -> float:
         """Entropy of a sequence in nats."""
         return float(entr(self.initial).sum() + self.visits() @ entr(self.transition).sum(axis=1))
@@ -341,31 +266,6 @@ class MarkovSource:
     def kl(self, model: MarkovSource) -> float:
         """Divergence KL(P||Q) between the distributions of whole sequences, in nats."""
         return self._expect(_divergence, model)
-
-    @np.errstate(all="ignore")
-    def token_mean_fit(self, batch_size: int = 1) -> MarkovSource:
-        r"""The bigram model that minimises the expected token mean over a batch.
-
-        Its rows are proportional to the weighted counts
-
-        .. math:: C(s, v) = \mathrm E\big[w_B(n)\, \#\{s \to v\}\big]
-                  = \int_0^1 \mathrm E\big[u^n\, \#\{s \to v\}\big]\, G(u)^{B-1} \frac{du}{u}
-
-        A bigram model cannot tell the tenth letter from the first, so this is the best in its class and not
-        the tilted distribution itself. For B -> infinity it is the source. Relative error: about B times
-        1e-16, so that B has to be at most 1e12.
-        """
-        batch_size = denominators.sharing(batch_size)
-        letters = self.initial.size - 1
-        first, pairs = np.zeros(letters + 1), np.zeros((letters, letters + 1))
-        for t in self._log_grid(batch_size):
-            u = float(np.exp(-t))
-            ahead, behind = self._forward(u), self._backward(u)
-            end = np.append(behind, 1.0)  # after <eos> nothing follows
-            scale = STEP * t * u * self._generating(u) ** (batch_size - 1)
-            first += scale * self.initial * end
-            pairs += scale * ahead[:, None] * self.transition * end
-        return self._from_counts(first, pairs)
 
     @np.errstate(all="ignore")
     def _expect(self, term: Any, model: MarkovSource) -> float:
@@ -385,22 +285,6 @@ class MarkovSource:
         visits = np.zeros(on.size)
         visits[on] = np.linalg.solve(inner.T, u * self.initial[:-1][on])
         return visits
-
-    def _backward(self, u: float) -> Array:
-        """E[u^(tokens after this letter)] for each letter."""
-        on = self._reached
-        inner = np.eye(int(on.sum())) - u * self.transition[:, :-1][np.ix_(on, on)]
-        rest = np.zeros(on.size)
-        rest[on] = np.linalg.solve(inner, u * self.transition[on, -1])
-        return rest
-
-    def _generating(self, u: float) -> float:
-        """G(u) = E[u^n]."""
-        # Rows that sum to a little more than one would take it beyond one, and its powers to infinity.
-        return min(1.0, u * float(self.initial[-1] + self._forward(u) @ self.transition[:, -1]))
-
-    def _log_grid(self, batch_size: int) -> Array:
-        return log_grid(float(batch_size), self.mean_length(), batch_size)
 
     def _check_that_it_ends(self) -> NDArray[np.bool_]:
         """Return the letters that occur; from each of them <eos> has to be within reach."""

@@ -131,11 +131,66 @@ def draw_learnt_length(fig: Figure) -> None:
     ax.set(ylim=(0, 11), xlabel="sequences that share a denominator", ylabel="mean length")
 
 
+def stored(name: str) -> dict[str, Any]:
+    """Read the record of an experiment."""
+    path = Path(__file__).parents[2] / "experiments" / name
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def draw_bench(fig: Figure) -> None:
+    """Draw the time of `xent` as a share of others', from random to trained logits, in float32."""
+    ax, at = fig.subplots(), 0.0
+    ways = (("torch", plots.ORANGE, "o"), ("scipy", plots.BLUE, "s"), ("keras", plots.GREEN, "D"))
+    sizes: dict[str, list[dict[str, Any]]] = {}
+    for case in stored("bench/result.json")["cases"]:
+        if (case["dtype"], case["axis"]) == ("float32", -1):
+            sizes.setdefault(f"{case['rows']:,} × {case['classes']:,}", []).append(case["seconds"])
+    both = {size: cases for size, cases in sizes.items() if len(cases) == 2}
+    for at, cases in enumerate(both.values()):
+        for shift, (way, colour, marker) in zip((-0.2, 0.0, 0.2), ways, strict=True):
+            shares = [seconds["xent"]["fastest"] / seconds[way]["fastest"] for seconds in cases]
+            ax.plot(shares, [at + shift] * 2, color=colour, lw=1.5)
+            ax.plot(shares[0], at + shift, marker, color=colour, ms=6, label="" if at else way)
+            ax.plot(shares[1], at + shift, marker, color=colour, ms=6, mfc="white")
+    ax.axvline(1, color=plots.BLACK, lw=1.2)
+    ax.set_xscale("log", base=2)
+    ax.set_xticks([1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8], ["⅛", "¼", "½", "1", "2", "4", "8"])
+    ax.set_yticks(range(len(both)), both)
+    ax.grid(axis="y", visible=False)
+    ax.set(ylim=(len(both) - 0.5, -0.5), xlabel="time of xent, as a share of the other's")
+    ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1), ncols=3, frameon=False)
+
+
+def draw_bench_gpu(fig: Figure) -> None:
+    """Draw time over memory of a step of the last layer on a GPU, for each way to compute it."""
+    cases = [case for case in stored("bench/linear.json")["cases"] if case["device"] != "cpu"]
+    classes, width = max((case["classes"], case["width"]) for case in cases)
+    axes = fig.subplots(2, 1, sharex=True)
+    for ax, loss in zip(axes, ("cross_entropy", "distillation"), strict=True):
+        [case] = [c for c in cases if (c["loss"], c["classes"], c["width"]) == (loss, classes, width)]
+        for way, bytes_held in case["memory"].items():
+            if "," in way and way != "plain, compiled":  # a variant
+                continue
+            x, y = max(bytes_held / 2**20, 1), case["seconds"][way] / case["seconds"]["plain"]
+            ax.plot(x, y, "o", color=plots.BLUE if way == "xent" else plots.ORANGE, ms=7)
+            below = way == "plain, compiled"
+            side, shift = ("left", -4) if x < 3 else ("center", 0)
+            put = (shift, -15 if below else 7)
+            ax.annotate(way, (x, y), put, textcoords="offset points", ha=side)
+        name = {"cross_entropy": "labels", "distillation": "a live teacher"}[loss]
+        ax.set(
+            title=f"{classes:,} classes, H = {width:,}, {name}",
+            ylabel="time, of plain",
+            xscale="log",
+            xlim=(0.7, 40_000),
+        )
+        ax.set_ylim(0, 1.2 * max(case["seconds"].values()) / case["seconds"]["plain"])
+    axes[1].set(xlabel="MiB beyond the two gradients")
+
+
 def draw_speeches(fig: Figure) -> None:
     """Draw as many characters as the small transformer of chapter 11 writes, by the divisor of its loss."""
-    result = json.loads(
-        (Path(__file__).parents[2] / "experiments/shakespeare/result.json").read_text("utf-8")
-    )
+    result = stored("shakespeare/result.json")
     ax = fig.subplots()
     shown = (
         ("B=1", plots.ORANGE, "loss / tokens of the speech"),
@@ -310,6 +365,8 @@ FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
     "denominators": (draw_denominators, (4.8, 2.9)),
     "direction": (draw_direction, (4.8, 4.4)),
     "speeches": (draw_speeches, (4.8, 1.7)),
+    "bench": (draw_bench, (4.8, 3.6)),
+    "bench-gpu": (draw_bench_gpu, (4.8, 4.6)),
     "map": (draw_map, (4.8, 5.6)),
 }
 

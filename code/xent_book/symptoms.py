@@ -25,6 +25,13 @@ from xent.numerics import log_softmax, log_sum_exp
 Array = np.ndarray[Any, Any]
 Loss = Callable[..., Any]
 YES, NO, UNSURE = "yes", "no", "cannot tell"
+# Digits in the significand, and the largest number.
+FORMATS = {
+    "float16": (11, 65504.0),
+    "bfloat16": (8, 3.4e38),
+    "float32": (24, 3.4e38),
+    "float64": (53, 1.8e308),
+}
 
 
 class Answer(str):
@@ -53,15 +60,17 @@ def _asked(loss: Loss | str, shape: tuple[int, ...] | None) -> Diagnosis:
 
 
 def _of(loss: Loss | str, logits: Any = None) -> Diagnosis:
-    """The diagnosis of a loss, kept: several checks put the same question."""
-    shape = () if logits is None else tuple(int(n) for n in array(logits).shape)
-    if len(shape) < 2 or max(shape) > 5000:
-        return _asked(loss, None)
-    found = _asked(loss, (2, *shape[1:]))
-    return found if found.known else _asked(loss, shape)
+    """The diagnosis of a loss, kept: several checks put the same question. Only a picky loss gets your own shape."""
+    found, shape = _asked(loss, None), np.shape(array(logits))
+    if found.known or len(shape) < 2 or max(shape) > 5000:
+        return found
+    return next((d for s in ((2, *shape[1:]), shape) if (d := _asked(loss, s)).known), found)
 
 
-def _unknown(found: Diagnosis) -> Answer:
+def _told(found: Diagnosis, says: bool | None, why: str) -> Answer:
+    """An answer that rests on a diagnosis."""
+    if found.known:
+        return Answer(says, why)
     return Answer(None, "diagnose cannot explain this loss: " + "; ".join(found.notes)[:160])
 
 
@@ -91,77 +100,72 @@ def _kind(value: Any) -> str:
     return str(getattr(dtype, "name", dtype) or array(value).dtype).removeprefix("torch.")
 
 
-def _valid(y: Any, ignore_index: int | None) -> Array:
-    labels = array(y)
-    return np.ones(labels.shape, bool) if ignore_index is None else labels != ignore_index
+def _counting(y: Any, classes: int, ignore_index: int | None) -> tuple[Array, str]:
+    """The labels that count; and what is wrong with them, or nothing."""
+    labels = array(y).ravel()
+    keep = (labels if ignore_index is None else labels[labels != ignore_index]).astype(int)
+    if ((keep < 0) | (keep >= classes)).any():
+        return keep, f"labels outside 0 to {classes - 1}, and they are not {ignore_index}"
+    return keep, "" if keep.size else "no target counts"
 
 
-def _rows(z: Array, y: Array, axis: int) -> tuple[Array, Array]:
+def _rows(z: Array, y: Any, axis: int) -> tuple[Array, Array]:
     """Logits as (rows, classes) and labels as (rows,)."""
     moved = np.moveaxis(z, axis, -1)
-    return moved.reshape(-1, moved.shape[-1]), y.reshape(-1)
+    return moved.reshape(-1, moved.shape[-1]), array(y).reshape(-1)
+
+
+def _costs(z: Array, y: Array) -> Array:
+    return np.asarray(-log_softmax(z)[np.arange(len(y)), y.astype(int)])
 
 
 # ------------------------------------------------------------------------------------------ the number is wrong
 
 
 def no_signal(logits: Any, targets: Any = None, *, axis: int | None = None) -> Answer:
-    """Whether all classes get the same logit, row by row, so that the loss stays at log K."""
+    """Whether no class stands out, or no row: the logits do not depend on the input."""
     z = array(logits).astype(float)
-    spread = max(float(np.ptp(z, axis=a).max()) for a in _axes(z, targets, axis))
     if z.shape[-1] == 1 and z.ndim < 3:
-        spread = float(np.abs(z).max())
-    return Answer(spread < 1e-3, f"the logits of a row differ by up to {spread:.3g}")
+        z = np.concatenate([z, 0 * z], -1)
+    classes = max(float(np.ptp(z, axis=a).max()) for a in _axes(z, targets, axis))
+    rows = float(np.ptp(z, axis=0).max()) if len(z) > 1 else classes
+    return Answer(
+        min(classes, rows) < 1e-3,
+        f"the logits of a row differ by up to {classes:.3g}, those of a class by up to {rows:.3g}",
+    )
 
 
 def large_first_logits(
     logits: Any, targets: Any, *, ignore_index: int | None = -100, axis: int | None = None
 ) -> Answer:
     """Whether the loss of a fresh model lies more than half a nat above log K."""
-    z, y = array(logits).astype(float), array(targets)
-    found = []
-    for a in _axes(z, y, axis):
-        x, labels = _rows(z, y, a)
-        keep = _valid(labels, ignore_index)
-        if not keep.any():
-            return Answer(None, "no target counts")
-        if not ((labels[keep] >= 0) & (labels[keep] < x.shape[1])).all():
-            return Answer(None, f"labels outside 0 to {x.shape[1] - 1}, and they are not {ignore_index}")
-        cost = -log_softmax(x[keep])[np.arange(keep.sum()), labels[keep].astype(int)].mean()
-        found.append(float(cost - np.log(x.shape[1])))
+    z, found = array(logits).astype(float), []
+    for a in _axes(z, targets, axis):
+        x, labels = _rows(z, targets, a)
+        if (wrong := _counting(labels, x.shape[1], ignore_index))[1]:
+            return Answer(None, wrong[1])
+        keep = np.ones(len(labels), bool) if ignore_index is None else labels != ignore_index
+        found.append(float(_costs(x[keep], labels[keep]).mean() - np.log(x.shape[1])))
     return _either((f > 0.5 for f in found), f"the loss is log K {found[0]:+.3g}")
 
 
 def double_softmax(loss: Loss | str, logits: Any, targets: Any = None, *, axis: int | None = None) -> Answer:
     """Whether a softmax stands before a loss that applies its own: in the loss, or in what it is given."""
     z, found = array(logits), _of(loss, logits)
-    if found.known and ("twice" in found.reads or "before" in found.reads):
-        return Answer(True, f"the loss reads {found.reads}")
     if found.known and found.reads != "logits":
-        return Answer(False, f"the loss reads {found.reads}")
+        return Answer("twice" in found.reads or "before" in found.reads, f"the loss reads {found.reads}")
     wide = z.ndim > 1 and z.shape[1] > 1
-    probabilities = any(_normalised(z, a) for a in _axes(z, targets, axis)) and wide
-    if not found.known:
-        return Answer(
-            False if not probabilities else None,
-            "the rows are no probabilities" if not probabilities else _unknown(found).why,
-        )
-    if found.family.startswith("binary") and not probabilities:
-        return Answer(None, "a binary loss of logits, and the rows do not sum to one: see the sigmoid")
-    return Answer(
-        probabilities, "the rows given sum to one" if probabilities else "the rows given do not sum to one"
-    )
+    if not (wide and any(_normalised(z, a) for a in _axes(z, targets, axis))):
+        binary = found.family.startswith("binary")
+        return Answer(None if binary else False, "the rows given do not sum to one")
+    return _told(found, True, "the rows given sum to one")
 
 
 def double_sigmoid(loss: Loss | str, logits: Any) -> Answer:
     """Whether a sigmoid stands before a binary loss of logits: in the loss, or in what it is given."""
     z, found = array(logits), _of(loss)
-    if not found.known:
-        return _unknown(found)
-    if "twice" in found.reads:
-        return Answer(True, f"the loss reads {found.reads}")
     if found.reads != "logits" or not found.family.startswith("binary"):
-        return Answer(False, f"a {found.family} that reads {found.reads}")
+        return _told(found, "twice" in found.reads, f"a {found.family} that reads {found.reads}")
     if (z < 0).any() or (z > 1).any():
         return Answer(False, "what it is given leaves [0, 1]")
     return Answer(True if z.size >= 8 else None, f"all {z.size} numbers that it is given lie in [0, 1]")
@@ -170,23 +174,17 @@ def double_sigmoid(loss: Loss | str, logits: Any) -> Answer:
 def smoothing_floor(loss: Loss | str) -> Answer:
     """Whether the loss smooths its labels."""
     found = _of(loss)
-    if not found.known:
-        return _unknown(found)
-    return Answer(bool(found.smoothing), f"a smoothing of {found.smoothing:.3g}")
+    return _told(found, bool(found.smoothing), f"a smoothing of {found.smoothing or 0:.3g}")
 
 
 def no_log_probabilities(loss: Loss | str, inputs: Any, *, axis: int | None = None) -> Answer:
     """Whether a loss of log-probabilities is given something else."""
     x, found = array(inputs).astype(float), _of(loss, inputs)
-    if not found.known:
-        return _unknown(found)
     if found.reads != "log-probabilities":
-        return Answer(False, f"the loss reads {found.reads}")
+        return _told(found, False, f"the loss reads {found.reads}")
     totals = [log_sum_exp(np.moveaxis(x, a, -1), axis=-1) for a in _axes(x, None, axis)]
-    return _either(
-        (not np.allclose(t, 0, atol=0.02) for t in totals),
-        f"exp of a row sums to {np.exp(np.ravel(totals[0])[0]):.3g}",
-    )
+    wrong = (not np.allclose(t, 0, atol=0.02) for t in totals)
+    return _either(wrong, f"exp of a row sums to {np.exp(np.ravel(totals[0])[0]):.3g}")
 
 
 def targets_outside(targets: Any) -> Answer:
@@ -198,21 +196,12 @@ def targets_outside(targets: Any) -> Answer:
 def no_distributions(loss: Loss | str, log_q: Any, p: Any, *, axis: int = -1) -> Answer:
     """Whether a KL divergence is given something else than log q and p, or log p, of distributions."""
     found, q, t = _of(loss), array(log_q).astype(float), array(p).astype(float)
-    if not found.known:
-        return _unknown(found)
-    given = {"log-probabilities": np.exp(q), "probabilities": q}.get(found.reads)
-    if given is None:
-        return Answer(None, f"the loss reads {found.reads}")
+    if found.reads not in ("log-probabilities", "probabilities"):
+        return _told(found, None, f"the loss reads {found.reads}")
+    q = np.exp(q) if found.reads == "log-probabilities" else q
     t = np.exp(t) if found.targets == ("log-probabilities",) else t
-    wrong = [
-        n for n, rows in (("first", given), ("second", t)) if not np.allclose(rows.sum(axis), 1, atol=0.02)
-    ]
-    return Answer(
-        bool(wrong),
-        f"{' and '.join(wrong)} argument: rows that do not sum to one"
-        if wrong
-        else "both hold distributions",
-    )
+    off = [float(np.abs(rows.sum(axis) - 1).max()) for rows in (q, t)]
+    return Answer(max(off) > 0.02, f"rows of q are off one by {off[0]:.2g}, rows of p by {off[1]:.2g}")
 
 
 def _is_target(a: Array) -> bool | None:
@@ -226,75 +215,58 @@ def _is_target(a: Array) -> bool | None:
 def swapped_arguments(loss: Loss | str, first: Any, second: Any) -> Answer:
     """Whether the call hands over its two arguments, given here as you pass them, in the other order."""
     found = _of(loss)
-    if not found.known or found.first == "either":
-        return _unknown(found) if not found.known else Answer(False, "the loss takes both orders")
+    if found.first == "either":
+        return Answer(False, "the loss takes both orders")
     a, b = _is_target(array(first)), _is_target(array(second))
     if a is None or b is None or a == b:
         return Answer(None, "neither argument can only be the targets" if not a else "both look like targets")
     passed = "target" if a else "prediction"
-    return Answer(passed != found.first, f"the loss takes the {found.first} first, and is given the {passed}")
+    return _told(found, passed != found.first, f"it takes the {found.first} first, and is given the {passed}")
 
 
 def logits_as_probabilities(loss: Loss | str, logits: Any) -> Answer:
     """Whether a loss of probabilities is given logits."""
     z, found = array(logits), _of(loss, logits)
-    if not found.known:
-        return _unknown(found)
     if found.reads != "probabilities":
-        return Answer(False, f"the loss reads {found.reads}")
+        return _told(found, False, f"the loss reads {found.reads}")
     binary = found.family.startswith("binary")
     good = bool(((z >= 0) & (z <= 1)).all()) and (binary or any(_normalised(z, a) for a in _axes(z)))
-    return Answer(
-        not good, f"it reads probabilities, and is given numbers from {z.min():.3g} to {z.max():.3g}"
-    )
+    return Answer(not good, f"it reads probabilities, and is given {z.min():.3g} to {z.max():.3g}")
 
 
 def binary_loss_of_a_softmax(loss: Loss | str, probs: Any) -> Answer:
     """Whether a binary loss is given the rows of a softmax."""
     p, found = array(probs), _of(loss, probs)
-    if not found.known:
-        return _unknown(found)
-    binary, rows = found.family.startswith("binary"), p.ndim > 1 and p.shape[-1] > 1 and _normalised(p, -1)
-    return Answer(
-        bool(binary and rows), f"a {found.family}; rows that {'sum' if rows else 'do not sum'} to one"
-    )
+    rows = p.ndim > 1 and p.shape[-1] > 1 and _normalised(p, -1)
+    why = f"a {found.family}; rows that {'sum' if rows else 'do not sum'} to one"
+    return _told(found, found.family.startswith("binary") and rows, why)
 
 
 def other_unit(loss: Loss | str) -> Answer:
     """Whether the loss is in bits or hartleys."""
     found = _of(loss)
-    return Answer(found.unit != "nats", f"the unit is {found.unit}") if found.known else _unknown(found)
+    return _told(found, found.unit != "nats", f"the unit is {found.unit}")
 
 
 def perplexity_overflows(loss_value: Any) -> Answer:
     """Whether exp of a loss leaves float32."""
     value = float(array(loss_value))
-    return (
-        Answer(value > 88.7, f"exp({value:.4g}) in float32")
-        if np.isfinite(value)
-        else Answer(None, f"the loss is {value}")
-    )
+    return Answer(value > 88.7 if np.isfinite(value) else None, f"exp({value:.4g}) in float32")
 
 
 def few_digits(loss: Loss | str, logits: Any = None, loss_value: Any = None) -> Answer:
     """Whether the loss is computed, or stored, in half precision."""
-    kinds = [str(getattr(v, "dtype", "")) for v in (loss_value, logits)]
-    half = [k for k in kinds if "float16" in k]
+    half = [k for v in (loss_value, logits) if "float16" in (k := str(getattr(v, "dtype", "")))]
     if half:
         return Answer(True, f"it is kept in {half[0]}")
     found = _of(loss)
-    return (
-        Answer("float16" in found.precision, f"computed in {found.precision}")
-        if found.known
-        else _unknown(found)
-    )
+    return _told(found, "float16" in found.precision, f"computed in {found.precision}")
 
 
 def rows_do_not_sum(probs: Any, *, axis: int = -1) -> Answer:
     """Whether rows of probabilities fail to sum to one, by more than their precision explains."""
-    p = array(probs)
     loose = {"float16": 0.02, "bfloat16": 0.02, "float32": 1e-5}.get(_kind(probs), 1e-6)
-    off = float(np.abs(p.astype(float).sum(axis) - 1).max())
+    off = float(np.abs(array(probs).astype(float).sum(axis) - 1).max())
     return Answer(off > loose, f"a row is off by {off:.2g}")
 
 
@@ -307,7 +279,7 @@ def columns_out_of_order(columns: Any) -> Answer:
 
 def classes_missing(targets: Any, probs: Any) -> Answer:
     """Whether fewer classes are present in the labels than there are columns."""
-    p, present = array(probs), len(set(np.asarray(array(targets)).ravel().tolist()))
+    p, present = array(probs), len(np.unique(array(targets)))
     columns = p.shape[-1] if p.ndim > 1 and p.shape[-1] > 1 else 2
     return Answer(present < columns, f"{present} classes in the labels, {columns} in the predictions")
 
@@ -318,44 +290,30 @@ def classes_missing(targets: Any, probs: Any) -> Answer:
 def log_of_a_softmax(loss: Loss | str) -> Answer:
     """Whether a sure model overflows or underflows inside the loss."""
     found = _of(loss)
-    if not found.known:
-        return _unknown(found)
-    notes = [n for n in found.notes if "exp overflows" in n]
-    return Answer(
-        ("inf" in found.clip and found.reads == "logits") or bool(notes),
-        notes[0] if notes else f"clips: {found.clip}",
-    )
+    over = any("exp overflows" in n for n in found.notes)
+    return _told(found, over or ("inf" in found.clip and found.reads == "logits"), f"clips: {found.clip}")
 
 
 def zero_times_log_zero(loss: Loss | str) -> Answer:
     """Whether a probability of zero for a wrong class gives nan."""
     found = _of(loss)
-    if not found.known:
-        return _unknown(found)
-    return Answer(
-        any("0 * log(0)" in n for n in found.notes), "a row with a zero for a wrong class was tried"
-    )
+    return _told(found, any("0 * log(0)" in n for n in found.notes), "a zero for a wrong class was tried")
 
 
 def nothing_counts(targets: Any, *, ignore_index: int = -100) -> Answer:
     """Whether every target is ignored."""
-    keep = _valid(targets, ignore_index)
-    return Answer(
-        not keep.any(),
-        f"all {keep.size} targets are ignored"
-        if not keep.any()
-        else f"{keep.sum()} of {keep.size} targets count",
-    )
+    keep = array(targets) != ignore_index
+    some = f"{keep.sum()} of {keep.size} targets count"
+    return Answer(not keep.any(), some if keep.any() else f"all {keep.size} targets are ignored")
 
 
 def nan_where_ignored(
     logits: Any, targets: Any, *, ignore_index: int = -100, axis: int | None = None
 ) -> Answer:
     """Whether an ignored row holds nan or inf."""
-    z = array(logits).astype(float)
-    found = []
+    z, found = array(logits).astype(float), []
     for a in _axes(z, targets, axis):
-        x, y = _rows(z, array(targets), a)
+        x, y = _rows(z, targets, a)
         found.append(bool(not np.isfinite(x[y == ignore_index]).all()))
     return _either(found, "an ignored row is not finite" if any(found) else "ignored rows are finite")
 
@@ -366,52 +324,61 @@ def masked_class(logits: Any, target_probs: Any) -> Answer:
     return Answer(bool(hit.any()), f"{hit.sum()} entries of -inf with a target of 0")
 
 
-def sees_nothing(mask: Any, *, true_is: str | None = None) -> Answer:
-    """Whether a row of an attention mask allows no position.
-
-    `true_is` is "seen" or "left out" for a mask of booleans; one of floats is added to the scores.
-    """
+def _left_out(mask: Any, true_is: str | None) -> Array | None:
+    """Where an attention mask leaves a position out, or None if it could be read in two ways."""
     m = array(mask)
     if m.dtype.kind == "f" and (np.isneginf(m).any() or not ((m == 0) | (m == 1)).all() or not m.any()):
-        m, true_is = m <= -1e4, "left out"
+        return np.asarray(m <= -1e4)
     m = m.astype(bool)
-    if true_is is None:
-        either = {bool(m.all(-1).any()), bool((~m).all(-1).any())}
-        if either == {False}:
+    return None if true_is is None else m if true_is == "left out" else ~m
+
+
+def sees_nothing(mask: Any, *, true_is: str | None = None, padding: Any = None) -> Answer:
+    """Whether a row of an attention mask allows no position, alone or together with a mask of padding.
+
+    `true_is` is "seen" or "left out" for masks of booleans; one of floats is added to the scores. `padding` is
+    the `key_padding_mask` of `nn.MultiheadAttention`, (B, T) and true where left out, beside a mask (T, T).
+    """
+    out = _left_out(mask, true_is)
+    if out is None:
+        m = array(mask).astype(bool)
+        if not (m.all(-1) | (~m).all(-1)).any() and padding is None:
             return Answer(False, "every row has both kinds of position")
         return Answer(
-            None, "say true_is='seen' or 'left out': nn.MultiheadAttention's masks are True where left out"
+            None, "say true_is='seen' or 'left out': nn.MultiheadAttention's are True where left out"
         )
-    empty = (m if true_is == "left out" else ~m).all(-1)
+    if padding is not None:
+        out = out | array(padding).astype(bool)[:, None]
+    empty = out.all(-1)
     return Answer(bool(empty.any()), f"{int(empty.sum())} rows of {empty.size} see no position")
 
 
 def half_overflows(loss: Loss, logits: Any, targets: Any) -> Answer:
     """Whether the loss of tensors in half precision is not finite where that of float32 is."""
-    z = array(logits)
     if "float16" not in _kind(logits):
         return Answer(False, "the logits are not in half precision")
-    if not np.isfinite(z).all():
+    if not np.isfinite(array(logits)).all():
         return Answer(True, "the logits themselves are inf or nan in half precision")
     wide = logits.float() if hasattr(logits, "float") else logits.astype(np.float32)
-    pair, again = (
-        ((logits, targets), (wide, targets))
-        if _of(loss).first != "target"
-        else ((targets, logits), (targets, wide))
-    )
+    step = -1 if _of(loss).first == "target" else 1
     with np.errstate(all="ignore"):
-        short, full = (float(array(loss(*p)).mean()) for p in (pair, again))
-    return Answer(
-        not np.isfinite(short) and np.isfinite(full), f"{short:.4g} in half precision, {full:.4g} in float32"
-    )
+        short, full = (float(array(loss(*(v, targets)[::step])).mean()) for v in (logits, wide))
+    why = f"{short:.4g} in half precision, {full:.4g} in float32"
+    return Answer(bool(not np.isfinite(short) and np.isfinite(full)), why)
+
+
+def half_weights(model: Any) -> Answer:
+    """Whether an optimiser would update weights in float16, where Adam's epsilon of 1e-8 is 0."""
+    kinds = sorted({_kind(p) for p in model.parameters() if p.requires_grad})
+    return Answer("float16" in kinds, "trainable weights in " + ", ".join(kinds))
 
 
 def no_weight_left(weights: Any, targets: Any, *, ignore_index: int | None = -100) -> Answer:
     """Whether no target of the batch has a positive weight."""
-    w, y = array(weights).astype(float), array(targets)
-    keep = y[_valid(y, ignore_index)].astype(int)
-    if not ((keep >= 0) & (keep < len(w))).all():
-        return Answer(None, f"labels outside 0 to {len(w) - 1}, and they are not {ignore_index}")
+    w = array(weights).astype(float)
+    keep, wrong = _counting(targets, len(w), ignore_index)
+    if wrong and keep.size:
+        return Answer(None, wrong)
     return Answer(float(w[keep].sum()) == 0, f"the weights of {keep.size} targets sum to {w[keep].sum():.4g}")
 
 
@@ -424,8 +391,8 @@ def not_finite(*arrays: Any) -> Answer:
 def mask_overflows(fill: float, logits: Any) -> Answer:
     """Whether the number that masks logits does not fit into their format."""
     kind = _kind(logits)
-    largest = 65504.0 if kind == "float16" else 3.4e38
-    return Answer(abs(fill) > largest and np.isfinite(fill), f"{kind} ends at {largest:.6g}")
+    largest = FORMATS.get(kind, FORMATS["float64"])[1]
+    return Answer(bool(abs(fill) > largest and np.isfinite(fill)), f"{kind} ends at {largest:.6g}")
 
 
 # ------------------------------------------------------------------------------------------------ no learning
@@ -436,55 +403,41 @@ def clipped(loss: Loss | str, inputs: Any = None) -> Answer:
     found = _of(loss)
     if found.known and found.epsilon is not None:
         return Answer(True, f"the loss clips {found.clip}")
-    if inputs is not None:
-        x = array(inputs).astype(float)
-        x = (
-            x
-            if (x <= 0).all()
-            else np.log(np.maximum(x, 1e-300))
-            if ((x >= 0) & (x <= 1)).all()
-            else np.zeros(1)
-        )
-        low = x.min()
-        if low < -9 and (
-            np.isclose(x, low, rtol=1e-6).sum() > 1 or abs(low / np.log(10) - round(low / np.log(10))) < 1e-4
-        ):
-            return Answer(True, f"what it is given stops at a probability of {np.exp(low):.2g}")
-    return Answer(False, f"clips: {found.clip}") if found.known else _unknown(found)
+    x = np.zeros(1) if inputs is None else array(inputs).astype(float)
+    if ((x >= 0) & (x <= 1)).all() and x.any():
+        x = np.log(np.maximum(x, 1e-300))
+    low = x.min() if (x <= 0).all() else 0.0
+    decimal, there = low / np.log(10), int(np.isclose(x, low, rtol=1e-6).sum())
+    if low < -9 and (there > 1 or abs(decimal - round(decimal)) < 1e-4):
+        # In half precision neighbours are equal by rounding, unless far more pile up at the end than beside it.
+        beside = (x == x[x > low].min(initial=0.0)).sum()
+        sure = "16" not in _kind(inputs) or there > 3 * beside
+        return Answer(True if sure else None, f"what it is given stops at a probability of {np.exp(low):.2g}")
+    return _told(found, False, f"clips: {found.clip}")
+
+
+def _gradient(loss: Loss | str, signs: tuple[str, ...]) -> Answer:
+    """Whether what is known of the gradient begins with one of these words."""
+    found = _of(loss)
+    if found.gradient in ("unknown", "not applicable"):
+        return _told(found, None, "its arrays have no gradient")
+    return _told(found, found.gradient.startswith(signs), f"the gradient is {found.gradient}")
 
 
 def gradient_fades(loss: Loss | str) -> Answer:
     """Whether a sure and wrong example has lost its gradient."""
-    found = _of(loss)
-    if not found.known or found.gradient in ("unknown", "not applicable"):
-        return _unknown(found) if not found.known else Answer(None, "its arrays have no gradient")
-    return Answer(
-        not found.gradient.endswith("that of the value") and "but" in found.gradient,
-        f"the gradient is {found.gradient}",
-    )
+    return _gradient(loss, ("that of the value, but",))
 
 
 def gradient_missing(loss: Loss | str) -> Answer:
     """Whether the value is cut off from the prediction."""
-    found = _of(loss)
-    if not found.known or found.gradient in ("unknown", "not applicable"):
-        return _unknown(found) if not found.known else Answer(None, "its arrays have no gradient")
-    return Answer(found.gradient.startswith(("missing", "zero")), f"the gradient is {found.gradient}")
+    return _gradient(loss, ("missing", "zero"))
 
 
 def sign_flipped(loss: Loss | str, logits: Any = None) -> Answer:
     """Whether the loss falls as the model gets worse."""
     found = _of(loss, logits)
-    return (
-        Answer(
-            found.sign < 0,
-            "a right answer costs more than a wrong one"
-            if found.sign < 0
-            else "it falls with the right answer",
-        )
-        if found.known
-        else _unknown(found)
-    )
+    return _told(found, found.sign < 0, f"a right answer costs {'more' if found.sign < 0 else 'less'}")
 
 
 def softmax_over_another_axis(probs: Any, *, axis: int | None = None, loss: Loss | None = None) -> Answer:
@@ -492,100 +445,101 @@ def softmax_over_another_axis(probs: Any, *, axis: int | None = None, loss: Loss
     if loss is not None and (found := _of(loss)).known and found.axis not in ("the classes", "unknown"):
         return Answer(True, f"the loss's softmax runs over {found.axis}")
     p = array(probs)
-    right = [a % p.ndim for a in _axes(p, None, axis)]
-    sums = [a for a in range(p.ndim) if p.shape[a] > 1 and _normalised(p, a)]
-    if any(a in right for a in sums):
-        return (
-            Answer(False, "the classes sum to one")
-            if not [a for a in sums if a not in right]
-            else Answer(None, "two axes sum to one")
-        )
+    right = {a % p.ndim for a in _axes(p, None, axis)}
+    sums = {a for a in range(p.ndim) if p.shape[a] > 1 and _normalised(p, a)}
+    if sums & right:
+        return Answer(None if sums - right else False, f"the axes {sorted(sums)} sum to one")
     return Answer(
-        bool(sums), f"axis {sums[0]} sums to one, and the classes do not" if sums else "no axis sums to one"
+        bool(sums), f"axis {min(sums)} sums to one, not the classes" if sums else "no axis sums to one"
     )
 
 
 def depends_on_other_rows(model: Callable[[Any], Any], inputs: Any) -> Answer:
     """Whether the output of the first row changes with the rest of the batch, as under batch normalisation."""
-    whole, part = array(model(inputs)), array(model(inputs[: max(2, len(inputs) // 2)]))
-    if len(inputs) < 4:
+    n = len(inputs)
+    if n > 3:
+        batches = inputs, inputs[: max(2, n // 2)]
+    elif "float" in _kind(inputs):  # a small batch gets other rows beside it: its own, scaled
+        batches = _beside(inputs, [2.0]), _beside(inputs, [3.0, 0.5])
+    else:
         return Answer(None, "give at least four rows")
-    off = float(np.abs(whole[0] - part[0]).max())
-    return Answer(
-        off > 1e-3 * max(1e-3, float(np.abs(whole).max())),
-        f"the first row moves by {off:.2g} without the others",
-    )
+    one, two = (array(model(batch)) for batch in batches)
+    off = float(np.abs(one[0] - two[0]).max())
+    moved = off > 1e-3 * max(1e-3, float(np.abs(one).max()))
+    return Answer(moved, f"the first row moves by {off:.2g} with other rows beside it")
+
+
+def _beside(inputs: Any, factors: list[float]) -> Any:
+    """A batch and its multiples, in its own library."""
+    rows = array(inputs)
+    rows = np.concatenate([rows, *(f * rows for f in factors)])
+    return inputs.new_tensor(rows) if hasattr(inputs, "new_tensor") else rows.astype(_kind(inputs))
 
 
 def one_column(loss: Loss | str, logits: Any, *, axis: int = -1) -> Answer:
-    """Whether a softmax is taken over a single column."""
+    """Whether a softmax is taken over a single column, in the loss or before it."""
     z = array(logits)
     if z.ndim > 1 and z.shape[axis] != 1:
         return Answer(False, f"{z.shape[axis]} columns")
+    if z.size > 1 and (z == 1).all():
+        return Answer(True, "one column, and each of its entries is 1")
     found = _of(loss)
-    if not found.known:
-        return _unknown(found)
-    return Answer(found.family.startswith("categorical"), f"one column, in a {found.family}")
+    return _told(found, found.family.startswith("categorical"), f"one column, in a {found.family}")
 
 
 def targets_do_not_sum(targets: Any, *, axis: int = -1) -> Answer:
     """Whether the targets of a row do not sum to one."""
-    t = array(targets).astype(float)
-    off = float(np.abs(t.sum(axis) - 1).max())
+    off = float(np.abs(array(targets).astype(float).sum(axis) - 1).max())
     return Answer(off > 1e-2, f"a row of targets is off by {off:.2g}")
 
 
 def changes_arguments(loss: Loss | str) -> Answer:
     """Whether the loss writes into what it is given."""
     found = _of(loss)
-    if not found.known:
-        return _unknown(found)
-    return Answer("changes its arguments in place" in found.notes, "arguments were compared before and after")
+    changed = "changes its arguments in place" in found.notes
+    return _told(found, changed, "arguments were compared before and after")
 
 
 def weights_bend(loss: Loss | str, logits: Any = None) -> Answer:
     """Whether class weights or pos_weight move the probabilities that are learnt."""
     found = _of(loss, logits)
-    if not found.known:
-        return _unknown(found)
-    return Answer(bool(found.class_weights or found.pos_weight), found.added or "no weights")
+    return _told(found, bool(found.class_weights or found.pos_weight), found.added or "no weights")
 
 
 def rate_too_high(losses: Any) -> Answer:
-    """Whether a curve of losses, from the first step on, ends above where it began or leaves the numbers."""
+    """Whether a curve of losses ends above its first value, leaves the numbers, or loses a third of what it had won."""
     curve = array(losses).astype(float).ravel()
     if len(curve) < 4:
         return Answer(None, "give at least four losses")
     if not np.isfinite(curve).all():
         return Answer(True, f"not finite after {int(np.argmin(np.isfinite(curve)))} steps")
-    return Answer(
-        bool(curve[-len(curve) // 4 :].mean() > curve[0]), f"from {curve[0]:.4g} to {curve[-1]:.4g}"
-    )
+    parts = [part.mean() for part in np.array_split(curve, min(12, len(curve)))]
+    first, best, last = curve[0], min(parts), float(curve[-max(1, len(curve) // 4) :].mean())
+    high = last > first or (len(curve) >= 24 and last - best > (first - best) / 3)
+    return Answer(bool(high), f"from {first:.4g} over {best:.4g} to {last:.4g}")
 
 
 def sure_and_wrong(logits: Any, targets: Any) -> Answer:
     """Whether a tenth of the rows, or fewer, carries half of the loss: a few sure mistakes."""
-    z, y = array(logits).astype(float), array(targets).astype(int)
-    cost = np.sort(-log_softmax(z)[np.arange(len(y)), y])[::-1]
-    if len(cost) < 20:
+    z, y = array(logits).astype(float), array(targets)
+    if len(y) < 20:
         return Answer(None, "give at least twenty rows")
-    share = float(cost[: max(1, len(cost) // 10)].sum() / cost.sum())
+    cost = np.sort(_costs(z, y))[::-1]
+    share = float(cost[: len(cost) // 10].sum() / cost.sum())
     return Answer(share > 0.5, f"a tenth of the rows carries {share:.2g} of the loss")
 
 
 def rounds_to_zero(logits: Any, targets: Any) -> Answer:
     """Whether a sure answer's loss is lost in the logits' format: z minus log-sum-exp is 0 there."""
-    z, y = array(logits), array(targets).astype(int)
-    kind = _kind(logits)
-    digits = {"float16": 11, "bfloat16": 8, "float32": 24}.get(kind, 53)
-    exact = -log_softmax(z.astype(float))[np.arange(len(y)), y]
-    lost = exact < 2.0**-digits * np.maximum(1, np.abs(z.astype(float)).max(-1))
-    return Answer(bool(lost.all()), f"{int(lost.sum())} of {len(y)} rows cost less than {kind} resolves")
+    z, kind = array(logits).astype(float), _kind(logits)
+    smallest = 2.0 ** -FORMATS.get(kind, FORMATS["float64"])[0]
+    lost = _costs(z, array(targets)) < smallest * np.maximum(1, np.abs(z).max(-1))
+    return Answer(bool(lost.all()), f"{int(lost.sum())} of {len(z)} rows cost less than {kind} resolves")
 
 
 def scaled_loss(logged: float, loss_value: Any) -> Answer:
     """Whether what was logged is the loss times a power of two, as a gradient scaler leaves it."""
-    ratio = float(logged) / float(array(loss_value))
+    ratio = float(array(logged)) / float(array(loss_value))
     power = np.log2(ratio) if ratio > 0 else 0.0
     return Answer(bool(power > 3 and abs(power - round(power)) < 1e-3), f"{ratio:.6g} times the loss")
 
@@ -604,9 +558,8 @@ def accumulation(model: Any, micro_batches: Any, whole_batch: Any, step: Any, **
 def nobody_divides(logged: Any, loss_value: Any, steps: int) -> Answer:
     """Whether what is logged is the loss times the number of accumulation steps."""
     ratio = float(array(logged)) / float(array(loss_value))
-    if steps < 2:
-        return Answer(None, "with one step there is nothing to tell")
-    return Answer(abs(ratio - steps) < 0.05 * steps, f"{ratio:.4g} times the loss, with {steps} steps")
+    near = abs(ratio - steps) < 0.05 * steps if steps > 1 else None
+    return Answer(near, f"{ratio:.4g} times the loss, with {steps} steps")
 
 
 def ranks_differ(counts: Any) -> Answer:
@@ -618,37 +571,29 @@ def ranks_differ(counts: Any) -> Answer:
 def divides_by_classes(loss: Loss | str) -> Answer:
     """Whether a categorical loss, or a KL divergence, is divided by the number of classes too."""
     found = _of(loss)
-    if not found.known:
-        return _unknown(found)
     wrong = found.denominator in ("N*K", "K") and not found.family.startswith("binary")
-    return Answer(wrong, f"a {found.family} divided by {found.denominator}")
+    return _told(found, wrong, f"a {found.family} divided by {found.denominator}")
 
 
 def weighted_means_differ(weights: Any, targets: Any, *, ignore_index: int | None = -100) -> Answer:
     """Whether the mean weight of the batch's targets is not one, so that two divisors differ."""
-    w, y = array(weights).astype(float), array(targets)
-    keep = y[_valid(y, ignore_index)].astype(int)
-    if not keep.size or not ((keep >= 0) & (keep < len(w))).all():
-        return Answer(
-            None, f"no target counts, or labels outside 0 to {len(w) - 1} that are not {ignore_index}"
-        )
+    w = array(weights).astype(float)
+    keep, wrong = _counting(targets, len(w), ignore_index)
+    if wrong:
+        return Answer(None, wrong)
     return Answer(not np.isclose(w[keep].mean(), 1), f"the targets weigh {w[keep].mean():.4g} on average")
 
 
 def divides_by_weights(loss: Loss | str, logits: Any = None) -> Answer:
     """Whether the mean divides by the batch's own sum of class weights."""
     found = _of(loss, logits)
-    if not found.known:
-        return _unknown(found)
-    return Answer(found.denominator == "the sum of weights", f"divides by {found.denominator}")
+    return _told(found, found.denominator == "the sum of weights", f"divides by {found.denominator}")
 
 
 def weights_dropped(loss: Loss | str) -> Answer:
     """Whether a keyword argument for weights is taken and has no effect."""
     found = _of(loss)
-    return (
-        Answer("swallowed" in found.weights, f"weights: {found.weights}") if found.known else _unknown(found)
-    )
+    return _told(found, "swallowed" in found.weights, f"weights: {found.weights}")
 
 
 def flat_batch(loss: Loss | str, targets: Any, predictions: Any) -> Answer:
@@ -657,24 +602,19 @@ def flat_batch(loss: Loss | str, targets: Any, predictions: Any) -> Answer:
     if y.ndim != 1 or p.ndim != 1:
         return Answer(False, f"predictions of shape {p.shape}: the labels get that shape")
     found = _of(loss)
-    if not found.known:
-        return _unknown(found)
     averaged = any("1-D batch" in note for note in found.notes) and found.reduction == "none"
-    return Answer(averaged or _spreads_weights(loss, y, p), "labels and predictions are of shape (N,)")
+    return _told(found, averaged or _spreads_weights(loss, y, p), "labels and predictions are of shape (N,)")
 
 
 def _spreads_weights(loss: Loss | str, y: Array, p: Array) -> bool:
     """Whether a weight of one row scales the whole batch, as after a mean over its only axis."""
     if len(y) < 2 or isinstance(loss, str):
         return isinstance(loss, str)
-    w = np.zeros(len(y))
-    w[0] = 1.0
     try:
-        return not np.isclose(
-            array(loss(y, p, sample_weight=w)), array(loss(y[:1], p[:1])) / len(y), rtol=1e-3
-        )
+        weighed = array(loss(y, p, sample_weight=np.eye(len(y))[0]))
     except TypeError:
         return False
+    return not np.isclose(weighed, array(loss(y[:1], p[:1])) / len(y), rtol=1e-3)
 
 
 def mean_of_batch_means(losses: Any, reported: float) -> Answer:
@@ -683,21 +623,16 @@ def mean_of_batch_means(losses: Any, reported: float) -> Answer:
     pooled, means = float(np.concatenate(each).mean()), float(np.mean([e.mean() for e in each]))
     if np.isclose(pooled, means, rtol=1e-5):
         return Answer(None, "both means are one number here: give batches of different sizes")
-    return Answer(
-        not np.isclose(float(reported), pooled, rtol=1e-5), f"pooled {pooled:.6g}, mean of means {means:.6g}"
-    )
+    wrong = not np.isclose(float(reported), pooled, rtol=1e-5)
+    return Answer(wrong, f"pooled {pooled:.6g}, mean of means {means:.6g}")
 
 
 def sequence_means(loss: Loss | str) -> Answer:
     """Whether each sequence is divided by a power of its length before sequences are averaged."""
     found = _of(loss)
-    if not found.known or found.sequences == "unknown":
-        return (
-            _unknown(found)
-            if not found.known
-            else Answer(None, "it does not say what it does with sequences")
-        )
-    return Answer("sequence means" in found.sequences or "each sequence" in found.sequences, found.sequences)
+    said = found.sequences
+    means = "sequence means" in said or "each sequence" in said
+    return _told(found, None if said == "unknown" else means, f"sequences: {said}")
 
 
 # -------------------------------------------------------------------------------------- targets, padding, layout
@@ -709,25 +644,13 @@ def padding_counts(loss: Loss, logits: Any, targets: Any, padded: Any, *, axis: 
     if not pad.any():
         return Answer(None, "nothing is padded")
     a = _axes(z, targets, axis)[0]
-    other = np.where(
-        np.expand_dims(pad, a),
-        np.flip(z, axis=a)
-        + 1.0 * np.arange(z.shape[a]).reshape([-1 if i == a % z.ndim else 1 for i in range(z.ndim)]),
-        z,
-    )
-    if hasattr(logits, "new_tensor"):
-        moved: Any = logits.new_tensor(other)
-    else:
-        moved = other.astype(z.dtype)
-    order = _of(loss).first
-    one, two = (
-        array(loss(v, targets) if order != "target" else loss(targets, v)).astype(float).sum()
-        for v in (logits, moved)
-    )
-    return Answer(
-        bool(not np.isclose(one, two, rtol=1e-3 if z.dtype.itemsize < 4 else 1e-5)),
-        f"{one:.6g} becomes {two:.6g} with other logits under the padding",
-    )
+    ramp = np.arange(z.shape[a]).reshape([-1 if i == a % z.ndim else 1 for i in range(z.ndim)])
+    other = np.where(np.expand_dims(pad, a), np.flip(z, axis=a) + 1.0 * ramp, z)
+    moved = logits.new_tensor(other) if hasattr(logits, "new_tensor") else other.astype(z.dtype)
+    step = -1 if _of(loss).first == "target" else 1
+    one, two = (array(loss(*(v, targets)[::step])).astype(float).sum() for v in (logits, moved))
+    same = np.isclose(one, two, rtol=1e-3 if z.dtype.itemsize < 4 else 1e-5)
+    return Answer(bool(not same), f"{one:.6g} becomes {two:.6g} with other logits under the padding")
 
 
 def ignored_class(ignore_index: int, classes: int) -> Answer:
@@ -738,69 +661,57 @@ def ignored_class(ignore_index: int, classes: int) -> Answer:
 def minus_one_is_a_class(loss: Loss | str) -> Answer:
     """Whether the label -1 is read as the last class."""
     found = _of(loss)
-    if not found.known or found.ignored in ("unknown", "not applicable"):
-        return _unknown(found) if not found.known else Answer(False, "it takes no class indices")
-    return Answer("-1: counted as the last class" in found.ignored, f"ignored: {found.ignored}")
+    return _told(found, "-1: counted as the last class" in found.ignored, f"ignored: {found.ignored}")
 
 
 def label_out_of_range(targets: Any, classes: int, *, ignore_index: int | None = -100) -> Answer:
     """Whether a label that counts is no class."""
-    y = array(targets)
-    keep = y[_valid(y, ignore_index)]
+    keep, _ = _counting(targets, classes, ignore_index)
     bad = keep[(keep < 0) | (keep >= classes)]
     return Answer(
-        bool(bad.size), f"{bad.size} labels are no class" + (f", such as {int(bad[0])}" if bad.size else "")
+        bool(bad.size), f"{bad.size} labels are no class" + (f", such as {bad[0]}" if bad.size else "")
     )
 
 
 def classes_on_the_last_axis(loss: Loss | str, logits: Any, targets: Any) -> Answer:
     """Whether a loss that reads classes on axis 1 is given them last."""
-    z, y, found = array(logits), array(targets), _of(loss)
+    z, found = array(logits), _of(loss)
     if z.ndim < 3:
         return Answer(False, "two dimensions: the classes are axis 1, and last")
-    if not found.known or found.layout not in ("second", "last"):
-        return _unknown(found) if not found.known else Answer(None, f"class axis: {found.layout}")
-    axes = _axes(z, y)
-    if len(axes) == 2:
-        return Answer(
-            None, f"the shapes {z.shape} and {y.shape} fit both layouts; the loss reads the {found.layout}"
-        )
-    return Answer(
-        (axes[0] == -1) != (found.layout == "last"), f"the loss reads classes on the {found.layout} axis"
+    if found.layout not in ("second", "last"):
+        return _told(found, None, f"class axis: {found.layout}")
+    axes = _axes(z, targets)
+    given = (axes[0] == -1) != (found.layout == "last")
+    return _told(
+        found, given if len(axes) == 1 else None, f"the loss reads classes on the {found.layout} axis"
     )
 
 
-def _tokens(labels: Any, ids: Any, ignore_index: int) -> tuple[Array, Array, Array]:
+def _next_tokens(labels: Any, ids: Any, ignore_index: int) -> tuple[Array, Array, Array]:
     a, b = array(labels), array(ids)
     return a, b, a != ignore_index
 
 
 def shifted_already(labels: Any, ids: Any, *, ignore_index: int = -100) -> Answer:
     """Whether the labels that count are the next tokens: shifted before a model that shifts them again."""
-    a, b, keep = _tokens(labels, ids, ignore_index)
+    a, b, keep = _next_tokens(labels, ids, ignore_index)
     keep = keep[:, :-1]
     if not keep.any() or (b[:, :-1] == b[:, 1:])[keep].all():
         return Answer(None, "no label tells")
-    return Answer(
-        bool((a[:, :-1] == b[:, 1:])[keep].all()), f"{int(keep.sum())} labels compared with the next token"
-    )
+    ahead = bool((a[:, :-1] == b[:, 1:])[keep].all())
+    return Answer(ahead, f"{int(keep.sum())} labels compared with the next token")
 
 
 def never_shifted(loss: Loss | str, labels: Any, ids: Any, *, ignore_index: int = -100) -> Answer:
     """Whether a loss that does not shift is given the inputs as labels."""
-    a, b, keep = _tokens(labels, ids, ignore_index)
+    a, b, keep = _next_tokens(labels, ids, ignore_index)
     if not keep.any():
         return Answer(None, "no target counts")
     if not (a == b)[keep].all():
         return Answer(False, "the labels are not the inputs")
     found = _of(loss)
-    if not found.known or found.sequences == "unknown":
-        return (
-            _unknown(found)
-            if not found.known
-            else Answer(None, "it does not say what it does with sequences")
-        )
-    return Answer("compares position t" in found.sequences, found.sequences)
+    said = found.sequences
+    return _told(found, None if said == "unknown" else "compares position t" in said, f"sequences: {said}")
 
 
 def broadcasts(predictions: Any, targets: Any) -> Answer:
@@ -812,12 +723,9 @@ def broadcasts(predictions: Any, targets: Any) -> Answer:
 
 def wrong_targets(logits: Any, targets: Any) -> Answer:
     """Whether targets have a shape or a type that PyTorch's cross-entropy refuses, or reads as something else."""
-    z, kind = array(logits), _kind(targets)
-    t = array(targets)
-    rows = t.shape == z.shape and z.ndim > 1
-    indices = t.ndim == z.ndim - 1
-    if rows:
+    z, t, kind = array(logits), array(targets), _kind(targets)
+    if t.shape == z.shape and z.ndim > 1:
         return Answer("float" not in kind, f"rows of {kind}: probabilities have to be floats")
-    if indices:
+    if t.ndim == z.ndim - 1:
         return Answer(kind not in ("int64", "uint8"), f"indices of {kind}: they have to be int64")
     return Answer(True, f"targets of shape {t.shape} for logits of shape {z.shape}")

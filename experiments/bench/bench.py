@@ -1,7 +1,6 @@
 """Measure `xent.cross_entropy` against PyTorch, SciPy, scikit-learn and Keras, and write the book's numbers.
 
-    make bench                    every case; writes result.json beside this file (some ten minutes)
-    python -m experiments.bench.bench --small       one case that takes seconds, to try the script; writes nothing
+    make bench      every case; writes result.json beside this file (some ten minutes)
 
 All run in one process and take turns, so that a busy moment of the machine meets all of them; each counts by
 its fastest turn. A turn is one call, or as many as take two milliseconds: a single short call would measure
@@ -71,7 +70,6 @@ CASES = [
     *(Case(*size, "float64", kind) for size in SIZES[:3] for kind in KINDS),
     *(Case(*size, axis=0) for size in ((100_000, 10), (10_000, 1_000))),
 ]
-SMALL = [Case(2_000, 10, logits="trained")]
 TURN = 2e-3
 # Which memory is counted by tracemalloc; the rest needs a process of its own.
 NUMPY_WAYS = ("xent", "scipy", "scikit-learn", "scikit-learn and softmax")
@@ -223,11 +221,10 @@ def run(case: Case, budget: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print the tables, and write them down unless it was a trial."""
+    """Measure, print the shares, and write all down."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--small", action="store_true", help="one small case, to try the script")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds to measure each case")
     parser.add_argument("--resident", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -240,7 +237,7 @@ def main() -> None:
         "settings": {"threads": 1, "budget": options.budget, "turns at least": 5, "seed": 0},
         "cases": [],
     }
-    for case in SMALL if options.small else CASES:
+    for case in CASES:
         measured = run(case, options.budget)
         result["cases"].append(measured)
         seconds = {name: times["fastest"] for name, times in measured["seconds"].items()}
@@ -250,9 +247,7 @@ def main() -> None:
             ", ".join(f"{name} {seconds['xent'] / s:.2f}" for name, s in seconds.items() if name != "xent"),
             flush=True,
         )
-    if not options.small:
-        RESULT.write_text(json.dumps(result, indent=1) + "\n")
-        print(f"written: {RESULT}")
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,10 +13,11 @@ The logits have a standard deviation of 4, so that a few of many classes have mo
 The teacher is near the student, and the labels are drawn from it; "cached" is the divergence from its 64 most
 probable classes and the mass of the others.
 
-On a CPU there is one thread, memory is the growth of a fresh process (Linux), and the error is against the plain pair
-in float64. On a GPU memory is what PyTorch allocates, Liger and cut cross-entropy stand beside the others where they
-are installed, and the error is against the plain pair in float32 of the same rounded inputs. The cases of a GPU in
-linear.json are older: their logits have a standard deviation of 2, and labels and teacher are independent of them.
+On a CPU there is one thread, time is the processor's, which other work on the machine lengthens least, memory is the
+growth of a fresh process (Linux), and the error is against the plain pair in float64. On a GPU memory is what PyTorch
+allocates, Liger and cut cross-entropy stand beside the others where they are installed, and the error is against the
+plain pair in float32 of the same rounded inputs. The cases of a GPU in linear.json are older: their logits have a
+standard deviation of 2, and labels and teacher are independent of them.
 """
 
 from __future__ import annotations
@@ -185,9 +186,9 @@ def measure(loss: str, size: Size) -> dict[str, Any]:
     exact = reference(loss, inputs, torch.float64)
     for _ in range(TURNS):
         for name, way in WAYS[loss].items():
-            begin = time.perf_counter()
+            begin = time.process_time()
             way(*inputs).backward()
-            seconds[name] = min(seconds[name], time.perf_counter() - begin)
+            seconds[name] = min(seconds[name], time.process_time() - begin)
             error[name] = float((inputs[1].grad.double() - exact).norm() / exact.norm())
             inputs[0].grad = inputs[1].grad = None
     del inputs, exact

@@ -1,7 +1,6 @@
 """Measure the losses of `xent.torch`, forward and backward, beside PyTorch's own, and add them to result.json.
 
-    python -m experiments.bench.tensors            some four minutes; under "tensors" of result.json
-    python -m experiments.bench.tensors --print    the same, and writes nothing
+    python -m experiments.bench.tensors     some four minutes; under "tensors" of result.json
 
 Both losses take turns in one process, with one thread; a turn is one forward and backward pass, or as many as
 take two milliseconds, and the fastest turn counts. The clock is the processor's time of this process, which
@@ -129,7 +128,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--print", action="store_true", help="write nothing")
     parser.add_argument("--budget", type=float, default=8.0, help="seconds to measure each loss")
     parser.add_argument("--rows", type=int, help="only the cases of so many rows")
     parser.add_argument("--grown", help=argparse.SUPPRESS)
@@ -142,12 +140,11 @@ def main() -> None:
     settings |= {"date": made()["date"]}
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for measured in measure(options.budget, options.rows):
-        if not options.print:
-            result = json.loads(RESULT.read_text(encoding="utf-8"))
-            kept = {key(case): case for case in result.get("tensors", {}).get("cases", [])}
-            found[key(measured)] = measured
-            result["tensors"] = {"settings": settings, "cases": list((kept | found).values())}
-            RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        result = json.loads(RESULT.read_text(encoding="utf-8"))
+        kept = {key(case): case for case in result.get("tensors", {}).get("cases", [])}
+        found[key(measured)] = measured
+        result["tensors"] = {"settings": settings, "cases": list((kept | found).values())}
+        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -138,6 +138,12 @@ def padded_mean(losses: Tensor, mask: Tensor) -> Tensor:
     return (losses * mask).sum((1, 2)) / (mask.shape[1] * mask.sum(2).max(1).values)
 
 
+def square_averaging(losses: Tensor, mask: Tensor) -> Tensor:
+    """Token weights of one over the square root of the length, over their sum, as InternVL's."""
+    root = mask.sum(2).sqrt()
+    return ((losses * mask).sum(2) / root).sum(1) / root.sum(1)
+
+
 def sequence_sum(losses: Tensor, mask: Tensor) -> Tensor:
     return (losses * mask).sum(2).mean(1)
 
@@ -628,6 +634,14 @@ def bucketed(kinds: Draws) -> Draws:
 
 ROWS = [
     of_tokens("mean over each sequence", "P / n", 4, additive(1), lambda n: 1 / n, sequence_mean, 1),
+    of_tokens(
+        "square averaging over a micro-batch of 4",
+        "P E[1/(r + R)] / r, r = sqrt(n), B = 4",
+        4,
+        lambda: float(learnt_distribution(P, np.sqrt(LENGTHS), 4, weight=1 / np.sqrt(LENGTHS))[0]),
+        lambda n: 1 / np.sqrt(n) / np.sqrt(n).sum(1, keepdims=True),
+        square_averaging,
+    ),
     of_tokens(
         "token mean over a micro-batch of 4", "P E[1/(n + S)], B = 4", 4, additive(4), sums, token_mean, 4
     ),

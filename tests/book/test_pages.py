@@ -137,6 +137,8 @@ def test_every_page_is_there_and_every_link_and_anchor_leads_somewhere(built_sit
     }
     texts = {name: text for name, text in texts.items() if not name.startswith("_static/")}
     assert set(texts) == {*PAGES, "404.html"}
+    heavy = {name: len(text.encode()) for name, text in texts.items() if "/ledger/" in name}
+    assert max(heavy.values()) < 300_000, heavy
     ids = {
         name: {html.unescape(i) for i in re.findall(r'\bid="([^"]+)"', text)} for name, text in texts.items()
     }
@@ -211,6 +213,17 @@ def test_a_solution_opens_wherever_its_title_is_tapped(browser: Browser, server:
     assert page.locator(".solution").first.locator("section").is_visible() and "#" not in page.url
     assert page.locator("button.copybtn").first.evaluate("e => getComputedStyle(e).opacity") == "1"
     context.close()
+
+
+def test_paper_has_every_font_and_shows_what_is_folded(visit: Visit) -> None:
+    page = visit.page
+    page.add_init_script("window.print = () => window.had = [...document.fonts].map(font => font.status)")
+    page.goto(visit.address + "chapters/05_numerics.html", wait_until="load")
+    page.keyboard.press("Control+p")
+    page.wait_for_function("window.had?.length > 20")
+    assert set(page.evaluate("window.had")) == {"loaded"}
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("article details:not([open])").count() == 0 < page.locator("article details").count()
 
 
 def test_what_the_site_offers_is_the_package(built_site: Path) -> None:

@@ -63,7 +63,7 @@ WANTED = {
 # The book does not speak of the first two by these names; the others' first is the row or the section beside.
 MISSED = {"top-p", "exposure bias", "batchmean", "backpropagation"}
 
-QUESTION = re.compile(r"^- \[.+\]\(https://\S+\): `(.+?)`, \{ref\}`[^`]+<(symptom-[a-z0-9-]+)>`; ", re.M)
+QUESTION = re.compile(r"^- \[`(.+?)`\]\(https://\S+\): \{ref\}`[^`]+<(symptom-[a-z0-9-]+)>`$", re.M)
 FIRST = """async words => (await xentFind(words)).slice(0, 1).map(
   ({address}) => address.replace(/.*[/]([^/]+)[.]html/, "$1"))[0]"""
 
@@ -88,25 +88,26 @@ def test_questions_lead_to_their_rows(page: Page) -> None:
     """What chapter 8 says to type for each question of its list, typed: its row comes first."""
     cells = nbformat.read(ROOT / "chapters/08_which_loss.ipynb", as_version=4).cells
     [asked] = [QUESTION.findall(c.source) for c in cells if c.source.startswith("### Forty questions")]
-    assert len(asked) == 34  # six of the forty have no row, and the chapter says so
+    assert len(asked) == 40
     rows = {words: f"08_which_loss#{row}" for words, row in asked}
     assert {words: page.evaluate(FIRST, words) for words in rows} == rows
 
 
 def test_a_reader_finds_by_typing(page: Page, server: str) -> None:
-    """By the phone's button and by the keys: sections with an excerpt, no page loaded, no more than 250 kB."""
+    """By the phone's button and by the keys: sections with an excerpt, no page loaded, no more than 150 kB."""
     fetched: dict[str, int] = {}
     page.on("response", lambda answer: fetched.update({answer.url: len(gzip.compress(answer.body()))}))
     page.locator(".search-button__button:visible").click()
     page.keyboard.type("gradient accumul")
     entries = page.locator(".site-found:visible li")
-    entries.first.wait_for()
+    # With a busy machine the first word is searched before the second is typed.
+    page.locator(".site-found:visible li:first-child").filter(has_text="radient accumulation").wait_for()
     says = entries.all_inner_texts()
     assert "gradient accumulation" in says[0].lower() and len(says) == 10
     # No formula twice, no TeX, no menu.
     assert not [text for text in says if re.search(r"\\[a-z]+|Show code|\.ipynb", text)]
     assert not [url for url in fetched if url.endswith(".html")]
-    assert 50_000 < sum(fetched.values()) < 250_000
+    assert 50_000 < sum(fetched.values()) <= 150_000
     box, field = page.locator(".search-button__wrapper i").bounding_box(), page.locator("input:focus")
     assert box and field.evaluate("e => parseFloat(getComputedStyle(e).paddingLeft)") > box["width"] + 8
     page.keyboard.press("ArrowDown")

@@ -374,34 +374,6 @@ def test_the_chain_is_not_the_plain_sum() -> None:
             says(table, np.tile(table.sum(axis=0), (len(table), 1)))
 
 
-@pytest.mark.claim("03", "A coin can reproduce them, and the fit of chapter 1 leaves nothing.")
-def test_what_chance_leaves() -> None:
-    """Every number of heads in one to 30 tosses, fitted by a minimiser.
-
-    Would be refuted by a record that a coin does not reproduce; a Poisson law does not reproduce Poisson draws.
-    """
-    g = rng(9)
-
-    def says(p: Array, fitted: Array) -> None:
-        assert special.rel_entr(p, fitted).sum() < 1e-5
-
-    for tosses in (1, 2, 10, 30):
-        for heads in range(tosses + 1):
-            p = np.array([1 - heads / tosses, heads / tosses])
-            found = optimize.minimize_scalar(
-                lambda q, p=p: -float(special.xlogy(p, [1 - q, q]).sum()),
-                bounds=(0, 1),
-                method="bounded",
-                options={"xatol": 1e-12},
-            ).x
-            says(p, np.array([1 - found, found]))
-    for _ in range(50):
-        y = g.poisson(3.0, 50)
-        values, counts = np.unique(y, return_counts=True)
-        with refuted("Poisson draws"):
-            says(counts / 50, stats.poisson.pmf(values, y.mean()))
-
-
 @pytest.mark.claim(
     "03",
     "With five labels in each group, almost a third of all data sets have no maximum likelihood estimate, although "

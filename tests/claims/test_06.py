@@ -84,8 +84,8 @@ def test_ceilings_are_logarithms_of_epsilons() -> None:
 
 @pytest.mark.claim(
     "06",
-    "A clipped mean contains $m \\log(1/\\epsilon)$, with m the share of impossible events, so the ε can decide which "
-    "of two models looks better.",
+    "A clipped mean contains $m \\log(1/\\epsilon)$, with $m$ the share of impossible events, so the ε can decide "
+    "which of two models looks better.",
 )
 def test_epsilon_ranks_two_models() -> None:
     """Random shares of impossible events, and every pair of epsilons in use: the mean rises by that, the order turns.

@@ -432,8 +432,8 @@ def test_what_b_counts() -> None:
 
 @pytest.mark.claim(
     "10",
-    "A sum over a constant is proper, and so is a mean over blocks of one length, or over sequences whose length "
-    "stands in the prompt.",
+    "A sum over a constant is proper, and so is a mean over blocks of one length, or, with independent draws, over "
+    "sequences whose length is given in the prompt.",
 )
 @pytest.mark.erratum("0.12")
 def test_what_is_proper() -> None:

@@ -645,3 +645,64 @@ def test_rounded_logits_near_a_teacher() -> None:
         says(near, far)
     with refuted("the labels"):
         says(far, labels_far)
+
+
+@pytest.mark.claim(
+    "15",
+    "With logits that are free in every context its minimiser is $z_j = \\log P_j$ at every $k$: the probabilities of "
+    "the cross-entropy, normalised without a sum.",
+)
+def test_noise_contrastive_estimation() -> None:
+    """The expected loss over random P, noise and k, minimised from a random start.
+
+    Would be refuted by a minimum with other probabilities, or with a sum that is not one.
+    """
+    g = rng(0)
+
+    def minimum(p: Array, noise: Array, k: float) -> Array:
+        def loss(z: Array) -> float:
+            odds = z - np.log(k * noise)
+            return float(p @ np.logaddexp(0, -odds) + k * noise @ np.logaddexp(0, odds))
+
+        return np.asarray(minimize(loss, g.normal(size=len(p)), tol=1e-12).x)
+
+    for classes in (2, 3, 8):
+        p, noise = g.dirichlet(np.ones(classes) * 3, size=2)
+        for k in (0.5, 1.0, 25.0):
+            np.testing.assert_allclose(minimum(p, noise, k), np.log(p), atol=2e-3)
+            with refuted("noise that the loss does not know of"):
+                np.testing.assert_allclose(minimum(p, noise, k) + np.log(2), np.log(p), atol=2e-3)
+
+
+@pytest.mark.claim(
+    "15",
+    "multiplies their probabilities, which sum to one by construction: a loss takes about $\\log_2 V$ products in a "
+    "balanced binary tree instead of $V$.",
+)
+def test_trees_sum_to_one() -> None:
+    """A binary tree over 64 entries with any logits, and PyTorch's adaptive softmax; six products on each path.
+
+    Would be refuted by a tree whose leaves do not sum to one, or by a path that is longer than six.
+    """
+    g = rng(1)
+
+    def leaves(depth: int) -> Array:
+        """The probabilities of the leaves below each of a level's nodes."""
+        if depth == 6:
+            return np.ones((2**depth, 1))
+        right = 1 / (1 + np.exp(-3 * g.normal(size=2**depth)))
+        below = leaves(depth + 1).reshape(2**depth, 2, -1)
+        return (np.stack([1 - right, right], 1)[:, :, None] * below).reshape(2**depth, -1)
+
+    probs = leaves(0)[0]
+
+    def one(found: Array) -> None:
+        np.testing.assert_allclose(found, 1, atol=1e-12)
+
+    assert len(probs) == 2**6
+    one(probs.sum())
+    with refuted("a leaf that is left out"):
+        one(probs[1:].sum())
+    adaptive = torch.nn.AdaptiveLogSoftmaxWithLoss(16, 100, [10, 40], dtype=torch.float64)
+    rows = adaptive.log_prob(torch.tensor(g.normal(size=(5, 16)))).exp().sum(1)
+    one(rows.detach().numpy())

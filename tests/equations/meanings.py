@@ -106,7 +106,7 @@ def coin(d: Draw) -> Env:
     y, p = column([1, 0, *(d.randint(0, 1) for _ in range(5))]), d.share()
     likelihood = lambda p: mp.fprod(p if b else 1 - p for b in y[:, 0])
     best = mp.findroot(lambda p: mp.diff(lambda x: mp.log(likelihood(x)), p), 0.5)
-    return {"y": y, "p": p, "N": 7, "k": int(sum(y[:, 0])), "cal L": likelihood, "hat p": best}
+    return {"y": y, "p": p, "N": 7, "k": int(sum(y[:, 0])), "L": likelihood, "hat p": best}
 
 
 def binary(d: Draw) -> Env:
@@ -126,17 +126,13 @@ def logistic(d: Draw) -> Env:
     x, y = d.matrix(5, 2), column([1, 0, 1, 0, d.randint(0, 1)])
     loss = lambda w: mean(softplus((1 - 2 * y) * (x @ w))[:, 0])
     e = {"N": 5, "X": x, "x": x, "y": y, "w": d.column(2), "v": d.column(2), "nabla": "w", "sigma": sigmoid}
-    return e | {"J": loss, "p": Let(lambda at: sigmoid(x @ lookup(at, "w")))}
+    return e | {"cal L": loss, "p": Let(lambda at: sigmoid(x @ lookup(at, "w")))}
 
 
 def coins(d: Draw) -> Env:
     y, p = column([1, 0, d.randint(0, 1)]), column(d.share() for _ in range(3))
     of = lambda b, q: entropy(column([b, 1 - b]), column([q, 1 - q]))
-    return {"N": 3, "y": y, "p": p, "J": mean(of(b, q) for b, q in zip(y[:, 0], p[:, 0], strict=True))}
-
-
-def margin(d: Draw) -> Env:
-    return {"m": d.column(1)[0, 0], "p": Let(lambda e: sigmoid(lookup(e, "m")))}
+    return {"N": 3, "y": y, "p": p, "cal L": mean(of(b, q) for b, q in zip(y[:, 0], p[:, 0], strict=True))}
 
 
 def one(d: Draw) -> Env:

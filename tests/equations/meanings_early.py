@@ -42,7 +42,7 @@ def bernoulli(d: Draw) -> Env:
 def monotone(d: Draw) -> Env:
     """A likelihood that vanishes at one point, where the logarithm has no value."""
     p, q = [(0.2, 0.7), (0.7, 0.2), (0.5, 0.5), (0.0, 0.3), (0.4, 0.0), (1e-9, 1e-8)][d.number]
-    return {"p": mp.mpf(p), "q": mp.mpf(q), "cal L": lambda p: p**2}
+    return {"p": mp.mpf(p), "q": mp.mpf(q), "L": lambda p: p**2}
 
 
 def missing_log(d: Draw) -> Env:
@@ -62,7 +62,7 @@ def descent(d: Draw) -> Env:
     axes, best, start = np.array(axes.tolist(), object), d.column(2), d.column(2)
     path = [best + axes @ (column((1 - eta * r) ** t for r in rates) * (axes.T @ start)) for t in (1, 2, 3)]
     J = lambda w: ((w - best).T @ curved @ (w - best))[0, 0] / 2
-    return {"w": np.hstack(path).T, "t": d.number % 2 + 1, "eta": eta, "J": J, "nabla": "w"}
+    return {"w": np.hstack(path).T, "t": d.number % 2 + 1, "eta": eta, "cal L": J, "nabla": "w"}
 
 
 def fitted(d: Draw, penalty: Any = 0) -> Env:
@@ -73,7 +73,7 @@ def fitted(d: Draw, penalty: Any = 0) -> Env:
     slope = lambda w: (x.T @ (sigmoid(x @ w) - y))[:, 0] / N + penalty * w[:, 0]
     best = column(mp.findroot(lambda a, b: list(slope(column([a, b]))), (0, 0)))
     J = lambda w: mean(m.softplus((1 - 2 * y) * (x @ w))[:, 0])
-    e = {"N": N, "x": x, "y": y, "s": 2 * y - 1, "hat w": best, "hat p": sigmoid(x @ best), "J": J}
+    e = {"N": N, "x": x, "y": y, "s": 2 * y - 1, "hat w": best, "hat p": sigmoid(x @ best), "cal L": J}
     return e | {"nabla": "w", "over": {"i": range(1, N + 1)}}
 
 
@@ -91,17 +91,6 @@ def newton(d: Draw) -> Env:
     return e | {"w": best + 0.1 * by, "w_new": Let(step), "closer": lambda s: {"w": best + s * by}}
 
 
-def toy_growth(d: Draw) -> Env:
-    """The flow by the time it takes, an integral; Newton's steps by the derivatives of the loss."""
-    t, loss = mp.mpf([1, 0.1, 30, 1e6, 0, 3][d.number]), lambda w: mp.log1p(mp.exp(-w))
-    time = lambda w: mp.quad(lambda u: 1 + mp.exp(u), [0, w])
-    flow = mp.findroot(lambda w: time(w) - t, mp.log(1 + t) * 0.9)
-    w = [d.gauss(0, 2) for _ in "1"]
-    for _ in range(2):
-        w.append(w[-1] - mp.diff(loss, w[-1]) / mp.diff(loss, w[-1], 2))
-    return {"t": t, "w(": lambda t: flow, "w": column(w), "k": d.number % 2 + 1}
-
-
 def separated(d: Draw) -> Env:
     """Margins of a direction, and a bound on them that in some draws is none."""
     x, v = 10 * np.hstack([d.positive(4), d.positive(4)]), column([1, 0.5])
@@ -117,7 +106,7 @@ def separated(d: Draw) -> Env:
     ]
     e = {"s": s, "x": s * x, "v": v, "m": bound[d.number], "t": mp.mpf([1, 3, 1, 0.1, 2, -1][d.number])}
     J = lambda w: mean(m.softplus(-s * (s * x @ w))[:, 0])
-    return e | {"J": J, "over": {"i": range(1, 5)}}
+    return e | {"cal L": J, "over": {"i": range(1, 5)}}
 
 
 PAIRS = {  # s_i x_i
@@ -152,25 +141,20 @@ def existence(d: Draw) -> Env:
     turns = sorted(across, key=lambda v: mp.atan2(v[1, 0], v[0, 0]))
     units = [v / mp.norm(v[:, 0].tolist()) for v in turns]
     ways = [*units, *(u + v for u, v in itertools.pairwise([*units, units[0]]))]
-    e = {"J": kind, '"hasaminimum': has_minimum, "s": s, "x": s * a, "over": {"i": range(1, 6), "v": ways}}
-    singular = lambda a: min(mp.svd_r(mp.matrix(a.tolist()), compute_uv=False))
-    r = [0.5] * 5  # what a fit leaves: the exact one, or one that proves nothing
-    r = residuals(a) if kind in {"overlap", "one line"} else [1, *[1e-4] * 4] if kind == "lopsided" else r
-    return e | {"A": a, "sigma_min": singular, "r": column(r)}
-
-
-def residuals(a: Any) -> Any:
-    """What the exact fit leaves."""
-    slope = lambda w: (a.T @ sigmoid(-(a @ w)))[:, 0]
-    return sigmoid(-(a @ column(mp.findroot(lambda u, v: list(slope(column([u, v]))), (0, 0), maxsteps=99))))[
-        :, 0
-    ]
+    e = {
+        "cal L": kind,
+        '"hasaminimum': has_minimum,
+        "s": s,
+        "x": s * a,
+        "over": {"i": range(1, 6), "v": ways},
+    }
+    return e
 
 
 def penalised(d: Draw) -> Env:
     penalty = mp.mpf([0.1, 1, 10, 1e-6, 100, 0.5][d.number])
     e, w = fitted(d, penalty), d.column(2)
-    total = lambda w: e["J"](w) + penalty * mp.fsum(x * x / 2 for x in w[:, 0])
+    total = lambda w: e["cal L"](w) + penalty * mp.fsum(x * x / 2 for x in w[:, 0])
     return e | {"w": w, "lambda": penalty, "J_lambda": total, "hat w_lambda": e["hat w"]}
 
 
@@ -220,11 +204,11 @@ def bounds(d: Draw) -> Env:
 
 
 def layer(d: Draw) -> Env:
-    """Softmax regression: inputs x, weights W by class in columns, biases b."""
+    """Softmax regression: inputs x, weights W by class in rows, biases b."""
     N, K, inputs = (3, 1, 2, 2, 3, 2)[d.number], d.classes, (2, 3, 1)[d.number % 3] + 1
     x, t = d.matrix(N, inputs), np.vstack([d.some().T for _ in range(N)])
-    rows = lambda e: x @ lookup(e, "W") + lookup(e, "b").T
-    e: Env = {"N": N, "x": x, "t": t, "W": d.matrix(inputs, K), "b": d.column(K)}
+    rows = lambda e: x @ lookup(e, "W").T + lookup(e, "b").T
+    e: Env = {"N": N, "x": x, "t": t, "W": d.matrix(K, inputs), "b": d.column(K)}
     e["p"] = Let(lambda e: np.vstack([softmax(row[:, None]).T for row in rows(e)]))
     e["cal L"] = Let(
         lambda e: mean(lse(z[:, None]) - sum(z * own) for z, own in zip(rows(e), t, strict=True))
@@ -301,15 +285,6 @@ def surfaces(d: Draw) -> Env:
     u, v = d.gauss(0, d.scale), d.gauss(0, d.scale)
     cross = entropy(column([1, 0]), softmax(column([u, v])))
     return {"u": mp.mpf(u), "v": mp.mpf(v), "ell_squared": mp.norm([u - 1, v + 1]) ** 2, "ell_cross": cross}
-
-
-def spare_direction(d: Draw) -> Env:
-    """Pairs of weights, among which the one that shares the difference."""
-    w, penalty = d.column(2) + mp.mpf(1), d.real()
-    others = [w / 2, w, 0 * w, *(w / 2 + by * one_hot(k, 2) for k in (1, 2) for by in (1e-4, -1e-4, 1))]
-    others += [w * 2]
-    minus = [x - w for x in others]
-    return {"w": w, "lambda": penalty, "over": {"w_0": minus, "w_1": others}}
 
 
 def odds(d: Draw) -> Env:
@@ -540,20 +515,20 @@ def same_mean(d: Draw) -> Env:
 def family(d: Draw) -> Env:
     """A binomial law, or a geometric one, whose mean and normaliser have closed forms."""
     if d.number % 2:
-        most, eta = (1, 3, 6)[d.number // 2], mp.mpf(d.gauss(0, 3))
+        most, z = (1, 3, 6)[d.number // 2], mp.mpf(d.gauss(0, 3))
         h, values = lambda y: mp.binomial(most, y), range(most + 1)
-        A, P = (
+        psi, P = (
             lambda g: most * m.softplus(g),
             lambda y, g: mp.binomial(most, y) * sigmoid(g) ** y * sigmoid(-g) ** (most - y),
         )
-        average = most * sigmoid(eta)
+        average = most * sigmoid(z)
     else:
-        eta, h, values = mp.mpf(-1.5) - d.share(), lambda y: 1, range(100)
-        A, P = lambda g: -mp.log(1 - mp.exp(g)), lambda y, g: (1 - mp.exp(g)) * mp.exp(g) ** y
-        average = 1 / mp.expm1(-eta)
-    law = [(P(y, eta), {"y": y}) for y in values]
+        z, h, values = mp.mpf(-1.5) - d.share(), lambda y: 1, range(100)
+        psi, P = lambda g: -mp.log(1 - mp.exp(g)), lambda y, g: (1 - mp.exp(g)) * mp.exp(g) ** y
+        average = 1 / mp.expm1(-z)
+    law = [(P(y, z), {"y": y}) for y in values]
     assert near(average, sum(p * at["y"] for p, at in law))
-    e = {"P|": lambda y, g: P(y[0], g[0]), "h": h, "A": A, "eta": eta, "y": d.randint(0, 1), "law": law}
+    e = {"P|": lambda y, g: P(y[0], g[0]), "h": h, "psi": psi, "z": z, "y": d.randint(0, 1), "law": law}
     return e | {"over": {"y": values}}
 
 
@@ -572,22 +547,6 @@ def backward(d: Draw) -> Env:
     e |= {"X": e["x"], "cal L": Let(lambda e: np.sum(a * m.softplus(z(e)))), "over": {"n": range(1, N + 1)}}
     g = a * sigmoid(z(e))
     return e | {"g": g, "G": g}
-
-
-def weighted(d: Draw) -> Env:
-    """Examples with weights, one of them zero, and smoothed targets."""
-    N, K, eps = (3, 1, 2, 4, 3, 2)[d.number], d.classes, [d.share(), mp.mpf(0)][d.number % 2]
-    y, w = [d.randint(1, K) for _ in range(N)], d.positive(N)
-    w[-1, 0] *= d.number not in {1, 4}
-    w = d.positive(1) if N == 1 else w
-    t = np.array([[eps / K + (1 - eps if k == label else 0) for k in range(1, K + 1)] for label in y])
-    e: Env = {"K": K, "y": column(y), "w": w, "t": t, "varepsilon": eps, "z": d.matrix(N, K)}
-    e["ell"] = Let(
-        lambda e: column(lse(z[:, None]) - sum(z * own) for z, own in zip(lookup(e, "z"), t, strict=True))
-    )
-    e["cal L"] = Let(lambda e: np.average(lookup(e, "ell")[:, 0], weights=w[:, 0]))
-    e["p"] = Let(lambda e: np.vstack([softmax(row[:, None]).T for row in lookup(e, "z")]))
-    return e | {"n": 1, "k": d.randint(1, K), "over": dict.fromkeys("nm", range(1, N + 1))}
 
 
 def differences(d: Draw) -> Env:
@@ -634,15 +593,6 @@ def margins(d: Draw) -> Env:
     e["CE"] = Let(lambda e: entropy(column([1, 0]), softmax(lookup(e, "z"))))
     right = lambda e: (softmax(lookup(e, "z")) - column([1, 0]))[:, 0]
     return e | {"MSE": Let(lambda e: mp.fsum(x * x for x in right(e)))}
-
-
-def escape(d: Draw) -> Env:
-    """How long the margin takes to fall to zero at twice the slope of the loss."""
-    lead = mp.mpf([1, 3, 0.1, 12, 6, 0][d.number])
-    time = lambda loss: (
-        mp.quad(lambda x: 1 / (2 * mp.diff(loss, x)), mp.linspace(0, lead, 5)) if lead else mp.mpf(0)
-    )
-    return {"m": lead, "T_CE": time(m.softplus), "T_MSE": time(lambda x: 2 * sigmoid(x) ** 2)}
 
 
 # ----------------------------------------------------------------------------------------- 5, numerics

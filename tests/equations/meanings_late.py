@@ -45,7 +45,7 @@ def batch(d: Draw) -> Env:
     N = SIZES[d.number]
     t, p = masses(d, N), rows(d.matrix(N, d.classes))
     each = [mp.fsum(a * mp.log(1 / b) for a, b in zip(*row, strict=True)) for row in zip(t, p, strict=True)]
-    return {"N": N, "t": t, "p": p, "ell": entropy, "L": mean(each)}
+    return {"N": N, "t": t, "p": p, "ell": entropy, "cal L": mean(each)}
 
 
 def keras(d: Draw) -> Env:
@@ -66,9 +66,9 @@ def epsilon(d: Draw) -> Env:
     e = {
         "epsilon": mp.mpf("1e-3"),
         "m": mp.mpf(d.number) / N,
-        "L_epsilon": Let(lambda e: cost(lookup(e, "epsilon"))),
+        "cal L_epsilon": Let(lambda e: cost(lookup(e, "epsilon"))),
     }
-    e |= {"L_10^-15": cost(mp.mpf("1e-15")), "L_10^-7": cost(mp.mpf("1e-7"))}
+    e |= {"cal L_10^-15": cost(mp.mpf("1e-15")), "cal L_10^-7": cost(mp.mpf("1e-7"))}
     return e | {"const": sum(-mp.log(x) for x in p if x) / N}
 
 

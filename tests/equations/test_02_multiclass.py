@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from scipy import special
+from scipy import special, stats
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 
@@ -89,3 +89,45 @@ def test_lambda_c_and_weight_decay_describe_one_prior(worst_error, tau: float):
         optimiser.step()
         step = (start - moved.detach()) * scale
         worst_error(step, slope_of_the_posterior(start, b), rtol=1e-10, atol=1e-10, why=ROUNDING)
+
+
+# ----------------------------------------------------------------------------------- Gaussian classes
+
+
+def linear_logits(x: np.ndarray, shares: np.ndarray, means: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """The equation's second half, transcribed: logits from shares, means and the common covariance."""
+    precision = np.linalg.inv(covariance)
+    weights = precision @ means.T
+    # wrong[eq-gaussian-classes]: np.log(shares) - -> np.log(shares) +
+    intercepts = np.log(shares) - 0.5 * np.einsum("kd,de,ke->k", means, precision, means)
+    return x @ weights + intercepts
+
+
+@pytest.mark.equation("eq-gaussian-classes", by="reference")
+def test_gaussian_classes_have_linear_logits(worst_error):
+    r"""
+    $$
+    \begin{aligned}
+    P(Y = k \mid x) &\propto \pi_k\, e^{-\frac12 (x - \mu_k)^\top \Sigma^{-1} (x - \mu_k)} \\
+    P(Y = k \mid x) &= \operatorname{softmax}(W x + b)_k, \\
+    w_k &= \Sigma^{-1} \mu_k, \\
+    b_k &= \log \pi_k - \tfrac12\, \mu_k^\top \Sigma^{-1} \mu_k
+    \end{aligned}
+    $$ (eq-gaussian-classes)
+    """
+    rng = np.random.default_rng(8)
+    for classes, features in ((2, 1), (3, 2), (10, 5)):
+        shares, means = rng.dirichlet(np.ones(classes)), rng.normal(scale=2.0, size=(classes, features))
+        root = rng.normal(size=(features, features))
+        covariance = root @ root.T + 0.3 * np.eye(features)
+        x = means[rng.choice(classes, 50, p=shares)] + rng.multivariate_normal(
+            np.zeros(features), covariance, 50
+        )
+        logpdf = [stats.multivariate_normal(mean, covariance).logpdf(x) for mean in means]
+        bayes = special.softmax(np.log(shares) + np.stack(logpdf, axis=1), axis=1)
+        found = special.softmax(linear_logits(x, shares, means, covariance), axis=1)
+        worst_error(found, bayes, rtol=1e-9, atol=1e-14, why="SciPy's densities, and an inverse matrix")
+        # With a covariance of its own in one class the quadratic terms stay.
+        logpdf[0] = stats.multivariate_normal(means[0], 4 * covariance).logpdf(x)
+        other = special.softmax(np.log(shares) + np.stack(logpdf, axis=1), axis=1)
+        assert np.abs(found - other).max() > 0.01

@@ -11,6 +11,7 @@ import mpmath
 import numpy as np
 import numpy.typing as npt
 import pytest
+from scipy import special
 
 Array = npt.NDArray[np.float64]
 
@@ -98,3 +99,55 @@ def test_averages_converge_at_the_stated_rate(worst_error: Any) -> None:
         )
         # Division by n instead of its root would be seen at once.
         assert n == 1 or abs(r_n.std() - sigma / n) > 10 * error
+
+
+# --------------------------------------------------------------------------------- Fisher information
+
+
+def scores(z: Array, x: Array) -> Array:
+    """Slopes of log Q(y | x) in the weights of a softmax regression, by differences: (input, y, weight)."""
+    step, k = 1e-5, z.shape[1]
+    directions = np.eye(x.shape[1] * k).reshape(-1, x.shape[1], k)
+    sides = [special.log_softmax(z + s * step * (x @ directions), axis=-1) for s in (1, -1)]
+    return np.moveaxis((sides[0] - sides[1]) / (2 * step), 0, -1)
+
+
+def fisher(z: Array, x: Array) -> Array:
+    """The first line of the equation, the expectation of the outer products."""
+    s = scores(z, x)
+    # wrong[eq-fisher]: "nk,nkw,nkv->wv" -> "nk,nkw,nlv->wv"
+    return np.asarray(np.einsum("nk,nkw,nkv->wv", special.softmax(z, axis=1), s, s) / len(x))
+
+
+@pytest.mark.equation("eq-fisher", by="reference")
+def test_the_information_is_the_curvature_and_gives_the_error(worst_error: Any) -> None:
+    r"""
+    $$
+    \begin{aligned}
+    I(\theta) &= \mathbb{E}\left[ \nabla \log Q_\theta\; \nabla \log Q_\theta^{\mathsf T} \right] \\
+    &= -\mathbb{E}\left[ \nabla^2 \log Q_\theta \right], \\
+    \operatorname{se}(\hat\theta_j) &= \sqrt{\bigl[ \nabla^2 \mathcal L(\hat\theta)^{-1} \bigr]_{jj} / n}
+    \end{aligned}
+    $$ (eq-fisher)
+    """
+    rng = np.random.default_rng(9)
+    for n, features, classes in ((7, 1, 2), (30, 2, 3)):
+        x, w = rng.normal(size=(n, features)), rng.normal(size=(features, classes))
+        p = special.softmax(x @ w, axis=1)
+        # The Hessian of -log softmax in the logits is diag(p) - p p^T, whatever the label is.
+        curved = np.einsum("nk,kl->nkl", p, np.eye(classes)) - np.einsum("nk,nl->nkl", p, p)
+        curvature = np.einsum("nkl,nd,ne->dkel", curved, x, x).reshape(features * classes, -1) / n
+        worst_error(fisher(x @ w, x), curvature, rtol=1e-6, atol=1e-8, why="slopes by differences")
+    # The standard error beside the spread of 2,000 fits, for two weights of a logistic regression.
+    n, theta = 400, np.array([0.5, -1.0])
+    x = np.column_stack([np.ones(n), rng.normal(size=n)])
+    y = (rng.uniform(size=(2000, n)) < special.expit(x @ theta)).astype(float)
+    fits = np.tile(theta, (2000, 1))
+    for _ in range(8):
+        p = special.expit(fits @ x.T)
+        curvature = np.einsum("rn,nd,ne->rde", p * (1 - p), x, x) / n
+        fits -= np.linalg.solve(curvature, ((p - y) @ x / n)[..., None])[..., 0]
+    errors = np.sqrt(np.diagonal(np.linalg.inv(curvature), axis1=1, axis2=2) / n)
+    worst_error(errors.mean(axis=0), fits.std(axis=0), rtol=0.06, why="2,000 fits, and terms of order 1 / n")
+    covered = (np.abs(fits - theta) < 2 * errors).mean(axis=0)
+    assert ((covered > 0.935) & (covered < 0.97)).all()

@@ -16,13 +16,13 @@ from xent.elicitation import elicited
 
 @pytest.mark.erratum("0.1")
 def test_an_f_divergence_needs_f_of_one_to_be_zero():
-    """Old: strictly convex f gives D >= 0, and D = 0 only for P = Q. New: D >= f(1), so ask for f(1) = 0."""
+    """With f(1) = 0, strictly convex f gives D >= 0, and D = 0 only for P = Q. Without, D >= f(1)."""
     p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.2, 0.6])
 
     def divergence(f, p, q):
         return float((q * f(p / q)).sum())
 
-    # The old statement fails twice: t^2 gives 1 at P = Q, and t^2 - 2 is negative there.
+    # Without it the statement fails twice: t^2 gives 1 at P = Q, and t^2 - 2 is negative there.
     assert divergence(np.square, p, p) == 1.0
     assert divergence(lambda t: t**2 - 2, p, p) == -1.0
     for f in (np.square, lambda t: t**2 - 2, lambda t: np.exp(t)):

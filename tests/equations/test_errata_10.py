@@ -148,3 +148,26 @@ def test_eos_is_the_last_token() -> None:
     rows = np.arange(500)
     assert tosses[rows, n - 1].all()  # position n, counted from 1
     assert not tosses[rows[n > 1], n[n > 1] - 2].any()  # position n - 1
+
+
+@pytest.mark.parametrize("beta", [0.05, 0.3, 0.5, 0.95])
+@pytest.mark.erratum("0.a")
+def test_the_likelihood_falls(beta: float) -> None:
+    """Old: more probability on <eos> achieves a higher likelihood. New: a lower averaged loss, and less likelihood."""
+    n = np.arange(1, 5000)
+    law = beta * (1 - beta) ** (n - 1)
+
+    def likelihood(q: float) -> float:
+        return float(law @ (math.log(q) + (n - 1) * math.log(1 - q)))
+
+    def averaged(q: float) -> float:
+        return float(-law @ ((math.log(q) + (n - 1) * math.log(1 - q)) / n))
+
+    learnt = float(law @ (1 / n))
+    assert learnt > beta
+    assert averaged(learnt) < averaged(beta)
+    assert likelihood(learnt) < likelihood(beta)
+    if beta == 0.5:
+        assert likelihood(beta) == pytest.approx(-1.386, abs=5e-4)
+        assert likelihood(learnt) == pytest.approx(-1.548, abs=5e-4)
+        assert [averaged(beta), averaged(learnt)] == pytest.approx([0.693, 0.617], abs=5e-4)

@@ -26,7 +26,7 @@ def rows(lengths: list[int], width: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.erratum("0.13")
 def test_the_mean_over_non_ignored_tokens_needs_one():
-    """Old: the mean averages over the tokens that are not ignored. New: nan if all are; the sum is 0."""
+    """The mean averages over the tokens that are not ignored. If all are it is nan, and the sum is 0."""
     logits, targets = rows([3, 6], 6)
     each = F.cross_entropy(logits.mT, targets, reduction="none")
     torch.testing.assert_close(F.cross_entropy(logits.mT, targets), each.sum() / 9)

@@ -552,6 +552,157 @@ def fresh() -> dict[str, Case]:
     }  # fmt: skip
 
 
+def from_repositories() -> dict[str, Case]:
+    """Losses of public repositories, in a few words of our own: what frameworks, tutorials and contests are used to."""
+
+    def weighed_logarithms(z: Any, t: Any) -> Any:  # aqx95/cassava_kaggle
+        return -(t * z.log_softmax(-1) * W3).sum(-1).mean()
+
+    def smoothed_for_five(z: Any, y: Any) -> Any:  # MachineLP/PyTorch_image_classifier
+        return -(z.log_softmax(-1) * (F.one_hot(y, 5) * 0.9 + 0.1 / 5)).sum(-1).mean()
+
+    def clamped_labels(z: Any, y: Any) -> Any:  # taishan1994/python_common_code_collection
+        t = F.one_hot(y, 3).to(z.dtype).clamp(0.1 / 2, 0.9)
+        return -(t * z.log_softmax(1)).sum(1).mean()
+
+    def square_of_losses(z: Any, y: Any) -> Any:  # the same: (N, 1) + (N,), whose mean is right all the same
+        return (-z.gather(1, y[:, None]) + (z + 1e-12).exp().sum(1).log()).mean()
+
+    def ten_one_hot(z: Any, y: Any) -> Any:  # MeerkatPerson/ml_project2
+        return -np.mean(np.sum(np.eye(10)[y] * z, axis=-1))
+
+    def over_nonzero(
+        z: Any, y: Any
+    ) -> Any:  # with jax.nn.one_hot, for which a label that is no class is a row of 0
+        t = (y[:, None] == np.arange(z.shape[-1])).astype(float)
+        each = -(t * xent.log_softmax(z)).sum(-1)
+        return each.sum() / np.count_nonzero(each)
+
+    def with_delta(p: Any, t: Any) -> Any:  # oreilly-japan/deep-learning-from-scratch, with batches
+        p, t = np.atleast_2d(p), np.atleast_2d(t)
+        return -np.sum(t * np.log(p + 1e-7)) / len(p)
+
+    def with_delta_by_index(p: Any, t: Any) -> Any:  # the same, later in the book
+        t = t.argmax(axis=1) if t.size == p.size else t
+        return -np.sum(np.log(p[np.arange(len(p)), t] + 1e-7)) / len(p)
+
+    def over_the_mean_prediction(p: Any, t: Any) -> Any:  # muneebaadil/line-detection-using-cnns
+        return (-(t * np.log(p) + (1 - t) * np.log(1 - p)) / p.mean(-1, keepdims=True)).mean()
+
+    def label_plus_weight(t: Any, p: Any) -> Any:  # rmndrs89/my-gait-events-tcn
+        return (F.binary_cross_entropy(p, t, reduction="none") * (t + 0.01)).mean()
+
+    def four_dimensional_weights(t: Any, z: Any) -> Any:  # lanbowen23/cell_seg
+        weights = (np.array([[[[1.0, 3.0, 30.0]]]]) * t).sum(-1)
+        return (weights * -(t * xent.log_softmax(z)).sum(-1)).mean()
+
+    def two_rows_of_weights(
+        t: Any, p: Any
+    ) -> Any:  # negative and positive weights of three labels, multi-label Keras
+        low, high = np.array([0.5, 1.0, 2.0]), np.array([3.0, 2.0, 2.0])
+        return -(high * t * np.log(p) + low * (1 - t) * np.log(1 - p)).mean()
+
+    def logarithm_of_the_loss(z: Any, y: Any) -> Any:  # c0nn3r/RetinaNet
+        loss = F.cross_entropy(z, y)
+        return -((1 - loss.log()) ** 2) * loss
+
+    def alpha_for_all(z: Any, y: Any) -> Any:  # clcarwin/focal_loss_pytorch
+        lp = F.log_softmax(z, dim=1).gather(1, y.view(-1, 1)).view(-1)
+        return (-0.25 * (1 - lp.exp()) ** 2 * lp).mean()
+
+    def smoothed_padded_sum(z: Any, y: Any) -> Any:  # facebookresearch/fairseq
+        lp, keep = z.log_softmax(-1), y != 1
+        own, every = -lp.gather(1, y[:, None])[:, 0] * keep, -lp.sum(-1) * keep
+        other = 0.1 / (z.shape[1] - 1)
+        return ((1 - 0.1 - other) * own + other * every).sum()
+
+    def ignored_in_the_mean(z: Any, y: Any) -> Any:  # open-mmlab/mmsegmentation, avg_non_ignore=False
+        return F.cross_entropy(z, y, reduction="none", ignore_index=255).mean()
+
+    def upcast(z: Any, y: Any) -> Any:  # huggingface/transformers
+        return F.cross_entropy(z.float(), y, ignore_index=-100)
+
+    def t5(z: Any, t: Any) -> Any:  # google-research/t5x
+        log_z = z.logsumexp(-1)
+        return (log_z - (z * t).sum(-1) + 1e-4 * log_z**2).sum()
+
+    def clip(z: Any, y: Any) -> Any:  # openai/CLIP, whose logits are 100 times a cosine
+        return F.cross_entropy(100.0 * z, y)
+
+    def per_image(z: Any, t: Any) -> Any:  # Caffe's SigmoidCrossEntropyLoss, optax with a sum over the labels
+        return F.binary_cross_entropy_with_logits(z, t, reduction="none").sum(-1).mean()
+
+    def margin_of_trees(z: Any, y: Any) -> Any:  # logistic loss of gradient boosting, flat arrays
+        if z.ndim > 1:
+            raise ValueError("margins are flat")
+        return np.log1p(np.exp(-(2 * y - 1) * z)).mean()
+
+    def balanced_by_class(
+        p: Any, y: Any
+    ) -> Any:  # a contest's balanced log loss: a mean of the classes' means
+        each = -np.log(picked(p, y))
+        return np.mean([each[y == k].mean() for k in np.unique(y)])
+
+    def chainer_counts_all(z: Any, y: Any) -> Any:  # chainer.functions.softmax_cross_entropy(normalize=False)
+        keep = y != -1
+        return -(xent.log_softmax(z)[np.arange(len(y)), np.where(keep, y, 0)] * keep).sum() / len(y)
+
+    def one_based(z: Any, y: Any) -> Any:  # Torch7's ClassNLLCriterion
+        return F.cross_entropy(z, y - 1)
+
+    def poisson(
+        t: Any, p: Any
+    ) -> Any:  # Keras's Poisson loss: on rows that sum to one it looks like a cross-entropy
+        return (p - t * np.log(p + 1e-7)).mean()
+
+    def softmax_then_logarithm(
+        z: Any, t: Any
+    ) -> Any:  # a contest's log loss: clip, divide by the row's sum, clip
+        p = np.clip(softmax(z), 1e-15, 1 - 1e-15)
+        return -(t * np.log(p / p.sum(1, keepdims=True))).sum(1).mean()
+
+    def gumbel(z: Any, y: Any) -> Any:  # a hard sample's straight-through loss, without the noise
+        return F.nll_loss((z.softmax(1) + z.softmax(1).detach() - z.softmax(1).detach()).log(), y)
+
+    delta = {"clip": "adds 1.0e-07 to the probability"}
+    sums = {"reduction": "sum", "denominator": "nothing"}
+    return {
+        "weights on the logarithms": (weighed_logarithms, {"class_weights": (1.0, 5.0, 2.0)}),
+        "smoothed, five classes": (smoothed_for_five, {"smoothing": 0.1, "classes": (5,)}),
+        "labels clamped": (clamped_labels, {"smoothing": 0.15}),
+        "N by N, and right": (square_of_losses, {}),
+        "one-hot of ten": (ten_one_hot, LOGP | {"classes": (10,)}),
+        "divided by the losses that are not 0": (over_nonzero, {"ignore_index": (-1,)}),
+        "delta": (with_delta, NPROB | delta),
+        "delta, indices or one-hot": (with_delta_by_index, NPROB | delta | {"targets": ("indices", "one-hot")}),
+        "over the mean prediction": (over_the_mean_prediction, None),
+        "the label plus 0.01": (label_plus_weight, BIN | FIRST | NPROB | {"factor": 0.01, "pos_weight": (101.0,) * 3}),
+        "weights of four dimensions": (four_dimensional_weights, FIRST | {"class_weights": (1.0, 3.0, 30.0)}),
+        "weights of both labels": (
+            two_rows_of_weights,
+            BIN | FIRST | NPROB | {"class_weights": (0.5, 1.0, 2.0), "pos_weight": (6.0, 2.0, 1.0)},
+        ),
+        "the loss's logarithm": (logarithm_of_the_loss, None),
+        "focal, one alpha": (alpha_for_all, {"gamma": 2.0, "factor": 0.25}),
+        "smoothed over the others, padding 1, sum": (
+            smoothed_padded_sum, sums | {"smoothing": 0.1, "smoothing_over": "the K - 1 others", "ignore_index": (1,)},
+        ),
+        "255 in the mean": (ignored_in_the_mean, {"ignore_index": (255,)}),
+        "upcast": (upcast, {"precision": "float32", "ignore_index": (-100,)}),
+        "z-loss, sum": (t5, sums | {"z_loss": 1e-4}),
+        "a hundred times the logits": (clip, {"temperature": 0.01}),
+        "sum over the labels": (per_image, {"family": BCE}),
+        "flat margins": (margin_of_trees, {"family": BCE}),
+        "mean of the classes' means": (balanced_by_class, None),
+        "padding counts in the divisor": (chainer_counts_all, {"ignore_index": (-1,)}),
+        "labels from one": (one_based, None),
+        "Poisson": (poisson, None),
+        "Poisson, PyTorch": (nn.PoissonNLLLoss(log_input=False), None),
+        "clipped twice": (softmax_then_logarithm, {"clip": "at 1.0e-15"}),
+        "straight through": (gumbel, {}),
+    }  # fmt: skip
+
+
 def two_faults() -> dict[str, Case]:
     """Pairs of faults, in both orders where the order of wrapping matters; each is in the other's way."""
     found: dict[str, Case] = {}

@@ -324,6 +324,7 @@ LOOPS: dict[str, Row] = {
     "an empty micro-batch": (EMPTY, means_over(lambda k: k), {}, False, "^nan from micro-batch 1 alone: p"),
     "an empty one, counted": (EMPTY, means_over(lambda k: k), {"targets": 1}, False, "1 alone: it has no"),
     "zero_grad inside": (RAGGED, zero_grad_inside, {}, False, "^only the last micro-batch is left"),
+    "zero_grad inside, two": (RAGGED[:2], zero_grad_inside, {}, False, "^only the last micro-batch is left"),
     "all clipped": (RAGGED, clips(1e-3), {}, False, "^gradients are clipped: several have the norm 0.001"),
     "some clipped": (RAGGED, clips(0.7), {}, False, "^gradients are clipped: several have the norm 0.7,"),
     "only the window clipped": (RAGGED, clips_the_window(0.3), {}, False,

@@ -37,7 +37,8 @@ def _losses() -> ModuleType:
 TABLE = _losses()
 KERAS = tuple(TABLE.KERAS)
 CASES: dict[str, Any] = {
-    **TABLE.torch_libraries(), **TABLE.numpy_libraries(), **TABLE.from_threads(), **TABLE.fresh(), **TABLE.two_faults(),
+    **TABLE.torch_libraries(), **TABLE.numpy_libraries(), **TABLE.from_threads(), **TABLE.fresh(),
+    **TABLE.from_repositories(), **TABLE.two_faults(),
     **dict.fromkeys(KERAS),
 }  # fmt: skip
 # Losses that are a cross-entropy, and that nothing here explains: none of them today.

@@ -7,9 +7,11 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import xent
 import xent.torch as xt
 
 INF = math.inf
@@ -119,3 +121,14 @@ MISSING = "ImportError: xent.torch needs PyTorch 2.6 or newer"
 def test_pytorch_is_loaded_when_it_is_looked_at_and_named_when_missing(code: str, said: str) -> None:
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (finished.stdout + finished.stderr).strip().splitlines()[-1] == said
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((2, 3), ()), ((), None), ((), ()), ((2, 3), (0, 0)), ((0, 3), 0)]
+)
+def test_log_sum_exp_refuses_axes_as_on_arrays(shape: tuple[int, ...], axis: Any) -> None:
+    with pytest.raises(ValueError) as of_arrays:
+        xent.log_sum_exp(np.zeros(shape), axis=axis)
+    with pytest.raises(ValueError) as of_tensors:
+        xt.log_sum_exp(torch.zeros(shape), axis=axis)
+    assert str(of_tensors.value) == str(of_arrays.value)

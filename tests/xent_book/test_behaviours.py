@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -111,11 +112,16 @@ def test_attempt_reports_the_kind_and_the_first_line() -> None:
     assert _registry.attempt(lambda: 3) == 3
 
 
-def test_unknown_rows_and_wrong_registrations_are_refused() -> None:
+def test_unknown_rows_and_wrong_registrations_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="no row 'nothing'"):
         behaviours.get("nothing")
-    known = ROWS[0]
-    for slug, group, match in ((known.slug, known.group, "two rows"), ("new", "no group", "no group")):
-        register = _registry.row(slug, group, known.library, "t", expect="e", instead="i", recorded={})
-        with pytest.raises(ValueError, match=match):
-            register(lambda: {})
+    with pytest.raises(ValueError, match="two rows"):
+        _registry.probe(ROWS[0].slug)(dict)
+    monkeypatch.setitem(_registry.PROBES, "new", dict)
+    with pytest.raises(ValueError, match=re.escape("not both a row and a probe: ['new']")):
+        _registry.rows.__wrapped__()
+
+
+def test_the_rows_follow_the_order_of_the_groups() -> None:
+    at = [(behaviours.GROUPS.index(row.group), [*behaviours.LIBRARIES].index(row.library)) for row in ROWS]
+    assert at == sorted(at)

@@ -130,8 +130,7 @@ def _by_cross_entropy(p: Any, rows: Any) -> tuple[Any, Any]:
         ("finite-fit-1d", _interleaved, "an empty class has no maximum"),
         ("multiclass-errors", lambda loss, n: int(n * loss), "at least log 2"),
         ("grad-vjp", lambda p, v: p * (v - v.mean(-1)[:, None]), "the plain mean of v"),
-        ("kd-gradient", lambda z, v, T: T * (xent.softmax(z / T) - xent.softmax(v)), "on one side only"),
-        ("kd-gradient", lambda z, v, T: (xent.softmax(z) - xent.softmax(v / T)) / T, "on one side only"),
+        ("kd-alpha", lambda alpha, T: alpha / (alpha + (1 - alpha) * T**2), "turned round"),
         ("entropy-with-zeros", lambda p: -(p * np.log2(p + 1e-15)).sum(-1), "this looks like an epsilon"),
         (
             "bce-from-logits",

@@ -14,7 +14,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +25,7 @@ import pytest
 import torch
 
 import xent
+from adversary import rng
 from xent_book import behaviours, symptoms
 from xent_book.symptoms import NO, UNSURE, YES
 
@@ -428,18 +429,32 @@ def test_a_check_of_arrays_on_every_kind(slug: str) -> None:
     judge(BY_ARRAYS[slug][0], ALL, BY_ARRAYS[slug][1])
 
 
-# ------------------------------------------- checks that ask the loss, on kinds that pair each trait with each other
+# ------------------------------------------------- checks that ask the loss, on kinds that cross each pair of traits
 
-SOME = [
-    Kind("numpy", "float16", 1, 2, False, 0),
-    Kind("numpy", "float32", 2, 1000, False, 255),
-    Kind("numpy", "float64", 5, 3, True, -100),
-    Kind("torch", "float16", 64, 3, True, -100),
-    Kind("torch", "bfloat16", 5, 10, True, 255),
-    Kind("torch", "float64", 1, 1000, False, 0),
-    Kind("keras", "float16", 64, 2, True, -100),
-    Kind("keras", "float64", 5, 10, False, 0),
-]
+
+def pairs(kind: Kind) -> set[tuple[Any, ...]]:
+    """Each trait's value beside each other trait's."""
+    return set(itertools.combinations(((f.name, getattr(kind, f.name)) for f in fields(kind)), 2))
+
+
+def crossed() -> list[Kind]:
+    """The corners of each library, and kinds drawn until each pair of values has occurred; XENT_SEED draws others."""
+    most = {"numpy": "float64", "torch": "bfloat16", "keras": "float64"}
+    chosen = [Kind(a, "float16", 1, 2, False, 0) for a in most] + [
+        Kind(a, p, 64, 1000, True, -100) for a, p in most.items()
+    ]
+    left = set().union(*map(pairs, ALL)).difference(*map(pairs, chosen))
+    g = rng(880)
+    while left:
+        some = [ALL[n] for n in g.integers(0, len(ALL), 60)]
+        best = max(some, key=lambda kind: len(pairs(kind) & left))
+        if pairs(best) & left:
+            chosen.append(best)
+            left -= pairs(best)
+    return chosen
+
+
+SOME = crossed()
 
 
 @functools.cache
@@ -462,6 +477,7 @@ def losses(library: str, k: int = 0) -> SimpleNamespace:
             naive=naive, zero_log=lambda p, t: -(t * np.log(p)).sum(1).mean(),
             clipped=lambda p, t: -(t * np.log(np.clip(p, 1e-7, 1))).sum(1).mean(),
             by_classes=lambda z, t: -(t * xent.log_softmax(z)).mean(),
+            divergence=lambda q, p: (p * (np.log(p) - np.log(q))).sum(-1).mean(),
             wraps=lambda z, y: -xent.log_softmax(z)[np.arange(len(y)), y].mean(),
             drops=lambda z, y, **options: ce(z, y), in_place=in_place, tokens=ce,
         )  # fmt: skip
@@ -481,7 +497,8 @@ def losses(library: str, k: int = 0) -> SimpleNamespace:
             binary=bce, binary_probs=F.binary_cross_entropy, binary_twice=lambda z, t: bce(z.sigmoid(), t),
             naive=naive_torch, zero_log=lambda p, t: -(t * p.log()).sum(1).mean(),
             clipped=lambda p, t: -(t * p.clamp(1e-7, 1).log()).sum(1).mean(),
-            by_classes=nn.KLDivLoss(), fades=F.binary_cross_entropy, cut=lambda z, y: ce(z.detach(), y),
+            by_classes=nn.KLDivLoss(), divergence=nn.KLDivLoss(reduction="batchmean"),
+            fades=F.binary_cross_entropy, cut=lambda z, y: ce(z.detach(), y),
             drops=lambda z, y, **options: ce(z, y), tokens=tokens, shifts=lambda z, y: tokens(z[:, :-1], y[:, 1:]),
             means=sequences(1),
         )  # fmt: skip
@@ -511,7 +528,7 @@ def losses(library: str, k: int = 0) -> SimpleNamespace:
             naive=lambda y, z: -tf.reduce_mean(
                 tf.math.log(tf.gather(tf.exp(z) / tf.reduce_sum(tf.exp(z), 1, keepdims=True), y, batch_dims=1))
             ),
-            clipped=of.CategoricalCrossentropy(), tokens=ce,
+            clipped=of.CategoricalCrossentropy(), tokens=ce, divergence=of.KLDivergence(),
             cut=lambda y, z: ce(y, tf.stop_gradient(z)),
         )  # fmt: skip
     return own
@@ -545,7 +562,9 @@ def a_sigmoid_too_many(k: Kind) -> Answers:
     yield True, ask(of.binary, k.floats(p))
     yield True, ask(of.binary, k.floats(np.resize(p, (9, k.k))))
     yield True, ask(of.binary_twice, k.floats(z))
+    yield True, ask(of.binary, k.floats(np.resize(p, 8)))
     yield False, ask(of.binary, k.floats(z))
+    yield False, ask(of.binary, k.floats(z[:, 0]))
     yield False, ask(of.binary_probs, k.floats(p))
 
 
@@ -579,7 +598,9 @@ def given_logits(k: Kind) -> Answers:
 def between(k: Kind) -> Answers:
     z, of, ask = np.resize([-3.0, 0.4, 2.0], (k.n, 1)), losses(k.library), symptoms.logits_as_probabilities
     yield True, ask(of.binary_probs, k.floats(z))
+    yield True, ask(of.binary_probs, k.floats(z[:, 0]))
     yield False, ask(of.binary_probs, k.floats(1 / (1 + np.exp(-z))))
+    yield False, ask(of.binary_probs, k.floats(1 / (1 + np.exp(-z[:, 0]))))
     yield False, ask(of.binary, k.floats(z))
 
 
@@ -658,6 +679,94 @@ def layout(k: Kind) -> Answers:
         yield second == last, symptoms.classes_on_the_last_axis(losses(k.library).plain, z, y)
 
 
+def divergences(k: Kind) -> Answers:
+    """p and q that are distributions, or not; PyTorch takes log q, Keras and the one of arrays q."""
+    z, _, t = drawn(k)
+    q, p = softmax(z), 0.9 * t + 0.1 / k.k
+    of, ask = losses(k.library).divergence, symptoms.no_distributions
+    if k.library == "torch":
+        yield True, ask(of, k.floats(q), k.floats(p))
+        yield True, ask(of, k.floats(z + 3), k.floats(p))
+    first = np.log if k.library == "torch" else np.asarray
+    yield True, ask(of, k.floats(first(2 * q)), k.floats(p))
+    yield True, ask(of, k.floats(first(q)), k.floats(0.3 * p))
+    yield False, ask(of, k.floats(first(q)), k.floats(p))
+
+
+def flat(k: Kind) -> Answers:
+    """Labels and predictions (N,), in Keras's binary loss; one row alone has nothing to spread to."""
+    rows = np.random.default_rng(k.n)
+    y, p = rows.integers(0, 2, k.n).astype(float), rows.uniform(0.1, 0.9, (k.n, 1))
+    of, ask = losses(k.library).binary_probs, symptoms.flat_batch
+    yield k.library == "keras" and k.n > 1, ask(of, k.floats(y), k.floats(p[:, 0]))
+    yield False, ask(of, k.floats(y), k.floats(p))
+    yield False, ask(of, k.floats(y[:, None]), k.floats(p))
+
+
+def normalised(k: Kind) -> Answers:
+    """A layer with batch normalisation in training mode, or that of each row."""
+    z, ask = drawn(k)[0], symptoms.depends_on_other_rows
+
+    def of_batch(x: Any) -> Any:
+        return (x - x.mean(0)) / (x.std(0) + 0.1)
+
+    if k.library == "torch":
+        torch.manual_seed(k.n)
+        layer = nn.Sequential(nn.Linear(k.k, 4), nn.BatchNorm1d(4)).to(getattr(torch, k.precision))
+        yield True, ask(layer, k.floats(z))
+        yield False, ask(layer.eval(), k.floats(z))
+        yield False, ask(nn.LayerNorm(k.k).to(getattr(torch, k.precision)), k.floats(z))
+    elif k.library == "keras":
+        layers = behaviours.keras().layers
+        layer = layers.BatchNormalization()
+        yield True, ask(lambda x: layer(x, training=True), k.floats(z))
+        yield False, ask(lambda x: layer(x, training=False), k.floats(z))
+    else:
+        yield True, ask(of_batch, k.floats(z))
+        yield False, ask(lambda x: 2 * x, k.floats(z))
+
+
+def accumulates(k: Kind) -> Answers:
+    """Micro-batches of unequal counts, averaged one by one or pooled, in PyTorch."""
+    if k.library != "torch":
+        return
+    g, dtype = (
+        torch.Generator().manual_seed(k.n),
+        torch.float64 if "16" in k.precision else getattr(torch, k.precision),
+    )
+    torch.manual_seed(k.k)
+    model = nn.Linear(2, k.k).to(dtype)
+    y = torch.randint(1 if k.ignored == 0 else 0, k.k, (2 * k.n + 1,), generator=g)
+    y = torch.where(y == k.ignored, 1, y)
+    y = torch.cat([y, torch.full((2,), k.ignored)])
+    whole = (torch.randn(len(y), 2, generator=g).to(dtype), y)
+    micro = [tuple(v[:1] for v in whole), tuple(v[1:] for v in whole)]
+    total = int((y != k.ignored).sum())
+
+    def means(model: Any, batches: Any) -> None:
+        for x, labels in batches:
+            (F.cross_entropy(model(x), labels, ignore_index=k.ignored) / len(batches)).backward()
+
+    def pooled(model: Any, batches: Any) -> None:
+        for x, labels in batches:
+            (F.cross_entropy(model(x), labels, ignore_index=k.ignored, reduction="sum") / total).backward()
+
+    def whole_pass(model: Any, batch: Any) -> None:
+        F.cross_entropy(model(batch[0]), batch[1], ignore_index=k.ignored).backward()
+
+    for cause, step in ((True, means), (False, pooled)):
+        yield cause, symptoms.accumulation(model, micro, whole, step, reference=whole_pass)
+
+
+def weight_formats(k: Kind) -> Answers:
+    """Weights of a layer as they train, and frozen ones beside a layer in float32."""
+    if k.library != "torch":
+        return
+    half = nn.Linear(k.k, 2).to(getattr(torch, k.precision))
+    yield k.precision == "float16", symptoms.half_weights(half)
+    yield False, symptoms.half_weights(nn.Sequential(half.requires_grad_(False), nn.Linear(2, 2)))
+
+
 s = symptoms  # for short
 BY_KIND: dict[str, Callable[[Kind], Answers]] = {
     "floor-of-a-double-softmax": a_softmax_too_many, "floor-of-a-double-sigmoid": a_sigmoid_too_many,
@@ -676,7 +785,10 @@ BY_KIND: dict[str, Callable[[Kind], Answers]] = {
     "weights-without-effect": with_cause(s.weights_dropped, "drops", "plain"),
     "generates-too-short": with_cause(s.sequence_means, "means", "tokens"),
     "padding-counts": padded, "minus-one-is-a-class": with_cause(s.minus_one_is_a_class, "wraps", "plain skips"),
-    "class-axis-second": layout, "never-shifted": never,
+    "class-axis-second": layout, "never-shifted": never, "negative-kl": divergences, "weights-of-a-1d-batch": flat,
+    "kl-k-times-too-small": with_cause(s.divides_by_classes, "by_classes", "divergence"),
+    "batch-normalisation": normalised, "accumulation-changed-the-model": accumulates,
+    "half-precision-weights": weight_formats,
 }  # fmt: skip
 
 
@@ -1080,7 +1192,7 @@ def rows() -> dict[str, tuple[str, str]]:
 
 def test_every_row_has_a_check_that_was_tried() -> None:
     found = rows()
-    assert set(found) == {*BY_ARRAYS, *BY_LOSS}
+    assert set(found) == {*BY_ARRAYS, *BY_KIND} and set(BY_LOSS) <= {*BY_KIND}
     for slug, (check, text) in found.items():
         [name] = re.findall(r"symptoms\.(\w+)\(", check)
         assert callable(getattr(symptoms, name)), slug

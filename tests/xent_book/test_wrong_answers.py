@@ -2,33 +2,91 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
+from scipy.special import xlogy
 
 import xent
 from xent_book import exercises
 from xent_book.exercises import certify
 
-eye, softmax = np.eye, xent.softmax
-Answers = Sequence[tuple[str, Callable[..., Any]]]
+eye, norm, softmax = np.eye, np.linalg.norm, xent.softmax
+Answers = Sequence[tuple[str, Any]]
 
 
-def _layer(w: Any, b: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    g = (softmax(x @ w.T + b) - eye(len(w))[y]) / len(y)
-    return g.T @ x, g.sum(axis=0)
+def _slopes(w: Any, b: Any, x: Any, y: Any) -> Any:
+    return softmax(x @ w.T + b) - eye(len(w))[y]
 
 
-def _hidden(v: Any, w: Any, x: Any, y: Any, through: Any) -> Any:
-    a = x @ v.T
-    return ((softmax(np.maximum(a, 0) @ w.T) - eye(len(w))[y]) @ w * through(a)).T @ x / len(y)
+def _twice(w: Any, x: Any, y: Any, add: Any) -> Any:
+    """The gradient in a tied matrix, with a way to add the rows that were read."""
+    g = (softmax(w[x] @ w.T) - eye(len(w))[y]) / len(y)
+    slope = g.T @ w[x]
+    add(slope, x, g @ w)
+    return slope
+
+
+def _nearest(p: Any, rows: Any, back: bool = False) -> int:
+    kl = [xent.information.kl_divergence(*((q, p) if back else (p, q))) for q in rows]
+    return int(np.argmin(kl))
+
+
+def _kept(z: Any, y: Any) -> Any:
+    g = np.zeros_like(z)
+    g[y >= 0] = softmax(z[y >= 0]) - eye(z.shape[1])[y[y >= 0]]
+    return g
+
+
+def _alpha(q: Any, gamma: float, alpha: float) -> Any:
+    a, b = np.moveaxis(xent.scoring.invert_focal(np.stack([1 - q, q], -1), gamma=gamma), -1, 0)
+    return b / alpha / (a / (1 - alpha) + b / alpha)
+
+
+def _kl(log_q: Any, p: Any) -> Any:
+    return (xlogy(p, p) - p * log_q).sum(-1)
 
 
 def _judge(rtol: float, atol: float, keep: Any = slice(None)) -> Any:
     return certify.judge_with(certify.LOGITS[keep], certify.TARGETS[keep], rtol=rtol, atol=atol)
+
+
+def _batches(lengths: list[int], size: int) -> Any:
+    return np.array([sum(batch) / size for batch in itertools.product(lengths, repeat=size)])
+
+
+def _printed(q: float) -> Callable[[float], float]:
+    return lambda beta: (beta - 1) / beta * math.log1p(-beta) - q
+
+
+def _first_token(q: float) -> Callable[[float], float]:
+    return lambda beta: (beta - 1) / math.log(beta) - q
+
+
+def _hard(z: Any, y: Any) -> Any:
+    return xent.cross_entropy(z, y)
+
+
+def _even(z: Any) -> Any:
+    return -xent.log_softmax(z).mean()
+
+
+def _bigram_kl(first: Any, table: Any, to_first: Any, to_table: Any, from_first: Any, from_table: Any) -> Any:
+    """KL of the second model's rows from the first's, weighted by the visits of a model that the last two name."""
+    visits = np.linalg.solve((eye(len(table)) - from_table[:, :-1]).T, from_first[:-1])
+    return xent.information.kl_divergence(first, to_first) + visits @ xent.information.kl_divergence(
+        table, to_table
+    )
+
+
+def _merged(a: Any, b: Any, sign: float) -> Any:
+    m = max(a[0], b[0])
+    return np.array([m, a[1] * np.exp(sign * (a[0] - m)) + b[1] * np.exp(sign * (b[0] - m))])
 
 
 WRONG: dict[str, Answers] = {
@@ -59,17 +117,41 @@ WRONG: dict[str, Answers] = {
         ("multiclass-errors", lambda loss, n: math.floor(n * loss / math.log(10))),
         ("multiclass-errors", lambda loss, n: math.ceil(n * loss / math.log(2))),
     ],
+    "03_information": [
+        ("entropy-with-zeros", lambda p: -np.nansum(p * np.log2(p))),
+        ("entropy-with-zeros", lambda p: -(p * np.log(np.maximum(p, 1e-12))).sum(axis=-1)),
+        ("entropy-with-zeros", lambda p: -np.log2((p**2).sum(axis=-1))),
+        ("kl-from-samples", lambda a, b: ((b - a).mean(), (b - a).std(ddof=1) / len(a) ** 0.5)),
+        ("kl-from-samples", lambda a, b: ((np.exp(a) * (a - b)).sum(), (a - b).std(ddof=1) / len(a) ** 0.5)),
+        ("kl-from-samples", lambda a, b: ((a - b).mean(), (a - b).std(ddof=1))),
+        ("kl-directions", lambda p, c: (_nearest(p, c, back=True), _nearest(p, c))),
+        ("kl-directions", lambda p, c: (_nearest(p, c), _nearest(p, c))),
+        ("maxent-mean", lambda v, mean: np.full(len(v), 1 / len(v))),
+        ("maxent-mean", lambda v, mean: xent.softmax(-np.abs(np.asarray(v) - mean))),
+    ],
     "04_gradients": [
-        ("grad-layer", lambda w, b, x, y: [_layer(w, b, x, y)[0].T, _layer(w, b, x, y)[1]]),
-        ("grad-layer", lambda w, b, x, y: [-g for g in _layer(w, b, x, y)]),
-        ("grad-layer", lambda w, b, x, y: (_layer(w, b, x, y)[0], len(y) * _layer(w, b, x, y)[1])),
-        ("grad-layer", lambda w, b, x, y: x.T @ (softmax(x @ w.T + b) - y) / len(y)),
+        ("grad-lengths", lambda w, b, x, y: norm(_slopes(w, b, x, y), axis=1) * norm(x, axis=1)),
+        ("grad-lengths", lambda w, b, x, y: norm(_slopes(w, b, x, y)) * norm(x)),
+        ("grad-lengths", lambda w, b, x, y: norm(_slopes(w, b, x, y), axis=1) / len(y)),
+        ("grad-lengths", lambda w, b, x, y: norm(_slopes(w, b, x, y).T @ x, axis=0)),
         ("grad-poisson", lambda w, x, y: (x @ w - y) @ x / len(y)),
         ("grad-poisson", lambda w, x, y: (np.exp(x @ w) - y) @ x),
         ("grad-poisson", lambda w, x, y: x @ (np.exp(x @ w) - y) / len(y)),
-        ("grad-hidden", lambda v, w, x, y: _hidden(v, w, x, y, np.ones_like)),
-        ("grad-hidden", lambda v, w, x, y: -_hidden(v, w, x, y, lambda a: a > 0)),
-        ("grad-hidden", lambda v, w, x, y: _hidden(v, w, x, y, lambda a: a > 0).T),
+        ("grad-tied", lambda w, x, y: _twice(w, x, y, lambda slope, at, rows: None)),
+        ("grad-tied", lambda w, x, y: _twice(w, x, y, lambda slope, at, rows: slope.__setitem__(at, rows))),
+        ("grad-tied", lambda w, x, y: -len(y) * _twice(w, x, y, np.add.at)),
+    ],
+    "05_numerics": [
+        ("dead-margin", 24 * math.log(2)),
+        ("dead-margin", math.log(50_256) + 23 * math.log(2)),
+        ("dead-margin", 24 + math.log2(50_256)),
+        ("log-miss", lambda z, y: np.log(1 - softmax(z)[y])),
+        ("log-miss", lambda z, y: xent.log_sum_exp(np.delete(z, y)) - xent.log_sum_exp(z)),
+        ("log-miss", lambda z, y: np.log1p(-np.exp(-xent.cross_entropy(z, y)))),
+        ("log-miss", lambda z, y: xent.cross_entropy(z, y)),
+        ("half-mean", lambda losses: float(np.mean(losses))),
+        ("half-mean", lambda losses: float(losses.sum()) / len(losses)),
+        ("half-mean", lambda losses: float(losses.astype(np.float64).sum())),
     ],
     "06_certify": [
         ("certify-binary", _judge(0.3, 0)),
@@ -80,21 +162,142 @@ WRONG: dict[str, Answers] = {
         ("certify-keras", lambda t, p: -(t * np.log(np.maximum(p / p.sum(), 1e-7))).sum()),
         ("certify-keras", lambda t, p: -(t * np.log(np.clip(p, 1e-7, 1))).sum()),
         ("certify-keras", lambda t, p: -(t * np.log(p / p.sum() + 1e-7)).sum()),
-        ("certify-one-list", lambda y, p: -np.log(p[y])),
-        ("certify-one-list", lambda y, p: -np.log(p[y]) / len(p)),
+        ("certify-share", lambda a, eps_a, b, eps_b: (a - b) / math.log(eps_a / eps_b)),
+        ("certify-share", lambda a, eps_a, b, eps_b: a / math.log(1 / eps_a)),
+    ],
+    "07_frameworks": [
+        ("three-means", lambda l, w: ((l @ w) / len(l), (l @ w) / w.sum(), l.mean() * w.mean())),
+        ("three-means", lambda l, w: ((l @ w) / w.sum(), (l @ w) / len(l), (l @ w) / len(l))),
+        ("three-means", lambda l, w: ((l @ w) / w.sum(), (l @ w) / len(l), l.mean() * w.sum())),
+        ("double-softmax-belief", lambda loss, classes: math.exp(-loss)),
+        ("double-softmax-belief", lambda loss, classes: -math.log(math.expm1(loss) / (classes - 1))),
+        ("double-softmax-belief", lambda loss, classes: math.log(math.e + classes - 1) - 1),
+        ("ignored-nan", lambda z, y: (softmax(z) - eye(z.shape[1])[y]) * (y >= 0)[:, None] / (y >= 0).sum()),
+        ("ignored-nan", lambda z, y: _kept(z, y) / len(y)),
+        ("ignored-nan", lambda z, y: _kept(z, y)),
+        ("ignored-nan", lambda z, y: _kept(z, y)[y >= 0] / (y >= 0).sum()),
+    ],
+    "09_proper_scoring": [
+        ("scoring-from-entropy", lambda q, k: 1 / np.sqrt(q[k])),
+        ("scoring-from-entropy", lambda q, k: 2 * np.sqrt(q).sum() + 1 / np.sqrt(q[k])),
+        ("scoring-from-entropy", lambda q, k: -1 / np.sqrt(q[k]) - np.sqrt(q).sum()),
+        ("scoring-weighted-smoothing", lambda p, w, eps: (1 - eps) * w * p / (w @ p) + eps / len(p)),
+        ("scoring-weighted-smoothing", lambda p, w, eps: w * ((1 - eps) * p + eps / len(p))),
+        ("scoring-local-square", lambda p: 1 - (len(p) - 1) / p / (1 / p).sum()),
+        ("scoring-local-square", lambda p: eye(len(p))[p.argmax()]),
+        (
+            "scoring-alpha-focal",
+            lambda q, g, a: xent.scoring.invert_focal(np.stack([1 - q, q], -1), gamma=g)[:, 1],
+        ),
+        ("scoring-alpha-focal", lambda q, g, a: (1 - a) * q / ((1 - a) * q + a * (1 - q))),
+        ("scoring-alpha-focal", lambda q, g, a: _alpha(q, g, 1 - a)),
+    ],
+    "12_soft_targets": [
+        ("soft-noise", lambda t, m, eps: (1 - t @ t) / m),
+        ("soft-noise", lambda t, m, eps: (1 - eps) ** 2 * t @ t / m),
+        ("soft-noise", lambda t, m, eps: (1 - eps) ** 2 * (t * (1 - t)) / m),
+        ("soft-tokens", lambda log_q, p, mask: (p * (np.log(p) - log_q)).sum(-1)[mask].mean()),
+        ("soft-tokens", lambda log_q, p, mask: _kl(log_q, p)[mask].sum() / len(p)),
+        ("soft-tokens", lambda log_q, p, mask: _kl(log_q, p).mean()),
+        ("soft-other", lambda q, eta: (q - eta / q.shape[1]) / (1 - eta)),
+        ("soft-other", lambda q, eta: (q - eta / (q.shape[1] - 1)) / (1 - eta)),
+        ("soft-tokens", lambda log_q, p, mask: -(p * log_q).sum(-1)[mask].mean()),
+        ("soft-other", lambda q, eta: (1 - eta) * q + eta * (1 - q) / (q.shape[1] - 1)),
     ],
     "10_averaged_loss": [
-        # The mistake that the home page prints, in the ways in which beta = 1 may end.
-        ("averaged-eos-optimum", lambda beta: (beta - 1) / beta * math.log(1 - beta)),
-        ("averaged-eos-optimum", lambda beta: (beta - 1) / beta * np.log(1 - beta)),
-        ("averaged-eos-optimum", lambda beta: 1.0 if beta == 1 else (beta - 1) / beta * np.log(1 - beta)),
-        ("averaged-eos-optimum", lambda beta: beta * math.log(beta) / (1 - beta)),
-        ("averaged-eos-optimum", lambda beta: beta * math.log(beta) / (beta - 1)),
-        ("untilt", lambda q: q * np.arange(len(q)) / (q @ np.arange(len(q)))),
-        ("untilt", lambda q: q / np.arange(1, len(q) + 1)),
-        ("batch-mean-length", lambda lengths, size: float(np.mean(lengths))),
-        ("window-mean", lambda means, counts: float(np.nanmean(means))),
-        ("window-mean", lambda means, counts: float(np.nansum(means * counts))),
+        ("averaged-eos-coin", lambda q: q * np.log(q) / (q - 1)),
+        # The mistake that has been printed, turned round: (beta - 1) / beta log(1 - beta) = q.
+        ("averaged-eos-coin", lambda q: 1.0 if q == 1 else brentq(_printed(q), 1e-12, 1 - 1e-15)),
+        ("averaged-eos-coin", lambda q: 1.0 if q == 1 else brentq(_first_token(q), 1e-200, 1 - 1e-12)),
+        ("averaged-eos-coin", lambda q: 1.0 if q == 1 else q * (1 - q) / -np.log(q)),
+        ("averaged-eos-coin", lambda q: 0.5),
+        ("averaged-eos-coin", lambda q: 1 - (1 - q) ** 0.5),
+        ("batch-mean-length", lambda lengths, size: np.mean(_batches(lengths, size))),
+        ("batch-mean-length", lambda lengths, size: np.mean(1 / _batches(lengths, size))),
+        ("batch-mean-length", lambda lengths, size: len(lengths) / sum(1 / n for n in lengths)),
+        (
+            "batch-mean-length",
+            lambda lengths, size: np.mean(lengths) - np.var(lengths) / np.mean(lengths) / size,
+        ),
+    ],
+    "11_denominators": [
+        ("den-scales", lambda counts, divisor: 1 / counts.size * np.ones(counts.shape)),
+        ("den-scales", lambda counts, divisor: counts / counts.sum()),
+        ("den-scales", lambda counts, divisor: divisor / counts),
+        ("den-scales", lambda counts, divisor: divisor / counts.sum()),
+        ("den-steps", lambda beta, size, tolerance: (1 - beta) / tolerance / size),
+        ("den-steps", lambda beta, size, tolerance: math.ceil((1 - beta) / (tolerance * size))),
+        ("den-steps", lambda beta, size, tolerance: math.ceil((1 - beta) / tolerance)),
+        ("den-gap", lambda means, counts: np.cov(means, counts)[0, 1] / counts.mean()),
+        ("den-gap", lambda means, counts: np.nanmean(means) - np.nanmean(means * counts)),
+        ("den-gap", lambda means, counts: np.nansum(means * counts) / counts.sum() - np.nanmean(means)),
+    ],
+    "08_which_loss": [
+        ("smoothing-floor", lambda e, k: e * math.log(k)),
+        ("smoothing-floor", lambda e, k: -math.log(1 - e)),
+        ("smoothing-floor", lambda e, k: -(1 - e) * math.log(1 - e) - e * math.log(e / (k - 1))),
+        ("smoothing-floor", lambda e, k: -(1 - e) * math.log(1 - e) - e * math.log(e / k)),
+        ("mean-of-means-repair", lambda counts: counts * len(counts) / counts.sum()),
+        ("mean-of-means-repair", lambda counts: np.ones(len(counts)) / len(counts)),
+        ("mean-of-means-repair", lambda counts: counts.sum() / (len(counts) * counts)),
+        ("read-smoothing", lambda z, y, seen: (_hard(z, y) - seen) / (_even(z) - _hard(z, y))),
+        ("read-smoothing", lambda z, y, seen: (seen - _hard(z, y)) / (math.log(z.shape[1]) - _hard(z, y))),
+        ("read-smoothing", lambda z, y, seen: seen / _even(z)),
+    ],
+    "13_distillation": [
+        ("kd-alpha", lambda a, T: a / (a + (1 - a) * T**2)),
+        ("kd-alpha", lambda a, T: a * T**2),
+        ("kd-alpha", lambda a, T: a * T / (1 - a + a * T)),
+        ("kd-alpha", lambda a, T: a),
+        ("kd-alpha", lambda a, T: (1 - a) * T**2 / (a + (1 - a) * T**2)),
+        ("kd-readout", lambda q, T: q**T / np.sum(q**T)),
+        ("kd-readout", lambda q, T: q ** (1 / T)),
+        ("kd-readout", lambda q, T: softmax(q / T)),
+        ("kd-pool", lambda p, T: softmax(np.log(p) / T).mean(0)),
+        ("kd-pool", lambda p, T: p.mean(0)),
+    ],
+    "14_language_models": [
+        ("lm-bucket", lambda z, p, i: -p @ xent.log_softmax(z)[i]),
+        ("lm-bucket", lambda z, p, i: -(p / p.sum()) @ xent.log_softmax(z)[i]),
+        (
+            "lm-bucket",
+            lambda z, p, i: -p @ xent.log_softmax(z)[i] - (1 - p.sum()) * np.log1p(-softmax(z)[i].sum()),
+        ),
+        (
+            "lm-bucket",
+            lambda z, p, i: (
+                -p @ xent.log_softmax(z)[i] - (1 - p.sum()) * np.log(np.delete(softmax(z), i)).sum()
+            ),
+        ),
+        (
+            "lm-bucket",
+            lambda z, p, i: (
+                -p @ xent.log_softmax(z)[i] + (1 - p.sum()) * np.log(np.delete(softmax(z), i).sum())
+            ),
+        ),
+        ("lm-mixture", lambda p, w, a: (1 - a) * p * w / (p @ w) + a * p),
+        ("lm-mixture", lambda p, w, a: a * p * w + (1 - a) * p),
+        ("lm-mixture", lambda p, w, a: (a * p * w + (1 - a) * p) / (a * p @ w + 1 - a)),
+        ("lm-reverse-kl", lambda a, b, c, d: _bigram_kl(a, b, c, d, a, b)),
+        ("lm-reverse-kl", lambda a, b, c, d: _bigram_kl(c, d, a, b, a, b)),
+    ],
+    "15_large_vocabularies": [
+        ("vocab-merge", lambda a, b: np.array([max(a[0], b[0]), a[1] + b[1]])),
+        ("vocab-merge", lambda a, b: _merged(a, b, 1.0)),
+        ("vocab-merge", lambda a, b: _merged(a, b, -1.0)),
+        ("vocab-cap", lambda p, k: 0.5 * abs(math.log(k * p / (1 - p)))),
+        ("vocab-cap", lambda p, k: 0.5 * abs(math.log((k - 1) * (1 - p) / p))),
+        (
+            "vocab-zgradient",
+            lambda z, y, lam: softmax(z) * (1 + lam * xent.log_sum_exp(z) ** 2) - eye(len(z))[y],
+        ),
+        ("vocab-cap", lambda p, k: math.log((k - 1) * p / (1 - p))),
+        ("vocab-cap", lambda p, k: 0.5 * math.log((k - 1) * p / (1 - p))),
+        (
+            "vocab-zgradient",
+            lambda z, y, lam: softmax(z) - eye(len(z))[y] + lam * xent.log_sum_exp(z) * softmax(z),
+        ),
+        ("vocab-zgradient", lambda z, y, lam: softmax(z) - eye(len(z))[y] + 2 * lam * xent.log_sum_exp(z)),
     ],
 }
 

@@ -11,13 +11,15 @@ import numpy as np
 
 from xent._validate import shown
 
-from ._bench import KINDS, SHAPES, TOLERANCE, Data, benches, datasets, granularity, inputs
+from ._bench import FORMS as TARGETS
+from ._bench import KINDS, SHAPES, TOLERANCE, Bench, Data, datasets, inputs
 from ._call import LIBRARIES, Caller, Loss, loaded, numbers_within, parameters, resolve, to_numpy, ways
 from ._details import Exam, other_axes
 from ._model import CATEGORICAL, LEVELS, READINGS, Bend, Fit, Meaning, coarse_fits, fits, interpret, solve
 from ._report import UNKNOWN, Diagnosis
 
 CLASSES = (3, 2, 5, 4, 7, 10)
+FORMS = tuple(TARGETS)
 # Further numbers of classes, for a loss that holds a weight for each class and refuses all others.
 MORE = (6, 8, 9, *range(11, 22), 32, 64, 100, 1000)
 
@@ -166,68 +168,75 @@ class _Search:
         self, caller: Caller, shape: str, k: int, found: list[Found], copies: tuple[int, ...]
     ) -> list[Found]:
         """A vector of weights may be longer than the first number of classes that it allows."""
-        most = k
-        for more in range(k + 1, 65):
-            b = replace(found[0].data.bench, k=more)
-            x = inputs(found[0].data.kind, found[0].data.binary, more, more, np.random.default_rng(1))
-            if not np.isfinite(b.total(x, np.eye(more))):
-                break
-            most = more
-        if most in (k, 64):
+        data, rng = found[0].data, np.random.default_rng(1)
+
+        def answers(n: int) -> bool:
+            x = inputs(data.kind, data.binary, n, n, rng)
+            return bool(np.isfinite(replace(data.bench, k=n).total(x, np.eye(n))))
+
+        if answers(64):
             return found
-        better = self.at(caller, shape, most, copies)[1]
-        return better or found
+        most = next((n - 1 for n in range(k + 1, 64) if not answers(n)), 63)
+        return (self.at(caller, shape, most, copies)[1] if most > k else []) or found
+
+    def measured(self, bench: Bench, copies: tuple[int, ...]) -> tuple[bool, list[Data]]:
+        """Whether the loss answers a bench at all, and single rows of each kind, where two equal calls agree."""
+        k, value = bench.k, None
+        t = np.eye(k)[np.arange(6) % k] if k > 1 else (np.arange(6) % 2)[:, None].astype(float)
+        if bench.form == "logarithms":
+            t = np.random.default_rng(4).dirichlet(np.ones(k), 6)
+        for kind, m in itertools.product(KINDS, copies[::2]):
+            x = inputs(kind, False, 6, k, np.random.default_rng(2))
+            x, t = (x, t) if m == 1 else (np.resize(x, (m, k)), np.resize(t, (m, k)))
+            if (value := bench.ask(x, t)) is not None:
+                break
+        caller = bench.caller
+        if value is None:
+            if bench.order == "prediction":
+                self.said.setdefault(caller.arrays, caller.said)
+                if bench.form == "indices" and bench.shape in ("(N, K)", "(N, T, K)"):
+                    self.said[caller.arrays] = caller.said
+            return False, []
+        if bench.order == "prediction" or caller.names:
+            again = bench.ask(x, t)
+            if again is None or again.shape != value.shape:
+                shapes = f"{value.shape} and {getattr(again, 'shape', None)}"
+                self.unsteady = f"two equal calls return the shapes {shapes}"
+            elif not np.allclose(again, value, 1e-6, 1e-9, equal_nan=True):
+                a, b = value.ravel()[0], again.ravel()[0]
+                self.unsteady = f"two equal calls return two values, {a:.6g} and {b:.6g}"
+            if self.unsteady:
+                return True, []
+        self.numbers.append("nan" if np.isnan(value).all() else "number")
+        return True, list(datasets(bench, copies))
 
     def at(
         self, caller: Caller, shape: str, k: int, copies: tuple[int, ...], deep: bool = False
     ) -> tuple[bool, list[Found]]:
         """Whether the loss answers with numbers at all, and the models that explain them."""
-        data: list[Data] = []
         before = caller.answered
         if self.searched and caller.calls > 2500:
             return False, []  # enough has been seen that nothing explains
-        for bench in benches(caller, shape, k):
-            if self.searched and bench.form not in ("indices", "rows"):
-                continue
-            value = None
-            t = np.eye(k)[np.arange(6) % k] if k > 1 else (np.arange(6) % 2)[:, None].astype(float)
-            if bench.form == "logarithms":
-                t = np.random.default_rng(4).dirichlet(np.ones(k), 6)
-            for kind, m in itertools.product(KINDS, copies[::2]):
-                x = inputs(kind, False, 6, k, np.random.default_rng(2))
-                x, t = (x, t) if m == 1 else (np.resize(x, (m, k)), np.resize(t, (m, k)))
-                if (value := bench.ask(x, t)) is not None:
-                    break
-            if value is None:
-                self.said.setdefault(caller.arrays, caller.said) if bench.order == "prediction" else None
-                if (
-                    bench.form == "indices"
-                    and bench.order == "prediction"
-                    and shape in ("(N, K)", "(N, T, K)")
-                ):
-                    self.said[caller.arrays] = caller.said
-                continue
-            if bench.order == "prediction" or caller.names:
-                again = bench.ask(x, t)
-                if again is None or again.shape != value.shape:
-                    self.unsteady = (
-                        f"two equal calls return the shapes {value.shape} and {getattr(again, 'shape', None)}"
-                    )
-                elif not np.allclose(again, value, 1e-6, 1e-9, equal_nan=True):
-                    a, b = value.ravel()[0], again.ravel()[0]
-                    self.unsteady = f"two equal calls return two values, {a:.6g} and {b:.6g}"
-                if self.unsteady:
-                    return True, []
-            self.numbers.append("nan" if np.isnan(value).all() else "number")
-            data += datasets(bench, copies)
+        everything = range(1 if self.searched or (k > 64 and not deep) else len(LEVELS))
+        data: list[Data] = []
+        found: list[Found] = []
+        # What is rare is asked for, and what bends is searched for, where nothing plain explains the loss.
+        for forms, levels in ((FORMS[:3], range(1)), (() if self.searched else FORMS[3:], everything)):
+            for order in ("prediction", "target"):
+                answered = False
+                for form in forms:
+                    if form == "integer rows" and (answered or self.searched):
+                        continue
+                    answered, more = self.measured(Bench(caller, order, shape, form, k), copies)
+                    if self.unsteady:
+                        return True, []
+                    data += more
+            found = understand(data, data[0].precision, levels) if data else []
+            if found:
+                break
         if not data:
             return caller.answered > before, []
         self.answered += data
-        precision = granularity(data[0])
-        # What bends is searched for once: it takes seconds.
-        found = understand(
-            data, precision, range(1 if self.searched or (k > 64 and not deep) else len(LEVELS))
-        )
         self.searched |= not found and k < 65
         return True, found
 
@@ -348,7 +357,7 @@ def _describe(search: _Search, found: list[Found], logits: Any, targets: Any) ->
     }  # fmt: skip
     same = [f for f in found if f.data.bench.order == chosen.data.bench.order]
     exam = Exam(chosen.data, chosen.fit, chosen.meaning, chosen.level, search.loss)
-    exam.precision = granularity(chosen.data)
+    exam.precision = chosen.data.precision
     exam.forms = {chosen.data.bench.form} | {
         f.data.bench.form for f in same
         if f.fit.reading == chosen.fit.reading and f.data.kind == chosen.data.kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -30,6 +31,8 @@ SHAPES: dict[str, Callable[[Array, Array], Pair]] = {
     "(N, K, T)": lambda x, t: (x[..., None], t[..., None]),
     "(N, T, K), shifted": _shifted,
 }
+# The relative error of a prediction that is right.
+TOLERANCE = {"float64": 2e-6, "float32": 2e-5, "float16": 6e-3, "bfloat16": 5e-2}
 KINDS = ("logits", "probabilities", "log-probabilities")
 # Targets as they are passed: class indices, rows of floats or integers, -1 and 1, logarithms.
 FORMS: dict[str, Callable[[Array], Array]] = {
@@ -115,6 +118,27 @@ class Data:
             return not (np.abs(a - 2 * b + c) > 1e-2 * np.maximum(np.abs(c), np.abs(self.u[:2]))).any()
         return not self.binary
 
+    @functools.cached_property
+    def precision(self) -> str:
+        """The format in which the loss sees its argument, from the smallest change that it answers to."""
+        rng = np.random.default_rng(3)
+        dtype = self.bench.caller.result_dtype
+        if dtype in ("float16", "bfloat16"):
+            return dtype
+        places = np.linspace(0, len(self.x) - 1, 16).astype(int)
+        for name, step in (("float64", 1e-11), ("float32", 6e-6), ("float16", 8e-4)):
+            seen = 0
+            for x, t, u in zip(self.x[places], self.t[places], self.u[places], strict=True):
+                moved = x * (1 + step * rng.choice([-1.0, 1.0], x.shape))
+                if (
+                    name == "float16"
+                ):  # one entry alone, whose chance to cross a number of bfloat16 is an eighth
+                    moved = np.where(np.arange(len(x)) == np.abs(x).argmax(), moved, x)
+                seen += self.bench.unit(moved, t, self.copies) != u
+                if seen > 6:
+                    return name
+        return "bfloat16"
+
     def unnormalised(self, fit: Fit) -> bool:
         """Whether a fit holds for rows that are no logarithms of probabilities, where the loss takes them."""
         x, t = self.x[:4] - 0.7, self.t[:4]
@@ -163,13 +187,6 @@ def explore(
     return None
 
 
-def benches(caller: Caller, shape: str, k: int) -> Iterator[Bench]:
-    """The orders and forms of target that make sense for a shape."""
-    for order in ("prediction", "target"):
-        for form in FORMS:
-            yield Bench(caller, order, shape, form, k)
-
-
 def datasets(bench: Bench, copies: tuple[int, ...]) -> Iterator[Data]:
     """What a bench yields for each kind of input, as one choice of several or as yes and no."""
     flat = bench.k == 1
@@ -185,25 +202,3 @@ def datasets(bench: Bench, copies: tuple[int, ...]) -> Iterator[Data]:
                 found = explore(bench, kind, binary, copies, True)
             if found:
                 yield found
-
-
-def granularity(data: Data) -> str:
-    """The format in which the loss sees its argument, from the smallest change that it answers to."""
-    rng = np.random.default_rng(3)
-    dtype = data.bench.caller.result_dtype
-    if dtype in ("float16", "bfloat16"):
-        return dtype
-    for name, step in (("float64", 1e-11), ("float32", 6e-6), ("float16", 8e-4)):
-        seen = 0
-        places = np.linspace(0, len(data.x) - 1, 16).astype(int)
-        for x, t, u in zip(data.x[places], data.t[places], data.u[places], strict=True):
-            moved = x * (1 + step * rng.choice([-1.0, 1.0], x.shape))
-            if name == "float16":  # one entry alone, whose chance to cross a number of bfloat16 is an eighth
-                moved = np.where(np.arange(len(x)) == np.abs(x).argmax(), moved, x)
-            seen += data.bench.unit(moved, t, data.copies) != u
-        if seen > 6:
-            return name
-    return "bfloat16"
-
-
-TOLERANCE = {"float64": 2e-6, "float32": 2e-5, "float16": 6e-3, "bfloat16": 5e-2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterator
@@ -35,6 +36,10 @@ MEANS: dict[str, Callable[[Array, Array], Any]] = {
     "one sum for each sequence": lambda rows, counts: rows.sum(1),
     "one value for each position": lambda rows, counts: rows,
 }
+
+
+def _figures(weights: Array) -> tuple[float, ...]:
+    return tuple(float(f"{w:.6g}") for w in weights)
 
 
 class Exam:
@@ -106,8 +111,7 @@ class Exam:
     def reduction(self) -> bool:
         """Find how rows are put together; False if no sum or mean does it."""
         x, t = self.batch(8, 11)
-        b, m = self.bench, self.m
-        value = b.ask(x, t)
+        b, m, value = self.bench, self.m, self.bench.ask(*self.batch(8, 11))
         self.shape: tuple[int, ...] = (0,) if value is None else value.shape
         units = np.array([b.unit(*row, m) for row in zip(x, t, strict=True)])
         n = int(np.argmax(np.abs(units)))
@@ -118,30 +122,20 @@ class Exam:
             self.like = "mean"
         elif np.allclose(ratios, np.array(sizes) / m, slack):
             self.like = "sum"
-            self.fit = replace(
-                self.fit, matrix=self.fit.matrix / m, common={c: v / m for c, v in self.fit.common.items()}
-            )
+            common = {c: v / m for c, v in self.fit.common.items()}
+            self.fit = replace(self.fit, matrix=self.fit.matrix / m, common=common)
             self.meaning = replace(self.meaning, weights=self.meaning.weights / m)
-            units = units / m
         else:
-            self.notes.append(
-                "the reduction is not explained: "
-                + ", ".join(
-                    f"{s} copies of a row cost {r:.4g} times one" for s, r in zip(sizes, ratios, strict=True)
-                )
-            )
+            told = (f"{s} copies of a row cost {r:.4g} times one" for s, r in zip(sizes, ratios, strict=True))
+            self.notes.append("the reduction is not explained: " + ", ".join(told))
             return False
         self.evidence["reduction"] = f"5 copies of a row cost {ratios[-2]:.4g} times one"
         batches = [self.batch(s, 20 + s) for s in (2, 3, 5, 8)]
-        if (
-            all(self.close(b.total(*each), self.predict(*each)) for each in batches)
-            and not self.meaning.left_out
-        ):
+        right = all(self.close(b.total(*each), self.predict(*each)) for each in batches)
+        if right and (self.like == "sum" or not self.meaning.left_out):
             return True
         if self.like == "mean" and (self.k == 1 or not self.binary):
             return self.weighted_mean()
-        if self.like == "sum" and all(self.close(b.total(*each), self.predict(*each)) for each in batches):
-            return True
         self.notes.append("the reduction is not explained: a batch is no sum or mean of its rows")
         return False
 
@@ -155,24 +149,20 @@ class Exam:
             x = inputs(self.kind, self.binary, n, self.k, rng)
             y = rng.choice(labels, n)
             t = y[:, None].astype(float) if self.binary else np.eye(self.k)[y]
-            total = self.bench.total(x, t)
-            costs = self.fit.rows(x, t) - total
+            rows, total = self.fit.rows(x, t), self.bench.total(x, t)
             if self.apart:
                 main = replace(self.fit, common={}).rows(x, t)
-                costs = main - total + (costs + total - main).mean()
+                rows = main + (rows - main).mean()
             # A label that is left out costs nothing by itself, and may count all the same.
-            equations.append([costs[y == label].sum() for label in labels])
-        rows = np.array(equations)
-        if not np.isfinite(rows).all():
+            equations.append([(rows - total)[y == label].sum() for label in labels])
+        found = np.array(equations)
+        if not np.isfinite(found).all():
             self.notes.append("the reduction is not explained: some batches give nan")
             return False
-        _, size, right = np.linalg.svd(rows)
+        _, size, right = np.linalg.svd(found)
         weights = right[-1] / right[-1][np.argmax(np.abs(right[-1]))]
-        if (
-            size[-1] > 100 * self.tolerance * size[0]
-            or (len(size) > 1 and size[-2] < 10 * max(size[-1], 1e-9 * size[0]))
-            or (weights < -1e-3).any()
-        ):
+        unsure = len(size) > 1 and size[-2] < 10 * max(size[-1], 1e-9 * size[0])
+        if size[-1] > 100 * self.tolerance * size[0] or unsure or (weights < -1e-3).any():
             if self.fit.common and not self.apart:
                 self.apart = True
                 return self.weighted_mean()
@@ -181,9 +171,8 @@ class Exam:
             )
             return False
         weights = np.where(weights < 1e-3, 0.0, weights)
-        self.row_weights = np.full(2 if self.binary else self.k, np.nan)
+        self.row_weights = np.zeros(2 if self.binary else self.k)
         self.row_weights[labels] = weights / weights[weights > 0].min()
-        self.row_weights = np.nan_to_num(self.row_weights)
         return True
 
     @property
@@ -196,126 +185,103 @@ class Exam:
 
     # ----------------------------------------------------------------------------------- factor and divisor
 
+    @functools.cached_property
     def second(self) -> tuple[int, Fit, Meaning] | None:
         """The same model at another number of classes."""
-        if self.k == 1:
-            return None
-        for k in (5, 4, 3, 2):
-            if k == self.k:
+        scale, coarse = self.m if self.like == "sum" else 1, self.precision in ("float16", "bfloat16")
+        for k in (5, 4, 3, 2) if self.k > 1 else ():
+            data = explore(replace(self.bench, k=k), self.kind, self.binary, (self.m,), self.data.soft)
+            if data is None or k == self.k:
                 continue
-            bench = replace(self.bench, k=k)
-            data = explore(bench, self.kind, self.binary, (self.m,), self.data.soft)
-            if data is None:
-                continue
-            scale = self.m if self.like == "sum" else 1
+            u, tolerance = data.u / scale, TOLERANCE[self.precision]
             if self.data.soft:
-                fit = solve(self.fit.reading, data.x, data.t, data.u / scale, Bend(), ("t log t",))
+                fit = solve(self.fit.reading, data.x, data.t, u, Bend(), ("t log t",))
                 return k, fit, Meaning(weights=np.diag(fit.matrix))
-            for fit in fits(
-                self.kind, self.binary, data.x, data.t, data.u / scale, self.level, TOLERANCE[self.precision]
-            ):
-                if fit.reading == self.fit.reading:
-                    now, then = vars(self.fit.bend) | self.fit.common, vars(fit.bend) | fit.common
-                    moved = [
-                        n for n, v in now.items() if n in then and not np.isclose(v, then[n], 1e-3, 1e-7)
-                    ]
-                    self.notes += [
-                        f"the {n} changes with the classes: {now[n]:.4g} for {self.k}, {then[n]:.4g} for {k}"
-                        for n in moved
-                    ]
-                    coarse = self.precision in ("float16", "bfloat16")
-                    meaning = interpret(fit.matrix, fit.reading.family, 0.2 if coarse else 1e-3)
-                    if meaning is not None:
-                        return k, fit, meaning
+            for fit in fits(self.kind, self.binary, data.x, data.t, u, self.level, tolerance):
+                meaning = interpret(fit.matrix, fit.reading.family, 0.2 if coarse else 1e-3)
+                if fit.reading != self.fit.reading or meaning is None:
+                    continue
+                now, then = vars(self.fit.bend) | self.fit.common, vars(fit.bend) | fit.common
+                self.notes += [
+                    f"the {n} changes with the classes: {v:.4g} for {self.k}, {then[n]:.4g} for {k}"
+                    for n, v in now.items()
+                    if n in then and not np.isclose(v, then[n], 1e-3, 1e-7)
+                ]
+                return k, fit, meaning
         return None
 
     def scale(self) -> dict[str, Any]:
         """Factor, sign, unit, divisor, smoothing and weights."""
         near = 0.03 if self.precision in ("float16", "bfloat16") else 3e-4
-        other = self.second()
-        meaning = self.meaning
-        kept = meaning.kept
-        binary = self.binary
-        spread = meaning.weights[:, 0] if binary else kept  # what is compared between numbers of classes
+        other, meaning, binary = self.second, self.meaning, self.binary
+        spread = (
+            meaning.weights[:, 0] if binary else meaning.kept
+        )  # what is compared between numbers of classes
         even = meaning.plain or (binary and not np.ptp(spread) > near * np.abs(spread).max())
         c = float(spread.mean()) if even else float(spread[0])
         if self.data.soft:
             c = float(np.diag(self.fit.matrix).mean())
-        by_k = False
+        by_k, alone = False, f"it takes {self.k} classes only"
         if other and self.like:
             k2, _, m2 = other
             c2 = float((m2.weights[:, 0] if binary else m2.kept)[0 if not m2.plain else slice(None)].mean())
-            if abs(c2 / c - self.k / k2) < near:
-                by_k = True
-            elif abs(c2 / c - 1) > near and (meaning.plain or meaning.acts != "ratio"):
+            by_k = abs(c2 / c - self.k / k2) < near
+            if not by_k and abs(c2 / c - 1) > near and (meaning.plain or meaning.acts != "ratio"):
                 self.notes.append(
                     f"the factor changes with the classes: {c:.4g} for {self.k}, {c2:.4g} for {k2}"
                 )
             self.evidence["denominator"] = f"the factor is {c:.4g} for {self.k} classes and {c2:.4g} for {k2}"
         elif self.k > 1 and binary and not even:
             by_k = True
-            self.alternatives.append(
-                f"divides by N, with weights {self.k} times smaller: it takes {self.k} classes only"
-            )
+            self.alternatives.append(f"divides by N, with weights {self.k} times smaller: {alone}")
         elif self.k > 1 and abs(abs(c) * self.k - 1) < near and even:
-            by_k = binary
-            one, two = ("the constant {}", "K") if binary else ("K", "the constant {}")
-            self.alternatives.append(
-                f"divides by {one} rather than {two}: it takes {self.k} classes only".format(self.k)
-            )
-        found: dict[str, Any] = {"classes": (self.k, *([other[0]] if other else []))}
-        level = abs(c) * (self.k if by_k else 1)
-        found["sign"] = -1 if c < 0 else 1
+            by_k, constant = binary, f"the constant {self.k}"
+            one, two = (constant, "K") if binary else ("K", constant)
+            self.alternatives.append(f"divides by {one} rather than {two}: {alone}")
         weights = np.abs(meaning.weights) * (self.k if by_k else 1)
+        level = abs(c) * (self.k if by_k else 1)
+        found: dict[str, Any] = {"classes": (self.k, *([other[0]] if other else []))}
+        found["sign"] = -1 if c < 0 else 1
         if binary:
-            pos, neg = weights[:, 1], weights[:, 0]
-            with np.errstate(all="ignore"):
-                pos_weight = pos / neg
-            if self.k == 1 and np.ptp(self.row_weights) > 1e-3:
-                pos_weight = np.array([self.row_weights[1] / self.row_weights[0]])
-            if np.abs(pos_weight - 1).max() > near:
-                found["pos_weight"] = tuple(float(f"{w:.6g}") for w in pos_weight)
-                total = (pos + neg)[0]
-                if abs(total - 1) < near and not np.ptp(neg) > near:
-                    self.alternatives.append(
-                        f"alpha {pos[0]:.4g}: it weighs the positives, 1 - alpha the negatives"
-                    )
-            if np.ptp(neg) > near * neg.max():
-                found["class_weights"], level = tuple(float(f"{w:.6g}") for w in neg), 1.0
-        else:
-            divisors = self.kept_weights
-            if not meaning.plain:
-                values = np.where(np.isfinite(weights), weights, np.nan)
-                if meaning.acts == "ratio":
-                    low = np.nanmin(values)
-                    found["class_weights"] = tuple(float(f"{w:.5g}") for w in values / low)
-                    level = low
-                else:
-                    found["class_weights"] = tuple(
-                        0.0 if y in meaning.left_out else float(f"{w:.6g}") for y, w in enumerate(values)
-                    )
-                    level = 1.0
-            elif np.ptp(divisors) > 1e-3 * divisors.max():
-                found["class_weights"] = tuple(float(f"{w:.6g}") for w in self.row_weights)
+            level = self.two_sides(weights, near, level, found)
+        elif not meaning.plain:
+            by_row = np.where(np.isin(np.arange(len(weights)), meaning.left_out), 0.0, weights)
+            level = np.nanmin(weights) if meaning.acts == "ratio" else 1.0
+            found["class_weights"] = _figures(weights / level if meaning.acts == "ratio" else by_row)
+        elif np.ptp(self.kept_weights) > 1e-3 * self.kept_weights.max():
+            found["class_weights"] = _figures(self.row_weights)
         if "class_weights" in found and not binary and len(asked := self.labels(self.k)) < self.k:
             self.notes.append(
                 "weights were measured for the classes " + ", ".join(map(str, asked)) + " alone"
             )
-            found["class_weights"] = tuple(
-                w if y in asked else np.nan for y, w in enumerate(found["class_weights"])
-            )
+            known = enumerate(found["class_weights"])
+            found["class_weights"] = tuple(w if y in asked else np.nan for y, w in known)
         weighted = np.ptp(self.kept_weights) > 1e-3 * self.kept_weights.max()
         found["denominator"] = (
             "nothing" if self.like == "sum" and not by_k else "K" if self.like == "sum"
             else "the sum of weights" if weighted else "N*K" if by_k else "N"
         )  # fmt: skip
-        found["unit"] = "nats"
-        for unit, size in UNITS.items():
-            if abs(level / size - 1) < near:
-                found["unit"], level = unit, 1.0
-        found["factor"] = float(f"{level:.6g}") if abs(level - 1) > near else 1.0
-        found |= self.smoothing(other)
-        return found
+        unit = next((u for u, size in UNITS.items() if abs(level / size - 1) < near), "")
+        found["unit"] = unit or "nats"
+        found["factor"] = 1.0 if unit else float(f"{level:.6g}")
+        return found | self.smoothing(other)
+
+    def two_sides(self, weights: Array, near: float, level: float, found: dict[str, Any]) -> float:
+        """The weights of positives and of columns in a binary loss; and the factor that is left."""
+        pos, neg = weights[:, 1], weights[:, 0]
+        with np.errstate(all="ignore"):
+            pos_weight = pos / neg
+        if self.k == 1 and np.ptp(self.row_weights) > 1e-3:
+            pos_weight = np.array([self.row_weights[1] / self.row_weights[0]])
+        columns = np.ptp(neg) > near * neg.max()
+        if np.abs(pos_weight - 1).max() > near:
+            found["pos_weight"] = _figures(pos_weight)
+            if abs((pos + neg)[0] - 1) < near and not np.ptp(neg) > near:
+                alpha = f"alpha {pos[0]:.4g}: it weighs the positives, 1 - alpha the negatives"
+                self.alternatives.append(alpha)
+        if columns:
+            found["class_weights"] = _figures(neg)
+        return 1.0 if columns else level
 
     def smoothing(self, other: tuple[int, Fit, Meaning] | None) -> dict[str, Any]:
         """The mass taken from the label; over how many classes it goes shows with another K."""
@@ -344,15 +310,13 @@ class Exam:
     def targets(self) -> tuple[str, tuple[str, ...]]:
         """The family, and the forms of target on which the model predicts a batch."""
         b, family = self.bench, self.fit.reading.family
-        found: list[str] = []
         x, t = self.batch(6, 31)
-        if b.form in ("indices", "signs", "logarithms"):
-            own = {
-                "indices": "0 or 1" if self.binary else "indices",
-                "signs": "-1 or 1",
-                "logarithms": "log-probabilities",
-            }
-            found.append(own[b.form])
+        own = {
+            "indices": "0 or 1" if self.binary else "indices",
+            "signs": "-1 or 1",
+            "logarithms": "log-probabilities",
+        }
+        found = [own[b.form]] if b.form in own else []
         if b.form == "logarithms":
             return KL, tuple(found)
         if b.form == "rows" and not self.binary and not self.data.soft:
@@ -365,61 +329,47 @@ class Exam:
         hard = rows.ask(x, t) if b.form != "signs" else None
         if hard is None:
             return family, tuple(found)
-        if not self.close(hard.sum(), self.predict(x, t)) and not self.data.soft:
+        if self.data.soft:
+            return (KL if abs(self.fit.common["t log t"]) > 1e-6 else family), ("soft",)
+        if not self.close(hard.sum(), self.predict(x, t)):
             self.notes.append(
                 "targets as rows return a number too, and it is not the same loss" + self.other_meaning(rows)
             )
             return family, tuple(found)
-        if not self.data.soft:
-            found.append(
-                "0 or 1" if self.binary else "one-hot"
-            ) if b.form != "indices" or not self.binary else None
+        if not self.binary or b.form != "indices":
+            found.append("0 or 1" if self.binary else "one-hot")
         if b.form == "integer rows":
             self.notes.append("targets of floats are refused: rows of integers")
             return family, tuple(dict.fromkeys(found))
-        rng = np.random.default_rng(5)
-        soft: Array = np.asarray(rng.uniform(0.1, 0.9, t.shape))
-        if not self.binary:
-            soft /= soft.sum(-1, keepdims=True)
+        soft: Array = np.asarray(np.random.default_rng(5).uniform(0.1, 0.9, t.shape))
+        soft = soft if self.binary else soft / soft.sum(-1, keepdims=True)
         cost, want = rows.total(x, soft), self.predict(x, soft)
-        if self.data.soft:
-            return (KL if "t log t" in self.fit.common and self.kl() else family), ("soft",)
-        if np.isnan(cost):
-            return family, tuple(dict.fromkeys(found))
+        entropy = (soft * np.log(soft)).sum() * (1 / len(t) if self.like == "mean" else 1)
+        c = 0.0 if self.binary else float(np.diag(self.fit.matrix)[0])
+        largest = np.round(soft) if self.binary else np.eye(self.k)[soft.argmax(-1)]
         if self.close(cost, want):
             found.append("soft")
-        else:
-            entropy = (soft * np.log(soft)).sum() * (1 / len(t) if self.like == "mean" else 1)
-            c = float(np.diag(self.fit.matrix)[0]) if not self.binary else 0
-            if c and self.close(cost, want + c * entropy):
-                family = KL
-                self.evidence["targets"] = "a soft row costs less by its own entropy"
-                found.append("soft")
-            elif not self.binary and self.close(cost, self.predict(x, np.eye(self.k)[soft.argmax(-1)])):
-                self.notes.append("soft targets are read by their largest entry alone")
-            elif self.binary and self.close(cost, self.predict(x, np.round(soft))):
-                self.notes.append("soft targets are rounded to 0 and 1")
-            else:
-                self.notes.append("soft targets are not explained")
+        elif c and self.close(cost, want + c * entropy):
+            family = KL
+            self.evidence["targets"] = "a soft row costs less by its own entropy"
+            found.append("soft")
+        elif self.close(cost, self.predict(x, largest)):
+            what = "rounded to 0 and 1" if self.binary else "read by their largest entry alone"
+            self.notes.append(f"soft targets are {what}")
+        elif not np.isnan(cost):
+            self.notes.append("soft targets are not explained")
         return family, tuple(dict.fromkeys(found))
-
-    def kl(self) -> bool:
-        return abs(self.fit.common["t log t"]) > 1e-6
 
     def other_meaning(self, rows: Bench) -> str:
         """What the same reading says of rows as targets, where it says something else."""
         data = explore(rows, self.kind, False, (self.m,))
-        for fit in (
-            fits(self.kind, False, data.x, data.t, data.u, self.level, TOLERANCE[self.precision])
-            if data
-            else ()
-        ):
+        if data is None:
+            return ""
+        for fit in fits(self.kind, False, data.x, data.t, data.u, self.level, TOLERANCE[self.precision]):
             meaning = interpret(fit.matrix, CATEGORICAL, 1e-3)
             if fit.reading == self.fit.reading and meaning and not meaning.plain:
-                ratio = meaning.kept / meaning.kept.min()
-                return (
-                    ": class weights " + " : ".join(f"{w:.4g}" for w in ratio) + ", divides by another number"
-                )
+                ratio = " : ".join(f"{w:.4g}" for w in meaning.kept / meaning.kept.min())
+                return f": class weights {ratio}, divides by another number"
         return ""
 
     # ------------------------------------------------------------------------------------------ left-out labels
@@ -435,21 +385,15 @@ class Exam:
             answers.append(f"{label}: left out" + self.divided(divided))
             out.append(int(label))
             self.alternatives.append(f"a class weight of 0 for {label}: as an ignored index it acts the same")
-        asked = list(STRANGE)
-        if targets is not None:
-            own = np.unique(to_numpy(targets).astype(np.float64))
-            asked += [int(v) for v in own if v == int(v) and not 0 <= v < self.k][:50]
-        asked += [*numbers_within(self.loss)[0][:200], self.k, self.k + 1, -self.k, -self.k - 1]
-        left: dict[int, str] = {}
-        said: dict[int, str] = {}
-        for label in dict.fromkeys(v for v in asked if not 0 <= v < self.k):
-            said[label] = self.ask_label(label)
-            if said[label].startswith("left out"):
-                left[label] = said[label]
-        for label in (-100, -1):
-            answers.append(f"{label}: {said[label]}")
-        below = [v for v in said if v < 0]
-        if len(left) > 8 and all(v in left for v in below):
+        own = [] if targets is None else np.unique(to_numpy(targets).astype(np.float64)).tolist()
+        asked = [
+            *STRANGE, *[int(v) for v in own if v == int(v) and not 0 <= v < self.k][:50],
+            *numbers_within(self.loss)[0][:200], self.k, self.k + 1, -self.k, -self.k - 1,
+        ]  # fmt: skip
+        said = {v: self.ask_label(v) for v in dict.fromkeys(asked) if not 0 <= v < self.k}
+        left = {v: what for v, what in said.items() if what.startswith("left out")}
+        answers += [f"{label}: {said[label]}" for label in (-100, -1)]
+        if len(left) > 8 and all(v in left for v in said if v < 0):
             answers.append(f"every label below 0: {left[-1]}")
         else:
             answers += [f"{v}: {what}" for v, what in left.items() if v not in (-100, -1)][:6]
@@ -479,32 +423,26 @@ class Exam:
             cube, given = x[None], given[None]
             if "shifted" in self.bench.shape:
                 cube, given = np.pad(cube, ((0, 0), (0, 1), (0, 0))), np.pad(given, ((0, 0), (1, 0)))
-            seen = self.bench.call(
-                cube if "T, K" in self.bench.shape else np.moveaxis(cube, 2, 1), given, **options
-            )
+            cube = cube if "T, K" in self.bench.shape else np.moveaxis(cube, 2, 1)
+            seen = self.bench.call(cube, given, **options)
         if seen is None:
             return "refused"
         value = float(seen.sum())
         if not np.isfinite(value):
             return f"gives {value}"
-        alone = float(self.predict(x[:1], t[:1]))
-        if self.fit.common:
-            main = replace(self.fit, common={})
-            share = 2 if self.like == "mean" else 1
-            common = self.predict(x, t) - self.predict(x, t, main)
-            for divisor, valid in ((1, True), (share, False)):
-                if self.close(value, self.predict(x[:1], t[:1], main) / divisor + common):
-                    return "left out" + self.divided(valid) + ", though what is added counts"
-        if self.close(value, alone):
-            return "left out" + self.divided(True)
-        if self.like == "mean" and self.close(value, alone / 2):
-            return "left out" + self.divided(False)
-        if self.close(value, self.predict(x, np.stack([t[0], np.eye(self.k)[label % self.k]]))):
-            return (
-                "counted as the last class"
-                if label % self.k == self.k - 1
-                else f"counted as class {label % self.k}"
-            )
+        main = replace(self.fit, common={})
+        common = self.predict(x, t) - self.predict(x, t, main) if self.fit.common else 0.0
+        alone = float(self.predict(x[:1], t[:1], main))
+        for valid, divisor in ((True, 1), (False, 2)):
+            if self.like != "mean" and not valid:
+                continue
+            if self.fit.common and self.close(value, alone / divisor + common):
+                return "left out" + self.divided(valid) + ", though what is added counts"
+            if self.close(value, self.predict(x[:1], t[:1]) / divisor):
+                return "left out" + self.divided(valid)
+        last = label % self.k
+        if self.close(value, self.predict(x, np.stack([t[0], np.eye(self.k)[last]]))):
+            return "counted as the last class" if last == self.k - 1 else f"counted as class {last}"
         return "counted, as another class"
 
     def nothing_counts(self, label: int) -> None:
@@ -512,12 +450,9 @@ class Exam:
         x, t = self.batch(4, 43)
         seen = self.bench.ask(x, given=np.full(4, label))
         if seen is not None and self.shape == ():
-            text = (
-                "nan where every label is left out: 0 / 0"
-                if np.isnan(seen).any()
-                else f"{float(seen):.4g} where every label is left out"
-            )
-            self.notes.append(text)
+            value = "nan" if np.isnan(seen).any() else f"{float(seen):.4g}"
+            why = ": 0 / 0" if value == "nan" else ""
+            self.notes.append(f"{value} where every label is left out{why}")
         x[0] = np.nan
         given = t.argmax(-1)
         given[0] = label
@@ -553,51 +488,37 @@ class Exam:
                 rest = float(np.delete(self.fit.matrix[y] * cost, y).sum())
         return float((u - rest) / own)
 
-    def extreme(self, value: float, top: bool) -> Array:
-        """A row whose label has an impossible, or else a certain, entry."""
-        row = {
-            "logits": np.zeros(self.k),
-            "probabilities": np.full(self.k, (1 - value) / max(self.k - 1, 1)),
-            "log-probabilities": np.full(self.k, -np.log(max(self.k - 1, 1))),
-        }[self.kind]
-        row = np.asarray(row, float)
+    def extreme(self, value: float) -> Array:
+        """A row whose label, 0, has an impossible entry, or another extreme one."""
+        rest = {"logits": 0.0, "probabilities": (1 - value) / max(self.k - 1, 1)}
+        row = np.full(self.k, rest.get(self.kind, -np.log(max(self.k - 1, 1))))
         row[0] = value
         return row
 
     def clip(self) -> tuple[str, float | None]:
         """What a certain and wrong answer costs, and the probability that it stands for."""
-        added = self.fit.bend.added
+        added, reads = self.fit.bend.added, self.kind == "probabilities"
         if added:
             return f"adds {added:.2g} to the probability", added
         if self.fit.reading.rank > 1 or self.fit.common or not self.own_label():
             return NAT, None
-        y = self.own_label()[0]
-        if y:  # label 0 is left out: the row's extreme stands where the label is
+        if self.own_label()[0]:  # label 0 is left out: the row's extreme stands where the label is
             return UNKNOWN, None
-        row = self.extreme(
-            0.0 if self.kind == "probabilities" else -1000.0 * max(self.fit.bend.temperature, 1.0), False
-        )
-        cost = self.own_cost(row)
+        cost = self.own_cost(self.extreme(0.0 if reads else -1000.0 * max(self.fit.bend.temperature, 1.0)))
         if cost is None:
             return f"refuses the impossible event: {self.bench.caller.said.split(':')[0]}", None
         if np.isnan(cost):
             return "nan", None
         if cost == np.inf:
-            return (
-                "no, an impossible event costs inf"
-                if self.kind == "probabilities"
-                else "exp underflows, cost inf"
-            ), None
-        if self.kind != "probabilities" and cost > 900:
-            return "no", None
-        if cost <= 0:
-            return UNKNOWN, None
-        if abs(cost - 100) < 0.01:
-            return "the log at -100", float(np.exp(-cost))
+            return "no, an impossible event costs inf" if reads else "exp underflows, cost inf", None
+        if cost <= 0 or (not reads and cost > 900):
+            return UNKNOWN if cost <= 0 else "no", None
         epsilon = float(np.exp(-cost))
+        if abs(cost - 100) < 0.01:
+            return "the log at -100", epsilon
         self.evidence["clip"] = f"an impossible event costs {cost:.4g} = -log {epsilon:.1e}"
-        if self.kind == "probabilities" and epsilon > 1e-30:
-            twice = self.own_cost(self.extreme(epsilon, False))
+        if reads and epsilon > 1e-30:
+            twice = self.own_cost(self.extreme(epsilon))
             if twice is not None and abs(twice - cost + np.log(2)) < 0.05:
                 return f"adds {epsilon:.1e} to the probability", epsilon
         return f"at {epsilon:.1e}", epsilon
@@ -609,35 +530,42 @@ class Exam:
         """Rows that a loss should survive, and the note if it does not."""
         if self.fit.reading.rank > 1 or self.fit.bend.gamma or self.data.soft or not self.own_label():
             return
-        y = self.own_label()[0]
         if self.kind == "logits":
-            row = np.zeros(self.k)
-            row[y] = 1000.0
-            value = self.bench.unit(row, np.eye(self.k)[y] if not self.binary else np.ones(self.k), self.m)
-            if (not np.isfinite(value) and self.bench.caller.said == "") or np.isinf(value):
+            row, t = np.zeros(self.k), np.ones(self.k) if self.binary else np.eye(self.k)[self.own_label()[0]]
+            row[self.own_label()[0]] = 1000.0
+            value = self.bench.unit(row, t, self.m)
+            if not np.isfinite(value):
                 self.notes.append(f"a logit of 1000 for the right class costs {value}: exp overflows")
-            elif np.isnan(value):
-                self.notes.append("a logit of 1000 for the right class costs nan: exp overflows")
-            if not self.binary and self.k > 2:
-                for form in sorted(self.forms & {"indices", "rows"}):
-                    x, t = self.batch(3, 47)
-                    x[0] = np.where(np.arange(self.k) == (t[0].argmax() + 1) % self.k, -np.inf, x[0])
-                    seen = replace(self.bench, form=form).ask(x, t)
-                    if seen is not None and np.isnan(seen).any():
-                        name = {"rows": "one-hot"}.get(form, form)
-                        self.notes.append(
-                            f"a logit of -inf for a wrong class gives nan with {name} targets: 0 * inf"
-                        )
-        elif self.kind == "probabilities" and not self.binary:
-            x, t = self.batch(3, 47)
-            wrong = (t[0].argmax() + 1) % self.k
-            x[0, t[0].argmax()] += x[0, wrong]
+        if self.binary:
+            return
+        x, t = self.batch(3, 47)
+        right, wrong = t[0].argmax(), (t[0].argmax() + 1) % self.k
+        if self.kind == "probabilities":
+            x[0, right] += x[0, wrong]
             x[0, wrong] = 0.0
-            seen = self.bench.ask(x, t)
+            said, forms = "a zero for a wrong class gives nan: 0 * log(0)", [self.bench.form]
+        elif self.kind == "logits" and self.k > 2:
+            x[0, wrong] = -np.inf
+            said, forms = (
+                "a logit of -inf for a wrong class gives nan with {} targets: 0 * inf",
+                sorted(self.forms & {"indices", "rows"}),
+            )
+        else:
+            return
+        for form in forms:
+            seen = replace(self.bench, form=form).ask(x, t)
             if seen is not None and np.isnan(seen).any():
-                self.notes.append("a zero for a wrong class gives nan: 0 * log(0)")
+                self.notes.append(said.format("one-hot" if form == "rows" else form))
 
+    def unequal_rows(self) -> str:
+        """What is wrong where rows of probabilities do not sum to one, or nothing: a constant may be their sum."""
+        if self.renormalises != UNKNOWN:
+            return ""
+        return "rows that sum to a half cost what no cross-entropy of them costs, nor of the same rows over their sums"
+
+    @functools.cached_property
     def renormalises(self) -> str:
+        """What becomes of probabilities that do not sum to one."""
         if self.kind != "probabilities" or self.binary or self.fit.bend.added:
             return NAT
         x, t = self.batch(5, 53)
@@ -652,7 +580,7 @@ class Exam:
 
     def gradient(self) -> str:
         """Whether the gradient is that of the value, by differences of what the model predicts."""
-        caller, rows = self.bench.caller, self.renormalises()
+        caller, rows = self.bench.caller, self.renormalises
         self.divides_rows = rows == "yes"
         if rows in ("refuses", UNKNOWN):
             return NAT
@@ -710,38 +638,34 @@ class Exam:
 
     def fading(self, caller: Caller, x: Array, t: Array) -> str:
         """Whether a sure and wrong answer still has its gradient."""
-        if (
-            self.fit.reading.rank > 1
-            or self.fit.common
-            or self.fit.bend.gamma
-            or np.isfinite(self.fit.bend.cap)
-            or self.kind == "log-probabilities"
-        ):
-            return "that of the value"
+        bend, whole = self.fit.bend, "that of the value"
+        bent = self.fit.common or bend.gamma or np.isfinite(bend.cap) or self.meaning.smoothing
+        if self.fit.reading.rank > 1 or bent or self.kind == "log-probabilities":
+            return whole
         x, t = x.copy(), t.copy()
         if self.binary:
             t[0] = 1.0
         y = 0 if self.binary else int(t[0].argmax())
         weight = self.fit.matrix[0, 1, 1] if self.binary else self.fit.matrix[y, y]
         weight = weight * (self.weights_of(t)[0] / self.weights_of(t).sum() if self.like == "mean" else 1.0)
-        half = self.precision in ("float16", "bfloat16")
-        for extreme in (
+        probabilities, half = self.kind == "probabilities", self.precision in ("float16", "bfloat16")
+        extremes = (
             ((1e-3,) if half else (1e-6, 1e-9, 1e-14))
-            if self.kind == "probabilities"
+            if probabilities
             else (-9.0,)
             if half
             else (-31.0, -80.0)
-        ):
+        )
+        for extreme in extremes:
             x[0, y] = extreme
             found = self.gradient_of(caller, x, t)
             if isinstance(found, str):
                 continue
-            want = -weight * (1 / extreme if self.kind == "probabilities" else 1 / self.fit.bend.temperature)
-            share = found[0, y] / want
-            if not abs(share - 1) < 0.5 and self.meaning.smoothing == 0:
-                name = "a probability" if self.kind == "probabilities" else "a logit"
-                return f"that of the value, but {share:.2g} of what it should be at {name} of {extreme:g} for the label"
-        return "that of the value"
+            share = found[0, y] / (-weight * (1 / extreme if probabilities else 1 / bend.temperature))
+            if not abs(share - 1) < 0.5:
+                name = "a probability" if probabilities else "a logit"
+                return f"{whole}, but {share:.2g} of what it should be at {name} of {extreme:g} for the label"
+        return whole
 
     # ----------------------------------------------------------------------------------- layouts and sequences
 
@@ -756,9 +680,8 @@ class Exam:
         batch, steps = 2, 4
         x = inputs(self.kind, False, batch * steps, self.k, rng)
         t = np.eye(self.k)[rng.choice(self.own_label(), batch * steps)]
-        rows, w = self.fit.rows(x, t), self.weights_of(t)
-        if self.like == "mean":
-            rows = rows * w
+        w = self.weights_of(t) if self.like == "mean" else np.ones(len(t))
+        total = float((self.fit.rows(x, t) * w).sum())
         cube, targets = x.reshape(batch, steps, -1), t.reshape(batch, steps, -1)
         found = []
         for name, axis in (("last", 2), ("second", 1)):
@@ -766,19 +689,11 @@ class Exam:
             seen = self.bench.call(np.moveaxis(cube, 2, axis), given)
             if seen is None:
                 continue
-            total = float(seen.sum())
-            values = {
-                "all": rows.sum() / w.sum() if self.like == "mean" else rows.sum(),
-                "N": rows.sum() / batch,
-            }
-            for divisor, value in values.items():
-                if self.close(total, value):
-                    found.append(name)
-                    if self.like == "mean" and divisor == "N":
-                        self.notes.append("3-D input: divides by the first axis alone")
-                    break
-            else:
-                found.append(UNKNOWN)
+            every = self.close(seen.sum(), total / w.sum() if self.like == "mean" else total)
+            first = not every and self.close(seen.sum(), total / batch)
+            found.append(name if every or first else UNKNOWN)
+            if first and self.like == "mean":
+                self.notes.append("3-D input: divides by the first axis alone")
         known = [name for name in found if name != UNKNOWN]
         if known == ["last", "second"]:
             return "any"
@@ -847,17 +762,14 @@ class Exam:
         """A sequence's sum over a power of its length, averaged over the sequences."""
         if seen[0].ndim:
             return ""
-        powers = np.linspace(0.05, 1.95, 39)
-        errors = [
-            max(
-                abs(float(v) - float((r.sum(1) / c.sum(1) ** a).mean()))
-                for v, (r, c) in zip(seen, parts, strict=True)
-            )
-            for a in powers
-        ]
-        best = int(np.argmin(errors))
-        if errors[best] < 1e-5 * float(np.abs(seen[0])):
-            return f"each sequence's sum over its length to the power {powers[best]:.3g}"
+
+        def worst(a: float) -> float:
+            means = (float((r.sum(1) / c.sum(1) ** a).mean()) for r, c in parts)
+            return max(abs(float(v) - mean) for v, mean in zip(seen, means, strict=True))
+
+        best = min(np.linspace(0.05, 1.95, 39), key=worst)
+        if worst(best) < 1e-5 * float(np.abs(seen[0])):
+            return f"each sequence's sum over its length to the power {best:.3g}"
         return ""
 
     # ---------------------------------------------------------------------------------------------- keywords
@@ -881,35 +793,22 @@ class Exam:
         return "; ".join(found) if found else "no argument" if self.bench.caller.answered else UNKNOWN
 
     def weighted(self, name: str) -> str | None:
+        """What a keyword argument does with one weight for each row, class or element."""
         x, t = self.batch(5, 61)
         t = t if self.binary else np.eye(self.k)[np.resize(self.own_label(), 5)]
-        rows = np.array([1.0, 3.0, 0.5, 2.0, 1.7])
-        classes = np.resize([1.0, 4.0, 2.5], self.k)
-        plain, each = self.bench.ask(x, t), self.fit.rows(x, t)
-        trials: list[tuple[str, Array, Array]] = [
-            ("row", rows, rows),
-            ("row", (rows > 1).astype(float), 1.0 * (rows > 1)),
-        ]
+        rows, classes = np.array([1.0, 3.0, 0.5, 2.0, 1.7]), np.resize([1.0, 4.0, 2.5], self.k)
+        plain, each = self.bench.ask(x, t), self.fit.rows(x, t)[:, None]
+        trials = [("row", rows, rows[:, None]), ("row", 1.0 * (rows > 1), 1.0 * (rows > 1)[:, None])]
         if not self.binary:
-            trials.append(("class", classes, t @ classes))
+            trials.append(("class", classes, (t @ classes)[:, None]))
         elif self.k > 1:
-            single = np.stack(
-                [
-                    replace(
-                        self.fit, matrix=np.where((np.arange(self.k) == j)[:, None, None], self.fit.matrix, 0)
-                    ).rows(x, t)
-                    for j in range(self.k)
-                ],
-                -1,
-            )
             trials.append(("element", np.outer(rows, classes), np.outer(rows, classes)))
         for per, given, factor in trials:
             seen = self.bench.ask(x, t, **{name: given})
             if seen is None or not np.isfinite(seen).all():
                 continue
-            weighted = (single * factor).sum() * 1.0 if per == "element" else (each * factor).sum()
-            size = factor.mean(-1).sum() if per == "element" else factor.sum()
-            total = float(seen.sum())
+            costs = self.by_column(x, t) if per == "element" else each
+            weighted, size, total = (costs * factor).sum(), factor.mean(-1).sum(), float(seen.sum())
             if self.like == "sum" and self.close(total, weighted):
                 return f"{name}, one per {per}: multiplies"
             over = {"the sum of weights": weighted / size, "N": weighted / 5, "nothing": weighted}
@@ -921,31 +820,33 @@ class Exam:
                 return f"{name}: swallowed without effect"
         return None
 
+    def by_column(self, x: Array, t: Array) -> Array:
+        """What each binary problem costs, row by row."""
+        alone = (np.where((np.arange(self.k) == j)[:, None, None], self.fit.matrix, 0) for j in range(self.k))
+        return np.stack([replace(self.fit, matrix=matrix).rows(x, t) for matrix in alone], -1)
+
     # ------------------------------------------------------------------------------------------------ shapes
 
     def broadcasts(self) -> None:
         """One column of predictions and flat targets, and a flat batch of a loss of columns."""
         if not self.binary or self.bench.form == "signs":
             return
-        rng = np.random.default_rng(67)
-        x = inputs(self.kind, True, 5, 1, rng)
+
+        def ask(x: Array, t: Array) -> Array | None:
+            return self.bench.caller(*((x, t) if self.bench.order == "prediction" else (t, x)))
+
+        x = inputs(self.kind, True, 5, 1, np.random.default_rng(67))
         t = np.array([1.0, 0, 0, 1, 1])[:, None]
-        fit = replace(
-            self.fit, matrix=self.fit.matrix[:1] * (self.k if self.k > 1 and "K" in self.divisor else 1)
-        )
-        rows = fit.rows(x, t)
-        seen = self.bench.caller(*((x, t[:, 0]) if self.bench.order == "prediction" else (t[:, 0], x)))
+        scale = self.k if self.k > 1 and "K" in self.divisor else 1
+        fit = replace(self.fit, matrix=self.fit.matrix[:1] * scale)
+        mean, seen = fit.rows(x, t).mean(), ask(x, t[:, 0])
         if seen is not None and self.like == "mean":
-            wide = np.array([[fit.rows(x[i : i + 1], t[j : j + 1])[0] for j in range(5)] for i in range(5)])
-            if self.close(seen.sum() / max(seen.size, 1), wide.mean()) and not self.close(
-                wide.mean(), rows.mean()
-            ):
+            wide = fit.rows(np.repeat(x, 5, 0), np.tile(t, (5, 1))).mean()
+            if self.close(seen.sum() / max(seen.size, 1), wide) and not self.close(wide, mean):
                 self.notes.append("predictions (N, 1) with targets (N,) broadcast to N times N losses")
-        if self.k > 1 and self.like == "sum":
-            flat = self.bench.caller(
-                *((x[:, 0], t[:, 0]) if self.bench.order == "prediction" else (t[:, 0], x[:, 0]))
-            )
-            if flat is not None and flat.ndim == 0 and self.shape != () and self.close(flat, rows.mean()):
+        if self.k > 1 and self.like == "sum" and self.shape != ():
+            flat = ask(x[:, 0], t[:, 0])
+            if flat is not None and flat.ndim == 0 and self.close(flat, mean):
                 self.notes.append("a 1-D batch is averaged")
 
     # -------------------------------------------------------------------------------------------------- whole
@@ -953,17 +854,14 @@ class Exam:
     def verify(self, other: tuple[int, Fit, Meaning] | None) -> str:
         """Fresh batches of several sizes; what is wrong, or nothing."""
         if self.data.soft:
-            for n in (2, 4, 7):
-                rng = np.random.default_rng(70 + n)
-                x = inputs(self.kind, False, n, self.k, rng)
-                t = rng.dirichlet(np.full(self.k, 2.0), n)
-                if not self.close(self.bench.total(x, t), self.predict(x, t)):
-                    return f"a batch of {n} soft rows is not predicted"
-            t = 0.02 / self.k + 0.98 * np.eye(self.k)
-            x = t if self.kind == "probabilities" else np.log(t)
-            if not self.close(self.bench.total(x, t), self.predict(x, t)):
-                return "soft rows that are nearly hard, and right, are not predicted"
-            return ""
+            nearly = 0.02 / self.k + 0.98 * np.eye(self.k)
+            sure = nearly if self.kind == "probabilities" else np.log(nearly)
+            batches = [(f"a batch of {n} soft rows is", *self.batch(n, 70 + n)) for n in (2, 4, 7)]
+            batches.append(("soft rows that are nearly hard, and right, are", sure, nearly))
+            wrong = (
+                name for name, x, t in batches if not self.close(self.bench.total(x, t), self.predict(x, t))
+            )
+            return next((f"{name} not predicted" for name in wrong), "")
         for n, seed in itertools.product((2, 4, 7, 16), (71, 73)):
             x, t = self.batch(n, seed + n)
             seen, want = self.bench.total(x, t), self.predict(x, t)
@@ -996,31 +894,22 @@ class Exam:
         """The user's own batch, beside what the finding predicts for it."""
         if logits is None or targets is None or isinstance(logits, tuple):
             return
-        caller = self.bench.caller
         try:
-            value = to_numpy(
-                caller.raw((logits, targets) if self.bench.order == "prediction" else (targets, logits), {})
-            )
+            step = 1 if self.bench.order == "prediction" else -1
+            value = to_numpy(self.bench.caller.raw((logits, targets)[::step], {}))
         except Exception as error:
             self.notes.append(f"your batch: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
             return
-        text = (
-            f"your batch: {value.ravel()[0]:.6g}"
-            if value.ndim == 0
-            else f"your batch: values of shape {value.shape}"
-        )
+        text = f"{value.ravel()[0]:.6g}" if value.ndim == 0 else f"values of shape {value.shape}"
         x, y = to_numpy(logits, float), to_numpy(targets, float)
         if x.ndim == 2 and x.shape[1] == self.k and np.isfinite(x).all():
             if self.bench.form == "indices" and y.ndim == 1 and ((y >= 0) & (y < self.k)).all():
                 y = np.eye(self.k)[y.astype(int)]
             if y.shape == x.shape:
                 want = self.predict(x, y, self.filled())
-                text += (
-                    f", as predicted ({want:.6g})"
-                    if abs(want - value.sum()) <= 1e-3 * max(1, abs(want))
-                    else f", and the finding predicts {want:.6g}"
-                )
-        self.notes.append(text)
+                near = abs(want - value.sum()) <= 1e-3 * max(1, abs(want))
+                text += f", as predicted ({want:.6g})" if near else f", and the finding predicts {want:.6g}"
+        self.notes.append(f"your batch: {text}")
 
     def report(self, logits: Any, targets: Any) -> Diagnosis:
         """All answers together."""
@@ -1029,7 +918,7 @@ class Exam:
         plain = f"single rows look like a {reading.family} that reads {reading.name}"
         if not self.reduction():
             return Diagnosis(arrays=caller.arrays, notes=(*self.notes, plain))
-        if wrong := self.verify(self.second() if self.k > 1 else None):
+        if wrong := self.verify(self.second if self.k > 1 else None) or self.unequal_rows():
             return Diagnosis(arrays=caller.arrays, notes=(f"not explained: {wrong}", plain))
         found = self.scale()
         self.divisor = found["denominator"]
@@ -1071,7 +960,7 @@ class Exam:
             entropy=round(common.get("entropy", 0.0), 6),
             constant=round(common.get("constant", 0.0), 6), axis="the classes",
             layout=layout, sequences=self.sequences(layout, out), ignored=ignored, weights=self.weights(),
-            renormalises=self.renormalises(), precision=self.precision, gradient=self.gradient(),
+            renormalises=self.renormalises, precision=self.precision, gradient=self.gradient(),
             arrays=caller.arrays, alternatives=tuple(dict.fromkeys(self.alternatives)),
             notes=tuple(dict.fromkeys(self.notes)), evidence=self.evidence, **found,
         )  # fmt: skip

@@ -207,7 +207,7 @@ def bent(
     reading: Reading, x: Array, t: Array, u: Array, names: tuple[str, ...], common: tuple[str, ...]
 ) -> Fit:
     """The best fit over one or two of the bends, from a grid and a search around its best point."""
-    ranges = {"temperature": (0.05, 20.0), "gamma": (0.05, 8.0), "added": (1e-7, 0.3), "cap": (0.5, 500.0)}
+    ranges = {"temperature": (0.005, 50.0), "gamma": (0.05, 8.0), "added": (1e-7, 0.3), "cap": (0.5, 500.0)}
     bounds = np.log([ranges[n] for n in names])
 
     def at(logs: Array) -> Fit:
@@ -215,7 +215,7 @@ def bent(
             reading, x, t, u, Bend(**dict(zip(names, map(float, np.exp(logs)), strict=True))), common
         )
 
-    points = 24 if len(names) == 1 else 7
+    points = 36 if len(names) == 1 else 8
     grid = [np.array(p) for p in itertools.product(*(np.linspace(a, b, points) for a, b in bounds))]
     errors = [at(p).error for p in grid]
     start = grid[int(np.argmin(errors))]

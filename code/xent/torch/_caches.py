@@ -76,13 +76,6 @@ def top_k_of_teacher(teacher_logits: Tensor, k: int, *, temperature: float = 1.0
         With probabilities in float32, or float64 for logits in it. The tail is a sum of what it consists of, and
         not what k rounded probabilities leave of one.
 
-    Raises
-    ------
-    ValueError
-        If `k` or `temperature` is out of range.
-    TypeError
-        If an argument is of the wrong kind.
-
     Examples
     --------
     >>> import torch, xent.torch

@@ -21,6 +21,7 @@ from xent._validate import (
     MOST,
     Reduction,
     at_index,
+    choice,
     integer,
     number,
     reduction_arguments,
@@ -62,45 +63,7 @@ def distillation_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """Divergence between a teacher's and a student's softmax; see `xent.distillation.distillation_loss`.
-
-    Parameters
-    ----------
-    student_logits : Tensor of floats, shape (..., K, ...)
-        Logits of the student.
-    teacher_logits : Tensor of floats, shape of `student_logits`
-        Logits of the teacher; no gradient flows into them.
-    temperature : float, default 1
-        T > 0 divides both.
-    scale : {"t_squared", "none"}, default "t_squared"
-        Multiply by T^2 or not.
-    direction : {"forward", "reverse", "jsd"}, default "forward"
-        KL(teacher || student), KL(student || teacher), or the generalised Jensen-Shannon divergence
-        beta KL(teacher || M) + (1 - beta) KL(student || M) with M = beta teacher + (1 - beta) student.
-    beta : float, default 0.5
-        The teacher's share of M for "jsd", in (0, 1), as in GKD (Agarwal et al., arXiv:2306.13649) and in
-        TRL, where 0 and 1 stand for the forward and the reverse direction.
-    axis : int, default -1
-        The class axis.
-    sample_weight : Tensor or array_like that broadcasts to `student_logits` without `axis`, optional
-        Weight of each row, finite and >= 0; booleans are a mask. The loss and the gradient of a row of weight
-        zero are zero, whatever it holds.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        sum(w l) / sum(w), sum(w l), or each w l.
-    denominator : float, optional
-        Replaces sum(w) in the mean.
-
-    Returns
-    -------
-    Tensor
-        Loss in nats (times T^2), never negative; at least float32, and the wider dtype of the two.
-
-    Raises
-    ------
-    ValueError
-        If shapes or devices do not match, an argument is out of range, or there is nothing to average.
-    TypeError
-        If the logits are not tensors of floats.
+    """`xent.distillation.distillation_loss` on tensors; no gradient flows into the teacher's logits.
 
     Examples
     --------
@@ -133,35 +96,7 @@ def mixed_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """Cross-entropy with the labels and divergence from the teacher; see `xent.distillation.mixed_loss`.
-
-    Parameters
-    ----------
-    student_logits, teacher_logits, temperature, scale, direction, beta, axis
-        As in `distillation_loss`.
-    targets : Tensor of integers, shape of `student_logits` without `axis`
-        Class indices in [0, K).
-    alpha : float, default 0.5
-        Weight of the soft part, in [0, 1]; the hard part has 1 - alpha, and a part of weight zero is left
-        out.
-    sample_weight : Tensor or array_like that broadcasts to the shape of `targets`, optional
-        Weight of each row, in both parts.
-    ignore_index : int, optional
-        Rows with this target count in neither part, nor in the mean.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        The mean divides by the number of rows that count, or by the sum of their weights.
-    denominator : float, optional
-        Replaces that number, in both parts.
-
-    Returns
-    -------
-    Tensor
-        Loss in nats.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `distillation_loss` and `cross_entropy`, or if `alpha` is out of range.
+    """`xent.distillation.mixed_loss` on tensors.
 
     Examples
     --------
@@ -191,36 +126,7 @@ def top_k_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """Divergence from the k largest probabilities of a teacher; see `xent.distillation.top_k_loss`.
-
-    Parameters
-    ----------
-    student_logits : Tensor of floats, shape (..., K, ...)
-        Logits of the student.
-    top_log_probs : Tensor of floats, shape (..., k, ...)
-        Log-probabilities of k of the K classes; their exponentials sum to at most one. They are constants.
-    top_indices : Tensor of integers, shape of `top_log_probs`
-        Which classes these are, distinct in each row.
-    treatment : {"tail", "truncated", "renormalised", "renormalised_both"}, default "tail"
-        What stands in for the classes that are missing.
-    axis : int, default -1
-        The class axis, in all three.
-    sample_weight : Tensor or array_like that broadcasts to `student_logits` without `axis`, optional
-        Weight of each row; zero takes a row out.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        sum(w l) / sum(w), sum(w l), or each w l.
-    denominator : float, optional
-        Replaces sum(w) in the mean.
-
-    Returns
-    -------
-    Tensor
-        Loss in nats; "truncated" can be negative.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `xent.distillation.top_k_loss`, or if devices do not match.
+    """`xent.distillation.top_k_loss` on tensors; the log-probabilities are constants.
 
     Examples
     --------
@@ -232,10 +138,7 @@ def top_k_loss(
     >>> z.grad
     tensor([[-0.1000, -0.0600,  0.1200,  0.0400]], dtype=torch.float64)
     """
-    if not isinstance(treatment, str) or treatment not in TREATMENTS:
-        raise ValueError(
-            f"treatment: expected one of {', '.join(map(repr, TREATMENTS))}, got {shown(treatment)}"
-        )
+    choice(treatment, "treatment", TREATMENTS)
     z, axis = logits_of(student_logits, "student_logits", axis)
     if floats(top_log_probs, "top_log_probs").ndim != z.ndim:
         raise ValueError(
@@ -266,34 +169,7 @@ def sample_targets(
     proposal_temperature: float = 1.0,
     axis: int = -1,
 ) -> tuple[Tensor, Tensor]:
-    """Draw classes from a teacher, with unbiased weights; see `xent.distillation.sample_targets`.
-
-    Parameters
-    ----------
-    teacher_logits : Tensor of floats, shape (..., K, ...)
-        Logits of the teacher.
-    samples : int
-        How many draws n each row gets, with replacement.
-    generator : torch.Generator, optional
-        Where the draws come from, on the device of the logits; PyTorch's own by default.
-    proposal_temperature : float, default 1
-        Draw from softmax(v / tau), and weigh by the ratio to softmax(v).
-    axis : int, default -1
-        The class axis.
-
-    Returns
-    -------
-    indices : Tensor of int64, shape (..., n, ...)
-        Classes, repeated as often as they were drawn.
-    importance_weights : Tensor, shape of `indices`
-        Their weights, 1/n each where tau is 1.
-
-    Raises
-    ------
-    ValueError
-        If `samples` or `proposal_temperature` is not positive, or a row of logits has no softmax.
-    TypeError
-        If an argument is of the wrong kind.
+    """`xent.distillation.sample_targets` on tensors, drawn by PyTorch's own generator or by another on their device.
 
     Examples
     --------
@@ -332,34 +208,7 @@ def sampled_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """Cross-entropy with sampled targets; see `xent.distillation.sampled_loss`.
-
-    Parameters
-    ----------
-    student_logits : Tensor of floats, shape (..., K, ...)
-        Logits of the student.
-    indices : Tensor of integers, shape (..., n, ...)
-        Sampled classes; a class may occur more than once.
-    importance_weights : Tensor of floats, shape of `indices`
-        Their weights, finite and >= 0. They are constants.
-    axis : int, default -1
-        The class axis, in all three.
-    sample_weight : Tensor or array_like that broadcasts to `student_logits` without `axis`, optional
-        Weight of each row; zero takes a row out.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        sum(w l) / sum(w), sum(w l), or each w l.
-    denominator : float, optional
-        Replaces sum(w) in the mean.
-
-    Returns
-    -------
-    Tensor
-        Loss in nats.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `xent.distillation.sampled_loss`, or if devices do not match.
+    """`xent.distillation.sampled_loss` on tensors; the weights are constants.
 
     Examples
     --------

@@ -117,11 +117,6 @@ def linear_cross_entropy(
 
     Raises
     ------
-    ValueError
-        If a label is out of range, shapes or devices do not match, an argument is out of range, or no target
-        counts and the mean has no `denominator`.
-    TypeError
-        If an argument is of the wrong kind.
     RuntimeError
         If its gradient is asked for with ``create_graph=True``, or within `torch.func.grad`, `vmap` or `jvp`;
         `cross_entropy` of the logits takes all of these.
@@ -232,20 +227,13 @@ def linear_entropy(
 
     Parameters
     ----------
-    hidden, linear_weight, linear_bias, softcap, reduction, denominator, vocab_group
+    hidden, linear_weight, linear_bias, softcap, sample_weight, reduction, denominator, vocab_group
         As in `linear_cross_entropy`.
-    sample_weight : Tensor or array_like that broadcasts to the shape of the rows, optional
-        Weight of each row, finite and >= 0, a constant; a mask will do. Rows of weight zero cost no time.
 
     Returns
     -------
     Tensor
         Entropy in nats, in the widest dtype, at least float32, and differentiable as the linear losses are.
-
-    Raises
-    ------
-    ValueError, TypeError, RuntimeError
-        For the reasons of `linear_cross_entropy`.
 
     Examples
     --------
@@ -309,14 +297,8 @@ def linear_distillation_loss(
         Biases of the two layers.
     temperature : float, default 1
         T > 0 divides both logits; a cache has to be taken at the same.
-    scale : {"t_squared", "none"}, default "t_squared"
-        Multiply by T^2 or not.
-    direction : {"forward", "reverse", "jsd"}, default "forward"
-        KL(teacher || student), KL(student || teacher), or the generalised Jensen-Shannon divergence
-        beta KL(teacher || m) + (1 - beta) KL(student || m) from the mixture
-        m = beta teacher + (1 - beta) student.
-    beta : float, default 0.5
-        The teacher's share in (0, 1); only "jsd" looks at it.
+    scale, direction, beta
+        As in `xent.distillation.distillation_loss`.
     top_k : int, optional
         Compare the probabilities of the live teacher's k most probable classes and that of all others
         together, k + 1 numbers, instead of all V.
@@ -325,16 +307,10 @@ def linear_distillation_loss(
     alpha : float, default 1
         Weight of the divergence, in [0, 1]. The cross-entropy with `targets`, at temperature 1, has 1 - alpha,
         as in `mixed_loss`; a part of weight zero is left out.
-    sample_weight : Tensor or array_like that broadcasts to the shape of the rows, optional
-        Weight of each row, finite and >= 0, a constant; a mask will do. Rows of weight zero cost no time.
+    sample_weight, reduction, denominator, vocab_group
+        As in `linear_cross_entropy`; both models are split alike.
     ignore_index : int, optional
         Rows with this target count in neither part, whatever their hidden states and the cache hold.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        sum(w l) / sum(w), sum(w l), or each w l.
-    denominator : float, optional
-        Replaces sum(w) in the mean.
-    vocab_group : torch.distributed.ProcessGroup, optional
-        The ranks that share the vocabulary, as in `linear_cross_entropy`; both models are split alike.
 
     Returns
     -------
@@ -344,12 +320,6 @@ def linear_distillation_loss(
 
     Raises
     ------
-    ValueError
-        If shapes or devices do not match, an argument is out of range, there is nothing to average, or a row of
-        a cache that counts repeats a class, names one that the student lacks, or has masses that do not sum to
-        one.
-    TypeError
-        If an argument is of the wrong kind.
     RuntimeError
         If its gradient is asked for with ``create_graph=True``, or within `torch.func.grad`, `vmap` or `jvp`.
 

@@ -81,30 +81,7 @@ def log_sum_exp(
     b: Tensor | ArrayLike | None = None,
     keepdims: bool = False,
 ) -> Tensor:
-    """Logarithm of a sum of exponentials; see `xent.log_sum_exp`.
-
-    Parameters
-    ----------
-    x : Tensor of floats, shape (..., K, ...)
-        -inf counts as a term of zero, +inf makes the sum +inf, nan stays nan.
-    axis : int, tuple of ints or None, default -1
-        The axis or axes to sum over; None for all of them.
-    b : Tensor or array_like that broadcasts to the shape of `x`, optional
-        Factors >= 0 of the exponentials.
-    keepdims : bool, default False
-        Leave the axes that are summed over in the result, with size one.
-
-    Returns
-    -------
-    Tensor
-        The shape of `x` without `axis`; float32 for half precision, the dtype of `x` otherwise.
-
-    Raises
-    ------
-    ValueError
-        If there is nothing to sum, `axis` is not one of the axes of `x`, or a factor is negative.
-    TypeError
-        If `x` is not a tensor of floats.
+    """`xent.log_sum_exp` on tensors: +inf makes the sum +inf, nan stays nan.
 
     Examples
     --------
@@ -117,13 +94,17 @@ def log_sum_exp(
         raise TypeError(f"keepdims: expected True or False, got {shown(keepdims)}")
     given = range(z.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     axes = sorted({class_axis(z, "x", a) for a in given})
+    if not axes:
+        raise ValueError(
+            f"axis: expected at least one axis of x with shape {tuple(z.shape)}, got {shown(axis)}"
+        )
     if len(axes) < len(given):
         raise ValueError(f"axis: expected distinct axes, got {shown(axis)}")
     if b is not None:
         factors = weights(b, "b", tuple(z.shape), "that of x", z, broadcast=True)
         z = torch.where((factors > 0) | z.isnan(), z + torch.log(factors), -math.inf)  # 0 * inf = 0
     kept = [1 if i in axes else n for i, n in enumerate(z.shape)]
-    rows = z.movedim(axes, list(range(-len(axes), 0))).flatten(-len(axes)) if axes else z.unsqueeze(-1)
+    rows = z.movedim(axes, list(range(-len(axes), 0))).flatten(-len(axes))
     top = rows.argmax(-1)
     highest = rows.gather(-1, top.unsqueeze(-1)).squeeze(-1)
     # An infinite maximum is the answer itself, and there is nothing to differentiate.
@@ -134,26 +115,7 @@ def log_sum_exp(
 
 
 def log_softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
-    """Log-probabilities that logits stand for; see `xent.log_softmax`.
-
-    Parameters
-    ----------
-    logits : Tensor of floats, shape (..., K, ...)
-        Logits; nan, and rows without a softmax, give nan.
-    axis : int, default -1
-        The class axis.
-
-    Returns
-    -------
-    Tensor, shape (..., K, ...)
-        Log-probabilities in nats, the largest of a row included in all their digits.
-
-    Raises
-    ------
-    ValueError
-        If there are no classes, or `axis` is not one of the axes.
-    TypeError
-        If `logits` is not a tensor of floats.
+    """`xent.log_softmax` on tensors; nan, and rows without a softmax, give nan.
 
     Examples
     --------
@@ -167,28 +129,7 @@ def log_softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
 
 
 def entropy_from_logits(logits: Tensor, *, axis: int = -1, base: float | None = None) -> Tensor:
-    """Shannon entropy of the softmax of logits; see `xent.information.entropy_from_logits`.
-
-    Parameters
-    ----------
-    logits : Tensor of floats, shape (..., K, ...)
-        Logits; -inf marks an impossible class. nan, and rows without a softmax, give nan.
-    axis : int, default -1
-        The class axis.
-    base : float, optional
-        Base of the logarithm; e by default.
-
-    Returns
-    -------
-    Tensor
-        Entropy in nats, or in units of log `base`, of the shape of `logits` without `axis`; float32 for half precision.
-
-    Raises
-    ------
-    ValueError
-        If there are no classes, `axis` is not one of the axes, or `base` is out of range.
-    TypeError
-        If `logits` is not a tensor of floats.
+    """`xent.information.entropy_from_logits` on tensors; nan, and rows without a softmax, give nan.
 
     Examples
     --------
@@ -204,26 +145,7 @@ def entropy_from_logits(logits: Tensor, *, axis: int = -1, base: float | None = 
 
 
 def softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
-    """Probabilities that logits stand for; see `xent.softmax`.
-
-    Parameters
-    ----------
-    logits : Tensor of floats, shape (..., K, ...)
-        Logits; nan, and rows without a softmax, give nan.
-    axis : int, default -1
-        The class axis.
-
-    Returns
-    -------
-    Tensor, shape (..., K, ...)
-        Probabilities that sum to one up to rounding; float32 for half precision.
-
-    Raises
-    ------
-    ValueError
-        If there are no classes, or `axis` is not one of the axes.
-    TypeError
-        If `logits` is not a tensor of floats.
+    """`xent.softmax` on tensors; nan, and rows without a softmax, give nan.
 
     Examples
     --------
@@ -236,22 +158,7 @@ def softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
 
 
 def sigmoid(logits: Tensor) -> Tensor:
-    """Probability that one logit stands for; see `xent.sigmoid`.
-
-    Parameters
-    ----------
-    logits : Tensor of floats
-        Logits of any shape; nan stays nan.
-
-    Returns
-    -------
-    Tensor
-        Probabilities of the same shape; float32 for half precision.
-
-    Raises
-    ------
-    TypeError
-        If `logits` is not a tensor of floats.
+    """`xent.sigmoid` on tensors; nan stays nan.
 
     Examples
     --------
@@ -263,22 +170,7 @@ def sigmoid(logits: Tensor) -> Tensor:
 
 
 def log_sigmoid(logits: Tensor) -> Tensor:
-    """Logarithm of the sigmoid; see `xent.log_sigmoid`.
-
-    Parameters
-    ----------
-    logits : Tensor of floats
-        Logits of any shape; nan stays nan.
-
-    Returns
-    -------
-    Tensor
-        Log-probabilities in nats, of the same shape, accurate in both tails; float32 for half precision.
-
-    Raises
-    ------
-    TypeError
-        If `logits` is not a tensor of floats.
+    """`xent.log_sigmoid` on tensors, accurate in both tails; nan stays nan.
 
     Examples
     --------
@@ -302,46 +194,11 @@ def cross_entropy(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """Softmax cross-entropy of logits against class indices; see `xent.cross_entropy`.
+    """`xent.cross_entropy` on tensors, in place of `torch.nn.functional.cross_entropy`.
 
-    Parameters
-    ----------
-    logits : Tensor of floats, shape (..., K, ...)
-        Logits. The class axis is the last one unless `axis` says otherwise: PyTorch's own function wants it
-        second.
-    targets : Tensor of integers, shape of `logits` without `axis`
-        Class indices in [0, K).
-    axis : int, default -1
-        The class axis.
-    weight : Tensor or array_like, shape (K,), optional
-        Weight >= 0 of a target by its class. The mean then divides by a sum that depends on which classes a
-        batch drew, so that small batches teach less than the weights ask for
-        (`xent.denominators.learnt_distribution` says what). Better give the expected sum of weights, or the number
-        of targets, as `denominator`.
-    sample_weight : Tensor or array_like that broadcasts to the shape of `targets`, optional
-        Weight >= 0 of each target; booleans are a mask. A target of weight zero does not count: its loss and
-        its gradient are zero, whatever its logits hold.
-    label_smoothing : float, default 0
-        Mass in [0, 1] that is spread evenly over all K classes.
-    ignore_index : int, optional
-        Targets of this value do not count. There is no default: PyTorch's is -100.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        sum(w l) / sum(w), sum(w l), or each w l (zero where a target does not count).
-    denominator : float, optional
-        Replaces sum(w) in the mean, which is 0 then if no target counts.
-
-    Returns
-    -------
-    Tensor
-        Loss in nats; float32 for half precision, the dtype of `logits` otherwise.
-
-    Raises
-    ------
-    ValueError
-        If a label is out of range, shapes or devices do not match, a weight, `label_smoothing`, `axis` or
-        `denominator` is out of range, or no target counts and the mean has no `denominator`.
-    TypeError
-        If `logits` is not a tensor of floats, or `targets` not one of integers.
+    The class axis is the last one unless `axis` says otherwise: PyTorch's own function wants it second. There is no
+    default for `ignore_index`: PyTorch's is -100. A target of weight zero does not count: its loss and its gradient are
+    zero, whatever its logits hold. Class weights have the effect on small batches that `xent.cross_entropy` tells of.
 
     Notes
     -----
@@ -377,33 +234,7 @@ def soft_cross_entropy(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """Softmax cross-entropy of logits against distributions; see `xent.soft_cross_entropy`.
-
-    Parameters
-    ----------
-    logits : Tensor of floats, shape (..., K, ...)
-        Logits.
-    target_probs : Tensor of floats, shape of `logits`
-        Distributions: in [0, 1], summing to one along `axis`. They may carry a gradient too.
-    axis, sample_weight, label_smoothing, denominator
-        As in `cross_entropy`.
-    weight : Tensor or array_like, shape (K,), optional
-        Weight >= 0 of each class: a row weighs sum_k weight_k t_k, which is that of `cross_entropy` for a
-        one-hot t.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        The mean divides by the number of rows, or by the sum of their weights.
-
-    Returns
-    -------
-    Tensor
-        Loss in nats, +inf where a positive target meets a logit of -inf.
-
-    Raises
-    ------
-    ValueError
-        If a row of `target_probs` is no distribution, or for the reasons of `cross_entropy`.
-    TypeError
-        If an argument is not a tensor of floats.
+    """`xent.soft_cross_entropy` on tensors; the distributions may carry a gradient too.
 
     Examples
     --------
@@ -437,37 +268,7 @@ def binary_cross_entropy(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """Binary cross-entropy of logits against targets in [0, 1]; see `xent.binary_cross_entropy`.
-
-    Parameters
-    ----------
-    logits : Tensor of floats
-        Logits of any shape.
-    targets : Tensor, shape of `logits`
-        Labels 0 and 1, or probabilities of 1.
-    sample_weight : Tensor or array_like that broadcasts to the shape of `logits`, optional
-        Weight >= 0 of each target; booleans are a mask.
-    pos_weight : Tensor or array_like that broadcasts to the shape of `logits`, optional
-        Weight > 0 of the positive class: a number, or one for each label along the last axis.
-    label_smoothing : float, default 0
-        Mass in [0, 1] that is spread evenly over both classes.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        The mean divides by the number of targets, or by the sum of their weights; not by `pos_weight`.
-    denominator : float, optional
-        Replaces that number.
-
-    Returns
-    -------
-    Tensor
-        Loss in nats, accurate in both tails; float32 for half precision, the dtype of `logits` otherwise.
-
-    Raises
-    ------
-    ValueError
-        If a target is outside [0, 1], shapes or devices do not match, a weight is out of range, or there is
-        nothing to average.
-    TypeError
-        If an argument is of the wrong kind.
+    """`xent.binary_cross_entropy` on tensors, accurate in both tails.
 
     Examples
     --------
@@ -498,33 +299,9 @@ def focal_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """Focal loss of logits against class indices, -alpha_y (1 - p_y)^gamma log p_y; see `xent.focal_loss`.
+    """`xent.focal_loss` on tensors.
 
-    Parameters
-    ----------
-    logits, targets, axis, sample_weight, ignore_index
-        As in `cross_entropy`, which this is for gamma = 0.
-    gamma : float, default 2
-        How much less an easy target counts, >= 0.
-    alpha : Tensor or array_like, shape (K,), optional
-        Factor >= 0 by class. It is no weight: the mean does not divide by it.
-    reduction, denominator
-        As in `cross_entropy`.
-
-    Returns
-    -------
-    Tensor
-        Loss in nats.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `cross_entropy`, or if `gamma` or `alpha` is out of range.
-
-    Notes
-    -----
-    T.-Y. Lin et al., *Focal Loss for Dense Object Detection*, 2017, arXiv:1708.02002. The loss is not proper:
-    `xent.scoring.invert_focal` says what a model that was trained with it believes.
+    The loss is not proper: `xent.scoring.invert_focal` says what a model that was trained with it believes.
 
     Examples
     --------
@@ -556,31 +333,7 @@ def binary_focal_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """Focal loss of one logit a target, as detectors use it; see `xent.binary_focal_loss`.
-
-    Parameters
-    ----------
-    logits, targets, sample_weight, label_smoothing
-        As in `binary_cross_entropy`.
-    gamma : float, default 2
-        How much less an easy target counts, >= 0.
-    alpha : float, optional
-        Factor in [0, 1] of the positive class; the negative one has 1 - alpha. RetinaNet's is 0.25. It is no
-        weight: the mean does not divide by it.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        The mean divides by the sum of the weights, or by the number of targets.
-    denominator : float, optional
-        Replaces that number: for detectors, how many anchors are assigned to an object.
-
-    Returns
-    -------
-    Tensor
-        Loss in nats.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `binary_cross_entropy`, or if `gamma` or `alpha` is out of range.
+    """`xent.binary_focal_loss` on tensors.
 
     Examples
     --------
@@ -614,26 +367,7 @@ def nll(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """Negative log-likelihood of class indices under given log-probabilities; see `xent.nll`.
-
-    Parameters
-    ----------
-    log_probs : Tensor of floats, shape (..., K, ...)
-        Log-probabilities: their exponentials sum to one along `axis`.
-    targets, axis, weight, sample_weight, ignore_index, reduction, denominator
-        As in `cross_entropy`.
-
-    Returns
-    -------
-    Tensor
-        Loss in nats.
-
-    Raises
-    ------
-    ValueError
-        If a row is no log-distribution, or for the reasons of `cross_entropy`.
-    TypeError
-        If an argument is of the wrong kind.
+    """`xent.nll` on tensors.
 
     Examples
     --------
@@ -671,31 +405,9 @@ def log_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """Log loss of class indices under given probabilities; see `xent.log_loss`.
+    """`xent.log_loss` on tensors: `labels` are the numbers that the targets call the classes.
 
-    Parameters
-    ----------
-    probs : Tensor of floats, shape (..., K, ...)
-        Probabilities in [0, 1], summing to one along `axis`.
-    targets, axis, weight, sample_weight, ignore_index, reduction, denominator
-        As in `cross_entropy`.
-    labels : Tensor or array_like, shape (K,), optional
-        The numbers that the targets call the classes, in the order of `probs`, in the place of class indices.
-    eps : float, default 0
-        Clip p into [eps, 1 - eps] first, 0 <= eps < 1/2. A clipped probability has no gradient.
-
-    Returns
-    -------
-    Tensor
-        Loss in nats.
-
-    Raises
-    ------
-    ValueError
-        If a row is no distribution, `eps` is out of range, `labels` are not distinct or lack a target, or for
-        the reasons of `cross_entropy`.
-    TypeError
-        If an argument is of the wrong kind.
+    A clipped probability has no gradient.
 
     Examples
     --------
@@ -726,26 +438,7 @@ def binary_log_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """Binary cross-entropy of targets in [0, 1] under probabilities of 1; see `xent.binary_log_loss`.
-
-    Parameters
-    ----------
-    probs : Tensor of floats
-        Probabilities of the positive class, of any shape.
-    targets, sample_weight, reduction, denominator
-        As in `binary_cross_entropy`, which has the digits that a probability close to one has lost.
-    eps : float, default 0
-        Clip p into [eps, 1 - eps] first, 0 <= eps < 1/2. A clipped probability has no gradient.
-
-    Returns
-    -------
-    Tensor
-        Loss in nats.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For the reasons of `binary_cross_entropy`, or if a probability is outside [0, 1].
+    """`xent.binary_log_loss` on tensors; a clipped probability has no gradient.
 
     Examples
     --------

@@ -53,10 +53,6 @@ def split_cross_entropy(
 
     Raises
     ------
-    ValueError
-        For the reasons of `cross_entropy`.
-    TypeError
-        If an argument is of the wrong kind.
     RuntimeError
         If its gradient is asked for with ``create_graph=True``, or in a transform of `torch.func`.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 import xent
 
-from ._registry import Seen, attempt, keras, row, tensorflow
+from ._registry import Seen, attempt, keras, probe, tensorflow
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Loss: TypeAlias = Callable[..., Any]
@@ -124,30 +124,20 @@ def profile(
     }
     mixed = 0.9 * ONEHOT + 0.1 / 3
     smooth_loss = -(mixed * np.log(P)).sum(1).mean()
-    seen["soft targets"] = (
-        "no argument" if soft is None
-        else _which(attempt(lambda: soft(to(good), to(mixed))), {"yes": smooth_loss})
-    )  # fmt: skip
+
+    def asked(option: Loss | None, candidates: dict[str, float], *rest: Any) -> str:
+        if option is None:
+            return "no argument"
+        return _which(attempt(lambda: option(to(good), *rest)), candidates)
+
+    seen["soft targets"] = asked(soft, {"yes": smooth_loss}, to(mixed))
     w = np.array([1.0, 3.0])
-    seen["mean with weights 1, 3"] = (
-        "no argument" if weighted is None
-        else _which(
-            attempt(lambda: weighted(to(good), Y, w)),
-            {"over sum of weights": (w * EACH).sum() / 4, "over N": (w * EACH).sum() / 2},
-        )
-    )  # fmt: skip
+    divided = {"over sum of weights": (w * EACH).sum() / 4, "over N": (w * EACH).sum() / 2}
+    seen["mean with weights 1, 3"] = asked(weighted, divided, Y, w)
     one, none = np.array([-1, 1]), np.array([-1, -1])
-    if ignore is None:
-        seen["one of two ignored"] = seen["all ignored"] = "no argument"
-    else:
-        seen["one of two ignored"] = _which(
-            attempt(lambda: ignore(to(good), one)), {"over valid": EACH[1], "over N": EACH[1] / 2}
-        )
-        seen["all ignored"] = _show(attempt(lambda: ignore(to(good), none)))
-    seen["label smoothing"] = (
-        "no argument" if smooth is None
-        else _which(attempt(lambda: smooth(to(good), Y)), {"(1-eps) y + eps/K": smooth_loss})
-    )  # fmt: skip
+    seen["one of two ignored"] = asked(ignore, {"over valid": EACH[1], "over N": EACH[1] / 2}, one)
+    seen["all ignored"] = "no argument" if ignore is None else _show(attempt(lambda: ignore(to(good), none)))
+    seen["label smoothing"] = asked(smooth, {"(1-eps) y + eps/K": smooth_loss}, Y)
     seen["label out of range, CPU"] = _show(attempt(lambda: call(to(good), np.array([0, 7]))))
     seen["impossible event"] = _show(attempt(lambda: call(to(impossible), np.array([1]))))
     seen["perfect answer"] = _show(attempt(lambda: call(to(impossible), np.array([0]))))
@@ -160,37 +150,7 @@ def profile(
     return seen
 
 
-def _profile_row(slug: str, library: str, *, recorded: Seen) -> Callable[[Callable[[], Seen]], Any]:
-    return row(
-        slug,
-        "at a glance",
-        library,
-        "its answers to the same questions",
-        expect="the same answers in every column",
-        instead="read the column before you compare two libraries",
-        recorded=recorded,
-    )
-
-
-@_profile_row(
-    "sklearn-profile",
-    "sklearn",
-    recorded={
-        "first argument": "truth",
-        "reads": "probabilities",
-        "soft targets": "ValueError",
-        "mean with weights 1, 3": "over sum of weights",
-        "one of two ignored": "no argument",
-        "all ignored": "no argument",
-        "label smoothing": "no argument",
-        "label out of range, CPU": "ValueError",
-        "impossible event": "36",
-        "perfect answer": "2.22e-16",
-        "float32, margin 18": "1.19e-07",
-        "sure and wrong: gradient": "no gradient",
-        "class axis of 3-D input": "2-D only",
-    },
-)
+@probe("sklearn-profile")
 def sklearn_profile() -> Seen:
     """sklearn.metrics.log_loss."""
     from sklearn.metrics import log_loss
@@ -208,25 +168,7 @@ def sklearn_profile() -> Seen:
     )
 
 
-@_profile_row(
-    "torch-profile",
-    "torch",
-    recorded={
-        "first argument": "prediction",
-        "reads": "logits",
-        "soft targets": "yes",
-        "mean with weights 1, 3": "over sum of weights",
-        "one of two ignored": "over valid",
-        "all ignored": "nan",
-        "label smoothing": "(1-eps) y + eps/K",
-        "label out of range, CPU": "IndexError",
-        "impossible event": "inf",
-        "perfect answer": "0",
-        "float32, margin 18": "0",
-        "sure and wrong: gradient": "1",
-        "class axis of 3-D input": "second",
-    },
-)
+@probe("torch-profile")
 def torch_profile() -> Seen:
     """torch.nn.functional.cross_entropy."""
     import torch
@@ -281,73 +223,19 @@ def _keras_profile(logits: bool) -> Seen:
     )
 
 
-@_profile_row(
-    "keras-profile",
-    "keras",
-    recorded={
-        "first argument": "truth",
-        "reads": "probabilities",
-        "soft targets": "yes",
-        "mean with weights 1, 3": "over N",
-        "one of two ignored": "over valid",
-        "all ignored": "0",
-        "label smoothing": "(1-eps) y + eps/K",
-        "label out of range, CPU": "InvalidArgumentError",
-        "impossible event": "16.1",
-        "perfect answer": "2.38e-07",
-        "float32, margin 18": "1.19e-07",
-        "sure and wrong: gradient": "0",
-        "class axis of 3-D input": "last",
-    },
-)
+@probe("keras-profile")
 def keras_profile() -> Seen:
     """Sparse and CategoricalCrossentropy as they come: from probabilities."""
     return _keras_profile(False)
 
 
-@_profile_row(
-    "keras-logits-profile",
-    "keras",
-    recorded={
-        "first argument": "truth",
-        "reads": "logits",
-        "soft targets": "yes",
-        "mean with weights 1, 3": "over N",
-        "one of two ignored": "over valid",
-        "all ignored": "0",
-        "label smoothing": "(1-eps) y + eps/K",
-        "label out of range, CPU": "InvalidArgumentError",
-        "impossible event": "inf",
-        "perfect answer": "0",
-        "float32, margin 18": "0",
-        "sure and wrong: gradient": "1",
-        "class axis of 3-D input": "last",
-    },
-)
+@probe("keras-logits-profile")
 def keras_logits_profile() -> Seen:
     """The same with from_logits=True."""
     return _keras_profile(True)
 
 
-@_profile_row(
-    "xent-profile",
-    "xent",
-    recorded={
-        "first argument": "prediction",
-        "reads": "logits",
-        "soft targets": "yes",
-        "mean with weights 1, 3": "over sum of weights",
-        "one of two ignored": "over valid",
-        "all ignored": "ValueError",
-        "label smoothing": "(1-eps) y + eps/K",
-        "label out of range, CPU": "ValueError",
-        "impossible event": "inf",
-        "perfect answer": "0",
-        "float32, margin 18": "1.52e-08",
-        "sure and wrong: gradient": "1",
-        "class axis of 3-D input": "last",
-    },
-)
+@probe("xent-profile")
 def xent_profile() -> Seen:
     """xent.cross_entropy, and xent.soft_cross_entropy for soft targets."""
     ce = xent.cross_entropy

@@ -1,15 +1,17 @@
-"""The registry: one row for each behaviour, with the probe that shows it and what it showed when recorded."""
+"""The registry: one row of rows.toml for each behaviour, and the probe that shows it."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import os
+import tomllib
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module, metadata
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -122,33 +124,17 @@ class Row:
         return f"{NAMES[self.library]} {number}"
 
 
-_ROWS: list[Row] = []
+PROBES: dict[str, Callable[[], Seen]] = {}
 
 
-def row(
-    slug: str,
-    group: str,
-    library: str,
-    title: str,
-    *,
-    expect: str,
-    instead: str,
-    recorded: Seen,
-    thread: str = "",
-    surprising: bool = False,
-    tolerance: float = TOLERANCE,
-) -> Callable[[Callable[[], Seen]], Callable[[], Seen]]:
-    """Register the decorated probe as a row."""
+def probe(slug: str) -> Callable[[Callable[[], Seen]], Callable[[], Seen]]:
+    """Register the decorated function as the probe of a row of rows.toml."""
 
-    def register(probe: Callable[[], Seen]) -> Callable[[], Seen]:
-        if group not in GROUPS or library not in LIBRARIES:
-            raise ValueError(f"row {slug!r}: no group {group!r} or no library {library!r}")
-        if any(known.slug == slug for known in _ROWS):
+    def register(function: Callable[[], Seen]) -> Callable[[], Seen]:
+        if slug in PROBES:
             raise ValueError(f"two rows are called {slug!r}")
-        _ROWS.append(
-            Row(slug, group, library, title, expect, instead, recorded, probe, thread, surprising, tolerance)
-        )
-        return probe
+        PROBES[slug] = function
+        return function
 
     return register
 
@@ -165,9 +151,10 @@ def rows() -> dict[str, Row]:
     """
     for module in MODULES:
         import_module(f"xent_book.behaviours.{module}")
-    libraries = list(LIBRARIES)
-    ordered = sorted(_ROWS, key=lambda r: (GROUPS.index(r.group), libraries.index(r.library)))
-    return {r.slug: r for r in ordered}
+    table = tomllib.loads(Path(__file__).with_name("rows.toml").read_text(encoding="utf-8"))
+    if table.keys() != PROBES.keys():
+        raise ValueError(f"not both a row and a probe: {sorted(table.keys() ^ PROBES.keys())}")
+    return {slug: Row(slug, probe=PROBES[slug], **fields) for slug, fields in table.items()}
 
 
 def get(slug: str) -> Row:
@@ -296,6 +283,16 @@ def plain(value: Any) -> Any:
     if array.dtype == bool:
         return array.tolist()
     return plain(array.astype(np.float64).tolist())
+
+
+class Lazy:
+    """A module that is imported when something of it is looked at."""
+
+    def __init__(self, load: Callable[[], Any]) -> None:
+        self._load = load
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._load(), name)
 
 
 def attempt(call: Callable[[], Any]) -> Any:

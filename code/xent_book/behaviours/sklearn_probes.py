@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ._registry import Seen, attempt, row
-
-ISSUES = "https://github.com/scikit-learn/scikit-learn/issues"
+from ._registry import Seen, attempt, probe
 
 
-def _log_loss() -> Any:
+def log_loss(*args: Any, **kwargs: Any) -> Any:
     from sklearn.metrics import log_loss
 
-    return log_loss
+    return log_loss(*args, **kwargs)
 
 
 def _warnings(call: Callable[[], Any]) -> list[str]:
@@ -27,22 +25,9 @@ def _warnings(call: Callable[[], Any]) -> list[str]:
     return [str(w.message).strip().splitlines()[0].split(". ")[0][:80] for w in caught]
 
 
-@row(
-    "sklearn-argument-order",
-    "argument order",
-    "sklearn",
-    "hard predictions and labels swap without a word",
-    expect="an error",
-    instead="log_loss(y_true=..., y_proba=...)",
-    recorded={
-        "hard, swapped": 18.022,
-        "probabilities": 0.42981,
-        "probabilities, swapped": "ValueError: Unknown label type: ([0.2, 0.8, 0.7, 0.6],)",
-    },
-)
+@probe("sklearn-argument-order")
 def argument_order() -> Seen:
     """The true labels come first. Hard 0/1 predictions fit in either place; probabilities do not."""
-    log_loss = _log_loss()
     labels, hard, probs = [0, 1, 1, 0], [0, 1, 1, 1], [0.2, 0.8, 0.7, 0.6]
     weights = [1, 1, 1, 3]
     return {
@@ -52,39 +37,15 @@ def argument_order() -> Seen:
     }
 
 
-@row(
-    "sklearn-logits",
-    "probabilities or logits",
-    "sklearn",
-    "logits are refused",
-    expect="an error, as it is",
-    instead="predict_proba, not decision_function",
-    recorded={
-        "loss": "ValueError: y_prob contains values greater than 1: 3.0",
-    },
-)
+@probe("sklearn-logits")
 def logits() -> Seen:
     """Whatever is outside [0, 1]."""
-    log_loss = _log_loss()
     return {"loss": attempt(lambda: log_loss([0, 1], [[2.0, -1.0], [-1.0, 3.0]]))}
 
 
-@row(
-    "sklearn-row-sums",
-    "probabilities or logits",
-    "sklearn",
-    "rows that do not sum to one: a warning, no normalisation",
-    expect="an error, or the normalised loss of older releases",
-    instead="normalise first: p / p.sum(1, keepdims=True)",
-    recorded={
-        "loss": 1.4067,
-        "normalised": 0.69315,
-        "warnings": ["The y_prob values do not sum to one"],
-    },
-)
+@probe("sklearn-row-sums")
 def row_sums() -> Seen:
     """Rows .2, .2 and .3, .3: normalised they would cost log 2."""
-    log_loss = _log_loss()
     p = np.array([[0.2, 0.2], [0.3, 0.3]])
     return {
         "loss": log_loss([0, 1], p),
@@ -93,21 +54,9 @@ def row_sums() -> Seen:
     }
 
 
-@row(
-    "sklearn-spurious-warning",
-    "probabilities or logits",
-    "sklearn",
-    "a float32 softmax stored in float64 is warned about",
-    expect="no warning for a good softmax",
-    instead="keep the dtype, or normalise in float64",
-    recorded={
-        "float32": [],
-        "the same in float64": ["The y_prob values do not sum to one"],
-    },
-)
+@probe("sklearn-spurious-warning")
 def spurious_warning() -> Seen:
     """The tolerance is that of the dtype that arrives."""
-    log_loss = _log_loss()
     rng = np.random.default_rng(0)
     z = rng.normal(size=(2000, 1000)).astype(np.float32)
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
@@ -118,23 +67,9 @@ def spurious_warning() -> Seen:
     }
 
 
-@row(
-    "sklearn-missing-class",
-    "target format",
-    "sklearn",
-    "a class that no label names: an error, unless labels= is given",
-    expect="the columns say how many classes there are",
-    instead="log_loss(y, p, labels=classes)",
-    recorded={
-        "two classes of three": "ValueError: y_true and y_prob contain different number of classes: 2 vs ...",
-        "one class": "ValueError: y_true contains only one label (1)",
-        "labels=[0, 1, 2]": 0.28991,
-        "one column, labels -1 and 1": 0.28768,
-    },
-)
+@probe("sklearn-missing-class")
 def missing_class() -> Seen:
     """The classes are inferred from the labels. One column is the probability of the larger label."""
-    log_loss = _log_loss()
     p = [[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]]
     return {
         "two classes of three": attempt(lambda: log_loss([0, 1], p)),
@@ -144,24 +79,9 @@ def missing_class() -> Seen:
     }
 
 
-@row(
-    "sklearn-lexicographic",
-    "target format",
-    "sklearn",
-    "columns are read in the sorted order of the labels",
-    expect="the order of labels=, or of appearance",
-    instead="sort the columns with numpy.argsort(labels)",
-    recorded={
-        "perfect, labels 2, 9, 10 as text": 36.044,
-        "the same as numbers": 2.2204e-16,
-        "labels=['spam', 'ham']": 36.044,
-        "warnings": ["Labels passed were ['spam', 'ham']"],
-    },
-    thread=f"{ISSUES}/30910",
-)
+@probe("sklearn-lexicographic")
 def lexicographic() -> Seen:
     """Perfect columns for "2", "9", "10" and for "spam", "ham"."""
-    log_loss = _log_loss()
     perfect = np.eye(3)
     two = np.eye(2)
 
@@ -176,22 +96,9 @@ def lexicographic() -> Seen:
     }
 
 
-@row(
-    "sklearn-soft-multilabel",
-    "target format",
-    "sklearn",
-    "soft targets are refused; an empty indicator row costs nothing",
-    expect="soft targets work, an empty row is an error",
-    instead="xent.soft_cross_entropy, which refuses the empty row",
-    recorded={
-        "soft targets": "ValueError: Multioutput target data is not supported with label ...",
-        "indicator rows [1,0,0], [0,0,0]": 0.17834,
-        "indicator rows [1,0,0], [0,1,0]": 0.28991,
-    },
-)
+@probe("sklearn-soft-multilabel")
 def soft_multilabel() -> Seen:
     """An indicator matrix is taken for one-hot labels."""
-    log_loss = _log_loss()
     p = [[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]]
     return {
         "soft targets": attempt(lambda: log_loss([[0.9, 0.1, 0.0], [0.0, 1.0, 0.0]], p)),
@@ -200,22 +107,9 @@ def soft_multilabel() -> Seen:
     }
 
 
-@row(
-    "sklearn-weights",
-    "weights",
-    "sklearn",
-    "sample weights divide by their sum; weights of zero only are refused",
-    expect="as it is",
-    instead="normalize=False for the weighted sum",
-    recorded={
-        "weights 1, 3": 0.39521,
-        "weighted sum": 1.5809,
-        "weights 0, 0": "ValueError: Sample weights must contain at least one non-zero number",
-    },
-)
+@probe("sklearn-weights")
 def sample_weights() -> Seen:
     """Weights 1 and 3, then none."""
-    log_loss = _log_loss()
     p = [[0.6, 0.4], [0.3, 0.7]]
     return {
         "weights 1, 3": log_loss([0, 1], p, sample_weight=[1, 3]),
@@ -224,27 +118,9 @@ def sample_weights() -> Seen:
     }
 
 
-@row(
-    "sklearn-epsilon",
-    "clipping",
-    "sklearn",
-    "the clip is the epsilon of the dtype",
-    expect="one epsilon, or infinity",
-    instead="xent.log_loss, which clips only if asked",
-    recorded={
-        "impossible, float64": 18.022,
-        "perfect, float64": 2.2204e-16,
-        "impossible, float32": 7.9712,
-        "perfect, float32": 1.1921e-07,
-        "impossible, float16": 3.4648,
-        "perfect, float16": 0.00097752,
-        "eps=1e-15": "TypeError: got an unexpected keyword argument 'eps'",
-        "y_pred=": ["`y_pred` was renamed to `y_proba` in version 1.9 and will be removed in 1.11"],
-    },
-)
+@probe("sklearn-epsilon")
 def epsilon() -> Seen:
     """An impossible event, averaged with a perfect one; a perfect prediction; and two arguments renamed."""
-    log_loss = _log_loss()
     seen: Seen = {}
     for dtype in (np.float64, np.float32, np.float16):
         wrong = np.array([[0.0, 1.0], [0.0, 1.0]], dtype=dtype)
@@ -256,23 +132,9 @@ def epsilon() -> Seen:
     return seen
 
 
-@row(
-    "sklearn-low-precision",
-    "precision",
-    "sklearn",
-    "losses are summed in the dtype of the probabilities",
-    expect="sums in float64",
-    instead="p.astype(np.float64)",
-    tolerance=1e-3,
-    recorded={
-        "float64": 7.411,
-        "float32 differs in the sixth digit or later": True,
-        "float16": 6.7266,
-    },
-)
+@probe("sklearn-low-precision")
 def low_precision() -> Seen:
     """The same probabilities in three formats."""
-    log_loss = _log_loss()
     rng = np.random.default_rng(0)
     z = rng.normal(size=(2000, 1000)).astype(np.float32)
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True, dtype=np.float32)

@@ -16,22 +16,6 @@ Array = npt.NDArray[np.float64]
 BinaryLoss = Callable[[Array, Array], Any]
 
 
-# ------------------------------------------------------------------------------------------- one list
-
-
-def _rows() -> list[tuple[int, Array]]:
-    rng = np.random.default_rng(0)
-    return [
-        (0, np.array([0.6, 0.4])),
-        (2, np.array([0.3, 0.6, 0.1])),
-        (3, rng.dirichlet(np.ones(6))),
-    ]
-
-
-def _binary_terms(y: int, p: Array) -> Array:
-    return -np.log(np.where(np.arange(len(p)) == y, p, 1 - p))
-
-
 # -------------------------------------------------------------------------------------------- epsilon
 
 
@@ -170,32 +154,6 @@ def _any_shape(loss: BinaryLoss) -> bool:
 
 
 EXERCISES = (
-    Exercise(
-        slug="certify-one-list",
-        title="What log_loss makes of one row given as a list",
-        chapter="06_certify",
-        reference=lambda y, p: _binary_terms(y, p).mean(),
-        inputs=_rows,
-        rtol=1e-9,
-        why="a few logarithms in float64",
-        mistakes=(
-            Mistake(
-                "this is the loss of the row: log_loss takes the list for a batch of binary labels",
-                lambda y, p: -np.log(p[y]),
-            ),
-            Mistake(
-                "this is the sum of the binary losses: divide by K", lambda y, p: _binary_terms(y, p).sum()
-            ),
-            Mistake(
-                "the zeros of the target cost something too: -log(1 - p) for each wrong class",
-                lambda y, p: -np.log(p[y]) / len(p),
-            ),
-            Mistake(
-                "a wrong class costs -log(1 - p), not -log p: label 0 with probability p of label 1",
-                lambda y, p: -np.log(p).mean(),
-            ),
-        ),
-    ),
     Exercise(
         slug="certify-share",
         title="The share of impossible events, from two clipped losses",

@@ -86,6 +86,12 @@ EXERCISES = (
                 "this is the mean of means, the loss that the chapter begins with",
                 lambda counts, divisor: np.full_like(counts, 1 / counts.shape[1]),
                 lambda counts, divisor: np.full_like(counts, divisor / counts.size),
+                lambda counts, divisor: np.full_like(counts, 1 / counts.size),
+            ),
+            Mistake(
+                "this divides by the count a second time: a mean has been divided by it already, so multiply",
+                lambda counts, divisor: divisor / counts,
+                lambda counts, divisor: 1 / counts,
             ),
             Mistake(
                 "the number of micro-batches is in it once too often: N counts the targets of all of them",
@@ -105,6 +111,7 @@ EXERCISES = (
             Mistake(
                 "this counts sequences, not steps: a step brings `size` of them",
                 lambda beta, size, tolerance: _steps(beta, 1, tolerance),
+                lambda beta, size, tolerance: math.ceil((1 - beta) / tolerance),
             ),
             Mistake(
                 "one step too few: the bias has to be at most the tolerance",
@@ -121,6 +128,7 @@ EXERCISES = (
             Mistake(
                 "this is the first order, (1 - beta) / B, solved for the steps: it can be a step off",
                 lambda beta, size, tolerance: math.ceil((1 - beta) / tolerance / size),
+                lambda beta, size, tolerance: (1 - beta) / tolerance / size,
             ),
         ),
     ),
@@ -137,10 +145,16 @@ EXERCISES = (
             Mistake(
                 "this covariance divides by K - 1: the pairs are the whole window, so divide by K",
                 _gap_of_n_minus_one,
+                lambda m, n: -_gap_of_n_minus_one(m, n),
             ),
             Mistake(
                 "this is the covariance: it has to be divided by the mean count",
                 lambda m, n: _gap(m, n) * n[n > 0].mean(),
+            ),
+            Mistake(
+                "the window's true mean is the sum of the losses over the number of targets, not of micro-batches",
+                lambda m, n: np.nanmean(m) - np.nanmean(m * n),
+                lambda m, n: np.nanmean(m) - np.nansum(m * n) / len(m),
             ),
             Mistake(
                 "a mean of nan came through: leave out the micro-batches without targets",

@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from xent.distillation import distillation_gradient
 from xent.numerics import softmax
 from xent_book.exercises._check import Exercise, Mistake
 
 Array = npt.NDArray[np.floating[Any]]
-
-
-def _gradient_inputs() -> list[tuple[Any, ...]]:
-    rng = np.random.default_rng(13)
-    return [(rng.normal(size=k) * 2, rng.normal(size=k) * 2, T) for k, T in ((2, 3.0), (4, 0.5), (7, 8.0))]
-
-
-def _difference(z: Array, v: Array, T: float) -> Array:
-    difference: Array = softmax(z / T) - softmax(v / T)
-    return difference
-
-
-def _one_side(power: int, z: Array, v: Array, T: float) -> Array:
-    return np.asarray(T**power * (softmax(z / T) - softmax(v)))
-
-
-def _other_side(power: int, z: Array, v: Array, T: float) -> Array:
-    return np.asarray(T**power * (softmax(z) - softmax(v / T)))
 
 
 def _normalised(x: Array) -> Array:
@@ -58,40 +38,30 @@ def _pooled(teachers: Array, T: float) -> Array:
 
 EXERCISES = (
     Exercise(
-        slug="kd-gradient",
-        title="The gradient, with its powers of T",
+        slug="kd-alpha",
+        title="An α without T²",
         chapter="13_distillation",
-        reference=lambda z, v, T: T * _difference(z, v, T),
-        inputs=_gradient_inputs,
+        reference=lambda alpha, T: alpha * T**2 / (1 - alpha + alpha * T**2),
+        inputs=lambda: [(0.5, 4.0), (0.9, 2.0), (0.2, 0.5)],
         rtol=1e-10,
         why="a few roundings in float64",
         mistakes=(
             Mistake(
-                "this looks like a missing T**2: it is the gradient of the divergence alone",
-                lambda z, v, T: _difference(z, v, T) / T,
+                "turned round: this is the share with T**2 that does what alpha does without",
+                lambda alpha, T: alpha / (alpha + (1 - alpha) * T**2),
             ),
             Mistake(
-                "the chain rule through z / T is missing a factor 1 / T",
-                lambda z, v, T: T**2 * _difference(z, v, T),
-            ),
-            Mistake("the powers of T are missing", _difference),
-            Mistake(
-                "the temperature is missing from the softmaxes",
-                lambda z, v, T: softmax(z) - softmax(v),
-                lambda z, v, T: T * (softmax(z) - softmax(v)),
+                "the two shares do not sum to one yet: divide by their sum",
+                lambda alpha, T: alpha * T**2,
+                lambda alpha, T: alpha / T**2,
             ),
             Mistake(
-                "this is the gradient of KL(q || p): here the teacher comes first",
-                lambda z, v, T: distillation_gradient(z, v, temperature=T, direction="reverse"),
+                "the loss has T**2: the T of the gradient is what the chain rule leaves of it",
+                lambda alpha, T: alpha * T / (1 - alpha + alpha * T),
             ),
+            Mistake("without T**2 the same alpha gives the labels more weight", lambda alpha, T: alpha),
             Mistake(
-                "the temperature is on one side only: teacher and student are both softened by it",
-                *(partial(_one_side, power) for power in (-1, 0, 1, 2)),
-                *(partial(_other_side, power) for power in (-1, 0, 1, 2)),
-            ),
-            Mistake(
-                "this is the limit for a high temperature, not the gradient at this one",
-                lambda z, v, T: (z - v - (z - v).mean()) / len(z),
+                "this is the share of the labels", lambda alpha, T: (1 - alpha) / (1 - alpha + alpha * T**2)
             ),
         ),
     ),

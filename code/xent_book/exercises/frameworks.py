@@ -20,25 +20,15 @@ def _means_inputs() -> list[tuple[Array, Array]]:
     ]
 
 
-def _tf_inputs() -> list[tuple[Array, Array]]:
-    z = np.array([2.0, 1.0, 0.0])
-    return [
-        (z, np.array([2.0, 0.0, 0.0])),
-        (z, np.zeros(3)),
-        (z - 1, np.array([0.2, 0.5, 0.3])),
-        (np.array([0.3, -1.2]), np.array([1.0, 0.5])),
-    ]
+def _belief_inputs() -> list[tuple[float, int]]:
+    """What a second softmax reports of beliefs from the wrong end to the right one, and the classes."""
+    beliefs = ((0.0, 2), (0.3, 2), (0.4, 10), (0.9, 10), (1.0, 3), (0.7, 1000))
+    return [(float(np.log(np.exp(p) + (k - 1) * np.exp((1 - p) / (k - 1))) - p), k) for p, k in beliefs]
 
 
-def _bce_inputs() -> list[tuple[float, float]]:
-    return [(-40.0, 1.0), (-30.0, 1.0), (-28.0, 1.0), (-3.0, 1.0), (2.0, 0.0), (-29.0, 0.0)]
-
-
-def _torch_bce(z: float, y: float) -> float:
-    """What torch's binary_cross_entropy passes back to the logit through a sigmoid."""
-    p = 1 / (1 + np.exp(-z))
-    spread = p * (1 - p)
-    return float((p - y) / max(spread, 1e-12) * spread)
+def _belief(loss: float, classes: int) -> float:
+    r = np.log(np.expm1(loss) / (classes - 1))
+    return float((1 - (classes - 1) * r) / classes)
 
 
 def _ignored_inputs() -> list[tuple[Array, Array]]:
@@ -107,56 +97,6 @@ EXERCISES = (
         ),
     ),
     Exercise(
-        slug="unnormalised-labels",
-        title="The gradient for labels that need not sum to one",
-        chapter="07_frameworks",
-        reference=lambda z, y: y.sum() * softmax(z) - y,
-        inputs=_tf_inputs,
-        rtol=1e-9,
-        atol=1e-12,
-        why="a softmax in float64",
-        mistakes=(
-            Mistake(
-                "this is TensorFlow's p - y: each label pulls with its own p, so p comes sum(y) times",
-                lambda z, y: softmax(z) - y,
-            ),
-            Mistake(
-                "this normalises the labels first; the loss as given does not",
-                lambda z, y: softmax(z) - y / (y.sum() or 1.0),
-            ),
-        ),
-    ),
-    Exercise(
-        slug="bceloss-gradient",
-        title="The gradient that binary_cross_entropy gives a logit",
-        chapter="07_frameworks",
-        reference=_torch_bce,
-        inputs=_bce_inputs,
-        rtol=1e-9,
-        atol=1e-15,
-        why="a few operations in float64",
-        mistakes=(
-            Mistake(
-                "this is the gradient of the loss; PyTorch divides by max(p (1 - p), 1e-12) on the way",
-                lambda z, y: 1 / (1 + np.exp(-z)) - y,
-            ),
-            Mistake(
-                "this stops at the probability: multiply by the sigmoid's slope p (1 - p)",
-                lambda z, y: (
-                    (1 / (1 + np.exp(-z)) - y) / max(1 / (1 + np.exp(-z)) * (1 - 1 / (1 + np.exp(-z))), 1e-12)
-                ),
-            ),
-            Mistake(
-                "the clamp 1e-7 is Keras's, and it clips the probability; PyTorch's is 1e-12",
-                lambda z, y: (
-                    (1 / (1 + np.exp(-z)) - y)
-                    * (1 / (1 + np.exp(-z)) * (1 - 1 / (1 + np.exp(-z))))
-                    / max(1 / (1 + np.exp(-z)) * (1 - 1 / (1 + np.exp(-z))), 1e-7)
-                ),
-            ),
-        ),
-    ),
-    Exercise(
         slug="ignored-nan",
         title="A gradient that ignored rows cannot reach",
         chapter="07_frameworks",
@@ -178,19 +118,34 @@ EXERCISES = (
         ),
     ),
     Exercise(
-        slug="double-softmax-floor",
-        title="What a perfect prediction costs after a second softmax",
+        slug="double-softmax-belief",
+        title="The probability behind a loss with a softmax too many",
         chapter="07_frameworks",
-        reference=lambda classes: float(np.log(np.e + classes - 1) - 1),
-        inputs=lambda: [(2,), (10,), (1000,), (50_000,)],
-        rtol=1e-6,
-        why="a closed form",
+        reference=_belief,
+        inputs=_belief_inputs,
+        rtol=1e-9,
+        atol=1e-9,
+        why="a difference of logarithms, thousandfold for a thousand classes",
         mistakes=(
-            Mistake("this is a uniform prediction; the logits are one 1 and zeros", lambda k: np.log(k)),
-            Mistake("this forgets the label's own logit: subtract 1", lambda k: np.log(np.e + k - 1)),
             Mistake(
-                "one of the K terms is e, the others are exp(0) = 1, K - 1 of them",
-                lambda k: np.log(np.e + k) - 1,
+                "exp(-loss) is the second softmax's probability: the first one's is a logit inside it",
+                lambda loss, classes: np.exp(-loss),
+            ),
+            Mistake(
+                "the other classes share 1 - p: their logits are (1 - p) / (K - 1), not 0",
+                lambda loss, classes: -np.log(np.expm1(loss) / (classes - 1)),
+            ),
+            Mistake(
+                "the others are K - 1 classes, not K",
+                lambda loss, classes: (1 - (classes - 1) * np.log(np.expm1(loss) / classes)) / classes,
+            ),
+            Mistake(
+                "of the loss, exp(loss) - 1 is the others' share: the label's own term is the 1",
+                lambda loss, classes: (1 - (classes - 1) * (loss - np.log(classes - 1))) / classes,
+            ),
+            Mistake(
+                "the sign of r: it is the others' logit less the label's",
+                lambda loss, classes: (1 + (classes - 1) * np.log(np.expm1(loss) / (classes - 1))) / classes,
             ),
         ),
     ),

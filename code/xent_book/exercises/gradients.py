@@ -14,29 +14,35 @@ Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
 
-# ------------------------------------------------------------------------------------------- grad-layer
+# ----------------------------------------------------------------------------------------- grad-lengths
 
 
-def _layer_inputs() -> list[tuple[Any, ...]]:
+def _lengths_inputs() -> list[tuple[Any, ...]]:
     rng = np.random.default_rng(4)
     inputs = [
         (rng.normal(size=(k, d)), rng.normal(size=k), rng.normal(size=(n, d)), rng.integers(0, k, size=n))
-        for n, d, k in [(6, 2, 3), (3, 3, 3), (5, 4, 2)]
+        for n, d, k in [(6, 2, 3), (3, 3, 3), (5, 4, 2), (1, 3, 4)]
     ]
     # Logits near a thousand: a softmax that exponentiates them as they are returns nan.
     x = np.array([[1.0, 0.0], [0.0, 1.0]])
     return [*inputs, (1000.0 * np.eye(2), np.zeros(2), x, np.array([0, 0]))]
 
 
-def _layer(w: Array, b: Array, x: Array, y: Labels) -> tuple[Array, Array]:
-    g = gradients.cross_entropy_gradient(x @ w.T + b, y)
-    return g.T @ x, g.sum(axis=0)
+def _length(rows: Any) -> Array:
+    return np.asarray(np.linalg.norm(rows, axis=1))
 
 
-def _layer_with(g: Any, w: Array, b: Array, x: Array, y: Labels) -> tuple[Array, Array]:
-    """The two products, from a wrong gradient with respect to the logits."""
-    rows = np.asarray(g(x @ w.T + b, np.eye(len(w))[y]))
-    return rows.T @ x, rows.sum(axis=0)
+def _slopes(w: Array, b: Array, x: Array, y: Labels) -> Array:
+    return np.asarray(softmax(x @ w.T + b) - np.eye(len(w))[y])
+
+
+def _lengths(w: Array, b: Array, x: Array, y: Labels) -> Array:
+    return _length(_slopes(w, b, x, y)) * np.sqrt((x**2).sum(axis=1) + 1)
+
+
+def _lengths_with(g: Any, w: Array, b: Array, x: Array, y: Labels) -> Array:
+    """The lengths, from a wrong gradient with respect to the logits."""
+    return _length(g(x @ w.T + b, np.eye(len(w))[y])) * np.sqrt((x**2).sum(axis=1) + 1)
 
 
 def _naive_softmax(z: Array) -> Array:
@@ -44,7 +50,7 @@ def _naive_softmax(z: Array) -> Array:
     return np.asarray(e / e.sum(axis=1, keepdims=True))
 
 
-# --------------------------------------------------------------------------------- grad-poisson, -hidden
+# ----------------------------------------------------------------------------------- grad-poisson, -tied
 
 
 def _poisson_inputs() -> list[tuple[Any, ...]]:
@@ -58,26 +64,40 @@ def _poisson(w: Array, x: Array, y: Labels) -> Array:
     return np.asarray(x.T @ (np.exp(x @ w) - y) / len(y))
 
 
-def _hidden_inputs() -> list[tuple[Any, ...]]:
+def _tied_inputs() -> list[tuple[Any, ...]]:
     rng = np.random.default_rng(9)
-    return [
-        (
-            rng.normal(size=(h, d)),
-            rng.normal(size=(k, h)),
-            rng.normal(size=(n, d)),
-            rng.integers(0, k, size=n),
-        )
-        for n, d, h, k in [(6, 3, 4, 2), (5, 3, 3, 3)]
-    ]
+    shapes = [(5, 2, 7), (3, 3, 3), (2, 4, 1)]
+    texts = [(rng.normal(size=(k, d)), rng.integers(0, k, n), rng.integers(0, k, n)) for k, d, n in shapes]
+    # Four times the same token: an assignment to slope[x] keeps one of them.
+    return [*texts, (rng.normal(size=(3, 2)), np.array([1, 1, 1, 1]), np.array([0, 2, 1, 0]))]
 
 
-def _at_logits(v: Array, w: Array, x: Array, y: Labels) -> Array:
-    """Prediction minus target, over the number of examples."""
-    return np.asarray(gradients.cross_entropy_gradient(np.maximum(x @ v.T, 0) @ w.T, y), dtype=np.float64)
+def _tied_parts(w: Array, x: Labels, y: Labels) -> tuple[Array, Array]:
+    """The gradient of the mean in the output layer, and the rows that it hands back."""
+    g = np.asarray(gradients.cross_entropy_gradient(w[x] @ w.T, y), dtype=np.float64)
+    return g.T @ w[x], g @ w
 
 
-def _hidden(v: Array, w: Array, x: Array, y: Labels) -> Array:
-    return np.asarray((_at_logits(v, w, x, y) @ w * (x @ v.T > 0)).T @ x)
+def _read(w: Array, x: Labels, rows: Array) -> Array:
+    """Each row added where its token's vector was read."""
+    return np.asarray(np.eye(len(w))[x].T @ rows)
+
+
+def _tied(w: Array, x: Labels, y: Labels) -> Array:
+    output, below = _tied_parts(w, x, y)
+    return output + _read(w, x, below)
+
+
+def _last_wins(w: Array, x: Labels, y: Labels) -> Array:
+    output, below = _tied_parts(w, x, y)
+    output[x] += below
+    return output
+
+
+def _overwritten(w: Array, x: Labels, y: Labels) -> Array:
+    output, below = _tied_parts(w, x, y)
+    output[x] = below
+    return output
 
 
 # ------------------------------------------------------------------------------------------- grad-vjp
@@ -97,101 +117,69 @@ def _vjp(p: npt.NDArray[Any], v: npt.NDArray[Any]) -> Array:
     return np.asarray(p * (v - (p * v).sum(axis=-1, keepdims=True)))
 
 
-# ------------------------------------------------------------------------------------------- grad-mse
-
-
-def _mse_inputs() -> list[tuple[Any, ...]]:
-    rng = np.random.default_rng(6)
-    return [
-        (np.array([[0.0, 0.0]]), np.array([0])),
-        (rng.normal(scale=2.0, size=(5, 3)), rng.integers(0, 3, size=5)),
-        (np.array([[10.0, 0.0], [10.0, 0.0]]), np.array([0, 1])),
-    ]
-
-
-def _mse(z: Array, y: Labels) -> Array:
-    p = softmax(z)
-    return 2.0 * _vjp(p, p - np.eye(z.shape[1])[y])
-
-
-# ------------------------------------------------------------------------------- grad-smoothed-gap, -step
-
-
-def _gap_inputs() -> list[tuple[Any, ...]]:
-    return [(10, 0.1), (2, 0.1), (3, 0.5), (1000, 0.01)]
-
-
-def _step_inputs() -> list[tuple[Any, ...]]:
-    rng = np.random.default_rng(7)
-    return [(rng.normal(size=(20, 3)) @ np.diag([1.0, 5.0, 0.2]),), (np.array([[2.0], [1.0], [0.0]]),)]
-
-
-def _curvature(x: Array) -> float:
-    """The largest eigenvalue of x'x."""
-    return float(np.linalg.norm(x, 2) ** 2)
-
-
 _FEW_ROUNDINGS = "right answers differ by a few roundings in float64"
 
 EXERCISES = (
     Exercise(
-        slug="grad-layer",
-        title="The backward pass of a linear softmax layer under the mean loss",
+        slug="grad-lengths",
+        title="The length of each example's gradient in a linear softmax layer",
         chapter="04_gradients",
-        reference=_layer,
-        inputs=_layer_inputs,
+        reference=_lengths,
+        inputs=_lengths_inputs,
         rtol=1e-9,
         atol=1e-12,
         why=_FEW_ROUNDINGS,
         mistakes=(
             Mistake(
-                "the sign is flipped: the gradient is p - y, and descent subtracts it",
-                lambda w, b, x, y: _layer_with(lambda z, t: (t - softmax(z)) / len(z), w, b, x, y),
+                "the bias is missing in the gradient: it adds the squared length of p - t",
+                lambda w, b, x, y: _length(_slopes(w, b, x, y)) * _length(x),
             ),
             Mistake(
-                "the softmax runs over the examples and not over the classes: use axis=1",
-                lambda w, b, x, y: _layer_with(lambda z, t: (softmax(z, axis=0) - t) / len(z), w, b, x, y),
+                "this adds the length in W and the length in b: add their squares, and take the root",
+                lambda w, b, x, y: _length(_slopes(w, b, x, y)) * (_length(x) + 1),
             ),
             Mistake(
-                "your softmax overflows: exponentiate z - max(z), or call xent.softmax",
-                lambda w, b, x, y: _layer_with(lambda z, t: (_naive_softmax(z) - t) / len(z), w, b, x, y),
+                "this is the length of the gradient in the logits alone: each of its entries meets each feature",
+                lambda w, b, x, y: _length(_slopes(w, b, x, y)),
+                lambda w, b, x, y: _length(_slopes(w, b, x, y)) / len(y),
             ),
             Mistake(
-                "the sign is flipped and the 1/N of the mean is missing: start from (p - t) / N",
-                lambda w, b, x, y: _layer_with(lambda z, t: t - softmax(z), w, b, x, y),
+                "this is the gradient of the mean loss: the length of one example's has no 1/N",
+                lambda w, b, x, y: _lengths(w, b, x, y) / len(y),
             ),
             Mistake(
-                "you divide by the number of classes: the mean is over the examples",
-                lambda w, b, x, y: _layer_with(lambda z, t: (softmax(z) - t) / len(w), w, b, x, y),
+                "this is the length of the sum of the gradients: return one length for each example",
+                lambda w, b, x, y: np.sqrt(
+                    ((_slopes(w, b, x, y).T @ np.column_stack([x, np.ones(len(x))])) ** 2).sum()
+                ),
+                lambda w, b, x, y: (
+                    np.sqrt(((_slopes(w, b, x, y).T @ np.column_stack([x, np.ones(len(x))])) ** 2).sum())
+                    / len(y)
+                ),
             ),
             Mistake(
-                "there is a factor of 2 too many: the logarithm, unlike a square, brings none",
-                lambda w, b, x, y: _layer_with(lambda z, t: 2 * (softmax(z) - t) / len(z), w, b, x, y),
+                "this is the squared length: take the root",
+                lambda w, b, x, y: _lengths(w, b, x, y) ** 2,
+            ),
+            Mistake(
+                "this adds absolute values: the length is the root of the sum of the squares",
+                lambda w, b, x, y: np.abs(_slopes(w, b, x, y)).sum(axis=1) * (np.abs(x).sum(axis=1) + 1),
             ),
             Mistake(
                 "the target is missing: the gradient in the logits is p - t",
-                lambda w, b, x, y: _layer_with(lambda z, t: softmax(z) / len(z), w, b, x, y),
-            ),
-            Mistake(
-                "the softmax is missing: the prediction is the probability, not the logit",
-                lambda w, b, x, y: _layer_with(lambda z, t: (z - t) / len(z), w, b, x, y),
+                lambda w, b, x, y: _lengths_with(lambda z, t: softmax(z), w, b, x, y),
             ),
             Mistake(
                 "the bias is missing in the logits: z = W x + b",
-                lambda w, b, x, y: _layer(w, 0 * b, x, y),
+                lambda w, b, x, y: _lengths(w, 0 * b, x, y),
             ),
             Mistake(
-                "there is a factor p (1 - p) too many: in cross-entropy the slope of the softmax cancels",
-                lambda w, b, x, y: _layer_with(
-                    lambda z, t: (softmax(z) - t) * softmax(z) * (1 - softmax(z)) / len(z), w, b, x, y
-                ),
+                "the softmax runs over the examples and not over the classes: use axis=1",
+                lambda w, b, x, y: _lengths_with(lambda z, t: softmax(z, axis=0) - t, w, b, x, y),
             ),
             Mistake(
-                "the gradient of the bias is summed over the wrong axis: add up the examples, axis 0",
-                lambda w, b, x, y: (
-                    _layer(w, b, x, y)[0],
-                    gradients.cross_entropy_gradient(x @ w.T + b, y).sum(axis=1),
-                ),
+                "your softmax overflows: exponentiate z - max(z), or call xent.softmax",
+                lambda w, b, x, y: _lengths_with(lambda z, t: _naive_softmax(z) - t, w, b, x, y),
             ),
         ),
     ),
@@ -206,7 +194,7 @@ EXERCISES = (
         why=_FEW_ROUNDINGS,
         mistakes=(
             Mistake(
-                "the prediction is the mean exp(eta), not eta: this is the gradient of squared error",
+                "the prediction is the mean exp(z), not z: this is the gradient of squared error",
                 lambda w, x, y: x.T @ (x @ w - y) / len(y),
             ),
             Mistake(
@@ -214,22 +202,22 @@ EXERCISES = (
                 lambda w, x, y: -_poisson(w, x, y),
             ),
             Mistake(
-                "there is a factor exp(eta) too many: that is half the gradient of the squared distance between "
+                "there is a factor exp(z) too many: that is half the gradient of the squared distance between "
                 "count and mean; in the likelihood it cancels",
                 lambda w, x, y: x.T @ ((np.exp(x @ w) - y) * np.exp(x @ w)) / len(y),
                 lambda w, x, y: 2 * x.T @ ((np.exp(x @ w) - y) * np.exp(x @ w)) / len(y),
             ),
             Mistake(
-                "this is the gradient in eta, one number for each example: multiply by X transposed",
+                "this is the gradient in z, one number for each example: multiply by X transposed",
                 lambda w, x, y: (np.exp(x @ w) - y) / len(y),
                 lambda w, x, y: np.exp(x @ w) - y,
             ),
             Mistake(
-                "the mean is exp(eta), not its sigmoid: a count may exceed one",
+                "the mean is exp(z), not its sigmoid: a count may exceed one",
                 lambda w, x, y: x.T @ (1 / (1 + np.exp(-x @ w)) - y) / len(y),
             ),
             Mistake(
-                "the sign is flipped and the mean is missing: divide exp(eta) - y, times the features, by the "
+                "the sign is flipped and the mean is missing: divide exp(z) - y, times the features, by the "
                 "number of examples",
                 lambda w, x, y: -len(y) * _poisson(w, x, y),
             ),
@@ -257,51 +245,49 @@ EXERCISES = (
         ),
     ),
     Exercise(
-        slug="grad-hidden",
-        title="The gradient in the first layer of a network with one hidden layer",
+        slug="grad-tied",
+        title="The gradient in a matrix that a model uses twice",
         chapter="04_gradients",
-        reference=_hidden,
-        inputs=_hidden_inputs,
+        reference=_tied,
+        inputs=_tied_inputs,
         rtol=1e-9,
         atol=1e-12,
         why=_FEW_ROUNDINGS,
         mistakes=(
             Mistake(
-                "the ReLU is missing on the way back: its derivative is 0 where a hidden number was cut off",
-                lambda v, w, x, y: (_at_logits(v, w, x, y) @ w).T @ x,
+                "this is the gradient through the output layer alone: the rows that were read receive theirs too",
+                lambda w, x, y: _tied_parts(w, x, y)[0],
             ),
             Mistake(
-                "the ReLU's derivative is 1 or 0: you multiplied by its output",
-                lambda v, w, x, y: (_at_logits(v, w, x, y) @ w * np.maximum(x @ v.T, 0)).T @ x,
-            ),
-            Mistake("the sign is flipped: start from p - t", lambda v, w, x, y: -_hidden(v, w, x, y)),
-            Mistake(
-                "this is the gradient in W, the second layer's weights",
-                lambda v, w, x, y: _at_logits(v, w, x, y).T @ np.maximum(x @ v.T, 0),
+                "this is the gradient through the rows that were read alone: the output layer receives its own too",
+                lambda w, x, y: _read(w, x, _tied_parts(w, x, y)[1]),
             ),
             Mistake(
-                "the sign is flipped and the 1/N of the mean is missing: start from (p - t) / N",
-                lambda v, w, x, y: -len(y) * _hidden(v, w, x, y),
+                "a token that occurs twice in x counts once: slope[x] += rows keeps the last; use np.add.at",
+                _last_wins,
             ),
             Mistake(
-                "the ReLU is missing on the way forward: the logits are W max(V x, 0)",
-                lambda v, w, x, y: (gradients.cross_entropy_gradient(x @ v.T @ w.T, y) @ w).T @ x,
-                lambda v, w, x, y: (
-                    (gradients.cross_entropy_gradient(x @ v.T @ w.T, y) @ w * (x @ v.T > 0)).T @ x
-                ),
+                "slope[x] = rows overwrites what the output layer received: add, with np.add.at",
+                _overwritten,
             ),
             Mistake(
-                "the ReLU cuts the gradient where the gradient is negative: it has to cut where the hidden "
-                "number was",
-                lambda v, w, x, y: np.maximum(_at_logits(v, w, x, y) @ w, 0).T @ x,
+                "the rows that the output layer hands back belong to the tokens read, x, and not to the targets",
+                lambda w, x, y: _tied_parts(w, x, y)[0] + _read(w, y, _tied_parts(w, x, y)[1]),
             ),
             Mistake(
-                "this is the gradient in the hidden numbers: the product with the inputs is missing",
-                lambda v, w, x, y: _at_logits(v, w, x, y) @ w * (x @ v.T > 0),
+                "the two uses are averaged: their gradients add up",
+                lambda w, x, y: _tied(w, x, y) / 2,
+            ),
+            Mistake(
+                "one of the two parts lacks the 1/N of the mean",
+                lambda w, x, y: _tied_parts(w, x, y)[0] + len(y) * _read(w, x, _tied_parts(w, x, y)[1]),
+                lambda w, x, y: len(y) * _tied_parts(w, x, y)[0] + _read(w, x, _tied_parts(w, x, y)[1]),
             ),
             Mistake(
                 "the target is missing: start from p - t",
-                lambda v, w, x, y: (softmax(np.maximum(x @ v.T, 0) @ w.T) / len(y) @ w * (x @ v.T > 0)).T @ x,
+                lambda w, x, y: (
+                    (softmax(w[x] @ w.T) / len(y)).T @ w[x] + _read(w, x, softmax(w[x] @ w.T) / len(y) @ w)
+                ),
             ),
         ),
     ),
@@ -340,90 +326,6 @@ EXERCISES = (
             Mistake(
                 "the plain mean of v is subtracted: it has to be the mean under p, sum_j p_j v_j",
                 lambda p, v: p * (v - v.mean(axis=-1, keepdims=True)),
-            ),
-        ),
-    ),
-    Exercise(
-        slug="grad-mse",
-        title="The gradient of squared error through a softmax, with respect to the logits",
-        chapter="04_gradients",
-        reference=_mse,
-        inputs=_mse_inputs,
-        rtol=1e-9,
-        atol=1e-14,
-        why=_FEW_ROUNDINGS,
-        mistakes=(
-            Mistake(
-                "this is the gradient with respect to p: the chain goes on through the softmax Jacobian",
-                lambda z, y: 2 * (softmax(z) - np.eye(z.shape[1])[y]),
-            ),
-            Mistake(
-                "you averaged over the classes: the loss is the sum of the squares",
-                lambda z, y: _mse(z, y) / z.shape[1],
-            ),
-            Mistake(
-                "this is p - y, the gradient of cross-entropy: squared error keeps the Jacobian",
-                lambda z, y: softmax(z) - np.eye(z.shape[1])[y],
-            ),
-            Mistake(
-                "you used the diagonal of the Jacobian alone, p (1 - p): its other entries, -p_j p_k, count",
-                lambda z, y: 2 * (softmax(z) - np.eye(z.shape[1])[y]) * softmax(z) * (1 - softmax(z)),
-            ),
-        ),
-    ),
-    Exercise(
-        slug="grad-smoothed-gap",
-        title="The distance between the logits at which label smoothing stops pulling",
-        chapter="04_gradients",
-        reference=lambda classes, smoothing: float(np.log1p(classes * (1 - smoothing) / smoothing)),
-        inputs=_gap_inputs,
-        rtol=1e-9,
-        why=_FEW_ROUNDINGS,
-        mistakes=(
-            Mistake(
-                "the target's class has kept 1 - eps: under the usual convention it also gets its share "
-                "eps/K of the spread mass",
-                lambda classes, smoothing: np.log(classes * (1 - smoothing) / smoothing),
-            ),
-            Mistake(
-                "this spreads eps over the K - 1 other classes: the usual convention spreads it over all K",
-                lambda classes, smoothing: np.log((classes - 1) * (1 - smoothing) / smoothing),
-            ),
-            Mistake(
-                "this is the ratio of the two target masses: the gap is its logarithm",
-                lambda classes, smoothing: 1 + classes * (1 - smoothing) / smoothing,
-            ),
-            Mistake(
-                "the sign is flipped: the target's logit is the larger one",
-                lambda classes, smoothing: -np.log1p(classes * (1 - smoothing) / smoothing),
-            ),
-        ),
-    ),
-    Exercise(
-        slug="grad-step-size",
-        title="The step below which gradient descent on softmax regression cannot go up",
-        chapter="04_gradients",
-        reference=lambda x: 4 * len(x) / _curvature(x),
-        inputs=_step_inputs,
-        rtol=1e-6,
-        why="the largest eigenvalue is well conditioned, but power iterations stop early",
-        mistakes=(
-            Mistake(
-                "this is half the answer: either you stopped at 1/L, while everything below 2/L is safe, "
-                "or you took 1 for the curvature of the softmax, which is at most 1/2",
-                lambda x: 2 * len(x) / _curvature(x),
-            ),
-            Mistake(
-                "the 1/N of the mean is missing: the curvature is that of the mean loss",
-                lambda x: 4 / _curvature(x),
-            ),
-            Mistake(
-                "the largest singular value of X has to be squared: L needs the largest eigenvalue of X'X",
-                lambda x: 4 * len(x) / np.sqrt(_curvature(x)),
-            ),
-            Mistake(
-                "this is L, the curvature: the step is 2/L",
-                lambda x: _curvature(x) / (2 * len(x)),
             ),
         ),
     ),

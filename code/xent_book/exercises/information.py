@@ -111,26 +111,6 @@ def _candidates() -> list[tuple[Any, ...]]:
     ]
 
 
-# --------------------------------------------------------------------------------------- no finite fit
-
-
-def _pure(rates: Array, n: int) -> Any:
-    return rates**n + (1 - rates) ** n
-
-
-def _no_finite_fit(rates: Array, n: int) -> Any:
-    return 1 - np.prod(1 - _pure(rates, n))
-
-
-def _groups() -> list[tuple[Any, ...]]:
-    return [
-        (np.array([0.3, 0.7]), 5),
-        (np.array([0.5, 0.2, 0.9]), 3),
-        (np.full(10, 0.3), 5),
-        (np.array([0.25]), 4),
-    ]
-
-
 # ------------------------------------------------------------------------------------- maximum entropy
 
 
@@ -193,6 +173,10 @@ EXERCISES = (
             Mistake(
                 "this is in nats, and it looks like an epsilon: use base 2, and leave out the zeros",
                 *(lambda p, eps=10.0**-k: -(p * np.log(p + eps)).sum(axis=-1) for k in range(3, 16)),
+                *(
+                    lambda p, eps=10.0**-k: -(p * np.log(np.maximum(p, eps))).sum(axis=-1)
+                    for k in range(3, 16)
+                ),
             ),
             Mistake("this is in nats: divide by log 2, or use the logarithm to base 2", information.entropy),
             Mistake(
@@ -360,37 +344,6 @@ EXERCISES = (
             Mistake(
                 "these are the rows: return their indices",
                 lambda p, c: tuple(c[i] for i in _closest(p, c)),
-            ),
-        ),
-    ),
-    Exercise(
-        slug="no-finite-fit",
-        title="How often a grouped logistic regression has no finite maximum",
-        chapter="03_information",
-        reference=_no_finite_fit,
-        inputs=_groups,
-        rtol=1e-10,
-        why="a product of at most ten factors",
-        mistakes=(
-            Mistake(
-                "you added the groups' probabilities: data sets with two pure groups are counted twice",
-                lambda a, n: _pure(a, n).sum(),
-            ),
-            Mistake(
-                "this is the probability that every group is pure; one is enough to lose the maximum",
-                lambda a, n: np.prod(_pure(a, n)),
-            ),
-            Mistake(
-                "this looks at groups of ones only: a group of zeros sends its logit to minus infinity",
-                lambda a, n: 1 - np.prod(1 - a**n),
-            ),
-            Mistake(
-                "this is the probability for the first group alone; any of them will do",
-                lambda a, n: _pure(a[0], n),
-            ),
-            Mistake(
-                "this is the probability that there is a finite maximum; the question is for the opposite",
-                lambda a, n: np.prod(1 - _pure(a, n)),
             ),
         ),
     ),

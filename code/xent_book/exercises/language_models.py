@@ -72,6 +72,11 @@ def _spread(logits: Array, kept: Array, index: npt.NDArray[np.int64]) -> float:
     return _truncated(logits, kept, index) - float((1 - kept.sum()) * outside.mean())
 
 
+def _spread_sum(logits: Array, kept: Array, index: npt.NDArray[np.int64]) -> float:
+    outside = np.delete(numerics.log_softmax(logits), index)
+    return _truncated(logits, kept, index) - float((1 - kept.sum()) * outside.sum())
+
+
 def _learnt(p: Array, w: Array, share: float) -> Array:
     return np.asarray(share * p * w / (p @ w) + (1 - share) * p)
 
@@ -141,7 +146,15 @@ EXERCISES = (
                 "log(1 - S_q) cancels when the tail is small: take a log-sum-exp over the tokens outside",
                 _subtracted,
             ),
-            Mistake("the bucket is one event: add the probabilities outside, then take the log", _spread),
+            Mistake(
+                "the bucket is one event: add the probabilities outside, then take the log",
+                _spread,
+                _spread_sum,
+            ),
+            Mistake(
+                "the tail has the wrong sign: its logarithm is subtracted, as those of the kept tokens are",
+                lambda z, kept, index: 2 * _truncated(z, kept, index) - _bucket(z, kept, index),
+            ),
             Mistake(
                 "this is the divergence: the cross-entropy keeps the teacher's entropy",
                 lambda z, kept, index: _bucket(z, kept, index) - _entropy(kept),

@@ -28,25 +28,29 @@ def _merge_without_guard(a: State, b: State) -> Array:
         return np.array([top, a[1] * np.exp(a[0] - top) + b[1] * np.exp(b[0] - top)])
 
 
+def _merge_turned(a: State, b: State) -> Array:
+    """With the exponents turned round; where that overflows, as the machine does it."""
+    m = max(a[0], b[0])
+    with np.errstate(all="ignore"):
+        return np.array([m, a[1] * np.exp(np.float64(m - a[0])) + b[1] * np.exp(np.float64(m - b[0]))])
+
+
 def _merge_inputs() -> list[tuple[Any, ...]]:
     empty = (-math.inf, 0.0)
     return [((1.0, 2.5), (3.0, 1.2)), ((900.0, 1.0), (2.0, 4.0)), ((0.5, 1.5), empty), (empty, empty)]
 
 
-def _rows(gib: float, vocabulary: int, size: int) -> int:
-    return int(gib * 2**30 // (3 * vocabulary * size))
-
-
-def _rows_inputs() -> list[tuple[Any, ...]]:
-    return [(8.0, 128_256, 4), (16.0, 256_000, 2), (1.0, 32_000, 4)]
-
-
-def _cap(p: float, classes: int) -> float:
+def _half_log_odds(p: float, classes: int) -> float:
     return 0.5 * math.log((classes - 1) * p / (1 - p))
 
 
+def _cap(p: float, classes: int) -> float:
+    return abs(_half_log_odds(p, classes))
+
+
 def _cap_inputs() -> list[tuple[Any, ...]]:
-    return [(0.9, 10), (0.99, 32_000), (0.999, 256_000)]
+    # The last is below 1 / K, where the logit stands at -c and the others at +c.
+    return [(0.9, 10), (0.99, 32_000), (0.999, 256_000), (0.01, 10)]
 
 
 def _z_gradient(logits: Array, label: int, weight: float) -> Array:
@@ -78,6 +82,10 @@ EXERCISES = (
                 lambda a, b: np.array([max(a[0], b[0]), a[1] + b[1]]),
             ),
             Mistake(
+                "the exponents are turned round: old maximum minus new one, which is never above zero",
+                _merge_turned,
+            ),
+            Mistake(
                 "this merges the log-sum-exps; the state is the maximum and the sum beside it",
                 lambda a, b: np.array(
                     [
@@ -88,33 +96,6 @@ EXERCISES = (
                         ),
                     ]
                 ),
-            ),
-        ),
-    ),
-    Exercise(
-        slug="vocab-rows",
-        title="How many rows fit",
-        chapter="15_large_vocabularies",
-        reference=_rows,
-        inputs=_rows_inputs,
-        atol=1e-9,
-        why="the answer is an integer",
-        mistakes=(
-            Mistake(
-                "this is room for the logits alone: the plain loss holds three arrays of their size",
-                lambda gib, vocabulary, size: int(gib * 2**30 // (vocabulary * size)),
-            ),
-            Mistake(
-                "a GiB is 2**30 bytes",
-                lambda gib, vocabulary, size: int(gib * 10**9 // (3 * vocabulary * size)),
-            ),
-            Mistake(
-                "a logit takes `size` bytes",
-                lambda gib, vocabulary, size: int(gib * 2**30 // (3 * vocabulary)),
-            ),
-            Mistake(
-                "rounded up: one row more than fits",
-                lambda gib, vocabulary, size: math.ceil(gib * 2**30 / (3 * vocabulary * size)),
             ),
         ),
     ),
@@ -130,14 +111,22 @@ EXERCISES = (
             Mistake(
                 "twice too large: the winner stands at +c and the others at -c, a gap of 2c",
                 lambda p, classes: 2 * _cap(p, classes),
+                lambda p, classes: 2 * _half_log_odds(p, classes),
+            ),
+            Mistake(
+                "right from p = 1/K on; a smaller probability has its logit at -c and the others at +c",
+                _half_log_odds,
+                lambda p, classes: max(0.0, _half_log_odds(p, classes)),
             ),
             Mistake(
                 "there are K - 1 other classes, not K",
                 lambda p, classes: 0.5 * math.log(classes * p / (1 - p)),
+                lambda p, classes: 0.5 * abs(math.log(classes * p / (1 - p))),
             ),
             Mistake(
                 "the odds are upside down: p / (1 - p)",
                 lambda p, classes: 0.5 * math.log((classes - 1) * (1 - p) / p),
+                lambda p, classes: 0.5 * abs(math.log((classes - 1) * (1 - p) / p)),
             ),
             Mistake(
                 "a logit of two classes: the other K - 1 classes share the rest",

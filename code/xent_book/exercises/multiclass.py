@@ -82,22 +82,9 @@ def _shift_inputs() -> list[tuple[Any, ...]]:
 # ---------------------------------------------------------------------------------- prior, bound, columns
 
 
-def _prior_inputs() -> list[tuple[Any, ...]]:
-    return [(1.0, 178), (0.5, 10), (3.0, 1000)]
-
-
 def _error_inputs() -> list[tuple[Any, ...]]:
     # None of them near a whole number of errors; the last exceeds the number of examples.
     return [(0.231, 1000), (0.02, 10), (0.4, 178), (1.0, 50), (0.55, 20), (2.5, 40)]
-
-
-def _two_inputs() -> list[tuple[Any, ...]]:
-    rng = np.random.default_rng(5)
-    half = rng.normal(size=(4, 1))
-    return [
-        (np.array([[-1.0, 1.0], [0.25, -0.25]]), np.array([0.3, -0.3]), 0.1),
-        (np.hstack([-half, half]), np.array([-0.7, 0.2]), 2.0),
-    ]
 
 
 EXERCISES = (
@@ -247,45 +234,6 @@ EXERCISES = (
         ),
     ),
     Exercise(
-        slug="multiclass-prior",
-        title="A Gaussian prior as lambda, C and weight_decay",
-        chapter="02_multiclass",
-        reference=lambda tau, n: (1 / (n * tau**2), tau**2, 1 / tau**2),
-        inputs=_prior_inputs,
-        rtol=1e-9,
-        why="three roundings",
-        mistakes=(
-            Mistake(
-                "lambda does not contain N: that is the penalty on the sum of the losses, and the mean "
-                "divides it by N too",
-                lambda tau, n: (1 / tau**2, tau**2, 1 / tau**2),
-            ),
-            Mistake(
-                "a factor of two: the 1/2 of the Gaussian's exponent is already in lambda/2 |w|^2",
-                lambda tau, n: (1 / (2 * n * tau**2), tau**2, 1 / tau**2),
-                lambda tau, n: (1 / (2 * n * tau**2), 2 * tau**2, 1 / (2 * tau**2)),
-                lambda tau, n: (1 / (2 * n * tau**2), tau**2, 1 / (2 * tau**2)),
-            ),
-            Mistake(
-                "C is not 1 / tau^2: scikit-learn's C multiplies the losses, so a large C is a weak prior",
-                lambda tau, n: (1 / (n * tau**2), 1 / tau**2, 1 / tau**2),
-            ),
-            Mistake(
-                "this looks like tau where the variance tau^2 belongs",
-                lambda tau, n: (1 / (n * tau), tau, 1 / tau),
-            ),
-            Mistake(
-                "weight_decay is that of a mean loss: with reduction='sum' the losses are N times as heavy, "
-                "and so is their penalty",
-                lambda tau, n: (1 / (n * tau**2), tau**2, 1 / (n * tau**2)),
-            ),
-            Mistake(
-                "C is not divided by N: scikit-learn sums the losses, so C is the variance itself",
-                lambda tau, n: (1 / (n * tau**2), tau**2 / n, 1 / tau**2),
-            ),
-        ),
-    ),
-    Exercise(
         slug="multiclass-errors",
         title="The largest number of errors that a mean loss allows",
         chapter="02_multiclass",
@@ -351,34 +299,6 @@ EXERCISES = (
                 "a loss in nats has to be divided by log 2: this multiplies by it",
                 lambda loss, n: min(n, math.floor(n * loss * math.log(2))),
                 lambda loss, n: math.floor(n * loss * math.log(2)),
-            ),
-        ),
-    ),
-    Exercise(
-        slug="multiclass-two",
-        title="The logistic regression that equals a two-class softmax, penalty included",
-        chapter="02_multiclass",
-        reference=lambda W, b, lam: (W[:, 1] - W[:, 0], b[1] - b[0], lam / 2),
-        inputs=_two_inputs,
-        rtol=1e-9,
-        why="one rounding each",
-        mistakes=(
-            Mistake(
-                "the predictions are right and the penalty is not: half of w sits in each column, so the two "
-                "squares add up to |w|^2 / 2, not to |w|^2",
-                lambda W, b, lam: (W[:, 1] - W[:, 0], b[1] - b[0], lam),
-                lambda W, b, lam: (W[:, 1] - W[:, 0], b[1] - b[0], 2 * lam),
-                lambda W, b, lam: (W[:, 1] - W[:, 0], b[1] - b[0], lam / 4),
-            ),
-            Mistake(
-                "the classes are swapped: sigma(z_1 - z_0) is the probability of class 1",
-                lambda W, b, lam: (W[:, 0] - W[:, 1], b[0] - b[1], lam / 2),
-                lambda W, b, lam: (W[:, 0] - W[:, 1], b[0] - b[1], lam),
-            ),
-            Mistake(
-                "this takes the column of class 1 alone: the logit is the difference of the two columns",
-                lambda W, b, lam: (W[:, 1], b[1], lam / 2),
-                lambda W, b, lam: (W[:, 1], b[1], lam),
             ),
         ),
     ),

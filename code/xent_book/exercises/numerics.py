@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xent.losses import cross_entropy
+from xent.numerics import log_sum_exp
 from xent_book.exercises._check import Exercise, Mistake
 
 Array = npt.NDArray[np.float64]
@@ -23,33 +24,27 @@ def _quiet(function: Any) -> Any:
     return run
 
 
-def _log1mexp(log_p: Array) -> Array:
-    log_p = np.asarray(log_p, dtype=np.float64)
-    with np.errstate(divide="ignore"):
-        return np.where(log_p > -np.log(2), np.log(-np.expm1(log_p)), np.log1p(-np.exp(log_p)))
+def _log_miss(logits: Array, target: int) -> float:
+    gap = logits[target] - log_sum_exp(np.delete(logits, target))
+    return -float(np.logaddexp(0, gap))
 
 
-def _log1mexp_inputs() -> list[tuple[Any, ...]]:
-    return [
-        (np.array([-0.5, -1.0, -3.0]),),
-        (-np.logspace(-300, -1, 40),),
-        (-np.logspace(1, 2.8, 40),),
-    ]
-
-
-def _kept(logits: Array, target: int) -> Any:
-    return cross_entropy(logits, target)
-
-
-def _kept_inputs() -> list[tuple[Any, ...]]:
+def _log_miss_inputs() -> list[tuple[Any, ...]]:
     rng = np.random.default_rng(5)
     return [
         (np.array([0.0, 1.0, -1.0]), 0),
         (np.array([50.0, 0.0, 3.0]), 0),
+        (np.array([50.0, 0.0, 3.0]), 1),
         (np.array([0.0, 1000.0, -1000.0]), 2),
+        (np.array([0.0, 1000.0, -1000.0]), 1),
         (np.array([1000.0, 1000.0]), 1),
         (rng.normal(size=20) * 5, 7),
     ]
+
+
+def _softmax(z: Array) -> Array:
+    e = np.exp(z - z.max())
+    return np.asarray(e / e.sum())
 
 
 def _half_inputs() -> list[tuple[Any, ...]]:
@@ -59,68 +54,46 @@ def _half_inputs() -> list[tuple[Any, ...]]:
 
 EXERCISES = (
     Exercise(
-        slug="log1mexp",
-        title="log(1 - p) from log p",
+        slug="log-miss",
+        title="The logarithm of the probability of the other classes",
         chapter="05_numerics",
-        reference=_log1mexp,
-        inputs=_log1mexp_inputs,
-        rtol=1e-13,
-        why="both branches are within a few ulp where they are used",
+        reference=_log_miss,
+        inputs=_log_miss_inputs,
+        rtol=1e-12,
+        why="the rounding of logits near 50, in float64",
         mistakes=(
             Mistake(
-                "this is log1p(-exp(log_p)) everywhere: near log p = 0 the exponential rounds to 1 and the "
-                "logarithm to -inf; use expm1 on that side",
-                _quiet(lambda log_p: np.log1p(-np.exp(log_p))),
+                "this subtracts p from 1: where p rounds to 1 nothing is left, and where p is small its digits go",
+                _quiet(lambda z, y: np.log(1 - _softmax(z)[y])),
+                _quiet(lambda z, y: np.log(1 - np.exp(z[y] - log_sum_exp(z)))),
             ),
             Mistake(
-                "this is log(-expm1(log_p)) everywhere: for very small p it rounds to log(1) = 0; use log1p "
-                "on that side",
-                _quiet(lambda log_p: np.log(-np.expm1(log_p))),
+                "this is log1p(-p): fine where p is small, but where the answer is certain and right p rounds to 1",
+                _quiet(lambda z, y: np.log1p(-_softmax(z)[y])),
+                _quiet(lambda z, y: np.log1p(-np.exp(z[y] - log_sum_exp(z)))),
             ),
             Mistake(
-                "this loses its digits on both sides: log(1 - exp(log_p)), or the two branches swapped",
-                _quiet(lambda log_p: np.log(1 - np.exp(log_p))),
-                _quiet(
-                    lambda log_p: np.where(
-                        log_p > -np.log(2), np.log1p(-np.exp(log_p)), np.log(-np.expm1(log_p))
-                    )
-                ),
-            ),
-        ),
-    ),
-    Exercise(
-        slug="ce-kept-digits",
-        title="A cross-entropy that keeps its digits",
-        chapter="05_numerics",
-        reference=_kept,
-        inputs=_kept_inputs,
-        rtol=1e-13,
-        why="a few roundings of positive terms in float64",
-        mistakes=(
-            Mistake(
-                "this looks like log(sum(exp(z))) - z without the shift: it overflows for large logits",
-                _quiet(lambda z, y: np.log(np.exp(z).sum()) - z[y]),
-                _quiet(lambda z, y: -np.log(np.exp(z) / np.exp(z).sum())[y]),
+                "this adds up the probabilities of the others and takes the logarithm: for a certain and wrong "
+                "answer their sum rounds to 1, and p_y is lost",
+                _quiet(lambda z, y: np.log(np.delete(_softmax(z), y).sum())),
             ),
             Mistake(
-                "this looks like the logarithm of a softmax: the probability underflows when the answer is "
-                "wrong by a large margin",
-                _quiet(lambda z, y: -np.log(np.exp(z - z.max()) / np.exp(z - z.max()).sum())[y]),
+                "this is the difference of two log-sum-exps: for a certain and wrong answer they are equal; use "
+                "their gap and log1p",
+                lambda z, y: log_sum_exp(np.delete(z, y)) - log_sum_exp(z),
             ),
             Mistake(
-                "this looks like lse(z) - z[target]: for a certain and right answer the 1 in log(1 + s) "
-                "swallows s; leave the target out of the sum and use log1p",
-                _quiet(lambda z, y: z.max() + np.log(np.exp(z - z.max()).sum()) - z[y]),
-                _quiet(lambda z, y: np.log(np.exp(z - z.max()).sum()) + (z.max() - z[y])),
+                "this overflows for large logits: shift by the maximum first",
+                _quiet(lambda z, y: np.log(np.delete(np.exp(z), y).sum() / np.exp(z).sum())),
+                _quiet(lambda z, y: -np.log1p(np.exp(z[y]) / np.delete(np.exp(z), y).sum())),
             ),
             Mistake(
-                "this looks like log1p of the sum relative to the target: it overflows when the target's "
-                "logit is far below the others; shift by the maximum there",
-                _quiet(lambda z, y: np.log1p(np.exp(np.delete(z, y) - z[y]).sum())),
+                "this is the loss, -log p_y: the logarithm of 1 - p_y is meant",
+                lambda z, y: cross_entropy(z, y),
             ),
             Mistake(
-                "the sign is flipped: this is the log-probability",
-                lambda z, y: -_kept(z, y),
+                "this is log p_y: the logarithm of 1 - p_y is meant",
+                lambda z, y: -cross_entropy(z, y),
             ),
         ),
     ),
@@ -146,19 +119,34 @@ EXERCISES = (
     ),
     Exercise(
         slug="dead-margin",
-        title="The margin at which a bfloat16 loss rounds to zero",
+        title="The margin at which the float32 loss of a token rounds to zero",
         chapter="05_numerics",
-        reference=lambda: 8 * np.log(2),
+        reference=lambda: np.log(50_256) + 24 * np.log(2),
         rtol=1e-3,
         why="a closed form, which may be rounded to three digits",
         mistakes=(
             Mistake(
-                "this takes u = 2^-7, the gap between 1 and the next number; rounding errs by half of it",
-                lambda: 7 * np.log(2),
+                "this is the margin for a single rival: here 50,256 of them add up in s",
+                lambda: 24 * np.log(2),
+                lambda: 23 * np.log(2),
             ),
-            Mistake("this counts 7 stored digits and forgets the leading one, twice", lambda: 6 * np.log(2)),
-            Mistake("this is the logarithm to base 2: the exponential wants the natural one", lambda: 8.0),
-            Mistake("this is the margin of float16, which has 11 digits", lambda: 11 * np.log(2)),
+            Mistake(
+                "this takes u = 2^-23, the gap between 1 and the next number; rounding errs by half of it",
+                lambda: np.log(50_256) + 23 * np.log(2),
+            ),
+            Mistake(
+                "the rivals shift the margin the other way: s has to fall below u although there are many",
+                lambda: 24 * np.log(2) - np.log(50_256),
+            ),
+            Mistake(
+                "this is the logarithm to base 2: the exponential wants the natural one",
+                lambda: np.log2(50_256) + 24,
+            ),
+            Mistake(
+                "this is the margin at which exp(-a) itself underflows: s has to be added to 1 only",
+                lambda: 149 * np.log(2),
+                lambda: 150 * np.log(2),
+            ),
         ),
     ),
 )

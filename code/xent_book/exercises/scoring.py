@@ -209,6 +209,10 @@ EXERCISES: tuple[Exercise, ...] = (
             ),
             Mistake("this is p itself: the rule is honest for two classes only", lambda p: p),
             Mistake(
+                "this is the linear score's report, a corner: the square leaves some doubt",
+                lambda p: np.eye(len(p))[p.argmax()],
+            ),
+            Mistake(
                 "this looks like a K where K - 1 belongs: the 1 - q_k add up to K - 1",
                 lambda p: 1 - len(p) / p / (1 / p).sum(),
             ),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.special import xlogy
 
-from xent.numerics import log_softmax, softmax
+from xent.numerics import log_softmax
 from xent_book.exercises._check import Exercise, Mistake
 
 
@@ -61,20 +61,6 @@ def _token_mean(log_q: Any, p: Any, mask: Any) -> Any:
     return _terms(log_q, p)[mask].sum() / mask.sum()
 
 
-def _sum_inputs() -> list[tuple[Any, ...]]:
-    """Logits and nonnegative targets of any sum."""
-    rng = np.random.default_rng(0)
-    return [
-        (np.array([[2.0, 1.0, 0.0]]), np.array([[2.0, 0.0, 0.0]])),
-        (rng.normal(size=(4, 3)), rng.uniform(0, 2, size=(4, 3))),
-        (rng.normal(size=(2, 5)), np.vstack([np.zeros(5), np.full(5, 0.1)])),
-    ]
-
-
-def _sums(z: Any, t: Any) -> Any:
-    return t.sum(axis=-1, keepdims=True) * softmax(z) - t
-
-
 EXERCISES: tuple[Exercise, ...] = (
     Exercise(
         slug="soft-other",
@@ -121,6 +107,10 @@ EXERCISES: tuple[Exercise, ...] = (
             Mistake(
                 "the deviation shrinks by 1 - eps, so its square shrinks by (1 - eps)**2",
                 lambda t, m, eps: (1 - eps) * (1 - t @ t) / m,
+            ),
+            Mistake(
+                "the variance of one vote is 1 minus the sum of t_k squared, not that sum",
+                lambda t, m, eps: (1 - eps) ** 2 * (t @ t) / m,
             ),
             Mistake(
                 "the mean of m votes has 1/m of the variance of one: m is missing",
@@ -180,30 +170,6 @@ EXERCISES: tuple[Exercise, ...] = (
             Mistake(
                 "this is a mean of the sequences' means: short sequences count too much",
                 lambda log_q, p, mask: ((_terms(log_q, p) * mask).sum(1) / mask.sum(1)).mean(),
-            ),
-        ),
-    ),
-    Exercise(
-        slug="soft-sums",
-        title="The gradient for targets of any sum",
-        chapter="12_soft_targets",
-        reference=_sums,
-        inputs=_sum_inputs,
-        rtol=1e-9,
-        atol=1e-12,
-        why="a few roundings in float64",
-        mistakes=(
-            Mistake(
-                "this is p - t, TensorFlow's gradient: it is right only where the row sums to one",
-                lambda z, t: softmax(z) - t,
-            ),
-            Mistake(
-                "this divides by the number of rows: the gradient of each row's own loss is asked for",
-                lambda z, t: _sums(z, t) / len(z),
-            ),
-            Mistake(
-                "s is the sum of a row, not of the whole array",
-                lambda z, t: t.sum() * softmax(z) - t,
             ),
         ),
     ),

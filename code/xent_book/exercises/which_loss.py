@@ -65,6 +65,15 @@ EXERCISES = (
                 lambda z, y, reported: _smoothing(z, y, reported) * (z.shape[1] - 1) / z.shape[1],
             ),
             Mistake(
+                "the sign is off: the reported loss lies above that of the hard labels if the uniform end does",
+                lambda z, y, reported: -_smoothing(z, y, reported),
+            ),
+            Mistake(
+                "this takes the hard labels' loss for zero",
+                lambda z, y, reported: reported / _ends(z, y)[1],
+                lambda z, y, reported: reported / (_ends(z, y)[1] - _ends(z, y)[0]),
+            ),
+            Mistake(
                 "the uniform end is the loss of uniform labels under this model, not log K",
                 lambda z, y, reported: (reported - _ends(z, y)[0]) / (np.log(z.shape[1]) - _ends(z, y)[0]),
             ),
@@ -91,16 +100,27 @@ EXERCISES = (
                 ),
             ),
             Mistake(
+                "the label's own class gets epsilon / K back: neither share is 1 - epsilon or epsilon",
+                lambda epsilon, k: -(1 - epsilon) * np.log(1 - epsilon) - epsilon * np.log(epsilon / k),
+                lambda epsilon, k: -(1 - epsilon) * np.log(1 - epsilon) - epsilon * np.log(epsilon),
+                lambda epsilon, k: -np.log(1 - epsilon),
+            ),
+            Mistake(
+                "epsilon of a uniform guess is a share of the loss, and the smoothed label has an entropy of its own",
+                lambda epsilon, k: epsilon * np.log(k),
+                lambda epsilon, k: np.log(k),
+            ),
+            Mistake(
                 "this is the loss of a model that predicts the smoothed label, on the hard label",
                 lambda epsilon, k: -np.log(1 - epsilon + epsilon / k),
             ),
         ),
     ),
     Exercise(
-        slug="mean-of-means-factor",
-        title="How much more a target counts under a mean of means",
+        slug="mean-of-means-repair",
+        title="What makes a mean of means the mean over all targets",
         chapter="08_which_loss",
-        reference=lambda counts: counts.mean() / counts,
+        reference=lambda counts: counts / counts.sum(),
         inputs=lambda: [
             (np.array([1, 3]),),
             (np.array([10, 10, 100]),),
@@ -109,9 +129,19 @@ EXERCISES = (
         rtol=1e-9,
         why="a quotient in float64",
         mistakes=(
-            Mistake("this is the inverse: few targets count more, not less", lambda c: c / c.mean()),
-            Mistake("this forgets the number of micro-batches", lambda c: c.sum() / c),
-            Mistake("this is the weight under the mean of means alone", lambda c: 1 / (len(c) * c)),
+            Mistake(
+                "these add up to the number of micro-batches: the gradient is so many times too large",
+                lambda c: c / c.mean(),
+            ),
+            Mistake("this leaves the mean of means as it is", lambda c: np.full(len(c), 1 / len(c))),
+            Mistake(
+                "this is how much too much each target counts already: undo it",
+                lambda c: c.mean() / c,
+                lambda c: c.sum() / c,
+                lambda c: c.mean() / c / len(c),
+            ),
+            Mistake("the largest micro-batch is not all targets", lambda c: c / c.max()),
+            Mistake("one over the own count is there already", lambda c: 1 / c),
         ),
     ),
 )

@@ -1,0 +1,57 @@
+"""The book on paper, in small: three pages of the built site."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Error
+
+import book_pdf
+
+PRINTED = ["index", "chapters/05_numerics", "chapters/chain"]
+
+
+@pytest.mark.slow
+def test_the_book_is_printed(browser: Browser, built_site: Path) -> None:
+    """Outline and contents name the pages; fonts are inside; what is folded on the page is open; pictures are there."""
+    reader = book_pdf.print_book(browser, built_site, PRINTED)
+    titles = [book_pdf.leaf(built_site, page, PRINTED)[0] for page in PRINTED]
+    starts = book_pdf.starts_in(built_site / book_pdf.TARGET)
+    assert [title for title in starts if title in titles] == titles
+    said = [" ".join(page.extract_text().split()) for page in reader.pages]
+    assert 8 < len(said) < 60
+    for title in titles:
+        assert title in said[starts[title] - 1] and re.search(
+            rf"{re.escape(title)} ?{starts[title]}\b", said[1]
+        )
+    # Each page of a chapter has its title at the head and its number at the foot.
+    inside = range(starts[titles[1]], starts[titles[2]] - 1)
+    assert all(said[n].count(titles[1]) == 1 and str(n + 1) in said[n] for n in inside), "running heads"
+    kinds: dict[str, bool] = {}
+    for page in reader.pages:
+        for font in page["/Resources"].get("/Font", {}).values():
+            font = font.get_object()
+            below = font.get("/DescendantFonts", [font])[0].get_object()
+            files = below.get("/FontDescriptor", {})
+            drawn = font["/Subtype"] == "/Type3"  # its letters are drawn in the file
+            kinds[str(font.get("/BaseFont"))] = drawn or any("FontFile" in key for key in files)
+    assert all(kinds.values()), f"not in the file: {kinds}"
+    names = " ".join(kinds)
+    assert all(part in names for part in ("KaTeX_Math-Italic", "KaTeX_Size", "SourceSerif4")), names
+    page = (built_site / f"{PRINTED[1]}.html").read_text(encoding="utf-8")
+    solution = re.search(r'class="solution.*?<section.*?<p>([A-Za-z ,]{20,})', page, re.DOTALL)
+    assert solution and " ".join(html.unescape(solution[1]).split()) in " ".join(said), "a solution is shut"
+    assert not (built_site / "printed.html").exists()
+
+
+@pytest.mark.slow
+def test_a_picture_that_is_not_there_ends_it(browser: Browser, built_site: Path) -> None:
+    broken = built_site / "broken.html"
+    broken.write_text('<article><h1>Broken</h1><img src="_images/nowhere.svg" alt="gone"></article>')
+    with pytest.raises(Error, match="cannot be decoded"):
+        book_pdf.print_book(browser, built_site, ["broken"])
+    for name in ("broken.html", "printed.html"):
+        (built_site / name).unlink()
