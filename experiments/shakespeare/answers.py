@@ -349,7 +349,6 @@ def evaluate(model: Answerer, test: Sequence[Pair], seed: int) -> dict[str, Any]
     prompts = torch.stack([p.tokens[:PROMPT] for p in test[: SETTINGS.samples]])
     lengths = {mark: sample_lengths(model, prompts, i, seed) for i, mark in enumerate(MARKS)}
     return {
-        "drawn": {mark: np.sort(drawn).tolist() for mark, drawn in lengths.items()},
         "bits": float(each(model, test).sum() / sum(p.length for p in test) / math.log(2)),
         "length": {mark: float(drawn.mean()) for mark, drawn in lengths.items()},
         "not_ended": sum(int((drawn == SETTINGS.longest_sample).sum()) for drawn in lengths.values()),
@@ -391,17 +390,6 @@ def work(parts: Sequence[list[Pair]], letters: int, seeds: int, folder: Path) ->
         print(row, flush=True)
 
 
-def reweighted(drawn: Sequence[int], lengths: Ints, arm: str) -> float:
-    """Return the mean length of replies drawn, with an arm's expected weights, over their mean length without."""
-    support, at = np.unique(lengths, return_index=True)
-    n = np.asarray(drawn, np.float64)
-    inverse = 1 / expected_weights(lengths, arm)[at]  # nearly linear in the length: on beyond the longest
-    middle, last = support[len(support) // 2], support[-1]
-    slope = (inverse[-1] - inverse[len(support) // 2]) / (last - middle)
-    weight = 1 / (np.interp(n, support, inverse) + slope * np.maximum(n - last, 0))
-    return float(weight @ n / weight.sum() / n.mean())
-
-
 def ngrams(parts: Sequence[list[Pair]], letters: int, highest: int = 6) -> list[float]:
     """Return the bits a character of the test replies under n-grams of the training pairs, prompts included."""
     train, test = ([p.tokens.tolist() for p in part] for part in (parts[0], parts[2]))
@@ -410,19 +398,12 @@ def ngrams(parts: Sequence[list[Pair]], letters: int, highest: int = 6) -> list[
 
 
 def assemble(folder: Path, parts: Sequence[list[Pair]], letters: int) -> dict[str, Any]:
-    """Return the record, with the seeds that all arms have; of the replies drawn, what the arms' weights make."""
+    """Return the record, with the seeds that all arms have."""
     runs = records(folder)
-    lengths = np.array([p.length for p in parts[0]])
     tuning = [r for r in runs if r["seed"] == SETTINGS.tuning_seed]
     kept = [r for r in runs if r["seed"] != SETTINGS.tuning_seed]
     whole = set.intersection(*({r["seed"] for r in kept if r["arm"] == arm} for arm in ARMS))
     kept = sorted((r for r in kept if r["seed"] in whole), key=lambda r: (r["seed"], ARMS.index(r["arm"])))
-    for run in kept:
-        drawn = run.pop("drawn", None)  # a row of an earlier record has been reweighted
-        if run["arm"] == "constant" and drawn:
-            run["reweighted"] = {
-                arm: {mark: reweighted(drawn[mark], lengths, arm) for mark in MARKS} for arm in ARMS
-            }
     sizes = {
         "base_epochs": BASE_EPOCHS,
         "base_rate": BASE_RATE,
