@@ -85,7 +85,7 @@ def test_the_loss_is_a_likelihood() -> None:
 @pytest.mark.claim(
     "01",
     "You may maximise the logarithm instead of the likelihood because the logarithm is increasing, and you have to, "
-    "because in floating point the product of many probabilities becomes zero.",
+    "because in floating point the product of many probabilities can become zero.",
 )
 @pytest.mark.erratum("3.2")
 def test_the_logarithm_keeps_the_maximum() -> None:
