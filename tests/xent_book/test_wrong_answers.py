@@ -66,6 +66,8 @@ def _printed(q: float) -> Callable[[float], float]:
 
 def _first_token(q: float) -> Callable[[float], float]:
     return lambda beta: (beta - 1) / math.log(beta) - q
+
+
 def _hard(z: Any, y: Any) -> Any:
     return xent.cross_entropy(z, y)
 
