@@ -474,7 +474,7 @@ def test_the_shift_over_the_batch() -> None:
 
     def shifted(z: Array) -> Array:
         e = np.exp(z - z.max(axis=0))
-        return e / e.sum(axis=1, keepdims=True)
+        return np.asarray(e / e.sum(axis=1, keepdims=True))
 
     def says(z: Array) -> None:
         assert shifted(z).sum(axis=1) == pytest.approx(1)
