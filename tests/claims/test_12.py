@@ -77,8 +77,8 @@ def test_mean_floor_and_gradient() -> None:
 @pytest.mark.claim("12", "A soft label removes the noise of drawing one, $1 - \\sum_k t_k^2$ per draw.")
 @pytest.mark.claim(
     "12",
-    "It does not remove the noise of having few inputs, unless the model can express the truth and the inputs determine "
-    "it.",
+    "It does not remove the noise of having few inputs, unless the model can express the truth and the inputs "
+    "determine it.",
 )
 @pytest.mark.claim(
     "12",
