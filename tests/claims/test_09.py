@@ -128,7 +128,7 @@ def test_the_absolute_error_is_least_at_a_corner() -> None:
 )
 @pytest.mark.claim(
     "09",
-    "With a second class below the clip the saving is a little smaller.",
+    "With a second class below the clip this lie saves less.",
 )
 def test_clipping_pays_from_three_classes_on() -> None:
     """Random clips; two classes at the end of the interval, one class below it and several, against the formula.
@@ -318,12 +318,13 @@ def networks(gamma: float, seed: int, columns: tuple[str, str]) -> tuple[Array, 
 
 @pytest.mark.claim(
     "09",
-    "Focal loss makes a model that can reach its minimum too timid about any class that is more likely than not, and "
-    "an overfitted network less over-confident.",
+    "Focal loss makes a model that can reach its minimum too timid about any class whose probability lies between one "
+    "half and 1, and an overfitted network less over-confident.",
 )
 @pytest.mark.claim(
     "09",
-    "The largest probability itself comes out too small, except among many classes if it is small already.",
+    "The largest probability itself comes out too small if it lies between one half and 1; among many classes, a small "
+    "one may come out too large.",
 )
 def test_focal_loss_in_both_regimes() -> None:
     """Beliefs by search and, to 1,000 classes, by the inverse; other splits and starts for the networks, paired.

@@ -291,7 +291,6 @@ def test_what_pytorch_divides_by() -> None:
     assert F.cross_entropy(z, y, w).item() == pytest.approx(((w[y] * each).sum() / w[y].sum()).item())
 
 
-@pytest.mark.claim("12", "A model that can express the mixture finds it.")
 @pytest.mark.claim("12", "Up to the accuracy of the optimiser the votes come back.")
 def test_a_table_reports_the_smoothed_votes() -> None:
     """Cells with one vote, classes that nobody chose, any epsilon, from random starts.

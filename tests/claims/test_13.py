@@ -288,7 +288,7 @@ def test_the_balance_of_the_two_parts() -> None:
 @pytest.mark.claim(
     "13",
     "measure both gradients once, on one batch, and multiply the soft part by the ratio of their sizes: then $\\alpha "
-    "= \\frac12$ means two gradients of equal size, for any $K$ and $T$",
+    "= \\frac12$ means two gradients of about equal size, for any $K$ and $T$",
 )
 @pytest.mark.claim(
     "13",
