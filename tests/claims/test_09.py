@@ -165,17 +165,18 @@ def test_clipping_pays_from_three_classes_on() -> None:
 
     rule = partial(scoring.clipped_log_score, eps=0.1)
 
-    def a_little_smaller(p: Array) -> None:
+    def saves_less(p: Array, rule: scoring.Rule = rule) -> None:
         zeroed = normal(np.append(p[:-1], 0.0))
         saving = expected_score(rule, p, p) - expected_score(rule, p, zeroed)
         formula = -(1 - p[-1]) * np.log(1 - p[-1])
-        assert 0.5 * formula < saving < formula * (1 - 1e-9)
+        assert 0 < saving < formula * (1 - 1e-9)
 
-    a_little_smaller(np.array([0.445, 0.37, 0.095, 0.09]))  # its share lifts the second over the clip
+    saves_less(np.array([0.4, 0.3, 0.3]), partial(scoring.clipped_log_score, eps=0.4))  # and by a third
+    saves_less(np.array([0.445, 0.37, 0.095, 0.09]))  # its share lifts the second over the clip
     for a, b in g.uniform(0.01, 0.0999, (50, 2)):
-        a_little_smaller(np.append((1 - a - b) * np.array([0.55, 0.45]), [a, b]))
+        saves_less(np.append((1 - a - b) * np.array([0.55, 0.45]), [a, b]))
         with refuted("a single class below the clip"):
-            a_little_smaller(np.append((1 - b) * np.array([0.55, 0.45]), b))
+            saves_less(np.append((1 - b) * np.array([0.55, 0.45]), b))
 
 
 @pytest.mark.claim(
