@@ -370,7 +370,8 @@ def a_nan_row(g: Draw, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 @pytest.mark.claim(
     "07",
     "In PyTorch, an ignored row that holds `nan` leaves the loss finite and makes its gradient `nan`. Mend the "
-    "division that made it, or remove such rows before the layers; to drop them before the loss is too late for the weights.",
+    "division that made it, or remove such rows before the layers; to drop them before the loss is too late for "
+    "the weights.",
 )
 def test_nan_in_an_ignored_row() -> None:
     """Nets of 2 to 20 rows with one that has no tokens, each repair run to the gradients of all parameters.
