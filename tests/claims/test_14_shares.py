@@ -174,7 +174,6 @@ def test_equal_gradients(data: Any) -> None:
     assert sizes[0] / sizes[1] == pytest.approx(1, rel=0.1) and abs(factor - 1) > 0.2
 
 
-@pytest.mark.claim("14", "Half of a mixture's batch is labels, so it meets half as many of the teacher's distributions")
 def test_the_teacher_speaks_along_the_rows_of_the_step(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Text or its own writing: what is compared with the student's logits is the teacher's word on these very rows.
 
