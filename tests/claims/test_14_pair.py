@@ -259,45 +259,22 @@ def test_prefixes() -> None:
     assert 3.5 < (measure("gkd", "seconds") / measure("jsd", "seconds")).mean() < 4
 
 
-@pytest.mark.claim("14", "One divergence of speeches singled out its own arm, by a hair.")
-@pytest.mark.claim(
-    "14",
-    "The forward one is smallest for fresh speeches, though by 0.04 ± 0.03 nats only; by the reverse one, `gkd` is not "
-    "separated from `jsd` or `reverse`.",
-)
 @pytest.mark.claim(
     "14",
     "Mean lengths were to stay within 15% of the teacher's; one run of `reverse` writes 19% more.",
 )
-def test_a_narrow_winner_and_none() -> None:
-    """The two best arms of each divergence, paired; one mean length of the forty-eight is off.
-
-    Would be refuted by a second arm that is separated, or another run that is off.
-    """
-
-    def separated(arm: str, other: str, key: str) -> None:
-        assert paired(arm, other, key)[1] < 0
-
-    separated("forward, fresh", "forward", "forward_per_speech")
-    with refuted("the order turned round"):
-        separated("forward", "forward, fresh", "forward_per_speech")
-    assert paired("forward, fresh", "forward", "forward_per_speech") == pytest.approx(
-        (-0.07, -0.01), abs=0.005
-    )
-    for arm in ("jsd", "reverse"):
-        for both in (("gkd", arm), (arm, "gkd")):
-            with refuted("a winner by the reverse divergence"):
-                separated(*both, "reverse_per_speech")
-    for key, best in (
-        ("forward_per_speech", ("forward", "forward, fresh")),
-        ("reverse_per_speech", ("jsd", "gkd", "reverse")),
-    ):
-        others = [measure(arm, key).mean() for arm in ("labels", *DISTILLED) if arm not in best]
-        assert min(others) > max(measure(arm, key).mean() for arm in best)
+def test_lengths_of_what_is_written() -> None:
+    """One mean length of the forty-eight is off. Would be refuted by another run that is."""
     (teacher,) = stored()["teacher"]
     off = {arm: measure(arm, "mean_length") / teacher["mean_length"] - 1 for arm in ("labels", *DISTILLED)}
-    far = [(arm, round(100 * x)) for arm, each in off.items() for x in each if abs(x) > 0.15]
-    assert far == [("reverse", 19)]
+
+    def one_is_off(bound: float) -> None:
+        far = [(arm, round(100 * x)) for arm, each in off.items() for x in each if abs(x) > bound]
+        assert far == [("reverse", 19)]
+
+    one_is_off(0.15)
+    with refuted("a tenth"):
+        one_is_off(0.1)
 
 
 # The larger pair, of which every seed has a teacher of its own.

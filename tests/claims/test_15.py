@@ -371,7 +371,8 @@ def test_when_the_z_loss_is_free() -> None:
 )
 @pytest.mark.claim(
     "15",
-    "A logit at twice the cap learns at a fourteenth of the speed, and this holds for a *wrong* logit as well.",
+    "The gradient of the loss arrives multiplied by this slope: at twice the cap, a fourteenth of it, for a *wrong* "
+    "logit as well.",
 )
 def test_when_a_soft_cap_is_harmless() -> None:
     """Random truths that span just less and just more than 2c; shared parameters; the slope at twice the cap.
@@ -550,7 +551,7 @@ def test_compile_first() -> None:
 
 
 @pytest.mark.claim(
-    "15", "With sums in float32 it is as exact, and needs what `xent` does: $H V$ numbers of four bytes."
+    "15", "With sums in float32 it is as exact, and needs, as `xent` does, $H V$ numbers of four bytes."
 )
 @pytest.mark.claim(
     "15",

@@ -37,12 +37,12 @@ def _slopes(w: Array, b: Array, x: Array, y: Labels) -> Array:
 
 
 def _lengths(w: Array, b: Array, x: Array, y: Labels) -> Array:
-    return _length(_slopes(w, b, x, y)) * np.sqrt((x**2).sum(axis=1) + 1)
+    return np.asarray(_length(_slopes(w, b, x, y)) * np.sqrt((x**2).sum(axis=1) + 1))
 
 
 def _lengths_with(g: Any, w: Array, b: Array, x: Array, y: Labels) -> Array:
     """The lengths, from a wrong gradient with respect to the logits."""
-    return _length(g(x @ w.T + b, np.eye(len(w))[y])) * np.sqrt((x**2).sum(axis=1) + 1)
+    return np.asarray(_length(g(x @ w.T + b, np.eye(len(w))[y])) * np.sqrt((x**2).sum(axis=1) + 1))
 
 
 def _naive_softmax(z: Array) -> Array:
