@@ -226,7 +226,7 @@ def test_the_weight_of_a_target_in_a_mean_of_means() -> None:
             says(np.ones(6))
 
 
-@pytest.mark.claim("08", "call it on numbers whose answer you know. That is all `diagnose` does.")
+@pytest.mark.claim("08", "The numbers in brackets are the evidence; no name is read.")
 def test_diagnose_tells_losses_apart_by_calling_them() -> None:
     """Five faulty losses behind functions that say nothing.
     Would be refuted by a fault that is named by a name alone.
