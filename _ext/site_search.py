@@ -12,6 +12,7 @@ from __future__ import annotations
 import gzip
 import html
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -150,6 +151,7 @@ def page(record: Record) -> str:
 
 def _index(found: list[Record], target: Path) -> None:
     """Let Pagefind's own program read the records: its Python interface takes a tenth of a second for each."""
+    shutil.rmtree(target, ignore_errors=True)  # Pagefind leaves the files of an earlier build
     with tempfile.TemporaryDirectory() as folder:
         for number, record in enumerate(found):
             (Path(folder) / f"{number:05}.html").write_text(page(record), encoding="utf-8")

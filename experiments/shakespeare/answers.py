@@ -6,15 +6,16 @@ median the reply's length lies, short or long; for the others it says nothing. S
 meets prompts that tell much of the length and prompts that tell little, and two laws can be told apart: the tilt
 of all lengths, which would shorten the replies to every prompt alike, and the tilt within a prompt.
 
-The loss counts the replies' characters only. A small transformer is trained on batches of 64 pairs; arms differ in
-nothing but the weight of a reply in the batch's loss:
+A small transformer first reads the training pairs, two epochs over all characters without <eos>: the base model, one
+for each seed. It is then fine-tuned on batches of 64 pairs, where the loss counts the replies' characters and their
+<eos> only; arms differ in nothing but the weight of a reply in the batch's loss:
 
     constant    1 / (64 x the mean length of a reply)
     B=1, 4, 64  1 / (the replies' tokens in its micro-batch of B pairs), averaged over the micro-batches
     bucketed    the same, in micro-batches of 16 replies of similar length
     packed      the same, in blocks of at most 512 tokens, prompts included, filled in order with whole pairs
 
-A seed fixes the initial parameters and the order of the pairs, alike in all arms. An arm is tuned as its user
+A seed fixes the base model and the order of the pairs, alike in all arms. An arm is tuned as its user
 would: of two learning rates it keeps the one whose own loss on validation pairs is lowest, at a seed of its own
 and after half the epochs.
 
@@ -30,8 +31,9 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,8 +62,15 @@ HERE = Path(__file__).parent
 ARMS = ("constant", "B=1", "B=4", "B=64", "bucketed", "packed")
 MARKS = ("none", "short", "long")
 BATCH, BUCKET, BLOCK, PROMPT, LONGEST = 64, 16, 512, 32, 160
+BASE_EPOCHS, BASE_RATE = 2, 16e-3
 SETTINGS = Settings(
-    epochs=4, rates=(16e-3, 32e-3), validation=4 * BATCH, samples=300, longest_sample=2 * LONGEST
+    dropout=0.5,
+    table_rate=3.0,
+    epochs=2,
+    rates=(8e-3, 16e-3),
+    validation=4 * BATCH,
+    samples=500,
+    longest_sample=2 * LONGEST,
 )
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -230,30 +239,66 @@ def backward(model: Answerer, batch: Sequence[Pair], weight: Floats) -> None:
         (losses(model, [batch[i] for i in chunk]) * share).sum().backward()  # type: ignore[no-untyped-call]
 
 
-def train(
-    parts: Sequence[list[Pair]], letters: int, arm: str, seed: int, rate: float
-) -> tuple[Answerer, float]:
-    """Return a model and its arm's own loss on the validation pairs; `seed` fixes start and order."""
-    torch.manual_seed(seed)
-    rng = np.random.default_rng(seed)
-    model = Answerer(letters)
+def read(model: Answerer, batch: Sequence[Pair]) -> None:
+    """Add the gradient of the mean loss of all characters of the pairs, <eos> left out."""
+    known = model.head.out_features - 1  # the number of the padding before short prompts
+    total = sum(int(((p.tokens[1:] > 0) & (p.tokens[1:] < known)).sum()) for p in batch)
+    for chunk in chunks([p.tokens for p in batch]):
+        some = [batch[i].tokens for i in chunk]
+        rows = torch.nn.utils.rnn.pad_sequence(some, batch_first=True, padding_value=known)
+        model.marks = torch.tensor([batch[i].mark for i in chunk])
+        targets = rows[:, 1:].masked_fill(rows[:, 1:] == known, 0)
+        each = F.cross_entropy(
+            model(rows[:, :-1])[0].transpose(1, 2), targets, ignore_index=0, reduction="sum"
+        )
+        (each / total).backward()  # type: ignore[no-untyped-call]
+
+
+def fit(
+    model: Answerer, data: Sequence[Pair], rng: np.random.Generator, epochs: int, rate: float,
+    step_on: Callable[[Sequence[Pair]], None],
+) -> None:  # fmt: skip
+    """Train in place; `step_on` adds the gradient of a batch."""
     optimiser = adamw(model)
-    data, validation, _ = parts
-    mean_length = float(np.mean([p.length for p in data]))
     per_epoch = len(data) // BATCH
-    epochs = SETTINGS.epochs // 2 if seed == SETTINGS.tuning_seed else SETTINGS.epochs
     steps = epochs * per_epoch
     for step in range(steps):
         if step % per_epoch == 0:
             order = rng.permutation(len(data))
-        rows = order[step % per_epoch * BATCH :][:BATCH]
-        batch = [data[i] for i in rows]
+        batch = [data[i] for i in order[step % per_epoch * BATCH :][:BATCH]]
         share = min((step + 1) / SETTINGS.warmup, (1 + math.cos(math.pi * step / steps)) / 2)
         for group in optimiser.param_groups:
             group["lr"] = rate * share * group["scale"]
         optimiser.zero_grad()
-        backward(model, batch, weights(np.array([p.length for p in batch]), arm, mean_length))
+        step_on(batch)
         optimiser.step()
+
+
+def base(data: Sequence[Pair], letters: int, seed: int, folder: Path) -> Answerer:
+    """Return the base model of a seed, made once."""
+    torch.manual_seed(seed)
+    model, stored = Answerer(letters), folder / f"base-{seed}.pt"
+    if not stored.exists():
+        fit(model, data, np.random.default_rng([seed, 1]), BASE_EPOCHS, BASE_RATE, partial(read, model))
+        torch.save(model.state_dict(), stored)
+    model.load_state_dict(torch.load(stored))
+    return model
+
+
+def train(
+    parts: Sequence[list[Pair]], letters: int, arm: str, seed: int, rate: float, folder: Path
+) -> tuple[Answerer, float]:
+    """Return a model and its arm's own loss on the validation pairs; `seed` fixes start and order."""
+    data, validation, _ = parts
+    model = base(data, letters, seed, folder)
+    torch.manual_seed(seed)  # of the dropout, whether the base was made now or read
+    mean_length = float(np.mean([p.length for p in data]))
+    epochs = SETTINGS.epochs // 2 if seed == SETTINGS.tuning_seed else SETTINGS.epochs
+
+    def step_on(batch: Sequence[Pair]) -> None:
+        backward(model, batch, weights(np.array([p.length for p in batch]), arm, mean_length))
+
+    fit(model, data, np.random.default_rng(seed), epochs, rate, step_on)
     model.eval()
     found, lengths = each(model, validation), np.array([p.length for p in validation])
     batches = np.arange(len(validation)).reshape(-1, BATCH)
@@ -304,7 +349,6 @@ def evaluate(model: Answerer, test: Sequence[Pair], seed: int) -> dict[str, Any]
     prompts = torch.stack([p.tokens[:PROMPT] for p in test[: SETTINGS.samples]])
     lengths = {mark: sample_lengths(model, prompts, i, seed) for i, mark in enumerate(MARKS)}
     return {
-        "drawn": {mark: np.sort(drawn).tolist() for mark, drawn in lengths.items()},
         "bits": float(each(model, test).sum() / sum(p.length for p in test) / math.log(2)),
         "length": {mark: float(drawn.mean()) for mark, drawn in lengths.items()},
         "not_ended": sum(int((drawn == SETTINGS.longest_sample).sum()) for drawn in lengths.values()),
@@ -337,24 +381,13 @@ def work(parts: Sequence[list[Pair]], letters: int, seeds: int, folder: Path) ->
         if any(all(r[k] == v for k, v in key.items()) for r in runs):
             continue
         start = time.perf_counter()
-        model, own = train(parts, letters, arm, seed, rate)
+        model, own = train(parts, letters, arm, seed, rate, folder)
         row = {**key, "own": own}
         if given is None:
             row |= evaluate(model, parts[2], seed)
         row["seconds"] = round(time.perf_counter() - start)
         store(folder, row)
         print(row, flush=True)
-
-
-def reweighted(drawn: Sequence[int], lengths: Ints, arm: str) -> float:
-    """Return the mean length of replies drawn, with an arm's expected weights, over their mean length without."""
-    support, at = np.unique(lengths, return_index=True)
-    n = np.asarray(drawn, np.float64)
-    inverse = 1 / expected_weights(lengths, arm)[at]  # nearly linear in the length: on beyond the longest
-    middle, last = support[len(support) // 2], support[-1]
-    slope = (inverse[-1] - inverse[len(support) // 2]) / (last - middle)
-    weight = 1 / (np.interp(n, support, inverse) + slope * np.maximum(n - last, 0))
-    return float(weight @ n / weight.sum() / n.mean())
 
 
 def ngrams(parts: Sequence[list[Pair]], letters: int, highest: int = 6) -> list[float]:
@@ -365,20 +398,21 @@ def ngrams(parts: Sequence[list[Pair]], letters: int, highest: int = 6) -> list[
 
 
 def assemble(folder: Path, parts: Sequence[list[Pair]], letters: int) -> dict[str, Any]:
-    """Return the record, with the seeds that all arms have; of the replies drawn, what the arms' weights make."""
+    """Return the record, with the seeds that all arms have."""
     runs = records(folder)
-    lengths = np.array([p.length for p in parts[0]])
     tuning = [r for r in runs if r["seed"] == SETTINGS.tuning_seed]
     kept = [r for r in runs if r["seed"] != SETTINGS.tuning_seed]
     whole = set.intersection(*({r["seed"] for r in kept if r["arm"] == arm} for arm in ARMS))
     kept = sorted((r for r in kept if r["seed"] in whole), key=lambda r: (r["seed"], ARMS.index(r["arm"])))
-    for run in kept:
-        drawn = run.pop("drawn", None)  # a row of an earlier record has been reweighted
-        if run["arm"] == "constant" and drawn:
-            run["reweighted"] = {
-                arm: {mark: reweighted(drawn[mark], lengths, arm) for mark in MARKS} for arm in ARMS
-            }
-    sizes = {"batch": BATCH, "bucket": BUCKET, "block": BLOCK, "prompt": PROMPT, "longest": LONGEST}
+    sizes = {
+        "base_epochs": BASE_EPOCHS,
+        "base_rate": BASE_RATE,
+        "batch": BATCH,
+        "bucket": BUCKET,
+        "block": BLOCK,
+        "prompt": PROMPT,
+        "longest": LONGEST,
+    }
     rates = {arm: chosen(runs, arm) for arm in ARMS}
     settings = {**asdict(SETTINGS), **sizes}
     bits = ngrams(parts, letters)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 
@@ -85,7 +85,7 @@ def test_the_loss_is_a_likelihood() -> None:
 @pytest.mark.claim(
     "01",
     "You may maximise the logarithm instead of the likelihood because the logarithm is increasing, and you have to, "
-    "because in floating point the product of many probabilities becomes zero.",
+    "because in floating point the product of many probabilities can become zero.",
 )
 @pytest.mark.erratum("3.2")
 def test_the_logarithm_keeps_the_maximum() -> None:
@@ -457,3 +457,39 @@ def test_c_depends_on_the_size() -> None:
                 says(x, y, strength, copies := int(g.integers(2, 10)))
                 with refuted("C over the number of copies"):
                     says(x, y, strength, copies, divisor=copies)
+
+
+@pytest.mark.claim(
+    "01",
+    "So the zeros have to reach beyond the smallest of the ones, and the ones beyond the smallest of the zeros.",
+)
+def test_when_one_feature_has_a_fit() -> None:
+    """Every labelling of three to six small whole numbers that are not all equal, against a linear program.
+
+    Would be refuted by a class that sits on a single point inside the other, where the intervals share one point.
+    """
+
+    def finite(x: Array, y: Array) -> bool:
+        signed = (2 * y - 1)[:, None] * with_ones(x[:, None])
+        gain = optimize.linprog(
+            -signed.sum(axis=0), A_ub=-signed, b_ub=np.zeros(len(y)), bounds=[(-1, 1)] * 2
+        )
+        return bool(gain.fun > -1e-9)
+
+    def reach(x: Array, y: Array) -> bool:
+        zeros, ones = x[y == 0], x[y == 1]
+        return bool(len(zeros) and len(ones) and zeros.max() > ones.min() and ones.max() > zeros.min())
+
+    def intervals(x: Array, y: Array) -> bool:
+        zeros, ones = x[y == 0], x[y == 1]
+        return bool(len(zeros) and len(ones) and min(zeros.max(), ones.max()) > max(zeros.min(), ones.min()))
+
+    def says(rule: Callable[[Array, Array], bool]) -> None:
+        for points in ([0, 1, 2], [0, 1, 1], [0, 1, 1, 2], [0, 1, 1, 2, 2], [0, 1, 1, 1, 2, 3]):
+            for labels in itertools.product((0.0, 1.0), repeat=len(points)):
+                x, y = np.array(points, dtype=float), np.array(labels)
+                assert rule(x, y) == finite(x, y)
+
+    says(reach)
+    with refuted("two intervals that share more than a point"):
+        says(intervals)

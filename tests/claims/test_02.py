@@ -286,7 +286,7 @@ def test_the_losses_of_a_text() -> None:
             xent.cross_entropy(table[before], np.full(n, vocabulary))
 
 
-@pytest.mark.claim("02", "What the model learnt is what counting would have told you,")
+@pytest.mark.claim("02", "What the model learnt is nearly what counting would have told you,")
 def test_counting_is_the_fit() -> None:
     """Other texts, one drawn at random: no table is below the counts' loss, and the fit comes within 1 %.
 
@@ -442,3 +442,45 @@ def test_nll_of_logits_has_no_bound() -> None:
     assert values[0] > values[1] > values[2] and values[2] < -1e5
     assert (f.argmax(1) == (1e6 * f).argmax(1)).all()
     assert nll(100 * -f.abs(), y) > nll(-f.abs(), y)
+
+
+@pytest.mark.claim("02", "Give it probabilities, and the loss lies between −1 and 0;")
+def test_nll_of_probabilities() -> None:
+    """Torch on batches of every kind, and on rows that are certain of another class, whose loss is 0.
+
+    Would be refuted by probabilities whose loss is positive or below -1; logits have both.
+    """
+    g = rng(14)
+
+    def says(given: Array, y: Array) -> None:
+        value = float(torch.nn.functional.nll_loss(torch.from_numpy(given), torch.from_numpy(y)))
+        assert -1 - 1e-6 <= value <= 0
+
+    for _, z, y in batches(g, rows=(1, 2)):
+        says(xent.softmax(np.float64(z)), y)
+    says(np.eye(3), np.array([1, 2, 0]))
+    says(np.eye(3), np.arange(3))
+    with refuted("logits"):
+        says(np.array([[2.0, 0.0]]), np.array([0]))
+
+
+@pytest.mark.claim("02", "Still, its probabilities are wrong.")
+def test_the_shift_over_the_batch() -> None:
+    """Random batches of 2 to 9 rows: the rows sum to one, and the probabilities are wrong.
+
+    Would be refuted by a batch that it gets right; one row, or one maximum for all classes, is such a batch.
+    """
+    g = rng(15)
+
+    def shifted(z: Array) -> Array:
+        e = np.exp(z - z.max(axis=0))
+        return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+    def says(z: Array) -> None:
+        assert shifted(z).sum(axis=1) == pytest.approx(1)
+        assert np.abs(shifted(z) - xent.softmax(z)).max() > 1e-3
+
+    for _ in range(50):
+        says(g.normal(size=(int(g.integers(2, 10)), 3)))
+    with refuted("the same maximum in each class"):
+        says(np.array([[1.0, 2.0, 3.0], [3.0, 3.0, 1.0]]))

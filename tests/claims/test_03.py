@@ -424,3 +424,45 @@ def test_which_ratio_is_linear() -> None:
         says(stats.poisson.logpmf(k, a) - stats.poisson.logpmf(k, b))
         with refuted("a geometric distribution over a Poisson"):
             says(stats.geom.logpmf(k + 1, 0.25) - stats.poisson.logpmf(k, b))
+
+
+@pytest.mark.claim("03", "If the model is wrong the two matrices can differ,")
+def test_the_two_matrices_of_a_wrong_model() -> None:
+    """A Poisson model of random distributions: the matrices are equal if, and only if, variance and mean are.
+
+    Would be refuted by a wrong model whose matrices have to differ or to agree: (1/3, 1/2, 1/6) on 0, 1, 3 agrees.
+    """
+    g, k = rng(12), np.arange(8)
+
+    def matrices(k: Array, p: Array) -> tuple[float, float]:
+        rate = p @ k
+        return float(p @ (k / rate - 1) ** 2), float(p @ k / rate**2)
+
+    def says(k: Array, p: Array) -> None:
+        slopes, curvature = matrices(k, p)
+        assert abs(slopes - curvature) > 1e-3
+
+    for p in g.dirichlet(np.ones(8), 50):
+        says(k, p)
+    with refuted("a wrong model with the right variance"):
+        says(np.array([0, 1, 3]), np.array([1 / 3, 1 / 2, 1 / 6]))
+
+
+@pytest.mark.claim("03", "an inner point where the matrix $I$ below is invertible.")
+def test_where_the_information_is_invertible() -> None:
+    """Softmax regressions with 2 to 5 classes at random weights.
+
+    Would be refuted by a row for each class with an invertible matrix; with the first row fixed it is.
+    """
+    g = rng(13)
+
+    def says(classes: int, fixed: int) -> None:
+        x, w = g.normal(size=(60, 3)), g.normal(size=(classes, 3))
+        rows = zip(x, xent.softmax(x @ w.T)[:, fixed:], strict=True)
+        matrix = sum(np.kron(np.diag(p) - np.outer(p, p), np.outer(v, v)) for v, p in rows)
+        assert np.linalg.matrix_rank(matrix) == 3 * (classes - fixed)
+
+    for classes in (2, 3, 5):
+        says(classes, 1)
+        with refuted("a row of weights for each class"):
+            says(classes, 0)

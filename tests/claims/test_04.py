@@ -114,7 +114,8 @@ def test_prediction_minus_target() -> None:
 
 
 @pytest.mark.claim(
-    "04", "The mean over a batch adds a factor $1/N$; lose it, and repeating each example doubles your step."
+    "04",
+    "The mean over a batch adds a factor $1/N$; lose it, and repeating each example doubles your gradient.",
 )
 def test_the_factor_of_the_mean() -> None:
     """Batches of one to 200 rows beside two copies: the gradient in shared weights, by autograd, and a step.
@@ -229,7 +230,7 @@ def test_three_products() -> None:
 
 @pytest.mark.claim(
     "04",
-    "At random weights one random direction is enough to catch a wrong gradient whose error exceeds the noise: "
+    "At random weights one random direction catches a wrong gradient if the error along it exceeds the noise: "
     "compare the slope of the loss along it with the gradient times the direction.",
 )
 def test_one_direction_catches() -> None:
@@ -384,7 +385,7 @@ def test_no_entry_exceeds_one() -> None:
 
 
 @pytest.mark.claim(
-    "04", "Straight does not mean flat: at a confident mistake the slope is the largest there is."
+    "04", "Straight does not mean flat: at a confident mistake the slope is nearly the largest there is."
 )
 def test_straight_and_steep() -> None:
     """Batches of every kind: no slope exceeds that of a confident mistake, where the curvature is gone.

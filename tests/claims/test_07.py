@@ -61,7 +61,8 @@ def test_who_divides_by_what() -> None:
 
 @pytest.mark.claim(
     "07",
-    "A mean over the sum of a batch's own weights is biased: its denominator depends on the labels drawn.",
+    "With unequal weights, a mean over the sum of a batch's own weights is in general biased: its denominator depends "
+    "on the labels drawn.",
 )
 def test_the_bias_of_a_mean_over_the_batchs_own_weights() -> None:
     """40,000 batches of three sizes each, for random rates, weights and predictions.
@@ -368,8 +369,9 @@ def a_nan_row(g: Draw, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 
 @pytest.mark.claim(
     "07",
-    "An ignored row that holds `nan` leaves the loss finite and makes its gradient `nan`. Mend the division that made "
-    "it, or remove such rows before the layers; to drop them before the loss is too late for the weights.",
+    "In PyTorch, an ignored row that holds `nan` leaves the loss finite and makes its gradient `nan`. Mend the "
+    "division that made it, or remove such rows before the layers; to drop them before the loss is too late for "
+    "the weights.",
 )
 def test_nan_in_an_ignored_row() -> None:
     """Nets of 2 to 20 rows with one that has no tokens, each repair run to the gradients of all parameters.

@@ -82,6 +82,11 @@ def test_mean_floor_and_gradient() -> None:
 )
 @pytest.mark.claim(
     "12",
+    "Unless the model can express the truth and the pictures determine it, the noise of having seen few pictures "
+    "remains.",
+)
+@pytest.mark.claim(
+    "12",
     "with less of it exact targets leave next to nothing, on a hundred pictures as on six hundred, because this model "
     "can express the truth.",
 )
@@ -291,7 +296,6 @@ def test_what_pytorch_divides_by() -> None:
     assert F.cross_entropy(z, y, w).item() == pytest.approx(((w[y] * each).sum() / w[y].sum()).item())
 
 
-@pytest.mark.claim("12", "A model that can express the mixture finds it.")
 @pytest.mark.claim("12", "Up to the accuracy of the optimiser the votes come back.")
 def test_a_table_reports_the_smoothed_votes() -> None:
     """Cells with one vote, classes that nobody chose, any epsilon, from random starts.
@@ -321,6 +325,57 @@ def test_a_table_reports_the_smoothed_votes() -> None:
             says(eps, start)
         with refuted("one row for two cells"):
             says(eps, np.zeros(16), share=True)
+
+
+@pytest.mark.claim(
+    "12", "For a smaller $\\eta$, a report with an entry below $\\varepsilon / K$ comes from no distribution."
+)
+def test_a_report_below_the_floor() -> None:
+    """Beliefs of every kind under the second convention, on both sides of the uniform target.
+
+    Would be refuted by a belief that reports below the floor at a smaller eta; beyond (K - 1)/K each one does.
+    """
+    g = rng(12)
+
+    def says(p: Array, eta: float) -> None:
+        K = len(p)
+        q = (1 - eta) * p + eta / (K - 1) * (1 - p)
+        assert q.min() >= eta / (K - 1) - 1e-15
+
+    for K in (2, 3, 10):
+        for _, (p,) in distributions(g, K):
+            for share in (0.1, 0.5, 0.99):
+                says(p, share * (K - 1) / K)
+        with refuted("a larger eta"):
+            says(np.arange(1, K + 1) / np.arange(1, K + 1).sum(), (K - 0.5) / K)
+
+
+@pytest.mark.claim(
+    "12", "it elicits more confidence than they support, unless those that occur are equally likely."
+)
+def test_the_mixture_inside_on_clean_labels() -> None:
+    """Beliefs over two classes to ten, by search; equal ones among those that occur come back as they are.
+
+    Would be refuted by unequal beliefs whose most probable class is not reported as more probable still.
+    """
+    g = rng(13)
+
+    def elicits(p: Array, eps: float) -> float:
+        mixed = lambda z: (1 - eps) * xent.softmax(z) + eps / len(p)  # noqa: E731
+        return float(xent.softmax(minimize(lambda z: -(p @ np.log(mixed(z))), np.log(p + 1e-9)).x).max())
+
+    def surer(p: Array, eps: float) -> None:
+        assert elicits(p, eps) > p.max() + 1e-3
+
+    for K in (2, 3, 10):
+        for eps in (0.1, 0.3):
+            surer(np.append(0.5, np.full(K - 1, 0.5 / (K - 1))) if K > 2 else np.array([0.7, 0.3]), eps)
+            surer(0.1 / K + 0.9 * np.sort(g.dirichlet(np.ones(K))), eps)
+            for occur in range(1, K + 1):
+                equal = np.repeat([1 / occur, 0.0], [occur, K - occur])
+                assert elicits(equal, eps) == pytest.approx(1 / occur, abs=1e-3)
+                with refuted("equally likely classes"):
+                    surer(equal, eps)
 
 
 @pytest.mark.claim(
