@@ -183,6 +183,8 @@ def draw_bench_gpu(fig: Figure) -> None:
             ylabel="time, of plain",
             xscale="log",
             xlim=(0.7, 40_000),
+            xticks=[1, 10, 100, 1000, 10_000],
+            xticklabels=["1", "10", "100", "1,000", "10,000"],
         )
         ax.set_ylim(0, 1.2 * max(case["seconds"].values()) / case["seconds"]["plain"])
     axes[1].set(xlabel="MiB beyond the two gradients")

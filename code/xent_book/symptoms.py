@@ -539,6 +539,8 @@ def rounds_to_zero(logits: Any, targets: Any) -> Answer:
 
 def scaled_loss(logged: float, loss_value: Any) -> Answer:
     """Whether what was logged is the loss times a power of two, as a gradient scaler leaves it."""
+    if not array(loss_value).any():
+        return Answer(None, "a loss of 0 has no multiples")
     ratio = float(array(logged)) / float(array(loss_value))
     power = np.log2(ratio) if ratio > 0 else 0.0
     return Answer(bool(power > 3 and abs(power - round(power)) < 1e-3), f"{ratio:.6g} times the loss")
@@ -557,6 +559,8 @@ def accumulation(model: Any, micro_batches: Any, whole_batch: Any, step: Any, **
 
 def nobody_divides(logged: Any, loss_value: Any, steps: int) -> Answer:
     """Whether what is logged is the loss times the number of accumulation steps."""
+    if not array(loss_value).any():
+        return Answer(None, "a loss of 0 has no multiples")
     ratio = float(array(logged)) / float(array(loss_value))
     near = abs(ratio - steps) < 0.05 * steps if steps > 1 else None
     return Answer(near, f"{ratio:.4g} times the loss, with {steps} steps")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 import xent
 from adversary import refuted, rng
 from xent import denominators, diagnose
-from xent_book import behaviours
+from xent_book import behaviours, symptoms
 
 pytestmark = pytest.mark.xdist_group("frameworks")  # one worker imports TensorFlow, once
 F = torch.nn.functional
@@ -226,7 +227,13 @@ def test_the_weight_of_a_target_in_a_mean_of_means() -> None:
             says(np.ones(6))
 
 
-@pytest.mark.claim("08", "call it on numbers whose answer you know. That is all `diagnose` does.")
+@pytest.mark.parametrize("zero", [0.0, np.float32(0), torch.tensor(0.0)])
+def test_a_loss_of_0_has_no_multiples(zero: Any) -> None:
+    for found in (symptoms.scaled_loss(2.0, zero), symptoms.nobody_divides(zero, zero, 4)):
+        assert found == "cannot tell"
+
+
+@pytest.mark.claim("08", "The numbers in brackets are the evidence; no name is read.")
 def test_diagnose_tells_losses_apart_by_calling_them() -> None:
     """Five faulty losses behind functions that say nothing.
     Would be refuted by a fault that is named by a name alone.

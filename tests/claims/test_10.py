@@ -179,7 +179,7 @@ def test_the_harmonic_mean() -> None:
     "10",
     "with $\\mu$ the mean over all prompts: what varies from prompt to prompt drops out.",
 )
-@pytest.mark.claim("10", "With prompts, only the variance of the lengths within a prompt counts.")
+@pytest.mark.claim("10", "With prompts, only the lengths of answers to the same prompt compete.")
 def test_prompts() -> None:
     """The formula, `tilted_lengths` and a model trained on all batches of two; near prompts and prompts far apart.
 
@@ -352,7 +352,8 @@ def test_the_fair_coin() -> None:
 
 @pytest.mark.claim(
     "10",
-    r"Without prompts, a token mean over $B$ sequences shortens the mean length by a share of about $\mathrm{CV}^2/B$ "
+    r"Without prompts, a token mean over a large number $B$ of sequences shortens the mean length by a share of "
+    r"about $\mathrm{CV}^2/B$ "
     r"and costs about $\mathrm{CV}^2/(2B^2)$ nats per sequence, so the lengths show it long before the loss does.",
 )
 @pytest.mark.erratum("0.18")

@@ -150,8 +150,8 @@ def test_a_trainer_that_is_handed_over(row: dict[str, Any]) -> None:
 
 @pytest.mark.claim(
     "11",
-    "A step on the student's texts is as much too long as these texts have more tokens than the loader's, and half as "
-    "long on two ranks as on one.",
+    "A step on the student's texts is too long by the ratio of their tokens to the loader's, and half as long on two "
+    "ranks as on one.",
 )
 @pytest.mark.claim(
     "11", "`check_trainer` finds the first divisor, keeping one reply for each prompt while it compares."

@@ -400,7 +400,7 @@ def test_what_was_foretold_of_the_larger_pair() -> None:
     assert (of_larger("forward", "gap") > of_larger("labels", "gap")).all()
 
 
-@pytest.mark.claim("14", "it had the smallest held-out loss of the divergences in both [pairs](real-pair).")
+@pytest.mark.claim("14", "it had the smallest held-out loss of the divergences in both [pairs](real-pair)")
 def test_forward_loses_least() -> None:
     """Along the text and along fresh speeches, against each other divergence, by paired intervals in both pairs.
 
