@@ -531,9 +531,13 @@ def sure_and_wrong(logits: Any, targets: Any) -> Answer:
 
 def rounds_to_zero(logits: Any, targets: Any) -> Answer:
     """Whether a sure answer's loss is lost in the logits' format: z minus log-sum-exp is 0 there."""
-    z, kind = array(logits).astype(float), _kind(logits)
+    z, y, kind = array(logits).astype(float), array(targets), _kind(logits)
+    labelled = (y >= 0) & (y < z.shape[-1])  # the others, such as -100, have no loss
+    if not labelled.any():
+        return Answer(None, "no row has a label")
+    z, y = z[labelled], y[labelled]
     smallest = 2.0 ** -FORMATS.get(kind, FORMATS["float64"])[0]
-    lost = _costs(z, array(targets)) < smallest * np.maximum(1, np.abs(z).max(-1))
+    lost = _costs(z, y) < smallest * np.maximum(1, np.abs(z).max(-1))
     return Answer(bool(lost.all()), f"{int(lost.sum())} of {len(z)} rows cost less than {kind} resolves")
 
 
@@ -624,6 +628,8 @@ def _spreads_weights(loss: Loss | str, y: Array, p: Array) -> bool:
 def mean_of_batch_means(losses: Any, reported: float) -> Answer:
     """Whether what is reported is not the mean over all unreduced losses."""
     each = [array(part).astype(float).ravel() for part in losses]
+    if not each or min(map(len, each)) == 0:
+        return Answer(None, "each batch needs a loss")
     pooled, means = float(np.concatenate(each).mean()), float(np.mean([e.mean() for e in each]))
     if np.isclose(pooled, means, rtol=1e-5):
         return Answer(None, "both means are one number here: give batches of different sizes")

@@ -1239,6 +1239,18 @@ def test_the_messages_are_those_that_print(slug: str) -> None:
         assert said in text, said
 
 
+def test_rows_without_a_label_and_batches_without_a_loss() -> None:
+    """Ignored rows have no loss that could be lost; with nothing to look at, a check cannot tell."""
+    sure, unsure = [[90.0, 0.0, 0.0]], [[1.0, 0.0, 0.0]]
+    for logits, answer in ((sure, True), (unsure, False)):
+        for ignored in (-100, 255):
+            found = symptoms.rounds_to_zero(np.array(logits * 2), np.array([0, ignored]))
+            assert found == ("yes" if answer else "no")
+            assert symptoms.rounds_to_zero(np.array(logits), np.array([ignored])) == "cannot tell"
+    for losses in ([], [[]], [[1.0], []]):
+        assert symptoms.mean_of_batch_means(losses, 1.0) == "cannot tell"
+
+
 def main() -> None:
     """Print the matrix of checks: with the cause yes, without it no, and cannot tell, by library."""
     for slug in sorted({*BY_ARRAYS, *BY_KIND}):
