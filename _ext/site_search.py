@@ -108,9 +108,8 @@ def records(node: nodes.Element, page: str, above: list[str]) -> Iterator[Record
     if isinstance(node, addnodes.desc):
         names = [signature["fullname"] for signature in node.findall(addnodes.desc_signature)]
         name = f"{title['module']}.{names[0]}"
-        keywords.append(
-            names[0] if "torch" in title["module"] else f"! {names[0]}"
-        )  # of two, the arrays' first
+        # Of two twins the arrays' comes first.
+        keywords.append(names[0] if "torch" in title["module"] else f"! {names[0]}")
     else:
         name = " ".join(_says(title, keywords, code, []).split())
     said = [_says(child, keywords, code, inner) for child in node.children if child is not title]
