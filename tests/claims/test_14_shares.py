@@ -403,7 +403,7 @@ def test_the_same_text() -> None:
 )
 @pytest.mark.claim(
     "14",
-    "With labels for 5%, the four largest probabilities and the mass of the rest lose 0.075 ± 0.008 bits to whole "
+    "The four largest probabilities and the mass of the rest lose 0.075 ± 0.008 bits to whole "
     "distributions along all text; with all labels they lose 0.024 ± 0.005, and are no better than labels.",
 )
 @pytest.mark.claim(
