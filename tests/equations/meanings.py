@@ -284,12 +284,6 @@ def unnormalised(d: Draw) -> Env:
     return one(d) | {"y": y, "t": y, "s": sum(y[:, 0]), "ell": Let(lambda e: entropy(y, lookup(e, "p")))}
 
 
-def reading(d: Draw) -> Env:
-    N, K, s, u, D = (3, 2, 1, 5, 4, 2)[d.number], d.classes, d.choice([-1, 1]), d.real(), d.real()
-    ell = softplus(d.matrix(N, K))
-    return {"ell": ell, "N": N, "K": K, "s": s, "u": u, "D": D, "L": s / D * u * np.sum(ell)}
-
-
 RULES: dict[str, Any] = {
     "log": lambda q, y: -mp.log(q[int(y) - 1, 0]),
     "Brier": lambda q, y: 1 - 2 * q[int(y) - 1, 0] + mp.fsum(x * x for x in q[:, 0]),

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -201,6 +202,50 @@ def test_the_own_batch_is_compared(n: int, k: int) -> None:
     left = torch.tensor([7777] * n)
     found = diagnose(lambda a, b: F.cross_entropy(a, b, ignore_index=int("7" * 4)), torch.tensor(z), left)
     assert found.ignore_index == (7777,)
+
+
+READINGS: dict[str, Loss] = {
+    "cross-entropy": F.cross_entropy,
+    "sum": nn.CrossEntropyLoss(reduction="sum"),
+    "KL, mean": nn.KLDivLoss(),
+    "KL, batchmean": nn.KLDivLoss(reduction="batchmean"),
+    "binary": nn.BCEWithLogitsLoss(),
+    "binary, probabilities": nn.BCELoss(),
+    "sign and unit": lambda z, t: F.cross_entropy(z, t) / -np.log(2),
+}
+
+
+def printed(found: xent.Diagnosis, x: torch.Tensor, t: torch.Tensor) -> float:
+    """The loss that the fields of a diagnosis state; a loop in plain Python."""
+    divisor = {"nothing": 1, "N": x.shape[0], "K": x.shape[1], "N*K": x.numel()}[found.denominator]
+    unit = {"nats": mpmath.mpf(1), "bits": 1 / mpmath.log(2)}[found.unit]
+    total = mpmath.mpf(0)
+    for row, target in zip(x.tolist(), t.tolist(), strict=True):
+        if found.reads == "logits" and found.family.startswith("binary"):
+            p = [1 / (1 + mpmath.exp(-v)) for v in row]
+        elif found.reads == "logits":
+            p = [mpmath.exp(v) / sum(mpmath.exp(u) for u in row) for v in row]
+        else:
+            p = [mpmath.exp(v) if found.reads == "log-probabilities" else mpmath.mpf(v) for v in row]
+        for pk, tk in zip(p, target, strict=True):
+            total -= tk * mpmath.log(pk)
+            if found.family.startswith("KL"):
+                total += tk * mpmath.log(tk)
+            if found.family.startswith("binary"):
+                total -= (1 - tk) * mpmath.log(1 - pk)
+    return float(found.sign * unit / divisor * total)
+
+
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")  # KLDivLoss says what is tested here
+@pytest.mark.parametrize("name", READINGS)
+def test_the_fields_predict_the_loss(name: str) -> None:
+    """On a batch of another size than those that diagnose uses."""
+    loss = READINGS[name]
+    found = diagnose(loss)
+    rng = np.random.default_rng(3)
+    z, t = torch.from_numpy(rng.normal(size=(7, 4))), torch.from_numpy(rng.dirichlet(np.ones(4), 7))
+    x = {"logits": z, "probabilities": z.softmax(1), "log-probabilities": z.log_softmax(1)}[found.reads]
+    assert loss(x, t).item() == pytest.approx(printed(found, x, t), rel=1e-12)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 7])

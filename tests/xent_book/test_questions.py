@@ -29,7 +29,7 @@ from xent_book.symptoms import NO, YES
 pytestmark = pytest.mark.xdist_group("frameworks")
 F, nn = torch.nn.functional, torch.nn
 CHAPTER = Path(__file__).parents[2] / "chapters" / "08_which_loss.ipynb"
-QUESTION = re.compile(r"^- \[.+?\]\((\S+)\): .*?<symptom-([a-z0-9-]+)>", re.M)
+ROW = re.compile(r"^- \[.+?\]\(symptom-([a-z0-9-]+)\): (.+)$", re.M)
 # What the check says of the question's case, and what shows that it is mended.
 Case = Callable[[], tuple[Any, Any]]
 CASES: dict[str, Case] = {}
@@ -540,7 +540,11 @@ def train_and_eval() -> tuple[Any, Any]:
 def asked() -> list[tuple[str, str]]:
     cells = json.loads(CHAPTER.read_text(encoding="utf-8"))["cells"]
     [text] = [s for c in cells if (s := "".join(c["source"])).startswith("### Forty questions")]
-    return QUESTION.findall(text)
+    return [
+        (address, row)
+        for row, line in ROW.findall(text)
+        for address in re.findall(r"`\]\((\S+?)\)(?:,|$)", line)
+    ]
 
 
 def passes(case: Case) -> tuple[bool, str]:
