@@ -621,12 +621,10 @@ def weights_of_another_shape(weights: Any, logits: Any) -> Answer:
     w, z = array(weights).shape, array(logits).shape
     classes = len(w) == 1 and len(z) > 1 and w[0] == z[1]
     stretched = len(w) <= len(z) and all(a in (1, b) for a, b in zip(w[::-1], z[::-1], strict=False))
-    sure = (
-        len(z) < 3 or classes == stretched
-    )  # beyond rows, losses of one kind take the one, and others the other
-    return Answer(
-        not (classes or stretched) if sure else None, f"weights of shape {w} for logits of shape {z}"
-    )
+    # Beyond rows, a vector fits the classes of a categorical loss, or the last axis of a binary one.
+    sure = len(w) != 1 or len(z) < 3 or classes == stretched
+    why = f"weights of shape {w} for logits of shape {z}"
+    return Answer(not (classes or stretched) if sure else None, why)
 
 
 def weights_dropped(loss: Loss | str) -> Answer:

@@ -178,7 +178,7 @@ class Exam:
         _, size, right = np.linalg.svd(found)
         weights = right[-1] / right[-1][np.argmax(np.abs(right[-1]))]
         unsure = len(size) > 1 and size[-2] < 10 * max(size[-1], 1e-9 * size[0])
-        if size[-1] > 100 * self.tolerance * size[0] or unsure or (weights < -1e-3).any():
+        if size[-1] > 100 * self.tolerance * size[0] or unsure:
             if self.fit.common and not self.apart:
                 self.apart = True
                 return self.weighted_mean()
