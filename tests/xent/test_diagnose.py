@@ -58,8 +58,8 @@ SEQUENCES = {
     "labels shifted inside": "over the valid tokens (label -100 left out); shifts the labels itself",
 }  # fmt: skip
 CLIPS = {
-    "BCELoss": "the log at -100", "scikit-learn log_loss": "at 2.2e-16", "log10": "adds 1.0e-12", "log2": "no, an imp",
-    "epsilon of 1e-3 in the logarithm": "adds 0.001", "clamped probabilities": "at 1.0e-07", "clipped twice": "at 1.0e-1",
+    "BCELoss": "the log at -100", "scikit-learn log_loss": "at 2.2e-16", "log10": "adds 1.0e-12", "log2": "no, an",
+    "epsilon of 1e-3 in the logarithm": "adds 0.001", "clamped probabilities": "at 1.0e-07", "clipped twice": "at 1.0",
     "log of a softmax": "exp underflows, cost inf", "Keras sparse": "at 1.0e-07", "CrossEntropyLoss": "no",
 }  # fmt: skip
 PRECISIONS = {
