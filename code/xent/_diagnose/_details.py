@@ -238,11 +238,10 @@ class Exam:
             k2, _, m2 = other
             c2 = float((m2.weights[:, 0] if binary else m2.kept)[0 if not m2.plain else slice(None)].mean())
             by_k = abs(c2 / c - self.k / k2) < near
+            both = f"{c:.4g} for {self.k} classes and {c2:.4g} for {k2}"
             if not by_k and abs(c2 / c - 1) > near and (meaning.plain or meaning.acts != "ratio"):
-                self.notes.append(
-                    f"the factor changes with the classes: {c:.4g} for {self.k}, {c2:.4g} for {k2}"
-                )
-            self.evidence["denominator"] = f"the factor is {c:.4g} for {self.k} classes and {c2:.4g} for {k2}"
+                self.notes.append(f"the factor changes: {both}")
+            self.evidence["denominator"] = f"the factor is {both}"
         elif self.k > 1 and binary and not even:
             by_k = True
             self.alternatives.append(f"divides by N, with weights {self.k} times smaller: {alone}")
@@ -310,9 +309,8 @@ class Exam:
             return {"smoothing": round(s, 4), "smoothing_over": "all K classes"}
         if abs(s2 * (k2 - 1) / k2 - mass) < 1e-3:
             return {"smoothing": round(mass, 4), "smoothing_over": "the K - 1 others"}
-        self.notes.append(
-            f"the smoothing changes with the number of classes: {s:.4g} for {k}, {s2:.4g} for {k2}"
-        )
+        changes = f"{s:.4g} for {k}, {s2:.4g} for {k2}"
+        self.notes.append(f"the smoothing changes with the number of classes: {changes}")
         return {"smoothing": round(s, 4), "smoothing_over": f"all classes, at K = {k}"}
 
     # ----------------------------------------------------------------------------------------------- targets
@@ -338,9 +336,8 @@ class Exam:
         if self.data.soft:
             return (KL if abs(self.fit.common["t log t"]) > 1e-6 else family), ("soft",)
         if not self.close(hard.sum(), self.predict(x, t)):
-            self.notes.append(
-                "targets as rows return a number too, and it is not the same loss" + self.other_meaning(rows)
-            )
+            other = self.other_meaning(rows)
+            self.notes.append(f"targets as rows return a number too, and it is not the same loss{other}")
             return family, tuple(found)
         if not self.binary or b.form != "indices":
             found.append("0 or 1" if self.binary else "one-hot")
@@ -404,7 +401,7 @@ class Exam:
         else:
             answers += [f"{v}: {what}" for v, what in left.items() if v not in (-100, -1)][:6]
         out += list(left) if len(left) <= 8 else [-1]
-        for name in self.keywords():
+        for name in self.keywords:
             answer = self.ask_label(-7, **{name: -7})
             if answer.startswith("left out"):
                 answers.append(f"{name}=: {answer}")
@@ -713,7 +710,7 @@ class Exam:
         ways: list[tuple[str, int | None, dict[str, Any]]] = [
             (f"label {p} left out", p, {}) for p in pads[:1]
         ]
-        ways += [(f"{n}=", 1, {n: None}) for n in self.keywords()] if len(self.keywords()) < 6 else []
+        ways += [(f"{n}=", 1, {n: None}) for n in self.keywords] if len(self.keywords) < 6 else []
         ways.append(("no label left out", None, {}))
         for padding, pad, options in ways:
             if found := self.ragged(layout, pad, options):
@@ -780,22 +777,20 @@ class Exam:
 
     # ---------------------------------------------------------------------------------------------- keywords
 
+    @functools.cached_property
     def keywords(self) -> list[str]:
         """The arguments beside the two arrays that take a value by name."""
-        if not hasattr(self, "_keywords"):
-            names = [p for p in parameters(self.loss) if p.name not in ("self", *self.bench.caller.names)]
-            if hasattr(self.loss, "call"):  # of Keras, whose other arguments stand in the caller's signature
-                names = [p for p in signature(type(self.loss).__call__) if p.name != "self"]
-            plain = [p.name for p in names if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-            given = getattr(self.loss, "keywords", None) or {}
-            self._keywords = [n for n in (plain if self.bench.caller.names else plain[2:]) if n not in given]
-            if any(p.kind is p.VAR_KEYWORD for p in names) and not self._keywords:
-                self._keywords = ["sample_weight"]
-        return self._keywords
+        names = [p for p in parameters(self.loss) if p.name not in ("self", *self.bench.caller.names)]
+        if hasattr(self.loss, "call"):  # of Keras, whose other arguments stand in the caller's signature
+            names = [p for p in signature(type(self.loss).__call__) if p.name != "self"]
+        plain = [p.name for p in names if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        given = getattr(self.loss, "keywords", None) or {}
+        found = [n for n in (plain if self.bench.caller.names else plain[2:]) if n not in given]
+        return found or ["sample_weight"] * any(p.kind is p.VAR_KEYWORD for p in names)
 
     def weights(self) -> str:
         """The keyword arguments that take weights, and the denominator under them."""
-        found = [answer for name in self.keywords() if (answer := self.weighted(name))]
+        found = [answer for name in self.keywords if (answer := self.weighted(name))]
         return "; ".join(found) if found else "no argument" if self.bench.caller.answered else UNKNOWN
 
     def weighted(self, name: str) -> str | None:
@@ -997,7 +992,7 @@ def other_axes(caller: Caller) -> Diagnosis | None:
                 seen.append(float(value.sum()))
                 flat = log_softmax(x.reshape(-1)).reshape(x.shape)
                 axes = {a: log_softmax(x, axis=a) for a in range(dims - 1)} | {None: flat}
-                costs.append([-(t * lp).sum() for lp in axes.values()])
+                costs.append([-(t * log_p).sum() for log_p in axes.values()])
                 sizes.append({"nothing": 1, "N": y.size, "N*K": x.size})
             answers |= dims == 2 and form == "indices" and bool(seen)
             if len(seen) < 4:
