@@ -78,8 +78,8 @@ def configure(app: Sphinx, config: Config) -> None:
     root = config.notfound_urls_prefix = urlsplit(config.html_baseurl).path or "/"
     config.notfound_context = {
         "title": "Not here",
-        "body": "<h1>Not here</h1><p>This page moved or never was. The search (Ctrl+K), the contents at the side and the "
-        f'<a href="{root}index.html">front page</a> know the others.</p>',
+        "body": "<h1>Not here</h1><p>This page moved or never was. The search (Ctrl+K), the contents at the side and "
+        f'the <a href="{root}index.html">front page</a> know the others.</p>',
     }
     config.myst_substitutions = {"wheel": f'<a href="../{WHEEL}">{WHEEL}</a>'}
     if site:
