@@ -4,8 +4,8 @@
 
 The pages follow each other as in the table of contents, each under a running head of its own; links between them
 lead inside the file, and headings become the outline. It is printed twice: the first time tells on which page each
-chapter begins. The ledger of each chapter, the reference of the package, which is for looking up, and the code that only
-draws a figure stay on the site.
+chapter begins. What is for looking up, the ledger of each chapter and the package's reference, stays on the site; so
+does the code that only draws a figure.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def document(site: Path, pages: list[str], starts: dict[str, int]) -> str:
         (title.replace('"', r"\22 "), key(page)) for (title, _), page in zip(leaves, pages, strict=True)
     ]
     heads = "".join(
-        f'@page {name} {{ @top-center {{ content: "{title}"; font: italic 9pt "Source Serif 4" }} }} .{name} {{ page: {name} }}\n'
+        f'@page {name} {{ @top-center {{ content: "{title}"; font: italic 9pt "Source Serif 4" }} }}'
+        f" .{name} {{ page: {name} }}\n"
         for title, name in quoted
     )
     entries = "".join(
