@@ -136,6 +136,8 @@ def write_bundle(app: Sphinx, exception: Exception | None) -> None:
 
         sheet = path.read_text(encoding="utf-8")
         text += re.sub(r"""url\(["']?(?!data:|#)([^)"']+)["']?\)""", from_bundle, sheet) + "\n"
+    # The theme's icons are drawn by a part of their font, in book.css.
+    text = re.sub(r"@font-face\s*\{[^}]*webfonts/[^}]*\}", "", text)
     # Without a script a page is light, whatever the system is: half of the sheets would follow it, and half not.
     text = re.sub(r'\[data-theme="?light"?\]', ':is([data-theme="light"], [data-theme="auto"])', text)
     text = text.replace(
