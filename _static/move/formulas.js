@@ -49,10 +49,6 @@ globalThis.xentFormulas = (() => {
     return stop * total;
   }
 
-  // What a model reports at its best under label smoothing, and the way back.
-  const smoothed = (p, eps, classes) => (1 - eps) * p + eps / classes;
-  const unsmoothed = (q, eps, classes) => (q - eps / classes) / (1 - eps);
-
   // Expected costs of the report q for the first of two outcomes, when its probability is p.
   const expectedLog = (p, q) => -(p > 0 ? p * Math.log(q) : 0) - (p < 1 ? (1 - p) * Math.log1p(-q) : 0);
   const expectedBrier = (p, q) => 2 * (p * (1 - q) ** 2 + (1 - p) * q ** 2);
@@ -89,10 +85,8 @@ globalThis.xentFormulas = (() => {
   // Correct decimal digits, between none and as many as the format has.
   const digits = (got, exact, most) => Math.min(Math.max(-Math.log10(Math.abs(got - exact) / exact), 0), most);
 
-  // Two means of micro-batches, and the weight of a target in the first relative to that in the second.
-  const meanOfMeans = (losses) => sum(losses) / losses.length;
+  // A mean of means, each with the number that it is of.
   const oneMean = (counts, losses) => sum(counts.map((n, i) => n * losses[i])) / sum(counts);
-  const tokenWeights = (counts) => counts.map((n) => sum(counts) / (counts.length * n));
 
   // A teacher of two peaks over nine classes, and a student that has one.
   const kl = (p, q) => sum(p.map((a, i) => (a > 0 ? a * Math.log(a / q[i]) : 0)));
@@ -150,7 +144,7 @@ globalThis.xentFormulas = (() => {
 
   return {
     binaryLoss, binarySlope, descent, digits, entropy, eosOptimum, expectedBrier, expectedLinear, expectedLog,
-    kl, learntLengths, logit, meanOfMeans, mistakes, naiveLoss, oneMean, parseLengths, sigmoid, smoothed,
-    softmax, softplus, stableLoss, student, teacher, tokenWeights, toyLoss, unsmoothed, writtenLength,
+    kl, learntLengths, logit, mistakes, naiveLoss, oneMean, parseLengths, sigmoid,
+    softmax, softplus, stableLoss, student, teacher, toyLoss, writtenLength,
   };
 })();
