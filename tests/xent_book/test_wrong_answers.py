@@ -225,12 +225,6 @@ WRONG: dict[str, Answers] = {
         ("den-scales", lambda counts, divisor: counts / counts.sum()),
         ("den-scales", lambda counts, divisor: divisor / counts),
         ("den-scales", lambda counts, divisor: divisor / counts.sum()),
-        ("den-steps", lambda beta, size, tolerance: (1 - beta) / tolerance / size),
-        ("den-steps", lambda beta, size, tolerance: math.ceil((1 - beta) / (tolerance * size))),
-        ("den-steps", lambda beta, size, tolerance: math.ceil((1 - beta) / tolerance)),
-        ("den-gap", lambda means, counts: np.cov(means, counts)[0, 1] / counts.mean()),
-        ("den-gap", lambda means, counts: np.nanmean(means) - np.nanmean(means * counts)),
-        ("den-gap", lambda means, counts: np.nansum(means * counts) / counts.sum() - np.nanmean(means)),
     ],
     "08_which_loss": [
         ("smoothing-floor", lambda e, k: e * math.log(k)),
