@@ -225,6 +225,12 @@ WRONG: dict[str, Answers] = {
         ("den-scales", lambda counts, divisor: counts / counts.sum()),
         ("den-scales", lambda counts, divisor: divisor / counts),
         ("den-scales", lambda counts, divisor: divisor / counts.sum()),
+        ("den-scales", lambda counts, divisor: len(counts) * counts / counts.sum()),
+        ("den-scales", lambda counts, divisor: divisor * counts / counts.sum(1, keepdims=True)),
+        ("den-scales", lambda counts, divisor: counts / counts.sum(1, keepdims=True)),
+        ("den-scales", lambda counts, divisor: divisor / counts.size * np.ones(counts.shape)),
+        ("den-scales", lambda counts, divisor: divisor * counts / counts.sum() / counts.shape[1]),
+        ("den-scales", lambda counts, divisor: divisor * counts.sum(1) / counts.sum()),
     ],
     "08_which_loss": [
         ("smoothing-floor", lambda e, k: e * math.log(k)),
