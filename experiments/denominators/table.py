@@ -1,6 +1,6 @@
 """Which set shares the divisor, and what is then learnt: exact, simulated, trained. Writes table.json.
 
-    python -m experiments.denominators.table [--rows NAME ...]
+    python -m experiments.denominators.table
 
 Each row is a loss as somebody computes it. Three numbers:
 
@@ -17,7 +17,6 @@ for each position, so it can represent any distribution of these lengths. Runs f
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 from collections.abc import Callable
@@ -595,31 +594,11 @@ def measure(row: Row, seed: int = 0) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument(
-        "--rows", nargs="*", help="parts of the names of the rows to run; nothing is written then"
-    )
-    chosen = parser.parse_args().rows
     torch.set_num_threads(1)
-    results = []
-    for row in ROWS:
-        if chosen and not any(part in row.name for part in chosen):
-            continue
-        results.append(measure(row))
-        print(json.dumps(results[-1]), flush=True)
-    if not chosen:
-        record = {
-            **made(np, scipy, torch),
-            "settings": {
-                "seeds": SEEDS,
-                "simulated": SIMULATED,
-                "trained": TRAINED,
-                "lengths": LENGTHS.tolist(),
-                "probabilities": P.tolist(),
-            },
-            "rows": results,
-        }
-        (HERE / "table.json").write_text(json.dumps(record, indent=1) + "\n")
+    settings = {"seeds": SEEDS, "simulated": SIMULATED, "trained": TRAINED}
+    settings |= {"lengths": LENGTHS.tolist(), "probabilities": P.tolist()}
+    record = {**made(np, scipy, torch), "settings": settings, "rows": [measure(row) for row in ROWS]}
+    (HERE / "table.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -185,12 +185,3 @@ def test_the_two_divisors_of_gkd(row: dict[str, Any]) -> None:
         said = row["check_trainer"]
         assert said["ok"] is (repaired or not written)
         assert said["ok"] or "labels of the loader's batch, before the reply was generated" in said["cause"]
-
-
-def test_the_readme_has_the_table_of_the_result() -> None:
-    lines = (FOLDER / "README.md").read_text(encoding="utf-8").splitlines()
-    for row in ROWS:
-        (line,) = (line for line in lines if line.startswith(f"| {row['recipe']} |"))
-        low, high = min(row["error"]), max(row["error"])
-        shown = f"{low:.3g} to {high:.3g}" if high > ROUNDING else f"{high:.1e}"
-        assert line.split(" | ")[1] == shown, row["recipe"]
