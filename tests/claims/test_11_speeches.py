@@ -409,7 +409,7 @@ def test_how_many_intervals_hold_which_law() -> None:
 
 
 @pytest.mark.claim(
-    "11", "Four came out: the model, the lengths without a mark, the calibration, and the loss."
+    "11", "four came out: the model, the lengths without a mark, the calibration, and the loss."
 )
 @pytest.mark.claim("11", "the order came out and the count did not")
 def test_what_was_foretold_of_answers() -> None:
