@@ -300,7 +300,7 @@ def test_batches_move_to_a_device_whatever_holds_them() -> None:
 
 
 def test_a_trainer_that_divides_too_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand-ins for the two libraries; experiments/trainers/epochs.py has them themselves."""
+    """Stand-ins for the two libraries."""
 
     class GradientState:
         _shared_state: dict[str, Any] = {}  # noqa: RUF012
