@@ -103,6 +103,9 @@ globalThis.xentFormulas = (() => {
       if (!/^\d{1,9}$/.test(number) || Number(number) === 0) {
         return { fault: `Line ${i}: expected a whole number of tokens from 1 on, and the prompt behind it if you have it; got "${line.slice(0, 40)}".` };
       }
+      if (/^\d+[\s,;]+[\d\s,;]+$/.test(prompt) || (rows.length === 1 && /^\d+$/.test(prompt))) {
+        return { fault: `Line ${i}: expected one length on a line, and no more numbers behind it than that of its prompt; got "${line.slice(0, 40)}".` };
+      }
       if (prompts.length && !prompt !== !prompts[0]) {
         return { fault: `Line ${i}: expected a prompt behind every length or behind none; got "${line.slice(0, 40)}".` };
       }

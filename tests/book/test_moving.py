@@ -66,6 +66,7 @@ PROBS = [[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], *xent.softmax(LOGITS).tolist()]
 
 OWN = [[9, 11, 90, 110], [1, 1, 1, 1], [7, 7, 7, 8], [1, 10**6, 3, 999_999_999]]
 ONE_LINE = "expected a whole number of tokens from 1 on, and the prompt behind it if you have it"
+ONE_A_LINE = "expected one length on a line, and no more numbers behind it than that of its prompt"
 # What is pasted, and the lengths and prompts in it, or words of the message that says what is wrong with it.
 PASTED: dict[str, Any] = {
     "9\n11\n": {"lengths": [9, 11], "prompts": ["", ""]},
@@ -82,6 +83,9 @@ PASTED: dict[str, Any] = {
     },
     "5 a\n6": 'Line 2: expected a prompt behind every length or behind none; got "6".',
     "5\n6 a": 'Line 2: expected a prompt behind every length or behind none; got "6 a".',
+    **{line: f'Line 1: {ONE_A_LINE}; got "{line}".' for line in ("9 11 90", "9, 11", "9,11,90")},
+    "9 1\n11 2 3": f'Line 2: {ONE_A_LINE}; got "11 2 3".',
+    "9 1\n11 2": {"lengths": [9, 11], "prompts": ["1", "2"]},
     "x" * 99: f'Line 1: {ONE_LINE}; got "{"x" * 40}".',
 }
 

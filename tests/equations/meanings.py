@@ -318,11 +318,6 @@ def denominators(d: Draw) -> Env:
     return e | {"S": Let(lambda e: n * of(e)), "L": Let(lambda e: (n * of(e)).sum() / N)}
 
 
-def two_batches(d: Draw) -> Env:
-    n, m = d.positive(2), d.positive(2)
-    return {"n": n, "m": m, "L": np.average(m[:, 0], weights=n[:, 0]), "M": mean(m[:, 0])}
-
-
 def soft(d: Draw) -> Env:
     return one(d) | {"t": d.some(), "ell": lambda z, t: entropy(t, softmax(z)), "H": entropy, "KL": kl}
 

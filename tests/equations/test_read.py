@@ -178,7 +178,6 @@ ROWS: dict[str, Any] = {
     "eq-two-class-condition": late.binary_rule,
     "eq-calibration-refinement": late.calibration,
     "eq-den-two-losses": late.two_losses,
-    "eq-den-two": m.two_batches,
     "eq-den-covariance": late.covariance,
     "eq-den-ignore": late.ignoring,
     "eq-den-rl": late.responses,

@@ -26,7 +26,7 @@ import xent.torch
 from xent.torch import _accumulate, accumulate
 from xent.torch._validate import LABEL_DTYPES
 
-SCRIPT = Path(__file__).parents[2] / "experiments" / "denominators" / "gloo_gradients.py"
+SCRIPT = Path(__file__).with_name("gloo_gradients.py")
 WIDTH, CLASSES, LENGTH, IGNORED = 3, 5, 6, -100
 Batch = tuple[Tensor, Tensor]
 
@@ -300,7 +300,7 @@ def test_batches_move_to_a_device_whatever_holds_them() -> None:
 
 
 def test_a_trainer_that_divides_too_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand-ins for the two libraries; experiments/trainers/epochs.py has them themselves."""
+    """Stand-ins for the two libraries."""
 
     class GradientState:
         _shared_state: dict[str, Any] = {}  # noqa: RUF012

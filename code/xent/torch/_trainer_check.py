@@ -156,7 +156,12 @@ def _hugging_face(trainer: Any, batches: Iterable[Any] | None, stack: ExitStack)
                 "trainer: expected gradient_accumulation_steps of 2 or more, got 1: nothing is accumulated"
             )
         stack.enter_context(_patched(trainer, data_collator=examples))
-        stack.enter_context(_patched(trainer.args, dataloader_num_workers=0))
+        alone = {  # no other process reads ahead, or examples are collated out of sight
+            "dataloader_num_workers": 0,
+            "dataloader_persistent_workers": False,
+            "dataloader_prefetch_factor": None,
+        }
+        stack.enter_context(_patched(trainer.args, **alone))
         mine, chosen = _window(_loader(trainer), size)
         stack.enter_context(_patched(trainer, data_collator=examples.collate))
         rows = exchange(examples.of(mine, chosen), None, ranks)
@@ -240,7 +245,7 @@ def _window(loader: Iterable[Any], size: int) -> tuple[list[Any], list[int]]:
     """
     batches: list[Any] = []
     with_labels: list[int] = []
-    for i, batch in enumerate(islice(loader, LOOK + size)):
+    for i, batch in enumerate(_read(loader, LOOK + size)):
         if i < size:
             batches.append(batch)
         with_labels.append(_labels(batch))
@@ -257,6 +262,15 @@ def _window(loader: Iterable[Any], size: int) -> tuple[list[Any], list[int]]:
         f"trainer: expected micro-batches with unlike numbers of labels, got {len(with_labels)} with "
         f"{with_labels[0]} each, which hide a mean of means; pass batches= that differ"
     )
+
+
+def _read(loader: Iterable[Any], most: int) -> Iterator[Any]:
+    """Yield a loader's first micro-batches; one that fails where it should end, as accelerate's empty one, ends."""
+    try:
+        yield from islice(loader, most)
+    except ValueError as failure:
+        if not str(failure).startswith("Batch does not contain any data"):
+            raise
 
 
 def _labels(batch: Any) -> int:
