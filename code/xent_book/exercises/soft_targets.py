@@ -99,8 +99,7 @@ EXERCISES: tuple[Exercise, ...] = (
             "this looks like a root mean square: the squared distance is asked for": lambda t, m, eps: (
                 np.sqrt((1 - eps) ** 2 * (1 - t @ t) / m)
             ),
-            "this is the distance from t, with the bias in it: the distance from the mean is "
-            "asked for": lambda t, m, eps: (
+            "this is the distance from t, bias included: that from the mean is asked for": lambda t, m, eps: (
                 (1 - eps) ** 2 * (1 - t @ t) / m + eps**2 * ((t - 1 / len(t)) ** 2).sum()
             ),
         },
