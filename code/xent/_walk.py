@@ -16,12 +16,14 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ._blocks import Block, Index, blocks
 from ._validate import (
-    PREDICTIONS_FIRST,
     Floats,
     Reduction,
     class_indices,
     class_weights,
     mean_divisor,
+    of_binary,
+    of_rows,
+    of_soft,
     probabilities,
     real_array,
     same_shape,
@@ -188,16 +190,15 @@ class Reducer:
 
 def labels_and_weights(
     targets: ArrayLike,
-    like: tuple[int, ...],
+    like: Floats,
     axis: int,
     ignore_index: int | None,
     weight: ArrayLike | None,
     sample_weight: ArrayLike | None,
 ) -> tuple[NDArray[np.intp], NDArray[Any] | None]:
-    """Return class indices, and what each target weighs (None: one); `like` is the shape of the input."""
-    classes = like[axis]
+    """Return class indices, and what each target weighs (None: one); `like` is the input."""
     labels, counts = class_indices(targets, "targets", like, axis, ignore_index)
-    by_class = class_weights(weight, classes)
+    by_class = class_weights(weight, like.shape[axis])
     each = sample_weights(sample_weight, labels.shape)
     if by_class is None and each is None:
         return labels, counts
@@ -219,8 +220,10 @@ def distributions_and_weights(
 ) -> tuple[Floats, NDArray[Any] | None, NDArray[Any] | None, Floats | None]:
     """Return distributions, classes last, the classes' weights, the rows', and what a row adds to the divisor."""
     target = real_array(target_probs, "target_probs")
-    same_shape(target, "target_probs", logits.shape, "logits")
-    target = np.moveaxis(probabilities(target, "target_probs", axis), axis, -1)
+    hint = "; for class indices use cross_entropy" if target.ndim + 1 == logits.ndim else ""
+    same_shape(target, "target_probs", logits.shape, "logits", hint)
+    probabilities(target, "target_probs", axis, hint=lambda: of_soft(logits, target, axis))
+    target = np.moveaxis(target, axis, -1)
     by_class, each = class_weights(weight, target.shape[-1]), sample_weights(sample_weight, target.shape[:-1])
     if by_class is None:
         return target, None, each, None
@@ -240,10 +243,8 @@ def binary_targets(
     """Return logits, targets and weights of a binary loss; logits that do not count are zero."""
     z = real_array(logits, "logits")
     y = real_array(targets, "targets", bools=True)
-    same_shape(y, "targets", z.shape, "logits")
-    y = probabilities(
-        y, "targets", None, hint=lambda: PREDICTIONS_FIRST if np.isin(z, (0, 1)).all() else ""
-    ).astype(np.float64)
+    same_shape(y, "targets", z.shape, "logits", of_rows(y, z, "cross_entropy"))
+    y = probabilities(y, "targets", None, hint=lambda: of_binary(z, y)).astype(np.float64)
     smoothing = smoothing_mass(label_smoothing)
     if smoothing:
         y = (1 - smoothing) * y + smoothing / 2

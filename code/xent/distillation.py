@@ -33,9 +33,7 @@ from ._validate import (
     Floats,
     Reduction,
     any_array,
-    at_index,
     choice,
-    first_true,
     held,
     in_range,
     integer,
@@ -43,6 +41,7 @@ from ._validate import (
     number,
     real_array,
     reduction_arguments,
+    refuse_where,
     same_shape,
     sample_weights,
     shown,
@@ -280,7 +279,7 @@ def mixed_loss(
     alpha = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     common: dict[str, Any] = {"axis": axis, "reduction": reduction, "denominator": denominator}
     student, axis = logits_array(student_logits, "student_logits", axis)
-    _, w = labels_and_weights(targets, student.shape, axis, ignore_index, None, sample_weight)
+    _, w = labels_and_weights(targets, student, axis, ignore_index, None, sample_weight)
     soft = distillation_loss(
         student_logits,
         teacher_logits,
@@ -375,25 +374,9 @@ def top_k_loss(
     log_p, _ = _logits(log_p, "top_log_probs", axis)
     indices = _class_choices(top_indices, "top_indices", z, axis)
     same_shape(np.asarray(top_indices), "top_indices", np.shape(top_log_probs), "top_log_probs")
-    ordered = np.sort(indices)
-    repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
-    if repeated.any():
-        where = first_true(np.asarray(repeated))
-        raise ValueError(f"top_indices: expected distinct classes, got a repeated one{at_index(where)}")
-    slack = sum_tolerance(log_p.dtype.newbyteorder("="), log_p.shape[-1])
     with np.errstate(all="ignore"):
         mass = np.asarray(np.exp(log_p.astype(np.float64)).sum(-1))
-    wrong = ~(mass <= 1 + slack)
-    if wrong.any():
-        where = first_true(np.asarray(wrong))
-        raise ValueError(
-            f"top_log_probs: expected log-probabilities whose exponentials sum to at most one (within "
-            f"{slack:.2g} for {log_p.dtype}), got a sum of {mass[where]:.10g}{at_index(where)}"
-        )
-    nothing = np.asarray(np.isneginf(log_p.max(-1)))
-    if treatment.startswith("renormalised") and nothing.any():
-        where = first_true(nothing)
-        raise ValueError(f"top_log_probs: expected a sum above 0 to renormalise by, got 0{at_index(where)}")
+    check_top_k(np.sort(indices), mass, log_p.max(-1), log_p.dtype.newbyteorder("="), treatment)
     total = Reducer(
         z.shape[:-1], np.promote_types(z.dtype, log_p.dtype), reduction_arguments(reduction, denominator)
     )
@@ -636,10 +619,28 @@ def _logits(value: ArrayLike, name: str, axis: int) -> tuple[Floats, int]:
     return np.moveaxis(array, axis, -1), axis
 
 
+def check_top_k(ordered: Any, mass: Any, highest: Any, dtype: Any, treatment: str) -> None:
+    """Refuse classes, sorted, that repeat, or masses above one; arrays and tensors alike."""
+    repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
+    refuse_where(repeated, "top_indices", "distinct classes", got="a repeated one")
+    slack = sum_tolerance(dtype, ordered.shape[-1])
+    expected = f"log-probabilities whose exponentials sum to at most one (within {slack:.2g} for {dtype})"
+    refuse_where(~(mass <= 1 + slack), "top_log_probs", expected, mass, got="a sum of {:.10g}")
+    if treatment.startswith("renormalised"):
+        refuse_where(highest == -math.inf, "top_log_probs", "a sum above 0 to renormalise by", got="0")
+
+
+def padding(teacher: Any, student: Any, axis: int) -> str:
+    """Say what fits where two models have unlike numbers of classes."""
+    shapes = ([*x.shape[:axis], *x.shape[axis + 1 :]] for x in (teacher, student))
+    alike = teacher.ndim == student.ndim and next(shapes) == next(shapes)
+    return "; if both have the same tokens and the rest is padding, slice the longer" if alike else ""
+
+
 def _pair(student: ArrayLike, teacher: ArrayLike, axis: int) -> tuple[Floats, Floats, int]:
     z, axis = logits_array(student, "student_logits", axis)
     v = real_array(teacher, "teacher_logits")
-    same_shape(v, "teacher_logits", z.shape, "student_logits")
+    same_shape(v, "teacher_logits", z.shape, "student_logits", padding(v, z, axis))
     return np.moveaxis(z, axis, -1), np.moveaxis(v, axis, -1), axis
 
 

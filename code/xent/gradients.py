@@ -144,7 +144,7 @@ def cross_entropy_gradient(
     """
     logits, axis = logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
-    labels, w = labels_and_weights(targets, logits.shape, axis, ignore_index, weight, sample_weight)
+    labels, w = labels_and_weights(targets, logits, axis, ignore_index, weight, sample_weight)
     smoothing = smoothing_mass(label_smoothing)
     spread = smoothing / moved.shape[-1]
 
@@ -282,7 +282,7 @@ def focal_loss_gradient(
     logits, axis = logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
     factor = class_weights(alpha, moved.shape[-1], "alpha")
-    labels, w = labels_and_weights(targets, logits.shape, axis, ignore_index, None, sample_weight)
+    labels, w = labels_and_weights(targets, logits, axis, ignore_index, None, sample_weight)
 
     def rows(block: Block, index: Index) -> Floats:
         own = labels[index].reshape(-1)

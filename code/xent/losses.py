@@ -21,25 +21,30 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._blocks import Block, Index
 from ._validate import (
+    BINARY_LOGITS,
+    LOGITS,
     PREDICTIONS_FIRST,
     Floats,
     Reduction,
     any_array,
-    at_index,
     class_weights,
-    first_true,
     held,
     logits_array,
     number,
+    of_binary,
+    of_rows,
+    other_axis,
     positive_weight,
     probabilities,
     real_array,
     reduction_arguments,
+    refuse_where,
     renamed,
     same_shape,
     sample_weights,
     shown,
     smoothing_mass,
+    sum_to_one,
     sum_tolerance,
 )
 from ._walk import binary_targets, distributions_and_weights, labels_and_weights, reduce_each, reduce_rows
@@ -143,7 +148,7 @@ def cross_entropy(
     """
     logits, axis = logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
-    labels, w = labels_and_weights(targets, logits.shape, axis, ignore_index, weight, sample_weight)
+    labels, w = labels_and_weights(targets, logits, axis, ignore_index, weight, sample_weight)
     smoothing = held(smoothing_mass(label_smoothing), logits.dtype)
 
     def loss(block: Block, index: Index) -> Floats:
@@ -338,7 +343,7 @@ def focal_loss(
     logits, axis = logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
     factor = class_weights(alpha, moved.shape[-1], "alpha")
-    labels, w = labels_and_weights(targets, logits.shape, axis, ignore_index, None, sample_weight)
+    labels, w = labels_and_weights(targets, logits, axis, ignore_index, None, sample_weight)
 
     def loss(block: Block, index: Index) -> Floats:
         own = labels[index].reshape(-1)
@@ -545,18 +550,22 @@ def log_probs_and_labels(
     """Check log-probabilities and their targets; return them, the axis, class indices and weights."""
     array, axis = logits_array(log_probs, "log_probs", axis)
     # Targets first: that arguments have changed places says more than that labels are no distribution.
-    labels, w = labels_and_weights(targets, array.shape, axis, ignore_index, weight, sample_weight)
+    labels, w = labels_and_weights(targets, array, axis, ignore_index, weight, sample_weight)
     tolerance = sum_tolerance(array.dtype.newbyteorder("="), array.shape[axis])
     excess = np.asarray(log_sum_exp(without_nan(array, "log_probs"), axis=axis))
     # float32 overflows from 89 on; what is below the smallest normal number underflows.
     with np.errstate(over="ignore", under="ignore"):
         wrong = ~(np.abs(np.expm1(np.minimum(excess, 700.0))) <= tolerance)
-    if wrong.any():
-        where = first_true(wrong)
-        raise ValueError(
-            f"log_probs: expected logarithms of probabilities that sum to one along axis {axis} (within "
-            f"{tolerance:.2g} for {array.shape[axis]} classes in {array.dtype}), got a log-sum-exp of "
-            f"{excess[where]:.6g}{at_index(where)}; for logits use cross_entropy"
+        expected = sum_to_one(
+            "logarithms of probabilities", f"axis {axis}", tolerance, array.shape[axis], array.dtype
+        )
+        refuse_where(
+            wrong,
+            "log_probs",
+            expected,
+            excess,
+            got="a log-sum-exp of {:.6g}",
+            hint=lambda: other_axis(np.exp(array), axis, LOGITS),
         )
     return array, axis, labels, w
 
@@ -574,8 +583,12 @@ def probs_and_labels(
     array, axis = logits_array(probs, "probs", axis)
     if labels is not None:
         targets, ignore_index = _by_label(targets, labels, array.shape[axis], ignore_index)
-    of, w = labels_and_weights(targets, array.shape, axis, ignore_index, weight, sample_weight)
-    return probabilities(array, "probs", axis), axis, of, w
+    of, w = labels_and_weights(targets, array, axis, ignore_index, weight, sample_weight)
+
+    def hint() -> str:
+        return other_axis(array, axis, LOGITS if ((array < 0) | (array > 1)).any() else "")
+
+    return probabilities(array, "probs", axis, hint=hint), axis, of, w
 
 
 def binary_probs(
@@ -583,13 +596,13 @@ def binary_probs(
 ) -> tuple[Floats, Floats, Floats | None]:
     """Check probabilities of 1 and their targets; return them and the weights."""
     p, y = real_array(probs, "probs"), real_array(targets, "targets", bools=True)
-    same_shape(y, "targets", p.shape, "probs")
+    same_shape(y, "targets", p.shape, "probs", of_rows(y, p, "log_loss"))
     integers = np.asarray(probs).dtype.kind in "biu"
     # A target between 0 and 1 would cost inf under either.
     if integers and np.isin(p, (0, 1)).all() and not np.isin(y, (0, 1)).all():
         raise ValueError(f"probs: expected probabilities, got labels of 0 and 1{PREDICTIONS_FIRST}")
-    y = probabilities(y, "targets", None).astype(np.float64)
-    p = probabilities(p, "probs", None, hint=lambda: "; for logits use binary_cross_entropy")
+    y = probabilities(y, "targets", None, hint=lambda: of_binary(p, y)).astype(np.float64)
+    p = probabilities(p, "probs", None, hint=lambda: BINARY_LOGITS)
     return (
         p.astype(np.promote_types(p.dtype, np.float32), copy=False),
         y,
@@ -610,10 +623,7 @@ def _by_label(
         raise ValueError(f"labels: expected distinct labels, got {shown(labels)}")
     ignored = np.zeros(given.shape, bool) if ignore_index is None else given == ignore_index
     at = np.minimum(np.searchsorted(ordered, given), classes - 1)
-    unknown = ~ignored & (ordered[at] != given)
-    if unknown.any():
-        where = first_true(np.asarray(unknown))
-        raise ValueError(f"targets: expected one of the labels, got {given[where]!r}{at_index(where)}")
+    refuse_where(~ignored & (ordered[at] != given), "targets", "one of the labels", given, got="{!r}")
     return np.where(ignored, -1, order[at]), None if ignore_index is None else -1
 
 

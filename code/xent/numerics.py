@@ -25,6 +25,7 @@ from ._validate import (
     first_true,
     logits_array,
     real_array,
+    refuse_where,
     shown,
     weights,
 )
@@ -259,9 +260,7 @@ def _axes(x: Floats, axis: Any) -> tuple[int, ...]:
 
 def without_nan(array: Floats, name: str) -> Floats:
     """Return `array`, or say where it holds nan."""
-    nan = np.isnan(array)
-    if nan.any():
-        raise ValueError(f"{name}: expected numbers, got nan{at_index(first_true(nan))}")
+    refuse_where(np.isnan(array), name, "numbers", got="nan")
     return array
 
 
@@ -273,10 +272,7 @@ def refuse(moved: Floats, name: str, axis: int) -> NoReturn:
     array = np.moveaxis(moved, -1, axis)
     without_nan(array, name)
     infinite = np.isposinf(array)
-    if infinite.any():
-        raise ValueError(
-            f"{name}: expected logits below +inf, got inf{at_index(first_true(infinite))}; its softmax is 0/0"
-        )
+    refuse_where(infinite, name, "logits below +inf", got="inf", hint=lambda: "; its softmax is 0/0")
     empty = np.asarray(np.isneginf(array).all(axis=axis))
     raise ValueError(
         f"{name}: expected a finite logit in every row, got -inf along the whole class axis {axis}"

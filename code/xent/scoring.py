@@ -25,12 +25,11 @@ from scipy.special import xlogy
 from ._validate import (
     Floats,
     Indices,
-    at_index,
     class_indices,
-    first_true,
     moved,
     number,
     probabilities,
+    refuse_where,
     smoothing_mass,
     weights,
 )
@@ -396,13 +395,8 @@ def invert_smoothing(probs: ArrayLike, *, label_smoothing: float) -> Any:
     given = probabilities(probs, "probs", -1)
     floor = eps / given.shape[-1]
     p = (given.astype(np.float64) - floor) / (1 - eps)
-    slack = 8 * np.finfo(given.dtype).eps
-    if (p < -slack).any():
-        where = first_true(p < -slack)
-        raise ValueError(
-            f"probs: expected probabilities >= label_smoothing / K = {floor:g}, which smoothing leaves to "
-            f"every class, got {given[where]}{at_index(where)}"
-        )
+    expected = f"probabilities >= label_smoothing / K = {floor:g}, which smoothing leaves to every class"
+    refuse_where(p < -8 * np.finfo(given.dtype).eps, "probs", expected, given)
     return np.maximum(p, 0.0).astype(np.result_type(np.float32, given), copy=False)
 
 
@@ -453,9 +447,7 @@ def invert_weighting(
     """
     given = probabilities(probs, "probs", -1)
     by_class = weights(weight, "weight", given.shape[-1:], "one weight a class")
-    if not (by_class > 0).all():
-        where = first_true(by_class <= 0)
-        raise ValueError(f"weight: expected weights > 0, got {by_class[where]}{at_index(where)}")
+    refuse_where(by_class <= 0, "weight", "weights > 0", by_class)
     if batch_size is None and class_probs is not None:
         raise TypeError("batch_size: expected the number of targets that shared a sum of weights, got None")
     if batch_size is not None and class_probs is None:
@@ -481,7 +473,7 @@ def invert_weighting(
 def _report(probs: ArrayLike, targets: ArrayLike) -> tuple[Floats, Floats, Indices]:
     """Check the arguments; return reports, the probability (float64) of each outcome, and outcomes."""
     q = probabilities(probs, "probs", -1)
-    labels, _ = class_indices(targets, "targets", q.shape, q.ndim - 1, None, hints=False)
+    labels, _ = class_indices(targets, "targets", q, q.ndim - 1, None, hints=False)
     own = np.take_along_axis(q, labels[..., None], -1)[..., 0].astype(np.float64)
     return q, own, labels
 

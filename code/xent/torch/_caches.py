@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xent._validate import MOST, at_index, integer, number, shown, sum_tolerance
+from xent._validate import MOST, integer, number, refuse_where, shown, sum_tolerance
 
 from ._blocks import concrete
 from ._validate import (
     LABEL_DTYPES,
-    first,
     floats,
     in_range,
     inside,
@@ -120,21 +119,14 @@ def masses_of(cache: Any, hidden: Tensor, weight: Tensor | None, classes: int) -
     if concrete(indices, masses, tail):
         ordered = indices.sort(-1).values
         repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1) & live
-        if repeated.any():
-            raise ValueError(
-                f"{name}: expected distinct classes, got a repeated one{at_index(first(repeated))}"
-            )
+        refuse_where(repeated, name, "distinct classes", got="a repeated one")
         slack = sum_tolerance(values.dtype, indices.shape[-1])
         inside(masses.masked_fill(~live.unsqueeze(-1), 0.0), name, slack)
         inside(tail.masked_fill(~live, 0.0), name)
         total = masses.sum(-1, dtype=tail.dtype) + tail
         wrong = ~((total - 1).abs() <= slack) & live
-        if wrong.any():
-            where = first(wrong)
-            raise ValueError(
-                f"{name}: expected masses that sum to one with the tail (within {slack:.2g} for {values.dtype}), "
-                f"got a sum of {total[where].item():.10g}{at_index(where)}"
-            )
+        expected = f"masses that sum to one with the tail (within {slack:.2g} for {values.dtype})"
+        refuse_where(wrong, name, expected, total, got="a sum of {:.10g}")
     return [indices.reshape(-1, indices.shape[-1]), masses.reshape(-1, indices.shape[-1]), tail.reshape(-1)]
 
 

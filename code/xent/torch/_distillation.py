@@ -20,21 +20,28 @@ from torch import Tensor
 from xent._validate import (
     MOST,
     Reduction,
-    at_index,
     choice,
     integer,
     number,
     reduction_arguments,
+    refuse_where,
     shown,
-    sum_tolerance,
 )
-from xent.distillation import TREATMENTS, Direction, Scale, Treatment, _beta, _settings
+from xent.distillation import (
+    TREATMENTS,
+    Direction,
+    Scale,
+    Treatment,
+    _beta,
+    _settings,
+    check_top_k,
+    padding,
+)
 
 from ._blocks import RowLoss, concrete, exp_, reduce_rows, wide
 from ._losses import _hard, _held, log_softmax, log_sum_exp
 from ._validate import (
     LABEL_DTYPES,
-    first,
     floats,
     in_range,
     labels_of,
@@ -154,7 +161,8 @@ def top_k_loss(
         )
     same_device(log_p, "top_log_probs", z)
     if concrete(log_p, at):
-        _check_top_k(log_p, at, treatment, top_log_probs.dtype)
+        mass = log_p.exp().sum(-1)
+        check_top_k(at.sort(-1).values, mass, log_p.amax(-1), top_log_probs.dtype, treatment)
     reduction, denominator = reduction_arguments(reduction, denominator)
     z = z.double() if log_p.dtype == torch.float64 else z
     w = target_weights(z, sample_weight)
@@ -186,9 +194,9 @@ def sample_targets(
     tau = number(proposal_temperature, "proposal_temperature", "a finite number > 0", 0.0, math.inf)
     _within(tau, "proposal_temperature", v)
     top = v.amax(-1, keepdim=True)
-    if concrete(v) and not top.isfinite().all():  # amax passes nan on
-        where = first(~top.isfinite().squeeze(-1))
-        raise ValueError(f"teacher_logits: expected rows that have a softmax, got none{at_index(where)}")
+    if concrete(v):  # amax passes nan on
+        endless = ~top.isfinite().squeeze(-1)
+        refuse_where(endless, "teacher_logits", "rows that have a softmax", got="none")
     log_p = torch.log_softmax(v, -1)
     log_r = torch.log_softmax((v - top) / tau, -1)
     flat = log_r.exp().reshape(-1, v.shape[-1])
@@ -512,7 +520,8 @@ def _sampled(z: Tensor, at: Tensor, masses: Tensor) -> Tensor:
 
 def _pair(student: Any, teacher: Any, axis: int) -> tuple[Tensor, Tensor]:
     z, axis = logits_of(student, "student_logits", axis)
-    same_shape(floats(teacher, "teacher_logits"), "teacher_logits", student.shape, "student_logits", z)
+    hint = padding(floats(teacher, "teacher_logits"), student, axis)
+    same_shape(teacher, "teacher_logits", student.shape, "student_logits", z, hint)
     v = teacher.movedim(axis, -1).detach()
     return (z.double() if v.dtype == torch.float64 else z), v
 
@@ -530,27 +539,6 @@ def _within(temperature: float, name: str, z: Tensor) -> None:
         raise ValueError(
             f"{name}: expected a number > 0 in the range of {wide(z.dtype)}, got {temperature!r}"
         )
-
-
-def _check_top_k(log_p: Tensor, at: Tensor, treatment: str, dtype: torch.dtype) -> None:
-    ordered = at.sort(-1).values
-    repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
-    if repeated.any():
-        raise ValueError(
-            f"top_indices: expected distinct classes, got a repeated one{at_index(first(repeated))}"
-        )
-    slack = sum_tolerance(dtype, log_p.shape[-1])
-    mass = log_p.exp().sum(-1)
-    wrong = ~(mass <= 1 + slack)
-    if wrong.any():
-        where = first(wrong)
-        raise ValueError(
-            f"top_log_probs: expected log-probabilities whose exponentials sum to at most one (within "
-            f"{slack:.2g} for {dtype}), got a sum of {mass[where].item():.10g}{at_index(where)}"
-        )
-    if treatment.startswith("renormalised") and (log_p.amax(-1) == -math.inf).any():
-        where = first(log_p.amax(-1) == -math.inf)
-        raise ValueError(f"top_log_probs: expected a sum above 0 to renormalise by, got 0{at_index(where)}")
 
 
 def _class_choices(value: Any, name: str, z: Tensor, axis: int) -> Tensor:

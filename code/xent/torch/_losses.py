@@ -23,17 +23,23 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from xent._validate import (
-    PREDICTIONS_FIRST,
+    BINARY_LOGITS,
+    LOGITS,
     Reduction,
-    at_index,
     gone,
     integer,
     number,
+    of_binary,
+    of_rows,
+    of_soft,
+    other_axis,
     real_array,
     reduction_arguments,
+    refuse_where,
     renamed,
     shown,
     smoothing_mass,
+    sum_to_one,
     sum_tolerance,
     unit,
 )
@@ -45,7 +51,6 @@ from ._validate import (
     class_axis,
     differ,
     distributions,
-    first,
     inside,
     labels_of,
     logits_of,
@@ -243,7 +248,8 @@ def soft_cross_entropy(
     tensor(0.)
     """
     z, axis = logits_of(logits, "logits", axis)
-    t = distributions(target_probs, "target_probs", logits, "logits", axis).movedim(axis, -1)
+    fits = partial(of_soft, logits, target_probs, axis)
+    t = distributions(target_probs, "target_probs", logits, "logits", axis, fits).movedim(axis, -1)
     smoothing = _held(smoothing_mass(label_smoothing), z)
     reduction, denominator = reduction_arguments(reduction, denominator)
     z = z.to(torch.promote_types(z.dtype, t.dtype) if t.dtype == torch.float64 else z.dtype)
@@ -381,14 +387,17 @@ def nll(
     if concrete(moved):
         tolerance = sum_tolerance(log_probs.dtype, moved.shape[-1])
         excess = torch.logsumexp(moved.detach(), -1)
-        wrong = ~(torch.expm1(excess).abs() <= tolerance)
-        if wrong.any():
-            where = first(wrong)
-            raise ValueError(
-                f"log_probs: expected logarithms of probabilities that sum to one along the class axis "
-                f"(within {tolerance:.2g} for {moved.shape[-1]} classes in {log_probs.dtype}), got a "
-                f"log-sum-exp of {excess[where].item():.6g}{at_index(where)}; for logits use cross_entropy"
-            )
+        expected = sum_to_one(
+            "logarithms of probabilities", f"axis {axis}", tolerance, moved.shape[-1], log_probs.dtype
+        )
+        refuse_where(
+            ~(torch.expm1(excess).abs() <= tolerance),
+            "log_probs",
+            expected,
+            excess,
+            got="a log-sum-exp of {:.6g}",
+            hint=lambda: other_axis(log_probs.exp(), axis, LOGITS),
+        )
     return _pick(moved, labels, counts, weight, sample_weight, reduction, denominator, torch.neg)
 
 
@@ -419,7 +428,11 @@ def log_loss(
     if labels is not None:
         targets, ignore_index = _by_label(targets, labels, moved.shape[-1], ignore_index)
     of, counts = labels_of(targets, moved, ignore_index, axis=axis)
-    distributions(probs, "probs", probs, "probs", axis)
+
+    def fits() -> str:
+        return other_axis(probs, axis, LOGITS if ((probs < 0) | (probs > 1)).any() else "")
+
+    distributions(probs, "probs", probs, "probs", axis, fits)
     eps = number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
 
     def loss(p: Tensor) -> Tensor:
@@ -447,7 +460,7 @@ def binary_log_loss(
     tensor(0.4904)
     """
     p = widened(probs, "probs")
-    inside(p, "probs")
+    inside(p, "probs", hint=lambda: BINARY_LOGITS)
     eps = number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
     p, y, w = _binary(p, targets, sample_weight, 0.0, "probs", out=0.5)
     reduction, denominator = reduction_arguments(reduction, denominator)
@@ -550,8 +563,9 @@ def _binary(
     y = tensor_of(targets, "targets")
     if y.dtype not in (*LABEL_DTYPES, *FLOAT_DTYPES, torch.bool):
         raise TypeError(f"targets: expected labels 0 and 1 or probabilities, got dtype {y.dtype}")
-    same_shape(y, "targets", z.shape, like, z)
-    inside(y, "targets", hint=lambda: PREDICTIONS_FIRST if ((z == 0) | (z == 1)).all() else "")
+    twin = "cross_entropy" if like == "logits" else "log_loss"
+    same_shape(y, "targets", z.shape, like, z, of_rows(y, z, twin))
+    inside(y, "targets", hint=lambda: of_binary(z, y))
     smoothing = smoothing_mass(label_smoothing)
     y = y.to(z.dtype)
     y = (1 - smoothing) * y + smoothing / 2 if smoothing else y
@@ -580,10 +594,8 @@ def _by_label(targets: Any, labels: Any, classes: int, ignore_index: int | None)
     ignored = torch.zeros_like(given, dtype=torch.bool)
     if ignore_index is not None:
         ignored = ~differ(given, integer(ignore_index, "ignore_index"))
-    known = same.any(-1) | ignored
-    if concrete(known) and not known.all():
-        where = first(~known)
-        raise ValueError(f"targets: expected one of the labels, got {given[where].item()}{at_index(where)}")
+    if concrete(same):
+        refuse_where(~(same.any(-1) | ignored), "targets", "one of the labels", given)
     of = same.to(torch.uint8).argmax(-1)
     return of.masked_fill(ignored, -1), None if ignore_index is None else -1
 
