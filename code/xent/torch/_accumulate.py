@@ -25,8 +25,6 @@ from xent._validate import integer, number, shown
 
 from ._validate import LABEL_DTYPES, differ, tensor_of
 
-__all__ = ["MicroBatch", "Window", "Windows", "accumulate"]
-
 B = TypeVar("B")
 Counting = Literal["tokens", "sequences"]
 Targets = Callable[[B], Tensor | int] | Sequence[int] | Hashable

@@ -28,8 +28,6 @@ from xent._validate import integer, number, shown
 
 from ._accumulate import counting
 
-__all__ = ["AccumulationReport", "check_accumulation"]
-
 B = TypeVar("B")
 Floats = NDArray[np.float64]
 

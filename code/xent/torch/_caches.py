@@ -23,8 +23,6 @@ from ._validate import (
     widened,
 )
 
-__all__ = ["TopK", "top_k_of_teacher"]
-
 
 @dataclass(frozen=True)
 class TopK:

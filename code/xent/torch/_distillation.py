@@ -54,8 +54,6 @@ from ._validate import (
     widened,
 )
 
-__all__ = ["distillation_loss", "mixed_loss", "sample_targets", "sampled_loss", "top_k_loss"]
-
 
 def distillation_loss(
     student_logits: Tensor,

@@ -43,8 +43,6 @@ from ._validate import (
     weights,
 )
 
-__all__ = ["TokenReport", "linear_cross_entropy", "linear_distillation_loss", "linear_entropy"]
-
 
 class TokenReport(NamedTuple):
     """What `linear_cross_entropy` tells beside the loss; constants, each weighed and reduced as the loss is."""

@@ -61,23 +61,6 @@ from ._validate import (
     widened,
 )
 
-__all__ = [
-    "binary_cross_entropy",
-    "binary_focal_loss",
-    "binary_log_loss",
-    "cross_entropy",
-    "entropy_from_logits",
-    "focal_loss",
-    "log_loss",
-    "log_sigmoid",
-    "log_softmax",
-    "log_sum_exp",
-    "nll",
-    "sigmoid",
-    "soft_cross_entropy",
-    "softmax",
-]
-
 
 def log_sum_exp(
     x: Tensor,

@@ -45,8 +45,7 @@ def _truncated(logits: Array, kept: Array, index: npt.NDArray[np.int64]) -> floa
 
 def _subtracted(logits: Array, kept: Array, index: npt.NDArray[np.int64]) -> float:
     mass = numerics.softmax(logits)[index].sum()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return _truncated(logits, kept, index) - float((1 - kept.sum()) * np.log(1 - mass))
+    return _truncated(logits, kept, index) - float((1 - kept.sum()) * np.log(1 - mass))
 
 
 def _entropy(kept: Array) -> float:

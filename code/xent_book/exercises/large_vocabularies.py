@@ -21,16 +21,14 @@ def _merge(a: State, b: State) -> Array:
 
 
 def _merge_without_guard(a: State, b: State) -> Array:
-    with np.errstate(invalid="ignore"):
-        top = np.maximum(a[0], b[0])
-        return np.array([top, a[1] * np.exp(a[0] - top) + b[1] * np.exp(b[0] - top)])
+    top = np.maximum(a[0], b[0])
+    return np.array([top, a[1] * np.exp(a[0] - top) + b[1] * np.exp(b[0] - top)])
 
 
 def _merge_turned(a: State, b: State) -> Array:
     """With the exponents turned round; where that overflows, as the machine does it."""
     m = max(a[0], b[0])
-    with np.errstate(all="ignore"):
-        return np.array([m, a[1] * np.exp(np.float64(m - a[0])) + b[1] * np.exp(np.float64(m - b[0]))])
+    return np.array([m, a[1] * np.exp(np.float64(m - a[0])) + b[1] * np.exp(np.float64(m - b[0]))])
 
 
 def _merge_inputs() -> list[tuple[Any, ...]]:
