@@ -451,7 +451,7 @@ def binary_log_loss(
     # As in _binary_sides, also for the gradient: that of log p at 0 is infinite.
     up = -y * torch.log(torch.where(y > 0, p, 1.0))
     down = (y - 1) * torch.log1p(-torch.where(y < 1, p, 0.0))
-    return summed(weigh(up + down, w), divide_by(p.shape, w, reduction, denominator))
+    return summed(weigh(up + down + 0.0, w), divide_by(p.shape, w, reduction, denominator))
 
 
 # The arithmetic, of rows with the classes last.
