@@ -10,16 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xent._validate import (
-    fitting,
-    integer,
-    meant,
-    real_array,
-    refuse_where,
-    shown,
-    sum_to_one,
-    sum_tolerance,
-)
+from xent import _validate as check
 
 from ._blocks import accumulator, concrete, wide
 
@@ -54,12 +45,12 @@ def widened(value: Any, name: str, hint: str = "") -> Tensor:
 
 def class_axis(tensor: Tensor, name: str, axis: Any) -> int:
     """Return the class axis as a non-negative integer; at least one class is needed."""
-    axis = integer(axis, "axis")
+    axis = check.integer(axis, "axis")
     if tensor.ndim == 0:
         raise ValueError(f"{name}: expected at least one dimension, the classes, got a single number")
     if not -tensor.ndim <= axis < tensor.ndim:
         raise ValueError(
-            f"axis: expected an axis of {name} with shape {tuple(tensor.shape)}, got {shown(axis)}"
+            f"axis: expected an axis of {name} with shape {tuple(tensor.shape)}, got {check.shown(axis)}"
         )
     positive: int = axis % tensor.ndim
     if tensor.shape[positive] == 0:
@@ -90,7 +81,7 @@ def labels_of(
         logits = moved.new_full((), math.nan).expand(*expected, classes) if classes else moved
         told = concrete(labels, moved) and not labels.is_complex()
         like, floats = logits.movedim(-1, axis), labels.is_floating_point()
-        hint = fitting(labels, like, axis, floats=floats, linear=bool(classes)) if told else ""
+        hint = check.fitting(labels, like, axis, floats=floats, linear=bool(classes)) if told else ""
         if labels.dtype not in LABEL_DTYPES:
             raise TypeError(f"targets: expected integer class indices, got dtype {labels.dtype}{hint}")
         raise ValueError(
@@ -100,7 +91,7 @@ def labels_of(
     labels = labels.long()
     counts = None
     if ignore_index is not None:
-        counts = differ(labels, integer(ignore_index, "ignore_index"))
+        counts = differ(labels, check.integer(ignore_index, "ignore_index"))
         labels = labels.masked_fill(~counts, 0)
     classes = moved.shape[-1] if classes is None else classes
     if classes:
@@ -120,9 +111,9 @@ def in_range(labels: Tensor, name: str, classes: int) -> None:
     if concrete(labels) and labels.numel():
         low, high = (int(end.item()) for end in labels.aminmax())
         if low < 0 or high >= classes:
-            hint = (lambda: meant(low, high, classes)) if name == "targets" else str
+            hint = (lambda: check.meant(low, high, classes)) if name == "targets" else str
             wrong = (labels < 0) | (labels >= classes)
-            refuse_where(wrong, name, f"class indices in [0, {classes})", labels, hint=hint)
+            check.refuse_where(wrong, name, f"class indices in [0, {classes})", labels, hint=hint)
 
 
 def distributions(
@@ -133,11 +124,15 @@ def distributions(
     tensor = widened(value, name, "; for class indices use cross_entropy" if indices else "")
     same_shape(tensor, name, like.shape, other, like)
     if concrete(tensor):
-        tolerance = sum_tolerance(value.dtype, tensor.shape[axis])
+        tolerance = check.sum_tolerance(value.dtype, tensor.shape[axis])
         inside(tensor, name, tolerance, hint=hint)
         sums = tensor.detach().sum(axis, dtype=accumulator(tensor))
-        expected = sum_to_one("probabilities", f"axis {axis}", tolerance, tensor.shape[axis], value.dtype)
-        refuse_where((sums - 1).abs() > tolerance, name, expected, sums, got="a sum of {:.10g}", hint=hint)
+        expected = check.sum_to_one(
+            "probabilities", f"axis {axis}", tolerance, tensor.shape[axis], value.dtype
+        )
+        check.refuse_where(
+            (sums - 1).abs() > tolerance, name, expected, sums, got="a sum of {:.10g}", hint=hint
+        )
     return tensor
 
 
@@ -145,7 +140,7 @@ def inside(tensor: Tensor, name: str, slack: float = 0.0, *, hint: Callable[[], 
     """Refuse what lies outside [0, 1]."""
     if concrete(tensor):
         wrong = ~((tensor >= 0) & (tensor <= 1 + slack))
-        refuse_where(wrong, name, "probabilities in [0, 1]", tensor, hint=hint)
+        check.refuse_where(wrong, name, "probabilities in [0, 1]", tensor, hint=hint)
 
 
 def weights(
@@ -156,7 +151,7 @@ def weights(
         value = torch.tensor(float(value), dtype=torch.float64)
     elif not isinstance(value, Tensor):
         # Not torch.as_tensor: it drops masks, and refuses or warns of arrays by their memory.
-        value = torch.from_numpy(real_array(value, name, bools=True).astype(np.float64, order="C"))
+        value = torch.from_numpy(check.real_array(value, name, bools=True).astype(np.float64, order="C"))
     elif tensor_of(value, name).dtype not in (*LABEL_DTYPES, *FLOAT_DTYPES, torch.bool):
         raise TypeError(f"{name}: expected real numbers or booleans, got dtype {value.dtype}")
     fits = tuple(value.shape) == shape
@@ -168,7 +163,7 @@ def weights(
         raise ValueError(f"{name}: expected {expected}, {of}, got {tuple(value.shape)}")
     tensor: Tensor = value.to(device=like.device, dtype=wide(like.dtype)).expand(shape)
     if concrete(tensor):
-        refuse_where(~((tensor >= 0) & (tensor < math.inf)), name, "finite weights >= 0", tensor)
+        check.refuse_where(~((tensor >= 0) & (tensor < math.inf)), name, "finite weights >= 0", tensor)
     return tensor
 
 
