@@ -36,8 +36,6 @@ from ._accumulation_check import (
     untouched,
 )
 
-__all__ = ["check_trainer"]
-
 Step = Callable[[nn.Module, list[Any]], Any]
 IGNORED = -100  # the label that trainers of language models leave out
 LOOK = 64  # micro-batches that are read, at most, until two have unlike numbers of targets
@@ -570,26 +568,15 @@ def _kept(thing: Any) -> Iterator[None]:
 
 def _snapshot(value: Any) -> Callable[[], None]:
     """Return what puts a container's contents back, and those of the containers in it."""
-    if isinstance(value, dict):
-        pairs = dict(value)
-        inner = [_snapshot(v) for v in pairs.values()]
+    if not isinstance(value, dict | list | deque):
+        return lambda: None
+    kept = dict(value) if isinstance(value, dict) else list(value)
+    inside = [_snapshot(v) for v in (kept.values() if isinstance(kept, dict) else kept)]
 
-        def undo() -> None:
-            value.clear()
-            value.update(pairs)
-            for again in inner:
-                again()
+    def undo() -> None:
+        value.clear()
+        value.update(kept) if isinstance(value, dict) else value.extend(kept)
+        for again in inside:
+            again()
 
-        return undo
-    if isinstance(value, list | deque):
-        items = list(value)
-        inside = [_snapshot(v) for v in items]
-
-        def undo() -> None:
-            value.clear()
-            value.extend(items)
-            for again in inside:
-                again()
-
-        return undo
-    return lambda: None
+    return undo

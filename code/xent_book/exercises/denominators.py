@@ -2,65 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from xent_book.exercises._check import Exercise, Mistake
-
-
-def _scales_inputs() -> list[tuple[Any, ...]]:
-    """Counts of each rank and micro-batch, and what the framework divides by."""
-    return [
-        (np.array([[4.0, 1.0, 7.0], [2.0, 30.0, 5.0]]), 2.0),
-        (np.array([[3.0, 9.0]]), 1.0),
-        (np.array([[1.0, 2.0], [8.0, 3.0], [5.0, 6.0]]), 1.0),
-    ]
-
+from xent_book.exercises._check import Exercise
 
 EXERCISES = (
     Exercise(
-        slug="den-scales",
-        title="A model that returns means",
-        chapter="11_denominators",
-        reference=lambda counts, divisor: divisor * counts / counts.sum(),
-        inputs=_scales_inputs,
+        "den-scales",
+        "A model that returns means",
+        lambda counts, divisor: divisor * counts / counts.sum(),
+        # Counts of each rank and micro-batch, and what the framework divides by.
+        lambda: [
+            (np.array([[4.0, 1.0, 7.0], [2.0, 30.0, 5.0]]), 2.0),
+            (np.array([[3.0, 9.0]]), 1.0),
+            (np.array([[1.0, 2.0], [8.0, 3.0], [5.0, 6.0]]), 1.0),
+        ],
         rtol=1e-12,
-        why="a few roundings in float64",
-        mistakes=(
-            Mistake(
-                "this is the factor of a summed loss: the mean has to be multiplied by its count first",
-                lambda counts, divisor: divisor / counts.sum() * np.ones_like(counts),
-            ),
-            Mistake(
-                "the divisor is missing: the framework divides once more, and the gradient is too small",
-                lambda counts, divisor: counts / counts.sum(),
-            ),
-            Mistake(
-                "the number of ranks is not always what the framework divides by: use divisor",
-                lambda counts, divisor: len(counts) * counts / counts.sum(),
-            ),
-            Mistake(
-                "N is that of each rank here: it has to be summed over the ranks too",
+        mistakes={
+            "this is the factor of a summed loss: the mean has to be multiplied by "
+            "its count first": lambda counts, divisor: divisor / counts.sum() * np.ones_like(counts),
+            "the divisor is missing: the framework divides once more, and the gradient "
+            "is too small": lambda counts, divisor: counts / counts.sum(),
+            "the number of ranks is not always what the framework divides "
+            "by: use divisor": lambda counts, divisor: len(counts) * counts / counts.sum(),
+            "N is that of each rank here: it has to be summed over the ranks too": (
                 lambda counts, divisor: divisor * counts / counts.sum(axis=1, keepdims=True) / len(counts),
                 lambda counts, divisor: counts / counts.sum(axis=1, keepdims=True),
                 lambda counts, divisor: divisor * counts / counts.sum(axis=1, keepdims=True),
             ),
-            Mistake(
-                "this is the mean of means, the loss that the chapter begins with",
+            "this is the mean of means, the loss that the chapter begins with": (
                 lambda counts, divisor: np.full_like(counts, 1 / counts.shape[1]),
                 lambda counts, divisor: np.full_like(counts, divisor / counts.size),
                 lambda counts, divisor: np.full_like(counts, 1 / counts.size),
             ),
-            Mistake(
-                "this divides by the count a second time: a mean has been divided by it already, so multiply",
+            "this divides by the count a second time: a mean has been divided by it already, so multiply": (
                 lambda counts, divisor: divisor / counts,
                 lambda counts, divisor: 1 / counts,
             ),
-            Mistake(
-                "the number of micro-batches is in it once too often: N counts the targets of all of them",
-                lambda counts, divisor: divisor * counts / counts.sum() / counts.shape[1],
-            ),
-        ),
+            "the number of micro-batches is in it once too often: N counts the targets of "
+            "all of them": lambda counts, divisor: divisor * counts / counts.sum() / counts.shape[1],
+        },
     ),
 )

@@ -6,14 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import brentq
 
 from xent import information
 from xent.numerics import softmax
-from xent_book.exercises._check import Exercise, Mistake
-
-Array = npt.NDArray[np.float64]
+from xent_book.exercises._check import Array, Exercise
 
 # ------------------------------------------------------------------------------------ entropy with zeros
 
@@ -95,22 +92,6 @@ def _closest(p: Array, candidates: Array) -> tuple[int, int]:
     return _best(information.kl_divergence, p, candidates), _best(_reverse, p, candidates)
 
 
-def _candidates() -> list[tuple[Any, ...]]:
-    return [
-        (np.array([0.49, 0.02, 0.49]), np.array([[1 / 3, 1 / 3, 1 / 3], [0.98, 0.01, 0.01]])),
-        # Forward: only the last row covers p. Reverse: only the middle row stays inside p.
-        (
-            np.array([0.5, 0.5, 0.0]),
-            np.array([[0.05, 0.0, 0.95], [1.0, 0.0, 0.0], [0.1, 0.1, 0.8]]),
-        ),
-        (
-            np.array([0.0, 0.3, 0.7]),
-            # Reverse: the first row. By the cross-entropy H(Q, P) it would be the last, which is certain.
-            np.array([[0.0, 0.45, 0.55], [0.001, 0.2995, 0.6995], [0.6, 0.2, 0.2], [0.0, 0.0, 1.0]]),
-        ),
-    ]
-
-
 # ------------------------------------------------------------------------------------- maximum entropy
 
 
@@ -142,96 +123,62 @@ def _straight(values: Array, mean: float) -> Any:
     return 1 / len(values) + (mean - values.mean()) * centred / (centred**2).sum()
 
 
-def _means() -> list[tuple[Any, ...]]:
-    return [
-        (np.arange(1.0, 7.0), 4.5),
-        (np.array([0.0, 1.0, 2.0]), 0.4),
-        (np.array([-2.0, 0.5, 3.0, 4.0]), 2.6),
-    ]
-
-
 EXERCISES = (
     Exercise(
-        slug="entropy-with-zeros",
-        title="Entropy in bits, with impossible classes",
-        chapter="03_information",
-        reference=_bits,
-        inputs=_distributions,
+        "entropy-with-zeros",
+        "Entropy in bits, with impossible classes",
+        _bits,
+        _distributions,
         rtol=1e-13,
-        atol=1e-16,
-        why="a few roundings, relative; the one small entropy is that of a certain outcome, exactly 0",
-        mistakes=(
-            Mistake(
-                "a class of probability zero gives 0 * log 0: nan in floating point, 0 in the limit",
-                lambda p: -(p * np.log2(p)).sum(axis=-1),
+        atol=1e-16,  # a few roundings, relative; the one small entropy is that of a certain outcome, exactly 0
+        mistakes={
+            "a class of probability zero gives 0 * log 0: nan in floating point, 0 in the limit": lambda p: (
+                -(p * np.log2(p)).sum(axis=-1)
             ),
-            Mistake(
-                "this looks like an epsilon: it changes the terms that were right, and a certain outcome no "
-                "longer has entropy zero; leave out the zeros instead",
+            "this looks like an epsilon: it changes the terms that were right, and a certain outcome no "
+            "longer has entropy zero; leave out the zeros instead": (
                 *(f for k in range(3, 17) for f in _inside(10.0**-k)),
             ),
-            Mistake(
-                "this is in nats, and it looks like an epsilon: use base 2, and leave out the zeros",
+            "this is in nats, and it looks like an epsilon: use base 2, and leave out the zeros": (
                 *(lambda p, eps=10.0**-k: -(p * np.log(p + eps)).sum(axis=-1) for k in range(3, 16)),
                 *(
                     lambda p, eps=10.0**-k: -(p * np.log(np.maximum(p, eps))).sum(axis=-1)
                     for k in range(3, 14)
                 ),
             ),
-            Mistake("this is in nats: divide by log 2, or use the logarithm to base 2", information.entropy),
-            Mistake(
-                "the sign is flipped: a logarithm of a probability is negative, its surprise is not",
-                lambda p: -_bits(p),
+            "this is in nats: divide by log 2, or use the logarithm to base 2": information.entropy,
+            "the sign is flipped: a logarithm of a probability is negative, its surprise is not": lambda p: (
+                -_bits(p)
             ),
-            Mistake(
-                "the sum runs over another axis: the classes are on the last one",
+            "the sum runs over another axis: the classes are on the last one": (
                 lambda p: _terms(p).sum(axis=0),
                 lambda p: _terms(p).sum(axis=1),
             ),
-            Mistake(
-                "this is a mean over the classes: expected surprise is a sum, and the weights are already in "
-                "it",
-                lambda p: _terms(p).mean(axis=-1),
-            ),
-            Mistake(
-                "the weights are missing: this adds up the surprises, and entropy is their expectation",
-                lambda p: -np.log2(np.where(p > 0, p, 1.0)).sum(axis=-1),
-            ),
-            Mistake(
-                "these are the terms: their sum is missing",
-                lambda p: _terms(p),
-            ),
-            Mistake(
-                "this is the perplexity: its logarithm to base 2 is the entropy",
+            "this is a mean over the classes: expected surprise is a sum, and the weights are "
+            "already in it": lambda p: _terms(p).mean(axis=-1),
+            "the weights are missing: this adds up the surprises, and entropy "
+            "is their expectation": lambda p: -np.log2(np.where(p > 0, p, 1.0)).sum(axis=-1),
+            "these are the terms: their sum is missing": lambda p: _terms(p),
+            "this is the perplexity: its logarithm to base 2 is the entropy": (
                 lambda p: 2 ** _bits(p),
                 lambda p: np.exp(information.entropy(p)),
             ),
-            Mistake(
-                "this is in digits, with the logarithm to base 10: use base 2",
-                lambda p: information.entropy(p, base=10),
+            "this is in digits, with the logarithm to base 10: use base 2": lambda p: information.entropy(
+                p, base=10
             ),
-            Mistake(
-                "this is in nats, and a class of probability zero gives 0 * log 0, which is nan in floating "
-                "point",
-                lambda p: -(p * np.log(p)).sum(axis=-1),
-            ),
-        ),
+            "this is in nats, and a class of probability zero gives 0 * log 0, which is nan in floating "
+            "point": lambda p: -(p * np.log(p)).sum(axis=-1),
+        },
     ),
     Exercise(
-        slug="kl-from-samples",
-        title="Estimate a divergence from samples, with its standard error",
-        chapter="03_information",
-        reference=_estimate,
-        inputs=_samples,
-        rtol=1e-10,
-        why="two means of at most 200 numbers; no approximation",
-        mistakes=(
-            Mistake(
-                "the ratio is upside down: the first distribution drew the samples",
-                lambda a, b: _estimate(b, a),
-            ),
-            Mistake(
-                "you weighted the log ratio by P, but drawing from P does that already",
+        "kl-from-samples",
+        "Estimate a divergence from samples, with its standard error",
+        _estimate,
+        _samples,
+        rtol=1e-10,  # two means of at most 200 numbers; no approximation
+        mistakes={
+            "the ratio is upside down: the first distribution drew the samples": lambda a, b: _estimate(b, a),
+            "you weighted the log ratio by P, but drawing from P does that already": (
                 lambda a, b: (
                     (np.exp(a) * (a - b)).sum(),
                     (np.exp(a) * (a - b)).std(ddof=1) / np.sqrt(len(a)),
@@ -243,88 +190,88 @@ EXERCISES = (
                 lambda a, b: ((np.exp(a) * (a - b)).sum(), _estimate(a, b)[1]),
                 lambda a, b: ((np.exp(a) * (a - b)).mean(), _estimate(a, b)[1]),
             ),
-            Mistake(
-                "n - 1 belongs in the variance only: the spread of a mean is smaller by sqrt(n)",
-                lambda a, b: ((a - b).mean(), (a - b).std(ddof=1) / np.sqrt(len(a) - 1)),
+            "n - 1 belongs in the variance only: the spread of a mean is smaller by sqrt(n)": lambda a, b: (
+                (a - b).mean(),
+                (a - b).std(ddof=1) / np.sqrt(len(a) - 1),
             ),
-            Mistake(
-                "your error is a variance, of one log ratio: take its root, and divide by sqrt(n)",
+            "your error is a variance, of one log ratio: take its root, and divide by sqrt(n)": (
                 lambda a, b: ((a - b).mean(), (a - b).var(ddof=1)),
                 lambda a, b: ((a - b).mean(), (a - b).var(ddof=1) / np.sqrt(len(a))),
             ),
-            Mistake(
-                "this is the cross-entropy: the divergence is lower by the entropy of P",
-                lambda a, b: _estimate(0 * b, b),
+            "this is the cross-entropy: the divergence is lower by the entropy of P": lambda a, b: _estimate(
+                0 * b, b
             ),
-            Mistake(
-                "these are two standard errors: the exercise asks for one",
-                lambda a, b: (_estimate(a, b)[0], 2 * _estimate(a, b)[1]),
+            "these are two standard errors: the exercise asks for one": lambda a, b: (
+                _estimate(a, b)[0],
+                2 * _estimate(a, b)[1],
             ),
-            Mistake(
-                "the terms are made positive: single log ratios may be negative, their expectation is not",
-                lambda a, b: _estimate(np.abs(a - b), 0 * a),
+            "the terms are made positive: single log ratios may be negative, their "
+            "expectation is not": lambda a, b: _estimate(np.abs(a - b), 0 * a),
+            "the arguments already are logarithms: the log ratio is their difference": lambda a, b: _estimate(
+                np.log(a / b), 0 * a
             ),
-            Mistake(
-                "the arguments already are logarithms: the log ratio is their difference",
-                lambda a, b: _estimate(np.log(a / b), 0 * a),
-            ),
-            Mistake(
-                "your error is the spread of one log ratio; the spread of their mean is smaller by sqrt(n)",
+            "your error is the spread of one log ratio; the spread of their mean is smaller by sqrt(n)": (
                 lambda a, b: ((a - b).mean(), (a - b).std(ddof=1)),
                 lambda a, b: ((a - b).mean(), (a - b).std()),
             ),
-            Mistake(
-                "your error divides by n where it should divide by sqrt(n)",
+            "your error divides by n where it should divide by sqrt(n)": (
                 lambda a, b: ((a - b).mean(), (a - b).std(ddof=1) / len(a)),
                 lambda a, b: ((a - b).mean(), (a - b).std() / len(a)),
             ),
-            Mistake(
-                "your error is squared: this is the variance of the mean",
-                lambda a, b: ((a - b).mean(), (a - b).var(ddof=1) / len(a)),
+            "your error is squared: this is the variance of the mean": lambda a, b: (
+                (a - b).mean(),
+                (a - b).var(ddof=1) / len(a),
             ),
-            Mistake(
-                "the variance is divided by n; the exercise asks for n - 1 (ddof=1 in NumPy)",
-                lambda a, b: ((a - b).mean(), (a - b).std() / np.sqrt(len(a))),
+            "the variance is divided by n; the exercise asks for n - 1 (ddof=1 in NumPy)": lambda a, b: (
+                (a - b).mean(),
+                (a - b).std() / np.sqrt(len(a)),
             ),
-        ),
+        },
     ),
     Exercise(
-        slug="kl-directions",
-        title="The closest distribution in each direction of the divergence",
-        chapter="03_information",
-        reference=_closest,
-        inputs=_candidates,
-        atol=1e-9,
-        why="the answers are whole numbers",
-        mistakes=(
-            Mistake(
-                "the two directions are swapped: the first distribution is the one whose weights take the mean",
-                lambda p, c: _closest(p, c)[::-1],
+        "kl-directions",
+        "The closest distribution in each direction of the divergence",
+        _closest,
+        lambda: [
+            (np.array([0.49, 0.02, 0.49]), np.array([[1 / 3, 1 / 3, 1 / 3], [0.98, 0.01, 0.01]])),
+            # Forward: only the last row covers p. Reverse: only the middle row stays inside p.
+            (
+                np.array([0.5, 0.5, 0.0]),
+                np.array([[0.05, 0.0, 0.95], [1.0, 0.0, 0.0], [0.1, 0.1, 0.8]]),
             ),
-            Mistake(
-                "this looks like nan from 0 * log 0: argmin takes the first nan for the smallest",
-                lambda p, c: (_best(_naive, p, c), _best(lambda a, b: _naive(b, a), p, c)),
+            (
+                np.array([0.0, 0.3, 0.7]),
+                # Reverse: the first row. By the cross-entropy H(Q, P) it would be the last, which is certain.
+                np.array([[0.0, 0.45, 0.55], [0.001, 0.2995, 0.6995], [0.6, 0.2, 0.2], [0.0, 0.0, 1.0]]),
             ),
-            Mistake(
-                "both indices are those of the forward direction",
-                lambda p, c: (_closest(p, c)[0], _closest(p, c)[0]),
+        ],
+        rtol=0.0,
+        atol=1e-9,  # the answers are whole numbers
+        mistakes={
+            "the two directions are swapped: the first distribution is the one whose weights "
+            "take the mean": lambda p, c: _closest(p, c)[::-1],
+            "this looks like nan from 0 * log 0: argmin takes the first nan for the smallest": lambda p, c: (
+                _best(_naive, p, c),
+                _best(lambda a, b: _naive(b, a), p, c),
             ),
-            Mistake(
-                "both indices are those of the reverse direction",
-                lambda p, c: (_closest(p, c)[1], _closest(p, c)[1]),
+            "both indices are those of the forward direction": lambda p, c: (
+                _closest(p, c)[0],
+                _closest(p, c)[0],
             ),
-            Mistake(
-                "this compares cross-entropies: in the forward direction that picks the same row, but in "
-                "reverse the entropy of Q differs from row to row, and has to be subtracted",
-                lambda p, c: (_closest(p, c)[0], _best(lambda a, b: information.cross_entropy(b, a), p, c)),
+            "both indices are those of the reverse direction": lambda p, c: (
+                _closest(p, c)[1],
+                _closest(p, c)[1],
             ),
-            Mistake(
-                "these are the worst rows: the closest has the smallest divergence",
-                lambda p, c: tuple(_worst(f, p, c) for f in (information.kl_divergence, _reverse)),
+            "this compares cross-entropies: in the forward direction that picks the same row, but in reverse "
+            "the entropy of Q differs from row to row, and has to be subtracted": lambda p, c: (
+                _closest(p, c)[0],
+                _best(lambda a, b: information.cross_entropy(b, a), p, c),
             ),
-            Mistake(
-                "this looks like an epsilon: it makes an infinite divergence finite, and a row that excludes "
-                "what happens, or allows what p excludes, may win",
+            "these are the worst rows: the closest has the smallest divergence": lambda p, c: tuple(
+                _worst(f, p, c) for f in (information.kl_divergence, _reverse)
+            ),
+            "this looks like an epsilon: it makes an infinite divergence finite, and a row that excludes "
+            "what happens, or allows what p excludes, may win": (
                 *(
                     lambda p, c, eps=10.0**-k: (
                         _best(lambda a, b: _shifted(a, b, eps), p, c),
@@ -333,50 +280,35 @@ EXERCISES = (
                     for k in range(5, 17)
                 ),
             ),
-            Mistake(
-                "the indices count from 0, as Python does",
-                lambda p, c: tuple(i + 1 for i in _closest(p, c)),
+            "the indices count from 0, as Python does": lambda p, c: tuple(i + 1 for i in _closest(p, c)),
+            "these are the divergences: return the index of the smallest": lambda p, c: tuple(
+                min(f(p, q) for q in c) for f in (information.kl_divergence, _reverse)
             ),
-            Mistake(
-                "these are the divergences: return the index of the smallest",
-                lambda p, c: tuple(min(f(p, q) for q in c) for f in (information.kl_divergence, _reverse)),
-            ),
-            Mistake(
-                "these are the rows: return their indices",
-                lambda p, c: tuple(c[i] for i in _closest(p, c)),
-            ),
-        ),
+            "these are the rows: return their indices": lambda p, c: tuple(c[i] for i in _closest(p, c)),
+        },
     ),
     Exercise(
-        slug="maxent-mean",
-        title="The distribution with a given mean and the largest entropy",
-        chapter="03_information",
-        reference=_maxent,
-        inputs=_means,
-        atol=1e-6,
-        why="a root finder's tolerance; the mistakes are off by more than 0.01",
-        mistakes=(
-            Mistake(
-                "all mass is on the two ends: the mean is right, and few distributions have less entropy",
-                _ends,
-            ),
-            Mistake(
-                "all mass is on the two values next to the mean; the distribution is to be as spread out as it can",
-                _neighbours,
-            ),
-            Mistake(
-                "the probabilities are linear in the value; it is their logarithms that have to be",
-                _straight,
-            ),
-            Mistake(
-                "the values are in the wrong order, or the tilt has the wrong sign: the mean is off",
+        "maxent-mean",
+        "The distribution with a given mean and the largest entropy",
+        _maxent,
+        lambda: [
+            (np.arange(1.0, 7.0), 4.5),
+            (np.array([0.0, 1.0, 2.0]), 0.4),
+            (np.array([-2.0, 0.5, 3.0, 4.0]), 2.6),
+        ],
+        rtol=0.0,
+        atol=1e-6,  # a root finder's tolerance; the mistakes are off by more than 0.01
+        mistakes={
+            "all mass is on the two ends: the mean is right, and few distributions have less entropy": _ends,
+            "all mass is on the two values next to the mean; the distribution is to be as spread out as it "
+            "can": _neighbours,
+            "the probabilities are linear in the value; it is their logarithms that have to be": _straight,
+            "the values are in the wrong order, or the tilt has the wrong sign: the mean is off": (
                 lambda values, mean: _maxent(values, mean)[::-1],
                 lambda values, mean: _maxent(values, values[0] + values[-1] - mean),
             ),
-            Mistake(
-                "this is the uniform distribution: it has the largest entropy of all, but not this mean",
-                lambda values, mean: np.full(len(values), 1 / len(values)),
-            ),
-        ),
+            "this is the uniform distribution: it has the largest entropy of all, but "
+            "not this mean": lambda values, mean: np.full(len(values), 1 / len(values)),
+        },
     ),
 )
