@@ -101,6 +101,7 @@ WRONG: tuple[tuple[str, BinaryLoss], ...] = (
     ("base 2", lambda z, y: _two_softplus(z, y) / np.log(2)),
     ("a thousandth too large", lambda z, y: 1.001 * _two_softplus(z, y)),
     ("1e-9 too large", lambda z, y: _two_softplus(z, y) + 1e-9),
+    ("eight digits", lambda z, y: _two_softplus(z, y) * (1 + 1e-8)),
     ("wrong where z > 0", lambda z, y: np.where(z > 0, z, _two_softplus(z, y))),
     ("wrong where z < 0", lambda z, y: np.where(z < 0, -z, _two_softplus(z, y))),
     ("a column", lambda z, y: _two_softplus(z, y)[:, None]),
@@ -172,6 +173,14 @@ EXERCISES = (
                 lambda a, eps_a, b, eps_b: -_share(a, eps_a, b, eps_b),
             ),
             Mistake(
+                "this takes absolute values: with the larger epsilon second both signs turn, and the share stays",
+                lambda a, eps_a, b, eps_b: abs(b - a) / np.log(eps_a / eps_b),
+            ),
+            Mistake(
+                "8 log 10 belongs to the chapter's two epsilons; take the logarithm of the ratio of yours",
+                lambda a, eps_a, b, eps_b: (b - a) / (8 * np.log(10)),
+            ),
+            Mistake(
                 "the logarithm is natural, not to base 10",
                 lambda a, eps_a, b, eps_b: (b - a) / np.log10(eps_a / eps_b),
             ),
@@ -200,6 +209,14 @@ EXERCISES = (
                 lambda t, p: -(t * np.log(np.clip(p, 1e-7, 1 - 1e-7))).sum(),
             ),
             Mistake("this clips first and divides afterwards, as the sparse loss does", _clip_first),
+            Mistake(
+                "this takes one label from the targets: they may be soft, and each class counts with its own",
+                lambda t, p: -np.log(np.clip(p / p.sum(), 1e-7, 1 - 1e-7))[t.argmax()],
+            ),
+            Mistake(
+                "this adds the binary terms of the other classes: the categorical loss has none",
+                lambda t, p: _keras(t, p) - ((1 - t) * np.log1p(-np.clip(p / p.sum(), 1e-7, 1 - 1e-7))).sum(),
+            ),
             Mistake(
                 "this does not clip: Keras's largest loss is log(1e7)",
                 lambda t, p: -sum(a * np.log(b) for a, b in zip(t, p / p.sum(), strict=True) if a > 0),
@@ -244,9 +261,8 @@ EXERCISES = (
                 _loose,
             ),
             Mistake(
-                "the relative tolerance is too wide: a loss that is a thousandth too large passes",
-                judge_with(LOGITS, TARGETS, rtol=0.01),
-                judge_with(LOGITS, TARGETS, rtol=0.3),
+                "the relative tolerance is too wide: a loss with eight right digits passes, or with fewer",
+                *(judge_with(LOGITS, TARGETS, rtol=rtol) for rtol in (1e-7, 1e-5, 1e-4, 0.01, 0.3)),
             ),
             Mistake(
                 "the shape is not compared: a column of losses passes",

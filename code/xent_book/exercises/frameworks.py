@@ -94,6 +94,27 @@ EXERCISES = (
                     losses.mean(),
                 ),
             ),
+            Mistake(
+                "the first is a sum: PyTorch divides it by the sum of the weights",
+                lambda losses, weights: (
+                    (weights * losses).sum(),
+                    (weights * losses).mean(),
+                    losses.mean() * weights.mean(),
+                ),
+            ),
+            Mistake(
+                "the second divides by the rows that count, or by their weights: Keras divides by all N",
+                lambda losses, weights: (
+                    (weights * losses).sum() / weights.sum(),
+                    (weights * losses).sum() / (weights > 0).sum(),
+                    losses.mean() * weights.mean(),
+                ),
+                lambda losses, weights: (
+                    (weights * losses).sum() / weights.sum(),
+                    (weights * losses).sum() / weights.sum(),
+                    losses.mean() * weights.mean(),
+                ),
+            ),
         ),
     ),
     Exercise(
@@ -107,6 +128,15 @@ EXERCISES = (
         why="a softmax in float64",
         mistakes=(
             Mistake("a nan times zero is nan: leave the rows out instead of multiplying", _times_zero),
+            Mistake(
+                "a row with the label -100 has a gradient here, that of some other label: it gets zeros",
+                lambda z, y: (
+                    (softmax(np.nan_to_num(z)) - np.eye(z.shape[1])[y % z.shape[1]]) / (y != -100).sum()
+                ),
+                lambda z, y: (
+                    (softmax(np.nan_to_num(z)) - np.eye(z.shape[1])[np.maximum(y, 0)]) / (y != -100).sum()
+                ),
+            ),
             Mistake(
                 "this divides by all rows, not by those that count",
                 lambda z, y: _repaired(z, y) * (y != -100).mean(),

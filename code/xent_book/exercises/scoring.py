@@ -140,6 +140,15 @@ EXERCISES: tuple[Exercise, ...] = (
             Mistake(
                 "this is the probability of the negative class",
                 lambda q, gamma, alpha: 1 - _divide(_focal(q, gamma), 1 - alpha, alpha),
+                lambda q, gamma, alpha: _focal(q, gamma)[..., 0],
+            ),
+            Mistake(
+                "these are the reports themselves: undo focal loss, then the weights",
+                lambda q, gamma, alpha: q,
+            ),
+            Mistake(
+                "this bends with alpha instead of undoing it",
+                lambda q, gamma, alpha: alpha * q / (alpha * q + (1 - alpha) * (1 - q)),
             ),
             Mistake(
                 "the two entries do not sum to one: normalise after dividing by the weights",
@@ -168,6 +177,19 @@ EXERCISES: tuple[Exercise, ...] = (
             Mistake(
                 "the weights are not in it",
                 lambda p, w, eps: (1 - eps) * p + eps / len(p),
+            ),
+            Mistake(
+                "this divides by the weights, which is the way back",
+                lambda p, w, eps: _normalised(((1 - eps) * p + eps / len(p)) / w),
+                lambda p, w, eps: _normalised(p / w),
+            ),
+            Mistake(
+                "this exchanges eps and 1 - eps: eps is the share that is spread",
+                lambda p, w, eps: _normalised(w * (eps * p + (1 - eps) / len(p))),
+            ),
+            Mistake(
+                "this normalises the two terms one by one: add them first, then divide by the one sum",
+                lambda p, w, eps: (1 - eps) * _normalised(w * p) + eps * _normalised(w),
             ),
             Mistake(
                 "the smoothing is not in it",
