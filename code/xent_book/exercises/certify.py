@@ -88,6 +88,7 @@ WRONG: tuple[tuple[str, BinaryLoss], ...] = (
     ("second term missing", lambda z, y: y * np.logaddexp(0, -z)),
     ("base 2", lambda z, y: _two_softplus(z, y) / np.log(2)),
     ("a thousandth too large", lambda z, y: 1.001 * _two_softplus(z, y)),
+    ("eight digits", lambda z, y: _two_softplus(z, y) * (1 + 1e-8)),
     ("1e-9 too large", lambda z, y: _two_softplus(z, y) + 1e-9),
     ("wrong where z > 0", lambda z, y: np.where(z > 0, z, _two_softplus(z, y))),
     ("wrong where z < 0", lambda z, y: np.where(z < 0, -z, _two_softplus(z, y))),
@@ -152,14 +153,20 @@ EXERCISES = (
             (2.0, 1e-15, 0.4, 1e-3),
         ],
         mistakes={
-            "the sign is flipped: the smaller epsilon costs more": lambda a, eps_a, b, eps_b: (
-                -_share(a, eps_a, b, eps_b)
+            "the sign is flipped: the smaller epsilon costs more": (
+                lambda a, eps_a, b, eps_b: -_share(a, eps_a, b, eps_b)
             ),
-            "the logarithm is natural, not to base 10": lambda a, eps_a, b, eps_b: (
-                (b - a) / np.log10(eps_a / eps_b)
+            "this takes absolute values: with the larger epsilon second both signs turn, and the share "
+            "stays": (lambda a, eps_a, b, eps_b: abs(b - a) / np.log(eps_a / eps_b)),
+            "8 log 10 belongs to the chapter's two epsilons; take the logarithm of the ratio of yours": (
+                lambda a, eps_a, b, eps_b: (b - a) / (8 * np.log(10))
             ),
-            "this divides the losses by each other; take their difference, where the "
-            "other rows cancel": lambda a, eps_a, b, eps_b: b / a,
+            "the logarithm is natural, not to base 10": (
+                lambda a, eps_a, b, eps_b: (b - a) / np.log10(eps_a / eps_b)
+            ),
+            "this divides the losses by each other; take their difference, where the other rows cancel": (
+                lambda a, eps_a, b, eps_b: b / a
+            ),
             "this takes the loss for clipped rows only: the other rows cost something as well, subtract": (
                 lambda a, eps_a, b, eps_b: a / -np.log(eps_a),
                 lambda a, eps_a, b, eps_b: b / -np.log(eps_b),
@@ -178,16 +185,23 @@ EXERCISES = (
             (np.array([1.0, 0.0]), np.array([1.0, 0.0])),
         ],
         mistakes={
-            "the row is divided by its sum before it is clipped: this does not divide": lambda t, p: (
-                -(t * np.log(np.clip(p, 1e-7, 1 - 1e-7))).sum()
+            "the row is divided by its sum before it is clipped: this does not divide": (
+                lambda t, p: -(t * np.log(np.clip(p, 1e-7, 1 - 1e-7))).sum()
             ),
-            "this clips first and divides afterwards, as the sparse loss does": _clip_first,
+            "this clips first and divides afterwards, as the sparse loss does": (_clip_first),
+            "this takes one label from the targets: they may be soft, and each class counts with its own": (
+                lambda t, p: -np.log(np.clip(p / p.sum(), 1e-7, 1 - 1e-7))[t.argmax()]
+            ),
+            "this adds the binary terms of the other classes: the categorical loss has none": (
+                lambda t, p: _keras(t, p) - ((1 - t) * np.log1p(-np.clip(p / p.sum(), 1e-7, 1 - 1e-7))).sum()
+            ),
             "this does not clip: Keras's largest loss is log(1e7)": (
                 lambda t, p: -sum(a * np.log(b) for a, b in zip(t, p / p.sum(), strict=True) if a > 0),
                 lambda t, p: -(t * np.log(p / p.sum())).sum(),
             ),
-            "this clips at the bottom only: Keras clips at 1 - 1e-7 too, so a certain "
-            "hit costs 1e-7": lambda t, p: -(t * np.log(np.maximum(p / p.sum(), 1e-7))).sum(),
+            "this clips at the bottom only: Keras clips at 1 - 1e-7 too, so a certain hit costs 1e-7": (
+                lambda t, p: -(t * np.log(np.maximum(p / p.sum(), 1e-7))).sum()
+            ),
             "this adds an epsilon in the logarithm: Keras clips, at 1e-7 and 1 - 1e-7": (
                 *(lambda t, p, e=e: -(t * np.log(p / p.sum() + e)).sum() for e in (1e-7, 1e-8, 1e-12, 1e-15)),
             ),
@@ -202,25 +216,25 @@ EXERCISES = (
         "A judge of binary losses",
         judge_with(LOGITS, TARGETS),
         _candidates,
-        rtol=0.0,
         atol=1e-9,  # the answers are true and false
         mistakes={
-            "this accepts everything": lambda loss: True,
-            "this rejects everything": lambda loss: False,
-            "this compares with ==, and rejects right losses that differ in the last digit": judge_with(
-                LOGITS, TARGETS, rtol=0.0
+            "this accepts everything": (lambda loss: True),
+            "this rejects everything": (lambda loss: False),
+            "this compares with ==, and rejects right losses that differ in the last digit": (
+                judge_with(LOGITS, TARGETS, rtol=0.0)
             ),
-            "moderate logits only: a loss that overflows or clips passes; try logits of "
-            "600 and -600": judge_with(LOGITS[MILD], TARGETS[MILD]),
-            "the absolute tolerance is larger than the loss of a certain and right "
-            "answer: set atol=0": _loose,
-            "the relative tolerance is too wide: a loss that is a thousandth too large passes": (
-                judge_with(LOGITS, TARGETS, rtol=0.01),
-                judge_with(LOGITS, TARGETS, rtol=0.3),
+            "moderate logits only: a loss that overflows or clips passes; try logits of 600 and -600": (
+                judge_with(LOGITS[MILD], TARGETS[MILD])
             ),
-            "the shape is not compared: a column of losses passes": _any_shape,
-            "hard targets only: a loss that rounds its targets passes": judge_with(
-                LOGITS[HARD], TARGETS[HARD]
+            "the absolute tolerance is larger than the loss of a certain and right answer: set atol=0": (
+                _loose
+            ),
+            "the relative tolerance is too wide: a loss with eight right digits passes, or with fewer": (
+                *(judge_with(LOGITS, TARGETS, rtol=rtol) for rtol in (1e-7, 1e-5, 1e-4, 0.01, 0.3)),
+            ),
+            "the shape is not compared: a column of losses passes": (_any_shape),
+            "hard targets only: a loss that rounds its targets passes": (
+                judge_with(LOGITS[HARD], TARGETS[HARD])
             ),
         },
     ),

@@ -63,23 +63,45 @@ EXERCISES = (
         ),
         _means_inputs,
         mistakes={
-            "the last is not the weighted mean: the mean of a 1-D batch is taken before "
-            "the weights come": lambda losses, weights: (
-                (weights * losses).sum() / weights.sum(),
-                (weights * losses).mean(),
-                (weights * losses).mean(),
+            "the last is not the weighted mean: the mean of a 1-D batch is taken before the weights come": (
+                lambda losses, weights: (
+                    (weights * losses).sum() / weights.sum(),
+                    (weights * losses).mean(),
+                    (weights * losses).mean(),
+                )
             ),
-            "the first two are swapped: PyTorch divides by the sum of weights, "
-            "Keras by N": lambda losses, weights: (
-                (weights * losses).mean(),
-                (weights * losses).sum() / weights.sum(),
-                losses.mean() * weights.mean(),
+            "the first two are swapped: PyTorch divides by the sum of weights, Keras by N": (
+                lambda losses, weights: (
+                    (weights * losses).mean(),
+                    (weights * losses).sum() / weights.sum(),
+                    losses.mean() * weights.mean(),
+                )
             ),
-            "the last forgets the weights: the mean of the losses is multiplied by "
-            "the mean weight": lambda losses, weights: (
-                (weights * losses).sum() / weights.sum(),
-                (weights * losses).mean(),
-                losses.mean(),
+            "the last forgets the weights: the mean of the losses is multiplied by the mean weight": (
+                lambda losses, weights: (
+                    (weights * losses).sum() / weights.sum(),
+                    (weights * losses).mean(),
+                    losses.mean(),
+                )
+            ),
+            "the first is a sum: PyTorch divides it by the sum of the weights": (
+                lambda losses, weights: (
+                    (weights * losses).sum(),
+                    (weights * losses).mean(),
+                    losses.mean() * weights.mean(),
+                )
+            ),
+            "the second divides by the rows that count, or by their weights: Keras divides by all N": (
+                lambda losses, weights: (
+                    (weights * losses).sum() / weights.sum(),
+                    (weights * losses).sum() / (weights > 0).sum(),
+                    losses.mean() * weights.mean(),
+                ),
+                lambda losses, weights: (
+                    (weights * losses).sum() / weights.sum(),
+                    (weights * losses).sum() / weights.sum(),
+                    losses.mean() * weights.mean(),
+                ),
             ),
         },
     ),
@@ -90,12 +112,21 @@ EXERCISES = (
         _ignored_inputs,
         atol=1e-12,  # a softmax in float64
         mistakes={
-            "a nan times zero is nan: leave the rows out instead of multiplying": _times_zero,
-            "this divides by all rows, not by those that count": lambda z, y: (
-                _repaired(z, y) * (y != -100).mean()
+            "a nan times zero is nan: leave the rows out instead of multiplying": (_times_zero),
+            "a row with the label -100 has a gradient here, that of some other label: it gets zeros": (
+                lambda z, y: (
+                    (softmax(np.nan_to_num(z)) - np.eye(z.shape[1])[y % z.shape[1]]) / (y != -100).sum()
+                ),
+                lambda z, y: (
+                    (softmax(np.nan_to_num(z)) - np.eye(z.shape[1])[np.maximum(y, 0)]) / (y != -100).sum()
+                ),
             ),
-            "this is the gradient of the sum: the mean divides by the number of "
-            "rows that count": lambda z, y: _repaired(z, y) * (y != -100).sum(),
+            "this divides by all rows, not by those that count": (
+                lambda z, y: _repaired(z, y) * (y != -100).mean()
+            ),
+            "this is the gradient of the sum: the mean divides by the number of rows that count": (
+                lambda z, y: _repaired(z, y) * (y != -100).sum()
+            ),
         },
     ),
     Exercise(

@@ -84,25 +84,35 @@ EXERCISES: tuple[Exercise, ...] = (
         lambda q, gamma, alpha: _divide(_focal(q, gamma), 1 - alpha, alpha),
         _alpha_inputs,
         mistakes={
-            "alpha is still in there: undo the weights after the focal factor": lambda q, gamma, alpha: (
-                _focal(q, gamma)[..., 1]
+            "alpha is still in there: undo the weights after the focal factor": (
+                lambda q, gamma, alpha: _focal(q, gamma)[..., 1]
             ),
-            "the weights go the wrong way: alpha weighs the positive class, so divide by it, not by 1 - "
-            "alpha": lambda q, gamma, alpha: _divide(_focal(q, gamma), alpha, 1 - alpha),
-            "this undoes the weights and leaves the focal factor in": lambda q, gamma, alpha: _divide(
-                np.stack([1 - q, q], axis=-1), 1 - alpha, alpha
+            "the weights go the wrong way: alpha weighs the positive class, so divide by it, not by 1 "
+            "- alpha": (lambda q, gamma, alpha: _divide(_focal(q, gamma), alpha, 1 - alpha)),
+            "this undoes the weights and leaves the focal factor in": (
+                lambda q, gamma, alpha: _divide(np.stack([1 - q, q], axis=-1), 1 - alpha, alpha)
             ),
-            "this undoes the weights first: focal loss saw the weighted distribution, so its own inverse "
-            "goes first": lambda q, gamma, alpha: _focal(
-                _divide(np.stack([1 - q, q], axis=-1), 1 - alpha, alpha), gamma
-            )[..., 1],
-            "this is the probability of the negative class": lambda q, gamma, alpha: (
-                1 - _divide(_focal(q, gamma), 1 - alpha, alpha)
+            "this undoes the weights first: focal loss saw the weighted distribution, so its own "
+            "inverse goes first": (
+                lambda q, gamma, alpha: _focal(
+                    _divide(np.stack([1 - q, q], axis=-1), 1 - alpha, alpha), gamma
+                )[..., 1]
             ),
-            "the two entries do not sum to one: normalise after dividing "
-            "by the weights": lambda q, gamma, alpha: _focal(q, gamma)[..., 1] / alpha,
-            "the negative class has a factor too: 1 - alpha": lambda q, gamma, alpha: _divide(
-                _focal(q, gamma), 1.0, alpha
+            "this is the probability of the negative class": (
+                lambda q, gamma, alpha: 1 - _divide(_focal(q, gamma), 1 - alpha, alpha),
+                lambda q, gamma, alpha: _focal(q, gamma)[..., 0],
+            ),
+            "these are the reports themselves: undo focal loss, then the weights": (
+                lambda q, gamma, alpha: q
+            ),
+            "this bends with alpha instead of undoing it": (
+                lambda q, gamma, alpha: alpha * q / (alpha * q + (1 - alpha) * (1 - q))
+            ),
+            "the two entries do not sum to one: normalise after dividing by the weights": (
+                lambda q, gamma, alpha: _focal(q, gamma)[..., 1] / alpha
+            ),
+            "the negative class has a factor too: 1 - alpha": (
+                lambda q, gamma, alpha: _divide(_focal(q, gamma), 1.0, alpha)
             ),
         },
     ),
@@ -110,26 +120,36 @@ EXERCISES: tuple[Exercise, ...] = (
         "scoring-weighted-smoothing",
         "What PyTorch's weights and smoothing elicit together",
         lambda p, w, eps: _normalised(w * ((1 - eps) * p + eps / len(p))),
-        # Distributions, weights, epsilons.
         lambda: [
             (np.array([0.5, 0.3, 0.2]), np.array([1.0, 2.0, 5.0]), 0.3),
             (np.array([0.9, 0.1]), np.array([1.0, 9.0]), 0.1),
             (np.array([0.4, 0.3, 0.2, 0.1]), np.array([2.0, 0.5, 1.0, 3.0]), 0.6),
         ],
         mistakes={
-            "this weighs first and smooths afterwards, which is xent's definition: in PyTorch's second term "
-            "the weights stand "
-            "inside the sum": lambda p, w, eps: (1 - eps) * _normalised(w * p) + eps / len(p),
-            "the weights are not in it": lambda p, w, eps: (1 - eps) * p + eps / len(p),
-            "the smoothing is not in it": lambda p, w, eps: _normalised(w * p),
-            "the second term is weighted too: w_k stands inside its sum": lambda p, w, eps: _normalised(
-                (1 - eps) * w * p + eps / len(p)
+            "this weighs first and smooths afterwards, which is xent's definition: in PyTorch's second "
+            "term the weights stand inside the sum": (
+                lambda p, w, eps: (1 - eps) * _normalised(w * p) + eps / len(p)
             ),
-            "this spreads eps over the other classes: PyTorch spreads it over all K": lambda p, w, eps: (
-                _normalised(w * ((1 - eps) * p + eps * (1 - p) / (len(p) - 1)))
+            "the weights are not in it": (lambda p, w, eps: (1 - eps) * p + eps / len(p)),
+            "this divides by the weights, which is the way back": (
+                lambda p, w, eps: _normalised(((1 - eps) * p + eps / len(p)) / w),
+                lambda p, w, eps: _normalised(p / w),
             ),
-            "this does not sum to one: divide by the sum over the classes": lambda p, w, eps: (
-                w * ((1 - eps) * p + eps / len(p))
+            "this exchanges eps and 1 - eps: eps is the share that is spread": (
+                lambda p, w, eps: _normalised(w * (eps * p + (1 - eps) / len(p)))
+            ),
+            "this normalises the two terms one by one: add them first, then divide by the one sum": (
+                lambda p, w, eps: (1 - eps) * _normalised(w * p) + eps * _normalised(w)
+            ),
+            "the smoothing is not in it": (lambda p, w, eps: _normalised(w * p)),
+            "the second term is weighted too: w_k stands inside its sum": (
+                lambda p, w, eps: _normalised((1 - eps) * w * p + eps / len(p))
+            ),
+            "this spreads eps over the other classes: PyTorch spreads it over all K": (
+                lambda p, w, eps: _normalised(w * ((1 - eps) * p + eps * (1 - p) / (len(p) - 1)))
+            ),
+            "this does not sum to one: divide by the sum over the classes": (
+                lambda p, w, eps: w * ((1 - eps) * p + eps / len(p))
             ),
         },
     ),
