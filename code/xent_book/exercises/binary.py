@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,24 +18,21 @@ def _sigmoid(z: Array) -> Array:
     return 1.0 / (1.0 + np.exp(-z))
 
 
-# ----------------------------------------------------------------------- the coin and the missing log
+# ------------------------------------------------------------------------------- the heads behind a loss
 
 
-def _missing_log(heads: int, tosses: int) -> tuple[float, float]:
-    f = heads / tosses
-    return f, min(f / (1 - f), 1.0)
+def _heads(loss: float, p: float, n: int) -> float:
+    return n * (loss + math.log1p(-p)) / (math.log1p(-p) - math.log(p))
 
 
-def _missing_log_inputs() -> list[tuple[Any, ...]]:
-    return [(3, 10), (1, 1000), (0, 4), (5, 10), (9, 10), (47, 100), (499, 1000)]
+def _heads_in(log: Any) -> Any:
+    """The same with another logarithm."""
+    return lambda loss, p, n: n * (loss + log(1 - p)) / (log(1 - p) - log(p))
 
 
-def _on_a_grid(heads: int, tosses: int) -> tuple[float, float]:
-    """The chapter's search over p = 0.001, 0.002, ..., 0.999."""
-    f, p = heads / tosses, np.linspace(0.001, 0.999, 999)
-    first = -f * np.log(p)
-    best = [(first - (1 - f) * second).argmin() for second in (np.log(1 - p), 1 - p)]
-    return float(p[best[0]]), float(p[best[1]])
+def _heads_inputs() -> list[tuple[Any, ...]]:
+    coins = [(7, 10, 0.9), (213, 1000, 0.2), (0, 4, 0.6), (5, 5, 0.3), (40, 100, 0.45)]
+    return [(-(k * math.log(p) + (n - k) * math.log1p(-p)) / n, p, n) for k, n, p in coins]
 
 
 # --------------------------------------------------------------------------------- the loss from logits
@@ -126,55 +124,51 @@ def _overlap_inputs() -> list[tuple[Any, ...]]:
 
 EXERCISES = (
     Exercise(
-        slug="coin-missing-log",
-        title="The best probability for a coin, and the one that the loss with a missing log prefers",
+        slug="coin-heads",
+        title="How many heads fell, from the mean loss of one probability for all tosses",
         chapter="01_binary",
-        reference=_missing_log,
-        inputs=_missing_log_inputs,
-        rtol=1e-9,
-        why="a division or two in float64, with room for a formula that rounds otherwise",
+        reference=_heads,
+        inputs=_heads_inputs,
+        atol=1e-7,
+        why="a whole number, which a formula in float64 misses by far less than this",
         mistakes=(
             Mistake(
-                "f / (1 - f) leaves the interval [0, 1] once half of the tosses are heads: there the loss "
-                "falls all the way, and its minimum over [0, 1] is at the end, 1",
-                lambda k, n: (k / n, k / (n - k)),
-                lambda k, n: (k / n, min(k / (n - k), 0.999)),
+                "this is the number of tails: a head costs -log(p), and a tail -log(1 - p)",
+                lambda loss, p, n: n - _heads(loss, p, n),
             ),
             Mistake(
-                "this gives the frequency twice: without its log the second term has another slope, so the "
-                "minimum moves; set -f / p + (1 - f) to zero",
-                lambda k, n: (k / n, k / n),
+                "this is the share of heads: multiply by the number of tosses",
+                lambda loss, p, n: _heads(loss, p, n) / n,
             ),
             Mistake(
-                "the second answer looks like the odds of tails; the minimiser is the odds of heads, "
-                "f / (1 - f), up to 1",
-                lambda k, n: (k / n, (n - k) / k if k else np.inf),
-                lambda k, n: (k / n, min((n - k) / k, 1.0) if k else 1.0),
+                "the loss is a mean: all tosses together cost n times as much",
+                lambda loss, p, n: _heads(loss / n, p, n),
             ),
             Mistake(
-                "the second answer is the frequency of tails; set the slope -f / p + (1 - f) to zero",
-                lambda k, n: (k / n, 1 - k / n),
+                "the tails' term has the wrong sign: n loss = -k log(p) - (n - k) log(1 - p)",
+                lambda loss, p, n: n * (loss - math.log1p(-p)) / (math.log1p(-p) - math.log(p)),
+                lambda loss, p, n: n * (loss + math.log1p(-p)) / (-math.log1p(-p) - math.log(p)),
             ),
             Mistake(
-                "the second answer has the wrong sign: -f / p + (1 - f) = 0 has a positive solution",
-                lambda k, n: (k / n, -k / (n - k)),
+                "this looks like a loss without its second logarithm: a tail costs -log(1 - p)",
+                lambda loss, p, n: n * (loss + 1 - p) / (1 - p - math.log(p)),
             ),
             Mistake(
-                "f / (1 + f) turns odds back into a probability; here it is the odds themselves that are "
-                "fitted, f / (1 - f), up to 1",
-                lambda k, n: (k / n, k / (n + k)),
+                "the loss is in nats: use the natural logarithm",
+                _heads_in(math.log2),
+                _heads_in(math.log10),
             ),
             Mistake(
-                "the second answer is a log-odds, a logit; what is fitted is the odds, f / (1 - f), up to 1",
-                lambda k, n: (k / n, np.log(k / (n - k)) if k else -np.inf),
+                "n p is what the colleague expected; the loss tells what happened",
+                lambda loss, p, n: n * p,
             ),
             Mistake(
-                "the first answer is the number of heads: divide by the number of tosses",
-                lambda k, n: (k, _missing_log(k, n)[1]),
+                "exp(-loss) is the geometric mean of the probabilities that the outcomes got, and no share of heads",
+                lambda loss, p, n: n * math.exp(-loss),
             ),
             Mistake(
-                "these are the best points of a grid: derive the minimum, which need not lie on one",
-                _on_a_grid,
+                "tails cost something too: each of them -log(1 - p)",
+                lambda loss, p, n: -n * loss / math.log(p),
             ),
         ),
     ),

@@ -50,18 +50,24 @@ def _naive_softmax(z: Array) -> Array:
     return np.asarray(e / e.sum(axis=1, keepdims=True))
 
 
-# ----------------------------------------------------------------------------------- grad-poisson, -tied
+# -------------------------------------------------------------------------------------- grad-leak, -tied
 
 
-def _poisson_inputs() -> list[tuple[Any, ...]]:
+def _leak_inputs() -> list[tuple[Any, ...]]:
     rng = np.random.default_rng(8)
-    return [
-        (rng.normal(size=d), rng.normal(size=(n, d)), rng.integers(0, 6, size=n)) for n, d in [(1, 2), (7, 3)]
+    layers = [
+        (softmax(rng.normal(size=k)) - np.eye(k)[rng.integers(k)], rng.normal(size=d))
+        for k, d in [(3, 2), (5, 4), (2, 1)]
     ]
+    # A confident mistake: every probability but one has become 0. And an answer that is nearly right.
+    layers.append((softmax([0.0, 900.0, 0.0, 0.0]) - np.eye(4)[2], np.array([2.0, -1.0])))
+    layers.append((softmax([12.0, 0.0, 0.0, 1.0]) - np.eye(4)[0], np.array([0.5, 0.0, 3.0])))
+    return [(np.outer(g, x), g) for g, x in layers]
 
 
-def _poisson(w: Array, x: Array, y: Labels) -> Array:
-    return np.asarray(x.T @ (np.exp(x @ w) - y) / len(y))
+def _leak(dw: Array, db: Array) -> tuple[Array, int]:
+    y = int(db.argmin())
+    return dw[y] / db[y], y
 
 
 def _tied_inputs() -> list[tuple[Any, ...]]:
@@ -184,63 +190,43 @@ EXERCISES = (
         ),
     ),
     Exercise(
-        slug="grad-poisson",
-        title="The gradient of the mean negative log-likelihood of a Poisson regression",
+        slug="grad-leak",
+        title="The features and the label that the gradient of one example gives away",
         chapter="04_gradients",
-        reference=_poisson,
-        inputs=_poisson_inputs,
+        reference=_leak,
+        inputs=_leak_inputs,
         rtol=1e-9,
         atol=1e-12,
         why=_FEW_ROUNDINGS,
         mistakes=(
             Mistake(
-                "the prediction is the mean exp(z), not z: this is the gradient of squared error",
-                lambda w, x, y: x.T @ (x @ w - y) / len(y),
+                "the largest entry of p - t is that of a wrong class: the label's is the negative one",
+                lambda dw, db: (_leak(dw, db)[0], db.argmax()),
+                lambda dw, db: (dw[db.argmax()] / db[db.argmax()], db.argmax()),
             ),
             Mistake(
-                "the sign is flipped: this is the gradient of the log-likelihood, and the loss is its negative",
-                lambda w, x, y: -_poisson(w, x, y),
+                "row y of dW is the features times the slope of their logit: divide by that slope, which db holds",
+                lambda dw, db: (dw[db.argmin()], db.argmin()),
+                lambda dw, db: (dw[db.argmax()], db.argmin()),
+                lambda dw, db: (dw[db.argmax()], db.argmax()),
             ),
             Mistake(
-                "there is a factor exp(z) too many: that is half the gradient of the squared distance between "
-                "count and mean; in the likelihood it cancels",
-                lambda w, x, y: x.T @ ((np.exp(x @ w) - y) * np.exp(x @ w)) / len(y),
-                lambda w, x, y: 2 * x.T @ ((np.exp(x @ w) - y) * np.exp(x @ w)) / len(y),
+                "the sign of the features is flipped: the slope at the label is negative",
+                lambda dw, db: (-_leak(dw, db)[0], db.argmin()),
             ),
             Mistake(
-                "this is the gradient in z, one number for each example: multiply by X transposed",
-                lambda w, x, y: (np.exp(x @ w) - y) / len(y),
-                lambda w, x, y: np.exp(x @ w) - y,
+                "a class whose probability has become 0 hands back 0, and 0 / 0 is nan: use the row of the label",
+                lambda dw, db: (dw[0] / db[0], db.argmin()),
+                lambda dw, db: (dw[-1] / db[-1], db.argmin()),
+                lambda dw, db: ((dw / db[:, None]).mean(axis=0), db.argmin()),
             ),
             Mistake(
-                "the mean is exp(z), not its sigmoid: a count may exceed one",
-                lambda w, x, y: x.T @ (1 / (1 + np.exp(-x @ w)) - y) / len(y),
+                "the slopes sum to zero over the classes, so their sums say nothing: use the row of the label",
+                lambda dw, db: (dw.sum(axis=0), db.argmin()),
             ),
             Mistake(
-                "the sign is flipped and the mean is missing: divide exp(z) - y, times the features, by the "
-                "number of examples",
-                lambda w, x, y: -len(y) * _poisson(w, x, y),
-            ),
-            Mistake(
-                "there is a factor of 2 too many: the likelihood, unlike a square, brings none",
-                lambda w, x, y: 2 * _poisson(w, x, y),
-            ),
-            Mistake(
-                "this is divided by the number of weights: divide by the number of examples",
-                lambda w, x, y: len(y) * _poisson(w, x, y) / len(w),
-            ),
-            Mistake(
-                "this is one gradient for each example: average over them, axis 0",
-                lambda w, x, y: (np.exp(x @ w) - y)[:, None] * x,
-                lambda w, x, y: (np.exp(x @ w) - y)[:, None] * x / len(y),
-            ),
-            Mistake(
-                "this is the slope in the mean, 1 - y / mean: the chain rule multiplies it by the mean",
-                lambda w, x, y: x.T @ (1 - y / np.exp(x @ w)) / len(y),
-            ),
-            Mistake(
-                "this is the loss: return its gradient",
-                lambda w, x, y: np.mean(np.exp(x @ w) - y * (x @ w)),
+                "the smallest entry in size belongs to a class that hardly counts: the label's is the negative one",
+                lambda dw, db: (_leak(dw, db)[0], np.abs(db).argmin()),
             ),
         ),
     ),

@@ -57,7 +57,7 @@ def _with_eps(eps: float) -> tuple[Any, Any]:
     )
 
 
-# ----------------------------------------------------------------------------------------- the softmax
+# ------------------------------------------------------------------------------- softmax, and a merged class
 
 
 def _softmax_with_shift(z: Array, shift: Any) -> Array:
@@ -69,17 +69,17 @@ def _rows(z: Array) -> Array:
     return _softmax_with_shift(z, z.max(axis=1, keepdims=True))
 
 
-def _shift_inputs() -> list[tuple[Any, ...]]:
+def _merge_inputs() -> list[tuple[Any, ...]]:
+    rng = np.random.default_rng(5)
     return [
-        (np.array([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]),),
-        # One row far above the other: a maximum over the batch makes the lower one 0 / 0.
-        (np.array([[2000.0, 2001.0, 1999.0], [0.0, 1.0, -1.0]]),),
-        # A spread that overflows even after the mean was taken off.
-        (np.array([[0.0, 0.0, 3000.0, 1.0], [0.5, -0.5, 0.25, 0.0]]),),
+        (np.array([0.0, 2.0]), np.array([0.0, -1.0])),
+        (rng.normal(scale=3.0, size=4), rng.normal(scale=3.0, size=4)),
+        # exp overflows past 709, and underflows below -745.
+        (np.array([1000.0, -1000.0, -1000.0, 1000.0]), np.array([999.0, -1002.0, 1000.0, -1000.0])),
     ]
 
 
-# ---------------------------------------------------------------------------------- prior, bound, columns
+# ------------------------------------------------------------------------------------------ the bound
 
 
 def _error_inputs() -> list[tuple[Any, ...]]:
@@ -174,62 +174,58 @@ EXERCISES = (
         ),
     ),
     Exercise(
-        slug="multiclass-shift",
-        title="A batch softmax with a shift that changes nothing",
+        slug="multiclass-merge",
+        title="The logit of two classes that become one",
         chapter="02_multiclass",
-        reference=_rows,
-        inputs=_shift_inputs,
+        reference=np.logaddexp,
+        inputs=_merge_inputs,
         rtol=1e-9,
-        atol=1e-15,
+        atol=1e-12,
         why="stable forms agree to a few units in the last place",
         mistakes=(
             Mistake(
-                "the maximum runs over the batch, axis 0: that is another number for each class, and it "
-                "changes the odds; the shift has to be the same for all classes of a row",
-                lambda z: _softmax_with_shift(z, z.max(axis=0)),
+                "log(exp(a) + exp(b)) is right on paper, but exp overflows past 709 and underflows below -745: take "
+                "the larger logit out first",
+                lambda a, b: np.log(np.exp(a) + np.exp(b)),
             ),
             Mistake(
-                "one maximum for the whole batch is legal on paper, but a row far below it underflows to "
-                "0 / 0; give each row its own",
-                lambda z: _softmax_with_shift(z, z.max()),
+                "exp overflows past 709: in the exponent, subtract the larger logit from the smaller one",
+                lambda a, b: a + np.log(1 + np.exp(b - a)),
+                lambda a, b: a + np.log1p(np.exp(b - a)),
+                lambda a, b: b + np.log(1 + np.exp(a - b)),
+                lambda a, b: b + np.log1p(np.exp(a - b)),
             ),
             Mistake(
-                "the shift is gone, and exp overflows past 709",
-                lambda z: _softmax_with_shift(z, 0.0),
+                "a + b multiplies the exponentials, and so the probabilities: they have to add up",
+                lambda a, b: a + b,
             ),
             Mistake(
-                "the shift is the same for all classes of a row, but it leaves exponents above zero, and "
-                "they overflow; the row's maximum leaves none",
-                lambda z: _softmax_with_shift(z, z.mean(axis=1, keepdims=True)),
-                lambda z: _softmax_with_shift(z, z.min(axis=1, keepdims=True)),
-                lambda z: _softmax_with_shift(z, -z.max(axis=1, keepdims=True)),
+                "the larger logit alone leaves out the probability of the other class",
+                np.maximum,
             ),
             Mistake(
-                "both the maximum and the sum run over the batch, axis 0: they belong to the classes of a "
-                "row, axis 1",
-                lambda z: _rows(z.T).T,
+                "log 2 more than the larger logit is right for equal logits only",
+                lambda a, b: np.maximum(a, b) + np.log(2),
             ),
             Mistake(
-                "the sum runs over the batch, or over everything: it belongs to the classes of a row, axis 1",
-                lambda z: (
-                    np.exp(z - z.max(axis=1, keepdims=True))
-                    / np.exp(z - z.max(axis=1, keepdims=True)).sum(axis=0)
-                ),
-                lambda z: (
-                    np.exp(z - z.max(axis=1, keepdims=True)) / np.exp(z - z.max(axis=1, keepdims=True)).sum()
-                ),
+                "a mean lies between the two, and the merged class is more probable than either",
+                lambda a, b: (a + b) / 2,
             ),
             Mistake(
-                "the division by the sum is missing",
-                lambda z: np.exp(z - z.max(axis=1, keepdims=True)),
+                "log 2 more than the mean of the logits is right for equal logits only",
+                lambda a, b: (a + b) / 2 + np.log(2),
             ),
             Mistake(
-                "the maximum is subtracted, not divided by: a factor is a temperature, and changes the odds",
-                lambda z: _softmax_with_shift(z / z.max(axis=1, keepdims=True), 0.0),
+                "the exponentials of the logits add up, not the logits",
+                lambda a, b: np.log(a + b),
             ),
             Mistake(
-                "clipping the logits changes their differences: subtract the row's maximum",
-                lambda z: _softmax_with_shift(np.clip(z, -700, 700), 0.0),
+                "this is the exponential of the logit, the class's part of the denominator: take its logarithm",
+                lambda a, b: np.exp(a) + np.exp(b),
+            ),
+            Mistake(
+                "these are powers of 2: the softmax has powers of e",
+                np.logaddexp2,
             ),
         ),
     ),
