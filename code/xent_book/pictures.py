@@ -248,7 +248,9 @@ def draw_pull(fig: Figure) -> None:
     ax.plot(SIX_Z, SIX_Y, "o", color=plots.ORANGE, ms=6, label="target")
     for number, (at, y) in enumerate(zip(SIX_Z, SIX_Y, strict=True), 1):
         ax.annotate(str(number), (at, y), (0, 6 if y else -14), textcoords="offset points", ha="center")
-    ax.set(xlabel="logit of class 1 minus that of class 0", ylabel="probability of class 1", ylim=(-0.12, 1.12))
+    ax.set(
+        xlabel="logit of class 1 minus that of class 0", ylabel="probability of class 1", ylim=(-0.12, 1.12)
+    )
     ax.legend(loc="center left")
 
 

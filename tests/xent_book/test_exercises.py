@@ -129,7 +129,6 @@ def _by_cross_entropy(p: Any, rows: Any) -> tuple[Any, Any]:
         ),
         ("finite-fit-1d", _interleaved, "an empty class has no maximum"),
         ("multiclass-errors", lambda loss, n: int(n * loss), "at least log 2"),
-        ("grad-vjp", lambda p, v: p * (v - v.mean(-1)[:, None]), "the plain mean of v"),
         ("kd-alpha", lambda alpha, T: alpha / (alpha + (1 - alpha) * T**2), "turned round"),
         ("shared-key", lambda p, i, j: p[i] + p[j], "one bit at each press"),
         (

@@ -106,23 +106,6 @@ def _overwritten(w: Array, x: Labels, y: Labels) -> Array:
     return output
 
 
-# ------------------------------------------------------------------------------------------- grad-vjp
-
-
-def _vjp_inputs() -> list[tuple[Any, ...]]:
-    rng = np.random.default_rng(5)
-    p = softmax(rng.normal(size=(4, 3)))
-    return [
-        (np.array([[0.2, 0.3, 0.5]]), np.array([[1.0, -2.0, 0.5]])),
-        (p, rng.normal(size=(4, 3))),
-        (np.array([[1.0, 0.0]]), np.array([[3.0, -1.0]])),
-    ]
-
-
-def _vjp(p: npt.NDArray[Any], v: npt.NDArray[Any]) -> Array:
-    return np.asarray(p * (v - (p * v).sum(axis=-1, keepdims=True)))
-
-
 _FEW_ROUNDINGS = "right answers differ by a few roundings in float64"
 
 EXERCISES = (
@@ -274,44 +257,6 @@ EXERCISES = (
                 lambda w, x, y: (
                     (softmax(w[x] @ w.T) / len(y)).T @ w[x] + _read(w, x, softmax(w[x] @ w.T) / len(y) @ w)
                 ),
-            ),
-        ),
-    ),
-    Exercise(
-        slug="grad-vjp",
-        title="The product of the softmax Jacobian with a vector, without the matrix",
-        chapter="04_gradients",
-        reference=_vjp,
-        inputs=_vjp_inputs,
-        rtol=1e-9,
-        atol=1e-14,
-        why=_FEW_ROUNDINGS,
-        mistakes=(
-            Mistake(
-                "this is p (1 - p) v, the diagonal alone: it is the derivative of a sigmoid for each logit, "
-                "and the classes of a softmax are coupled",
-                lambda p, v: p * (1 - p) * v,
-            ),
-            Mistake(
-                "this is p v: the second term of p_j (delta_jk - p_k), the coupling, is missing",
-                lambda p, v: p * v,
-            ),
-            Mistake(
-                "the first term is missing: this is the formula for j != k, used on the diagonal too",
-                lambda p, v: -p * (p * v).sum(axis=-1, keepdims=True),
-            ),
-            Mistake(
-                "the sum of p v runs over the whole batch: it belongs to each row, so keep the class axis "
-                "(axis=-1, keepdims=True)",
-                lambda p, v: p * (v - (p * v).sum()),
-            ),
-            Mistake(
-                "the plain sum of v is subtracted: it has to be weighted by p",
-                lambda p, v: p * (v - v.sum(axis=-1, keepdims=True)),
-            ),
-            Mistake(
-                "the plain mean of v is subtracted: it has to be the mean under p, sum_j p_j v_j",
-                lambda p, v: p * (v - v.mean(axis=-1, keepdims=True)),
             ),
         ),
     ),
