@@ -15,8 +15,8 @@ globalThis.xentMoving = (() => {
 
   // A figure: controls; the axes; the keys of the legend with their colours; and from the controls' values what
   // is drawn (`data` for uPlot's series, `marks` over them) and said. Colours are names of the palette. The control
-  // `drag` is that of the x axis: a finger in the plot sets it. The series `hidden` are the answer to what the caption
-  // asks: they, the marks and the words wait until something is set.
+  // `drag` is that of the x axis, beside what `over` adds to it: a finger in the plot sets it. The series `hidden` are
+  // the answer to what the caption asks: they, the words and all marks but the `known` wait until something is set.
   const FIGURES = {
     softmax: {
       about: "Softmax and temperature",
@@ -171,27 +171,36 @@ globalThis.xentMoving = (() => {
       },
     },
 
-    step: {
-      about: "Gradient descent with a step of your choice",
-      plot: "The loss over one weight as a bowl, and twelve steps of gradient descent on it as a zigzag of dots.",
+    pull: {
+      about: "Six examples, and the pull on each",
+      drag: "logit",
+      over: "shift",
+      hidden: [],
+      plot: "The probability of class 1 over the logit as an S-shaped curve. Six dots at the height of their targets, and from each a line to the curve, the pull.",
       controls: [
-        { name: "step", label: "Step, in units of 1/L", min: 0.25, max: 6, step: 0.25, value: 1, shown: (v) => fixed(v, 2) },
-        { name: "start", label: "Start w", min: -4, max: 6, step: 0.5, value: -3, shown: (v) => fixed(v, 1) },
+        { name: "logit", label: "Logit of example 6", min: -7, max: 7, step: 0.1, value: 6.6, shown: (v) => fixed(v, 1) },
+        { name: "shift", label: "Add to all six", min: -3, max: 3, step: 0.1, value: 0, shown: (v) => fixed(v, 1) },
       ],
-      keys: [{ text: "loss", colour: "blue" }, { text: "twelve steps", colour: "orange" }],
-      x: { range: [-6, 8], label: "weight w" },
-      y: { range: [0, 4], label: "loss, nats" },
-      state({ step, start }) {
-        const path = f.descent(start, step, 12);
-        const xs = grid(-6, 8, 280);
-        const points = path.map((w) => [w, f.toyLoss(w)]);
-        const last = points[12];
-        // What only rounding lifts has not gone up.
-        const ups = points.filter(([, loss], i) => i > 0 && loss > points[i - 1][1] + 1e-9).length;
+      keys: [
+        { text: "prediction σ(z)", colour: "blue" },
+        { text: "pull on example 6", colour: "orange" },
+        { text: "pull on the others", colour: "grey" },
+      ],
+      x: { range: [-10.2, 10.2], label: "logit of class 1 minus that of class 0" },
+      y: { range: [-0.08, 1.08], label: "probability of class 1", splits: [0, 0.25, 0.5, 0.75, 1] },
+      state({ logit, shift }) {
+        const xs = grid(-10.2, 10.2, 204);
+        const six = f.pulls(logit, shift);
+        const slope = six.reduce((total, [, , each]) => total + each, 0) / 6;
         return {
-          data: [xs, xs.map(f.toyLoss)],
-          marks: points.flatMap((at, i) => [...(i ? [{ from: points[i - 1], to: at, colour: "orange" }] : []), { at, colour: "orange" }]),
-          says: `After twelve steps w = ${fixed(last[0], 3)} and the loss is ${fixed(last[1], 4)} nats. It went up ${ups} times.`,
+          data: [xs, xs.map(f.sigmoid)],
+          marks: six.flatMap(([z, y, each], i) => [
+            { at: [z, y], colour: i === 5 ? "orange" : "grey", known: true },
+            { from: [z, y], to: [z, y + each], colour: i === 5 ? "orange" : "grey" },
+          ]),
+          says:
+            `Example 6: prediction ${fixed(six[5][2], 4)}, target 0, slope ${fixed(six[5][2], 4)}. ` +
+            `Mean slope of the six: ${fixed(slope, 4)}; a step downhill ${slope > 0 ? "lowers" : "raises"} a bias that they share.`,
         };
       },
     },
@@ -369,7 +378,7 @@ globalThis.xentMoving = (() => {
       state = made;
       if (waits) {
         const data = state.data.map((series, i) => (spec.hidden.includes(i) ? series.map(() => null) : series));
-        state = { data, marks: [], says: "What do you expect? Set a value, and the answer appears." };
+        state = { data, marks: state.marks.filter((mark) => mark.known), says: "What do you expect? Set a value, and the answer appears." };
       }
       says.textContent = state.says;
       plot?.setData(state.data);
@@ -388,8 +397,10 @@ globalThis.xentMoving = (() => {
       update();
     }
     function drag(event) {
-      const { input } = sliders[spec.controls.findIndex((control) => control.name === spec.drag)];
-      input.value = plot.posToVal(event.clientX - plot.over.getBoundingClientRect().left, "x");
+      const of = (name) => sliders[spec.controls.findIndex((control) => control.name === name)]?.input;
+      const input = of(spec.drag);
+      const place = plot.posToVal(event.clientX - plot.over.getBoundingClientRect().left, "x");
+      input.value = place - (of(spec.over)?.valueAsNumber ?? 0);
       input.dispatchEvent(new Event("input"));
     }
     if (spec.drag) {

@@ -54,19 +54,12 @@ globalThis.xentFormulas = (() => {
   const expectedBrier = (p, q) => 2 * (p * (1 - q) ** 2 + (1 - p) * q ** 2);
   const expectedLinear = (p, q) => p * (1 - q) + (1 - p) * q;
 
-  // Gradient descent on the binary loss of six examples (x, y) that no weight separates. The curvature is at
-  // most L = mean(x^2) / 4; a step is given in units of 1/L.
-  const TOY = [[-2, 0], [-1, 0], [-0.5, 1], [0.5, 0], [1, 1], [2, 1]];
-  const toyLoss = (w) => sum(TOY.map(([x, y]) => binaryLoss(w * x, y))) / TOY.length;
-  const toySlope = (w) => sum(TOY.map(([x, y]) => x * binarySlope(w * x, y))) / TOY.length;
-  const curvature = sum(TOY.map(([x]) => x * x)) / TOY.length / 4;
-  function descent(start, step, count) {
-    const path = [start];
-    for (let i = 0; i < count; i += 1) {
-      path.push(path[i] - (step / curvature) * toySlope(path[i]));
-    }
-    return path;
-  }
+  // The six examples of chapter 4, the last with another logit: logit of class 1 minus that of class 0, label, slope.
+  const SIX = [[3.5346, 0], [-0.2119, 1], [1.846, 0], [0.3021, 1], [-0.8732, 1], [6.6285, 0]];
+  const pulls = (last, shift) => SIX.map(([z, y], i) => {
+    const logit = (i === 5 ? last : z) + shift;
+    return [logit, y, binarySlope(logit, y)];
+  });
 
   // The nearest number with so many bits in its significand, ties to the even one; any exponent is in range.
   // Adding and taking away a power of two leaves the digits below it to the rounding of float64.
@@ -146,8 +139,8 @@ globalThis.xentFormulas = (() => {
   }
 
   return {
-    binaryLoss, binarySlope, descent, digits, entropy, eosOptimum, expectedBrier, expectedLinear, expectedLog,
-    kl, learntLengths, logit, mistakes, naiveLoss, oneMean, parseLengths, sigmoid,
-    softmax, softplus, stableLoss, student, teacher, toyLoss, writtenLength,
+    binaryLoss, binarySlope, digits, entropy, eosOptimum, expectedBrier, expectedLinear, expectedLog,
+    kl, learntLengths, logit, mistakes, naiveLoss, oneMean, parseLengths, pulls, sigmoid,
+    softmax, softplus, stableLoss, student, teacher, writtenLength,
   };
 })();

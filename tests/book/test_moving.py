@@ -94,6 +94,12 @@ def parsed(said: str) -> Any:
     return PASTED[said] if isinstance(PASTED[said], dict) else {"fault": PASTED[said]}
 
 
+def pulls(logit: float, shift: float) -> Any:
+    """Logits, labels and slopes of the six examples of chapter 4, the last one moved."""
+    z, y = np.append(pictures.SIX_Z[:5], logit) + shift, pictures.SIX_Y
+    return np.column_stack([z, y, gradients.binary_cross_entropy_gradient(z, y, reduction="none")])
+
+
 # Name in formulas.js: the arguments to try, and what xent says. A new formula is a row.
 FORMULAS: dict[str, tuple[list[tuple[Any, ...]], Callable[..., Any]]] = {
     "softmax": (
@@ -111,9 +117,7 @@ FORMULAS: dict[str, tuple[list[tuple[Any, ...]], Callable[..., Any]]] = {
     "expectedLog": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.log_score)),
     "expectedBrier": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.brier_score)),
     "expectedLinear": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.linear_score)),
-    "toyLoss": (grid(np.linspace(-6, 8, 29)), pictures.toy_loss),
-    # Long steps make the path chaotic, and a last bit grows with each: six of them.
-    "descent": (grid((-3.0, 0.0, 5.0), (0.5, 1.0, 2.0, 4.0), (6,)), pictures.descent),
+    "pulls": (grid((-7.0, 0.0, 6.6, 7.0), (-3.0, 0.0, 1.3)), pulls),
     "naiveLoss": (grid(np.arange(0, 40, 0.5), (11, 24, 53)), lambda m, bits: loss_in(bits, m, naive=True)),
     "stableLoss": (grid(np.arange(0, 9, 0.5), (11, 24, 53)), lambda m, bits: loss_in(bits, m, naive=False)),
     "digits": (
@@ -203,9 +207,18 @@ def say_own_lengths(batch: float) -> list[str]:
     return ["4 answers to 2 prompts, 55.00 tokens", *(text(mean, 2) for mean in means)]
 
 
-def say_step(step: float, start: float) -> list[str]:
-    losses = [pictures.toy_loss(w) for w in pictures.descent(start, step, 12)]
-    return [text(losses[-1], 4), f"went up {int((np.diff(losses) > 1e-9).sum())} times"]
+def say_pull(logit: float, shift: float) -> list[str]:
+    z, _, slope = pulls(logit, shift).T
+    said = [text(float(value), 4) for value in (xent.sigmoid(z[5]), slope[5], slope.mean())]
+    return [*said, "lowers" if slope.mean() > 0 else "raises"]
+
+
+def test_the_six_examples_are_those_of_chapter_4() -> None:
+    chapter = (ROOT / "chapters" / "04_gradients.ipynb").read_text(encoding="utf-8")
+    [cell] = [c for c in json.loads(chapter)["cells"] if "in_the_note" in "".join(c["source"])]
+    rows = re.findall(r"\[(-?\d\.\d{4}), (-?\d\.\d{4})\]", "".join(cell["source"]))
+    np.testing.assert_allclose(np.diff(np.array(rows, float))[:, 0], pictures.SIX_Z, atol=1e-12)
+    assert f"y = np.array({pictures.SIX_Y.tolist()})" in "".join(cell["source"])
 
 
 def say_digits(bits: float, margin: float) -> list[str]:
@@ -235,7 +248,7 @@ SAYS: dict[str, Callable[..., list[str]]] = {
     "scores": say_scores,
     "learnt-length": say_learnt_length,
     "own-lengths": say_own_lengths,
-    "step": say_step,
+    "pull": say_pull,
     "digits": say_digits,
     "direction": say_direction,
 }
@@ -307,7 +320,7 @@ def test_a_figure_moves(browser: Browser, built_site: Path, server: str, name: s
     figure = come_to(page, built_site, server, name)
     page.wait_for_selector(f"figure.figure-{name}.moving-live")
     assert not figure.locator("svg.drawn").is_visible()
-    hidden, unset = name in ("learnt-length", "digits", "direction"), ink(figure)
+    hidden, unset = name in ("learnt-length", "digits", "direction", "pull"), ink(figure)
     assert ("What do you expect?" in figure.locator("output").inner_text()) == hidden
     figure.locator("input[type=range]").first.press("ArrowRight")
     figure.get_by_role("button", name="Reset").press("Enter")
@@ -316,7 +329,6 @@ def test_a_figure_moves(browser: Browser, built_site: Path, server: str, name: s
     if name not in (
         "softmax",
         "own-lengths",
-        "step",
     ):  # whose controls are no place on the axis
         plot = figure.locator(".u-over").bounding_box()
         assert plot is not None

@@ -127,9 +127,8 @@ def _by_cross_entropy(p: Any, rows: Any) -> tuple[Any, Any]:
         ),
         ("finite-fit-1d", _interleaved, "an empty class has no maximum"),
         ("multiclass-errors", lambda loss, n: int(n * loss), "at least log 2"),
-        ("grad-vjp", lambda p, v: p * (v - v.mean(-1)[:, None]), "the plain mean of v"),
         ("kd-alpha", lambda alpha, T: alpha / (alpha + (1 - alpha) * T**2), "turned round"),
-        ("entropy-with-zeros", lambda p: -(p * np.log2(p + 1e-15)).sum(-1), "this looks like an epsilon"),
+        ("shared-key", lambda p, i, j: p[i] + p[j], "one bit at each press"),
         (
             "bce-from-logits",
             lambda z, y: np.maximum(z, 0) - y * z + np.log(1 + np.exp(-abs(z))),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from xent_book.exercises._check import Array, Exercise
+from xent_book.exercises._check import Exercise
+
+Array = npt.NDArray[np.float64]
 
 
 def _sigmoid(z: Array) -> Array:
@@ -14,26 +18,27 @@ def _sigmoid(z: Array) -> Array:
     return 1.0 / (1.0 + np.exp(-z))
 
 
-# ----------------------------------------------------------------------- the coin and the missing log
+# ------------------------------------------------------------------------------- the heads behind a loss
 
 
-def _missing_log(heads: int, tosses: int) -> tuple[float, float]:
-    f = heads / tosses
-    return f, min(f / (1 - f), 1.0)
+def _heads(loss: float, p: float, n: int) -> float:
+    return n * (loss + math.log1p(-p)) / (math.log1p(-p) - math.log(p))
 
 
-def _on_a_grid(heads: int, tosses: int) -> tuple[float, float]:
-    """The chapter's search over p = 0.001, 0.002, ..., 0.999."""
-    f, p = heads / tosses, np.linspace(0.001, 0.999, 999)
-    first = -f * np.log(p)
-    best = [(first - (1 - f) * second).argmin() for second in (np.log(1 - p), 1 - p)]
-    return float(p[best[0]]), float(p[best[1]])
+def _heads_in(log: Any) -> Any:
+    """The same with another logarithm."""
+    return lambda loss, p, n: n * (loss + log(1 - p)) / (log(1 - p) - log(p))
+
+
+def _heads_inputs() -> list[tuple[Any, ...]]:
+    coins = [(7, 10, 0.9), (213, 1000, 0.2), (0, 4, 0.6), (5, 5, 0.3), (40, 100, 0.45)]
+    return [(-(k * math.log(p) + (n - k) * math.log1p(-p)) / n, p, n) for k, n, p in coins]
 
 
 # --------------------------------------------------------------------------------- the loss from logits
 
 
-def _bce(z: Array, y: Array) -> Any:
+def _bce(z: Array, y: Array) -> Array:
     # Both terms are positive: a loss close to zero keeps its digits, as it would not in softplus(z) - y z.
     return y * np.logaddexp(0.0, -z) + (1 - y) * np.logaddexp(0.0, z)
 
@@ -52,7 +57,7 @@ def _bce_inputs() -> list[tuple[Any, ...]]:
     ]
 
 
-def _from_p(z: Array, y: Array, p: Array, eps: float = 0.0) -> Any:
+def _from_p(z: Array, y: Array, p: Array, eps: float = 0.0) -> Array:
     return -(y * np.log(p + eps) + (1 - y) * np.log(1 - p + eps))
 
 
@@ -69,6 +74,10 @@ def _with_eps(eps: float) -> tuple[Any, Any]:
 
 def _undo_weight(q: Array, c: float) -> Array:
     return q / (q + c * (1 - q))
+
+
+def _undo_weight_inputs() -> list[tuple[Any, ...]]:
+    return [(np.array([0.5, 0.9, 0.1]), 10.0), (np.array([0.0, 0.25, 1.0]), 0.5), (np.array([0.7]), 3.0)]
 
 
 # -------------------------------------------------------------------------- a finite fit on one feature
@@ -97,38 +106,56 @@ def _both_classes(x: Array, y: Array) -> bool:
     return bool(0 < y.sum() < len(y))
 
 
+def _overlap_inputs() -> list[tuple[Any, ...]]:
+    return [
+        # The classes interleave; they part; they part the other way round.
+        (np.array([0.0, 1.0, 2.0, 3.0]), np.array([0, 1, 0, 1])),
+        (np.array([0.0, 1.0, 2.0, 3.0]), np.array([0, 0, 1, 1])),
+        (np.array([0.0, 1.0, 2.0, 3.0]), np.array([1, 1, 0, 0])),
+        # They meet in one value: no cut is clean, and still no finite fit.
+        (np.array([0.0, 1.0, 1.0, 2.0]), np.array([0, 0, 1, 1])),
+        (np.array([0.0, 1.0, 1.0, 2.0]), np.array([1, 1, 0, 0])),
+        # One class only, and one class inside the other.
+        (np.array([0.0, 1.0, 2.0]), np.array([1, 1, 1])),
+        (np.array([0.0, 1.0, 2.0]), np.array([0, 0, 0])),
+        (np.array([-2.0, 0.0, 0.0, 3.0]), np.array([1, 0, 0, 1])),
+    ]
+
+
 EXERCISES = (
     Exercise(
-        "coin-missing-log",
-        "The best probability for a coin, and the one that the loss with a missing log prefers",
-        _missing_log,
-        lambda: [(3, 10), (1, 1000), (0, 4), (5, 10), (9, 10), (47, 100), (499, 1000)],
+        "coin-heads",
+        "How many heads fell, from the mean loss of one probability for all tosses",
+        _heads,
+        _heads_inputs,
+        atol=1e-7,  # a whole number, which a formula in float64 misses by far less than this
         mistakes={
-            "f / (1 - f) leaves the interval [0, 1] once half of the tosses are heads: there the loss falls "
-            "all the way, and its minimum over [0, 1] is at the end, 1": (
-                lambda k, n: (k / n, k / (n - k)),
-                lambda k, n: (k / n, min(k / (n - k), 0.999)),
+            "this is the number of tails: a head costs -log(p), and a tail -log(1 - p)": (
+                lambda loss, p, n: n - _heads(loss, p, n)
             ),
-            "this gives the frequency twice: without its log the second term has another slope, so the "
-            "minimum moves; set -f / p + (1 - f) to zero": lambda k, n: (k / n, k / n),
-            "the second answer looks like the odds of tails; the minimiser is the odds of heads, f / (1 - "
-            "f), up to 1": (
-                lambda k, n: (k / n, (n - k) / k if k else np.inf),
-                lambda k, n: (k / n, min((n - k) / k, 1.0) if k else 1.0),
+            "this is the share of heads: multiply by the number of tosses": (
+                lambda loss, p, n: _heads(loss, p, n) / n
             ),
-            "the second answer is the frequency of tails; set the slope -f / p + (1 - "
-            "f) to zero": lambda k, n: (k / n, 1 - k / n),
-            "the second answer has the wrong sign: -f / p + (1 - f) = 0 has "
-            "a positive solution": lambda k, n: (k / n, -k / (n - k)),
-            "f / (1 + f) turns odds back into a probability; here it is the odds themselves that are fitted, "
-            "f / (1 - f), up to 1": lambda k, n: (k / n, k / (n + k)),
-            "the second answer is a log-odds, a logit; what is fitted is the odds, f / (1 - f), "
-            "up to 1": lambda k, n: (k / n, np.log(k / (n - k)) if k else -np.inf),
-            "the first answer is the number of heads: divide by the number of tosses": lambda k, n: (
-                k,
-                _missing_log(k, n)[1],
+            "the loss is a mean: all tosses together cost n times as much": (
+                lambda loss, p, n: _heads(loss / n, p, n)
             ),
-            "these are the best points of a grid: derive the minimum, which need not lie on one": _on_a_grid,
+            "the tails' term has the wrong sign: n loss = -k log(p) - (n - k) log(1 - p)": (
+                lambda loss, p, n: n * (loss - math.log1p(-p)) / (math.log1p(-p) - math.log(p)),
+                lambda loss, p, n: n * (loss + math.log1p(-p)) / (-math.log1p(-p) - math.log(p)),
+            ),
+            "this looks like a loss without its second logarithm: a tail costs -log(1 - p)": (
+                lambda loss, p, n: n * (loss + 1 - p) / (1 - p - math.log(p))
+            ),
+            "the loss is in nats: use the natural logarithm": (
+                _heads_in(math.log2),
+                _heads_in(math.log10),
+            ),
+            "n p is what the colleague expected; the loss tells what happened": (lambda loss, p, n: n * p),
+            "exp(-loss) is the geometric mean of the probabilities that the outcomes got, and no share "
+            "of heads": (lambda loss, p, n: n * math.exp(-loss)),
+            "tails cost something too: each of them -log(1 - p)": (
+                lambda loss, p, n: -n * loss / math.log(p)
+            ),
         },
     ),
     Exercise(
@@ -137,8 +164,9 @@ EXERCISES = (
         _bce,
         _bce_inputs,
         mistakes={
-            "this looks like log(sigmoid(z)) and log(1 - sigmoid(z)): right in algebra, but the sigmoid "
-            "rounds to 0 or 1 for large logits; use softplus, log(1 + exp(z)), in a stable form": (
+            "this looks like log(sigmoid(z)) and log(1 - sigmoid(z)): right in algebra, but the "
+            "sigmoid rounds to 0 or 1 for large logits; use softplus, log(1 + exp(z)), in a stable "
+            "form": (
                 lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * np.log(1 - _sigmoid(z))),
                 lambda z, y: -np.where(y == 1, np.log(_sigmoid(z)), np.log(1 - _sigmoid(z))),
                 lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * np.log(_sigmoid(-z))),
@@ -155,33 +183,34 @@ EXERCISES = (
                 ),
             ),
             "a target between 0 and 1 is taken for a 0 here: it needs both terms, weighted by y and by "
-            "1 - y": lambda z, y: np.where(y == 1, np.logaddexp(0.0, -z), np.logaddexp(0.0, z)),
+            "1 - y": (lambda z, y: np.where(y == 1, np.logaddexp(0.0, -z), np.logaddexp(0.0, z))),
             "this is one of the two terms only: add y softplus(-z) and (1 - y) softplus(z)": (
                 lambda z, y: y * np.logaddexp(0.0, -z),
                 lambda z, y: (1 - y) * np.logaddexp(0.0, z),
             ),
-            "the sign of y z is flipped: the loss is log(1 + exp(z)) - y z": lambda z, y: (
-                np.logaddexp(0.0, z) + y * z
+            "the sign of y z is flipped: the loss is log(1 + exp(z)) - y z": (
+                lambda z, y: np.logaddexp(0.0, z) + y * z
             ),
-            "these are logits, not probabilities: their logarithm means nothing": lambda z, y: _from_p(
-                z, y, z
+            "these are logits, not probabilities: their logarithm means nothing": (
+                lambda z, y: _from_p(z, y, z)
             ),
-            "this looks like log(1 + exp(z)) - y z as it stands: exp(z) overflows past 709; take max(z, 0) "
-            "out of the logarithm, or use logaddexp": (
+            "this looks like log(1 + exp(z)) - y z as it stands: exp(z) overflows past 709; take "
+            "max(z, 0) out of the logarithm, or use logaddexp": (
                 lambda z, y: np.log(1 + np.exp(z)) - y * z,
                 lambda z, y: np.log1p(np.exp(z)) - y * z,
                 lambda z, y: y * np.log(1 + np.exp(-z)) + (1 - y) * np.log(1 + np.exp(z)),
                 lambda z, y: y * np.log1p(np.exp(-z)) + (1 - y) * np.log1p(np.exp(z)),
             ),
-            "softplus(z) - y z is right, but where the prediction is right and certain its two terms are "
-            "nearly equal and their difference has lost its digits; add y softplus(-z) and (1 - y) "
+            "softplus(z) - y z is right, but where the prediction is right and certain its two terms "
+            "are nearly equal and their difference has lost its digits; add y softplus(-z) and (1 - y) "
             "softplus(z)": (
                 lambda z, y: np.logaddexp(0.0, z) - y * z,
                 lambda z, y: np.maximum(z, 0.0) + np.log1p(np.exp(-np.abs(z))) - y * z,
             ),
-            "this looks like softplus((1 - 2y) z), which holds for the labels 0 and 1 only: a target between "
-            "them needs both terms, y softplus(-z) and (1 "
-            "- y) softplus(z)": lambda z, y: np.logaddexp(0.0, (1 - 2 * y) * z),
+            "this looks like softplus((1 - 2y) z), which holds for the labels 0 and 1 only: a target "
+            "between them needs both terms, y softplus(-z) and (1 - y) softplus(z)": (
+                lambda z, y: np.logaddexp(0.0, (1 - 2 * y) * z)
+            ),
             "the sign is flipped: this is the log-likelihood, and the loss is its negative": (
                 lambda z, y: -_bce(z, y),
                 lambda z, y: y * np.log(_sigmoid(z)) + (1 - y) * np.log(1 - _sigmoid(z)),
@@ -200,61 +229,46 @@ EXERCISES = (
         "undo-pos-weight",
         "The frequency behind a probability that was fitted with pos_weight",
         _undo_weight,
-        lambda: [
-            (np.array([0.5, 0.9, 0.1]), 10.0),
-            (np.array([0.0, 0.25, 1.0]), 0.5),
-            (np.array([0.7]), 3.0),
-        ],
+        _undo_weight_inputs,
         mistakes={
-            "this is the forward direction: it weighs the positives once more; solve "
-            "for the frequency": lambda q, c: c * q / (c * q + 1 - q),
-            "a probability divided by the weight is not what the loss was fitted to: the odds are divided by "
-            "it, and then turned back into a probability": lambda q, c: q / c,
-            "these are the odds: turn them back into a probability, odds / (1 + odds)": lambda q, c: (
-                q / (1 - q) / c
+            "this is the forward direction: it weighs the positives once more; solve for the frequency": (
+                lambda q, c: c * q / (c * q + 1 - q)
             ),
-            "the logit is shifted by log(c), not by c": lambda q, c: _sigmoid(np.log(q / (1 - q)) - c),
+            "a probability divided by the weight is not what the loss was fitted to: the odds are "
+            "divided by it, and then turned back into a probability": (lambda q, c: q / c),
+            "these are the odds: turn them back into a probability, odds / (1 + odds)": (
+                lambda q, c: q / (1 - q) / c
+            ),
+            "the logit is shifted by log(c), not by c": (lambda q, c: _sigmoid(np.log(q / (1 - q)) - c)),
         },
     ),
     Exercise(
         "finite-fit-1d",
         "Whether a logistic fit on one feature and an intercept exists",
         _overlap,
-        lambda: [
-            # The classes interleave; they part; they part the other way round.
-            (np.array([0.0, 1.0, 2.0, 3.0]), np.array([0, 1, 0, 1])),
-            (np.array([0.0, 1.0, 2.0, 3.0]), np.array([0, 0, 1, 1])),
-            (np.array([0.0, 1.0, 2.0, 3.0]), np.array([1, 1, 0, 0])),
-            # They meet in one value: no cut is clean, and still no finite fit.
-            (np.array([0.0, 1.0, 1.0, 2.0]), np.array([0, 0, 1, 1])),
-            (np.array([0.0, 1.0, 1.0, 2.0]), np.array([1, 1, 0, 0])),
-            # One class only, and one class inside the other.
-            (np.array([0.0, 1.0, 2.0]), np.array([1, 1, 1])),
-            (np.array([0.0, 1.0, 2.0]), np.array([0, 0, 0])),
-            (np.array([-2.0, 0.0, 0.0, 3.0]), np.array([1, 0, 0, 1])),
-        ],
-        rtol=0.0,
+        _overlap_inputs,
         atol=0.5,  # a yes or a no
         mistakes={
-            "classes that only meet in one value count as overlapping here: the steep curve through that "
-            "value never stops improving, so both inequalities are strict": _touching_counts,
+            "classes that only meet in one value count as overlapping here: the steep curve through "
+            "that value never stops improving, so both inequalities are strict": (_touching_counts),
             "only one order is tested: the positives may also lie on the left": (
                 _one_side_only,
                 lambda x, y: _one_side_only(-x, y),
             ),
-            "an empty class has no maximum: if all labels are the same there is no finite fit, so return "
-            "False before you compare": (
+            "an empty class has no maximum: if all labels are the same there is no finite fit, so "
+            "return False before you compare": (
                 lambda x, y: bool(x[y == 0].max() > x[y == 1].min() and x[y == 1].max() > x[y == 0].min()),
                 lambda x, y: bool(min(x[y == 0]) < max(x[y == 1]) and min(x[y == 1]) < max(x[y == 0])),
             ),
-            "only one order is tested, and an empty class has no maximum: the positives may also lie on the "
-            "left, and if all labels are the same there is no finite fit": (
+            "only one order is tested, and an empty class has no maximum: the positives may also lie "
+            "on the left, and if all labels are the same there is no finite fit": (
                 lambda x, y: bool(x[y == 0].max() > x[y == 1].min()),
                 lambda x, y: bool(x[y == 1].max() > x[y == 0].min()),
             ),
-            "two classes are needed, and they are not enough: they must also overlap": _both_classes,
-            "yes and no are exchanged: the fit exists where the classes overlap, not "
-            "where they part": lambda x, y: not _overlap(x, y),
+            "two classes are needed, and they are not enough: they must also overlap": (_both_classes),
+            "yes and no are exchanged: the fit exists where the classes overlap, not where they part": (
+                lambda x, y: not _overlap(x, y)
+            ),
         },
     ),
 )
