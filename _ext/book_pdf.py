@@ -4,7 +4,8 @@
 
 The pages follow each other as in the table of contents, each under a running head of its own; links between them
 lead inside the file, and headings become the outline. It is printed twice: the first time tells on which page each
-chapter begins. The ledger of each chapter, and the code that only draws a figure, stay on the site.
+chapter begins. What is for looking up, the ledger of each chapter and the package's reference, stays on the site; so
+does the code that only draws a figure.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import os
 import re
 import shutil
 import sys
+from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 from posixpath import join, normpath
 from typing import Any
@@ -23,9 +26,10 @@ from pypdf import PdfReader
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "_build" / "html"
+VERSION = version("cross-entropy-verified")
 TARGET = "cross-entropy-verified.pdf"
 SHEET = """
-@page { size: A4; margin: 22mm 24mm; @bottom-center { content: counter(page); font: 9pt sans-serif; } }
+@page { size: A4; margin: 22mm 24mm; @bottom-center { content: counter(page); font: 9pt "Source Serif 4"; } }
 @page :first { @bottom-center { content: none; } }
 html { font-size: 13.5px; }
 body { display: block; background: white; }
@@ -39,7 +43,7 @@ body { display: block; background: white; }
 /* The outline is made of the headings' lines, with the spaces that stay at their ends. */
 .bd-article :is(h1, h2, h3, h4) { white-space: break-spaces; text-wrap: wrap; }
 .bd-article :is(h1, h2, h3, h4), .bd-article p:has(+ div.math) { break-after: avoid; }
-.bd-article :is(figure, .cell_input, .erratum, table, .sd-card, div.math) { break-inside: avoid; }
+.bd-article :is(figure, .cell_input, .erratum, tr, .sd-card, div.math) { break-inside: avoid; }
 .bd-article img, svg.drawn { max-height: 200mm; }
 details.hide, .headerlink, .copybtn, .to-run, .moving { display: none !important; }
 pre { white-space: pre-wrap !important; overflow-wrap: anywhere; }
@@ -83,7 +87,8 @@ def document(site: Path, pages: list[str], starts: dict[str, int]) -> str:
         (title.replace('"', r"\22 "), key(page)) for (title, _), page in zip(leaves, pages, strict=True)
     ]
     heads = "".join(
-        f'@page {name} {{ @top-center {{ content: "{title}"; font: italic 9pt serif }} }} .{name} {{ page: {name} }}\n'
+        f'@page {name} {{ @top-center {{ content: "{title}"; font: italic 9pt "Source Serif 4" }} }}'
+        f" .{name} {{ page: {name} }}\n"
         for title, name in quoted
     )
     entries = "".join(
@@ -95,7 +100,7 @@ def document(site: Path, pages: list[str], starts: dict[str, int]) -> str:
         "<title>Cross-Entropy, Verified</title>"
         f'<link rel="stylesheet" href="_static/bundle.css"><style>{SHEET}{heads}</style></head><body>'
         '<article class="bd-article"><div class="front"><p style="font-size: 3rem">Cross-Entropy, Verified</p>'
-        "<p>From binary labels to LLM distillation</p></div>"
+        f"<p>From binary labels to LLM distillation</p><p>Version {VERSION} · {date.today():%B %Y}</p></div>"
         f'<div class="leaf contents"><p style="font-size: 2rem">Contents</p><ul>{entries}</ul></div>'
         f"{''.join(text for _, text in leaves)}</article></body></html>"
     )
@@ -131,7 +136,9 @@ def print_book(browser: Browser, site: Path, pages: list[str]) -> PdfReader:
 def main() -> None:
     """Print the book, and offer it on the page that says how to get it."""
     toc = (ROOT / "_toc.yml").read_text(encoding="utf-8")
-    pages = [name for name in re.findall(r"(?:root|file): (\S+)", toc) if "/ledger/" not in name]
+    pages = [
+        name for name in re.findall(r"(?:root|file): (\S+)", toc) if not re.search(r"/ledger/|/api$", name)
+    ]
     path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])

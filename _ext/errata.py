@@ -30,8 +30,7 @@ def card(row: Row, tests: list[Mark]) -> str:
     """Return a row as MyST."""
     chapter, heading = row.section
     checks = "\n\n".join(
-        f'<a href="../_sources/{test.path}.txt#:~:text=def%20{test.function}">'
-        f"<code>{test.path}::{test.function}</code></a>"
+        f'<a href="../_sources/{test.path}.txt#:~:text=def%20{test.function}"><code>{test.name}</code></a>'
         for test in tests
         if test.of == row.id
     )

@@ -14,10 +14,12 @@ import subprocess
 import sys
 import tempfile
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import tinycss2
 from docutils import nodes
 
 from xent_book.plots import PALETTE
@@ -28,9 +30,10 @@ if TYPE_CHECKING:
 
 # Jupyter Book would put every style sheet and script below _static on every page.
 STYLES = ["katex/katex.min.css", "palette.css", "book.css"]
-SCRIPTS = ["move/load.js", "page.js"]
+# copy-tex is KaTeX's own: a formula is copied as its TeX, once.
+SCRIPTS = ["move/load.js", "page.js", "katex/copy-tex.min.js"]
 # What _templates/static/webpack-macros.html would name before the other sheets.
-THEME = [f"_static/{name}.css" for name in ("basic", "styles/bootstrap", "styles/pydata-sphinx-theme")]
+THEME = ["basic", "styles/bootstrap", "styles/pydata-sphinx-theme", "vendor/fontawesome/6.5.2/css/all.min"]
 
 # The theme's script measures every listing of a page at once, to know which of them a keyboard has to reach: the layout
 # of all, one by one. Here each is measured when it comes near; until then, one with a long line can be reached.
@@ -43,6 +46,7 @@ PHONE = 40  # characters of a listing that a phone shows
 
 VERSION = version("cross-entropy-verified")
 WHEEL = f"cross_entropy_verified-{VERSION}-py3-none-any.whl"
+TEST = re.compile(r"\btest_\w+\.py::\w+")
 STUB = re.compile(
     r'<div class="output text_plain[^>]*><div[^>]*><pre><span></span>not yet: [^<]*</pre></div>\s*</div>'
 )
@@ -71,7 +75,12 @@ def configure(app: Sphinx, config: Config) -> None:
     # The card takes no SVG.
     logo = "_static/logo.png"
     config.ogp_social_cards = {"enable": bool(site), "image": logo, "image_mini": logo}
-    config.notfound_urls_prefix = urlsplit(config.html_baseurl).path or "/"
+    root = config.notfound_urls_prefix = urlsplit(config.html_baseurl).path or "/"
+    config.notfound_context = {
+        "title": "Not here",
+        "body": "<h1>Not here</h1><p>This page moved or never was. The search (Ctrl+K), the contents at the side and "
+        f'the <a href="{root}index.html">front page</a> know the others.</p>',
+    }
     config.myst_substitutions = {"wheel": f'<a href="../{WHEEL}">{WHEEL}</a>'}
     if site:
         app.setup_extension("sphinx_sitemap")
@@ -91,6 +100,28 @@ def write_palette(app: Sphinx) -> None:
     target.write_text("".join(sheets), encoding="utf-8")
 
 
+def used(rules: list[Any], names: set[str]) -> str:
+    """Leave out of a style sheet what is for a class that no page has: of the theme's, most."""
+    text = ""
+    for rule in rules:
+        if rule.type == "qualified-rule":
+            selectors: list[list[Any]] = [[]]
+            for token in rule.prelude:
+                selectors.append([]) if token == "," else selectors[-1].append(token)
+            kept = [s for s in selectors if all(b.value in names for a, b in pairwise(s) if a == ".")]
+            text += (
+                f"{','.join(map(tinycss2.serialize, kept))}{{{tinycss2.serialize(rule.content)}}}"
+                if kept
+                else ""
+            )
+        elif rule.type == "at-rule" and rule.at_keyword in ("media", "supports"):
+            inside = used(tinycss2.parse_rule_list(rule.content, True, True), names)
+            text += f"@{rule.at_keyword}{tinycss2.serialize(rule.prelude)}{{{inside}}}\n" if inside else ""
+        else:
+            text += rule.serialize()
+    return text
+
+
 def write_bundle(app: Sphinx, exception: Exception | None) -> None:
     """Write the style sheets of the pages one after the other into one: a browser waits for each of them."""
     sheets: list[str] = getattr(app.env, "style_sheets", [])
@@ -105,12 +136,23 @@ def write_bundle(app: Sphinx, exception: Exception | None) -> None:
 
         sheet = path.read_text(encoding="utf-8")
         text += re.sub(r"""url\(["']?(?!data:|#)([^)"']+)["']?\)""", from_bundle, sheet) + "\n"
+    # The theme's icons are drawn by a part of their font, in book.css.
+    text = re.sub(r"@font-face\s*\{[^}]*webfonts/[^}]*\}", "", text)
     # Without a script a page is light, whatever the system is: half of the sheets would follow it, and half not.
     text = re.sub(r'\[data-theme="?light"?\]', ':is([data-theme="light"], [data-theme="auto"])', text)
     text = text.replace(
         "(prefers-color-scheme: dark)", "(prefers-color-scheme: dark) and (scripting: enabled)"
     )
-    (static / "bundle.css").write_text(text, encoding="utf-8")
+    pages = [path.read_text(encoding="utf-8") for path in Path(app.outdir).rglob("*.html")]
+    names = {
+        name for page in pages for found in re.findall(r'class="([^"]*)"', page) for name in found.split()
+    }
+    names |= {
+        name for path in static.rglob("*.js") for name in re.findall(r"[\w-]+", path.read_text("utf-8"))
+    }
+    (static / "bundle.css").write_text(
+        used(tinycss2.parse_stylesheet(text, True, True), names), encoding="utf-8"
+    )
     script = static / "scripts" / "pydata-sphinx-theme.js"
     whole = script.read_text(encoding="utf-8")
     if WHEN_NEAR not in whole:
@@ -168,10 +210,12 @@ def lighten(
             f"Version {VERSION} · "
             "Text: CC BY 4.0, code: MIT</p>"
         )
+    if not app.config.html_baseurl:  # then it would be no address
+        context["metatags"] = re.sub(r'<meta property="og:url"[^>]*>', "", context.get("metatags", ""))
     if page == app.config.root_doc:  # the book's title stands beside it already
         context["title"] = "From binary labels to LLM distillation"
     named = [sheet.filename for sheet in context["css_files"]]
-    app.env.style_sheets = [*THEME, *named]  # type: ignore[attr-defined]
+    app.env.style_sheets = [*(f"_static/{name}.css" for name in THEME), *named]  # type: ignore[attr-defined]
     context["css_files"] = []
     images: dict[str, str] = getattr(app.builder, "images", {})
     files = {name: Path(app.srcdir) / source for source, name in images.items()}
@@ -198,6 +242,10 @@ def lighten(
         context["body"] = re.sub(r"<pre>(?=(.*?)</pre>)", reachable, context["body"], flags=re.DOTALL)
         # Words, punctuation and spaces of code have the colour of their listing: no element of their own.
         context["body"] = re.sub(r'<span class="(?:n|nn|p|pre|w)">([^<]*)</span>', r"\1", context["body"])
+        # docutils' roles of a list of works, which the standard has given up.
+        context["body"] = re.sub(r' role="(?:doc-biblioentry|list)"', "", context["body"])
+        # The name of a test is broken where its words end.
+        context["body"] = TEST.sub(lambda found: found[0].replace("_", "_<wbr>"), context["body"])
         # What a check says of a stub says nothing to who only reads.
         if "chapters/get" in app.env.found_docs:
             how = f"{context['pathto']('chapters/get')}#run-the-chapters"

@@ -185,18 +185,3 @@ for (const button of document.querySelectorAll(".theme-switch-button")) {
     globalThis.print();
   });
 })();
-
-// A formula is copied as its TeX, once, and not as what is drawn together with what is read aloud.
-document.addEventListener("copy", (event) => {
-  const copied = getSelection().rangeCount && getSelection().getRangeAt(0).cloneContents();
-  if (!copied || !copied.querySelector(".katex annotation")) return;
-  copied.querySelectorAll(".katex").forEach((formula) => {
-    const dollars = formula.closest(".katex-display") ? "$$" : "$";
-    formula.replaceWith(dollars + (formula.querySelector("annotation")?.textContent ?? "") + dollars);
-  });
-  const box = document.createElement("div");
-  box.append(copied);
-  event.clipboardData.setData("text/plain", box.textContent);
-  event.clipboardData.setData("text/html", box.innerHTML);
-  event.preventDefault();
-});

@@ -12,12 +12,11 @@ globalThis.xentMoving = (() => {
     const text = value.toFixed(digits);
     return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "\u2212");
   }
-  const percent = (value) => `${fixed(100 * value, 1)}%`;
 
   // A figure: controls; the axes; the keys of the legend with their colours; and from the controls' values what
   // is drawn (`data` for uPlot's series, `marks` over them) and said. Colours are names of the palette. The control
-  // `drag` is that of the x axis: a finger in the plot sets it. The series `hidden` are the answer to what the caption
-  // asks: they, the marks and the words wait until something is set.
+  // `drag` is that of the x axis, beside what `over` adds to it: a finger in the plot sets it. The series `hidden` are
+  // the answer to what the caption asks: they, the words and all marks but the `known` wait until something is set.
   const FIGURES = {
     softmax: {
       about: "Softmax and temperature",
@@ -77,69 +76,6 @@ globalThis.xentMoving = (() => {
           says:
             `σ(z) = ${fixed(f.sigmoid(logit), 4)}, so the answer is class ${f.sigmoid(logit) > threshold ? 1 : 0}. ` +
             `Loss ${fixed(loss, 4)} nats, slope ${fixed(slope, 4)}. Share of mistakes ${fixed(wrong, 2)}.`,
-        };
-      },
-    },
-
-    "eos-optimum": {
-      about: "The stop probability that a token mean teaches",
-      drag: "stop",
-      plot: "The learnt stop probability over the true one as a curve above the diagonal, with the chosen coin and its bias marked.",
-      controls: [
-        { name: "stop", label: "True stop probability β", min: 0.01, max: 0.99, step: 0.01, value: 0.5, shown: (v) => fixed(v, 2) },
-        { name: "batch", label: "Sequences per denominator B", min: 0, max: 8, step: 1, value: 0, shown: (v) => fixed(2 ** v, 0) },
-      ],
-      keys: [
-        { text: "learnt, q*(B, β)", colour: "blue" },
-        { text: "honest, q = β", colour: "grey", dash: [4, 4] },
-        { text: "bias at your β", colour: "orange" },
-      ],
-      x: { range: [0, 1], label: "true stop probability β" },
-      y: { range: [0, 1], label: "learnt stop probability" },
-      state({ stop, batch }) {
-        const size = 2 ** batch;
-        const xs = grid(0.01, 1, 99);
-        const best = f.eosOptimum(stop, size);
-        return {
-          data: [xs, xs.map((x) => f.eosOptimum(x, size)), xs],
-          marks: [{ from: [stop, stop], to: [stop, best], colour: "orange" }, { at: [stop, best], colour: "blue" }],
-          says:
-            `q* = ${fixed(best, 6)}, above β by ${percent(best / stop - 1)}. ` +
-            `Mean length learnt ${fixed(1 / best, 3)}, true ${fixed(1 / stop, 3)}.`,
-        };
-      },
-    },
-
-    smoothing: {
-      about: "What a smoothed model reports, and the way back",
-      plot: "The best report over the true probability as a straight line flatter than the diagonal, and a horizontal line at the chosen report.",
-      controls: [
-        { name: "eps", label: "Smoothing ε", min: 0, max: 0.9, step: 0.01, value: 0.2, shown: (v) => fixed(v, 2) },
-        { name: "classes", label: "Classes K", min: 2, max: 50, step: 1, value: 10, shown: (v) => fixed(v, 0) },
-        { name: "report", label: "Report q of one class", min: 0, max: 1, step: 0.01, value: 0.7, shown: (v) => fixed(v, 2) },
-      ],
-      keys: [
-        { text: "best report", colour: "blue" },
-        { text: "honest, q = p", colour: "grey", dash: [4, 4] },
-        { text: "your report, and p on the way back", colour: "orange" },
-      ],
-      x: { range: [0, 1], label: "true probability p" },
-      y: { range: [0, 1], label: "report q" },
-      state({ eps, classes, report }) {
-        const low = f.smoothed(0, eps, classes);
-        const high = f.smoothed(1, eps, classes);
-        const back = f.unsmoothed(report, eps, classes);
-        // A bound itself is in reach, whatever the last bit of the division says.
-        const reached = back > -1e-12 && back < 1 + 1e-12;
-        const path = [{ from: [0, report], to: [reached ? back : 1, report], colour: "orange" }];
-        return {
-          data: [[0, 1], [low, high], [0, 1]],
-          marks: reached
-            ? [...path, { from: [back, report], to: [back, 0], colour: "orange" }, { at: [back, report], colour: "orange" }]
-            : path,
-          says:
-            `The best reports lie between ${fixed(low, 4)} and ${fixed(high, 4)}. The report ${fixed(report, 2)} ` +
-            (reached ? `comes from p = ${fixed(back, 4)}.` : `comes from no p: the formula returns ${fixed(back, 4)}.`),
         };
       },
     },
@@ -235,27 +171,36 @@ globalThis.xentMoving = (() => {
       },
     },
 
-    step: {
-      about: "Gradient descent with a step of your choice",
-      plot: "The loss over one weight as a bowl, and twelve steps of gradient descent on it as a zigzag of dots.",
+    pull: {
+      about: "Six examples, and the pull on each",
+      drag: "logit",
+      over: "shift",
+      hidden: [],
+      plot: "The probability of class 1 over the logit as an S-shaped curve. Six dots at the height of their targets, and from each a line to the curve, the pull.",
       controls: [
-        { name: "step", label: "Step, in units of 1/L", min: 0.25, max: 6, step: 0.25, value: 1, shown: (v) => fixed(v, 2) },
-        { name: "start", label: "Start w", min: -4, max: 6, step: 0.5, value: -3, shown: (v) => fixed(v, 1) },
+        { name: "logit", label: "Logit of example 6", min: -7, max: 7, step: 0.1, value: 6.6, shown: (v) => fixed(v, 1) },
+        { name: "shift", label: "Add to all six", min: -3, max: 3, step: 0.1, value: 0, shown: (v) => fixed(v, 1) },
       ],
-      keys: [{ text: "loss", colour: "blue" }, { text: "twelve steps", colour: "orange" }],
-      x: { range: [-6, 8], label: "weight w" },
-      y: { range: [0, 4], label: "loss, nats" },
-      state({ step, start }) {
-        const path = f.descent(start, step, 12);
-        const xs = grid(-6, 8, 280);
-        const points = path.map((w) => [w, f.toyLoss(w)]);
-        const last = points[12];
-        // What only rounding lifts has not gone up.
-        const ups = points.filter(([, loss], i) => i > 0 && loss > points[i - 1][1] + 1e-9).length;
+      keys: [
+        { text: "prediction σ(z)", colour: "blue" },
+        { text: "pull on example 6", colour: "orange" },
+        { text: "pull on the others", colour: "grey" },
+      ],
+      x: { range: [-10.2, 10.2], label: "logit of class 1 minus that of class 0" },
+      y: { range: [-0.08, 1.08], label: "probability of class 1", splits: [0, 0.25, 0.5, 0.75, 1] },
+      state({ logit, shift }) {
+        const xs = grid(-10.2, 10.2, 204);
+        const six = f.pulls(logit, shift);
+        const slope = six.reduce((total, [, , each]) => total + each, 0) / 6;
         return {
-          data: [xs, xs.map(f.toyLoss)],
-          marks: points.flatMap((at, i) => [...(i ? [{ from: points[i - 1], to: at, colour: "orange" }] : []), { at, colour: "orange" }]),
-          says: `After twelve steps w = ${fixed(last[0], 3)} and the loss is ${fixed(last[1], 4)} nats. It went up ${ups} times.`,
+          data: [xs, xs.map(f.sigmoid)],
+          marks: six.flatMap(([z, y, each], i) => [
+            { at: [z, y], colour: i === 5 ? "orange" : "grey", known: true },
+            { from: [z, y], to: [z, y + each], colour: i === 5 ? "orange" : "grey" },
+          ]),
+          says:
+            `Example 6: prediction ${fixed(six[5][2], 4)}, target 0, slope ${fixed(six[5][2], 4)}. ` +
+            `Mean slope of the six: ${fixed(slope, 4)}; a step downhill ${slope > 0 ? "lowers" : "raises"} a bias that they share.`,
         };
       },
     },
@@ -284,34 +229,6 @@ globalThis.xentMoving = (() => {
           says:
             `The loss is ${Math.log1p(Math.exp(-margin)).toExponential(4)}. Naive ${naive.toExponential(4)}, ` +
             `stable ${f.stableLoss(margin, size).toExponential(4)}.`,
-        };
-      },
-    },
-
-    denominators: {
-      about: "What a token weighs under a mean of two means",
-      plot: "Two bars, the weight of a token in each micro-batch relative to the weight under one denominator, and a line at one.",
-      controls: [
-        { name: "first", label: "Targets in micro-batch 1", min: 4, max: 64, step: 2, value: 8, shown: (v) => fixed(v, 0) },
-        { name: "second", label: "Targets in micro-batch 2", min: 4, max: 64, step: 2, value: 40, shown: (v) => fixed(v, 0) },
-        { name: "loss", label: "Mean loss of micro-batch 1", min: 0, max: 4, step: 0.25, value: 3, shown: (v) => fixed(v, 2) },
-      ],
-      keys: [
-        { text: "weight of a token under the mean of means", colour: "orange", bars: true },
-        { text: "under one denominator", colour: "grey" },
-      ],
-      x: { range: [0.4, 2.6], label: "micro-batch", splits: [1, 2], values: ["1", "2"] },
-      y: { range: [0, 9], label: "relative weight" },
-      state({ first, second, loss }) {
-        const counts = [first, second];
-        const weights = f.tokenWeights(counts);
-        const [means, one] = [f.meanOfMeans([loss, 1]), f.oneMean(counts, [loss, 1])];
-        return {
-          data: [[1, 2], weights],
-          marks: [{ from: [0.4, 1], to: [2.6, 1], colour: "grey" }],
-          says:
-            `A token of micro-batch 1 weighs ${fixed(weights[0], 3)} times its share, one of micro-batch 2 ${fixed(weights[1], 3)} times. ` +
-            `Micro-batch 2 has a mean loss of 1: the mean of means is ${fixed(means, 3)}, the mean over targets ${fixed(one, 3)}.`,
         };
       },
     },
@@ -461,7 +378,7 @@ globalThis.xentMoving = (() => {
       state = made;
       if (waits) {
         const data = state.data.map((series, i) => (spec.hidden.includes(i) ? series.map(() => null) : series));
-        state = { data, marks: [], says: "What do you expect? Set a value, and the answer appears." };
+        state = { data, marks: state.marks.filter((mark) => mark.known), says: "What do you expect? Set a value, and the answer appears." };
       }
       says.textContent = state.says;
       plot?.setData(state.data);
@@ -480,8 +397,10 @@ globalThis.xentMoving = (() => {
       update();
     }
     function drag(event) {
-      const { input } = sliders[spec.controls.findIndex((control) => control.name === spec.drag)];
-      input.value = plot.posToVal(event.clientX - plot.over.getBoundingClientRect().left, "x");
+      const of = (name) => sliders[spec.controls.findIndex((control) => control.name === name)]?.input;
+      const input = of(spec.drag);
+      const place = plot.posToVal(event.clientX - plot.over.getBoundingClientRect().left, "x");
+      input.value = place - (of(spec.over)?.valueAsNumber ?? 0);
       input.dispatchEvent(new Event("input"));
     }
     if (spec.drag) {

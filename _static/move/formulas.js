@@ -49,28 +49,17 @@ globalThis.xentFormulas = (() => {
     return stop * total;
   }
 
-  // What a model reports at its best under label smoothing, and the way back.
-  const smoothed = (p, eps, classes) => (1 - eps) * p + eps / classes;
-  const unsmoothed = (q, eps, classes) => (q - eps / classes) / (1 - eps);
-
   // Expected costs of the report q for the first of two outcomes, when its probability is p.
   const expectedLog = (p, q) => -(p > 0 ? p * Math.log(q) : 0) - (p < 1 ? (1 - p) * Math.log1p(-q) : 0);
   const expectedBrier = (p, q) => 2 * (p * (1 - q) ** 2 + (1 - p) * q ** 2);
   const expectedLinear = (p, q) => p * (1 - q) + (1 - p) * q;
 
-  // Gradient descent on the binary loss of six examples (x, y) that no weight separates. The curvature is at
-  // most L = mean(x^2) / 4; a step is given in units of 1/L.
-  const TOY = [[-2, 0], [-1, 0], [-0.5, 1], [0.5, 0], [1, 1], [2, 1]];
-  const toyLoss = (w) => sum(TOY.map(([x, y]) => binaryLoss(w * x, y))) / TOY.length;
-  const toySlope = (w) => sum(TOY.map(([x, y]) => x * binarySlope(w * x, y))) / TOY.length;
-  const curvature = sum(TOY.map(([x]) => x * x)) / TOY.length / 4;
-  function descent(start, step, count) {
-    const path = [start];
-    for (let i = 0; i < count; i += 1) {
-      path.push(path[i] - (step / curvature) * toySlope(path[i]));
-    }
-    return path;
-  }
+  // The six examples of chapter 4, the last with another logit: logit of class 1 minus that of class 0, label, slope.
+  const SIX = [[3.5346, 0], [-0.2119, 1], [1.846, 0], [0.3021, 1], [-0.8732, 1], [6.6285, 0]];
+  const pulls = (last, shift) => SIX.map(([z, y], i) => {
+    const logit = (i === 5 ? last : z) + shift;
+    return [logit, y, binarySlope(logit, y)];
+  });
 
   // The nearest number with so many bits in its significand, ties to the even one; any exponent is in range.
   // Adding and taking away a power of two leaves the digits below it to the rounding of float64.
@@ -89,10 +78,8 @@ globalThis.xentFormulas = (() => {
   // Correct decimal digits, between none and as many as the format has.
   const digits = (got, exact, most) => Math.min(Math.max(-Math.log10(Math.abs(got - exact) / exact), 0), most);
 
-  // Two means of micro-batches, and the weight of a target in the first relative to that in the second.
-  const meanOfMeans = (losses) => sum(losses) / losses.length;
+  // A mean of means, each with the number that it is of.
   const oneMean = (counts, losses) => sum(counts.map((n, i) => n * losses[i])) / sum(counts);
-  const tokenWeights = (counts) => counts.map((n) => sum(counts) / (counts.length * n));
 
   // A teacher of two peaks over nine classes, and a student that has one.
   const kl = (p, q) => sum(p.map((a, i) => (a > 0 ? a * Math.log(a / q[i]) : 0)));
@@ -108,6 +95,9 @@ globalThis.xentFormulas = (() => {
       const [, number, prompt] = line.match(/^([^\s,;]*)[\s,;]*(.*)$/);
       if (!/^\d{1,9}$/.test(number) || Number(number) === 0) {
         return { fault: `Line ${i}: expected a whole number of tokens from 1 on, and the prompt behind it if you have it; got "${line.slice(0, 40)}".` };
+      }
+      if (/^\d+[\s,;]+[\d\s,;]+$/.test(prompt) || (rows.length === 1 && /^\d+$/.test(prompt))) {
+        return { fault: `Line ${i}: expected one length on a line, and no more numbers behind it than that of its prompt; got "${line.slice(0, 40)}".` };
       }
       if (prompts.length && !prompt !== !prompts[0]) {
         return { fault: `Line ${i}: expected a prompt behind every length or behind none; got "${line.slice(0, 40)}".` };
@@ -149,8 +139,8 @@ globalThis.xentFormulas = (() => {
   }
 
   return {
-    binaryLoss, binarySlope, descent, digits, entropy, eosOptimum, expectedBrier, expectedLinear, expectedLog,
-    kl, learntLengths, logit, meanOfMeans, mistakes, naiveLoss, oneMean, parseLengths, sigmoid, smoothed,
-    softmax, softplus, stableLoss, student, teacher, tokenWeights, toyLoss, unsmoothed, writtenLength,
+    binaryLoss, binarySlope, digits, entropy, eosOptimum, expectedBrier, expectedLinear, expectedLog,
+    kl, learntLengths, logit, mistakes, naiveLoss, oneMean, parseLengths, pulls, sigmoid,
+    softmax, softplus, stableLoss, student, teacher, writtenLength,
   };
 })();

@@ -6,44 +6,19 @@
   const here = document.currentScript.src.replace(/[^/]*$/, "");
   const figures = [...document.querySelectorAll("figure.moving-figure")];
 
-  function fetched(element) {
-    return new Promise((resolve, reject) => {
-      element.addEventListener("load", resolve);
-      element.addEventListener("error", reject);
-      document.head.append(element);
-    });
-  }
+  const fetched = (tag, is) => new Promise((onload, onerror) => {
+    document.head.append(Object.assign(document.createElement(tag), { ...is, onload, onerror }));
+  });
+  const sheet = (name) => fetched("link", { rel: "stylesheet", href: here + name });
+  const script = (name) => fetched("script", { src: here + name, async: false });
 
-  function script(name) {
-    const element = document.createElement("script");
-    element.src = here + name;
-    element.async = false;
-    return fetched(element);
-  }
-
-  function sheet(name) {
-    const element = document.createElement("link");
-    element.rel = "stylesheet";
-    element.href = here + name;
-    return fetched(element);
-  }
-
-  function load() {
-    const parts = [
+  const near = new IntersectionObserver((entries) => {
+    if (!entries.some((entry) => entry.isIntersecting)) return;
+    near.disconnect();
+    Promise.all([
       ...["uplot/uPlot.min.css", "move.css"].map(sheet),
       ...["uplot/uPlot.iife.min.js", "formulas.js", "figures.js"].map(script),
-    ];
-    Promise.all(parts).then(() => figures.forEach(globalThis.xentMoving), () => {});
-  }
-
-  const near = new IntersectionObserver(
-    (entries) => {
-      if (entries.some((entry) => entry.isIntersecting)) {
-        near.disconnect();
-        load();
-      }
-    },
-    { rootMargin: "800px" },
-  );
+    ]).then(() => figures.forEach(globalThis.xentMoving), () => {});
+  }, { rootMargin: "800px" });
   figures.forEach((figure) => near.observe(figure));
 })();

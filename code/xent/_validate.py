@@ -23,6 +23,10 @@ Indices = NDArray[np.integer[Any]]
 
 REDUCTIONS = ("none", "sum", "mean")
 PREDICTIONS_FIRST = "; the predictions come first, and then the targets"
+LOGITS, BINARY_LOGITS = "; for logits use cross_entropy", "; for logits use binary_cross_entropy"
+ONE_NUMBER = (
+    "; for one number a target there are binary_cross_entropy (logits) and binary_log_loss (probabilities)"
+)
 
 # How far a row of probabilities may sum from one, by the dtype it is stored in. Generous against what a
 # softmax in that precision leaves behind (float64 arrays often hold a float32 softmax), and far below what
@@ -79,72 +83,96 @@ def class_axis(array: NDArray[Any], name: str, axis: int) -> int:
 
 
 def class_indices(
-    value: ArrayLike,
-    name: str,
-    like: tuple[int, ...],
-    axis: int,
-    ignore_index: int | None,
-    *,
-    hints: bool = True,
+    value: ArrayLike, name: str, like: Floats, axis: int, ignore_index: int | None, *, hints: bool = True
 ) -> tuple[NDArray[np.intp], NDArray[np.bool_] | None]:
     """Return targets as class indices, and the mask of those that count.
 
-    `like` is the shape of what they are the targets of, with its classes at `axis`. The mask is None when all
-    of them count. An ignored target comes back as 0, so that it can be used as an index; what is computed
-    there must be dropped by the mask. `hints` says whether what would have fitted is a loss's to give.
+    `like` is what they are the targets of, with its classes at `axis`. The mask is None when all of them count. An
+    ignored target comes back as 0, so that it can be used as an index; what is computed there must be dropped by
+    the mask. `hints` says whether what would have fitted is a loss's to give.
     """
     array = any_array(value, name)
     if array.size == 0 and array.dtype.kind == "f" and isinstance(value, (list, tuple)):
         array = array.astype(np.intp)  # [] has no kind of its own; NumPy calls it float64
-    shape, classes = like[:axis] + like[axis + 1 :], like[axis]
+    shape, classes = like.shape[:axis] + like.shape[axis + 1 :], like.shape[axis]
     fits = array.dtype.kind in "iu" and array.shape == shape
     told = not fits and hints and array.dtype.kind in "biuf"
-    hint = fitting(array.shape, like, axis, floats=array.dtype.kind == "f") if told else ""
+    hint = fitting(array, like, axis, floats=array.dtype.kind == "f") if told else ""
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name}: expected integer class indices, got dtype {array.dtype}{hint}")
     if not fits:
         raise ValueError(
             f"{name}: expected shape {shape}, the input's without its class axis, got {array.shape}{hint}"
         )
+    counts = None
     if ignore_index is not None:
-        counts = np.asarray(array != integer(ignore_index, "ignore_index"))
-        if not counts.all():
-            array = np.where(counts, array, array.dtype.type(0))
-            return in_range(array, name, classes, hints), counts
-    return in_range(array, name, classes, hints), None
+        kept = np.asarray(array != integer(ignore_index, "ignore_index"))
+        if not kept.all():
+            array, counts = np.where(kept, array, array.dtype.type(0)), kept
+    return in_range(array, name, classes, hints), counts
 
 
 def in_range(array: Indices, name: str, classes: int, hints: bool) -> NDArray[np.intp]:
     """Refuse what is no class index."""
-    if array.size and ((low := array.min()) < 0 or array.max() >= classes):
-        where = first_true((array < 0) | (array >= classes))
-        hint = meant(int(low), int(array.max()), classes) if hints else ""
-        raise ValueError(
-            f"{name}: expected class indices in [0, {classes}), got {array[where]}{at_index(where)}{hint}"
-        )
+    if array.size and (array.min() < 0 or array.max() >= classes):
+        hint = (lambda: meant(int(array.min()), int(array.max()), classes)) if hints else str
+        wrong = (array < 0) | (array >= classes)
+        refuse_where(wrong, name, f"class indices in [0, {classes})", array, hint=hint)
     return array.astype(np.intp, copy=False)
 
 
-def fitting(shape: tuple[int, ...], like: tuple[int, ...], axis: int, *, floats: bool) -> str:
-    """Say which argument or function fits targets of `shape`, if class indices for `like` were expected."""
-    if shape == like:
-        if len(like) == 1:
-            return (
-                "; for one number a target there are binary_cross_entropy (logits) and binary_log_loss "
-                "(probabilities)"
-            )
+# What follows takes arrays and tensors alike: with these operators both mean the same.
+
+
+def refuse_where(
+    wrong: Any,
+    name: str,
+    expected: str,
+    values: Any = None,
+    *,
+    got: str = "{}",
+    hint: Callable[[], str] = str,
+) -> None:
+    """Refuse the first entry for which `wrong` is true."""
+    if wrong.any():
+        where = first_true(wrong)
+        value: Any = None if values is None else values[where]
+        value = value.item() if hasattr(value, "detach") else value
+        raise ValueError(f"{name}: expected {expected}, got {got.format(value)}{at_index(where)}{hint()}")
+
+
+def sum_to_one(what: str, along: str, slack: float, classes: int, dtype: Any) -> str:
+    """Say what was expected of a sum."""
+    return f"{what} that sum to one along {along} (within {slack:.2g} for {classes} classes in {dtype})"
+
+
+def fitting(array: Any, like: Any, axis: int, *, floats: bool, linear: bool = False) -> str:
+    """Say which argument or function fits `array`, if class indices for `like` were expected."""
+    shape, whole = tuple(array.shape), tuple(like.shape)
+    without = [whole[:k] + whole[k + 1 :] for k in range(len(whole))]
+    if shape == whole:
+        if len(whole) == 1 or whole[axis] == 1:
+            return ONE_NUMBER
         if not floats:
-            return "; one-hot targets: give their argmax, or use soft_cross_entropy"
-    others = [k for k in range(len(like)) if k != axis and like[:k] + like[k + 1 :] == shape]
-    if others:
+            return (
+                f"; one-hot targets: give their argmax, or {'floats' if linear else 'use soft_cross_entropy'}"
+            )
+        labels_first = ((like == 0) | (like == 1)).all() and not ((array == 0) | (array == 1)).all()
+        if labels_first or ((array < 0) | (array > 1)).any():
+            return PREDICTIONS_FIRST
+    if floats and shape == without[axis] and (array == array.round()).all():
+        return "; class indices are integers, and these are floats"
+    if others := [k for k, rest in enumerate(without) if k != axis and rest == shape]:
         return f"; axis={others[0]} fits"
-    if any(shape[:k] + shape[k + 1 :] == like for k in range(len(shape))):
+    if any(shape[:k] + shape[k + 1 :] == whole for k in range(len(shape))):
         return PREDICTIONS_FIRST
-    return "; for target probabilities use soft_cross_entropy" if floats else ""
+    return "; for target probabilities use soft_cross_entropy" if floats and not linear else ""
 
 
 def meant(low: int, high: int, classes: int) -> str:
     """Say what labels from `low` to `high` may mean, if [0, classes) was expected."""
+    if classes == 1 and (low, high) == (0, 1):
+        return ONE_NUMBER
     if low == 1 and high == classes:
         return "; classes count from 0"
     if low < 0 or high == 255:  # the void of a map of labels
@@ -152,39 +180,58 @@ def meant(low: int, high: int, classes: int) -> str:
     return ""
 
 
+def other_axis(probs: Any, axis: int, otherwise: str = "") -> str:
+    """Say along which axis probabilities sum to one, if it is not `axis`."""
+    for k in range(probs.ndim):
+        if k != axis and ((probs >= 0).all() and (abs(probs.sum(k) - 1) < 1e-2).all()):
+            return f"; axis={k} fits"
+    return otherwise
+
+
+def of_soft(logits: Any, target_probs: Any, axis: int) -> str:
+    """Say what fits where distributions were expected."""
+    if logits.ndim == 1:
+        return ONE_NUMBER
+    if ((logits >= 0) & (logits <= 1)).all() and (abs(logits.sum(axis) - 1) < 1e-2).all():
+        return PREDICTIONS_FIRST
+    return other_axis(target_probs, axis)
+
+
+def of_binary(z: Any, y: Any) -> str:
+    """Say what fits where probabilities of 1 were expected, one a logit."""
+    if ((z == 0) | (z == 1)).all():
+        return PREDICTIONS_FIRST
+    return "; sample_weight=0 leaves such targets out" if (y == -100).any() else ""
+
+
+def of_rows(y: Any, z: Any, function: str) -> str:
+    """Say what fits where there is one target for a row."""
+    rows = y.ndim + 1 == z.ndim and tuple(y.shape) == tuple(z.shape[:-1]) and z.shape[-1] > 1
+    return f"; for a row of classes a target use {function}" if rows else ""
+
+
 def probabilities(value: ArrayLike, name: str, axis: int | None, *, hint: Callable[[], str] = str) -> Floats:
     """Return an array of probabilities; along `axis` they must sum to one. None: each is one of its own."""
-    array = real_array(value, name)
-    if axis is not None:
-        axis = class_axis(array, name, axis)
-        if array.shape[axis] == 0:
-            raise ValueError(
-                f"{name}: expected at least one class along axis {axis}, got shape {array.shape}"
-            )
+    if axis is None:
+        array, slack = real_array(value, name), 0.0
+    else:
+        array, axis = logits_array(value, name, axis)
+        slack = sum_tolerance(array.dtype.newbyteorder("="), array.shape[axis])
     # One comparison finds negatives, values above one and nan alike, since nan compares false.
-    slack = 0.0 if axis is None else sum_tolerance(array.dtype.newbyteorder("="), array.shape[axis])
     if array.size and not (array.min() >= 0 and array.max() <= 1 + slack):
-        where = first_true(~((array >= 0) & (array <= 1 + slack)))
-        raise ValueError(
-            f"{name}: expected probabilities in [0, 1], got {array[where]}{at_index(where)}{hint()}"
-        )
+        wrong = ~((array >= 0) & (array <= 1 + slack))
+        refuse_where(wrong, name, "probabilities in [0, 1]", array, hint=hint)
     if axis is not None:
         sums = array.sum(axis=axis, dtype=np.float64)
-        wrong = np.abs(sums - 1) > slack
-        if wrong.any():
-            where = first_true(wrong)
-            raise ValueError(
-                f"{name}: expected probabilities that sum to one along axis {axis} (within {slack:.2g} for "
-                f"{array.shape[axis]} classes in {array.dtype}), got a sum of {sums[where]:.10g}"
-                f"{at_index(where)}"
-            )
+        expected = sum_to_one("probabilities", f"axis {axis}", slack, array.shape[axis], array.dtype)
+        refuse_where(np.abs(sums - 1) > slack, name, expected, sums, got="a sum of {:.10g}", hint=hint)
     return array
 
 
-def same_shape(array: NDArray[Any], name: str, shape: tuple[int, ...], other: str) -> None:
+def same_shape(array: NDArray[Any], name: str, shape: tuple[int, ...], other: str, hint: str = "") -> None:
     """Refuse to broadcast `array` against `other`."""
     if array.shape != shape:
-        raise ValueError(f"{name}: expected shape {shape}, that of {other}, got {array.shape}")
+        raise ValueError(f"{name}: expected shape {shape}, that of {other}, got {array.shape}{hint}")
 
 
 def weights(
@@ -199,10 +246,7 @@ def weights(
     if not fits:
         expected = f"a shape that broadcasts to {shape}" if broadcast else f"shape {shape}"
         raise ValueError(f"{name}: expected {expected}, {of}, got {array.shape}")
-    good = (array >= 0) & (array < np.inf)
-    if not good.all():
-        where = first_true(~good)
-        raise ValueError(f"{name}: expected finite weights >= 0, got {array[where]}{at_index(where)}")
+    refuse_where(~((array >= 0) & (array < np.inf)), name, "finite weights >= 0", array)
     return np.broadcast_to(array, shape)
 
 
@@ -355,9 +399,10 @@ def mean_divisor(mass: float, denominator: float | None) -> float:
     return mass if denominator is None else denominator
 
 
-def first_true(mask: NDArray[np.bool_]) -> tuple[int, ...]:
+def first_true(mask: Any) -> tuple[int, ...]:
     """Return the index of the first true element."""
-    return tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), mask.shape))
+    found = np.asarray(mask.detach().cpu() if hasattr(mask, "detach") else mask)
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(found)), found.shape))
 
 
 def at_index(where: tuple[int, ...]) -> str:

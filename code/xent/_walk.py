@@ -14,20 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from . import _validate as check
 from ._blocks import Block, Index, blocks
-from ._validate import (
-    PREDICTIONS_FIRST,
-    Floats,
-    Reduction,
-    class_indices,
-    class_weights,
-    mean_divisor,
-    probabilities,
-    real_array,
-    same_shape,
-    sample_weights,
-    smoothing_mass,
-)
+from ._validate import Floats, Reduction
 from .numerics import refuse, without_nan
 
 #: What a block of rows costs, or the rows of a gradient.
@@ -125,7 +114,7 @@ def divisor_of(count: int, mass: NDArray[Any] | None, settings: Settings) -> flo
     if reduction != "mean":
         return 1.0
     with np.errstate(over="ignore"):
-        return mean_divisor(float(count if mass is None else mass.sum()), denominator)
+        return check.mean_divisor(float(count if mass is None else mass.sum()), denominator)
 
 
 def _scale(rows: Floats, weight: NDArray[Any] | None, divisor: float) -> None:
@@ -178,7 +167,7 @@ class Reducer:
         """Return what the reduction asks for."""
         if self.each is not None:
             return self.each[()]
-        divisor = 1.0 if self.reduction == "sum" else mean_divisor(self.mass, self.denominator)
+        divisor = 1.0 if self.reduction == "sum" else check.mean_divisor(self.mass, self.denominator)
         with np.errstate(over="ignore", under="ignore"):  # a sum beyond float32 is inf
             return self.dtype.type(np.add.reduce(self.sums) / divisor)
 
@@ -188,17 +177,16 @@ class Reducer:
 
 def labels_and_weights(
     targets: ArrayLike,
-    like: tuple[int, ...],
+    like: Floats,
     axis: int,
     ignore_index: int | None,
     weight: ArrayLike | None,
     sample_weight: ArrayLike | None,
 ) -> tuple[NDArray[np.intp], NDArray[Any] | None]:
-    """Return class indices, and what each target weighs (None: one); `like` is the shape of the input."""
-    classes = like[axis]
-    labels, counts = class_indices(targets, "targets", like, axis, ignore_index)
-    by_class = class_weights(weight, classes)
-    each = sample_weights(sample_weight, labels.shape)
+    """Return class indices, and what each target weighs (None: one); `like` is the input."""
+    labels, counts = check.class_indices(targets, "targets", like, axis, ignore_index)
+    by_class = check.class_weights(weight, like.shape[axis])
+    each = check.sample_weights(sample_weight, labels.shape)
     if by_class is None and each is None:
         return labels, counts
     w = np.ones(labels.shape) if by_class is None else np.asarray(by_class[labels])
@@ -218,10 +206,15 @@ def distributions_and_weights(
     sample_weight: ArrayLike | None,
 ) -> tuple[Floats, NDArray[Any] | None, NDArray[Any] | None, Floats | None]:
     """Return distributions, classes last, the classes' weights, the rows', and what a row adds to the divisor."""
-    target = real_array(target_probs, "target_probs")
-    same_shape(target, "target_probs", logits.shape, "logits")
-    target = np.moveaxis(probabilities(target, "target_probs", axis), axis, -1)
-    by_class, each = class_weights(weight, target.shape[-1]), sample_weights(sample_weight, target.shape[:-1])
+    target = check.real_array(target_probs, "target_probs")
+    hint = "; for class indices use cross_entropy" if target.ndim + 1 == logits.ndim else ""
+    check.same_shape(target, "target_probs", logits.shape, "logits", hint)
+    check.probabilities(target, "target_probs", axis, hint=lambda: check.of_soft(logits, target, axis))
+    target = np.moveaxis(target, axis, -1)
+    by_class, each = (
+        check.class_weights(weight, target.shape[-1]),
+        check.sample_weights(sample_weight, target.shape[:-1]),
+    )
     if by_class is None:
         return target, None, each, None
     of_row = target @ by_class
@@ -238,16 +231,14 @@ def binary_targets(
     label_smoothing: float,
 ) -> tuple[Floats, Floats, Floats | None]:
     """Return logits, targets and weights of a binary loss; logits that do not count are zero."""
-    z = real_array(logits, "logits")
-    y = real_array(targets, "targets", bools=True)
-    same_shape(y, "targets", z.shape, "logits")
-    y = probabilities(
-        y, "targets", None, hint=lambda: PREDICTIONS_FIRST if np.isin(z, (0, 1)).all() else ""
-    ).astype(np.float64)
-    smoothing = smoothing_mass(label_smoothing)
+    z = check.real_array(logits, "logits")
+    y = check.real_array(targets, "targets", bools=True)
+    check.same_shape(y, "targets", z.shape, "logits", check.of_rows(y, z, "cross_entropy"))
+    y = check.probabilities(y, "targets", None, hint=lambda: check.of_binary(z, y)).astype(np.float64)
+    smoothing = check.smoothing_mass(label_smoothing)
     if smoothing:
         y = (1 - smoothing) * y + smoothing / 2
-    w = sample_weights(sample_weight, z.shape)
+    w = check.sample_weights(sample_weight, z.shape)
     if w is not None:
         z = np.where(w > 0, z, z.dtype.type(0))
     return without_nan(z, "logits"), y, w

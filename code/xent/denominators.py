@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _validate
-from ._validate import MOST_SHARING, Floats, at_index, count, first_true, probabilities, weights
+from ._validate import MOST_SHARING, Floats, count, probabilities, refuse_where, weights
 
 __all__ = ["eos_optimum", "learnt_distribution", "learnt_lengths", "length_weights", "tilted_lengths"]
 
@@ -93,9 +93,7 @@ def learnt_distribution(
     """
     p = probabilities(probs, "probs", -1).astype(np.float64)
     d = weights(sizes, "sizes", p.shape[-1:], "one for each outcome")
-    if not (d > 0).all():
-        where = first_true(d <= 0)
-        raise ValueError(f"sizes: expected sizes > 0, got {d[where]}{at_index(where)}")
+    refuse_where(d <= 0, "sizes", "sizes > 0", d)
     if others is None and p.ndim > 1:
         raise TypeError("others: expected the distribution of a batch's other items, got None")
     law = p if others is None else population(others, "others", p.shape[-1:])
@@ -371,11 +369,7 @@ def _length_probs(
         raise TypeError(f"lengths: expected integers, <eos> included, got dtype {array.dtype}")
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"lengths: expected shape (N,) with N >= 1, got {array.shape}")
-    if array.min() < 1:
-        where = _validate.first_true(array < 1)
-        raise ValueError(
-            f"lengths: expected lengths >= 1, <eos> included, got {array[where]:g}{_validate.at_index(where)}"
-        )
+    refuse_where(array < 1, "lengths", "lengths >= 1, <eos> included", array, got="{:g}")
     if probabilities is None:
         share: Array = np.full(array.size, 1.0 / array.size)
     else:

@@ -27,28 +27,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from . import _validate as check
 from ._blocks import Index, _cover
-from ._validate import (
-    MOST,
-    Floats,
-    Reduction,
-    any_array,
-    at_index,
-    choice,
-    first_true,
-    held,
-    in_range,
-    integer,
-    logits_array,
-    number,
-    real_array,
-    reduction_arguments,
-    same_shape,
-    sample_weights,
-    shown,
-    sum_tolerance,
-    weights,
-)
+from ._validate import MOST, Floats, Reduction
 from ._walk import Reducer, divisor_of, labels_and_weights
 from .losses import cross_entropy
 from .numerics import refuse
@@ -144,9 +125,9 @@ def distillation_loss(
     temperature, squared = _settings(temperature, scale, direction)
     beta = _beta(beta)
     total = Reducer(
-        z.shape[:-1], np.promote_types(z.dtype, v.dtype), reduction_arguments(reduction, denominator)
+        z.shape[:-1], np.promote_types(z.dtype, v.dtype), check.reduction_arguments(reduction, denominator)
     )
-    w = sample_weights(sample_weight, z.shape[:-1])
+    w = check.sample_weights(sample_weight, z.shape[:-1])
     with np.errstate(all="ignore"):
         for index, (student, teacher), part in _rows((z, v), ("student_logits", "teacher_logits"), w, axis):
             first, second = (student, teacher) if direction == "reverse" else (teacher, student)
@@ -208,8 +189,8 @@ def distillation_gradient(
     z, v, axis = _pair(student_logits, teacher_logits, axis)
     temperature, squared = _settings(temperature, scale, direction)
     beta = _beta(beta)
-    w = sample_weights(sample_weight, z.shape[:-1])
-    divisor = divisor_of(math.prod(z.shape[:-1]), w, reduction_arguments(reduction, denominator))
+    w = check.sample_weights(sample_weight, z.shape[:-1])
+    divisor = divisor_of(math.prod(z.shape[:-1]), w, check.reduction_arguments(reduction, denominator))
     factor = temperature if squared else 1 / temperature
     out = np.empty(z.shape, np.result_type(z, v, np.float32))
     with np.errstate(all="ignore"):
@@ -277,10 +258,10 @@ def mixed_loss(
     >>> float(mixed_loss([[0.0, 0.0], [9.0, 9.0]], [[2.0, 0.0], [0.0, 0.0]], [0, -100], ignore_index=-100))
     0.510480...
     """
-    alpha = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
+    alpha = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     common: dict[str, Any] = {"axis": axis, "reduction": reduction, "denominator": denominator}
-    student, axis = logits_array(student_logits, "student_logits", axis)
-    _, w = labels_and_weights(targets, student.shape, axis, ignore_index, None, sample_weight)
+    student, axis = check.logits_array(student_logits, "student_logits", axis)
+    _, w = labels_and_weights(targets, student, axis, ignore_index, None, sample_weight)
     soft = distillation_loss(
         student_logits,
         teacher_logits,
@@ -295,7 +276,7 @@ def mixed_loss(
         student_logits, targets, sample_weight=sample_weight, ignore_index=ignore_index, **common
     )
     kind = soft.dtype.type
-    alpha = held(alpha, soft.dtype)
+    alpha = check.held(alpha, soft.dtype)
     # 0 * inf = 0 here too: a part of weight zero is left out.
     if alpha == 0:
         return hard.astype(kind)
@@ -366,38 +347,24 @@ def top_k_loss(
     True
     """
     z, axis = _logits(student_logits, "student_logits", axis)
-    choice(treatment, "treatment", TREATMENTS)
-    log_p = real_array(top_log_probs, "top_log_probs")
+    check.choice(treatment, "treatment", TREATMENTS)
+    log_p = check.real_array(top_log_probs, "top_log_probs")
     if log_p.ndim != z.ndim:
         raise ValueError(
             f"top_log_probs: expected {z.ndim} dimensions, as student_logits, got shape {log_p.shape}"
         )
     log_p, _ = _logits(log_p, "top_log_probs", axis)
     indices = _class_choices(top_indices, "top_indices", z, axis)
-    same_shape(np.asarray(top_indices), "top_indices", np.shape(top_log_probs), "top_log_probs")
-    ordered = np.sort(indices)
-    repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
-    if repeated.any():
-        where = first_true(np.asarray(repeated))
-        raise ValueError(f"top_indices: expected distinct classes, got a repeated one{at_index(where)}")
-    slack = sum_tolerance(log_p.dtype.newbyteorder("="), log_p.shape[-1])
+    check.same_shape(np.asarray(top_indices), "top_indices", np.shape(top_log_probs), "top_log_probs")
     with np.errstate(all="ignore"):
         mass = np.asarray(np.exp(log_p.astype(np.float64)).sum(-1))
-    wrong = ~(mass <= 1 + slack)
-    if wrong.any():
-        where = first_true(np.asarray(wrong))
-        raise ValueError(
-            f"top_log_probs: expected log-probabilities whose exponentials sum to at most one (within "
-            f"{slack:.2g} for {log_p.dtype}), got a sum of {mass[where]:.10g}{at_index(where)}"
-        )
-    nothing = np.asarray(np.isneginf(log_p.max(-1)))
-    if treatment.startswith("renormalised") and nothing.any():
-        where = first_true(nothing)
-        raise ValueError(f"top_log_probs: expected a sum above 0 to renormalise by, got 0{at_index(where)}")
+    check_top_k(np.sort(indices), mass, log_p.max(-1), log_p.dtype.newbyteorder("="), treatment)
     total = Reducer(
-        z.shape[:-1], np.promote_types(z.dtype, log_p.dtype), reduction_arguments(reduction, denominator)
+        z.shape[:-1],
+        np.promote_types(z.dtype, log_p.dtype),
+        check.reduction_arguments(reduction, denominator),
     )
-    w = sample_weights(sample_weight, z.shape[:-1])
+    w = check.sample_weights(sample_weight, z.shape[:-1])
     with np.errstate(all="ignore"):
         for index, (student,), part in _rows((z,), ("student_logits",), w, axis):
             at = indices[index].reshape(len(student), -1)
@@ -469,12 +436,12 @@ def sample_targets(
     array([0.25, 0.25, 0.25, 0.25])
     """
     v, axis = _logits(teacher_logits, "teacher_logits", axis)
-    samples = integer(samples, "samples")
+    samples = check.integer(samples, "samples")
     if not 1 <= samples <= MOST:
-        raise ValueError(f"samples: expected at least one draw, at most {MOST:,}, got {shown(samples)}")
+        raise ValueError(f"samples: expected at least one draw, at most {MOST:,}, got {check.shown(samples)}")
     if not isinstance(rng, np.random.Generator):
         raise TypeError(f"rng: expected a numpy.random.Generator, got {type(rng).__name__}")
-    tau = number(proposal_temperature, "proposal_temperature", "a finite number > 0", 0.0, math.inf)
+    tau = check.number(proposal_temperature, "proposal_temperature", "a finite number > 0", 0.0, math.inf)
     indices = np.empty((*v.shape[:-1], samples), np.intp)
     drawn = np.empty(indices.shape)
     with np.errstate(all="ignore"):
@@ -530,10 +497,10 @@ def sampled_loss(
     """
     z, axis = _logits(student_logits, "student_logits", axis)
     chosen = _class_choices(indices, "indices", z, axis)
-    masses = weights(importance_weights, "importance_weights", np.shape(indices), "that of indices")
+    masses = check.weights(importance_weights, "importance_weights", np.shape(indices), "that of indices")
     masses = np.moveaxis(masses, axis, -1)
-    total = Reducer(z.shape[:-1], z.dtype, reduction_arguments(reduction, denominator))
-    w = sample_weights(sample_weight, z.shape[:-1])
+    total = Reducer(z.shape[:-1], z.dtype, check.reduction_arguments(reduction, denominator))
+    w = check.sample_weights(sample_weight, z.shape[:-1])
     with np.errstate(all="ignore"):
         for index, (student,), part in _rows((z,), ("student_logits",), w, axis):
             at = chosen[index].reshape(len(student), -1)
@@ -632,32 +599,50 @@ def _log_softmax(x: Floats) -> Floats:
 
 def _logits(value: ArrayLike, name: str, axis: int) -> tuple[Floats, int]:
     """Return logits with the classes moved to the last axis, and where they were."""
-    array, axis = logits_array(value, name, axis)
+    array, axis = check.logits_array(value, name, axis)
     return np.moveaxis(array, axis, -1), axis
 
 
+def check_top_k(ordered: Any, mass: Any, highest: Any, dtype: Any, treatment: str) -> None:
+    """Refuse classes, sorted, that repeat, or masses above one; arrays and tensors alike."""
+    repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
+    check.refuse_where(repeated, "top_indices", "distinct classes", got="a repeated one")
+    slack = check.sum_tolerance(dtype, ordered.shape[-1])
+    expected = f"log-probabilities whose exponentials sum to at most one (within {slack:.2g} for {dtype})"
+    check.refuse_where(~(mass <= 1 + slack), "top_log_probs", expected, mass, got="a sum of {:.10g}")
+    if treatment.startswith("renormalised"):
+        check.refuse_where(highest == -math.inf, "top_log_probs", "a sum above 0 to renormalise by", got="0")
+
+
+def padding(teacher: Any, student: Any, axis: int) -> str:
+    """Say what fits where two models have unlike numbers of classes."""
+    shapes = ([*x.shape[:axis], *x.shape[axis + 1 :]] for x in (teacher, student))
+    alike = teacher.ndim == student.ndim and next(shapes) == next(shapes)
+    return "; if both have the same tokens and the rest is padding, slice the longer" if alike else ""
+
+
 def _pair(student: ArrayLike, teacher: ArrayLike, axis: int) -> tuple[Floats, Floats, int]:
-    z, axis = logits_array(student, "student_logits", axis)
-    v = real_array(teacher, "teacher_logits")
-    same_shape(v, "teacher_logits", z.shape, "student_logits")
+    z, axis = check.logits_array(student, "student_logits", axis)
+    v = check.real_array(teacher, "teacher_logits")
+    check.same_shape(v, "teacher_logits", z.shape, "student_logits", padding(v, z, axis))
     return np.moveaxis(z, axis, -1), np.moveaxis(v, axis, -1), axis
 
 
 def _settings(temperature: Any, scale: Any, direction: Any) -> tuple[float, bool]:
     """Return T and whether T^2 multiplies."""
-    temperature = number(temperature, "temperature", "a finite number > 0", 0.0, math.inf)
-    choice(scale, "scale", SCALES)
-    choice(direction, "direction", DIRECTIONS)
+    temperature = check.number(temperature, "temperature", "a finite number > 0", 0.0, math.inf)
+    check.choice(scale, "scale", SCALES)
+    check.choice(direction, "direction", DIRECTIONS)
     return temperature, scale == "t_squared"
 
 
 def _beta(value: Any) -> float:
-    return number(value, "beta", "a number in (0, 1)", 0.0, 1.0)
+    return check.number(value, "beta", "a number in (0, 1)", 0.0, 1.0)
 
 
 def _class_choices(value: ArrayLike, name: str, logits: Floats, axis: int) -> NDArray[np.intp]:
     """Return some class indices for each row, moved to the last axis."""
-    array = any_array(value, name)
+    array = check.any_array(value, name)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name}: expected integer class indices, got dtype {array.dtype}")
     if array.ndim != logits.ndim or np.moveaxis(array, axis, -1).shape[:-1] != logits.shape[:-1]:
@@ -667,7 +652,7 @@ def _class_choices(value: ArrayLike, name: str, logits: Floats, axis: int) -> ND
         )
     if array.shape[axis] == 0:
         raise ValueError(f"{name}: expected at least one class in each row, got shape {array.shape}")
-    return np.moveaxis(in_range(array, name, logits.shape[-1], hints=False), axis, -1)
+    return np.moveaxis(check.in_range(array, name, logits.shape[-1], hints=False), axis, -1)
 
 
 def _rows(

@@ -21,17 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from . import _validate as check
 from ._blocks import Block, Index, Terms, blocks
-from ._validate import (
-    Floats,
-    Reduction,
-    class_weights,
-    logits_array,
-    positive_weight,
-    reduction_arguments,
-    renamed,
-    smoothing_mass,
-)
+from ._validate import Floats, Reduction, renamed
 from ._walk import (
     binary_targets,
     differentiate_each,
@@ -88,7 +80,7 @@ def softmax_jacobian(logits: ArrayLike) -> Floats:
     array([[ 0.25, -0.25],
            [-0.25,  0.25]])
     """
-    logits, axis = logits_array(logits, "logits", -1)
+    logits, axis = check.logits_array(logits, "logits", -1)
     classes = logits.shape[-1]
     out = np.empty((*logits.shape, classes), np.promote_types(logits.dtype, np.float32))
     diagonal = np.einsum("...kk->...k", out)  # a view that can be written to
@@ -142,10 +134,10 @@ def cross_entropy_gradient(
     >>> cross_entropy_gradient([[40.0, 0.0]], [0])
     array([[-4.24835426e-18,  4.24835426e-18]])
     """
-    logits, axis = logits_array(logits, "logits", axis)
+    logits, axis = check.logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
-    labels, w = labels_and_weights(targets, logits.shape, axis, ignore_index, weight, sample_weight)
-    smoothing = smoothing_mass(label_smoothing)
+    labels, w = labels_and_weights(targets, logits, axis, ignore_index, weight, sample_weight)
+    smoothing = check.smoothing_mass(label_smoothing)
     spread = smoothing / moved.shape[-1]
 
     def rows(block: Block, index: Index) -> Floats:
@@ -160,7 +152,7 @@ def cross_entropy_gradient(
         )
         return block.work
 
-    return differentiate_rows(rows, moved, axis, w, reduction_arguments(reduction, denominator))
+    return differentiate_rows(rows, moved, axis, w, check.reduction_arguments(reduction, denominator))
 
 
 def soft_cross_entropy_gradient(
@@ -188,11 +180,11 @@ def soft_cross_entropy_gradient(
     >>> soft_cross_entropy_gradient([[0.0, 0.0]], [[0.75, 0.25]])
     array([[-0.25,  0.25]])
     """
-    logits, axis = logits_array(logits, "logits", axis)
+    logits, axis = check.logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
     target, by_class, w, mass = distributions_and_weights(target_probs, logits, axis, weight, sample_weight)
     dtype = np.result_type(logits, target, np.float32)
-    smoothing = smoothing_mass(label_smoothing)
+    smoothing = check.smoothing_mass(label_smoothing)
 
     def rows(block: Block, index: Index) -> Floats:
         t: Floats = target[index].reshape(block.rows.shape).astype(dtype)
@@ -214,7 +206,7 @@ def soft_cross_entropy_gradient(
         difference[at] = _difference(all_of_it / total, all_of_it * rest, own, remaining)
         return difference
 
-    settings = reduction_arguments(reduction, denominator)
+    settings = check.reduction_arguments(reduction, denominator)
     return differentiate_rows(rows, moved, axis, w, settings, dtype=dtype, mass=mass)
 
 
@@ -243,11 +235,11 @@ def binary_cross_entropy_gradient(
     array([-5.00000000e-01, -4.24835426e-18])
     """
     z, y, w = binary_targets(logits, targets, sample_weight, label_smoothing)
-    c = 1.0 if pos_weight is None else positive_weight(pos_weight, z.shape)
+    c = 1.0 if pos_weight is None else check.positive_weight(pos_weight, z.shape)
     with np.errstate(all="ignore"):
         # sigma(-z) is 1 - sigma(z) without the subtraction.
         slopes = (1 - y) * sigmoid(z) - c * y * sigmoid(-z)
-    return differentiate_each(slopes, w, reduction_arguments(reduction, denominator), z.dtype)
+    return differentiate_each(slopes, w, check.reduction_arguments(reduction, denominator), z.dtype)
 
 
 def focal_loss_gradient(
@@ -279,10 +271,10 @@ def focal_loss_gradient(
     array([[-0.2983,  0.2983]])
     """
     gamma = exponent(gamma)
-    logits, axis = logits_array(logits, "logits", axis)
+    logits, axis = check.logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
-    factor = class_weights(alpha, moved.shape[-1], "alpha")
-    labels, w = labels_and_weights(targets, logits.shape, axis, ignore_index, None, sample_weight)
+    factor = check.class_weights(alpha, moved.shape[-1], "alpha")
+    labels, w = labels_and_weights(targets, logits, axis, ignore_index, None, sample_weight)
 
     def rows(block: Block, index: Index) -> Floats:
         own = labels[index].reshape(-1)
@@ -294,7 +286,7 @@ def focal_loss_gradient(
         block.work *= (slope if factor is None else slope * factor[own])[:, None]
         return block.work
 
-    return differentiate_rows(rows, moved, axis, w, reduction_arguments(reduction, denominator))
+    return differentiate_rows(rows, moved, axis, w, check.reduction_arguments(reduction, denominator))
 
 
 def binary_focal_loss_gradient(
@@ -327,7 +319,7 @@ def binary_focal_loss_gradient(
         p, q = sigmoid(z), sigmoid(-z)
         of_one = up * y * q * _focal_slope(p, q, -log_sigmoid(z), gamma)
         of_zero = down * (1 - y) * p * _focal_slope(q, p, -log_sigmoid(-z), gamma)
-    return differentiate_each(of_zero - of_one, w, reduction_arguments(reduction, denominator), z.dtype)
+    return differentiate_each(of_zero - of_one, w, check.reduction_arguments(reduction, denominator), z.dtype)
 
 
 def nll_gradient(
@@ -355,7 +347,7 @@ def nll_gradient(
         log_probs, targets, axis, ignore_index, weight, sample_weight
     )
     slopes = np.full(labels.shape, -1.0)
-    each = differentiate_each(slopes, w, reduction_arguments(reduction, denominator), array.dtype)
+    each = differentiate_each(slopes, w, check.reduction_arguments(reduction, denominator), array.dtype)
     return _at_the_labels(each, array, axis, labels)
 
 
@@ -389,7 +381,7 @@ def log_loss_gradient(
     p, eps = picked(array, axis, of), clip(eps)
     with np.errstate(all="ignore"):
         slopes = np.where(_clipped(p, eps), 0.0, -1 / p)
-    each = differentiate_each(slopes, w, reduction_arguments(reduction, denominator), array.dtype)
+    each = differentiate_each(slopes, w, check.reduction_arguments(reduction, denominator), array.dtype)
     return _at_the_labels(each, array, axis, of)
 
 
@@ -420,7 +412,7 @@ def binary_log_loss_gradient(
         # 0 * inf = 0: a side without mass has no slope.
         of_one, of_zero = np.where(y > 0, y / p, 0.0), np.where(y < 1, (1 - y) / (1 - p), 0.0)
         slopes = np.where(_clipped(p, eps), 0.0, of_zero - of_one)
-    return differentiate_each(slopes, w, reduction_arguments(reduction, denominator), p.dtype)
+    return differentiate_each(slopes, w, check.reduction_arguments(reduction, denominator), p.dtype)
 
 
 def _normalise(block: Block, terms: Terms) -> tuple[Floats, Floats]:

@@ -19,29 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from . import _validate as check
 from ._blocks import Block, Index
-from ._validate import (
-    PREDICTIONS_FIRST,
-    Floats,
-    Reduction,
-    any_array,
-    at_index,
-    class_weights,
-    first_true,
-    held,
-    logits_array,
-    number,
-    positive_weight,
-    probabilities,
-    real_array,
-    reduction_arguments,
-    renamed,
-    same_shape,
-    sample_weights,
-    shown,
-    smoothing_mass,
-    sum_tolerance,
-)
+from ._validate import BINARY_LOGITS, LOGITS, PREDICTIONS_FIRST, Floats, Reduction, renamed
 from ._walk import binary_targets, distributions_and_weights, labels_and_weights, reduce_each, reduce_rows
 from .numerics import log_sigmoid, log_sum_exp, sigmoid, without_nan
 
@@ -141,10 +121,10 @@ def cross_entropy(
     >>> float(sum(parts))
     0.288725...
     """
-    logits, axis = logits_array(logits, "logits", axis)
+    logits, axis = check.logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
-    labels, w = labels_and_weights(targets, logits.shape, axis, ignore_index, weight, sample_weight)
-    smoothing = held(smoothing_mass(label_smoothing), logits.dtype)
+    labels, w = labels_and_weights(targets, logits, axis, ignore_index, weight, sample_weight)
+    smoothing = check.held(check.smoothing_mass(label_smoothing), logits.dtype)
 
     def loss(block: Block, index: Index) -> Floats:
         own = labels[index].reshape(-1)
@@ -158,7 +138,7 @@ def cross_entropy(
             losses += (1 - smoothing) * terms.gap
         return losses
 
-    return reduce_rows(loss, moved, axis, w, reduction_arguments(reduction, denominator))
+    return reduce_rows(loss, moved, axis, w, check.reduction_arguments(reduction, denominator))
 
 
 def soft_cross_entropy(
@@ -210,11 +190,11 @@ def soft_cross_entropy(
     >>> float(soft_cross_entropy([[0.0, -float("inf")]], [[1.0, 0.0]]))
     0.0
     """
-    logits, axis = logits_array(logits, "logits", axis)
+    logits, axis = check.logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
     target, by_class, w, mass = distributions_and_weights(target_probs, logits, axis, weight, sample_weight)
     dtype = np.result_type(logits, target, np.float32)
-    smoothing = held(smoothing_mass(label_smoothing), dtype)
+    smoothing = check.held(check.smoothing_mass(label_smoothing), dtype)
 
     def loss(block: Block, index: Index) -> Floats:
         t: Floats = target[index].reshape(block.rows.shape)
@@ -229,7 +209,7 @@ def soft_cross_entropy(
         log_of_sum = block.exponentiate_without(highest).log_of_sum()
         return np.asarray(t.sum(axis=1, dtype=np.float64) * log_of_sum - gaps.sum(axis=1))
 
-    settings = reduction_arguments(reduction, denominator)
+    settings = check.reduction_arguments(reduction, denominator)
     return reduce_rows(loss, moved, axis, w, settings, dtype=dtype, mass=mass)
 
 
@@ -285,10 +265,10 @@ def binary_cross_entropy(
     array([4.24835426e-18, 1.00000000e+03])
     """
     z, y, w = binary_targets(logits, targets, sample_weight, label_smoothing)
-    c = 1.0 if pos_weight is None else positive_weight(pos_weight, z.shape)
+    c = 1.0 if pos_weight is None else check.positive_weight(pos_weight, z.shape)
     with np.errstate(all="ignore"):
         losses = _times(c * y, -log_sigmoid(z)) + _times(1 - y, -log_sigmoid(-z))
-    return reduce_each(losses, w, reduction_arguments(reduction, denominator))
+    return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
 def focal_loss(
@@ -335,10 +315,10 @@ def focal_loss(
     0.173286...
     """
     gamma = exponent(gamma)
-    logits, axis = logits_array(logits, "logits", axis)
+    logits, axis = check.logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
-    factor = class_weights(alpha, moved.shape[-1], "alpha")
-    labels, w = labels_and_weights(targets, logits.shape, axis, ignore_index, None, sample_weight)
+    factor = check.class_weights(alpha, moved.shape[-1], "alpha")
+    labels, w = labels_and_weights(targets, logits, axis, ignore_index, None, sample_weight)
 
     def loss(block: Block, index: Index) -> Floats:
         own = labels[index].reshape(-1)
@@ -346,7 +326,7 @@ def focal_loss(
         losses *= (-np.expm1(-losses)) ** gamma  # 1 - p, with the digits that p has lost
         return losses if factor is None else _times(factor[own], losses)
 
-    return reduce_rows(loss, moved, axis, w, reduction_arguments(reduction, denominator))
+    return reduce_rows(loss, moved, axis, w, check.reduction_arguments(reduction, denominator))
 
 
 @renamed(weight="sample_weight")
@@ -399,7 +379,7 @@ def binary_focal_loss(
     with np.errstate(all="ignore"):
         positive = _times(up * y, sigmoid(-z) ** gamma * -log_sigmoid(z))
         negative = _times(down * (1 - y), sigmoid(z) ** gamma * -log_sigmoid(-z))
-    return reduce_each(positive + negative, w, reduction_arguments(reduction, denominator))
+    return reduce_each(positive + negative, w, check.reduction_arguments(reduction, denominator))
 
 
 def nll(
@@ -435,7 +415,7 @@ def nll(
         log_probs, targets, axis, ignore_index, weight, sample_weight
     )
     losses = -picked(array, axis, labels)
-    return reduce_each(losses, w, reduction_arguments(reduction, denominator))
+    return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
 def log_loss(
@@ -485,7 +465,7 @@ def log_loss(
     p, eps = picked(array, axis, of), clip(eps)
     with np.errstate(all="ignore"):
         losses = -np.log(np.clip(p, eps, 1 - eps) if eps else p)
-    return reduce_each(losses, w, reduction_arguments(reduction, denominator))
+    return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
 @renamed(weight="sample_weight")
@@ -531,7 +511,7 @@ def binary_log_loss(
         if eps:
             p = np.clip(p, eps, 1 - eps)
         losses = _times(y, -np.log(p)) + _times(1 - y, -np.log1p(-p))
-    return reduce_each(losses, w, reduction_arguments(reduction, denominator))
+    return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
 def log_probs_and_labels(
@@ -543,20 +523,24 @@ def log_probs_and_labels(
     sample_weight: ArrayLike | None,
 ) -> tuple[Floats, int, NDArray[np.intp], NDArray[Any] | None]:
     """Check log-probabilities and their targets; return them, the axis, class indices and weights."""
-    array, axis = logits_array(log_probs, "log_probs", axis)
+    array, axis = check.logits_array(log_probs, "log_probs", axis)
     # Targets first: that arguments have changed places says more than that labels are no distribution.
-    labels, w = labels_and_weights(targets, array.shape, axis, ignore_index, weight, sample_weight)
-    tolerance = sum_tolerance(array.dtype.newbyteorder("="), array.shape[axis])
+    labels, w = labels_and_weights(targets, array, axis, ignore_index, weight, sample_weight)
+    tolerance = check.sum_tolerance(array.dtype.newbyteorder("="), array.shape[axis])
     excess = np.asarray(log_sum_exp(without_nan(array, "log_probs"), axis=axis))
     # float32 overflows from 89 on; what is below the smallest normal number underflows.
     with np.errstate(over="ignore", under="ignore"):
         wrong = ~(np.abs(np.expm1(np.minimum(excess, 700.0))) <= tolerance)
-    if wrong.any():
-        where = first_true(wrong)
-        raise ValueError(
-            f"log_probs: expected logarithms of probabilities that sum to one along axis {axis} (within "
-            f"{tolerance:.2g} for {array.shape[axis]} classes in {array.dtype}), got a log-sum-exp of "
-            f"{excess[where]:.6g}{at_index(where)}; for logits use cross_entropy"
+        expected = check.sum_to_one(
+            "logarithms of probabilities", f"axis {axis}", tolerance, array.shape[axis], array.dtype
+        )
+        check.refuse_where(
+            wrong,
+            "log_probs",
+            expected,
+            excess,
+            got="a log-sum-exp of {:.6g}",
+            hint=lambda: check.other_axis(np.exp(array), axis, LOGITS),
         )
     return array, axis, labels, w
 
@@ -571,29 +555,33 @@ def probs_and_labels(
     sample_weight: ArrayLike | None,
 ) -> tuple[Floats, int, NDArray[np.intp], NDArray[Any] | None]:
     """Check probabilities and their targets; return them, the axis, class indices and weights."""
-    array, axis = logits_array(probs, "probs", axis)
+    array, axis = check.logits_array(probs, "probs", axis)
     if labels is not None:
         targets, ignore_index = _by_label(targets, labels, array.shape[axis], ignore_index)
-    of, w = labels_and_weights(targets, array.shape, axis, ignore_index, weight, sample_weight)
-    return probabilities(array, "probs", axis), axis, of, w
+    of, w = labels_and_weights(targets, array, axis, ignore_index, weight, sample_weight)
+
+    def hint() -> str:
+        return check.other_axis(array, axis, LOGITS if ((array < 0) | (array > 1)).any() else "")
+
+    return check.probabilities(array, "probs", axis, hint=hint), axis, of, w
 
 
 def binary_probs(
     probs: ArrayLike, targets: ArrayLike, sample_weight: ArrayLike | None
 ) -> tuple[Floats, Floats, Floats | None]:
     """Check probabilities of 1 and their targets; return them and the weights."""
-    p, y = real_array(probs, "probs"), real_array(targets, "targets", bools=True)
-    same_shape(y, "targets", p.shape, "probs")
+    p, y = check.real_array(probs, "probs"), check.real_array(targets, "targets", bools=True)
+    check.same_shape(y, "targets", p.shape, "probs", check.of_rows(y, p, "log_loss"))
     integers = np.asarray(probs).dtype.kind in "biu"
     # A target between 0 and 1 would cost inf under either.
     if integers and np.isin(p, (0, 1)).all() and not np.isin(y, (0, 1)).all():
         raise ValueError(f"probs: expected probabilities, got labels of 0 and 1{PREDICTIONS_FIRST}")
-    y = probabilities(y, "targets", None).astype(np.float64)
-    p = probabilities(p, "probs", None, hint=lambda: "; for logits use binary_cross_entropy")
+    y = check.probabilities(y, "targets", None, hint=lambda: check.of_binary(p, y)).astype(np.float64)
+    p = check.probabilities(p, "probs", None, hint=lambda: BINARY_LOGITS)
     return (
         p.astype(np.promote_types(p.dtype, np.float32), copy=False),
         y,
-        sample_weights(sample_weight, p.shape),
+        check.sample_weights(sample_weight, p.shape),
     )
 
 
@@ -601,38 +589,35 @@ def _by_label(
     targets: ArrayLike, labels: ArrayLike, classes: int, ignore_index: int | None
 ) -> tuple[NDArray[np.intp], int | None]:
     """Return class indices for targets that are given by the names of the classes."""
-    names, given = any_array(labels, "labels"), any_array(targets, "targets")
+    names, given = check.any_array(labels, "labels"), check.any_array(targets, "targets")
     if names.shape != (classes,):
         raise ValueError(f"labels: expected shape {(classes,)}, one name a class, got {names.shape}")
     order = np.argsort(names, kind="stable")
     ordered = names[order]
     if (ordered[1:] == ordered[:-1]).any():
-        raise ValueError(f"labels: expected distinct labels, got {shown(labels)}")
+        raise ValueError(f"labels: expected distinct labels, got {check.shown(labels)}")
     ignored = np.zeros(given.shape, bool) if ignore_index is None else given == ignore_index
     at = np.minimum(np.searchsorted(ordered, given), classes - 1)
-    unknown = ~ignored & (ordered[at] != given)
-    if unknown.any():
-        where = first_true(np.asarray(unknown))
-        raise ValueError(f"targets: expected one of the labels, got {given[where]!r}{at_index(where)}")
+    check.refuse_where(~ignored & (ordered[at] != given), "targets", "one of the labels", given, got="{!r}")
     return np.where(ignored, -1, order[at]), None if ignore_index is None else -1
 
 
 def exponent(value: float) -> float:
     """Return `gamma`, the exponent of a focal loss."""
-    return number(value, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
+    return check.number(value, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
 
 
 def sides(alpha: float | None) -> tuple[float, float]:
     """Return the factors of the positive and the negative class."""
     if alpha is None:
         return 1.0, 1.0
-    up = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
+    up = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     return up, 1 - up
 
 
 def clip(eps: float) -> float:
     """Return `eps`, where probabilities are clipped."""
-    return number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
+    return check.number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
 
 
 def picked(array: Floats, axis: int, labels: NDArray[np.intp]) -> Floats:

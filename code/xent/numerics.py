@@ -17,17 +17,9 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
+from . import _validate as check
 from ._blocks import Block, blocks
-from ._validate import (
-    Floats,
-    at_index,
-    class_axis,
-    first_true,
-    logits_array,
-    real_array,
-    shown,
-    weights,
-)
+from ._validate import Floats
 
 __all__ = ["log_sigmoid", "log_softmax", "log_sum_exp", "sigmoid", "softmax"]
 
@@ -75,14 +67,14 @@ def log_sum_exp(
     >>> float(log_sum_exp([0.0, -40.0]))
     4.248354255291...e-18
     """
-    x = real_array(x, "x")
+    x = check.real_array(x, "x")
     axes = _axes(x, axis)
     if not isinstance(keepdims, (bool, np.bool_)):
-        raise TypeError(f"keepdims: expected True or False, got {shown(keepdims)}")
+        raise TypeError(f"keepdims: expected True or False, got {check.shown(keepdims)}")
     dtype = np.promote_types(x.dtype, np.float32)
     with np.errstate(all="ignore"):
         if b is not None:
-            factors = weights(b, "b", x.shape, "that of x", broadcast=True)
+            factors = check.weights(b, "b", x.shape, "that of x", broadcast=True)
             without_nan(x, "x")
             x = np.where(factors > 0, x + np.log(factors), -np.inf)  # 0 * inf = 0
         kept = x.ndim - len(axes)
@@ -226,13 +218,13 @@ def log_sigmoid(logits: ArrayLike) -> Any:
 
 
 def _numbers(logits: ArrayLike) -> Floats:
-    z = without_nan(real_array(logits, "logits"), "logits")
+    z = without_nan(check.real_array(logits, "logits"), "logits")
     return z.astype(np.promote_types(z.dtype, np.float32), copy=False)
 
 
 def _by_rows(formula: Callable[[Block], Floats], logits: ArrayLike, axis: int) -> Floats:
     """Return the rows that a formula makes of logits."""
-    logits, axis = logits_array(logits, "logits", axis)
+    logits, axis = check.logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
     out = np.empty(moved.shape, np.promote_types(logits.dtype, np.float32))
     with np.errstate(all="ignore"):
@@ -246,11 +238,13 @@ def _by_rows(formula: Callable[[Block], Floats], logits: ArrayLike, axis: int) -
 def _axes(x: Floats, axis: Any) -> tuple[int, ...]:
     """Return the axes to sum over, ascending; there must be something to sum along each."""
     given = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    axes = tuple(sorted(class_axis(x, "x", a) for a in given))
+    axes = tuple(sorted(check.class_axis(x, "x", a) for a in given))
     if not axes:
-        raise ValueError(f"axis: expected at least one axis of x with shape {x.shape}, got {shown(axis)}")
+        raise ValueError(
+            f"axis: expected at least one axis of x with shape {x.shape}, got {check.shown(axis)}"
+        )
     if len(set(axes)) < len(axes):
-        raise ValueError(f"axis: expected distinct axes, got {shown(axis)}")
+        raise ValueError(f"axis: expected distinct axes, got {check.shown(axis)}")
     for a in axes:
         if x.shape[a] == 0:
             raise ValueError(f"x: expected at least one class along axis {a}, got shape {x.shape}")
@@ -259,9 +253,7 @@ def _axes(x: Floats, axis: Any) -> tuple[int, ...]:
 
 def without_nan(array: Floats, name: str) -> Floats:
     """Return `array`, or say where it holds nan."""
-    nan = np.isnan(array)
-    if nan.any():
-        raise ValueError(f"{name}: expected numbers, got nan{at_index(first_true(nan))}")
+    check.refuse_where(np.isnan(array), name, "numbers", got="nan")
     return array
 
 
@@ -273,12 +265,9 @@ def refuse(moved: Floats, name: str, axis: int) -> NoReturn:
     array = np.moveaxis(moved, -1, axis)
     without_nan(array, name)
     infinite = np.isposinf(array)
-    if infinite.any():
-        raise ValueError(
-            f"{name}: expected logits below +inf, got inf{at_index(first_true(infinite))}; its softmax is 0/0"
-        )
+    check.refuse_where(infinite, name, "logits below +inf", got="inf", hint=lambda: "; its softmax is 0/0")
     empty = np.asarray(np.isneginf(array).all(axis=axis))
     raise ValueError(
         f"{name}: expected a finite logit in every row, got -inf along the whole class axis {axis}"
-        f"{at_index(first_true(empty))}"
+        f"{check.at_index(check.first_true(empty))}"
     )

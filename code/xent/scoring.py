@@ -22,18 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import xlogy
 
-from ._validate import (
-    Floats,
-    Indices,
-    at_index,
-    class_indices,
-    first_true,
-    moved,
-    number,
-    probabilities,
-    smoothing_mass,
-    weights,
-)
+from . import _validate as check
+from ._validate import Floats, Indices, moved
 from .denominators import in_units, inverses, population, sharing
 
 __all__ = [
@@ -236,7 +226,7 @@ def clipped_log_score(probs: ArrayLike, targets: ArrayLike, *, eps: float = 1e-7
     >>> round(float(expected_score(rule, p, [0.5 / 0.95, 0.45 / 0.95, 0.0])), 4)
     0.7723
     """
-    eps = number(eps, "eps", "a number in (0, 1/2)", 0.0, 0.5)
+    eps = check.number(eps, "eps", "a number in (0, 1/2)", 0.0, 0.5)
     q, own, _ = _report(probs, targets)
     return _result(_minus_log(np.clip(own, eps, 1 - eps)), q)
 
@@ -268,7 +258,7 @@ def focal_loss(probs: ArrayLike, targets: ArrayLike, *, gamma: float = 2.0) -> A
     >>> elicited(focal_loss, [0.8, 0.2]).round(4)
     array([0.6266, 0.3734])
     """
-    gamma = number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
+    gamma = check.number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
     q, own, _ = _report(probs, targets)
     # A row may sum to one within a tolerance, and 1 - q_y be negative by as much.
     return _result(np.maximum(1 - own, 0) ** gamma * _minus_log(own), q)
@@ -293,7 +283,7 @@ def smoothed_log_score(probs: ArrayLike, targets: ArrayLike, *, label_smoothing:
     >>> elicited(partial(smoothed_log_score, label_smoothing=0.1), [0.7, 0.3, 0.0]).round(4)
     array([0.6633, 0.3033, 0.0333])
     """
-    eps = smoothing_mass(label_smoothing)
+    eps = check.smoothing_mass(label_smoothing)
     q, own, _ = _report(probs, targets)
     # 0 * inf = 0: what has no weight costs nothing.
     cost = np.zeros(own.shape)
@@ -324,7 +314,7 @@ def weighted_log_score(probs: ArrayLike, targets: ArrayLike, *, weight: ArrayLik
     array([0.5, 0.5])
     """
     q, own, labels = _report(probs, targets)
-    by_class = weights(weight, "weight", q.shape[-1:], "one weight a class")[labels]
+    by_class = check.weights(weight, "weight", q.shape[-1:], "one weight a class")[labels]
     cost = _minus_log(own)
     return _result(by_class * np.where(by_class > 0, cost, 0.0), q)
 
@@ -356,8 +346,8 @@ def invert_focal(probs: ArrayLike, *, gamma: float = 2.0) -> Any:
     >>> invert_focal(elicited(focal_loss, [0.8, 0.2])).round(6)
     array([0.8, 0.2])
     """
-    gamma = number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
-    given = probabilities(probs, "probs", -1)
+    gamma = check.number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
+    given = check.probabilities(probs, "probs", -1)
     q = np.minimum(given.astype(np.float64), 1.0)
     rest = 1 - q
     with np.errstate(all="ignore"):
@@ -392,17 +382,12 @@ def invert_smoothing(probs: ArrayLike, *, label_smoothing: float) -> Any:
     >>> invert_smoothing([0.85, 0.1, 0.05], label_smoothing=0.15).round(4)
     array([0.9412, 0.0588, 0.    ])
     """
-    eps = number(label_smoothing, "label_smoothing", "a number in [0, 1)", 0.0, 1.0, closed="low")
-    given = probabilities(probs, "probs", -1)
+    eps = check.number(label_smoothing, "label_smoothing", "a number in [0, 1)", 0.0, 1.0, closed="low")
+    given = check.probabilities(probs, "probs", -1)
     floor = eps / given.shape[-1]
     p = (given.astype(np.float64) - floor) / (1 - eps)
-    slack = 8 * np.finfo(given.dtype).eps
-    if (p < -slack).any():
-        where = first_true(p < -slack)
-        raise ValueError(
-            f"probs: expected probabilities >= label_smoothing / K = {floor:g}, which smoothing leaves to "
-            f"every class, got {given[where]}{at_index(where)}"
-        )
+    expected = f"probabilities >= label_smoothing / K = {floor:g}, which smoothing leaves to every class"
+    check.refuse_where(p < -8 * np.finfo(given.dtype).eps, "probs", expected, given)
     return np.maximum(p, 0.0).astype(np.result_type(np.float32, given), copy=False)
 
 
@@ -451,11 +436,9 @@ def invert_weighting(
     >>> invert_weighting([0.644, 0.356], weight=[1.0, 20.0], batch_size=16, class_probs=[0.95, 0.05]).round(3)
     array([0.95, 0.05])
     """
-    given = probabilities(probs, "probs", -1)
-    by_class = weights(weight, "weight", given.shape[-1:], "one weight a class")
-    if not (by_class > 0).all():
-        where = first_true(by_class <= 0)
-        raise ValueError(f"weight: expected weights > 0, got {by_class[where]}{at_index(where)}")
+    given = check.probabilities(probs, "probs", -1)
+    by_class = check.weights(weight, "weight", given.shape[-1:], "one weight a class")
+    check.refuse_where(by_class <= 0, "weight", "weights > 0", by_class)
     if batch_size is None and class_probs is not None:
         raise TypeError("batch_size: expected the number of targets that shared a sum of weights, got None")
     if batch_size is not None and class_probs is None:
@@ -480,8 +463,8 @@ def invert_weighting(
 
 def _report(probs: ArrayLike, targets: ArrayLike) -> tuple[Floats, Floats, Indices]:
     """Check the arguments; return reports, the probability (float64) of each outcome, and outcomes."""
-    q = probabilities(probs, "probs", -1)
-    labels, _ = class_indices(targets, "targets", q.shape, q.ndim - 1, None, hints=False)
+    q = check.probabilities(probs, "probs", -1)
+    labels, _ = check.class_indices(targets, "targets", q, q.ndim - 1, None, hints=False)
     own = np.take_along_axis(q, labels[..., None], -1)[..., 0].astype(np.float64)
     return q, own, labels
 

@@ -235,34 +235,23 @@ def draw_own_lengths(fig: Figure) -> None:
     ax.legend(loc="upper left", ncols=2)
 
 
-# Six examples that no weight separates, as in _static/move/formulas.js.
-TOY_X, TOY_Y = np.array([-2, -1, -0.5, 0.5, 1, 2]), np.array([0, 0, 1, 0, 1, 1])
+# The six examples of chapter 4, as in _static/move/formulas.js: logits of class 1 minus those of class 0, and labels.
+SIX_Z, SIX_Y = np.array([3.5346, -0.2119, 1.846, 0.3021, -0.8732, 6.6285]), np.array([0, 1, 0, 1, 1, 0])
 
 
-def toy_loss(weight: float) -> float:
-    """Return the mean binary loss of the six examples."""
-    return float(xent.binary_cross_entropy(weight * TOY_X, TOY_Y))
-
-
-def descent(start: float, step: float, count: int) -> list[float]:
-    """Return the weights of gradient descent, with the step in units of one over the largest curvature."""
-    path = [start]
-    for _ in range(count):
-        slope = np.mean(TOY_X * (xent.sigmoid(path[-1] * TOY_X) - TOY_Y))
-        path.append(float(path[-1] - step * 4 / np.mean(TOY_X**2) * slope))
-    return path
-
-
-def draw_step(fig: Figure) -> None:
-    """Draw gradient descent with a safe and with a long step."""
-    w = np.linspace(-6, 8, 281)
-    axes = fig.subplots(2, 1, sharex=True)
-    for ax, step in zip(axes, (1.0, 6.0), strict=True):
-        ax.plot(w, [toy_loss(v) for v in w], color=plots.BLUE)
-        path = descent(-3.0, step, 12)
-        ax.plot(path, [toy_loss(v) for v in path], "o-", color=plots.ORANGE, ms=5, lw=1.2)
-        ax.set(title=f"step {step:g}/L", xlim=(-6, 8), ylim=(0, 4), ylabel="loss in nats")
-    axes[1].set(xlabel="weight w")
+def draw_pull(fig: Figure) -> None:
+    """Draw each of six examples with the distance from its target to the prediction."""
+    ax = fig.subplots()
+    z = np.linspace(-8, 8, 161)
+    ax.plot(z, xent.sigmoid(z), color=plots.BLUE, label="prediction")
+    ax.vlines(SIX_Z, SIX_Y, xent.sigmoid(SIX_Z), color=plots.ORANGE, lw=2.5, label="pull")
+    ax.plot(SIX_Z, SIX_Y, "o", color=plots.ORANGE, ms=6, label="target")
+    for number, (at, y) in enumerate(zip(SIX_Z, SIX_Y, strict=True), 1):
+        ax.annotate(str(number), (at, y), (0, 6 if y else -14), textcoords="offset points", ha="center")
+    ax.set(
+        xlabel="logit of class 1 minus that of class 0", ylabel="probability of class 1", ylim=(-0.12, 1.12)
+    )
+    ax.legend(loc="center left")
 
 
 def draw_digits(fig: Figure) -> None:
@@ -362,7 +351,7 @@ FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
     "scores": (draw_scores, (4.8, 3.2)),
     "learnt-length": (draw_learnt_length, (4.8, 2.9)),
     "own-lengths": (draw_own_lengths, (4.8, 3.2)),
-    "step": (draw_step, (4.8, 4.4)),
+    "pull": (draw_pull, (4.8, 3.2)),
     "digits": (draw_digits, (4.8, 3.2)),
     "denominators": (draw_denominators, (4.8, 2.9)),
     "direction": (draw_direction, (4.8, 4.4)),

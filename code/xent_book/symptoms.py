@@ -12,6 +12,7 @@ yes: all 2 targets are ignored
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -434,6 +435,11 @@ def gradient_missing(loss: Loss | str) -> Answer:
     return _gradient(loss, ("missing", "zero"))
 
 
+def gradient_not_finite(loss: Loss | str) -> Answer:
+    """Whether the gradient is nan where the loss is finite, as that of a focal loss with an exponent below one."""
+    return _gradient(loss, ("that of the value, and nan", "not finite"))
+
+
 def sign_flipped(loss: Loss | str, logits: Any = None) -> Answer:
     """Whether the loss falls as the model gets worse."""
     found = _of(loss, logits)
@@ -467,6 +473,18 @@ def depends_on_other_rows(model: Callable[[Any], Any], inputs: Any) -> Answer:
     off = float(np.abs(one[0] - two[0]).max())
     moved = off > 1e-3 * max(1e-3, float(np.abs(one).max()))
     return Answer(moved, f"the first row moves by {off:.2g} with other rows beside it")
+
+
+def modes_differ(model: Any, inputs: Any) -> Answer:
+    """Whether a model of PyTorch or Keras answers otherwise in training, as with dropout or batch normalisation."""
+    if hasattr(model, "eval"):
+        copied = copy.deepcopy(model)
+        one, two = array(copied.train()(inputs)), array(copied.eval()(inputs))
+    else:
+        one, two = (array(model(inputs, training=training)) for training in (True, False))
+    off = float(np.abs(one - two).max())
+    moved = off > 1e-3 * max(1e-3, float(np.abs(two).max()))
+    return Answer(moved, f"outputs move by up to {off:.2g} between training and evaluation")
 
 
 def _beside(inputs: Any, factors: list[float]) -> Any:
@@ -596,6 +614,17 @@ def divides_by_weights(loss: Loss | str, logits: Any = None) -> Answer:
     """Whether the mean divides by the batch's own sum of class weights."""
     found = _of(loss, logits)
     return _told(found, found.denominator == "the sum of weights", f"divides by {found.denominator}")
+
+
+def weights_of_another_shape(weights: Any, logits: Any) -> Answer:
+    """Whether weights fit neither the classes nor, stretched over its axes, the batch."""
+    w, z = array(weights).shape, array(logits).shape
+    classes = len(w) == 1 and len(z) > 1 and w[0] == z[1]
+    stretched = len(w) <= len(z) and all(a in (1, b) for a, b in zip(w[::-1], z[::-1], strict=False))
+    # Beyond rows, a vector fits the classes of a categorical loss, or the last axis of a binary one.
+    sure = len(w) != 1 or len(z) < 3 or classes == stretched
+    why = f"weights of shape {w} for logits of shape {z}"
+    return Answer(not (classes or stretched) if sure else None, why)
 
 
 def weights_dropped(loss: Loss | str) -> Answer:

@@ -1,6 +1,6 @@
 """Which set shares the divisor, and what is then learnt: exact, simulated, trained. Writes table.json.
 
-    python -m experiments.denominators.table [--rows NAME ...]
+    python -m experiments.denominators.table
 
 Each row is a loss as somebody computes it. Three numbers:
 
@@ -17,7 +17,6 @@ for each position, so it can represent any distribution of these lengths. Runs f
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 from collections.abc import Callable
@@ -53,7 +52,6 @@ class Row:
     learns: str  # in words, for the table
     truth: float
     exact: Callable[[], float]
-    first_order: Callable[[], float] | None
     simulated: Callable[[np.random.Generator], tuple[float, float]]
     trained: Callable[[int], float]
 
@@ -152,13 +150,6 @@ def draw(rng: np.random.Generator, sets: int, size: int) -> Draws:
     return rng.choice(4, size=(sets, size), p=P)
 
 
-def first_order(size: int, d: Array = LENGTHS, p: Array = P, a: Array | None = None, of: int = 0) -> float:
-    """The learnt probability up to terms of order 1 / B^2."""
-    own = p * (np.ones(len(p)) if a is None else a)
-    own = own / own.sum()
-    return float(own[of] * (1 - (d[of] - own @ d) / (size * (p @ d))))
-
-
 def of_tokens(
     name: str,
     learns: str,
@@ -166,7 +157,6 @@ def of_tokens(
     exact: Callable[[], float],
     scale: Callable[[NDArray[np.int64]], Array],
     aggregate: Callable[[Tensor, Tensor], Tensor],
-    expansion: int | None = None,
     prepare: Callable[[Draws], Draws] = lambda kinds: kinds,
 ) -> Row:
     """A row about sequences; scale(lengths) is one over the divisor of each, `prepare` regroups what is drawn."""
@@ -179,8 +169,7 @@ def of_tokens(
         rng = np.random.default_rng(1000 + seed)
         return fit_lengths(prepare(draw(rng, TRAINED, size)), aggregate)
 
-    expand = None if expansion is None else partial(first_order, expansion)
-    return Row(name, learns, float(P[0]), exact, expand, simulated, trained)
+    return Row(name, learns, float(P[0]), exact, simulated, trained)
 
 
 def additive(size: int) -> Callable[[], float]:
@@ -356,8 +345,7 @@ def weighted_row(size: int, repaired: bool) -> Row:
         return float(z.detach().softmax(1)[:, 1].mean())
 
     truth = float(RARE[1] * WEIGHT[1] / (RARE @ WEIGHT))
-    expand = None if repaired else partial(first_order, size, WEIGHT, RARE, WEIGHT, 1)
-    return Row(name, "w p" if repaired else "w p E[1/(w + W)]", truth, exact, expand, simulated, trained)
+    return Row(name, "w p" if repaired else "w p E[1/(w + W)]", truth, exact, simulated, trained)
 
 
 # ------------------------------------------------------------------------------------ sampled negatives
@@ -409,7 +397,7 @@ def sampled_row(
             minimise(lambda z: sampled_loss(z, drawn, corrected, drop).mean(), 4).detach().softmax(0)[of]
         )
 
-    return Row(name, learns, float(P[of]), exact, None, simulated, trained)
+    return Row(name, learns, float(P[of]), exact, simulated, trained)
 
 
 def stationary(
@@ -489,134 +477,8 @@ def preference_row(name: str, learns: str, normalised: bool, reference: bool) ->
         learns,
         float(truth[0] / truth.sum()),
         lambda: float(preference_exact(normalised, reference)[0]),
-        None,
         simulated,
         trained,
-    )
-
-
-# ----------------------------------------------------------------------------------- policy gradients
-
-# Right and short, right and long, wrong and short, wrong and long; the reward does not look at the length.
-SIZES, RIGHT = np.array([1, 4, 1, 4]), np.array([1.0, 1.0, 0.0, 0.0])
-GROUP, GROUPS, STEPS, RATE = 4, 4, 60, 0.5
-Mode = str
-
-
-def pushes(kinds: Draws, mode: Mode) -> Array:
-    """A / D for each response of sets of groups, shape (sets, groups, G)."""
-    n, r = SIZES[kinds], RIGHT[kinds]
-    advantage = r - r.mean(-1, keepdims=True)
-    divisor = {
-        "grpo": n * float(GROUP * GROUPS),
-        "group": n.sum(-1, keepdims=True) * float(GROUPS),
-        "global": n.sum((-1, -2), keepdims=True) * 1.0,
-        "constant": np.full(n.shape, 2.5 * GROUP * GROUPS),
-    }[mode]
-    return np.asarray(advantage / divisor)
-
-
-def expected_push(policy: Array, mode: Mode) -> Array:
-    """u(o) = E[A / D | o], by enumeration of a group and, for the global batch, of the others' tokens."""
-    others = np.array([1.0])
-    if mode == "global":  # the distribution of the tokens of the other groups' responses
-        one = np.bincount(SIZES, policy)
-        for _ in range(GROUP * (GROUPS - 1)):
-            others = np.convolve(others, one)
-    u, mass = np.zeros(4), np.zeros(4)
-    for group in itertools.product(range(4), repeat=GROUP):
-        kinds = list(group)
-        chance = float(np.prod(policy[kinds]))
-        n, advantage = SIZES[kinds], RIGHT[kinds] - RIGHT[kinds].mean()
-        if mode == "global":
-            possible = others > 0
-            inverse = np.full(GROUP, others[possible] @ (1 / (n.sum() + np.flatnonzero(possible))))
-        else:
-            inverse = {
-                "grpo": 1 / (n * float(GROUP * GROUPS)),
-                "group": np.full(GROUP, 1 / (n.sum() * GROUPS)),
-                "constant": np.full(GROUP, 1 / (2.5 * GROUP * GROUPS)),
-            }[mode]
-        np.add.at(u, kinds, chance * advantage * inverse)
-        np.add.at(mass, kinds, chance)
-    return np.asarray(u / mass)
-
-
-def short_share(policy: Array) -> float:
-    """The share of short responses among the right ones: .5 at the start, and the reward gives no reason to move."""
-    return float(policy[0] / policy[:2].sum())
-
-
-def policy_exact(mode: Mode) -> float:
-    z = np.zeros(4)
-    for _ in range(STEPS):
-        policy = np.exp(z) / np.exp(z).sum()
-        u = expected_push(policy, mode) * GROUP * GROUPS
-        z += RATE * policy * (u - policy @ u)
-    return short_share(np.exp(z) / np.exp(z).sum())
-
-
-def policy_trained(mode: Mode, seed: int, clip: float = 0.2) -> float:
-    """Gradient ascent on sampled groups, through the clipped ratios, a token at a time; GSPO's is the sequence's."""
-    rng = np.random.default_rng(1000 + seed)
-    z = torch.zeros(4, dtype=torch.float64, requires_grad=True)
-    sets = 500
-    for _ in range(STEPS):
-        old = z.detach().softmax(0)
-        kinds = rng.choice(4, size=(sets, GROUPS, GROUP), p=old.numpy() / old.numpy().sum())
-        n = torch.as_tensor(SIZES[kinds])
-        reward = torch.as_tensor(RIGHT[kinds])
-        advantage = reward - reward.mean(-1, keepdim=True)
-        # The logarithm of a response's probability, spread evenly over its tokens: only the sum matters here.
-        per_token = (F.log_softmax(z, 0) - old.log())[torch.as_tensor(kinds)] / n
-        if mode == "gspo":
-            ratio = per_token.exp()  # the geometric mean of the token ratios
-            objective = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
-            value = objective.mean((-1, -2))
-        else:
-            ratio = per_token.exp()
-            objective = (
-                torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage) * n
-            )  # sum
-            if mode == "grpo":
-                value = (objective / n).mean((-1, -2))
-            elif mode == "group":
-                value = (objective.sum(-1) / n.sum(-1)).mean(-1)
-            elif mode == "global":
-                value = objective.sum((-1, -2)) / n.sum((-1, -2))
-            else:
-                value = objective.mean((-1, -2)) / 2.5
-        (gradient,) = torch.autograd.grad(value.mean(), z)
-        with torch.no_grad():
-            z += RATE * gradient
-    return short_share(z.detach().softmax(0).numpy())
-
-
-def policy_simulated(mode: Mode, rng: np.random.Generator) -> tuple[float, float]:
-    """The answer that the exact steps give with pushes that are drawn: 60 steps of 2,000 sets of groups each."""
-    ends = []
-    for _ in range(8):
-        z = np.zeros(4)
-        for _ in range(STEPS):
-            policy = np.exp(z) / np.exp(z).sum()
-            kinds = rng.choice(4, size=(2000, GROUPS, GROUP), p=policy)
-            push = pushes(kinds, mode)
-            total = np.array([(push * (kinds == k)).sum() for k in range(4)]) / len(kinds)
-            z += RATE * (total - policy * total.sum())
-        ends.append(short_share(np.exp(z) / np.exp(z).sum()))
-    return float(np.mean(ends)), float(np.std(ends, ddof=1) / np.sqrt(len(ends)))
-
-
-def policy_row(name: str, learns: str, mode: Mode) -> Row:
-    exact = "grpo" if mode == "gspo" else mode
-    return Row(
-        name,
-        learns,
-        0.5,
-        lambda: policy_exact(exact),
-        None,
-        lambda rng: policy_simulated(exact, rng),
-        lambda seed: policy_trained(mode, seed),
     )
 
 
@@ -633,7 +495,7 @@ def bucketed(kinds: Draws) -> Draws:
 
 
 ROWS = [
-    of_tokens("mean over each sequence", "P / n", 4, additive(1), lambda n: 1 / n, sequence_mean, 1),
+    of_tokens("mean over each sequence", "P / n", 4, additive(1), lambda n: 1 / n, sequence_mean),
     of_tokens(
         "square averaging over a micro-batch of 4",
         "P E[1/(r + R)] / r, r = sqrt(n), B = 4",
@@ -643,7 +505,7 @@ ROWS = [
         square_averaging,
     ),
     of_tokens(
-        "token mean over a micro-batch of 4", "P E[1/(n + S)], B = 4", 4, additive(4), sums, token_mean, 4
+        "token mean over a micro-batch of 4", "P E[1/(n + S)], B = 4", 4, additive(4), sums, token_mean
     ),
     of_tokens(
         "token mean of each of 2 ranks of 4, averaged",
@@ -654,12 +516,9 @@ ROWS = [
         lambda losses, mask: (
             (losses * mask).view(len(mask), 2, 4, -1).sum((2, 3)) / mask.view(len(mask), 2, 4, -1).sum((2, 3))
         ).mean(1),
-        4,
     ),
-    of_tokens(
-        "one denominator for 2 ranks of 4", "P E[1/(n + S)], B = 8", 8, additive(8), sums, token_mean, 8
-    ),
-    of_tokens("token mean in buckets of one length", "P / n", 4, additive(1), sums, token_mean, 1, bucketed),
+    of_tokens("one denominator for 2 ranks of 4", "P E[1/(n + S)], B = 8", 8, additive(8), sums, token_mean),
+    of_tokens("token mean in buckets of one length", "P / n", 4, additive(1), sums, token_mean, bucketed),
     of_tokens(
         "mean over 4 padded rows, padding counted",
         "P E[1/max n]",
@@ -676,7 +535,6 @@ ROWS = [
         "P E[1/(m + n + S)], given the prompt",
         float(P[0]),
         prompted_exact,
-        None,
         prompted_simulated,
         prompted_trained,
     ),
@@ -685,7 +543,6 @@ ROWS = [
         "P",
         float(P[0]),
         lambda: float(P[0]),
-        None,
         masked_simulated,
         masked_trained,
     ),
@@ -694,7 +551,6 @@ ROWS = [
         "P E[1/tokens of its row]",
         float(P[0]),
         packed_exact,
-        None,
         packed_simulated,
         partial(packed_trained, weights=False),
     ),
@@ -703,7 +559,6 @@ ROWS = [
         "P / n",
         float(P[0]),
         additive(1),
-        None,
         lambda rng: (lambda kinds: counted(kinds, 1 / LENGTHS[kinds]))(draw(rng, SIMULATED, 1)),
         partial(packed_trained, weights=True),
     ),
@@ -719,11 +574,6 @@ ROWS = [
     preference_row("DPO", "ref exp(r / b)", False, True),
     preference_row("DPO, averaged over the length", "ref exp(n (r + c) / b)", True, True),
     preference_row("SimPO without margin", "exp(n (r + c) / b)", True, False),
-    policy_row("GRPO, verl seq-mean-token-mean", "pushes A / n", "grpo"),
-    policy_row("DAPO, token mean over the group", "pushes E[A / S], G responses", "group"),
-    policy_row("TRL dapo, verl token-mean: the global batch", "pushes E[A / S], all responses", "global"),
-    policy_row("Dr. GRPO, verl seq-mean-token-sum(-norm)", "pushes A / C", "constant"),
-    policy_row("GSPO", "pushes A / n", "gspo"),
 ]
 
 
@@ -736,7 +586,6 @@ def measure(row: Row, seed: int = 0) -> dict[str, object]:
         "learns": row.learns,
         "truth": round(row.truth, 6),
         "exact": round(row.exact(), 6),
-        "first_order": None if row.first_order is None else round(row.first_order(), 6),
         "simulated": round(simulated, 6),
         "simulated_error": float(f"{error:.2g}"),
         "trained": round(float(fits.mean()), 6),
@@ -745,31 +594,11 @@ def measure(row: Row, seed: int = 0) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument(
-        "--rows", nargs="*", help="parts of the names of the rows to run; nothing is written then"
-    )
-    chosen = parser.parse_args().rows
     torch.set_num_threads(1)
-    results = []
-    for row in ROWS:
-        if chosen and not any(part in row.name for part in chosen):
-            continue
-        results.append(measure(row))
-        print(json.dumps(results[-1]), flush=True)
-    if not chosen:
-        record = {
-            **made(np, scipy, torch),
-            "settings": {
-                "seeds": SEEDS,
-                "simulated": SIMULATED,
-                "trained": TRAINED,
-                "lengths": LENGTHS.tolist(),
-                "probabilities": P.tolist(),
-            },
-            "rows": results,
-        }
-        (HERE / "table.json").write_text(json.dumps(record, indent=1) + "\n")
+    settings = {"seeds": SEEDS, "simulated": SIMULATED, "trained": TRAINED}
+    settings |= {"lengths": LENGTHS.tolist(), "probabilities": P.tolist()}
+    record = {**made(np, scipy, torch), "settings": settings, "rows": [measure(row) for row in ROWS]}
+    (HERE / "table.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -26,17 +26,14 @@ and after half the epochs.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -44,24 +41,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from experiments.shakespeare.run import witten_bell
-from experiments.shared import (
-    SHA256,
-    Settings,
-    Transformer,
-    adamw,
-    chunks,
-    made,
-    records,
-    store,
-    write,
-)  # fmt: skip
-from xent.denominators import length_weights
+from experiments.shakespeare import run
+from experiments.shakespeare.run import HERE, Floats, Ints, Row
+from experiments.shared import SHA256, Settings, Transformer, chunks, write
 
-HERE = Path(__file__).parent
 ARMS = ("constant", "B=1", "B=4", "B=64", "bucketed", "packed")
 MARKS = ("none", "short", "long")
-BATCH, BUCKET, BLOCK, PROMPT, LONGEST = 64, 16, 512, 32, 160
+BATCH, BLOCK, PROMPT, LONGEST = 64, 512, 32, 160
 BASE_EPOCHS, BASE_RATE = 2, 16e-3
 SETTINGS = Settings(
     dropout=0.5,
@@ -72,8 +58,6 @@ SETTINGS = Settings(
     samples=500,
     longest_sample=2 * LONGEST,
 )
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class Pair(NamedTuple):
@@ -117,15 +101,21 @@ def split(all_pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair], list[Pair]
     return tuple([all_pairs[i] for i in part] for part in parts)  # type: ignore[return-value]
 
 
+def tokens(batch: Sequence[Pair]) -> list[Tensor]:
+    return [p.tokens for p in batch]
+
+
+def lengths_of(batch: Sequence[Pair]) -> Ints:
+    return np.array([p.length for p in batch])
+
+
 # ---------------------------------------------------------------- the arms and what they should learn
 
 
 def groups(lengths: Ints, arm: str) -> list[list[int]]:
     """Return the micro-batches of a batch, by the numbers of its pairs."""
     if arm != "packed":
-        order = np.argsort(lengths, kind="stable") if arm == "bucketed" else np.arange(len(lengths))
-        size = BUCKET if arm == "bucketed" else int(arm[2:])
-        return [list(part) for part in order.reshape(-1, size).tolist()]
+        return run.groups(lengths, arm)
     blocks: list[list[int]] = [[]]
     room = BLOCK
     for i, n in enumerate(lengths.tolist()):
@@ -137,30 +127,7 @@ def groups(lengths: Ints, arm: str) -> list[list[int]]:
     return blocks
 
 
-def weights(lengths: Ints, arm: str, mean_length: float) -> Floats:
-    """Return the weight of each reply of a batch in the batch's loss, sum(weight * summed loss)."""
-    if arm == "constant":
-        return np.full(len(lengths), 1 / (len(lengths) * mean_length))
-    result, parts = np.empty(len(lengths)), groups(lengths, arm)
-    for part in parts:
-        result[part] = 1 / (lengths[part].sum() * len(parts))
-    return result
-
-
-def expected_weights(lengths: Ints, arm: str, batches: int = 6000) -> Floats:
-    """Return the weight that a reply of each training length gets on average, up to a factor."""
-    if arm == "constant":
-        return np.ones(len(lengths))
-    if arm.startswith("B="):
-        return np.asarray(length_weights(lengths, int(arm[2:])))
-    rng = np.random.default_rng(0)
-    total, seen = np.zeros(len(lengths)), np.zeros(len(lengths))
-    for _ in range(batches):
-        drawn = rng.choice(len(lengths), BATCH, replace=False)
-        total[drawn] += weights(lengths[drawn], arm, 1.0)
-        seen[drawn] += 1
-    _, group = np.unique(lengths, return_inverse=True)
-    return np.asarray((np.bincount(group, total) / np.bincount(group, seen))[group])
+weights = partial(run.weights, cut=groups)
 
 
 def learnt(lengths: Ints, weight: Floats) -> dict[str, float]:
@@ -183,12 +150,12 @@ def learnt(lengths: Ints, weight: Floats) -> dict[str, float]:
     }
 
 
-def predict(train: Sequence[Pair], explained: float) -> dict[str, Any]:
+def predict(train: Sequence[Pair], explained: float) -> Row:
     """Return what the law within prompts says of each arm and mark, and what the lengths alone would say."""
-    lengths, marks = (np.array([getattr(p, name) for p in train]) for name in ("length", "mark"))
-    arms: dict[str, Any] = {}
+    lengths, marks = lengths_of(train), np.array([p.mark for p in train])
+    arms: Row = {}
     for arm in ARMS:
-        weight = expected_weights(lengths, arm)
+        weight = run.expected_weights(lengths, arm, BATCH, 6000, weights)
         arms[arm] = {"lengths alone": learnt(lengths, weight)}
         for i, mark in enumerate(MARKS):
             # Where the mark is silent, the law is that of all lengths; the pairs with other marks say more of it.
@@ -220,7 +187,7 @@ class Answerer(Transformer):
 
 def log_probabilities(model: Answerer, batch: Sequence[Pair]) -> tuple[Tensor, Tensor]:
     """Return log Q of every token of the replies and the targets, padded by -100, of the same rows and columns."""
-    rows = torch.nn.utils.rnn.pad_sequence([p.tokens for p in batch], batch_first=True, padding_value=-100)
+    rows = torch.nn.utils.rnn.pad_sequence(tokens(batch), batch_first=True, padding_value=-100)
     model.marks = torch.tensor([p.mark for p in batch])
     logits, _ = model(rows[:, :-1].clamp(min=0))
     return logits[:, PROMPT - 1 :].log_softmax(2), rows[:, PROMPT:]
@@ -232,21 +199,14 @@ def losses(model: Answerer, batch: Sequence[Pair]) -> Tensor:
     return F.nll_loss(log_q.transpose(1, 2), targets.contiguous(), ignore_index=-100, reduction="none").sum(1)
 
 
-def backward(model: Answerer, batch: Sequence[Pair], weight: Floats) -> None:
-    """Add the gradient of sum(weight * loss of the reply)."""
-    for chunk in chunks([p.tokens for p in batch]):
-        share = torch.from_numpy(weight[chunk]).float()
-        (losses(model, [batch[i] for i in chunk]) * share).sum().backward()  # type: ignore[no-untyped-call]
-
-
 def read(model: Answerer, batch: Sequence[Pair]) -> None:
     """Add the gradient of the mean loss of all characters of the pairs, <eos> left out."""
     known = model.head.out_features - 1  # the number of the padding before short prompts
     total = sum(int(((p.tokens[1:] > 0) & (p.tokens[1:] < known)).sum()) for p in batch)
-    for chunk in chunks([p.tokens for p in batch]):
-        some = [batch[i].tokens for i in chunk]
-        rows = torch.nn.utils.rnn.pad_sequence(some, batch_first=True, padding_value=known)
-        model.marks = torch.tensor([batch[i].mark for i in chunk])
+    for chunk in chunks(tokens(batch)):
+        some = [batch[i] for i in chunk]
+        rows = torch.nn.utils.rnn.pad_sequence(tokens(some), batch_first=True, padding_value=known)
+        model.marks = torch.tensor([p.mark for p in some])
         targets = rows[:, 1:].masked_fill(rows[:, 1:] == known, 0)
         each = F.cross_entropy(
             model(rows[:, :-1])[0].transpose(1, 2), targets, ignore_index=0, reduction="sum"
@@ -258,20 +218,10 @@ def fit(
     model: Answerer, data: Sequence[Pair], rng: np.random.Generator, epochs: int, rate: float,
     step_on: Callable[[Sequence[Pair]], None],
 ) -> None:  # fmt: skip
-    """Train in place; `step_on` adds the gradient of a batch."""
-    optimiser = adamw(model)
-    per_epoch = len(data) // BATCH
-    steps = epochs * per_epoch
-    for step in range(steps):
-        if step % per_epoch == 0:
-            order = rng.permutation(len(data))
-        batch = [data[i] for i in order[step % per_epoch * BATCH :][:BATCH]]
-        share = min((step + 1) / SETTINGS.warmup, (1 + math.cos(math.pi * step / steps)) / 2)
-        for group in optimiser.param_groups:
-            group["lr"] = rate * share * group["scale"]
-        optimiser.zero_grad()
-        step_on(batch)
-        optimiser.step()
+    def batch(order: NDArray[np.intp], place: int) -> None:
+        step_on([data[i] for i in order[place * BATCH :][:BATCH]])
+
+    run.fit(model, len(data), BATCH, epochs, rate, rng, batch, both=min)
 
 
 def base(data: Sequence[Pair], letters: int, seed: int, folder: Path) -> Answerer:
@@ -292,62 +242,37 @@ def train(
     data, validation, _ = parts
     model = base(data, letters, seed, folder)
     torch.manual_seed(seed)  # of the dropout, whether the base was made now or read
-    mean_length = float(np.mean([p.length for p in data]))
+    mean_length = float(lengths_of(data).mean())
     epochs = SETTINGS.epochs // 2 if seed == SETTINGS.tuning_seed else SETTINGS.epochs
 
     def step_on(batch: Sequence[Pair]) -> None:
-        backward(model, batch, weights(np.array([p.length for p in batch]), arm, mean_length))
+        weight = weights(lengths_of(batch), arm, mean_length)
+        run.backward(lambda chunk: losses(model, [batch[i] for i in chunk]), tokens(batch), weight)
 
     fit(model, data, np.random.default_rng(seed), epochs, rate, step_on)
     model.eval()
-    found, lengths = each(model, validation), np.array([p.length for p in validation])
-    batches = np.arange(len(validation)).reshape(-1, BATCH)
-    return model, float(np.mean([weights(lengths[b], arm, mean_length) @ found[b] for b in batches]))
+    found, lengths = each(model, validation), lengths_of(validation)
+    return model, run.own_loss(lengths, found, BATCH, lambda n: weights(n, arm, mean_length))
 
 
-@torch.no_grad()
 def each(model: Answerer, batch: Sequence[Pair]) -> Floats:
     """Return the loss of each reply."""
-    result = np.empty(len(batch))
-    for chunk in chunks([p.tokens for p in batch]):
-        result[chunk] = losses(model, [batch[i] for i in chunk]).double().numpy()
-    return result
+    return run.each(lambda chunk: losses(model, [batch[i] for i in chunk]), tokens(batch))
 
 
 @torch.no_grad()
-def sample_lengths(model: Answerer, prompts: Tensor, mark: int, seed: int) -> Ints:
-    """Draw a reply to each prompt, of shape (rows, PROMPT), and return their lengths, `longest_sample` at most."""
-    generator = torch.Generator().manual_seed(seed)
-    model.marks = torch.full((len(prompts),), mark)
-    logits, past = model(prompts)
-    past = [F.pad(cache, (0, 0, 0, SETTINGS.longest_sample)) for cache in past]
-    before = prompts[:, -max(SETTINGS.orders) + 1 :]
-    result = np.full(len(prompts), SETTINGS.longest_sample)
-    rows = torch.arange(len(prompts))
-    for n in range(1, SETTINGS.longest_sample + 1):
-        token = torch.multinomial(logits[:, -1].softmax(1), 1, generator=generator)
-        ended = token[:, 0] == 0
-        result[rows[ended]] = n
-        rows, token, before = rows[~ended], token[~ended], before[~ended]
-        if not len(rows):
-            break
-        past = [cache[:, ~ended] for cache in past] if ended.any() else past
-        model.marks = model.marks[: len(rows)]  # they are all the same
-        logits, past = model(token, before, past, PROMPT + n - 1)
-        before = torch.cat([before[:, 1:], token], dim=1)
-    return result
-
-
-@torch.no_grad()
-def evaluate(model: Answerer, test: Sequence[Pair], seed: int) -> dict[str, Any]:
+def evaluate(model: Answerer, test: Sequence[Pair], seed: int) -> Row:
     """Return bits a character, calibration of <eos> by mark, and the mean lengths of the replies drawn."""
     expected = np.empty(len(test))
-    for chunk in chunks([p.tokens for p in test]):
+    for chunk in chunks(tokens(test)):
         log_q, targets = log_probabilities(model, [test[i] for i in chunk])
         expected[chunk] = torch.where(targets >= 0, log_q[..., 0].double().exp(), 0.0).sum(1).numpy()
     marks = np.array([p.mark for p in test])
     prompts = torch.stack([p.tokens[:PROMPT] for p in test[: SETTINGS.samples]])
-    lengths = {mark: sample_lengths(model, prompts, i, seed) for i, mark in enumerate(MARKS)}
+    lengths = {}
+    for i, mark in enumerate(MARKS):
+        model.marks = torch.tensor([i])  # of all rows
+        lengths[mark] = run.sample_lengths(model, prompts, seed, SETTINGS, alive_at_least=1.0)
     return {
         "bits": float(each(model, test).sum() / sum(p.length for p in test) / math.log(2)),
         "length": {mark: float(drawn.mean()) for mark, drawn in lengths.items()},
@@ -359,92 +284,28 @@ def evaluate(model: Answerer, test: Sequence[Pair], seed: int) -> dict[str, Any]
 # ---------------------------------------------------------------- the record
 
 
-def chosen(runs: Sequence[dict[str, Any]], arm: str) -> float:
-    """Return the rate whose tuning run has the lowest own loss."""
-    grid = [r for r in runs if r["arm"] == arm and r["seed"] == SETTINGS.tuning_seed]
-    return float(min(grid, key=lambda r: r["own"])["rate"])
-
-
-def plan(seeds: int) -> Iterator[tuple[str, int, float | None]]:
-    """Yield (arm, seed, rate): the grid, then one seed of every arm after the other."""
-    yield from ((arm, SETTINGS.tuning_seed, rate) for rate in SETTINGS.rates for arm in ARMS)
-    yield from ((arm, seed, None) for seed in range(seeds) for arm in ARMS)
-
-
-def work(parts: Sequence[list[Pair]], letters: int, seeds: int, folder: Path) -> None:
-    """Train what the folder lacks."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for arm, seed, given in plan(seeds):
-        runs = records(folder)
-        rate = chosen(runs, arm) if given is None else given
-        key = {"arm": arm, "seed": seed, "rate": rate}
-        if any(all(r[k] == v for k, v in key.items()) for r in runs):
-            continue
-        start = time.perf_counter()
-        model, own = train(parts, letters, arm, seed, rate, folder)
-        row = {**key, "own": own}
-        if given is None:
-            row |= evaluate(model, parts[2], seed)
-        row["seconds"] = round(time.perf_counter() - start)
-        store(folder, row)
-        print(row, flush=True)
-
-
-def ngrams(parts: Sequence[list[Pair]], letters: int, highest: int = 6) -> list[float]:
-    """Return the bits a character of the test replies under n-grams of the training pairs, prompts included."""
-    train, test = ([p.tokens.tolist() for p in part] for part in (parts[0], parts[2]))
-    total = witten_bell(train, test, [1.0] * len(train), letters, highest, PROMPT)
-    return [x / sum(p.length for p in parts[2]) / math.log(2) for x in total]
-
-
-def assemble(folder: Path, parts: Sequence[list[Pair]], letters: int) -> dict[str, Any]:
-    """Return the record, with the seeds that all arms have."""
-    runs = records(folder)
-    tuning = [r for r in runs if r["seed"] == SETTINGS.tuning_seed]
-    kept = [r for r in runs if r["seed"] != SETTINGS.tuning_seed]
-    whole = set.intersection(*({r["seed"] for r in kept if r["arm"] == arm} for arm in ARMS))
-    kept = sorted((r for r in kept if r["seed"] in whole), key=lambda r: (r["seed"], ARMS.index(r["arm"])))
-    sizes = {
-        "base_epochs": BASE_EPOCHS,
-        "base_rate": BASE_RATE,
-        "batch": BATCH,
-        "bucket": BUCKET,
-        "block": BLOCK,
-        "prompt": PROMPT,
-        "longest": LONGEST,
-    }
-    rates = {arm: chosen(runs, arm) for arm in ARMS}
-    settings = {**asdict(SETTINGS), **sizes}
-    bits = ngrams(parts, letters)
-    return {
-        "settings": settings,
-        **made(torch, np),
-        "rates": rates,
-        "ngrams": bits,
-        "runs": kept,
-        "tuning": tuning,
-    }
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Fine-tuning with prompts on Tiny Shakespeare.")
-    parser.add_argument("command", choices=("predict", "train", "assemble"))
-    parser.add_argument("--text", type=Path, help="your copy of the text")
-    parser.add_argument("--runs", type=Path, default=HERE / "answers_runs", help="folder of the runs")
-    parser.add_argument("--seeds", type=int, default=6)
-    arguments = parser.parse_args()
-    if arguments.text is None:
-        parser.error("--text is needed: the path of your copy of the text")
-    everything, letters, explained = pairs(arguments.text)
+    given = run.arguments("Fine-tuning with prompts on Tiny Shakespeare.", "answers_runs")
+    everything, letters, explained = pairs(given.text)
     parts = split(everything)
-    if arguments.command == "predict":
+
+    def one(arm: str, seed: int, rate: float) -> Row:
+        model, own = train(parts, letters, arm, seed, rate, given.runs)
+        return {"own": own} | ({} if seed == SETTINGS.tuning_seed else evaluate(model, parts[2], seed))
+
+    if given.command == "predict":
         prediction = predict(parts[0], explained)
         (HERE / "answers_prediction.json").write_text(json.dumps(prediction, indent=1) + "\n")
-        return None
-    if arguments.command == "assemble":
-        return write(assemble(arguments.runs, parts, letters), HERE / "answers.json")
-    torch.set_num_threads(1)
-    return work(parts, letters, arguments.seeds, arguments.runs)
+    elif given.command == "assemble":
+        known, asked = ([t.tolist() for t in tokens(part)] for part in (parts[0], parts[2]))
+        total = run.witten_bell(known, asked, letters, first=PROMPT)
+        bits = [x / lengths_of(parts[2]).sum() / math.log(2) for x in total]
+        record = run.assemble(ARMS, given.runs, SETTINGS, ngrams=bits)
+        sizes = {"base_epochs": BASE_EPOCHS, "base_rate": BASE_RATE, "batch": BATCH, "bucket": run.BUCKET}
+        record["settings"] |= sizes | {"block": BLOCK, "prompt": PROMPT, "longest": LONGEST}
+        write(record, HERE / "answers.json")
+    else:
+        run.work(ARMS, given.seeds, given.runs, SETTINGS, one)
 
 
 if __name__ == "__main__":

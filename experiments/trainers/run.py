@@ -1,6 +1,6 @@
 """Measure every recipe: the error as it comes, what the check says of it, and the error after the repair.
 
-    python experiments/trainers/run.py            # writes result.json and the README's table
+    python experiments/trainers/run.py            # writes result.json
     python experiments/trainers/run.py GPT-2 T5   # recipes with these words in their names; writes nothing
 
 Fails if a repair leaves more than 1e-6, or if the check and the measurement disagree.
@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import platform
-import re
 import sys
 import tempfile
 import time
@@ -31,7 +30,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 import transformers
 from recipes import RECIPES, Recipe
-from tiny import IGNORED, Batch, cross_entropy, full_batch_gradient, gradient, joined, micro_batches, targets
+from tiny import Batch, cross_entropy, full_batch_gradient, gradient, joined, micro_batches, targets
 
 import xent.torch
 
@@ -145,25 +144,6 @@ def faults(row: Row) -> list[str]:
     return found
 
 
-def table(rows: list[Row]) -> str:
-    lines = [
-        "| recipe | error | with equal counts | the check says | repair | error after it |",
-        "|---|--:|--:|---|---|--:|",
-    ]
-    for row in rows:
-        error, equal, after = map(span, (row["error"], [row["error_equal_counts"]], row["error_repaired"]))
-        cause = re.sub(": (each|means) [^;]*", "", row["check"]["cause"])  # the explanation
-        lines.append(f"| {row['recipe']} | {error} | {equal} | {cause} | {row['repair']} | {after} |")
-    return "\n".join(lines)
-
-
-def span(errors: list[float]) -> str:
-    least, most = min(errors), max(errors)
-    if most < 1e-3:
-        return f"{most:.1e}"
-    return f"{most:.3g}" if len(errors) == 1 else f"{least:.3g} to {most:.3g}"
-
-
 def main(words: list[str]) -> int:
     quiet()
     chosen = [i for i, r in enumerate(RECIPES) if not words or any(word in r.name for word in words)]
@@ -176,17 +156,15 @@ def main(words: list[str]) -> int:
         measured, more = queue.get()
         rows, written = rows + measured, written + more
     rows.sort(key=lambda row: [recipe.name for recipe in RECIPES].index(row["recipe"]))
-    print(table(rows))
+    for row in rows:
+        low, high, after = min(row["error"]), max(row["error"]), max(row["error_repaired"])
+        print(f"{row['recipe']}: {low:.2g} to {high:.2g}, repaired {after:.1e}; {row['check']['cause']}")
     if not words:
-        readme = Path(__file__).with_name("README.md")
-        readme.write_text(
-            re.sub(r"(^\|.*\n)+", table(rows) + "\n", readme.read_text(), count=1, flags=re.MULTILINE)
-        )
         result = {
             "date": datetime.date.today().isoformat(),
             "python": platform.python_version(),
             "versions": {library: version(library) for library in LIBRARIES},
-            "settings": settings(),
+            "settings": {"steps": STEPS, "seeds": {"model": 0, "data": SEEDS}},
             "rows": rows,
             "on_policy": written,
         }
@@ -195,22 +173,6 @@ def main(words: list[str]) -> int:
     for fault in wrong:
         print(fault, file=sys.stderr)
     return bool(wrong)
-
-
-def settings() -> Row:
-    model = RECIPES[0].model()
-
-    def counts(ranks: int) -> list[int]:
-        batches = micro_batches(model, STEPS * ranks, SEEDS[0])
-        return [int((targets(model, batch) != IGNORED).sum()) for batch in batches]
-
-    return {
-        "steps": STEPS,
-        "dtype": "float32, compared with float64",
-        "seeds": {"model": 0, "data": SEEDS},
-        "causal targets by micro-batch, first data set": counts(ranks=1),
-        "causal targets by micro-batch, for two ranks in turn": counts(ranks=2),
-    }
 
 
 if __name__ == "__main__":

@@ -44,13 +44,27 @@ def test_the_errata_and_the_chapters_lead_to_each_other(built_site: Path) -> Non
     page = (built_site / "chapters/errata.html").read_text(encoding="utf-8")
     assert [row.id for row in ROWS if page.count(f'id="{row.anchor}"') != 1] == []
     erratum = [mark for mark in marks.read_marks(ROOT)[0] if mark.kind == "erratum"]
-    assert [mark.where for mark in erratum if f"{mark.path}::{mark.function}" not in page] == []
+    assert [
+        mark.where for mark in erratum if f"{mark.path}.txt#:~:text=def%20{mark.function}" not in page
+    ] == []
     for chapter, target in (
         ("01_binary", "errata.html#erratum-3-3"),
         ("10_averaged_loss", "errata.html#erratum-0-10"),
         ("10_averaged_loss", "api.html#xent.torch.accumulate"),
     ):
         assert f'href="{target}"' in (built_site / f"chapters/{chapter}.html").read_text(encoding="utf-8")
+
+
+def test_the_ledger_counts_all_that_the_chapters_say(built_site: Path) -> None:
+    """The last row of its table, and an entry for each, with the errors of the last run."""
+    said, read = marks.read_equations(ROOT)[0], marks.read_from_the_page(ROOT)
+    claims = [mark for mark in marks.read_marks(ROOT)[0] if mark.kind == "claim"]
+    table = (built_site / "chapters/equations.html").read_text(encoding="utf-8")
+    numbers = [len(read), len(said) - len(read), len(claims)]
+    assert [int(n) for n in re.findall(r"<strong>(\d+)</strong>", table)][-3:] == numbers
+    pages = [path.read_text(encoding="utf-8") for path in (built_site / "chapters/ledger").glob("*.html")]
+    assert sum(page.count('class="ledger-entry docutils') for page in pages) == len(said) + len(claims)
+    assert any("worst relative error" in page and "(allowed: rtol" in page for page in pages)
 
 
 def test_the_reference_holds_every_public_name(built_site: Path) -> None:

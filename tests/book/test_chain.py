@@ -49,11 +49,3 @@ def test_each_line_of_the_chain_follows_from_another() -> None:
         if classes == 2:
             pair = np.array([0.0, z[1]])
             assert np.isclose(xent.binary_cross_entropy(z[1], float(y)), xent.cross_entropy(pair[None], [y]))
-
-
-@pytest.mark.parametrize("path", sorted(CHAPTERS.glob("[01]*.ipynb")), ids=lambda path: path.stem)
-def test_the_divergence_is_written_one_way(path: Path) -> None:
-    """As in the table of symbols: KL, upright, with two bars."""
-    text = path.read_text(encoding="utf-8")
-    others = re.findall(r"D_\{?\\*(?:mathrm|text|operatorname)?\{?KL|\\operatorname\{KL|\\parallel", text)
-    assert not others, others

@@ -8,7 +8,6 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,22 +45,6 @@ def grid(*axes: Any) -> list[tuple[Any, ...]]:
     return list(itertools.product(*(np.asarray(axis).tolist() for axis in axes)))
 
 
-def smoothed(p: float, eps: float, k: int) -> float:
-    """The report that the smoothed loss asks for: where its expected cost is flat along the simplex."""
-    truth = np.array([p] + [(1 - p) / (k - 1)] * (k - 1))
-    report = (1 - eps) * truth + eps / k
-    if p * (1 - p) > 0:
-        rule = partial(scoring.smoothed_log_score, label_smoothing=eps)
-        nudge = 1e-3 * report.min() * np.array([1.0, -1.0] + [0.0] * (k - 2))
-        low, best, high = elicitation.expected_score(rule, truth, [report - nudge, report, report + nudge])
-        assert best < low and best < high
-    return float(report[0])
-
-
-def unsmoothed(q: float, eps: float, k: int) -> float:
-    return float(scoring.invert_smoothing([q] + [(1 - q) / (k - 1)] * (k - 1), label_smoothing=eps)[0])
-
-
 def expected(rule: scoring.Rule) -> Callable[[float, float], float]:
     return lambda p, q: float(elicitation.expected_score(rule, [p, 1 - p], [q, 1 - q]))
 
@@ -83,6 +66,7 @@ PROBS = [[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], *xent.softmax(LOGITS).tolist()]
 
 OWN = [[9, 11, 90, 110], [1, 1, 1, 1], [7, 7, 7, 8], [1, 10**6, 3, 999_999_999]]
 ONE_LINE = "expected a whole number of tokens from 1 on, and the prompt behind it if you have it"
+ONE_A_LINE = "expected one length on a line, and no more numbers behind it than that of its prompt"
 # What is pasted, and the lengths and prompts in it, or words of the message that says what is wrong with it.
 PASTED: dict[str, Any] = {
     "9\n11\n": {"lengths": [9, 11], "prompts": ["", ""]},
@@ -99,12 +83,21 @@ PASTED: dict[str, Any] = {
     },
     "5 a\n6": 'Line 2: expected a prompt behind every length or behind none; got "6".',
     "5\n6 a": 'Line 2: expected a prompt behind every length or behind none; got "6 a".',
+    **{line: f'Line 1: {ONE_A_LINE}; got "{line}".' for line in ("9 11 90", "9, 11", "9,11,90")},
+    "9 1\n11 2 3": f'Line 2: {ONE_A_LINE}; got "11 2 3".',
+    "9 1\n11 2": {"lengths": [9, 11], "prompts": ["1", "2"]},
     "x" * 99: f'Line 1: {ONE_LINE}; got "{"x" * 40}".',
 }
 
 
 def parsed(said: str) -> Any:
     return PASTED[said] if isinstance(PASTED[said], dict) else {"fault": PASTED[said]}
+
+
+def pulls(logit: float, shift: float) -> Any:
+    """Logits, labels and slopes of the six examples of chapter 4, the last one moved."""
+    z, y = np.append(pictures.SIX_Z[:5], logit) + shift, pictures.SIX_Y
+    return np.column_stack([z, y, gradients.binary_cross_entropy_gradient(z, y, reduction="none")])
 
 
 # Name in formulas.js: the arguments to try, and what xent says. A new formula is a row.
@@ -121,14 +114,10 @@ FORMULAS: dict[str, tuple[list[tuple[Any, ...]], Callable[..., Any]]] = {
     "mistakes": (grid(Z, LABELS, [0.05, 0.5, 0.9]), lambda z, y, t: 1 - y if xent.sigmoid(z) > t else y),
     "logit": (grid(np.arange(0.05, 0.951, 0.05)), lambda p: np.log(p) - np.log1p(-p)),
     "eosOptimum": (grid(np.arange(1, 101) / 100, 2 ** np.arange(9)), eos_optimum),
-    "smoothed": (grid(np.linspace(0, 1, 21), (0.01, 0.2, 0.5, 0.9), (2, 3, 10, 50)), smoothed),
-    "unsmoothed": (grid(np.linspace(0.3, 0.6, 9), (0.0, 0.2, 0.5), (2, 3)), unsmoothed),
     "expectedLog": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.log_score)),
     "expectedBrier": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.brier_score)),
     "expectedLinear": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.linear_score)),
-    "toyLoss": (grid(np.linspace(-6, 8, 29)), pictures.toy_loss),
-    # Long steps make the path chaotic, and a last bit grows with each: six of them.
-    "descent": (grid((-3.0, 0.0, 5.0), (0.5, 1.0, 2.0, 4.0), (6,)), pictures.descent),
+    "pulls": (grid((-7.0, 0.0, 6.6, 7.0), (-3.0, 0.0, 1.3)), pulls),
     "naiveLoss": (grid(np.arange(0, 40, 0.5), (11, 24, 53)), lambda m, bits: loss_in(bits, m, naive=True)),
     "stableLoss": (grid(np.arange(0, 9, 0.5), (11, 24, 53)), lambda m, bits: loss_in(bits, m, naive=False)),
     "digits": (
@@ -146,8 +135,6 @@ FORMULAS: dict[str, tuple[list[tuple[Any, ...]], Callable[..., Any]]] = {
         pictures.written,
     ),
     "parseLengths": ([(said,) for said in PASTED], parsed),
-    "tokenWeights": ([([8, 40, 9],), ([4, 64, 7],)], lambda n: np.mean(n) / np.array(n)),
-    "meanOfMeans": ([([3.0, 1.0],)], np.mean),
     "oneMean": ([([8, 40], [3.0, 1.0])], lambda n, m: np.average(m, weights=n)),
     "kl": (list(itertools.product(PROBS[2:], PROBS[2:])), information.kl_divergence),
     "student": (grid(np.linspace(1, 9, 17)), lambda c: pictures.bump(c) / pictures.bump(c).sum()),
@@ -203,20 +190,6 @@ def say_binary_loss(label: float, logit: float, threshold: float) -> list[str]:
     return [text(p, 4), f"class {int(p > threshold)}", text(loss, 4), text(p - label, 4), text(wrong, 2)]
 
 
-def say_eos_optimum(stop: float, batch: float) -> list[str]:
-    best = eos_optimum(stop, round(2**batch))
-    return [text(best, 6), f"{text(100 * (best / stop - 1), 1)}%", text(1 / best, 3), text(1 / stop, 3)]
-
-
-def say_smoothing(eps: float, classes: float, report: float) -> list[str]:
-    k = round(classes)
-    low, high = eps / k, 1 - eps + eps / k
-    back = "no p"
-    if low - 1e-12 <= report <= high + 1e-12:
-        back = f"p = {text(unsmoothed(report, eps, k), 4)}"
-    return [text(low, 4), text(high, 4), text(report, 2), back]
-
-
 def say_scores(truth: float, report: float) -> list[str]:
     rules = (scoring.log_score, scoring.brier_score, scoring.linear_score)
     best = elicitation.elicited(scoring.linear_score, [truth, 1 - truth])[0]
@@ -234,9 +207,18 @@ def say_own_lengths(batch: float) -> list[str]:
     return ["4 answers to 2 prompts, 55.00 tokens", *(text(mean, 2) for mean in means)]
 
 
-def say_step(step: float, start: float) -> list[str]:
-    losses = [pictures.toy_loss(w) for w in pictures.descent(start, step, 12)]
-    return [text(losses[-1], 4), f"went up {int((np.diff(losses) > 1e-9).sum())} times"]
+def say_pull(logit: float, shift: float) -> list[str]:
+    z, _, slope = pulls(logit, shift).T
+    said = [text(float(value), 4) for value in (xent.sigmoid(z[5]), slope[5], slope.mean())]
+    return [*said, "lowers" if slope.mean() > 0 else "raises"]
+
+
+def test_the_six_examples_are_those_of_chapter_4() -> None:
+    chapter = (ROOT / "chapters" / "04_gradients.ipynb").read_text(encoding="utf-8")
+    [cell] = [c for c in json.loads(chapter)["cells"] if "in_the_note" in "".join(c["source"])]
+    rows = re.findall(r"\[(-?\d\.\d{4}), (-?\d\.\d{4})\]", "".join(cell["source"]))
+    np.testing.assert_allclose(np.diff(np.array(rows, float))[:, 0], pictures.SIX_Z, atol=1e-12)
+    assert f"y = np.array({pictures.SIX_Y.tolist()})" in "".join(cell["source"])
 
 
 def say_digits(bits: float, margin: float) -> list[str]:
@@ -253,13 +235,6 @@ def say_digits(bits: float, margin: float) -> list[str]:
     return [exact, *(shown(loss_in(size, margin, naive=naive)) for naive in (True, False))]
 
 
-def say_denominators(first: float, second: float, loss: float) -> list[str]:
-    n, m = np.array([first, second]), [loss, 1.0]
-    # A tie is rounded up on the page, and to even here.
-    said = [*(n.mean() / n), np.mean(m), np.average(m, weights=n)]
-    return [text(float(value) + 1e-9, 3) for value in said]
-
-
 def say_direction(temperature: float, place: float) -> list[str]:
     teacher, student = pictures.teacher(2**temperature), pictures.bump(place)
     student = student / student.sum()
@@ -270,14 +245,11 @@ def say_direction(temperature: float, place: float) -> list[str]:
 SAYS: dict[str, Callable[..., list[str]]] = {
     "softmax": say_softmax,
     "binary-loss": say_binary_loss,
-    "eos-optimum": say_eos_optimum,
-    "smoothing": say_smoothing,
     "scores": say_scores,
     "learnt-length": say_learnt_length,
     "own-lengths": say_own_lengths,
-    "step": say_step,
+    "pull": say_pull,
     "digits": say_digits,
-    "denominators": say_denominators,
     "direction": say_direction,
 }
 
@@ -348,7 +320,7 @@ def test_a_figure_moves(browser: Browser, built_site: Path, server: str, name: s
     figure = come_to(page, built_site, server, name)
     page.wait_for_selector(f"figure.figure-{name}.moving-live")
     assert not figure.locator("svg.drawn").is_visible()
-    hidden, unset = name in ("learnt-length", "digits", "direction"), ink(figure)
+    hidden, unset = name in ("learnt-length", "digits", "direction", "pull"), ink(figure)
     assert ("What do you expect?" in figure.locator("output").inner_text()) == hidden
     figure.locator("input[type=range]").first.press("ArrowRight")
     figure.get_by_role("button", name="Reset").press("Enter")
@@ -356,10 +328,7 @@ def test_a_figure_moves(browser: Browser, built_site: Path, server: str, name: s
     assert (unset != picture) == hidden, "the answer shows before anything is set"
     if name not in (
         "softmax",
-        "smoothing",
         "own-lengths",
-        "step",
-        "denominators",
     ):  # whose controls are no place on the axis
         plot = figure.locator(".u-over").bounding_box()
         assert plot is not None
@@ -377,8 +346,8 @@ def test_a_figure_moves(browser: Browser, built_site: Path, server: str, name: s
             page.keyboard.press(key)
             check(figure, name)
         drawn = ink(figure)
-        # A shift of all logits changes nothing: that is what its slider is there for. A loss is no weight.
-        still = slider.get_attribute("id") in ("moving-softmax-shift", "moving-denominators-loss")
+        # A shift of all logits changes nothing: that is what its slider is there for.
+        still = slider.get_attribute("id") == "moving-softmax-shift"
         assert (drawn == picture) == still
         box = slider.bounding_box()
         assert box is not None and box["height"] >= 24, "too low for a finger"
@@ -444,20 +413,6 @@ def test_lengths_are_pasted(browser: Browser, built_site: Path, server: str) -> 
         assert f"{text(float(learnt_lengths(lengths, size) @ lengths), 2)} with B = {size}" in said
     figure.get_by_role("button", name="Reset").press("Enter")
     assert field.input_value() == "1\n3\n3\n12"
-    page.close()
-
-
-def test_figures_are_fetched_when_they_come_near(browser: Browser, server: str) -> None:
-    page = browser.new_page()
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(server + PAGES["softmax"], wait_until="networkidle")
-    page.wait_for_load_state("load")  # a busy page is idle before its scripts have run
-    page.evaluate("() => new Promise(f => requestAnimationFrame(() => requestAnimationFrame(f)))")
-    assert [url for url in asked if "/move/" in url and "load.js" not in url] == []
-    # What comes near is laid out, and moves the rest.
-    page.locator("figure.figure-softmax").scroll_into_view_if_needed()
-    page.wait_for_selector("figure.figure-softmax.moving-live")
     page.close()
 
 

@@ -17,7 +17,6 @@ import yaml
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response
 
 import math_at_build
-from xent_book.plots import PALETTE
 
 ROOT = Path(__file__).resolve().parents[2]
 TOC = re.findall(r"(?:root|file): (\S+)", (ROOT / "_toc.yml").read_text(encoding="utf-8"))
@@ -290,44 +289,6 @@ def test_axe_finds_nothing(browser: Browser, built_site: Path, name: str, width:
     ]
     assert found == []
     page.close()
-
-
-def contrast(one: str, other: str) -> float:
-    """The contrast of two colours, by WCAG's formula."""
-
-    def light(colour: str) -> float:
-        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    low, high = sorted((light(one), light(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def test_the_colours_are_in_one_file(built_site: Path) -> None:
-    """Links and text are legible in the palette, and no sheet or script of ours names a colour of its own."""
-    for theme, background in (("light", "#ffffff"), ("dark", "#121212")):
-        for name in ("link", "primary", "text"):
-            assert contrast(PALETTE[theme][name], background) >= 4.5, (theme, name)
-        for name in ("blue", "orange", "green", "grey"):
-            assert contrast(PALETTE[theme][name], background) >= 3, (theme, name)
-    ours = [
-        ROOT / "_static" / name for name in ("book.css", "move/move.css", "move/figures.js", "move/load.js")
-    ]
-    assert {p.name: re.findall(r"#[0-9a-fA-F]{6}\b", p.read_text("utf-8")) for p in ours} == {
-        p.name: [] for p in ours
-    }
-    sheet = (built_site / "_static" / "palette.css").read_text(encoding="utf-8")
-    assert all(
-        f"--{name}: {colour};" in sheet for theme in PALETTE.values() for name, colour in theme.items()
-    )
-
-
-def test_tex_that_cannot_be_read_is_an_error() -> None:
-    assert "katex-mathml" in math_at_build.render(r"\frac{1}{2}", False)
-    for tex in (r"\frac{1", r"\nosuch", "é"):
-        with pytest.raises(math_at_build.KatexError):
-            math_at_build.render(tex, True)
 
 
 def test_the_setting_is_empty_as_long_as_there_is_no_repository() -> None:

@@ -37,7 +37,7 @@ SUMMARIES = ("", "What to remember", "Sources and corrections")
 GIVEN = re.compile(r"<!-- given: (.*?) -->", re.DOTALL)
 BLOCK = re.compile(r"^(`{3,}|:{3,})(.*?)\n(.*?)^\1[`:]*[ \t]*$", re.DOTALL | re.MULTILINE)
 PROSE_BLOCK = re.compile(
-    r"\{(note|tip|warning|important|admonition|caution|hint|margin|dropdown|moving-figure|grid.*)\}"
+    r"\{(note|tip|warning|important|admonition|caution|hint|margin|dropdown|moving-figure|drawn-figure|grid.*)\}"
 )
 FORMULA = re.compile(r"(?<!\\)\$([^$]+?)(?<!\\)\$")
 # A formula that is, or comes to, a number.

@@ -462,25 +462,3 @@ def test_nll_of_probabilities() -> None:
     says(np.eye(3), np.arange(3))
     with refuted("logits"):
         says(np.array([[2.0, 0.0]]), np.array([0]))
-
-
-@pytest.mark.claim("02", "Still, its probabilities are wrong.")
-def test_the_shift_over_the_batch() -> None:
-    """Random batches of 2 to 9 rows: the rows sum to one, and the probabilities are wrong.
-
-    Would be refuted by a batch that it gets right; one row, or one maximum for all classes, is such a batch.
-    """
-    g = rng(15)
-
-    def shifted(z: Array) -> Array:
-        e = np.exp(z - z.max(axis=0))
-        return np.asarray(e / e.sum(axis=1, keepdims=True))
-
-    def says(z: Array) -> None:
-        assert shifted(z).sum(axis=1) == pytest.approx(1)
-        assert np.abs(shifted(z) - xent.softmax(z)).max() > 1e-3
-
-    for _ in range(50):
-        says(g.normal(size=(int(g.integers(2, 10)), 3)))
-    with refuted("the same maximum in each class"):
-        says(np.array([[1.0, 2.0, 3.0], [3.0, 3.0, 1.0]]))

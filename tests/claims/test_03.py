@@ -374,58 +374,6 @@ def test_the_chain_is_not_the_plain_sum() -> None:
             says(table, np.tile(table.sum(axis=0), (len(table), 1)))
 
 
-@pytest.mark.claim(
-    "03",
-    "With five labels in each group, almost a third of all data sets have no maximum likelihood estimate, although "
-    "the law of large numbers holds for every fixed $\\theta$ and the true parameters are finite.",
-)
-@pytest.mark.erratum("3.9")
-def test_five_labels() -> None:
-    """All 1,024 records, with their probabilities; a record counts if scaling its fit never stops helping.
-
-    Would be refuted by another total, as with six labels in each group.
-    """
-
-    def says(each: int) -> None:
-        total = 0.0
-        rates = np.repeat([0.3, 0.7], each)
-        for record in itertools.product((0, 1), repeat=2 * each):
-            pure = any(len(set(group)) == 1 for group in (record[:each], record[each:]))
-            total += pure * np.prod(np.where(record, rates, 1 - rates))
-        assert total == pytest.approx(0.3119, abs=5e-5)
-
-    says(5)
-    with refuted("six labels in each group"):
-        says(6)
-    # In a pure group the loss falls for ever.
-    x, y = np.repeat([0.0, 1.0], 5), np.array([0, 0, 0, 0, 0, 1, 0, 1, 1, 1.0])
-    losses = [each_loss(b + (np.log(4) - b) * x, y).mean() for b in (-1.0, -5.0, -10.0, -20.0, -30.0)]
-    assert (np.diff(losses) < 0).all()
-    # At a fixed parameter the mean loss of ever more labels approaches its expectation all the same.
-    for n in (10**3, 10**5, 10**7):
-        share = rng(10).binomial(n, 0.3) / n
-        said = -np.array([share, 1 - share]) @ np.log([0.45, 0.55])
-        expected = -np.array([0.3, 0.7]) @ np.log([0.45, 0.55])
-        assert abs(said - expected) < 5 * np.sqrt(0.21 / n) * abs(np.log(0.45 / 0.55))
-
-
-@pytest.mark.claim("03", "In this ratio $X!$ cancels, so its logarithm is linear in $X$,")
-def test_which_ratio_is_linear() -> None:
-    """Second differences on a grid of counts, for random rates.
-
-    Would be refuted by a pair of rates whose ratio bends; that of a geometric distribution does.
-    """
-    g, k = rng(11), np.arange(30)
-
-    def says(log_ratio: Array) -> None:
-        assert np.abs(np.diff(log_ratio, 2)).max() < 1e-10
-
-    for a, b in g.uniform(0.2, 9, (20, 2)):
-        says(stats.poisson.logpmf(k, a) - stats.poisson.logpmf(k, b))
-        with refuted("a geometric distribution over a Poisson"):
-            says(stats.geom.logpmf(k + 1, 0.25) - stats.poisson.logpmf(k, b))
-
-
 @pytest.mark.claim("03", "If the model is wrong the two matrices can differ,")
 def test_the_two_matrices_of_a_wrong_model() -> None:
     """A Poisson model of random distributions: the matrices are equal if, and only if, variance and mean are.

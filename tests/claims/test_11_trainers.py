@@ -185,24 +185,3 @@ def test_the_two_divisors_of_gkd(row: dict[str, Any]) -> None:
         said = row["check_trainer"]
         assert said["ok"] is (repaired or not written)
         assert said["ok"] or "labels of the loader's batch, before the reply was generated" in said["cause"]
-
-
-def test_whole_epochs_of_accumulated_windows() -> None:
-    """Ten micro-batches in windows of four: three steps an epoch, the last window short, each like one batch."""
-    stored = json.loads((FOLDER / "epochs.json").read_text())
-    settings = stored["settings"]
-    steps = settings["epochs"] * -(-settings["micro_batches"] // settings["window"])
-    for name in ("accelerate", "lightning, manual optimisation", "lightning, automatic optimisation"):
-        assert stored[name]["optimiser_steps"] == steps
-        assert stored[name]["largest_error"] < ROUNDING
-    for trainer, said in stored["refused"].items():
-        assert f"divides each loss by {settings['window']} once more" in said, trainer
-
-
-def test_the_readme_has_the_table_of_the_result() -> None:
-    lines = (FOLDER / "README.md").read_text(encoding="utf-8").splitlines()
-    for row in ROWS:
-        (line,) = (line for line in lines if line.startswith(f"| {row['recipe']} |"))
-        low, high = min(row["error"]), max(row["error"])
-        shown = f"{low:.3g} to {high:.3g}" if high > ROUNDING else f"{high:.1e}"
-        assert line.split(" | ")[1] == shown, row["recipe"]

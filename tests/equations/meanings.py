@@ -284,12 +284,6 @@ def unnormalised(d: Draw) -> Env:
     return one(d) | {"y": y, "t": y, "s": sum(y[:, 0]), "ell": Let(lambda e: entropy(y, lookup(e, "p")))}
 
 
-def reading(d: Draw) -> Env:
-    N, K, s, u, D = (3, 2, 1, 5, 4, 2)[d.number], d.classes, d.choice([-1, 1]), d.real(), d.real()
-    ell = softplus(d.matrix(N, K))
-    return {"ell": ell, "N": N, "K": K, "s": s, "u": u, "D": D, "L": s / D * u * np.sum(ell)}
-
-
 RULES: dict[str, Any] = {
     "log": lambda q, y: -mp.log(q[int(y) - 1, 0]),
     "Brier": lambda q, y: 1 - 2 * q[int(y) - 1, 0] + mp.fsum(x * x for x in q[:, 0]),
@@ -322,11 +316,6 @@ def denominators(d: Draw) -> Env:
     e = {"K": 3, "W": 3, "k": d.randint(1, 3), "over": dict.fromkeys("kr", range(1, 4)), "nabla": "theta"}
     e |= {"n": n, "N": N, "bar n": N / 3, "theta": theta, "m": m, "bar m": mean(m[:, 0])}
     return e | {"S": Let(lambda e: n * of(e)), "L": Let(lambda e: (n * of(e)).sum() / N)}
-
-
-def two_batches(d: Draw) -> Env:
-    n, m = d.positive(2), d.positive(2)
-    return {"n": n, "m": m, "L": np.average(m[:, 0], weights=n[:, 0]), "M": mean(m[:, 0])}
 
 
 def soft(d: Draw) -> Env:

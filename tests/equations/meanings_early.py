@@ -440,38 +440,6 @@ def code(d: Draw) -> Env:
     }
 
 
-def swap(d: Draw) -> Env:
-    """A permutation that is its own inverse, or (twice) a cycle of three."""
-    order = {0: [2, 1, 3], 1: [1, 2, 3], 2: [2, 3, 1], 3: [3, 2, 1], 4: [1, 3, 2], 5: [3, 1, 2]}[d.number]
-    p = softmax(column(d.gauss(0, 2) * (d.number < 5) for _ in range(3)))
-    q = column(p[k - 1, 0] for k in order)
-    if d.number == 1:
-        q = d.probs(3)
-    return {
-        "p": p,
-        "q": q,
-        "P": p,
-        "Q": q,
-        "H": entropy,
-        "pi": lambda k: order[int(k) - 1],
-        "over": {"k": [1, 2, 3]},
-    }
-
-
-def no_maximum(d: Draw) -> Env:
-    """Every sequence of labels in two groups, counted."""
-    n, rates = (3, 1, 2, 4, 3, 2)[d.number], [d.share(), d.share()]
-    rates = [mp.mpf(0), rates[1]] if d.number == 4 else rates
-    labels = [*itertools.product((0, 1), repeat=n)]
-    chance = lambda y, a: mp.fprod(a if b else 1 - a for b in y)
-    alike = lambda a: mp.fsum(chance(y, a) for y in labels if len({*y}) == 1)
-    both = itertools.product(labels, repeat=2)
-    lost = mp.fsum(
-        chance(y, rates[0]) * chance(x, rates[1]) for y, x in both if len({*y}) == 1 or len({*x}) == 1
-    )
-    return {"n": n, "a": rates[1], "a_0": rates[0], "a_1": rates[1], "pi_n": alike, "P(nomaximum)": lost}
-
-
 def counts(d: Draw) -> Env:
     """A law of counts, and the Poisson law that is closest to it."""
     P = d.some(d.classes + 2)
@@ -489,12 +457,6 @@ def counts(d: Draw) -> Env:
         "lambda^*": best,
         "law": law,
     }
-
-
-def pythagoras(d: Draw) -> Env:
-    e, n = counts(d), 90
-    poisson = lambda rate: column(mp.exp(-rate) * rate**k / mp.factorial(k) for k in range(n))
-    return e | {"Poisson": poisson, "P": np.vstack([e["P"], column([0] * (n - len(e["P"])))])}
 
 
 def same_mean(d: Draw) -> Env:

@@ -185,6 +185,12 @@ def coin(d: Draw) -> Env:
     return e | {"KL": lambda p, q: p.mean(lambda n: q.cost(n) - p.cost(n))}
 
 
+def fair_coin(d: Draw) -> Env:
+    """The coin of the first section."""
+    P = Coin(mp.mpf("0.5"), d.randint(1, 3))
+    return {"law": [(a, {"n": n}) for a, n in P.lengths()], "A": P.mean(lambda n: mp.mpf(1) / n)}
+
+
 def averaged(d: Draw) -> Env:
     """The averaged loss of a coin, token by token; of all the sequences of one length, one stands for all."""
     e = coin(d)
@@ -209,19 +215,6 @@ def two_losses(d: Draw) -> Env:
     e, model = coin(d), Coin(d.share(), 1)
     cost = {"cal L_sum": e["P"].mean(model.cost), "cal L_avg": e["P"].mean(lambda n: model.cost(n) / n)}
     return e | cost | {"q": model.stop}
-
-
-def extremes(d: Draw) -> Env:
-    """E[1/n] as an integral, at stop probabilities that no sum reaches."""
-
-    def inverse(e: Env) -> Any:
-        b = lookup(e, "beta")
-        edge = abs(mp.log(b)) + 1
-        with mp.workdps(45):
-            points = [0, edge / 2, edge, edge * 3 / 2, 2 * edge + 20, mp.inf]
-            return mp.quad(lambda x: b * mp.exp(-x) / (b + (1 - b) * mp.exp(-x)), points)
-
-    return {"beta": d.share(), "q^*": Let(inverse)}
 
 
 def steps(d: Draw) -> Env:
@@ -902,9 +895,9 @@ HARMLESS: dict[str, dict[str, str]] = {
     "eq-avg-batch-general": {r"right) ⟨+ → -⟩ O(B^{-2}": ORDER, r") + O(B^{⟨- → +⟩2}),": ORDER,
         r"}{2 B^2} ⟨+ → -⟩ O(B^{-3}": ORDER, r"} + O(B^{⟨- → +⟩3}),": ORDER},
     "eq-avg-optimum": {r"m_{n=1}^{⟨ → 2 ⟩\infty}": ENDLESS},
-    "eq-avg-prompts": {r"}{B \mu} ⟨+ → -⟩ O(B^{-2}": ORDER, r"} + O(B^{⟨- → +⟩2}) . \en": ORDER},
+    "eq-avg-shorter": {r"&\quad ⟨+ → -⟩ O(B^{-2}": ORDER, r"d + O(B^{⟨- → +⟩2}) . \en": ORDER},
     "eq-note-prompts": {r"}{B \mu} ⟨+ → -⟩ O(B^{-2}": ORDER, r"} + O(B^{⟨- → +⟩2}) . \en": ORDER},
-    "eq-avg-sums": {r"m_{i=1}^{⟨ → 2 ⟩\infty} (": ENDLESS, r"m_{n=1}^{⟨ → 2 ⟩\infty}": ENDLESS},
+    "eq-avg-sums": {r"m_{i=1}^{⟨ → 2 ⟩\infty}": ENDLESS, r"m_{n=1}^{⟨ → 2 ⟩\infty}": ENDLESS},
     "eq-avg-step": {r"le \frac{⟨1 → 2⟩}{t + 1}.": WEAKER},
     "eq-avg-log-law": {r"m_{k=n}^{⟨ → 2 ⟩\infty} Q": ENDLESS},
     "eq-avg-batch-bounds": {r"frac{1 ⟨- → +⟩ \beta}{B (2)": WEAKER},

@@ -5,61 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import mpmath
 import numpy as np
 import pytest
-import torch
 
-from xent import Diagnosis, diagnose
+from xent import diagnose
 from xent_book import behaviours
 
-F, nn = torch.nn.functional, torch.nn
 WorstError = Callable[..., None]
 Loss = Callable[..., Any]
-
-READINGS: dict[str, Loss] = {
-    "cross-entropy": F.cross_entropy,
-    "sum": nn.CrossEntropyLoss(reduction="sum"),
-    "KL, mean": nn.KLDivLoss(),
-    "KL, batchmean": nn.KLDivLoss(reduction="batchmean"),
-    "binary": nn.BCEWithLogitsLoss(),
-    "binary, probabilities": nn.BCELoss(),
-    "sign and unit": lambda z, t: F.cross_entropy(z, t) / -np.log(2),
-}
-
-
-def printed(found: Diagnosis, x: torch.Tensor, t: torch.Tensor) -> float:
-    """Equation eq-which-reading, with p and the fields of the diagnosis; a loop in plain Python."""
-    divisor = {"nothing": 1, "N": x.shape[0], "K": x.shape[1], "N*K": x.numel()}[found.denominator]
-    unit = {"nats": mpmath.mpf(1), "bits": 1 / mpmath.log(2)}[found.unit]
-    total = mpmath.mpf(0)
-    for row, target in zip(x.tolist(), t.tolist(), strict=True):
-        if found.reads == "logits" and found.family.startswith("binary"):
-            p = [1 / (1 + mpmath.exp(-v)) for v in row]
-        elif found.reads == "logits":
-            p = [mpmath.exp(v) / sum(mpmath.exp(u) for u in row) for v in row]
-        else:
-            p = [mpmath.exp(v) if found.reads == "log-probabilities" else mpmath.mpf(v) for v in row]
-        for pk, tk in zip(p, target, strict=True):
-            total -= tk * mpmath.log(pk)
-            if found.family.startswith("KL"):
-                total += tk * mpmath.log(tk)
-            if found.family.startswith("binary"):
-                total -= (1 - tk) * mpmath.log(1 - pk)
-    return float(found.sign * unit / divisor * total)
-
-
-@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")  # KLDivLoss says what is tested here
-@pytest.mark.equation("eq-which-reading", by="framework")
-@pytest.mark.parametrize("name", READINGS)
-def test_the_reading_predicts_the_loss(name: str, worst_error: WorstError) -> None:
-    """On a batch of another size than those that diagnose uses."""
-    loss = READINGS[name]
-    found = diagnose(loss)
-    rng = np.random.default_rng(3)
-    z, t = torch.from_numpy(rng.normal(size=(7, 4))), torch.from_numpy(rng.dirichlet(np.ones(4), 7))
-    x = {"logits": z, "probabilities": z.softmax(1), "log-probabilities": z.log_softmax(1)}[found.reads]
-    worst_error(loss(x, t).item(), printed(found, x, t), rtol=1e-12, why="sums of 28 terms in float64")
 
 
 def clipped_at(epsilon: float) -> Loss:

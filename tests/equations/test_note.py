@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
 ITEMS = [([1.0, 4.0], [2.0, 9.0], 0.3), ([3.0, 3.5], [-1.0, 2.0], 0.6), ([2.0, 2.0], [1.0, -1.0], 0.5)]
 
@@ -65,3 +67,57 @@ def test_when_the_constant_errs_less() -> None:
     D, S, law = batches([1.0, 4.0], [*g], 0.3, 400)
     assert spread(S / D, law) == pytest.approx(spread(S / (400 * 3.1), law), rel=0.02)
     assert abs(law @ (S / D)) > 1e-4
+
+
+def test_which_of_the_two_is_the_quieter() -> None:
+    """By exact variances in batches of 2,000, against the sign of 2 R Cov(g, d) - R^2 Var(d).
+
+    Would be refuted by items whose ratio is the quieter one though the sum does not grow with the size.
+    """
+    rng, seen = np.random.default_rng(3), set()
+    for _ in range(200):
+        d, g, p = (
+            rng.uniform(1, 9, 2),
+            rng.normal(size=2),
+            np.array([(share := rng.uniform(0.1, 0.9)), 1 - share]),
+        )
+        R = p @ g / (p @ d)
+        gain = 2 * R * (p @ (g * d) - (p @ g) * (p @ d)) - R**2 * spread(d, p)
+        if abs(gain) > 0.05 * spread(g, p):
+            D, S, law = batches([*d], [*g], p[0], 2000)
+            quieter = spread(S / D, law) < spread(S / (2000 * (p @ d)), law)
+            assert quieter == (gain > 0)
+            seen.add(quieter)
+    assert seen == {True, False}
+    # A loss that does not depend on the size: two sizes, two losses, as likely in any pairing.
+    d, g, p = np.array([1.0, 1, 5, 5]), np.array([1.0, 3, 1, 3]), np.full(4, 0.25)
+    assert spread(g - p @ g / (p @ d) * d, p) > spread(g, p)
+
+
+def test_sizes_near_zero_spoil_the_variance_of_a_ratio() -> None:
+    """Gamma sizes of shape 1/2, shifted by one or not, batches of four: right within a fifth, or far off."""
+    rng = np.random.default_rng(4)
+    for shift, right in ((1.0, True), (0.0, False)):
+        d = shift + rng.gamma(0.5, size=(100_000, 4))
+        g = 1 + rng.normal(size=d.shape)
+        formula = (1 + g.mean() ** 2 / d.mean() ** 2 * d.var()) / (4 * d.mean() ** 2)
+        found = float(np.var(g.sum(1) / d.sum(1)))
+        assert (abs(found / formula - 1) < 0.2) == right
+
+
+def test_an_item_of_size_zero() -> None:
+    """Batches of up to four, enumerated, an empty one adding nothing: the theorem, and the integral where d(x) > 0."""
+    d, P, a = np.array([0.0, 1.0, 3.0]), np.array([0.3, 0.5, 0.2]), np.array([0.0, 2.0, 1.0])
+    for size in (1, 2, 4):
+        counted, w = np.zeros(3), np.zeros(3)
+        for batch in itertools.product(range(3), repeat=size):
+            total, chance = d[[*batch]].sum(), np.prod(P[[*batch]])
+            if total > 0:
+                w[batch[0]] += chance / P[batch[0]] / total
+                np.add.at(counted, [*batch], chance * a[[*batch]] / total)
+        np.testing.assert_allclose(counted, size * P * a * w, rtol=1e-12)
+        for x in (1, 2):
+            integral = integrate.quad(
+                lambda t, x=x, size=size: np.exp(-t * d[x]) * (P @ np.exp(-t * d)) ** (size - 1), 0, np.inf
+            )
+            assert integral[0] == pytest.approx(w[x], rel=1e-8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import re
 import sys
@@ -26,7 +27,7 @@ import xent.torch
 from xent.torch import _accumulate, accumulate
 from xent.torch._validate import LABEL_DTYPES
 
-SCRIPT = Path(__file__).parents[2] / "experiments" / "denominators" / "gloo_gradients.py"
+SCRIPT = Path(__file__).with_name("gloo_gradients.py")
 WIDTH, CLASSES, LENGTH, IGNORED = 3, 5, 6, -100
 Batch = tuple[Tensor, Tensor]
 
@@ -300,7 +301,7 @@ def test_batches_move_to_a_device_whatever_holds_them() -> None:
 
 
 def test_a_trainer_that_divides_too_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand-ins for the two libraries; experiments/trainers/epochs.py has them themselves."""
+    """Stand-ins for the two libraries."""
 
     class GradientState:
         _shared_state: dict[str, Any] = {}  # noqa: RUF012
@@ -591,15 +592,20 @@ def test_processes_agree_with_one_device() -> None:
 
 
 class Reuses:
-    """A loader that writes every micro-batch into one buffer, as those for CUDA graphs do."""
+    """A loader that writes every micro-batch into one buffer, as those for CUDA graphs do, or by NumPy."""
 
-    def __init__(self, wrap: Callable[[torch.Tensor], Any], clone: bool) -> None:
-        self.wrap, self.clone = wrap, clone
+    def __init__(self, wrap: Callable[[torch.Tensor], Any], clone: bool, by_numpy: bool = False) -> None:
+        self.wrap, self.clone, self.by_numpy = wrap, clone, by_numpy
 
     def __iter__(self) -> Iterator[Any]:
-        buffer = torch.empty(1, 4, dtype=torch.long)
+        memory = np.empty((1, 4), np.int64)
+        buffer = torch.from_numpy(memory)
         for n in range(1, 5):
-            buffer.copy_(torch.tensor([[1] * n + [-100] * (4 - n)]))
+            row = [[1] * n + [-100] * (4 - n)]
+            if self.by_numpy:  # of which PyTorch keeps no count
+                memory[:] = row
+            else:
+                buffer.copy_(torch.tensor(row))
             yield self.wrap(buffer.clone() if self.clone else buffer)
 
 
@@ -615,9 +621,9 @@ def test_a_loader_that_reuses_its_memory_is_refused(wrap: Callable[[torch.Tensor
         return batch
 
     message = r"^batches: expected micro-batches with memory of their own"
-    for steps in (2, 4, 8):
+    for steps, by_numpy in itertools.product((2, 4, 8), (False, True)):
         with pytest.raises(ValueError, match=message):
-            list(accumulate(Reuses(wrap, clone=False), steps, targets=tensor))
+            list(accumulate(Reuses(wrap, False, by_numpy), steps, targets=tensor))
     for loader, steps in ((Reuses(wrap, clone=True), 4), (Reuses(wrap, clone=False), 1)):
         found = [window.denominator for window in accumulate(loader, steps, targets=tensor)]
         assert sum(found) == (9 if tensor(wrap(torch.zeros(1, 4))).shape[1] == 3 else 10)

@@ -62,13 +62,16 @@ EVEN = [5] * 40
 class Trainer:
     """As transformers' Trainer, between two optimizer steps."""
 
-    shifts, takes_count = True, True
+    shifts, takes_count, dispatches = True, True, False
 
     def __init__(self, lengths: list[int] | None, model: nn.Module | None = None, steps: int = 4) -> None:
         self.model = self.model_wrapped = model or Model()
         self.train_dataset: Any = None if lengths is None else dataset(lengths)
         self.data_collator: Callable[[list[Any]], Any] = collate
-        self.args = SimpleNamespace(gradient_accumulation_steps=steps, device="cpu", dataloader_num_workers=3)
+        self.args = SimpleNamespace(
+            gradient_accumulation_steps=steps, device="cpu", dataloader_num_workers=3,
+            dataloader_persistent_workers=True, dataloader_prefetch_factor=2,
+        )  # fmt: skip
         self.accelerator = SimpleNamespace(
             scaler=object(), gradient_state=SimpleNamespace(references=[None]), loaders=[]
         )
@@ -82,6 +85,8 @@ class Trainer:
         if self.train_dataset is None:
             raise ValueError("Trainer: training requires a train_dataset.")
         assert self.args.dataloader_num_workers == 0  # or examples are collated out of sight
+        if self.args.dataloader_persistent_workers or self.args.dataloader_prefetch_factor:  # as torch's
+            raise ValueError("option needs num_workers > 0")
         self.accelerator.loaders.append(self)
         return self.loader()
 
@@ -91,6 +96,8 @@ class Trainer:
         )  # as accelerate, which takes it back at the end
         rows = list(self.train_dataset)
         torch.rand(3)
+        if not rows and self.dispatches:
+            raise ValueError("Batch does not contain any data (`None`). At the end of all iterable data ...")
         for i in range(0, len(rows), 2):
             yield self.data_collator(rows[i : i + 2])
         self.accelerator.gradient_state.references.pop()
@@ -128,6 +135,12 @@ class Trainer:
         self.tokens_seen += 1
         loss: Tensor = model(inputs["input_ids"], inputs["labels"], num_items_in_batch)
         return loss
+
+
+class Dispatched(Trainer):
+    """A stream whose batches accelerate deals out: an empty one fails where it should end."""
+
+    dispatches = True
 
 
 class Unshifted(Trainer):
@@ -345,6 +358,7 @@ def test_an_iterator_is_refused_before_it_is_read() -> None:
         (lambda: Trainer(None), {}, ValueError, "expected training data, got none .*requires a train_data"),
         (lambda: Trainer([]), {}, ValueError, "at least 4 micro-batches, one window, got 0"),
         (lambda: Trainer(RAGGED[:6]), {}, ValueError, "at least 4 micro-batches, one window, got 3"),
+        (lambda: Dispatched([]), {}, ValueError, "at least 4 micro-batches, one window, got 0"),
         (lambda: streaming(Endless(RAGGED[:4])), {}, ValueError, "one window, got 2"),
         (lambda: Trainer(EVEN), {}, ValueError, "unlike numbers of labels, got 20 with 10 each, which hide"),
         (lambda: Trainer(EVEN * 9), {}, ValueError, "unlike numbers of labels, got 68 with 10 each"),

@@ -68,6 +68,48 @@ def rows() -> Any:
         yield f"{name}, one-hot", name, (x, np.eye(3, dtype=int)[Y]), {}, ONE_HOT
         yield f"{name}, distributions", name, (x, P), {}, "; for target probabilities use soft_cross_entropy"
         yield f"{name}, one number a target", name, (x[:, 0], Y), {}, NUMBER
+        yield (
+            f"{name}, float labels",
+            name,
+            (x, Y * 1.0),
+            {},
+            "; class indices are integers, and these are floats",
+        )
+        yield f"{name}, one logit a row", name, (x[:, :1] * 0 + (name == "log_loss"), Y % 2), {}, NUMBER
+        yield f"{name}, one logit and label a row", name, (x[:, :1], Y[:, None]), {}, NUMBER
+    for name in ("cross_entropy", "focal_loss", "nll"):
+        yield f"{name}, one-hot first", name, (np.eye(3)[Y], INPUTS[name][0]), {}, FIRST
+    yield "log_loss, one-hot first", "log_loss", (np.eye(3)[Y], P), {}, FIRST
+    square = np.ascontiguousarray(MAP_P[:, :, 0])  # probabilities of four classes along axis 1
+    yield (
+        "log_loss, channels second by value",
+        "log_loss",
+        (square, MAP_Y[:, 0]),
+        {"axis": 2},
+        "; axis=1 fits",
+    )
+    yield "log_loss of logits", "log_loss", (Z, Y), {}, "; for logits use cross_entropy"
+    yield "nll of logits", "nll", (Z, Y), {}, "; for logits use cross_entropy"
+    yield "soft, the other order", "soft_cross_entropy", (P, Z), {}, FIRST
+    yield "soft, class indices", "soft_cross_entropy", (Z, Y), {}, "; for class indices use cross_entropy"
+    yield "soft, channels second", "soft_cross_entropy", (MAP[:, :, 0], MAP_P[:, :, 0]), {}, "; axis=1 fits"
+    yield "soft, one number a target", "soft_cross_entropy", (ONE, ONE), {}, NUMBER
+    yield (
+        "binary_log_loss of logits",
+        "binary_log_loss",
+        (ONE * 9, ONE_Y),
+        {},
+        "; for logits use binary_cross_entropy",
+    )
+    for name, twin in (
+        ("cross_entropy", "cross_entropy"),
+        ("focal_loss", "cross_entropy"),
+        ("log_loss", "log_loss"),
+    ):
+        said = f"; for a row of classes a target use {twin}"
+        yield f"binary_{name}, a row", f"binary_{name}", (P, Y), {}, said
+        said = "; sample_weight=0 leaves such targets out"
+        yield f"binary_{name}, -100", f"binary_{name}", (ONE, [0, -100, 1]), {}, said
     yield (
         "binary_cross_entropy, scikit-learn's order",
         "binary_cross_entropy",
@@ -95,7 +137,8 @@ def test_a_refusal_says_what_would_have_fitted(
     if side == "tensors" and predictions.dtype == torch.int64 and said == FIRST:
         said = "; labels come second, as targets"  # a tensor of integers cannot be logits
     with pytest.raises(
-        (TypeError, ValueError), match=rf"^(targets|weight|logits|probs|log_probs): .*{re.escape(said)}$"
+        (TypeError, ValueError),
+        match=rf"^(targets|target_probs|weight|logits|probs|log_probs): .*{re.escape(said)}$",
     ):
         getattr(package, name)(predictions, targets, **options)
 

@@ -393,6 +393,12 @@ def test_masked_classes(direction: Any) -> None:
         assert abs(value) < 1e-12 and gradient.isfinite().all() and gradient.abs().max() < 1e-7
     alone, _ = loss(base.float().masked_fill(gone, -math.inf), base.float())
     assert (alone == math.inf) == (direction == "forward")
+    # On the teacher's alone the reverse loss is infinite, and the others are those of all logits.
+    student, teacher = base.float(), other.float().masked_fill(gone, -math.inf)
+    dense = xent.torch.distillation_loss(student[None], teacher[None], direction=direction)
+    alone, _ = loss(student, teacher)
+    assert (alone == math.inf) == (direction == "reverse")
+    assert alone == pytest.approx(dense.item(), rel=1e-5)
 
 
 def test_a_call_of_pytorchs_function_works_here() -> None:

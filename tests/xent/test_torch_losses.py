@@ -149,6 +149,13 @@ def test_what_is_certain_costs_zero_and_not_minus_zero() -> None:
         assert loss.item() == 0 and not torch.signbit(loss).any()
 
 
+def test_a_side_without_mass_adds_nothing_to_a_binary_log_loss() -> None:
+    p = torch.tensor([1.0, 0.0], requires_grad=True)
+    loss = xt.binary_log_loss(p, torch.tensor([1, 0]), reduction="none")
+    assert loss.tolist() == [0, 0] and not torch.signbit(loss).any()
+    assert torch.autograd.grad(loss.sum(), p)[0].tolist() == [-1, 1]
+
+
 def test_targets_in_another_precision_than_the_logits() -> None:
     z, _ = logits_and_labels(12)
     t = torch.softmax(z.flip(0), -1)

@@ -200,3 +200,18 @@ def test_a_gradient_that_was_handed_over_is_not_changed_by_the_next_backward_pas
     (again,) = torch.autograd.grad(loss, z)
     torch.testing.assert_close(three, 3 * before, rtol=1e-15, atol=0)
     torch.testing.assert_close(again, before, rtol=1e-15, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("treatment", ["tail", "truncated", "renormalised", "renormalised_both"])
+def test_a_top_k_of_sequences_is_the_same_in_forward_mode(treatment: Any) -> None:
+    """As many positions as classes, so that one is not taken for the other."""
+    z, teacher = torch.randn(2, 2, 7, 7, generator=torch.Generator().manual_seed(0))
+    top, at = teacher.log_softmax(-1).topk(3)
+
+    def loss(z: torch.Tensor) -> torch.Tensor:
+        return xt.top_k_loss(z, top, at, treatment=treatment)
+
+    with forward_ad.dual_level():
+        value = forward_ad.unpack_dual(loss(forward_ad.make_dual(z, z))).primal
+    assert value.item() == pytest.approx(loss(z).item(), rel=1e-6)

@@ -45,7 +45,7 @@ def test_what_is_no_tensor_of_the_right_kind_is_named(name: str, arguments: dict
             function(**arguments | {bad: torch.zeros(2, 3, dtype=torch.bool)})
     elif arguments[bad] is Y:
         with pytest.raises(
-            TypeError, match=r"^targets: .* torch.float32; for target probabilities use soft_"
+            TypeError, match=r"^targets: .* torch.float32; class indices are integers, and these are floats$"
         ):
             function(**arguments | {bad: torch.zeros(2)})
 

@@ -29,7 +29,7 @@ from xent_book.symptoms import NO, YES
 pytestmark = pytest.mark.xdist_group("frameworks")
 F, nn = torch.nn.functional, torch.nn
 CHAPTER = Path(__file__).parents[2] / "chapters" / "08_which_loss.ipynb"
-QUESTION = re.compile(r"^- \[.+?\]\((\S+)\): .*?<symptom-([a-z0-9-]+)>", re.M)
+ROW = re.compile(r"^- \[.+?\]\(symptom-([a-z0-9-]+)\): (.+)$", re.M)
 # What the check says of the question's case, and what shows that it is mended.
 Case = Callable[[], tuple[Any, Any]]
 CASES: dict[str, Case] = {}
@@ -537,10 +537,110 @@ def train_and_eval() -> tuple[Any, Any]:
     return said, symptoms.depends_on_other_rows(model.eval(), x)
 
 
+# ------------------------------------------------------------------------- threads that the forty questions do not hold
+
+
+def nan_of_focal() -> tuple[Any, Any]:
+    """kornia 918: (1 - p)**0.5 of sure answers, as that release had it."""
+
+    def focal(z: Any, t: Any, gamma: float = 0.5, alpha: float = 0.25, eps: float = 1e-8) -> Any:
+        p = z.sigmoid()
+        positive = -alpha * (1 - p) ** gamma * t * (p + eps).log()
+        return (positive - (1 - alpha) * p**gamma * (1 - t) * (1 - p + eps).log()).mean()
+
+    z = torch.tensor([[-100.0, -100, 100, 100]], requires_grad=True)
+    t = torch.tensor([[0.0, 1, 0, 1]])
+    focal(z, t).backward()
+    assert z.grad is not None and z.grad.isnan().all()
+    z.grad = None
+    xent.torch.binary_focal_loss(z, t, gamma=0.5).backward()
+    return symptoms.gradient_not_finite(focal), finite(z)
+
+
+def divided_by_elements() -> tuple[Any, Any]:
+    """DeiT 116: a distillation loss whose sum is divided by numel(), at temperature 1."""
+
+    def distil(student: Any, teacher: Any) -> Any:
+        log_q, log_p = student.log_softmax(1), teacher.log_softmax(1)
+        return F.kl_div(log_q, log_p, reduction="sum", log_target=True) / student.numel()
+
+    def mended(student: Any, teacher: Any) -> Any:
+        return F.kl_div(
+            student.log_softmax(1), teacher.log_softmax(1), reduction="batchmean", log_target=True
+        )
+
+    return symptoms.divides_by_classes(distil), symptoms.divides_by_classes(mended)
+
+
+def masked_teacher() -> tuple[Any, Any]:
+    """ModelCenter 14: two models whose logit of a padded token is -inf."""
+    g = torch.Generator().manual_seed(0)
+    z, teacher = (torch.randn(3, 5, generator=g) for _ in range(2))
+    z[:, -1] = teacher[:, -1] = -torch.inf
+    z.requires_grad_()
+    p = teacher.softmax(1)
+    assert (-(p * z.log_softmax(1)).sum(1).mean()).isnan()
+    loss = xent.torch.soft_cross_entropy(z, p)
+    loss.backward()
+    return symptoms.masked_class(z, p), loss.isfinite() and finite(z)
+
+
+def smoothed_and_weighted() -> tuple[Any, Any]:
+    """PyTorch 104776: smoothing .1 under weights .01 and .99 makes a sure right answer cost more than a wrong one."""
+    w = torch.tensor([0.01, 0.99])
+    loss = nn.CrossEntropyLoss(weight=w, label_smoothing=0.1)
+    z = torch.linspace(-9, 9, 3601, dtype=torch.float64)
+    logits = torch.stack([z, 0 * z], 1)
+    each = [
+        F.cross_entropy(row[None], torch.tensor([0]), weight=w.double(), label_smoothing=0.1)
+        for row in logits
+    ]
+    best = logits[int(torch.stack(each).argmin())]
+    assert best.softmax(0)[0] < 0.2
+    mended = (best - w.log()).softmax(0)[0].item()
+    return symptoms.weights_bend(loss), abs(mended - 0.95) < 1e-3
+
+
+def weights_of_rows() -> tuple[Any, Any]:
+    """PyTorch 25174: a weight for each of four rows beside five columns."""
+    y, z, w = torch.rand(4, 5), torch.randn(4, 5), torch.rand(4)
+    with pytest.raises(RuntimeError, match=r"The size of tensor a .* must match the size of tensor b"):
+        nn.BCEWithLogitsLoss(weight=w)(z, y)
+    rows = w.reshape(-1, 1)
+    each = F.binary_cross_entropy_with_logits(z, y, reduction="none")
+    mended = close(nn.BCEWithLogitsLoss(weight=rows)(z, y), (rows * each).mean())
+    return symptoms.weights_of_another_shape(w, z), mended
+
+
+def dropout() -> tuple[Any, Any]:
+    """PyTorch forum 72713, "why is the validation loss lower": training losses with dropout, within the epoch."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 10))
+    x, y = digits()
+    train, held = slice(0, None, 2), slice(1, None, 2)
+    fitted(model, torch.optim.Adam(model.parameters(), lr=0.01), 25, train)
+    training = F.cross_entropy(model.train()(x[train]), y[train]).item()
+    model.eval()
+    same, held_out = (F.cross_entropy(model(x[part]), y[part]).item() for part in (train, held))
+    assert held_out < training
+    return symptoms.modes_differ(model, x), same < held_out
+
+
+@pytest.mark.parametrize("case", [nan_of_focal, divided_by_elements, masked_teacher, smoothed_and_weighted,
+                                  weights_of_rows, dropout])  # fmt: skip
+def test_six_other_threads(case: Case) -> None:
+    good, why = passes(case)
+    assert good, why
+
+
 def asked() -> list[tuple[str, str]]:
     cells = json.loads(CHAPTER.read_text(encoding="utf-8"))["cells"]
     [text] = [s for c in cells if (s := "".join(c["source"])).startswith("### Forty questions")]
-    return QUESTION.findall(text)
+    return [
+        (address, row)
+        for row, line in ROW.findall(text)
+        for address in re.findall(r"`\]\((\S+?)\)(?:,|$)", line)
+    ]
 
 
 def passes(case: Case) -> tuple[bool, str]:

@@ -365,6 +365,21 @@ def half(k: Kind) -> Answers:
     yield k.precision == "float16", symptoms.half_overflows(F.cross_entropy, z.to(kind), y)
 
 
+def weight_shapes(k: Kind) -> Answers:
+    """Weights for the classes, for rows as a column, or of a length that is neither."""
+    ask, z = symptoms.weights_of_another_shape, k.floats(drawn(k)[0])
+    yield False, ask(k.floats(np.ones(k.k)), z)
+    yield False, ask(k.floats(np.ones((k.n, 1))), z)
+    yield k.n not in (1, k.k), ask(k.floats(np.ones(k.n)), z)
+    yield True, ask(k.floats(np.ones(k.k + 1)), z)
+    cube = k.floats(np.ones((2, k.k, 7)))
+    yield (
+        True,
+        ask(k.floats(np.ones(k.k + 5)), cube) if k.k != 2 else symptoms.Answer(True, "7 fits the last axis"),
+    )
+    yield False, ask(k.floats(np.ones((k.k, 1))), cube)
+
+
 BY_ARRAYS: dict[str, tuple[Callable[[Kind], Answers], float]] = {
     "stuck-at-log-k": (no_signal, 0),
     "start-far-from-log-k": (first_logits, 0.15),
@@ -397,6 +412,7 @@ BY_ARRAYS: dict[str, tuple[Callable[[Kind], Answers], float]] = {
     "target-size": (one_against_flat, 0),
     "multi-target": (target_types, 0),
     "keras-rank": (target_types, 0),
+    "weight-shape": (weight_shapes, 0.1),
     "half-precision-mean": (half, 0),
 }
 
@@ -457,6 +473,11 @@ def crossed() -> list[Kind]:
 SOME = crossed()
 
 
+def focal(z: Any, y: Any, gamma: float) -> Any:
+    each = F.cross_entropy(z, y, reduction="none")
+    return ((1 - (-each).exp()) ** gamma * each).mean()
+
+
 @functools.cache
 def losses(library: str, k: int = 0) -> SimpleNamespace:
     """One loss for each cause, of arrays, of tensors or of Keras; with k, those that hold a weight for each class."""
@@ -500,7 +521,7 @@ def losses(library: str, k: int = 0) -> SimpleNamespace:
             by_classes=nn.KLDivLoss(), divergence=nn.KLDivLoss(reduction="batchmean"),
             fades=F.binary_cross_entropy, cut=lambda z, y: ce(z.detach(), y),
             drops=lambda z, y, **options: ce(z, y), tokens=tokens, shifts=lambda z, y: tokens(z[:, :-1], y[:, 1:]),
-            means=sequences(1),
+            means=sequences(1), focal=lambda z, y: focal(z, y, 0.5), focal_two=lambda z, y: focal(z, y, 2.0),
         )  # fmt: skip
     else:
         tf, of = behaviours.tensorflow(), behaviours.keras().losses
@@ -530,6 +551,9 @@ def losses(library: str, k: int = 0) -> SimpleNamespace:
             ),
             clipped=of.CategoricalCrossentropy(), tokens=ce, divergence=of.KLDivergence(),
             cut=lambda y, z: ce(y, tf.stop_gradient(z)),
+            focal=lambda y, z: tf.reduce_mean(
+                (1 - tf.exp(-(l := tf.nn.sparse_softmax_cross_entropy_with_logits(y, z)))) ** 0.5 * l
+            ),
         )  # fmt: skip
     return own
 
@@ -538,7 +562,7 @@ def with_cause(check: Callable[..., Any], yes: str, no: str) -> Callable[[Kind],
     """A check that is asked about the loss alone, for losses with the cause and without it."""
 
     def planted(k: Kind) -> Answers:
-        if k.library == "numpy" and check in (symptoms.gradient_fades, symptoms.gradient_missing):
+        if k.library == "numpy" and check.__name__.startswith("gradient"):
             return  # arrays have no gradient
         for cause, names in ((True, yes), (False, no)):
             for name in names.split():
@@ -726,6 +750,21 @@ def normalised(k: Kind) -> Answers:
         yield False, ask(lambda x: 2 * x, k.floats(z))
 
 
+def modes(k: Kind) -> Answers:
+    """Dropout in a model, and in none of its modes."""
+    z, ask = 3 + drawn(k)[0], symptoms.modes_differ
+    if k.library == "torch":
+        model = nn.Sequential(nn.Dropout(0.5), nn.Flatten(0)).to(getattr(torch, k.precision))
+        before = model.training
+        yield True, ask(model, k.floats(z))
+        assert model.training == before
+        yield False, ask(nn.LayerNorm(k.k).to(getattr(torch, k.precision)).eval(), k.floats(z))
+    elif k.library == "keras":
+        layers = behaviours.keras().layers
+        yield True, ask(layers.Dropout(0.5, seed=1), k.floats(z))
+        yield False, ask(layers.LayerNormalization(), k.floats(z))
+
+
 def accumulates(k: Kind) -> Answers:
     """Micro-batches of unequal counts, averaged one by one or pooled, in PyTorch."""
     if k.library != "torch":
@@ -788,7 +827,8 @@ BY_KIND: dict[str, Callable[[Kind], Answers]] = {
     "class-axis-second": layout, "never-shifted": never, "negative-kl": divergences, "weights-of-a-1d-batch": flat,
     "kl-k-times-too-small": with_cause(s.divides_by_classes, "by_classes", "divergence"),
     "batch-normalisation": normalised, "accumulation-changed-the-model": accumulates,
-    "half-precision-weights": weight_formats,
+    "half-precision-weights": weight_formats, "validation-loss-lower": modes,
+    "focal-gradient": with_cause(s.gradient_not_finite, "focal", "plain binary focal_two"),
 }  # fmt: skip
 
 
@@ -1197,7 +1237,7 @@ def test_every_row_has_a_check_that_was_tried() -> None:
         [name] = re.findall(r"symptoms\.(\w+)\(", check)
         assert callable(getattr(symptoms, name)), slug
         assert len(check) <= 140 and max(map(len, check.splitlines())) <= 64, slug
-        assert "```{index}" in text and "Why: " in text and "<list-of-symptoms>" in text, slug
+        assert "```{index}" in text and "Why: " in text and "(list-of-symptoms)" in text, slug
 
 
 z43, y4 = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])

@@ -14,37 +14,14 @@ from xent._validate import shown
 from ._bench import FORMS as TARGETS
 from ._bench import KINDS, SHAPES, TOLERANCE, Bench, Data, datasets, inputs
 from ._call import LIBRARIES, Caller, Loss, loaded, numbers_within, parameters, resolve, to_numpy, ways
-from ._details import Exam, other_axes
-from ._model import CATEGORICAL, LEVELS, READINGS, Bend, Fit, Meaning, coarse_fits, fits, interpret, solve
+from ._details import Exam, Found, other_axes
+from ._model import CATEGORICAL, LEVELS, READINGS, Bend, coarse_fits, fits, interpret, solve
 from ._report import UNKNOWN, Diagnosis
 
 CLASSES = (3, 2, 5, 4, 7, 10)
 FORMS = tuple(TARGETS)
 # Further numbers of classes, for a loss that holds a weight for each class and refuses all others.
 MORE = (6, 8, 9, *range(11, 22), 32, 64, 100, 1000)
-
-
-@dataclass(frozen=True)
-class Found:
-    """A model that predicts all single rows of a data set."""
-
-    data: Data
-    fit: Fit
-    meaning: Meaning
-    level: int
-
-    @property
-    def cost(self) -> float:
-        """How much it takes to explain the rows in this way: the least wins."""
-        m = self.meaning
-        return (
-            self.fit.reading.rank + 2 * (m.smoothing != 0) + 2 * (not m.plain) + len(m.left_out)
-            + 0.1 * (self.data.bench.form == "integer rows")
-        )  # fmt: skip
-
-
-def _scaled(fit: Fit, scale: float) -> Fit:
-    return replace(fit, matrix=fit.matrix * scale, common={k: v * scale for k, v in fit.common.items()})
 
 
 def understand(data: list[Data], precision: str, levels: range) -> list[Found]:
@@ -61,7 +38,7 @@ def understand(data: list[Data], precision: str, levels: range) -> list[Found]:
             if coarse:
                 if level == 0:
                     found += [
-                        Found(d, *each, 0) for each in coarse_fits(d.kind, d.binary, d.x, d.t, d.u, tolerance)
+                        Found(d, *f, 0) for f in coarse_fits(d.kind, d.binary, d.x, d.t, d.u, tolerance)
                     ]
                 continue
             if (level and d.bench.form in ("signs", "integer rows")) or (level and not d.promising(level)):
@@ -356,13 +333,11 @@ def _describe(search: _Search, found: list[Found], logits: Any, targets: Any) ->
         if f.data.bench.form == chosen.data.bench.form and f.fit.reading.name == chosen.fit.reading.name
     }  # fmt: skip
     same = [f for f in found if f.data.bench.order == chosen.data.bench.order]
-    exam = Exam(chosen.data, chosen.fit, chosen.meaning, chosen.level, search.loss)
-    exam.precision = chosen.data.precision
-    exam.forms = {chosen.data.bench.form} | {
+    forms = {
         f.data.bench.form for f in same
         if f.fit.reading == chosen.fit.reading and f.data.kind == chosen.data.kind
     }  # fmt: skip
-    result = exam.report(logits, targets)
+    result = Exam(chosen, forms, search.loss).report(logits, targets)
     if not result.known:
         return other_axes(chosen.data.bench.caller) or result
     if len(orders) > 1:

@@ -130,9 +130,8 @@ class Data:
             seen = 0
             for x, t, u in zip(self.x[places], self.t[places], self.u[places], strict=True):
                 moved = x * (1 + step * rng.choice([-1.0, 1.0], x.shape))
-                if (
-                    name == "float16"
-                ):  # one entry alone, whose chance to cross a number of bfloat16 is an eighth
+                if name == "float16":
+                    # One entry alone, whose chance to cross a number of bfloat16 is an eighth.
                     moved = np.where(np.arange(len(x)) == np.abs(x).argmax(), moved, x)
                 seen += self.bench.unit(moved, t, self.copies) != u
                 if seen > 6:
@@ -174,12 +173,8 @@ def explore(
         if not binary and not soft:
             # A label whose rows are all nan, alone, is left out: 0 divided by 0.
             labels = t.argmax(-1)
-            lost = [
-                y
-                for y in np.unique(labels)
-                if not good[labels == y].any()
-                and bench.ask(x[labels == y][:m], t[labels == y][:m]) is not None
-            ]
+            silent = [labels == y for y in np.unique(labels) if not good[labels == y].any()]
+            lost = [labels[of][0] for of in silent if bench.ask(x[of][:m], t[of][:m]) is not None]
             good |= np.isin(labels, lost)
             u = np.where(np.isin(labels, lost), 0.0, u)
         if good.all() and np.ptp(u) > 1e-9 * np.abs(u).max():
@@ -189,14 +184,12 @@ def explore(
 
 def datasets(bench: Bench, copies: tuple[int, ...]) -> Iterator[Data]:
     """What a bench yields for each kind of input, as one choice of several or as yes and no."""
-    flat = bench.k == 1
-    for binary in (
-        (True,) if flat or bench.form == "signs" else (False,) if bench.form == "indices" else (False, True)
-    ):
-        if (bench.form == "logarithms" and (binary or flat or bench.k > FULL)) or (binary and bench.k > 64):
+    flat, soft = bench.k == 1, bench.form == "logarithms"
+    families = {"signs": (True,), "indices": (False,)}.get(bench.form, (False, True))
+    for binary in (True,) if flat else families:
+        if (soft and (binary or flat or bench.k > FULL)) or (binary and bench.k > 64):
             continue  # too many numbers to solve for: fewer classes tell
         for kind in KINDS[:2] if binary else KINDS:
-            soft = bench.form == "logarithms"
             found = explore(bench, kind, binary, copies, soft)
             if found is None and bench.form == "rows" and not binary and bench.k <= FULL:
                 found = explore(bench, kind, binary, copies, True)

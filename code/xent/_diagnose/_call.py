@@ -80,22 +80,12 @@ def numbers_within(loss: Loss) -> tuple[list[int], list[int]]:
 
     They come from its attributes, its defaults, its closure and its constants, whatever these are called.
     """
-    held: list[Any] = [
-        *getattr(loss, "__dict__", {}).values(),
-        *(getattr(loss, "keywords", None) or {}).values(),
-    ]
+    held = [*getattr(loss, "__dict__", {}).values(), *(getattr(loss, "keywords", None) or {}).values()]
     held += [b for v in held if isinstance(v, dict) for b in v.values()]
-    for function in (
-        loss,
-        getattr(loss, "func", None),
-        getattr(loss, "forward", None),
-        getattr(loss, "call", None),
-    ):
+    for function in (loss, *(getattr(loss, name, None) for name in ("func", "forward", "call"))):
         function = getattr(function, "__func__", function)
-        held += [
-            *(getattr(function, "__defaults__", None) or ()),
-            *(getattr(function, "__kwdefaults__", None) or {}).values(),
-        ]
+        held += getattr(function, "__defaults__", None) or ()
+        held += (getattr(function, "__kwdefaults__", None) or {}).values()
         for cell in getattr(function, "__closure__", None) or ():
             try:
                 held += [cell.cell_contents, *getattr(cell.cell_contents, "__dict__", {}).values()]
@@ -109,11 +99,8 @@ def numbers_within(loss: Loss) -> tuple[list[int], list[int]]:
     # A class has a property there, which is no shape.
     shapes = [tuple(v.shape) for v in held if hasattr(getattr(v, "shape", None), "__len__")]
     lengths = [int(shape[0]) for shape in shapes if len(shape) == 1]
-    lengths += [
-        len(v)
-        for v in held
-        if isinstance(v, list | tuple) and v and all(isinstance(e, float | int) for e in v)
-    ]
+    lists = (v for v in held if isinstance(v, list | tuple))
+    lengths += [len(v) for v in lists if v and all(isinstance(e, float | int) for e in v)]
     return list(dict.fromkeys(whole)), [n for n in dict.fromkeys(lengths) if 2 <= n <= 200_000]
 
 
@@ -153,10 +140,8 @@ class Caller:
         try:
             value = self.raw(given, named)
             dtype = getattr(value, "dtype", "float64")
-            if value is None or isinstance(value, str | dict | list | tuple | bool):
-                raise TypeError(f"it returned {_named(value)}, no number")
-            result = to_numpy(value)
-            if result.dtype.kind not in "fiu":
+            wrong = value is None or isinstance(value, str | dict | list | tuple | bool)
+            if wrong or (result := to_numpy(value)).dtype.kind not in "fiu":
                 raise TypeError(f"it returned {_named(value)}, no number")
             result = result.astype(np.float64)
         except (Exception, SystemExit) as error:  # whatever the loss raises is evidence
@@ -173,20 +158,20 @@ class Caller:
     def gradient(self, given: tuple[Array, Array], of_first: bool) -> Array | str:
         """The gradient of the sum of what the loss returns by its prediction, or why there is none."""
         pair = [self.tensor(np.ascontiguousarray(a)) for a in given]
+        x = pair[0 if of_first else 1]
         try:
             if self.arrays == "torch":
-                x = pair[0 if of_first else 1].requires_grad_()
+                x.requires_grad_()
                 value = self.raw(pair, {}).sum()
                 if not value.requires_grad:
                     return "missing: what the loss returns is cut off from its argument"
                 value.backward()
-                return "missing: nothing reaches the argument" if x.grad is None else to_numpy(x.grad)
-            tf = import_module("tensorflow")
-            x = pair[0 if of_first else 1]
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                value = self.raw(pair, {})
-            found = tape.gradient(value, x)
+                found = x.grad
+            else:
+                with import_module("tensorflow").GradientTape() as tape:
+                    tape.watch(x)
+                    value = self.raw(pair, {})
+                found = tape.gradient(value, x)
             return "missing: nothing reaches the argument" if found is None else to_numpy(found)
         except Exception as error:
             return f"raises {_message(error)}"

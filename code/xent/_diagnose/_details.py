@@ -6,7 +6,7 @@ import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,20 +42,38 @@ def _figures(weights: Array) -> tuple[float, ...]:
     return tuple(float(f"{w:.6g}") for w in weights)
 
 
+@dataclass(frozen=True)
+class Found:
+    """A model that predicts all single rows of a data set."""
+
+    data: Data
+    fit: Fit
+    meaning: Meaning
+    level: int
+
+    @property
+    def cost(self) -> float:
+        """How much it takes to explain the rows in this way: the least wins."""
+        m = self.meaning
+        return (
+            self.fit.reading.rank + 2 * (m.smoothing != 0) + 2 * (not m.plain) + len(m.left_out)
+            + 0.1 * (self.data.bench.form == "integer rows")
+        )  # fmt: skip
+
+
 class Exam:
     """A loss whose single rows a fit predicts, and what else calls tell."""
 
-    def __init__(self, data: Data, fit: Fit, meaning: Meaning, level: int, loss: Loss) -> None:
+    def __init__(self, found: Found, forms: set[str], loss: Loss) -> None:
+        data = self.data = found.data
         self.bench, self.kind, self.binary, self.m = data.bench, data.kind, data.binary, data.copies
-        self.data, self.fit, self.meaning, self.level, self.loss = data, fit, meaning, level, loss
-        self.k = data.bench.k
-        self.precision = "float64"
+        self.fit, self.meaning, self.level, self.loss = found.fit, found.meaning, found.level, loss
+        self.k, self.precision, self.forms = data.bench.k, data.precision, forms
         self.notes: list[str] = []
         self.alternatives: list[str] = []
         self.evidence: dict[str, str] = {}
         self.row_weights = np.ones(2 if self.binary else self.k)
         self.apart = False  # common terms are averaged by themselves, over N
-        self.forms: set[str] = set()
         self.like = ""
 
     # ------------------------------------------------------------------------------ batches and predictions
@@ -82,12 +100,9 @@ class Exam:
         return x, np.eye(k)[rng.choice(labels, n)]
 
     def labels(self, k: int) -> list[int]:
-        known = (
-            np.flatnonzero(np.isfinite(self.fit.matrix[:, 0]))
-            if not self.binary and k == self.k
-            else range(k)
-        )
-        return [int(y) for y in known]
+        if self.binary or k != self.k:
+            return list(range(k))
+        return [int(y) for y in np.flatnonzero(np.isfinite(self.fit.matrix[:, 0]))]
 
     def weights_of(self, t: Array) -> Array:
         """The weight of each row in the divisor of a mean."""
@@ -111,7 +126,7 @@ class Exam:
     def reduction(self) -> bool:
         """Find how rows are put together; False if no sum or mean does it."""
         x, t = self.batch(8, 11)
-        b, m, value = self.bench, self.m, self.bench.ask(*self.batch(8, 11))
+        b, m, value = self.bench, self.m, self.bench.ask(x, t)
         self.shape: tuple[int, ...] = (0,) if value is None else value.shape
         units = np.array([b.unit(*row, m) for row in zip(x, t, strict=True)])
         n = int(np.argmax(np.abs(units)))
@@ -127,8 +142,7 @@ class Exam:
             self.meaning = replace(self.meaning, weights=self.meaning.weights / m)
         else:
             told = (f"{s} copies of a row cost {r:.4g} times one" for s, r in zip(sizes, ratios, strict=True))
-            self.notes.append("the reduction is not explained: " + ", ".join(told))
-            return False
+            return self.not_reduced(", ".join(told))
         self.evidence["reduction"] = f"5 copies of a row cost {ratios[-2]:.4g} times one"
         batches = [self.batch(s, 20 + s) for s in (2, 3, 5, 8)]
         right = all(self.close(b.total(*each), self.predict(*each)) for each in batches)
@@ -136,7 +150,10 @@ class Exam:
             return True
         if self.like == "mean" and (self.k == 1 or not self.binary):
             return self.weighted_mean()
-        self.notes.append("the reduction is not explained: a batch is no sum or mean of its rows")
+        return self.not_reduced("a batch is no sum or mean of its rows")
+
+    def not_reduced(self, why: str) -> bool:
+        self.notes.append(f"the reduction is not explained: {why}")
         return False
 
     def weighted_mean(self) -> bool:
@@ -157,19 +174,15 @@ class Exam:
             equations.append([(rows - total)[y == label].sum() for label in labels])
         found = np.array(equations)
         if not np.isfinite(found).all():
-            self.notes.append("the reduction is not explained: some batches give nan")
-            return False
+            return self.not_reduced("some batches give nan")
         _, size, right = np.linalg.svd(found)
         weights = right[-1] / right[-1][np.argmax(np.abs(right[-1]))]
         unsure = len(size) > 1 and size[-2] < 10 * max(size[-1], 1e-9 * size[0])
-        if size[-1] > 100 * self.tolerance * size[0] or unsure or (weights < -1e-3).any():
+        if size[-1] > 100 * self.tolerance * size[0] or unsure:
             if self.fit.common and not self.apart:
                 self.apart = True
                 return self.weighted_mean()
-            self.notes.append(
-                "the reduction is not explained: a batch is no mean of its rows, with weights or without"
-            )
-            return False
+            return self.not_reduced("a batch is no mean of its rows, with weights or without")
         weights = np.where(weights < 1e-3, 0.0, weights)
         self.row_weights = np.zeros(2 if self.binary else self.k)
         self.row_weights[labels] = weights / weights[weights > 0].min()
@@ -214,9 +227,8 @@ class Exam:
         """Factor, sign, unit, divisor, smoothing and weights."""
         near = 0.03 if self.precision in ("float16", "bfloat16") else 3e-4
         other, meaning, binary = self.second, self.meaning, self.binary
-        spread = (
-            meaning.weights[:, 0] if binary else meaning.kept
-        )  # what is compared between numbers of classes
+        # What is compared between numbers of classes.
+        spread = meaning.weights[:, 0] if binary else meaning.kept
         even = meaning.plain or (binary and not np.ptp(spread) > near * np.abs(spread).max())
         c = float(spread.mean()) if even else float(spread[0])
         if self.data.soft:
@@ -226,11 +238,10 @@ class Exam:
             k2, _, m2 = other
             c2 = float((m2.weights[:, 0] if binary else m2.kept)[0 if not m2.plain else slice(None)].mean())
             by_k = abs(c2 / c - self.k / k2) < near
+            both = f"{c:.4g} for {self.k} classes and {c2:.4g} for {k2}"
             if not by_k and abs(c2 / c - 1) > near and (meaning.plain or meaning.acts != "ratio"):
-                self.notes.append(
-                    f"the factor changes with the classes: {c:.4g} for {self.k}, {c2:.4g} for {k2}"
-                )
-            self.evidence["denominator"] = f"the factor is {c:.4g} for {self.k} classes and {c2:.4g} for {k2}"
+                self.notes.append(f"the factor changes: {both}")
+            self.evidence["denominator"] = f"the factor is {both}"
         elif self.k > 1 and binary and not even:
             by_k = True
             self.alternatives.append(f"divides by N, with weights {self.k} times smaller: {alone}")
@@ -251,9 +262,7 @@ class Exam:
         elif np.ptp(self.kept_weights) > 1e-3 * self.kept_weights.max():
             found["class_weights"] = _figures(self.row_weights)
         if "class_weights" in found and not binary and len(asked := self.labels(self.k)) < self.k:
-            self.notes.append(
-                "weights were measured for the classes " + ", ".join(map(str, asked)) + " alone"
-            )
+            self.notes.append(f"weights were measured for the classes {', '.join(map(str, asked))} alone")
             known = enumerate(found["class_weights"])
             found["class_weights"] = tuple(w if y in asked else np.nan for y, w in known)
         weighted = np.ptp(self.kept_weights) > 1e-3 * self.kept_weights.max()
@@ -300,9 +309,8 @@ class Exam:
             return {"smoothing": round(s, 4), "smoothing_over": "all K classes"}
         if abs(s2 * (k2 - 1) / k2 - mass) < 1e-3:
             return {"smoothing": round(mass, 4), "smoothing_over": "the K - 1 others"}
-        self.notes.append(
-            f"the smoothing changes with the number of classes: {s:.4g} for {k}, {s2:.4g} for {k2}"
-        )
+        changes = f"{s:.4g} for {k}, {s2:.4g} for {k2}"
+        self.notes.append(f"the smoothing changes with the number of classes: {changes}")
         return {"smoothing": round(s, 4), "smoothing_over": f"all classes, at K = {k}"}
 
     # ----------------------------------------------------------------------------------------------- targets
@@ -311,14 +319,10 @@ class Exam:
         """The family, and the forms of target on which the model predicts a batch."""
         b, family = self.bench, self.fit.reading.family
         x, t = self.batch(6, 31)
-        own = {
-            "indices": "0 or 1" if self.binary else "indices",
-            "signs": "-1 or 1",
-            "logarithms": "log-probabilities",
-        }
-        found = [own[b.form]] if b.form in own else []
         if b.form == "logarithms":
-            return KL, tuple(found)
+            return KL, ("log-probabilities",)
+        own = {"indices": "0 or 1" if self.binary else "indices", "signs": "-1 or 1"}
+        found = [own[b.form]] if b.form in own else []
         if b.form == "rows" and not self.binary and not self.data.soft:
             # A loss that takes the classes from the labels it sees refuses single rows of indices.
             t = np.eye(self.k)[np.resize(self.own_label(), 6)]
@@ -332,9 +336,8 @@ class Exam:
         if self.data.soft:
             return (KL if abs(self.fit.common["t log t"]) > 1e-6 else family), ("soft",)
         if not self.close(hard.sum(), self.predict(x, t)):
-            self.notes.append(
-                "targets as rows return a number too, and it is not the same loss" + self.other_meaning(rows)
-            )
+            other = self.other_meaning(rows)
+            self.notes.append(f"targets as rows return a number too, and it is not the same loss{other}")
             return family, tuple(found)
         if not self.binary or b.form != "indices":
             found.append("0 or 1" if self.binary else "one-hot")
@@ -398,7 +401,7 @@ class Exam:
         else:
             answers += [f"{v}: {what}" for v, what in left.items() if v not in (-100, -1)][:6]
         out += list(left) if len(left) <= 8 else [-1]
-        for name in self.keywords():
+        for name in self.keywords:
             answer = self.ask_label(-7, **{name: -7})
             if answer.startswith("left out"):
                 answers.append(f"{name}=: {answer}")
@@ -546,10 +549,8 @@ class Exam:
             said, forms = "a zero for a wrong class gives nan: 0 * log(0)", [self.bench.form]
         elif self.kind == "logits" and self.k > 2:
             x[0, wrong] = -np.inf
-            said, forms = (
-                "a logit of -inf for a wrong class gives nan with {} targets: 0 * inf",
-                sorted(self.forms & {"indices", "rows"}),
-            )
+            said = "a logit of -inf for a wrong class gives nan with {} targets: 0 * inf"
+            forms = sorted(self.forms & {"indices", "rows"})
         else:
             return
         for form in forms:
@@ -609,7 +610,7 @@ class Exam:
         if worst > loose:
             return f"not that of the value: it differs by {worst:.2g} of its largest entry"
         self.evidence["gradient"] = f"differences of the value agree to {max(worst, 1e-7):.1g}"
-        return self.fading(caller, x, t)
+        return self.at_certainty(caller, x, t) or self.fading(caller, x, t)
 
     def gradient_of(self, caller: Caller, x: Array, t: Array) -> Array | str:
         bench = replace(self.bench, caller=caller)
@@ -636,6 +637,15 @@ class Exam:
             want.append((at(up) - at(down)) / (2 * step))
         return np.array(want)
 
+    def at_certainty(self, caller: Caller, x: Array, t: Array) -> str:
+        """Whether the gradient is lost where a sure answer is right, and its loss is finite."""
+        if self.kind != "logits" or self.data.soft:
+            return ""
+        x = x + 200 * (2 * t - 1)
+        found = self.gradient_of(caller, x, t)
+        lost = not isinstance(found, str) and np.isnan(found).any() and np.isfinite(self.bench.total(x, t))
+        return "that of the value, and nan for a sure and right answer" if lost else ""
+
     def fading(self, caller: Caller, x: Array, t: Array) -> str:
         """Whether a sure and wrong answer still has its gradient."""
         bend, whole = self.fit.bend, "that of the value"
@@ -649,14 +659,8 @@ class Exam:
         weight = self.fit.matrix[0, 1, 1] if self.binary else self.fit.matrix[y, y]
         weight = weight * (self.weights_of(t)[0] / self.weights_of(t).sum() if self.like == "mean" else 1.0)
         probabilities, half = self.kind == "probabilities", self.precision in ("float16", "bfloat16")
-        extremes = (
-            ((1e-3,) if half else (1e-6, 1e-9, 1e-14))
-            if probabilities
-            else (-9.0,)
-            if half
-            else (-31.0, -80.0)
-        )
-        for extreme in extremes:
+        near, far = ((1e-3,), (1e-6, 1e-9, 1e-14)) if probabilities else ((-9.0,), (-31.0, -80.0))
+        for extreme in near if half else far:
             x[0, y] = extreme
             found = self.gradient_of(caller, x, t)
             if isinstance(found, str):
@@ -706,7 +710,7 @@ class Exam:
         ways: list[tuple[str, int | None, dict[str, Any]]] = [
             (f"label {p} left out", p, {}) for p in pads[:1]
         ]
-        ways += [(f"{n}=", 1, {n: None}) for n in self.keywords()] if len(self.keywords()) < 6 else []
+        ways += [(f"{n}=", 1, {n: None}) for n in self.keywords] if len(self.keywords) < 6 else []
         ways.append(("no label left out", None, {}))
         for padding, pad, options in ways:
             if found := self.ragged(layout, pad, options):
@@ -729,10 +733,9 @@ class Exam:
             valid = np.arange(STEPS) < np.array(lengths)[:, None]
             if pad is None:
                 valid[:] = True
-            given = (
-                y.reshape(n, STEPS) if options or pad is None else np.where(valid, y.reshape(n, STEPS), pad)
-            )
-            cube = x.reshape(n, STEPS, -1)
+            cube, given = x.reshape(n, STEPS, -1), y.reshape(n, STEPS)
+            if pad is not None and not options:
+                given = np.where(valid, given, pad)
             named = {key: valid.astype(float) for key in options}
             value = self.bench.call(cube if layout != "second" else np.moveaxis(cube, 2, 1), given, **named)
             if value is None:
@@ -774,22 +777,20 @@ class Exam:
 
     # ---------------------------------------------------------------------------------------------- keywords
 
+    @functools.cached_property
     def keywords(self) -> list[str]:
         """The arguments beside the two arrays that take a value by name."""
-        if not hasattr(self, "_keywords"):
-            names = [p for p in parameters(self.loss) if p.name not in ("self", *self.bench.caller.names)]
-            if hasattr(self.loss, "call"):  # of Keras, whose other arguments stand in the caller's signature
-                names = [p for p in signature(type(self.loss).__call__) if p.name != "self"]
-            plain = [p.name for p in names if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-            given = getattr(self.loss, "keywords", None) or {}
-            self._keywords = [n for n in (plain if self.bench.caller.names else plain[2:]) if n not in given]
-            if any(p.kind is p.VAR_KEYWORD for p in names) and not self._keywords:
-                self._keywords = ["sample_weight"]
-        return self._keywords
+        names = [p for p in parameters(self.loss) if p.name not in ("self", *self.bench.caller.names)]
+        if hasattr(self.loss, "call"):  # of Keras, whose other arguments stand in the caller's signature
+            names = [p for p in signature(type(self.loss).__call__) if p.name != "self"]
+        plain = [p.name for p in names if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        given = getattr(self.loss, "keywords", None) or {}
+        found = [n for n in (plain if self.bench.caller.names else plain[2:]) if n not in given]
+        return found or ["sample_weight"] * any(p.kind is p.VAR_KEYWORD for p in names)
 
     def weights(self) -> str:
         """The keyword arguments that take weights, and the denominator under them."""
-        found = [answer for name in self.keywords() if (answer := self.weighted(name))]
+        found = [answer for name in self.keywords if (answer := self.weighted(name))]
         return "; ".join(found) if found else "no argument" if self.bench.caller.answered else UNKNOWN
 
     def weighted(self, name: str) -> str | None:
@@ -858,10 +859,10 @@ class Exam:
             sure = nearly if self.kind == "probabilities" else np.log(nearly)
             batches = [(f"a batch of {n} soft rows is", *self.batch(n, 70 + n)) for n in (2, 4, 7)]
             batches.append(("soft rows that are nearly hard, and right, are", sure, nearly))
-            wrong = (
-                name for name, x, t in batches if not self.close(self.bench.total(x, t), self.predict(x, t))
-            )
-            return next((f"{name} not predicted" for name in wrong), "")
+            for name, x, t in batches:
+                if not self.close(self.bench.total(x, t), self.predict(x, t)):
+                    return f"{name} not predicted"
+            return ""
         for n, seed in itertools.product((2, 4, 7, 16), (71, 73)):
             x, t = self.batch(n, seed + n)
             seen, want = self.bench.total(x, t), self.predict(x, t)
@@ -930,14 +931,9 @@ class Exam:
         bend, common = self.fit.bend, self.fit.common
         self.broadcasts()
         self.own_batch(logits, targets)
-        if reading.kind == "logits" and reading.rank == 0:
-            self.evidence["reads"] = (
-                f"log-softmax of it predicts {len(self.data.u)} rows to {max(self.fit.error, 1e-15):.0e}"
-            )
-        else:
-            self.evidence["reads"] = (
-                f"{len(self.data.u)} rows are predicted to {max(self.fit.error, 1e-15):.0e}"
-            )
+        rows, plainly = len(self.data.u), reading.kind == "logits" and reading.rank == 0
+        how = f"log-softmax of it predicts {rows} rows" if plainly else f"{rows} rows are predicted"
+        self.evidence["reads"] = f"{how} to {max(self.fit.error, 1e-15):.0e}"
         if caller.mutates:
             self.notes.append("changes its arguments in place")
         if caller.arrays == "numpy" and caller.result_dtype not in ("float64", ""):
@@ -996,7 +992,7 @@ def other_axes(caller: Caller) -> Diagnosis | None:
                 seen.append(float(value.sum()))
                 flat = log_softmax(x.reshape(-1)).reshape(x.shape)
                 axes = {a: log_softmax(x, axis=a) for a in range(dims - 1)} | {None: flat}
-                costs.append([-(t * lp).sum() for lp in axes.values()])
+                costs.append([-(t * log_p).sum() for log_p in axes.values()])
                 sizes.append({"nothing": 1, "N": y.size, "N*K": x.size})
             answers |= dims == 2 and form == "indices" and bool(seen)
             if len(seen) < 4:

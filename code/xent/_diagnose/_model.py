@@ -404,11 +404,9 @@ def coarse_fits(
 ) -> Iterator[tuple[Fit, Meaning]]:
     """Readings with a factor alone, for a loss that rounds to so few digits that more would fit its noise."""
     for reading in READINGS:
-        if (
-            reading.kind != kind
-            or (reading.family == BINARY) != binary
-            or (binary and "softmax" in reading.name)
-        ):
+        if reading.kind != kind or (reading.family == BINARY) != binary:
+            continue
+        if binary and "softmax" in reading.name:
             continue
         k = x.shape[-1]
         eye = np.tile(np.eye(2), (k, 1, 1)) if binary else np.eye(k)
@@ -416,8 +414,5 @@ def coarse_fits(
         c = float(plain @ u / (plain @ plain))
         error = float(np.abs(c * plain - u).max() / np.abs(u).max())
         if error < tolerance:
-            weights = np.full((k, 2) if binary else k, c)
-            yield (
-                Fit(reading, Bend(), {}, c * eye, error),
-                Meaning(0.0, weights, "binary" if binary else "rows"),
-            )
+            meaning = Meaning(0.0, np.full((k, 2) if binary else k, c), "binary" if binary else "rows")
+            yield Fit(reading, Bend(), {}, c * eye, error), meaning

@@ -28,8 +28,6 @@ from xent._validate import integer, number, shown
 
 from ._accumulate import counting
 
-__all__ = ["AccumulationReport", "check_accumulation"]
-
 B = TypeVar("B")
 Floats = NDArray[np.float64]
 
@@ -354,7 +352,10 @@ class _Evidence:
         also = (
             "; equal counts would hide a mean of means besides: repair, and check with ragged micro-batches"
         )
-        return _Verdict(False, f"the right direction, {self.in_words(factor)}" + also * self.even(), SUM_ONCE)
+        words = self.in_words(factor)
+        unscale = "check without the scaler, or have the step unscale its gradients"
+        repair = unscale if "GradScaler" in words else SUM_ONCE
+        return _Verdict(False, f"the right direction, {words}" + also * self.even(), repair)
 
     def across_rows(self) -> _Verdict | None:
         residual = error(self.weights_of(self.whole) @ self.alone, self.whole)
@@ -557,10 +558,7 @@ class _Evidence:
             found.append(f"N = {n:g} times what it should be: summed, and never divided by the targets")
         power = round(math.log2(abs(factor))) if factor else 0
         if power >= 8 and abs(factor / 2.0**power - 1) <= self.tolerance and not found:
-            found.append(
-                f"2^{power} = {2**power} times what it should be: the loss is scaled (GradScaler); check without the "
-                "scaler, or have the step unscale its gradients"
-            )
+            found.append(f"2^{power} = {2**power} times what it should be: the loss is scaled (GradScaler)")
         if self.counts is not None and not found:
             own = [
                 i

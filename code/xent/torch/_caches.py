@@ -8,23 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xent._validate import MOST, at_index, integer, number, shown, sum_tolerance
+from xent._validate import MOST, integer, number, refuse_where, shown, sum_tolerance
 
+from . import _validate as tensors
 from ._blocks import concrete
-from ._validate import (
-    LABEL_DTYPES,
-    first,
-    floats,
-    in_range,
-    inside,
-    logits_of,
-    same_device,
-    tensor_of,
-    weights,
-    widened,
-)
-
-__all__ = ["TopK", "top_k_of_teacher"]
+from ._validate import LABEL_DTYPES
 
 
 @dataclass(frozen=True)
@@ -83,7 +71,9 @@ def top_k_of_teacher(teacher_logits: Tensor, k: int, *, temperature: float = 1.0
     >>> cache.indices, cache.tail
     (tensor([[1, 2]]), tensor([1.8715e-13]))
     """
-    v, _ = logits_of(widened(teacher_logits, "teacher_logits").detach(), "teacher_logits", axis)
+    v, _ = tensors.logits_of(
+        tensors.widened(teacher_logits, "teacher_logits").detach(), "teacher_logits", axis
+    )
     if not 1 <= integer(k, "k") <= v.shape[-1]:
         raise ValueError(f"k: expected a number of classes from 1 to {v.shape[-1]}, got {shown(k)}")
     t = number(temperature, "temperature", "a finite number > 0", 0.0, float("inf"))
@@ -105,36 +95,29 @@ def masses_of(cache: Any, hidden: Tensor, weight: Tensor | None, classes: int) -
         )
     indices = _indices(cache.indices, name, hidden)
     given, of = (cache.probs, "probs") if cache.log_probs is None else (cache.log_probs, "log_probs")
-    values = floats(given, name).detach()
-    tail = tensor_of(cache.tail, name).detach()
+    values = tensors.floats(given, name).detach()
+    tail = tensors.tensor_of(cache.tail, name).detach()
     if tail.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"{name}: expected a tail in float32 or float64, got {tail.dtype}")
     for value, what, shape in ((values, of, indices.shape), (tail, "tail", indices.shape[:-1])):
-        same_device(value, name, hidden)
+        tensors.same_device(value, name, hidden)
         if value.shape != shape:
             raise ValueError(f"{name}: expected a {what} of shape {tuple(shape)}, got {tuple(value.shape)}")
     live = _live(weight, hidden)
-    in_range(indices.masked_fill(~live.unsqueeze(-1), 0), name, classes)
-    masses = widened(values, name)
+    tensors.in_range(indices.masked_fill(~live.unsqueeze(-1), 0), name, classes)
+    masses = tensors.widened(values, name)
     masses = masses if cache.log_probs is None else masses.exp()
     if concrete(indices, masses, tail):
         ordered = indices.sort(-1).values
         repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1) & live
-        if repeated.any():
-            raise ValueError(
-                f"{name}: expected distinct classes, got a repeated one{at_index(first(repeated))}"
-            )
+        refuse_where(repeated, name, "distinct classes", got="a repeated one")
         slack = sum_tolerance(values.dtype, indices.shape[-1])
-        inside(masses.masked_fill(~live.unsqueeze(-1), 0.0), name, slack)
-        inside(tail.masked_fill(~live, 0.0), name)
+        tensors.inside(masses.masked_fill(~live.unsqueeze(-1), 0.0), name, slack)
+        tensors.inside(tail.masked_fill(~live, 0.0), name)
         total = masses.sum(-1, dtype=tail.dtype) + tail
         wrong = ~((total - 1).abs() <= slack) & live
-        if wrong.any():
-            where = first(wrong)
-            raise ValueError(
-                f"{name}: expected masses that sum to one with the tail (within {slack:.2g} for {values.dtype}), "
-                f"got a sum of {total[where].item():.10g}{at_index(where)}"
-            )
+        expected = f"masses that sum to one with the tail (within {slack:.2g} for {values.dtype})"
+        refuse_where(wrong, name, expected, total, got="a sum of {:.10g}")
     return [indices.reshape(-1, indices.shape[-1]), masses.reshape(-1, indices.shape[-1]), tail.reshape(-1)]
 
 
@@ -144,24 +127,24 @@ def samples_of(samples: Any, hidden: Tensor, weight: Tensor | None, classes: int
     if not isinstance(samples, tuple) or len(samples) != 2:
         raise TypeError(f"{name}: expected two tensors, indices and weights, got {shown(samples)}")
     indices = _indices(samples[0], name, hidden)
-    given = tensor_of(samples[1], name).detach()
-    same_device(given, name, hidden)
+    given = tensors.tensor_of(samples[1], name).detach()
+    tensors.same_device(given, name, hidden)
     dead = ~_live(weight, hidden).unsqueeze(-1)
-    in_range(indices.masked_fill(dead, 0), name, classes)
+    tensors.in_range(indices.masked_fill(dead, 0), name, classes)
     if given.shape == indices.shape:
         given = given.masked_fill(dead, 0)
-    masses = weights(given, name, tuple(indices.shape), "that of the indices", hidden)
+    masses = tensors.weights(given, name, tuple(indices.shape), "that of the indices", hidden)
     return [x.reshape(-1, indices.shape[-1]) for x in (indices, masses)]
 
 
 def _indices(value: Any, name: str, hidden: Tensor) -> Tensor:
-    indices, rows = tensor_of(value, name), hidden.shape[:-1]
+    indices, rows = tensors.tensor_of(value, name), hidden.shape[:-1]
     if indices.dtype not in LABEL_DTYPES:
         raise TypeError(f"{name}: expected integer class indices, got dtype {indices.dtype}")
     if indices.ndim != hidden.ndim or indices.shape[:-1] != rows or not 1 <= indices.shape[-1] <= MOST:
         expected = ", ".join([*map(str, rows), "k"])
         raise ValueError(f"{name}: expected indices of shape ({expected}), got {tuple(indices.shape)}")
-    same_device(indices, name, hidden)
+    tensors.same_device(indices, name, hidden)
     return indices.long()
 
 

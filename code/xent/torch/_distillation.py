@@ -17,37 +17,23 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from xent._validate import (
-    MOST,
-    Reduction,
-    at_index,
-    choice,
-    integer,
-    number,
-    reduction_arguments,
-    shown,
-    sum_tolerance,
+from xent import _validate as check
+from xent._validate import MOST, Reduction
+from xent.distillation import (
+    TREATMENTS,
+    Direction,
+    Scale,
+    Treatment,
+    _beta,
+    _settings,
+    check_top_k,
+    padding,
 )
-from xent.distillation import TREATMENTS, Direction, Scale, Treatment, _beta, _settings
 
+from . import _validate as tensors
 from ._blocks import RowLoss, concrete, exp_, reduce_rows, wide
 from ._losses import _hard, _held, log_softmax, log_sum_exp
-from ._validate import (
-    LABEL_DTYPES,
-    first,
-    floats,
-    in_range,
-    labels_of,
-    logits_of,
-    same_device,
-    same_shape,
-    target_weights,
-    tensor_of,
-    weights,
-    widened,
-)
-
-__all__ = ["distillation_loss", "mixed_loss", "sample_targets", "sampled_loss", "top_k_loss"]
+from ._validate import LABEL_DTYPES
 
 
 def distillation_loss(
@@ -75,8 +61,8 @@ def distillation_loss(
     """
     z, v = _pair(student_logits, teacher_logits, axis)
     soft = _divergence_of(z, temperature, scale, direction, beta)
-    reduction, denominator = reduction_arguments(reduction, denominator)
-    w = target_weights(z, sample_weight)
+    reduction, denominator = check.reduction_arguments(reduction, denominator)
+    w = tensors.target_weights(z, sample_weight)
     return reduce_rows(soft.loss(), z, (v,), w, reduction, denominator)
 
 
@@ -105,13 +91,13 @@ def mixed_loss(
     >>> xent.torch.mixed_loss(student, teacher, torch.tensor([0]), alpha=0.5)
     tensor(0.5105)
     """
-    alpha = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
+    alpha = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     z, v = _pair(student_logits, teacher_logits, axis)
     soft = _divergence_of(z, temperature, scale, direction, beta)
-    reduction, denominator = reduction_arguments(reduction, denominator)
-    labels, counts = labels_of(targets, z, ignore_index, axis=axis)
+    reduction, denominator = check.reduction_arguments(reduction, denominator)
+    labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)
     loss = RowLoss(partial(_mixed, _held(alpha, z), soft))
-    w = target_weights(z, sample_weight, counts)
+    w = tensors.target_weights(z, sample_weight, counts)
     return reduce_rows(loss, z, (v, labels), w, reduction, denominator)
 
 
@@ -138,26 +124,29 @@ def top_k_loss(
     >>> z.grad
     tensor([[-0.1000, -0.0600,  0.1200,  0.0400]], dtype=torch.float64)
     """
-    choice(treatment, "treatment", TREATMENTS)
-    z, axis = logits_of(student_logits, "student_logits", axis)
-    if floats(top_log_probs, "top_log_probs").ndim != z.ndim:
+    check.choice(treatment, "treatment", TREATMENTS)
+    z, axis = tensors.logits_of(student_logits, "student_logits", axis)
+    if tensors.floats(top_log_probs, "top_log_probs").ndim != z.ndim:
         raise ValueError(
             f"top_log_probs: expected {z.ndim} dimensions, as student_logits, got shape "
             f"{tuple(top_log_probs.shape)}"
         )
-    log_p, _ = logits_of(widened(top_log_probs, "top_log_probs").detach(), "top_log_probs", axis)
+    log_p, _ = tensors.logits_of(
+        tensors.widened(top_log_probs, "top_log_probs").detach(), "top_log_probs", axis
+    )
     at = _class_choices(top_indices, "top_indices", z, axis)
     if at.shape != log_p.shape:
         raise ValueError(
             f"top_indices: expected the shape of top_log_probs, {tuple(top_log_probs.shape)}, "
             f"got {tuple(top_indices.shape)}"
         )
-    same_device(log_p, "top_log_probs", z)
+    tensors.same_device(log_p, "top_log_probs", z)
     if concrete(log_p, at):
-        _check_top_k(log_p, at, treatment, top_log_probs.dtype)
-    reduction, denominator = reduction_arguments(reduction, denominator)
+        mass = log_p.exp().sum(-1)
+        check_top_k(at.sort(-1).values, mass, log_p.amax(-1), top_log_probs.dtype, treatment)
+    reduction, denominator = check.reduction_arguments(reduction, denominator)
     z = z.double() if log_p.dtype == torch.float64 else z
-    w = target_weights(z, sample_weight)
+    w = tensors.target_weights(z, sample_weight)
     return reduce_rows(RowLoss(partial(_top_k, treatment)), z, (log_p, at), w, reduction, denominator)
 
 
@@ -177,18 +166,20 @@ def sample_targets(
     >>> xent.torch.sample_targets(torch.tensor([[0.0, -float("inf")]]), 3)
     (tensor([[0, 0, 0]]), tensor([[0.3333, 0.3333, 0.3333]]))
     """
-    v, axis = logits_of(widened(teacher_logits, "teacher_logits").detach(), "teacher_logits", axis)
-    samples = integer(samples, "samples")
+    v, axis = tensors.logits_of(
+        tensors.widened(teacher_logits, "teacher_logits").detach(), "teacher_logits", axis
+    )
+    samples = check.integer(samples, "samples")
     if not 1 <= samples <= MOST:
-        raise ValueError(f"samples: expected at least one draw, at most {MOST:,}, got {shown(samples)}")
+        raise ValueError(f"samples: expected at least one draw, at most {MOST:,}, got {check.shown(samples)}")
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator: expected a torch.Generator, got {type(generator).__name__}")
-    tau = number(proposal_temperature, "proposal_temperature", "a finite number > 0", 0.0, math.inf)
+    tau = check.number(proposal_temperature, "proposal_temperature", "a finite number > 0", 0.0, math.inf)
     _within(tau, "proposal_temperature", v)
     top = v.amax(-1, keepdim=True)
-    if concrete(v) and not top.isfinite().all():  # amax passes nan on
-        where = first(~top.isfinite().squeeze(-1))
-        raise ValueError(f"teacher_logits: expected rows that have a softmax, got none{at_index(where)}")
+    if concrete(v):  # amax passes nan on
+        endless = ~top.isfinite().squeeze(-1)
+        check.refuse_where(endless, "teacher_logits", "rows that have a softmax", got="none")
     log_p = torch.log_softmax(v, -1)
     log_r = torch.log_softmax((v - top) / tau, -1)
     flat = log_r.exp().reshape(-1, v.shape[-1])
@@ -217,16 +208,16 @@ def sampled_loss(
     >>> xent.torch.sampled_loss(torch.zeros(1, 2), indices, weights)
     tensor(0.6931)
     """
-    z, axis = logits_of(student_logits, "student_logits", axis)
+    z, axis = tensors.logits_of(student_logits, "student_logits", axis)
     at = _class_choices(indices, "indices", z, axis)
-    given = tensor_of(importance_weights, "importance_weights").detach()
-    same_device(given, "importance_weights", z)
-    same_shape(given, "importance_weights", indices.shape, "indices", z)
-    masses = weights(given, "importance_weights", tuple(indices.shape), "that of indices", z).movedim(
+    given = tensors.tensor_of(importance_weights, "importance_weights").detach()
+    tensors.same_device(given, "importance_weights", z)
+    tensors.same_shape(given, "importance_weights", indices.shape, "indices", z)
+    masses = tensors.weights(given, "importance_weights", tuple(indices.shape), "that of indices", z).movedim(
         axis, -1
     )
-    reduction, denominator = reduction_arguments(reduction, denominator)
-    w = target_weights(z, sample_weight)
+    reduction, denominator = check.reduction_arguments(reduction, denominator)
+    w = tensors.target_weights(z, sample_weight)
     return reduce_rows(RowLoss(_sampled), z, (at, masses), w, reduction, denominator)
 
 
@@ -511,8 +502,9 @@ def _sampled(z: Tensor, at: Tensor, masses: Tensor) -> Tensor:
 
 
 def _pair(student: Any, teacher: Any, axis: int) -> tuple[Tensor, Tensor]:
-    z, axis = logits_of(student, "student_logits", axis)
-    same_shape(floats(teacher, "teacher_logits"), "teacher_logits", student.shape, "student_logits", z)
+    z, axis = tensors.logits_of(student, "student_logits", axis)
+    hint = padding(tensors.floats(teacher, "teacher_logits"), student, axis)
+    tensors.same_shape(teacher, "teacher_logits", student.shape, "student_logits", z, hint)
     v = teacher.movedim(axis, -1).detach()
     return (z.double() if v.dtype == torch.float64 else z), v
 
@@ -532,30 +524,9 @@ def _within(temperature: float, name: str, z: Tensor) -> None:
         )
 
 
-def _check_top_k(log_p: Tensor, at: Tensor, treatment: str, dtype: torch.dtype) -> None:
-    ordered = at.sort(-1).values
-    repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
-    if repeated.any():
-        raise ValueError(
-            f"top_indices: expected distinct classes, got a repeated one{at_index(first(repeated))}"
-        )
-    slack = sum_tolerance(dtype, log_p.shape[-1])
-    mass = log_p.exp().sum(-1)
-    wrong = ~(mass <= 1 + slack)
-    if wrong.any():
-        where = first(wrong)
-        raise ValueError(
-            f"top_log_probs: expected log-probabilities whose exponentials sum to at most one (within "
-            f"{slack:.2g} for {dtype}), got a sum of {mass[where].item():.10g}{at_index(where)}"
-        )
-    if treatment.startswith("renormalised") and (log_p.amax(-1) == -math.inf).any():
-        where = first(log_p.amax(-1) == -math.inf)
-        raise ValueError(f"top_log_probs: expected a sum above 0 to renormalise by, got 0{at_index(where)}")
-
-
 def _class_choices(value: Any, name: str, z: Tensor, axis: int) -> Tensor:
     """Return some class indices for each row, moved to the last axis."""
-    tensor = tensor_of(value, name)
+    tensor = tensors.tensor_of(value, name)
     if tensor.dtype not in LABEL_DTYPES:
         raise TypeError(f"{name}: expected integer class indices, got dtype {tensor.dtype}")
     if tensor.ndim != z.ndim or tensor.movedim(axis, -1).shape[:-1] != z.shape[:-1]:
@@ -565,6 +536,6 @@ def _class_choices(value: Any, name: str, z: Tensor, axis: int) -> Tensor:
         )
     if tensor.shape[axis] == 0:
         raise ValueError(f"{name}: expected at least one class in each row, got shape {tuple(tensor.shape)}")
-    same_device(tensor, name, z)
-    in_range(tensor, name, z.shape[-1])
+    tensors.same_device(tensor, name, z)
+    tensors.in_range(tensor, name, z.shape[-1])
     return tensor.movedim(axis, -1).long()

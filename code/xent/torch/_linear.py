@@ -15,6 +15,7 @@ from torch import Tensor
 from xent._validate import Reduction, integer, number, reduction_arguments, renamed, shown, smoothing_mass
 from xent.distillation import Direction, Scale, _beta, _settings
 
+from . import _validate as tensors
 from ._blocks import summed, wide
 from ._caches import TopK, masses_of, samples_of
 from ._linear_step import LinearLoss
@@ -32,18 +33,6 @@ from ._parts import (
     row_factors,
 )
 from ._shards import Shards, group_name
-from ._validate import (
-    distributions,
-    floats,
-    inside,
-    labels_of,
-    same_device,
-    same_shape,
-    target_weights,
-    weights,
-)
-
-__all__ = ["TokenReport", "linear_cross_entropy", "linear_distillation_loss", "linear_entropy"]
 
 
 class TokenReport(NamedTuple):
@@ -169,9 +158,11 @@ def linear_cross_entropy(
             raise ValueError(f"{which}: expected class indices with it, got distributions as targets")
         part, beside, w, mass = _soft(layer, targets, settings, weight, sample_weight, shards)
     else:
-        labels, counts = labels_of(targets, hidden, ignore_index, 0 if shards.group else layer.classes)
+        labels, counts = tensors.labels_of(
+            targets, hidden, ignore_index, 0 if shards.group else layer.classes
+        )
         part, beside, mass = Labels(*settings), [labels.flatten()], None
-        w = target_weights(hidden, sample_weight, counts)
+        w = tensors.target_weights(hidden, sample_weight, counts)
         if weight is not None:
             by_class = shards.class_weights(weight, labels, layer.classes, hidden)
             w = by_class if w is None else w * by_class
@@ -192,13 +183,13 @@ def _soft(
     """Return the part for distributions, what stands beside the logits, and what a row weighs and counts for."""
     hidden, classes = layer.hidden, layer.classes
     like = hidden.new_empty(()).expand(*hidden.shape[:-1], classes)
-    same = distributions if shards.group is None else _shares
+    same = tensors.distributions if shards.group is None else _shares
     t = same(targets.detach(), "targets", like, "the logits", -1)
-    w = mass = target_weights(hidden, sample_weight)
+    w = mass = tensors.target_weights(hidden, sample_weight)
     beside = [_matrix(t)]
     if weight is None:
         return Distributions(*settings), beside, w, mass
-    of_class = weights(weight, "weight", (classes,), "one weight a class", hidden)
+    of_class = tensors.weights(weight, "weight", (classes,), "one weight a class", hidden)
     each = shards.sum(t.to(of_class.dtype) @ of_class)
     mass = each if w is None else w * each
     w = (mass > 0).to(mass.dtype) if w is None else w.masked_fill(mass == 0, 0.0)
@@ -207,8 +198,8 @@ def _soft(
 
 def _shares(value: Tensor, name: str, like: Tensor, other: str, axis: int) -> Tensor:
     """Return a rank's part of distributions, whose sum it cannot check."""
-    same_shape(value, name, like.shape, other, like)
-    inside(value, name)
+    tensors.same_shape(value, name, like.shape, other, like)
+    tensors.inside(value, name)
     return value
 
 
@@ -244,7 +235,7 @@ def linear_entropy(
     layer = _Layer.checked(hidden, linear_weight, linear_bias, "linear_")
     refuse_transforms("linear_entropy", *layer.tensors)
     group_name(vocab_group)
-    w = target_weights(hidden, sample_weight)
+    w = tensors.target_weights(hidden, sample_weight)
     loss = Sum(((1.0, Entropy()),), _softcap(softcap))
     return _Reduced(reduction, denominator, w).of(layer, loss, [], vocab_group)[0]
 
@@ -368,10 +359,10 @@ def linear_distillation_loss(
     )
     labels = counts = None
     if targets is not None:
-        labels, counts = labels_of(
+        labels, counts = tensors.labels_of(
             targets, hidden, ignore_index, 0 if alpha == 1 or shards.group else layer.classes
         )
-    w = target_weights(hidden, sample_weight, counts)
+    w = tensors.target_weights(hidden, sample_weight, counts)
     given = {
         "teacher_hidden": teacher_hidden,
         "teacher_top_k": teacher_top_k,
@@ -432,7 +423,7 @@ def _taught(layer: _Layer, hidden: Any, weight: Any, bias: Any) -> list[Tensor]:
             f"teacher_weight: expected {classes:,} rows, as student_weight, got {taught.classes:,}; if both have "
             f"the same tokens and the rest is padding, slice: {whose}_weight[:{least}], and its bias alike"
         )
-    same_device(hidden, "teacher_hidden", layer.hidden)
+    tensors.same_device(hidden, "teacher_hidden", layer.hidden)
     return [_matrix(hidden.detach()), *(x.detach() for x in (weight, bias) if x is not None)]
 
 
@@ -451,7 +442,7 @@ class _Layer:
         named = {of_hidden: hidden, f"{whose}weight": weight, f"{whose}bias": bias}
         for name, value in named.items():
             if value is not None or not name.endswith("bias"):
-                same_device(floats(value, name), name, hidden)
+                tensors.same_device(tensors.floats(value, name), name, hidden)
         if hidden.ndim == 0:
             raise ValueError(f"{of_hidden}: expected shape (..., H), got a single number")
         if weight.ndim != 2 or weight.shape[1] != hidden.shape[-1] or not len(weight):

@@ -22,56 +22,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from xent._validate import (
-    PREDICTIONS_FIRST,
-    Reduction,
-    at_index,
-    gone,
-    integer,
-    number,
-    real_array,
-    reduction_arguments,
-    renamed,
-    shown,
-    smoothing_mass,
-    sum_tolerance,
-    unit,
-)
+from xent import _validate as check
+from xent._validate import BINARY_LOGITS, LOGITS, Reduction, gone, renamed
 
+from . import _validate as tensors
 from ._blocks import RowLoss, concrete, divide_by, exp_, reduce_rows, sum_classes, summed, weigh
-from ._validate import (
-    FLOAT_DTYPES,
-    LABEL_DTYPES,
-    class_axis,
-    differ,
-    distributions,
-    first,
-    inside,
-    labels_of,
-    logits_of,
-    same_shape,
-    target_weights,
-    tensor_of,
-    weights,
-    widened,
-)
-
-__all__ = [
-    "binary_cross_entropy",
-    "binary_focal_loss",
-    "binary_log_loss",
-    "cross_entropy",
-    "entropy_from_logits",
-    "focal_loss",
-    "log_loss",
-    "log_sigmoid",
-    "log_softmax",
-    "log_sum_exp",
-    "nll",
-    "sigmoid",
-    "soft_cross_entropy",
-    "softmax",
-]
+from ._validate import FLOAT_DTYPES, LABEL_DTYPES
 
 
 def log_sum_exp(
@@ -89,19 +45,19 @@ def log_sum_exp(
     >>> xent.torch.log_sum_exp(torch.tensor([0.0, -40.0], dtype=torch.float64)).item()
     4.248354255291...e-18
     """
-    z = widened(x, "x")
+    z = tensors.widened(x, "x")
     if not isinstance(keepdims, bool):
-        raise TypeError(f"keepdims: expected True or False, got {shown(keepdims)}")
+        raise TypeError(f"keepdims: expected True or False, got {check.shown(keepdims)}")
     given = range(z.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    axes = sorted({class_axis(z, "x", a) for a in given})
+    axes = sorted({tensors.class_axis(z, "x", a) for a in given})
     if not axes:
         raise ValueError(
-            f"axis: expected at least one axis of x with shape {tuple(z.shape)}, got {shown(axis)}"
+            f"axis: expected at least one axis of x with shape {tuple(z.shape)}, got {check.shown(axis)}"
         )
     if len(axes) < len(given):
-        raise ValueError(f"axis: expected distinct axes, got {shown(axis)}")
+        raise ValueError(f"axis: expected distinct axes, got {check.shown(axis)}")
     if b is not None:
-        factors = weights(b, "b", tuple(z.shape), "that of x", z, broadcast=True)
+        factors = tensors.weights(b, "b", tuple(z.shape), "that of x", z, broadcast=True)
         z = torch.where((factors > 0) | z.isnan(), z + torch.log(factors), -math.inf)  # 0 * inf = 0
     kept = [1 if i in axes else n for i, n in enumerate(z.shape)]
     rows = z.movedim(axes, list(range(-len(axes), 0))).flatten(-len(axes))
@@ -123,7 +79,7 @@ def log_softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
     >>> xent.torch.log_softmax(torch.tensor([0.0, -40.0]))
     tensor([-4.2484e-18, -4.0000e+01])
     """
-    moved, axis = logits_of(widened(logits, "logits"), "logits", axis)
+    moved, axis = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
     gaps, top = _below_the_highest(moved)
     return (-gaps - top).movedim(-1, axis)
 
@@ -137,11 +93,11 @@ def entropy_from_logits(logits: Tensor, *, axis: int = -1, base: float | None = 
     >>> xent.torch.entropy_from_logits(torch.tensor([0.0, -50.0]))
     tensor(9.8366e-21)
     """
-    moved, _ = logits_of(widened(logits, "logits"), "logits", axis)
+    moved, _ = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
     # Both -log p of the highest and the gaps are >= 0. A gap of inf has p = 0, and 0 * inf = 0.
     gaps, top = _below_the_highest(moved)
     nats = top.squeeze(-1) + (torch.softmax(moved, -1) * gaps.masked_fill(gaps.isposinf(), 0.0)).sum(-1)
-    return nats if base is None else nats / unit(base)
+    return nats if base is None else nats / check.unit(base)
 
 
 def softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
@@ -153,7 +109,7 @@ def softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
     >>> xent.torch.softmax(torch.tensor([1000.0, 1000.0]))
     tensor([0.5000, 0.5000])
     """
-    moved, axis = logits_of(widened(logits, "logits"), "logits", axis)
+    moved, axis = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
     return torch.softmax(moved, -1).movedim(-1, axis)
 
 
@@ -166,7 +122,7 @@ def sigmoid(logits: Tensor) -> Tensor:
     >>> xent.torch.sigmoid(torch.tensor([-1000.0, 0.0]))
     tensor([0.0000, 0.5000])
     """
-    return torch.sigmoid(widened(logits, "logits"))
+    return torch.sigmoid(tensors.widened(logits, "logits"))
 
 
 def log_sigmoid(logits: Tensor) -> Tensor:
@@ -178,7 +134,7 @@ def log_sigmoid(logits: Tensor) -> Tensor:
     >>> xent.torch.log_sigmoid(torch.tensor([-1000.0, 40.0]))
     tensor([-1.0000e+03, -4.2484e-18])
     """
-    return logsigmoid(widened(logits, "logits"))
+    return logsigmoid(tensors.widened(logits, "logits"))
 
 
 @gone(vocab_group="xent.torch.split_cross_entropy")
@@ -214,11 +170,11 @@ def cross_entropy(
     >>> round(loss.item(), 6), logits.grad.sum(-1).abs().max().item() < 1e-7
     (0.288726, True)
     """
-    z, axis = logits_of(logits, "logits", axis)
-    smoothing = _held(smoothing_mass(label_smoothing), z)
-    reduction, denominator = reduction_arguments(reduction, denominator)
-    labels, counts = labels_of(targets, z, ignore_index, axis=axis)
-    w = target_weights(z, sample_weight, counts, labels, weight)
+    z, axis = tensors.logits_of(logits, "logits", axis)
+    smoothing = _held(check.smoothing_mass(label_smoothing), z)
+    reduction, denominator = check.reduction_arguments(reduction, denominator)
+    labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)
+    w = tensors.target_weights(z, sample_weight, counts, labels, weight)
     loss = RowLoss(partial(_hard, smoothing), partial(_hard_fused, smoothing))
     return reduce_rows(loss, z, (labels,), w, reduction, denominator)
 
@@ -242,14 +198,15 @@ def soft_cross_entropy(
     >>> xent.torch.soft_cross_entropy(torch.tensor([[0.0, -float("inf")]]), torch.tensor([[1.0, 0.0]]))
     tensor(0.)
     """
-    z, axis = logits_of(logits, "logits", axis)
-    t = distributions(target_probs, "target_probs", logits, "logits", axis).movedim(axis, -1)
-    smoothing = _held(smoothing_mass(label_smoothing), z)
-    reduction, denominator = reduction_arguments(reduction, denominator)
+    z, axis = tensors.logits_of(logits, "logits", axis)
+    fits = partial(check.of_soft, logits, target_probs, axis)
+    t = tensors.distributions(target_probs, "target_probs", logits, "logits", axis, fits).movedim(axis, -1)
+    smoothing = _held(check.smoothing_mass(label_smoothing), z)
+    reduction, denominator = check.reduction_arguments(reduction, denominator)
     z = z.to(torch.promote_types(z.dtype, t.dtype) if t.dtype == torch.float64 else z.dtype)
-    w = mass = target_weights(z, sample_weight)
+    w = mass = tensors.target_weights(z, sample_weight)
     if weight is not None:
-        t = t * weights(weight, "weight", (z.shape[-1],), "one weight a class", z)
+        t = t * tensors.weights(weight, "weight", (z.shape[-1],), "one weight a class", z)
         mass = t.sum(-1) if w is None else w * t.sum(-1)
         w = (mass > 0).to(mass.dtype) if w is None else w.masked_fill(mass == 0, 0.0)
     if smoothing:
@@ -277,10 +234,10 @@ def binary_cross_entropy(
     tensor([2.0612e-09, 2.0612e-09])
     """
     z, y, w = _binary(logits, targets, sample_weight, label_smoothing)
-    reduction, denominator = reduction_arguments(reduction, denominator)
+    reduction, denominator = check.reduction_arguments(reduction, denominator)
     up, down = _binary_sides(z, y)
     if pos_weight is not None:
-        c = weights(pos_weight, "pos_weight", tuple(z.shape), "that of the logits", z, broadcast=True)
+        c = tensors.weights(pos_weight, "pos_weight", tuple(z.shape), "that of the logits", z, broadcast=True)
         if concrete(c) and (c == 0).any():
             raise ValueError("pos_weight: expected finite weights > 0, got 0")
         up = c * up
@@ -309,14 +266,14 @@ def focal_loss(
     >>> xent.torch.focal_loss(torch.zeros(1, 2), torch.tensor([0]))
     tensor(0.1733)
     """
-    z, axis = logits_of(logits, "logits", axis)
-    labels, counts = labels_of(targets, z, ignore_index, axis=axis)
-    gamma = number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
-    reduction, denominator = reduction_arguments(reduction, denominator)
-    w = target_weights(z, sample_weight, counts)
+    z, axis = tensors.logits_of(logits, "logits", axis)
+    labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)
+    gamma = check.number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
+    reduction, denominator = check.reduction_arguments(reduction, denominator)
+    w = tensors.target_weights(z, sample_weight, counts)
     factor = None
     if alpha is not None:
-        factor = weights(alpha, "alpha", (z.shape[-1],), "one factor a class", z)[labels]
+        factor = tensors.weights(alpha, "alpha", (z.shape[-1],), "one factor a class", z)[labels]
     others = (labels,) if factor is None else (labels, factor)
     return reduce_rows(RowLoss(partial(_focal, gamma)), z, others, w, reduction, denominator)
 
@@ -342,13 +299,13 @@ def binary_focal_loss(
     tensor(0.0433)
     """
     z, y, w = _binary(logits, targets, sample_weight, label_smoothing)
-    gamma = number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
-    reduction, denominator = reduction_arguments(reduction, denominator)
+    gamma = check.number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
+    reduction, denominator = check.reduction_arguments(reduction, denominator)
     up, down = _binary_sides(z, y)
     up = _pow(torch.sigmoid(-z), logsigmoid(-z), gamma) * up
     down = _pow(torch.sigmoid(z), logsigmoid(z), gamma) * down
     if alpha is not None:
-        a = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
+        a = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
         # A side without mass is left out: 0 * inf would be nan.
         up, down = (
             m * x.masked_fill(x.isposinf(), 0.0) if m == 0 else m * x for m, x in ((a, up), (1 - a, down))
@@ -376,19 +333,22 @@ def nll(
     >>> xent.torch.nll(xent.torch.log_softmax(logits), torch.tensor([0]))
     tensor(0.4076)
     """
-    moved, axis = logits_of(widened(log_probs, "log_probs"), "log_probs", axis)
-    labels, counts = labels_of(targets, moved, ignore_index, axis=axis)
+    moved, axis = tensors.logits_of(tensors.widened(log_probs, "log_probs"), "log_probs", axis)
+    labels, counts = tensors.labels_of(targets, moved, ignore_index, axis=axis)
     if concrete(moved):
-        tolerance = sum_tolerance(log_probs.dtype, moved.shape[-1])
+        tolerance = check.sum_tolerance(log_probs.dtype, moved.shape[-1])
         excess = torch.logsumexp(moved.detach(), -1)
-        wrong = ~(torch.expm1(excess).abs() <= tolerance)
-        if wrong.any():
-            where = first(wrong)
-            raise ValueError(
-                f"log_probs: expected logarithms of probabilities that sum to one along the class axis "
-                f"(within {tolerance:.2g} for {moved.shape[-1]} classes in {log_probs.dtype}), got a "
-                f"log-sum-exp of {excess[where].item():.6g}{at_index(where)}; for logits use cross_entropy"
-            )
+        expected = check.sum_to_one(
+            "logarithms of probabilities", f"axis {axis}", tolerance, moved.shape[-1], log_probs.dtype
+        )
+        check.refuse_where(
+            ~(torch.expm1(excess).abs() <= tolerance),
+            "log_probs",
+            expected,
+            excess,
+            got="a log-sum-exp of {:.6g}",
+            hint=lambda: check.other_axis(log_probs.exp(), axis, LOGITS),
+        )
     return _pick(moved, labels, counts, weight, sample_weight, reduction, denominator, torch.neg)
 
 
@@ -415,12 +375,16 @@ def log_loss(
     >>> xent.torch.log_loss(torch.tensor([[0.25, 0.75]]), torch.tensor([0]))
     tensor(1.3863)
     """
-    moved, axis = logits_of(widened(probs, "probs"), "probs", axis)
+    moved, axis = tensors.logits_of(tensors.widened(probs, "probs"), "probs", axis)
     if labels is not None:
         targets, ignore_index = _by_label(targets, labels, moved.shape[-1], ignore_index)
-    of, counts = labels_of(targets, moved, ignore_index, axis=axis)
-    distributions(probs, "probs", probs, "probs", axis)
-    eps = number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
+    of, counts = tensors.labels_of(targets, moved, ignore_index, axis=axis)
+
+    def fits() -> str:
+        return check.other_axis(probs, axis, LOGITS if ((probs < 0) | (probs > 1)).any() else "")
+
+    tensors.distributions(probs, "probs", probs, "probs", axis, fits)
+    eps = check.number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
 
     def loss(p: Tensor) -> Tensor:
         return -torch.log(p.clamp(eps, 1 - eps) if eps else p)
@@ -446,16 +410,16 @@ def binary_log_loss(
     >>> xent.torch.binary_log_loss(torch.tensor([0.75, 0.5]), torch.tensor([1, 0]))
     tensor(0.4904)
     """
-    p = widened(probs, "probs")
-    inside(p, "probs")
-    eps = number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
+    p = tensors.widened(probs, "probs")
+    tensors.inside(p, "probs", hint=lambda: BINARY_LOGITS)
+    eps = check.number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
     p, y, w = _binary(p, targets, sample_weight, 0.0, "probs", out=0.5)
-    reduction, denominator = reduction_arguments(reduction, denominator)
+    reduction, denominator = check.reduction_arguments(reduction, denominator)
     p = p.clamp(eps, 1 - eps) if eps else p
     # As in _binary_sides, also for the gradient: that of log p at 0 is infinite.
     up = -y * torch.log(torch.where(y > 0, p, 1.0))
     down = (y - 1) * torch.log1p(-torch.where(y < 1, p, 0.0))
-    return summed(weigh(up + down, w), divide_by(p.shape, w, reduction, denominator))
+    return summed(weigh(up + down + 0.0, w), divide_by(p.shape, w, reduction, denominator))
 
 
 # The arithmetic, of rows with the classes last.
@@ -546,18 +510,21 @@ def _binary(
     out: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Check what the binary losses share; for a target of weight zero, `out` replaces the logit."""
-    z = widened(logits, "logits")
-    y = tensor_of(targets, "targets")
+    z = tensors.widened(logits, "logits")
+    y = tensors.tensor_of(targets, "targets")
     if y.dtype not in (*LABEL_DTYPES, *FLOAT_DTYPES, torch.bool):
         raise TypeError(f"targets: expected labels 0 and 1 or probabilities, got dtype {y.dtype}")
-    same_shape(y, "targets", z.shape, like, z)
-    inside(y, "targets", hint=lambda: PREDICTIONS_FIRST if ((z == 0) | (z == 1)).all() else "")
-    smoothing = smoothing_mass(label_smoothing)
+    twin = "cross_entropy" if like == "logits" else "log_loss"
+    tensors.same_shape(y, "targets", z.shape, like, z, check.of_rows(y, z, twin))
+    tensors.inside(y, "targets", hint=lambda: check.of_binary(z, y))
+    smoothing = check.smoothing_mass(label_smoothing)
     y = y.to(z.dtype)
     y = (1 - smoothing) * y + smoothing / 2 if smoothing else y
     if sample_weight is None:
         return z, y, None
-    w = weights(sample_weight, "sample_weight", tuple(z.shape), f"that of the {like}", z, broadcast=True)
+    w = tensors.weights(
+        sample_weight, "sample_weight", tuple(z.shape), f"that of the {like}", z, broadcast=True
+    )
     return z.masked_fill(w == 0, out), y, w
 
 
@@ -568,9 +535,9 @@ def _binary_sides(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def _by_label(targets: Any, labels: Any, classes: int, ignore_index: int | None) -> tuple[Tensor, int | None]:
     """Return class indices for targets that are given by the numbers that the classes are called."""
-    given = tensor_of(targets, "targets")
+    given = tensors.tensor_of(targets, "targets")
     if not isinstance(labels, Tensor):
-        labels = real_array(labels, "labels")
+        labels = check.real_array(labels, "labels")
     names = torch.as_tensor(labels, device=given.device)
     if tuple(names.shape) != (classes,):
         raise ValueError(f"labels: expected shape {(classes,)}, one number a class, got {tuple(names.shape)}")
@@ -579,11 +546,9 @@ def _by_label(targets: Any, labels: Any, classes: int, ignore_index: int | None)
     same = given.unsqueeze(-1) == names
     ignored = torch.zeros_like(given, dtype=torch.bool)
     if ignore_index is not None:
-        ignored = ~differ(given, integer(ignore_index, "ignore_index"))
-    known = same.any(-1) | ignored
-    if concrete(known) and not known.all():
-        where = first(~known)
-        raise ValueError(f"targets: expected one of the labels, got {given[where].item()}{at_index(where)}")
+        ignored = ~tensors.differ(given, check.integer(ignore_index, "ignore_index"))
+    if concrete(same):
+        check.refuse_where(~(same.any(-1) | ignored), "targets", "one of the labels", given)
     of = same.to(torch.uint8).argmax(-1)
     return of.masked_fill(ignored, -1), None if ignore_index is None else -1
 
@@ -599,8 +564,8 @@ def _pick(
     loss: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """Take each target's entry along the last axis, apply `loss` to it, and reduce."""
-    reduction, denominator = reduction_arguments(reduction, denominator)
-    w = target_weights(moved, sample_weight, counts, labels, weight)
+    reduction, denominator = check.reduction_arguments(reduction, denominator)
+    w = tensors.target_weights(moved, sample_weight, counts, labels, weight)
     picked = moved.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     # A one has a finite loss; what it is does not matter, and what the entry was reaches no gradient.
     losses = loss(picked if w is None else picked.masked_fill(w == 0, 1.0)) + 0.0

@@ -16,8 +16,6 @@ from ._parts import Labels, refuse_second_derivatives, refuse_transforms, row_fa
 from ._shards import Shards, group_name
 from ._validate import in_range, labels_of, logits_of, target_weights
 
-__all__ = ["split_cross_entropy"]
-
 
 def split_cross_entropy(
     logits: Tensor,

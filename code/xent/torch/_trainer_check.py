@@ -36,8 +36,6 @@ from ._accumulation_check import (
     untouched,
 )
 
-__all__ = ["check_trainer"]
-
 Step = Callable[[nn.Module, list[Any]], Any]
 IGNORED = -100  # the label that trainers of language models leave out
 LOOK = 64  # micro-batches that are read, at most, until two have unlike numbers of targets
@@ -156,7 +154,12 @@ def _hugging_face(trainer: Any, batches: Iterable[Any] | None, stack: ExitStack)
                 "trainer: expected gradient_accumulation_steps of 2 or more, got 1: nothing is accumulated"
             )
         stack.enter_context(_patched(trainer, data_collator=examples))
-        stack.enter_context(_patched(trainer.args, dataloader_num_workers=0))
+        alone = {  # no other process reads ahead, or examples are collated out of sight
+            "dataloader_num_workers": 0,
+            "dataloader_persistent_workers": False,
+            "dataloader_prefetch_factor": None,
+        }
+        stack.enter_context(_patched(trainer.args, **alone))
         mine, chosen = _window(_loader(trainer), size)
         stack.enter_context(_patched(trainer, data_collator=examples.collate))
         rows = exchange(examples.of(mine, chosen), None, ranks)
@@ -240,7 +243,7 @@ def _window(loader: Iterable[Any], size: int) -> tuple[list[Any], list[int]]:
     """
     batches: list[Any] = []
     with_labels: list[int] = []
-    for i, batch in enumerate(islice(loader, LOOK + size)):
+    for i, batch in enumerate(_read(loader, LOOK + size)):
         if i < size:
             batches.append(batch)
         with_labels.append(_labels(batch))
@@ -257,6 +260,15 @@ def _window(loader: Iterable[Any], size: int) -> tuple[list[Any], list[int]]:
         f"trainer: expected micro-batches with unlike numbers of labels, got {len(with_labels)} with "
         f"{with_labels[0]} each, which hide a mean of means; pass batches= that differ"
     )
+
+
+def _read(loader: Iterable[Any], most: int) -> Iterator[Any]:
+    """Yield a loader's first micro-batches; one that fails where it should end, as accelerate's empty one, ends."""
+    try:
+        yield from islice(loader, most)
+    except ValueError as failure:
+        if not str(failure).startswith("Batch does not contain any data"):
+            raise
 
 
 def _labels(batch: Any) -> int:
@@ -556,26 +568,15 @@ def _kept(thing: Any) -> Iterator[None]:
 
 def _snapshot(value: Any) -> Callable[[], None]:
     """Return what puts a container's contents back, and those of the containers in it."""
-    if isinstance(value, dict):
-        pairs = dict(value)
-        inner = [_snapshot(v) for v in pairs.values()]
+    if not isinstance(value, dict | list | deque):
+        return lambda: None
+    kept = dict(value) if isinstance(value, dict) else list(value)
+    inside = [_snapshot(v) for v in (kept.values() if isinstance(kept, dict) else kept)]
 
-        def undo() -> None:
-            value.clear()
-            value.update(pairs)
-            for again in inner:
-                again()
+    def undo() -> None:
+        value.clear()
+        value.update(kept) if isinstance(value, dict) else value.extend(kept)
+        for again in inside:
+            again()
 
-        return undo
-    if isinstance(value, list | deque):
-        items = list(value)
-        inside = [_snapshot(v) for v in items]
-
-        def undo() -> None:
-            value.clear()
-            value.extend(items)
-            for again in inside:
-                again()
-
-        return undo
-    return lambda: None
+    return undo

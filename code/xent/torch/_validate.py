@@ -10,16 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xent._validate import (
-    at_index,
-    first_true,
-    fitting,
-    integer,
-    meant,
-    real_array,
-    shown,
-    sum_tolerance,
-)
+from xent import _validate as check
 
 from ._blocks import accumulator, concrete, wide
 
@@ -37,29 +28,29 @@ def tensor_of(value: Any, name: str) -> Tensor:
     return value
 
 
-def floats(value: Any, name: str) -> Tensor:
+def floats(value: Any, name: str, hint: str = "") -> Tensor:
     """Refuse what is no tensor of floats."""
     tensor = tensor_of(value, name)
     if tensor.dtype not in FLOAT_DTYPES:
-        hint = "; labels come second, as targets" if tensor.dtype in LABEL_DTYPES else ""
+        hint = hint or ("; labels come second, as targets" if tensor.dtype in LABEL_DTYPES else "")
         raise TypeError(f"{name}: expected a tensor of floats, got dtype {tensor.dtype}{hint}")
     return tensor
 
 
-def widened(value: Any, name: str) -> Tensor:
+def widened(value: Any, name: str, hint: str = "") -> Tensor:
     """Return a tensor of float32 or float64."""
-    tensor = floats(value, name)
+    tensor = floats(value, name, hint)
     return tensor.to(wide(tensor.dtype))
 
 
 def class_axis(tensor: Tensor, name: str, axis: Any) -> int:
     """Return the class axis as a non-negative integer; at least one class is needed."""
-    axis = integer(axis, "axis")
+    axis = check.integer(axis, "axis")
     if tensor.ndim == 0:
         raise ValueError(f"{name}: expected at least one dimension, the classes, got a single number")
     if not -tensor.ndim <= axis < tensor.ndim:
         raise ValueError(
-            f"axis: expected an axis of {name} with shape {tuple(tensor.shape)}, got {shown(axis)}"
+            f"axis: expected an axis of {name} with shape {tuple(tensor.shape)}, got {check.shown(axis)}"
         )
     positive: int = axis % tensor.ndim
     if tensor.shape[positive] == 0:
@@ -87,9 +78,10 @@ def labels_of(
     expected, got = tuple(moved.shape[:-1]), tuple(labels.shape)
     if labels.dtype not in LABEL_DTYPES or got != expected:
         axis %= moved.ndim
-        like = (*expected[:axis], moved.shape[-1], *expected[axis:])
-        told = not labels.is_complex()
-        hint = fitting(got, like, axis, floats=labels.is_floating_point()) if told else ""
+        logits = moved.new_full((), math.nan).expand(*expected, classes) if classes else moved
+        told = concrete(labels, moved) and not labels.is_complex()
+        like, floats = logits.movedim(-1, axis), labels.is_floating_point()
+        hint = check.fitting(labels, like, axis, floats=floats, linear=bool(classes)) if told else ""
         if labels.dtype not in LABEL_DTYPES:
             raise TypeError(f"targets: expected integer class indices, got dtype {labels.dtype}{hint}")
         raise ValueError(
@@ -99,7 +91,7 @@ def labels_of(
     labels = labels.long()
     counts = None
     if ignore_index is not None:
-        counts = differ(labels, integer(ignore_index, "ignore_index"))
+        counts = differ(labels, check.integer(ignore_index, "ignore_index"))
         labels = labels.masked_fill(~counts, 0)
     classes = moved.shape[-1] if classes is None else classes
     if classes:
@@ -117,31 +109,30 @@ def differ(labels: Tensor, ignore_index: int) -> Tensor:
 def in_range(labels: Tensor, name: str, classes: int) -> None:
     """Refuse what is no class index."""
     if concrete(labels) and labels.numel():
-        low, high = labels.aminmax()
-        if low.item() < 0 or high.item() >= classes:
-            where = first((labels < 0) | (labels >= classes))
-            raise ValueError(
-                f"{name}: expected class indices in [0, {classes}), got {labels[where].item()}{at_index(where)}"
-                f"{meant(int(low), int(high), classes) if name == 'targets' else ''}"
-            )
+        low, high = (int(end.item()) for end in labels.aminmax())
+        if low < 0 or high >= classes:
+            hint = (lambda: check.meant(low, high, classes)) if name == "targets" else str
+            wrong = (labels < 0) | (labels >= classes)
+            check.refuse_where(wrong, name, f"class indices in [0, {classes})", labels, hint=hint)
 
 
-def distributions(value: Any, name: str, like: Tensor, other: str, axis: int) -> Tensor:
+def distributions(
+    value: Any, name: str, like: Tensor, other: str, axis: int, hint: Callable[[], str] = str
+) -> Tensor:
     """Return distributions along `axis`, in float32 or float64."""
-    tensor = widened(value, name)
+    indices = isinstance(value, Tensor) and value.dtype in LABEL_DTYPES and value.ndim < like.ndim
+    tensor = widened(value, name, "; for class indices use cross_entropy" if indices else "")
     same_shape(tensor, name, like.shape, other, like)
     if concrete(tensor):
-        tolerance = sum_tolerance(value.dtype, tensor.shape[axis])
-        inside(tensor, name, tolerance)
+        tolerance = check.sum_tolerance(value.dtype, tensor.shape[axis])
+        inside(tensor, name, tolerance, hint=hint)
         sums = tensor.detach().sum(axis, dtype=accumulator(tensor))
-        wrong = (sums - 1).abs() > tolerance
-        if wrong.any():
-            where = first(wrong)
-            raise ValueError(
-                f"{name}: expected probabilities that sum to one along axis {axis} (within "
-                f"{tolerance:.2g} for {tensor.shape[axis]} classes in {value.dtype}), got a sum of "
-                f"{sums[where].item():.10g}{at_index(where)}"
-            )
+        expected = check.sum_to_one(
+            "probabilities", f"axis {axis}", tolerance, tensor.shape[axis], value.dtype
+        )
+        check.refuse_where(
+            (sums - 1).abs() > tolerance, name, expected, sums, got="a sum of {:.10g}", hint=hint
+        )
     return tensor
 
 
@@ -149,10 +140,7 @@ def inside(tensor: Tensor, name: str, slack: float = 0.0, *, hint: Callable[[], 
     """Refuse what lies outside [0, 1]."""
     if concrete(tensor):
         wrong = ~((tensor >= 0) & (tensor <= 1 + slack))
-        if wrong.any():
-            where = first(wrong)
-            got = tensor[where].item()
-            raise ValueError(f"{name}: expected probabilities in [0, 1], got {got}{at_index(where)}{hint()}")
+        check.refuse_where(wrong, name, "probabilities in [0, 1]", tensor, hint=hint)
 
 
 def weights(
@@ -163,7 +151,7 @@ def weights(
         value = torch.tensor(float(value), dtype=torch.float64)
     elif not isinstance(value, Tensor):
         # Not torch.as_tensor: it drops masks, and refuses or warns of arrays by their memory.
-        value = torch.from_numpy(real_array(value, name, bools=True).astype(np.float64, order="C"))
+        value = torch.from_numpy(check.real_array(value, name, bools=True).astype(np.float64, order="C"))
     elif tensor_of(value, name).dtype not in (*LABEL_DTYPES, *FLOAT_DTYPES, torch.bool):
         raise TypeError(f"{name}: expected real numbers or booleans, got dtype {value.dtype}")
     fits = tuple(value.shape) == shape
@@ -175,11 +163,7 @@ def weights(
         raise ValueError(f"{name}: expected {expected}, {of}, got {tuple(value.shape)}")
     tensor: Tensor = value.to(device=like.device, dtype=wide(like.dtype)).expand(shape)
     if concrete(tensor):
-        wrong = ~((tensor >= 0) & (tensor < math.inf))
-        if wrong.any():
-            where = first(wrong)
-            got = tensor[where].item()
-            raise ValueError(f"{name}: expected finite weights >= 0, got {got}{at_index(where)}")
+        check.refuse_where(~((tensor >= 0) & (tensor < math.inf)), name, "finite weights >= 0", tensor)
     return tensor
 
 
@@ -203,10 +187,11 @@ def target_weights(
     return counts.to(wide(moved.dtype)) if result is None else result.masked_fill(~counts, 0.0)
 
 
-def same_shape(tensor: Tensor, name: str, shape: torch.Size, other: str, on: Tensor) -> None:
+def same_shape(tensor: Tensor, name: str, shape: torch.Size, other: str, on: Tensor, hint: str = "") -> None:
     """Refuse another shape or device."""
     if tensor.shape != shape:
-        raise ValueError(f"{name}: expected shape {tuple(shape)}, that of {other}, got {tuple(tensor.shape)}")
+        got = tuple(tensor.shape)
+        raise ValueError(f"{name}: expected shape {tuple(shape)}, that of {other}, got {got}{hint}")
     same_device(tensor, name, on)
 
 
@@ -214,8 +199,3 @@ def same_device(tensor: Tensor, name: str, other: Tensor) -> None:
     """Refuse another device."""
     if tensor.device != other.device:
         raise ValueError(f"{name}: expected the device of the logits, {other.device}, got {tensor.device}")
-
-
-def first(mask: Tensor) -> tuple[int, ...]:
-    """Return the index of the first true element."""
-    return first_true(np.asarray(mask.detach().cpu().numpy()))

@@ -15,21 +15,20 @@ Writing an exercise
 The exercises of a chapter stand in a module of this package (``binary.py``, ``multiclass.py``, ...), in a
 tuple called ``EXERCISES``; that is all the registration there is. An `Exercise` needs
 
-- ``slug`` and ``title``, and ``chapter``, the file name of its notebook without the suffix;
+- a name and a title; the module says of which chapter;
 - ``reference``, the right function; for an exercise that asks for a number or an array, a function without
   arguments that computes it;
 - ``inputs``, a function that returns the argument tuples to try, the same ones at every call (seed what
   is random); leave it out where a value is asked for;
-- ``rtol`` or ``atol``, and ``why`` they are what they are;
-- ``mistakes``: for each typical wrong answer a `Mistake` with the sentence to say and the function that
-  gets it wrong that way. If the same mistake can come out as different numbers (nan in one writing, inf
-  in another), give all of them.
+- ``rtol`` or ``atol`` where the default is too strict or too wide, and a comment that says why;
+- ``mistakes``: a table of the sentence to say and the function that gets it wrong that way. If the same
+  mistake can come out as different numbers (nan in one writing, inf in another), give all of them.
 
 An answer is compared with the reference first, then with each mistake. So the inputs have to tell all of
 them apart: ``tests/xent_book/test_exercises.py`` checks this for each exercise it finds here.
 Exercises use NumPy and xent's NumPy modules, and import no framework.
 """
 
-from xent_book.exercises._check import Exercise, Mistake, Result, check, get, names
+from xent_book.exercises._check import Exercise, Result, check, get, names
 
-__all__ = ["Exercise", "Mistake", "Result", "check", "get", "names"]
+__all__ = ["Exercise", "Result", "check", "get", "names"]

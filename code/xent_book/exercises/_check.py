@@ -7,7 +7,7 @@ import difflib
 import importlib
 import pkgutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeAlias
@@ -16,28 +16,9 @@ import numpy as np
 
 from xent_book.exercises import _common
 
-Parts: TypeAlias = "list[np.ndarray[Any, np.dtype[Any]]]"
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """A typical wrong answer: what to say about it, and the functions that make it.
-
-    Parameters
-    ----------
-    message : str
-        What to tell the reader, such as "this looks like a missing T**2".
-    *wrong : callable
-        One or more functions with the reference's signature that are wrong in this way. One that raises an
-        exception on some input is recognised by the exception's type, and by its values up to there.
-    """
-
-    message: str
-    wrong: tuple[Callable[..., Any], ...]
-
-    def __init__(self, message: str, *wrong: Callable[..., Any]) -> None:
-        object.__setattr__(self, "message", message)
-        object.__setattr__(self, "wrong", wrong)
+Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+Parts: TypeAlias = "list[Array]"
+Function: TypeAlias = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -50,33 +31,38 @@ class Exercise:
         The name that `check` takes.
     title : str
         What is asked, in a few words.
-    chapter : str
-        The notebook that poses it, without the suffix, such as "01_binary".
     reference : callable
         The right function; without arguments if the exercise asks for a value.
     inputs : callable, optional
         Returns the argument tuples to try, the same at each call. Without it, a value is asked for.
     rtol, atol : float
-        An answer is right if ``|answer - reference| <= atol + rtol * |reference|`` everywhere.
-    why : str
-        Where the tolerance comes from.
-    mistakes : tuple of Mistake
-        The wrong answers to recognise.
+        An answer is right if ``|answer - reference| <= atol + rtol * |reference|`` everywhere. The default leaves
+        room for every way to write a formula in float64.
+    mistakes : dict
+        What to tell the reader, such as "this looks like a missing T**2", of one or more functions that are wrong
+        in this way. One that raises an exception on some input is recognised by the exception's type, and by its
+        values up to there.
     """
 
     slug: str
     title: str
-    chapter: str
-    reference: Callable[..., Any]
-    why: str
+    reference: Function
     inputs: Callable[[], Sequence[tuple[Any, ...]]] | None = None
-    rtol: float = 0.0
+    rtol: float = 1e-9
     atol: float = 0.0
-    mistakes: tuple[Mistake, ...] = ()
+    mistakes: Mapping[str, Function | tuple[Function, ...]] = field(default_factory=dict)
 
     def cases(self) -> list[tuple[Any, ...]]:
         """The argument tuples to try; a single empty one if a value is asked for."""
         return [()] if self.inputs is None else list(self.inputs())
+
+    def wrong(self) -> list[tuple[str, Function]]:
+        """Each known wrong answer, with what to say of it."""
+        return [
+            (message, function)
+            for message, functions in self.mistakes.items()
+            for function in (functions if isinstance(functions, tuple) else (functions,))
+        ]
 
 
 @dataclass(frozen=True, repr=False)
@@ -147,8 +133,8 @@ def get(slug: str) -> Exercise:
     Examples
     --------
     >>> from xent_book import exercises
-    >>> exercises.get("bce-from-logits").chapter
-    '01_binary'
+    >>> exercises.get("bce-from-logits").title
+    'Binary cross-entropy per example, from logits, safe at any size'
     >>> exercises.get("bce-from-logit")
     Traceback (most recent call last):
     ValueError: there is no exercise 'bce-from-logit'; did you mean 'bce-from-logits'...
@@ -275,13 +261,10 @@ def _alike(exercise: Exercise, a: Any, b: Any) -> bool:
 
 def _recognise(exercise: Exercise, got: list[Any]) -> str | None:
     """Name the mistake whose outcomes these are."""
-    for mistake in exercise.mistakes:
-        for function in mistake.wrong:
-            looks = _outcomes(exercise, function, len(got))
-            if len(looks) == len(got) and all(
-                _alike(exercise, a, b) for a, b in zip(got, looks, strict=True)
-            ):
-                return f"{mistake.message}."
+    for message, function in exercise.wrong():
+        looks = _outcomes(exercise, function, len(got))
+        if len(looks) == len(got) and all(_alike(exercise, a, b) for a, b in zip(got, looks, strict=True)):
+            return f"{message}."
     return None
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from xent_book.exercises._check import Exercise, Mistake
+from xent_book.exercises._check import Exercise
 
 Array = npt.NDArray[np.float64]
 
@@ -17,24 +18,21 @@ def _sigmoid(z: Array) -> Array:
     return 1.0 / (1.0 + np.exp(-z))
 
 
-# ----------------------------------------------------------------------- the coin and the missing log
+# ------------------------------------------------------------------------------- the heads behind a loss
 
 
-def _missing_log(heads: int, tosses: int) -> tuple[float, float]:
-    f = heads / tosses
-    return f, min(f / (1 - f), 1.0)
+def _heads(loss: float, p: float, n: int) -> float:
+    return n * (loss + math.log1p(-p)) / (math.log1p(-p) - math.log(p))
 
 
-def _missing_log_inputs() -> list[tuple[Any, ...]]:
-    return [(3, 10), (1, 1000), (0, 4), (5, 10), (9, 10), (47, 100), (499, 1000)]
+def _heads_in(log: Any) -> Any:
+    """The same with another logarithm."""
+    return lambda loss, p, n: n * (loss + log(1 - p)) / (log(1 - p) - log(p))
 
 
-def _on_a_grid(heads: int, tosses: int) -> tuple[float, float]:
-    """The chapter's search over p = 0.001, 0.002, ..., 0.999."""
-    f, p = heads / tosses, np.linspace(0.001, 0.999, 999)
-    first = -f * np.log(p)
-    best = [(first - (1 - f) * second).argmin() for second in (np.log(1 - p), 1 - p)]
-    return float(p[best[0]]), float(p[best[1]])
+def _heads_inputs() -> list[tuple[Any, ...]]:
+    coins = [(7, 10, 0.9), (213, 1000, 0.2), (0, 4, 0.6), (5, 5, 0.3), (40, 100, 0.45)]
+    return [(-(k * math.log(p) + (n - k) * math.log1p(-p)) / n, p, n) for k, n, p in coins]
 
 
 # --------------------------------------------------------------------------------- the loss from logits
@@ -126,209 +124,151 @@ def _overlap_inputs() -> list[tuple[Any, ...]]:
 
 EXERCISES = (
     Exercise(
-        slug="coin-missing-log",
-        title="The best probability for a coin, and the one that the loss with a missing log prefers",
-        chapter="01_binary",
-        reference=_missing_log,
-        inputs=_missing_log_inputs,
-        rtol=1e-9,
-        why="a division or two in float64, with room for a formula that rounds otherwise",
-        mistakes=(
-            Mistake(
-                "f / (1 - f) leaves the interval [0, 1] once half of the tosses are heads: there the loss "
-                "falls all the way, and its minimum over [0, 1] is at the end, 1",
-                lambda k, n: (k / n, k / (n - k)),
-                lambda k, n: (k / n, min(k / (n - k), 0.999)),
+        "coin-heads",
+        "How many heads fell, from the mean loss of one probability for all tosses",
+        _heads,
+        _heads_inputs,
+        atol=1e-7,  # a whole number, which a formula in float64 misses by far less than this
+        mistakes={
+            "this is the number of tails: a head costs -log(p), and a tail -log(1 - p)": (
+                lambda loss, p, n: n - _heads(loss, p, n)
             ),
-            Mistake(
-                "this gives the frequency twice: without its log the second term has another slope, so the "
-                "minimum moves; set -f / p + (1 - f) to zero",
-                lambda k, n: (k / n, k / n),
+            "this is the share of heads: multiply by the number of tosses": (
+                lambda loss, p, n: _heads(loss, p, n) / n
             ),
-            Mistake(
-                "the second answer looks like the odds of tails; the minimiser is the odds of heads, "
-                "f / (1 - f), up to 1",
-                lambda k, n: (k / n, (n - k) / k if k else np.inf),
-                lambda k, n: (k / n, min((n - k) / k, 1.0) if k else 1.0),
+            "the loss is a mean: all tosses together cost n times as much": (
+                lambda loss, p, n: _heads(loss / n, p, n)
             ),
-            Mistake(
-                "the second answer is the frequency of tails; set the slope -f / p + (1 - f) to zero",
-                lambda k, n: (k / n, 1 - k / n),
+            "the tails' term has the wrong sign: n loss = -k log(p) - (n - k) log(1 - p)": (
+                lambda loss, p, n: n * (loss - math.log1p(-p)) / (math.log1p(-p) - math.log(p)),
+                lambda loss, p, n: n * (loss + math.log1p(-p)) / (-math.log1p(-p) - math.log(p)),
             ),
-            Mistake(
-                "the second answer has the wrong sign: -f / p + (1 - f) = 0 has a positive solution",
-                lambda k, n: (k / n, -k / (n - k)),
+            "this looks like a loss without its second logarithm: a tail costs -log(1 - p)": (
+                lambda loss, p, n: n * (loss + 1 - p) / (1 - p - math.log(p))
             ),
-            Mistake(
-                "f / (1 + f) turns odds back into a probability; here it is the odds themselves that are "
-                "fitted, f / (1 - f), up to 1",
-                lambda k, n: (k / n, k / (n + k)),
+            "the loss is in nats: use the natural logarithm": (
+                _heads_in(math.log2),
+                _heads_in(math.log10),
             ),
-            Mistake(
-                "the second answer is a log-odds, a logit; what is fitted is the odds, f / (1 - f), up to 1",
-                lambda k, n: (k / n, np.log(k / (n - k)) if k else -np.inf),
+            "n p is what the colleague expected; the loss tells what happened": (lambda loss, p, n: n * p),
+            "exp(-loss) is the geometric mean of the probabilities that the outcomes got, and no share "
+            "of heads": (lambda loss, p, n: n * math.exp(-loss)),
+            "tails cost something too: each of them -log(1 - p)": (
+                lambda loss, p, n: -n * loss / math.log(p)
             ),
-            Mistake(
-                "the first answer is the number of heads: divide by the number of tosses",
-                lambda k, n: (k, _missing_log(k, n)[1]),
-            ),
-            Mistake(
-                "these are the best points of a grid: derive the minimum, which need not lie on one",
-                _on_a_grid,
-            ),
-        ),
+        },
     ),
     Exercise(
-        slug="bce-from-logits",
-        title="Binary cross-entropy per example, from logits, safe at any size",
-        chapter="01_binary",
-        reference=_bce,
-        inputs=_bce_inputs,
-        rtol=1e-9,
-        why="stable forms agree to a few units in the last place, and this leaves room for all of them",
-        mistakes=(
-            Mistake(
-                "this looks like log(sigmoid(z)) and log(1 - sigmoid(z)): right in algebra, but the sigmoid "
-                "rounds to 0 or 1 for large logits; use softplus, log(1 + exp(z)), in a stable form",
+        "bce-from-logits",
+        "Binary cross-entropy per example, from logits, safe at any size",
+        _bce,
+        _bce_inputs,
+        mistakes={
+            "this looks like log(sigmoid(z)) and log(1 - sigmoid(z)): right in algebra, but the "
+            "sigmoid rounds to 0 or 1 for large logits; use softplus, log(1 + exp(z)), in a stable "
+            "form": (
                 lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * np.log(1 - _sigmoid(z))),
                 lambda z, y: -np.where(y == 1, np.log(_sigmoid(z)), np.log(1 - _sigmoid(z))),
                 lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * np.log(_sigmoid(-z))),
                 lambda z, y: np.nan_to_num(_from_p(z, y, _sigmoid(z))),
             ),
-            Mistake(
-                "this looks like a clipped probability or an epsilon: it puts a ceiling on the loss of a "
-                "confident mistake, and spoils the small losses; start from the logit",
+            "this looks like a clipped probability or an epsilon: it puts a ceiling on the loss of a "
+            "confident mistake, and spoils the small losses; start from the logit": (
                 *(f for k in range(5, 17) for f in _with_eps(10.0**-k)),
             ),
-            Mistake(
-                "log(1 + x) has lost the digits of a small x: np.log1p(x) keeps them",
+            "log(1 + x) has lost the digits of a small x: np.log1p(x) keeps them": (
                 lambda z, y: np.maximum(z, 0.0) - y * z + np.log(1 + np.exp(-np.abs(z))),
                 lambda z, y: (
                     (y * np.maximum(-z, 0) + (1 - y) * np.maximum(z, 0)) + np.log(1 + np.exp(-np.abs(z)))
                 ),
             ),
-            Mistake(
-                "a target between 0 and 1 is taken for a 0 here: it needs both terms, weighted by y and by 1 "
-                "- y",
-                lambda z, y: np.where(y == 1, np.logaddexp(0.0, -z), np.logaddexp(0.0, z)),
-            ),
-            Mistake(
-                "this is one of the two terms only: add y softplus(-z) and (1 - y) softplus(z)",
+            "a target between 0 and 1 is taken for a 0 here: it needs both terms, weighted by y and by "
+            "1 - y": (lambda z, y: np.where(y == 1, np.logaddexp(0.0, -z), np.logaddexp(0.0, z))),
+            "this is one of the two terms only: add y softplus(-z) and (1 - y) softplus(z)": (
                 lambda z, y: y * np.logaddexp(0.0, -z),
                 lambda z, y: (1 - y) * np.logaddexp(0.0, z),
             ),
-            Mistake(
-                "the sign of y z is flipped: the loss is log(1 + exp(z)) - y z",
-                lambda z, y: np.logaddexp(0.0, z) + y * z,
+            "the sign of y z is flipped: the loss is log(1 + exp(z)) - y z": (
+                lambda z, y: np.logaddexp(0.0, z) + y * z
             ),
-            Mistake(
-                "these are logits, not probabilities: their logarithm means nothing",
-                lambda z, y: _from_p(z, y, z),
+            "these are logits, not probabilities: their logarithm means nothing": (
+                lambda z, y: _from_p(z, y, z)
             ),
-            Mistake(
-                "this looks like log(1 + exp(z)) - y z as it stands: exp(z) overflows past 709; take "
-                "max(z, 0) out of the logarithm, or use logaddexp",
+            "this looks like log(1 + exp(z)) - y z as it stands: exp(z) overflows past 709; take "
+            "max(z, 0) out of the logarithm, or use logaddexp": (
                 lambda z, y: np.log(1 + np.exp(z)) - y * z,
                 lambda z, y: np.log1p(np.exp(z)) - y * z,
                 lambda z, y: y * np.log(1 + np.exp(-z)) + (1 - y) * np.log(1 + np.exp(z)),
                 lambda z, y: y * np.log1p(np.exp(-z)) + (1 - y) * np.log1p(np.exp(z)),
             ),
-            Mistake(
-                "softplus(z) - y z is right, but where the prediction is right and certain its two terms are "
-                "nearly equal and their difference has lost its digits; add y softplus(-z) and "
-                "(1 - y) softplus(z)",
+            "softplus(z) - y z is right, but where the prediction is right and certain its two terms "
+            "are nearly equal and their difference has lost its digits; add y softplus(-z) and (1 - y) "
+            "softplus(z)": (
                 lambda z, y: np.logaddexp(0.0, z) - y * z,
                 lambda z, y: np.maximum(z, 0.0) + np.log1p(np.exp(-np.abs(z))) - y * z,
             ),
-            Mistake(
-                "this looks like softplus((1 - 2y) z), which holds for the labels 0 and 1 only: a target "
-                "between them needs both terms, y softplus(-z) and (1 - y) softplus(z)",
-                lambda z, y: np.logaddexp(0.0, (1 - 2 * y) * z),
+            "this looks like softplus((1 - 2y) z), which holds for the labels 0 and 1 only: a target "
+            "between them needs both terms, y softplus(-z) and (1 - y) softplus(z)": (
+                lambda z, y: np.logaddexp(0.0, (1 - 2 * y) * z)
             ),
-            Mistake(
-                "the sign is flipped: this is the log-likelihood, and the loss is its negative",
+            "the sign is flipped: this is the log-likelihood, and the loss is its negative": (
                 lambda z, y: -_bce(z, y),
                 lambda z, y: y * np.log(_sigmoid(z)) + (1 - y) * np.log(1 - _sigmoid(z)),
             ),
-            Mistake(
-                "this looks like a missing second log: the second term is (1 - y) log(1 - p)",
+            "this looks like a missing second log: the second term is (1 - y) log(1 - p)": (
                 lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * (1 - _sigmoid(z))),
                 lambda z, y: y * np.logaddexp(0.0, -z) - (1 - y) * (1 - _sigmoid(z)),
             ),
-            Mistake(
-                "the labels are swapped: the loss is small where it should be large",
+            "the labels are swapped: the loss is small where it should be large": (
                 lambda z, y: np.logaddexp(0.0, z) - (1 - y) * z,
                 lambda z, y: _bce(z, 1 - y),
             ),
-        ),
+        },
     ),
     Exercise(
-        slug="undo-pos-weight",
-        title="The frequency behind a probability that was fitted with pos_weight",
-        chapter="01_binary",
-        reference=_undo_weight,
-        inputs=_undo_weight_inputs,
-        rtol=1e-9,
-        why="three roundings in float64, with room for the way through the logits",
-        mistakes=(
-            Mistake(
-                "this is the forward direction: it weighs the positives once more; solve for the frequency",
-                lambda q, c: c * q / (c * q + 1 - q),
+        "undo-pos-weight",
+        "The frequency behind a probability that was fitted with pos_weight",
+        _undo_weight,
+        _undo_weight_inputs,
+        mistakes={
+            "this is the forward direction: it weighs the positives once more; solve for the frequency": (
+                lambda q, c: c * q / (c * q + 1 - q)
             ),
-            Mistake(
-                "a probability divided by the weight is not what the loss was fitted to: the odds are "
-                "divided by it, and then turned back into a probability",
-                lambda q, c: q / c,
+            "a probability divided by the weight is not what the loss was fitted to: the odds are "
+            "divided by it, and then turned back into a probability": (lambda q, c: q / c),
+            "these are the odds: turn them back into a probability, odds / (1 + odds)": (
+                lambda q, c: q / (1 - q) / c
             ),
-            Mistake(
-                "these are the odds: turn them back into a probability, odds / (1 + odds)",
-                lambda q, c: q / (1 - q) / c,
-            ),
-            Mistake(
-                "the logit is shifted by log(c), not by c",
-                lambda q, c: _sigmoid(np.log(q / (1 - q)) - c),
-            ),
-        ),
+            "the logit is shifted by log(c), not by c": (lambda q, c: _sigmoid(np.log(q / (1 - q)) - c)),
+        },
     ),
     Exercise(
-        slug="finite-fit-1d",
-        title="Whether a logistic fit on one feature and an intercept exists",
-        chapter="01_binary",
-        reference=_overlap,
-        inputs=_overlap_inputs,
-        atol=0.5,
-        why="a yes or a no",
-        mistakes=(
-            Mistake(
-                "classes that only meet in one value count as overlapping here: the steep curve through that "
-                "value never stops improving, so both inequalities are strict",
-                _touching_counts,
-            ),
-            Mistake(
-                "only one order is tested: the positives may also lie on the left",
+        "finite-fit-1d",
+        "Whether a logistic fit on one feature and an intercept exists",
+        _overlap,
+        _overlap_inputs,
+        atol=0.5,  # a yes or a no
+        mistakes={
+            "classes that only meet in one value count as overlapping here: the steep curve through "
+            "that value never stops improving, so both inequalities are strict": (_touching_counts),
+            "only one order is tested: the positives may also lie on the left": (
                 _one_side_only,
                 lambda x, y: _one_side_only(-x, y),
             ),
-            Mistake(
-                "an empty class has no maximum: if all labels are the same there is no finite fit, so return "
-                "False before you compare",
+            "an empty class has no maximum: if all labels are the same there is no finite fit, so "
+            "return False before you compare": (
                 lambda x, y: bool(x[y == 0].max() > x[y == 1].min() and x[y == 1].max() > x[y == 0].min()),
                 lambda x, y: bool(min(x[y == 0]) < max(x[y == 1]) and min(x[y == 1]) < max(x[y == 0])),
             ),
-            Mistake(
-                "only one order is tested, and an empty class has no maximum: the positives may also lie on the "
-                "left, and if all labels are the same there is no finite fit",
+            "only one order is tested, and an empty class has no maximum: the positives may also lie "
+            "on the left, and if all labels are the same there is no finite fit": (
                 lambda x, y: bool(x[y == 0].max() > x[y == 1].min()),
                 lambda x, y: bool(x[y == 1].max() > x[y == 0].min()),
             ),
-            Mistake(
-                "two classes are needed, and they are not enough: they must also overlap",
-                _both_classes,
+            "two classes are needed, and they are not enough: they must also overlap": (_both_classes),
+            "yes and no are exchanged: the fit exists where the classes overlap, not where they part": (
+                lambda x, y: not _overlap(x, y)
             ),
-            Mistake(
-                "yes and no are exchanged: the fit exists where the classes overlap, not where they part",
-                lambda x, y: not _overlap(x, y),
-            ),
-        ),
+        },
     ),
 )

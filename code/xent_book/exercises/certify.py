@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from xent.losses import binary_cross_entropy
-from xent_book.exercises._check import Exercise, Mistake
+from xent_book.exercises._check import Array, Exercise
 
-Array = npt.NDArray[np.float64]
 BinaryLoss = Callable[[Array, Array], Any]
 
 
@@ -24,16 +22,6 @@ def _share(loss_a: float, eps_a: float, loss_b: float, eps_b: float) -> float:
 
 
 # ---------------------------------------------------------------------------------------------- Keras
-
-
-def _keras_rows() -> list[tuple[Array, Array]]:
-    return [
-        (np.array([0.0, 1.0, 0.0]), np.array([0.2, 0.2, 0.2])),
-        (np.array([0.5, 0.0, 0.5]), np.array([0.2, 0.9, 0.0])),
-        (np.array([0.0, 0.0, 1.0]), np.array([3.0, 1.0, 0.0])),
-        (np.array([1.0, 0.0]), np.array([2.0, 0.5])),
-        (np.array([1.0, 0.0]), np.array([1.0, 0.0])),
-    ]
 
 
 def _keras(t: Array, p: Array) -> float:
@@ -61,26 +49,26 @@ class Candidate:
             return self.loss(logits, targets)
 
 
-def _sigmoid(z: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-z)))
+def _sigmoid(z: Array) -> Any:
+    return 1 / (1 + np.exp(-z))
 
 
-def _from_probs(z: Array, y: Array, eps: float = 0.0) -> Array:
+def _from_probs(z: Array, y: Array, eps: float = 0.0) -> Any:
     p = np.clip(_sigmoid(z), eps, 1 - eps)
     return -(y * np.log(p) + (1 - y) * np.log(1 - p))
 
 
-def _two_softplus(z: Array, y: Array) -> Array:
-    return np.asarray(y * np.logaddexp(0, -z) + (1 - y) * np.logaddexp(0, z))
+def _two_softplus(z: Array, y: Array) -> Any:
+    return y * np.logaddexp(0, -z) + (1 - y) * np.logaddexp(0, z)
 
 
-def _lost_digits(z: Array, y: Array) -> Array:
-    return np.asarray(np.maximum(z, 0) - y * z + np.log(1 + np.exp(-np.abs(z))))
+def _lost_digits(z: Array, y: Array) -> Any:
+    return np.maximum(z, 0) - y * z + np.log(1 + np.exp(-np.abs(z)))
 
 
-def _stable(z: Array, y: Array) -> Array:
+def _stable(z: Array, y: Array) -> Any:
     """The maximum form, exact where y is 0 or 1: there its two large terms are the same number."""
-    return np.asarray(np.maximum(z, 0) - y * z + np.log1p(np.exp(-np.abs(z))))
+    return np.maximum(z, 0) - y * z + np.log1p(np.exp(-np.abs(z)))
 
 
 RIGHT: tuple[tuple[str, BinaryLoss], ...] = (
@@ -100,6 +88,7 @@ WRONG: tuple[tuple[str, BinaryLoss], ...] = (
     ("second term missing", lambda z, y: y * np.logaddexp(0, -z)),
     ("base 2", lambda z, y: _two_softplus(z, y) / np.log(2)),
     ("a thousandth too large", lambda z, y: 1.001 * _two_softplus(z, y)),
+    ("eight digits", lambda z, y: _two_softplus(z, y) * (1 + 1e-8)),
     ("1e-9 too large", lambda z, y: _two_softplus(z, y) + 1e-9),
     ("wrong where z > 0", lambda z, y: np.where(z > 0, z, _two_softplus(z, y))),
     ("wrong where z < 0", lambda z, y: np.where(z < 0, -z, _two_softplus(z, y))),
@@ -155,107 +144,98 @@ def _any_shape(loss: BinaryLoss) -> bool:
 
 EXERCISES = (
     Exercise(
-        slug="certify-share",
-        title="The share of impossible events, from two clipped losses",
-        chapter="06_certify",
-        reference=_share,
-        inputs=lambda: [
+        "certify-share",
+        "The share of impossible events, from two clipped losses",
+        _share,
+        lambda: [
             (0.28, 1e-7, 0.61, 1e-15),
             (0.5, 1e-7, 0.9, 2.0**-52),
             (2.0, 1e-15, 0.4, 1e-3),
         ],
-        rtol=1e-9,
-        why="a difference over a logarithm",
-        mistakes=(
-            Mistake(
-                "the sign is flipped: the smaller epsilon costs more",
-                lambda a, eps_a, b, eps_b: -_share(a, eps_a, b, eps_b),
+        mistakes={
+            "the sign is flipped: the smaller epsilon costs more": (
+                lambda a, eps_a, b, eps_b: -_share(a, eps_a, b, eps_b)
             ),
-            Mistake(
-                "the logarithm is natural, not to base 10",
-                lambda a, eps_a, b, eps_b: (b - a) / np.log10(eps_a / eps_b),
+            "this takes absolute values: with the larger epsilon second both signs turn, and the share "
+            "stays": (lambda a, eps_a, b, eps_b: abs(b - a) / np.log(eps_a / eps_b)),
+            "8 log 10 belongs to the chapter's two epsilons; take the logarithm of the ratio of yours": (
+                lambda a, eps_a, b, eps_b: (b - a) / (8 * np.log(10))
             ),
-            Mistake(
-                "this divides the losses by each other; take their difference, where the other rows cancel",
-                lambda a, eps_a, b, eps_b: b / a,
+            "the logarithm is natural, not to base 10": (
+                lambda a, eps_a, b, eps_b: (b - a) / np.log10(eps_a / eps_b)
             ),
-            Mistake(
-                "this takes the loss for clipped rows only: the other rows cost something as well, subtract",
+            "this divides the losses by each other; take their difference, where the other rows cancel": (
+                lambda a, eps_a, b, eps_b: b / a
+            ),
+            "this takes the loss for clipped rows only: the other rows cost something as well, subtract": (
                 lambda a, eps_a, b, eps_b: a / -np.log(eps_a),
                 lambda a, eps_a, b, eps_b: b / -np.log(eps_b),
             ),
-        ),
+        },
     ),
     Exercise(
-        slug="certify-keras",
-        title="Keras's categorical cross-entropy of a row",
-        chapter="06_certify",
-        reference=_keras,
-        inputs=_keras_rows,
-        rtol=1e-9,
-        why="a few logarithms in float64",
-        mistakes=(
-            Mistake(
-                "the row is divided by its sum before it is clipped: this does not divide",
-                lambda t, p: -(t * np.log(np.clip(p, 1e-7, 1 - 1e-7))).sum(),
+        "certify-keras",
+        "Keras's categorical cross-entropy of a row",
+        _keras,
+        lambda: [
+            (np.array([0.0, 1.0, 0.0]), np.array([0.2, 0.2, 0.2])),
+            (np.array([0.5, 0.0, 0.5]), np.array([0.2, 0.9, 0.0])),
+            (np.array([0.0, 0.0, 1.0]), np.array([3.0, 1.0, 0.0])),
+            (np.array([1.0, 0.0]), np.array([2.0, 0.5])),
+            (np.array([1.0, 0.0]), np.array([1.0, 0.0])),
+        ],
+        mistakes={
+            "the row is divided by its sum before it is clipped: this does not divide": (
+                lambda t, p: -(t * np.log(np.clip(p, 1e-7, 1 - 1e-7))).sum()
             ),
-            Mistake("this clips first and divides afterwards, as the sparse loss does", _clip_first),
-            Mistake(
-                "this does not clip: Keras's largest loss is log(1e7)",
+            "this clips first and divides afterwards, as the sparse loss does": (_clip_first),
+            "this takes one label from the targets: they may be soft, and each class counts with its own": (
+                lambda t, p: -np.log(np.clip(p / p.sum(), 1e-7, 1 - 1e-7))[t.argmax()]
+            ),
+            "this adds the binary terms of the other classes: the categorical loss has none": (
+                lambda t, p: _keras(t, p) - ((1 - t) * np.log1p(-np.clip(p / p.sum(), 1e-7, 1 - 1e-7))).sum()
+            ),
+            "this does not clip: Keras's largest loss is log(1e7)": (
                 lambda t, p: -sum(a * np.log(b) for a, b in zip(t, p / p.sum(), strict=True) if a > 0),
                 lambda t, p: -(t * np.log(p / p.sum())).sum(),
             ),
-            Mistake(
-                "this clips at the bottom only: Keras clips at 1 - 1e-7 too, so a certain hit costs 1e-7",
-                lambda t, p: -(t * np.log(np.maximum(p / p.sum(), 1e-7))).sum(),
+            "this clips at the bottom only: Keras clips at 1 - 1e-7 too, so a certain hit costs 1e-7": (
+                lambda t, p: -(t * np.log(np.maximum(p / p.sum(), 1e-7))).sum()
             ),
-            Mistake(
-                "this adds an epsilon in the logarithm: Keras clips, at 1e-7 and 1 - 1e-7",
+            "this adds an epsilon in the logarithm: Keras clips, at 1e-7 and 1 - 1e-7": (
                 *(lambda t, p, e=e: -(t * np.log(p / p.sum() + e)).sum() for e in (1e-7, 1e-8, 1e-12, 1e-15)),
             ),
-            Mistake(
-                "this epsilon is scikit-learn's, of old or of today; Keras's is 1e-7",
+            "this epsilon is scikit-learn's, of old or of today; Keras's is 1e-7": (
                 lambda t, p: -(t * np.log(np.clip(p / p.sum(), 1e-15, 1 - 1e-15))).sum(),
                 lambda t, p: -(t * np.log(np.clip(p / p.sum(), 2.0**-52, 1 - 2.0**-52))).sum(),
             ),
-        ),
+        },
     ),
     Exercise(
-        slug="certify-binary",
-        title="A judge of binary losses",
-        chapter="06_certify",
-        reference=judge_with(LOGITS, TARGETS),
-        inputs=_candidates,
-        atol=1e-9,
-        why="the answers are true and false",
-        mistakes=(
-            Mistake("this accepts everything", lambda loss: True),
-            Mistake("this rejects everything", lambda loss: False),
-            Mistake(
-                "this compares with ==, and rejects right losses that differ in the last digit",
-                judge_with(LOGITS, TARGETS, rtol=0.0),
+        "certify-binary",
+        "A judge of binary losses",
+        judge_with(LOGITS, TARGETS),
+        _candidates,
+        atol=1e-9,  # the answers are true and false
+        mistakes={
+            "this accepts everything": (lambda loss: True),
+            "this rejects everything": (lambda loss: False),
+            "this compares with ==, and rejects right losses that differ in the last digit": (
+                judge_with(LOGITS, TARGETS, rtol=0.0)
             ),
-            Mistake(
-                "moderate logits only: a loss that overflows or clips passes; try logits of 600 and -600",
-                judge_with(LOGITS[MILD], TARGETS[MILD]),
+            "moderate logits only: a loss that overflows or clips passes; try logits of 600 and -600": (
+                judge_with(LOGITS[MILD], TARGETS[MILD])
             ),
-            Mistake(
-                "the absolute tolerance is larger than the loss of a certain and right answer: set atol=0",
-                _loose,
+            "the absolute tolerance is larger than the loss of a certain and right answer: set atol=0": (
+                _loose
             ),
-            Mistake(
-                "the relative tolerance is too wide: a loss that is a thousandth too large passes",
-                judge_with(LOGITS, TARGETS, rtol=0.01),
-                judge_with(LOGITS, TARGETS, rtol=0.3),
+            "the relative tolerance is too wide: a loss with eight right digits passes, or with fewer": (
+                *(judge_with(LOGITS, TARGETS, rtol=rtol) for rtol in (1e-7, 1e-5, 1e-4, 0.01, 0.3)),
             ),
-            Mistake(
-                "the shape is not compared: a column of losses passes",
-                _any_shape,
+            "the shape is not compared: a column of losses passes": (_any_shape),
+            "hard targets only: a loss that rounds its targets passes": (
+                judge_with(LOGITS[HARD], TARGETS[HARD])
             ),
-            Mistake(
-                "hard targets only: a loss that rounds its targets passes",
-                judge_with(LOGITS[HARD], TARGETS[HARD]),
-            ),
-        ),
+        },
     ),
 )

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 
 from xent.numerics import softmax
-from xent_book.exercises._check import Exercise, Mistake
-
-Array = np.ndarray[Any, Any]
+from xent_book.exercises._check import Array, Exercise
 
 
 def _means_inputs() -> list[tuple[Array, Array]]:
@@ -39,114 +37,118 @@ def _ignored_inputs() -> list[tuple[Array, Array]]:
     ]
 
 
-def _repaired(z: Array, y: Array) -> Array:
+def _repaired(z: Array, y: Array) -> Any:
     counts = y != -100
     gradient = np.zeros_like(z)
     gradient[counts] = softmax(z[counts]) - np.eye(z.shape[1])[y[counts]]
-    result: Array = gradient / counts.sum()
-    return result
+    return gradient / counts.sum()
 
 
-def _times_zero(z: Array, y: Array) -> Array:
+def _times_zero(z: Array, y: Array) -> Any:
     """softmax(z) where nan stays nan, times the mask."""
     counts = y != -100
     p = np.exp(z - z.max(1, keepdims=True))
     p /= p.sum(1, keepdims=True)
-    result: Array = (p - np.eye(z.shape[1])[np.where(counts, y, 0)]) * counts[:, None] / counts.sum()
-    return result
+    return (p - np.eye(z.shape[1])[np.where(counts, y, 0)]) * counts[:, None] / counts.sum()
 
 
 EXERCISES = (
     Exercise(
-        slug="three-means",
-        title="One list of losses and weights, three means",
-        chapter="07_frameworks",
-        reference=lambda losses, weights: (
+        "three-means",
+        "One list of losses and weights, three means",
+        lambda losses, weights: (
             (weights * losses).sum() / weights.sum(),
             (weights * losses).mean(),
             losses.mean() * weights.mean(),
         ),
-        inputs=_means_inputs,
-        rtol=1e-9,
-        why="float64 sums of a few numbers",
-        mistakes=(
-            Mistake(
-                "the last is not the weighted mean: the mean of a 1-D batch is taken before the weights come",
+        _means_inputs,
+        mistakes={
+            "the last is not the weighted mean: the mean of a 1-D batch is taken before the weights come": (
                 lambda losses, weights: (
                     (weights * losses).sum() / weights.sum(),
                     (weights * losses).mean(),
                     (weights * losses).mean(),
-                ),
+                )
             ),
-            Mistake(
-                "the first two are swapped: PyTorch divides by the sum of weights, Keras by N",
+            "the first two are swapped: PyTorch divides by the sum of weights, Keras by N": (
                 lambda losses, weights: (
                     (weights * losses).mean(),
                     (weights * losses).sum() / weights.sum(),
                     losses.mean() * weights.mean(),
-                ),
+                )
             ),
-            Mistake(
-                "the last forgets the weights: the mean of the losses is multiplied by the mean weight",
+            "the last forgets the weights: the mean of the losses is multiplied by the mean weight": (
                 lambda losses, weights: (
                     (weights * losses).sum() / weights.sum(),
                     (weights * losses).mean(),
                     losses.mean(),
+                )
+            ),
+            "the first is a sum: PyTorch divides it by the sum of the weights": (
+                lambda losses, weights: (
+                    (weights * losses).sum(),
+                    (weights * losses).mean(),
+                    losses.mean() * weights.mean(),
+                )
+            ),
+            "the second divides by the rows that count, or by their weights: Keras divides by all N": (
+                lambda losses, weights: (
+                    (weights * losses).sum() / weights.sum(),
+                    (weights * losses).sum() / (weights > 0).sum(),
+                    losses.mean() * weights.mean(),
+                ),
+                lambda losses, weights: (
+                    (weights * losses).sum() / weights.sum(),
+                    (weights * losses).sum() / weights.sum(),
+                    losses.mean() * weights.mean(),
                 ),
             ),
-        ),
+        },
     ),
     Exercise(
-        slug="ignored-nan",
-        title="A gradient that ignored rows cannot reach",
-        chapter="07_frameworks",
-        reference=_repaired,
-        inputs=_ignored_inputs,
-        rtol=1e-9,
-        atol=1e-12,
-        why="a softmax in float64",
-        mistakes=(
-            Mistake("a nan times zero is nan: leave the rows out instead of multiplying", _times_zero),
-            Mistake(
-                "this divides by all rows, not by those that count",
-                lambda z, y: _repaired(z, y) * (y != -100).mean(),
+        "ignored-nan",
+        "A gradient that ignored rows cannot reach",
+        _repaired,
+        _ignored_inputs,
+        atol=1e-12,  # a softmax in float64
+        mistakes={
+            "a nan times zero is nan: leave the rows out instead of multiplying": (_times_zero),
+            "a row with the label -100 has a gradient here, that of some other label: it gets zeros": (
+                lambda z, y: (
+                    (softmax(np.nan_to_num(z)) - np.eye(z.shape[1])[y % z.shape[1]]) / (y != -100).sum()
+                ),
+                lambda z, y: (
+                    (softmax(np.nan_to_num(z)) - np.eye(z.shape[1])[np.maximum(y, 0)]) / (y != -100).sum()
+                ),
             ),
-            Mistake(
-                "this is the gradient of the sum: the mean divides by the number of rows that count",
-                lambda z, y: _repaired(z, y) * (y != -100).sum(),
+            "this divides by all rows, not by those that count": (
+                lambda z, y: _repaired(z, y) * (y != -100).mean()
             ),
-        ),
+            "this is the gradient of the sum: the mean divides by the number of rows that count": (
+                lambda z, y: _repaired(z, y) * (y != -100).sum()
+            ),
+        },
     ),
     Exercise(
-        slug="double-softmax-belief",
-        title="The probability behind a loss with a softmax too many",
-        chapter="07_frameworks",
-        reference=_belief,
-        inputs=_belief_inputs,
-        rtol=1e-9,
-        atol=1e-9,
-        why="a difference of logarithms, thousandfold for a thousand classes",
-        mistakes=(
-            Mistake(
-                "exp(-loss) is the second softmax's probability: the first one's is a logit inside it",
-                lambda loss, classes: np.exp(-loss),
+        "double-softmax-belief",
+        "The probability behind a loss with a softmax too many",
+        _belief,
+        _belief_inputs,
+        atol=1e-9,  # a difference of logarithms, thousandfold for a thousand classes
+        mistakes={
+            "exp(-loss) is the second softmax's probability: the first one's is a "
+            "logit inside it": lambda loss, classes: np.exp(-loss),
+            "the other classes share 1 - p: their logits are (1 - p) / (K - "
+            "1), not 0": lambda loss, classes: -np.log(np.expm1(loss) / (classes - 1)),
+            "the others are K - 1 classes, not K": lambda loss, classes: (
+                (1 - (classes - 1) * np.log(np.expm1(loss) / classes)) / classes
             ),
-            Mistake(
-                "the other classes share 1 - p: their logits are (1 - p) / (K - 1), not 0",
-                lambda loss, classes: -np.log(np.expm1(loss) / (classes - 1)),
+            "of the loss, exp(loss) - 1 is the others' share: the label's own term is the 1": lambda loss, classes: (
+                (1 - (classes - 1) * (loss - np.log(classes - 1))) / classes
             ),
-            Mistake(
-                "the others are K - 1 classes, not K",
-                lambda loss, classes: (1 - (classes - 1) * np.log(np.expm1(loss) / classes)) / classes,
+            "the sign of r: it is the others' logit less the label's": lambda loss, classes: (
+                (1 + (classes - 1) * np.log(np.expm1(loss) / (classes - 1))) / classes
             ),
-            Mistake(
-                "of the loss, exp(loss) - 1 is the others' share: the label's own term is the 1",
-                lambda loss, classes: (1 - (classes - 1) * (loss - np.log(classes - 1))) / classes,
-            ),
-            Mistake(
-                "the sign of r: it is the others' logit less the label's",
-                lambda loss, classes: (1 + (classes - 1) * np.log(np.expm1(loss) / (classes - 1))) / classes,
-            ),
-        ),
+        },
     ),
 )

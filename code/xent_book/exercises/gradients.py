@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xent import gradients, softmax
-from xent_book.exercises._check import Exercise, Mistake
+from xent_book.exercises._check import Exercise
 
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
@@ -50,18 +50,24 @@ def _naive_softmax(z: Array) -> Array:
     return np.asarray(e / e.sum(axis=1, keepdims=True))
 
 
-# ----------------------------------------------------------------------------------- grad-poisson, -tied
+# -------------------------------------------------------------------------------------- grad-leak, -tied
 
 
-def _poisson_inputs() -> list[tuple[Any, ...]]:
+def _leak_inputs() -> list[tuple[Any, ...]]:
     rng = np.random.default_rng(8)
-    return [
-        (rng.normal(size=d), rng.normal(size=(n, d)), rng.integers(0, 6, size=n)) for n, d in [(1, 2), (7, 3)]
+    layers = [
+        (softmax(rng.normal(size=k)) - np.eye(k)[rng.integers(k)], rng.normal(size=d))
+        for k, d in [(3, 2), (5, 4), (2, 1)]
     ]
+    # A confident mistake: every probability but one has become 0. And an answer that is nearly right.
+    layers.append((softmax([0.0, 900.0, 0.0, 0.0]) - np.eye(4)[2], np.array([2.0, -1.0])))
+    layers.append((softmax([12.0, 0.0, 0.0, 1.0]) - np.eye(4)[0], np.array([0.5, 0.0, 3.0])))
+    return [(np.outer(g, x), g) for g, x in layers]
 
 
-def _poisson(w: Array, x: Array, y: Labels) -> Array:
-    return np.asarray(x.T @ (np.exp(x @ w) - y) / len(y))
+def _leak(dw: Array, db: Array) -> tuple[Array, int]:
+    y = int(db.argmin())
+    return dw[y] / db[y], y
 
 
 def _tied_inputs() -> list[tuple[Any, ...]]:
@@ -100,55 +106,30 @@ def _overwritten(w: Array, x: Labels, y: Labels) -> Array:
     return output
 
 
-# ------------------------------------------------------------------------------------------- grad-vjp
-
-
-def _vjp_inputs() -> list[tuple[Any, ...]]:
-    rng = np.random.default_rng(5)
-    p = softmax(rng.normal(size=(4, 3)))
-    return [
-        (np.array([[0.2, 0.3, 0.5]]), np.array([[1.0, -2.0, 0.5]])),
-        (p, rng.normal(size=(4, 3))),
-        (np.array([[1.0, 0.0]]), np.array([[3.0, -1.0]])),
-    ]
-
-
-def _vjp(p: npt.NDArray[Any], v: npt.NDArray[Any]) -> Array:
-    return np.asarray(p * (v - (p * v).sum(axis=-1, keepdims=True)))
-
-
 _FEW_ROUNDINGS = "right answers differ by a few roundings in float64"
 
 EXERCISES = (
     Exercise(
-        slug="grad-lengths",
-        title="The length of each example's gradient in a linear softmax layer",
-        chapter="04_gradients",
-        reference=_lengths,
-        inputs=_lengths_inputs,
-        rtol=1e-9,
+        "grad-lengths",
+        "The length of each example's gradient in a linear softmax layer",
+        _lengths,
+        _lengths_inputs,
         atol=1e-12,
-        why=_FEW_ROUNDINGS,
-        mistakes=(
-            Mistake(
-                "the bias is missing in the gradient: it adds the squared length of p - t",
-                lambda w, b, x, y: _length(_slopes(w, b, x, y)) * _length(x),
+        mistakes={
+            "the bias is missing in the gradient: it adds the squared length of p - t": (
+                lambda w, b, x, y: _length(_slopes(w, b, x, y)) * _length(x)
             ),
-            Mistake(
-                "this adds the length in W and the length in b: add their squares, and take the root",
-                lambda w, b, x, y: _length(_slopes(w, b, x, y)) * (_length(x) + 1),
+            "this adds the length in W and the length in b: add their squares, and take the root": (
+                lambda w, b, x, y: _length(_slopes(w, b, x, y)) * (_length(x) + 1)
             ),
-            Mistake(
-                "this is the length of the gradient in the logits alone: each of its entries meets each feature",
+            "this is the length of the gradient in the logits alone: each of its entries meets each feature": (
                 lambda w, b, x, y: _length(_slopes(w, b, x, y)),
                 lambda w, b, x, y: _length(_slopes(w, b, x, y)) / len(y),
             ),
-            Mistake(
-                "this is the gradient of the mean loss: the length of one example's has no 1/N",
-                lambda w, b, x, y: _lengths(w, b, x, y) / len(y),
+            "this is the gradient of the mean loss: the length of one example's has no 1/N": (
+                lambda w, b, x, y: _lengths(w, b, x, y) / len(y)
             ),
-            Mistake(
-                "this is the length of the sum of the gradients: return one length for each example",
+            "this is the length of the sum of the gradients: return one length for each example": (
                 lambda w, b, x, y: np.sqrt(
                     ((_slopes(w, b, x, y).T @ np.column_stack([x, np.ones(len(x))])) ** 2).sum()
                 ),
@@ -157,176 +138,83 @@ EXERCISES = (
                     / len(y)
                 ),
             ),
-            Mistake(
-                "this is the squared length: take the root",
-                lambda w, b, x, y: _lengths(w, b, x, y) ** 2,
+            "this is the squared length: take the root": (lambda w, b, x, y: _lengths(w, b, x, y) ** 2),
+            "this adds absolute values: the length is the root of the sum of the squares": (
+                lambda w, b, x, y: np.abs(_slopes(w, b, x, y)).sum(axis=1) * (np.abs(x).sum(axis=1) + 1)
             ),
-            Mistake(
-                "this adds absolute values: the length is the root of the sum of the squares",
-                lambda w, b, x, y: np.abs(_slopes(w, b, x, y)).sum(axis=1) * (np.abs(x).sum(axis=1) + 1),
+            "the target is missing: the gradient in the logits is p - t": (
+                lambda w, b, x, y: _lengths_with(lambda z, t: softmax(z), w, b, x, y)
             ),
-            Mistake(
-                "the target is missing: the gradient in the logits is p - t",
-                lambda w, b, x, y: _lengths_with(lambda z, t: softmax(z), w, b, x, y),
+            "the bias is missing in the logits: z = W x + b": (lambda w, b, x, y: _lengths(w, 0 * b, x, y)),
+            "the softmax runs over the examples and not over the classes: use axis=1": (
+                lambda w, b, x, y: _lengths_with(lambda z, t: softmax(z, axis=0) - t, w, b, x, y)
             ),
-            Mistake(
-                "the bias is missing in the logits: z = W x + b",
-                lambda w, b, x, y: _lengths(w, 0 * b, x, y),
+            "your softmax overflows: exponentiate z - max(z), or call xent.softmax": (
+                lambda w, b, x, y: _lengths_with(lambda z, t: _naive_softmax(z) - t, w, b, x, y)
             ),
-            Mistake(
-                "the softmax runs over the examples and not over the classes: use axis=1",
-                lambda w, b, x, y: _lengths_with(lambda z, t: softmax(z, axis=0) - t, w, b, x, y),
-            ),
-            Mistake(
-                "your softmax overflows: exponentiate z - max(z), or call xent.softmax",
-                lambda w, b, x, y: _lengths_with(lambda z, t: _naive_softmax(z) - t, w, b, x, y),
-            ),
-        ),
+        },
     ),
     Exercise(
-        slug="grad-poisson",
-        title="The gradient of the mean negative log-likelihood of a Poisson regression",
-        chapter="04_gradients",
-        reference=_poisson,
-        inputs=_poisson_inputs,
-        rtol=1e-9,
+        "grad-leak",
+        "The features and the label that the gradient of one example gives away",
+        _leak,
+        _leak_inputs,
         atol=1e-12,
-        why=_FEW_ROUNDINGS,
-        mistakes=(
-            Mistake(
-                "the prediction is the mean exp(z), not z: this is the gradient of squared error",
-                lambda w, x, y: x.T @ (x @ w - y) / len(y),
+        mistakes={
+            "the largest entry of p - t is that of a wrong class: the label's is the negative one": (
+                lambda dw, db: (_leak(dw, db)[0], db.argmax()),
+                lambda dw, db: (dw[db.argmax()] / db[db.argmax()], db.argmax()),
             ),
-            Mistake(
-                "the sign is flipped: this is the gradient of the log-likelihood, and the loss is its negative",
-                lambda w, x, y: -_poisson(w, x, y),
+            "row y of dW is the features times the slope of their logit: divide by that slope, which "
+            "db holds": (
+                lambda dw, db: (dw[db.argmin()], db.argmin()),
+                lambda dw, db: (dw[db.argmax()], db.argmin()),
+                lambda dw, db: (dw[db.argmax()], db.argmax()),
             ),
-            Mistake(
-                "there is a factor exp(z) too many: that is half the gradient of the squared distance between "
-                "count and mean; in the likelihood it cancels",
-                lambda w, x, y: x.T @ ((np.exp(x @ w) - y) * np.exp(x @ w)) / len(y),
-                lambda w, x, y: 2 * x.T @ ((np.exp(x @ w) - y) * np.exp(x @ w)) / len(y),
+            "the sign of the features is flipped: the slope at the label is negative": (
+                lambda dw, db: (-_leak(dw, db)[0], db.argmin())
             ),
-            Mistake(
-                "this is the gradient in z, one number for each example: multiply by X transposed",
-                lambda w, x, y: (np.exp(x @ w) - y) / len(y),
-                lambda w, x, y: np.exp(x @ w) - y,
+            "a class whose probability has become 0 hands back 0, and 0 / 0 is nan: use the row of the "
+            "label": (
+                lambda dw, db: (dw[0] / db[0], db.argmin()),
+                lambda dw, db: (dw[-1] / db[-1], db.argmin()),
+                lambda dw, db: ((dw / db[:, None]).mean(axis=0), db.argmin()),
             ),
-            Mistake(
-                "the mean is exp(z), not its sigmoid: a count may exceed one",
-                lambda w, x, y: x.T @ (1 / (1 + np.exp(-x @ w)) - y) / len(y),
+            "the slopes sum to zero over the classes, so their sums say nothing: use the row of the label": (
+                lambda dw, db: (dw.sum(axis=0), db.argmin())
             ),
-            Mistake(
-                "the sign is flipped and the mean is missing: divide exp(z) - y, times the features, by the "
-                "number of examples",
-                lambda w, x, y: -len(y) * _poisson(w, x, y),
-            ),
-            Mistake(
-                "there is a factor of 2 too many: the likelihood, unlike a square, brings none",
-                lambda w, x, y: 2 * _poisson(w, x, y),
-            ),
-            Mistake(
-                "this is divided by the number of weights: divide by the number of examples",
-                lambda w, x, y: len(y) * _poisson(w, x, y) / len(w),
-            ),
-            Mistake(
-                "this is one gradient for each example: average over them, axis 0",
-                lambda w, x, y: (np.exp(x @ w) - y)[:, None] * x,
-                lambda w, x, y: (np.exp(x @ w) - y)[:, None] * x / len(y),
-            ),
-            Mistake(
-                "this is the slope in the mean, 1 - y / mean: the chain rule multiplies it by the mean",
-                lambda w, x, y: x.T @ (1 - y / np.exp(x @ w)) / len(y),
-            ),
-            Mistake(
-                "this is the loss: return its gradient",
-                lambda w, x, y: np.mean(np.exp(x @ w) - y * (x @ w)),
-            ),
-        ),
+            "the smallest entry in size belongs to a class that hardly counts: the label's is the "
+            "negative one": (lambda dw, db: (_leak(dw, db)[0], np.abs(db).argmin())),
+        },
     ),
     Exercise(
-        slug="grad-tied",
-        title="The gradient in a matrix that a model uses twice",
-        chapter="04_gradients",
-        reference=_tied,
-        inputs=_tied_inputs,
-        rtol=1e-9,
+        "grad-tied",
+        "The gradient in a matrix that a model uses twice",
+        _tied,
+        _tied_inputs,
         atol=1e-12,
-        why=_FEW_ROUNDINGS,
-        mistakes=(
-            Mistake(
-                "this is the gradient through the output layer alone: the rows that were read receive theirs too",
-                lambda w, x, y: _tied_parts(w, x, y)[0],
+        mistakes={
+            "this is the gradient through the output layer alone: the rows that were read receive "
+            "theirs too": (lambda w, x, y: _tied_parts(w, x, y)[0]),
+            "this is the gradient through the rows that were read alone: the output layer receives its "
+            "own too": (lambda w, x, y: _read(w, x, _tied_parts(w, x, y)[1])),
+            "a token that occurs twice in x counts once: slope[x] += rows keeps the last; use np.add.at": (
+                _last_wins
             ),
-            Mistake(
-                "this is the gradient through the rows that were read alone: the output layer receives its own too",
-                lambda w, x, y: _read(w, x, _tied_parts(w, x, y)[1]),
+            "slope[x] = rows overwrites what the output layer received: add, with np.add.at": (_overwritten),
+            "the rows that the output layer hands back belong to the tokens read, x, and not to the targets": (
+                lambda w, x, y: _tied_parts(w, x, y)[0] + _read(w, y, _tied_parts(w, x, y)[1])
             ),
-            Mistake(
-                "a token that occurs twice in x counts once: slope[x] += rows keeps the last; use np.add.at",
-                _last_wins,
-            ),
-            Mistake(
-                "slope[x] = rows overwrites what the output layer received: add, with np.add.at",
-                _overwritten,
-            ),
-            Mistake(
-                "the rows that the output layer hands back belong to the tokens read, x, and not to the targets",
-                lambda w, x, y: _tied_parts(w, x, y)[0] + _read(w, y, _tied_parts(w, x, y)[1]),
-            ),
-            Mistake(
-                "the two uses are averaged: their gradients add up",
-                lambda w, x, y: _tied(w, x, y) / 2,
-            ),
-            Mistake(
-                "one of the two parts lacks the 1/N of the mean",
+            "the two uses are averaged: their gradients add up": (lambda w, x, y: _tied(w, x, y) / 2),
+            "one of the two parts lacks the 1/N of the mean": (
                 lambda w, x, y: _tied_parts(w, x, y)[0] + len(y) * _read(w, x, _tied_parts(w, x, y)[1]),
                 lambda w, x, y: len(y) * _tied_parts(w, x, y)[0] + _read(w, x, _tied_parts(w, x, y)[1]),
             ),
-            Mistake(
-                "the target is missing: start from p - t",
+            "the target is missing: start from p - t": (
                 lambda w, x, y: (
                     (softmax(w[x] @ w.T) / len(y)).T @ w[x] + _read(w, x, softmax(w[x] @ w.T) / len(y) @ w)
-                ),
+                )
             ),
-        ),
-    ),
-    Exercise(
-        slug="grad-vjp",
-        title="The product of the softmax Jacobian with a vector, without the matrix",
-        chapter="04_gradients",
-        reference=_vjp,
-        inputs=_vjp_inputs,
-        rtol=1e-9,
-        atol=1e-14,
-        why=_FEW_ROUNDINGS,
-        mistakes=(
-            Mistake(
-                "this is p (1 - p) v, the diagonal alone: it is the derivative of a sigmoid for each logit, "
-                "and the classes of a softmax are coupled",
-                lambda p, v: p * (1 - p) * v,
-            ),
-            Mistake(
-                "this is p v: the second term of p_j (delta_jk - p_k), the coupling, is missing",
-                lambda p, v: p * v,
-            ),
-            Mistake(
-                "the first term is missing: this is the formula for j != k, used on the diagonal too",
-                lambda p, v: -p * (p * v).sum(axis=-1, keepdims=True),
-            ),
-            Mistake(
-                "the sum of p v runs over the whole batch: it belongs to each row, so keep the class axis "
-                "(axis=-1, keepdims=True)",
-                lambda p, v: p * (v - (p * v).sum()),
-            ),
-            Mistake(
-                "the plain sum of v is subtracted: it has to be weighted by p",
-                lambda p, v: p * (v - v.sum(axis=-1, keepdims=True)),
-            ),
-            Mistake(
-                "the plain mean of v is subtracted: it has to be the mean under p, sum_j p_j v_j",
-                lambda p, v: p * (v - v.mean(axis=-1, keepdims=True)),
-            ),
-        ),
+        },
     ),
 )

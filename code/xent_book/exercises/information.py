@@ -11,58 +11,67 @@ from scipy.optimize import brentq
 
 from xent import information
 from xent.numerics import softmax
-from xent_book.exercises._check import Exercise, Mistake
+from xent_book.exercises._check import Exercise
 
 Array = npt.NDArray[np.float64]
 
-# ------------------------------------------------------------------------------------ entropy with zeros
+# ------------------------------------------------------------------------------------ two letters, one key
 
 
 def _bits(p: Array) -> Any:
     return information.entropy(p, base=2)
 
 
-def _distributions() -> list[tuple[Any, ...]]:
+def _merged(p: Array, i: int, j: int) -> Array:
+    """The shares of the keys: that of j is added to i's."""
+    shared = p.copy()
+    shared[i] += shared[j]
+    return np.delete(shared, j)
+
+
+def _lost(p: Array, i: int, j: int) -> Any:
+    return _bits(p) - _bits(_merged(p, i, j))
+
+
+def _lost_with(entropy: Callable[[Array], Any]) -> Callable[[Array, int, int], Any]:
+    return lambda p, i, j: entropy(p) - entropy(_merged(p, i, j))
+
+
+def _keys() -> list[tuple[Any, ...]]:
     rng = np.random.default_rng(3)
     return [
-        (np.array([0.5, 0.25, 0.25]),),
-        (np.array([1.0, 0.0, 0.0]),),
-        (np.array([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]),),
-        (rng.dirichlet(np.ones(5), size=(2, 3)),),
-        # So nearly certain that any epsilon shows.
-        (np.array([1 - 1e-15, 1e-15]),),
+        (np.array([0.5, 0.25, 0.25]), 1, 2),
+        (np.array([0.2, 0.3, 0.5]), 0, 2),
+        (rng.dirichlet(np.ones(6)), 4, 1),
+        # A letter that does not occur costs nothing, nor do two of them.
+        (np.array([0.7, 0.3, 0.0, 0.0]), 0, 2),
+        (np.array([0.7, 0.3, 0.0, 0.0]), 3, 2),
     ]
 
 
-def _terms(p: Array) -> Any:
-    return -p * np.log2(np.where(p > 0, p, 1.0))
+def _surprise(u: Any) -> Any:
+    """The term of a class in the entropy, in bits."""
+    return -u * np.log2(u) if u > 0 else 0.0
 
 
-def _inside(eps: float) -> tuple[Callable[[Array], Any], ...]:
-    """The two ways to write an epsilon: added in the logarithm, or clipped into p itself."""
-    return (
-        lambda p: -(p * np.log2(p + eps)).sum(axis=-1),
-        lambda p: -(np.clip(p, eps, 1.0) * np.log2(np.clip(p, eps, 1.0))).sum(axis=-1),
-    )
+# ------------------------------------------------------------------------------------------ paired losses
 
 
-# ------------------------------------------------------------------------------------ KL from samples
+def _compare(a: Array, b: Array) -> tuple[Any, Any]:
+    gap = a - b
+    return gap.mean(), gap.std(ddof=1) / np.sqrt(len(gap))
 
 
-def _estimate(log_p: Array, log_q: Array) -> tuple[Any, Any]:
-    ratio = log_p - log_q
-    return ratio.mean(), ratio.std(ddof=1) / np.sqrt(len(ratio))
+def _error(losses: Array) -> Any:
+    return losses.std(ddof=1) / np.sqrt(len(losses))
 
 
-def _samples() -> list[tuple[Any, ...]]:
+def _paired() -> list[tuple[Any, ...]]:
     rng = np.random.default_rng(4)
     cases: list[tuple[Any, ...]] = []
-    for classes, size in ((2, 5), (4, 30), (6, 200)):
-        p, q = rng.dirichlet(np.ones(classes), size=2)
-        drawn = rng.choice(classes, size=size, p=p)
-        # Two outcomes at least, or every spread is zero and the mistakes in it look alike.
-        drawn[:2] = 0, 1
-        cases.append((np.log(p[drawn]), np.log(q[drawn])))
+    for size, shared in ((5, 1.0), (30, 0.3), (200, 3.0)):
+        hard = rng.exponential(shared, size)  # both models find the same examples hard
+        cases.append((hard + rng.exponential(0.3, size), hard + rng.exponential(0.2, size)))
     return cases
 
 
@@ -152,179 +161,124 @@ def _means() -> list[tuple[Any, ...]]:
 
 EXERCISES = (
     Exercise(
-        slug="entropy-with-zeros",
-        title="Entropy in bits, with impossible classes",
-        chapter="03_information",
-        reference=_bits,
-        inputs=_distributions,
-        rtol=1e-13,
-        atol=1e-16,
-        why="a few roundings, relative; the one small entropy is that of a certain outcome, exactly 0",
-        mistakes=(
-            Mistake(
-                "a class of probability zero gives 0 * log 0: nan in floating point, 0 in the limit",
-                lambda p: -(p * np.log2(p)).sum(axis=-1),
+        "shared-key",
+        "The bits that are lost when two letters share a key",
+        _lost,
+        _keys,
+        atol=1e-12,  # two entropies of a few bits, and their difference
+        mistakes={
+            "a share of zero gives 0 * log 0: nan in floating point, 0 in the limit": (
+                _lost_with(lambda p: -(p * np.log2(p)).sum()),
+                _lost_with(lambda p: -(p * np.log(p)).sum()),
             ),
-            Mistake(
-                "this looks like an epsilon: it changes the terms that were right, and a certain outcome no "
-                "longer has entropy zero; leave out the zeros instead",
-                *(f for k in range(3, 17) for f in _inside(10.0**-k)),
+            "this is in nats: use the logarithm to base 2": (_lost_with(information.entropy)),
+            "the weight is missing: the reader is in doubt when this key is pressed, and it is pressed "
+            "with the probability of both letters together": (
+                lambda p, i, j: (
+                    _surprise(p[i] / (p[i] + p[j])) + _surprise(p[j] / (p[i] + p[j])) if p[i] + p[j] else 0.0
+                )
             ),
-            Mistake(
-                "this is in nats, and it looks like an epsilon: use base 2, and leave out the zeros",
-                *(lambda p, eps=10.0**-k: -(p * np.log(p + eps)).sum(axis=-1) for k in range(3, 16)),
-                *(
-                    lambda p, eps=10.0**-k: -(p * np.log(np.maximum(p, eps))).sum(axis=-1)
-                    for k in range(3, 14)
-                ),
+            "the weight is missing: the key is pressed with the probability of both letters together; "
+            "and where neither occurs, 0 / 0 is nan": (
+                lambda p, i, j: _bits(p[[i, j]] / p[[i, j]].sum()),
+                lambda p, i, j: -(p[[i, j]] / p[[i, j]].sum() * np.log2(p[[i, j]] / p[[i, j]].sum())).sum(),
             ),
-            Mistake("this is in nats: divide by log 2, or use the logarithm to base 2", information.entropy),
-            Mistake(
-                "the sign is flipped: a logarithm of a probability is negative, its surprise is not",
-                lambda p: -_bits(p),
+            "this is what a press of the shared key tells: the two letters told more, each with its "
+            "own surprise": (lambda p, i, j: _surprise(p[i] + p[j])),
+            "the shared key still tells something: its own surprise has to be subtracted": (
+                lambda p, i, j: _surprise(p[i]) + _surprise(p[j])
             ),
-            Mistake(
-                "the sum runs over another axis: the classes are on the last one",
-                lambda p: _terms(p).sum(axis=0),
-                lambda p: _terms(p).sum(axis=1),
+            "the letter was dropped: the text keeps it, on the other letter's key": (
+                lambda p, i, j: _surprise(p[j]),
+                lambda p, i, j: _bits(p) - _bits(np.delete(p, j) / np.delete(p, j).sum()),
             ),
-            Mistake(
-                "this is a mean over the classes: expected surprise is a sum, and the weights are already in "
-                "it",
-                lambda p: _terms(p).mean(axis=-1),
+            "this is the entropy that is left: the loss is the entropy before minus this": (
+                lambda p, i, j: _bits(_merged(p, i, j))
             ),
-            Mistake(
-                "the weights are missing: this adds up the surprises, and entropy is their expectation",
-                lambda p: -np.log2(np.where(p > 0, p, 1.0)).sum(axis=-1),
+            "this is the entropy before: subtract what is left with the shared key": (
+                lambda p, i, j: _bits(p)
             ),
-            Mistake(
-                "these are the terms: their sum is missing",
-                lambda p: _terms(p),
-            ),
-            Mistake(
-                "this is the perplexity: its logarithm to base 2 is the entropy",
-                lambda p: 2 ** _bits(p),
-                lambda p: np.exp(information.entropy(p)),
-            ),
-            Mistake(
-                "this is in digits, with the logarithm to base 10: use base 2",
-                lambda p: information.entropy(p, base=10),
-            ),
-            Mistake(
-                "this is in nats, and a class of probability zero gives 0 * log 0, which is nan in floating "
-                "point",
-                lambda p: -(p * np.log(p)).sum(axis=-1),
-            ),
-        ),
+            "one bit at each press of the key is the most that can be lost, by letters that are "
+            "equally frequent": (lambda p, i, j: p[i] + p[j]),
+        },
     ),
     Exercise(
-        slug="kl-from-samples",
-        title="Estimate a divergence from samples, with its standard error",
-        chapter="03_information",
-        reference=_estimate,
-        inputs=_samples,
-        rtol=1e-10,
-        why="two means of at most 200 numbers; no approximation",
-        mistakes=(
-            Mistake(
-                "the ratio is upside down: the first distribution drew the samples",
-                lambda a, b: _estimate(b, a),
+        "paired-losses",
+        "Whether one model is better than another on the same examples",
+        _compare,
+        _paired,
+        rtol=1e-10,  # a mean and a spread of at most 200 numbers; no approximation
+        mistakes={
+            "your error is that of two models with examples of their own: here an example that is hard "
+            "for both cancels, so take the spread of the differences": (
+                lambda a, b: ((a - b).mean(), np.hypot(_error(a), _error(b))),
+                lambda a, b: ((b - a).mean(), np.hypot(_error(a), _error(b))),
             ),
-            Mistake(
-                "you weighted the log ratio by P, but drawing from P does that already",
-                lambda a, b: (
-                    (np.exp(a) * (a - b)).sum(),
-                    (np.exp(a) * (a - b)).std(ddof=1) / np.sqrt(len(a)),
-                ),
-                lambda a, b: (
-                    (np.exp(a) * (a - b)).mean(),
-                    (np.exp(a) * (a - b)).std(ddof=1) / np.sqrt(len(a)),
-                ),
-                lambda a, b: ((np.exp(a) * (a - b)).sum(), _estimate(a, b)[1]),
-                lambda a, b: ((np.exp(a) * (a - b)).mean(), _estimate(a, b)[1]),
+            "standard errors do not add up, nor do they cancel: take the spread of the differences": (
+                lambda a, b: ((a - b).mean(), _error(a) + _error(b)),
+                lambda a, b: ((a - b).mean(), abs(_error(a) - _error(b))),
+                lambda a, b: ((a - b).mean(), _error(a) - _error(b)),
             ),
-            Mistake(
-                "n - 1 belongs in the variance only: the spread of a mean is smaller by sqrt(n)",
-                lambda a, b: ((a - b).mean(), (a - b).std(ddof=1) / np.sqrt(len(a) - 1)),
+            "your error is that of one model's loss: take the spread of the differences": (
+                lambda a, b: ((a - b).mean(), _error(a)),
+                lambda a, b: ((a - b).mean(), _error(b)),
             ),
-            Mistake(
-                "your error is a variance, of one log ratio: take its root, and divide by sqrt(n)",
-                lambda a, b: ((a - b).mean(), (a - b).var(ddof=1)),
-                lambda a, b: ((a - b).mean(), (a - b).var(ddof=1) / np.sqrt(len(a))),
+            "the difference is taken the wrong way round: a is worse if its loss is larger": (
+                lambda a, b: _compare(b, a)
             ),
-            Mistake(
-                "this is the cross-entropy: the divergence is lower by the entropy of P",
-                lambda a, b: _estimate(0 * b, b),
+            "n - 1 belongs in the variance only: the spread of a mean is smaller by sqrt(n)": (
+                lambda a, b: ((a - b).mean(), (a - b).std(ddof=1) / np.sqrt(len(a) - 1))
             ),
-            Mistake(
-                "these are two standard errors: the exercise asks for one",
-                lambda a, b: (_estimate(a, b)[0], 2 * _estimate(a, b)[1]),
+            "these are two standard errors: the exercise asks for one": (
+                lambda a, b: (_compare(a, b)[0], 2 * _compare(a, b)[1])
             ),
-            Mistake(
-                "the terms are made positive: single log ratios may be negative, their expectation is not",
-                lambda a, b: _estimate(np.abs(a - b), 0 * a),
+            "the differences are made positive: where b is worse, they are negative": (
+                lambda a, b: _compare(np.abs(a - b), 0 * a)
             ),
-            Mistake(
-                "the arguments already are logarithms: the log ratio is their difference",
-                lambda a, b: _estimate(np.log(a / b), 0 * a),
-            ),
-            Mistake(
-                "your error is the spread of one log ratio; the spread of their mean is smaller by sqrt(n)",
+            "your error is the spread of one difference; the spread of their mean is smaller by sqrt(n)": (
                 lambda a, b: ((a - b).mean(), (a - b).std(ddof=1)),
                 lambda a, b: ((a - b).mean(), (a - b).std()),
             ),
-            Mistake(
-                "your error divides by n where it should divide by sqrt(n)",
+            "your error divides by n where it should divide by sqrt(n)": (
                 lambda a, b: ((a - b).mean(), (a - b).std(ddof=1) / len(a)),
                 lambda a, b: ((a - b).mean(), (a - b).std() / len(a)),
             ),
-            Mistake(
-                "your error is squared: this is the variance of the mean",
-                lambda a, b: ((a - b).mean(), (a - b).var(ddof=1) / len(a)),
+            "your error is squared: take its root": (
+                lambda a, b: ((a - b).mean(), (a - b).var(ddof=1) / len(a))
             ),
-            Mistake(
-                "the variance is divided by n; the exercise asks for n - 1 (ddof=1 in NumPy)",
-                lambda a, b: ((a - b).mean(), (a - b).std() / np.sqrt(len(a))),
+            "the variance is divided by n; the exercise asks for n - 1 (ddof=1 in NumPy)": (
+                lambda a, b: ((a - b).mean(), (a - b).std() / np.sqrt(len(a)))
             ),
-        ),
+        },
     ),
     Exercise(
-        slug="kl-directions",
-        title="The closest distribution in each direction of the divergence",
-        chapter="03_information",
-        reference=_closest,
-        inputs=_candidates,
-        atol=1e-9,
-        why="the answers are whole numbers",
-        mistakes=(
-            Mistake(
-                "the two directions are swapped: the first distribution is the one whose weights take the mean",
-                lambda p, c: _closest(p, c)[::-1],
+        "kl-directions",
+        "The closest distribution in each direction of the divergence",
+        _closest,
+        _candidates,
+        atol=1e-9,  # the answers are whole numbers
+        mistakes={
+            "the two directions are swapped: the first distribution is the one whose weights take the mean": (
+                lambda p, c: _closest(p, c)[::-1]
             ),
-            Mistake(
-                "this looks like nan from 0 * log 0: argmin takes the first nan for the smallest",
-                lambda p, c: (_best(_naive, p, c), _best(lambda a, b: _naive(b, a), p, c)),
+            "this looks like nan from 0 * log 0: argmin takes the first nan for the smallest": (
+                lambda p, c: (_best(_naive, p, c), _best(lambda a, b: _naive(b, a), p, c))
             ),
-            Mistake(
-                "both indices are those of the forward direction",
-                lambda p, c: (_closest(p, c)[0], _closest(p, c)[0]),
+            "both indices are those of the forward direction": (
+                lambda p, c: (_closest(p, c)[0], _closest(p, c)[0])
             ),
-            Mistake(
-                "both indices are those of the reverse direction",
-                lambda p, c: (_closest(p, c)[1], _closest(p, c)[1]),
+            "both indices are those of the reverse direction": (
+                lambda p, c: (_closest(p, c)[1], _closest(p, c)[1])
             ),
-            Mistake(
-                "this compares cross-entropies: in the forward direction that picks the same row, but in "
-                "reverse the entropy of Q differs from row to row, and has to be subtracted",
-                lambda p, c: (_closest(p, c)[0], _best(lambda a, b: information.cross_entropy(b, a), p, c)),
+            "this compares cross-entropies: in the forward direction that picks the same row, but in "
+            "reverse the entropy of Q differs from row to row, and has to be subtracted": (
+                lambda p, c: (_closest(p, c)[0], _best(lambda a, b: information.cross_entropy(b, a), p, c))
             ),
-            Mistake(
-                "these are the worst rows: the closest has the smallest divergence",
-                lambda p, c: tuple(_worst(f, p, c) for f in (information.kl_divergence, _reverse)),
+            "these are the worst rows: the closest has the smallest divergence": (
+                lambda p, c: tuple(_worst(f, p, c) for f in (information.kl_divergence, _reverse))
             ),
-            Mistake(
-                "this looks like an epsilon: it makes an infinite divergence finite, and a row that excludes "
-                "what happens, or allows what p excludes, may win",
+            "this looks like an epsilon: it makes an infinite divergence finite, and a row that "
+            "excludes what happens, or allows what p excludes, may win": (
                 *(
                     lambda p, c, eps=10.0**-k: (
                         _best(lambda a, b: _shifted(a, b, eps), p, c),
@@ -333,50 +287,33 @@ EXERCISES = (
                     for k in range(5, 17)
                 ),
             ),
-            Mistake(
-                "the indices count from 0, as Python does",
-                lambda p, c: tuple(i + 1 for i in _closest(p, c)),
+            "the indices count from 0, as Python does": (lambda p, c: tuple(i + 1 for i in _closest(p, c))),
+            "these are the divergences: return the index of the smallest": (
+                lambda p, c: tuple(min(f(p, q) for q in c) for f in (information.kl_divergence, _reverse))
             ),
-            Mistake(
-                "these are the divergences: return the index of the smallest",
-                lambda p, c: tuple(min(f(p, q) for q in c) for f in (information.kl_divergence, _reverse)),
-            ),
-            Mistake(
-                "these are the rows: return their indices",
-                lambda p, c: tuple(c[i] for i in _closest(p, c)),
-            ),
-        ),
+            "these are the rows: return their indices": (lambda p, c: tuple(c[i] for i in _closest(p, c))),
+        },
     ),
     Exercise(
-        slug="maxent-mean",
-        title="The distribution with a given mean and the largest entropy",
-        chapter="03_information",
-        reference=_maxent,
-        inputs=_means,
-        atol=1e-6,
-        why="a root finder's tolerance; the mistakes are off by more than 0.01",
-        mistakes=(
-            Mistake(
-                "all mass is on the two ends: the mean is right, and few distributions have less entropy",
-                _ends,
+        "maxent-mean",
+        "The distribution with a given mean and the largest entropy",
+        _maxent,
+        _means,
+        atol=1e-6,  # a root finder's tolerance; the mistakes are off by more than 0.01
+        mistakes={
+            "all mass is on the two ends: the mean is right, and few distributions have less entropy": (
+                _ends
             ),
-            Mistake(
-                "all mass is on the two values next to the mean; the distribution is to be as spread out as it can",
-                _neighbours,
-            ),
-            Mistake(
-                "the probabilities are linear in the value; it is their logarithms that have to be",
-                _straight,
-            ),
-            Mistake(
-                "the values are in the wrong order, or the tilt has the wrong sign: the mean is off",
+            "all mass is on the two values next to the mean; the distribution is to be as spread out "
+            "as it can": (_neighbours),
+            "the probabilities are linear in the value; it is their logarithms that have to be": (_straight),
+            "the values are in the wrong order, or the tilt has the wrong sign: the mean is off": (
                 lambda values, mean: _maxent(values, mean)[::-1],
                 lambda values, mean: _maxent(values, values[0] + values[-1] - mean),
             ),
-            Mistake(
-                "this is the uniform distribution: it has the largest entropy of all, but not this mean",
-                lambda values, mean: np.full(len(values), 1 / len(values)),
+            "this is the uniform distribution: it has the largest entropy of all, but not this mean": (
+                lambda values, mean: np.full(len(values), 1 / len(values))
             ),
-        ),
+        },
     ),
 )

@@ -9,14 +9,12 @@ import numpy.typing as npt
 
 from xent import numerics
 from xent.information import kl_divergence
-from xent_book.exercises._check import Exercise, Mistake
-
-Array = npt.NDArray[np.float64]
+from xent_book.exercises._check import Array, Exercise
 
 
-def _visits(first: Array, rows: Array) -> Array:
+def _visits(first: Array, rows: Array) -> Any:
     """Expected visits to each letter."""
-    return np.asarray(np.linalg.solve((np.eye(len(rows)) - rows[:, :-1]).T, first[:-1]))
+    return np.linalg.solve((np.eye(len(rows)) - rows[:, :-1]).T, first[:-1])
 
 
 def _reverse_kl(p_first: Array, p_rows: Array, q_first: Array, q_rows: Array) -> float:
@@ -41,24 +39,13 @@ def _bucket(logits: Array, kept: Array, index: npt.NDArray[np.int64]) -> float:
     return float(-inside - (1 - kept.sum()) * tail)
 
 
-def _bucket_inputs() -> list[tuple[Any, ...]]:
-    """Logits of the student, and what a cache holds of the teacher."""
-    return [
-        (np.array([1.0, 0.0, -1.0, 0.5]), np.array([0.5, 0.3]), np.array([0, 1])),
-        (np.array([0.2, 2.0, -0.7, 1.1, -3.0]), np.array([0.6, 0.25]), np.array([3, 1])),
-        # The student's tail is so small that 1 - S_q is rounding.
-        (np.array([40.0, 39.0, -1.0, 0.0]), np.array([0.7, 0.2]), np.array([0, 1])),
-    ]
-
-
 def _truncated(logits: Array, kept: Array, index: npt.NDArray[np.int64]) -> float:
     return float(-kept @ numerics.log_softmax(logits)[index])
 
 
 def _subtracted(logits: Array, kept: Array, index: npt.NDArray[np.int64]) -> float:
     mass = numerics.softmax(logits)[index].sum()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return _truncated(logits, kept, index) - float((1 - kept.sum()) * np.log(1 - mass))
+    return _truncated(logits, kept, index) - float((1 - kept.sum()) * np.log(1 - mass))
 
 
 def _entropy(kept: Array) -> float:
@@ -77,124 +64,93 @@ def _spread_sum(logits: Array, kept: Array, index: npt.NDArray[np.int64]) -> flo
     return _truncated(logits, kept, index) - float((1 - kept.sum()) * outside.sum())
 
 
-def _learnt(p: Array, w: Array, share: float) -> Array:
-    return np.asarray(share * p * w / (p @ w) + (1 - share) * p)
-
-
-def _learnt_inputs() -> list[tuple[Any, ...]]:
-    return [
-        (np.array([0.5, 0.3, 0.2]), np.array([0.25, 0.2, 1.0]), 0.5),
-        (np.array([0.7, 0.1, 0.1, 0.1]), np.array([0.1, 0.15, 0.2, 0.5]), 0.9),
-        (np.array([0.25, 0.75]), np.array([0.5, 0.125]), 0.3),
-    ]
+def _learnt(p: Array, w: Array, share: float) -> Any:
+    return share * p * w / (p @ w) + (1 - share) * p
 
 
 EXERCISES = (
     Exercise(
-        slug="lm-reverse-kl",
-        title="The other divergence",
-        chapter="14_language_models",
-        reference=_reverse_kl,
-        inputs=_reverse_kl_inputs,
-        rtol=1e-9,
-        why="a small linear system in float64",
-        mistakes=(
-            Mistake(
-                "this is KL(P||Q), the forward divergence: swap the roles",
-                lambda p0, p, q0, q: _reverse_kl(q0, q, p0, p),
+        "lm-reverse-kl",
+        "The other divergence",
+        _reverse_kl,
+        _reverse_kl_inputs,
+        mistakes={
+            "this is KL(P||Q), the forward divergence: swap the roles": lambda p0, p, q0, q: _reverse_kl(
+                q0, q, p0, p
             ),
-            Mistake(
-                "the prefixes come from P here: the first argument is Q, so its visits count",
-                lambda p0, p, q0, q: kl_divergence(q0, p0) + _visits(p0, p) @ kl_divergence(q, p),
+            "the prefixes come from P here: the first argument is Q, so its "
+            "visits count": lambda p0, p, q0, q: kl_divergence(q0, p0) + _visits(p0, p) @ kl_divergence(q, p),
+            "this is KL(P||Q) of the tokens on prefixes of Q, which is no divergence "
+            "of sequences": lambda p0, p, q0, q: kl_divergence(p0, q0) + _visits(q0, q) @ kl_divergence(p, q),
+            "the first token is missing: its distributions differ too": lambda p0, p, q0, q: (
+                _visits(q0, q) @ kl_divergence(q, p)
             ),
-            Mistake(
-                "this is KL(P||Q) of the tokens on prefixes of Q, which is no divergence of sequences",
-                lambda p0, p, q0, q: kl_divergence(p0, q0) + _visits(q0, q) @ kl_divergence(p, q),
+            "every row counts once here: weigh each by the visits to its letter": lambda p0, p, q0, q: (
+                kl_divergence(q0, p0) + kl_divergence(q, p).sum()
             ),
-            Mistake(
-                "the first token is missing: its distributions differ too",
-                lambda p0, p, q0, q: _visits(q0, q) @ kl_divergence(q, p),
+            "the linear system is transposed: visits solve v (I - T) = first": lambda p0, p, q0, q: (
+                kl_divergence(q0, p0)
+                + np.linalg.solve(np.eye(len(q)) - q[:, :-1], q0[:-1]) @ kl_divergence(q, p)
             ),
-            Mistake(
-                "every row counts once here: weigh each by the visits to its letter",
-                lambda p0, p, q0, q: kl_divergence(q0, p0) + kl_divergence(q, p).sum(),
-            ),
-            Mistake(
-                "the linear system is transposed: visits solve v (I - T) = first",
-                lambda p0, p, q0, q: (
-                    kl_divergence(q0, p0)
-                    + np.linalg.solve(np.eye(len(q)) - q[:, :-1], q0[:-1]) @ kl_divergence(q, p)
-                ),
-            ),
-        ),
+        },
     ),
     Exercise(
-        slug="lm-bucket",
-        title="The bucket",
-        chapter="14_language_models",
-        reference=_bucket,
-        inputs=_bucket_inputs,
+        "lm-bucket",
+        "The bucket",
+        _bucket,
+        # Logits of the student, and what a cache holds of the teacher.
+        lambda: [
+            (np.array([1.0, 0.0, -1.0, 0.5]), np.array([0.5, 0.3]), np.array([0, 1])),
+            (np.array([0.2, 2.0, -0.7, 1.1, -3.0]), np.array([0.6, 0.25]), np.array([3, 1])),
+            # The student's tail is so small that 1 - S_q is rounding.
+            (np.array([40.0, 39.0, -1.0, 0.0]), np.array([0.7, 0.2]), np.array([0, 1])),
+        ],
         rtol=1e-10,
-        why="a few roundings in float64",
-        mistakes=(
-            Mistake("the tail is missing: this is the truncated loss, which empties it", _truncated),
-            Mistake(
-                "the tail is missing and the rest renormalised: the same minimiser as truncated",
-                lambda z, kept, index: _truncated(z, kept / kept.sum(), index),
-            ),
-            Mistake(
-                "log(1 - S_q) cancels when the tail is small: take a log-sum-exp over the tokens outside",
-                _subtracted,
-            ),
-            Mistake(
-                "the bucket is one event: add the probabilities outside, then take the log",
+        mistakes={
+            "the tail is missing: this is the truncated loss, which empties it": _truncated,
+            "the tail is missing and the rest renormalised: the same "
+            "minimiser as truncated": lambda z, kept, index: _truncated(z, kept / kept.sum(), index),
+            "log(1 - S_q) cancels when the tail is small: take a log-sum-exp over "
+            "the tokens outside": _subtracted,
+            "the bucket is one event: add the probabilities outside, then take the log": (
                 _spread,
                 _spread_sum,
             ),
-            Mistake(
-                "the tail has the wrong sign: its logarithm is subtracted, as those of the kept tokens are",
-                lambda z, kept, index: 2 * _truncated(z, kept, index) - _bucket(z, kept, index),
-            ),
-            Mistake(
-                "this is the divergence: the cross-entropy keeps the teacher's entropy",
+            "the tail has the wrong sign: its logarithm is subtracted, as those of the kept "
+            "tokens are": lambda z, kept, index: 2 * _truncated(z, kept, index) - _bucket(z, kept, index),
+            "this is the divergence: the cross-entropy keeps the teacher's entropy": (
                 lambda z, kept, index: _bucket(z, kept, index) - _entropy(kept),
                 lambda z, kept, index: _subtracted(z, kept, index) - _entropy(kept),
             ),
-            Mistake(
-                "this is the divergence over the kept tokens: the tail is missing, and so is the teacher's "
-                "entropy, which the cross-entropy keeps",
-                lambda z, kept, index: _truncated(z, kept, index) + float(kept @ np.log(kept)),
-            ),
-            Mistake(
-                "half of this is a divergence: the kept tokens' p log p belongs to it, and the cross-entropy "
-                "keeps the teacher's entropy",
+            "this is the divergence over the kept tokens: the tail is missing, and so is the teacher's "
+            "entropy, which the cross-entropy "
+            "keeps": lambda z, kept, index: _truncated(z, kept, index) + float(kept @ np.log(kept)),
+            "half of this is a divergence: the kept tokens' p log p belongs to it, and the cross-entropy "
+            "keeps the teacher's entropy": (
                 lambda z, kept, index: _bucket(z, kept, index) + float(kept @ np.log(kept)),
                 lambda z, kept, index: _subtracted(z, kept, index) + float(kept @ np.log(kept)),
             ),
-        ),
+        },
     ),
     Exercise(
-        slug="lm-mixture",
-        title="Half hard, half soft",
-        chapter="14_language_models",
-        reference=_learnt,
-        inputs=_learnt_inputs,
+        "lm-mixture",
+        "Half hard, half soft",
+        _learnt,
+        lambda: [
+            (np.array([0.5, 0.3, 0.2]), np.array([0.25, 0.2, 1.0]), 0.5),
+            (np.array([0.7, 0.1, 0.1, 0.1]), np.array([0.1, 0.15, 0.2, 0.5]), 0.9),
+            (np.array([0.25, 0.75]), np.array([0.5, 0.125]), 0.3),
+        ],
         rtol=1e-12,
-        why="a few roundings in float64",
-        mistakes=(
-            Mistake("this is the teacher: the hard labels are tilted", lambda p, w, share: p),
-            Mistake(
-                "this is the tilted distribution: the soft part pulls back towards the teacher",
-                lambda p, w, share: p * w / (p @ w),
+        mistakes={
+            "this is the teacher: the hard labels are tilted": lambda p, w, share: p,
+            "this is the tilted distribution: the soft part pulls back "
+            "towards the teacher": lambda p, w, share: p * w / (p @ w),
+            "the share is that of the hard labels": lambda p, w, share: _learnt(p, w, 1 - share),
+            "the soft loss has the weight 1/n too: its target is p times the mean of w": lambda p, w, share: (
+                (share * p * w + (1 - share) * p) / (share * (p @ w) + 1 - share)
             ),
-            Mistake("the share is that of the hard labels", lambda p, w, share: _learnt(p, w, 1 - share)),
-            Mistake(
-                "the soft loss has the weight 1/n too: its target is p times the mean of w",
-                lambda p, w, share: (share * p * w + (1 - share) * p) / (share * (p @ w) + 1 - share),
-            ),
-            Mistake(
-                "this does not sum to one: normalise", lambda p, w, share: share * p * w + (1 - share) * p
-            ),
-        ),
+            "this does not sum to one: normalise": lambda p, w, share: share * p * w + (1 - share) * p,
+        },
     ),
 )

@@ -6,12 +6,10 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from xent.numerics import log_sum_exp, softmax
-from xent_book.exercises._check import Exercise, Mistake
+from xent_book.exercises._check import Array, Exercise
 
-Array = npt.NDArray[np.float64]
 State = tuple[float, float]
 
 
@@ -23,16 +21,14 @@ def _merge(a: State, b: State) -> Array:
 
 
 def _merge_without_guard(a: State, b: State) -> Array:
-    with np.errstate(invalid="ignore"):
-        top = np.maximum(a[0], b[0])
-        return np.array([top, a[1] * np.exp(a[0] - top) + b[1] * np.exp(b[0] - top)])
+    top = np.maximum(a[0], b[0])
+    return np.array([top, a[1] * np.exp(a[0] - top) + b[1] * np.exp(b[0] - top)])
 
 
 def _merge_turned(a: State, b: State) -> Array:
     """With the exponents turned round; where that overflows, as the machine does it."""
     m = max(a[0], b[0])
-    with np.errstate(all="ignore"):
-        return np.array([m, a[1] * np.exp(np.float64(m - a[0])) + b[1] * np.exp(np.float64(m - b[0]))])
+    return np.array([m, a[1] * np.exp(np.float64(m - a[0])) + b[1] * np.exp(np.float64(m - b[0]))])
 
 
 def _merge_inputs() -> list[tuple[Any, ...]]:
@@ -48,14 +44,9 @@ def _cap(p: float, classes: int) -> float:
     return abs(_half_log_odds(p, classes))
 
 
-def _cap_inputs() -> list[tuple[Any, ...]]:
-    # The last is below 1 / K, where the logit stands at -c and the others at +c.
-    return [(0.9, 10), (0.99, 32_000), (0.999, 256_000), (0.01, 10)]
-
-
-def _z_gradient(logits: Array, label: int, weight: float) -> Array:
+def _z_gradient(logits: Array, label: int, weight: float) -> Any:
     p = softmax(logits)
-    return np.asarray(p - np.eye(len(p))[label] + 2 * weight * log_sum_exp(logits) * p)
+    return p - np.eye(len(p))[label] + 2 * weight * log_sum_exp(logits) * p
 
 
 def _z_gradient_inputs() -> list[tuple[Any, ...]]:
@@ -65,29 +56,20 @@ def _z_gradient_inputs() -> list[tuple[Any, ...]]:
 
 EXERCISES = (
     Exercise(
-        slug="vocab-merge",
-        title="Two blocks into one",
-        chapter="15_large_vocabularies",
-        reference=_merge,
-        inputs=_merge_inputs,
+        "vocab-merge",
+        "Two blocks into one",
+        _merge,
+        _merge_inputs,
         rtol=1e-12,
-        why="a few roundings in float64",
-        mistakes=(
-            Mistake(
-                "nan: two empty blocks leave -inf minus -inf, so return the empty state before you subtract",
-                _merge_without_guard,
-            ),
-            Mistake(
-                "the sums refer to two different maxima: rescale each by exp(old maximum - new maximum)",
-                lambda a, b: np.array([max(a[0], b[0]), a[1] + b[1]]),
-            ),
-            Mistake(
-                "the exponents are turned round: old maximum minus new one, which is never above zero",
-                _merge_turned,
-            ),
-            Mistake(
-                "this merges the log-sum-exps; the state is the maximum and the sum beside it",
-                lambda a, b: np.array(
+        mistakes={
+            "nan: two empty blocks leave -inf minus -inf, so return the empty state "
+            "before you subtract": _merge_without_guard,
+            "the sums refer to two different maxima: rescale each by exp(old maximum "
+            "- new maximum)": lambda a, b: np.array([max(a[0], b[0]), a[1] + b[1]]),
+            "the exponents are turned round: old maximum minus new one, which is "
+            "never above zero": _merge_turned,
+            "this merges the log-sum-exps; the state is the maximum and the sum beside it": lambda a, b: (
+                np.array(
                     [
                         max(a[0], b[0]),
                         np.logaddexp(
@@ -95,81 +77,62 @@ EXERCISES = (
                             b[0] + math.log(b[1]) if b[1] else -np.inf,
                         ),
                     ]
-                ),
+                )
             ),
-        ),
+        },
     ),
     Exercise(
-        slug="vocab-cap",
-        title="The smallest cap",
-        chapter="15_large_vocabularies",
-        reference=_cap,
-        inputs=_cap_inputs,
+        "vocab-cap",
+        "The smallest cap",
+        _cap,
+        # The last is below 1 / K, where the logit stands at -c and the others at +c.
+        lambda: [(0.9, 10), (0.99, 32_000), (0.999, 256_000), (0.01, 10)],
         rtol=1e-12,
-        why="a few roundings in float64",
-        mistakes=(
-            Mistake(
-                "twice too large: the winner stands at +c and the others at -c, a gap of 2c",
+        mistakes={
+            "twice too large: the winner stands at +c and the others at -c, a gap of 2c": (
                 lambda p, classes: 2 * _cap(p, classes),
                 lambda p, classes: 2 * _half_log_odds(p, classes),
             ),
-            Mistake(
-                "right from p = 1/K on; a smaller probability has its logit at -c and the others at +c",
+            "right from p = 1/K on; a smaller probability has its logit at -c and the others at +c": (
                 _half_log_odds,
                 lambda p, classes: max(0.0, _half_log_odds(p, classes)),
             ),
-            Mistake(
-                "there are K - 1 other classes, not K",
+            "there are K - 1 other classes, not K": (
                 lambda p, classes: 0.5 * math.log(classes * p / (1 - p)),
                 lambda p, classes: 0.5 * abs(math.log(classes * p / (1 - p))),
             ),
-            Mistake(
-                "the odds are upside down: p / (1 - p)",
+            "the odds are upside down: p / (1 - p)": (
                 lambda p, classes: 0.5 * math.log((classes - 1) * (1 - p) / p),
                 lambda p, classes: 0.5 * abs(math.log((classes - 1) * (1 - p) / p)),
             ),
-            Mistake(
-                "a logit of two classes: the other K - 1 classes share the rest",
-                lambda p, classes: 0.5 * math.log(p / (1 - p)),
+            "a logit of two classes: the other K - 1 classes share the rest": lambda p, classes: (
+                0.5 * math.log(p / (1 - p))
             ),
-        ),
+        },
     ),
     Exercise(
-        slug="vocab-zgradient",
-        title="The gradient with a z-loss",
-        chapter="15_large_vocabularies",
-        reference=_z_gradient,
-        inputs=_z_gradient_inputs,
+        "vocab-zgradient",
+        "The gradient with a z-loss",
+        _z_gradient,
+        _z_gradient_inputs,
         rtol=1e-12,
-        why="a few roundings in float64",
-        mistakes=(
-            Mistake(
-                "the 2 of the square is missing",
-                lambda z, y, w: _z_gradient(z, y, w / 2),
+        mistakes={
+            "the 2 of the square is missing": lambda z, y, w: _z_gradient(z, y, w / 2),
+            "the inner derivative is missing: log Z has the gradient p": lambda z, y, w: (
+                softmax(z) - np.eye(len(z))[y] + 2 * w * log_sum_exp(z)
             ),
-            Mistake(
-                "the inner derivative is missing: log Z has the gradient p",
-                lambda z, y, w: softmax(z) - np.eye(len(z))[y] + 2 * w * log_sum_exp(z),
-            ),
-            Mistake(
-                "the factor log Z is missing: the derivative of its square is twice log Z times p",
-                lambda z, y, w: softmax(z) - np.eye(len(z))[y] + 2 * w * softmax(z),
-            ),
-            Mistake(
-                "the factor 2 lambda log Z stands on the whole gradient of the cross-entropy: log Z has the "
-                "gradient p, without the label",
+            "the factor log Z is missing: the derivative of its square is twice log "
+            "Z times p": lambda z, y, w: softmax(z) - np.eye(len(z))[y] + 2 * w * softmax(z),
+            "the factor 2 lambda log Z stands on the whole gradient of the cross-entropy: log Z has the "
+            "gradient p, without the label": (
                 lambda z, y, w: (softmax(z) - np.eye(len(z))[y]) * (1 + 2 * w * log_sum_exp(z)),
                 lambda z, y, w: (softmax(z) - np.eye(len(z))[y]) * 2 * w * log_sum_exp(z),
                 lambda z, y, w: (softmax(z) - np.eye(len(z))[y]) * (1 + w * log_sum_exp(z)),
             ),
-            Mistake(
-                "this is the gradient of the cross-entropy alone",
-                lambda z, y, w: softmax(z) - np.eye(len(z))[y],
+            "this is the gradient of the cross-entropy alone": lambda z, y, w: softmax(z) - np.eye(len(z))[y],
+            "the sign of the z-loss is wrong: it is added, not subtracted": lambda z, y, w: _z_gradient(
+                z, y, -w
             ),
-            Mistake(
-                "the sign of the z-loss is wrong: it is added, not subtracted",
-                lambda z, y, w: _z_gradient(z, y, -w),
-            ),
-        ),
+        },
     ),
 )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xent_book.exercises._check import Exercise, Mistake
+from xent_book.exercises._check import Exercise
 
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
@@ -57,7 +57,7 @@ def _with_eps(eps: float) -> tuple[Any, Any]:
     )
 
 
-# ----------------------------------------------------------------------------------------- the softmax
+# ------------------------------------------------------------------------------- softmax, and a merged class
 
 
 def _softmax_with_shift(z: Array, shift: Any) -> Array:
@@ -69,17 +69,17 @@ def _rows(z: Array) -> Array:
     return _softmax_with_shift(z, z.max(axis=1, keepdims=True))
 
 
-def _shift_inputs() -> list[tuple[Any, ...]]:
+def _merge_inputs() -> list[tuple[Any, ...]]:
+    rng = np.random.default_rng(5)
     return [
-        (np.array([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]),),
-        # One row far above the other: a maximum over the batch makes the lower one 0 / 0.
-        (np.array([[2000.0, 2001.0, 1999.0], [0.0, 1.0, -1.0]]),),
-        # A spread that overflows even after the mean was taken off.
-        (np.array([[0.0, 0.0, 3000.0, 1.0], [0.5, -0.5, 0.25, 0.0]]),),
+        (np.array([0.0, 2.0]), np.array([0.0, -1.0])),
+        (rng.normal(scale=3.0, size=4), rng.normal(scale=3.0, size=4)),
+        # exp overflows past 709, and underflows below -745.
+        (np.array([1000.0, -1000.0, -1000.0, 1000.0]), np.array([999.0, -1002.0, 1000.0, -1000.0])),
     ]
 
 
-# ---------------------------------------------------------------------------------- prior, bound, columns
+# ------------------------------------------------------------------------------------------ the bound
 
 
 def _error_inputs() -> list[tuple[Any, ...]]:
@@ -89,205 +89,145 @@ def _error_inputs() -> list[tuple[Any, ...]]:
 
 EXERCISES = (
     Exercise(
-        slug="multiclass-nll",
-        title="Softmax cross-entropy of each row, from logits, safe at any size",
-        chapter="02_multiclass",
-        reference=_nll,
-        inputs=_nll_inputs,
-        rtol=1e-9,
-        atol=1e-12,
-        why="stable forms agree to a few units in the last place of the logits",
-        mistakes=(
-            Mistake(
-                "this looks like log(softmax(z)) or log(sum(exp(z))) without a shift: right in algebra, but "
-                "exp overflows past 709; take each row's maximum off first",
+        "multiclass-nll",
+        "Softmax cross-entropy of each row, from logits, safe at any size",
+        _nll,
+        _nll_inputs,
+        atol=1e-12,  # stable forms agree to a few units in the last place of the logits
+        mistakes={
+            "this looks like log(softmax(z)) or log(sum(exp(z))) without a shift: right in algebra, "
+            "but exp overflows past 709; take each row's maximum off first": (
                 lambda z, y: -_naive_log_softmax(z)[np.arange(len(y)), y],
                 lambda z, y: np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(y)), y],
             ),
-            Mistake(
-                "the shift is right, but the logarithm comes after the division: a probability below "
-                "exp(-745) underflows to 0, its logarithm to -inf; take it apart, log p = z - max - log(sum)",
+            "the shift is right, but the logarithm comes after the division: a probability below "
+            "exp(-745) underflows to 0, its logarithm to -inf; take it apart, log p = z - max - "
+            "log(sum)": (
                 lambda z, y: -np.log(_rows(z))[np.arange(len(y)), y],
                 lambda z, y: -np.log(_rows(z)[np.arange(len(y)), y]),
             ),
-            Mistake(
-                "one maximum for the whole batch is legal on paper, but the exponentials of a row far below "
-                "are all 0, and so is their sum; give each row its own",
+            "one maximum for the whole batch is legal on paper, but the exponentials of a row far "
+            "below are all 0, and so is their sum; give each row its own": (
                 lambda z, y: _log_sum_exp_with_shift(z, z.max()) - z[np.arange(len(y)), y],
                 lambda z, y: -np.log(_softmax_with_shift(z, z.max()))[np.arange(len(y)), y],
             ),
-            Mistake(
-                "the sign is flipped: this is the log-likelihood, and the loss is its negative",
-                lambda z, y: -_nll(z, y),
+            "the sign is flipped: this is the log-likelihood, and the loss is its negative": (
+                lambda z, y: -_nll(z, y)
             ),
-            Mistake(
-                "the row's maximum was taken off in the log-sum-exp but not from the label's logit, or not "
-                "added back: the shift has to cancel",
-                lambda z, y: _nll(z, y) - z.max(axis=1),
+            "the row's maximum was taken off in the log-sum-exp but not from the label's logit, or not "
+            "added back: the shift has to cancel": (lambda z, y: _nll(z, y) - z.max(axis=1)),
+            "this is the probability of the label: its negative logarithm is missing": (
+                lambda z, y: _rows(z)[np.arange(len(y)), y]
             ),
-            Mistake(
-                "this is the probability of the label: its negative logarithm is missing",
-                lambda z, y: _rows(z)[np.arange(len(y)), y],
+            "the maximum runs over the batch, axis 0: that is another number for each class, and it "
+            "changes the odds; give each row its own": (lambda z, y: _nll(z - z.max(axis=0), y)),
+            "the sum of the exponentials runs over the whole batch: each row has its own": (
+                lambda z, y: _nll(z, y) + _log_of_all(z)
             ),
-            Mistake(
-                "the maximum runs over the batch, axis 0: that is another number for each class, and it "
-                "changes the odds; give each row its own",
-                lambda z, y: _nll(z - z.max(axis=0), y),
-            ),
-            Mistake(
-                "the sum of the exponentials runs over the whole batch: each row has its own",
-                lambda z, y: _nll(z, y) + _log_of_all(z),
-            ),
-            Mistake(
-                "this looks like an epsilon or a clipped probability: it puts a ceiling on the loss; take the "
-                "logarithm apart instead, log p = z - max - log(sum)",
+            "this looks like an epsilon or a clipped probability: it puts a ceiling on the loss; take "
+            "the logarithm apart instead, log p = z - max - log(sum)": (
                 *(f for k in range(5, 17) for f in _with_eps(10.0**-k)),
             ),
-            Mistake(
-                "0 * -inf is nan: do not sum over the one-hot zeros, pick the entry of the label",
-                lambda z, y: -(np.eye(z.shape[1])[y] * np.log(_rows(z))).sum(axis=1),
+            "0 * -inf is nan: do not sum over the one-hot zeros, pick the entry of the label": (
+                lambda z, y: -(np.eye(z.shape[1])[y] * np.log(_rows(z))).sum(axis=1)
             ),
-            Mistake(
-                "the labels count from 0, as Python does: nothing has to be subtracted",
-                lambda z, y: _nll(z, y - 1),
+            "the labels count from 0, as Python does: nothing has to be subtracted": (
+                lambda z, y: _nll(z, y - 1)
             ),
-            Mistake(
-                "z[:, y] takes column y of every row: z[np.arange(N), y] takes one entry of each",
+            "z[:, y] takes column y of every row: z[np.arange(N), y] takes one entry of each": (
                 lambda z, y: (
                     np.log(np.exp(z - z.max(axis=1, keepdims=True)).sum(axis=1))[:, None]
                     - (z - z.max(axis=1, keepdims=True))[:, y]
-                ),
+                )
             ),
-            Mistake(
-                "this is the gap between the largest logit and the label's: the logarithm of the sum is "
-                "missing",
-                lambda z, y: z.max(axis=1) - z[np.arange(len(y)), y],
+            "this is the gap between the largest logit and the label's: the logarithm of the sum is missing": (
+                lambda z, y: z.max(axis=1) - z[np.arange(len(y)), y]
             ),
-            Mistake(
-                "this is the log-sum-exp: subtract the logit of the label",
-                lambda z, y: _nll(z, y) + z[np.arange(len(y)), y],
+            "this is the log-sum-exp: subtract the logit of the label": (
+                lambda z, y: _nll(z, y) + z[np.arange(len(y)), y]
             ),
-            Mistake(
-                "this is the loss of every class: pick the entry of the label",
-                lambda z, y: np.stack([_nll(z, np.full(len(z), k)) for k in range(z.shape[1])], axis=1),
+            "this is the loss of every class: pick the entry of the label": (
+                lambda z, y: np.stack([_nll(z, np.full(len(z), k)) for k in range(z.shape[1])], axis=1)
             ),
-        ),
+        },
     ),
     Exercise(
-        slug="multiclass-shift",
-        title="A batch softmax with a shift that changes nothing",
-        chapter="02_multiclass",
-        reference=_rows,
-        inputs=_shift_inputs,
-        rtol=1e-9,
-        atol=1e-15,
-        why="stable forms agree to a few units in the last place",
-        mistakes=(
-            Mistake(
-                "the maximum runs over the batch, axis 0: that is another number for each class, and it "
-                "changes the odds; the shift has to be the same for all classes of a row",
-                lambda z: _softmax_with_shift(z, z.max(axis=0)),
+        "multiclass-merge",
+        "The logit of two classes that become one",
+        np.logaddexp,
+        _merge_inputs,
+        atol=1e-12,  # stable forms agree to a few units in the last place
+        mistakes={
+            "log(exp(a) + exp(b)) is right on paper, but exp overflows past 709 and underflows below "
+            "-745: take the larger logit out first": (lambda a, b: np.log(np.exp(a) + np.exp(b))),
+            "exp overflows past 709: in the exponent, subtract the larger logit from the smaller one": (
+                lambda a, b: a + np.log(1 + np.exp(b - a)),
+                lambda a, b: a + np.log1p(np.exp(b - a)),
+                lambda a, b: b + np.log(1 + np.exp(a - b)),
+                lambda a, b: b + np.log1p(np.exp(a - b)),
             ),
-            Mistake(
-                "one maximum for the whole batch is legal on paper, but a row far below it underflows to "
-                "0 / 0; give each row its own",
-                lambda z: _softmax_with_shift(z, z.max()),
+            "a + b multiplies the exponentials, and so the probabilities: they have to add up": (
+                lambda a, b: a + b
             ),
-            Mistake(
-                "the shift is gone, and exp overflows past 709",
-                lambda z: _softmax_with_shift(z, 0.0),
+            "the larger logit alone leaves out the probability of the other class": (np.maximum),
+            "log 2 more than the larger logit is right for equal logits only": (
+                lambda a, b: np.maximum(a, b) + np.log(2)
             ),
-            Mistake(
-                "the shift is the same for all classes of a row, but it leaves exponents above zero, and "
-                "they overflow; the row's maximum leaves none",
-                lambda z: _softmax_with_shift(z, z.mean(axis=1, keepdims=True)),
-                lambda z: _softmax_with_shift(z, z.min(axis=1, keepdims=True)),
-                lambda z: _softmax_with_shift(z, -z.max(axis=1, keepdims=True)),
+            "a mean lies between the two, and the merged class is more probable than either": (
+                lambda a, b: (a + b) / 2
             ),
-            Mistake(
-                "both the maximum and the sum run over the batch, axis 0: they belong to the classes of a "
-                "row, axis 1",
-                lambda z: _rows(z.T).T,
+            "log 2 more than the mean of the logits is right for equal logits only": (
+                lambda a, b: (a + b) / 2 + np.log(2)
             ),
-            Mistake(
-                "the sum runs over the batch, or over everything: it belongs to the classes of a row, axis 1",
-                lambda z: (
-                    np.exp(z - z.max(axis=1, keepdims=True))
-                    / np.exp(z - z.max(axis=1, keepdims=True)).sum(axis=0)
-                ),
-                lambda z: (
-                    np.exp(z - z.max(axis=1, keepdims=True)) / np.exp(z - z.max(axis=1, keepdims=True)).sum()
-                ),
+            "the exponentials of the logits add up, not the logits": (lambda a, b: np.log(a + b)),
+            "this is the exponential of the logit, the class's part of the denominator: take its logarithm": (
+                lambda a, b: np.exp(a) + np.exp(b)
             ),
-            Mistake(
-                "the division by the sum is missing",
-                lambda z: np.exp(z - z.max(axis=1, keepdims=True)),
-            ),
-            Mistake(
-                "the maximum is subtracted, not divided by: a factor is a temperature, and changes the odds",
-                lambda z: _softmax_with_shift(z / z.max(axis=1, keepdims=True), 0.0),
-            ),
-            Mistake(
-                "clipping the logits changes their differences: subtract the row's maximum",
-                lambda z: _softmax_with_shift(np.clip(z, -700, 700), 0.0),
-            ),
-        ),
+            "these are powers of 2: the softmax has powers of e": (np.logaddexp2),
+        },
     ),
     Exercise(
-        slug="multiclass-errors",
-        title="The largest number of errors that a mean loss allows",
-        chapter="02_multiclass",
-        reference=lambda loss, n: min(n, math.floor(n * loss / math.log(2))),
-        inputs=_error_inputs,
-        rtol=1e-9,
-        why="whole numbers",
-        mistakes=(
-            Mistake(
-                "there are only N examples: no more than N can be wrong",
-                lambda loss, n: math.floor(n * loss / math.log(2)),
+        "multiclass-errors",
+        "The largest number of errors that a mean loss allows",
+        lambda loss, n: min(n, math.floor(n * loss / math.log(2))),
+        _error_inputs,
+        mistakes={
+            "there are only N examples: no more than N can be wrong": (
+                lambda loss, n: math.floor(n * loss / math.log(2))
             ),
-            Mistake(
-                "a number of errors is whole: round down",
+            "a number of errors is whole: round down": (
                 lambda loss, n: min(n, n * loss / math.log(2)),
                 lambda loss, n: min(float(n), n * loss / math.log(2)),
                 lambda loss, n: n * loss / math.log(2),
             ),
-            Mistake(
-                "this rounds to the nearest or upwards: the bound is an upper one, so round down",
+            "this rounds to the nearest or upwards: the bound is an upper one, so round down": (
                 lambda loss, n: min(n, round(n * loss / math.log(2))),
                 lambda loss, n: min(n, math.ceil(n * loss / math.log(2))),
                 lambda loss, n: round(n * loss / math.log(2)),
                 lambda loss, n: math.ceil(n * loss / math.log(2)),
             ),
-            Mistake(
-                "this is one less than the bound allows: the largest whole number below it is reached",
+            "this is one less than the bound allows: the largest whole number below it is reached": (
                 lambda loss, n: min(n, math.floor(n * loss / math.log(2)) - 1),
                 lambda loss, n: min(n, math.floor(n * loss / math.log(2))) - 1,
             ),
-            Mistake(
-                "this counts the right ones: the question is how many can be wrong",
-                lambda loss, n: n - min(n, math.floor(n * loss / math.log(2))),
+            "this counts the right ones: the question is how many can be wrong": (
+                lambda loss, n: n - min(n, math.floor(n * loss / math.log(2)))
             ),
-            Mistake(
-                "the logarithm is the natural one: the loss is in nats, and so is log 2",
-                lambda loss, n: min(n, math.floor(n * loss / math.log10(2))),
+            "the logarithm is the natural one: the loss is in nats, and so is log 2": (
+                lambda loss, n: min(n, math.floor(n * loss / math.log10(2)))
             ),
-            Mistake(
-                "a wrong prediction costs at least log 2 whatever the number of classes; log K is the most "
-                "that a right one costs",
+            "a wrong prediction costs at least log 2 whatever the number of classes; log K is the most "
+            "that a right one costs": (
                 *((lambda loss, n, k=k: min(n, math.floor(n * loss / math.log(k)))) for k in (3, 10, 100)),
             ),
-            Mistake(
-                "this is the bound for a single example: the sum of the losses is n times their mean",
-                lambda loss, n: math.floor(loss / math.log(2)),
+            "this is the bound for a single example: the sum of the losses is n times their mean": (
+                lambda loss, n: math.floor(loss / math.log(2))
             ),
-            Mistake(
-                "this is the bound on the share of errors: multiply by the number of examples",
+            "this is the bound on the share of errors: multiply by the number of examples": (
                 lambda loss, n: loss / math.log(2),
                 lambda loss, n: min(1.0, loss / math.log(2)),
             ),
-            Mistake(
-                "a wrong prediction costs at least log 2, in nats; this divides by 1 instead",
+            "a wrong prediction costs at least log 2, in nats; this divides by 1 instead": (
                 lambda loss, n: min(n, math.floor(n * loss)),
                 lambda loss, n: math.floor(n * loss),
                 lambda loss, n: min(n, n * loss),
@@ -295,11 +235,10 @@ EXERCISES = (
                 lambda loss, n: min(n, round(n * loss)),
                 lambda loss, n: min(n, math.ceil(n * loss)),
             ),
-            Mistake(
-                "a loss in nats has to be divided by log 2: this multiplies by it",
+            "a loss in nats has to be divided by log 2: this multiplies by it": (
                 lambda loss, n: min(n, math.floor(n * loss * math.log(2))),
                 lambda loss, n: math.floor(n * loss * math.log(2)),
             ),
-        ),
+        },
     ),
 )

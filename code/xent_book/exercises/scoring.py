@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from xent import scoring
-from xent_book.exercises._check import Exercise, Mistake
+from xent_book.exercises._check import Exercise
 
 
 def _entropy_inputs() -> list[tuple[Any, ...]]:
@@ -35,28 +35,8 @@ def _divide(q: Any, of_zero: float, of_one: float) -> Any:
     return scoring.invert_weighting(q, weight=[of_zero, of_one])[..., 1]
 
 
-def _smoothing_inputs() -> list[tuple[Any, ...]]:
-    """Distributions, weights, epsilons."""
-    return [
-        (np.array([0.5, 0.3, 0.2]), np.array([1.0, 2.0, 5.0]), 0.3),
-        (np.array([0.9, 0.1]), np.array([1.0, 9.0]), 0.1),
-        (np.array([0.4, 0.3, 0.2, 0.1]), np.array([2.0, 0.5, 1.0, 3.0]), 0.6),
-    ]
-
-
 def _normalised(q: Any) -> Any:
     return q / q.sum()
-
-
-def _square_inputs() -> list[tuple[Any, ...]]:
-    """Distributions inside and outside the range of the plain formula."""
-    return [
-        (np.array([0.5, 0.3, 0.2]),),
-        (np.array([0.6, 0.3, 0.1]),),
-        (np.array([0.1, 0.6, 0.3]),),
-        (np.array([0.7, 0.3]),),
-        (np.array([0.05, 0.55, 0.25, 0.15]),),
-    ]
 
 
 def _square_formula(p: Any) -> Any:
@@ -76,146 +56,131 @@ def _square(p: Any) -> Any:
 
 EXERCISES: tuple[Exercise, ...] = (
     Exercise(
-        slug="scoring-from-entropy",
-        title="The rule that belongs to a concave function",
-        chapter="09_proper_scoring",
-        reference=lambda q, k: 1 / np.sqrt(q[k]) + np.sqrt(q).sum(),
-        inputs=_entropy_inputs,
-        rtol=1e-9,
-        why="a few roundings in float64",
-        mistakes=(
-            Mistake(
-                "this looks like the derivative alone: the rule adds H(q) and subtracts sum_j q_j dH/dq_j",
-                lambda q, k: 1 / np.sqrt(q[k]),
+        "scoring-from-entropy",
+        "The rule that belongs to a concave function",
+        lambda q, k: 1 / np.sqrt(q[k]) + np.sqrt(q).sum(),
+        _entropy_inputs,
+        mistakes={
+            "this looks like the derivative alone: the rule adds H(q) and subtracts "
+            "sum_j q_j dH/dq_j": lambda q, k: 1 / np.sqrt(q[k]),
+            "this looks like a missing sum_j q_j dH/dq_j, which is subtracted: half "
+            "of H(q) remains": lambda q, k: 1 / np.sqrt(q[k]) + 2 * np.sqrt(q).sum(),
+            "this looks like a missing H(q): without it certainty is no tangent of the arch": lambda q, k: (
+                1 / np.sqrt(q[k]) - np.sqrt(q).sum()
             ),
-            Mistake(
-                "this looks like a missing sum_j q_j dH/dq_j, which is subtracted: half of H(q) remains",
-                lambda q, k: 1 / np.sqrt(q[k]) + 2 * np.sqrt(q).sum(),
-            ),
-            Mistake(
-                "this looks like a missing H(q): without it certainty is no tangent of the arch",
-                lambda q, k: 1 / np.sqrt(q[k]) - np.sqrt(q).sum(),
-            ),
-            Mistake(
-                "the derivative of 2 sqrt(q) is 1 / sqrt(q): a factor of two went missing",
+            "the derivative of 2 sqrt(q) is 1 / sqrt(q): a factor of two went missing": (
                 lambda q, k: 0.5 / np.sqrt(q[k]) + np.sqrt(q).sum(),
                 lambda q, k: 0.5 / np.sqrt(q[k]) + 1.5 * np.sqrt(q).sum(),
             ),
-            Mistake(
-                "the sign of the derivative is wrong: for a cost, H is concave and its derivative is added",
+            "the sign of the derivative is wrong: for a cost, H is concave and its derivative is added": (
                 lambda q, k: -1 / np.sqrt(q[k]) + np.sqrt(q).sum(),
                 lambda q, k: -1 / np.sqrt(q[k]) + 3 * np.sqrt(q).sum(),
             ),
-        ),
+        },
     ),
     Exercise(
-        slug="scoring-alpha-focal",
-        title="The probabilities behind a focal loss with alpha",
-        chapter="09_proper_scoring",
-        reference=lambda q, gamma, alpha: _divide(_focal(q, gamma), 1 - alpha, alpha),
-        inputs=_alpha_inputs,
-        rtol=1e-9,
-        why="a few roundings in float64",
-        mistakes=(
-            Mistake(
-                "alpha is still in there: undo the weights after the focal factor",
-                lambda q, gamma, alpha: _focal(q, gamma)[..., 1],
+        "scoring-alpha-focal",
+        "The probabilities behind a focal loss with alpha",
+        lambda q, gamma, alpha: _divide(_focal(q, gamma), 1 - alpha, alpha),
+        _alpha_inputs,
+        mistakes={
+            "alpha is still in there: undo the weights after the focal factor": (
+                lambda q, gamma, alpha: _focal(q, gamma)[..., 1]
             ),
-            Mistake(
-                "the weights go the wrong way: alpha weighs the positive class, so divide by it, not by "
-                "1 - alpha",
-                lambda q, gamma, alpha: _divide(_focal(q, gamma), alpha, 1 - alpha),
+            "the weights go the wrong way: alpha weighs the positive class, so divide by it, not by 1 "
+            "- alpha": (lambda q, gamma, alpha: _divide(_focal(q, gamma), alpha, 1 - alpha)),
+            "this undoes the weights and leaves the focal factor in": (
+                lambda q, gamma, alpha: _divide(np.stack([1 - q, q], axis=-1), 1 - alpha, alpha)
             ),
-            Mistake(
-                "this undoes the weights and leaves the focal factor in",
-                lambda q, gamma, alpha: _divide(np.stack([1 - q, q], axis=-1), 1 - alpha, alpha),
-            ),
-            Mistake(
-                "this undoes the weights first: focal loss saw the weighted distribution, so its own inverse goes "
-                "first",
+            "this undoes the weights first: focal loss saw the weighted distribution, so its own "
+            "inverse goes first": (
                 lambda q, gamma, alpha: _focal(
                     _divide(np.stack([1 - q, q], axis=-1), 1 - alpha, alpha), gamma
-                )[..., 1],
+                )[..., 1]
             ),
-            Mistake(
-                "this is the probability of the negative class",
+            "this is the probability of the negative class": (
                 lambda q, gamma, alpha: 1 - _divide(_focal(q, gamma), 1 - alpha, alpha),
+                lambda q, gamma, alpha: _focal(q, gamma)[..., 0],
             ),
-            Mistake(
-                "the two entries do not sum to one: normalise after dividing by the weights",
-                lambda q, gamma, alpha: _focal(q, gamma)[..., 1] / alpha,
+            "these are the reports themselves: undo focal loss, then the weights": (
+                lambda q, gamma, alpha: q
             ),
-            Mistake(
-                "the negative class has a factor too: 1 - alpha",
-                lambda q, gamma, alpha: _divide(_focal(q, gamma), 1.0, alpha),
+            "this bends with alpha instead of undoing it": (
+                lambda q, gamma, alpha: alpha * q / (alpha * q + (1 - alpha) * (1 - q))
             ),
-        ),
+            "the two entries do not sum to one: normalise after dividing by the weights": (
+                lambda q, gamma, alpha: _focal(q, gamma)[..., 1] / alpha
+            ),
+            "the negative class has a factor too: 1 - alpha": (
+                lambda q, gamma, alpha: _divide(_focal(q, gamma), 1.0, alpha)
+            ),
+        },
     ),
     Exercise(
-        slug="scoring-weighted-smoothing",
-        title="What PyTorch's weights and smoothing elicit together",
-        chapter="09_proper_scoring",
-        reference=lambda p, w, eps: _normalised(w * ((1 - eps) * p + eps / len(p))),
-        inputs=_smoothing_inputs,
-        rtol=1e-9,
-        why="a few roundings in float64",
-        mistakes=(
-            Mistake(
-                "this weighs first and smooths afterwards, which is xent's definition: in PyTorch's second "
-                "term the weights stand inside the sum",
-                lambda p, w, eps: (1 - eps) * _normalised(w * p) + eps / len(p),
+        "scoring-weighted-smoothing",
+        "What PyTorch's weights and smoothing elicit together",
+        lambda p, w, eps: _normalised(w * ((1 - eps) * p + eps / len(p))),
+        lambda: [
+            (np.array([0.5, 0.3, 0.2]), np.array([1.0, 2.0, 5.0]), 0.3),
+            (np.array([0.9, 0.1]), np.array([1.0, 9.0]), 0.1),
+            (np.array([0.4, 0.3, 0.2, 0.1]), np.array([2.0, 0.5, 1.0, 3.0]), 0.6),
+        ],
+        mistakes={
+            "this weighs first and smooths afterwards, which is xent's definition: in PyTorch's second "
+            "term the weights stand inside the sum": (
+                lambda p, w, eps: (1 - eps) * _normalised(w * p) + eps / len(p)
             ),
-            Mistake(
-                "the weights are not in it",
-                lambda p, w, eps: (1 - eps) * p + eps / len(p),
+            "the weights are not in it": (lambda p, w, eps: (1 - eps) * p + eps / len(p)),
+            "this divides by the weights, which is the way back": (
+                lambda p, w, eps: _normalised(((1 - eps) * p + eps / len(p)) / w),
+                lambda p, w, eps: _normalised(p / w),
             ),
-            Mistake(
-                "the smoothing is not in it",
-                lambda p, w, eps: _normalised(w * p),
+            "this exchanges eps and 1 - eps: eps is the share that is spread": (
+                lambda p, w, eps: _normalised(w * (eps * p + (1 - eps) / len(p)))
             ),
-            Mistake(
-                "the second term is weighted too: w_k stands inside its sum",
-                lambda p, w, eps: _normalised((1 - eps) * w * p + eps / len(p)),
+            "this normalises the two terms one by one: add them first, then divide by the one sum": (
+                lambda p, w, eps: (1 - eps) * _normalised(w * p) + eps * _normalised(w)
             ),
-            Mistake(
-                "this spreads eps over the other classes: PyTorch spreads it over all K",
-                lambda p, w, eps: _normalised(w * ((1 - eps) * p + eps * (1 - p) / (len(p) - 1))),
+            "the smoothing is not in it": (lambda p, w, eps: _normalised(w * p)),
+            "the second term is weighted too: w_k stands inside its sum": (
+                lambda p, w, eps: _normalised((1 - eps) * w * p + eps / len(p))
             ),
-            Mistake(
-                "this does not sum to one: divide by the sum over the classes",
-                lambda p, w, eps: w * ((1 - eps) * p + eps / len(p)),
+            "this spreads eps over the other classes: PyTorch spreads it over all K": (
+                lambda p, w, eps: _normalised(w * ((1 - eps) * p + eps * (1 - p) / (len(p) - 1)))
             ),
-        ),
+            "this does not sum to one: divide by the sum over the classes": (
+                lambda p, w, eps: w * ((1 - eps) * p + eps / len(p))
+            ),
+        },
     ),
     Exercise(
-        slug="scoring-local-square",
-        title="What the local square elicits, at the boundary too",
-        chapter="09_proper_scoring",
-        reference=_square,
-        inputs=_square_inputs,
-        rtol=1e-9,
+        "scoring-local-square",
+        "What the local square elicits, at the boundary too",
+        _square,
+        # Distributions inside and outside the range of the plain formula.
+        lambda: [
+            (np.array([0.5, 0.3, 0.2]),),
+            (np.array([0.6, 0.3, 0.1]),),
+            (np.array([0.1, 0.6, 0.3]),),
+            (np.array([0.7, 0.3]),),
+            (np.array([0.05, 0.55, 0.25, 0.15]),),
+        ],
         atol=1e-12,
-        why="a few roundings in float64",
-        mistakes=(
-            Mistake(
-                "a probability is negative: drop the least probable class and apply the formula to the rest",
-                _square_formula,
-            ),
-            Mistake(
-                "clipping and renormalising is not the minimum: apply the formula again to the classes that "
-                "stay",
+        mistakes={
+            "a probability is negative: drop the least probable class and apply the formula "
+            "to the rest": _square_formula,
+            "clipping and renormalising is not the minimum: apply the formula again to the "
+            "classes that stay": (
                 lambda p: _normalised(np.maximum(_square_formula(p), 0)),
                 lambda p: np.maximum(_square_formula(p), 0),
             ),
-            Mistake("this is p itself: the rule is honest for two classes only", lambda p: p),
-            Mistake(
-                "this is the linear score's report, a corner: the square leaves some doubt",
-                lambda p: np.eye(len(p))[p.argmax()],
+            "this is p itself: the rule is honest for two classes only": lambda p: p,
+            "this is the linear score's report, a corner: the square leaves some doubt": lambda p: np.eye(
+                len(p)
+            )[p.argmax()],
+            "this looks like a K where K - 1 belongs: the 1 - q_k add up to K - 1": lambda p: (
+                1 - len(p) / p / (1 / p).sum()
             ),
-            Mistake(
-                "this looks like a K where K - 1 belongs: the 1 - q_k add up to K - 1",
-                lambda p: 1 - len(p) / p / (1 / p).sum(),
-            ),
-        ),
+        },
     ),
 )

@@ -5,14 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from xent_book.exercises._check import Exercise, Mistake
-
-Array = npt.NDArray[np.float64]
+from xent_book.exercises._check import Array, Exercise
 
 
 def _learnt(beta: float) -> float:
@@ -30,109 +26,71 @@ def _coin(q: float) -> float:
     return 1.0 if q == 1 else _between(_learnt, q, 0.0, q)
 
 
-def _coin_inputs() -> list[tuple[Any, ...]]:
-    return [(math.log(2),), (_learnt(0.1),), (0.01,), (0.95,), (0.5,), (1.0,)]
-
-
 def _batches(lengths: list[int], size: int) -> Array:
     """The mean length of each batch of `size` draws."""
     return np.array([sum(batch) / size for batch in itertools.product(lengths, repeat=size)])
 
 
-def _mean_length_inputs() -> list[tuple[Any, ...]]:
-    return [([1, 3], 1), ([1, 3], 2), ([1, 2, 2, 9], 3), ([5, 5], 4), ([2, 7, 30], 4)]
-
-
 EXERCISES = (
     Exercise(
-        slug="averaged-eos-coin",
-        title="The coin behind a model that was trained with a mean over each sequence",
-        chapter="10_averaged_loss",
-        reference=_coin,
-        inputs=_coin_inputs,
-        rtol=1e-6,
-        why="a search, to six digits",
-        mistakes=(
-            Mistake(
-                "this inverts the formula that has appeared in print, with beta and 1 - beta exchanged; both give "
-                "1/2 for log 2. The share of <eos> among the tokens of a sequence is 1/n: sum P(n)/n",
+        "averaged-eos-coin",
+        "The coin behind a model that was trained with a mean over each sequence",
+        _coin,
+        lambda: [(math.log(2),), (_learnt(0.1),), (0.01,), (0.95,), (0.5,), (1.0,)],
+        rtol=1e-6,  # a search, to six digits
+        mistakes={
+            "this inverts the formula that has appeared in print, with beta and 1 - beta exchanged; both "
+            "give 1/2 for log 2. The share of <eos> among the tokens of a sequence is 1/n: sum P(n)/n": (
                 lambda q: 1.0 if q == 1 else 1 - _coin(q),
                 lambda q: 1 - _coin(q),
             ),
-            Mistake(
-                "this tilts once more: it is what a coin with this stop probability would teach",
+            "this tilts once more: it is what a coin with this stop probability would teach": (
                 _learnt,
                 lambda q: q * np.log(q) / (q - 1),
                 lambda q: q * math.log(q) / (q - 1),
             ),
-            Mistake(
-                "this is the learnt stop probability itself: that would be the coin if the loss had been summed",
-                lambda q: q,
+            "this is the learnt stop probability itself: that would be the coin if the loss "
+            "had been summed": lambda q: q,
+            "this looks like 1/2, which is the coin behind log 2 only": lambda q: 0.5,
+            "this is the mean length of the coin; its stop probability is one over it": lambda q: (
+                1 / _coin(q)
             ),
-            Mistake("this looks like 1/2, which is the coin behind log 2 only", lambda q: 0.5),
-            Mistake(
-                "this is the mean length of the coin; its stop probability is one over it",
-                lambda q: 1 / _coin(q),
+            "this takes q for the chance to stop at the first token, which a model with another chance at "
+            "each token learns as (beta - 1) / log beta; a model with one chance learns E[1/n]": lambda q: (
+                1.0 if q == 1 else _between(lambda b: (b - 1) / math.log(b) if b else 0.0, q, 0.0, 1.0)
             ),
-            Mistake(
-                "this takes q for the chance to stop at the first token, which a model with another chance at each "
-                "token learns as (beta - 1) / log beta; a model with one chance learns E[1/n]",
-                lambda q: (
-                    1.0 if q == 1 else _between(lambda b: (b - 1) / math.log(b) if b else 0.0, q, 0.0, 1.0)
-                ),
-            ),
-            Mistake(
-                "this undoes the first order, q* = beta (2 - beta), which is good for large batches, not for B = 1",
-                lambda q: 1 - math.sqrt(1 - q),
-            ),
-        ),
+            "this undoes the first order, q* = beta (2 - beta), which is good for large batches, not for B = "
+            "1": lambda q: 1 - math.sqrt(1 - q),
+        },
     ),
     Exercise(
-        slug="batch-mean-length",
-        title="The mean length that a token mean over micro-batches teaches",
-        chapter="10_averaged_loss",
-        reference=lambda lengths, size: float(1 / np.mean(1 / _batches(lengths, size))),
-        inputs=_mean_length_inputs,
-        rtol=1e-9,
-        why="a sum over all batches, in any order",
-        mistakes=(
-            Mistake(
-                "this is the mean length of the data: averaging the batches' mean lengths changes nothing; "
-                "average their inverses",
-                lambda lengths, size: float(np.mean(lengths)),
-            ),
-            Mistake(
-                "this is the harmonic mean of the lengths, right for micro-batches of one; the size counts",
-                lambda lengths, size: float(1 / np.mean(1 / np.array(lengths))),
-            ),
-            Mistake(
-                "this looks like a missing factor: the batch's mean length is its sum over its size",
+        "batch-mean-length",
+        "The mean length that a token mean over micro-batches teaches",
+        lambda lengths, size: float(1 / np.mean(1 / _batches(lengths, size))),
+        lambda: [([1, 3], 1), ([1, 3], 2), ([1, 2, 2, 9], 3), ([5, 5], 4), ([2, 7, 30], 4)],
+        mistakes={
+            "this is the mean length of the data: averaging the batches' mean lengths changes nothing; "
+            "average their inverses": lambda lengths, size: float(np.mean(lengths)),
+            "this is the harmonic mean of the lengths, right for micro-batches of one; "
+            "the size counts": lambda lengths, size: float(1 / np.mean(1 / np.array(lengths))),
+            "this looks like a missing factor: the batch's mean length is its sum over its size": (
                 lambda lengths, size: float(size / np.mean(1 / _batches(lengths, size))),
                 lambda lengths, size: float(1 / np.mean(1 / _batches(lengths, size)) / size),
             ),
-            Mistake(
-                "this is the approximation mu (1 - CV^2 / size); take the batches themselves",
-                lambda lengths, size: float(
-                    np.mean(lengths) * (1 - np.var(lengths) / np.mean(lengths) ** 2 / size)
-                ),
+            "this is the approximation mu (1 - CV^2 / size); take "
+            "the batches themselves": lambda lengths, size: float(
+                np.mean(lengths) * (1 - np.var(lengths) / np.mean(lengths) ** 2 / size)
             ),
-            Mistake(
-                "these are batches without repetition: independent draws may pick a sequence twice",
-                lambda lengths, size: float(
-                    1 / np.mean([size / sum(b) for b in itertools.combinations(lengths, size)] or [np.nan])
-                ),
+            "these are batches without repetition: independent draws may pick "
+            "a sequence twice": lambda lengths, size: float(
+                1 / np.mean([size / sum(b) for b in itertools.combinations(lengths, size)] or [np.nan])
             ),
-            Mistake(
-                "these are the batches without their order, which are not equally likely: count each order",
-                lambda lengths, size: float(
-                    1
-                    / np.mean([size / sum(b) for b in itertools.combinations_with_replacement(lengths, size)])
-                ),
+            "these are the batches without their order, which are not equally likely: "
+            "count each order": lambda lengths, size: float(
+                1 / np.mean([size / sum(b) for b in itertools.combinations_with_replacement(lengths, size)])
             ),
-            Mistake(
-                "this is the mean of the inverses, a stop probability: its inverse is the length",
-                lambda lengths, size: float(np.mean(1 / _batches(lengths, size))),
-            ),
-        ),
+            "this is the mean of the inverses, a stop probability: its inverse "
+            "is the length": lambda lengths, size: float(np.mean(1 / _batches(lengths, size))),
+        },
     ),
 )

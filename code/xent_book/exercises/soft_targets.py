@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import xlogy
 
 from xent.numerics import log_softmax
-from xent_book.exercises._check import Exercise, Mistake
+from xent_book.exercises._check import Exercise
 
 
 def _other_inputs() -> list[tuple[Any, ...]]:
@@ -27,16 +27,6 @@ def _unmix(q: Any, eps: float) -> Any:
 
 def _other(q: Any, eta: float) -> Any:
     return _unmix(q, eta * q.shape[-1] / (q.shape[-1] - 1))
-
-
-def _noise_inputs() -> list[tuple[Any, ...]]:
-    """Distributions, numbers of votes, smoothings."""
-    return [
-        (np.array([0.5, 0.3, 0.2]), 1, 0.0),
-        (np.array([0.5, 0.3, 0.2]), 4, 0.1),
-        (np.array([0.9, 0.1]), 3, 0.4),
-        (np.array([1.0, 0.0, 0.0]), 2, 0.2),
-    ]
 
 
 def _token_inputs() -> list[tuple[Any, ...]]:
@@ -63,114 +53,86 @@ def _token_mean(log_q: Any, p: Any, mask: Any) -> Any:
 
 EXERCISES: tuple[Exercise, ...] = (
     Exercise(
-        slug="soft-other",
-        title="What the other convention of smoothing reports",
-        chapter="12_soft_targets",
-        reference=_other,
-        inputs=_other_inputs,
-        rtol=1e-9,
+        "soft-other",
+        "What the other convention of smoothing reports",
+        _other,
+        _other_inputs,
         atol=1e-12,
-        why="a few roundings in float64",
-        mistakes=(
-            Mistake(
-                "this takes eta for eps: the label keeps 1 - eta here, so eps is eta K / (K - 1)",
-                _unmix,
+        mistakes={
+            "this takes eta for eps: the label keeps 1 - eta here, so eps is eta K / (K - 1)": _unmix,
+            "eps and eta are confused the other way: eps = eta K / (K - 1), larger than eta": lambda q, eta: (
+                _unmix(q, eta * (q.shape[-1] - 1) / q.shape[-1])
             ),
-            Mistake(
-                "eps and eta are confused the other way: eps = eta K / (K - 1), larger than eta",
-                lambda q, eta: _unmix(q, eta * (q.shape[-1] - 1) / q.shape[-1]),
+            "the floor is right, the divisor is not: 1 - eta K / (K - 1) of the "
+            "distribution is left": lambda q, eta: (q - eta / (q.shape[-1] - 1)) / (1 - eta),
+            "this smooths once more: solve the equation for the distribution": lambda q, eta: (
+                (1 - eta) * q + eta * (1 - q) / (q.shape[-1] - 1)
             ),
-            Mistake(
-                "the floor is right, the divisor is not: 1 - eta K / (K - 1) of the distribution is left",
-                lambda q, eta: (q - eta / (q.shape[-1] - 1)) / (1 - eta),
-            ),
-            Mistake(
-                "this smooths once more: solve the equation for the distribution",
-                lambda q, eta: (1 - eta) * q + eta * (1 - q) / (q.shape[-1] - 1),
-            ),
-        ),
+        },
     ),
     Exercise(
-        slug="soft-noise",
-        title="The noise of a smoothed vote",
-        chapter="12_soft_targets",
-        reference=lambda t, m, eps: (1 - eps) ** 2 * (1 - t @ t) / m,
-        inputs=_noise_inputs,
-        rtol=1e-9,
+        "soft-noise",
+        "The noise of a smoothed vote",
+        lambda t, m, eps: (1 - eps) ** 2 * (1 - t @ t) / m,
+        # Distributions, numbers of votes, smoothings.
+        lambda: [
+            (np.array([0.5, 0.3, 0.2]), 1, 0.0),
+            (np.array([0.5, 0.3, 0.2]), 4, 0.1),
+            (np.array([0.9, 0.1]), 3, 0.4),
+            (np.array([1.0, 0.0, 0.0]), 2, 0.2),
+        ],
         atol=1e-12,
-        why="a few roundings in float64",
-        mistakes=(
-            Mistake(
-                "the smoothing is not in it: a deviation shrinks by 1 - eps",
-                lambda t, m, eps: (1 - t @ t) / m,
+        mistakes={
+            "the smoothing is not in it: a deviation shrinks by 1 - eps": lambda t, m, eps: (1 - t @ t) / m,
+            "the deviation shrinks by 1 - eps, so its square shrinks by (1 - eps)**2": lambda t, m, eps: (
+                (1 - eps) * (1 - t @ t) / m
             ),
-            Mistake(
-                "the deviation shrinks by 1 - eps, so its square shrinks by (1 - eps)**2",
-                lambda t, m, eps: (1 - eps) * (1 - t @ t) / m,
+            "the variance of one vote is 1 minus the sum of t_k squared, not that sum": lambda t, m, eps: (
+                (1 - eps) ** 2 * (t @ t) / m
             ),
-            Mistake(
-                "the variance of one vote is 1 minus the sum of t_k squared, not that sum",
-                lambda t, m, eps: (1 - eps) ** 2 * (t @ t) / m,
+            "the mean of m votes has 1/m of the variance of one: m is missing": lambda t, m, eps: (
+                (1 - eps) ** 2 * (1 - t @ t)
             ),
-            Mistake(
-                "the mean of m votes has 1/m of the variance of one: m is missing",
-                lambda t, m, eps: (1 - eps) ** 2 * (1 - t @ t),
+            "this divides by m twice: it is the variance that falls like 1/m": lambda t, m, eps: (
+                (1 - eps) ** 2 * (1 - t @ t) / m**2
             ),
-            Mistake(
-                "this divides by m twice: it is the variance that falls like 1/m",
-                lambda t, m, eps: (1 - eps) ** 2 * (1 - t @ t) / m**2,
+            "this looks like a root mean square: the squared distance is asked for": lambda t, m, eps: (
+                np.sqrt((1 - eps) ** 2 * (1 - t @ t) / m)
             ),
-            Mistake(
-                "this looks like a root mean square: the squared distance is asked for",
-                lambda t, m, eps: np.sqrt((1 - eps) ** 2 * (1 - t @ t) / m),
+            "this is the distance from t, bias included: that from the mean is asked for": lambda t, m, eps: (
+                (1 - eps) ** 2 * (1 - t @ t) / m + eps**2 * ((t - 1 / len(t)) ** 2).sum()
             ),
-            Mistake(
-                "this is the distance from t, with the bias in it: the distance from the mean is asked for",
-                lambda t, m, eps: (1 - eps) ** 2 * (1 - t @ t) / m + eps**2 * ((t - 1 / len(t)) ** 2).sum(),
-            ),
-        ),
+        },
     ),
     Exercise(
-        slug="soft-tokens",
-        title="KL per token, under a mask",
-        chapter="12_soft_targets",
-        reference=_token_mean,
-        inputs=_token_inputs,
-        rtol=1e-9,
-        why="a few roundings in float64",
-        mistakes=(
-            Mistake(
-                "0 log 0 came out as nan: use xlogy, or skip the classes of probability zero",
-                lambda log_q, p, mask: np.nan,
-            ),
-            Mistake(
-                "this divides by all elements, as kl_div's default mean does",
+        "soft-tokens",
+        "KL per token, under a mask",
+        _token_mean,
+        _token_inputs,
+        mistakes={
+            "0 log 0 came out as nan: use xlogy, or skip the classes "
+            "of probability zero": lambda log_q, p, mask: np.nan,
+            "this divides by all elements, as kl_div's default mean does": (
                 lambda log_q, p, mask: _terms(log_q, p).mean() / p.shape[-1],
                 lambda log_q, p, mask: (_terms(log_q, p) * mask).mean() / p.shape[-1],
                 lambda log_q, p, mask: _token_mean(log_q, p, mask) / p.shape[-1],
             ),
-            Mistake(
-                "this divides by B only, as batchmean does",
+            "this divides by B only, as batchmean does": (
                 lambda log_q, p, mask: _terms(log_q, p).sum() / len(p),
                 lambda log_q, p, mask: _terms(log_q, p)[mask].sum() / len(p),
             ),
-            Mistake(
-                "this divides by all tokens: divide by those that count",
-                lambda log_q, p, mask: (_terms(log_q, p) * mask).mean(),
+            "this divides by all tokens: divide by those that count": lambda log_q, p, mask: (
+                _terms(log_q, p) * mask
+            ).mean(),
+            "the mask is not in it": lambda log_q, p, mask: _terms(log_q, p).mean(),
+            "this is the cross-entropy: the entropy of p is still in it": lambda log_q, p, mask: (
+                -(p * log_q).sum(axis=-1)[mask].mean()
             ),
-            Mistake("the mask is not in it", lambda log_q, p, mask: _terms(log_q, p).mean()),
-            Mistake(
-                "this is the cross-entropy: the entropy of p is still in it",
-                lambda log_q, p, mask: -(p * log_q).sum(axis=-1)[mask].mean(),
-            ),
-            Mistake(
-                "this is KL(q || p), infinite where p has a zero: the target comes first",
-                lambda log_q, p, mask: np.inf,
-            ),
-            Mistake(
-                "this is a mean of the sequences' means: short sequences count too much",
-                lambda log_q, p, mask: ((_terms(log_q, p) * mask).sum(1) / mask.sum(1)).mean(),
-            ),
-        ),
+            "this is KL(q || p), infinite where p has a zero: the "
+            "target comes first": lambda log_q, p, mask: np.inf,
+            "this is a mean of the sequences' means: short sequences count too much": lambda log_q, p, mask: (
+                (_terms(log_q, p) * mask).sum(1) / mask.sum(1)
+            ).mean(),
+        },
     ),
 )

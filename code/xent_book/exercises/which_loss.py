@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from xent.numerics import log_softmax
-from xent_book.exercises._check import Exercise, Mistake
-
-Array = np.ndarray[Any, Any]
+from xent_book.exercises._check import Array, Exercise
 
 
 def _ends(z: Array, y: Array) -> tuple[float, float]:
@@ -46,102 +42,74 @@ def _floor_of_the_rest(epsilon: float, classes: int) -> float:
 
 EXERCISES = (
     Exercise(
-        slug="read-smoothing",
-        title="The label smoothing behind a reported loss",
-        chapter="08_which_loss",
-        reference=_smoothing,
-        inputs=_smoothing_inputs,
-        rtol=1e-9,
-        atol=1e-12,
-        why="two means in float64 and a quotient",
-        mistakes=(
-            Mistake(
-                "this is the weight of the hard label, 1 - epsilon",
-                lambda z, y, reported: 1 - _smoothing(z, y, reported),
+        "read-smoothing",
+        "The label smoothing behind a reported loss",
+        _smoothing,
+        _smoothing_inputs,
+        atol=1e-12,  # two means in float64 and a quotient
+        mistakes={
+            "this is the weight of the hard label, 1 - epsilon": lambda z, y, reported: (
+                1 - _smoothing(z, y, reported)
             ),
-            Mistake(
-                "this spreads epsilon over the other classes only: here each class, the label's own too, "
-                "gets epsilon / K",
-                lambda z, y, reported: _smoothing(z, y, reported) * (z.shape[1] - 1) / z.shape[1],
-            ),
-            Mistake(
-                "the sign is off: the reported loss lies above that of the hard labels if the uniform end does",
-                lambda z, y, reported: -_smoothing(z, y, reported),
-            ),
-            Mistake(
-                "this takes the hard labels' loss for zero",
+            "this spreads epsilon over the other classes only: here each class, the label's own too, gets "
+            "epsilon / K": lambda z, y, reported: _smoothing(z, y, reported) * (z.shape[1] - 1) / z.shape[1],
+            "the sign is off: the reported loss lies above that of the hard labels if the "
+            "uniform end does": lambda z, y, reported: -_smoothing(z, y, reported),
+            "this takes the hard labels' loss for zero": (
                 lambda z, y, reported: reported / _ends(z, y)[1],
                 lambda z, y, reported: reported / (_ends(z, y)[1] - _ends(z, y)[0]),
             ),
-            Mistake(
-                "the uniform end is the loss of uniform labels under this model, not log K",
-                lambda z, y, reported: (reported - _ends(z, y)[0]) / (np.log(z.shape[1]) - _ends(z, y)[0]),
+            "the uniform end is the loss of uniform labels under this model, not log K": lambda z, y, reported: (
+                (reported - _ends(z, y)[0]) / (np.log(z.shape[1]) - _ends(z, y)[0])
             ),
-        ),
+        },
     ),
     Exercise(
-        slug="smoothing-floor",
-        title="The smallest loss under label smoothing",
-        chapter="08_which_loss",
-        reference=_floor,
-        inputs=lambda: [(0.1, 2), (0.1, 10), (0.3, 1000)],
-        rtol=1e-9,
-        why="a closed form",
-        mistakes=(
-            Mistake(
-                "this spreads epsilon over the others only: the label's own class gets epsilon / K too",
-                _floor_of_the_rest,
+        "smoothing-floor",
+        "The smallest loss under label smoothing",
+        _floor,
+        lambda: [(0.1, 2), (0.1, 10), (0.3, 1000)],
+        mistakes={
+            "this spreads epsilon over the others only: the label's own class gets epsilon "
+            "/ K too": _floor_of_the_rest,
+            "this counts one other class; there are K - 1": lambda epsilon, k: (
+                -(1 - epsilon + epsilon / k) * np.log(1 - epsilon + epsilon / k)
+                - epsilon / k * np.log(epsilon / k)
             ),
-            Mistake(
-                "this counts one other class; there are K - 1",
-                lambda epsilon, k: (
-                    -(1 - epsilon + epsilon / k) * np.log(1 - epsilon + epsilon / k)
-                    - epsilon / k * np.log(epsilon / k)
-                ),
-            ),
-            Mistake(
-                "the label's own class gets epsilon / K back: neither share is 1 - epsilon or epsilon",
+            "the label's own class gets epsilon / K back: neither share is 1 - epsilon or epsilon": (
                 lambda epsilon, k: -(1 - epsilon) * np.log(1 - epsilon) - epsilon * np.log(epsilon / k),
                 lambda epsilon, k: -(1 - epsilon) * np.log(1 - epsilon) - epsilon * np.log(epsilon),
                 lambda epsilon, k: -np.log(1 - epsilon),
             ),
-            Mistake(
-                "epsilon of a uniform guess is a share of the loss, and the smoothed label has an entropy of its own",
+            "epsilon of a uniform guess is a share of the loss, and the smoothed label has an entropy of its "
+            "own": (
                 lambda epsilon, k: epsilon * np.log(k),
                 lambda epsilon, k: np.log(k),
             ),
-            Mistake(
-                "this is the loss of a model that predicts the smoothed label, on the hard label",
-                lambda epsilon, k: -np.log(1 - epsilon + epsilon / k),
-            ),
-        ),
+            "this is the loss of a model that predicts the smoothed label, on "
+            "the hard label": lambda epsilon, k: -np.log(1 - epsilon + epsilon / k),
+        },
     ),
     Exercise(
-        slug="mean-of-means-repair",
-        title="What makes a mean of means the mean over all targets",
-        chapter="08_which_loss",
-        reference=lambda counts: counts / counts.sum(),
-        inputs=lambda: [
+        "mean-of-means-repair",
+        "What makes a mean of means the mean over all targets",
+        lambda counts: counts / counts.sum(),
+        lambda: [
             (np.array([1, 3]),),
             (np.array([10, 10, 100]),),
             (np.array([512.0, 37.0, 256.0, 8.0]),),
         ],
-        rtol=1e-9,
-        why="a quotient in float64",
-        mistakes=(
-            Mistake(
-                "these add up to the number of micro-batches: the gradient is so many times too large",
-                lambda c: c / c.mean(),
-            ),
-            Mistake("this leaves the mean of means as it is", lambda c: np.full(len(c), 1 / len(c))),
-            Mistake(
-                "this is how much too much each target counts already: undo it",
+        mistakes={
+            "these add up to the number of micro-batches: the gradient is so many "
+            "times too large": lambda c: c / c.mean(),
+            "this leaves the mean of means as it is": lambda c: np.full(len(c), 1 / len(c)),
+            "this is how much too much each target counts already: undo it": (
                 lambda c: c.mean() / c,
                 lambda c: c.sum() / c,
                 lambda c: c.mean() / c / len(c),
             ),
-            Mistake("the largest micro-batch is not all targets", lambda c: c / c.max()),
-            Mistake("one over the own count is there already", lambda c: 1 / c),
-        ),
+            "the largest micro-batch is not all targets": lambda c: c / c.max(),
+            "one over the own count is there already": lambda c: 1 / c,
+        },
     ),
 )

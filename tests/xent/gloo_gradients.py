@@ -2,7 +2,7 @@
 
 Run it with as many ranks as you like; no GPU is needed:
 
-    torchrun --standalone --nproc-per-node 3 experiments/denominators/gloo_gradients.py
+    torchrun --standalone --nproc-per-node 3 tests/xent/gloo_gradients.py
 
 Every rank trains the same linear language model in float64 on its own, unbalanced micro-batches, once under
 each scheme; rank 0 compares the gradient of each window with that of the whole window in one batch on one
