@@ -11,6 +11,7 @@ training speeches. A student, of a tenth of its size, has the text of a share of
     texts and labels    (1 - alpha) labels + alpha labels of speeches that the teacher wrote, as many as it learnt
     on-policy           from the student of labels: the Jensen-Shannon divergence from the teacher, half along the
                         text that it has and half along what it writes itself (GKD)
+    JSD, reverse        "teacher, same text" by these divergences
     teacher, all text   alpha = 1 of "mixed, all text"; texts: alpha = 1 of "texts and labels"; the share is 0
     T=4 ...             "mixed, same text" at temperature 4: with alpha tuned; with alpha = .5 and T^2; with
                         alpha = .5 and a factor that makes both gradients equal, measured once
@@ -115,6 +116,8 @@ ARMS = {
     "texts and labels": Arm("labels", "written"),
     "mixed, same text": Arm("forward", "labelled"),
     "teacher, same text": Arm("forward", "labelled", 1.0),
+    "JSD, same text": Arm("jsd", "labelled", 1.0),
+    "reverse, same text": Arm("reverse", "labelled", 1.0),
     "on-policy": Arm("jsd", "own", 1.0),
     "top 4, all text": Arm("tail", "all"),
     "T=4, tuned": Arm("forward", "labelled", None, 4.0),
@@ -533,7 +536,9 @@ def plan(settings: Settings) -> Iterator[tuple[str, float, int]]:
     yield from cells("top 4, all text", few, all_text)
     yield from cells("teacher, same text", few, part, least)
     yield from cells("on-policy", part, least)
-    yield from ((name, part, settings.longer) for name in LONGER)
+    yield from cells("top 4, all text", part, least)
+    yield from cells("JSD, same text", few, all_text)
+    yield from cells("reverse, same text", few, all_text)
 
 
 def append(folder: Path, rows: Iterable[dict[str, Any]]) -> None:
@@ -545,7 +550,7 @@ def append(folder: Path, rows: Iterable[dict[str, Any]]) -> None:
 def started(data: Data, name: str, share: float, jobs: Sequence[Job]) -> Stack:
     """Return the students before training: initial values, or for on-policy those of labels."""
     models = Stack([job.seed for job in jobs], data.settings.student, data.letters)
-    if name == "on-policy":
+    if ARMS[name].rows == "own":
         stored = torch.load(data.folder / f"labels-{share}.pt")
         models.flat = torch.stack([stored[job.seed] for job in jobs]).requires_grad_()
     return models

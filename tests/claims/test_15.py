@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -490,31 +491,54 @@ def test_the_sketch_and_the_library() -> None:
 
 
 @pytest.mark.claim(
-    "15", "No two logits differ by $2c$ or more, so no probability reaches that of one logit at $c$"
+    "15",
+    "In exact arithmetic no two logits differ by $2c$ or more, so no probability reaches that of one logit at $c$",
+)
+@pytest.mark.claim(
+    "15",
+    "In floating point the hyperbolic tangent rounds to one too, in float32 from $z = 10\\,c$ on; then the logits "
+    "differ by $2c$, and the ceiling is reached.",
 )
 def test_what_a_cap_cannot_say() -> None:
-    """Logits of every kind, caps from 1 to 30; then logits that ask for certainty come close and do not pass.
+    """Logits of every kind, caps from 1 to 30, in exact arithmetic up to |z| = 500 c; and rounded ones.
 
-    Would be refuted by capped logits further apart, or a larger probability.
+    Would be refuted by exact capped logits 2c apart, or rounded ones that stay below where the page says they do not.
     """
     g = rng(8)
 
-    def says(capped: Array, c: float) -> None:
-        # Beyond |z| of some 18 c, tanh is 1 in float64, and the bound is met: hence not below but at most.
-        assert np.ptp(capped, axis=1).max() <= 2 * c
-        assert xent.softmax(capped).max() <= (1 + 1e-12) / (1 + (capped.shape[1] - 1) * np.exp(-2 * c))
+    def exactly(z: Array, c: float) -> None:
+        with mpmath.workdps(1000):
+            for row in z.clip(-500 * c, 500 * c):
+                capped = [c * mpmath.tanh(mpmath.mpf(float(x)) / c) for x in row]
+                assert max(capped) - min(capped) < 2 * c
+                total = mpmath.fsum(mpmath.exp(x) for x in capped)
+                assert mpmath.exp(max(capped)) / total < 1 / (1 + (len(row) - 1) * mpmath.exp(-2 * c))
 
     for c in (1.0, 3.0, 30.0):
-        for classes in (2, 10, 1000):
-            for _, z in logits(g, 3, classes):
-                says(c * np.tanh(z / c), c)
-            z = np.full((1, classes), -4 * c)
-            z[0, 0] = 4 * c
-            says(c * np.tanh(z / c), c)
-            with refuted("logits without the cap"):
-                says(z, c)
+        for classes in (2, 10, 50):
+            for _, z in logits(g, 2, classes):
+                exactly(z, c)
+            z = np.full((1, classes), -1000 * c)
+            z[0, 0] = 1000 * c
+            exactly(z, c)
+
+        def reached(times: float, dtype: torch.dtype, c: float = c) -> None:
+            z = times * c * torch.tensor([1.0, -1.0, -1.0], dtype=dtype)
+            capped = c * torch.tanh(z / c)
+            assert (capped[0] - capped[1]).item() == 2 * c
+            ceiling = 1 / (1 + 2 * np.exp(-2 * c))
+            assert capped.softmax(0)[0].item() == pytest.approx(ceiling, rel=1e-6)
+
+        for times in (10.0, *g.uniform(10, 1000, 5)):
+            reached(times, torch.float32)
+        with refuted("a smaller logit"):
+            reached(8.0, torch.float32)
+        with refuted("float64"):
+            reached(12.0, torch.float64)
+        with refuted("no cap"):
+            assert np.ptp([3 * c, -3 * c]) < 2 * c
     P = next(p for what, p in distributions(g, 4) if what == "uniform")
-    says(np.log(P), 1.0)
+    exactly(np.log(P), 1.0)
 
 
 def on_gpu() -> list[dict[str, Any]]:

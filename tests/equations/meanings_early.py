@@ -440,25 +440,6 @@ def code(d: Draw) -> Env:
     }
 
 
-def counts(d: Draw) -> Env:
-    """A law of counts, and the Poisson law that is closest to it."""
-    P = d.some(d.classes + 2)
-    poisson = lambda rate: column(mp.exp(-rate) * rate**k / mp.factorial(k) for k in range(len(P)))
-    average = mp.fsum(k * p for k, p in enumerate(P[:, 0]))
-    slope = lambda rate: mp.diff(lambda r: entropy(P, poisson(r)), rate)
-    best = mp.findroot(slope, (average / 2, average * 2), solver="illinois")
-    law = [(p, {"X": k}) for k, p in enumerate(P[:, 0])]
-    return {
-        "P": P,
-        "H": entropy,
-        "KL": kl,
-        "Poisson": poisson,
-        "lambda": d.real(),
-        "lambda^*": best,
-        "law": law,
-    }
-
-
 def same_mean(d: Draw) -> Env:
     """An exponential family's Q, and another law with the same mean of f; in one draw with a zero."""
     K, f = max(3, d.classes), d.column(max(3, d.classes))

@@ -89,7 +89,6 @@ ROWS: dict[str, Any] = {
     "eq-entropy-bounds": m.two,
     "eq-code-excess": m.two,
     "eq-mixture": m.two,
-    "eq-projection": early.counts,
     "eq-maxent": early.same_mean,
     "eq-grad-jacobian": m.gradient,
     "eq-grad-chain": m.gradient,
