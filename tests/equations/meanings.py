@@ -269,14 +269,15 @@ def frameworks(d: Draw) -> Env:
     w[-1, 0] *= d.number != 5  # a weight of zero
     e = {"K": K, "N": N, "w": w, "ell": ell, "q": q, "c": c, "y": y}
     e["over"] = {"n": range(1, N + 1), "k": range(1, K + 1)}
-    e |= {"L_w": np.average(ell[:, 0], weights=w[:, 0]), "L_N": np.mean(ell * w), "L_1": np.mean(ell @ w.T)}
+    e |= {"cal L_w": np.average(ell[:, 0], weights=w[:, 0]), "cal L_N": np.mean(ell * w)}
+    e |= {"cal L_1": np.mean(ell @ w.T)}
     e |= {name: entropy(one_hot(y, K), x / sum(x)) for name, x in (("ell_categorical", q), ("ell_sparse", c))}
     return e | {"ell_min": mp.log(1 / softmax(one_hot(1, K))[0, 0])}
 
 
 def ignored(d: Draw) -> Env:
     g = d.column()
-    return one(d) | {"g": g, "L": Let(lambda e: (g.T @ log(lookup(e, "p")))[0, 0])}
+    return one(d) | {"g": g, "cal L": Let(lambda e: (g.T @ log(lookup(e, "p")))[0, 0])}
 
 
 def unnormalised(d: Draw) -> Env:

@@ -126,7 +126,7 @@ def smoothed_weights(d: Draw) -> Env:
         "y": column(y),
         "varepsilon": eps,
         "S": S,
-        "L": S / mp.fsum(w[k - 1, 0] for k in y),
+        "cal L": S / mp.fsum(w[k - 1, 0] for k in y),
     }
     e |= {
         "ell_n": Let(lambda e: cost[e["n"] - 1, y[e["n"] - 1] - 1]),
@@ -147,7 +147,7 @@ def divergences(d: Draw) -> Env:
         ]
     )
     e = {"N": N, "K": K, "M": N * K, "p": p, "q": q, "d": term, "n": 1, "k": K, "none": term[0, K - 1]}
-    e |= {"L": mean(each) / K, "sum": mp.fsum(each), "mean": mean(term.ravel()), "batchmean": mean(each)}
+    e |= {"cal L": mean(each) / K, "sum": mp.fsum(each), "mean": mean(term.ravel()), "batchmean": mean(each)}
     e |= {"m": N, "i": 1}  # another row and another class
     return e | {"over": {**dict.fromkeys("nm", range(1, N + 1)), **dict.fromkeys("ki", range(1, K + 1))}}
 
