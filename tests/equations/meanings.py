@@ -208,7 +208,7 @@ def smoothed(d: Draw) -> Env:
     inside = Let(lambda at: -mp.log(epsilon / K + softmax(lookup(at, "z"))[e["y"] - 1, 0] * (1 - epsilon)))
     e |= {"varepsilon": epsilon, "eta": sum(t[:, 0]) - t[e["y"] - 1, 0], "t": t, "z": d.real() + log(t)}
     e |= {"p": p, "q": column(epsilon / K + (1 - epsilon) * x for x in p[:, 0]), "ell_in": inside}
-    return e | {"L": entropy(t, p), "L_0": entropy(label, p), "L_1": mean(-log(p)[:, 0])}
+    return e | {"cal L": entropy(t, p), "cal L_0": entropy(label, p), "cal L_1": mean(-log(p)[:, 0])}
 
 
 def any_class(d: Draw) -> Env:
@@ -316,7 +316,7 @@ def denominators(d: Draw) -> Env:
     m = of({"theta": theta})
     e = {"K": 3, "W": 3, "k": d.randint(1, 3), "over": dict.fromkeys("kr", range(1, 4)), "nabla": "theta"}
     e |= {"n": n, "N": N, "bar n": N / 3, "theta": theta, "m": m, "bar m": mean(m[:, 0])}
-    return e | {"S": Let(lambda e: n * of(e)), "L": Let(lambda e: (n * of(e)).sum() / N)}
+    return e | {"S": Let(lambda e: n * of(e)), "cal L": Let(lambda e: (n * of(e)).sum() / N)}
 
 
 def soft(d: Draw) -> Env:
