@@ -186,7 +186,7 @@ globalThis.xentMoving = (() => {
         { text: "pull on example 6", colour: "orange" },
         { text: "pull on the others", colour: "grey" },
       ],
-      x: { range: [-10.2, 10.2], label: "logit of class 1 minus that of class 0" },
+      x: { range: [-10.2, 10.2], label: "logit of class 1 minus that of class 0", splits: [-10, -5, 0, 5, 10] },
       y: { range: [-0.08, 1.08], label: "probability of class 1", splits: [0, 0.25, 0.5, 0.75, 1] },
       state({ logit, shift }) {
         const xs = grid(-10.2, 10.2, 204);

@@ -109,11 +109,15 @@ def test_what_serves_throughout_serves_more_than_one_chapter() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_layer_and_the_divergence_are_written_one_way(page: str) -> None:
+def test_the_layer_the_divergence_the_expectation_and_the_loss_are_written_one_way(page: str) -> None:
     text = prose(PAGES[page])
     found = re.findall(r"W\^(?:\\top|\{?\\mathsf\{?\s*T\}*) ?x", text)
     assert found == [], "W has a row for each class: z = W x + b"
     assert re.findall(r"D_\{?(?:\\mathrm\{)?KL|\\operatorname\{KL\}", text) == []
+    assert re.findall(r"\\mathbb\s*\{?(?:E|P|Var|Cov)\b", text) == [], "an expectation is \\mathrm E"
+    assert re.findall(r"\\(?:tilde|hat|bar)\s*\{?[JL]\b", text) == [], (
+        "a loss is \\ell, or \\mathcal L of a batch"
+    )
 
 
 def test_a_symbol_in_a_formula_is_read() -> None:

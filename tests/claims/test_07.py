@@ -130,7 +130,7 @@ def test_one_batch_has_one_ratio() -> None:
     assert steps["Adam", 7.0] == pytest.approx(steps["Adam", 1.0], rel=1e-6)
 
 
-@pytest.mark.claim("07", "$L_w$ of a single row is $\\ell_n$, whatever its positive weight.")
+@pytest.mark.claim("07", "$\\mathcal L_w$ of a single row is $\\ell_n$, whatever its positive weight.")
 def test_a_batch_of_one_has_no_weight() -> None:
     """Single rows of every kind up to a vocabulary, weights from 1e-6 to 1e6; a weight of zero gives nan.
 
@@ -155,7 +155,7 @@ def test_a_batch_of_one_has_no_weight() -> None:
 
 @pytest.mark.claim(
     "07",
-    "A softmax too many never raises. The loss stops at $\\log(e + K - 1) - 1$, which is 1.461 for ten classes.",
+    "A softmax too many raises no error. The loss stops at $\\log(e + K - 1) - 1$, which is 1.461 for ten classes.",
 )
 def test_a_softmax_too_many() -> None:
     """Probabilities of every kind and the best ones, 2 to 1,000 classes, four formats, in PyTorch and Keras.
@@ -302,8 +302,8 @@ def test_right_losses_with_wrong_gradients() -> None:
 @pytest.mark.claim("07", "the second run is the third one in disguise")
 @pytest.mark.claim(
     "07",
-    "Under gradient descent on a linear layer it shifts all logits together and changes no probability. (Hidden layers "
-    "would feel it.)",
+    "Under gradient descent on a linear layer the term 1/K shifts all logits together and changes no probability. "
+    "(Hidden layers would feel it.)",
 )
 def test_zero_rows_are_label_smoothing_by_a_half() -> None:
     """Random features, 2 to 10 classes, several rates: the weights of both runs, by TensorFlow's own gradient.

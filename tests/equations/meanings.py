@@ -208,7 +208,7 @@ def smoothed(d: Draw) -> Env:
     inside = Let(lambda at: -mp.log(epsilon / K + softmax(lookup(at, "z"))[e["y"] - 1, 0] * (1 - epsilon)))
     e |= {"varepsilon": epsilon, "eta": sum(t[:, 0]) - t[e["y"] - 1, 0], "t": t, "z": d.real() + log(t)}
     e |= {"p": p, "q": column(epsilon / K + (1 - epsilon) * x for x in p[:, 0]), "ell_in": inside}
-    return e | {"L": entropy(t, p), "L_0": entropy(label, p), "L_1": mean(-log(p)[:, 0])}
+    return e | {"cal L": entropy(t, p), "cal L_0": entropy(label, p), "cal L_1": mean(-log(p)[:, 0])}
 
 
 def any_class(d: Draw) -> Env:
@@ -269,14 +269,15 @@ def frameworks(d: Draw) -> Env:
     w[-1, 0] *= d.number != 5  # a weight of zero
     e = {"K": K, "N": N, "w": w, "ell": ell, "q": q, "c": c, "y": y}
     e["over"] = {"n": range(1, N + 1), "k": range(1, K + 1)}
-    e |= {"L_w": np.average(ell[:, 0], weights=w[:, 0]), "L_N": np.mean(ell * w), "L_1": np.mean(ell @ w.T)}
+    e |= {"cal L_w": np.average(ell[:, 0], weights=w[:, 0]), "cal L_N": np.mean(ell * w)}
+    e |= {"cal L_1": np.mean(ell @ w.T)}
     e |= {name: entropy(one_hot(y, K), x / sum(x)) for name, x in (("ell_categorical", q), ("ell_sparse", c))}
     return e | {"ell_min": mp.log(1 / softmax(one_hot(1, K))[0, 0])}
 
 
 def ignored(d: Draw) -> Env:
     g = d.column()
-    return one(d) | {"g": g, "L": Let(lambda e: (g.T @ log(lookup(e, "p")))[0, 0])}
+    return one(d) | {"g": g, "cal L": Let(lambda e: (g.T @ log(lookup(e, "p")))[0, 0])}
 
 
 def unnormalised(d: Draw) -> Env:
@@ -315,7 +316,7 @@ def denominators(d: Draw) -> Env:
     m = of({"theta": theta})
     e = {"K": 3, "W": 3, "k": d.randint(1, 3), "over": dict.fromkeys("kr", range(1, 4)), "nabla": "theta"}
     e |= {"n": n, "N": N, "bar n": N / 3, "theta": theta, "m": m, "bar m": mean(m[:, 0])}
-    return e | {"S": Let(lambda e: n * of(e)), "L": Let(lambda e: (n * of(e)).sum() / N)}
+    return e | {"S": Let(lambda e: n * of(e)), "cal L": Let(lambda e: (n * of(e)).sum() / N)}
 
 
 def soft(d: Draw) -> Env:

@@ -51,7 +51,7 @@ def missing_log(d: Draw) -> Env:
     stop = min(1, mp.findroot(lambda p: mp.diff(loss, p), (f + 0.1) * 1.2) if f else 0)
     others = [stop + 1e-5, stop - 1e-5, 0, 0.3, 0.9, 1, 1.5, 4]
     tried = [stop, *(mp.mpf(x) for x in others if x >= 0 and abs(x - stop) > 1e-9)]
-    return {"f": f, "p": p, "tilde J": loss, "over": {"p": tried}}
+    return {"f": f, "p": p, "tilde ell": loss, "over": {"p": tried}}
 
 
 def descent(d: Draw) -> Env:

@@ -126,7 +126,7 @@ def smoothed_weights(d: Draw) -> Env:
         "y": column(y),
         "varepsilon": eps,
         "S": S,
-        "L": S / mp.fsum(w[k - 1, 0] for k in y),
+        "cal L": S / mp.fsum(w[k - 1, 0] for k in y),
     }
     e |= {
         "ell_n": Let(lambda e: cost[e["n"] - 1, y[e["n"] - 1] - 1]),
@@ -147,7 +147,7 @@ def divergences(d: Draw) -> Env:
         ]
     )
     e = {"N": N, "K": K, "M": N * K, "p": p, "q": q, "d": term, "n": 1, "k": K, "none": term[0, K - 1]}
-    e |= {"L": mean(each) / K, "sum": mp.fsum(each), "mean": mean(term.ravel()), "batchmean": mean(each)}
+    e |= {"cal L": mean(each) / K, "sum": mp.fsum(each), "mean": mean(term.ravel()), "batchmean": mean(each)}
     e |= {"m": N, "i": 1}  # another row and another class
     return e | {"over": {**dict.fromkeys("nm", range(1, N + 1)), **dict.fromkeys("ki", range(1, K + 1))}}
 
@@ -339,7 +339,7 @@ def two_losses(d: Draw) -> Env:
         "n": n,
         "S": S,
         "N": int(sum(n[:, 0])),
-        "L": np.average(each, weights=n[:, 0]),
+        "cal L": np.average(each, weights=n[:, 0]),
         "M": mean(each),
     }
 
@@ -353,7 +353,7 @@ def ranks(d: Draw) -> Env:
     of = lambda e, r, k: softplus(np.sum(slopes[r - 1][k - 1] * lookup(e, "theta")))
     e: Env = {"W": W, "K": K, "N": N, "n": n, "theta": theta, "nabla": "theta", "d": by, "c": by / N}
     e["S_rk"] = Let(lambda e: of(e, e["r"], e["k"]))
-    e["L"] = Let(lambda e: mp.fsum(of(e, r, k) for r in range(1, W + 1) for k in range(1, K + 1)) / N)
+    e["cal L"] = Let(lambda e: mp.fsum(of(e, r, k) for r in range(1, W + 1) for k in range(1, K + 1)) / N)
     return e | {"over": {"r": range(1, W + 1), "k": range(1, K + 1)}}
 
 
@@ -376,7 +376,7 @@ def class_weights(d: Draw) -> Env:
     w[y[0] % classes, 0] *= d.number != 1
     own = [w[k - 1, 0] for k in y]
     batches = [frozenset(range(1, 3)), frozenset(range(3, N + 1))]
-    e = {"y": column(y), "w": w, "ell": ell, "L": np.average(ell[:, 0], weights=own) if sum(own) else mp.nan}
+    e = {"y": column(y), "w": w, "ell": ell, "cal L": np.average(ell[:, 0], weights=own) if sum(own) else mp.nan}
     return e | {"over": {"k": batches, "i": range(1, N + 1)}}
 
 
@@ -393,7 +393,7 @@ def ignoring(d: Draw) -> Env:
     N = 1 + SIZES[d.number]
     ell, y = softplus(d.column(N)), column([2, *(d.choice([-100, 1, 3]) for _ in range(N - 1))])
     kept = [x for x, k in zip(ell[:, 0], y[:, 0], strict=True) if k != -100]
-    return {"ell": ell, "y": y, "ignore": -100, "L": mean(kept), "over": {"i": range(1, N + 1)}}
+    return {"ell": ell, "y": y, "ignore": -100, "cal L": mean(kept), "over": {"i": range(1, N + 1)}}
 
 
 def responses(d: Draw) -> Env:
@@ -482,7 +482,7 @@ def elicited(d: Draw) -> Env:
 def torch_weights(d: Draw) -> Env:
     N, K, w = SIZES[d.number], d.classes, d.positive()
     t, p = masses(d, N), rows(d.matrix(N, K))
-    return {"N": N, "K": K, "w": w, "t": t, "p": p, "L_torch": -mp.fsum((t * log(p) @ w)[:, 0]) / N}
+    return {"N": N, "K": K, "w": w, "t": t, "p": p, "cal L_torch": -mp.fsum((t * log(p) @ w)[:, 0]) / N}
 
 
 # ----------------------------------------------------------------------------------- 13, distillation

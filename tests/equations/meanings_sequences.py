@@ -641,7 +641,7 @@ def head(d: Draw) -> Env:
     G = np.vstack([(p({"h": h, "w": w}, i) - hot(i)).T / 3 for i in range(3)])
     e: Env = {"h": h, "w": w, "y": y, "N": 3, "i": i, "j": y[i - 1, 0] if d.number % 2 else d.randint(1, 4)}
     e |= {"over": {"i": (1, 2, 3), "j": (1, 2, 3, 4), "blocksB": [{"B": {1, 3}}, {"B": {2, 4}}]}, "G": G}
-    e |= {"L": Let(lambda e: mean(each(e))), "LSE": column(lse(w @ row[:, None]) for row in h)}
+    e |= {"cal L": Let(lambda e: mean(each(e))), "LSE": column(lse(w @ row[:, None]) for row in h)}
     return e | {"ell": Let(lambda e: column(each(e)))}
 
 
@@ -734,7 +734,7 @@ def note(d: Draw, own: bool = False, batches: Batches | None = None) -> Env:
         "P": P,
         "Q": probs(d),
         "Q^*": best,
-        "L": L,
+        "cal L": L,
         "KL": kl,
         "x": x,
         "x'": x % 3 + 1,

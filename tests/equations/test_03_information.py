@@ -124,8 +124,8 @@ def test_the_information_is_the_curvature_and_gives_the_error(worst_error: Any) 
     r"""
     $$
     \begin{aligned}
-    I(\theta) &= \mathbb{E}\left[ \nabla \log Q_\theta\; \nabla \log Q_\theta^{\mathsf T} \right] \\
-    &= -\mathbb{E}\left[ \nabla^2 \log Q_\theta \right], \\
+    I(\theta) &= \mathrm E\left[ \nabla \log Q_\theta\; \nabla \log Q_\theta^{\mathsf T} \right] \\
+    &= -\mathrm E\left[ \nabla^2 \log Q_\theta \right], \\
     \operatorname{se}(\hat\theta_j) &= \sqrt{\bigl[ \nabla^2 \mathcal L(\hat\theta)^{-1} \bigr]_{jj} / n}
     \end{aligned}
     $$ (eq-fisher)

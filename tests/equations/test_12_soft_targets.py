@@ -43,8 +43,8 @@ def test_the_mean_converges_to_the_expectation(worst_error):
     r"""
     $$
     \begin{aligned}
-    J_N(\theta) &= \frac{1}{N} \sum_{i=1}^{N} \ell\bigl( z_\theta(x_i), t_i \bigr) \\
-    &\to\; \mathbb E_X\, \ell \quad (N \to \infty) .
+    \mathcal L_N(\theta) &= \frac{1}{N} \sum_{i=1}^{N} \ell\bigl( z_\theta(x_i), t_i \bigr) \\
+    &\to\; \mathrm E_X\, \ell \quad (N \to \infty) .
     \end{aligned}
     $$ (eq-soft-empirical)
     """
