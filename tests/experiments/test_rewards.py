@@ -73,12 +73,17 @@ def test_the_held_end_is_an_end(divisor: str) -> None:
 @pytest.mark.parametrize("start", rewards.STARTS)
 @pytest.mark.parametrize("divisor", rewards.HELD)
 def test_a_held_policy_ends_where_foretold(divisor: str, start: float) -> None:
-    """Both divisors, both starts, each seed: success and lengths within a hundredth of what is foretold."""
+    """Both divisors, both starts: success and lengths within a hundredth of what is foretold.
+
+    Would be refuted by a run that ends where the other divisor does, or where it began.
+    """
     found = runs(divisor, start)
     assert found
     law = torch.where(rewards.RIGHT, start, (1 - start) / 3).double().log()[:, :, None] + rewards.LAW.log()
     for run in found:
         assert run["looks"][-1] == pytest.approx(run["foretold"], rel=0.01)
+        with refuted("where it began"):
+            assert run["looks"][0] == pytest.approx(run["foretold"], rel=0.01)
         # The first policy of the run is nearly the law that it was taught.
         assert run["foretold"] == pytest.approx(rewards.held(law.flatten(1), divisor), rel=0.03)
 
@@ -93,23 +98,34 @@ def test_a_held_policy_ends_where_foretold(divisor: str, start: float) -> None:
     "With drawn replies and the rate that learns fastest, all three divisors ended anywhere from 2.4 to 35 tokens.",
 )
 def test_nothing_holds_a_free_policy() -> None:
-    """Every run of the record."""
+    """Every run of the record.
+
+    Would be refuted by a constant whose lengths keep, right replies that outgrow wrong ones, or a divisor whose drawn
+    lengths all move one way.
+    """
     free = [run["looks"][-1] for start in rewards.STARTS for run in runs("constant, expected", start)]
-    assert [round(f(look["right"] for look in free), 1) for f in (min, max)] == [4.3, 6.1]
     tilted = [run["looks"][-1] for start in rewards.STARTS for run in runs("reply, expected", start)]
     assert len(free) == len(tilted) == 8
-    assert all(look["wrong"] > look["right"] for look in tilted)
-    drawn = [
-        run["looks"][-1]["right"]
-        for divisor in rewards.DIVISORS
-        for start in rewards.STARTS
-        for run in runs(divisor, start)
-    ]
-    assert len(drawn) == 24
-    assert (round(min(drawn), 1), round(max(drawn))) == (2.4, 35)
+
+    def shrank(looks: list[dict[str, float]]) -> None:
+        assert [round(f(look["right"] for look in looks), 1) for f in (min, max)] == [4.3, 6.1]
+
+    def wrong_is_longer(looks: list[dict[str, float]]) -> None:
+        assert all(look["wrong"] > look["right"] for look in looks)
+
+    shrank(free)
+    with refuted("kept lengths"):
+        shrank([look | {"right": 8.0} for look in free])
+    wrong_is_longer(tilted)
+    with refuted("a constant"):
+        wrong_is_longer(free)
+    drawn = []
     for divisor in rewards.DIVISORS:
-        spread = [run["looks"][-1]["right"] for start in rewards.STARTS for run in runs(divisor, start)]
-        assert min(spread) < 8 < max(spread)
+        ends = [run["looks"][-1]["right"] for start in rewards.STARTS for run in runs(divisor, start)]
+        assert len(ends) == 8
+        assert min(ends) < 8 < max(ends)
+        drawn += ends
+    assert (round(min(drawn), 1), round(max(drawn))) == (2.4, 35)
 
 
 def test_a_run_learns_to_add(monkeypatch: pytest.MonkeyPatch) -> None:
