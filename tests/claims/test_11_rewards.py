@@ -95,12 +95,13 @@ def policies(g: Draw) -> list[tuple[Array, Array, Array]]:
 
 @pytest.mark.claim(
     "11",
-    "The tilt of the right answers stays finite, and the wrong answers that are left are ever longer.",
+    "The tilt of the right answers stays finite, and the wrong answers that are left are ever longer, if their "
+    "lengths differ.",
 )
 @pytest.mark.claim(
     "11",
-    "What multiplies all advantages of a group alike, such as one over their standard deviation, changes how fast the "
-    "policy gets there, and not where.",
+    "Without a penalty, what multiplies all advantages of a group alike, such as one over their standard deviation, "
+    "changes how fast the policy gets there, and not where.",
 )
 @pytest.mark.claim(
     "11",
