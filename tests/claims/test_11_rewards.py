@@ -138,3 +138,20 @@ def test_where_the_policy_ends() -> None:
         fixed = walk(first, n, right, 20.0, divided=False)
         says(mean(fixed, n, right), mean(first, n, right))
         says(mean(fixed, n, ~right), mean(first, n, ~right))
+        one = np.where(right, n, 7.0)
+        with refuted("wrong answers of one length"):
+            assert mean(walk(first, one, right, 280.0), one, ~right) > 7 + 1e-6
+    # With a penalty the factor is not only one of speed: it moves the place where the push and the penalty cancel.
+    first, n, right = policies(rng(2))[1]
+
+    def rate(unit: float) -> float:
+        """The success rate at which the tilt of eq-den-rl-kl, with advantages times `unit`, gives itself."""
+
+        def gap(p: float) -> float:
+            tilted = first * np.exp(unit * (right - p) / (0.05 * n))
+            return float(tilted[right].sum() / tilted.sum() - p)
+
+        return float(brentq(gap, 0, 1))
+
+    with refuted("no matter where, with a penalty"):
+        says(rate(3.0), rate(1.0))
