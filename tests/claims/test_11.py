@@ -189,7 +189,10 @@ def test_what_accumulation_does_to_the_bias() -> None:
 
 
 @pytest.mark.claim(
-    "11", "Under a mean of means, a smaller micro-batch makes a model that stops sooner, provided"
+    "11",
+    "Under a mean of means, a smaller micro-batch makes a model that stops sooner, provided that its sequences are "
+    "drawn independently, that lengths vary within a prompt and that the end is scored; with blocks of one length, or "
+    "buckets of it, nothing moves.",
 )
 @pytest.mark.erratum("0.16")
 def test_smaller_micro_batches_stop_sooner() -> None:
@@ -210,6 +213,8 @@ def test_smaller_micro_batches_stop_sooner() -> None:
             says([*means, float(p @ lengths)])
             with refuted("the larger micro-batch stopping sooner"):
                 says([float(p @ lengths), *means[::-1]])
+            with refuted("buckets of one length, which divide each sequence by B times its own"):
+                says([float(p.sum() / (p / (B * lengths)).sum()) / B for B in (1, 2, 4, 16)])
     with refuted("lengths that do not vary"):
         says(
             [
@@ -402,9 +407,7 @@ def test_what_adam_hides_of_a_missing_factor() -> None:
         hidden(decay=0.5)
 
 
-@pytest.mark.claim(
-    "11", "run the forward and backward passes before the last within `model.no_sync()`"
-)
+@pytest.mark.claim("11", "run the forward and backward passes before the last within `model.no_sync()`")
 def test_the_forward_pass_belongs_within_no_sync(tmp_path: Path) -> None:
     """One process, and a hook that counts the averages over the ranks.
 
@@ -423,14 +426,17 @@ def test_the_forward_pass_belongs_within_no_sync(tmp_path: Path) -> None:
             return done
 
         net.register_comm_hook(None, hook)
-        x = torch.ones(1, 2)
-        with net.no_sync():
-            net(x).sum().backward()
-        assert not calls
-        loss = net(x).sum()
-        with net.no_sync():
-            loss.backward()
-        assert calls
+
+        def says(forward_within: bool) -> None:
+            calls.clear()
+            loss = None if forward_within else net(torch.ones(1, 2)).sum()
+            with net.no_sync():
+                (net(torch.ones(1, 2)).sum() if loss is None else loss).backward()
+            assert not calls
+
+        says(True)
+        with refuted("the backward pass alone"):
+            says(False)
     finally:
         dist.destroy_process_group()
 

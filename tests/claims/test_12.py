@@ -329,8 +329,8 @@ def test_a_table_reports_the_smoothed_votes() -> None:
 
 @pytest.mark.claim(
     "12",
-    "For a smaller $\\eta$, a report with an entry below $\\varepsilon / K$ comes from no distribution; for a larger one, "
-    "a report with an entry above it.",
+    "For a smaller $\\eta$, a report with an entry below $\\varepsilon / K$ comes from no distribution; for a larger "
+    "one, a report with an entry above it.",
 )
 def test_a_report_below_the_floor() -> None:
     """Beliefs of every kind under the second convention, on both sides of the uniform target.
