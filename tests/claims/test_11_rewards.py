@@ -67,6 +67,24 @@ def test_the_push_of_an_aggregator() -> None:
             assert round(1 - beta * float(learnt @ lengths), 3) == 0.443
 
 
+@pytest.mark.claim("11", r"Nor is it quieter than a constant here, for either $\alpha$, since the derivation")
+def test_the_noise_of_an_aggregator() -> None:
+    """The chapter's coin and group, 100,000 groups. Would be refuted by one of the two powers that is quieter."""
+    g = rng(3)
+    n = g.geometric(0.1, size=(100_000, 8)).astype(float)
+    step = g.choice([-1.0, 1.0], n.shape) * (1 - 0.1 * n)
+    constant = step.mean(axis=1).std()
+
+    def says(alpha: float) -> None:
+        w = n**-alpha / (n**-alpha).sum(axis=1, keepdims=True)
+        assert (w / w.mean() * step).mean(axis=1).std() > constant
+
+    says(1.0)
+    says(0.75)
+    with refuted("a smaller power"):
+        says(0.5)
+
+
 def walk(
     pi: Array, n: Array, right: Array, clock: float, *, scaled: bool = False, divided: bool = True
 ) -> Array:
