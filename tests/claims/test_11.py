@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from adversary import Draw, refuted, rng, weights
 from experiments.denominators import table
 from xent.denominators import eos_optimum, learnt_distribution
+from xent.scoring import invert_weighting
 from xent.sequences import GeometricSource
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -188,7 +189,10 @@ def test_what_accumulation_does_to_the_bias() -> None:
 
 
 @pytest.mark.claim(
-    "11", "Under a mean of means, a smaller micro-batch makes a model that stops sooner, provided"
+    "11",
+    "Under a mean of means, a smaller micro-batch makes a model that stops sooner, provided that its sequences are "
+    "drawn independently, that lengths vary within a prompt and that the end is scored; with blocks of one length, or "
+    "buckets of it, nothing moves.",
 )
 @pytest.mark.erratum("0.16")
 def test_smaller_micro_batches_stop_sooner() -> None:
@@ -209,6 +213,8 @@ def test_smaller_micro_batches_stop_sooner() -> None:
             says([*means, float(p @ lengths)])
             with refuted("the larger micro-batch stopping sooner"):
                 says([float(p @ lengths), *means[::-1]])
+            with refuted("buckets of one length, which divide each sequence by B times its own"):
+                says([float(p.sum() / (p / (B * lengths)).sum()) / B for B in (1, 2, 4, 16)])
     with refuted("lengths that do not vary"):
         says(
             [
@@ -300,8 +306,8 @@ def test_a_length_bias_that_perplexity_hides() -> None:
 
 @pytest.mark.claim(
     "11",
-    "One that gathers the entries of `log_softmax` itself, or replaces ignored labels by a class before it masks, "
-    "hands nan to every parameter.",
+    "One that replaces ignored labels by a class, multiplies by the mask and divides by its sum hands nan to every "
+    "parameter.",
 )
 @pytest.mark.claim(
     "11",
@@ -309,7 +315,7 @@ def test_a_length_bias_that_perplexity_hides() -> None:
     "as well.",
 )
 def test_a_mean_of_nothing() -> None:
-    """Five ways to write the mean of a micro-batch of padding, down to the parameters; any shape of logits.
+    """Eight ways to write the mean of a micro-batch of padding, down to the parameters; any shape of logits.
 
     Would be refuted by a way whose parameters come out otherwise than the sentence says.
     """
@@ -341,6 +347,16 @@ def test_a_mean_of_nothing() -> None:
             ),
             True,
         ),
+        # Without the product the mask takes the labels out before the division, or puts a zero in their place.
+        (lambda z, y, mask: -z.log_softmax(1)[mask.bool(), y[mask.bool()]].mean(), False),
+        (lambda z, y, mask: F.cross_entropy(z, y.clamp(min=0), reduction="none")[mask.bool()].mean(), False),
+        (
+            lambda z, y, mask: (
+                torch.where(mask.bool(), F.cross_entropy(z, y.clamp(min=0), reduction="none"), 0.0).sum()
+                / mask.sum()
+            ),
+            False,
+        ),
     ]
     for rows, classes in ((1, 2), (4, 3), (7, 1000)):
         for way, dead in ways:
@@ -348,6 +364,105 @@ def test_a_mean_of_nothing() -> None:
             says(found, dead)
             with refuted("the opposite"):
                 says(found, not dead)
+
+
+@pytest.mark.claim(
+    "11",
+    "Adam hides that, but for its epsilon, for a decay that is added to the gradient, and for a clipping threshold, "
+    "which the smaller gradient may not reach.",
+)
+def test_what_adam_hides_of_a_missing_factor() -> None:
+    """Adam on gradients four times too small: a threshold that both reach, that one reaches, and that none reaches.
+
+    Would be refuted by a step that tells without the three, or by one of the three that never does.
+    """
+    g = rng(7)
+    steps = torch.tensor(g.normal(size=(6, 5)) + np.sign(g.normal(size=(6, 5))))
+    steps *= torch.tensor([1.0, 3.0, 1.0, 0.5, 3.0, 1.0]).double()[:, None]
+
+    def walked(scale: float, threshold: float | None, eps: float, decay: float) -> Tensor:
+        w = torch.ones(5, dtype=torch.float64, requires_grad=True)
+        optimiser = torch.optim.Adam([w], lr=0.1, eps=eps, weight_decay=decay)
+        for step in steps:
+            w.grad = step * scale
+            if threshold is not None:
+                torch.nn.utils.clip_grad_norm_([w], threshold)
+            optimiser.step()
+        return w.detach()
+
+    def hidden(threshold: float | None = None, eps: float = 0.0, decay: float = 0.0) -> None:
+        torch.testing.assert_close(
+            walked(0.25, threshold, eps, decay), walked(1, threshold, eps, decay), rtol=1e-4, atol=0
+        )
+
+    lengths = steps.norm(dim=1)
+    hidden()
+    hidden(threshold=float(lengths.min()) / 8)
+    hidden(threshold=float(lengths.max()) * 2)
+    with refuted("a threshold that the right gradient reaches and the smaller one does not"):
+        hidden(threshold=float(lengths.median()))
+    with refuted("a large epsilon"):
+        hidden(eps=1.0)
+    with refuted("a decay that is added to the gradient"):
+        hidden(decay=0.5)
+
+
+@pytest.mark.claim("11", "run the forward and backward passes before the last within `model.no_sync()`")
+def test_the_forward_pass_belongs_within_no_sync(tmp_path: Path) -> None:
+    """One process, and a hook that counts the averages over the ranks.
+
+    Would be refuted by a forward pass outside whose backward pass inside does not average.
+    """
+    dist = torch.distributed
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+        calls: list[int] = []
+
+        def hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP reads the annotations itself
+            calls.append(1)
+            done: torch.futures.Future[Tensor] = torch.futures.Future()
+            done.set_result(bucket.buffer())
+            return done
+
+        net.register_comm_hook(None, hook)
+
+        def says(forward_within: bool) -> None:
+            calls.clear()
+            loss = None if forward_within else net(torch.ones(1, 2)).sum()
+            with net.no_sync():
+                (net(torch.ones(1, 2)).sum() if loss is None else loss).backward()
+            assert not calls
+
+        says(True)
+        with refuted("the backward pass alone"):
+            says(False)
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.claim(
+    "11",
+    "its probabilities can still be recovered, provided that the draws were independent and you know the batch size "
+    "and the shares of the classes:",
+)
+def test_the_way_back_needs_independent_draws() -> None:
+    """Two classes, batches of 1 to 20, independent or stratified, whose sum of weights is a constant.
+
+    Would be refuted by independent draws that do not come back, or by stratified ones that do.
+    """
+    g = rng(10)
+
+    def says(report: Array, law: Array, w: Array, B: int) -> None:
+        back = invert_weighting(report, weight=w, batch_size=B, class_probs=law)
+        np.testing.assert_allclose(back, law, rtol=1e-6)
+
+    for B in (1, 4, 20):
+        law = np.array([0.95, 0.05]) if B == 20 else g.dirichlet([3.0, 3.0])
+        w = np.array([1.0, 20.0])
+        says(learnt_distribution(law, w, B, weight=w), law, w, B)
+        with refuted("stratified batches, which teach what the weights ask for"):
+            says(law * w / (law @ w), law, w, B)
 
 
 # ------------------------------------------------------------------------------ the table of denominators

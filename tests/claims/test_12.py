@@ -328,7 +328,9 @@ def test_a_table_reports_the_smoothed_votes() -> None:
 
 
 @pytest.mark.claim(
-    "12", "For a smaller $\\eta$, a report with an entry below $\\varepsilon / K$ comes from no distribution."
+    "12",
+    "For a smaller $\\eta$, a report with an entry below $\\varepsilon / K$ comes from no distribution; for a larger "
+    "one, a report with an entry above it.",
 )
 def test_a_report_below_the_floor() -> None:
     """Beliefs of every kind under the second convention, on both sides of the uniform target.
@@ -346,6 +348,8 @@ def test_a_report_below_the_floor() -> None:
         for _, (p,) in distributions(g, K):
             for share in (0.1, 0.5, 0.99):
                 says(p, share * (K - 1) / K)
+            for eta in ((K - 0.5) / K, 1.0):  # beyond the uniform target the floor is a ceiling
+                assert ((1 - eta) * p + eta / (K - 1) * (1 - p)).max() <= eta / (K - 1) + 1e-15
         with refuted("a larger eta"):
             says(np.arange(1, K + 1) / np.arange(1, K + 1).sum(), (K - 0.5) / K)
 

@@ -92,6 +92,14 @@ def test_which_of_the_two_is_the_quieter() -> None:
     # A loss that does not depend on the size: two sizes, two losses, as likely in any pairing.
     d, g, p = np.array([1.0, 1, 5, 5]), np.array([1.0, 3, 1, 3]), np.full(4, 0.25)
     assert spread(g - p @ g / (p @ d) * d, p) > spread(g, p)
+    # With a mean of zero it is as quiet as the constant, and without a bias.
+    g = g - 2
+    assert spread(g - p @ g / (p @ d) * d, p) == spread(g, p)
+    # A loss that grows with the size: quieter from half its rate R on, and noisier below.
+    for slope, quieter in ((0.4, False), (0.6, True)):
+        d, p = np.array([1.0, 5.0]), np.full(2, 0.5)
+        g = (1 - slope) * (p @ d) + slope * d  # R = 1
+        assert (spread(g - d, p) < spread(g, p)) == quieter
 
 
 def test_sizes_near_zero_spoil_the_variance_of_a_ratio() -> None:
