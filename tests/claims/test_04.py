@@ -445,7 +445,7 @@ def test_part_of_it_is_peculiar_to_the_training_set() -> None:
             says(after_40[[0, 0]], after_300[[0, 0]])
 
 
-@pytest.mark.claim("04", "no entry of $p - t$ exceeds one.")
+@pytest.mark.claim("04", "no entry of $p - t$ exceeds one in size.")
 def test_no_entry_exceeds_one() -> None:
     """Batches of every kind up to a vocabulary, soft targets of every kind.
 
