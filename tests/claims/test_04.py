@@ -240,8 +240,8 @@ def test_three_products() -> None:
 
 @pytest.mark.claim(
     "04",
-    "At random weights one random direction catches a wrong gradient if the error along it exceeds the noise: "
-    "compare the slope of the loss along it with the gradient times the direction.",
+    "At random weights one random direction catches a wrong gradient if the error along it exceeds that of the "
+    "measured slope: compare the slope of the loss along it with the gradient times the direction.",
 )
 def test_one_direction_catches() -> None:
     """Nine planted errors, one of them a single wrong entry of 2,410, in random networks, batches and directions.
@@ -445,7 +445,7 @@ def test_part_of_it_is_peculiar_to_the_training_set() -> None:
             says(after_40[[0, 0]], after_300[[0, 0]])
 
 
-@pytest.mark.claim("04", "no entry of $p - t$ exceeds one.")
+@pytest.mark.claim("04", "no entry of $p - t$ exceeds one in size.")
 def test_no_entry_exceeds_one() -> None:
     """Batches of every kind up to a vocabulary, soft targets of every kind.
 

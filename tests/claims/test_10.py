@@ -233,7 +233,8 @@ def test_prompts() -> None:
 @pytest.mark.claim(
     "10",
     "The same lengths fit prompts that fix the length, where nothing is lost, and prompts that say nothing of it, "
-    "where the share is about $\\mathrm{CV}^2/B$. To first order it cannot be more.",
+    "where the share is about $\\mathrm{CV}^2/B$. Up to terms in $1/B^2$ it cannot be more: "
+    "the variance within the prompts is a part of the whole.",
 )
 def test_what_the_answers_of_ones_own_data_tell() -> None:
     """Prompts of every kind, every draw of k answers to each, a large batch; the same lengths, asked otherwise.
