@@ -11,6 +11,7 @@ import pytest
 
 from adversary import refuted
 from experiments.denominators import rewards
+from experiments.shared import Transformer
 
 torch = pytest.importorskip("torch")
 
@@ -29,7 +30,7 @@ def runs(divisor: str, start: float) -> list[dict[str, Any]]:
 @pytest.fixture
 def model() -> Any:
     torch.manual_seed(0)
-    return rewards.Transformer(rewards.END + 1, rewards.SETTINGS).double()
+    return Transformer(rewards.END + 1, rewards.SETTINGS).double()
 
 
 def test_the_replies_of_a_prompt_are_all_replies(model: Any) -> None:
@@ -133,7 +134,7 @@ def test_a_run_learns_to_add(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewards, "STEPS", 20)
     monkeypatch.setattr(rewards, "LOOKS", 2)
     torch.manual_seed(0)
-    taught = rewards.Transformer(rewards.END + 1, rewards.SETTINGS)
+    taught = Transformer(rewards.END + 1, rewards.SETTINGS)
     monkeypatch.setattr(rewards, "first_policy", lambda start, seed: taught)
     looks = rewards.train("constant, expected", 0.3, 1e-3, 0)["looks"]
     assert len(looks) == 3
