@@ -269,6 +269,8 @@ def rate(k: Kind) -> Answers:
     yield True, symptoms.rate_too_high(k.floats(1.0 + steps / 64))
     yield True, symptoms.rate_too_high(k.floats(np.where(steps > 5, np.nan, 1.0)))
     yield False, symptoms.rate_too_high(k.floats(np.log(k.k) / (1.0 + steps)))
+    for seed in range(3):  # a model that was trained before, and noise
+        yield False, symptoms.rate_too_high(k.floats(1 + rng(seed).normal(0, 0.1, 60)))
 
 
 def surely_wrong(k: Kind) -> Answers:
@@ -419,7 +421,7 @@ BY_ARRAYS: dict[str, tuple[Callable[[Kind], Answers], float]] = {
     "mask-overflows-half": (overflow, 0),
     "softmax-over-the-batch": (wrong_axis, 0),
     "labels-that-do-not-sum": (not_summing, 0),
-    "rate-too-high": (rate, 0),
+    "rate-too-high": (rate, 0.5),
     "validation-loss-rises": (surely_wrong, 0.34),
     "certain-and-zero": (zero, 0),
     "loss-scaling": (scaler, 0.4),
@@ -774,6 +776,8 @@ def normalised(k: Kind) -> Answers:
         yield True, ask(layer, k.floats(z))
         yield False, ask(layer.eval(), k.floats(z))
         yield False, ask(nn.LayerNorm(k.k).to(getattr(torch, k.precision)), k.floats(z))
+        drops = nn.Sequential(nn.Linear(k.k, 64), nn.Dropout(0.5)).to(getattr(torch, k.precision))
+        yield False, ask(drops, k.floats(z))
     elif k.library == "keras":
         layers = behaviours.keras().layers
         layer = layers.BatchNormalization()
