@@ -250,16 +250,31 @@ def other_unit(loss: Loss | str) -> Answer:
 
 
 def perplexity_overflows(loss_value: Any) -> Answer:
-    """Whether exp of a loss leaves float32."""
-    value = float(array(loss_value))
-    return Answer(value > 88.7 if np.isfinite(value) else None, f"exp({value:.4g}) in float32")
+    """Whether exp of a loss leaves float32, or the loss's own half precision."""
+    value, kind = float(array(loss_value)), _kind(loss_value)
+    kind = kind if "float16" in kind else "float32"
+    too_large = value > np.log(FORMATS[kind][1])
+    return Answer(bool(too_large) if np.isfinite(value) else None, f"exp({value:.4g}) in {kind}")
+
+
+def _on_the_grid(values: Array, kind: str) -> bool:
+    """Whether numbers of float32 or float64 fit into a format of half precision as they are."""
+    if "bfloat16" not in kind:
+        with np.errstate(over="ignore"):
+            return bool((values.astype(np.float16) == values).all())
+    short = values.astype(np.float32)
+    return bool(((short == values) & (short.view(np.uint32) % 2**16 == 0)).all())
 
 
 def few_digits(loss: Loss | str, logits: Any = None, loss_value: Any = None) -> Answer:
     """Whether the loss is computed, or stored, in half precision."""
-    half = [k for v in (loss_value, logits) if "float16" in (k := str(getattr(v, "dtype", "")))]
-    if half:
-        return Answer(True, f"it is kept in {half[0]}")
+    stored, given = (str(getattr(v, "dtype", "")) for v in (loss_value, logits))
+    if "float16" in stored:
+        return Answer(True, f"it is kept in {stored}")
+    if "float16" in given:
+        if loss_value is None or _on_the_grid(array(loss_value), given):
+            return Answer(True, f"it has no more digits than {given}, the format of the logits")
+        return Answer(False, f"it has more digits than {given}, the format of the logits")
     found = _of(loss)
     return _told(found, "float16" in found.precision, f"computed in {found.precision}")
 
@@ -311,12 +326,13 @@ def nothing_counts(targets: Any, *, ignore_index: int = -100) -> Answer:
 def nan_where_ignored(
     logits: Any, targets: Any, *, ignore_index: int = -100, axis: int | None = None
 ) -> Answer:
-    """Whether an ignored row holds nan or inf."""
+    """Whether an ignored row holds nan or inf, or nothing but -inf: single classes at -inf do no harm."""
     z, found = array(logits).astype(float), []
     for a in _axes(z, targets, axis):
         x, y = _rows(z, targets, a)
-        found.append(bool(not np.isfinite(x[y == ignore_index]).all()))
-    return _either(found, "an ignored row is not finite" if any(found) else "ignored rows are finite")
+        largest = x[y == ignore_index].max(-1)
+        found.append(bool(not np.isfinite(largest).all()))
+    return _either(found, "an ignored row is not finite" if any(found) else "ignored rows have a softmax")
 
 
 def masked_class(logits: Any, target_probs: Any) -> Answer:
@@ -470,9 +486,12 @@ def depends_on_other_rows(model: Callable[[Any], Any], inputs: Any) -> Answer:
     else:
         return Answer(None, "give at least four rows")
     one, two = (array(model(batch)) for batch in batches)
-    off = float(np.abs(one[0] - two[0]).max())
-    moved = off > 1e-3 * max(1e-3, float(np.abs(one).max()))
-    return Answer(moved, f"the first row moves by {off:.2g} with other rows beside it")
+    again = array(model(batches[0]))
+    off, chance = (float(np.abs(one[0] - other[0]).max()) for other in (two, again))
+    scale = 1e-3 * max(1e-3, float(np.abs(one).max()))
+    if chance > scale:
+        return Answer(None, f"the first row moves by {chance:.2g} with the same rows beside it: dropout?")
+    return Answer(off > scale, f"the first row moves by {off:.2g} with other rows beside it")
 
 
 def modes_differ(model: Any, inputs: Any) -> Answer:
@@ -534,17 +553,28 @@ def rate_too_high(losses: Any) -> Answer:
     parts = [part.mean() for part in np.array_split(curve, min(12, len(curve)))]
     first, best, last = curve[0], min(parts), float(curve[-max(1, len(curve) // 4) :].mean())
     high = last > first or (len(curve) >= 24 and last - best > (first - best) / 3)
-    return Answer(bool(high), f"from {first:.4g} over {best:.4g} to {last:.4g}")
+    noise = float(np.median(np.abs(np.diff(curve, 2)))) * 1.4826 / 6**0.5  # of a smooth curve: none
+    beyond = last - min(best, first) > 3 * noise
+    return Answer((beyond or None) if high else False, f"from {first:.4g} over {best:.4g} to {last:.4g}")
 
 
 def sure_and_wrong(logits: Any, targets: Any) -> Answer:
-    """Whether a tenth of the rows, or fewer, carries half of the loss: a few sure mistakes."""
+    """Whether a tenth of the rows carries half of the loss, and the loss is more than the model's own probabilities
+    foretell: a calibrated model, too, is sure and wrong at times.
+    """
     z, y = array(logits).astype(float), array(targets)
     if len(y) < 20:
         return Answer(None, "give at least twenty rows")
-    cost = np.sort(_costs(z, y))[::-1]
-    share = float(cost[: len(cost) // 10].sum() / cost.sum())
-    return Answer(share > 0.5, f"a tenth of the rows carries {share:.2g} of the loss")
+    each, log_p = _costs(z, y), log_softmax(z)
+    share = float(np.sort(each)[::-1][: len(each) // 10].sum() / each.sum())
+    terms = np.where(np.isneginf(log_p), 0, log_p)
+    foretold = -(np.exp(log_p) * terms).sum(-1)
+    spread = (np.exp(log_p) * terms**2).sum(-1) - foretold**2
+    beyond = float((each - foretold).sum()) > 2 * np.sqrt(max(0.0, float(spread.sum())))
+    why = f"a tenth of the rows carries {share:.2g} of the loss, {each.mean():.3g}"
+    return Answer(
+        (True if beyond else None) if share > 0.5 else False, f"{why}; {foretold.mean():.3g} foretold"
+    )
 
 
 def rounds_to_zero(logits: Any, targets: Any) -> Answer:
@@ -565,7 +595,12 @@ def scaled_loss(logged: float, loss_value: Any) -> Answer:
         return Answer(None, "a loss of 0 has no multiples")
     ratio = float(array(logged)) / float(array(loss_value))
     power = np.log2(ratio) if ratio > 0 else 0.0
-    return Answer(bool(power > 3 and abs(power - round(power)) < 1e-3), f"{ratio:.6g} times the loss")
+    if abs(power - round(power)) > 1e-3 or power < 3.5:
+        return Answer(False, f"{ratio:.6g} times the loss")
+    sure = power > 9.5  # a sum over accumulation steps is a small power
+    return Answer(
+        True if sure else None, f"{ratio:.6g} times the loss" + (", or a sum of as many" * (not sure))
+    )
 
 
 # ------------------------------------------------------------------------------------- denominators and weights
@@ -754,17 +789,27 @@ def never_shifted(loss: Loss | str, labels: Any, ids: Any, *, ignore_index: int 
 
 
 def broadcasts(predictions: Any, targets: Any) -> Answer:
-    """Whether predictions (N, 1) meet targets (N,), or the other way round, and become N times N."""
+    """Whether predictions (N, 1) meet targets (N,), or the other way round; or (B, T, 1) meets (B, T)."""
     p, t = array(predictions).shape, array(targets).shape
     wide = len(p) != len(t) and {len(p), len(t)} == {1, 2} and 1 in (p[-1], t[-1]) and max(*p, *t) > 1
+    wide = wide or (max(*p, *t, 0) > 1 and ((*p, 1) == t or (*t, 1) == p))
     return Answer(bool(wide), f"predictions {p}, targets {t}")
 
 
 def wrong_targets(logits: Any, targets: Any) -> Answer:
     """Whether targets have a shape or a type that PyTorch's cross-entropy refuses, or reads as something else."""
     z, t, kind = array(logits), array(targets), _kind(targets)
-    if t.shape == z.shape and z.ndim > 1:
+    if t.shape == z.shape:
         return Answer("float" not in kind, f"rows of {kind}: probabilities have to be floats")
     if t.ndim == z.ndim - 1:
         return Answer(kind not in ("int64", "uint8"), f"indices of {kind}: they have to be int64")
     return Answer(True, f"targets of shape {t.shape} for logits of shape {z.shape}")
+
+
+def targets_of_another_rank(loss: Loss | str, logits: Any, targets: Any) -> Answer:
+    """Whether a loss of labels, classes last, is given rows, or a loss of rows labels."""
+    found, z, t = _of(loss, logits), np.shape(array(logits)), np.shape(array(targets))
+    rows, labels = t == z, t in (z[:-1], (*z[:-1], 1))
+    by_label, by_row = "indices" in found.targets, bool({"one-hot", "soft"} & {*found.targets})
+    why = f"it takes {', '.join(found.targets)}, and is given {t} for {z}"
+    return _told(found, not ((rows and by_row) or (labels and by_label)), why)

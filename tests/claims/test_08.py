@@ -266,7 +266,10 @@ def test_diagnose_tells_losses_apart_by_calling_them() -> None:
 
 
 @pytest.mark.claim("08", "One of them takes logarithms to the base 2: 1 / log 2 = 1.4427.")
-@pytest.mark.claim("08", "The exponential of a loss above 88.7 does not fit into float32.")
+@pytest.mark.claim(
+    "08",
+    "The exponential of a loss above about 88.7 does not fit into float32, nor one above about 11.1 into float16.",
+)
 @pytest.mark.claim("08", "whose numbers lie 1/64 apart between 2 and 4.")
 def test_three_numbers_of_the_rows() -> None:
     """The formats' own arithmetic at both sides. Would be refuted by a finite exp(88.73), or by a bfloat16 between."""
@@ -279,6 +282,7 @@ def test_three_numbers_of_the_rows() -> None:
     ratio = -torch.log2(z.softmax(1))[range(5), y].mean() / F.cross_entropy(z, y)
     assert f"{ratio:.4f}" == f"{1 / math.log(2):.4f}" == "1.4427"
     overflows(88.7, 88.73)
+    assert torch.tensor([11.05, 11.1], dtype=torch.float16).exp().isinf().tolist() == [False, True]
     with refuted("float32 that ends elsewhere"):
         overflows(88.6, 88.7)
     numbers = torch.arange(2, 4, 1 / 64, dtype=torch.float64)
@@ -379,6 +383,11 @@ def test_bceloss_loses_its_gradient_and_stops_at_100() -> None:
 @pytest.mark.claim(
     "08", "A row of the attention mask allows no position at all, and a softmax over nothing but −inf is 0/0."
 )
+@pytest.mark.claim(
+    "08",
+    "`nn.MultiheadAttention` then returns nan, unless it is called with `need_weights=False`; "
+    "`scaled_dot_product_attention` returns 0 in recent releases.",
+)
 @pytest.mark.claim("08", "A softmax over a single column is 1, whatever the logit.")
 def test_softmax_over_nothing_and_over_one_column() -> None:
     """A masked row beside one that sees a position; a column of logits of any size.
@@ -395,6 +404,11 @@ def test_softmax_over_nothing_and_over_one_column() -> None:
     with refuted("a row that sees one position"):
         nothing(weights[0, 1])
     assert weights[0, 1].tolist() == [1.0, 0.0]
+    assert not F.scaled_dot_product_attention(q, q, q, attn_mask=mask)[0, 0].any()
+    attention = torch.nn.MultiheadAttention(4, 2, batch_first=True)
+    nothing(attention(q, q, q, attn_mask=~mask[0])[0][0, 0])
+    with refuted("attention that returns no weights"):
+        nothing(attention(q, q, q, attn_mask=~mask[0], need_weights=False)[0][0, 0])
     z = torch.linspace(-1e4, 1e4, 9)[:, None].requires_grad_()
     loss = F.cross_entropy(z, torch.zeros(9, dtype=torch.long))
     loss.backward()
@@ -547,3 +561,92 @@ def test_a_weight_reaches_its_row_behind_a_dense_layer() -> None:
     each_its_row((1,))
     with refuted("labels and predictions of shape (N,)"):
         each_its_row(())
+
+
+@pytest.mark.claim(
+    "08",
+    "A hook on each layer shows the first output that is not finite; `set_detect_anomaly` names the softmax of the "
+    "loss.",
+)
+@pytest.mark.filterwarnings("ignore:Error detected in")
+def test_where_nan_came_in_and_what_anomaly_detection_names() -> None:
+    """nan in the inputs, in an embedding, behind a spread of zero: a hook finds the layer.
+    Would be refuted by a layer before it, or by a message that names another operation than the loss's.
+    """
+    nn = torch.nn
+
+    class Normalise(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x - x.mean(0)) / x.std(0)
+
+    class Nan(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * torch.nan
+
+    embedding = nn.Embedding(4, 3)
+    with torch.no_grad():
+        embedding.weight[1, 0] = torch.nan
+    ids, y = torch.arange(4), torch.tensor([0, 1, 2, 0])
+    same = nn.Sequential(nn.Embedding(4, 3), nn.Linear(3, 3), Normalise(), nn.Linear(3, 3))
+    for layers, inputs, where in (
+        (nn.Sequential(embedding, nn.Linear(3, 3), nn.Linear(3, 3)), ids, 0),
+        (same, torch.zeros(4, dtype=torch.long), 2),
+        (nn.Sequential(nn.Linear(3, 3), Nan(), nn.Linear(3, 3)), torch.randn(4, 3), 1),
+    ):
+        finite: list[bool] = []
+        for layer in layers:
+            layer.register_forward_hook(
+                lambda m, x, out, finite=finite: finite.append(bool(out.isfinite().all()))
+            )
+        with torch.autograd.set_detect_anomaly(True):
+            loss = F.cross_entropy(layers(inputs), y)
+            with pytest.raises(RuntimeError, match="'LogSoftmaxBackward0' returned nan"):
+                loss.backward()
+        assert finite.index(False) == where
+
+
+@pytest.mark.claim(
+    "08",
+    "Normalise the labels, and multiply each row's loss by their former sum if you want the same loss.",
+)
+def test_labels_that_do_not_sum_need_both_steps() -> None:
+    """TensorFlow's kernel on random labels. Would be refuted by a gradient off that of the loss with both steps."""
+    tf = behaviours.tensorflow()
+    g = rng(815)
+    z, t = g.normal(size=(6, 4)), g.uniform(0, 2, (6, 4))
+    total = t.sum(1)
+
+    def says(labels: Any, factor: Any) -> None:
+        v = tf.constant(z)
+        with tf.GradientTape() as tape:
+            tape.watch(v)
+            loss = tf.reduce_sum(factor * tf.nn.softmax_cross_entropy_with_logits(labels, v))
+        assert float(loss) == pytest.approx(-(t * xent.log_softmax(z)).sum(), abs=1e-9)
+        assert np.allclose(tape.gradient(loss, v), total[:, None] * xent.softmax(z) - t, atol=1e-9)
+
+    says(t / total[:, None], total)
+    for disease, labels, factor in (
+        ("the labels as they are", t, 1.0),
+        ("normalised labels alone", t / total[:, None], 1.0),
+        ("the factor alone", t, total),
+    ):
+        with refuted(disease):
+            says(labels, factor)
+
+
+@pytest.mark.claim("08", "For an exponent γ between 0 and 1 the slope of (1 − p)^γ is infinite at p = 1.")
+def test_which_focal_losses_train_to_nan() -> None:
+    """A sure answer under seven exponents. Would be refuted by nan at 0 or from 1 on, or by none between."""
+
+    def says(gamma: float, finite: bool) -> None:
+        z = torch.tensor([[100.0, 0.0, 0.0]], requires_grad=True)
+        log_p = z.log_softmax(-1)[0, 0]
+        loss = -((1 - log_p.exp()) ** gamma) * log_p
+        loss.backward()
+        assert z.grad is not None
+        assert loss.isfinite() and bool(z.grad.isfinite().all()) == finite
+
+    for gamma in (0.0, 0.1, 0.5, 0.9, 1.0, 1.5, 2.0):
+        says(gamma, not 0 < gamma < 1)
+    with refuted("every exponent below 1"):
+        says(0.0, False)

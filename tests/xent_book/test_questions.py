@@ -340,7 +340,7 @@ def too_fast() -> tuple[Any, Any]:
 def grows(steps: int = 4) -> tuple[Any, Any]:
     """A model that returns the mean of its own forward pass, and a trainer that divides by nothing."""
     torch.manual_seed(0)
-    model, x, y = nn.Linear(4, 8), torch.randn(12, 4), torch.arange(12) % 8
+    model, x, y = nn.Linear(4, 8).double(), torch.randn(12, 4).double(), torch.arange(12) % 8
     each = [F.cross_entropy(model(a), b) for a, b in zip(x.chunk(steps), y.chunk(steps), strict=True)]
     logged, loss = sum(each), F.cross_entropy(model(x), y)
     (logged / steps).backward()

@@ -178,6 +178,10 @@ def nan_rows(k: Kind) -> Answers:
     bad = z.copy()
     bad[0] = np.nan
     yield True, ask(k.classes(bad), k.labels(y), ignore_index=k.ignored)
+    bad[0] = -np.inf
+    yield True, ask(k.classes(bad), k.labels(y), ignore_index=k.ignored)
+    bad[0, 0] = 0.0  # masked classes beside one that is not
+    yield False, ask(k.classes(bad), k.labels(y), ignore_index=k.ignored)
     bad = z.copy()
     bad[1] = np.nan  # a row that counts: another row of the page
     yield False, ask(k.classes(bad), k.labels(y), ignore_index=k.ignored)
@@ -265,6 +269,8 @@ def rate(k: Kind) -> Answers:
     yield True, symptoms.rate_too_high(k.floats(1.0 + steps / 64))
     yield True, symptoms.rate_too_high(k.floats(np.where(steps > 5, np.nan, 1.0)))
     yield False, symptoms.rate_too_high(k.floats(np.log(k.k) / (1.0 + steps)))
+    for seed in range(3):  # a model that was trained before, and noise
+        yield False, symptoms.rate_too_high(k.floats(1 + rng(seed).normal(0, 0.1, 60)))
 
 
 def surely_wrong(k: Kind) -> Answers:
@@ -273,9 +279,17 @@ def surely_wrong(k: Kind) -> Answers:
     right = np.tile(z + 3 * t, (rows, 1))
     labels = np.tile(y, rows)
     yield False, symptoms.sure_and_wrong(k.floats(np.zeros_like(right)), k.ints(labels))
-    right = np.tile(12.0 * t, (rows, 1))
+    right = np.tile((12.0 + np.log(k.k)) * t, (rows, 1))
     right[0] = -right[0]
     yield True, symptoms.sure_and_wrong(k.floats(right), k.ints(labels))
+    g = rng(881)  # labels drawn from the model's own probabilities
+    p = np.array([0.99, *np.full(k.k - 1, 0.01 / (k.k - 1))])
+    yield (
+        False,
+        symptoms.sure_and_wrong(
+            k.floats(np.tile(np.log(p), (1000, 1))), k.ints(g.choice(k.k, 1000, p=p / p.sum()))
+        ),
+    )
 
 
 def zero(k: Kind) -> Answers:
@@ -288,7 +302,8 @@ def scaler(k: Kind) -> Answers:
     loss = k.floats(0.7)
     yield True, symptoms.scaled_loss(65536 * float(symptoms.array(loss)), loss)
     yield False, symptoms.scaled_loss(float(symptoms.array(loss)), loss)
-    yield False, symptoms.scaled_loss(4 * float(symptoms.array(loss)), loss)
+    for steps in (4, 16, 256):
+        yield False, symptoms.scaled_loss(steps * float(symptoms.array(loss)), loss)
 
 
 def steps(k: Kind) -> Answers:
@@ -305,6 +320,10 @@ def ranks(k: Kind) -> Answers:
 def perplexity(k: Kind) -> Answers:
     yield True, symptoms.perplexity_overflows(k.floats(318.0))
     yield False, symptoms.perplexity_overflows(k.floats(2.39))
+    yield k.precision == "float16", symptoms.perplexity_overflows(k.floats(12.0))
+    if k.precision in ("float32", "float64"):
+        yield False, symptoms.perplexity_overflows(k.floats(88.71))
+        yield True, symptoms.perplexity_overflows(k.floats(88.73))
 
 
 def batch_means(k: Kind) -> Answers:
@@ -341,6 +360,7 @@ def one_against_flat(k: Kind) -> Answers:
     yield k.n > 1, symptoms.broadcasts(k.floats(p[:, 0]), k.floats(p))
     yield False, symptoms.broadcasts(k.floats(p), k.floats(p))
     yield False, symptoms.broadcasts(k.floats(p[:, 0]), k.floats(p[:, 0]))
+    yield True, symptoms.broadcasts(k.floats(np.ones((2, k.n, 1))), k.floats(np.ones((2, k.n))))
 
 
 def target_types(k: Kind) -> Answers:
@@ -350,6 +370,9 @@ def target_types(k: Kind) -> Answers:
     yield True, symptoms.wrong_targets(k.floats(z), k.floats(y))
     yield False, symptoms.wrong_targets(k.floats(z), k.ints(y))
     yield False, symptoms.wrong_targets(k.floats(z), k.floats(t))
+    yield False, symptoms.wrong_targets(k.floats(z[0]), k.floats(t[0]))  # one row without a batch
+    yield False, symptoms.wrong_targets(k.floats(z[0]), k.ints(y[0]))
+    yield True, symptoms.wrong_targets(k.floats(z[0]), k.ints(t[0]))
 
 
 def half(k: Kind) -> Answers:
@@ -398,10 +421,10 @@ BY_ARRAYS: dict[str, tuple[Callable[[Kind], Answers], float]] = {
     "mask-overflows-half": (overflow, 0),
     "softmax-over-the-batch": (wrong_axis, 0),
     "labels-that-do-not-sum": (not_summing, 0),
-    "rate-too-high": (rate, 0),
-    "validation-loss-rises": (surely_wrong, 0),
+    "rate-too-high": (rate, 0.5),
+    "validation-loss-rises": (surely_wrong, 0.34),
     "certain-and-zero": (zero, 0),
-    "loss-scaling": (scaler, 0),
+    "loss-scaling": (scaler, 0.4),
     "loss-grows-with-steps": (steps, 0),
     "ranks-disagree": (ranks, 0),
     "perplexity-overflows": (perplexity, 0),
@@ -411,7 +434,6 @@ BY_ARRAYS: dict[str, tuple[Callable[[Kind], Answers], float]] = {
     "shifted-twice": (twice_shifted, 0),
     "target-size": (one_against_flat, 0),
     "multi-target": (target_types, 0),
-    "keras-rank": (target_types, 0),
     "weight-shape": (weight_shapes, 0.1),
     "half-precision-mean": (half, 0),
 }
@@ -640,6 +662,8 @@ def digits(k: Kind) -> Answers:
     yield True, ask(of.half)
     yield "float16" in k.precision, ask(of.plain, logits=k.floats(z))
     yield "float16" in k.precision, ask(of.plain, loss_value=k.floats(2.5))
+    yield False, ask(of.plain, logits=k.floats(z), loss_value=np.float32(2.7041))  # cast before the loss
+    yield "float16" in k.precision, ask(of.plain, logits=k.floats(z), loss_value=2.703125)
 
 
 def clips(k: Kind) -> Answers:
@@ -650,6 +674,18 @@ def clips(k: Kind) -> Answers:
         floored = np.maximum(np.log(softmax(9 * np.r_[z, -z])), np.log(1e-5))
         yield bool((floored == np.log(1e-5)).sum() > 1), ask(of.nll, k.floats(floored))
         yield False, ask(of.nll, k.floats(np.log(softmax(z))))
+
+
+def ranks_of_targets(k: Kind) -> Answers:
+    """One-hot rows in floats and in integers, labels (N,) and (N, 1), in whole numbers and in floats."""
+    (z, y, t), of, ask = drawn(k), losses(k.library), symptoms.targets_of_another_rank
+    z = k.floats(z)
+    for rows in (k.floats(t), k.ints(t)):
+        yield k.library != "torch", ask(of.plain, z, rows)
+        yield False, ask(of.soft, z, rows)
+    for labels in (k.ints(y), k.ints(y[:, None]), k.floats(y)):
+        yield False, ask(of.plain, z, labels)
+        yield k.library != "torch", ask(of.soft, z, labels)
 
 
 def one_column(k: Kind) -> Answers:
@@ -740,6 +776,8 @@ def normalised(k: Kind) -> Answers:
         yield True, ask(layer, k.floats(z))
         yield False, ask(layer.eval(), k.floats(z))
         yield False, ask(nn.LayerNorm(k.k).to(getattr(torch, k.precision)), k.floats(z))
+        drops = nn.Sequential(nn.Linear(k.k, 64), nn.Dropout(0.5)).to(getattr(torch, k.precision))
+        yield False, ask(drops, k.floats(z))
     elif k.library == "keras":
         layers = behaviours.keras().layers
         layer = layers.BatchNormalization()
@@ -827,7 +865,7 @@ BY_KIND: dict[str, Callable[[Kind], Answers]] = {
     "class-axis-second": layout, "never-shifted": never, "negative-kl": divergences, "weights-of-a-1d-batch": flat,
     "kl-k-times-too-small": with_cause(s.divides_by_classes, "by_classes", "divergence"),
     "batch-normalisation": normalised, "accumulation-changed-the-model": accumulates,
-    "half-precision-weights": weight_formats, "validation-loss-lower": modes,
+    "half-precision-weights": weight_formats, "keras-rank": ranks_of_targets, "validation-loss-lower": modes,
     "focal-gradient": with_cause(s.gradient_not_finite, "focal", "plain binary focal_two"),
 }  # fmt: skip
 
