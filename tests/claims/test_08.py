@@ -602,7 +602,13 @@ def test_where_nan_came_in_and_what_anomaly_detection_names() -> None:
             loss = F.cross_entropy(layers(inputs), y)
             with pytest.raises(RuntimeError, match="'LogSoftmaxBackward0' returned nan"):
                 loss.backward()
-        assert finite.index(False) == where
+
+        def first_is(layer: int, finite: list[bool] = finite) -> None:
+            assert finite.index(False) == layer
+
+        first_is(where)
+        with refuted("the layer after it"):
+            first_is(where + 1)
 
 
 @pytest.mark.claim(
