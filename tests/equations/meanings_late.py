@@ -376,7 +376,12 @@ def class_weights(d: Draw) -> Env:
     w[y[0] % classes, 0] *= d.number != 1
     own = [w[k - 1, 0] for k in y]
     batches = [frozenset(range(1, 3)), frozenset(range(3, N + 1))]
-    e = {"y": column(y), "w": w, "ell": ell, "cal L": np.average(ell[:, 0], weights=own) if sum(own) else mp.nan}
+    e = {
+        "y": column(y),
+        "w": w,
+        "ell": ell,
+        "cal L": np.average(ell[:, 0], weights=own) if sum(own) else mp.nan,
+    }
     return e | {"over": {"k": batches, "i": range(1, N + 1)}}
 
 
