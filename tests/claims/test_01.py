@@ -150,8 +150,8 @@ def test_one_logarithm_fits_the_odds() -> None:
 
 @pytest.mark.claim(
     "01",
-    "The gradient of one example in its logit is the prediction minus the target, so no example ever pulls with a "
-    "force of more than one.",
+    "The gradient of one example in its logit is the prediction minus the target, so no example without a "
+    "weight pulls on its logit with a force of more than one.",
 )
 def test_no_pull_exceeds_one() -> None:
     """Differences of the loss, at logits to 1e4 and targets between 0 and 1.
@@ -174,6 +174,9 @@ def test_no_pull_exceeds_one() -> None:
         says(binary_cross_entropy_gradient(z, y, reduction="none"), z, y)
     with refuted("the target minus the prediction"):
         says(-binary_cross_entropy_gradient(z, y, reduction="none"), z, y)
+    with refuted("a positive example that counts ten times"):
+        slope = binary_cross_entropy_gradient([-3.0], [1.0], pos_weight=10.0, reduction="none")
+        says(slope, np.array([-3.0]), np.array([1.0]))
     with refuted("a pull beyond one"):
         says(binary_cross_entropy_gradient(z, np.full_like(y, 0.0), reduction="none") + 1, z, y)
 
@@ -206,6 +209,34 @@ def test_by_way_of_the_probability() -> None:
             exact = float(z)
             assert xent.binary_cross_entropy(exact, 0) == pytest.approx(np.logaddexp(0, exact), rel=1e-12)
             assert xent.binary_cross_entropy(exact, 1) == pytest.approx(np.log1p(np.exp(-exact)), rel=1e-12)
+
+
+@pytest.mark.claim("01", "removes the nan, provided that $1 - \\varepsilon$ does not round to 1,")
+def test_a_clip_that_rounds_away() -> None:
+    """Three formats, clips from 1e-20 to 0.1, confident right answers.
+
+    Would be refuted by a clip that the format holds with a nan; with one that rounds away the nan stays.
+    """
+    g = rng(13)
+
+    def says(dtype: type, clip: float) -> None:
+        low, high = dtype(clip), dtype(1) - dtype(clip)
+        with np.errstate(all="ignore"):
+            z = dtype(g.uniform(40, 60))
+            p = np.clip(dtype(1) / (dtype(1) + np.exp(-z)), low, high)
+            assert np.isfinite(-(np.log(p) + dtype(0) * np.log(dtype(1) - p)))
+
+    seen = set()
+    for dtype in (np.float16, np.float32, np.float64):
+        for clip in (1e-8, *10.0 ** g.uniform(-20, -1, 40)):
+            held = dtype(1) - dtype(clip) < 1
+            seen.add((dtype, bool(held)))
+            if held:
+                says(dtype, clip)
+            else:
+                with refuted("a clip that rounds away"):
+                    says(dtype, clip)
+    assert len(seen) == 6 and (np.float32(1) - np.float32(1e-8)) == 1
 
 
 @pytest.mark.claim("01", "A clipped probability has no gradient, however wrong it is.")
@@ -261,8 +292,8 @@ def test_steps_too_large_and_steps_that_are_safe() -> None:
 
 @pytest.mark.claim(
     "01",
-    "The loss is convex in the weights, so with a safe step gradient descent approaches the same lowest loss from "
-    "every start.",
+    "The loss of a linear model is convex in the weights, so with a safe step gradient descent approaches the same "
+    "lowest loss from every start.",
 )
 def test_every_start_finds_the_same_loss() -> None:
     """Every kind of data, also separated; chords between random points; starts at random, far and wrong.
@@ -294,6 +325,17 @@ def test_every_start_finds_the_same_loss() -> None:
     says(coin, heads, np.array([-3.0]), 1.0, 1000)
     with refuted("a step that is not safe"):
         says(coin, heads, np.array([-3.0]), 12 * largest_curvature(coin), 1000)
+
+    def product(a: float, b: float) -> float:
+        """A network of one unit, z = a b, on the coin."""
+        for _ in range(1000):
+            slope = float(xent.sigmoid(a * b)) - 0.7
+            a, b = a - 0.1 * slope * b, b - 0.1 * slope * a
+        return a * b
+
+    assert product(0.5, 0.5) == pytest.approx(best[0], abs=1e-6)
+    with refuted("a network, whose loss is not convex in its weights"):
+        assert product(0.0, 0.0) == pytest.approx(best[0], abs=1e-6)
 
 
 @pytest.mark.claim(
@@ -332,8 +374,8 @@ def test_newton_from_afar() -> None:
 
 @pytest.mark.claim(
     "01",
-    "a fitted model with an unpenalised intercept predicts exactly as many malignant tumours as there are in its "
-    "training set.",
+    "the probabilities of a model fitted with an unpenalised intercept, and without weights for examples or classes, "
+    "add up to the number of malignant tumours in its training set.",
 )
 def test_the_probabilities_add_up() -> None:
     """Every kind of data that scikit-learn takes and that has a minimum, penalised or not, tumours or not.
@@ -355,6 +397,11 @@ def test_the_probabilities_add_up() -> None:
     for features, labels in problems:
         says(features, labels, C=np.inf)
         says(features, labels, C=0.01)
+    with refuted("weights for the classes"):
+        says(*problems[0], C=np.inf, class_weight="balanced")
+    x, y = four_features()
+    with refuted("the number of probabilities above one half"):
+        assert LogisticRegression(C=np.inf).fit(x[:, 1:], y).predict(x[:, 1:]).sum() == y.sum()
     with refuted("a model without an intercept"):
         says(*problems[1], C=np.inf, fit_intercept=False)
     with refuted("liblinear, which penalises the intercept"):
@@ -493,3 +540,35 @@ def test_when_one_feature_has_a_fit() -> None:
     says(reach)
     with refuted("two intervals that share more than a point"):
         says(intervals)
+
+
+@pytest.mark.claim(
+    "01",
+    "With `pos_weight=10`, a fitted 0.5 means a frequency of one in eleven, if the model can express the weighted "
+    "share of each input.",
+)
+def test_what_pos_weight_leaves_behind() -> None:
+    """Groups of random frequencies, one of them one in eleven, and other weights; a model that lacks a term.
+
+    Would be refuted by a model with a weight for each group whose frequencies do not come back.
+    """
+    g = rng(14)
+
+    def says(x: Array, heads: Array, sizes: Array, c: float) -> None:
+        def mean(w: Array) -> tuple[float, Array]:
+            q = xent.sigmoid(x @ w)
+            each = c * heads * np.logaddexp(0, -x @ w) + (sizes - heads) * np.logaddexp(0, x @ w)
+            slope = -c * heads * (1 - q) + (sizes - heads) * q
+            return float(each.sum() / sizes.sum()), x.T @ slope / sizes.sum()
+
+        w = optimize.minimize(mean, np.zeros(x.shape[1]), jac=True, method="BFGS", options={"gtol": 1e-10}).x
+        q = xent.sigmoid(x @ w)
+        assert q / (q + c * (1 - q)) == pytest.approx(heads / sizes, rel=1e-3)
+
+    sizes = np.full(5, 110.0)
+    for c in (10.0, *g.uniform(0.1, 50, 5)):
+        heads = np.r_[10.0, g.integers(5, 105, 4)]
+        says(np.eye(5), heads, sizes, c)
+    heads = np.array([10.0, 60.0, 20.0, 80.0, 5.0])
+    with refuted("a straight line through frequencies that rise and fall"):
+        says(with_ones(np.arange(5.0)[:, None]), heads, sizes, 10.0)

@@ -225,7 +225,10 @@ def test_what_the_size_of_a_loss_says() -> None:
         says(mean, one_wrong, 3)
 
 
-@pytest.mark.claim("02", "With small random weights a model starts near $\\log K$, whatever the labels are.")
+@pytest.mark.claim(
+    "02",
+    "With small random weights and standardised inputs a model starts near $\\log K$, whatever the labels are.",
+)
 def test_the_start_is_log_k() -> None:
     """Two classes to a vocabulary, one row or many, labels of every kind; the digits.
 
@@ -243,6 +246,10 @@ def test_the_start_is_log_k() -> None:
             z = x[:50] @ g.normal(scale=0.001, size=(64, classes))
             for _, y in labels(g, z):
                 says(z, y)
+    wine, small = load_wine(), g.normal(scale=0.01, size=(13, 3))
+    says(standardised(wine.data) @ small, wine.target)
+    with refuted("measurements in their own units"):
+        says(wine.data @ small, wine.target)
     with refuted("weights of variance one"):
         says(digits @ g.normal(size=(64, 10)), load_digits().target)
     torch.manual_seed(int(g.integers(1000)))
