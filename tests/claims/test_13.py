@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -733,3 +734,68 @@ def test_several_teachers() -> None:
                     says(p, **given)
     with refuted("the geometric mean of the chapter's pair"):
         says(np.array([0.5, 0.9]), direction="reverse")
+
+
+@pytest.mark.claim(
+    "13",
+    "`batchmean` divides by the length of the first axis, so flatten the rest, and $T^2$ is yours.",
+)
+def test_what_batchmean_divides_by() -> None:
+    """Random logits in two, three and four dimensions, at several temperatures, flattened and not.
+
+    Would be refuted by a shape at which `batchmean` divides by the rows without flattening.
+    """
+    g = rng(13)
+
+    def says(z: torch.Tensor, v: torch.Tensor, T: float, flat: bool = True, factor: bool = True) -> None:
+        pair = [(x.flatten(0, -2) if flat else x).div(T).log_softmax(-1) for x in (z, v)]
+        found = torch.nn.functional.kl_div(*pair, reduction="batchmean", log_target=True).item()
+        found *= T**2 if factor else 1
+        assert found == pytest.approx(distillation_loss(z.numpy(), v.numpy(), temperature=T), rel=1e-9)
+
+    for shape in ((5, 4), (3, 7, 4), (2, 3, 5, 11)):
+        for T in (1.0, 4.0):
+            z, v = torch.tensor(g.normal(size=(2, *shape)))
+            says(z, v, T)
+            if len(shape) > 2:
+                with refuted("not flattened"):
+                    says(z, v, T, flat=False)
+            if T > 1:
+                with refuted("without the factor"):
+                    says(z, v, T, factor=False)
+
+
+@pytest.mark.claim(
+    "13",
+    "The object gives {eq}`eq-kd-loss` with probabilities clipped at $10^{-7}$: a class to which the student gives less "
+    "pulls no more.",
+)
+def test_keras_clips_the_student() -> None:
+    """Students that give the teacher's class 1e-2 to 1e-15, at two temperatures: the loss, and its gradient there.
+
+    Would be refuted by a student below 1e-7 whose loss or gradient is that of the formula, or by one above whose is not.
+    """
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    keras = pytest.importorskip("keras")
+    if keras.backend.backend() != "torch":
+        pytest.skip("another test has chosen another backend")
+
+    def says(margin: float, T: float) -> None:
+        z = torch.tensor([[0.0, margin * T, 0.0]], dtype=torch.float64, requires_grad=True)
+        v = torch.tensor([[2.0 * T, 0.0, 0.0]], dtype=torch.float64)
+        loss = keras.distillation.LogitsDistillation(T, keras.losses.KLDivergence()).compute_loss(v, z)
+        loss.backward()
+        assert z.grad is not None
+        expected = [
+            f(z.detach().numpy(), v.numpy(), temperature=T)
+            for f in (distillation_loss, distillation_gradient)
+        ]
+        assert loss.item() == pytest.approx(expected[0], rel=1e-3)
+        np.testing.assert_allclose(z.grad.numpy()[0, 0], expected[1][0, 0], rtol=1e-3)
+
+    for T in (1.0, 4.0):
+        for margin in (-3.0, 0.0, 5.0, 12.0):
+            says(margin, T)
+        for margin in (18.0, 25.0, 35.0):
+            with refuted("a class below 1e-7"):
+                says(margin, T)
