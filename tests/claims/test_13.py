@@ -767,13 +767,13 @@ def test_what_batchmean_divides_by() -> None:
 
 @pytest.mark.claim(
     "13",
-    "The object gives {eq}`eq-kd-loss` with probabilities clipped at $10^{-7}$: a class to which the student gives less "
-    "pulls no more.",
+    "The object gives {eq}`eq-kd-loss` with probabilities clipped at $10^{-7}$: a class to which the student gives "
+    "less pulls no more.",
 )
 def test_keras_clips_the_student() -> None:
     """Students that give the teacher's class 1e-2 to 1e-15, at two temperatures: the loss, and its gradient there.
 
-    Would be refuted by a student below 1e-7 whose loss or gradient is that of the formula, or by one above whose is not.
+    Would be refuted by a student below 1e-7 whose loss or gradient is the formula's, or one above whose is not.
     """
     os.environ.setdefault("KERAS_BACKEND", "torch")
     keras = pytest.importorskip("keras")
