@@ -220,6 +220,10 @@ def test_linear_losses_never_hold_the_logits() -> None:
         says(rows, classes)
     says(1600, 5000, with_teacher=True)
     says(800, 10_000, with_cache=True)
+    h, w = (x.detach().bfloat16().requires_grad_() for x in layer(g, 4, 8000, 1000))
+    y = torch.tensor(g.integers(8000, size=4))
+    held = peak(lambda: xt.linear_cross_entropy(h, w, y)) - 2 * 1000 * 8004
+    assert held > 4 * 1000 * 8000  # in bfloat16 the gradient of the weight in float32 comes on top
     with pytest.MonkeyPatch.context() as patch:
         for name in ("BLOCK", "LEAST", "STEP"):
             patch.setattr(linear, name, 2**40)
