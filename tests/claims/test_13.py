@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -248,7 +249,7 @@ def balance(Z: Array, V: Array, y: Array, scale: Any = "t_squared") -> Array:
     "13", "over a vocabulary the labels take over as you raise the temperature, with the factor too."
 )
 @pytest.mark.claim(
-    "13", "The hard gradient of a wrong answer has a size between $\\frac12$ and $\\sqrt2$ for any $K$"
+    "13", "The hard gradient of a wrong answer has a size between $1/\\sqrt2$ and $\\sqrt2$ for any $K$"
 )
 def test_the_balance_of_the_two_parts() -> None:
     """Ten classes to 128,256; teachers normal or by Zipf's law; students at random, flat, or near their teacher.
@@ -284,14 +285,14 @@ def test_the_balance_of_the_two_parts() -> None:
         less_than_a_fiftieth(balance(*batch(g, 10)))
     with refuted("logits twice as large, of which the chapter does not speak"):
         less_than_a_fiftieth(balance(*batch(g, 10, size=6.0), scale="none"))
-    # The limit's size, sd(d) / sqrt(K), against the hard gradient of a wrong answer: from 1/2 to the root of 2.
+    # The limit's size, sd(d) / sqrt(K), against the hard gradient of a wrong answer: from the root of 1/2 to that of 2.
     for K in (2, 3, 10, 1000, 128_256):
         for _, z in logits(g, 4, K):
             p, y = xent.softmax(z), g.integers(K, size=4)
             wrong = p[range(4), y] < p.max(1)
             p[range(4), y] -= 1
             size = np.linalg.norm(p[wrong], axis=1)
-            assert ((size >= 0.5) & (size <= np.sqrt(2) + 1e-12)).all()
+            assert ((size >= np.sqrt(0.5) - 1e-12) & (size <= np.sqrt(2) + 1e-12)).all()
     for K in (1000, 30_000, 128_256):
         z, v = 3 * g.normal(size=(2, K))
         limit = np.linalg.norm(distillation_gradient(z, v, temperature=1e6))
@@ -733,3 +734,68 @@ def test_several_teachers() -> None:
                     says(p, **given)
     with refuted("the geometric mean of the chapter's pair"):
         says(np.array([0.5, 0.9]), direction="reverse")
+
+
+@pytest.mark.claim(
+    "13",
+    "`batchmean` divides by the length of the first axis, so flatten the rest, and $T^2$ is yours.",
+)
+def test_what_batchmean_divides_by() -> None:
+    """Random logits in two, three and four dimensions, at several temperatures, flattened and not.
+
+    Would be refuted by a shape at which `batchmean` divides by the rows without flattening.
+    """
+    g = rng(13)
+
+    def says(z: torch.Tensor, v: torch.Tensor, T: float, flat: bool = True, factor: bool = True) -> None:
+        pair = [(x.flatten(0, -2) if flat else x).div(T).log_softmax(-1) for x in (z, v)]
+        found = torch.nn.functional.kl_div(*pair, reduction="batchmean", log_target=True).item()
+        found *= T**2 if factor else 1
+        assert found == pytest.approx(distillation_loss(z.numpy(), v.numpy(), temperature=T), rel=1e-9)
+
+    for shape in ((5, 4), (3, 7, 4), (2, 3, 5, 11)):
+        for T in (1.0, 4.0):
+            z, v = torch.tensor(g.normal(size=(2, *shape)))
+            says(z, v, T)
+            if len(shape) > 2:
+                with refuted("not flattened"):
+                    says(z, v, T, flat=False)
+            if T > 1:
+                with refuted("without the factor"):
+                    says(z, v, T, factor=False)
+
+
+@pytest.mark.claim(
+    "13",
+    "The object gives {eq}`eq-kd-loss` with probabilities clipped at $10^{-7}$: a class to which the student gives "
+    "less pulls no more.",
+)
+def test_keras_clips_the_student() -> None:
+    """Students that give the teacher's class 1e-2 to 1e-15, at two temperatures: the loss, and its gradient there.
+
+    Would be refuted by a student below 1e-7 whose loss or gradient is the formula's, or one above whose is not.
+    """
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    keras = pytest.importorskip("keras")
+    if keras.backend.backend() != "torch":
+        pytest.skip("another test has chosen another backend")
+
+    def says(margin: float, T: float) -> None:
+        z = torch.tensor([[0.0, margin * T, 0.0]], dtype=torch.float64, requires_grad=True)
+        v = torch.tensor([[2.0 * T, 0.0, 0.0]], dtype=torch.float64)
+        loss = keras.distillation.LogitsDistillation(T, keras.losses.KLDivergence()).compute_loss(v, z)
+        loss.backward()
+        assert z.grad is not None
+        expected = [
+            f(z.detach().numpy(), v.numpy(), temperature=T)
+            for f in (distillation_loss, distillation_gradient)
+        ]
+        assert loss.item() == pytest.approx(expected[0], rel=1e-3)
+        np.testing.assert_allclose(z.grad.numpy()[0, 0], expected[1][0, 0], rtol=1e-3)
+
+    for T in (1.0, 4.0):
+        for margin in (-3.0, 0.0, 5.0, 12.0):
+            says(margin, T)
+        for margin in (18.0, 25.0, 35.0):
+            with refuted("a class below 1e-7"):
+                says(margin, T)
