@@ -299,7 +299,7 @@ def test_the_gap_form_keeps_its_digits_at_both_ends() -> None:
 
 @pytest.mark.claim(
     "05",
-    "Add losses up in float32 or wider: a float16 sum overflows beyond 65,504, and a running bfloat16 sum of losses "
+    "Add losses up in float32 or wider: a float16 sum overflows from 65,520 on, and a running bfloat16 sum of losses "
     "of a few nats stands still long before that.",
 )
 def test_sums_in_half_precision_overflow_or_stand_still() -> None:
@@ -308,7 +308,10 @@ def test_sums_in_half_precision_overflow_or_stand_still() -> None:
     Would be refuted by losses that a running bfloat16 sum keeps, or float32 does not; those of 300 nats it keeps on.
     """
     g = rng(10)
-    assert torch.isinf(torch.tensor(65_504.0).half() + torch.tensor(32.0).half())
+    for total in (65_504, 65_510, 65_519, 65_520, 65_536):
+        # From half of the next spacing on, the largest number plus a float16 rounds to infinity.
+        sum_ = torch.tensor(65_504.0).half() + torch.tensor(float(total - 65_504)).half()
+        assert bool(sum_.isinf()) is (total >= 65_520)
 
     def says(losses: Array) -> None:
         total = torch.zeros((), dtype=torch.bfloat16)
