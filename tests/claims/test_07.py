@@ -479,6 +479,32 @@ def test_a_swap_gives_a_number() -> None:
         F.cross_entropy(torch.from_numpy(y), torch.from_numpy(p))
 
 
+@pytest.mark.claim("07", "Except in float16, its backward pass divides by p(1 − p) with a guard against zero")
+def test_the_guard_of_the_binary_loss() -> None:
+    """Random logits from -40 to 15, both labels, four formats, against the formula.
+
+    Would be refuted by another format whose guard is zero: there the gradient is infinite or `nan`.
+    """
+    g = rng(19)
+
+    def says(dtype: torch.dtype) -> None:
+        z = torch.from_numpy(g.uniform(-40, 15, 50)).to(dtype).requires_grad_()
+        for label in (0.0, 1.0):
+            loss = F.binary_cross_entropy(z.sigmoid(), torch.full_like(z, label), reduction="sum")
+            (seen,) = torch.autograd.grad(loss, z)
+            p = z.detach().sigmoid()
+            spread = (p * (1 - p)).double()
+            right = (p.double() - label) * spread / spread.clamp(min=1e-12)
+            np.testing.assert_allclose(seen.double(), right, atol=16 * torch.finfo(dtype).eps)
+
+    for name in DIGITS:
+        if name == "float16":
+            with refuted(name):
+                says(torch.float16)
+        else:
+            says(getattr(torch, name))
+
+
 @pytest.mark.claim(
     "07", "For the label 1 and a sigmoid in float64 its loss is right down to a logit of −100."
 )
