@@ -479,6 +479,32 @@ def test_a_swap_gives_a_number() -> None:
         F.cross_entropy(torch.from_numpy(y), torch.from_numpy(p))
 
 
+@pytest.mark.claim("07", "Except in float16, its backward pass divides by p(1 − p) with a guard against zero")
+def test_the_guard_of_the_binary_loss() -> None:
+    """Random logits from -40 to 15, both labels, four formats, against the formula.
+
+    Would be refuted by another format whose guard is zero: there the gradient is infinite or `nan`.
+    """
+    g = rng(19)
+
+    def says(dtype: torch.dtype) -> None:
+        z = torch.from_numpy(g.uniform(-40, 15, 50)).to(dtype).requires_grad_()
+        for label in (0.0, 1.0):
+            loss = F.binary_cross_entropy(z.sigmoid(), torch.full_like(z, label), reduction="sum")
+            (seen,) = torch.autograd.grad(loss, z)
+            p = z.detach().sigmoid()
+            spread = (p * (1 - p)).double()
+            right = (p.double() - label) * spread / spread.clamp(min=1e-12)
+            np.testing.assert_allclose(seen.double(), right, atol=16 * torch.finfo(dtype).eps)
+
+    for name in DIGITS:
+        if name == "float16":
+            with refuted(name):
+                says(torch.float16)
+        else:
+            says(getattr(torch, name))
+
+
 @pytest.mark.claim(
     "07", "For the label 1 and a sigmoid in float64 its loss is right down to a logit of −100."
 )
@@ -503,7 +529,8 @@ def test_the_reach_of_the_binary_loss() -> None:
 
 @pytest.mark.claim(
     "07",
-    "Give the labels or the predictions of Keras's binary loss a last axis of size one, or no weight reaches its row.",
+    "For labels and predictions of the shape (N,), no weight reaches its row in Keras's binary loss: give either a "
+    "last axis of size one.",
 )
 def test_keras_binary_loss_with_one_axis() -> None:
     """Weights of every kind, 2 to 33 rows, labels and predictions of either shape; to the gradients of a Dense layer.
@@ -532,6 +559,10 @@ def test_keras_binary_loss_with_one_axis() -> None:
                 if abs((each * w).mean() - flat) > 1e-3:
                     with refuted("one axis"):
                         says(y, q, w)
+    # Several labels a row need no axis of size one: the weights reach the means over the last axis.
+    y, q, w = g.integers(0, 2, (6, 3)).astype(float), g.uniform(0.1, 0.9, (6, 3)), g.uniform(0, 5, 6)
+    each = -np.log(np.where(y == 1, q, 1 - q)).mean(-1)
+    assert float(bce(y, q, sample_weight=w)) == pytest.approx((each * w).mean(), rel=1e-4)
     # To the weights of a layer: the gradient is that of the weighted rows, if an axis is there.
     x, y, w = g.normal(size=(6, 2)), g.integers(0, 2, 6).astype(float), g.uniform(0, 5, 6)
 
@@ -571,15 +602,22 @@ def test_rows_that_do_not_sum_to_one() -> None:
                 says(t, p / p.sum(1, keepdims=True))
 
 
-@pytest.mark.claim("07", "On a CPU, PyTorch keeps the sum of float16 losses in float16, where it overflows")
+@pytest.mark.claim(
+    "07",
+    "On a CPU, PyTorch's `cross_entropy` keeps the sum of float16 losses in float16, where it overflows, up to its "
+    "roundings, when",
+)
+@pytest.mark.claim(
+    "07", "from 65,520 targets on the count overflows as well and it is `nan`, with gradients of zero"
+)
 def test_a_float16_sum_overflows_on_a_cpu() -> None:
-    """Losses of log K for several K, so that the limit lies at other counts than the chapter's.
+    """Losses of log K for several K, so that the limit lies at other counts than the chapter's; counts at the limit.
 
-    Would be refuted by a sum beyond the limit that is finite; below it is, and in bfloat16.
+    Would be refuted by a sum beyond the limit that is finite; below it is, and in bfloat16, and of the binary loss.
     """
 
     def says(dtype: torch.dtype, classes: int, share: float) -> None:
-        n = int(share * 65_504 / math.log(classes))
+        n = int(share * 65_520 / math.log(classes))
         total = F.cross_entropy(
             torch.zeros(n, classes, dtype=dtype), torch.zeros(n, dtype=torch.long), reduction="sum"
         )
@@ -591,6 +629,23 @@ def test_a_float16_sum_overflows_on_a_cpu() -> None:
             says(torch.float16, classes, 0.9)
         with refuted("bfloat16"):
             says(torch.bfloat16, classes, 1.05)
+    # Each addition rounds: of three classes a sum below the limit is infinite.
+    few = torch.zeros(59_520, 3, dtype=torch.float16), torch.zeros(59_520, dtype=torch.long)
+    assert F.cross_entropy(*few, reduction="none").double().sum() < 65_504
+    assert F.cross_entropy(*few, reduction="sum").isinf()
+    half = torch.zeros(100_000, dtype=torch.float16)
+    assert F.binary_cross_entropy_with_logits(half, half).item() == pytest.approx(math.log(2), rel=1e-3)
+
+    def counted(n: int) -> None:
+        z = torch.zeros(n, 10, dtype=torch.float16, requires_grad=True)
+        mean = F.cross_entropy(z, torch.zeros(n, dtype=torch.long))
+        (slope,) = torch.autograd.grad(mean, z)
+        assert mean.isnan() and not slope.any()
+
+    for n in (65_520, 65_536, 70_000):
+        counted(n)
+    with refuted("a count below"):
+        counted(65_519)
     ones = F.cross_entropy(torch.zeros(100_000, 2).bfloat16(), torch.zeros(100_000, dtype=torch.long))
     assert ones.item() == pytest.approx(math.log(2), rel=2**-7)
 
@@ -697,6 +752,7 @@ def test_a_binary_loss_behind_a_softmax() -> None:
 
 
 @pytest.mark.claim("07", "Its gradient is right all the same, so training goes on under a loss of `nan`.")
+@pytest.mark.claim("07", "With −10⁹ for −∞ there is no `nan` (except in float16, which has no such number)")
 def test_a_masked_class_under_a_soft_target() -> None:
     """3 to 1,000 classes, some masked by minus infinity, four formats, both reductions, weights; the float64 gradient.
 
@@ -728,3 +784,6 @@ def test_a_masked_class_under_a_soft_target() -> None:
                     says(z, t, name, reduction, w)
         with refuted("indices"):
             says(z, one_hot(np.ones(5, int), classes), "float64", "sum", np.ones(classes), index=True)
+        for name in DIGITS:
+            low = torch.from_numpy(np.maximum(z, -1e9)).to(getattr(torch, name))
+            assert F.cross_entropy(low, torch.from_numpy(t).to(low)).isnan() == (name == "float16")

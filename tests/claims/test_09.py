@@ -123,12 +123,12 @@ def test_the_absolute_error_is_least_at_a_corner() -> None:
 
 @pytest.mark.claim(
     "09",
-    "Clipping the logarithm costs no score with two classes, and hides how rare a class below the clip is; with three "
-    "or more it can pay to call such a class impossible.",
+    "With two classes the clipped logarithm is proper, and hides how rare a class below the clip is; with three or "
+    "more it can pay to call such a class impossible.",
 )
 @pytest.mark.claim(
     "09",
-    "With a second class below the clip this lie saves less.",
+    "With a second class of positive probability below the clip this lie saves less.",
 )
 def test_clipping_pays_from_three_classes_on() -> None:
     """Random clips; two classes at the end of the interval, one class below it and several, against the formula.
@@ -175,6 +175,8 @@ def test_clipping_pays_from_three_classes_on() -> None:
     saves_less(np.array([0.445, 0.37, 0.095, 0.09]))  # its share lifts the second over the clip
     for a, b in g.uniform(0.01, 0.0999, (50, 2)):
         saves_less(np.append((1 - a - b) * np.array([0.55, 0.45]), [a, b]))
+        with refuted("a second class of probability zero"):
+            saves_less(np.append((1 - b) * np.array([0.55, 0.45]), [0.0, b]))
         with refuted("a single class below the clip"):
             saves_less(np.append((1 - b) * np.array([0.55, 0.45]), b))
 
@@ -225,8 +227,8 @@ def test_what_is_bent_can_be_bent_back_only_from_the_minimum(classes: int) -> No
 
 @pytest.mark.claim(
     "09",
-    "The usual weighted mean bends less than its weights ask for, because it divides by the weights of its own "
-    "batch.",
+    "Over small random batches the usual weighted mean bends less than its weights ask for, because it divides by the "
+    "weights of its own batch.",
 )
 def test_the_batch_takes_part_of_the_weights_back() -> None:
     """All batches enumerated, of one to four; random shares and weights of every kind; PyTorch's own mean.
@@ -264,6 +266,10 @@ def test_the_batch_takes_part_of_the_weights_back() -> None:
                 np.testing.assert_allclose(constant, normal(w * p), rtol=1e-12)
                 with refuted("a divisor that does not look at the batch"):
                     says(constant, p, w)
+    # Batches that all hold the same classes, or the whole training set, take nothing back.
+    counts, w = g.integers(1, 9, 3).astype(float), np.exp(g.standard_normal(3))
+    with refuted("batches that are not random"):
+        says(normal(w * counts / (w @ counts)), normal(counts), w)
     for _ in range(30):
         p, w = g.dirichlet(np.ones(3)), np.exp(2 * g.standard_normal(3))
         says(denominators.learnt_distribution(p, w, int(g.integers(1, 200)), weight=w), p, w)
@@ -378,7 +384,7 @@ def test_focal_loss_in_both_regimes() -> None:
 @pytest.mark.claim(
     "09",
     "Dividing the logits by a temperature leaves the most probable class where it was; a temperature fitted on "
-    "held-out data closed most of the gap of an overfitted network.",
+    "held-out data closed most of the gap of a network overfitted with the logarithm.",
 )
 def test_a_temperature_repairs_an_overfitted_network() -> None:
     """Other networks; the first class also for logits of every kind. Most: more than half, on average.
@@ -423,6 +429,8 @@ def test_a_temperature_repairs_an_overfitted_network() -> None:
     closes_most(*gaps)
     with refuted("the wrong way round"):
         closes_most(*gaps[::-1])
+    with refuted("focal loss"):
+        closes_most(*(np.array(table[2.0])[:, 0] for table in (before, after)))
 
     def nearly_the_same(table: dict[float, list[tuple[float, float]]]) -> None:
         apart = np.abs(np.mean(table[0.0], 0) - np.mean(table[2.0], 0))

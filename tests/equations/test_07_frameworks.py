@@ -168,12 +168,13 @@ def test_the_backward_pass_of_binary_cross_entropy(worst_error: WorstError) -> N
 def test_a_float16_sum_overflows_beyond_its_largest_number() -> None:
     r"""
     $$
-    N\,\bar\ell > 65{,}504,
+    N\,\bar\ell \ge 65{,}520,
     $$ (eq-fw-half-overflow)
     """
     for mean in (0.5, 2.0, 8.0):
-        # wrong: 65_504 / mean -> 65_504 * mean
-        limit = 65_504 / mean
-        for n, overflows in ((int(limit * 0.98), False), (int(limit * 1.02), True)):
+        # Of a mean of 8, one count lies between 65,504 and 65,520.
+        # wrong: 65_520 / mean -> 65_504 / mean
+        limit = 65_520 / mean
+        for n, overflows in ((int(limit) - 1, False), (int(limit), True)):
             losses = torch.full((n,), mean, dtype=torch.float16)
             assert bool(torch.isinf(losses.sum())) is overflows

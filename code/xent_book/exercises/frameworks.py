@@ -34,12 +34,13 @@ def _ignored_inputs() -> list[tuple[Array, Array]]:
     return [
         (np.array([[nan, nan, nan], [0.0, 3.0, 1.0]]), np.array([-100, 1])),
         (np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0], [nan, 1.0, 2.0]]), np.array([0, 2, -100])),
+        (np.array([[0, 3, 1], [2, 0, 0]]), np.array([1, -100])),  # whole numbers
     ]
 
 
 def _repaired(z: Array, y: Array) -> Any:
     counts = y != -100
-    gradient = np.zeros_like(z)
+    gradient = np.zeros(z.shape)
     gradient[counts] = softmax(z[counts]) - np.eye(z.shape[1])[y[counts]]
     return gradient / counts.sum()
 

@@ -45,7 +45,7 @@ def _square_formula(p: Any) -> Any:
 
 def _square(p: Any) -> Any:
     order = np.argsort(-p)
-    for m in range(len(p), 1, -1):
+    for m in range(len(p), 0, -1):
         q = _square_formula(p[order[:m]])
         if (q >= 0).all():
             break
@@ -164,6 +164,7 @@ EXERCISES: tuple[Exercise, ...] = (
             (np.array([0.1, 0.6, 0.3]),),
             (np.array([0.7, 0.3]),),
             (np.array([0.05, 0.55, 0.25, 0.15]),),
+            (np.array([1.0]),),
         ],
         atol=1e-12,
         mistakes={
