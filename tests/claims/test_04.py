@@ -615,6 +615,51 @@ def test_the_guaranteed_decrease() -> None:
             assert before - after >= promised - 1e-12 * max(1, before)
 
 
+@pytest.mark.claim("04", "Suppose that for $z$ in an open interval the probability of $y$ can be written")
+def test_no_gradient_at_the_end_of_the_interval() -> None:
+    """The counts from 1 on with h(y) = 1/y^2, which exist up to z = 0: the slope of psi from the left beside the mean.
+
+    Would be refuted by a z inside without a slope; at 0 the sum is finite, and the mean is not.
+    """
+    y = np.arange(1.0, 2e6)
+
+    def psi(z: float) -> float:
+        return float(np.log(np.sum(np.exp(z * y) / y**2)))
+
+    def says(z: float) -> None:
+        share = np.exp(z * y) / y**2
+        mean = np.sum(y * share) / np.sum(share)
+        for step in (1e-3, 1e-4):
+            assert (psi(z) - psi(z - step)) / step == pytest.approx(mean, rel=0.02)
+
+    for z in (-3.0, -0.5, -0.1):
+        says(z)
+    with refuted("the end of the interval"):
+        says(0.0)
+
+
+@pytest.mark.claim("04", "carries a relative rounding error of at best about $u$")
+def test_a_loss_can_round_worse_than_u() -> None:
+    """Linear layers in float32 beside float64, in units of u. Would be refuted by errors far below u on average.
+
+    With large logits they are hundreds of u, so that "about u" alone was false.
+    """
+    g = rng(13)
+
+    def errors(scale: float) -> Array:
+        found = []
+        for _ in range(20):
+            x, w = g.normal(size=(200, 64)).astype("f4"), (scale * g.normal(size=(64, 10))).astype("f4")
+            y = (x @ w).argmax(axis=1)
+            exact = xent.cross_entropy(x.astype(float) @ w.astype(float), y)
+            found.append(abs(xent.cross_entropy(x @ w, y) - exact) / exact * 2.0**24)
+        return np.array(found)
+
+    assert all(errors(scale).mean() > 0.2 for scale in (0.1, 1.0, 30.0))
+    with refuted("about u, whatever the logits"):
+        assert errors(30.0).max() < 10
+
+
 @pytest.mark.claim("04", "If $f'''(0) \\ne 0$, the sum of both errors has a minimum:")
 def test_the_third_derivative_of_a_coin_is_zero() -> None:
     """E(h) on a grid, for random f and f'''. Would be refuted by two classes at weights of zero: f''' is 0 there."""
