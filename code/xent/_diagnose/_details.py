@@ -182,7 +182,7 @@ class Exam:
             if self.fit.common and not self.apart:
                 self.apart = True
                 return self.weighted_mean()
-            return self.not_reduced("a batch is no mean of its rows, with weights or without")
+            return self.not_reduced("a batch is no mean of its rows, nor one with a weight for each class")
         weights = np.where(weights < 1e-3, 0.0, weights)
         self.row_weights = np.zeros(2 if self.binary else self.k)
         self.row_weights[labels] = weights / weights[weights > 0].min()
