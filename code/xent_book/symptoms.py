@@ -130,8 +130,11 @@ def no_signal(logits: Any, targets: Any = None, *, axis: int | None = None) -> A
         z = np.concatenate([z, 0 * z], -1)
     classes = max(float(np.ptp(z, axis=a).max()) for a in _axes(z, targets, axis))
     rows = float(np.ptp(z, axis=0).max()) if len(z) > 1 else classes
+    spread = min(classes, rows)
+    digits = FORMATS.get(_kind(logits), FORMATS["float64"])[0]
+    rounding = 2.0 ** (4 - digits) * max(1.0, float(np.abs(z).max()))
     return Answer(
-        min(classes, rows) < 1e-3,
+        True if spread <= min(1e-3, rounding) else None if spread < max(1e-3, rounding) else False,
         f"the logits of a row differ by up to {classes:.3g}, those of a class by up to {rows:.3g}",
     )
 
@@ -578,15 +581,20 @@ def sure_and_wrong(logits: Any, targets: Any) -> Answer:
 
 
 def rounds_to_zero(logits: Any, targets: Any) -> Answer:
-    """Whether a sure answer's loss is lost in the logits' format: z minus log-sum-exp is 0 there."""
+    """Whether a sure answer's loss is lost in the logits' format, even where the largest logit is subtracted first."""
     z, y, kind = array(logits).astype(float), array(targets), _kind(logits)
     labelled = (y >= 0) & (y < z.shape[-1])  # the others, such as -100, have no loss
     if not labelled.any():
         return Answer(None, "no row has a label")
     z, y = z[labelled], y[labelled]
     smallest = 2.0 ** -FORMATS.get(kind, FORMATS["float64"])[0]
-    lost = _costs(z, y) < smallest * np.maximum(1, np.abs(z).max(-1))
-    return Answer(bool(lost.all()), f"{int(lost.sum())} of {len(z)} rows cost less than {kind} resolves")
+    costs = _costs(z, y)
+    lost = costs < smallest
+    perhaps = costs < smallest * np.maximum(1, np.abs(z).max(-1))  # log-sum-exp minus z, as it is written
+    why = f"{int(lost.sum())} of {len(z)} rows cost less than {kind} resolves"
+    if perhaps.all() and not lost.all():
+        return Answer(None, f"{why}, {int(perhaps.sum())} unless the largest logit is subtracted first")
+    return Answer(bool(lost.all()), why)
 
 
 def scaled_loss(logged: float, loss_value: Any) -> Answer:

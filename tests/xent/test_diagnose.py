@@ -401,3 +401,25 @@ def test_the_text_says_what_the_fields_say() -> None:
     text = repr(diagnose(lambda z, y: -xent.cross_entropy(z, y, label_smoothing=0.25)))
     assert text.startswith("categorical cross-entropy, sign flipped\n")
     assert "\n  smoothing      0.25\n" in text and "[5 copies of a row cost 1" in text
+
+
+def test_a_label_that_is_no_class_is_called_none() -> None:
+    """N times a mean over the valid labels counts a skipped row in N alone; a clamp makes it class 0."""
+    f = torch.nn.functional.cross_entropy
+    for loss, said in (
+        (lambda z, y: len(z) * f(z, y), "-100: changes the loss, as no class does"),
+        (lambda z, y: f(z, y.clamp(min=0)), "-100: counted as class 0; -1: counted as class 0"),
+    ):
+        assert xent.diagnose(loss).ignored.startswith(said)
+
+
+def test_a_mean_with_weights_of_single_rows_is_not_denied() -> None:
+    """Its rows' weights follow from their place: the note denies one weight, and one for each class."""
+
+    def loss(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        w = torch.arange(1, len(z) + 1, dtype=z.dtype)
+        return (w * torch.nn.functional.cross_entropy(z, y, reduction="none")).sum() / w.sum()
+
+    assert "a batch is no mean of its rows, nor one with a weight for each class" in str(
+        xent.diagnose(loss).notes
+    )

@@ -1317,6 +1317,28 @@ def test_the_messages_are_those_that_print(slug: str) -> None:
         assert said in text, said
 
 
+def test_between_yes_and_no_a_check_cannot_tell() -> None:
+    """Logits that hardly differ carry a signal; a loss that one order of subtraction loses, another keeps."""
+    z = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    for scale, answer in ((0.0, "yes"), (1e-4, "cannot tell"), (1e-2, "no")):
+        assert symptoms.no_signal(scale * z) == answer
+    assert symptoms.no_signal(3 + (1e-2 * z).half()) != "yes"
+    y = torch.tensor([0])
+    for row, dtype, answer in (
+        ([1000.0, 988.0], torch.float32, "cannot tell"),
+        ([16.0, 0.0], torch.float32, "cannot tell"),
+        ([1000.0, 980.0], torch.float32, "yes"),
+        ([1000.0, 988.0], torch.float16, "yes"),
+        ([1000.0, 988.0], torch.float64, "no"),
+    ):
+        logits = torch.tensor([row], dtype=dtype)
+        said = symptoms.rounds_to_zero(logits, y)
+        assert said == answer
+        assert (F.cross_entropy(logits, y) == 0) == (said == "yes")
+        assert (logits.logsumexp(1) == logits[:, 0]) == (said != "no")
+        assert xent.torch.cross_entropy(logits, y) > 0
+
+
 def test_rows_without_a_label_and_batches_without_a_loss() -> None:
     """Ignored rows have no loss that could be lost; with nothing to look at, a check cannot tell."""
     sure, unsure = [[90.0, 0.0, 0.0]], [[1.0, 0.0, 0.0]]

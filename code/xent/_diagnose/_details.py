@@ -182,7 +182,7 @@ class Exam:
             if self.fit.common and not self.apart:
                 self.apart = True
                 return self.weighted_mean()
-            return self.not_reduced("a batch is no mean of its rows, with weights or without")
+            return self.not_reduced("a batch is no mean of its rows, nor one with a weight for each class")
         weights = np.where(weights < 1e-3, 0.0, weights)
         self.row_weights = np.zeros(2 if self.binary else self.k)
         self.row_weights[labels] = weights / weights[weights > 0].min()
@@ -443,10 +443,10 @@ class Exam:
                 return "left out" + self.divided(valid) + ", though what is added counts"
             if self.close(value, self.predict(x[:1], t[:1]) / divisor):
                 return "left out" + self.divided(valid)
-        last = label % self.k
-        if self.close(value, self.predict(x, np.stack([t[0], np.eye(self.k)[last]]))):
-            return "counted as the last class" if last == self.k - 1 else f"counted as class {last}"
-        return "counted, as another class"
+        for c in dict.fromkeys((label % self.k, *range(self.k))):
+            if self.close(value, self.predict(x, np.stack([t[0], np.eye(self.k)[c]]))):
+                return "counted as the last class" if c == self.k - 1 else f"counted as class {c}"
+        return "changes the loss, as no class does"
 
     def nothing_counts(self, label: int) -> None:
         """A batch in which every label is left out, and one whose ignored row holds nan."""
