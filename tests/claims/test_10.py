@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from adversary import Draw, distributions, prompts, refuted, rng, weights
-from xent.denominators import learnt_lengths, tilted_lengths
+from xent.denominators import eos_optimum, learnt_lengths, tilted_lengths
 from xent.sequences import GeometricSource
 
 Array = NDArray[np.float64]
@@ -429,6 +429,28 @@ def test_the_value_may_be_biased() -> None:
         says(1 / 27, size, biased=False)  # the uniform model on 27 tokens: each costs log 27
         with refuted("a loss that is biased at every model"):
             says(1 / 27, size)
+
+
+@pytest.mark.claim(
+    "10",
+    "On logarithmic axes $1/B$ is a line of slope $-1$, as in {numref}`fig-avg-batch` from about $B = 16$ on.",
+)
+def test_the_slope_of_the_bias() -> None:
+    """The bias of the figure's three coins, from each B to the next that it marks.
+
+    Would be refuted by a coin whose curve is steeper or flatter than the line, by a tenth.
+    """
+
+    def says(size: int) -> None:
+        for beta in (0.01, 0.1, 0.5):
+            near, far = (eos_optimum(beta, b) / beta - 1 for b in (size, 2 * size))
+            assert np.log2(far / near) == pytest.approx(-1, abs=0.1)
+
+    for size in (16, 32, 64, 128):
+        says(size)
+    for size in (1, 4):
+        with refuted("smaller batches"):
+            says(size)
 
 
 @pytest.mark.claim("10", "as the data grow, the model approaches the tilted distribution and not the truth.")
