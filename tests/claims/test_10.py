@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from adversary import Draw, distributions, prompts, refuted, rng, weights
-from xent.denominators import learnt_lengths, tilted_lengths
+from xent.denominators import eos_optimum, learnt_lengths, tilted_lengths
 from xent.sequences import GeometricSource
 
 Array = NDArray[np.float64]
@@ -70,7 +70,8 @@ def laws(g: Draw, longest: int = 400) -> Iterator[tuple[str, Array, Array]]:
 
 @pytest.mark.claim(
     "10",
-    "A weight that depends on the outcome tilts what a log loss teaches, from $P$ to $w P$, normalised.",
+    "A weight that depends on the outcome tilts what a log loss teaches a flexible model, from $P$ to $w P$, "
+    "normalised.",
 )
 @pytest.mark.erratum("0.9")
 def test_the_tilt() -> None:
@@ -137,6 +138,49 @@ def test_a_weight_on_the_context() -> None:
             says(10 ** g.uniform(-span / 2, span / 2, size=(contexts, 1)), joint)
         with refuted("weights on the outcomes"):
             says(np.array([[0.1, 1.0, 1.0, 10.0]]), joint)
+    # A model with one row for all contexts is not flexible: there such a weight moves the minimum.
+    tied = (10 ** g.uniform(-1, 1, size=(5, 1)) * joint).sum(axis=0)
+    assert np.abs(tied / tied.sum() - joint.sum(axis=0)).max() > 0.01
+
+
+@pytest.mark.claim(
+    "10",
+    "a weight is harmless if and only if, in each context that occurs, $W(\\cdot, c)$ is constant over the tokens "
+    "that may follow.",
+)
+@pytest.mark.claim(
+    "10", "Let token $i$ of a sequence carry the weight $w_i \\ge 0$, which may depend on the whole sequence"
+)
+def test_harmless_weights() -> None:
+    """Three contexts, laws with and without a zero, weights equal in each, zero in one, unequal; reports drawn.
+
+    Would be refuted by weights that are constant in each context with a report that costs less than the truth.
+    """
+    g = rng(15)
+
+    def says(weight: Array, joint: Array) -> None:
+        truth = joint / joint.sum(axis=1, keepdims=True)
+        at, used = joint > 0, np.broadcast_to(weight, joint.shape) * joint
+        cost = -(used[at] @ np.log(truth[at]))
+        for h in (1e-3, 0.1, 1.0):
+            for _ in range(50):
+                report = (1 - h) * truth + h * g.dirichlet(np.ones(joint.shape[1]), size=len(joint))
+                assert cost <= -(used[at] @ np.log(report[at])) + 1e-14 * np.abs(used).sum()
+
+    for law in (np.ones(4), np.array([1.0, 1.0, 1.0, 0.0])):
+        rows = g.dirichlet(np.full(4, 3.0), size=3) * law
+        joint = g.dirichlet(np.full(3, 5.0))[:, None] * rows / rows.sum(axis=1, keepdims=True)
+        for spread in (0.0, 1.0, 3.0):
+            constant = 10 ** g.uniform(-spread, spread, size=(3, 1))
+            says(constant, joint)
+            says(constant * np.array([[0.0], [1.0], [1.0]]), joint)  # a masked context
+            says(
+                np.where(joint > 0, constant, 7.0), joint
+            )  # whatever the weight of a token that cannot follow
+        with refuted("weights below zero, constant in each context"):
+            says(np.array([[-1.0], [1.0], [1.0]]), joint)
+        with refuted("a weight on one token of one context"):
+            says(np.where(np.arange(12).reshape(3, 4) == 1, 2.0, 1.0), joint)
 
 
 @pytest.mark.claim(
@@ -283,6 +327,130 @@ def test_what_the_answers_of_ones_own_data_tell() -> None:
         assert learnt_lengths(whole, 1, np.arange(len(whole))).tolist() == [1.0] * len(whole)
         with refuted("two answers without the factor of two"):
             says(half / (size * mu**2) / 2, truth)
+
+
+@pytest.mark.claim(
+    "10",
+    "at $B = 16$ the answers become shorter by about $1/880$ and $100/880$ tokens.",
+)
+@pytest.mark.claim("10", "With finite third moments, the last term is an error that falls like $1/B^2$.")
+def test_the_first_order_within_a_prompt() -> None:
+    """The two prompts of the page, exactly; power laws of answers with and without a third moment.
+
+    Would be refuted by an error that is not small beside the shortening, or does not fall like 1 / B^2.
+    """
+    answers, asked = np.array([9, 11, 90, 110]), [0, 0, 1, 1]
+
+    def says(shorter: float, about: float) -> None:
+        assert shorter == pytest.approx(about, rel=0.2)
+
+    for prompt, expected in ((0, 1), (1, 100)):
+        found = {}
+        for size in (4, 16):
+            written = (learnt_lengths(answers, size, asked) * answers).reshape(2, 2).sum(1)
+            found[size] = (10.0, 100.0)[prompt] - written[prompt]
+        says(found[16], expected / 880)
+        if prompt == 0:
+            with refuted("the first prompt at B = 4, where it is three times as much"):
+                says(found[4], expected / 220)
+
+    def falls(power: float) -> None:
+        n = np.unique(np.geomspace(1, 3e7, 4000).astype(int))
+        p = -np.diff(np.r_[n**-power, 0.0])
+        mu = p @ n
+        variance = p @ (n - mu) ** 2
+        errors = [
+            size**2 * (tilted_lengths(n, size, probabilities=p) @ n - mu + variance / (size * mu))
+            for size in (256, 1024, 4096)
+        ]
+        assert abs(errors[2]) < 1.5 * abs(errors[0])
+
+    for power in (3.2, 3.5, 5.0):
+        falls(power)
+    for power in (2.3, 2.7):
+        with refuted("answers without a third moment"):
+            falls(power)
+
+
+@pytest.mark.claim(
+    "10",
+    "At $\\mathrm{CV}^2 = 1$, 64 of them make the model's output shorter by about one part in 64 at most.",
+)
+def test_one_part_in_64() -> None:
+    """Two lengths from 2 to 10,000 apart with a squared variation of one, the long one rare or not; prompts.
+
+    Would be refuted by lengths whose mean falls by much more than a 64th.
+    """
+    g = rng(16)
+
+    def says(share: float, exactly: bool = False) -> None:
+        assert share * 64 < 1.05 and (not exactly or share * 64 > 0.9)
+
+    for longest in (6, 30, 100, 1000, 10_000):
+        # p (1 - p) (L - 1)^2 = (1 + p (L - 1))^2, a quadratic in p.
+        d = longest - 1.0
+        for chance in np.roots([2 * d * d, 2 * d - d * d, 1.0]).real:
+            n, p = np.array([1, longest]), np.array([1 - chance, chance])
+            share = 1 - tilted_lengths(n, 64, probabilities=p) @ n / (p @ n)
+            says(share)
+            if longest == 1000 and chance < 0.01:
+                with refuted("just that much, where a rare sequence is a thousand times as long"):
+                    says(share, exactly=True)
+    for _ in range(2000):
+        n, p = g.choice(np.arange(1, 3000), 6, replace=False), g.dirichlet(np.full(6, 0.5))
+        mu = p @ n
+        cv2 = p @ (n - mu) ** 2 / mu**2
+        if abs(cv2 - 1) > 0.1:
+            continue
+        for asked in (np.zeros(6, int), np.arange(6) // 3, np.arange(6) // 2):
+            q = tilted_lengths(n, 64, probabilities=p)
+            within = p * 0
+            for c in np.unique(asked):
+                within[asked == c] = q[asked == c] * p[asked == c].sum() / q[asked == c].sum()
+            says((1 - within @ n / mu) / cv2)
+
+
+@pytest.mark.claim("10", "so that the *value* of the loss can be biased as well.")
+def test_the_value_may_be_biased() -> None:
+    """Losses of a sequence that are a multiple of its length, as at the start of training, and others.
+
+    Would be refuted by losses without a bias anywhere, or by one where each token costs the same.
+    """
+    coin = GeometricSource(0.1, letters=26)
+
+    def says(q: float, size: int, *, biased: bool = True) -> None:
+        rate = coin.cross_entropy(q) / coin.mean_length()
+        off = abs(coin.averaged_cross_entropy(q, size) - rate)
+        assert off > 1e-3 if biased else off < 1e-12
+
+    for size in (1, 4, 64):
+        for q in (0.1, 0.3):
+            says(q, size)
+        says(1 / 27, size, biased=False)  # the uniform model on 27 tokens: each costs log 27
+        with refuted("a loss that is biased at every model"):
+            says(1 / 27, size)
+
+
+@pytest.mark.claim(
+    "10",
+    "On logarithmic axes $1/B$ is a line of slope $-1$, as in {numref}`fig-avg-batch` from about $B = 16$ on.",
+)
+def test_the_slope_of_the_bias() -> None:
+    """The bias of the figure's three coins, from each B to the next that it marks.
+
+    Would be refuted by a coin whose curve is steeper or flatter than the line, by a tenth.
+    """
+
+    def says(size: int) -> None:
+        for beta in (0.01, 0.1, 0.5):
+            near, far = (eos_optimum(beta, b) / beta - 1 for b in (size, 2 * size))
+            assert np.log2(far / near) == pytest.approx(-1, abs=0.1)
+
+    for size in (16, 32, 64, 128):
+        says(size)
+    for size in (1, 4):
+        with refuted("smaller batches"):
+            says(size)
 
 
 @pytest.mark.claim("10", "as the data grow, the model approaches the tilted distribution and not the truth.")

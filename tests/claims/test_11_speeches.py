@@ -87,7 +87,7 @@ def test_buckets() -> None:
     "With 64 or 128 speeches to a denominator no change shows. With blocks of one length none shows in the "
     "lengths, in an interval that would hold the fall of 16 speeches.",
 )
-@pytest.mark.claim("10", "blocks of one length show no change of it")
+@pytest.mark.claim("10", "blocks of one length show no change in it")
 def test_nothing_to_be_seen() -> None:
     """Length and loss of three arms; that of 16 speeches shows, and lies within the interval of the blocks' ratio.
 
