@@ -318,6 +318,11 @@ def test_the_two_tolerances_are_enough_and_neither_replaces_the_other() -> None:
             with refuted("one class lost, at a millionth"):
                 says(a, b * (1 + 1e-6), 2 * (classes + 3) * u * a)
     assert unequal > 0
+    t, p = np.array([[5e-324, 1.0]]), np.array([[0.6, 1.0]])
+    with mpmath.workdps(400):
+        ratio = float(-(t * np.log(p)).sum() / (-mpmath.mpf(5e-324) * mpmath.log(mpmath.mpf(0.6))))
+    with refuted("a product that underflows"):
+        says(np.array([ratio]), np.ones(1), np.full(1, 5 * u))
     absolute, truths = [], []
     for tiny in 10.0 ** g.uniform(-10, -5, 100):
         p = np.array([1 - 3 * tiny, tiny, tiny * 1.1, tiny])
