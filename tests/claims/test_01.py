@@ -150,8 +150,8 @@ def test_one_logarithm_fits_the_odds() -> None:
 
 @pytest.mark.claim(
     "01",
-    "The gradient of one example in its logit is the prediction minus the target, so no example without a "
-    "weight pulls on its logit with a force of more than one.",
+    "The gradient of one example in its logit is the prediction minus the target, so for targets from 0 to 1 "
+    "it lies between −1 and 1.",
 )
 def test_no_pull_exceeds_one() -> None:
     """Differences of the loss, at logits to 1e4 and targets between 0 and 1.

@@ -111,7 +111,7 @@ def test_the_tilt() -> None:
     )
 
 
-@pytest.mark.claim("10", "A weight that depends only on the context does not.")
+@pytest.mark.claim("10", "A weight that depends only on the prompt does not.")
 def test_a_weight_on_the_context() -> None:
     """A table for two to five contexts, weights to a thousandfold apart.
 
@@ -333,7 +333,7 @@ def test_what_the_answers_of_ones_own_data_tell() -> None:
     "10",
     "at $B = 16$ the answers become shorter by about $1/880$ and $100/880$ tokens.",
 )
-@pytest.mark.claim("10", "With finite third moments, the last term is an error that falls like $1/B^2$.")
+@pytest.mark.claim("10", "If the mean of $n^3$ is finite, the last term is an error that falls like $1/B^2$.")
 def test_the_first_order_within_a_prompt() -> None:
     """The two prompts of the page, exactly; power laws of answers with and without a third moment.
 
