@@ -424,7 +424,8 @@ def test_the_top_four() -> None:
 )
 @pytest.mark.claim(
     "14",
-    "against distributions along the same text, on-policy steps won with labels for 5%, and lost with 20% and more.",
+    "against distributions along the same text, on-policy steps won with labels for 5%, showed no difference at 2%, "
+    "and lost with 20% and more.",
 )
 def test_on_policy_steps() -> None:
     """Paired intervals at each share; all of the text is the same text.
