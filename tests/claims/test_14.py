@@ -107,7 +107,8 @@ def test_whose_prefixes() -> None:
     "In the exact table of bigram students, forward training covers both dialects, the reverse divergence of sequences "
     "gives one up, and the token gradient stops in between.",
 )
-@pytest.mark.claim("14", "Started at *up* it stays there, a second local minimum.")
+@pytest.mark.claim("14", "The student of the token gradient is between the two in dialect and divergences.")
+@pytest.mark.claim("14", "Started at *up*, that of sequences stays there, at a second local minimum.")
 def test_four_students_of_the_exact_table() -> None:
     """Random dialects: strays and lengths of their own; each student by its own stationary point.
 
@@ -437,6 +438,8 @@ def test_what_the_top_k_leaves_out() -> None:
     for other in (-1, 1):
         with refuted("another k"):
             says(low[at + other], high[at + other])
+    width = np.subtract(high, low)  # as the alternative text has it
+    assert (np.diff(width) < 0).all() and width[[0, -1]].round(2).tolist() == [0.68, 0.09]
     for model in (stored_mass["words, trigram"], stored_mass["characters, 5-gram"]):
         parts = zip(*model["left_out_first_second_and_later_in_line"], strict=True)
         for mean, part in zip(model["left_out"], parts, strict=True):
@@ -822,3 +825,63 @@ def test_what_two_bytes_make_of_a_tail() -> None:
     keeps(torch.float32)
     with refuted("two bytes"):
         keeps(torch.bfloat16)
+
+
+@pytest.mark.claim("14", "A share of upward steps leaves out those that go neither up nor down.")
+def test_which_steps_a_share_counts() -> None:
+    """Each dialect and the truth, by its joint distribution of neighbouring letters.
+
+    Would be refuted by a tree whose share counts a letter that is repeated or opposite.
+    """
+    last = dialects.last_letter()
+    on = last >= 0
+    for tree in (dialects.dialect("up"), dialects.dialect("down"), dialects.source()):
+        pairs = np.zeros((4, 4))
+        np.add.at(pairs, last[on], dialects.begins(tree)[on, None] * tree[on, :4])
+        up, down = (sum(pairs[a, (a + step) % 4] for a in range(4)) for step in (1, -1))
+        assert dialects.share_of_up(tree) == pytest.approx(up / (up + down))
+        with refuted("a share of all steps"):
+            assert dialects.share_of_up(tree) == pytest.approx(up / pairs.sum(), abs=0.01)
+
+
+@pytest.mark.claim(
+    "14", "The mass goes to the kept tokens, and $\\mathrm{KL}(p \\| q^*) = \\infty$ if $S < 1$."
+)
+def test_what_the_bare_top_k_costs() -> None:
+    """Teachers with a tail, and teachers whose kept tokens are all that they say.
+
+    Would be refuted by a tail that costs a finite divergence.
+    """
+    g = rng(15)
+
+    def infinite(p: Array, k: int) -> None:
+        assert np.isinf(xent.information.kl_divergence(p, np.r_[p[:k] / p[:k].sum(), np.zeros(len(p) - k)]))
+
+    for classes, k in ((2, 1), (6, 2), (50, 49)):
+        p = g.dirichlet(np.ones(classes))
+        infinite(p, k)
+        with refuted("no tail"):
+            infinite(np.r_[p[:k] / p[:k].sum(), np.zeros(classes - k)], k)
+
+
+@pytest.mark.claim("14", "for a flexible student each common one has the same minimum")
+def test_temperatures_and_students_that_cannot_follow() -> None:
+    """Two teachers' rows, a student with a row for each and one with a single row, at temperatures of 1 to 8.
+
+    Would be refuted by a flexible student that another temperature moves. The single row is moved.
+    """
+    g = rng(16)
+
+    def slope(z: torch.Tensor, v: torch.Tensor, T: float) -> float:
+        z = z.clone().requires_grad_()
+        loss = xt.distillation_loss(z.expand(v.shape), v, temperature=T)
+        return float(torch.autograd.grad(loss, z)[0].abs().max())
+
+    for classes in (2, 10, 100):
+        v = torch.tensor(2 * g.normal(size=(2, classes)))
+        tied = v.softmax(-1).mean(0, keepdim=True).log()  # the minimiser at T = 1
+        assert slope(tied, v, 1.0) < 1e-12
+        for T in (2.0, 4.0, 8.0):
+            assert slope(v + 3.0, v, T) < 1e-12
+            with refuted("a single row"):
+                assert slope(tied, v, T) < 1e-6
