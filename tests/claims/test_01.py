@@ -287,6 +287,11 @@ def test_steps_too_large_and_steps_that_are_safe() -> None:
         says(coin, heads, np.array([-3.0]), 12 * largest_curvature(coin))
     z = descend(coin, heads, np.array([-3.0]), 12, 10_000)
     after = descend(coin, heads, z, 12, 1)
+    path = np.array([descend(coin, heads, np.array([-3.0]), 12, k)[0] for k in range(30)]) - np.log(7 / 3)
+    crosses = path[1:] * path[:-1] < 0
+    assert (
+        crosses[0] and not crosses[1] and crosses[2:].all()
+    )  # the figure: far over, back a little, then across
     assert (z[0] - np.log(7 / 3)) * (after[0] - np.log(7 / 3)) < 0 and abs(z[0] - after[0]) > 1
 
 

@@ -154,6 +154,19 @@ def test_wrong_answers_that_readers_gave(real: str, answer: Any, message: str) -
     assert message in exercises.check(real, answer).message
 
 
+@pytest.mark.parametrize("real", ["bce-from-logits"])
+def test_a_large_logit_with_a_target_between_0_and_1(real: str) -> None:
+    """Stable for the labels 0 and 1, and by way of the probability between them: infinite at a logit of 900."""
+
+    def answer(z: Any, y: Any) -> Any:
+        with np.errstate(all="ignore"):
+            p = xent.sigmoid(z)
+            soft = -(y * np.log(p) + (1 - y) * np.log(1 - p))
+        return np.where((y > 0) & (y < 1), soft, y * np.logaddexp(0, -z) + (1 - y) * np.logaddexp(0, z))
+
+    assert not exercises.check(real, answer)
+
+
 # ------------------------------------------------------------------------ the mechanism on small exercises
 
 
