@@ -6,7 +6,10 @@ import codecs
 import contextlib
 import io
 import itertools
+import json
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -498,3 +501,30 @@ def test_huffman_beside_the_surprise_rounded_up() -> None:
     says(half, half[half > 0])
     with refuted("a word for the letter that never occurs"):
         says(half, half)
+
+
+@pytest.mark.claim("03", "Its mean increases with $\\tau$, and a root finder does the rest.")
+def test_the_solution_to_the_die_at_any_scale() -> None:
+    """The chapter's solution for values of 1e-10 to 1e10, in any order, equal ones and means near an end among them.
+
+    Would be refuted by values whose mean is missed; an absolute tolerance for tau misses that of large ones.
+    """
+    page = Path(__file__).parents[2] / "chapters/03_information.ipynb"
+    cells = ["".join(cell["source"]) for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]]
+    source = next(cell for cell in cells if "brentq(" in cell).partition("\n\n\nprint(")[0]
+
+    def says(source: str) -> None:
+        names: dict[str, Any] = {"np": np, "xent": xent}
+        exec(source, names)
+        for values in ([1, 2, 3, 4, 5, 6], [6, 1, 1, 2], [0, 1]):
+            for scale in (1e-10, 1.0, 1e10):
+                for share in (1e-6, 0.3, 0.7, 0.999):
+                    v = scale * np.array(values)
+                    mean = v.min() + share * np.ptp(v)
+                    assert abs(names["maxent"](v, mean) @ v - mean) < 1e-9 * np.ptp(v)
+
+    says(source)
+    absolute = source.replace("xtol=1e-14 / np.ptp(values)", "xtol=1e-14")
+    assert absolute != source
+    with refuted("an absolute tolerance"):
+        says(absolute)
