@@ -6,7 +6,10 @@ import codecs
 import contextlib
 import io
 import itertools
+import json
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -295,15 +298,28 @@ def test_where_a_standard_error_holds() -> None:
 
 @pytest.mark.claim(
     "03",
-    "The loss of a model that minimises it on the training data is too low there on average and too high on new data, "
-    "as a measure of the best that the model class can do.",
+    "The loss of a model that minimises it on the training data is on average no higher there, and no lower on new "
+    "data, than the best that the model class can do.",
 )
 def test_both_losses_miss_the_best() -> None:
     """A known truth that the class holds, and one that it does not; the best member by a fit to 200,000 draws.
 
-    Would be refuted by a truth for which a training loss is not too low, or a loss on new data not too high.
+    Would be refuted by a truth for which a training loss is too high, or a loss on new data too low. They need not
+    miss: a class whose best member wins every sample has the best loss on both.
     """
     g = rng(6)
+
+    # Labels 1 with probability 0.9, and constants; every sample of 20 has the same winner, or one of three.
+    counts = np.arange(21)
+    chance = stats.binom.pmf(counts, 20, 0.9)
+    for members, equal in (([0.9], True), ([1e-12, 0.9], True), ([0.8, 0.9, 0.95], False)):
+        each = -np.outer(counts, np.log(members)) - np.outer(20 - counts, np.log1p(-np.array(members)))
+        true = information.cross_entropy(
+            np.full((len(members), 2), [0.9, 0.1]), [[m, 1 - m] for m in members]
+        )
+        gaps_of = chance @ each.min(axis=1) / 20 - true.min(), chance @ true[each.argmin(axis=1)] - true.min()
+        assert gaps_of[0] <= 1e-12 and gaps_of[1] >= -1e-12
+        assert (np.abs(gaps_of) < 1e-9).all() == equal
 
     def draw(n: int, curved: bool) -> tuple[Array, Array]:
         x = g.normal(size=(n, 2))
@@ -340,6 +356,9 @@ def test_both_losses_miss_the_best() -> None:
     "A training loss below the entropy of the labels does not show that the inputs carry information; a loss on new "
     "data that is below the entropy of their labels by several standard errors does.",
 )
+@pytest.mark.claim(
+    "03", "a fit to pure noise, too, can have a training loss below the entropy of the labels."
+)
 def test_noise_lowers_the_training_loss() -> None:
     """Pure noise, 60 runs, on new data with the same share of ones and with others.
 
@@ -354,10 +373,22 @@ def test_noise_lowers_the_training_loss() -> None:
     def says(losses: Array, floor: float) -> None:
         assert (floor - losses.mean()) / (losses.std(ddof=1) + 1e-12) * np.sqrt(len(losses)) < 3
 
+    # Noise that is balanced over the classes leaves the fit at their shares: "can", not "has to".
+    flat, ones = np.array([[0.0], [1.0], [0.0], [1.0]]), np.array([0.0, 0.0, 1.0, 1.0])
+
+    def below(features: Array, labels: Array) -> None:
+        assert (
+            each_loss(logits(features, labels, np.arange(len(labels))), labels).mean()
+            < entropy(labels) - 1e-9
+        )
+
+    with refuted("noise that is balanced over the classes"):
+        below(flat, ones)
+
     x, y = tumours()
     for _ in range(60):
         noise, order = g.normal(size=(len(y), 3)), g.permutation(len(y))
-        assert each_loss(logits(noise, y, np.arange(len(y))), y).mean() < entropy(y)
+        below(noise, y)
         z, new = logits(noise, y, order[:320]), order[320:]
         for some in (new, new[y[new] == 1], new[(y[new] == 1) | (g.random(len(new)) < 0.3)]):
             says(each_loss(z, y)[some], entropy(y[some]))
@@ -441,3 +472,59 @@ def test_where_the_information_is_invertible() -> None:
         says(classes, 1)
         with refuted("a row of weights for each class"):
             says(classes, 0)
+
+
+@pytest.mark.claim(
+    "03",
+    "Huffman's algorithm does at least as well: it finds a shortest code with one word for each of these letters",
+)
+def test_huffman_beside_the_surprise_rounded_up() -> None:
+    """Shares of 1 to 100 letters, ties and letters that never occur; the cost is the sum of what is merged.
+
+    Would be refuted by shares whose rounded surprise is cheaper. A word for each letter that never occurs can be
+    dearer: (1/2, 1/2, 0) then costs 1.5 bits and not 1.
+    """
+    g = rng(14)
+
+    def says(p: Array, given_words: Array) -> None:
+        heap, cost = sorted(given_words), 0.0
+        while len(heap) > 1:
+            cost += heap[0] + heap[1]
+            heap = sorted([heap[0] + heap[1], *heap[2:]])
+        some = p[p > 0]
+        assert cost <= some @ np.ceil(-np.log2(some)) + 1e-12
+
+    for classes in (1, 2, 3, 30, 100):
+        for p in (*g.dirichlet(np.ones(classes), 5), np.full(classes, 1 / classes), np.eye(classes)[0]):
+            says(p, p[p > 0])
+    half = np.array([0.5, 0.5, 0.0])
+    says(half, half[half > 0])
+    with refuted("a word for the letter that never occurs"):
+        says(half, half)
+
+
+@pytest.mark.claim("03", "Its mean increases with $\\tau$, and a root finder does the rest.")
+def test_the_solution_to_the_die_at_any_scale() -> None:
+    """The chapter's solution for values of 1e-10 to 1e10, in any order, equal ones and means near an end among them.
+
+    Would be refuted by values whose mean is missed; an absolute tolerance for tau misses that of large ones.
+    """
+    page = Path(__file__).parents[2] / "chapters/03_information.ipynb"
+    cells = ["".join(cell["source"]) for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]]
+    source = next(cell for cell in cells if "brentq(" in cell).partition("\n\n\nprint(")[0]
+
+    def says(source: str) -> None:
+        names: dict[str, Any] = {"np": np, "xent": xent}
+        exec(source, names)
+        for values in ([1, 2, 3, 4, 5, 6], [6, 1, 1, 2], [0, 1]):
+            for scale in (1e-10, 1.0, 1e10):
+                for share in (1e-6, 0.3, 0.7, 0.999):
+                    v = scale * np.array(values)
+                    mean = v.min() + share * np.ptp(v)
+                    assert abs(names["maxent"](v, mean) @ v - mean) < 1e-9 * np.ptp(v)
+
+    says(source)
+    absolute = source.replace("xtol=1e-14 / np.ptp(values)", "xtol=1e-14")
+    assert absolute != source
+    with refuted("an absolute tolerance"):
+        says(absolute)

@@ -14,6 +14,7 @@ from scipy.special import logsumexp, xlogy
 
 import xent
 from adversary import distributions, logits, refuted, rng, weights
+from xent_book import behaviours
 
 Array = np.ndarray
 
@@ -208,6 +209,64 @@ def test_two_conventions() -> None:
     keeps(0.9, 0.1, 0.2)
     with refuted("the source's reading, in which 0.9 is kept"):
         keeps(0.9, 0.85, 0.95)
+
+
+@pytest.mark.claim(
+    "12",
+    "PyTorch, Keras (classes last) and xent, after {cite}`szegedy2016rethinking`, spread $\\varepsilon$ over the $K$ "
+    "classes, the label's included.",
+)
+def test_who_spreads_over_all_classes() -> None:
+    """Two to seven classes of a batch of sequences, any epsilon, the three libraries.
+
+    Would be refuted by a library with another loss. With `axis=1` Keras divides by the length of the last axis.
+    """
+    g, keras = rng(14), behaviours.keras()
+
+    def says(found: float, z: Array, y: Array, eps: float) -> None:
+        t = (1 - eps) * np.eye(z.shape[-1])[y] + eps / z.shape[-1]
+        assert found == pytest.approx(-(t * xent.log_softmax(z)).sum(-1).mean(), rel=1e-5)
+
+    for K in (2, 3, 7):
+        z, y = g.normal(size=(2, 5, K)).astype(np.float32), g.integers(K, size=(2, 5))
+        hard, second = np.eye(K, dtype=np.float32)[y], torch.tensor(z).movedim(-1, 1)
+        for eps in (0.0, 0.1, 0.9):
+            smoothed = {"from_logits": True, "label_smoothing": eps}
+            says(F.cross_entropy(second, torch.tensor(y), label_smoothing=eps).item(), z, y, eps)
+            says(float(keras.losses.CategoricalCrossentropy(**smoothed)(hard, z)), z, y, eps)
+            says(float(xent.cross_entropy(z, y, label_smoothing=eps)), z, y, eps)
+        on_second = keras.losses.CategoricalCrossentropy(**smoothed, axis=1)
+        with refuted("Keras with the classes on the second axis"):
+            says(float(on_second(np.moveaxis(hard, -1, 1), second.numpy())), z, y, eps)
+
+
+@pytest.mark.claim(
+    "12",
+    "If you have finite logits, use `cross_entropy` with probabilities: it takes its own log-softmax, and the mean "
+    "over the rows.",
+)
+def test_cross_entropy_in_place_of_kl_div() -> None:
+    """Targets with zeros and ones, logits to 1e4, the gradient beside the one by hand.
+
+    Would be refuted by finite logits with a loss or a gradient that is nan; a logit of -inf has one.
+    """
+    g = rng(15)
+
+    def says(z: Array, t: Array) -> None:
+        free = torch.tensor(z, requires_grad=True)
+        loss = F.cross_entropy(free, torch.tensor(t))
+        loss.backward()
+        assert free.grad is not None
+        kept = t * np.where(t > 0, xent.log_softmax(z), 0)
+        assert loss.item() == pytest.approx(-kept.sum(1).mean(), rel=1e-12, abs=1e-300)
+        np.testing.assert_allclose(free.grad.numpy(), (xent.softmax(z) - t) / len(z), atol=1e-11)
+
+    for K in (1, 2, 5):
+        for scale in (0.0, 1.0, 1e4):
+            for t in (np.eye(K)[g.integers(K, size=4)], g.dirichlet(np.ones(K), size=4)):
+                says(scale * g.normal(size=(4, K)), t)
+    with refuted("a logit of minus infinity, where the target is zero"):
+        says(np.array([[1.0, -np.inf]]), np.array([[1.0, 0.0]]))
 
 
 @pytest.mark.claim(
@@ -406,7 +465,7 @@ def test_two_ways_to_weigh_a_soft_target() -> None:
             says(g.dirichlet(np.ones(classes), size=6), np.arange(1.0, classes + 1))
 
 
-@pytest.mark.claim("12", "A linear logit does not level off, so it cannot be flat.")
+@pytest.mark.claim("12", "A linear logit that changes does not level off, so it cannot be flat.")
 def test_a_linear_logit_does_not_level_off() -> None:
     """Random weights and directions: far enough out the report is below the floor, for any epsilon.
 
@@ -423,6 +482,8 @@ def test_a_linear_logit_does_not_level_off() -> None:
         says(lambda far, w=w, x=x: far * x @ w, eps)
         with refuted("a logit that levels off"):
             says(lambda far, w=w, x=x: np.tanh(far * x @ w), eps)
+        with refuted("a linear logit that does not change"):
+            says(lambda far, w=w, x=x: far * x @ (0 * w), eps)
 
 
 @pytest.mark.claim("12", "The second overweights the common input.")
