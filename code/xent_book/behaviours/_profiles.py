@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -12,7 +11,7 @@ import numpy as np
 
 import xent
 
-from ._registry import Seen, attempt, keras, probe, tensorflow
+from ._registry import Seen, attempt, keras, tensorflow
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Loss: TypeAlias = Callable[..., Any]
@@ -150,7 +149,6 @@ def profile(
     return seen
 
 
-@probe("sklearn-profile")
 def sklearn_profile() -> Seen:
     """sklearn.metrics.log_loss."""
     from sklearn.metrics import log_loss
@@ -168,7 +166,6 @@ def sklearn_profile() -> Seen:
     )
 
 
-@probe("torch-profile")
 def torch_profile() -> Seen:
     """torch.nn.functional.cross_entropy."""
     import torch
@@ -223,19 +220,16 @@ def _keras_profile(logits: bool) -> Seen:
     )
 
 
-@probe("keras-profile")
 def keras_profile() -> Seen:
     """Sparse and CategoricalCrossentropy as they come: from probabilities."""
     return _keras_profile(False)
 
 
-@probe("keras-logits-profile")
 def keras_logits_profile() -> Seen:
     """The same with from_logits=True."""
     return _keras_profile(True)
 
 
-@probe("xent-profile")
 def xent_profile() -> Seen:
     """xent.cross_entropy, and xent.soft_cross_entropy for soft targets."""
     ce = xent.cross_entropy
@@ -251,19 +245,3 @@ def xent_profile() -> Seen:
         gradient=lambda: xent.gradients.cross_entropy_gradient([[17.0, 0.0, 0.0]], [1])[0, 0],
         axes=ce,
     )
-
-
-def at_a_glance() -> dict[str, dict[str, str]]:
-    """The answers of each column: ``{column: {question: answer}}``, measured now.
-
-    Examples
-    --------
-    >>> from xent_book.behaviours import QUESTIONS
-    >>> QUESTIONS[0]
-    'first argument'
-    """
-    from ._registry import _seen_once
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return {column: _seen_once(slug) for column, slug in COLUMNS.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ._registry import Lazy, Seen, attempt, probe
+from ._registry import Lazy, Seen, attempt
 
 NAN, INF = float("nan"), float("inf")
 Z = [[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]]
@@ -27,15 +27,13 @@ def _gradient(loss: Any, z: Any) -> Any:
     return torch.autograd.grad(loss, z)[0]
 
 
-@probe("torch-argument-order")
-def argument_order() -> Seen:
+def torch_argument_order() -> Seen:
     """The first argument is the prediction here, the second one in Keras and scikit-learn."""
     z, _, onehot = _example()
     return {"right": F.cross_entropy(z, onehot), "swapped": F.cross_entropy(onehot, z)}
 
 
-@probe("torch-double-softmax")
-def double_softmax() -> Seen:
+def torch_double_softmax() -> Seen:
     """A softmax of a softmax."""
     z, y, _ = _example()
     seen: Seen = {}
@@ -51,16 +49,14 @@ def double_softmax() -> Seen:
     return seen
 
 
-@probe("torch-nll-unchecked")
-def nll_unchecked() -> Seen:
+def torch_nll_unchecked() -> Seen:
     """It only looks up minus the entry of the label."""
     z, y, _ = _example()
     probs = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]])
     return {"of probabilities": F.nll_loss(probs, y), "of logits": F.nll_loss(z, y)}
 
 
-@probe("torch-target-dtype")
-def target_dtype() -> Seen:
+def torch_target_dtype() -> Seen:
     """Indices or distributions: decided by shape and dtype."""
     z, y, onehot = _example()
     seen: Seen = {}
@@ -73,14 +69,12 @@ def target_dtype() -> Seen:
     return seen
 
 
-@probe("torch-1d-float-target")
-def one_d_float_target() -> Seen:
+def torch_1d_float_target() -> Seen:
     """Three logits and the 'labels' 0, 1, 2 as floats."""
     return {"loss": F.cross_entropy(torch.tensor(Z[0]), torch.tensor([0.0, 1.0, 2.0]))}
 
 
-@probe("torch-targets-unvalidated")
-def targets_unvalidated() -> Seen:
+def torch_targets_unvalidated() -> Seen:
     """Labels of minus one and plus one are the usual way to get here."""
     z, bce = torch.tensor, F.binary_cross_entropy_with_logits
     return {
@@ -91,8 +85,7 @@ def targets_unvalidated() -> Seen:
     }
 
 
-@probe("torch-mean-of-means")
-def mean_of_means() -> Seen:
+def torch_mean_of_means() -> Seen:
     """A sequence of 2 tokens and one of 10."""
     rng = np.random.default_rng(0)
     z = torch.from_numpy(rng.normal(size=(12, 5)))
@@ -101,8 +94,7 @@ def mean_of_means() -> Seen:
     return {"mean of means": (means[0] + means[1]) / 2, "pooled": F.cross_entropy(z, y)}
 
 
-@probe("torch-class-weights")
-def class_weights() -> Seen:
+def torch_class_weights() -> Seen:
     """Weights 1, 10, 1."""
     z, y, onehot = _example()
     w = torch.tensor([1.0, 10.0, 1.0])
@@ -114,8 +106,7 @@ def class_weights() -> Seen:
     }
 
 
-@probe("torch-pos-weight")
-def pos_weight() -> Seen:
+def torch_pos_weight() -> Seen:
     """The same two examples as one logit with pos_weight and as two logits with class weights."""
     z, y = torch.tensor([1.0, -0.5, 0.3]), torch.tensor([1.0, 0.0, 1.0])
     two = torch.stack([torch.zeros(3), z], 1)
@@ -132,8 +123,7 @@ def pos_weight() -> Seen:
     }
 
 
-@probe("torch-zero-weights")
-def zero_weights() -> Seen:
+def torch_zero_weights() -> Seen:
     """The label's class has weight zero."""
     _, y, onehot = _example()
     z = torch.tensor(Z, requires_grad=True)
@@ -146,8 +136,7 @@ def zero_weights() -> Seen:
     }
 
 
-@probe("torch-all-ignored")
-def all_ignored() -> Seen:
+def torch_all_ignored() -> Seen:
     """0/0; yet the gradient is zero."""
     z, y = torch.tensor(Z, requires_grad=True), torch.tensor([-100, -100])
     loss = F.cross_entropy(z, y)
@@ -158,8 +147,7 @@ def all_ignored() -> Seen:
     }
 
 
-@probe("torch-nan-in-ignored-row")
-def nan_in_ignored_row() -> Seen:
+def torch_nan_in_ignored_row() -> Seen:
     """The backward pass of log_softmax multiplies the row's softmax, nan, by zero."""
     z = torch.tensor([[NAN] * 3, Z[1]], requires_grad=True)
     loss = F.cross_entropy(z, torch.tensor([-100, 1]))
@@ -167,8 +155,7 @@ def nan_in_ignored_row() -> Seen:
     return {"loss": loss, "gradient, counted row": g[1], "gradient, ignored row": g[0]}
 
 
-@probe("torch-ignore-index-scope")
-def ignore_index_scope() -> Seen:
+def torch_ignore_index_scope() -> Seen:
     """What it does with other targets, other values, and by default."""
     z, _, onehot = _example()
     t = torch.tensor
@@ -181,8 +168,7 @@ def ignore_index_scope() -> Seen:
     }
 
 
-@probe("torch-smoothing")
-def smoothing() -> Seen:
+def torch_smoothing() -> Seen:
     """The same loss from explicit targets; all ignored is nan here as well; the range is half checked."""
     z, y, onehot = _example()
     return {
@@ -193,8 +179,7 @@ def smoothing() -> Seen:
     }
 
 
-@probe("torch-smoothing-weights")
-def smoothing_weights() -> Seen:
+def torch_smoothing_weights() -> Seen:
     """The smoothed mass is weighted class by class, and the denominators differ."""
     z, y, onehot = _example()
     w = torch.tensor([1.0, 10.0, 1.0])
@@ -204,8 +189,7 @@ def smoothing_weights() -> Seen:
     }
 
 
-@probe("torch-smoothing-range")
-def smoothing_range() -> Seen:
+def torch_smoothing_range() -> Seen:
     """Below zero silently, above one an error."""
     z, y, _ = _example()
     return {
@@ -215,8 +199,7 @@ def smoothing_range() -> Seen:
     }
 
 
-@probe("torch-kl-mean")
-def kl_mean() -> Seen:
+def torch_kl_mean() -> Seen:
     """The default of the function and of the module; what it warns."""
     import warnings
 
@@ -234,8 +217,7 @@ def kl_mean() -> Seen:
     }
 
 
-@probe("torch-kl-zeros")
-def kl_zeros() -> Seen:
+def torch_kl_zeros() -> Seen:
     """0 * (-inf) and 0 * (-inf - x)."""
     from scipy.special import rel_entr
 
@@ -248,8 +230,7 @@ def kl_zeros() -> Seen:
     }
 
 
-@probe("torch-kl-unvalidated")
-def kl_unvalidated() -> Seen:
+def torch_kl_unvalidated() -> Seen:
     """The first argument is log q, the result KL(p || q)."""
     z, _, _ = _example()
     p = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.7, 0.1]])
@@ -260,8 +241,7 @@ def kl_unvalidated() -> Seen:
     }
 
 
-@probe("torch-minus-infinity")
-def minus_infinity() -> Seen:
+def torch_minus_infinity() -> Seen:
     """A mask of one class, and what smoothing makes of it."""
     z = torch.tensor([[2.0, 1.0, -INF]], requires_grad=True)
     y, onehot = torch.tensor([0]), torch.tensor([[1.0, 0.0, 0.0]])
@@ -277,8 +257,7 @@ def minus_infinity() -> Seen:
     }
 
 
-@probe("torch-bce-clamp")
-def bce_clamp() -> Seen:
+def torch_bce_clamp() -> Seen:
     """The logarithm is clamped at -100; sigmoid(17) is 1 in float32."""
     t, zero = torch.tensor, torch.zeros(1)
     z = torch.tensor([17.0], requires_grad=True)
@@ -291,8 +270,7 @@ def bce_clamp() -> Seen:
     }
 
 
-@probe("torch-bce-gradient")
-def bce_gradient() -> Seen:
+def torch_bce_gradient() -> Seen:
     """The backward pass divides by max(p(1-p), 1e-12)."""
     seen: Seen = {}
     for logit in (-20.0, -28.0, -30.0, -40.0):
@@ -305,8 +283,7 @@ def bce_gradient() -> Seen:
     return seen
 
 
-@probe("torch-confident-right")
-def confident_right() -> Seen:
+def torch_confident_right() -> Seen:
     """A margin of 18 in float32, 10 in bfloat16, 37 in float64; and the sigmoid's own lopsidedness."""
     t, y = torch.tensor, torch.tensor([0])
     bce = F.binary_cross_entropy_with_logits
@@ -320,8 +297,7 @@ def confident_right() -> Seen:
     }
 
 
-@probe("torch-half-mean")
-def half_mean() -> Seen:
+def torch_half_mean() -> Seen:
     """The sum passes 65504, then the count does."""
     rng = np.random.default_rng(0)
     z = torch.from_numpy(rng.normal(size=(65_536, 10))).half().requires_grad_()
@@ -336,7 +312,6 @@ def half_mean() -> Seen:
     }
 
 
-@probe("scipy-log-softmax")
 def scipy_log_softmax() -> Seen:
     """Two logits, 0 and -40."""
     from scipy.special import log_softmax, logsumexp
@@ -345,7 +320,6 @@ def scipy_log_softmax() -> Seen:
     return {"log_softmax": log_softmax(z)[0], "through logsumexp": z[0] - logsumexp(z)}
 
 
-@probe("scipy-axis")
 def scipy_axis() -> Seen:
     """The default is axis=None."""
     from scipy.special import softmax
@@ -354,8 +328,7 @@ def scipy_axis() -> Seen:
     return {"row sums": softmax(z).sum(1), "with axis=1": softmax(z, axis=1).sum(1)}
 
 
-@probe("torch-layout")
-def layout() -> Seen:
+def torch_layout() -> Seen:
     """Shape (B, T, V) with T = V, as given and as torch wants it."""
     rng = np.random.default_rng(0)
     z = torch.from_numpy(rng.normal(size=(2, 5, 5)))
@@ -367,8 +340,7 @@ def layout() -> Seen:
     }
 
 
-@probe("torch-one-logit")
-def one_logit() -> Seen:
+def torch_one_logit() -> Seen:
     """A softmax over one class is 1; the float target of the same shape is read as a distribution."""
     z = torch.tensor([[3.0], [-2.0]], requires_grad=True)
     loss = F.cross_entropy(z, torch.tensor([[0.0], [1.0]]))
@@ -379,8 +351,7 @@ def one_logit() -> Seen:
     }
 
 
-@probe("torch-shift")
-def shift() -> Seen:
+def torch_shift() -> Seen:
     """A language model predicts the next token."""
     rng = np.random.default_rng(0)
     z = torch.from_numpy(rng.normal(size=(6, 5)))

@@ -6,7 +6,7 @@ import numpy as np
 
 import xent
 
-from ._registry import Seen, attempt, probe
+from ._registry import Seen, attempt
 
 NAN, INF = float("nan"), float("inf")
 Z = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
@@ -16,8 +16,7 @@ W = np.array([1.0, 10.0, 1.0])
 IGNORED = np.array([-100, -100])
 
 
-@probe("xent-argument-order")
-def argument_order() -> Seen:
+def xent_argument_order() -> Seen:
     """Indices and distributions have a function each, so each checks what it gets."""
     return {
         "cross_entropy": attempt(lambda: xent.cross_entropy(Y, Z)),
@@ -25,8 +24,7 @@ def argument_order() -> Seen:
     }
 
 
-@probe("xent-target-format")
-def target_format() -> Seen:
+def xent_target_format() -> Seen:
     """Any integer dtype is an index; nothing else is."""
     soft, bce = xent.soft_cross_entropy, xent.binary_cross_entropy
     return {
@@ -39,8 +37,7 @@ def target_format() -> Seen:
     }
 
 
-@probe("xent-denominator")
-def denominator() -> Seen:
+def xent_denominator() -> Seen:
     """The sequences of the PyTorch row."""
     rng = np.random.default_rng(0)
     z, y = rng.normal(size=(12, 5)), rng.integers(0, 5, 12)
@@ -48,8 +45,7 @@ def denominator() -> Seen:
     return {"parts": float(parts[0] + parts[1]), "pooled": xent.cross_entropy(z, y)}
 
 
-@probe("xent-weights")
-def class_weights() -> Seen:
+def xent_weights() -> Seen:
     """Weights 1, 10, 1; weights of zero for every label present; binary pos_weight."""
     return {
         "mean": xent.cross_entropy(Z, Y, weight=W),
@@ -59,8 +55,7 @@ def class_weights() -> Seen:
     }
 
 
-@probe("xent-all-ignored")
-def all_ignored() -> Seen:
+def xent_all_ignored() -> Seen:
     """There is nothing to average."""
     return {
         "mean": attempt(lambda: xent.cross_entropy(Z, IGNORED, ignore_index=-100)),
@@ -68,8 +63,7 @@ def all_ignored() -> Seen:
     }
 
 
-@probe("xent-nan-in-ignored-row")
-def nan_in_ignored_row() -> Seen:
+def xent_nan_in_ignored_row() -> Seen:
     """xent.torch, with autograd."""
     import torch
 
@@ -80,8 +74,7 @@ def nan_in_ignored_row() -> Seen:
     return {"loss": loss, "gradient, ignored row": torch.autograd.grad(loss, z)[0][0]}
 
 
-@probe("xent-smoothing")
-def smoothing() -> Seen:
+def xent_smoothing() -> Seen:
     """The same conventions as PyTorch for the mass, one denominator."""
     return {
         "label_smoothing=.3": xent.cross_entropy(Z, Y, label_smoothing=0.3),
@@ -90,8 +83,7 @@ def smoothing() -> Seen:
     }
 
 
-@probe("xent-zeros")
-def zeros() -> Seen:
+def xent_zeros() -> Seen:
     """A masked class."""
     z = np.array([[2.0, 1.0, -INF]])
     return {
@@ -102,8 +94,7 @@ def zeros() -> Seen:
     }
 
 
-@probe("xent-clipping")
-def clipping() -> Seen:
+def xent_clipping() -> Seen:
     """An impossible event, with and without a clip."""
     p = np.array([[1.0, 0.0, 0.0]])
     return {
@@ -113,8 +104,7 @@ def clipping() -> Seen:
     }
 
 
-@probe("xent-edge-gradient")
-def edge_gradient() -> Seen:
+def xent_edge_gradient() -> Seen:
     """The logit that stops PyTorch's binary_cross_entropy, and the one that stops Keras."""
     g = xent.gradients
     return {
@@ -124,8 +114,7 @@ def edge_gradient() -> Seen:
     }
 
 
-@probe("xent-precision")
-def precision() -> Seen:
+def xent_precision() -> Seen:
     """The examples of the PyTorch rows."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(65_536, 10)).astype(np.float16)
@@ -139,8 +128,7 @@ def precision() -> Seen:
     }
 
 
-@probe("xent-layout")
-def layout() -> Seen:
+def xent_layout() -> Seen:
     """The logits of the PyTorch row; shape (N, 1)."""
     rng = np.random.default_rng(0)
     z, y = rng.normal(size=(2, 5, 5)), rng.integers(0, 5, (2, 5))
