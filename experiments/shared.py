@@ -16,7 +16,8 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -71,6 +73,15 @@ def write(record: dict[str, Any], path: Path) -> None:
         text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]" if rows else json.dumps(value)
         lines.append(f" {json.dumps(key)}: {text}")
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def rounded(value: Any, form: str) -> Any:
+    """Round the floats of a record, however deep, to what `form` writes: the last digits belong to one processor."""
+    if isinstance(value, dict):
+        return {key: rounded(entry, form) for key, entry in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [rounded(entry, form) for entry in value]
+    return float(format(value, form)) if isinstance(value, (float, np.floating)) else value
 
 
 # ---------------------------------------------------------------- memory
@@ -167,6 +178,28 @@ def split(speeches: Sequence[Tensor], settings: Settings) -> Split:
     return Split(
         *([speeches[i] for i in part] for part in (order[second:], order[first:second], order[:first]))
     )
+
+
+class NGrams:
+    """Witten and Bell: p(v | c) = (count(c v) + types(c) p(v | shorter c)) / (count(c) + types(c))."""
+
+    def __init__(self, texts: Iterable[Sequence[int]], vocabulary: int, order: int, first: int = 0) -> None:
+        """Count the tokens of each text from its `first` on, behind up to `order` others."""
+        self.vocabulary = vocabulary
+        self.counts: list[Any] = [defaultdict(Counter) for _ in range(order + 1)]
+        for text in texts:
+            for i in range(first, len(text)):
+                for n in range(min(order, i) + 1):
+                    self.counts[n][tuple(text[i - n : i])][text[i]] += 1
+
+    def orders(self, context: Sequence[int]) -> Iterator[NDArray[np.float64]]:
+        """Yield the distributions after a context by the models of each order, from zero on."""
+        p = np.full(self.vocabulary, 1 / self.vocabulary)
+        for n, counts in enumerate(self.counts):
+            if seen := counts.get(tuple(context[len(context) - n :])):
+                p = p * (len(seen) / (seen.total() + len(seen)))
+                p[list(seen)] += np.array(list(seen.values())) / (seen.total() + len(seen))
+            yield p
 
 
 # ---------------------------------------------------------------- a transformer

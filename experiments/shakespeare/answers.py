@@ -298,7 +298,7 @@ def main() -> None:
         (HERE / "answers_prediction.json").write_text(json.dumps(prediction, indent=1) + "\n")
     elif given.command == "assemble":
         known, asked = ([t.tolist() for t in tokens(part)] for part in (parts[0], parts[2]))
-        total = run.witten_bell(known, asked, letters, first=PROMPT)
+        total = run.ngrams(known, asked, letters, first=PROMPT)
         bits = [x / lengths_of(parts[2]).sum() / math.log(2) for x in total]
         record = run.assemble(ARMS, given.runs, SETTINGS, ngrams=bits)
         sizes = {"base_epochs": BASE_EPOCHS, "base_rate": BASE_RATE, "batch": BATCH, "bucket": run.BUCKET}
