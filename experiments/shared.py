@@ -16,6 +16,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -104,18 +105,63 @@ def growth(step: Callable[[], Any]) -> tuple[int, Any]:
     return resident("VmHWM") - before, result
 
 
-def in_fresh_process(module: str, *arguments: str) -> Any:
-    """Return what `python -m module arguments` prints last, read as JSON; None if not on Linux.
+def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a module's function returns in a process of its own, both ways as JSON; None if not on Linux.
 
     Every allocation of 64 KiB and more is mapped and unmapped for itself there, so that none is hidden in a pool.
     """
     if not Path("/proc/self/clear_refs").exists():
         return None
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-    root = str(Path(__file__).parents[1])
-    command = [sys.executable, "-m", module, *arguments]
+    module = function.__module__
+    module = sys.modules[module].__spec__.name if module == "__main__" else module  # type: ignore[union-attr]
+    program = (
+        f"import json, sys, {module} as m; print(json.dumps(m.{function.__name__}(*json.loads(sys.argv[1]))))"
+    )
+    command, root = [sys.executable, "-c", program, json.dumps(arguments)], Path(__file__).parents[1]
     done = subprocess.run(command, env=environment, cwd=root, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])
+
+
+# ---------------------------------------------------------------- time
+
+TURN = 2e-3
+
+
+def agree(losses: dict[str, float], tolerance: float) -> None:
+    """Stop unless all compute the same loss."""
+    if any(abs(loss / losses["xent"] - 1) > tolerance for loss in losses.values()):
+        raise SystemExit(f"not the same loss: {losses}")
+
+
+def turns(
+    ways: dict[str, Callable[[], Any]],
+    budget: float,
+    least: int,
+    clock: Callable[[], float] = time.perf_counter,
+    before: Callable[[str], Any] = str,
+) -> dict[str, list[float]]:
+    """Let all take turns until the budget in seconds is spent, and return the seconds of a call in each turn.
+
+    A turn is one call, or as many as take two milliseconds; `before` is given the name of each.
+    """
+
+    def seconds(way: Callable[[], Any], count: int) -> float:
+        begin = clock()
+        for _ in range(count):
+            way()
+        return (clock() - begin) / count
+
+    counts = {
+        name: max(1, round(TURN / min(seconds(way, 1) for _ in range(3)))) for name, way in ways.items()
+    }
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    end = time.perf_counter() + budget
+    while len(taken["xent"]) < least or time.perf_counter() < end:
+        for name, way in ways.items():
+            before(name)
+            taken[name].append(seconds(way, counts[name]))
+    return taken
 
 
 # ---------------------------------------------------------------- speeches
