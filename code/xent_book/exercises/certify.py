@@ -145,7 +145,6 @@ def _any_shape(loss: BinaryLoss) -> bool:
 EXERCISES = (
     Exercise(
         "certify-share",
-        "The share of impossible events, from two clipped losses",
         _share,
         lambda: [
             (0.28, 1e-7, 0.61, 1e-15),
@@ -153,9 +152,6 @@ EXERCISES = (
             (2.0, 1e-15, 0.4, 1e-3),
         ],
         mistakes={
-            "the sign is flipped: the smaller epsilon costs more": (
-                lambda a, eps_a, b, eps_b: -_share(a, eps_a, b, eps_b)
-            ),
             "this takes absolute values: with the larger epsilon second both signs turn, and the share "
             "stays": (lambda a, eps_a, b, eps_b: abs(b - a) / np.log(eps_a / eps_b)),
             "8 log 10 belongs to the chapter's two epsilons; take the logarithm of the ratio of yours": (
@@ -175,7 +171,6 @@ EXERCISES = (
     ),
     Exercise(
         "certify-keras",
-        "Keras's categorical cross-entropy of a row",
         _keras,
         lambda: [
             (np.array([0.0, 1.0, 0.0]), np.array([0.2, 0.2, 0.2])),
@@ -213,7 +208,6 @@ EXERCISES = (
     ),
     Exercise(
         "certify-binary",
-        "A judge of binary losses",
         judge_with(LOGITS, TARGETS),
         _candidates,
         atol=1e-9,  # the answers are true and false

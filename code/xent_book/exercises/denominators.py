@@ -9,7 +9,6 @@ from xent_book.exercises._check import Exercise
 EXERCISES = (
     Exercise(
         "den-scales",
-        "A model that returns means",
         lambda counts, divisor: divisor * counts / counts.sum(),
         # Counts of each rank and micro-batch, and what the framework divides by.
         lambda: [

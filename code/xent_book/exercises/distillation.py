@@ -26,7 +26,6 @@ def _pooled(teachers: Array, T: float) -> Any:
 EXERCISES = (
     Exercise(
         "kd-alpha",
-        "An α without T²",
         lambda alpha, T: alpha * T**2 / (1 - alpha + alpha * T**2),
         lambda: [(0.5, 4.0), (0.9, 2.0), (0.2, 0.5)],
         rtol=1e-10,
@@ -42,12 +41,10 @@ EXERCISES = (
                 alpha * T / (1 - alpha + alpha * T)
             ),
             "without T**2 the same alpha gives the labels more weight": lambda alpha, T: alpha,
-            "this is the share of the labels": lambda alpha, T: (1 - alpha) / (1 - alpha + alpha * T**2),
         },
     ),
     Exercise(
         "kd-readout",
-        "Undo the temperature",
         lambda q, T: _normalised(q ** (1 / T)),
         lambda: [
             (np.array([0.7, 0.2, 0.1]), 2.0),
@@ -66,7 +63,6 @@ EXERCISES = (
     ),
     Exercise(
         "kd-pool",
-        "What several teachers leave behind",
         _pooled,
         _pool_inputs,
         mistakes={

@@ -55,7 +55,6 @@ def _times_zero(z: Array, y: Array) -> Any:
 EXERCISES = (
     Exercise(
         "three-means",
-        "One list of losses and weights, three means",
         lambda losses, weights: (
             (weights * losses).sum() / weights.sum(),
             (weights * losses).mean(),
@@ -107,7 +106,6 @@ EXERCISES = (
     ),
     Exercise(
         "ignored-nan",
-        "A gradient that ignored rows cannot reach",
         _repaired,
         _ignored_inputs,
         atol=1e-12,  # a softmax in float64
@@ -131,7 +129,6 @@ EXERCISES = (
     ),
     Exercise(
         "double-softmax-belief",
-        "The probability behind a loss with a softmax too many",
         _belief,
         _belief_inputs,
         atol=1e-9,  # a difference of logarithms, thousandfold for a thousand classes

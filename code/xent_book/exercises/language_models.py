@@ -71,7 +71,6 @@ def _learnt(p: Array, w: Array, share: float) -> Any:
 EXERCISES = (
     Exercise(
         "lm-reverse-kl",
-        "The other divergence",
         _reverse_kl,
         _reverse_kl_inputs,
         mistakes={
@@ -96,7 +95,6 @@ EXERCISES = (
     ),
     Exercise(
         "lm-bucket",
-        "The bucket",
         _bucket,
         # Logits of the student, and what a cache holds of the teacher.
         lambda: [
@@ -134,7 +132,6 @@ EXERCISES = (
     ),
     Exercise(
         "lm-mixture",
-        "Half hard, half soft",
         _learnt,
         lambda: [
             (np.array([0.5, 0.3, 0.2]), np.array([0.25, 0.2, 1.0]), 0.5),

@@ -57,7 +57,6 @@ def _z_gradient_inputs() -> list[tuple[Any, ...]]:
 EXERCISES = (
     Exercise(
         "vocab-merge",
-        "Two blocks into one",
         _merge,
         _merge_inputs,
         rtol=1e-12,
@@ -83,7 +82,6 @@ EXERCISES = (
     ),
     Exercise(
         "vocab-cap",
-        "The smallest cap",
         _cap,
         # The last is below 1 / K, where the logit stands at -c and the others at +c.
         lambda: [(0.9, 10), (0.99, 32_000), (0.999, 256_000), (0.01, 10)],
@@ -112,7 +110,6 @@ EXERCISES = (
     ),
     Exercise(
         "vocab-zgradient",
-        "The gradient with a z-loss",
         _z_gradient,
         _z_gradient_inputs,
         rtol=1e-12,

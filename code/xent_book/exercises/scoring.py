@@ -57,7 +57,6 @@ def _square(p: Any) -> Any:
 EXERCISES: tuple[Exercise, ...] = (
     Exercise(
         "scoring-from-entropy",
-        "The rule that belongs to a concave function",
         lambda q, k: 1 / np.sqrt(q[k]) + np.sqrt(q).sum(),
         _entropy_inputs,
         mistakes={
@@ -80,7 +79,6 @@ EXERCISES: tuple[Exercise, ...] = (
     ),
     Exercise(
         "scoring-alpha-focal",
-        "The probabilities behind a focal loss with alpha",
         lambda q, gamma, alpha: _divide(_focal(q, gamma), 1 - alpha, alpha),
         _alpha_inputs,
         mistakes={
@@ -118,7 +116,6 @@ EXERCISES: tuple[Exercise, ...] = (
     ),
     Exercise(
         "scoring-weighted-smoothing",
-        "What PyTorch's weights and smoothing elicit together",
         lambda p, w, eps: _normalised(w * ((1 - eps) * p + eps / len(p))),
         lambda: [
             (np.array([0.5, 0.3, 0.2]), np.array([1.0, 2.0, 5.0]), 0.3),
@@ -155,7 +152,6 @@ EXERCISES: tuple[Exercise, ...] = (
     ),
     Exercise(
         "scoring-local-square",
-        "What the local square elicits, at the boundary too",
         _square,
         # Distributions inside and outside the range of the plain formula.
         lambda: [

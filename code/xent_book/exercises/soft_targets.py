@@ -54,7 +54,6 @@ def _token_mean(log_q: Any, p: Any, mask: Any) -> Any:
 EXERCISES: tuple[Exercise, ...] = (
     Exercise(
         "soft-other",
-        "What the other convention of smoothing reports",
         _other,
         _other_inputs,
         atol=1e-12,
@@ -72,7 +71,6 @@ EXERCISES: tuple[Exercise, ...] = (
     ),
     Exercise(
         "soft-noise",
-        "The noise of a smoothed vote",
         lambda t, m, eps: (1 - eps) ** 2 * (1 - t @ t) / m,
         # Distributions, numbers of votes, smoothings.
         lambda: [
@@ -96,9 +94,6 @@ EXERCISES: tuple[Exercise, ...] = (
             "this divides by m twice: it is the variance that falls like 1/m": lambda t, m, eps: (
                 (1 - eps) ** 2 * (1 - t @ t) / m**2
             ),
-            "this looks like a root mean square: the squared distance is asked for": lambda t, m, eps: (
-                np.sqrt((1 - eps) ** 2 * (1 - t @ t) / m)
-            ),
             "this is the distance from t, bias included: that from the mean is asked for": lambda t, m, eps: (
                 (1 - eps) ** 2 * (1 - t @ t) / m + eps**2 * ((t - 1 / len(t)) ** 2).sum()
             ),
@@ -106,7 +101,6 @@ EXERCISES: tuple[Exercise, ...] = (
     ),
     Exercise(
         "soft-tokens",
-        "KL per token, under a mask",
         _token_mean,
         _token_inputs,
         mistakes={

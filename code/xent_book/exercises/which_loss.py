@@ -43,18 +43,12 @@ def _floor_of_the_rest(epsilon: float, classes: int) -> float:
 EXERCISES = (
     Exercise(
         "read-smoothing",
-        "The label smoothing behind a reported loss",
         _smoothing,
         _smoothing_inputs,
         atol=1e-12,  # two means in float64 and a quotient
         mistakes={
-            "this is the weight of the hard label, 1 - epsilon": lambda z, y, reported: (
-                1 - _smoothing(z, y, reported)
-            ),
             "this spreads epsilon over the other classes only: here each class, the label's own too, gets "
             "epsilon / K": lambda z, y, reported: _smoothing(z, y, reported) * (z.shape[1] - 1) / z.shape[1],
-            "the sign is off: the reported loss lies above that of the hard labels if the "
-            "uniform end does": lambda z, y, reported: -_smoothing(z, y, reported),
             "this takes the hard labels' loss for zero": (
                 lambda z, y, reported: reported / _ends(z, y)[1],
                 lambda z, y, reported: reported / (_ends(z, y)[1] - _ends(z, y)[0]),
@@ -66,7 +60,6 @@ EXERCISES = (
     ),
     Exercise(
         "smoothing-floor",
-        "The smallest loss under label smoothing",
         _floor,
         lambda: [(0.1, 2), (0.1, 10), (0.3, 1000)],
         mistakes={
@@ -92,7 +85,6 @@ EXERCISES = (
     ),
     Exercise(
         "mean-of-means-repair",
-        "What makes a mean of means the mean over all targets",
         lambda counts: counts / counts.sum(),
         lambda: [
             (np.array([1, 3]),),
