@@ -13,6 +13,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,23 @@ def go(run: Trainer) -> None:
     if HAND_OVER:
         raise Handed(run)
     run.train()
+
+
+def handed_over(build: Callable[[], Any]) -> dict[str, Any] | None:
+    """Return what `check_trainer` says of the trainer that is built; None where there is no trainer."""
+    global HAND_OVER
+    HAND_OVER = True
+    try:
+        build()
+    except Handed as handed:
+        try:
+            report = xent.torch.check_trainer(handed.trainer, handed.batches)
+        except ValueError as refused:
+            return {"refused": str(refused)}
+        return {"ok": report.ok, "cause": report.cause}
+    finally:
+        HAND_OVER = False
+    return None
 
 
 def shifted_labels(batch: Batch) -> Tensor:
@@ -257,9 +275,9 @@ def _forget() -> None:
     GradientState._reset_state()
 
 
-def accelerate_loop(model: nn.Module, batches: list[Batch], repaired: bool, steps: int | None = None) -> None:
+def accelerate_loop(model: nn.Module, batches: list[Batch], repaired: bool, window: int = 1) -> None:
     """docs/source/usage_guides/gradient_accumulation.md, "The finished code"."""
-    steps = steps or len(batches)
+    steps = window * len(batches)
     if repaired:
         return accelerate_windows(model, batches, steps)
     with optimiser(model) as sgd, accelerator(steps) as acc:
@@ -281,11 +299,6 @@ def accelerate_windows(model: nn.Module, batches: list[Batch], steps: int) -> No
                     acc.backward(cross_entropy(prepared, micro.batch, "sum") * micro.scale)
             opt.step()
             opt.zero_grad()
-
-
-def accelerate_short_window(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
-    """The end of an epoch: half a window is left."""
-    accelerate_loop(model, batches, repaired, steps=2 * len(batches))
 
 
 def accelerate_example(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
@@ -377,20 +390,13 @@ def fit(module: Automatic, loader: Iterable[Any], accumulate_grad_batches: int =
     trainer.fit(module, loader)
 
 
-def lightning_automatic(
-    model: nn.Module, batches: list[Batch], repaired: bool, steps: int | None = None
-) -> None:
-    steps, loader = steps or len(batches), DataLoader(batches, batch_size=None)
+def lightning_automatic(model: nn.Module, batches: list[Batch], repaired: bool, window: int = 1) -> None:
+    steps, loader = window * len(batches), DataLoader(batches, batch_size=None)
     with optimiser(model) as sgd:
         if repaired:
             fit(AutomaticCounted(model, sgd, steps), WithCounts(loader, steps), steps)
         else:
             fit(Automatic(model, sgd, steps), loader, steps)
-
-
-def lightning_short_window(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
-    """The end of an epoch: half a window is left."""
-    lightning_automatic(model, batches, repaired, steps=2 * len(batches))
 
 
 def lightning_manual(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
@@ -515,6 +521,9 @@ class Recipe:
     wrap: Callable[[nn.Module], nn.Module] = lambda model: model
 
 
+# The end of an epoch: half a window is left.
+accelerate_short_window = partial(accelerate_loop, window=2)
+lightning_short_window = partial(lightning_automatic, window=2)
 FUNCTIONS = {**vars(tiny), **globals()}
 RECIPES = [
     Recipe(**row | {key: FUNCTIONS[row[key]] for key in ("step", "model", "wrap") if key in row})
