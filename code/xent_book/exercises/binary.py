@@ -18,9 +18,6 @@ def _sigmoid(z: Array) -> Array:
     return 1.0 / (1.0 + np.exp(-z))
 
 
-# ------------------------------------------------------------------------------- the heads behind a loss
-
-
 def _heads(loss: float, p: float, n: int) -> float:
     return n * (loss + math.log1p(-p)) / (math.log1p(-p) - math.log(p))
 
@@ -33,9 +30,6 @@ def _heads_in(log: Any) -> Any:
 def _heads_inputs() -> list[tuple[Any, ...]]:
     coins = [(7, 10, 0.9), (213, 1000, 0.2), (0, 4, 0.6), (5, 5, 0.3), (40, 100, 0.45)]
     return [(-(k * math.log(p) + (n - k) * math.log1p(-p)) / n, p, n) for k, n, p in coins]
-
-
-# --------------------------------------------------------------------------------- the loss from logits
 
 
 def _bce(z: Array, y: Array) -> Array:
@@ -69,18 +63,12 @@ def _with_eps(eps: float) -> tuple[Any, Any]:
     )
 
 
-# ------------------------------------------------------------------------------------------ pos_weight
-
-
 def _undo_weight(q: Array, c: float) -> Array:
     return q / (q + c * (1 - q))
 
 
 def _undo_weight_inputs() -> list[tuple[Any, ...]]:
     return [(np.array([0.5, 0.9, 0.1]), 10.0), (np.array([0.0, 0.25, 1.0]), 0.5), (np.array([0.7]), 3.0)]
-
-
-# -------------------------------------------------------------------------- a finite fit on one feature
 
 
 def _overlap(x: Array, y: Array) -> bool:

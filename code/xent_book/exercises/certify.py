@@ -14,14 +14,8 @@ from xent_book.exercises._check import Array, Exercise
 BinaryLoss = Callable[[Array, Array], Any]
 
 
-# -------------------------------------------------------------------------------------------- epsilon
-
-
 def _share(loss_a: float, eps_a: float, loss_b: float, eps_b: float) -> float:
     return float((loss_b - loss_a) / np.log(eps_a / eps_b))
-
-
-# ---------------------------------------------------------------------------------------------- Keras
 
 
 def _keras(t: Array, p: Array) -> float:
@@ -31,9 +25,6 @@ def _keras(t: Array, p: Array) -> float:
 def _clip_first(t: Array, p: Array) -> float:
     clipped = np.clip(p, 1e-7, 1 - 1e-7)
     return float(-(t * np.log(clipped / clipped.sum())).sum())
-
-
-# ---------------------------------------------------------------------------------------------- judge
 
 
 @dataclass(frozen=True)

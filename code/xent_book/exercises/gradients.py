@@ -14,9 +14,6 @@ Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
 
-# ----------------------------------------------------------------------------------------- grad-lengths
-
-
 def _lengths_inputs() -> list[tuple[Any, ...]]:
     rng = np.random.default_rng(4)
     inputs = [
@@ -48,9 +45,6 @@ def _lengths_with(g: Any, w: Array, b: Array, x: Array, y: Labels) -> Array:
 def _naive_softmax(z: Array) -> Array:
     e = np.exp(z)
     return np.asarray(e / e.sum(axis=1, keepdims=True))
-
-
-# -------------------------------------------------------------------------------------- grad-leak, -tied
 
 
 def _leak_inputs() -> list[tuple[Any, ...]]:

@@ -15,8 +15,6 @@ from xent_book.exercises._check import Exercise
 
 Array = npt.NDArray[np.float64]
 
-# ------------------------------------------------------------------------------------ two letters, one key
-
 
 def _bits(p: Array) -> Any:
     return information.entropy(p, base=2)
@@ -54,9 +52,6 @@ def _surprise(u: Any) -> Any:
     return -u * np.log2(u) if u > 0 else 0.0
 
 
-# ------------------------------------------------------------------------------------------ paired losses
-
-
 def _compare(a: Array, b: Array) -> tuple[Any, Any]:
     gap = a - b
     return gap.mean(), gap.std(ddof=1) / np.sqrt(len(gap))
@@ -73,9 +68,6 @@ def _paired() -> list[tuple[Any, ...]]:
         hard = rng.exponential(shared, size)  # both models find the same examples hard
         cases.append((hard + rng.exponential(0.3, size), hard + rng.exponential(0.2, size)))
     return cases
-
-
-# -------------------------------------------------------------------------------------- the directions
 
 
 def _best(divergence: Callable[[Array, Array], Any], p: Array, candidates: Array) -> int:
@@ -118,9 +110,6 @@ def _candidates() -> list[tuple[Any, ...]]:
             np.array([[0.0, 0.45, 0.55], [0.001, 0.2995, 0.6995], [0.6, 0.2, 0.2], [0.0, 0.0, 1.0]]),
         ),
     ]
-
-
-# ------------------------------------------------------------------------------------- maximum entropy
 
 
 def _maxent(values: Array, mean: float) -> Any:

@@ -13,8 +13,6 @@ from xent_book.exercises._check import Exercise
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
-# ------------------------------------------------------------------------------------------- the loss
-
 
 def _nll(z: Array, y: Labels) -> Array:
     shifted = z - z.max(axis=1, keepdims=True)
@@ -57,9 +55,6 @@ def _with_eps(eps: float) -> tuple[Any, Any]:
     )
 
 
-# ------------------------------------------------------------------------------- softmax, and a merged class
-
-
 def _softmax_with_shift(z: Array, shift: Any) -> Array:
     e = np.exp(z - shift)
     return np.asarray(e / e.sum(axis=1, keepdims=True))
@@ -77,9 +72,6 @@ def _merge_inputs() -> list[tuple[Any, ...]]:
         # exp overflows past 709, and underflows below -745.
         (np.array([1000.0, -1000.0, -1000.0, 1000.0]), np.array([999.0, -1002.0, 1000.0, -1000.0])),
     ]
-
-
-# ------------------------------------------------------------------------------------------ the bound
 
 
 def _error_inputs() -> list[tuple[Any, ...]]:
