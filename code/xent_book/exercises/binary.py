@@ -140,9 +140,6 @@ EXERCISES = (
             "n p is what the colleague expected; the loss tells what happened": (lambda loss, p, n: n * p),
             "exp(-loss) is the geometric mean of the probabilities that the outcomes got, and no share "
             "of heads": (lambda loss, p, n: n * math.exp(-loss)),
-            "tails cost something too: each of them -log(1 - p)": (
-                lambda loss, p, n: -n * loss / math.log(p)
-            ),
         },
     ),
     Exercise(

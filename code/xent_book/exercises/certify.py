@@ -148,12 +148,6 @@ EXERCISES = (
             "8 log 10 belongs to the chapter's two epsilons; take the logarithm of the ratio of yours": (
                 lambda a, eps_a, b, eps_b: (b - a) / (8 * np.log(10))
             ),
-            "the logarithm is natural, not to base 10": (
-                lambda a, eps_a, b, eps_b: (b - a) / np.log10(eps_a / eps_b)
-            ),
-            "this divides the losses by each other; take their difference, where the other rows cancel": (
-                lambda a, eps_a, b, eps_b: b / a
-            ),
             "this takes the loss for clipped rows only: the other rows cost something as well, subtract": (
                 lambda a, eps_a, b, eps_b: a / -np.log(eps_a),
                 lambda a, eps_a, b, eps_b: b / -np.log(eps_b),

@@ -37,6 +37,10 @@ def _lengths(w: Array, b: Array, x: Array, y: Labels) -> Array:
     return np.asarray(_length(_slopes(w, b, x, y)) * np.sqrt((x**2).sum(axis=1) + 1))
 
 
+def _length_of_sum(w: Array, b: Array, x: Array, y: Labels) -> Any:
+    return np.linalg.norm(_slopes(w, b, x, y).T @ np.column_stack([x, np.ones(len(x))]))
+
+
 def _lengths_with(g: Any, w: Array, b: Array, x: Array, y: Labels) -> Array:
     """The lengths, from a wrong gradient with respect to the logits."""
     return np.asarray(_length(g(x @ w.T + b, np.eye(len(w))[y])) * np.sqrt((x**2).sum(axis=1) + 1))
@@ -123,13 +127,8 @@ EXERCISES = (
                 lambda w, b, x, y: _lengths(w, b, x, y) / len(y)
             ),
             "this is the length of the sum of the gradients: return one length for each example": (
-                lambda w, b, x, y: np.sqrt(
-                    ((_slopes(w, b, x, y).T @ np.column_stack([x, np.ones(len(x))])) ** 2).sum()
-                ),
-                lambda w, b, x, y: (
-                    np.sqrt(((_slopes(w, b, x, y).T @ np.column_stack([x, np.ones(len(x))])) ** 2).sum())
-                    / len(y)
-                ),
+                lambda w, b, x, y: _length_of_sum(w, b, x, y),
+                lambda w, b, x, y: _length_of_sum(w, b, x, y) / len(y),
             ),
             "this adds absolute values: the length is the root of the sum of the squares": (
                 lambda w, b, x, y: np.abs(_slopes(w, b, x, y)).sum(axis=1) * (np.abs(x).sum(axis=1) + 1)

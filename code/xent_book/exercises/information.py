@@ -212,12 +212,6 @@ EXERCISES = (
             "the difference is taken the wrong way round: a is worse if its loss is larger": (
                 lambda a, b: _compare(b, a)
             ),
-            "n - 1 belongs in the variance only: the spread of a mean is smaller by sqrt(n)": (
-                lambda a, b: ((a - b).mean(), (a - b).std(ddof=1) / np.sqrt(len(a) - 1))
-            ),
-            "the differences are made positive: where b is worse, they are negative": (
-                lambda a, b: _compare(np.abs(a - b), 0 * a)
-            ),
             "your error is the spread of one difference; the spread of their mean is smaller by sqrt(n)": (
                 lambda a, b: ((a - b).mean(), (a - b).std(ddof=1)),
                 lambda a, b: ((a - b).mean(), (a - b).std()),
@@ -264,10 +258,6 @@ EXERCISES = (
                 )
             ),
             "the indices count from 0, as Python does": (lambda p, c: tuple(i + 1 for i in _closest(p, c))),
-            "these are the divergences: return the index of the smallest": (
-                lambda p, c: tuple(min(f(p, q) for q in c) for f in (information.kl_divergence, _reverse))
-            ),
-            "these are the rows: return their indices": (lambda p, c: tuple(c[i] for i in _closest(p, c))),
         },
     ),
     Exercise(

@@ -68,15 +68,7 @@ EXERCISES = (
             "the exponents are turned round: old maximum minus new one, which is "
             "never above zero": _merge_turned,
             "this merges the log-sum-exps; the state is the maximum and the sum beside it": lambda a, b: (
-                np.array(
-                    [
-                        max(a[0], b[0]),
-                        np.logaddexp(
-                            a[0] + math.log(a[1]) if a[1] else -np.inf,
-                            b[0] + math.log(b[1]) if b[1] else -np.inf,
-                        ),
-                    ]
-                )
+                np.array([max(a[0], b[0]), np.logaddexp(a[0] + np.log(a[1]), b[0] + np.log(b[1]))])
             ),
         },
     ),

@@ -100,9 +100,6 @@ EXERCISES = (
             "this takes u = 2^-23, the gap between 1 and the next number; rounding errs by half of it": (
                 lambda: np.log(50_256) + 23 * np.log(2)
             ),
-            "the rivals shift the margin the other way: s has to fall below u although there are many": (
-                lambda: 24 * np.log(2) - np.log(50_256)
-            ),
             "this is the logarithm to base 2: the exponential wants the natural one": (
                 lambda: np.log2(50_256) + 24
             ),

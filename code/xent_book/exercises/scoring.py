@@ -103,14 +103,8 @@ EXERCISES: tuple[Exercise, ...] = (
             "these are the reports themselves: undo focal loss, then the weights": (
                 lambda q, gamma, alpha: q
             ),
-            "this bends with alpha instead of undoing it": (
-                lambda q, gamma, alpha: alpha * q / (alpha * q + (1 - alpha) * (1 - q))
-            ),
             "the two entries do not sum to one: normalise after dividing by the weights": (
                 lambda q, gamma, alpha: _focal(q, gamma)[..., 1] / alpha
-            ),
-            "the negative class has a factor too: 1 - alpha": (
-                lambda q, gamma, alpha: _divide(_focal(q, gamma), 1.0, alpha)
             ),
         },
     ),
@@ -131,12 +125,6 @@ EXERCISES: tuple[Exercise, ...] = (
             "this divides by the weights, which is the way back": (
                 lambda p, w, eps: _normalised(((1 - eps) * p + eps / len(p)) / w),
                 lambda p, w, eps: _normalised(p / w),
-            ),
-            "this exchanges eps and 1 - eps: eps is the share that is spread": (
-                lambda p, w, eps: _normalised(w * (eps * p + (1 - eps) / len(p)))
-            ),
-            "this normalises the two terms one by one: add them first, then divide by the one sum": (
-                lambda p, w, eps: (1 - eps) * _normalised(w * p) + eps * _normalised(w)
             ),
             "the smoothing is not in it": (lambda p, w, eps: _normalised(w * p)),
             "the second term is weighted too: w_k stands inside its sum": (
@@ -171,9 +159,6 @@ EXERCISES: tuple[Exercise, ...] = (
                 lambda p: np.maximum(_square_formula(p), 0),
             ),
             "this is p itself: the rule is honest for two classes only": lambda p: p,
-            "this is the linear score's report, a corner: the square leaves some doubt": lambda p: np.eye(
-                len(p)
-            )[p.argmax()],
             "this looks like a K where K - 1 belongs: the 1 - q_k add up to K - 1": lambda p: (
                 1 - len(p) / p / (1 / p).sum()
             ),

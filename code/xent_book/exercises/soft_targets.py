@@ -91,9 +91,6 @@ EXERCISES: tuple[Exercise, ...] = (
             "the mean of m votes has 1/m of the variance of one: m is missing": lambda t, m, eps: (
                 (1 - eps) ** 2 * (1 - t @ t)
             ),
-            "this divides by m twice: it is the variance that falls like 1/m": lambda t, m, eps: (
-                (1 - eps) ** 2 * (1 - t @ t) / m**2
-            ),
             "this is the distance from t, bias included: that from the mean is asked for": lambda t, m, eps: (
                 (1 - eps) ** 2 * (1 - t @ t) / m + eps**2 * ((t - 1 / len(t)) ** 2).sum()
             ),
