@@ -56,13 +56,19 @@ Size = tuple[int, int, int, str]
 Way = Callable[..., Tensor]
 
 
+def logits(hidden: Tensor, weight: Tensor) -> Tensor:
+    """Return the logits, those of half precision in float32."""
+    z = F.linear(hidden, weight)
+    return z if z.dtype == torch.float64 else z.float()
+
+
 def plain_distillation(hidden: Tensor, weight: Tensor, taught: Tensor, teacher: Tensor) -> Tensor:
-    student, target = (F.log_softmax(F.linear(*x).float(), -1) for x in ((hidden, weight), (taught, teacher)))
+    student, target = (F.log_softmax(logits(*x), -1) for x in ((hidden, weight), (taught, teacher)))
     return F.kl_div(student, target, log_target=True, reduction="batchmean")
 
 
 def plain_cached(hidden: Tensor, weight: Tensor, indices: Tensor, probs: Tensor, tail: Tensor) -> Tensor:
-    log_q = F.log_softmax(F.linear(hidden, weight).float(), -1)
+    log_q = F.log_softmax(logits(hidden, weight), -1)
     rest = log_q.scatter(-1, indices, -torch.inf).logsumexp(-1)
     top = F.kl_div(log_q.gather(-1, indices), probs, reduction="none").sum(-1)
     return (top + F.kl_div(rest, tail, reduction="none")).mean()
@@ -74,7 +80,7 @@ def cached(hidden: Tensor, weight: Tensor, indices: Tensor, probs: Tensor, tail:
 
 
 def plain(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(F.linear(hidden, weight).float(), targets)
+    return F.cross_entropy(logits(hidden, weight), targets)
 
 
 WAYS: dict[str, dict[str, Way]] = {
@@ -155,19 +161,7 @@ def reference(loss: str, inputs: list[Tensor], dtype: torch.dtype) -> Tensor:
     exact = [
         x.detach().to(dtype).requires_grad_(x.requires_grad) if x.is_floating_point() else x for x in inputs
     ]
-    hidden, weight, *beside = exact
-    z = F.linear(hidden, weight)
-    if loss == "cross_entropy":
-        value = F.cross_entropy(z, beside[0])
-    elif loss == "distillation":
-        target = F.log_softmax(F.linear(*beside), -1)
-        value = F.kl_div(F.log_softmax(z, -1), target, log_target=True, reduction="batchmean")
-    else:
-        indices, probs, tail = beside
-        log_q = F.log_softmax(z, -1)
-        others = log_q.exp().scatter(-1, indices, 0.0).sum(-1)
-        value = -((probs * log_q.gather(-1, indices)).sum(-1) + tail * others.log()).mean()
-    return torch.autograd.grad(value, weight)[0]
+    return torch.autograd.grad(WAYS[loss]["plain"](*exact), exact[1])[0]
 
 
 def measure(loss: str, size: Size) -> dict[str, Any]:

@@ -13,14 +13,11 @@ lock. Importing this module loads no framework; running a probe imports the libr
 
 from __future__ import annotations
 
-from ._profiles import QUESTIONS
-from ._registry import GROUPS, NAMES, Row, agrees, get, keras, rows, see, tensorflow
+from ._registry import NAMES, Row, agrees, get, keras, rows, see, tensorflow
 from ._tables import Table, glance_table, group_table, versions
 
 __all__ = [
-    "GROUPS",
     "NAMES",
-    "QUESTIONS",
     "Row",
     "Table",
     "agrees",

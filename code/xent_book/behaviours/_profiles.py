@@ -23,22 +23,6 @@ ONEHOT = np.eye(3)[Y]
 EACH = -np.log(P[[0, 1], Y])
 TRUE = EACH.mean()
 
-# The questions of the table at a glance.
-QUESTIONS = (
-    "first argument",
-    "reads",
-    "soft targets",
-    "mean with weights 1, 3",
-    "one of two ignored",
-    "all ignored",
-    "label smoothing",
-    "label out of range, CPU",
-    "impossible event",
-    "perfect answer",
-    "float32, margin 18",
-    "sure and wrong: gradient",
-    "class axis of 3-D input",
-)
 COLUMNS = {
     "scikit-learn log_loss": "sklearn-profile",
     "PyTorch cross_entropy": "torch-profile",
@@ -89,16 +73,9 @@ def profile(
 ) -> Seen:
     """Ask one loss every question.
 
-    Parameters
-    ----------
-    call : callable
-        ``call(prediction, labels)``, whatever the library's own order is.
-    to : callable
-        Turns an array into what the library takes.
-    prediction_first, logits : bool
-        What is claimed; both are checked by a call, and a claim that fails raises.
-    soft, ignore, smooth, weighted, gradient, axes : callable, optional
-        The calls for the other questions; without one, the library has no such argument.
+    `call` takes a prediction and labels, whatever the library's own order is; `to` turns an array into what the
+    library takes; what `prediction_first` and `logits` claim is checked by a call, and a claim that fails raises. The
+    others are the calls for the other questions; without one, the library has no such argument.
     """
     good, other = (Z, P) if logits else (P, Z)
     if _which(attempt(lambda: call(to(good), Y)), {"right": TRUE}) != "right":

@@ -30,22 +30,6 @@ NAMES = {
     "keras-torch": "Keras on PyTorch",
     "xent": "xent",
 }
-# The groups of rows, in the order of the table.
-GROUPS = (
-    "at a glance",
-    "argument order",
-    "probabilities or logits",
-    "target format",
-    "reduction and denominator",
-    "weights",
-    "ignored targets",
-    "smoothing",
-    "soft targets and KL",
-    "clipping",
-    "gradient at the edges",
-    "precision",
-    "layout",
-)
 MODULES = ("_profiles", "torch_probes", "sklearn_probes", "keras_probes", "xent_probes")
 # Numbers are recorded with five significant digits, and kernels differ from processor to processor in the
 # last bits of float32: a number may be rounded the other way.
@@ -61,7 +45,7 @@ class Row:
     slug : str
         The name of the row, unique.
     group : str
-        One of `GROUPS`.
+        What it is about, such as "weights".
     library : str
         One of the keys of `NAMES`.
     title : str
@@ -74,8 +58,6 @@ class Row:
         What the probe returned on the versions of the book's lock.
     probe : callable
         Runs the library and returns what it saw: numbers, text, booleans, lists. Prints nothing.
-    thread : str
-        The address of the discussion of this behaviour, or nothing.
     tolerance : float
         Relative tolerance of the numbers: wider where the numbers themselves have half precision.
     """
@@ -88,7 +70,6 @@ class Row:
     instead: str
     recorded: Seen = field(repr=False)
     probe: Callable[[], Seen] = field(repr=False)
-    thread: str = ""
     tolerance: float = TOLERANCE
 
     def run(self) -> Seen:
@@ -114,7 +95,7 @@ class Row:
 
 @cache
 def rows() -> dict[str, Row]:
-    """All rows by slug, in the order of the groups. Loads no framework.
+    """All rows by slug, group by group. Loads no framework.
 
     Examples
     --------
@@ -177,19 +158,14 @@ def agrees(recorded: Any, seen: Any, tolerance: float = TOLERANCE) -> bool:
     >>> agrees({"loss": float("nan")}, {"loss": 0.0})
     False
     """
-    if isinstance(recorded, dict):
-        return (
-            isinstance(seen, dict)
-            and recorded.keys() == seen.keys()
-            and all(agrees(recorded[key], seen[key], tolerance) for key in recorded)
+    if isinstance(recorded, dict) and isinstance(seen, dict):
+        return recorded.keys() == seen.keys() and all(
+            agrees(v, seen[k], tolerance) for k, v in recorded.items()
         )
-    if isinstance(recorded, list):
-        return (
-            isinstance(seen, list)
-            and len(recorded) == len(seen)
-            and all(agrees(a, b, tolerance) for a, b in zip(recorded, seen, strict=True))
-        )
-    if isinstance(recorded, bool | str) or isinstance(seen, bool | str | list | dict | None):
+    if isinstance(recorded, list) and isinstance(seen, list):
+        pairs = zip(recorded, seen, strict=False)
+        return len(recorded) == len(seen) and all(agrees(*pair, tolerance) for pair in pairs)
+    if isinstance(recorded, bool | str | list | dict) or isinstance(seen, bool | str | list | dict | None):
         return type(recorded) is type(seen) and bool(recorded == seen)
     if math.isnan(recorded) or math.isnan(seen):
         return math.isnan(recorded) and math.isnan(seen)
