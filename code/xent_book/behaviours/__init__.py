@@ -13,14 +13,13 @@ lock. Importing this module loads no framework; running a probe imports the libr
 
 from __future__ import annotations
 
-from ._registry import NAMES, Row, agrees, get, keras, rows, see, tensorflow
+from ._registry import NAMES, Row, get, keras, rows, see, tensorflow
 from ._tables import Table, glance_table, group_table, versions
 
 __all__ = [
     "NAMES",
     "Row",
     "Table",
-    "agrees",
     "get",
     "glance_table",
     "group_table",

@@ -127,7 +127,6 @@ def profile(
 
 
 def sklearn_profile() -> Seen:
-    """sklearn.metrics.log_loss."""
     from sklearn.metrics import log_loss
 
     def call(p: Array, y: Array, **options: Any) -> Any:
@@ -144,7 +143,6 @@ def sklearn_profile() -> Seen:
 
 
 def torch_profile() -> Seen:
-    """torch.nn.functional.cross_entropy."""
     import torch
 
     ce = torch.nn.functional.cross_entropy
@@ -198,17 +196,14 @@ def _keras_profile(logits: bool) -> Seen:
 
 
 def keras_profile() -> Seen:
-    """Sparse and CategoricalCrossentropy as they come: from probabilities."""
     return _keras_profile(False)
 
 
 def keras_logits_profile() -> Seen:
-    """The same with from_logits=True."""
     return _keras_profile(True)
 
 
 def xent_profile() -> Seen:
-    """xent.cross_entropy, and xent.soft_cross_entropy for soft targets."""
     ce = xent.cross_entropy
     return profile(
         call=ce,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import tomllib
 import warnings
@@ -50,6 +49,8 @@ class Row:
         One of the keys of `NAMES`.
     title : str
         What happens, in a few words.
+    asks : str
+        What the probe tries.
     expect : str
         What a reader would expect.
     instead : str
@@ -66,6 +67,7 @@ class Row:
     group: str
     library: str
     title: str
+    asks: str
     expect: str
     instead: str
     recorded: Seen = field(repr=False)
@@ -145,32 +147,6 @@ def see(slug: str) -> Seen:
 def see_once(slug: str) -> Seen:
     """What a probe saw in this process: a page that shows a row twice runs it once."""
     return get(slug).run()
-
-
-def agrees(recorded: Any, seen: Any, tolerance: float = TOLERANCE) -> bool:
-    """Whether two observations are the same, up to a relative tolerance of their numbers.
-
-    Examples
-    --------
-    >>> from xent_book.behaviours import agrees
-    >>> agrees({"loss": 0.28873}, {"loss": 0.2887254})
-    True
-    >>> agrees({"loss": float("nan")}, {"loss": 0.0})
-    False
-    """
-    if isinstance(recorded, dict) and isinstance(seen, dict):
-        return recorded.keys() == seen.keys() and all(
-            agrees(v, seen[k], tolerance) for k, v in recorded.items()
-        )
-    if isinstance(recorded, list) and isinstance(seen, list):
-        pairs = zip(recorded, seen, strict=False)
-        return len(recorded) == len(seen) and all(agrees(*pair, tolerance) for pair in pairs)
-    if isinstance(recorded, bool | str | list | dict) or isinstance(seen, bool | str | list | dict | None):
-        return type(recorded) is type(seen) and bool(recorded == seen)
-    if math.isnan(recorded) or math.isnan(seen):
-        return math.isnan(recorded) and math.isnan(seen)
-    # Zero and infinity are behaviours, not measurements: only themselves agree with them.
-    return math.isclose(recorded, seen, rel_tol=tolerance, abs_tol=0.0)
 
 
 # ------------------------------------------------------------------------------------- for the probes

@@ -77,13 +77,11 @@ def _on_torch(slug: str, run: Callable[[], Seen]) -> Callable[[], Seen]:
 
 
 def keras_argument_order() -> Seen:
-    """The truth comes first here, the prediction in PyTorch."""
     cce = k.losses.CategoricalCrossentropy()
     return {"right": _float(cce(ONEHOT, P)), "swapped": _float(cce(P, ONEHOT))}
 
 
 def keras_forgotten_from_logits() -> Seen:
-    """The categorical loss divides by the row sum and clips; the sparse one clips to one, then normalises."""
     return {
         "categorical": _float(k.losses.CategoricalCrossentropy()(ONEHOT, Z)),
         "sparse": _float(k.losses.SparseCategoricalCrossentropy()(Y, Z)),
@@ -91,7 +89,6 @@ def keras_forgotten_from_logits() -> Seen:
     }
 
 
-# Here both losses divide by the row sum.
 keras_torch_forgotten_from_logits = _on_torch(
     "keras-torch-forgotten-from-logits", keras_forgotten_from_logits
 )
@@ -117,7 +114,6 @@ def _backdoor() -> Seen:
 
 
 def keras_softmax_backdoor() -> Seen:
-    """The softmax remembers its logits, and the loss uses them. A Reshape forgets them; so does float64."""
     seen = _backdoor()
     sparse = k.losses.SparseCategoricalCrossentropy()
     model = k.Sequential([k.layers.Softmax()])
@@ -129,12 +125,10 @@ def keras_softmax_backdoor() -> Seen:
     return seen
 
 
-# No memory of the logits here; from_logits=True applies a second softmax.
 keras_torch_softmax_backdoor = _on_torch("keras-torch-softmax-backdoor", _backdoor)
 
 
 def tensorflow_bad_labels() -> Seen:
-    """Label 7 of 3 classes on the CPU."""
     z, y = tf.constant(Z[:1]), tf.constant([7])
     ce = tf.nn.sparse_softmax_cross_entropy_with_logits
     compiled = tf.function(lambda z: ce(labels=y, logits=z), jit_compile=True)
@@ -147,7 +141,6 @@ def tensorflow_bad_labels() -> Seen:
 
 
 def keras_reductions() -> Seen:
-    """Weights 1 and 3 under each reduction, and the metric of the same name."""
     w = np.array([1.0, 3.0], dtype=np.float32)
     seen: Seen = {}
     for name in ("sum", "sum_over_batch_size", "mean", "mean_with_sample_weight"):
@@ -160,7 +153,6 @@ def keras_reductions() -> Seen:
 
 
 def keras_bce_1d() -> Seen:
-    """The loss averages over the last axis, which is the batch. Weights multiply that mean."""
     bce = k.losses.BinaryCrossentropy
     y, p = np.array([1.0, 0.0, 1.0], np.float32), np.array([0.9, 0.2, 0.9], np.float32)
     w = np.array([1.0, 0.0, 0.0], np.float32)
@@ -176,7 +168,6 @@ def keras_bce_1d() -> Seen:
 
 
 def keras_class_weight() -> Seen:
-    """Weights 1, 10, 1 in fit, with a model that passes its input on."""
     model = k.Sequential([k.Input((3,)), k.layers.Dense(3, use_bias=False)])
     model.layers[0].set_weights([np.eye(3, dtype=np.float32)])
     loss = k.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -190,13 +181,11 @@ def keras_class_weight() -> Seen:
 
 
 def keras_all_ignored() -> Seen:
-    """Both labels are the ignored class."""
     loss = k.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
     return {"loss": _float(loss(np.array([-1, -1]), Z))}
 
 
 def keras_mask_or_weight() -> Seen:
-    """The first of two targets does not count."""
     sce = k.losses.SparseCategoricalCrossentropy
     masked = _tensor(Z)
     k.src.backend.set_keras_mask(masked, _tensor([False, True], "bool"))
@@ -208,7 +197,6 @@ def keras_mask_or_weight() -> Seen:
 
 
 def keras_mask_propagation() -> Seen:
-    """Sequences of 2 and 4 tokens; the embedding's rows are the logits."""
     ids = np.array([[1, 2, 0, 0], [3, 1, 2, 3]])
     layer = k.layers.Embedding(4, 4, mask_zero=True)
     layer.build(ids.shape)
@@ -229,7 +217,6 @@ def keras_mask_propagation() -> Seen:
 
 
 def keras_smoothing() -> Seen:
-    """The categorical loss uses eps/K, the binary one eps/2, the sparse one has none."""
     cce, bce = k.losses.CategoricalCrossentropy, k.losses.BinaryCrossentropy
     y, p = np.array([[1.0]], np.float32), np.array([[0.9]], np.float32)
     return {
@@ -244,7 +231,6 @@ def keras_smoothing() -> Seen:
 
 
 def keras_smoothing_axis() -> Seen:
-    """Three classes along axis 1, two positions along axis 2."""
     cce = k.losses.CategoricalCrossentropy
     z, y = Z.T[None], ONEHOT.T[None]
     return {
@@ -255,7 +241,6 @@ def keras_smoothing_axis() -> Seen:
 
 
 def keras_kl() -> Seen:
-    """A one-hot target against the uniform distribution over 50,000 classes; and logits for probabilities."""
     divergence = k.losses.KLDivergence()
     classes = 50_000
     onehot = np.zeros((1, classes), np.float32)
@@ -270,7 +255,6 @@ def keras_kl() -> Seen:
 
 
 def keras_epsilon() -> Seen:
-    """The ceiling 16.118 is minus the logarithm of 1e-7."""
     sure = np.array([[1.0, 0.0, 0.0]], np.float32)
     cce, sce = k.losses.CategoricalCrossentropy(), k.losses.SparseCategoricalCrossentropy()
     bce = k.losses.BinaryCrossentropy()
@@ -285,7 +269,6 @@ def keras_epsilon() -> Seen:
 
 
 def keras_clip_gradient() -> Seen:
-    """Logits 17, 0, 0 with label 1."""
     z = np.array([[17.0, 0.0, 0.0]], np.float32)
     y = np.array([1])
     probs = k.losses.SparseCategoricalCrossentropy()
@@ -299,7 +282,6 @@ def keras_clip_gradient() -> Seen:
 
 
 def tensorflow_gradient() -> Seen:
-    """The kernel returns p - y; right is p sum(y) - y. The deterministic kernel is right."""
     z = np.array([[2.0, 1.0, 0.0]], np.float32)
     ce = tf.nn.softmax_cross_entropy_with_logits
     double, none = np.array([[2.0, 0.0, 0.0]], np.float32), np.zeros((1, 3), np.float32)
@@ -331,7 +313,6 @@ def tensorflow_gradient() -> Seen:
 
 
 def keras_half_precision() -> Seen:
-    """1 - 1e-7 rounds to one, and 1e-7 is close to nothing in float16; on PyTorch, whatever its clamps make of it."""
     bce = k.losses.binary_crossentropy
     return {
         f"{name}, {dtype}": _float(bce(_tensor([[y]], dtype), _tensor([[p]], dtype)))
@@ -344,7 +325,6 @@ keras_torch_half_precision = _on_torch("keras-torch-half-precision", keras_half_
 
 
 def keras_loss_dtype() -> Seen:
-    """In bfloat16 the label 257 becomes 256, in float16 2049 becomes 2048."""
     sce = k.losses.SparseCategoricalCrossentropy
     seen: Seen = {}
     for dtype, label in (("bfloat16", 257), ("float16", 2049)):
@@ -357,7 +337,6 @@ def keras_loss_dtype() -> Seen:
 
 
 def keras_downcast() -> Seen:
-    """Logits 20, 0 in float64."""
     z, y = np.array([[20.0, 0.0]]), np.array([0])
     function = k.losses.sparse_categorical_crossentropy(y, _tensor(z, "float64"), from_logits=True)
     return {
@@ -370,7 +349,6 @@ def keras_downcast() -> Seen:
 
 
 def keras_layout() -> Seen:
-    """The logits of the PyTorch row: shape (2, 5, 5), the classes last."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(2, 5, 5)).astype(np.float32)
     y = rng.integers(0, 5, (2, 5))

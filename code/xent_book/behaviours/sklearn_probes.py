@@ -23,7 +23,6 @@ def _warnings(call: Callable[[], Any]) -> list[str]:
 
 
 def sklearn_argument_order() -> Seen:
-    """The true labels come first. Hard 0/1 predictions fit in either place; probabilities do not."""
     labels, hard, probs = [0, 1, 1, 0], [0, 1, 1, 1], [0.2, 0.8, 0.7, 0.6]
     weights = [1, 1, 1, 3]
     return {
@@ -34,12 +33,10 @@ def sklearn_argument_order() -> Seen:
 
 
 def sklearn_logits() -> Seen:
-    """Whatever is outside [0, 1]."""
     return {"loss": attempt(lambda: metrics.log_loss([0, 1], [[2.0, -1.0], [-1.0, 3.0]]))}
 
 
 def sklearn_row_sums() -> Seen:
-    """Rows .2, .2 and .3, .3: normalised they would cost log 2."""
     p = np.array([[0.2, 0.2], [0.3, 0.3]])
     return {
         "loss": metrics.log_loss([0, 1], p),
@@ -49,7 +46,6 @@ def sklearn_row_sums() -> Seen:
 
 
 def sklearn_spurious_warning() -> Seen:
-    """The tolerance is that of the dtype that arrives."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(2000, 1000)).astype(np.float32)
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
@@ -61,7 +57,6 @@ def sklearn_spurious_warning() -> Seen:
 
 
 def sklearn_missing_class() -> Seen:
-    """The classes are inferred from the labels. One column is the probability of the larger label."""
     p = [[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]]
     return {
         "two classes of three": attempt(lambda: metrics.log_loss([0, 1], p)),
@@ -72,7 +67,6 @@ def sklearn_missing_class() -> Seen:
 
 
 def sklearn_lexicographic() -> Seen:
-    """Perfect columns for "2", "9", "10" and for "spam", "ham"."""
     perfect = np.eye(3)
     two = np.eye(2)
 
@@ -88,7 +82,6 @@ def sklearn_lexicographic() -> Seen:
 
 
 def sklearn_soft_multilabel() -> Seen:
-    """An indicator matrix is taken for one-hot labels."""
     p = [[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]]
     return {
         "soft targets": attempt(lambda: metrics.log_loss([[0.9, 0.1, 0.0], [0.0, 1.0, 0.0]], p)),
@@ -98,7 +91,6 @@ def sklearn_soft_multilabel() -> Seen:
 
 
 def sklearn_weights() -> Seen:
-    """Weights 1 and 3, then none."""
     p = [[0.6, 0.4], [0.3, 0.7]]
     return {
         "weights 1, 3": metrics.log_loss([0, 1], p, sample_weight=[1, 3]),
@@ -108,7 +100,6 @@ def sklearn_weights() -> Seen:
 
 
 def sklearn_epsilon() -> Seen:
-    """An impossible event, averaged with a perfect one; a perfect prediction; and two arguments renamed."""
     seen: Seen = {}
     for dtype in (np.float64, np.float32, np.float16):
         wrong = np.array([[0.0, 1.0], [0.0, 1.0]], dtype=dtype)
@@ -121,7 +112,6 @@ def sklearn_epsilon() -> Seen:
 
 
 def sklearn_low_precision() -> Seen:
-    """The same probabilities in three formats."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(2000, 1000)).astype(np.float32)
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True, dtype=np.float32)

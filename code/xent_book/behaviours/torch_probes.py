@@ -28,13 +28,11 @@ def _gradient(loss: Any, z: Any) -> Any:
 
 
 def torch_argument_order() -> Seen:
-    """The first argument is the prediction here, the second one in Keras and scikit-learn."""
     z, _, onehot = _example()
     return {"right": F.cross_entropy(z, onehot), "swapped": F.cross_entropy(onehot, z)}
 
 
 def torch_double_softmax() -> Seen:
-    """A softmax of a softmax."""
     z, y, _ = _example()
     seen: Seen = {}
     for classes in (2, 10, 1000):
@@ -50,14 +48,12 @@ def torch_double_softmax() -> Seen:
 
 
 def torch_nll_unchecked() -> Seen:
-    """It only looks up minus the entry of the label."""
     z, y, _ = _example()
     probs = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]])
     return {"of probabilities": F.nll_loss(probs, y), "of logits": F.nll_loss(z, y)}
 
 
 def torch_target_dtype() -> Seen:
-    """Indices or distributions: decided by shape and dtype."""
     z, y, onehot = _example()
     seen: Seen = {}
     for name in ("int64", "uint8", "int32", "int16", "bool"):
@@ -70,12 +66,10 @@ def torch_target_dtype() -> Seen:
 
 
 def torch_1d_float_target() -> Seen:
-    """Three logits and the 'labels' 0, 1, 2 as floats."""
     return {"loss": F.cross_entropy(torch.tensor(Z[0]), torch.tensor([0.0, 1.0, 2.0]))}
 
 
 def torch_targets_unvalidated() -> Seen:
-    """Labels of minus one and plus one are the usual way to get here."""
     z, bce = torch.tensor, F.binary_cross_entropy_with_logits
     return {
         "cross_entropy, [-1, 0, 0]": F.cross_entropy(z([Z[0]]), z([[-1.0, 0.0, 0.0]])),
@@ -86,7 +80,6 @@ def torch_targets_unvalidated() -> Seen:
 
 
 def torch_mean_of_means() -> Seen:
-    """A sequence of 2 tokens and one of 10."""
     rng = np.random.default_rng(0)
     z = torch.from_numpy(rng.normal(size=(12, 5)))
     y = torch.from_numpy(rng.integers(0, 5, 12))
@@ -95,7 +88,6 @@ def torch_mean_of_means() -> Seen:
 
 
 def torch_class_weights() -> Seen:
-    """Weights 1, 10, 1."""
     z, y, onehot = _example()
     w = torch.tensor([1.0, 10.0, 1.0])
     return {
@@ -107,7 +99,6 @@ def torch_class_weights() -> Seen:
 
 
 def torch_pos_weight() -> Seen:
-    """The same two examples as one logit with pos_weight and as two logits with class weights."""
     z, y = torch.tensor([1.0, -0.5, 0.3]), torch.tensor([1.0, 0.0, 1.0])
     two = torch.stack([torch.zeros(3), z], 1)
     ten = torch.tensor(10.0)
@@ -124,7 +115,6 @@ def torch_pos_weight() -> Seen:
 
 
 def torch_zero_weights() -> Seen:
-    """The label's class has weight zero."""
     _, y, onehot = _example()
     z = torch.tensor(Z, requires_grad=True)
     w = torch.tensor([0.0, 0.0, 1.0])
@@ -137,7 +127,6 @@ def torch_zero_weights() -> Seen:
 
 
 def torch_all_ignored() -> Seen:
-    """0/0; yet the gradient is zero."""
     z, y = torch.tensor(Z, requires_grad=True), torch.tensor([-100, -100])
     loss = F.cross_entropy(z, y)
     return {
@@ -148,7 +137,6 @@ def torch_all_ignored() -> Seen:
 
 
 def torch_nan_in_ignored_row() -> Seen:
-    """The backward pass of log_softmax multiplies the row's softmax, nan, by zero."""
     z = torch.tensor([[NAN] * 3, Z[1]], requires_grad=True)
     loss = F.cross_entropy(z, torch.tensor([-100, 1]))
     g = _gradient(loss, z)
@@ -156,7 +144,6 @@ def torch_nan_in_ignored_row() -> Seen:
 
 
 def torch_ignore_index_scope() -> Seen:
-    """What it does with other targets, other values, and by default."""
     z, _, onehot = _example()
     t = torch.tensor
     return {
@@ -169,7 +156,6 @@ def torch_ignore_index_scope() -> Seen:
 
 
 def torch_smoothing() -> Seen:
-    """The same loss from explicit targets; all ignored is nan here as well; the range is half checked."""
     z, y, onehot = _example()
     return {
         "label_smoothing=.3": F.cross_entropy(z, y, label_smoothing=0.3),
@@ -180,7 +166,6 @@ def torch_smoothing() -> Seen:
 
 
 def torch_smoothing_weights() -> Seen:
-    """The smoothed mass is weighted class by class, and the denominators differ."""
     z, y, onehot = _example()
     w = torch.tensor([1.0, 10.0, 1.0])
     return {
@@ -190,7 +175,6 @@ def torch_smoothing_weights() -> Seen:
 
 
 def torch_smoothing_range() -> Seen:
-    """Below zero silently, above one an error."""
     z, y, _ = _example()
     return {
         "0": F.cross_entropy(z, y),
@@ -200,7 +184,6 @@ def torch_smoothing_range() -> Seen:
 
 
 def torch_kl_mean() -> Seen:
-    """The default of the function and of the module; what it warns."""
     import warnings
 
     z, _, _ = _example()
@@ -218,7 +201,6 @@ def torch_kl_mean() -> Seen:
 
 
 def torch_kl_zeros() -> Seen:
-    """0 * (-inf) and 0 * (-inf - x)."""
     from scipy.special import rel_entr
 
     t = torch.tensor
@@ -231,7 +213,6 @@ def torch_kl_zeros() -> Seen:
 
 
 def torch_kl_unvalidated() -> Seen:
-    """The first argument is log q, the result KL(p || q)."""
     z, _, _ = _example()
     p = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.7, 0.1]])
     return {
@@ -242,7 +223,6 @@ def torch_kl_unvalidated() -> Seen:
 
 
 def torch_minus_infinity() -> Seen:
-    """A mask of one class, and what smoothing makes of it."""
     z = torch.tensor([[2.0, 1.0, -INF]], requires_grad=True)
     y, onehot = torch.tensor([0]), torch.tensor([[1.0, 0.0, 0.0]])
     soft = F.cross_entropy(z, onehot)
@@ -258,7 +238,6 @@ def torch_minus_infinity() -> Seen:
 
 
 def torch_bce_clamp() -> Seen:
-    """The logarithm is clamped at -100; sigmoid(17) is 1 in float32."""
     t, zero = torch.tensor, torch.zeros(1)
     z = torch.tensor([17.0], requires_grad=True)
     loss = F.binary_cross_entropy(z.sigmoid(), zero)
@@ -271,7 +250,6 @@ def torch_bce_clamp() -> Seen:
 
 
 def torch_bce_gradient() -> Seen:
-    """The backward pass divides by max(p(1-p), 1e-12)."""
     seen: Seen = {}
     for logit in (-20.0, -28.0, -30.0, -40.0):
         for name in ("float32", "float64"):
@@ -284,7 +262,6 @@ def torch_bce_gradient() -> Seen:
 
 
 def torch_confident_right() -> Seen:
-    """A margin of 18 in float32, 10 in bfloat16, 37 in float64; and the sigmoid's own lopsidedness."""
     t, y = torch.tensor, torch.tensor([0])
     bce = F.binary_cross_entropy_with_logits
     return {
@@ -298,7 +275,6 @@ def torch_confident_right() -> Seen:
 
 
 def torch_half_mean() -> Seen:
-    """The sum passes 65504, then the count does."""
     rng = np.random.default_rng(0)
     z = torch.from_numpy(rng.normal(size=(65_536, 10))).half().requires_grad_()
     y = torch.from_numpy(rng.integers(0, 10, 65_536))
@@ -313,7 +289,6 @@ def torch_half_mean() -> Seen:
 
 
 def scipy_log_softmax() -> Seen:
-    """Two logits, 0 and -40."""
     from scipy.special import log_softmax, logsumexp
 
     z = np.array([0.0, -40.0])
@@ -321,7 +296,6 @@ def scipy_log_softmax() -> Seen:
 
 
 def scipy_axis() -> Seen:
-    """The default is axis=None."""
     from scipy.special import softmax
 
     z = np.array(Z)
@@ -329,7 +303,6 @@ def scipy_axis() -> Seen:
 
 
 def torch_layout() -> Seen:
-    """Shape (B, T, V) with T = V, as given and as torch wants it."""
     rng = np.random.default_rng(0)
     z = torch.from_numpy(rng.normal(size=(2, 5, 5)))
     y = torch.from_numpy(rng.integers(0, 5, (2, 5)))
@@ -341,7 +314,6 @@ def torch_layout() -> Seen:
 
 
 def torch_one_logit() -> Seen:
-    """A softmax over one class is 1; the float target of the same shape is read as a distribution."""
     z = torch.tensor([[3.0], [-2.0]], requires_grad=True)
     loss = F.cross_entropy(z, torch.tensor([[0.0], [1.0]]))
     return {
@@ -352,7 +324,6 @@ def torch_one_logit() -> Seen:
 
 
 def torch_shift() -> Seen:
-    """A language model predicts the next token."""
     rng = np.random.default_rng(0)
     z = torch.from_numpy(rng.normal(size=(6, 5)))
     ids = torch.from_numpy(rng.integers(0, 5, 6))

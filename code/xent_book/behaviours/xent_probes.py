@@ -17,7 +17,6 @@ IGNORED = np.array([-100, -100])
 
 
 def xent_argument_order() -> Seen:
-    """Indices and distributions have a function each, so each checks what it gets."""
     return {
         "cross_entropy": attempt(lambda: xent.cross_entropy(Y, Z)),
         "soft_cross_entropy": attempt(lambda: xent.soft_cross_entropy(ONEHOT, Z)),
@@ -25,7 +24,6 @@ def xent_argument_order() -> Seen:
 
 
 def xent_target_format() -> Seen:
-    """Any integer dtype is an index; nothing else is."""
     soft, bce = xent.soft_cross_entropy, xent.binary_cross_entropy
     return {
         "int8 indices": xent.cross_entropy(Z, Y.astype(np.int8)),
@@ -38,7 +36,6 @@ def xent_target_format() -> Seen:
 
 
 def xent_denominator() -> Seen:
-    """The sequences of the PyTorch row."""
     rng = np.random.default_rng(0)
     z, y = rng.normal(size=(12, 5)), rng.integers(0, 5, 12)
     parts = [xent.cross_entropy(z[s], y[s], denominator=12) for s in (slice(0, 2), slice(2, 12))]
@@ -46,7 +43,6 @@ def xent_denominator() -> Seen:
 
 
 def xent_weights() -> Seen:
-    """Weights 1, 10, 1; weights of zero for every label present; binary pos_weight."""
     return {
         "mean": xent.cross_entropy(Z, Y, weight=W),
         "denominator=N": xent.cross_entropy(Z, Y, weight=W, denominator=2),
@@ -56,7 +52,6 @@ def xent_weights() -> Seen:
 
 
 def xent_all_ignored() -> Seen:
-    """There is nothing to average."""
     return {
         "mean": attempt(lambda: xent.cross_entropy(Z, IGNORED, ignore_index=-100)),
         "denominator=5": xent.cross_entropy(Z, IGNORED, ignore_index=-100, denominator=5),
@@ -64,7 +59,6 @@ def xent_all_ignored() -> Seen:
 
 
 def xent_nan_in_ignored_row() -> Seen:
-    """xent.torch, with autograd."""
     import torch
 
     import xent.torch
@@ -75,7 +69,6 @@ def xent_nan_in_ignored_row() -> Seen:
 
 
 def xent_smoothing() -> Seen:
-    """The same conventions as PyTorch for the mass, one denominator."""
     return {
         "label_smoothing=.3": xent.cross_entropy(Z, Y, label_smoothing=0.3),
         "with weights": xent.cross_entropy(Z, Y, weight=W, label_smoothing=0.3),
@@ -84,7 +77,6 @@ def xent_smoothing() -> Seen:
 
 
 def xent_zeros() -> Seen:
-    """A masked class."""
     z = np.array([[2.0, 1.0, -INF]])
     return {
         "index": xent.cross_entropy(z, [0]),
@@ -95,7 +87,6 @@ def xent_zeros() -> Seen:
 
 
 def xent_clipping() -> Seen:
-    """An impossible event, with and without a clip."""
     p = np.array([[1.0, 0.0, 0.0]])
     return {
         "impossible": xent.log_loss(p, [1]),
@@ -105,7 +96,6 @@ def xent_clipping() -> Seen:
 
 
 def xent_edge_gradient() -> Seen:
-    """The logit that stops PyTorch's binary_cross_entropy, and the one that stops Keras."""
     g = xent.gradients
     return {
         "binary, z = -40, y = 1": g.binary_cross_entropy_gradient([-40.0], [1.0]),
@@ -115,7 +105,6 @@ def xent_edge_gradient() -> Seen:
 
 
 def xent_precision() -> Seen:
-    """The examples of the PyTorch rows."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(65_536, 10)).astype(np.float16)
     y = rng.integers(0, 10, 65_536)
@@ -129,7 +118,6 @@ def xent_precision() -> Seen:
 
 
 def xent_layout() -> Seen:
-    """The logits of the PyTorch row; shape (N, 1)."""
     rng = np.random.default_rng(0)
     z, y = rng.normal(size=(2, 5, 5)), rng.integers(0, 5, (2, 5))
     return {

@@ -104,8 +104,6 @@ def _overwritten(w: Array, x: Labels, y: Labels) -> Array:
     return output
 
 
-_FEW_ROUNDINGS = "right answers differ by a few roundings in float64"
-
 EXERCISES = (
     Exercise(
         "grad-lengths",
