@@ -191,16 +191,22 @@ class Settings:
     longest_sample: int = 4096
 
 
-def load(path: Path) -> list[str]:
-    """Return the speeches without their speakers, after checking that the text is the one meant."""
+def spoken(path: Path) -> list[tuple[str, str]]:
+    """Return who speaks and the speech, block by block, after checking that the text is the one meant."""
     text = path.read_bytes()
     found = hashlib.sha256(text).hexdigest()
     if found != SHA256:
         raise ValueError(f"{path} is another text: its SHA-256 is {found}, expected {SHA256}")
-    blocks = [block.strip("\n").partition("\n") for block in text.decode("ascii").split("\n\n")]
-    # In 125 blocks a speaker says nothing, and 81 speeches are so long that their attention takes a third of
-    # the time; both are left out.
-    return [speech for _, _, speech in blocks if 0 < len(speech) <= LONGEST]
+    blocks = (block.strip("\n").partition("\n") for block in text.decode("ascii").split("\n\n"))
+    return [
+        (speaker, speech) for speaker, _, speech in blocks if speech
+    ]  # in 125 blocks a speaker says nothing
+
+
+def load(path: Path) -> list[str]:
+    """Return the speeches without their speakers."""
+    # 81 speeches are so long that their attention takes a third of the time; they are left out.
+    return [speech for _, speech in spoken(path) if len(speech) <= LONGEST]
 
 
 def encode(speeches: Sequence[str]) -> tuple[list[Tensor], str]:
@@ -211,12 +217,12 @@ def encode(speeches: Sequence[str]) -> tuple[list[Tensor], str]:
 
 
 class Split(NamedTuple):
-    train: list[Tensor]
-    validation: list[Tensor]
-    test: list[Tensor]
+    train: list[Any]
+    validation: list[Any]
+    test: list[Any]
 
 
-def split(speeches: Sequence[Tensor], settings: Settings) -> Split:
+def split(speeches: Sequence[Any], settings: Settings) -> Split:
     """Return the three parts, which are the same in every run."""
     order = np.random.default_rng(settings.split_seed).permutation(len(speeches))
     first = round(settings.test_share * len(speeches))

@@ -24,6 +24,7 @@ os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="", KERAS_BACKE
 
 import json
 import platform
+import re
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -148,14 +149,12 @@ def resident_memory(case: dict[str, Any], names: list[str]) -> dict[str, int]:
 
 def machine() -> dict[str, Any]:
     """Describe the machine."""
-    cpu, caches = platform.processor() or platform.machine(), ""
+    cpu = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
-        names = [
-            line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")
-        ]
-        cpu = names[0].split(":")[1].strip() if names else cpu
-        level_two = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
-        caches = level_two.read_text().strip() if level_two.exists() else ""
+        names = re.findall(r"(?m)^model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+        cpu = names[0] if names else cpu
+    level_two = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
+    caches = level_two.read_text().strip() if level_two.exists() else ""
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),

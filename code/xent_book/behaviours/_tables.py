@@ -38,10 +38,8 @@ class Table:
     body: Sequence[Sequence[str]]
 
     def __repr__(self) -> str:
-        return "\n".join(" | ".join(cell.replace("\n", "; ") for cell in line) for line in self._lines())
-
-    def _lines(self) -> list[Sequence[str]]:
-        return [self.header, *self.body]
+        lines = [self.header, *self.body]
+        return "\n".join(" | ".join(cell.replace("\n", "; ") for cell in line) for line in lines)
 
     def _repr_html_(self) -> str:
         def cells(line: Sequence[str], head: bool) -> str:
