@@ -6,14 +6,11 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from xent_book.exercises._check import Exercise
-
-Array = npt.NDArray[np.float64]
+from xent_book.exercises._check import Array, Exercise
 
 
-def _sigmoid(z: Array) -> Array:
+def _sigmoid(z: Array) -> Any:
     """The sigmoid as it is first written down; exp(-z) overflows to inf, and 1 / inf is 0."""
     return 1.0 / (1.0 + np.exp(-z))
 
@@ -32,7 +29,7 @@ def _heads_inputs() -> list[tuple[Any, ...]]:
     return [(-(k * math.log(p) + (n - k) * math.log1p(-p)) / n, p, n) for k, n, p in coins]
 
 
-def _bce(z: Array, y: Array) -> Array:
+def _bce(z: Array, y: Array) -> Any:
     # Both terms are positive: a loss close to zero keeps its digits, as it would not in softplus(z) - y z.
     return y * np.logaddexp(0.0, -z) + (1 - y) * np.logaddexp(0.0, z)
 
@@ -51,7 +48,7 @@ def _bce_inputs() -> list[tuple[Any, ...]]:
     ]
 
 
-def _from_p(z: Array, y: Array, p: Array, eps: float = 0.0) -> Array:
+def _from_p(z: Array, y: Array, p: Array, eps: float = 0.0) -> Any:
     return -(y * np.log(p + eps) + (1 - y) * np.log(1 - p + eps))
 
 
@@ -63,7 +60,7 @@ def _with_eps(eps: float) -> tuple[Any, Any]:
     )
 
 
-def _undo_weight(q: Array, c: float) -> Array:
+def _undo_weight(q: Array, c: float) -> Any:
     return q / (q + c * (1 - q))
 
 
@@ -127,16 +124,12 @@ EXERCISES = (
                 lambda loss, p, n: _heads(loss / n, p, n)
             ),
             "the tails' term has the wrong sign: n loss = -k log(p) - (n - k) log(1 - p)": (
-                lambda loss, p, n: n * (loss - math.log1p(-p)) / (math.log1p(-p) - math.log(p)),
-                lambda loss, p, n: n * (loss + math.log1p(-p)) / (-math.log1p(-p) - math.log(p)),
+                lambda loss, p, n: n * (loss - math.log1p(-p)) / (math.log1p(-p) - math.log(p))
             ),
             "this looks like a loss without its second logarithm: a tail costs -log(1 - p)": (
                 lambda loss, p, n: n * (loss + 1 - p) / (1 - p - math.log(p))
             ),
-            "the loss is in nats: use the natural logarithm": (
-                _heads_in(math.log2),
-                _heads_in(math.log10),
-            ),
+            "the loss is in nats: use the natural logarithm": (_heads_in(math.log2), _heads_in(math.log10)),
             "n p is what the colleague expected; the loss tells what happened": (lambda loss, p, n: n * p),
             "exp(-loss) is the geometric mean of the probabilities that the outcomes got, and no share "
             "of heads": (lambda loss, p, n: n * math.exp(-loss)),

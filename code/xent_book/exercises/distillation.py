@@ -33,10 +33,7 @@ EXERCISES = (
             "turned round: this is the share with T**2 that does what alpha does without": lambda alpha, T: (
                 alpha / (alpha + (1 - alpha) * T**2)
             ),
-            "the two shares do not sum to one yet: divide by their sum": (
-                lambda alpha, T: alpha * T**2,
-                lambda alpha, T: alpha / T**2,
-            ),
+            "the two shares do not sum to one yet: divide by their sum": (lambda alpha, T: alpha * T**2),
             "the loss has T**2: the T of the gradient is what the chain rule leaves of it": lambda alpha, T: (
                 alpha * T / (1 - alpha + alpha * T)
             ),

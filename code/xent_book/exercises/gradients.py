@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xent import gradients, softmax
-from xent_book.exercises._check import Exercise
+from xent_book.exercises._check import Array, Exercise
 
-Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
 
@@ -118,15 +117,13 @@ EXERCISES = (
                 lambda w, b, x, y: _length(_slopes(w, b, x, y)) * (_length(x) + 1)
             ),
             "this is the length of the gradient in the logits alone: each of its entries meets each feature": (
-                lambda w, b, x, y: _length(_slopes(w, b, x, y)),
-                lambda w, b, x, y: _length(_slopes(w, b, x, y)) / len(y),
+                lambda w, b, x, y: _length(_slopes(w, b, x, y))
             ),
             "this is the gradient of the mean loss: the length of one example's has no 1/N": (
                 lambda w, b, x, y: _lengths(w, b, x, y) / len(y)
             ),
             "this is the length of the sum of the gradients: return one length for each example": (
-                lambda w, b, x, y: _length_of_sum(w, b, x, y),
-                lambda w, b, x, y: _length_of_sum(w, b, x, y) / len(y),
+                lambda w, b, x, y: _length_of_sum(w, b, x, y)
             ),
             "this adds absolute values: the length is the root of the sum of the squares": (
                 lambda w, b, x, y: np.abs(_slopes(w, b, x, y)).sum(axis=1) * (np.abs(x).sum(axis=1) + 1)

@@ -6,14 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import brentq
 
 from xent import information
 from xent.numerics import softmax
-from xent_book.exercises._check import Exercise
-
-Array = npt.NDArray[np.float64]
+from xent_book.exercises._check import Array, Exercise
 
 
 def _bits(p: Array) -> Any:
@@ -213,12 +210,10 @@ EXERCISES = (
                 lambda a, b: _compare(b, a)
             ),
             "your error is the spread of one difference; the spread of their mean is smaller by sqrt(n)": (
-                lambda a, b: ((a - b).mean(), (a - b).std(ddof=1)),
-                lambda a, b: ((a - b).mean(), (a - b).std()),
+                lambda a, b: ((a - b).mean(), (a - b).std(ddof=1))
             ),
             "your error divides by n where it should divide by sqrt(n)": (
-                lambda a, b: ((a - b).mean(), (a - b).std(ddof=1) / len(a)),
-                lambda a, b: ((a - b).mean(), (a - b).std() / len(a)),
+                lambda a, b: ((a - b).mean(), (a - b).std(ddof=1) / len(a))
             ),
             "the variance is divided by n; the exercise asks for n - 1 (ddof=1 in NumPy)": (
                 lambda a, b: ((a - b).mean(), (a - b).std() / np.sqrt(len(a)))

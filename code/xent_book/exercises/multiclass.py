@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xent_book.exercises._check import Exercise
+from xent_book.exercises._check import Array, Exercise
 
-Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
 

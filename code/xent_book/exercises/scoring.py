@@ -68,12 +68,10 @@ EXERCISES: tuple[Exercise, ...] = (
                 1 / np.sqrt(q[k]) - np.sqrt(q).sum()
             ),
             "the derivative of 2 sqrt(q) is 1 / sqrt(q): a factor of two went missing": (
-                lambda q, k: 0.5 / np.sqrt(q[k]) + np.sqrt(q).sum(),
-                lambda q, k: 0.5 / np.sqrt(q[k]) + 1.5 * np.sqrt(q).sum(),
+                lambda q, k: 0.5 / np.sqrt(q[k]) + np.sqrt(q).sum()
             ),
             "the sign of the derivative is wrong: for a cost, H is concave and its derivative is added": (
-                lambda q, k: -1 / np.sqrt(q[k]) + np.sqrt(q).sum(),
-                lambda q, k: -1 / np.sqrt(q[k]) + 3 * np.sqrt(q).sum(),
+                lambda q, k: -1 / np.sqrt(q[k]) + np.sqrt(q).sum()
             ),
         },
     ),
@@ -97,8 +95,7 @@ EXERCISES: tuple[Exercise, ...] = (
                 )[..., 1]
             ),
             "this is the probability of the negative class": (
-                lambda q, gamma, alpha: 1 - _divide(_focal(q, gamma), 1 - alpha, alpha),
-                lambda q, gamma, alpha: _focal(q, gamma)[..., 0],
+                lambda q, gamma, alpha: 1 - _divide(_focal(q, gamma), 1 - alpha, alpha)
             ),
             "these are the reports themselves: undo focal loss, then the weights": (
                 lambda q, gamma, alpha: q

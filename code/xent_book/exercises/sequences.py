@@ -69,8 +69,7 @@ EXERCISES = (
             "this is the harmonic mean of the lengths, right for micro-batches of one; "
             "the size counts": lambda lengths, size: float(1 / np.mean(1 / np.array(lengths))),
             "this looks like a missing factor: the batch's mean length is its sum over its size": (
-                lambda lengths, size: float(size / np.mean(1 / _batches(lengths, size))),
-                lambda lengths, size: float(1 / np.mean(1 / _batches(lengths, size)) / size),
+                lambda lengths, size: float(size / np.mean(1 / _batches(lengths, size)))
             ),
             "this is the approximation mu (1 - CV^2 / size); take "
             "the batches themselves": lambda lengths, size: float(

@@ -49,10 +49,7 @@ EXERCISES = (
         mistakes={
             "this spreads epsilon over the other classes only: here each class, the label's own too, gets "
             "epsilon / K": lambda z, y, reported: _smoothing(z, y, reported) * (z.shape[1] - 1) / z.shape[1],
-            "this takes the hard labels' loss for zero": (
-                lambda z, y, reported: reported / _ends(z, y)[1],
-                lambda z, y, reported: reported / (_ends(z, y)[1] - _ends(z, y)[0]),
-            ),
+            "this takes the hard labels' loss for zero": (lambda z, y, reported: reported / _ends(z, y)[1]),
             "the uniform end is the loss of uniform labels under this model, not log K": lambda z, y, reported: (
                 (reported - _ends(z, y)[0]) / (np.log(z.shape[1]) - _ends(z, y)[0])
             ),
@@ -72,13 +69,9 @@ EXERCISES = (
             "the label's own class gets epsilon / K back: neither share is 1 - epsilon or epsilon": (
                 lambda epsilon, k: -(1 - epsilon) * np.log(1 - epsilon) - epsilon * np.log(epsilon / k),
                 lambda epsilon, k: -(1 - epsilon) * np.log(1 - epsilon) - epsilon * np.log(epsilon),
-                lambda epsilon, k: -np.log(1 - epsilon),
             ),
             "epsilon of a uniform guess is a share of the loss, and the smoothed label has an entropy of its "
-            "own": (
-                lambda epsilon, k: epsilon * np.log(k),
-                lambda epsilon, k: np.log(k),
-            ),
+            "own": (lambda epsilon, k: epsilon * np.log(k)),
             "this is the loss of a model that predicts the smoothed label, on "
             "the hard label": lambda epsilon, k: -np.log(1 - epsilon + epsilon / k),
         },
@@ -97,7 +90,6 @@ EXERCISES = (
             "this leaves the mean of means as it is": lambda c: np.full(len(c), 1 / len(c)),
             "this is how much too much each target counts already: undo it": (
                 lambda c: c.mean() / c,
-                lambda c: c.sum() / c,
                 lambda c: c.mean() / c / len(c),
             ),
             "the largest micro-batch is not all targets": lambda c: c / c.max(),
