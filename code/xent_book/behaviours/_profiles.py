@@ -195,12 +195,9 @@ def _keras_profile(logits: bool) -> Seen:
     )
 
 
-def keras_profile() -> Seen:
-    return _keras_profile(False)
-
-
-def keras_logits_profile() -> Seen:
-    return _keras_profile(True)
+# Sparse and CategoricalCrossentropy as they come, from probabilities; and with from_logits=True.
+keras_profile = functools.partial(_keras_profile, False)
+keras_logits_profile = functools.partial(_keras_profile, True)
 
 
 def xent_profile() -> Seen:

@@ -18,7 +18,6 @@ import numpy as np
 
 from ._registry import Lazy, Seen, attempt, keras, plain, tensorflow
 
-NAN, INF = float("nan"), float("inf")
 Z = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]], dtype=np.float32)
 Y = np.array([0, 1])
 ONEHOT = np.eye(3, dtype=np.float32)[Y]

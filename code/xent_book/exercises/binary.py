@@ -60,14 +60,6 @@ def _with_eps(eps: float) -> tuple[Any, Any]:
     )
 
 
-def _undo_weight(q: Array, c: float) -> Any:
-    return q / (q + c * (1 - q))
-
-
-def _undo_weight_inputs() -> list[tuple[Any, ...]]:
-    return [(np.array([0.5, 0.9, 0.1]), 10.0), (np.array([0.0, 0.25, 1.0]), 0.5), (np.array([0.7]), 3.0)]
-
-
 def _overlap(x: Array, y: Array) -> bool:
     zeros, ones = x[y == 0], x[y == 1]
     if not (zeros.size and ones.size):
@@ -85,10 +77,6 @@ def _touching_counts(x: Array, y: Array) -> bool:
 def _one_side_only(x: Array, y: Array) -> bool:
     zeros, ones = x[y == 0], x[y == 1]
     return bool(zeros.size and ones.size and zeros.max() > ones.min())
-
-
-def _both_classes(x: Array, y: Array) -> bool:
-    return bool(0 < y.sum() < len(y))
 
 
 def _overlap_inputs() -> list[tuple[Any, ...]]:
@@ -197,8 +185,12 @@ EXERCISES = (
     ),
     Exercise(
         "undo-pos-weight",
-        _undo_weight,
-        _undo_weight_inputs,
+        lambda q, c: q / (q + c * (1 - q)),
+        lambda: [
+            (np.array([0.5, 0.9, 0.1]), 10.0),
+            (np.array([0.0, 0.25, 1.0]), 0.5),
+            (np.array([0.7]), 3.0),
+        ],
         mistakes={
             "this is the forward direction: it weighs the positives once more; solve for the frequency": (
                 lambda q, c: c * q / (c * q + 1 - q)
@@ -232,7 +224,9 @@ EXERCISES = (
                 lambda x, y: bool(x[y == 0].max() > x[y == 1].min()),
                 lambda x, y: bool(x[y == 1].max() > x[y == 0].min()),
             ),
-            "two classes are needed, and they are not enough: they must also overlap": (_both_classes),
+            "two classes are needed, and they are not enough: they must also overlap": (
+                lambda x, y: bool(0 < y.sum() < len(y))
+            ),
             "yes and no are exchanged: the fit exists where the classes overlap, not where they part": (
                 lambda x, y: not _overlap(x, y)
             ),

@@ -53,10 +53,6 @@ def _two_softplus(z: Array, y: Array) -> Any:
     return y * np.logaddexp(0, -z) + (1 - y) * np.logaddexp(0, z)
 
 
-def _lost_digits(z: Array, y: Array) -> Any:
-    return np.maximum(z, 0) - y * z + np.log(1 + np.exp(-np.abs(z)))
-
-
 def _stable(z: Array, y: Array) -> Any:
     """The maximum form, exact where y is 0 or 1: there its two large terms are the same number."""
     return np.maximum(z, 0) - y * z + np.log1p(np.exp(-np.abs(z)))
@@ -71,7 +67,10 @@ RIGHT: tuple[tuple[str, BinaryLoss], ...] = (
 WRONG: tuple[tuple[str, BinaryLoss], ...] = (
     ("from probabilities", _from_probs),
     ("from clipped probabilities", lambda z, y: _from_probs(z, y, 1e-12)),
-    ("log(1 + exp(-|z|)) without log1p", _lost_digits),
+    (
+        "log(1 + exp(-|z|)) without log1p",
+        lambda z, y: np.maximum(z, 0) - y * z + np.log(1 + np.exp(-np.abs(z))),
+    ),
     ("targets rounded", lambda z, y: _two_softplus(z, np.round(y))),
     ("mean", lambda z, y: _two_softplus(z, y).mean()),
     ("sign flipped", lambda z, y: -_two_softplus(z, y)),
@@ -108,10 +107,6 @@ LOGITS = np.tile(np.array([-600, -40, -20, -1.5, 0, 0.3, 3, 20, 40, 600.0]), 3)
 TARGETS = np.repeat([0.0, 0.3, 1.0], 10)
 HARD = TARGETS != 0.3
 MILD = np.abs(LOGITS) < 15
-
-
-def _loose(loss: BinaryLoss) -> bool:
-    return judge_with(LOGITS, TARGETS, rtol=1e-5, atol=1e-8)(loss)
 
 
 def _any_shape(loss: BinaryLoss) -> bool:
@@ -192,7 +187,7 @@ EXERCISES = (
                 judge_with(LOGITS[MILD], TARGETS[MILD])
             ),
             "the absolute tolerance is larger than the loss of a certain and right answer: set atol=0": (
-                _loose
+                judge_with(LOGITS, TARGETS, rtol=1e-5, atol=1e-8)
             ),
             "the relative tolerance is too wide: a loss with eight right digits passes, or with fewer": (
                 *(judge_with(LOGITS, TARGETS, rtol=rtol) for rtol in (1e-7, 1e-5, 1e-4, 0.01, 0.3)),

@@ -19,10 +19,6 @@ def _pool_inputs() -> list[tuple[Any, ...]]:
     return [(np.array([[0.9, 0.1], [0.5, 0.5]]), 2.0), (three, 4.0), (three[:2], 0.7)]
 
 
-def _pooled(teachers: Array, T: float) -> Any:
-    return softmax(T * np.log(softmax(np.log(teachers) / T).mean(0)))
-
-
 EXERCISES = (
     Exercise(
         "kd-alpha",
@@ -60,7 +56,7 @@ EXERCISES = (
     ),
     Exercise(
         "kd-pool",
-        _pooled,
+        lambda t, T: softmax(T * np.log(softmax(np.log(t) / T).mean(0))),
         _pool_inputs,
         mistakes={
             "this is the mean at T = 1: the teachers are softened first": lambda t, T: t.mean(0),

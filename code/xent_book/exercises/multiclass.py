@@ -73,11 +73,6 @@ def _merge_inputs() -> list[tuple[Any, ...]]:
     ]
 
 
-def _error_inputs() -> list[tuple[Any, ...]]:
-    # None of them near a whole number of errors; the last exceeds the number of examples.
-    return [(0.231, 1000), (0.02, 10), (0.4, 178), (1.0, 50), (0.55, 20), (2.5, 40)]
-
-
 EXERCISES = (
     Exercise(
         "multiclass-nll",
@@ -157,7 +152,8 @@ EXERCISES = (
     Exercise(
         "multiclass-errors",
         lambda loss, n: min(n, math.floor(n * loss / math.log(2))),
-        _error_inputs,
+        # None of them near a whole number of errors; the last exceeds the number of examples.
+        lambda: [(0.231, 1000), (0.02, 10), (0.4, 178), (1.0, 50), (0.55, 20), (2.5, 40)],
         mistakes={
             "there are only N examples: no more than N can be wrong": (
                 lambda loss, n: math.floor(n * loss / math.log(2))

@@ -21,12 +21,6 @@ def _entropy_inputs() -> list[tuple[Any, ...]]:
     ]
 
 
-def _alpha_inputs() -> list[tuple[Any, ...]]:
-    """Reports for the positive class, gamma, alpha."""
-    q = np.array([0.05, 0.3, 0.5, 0.62, 0.9])
-    return [(q, 2.0, 0.25), (q, 1.0, 0.6), (q, 0.5, 0.9)]
-
-
 def _focal(q: Any, gamma: float) -> Any:
     return scoring.invert_focal(np.stack([1 - q, q], axis=-1), gamma=gamma)
 
@@ -78,7 +72,8 @@ EXERCISES: tuple[Exercise, ...] = (
     Exercise(
         "scoring-alpha-focal",
         lambda q, gamma, alpha: _divide(_focal(q, gamma), 1 - alpha, alpha),
-        _alpha_inputs,
+        # Reports for the positive class, gamma, alpha.
+        lambda: [(np.array([0.05, 0.3, 0.5, 0.62, 0.9]), *c) for c in ((2.0, 0.25), (1.0, 0.6), (0.5, 0.9))],
         mistakes={
             "alpha is still in there: undo the weights after the focal factor": (
                 lambda q, gamma, alpha: _focal(q, gamma)[..., 1]

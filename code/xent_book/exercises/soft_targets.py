@@ -25,10 +25,6 @@ def _unmix(q: Any, eps: float) -> Any:
     return (q - eps / q.shape[-1]) / (1 - eps)
 
 
-def _other(q: Any, eta: float) -> Any:
-    return _unmix(q, eta * q.shape[-1] / (q.shape[-1] - 1))
-
-
 def _token_inputs() -> list[tuple[Any, ...]]:
     """Log-probabilities, distributions with zeros among them, masks."""
     rng = np.random.default_rng(0)
@@ -54,7 +50,7 @@ def _token_mean(log_q: Any, p: Any, mask: Any) -> Any:
 EXERCISES: tuple[Exercise, ...] = (
     Exercise(
         "soft-other",
-        _other,
+        lambda q, eta: _unmix(q, eta * q.shape[-1] / (q.shape[-1] - 1)),
         _other_inputs,
         atol=1e-12,
         mistakes={
