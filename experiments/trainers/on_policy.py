@@ -69,7 +69,8 @@ def gkd(model: nn.Module, seed: int, lmbda: float, kind: type[GKD]) -> int:
             teacher(),
             GKDConfig(
                 folder, lmbda=lmbda, max_new_tokens=NEW, gradient_accumulation_steps=STEPS,
-                per_device_train_batch_size=4, **ddp(), **ONE_STEP, **TRL,
+                per_device_train_batch_size=4, ddp_backend="gloo" if dist.is_initialized() else None,
+                **ONE_STEP, **TRL,
             ),
             train_dataset=Dataset.from_dict(
                 {
@@ -83,10 +84,6 @@ def gkd(model: nn.Module, seed: int, lmbda: float, kind: type[GKD]) -> int:
         )  # fmt: skip
         go(run)
     return sum(len(row) - PROMPT for row in rows)
-
-
-def ddp() -> Row:
-    return {"ddp_backend": "gloo"} if dist.is_initialized() else {}
 
 
 def texts(model: nn.Module, seed: int) -> list[list[int]]:

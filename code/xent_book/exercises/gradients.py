@@ -45,11 +45,6 @@ def _lengths_with(g: Any, w: Array, b: Array, x: Array, y: Labels) -> Array:
     return np.asarray(_length(g(x @ w.T + b, np.eye(len(w))[y])) * np.sqrt((x**2).sum(axis=1) + 1))
 
 
-def _naive_softmax(z: Array) -> Array:
-    e = np.exp(z)
-    return np.asarray(e / e.sum(axis=1, keepdims=True))
-
-
 def _leak_inputs() -> list[tuple[Any, ...]]:
     rng = np.random.default_rng(8)
     layers = [
@@ -136,7 +131,9 @@ EXERCISES = (
                 lambda w, b, x, y: _lengths_with(lambda z, t: softmax(z, axis=0) - t, w, b, x, y)
             ),
             "your softmax overflows: exponentiate z - max(z), or call xent.softmax": (
-                lambda w, b, x, y: _lengths_with(lambda z, t: _naive_softmax(z) - t, w, b, x, y)
+                lambda w, b, x, y: _lengths_with(
+                    lambda z, t: np.exp(z) / np.exp(z).sum(axis=1, keepdims=True) - t, w, b, x, y
+                )
             ),
         },
     ),

@@ -24,10 +24,6 @@ def _merged(p: Array, i: int, j: int) -> Array:
     return np.delete(shared, j)
 
 
-def _lost(p: Array, i: int, j: int) -> Any:
-    return _bits(p) - _bits(_merged(p, i, j))
-
-
 def _lost_with(entropy: Callable[[Array], Any]) -> Callable[[Array, int, int], Any]:
     return lambda p, i, j: entropy(p) - entropy(_merged(p, i, j))
 
@@ -148,7 +144,7 @@ def _means() -> list[tuple[Any, ...]]:
 EXERCISES = (
     Exercise(
         "shared-key",
-        _lost,
+        _lost_with(_bits),
         _keys,
         atol=1e-12,  # two entropies of a few bits, and their difference
         mistakes={
