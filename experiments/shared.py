@@ -16,7 +16,9 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -73,6 +76,15 @@ def write(record: dict[str, Any], path: Path) -> None:
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
+def rounded(value: Any, form: str) -> Any:
+    """Round the floats of a record, however deep, to what `form` writes: the last digits belong to one processor."""
+    if isinstance(value, dict):
+        return {key: rounded(entry, form) for key, entry in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [rounded(entry, form) for entry in value]
+    return float(format(value, form)) if isinstance(value, (float, np.floating)) else value
+
+
 # ---------------------------------------------------------------- memory
 
 
@@ -93,18 +105,63 @@ def growth(step: Callable[[], Any]) -> tuple[int, Any]:
     return resident("VmHWM") - before, result
 
 
-def in_fresh_process(module: str, *arguments: str) -> Any:
-    """Return what `python -m module arguments` prints last, read as JSON; None if not on Linux.
+def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a module's function returns in a process of its own, both ways as JSON; None if not on Linux.
 
     Every allocation of 64 KiB and more is mapped and unmapped for itself there, so that none is hidden in a pool.
     """
     if not Path("/proc/self/clear_refs").exists():
         return None
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-    root = str(Path(__file__).parents[1])
-    command = [sys.executable, "-m", module, *arguments]
+    module = function.__module__
+    module = sys.modules[module].__spec__.name if module == "__main__" else module  # type: ignore[union-attr]
+    program = (
+        f"import json, sys, {module} as m; print(json.dumps(m.{function.__name__}(*json.loads(sys.argv[1]))))"
+    )
+    command, root = [sys.executable, "-c", program, json.dumps(arguments)], Path(__file__).parents[1]
     done = subprocess.run(command, env=environment, cwd=root, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])
+
+
+# ---------------------------------------------------------------- time
+
+TURN = 2e-3
+
+
+def agree(losses: dict[str, float], tolerance: float) -> None:
+    """Stop unless all compute the same loss."""
+    if any(abs(loss / losses["xent"] - 1) > tolerance for loss in losses.values()):
+        raise SystemExit(f"not the same loss: {losses}")
+
+
+def turns(
+    ways: dict[str, Callable[[], Any]],
+    budget: float,
+    least: int,
+    clock: Callable[[], float] = time.perf_counter,
+    before: Callable[[str], Any] = str,
+) -> dict[str, list[float]]:
+    """Let all take turns until the budget in seconds is spent, and return the seconds of a call in each turn.
+
+    A turn is one call, or as many as take two milliseconds; `before` is given the name of each.
+    """
+
+    def seconds(way: Callable[[], Any], count: int) -> float:
+        begin = clock()
+        for _ in range(count):
+            way()
+        return (clock() - begin) / count
+
+    counts = {
+        name: max(1, round(TURN / min(seconds(way, 1) for _ in range(3)))) for name, way in ways.items()
+    }
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    end = time.perf_counter() + budget
+    while len(taken["xent"]) < least or time.perf_counter() < end:
+        for name, way in ways.items():
+            before(name)
+            taken[name].append(seconds(way, counts[name]))
+    return taken
 
 
 # ---------------------------------------------------------------- speeches
@@ -134,16 +191,22 @@ class Settings:
     longest_sample: int = 4096
 
 
-def load(path: Path) -> list[str]:
-    """Return the speeches without their speakers, after checking that the text is the one meant."""
+def spoken(path: Path) -> list[tuple[str, str]]:
+    """Return who speaks and the speech, block by block, after checking that the text is the one meant."""
     text = path.read_bytes()
     found = hashlib.sha256(text).hexdigest()
     if found != SHA256:
         raise ValueError(f"{path} is another text: its SHA-256 is {found}, expected {SHA256}")
-    blocks = [block.strip("\n").partition("\n") for block in text.decode("ascii").split("\n\n")]
-    # In 125 blocks a speaker says nothing, and 81 speeches are so long that their attention takes a third of
-    # the time; both are left out.
-    return [speech for _, _, speech in blocks if 0 < len(speech) <= LONGEST]
+    blocks = (block.strip("\n").partition("\n") for block in text.decode("ascii").split("\n\n"))
+    return [
+        (speaker, speech) for speaker, _, speech in blocks if speech
+    ]  # in 125 blocks a speaker says nothing
+
+
+def load(path: Path) -> list[str]:
+    """Return the speeches without their speakers."""
+    # 81 speeches are so long that their attention takes a third of the time; they are left out.
+    return [speech for _, speech in spoken(path) if len(speech) <= LONGEST]
 
 
 def encode(speeches: Sequence[str]) -> tuple[list[Tensor], str]:
@@ -154,12 +217,12 @@ def encode(speeches: Sequence[str]) -> tuple[list[Tensor], str]:
 
 
 class Split(NamedTuple):
-    train: list[Tensor]
-    validation: list[Tensor]
-    test: list[Tensor]
+    train: list[Any]
+    validation: list[Any]
+    test: list[Any]
 
 
-def split(speeches: Sequence[Tensor], settings: Settings) -> Split:
+def split(speeches: Sequence[Any], settings: Settings) -> Split:
     """Return the three parts, which are the same in every run."""
     order = np.random.default_rng(settings.split_seed).permutation(len(speeches))
     first = round(settings.test_share * len(speeches))
@@ -167,6 +230,28 @@ def split(speeches: Sequence[Tensor], settings: Settings) -> Split:
     return Split(
         *([speeches[i] for i in part] for part in (order[second:], order[first:second], order[:first]))
     )
+
+
+class NGrams:
+    """Witten and Bell: p(v | c) = (count(c v) + types(c) p(v | shorter c)) / (count(c) + types(c))."""
+
+    def __init__(self, texts: Iterable[Sequence[int]], vocabulary: int, order: int, first: int = 0) -> None:
+        """Count the tokens of each text from its `first` on, behind up to `order` others."""
+        self.vocabulary = vocabulary
+        self.counts: list[Any] = [defaultdict(Counter) for _ in range(order + 1)]
+        for text in texts:
+            for i in range(first, len(text)):
+                for n in range(min(order, i) + 1):
+                    self.counts[n][tuple(text[i - n : i])][text[i]] += 1
+
+    def orders(self, context: Sequence[int]) -> Iterator[NDArray[np.float64]]:
+        """Yield the distributions after a context by the models of each order, from zero on."""
+        p = np.full(self.vocabulary, 1 / self.vocabulary)
+        for n, counts in enumerate(self.counts):
+            if seen := counts.get(tuple(context[len(context) - n :])):
+                p = p * (len(seen) / (seen.total() + len(seen)))
+                p[list(seen)] += np.array(list(seen.values())) / (seen.total() + len(seen))
+            yield p
 
 
 # ---------------------------------------------------------------- a transformer

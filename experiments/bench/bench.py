@@ -22,11 +22,9 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS
 os.environ.update(TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
 os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="", KERAS_BACKEND="tensorflow")
 
-import argparse
 import json
 import platform
-import time
-import timeit
+import re
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -43,7 +41,7 @@ import tensorflow as tf
 import torch
 
 import xent
-from experiments.shared import growth, in_fresh_process, made
+from experiments.shared import agree, growth, in_fresh_process, made, turns
 
 RESULT = Path(__file__).with_name("result.json")
 
@@ -70,7 +68,7 @@ CASES = [
     *(Case(*size, "float64", kind) for size in SIZES[:3] for kind in KINDS),
     *(Case(*size, axis=0) for size in ((100_000, 10), (10_000, 1_000))),
 ]
-TURN = 2e-3
+BUDGET, LEAST = 10.0, 5  # seconds to measure each case, and turns
 # Which memory is counted by tracemalloc; the rest needs a process of its own.
 NUMPY_WAYS = ("xent", "scipy", "scikit-learn", "scikit-learn and softmax")
 # The high-water mark of a process says little about less than a few megabytes.
@@ -127,32 +125,6 @@ def ways(case: Case) -> dict[str, Way]:
     return found
 
 
-def agree(losses: dict[str, float]) -> None:
-    """Stop unless all compute the same loss."""
-    if any(abs(loss / losses["xent"] - 1) > 1e-4 for loss in losses.values()):
-        raise SystemExit(f"not the same loss: {losses}")
-
-
-def fastest_of_three(way: Way) -> float:
-    """Return about how many seconds a call takes."""
-    return min(timeit.repeat(way, number=1, repeat=3))
-
-
-def measure(found: dict[str, Way], budget: float) -> dict[str, list[float]]:
-    """Let all take turns until the budget in seconds is spent, five times at least."""
-    seconds: dict[str, list[float]] = {name: [] for name in found}
-    calls = {name: max(1, round(TURN / fastest_of_three(way))) for name, way in found.items()}
-    end = time.perf_counter() + budget
-    while len(seconds["xent"]) < 5 or time.perf_counter() < end:
-        for name, way in found.items():
-            torch.set_num_threads(2 if name == "torch, 2 threads" else 1)
-            begin = time.perf_counter()
-            for _ in range(calls[name]):
-                way()
-            seconds[name].append((time.perf_counter() - begin) / calls[name])
-    return seconds
-
-
 def traced_memory(way: Way) -> int:
     """Return the most bytes that NumPy and Python held at once while it ran."""
     tracemalloc.start()
@@ -163,15 +135,8 @@ def traced_memory(way: Way) -> int:
         tracemalloc.stop()
 
 
-def resident_memory(case: Case, names: list[str]) -> dict[str, int]:
-    """Return by how much each way made the resident set grow, in a fresh process; nothing if not on Linux."""
-    argument = json.dumps([asdict(case), names])
-    return (in_fresh_process(__spec__.name, "--resident", argument) if names else None) or {}
-
-
-def resident_child(argument: str) -> None:
-    """Measure some ways in this process and print their bytes."""
-    case, names = json.loads(argument)
+def resident_memory(case: dict[str, Any], names: list[str]) -> dict[str, int]:
+    """Return by how much each way makes this process grow."""
     grown = {}
     torch.set_num_threads(1)
     # What a first call sets up is not its memory. A small first call, because TensorFlow keeps what it freed.
@@ -179,19 +144,17 @@ def resident_child(argument: str) -> None:
     for name in names:
         first[name]()
         grown[name] = max(0, growth(found[name])[0])
-    print(json.dumps(grown))
+    return grown
 
 
 def machine() -> dict[str, Any]:
     """Describe the machine."""
-    cpu, caches = platform.processor() or platform.machine(), ""
+    cpu = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
-        names = [
-            line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")
-        ]
-        cpu = names[0].split(":")[1].strip() if names else cpu
-        level_two = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
-        caches = level_two.read_text().strip() if level_two.exists() else ""
+        names = re.findall(r"(?m)^model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+        cpu = names[0] if names else cpu
+    level_two = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
+    caches = level_two.read_text().strip() if level_two.exists() else ""
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),
@@ -201,52 +164,40 @@ def machine() -> dict[str, Any]:
     }
 
 
-def run(case: Case, budget: float) -> dict[str, Any]:
+def run(case: Case) -> dict[str, Any]:
     """Measure one case: fastest and median seconds, and bytes."""
     found = ways(case)
-    agree({name: way() for name, way in found.items()})
-    turns = measure(found, budget)
+    agree({name: way() for name, way in found.items()}, 1e-4)
+    taken = turns(
+        found, BUDGET, LEAST, before=lambda name: torch.set_num_threads(1 + (name == "torch, 2 threads"))
+    )
     memory = {name: traced_memory(found[name]) for name in NUMPY_WAYS if name in found}
     del found
     nbytes = case.rows * case.classes * np.dtype(case.dtype).itemsize
-    if nbytes >= LEAST_RESIDENT:
-        memory |= resident_memory(case, [name for name in ("torch", "keras") if name in turns])
+    beside = [name for name in ("torch", "keras") if name in taken]
+    if nbytes >= LEAST_RESIDENT and beside:
+        memory |= in_fresh_process(resident_memory, asdict(case), beside) or {}
     return {
         **asdict(case),
         "bytes": nbytes,
-        "turns": len(turns["xent"]),
-        "seconds": {name: {"fastest": min(s), "median": float(np.median(s))} for name, s in turns.items()},
+        "turns": len(taken["xent"]),
+        "seconds": {name: {"fastest": min(s), "median": float(np.median(s))} for name, s in taken.items()},
         "memory": memory,
     }
 
 
 def main() -> None:
     """Measure, print the shares, and write all down."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--budget", type=float, default=10.0, help="seconds to measure each case")
-    parser.add_argument("--resident", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.resident:
-        resident_child(options.resident)
-        return
     result: dict[str, Any] = {
         **made(xent, np, scipy, sklearn, torch, keras, tf),
         "machine": machine(),
-        "settings": {"threads": 1, "budget": options.budget, "turns at least": 5, "seed": 0},
+        "settings": {"threads": 1, "budget": BUDGET, "turns at least": LEAST, "seed": 0},
         "cases": [],
     }
     for case in CASES:
-        measured = run(case, options.budget)
-        result["cases"].append(measured)
-        seconds = {name: times["fastest"] for name, times in measured["seconds"].items()}
-        print(
-            f"{case.rows:,} x {case.classes:,} {case.dtype}, {case.logits}, axis {case.axis}:",
-            f"xent {1e3 * seconds['xent']:,.3f} ms; its share of the time of",
-            ", ".join(f"{name} {seconds['xent'] / s:.2f}" for name, s in seconds.items() if name != "xent"),
-            flush=True,
-        )
+        result["cases"].append(run(case))
+        seconds = {name: times["fastest"] for name, times in result["cases"][-1]["seconds"].items()}
+        print(case, {name: round(seconds["xent"] / s, 2) for name, s in seconds.items()}, flush=True)
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -1,7 +1,6 @@
 """Time, memory and error of the losses of a linear layer beside the plain pair and torch's own, into linear.json.
 
     python -m experiments.bench.linear                every case (an hour), each written when it is done
-    python -m experiments.bench.linear --width 512    those of one width, printed
     python -m experiments.bench.linear --device cuda  those of a GPU (five minutes)
 
 A step is the mean loss of hidden states and a weight, and its backward pass; in bfloat16 the plain pair's logits
@@ -29,12 +28,14 @@ import importlib.util
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import LinearCrossEntropyOptions as Options
 
 import xent.torch
 from experiments.shared import growth, in_fresh_process, made
@@ -55,13 +56,19 @@ Size = tuple[int, int, int, str]
 Way = Callable[..., Tensor]
 
 
+def logits(hidden: Tensor, weight: Tensor) -> Tensor:
+    """Return the logits, those of half precision in float32."""
+    z = F.linear(hidden, weight)
+    return z if z.dtype == torch.float64 else z.float()
+
+
 def plain_distillation(hidden: Tensor, weight: Tensor, taught: Tensor, teacher: Tensor) -> Tensor:
-    student, target = (F.log_softmax(F.linear(*x).float(), -1) for x in ((hidden, weight), (taught, teacher)))
+    student, target = (F.log_softmax(logits(*x), -1) for x in ((hidden, weight), (taught, teacher)))
     return F.kl_div(student, target, log_target=True, reduction="batchmean")
 
 
 def plain_cached(hidden: Tensor, weight: Tensor, indices: Tensor, probs: Tensor, tail: Tensor) -> Tensor:
-    log_q = F.log_softmax(F.linear(hidden, weight).float(), -1)
+    log_q = F.log_softmax(logits(hidden, weight), -1)
     rest = log_q.scatter(-1, indices, -torch.inf).logsumexp(-1)
     top = F.kl_div(log_q.gather(-1, indices), probs, reduction="none").sum(-1)
     return (top + F.kl_div(rest, tail, reduction="none")).mean()
@@ -72,21 +79,15 @@ def cached(hidden: Tensor, weight: Tensor, indices: Tensor, probs: Tensor, tail:
     return xent.torch.linear_distillation_loss(hidden, weight, teacher_top_k=cache)
 
 
-def torch_options(**options: Any) -> Way:
-    return lambda *inputs: F.linear_cross_entropy(
-        *inputs, options=torch.nn.LinearCrossEntropyOptions(**options)
-    )
-
-
 def plain(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(F.linear(hidden, weight).float(), targets)
+    return F.cross_entropy(logits(hidden, weight), targets)
 
 
 WAYS: dict[str, dict[str, Way]] = {
     "cross_entropy": {
         "plain": plain,
         "xent": xent.torch.linear_cross_entropy,
-        "torch, chunks of 64": torch_options(batch_chunk_size=64),
+        "torch, chunks of 64": partial(F.linear_cross_entropy, options=Options(batch_chunk_size=64)),
     },
     "distillation": {"plain": plain_distillation, "xent": xent.torch.linear_distillation_loss},
     "cached": {"plain": plain_cached, "xent": cached},
@@ -146,17 +147,13 @@ def step(way: Way, inputs: list[Tensor]) -> int:
     return size
 
 
-def peak_here(loss: str, name: str, size: Size) -> int:
+def peak(loss: str, name: str, size: Size) -> int:
     """Return by how much this process grows in one step, less the gradients."""
+    torch.set_num_threads(1)
     step(WAYS[loss][name], data(loss, (8, 64, *size[2:])))  # what a first call sets up is not its memory
     inputs = data(loss, size)
     bytes_, gradients = growth(lambda: step(WAYS[loss][name], inputs))
     return bytes_ - int(gradients)
-
-
-def peak(loss: str, name: str, size: Size) -> int:
-    """Return the same from a fresh process, in which each allocation is mapped for itself."""
-    return int(in_fresh_process("experiments.bench.linear", "--peak", json.dumps([loss, name, size])))
 
 
 def reference(loss: str, inputs: list[Tensor], dtype: torch.dtype) -> Tensor:
@@ -164,19 +161,7 @@ def reference(loss: str, inputs: list[Tensor], dtype: torch.dtype) -> Tensor:
     exact = [
         x.detach().to(dtype).requires_grad_(x.requires_grad) if x.is_floating_point() else x for x in inputs
     ]
-    hidden, weight, *beside = exact
-    z = F.linear(hidden, weight)
-    if loss == "cross_entropy":
-        value = F.cross_entropy(z, beside[0])
-    elif loss == "distillation":
-        target = F.log_softmax(F.linear(*beside), -1)
-        value = F.kl_div(F.log_softmax(z, -1), target, log_target=True, reduction="batchmean")
-    else:
-        indices, probs, tail = beside
-        log_q = F.log_softmax(z, -1)
-        others = log_q.exp().scatter(-1, indices, 0.0).sum(-1)
-        value = -((probs * log_q.gather(-1, indices)).sum(-1) + tail * others.log()).mean()
-    return torch.autograd.grad(value, weight)[0]
+    return torch.autograd.grad(WAYS[loss]["plain"](*exact), exact[1])[0]
 
 
 def measure(loss: str, size: Size) -> dict[str, Any]:
@@ -192,7 +177,7 @@ def measure(loss: str, size: Size) -> dict[str, Any]:
             error[name] = float((inputs[1].grad.double() - exact).norm() / exact.norm())
             inputs[0].grad = inputs[1].grad = None
     del inputs, exact
-    memory = {name: peak(loss, name, size) for name in WAYS[loss]}
+    memory = {name: in_fresh_process(peak, loss, name, size) for name in WAYS[loss]}
     return {**case, "seconds": seconds, "memory": memory, "error": error}
 
 
@@ -220,49 +205,15 @@ def measure_on_gpu(loss: str, size: Size) -> dict[str, Any]:
 
 def main() -> None:
     """Measure all cases and write them down."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--width", type=int, help="only this many hidden units; writes nothing")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--missing", action="store_true", help="only what linear.json lacks")
-    parser.add_argument("--peak", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    on_gpu = parser.parse_args().device == "cuda"
     torch.set_num_threads(1)
-    if options.peak:
-        loss, name, size = json.loads(options.peak)
-        print(peak_here(loss, name, size))
-        return
-    sizes = SIZES if options.device == "cpu" else GPU_SIZES
-    for size in sizes:
-        if options.width not in (None, size[2]):
-            continue
+    for size in GPU_SIZES if on_gpu else SIZES:
         for loss in LOSSES:
-            if options.missing and (loss, *size, options.device) in done():
-                continue
-            case = measure(loss, size) if options.device == "cpu" else measure_on_gpu(loss, size)
-            report(case)
-            if options.width is None:
-                store(case)
-
-
-def report(case: dict[str, Any]) -> None:
-    """Print each way's shares of the plain pair's time and memory."""
-    print(*(case[name] for name in KEY))
-    for name in case["memory"]:
-        shares = (f"{case[of][name] / case[of]['plain']:.3f} of the {of}" for of in ("seconds", "memory"))
-        print(
-            f"    {name:30}",
-            *shares,
-            f"error {case['error'][name]:.2g}" if "error" in case else "",
-            flush=True,
-        )
-
-
-def done() -> set[tuple[Any, ...]]:
-    """Return which cases linear.json has."""
-    cases = json.loads(RESULT.read_text(encoding="utf-8"))["cases"]
-    return {tuple(case[name] for name in KEY) for case in cases}
+            case = measure_on_gpu(loss, size) if on_gpu else measure(loss, size)
+            print(case, flush=True)
+            store(case)
 
 
 def store(case: dict[str, Any]) -> None:
@@ -276,8 +227,8 @@ def store(case: dict[str, Any]) -> None:
     result = json.loads(RESULT.read_text(encoding="utf-8"))
     cases = {tuple(old[name] for name in KEY): old for old in result["cases"]}
     cases[tuple(case[name] for name in KEY)] = case
-    sizes = {"cpu": SIZES}  # of others, what was measured is left
-    cases = {key: c for key, c in cases.items() if key[1:5] in sizes.get(c["device"], [key[1:5]])}
+    # Of a GPU, what was measured is left.
+    cases = {key: c for key, c in cases.items() if c["device"] != "cpu" or key[1:5] in SIZES}
     result = {
         "settings": {"threads": 1, "turns": TURNS, "seed": 0, "spread": SPREAD, "apart": APART, "kept": KEPT},
         "cases": list(cases.values()),

@@ -6,8 +6,7 @@ Both losses take turns in one process, with one thread; a turn is one forward an
 take two milliseconds, and the fastest turn counts. The clock is the processor's time of this process, which
 other work on the machine lengthens least. In bfloat16 PyTorch's losses get `.float()` of the logits, as trainers
 give them. Memory is what a pass needs beyond its inputs at its highest point, the gradient included: the growth
-of the resident set, in a process of its own with an allocator that hands every page back. Each case is written
-down when it is done.
+of the resident set, in a process of its own with an allocator that hands every page back.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import os
 
 os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
 
-import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -28,13 +26,12 @@ from torch import Tensor
 from torch.nn import functional
 
 import xent.torch
-from experiments.shared import growth, in_fresh_process, made
+from experiments.shared import agree, growth, in_fresh_process, made, turns
 
 RESULT = Path(__file__).with_name("result.json")
 SIZES = [(64, 1_000), (20_000, 32), (100_000, 10), (1_024, 50_000)]
 CASES = [*((*size, "float32") for size in SIZES), (1_024, 50_000, "bfloat16")]
-TURN = 2e-3
-clock = time.process_time
+BUDGET, LEAST = 8.0, 3  # seconds to measure each loss, and turns
 Pass = Callable[[], Tensor]
 
 
@@ -73,78 +70,35 @@ def ways(rows: int, classes: int, dtype: str) -> dict[str, dict[str, Pass]]:
     return {name: {who: both_ways(loss) for who, loss in pair.items()} for name, pair in losses.items()}
 
 
-def seconds(pair: dict[str, Pass], budget: float) -> dict[str, float]:
-    """The fastest turn of each, three at least."""
-    values = {who: once().item() for who, once in pair.items()}
-    if abs(values["xent"] / values["torch"] - 1) > 1e-3:
-        raise SystemExit(f"not the same loss: {values}")
-    begin = clock()
-    pair["torch"]()
-    calls = max(1, round(TURN / (clock() - begin)))
-    turns: dict[str, list[float]] = {who: [] for who in pair}
-    end = time.perf_counter() + budget
-    while len(turns["xent"]) < 3 or time.perf_counter() < end:
-        for who, once in pair.items():
-            begin = clock()
-            for _ in range(calls):
-                once()
-            turns[who].append((clock() - begin) / calls)
-    return {who: min(taken) for who, taken in turns.items()}
-
-
-def grown(case: list[Any], name: str, who: str) -> int:
+def grown(case: tuple[int, int, str], name: str, who: str) -> int:
     """By how many bytes one pass makes the resident set grow, at its highest point."""
+    torch.set_num_threads(1)
     ways(8, *case[1:])[name][who]()  # what a first call sets up is not its memory
-    once = ways(*case)[name][who]
-    return max(0, growth(once)[0])
+    return max(0, growth(ways(*case)[name][who])[0])
 
 
-def memory(case: tuple[int, int, str], name: str, who: str) -> int | None:
-    """The same in a fresh process; None if not on Linux."""
-    result: int | None = in_fresh_process(__spec__.name, "--grown", json.dumps([case, name, who]))
-    return result
-
-
-def measure(budget: float, only: int | None) -> Iterator[dict[str, Any]]:
+def measure() -> Iterator[dict[str, Any]]:
     """Measure one after another; memory where the logits are large enough to tell."""
-    for case in [case for case in CASES if only in (None, case[0])]:
+    for case in CASES:
         rows, classes, dtype = case
         nbytes = rows * classes * getattr(torch, dtype).itemsize
         for name, pair in ways(*case).items():
-            taken = seconds(pair, budget)
-            copies = {who: memory(case, name, who) for who in pair} if nbytes > 5e7 else {}
+            agree({who: once().item() for who, once in pair.items()}, 1e-3)
+            taken = {who: min(s) for who, s in turns(pair, BUDGET, LEAST, time.process_time).items()}
+            copies = {who: in_fresh_process(grown, case, name, who) for who in pair} if nbytes > 5e7 else {}
             row = {"rows": rows, "classes": classes, "dtype": dtype, "loss": name, "bytes": nbytes}
             print(*case, name, f"{taken['xent'] / taken['torch']:.2f} of torch's time", flush=True)
             yield {**row, "seconds": taken, "memory": {w: m for w, m in copies.items() if m is not None}}
 
 
-def key(case: dict[str, Any]) -> tuple[Any, ...]:
-    """What is measured in a case."""
-    return case["rows"], case["classes"], case["dtype"], case["loss"]
-
-
 def main() -> None:
     """Measure, and write it down."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--budget", type=float, default=8.0, help="seconds to measure each loss")
-    parser.add_argument("--rows", type=int, help="only the cases of so many rows")
-    parser.add_argument("--grown", help=argparse.SUPPRESS)
-    options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.grown:
-        print(grown(*json.loads(options.grown)))
-        return
-    settings = {"torch": torch.__version__, "threads": 1, "budget": options.budget, "seed": 0}
-    settings |= {"date": made()["date"]}
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for measured in measure(options.budget, options.rows):
-        result = json.loads(RESULT.read_text(encoding="utf-8"))
-        kept = {key(case): case for case in result.get("tensors", {}).get("cases", [])}
-        found[key(measured)] = measured
-        result["tensors"] = {"settings": settings, "cases": list((kept | found).values())}
-        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    settings = {"torch": torch.__version__, "threads": 1, "budget": BUDGET, "seed": 0, "date": made()["date"]}
+    cases = list(measure())
+    result = json.loads(RESULT.read_text(encoding="utf-8"))
+    result["tensors"] = {"settings": settings, "cases": cases}
+    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

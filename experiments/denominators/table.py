@@ -29,6 +29,7 @@ import scipy
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 from torch import Tensor
 
 from experiments.shared import made
@@ -98,6 +99,11 @@ def minimise(loss: Callable[[Tensor], Tensor], size: int) -> Tensor:
     return logits
 
 
+def fitted(loss: Callable[[Tensor], Tensor], of: int = 0) -> float:
+    """The probability of one of four outcomes, after a fit of their logits."""
+    return float(minimise(loss, 4).detach().softmax(0)[of])
+
+
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """The cross-entropy of each token, zero where it is padded."""
     logits = every_position(logits)
@@ -116,11 +122,15 @@ def fit_lengths(kinds: Draws, aggregate: Callable[[Tensor, Tensor], Tensor]) -> 
     return float(lengths_of(fitted)[0])
 
 
-def counted(kinds: Draws, scale: Array, classes: int = 4, of: int = 0) -> tuple[float, float]:
-    """The share of an outcome among items that count `scale` each, shape (sets, B), and its standard error."""
-    mine, all_ = ((kinds == of) * scale).sum(1), (scale * np.ones(kinds.shape)).sum(1)
+def ratio(mine: Array, all_: Array) -> tuple[float, float]:
+    """The quotient of two sums over sets, and its standard error."""
     q = mine.sum() / all_.sum()
     return float(q), float(np.sqrt(np.square(mine - q * all_).sum()) / all_.sum())
+
+
+def counted(kinds: Draws, scale: Array, of: int = 0) -> tuple[float, float]:
+    """The share of an outcome among items that count `scale` each, shape (sets, B), and its standard error."""
+    return ratio(((kinds == of) * scale).sum(1), (scale * np.ones(kinds.shape)).sum(1))
 
 
 # What is divided by what: (losses, mask) of shape (sets, B, T) -> (sets,). As the frameworks write it.
@@ -221,12 +231,10 @@ def packed_simulated(rng: np.random.Generator) -> tuple[float, float]:
     stream = rng.choice(4, size=SIMULATED // 2, p=P)
     row, total = pack(stream)
     scale = 1 / total[row]
-    mine, all_ = np.bincount(row, scale * (stream == 0)), np.bincount(row, scale)
-    q = mine.sum() / all_.sum()
     # Rows depend on their neighbours: the error is that of blocks of a hundred.
-    blocks = len(mine) // 100
-    parts = (mine - q * all_)[: 100 * blocks].reshape(blocks, 100).sum(1)
-    return float(q), float(np.sqrt(np.square(parts).sum()) / all_[: 100 * blocks].sum())
+    blocks = np.arange(0, len(total), 100)
+    mine, all_ = np.bincount(row, scale * (stream == 0)), np.bincount(row, scale)
+    return ratio(np.add.reduceat(mine, blocks), np.add.reduceat(all_, blocks))
 
 
 def packed_trained(seed: int, weights: bool) -> float:
@@ -262,9 +270,7 @@ def prompted_exact() -> float:
 def prompted_simulated(rng: np.random.Generator) -> tuple[float, float]:
     kinds, prompt = draw(rng, SIMULATED // 4, 4), rng.integers(2, size=(SIMULATED // 4, 4))
     scale = 1 / (LENGTHS[kinds] + PROMPTS[prompt]).sum(1, keepdims=True)
-    mine, all_ = ((kinds == 0) * (prompt == 0) * scale).sum(1), ((prompt == 0) * scale).sum(1)
-    q = mine.sum() / all_.sum()
-    return float(q), float(np.sqrt(np.square(mine - q * all_).sum()) / all_.sum())
+    return ratio(((kinds == 0) * (prompt == 0) * scale).sum(1), ((prompt == 0) * scale).sum(1))
 
 
 def prompted_trained(seed: int) -> float:
@@ -300,7 +306,7 @@ def masked_trained(seed: int) -> float:
     def loss(z: Tensor) -> Tensor:
         return ((-F.log_softmax(z, 0)[kinds] * mask).sum(1) / mask.sum(1)).mean()
 
-    return float(minimise(loss, 4).detach().softmax(0)[0])
+    return fitted(loss)
 
 
 # --------------------------------------------------------------------------------------- class weights
@@ -334,10 +340,8 @@ def weighted_row(size: int, repaired: bool) -> Row:
         w = torch.as_tensor(WEIGHT)
         for step in range(steps):
             y = (torch.rand(models, size, generator=generator) < RARE[1]).long()
-            scores = z[:, None, :].expand(models, size, 2)
-            each = F.cross_entropy(scores.reshape(-1, 2), y.reshape(-1), weight=w, reduction="none").view(
-                y.shape
-            )
+            scores = z[:, :, None].expand(models, 2, size)
+            each = F.cross_entropy(scores, y, weight=w, reduction="none")
             divisor = size * float(RARE @ WEIGHT) if repaired else w[y].sum(1)
             (gradient,) = torch.autograd.grad((each.sum(1) / divisor).sum(), z)
             with torch.no_grad():
@@ -380,22 +384,19 @@ def candidates_of(rng: np.random.Generator, draws: int) -> Tensor:
 def sampled_row(
     name: str, learns: str, closed: Array | None, corrected: bool, drop: bool, of: int = 0
 ) -> Row:
+    def optimum() -> Tensor:
+        return sampled_exact(corrected, drop) if closed is None else torch.as_tensor(np.log(closed))
+
     def exact() -> float:
-        return (
-            float(sampled_exact(corrected, drop).detach().softmax(0)[of])
-            if closed is None
-            else float(closed[of])
-        )
+        return float(optimum().detach().softmax(0)[of])
 
     def simulated(rng: np.random.Generator) -> tuple[float, float]:
-        z = sampled_exact(corrected, drop) if closed is None else torch.as_tensor(np.log(closed))
+        z = optimum()
         return stationary(lambda t, c: sampled_loss(t, c, corrected, drop), z, candidates_of(rng, 50_000), of)
 
     def trained(seed: int) -> float:
         drawn = candidates_of(np.random.default_rng(1000 + seed), 4 * TRAINED)
-        return float(
-            minimise(lambda z: sampled_loss(z, drawn, corrected, drop).mean(), 4).detach().softmax(0)[of]
-        )
+        return fitted(lambda z: sampled_loss(z, drawn, corrected, drop).mean(), of)
 
     return Row(name, learns, float(P[of]), exact, simulated, trained)
 
@@ -442,12 +443,11 @@ def preference_exact(normalised: bool, reference: bool) -> Array:
     if not normalised:
         q = base * np.exp(REWARD / BETA)
         return q / q.sum()
-    low, high = -50.0, 50.0
-    for _ in range(200):
-        c = (low + high) / 2
-        total = (base * np.exp(LENGTHS * (REWARD + c) / BETA)).sum()
-        low, high = (low, c) if total > 1 else (c, high)
-    return np.asarray(base * np.exp(LENGTHS * (REWARD + c) / BETA))
+
+    def at(c: float) -> Array:
+        return np.asarray(base * np.exp(LENGTHS * (REWARD + c) / BETA))
+
+    return at(brentq(lambda c: at(c).sum() - 1, -50.0, 50.0, xtol=1e-14))
 
 
 def pairs_of(rng: np.random.Generator, draws: int) -> Tensor:
@@ -462,23 +462,16 @@ def preference_row(name: str, learns: str, normalised: bool, reference: bool) ->
     loss = partial(preference_loss, normalised=normalised, reference=reference)
 
     def simulated(rng: np.random.Generator) -> tuple[float, float]:
-        return stationary(
-            loss, torch.as_tensor(np.log(preference_exact(normalised, reference))), pairs_of(rng, 50_000)
-        )
+        z = torch.as_tensor(np.log(preference_exact(normalised, reference)))
+        return stationary(loss, z, pairs_of(rng, 50_000))
 
     def trained(seed: int) -> float:
         drawn = pairs_of(np.random.default_rng(1000 + seed), 4 * TRAINED)
-        return float(minimise(lambda z: loss(z, drawn).mean(), 4).detach().softmax(0)[0])
+        return fitted(lambda z: loss(z, drawn).mean())
 
-    base = REFERENCE if reference else np.ones(4)
-    truth = base * np.exp(REWARD / BETA)
+    truth = float(preference_exact(False, reference)[0])
     return Row(
-        name,
-        learns,
-        float(truth[0] / truth.sum()),
-        lambda: float(preference_exact(normalised, reference)[0]),
-        simulated,
-        trained,
+        name, learns, truth, lambda: float(preference_exact(normalised, reference)[0]), simulated, trained
     )
 
 
@@ -562,12 +555,7 @@ ROWS = [
         lambda rng: (lambda kinds: counted(kinds, 1 / LENGTHS[kinds]))(draw(rng, SIMULATED, 1)),
         partial(packed_trained, weights=True),
     ),
-    weighted_row(4, False),
-    weighted_row(16, False),
-    weighted_row(64, False),
-    weighted_row(4, True),
-    weighted_row(16, True),
-    weighted_row(64, True),
+    *(weighted_row(size, repaired) for repaired in (False, True) for size in (4, 16, 64)),
     sampled_row("sampled softmax, corrected by -log q", "P", P, True, False),
     sampled_row("sampled softmax, not corrected", "P / q", P / NOISE / (P / NOISE).sum(), False, False),
     sampled_row("sampled softmax, corrected, hits removed", "no closed form", None, True, True, 3),

@@ -31,7 +31,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 import xent.torch as xt
-from experiments.shared import made, read
+from experiments.shared import made, read, rounded
 
 RESULT = Path(__file__).with_suffix(".json")
 SETTINGS: dict[str, Any] = {
@@ -53,6 +53,7 @@ SETTINGS: dict[str, Any] = {
     "bins": 15,
 }
 TEMPERATURES = (1, 2, 4, 8)
+FORM = ".5f"  # of the numbers stored
 
 
 @dataclass(frozen=True)
@@ -244,55 +245,38 @@ def run(names: list[str], seeds: list[int], decays: dict[str, float]) -> dict[st
     return {**{f"{k} teacher": evaluate(t, data["test"]) for k, t in teachers.items()}, **scores}
 
 
-def rounded(value: Any) -> Any:
-    """Round what is written: the last digits belong to one processor."""
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    if isinstance(value, (list, np.ndarray)):
-        return [rounded(item) for item in value]
-    return value if isinstance(value, int) else round(float(value), 5)
-
-
 def main() -> None:
-    """Run what the result does not hold yet."""
-    parser = argparse.ArgumentParser(description="Train every condition that is missing.")
-    parser.add_argument(
-        "--repeat", type=int, nargs="+", metavar="SEED", help="compare these seeds with the stored"
-    )
+    """Run what the result does not hold yet; or some seeds again, beside what it holds."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeat", type=int, nargs="+", metavar="SEED")
     repeat = parser.parse_args().repeat
     torch.set_num_threads(1)
     result = read(RESULT)
     if result.get("settings") != SETTINGS:
-        if repeat:
-            raise SystemExit("digits.json was made with other settings")
         result = {"settings": SETTINGS, "tuned": {}, "scores": {}, "longer": {}, "cpu_seconds": 0.0}
     tuned, scores, longer = result["tuned"], result["scores"], result["longer"]
     if repeat:
-        again = run(list(CONDITIONS), repeat, {name: t["weight_decay"] for name, t in tuned.items()})
-        for name, score in again.items():
-            stored = [scores[name]["nll"][seed] for seed in repeat]
-            print(
-                f"{name:28}",
-                *(f"{a:.4f} (stored {b:.4f})" for a, b in zip(score["nll"], stored, strict=True)),
-            )
+        chosen = {name: found["weight_decay"] for name, found in tuned.items()}
+        for name, score in run(list(CONDITIONS), repeat, chosen).items():
+            print(name, *score["nll"], "stored:", *(scores[name]["nll"][seed] for seed in repeat))
         return
     seeds = SETTINGS["seeds"]
     data = split(seeds)
     teachers = train_teachers(seeds, data)
     for kind, teacher in teachers.items():
         on_train = evaluate(teacher, data["teacher"])["entropy"]
-        scores[f"{kind} teacher"] = rounded(
-            evaluate(teacher, data["test"]) | {"entropy_on_its_own_images": on_train}
-        )
+        found = evaluate(teacher, data["test"]) | {"entropy_on_its_own_images": on_train}
+        scores[f"{kind} teacher"] = rounded(found, FORM)
     for name in CONDITIONS:
         if name in scores:
             continue
         started = time.process_time()
-        tuned[name] = rounded(tune(name))
+        tuned[name] = rounded(tune(name), FORM)
         decays = [tuned[name]["weight_decay"]] * len(seeds)
-        scores[name] = rounded(evaluate(train_students(name, seeds, data, teachers, decays), data["test"]))
+        students = train_students(name, seeds, data, teachers, decays)
+        scores[name] = rounded(evaluate(students, data["test"]), FORM)
         more = train_students(name, seeds, data, teachers, decays, SETTINGS["longer_steps"])
-        after = rounded(evaluate(more, data["test"]))
+        after = rounded(evaluate(more, data["test"]), FORM)
         longer[name] = {key: after[key] for key in ("nll", "error")}
         result["cpu_seconds"] = round(result["cpu_seconds"] + time.process_time() - started, 1)
         result |= made(np, torch, sklearn)

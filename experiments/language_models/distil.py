@@ -1,8 +1,6 @@
 """A transformer teacher and students on an exactly known language: losses, prefixes, denominators, caches.
 
-    python -m experiments.language_models.distil              every arm that is missing; writes result.json
-    python -m experiments.language_models.distil --repeat 0 1 two seeds again, beside what is stored
-    python -m experiments.language_models.distil --only cache --result part.json    some arms, stored elsewhere
+    python -m experiments.language_models.distil    every arm that is missing; writes result.json
 
 `dialects.py` is the truth. For each seed a teacher learns it from fresh samples. Students then learn from that
 teacher alone: *large* ones have the teacher's size and could repeat it, *small* ones cannot. Each arm chooses
@@ -15,7 +13,6 @@ continues where it stopped.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import re
@@ -31,7 +28,7 @@ from torch import Tensor
 
 from experiments.language_models import dialects
 from experiments.language_models.stack import Stack, adamw, draw
-from experiments.shared import made, read
+from experiments.shared import made, read, rounded
 
 RESULT = Path(__file__).with_name("result.json")
 SETTINGS: dict[str, Any] = {
@@ -62,9 +59,7 @@ class Arm:
     prefixes: str  # "teacher" or "student"
     loss: str  # labels, draws, forward, reverse, truncated, tail
     denominator: str = "constant"  # or "sequence": each sequence's own length
-    policy: str = (
-        "none"  # second term of the reverse gradient: none, sum, or mean (MiniLLM's length normalisation)
-    )
+    policy: str = "none"  # second term of the reverse gradient: none, sum, or mean (divided as by MiniLLM)
     cache: int = 0  # sequences in a fixed cache; 0: every batch is fresh
     draws: int = 1  # tokens stored for each prefix, for the loss "draws"
 
@@ -264,6 +259,12 @@ def measures(tree: np.ndarray, teacher: np.ndarray) -> dict[str, Any]:
     }
 
 
+def of_each(trees: np.ndarray, teachers: np.ndarray) -> dict[str, Any]:
+    """Measure all models, each against its own teacher: a list for each measure."""
+    each = [measures(t, p) for t, p in zip(trees, teachers, strict=False)]
+    return {key: [m[key] for m in each] for key in each[0]}
+
+
 def within_tail(tree: np.ndarray, teacher: np.ndarray) -> float:
     """Return the part of KL(teacher || tree) of sequences that a bucket leaves out: how the tail is divided."""
     kept = np.argsort(-teacher, 1)[:, : SETTINGS["top_k"]]
@@ -275,15 +276,6 @@ def within_tail(tree: np.ndarray, teacher: np.ndarray) -> float:
     mass = tails[0].sum(1)
     p, q = (tail / tail.sum(1, keepdims=True) for tail in tails)
     return float((dialects.begins(teacher) * mass) @ dialects.token_kl(p, q))
-
-
-def rounded(value: Any) -> Any:
-    """Round what is written to six digits."""
-    if isinstance(value, dict):
-        return {k: rounded(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple, np.ndarray)):
-        return [rounded(v) for v in value]
-    return float(f"{value:.6g}") if isinstance(value, (float, np.floating)) else value
 
 
 def teachers_of(seeds: list[int]) -> np.ndarray:
@@ -304,24 +296,17 @@ def run_arm(name: str, teachers: np.ndarray) -> dict[str, Any]:
     grid = [(r, d) for r in SETTINGS["rates"][arm.size] for d in SETTINGS["decays"][kind]]
     steps = SETTINGS["steps of the grid"][kind]
     flat = [(r, d, s) for r, d in grid for s in few]
-    values, _ = train(
-        arm,
-        [s for *_, s in flat],
-        teachers[[s for *_, s in flat]],
-        [r for r, *_ in flat],
-        [d for _, d, _ in flat],
-        steps,
-        SETTINGS["checkpoints"] if arm.cache else 1,
-    )
+    rates, decays, chosen = map(list, zip(*flat, strict=True))
+    checkpoints = SETTINGS["checkpoints"] if arm.cache else 1
+    values, _ = train(arm, chosen, teachers[chosen], rates, decays, steps, checkpoints)
     last = (values.min(1) if arm.cache else values[:, -1]).reshape(len(grid), len(few))
     rate, decay = grid[int(last.mean(1).argmin())]
     seeds = list(range(SETTINGS["seeds with a cache" if arm.cache else "seeds"]))
     steps = SETTINGS["steps"][kind]
     values, trees = train(arm, seeds, teachers[seeds], [rate] * len(seeds), [decay] * len(seeds), steps)
-    each = [measures(t, p) for t, p in zip(trees, teachers, strict=False)]
+    beside = {}
     if arm.loss == "tail":
-        for m, t, p in zip(each, trees, teachers, strict=False):
-            m["within_tail"] = within_tail(t, p)
+        beside = {"within_tail": [within_tail(t, p) for t, p in zip(trees, teachers, strict=False)]}
     return {
         "arm": asdict(arm),
         "grid": [{"rate": r, "decay": d, "objective": v} for (r, d), v in zip(grid, last, strict=True)],
@@ -329,7 +314,8 @@ def run_arm(name: str, teachers: np.ndarray) -> dict[str, Any]:
         "decay": decay,
         "steps": steps,
         "curve": values,
-        **{key: [m[key] for m in each] for key in each[0]},
+        **of_each(trees, teachers),
+        **beside,
         "cpu_seconds": time.process_time() - started,
     }
 
@@ -340,90 +326,41 @@ def longer(name: str, teachers: np.ndarray, done: dict[str, Any]) -> dict[str, A
     values, trees = train(
         ARMS[name], list(range(k)), teachers[:k], [done["rate"]] * k, [done["decay"]] * k, 2 * done["steps"]
     )
-    each = [measures(t, p) for t, p in zip(trees, teachers, strict=False)]
-    return {"steps": 2 * done["steps"], "curve": values} | {key: [m[key] for m in each] for key in each[0]}
+    return {"steps": 2 * done["steps"], "curve": values} | of_each(trees, teachers)
 
 
-def save(result: dict[str, Any], path: Path) -> None:
+def save(result: dict[str, Any]) -> None:
     """Store what there is, with what made it."""
     origin = {
         **made(torch, np),
         "settings": SETTINGS,
         "parameters": {s: Stack([0], **SETTINGS[s]).flat.shape[1] for s in ("large", "small")},
     }
-    text = json.dumps(origin | rounded(result), separators=(",", ":"))
-    path.write_text(re.sub(r'"(small|large|cache \d+), [^"]*":\{', r"\n\g<0>", text) + "\n")
+    text = json.dumps(origin | rounded(result, ".6g"), separators=(",", ":"))
+    RESULT.write_text(re.sub(r'"(small|large|cache \d+), [^"]*":\{', r"\n\g<0>", text) + "\n")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train every arm that is missing.")
-    parser.add_argument(
-        "--repeat", type=int, nargs="+", metavar="SEED", help="compare these seeds with the stored"
-    )
-    parser.add_argument("--only", default="", metavar="PREFIX", help="the arms whose names begin so")
-    parser.add_argument("--result", type=Path, default=RESULT, help="where to store; result.json")
-    parser.add_argument(
-        "--teachers", type=Path, metavar="FILE", help="keep the teachers' tables in this .npy"
-    )
-    parser.add_argument("--one", action="store_true", help="stop after one arm or one longer run")
-    options = parser.parse_args()
+    """Train every arm that is missing."""
     torch.set_num_threads(1)
-    path: Path = options.result
-    stored = read(path)
+    stored = read(RESULT)
     if stored and stored["settings"] != SETTINGS:
-        raise SystemExit(f"{path} was made with other settings: move it away first")
-    if options.repeat is not None:
-        repeat(stored, options.repeat, options.only)
-        return
+        raise SystemExit(f"{RESULT} was made with other settings: move it away first")
     result = {key: stored.get(key, {}) for key in ("teacher", "arms", "longer")}
     started = time.process_time()
-    if options.teachers is not None and options.teachers.exists():
-        teachers = np.load(options.teachers)
-    else:
-        teachers = teachers_of(list(range(SETTINGS["seeds"])))
-        if options.teachers is not None:
-            np.save(options.teachers, teachers)
+    teachers = teachers_of(list(range(SETTINGS["seeds"])))
     if not result["teacher"]:
-        each = [measures(t, t) for t in teachers]
-        result["teacher"] = {key: [m[key] for m in each] for key in each[0]}
-        result["teacher"]["cpu_seconds"] = time.process_time() - started
-        save(result, path)
-    print("teacher: KL from the truth", np.round(result["teacher"]["kl_truth"], 4), flush=True)
-    names = [name for name in ARMS if name.startswith(options.only)]
-    for name in names:
+        result["teacher"] = of_each(teachers, teachers) | {"cpu_seconds": time.process_time() - started}
+        save(result)
+    for name in ARMS:
         if name not in result["arms"]:
             result["arms"][name] = run_arm(name, teachers)
-            save(result, path)
-            a = result["arms"][name]
-            shown = {k: np.mean(a[k]).round(4) for k in ("forward", "reverse", "mean_length", "share_of_up")}
-            print(name, a["rate"], a["decay"], shown, round(a["cpu_seconds"]), "s", flush=True)
-            if options.one:
-                return
-    for name in names:
-        if name in LONGER and name not in result["longer"]:
+            save(result)
+            print(name, f"{result['arms'][name]['cpu_seconds']:.0f} s", flush=True)
+    for name in LONGER:
+        if name not in result["longer"]:
             result["longer"][name] = longer(name, teachers, result["arms"][name])
-            save(result, path)
-            print("longer:", name, np.round(result["longer"][name]["forward"], 4), flush=True)
-            if options.one:
-                return
-    print("complete", flush=True)
-
-
-def repeat(stored: dict[str, Any], seeds: list[int], only: str) -> None:
-    """Train some seeds again, teachers included, and print their divergences beside the stored ones."""
-    teachers = teachers_of(seeds)
-    for name, arm in ARMS.items():
-        if name.startswith(only) and name in stored["arms"]:
-            a = stored["arms"][name]
-            _, trees = train(
-                arm, seeds, teachers, [a["rate"]] * len(seeds), [a["decay"]] * len(seeds), a["steps"]
-            )
-            for i, seed in enumerate(seeds):
-                now = measures(trees[i], teachers[i])
-                print(f"{name}, seed {seed}:", end=" ")
-                print(
-                    *(f"{k} {now[k]:.4f} (stored {a[k][seed]:.4f})" for k in ("forward", "reverse")), sep=", "
-                )
+            save(result)
 
 
 if __name__ == "__main__":

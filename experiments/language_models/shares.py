@@ -29,7 +29,6 @@ as long, and do not stop before that.
 
     python -m experiments.language_models.shares train --text PATH --runs FOLDER   # what FOLDER lacks
     python -m experiments.language_models.shares assemble --runs FOLDER [--again FOLDER2]   # writes shares.json
-    python -m experiments.language_models.shares show                              # the table
 
 `--again` compares the runs of a second folder, made with `train --seeds 2`. Loader and text: those of
 `experiments/shared.py`.
@@ -39,10 +38,9 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,7 +52,7 @@ from torch import Tensor
 
 from experiments import shared
 from experiments.language_models.stack import adamw
-from experiments.shared import records
+from experiments.shared import records, store
 from xent.torch import distillation_loss, top_k_loss
 
 RESULT = Path(__file__).with_suffix(".json")
@@ -297,7 +295,7 @@ class Data:
         """Return the training rows whose speeches are labelled; those of a share hold those of a smaller one."""
         if not 0 < share <= 1:
             raise ValueError(
-                f"share must lie in (0, 1]; got {share}. Without labels, use an arm with alpha = 1"
+                f"share must lie in (0, 1]; got {share}: use an arm with alpha = 1 without labels"
             )
         order = self.owned[seed].order
         count = max(1, round(share * len(order)))
@@ -356,10 +354,8 @@ def soft_loss(arm: Arm, logits: Tensor, log_p: Tensor, tokens: Tensor, top_k: in
     if arm.loss == "tail":
         top, index = log_p.topk(top_k)
         return top_k_loss(logits, top, index, treatment="tail", reduction="none")
-    direction: Any = arm.loss
-    return distillation_loss(
-        logits, log_p, temperature=arm.temperature, direction=direction, reduction="none"
-    )
+    options: Any = {"temperature": arm.temperature, "direction": arm.loss, "reduction": "none"}
+    return distillation_loss(logits, log_p, **options)
 
 
 def factor_of(task: Task, jobs: Sequence[Job], models: Stack) -> Tensor:
@@ -541,12 +537,6 @@ def plan(settings: Settings) -> Iterator[tuple[str, float, int]]:
     yield from cells("reverse, same text", few, all_text)
 
 
-def append(folder: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Add finished runs to those of the folder."""
-    with (folder / "runs.jsonl").open("a") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
-
-
 def started(data: Data, name: str, share: float, jobs: Sequence[Job]) -> Stack:
     """Return the students before training: initial values, or for on-policy those of labels."""
     models = Stack([job.seed for job in jobs], data.settings.student, data.letters)
@@ -588,13 +578,11 @@ def tune(data: Data, name: str, share: float) -> tuple[Job, list[dict[str, Any]]
     else:
         grid = [Job(TUNING_SEED, r, d, first) for r in s.rates for d in s.dropouts]
         tuning = run(data, name, share, grid, s.tuning_steps)[1]
-        chosen = grid[min(range(len(grid)), key=lambda i: float(tuning[i]["own"]))]
+        chosen = grid[int(np.argmin([row["own"] for row in tuning]))]
     if arm.alpha is None:
-        pairs = [
-            chosen._replace(dropout=dropout, alpha=alpha) for dropout in s.dropouts for alpha in s.alphas
-        ]
+        pairs = [chosen._replace(dropout=d, alpha=a) for d in s.dropouts for a in s.alphas]
         tried = run(data, name, share, pairs, s.tuning_steps)[1]
-        chosen = pairs[min(range(len(pairs)), key=lambda i: float(tried[i]["validation"]))]
+        chosen = pairs[int(np.argmin([row["validation"] for row in tried]))]
         tuning = tuning + tried
     return chosen, tuning
 
@@ -603,11 +591,9 @@ def work(data: Data, seeds: Sequence[int], folder: Path, settings: Settings) -> 
     """Tune and train what the folder lacks, arm by arm with all seeds side by side."""
     if not records(folder):
         for i, seed in enumerate(seeds):
-            row = data.teacher_record["runs"][i] | evaluate(data, data.owned[seed].teacher, seed)
-            append(
-                folder,
-                [{"arm": "teacher", "share": 1.0, "steps": settings.teacher_steps, "seed": seed} | row],
-            )
+            row = {"arm": "teacher", "share": 1.0, "steps": settings.teacher_steps, "seed": seed}
+            row |= data.teacher_record["runs"][i] | evaluate(data, data.owned[seed].teacher, seed)
+            store(folder, row)
     for name, share, steps in plan(settings):
         some = seeds if steps == settings.steps else seeds[:3]
         cell = [r for r in records(folder) if r["arm"] == name and r["share"] == share]
@@ -628,9 +614,9 @@ def work(data: Data, seeds: Sequence[int], folder: Path, settings: Settings) -> 
             rows.pop()
         for m, row in enumerate(rows):
             row |= evaluate(data, models.part([m]), row["seed"])
-        append(folder, (*tuning, *rows))
-        print(name, share, steps, chosen[1:], {k: round(float(np.mean([r[k] for r in rows])), 4) for k in
-              ("nll", "gap", "kl", "mean_length", "best_step", "ended", "seconds")}, flush=True)  # fmt: skip
+        for row in (*tuning, *rows):
+            store(folder, row)
+        print(name, share, steps, chosen[1:], np.mean([r["nll"] for r in rows]), flush=True)
 
 
 def compare(runs: Sequence[dict[str, Any]], again: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -649,11 +635,6 @@ def compare(runs: Sequence[dict[str, Any]], again: Sequence[dict[str, Any]]) -> 
     }
 
 
-def parameters(size: Size, letters: int) -> int:
-    """Return how many parameters a model has."""
-    return int(Stack([0], size, letters).flat.numel())
-
-
 def assemble(folder: Path, again: Path | None, settings: Settings) -> dict[str, Any]:
     """Return the record; of a curve its end, which shows whether a run had ended."""
     rows, stored = records(folder), torch.load(folder / "teachers.pt")
@@ -663,7 +644,7 @@ def assemble(folder: Path, again: Path | None, settings: Settings) -> dict[str, 
     return {
         **shared.made(torch, np),
         "settings": asdict(settings),
-        "parameters": {name: parameters(size, stored["letters"]) for name, size in sizes.items()},
+        "parameters": {n: Stack([0], size, stored["letters"]).flat.numel() for n, size in sizes.items()},
         "arms": {name: arm._asdict() for name, arm in ARMS.items()},
         "text": {part: stored[part] for part in ("speeches", "tokens")},
         "teachers": {key: round(stored[key], 1) for key in ("seconds", "writing")},
@@ -673,44 +654,19 @@ def assemble(folder: Path, again: Path | None, settings: Settings) -> dict[str, 
     }  # fmt: skip
 
 
-def show(record: dict[str, Any]) -> None:
-    """Print the means over the seeds: bits, calibration, divergence from the teacher, length, steps, seconds."""
-    keys = ("nll", "gap", "ece", "kl", "mean_length", "best_step", "ended", "seconds")
-    print(f"{'arm':22}{'share':>6}{'alpha':>6}{'seeds':>6}" + "".join(f"{key:>12}" for key in keys))
-    cells = dict.fromkeys((row["arm"], row["share"], row["steps"]) for row in record["runs"])
-    for name, share, steps in sorted(cells, key=lambda cell: (cell[2], cell[1], cell[0])):
-        rows = [r for r in record["runs"] if (r["arm"], r["share"], r["steps"]) == (name, share, steps)]
-        means = [
-            np.mean([r.get(key, 0.0) for r in rows]) / (np.log(2) if key == "nll" else 1) for key in keys
-        ]
-        print(
-            f"{name:22}{share:6}{rows[0].get('alpha', 0.0):6}{len(rows):6}"
-            + "".join(f"{x:12.4f}" for x in means)
-        )
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Labels for a share of the text, and a teacher of all of it."
-    )
-    parser.add_argument("command", choices=("train", "assemble", "show"))
-    parser.add_argument("--text", type=Path, help="your copy of the text")
-    parser.add_argument(
-        "--runs", type=Path, default=Path(__file__).parent / "runs", help="folder of the runs"
-    )
+    parser = argparse.ArgumentParser()
+    parser.add_argument("command", choices=("train", "assemble"))
+    parser.add_argument("--text", type=Path, help="your copy of the text, to train")
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--again", type=Path, help="folder of runs that were repeated")
     parser.add_argument("--seeds", type=int, default=8)
-    arguments = parser.parse_args()
-    settings = Settings()
-    if arguments.command == "show":
-        return show(json.loads(RESULT.read_text()))
-    if arguments.command == "assemble":
-        return shared.write(assemble(arguments.runs, arguments.again, settings), RESULT)
-    if arguments.text is None:
-        parser.error("--text is needed: the path of your copy of the text")
+    given, settings = parser.parse_args(), Settings()
+    if given.command == "assemble":
+        return shared.write(assemble(given.runs, given.again, settings), RESULT)
     torch.set_num_threads(1)  # the sums of a run then do not depend on the machine's cores
-    seeds = range(arguments.seeds)
-    return work(Data(arguments.text, arguments.runs, seeds, settings), seeds, arguments.runs, settings)
+    seeds = range(given.seeds)
+    return work(Data(given.text, given.runs, seeds, settings), seeds, given.runs, settings)
 
 
 if __name__ == "__main__":

@@ -28,20 +28,11 @@ class Stack:
         self.width, self.layers, self.heads, self.size = width, layers, heads, len(seeds)
         w = width
         shapes: dict[str, tuple[int, ...]] = {"read": (VOCABULARY, w), "position": (dialects.LIMIT, w)}
+        block = {"norm1": (1, w), "shift1": (1, w), "qkv": (w, 3 * w), "qkv_b": (1, 3 * w), "out": (w, w)}
+        block |= {"out_b": (1, w), "norm2": (1, w), "shift2": (1, w), "up": (w, 4 * w), "up_b": (1, 4 * w)}
+        block |= {"down": (4 * w, w), "down_b": (1, w)}
         for i in range(layers):
-            shapes |= {
-                f"{i}.norm1": (1, w),
-                f"{i}.shift1": (1, w),
-                f"{i}.qkv": (w, 3 * w),
-                f"{i}.qkv_b": (1, 3 * w),
-            }
-            shapes |= {f"{i}.out": (w, w), f"{i}.out_b": (1, w), f"{i}.norm2": (1, w), f"{i}.shift2": (1, w)}
-            shapes |= {
-                f"{i}.up": (w, 4 * w),
-                f"{i}.up_b": (1, 4 * w),
-                f"{i}.down": (4 * w, w),
-                f"{i}.down_b": (1, w),
-            }
+            shapes |= {f"{i}.{name}": shape for name, shape in block.items()}
         shapes |= {"norm": (1, w), "shift": (1, w), "write": (w, VOCABULARY), "write_b": (1, VOCABULARY)}
         self.shapes = shapes
         self.flat = torch.stack([self._initial(seed) for seed in seeds]).requires_grad_()

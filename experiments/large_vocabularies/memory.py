@@ -1,8 +1,6 @@
 """Memory and time of the cross-entropy of a linear layer, in a sweep over vocabulary and rows.
 
-    python -m experiments.large_vocabularies.memory                       the sweep; writes memory.json
-    python -m experiments.large_vocabularies.memory --case 4096 32000     one case again, into memory.json
-    python -m experiments.large_vocabularies.memory --peak blocked 512 32000     the bytes of one way
+    python -m experiments.large_vocabularies.memory    the sweep; writes memory.json
 
 Each way computes the mean loss of `hidden @ weight.T` and its gradient with respect to both, in float32, one
 thread. Memory is what a call and its backward pass need beyond the inputs at the highest point, the two
@@ -12,18 +10,19 @@ measured in one process in which the ways take turns, and each counts by its fas
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import LinearCrossEntropyOptions as Options
 from torch.utils.checkpoint import checkpoint
 
 from experiments.shared import growth, in_fresh_process, made
@@ -32,7 +31,7 @@ RESULT = Path(__file__).with_name("memory.json")
 FEATURES, BLOCK, CHUNK = 128, 1024, 256
 VOCABULARIES = [(1024, v) for v in (4_000, 8_000, 16_000, 32_000, 64_000)]
 ROWS = [(n, 32_000) for n in (512, 2048, 4096)]
-SLOW = 10.0  # seconds
+TURNS, SLOW = 5, 10.0  # turns, and the seconds of a way that takes two
 Way = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -87,50 +86,25 @@ def blocked(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
     return loss
 
 
-def checkpointed(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    """Take the rows in chunks, forget each chunk's logits and compute them again for its gradient."""
+def in_chunks(hidden: Tensor, weight: Tensor, target: Tensor, again: bool = False) -> Tensor:
+    """Take the rows in chunks, and nothing else; or forget each chunk's logits and compute them `again`."""
 
     def chunk_sum(h: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(h @ weight.T, y, reduction="sum")
 
     chunks = zip(hidden.split(CHUNK), target.split(CHUNK), strict=True)
-    total = sum(checkpoint(chunk_sum, h, y, use_reentrant=False) for h, y in chunks)
-    assert isinstance(total, Tensor)
-    return total / len(target)
-
-
-def chunks_alone(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    """Take the rows in chunks and nothing else, which saves less than it seems."""
-    chunks = zip(hidden.split(CHUNK), target.split(CHUNK), strict=True)
-    total = sum(F.cross_entropy(h @ weight.T, y, reduction="sum") for h, y in chunks)
-    assert isinstance(total, Tensor)
-    return total / len(target)
-
-
-def torch_default(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    """Call PyTorch's function as it comes."""
-    return F.linear_cross_entropy(hidden, weight, target)
-
-
-def torch_options(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    """Call PyTorch's function with its options."""
-    return F.linear_cross_entropy(hidden, weight, target, options=torch.nn.LinearCrossEntropyOptions())
-
-
-def torch_chunk(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    """Call PyTorch's function with chunks as large as ours."""
-    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=CHUNK)
-    return F.linear_cross_entropy(hidden, weight, target, options=options)
+    sums = (checkpoint(chunk_sum, *c, use_reentrant=False) if again else chunk_sum(*c) for c in chunks)
+    return torch.stack(list(sums)).sum() / len(target)
 
 
 WAYS: dict[str, Any] = {
     "plain": plain,
     "plain, logits kept": plain_named,
-    "chunks alone": chunks_alone,
-    "chunks, checkpointed": checkpointed,
-    "torch, options=None": torch_default,
-    "torch, options": torch_options,
-    "torch, chunks of 256": torch_chunk,
+    "chunks alone": in_chunks,
+    "chunks, checkpointed": partial(in_chunks, again=True),
+    "torch, options=None": F.linear_cross_entropy,
+    "torch, options": partial(F.linear_cross_entropy, options=Options()),
+    "torch, chunks of 256": partial(F.linear_cross_entropy, options=Options(batch_chunk_size=CHUNK)),
     "blocked": blocked,
 }
 
@@ -156,7 +130,7 @@ def step(way: Way, inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tenso
     return loss.detach(), *gradients
 
 
-def peak_here(name: str, rows: int, vocabulary: int) -> int:
+def grown(name: str, rows: int, vocabulary: int) -> int:
     """Return by how much this process grows while it takes one step."""
     torch.set_num_threads(1)
     step(WAYS[name], data(64, 512))  # what a first call sets up is not its memory
@@ -166,7 +140,7 @@ def peak_here(name: str, rows: int, vocabulary: int) -> int:
 
 def peak(name: str, rows: int, vocabulary: int) -> int:
     """Return the same from a fresh process."""
-    return int(in_fresh_process(__spec__.name, "--peak", name, str(rows), str(vocabulary)))
+    return int(in_fresh_process(grown, name, rows, vocabulary))
 
 
 def agree(rows: int = 64, vocabulary: int = 3000) -> dict[str, float]:
@@ -182,11 +156,11 @@ def agree(rows: int = 64, vocabulary: int = 3000) -> dict[str, float]:
     return worst
 
 
-def seconds(rows: int, vocabulary: int, turns: int) -> dict[str, float]:
+def seconds(rows: int, vocabulary: int) -> dict[str, float]:
     """Return the fastest turn of each way; all take turns in this process, the slow ones two."""
     inputs = data(rows, vocabulary)
     fastest = dict.fromkeys(WAYS, float("inf"))
-    for turn in range(turns):
+    for turn in range(TURNS):
         for name, way in WAYS.items():
             if turn >= 2 and fastest[name] > SLOW:
                 continue
@@ -196,33 +170,21 @@ def seconds(rows: int, vocabulary: int, turns: int) -> dict[str, float]:
     return fastest
 
 
-def measured(rows: int, vocabulary: int, turns: int) -> dict[str, Any]:
+def measured(rows: int, vocabulary: int) -> dict[str, Any]:
     """Measure one case."""
     case = {
         "rows": rows,
         "vocabulary": vocabulary,
         "logits": rows * vocabulary * 4,
         "bytes": {name: peak(name, rows, vocabulary) for name in WAYS},
-        "seconds": seconds(rows, vocabulary, turns),
+        "seconds": seconds(rows, vocabulary),
     }
-    print(rows, vocabulary, {name: round(used / 2**20) for name, used in case["bytes"].items()})
-    print("    ", {name: round(spent, 2) for name, spent in case["seconds"].items()}, flush=True)
+    print(case, flush=True)
     return case
 
 
 def main() -> None:
-    """Measure the sweep, or the memory of one way."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--peak", nargs=3, metavar=("WAY", "ROWS", "VOCABULARY"))
-    parser.add_argument("--case", nargs=2, type=int, metavar=("ROWS", "VOCABULARY"))
-    parser.add_argument("--turns", type=int, default=5)
-    options = parser.parse_args()
-    if options.peak:
-        name, rows, vocabulary = options.peak
-        print(peak_here(name, int(rows), int(vocabulary)))
-        return
+    """Measure the sweep."""
     torch.set_num_threads(1)
     result: dict[str, Any] = {
         **made(torch),
@@ -234,20 +196,12 @@ def main() -> None:
             "chunk": CHUNK,
             "seed": 0,
             "threads": 1,
-            "turns": options.turns,
+            "turns": TURNS,
             "memory": "growth of VmHWM in a fresh process, gradients included",
         },
         "gradients in float64, relative error": agree(),
-        "cases": [],
+        "cases": [measured(*case) for case in VOCABULARIES + ROWS],
     }
-    if options.case:
-        kept = json.loads(RESULT.read_text())["cases"]
-        result["cases"] = [
-            measured(*options.case, options.turns) if [c["rows"], c["vocabulary"]] == options.case else c
-            for c in kept
-        ]
-    else:
-        result["cases"] = [measured(*case, options.turns) for case in VOCABULARIES + ROWS]
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
 
 

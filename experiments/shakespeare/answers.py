@@ -26,7 +26,6 @@ and after half the epochs.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -43,7 +42,7 @@ from torch import Tensor, nn
 
 from experiments.shakespeare import run
 from experiments.shakespeare.run import HERE, Floats, Ints, Row
-from experiments.shared import SHA256, Settings, Transformer, chunks, write
+from experiments.shared import Settings, Transformer, chunks, split, spoken, write
 
 ARMS = ("constant", "B=1", "B=4", "B=64", "bucketed", "packed")
 MARKS = ("none", "short", "long")
@@ -70,13 +69,8 @@ class Pair(NamedTuple):
 
 def pairs(path: Path) -> tuple[list[Pair], int, float]:
     """Return all pairs, the number of tokens, and R^2 of the log lengths of replies by those of the speeches."""
-    text = path.read_bytes()
-    if hashlib.sha256(text).hexdigest() != SHA256:
-        raise ValueError(f"{path} is another text than {SHA256}")
-    blocks = [block.strip("\n").partition("\n") for block in text.decode("ascii").split("\n\n")]
-    spoken = [(speaker, speech) for speaker, _, speech in blocks if speech]
-    kept = [(a, b) for a, b in pairwise(spoken) if len(b[1]) <= LONGEST]
-    alphabet = sorted(set(text.decode("ascii")))
+    kept = [(a, b) for a, b in pairwise(spoken(path)) if len(b[1]) <= LONGEST]
+    alphabet = sorted(set(path.read_text(encoding="ascii")))
     number = {c: i for i, c in enumerate(alphabet, start=1)}  # 0 is <eos>
     padding = len(alphabet) + 1
     lengths = np.array([len(b[1]) + 1 for _, b in kept])
@@ -90,15 +84,6 @@ def pairs(path: Path) -> tuple[list[Pair], int, float]:
         tokens = torch.tensor(prompt + [number[c] for c in reply] + [0])
         result.append(Pair(tokens, len(reply) + 1, int(mark)))
     return result, padding + 1, float(np.corrcoef(logs.T)[0, 1] ** 2)
-
-
-def split(all_pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair], list[Pair]]:
-    """Return the pairs to train on, to choose by and to test on, the same in every run."""
-    order = np.random.default_rng(SETTINGS.split_seed).permutation(len(all_pairs))
-    first = round(SETTINGS.test_share * len(order))
-    second = first + SETTINGS.validation
-    parts = order[second:], order[first:second], order[:first]
-    return tuple([all_pairs[i] for i in part] for part in parts)  # type: ignore[return-value]
 
 
 def tokens(batch: Sequence[Pair]) -> list[Tensor]:
@@ -287,7 +272,7 @@ def evaluate(model: Answerer, test: Sequence[Pair], seed: int) -> Row:
 def main() -> None:
     given = run.arguments("Fine-tuning with prompts on Tiny Shakespeare.", "answers_runs")
     everything, letters, explained = pairs(given.text)
-    parts = split(everything)
+    parts = split(everything, SETTINGS)
 
     def one(arm: str, seed: int, rate: float) -> Row:
         model, own = train(parts, letters, arm, seed, rate, given.runs)
@@ -298,7 +283,7 @@ def main() -> None:
         (HERE / "answers_prediction.json").write_text(json.dumps(prediction, indent=1) + "\n")
     elif given.command == "assemble":
         known, asked = ([t.tolist() for t in tokens(part)] for part in (parts[0], parts[2]))
-        total = run.witten_bell(known, asked, letters, first=PROMPT)
+        total = run.ngrams(known, asked, letters, first=PROMPT)
         bits = [x / lengths_of(parts[2]).sum() / math.log(2) for x in total]
         record = run.assemble(ARMS, given.runs, SETTINGS, ngrams=bits)
         sizes = {"base_epochs": BASE_EPOCHS, "base_rate": BASE_RATE, "batch": BATCH, "bucket": run.BUCKET}

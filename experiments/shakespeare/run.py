@@ -32,7 +32,6 @@ import json
 import math
 import operator
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -46,6 +45,7 @@ from torch import Tensor
 
 from experiments.shared import (
     BATCH,
+    NGrams,
     Settings,
     Split,
     Transformer,
@@ -144,33 +144,18 @@ def predict(lengths: Ints) -> Row:
     }
 
 
-def witten_bell(
+def ngrams(
     train: Sequence[list[int]], test: Sequence[list[int]], letters: int, highest: int = 6, first: int = 0
 ) -> list[float]:
-    """Return the summed loss of the test sequences, from their token `first` on, for n-grams of each order.
-
-    Interpolated as by Witten and Bell: the model of an order trusts its counts by c / (c + T), where the
-    context was seen c times, with T different characters.
-    """
-    counts: list[Any] = [defaultdict(Counter) for _ in range(highest)]
+    """Return the summed loss of the test sequences, from their token `first` on, for n-grams of each order."""
     padding = [0] * highest
-    for sequence in train:
-        text = padding + sequence
-        for i in range(highest, len(text)):
-            for k in range(highest):
-                counts[k][tuple(text[i - k : i])][text[i]] += 1
-    totals = [{context: sum(c.values()) for context, c in order.items()} for order in counts]
+    model = NGrams((padding + sequence for sequence in train), letters, highest - 1, highest)
     loss = [0.0] * highest
     for sequence in test:
         text = padding + sequence
         for i in range(highest + first, len(text)):
-            p = 1 / letters
-            for k in range(highest):
-                context = tuple(text[i - k : i])
-                if context in totals[k]:
-                    seen, kinds = counts[k][context], len(counts[k][context])
-                    p = (seen.get(text[i], 0) + kinds * p) / (totals[k][context] + kinds)
-                loss[k] -= math.log(p)
+            for k, p in enumerate(model.orders(text[i - highest : i])):
+                loss[k] -= math.log(p[text[i]])
     return loss
 
 
@@ -433,8 +418,8 @@ def main() -> None:
     if given.command == "predict":
         # Beside the theory, a model that anyone can count.
         known, asked = ([s.tolist() for s in part] for part in (parts.train, parts.test))
-        ngrams = [x / len(asked) for x in witten_bell(known, asked, letters)]
-        prediction = predict(np.array([len(s) for s in parts.train])) | {"ngrams": ngrams}
+        found = [x / len(asked) for x in ngrams(known, asked, letters)]
+        prediction = predict(np.array([len(s) for s in parts.train])) | {"ngrams": found}
         (HERE / "prediction.json").write_text(json.dumps(prediction) + "\n")
     elif given.command == "assemble":
         write(assemble(ARMS, given.runs, settings), HERE / "result.json")

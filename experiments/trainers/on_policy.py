@@ -13,20 +13,17 @@ import random
 import tempfile
 from typing import Any
 
-import recipes
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from datasets import Dataset
-from recipes import ONE_STEP, Handed, go, optimiser, tokenizer
+from recipes import ONE_STEP, go, handed_over, optimiser, tokenizer
 from tiny import IGNORED, Batch, gradient, llama, micro_batches
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ConstantLR
 from transformers import LlamaForCausalLM
 from trl import DPOConfig, DPOTrainer, SFTTrainer
 from trl.experimental.gkd import GKDConfig, GKDTrainer
-
-import xent.torch
 
 Row = dict[str, Any]
 STEPS, PROMPT, NEW = 4, 3, 32  # micro-batches; tokens of a prompt, and of a reply at most
@@ -72,7 +69,8 @@ def gkd(model: nn.Module, seed: int, lmbda: float, kind: type[GKD]) -> int:
             teacher(),
             GKDConfig(
                 folder, lmbda=lmbda, max_new_tokens=NEW, gradient_accumulation_steps=STEPS,
-                per_device_train_batch_size=4, **ddp(), **ONE_STEP, **TRL,
+                per_device_train_batch_size=4, ddp_backend="gloo" if dist.is_initialized() else None,
+                **ONE_STEP, **TRL,
             ),
             train_dataset=Dataset.from_dict(
                 {
@@ -86,10 +84,6 @@ def gkd(model: nn.Module, seed: int, lmbda: float, kind: type[GKD]) -> int:
         )  # fmt: skip
         go(run)
     return sum(len(row) - PROMPT for row in rows)
-
-
-def ddp() -> Row:
-    return {"ddp_backend": "gloo"} if dist.is_initialized() else {}
 
 
 def texts(model: nn.Module, seed: int) -> list[list[int]]:
@@ -140,21 +134,8 @@ def measure_one(name: str, lmbda: float, kind: type[GKD], seeds: list[int]) -> R
             {"error": error, "factor": factor, "labels_given": labels, "labels_trained": count}
         )
     if not dist.is_initialized():
-        row["check_trainer"] = checked(lambda: gkd(llama(), seeds[0], lmbda, kind))
+        row["check_trainer"] = handed_over(lambda: gkd(llama(), seeds[0], lmbda, kind))
     return row
-
-
-def checked(build: Any) -> Row:
-    """Return what `check_trainer` says of the trainer that is built."""
-    recipes.HAND_OVER = True
-    try:
-        build()
-    except Handed as handed:
-        report = xent.torch.check_trainer(handed.trainer)
-        return {"ok": report.ok, "cause": report.cause}
-    finally:
-        recipes.HAND_OVER = False
-    raise AssertionError("no trainer came")
 
 
 def words(row: list[int]) -> str:
@@ -191,4 +172,4 @@ def measure(seeds: list[int]) -> list[Row]:
         measure_one("GKD, the student's texts", 1.0, GKD, seeds),
         measure_one("GKD, the student's texts, repaired", 1.0, Counted, seeds),
     ]
-    return rows if dist.is_initialized() else [*rows, {"recipe": "DPO", "check_trainer": checked(dpo)}]
+    return rows if dist.is_initialized() else [*rows, {"recipe": "DPO", "check_trainer": handed_over(dpo)}]

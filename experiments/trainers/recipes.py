@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import tiny
 import torch.distributed as dist
 import torch.nn.functional as F
 from accelerate import Accelerator
@@ -22,7 +26,7 @@ from accelerate.state import AcceleratorState, GradientState
 from datasets import Dataset
 from lightning import pytorch as pl
 from lightning.fabric import Fabric
-from tiny import IGNORED, VOCABULARY, Batch, bare_llama, bert, cross_entropy, gpt2, llama, t5
+from tiny import IGNORED, VOCABULARY, Batch, cross_entropy
 from tokenizers import Tokenizer, models
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor, nn
@@ -70,6 +74,23 @@ def go(run: Trainer) -> None:
     if HAND_OVER:
         raise Handed(run)
     run.train()
+
+
+def handed_over(build: Callable[[], Any]) -> dict[str, Any] | None:
+    """Return what `check_trainer` says of the trainer that is built; None where there is no trainer."""
+    global HAND_OVER
+    HAND_OVER = True
+    try:
+        build()
+    except Handed as handed:
+        try:
+            report = xent.torch.check_trainer(handed.trainer, handed.batches)
+        except ValueError as refused:
+            return {"refused": str(refused)}
+        return {"ok": report.ok, "cause": report.cause}
+    finally:
+        HAND_OVER = False
+    return None
 
 
 def shifted_labels(batch: Batch) -> Tensor:
@@ -254,9 +275,9 @@ def _forget() -> None:
     GradientState._reset_state()
 
 
-def accelerate_loop(model: nn.Module, batches: list[Batch], repaired: bool, steps: int | None = None) -> None:
+def accelerate_loop(model: nn.Module, batches: list[Batch], repaired: bool, window: int = 1) -> None:
     """docs/source/usage_guides/gradient_accumulation.md, "The finished code"."""
-    steps = steps or len(batches)
+    steps = window * len(batches)
     if repaired:
         return accelerate_windows(model, batches, steps)
     with optimiser(model) as sgd, accelerator(steps) as acc:
@@ -278,11 +299,6 @@ def accelerate_windows(model: nn.Module, batches: list[Batch], steps: int) -> No
                     acc.backward(cross_entropy(prepared, micro.batch, "sum") * micro.scale)
             opt.step()
             opt.zero_grad()
-
-
-def accelerate_short_window(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
-    """The end of an epoch: half a window is left."""
-    accelerate_loop(model, batches, repaired, steps=2 * len(batches))
 
 
 def accelerate_example(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
@@ -374,20 +390,13 @@ def fit(module: Automatic, loader: Iterable[Any], accumulate_grad_batches: int =
     trainer.fit(module, loader)
 
 
-def lightning_automatic(
-    model: nn.Module, batches: list[Batch], repaired: bool, steps: int | None = None
-) -> None:
-    steps, loader = steps or len(batches), DataLoader(batches, batch_size=None)
+def lightning_automatic(model: nn.Module, batches: list[Batch], repaired: bool, window: int = 1) -> None:
+    steps, loader = window * len(batches), DataLoader(batches, batch_size=None)
     with optimiser(model) as sgd:
         if repaired:
             fit(AutomaticCounted(model, sgd, steps), WithCounts(loader, steps), steps)
         else:
             fit(Automatic(model, sgd, steps), loader, steps)
-
-
-def lightning_short_window(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
-    """The end of an epoch: half a window is left."""
-    lightning_automatic(model, batches, repaired, steps=2 * len(batches))
 
 
 def lightning_manual(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
@@ -512,133 +521,11 @@ class Recipe:
     wrap: Callable[[nn.Module], nn.Module] = lambda model: model
 
 
-NONE = "none needed"
-COUNTED = "`compute_loss_func=`: the sum / `num_items_in_batch`"
-SUBCLASS = "`compute_loss`: the sum / `num_items_in_batch` * `num_processes`"
-LOSS_TYPE = '`model.loss_type = "ForCausalLM"`'
-WINDOWS = "`xent.torch.accumulate`, the sum * `micro.scale`"
-OWN_STEPS = "`Accelerator()` without steps; " + WINDOWS
-HAND_OUT = "the loader hands out each window's count: the sum * `accumulate_grad_batches` / count"
-
+# The end of an epoch: half a window is left.
+accelerate_short_window = partial(accelerate_loop, window=2)
+lightning_short_window = partial(lightning_automatic, window=2)
+FUNCTIONS = {**vars(tiny), **globals()}
 RECIPES = [
-    Recipe(
-        "Trainer, Llama", trainer_llama, llama, NONE,
-        "transformers trainer.py:2326-2335 counts the window's shifted labels, loss/loss_utils.py:47 divides "
-        "by their number",
-    ),
-    Recipe(
-        "Trainer, Llama, 2 ranks", trainer_llama, llama, NONE,
-        "transformers trainer.py:2342 adds up the ranks' counts, :2207 multiplies by the number of ranks",
-        ranks=2,
-    ),
-    Recipe(
-        "Trainer, Llama, 2 ranks, average_tokens_across_devices=False", trainer_per_rank, llama,
-        "`average_tokens_across_devices=True`, the default",
-        "transformers trainer.py:2340 leaves each rank its own count",
-        ranks=2,
-    ),
-    Recipe(
-        "Trainer, GPT-2", trainer_gpt2, gpt2, LOSS_TYPE,
-        "transformers modeling_utils.py:1277-1285: GPT2LMHeadModel has loss_type None; trainer.py:543 and "
-        ":2331-2333 therefore count its labels before the shift",
-    ),
-    Recipe(
-        "Trainer, T5", trainer_count_dropped, t5, COUNTED,
-        "transformers models/t5/modeling_t5.py:1051-1054 takes the mean and drops num_items_in_batch; "
-        "trainer.py:2108 then does not divide by the steps",
-    ),
-    Recipe(
-        "Trainer, BERT-MLM", trainer_count_dropped, bert, COUNTED,
-        "transformers models/bert/modeling_bert.py:967-968, as T5",
-    ),
-    Recipe(
-        "Trainer, subclass with a mean", trainer_subclass, llama, SUBCLASS,
-        "transformers trainer.py:2108 takes the loss for divided, because the model's forward takes **kwargs",
-    ),
-    Recipe(
-        "Trainer, subclass with a mean, 2 ranks", trainer_subclass, llama, SUBCLASS,
-        "transformers trainer.py:2207 multiplies by the ranks in the compute_loss that is overridden",
-        ranks=2,
-    ),
-    Recipe(
-        "Trainer, the same, forward without **kwargs", trainer_bare, bare_llama,
-        "`model.accepts_loss_kwargs = True`, and " + SUBCLASS,
-        "transformers trainer.py:2108-2111 divides by the steps, because the model's forward takes no **kwargs",
-    ),
-    Recipe(
-        "Trainer, the same, loss_is_scaled_for_ga = False", trainer_half_mended, llama, SUBCLASS,
-        "transformers trainer.py:2111 divides by the steps",
-    ),
-    Recipe(
-        "Trainer, compute_loss_func with a mean", trainer_compute_loss_func, llama, COUNTED,
-        "transformers trainer.py:2109 takes every compute_loss_func for divided",
-    ),
-    Recipe(
-        "TRL SFTTrainer, Llama", trl_sft, llama, NONE,
-        "trl trainer/sft_trainer.py:1616-1618 divides the sum by the Trainer's count",
-    ),
-    Recipe(
-        "TRL SFTTrainer, GPT-2", trl_sft, gpt2, LOSS_TYPE,
-        "trl trainer/sft_trainer.py:1616-1618, with the Trainer's count of labels before the shift",
-    ),
-    Recipe(
-        "Accelerate, accumulate()", accelerate_loop, llama, OWN_STEPS,
-        "accelerate accelerator.py:2851 divides by the steps",
-    ),
-    Recipe(
-        "Accelerate, accumulate(), last window half full", accelerate_short_window, llama, OWN_STEPS,
-        "accelerate accelerator.py:2851 divides by the steps asked for",
-    ),
-    Recipe(
-        "Accelerate, its example for causal models", accelerate_example, llama,
-        'count `batch["labels"][:, 1:]`',
-        "accelerate at 16cb6eb80dd9: "
-        "examples/by_feature/gradient_accumulation_for_autoregressive_models.py:228 counts before the shift",
-    ),
-    Recipe(
-        "Lightning, automatic", lightning_automatic, llama, HAND_OUT,
-        "lightning pytorch/loops/optimization/automatic.py:83 divides by accumulate_grad_batches",
-    ),
-    Recipe(
-        "Lightning, automatic, last window half full", lightning_short_window, llama, HAND_OUT,
-        "lightning pytorch/loops/optimization/automatic.py:83 divides by the steps asked for",
-    ),
-    Recipe(
-        "Lightning, manual", lightning_manual, llama, "the loader is " + WINDOWS,
-        "Lightning's guide to manual optimisation divides by the steps",
-    ),
-    Recipe(
-        "litgpt", litgpt, llama, "the sum / the window's count",
-        "litgpt at 26857050fe3f: litgpt/utils.py:351 divides by the micro-batch's count, "
-        "litgpt/finetune/full.py:285 by the steps",
-    ),
-    Recipe(
-        "nanoGPT, masked", nano_gpt, llama, "the sum / the window's count",
-        "nanoGPT at 3adf61e154c3: model.py:187 takes the mean, train.py:301 divides by the steps",
-    ),
-    Recipe(
-        "nanochat SFT", nanochat, llama, WINDOWS,
-        "nanochat at 92d63d4e8bb4: nanochat/gpt.py:520 takes the mean, scripts/chat_sft.py:428 divides by "
-        "the steps",
-    ),
-    Recipe(
-        "nanochat SFT, 2 ranks", nanochat, llama, WINDOWS,
-        "nanochat at 92d63d4e8bb4: the same, and nanochat/optim.py:284 and :291 average over the ranks",
-        ranks=2,
-    ),
-    Recipe(
-        "DistributedDataParallel, 2 ranks", data_parallel, llama, WINDOWS,
-        "the loop divides by the steps, DDP by the ranks",
-        ranks=2, wrap=DistributedDataParallel,
-    ),
-    Recipe(
-        "DistributedDataParallel, 2 ranks, each its own count", own_count, llama, WINDOWS,
-        "the loop divides by its rank's count, DDP by the ranks",
-        ranks=2, wrap=DistributedDataParallel,
-    ),
-    Recipe(
-        "FSDP2, 2 ranks", data_parallel, llama, WINDOWS,
-        "the loop divides by the steps, FSDP2 by the ranks",
-        ranks=2, wrap=sharded,
-    ),
-]  # fmt: skip
+    Recipe(**row | {key: FUNCTIONS[row[key]] for key in ("step", "model", "wrap") if key in row})
+    for row in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["recipe"]
+]

@@ -86,20 +86,10 @@ def check(recipe: Recipe, repaired: bool) -> Row:
 
 
 def check_trainer(recipe: Recipe, repaired: bool) -> Row | None:
-    """Hand the trainer over as it is, with the first data set in its loader; None where there is no trainer."""
+    """Hand the trainer over as it is, with the first data set in its loader."""
     model = recipe.model()
-    recipes.HAND_OVER = True
-    try:
-        recipe.step(model, mine(micro_batches(model, STEPS * recipe.ranks, SEEDS[0])), repaired)
-    except recipes.Handed as handed:
-        try:
-            report = xent.torch.check_trainer(handed.trainer, handed.batches)
-        except ValueError as refused:
-            return {"refused": str(refused)}
-        return {"ok": report.ok, "cause": report.cause}
-    finally:
-        recipes.HAND_OVER = False
-    return None
+    batches = mine(micro_batches(model, STEPS * recipe.ranks, SEEDS[0]))
+    return recipes.handed_over(lambda: recipe.step(model, batches, repaired))
 
 
 def mine(everyone: list[Batch]) -> list[Batch]:

@@ -77,25 +77,26 @@ def test_arrays_of_the_logits_size() -> None:
         kept = []
 
         def run() -> Tensor:
-            kept.append(getattr(memory, way)(hidden, weight, target))
+            kept.append(memory.WAYS[way](hidden, weight, target))
             return kept[0][0] if isinstance(kept[0], tuple) else kept[0]
 
         return peak(run) / (4 * rows * classes)
 
-    arrays = {way: held(way) for way in ("plain", "plain_named", "chunks_alone", "checkpointed", "blocked")}
+    ways = ("plain", "plain, logits kept", "chunks alone", "chunks, checkpointed", "blocked")
+    arrays = {way: held(way) for way in ways}
 
     def says(way: str, count: float) -> None:
         assert arrays[way] == pytest.approx(count, abs=0.3)
 
     chunk = 256 / rows  # a chunk's own arrays come and go
     says("plain", 3)
-    says("plain_named", 4)
-    says("chunks_alone", 1 + 2 * chunk)
+    says("plain, logits kept", 4)
+    says("chunks alone", 1 + 2 * chunk)
     with refuted("a plain loss of two arrays"):
         says("plain", 2)
     with refuted("chunks alone without the array"):
-        says("chunks_alone", 2 * chunk)
-    for way in ("checkpointed", "blocked"):
+        says("chunks alone", 2 * chunk)
+    for way in ("chunks, checkpointed", "blocked"):
         assert arrays[way] < 1
         with refuted("the array that chunks alone keep"):
             says(way, 1 + 2 * chunk)

@@ -88,7 +88,6 @@ def test_the_inputs_tell_the_reference_and_all_mistakes_apart(exercise: Exercise
 @each_exercise
 def test_an_exercise_is_well_formed(exercise: Exercise) -> None:
     assert exercise.mistakes, "an exercise recognises at least one mistake"
-    assert exercise.title
     assert exercise.rtol > 0 or exercise.atol > 0
     assert all(not message.endswith(".") for message in exercise.mistakes), "check adds the full stop"
     first, second = exercise.cases(), exercise.cases()
@@ -172,7 +171,6 @@ def test_a_large_logit_with_a_target_between_0_and_1(real: str) -> None:
 
 DOUBLE = Exercise(
     slug="double",
-    title="Twice",
     reference=lambda x: 2.0 * x,
     inputs=lambda: [(np.array([1.0, 2.0, 3.0]),), (np.zeros((2, 2)),), (np.arange(100.0),)],
     rtol=1e-12,
@@ -180,14 +178,12 @@ DOUBLE = Exercise(
 )
 QUARTER = Exercise(
     slug="quarter",
-    title="A quarter",
     reference=lambda: 0.25,
     rtol=1e-12,
     mistakes={"this looks like a half": lambda: 0.5},
 )
 PAIR = Exercise(
     slug="pair",
-    title="Twice, and whether it is positive",
     reference=lambda x: (2.0 * x, x > 0),
     inputs=lambda: [(np.array([1.0, -2.0]),)],
     rtol=1e-12,

@@ -13,32 +13,13 @@ lock. Importing this module loads no framework; running a probe imports the libr
 
 from __future__ import annotations
 
-from ._profiles import QUESTIONS, at_a_glance
-from ._registry import (
-    GROUPS,
-    LIBRARIES,
-    NAMES,
-    Row,
-    agrees,
-    behaviour_table,
-    get,
-    keras,
-    rows,
-    see,
-    tensorflow,
-)
+from ._registry import NAMES, Row, get, keras, rows, see, tensorflow
 from ._tables import Table, glance_table, group_table, versions
 
 __all__ = [
-    "GROUPS",
-    "LIBRARIES",
     "NAMES",
-    "QUESTIONS",
     "Row",
     "Table",
-    "agrees",
-    "at_a_glance",
-    "behaviour_table",
     "get",
     "glance_table",
     "group_table",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
+from scipy.special import log_softmax
 
 import xent
 
-from ._registry import Seen, attempt, keras, probe, tensorflow
+from ._registry import Seen, attempt, keras, tensorflow
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Loss: TypeAlias = Callable[..., Any]
@@ -24,22 +24,6 @@ ONEHOT = np.eye(3)[Y]
 EACH = -np.log(P[[0, 1], Y])
 TRUE = EACH.mean()
 
-# The questions of the table at a glance.
-QUESTIONS = (
-    "first argument",
-    "reads",
-    "soft targets",
-    "mean with weights 1, 3",
-    "one of two ignored",
-    "all ignored",
-    "label smoothing",
-    "label out of range, CPU",
-    "impossible event",
-    "perfect answer",
-    "float32, margin 18",
-    "sure and wrong: gradient",
-    "class axis of 3-D input",
-)
 COLUMNS = {
     "scikit-learn log_loss": "sklearn-profile",
     "PyTorch cross_entropy": "torch-profile",
@@ -90,16 +74,9 @@ def profile(
 ) -> Seen:
     """Ask one loss every question.
 
-    Parameters
-    ----------
-    call : callable
-        ``call(prediction, labels)``, whatever the library's own order is.
-    to : callable
-        Turns an array into what the library takes.
-    prediction_first, logits : bool
-        What is claimed; both are checked by a call, and a claim that fails raises.
-    soft, ignore, smooth, weighted, gradient, axes : callable, optional
-        The calls for the other questions; without one, the library has no such argument.
+    `call` takes a prediction and labels, whatever the library's own order is; `to` turns an array into what the
+    library takes; what `prediction_first` and `logits` claim is checked by a call, and a claim that fails raises. The
+    others are the calls for the other questions; without one, the library has no such argument.
     """
     good, other = (Z, P) if logits else (P, Z)
     if _which(attempt(lambda: call(to(good), Y)), {"right": TRUE}) != "right":
@@ -114,10 +91,9 @@ def profile(
         margin = (np.exp(margin) / np.exp(margin).sum(dtype=np.float32)).astype(np.float32)
     rng = np.random.default_rng(0)
     cube, labels = rng.normal(size=(2, 3, 3)), np.array([[0, 1, 2], [1, 2, 0]])
-    log_p = cube - np.log(np.exp(cube).sum(-1, keepdims=True))
+    log_p = log_softmax(cube, axis=-1)
     last = -np.take_along_axis(log_p, labels[..., None], -1).mean()
-    log_s = cube - np.log(np.exp(cube).sum(1, keepdims=True))
-    second = -np.take_along_axis(log_s, labels[:, None], 1).mean()
+    second = -np.take_along_axis(log_softmax(cube, axis=1), labels[:, None], 1).mean()
     seen: Seen = {
         "first argument": "prediction" if prediction_first else "truth",
         "reads": "logits" if logits else "probabilities",
@@ -150,9 +126,7 @@ def profile(
     return seen
 
 
-@probe("sklearn-profile")
 def sklearn_profile() -> Seen:
-    """sklearn.metrics.log_loss."""
     from sklearn.metrics import log_loss
 
     def call(p: Array, y: Array, **options: Any) -> Any:
@@ -168,9 +142,7 @@ def sklearn_profile() -> Seen:
     )
 
 
-@probe("torch-profile")
 def torch_profile() -> Seen:
-    """torch.nn.functional.cross_entropy."""
     import torch
 
     ce = torch.nn.functional.cross_entropy
@@ -223,21 +195,12 @@ def _keras_profile(logits: bool) -> Seen:
     )
 
 
-@probe("keras-profile")
-def keras_profile() -> Seen:
-    """Sparse and CategoricalCrossentropy as they come: from probabilities."""
-    return _keras_profile(False)
+# Sparse and CategoricalCrossentropy as they come, from probabilities; and with from_logits=True.
+keras_profile = functools.partial(_keras_profile, False)
+keras_logits_profile = functools.partial(_keras_profile, True)
 
 
-@probe("keras-logits-profile")
-def keras_logits_profile() -> Seen:
-    """The same with from_logits=True."""
-    return _keras_profile(True)
-
-
-@probe("xent-profile")
 def xent_profile() -> Seen:
-    """xent.cross_entropy, and xent.soft_cross_entropy for soft targets."""
     ce = xent.cross_entropy
     return profile(
         call=ce,
@@ -251,19 +214,3 @@ def xent_profile() -> Seen:
         gradient=lambda: xent.gradients.cross_entropy_gradient([[17.0, 0.0, 0.0]], [1])[0, 0],
         axes=ce,
     )
-
-
-def at_a_glance() -> dict[str, dict[str, str]]:
-    """The answers of each column: ``{column: {question: answer}}``, measured now.
-
-    Examples
-    --------
-    >>> from xent_book.behaviours import QUESTIONS
-    >>> QUESTIONS[0]
-    'first argument'
-    """
-    from ._registry import _seen_once
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return {column: _seen_once(slug) for column, slug in COLUMNS.items()}

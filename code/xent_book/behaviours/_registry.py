@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import tomllib
 import warnings
@@ -20,17 +19,7 @@ import xent
 
 Seen: TypeAlias = dict[str, Any]
 
-# The package that each key of the table stands for, by the name under which it is installed.
-LIBRARIES = {
-    "torch": "torch",
-    "sklearn": "scikit-learn",
-    "scipy": "scipy",
-    "keras": "keras",
-    "tensorflow": "tensorflow",
-    "keras-torch": "keras",
-    "xent": "xent",
-}
-# The same keys with the names of the libraries for a reader.
+# The libraries of the rows, with their names for a reader.
 NAMES = {
     "torch": "PyTorch",
     "sklearn": "scikit-learn",
@@ -40,22 +29,6 @@ NAMES = {
     "keras-torch": "Keras on PyTorch",
     "xent": "xent",
 }
-# The groups of rows, in the order of the table.
-GROUPS = (
-    "at a glance",
-    "argument order",
-    "probabilities or logits",
-    "target format",
-    "reduction and denominator",
-    "weights",
-    "ignored targets",
-    "smoothing",
-    "soft targets and KL",
-    "clipping",
-    "gradient at the edges",
-    "precision",
-    "layout",
-)
 MODULES = ("_profiles", "torch_probes", "sklearn_probes", "keras_probes", "xent_probes")
 # Numbers are recorded with five significant digits, and kernels differ from processor to processor in the
 # last bits of float32: a number may be rounded the other way.
@@ -71,11 +44,13 @@ class Row:
     slug : str
         The name of the row, unique.
     group : str
-        One of `GROUPS`.
+        What it is about, such as "weights".
     library : str
-        One of the keys of `LIBRARIES`.
+        One of the keys of `NAMES`.
     title : str
         What happens, in a few words.
+    asks : str
+        What the probe tries.
     expect : str
         What a reader would expect.
     instead : str
@@ -84,10 +59,6 @@ class Row:
         What the probe returned on the versions of the book's lock.
     probe : callable
         Runs the library and returns what it saw: numbers, text, booleans, lists. Prints nothing.
-    thread : str
-        The address of the discussion of this behaviour, or nothing.
-    surprising : bool
-        Whether it surprises people who know the library.
     tolerance : float
         Relative tolerance of the numbers: wider where the numbers themselves have half precision.
     """
@@ -96,12 +67,11 @@ class Row:
     group: str
     library: str
     title: str
+    asks: str
     expect: str
     instead: str
     recorded: Seen = field(repr=False)
     probe: Callable[[], Seen] = field(repr=False)
-    thread: str = ""
-    surprising: bool = False
     tolerance: float = TOLERANCE
 
     def run(self) -> Seen:
@@ -116,7 +86,8 @@ class Row:
         """The installed version of the row's library, such as "PyTorch 2.13.0"."""
         if self.library == "xent":
             return f"xent {xent.__version__}"
-        number = metadata.version(LIBRARIES[self.library]).split("+")[0]
+        package = {"sklearn": "scikit-learn", "keras-torch": "keras"}.get(self.library, self.library)
+        number = metadata.version(package).split("+")[0]
         if self.library == "keras-torch":
             return f"Keras {number} on PyTorch {metadata.version('torch').split('+')[0]}"
         if self.library == "keras":
@@ -124,24 +95,9 @@ class Row:
         return f"{NAMES[self.library]} {number}"
 
 
-PROBES: dict[str, Callable[[], Seen]] = {}
-
-
-def probe(slug: str) -> Callable[[Callable[[], Seen]], Callable[[], Seen]]:
-    """Register the decorated function as the probe of a row of rows.toml."""
-
-    def register(function: Callable[[], Seen]) -> Callable[[], Seen]:
-        if slug in PROBES:
-            raise ValueError(f"two rows are called {slug!r}")
-        PROBES[slug] = function
-        return function
-
-    return register
-
-
 @cache
 def rows() -> dict[str, Row]:
-    """All rows by slug, in the order of the groups. Loads no framework.
+    """All rows by slug, group by group. Loads no framework.
 
     Examples
     --------
@@ -149,12 +105,16 @@ def rows() -> dict[str, Row]:
     >>> behaviours.rows()["torch-all-ignored"].title
     'all targets ignored: nan'
     """
-    for module in MODULES:
-        import_module(f"xent_book.behaviours.{module}")
+    modules = [import_module(f"xent_book.behaviours.{module}") for module in MODULES]
+    # A function's name says its row.
+    begin = tuple(f"{library.replace('-', '_')}_" for library in NAMES)
+    found = {
+        name.replace("_", "-"): f for m in modules for name, f in vars(m).items() if name.startswith(begin)
+    }
     table = tomllib.loads(Path(__file__).with_name("rows.toml").read_text(encoding="utf-8"))
-    if table.keys() != PROBES.keys():
-        raise ValueError(f"not both a row and a probe: {sorted(table.keys() ^ PROBES.keys())}")
-    return {slug: Row(slug, probe=PROBES[slug], **fields) for slug, fields in table.items()}
+    if table.keys() != found.keys():
+        raise ValueError(f"not both a row and a probe: {sorted(table.keys() ^ found.keys())}")
+    return {slug: Row(slug, probe=found[slug], **fields) for slug, fields in table.items()}
 
 
 def get(slug: str) -> Row:
@@ -184,82 +144,9 @@ def see(slug: str) -> Seen:
 
 
 @cache
-def _seen_once(slug: str) -> Seen:
+def see_once(slug: str) -> Seen:
     """What a probe saw in this process: a page that shows a row twice runs it once."""
     return get(slug).run()
-
-
-def behaviour_table(library: str | None = None, group: str | None = None) -> list[dict[str, Any]]:
-    """Run the probes, each once in a process, and return a table: a dict for each row, with its version.
-
-    Parameters
-    ----------
-    library, group : str, optional
-        Only the rows of this library or group.
-
-    Returns
-    -------
-    list of dict
-        Keys slug, group, library, version, title, expect, seen, recorded, unchanged, instead, thread.
-
-    Examples
-    --------
-    >>> from xent_book import behaviours
-    >>> [r["unchanged"] for r in behaviours.behaviour_table("scipy")]
-    [True, True]
-    """
-    table = []
-    for r in rows().values():
-        if library not in (None, r.library) or group not in (None, r.group):
-            continue
-        seen = _seen_once(r.slug)
-        table.append(
-            {
-                "slug": r.slug,
-                "group": r.group,
-                "library": NAMES[r.library],
-                "version": r.version,
-                "title": r.title,
-                "expect": r.expect,
-                "seen": seen,
-                "recorded": r.recorded,
-                "unchanged": agrees(r.recorded, seen, r.tolerance),
-                "instead": r.instead,
-                "thread": r.thread,
-            }
-        )
-    return table
-
-
-def agrees(recorded: Any, seen: Any, tolerance: float = TOLERANCE) -> bool:
-    """Whether two observations are the same, up to a relative tolerance of their numbers.
-
-    Examples
-    --------
-    >>> from xent_book.behaviours import agrees
-    >>> agrees({"loss": 0.28873}, {"loss": 0.2887254})
-    True
-    >>> agrees({"loss": float("nan")}, {"loss": 0.0})
-    False
-    """
-    if isinstance(recorded, dict):
-        return (
-            isinstance(seen, dict)
-            and recorded.keys() == seen.keys()
-            and all(agrees(recorded[key], seen[key], tolerance) for key in recorded)
-        )
-    if isinstance(recorded, list):
-        return (
-            isinstance(seen, list)
-            and len(recorded) == len(seen)
-            and all(agrees(a, b, tolerance) for a, b in zip(recorded, seen, strict=True))
-        )
-    if isinstance(recorded, bool | str) or isinstance(seen, bool | str | list | dict | None):
-        return type(recorded) is type(seen) and bool(recorded == seen)
-    if math.isnan(recorded) or math.isnan(seen):
-        return math.isnan(recorded) and math.isnan(seen)
-    # Zero and infinity are behaviours, not measurements: only themselves agree with them.
-    return math.isclose(recorded, seen, rel_tol=tolerance, abs_tol=0.0)
 
 
 # ------------------------------------------------------------------------------------- for the probes

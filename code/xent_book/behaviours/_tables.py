@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from ._profiles import QUESTIONS, at_a_glance
-from ._registry import NAMES, behaviour_table, rows
+from ._profiles import COLUMNS
+from ._registry import NAMES, rows, see_once
 
 # Half-precision numbers differ between processors: two digits of them survive, four of the others.
 FEW, MANY = 2, 4
@@ -38,10 +38,8 @@ class Table:
     body: Sequence[Sequence[str]]
 
     def __repr__(self) -> str:
-        return "\n".join(" | ".join(cell.replace("\n", "; ") for cell in line) for line in self._lines())
-
-    def _lines(self) -> list[Sequence[str]]:
-        return [self.header, *self.body]
+        lines = [self.header, *self.body]
+        return "\n".join(" | ".join(cell.replace("\n", "; ") for cell in line) for line in lines)
 
     def _repr_html_(self) -> str:
         def cells(line: Sequence[str], head: bool) -> str:
@@ -77,8 +75,11 @@ class Table:
 
 def glance_table() -> Table:
     """The same questions put to each library: a row for each question, a column for each library."""
-    answers = at_a_glance()
-    body = [[question, *(column[question] for column in answers.values())] for question in QUESTIONS]
+    answers = {column: see_once(slug) for column, slug in COLUMNS.items()}
+    body = [
+        [question, *(column[question] for column in answers.values())]
+        for question in answers["xent cross_entropy"]
+    ]
     return Table("The same questions, answered by measurement", ["question", *answers], body)
 
 
@@ -95,11 +96,12 @@ def group_table(group: str) -> Table:
     if group not in {row.group for row in rows().values()}:
         raise ValueError(f"there is no group {group!r}")
     body = []
-    for entry in behaviour_table(group=group):
-        digits = MANY if rows()[entry["slug"]].tolerance < 1e-3 else FEW
-        lines = [f"{key}: {show(value, digits)}" for key, value in entry["seen"].items()]
-        text = "\n".join([entry["title"], *lines, f"Instead: {entry['instead']}"])
-        body.append([entry["library"], text])
+    for row in rows().values():
+        if row.group == group:
+            digits = MANY if row.tolerance < 1e-3 else FEW
+            lines = [f"{key}: {show(value, digits)}" for key, value in see_once(row.slug).items()]
+            text = "\n".join([row.title, *lines, f"Instead: {row.instead}"])
+            body.append([NAMES[row.library], text])
     return Table(f"Rows: {group}", ["library", "what happens, what the probe saw, what to write"], body)
 
 

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ._registry import Lazy, Seen, attempt, keras, plain, probe, tensorflow
+from ._registry import Lazy, Seen, attempt, keras, plain, tensorflow
 
-NAN, INF = float("nan"), float("inf")
 Z = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]], dtype=np.float32)
 Y = np.array([0, 1])
 ONEHOT = np.eye(3, dtype=np.float32)[Y]
@@ -46,7 +45,7 @@ _ON_TORCH: dict[str, Callable[[], Seen]] = {}
 
 
 @cache
-def _on_torch() -> dict[str, Seen]:
+def _seen_on_torch() -> dict[str, Seen]:
     """Run every row of Keras on PyTorch in one fresh process."""
     code = "from xent_book.behaviours.keras_probes import report_on_torch; report_on_torch()"
     environment = os.environ | {
@@ -70,22 +69,18 @@ def report_on_torch() -> None:
     print(json.dumps({slug: plain(run()) for slug, run in _ON_TORCH.items()}))
 
 
-def _on_torch_probe(slug: str) -> Callable[[Callable[[], Seen]], None]:
-    def register(function: Callable[[], Seen]) -> None:
-        _ON_TORCH[slug] = function
-        probe(slug)(lambda: _on_torch()[slug])
-
-    return register
+def _on_torch(slug: str, run: Callable[[], Seen]) -> Callable[[], Seen]:
+    """A probe that runs there what another row runs here."""
+    _ON_TORCH[slug] = run
+    return lambda: _seen_on_torch()[slug]
 
 
-@probe("keras-argument-order")
-def argument_order() -> Seen:
-    """The truth comes first here, the prediction in PyTorch."""
+def keras_argument_order() -> Seen:
     cce = k.losses.CategoricalCrossentropy()
     return {"right": _float(cce(ONEHOT, P)), "swapped": _float(cce(P, ONEHOT))}
 
 
-def _forgotten() -> Seen:
+def keras_forgotten_from_logits() -> Seen:
     return {
         "categorical": _float(k.losses.CategoricalCrossentropy()(ONEHOT, Z)),
         "sparse": _float(k.losses.SparseCategoricalCrossentropy()(Y, Z)),
@@ -93,16 +88,9 @@ def _forgotten() -> Seen:
     }
 
 
-@probe("keras-forgotten-from-logits")
-def forgotten_from_logits() -> Seen:
-    """The categorical loss divides by the row sum and clips; the sparse one clips to one, then normalises."""
-    return _forgotten()
-
-
-@_on_torch_probe("keras-torch-forgotten-from-logits")
-def _forgotten_on_torch() -> Seen:
-    """Here both losses divide by the row sum."""
-    return _forgotten()
+keras_torch_forgotten_from_logits = _on_torch(
+    "keras-torch-forgotten-from-logits", keras_forgotten_from_logits
+)
 
 
 def _backdoor() -> Seen:
@@ -124,9 +112,7 @@ def _backdoor() -> Seen:
     return seen
 
 
-@probe("keras-softmax-backdoor")
-def softmax_backdoor() -> Seen:
-    """The softmax remembers its logits, and the loss uses them. A Reshape forgets them; so does float64."""
+def keras_softmax_backdoor() -> Seen:
     seen = _backdoor()
     sparse = k.losses.SparseCategoricalCrossentropy()
     model = k.Sequential([k.layers.Softmax()])
@@ -138,15 +124,10 @@ def softmax_backdoor() -> Seen:
     return seen
 
 
-@_on_torch_probe("keras-torch-softmax-backdoor")
-def _backdoor_on_torch() -> Seen:
-    """No memory of the logits here; from_logits=True applies a second softmax."""
-    return _backdoor()
+keras_torch_softmax_backdoor = _on_torch("keras-torch-softmax-backdoor", _backdoor)
 
 
-@probe("tensorflow-bad-labels")
-def bad_labels() -> Seen:
-    """Label 7 of 3 classes on the CPU."""
+def tensorflow_bad_labels() -> Seen:
     z, y = tf.constant(Z[:1]), tf.constant([7])
     ce = tf.nn.sparse_softmax_cross_entropy_with_logits
     compiled = tf.function(lambda z: ce(labels=y, logits=z), jit_compile=True)
@@ -158,9 +139,7 @@ def bad_labels() -> Seen:
     }
 
 
-@probe("keras-reductions")
-def reductions() -> Seen:
-    """Weights 1 and 3 under each reduction, and the metric of the same name."""
+def keras_reductions() -> Seen:
     w = np.array([1.0, 3.0], dtype=np.float32)
     seen: Seen = {}
     for name in ("sum", "sum_over_batch_size", "mean", "mean_with_sample_weight"):
@@ -172,9 +151,7 @@ def reductions() -> Seen:
     return seen
 
 
-@probe("keras-bce-1d")
-def bce_1d() -> Seen:
-    """The loss averages over the last axis, which is the batch. Weights multiply that mean."""
+def keras_bce_1d() -> Seen:
     bce = k.losses.BinaryCrossentropy
     y, p = np.array([1.0, 0.0, 1.0], np.float32), np.array([0.9, 0.2, 0.9], np.float32)
     w = np.array([1.0, 0.0, 0.0], np.float32)
@@ -189,9 +166,7 @@ def bce_1d() -> Seen:
     }
 
 
-@probe("keras-class-weight")
-def class_weight() -> Seen:
-    """Weights 1, 10, 1 in fit, with a model that passes its input on."""
+def keras_class_weight() -> Seen:
     model = k.Sequential([k.Input((3,)), k.layers.Dense(3, use_bias=False)])
     model.layers[0].set_weights([np.eye(3, dtype=np.float32)])
     loss = k.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -204,16 +179,12 @@ def class_weight() -> Seen:
     }
 
 
-@probe("keras-all-ignored")
-def all_ignored() -> Seen:
-    """Both labels are the ignored class."""
+def keras_all_ignored() -> Seen:
     loss = k.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
     return {"loss": _float(loss(np.array([-1, -1]), Z))}
 
 
-@probe("keras-mask-or-weight")
-def mask_or_weight() -> Seen:
-    """The first of two targets does not count."""
+def keras_mask_or_weight() -> Seen:
     sce = k.losses.SparseCategoricalCrossentropy
     masked = _tensor(Z)
     k.src.backend.set_keras_mask(masked, _tensor([False, True], "bool"))
@@ -224,9 +195,7 @@ def mask_or_weight() -> Seen:
     }
 
 
-@probe("keras-mask-propagation")
-def mask_propagation() -> Seen:
-    """Sequences of 2 and 4 tokens; the embedding's rows are the logits."""
+def keras_mask_propagation() -> Seen:
     ids = np.array([[1, 2, 0, 0], [3, 1, 2, 3]])
     layer = k.layers.Embedding(4, 4, mask_zero=True)
     layer.build(ids.shape)
@@ -246,9 +215,7 @@ def mask_propagation() -> Seen:
     }
 
 
-@probe("keras-smoothing")
-def smoothing() -> Seen:
-    """The categorical loss uses eps/K, the binary one eps/2, the sparse one has none."""
+def keras_smoothing() -> Seen:
     cce, bce = k.losses.CategoricalCrossentropy, k.losses.BinaryCrossentropy
     y, p = np.array([[1.0]], np.float32), np.array([[0.9]], np.float32)
     return {
@@ -262,9 +229,7 @@ def smoothing() -> Seen:
     }
 
 
-@probe("keras-smoothing-axis")
-def smoothing_axis() -> Seen:
-    """Three classes along axis 1, two positions along axis 2."""
+def keras_smoothing_axis() -> Seen:
     cce = k.losses.CategoricalCrossentropy
     z, y = Z.T[None], ONEHOT.T[None]
     return {
@@ -274,9 +239,7 @@ def smoothing_axis() -> Seen:
     }
 
 
-@probe("keras-kl")
-def kl() -> Seen:
-    """A one-hot target against the uniform distribution over 50,000 classes; and logits for probabilities."""
+def keras_kl() -> Seen:
     divergence = k.losses.KLDivergence()
     classes = 50_000
     onehot = np.zeros((1, classes), np.float32)
@@ -290,9 +253,7 @@ def kl() -> Seen:
     }
 
 
-@probe("keras-epsilon")
-def epsilon() -> Seen:
-    """The ceiling 16.118 is minus the logarithm of 1e-7."""
+def keras_epsilon() -> Seen:
     sure = np.array([[1.0, 0.0, 0.0]], np.float32)
     cce, sce = k.losses.CategoricalCrossentropy(), k.losses.SparseCategoricalCrossentropy()
     bce = k.losses.BinaryCrossentropy()
@@ -306,9 +267,7 @@ def epsilon() -> Seen:
     }
 
 
-@probe("keras-clip-gradient")
-def clip_gradient() -> Seen:
-    """Logits 17, 0, 0 with label 1."""
+def keras_clip_gradient() -> Seen:
     z = np.array([[17.0, 0.0, 0.0]], np.float32)
     y = np.array([1])
     probs = k.losses.SparseCategoricalCrossentropy()
@@ -321,9 +280,7 @@ def clip_gradient() -> Seen:
     }
 
 
-@probe("tensorflow-gradient")
-def tf_gradient() -> Seen:
-    """The kernel returns p - y; right is p sum(y) - y. The deterministic kernel is right."""
+def tensorflow_gradient() -> Seen:
     z = np.array([[2.0, 1.0, 0.0]], np.float32)
     ce = tf.nn.softmax_cross_entropy_with_logits
     double, none = np.array([[2.0, 0.0, 0.0]], np.float32), np.zeros((1, 3), np.float32)
@@ -354,32 +311,19 @@ def tf_gradient() -> Seen:
     return seen
 
 
-def _half() -> Seen:
-    one, zero = np.ones((1, 1)), np.zeros((1, 1))
-    seen: Seen = {}
-    for dtype in ("float16", "bfloat16"):
-        bce = k.losses.binary_crossentropy
-        seen[f"perfect, {dtype}"] = _float(bce(_tensor(one, dtype), _tensor(one, dtype)))
-        seen[f"y=1, p=0, {dtype}"] = _float(bce(_tensor(one, dtype), _tensor(zero, dtype)))
-        seen[f"y=0, p=1, {dtype}"] = _float(bce(_tensor(zero, dtype), _tensor(one, dtype)))
-    return seen
+def keras_half_precision() -> Seen:
+    bce = k.losses.binary_crossentropy
+    return {
+        f"{name}, {dtype}": _float(bce(_tensor([[y]], dtype), _tensor([[p]], dtype)))
+        for dtype in ("float16", "bfloat16")
+        for name, y, p in (("perfect", 1, 1), ("y=1, p=0", 1, 0), ("y=0, p=1", 0, 1))
+    }
 
 
-@probe("keras-half-precision")
-def half_precision() -> Seen:
-    """1 - 1e-7 rounds to one, and 1e-7 is close to nothing in float16."""
-    return _half()
+keras_torch_half_precision = _on_torch("keras-torch-half-precision", keras_half_precision)
 
 
-@_on_torch_probe("keras-torch-half-precision")
-def _half_on_torch() -> Seen:
-    """Whatever the clamps of the backend make of it."""
-    return _half()
-
-
-@probe("keras-loss-dtype")
-def loss_dtype() -> Seen:
-    """In bfloat16 the label 257 becomes 256, in float16 2049 becomes 2048."""
+def keras_loss_dtype() -> Seen:
     sce = k.losses.SparseCategoricalCrossentropy
     seen: Seen = {}
     for dtype, label in (("bfloat16", 257), ("float16", 2049)):
@@ -391,9 +335,7 @@ def loss_dtype() -> Seen:
     return seen
 
 
-@probe("keras-downcast")
-def downcast() -> Seen:
-    """Logits 20, 0 in float64."""
+def keras_downcast() -> Seen:
     z, y = np.array([[20.0, 0.0]]), np.array([0])
     function = k.losses.sparse_categorical_crossentropy(y, _tensor(z, "float64"), from_logits=True)
     return {
@@ -405,9 +347,7 @@ def downcast() -> Seen:
     }
 
 
-@probe("keras-layout")
-def layout() -> Seen:
-    """The logits of the PyTorch row: shape (2, 5, 5), the classes last."""
+def keras_layout() -> Seen:
     rng = np.random.default_rng(0)
     z = rng.normal(size=(2, 5, 5)).astype(np.float32)
     y = rng.integers(0, 5, (2, 5))

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from ._registry import Seen, attempt, probe
+from ._registry import Lazy, Seen, attempt
 
-
-def log_loss(*args: Any, **kwargs: Any) -> Any:
-    from sklearn.metrics import log_loss
-
-    return log_loss(*args, **kwargs)
+metrics = Lazy(lambda: import_module("sklearn.metrics"))
 
 
 def _warnings(call: Callable[[], Any]) -> list[str]:
@@ -25,116 +22,96 @@ def _warnings(call: Callable[[], Any]) -> list[str]:
     return [str(w.message).strip().splitlines()[0].split(". ")[0][:80] for w in caught]
 
 
-@probe("sklearn-argument-order")
-def argument_order() -> Seen:
-    """The true labels come first. Hard 0/1 predictions fit in either place; probabilities do not."""
+def sklearn_argument_order() -> Seen:
     labels, hard, probs = [0, 1, 1, 0], [0, 1, 1, 1], [0.2, 0.8, 0.7, 0.6]
     weights = [1, 1, 1, 3]
     return {
-        "hard, swapped": attempt(lambda: log_loss(hard, labels, sample_weight=weights)),
-        "probabilities": log_loss(labels, probs),
-        "probabilities, swapped": attempt(lambda: log_loss(probs, labels)),
+        "hard, swapped": attempt(lambda: metrics.log_loss(hard, labels, sample_weight=weights)),
+        "probabilities": metrics.log_loss(labels, probs),
+        "probabilities, swapped": attempt(lambda: metrics.log_loss(probs, labels)),
     }
 
 
-@probe("sklearn-logits")
-def logits() -> Seen:
-    """Whatever is outside [0, 1]."""
-    return {"loss": attempt(lambda: log_loss([0, 1], [[2.0, -1.0], [-1.0, 3.0]]))}
+def sklearn_logits() -> Seen:
+    return {"loss": attempt(lambda: metrics.log_loss([0, 1], [[2.0, -1.0], [-1.0, 3.0]]))}
 
 
-@probe("sklearn-row-sums")
-def row_sums() -> Seen:
-    """Rows .2, .2 and .3, .3: normalised they would cost log 2."""
+def sklearn_row_sums() -> Seen:
     p = np.array([[0.2, 0.2], [0.3, 0.3]])
     return {
-        "loss": log_loss([0, 1], p),
-        "normalised": log_loss([0, 1], p / p.sum(1, keepdims=True)),
-        "warnings": _warnings(lambda: log_loss([0, 1], p)),
+        "loss": metrics.log_loss([0, 1], p),
+        "normalised": metrics.log_loss([0, 1], p / p.sum(1, keepdims=True)),
+        "warnings": _warnings(lambda: metrics.log_loss([0, 1], p)),
     }
 
 
-@probe("sklearn-spurious-warning")
-def spurious_warning() -> Seen:
-    """The tolerance is that of the dtype that arrives."""
+def sklearn_spurious_warning() -> Seen:
     rng = np.random.default_rng(0)
     z = rng.normal(size=(2000, 1000)).astype(np.float32)
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
     y = np.arange(2000) % 1000
     return {
-        "float32": _warnings(lambda: log_loss(y, p)),
-        "the same in float64": _warnings(lambda: log_loss(y, p.astype(np.float64))),
+        "float32": _warnings(lambda: metrics.log_loss(y, p)),
+        "the same in float64": _warnings(lambda: metrics.log_loss(y, p.astype(np.float64))),
     }
 
 
-@probe("sklearn-missing-class")
-def missing_class() -> Seen:
-    """The classes are inferred from the labels. One column is the probability of the larger label."""
+def sklearn_missing_class() -> Seen:
     p = [[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]]
     return {
-        "two classes of three": attempt(lambda: log_loss([0, 1], p)),
-        "one class": attempt(lambda: log_loss([1, 1], [[0.3, 0.7], [0.2, 0.8]])),
-        "labels=[0, 1, 2]": log_loss([0, 1], p, labels=[0, 1, 2]),
-        "one column, labels -1 and 1": log_loss([-1, 1], [0.25, 0.75]),
+        "two classes of three": attempt(lambda: metrics.log_loss([0, 1], p)),
+        "one class": attempt(lambda: metrics.log_loss([1, 1], [[0.3, 0.7], [0.2, 0.8]])),
+        "labels=[0, 1, 2]": metrics.log_loss([0, 1], p, labels=[0, 1, 2]),
+        "one column, labels -1 and 1": metrics.log_loss([-1, 1], [0.25, 0.75]),
     }
 
 
-@probe("sklearn-lexicographic")
-def lexicographic() -> Seen:
-    """Perfect columns for "2", "9", "10" and for "spam", "ham"."""
+def sklearn_lexicographic() -> Seen:
     perfect = np.eye(3)
     two = np.eye(2)
 
     def named() -> float:
-        return float(log_loss(["spam", "ham"], two, labels=["spam", "ham"]))
+        return float(metrics.log_loss(["spam", "ham"], two, labels=["spam", "ham"]))
 
     return {
-        "perfect, labels 2, 9, 10 as text": log_loss(["2", "9", "10"], perfect),
-        "the same as numbers": log_loss([2, 9, 10], perfect),
+        "perfect, labels 2, 9, 10 as text": metrics.log_loss(["2", "9", "10"], perfect),
+        "the same as numbers": metrics.log_loss([2, 9, 10], perfect),
         "labels=['spam', 'ham']": named(),
         "warnings": _warnings(named),
     }
 
 
-@probe("sklearn-soft-multilabel")
-def soft_multilabel() -> Seen:
-    """An indicator matrix is taken for one-hot labels."""
+def sklearn_soft_multilabel() -> Seen:
     p = [[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]]
     return {
-        "soft targets": attempt(lambda: log_loss([[0.9, 0.1, 0.0], [0.0, 1.0, 0.0]], p)),
-        "indicator rows [1,0,0], [0,0,0]": attempt(lambda: log_loss([[1, 0, 0], [0, 0, 0]], p)),
-        "indicator rows [1,0,0], [0,1,0]": attempt(lambda: log_loss([[1, 0, 0], [0, 1, 0]], p)),
+        "soft targets": attempt(lambda: metrics.log_loss([[0.9, 0.1, 0.0], [0.0, 1.0, 0.0]], p)),
+        "indicator rows [1,0,0], [0,0,0]": attempt(lambda: metrics.log_loss([[1, 0, 0], [0, 0, 0]], p)),
+        "indicator rows [1,0,0], [0,1,0]": attempt(lambda: metrics.log_loss([[1, 0, 0], [0, 1, 0]], p)),
     }
 
 
-@probe("sklearn-weights")
-def sample_weights() -> Seen:
-    """Weights 1 and 3, then none."""
+def sklearn_weights() -> Seen:
     p = [[0.6, 0.4], [0.3, 0.7]]
     return {
-        "weights 1, 3": log_loss([0, 1], p, sample_weight=[1, 3]),
-        "weighted sum": log_loss([0, 1], p, sample_weight=[1, 3], normalize=False),
-        "weights 0, 0": attempt(lambda: log_loss([0, 1], p, sample_weight=[0, 0])),
+        "weights 1, 3": metrics.log_loss([0, 1], p, sample_weight=[1, 3]),
+        "weighted sum": metrics.log_loss([0, 1], p, sample_weight=[1, 3], normalize=False),
+        "weights 0, 0": attempt(lambda: metrics.log_loss([0, 1], p, sample_weight=[0, 0])),
     }
 
 
-@probe("sklearn-epsilon")
-def epsilon() -> Seen:
-    """An impossible event, averaged with a perfect one; a perfect prediction; and two arguments renamed."""
+def sklearn_epsilon() -> Seen:
     seen: Seen = {}
     for dtype in (np.float64, np.float32, np.float16):
         wrong = np.array([[0.0, 1.0], [0.0, 1.0]], dtype=dtype)
         right = np.array([[1.0, 0.0], [0.0, 1.0]], dtype=dtype)
-        seen[f"impossible, {dtype.__name__}"] = log_loss([0, 1], wrong)
-        seen[f"perfect, {dtype.__name__}"] = log_loss([0, 1], right)
-    seen["eps=1e-15"] = attempt(lambda: log_loss([0, 1], [[0.5, 0.5]] * 2, eps=1e-15))
-    seen["y_pred="] = _warnings(lambda: log_loss([0, 1], y_pred=[[0.5, 0.5]] * 2))
+        seen[f"impossible, {dtype.__name__}"] = metrics.log_loss([0, 1], wrong)
+        seen[f"perfect, {dtype.__name__}"] = metrics.log_loss([0, 1], right)
+    seen["eps=1e-15"] = attempt(lambda: metrics.log_loss([0, 1], [[0.5, 0.5]] * 2, eps=1e-15))
+    seen["y_pred="] = _warnings(lambda: metrics.log_loss([0, 1], y_pred=[[0.5, 0.5]] * 2))
     return seen
 
 
-@probe("sklearn-low-precision")
-def low_precision() -> Seen:
-    """The same probabilities in three formats."""
+def sklearn_low_precision() -> Seen:
     rng = np.random.default_rng(0)
     z = rng.normal(size=(2000, 1000)).astype(np.float32)
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True, dtype=np.float32)
@@ -142,9 +119,9 @@ def low_precision() -> Seen:
     seen: Seen = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        exact = float(log_loss(y, p.astype(np.float64)))
-        single = float(log_loss(y, p))
+        exact = float(metrics.log_loss(y, p.astype(np.float64)))
+        single = float(metrics.log_loss(y, p))
         seen["float64"] = exact
         seen["float32 differs in the sixth digit or later"] = bool(0 < abs(single / exact - 1) < 1e-5)
-        seen["float16"] = log_loss(y, p.astype(np.float16))
+        seen["float16"] = metrics.log_loss(y, p.astype(np.float16))
     return seen

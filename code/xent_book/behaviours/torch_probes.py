@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ._registry import Lazy, Seen, attempt, probe
+from ._registry import Lazy, Seen, attempt
 
 NAN, INF = float("nan"), float("inf")
 Z = [[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]]
@@ -27,16 +27,12 @@ def _gradient(loss: Any, z: Any) -> Any:
     return torch.autograd.grad(loss, z)[0]
 
 
-@probe("torch-argument-order")
-def argument_order() -> Seen:
-    """The first argument is the prediction here, the second one in Keras and scikit-learn."""
+def torch_argument_order() -> Seen:
     z, _, onehot = _example()
     return {"right": F.cross_entropy(z, onehot), "swapped": F.cross_entropy(onehot, z)}
 
 
-@probe("torch-double-softmax")
-def double_softmax() -> Seen:
-    """A softmax of a softmax."""
+def torch_double_softmax() -> Seen:
     z, y, _ = _example()
     seen: Seen = {}
     for classes in (2, 10, 1000):
@@ -51,17 +47,13 @@ def double_softmax() -> Seen:
     return seen
 
 
-@probe("torch-nll-unchecked")
-def nll_unchecked() -> Seen:
-    """It only looks up minus the entry of the label."""
+def torch_nll_unchecked() -> Seen:
     z, y, _ = _example()
     probs = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]])
     return {"of probabilities": F.nll_loss(probs, y), "of logits": F.nll_loss(z, y)}
 
 
-@probe("torch-target-dtype")
-def target_dtype() -> Seen:
-    """Indices or distributions: decided by shape and dtype."""
+def torch_target_dtype() -> Seen:
     z, y, onehot = _example()
     seen: Seen = {}
     for name in ("int64", "uint8", "int32", "int16", "bool"):
@@ -73,15 +65,11 @@ def target_dtype() -> Seen:
     return seen
 
 
-@probe("torch-1d-float-target")
-def one_d_float_target() -> Seen:
-    """Three logits and the 'labels' 0, 1, 2 as floats."""
+def torch_1d_float_target() -> Seen:
     return {"loss": F.cross_entropy(torch.tensor(Z[0]), torch.tensor([0.0, 1.0, 2.0]))}
 
 
-@probe("torch-targets-unvalidated")
-def targets_unvalidated() -> Seen:
-    """Labels of minus one and plus one are the usual way to get here."""
+def torch_targets_unvalidated() -> Seen:
     z, bce = torch.tensor, F.binary_cross_entropy_with_logits
     return {
         "cross_entropy, [-1, 0, 0]": F.cross_entropy(z([Z[0]]), z([[-1.0, 0.0, 0.0]])),
@@ -91,9 +79,7 @@ def targets_unvalidated() -> Seen:
     }
 
 
-@probe("torch-mean-of-means")
-def mean_of_means() -> Seen:
-    """A sequence of 2 tokens and one of 10."""
+def torch_mean_of_means() -> Seen:
     rng = np.random.default_rng(0)
     z = torch.from_numpy(rng.normal(size=(12, 5)))
     y = torch.from_numpy(rng.integers(0, 5, 12))
@@ -101,9 +87,7 @@ def mean_of_means() -> Seen:
     return {"mean of means": (means[0] + means[1]) / 2, "pooled": F.cross_entropy(z, y)}
 
 
-@probe("torch-class-weights")
-def class_weights() -> Seen:
-    """Weights 1, 10, 1."""
+def torch_class_weights() -> Seen:
     z, y, onehot = _example()
     w = torch.tensor([1.0, 10.0, 1.0])
     return {
@@ -114,9 +98,7 @@ def class_weights() -> Seen:
     }
 
 
-@probe("torch-pos-weight")
-def pos_weight() -> Seen:
-    """The same two examples as one logit with pos_weight and as two logits with class weights."""
+def torch_pos_weight() -> Seen:
     z, y = torch.tensor([1.0, -0.5, 0.3]), torch.tensor([1.0, 0.0, 1.0])
     two = torch.stack([torch.zeros(3), z], 1)
     ten = torch.tensor(10.0)
@@ -132,9 +114,7 @@ def pos_weight() -> Seen:
     }
 
 
-@probe("torch-zero-weights")
-def zero_weights() -> Seen:
-    """The label's class has weight zero."""
+def torch_zero_weights() -> Seen:
     _, y, onehot = _example()
     z = torch.tensor(Z, requires_grad=True)
     w = torch.tensor([0.0, 0.0, 1.0])
@@ -146,9 +126,7 @@ def zero_weights() -> Seen:
     }
 
 
-@probe("torch-all-ignored")
-def all_ignored() -> Seen:
-    """0/0; yet the gradient is zero."""
+def torch_all_ignored() -> Seen:
     z, y = torch.tensor(Z, requires_grad=True), torch.tensor([-100, -100])
     loss = F.cross_entropy(z, y)
     return {
@@ -158,18 +136,14 @@ def all_ignored() -> Seen:
     }
 
 
-@probe("torch-nan-in-ignored-row")
-def nan_in_ignored_row() -> Seen:
-    """The backward pass of log_softmax multiplies the row's softmax, nan, by zero."""
+def torch_nan_in_ignored_row() -> Seen:
     z = torch.tensor([[NAN] * 3, Z[1]], requires_grad=True)
     loss = F.cross_entropy(z, torch.tensor([-100, 1]))
     g = _gradient(loss, z)
     return {"loss": loss, "gradient, counted row": g[1], "gradient, ignored row": g[0]}
 
 
-@probe("torch-ignore-index-scope")
-def ignore_index_scope() -> Seen:
-    """What it does with other targets, other values, and by default."""
+def torch_ignore_index_scope() -> Seen:
     z, _, onehot = _example()
     t = torch.tensor
     return {
@@ -181,9 +155,7 @@ def ignore_index_scope() -> Seen:
     }
 
 
-@probe("torch-smoothing")
-def smoothing() -> Seen:
-    """The same loss from explicit targets; all ignored is nan here as well; the range is half checked."""
+def torch_smoothing() -> Seen:
     z, y, onehot = _example()
     return {
         "label_smoothing=.3": F.cross_entropy(z, y, label_smoothing=0.3),
@@ -193,9 +165,7 @@ def smoothing() -> Seen:
     }
 
 
-@probe("torch-smoothing-weights")
-def smoothing_weights() -> Seen:
-    """The smoothed mass is weighted class by class, and the denominators differ."""
+def torch_smoothing_weights() -> Seen:
     z, y, onehot = _example()
     w = torch.tensor([1.0, 10.0, 1.0])
     return {
@@ -204,9 +174,7 @@ def smoothing_weights() -> Seen:
     }
 
 
-@probe("torch-smoothing-range")
-def smoothing_range() -> Seen:
-    """Below zero silently, above one an error."""
+def torch_smoothing_range() -> Seen:
     z, y, _ = _example()
     return {
         "0": F.cross_entropy(z, y),
@@ -215,9 +183,7 @@ def smoothing_range() -> Seen:
     }
 
 
-@probe("torch-kl-mean")
-def kl_mean() -> Seen:
-    """The default of the function and of the module; what it warns."""
+def torch_kl_mean() -> Seen:
     import warnings
 
     z, _, _ = _example()
@@ -234,9 +200,7 @@ def kl_mean() -> Seen:
     }
 
 
-@probe("torch-kl-zeros")
-def kl_zeros() -> Seen:
-    """0 * (-inf) and 0 * (-inf - x)."""
+def torch_kl_zeros() -> Seen:
     from scipy.special import rel_entr
 
     t = torch.tensor
@@ -248,9 +212,7 @@ def kl_zeros() -> Seen:
     }
 
 
-@probe("torch-kl-unvalidated")
-def kl_unvalidated() -> Seen:
-    """The first argument is log q, the result KL(p || q)."""
+def torch_kl_unvalidated() -> Seen:
     z, _, _ = _example()
     p = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.7, 0.1]])
     return {
@@ -260,9 +222,7 @@ def kl_unvalidated() -> Seen:
     }
 
 
-@probe("torch-minus-infinity")
-def minus_infinity() -> Seen:
-    """A mask of one class, and what smoothing makes of it."""
+def torch_minus_infinity() -> Seen:
     z = torch.tensor([[2.0, 1.0, -INF]], requires_grad=True)
     y, onehot = torch.tensor([0]), torch.tensor([[1.0, 0.0, 0.0]])
     soft = F.cross_entropy(z, onehot)
@@ -277,9 +237,7 @@ def minus_infinity() -> Seen:
     }
 
 
-@probe("torch-bce-clamp")
-def bce_clamp() -> Seen:
-    """The logarithm is clamped at -100; sigmoid(17) is 1 in float32."""
+def torch_bce_clamp() -> Seen:
     t, zero = torch.tensor, torch.zeros(1)
     z = torch.tensor([17.0], requires_grad=True)
     loss = F.binary_cross_entropy(z.sigmoid(), zero)
@@ -291,9 +249,7 @@ def bce_clamp() -> Seen:
     }
 
 
-@probe("torch-bce-gradient")
-def bce_gradient() -> Seen:
-    """The backward pass divides by max(p(1-p), 1e-12)."""
+def torch_bce_gradient() -> Seen:
     seen: Seen = {}
     for logit in (-20.0, -28.0, -30.0, -40.0):
         for name in ("float32", "float64"):
@@ -305,9 +261,7 @@ def bce_gradient() -> Seen:
     return seen
 
 
-@probe("torch-confident-right")
-def confident_right() -> Seen:
-    """A margin of 18 in float32, 10 in bfloat16, 37 in float64; and the sigmoid's own lopsidedness."""
+def torch_confident_right() -> Seen:
     t, y = torch.tensor, torch.tensor([0])
     bce = F.binary_cross_entropy_with_logits
     return {
@@ -320,9 +274,7 @@ def confident_right() -> Seen:
     }
 
 
-@probe("torch-half-mean")
-def half_mean() -> Seen:
-    """The sum passes 65504, then the count does."""
+def torch_half_mean() -> Seen:
     rng = np.random.default_rng(0)
     z = torch.from_numpy(rng.normal(size=(65_536, 10))).half().requires_grad_()
     y = torch.from_numpy(rng.integers(0, 10, 65_536))
@@ -336,27 +288,21 @@ def half_mean() -> Seen:
     }
 
 
-@probe("scipy-log-softmax")
 def scipy_log_softmax() -> Seen:
-    """Two logits, 0 and -40."""
     from scipy.special import log_softmax, logsumexp
 
     z = np.array([0.0, -40.0])
     return {"log_softmax": log_softmax(z)[0], "through logsumexp": z[0] - logsumexp(z)}
 
 
-@probe("scipy-axis")
 def scipy_axis() -> Seen:
-    """The default is axis=None."""
     from scipy.special import softmax
 
     z = np.array(Z)
     return {"row sums": softmax(z).sum(1), "with axis=1": softmax(z, axis=1).sum(1)}
 
 
-@probe("torch-layout")
-def layout() -> Seen:
-    """Shape (B, T, V) with T = V, as given and as torch wants it."""
+def torch_layout() -> Seen:
     rng = np.random.default_rng(0)
     z = torch.from_numpy(rng.normal(size=(2, 5, 5)))
     y = torch.from_numpy(rng.integers(0, 5, (2, 5)))
@@ -367,9 +313,7 @@ def layout() -> Seen:
     }
 
 
-@probe("torch-one-logit")
-def one_logit() -> Seen:
-    """A softmax over one class is 1; the float target of the same shape is read as a distribution."""
+def torch_one_logit() -> Seen:
     z = torch.tensor([[3.0], [-2.0]], requires_grad=True)
     loss = F.cross_entropy(z, torch.tensor([[0.0], [1.0]]))
     return {
@@ -379,9 +323,7 @@ def one_logit() -> Seen:
     }
 
 
-@probe("torch-shift")
-def shift() -> Seen:
-    """A language model predicts the next token."""
+def torch_shift() -> Seen:
     rng = np.random.default_rng(0)
     z = torch.from_numpy(rng.normal(size=(6, 5)))
     ids = torch.from_numpy(rng.integers(0, 5, 6))

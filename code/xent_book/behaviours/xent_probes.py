@@ -6,7 +6,7 @@ import numpy as np
 
 import xent
 
-from ._registry import Seen, attempt, probe
+from ._registry import Seen, attempt
 
 NAN, INF = float("nan"), float("inf")
 Z = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
@@ -16,18 +16,14 @@ W = np.array([1.0, 10.0, 1.0])
 IGNORED = np.array([-100, -100])
 
 
-@probe("xent-argument-order")
-def argument_order() -> Seen:
-    """Indices and distributions have a function each, so each checks what it gets."""
+def xent_argument_order() -> Seen:
     return {
         "cross_entropy": attempt(lambda: xent.cross_entropy(Y, Z)),
         "soft_cross_entropy": attempt(lambda: xent.soft_cross_entropy(ONEHOT, Z)),
     }
 
 
-@probe("xent-target-format")
-def target_format() -> Seen:
-    """Any integer dtype is an index; nothing else is."""
+def xent_target_format() -> Seen:
     soft, bce = xent.soft_cross_entropy, xent.binary_cross_entropy
     return {
         "int8 indices": xent.cross_entropy(Z, Y.astype(np.int8)),
@@ -39,18 +35,14 @@ def target_format() -> Seen:
     }
 
 
-@probe("xent-denominator")
-def denominator() -> Seen:
-    """The sequences of the PyTorch row."""
+def xent_denominator() -> Seen:
     rng = np.random.default_rng(0)
     z, y = rng.normal(size=(12, 5)), rng.integers(0, 5, 12)
     parts = [xent.cross_entropy(z[s], y[s], denominator=12) for s in (slice(0, 2), slice(2, 12))]
     return {"parts": float(parts[0] + parts[1]), "pooled": xent.cross_entropy(z, y)}
 
 
-@probe("xent-weights")
-def class_weights() -> Seen:
-    """Weights 1, 10, 1; weights of zero for every label present; binary pos_weight."""
+def xent_weights() -> Seen:
     return {
         "mean": xent.cross_entropy(Z, Y, weight=W),
         "denominator=N": xent.cross_entropy(Z, Y, weight=W, denominator=2),
@@ -59,18 +51,14 @@ def class_weights() -> Seen:
     }
 
 
-@probe("xent-all-ignored")
-def all_ignored() -> Seen:
-    """There is nothing to average."""
+def xent_all_ignored() -> Seen:
     return {
         "mean": attempt(lambda: xent.cross_entropy(Z, IGNORED, ignore_index=-100)),
         "denominator=5": xent.cross_entropy(Z, IGNORED, ignore_index=-100, denominator=5),
     }
 
 
-@probe("xent-nan-in-ignored-row")
-def nan_in_ignored_row() -> Seen:
-    """xent.torch, with autograd."""
+def xent_nan_in_ignored_row() -> Seen:
     import torch
 
     import xent.torch
@@ -80,9 +68,7 @@ def nan_in_ignored_row() -> Seen:
     return {"loss": loss, "gradient, ignored row": torch.autograd.grad(loss, z)[0][0]}
 
 
-@probe("xent-smoothing")
-def smoothing() -> Seen:
-    """The same conventions as PyTorch for the mass, one denominator."""
+def xent_smoothing() -> Seen:
     return {
         "label_smoothing=.3": xent.cross_entropy(Z, Y, label_smoothing=0.3),
         "with weights": xent.cross_entropy(Z, Y, weight=W, label_smoothing=0.3),
@@ -90,9 +76,7 @@ def smoothing() -> Seen:
     }
 
 
-@probe("xent-zeros")
-def zeros() -> Seen:
-    """A masked class."""
+def xent_zeros() -> Seen:
     z = np.array([[2.0, 1.0, -INF]])
     return {
         "index": xent.cross_entropy(z, [0]),
@@ -102,9 +86,7 @@ def zeros() -> Seen:
     }
 
 
-@probe("xent-clipping")
-def clipping() -> Seen:
-    """An impossible event, with and without a clip."""
+def xent_clipping() -> Seen:
     p = np.array([[1.0, 0.0, 0.0]])
     return {
         "impossible": xent.log_loss(p, [1]),
@@ -113,9 +95,7 @@ def clipping() -> Seen:
     }
 
 
-@probe("xent-edge-gradient")
-def edge_gradient() -> Seen:
-    """The logit that stops PyTorch's binary_cross_entropy, and the one that stops Keras."""
+def xent_edge_gradient() -> Seen:
     g = xent.gradients
     return {
         "binary, z = -40, y = 1": g.binary_cross_entropy_gradient([-40.0], [1.0]),
@@ -124,9 +104,7 @@ def edge_gradient() -> Seen:
     }
 
 
-@probe("xent-precision")
-def precision() -> Seen:
-    """The examples of the PyTorch rows."""
+def xent_precision() -> Seen:
     rng = np.random.default_rng(0)
     z = rng.normal(size=(65_536, 10)).astype(np.float16)
     y = rng.integers(0, 10, 65_536)
@@ -139,9 +117,7 @@ def precision() -> Seen:
     }
 
 
-@probe("xent-layout")
-def layout() -> Seen:
-    """The logits of the PyTorch row; shape (N, 1)."""
+def xent_layout() -> Seen:
     rng = np.random.default_rng(0)
     z, y = rng.normal(size=(2, 5, 5)), rng.integers(0, 5, (2, 5))
     return {

@@ -15,7 +15,7 @@ Writing an exercise
 The exercises of a chapter stand in a module of this package (``binary.py``, ``multiclass.py``, ...), in a
 tuple called ``EXERCISES``; that is all the registration there is. An `Exercise` needs
 
-- a name and a title; the module says of which chapter;
+- a name; the module says of which chapter;
 - ``reference``, the right function; for an exercise that asks for a number or an array, a function without
   arguments that computes it;
 - ``inputs``, a function that returns the argument tuples to try, the same ones at every call (seed what

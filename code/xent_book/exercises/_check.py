@@ -29,8 +29,6 @@ class Exercise:
     ----------
     slug : str
         The name that `check` takes.
-    title : str
-        What is asked, in a few words.
     reference : callable
         The right function; without arguments if the exercise asks for a value.
     inputs : callable, optional
@@ -45,7 +43,6 @@ class Exercise:
     """
 
     slug: str
-    title: str
     reference: Function
     inputs: Callable[[], Sequence[tuple[Any, ...]]] | None = None
     rtol: float = 1e-9
@@ -75,13 +72,10 @@ class Result:
         Whether the answer is right.
     message : str
         What was found, in a sentence or two.
-    slug : str
-        The exercise.
     """
 
     ok: bool
     message: str
-    slug: str = field(default="")
 
     def __bool__(self) -> bool:
         return self.ok
@@ -133,8 +127,8 @@ def get(slug: str) -> Exercise:
     Examples
     --------
     >>> from xent_book import exercises
-    >>> exercises.get("bce-from-logits").title
-    'Binary cross-entropy per example, from logits, safe at any size'
+    >>> len(exercises.get("bce-from-logits").cases())
+    6
     >>> exercises.get("bce-from-logit")
     Traceback (most recent call last):
     ValueError: there is no exercise 'bce-from-logit'; did you mean 'bce-from-logits'...
@@ -373,18 +367,14 @@ def check(slug: str, answer: Any) -> Result:
     exercise = get(slug)
 
     def wrong(message: str) -> Result:
-        return Result(False, message, slug)
+        return Result(False, message)
 
-    if exercise.inputs is None:
-        if answer is None or answer is Ellipsis:
-            return wrong("the stub is still there: your value is not filled in yet.")
-        if callable(answer):
-            return wrong(
-                "this exercise asks for a value, not for a function: pass what your function returns."
-            )
-    elif answer is None or answer is Ellipsis:
-        return wrong("the stub is still there: your function is not written yet.")
-    elif not callable(answer):
+    if answer is None or answer is Ellipsis:
+        stub = "function is not written" if exercise.inputs else "value is not filled in"
+        return wrong(f"the stub is still there: your {stub} yet.")
+    if callable(answer) and exercise.inputs is None:
+        return wrong("this exercise asks for a value, not for a function: pass what your function returns.")
+    if exercise.inputs and not callable(answer):
         return wrong(f"this exercise asks for a function; got {_short(answer)} ({type(answer).__name__}).")
 
     cases = exercise.cases()
@@ -421,10 +411,10 @@ def check(slug: str, answer: Any) -> Result:
         if changed is not None:
             where = _call_text(exercise, changed)
             return wrong(f"the values are right, but your function changes its argument in place{where}.")
-        inputs = "the value is right" if exercise.inputs is None else _agreement(len(cases))
-        return Result(
-            True, f"{slug} {inputs}." if exercise.inputs is not None else f"{slug}: {inputs}.", slug
-        )
+        if exercise.inputs is None:
+            return Result(True, f"{slug}: the value is right.")
+        inputs = "the input" if len(cases) == 1 else f"all {len(cases)} inputs"
+        return Result(True, f"{slug} agrees with the reference on {inputs}.")
 
     known = _recognise(exercise, got) or _recognise_common(exercise, cases, got, want)
     if known:
@@ -435,7 +425,3 @@ def check(slug: str, answer: Any) -> Result:
             note = " Your function also changes its argument in place." if changed is not None else ""
             return wrong(_difference(exercise, arguments, a, b) + note)
     raise AssertionError("some answer differs from the reference")
-
-
-def _agreement(number: int) -> str:
-    return "agrees with the reference on " + ("the input" if number == 1 else f"all {number} inputs")

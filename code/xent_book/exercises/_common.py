@@ -87,22 +87,7 @@ def _part(got: Sequence[Array], want: Sequence[Array], cases: Sequence[Any], agr
 def name_it(
     got: Sequence[list[Array]], want: Sequence[list[Array]], cases: Sequence[Any], agree: Agree
 ) -> str | None:
-    """Name a mistake from the answers and the right ones, on every input.
-
-    Parameters
-    ----------
-    got, want : sequence of list of ndarray
-        For each input the parts of the answer, and those of the right one.
-    cases : sequence of tuple
-        The arguments.
-    agree : callable
-        Whether two arrays agree, in shape and within the exercise's tolerance.
-
-    Returns
-    -------
-    str or None
-        A sentence without its full stop.
-    """
+    """Name a mistake, without a full stop, from the parts of each answer and those of the right one, on every input."""
     parts = len(want[0])
     if any(len(answer) != parts for answer in [*got, *want]):
         return None

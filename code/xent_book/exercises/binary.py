@@ -6,19 +6,13 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from xent_book.exercises._check import Exercise
-
-Array = npt.NDArray[np.float64]
+from xent_book.exercises._check import Array, Exercise
 
 
-def _sigmoid(z: Array) -> Array:
+def _sigmoid(z: Array) -> Any:
     """The sigmoid as it is first written down; exp(-z) overflows to inf, and 1 / inf is 0."""
     return 1.0 / (1.0 + np.exp(-z))
-
-
-# ------------------------------------------------------------------------------- the heads behind a loss
 
 
 def _heads(loss: float, p: float, n: int) -> float:
@@ -35,10 +29,7 @@ def _heads_inputs() -> list[tuple[Any, ...]]:
     return [(-(k * math.log(p) + (n - k) * math.log1p(-p)) / n, p, n) for k, n, p in coins]
 
 
-# --------------------------------------------------------------------------------- the loss from logits
-
-
-def _bce(z: Array, y: Array) -> Array:
+def _bce(z: Array, y: Array) -> Any:
     # Both terms are positive: a loss close to zero keeps its digits, as it would not in softplus(z) - y z.
     return y * np.logaddexp(0.0, -z) + (1 - y) * np.logaddexp(0.0, z)
 
@@ -60,7 +51,7 @@ def _bce_inputs() -> list[tuple[Any, ...]]:
     ]
 
 
-def _from_p(z: Array, y: Array, p: Array, eps: float = 0.0) -> Array:
+def _from_p(z: Array, y: Array, p: Array, eps: float = 0.0) -> Any:
     return -(y * np.log(p + eps) + (1 - y) * np.log(1 - p + eps))
 
 
@@ -70,20 +61,6 @@ def _with_eps(eps: float) -> tuple[Any, Any]:
         lambda z, y: _from_p(z, y, np.clip(_sigmoid(z), eps, 1 - eps)),
         lambda z, y: _from_p(z, y, _sigmoid(z), eps),
     )
-
-
-# ------------------------------------------------------------------------------------------ pos_weight
-
-
-def _undo_weight(q: Array, c: float) -> Array:
-    return q / (q + c * (1 - q))
-
-
-def _undo_weight_inputs() -> list[tuple[Any, ...]]:
-    return [(np.array([0.5, 0.9, 0.1]), 10.0), (np.array([0.0, 0.25, 1.0]), 0.5), (np.array([0.7]), 3.0)]
-
-
-# -------------------------------------------------------------------------- a finite fit on one feature
 
 
 def _overlap(x: Array, y: Array) -> bool:
@@ -105,10 +82,6 @@ def _one_side_only(x: Array, y: Array) -> bool:
     return bool(zeros.size and ones.size and zeros.max() > ones.min())
 
 
-def _both_classes(x: Array, y: Array) -> bool:
-    return bool(0 < y.sum() < len(y))
-
-
 def _overlap_inputs() -> list[tuple[Any, ...]]:
     return [
         # The classes interleave; they part; they part the other way round.
@@ -128,7 +101,6 @@ def _overlap_inputs() -> list[tuple[Any, ...]]:
 EXERCISES = (
     Exercise(
         "coin-heads",
-        "How many heads fell, from the mean loss of one probability for all tosses",
         _heads,
         _heads_inputs,
         atol=1e-7,  # a whole number, which a formula in float64 misses by far less than this
@@ -143,27 +115,19 @@ EXERCISES = (
                 lambda loss, p, n: _heads(loss / n, p, n)
             ),
             "the tails' term has the wrong sign: n loss = -k log(p) - (n - k) log(1 - p)": (
-                lambda loss, p, n: n * (loss - math.log1p(-p)) / (math.log1p(-p) - math.log(p)),
-                lambda loss, p, n: n * (loss + math.log1p(-p)) / (-math.log1p(-p) - math.log(p)),
+                lambda loss, p, n: n * (loss - math.log1p(-p)) / (math.log1p(-p) - math.log(p))
             ),
             "this looks like a loss without its second logarithm: a tail costs -log(1 - p)": (
                 lambda loss, p, n: n * (loss + 1 - p) / (1 - p - math.log(p))
             ),
-            "the loss is in nats: use the natural logarithm": (
-                _heads_in(math.log2),
-                _heads_in(math.log10),
-            ),
+            "the loss is in nats: use the natural logarithm": (_heads_in(math.log2), _heads_in(math.log10)),
             "n p is what the colleague expected; the loss tells what happened": (lambda loss, p, n: n * p),
             "exp(-loss) is the geometric mean of the probabilities that the outcomes got, and no share "
             "of heads": (lambda loss, p, n: n * math.exp(-loss)),
-            "tails cost something too: each of them -log(1 - p)": (
-                lambda loss, p, n: -n * loss / math.log(p)
-            ),
         },
     ),
     Exercise(
         "bce-from-logits",
-        "Binary cross-entropy per example, from logits, safe at any size",
         _bce,
         _bce_inputs,
         mistakes={
@@ -180,10 +144,7 @@ EXERCISES = (
                 *(f for k in range(5, 17) for f in _with_eps(10.0**-k)),
             ),
             "log(1 + x) has lost the digits of a small x: np.log1p(x) keeps them": (
-                lambda z, y: np.maximum(z, 0.0) - y * z + np.log(1 + np.exp(-np.abs(z))),
-                lambda z, y: (
-                    (y * np.maximum(-z, 0) + (1 - y) * np.maximum(z, 0)) + np.log(1 + np.exp(-np.abs(z)))
-                ),
+                lambda z, y: np.maximum(z, 0.0) - y * z + np.log(1 + np.exp(-np.abs(z)))
             ),
             "a target between 0 and 1 is taken for a 0 here: it needs both terms, weighted by y and by "
             "1 - y": (lambda z, y: np.where(y == 1, np.logaddexp(0.0, -z), np.logaddexp(0.0, z))),
@@ -206,10 +167,7 @@ EXERCISES = (
             ),
             "softplus(z) - y z is right, but where the prediction is right and certain its two terms "
             "are nearly equal and their difference has lost its digits; add y softplus(-z) and (1 - y) "
-            "softplus(z)": (
-                lambda z, y: np.logaddexp(0.0, z) - y * z,
-                lambda z, y: np.maximum(z, 0.0) + np.log1p(np.exp(-np.abs(z))) - y * z,
-            ),
+            "softplus(z)": (lambda z, y: np.logaddexp(0.0, z) - y * z),
             "this looks like softplus((1 - 2y) z), which holds for the labels 0 and 1 only: a target "
             "between them needs both terms, y softplus(-z) and (1 - y) softplus(z)": (
                 lambda z, y: np.logaddexp(0.0, (1 - 2 * y) * z)
@@ -230,9 +188,12 @@ EXERCISES = (
     ),
     Exercise(
         "undo-pos-weight",
-        "The frequency behind a probability that was fitted with pos_weight",
-        _undo_weight,
-        _undo_weight_inputs,
+        lambda q, c: q / (q + c * (1 - q)),
+        lambda: [
+            (np.array([0.5, 0.9, 0.1]), 10.0),
+            (np.array([0.0, 0.25, 1.0]), 0.5),
+            (np.array([0.7]), 3.0),
+        ],
         mistakes={
             "this is the forward direction: it weighs the positives once more; solve for the frequency": (
                 lambda q, c: c * q / (c * q + 1 - q)
@@ -247,7 +208,6 @@ EXERCISES = (
     ),
     Exercise(
         "finite-fit-1d",
-        "Whether a logistic fit on one feature and an intercept exists",
         _overlap,
         _overlap_inputs,
         atol=0.5,  # a yes or a no
@@ -260,15 +220,16 @@ EXERCISES = (
             ),
             "an empty class has no maximum: if all labels are the same there is no finite fit, so "
             "return False before you compare": (
-                lambda x, y: bool(x[y == 0].max() > x[y == 1].min() and x[y == 1].max() > x[y == 0].min()),
-                lambda x, y: bool(min(x[y == 0]) < max(x[y == 1]) and min(x[y == 1]) < max(x[y == 0])),
+                lambda x, y: bool(x[y == 0].max() > x[y == 1].min() and x[y == 1].max() > x[y == 0].min())
             ),
             "only one order is tested, and an empty class has no maximum: the positives may also lie "
             "on the left, and if all labels are the same there is no finite fit": (
                 lambda x, y: bool(x[y == 0].max() > x[y == 1].min()),
                 lambda x, y: bool(x[y == 1].max() > x[y == 0].min()),
             ),
-            "two classes are needed, and they are not enough: they must also overlap": (_both_classes),
+            "two classes are needed, and they are not enough: they must also overlap": (
+                lambda x, y: bool(0 < y.sum() < len(y))
+            ),
             "yes and no are exchanged: the fit exists where the classes overlap, not where they part": (
                 lambda x, y: not _overlap(x, y)
             ),

@@ -9,7 +9,6 @@ from xent_book.exercises._check import Exercise
 EXERCISES = (
     Exercise(
         "den-scales",
-        "A model that returns means",
         lambda counts, divisor: divisor * counts / counts.sum(),
         # Counts of each rank and micro-batch, and what the framework divides by.
         lambda: [
@@ -33,11 +32,9 @@ EXERCISES = (
             "this is the mean of means, the loss that the chapter begins with": (
                 lambda counts, divisor: np.full_like(counts, 1 / counts.shape[1]),
                 lambda counts, divisor: np.full_like(counts, divisor / counts.size),
-                lambda counts, divisor: np.full_like(counts, 1 / counts.size),
             ),
             "this divides by the count a second time: a mean has been divided by it already, so multiply": (
-                lambda counts, divisor: divisor / counts,
-                lambda counts, divisor: 1 / counts,
+                lambda counts, divisor: divisor / counts
             ),
             "the number of micro-batches is in it once too often: N counts the targets of "
             "all of them": lambda counts, divisor: divisor * counts / counts.sum() / counts.shape[1],

@@ -19,14 +19,9 @@ def _pool_inputs() -> list[tuple[Any, ...]]:
     return [(np.array([[0.9, 0.1], [0.5, 0.5]]), 2.0), (three, 4.0), (three[:2], 0.7)]
 
 
-def _pooled(teachers: Array, T: float) -> Any:
-    return softmax(T * np.log(softmax(np.log(teachers) / T).mean(0)))
-
-
 EXERCISES = (
     Exercise(
         "kd-alpha",
-        "An α without T²",
         lambda alpha, T: alpha * T**2 / (1 - alpha + alpha * T**2),
         lambda: [(0.5, 4.0), (0.9, 2.0), (0.2, 0.5)],
         rtol=1e-10,
@@ -34,20 +29,15 @@ EXERCISES = (
             "turned round: this is the share with T**2 that does what alpha does without": lambda alpha, T: (
                 alpha / (alpha + (1 - alpha) * T**2)
             ),
-            "the two shares do not sum to one yet: divide by their sum": (
-                lambda alpha, T: alpha * T**2,
-                lambda alpha, T: alpha / T**2,
-            ),
+            "the two shares do not sum to one yet: divide by their sum": (lambda alpha, T: alpha * T**2),
             "the loss has T**2: the T of the gradient is what the chain rule leaves of it": lambda alpha, T: (
                 alpha * T / (1 - alpha + alpha * T)
             ),
             "without T**2 the same alpha gives the labels more weight": lambda alpha, T: alpha,
-            "this is the share of the labels": lambda alpha, T: (1 - alpha) / (1 - alpha + alpha * T**2),
         },
     ),
     Exercise(
         "kd-readout",
-        "Undo the temperature",
         lambda q, T: _normalised(q ** (1 / T)),
         lambda: [
             (np.array([0.7, 0.2, 0.1]), 2.0),
@@ -66,8 +56,7 @@ EXERCISES = (
     ),
     Exercise(
         "kd-pool",
-        "What several teachers leave behind",
-        _pooled,
+        lambda t, T: softmax(T * np.log(softmax(np.log(t) / T).mean(0))),
         _pool_inputs,
         mistakes={
             "this is the mean at T = 1: the teachers are softened first": lambda t, T: t.mean(0),

@@ -18,6 +18,11 @@ def _means_inputs() -> list[tuple[Array, Array]]:
     ]
 
 
+def _means(losses: Array, weights: Array) -> tuple[Any, Any, Any]:
+    weighted = weights * losses
+    return weighted.sum() / weights.sum(), weighted.mean(), losses.mean() * weights.mean()
+
+
 def _belief_inputs() -> list[tuple[float, int]]:
     """What a second softmax reports of beliefs from the wrong end to the right one, and the classes."""
     beliefs = ((0.0, 2), (0.3, 2), (0.4, 10), (0.9, 10), (1.0, 3), (0.7, 1000))
@@ -45,6 +50,10 @@ def _repaired(z: Array, y: Array) -> Any:
     return gradient / counts.sum()
 
 
+def _of_a_label(z: Array, y: Array, label: Array) -> Any:
+    return (softmax(np.nan_to_num(z)) - np.eye(z.shape[1])[label]) / (y != -100).sum()
+
+
 def _times_zero(z: Array, y: Array) -> Any:
     """softmax(z) where nan stays nan, times the mask."""
     counts = y != -100
@@ -56,71 +65,37 @@ def _times_zero(z: Array, y: Array) -> Any:
 EXERCISES = (
     Exercise(
         "three-means",
-        "One list of losses and weights, three means",
-        lambda losses, weights: (
-            (weights * losses).sum() / weights.sum(),
-            (weights * losses).mean(),
-            losses.mean() * weights.mean(),
-        ),
+        _means,
         _means_inputs,
         mistakes={
             "the last is not the weighted mean: the mean of a 1-D batch is taken before the weights come": (
-                lambda losses, weights: (
-                    (weights * losses).sum() / weights.sum(),
-                    (weights * losses).mean(),
-                    (weights * losses).mean(),
-                )
+                lambda x, w: (*_means(x, w)[:2], (w * x).mean())
             ),
             "the first two are swapped: PyTorch divides by the sum of weights, Keras by N": (
-                lambda losses, weights: (
-                    (weights * losses).mean(),
-                    (weights * losses).sum() / weights.sum(),
-                    losses.mean() * weights.mean(),
-                )
+                lambda x, w: (*_means(x, w)[1::-1], _means(x, w)[2])
             ),
             "the last forgets the weights: the mean of the losses is multiplied by the mean weight": (
-                lambda losses, weights: (
-                    (weights * losses).sum() / weights.sum(),
-                    (weights * losses).mean(),
-                    losses.mean(),
-                )
+                lambda x, w: (*_means(x, w)[:2], x.mean())
             ),
             "the first is a sum: PyTorch divides it by the sum of the weights": (
-                lambda losses, weights: (
-                    (weights * losses).sum(),
-                    (weights * losses).mean(),
-                    losses.mean() * weights.mean(),
-                )
+                lambda x, w: ((w * x).sum(), *_means(x, w)[1:])
             ),
             "the second divides by the rows that count, or by their weights: Keras divides by all N": (
-                lambda losses, weights: (
-                    (weights * losses).sum() / weights.sum(),
-                    (weights * losses).sum() / (weights > 0).sum(),
-                    losses.mean() * weights.mean(),
-                ),
-                lambda losses, weights: (
-                    (weights * losses).sum() / weights.sum(),
-                    (weights * losses).sum() / weights.sum(),
-                    losses.mean() * weights.mean(),
-                ),
+                lambda x, w: (_means(x, w)[0], (w * x).sum() / (w > 0).sum(), _means(x, w)[2]),
+                lambda x, w: (_means(x, w)[0], _means(x, w)[0], _means(x, w)[2]),
             ),
         },
     ),
     Exercise(
         "ignored-nan",
-        "A gradient that ignored rows cannot reach",
         _repaired,
         _ignored_inputs,
         atol=1e-12,  # a softmax in float64
         mistakes={
             "a nan times zero is nan: leave the rows out instead of multiplying": (_times_zero),
             "a row with the label -100 has a gradient here, that of some other label: it gets zeros": (
-                lambda z, y: (
-                    (softmax(np.nan_to_num(z)) - np.eye(z.shape[1])[y % z.shape[1]]) / (y != -100).sum()
-                ),
-                lambda z, y: (
-                    (softmax(np.nan_to_num(z)) - np.eye(z.shape[1])[np.maximum(y, 0)]) / (y != -100).sum()
-                ),
+                lambda z, y: _of_a_label(z, y, y % z.shape[1]),
+                lambda z, y: _of_a_label(z, y, np.maximum(y, 0)),
             ),
             "this divides by all rows, not by those that count": (
                 lambda z, y: _repaired(z, y) * (y != -100).mean()
@@ -132,7 +107,6 @@ EXERCISES = (
     ),
     Exercise(
         "double-softmax-belief",
-        "The probability behind a loss with a softmax too many",
         _belief,
         _belief_inputs,
         atol=1e-9,  # a difference of logarithms, thousandfold for a thousand classes

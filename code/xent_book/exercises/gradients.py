@@ -8,13 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from xent import gradients, softmax
-from xent_book.exercises._check import Exercise
+from xent_book.exercises._check import Array, Exercise
 
-Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
-
-
-# ----------------------------------------------------------------------------------------- grad-lengths
 
 
 def _lengths_inputs() -> list[tuple[Any, ...]]:
@@ -40,17 +36,13 @@ def _lengths(w: Array, b: Array, x: Array, y: Labels) -> Array:
     return np.asarray(_length(_slopes(w, b, x, y)) * np.sqrt((x**2).sum(axis=1) + 1))
 
 
+def _length_of_sum(w: Array, b: Array, x: Array, y: Labels) -> Any:
+    return np.linalg.norm(_slopes(w, b, x, y).T @ np.column_stack([x, np.ones(len(x))]))
+
+
 def _lengths_with(g: Any, w: Array, b: Array, x: Array, y: Labels) -> Array:
     """The lengths, from a wrong gradient with respect to the logits."""
     return np.asarray(_length(g(x @ w.T + b, np.eye(len(w))[y])) * np.sqrt((x**2).sum(axis=1) + 1))
-
-
-def _naive_softmax(z: Array) -> Array:
-    e = np.exp(z)
-    return np.asarray(e / e.sum(axis=1, keepdims=True))
-
-
-# -------------------------------------------------------------------------------------- grad-leak, -tied
 
 
 def _leak_inputs() -> list[tuple[Any, ...]]:
@@ -106,12 +98,9 @@ def _overwritten(w: Array, x: Labels, y: Labels) -> Array:
     return output
 
 
-_FEW_ROUNDINGS = "right answers differ by a few roundings in float64"
-
 EXERCISES = (
     Exercise(
         "grad-lengths",
-        "The length of each example's gradient in a linear softmax layer",
         _lengths,
         _lengths_inputs,
         atol=1e-12,
@@ -123,22 +112,14 @@ EXERCISES = (
                 lambda w, b, x, y: _length(_slopes(w, b, x, y)) * (_length(x) + 1)
             ),
             "this is the length of the gradient in the logits alone: each of its entries meets each feature": (
-                lambda w, b, x, y: _length(_slopes(w, b, x, y)),
-                lambda w, b, x, y: _length(_slopes(w, b, x, y)) / len(y),
+                lambda w, b, x, y: _length(_slopes(w, b, x, y))
             ),
             "this is the gradient of the mean loss: the length of one example's has no 1/N": (
                 lambda w, b, x, y: _lengths(w, b, x, y) / len(y)
             ),
             "this is the length of the sum of the gradients: return one length for each example": (
-                lambda w, b, x, y: np.sqrt(
-                    ((_slopes(w, b, x, y).T @ np.column_stack([x, np.ones(len(x))])) ** 2).sum()
-                ),
-                lambda w, b, x, y: (
-                    np.sqrt(((_slopes(w, b, x, y).T @ np.column_stack([x, np.ones(len(x))])) ** 2).sum())
-                    / len(y)
-                ),
+                lambda w, b, x, y: _length_of_sum(w, b, x, y)
             ),
-            "this is the squared length: take the root": (lambda w, b, x, y: _lengths(w, b, x, y) ** 2),
             "this adds absolute values: the length is the root of the sum of the squares": (
                 lambda w, b, x, y: np.abs(_slopes(w, b, x, y)).sum(axis=1) * (np.abs(x).sum(axis=1) + 1)
             ),
@@ -150,20 +131,20 @@ EXERCISES = (
                 lambda w, b, x, y: _lengths_with(lambda z, t: softmax(z, axis=0) - t, w, b, x, y)
             ),
             "your softmax overflows: exponentiate z - max(z), or call xent.softmax": (
-                lambda w, b, x, y: _lengths_with(lambda z, t: _naive_softmax(z) - t, w, b, x, y)
+                lambda w, b, x, y: _lengths_with(
+                    lambda z, t: np.exp(z) / np.exp(z).sum(axis=1, keepdims=True) - t, w, b, x, y
+                )
             ),
         },
     ),
     Exercise(
         "grad-leak",
-        "The features and the label that the gradient of one example gives away",
         _leak,
         _leak_inputs,
         atol=1e-12,
         mistakes={
             "the largest entry of p - t is that of a wrong class: the label's is the negative one": (
-                lambda dw, db: (_leak(dw, db)[0], db.argmax()),
-                lambda dw, db: (dw[db.argmax()] / db[db.argmax()], db.argmax()),
+                lambda dw, db: (_leak(dw, db)[0], db.argmax())
             ),
             "row y of dW is the features times the slope of their logit: divide by that slope, which "
             "db holds": (
@@ -171,15 +152,8 @@ EXERCISES = (
                 lambda dw, db: (dw[db.argmax()], db.argmin()),
                 lambda dw, db: (dw[db.argmax()], db.argmax()),
             ),
-            "the sign of the features is flipped: the slope at the label is negative": (
-                lambda dw, db: (-_leak(dw, db)[0], db.argmin())
-            ),
             "a class whose probability has become 0 hands back 0, and 0 / 0 is nan: use the row of the "
-            "label": (
-                lambda dw, db: (dw[0] / db[0], db.argmin()),
-                lambda dw, db: (dw[-1] / db[-1], db.argmin()),
-                lambda dw, db: ((dw / db[:, None]).mean(axis=0), db.argmin()),
-            ),
+            "label": (lambda dw, db: (dw[0] / db[0], db.argmin())),
             "the slopes sum to zero over the classes, so their sums say nothing: use the row of the label": (
                 lambda dw, db: (dw.sum(axis=0), db.argmin())
             ),
@@ -189,7 +163,6 @@ EXERCISES = (
     ),
     Exercise(
         "grad-tied",
-        "The gradient in a matrix that a model uses twice",
         _tied,
         _tied_inputs,
         atol=1e-12,
@@ -205,7 +178,6 @@ EXERCISES = (
             "the rows that the output layer hands back belong to the tokens read, x, and not to the targets": (
                 lambda w, x, y: _tied_parts(w, x, y)[0] + _read(w, y, _tied_parts(w, x, y)[1])
             ),
-            "the two uses are averaged: their gradients add up": (lambda w, x, y: _tied(w, x, y) / 2),
             "one of the two parts lacks the 1/N of the mean": (
                 lambda w, x, y: _tied_parts(w, x, y)[0] + len(y) * _read(w, x, _tied_parts(w, x, y)[1]),
                 lambda w, x, y: len(y) * _tied_parts(w, x, y)[0] + _read(w, x, _tied_parts(w, x, y)[1]),

@@ -6,16 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import brentq
 
 from xent import information
 from xent.numerics import softmax
-from xent_book.exercises._check import Exercise
-
-Array = npt.NDArray[np.float64]
-
-# ------------------------------------------------------------------------------------ two letters, one key
+from xent_book.exercises._check import Array, Exercise
 
 
 def _bits(p: Array) -> Any:
@@ -27,10 +22,6 @@ def _merged(p: Array, i: int, j: int) -> Array:
     shared = p.copy()
     shared[i] += shared[j]
     return np.delete(shared, j)
-
-
-def _lost(p: Array, i: int, j: int) -> Any:
-    return _bits(p) - _bits(_merged(p, i, j))
 
 
 def _lost_with(entropy: Callable[[Array], Any]) -> Callable[[Array, int, int], Any]:
@@ -54,9 +45,6 @@ def _surprise(u: Any) -> Any:
     return -u * np.log2(u) if u > 0 else 0.0
 
 
-# ------------------------------------------------------------------------------------------ paired losses
-
-
 def _compare(a: Array, b: Array) -> tuple[Any, Any]:
     gap = a - b
     return gap.mean(), gap.std(ddof=1) / np.sqrt(len(gap))
@@ -73,9 +61,6 @@ def _paired() -> list[tuple[Any, ...]]:
         hard = rng.exponential(shared, size)  # both models find the same examples hard
         cases.append((hard + rng.exponential(0.3, size), hard + rng.exponential(0.2, size)))
     return cases
-
-
-# -------------------------------------------------------------------------------------- the directions
 
 
 def _best(divergence: Callable[[Array, Array], Any], p: Array, candidates: Array) -> int:
@@ -120,9 +105,6 @@ def _candidates() -> list[tuple[Any, ...]]:
     ]
 
 
-# ------------------------------------------------------------------------------------- maximum entropy
-
-
 def _maxent(values: Array, mean: float) -> Any:
     tau = brentq(lambda t: softmax(t * values) @ values - mean, -50.0, 50.0, xtol=1e-14)
     return softmax(tau * values)
@@ -162,8 +144,7 @@ def _means() -> list[tuple[Any, ...]]:
 EXERCISES = (
     Exercise(
         "shared-key",
-        "The bits that are lost when two letters share a key",
-        _lost,
+        _lost_with(_bits),
         _keys,
         atol=1e-12,  # two entropies of a few bits, and their difference
         mistakes={
@@ -204,7 +185,6 @@ EXERCISES = (
     ),
     Exercise(
         "paired-losses",
-        "Whether one model is better than another on the same examples",
         _compare,
         _paired,
         rtol=1e-10,  # a mean and a spread of at most 200 numbers; no approximation
@@ -217,7 +197,6 @@ EXERCISES = (
             "standard errors do not add up, nor do they cancel: take the spread of the differences": (
                 lambda a, b: ((a - b).mean(), _error(a) + _error(b)),
                 lambda a, b: ((a - b).mean(), abs(_error(a) - _error(b))),
-                lambda a, b: ((a - b).mean(), _error(a) - _error(b)),
             ),
             "your error is that of one model's loss: take the spread of the differences": (
                 lambda a, b: ((a - b).mean(), _error(a)),
@@ -226,25 +205,11 @@ EXERCISES = (
             "the difference is taken the wrong way round: a is worse if its loss is larger": (
                 lambda a, b: _compare(b, a)
             ),
-            "n - 1 belongs in the variance only: the spread of a mean is smaller by sqrt(n)": (
-                lambda a, b: ((a - b).mean(), (a - b).std(ddof=1) / np.sqrt(len(a) - 1))
-            ),
-            "these are two standard errors: the exercise asks for one": (
-                lambda a, b: (_compare(a, b)[0], 2 * _compare(a, b)[1])
-            ),
-            "the differences are made positive: where b is worse, they are negative": (
-                lambda a, b: _compare(np.abs(a - b), 0 * a)
-            ),
             "your error is the spread of one difference; the spread of their mean is smaller by sqrt(n)": (
-                lambda a, b: ((a - b).mean(), (a - b).std(ddof=1)),
-                lambda a, b: ((a - b).mean(), (a - b).std()),
+                lambda a, b: ((a - b).mean(), (a - b).std(ddof=1))
             ),
             "your error divides by n where it should divide by sqrt(n)": (
-                lambda a, b: ((a - b).mean(), (a - b).std(ddof=1) / len(a)),
-                lambda a, b: ((a - b).mean(), (a - b).std() / len(a)),
-            ),
-            "your error is squared: take its root": (
-                lambda a, b: ((a - b).mean(), (a - b).var(ddof=1) / len(a))
+                lambda a, b: ((a - b).mean(), (a - b).std(ddof=1) / len(a))
             ),
             "the variance is divided by n; the exercise asks for n - 1 (ddof=1 in NumPy)": (
                 lambda a, b: ((a - b).mean(), (a - b).std() / np.sqrt(len(a)))
@@ -253,7 +218,6 @@ EXERCISES = (
     ),
     Exercise(
         "kl-directions",
-        "The closest distribution in each direction of the divergence",
         _closest,
         _candidates,
         atol=1e-9,  # the answers are whole numbers
@@ -279,24 +243,16 @@ EXERCISES = (
             ),
             "this looks like an epsilon: it makes an infinite divergence finite, and a row that "
             "excludes what happens, or allows what p excludes, may win": (
-                *(
-                    lambda p, c, eps=10.0**-k: (
-                        _best(lambda a, b: _shifted(a, b, eps), p, c),
-                        _best(lambda a, b: _shifted(b, a, eps), p, c),
-                    )
-                    for k in range(5, 17)
-                ),
+                lambda p, c: (
+                    _best(lambda a, b: _shifted(a, b, 1e-9), p, c),
+                    _best(lambda a, b: _shifted(b, a, 1e-9), p, c),
+                )
             ),
             "the indices count from 0, as Python does": (lambda p, c: tuple(i + 1 for i in _closest(p, c))),
-            "these are the divergences: return the index of the smallest": (
-                lambda p, c: tuple(min(f(p, q) for q in c) for f in (information.kl_divergence, _reverse))
-            ),
-            "these are the rows: return their indices": (lambda p, c: tuple(c[i] for i in _closest(p, c))),
         },
     ),
     Exercise(
         "maxent-mean",
-        "The distribution with a given mean and the largest entropy",
         _maxent,
         _means,
         atol=1e-6,  # a root finder's tolerance; the mistakes are off by more than 0.01

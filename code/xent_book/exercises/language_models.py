@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,14 +55,9 @@ def _entropy(kept: Array) -> float:
     return -float(kept @ np.log(kept) + rest * np.log(rest))
 
 
-def _spread(logits: Array, kept: Array, index: npt.NDArray[np.int64]) -> float:
+def _spread(logits: Array, kept: Array, index: npt.NDArray[np.int64], reduce: Any = np.mean) -> float:
     outside = np.delete(numerics.log_softmax(logits), index)
-    return _truncated(logits, kept, index) - float((1 - kept.sum()) * outside.mean())
-
-
-def _spread_sum(logits: Array, kept: Array, index: npt.NDArray[np.int64]) -> float:
-    outside = np.delete(numerics.log_softmax(logits), index)
-    return _truncated(logits, kept, index) - float((1 - kept.sum()) * outside.sum())
+    return _truncated(logits, kept, index) - float((1 - kept.sum()) * reduce(outside))
 
 
 def _learnt(p: Array, w: Array, share: float) -> Any:
@@ -71,7 +67,6 @@ def _learnt(p: Array, w: Array, share: float) -> Any:
 EXERCISES = (
     Exercise(
         "lm-reverse-kl",
-        "The other divergence",
         _reverse_kl,
         _reverse_kl_inputs,
         mistakes={
@@ -96,7 +91,6 @@ EXERCISES = (
     ),
     Exercise(
         "lm-bucket",
-        "The bucket",
         _bucket,
         # Logits of the student, and what a cache holds of the teacher.
         lambda: [
@@ -114,7 +108,7 @@ EXERCISES = (
             "the tokens outside": _subtracted,
             "the bucket is one event: add the probabilities outside, then take the log": (
                 _spread,
-                _spread_sum,
+                partial(_spread, reduce=np.sum),
             ),
             "the tail has the wrong sign: its logarithm is subtracted, as those of the kept "
             "tokens are": lambda z, kept, index: 2 * _truncated(z, kept, index) - _bucket(z, kept, index),
@@ -134,7 +128,6 @@ EXERCISES = (
     ),
     Exercise(
         "lm-mixture",
-        "Half hard, half soft",
         _learnt,
         lambda: [
             (np.array([0.5, 0.3, 0.2]), np.array([0.25, 0.2, 1.0]), 0.5),

@@ -57,7 +57,6 @@ def _z_gradient_inputs() -> list[tuple[Any, ...]]:
 EXERCISES = (
     Exercise(
         "vocab-merge",
-        "Two blocks into one",
         _merge,
         _merge_inputs,
         rtol=1e-12,
@@ -69,21 +68,12 @@ EXERCISES = (
             "the exponents are turned round: old maximum minus new one, which is "
             "never above zero": _merge_turned,
             "this merges the log-sum-exps; the state is the maximum and the sum beside it": lambda a, b: (
-                np.array(
-                    [
-                        max(a[0], b[0]),
-                        np.logaddexp(
-                            a[0] + math.log(a[1]) if a[1] else -np.inf,
-                            b[0] + math.log(b[1]) if b[1] else -np.inf,
-                        ),
-                    ]
-                )
+                np.array([max(a[0], b[0]), np.logaddexp(a[0] + np.log(a[1]), b[0] + np.log(b[1]))])
             ),
         },
     ),
     Exercise(
         "vocab-cap",
-        "The smallest cap",
         _cap,
         # The last is below 1 / K, where the logit stands at -c and the others at +c.
         lambda: [(0.9, 10), (0.99, 32_000), (0.999, 256_000), (0.01, 10)],
@@ -112,7 +102,6 @@ EXERCISES = (
     ),
     Exercise(
         "vocab-zgradient",
-        "The gradient with a z-loss",
         _z_gradient,
         _z_gradient_inputs,
         rtol=1e-12,

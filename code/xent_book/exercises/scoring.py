@@ -21,12 +21,6 @@ def _entropy_inputs() -> list[tuple[Any, ...]]:
     ]
 
 
-def _alpha_inputs() -> list[tuple[Any, ...]]:
-    """Reports for the positive class, gamma, alpha."""
-    q = np.array([0.05, 0.3, 0.5, 0.62, 0.9])
-    return [(q, 2.0, 0.25), (q, 1.0, 0.6), (q, 0.5, 0.9)]
-
-
 def _focal(q: Any, gamma: float) -> Any:
     return scoring.invert_focal(np.stack([1 - q, q], axis=-1), gamma=gamma)
 
@@ -57,7 +51,6 @@ def _square(p: Any) -> Any:
 EXERCISES: tuple[Exercise, ...] = (
     Exercise(
         "scoring-from-entropy",
-        "The rule that belongs to a concave function",
         lambda q, k: 1 / np.sqrt(q[k]) + np.sqrt(q).sum(),
         _entropy_inputs,
         mistakes={
@@ -69,20 +62,18 @@ EXERCISES: tuple[Exercise, ...] = (
                 1 / np.sqrt(q[k]) - np.sqrt(q).sum()
             ),
             "the derivative of 2 sqrt(q) is 1 / sqrt(q): a factor of two went missing": (
-                lambda q, k: 0.5 / np.sqrt(q[k]) + np.sqrt(q).sum(),
-                lambda q, k: 0.5 / np.sqrt(q[k]) + 1.5 * np.sqrt(q).sum(),
+                lambda q, k: 0.5 / np.sqrt(q[k]) + np.sqrt(q).sum()
             ),
             "the sign of the derivative is wrong: for a cost, H is concave and its derivative is added": (
-                lambda q, k: -1 / np.sqrt(q[k]) + np.sqrt(q).sum(),
-                lambda q, k: -1 / np.sqrt(q[k]) + 3 * np.sqrt(q).sum(),
+                lambda q, k: -1 / np.sqrt(q[k]) + np.sqrt(q).sum()
             ),
         },
     ),
     Exercise(
         "scoring-alpha-focal",
-        "The probabilities behind a focal loss with alpha",
         lambda q, gamma, alpha: _divide(_focal(q, gamma), 1 - alpha, alpha),
-        _alpha_inputs,
+        # Reports for the positive class, gamma, alpha.
+        lambda: [(np.array([0.05, 0.3, 0.5, 0.62, 0.9]), *c) for c in ((2.0, 0.25), (1.0, 0.6), (0.5, 0.9))],
         mistakes={
             "alpha is still in there: undo the weights after the focal factor": (
                 lambda q, gamma, alpha: _focal(q, gamma)[..., 1]
@@ -99,26 +90,18 @@ EXERCISES: tuple[Exercise, ...] = (
                 )[..., 1]
             ),
             "this is the probability of the negative class": (
-                lambda q, gamma, alpha: 1 - _divide(_focal(q, gamma), 1 - alpha, alpha),
-                lambda q, gamma, alpha: _focal(q, gamma)[..., 0],
+                lambda q, gamma, alpha: 1 - _divide(_focal(q, gamma), 1 - alpha, alpha)
             ),
             "these are the reports themselves: undo focal loss, then the weights": (
                 lambda q, gamma, alpha: q
             ),
-            "this bends with alpha instead of undoing it": (
-                lambda q, gamma, alpha: alpha * q / (alpha * q + (1 - alpha) * (1 - q))
-            ),
             "the two entries do not sum to one: normalise after dividing by the weights": (
                 lambda q, gamma, alpha: _focal(q, gamma)[..., 1] / alpha
-            ),
-            "the negative class has a factor too: 1 - alpha": (
-                lambda q, gamma, alpha: _divide(_focal(q, gamma), 1.0, alpha)
             ),
         },
     ),
     Exercise(
         "scoring-weighted-smoothing",
-        "What PyTorch's weights and smoothing elicit together",
         lambda p, w, eps: _normalised(w * ((1 - eps) * p + eps / len(p))),
         lambda: [
             (np.array([0.5, 0.3, 0.2]), np.array([1.0, 2.0, 5.0]), 0.3),
@@ -135,12 +118,6 @@ EXERCISES: tuple[Exercise, ...] = (
                 lambda p, w, eps: _normalised(((1 - eps) * p + eps / len(p)) / w),
                 lambda p, w, eps: _normalised(p / w),
             ),
-            "this exchanges eps and 1 - eps: eps is the share that is spread": (
-                lambda p, w, eps: _normalised(w * (eps * p + (1 - eps) / len(p)))
-            ),
-            "this normalises the two terms one by one: add them first, then divide by the one sum": (
-                lambda p, w, eps: (1 - eps) * _normalised(w * p) + eps * _normalised(w)
-            ),
             "the smoothing is not in it": (lambda p, w, eps: _normalised(w * p)),
             "the second term is weighted too: w_k stands inside its sum": (
                 lambda p, w, eps: _normalised((1 - eps) * w * p + eps / len(p))
@@ -155,7 +132,6 @@ EXERCISES: tuple[Exercise, ...] = (
     ),
     Exercise(
         "scoring-local-square",
-        "What the local square elicits, at the boundary too",
         _square,
         # Distributions inside and outside the range of the plain formula.
         lambda: [
@@ -176,9 +152,6 @@ EXERCISES: tuple[Exercise, ...] = (
                 lambda p: np.maximum(_square_formula(p), 0),
             ),
             "this is p itself: the rule is honest for two classes only": lambda p: p,
-            "this is the linear score's report, a corner: the square leaves some doubt": lambda p: np.eye(
-                len(p)
-            )[p.argmax()],
             "this looks like a K where K - 1 belongs: the 1 - q_k add up to K - 1": lambda p: (
                 1 - len(p) / p / (1 / p).sum()
             ),

@@ -34,7 +34,6 @@ def _batches(lengths: list[int], size: int) -> Array:
 EXERCISES = (
     Exercise(
         "averaged-eos-coin",
-        "The coin behind a model that was trained with a mean over each sequence",
         _coin,
         lambda: [(math.log(2),), (_learnt(0.1),), (0.01,), (0.95,), (0.5,), (1.0,)],
         rtol=1e-6,  # a search, to six digits
@@ -52,9 +51,6 @@ EXERCISES = (
             "this is the learnt stop probability itself: that would be the coin if the loss "
             "had been summed": lambda q: q,
             "this looks like 1/2, which is the coin behind log 2 only": lambda q: 0.5,
-            "this is the mean length of the coin; its stop probability is one over it": lambda q: (
-                1 / _coin(q)
-            ),
             "this takes q for the chance to stop at the first token, which a model with another chance at "
             "each token learns as (beta - 1) / log beta; a model with one chance learns E[1/n]": lambda q: (
                 1.0 if q == 1 else _between(lambda b: (b - 1) / math.log(b) if b else 0.0, q, 0.0, 1.0)
@@ -65,7 +61,6 @@ EXERCISES = (
     ),
     Exercise(
         "batch-mean-length",
-        "The mean length that a token mean over micro-batches teaches",
         lambda lengths, size: float(1 / np.mean(1 / _batches(lengths, size))),
         lambda: [([1, 3], 1), ([1, 3], 2), ([1, 2, 2, 9], 3), ([5, 5], 4), ([2, 7, 30], 4)],
         mistakes={
@@ -74,8 +69,7 @@ EXERCISES = (
             "this is the harmonic mean of the lengths, right for micro-batches of one; "
             "the size counts": lambda lengths, size: float(1 / np.mean(1 / np.array(lengths))),
             "this looks like a missing factor: the batch's mean length is its sum over its size": (
-                lambda lengths, size: float(size / np.mean(1 / _batches(lengths, size))),
-                lambda lengths, size: float(1 / np.mean(1 / _batches(lengths, size)) / size),
+                lambda lengths, size: float(size / np.mean(1 / _batches(lengths, size)))
             ),
             "this is the approximation mu (1 - CV^2 / size); take "
             "the batches themselves": lambda lengths, size: float(
@@ -89,8 +83,6 @@ EXERCISES = (
             "count each order": lambda lengths, size: float(
                 1 / np.mean([size / sum(b) for b in itertools.combinations_with_replacement(lengths, size)])
             ),
-            "this is the mean of the inverses, a stop probability: its inverse "
-            "is the length": lambda lengths, size: float(np.mean(1 / _batches(lengths, size))),
         },
     ),
 )
