@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from xent import _validate as check
-from xent._validate import BINARY_LOGITS, LOGITS, Reduction, gone, renamed
+from xent._validate import BINARY_LOGITS, LOGITS, Reduction
 
 from . import _validate as tensors
 from ._blocks import RowLoss, concrete, divide_by, exp_, reduce_rows, sum_classes, summed, weigh
@@ -137,7 +137,6 @@ def log_sigmoid(logits: Tensor) -> Tensor:
     return logsigmoid(tensors.widened(logits, "logits"))
 
 
-@gone(vocab_group="xent.torch.split_cross_entropy")
 def cross_entropy(
     logits: Tensor,
     targets: Tensor,
@@ -214,7 +213,6 @@ def soft_cross_entropy(
     return reduce_rows(RowLoss(_soft), z, (t,), w, reduction, denominator, mass)
 
 
-@renamed(weight="sample_weight")
 def binary_cross_entropy(
     logits: Tensor,
     targets: Tensor,
@@ -278,7 +276,6 @@ def focal_loss(
     return reduce_rows(RowLoss(partial(_focal, gamma)), z, others, w, reduction, denominator)
 
 
-@renamed(weight="sample_weight")
 def binary_focal_loss(
     logits: Tensor,
     targets: Tensor,
@@ -392,7 +389,6 @@ def log_loss(
     return _pick(moved, of, counts, weight, sample_weight, reduction, denominator, loss)
 
 
-@renamed(weight="sample_weight")
 def binary_log_loss(
     probs: Tensor,
     targets: Tensor,
