@@ -82,15 +82,7 @@ def mixed_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """`xent.distillation.mixed_loss` on tensors.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> student, teacher = torch.zeros(1, 2), torch.tensor([[2.0, 0.0]])
-    >>> xent.torch.mixed_loss(student, teacher, torch.tensor([0]), alpha=0.5)
-    tensor(0.5105)
-    """
+    """`xent.distillation.mixed_loss` on tensors."""
     alpha = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     z, v = _pair(student_logits, teacher_logits, axis)
     soft = _divergence_of(z, temperature, scale, direction, beta)
@@ -158,14 +150,7 @@ def sample_targets(
     proposal_temperature: float = 1.0,
     axis: int = -1,
 ) -> tuple[Tensor, Tensor]:
-    """`xent.distillation.sample_targets` on tensors, drawn by PyTorch's own generator or by another on their device.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> xent.torch.sample_targets(torch.tensor([[0.0, -float("inf")]]), 3)
-    (tensor([[0, 0, 0]]), tensor([[0.3333, 0.3333, 0.3333]]))
-    """
+    """`xent.distillation.sample_targets` on tensors, drawn by PyTorch's own generator or by another on their device."""
     v, axis = tensors.logits_of(
         tensors.widened(teacher_logits, "teacher_logits").detach(), "teacher_logits", axis
     )
@@ -199,15 +184,7 @@ def sampled_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """`xent.distillation.sampled_loss` on tensors; the weights are constants.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> indices, weights = torch.tensor([[0, 0, 1]]), torch.tensor([[0.5, 0.25, 0.25]])
-    >>> xent.torch.sampled_loss(torch.zeros(1, 2), indices, weights)
-    tensor(0.6931)
-    """
+    """`xent.distillation.sampled_loss` on tensors; the weights are constants."""
     z, axis = tensors.logits_of(student_logits, "student_logits", axis)
     at = _class_choices(indices, "indices", z, axis)
     given = tensors.tensor_of(importance_weights, "importance_weights").detach()
