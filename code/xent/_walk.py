@@ -16,13 +16,11 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from . import _validate as check
 from ._blocks import Block, Index, blocks
-from ._validate import Floats, Reduction
+from ._validate import Floats, Settings
 from .numerics import refuse, without_nan
 
 #: What a block of rows costs, or the rows of a gradient.
 Formula: TypeAlias = Callable[[Block, Index], Floats]
-#: `reduction` and `denominator`, checked.
-Settings: TypeAlias = tuple[Reduction, float | None]
 
 
 def reduce_rows(

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from xent._validate import Reduction, integer, number, reduction_arguments, shown, smoothing_mass
-from xent.distillation import Direction, Scale, _beta, _settings
+from xent._validate import Reduction, Settings, integer, number, reduction_arguments, shown, smoothing_mass
+from xent.distillation import Direction, Scale, beta_share, divergence_settings
 
 from . import _validate as tensors
 from ._blocks import summed, wide
@@ -162,7 +162,7 @@ def linear_cross_entropy(
             by_class = shards.class_weights(weight, labels, layer.classes, hidden)
             w = by_class if w is None else w * by_class
     loss = Sum(((1.0, part),), _softcap(softcap))
-    reduced = _Reduced(reduction, denominator, w, mass)
+    reduced = _Reduced(reduction_arguments(reduction, denominator), w, mass)
     loss_of, told = reduced.of(layer, loss, beside, shards.group, report=report)
     return (loss_of, told) if told is not None else loss_of
 
@@ -232,7 +232,7 @@ def linear_entropy(
     group_name(vocab_group)
     w = tensors.target_weights(hidden, sample_weight)
     loss = Sum(((1.0, Entropy()),), _softcap(softcap))
-    return _Reduced(reduction, denominator, w).of(layer, loss, [], vocab_group)[0]
+    return _Reduced(reduction_arguments(reduction, denominator), w).of(layer, loss, [], vocab_group)[0]
 
 
 def linear_distillation_loss(
@@ -368,7 +368,7 @@ def linear_distillation_loss(
         raise TypeError(
             f"teacher_hidden: expected one of {', '.join(given)}, got {' and '.join(came) or 'none'}"
         )
-    heat = _settings(temperature, scale, direction)
+    heat = divergence_settings(temperature, scale, direction)
     teacher: list[Tensor] = []
     beside: list[Tensor] = []
     soft: Part
@@ -376,7 +376,7 @@ def linear_distillation_loss(
         if top_k is not None and integer(top_k, "top_k") < 1:
             raise ValueError(f"top_k: expected at least one class, got {shown(top_k)}")
         teacher = _taught(layer, teacher_hidden, teacher_weight, teacher_bias)
-        soft = Divergence(*heat, direction, _beta(beta), top_k)
+        soft = Divergence(*heat, direction, beta_share(beta), top_k)
     else:
         for name, value, only in (
             ("teacher_weight", teacher_weight, None),
@@ -386,7 +386,7 @@ def linear_distillation_loss(
         ):
             if value is not only:
                 raise ValueError(f"{name}: expected {only!r} with {came[0]}, got {shown(value)}")
-        _beta(beta)
+        beta_share(beta)
         if teacher_top_k is not None:
             soft, beside = Cached(*heat), masses_of(teacher_top_k, hidden, w, shards.total)
         else:
@@ -398,7 +398,7 @@ def linear_distillation_loss(
         assert labels is not None
         parts.append((1 - alpha, Labels()))
         beside = [*beside, labels.flatten()]
-    reduced = _Reduced(reduction, denominator, w)
+    reduced = _Reduced(reduction_arguments(reduction, denominator), w)
     return reduced.of(layer, Sum(tuple(parts)), beside, vocab_group, teacher)[0]
 
 
@@ -462,8 +462,7 @@ class _Layer:
 class _Reduced:
     """How a linear loss is weighed and reduced: `weight` of each row, and `mass`, what it adds to the divisor."""
 
-    reduction: Reduction
-    denominator: float | None
+    settings: Settings
     weight: Tensor | None
     mass: Tensor | None = None
 
@@ -477,13 +476,12 @@ class _Reduced:
         report: bool = False,
     ) -> tuple[Tensor, TokenReport | None]:
         """Turn weights and the reduction into a factor for each row, and apply the loss."""
-        reduction, denominator = reduction_arguments(self.reduction, self.denominator)
-        hidden, device = layer.hidden, layer.hidden.device
+        each, hidden, device = self.settings[0] == "none", layer.hidden, layer.hidden.device
         dtype = wide(torch.promote_types(hidden.dtype, layer.weight.dtype))
         for x in (*teacher[1:], *beside):
             dtype = torch.promote_types(dtype, x.dtype) if x.is_floating_point() else dtype
         rows = hidden.shape[:-1]
-        factor = row_factors(self.weight, rows, hidden, reduction, denominator, self.mass).to(dtype)
+        factor = row_factors(self.weight, rows, hidden, self.settings, self.mass).to(dtype)
         tensors = layer.tensors
         form = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in tensors]
         if torch.is_autocast_enabled(device.type):
@@ -493,7 +491,7 @@ class _Reduced:
             teacher = [_cast(x, cast) for x in teacher]
         h, *rest = tensors
         result, told = LinearLoss.apply(
-            reduction == "none",
+            each,
             [*form, report],
             loss.text(),
             group_name(vocab_group),
@@ -506,14 +504,12 @@ class _Reduced:
         )
 
         def shaped(x: Tensor) -> Tensor:
-            return x.reshape(rows) if reduction == "none" else x
+            return x.reshape(rows) if each else x
 
         if not report:
             return shaped(result), None
         told = told * factor.flatten()
-        return shaped(result), TokenReport(
-            *(shaped(x if reduction == "none" else summed(x, 1.0)) for x in told)
-        )
+        return shaped(result), TokenReport(*(shaped(x if each else summed(x, 1.0)) for x in told))
 
 
 def _softcap(value: Any) -> float | None:

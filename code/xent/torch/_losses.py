@@ -24,9 +24,10 @@ from torch.nn.functional import logsigmoid
 
 from xent import _validate as check
 from xent._validate import BINARY_LOGITS, LOGITS, Reduction
+from xent.losses import clip, exponent, sides
 
 from . import _validate as tensors
-from ._blocks import RowLoss, concrete, divide_by, exp_, reduce_rows, sum_classes, summed, weigh
+from ._blocks import RowLoss, concrete, exp_, reduce_each, reduce_rows, sum_classes
 from ._validate import FLOAT_DTYPES, LABEL_DTYPES
 
 
@@ -41,14 +42,7 @@ def log_sum_exp(
     z = tensors.widened(x, "x")
     if not isinstance(keepdims, bool):
         raise TypeError(f"keepdims: expected True or False, got {check.shown(keepdims)}")
-    given = range(z.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    axes = sorted({tensors.class_axis(z, "x", a) for a in given})
-    if not axes:
-        raise ValueError(
-            f"axis: expected at least one axis of x with shape {tuple(z.shape)}, got {check.shown(axis)}"
-        )
-    if len(axes) < len(given):
-        raise ValueError(f"axis: expected distinct axes, got {check.shown(axis)}")
+    axes = check.summed_axes(z, "x", axis)
     if b is not None:
         factors = tensors.weights(b, "b", tuple(z.shape), "that of x", z, broadcast=True)
         z = torch.where((factors > 0) | z.isnan(), z + torch.log(factors), -math.inf)  # 0 * inf = 0
@@ -128,12 +122,11 @@ def cross_entropy(
     (0.288726, True)
     """
     z, axis = tensors.logits_of(logits, "logits", axis)
-    smoothing = _held(check.smoothing_mass(label_smoothing), z)
-    reduction, denominator = check.reduction_arguments(reduction, denominator)
+    smoothing = held(check.smoothing_mass(label_smoothing), z)
     labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)
     w = tensors.target_weights(z, sample_weight, counts, labels, weight)
-    loss = RowLoss(partial(_hard, smoothing), partial(_hard_fused, smoothing))
-    return reduce_rows(loss, z, (labels,), w, reduction, denominator)
+    loss = RowLoss(partial(hard, smoothing), partial(_hard_fused, smoothing))
+    return reduce_rows(loss, z, (labels,), w, check.reduction_arguments(reduction, denominator))
 
 
 def soft_cross_entropy(
@@ -151,8 +144,7 @@ def soft_cross_entropy(
     z, axis = tensors.logits_of(logits, "logits", axis)
     fits = partial(check.of_soft, logits, target_probs, axis)
     t = tensors.distributions(target_probs, "target_probs", logits, "logits", axis, fits).movedim(axis, -1)
-    smoothing = _held(check.smoothing_mass(label_smoothing), z)
-    reduction, denominator = check.reduction_arguments(reduction, denominator)
+    smoothing = held(check.smoothing_mass(label_smoothing), z)
     z = z.to(torch.promote_types(z.dtype, t.dtype) if t.dtype == torch.float64 else z.dtype)
     w = mass = tensors.target_weights(z, sample_weight)
     if weight is not None:
@@ -161,7 +153,8 @@ def soft_cross_entropy(
         w = (mass > 0).to(mass.dtype) if w is None else w.masked_fill(mass == 0, 0.0)
     if smoothing:
         t = (1 - smoothing) * t + smoothing / z.shape[-1] * t.sum(-1, keepdim=True)
-    return reduce_rows(RowLoss(_soft), z, (t,), w, reduction, denominator, mass)
+    settings = check.reduction_arguments(reduction, denominator)
+    return reduce_rows(RowLoss(_soft), z, (t,), w, settings, mass)
 
 
 def binary_cross_entropy(
@@ -176,14 +169,13 @@ def binary_cross_entropy(
 ) -> Tensor:
     """`xent.binary_cross_entropy` on tensors, accurate in both tails."""
     z, y, w = _binary(logits, targets, sample_weight, label_smoothing)
-    reduction, denominator = check.reduction_arguments(reduction, denominator)
     up, down = _binary_sides(z, y)
     if pos_weight is not None:
         c = tensors.weights(pos_weight, "pos_weight", tuple(z.shape), "that of the logits", z, broadcast=True)
         if concrete(c) and (c == 0).any():
             raise ValueError("pos_weight: expected finite weights > 0, got 0")
         up = c * up
-    return summed(weigh(up + down, w), divide_by(z.shape, w, reduction, denominator))
+    return reduce_each(up + down, w, check.reduction_arguments(reduction, denominator))
 
 
 def focal_loss(
@@ -204,14 +196,14 @@ def focal_loss(
     """
     z, axis = tensors.logits_of(logits, "logits", axis)
     labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)
-    gamma = check.number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
-    reduction, denominator = check.reduction_arguments(reduction, denominator)
+    gamma = exponent(gamma)
     w = tensors.target_weights(z, sample_weight, counts)
     factor = None
     if alpha is not None:
         factor = tensors.weights(alpha, "alpha", (z.shape[-1],), "one factor a class", z)[labels]
     others = (labels,) if factor is None else (labels, factor)
-    return reduce_rows(RowLoss(partial(_focal, gamma)), z, others, w, reduction, denominator)
+    loss = RowLoss(partial(_focal, gamma))
+    return reduce_rows(loss, z, others, w, check.reduction_arguments(reduction, denominator))
 
 
 def binary_focal_loss(
@@ -227,18 +219,14 @@ def binary_focal_loss(
 ) -> Tensor:
     """`xent.binary_focal_loss` on tensors."""
     z, y, w = _binary(logits, targets, sample_weight, label_smoothing)
-    gamma = check.number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
-    reduction, denominator = check.reduction_arguments(reduction, denominator)
+    gamma = exponent(gamma)
     up, down = _binary_sides(z, y)
     up = _pow(torch.sigmoid(-z), logsigmoid(-z), gamma) * up
     down = _pow(torch.sigmoid(z), logsigmoid(z), gamma) * down
-    if alpha is not None:
-        a = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
-        # A side without mass is left out: 0 * inf would be nan.
-        up, down = (
-            m * x.masked_fill(x.isposinf(), 0.0) if m == 0 else m * x for m, x in ((a, up), (1 - a, down))
-        )
-    return summed(weigh(up + down, w), divide_by(z.shape, w, reduction, denominator))
+    # A side without mass is left out: 0 * inf would be nan.
+    masses = zip(sides(alpha), (up, down), strict=True)
+    up, down = (m * x.masked_fill(x.isposinf(), 0.0) if m == 0 else m * x for m, x in masses)
+    return reduce_each(up + down, w, check.reduction_arguments(reduction, denominator))
 
 
 def nll(
@@ -298,7 +286,7 @@ def log_loss(
         return check.other_axis(probs, axis, LOGITS if ((probs < 0) | (probs > 1)).any() else "")
 
     tensors.distributions(probs, "probs", probs, "probs", axis, fits)
-    eps = check.number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
+    eps = clip(eps)
 
     def loss(p: Tensor) -> Tensor:
         return -torch.log(p.clamp(eps, 1 - eps) if eps else p)
@@ -318,14 +306,13 @@ def binary_log_loss(
     """`xent.binary_log_loss` on tensors; a clipped probability has no gradient."""
     p = tensors.widened(probs, "probs")
     tensors.inside(p, "probs", hint=lambda: BINARY_LOGITS)
-    eps = check.number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
+    eps = clip(eps)
     p, y, w = _binary(p, targets, sample_weight, 0.0, "probs", out=0.5)
-    reduction, denominator = check.reduction_arguments(reduction, denominator)
     p = p.clamp(eps, 1 - eps) if eps else p
     # As in _binary_sides, also for the gradient: that of log p at 0 is infinite.
     up = -y * torch.log(torch.where(y > 0, p, 1.0))
     down = (y - 1) * torch.log1p(-torch.where(y < 1, p, 0.0))
-    return summed(weigh(up + down + 0.0, w), divide_by(p.shape, w, reduction, denominator))
+    return reduce_each(up + down + 0.0, w, check.reduction_arguments(reduction, denominator))
 
 
 # The arithmetic, of rows with the classes last.
@@ -350,7 +337,7 @@ def _below_the_highest(z: Tensor) -> tuple[Tensor, Tensor]:
     return z.gather(-1, top.unsqueeze(-1)) - z, _minus_log_p(z, top).unsqueeze(-1)
 
 
-def _hard(smoothing: float, z: Tensor, labels: Tensor) -> Tensor:
+def hard(smoothing: float, z: Tensor, labels: Tensor) -> Tensor:
     if smoothing == 0:
         return _minus_log_p(z, labels)
     gaps, top = _below_the_highest(z)
@@ -470,14 +457,13 @@ def _pick(
     loss: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """Take each target's entry along the last axis, apply `loss` to it, and reduce."""
-    reduction, denominator = check.reduction_arguments(reduction, denominator)
     w = tensors.target_weights(moved, sample_weight, counts, labels, weight)
     picked = moved.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     # A one has a finite loss; what it is does not matter, and what the entry was reaches no gradient.
     losses = loss(picked if w is None else picked.masked_fill(w == 0, 1.0)) + 0.0
-    return summed(weigh(losses, w), divide_by(losses.shape, w, reduction, denominator))
+    return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
-def _held(value: float, like: Tensor) -> float:
+def held(value: float, like: Tensor) -> float:
     """A share, or zero if it may be zero in the dtype that is computed in, where it would make nan of inf."""
     return value if value >= torch.finfo(torch.promote_types(like.dtype, torch.float32)).tiny else 0.0
