@@ -190,8 +190,7 @@ def length_weights(
     >>> length_weights([1, 1, 3, 3], batch_size=2)  # the companion has length 1 or 3
     array([0.375     , 0.375     , 0.20833333, 0.20833333])
     """
-    values, position, share = _length_probs(lengths, probabilities)
-    return expected_inverse(values, values, _merge(position, share), sharing(batch_size))[position]
+    return inverses(*_length_probs(lengths, probabilities), sharing(batch_size))
 
 
 @np.errstate(all="ignore")
@@ -220,8 +219,8 @@ def tilted_lengths(
     >>> tilted_lengths([1, 3])  # a short sequence becomes three times as likely as a long one
     array([0.75, 0.25])
     """
-    values, position, share = _length_probs(lengths, probabilities)
-    tilted = share * expected_inverse(values, values, _merge(position, share), sharing(batch_size))[position]
+    values, share = _length_probs(lengths, probabilities)
+    tilted = share * inverses(values, share, sharing(batch_size))
     return np.asarray(tilted / tilted.sum())
 
 
@@ -277,9 +276,9 @@ def learnt_lengths(lengths: ArrayLike, batch_size: int, prompts: ArrayLike | Non
     >>> print((learnt_lengths(lengths, 1) @ lengths).round(2))
     18.0
     """
-    values, position, share = _length_probs(lengths, None)
-    weight = expected_inverse(values, values, _merge(position, share), sharing(batch_size))[position]
-    asked = np.zeros_like(position) if prompts is None else _numbered(prompts, len(position))
+    values, share = _length_probs(lengths, None)
+    weight = inverses(values, share, sharing(batch_size))
+    asked = np.zeros(len(values), np.intp) if prompts is None else _numbered(prompts, len(values))
     return np.asarray(weight / np.bincount(asked, weight)[asked])
 
 
@@ -360,10 +359,8 @@ def population(value: Any, name: str, shape: tuple[int, ...]) -> Array:
 # -------------------------------------------------------------------------------------------- arguments
 
 
-def _length_probs(
-    lengths: ArrayLike, probabilities: ArrayLike | None
-) -> tuple[Array, NDArray[np.intp], Array]:
-    """Return the distinct lengths, the position of each entry among them, and each entry's probability."""
+def _length_probs(lengths: ArrayLike, probabilities: ArrayLike | None) -> tuple[Array, Array]:
+    """Return the lengths and the probability of each."""
     array: Array = _validate.real_array(lengths, "lengths").astype(np.float64)
     if np.asarray(lengths).dtype.kind not in "iu":
         raise TypeError(f"lengths: expected integers, <eos> included, got dtype {array.dtype}")
@@ -371,17 +368,10 @@ def _length_probs(
         raise ValueError(f"lengths: expected shape (N,) with N >= 1, got {array.shape}")
     refuse_where(array < 1, "lengths", "lengths >= 1, <eos> included", array, got="{:g}")
     if probabilities is None:
-        share: Array = np.full(array.size, 1.0 / array.size)
-    else:
-        share = _validate.probabilities(probabilities, "probabilities", -1).astype(np.float64)
-        _validate.same_shape(share, "probabilities", array.shape, "lengths")
-    values, position = np.unique(array, return_inverse=True)
-    return values, position, share
-
-
-def _merge(position: NDArray[np.intp], share: Array) -> Array:
-    """Add the probabilities of entries of the same length."""
-    return np.asarray(np.bincount(position, share), dtype=np.float64)
+        return array, np.full(array.size, 1.0 / array.size)
+    share: Array = _validate.probabilities(probabilities, "probabilities", -1).astype(np.float64)
+    _validate.same_shape(share, "probabilities", array.shape, "lengths")
+    return array, share
 
 
 def _numbered(prompts: ArrayLike, number: int) -> NDArray[np.intp]:

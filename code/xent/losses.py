@@ -575,11 +575,8 @@ def binary_probs(
         raise ValueError(f"probs: expected probabilities, got labels of 0 and 1{PREDICTIONS_FIRST}")
     y = check.probabilities(y, "targets", None, hint=lambda: check.of_binary(p, y)).astype(np.float64)
     p = check.probabilities(p, "probs", None, hint=lambda: BINARY_LOGITS)
-    return (
-        p.astype(np.promote_types(p.dtype, np.float32), copy=False),
-        y,
-        check.sample_weights(sample_weight, p.shape),
-    )
+    w = check.sample_weights(sample_weight, p.shape)
+    return p.astype(np.promote_types(p.dtype, np.float32), copy=False), y, w
 
 
 def _by_label(

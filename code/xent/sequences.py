@@ -237,7 +237,11 @@ class MarkovSource:
     @np.errstate(all="ignore")
     def visits(self) -> Array:
         """Expected number of visits to each letter in a sequence."""
-        return self._forward(1.0)
+        on = self._reached
+        inner = np.eye(int(on.sum())) - self.transition[:, :-1][np.ix_(on, on)]
+        visits = np.zeros(on.size)
+        visits[on] = np.linalg.solve(inner.T, self.initial[:-1][on])
+        return visits
 
     def mean_length(self) -> float:
         """E[n], <eos> included."""
@@ -278,14 +282,6 @@ class MarkovSource:
         reached = visits > 0  # 0 visits times an infinite cost is no cost
         return float(first.sum() + visits[reached] @ rows[reached].sum(axis=1))
 
-    def _forward(self, u: float) -> Array:
-        """Visits to each letter, each path weighted by u for every letter up to it."""
-        on = self._reached
-        inner = np.eye(int(on.sum())) - u * self.transition[:, :-1][np.ix_(on, on)]
-        visits = np.zeros(on.size)
-        visits[on] = np.linalg.solve(inner.T, u * self.initial[:-1][on])
-        return visits
-
     def _check_that_it_ends(self) -> NDArray[np.bool_]:
         """Return the letters that occur; from each of them <eos> has to be within reach."""
         step = self.transition[:, :-1] > 0
@@ -304,7 +300,7 @@ class MarkovSource:
     def _check_how_often_it_visits(self) -> None:
         """Refuse rows that sum to one within the tolerance and still let sequences go on for ever."""
         try:
-            visits = self._forward(1.0)
+            visits = self.visits()
         except np.linalg.LinAlgError:
             visits = np.full(1, np.inf)
         if not (np.isfinite(visits).all() and (visits >= 0).all()):

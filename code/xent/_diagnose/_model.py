@@ -267,10 +267,8 @@ def interpret(matrix: Array, family: str, tolerance: float) -> Meaning | None:
     """Read factor, smoothing and weights from A, or None where it has no such form."""
     small = tolerance * np.nanmax(np.abs(matrix))
     if family == BINARY:
-        own, other = (
-            matrix[:, [0, 1], [0, 1]],
-            matrix[:, [1, 0], [0, 1]],
-        )  # by side: its own label, the other label
+        # By side: its own label, the other label.
+        own, other = matrix[:, [0, 1], [0, 1]], matrix[:, [1, 0], [0, 1]]
         if np.abs(own[:, 0]).min() < small:
             return None  # the label 0 costs nothing: a sum over the labels that hold, and no yes and no
         if np.abs(other).max() < small:

@@ -243,16 +243,13 @@ class _Evidence:
     def __post_init__(self) -> None:
         # A causal model shifts its labels. Where they were given as they are, the whole batch tells.
         n = self.counts or {}
-        if (
-            "labels after a shift" not in n
-            or self.fits(n["targets"])
-            or not self.fits(n["labels after a shift"])
-        ):
+        shifted = n.get("labels after a shift")
+        if shifted is None or self.fits(n["targets"]) or not self.fits(shifted):
             return
         rows = n["labels before the shift"] - n["targets"]
         positions = n["positions, padding too"]
         self.counts = n | {
-            "targets": n["labels after a shift"],
+            "targets": shifted,
             "labels before the shift": n["targets"],
             "positions, padding too": positions - rows,
             "positions, padding too, before the shift": positions,
@@ -261,9 +258,8 @@ class _Evidence:
 
     def fits(self, n: Floats) -> bool:
         """Whether the micro-batches make up the whole batch by these counts."""
-        return (
-            bool(n.sum()) and error(torch.from_numpy(n / n.sum()) @ self.alone, self.whole) <= self.tolerance
-        )
+        share = torch.from_numpy(n / n.sum()) if n.sum() else None
+        return share is not None and error(share @ self.alone, self.whole) <= self.tolerance
 
     def judge(self) -> _Verdict:
         """Ask one after the other; each gives a verdict, or None to leave it to the next."""
@@ -613,16 +609,13 @@ def _autocast_seen(model: nn.Module) -> Iterator[set[torch.dtype]]:
 @contextmanager
 def random_states_kept() -> Iterator[None]:
     """Put the random states of Python, NumPy and torch back."""
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        torch.set_rng_state(states[2])
-        if cuda:
-            torch.cuda.set_rng_state_all(cuda)
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)):
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])  # noqa: NPY002
 
 
 def _put_back(values: list[tuple[Tensor, Tensor]]) -> None:
@@ -632,19 +625,15 @@ def _put_back(values: list[tuple[Tensor, Tensor]]) -> None:
                 tensor.copy_(kept)
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    return torch.allclose(_local(a.detach()), _local(b), rtol=0, atol=0, equal_nan=True)
+def _same(a: Any, b: Any) -> bool:
+    """Whether this rank's parts are the same."""
+    a, b = (x.to_local() if hasattr(x, "to_local") else x for x in (a.detach(), b))
+    return torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
 
 
-def _full(tensor: Any) -> Tensor:
-    full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return full.detach()
-
-
-def _local(tensor: Any) -> Tensor:
-    """Return this rank's part of a DTensor."""
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local
+def _full(tensor: Any) -> Any:
+    """Return all of a DTensor."""
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
 
 
 def gradient_of(model: nn.Module, values: list[tuple[Tensor, Tensor]], passes: Callable[[], Any]) -> Tensor:
@@ -665,9 +654,8 @@ def gradient_of(model: nn.Module, values: list[tuple[Tensor, Tensor]], passes: C
         )
     pieces = []
     for parameter in parameters:
-        gradient: Any = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        gradient = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
-        pieces.append(gradient.detach().to_dense().to("cpu", torch.float64).flatten())
+        gradient = _full(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+        pieces.append(gradient.to_dense().to("cpu", torch.float64).flatten())
     _put_back(values)  # buffers: each run starts from the same
     return torch.cat(pieces)
 

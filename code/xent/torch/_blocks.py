@@ -44,9 +44,7 @@ class RowLoss:
 
     plain: Callable[..., Tensor]
     fused: Callable[..., Tensor] | None = None
-    arrays: int = (
-        0  # how many arrays of the block's size `fused` works in, besides `out`; it gets them as `work`
-    )
+    arrays: int = 0  # of the block's size that `fused` works in, besides `out`; it gets them as `work`
 
     def in_block(
         self, z: Tensor, others: tuple[Tensor, ...], scale: Tensor | float | None, out: Tensor, work: Tensor

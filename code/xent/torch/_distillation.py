@@ -291,9 +291,7 @@ class _Divergence:
         losses = rows.mean(self.beta * (1 + x) * (log_ratio - log_m) - (1 - self.beta) * log_m)
 
         def form_gradient() -> None:
-            if (
-                rows.turned is not None
-            ):  # there the student is p: log(M / p) in the place of log(M / q), p in that of q
+            if rows.turned is not None:  # there the student is p: log(M / p) for log(M / q), p for q
                 log_m[rows.turned] -= log_ratio[rows.turned]
                 rows.e[rows.turned] *= log_ratio[rows.turned].exp()
             log_m.mul_(1 - self.beta)

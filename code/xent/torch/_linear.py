@@ -144,7 +144,8 @@ def linear_cross_entropy(
     refuse_transforms("linear_cross_entropy", *layer.tensors)
     z_loss = number(z_loss, "z_loss", "a finite number >= 0", 0.0, math.inf, closed="low")
     settings = smoothing_mass(label_smoothing), z_loss
-    shards = Shards(layer.classes, hidden.device, vocab_group if group_name(vocab_group) else None)
+    group_name(vocab_group)
+    shards = Shards(layer.classes, hidden.device, vocab_group)
     if not isinstance(report, bool):
         raise TypeError(f"report: expected True or False, got {shown(report)}")
     if isinstance(targets, Tensor) and targets.is_floating_point() and targets.ndim == hidden.ndim:
@@ -348,10 +349,8 @@ def linear_distillation_loss(
             "ignore_index: expected targets and ignore_index together, or neither, got "
             f"{'no targets' if targets is None else 'targets'} with ignore_index={shown(ignore_index)}"
         )
-    hidden, shards = (
-        student_hidden,
-        Shards(layer.classes, student_hidden.device, vocab_group if group_name(vocab_group) else None),
-    )
+    group_name(vocab_group)
+    hidden, shards = student_hidden, Shards(layer.classes, student_hidden.device, vocab_group)
     labels = counts = None
     if targets is not None:
         labels, counts = tensors.labels_of(

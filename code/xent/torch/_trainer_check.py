@@ -181,9 +181,8 @@ def _hugging_face(trainer: Any, batches: Iterable[Any] | None, stack: ExitStack)
     stack.enter_context(_patched(trainer, optimizer=None))
     generated = _on_policy(trainer, model, stack)
 
-    def step(
-        model: nn.Module, batches: list[Any]
-    ) -> None:  # as in Trainer.train, between two optimizer steps
+    def step(model: nn.Module, batches: list[Any]) -> None:
+        # As in Trainer.train, between two optimizer steps.
         takes = len(inspect.signature(trainer.get_batch_samples).parameters)  # the device since 4.49
         samples, count = trainer.get_batch_samples(
             *(iter(batches), len(batches), trainer.args.device)[:takes]
@@ -356,20 +355,16 @@ def _lightning(trainer: Any, module: Any, batches: Iterable[Any] | None, stack: 
         return None
 
     stack.enter_context(_evaluating(module))
-    automatic = bool(module.automatic_optimization)
-    size = trainer.accumulate_grad_batches
+    automatic, size = bool(module.automatic_optimization), trainer.accumulate_grad_batches
     window = _Manual(module)
     known = {} if getattr(module, "_trainer", None) is trainer else {"_trainer": trainer}
     stack.enter_context(_patched(module, log=nothing, log_dict=nothing, **known))
     if not automatic:
-        schedulers = nothing
-        stack.enter_context(
-            _patched(
-                module, optimizers=lambda *_, **__: window, lr_schedulers=schedulers, clip_gradients=nothing,
-                toggle_optimizer=nothing, untoggle_optimizer=nothing,
-                manual_backward=lambda loss, *a, **k: loss.backward(*a, **k),
-            )
-        )  # fmt: skip
+        idle = dict.fromkeys(
+            ("lr_schedulers", "clip_gradients", "toggle_optimizer", "untoggle_optimizer"), nothing
+        )
+        stack.enter_context(_patched(module, optimizers=lambda *_, **__: window, **idle))
+        stack.enter_context(_patched(module, manual_backward=lambda loss, *a, **k: loss.backward(*a, **k)))
     takes = len(inspect.signature(module.training_step).parameters)
 
     def training_step(batch: Any, index: int) -> Any:
@@ -406,9 +401,8 @@ def _lightning(trainer: Any, module: Any, batches: Iterable[Any] | None, stack: 
             loss_of(batch, 0).backward()
 
         if _adds_up(module, reference, mine, whole):
-            reference = (
-                None  # a sum, or a loss that has its divisor already: then Lightning's division belongs to it
-            )
+            # A sum, or a loss that has its divisor already: then Lightning's division belongs to it.
+            reference = None
     labels = (lambda batch: batch["labels"] != IGNORED) if _labels(mine[0]) >= 0 else None
     return _Job(module, [mine], mine, whole, step, reference, labels)
 
