@@ -82,14 +82,6 @@ def learnt_distribution(
     >>> from xent.denominators import learnt_distribution
     >>> learnt_distribution([0.5, 0.5], [1, 3])  # a mean over each sequence, of one token or of three
     array([0.75, 0.25])
-
-    Class weights 1 and 20 where one target in twenty is of the second class. The report should be 0.513:
-
-    >>> for batch_size in (4, 16, 64):
-    ...     print(learnt_distribution([0.95, 0.05], [1, 20], batch_size, weight=[1, 20])[1].round(3))
-    0.162
-    0.356
-    0.472
     """
     p = probabilities(probs, "probs", -1).astype(np.float64)
     d = weights(sizes, "sizes", p.shape[-1:], "one for each outcome")
@@ -270,11 +262,6 @@ def learnt_lengths(lengths: ArrayLike, batch_size: int, prompts: ArrayLike | Non
     ...     print((learnt * lengths)[prompts == prompt].sum().round(2))
     9.9
     99.0
-
-    A model that cannot see the prompt learns 18 tokens instead of 55:
-
-    >>> print((learnt_lengths(lengths, 1) @ lengths).round(2))
-    18.0
     """
     values, share = _length_probs(lengths, None)
     weight = inverses(values, share, sharing(batch_size))

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import entr, kl_div, xlogy
+from scipy.special import entr, xlogy
 
 from . import _validate, denominators
 from .denominators import STEP, log_grid, stop_probability
+from .information import excess
 
 __all__ = ["GeometricSource", "MarkovSource", "hazards"]
 
@@ -126,7 +127,7 @@ class GeometricSource:
         r"""Divergence KL(P||Q_q) per sequence, :math:`\mathrm{kl}(\beta \| q) / \beta`, in nats."""
         q = _probability(q, "q")
         p = np.array([self.stop, 1.0 - self.stop])
-        return float(_divergence(p, np.array([q, 1.0 - q])).sum()) / self.stop
+        return float(excess(p, np.array([q, 1.0 - q])).sum()) / self.stop
 
     def averaged_cross_entropy(self, q: float, batch_size: int = 1) -> float:
         r"""Expected token mean over a batch, :math:`-q^* \log q - (1 - q^*) \log((1 - q)/m)`, in nats.
@@ -269,7 +270,7 @@ class MarkovSource:
     @np.errstate(all="ignore")
     def kl(self, model: MarkovSource) -> float:
         """Divergence KL(P||Q) between the distributions of whole sequences, in nats."""
-        return self._expect(_divergence, model)
+        return self._expect(excess, model)
 
     @np.errstate(all="ignore")
     def _expect(self, term: Any, model: MarkovSource) -> float:
@@ -308,13 +309,6 @@ class MarkovSource:
                 "transition: expected every sequence to end, got rows under which the expected number of "
                 f"letters is {visits.sum():g}"
             )
-
-
-def _divergence(p: Array, q: Array) -> Array:
-    """Return p log(p / q) - p + q, whose terms are all >= 0."""
-    terms: Array = kl_div(p, q)
-    beyond = np.isinf(terms) & (q > 0)  # p / q overflowed
-    return np.where(beyond, p * (np.log(p) - np.log(q)) - p + q, terms)
 
 
 def _vector(array: _validate.Floats, name: str) -> Array:
