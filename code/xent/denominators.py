@@ -121,9 +121,7 @@ def eos_optimum(stop: float, batch_size: int = 1) -> float:
     -----
     The expected loss is a cross-entropy between the constant B E[1/S] and q. E[1/S] is an integral of the
     generating function of S, and the integral is Euler's for the hypergeometric function; chapter 10 has the
-    steps. Computed from the integral, for a batch of one from its closed form, to a few units in the last
-    place: for a small beta `scipy.special.hyp2f1` returns nan or inf from B near 100 on, and an elementary
-    recursion in B cancels.
+    steps. To a few units in the last place, where `scipy.special.hyp2f1` returns nan or inf from B near 100 on.
 
     Examples
     --------
@@ -169,10 +167,8 @@ def length_weights(
 
     Notes
     -----
-    The companions are drawn with replacement. The integral is taken over log t, u = exp(-t), where the
-    trapezoidal rule is exact to rounding for any distribution and any B: the integrand is analytic in a strip
-    of half width pi/2, so the error is below exp(-50) of the result. It takes about 300 passes over the
-    distinct lengths.
+    The companions are drawn with replacement. To a few units in the last place, by quadrature, which takes about
+    300 passes over the distinct lengths.
 
     Examples
     --------

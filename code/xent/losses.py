@@ -85,15 +85,6 @@ def cross_entropy(
         Loss in nats; float32 for logits of float16 and float32, float64 otherwise. An array of the shape of
         `targets` for ``reduction="none"``.
 
-    Raises
-    ------
-    ValueError
-        If a label is out of range, shapes do not match, a counted row of logits holds nan or +inf or is -inf
-        throughout, a weight, `label_smoothing`, `axis` or `denominator` is out of range, or no target counts
-        and the mean has no `denominator`.
-    TypeError
-        If the labels are not integers, or the logits are not real.
-
     See Also
     --------
     soft_cross_entropy : targets that are distributions.

@@ -16,7 +16,7 @@ from ._bench import KINDS, SHAPES, TOLERANCE, Bench, Data, datasets, inputs
 from ._call import LIBRARIES, Caller, Loss, loaded, numbers_within, parameters, resolve, to_numpy, ways
 from ._details import Exam, Found, other_axes
 from ._model import CATEGORICAL, LEVELS, READINGS, Bend, coarse_fits, fits, interpret, solve
-from ._report import UNKNOWN, Diagnosis
+from ._report import Diagnosis
 
 CLASSES = (3, 2, 5, 4, 7, 10)
 FORMS = tuple(TARGETS)
@@ -228,7 +228,7 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
         of Keras. Configure it first: ``functools.partial`` or a lambda for keyword arguments.
     logits : array_like, Tensor or tuple of int, optional
         A batch of your own, as you pass it to the loss (logits or probabilities), or its shape. Its number of
-        classes and of rows are tried first, and what the loss returns for it is compared with the finding.
+        classes and of rows are tried first.
     targets : array_like or Tensor, optional
         The targets of that batch; labels in it that are no class are tried as ignored ones.
     arrays : {"auto", "numpy", "torch", "tensorflow"}, default "auto"
@@ -275,7 +275,7 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
         found = search.run()
         if not found:
             return _nothing(search)
-        return _describe(search, found, logits, targets)
+        return _describe(search, found, targets)
 
 
 def _nothing(search: _Search) -> Diagnosis:
@@ -295,27 +295,13 @@ def _nothing(search: _Search) -> Diagnosis:
         return Diagnosis(notes=("every call raises", *named, *said))
     if set(search.numbers) == {"nan"}:
         return Diagnosis(notes=("it returns nan for every batch", *said))
-    notes = ["it returns numbers, and no cross-entropy predicts them"]
+    notes = ("it returns numbers, and no cross-entropy predicts them",)
     if not search.answered:
-        notes.append("it returns the same number, 0 or nan, whatever the rows")
-    else:
-        notes += _nearest(search.answered[0])
-    asked = search.answered[0].bench.caller.arrays if search.answered else UNKNOWN
-    return Diagnosis(arrays=asked, notes=tuple(notes))
+        return Diagnosis(notes=(*notes, "it returns the same number, 0 or nan, whatever the rows"))
+    return Diagnosis(arrays=search.answered[0].bench.caller.arrays, notes=notes)
 
 
-def _nearest(d: Data) -> list[str]:
-    """Facts about rows that hold without a model."""
-    moved = np.array([d.bench.unit(x + 3, t, d.copies) for x, t in zip(d.x[:6], d.t[:6], strict=True)])
-    facts = []
-    if np.allclose(moved, d.u[:6], 1e-6):
-        facts.append("adding 3 to all entries of a row changes nothing, as for logits")
-    if len(np.unique(np.round(d.u, 12))) == 1:
-        facts.append(f"each row costs {d.u[0]:.6g}, whatever stands in it")
-    return facts
-
-
-def _describe(search: _Search, found: list[Found], logits: Any, targets: Any) -> Diagnosis:
+def _describe(search: _Search, found: list[Found], targets: Any) -> Diagnosis:
     """Choose among the models, put the further questions, and let fresh batches judge."""
     # Of two classes that exclude each other a binary loss is a categorical one; on any yes and no it stays itself.
     yes_no = {(f.data.bench, f.data.kind) for f in found if f.data.binary and f.fit.reading.rank == 0}
@@ -337,7 +323,7 @@ def _describe(search: _Search, found: list[Found], logits: Any, targets: Any) ->
         f.data.bench.form for f in same
         if f.fit.reading == chosen.fit.reading and f.data.kind == chosen.data.kind
     }  # fmt: skip
-    result = Exam(chosen, forms, search.loss).report(logits, targets)
+    result = Exam(chosen, forms, search.loss).report(targets)
     if not result.known:
         return other_axes(chosen.data.bench.caller) or result
     if len(orders) > 1:

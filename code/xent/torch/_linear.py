@@ -163,9 +163,9 @@ def linear_cross_entropy(
             by_class = shards.class_weights(weight, labels, layer.classes, hidden)
             w = by_class if w is None else w * by_class
     loss = Sum(((1.0, part),), _softcap(softcap))
-    reduced = _Reduced(reduction_arguments(reduction, denominator), w, mass)
-    loss_of, told = reduced.of(layer, loss, beside, shards.group, report=report)
-    return (loss_of, told) if told is not None else loss_of
+    reduce = reduction_arguments(reduction, denominator)
+    result, told = _reduced(layer, loss, beside, w, reduce, shards.group, mass=mass, report=report)
+    return (result, told) if told is not None else result
 
 
 def _soft(
@@ -233,7 +233,7 @@ def linear_entropy(
     group_name(vocab_group)
     w = tensors.target_weights(hidden, sample_weight)
     loss = Sum(((1.0, Entropy()),), _softcap(softcap))
-    return _Reduced(reduction_arguments(reduction, denominator), w).of(layer, loss, [], vocab_group)[0]
+    return _reduced(layer, loss, [], w, reduction_arguments(reduction, denominator), vocab_group)[0]
 
 
 def linear_distillation_loss(
@@ -318,13 +318,6 @@ def linear_distillation_loss(
     off by as many epsilons of the teacher's entropy. In float32 the first is 0.02 % of the loss of two
     models whose logits differ by 1e-3, and more at a high temperature.
 
-    References
-    ----------
-    G. Hinton, O. Vinyals and J. Dean, *Distilling the Knowledge in a Neural Network*, 2015, arXiv:1503.02531.
-    R. Agarwal et al., *On-Policy Distillation of Language Models*, ICLR 2024, arXiv:2306.13649: the
-    divergence "jsd". Divided by beta it tends to the forward one as beta falls to 0, and divided by 1 - beta
-    to the reverse one as beta rises to 1.
-
     Examples
     --------
     >>> import torch, xent.torch
@@ -397,8 +390,8 @@ def linear_distillation_loss(
         assert labels is not None
         parts.append((1 - alpha, Labels()))
         beside = [*beside, labels.flatten()]
-    reduced = _Reduced(reduction_arguments(reduction, denominator), w)
-    return reduced.of(layer, Sum(tuple(parts)), beside, vocab_group, teacher)[0]
+    loss, reduce = Sum(tuple(parts)), reduction_arguments(reduction, denominator)
+    return _reduced(layer, loss, beside, w, reduce, vocab_group, teacher=teacher)[0]
 
 
 def _taught(layer: _Layer, hidden: Any, weight: Any, bias: Any) -> list[Tensor]:
@@ -457,58 +450,53 @@ class _Layer:
         return self.hidden, self.weight, self.bias
 
 
-@dataclass(frozen=True)
-class _Reduced:
-    """How a linear loss is weighed and reduced: `weight` of each row, and `mass`, what it adds to the divisor."""
+def _reduced(
+    layer: _Layer,
+    loss: Sum,
+    beside: list[Tensor],
+    weight: Tensor | None,
+    settings: Settings,
+    vocab_group: dist.ProcessGroup | None,
+    *,
+    mass: Tensor | None = None,
+    teacher: Sequence[Tensor] = (),
+    report: bool = False,
+) -> tuple[Tensor, TokenReport | None]:
+    """Turn weights and the reduction into a factor for each row, and apply the loss."""
+    each, hidden, device = settings[0] == "none", layer.hidden, layer.hidden.device
+    dtype = wide(torch.promote_types(hidden.dtype, layer.weight.dtype))
+    for x in (*teacher[1:], *beside):
+        dtype = torch.promote_types(dtype, x.dtype) if x.is_floating_point() else dtype
+    rows = hidden.shape[:-1]
+    factor = row_factors(weight, rows, hidden, settings, mass).to(dtype)
+    tensors = layer.tensors
+    form = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in tensors]
+    if torch.is_autocast_enabled(device.type):
+        # As autocast does for a linear layer; double precision is left as it is.
+        cast = torch.get_autocast_dtype(device.type)
+        tensors = tuple(_cast(x, cast) for x in tensors)
+        teacher = [_cast(x, cast) for x in teacher]
+    h, *rest = tensors
+    result, told = LinearLoss.apply(
+        each,
+        [*form, report],
+        loss.text(),
+        group_name(vocab_group),
+        len(teacher),
+        _matrix(h),
+        *rest,
+        factor.flatten(),
+        *teacher,
+        *beside,
+    )
 
-    settings: Settings
-    weight: Tensor | None
-    mass: Tensor | None = None
+    def shaped(x: Tensor) -> Tensor:
+        return x.reshape(rows) if each else x
 
-    def of(
-        self,
-        layer: _Layer,
-        loss: Sum,
-        beside: list[Tensor],
-        vocab_group: dist.ProcessGroup | None,
-        teacher: Sequence[Tensor] = (),
-        report: bool = False,
-    ) -> tuple[Tensor, TokenReport | None]:
-        """Turn weights and the reduction into a factor for each row, and apply the loss."""
-        each, hidden, device = self.settings[0] == "none", layer.hidden, layer.hidden.device
-        dtype = wide(torch.promote_types(hidden.dtype, layer.weight.dtype))
-        for x in (*teacher[1:], *beside):
-            dtype = torch.promote_types(dtype, x.dtype) if x.is_floating_point() else dtype
-        rows = hidden.shape[:-1]
-        factor = row_factors(self.weight, rows, hidden, self.settings, self.mass).to(dtype)
-        tensors = layer.tensors
-        form = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in tensors]
-        if torch.is_autocast_enabled(device.type):
-            # As autocast does for a linear layer; double precision is left as it is.
-            cast = torch.get_autocast_dtype(device.type)
-            tensors = tuple(_cast(x, cast) for x in tensors)
-            teacher = [_cast(x, cast) for x in teacher]
-        h, *rest = tensors
-        result, told = LinearLoss.apply(
-            each,
-            [*form, report],
-            loss.text(),
-            group_name(vocab_group),
-            len(teacher),
-            _matrix(h),
-            *rest,
-            factor.flatten(),
-            *teacher,
-            *beside,
-        )
-
-        def shaped(x: Tensor) -> Tensor:
-            return x.reshape(rows) if each else x
-
-        if not report:
-            return shaped(result), None
-        told = told * factor.flatten()
-        return shaped(result), TokenReport(*(shaped(x if each else summed(x, 1.0)) for x in told))
+    if not report:
+        return shaped(result), None
+    told = told * factor.flatten()
+    return shaped(result), TokenReport(*(shaped(x if each else summed(x, 1.0)) for x in told))
 
 
 def _softcap(value: Any) -> float | None:

@@ -363,11 +363,6 @@ def _lightning(trainer: Any, module: Any, batches: Iterable[Any] | None, stack: 
         with trainer.precision_plugin.train_step_context():
             return module.training_step(*(batch, index)[:takes])
 
-    def loss_of(batch: Any, index: int) -> Tensor:
-        output = training_step(batch, index)
-        loss: Tensor = output["loss"] if isinstance(output, Mapping) else output
-        return loss
-
     def step(model: nn.Module, batches: list[Any]) -> None:
         window.open = True
         for i, batch in enumerate(batches):
@@ -389,7 +384,8 @@ def _lightning(trainer: Any, module: Any, batches: Iterable[Any] | None, stack: 
     else:
 
         def reference(model: nn.Module, batch: Any) -> None:
-            loss_of(batch, 0).backward()
+            output = training_step(batch, 0)
+            (output["loss"] if isinstance(output, Mapping) else output).backward()
 
         if _adds_up(module, reference, mine, whole):
             # A sum, or a loss that has its divisor already: then Lightning's division belongs to it.
