@@ -41,7 +41,7 @@ def understand(data: list[Data], precision: str, levels: range) -> list[Found]:
                         Found(d, *f, 0) for f in coarse_fits(d.kind, d.binary, d.x, d.t, d.u, tolerance)
                     ]
                 continue
-            if (level and d.bench.form in ("signs", "integer rows")) or (level and not d.promising(level)):
+            if (level and d.bench.form == "signs") or (level and not d.promising(level)):
                 continue
             for fit in fits(d.kind, d.binary, d.x, d.t, d.u, level, tolerance):
                 largest = np.nanmax(np.abs(fit.matrix))
@@ -156,8 +156,8 @@ class _Search:
         most = next((n - 1 for n in range(k + 1, 64) if not answers(n)), 63)
         return (self.at(caller, shape, most, copies)[1] if most > k else []) or found
 
-    def measured(self, bench: Bench, copies: tuple[int, ...]) -> tuple[bool, list[Data]]:
-        """Whether the loss answers a bench at all, and single rows of each kind, where two equal calls agree."""
+    def measured(self, bench: Bench, copies: tuple[int, ...]) -> list[Data]:
+        """Single rows of each kind, where the loss answers and two equal calls agree."""
         k, value = bench.k, None
         t = np.eye(k)[np.arange(6) % k] if k > 1 else (np.arange(6) % 2)[:, None].astype(float)
         if bench.form == "logarithms":
@@ -173,7 +173,7 @@ class _Search:
                 self.said.setdefault(caller.arrays, caller.said)
                 if bench.form == "indices" and bench.shape in ("(N, K)", "(N, T, K)"):
                     self.said[caller.arrays] = caller.said
-            return False, []
+            return []
         if bench.order == "prediction" or caller.names:
             again = bench.ask(x, t)
             if again is None or again.shape != value.shape:
@@ -183,9 +183,9 @@ class _Search:
                 a, b = value.ravel()[0], again.ravel()[0]
                 self.unsteady = f"two equal calls return two values, {a:.6g} and {b:.6g}"
             if self.unsteady:
-                return True, []
+                return []
         self.numbers.append("nan" if np.isnan(value).all() else "number")
-        return True, list(datasets(bench, copies))
+        return list(datasets(bench, copies))
 
     def at(
         self, caller: Caller, shape: str, k: int, copies: tuple[int, ...], deep: bool = False
@@ -198,16 +198,12 @@ class _Search:
         data: list[Data] = []
         found: list[Found] = []
         # What is rare is asked for, and what bends is searched for, where nothing plain explains the loss.
-        for forms, levels in ((FORMS[:3], range(1)), (() if self.searched else FORMS[3:], everything)):
+        for forms, levels in ((FORMS[:2], range(1)), (() if self.searched else FORMS[2:], everything)):
             for order in ("prediction", "target"):
-                answered = False
                 for form in forms:
-                    if form == "integer rows" and (answered or self.searched):
-                        continue
-                    answered, more = self.measured(Bench(caller, order, shape, form, k), copies)
+                    data += self.measured(Bench(caller, order, shape, form, k), copies)
                     if self.unsteady:
                         return True, []
-                    data += more
             found = understand(data, data[0].precision, levels) if data else []
             if found:
                 break

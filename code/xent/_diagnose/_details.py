@@ -55,10 +55,7 @@ class Found:
     def cost(self) -> float:
         """How much it takes to explain the rows in this way: the least wins."""
         m = self.meaning
-        return (
-            self.fit.reading.rank + 2 * (m.smoothing != 0) + 2 * (not m.plain) + len(m.left_out)
-            + 0.1 * (self.data.bench.form == "integer rows")
-        )  # fmt: skip
+        return self.fit.reading.rank + 2 * (m.smoothing != 0) + 2 * (not m.plain) + len(m.left_out)
 
 
 class Exam:
@@ -321,7 +318,7 @@ class Exam:
             seen = replace(b, form="indices").ask(x, t)
             if seen is not None and self.close(seen.sum(), self.predict(x, t)):
                 found.append("indices")
-        rows = b if b.form in ("rows", "integer rows") else replace(b, form="rows")
+        rows = b if b.form == "rows" else replace(b, form="rows")
         hard = rows.ask(x, t) if b.form != "signs" else None
         if hard is None:
             return family, tuple(found)
@@ -332,9 +329,6 @@ class Exam:
             return family, tuple(found)
         if not self.binary or b.form != "indices":
             found.append("0 or 1" if self.binary else "one-hot")
-        if b.form == "integer rows":
-            self.notes.append("targets of floats are refused: rows of integers")
-            return family, tuple(dict.fromkeys(found))
         soft: Array = np.asarray(np.random.default_rng(5).uniform(0.1, 0.9, t.shape))
         soft = soft if self.binary else soft / soft.sum(-1, keepdims=True)
         cost, want = rows.total(x, soft), self.predict(x, soft)

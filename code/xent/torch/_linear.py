@@ -124,13 +124,6 @@ def linear_cross_entropy(
     forward pass and handed out by the first backward pass; another one through the same graph computes them
     again. Under `torch.compile` the call is one operator.
 
-    References
-    ----------
-    P.-L. Hsu et al., *Liger Kernel: Efficient Triton Kernels for LLM Training*, 2024, arXiv:2410.10989:
-    blocks of rows. E. Wijmans et al., *Cut Your Losses in Large-Vocabulary Language Models*, ICLR 2025,
-    arXiv:2411.09009: no block of logits in memory at all. A. Chowdhery et al., *PaLM*, 2022,
-    arXiv:2204.02311: the z-loss.
-
     Examples
     --------
     >>> import torch, xent.torch

@@ -1,10 +1,5 @@
 """The losses of `xent` on tensors: the same names, arguments and meaning, differentiable to any order.
 
-Two things differ from the NumPy functions. nan logits stay nan instead of raising, and so do rows without a
-finite logit or with +inf, so that a training loop can deal with them its own way. And what a value decides (a
-label in range, rows that sum to one) is checked where there are values to look at: on a GPU that waits for it
-once, and under `torch.compile`, `torch.export`, `torch.func` and fake tensors it is left out.
-
 The relative error of a loss is at most (8 + margin) epsilons of the dtype that is computed in, the margin
 being how far the target's logit lies from the highest other one. Small losses keep their digits, as PyTorch's
 do not, and so does the gradient by the logit of a target that is all but certain.
