@@ -251,7 +251,7 @@ class Windows(Generic[B]):
                 gathered = gather(float(sum(self.counts[start : start + length])))
                 n, ranks = sum(theirs[0] for theirs in gathered), len(gathered)
             else:
-                n, ranks = self.constant or 0.0, _ranks(self.group)
+                n, ranks = self.constant or 0.0, ranks_of(self.group)
             micro = _AsDrawn(source, ranks / n if n else 0.0, length, total)
             yield Window(micro, n, ranks)
             len(micro) and micro[-1]  # all are drawn before the next window begins
@@ -383,13 +383,14 @@ def moved(value: Any, device: Any, non_blocking: bool) -> Any:
     return value
 
 
-def _ranks(group: Any) -> int:
+def ranks_of(group: Any = None) -> int:
+    """Return how many ranks share a group, 1 where torch.distributed is not initialised."""
     return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
 
 
 def _share(last: list[B], group: Any) -> list[B]:
     """Give a rank that never had a batch one of another rank, so that it can stand in; every rank calls this."""
-    everyone: list[list[B]] = [[] for _ in range(dist.get_world_size(group))]
+    everyone: list[list[B]] = [[] for _ in range(ranks_of(group))]
     dist.all_gather_object(everyone, last, group=group)
     return last or next(theirs for theirs in everyone if theirs)
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from xent._validate import integer, number, shown
 
-from ._accumulate import counting
+from ._accumulate import counting, ranks_of
 
 B = TypeVar("B")
 Floats = NDArray[np.float64]
@@ -158,8 +158,7 @@ def check_accumulation(
             raise TypeError(f"{name}: expected a function, got {shown(function)}")
     ignore_index = integer(ignore_index, "ignore_index")
     mine = list(micro_batches)
-    distributed = dist.is_available() and dist.is_initialized()
-    ranks = dist.get_world_size(group) if distributed else 1
+    ranks = ranks_of(group)
     everyone = exchange(mine, group, ranks)
     steps = len(mine)
     if ranks * steps < 2 or any(len(theirs) != steps for theirs in everyone):

@@ -18,13 +18,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from xent._validate import number
 
-from ._accumulate import moved
+from ._accumulate import moved, ranks_of
 from ._accumulation_check import (
     AccumulationReport,
     compare,
@@ -145,7 +144,7 @@ def _hugging_face(trainer: Any, batches: Iterable[Any] | None, stack: ExitStack)
     accelerator = trainer.accelerator
     for thing in (trainer, accelerator, getattr(accelerator, "gradient_state", None)):
         stack.enter_context(_kept(thing))
-    ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    ranks = ranks_of()
     size = trainer.args.gradient_accumulation_steps
     examples = _Examples(trainer.data_collator)
     if batches is None:
