@@ -315,6 +315,19 @@ def test_the_gradient_of_a_focal_loss_at_certainty(gamma: float) -> None:
     )
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_a_sum_over_something_like_a_power_of_the_length(scale: float) -> None:
+    def over(divisor: Callable[[Any], Any]) -> str:
+        def loss(z: Any, y: Any) -> Any:
+            each = F.cross_entropy(z.movedim(-1, 1), y, reduction="none")
+            return scale * (each.sum(1) / divisor((y != -100).sum(1))).mean()
+
+        return diagnose(loss).sequences
+
+    assert "each sequence's sum over its length to the power 0.5 (" in over(lambda n: n**0.5)
+    assert "power" not in over(lambda n: n + 1)
+
+
 def test_columns_against_flat_targets() -> None:
     """A loss that broadcasts (N, 1) and (N,) is told from one that flattens both."""
 

@@ -723,6 +723,8 @@ class Exam:
                     want = [np.asarray(reduce(*each)) for each in cut]
                 if all(self.close(v, w) for v, w in zip(seen, want, strict=True)):
                     return mean, shifts
+            if power := self.length_power(seen, cut):
+                return power, shifts
         return None
 
     def valid_rows(self, x: Array, t: Array, valid: Array) -> tuple[Array, Array]:
@@ -731,6 +733,20 @@ class Exam:
         w = self.weights_of(flat) if self.like == "mean" else np.ones(len(flat))
         rows = self.fit.rows(x.reshape(-1, self.k), flat) * w
         return np.where(valid, rows.reshape(valid.shape), 0.0), np.where(valid, w.reshape(valid.shape), 0.0)
+
+    def length_power(self, seen: list[Array], parts: list[tuple[Array, Array]]) -> str:
+        """A sequence's sum over a power of its length, averaged over the sequences."""
+        if seen[0].ndim:
+            return ""
+
+        def worst(a: float) -> float:
+            means = (float((r.sum(1) / c.sum(1) ** a).mean()) for r, c in parts)
+            return max(abs(float(v) - mean) for v, mean in zip(seen, means, strict=True))
+
+        best = min(np.linspace(0.05, 1.95, 39), key=worst)
+        if worst(best) < 1e-5 * float(np.abs(seen[0])):
+            return f"each sequence's sum over its length to the power {best:.3g}"
+        return ""
 
     # ---------------------------------------------------------------------------------------------- keywords
 
