@@ -188,11 +188,11 @@ def blocks(logits: Floats) -> Iterator[tuple[Index, Block]]:
     dtype = np.promote_types(logits.dtype, np.float32)
     rows = logits.size // classes
     buffer = np.empty(min(limit, rows) * classes, dtype)
-    for index in _cover(logits.shape[:-1], limit):
+    for index in cover(logits.shape[:-1], limit):
         yield index, Block(logits[index].reshape(-1, classes), buffer)
 
 
-def _cover(shape: tuple[int, ...], limit: int) -> Iterator[Index]:
+def cover(shape: tuple[int, ...], limit: int) -> Iterator[Index]:
     """Cover an index space by blocks of at most `limit` elements (or single ones)."""
     if 0 in shape:
         return
@@ -206,5 +206,5 @@ def _cover(shape: tuple[int, ...], limit: int) -> Iterator[Index]:
             yield (slice(start, start + step),)
     else:
         for i in range(shape[0]):
-            for rest in _cover(shape[1:], limit):
+            for rest in cover(shape[1:], limit):
                 yield (i, *rest)

@@ -7,17 +7,16 @@ what came and what was expected.
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-F = TypeVar("F", bound=Callable[..., Any])
 Reduction = Literal["none", "sum", "mean"]
+Settings: TypeAlias = tuple[Reduction, float | None]  # `reduction` and `denominator`, checked
 Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.integer[Any]]
 
@@ -66,20 +65,7 @@ def real_array(value: ArrayLike, name: str, *, bools: bool = False) -> Floats:
 def logits_array(value: ArrayLike, name: str, axis: int) -> tuple[Floats, int]:
     """Return logits and their normalised class axis; at least one class is needed."""
     array = real_array(value, name)
-    axis = class_axis(array, name, axis)
-    if array.shape[axis] == 0:
-        raise ValueError(f"{name}: expected at least one class along axis {axis}, got shape {array.shape}")
-    return array, axis
-
-
-def class_axis(array: NDArray[Any], name: str, axis: int) -> int:
-    """Return the class axis as a non-negative integer."""
-    axis = integer(axis, "axis")
-    if array.ndim == 0:
-        raise ValueError(f"{name}: expected at least one dimension, the classes, got a single number")
-    if not -array.ndim <= axis < array.ndim:
-        raise ValueError(f"axis: expected an axis of {name} with shape {array.shape}, got {shown(axis)}")
-    return axis % array.ndim
+    return array, class_axis(array, name, axis)
 
 
 def class_indices(
@@ -122,6 +108,48 @@ def in_range(array: Indices, name: str, classes: int, hints: bool) -> NDArray[np
 
 
 # What follows takes arrays and tensors alike: with these operators both mean the same.
+
+
+def class_axis(array: Any, name: str, axis: int) -> int:
+    """Return the class axis as a non-negative integer; at least one class is needed."""
+    axis, shape = integer(axis, "axis"), tuple(array.shape)
+    if not shape:
+        raise ValueError(f"{name}: expected at least one dimension, the classes, got a single number")
+    if not -len(shape) <= axis < len(shape):
+        raise ValueError(f"axis: expected an axis of {name} with shape {shape}, got {shown(axis)}")
+    if shape[axis] == 0:
+        raise ValueError(
+            f"{name}: expected at least one class along axis {axis % len(shape)}, got shape {shape}"
+        )
+    return axis % len(shape)
+
+
+def summed_axes(array: Any, name: str, axis: Any) -> tuple[int, ...]:
+    """Return the axes to sum over, ascending; there must be something to sum along each."""
+    given = range(array.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    axes = tuple(sorted({class_axis(array, name, a) for a in given}))
+    if not axes:
+        shape = tuple(array.shape)
+        raise ValueError(f"axis: expected at least one axis of {name} with shape {shape}, got {shown(axis)}")
+    if len(axes) < len(given):
+        raise ValueError(f"axis: expected distinct axes, got {shown(axis)}")
+    return axes
+
+
+def fitting_shape(got: tuple[int, ...], name: str, shape: tuple[int, ...], of: str, broadcast: bool) -> None:
+    """Refuse weights of another shape, or one that does not broadcast to it."""
+    padded = (1,) * (len(shape) - len(got)) + got
+    alike = len(padded) == len(shape) and all(a in (1, b) for a, b in zip(padded, shape, strict=True))
+    if got != shape and not (broadcast and alike):
+        expected = f"a shape that broadcasts to {shape}" if broadcast else f"shape {shape}"
+        raise ValueError(f"{name}: expected {expected}, {of}, got {got}")
+
+
+def same_shape(array: Any, name: str, shape: tuple[int, ...], other: str, hint: str = "") -> None:
+    """Refuse to broadcast `array` against `other`."""
+    got, expected = tuple(array.shape), tuple(shape)
+    if got != expected:
+        raise ValueError(f"{name}: expected shape {expected}, that of {other}, got {got}{hint}")
 
 
 def refuse_where(
@@ -228,24 +256,12 @@ def probabilities(value: ArrayLike, name: str, axis: int | None, *, hint: Callab
     return array
 
 
-def same_shape(array: NDArray[Any], name: str, shape: tuple[int, ...], other: str, hint: str = "") -> None:
-    """Refuse to broadcast `array` against `other`."""
-    if array.shape != shape:
-        raise ValueError(f"{name}: expected shape {shape}, that of {other}, got {array.shape}{hint}")
-
-
 def weights(
     value: ArrayLike, name: str, shape: tuple[int, ...], of: str, *, broadcast: bool = False
 ) -> Floats:
     """Return finite, non-negative weights of the given shape, in float64; booleans are weights of 0 and 1."""
     array = real_array(value, name, bools=True).astype(np.float64)
-    try:
-        fits = array.shape == shape or (broadcast and np.broadcast_shapes(array.shape, shape) == shape)
-    except ValueError:
-        fits = False
-    if not fits:
-        expected = f"a shape that broadcasts to {shape}" if broadcast else f"shape {shape}"
-        raise ValueError(f"{name}: expected {expected}, {of}, got {array.shape}")
+    fitting_shape(array.shape, name, shape, of, broadcast)
     refuse_where(~((array >= 0) & (array < np.inf)), name, "finite weights >= 0", array)
     return np.broadcast_to(array, shape)
 
@@ -343,7 +359,7 @@ def choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
         raise kind(f"{name}: expected one of {', '.join(map(repr, choices))}, got {shown(value)}")
 
 
-def reduction_arguments(reduction: Any, denominator: Any) -> tuple[Reduction, float | None]:
+def reduction_arguments(reduction: Any, denominator: Any) -> Settings:
     """Check `reduction` and the `denominator` that may replace the mean's divisor."""
     choice(reduction, "reduction", REDUCTIONS)
     if denominator is None:
@@ -442,41 +458,3 @@ def _holds_mask(value: Any) -> bool:
             if any(issubclass(kind, (list, tuple, np.ma.MaskedArray)) for kind in set(map(type, part))):
                 parts.extend(part)
     return False
-
-
-def renamed(**names: str) -> Callable[[F], F]:
-    """Decorate a function whose keyword arguments have new names since the last release."""
-    return _without({old: f"{{}} calls this argument {new} now" for old, new in names.items()})
-
-
-def gone(**names: str) -> Callable[[F], F]:
-    """Decorate a function some of whose keyword arguments another function takes since the last release."""
-    return _without({old: f"{new} takes this argument now, and {{}} does not" for old, new in names.items()})
-
-
-def _without(messages: dict[str, str]) -> Callable[[F], F]:
-    def decorate(function: F) -> F:
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            for old, message in messages.items():
-                if old in kwargs:
-                    raise TypeError(f"{old}: {message.format(function.__name__)}")
-            return function(*args, **kwargs)
-
-        return cast(F, call)
-
-    return decorate
-
-
-def moved(module: str, names: dict[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a module whose public names are elsewhere since the last release.
-
-    An ImportError, so that ``from module import name`` shows the message as well.
-    """
-
-    def getattr_(name: str) -> Any:
-        if name in names:
-            raise ImportError(f"{module}.{name} is {names[name]}.{name} now")
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
-
-    return getattr_

@@ -16,13 +16,11 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from . import _validate as check
 from ._blocks import Block, Index, blocks
-from ._validate import Floats, Reduction
+from ._validate import Floats, Settings
 from .numerics import refuse, without_nan
 
 #: What a block of rows costs, or the rows of a gradient.
 Formula: TypeAlias = Callable[[Block, Index], Floats]
-#: `reduction` and `denominator`, checked.
-Settings: TypeAlias = tuple[Reduction, float | None]
 
 
 def reduce_rows(
@@ -76,11 +74,7 @@ def differentiate_rows(
     return np.moveaxis(out, -1, axis)
 
 
-def reduce_each(
-    losses: Floats,
-    weight: NDArray[Any] | None,
-    settings: Settings,
-) -> Any:
+def reduce_each(losses: Floats, weight: NDArray[Any] | None, settings: Settings) -> Any:
     """Return the weighted losses of targets, reduced."""
     total = Reducer(losses.shape, losses.dtype, settings)
     with np.errstate(all="ignore"):
@@ -211,10 +205,8 @@ def distributions_and_weights(
     check.same_shape(target, "target_probs", logits.shape, "logits", hint)
     check.probabilities(target, "target_probs", axis, hint=lambda: check.of_soft(logits, target, axis))
     target = np.moveaxis(target, axis, -1)
-    by_class, each = (
-        check.class_weights(weight, target.shape[-1]),
-        check.sample_weights(sample_weight, target.shape[:-1]),
-    )
+    by_class = check.class_weights(weight, target.shape[-1])
+    each = check.sample_weights(sample_weight, target.shape[:-1])
     if by_class is None:
         return target, None, each, None
     of_row = target @ by_class
@@ -225,10 +217,7 @@ def distributions_and_weights(
 
 
 def binary_targets(
-    logits: ArrayLike,
-    targets: ArrayLike,
-    sample_weight: ArrayLike | None,
-    label_smoothing: float,
+    logits: ArrayLike, targets: ArrayLike, sample_weight: ArrayLike | None, label_smoothing: float
 ) -> tuple[Floats, Floats, Floats | None]:
     """Return logits, targets and weights of a binary loss; logits that do not count are zero."""
     z = check.real_array(logits, "logits")

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _validate as check
-from ._blocks import Index, _cover
+from ._blocks import Index, cover
 from ._validate import MOST, Floats, Reduction
 from ._walk import Reducer, divisor_of, labels_and_weights
 from .losses import cross_entropy
@@ -122,8 +122,8 @@ def distillation_loss(
     0.5
     """
     z, v, axis = _pair(student_logits, teacher_logits, axis)
-    temperature, squared = _settings(temperature, scale, direction)
-    beta = _beta(beta)
+    temperature, squared = divergence_settings(temperature, scale, direction)
+    beta = beta_share(beta)
     total = Reducer(
         z.shape[:-1], np.promote_types(z.dtype, v.dtype), check.reduction_arguments(reduction, denominator)
     )
@@ -187,8 +187,8 @@ def distillation_gradient(
     array([[-0.25,  0.25]])
     """
     z, v, axis = _pair(student_logits, teacher_logits, axis)
-    temperature, squared = _settings(temperature, scale, direction)
-    beta = _beta(beta)
+    temperature, squared = divergence_settings(temperature, scale, direction)
+    beta = beta_share(beta)
     w = check.sample_weights(sample_weight, z.shape[:-1])
     divisor = divisor_of(math.prod(z.shape[:-1]), w, check.reduction_arguments(reduction, denominator))
     factor = temperature if squared else 1 / temperature
@@ -436,12 +436,10 @@ def sample_targets(
     array([0.25, 0.25, 0.25, 0.25])
     """
     v, axis = _logits(teacher_logits, "teacher_logits", axis)
-    samples = check.integer(samples, "samples")
-    if not 1 <= samples <= MOST:
-        raise ValueError(f"samples: expected at least one draw, at most {MOST:,}, got {check.shown(samples)}")
+    samples = draws(samples)
     if not isinstance(rng, np.random.Generator):
         raise TypeError(f"rng: expected a numpy.random.Generator, got {type(rng).__name__}")
-    tau = check.number(proposal_temperature, "proposal_temperature", "a finite number > 0", 0.0, math.inf)
+    tau = above_zero(proposal_temperature, "proposal_temperature")
     indices = np.empty((*v.shape[:-1], samples), np.intp)
     drawn = np.empty(indices.shape)
     with np.errstate(all="ignore"):
@@ -614,6 +612,33 @@ def check_top_k(ordered: Any, mass: Any, highest: Any, dtype: Any, treatment: st
         check.refuse_where(highest == -math.inf, "top_log_probs", "a sum above 0 to renormalise by", got="0")
 
 
+def draws(samples: Any) -> int:
+    """Return `samples`, the number of draws of each row."""
+    number = check.integer(samples, "samples")
+    if not 1 <= number <= MOST:
+        raise ValueError(f"samples: expected at least one draw, at most {MOST:,}, got {check.shown(number)}")
+    return number
+
+
+def above_zero(value: Any, name: str) -> float:
+    """Return a temperature."""
+    return check.number(value, name, "a finite number > 0", 0.0, math.inf)
+
+
+def choices_of_rows(array: Any, name: str, rows: tuple[int, ...], axis: int, *, integers: bool) -> None:
+    """Refuse what is not some class indices along `axis` for each row; arrays and tensors alike."""
+    if not integers:
+        raise TypeError(f"{name}: expected integer class indices, got dtype {array.dtype}")
+    shape = tuple(array.shape)
+    if len(shape) != len(rows) + 1 or shape[:axis] + shape[axis + 1 :] != tuple(rows):
+        raise ValueError(
+            f"{name}: expected the shape of student_logits but for the class axis, with rows of shape "
+            f"{tuple(rows)}, got shape {shape}"
+        )
+    if shape[axis] == 0:
+        raise ValueError(f"{name}: expected at least one class in each row, got shape {shape}")
+
+
 def padding(teacher: Any, student: Any, axis: int) -> str:
     """Say what fits where two models have unlike numbers of classes."""
     shapes = ([*x.shape[:axis], *x.shape[axis + 1 :]] for x in (teacher, student))
@@ -628,30 +653,22 @@ def _pair(student: ArrayLike, teacher: ArrayLike, axis: int) -> tuple[Floats, Fl
     return np.moveaxis(z, axis, -1), np.moveaxis(v, axis, -1), axis
 
 
-def _settings(temperature: Any, scale: Any, direction: Any) -> tuple[float, bool]:
+def divergence_settings(temperature: Any, scale: Any, direction: Any) -> tuple[float, bool]:
     """Return T and whether T^2 multiplies."""
-    temperature = check.number(temperature, "temperature", "a finite number > 0", 0.0, math.inf)
+    temperature = above_zero(temperature, "temperature")
     check.choice(scale, "scale", SCALES)
     check.choice(direction, "direction", DIRECTIONS)
     return temperature, scale == "t_squared"
 
 
-def _beta(value: Any) -> float:
+def beta_share(value: Any) -> float:
     return check.number(value, "beta", "a number in (0, 1)", 0.0, 1.0)
 
 
 def _class_choices(value: ArrayLike, name: str, logits: Floats, axis: int) -> NDArray[np.intp]:
     """Return some class indices for each row, moved to the last axis."""
     array = check.any_array(value, name)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{name}: expected integer class indices, got dtype {array.dtype}")
-    if array.ndim != logits.ndim or np.moveaxis(array, axis, -1).shape[:-1] != logits.shape[:-1]:
-        raise ValueError(
-            f"{name}: expected the shape of student_logits but for the class axis, with rows of shape "
-            f"{logits.shape[:-1]}, got shape {array.shape}"
-        )
-    if array.shape[axis] == 0:
-        raise ValueError(f"{name}: expected at least one class in each row, got shape {array.shape}")
+    choices_of_rows(array, name, logits.shape[:-1], axis, integers=array.dtype.kind in "iu")
     return np.moveaxis(check.in_range(array, name, logits.shape[-1], hints=False), axis, -1)
 
 
@@ -663,7 +680,7 @@ def _rows(
     Rows of weight zero come as zeros, whatever they hold.
     """
     shape, classes = arrays[0].shape[:-1], arrays[0].shape[-1]
-    for index in _cover(shape, max(1, BLOCK // classes)):
+    for index in cover(shape, max(1, BLOCK // classes)):
         part = None if weight is None else weight[index].reshape(-1)
         rows = []
         for array, name in zip(arrays, names, strict=True):

@@ -99,12 +99,6 @@ def elicited(rule: Rule, target_probs: ArrayLike) -> Floats:
     >>> from xent.scoring import brier_score
     >>> elicited(brier_score, [0.5, 0.3, 0.2]).round(6)
     array([0.5, 0.3, 0.2])
-
-    Any function of a report and an outcome will do:
-
-    >>> from xent.scoring import linear_score
-    >>> elicited(lambda q, y: linear_score(q, y) ** 2, [0.5, 0.3, 0.2]).round(4)
-    array([0.6129, 0.3548, 0.0323])
     """
     _callable(rule)
     p = probabilities(target_probs, "target_probs", -1).astype(np.float64)

@@ -155,7 +155,7 @@ def kl_divergence(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | N
     inf
     """
     p, q, axis = _pair(p, q, axis)
-    return _result(_excess(p.astype(np.float64), q.astype(np.float64)), axis, base, p, q)
+    return _result(excess(p.astype(np.float64), q.astype(np.float64)), axis, base, p, q)
 
 
 @np.errstate(all="ignore")
@@ -178,10 +178,10 @@ def js_divergence(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | N
     a, b = p.astype(np.float64), q.astype(np.float64)
     # Everything doubled, so that m = (p + q) / 2 cannot underflow to zero where p or q is not zero.
     m = a + b
-    return _result(0.25 * (_excess(2 * a, m) + _excess(2 * b, m)), axis, base, p, q)
+    return _result(0.25 * (excess(2 * a, m) + excess(2 * b, m)), axis, base, p, q)
 
 
-def _excess(p: Floats, q: Floats) -> Floats:
+def excess(p: Floats, q: Floats) -> Floats:
     """Return p log(p / q) - p + q, elementwise and without cancellation where p is close to q."""
     with np.errstate(all="ignore"):
         # With s = (p - q) / (p + q), log(p / q) = 2 artanh(s), and the term is (p + q) times

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import _validate as check
 from ._blocks import Block, Index
-from ._validate import BINARY_LOGITS, LOGITS, PREDICTIONS_FIRST, Floats, Reduction, renamed
+from ._validate import BINARY_LOGITS, LOGITS, PREDICTIONS_FIRST, Floats, Reduction
 from ._walk import binary_targets, distributions_and_weights, labels_and_weights, reduce_each, reduce_rows
 from .numerics import log_sigmoid, log_sum_exp, sigmoid, without_nan
 
@@ -84,15 +84,6 @@ def cross_entropy(
     scalar or ndarray
         Loss in nats; float32 for logits of float16 and float32, float64 otherwise. An array of the shape of
         `targets` for ``reduction="none"``.
-
-    Raises
-    ------
-    ValueError
-        If a label is out of range, shapes do not match, a counted row of logits holds nan or +inf or is -inf
-        throughout, a weight, `label_smoothing`, `axis` or `denominator` is out of range, or no target counts
-        and the mean has no `denominator`.
-    TypeError
-        If the labels are not integers, or the logits are not real.
 
     See Also
     --------
@@ -213,7 +204,6 @@ def soft_cross_entropy(
     return reduce_rows(loss, moved, axis, w, settings, dtype=dtype, mass=mass)
 
 
-@renamed(weight="sample_weight")
 def binary_cross_entropy(
     logits: ArrayLike,
     targets: ArrayLike,
@@ -329,7 +319,6 @@ def focal_loss(
     return reduce_rows(loss, moved, axis, w, check.reduction_arguments(reduction, denominator))
 
 
-@renamed(weight="sample_weight")
 def binary_focal_loss(
     logits: ArrayLike,
     targets: ArrayLike,
@@ -468,7 +457,6 @@ def log_loss(
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
-@renamed(weight="sample_weight")
 def binary_log_loss(
     probs: ArrayLike,
     targets: ArrayLike,
@@ -578,11 +566,8 @@ def binary_probs(
         raise ValueError(f"probs: expected probabilities, got labels of 0 and 1{PREDICTIONS_FIRST}")
     y = check.probabilities(y, "targets", None, hint=lambda: check.of_binary(p, y)).astype(np.float64)
     p = check.probabilities(p, "probs", None, hint=lambda: BINARY_LOGITS)
-    return (
-        p.astype(np.promote_types(p.dtype, np.float32), copy=False),
-        y,
-        check.sample_weights(sample_weight, p.shape),
-    )
+    w = check.sample_weights(sample_weight, p.shape)
+    return p.astype(np.promote_types(p.dtype, np.float32), copy=False), y, w
 
 
 def _by_label(

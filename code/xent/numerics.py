@@ -68,7 +68,7 @@ def log_sum_exp(
     4.248354255291...e-18
     """
     x = check.real_array(x, "x")
-    axes = _axes(x, axis)
+    axes = check.summed_axes(x, "x", axis)
     if not isinstance(keepdims, (bool, np.bool_)):
         raise TypeError(f"keepdims: expected True or False, got {check.shown(keepdims)}")
     dtype = np.promote_types(x.dtype, np.float32)
@@ -233,22 +233,6 @@ def _by_rows(formula: Callable[[Block], Floats], logits: ArrayLike, axis: int) -
     if np.isnan(out).any():
         refuse(moved, "logits", axis)
     return np.moveaxis(out, -1, axis)
-
-
-def _axes(x: Floats, axis: Any) -> tuple[int, ...]:
-    """Return the axes to sum over, ascending; there must be something to sum along each."""
-    given = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    axes = tuple(sorted(check.class_axis(x, "x", a) for a in given))
-    if not axes:
-        raise ValueError(
-            f"axis: expected at least one axis of x with shape {x.shape}, got {check.shown(axis)}"
-        )
-    if len(set(axes)) < len(axes):
-        raise ValueError(f"axis: expected distinct axes, got {check.shown(axis)}")
-    for a in axes:
-        if x.shape[a] == 0:
-            raise ValueError(f"x: expected at least one class along axis {a}, got shape {x.shape}")
-    return axes
 
 
 def without_nan(array: Floats, name: str) -> Floats:

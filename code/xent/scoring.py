@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from scipy.special import xlogy
 
 from . import _validate as check
-from ._validate import Floats, Indices, moved
+from ._validate import Floats, Indices
 from .denominators import in_units, inverses, population, sharing
 
 __all__ = [
@@ -430,11 +430,6 @@ def invert_weighting(
     >>> from xent.scoring import invert_weighting
     >>> invert_weighting([0.5, 0.5], weight=[1.0, 9.0])
     array([0.9, 0.1])
-
-    A model that was trained on weighted means of 16 targets, one in twenty of them rare:
-
-    >>> invert_weighting([0.644, 0.356], weight=[1.0, 20.0], batch_size=16, class_probs=[0.95, 0.05]).round(3)
-    array([0.95, 0.05])
     """
     given = check.probabilities(probs, "probs", -1)
     by_class = check.weights(weight, "weight", given.shape[-1:], "one weight a class")
@@ -475,13 +470,3 @@ def _minus_log(q: Floats) -> Floats:
 
 def _result(cost: Floats, given: Floats) -> Any:
     return cost.astype(np.result_type(np.float32, given), copy=False)[()]
-
-
-__getattr__ = moved(
-    "xent.scoring",
-    {
-        "elicited": "xent.elicitation",
-        "expected_score": "xent.elicitation",
-        "learnt_distribution": "xent.denominators",
-    },
-)

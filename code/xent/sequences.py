@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import entr, kl_div, xlogy
+from scipy.special import entr, xlogy
 
 from . import _validate, denominators
 from .denominators import STEP, log_grid, stop_probability
+from .information import excess
 
 __all__ = ["GeometricSource", "MarkovSource", "hazards"]
 
@@ -126,7 +127,7 @@ class GeometricSource:
         r"""Divergence KL(P||Q_q) per sequence, :math:`\mathrm{kl}(\beta \| q) / \beta`, in nats."""
         q = _probability(q, "q")
         p = np.array([self.stop, 1.0 - self.stop])
-        return float(_divergence(p, np.array([q, 1.0 - q])).sum()) / self.stop
+        return float(excess(p, np.array([q, 1.0 - q])).sum()) / self.stop
 
     def averaged_cross_entropy(self, q: float, batch_size: int = 1) -> float:
         r"""Expected token mean over a batch, :math:`-q^* \log q - (1 - q^*) \log((1 - q)/m)`, in nats.
@@ -237,7 +238,11 @@ class MarkovSource:
     @np.errstate(all="ignore")
     def visits(self) -> Array:
         """Expected number of visits to each letter in a sequence."""
-        return self._forward(1.0)
+        on = self._reached
+        inner = np.eye(int(on.sum())) - self.transition[:, :-1][np.ix_(on, on)]
+        visits = np.zeros(on.size)
+        visits[on] = np.linalg.solve(inner.T, self.initial[:-1][on])
+        return visits
 
     def mean_length(self) -> float:
         """E[n], <eos> included."""
@@ -265,7 +270,7 @@ class MarkovSource:
     @np.errstate(all="ignore")
     def kl(self, model: MarkovSource) -> float:
         """Divergence KL(P||Q) between the distributions of whole sequences, in nats."""
-        return self._expect(_divergence, model)
+        return self._expect(excess, model)
 
     @np.errstate(all="ignore")
     def _expect(self, term: Any, model: MarkovSource) -> float:
@@ -277,14 +282,6 @@ class MarkovSource:
         visits = self.visits()
         reached = visits > 0  # 0 visits times an infinite cost is no cost
         return float(first.sum() + visits[reached] @ rows[reached].sum(axis=1))
-
-    def _forward(self, u: float) -> Array:
-        """Visits to each letter, each path weighted by u for every letter up to it."""
-        on = self._reached
-        inner = np.eye(int(on.sum())) - u * self.transition[:, :-1][np.ix_(on, on)]
-        visits = np.zeros(on.size)
-        visits[on] = np.linalg.solve(inner.T, u * self.initial[:-1][on])
-        return visits
 
     def _check_that_it_ends(self) -> NDArray[np.bool_]:
         """Return the letters that occur; from each of them <eos> has to be within reach."""
@@ -304,7 +301,7 @@ class MarkovSource:
     def _check_how_often_it_visits(self) -> None:
         """Refuse rows that sum to one within the tolerance and still let sequences go on for ever."""
         try:
-            visits = self._forward(1.0)
+            visits = self.visits()
         except np.linalg.LinAlgError:
             visits = np.full(1, np.inf)
         if not (np.isfinite(visits).all() and (visits >= 0).all()):
@@ -312,13 +309,6 @@ class MarkovSource:
                 "transition: expected every sequence to end, got rows under which the expected number of "
                 f"letters is {visits.sum():g}"
             )
-
-
-def _divergence(p: Array, q: Array) -> Array:
-    """Return p log(p / q) - p + q, whose terms are all >= 0."""
-    terms: Array = kl_div(p, q)
-    beyond = np.isinf(terms) & (q > 0)  # p / q overflowed
-    return np.where(beyond, p * (np.log(p) - np.log(q)) - p + q, terms)
 
 
 def _vector(array: _validate.Floats, name: str) -> Array:
@@ -335,9 +325,3 @@ def _generator(value: Any) -> np.random.Generator:
 
 def _probability(value: Any, name: str) -> float:
     return _validate.number(value, name, "a probability in [0, 1]", 0.0, 1.0, closed="low high")
-
-
-__getattr__ = _validate.moved(
-    "xent.sequences",
-    dict.fromkeys(("eos_optimum", "length_weights", "tilted_lengths"), "xent.denominators"),
-)

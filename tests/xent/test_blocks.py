@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import xent
-from xent._blocks import TRANSPOSE_UP_TO, Block, _cover, blocks
+from xent._blocks import TRANSPOSE_UP_TO, Block, blocks, cover
 
 
 @given(st.lists(st.integers(0, 7), max_size=4), st.integers(1, 60))
-def test_every_row_is_covered_once_in_blocks_no_larger_than_asked(shape: list[int], limit: int) -> None:
+def test_every_row_iscovered_once_in_blocks_no_larger_than_asked(shape: list[int], limit: int) -> None:
     visits = np.zeros(shape, int)
-    for index in _cover(tuple(shape), limit):
+    for index in cover(tuple(shape), limit):
         assert visits[index].size <= limit
         visits[index] += 1
     assert (visits == 1).all()

@@ -221,7 +221,7 @@ def test_nothing_is_read_from_a_name(argument: str) -> None:
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 2), (5, 3), (64, 10), (4, 1000)])
-def test_the_own_batch_is_compared(n: int, k: int) -> None:
+def test_the_own_batch_says_how_many_classes(n: int, k: int) -> None:
     """A loss that takes one number of classes alone; and labels of the batch that are no class."""
     rng = np.random.default_rng(n)
     z, y = rng.normal(size=(n, k)), rng.integers(0, k, n)
@@ -231,8 +231,7 @@ def test_the_own_batch_is_compared(n: int, k: int) -> None:
             raise ValueError("another number of classes")
         return xent.cross_entropy(a, b)
 
-    found = diagnose(picky, z, y)
-    assert found.classes == (k,) and any("as predicted" in note for note in found.notes), found
+    assert diagnose(picky, z, y).classes == (k,)
     assert diagnose(picky, z.shape).classes == (k,)
     left = torch.tensor([7777] * n)
     found = diagnose(lambda a, b: F.cross_entropy(a, b, ignore_index=int("7" * 4)), torch.tensor(z), left)

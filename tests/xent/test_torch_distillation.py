@@ -610,7 +610,7 @@ def test_what_else_the_losses_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     at = torch.tensor([0, 1]).repeat(2, 3, 1)
     with pytest.raises(ValueError, match=r"^top_log_probs: expected a sum above 0 .* at index \(1, 2\)$"):
         xt.top_k_loss(torch.zeros(2, 3, 4), top, at, treatment="renormalised")
-    monkeypatch.setattr(xt._distillation, "MOST", 3)
+    monkeypatch.setattr(distillation, "MOST", 3)
     assert xt.sample_targets(Z, 3)[0].shape == (2, 3)
     with pytest.raises(ValueError, match=r"^samples: expected at least one draw, at most 3, got 4$"):
         xt.sample_targets(Z, 4)

@@ -16,7 +16,7 @@ from ._bench import KINDS, SHAPES, TOLERANCE, Bench, Data, datasets, inputs
 from ._call import LIBRARIES, Caller, Loss, loaded, numbers_within, parameters, resolve, to_numpy, ways
 from ._details import Exam, Found, other_axes
 from ._model import CATEGORICAL, LEVELS, READINGS, Bend, coarse_fits, fits, interpret, solve
-from ._report import UNKNOWN, Diagnosis
+from ._report import Diagnosis
 
 CLASSES = (3, 2, 5, 4, 7, 10)
 FORMS = tuple(TARGETS)
@@ -41,7 +41,7 @@ def understand(data: list[Data], precision: str, levels: range) -> list[Found]:
                         Found(d, *f, 0) for f in coarse_fits(d.kind, d.binary, d.x, d.t, d.u, tolerance)
                     ]
                 continue
-            if (level and d.bench.form in ("signs", "integer rows")) or (level and not d.promising(level)):
+            if (level and d.bench.form == "signs") or (level and not d.promising(level)):
                 continue
             for fit in fits(d.kind, d.binary, d.x, d.t, d.u, level, tolerance):
                 largest = np.nanmax(np.abs(fit.matrix))
@@ -156,8 +156,8 @@ class _Search:
         most = next((n - 1 for n in range(k + 1, 64) if not answers(n)), 63)
         return (self.at(caller, shape, most, copies)[1] if most > k else []) or found
 
-    def measured(self, bench: Bench, copies: tuple[int, ...]) -> tuple[bool, list[Data]]:
-        """Whether the loss answers a bench at all, and single rows of each kind, where two equal calls agree."""
+    def measured(self, bench: Bench, copies: tuple[int, ...]) -> list[Data]:
+        """Single rows of each kind, where the loss answers and two equal calls agree."""
         k, value = bench.k, None
         t = np.eye(k)[np.arange(6) % k] if k > 1 else (np.arange(6) % 2)[:, None].astype(float)
         if bench.form == "logarithms":
@@ -173,7 +173,7 @@ class _Search:
                 self.said.setdefault(caller.arrays, caller.said)
                 if bench.form == "indices" and bench.shape in ("(N, K)", "(N, T, K)"):
                     self.said[caller.arrays] = caller.said
-            return False, []
+            return []
         if bench.order == "prediction" or caller.names:
             again = bench.ask(x, t)
             if again is None or again.shape != value.shape:
@@ -183,9 +183,9 @@ class _Search:
                 a, b = value.ravel()[0], again.ravel()[0]
                 self.unsteady = f"two equal calls return two values, {a:.6g} and {b:.6g}"
             if self.unsteady:
-                return True, []
+                return []
         self.numbers.append("nan" if np.isnan(value).all() else "number")
-        return True, list(datasets(bench, copies))
+        return list(datasets(bench, copies))
 
     def at(
         self, caller: Caller, shape: str, k: int, copies: tuple[int, ...], deep: bool = False
@@ -198,16 +198,12 @@ class _Search:
         data: list[Data] = []
         found: list[Found] = []
         # What is rare is asked for, and what bends is searched for, where nothing plain explains the loss.
-        for forms, levels in ((FORMS[:3], range(1)), (() if self.searched else FORMS[3:], everything)):
+        for forms, levels in ((FORMS[:2], range(1)), (() if self.searched else FORMS[2:], everything)):
             for order in ("prediction", "target"):
-                answered = False
                 for form in forms:
-                    if form == "integer rows" and (answered or self.searched):
-                        continue
-                    answered, more = self.measured(Bench(caller, order, shape, form, k), copies)
+                    data += self.measured(Bench(caller, order, shape, form, k), copies)
                     if self.unsteady:
                         return True, []
-                    data += more
             found = understand(data, data[0].precision, levels) if data else []
             if found:
                 break
@@ -228,7 +224,7 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
         of Keras. Configure it first: ``functools.partial`` or a lambda for keyword arguments.
     logits : array_like, Tensor or tuple of int, optional
         A batch of your own, as you pass it to the loss (logits or probabilities), or its shape. Its number of
-        classes and of rows are tried first, and what the loss returns for it is compared with the finding.
+        classes and of rows are tried first.
     targets : array_like or Tensor, optional
         The targets of that batch; labels in it that are no class are tried as ignored ones.
     arrays : {"auto", "numpy", "torch", "tensorflow"}, default "auto"
@@ -275,7 +271,7 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
         found = search.run()
         if not found:
             return _nothing(search)
-        return _describe(search, found, logits, targets)
+        return _describe(search, found, targets)
 
 
 def _nothing(search: _Search) -> Diagnosis:
@@ -295,27 +291,13 @@ def _nothing(search: _Search) -> Diagnosis:
         return Diagnosis(notes=("every call raises", *named, *said))
     if set(search.numbers) == {"nan"}:
         return Diagnosis(notes=("it returns nan for every batch", *said))
-    notes = ["it returns numbers, and no cross-entropy predicts them"]
+    notes = ("it returns numbers, and no cross-entropy predicts them",)
     if not search.answered:
-        notes.append("it returns the same number, 0 or nan, whatever the rows")
-    else:
-        notes += _nearest(search.answered[0])
-    asked = search.answered[0].bench.caller.arrays if search.answered else UNKNOWN
-    return Diagnosis(arrays=asked, notes=tuple(notes))
+        return Diagnosis(notes=(*notes, "it returns the same number, 0 or nan, whatever the rows"))
+    return Diagnosis(arrays=search.answered[0].bench.caller.arrays, notes=notes)
 
 
-def _nearest(d: Data) -> list[str]:
-    """Facts about rows that hold without a model."""
-    moved = np.array([d.bench.unit(x + 3, t, d.copies) for x, t in zip(d.x[:6], d.t[:6], strict=True)])
-    facts = []
-    if np.allclose(moved, d.u[:6], 1e-6):
-        facts.append("adding 3 to all entries of a row changes nothing, as for logits")
-    if len(np.unique(np.round(d.u, 12))) == 1:
-        facts.append(f"each row costs {d.u[0]:.6g}, whatever stands in it")
-    return facts
-
-
-def _describe(search: _Search, found: list[Found], logits: Any, targets: Any) -> Diagnosis:
+def _describe(search: _Search, found: list[Found], targets: Any) -> Diagnosis:
     """Choose among the models, put the further questions, and let fresh batches judge."""
     # Of two classes that exclude each other a binary loss is a categorical one; on any yes and no it stays itself.
     yes_no = {(f.data.bench, f.data.kind) for f in found if f.data.binary and f.fit.reading.rank == 0}
@@ -337,7 +319,7 @@ def _describe(search: _Search, found: list[Found], logits: Any, targets: Any) ->
         f.data.bench.form for f in same
         if f.fit.reading == chosen.fit.reading and f.data.kind == chosen.data.kind
     }  # fmt: skip
-    result = Exam(chosen, forms, search.loss).report(logits, targets)
+    result = Exam(chosen, forms, search.loss).report(targets)
     if not result.known:
         return other_axes(chosen.data.bench.caller) or result
     if len(orders) > 1:

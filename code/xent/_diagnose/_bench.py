@@ -34,11 +34,10 @@ SHAPES: dict[str, Callable[[Array, Array], Pair]] = {
 # The relative error of a prediction that is right.
 TOLERANCE = {"float64": 2e-6, "float32": 2e-5, "float16": 6e-3, "bfloat16": 5e-2}
 KINDS = ("logits", "probabilities", "log-probabilities")
-# Targets as they are passed: class indices, rows of floats or integers, -1 and 1, logarithms.
+# Targets as they are passed: class indices, rows of floats, -1 and 1, logarithms.
 FORMS: dict[str, Callable[[Array], Array]] = {
     "indices": lambda t: t.argmax(-1) if t.shape[-1] > 1 else t[:, 0].astype(np.int64),
     "rows": lambda t: t,
-    "integer rows": lambda t: t.astype(np.int64),
     "signs": lambda t: 2 * t - 1,
     "logarithms": lambda t: np.log(t),
 }

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from xent.numerics import log_softmax
 
-from ._bench import FORMS, SHAPES, TOLERANCE, Bench, Data, explore, inputs
+from ._bench import FORMS, SHAPES, TOLERANCE, Data, explore, inputs
 from ._call import Array, Caller, Loss, numbers_within, parameters, signature, to_numpy
 from ._model import CATEGORICAL, KL, Bend, Fit, Meaning, fits, interpret, of_z, solve
 from ._report import NAT, UNKNOWN, Diagnosis
@@ -55,10 +55,7 @@ class Found:
     def cost(self) -> float:
         """How much it takes to explain the rows in this way: the least wins."""
         m = self.meaning
-        return (
-            self.fit.reading.rank + 2 * (m.smoothing != 0) + 2 * (not m.plain) + len(m.left_out)
-            + 0.1 * (self.data.bench.form == "integer rows")
-        )  # fmt: skip
+        return self.fit.reading.rank + 2 * (m.smoothing != 0) + 2 * (not m.plain) + len(m.left_out)
 
 
 class Exam:
@@ -214,12 +211,6 @@ class Exam:
                 meaning = interpret(fit.matrix, fit.reading.family, 0.2 if coarse else 1e-3)
                 if fit.reading != self.fit.reading or meaning is None:
                     continue
-                now, then = vars(self.fit.bend) | self.fit.common, vars(fit.bend) | fit.common
-                self.notes += [
-                    f"the {n} changes with the classes: {v:.4g} for {self.k}, {then[n]:.4g} for {k}"
-                    for n, v in now.items()
-                    if n in then and not np.isclose(v, then[n], 1e-3, 1e-7)
-                ]
                 return k, fit, meaning
         return None
 
@@ -309,8 +300,6 @@ class Exam:
             return {"smoothing": round(s, 4), "smoothing_over": "all K classes"}
         if abs(s2 * (k2 - 1) / k2 - mass) < 1e-3:
             return {"smoothing": round(mass, 4), "smoothing_over": "the K - 1 others"}
-        changes = f"{s:.4g} for {k}, {s2:.4g} for {k2}"
-        self.notes.append(f"the smoothing changes with the number of classes: {changes}")
         return {"smoothing": round(s, 4), "smoothing_over": f"all classes, at K = {k}"}
 
     # ----------------------------------------------------------------------------------------------- targets
@@ -329,21 +318,17 @@ class Exam:
             seen = replace(b, form="indices").ask(x, t)
             if seen is not None and self.close(seen.sum(), self.predict(x, t)):
                 found.append("indices")
-        rows = b if b.form in ("rows", "integer rows") else replace(b, form="rows")
+        rows = b if b.form == "rows" else replace(b, form="rows")
         hard = rows.ask(x, t) if b.form != "signs" else None
         if hard is None:
             return family, tuple(found)
         if self.data.soft:
             return (KL if abs(self.fit.common["t log t"]) > 1e-6 else family), ("soft",)
         if not self.close(hard.sum(), self.predict(x, t)):
-            other = self.other_meaning(rows)
-            self.notes.append(f"targets as rows return a number too, and it is not the same loss{other}")
+            self.notes.append("targets as rows return a number too, and it is not the same loss")
             return family, tuple(found)
         if not self.binary or b.form != "indices":
             found.append("0 or 1" if self.binary else "one-hot")
-        if b.form == "integer rows":
-            self.notes.append("targets of floats are refused: rows of integers")
-            return family, tuple(dict.fromkeys(found))
         soft: Array = np.asarray(np.random.default_rng(5).uniform(0.1, 0.9, t.shape))
         soft = soft if self.binary else soft / soft.sum(-1, keepdims=True)
         cost, want = rows.total(x, soft), self.predict(x, soft)
@@ -362,18 +347,6 @@ class Exam:
         elif not np.isnan(cost):
             self.notes.append("soft targets are not explained")
         return family, tuple(dict.fromkeys(found))
-
-    def other_meaning(self, rows: Bench) -> str:
-        """What the same reading says of rows as targets, where it says something else."""
-        data = explore(rows, self.kind, False, (self.m,))
-        if data is None:
-            return ""
-        for fit in fits(self.kind, False, data.x, data.t, data.u, self.level, TOLERANCE[self.precision]):
-            meaning = interpret(fit.matrix, CATEGORICAL, 1e-3)
-            if fit.reading == self.fit.reading and meaning and not meaning.plain:
-                ratio = " : ".join(f"{w:.4g}" for w in meaning.kept / meaning.kept.min())
-                return f": class weights {ratio}, divides by another number"
-        return ""
 
     # ------------------------------------------------------------------------------------------ left-out labels
 
@@ -829,26 +802,18 @@ class Exam:
     # ------------------------------------------------------------------------------------------------ shapes
 
     def broadcasts(self) -> None:
-        """One column of predictions and flat targets, and a flat batch of a loss of columns."""
+        """One column of predictions and flat targets."""
         if not self.binary or self.bench.form == "signs":
             return
-
-        def ask(x: Array, t: Array) -> Array | None:
-            return self.bench.caller(*((x, t) if self.bench.order == "prediction" else (t, x)))
-
         x = inputs(self.kind, True, 5, 1, np.random.default_rng(67))
         t = np.array([1.0, 0, 0, 1, 1])[:, None]
         scale = self.k if self.k > 1 and "K" in self.divisor else 1
         fit = replace(self.fit, matrix=self.fit.matrix[:1] * scale)
-        mean, seen = fit.rows(x, t).mean(), ask(x, t[:, 0])
+        mean, seen = fit.rows(x, t).mean(), self.bench.call(x, t[:, 0])
         if seen is not None and self.like == "mean":
             wide = fit.rows(np.repeat(x, 5, 0), np.tile(t, (5, 1))).mean()
             if self.close(seen.sum() / max(seen.size, 1), wide) and not self.close(wide, mean):
                 self.notes.append("predictions (N, 1) with targets (N,) broadcast to N times N losses")
-        if self.k > 1 and self.like == "sum" and self.shape != ():
-            flat = ask(x[:, 0], t[:, 0])
-            if flat is not None and flat.ndim == 0 and self.close(flat, mean):
-                self.notes.append("a 1-D batch is averaged")
 
     # -------------------------------------------------------------------------------------------------- whole
 
@@ -884,35 +849,7 @@ class Exam:
                 return f"a batch of 6 rows and {k} classes costs {seen:.6g}, not {want:.6g}"
         return ""
 
-    def filled(self) -> Fit:
-        """The fit with the rows of A that were not asked for, where all of them are alike."""
-        if self.binary or not self.meaning.plain or np.isfinite(self.fit.matrix).all():
-            return self.fit
-        c, s = float(self.meaning.kept.mean()), self.meaning.smoothing
-        return replace(self.fit, matrix=c * ((1 - s) * np.eye(self.k) + s / self.k))
-
-    def own_batch(self, logits: Any, targets: Any) -> None:
-        """The user's own batch, beside what the finding predicts for it."""
-        if logits is None or targets is None or isinstance(logits, tuple):
-            return
-        try:
-            step = 1 if self.bench.order == "prediction" else -1
-            value = to_numpy(self.bench.caller.raw((logits, targets)[::step], {}))
-        except Exception as error:
-            self.notes.append(f"your batch: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
-            return
-        text = f"{value.ravel()[0]:.6g}" if value.ndim == 0 else f"values of shape {value.shape}"
-        x, y = to_numpy(logits, float), to_numpy(targets, float)
-        if x.ndim == 2 and x.shape[1] == self.k and np.isfinite(x).all():
-            if self.bench.form == "indices" and y.ndim == 1 and ((y >= 0) & (y < self.k)).all():
-                y = np.eye(self.k)[y.astype(int)]
-            if y.shape == x.shape:
-                want = self.predict(x, y, self.filled())
-                near = abs(want - value.sum()) <= 1e-3 * max(1, abs(want))
-                text += f", as predicted ({want:.6g})" if near else f", and the finding predicts {want:.6g}"
-        self.notes.append(f"your batch: {text}")
-
-    def report(self, logits: Any, targets: Any) -> Diagnosis:
+    def report(self, targets: Any) -> Diagnosis:
         """All answers together."""
         caller = self.bench.caller
         reading = self.fit.reading
@@ -930,7 +867,6 @@ class Exam:
         layout = self.layout()
         bend, common = self.fit.bend, self.fit.common
         self.broadcasts()
-        self.own_batch(logits, targets)
         rows, plainly = len(self.data.u), reading.kind == "logits" and reading.rank == 0
         how = f"log-softmax of it predicts {rows} rows" if plainly else f"{rows} rows are predicted"
         self.evidence["reads"] = f"{how} to {max(self.fit.error, 1e-15):.0e}"

@@ -19,7 +19,7 @@ import numpy as np
 from scipy import optimize
 from scipy.special import xlogy
 
-from xent.numerics import log_sigmoid, log_softmax, log_sum_exp, softmax
+from xent.numerics import log_sigmoid, log_softmax, log_sum_exp, sigmoid, softmax
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -73,34 +73,22 @@ def _of_probabilities(family: str, before: Callable[[Array], Array]) -> Callable
     return log_p
 
 
-def _same(x: Array) -> Array:
-    return x
-
-
-def _sigmoid(x: Array) -> Array:
-    return np.asarray(np.exp(log_sigmoid(x)))
-
-
-def _softmax(x: Array) -> Array:
-    return np.asarray(softmax(x))
-
-
 READINGS = (
-    Reading("logits", CATEGORICAL, "logits", 0, _link(CATEGORICAL, _same)),
-    Reading("logits", BINARY, "logits", 0, _link(BINARY, _same)),
-    Reading("probabilities", CATEGORICAL, "probabilities", 0, _of_probabilities(CATEGORICAL, _same)),
-    Reading("probabilities", BINARY, "probabilities", 0, _of_probabilities(BINARY, _same)),
+    Reading("logits", CATEGORICAL, "logits", 0, _link(CATEGORICAL, np.asarray)),
+    Reading("logits", BINARY, "logits", 0, _link(BINARY, np.asarray)),
+    Reading("probabilities", CATEGORICAL, "probabilities", 0, _of_probabilities(CATEGORICAL, np.asarray)),
+    Reading("probabilities", BINARY, "probabilities", 0, _of_probabilities(BINARY, np.asarray)),
     Reading("log-probabilities", CATEGORICAL, "log-probabilities", 1, lambda x, _: x),
-    Reading("logits, softmax applied twice", CATEGORICAL, "logits", 2, _link(CATEGORICAL, _softmax)),
-    Reading("logits, sigmoid applied twice", BINARY, "logits", 2, _link(BINARY, _sigmoid)),
-    Reading("logits, a sigmoid before the softmax", CATEGORICAL, "logits", 2, _link(CATEGORICAL, _sigmoid)),
-    Reading("logits, a softmax before the sigmoid", BINARY, "logits", 2, _link(BINARY, _softmax)),
+    Reading("logits, softmax applied twice", CATEGORICAL, "logits", 2, _link(CATEGORICAL, softmax)),
+    Reading("logits, sigmoid applied twice", BINARY, "logits", 2, _link(BINARY, sigmoid)),
+    Reading("logits, a sigmoid before the softmax", CATEGORICAL, "logits", 2, _link(CATEGORICAL, sigmoid)),
+    Reading("logits, a softmax before the sigmoid", BINARY, "logits", 2, _link(BINARY, softmax)),
     Reading("logits, a ReLU before the softmax", CATEGORICAL, "logits", 2,
             _link(CATEGORICAL, lambda x: np.maximum(x, 0))),
     Reading("logits, a tanh before the softmax", CATEGORICAL, "logits", 2, _link(CATEGORICAL, np.tanh)),
-    Reading("logits, a softmax where a sigmoid belongs", BINARY, "logits", 2, _of_probabilities(BINARY, _softmax)),
+    Reading("logits, a softmax where a sigmoid belongs", BINARY, "logits", 2, _of_probabilities(BINARY, softmax)),
     Reading("logits, a sigmoid where a softmax belongs", CATEGORICAL, "logits", 2,
-            _of_probabilities(CATEGORICAL, _sigmoid)),
+            _of_probabilities(CATEGORICAL, sigmoid)),
 )  # fmt: skip
 
 # The common terms: what is added to each row, whatever its target.
@@ -267,10 +255,8 @@ def interpret(matrix: Array, family: str, tolerance: float) -> Meaning | None:
     """Read factor, smoothing and weights from A, or None where it has no such form."""
     small = tolerance * np.nanmax(np.abs(matrix))
     if family == BINARY:
-        own, other = (
-            matrix[:, [0, 1], [0, 1]],
-            matrix[:, [1, 0], [0, 1]],
-        )  # by side: its own label, the other label
+        # By side: its own label, the other label.
+        own, other = matrix[:, [0, 1], [0, 1]], matrix[:, [1, 0], [0, 1]]
         if np.abs(own[:, 0]).min() < small:
             return None  # the label 0 costs nothing: a sum over the labels that hold, and no yes and no
         if np.abs(other).max() < small:

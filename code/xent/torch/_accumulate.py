@@ -251,7 +251,7 @@ class Windows(Generic[B]):
                 gathered = gather(float(sum(self.counts[start : start + length])))
                 n, ranks = sum(theirs[0] for theirs in gathered), len(gathered)
             else:
-                n, ranks = self.constant or 0.0, _ranks(self.group)
+                n, ranks = self.constant or 0.0, ranks_of(self.group)
             micro = _AsDrawn(source, ranks / n if n else 0.0, length, total)
             yield Window(micro, n, ranks)
             len(micro) and micro[-1]  # all are drawn before the next window begins
@@ -321,10 +321,7 @@ class _AsDrawn(Sequence[MicroBatch[B]]):
 
 
 def _refuse_another_division() -> None:
-    """Refuse trainers that would divide the scaled losses by their own number of accumulation steps.
-
-    Neither is imported: one that is not loaded divides nothing.
-    """
+    """Refuse trainers, where they are loaded, that would divide the scaled losses by their own number of steps."""
     accelerate = sys.modules.get("accelerate.state")
     if accelerate is not None and accelerate.GradientState._shared_state:
         steps = accelerate.GradientState().num_steps
@@ -386,25 +383,20 @@ def moved(value: Any, device: Any, non_blocking: bool) -> Any:
     return value
 
 
-def _ranks(group: Any) -> int:
+def ranks_of(group: Any = None) -> int:
+    """Return how many ranks share a group, 1 where torch.distributed is not initialised."""
     return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
 
 
 def _share(last: list[B], group: Any) -> list[B]:
-    """Give a rank that never had a batch one of another rank, so that it can stand in.
-
-    Every rank calls this, since it cannot know which one is bereft.
-    """
-    everyone: list[list[B]] = [[] for _ in range(dist.get_world_size(group))]
+    """Give a rank that never had a batch one of another rank, so that it can stand in; every rank calls this."""
+    everyone: list[list[B]] = [[] for _ in range(ranks_of(group))]
     dist.all_gather_object(everyone, last, group=group)
     return last or next(theirs for theirs in everyone if theirs)
 
 
 def _gather(values: tuple[float, ...], group: Any) -> list[list[float]]:
-    """Collect numbers from all ranks, on the device that the group's backend works on.
-
-    A float64 holds every count below 2^53.
-    """
+    """Collect numbers from all ranks, on the device that the group's backend works on."""
     on_gpu = "nccl" in str(dist.get_backend(group))
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
     mine = torch.tensor(values, dtype=torch.float64, device=device)

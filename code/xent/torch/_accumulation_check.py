@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from xent._validate import integer, number, shown
 
-from ._accumulate import counting
+from ._accumulate import counting, ranks_of
 
 B = TypeVar("B")
 Floats = NDArray[np.float64]
@@ -158,8 +158,7 @@ def check_accumulation(
             raise TypeError(f"{name}: expected a function, got {shown(function)}")
     ignore_index = integer(ignore_index, "ignore_index")
     mine = list(micro_batches)
-    distributed = dist.is_available() and dist.is_initialized()
-    ranks = dist.get_world_size(group) if distributed else 1
+    ranks = ranks_of(group)
     everyone = exchange(mine, group, ranks)
     steps = len(mine)
     if ranks * steps < 2 or any(len(theirs) != steps for theirs in everyone):
@@ -243,16 +242,13 @@ class _Evidence:
     def __post_init__(self) -> None:
         # A causal model shifts its labels. Where they were given as they are, the whole batch tells.
         n = self.counts or {}
-        if (
-            "labels after a shift" not in n
-            or self.fits(n["targets"])
-            or not self.fits(n["labels after a shift"])
-        ):
+        shifted = n.get("labels after a shift")
+        if shifted is None or self.fits(n["targets"]) or not self.fits(shifted):
             return
         rows = n["labels before the shift"] - n["targets"]
         positions = n["positions, padding too"]
         self.counts = n | {
-            "targets": n["labels after a shift"],
+            "targets": shifted,
             "labels before the shift": n["targets"],
             "positions, padding too": positions - rows,
             "positions, padding too, before the shift": positions,
@@ -261,9 +257,8 @@ class _Evidence:
 
     def fits(self, n: Floats) -> bool:
         """Whether the micro-batches make up the whole batch by these counts."""
-        return (
-            bool(n.sum()) and error(torch.from_numpy(n / n.sum()) @ self.alone, self.whole) <= self.tolerance
-        )
+        share = torch.from_numpy(n / n.sum()) if n.sum() else None
+        return share is not None and error(share @ self.alone, self.whole) <= self.tolerance
 
     def judge(self) -> _Verdict:
         """Ask one after the other; each gives a verdict, or None to leave it to the next."""
@@ -420,7 +415,7 @@ class _Evidence:
             factor = float(self.ours @ mixture / (mixture @ mixture)) if mixture.any() else 0.0
             if factor and error(self.ours, factor * mixture) <= self.tolerance:
                 besides = "" if abs(factor - 1) <= self.tolerance else f"; and {self.in_words(factor)}"
-                return _Verdict(False, what + besides + self.empty(), SUM_ONCE)
+                return _Verdict(False, what + besides, SUM_ONCE)
         if self.steps > 1:
             # The last micro-batch of all ranks spans what zero_grad() leaves, whatever it is divided by.
             last = self.alone[self.steps - 1 :: self.steps]
@@ -430,60 +425,11 @@ class _Evidence:
         found = self.weights_of(self.ours)
         if error(found @ self.alone, self.ours) > self.tolerance:
             return _Verdict(False, "unknown: the gradient is no weighted sum of those of its micro-batches")
-        if some := self.left_out_or_repeated(found, self.weights_of(self.whole)):
-            return some
-        had, due = (", ".join(f"{w:.3g}" for w in v.tolist()) for v in (found, self.weights_of(self.whole)))
-        return _Verdict(False, f"unknown: the micro-batches have weights {had} where {due} is due", SUM_ONCE)
-
-    def left_out_or_repeated(self, found: Tensor, due: Tensor) -> _Verdict | None:
-        """Whether some micro-batches have no weight, or several times what is due, where the others are alike."""
-        if torch.linalg.matrix_rank(self.alone) < len(self.alone):
-            return None  # then the weights are not the only ones
-        slack = max(self.tolerance, 1e-3)
-        names = [
-            str(i) if self.ranks == 1 else f"{i % self.steps} of rank {i // self.steps}"
-            for i in range(len(found))
-        ]
-        gone = found.abs() <= slack * found.abs().max()
-        kept, their_due = found[~gone], due[~gone]
-        if gone.any() and len(kept) > 1:
-            which = ", ".join(name for name, out in zip(names, gone.tolist(), strict=True) if out)
-            share = kept / their_due
-            if bool(((share / share.mean() - 1).abs() <= slack).all()):
-                whose = (
-                    "the others have what is due to them" if abs(float(share.mean()) - 1) <= slack
-                    else "the others share its weight" if abs(float(kept.sum() / due.sum()) - 1) <= slack
-                    else f"the others: {self.in_words(float(share.mean()))}"
-                )  # fmt: skip
-            elif bool(((kept / kept.mean() - 1).abs() <= slack).all()):
-                whose = f"the others weigh {float(kept.mean()):.3g} each, a mean of means"
-            else:
-                return None
-            return _Verdict(
-                False, f"micro-batch {which} is left out; {whose}", "give every micro-batch to the window"
-            )
-        times = found / due
-        if bool(((times - times.round()).abs() <= slack * times).all()) and bool((times.round() >= 1).all()):
-            more = [
-                f"{name} enters {t:.0f} times"
-                for name, t in zip(names, times.tolist(), strict=True)
-                if t > 1.5
-            ]
-            if 0 < len(more) < len(names):
-                return _Verdict(
-                    False, f"micro-batch {', '.join(more)}; the others once", "take every micro-batch once"
-                )
-        return None
-
-    def empty(self) -> str:
-        """Name the micro-batches without a gradient, which a mean of means counts."""
-        zero = [i for i, gradient in enumerate(self.alone) if not gradient.any()]
-        if self.counts is not None:
-            zero = [i for i in zero if not self.counts["targets"][i]]
-        names = ", ".join(
-            str(i) if self.ranks == 1 else f"{i % self.steps} of rank {i // self.steps}" for i in zero
+        had, due = (
+            ", ".join(f"{w + 0.0:.3g}" for w in v.round(decimals=6).tolist())
+            for v in (found, self.weights_of(self.whole))
         )
-        return f"; micro-batch {names} adds nothing, and is counted" if zero else ""
+        return _Verdict(False, f"the micro-batches have weights {had} where {due} is due", SUM_ONCE)
 
     def faults(self) -> Iterator[tuple[str, Floats]]:
         """Yield the weights, summing to one, that known faults give the micro-batches."""
@@ -559,33 +505,15 @@ class _Evidence:
         power = round(math.log2(abs(factor))) if factor else 0
         if power >= 8 and abs(factor / 2.0**power - 1) <= self.tolerance and not found:
             found.append(f"2^{power} = {2**power} times what it should be: the loss is scaled (GradScaler)")
-        if self.counts is not None and not found:
-            own = [
-                i
-                for i, c in enumerate(self.counts["targets"])
-                if c and abs(factor * k * c / n - 1) <= self.tolerance
-            ]
-            found += [
-                f"{factor:.4g} of what it should be: divided by K times the targets of micro-batch {i} alone"
-                for i in own[:1]
-            ]
         full = round(k / factor) if factor > k / 1000 else 0
         if not found and full > k and abs(k / factor / full - 1) <= self.tolerance:
             found.append(f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}")
         if not found:
             hint = "" if self.counts is not None else "; targets= would compare it with counts"
-            found.append(f"{factor:.4g} times what it should be, no usual factor{self.round_norms()}{hint}")
+            found.append(
+                f"{factor:.4g} times what it should be, no usual factor (is a gradient clipped?){hint}"
+            )
         return "; or ".join(found)
-
-    def round_norms(self) -> str:
-        """Ask whether gradients are clipped, by their norms: a bound is a round number."""
-        for what, gradient in (("the micro-batches'", self.ours), ("the whole batch's", self.whole)):
-            norm = float(gradient.norm())
-            if (
-                abs(float(f"{norm:.2g}") - norm) <= 3e-6 + 1e-6 * norm
-            ):  # clip_grad_norm_ adds 1e-6 to the norm
-                return f"; {what} gradient has the norm {norm:.2g}, and is probably clipped at it"
-        return " (is one clipped?)"
 
     def whole_batch_counts(self) -> str | None:
         """Return what the whole batch counts in place of `targets`, if that can be told."""
@@ -680,16 +608,13 @@ def _autocast_seen(model: nn.Module) -> Iterator[set[torch.dtype]]:
 @contextmanager
 def random_states_kept() -> Iterator[None]:
     """Put the random states of Python, NumPy and torch back."""
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        torch.set_rng_state(states[2])
-        if cuda:
-            torch.cuda.set_rng_state_all(cuda)
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)):
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])  # noqa: NPY002
 
 
 def _put_back(values: list[tuple[Tensor, Tensor]]) -> None:
@@ -699,19 +624,15 @@ def _put_back(values: list[tuple[Tensor, Tensor]]) -> None:
                 tensor.copy_(kept)
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    return torch.allclose(_local(a.detach()), _local(b), rtol=0, atol=0, equal_nan=True)
+def _same(a: Any, b: Any) -> bool:
+    """Whether this rank's parts are the same."""
+    a, b = (x.to_local() if hasattr(x, "to_local") else x for x in (a.detach(), b))
+    return torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
 
 
-def _full(tensor: Any) -> Tensor:
-    full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return full.detach()
-
-
-def _local(tensor: Any) -> Tensor:
-    """Return this rank's part of a DTensor."""
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local
+def _full(tensor: Any) -> Any:
+    """Return all of a DTensor."""
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
 
 
 def gradient_of(model: nn.Module, values: list[tuple[Tensor, Tensor]], passes: Callable[[], Any]) -> Tensor:
@@ -732,9 +653,8 @@ def gradient_of(model: nn.Module, values: list[tuple[Tensor, Tensor]], passes: C
         )
     pieces = []
     for parameter in parameters:
-        gradient: Any = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        gradient = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
-        pieces.append(gradient.detach().to_dense().to("cpu", torch.float64).flatten())
+        gradient = _full(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+        pieces.append(gradient.to_dense().to("cpu", torch.float64).flatten())
     _put_back(values)  # buffers: each run starts from the same
     return torch.cat(pieces)
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from xent._validate import Reduction, mean_divisor
+from xent._validate import Settings, mean_divisor
 
 # Numbers in the arrays of a block: on a CPU they stay in its last cache; a GPU wants few and large kernels, and
 # with a quarter of this the losses take up to twice as long there.
@@ -44,9 +44,7 @@ class RowLoss:
 
     plain: Callable[..., Tensor]
     fused: Callable[..., Tensor] | None = None
-    arrays: int = (
-        0  # how many arrays of the block's size `fused` works in, besides `out`; it gets them as `work`
-    )
+    arrays: int = 0  # of the block's size that `fused` works in, besides `out`; it gets them as `work`
 
     def in_block(
         self, z: Tensor, others: tuple[Tensor, ...], scale: Tensor | float | None, out: Tensor, work: Tensor
@@ -98,8 +96,7 @@ def reduce_rows(
     z: Tensor,
     others: tuple[Tensor, ...],
     weight: Tensor | None,
-    reduction: Reduction,
-    denominator: float | None,
+    settings: Settings,
     mass: Tensor | None = None,
 ) -> Tensor:
     """Weigh and reduce a loss of rows; a row of weight zero is out, whatever it holds.
@@ -112,7 +109,7 @@ def reduce_rows(
         t is not None and (t.requires_grad or forward_ad.unpack_dual(t).tangent is not None)
         for t in constants
     )
-    divisor = divide_by(z.shape[:-1], weight if mass is None else mass, reduction, denominator)
+    divisor = divide_by(z.shape[:-1], weight if mass is None else mass, settings)
     if not simple or forward_ad.unpack_dual(z).tangent is not None:
         return _plainly(loss, z, others, weight, divisor)
     if torch.is_grad_enabled() and z.requires_grad:
@@ -121,10 +118,14 @@ def reduce_rows(
     return summed(_blockwise(loss, z, others, weight, None)[0], divisor)
 
 
-def divide_by(
-    shape: torch.Size, mass: Tensor | None, reduction: Reduction, denominator: float | None
-) -> Tensor | float | None:
+def reduce_each(losses: Tensor, weight: Tensor | None, settings: Settings) -> Tensor:
+    """Weigh and reduce losses of targets."""
+    return summed(weigh(losses, weight), divide_by(losses.shape, weight, settings))
+
+
+def divide_by(shape: torch.Size, mass: Tensor | None, settings: Settings) -> Tensor | float | None:
     """What the sum of weighted losses is divided by; None to leave each as it is."""
+    reduction, denominator = settings
     if reduction == "none":
         return None
     if reduction == "sum" or denominator:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xent._validate import MOST, integer, number, refuse_where, shown, sum_tolerance
+from xent._validate import MOST, integer, refuse_where, shown, sum_tolerance
+from xent.distillation import above_zero
 
 from . import _validate as tensors
 from ._blocks import concrete
@@ -76,7 +77,7 @@ def top_k_of_teacher(teacher_logits: Tensor, k: int, *, temperature: float = 1.0
     )
     if not 1 <= integer(k, "k") <= v.shape[-1]:
         raise ValueError(f"k: expected a number of classes from 1 to {v.shape[-1]}, got {shown(k)}")
-    t = number(temperature, "temperature", "a finite number > 0", 0.0, float("inf"))
+    t = above_zero(temperature, "temperature")
     probs = torch.softmax((v - v.amax(-1, keepdim=True)) / t, -1)
     top, indices = probs.topk(k, -1)
     tail = probs.scatter(-1, indices, 0.0).sum(-1)

@@ -18,21 +18,24 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from xent import _validate as check
-from xent._validate import MOST, Reduction
+from xent._validate import Reduction
 from xent.distillation import (
     TREATMENTS,
     Direction,
     Scale,
     Treatment,
-    _beta,
-    _settings,
+    above_zero,
+    beta_share,
     check_top_k,
+    choices_of_rows,
+    divergence_settings,
+    draws,
     padding,
 )
 
 from . import _validate as tensors
 from ._blocks import RowLoss, concrete, exp_, reduce_rows, wide
-from ._losses import _hard, _held, log_softmax, log_sum_exp
+from ._losses import hard, held, log_softmax, log_sum_exp
 from ._validate import LABEL_DTYPES
 
 
@@ -61,9 +64,8 @@ def distillation_loss(
     """
     z, v = _pair(student_logits, teacher_logits, axis)
     soft = _divergence_of(z, temperature, scale, direction, beta)
-    reduction, denominator = check.reduction_arguments(reduction, denominator)
     w = tensors.target_weights(z, sample_weight)
-    return reduce_rows(soft.loss(), z, (v,), w, reduction, denominator)
+    return reduce_rows(soft.loss(), z, (v,), w, check.reduction_arguments(reduction, denominator))
 
 
 def mixed_loss(
@@ -82,23 +84,14 @@ def mixed_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """`xent.distillation.mixed_loss` on tensors.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> student, teacher = torch.zeros(1, 2), torch.tensor([[2.0, 0.0]])
-    >>> xent.torch.mixed_loss(student, teacher, torch.tensor([0]), alpha=0.5)
-    tensor(0.5105)
-    """
+    """`xent.distillation.mixed_loss` on tensors."""
     alpha = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     z, v = _pair(student_logits, teacher_logits, axis)
     soft = _divergence_of(z, temperature, scale, direction, beta)
-    reduction, denominator = check.reduction_arguments(reduction, denominator)
     labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)
-    loss = RowLoss(partial(_mixed, _held(alpha, z), soft))
+    loss = RowLoss(partial(_mixed, held(alpha, z), soft))
     w = tensors.target_weights(z, sample_weight, counts)
-    return reduce_rows(loss, z, (v, labels), w, reduction, denominator)
+    return reduce_rows(loss, z, (v, labels), w, check.reduction_arguments(reduction, denominator))
 
 
 def top_k_loss(
@@ -144,10 +137,10 @@ def top_k_loss(
     if concrete(log_p, at):
         mass = log_p.exp().sum(-1)
         check_top_k(at.sort(-1).values, mass, log_p.amax(-1), top_log_probs.dtype, treatment)
-    reduction, denominator = check.reduction_arguments(reduction, denominator)
     z = z.double() if log_p.dtype == torch.float64 else z
     w = tensors.target_weights(z, sample_weight)
-    return reduce_rows(RowLoss(partial(_top_k, treatment)), z, (log_p, at), w, reduction, denominator)
+    loss = RowLoss(partial(_top_k, treatment))
+    return reduce_rows(loss, z, (log_p, at), w, check.reduction_arguments(reduction, denominator))
 
 
 def sample_targets(
@@ -158,23 +151,14 @@ def sample_targets(
     proposal_temperature: float = 1.0,
     axis: int = -1,
 ) -> tuple[Tensor, Tensor]:
-    """`xent.distillation.sample_targets` on tensors, drawn by PyTorch's own generator or by another on their device.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> xent.torch.sample_targets(torch.tensor([[0.0, -float("inf")]]), 3)
-    (tensor([[0, 0, 0]]), tensor([[0.3333, 0.3333, 0.3333]]))
-    """
+    """`xent.distillation.sample_targets` on tensors, drawn by PyTorch's own generator or by another on their device."""
     v, axis = tensors.logits_of(
         tensors.widened(teacher_logits, "teacher_logits").detach(), "teacher_logits", axis
     )
-    samples = check.integer(samples, "samples")
-    if not 1 <= samples <= MOST:
-        raise ValueError(f"samples: expected at least one draw, at most {MOST:,}, got {check.shown(samples)}")
+    samples = draws(samples)
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator: expected a torch.Generator, got {type(generator).__name__}")
-    tau = check.number(proposal_temperature, "proposal_temperature", "a finite number > 0", 0.0, math.inf)
+    tau = above_zero(proposal_temperature, "proposal_temperature")
     _within(tau, "proposal_temperature", v)
     top = v.amax(-1, keepdim=True)
     if concrete(v):  # amax passes nan on
@@ -199,15 +183,7 @@ def sampled_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """`xent.distillation.sampled_loss` on tensors; the weights are constants.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> indices, weights = torch.tensor([[0, 0, 1]]), torch.tensor([[0.5, 0.25, 0.25]])
-    >>> xent.torch.sampled_loss(torch.zeros(1, 2), indices, weights)
-    tensor(0.6931)
-    """
+    """`xent.distillation.sampled_loss` on tensors; the weights are constants."""
     z, axis = tensors.logits_of(student_logits, "student_logits", axis)
     at = _class_choices(indices, "indices", z, axis)
     given = tensors.tensor_of(importance_weights, "importance_weights").detach()
@@ -216,9 +192,9 @@ def sampled_loss(
     masses = tensors.weights(given, "importance_weights", tuple(indices.shape), "that of indices", z).movedim(
         axis, -1
     )
-    reduction, denominator = check.reduction_arguments(reduction, denominator)
     w = tensors.target_weights(z, sample_weight)
-    return reduce_rows(RowLoss(_sampled), z, (at, masses), w, reduction, denominator)
+    settings = check.reduction_arguments(reduction, denominator)
+    return reduce_rows(RowLoss(_sampled), z, (at, masses), w, settings)
 
 
 # The arithmetic, of rows with the classes last.
@@ -315,9 +291,7 @@ class _Divergence:
         losses = rows.mean(self.beta * (1 + x) * (log_ratio - log_m) - (1 - self.beta) * log_m)
 
         def form_gradient() -> None:
-            if (
-                rows.turned is not None
-            ):  # there the student is p: log(M / p) in the place of log(M / q), p in that of q
+            if rows.turned is not None:  # there the student is p: log(M / p) for log(M / q), p for q
                 log_m[rows.turned] -= log_ratio[rows.turned]
                 rows.e[rows.turned] *= log_ratio[rows.turned].exp()
             log_m.mul_(1 - self.beta)
@@ -466,10 +440,10 @@ def _difference(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def _mixed(alpha: float, soft: _Divergence, z: Tensor, v: Tensor, labels: Tensor) -> Tensor:
     # A part of weight zero is left out, also where it is infinite.
     if alpha == 0:
-        return _hard(0.0, z, labels)
+        return hard(0.0, z, labels)
     if alpha == 1:
         return soft.plain(z, v)
-    return (1 - alpha) * _hard(0.0, z, labels) + alpha * soft.plain(z, v)
+    return (1 - alpha) * hard(0.0, z, labels) + alpha * soft.plain(z, v)
 
 
 def _top_k(treatment: str, z: Tensor, log_p: Tensor, at: Tensor) -> Tensor:
@@ -510,9 +484,9 @@ def _pair(student: Any, teacher: Any, axis: int) -> tuple[Tensor, Tensor]:
 
 
 def _divergence_of(z: Tensor, temperature: Any, scale: Any, direction: Any, beta: Any) -> _Divergence:
-    temperature, squared = _settings(temperature, scale, direction)
+    temperature, squared = divergence_settings(temperature, scale, direction)
     _within(temperature, "temperature", z)
-    return _Divergence(temperature, squared, direction, _beta(beta))
+    return _Divergence(temperature, squared, direction, beta_share(beta))
 
 
 def _within(temperature: float, name: str, z: Tensor) -> None:
@@ -527,15 +501,7 @@ def _within(temperature: float, name: str, z: Tensor) -> None:
 def _class_choices(value: Any, name: str, z: Tensor, axis: int) -> Tensor:
     """Return some class indices for each row, moved to the last axis."""
     tensor = tensors.tensor_of(value, name)
-    if tensor.dtype not in LABEL_DTYPES:
-        raise TypeError(f"{name}: expected integer class indices, got dtype {tensor.dtype}")
-    if tensor.ndim != z.ndim or tensor.movedim(axis, -1).shape[:-1] != z.shape[:-1]:
-        raise ValueError(
-            f"{name}: expected the shape of student_logits but for the class axis, with rows of shape "
-            f"{tuple(z.shape[:-1])}, got shape {tuple(tensor.shape)}"
-        )
-    if tensor.shape[axis] == 0:
-        raise ValueError(f"{name}: expected at least one class in each row, got shape {tuple(tensor.shape)}")
+    choices_of_rows(tensor, name, z.shape[:-1], axis, integers=tensor.dtype in LABEL_DTYPES)
     tensors.same_device(tensor, name, z)
     tensors.in_range(tensor, name, z.shape[-1])
     return tensor.movedim(axis, -1).long()

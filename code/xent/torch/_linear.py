@@ -12,8 +12,8 @@ import torch.distributed as dist
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from xent._validate import Reduction, integer, number, reduction_arguments, renamed, shown, smoothing_mass
-from xent.distillation import Direction, Scale, _beta, _settings
+from xent._validate import Reduction, Settings, integer, number, reduction_arguments, shown, smoothing_mass
+from xent.distillation import Direction, Scale, beta_share, divergence_settings
 
 from . import _validate as tensors
 from ._blocks import summed, wide
@@ -42,7 +42,6 @@ class TokenReport(NamedTuple):
     log_z_squared: Tensor  # of the log-sum-exp; times `z_loss` it is the z-loss's part of the loss
 
 
-@renamed(bias="linear_bias")
 def linear_cross_entropy(
     hidden: Tensor,
     linear_weight: Tensor,
@@ -125,13 +124,6 @@ def linear_cross_entropy(
     forward pass and handed out by the first backward pass; another one through the same graph computes them
     again. Under `torch.compile` the call is one operator.
 
-    References
-    ----------
-    P.-L. Hsu et al., *Liger Kernel: Efficient Triton Kernels for LLM Training*, 2024, arXiv:2410.10989:
-    blocks of rows. E. Wijmans et al., *Cut Your Losses in Large-Vocabulary Language Models*, ICLR 2025,
-    arXiv:2411.09009: no block of logits in memory at all. A. Chowdhery et al., *PaLM*, 2022,
-    arXiv:2204.02311: the z-loss.
-
     Examples
     --------
     >>> import torch, xent.torch
@@ -143,13 +135,10 @@ def linear_cross_entropy(
     """
     layer = _Layer.checked(hidden, linear_weight, linear_bias, "linear_")
     refuse_transforms("linear_cross_entropy", *layer.tensors)
-    if isinstance(weight, Tensor) and weight.shape == layer.weight.shape:
-        raise TypeError(
-            "weight: the layer's weight is linear_weight now; weight is that of a target by its class"
-        )
     z_loss = number(z_loss, "z_loss", "a finite number >= 0", 0.0, math.inf, closed="low")
     settings = smoothing_mass(label_smoothing), z_loss
-    shards = Shards(layer.classes, hidden.device, vocab_group if group_name(vocab_group) else None)
+    group_name(vocab_group)
+    shards = Shards(layer.classes, hidden.device, vocab_group)
     if not isinstance(report, bool):
         raise TypeError(f"report: expected True or False, got {shown(report)}")
     if isinstance(targets, Tensor) and targets.is_floating_point() and targets.ndim == hidden.ndim:
@@ -167,9 +156,9 @@ def linear_cross_entropy(
             by_class = shards.class_weights(weight, labels, layer.classes, hidden)
             w = by_class if w is None else w * by_class
     loss = Sum(((1.0, part),), _softcap(softcap))
-    reduced = _Reduced(reduction, denominator, w, mass)
-    loss_of, told = reduced.of(layer, loss, beside, shards.group, report=report)
-    return (loss_of, told) if told is not None else loss_of
+    reduce = reduction_arguments(reduction, denominator)
+    result, told = _reduced(layer, loss, beside, w, reduce, shards.group, mass=mass, report=report)
+    return (result, told) if told is not None else result
 
 
 def _soft(
@@ -237,7 +226,7 @@ def linear_entropy(
     group_name(vocab_group)
     w = tensors.target_weights(hidden, sample_weight)
     loss = Sum(((1.0, Entropy()),), _softcap(softcap))
-    return _Reduced(reduction, denominator, w).of(layer, loss, [], vocab_group)[0]
+    return _reduced(layer, loss, [], w, reduction_arguments(reduction, denominator), vocab_group)[0]
 
 
 def linear_distillation_loss(
@@ -322,13 +311,6 @@ def linear_distillation_loss(
     off by as many epsilons of the teacher's entropy. In float32 the first is 0.02 % of the loss of two
     models whose logits differ by 1e-3, and more at a high temperature.
 
-    References
-    ----------
-    G. Hinton, O. Vinyals and J. Dean, *Distilling the Knowledge in a Neural Network*, 2015, arXiv:1503.02531.
-    R. Agarwal et al., *On-Policy Distillation of Language Models*, ICLR 2024, arXiv:2306.13649: the
-    divergence "jsd". Divided by beta it tends to the forward one as beta falls to 0, and divided by 1 - beta
-    to the reverse one as beta rises to 1.
-
     Examples
     --------
     >>> import torch, xent.torch
@@ -353,10 +335,8 @@ def linear_distillation_loss(
             "ignore_index: expected targets and ignore_index together, or neither, got "
             f"{'no targets' if targets is None else 'targets'} with ignore_index={shown(ignore_index)}"
         )
-    hidden, shards = (
-        student_hidden,
-        Shards(layer.classes, student_hidden.device, vocab_group if group_name(vocab_group) else None),
-    )
+    group_name(vocab_group)
+    hidden, shards = student_hidden, Shards(layer.classes, student_hidden.device, vocab_group)
     labels = counts = None
     if targets is not None:
         labels, counts = tensors.labels_of(
@@ -373,7 +353,7 @@ def linear_distillation_loss(
         raise TypeError(
             f"teacher_hidden: expected one of {', '.join(given)}, got {' and '.join(came) or 'none'}"
         )
-    heat = _settings(temperature, scale, direction)
+    heat = divergence_settings(temperature, scale, direction)
     teacher: list[Tensor] = []
     beside: list[Tensor] = []
     soft: Part
@@ -381,7 +361,7 @@ def linear_distillation_loss(
         if top_k is not None and integer(top_k, "top_k") < 1:
             raise ValueError(f"top_k: expected at least one class, got {shown(top_k)}")
         teacher = _taught(layer, teacher_hidden, teacher_weight, teacher_bias)
-        soft = Divergence(*heat, direction, _beta(beta), top_k)
+        soft = Divergence(*heat, direction, beta_share(beta), top_k)
     else:
         for name, value, only in (
             ("teacher_weight", teacher_weight, None),
@@ -391,7 +371,7 @@ def linear_distillation_loss(
         ):
             if value is not only:
                 raise ValueError(f"{name}: expected {only!r} with {came[0]}, got {shown(value)}")
-        _beta(beta)
+        beta_share(beta)
         if teacher_top_k is not None:
             soft, beside = Cached(*heat), masses_of(teacher_top_k, hidden, w, shards.total)
         else:
@@ -403,8 +383,8 @@ def linear_distillation_loss(
         assert labels is not None
         parts.append((1 - alpha, Labels()))
         beside = [*beside, labels.flatten()]
-    reduced = _Reduced(reduction, denominator, w)
-    return reduced.of(layer, Sum(tuple(parts)), beside, vocab_group, teacher)[0]
+    loss, reduce = Sum(tuple(parts)), reduction_arguments(reduction, denominator)
+    return _reduced(layer, loss, beside, w, reduce, vocab_group, teacher=teacher)[0]
 
 
 def _taught(layer: _Layer, hidden: Any, weight: Any, bias: Any) -> list[Tensor]:
@@ -463,62 +443,53 @@ class _Layer:
         return self.hidden, self.weight, self.bias
 
 
-@dataclass(frozen=True)
-class _Reduced:
-    """How a linear loss is weighed and reduced: `weight` of each row, and `mass`, what it adds to the divisor."""
+def _reduced(
+    layer: _Layer,
+    loss: Sum,
+    beside: list[Tensor],
+    weight: Tensor | None,
+    settings: Settings,
+    vocab_group: dist.ProcessGroup | None,
+    *,
+    mass: Tensor | None = None,
+    teacher: Sequence[Tensor] = (),
+    report: bool = False,
+) -> tuple[Tensor, TokenReport | None]:
+    """Turn weights and the reduction into a factor for each row, and apply the loss."""
+    each, hidden, device = settings[0] == "none", layer.hidden, layer.hidden.device
+    dtype = wide(torch.promote_types(hidden.dtype, layer.weight.dtype))
+    for x in (*teacher[1:], *beside):
+        dtype = torch.promote_types(dtype, x.dtype) if x.is_floating_point() else dtype
+    rows = hidden.shape[:-1]
+    factor = row_factors(weight, rows, hidden, settings, mass).to(dtype)
+    tensors = layer.tensors
+    form = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in tensors]
+    if torch.is_autocast_enabled(device.type):
+        # As autocast does for a linear layer; double precision is left as it is.
+        cast = torch.get_autocast_dtype(device.type)
+        tensors = tuple(_cast(x, cast) for x in tensors)
+        teacher = [_cast(x, cast) for x in teacher]
+    h, *rest = tensors
+    result, told = LinearLoss.apply(
+        each,
+        [*form, report],
+        loss.text(),
+        group_name(vocab_group),
+        len(teacher),
+        _matrix(h),
+        *rest,
+        factor.flatten(),
+        *teacher,
+        *beside,
+    )
 
-    reduction: Reduction
-    denominator: float | None
-    weight: Tensor | None
-    mass: Tensor | None = None
+    def shaped(x: Tensor) -> Tensor:
+        return x.reshape(rows) if each else x
 
-    def of(
-        self,
-        layer: _Layer,
-        loss: Sum,
-        beside: list[Tensor],
-        vocab_group: dist.ProcessGroup | None,
-        teacher: Sequence[Tensor] = (),
-        report: bool = False,
-    ) -> tuple[Tensor, TokenReport | None]:
-        """Turn weights and the reduction into a factor for each row, and apply the loss."""
-        reduction, denominator = reduction_arguments(self.reduction, self.denominator)
-        hidden, device = layer.hidden, layer.hidden.device
-        dtype = wide(torch.promote_types(hidden.dtype, layer.weight.dtype))
-        for x in (*teacher[1:], *beside):
-            dtype = torch.promote_types(dtype, x.dtype) if x.is_floating_point() else dtype
-        rows = hidden.shape[:-1]
-        factor = row_factors(self.weight, rows, hidden, reduction, denominator, self.mass).to(dtype)
-        tensors = layer.tensors
-        form = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in tensors]
-        if torch.is_autocast_enabled(device.type):
-            # As autocast does for a linear layer; double precision is left as it is.
-            cast = torch.get_autocast_dtype(device.type)
-            tensors = tuple(_cast(x, cast) for x in tensors)
-            teacher = [_cast(x, cast) for x in teacher]
-        h, *rest = tensors
-        result, told = LinearLoss.apply(
-            reduction == "none",
-            [*form, report],
-            loss.text(),
-            group_name(vocab_group),
-            len(teacher),
-            _matrix(h),
-            *rest,
-            factor.flatten(),
-            *teacher,
-            *beside,
-        )
-
-        def shaped(x: Tensor) -> Tensor:
-            return x.reshape(rows) if reduction == "none" else x
-
-        if not report:
-            return shaped(result), None
-        told = told * factor.flatten()
-        return shaped(result), TokenReport(
-            *(shaped(x if reduction == "none" else summed(x, 1.0)) for x in told)
-        )
+    if not report:
+        return shaped(result), None
+    told = told * factor.flatten()
+    return shaped(result), TokenReport(*(shaped(x if each else summed(x, 1.0)) for x in told))
 
 
 def _softcap(value: Any) -> float | None:

@@ -1,10 +1,5 @@
 """The losses of `xent` on tensors: the same names, arguments and meaning, differentiable to any order.
 
-Two things differ from the NumPy functions. nan logits stay nan instead of raising, and so do rows without a
-finite logit or with +inf, so that a training loop can deal with them its own way. And what a value decides (a
-label in range, rows that sum to one) is checked where there are values to look at: on a GPU that waits for it
-once, and under `torch.compile`, `torch.export`, `torch.func` and fake tensors it is left out.
-
 The relative error of a loss is at most (8 + margin) epsilons of the dtype that is computed in, the margin
 being how far the target's logit lies from the highest other one. Small losses keep their digits, as PyTorch's
 do not, and so does the gradient by the logit of a target that is all but certain.
@@ -23,10 +18,11 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from xent import _validate as check
-from xent._validate import BINARY_LOGITS, LOGITS, Reduction, gone, renamed
+from xent._validate import BINARY_LOGITS, LOGITS, Reduction
+from xent.losses import clip, exponent, sides
 
 from . import _validate as tensors
-from ._blocks import RowLoss, concrete, divide_by, exp_, reduce_rows, sum_classes, summed, weigh
+from ._blocks import RowLoss, concrete, exp_, reduce_each, reduce_rows, sum_classes
 from ._validate import FLOAT_DTYPES, LABEL_DTYPES
 
 
@@ -37,25 +33,11 @@ def log_sum_exp(
     b: Tensor | ArrayLike | None = None,
     keepdims: bool = False,
 ) -> Tensor:
-    """`xent.log_sum_exp` on tensors: +inf makes the sum +inf, nan stays nan.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> xent.torch.log_sum_exp(torch.tensor([0.0, -40.0], dtype=torch.float64)).item()
-    4.248354255291...e-18
-    """
+    """`xent.log_sum_exp` on tensors: +inf makes the sum +inf, nan stays nan."""
     z = tensors.widened(x, "x")
     if not isinstance(keepdims, bool):
         raise TypeError(f"keepdims: expected True or False, got {check.shown(keepdims)}")
-    given = range(z.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    axes = sorted({tensors.class_axis(z, "x", a) for a in given})
-    if not axes:
-        raise ValueError(
-            f"axis: expected at least one axis of x with shape {tuple(z.shape)}, got {check.shown(axis)}"
-        )
-    if len(axes) < len(given):
-        raise ValueError(f"axis: expected distinct axes, got {check.shown(axis)}")
+    axes = check.summed_axes(z, "x", axis)
     if b is not None:
         factors = tensors.weights(b, "b", tuple(z.shape), "that of x", z, broadcast=True)
         z = torch.where((factors > 0) | z.isnan(), z + torch.log(factors), -math.inf)  # 0 * inf = 0
@@ -71,28 +53,14 @@ def log_sum_exp(
 
 
 def log_softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
-    """`xent.log_softmax` on tensors; nan, and rows without a softmax, give nan.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> xent.torch.log_softmax(torch.tensor([0.0, -40.0]))
-    tensor([-4.2484e-18, -4.0000e+01])
-    """
+    """`xent.log_softmax` on tensors; nan, and rows without a softmax, give nan."""
     moved, axis = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
     gaps, top = _below_the_highest(moved)
     return (-gaps - top).movedim(-1, axis)
 
 
 def entropy_from_logits(logits: Tensor, *, axis: int = -1, base: float | None = None) -> Tensor:
-    """`xent.information.entropy_from_logits` on tensors; nan, and rows without a softmax, give nan.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> xent.torch.entropy_from_logits(torch.tensor([0.0, -50.0]))
-    tensor(9.8366e-21)
-    """
+    """`xent.information.entropy_from_logits` on tensors; nan, and rows without a softmax, give nan."""
     moved, _ = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
     # Both -log p of the highest and the gaps are >= 0. A gap of inf has p = 0, and 0 * inf = 0.
     gaps, top = _below_the_highest(moved)
@@ -101,43 +69,21 @@ def entropy_from_logits(logits: Tensor, *, axis: int = -1, base: float | None = 
 
 
 def softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
-    """`xent.softmax` on tensors; nan, and rows without a softmax, give nan.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> xent.torch.softmax(torch.tensor([1000.0, 1000.0]))
-    tensor([0.5000, 0.5000])
-    """
+    """`xent.softmax` on tensors; nan, and rows without a softmax, give nan."""
     moved, axis = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
     return torch.softmax(moved, -1).movedim(-1, axis)
 
 
 def sigmoid(logits: Tensor) -> Tensor:
-    """`xent.sigmoid` on tensors; nan stays nan.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> xent.torch.sigmoid(torch.tensor([-1000.0, 0.0]))
-    tensor([0.0000, 0.5000])
-    """
+    """`xent.sigmoid` on tensors; nan stays nan."""
     return torch.sigmoid(tensors.widened(logits, "logits"))
 
 
 def log_sigmoid(logits: Tensor) -> Tensor:
-    """`xent.log_sigmoid` on tensors, accurate in both tails; nan stays nan.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> xent.torch.log_sigmoid(torch.tensor([-1000.0, 40.0]))
-    tensor([-1.0000e+03, -4.2484e-18])
-    """
+    """`xent.log_sigmoid` on tensors, accurate in both tails; nan stays nan."""
     return logsigmoid(tensors.widened(logits, "logits"))
 
 
-@gone(vocab_group="xent.torch.split_cross_entropy")
 def cross_entropy(
     logits: Tensor,
     targets: Tensor,
@@ -171,12 +117,11 @@ def cross_entropy(
     (0.288726, True)
     """
     z, axis = tensors.logits_of(logits, "logits", axis)
-    smoothing = _held(check.smoothing_mass(label_smoothing), z)
-    reduction, denominator = check.reduction_arguments(reduction, denominator)
+    smoothing = held(check.smoothing_mass(label_smoothing), z)
     labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)
     w = tensors.target_weights(z, sample_weight, counts, labels, weight)
-    loss = RowLoss(partial(_hard, smoothing), partial(_hard_fused, smoothing))
-    return reduce_rows(loss, z, (labels,), w, reduction, denominator)
+    loss = RowLoss(partial(hard, smoothing), partial(_hard_fused, smoothing))
+    return reduce_rows(loss, z, (labels,), w, check.reduction_arguments(reduction, denominator))
 
 
 def soft_cross_entropy(
@@ -190,19 +135,11 @@ def soft_cross_entropy(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """`xent.soft_cross_entropy` on tensors; the distributions may carry a gradient too.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> xent.torch.soft_cross_entropy(torch.tensor([[0.0, -float("inf")]]), torch.tensor([[1.0, 0.0]]))
-    tensor(0.)
-    """
+    """`xent.soft_cross_entropy` on tensors; the distributions may carry a gradient too."""
     z, axis = tensors.logits_of(logits, "logits", axis)
     fits = partial(check.of_soft, logits, target_probs, axis)
     t = tensors.distributions(target_probs, "target_probs", logits, "logits", axis, fits).movedim(axis, -1)
-    smoothing = _held(check.smoothing_mass(label_smoothing), z)
-    reduction, denominator = check.reduction_arguments(reduction, denominator)
+    smoothing = held(check.smoothing_mass(label_smoothing), z)
     z = z.to(torch.promote_types(z.dtype, t.dtype) if t.dtype == torch.float64 else z.dtype)
     w = mass = tensors.target_weights(z, sample_weight)
     if weight is not None:
@@ -211,10 +148,10 @@ def soft_cross_entropy(
         w = (mass > 0).to(mass.dtype) if w is None else w.masked_fill(mass == 0, 0.0)
     if smoothing:
         t = (1 - smoothing) * t + smoothing / z.shape[-1] * t.sum(-1, keepdim=True)
-    return reduce_rows(RowLoss(_soft), z, (t,), w, reduction, denominator, mass)
+    settings = check.reduction_arguments(reduction, denominator)
+    return reduce_rows(RowLoss(_soft), z, (t,), w, settings, mass)
 
 
-@renamed(weight="sample_weight")
 def binary_cross_entropy(
     logits: Tensor,
     targets: Tensor,
@@ -225,23 +162,15 @@ def binary_cross_entropy(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """`xent.binary_cross_entropy` on tensors, accurate in both tails.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> xent.torch.binary_cross_entropy(torch.tensor([-20.0, 20.0]), torch.tensor([0, 1]), reduction="none")
-    tensor([2.0612e-09, 2.0612e-09])
-    """
+    """`xent.binary_cross_entropy` on tensors, accurate in both tails."""
     z, y, w = _binary(logits, targets, sample_weight, label_smoothing)
-    reduction, denominator = check.reduction_arguments(reduction, denominator)
     up, down = _binary_sides(z, y)
     if pos_weight is not None:
         c = tensors.weights(pos_weight, "pos_weight", tuple(z.shape), "that of the logits", z, broadcast=True)
         if concrete(c) and (c == 0).any():
             raise ValueError("pos_weight: expected finite weights > 0, got 0")
         up = c * up
-    return summed(weigh(up + down, w), divide_by(z.shape, w, reduction, denominator))
+    return reduce_each(up + down, w, check.reduction_arguments(reduction, denominator))
 
 
 def focal_loss(
@@ -259,26 +188,19 @@ def focal_loss(
     """`xent.focal_loss` on tensors.
 
     The loss is not proper: `xent.scoring.invert_focal` says what a model that was trained with it believes.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> xent.torch.focal_loss(torch.zeros(1, 2), torch.tensor([0]))
-    tensor(0.1733)
     """
     z, axis = tensors.logits_of(logits, "logits", axis)
     labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)
-    gamma = check.number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
-    reduction, denominator = check.reduction_arguments(reduction, denominator)
+    gamma = exponent(gamma)
     w = tensors.target_weights(z, sample_weight, counts)
     factor = None
     if alpha is not None:
         factor = tensors.weights(alpha, "alpha", (z.shape[-1],), "one factor a class", z)[labels]
     others = (labels,) if factor is None else (labels, factor)
-    return reduce_rows(RowLoss(partial(_focal, gamma)), z, others, w, reduction, denominator)
+    loss = RowLoss(partial(_focal, gamma))
+    return reduce_rows(loss, z, others, w, check.reduction_arguments(reduction, denominator))
 
 
-@renamed(weight="sample_weight")
 def binary_focal_loss(
     logits: Tensor,
     targets: Tensor,
@@ -290,27 +212,16 @@ def binary_focal_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """`xent.binary_focal_loss` on tensors.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> xent.torch.binary_focal_loss(torch.tensor([0.0]), torch.tensor([1]), alpha=0.25)
-    tensor(0.0433)
-    """
+    """`xent.binary_focal_loss` on tensors."""
     z, y, w = _binary(logits, targets, sample_weight, label_smoothing)
-    gamma = check.number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
-    reduction, denominator = check.reduction_arguments(reduction, denominator)
+    gamma = exponent(gamma)
     up, down = _binary_sides(z, y)
     up = _pow(torch.sigmoid(-z), logsigmoid(-z), gamma) * up
     down = _pow(torch.sigmoid(z), logsigmoid(z), gamma) * down
-    if alpha is not None:
-        a = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
-        # A side without mass is left out: 0 * inf would be nan.
-        up, down = (
-            m * x.masked_fill(x.isposinf(), 0.0) if m == 0 else m * x for m, x in ((a, up), (1 - a, down))
-        )
-    return summed(weigh(up + down, w), divide_by(z.shape, w, reduction, denominator))
+    # A side without mass is left out: 0 * inf would be nan.
+    masses = zip(sides(alpha), (up, down), strict=True)
+    up, down = (m * x.masked_fill(x.isposinf(), 0.0) if m == 0 else m * x for m, x in masses)
+    return reduce_each(up + down, w, check.reduction_arguments(reduction, denominator))
 
 
 def nll(
@@ -324,15 +235,7 @@ def nll(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """`xent.nll` on tensors.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> logits = torch.tensor([[2.0, 1.0, 0.0]])
-    >>> xent.torch.nll(xent.torch.log_softmax(logits), torch.tensor([0]))
-    tensor(0.4076)
-    """
+    """`xent.nll` on tensors."""
     moved, axis = tensors.logits_of(tensors.widened(log_probs, "log_probs"), "log_probs", axis)
     labels, counts = tensors.labels_of(targets, moved, ignore_index, axis=axis)
     if concrete(moved):
@@ -368,12 +271,6 @@ def log_loss(
     """`xent.log_loss` on tensors: `labels` are the numbers that the targets call the classes.
 
     A clipped probability has no gradient.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> xent.torch.log_loss(torch.tensor([[0.25, 0.75]]), torch.tensor([0]))
-    tensor(1.3863)
     """
     moved, axis = tensors.logits_of(tensors.widened(probs, "probs"), "probs", axis)
     if labels is not None:
@@ -384,7 +281,7 @@ def log_loss(
         return check.other_axis(probs, axis, LOGITS if ((probs < 0) | (probs > 1)).any() else "")
 
     tensors.distributions(probs, "probs", probs, "probs", axis, fits)
-    eps = check.number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
+    eps = clip(eps)
 
     def loss(p: Tensor) -> Tensor:
         return -torch.log(p.clamp(eps, 1 - eps) if eps else p)
@@ -392,7 +289,6 @@ def log_loss(
     return _pick(moved, of, counts, weight, sample_weight, reduction, denominator, loss)
 
 
-@renamed(weight="sample_weight")
 def binary_log_loss(
     probs: Tensor,
     targets: Tensor,
@@ -402,24 +298,16 @@ def binary_log_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """`xent.binary_log_loss` on tensors; a clipped probability has no gradient.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> xent.torch.binary_log_loss(torch.tensor([0.75, 0.5]), torch.tensor([1, 0]))
-    tensor(0.4904)
-    """
+    """`xent.binary_log_loss` on tensors; a clipped probability has no gradient."""
     p = tensors.widened(probs, "probs")
     tensors.inside(p, "probs", hint=lambda: BINARY_LOGITS)
-    eps = check.number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
+    eps = clip(eps)
     p, y, w = _binary(p, targets, sample_weight, 0.0, "probs", out=0.5)
-    reduction, denominator = check.reduction_arguments(reduction, denominator)
     p = p.clamp(eps, 1 - eps) if eps else p
     # As in _binary_sides, also for the gradient: that of log p at 0 is infinite.
     up = -y * torch.log(torch.where(y > 0, p, 1.0))
     down = (y - 1) * torch.log1p(-torch.where(y < 1, p, 0.0))
-    return summed(weigh(up + down + 0.0, w), divide_by(p.shape, w, reduction, denominator))
+    return reduce_each(up + down + 0.0, w, check.reduction_arguments(reduction, denominator))
 
 
 # The arithmetic, of rows with the classes last.
@@ -444,7 +332,7 @@ def _below_the_highest(z: Tensor) -> tuple[Tensor, Tensor]:
     return z.gather(-1, top.unsqueeze(-1)) - z, _minus_log_p(z, top).unsqueeze(-1)
 
 
-def _hard(smoothing: float, z: Tensor, labels: Tensor) -> Tensor:
+def hard(smoothing: float, z: Tensor, labels: Tensor) -> Tensor:
     if smoothing == 0:
         return _minus_log_p(z, labels)
     gaps, top = _below_the_highest(z)
@@ -564,14 +452,13 @@ def _pick(
     loss: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """Take each target's entry along the last axis, apply `loss` to it, and reduce."""
-    reduction, denominator = check.reduction_arguments(reduction, denominator)
     w = tensors.target_weights(moved, sample_weight, counts, labels, weight)
     picked = moved.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     # A one has a finite loss; what it is does not matter, and what the entry was reaches no gradient.
     losses = loss(picked if w is None else picked.masked_fill(w == 0, 1.0)) + 0.0
-    return summed(weigh(losses, w), divide_by(losses.shape, w, reduction, denominator))
+    return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
-def _held(value: float, like: Tensor) -> float:
+def held(value: float, like: Tensor) -> float:
     """A share, or zero if it may be zero in the dtype that is computed in, where it would make nan of inf."""
     return value if value >= torch.finfo(torch.promote_types(like.dtype, torch.float32)).tiny else 0.0

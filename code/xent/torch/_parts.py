@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from xent._validate import Reduction
+from xent._validate import Settings
 
 from ._blocks import divide_by, wide
 from ._shards import Shards
@@ -414,11 +414,10 @@ def row_factors(
     weight: Tensor | None,
     shape: torch.Size,
     like: Tensor,
-    reduction: Reduction,
-    denominator: float | None,
+    settings: Settings,
     mass: Tensor | None = None,
 ) -> Tensor:
     """Return what each row's loss is multiplied by, so that their sum is the reduced loss; 0: left out."""
-    divisor = divide_by(shape, weight if mass is None else mass, reduction, denominator)
+    divisor = divide_by(shape, weight if mass is None else mass, settings)
     factor = like.new_ones(shape, dtype=wide(like.dtype)) if weight is None else weight.detach()
     return factor if divisor is None else factor / divisor

@@ -66,7 +66,7 @@ def split_cross_entropy(
     z, _ = logits_of(logits, "logits", -1)
     refuse_transforms("split_cross_entropy", z)
     loss = Labels(smoothing_mass(label_smoothing))
-    reduction, denominator = reduction_arguments(reduction, denominator)
+    settings = reduction_arguments(reduction, denominator)
     if not group_name(vocab_group):
         raise TypeError("vocab_group: expected a torch.distributed.ProcessGroup, got None; see cross_entropy")
     labels, counts = labels_of(targets, z, ignore_index, classes=0)
@@ -76,7 +76,7 @@ def split_cross_entropy(
     if weight is not None:
         by_class = shards.class_weights(weight, labels, z.shape[-1], z)
         w = by_class if w is None else w * by_class
-    factor = row_factors(w, z.shape[:-1], z, reduction, denominator)
+    factor = row_factors(w, z.shape[:-1], z, settings)
     rows = z.to(factor.dtype).reshape(labels.numel(), -1)
     losses: Tensor = _Split.apply(rows, labels.flatten(), factor.flatten(), loss, shards)
     return losses.reshape(labels.shape) if reduction == "none" else summed(losses, 1.0)

@@ -18,13 +18,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from xent._validate import number
 
-from ._accumulate import moved
+from ._accumulate import moved, ranks_of
 from ._accumulation_check import (
     AccumulationReport,
     compare,
@@ -38,7 +37,7 @@ from ._accumulation_check import (
 
 Step = Callable[[nn.Module, list[Any]], Any]
 IGNORED = -100  # the label that trainers of language models leave out
-LOOK = 64  # micro-batches that are read, at most, until two have unlike numbers of targets
+LOOK = 64  # micro-batches, at most, until a module that optimises by hand takes its optimizer's step
 
 
 def check_trainer(
@@ -145,7 +144,7 @@ def _hugging_face(trainer: Any, batches: Iterable[Any] | None, stack: ExitStack)
     accelerator = trainer.accelerator
     for thing in (trainer, accelerator, getattr(accelerator, "gradient_state", None)):
         stack.enter_context(_kept(thing))
-    ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    ranks = ranks_of()
     size = trainer.args.gradient_accumulation_steps
     examples = _Examples(trainer.data_collator)
     if batches is None:
@@ -160,9 +159,9 @@ def _hugging_face(trainer: Any, batches: Iterable[Any] | None, stack: ExitStack)
             "dataloader_prefetch_factor": None,
         }
         stack.enter_context(_patched(trainer.args, **alone))
-        mine, chosen = _window(_loader(trainer), size)
+        mine = _window(_loader(trainer), size)
         stack.enter_context(_patched(trainer, data_collator=examples.collate))
-        rows = exchange(examples.of(mine, chosen), None, ranks)
+        rows = exchange(examples.of(mine), None, ranks)
     else:
         mine, rows = _given(batches, size), [None]
     everyone = exchange(mine, None, ranks)
@@ -181,9 +180,8 @@ def _hugging_face(trainer: Any, batches: Iterable[Any] | None, stack: ExitStack)
     stack.enter_context(_patched(trainer, optimizer=None))
     generated = _on_policy(trainer, model, stack)
 
-    def step(
-        model: nn.Module, batches: list[Any]
-    ) -> None:  # as in Trainer.train, between two optimizer steps
+    def step(model: nn.Module, batches: list[Any]) -> None:
+        # As in Trainer.train, between two optimizer steps.
         takes = len(inspect.signature(trainer.get_batch_samples).parameters)  # the device since 4.49
         samples, count = trainer.get_batch_samples(
             *(iter(batches), len(batches), trainer.args.device)[:takes]
@@ -236,30 +234,21 @@ def _loader(trainer: Any) -> Iterable[Any]:
     return loader
 
 
-def _window(loader: Iterable[Any], size: int) -> tuple[list[Any], list[int]]:
-    """Return `size` micro-batches whose numbers of labels are not all the same, and which of the loader's they are.
-
-    They are the loader's first, but for the last of them, which is the first that differs.
-    """
-    batches: list[Any] = []
-    with_labels: list[int] = []
-    for i, batch in enumerate(_read(loader, LOOK + size)):
-        if i < size:
-            batches.append(batch)
-        with_labels.append(_labels(batch))
-        if i + 1 >= size and len({*with_labels[: size - 1], with_labels[i]}) > 1:
-            return [*batches[:-1], batch], [*range(size - 1), i]
-        if i + 1 == size and with_labels[i] < 0:  # another loss than one of labels
-            return batches, list(range(size))
+def _window(loader: Iterable[Any], size: int) -> list[Any]:
+    """Return the loader's first micro-batches, whose numbers of labels may not all be the same."""
+    batches = list(_read(loader, size))
     if len(batches) < size:
         raise ValueError(
             f"trainer: expected a loader of at least {size} micro-batches, one window, got {len(batches)}; pass a "
             "list of batches= to check a shorter window"
         )
-    raise ValueError(
-        f"trainer: expected micro-batches with unlike numbers of labels, got {len(with_labels)} with "
-        f"{with_labels[0]} each, which hide a mean of means; pass batches= that differ"
-    )
+    labels = {_labels(batch) for batch in batches}
+    if len(labels) == 1 and labels != {-1}:
+        raise ValueError(
+            f"trainer: expected micro-batches with unlike numbers of labels, got {size} with {labels.pop()} each, "
+            "which hide a mean of means; pass batches= that differ"
+        )
+    return batches
 
 
 def _read(loader: Iterable[Any], most: int) -> Iterator[Any]:
@@ -295,11 +284,11 @@ class _Examples:
         self.seen.append(copy.deepcopy(examples))
         return self.collate(examples)
 
-    def of(self, batches: list[Any], chosen: list[int]) -> list[Any] | None:
-        """Return the examples of the chosen batches, if collating them again gives these batches; else None."""
-        if len(self.seen) <= max(chosen):
+    def of(self, batches: list[Any]) -> list[Any] | None:
+        """Return the examples of these batches, if collating them again gives the batches; else None."""
+        if len(self.seen) < len(batches):
             return None
-        rows = [self.seen[i] for i in chosen]
+        rows = self.seen[: len(batches)]
         again = (self.collate(copy.deepcopy(examples)) for examples in rows)
         if not all(_alike(a, b) for a, b in zip(again, batches, strict=True)):
             return None  # it masks at random, or another process deals the examples out
@@ -356,31 +345,22 @@ def _lightning(trainer: Any, module: Any, batches: Iterable[Any] | None, stack: 
         return None
 
     stack.enter_context(_evaluating(module))
-    automatic = bool(module.automatic_optimization)
-    size = trainer.accumulate_grad_batches
+    automatic, size = bool(module.automatic_optimization), trainer.accumulate_grad_batches
     window = _Manual(module)
     known = {} if getattr(module, "_trainer", None) is trainer else {"_trainer": trainer}
     stack.enter_context(_patched(module, log=nothing, log_dict=nothing, **known))
     if not automatic:
-        schedulers = nothing
-        stack.enter_context(
-            _patched(
-                module, optimizers=lambda *_, **__: window, lr_schedulers=schedulers, clip_gradients=nothing,
-                toggle_optimizer=nothing, untoggle_optimizer=nothing,
-                manual_backward=lambda loss, *a, **k: loss.backward(*a, **k),
-            )
-        )  # fmt: skip
+        idle = dict.fromkeys(
+            ("lr_schedulers", "clip_gradients", "toggle_optimizer", "untoggle_optimizer"), nothing
+        )
+        stack.enter_context(_patched(module, optimizers=lambda *_, **__: window, **idle))
+        stack.enter_context(_patched(module, manual_backward=lambda loss, *a, **k: loss.backward(*a, **k)))
     takes = len(inspect.signature(module.training_step).parameters)
 
     def training_step(batch: Any, index: int) -> Any:
         batch = moved(batch, getattr(module, "device", "cpu"), False)
         with trainer.precision_plugin.train_step_context():
             return module.training_step(*(batch, index)[:takes])
-
-    def loss_of(batch: Any, index: int) -> Tensor:
-        output = training_step(batch, index)
-        loss: Tensor = output["loss"] if isinstance(output, Mapping) else output
-        return loss
 
     def step(model: nn.Module, batches: list[Any]) -> None:
         window.open = True
@@ -403,12 +383,12 @@ def _lightning(trainer: Any, module: Any, batches: Iterable[Any] | None, stack: 
     else:
 
         def reference(model: nn.Module, batch: Any) -> None:
-            loss_of(batch, 0).backward()
+            output = training_step(batch, 0)
+            (output["loss"] if isinstance(output, Mapping) else output).backward()
 
         if _adds_up(module, reference, mine, whole):
-            reference = (
-                None  # a sum, or a loss that has its divisor already: then Lightning's division belongs to it
-            )
+            # A sum, or a loss that has its divisor already: then Lightning's division belongs to it.
+            reference = None
     labels = (lambda batch: batch["labels"] != IGNORED) if _labels(mine[0]) >= 0 else None
     return _Job(module, [mine], mine, whole, step, reference, labels)
 

@@ -43,26 +43,10 @@ def widened(value: Any, name: str, hint: str = "") -> Tensor:
     return tensor.to(wide(tensor.dtype))
 
 
-def class_axis(tensor: Tensor, name: str, axis: Any) -> int:
-    """Return the class axis as a non-negative integer; at least one class is needed."""
-    axis = check.integer(axis, "axis")
-    if tensor.ndim == 0:
-        raise ValueError(f"{name}: expected at least one dimension, the classes, got a single number")
-    if not -tensor.ndim <= axis < tensor.ndim:
-        raise ValueError(
-            f"axis: expected an axis of {name} with shape {tuple(tensor.shape)}, got {check.shown(axis)}"
-        )
-    positive: int = axis % tensor.ndim
-    if tensor.shape[positive] == 0:
-        shape = tuple(tensor.shape)
-        raise ValueError(f"{name}: expected at least one class along axis {positive}, got shape {shape}")
-    return positive
-
-
 def logits_of(value: Any, name: str, axis: int) -> tuple[Tensor, int]:
     """Return logits in their dtype, with the classes on the last axis, and where they were."""
     tensor = floats(value, name)
-    axis = class_axis(tensor, name, axis)
+    axis = check.class_axis(tensor, name, axis)
     return tensor if axis == tensor.ndim - 1 else tensor.movedim(axis, -1), axis
 
 
@@ -154,13 +138,7 @@ def weights(
         value = torch.from_numpy(check.real_array(value, name, bools=True).astype(np.float64, order="C"))
     elif tensor_of(value, name).dtype not in (*LABEL_DTYPES, *FLOAT_DTYPES, torch.bool):
         raise TypeError(f"{name}: expected real numbers or booleans, got dtype {value.dtype}")
-    fits = tuple(value.shape) == shape
-    if broadcast and not fits:
-        padded = (1,) * (len(shape) - value.ndim) + tuple(value.shape)
-        fits = len(padded) == len(shape) and all(a in (1, b) for a, b in zip(padded, shape, strict=True))
-    if not fits:
-        expected = f"a shape that broadcasts to {shape}" if broadcast else f"shape {shape}"
-        raise ValueError(f"{name}: expected {expected}, {of}, got {tuple(value.shape)}")
+    check.fitting_shape(tuple(value.shape), name, shape, of, broadcast)
     tensor: Tensor = value.to(device=like.device, dtype=wide(like.dtype)).expand(shape)
     if concrete(tensor):
         check.refuse_where(~((tensor >= 0) & (tensor < math.inf)), name, "finite weights >= 0", tensor)
@@ -189,9 +167,7 @@ def target_weights(
 
 def same_shape(tensor: Tensor, name: str, shape: torch.Size, other: str, on: Tensor, hint: str = "") -> None:
     """Refuse another shape or device."""
-    if tensor.shape != shape:
-        got = tuple(tensor.shape)
-        raise ValueError(f"{name}: expected shape {tuple(shape)}, that of {other}, got {got}{hint}")
+    check.same_shape(tensor, name, shape, other, hint)
     same_device(tensor, name, on)
 
 
