@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -37,16 +36,6 @@ FAULTS = {
     "9 1\n11 2 3": f'Line 2: {ONE_A_LINE}; got "11 2 3".',
     "x" * 99: f'Line 1: {ONE_LINE}; got "{"x" * 40}".',
 }
-
-
-def test_the_library_is_the_one_that_the_readme_names() -> None:
-    readme = (MOVE / "README.md").read_text(encoding="utf-8")
-    sums = dict(re.findall(r"\| `(uplot/[^`]+)` \| `([0-9a-f]{64})` \|", readme))
-    there = {f"uplot/{path.name}": path.read_bytes() for path in (MOVE / "uplot").iterdir()}
-    assert {name: hashlib.sha256(content).hexdigest() for name, content in there.items()} == sums
-
-
-# ------------------------------------------------------------------------------------- the figures
 
 
 def text(value: float, digits: int) -> str:

@@ -93,16 +93,3 @@ PICTURE = nbformat.v4.new_output("display_data", {"image/png": "iVBORw0KGgo=\n"}
 def test_a_fault_is_found(cell: NotebookNode, fault: str) -> None:
     found = list(faults(cell))
     assert fault in found[0] if fault else found == []
-
-
-def test_the_stored_form_drops_what_changes_from_run_to_run() -> None:
-    value = nbformat.v4.new_output("execute_result", {"text/plain": "1\n2"}, execution_count=7)
-    cell = code("λ\nb", value, PICTURE.copy(), execution={"iopub.execute_input": "now"}, tags=["t"])
-    notebook = nbformat.v4.new_notebook(cells=[cell], metadata={"signature": "x"})
-    text = notebooks.normal_form(notebook)
-    stored = nbformat.reads(text, as_version=4)
-    assert stored.metadata == notebooks.METADATA and "λ" in text and text.endswith("}\n")
-    assert stored.cells[0].metadata == {"tags": ["t"]}
-    assert stored.cells[0].execution_count == stored.cells[0].outputs[0].execution_count == 1
-    assert stored.cells[0].outputs[1].data["image/png"] == "iVBORw0KGgo="
-    assert notebooks.normal_form(stored) == text
