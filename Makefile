@@ -18,7 +18,7 @@ export JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 BIN := .venv/bin
 READY := .venv/ready
 BUILD = $(BIN)/jupyter-book build . -W -n --keep-going -q
-PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -rfEs --no-fold-skipped
 
 # One thread a process: the chapters and tests share the cores, and sums keep their last digits.
 export OMP_NUM_THREADS := 1

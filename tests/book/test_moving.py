@@ -91,37 +91,6 @@ def test_the_six_examples_are_those_of_chapter_4() -> None:
     assert f"y = np.array({pictures.SIX_Y.tolist()})" in "".join(cell["source"])
 
 
-def loss_in(bits: int, margin: float, *, naive: bool) -> float:
-    """The loss of a margin with each operation rounded, in NumPy's own type of so many bits."""
-    dtype = {11: np.float16, 24: np.float32, 53: np.float64}[bits]
-    power = dtype(np.exp(-margin))
-    # float16's own logarithm is not the nearest number; float64's is, once rounded.
-    if not naive:
-        return float(dtype(np.log1p(np.float64(power))))
-    return float(0 - dtype(np.log(np.float64(dtype(1) / (dtype(1) + power)))))
-
-
-def say_digits(bits: float, margin: float) -> list[str]:
-    def shown(value: float) -> str:
-        mantissa, exponent = f"{value:.4e}".split("e")
-        return f"{mantissa}e{'-' if '-' in exponent else '+'}{abs(int(exponent))}"
-
-    exact = shown(float(np.log1p(np.exp(-margin))))
-    if bits == 3:  # NumPy has no bfloat16
-        return [exact]
-    size = [53, 24, 11, 8][round(bits)]
-    if size == 11 and margin > 8:  # below float16's normal numbers, which the figure has none of
-        return [exact, shown(loss_in(size, margin, naive=True))]
-    return [exact, *(shown(loss_in(size, margin, naive=naive)) for naive in (True, False))]
-
-
-def say_direction(temperature: float, place: float) -> list[str]:
-    teacher, student = pictures.teacher(2**temperature), pictures.bump(place)
-    student = student / student.sum()
-    pairs = (teacher, student), (student, teacher)
-    return [text(float(information.kl_divergence(p, q)), 4) for p, q in pairs]
-
-
 SAYS: dict[str, Callable[..., list[str]]] = {
     "softmax": say_softmax,
     "binary-loss": say_binary_loss,
@@ -129,8 +98,6 @@ SAYS: dict[str, Callable[..., list[str]]] = {
     "learnt-length": say_learnt_length,
     "own-lengths": say_own_lengths,
     "pull": say_pull,
-    "digits": say_digits,
-    "direction": say_direction,
 }
 
 
@@ -149,9 +116,7 @@ PAGES = pages_with_figures()
 
 def test_each_moving_figure_is_in_a_chapter_and_checked() -> None:
     assert set(PAGES) == set(SAYS)
-    assert set(SAYS) == set(
-        re.findall(r'^    "?([\w-]+)"?: \{\n      about:', (MOVE / "figures.js").read_text(), re.M)
-    )
+    assert set(SAYS) == set(re.findall(r'^    "?([\w-]+)"?: \{\n', (MOVE / "figures.js").read_text(), re.M))
     assert set(SAYS) <= set(pictures.FIGURES)
 
 
@@ -206,7 +171,7 @@ def test_a_figure_moves(browser: Browser, built_site: Path, server: str, name: s
     figure = come_to(page, built_site, server, name)
     page.wait_for_selector(f"figure.figure-{name}.moving-live")
     assert not figure.locator("svg.drawn").is_visible()
-    hidden, unset = name in ("learnt-length", "digits", "direction", "pull"), ink(figure)
+    hidden, unset = name in ("learnt-length", "pull"), ink(figure)
     assert ("What do you expect?" in figure.locator("output").inner_text()) == hidden
     says, sliders = figure.locator("output"), figure.locator("input[type=range]").all()
     sliders[0].press("ArrowRight")
