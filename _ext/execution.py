@@ -4,14 +4,11 @@
    XENT_STORED=1, as in `make test`, the pages show what the notebooks store, which nbval executes and compares.
 2. A build that failed fails again. Sphinx warns about a page when it reads it, and would not read it a second
    time; so what it read is kept by a build without a warning only, and while nothing but chapters changes.
-3. A warning names a notebook's cell and line. MyST-NB counts 10,000 lines for each cell.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,21 +47,6 @@ def is_current(root: Path) -> bool:
     return mark.exists() and any(mark.read_text().splitlines() == keys(root, stored) for stored in ("", "1"))
 
 
-class Place(logging.Filter):
-    """Writes the place of a warning in a notebook as a person finds it."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Rewrite the location; keep every record."""
-
-        def place(found: re.Match[str]) -> str:
-            return f"{found[1]}, cell {int(found[2])}, line {max(int(found[3]) - 1, 1)}"
-
-        location = getattr(record, "location", None)
-        if isinstance(location, str):
-            record.location = re.sub(r"(\.ipynb):(\d+)(\d{4})$", place, os.path.relpath(location))
-        return True
-
-
 def _begin(app: Sphinx, config: Config) -> None:
     root, mark = Path(app.srcdir), Path(app.srcdir) / MARK
     stored = os.environ.get("XENT_STORED", "")
@@ -86,8 +68,6 @@ def _end(app: Sphinx, exception: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect to the build's beginning and to its end."""
-    for handler in logging.getLogger("sphinx").handlers:
-        handler.addFilter(Place())
     app.connect("config-inited", _begin)
     app.connect("build-finished", _end, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -49,10 +49,7 @@ SHORTER = [
     (re.compile(pattern), shorter)
     for pattern, shorter in (
         (r'<span class="mspace" style="margin-right:0\.(1667|2222|2778)em;"></span>', r'<i class="s\1"></i>'),
-        (r'<span class="pstrut" style="height:(3|2\.7)em;"></span>', r'<i class="p\1"></i>'),
         (r'<span class="pstrut" style="(height:[\d.]+em);"></span>', r'<i style="\1"></i>'),
-        (r'(?<=class="frac-line") style="border-bottom-width:0\.04em;"', ""),
-        (r"sizing reset-size6 size3(?= mtight)", "sub"),
         (r' xmlns="[^"]*"| encoding="application/x-tex"| scriptlevel="0"|;(?=">)', ""),
     )
 ]

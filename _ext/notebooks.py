@@ -17,7 +17,6 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import nbformat
 from jupyter_cache import get_cache
@@ -57,12 +56,6 @@ def digest(root: Path, *names: str) -> str:
 def chapters(root: Path) -> list[Path]:
     """List the chapters on disk, in order."""
     return sorted((root / "chapters").glob("*.ipynb"))
-
-
-def cell_name(cell: dict[str, Any], index: int) -> str:
-    """Name a cell as a person finds it: its place among all cells, and how it begins."""
-    lines = "".join(cell["source"]).strip().splitlines()
-    return f"cell {index + 1}" + (f" ({lines[0][:60]!r})" if lines else "")
 
 
 def execute(root: Path, paths: Iterable[Path]) -> JupyterCacheAbstract:

@@ -70,14 +70,9 @@ globalThis.xentFormulas = (() => {
     const [lengths, prompts] = [[], []];
     for (const { i, line } of rows) {
       const [, number, prompt] = line.match(/^([^\s,;]*)[\s,;]*(.*)$/);
-      if (!/^\d{1,9}$/.test(number) || Number(number) === 0) {
-        return { fault: `Line ${i}: expected a whole number of tokens from 1 on, and the prompt behind it if you have it; got "${line.slice(0, 40)}".` };
-      }
-      if (/^\d+[\s,;]+[\d\s,;]+$/.test(prompt) || (rows.length === 1 && /^\d+$/.test(prompt))) {
-        return { fault: `Line ${i}: expected one length on a line, and no more numbers behind it than that of its prompt; got "${line.slice(0, 40)}".` };
-      }
-      if (prompts.length && !prompt !== !prompts[0]) {
-        return { fault: `Line ${i}: expected a prompt behind every length or behind none; got "${line.slice(0, 40)}".` };
+      const several = /^\d+[\s,;]+[\d\s,;]+$/.test(prompt) || (rows.length === 1 && /^\d+$/.test(prompt));
+      if (!/^\d{1,9}$/.test(number) || Number(number) === 0 || several || (prompts.length && !prompt !== !prompts[0])) {
+        return { fault: `Line ${i}: expected one length, from 1 on, and behind each its prompt or behind none; got "${line.slice(0, 40)}".` };
       }
       lengths.push(Number(number));
       prompts.push(prompt);

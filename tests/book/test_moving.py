@@ -19,23 +19,13 @@ from xent_book import pictures
 ROOT = Path(__file__).resolve().parents[2]
 MOVE = ROOT / "_static" / "move"
 
-ONE_LINE = "expected a whole number of tokens from 1 on, and the prompt behind it if you have it"
-ONE_A_LINE = "expected one length on a line, and no more numbers behind it than that of its prompt"
-ALL_OR_NONE = "expected a prompt behind every length or behind none"
-# What is pasted, and what is said to be wrong with it.
-FAULTS = {
-    "": "Expected at least one length; got an empty field.",
-    " \n\n": "Expected at least one length; got an empty field.",
-    **{
-        f"5\n{line}\n6": f'Line 2: {ONE_LINE}; got "{line}".'
-        for line in ("0", "000 a", "-3", "2.5", "1e3", "tokens", "9first", ",", "1234567890", "<b>", "٣")
-    },
-    "5 a\n6": f'Line 2: {ALL_OR_NONE}; got "6".',
-    "5\n6 a": f'Line 2: {ALL_OR_NONE}; got "6 a".',
-    **{line: f'Line 1: {ONE_A_LINE}; got "{line}".' for line in ("9 11 90", "9, 11", "9,11,90")},
-    "9 1\n11 2 3": f'Line 2: {ONE_A_LINE}; got "11 2 3".',
-    "x" * 99: f'Line 1: {ONE_LINE}; got "{"x" * 40}".',
-}
+EMPTY = "Expected at least one length; got an empty field."
+WANTED = "expected one length, from 1 on, and behind each its prompt or behind none"
+# What is pasted, and the line that is said to be wrong with it.
+BAD = ("0", "000 a", "-3", "2.5", "1e3", "tokens", "9first", ",", "1234567890", "<b>", "٣", "x" * 40)
+FAULTS: dict[str, tuple[int, str]] = {f"5\n{line}\n6": (2, line) for line in BAD}
+FAULTS |= {line: (1, line) for line in ("9 11 90", "9, 11", "9,11,90")}
+FAULTS |= {"5 a\n6": (2, "6"), "5\n6 a": (2, "6 a"), "9 1\n11 2 3": (2, "11 2 3")}
 
 
 def text(value: float, digits: int) -> str:
@@ -244,7 +234,8 @@ def test_lengths_are_pasted(browser: Browser, built_site: Path, server: str) -> 
 
     before = ink(figure)
     assert "90 second" in field.input_value() and "Learnt: 54.45 with B = 1" in says.inner_text()
-    for content, fault in FAULTS.items():
+    said = {content: f'Line {at}: {WANTED}; got "{line}".' for content, (at, line) in FAULTS.items()}
+    for content, fault in {**said, "": EMPTY, " \n\n": EMPTY}.items():
         assert paste(content) == fault and field.get_attribute("aria-invalid") == "true"
         assert ink(figure) == before
     assert "All lengths are equal: every divisor teaches them. 2 answers to 1 prompt, 7.00" in paste("7\n7")
@@ -259,9 +250,9 @@ def test_lengths_are_pasted(browser: Browser, built_site: Path, server: str) -> 
         ("1\n1000000\n3\n999999999", [1, 10**6, 3, 999_999_999], [""] * 4),
         ("1\n3\n3\n12", [1, 3, 3, 12], [""] * 4),
     ):
-        said = paste(content)
+        answer = paste(content)
         for size in (1, 4, 64, 1024):
-            assert f"{text(pictures.written(lengths, size, prompts), 2)} with B = {size}" in said
+            assert f"{text(pictures.written(lengths, size, prompts), 2)} with B = {size}" in answer
     figure.get_by_role("button", name="Reset").press("Enter")
     assert field.input_value() == "1\n3\n3\n12"
     page.close()

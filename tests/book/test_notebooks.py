@@ -42,8 +42,9 @@ def faults(cell: NotebookNode) -> Iterator[str]:
 @pytest.mark.parametrize("path", notebooks.chapters(notebooks.ROOT), ids=lambda path: path.stem)
 def test_a_chapter_is_as_it_should_be_stored(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
-    cells = [(notebooks.cell_name(cell, at), cell) for at, cell in enumerate(notebook.cells)]
-    assert [f"{name}: {fault}" for name, cell in cells for fault in faults(cell)] == []
+    assert [
+        f"cell {at}: {fault}" for at, cell in enumerate(notebook.cells, 1) for fault in faults(cell)
+    ] == []
     assert notebooks.normal_form(notebook) == path.read_text(encoding="utf-8"), "run 'make notebooks'"
 
 

@@ -21,11 +21,11 @@ BROKEN = [
 CLAIMED = '@pytest.mark.claim("01", "Nobody says this.")\ndef test_it():\n    pass\n'
 # Each of these is a warning, so a failure of its own.
 WARNED = [
-    "chapters/01_good.ipynb, cell 2, line 1: ERROR: stderr was found",
-    "chapters/01_good.ipynb, cell 3, line 1: WARNING: equation not found: eq-nowhere",
-    "chapters/01_good.ipynb, cell 4, line 3: WARNING: undefined label: 'fig-nowhere'",
-    'chapters/01_good.ipynb, cell 5, line 1: WARNING: could not find bibtex key "nobody1999"',
-    "chapters/01_good.ipynb, cell 6, line 1: WARNING: KaTeX cannot render",
+    "chapters/01_good.ipynb:20002: ERROR: stderr was found",
+    "chapters/01_good.ipynb:30002: WARNING: equation not found: eq-nowhere",
+    "chapters/01_good.ipynb:40004: WARNING: undefined label: 'fig-nowhere'",
+    'chapters/01_good.ipynb:50002: WARNING: could not find bibtex key "nobody1999"',
+    "chapters/01_good.ipynb:60002: WARNING: KaTeX cannot render",
     "WARNING: marks: chapters/01_good.ipynb, cell 6: equation eq-half has no test",
     "WARNING: marks: tests/claims/test_01.py:1: test_it: chapter 01 does not say:",
     "chapters/02_forgotten.ipynb: WARNING: document isn't included in any toctree",
