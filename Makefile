@@ -12,7 +12,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do $$p -c '
 PIP_ARGS ?=
 LOCK_ARGS ?=
 PORT ?= 8000
-# How many chapters are executed, and files tested, at once.
+# How many files are tested at once.
 export JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
 BIN := .venv/bin

@@ -70,27 +70,3 @@ def test_a_chapter_has_a_core_and_what_goes_deeper(path: Path) -> None:
     core = re.sub(r"<!--.*?-->|^#### .*?(?=^##?#? )", "", text[: places[3]], flags=re.DOTALL | re.MULTILINE)
     words = len(core.split())
     assert words <= CORE, f"{words} words before 'Going deeper'"
-
-
-def code(source: str, *outputs: NotebookNode, **metadata: object) -> NotebookNode:
-    return nbformat.v4.new_code_cell(source, outputs=list(outputs), metadata=metadata, execution_count=7)
-
-
-PICTURE = nbformat.v4.new_output("display_data", {"image/png": "iVBORw0KGgo=\n"})
-
-
-@pytest.mark.parametrize(
-    ("cell", "fault"),
-    [
-        (code("1 / 0", tags=["raises-exception"]), "unknown tags: ['raises-exception']"),
-        (code("warn()", nbformat.v4.new_output("stream", name="stderr", text="look")), "stderr"),
-        (code("draw()", PICTURE, mystnb={"image": {"alt": "A plot"}}), "without alternative text"),
-        (nbformat.v4.new_markdown_cell("![](a.png)"), "without alternative text"),
-        (nbformat.v4.new_markdown_cell("```{figure} a.png\n:name: fig-a\n```"), "without alternative text"),
-        (code("def f():\n    print(1)"), ""),
-        (nbformat.v4.new_markdown_cell("```{figure} a.png\n:alt: A line that rises\n```"), ""),
-    ],
-)
-def test_a_fault_is_found(cell: NotebookNode, fault: str) -> None:
-    found = list(faults(cell))
-    assert fault in found[0] if fault else found == []

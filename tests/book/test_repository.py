@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import sphinxcontrib.katex
-import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,13 +51,6 @@ def test_katex_style_sheet_is_that_of_the_renderer() -> None:
         r'\.katex-version:after\{content:"([\d.]+)"\}', text_of(ROOT / "_static/katex/katex.min.css")
     )
     assert shipped is not None and shipped[1] == sphinxcontrib.katex.katex_version
-
-
-def test_citation_names_the_book_and_its_authors() -> None:
-    citation = yaml.safe_load(text_of(ROOT / "CITATION.cff"))
-    config = yaml.safe_load(text_of(ROOT / "_config.yml"))
-    assert citation["title"] == config["title"]
-    assert [author["name"] for author in citation["authors"]] == [config["author"]]
 
 
 def test_the_examples_of_the_readme_run() -> None:
