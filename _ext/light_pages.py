@@ -189,7 +189,8 @@ def reachable(found: re.Match[str]) -> str:
 REWRITTEN: list[tuple[str, Any]] = [
     # Speech reads what a bar says, and not a name that hides it.
     ('<summary aria-label="Toggle hidden content">', "<summary>"),
-    ('<div class="pst-scrollable-table-container"', r'\g<0> tabindex="0"'),
+    # What may scroll on a phone can be reached by the keyboard.
+    ('<div class="pst-scrollable-table-container"|<table class="results"', r'\g<0> tabindex="0"'),
     ("<pre>(?=(.*?)</pre>)", reachable),
     # Words, punctuation and spaces of code have the colour of their listing: no element of their own.
     ('<span class="(?:n|nn|p|pre|w)">([^<]*)</span>', r"\1"),
