@@ -12,13 +12,13 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do $$p -c '
 PIP_ARGS ?=
 LOCK_ARGS ?=
 PORT ?= 8000
-# How many chapters are executed, and files tested, at once.
+# How many files are tested at once.
 export JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
 BIN := .venv/bin
 READY := .venv/ready
 BUILD = $(BIN)/jupyter-book build . -W -n --keep-going -q
-PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -rfEs --no-fold-skipped
 
 # One thread a process: the chapters and tests share the cores, and sums keep their last digits.
 export OMP_NUM_THREADS := 1

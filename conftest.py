@@ -1,4 +1,4 @@
-"""Which tests are slow, in which order the files run, and a word on what Chromium is missing for."""
+"""Which tests are slow, in which order the files run, and how drawings are compared."""
 
 from __future__ import annotations
 
@@ -105,13 +105,3 @@ def _turn(file: list[pytest.Item]) -> int:
     if any(item.get_closest_marker("slow") for item in file):
         return 0
     return 1 if file[0].path.suffix == ".ipynb" else 2
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the tests that were left out."""
-    skipped = terminalreporter.stats.get("skipped", [])
-    if left_out := sorted(report.nodeid for report in skipped if NO_CHROMIUM in str(report.longrepr)):
-        terminalreporter.section(f"left out: {len(left_out)} tests of the built site")
-        terminalreporter.write_line(f"Each {NO_CHROMIUM}:")
-        for name in left_out:
-            terminalreporter.write_line(f"  {name}")

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from sphinx.environment import BuildEnvironment
 
 PAGE, MARK = "chapters/errata", "% errata\n"
-_MENTION = re.compile(r"\b[Ee]rrat(?:um|a) (\d\.(?:\d+|[a-z]))\b")
-_BRACKETS = re.compile(r"(?<=\()(\d\.\d+)(?=\))")
+_MENTION = re.compile(r"\b[Ee]rrat(?:um|a) \d\.(?:\d+|[a-z])\b")
+_NUMBER = re.compile(rf"{_MENTION.pattern}|(?<=\()\d\.\d+(?=\))")
 _NO_LINKS = nodes.reference | nodes.literal | nodes.literal_block | nodes.math | nodes.title | nodes.raw
 
 
@@ -101,16 +101,12 @@ def link_mentions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             around.append(around[-1].parent)
         if any(isinstance(node, _NO_LINKS) for node in around):
             continue
-        sources = any(
-            "sources-and-corrections" in node["ids"] for node in around[1:] if isinstance(node, nodes.section)
-        )
+        sections = [node for node in around if isinstance(node, nodes.section)]
+        sources = any("sources-and-corrections" in section["ids"] for section in sections)
         plain, pieces, position = text.astext(), [], 0
-        for found in sorted(
-            [*_MENTION.finditer(plain), *(_BRACKETS.finditer(plain) if sources else [])],
-            key=lambda f: f.start(),
-        ):
-            if found[1] in anchors:
-                link = nodes.reference("", found[0], refuri=f"{page}#{anchors[found[1]]}", internal=True)
+        for found in (_NUMBER if sources else _MENTION).finditer(plain):
+            if (number := found[0].rpartition(" ")[2]) in anchors:
+                link = nodes.reference("", found[0], refuri=f"{page}#{anchors[number]}", internal=True)
                 pieces += [nodes.Text(plain[position : found.start()]), link]
                 position = found.end()
         if pieces:

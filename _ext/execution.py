@@ -1,23 +1,19 @@
 """What `jupyter-book build . -W -n --keep-going`, which is all of `make book`, does for this book besides.
 
-1. Stale chapters are executed first, in parallel (notebooks.py), and the pages show what they showed.
+1. Chapters that changed are executed first, in parallel (notebooks.py), and MyST-NB shows what the cache holds. With
+   XENT_STORED=1, as in `make test`, the pages show what the notebooks store, which nbval executes and compares.
 2. A build that failed fails again. Sphinx warns about a page when it reads it, and would not read it a second
    time; so what it read is kept by a build without a warning only, and while nothing but chapters changes.
-3. A warning names a notebook's cell and line. MyST-NB counts 10,000 lines for each cell.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import nbformat
-
-from notebooks import digest, execute, fill, kept
+from notebooks import chapters, digest, execute
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -26,62 +22,43 @@ if TYPE_CHECKING:
 MARK = Path("_build", "complete")
 # By these whoever publishes the book says where, if _config.yml does not.
 ADDRESSES = ("XENT_REPOSITORY_URL", "XENT_SITE_URL")
-SHARED = ("_config.yml", "_toc.yml", "_ext", "_static", "_templates", "code", "experiments")
-SHARED += (
+SHARED = (
+    "_config.yml",
+    "_toc.yml",
+    "_ext",
+    "_static",
+    "_templates",
+    "code",
+    "experiments",
     "requirements.txt",
-    "tests/equations",
-    "tests/claims",
-    "chapters/errata.yml",
-    "chapters/references.bib",
 )
+SHARED += ("tests/equations", "tests/claims", "chapters/errata.yml", "chapters/references.bib")
 
 
-def keys(root: Path) -> list[str]:
+def keys(root: Path, stored: str) -> list[str]:
     """Hash what all pages are made from, and the pages' own files."""
     addresses = [os.environ.get(name, "") for name in ADDRESSES]
-    return [digest(root, *SHARED), *addresses, digest(root, "index.md", "chapters")]
+    return [digest(root, *SHARED), *addresses, stored, digest(root, "index.md", "chapters")]
 
 
 def is_current(root: Path) -> bool:
-    """Tell whether the last build succeeded and nothing that it read has changed since."""
+    """Tell whether the last build, of either kind, succeeded and nothing that it read has changed since."""
     mark = root / MARK
-    return mark.exists() and mark.read_text().splitlines() == keys(root)
-
-
-class Place(logging.Filter):
-    """Writes the place of a warning in a notebook as a person finds it."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Rewrite the location; keep every record."""
-
-        def place(found: re.Match[str]) -> str:
-            return f"{found[1]}, cell {int(found[2])}, line {max(int(found[3]) - 1, 1)}"
-
-        location = getattr(record, "location", None)
-        if isinstance(location, str):
-            record.location = re.sub(r"(\.ipynb):(\d+)(\d{4})$", place, os.path.relpath(location))
-        return True
+    return mark.exists() and any(mark.read_text().splitlines() == keys(root, stored) for stored in ("", "1"))
 
 
 def _begin(app: Sphinx, config: Config) -> None:
     root, mark = Path(app.srcdir), Path(app.srcdir) / MARK
-    app.xent_keys = keys(root)
+    stored = os.environ.get("XENT_STORED", "")
+    app.xent_keys = keys(root, stored)
     if not mark.exists() or mark.read_text().splitlines()[:-1] != app.xent_keys[:-1]:
         for folder in (app.doctreedir, app.outdir):
             shutil.rmtree(folder, ignore_errors=True)
             Path(folder).mkdir(parents=True)
     mark.unlink(missing_ok=True)
-    if problems := execute(root):
-        # Not as an exception, below whose traceback nobody would find the cell's own.
-        raise SystemExit("\n\n".join(f"error: {problem}" for problem in problems))
-
-
-def _fill(app: Sphinx, name: str, source: list[str]) -> None:
-    path = Path(app.env.doc2path(name))
-    if path.suffix == ".ipynb":
-        source[0] = nbformat.writes(fill(path, nbformat.reads(source[0], as_version=4)))
-        # A chapter that was executed again is read again.
-        app.env.note_dependency(str(kept(path)))
+    if stored != "1":
+        config.nb_execution_mode = "cache"
+        config.nb_execution_cache_path = str(execute(root, chapters(root)).path)
 
 
 def _end(app: Sphinx, exception: Exception | None) -> None:
@@ -90,10 +67,7 @@ def _end(app: Sphinx, exception: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Connect to the build's beginning, to the reading of a page, and to the end."""
-    for handler in logging.getLogger("sphinx").handlers:
-        handler.addFilter(Place())
+    """Connect to the build's beginning and to its end."""
     app.connect("config-inited", _begin)
-    app.connect("source-read", _fill)
     app.connect("build-finished", _end, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

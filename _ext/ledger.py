@@ -175,22 +175,21 @@ class LedgerSummary(SphinxDirective):
         """Return the table, with a link to each chapter's page."""
         root = Path(self.env.srcdir)
         equations, read = read_equations(root)[0], read_from_the_page(root)
-        rows, total = [], [0, 0, 0]
+        counted = {}
         for chapter, title in chapter_titles(root).items():
             own = [equation.label in read for equation in equations if equation.chapter == chapter]
-            counted = (
-                sum(own),
-                len(own) - sum(own),
-                sum(claim.of == chapter[:2] for claim in _claims(str(root))),
-            )
-            if any(counted):
-                rows.append(
-                    f"| {{doc}}`{title} <ledger/{chapter}>` | " + " | ".join(map(str, counted)) + " |"
-                )
-                total = [a + b for a, b in zip(total, counted, strict=True)]
-        head = "| chapter | equations read from the page | transcribed | claims |\n|---|--:|--:|--:|"
-        everything = "| **all** | " + " | ".join(f"**{n}**" for n in total) + " |"
-        return self.parse_text_to_nodes("\n".join([head, *rows, everything]))
+            claims = sum(claim.of == chapter[:2] for claim in _claims(str(root)))
+            if own or claims:
+                counted[f"{{doc}}`{title} <ledger/{chapter}>`"] = sum(own), len(own) - sum(own), claims
+        total = [f"**{sum(column)}**" for column in zip(*counted.values(), strict=True)]
+        table = [
+            ["chapter", "equations read from the page", "transcribed", "claims"],
+            ["---", "--:", "--:", "--:"],
+        ]
+        table += [[name, *map(str, numbers)] for name, numbers in counted.items()]
+        return self.parse_text_to_nodes(
+            "\n".join(f"| {' | '.join(row)} |" for row in [*table, ["**all**", *total]])
+        )
 
 
 def _warn(app: Sphinx) -> None:

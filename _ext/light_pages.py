@@ -46,7 +46,6 @@ PHONE = 40  # characters of a listing that a phone shows
 
 VERSION = version("cross-entropy-verified")
 WHEEL = f"cross_entropy_verified-{VERSION}-py3-none-any.whl"
-TEST = re.compile(r"\btest_\w+\.py::\w+")
 STUB = re.compile(
     r'<div class="output text_plain[^>]*><div[^>]*><pre><span></span>not yet: [^<]*</pre></div>\s*</div>'
 )
@@ -173,20 +172,33 @@ def write_wheel(app: Sphinx, exception: Exception | None) -> None:
         subprocess.run([*pip, "--wheel-dir", str(app.outdir), folder], check=True)
 
 
-def size(path: Path) -> tuple[int, int]:
-    """Read a picture's width and height in pixels from the head of the file; zeros where it does not say."""
+def size(path: Path) -> str:
+    """Read a drawing's width and height from the head of the file, as attributes."""
     head = path.read_bytes()[:2000]
-    if head.startswith(b"\x89PNG"):
-        return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
     points = [re.search(rb'<svg[^>]*\b%s="([\d.]+)pt"' % name, head) for name in (b"width", b"height")]
     width, height = (round(float(found[1]) * 4 / 3) if found else 0 for found in points)
-    return width, height
+    return f'width="{width}" height="{height}"' if width else ""
 
 
 def reachable(found: re.Match[str]) -> str:
     """Let the keyboard reach a listing that a phone scrolls."""
     lines = re.sub(r"<[^>]*>", "", found[1]).splitlines()
     return '<pre tabindex="0">' if max(map(len, lines), default=0) > PHONE else "<pre>"
+
+
+REWRITTEN: list[tuple[str, Any]] = [
+    # Speech reads what a bar says, and not a name that hides it.
+    ('<summary aria-label="Toggle hidden content">', "<summary>"),
+    # What may scroll on a phone can be reached by the keyboard.
+    ('<div class="pst-scrollable-table-container"|<table class="results"', r'\g<0> tabindex="0"'),
+    ("<pre>(?=(.*?)</pre>)", reachable),
+    # Words, punctuation and spaces of code have the colour of their listing: no element of their own.
+    ('<span class="(?:n|nn|p|pre|w)">([^<]*)</span>', r"\1"),
+    # docutils' roles of a list of works, which the standard has given up.
+    (' role="(?:doc-biblioentry|list)"', ""),
+    # The name of a test is broken where its words end.
+    (r"\btest_\w+\.py::\w+", lambda found: found[0].replace("_", "_<wbr>")),
+]
 
 
 def lighten(
@@ -221,41 +233,20 @@ def lighten(
     files = {name: Path(app.srcdir) / source for source, name in images.items()}
 
     def image(match: re.Match[str]) -> str:
-        tag = match[0]
-        styled = re.search(r'\s*style="width:\s*([\d.]+)px;\s*height:\s*([\d.]+)px;?"', tag)
-        source = re.search(r'src="[^"]*?_images/([^/"]+)"', tag)
-        width, height = 0, 0
-        if styled:  # as an attribute a style sheet can still make the picture smaller
-            tag = tag.replace(styled[0], "")
-            width, height = (round(float(value)) for value in styled.groups())
-        elif source and source[1] in files and "width=" not in tag:
-            width, height = size(files[source[1]])
-        sizes = f'width="{width}" height="{height}" ' if width else ""
-        return tag.replace("<img ", f'<img loading="lazy" decoding="async" {sizes}', 1)
+        source = re.search(r'src="[^"]*?_images/([^/"]+)"', match[0])
+        sizes = size(files[source[1]]) if source and source[1] in files else ""
+        return match[0].replace("<img ", f'<img loading="lazy" decoding="async" {sizes} ', 1)
 
-    if context.get("body"):
-        context["body"] = re.sub(r"<img\b[^>]*>", image, context["body"])
-        # Speech reads what a bar says, and not a name that hides it.
-        context["body"] = context["body"].replace('<summary aria-label="Toggle hidden content">', "<summary>")
-        wide = '<div class="pst-scrollable-table-container"'
-        context["body"] = context["body"].replace(wide, f'{wide} tabindex="0"')
-        context["body"] = re.sub(r"<pre>(?=(.*?)</pre>)", reachable, context["body"], flags=re.DOTALL)
-        # Words, punctuation and spaces of code have the colour of their listing: no element of their own.
-        context["body"] = re.sub(r'<span class="(?:n|nn|p|pre|w)">([^<]*)</span>', r"\1", context["body"])
-        # docutils' roles of a list of works, which the standard has given up.
-        context["body"] = re.sub(r' role="(?:doc-biblioentry|list)"', "", context["body"])
-        # The name of a test is broken where its words end.
-        context["body"] = TEST.sub(lambda found: found[0].replace("_", "_<wbr>"), context["body"])
-        # What a check says of a stub says nothing to who only reads.
-        if "chapters/get" in app.env.found_docs:
-            how = f"{context['pathto']('chapters/get')}#run-the-chapters"
-            context["body"] = STUB.sub(
-                f'<p class="to-run"><a href="{how}">How to try it</a></p>', context["body"]
-            )
-        if page == "chapters/api":
-            # A docstring's formula is not broken for a phone: it scrolls, and the keyboard has to reach it.
-            display = '<span class="katex-display"'
-            context["body"] = context["body"].replace(display, f'{display} tabindex="0"')
+    body = re.sub(r"<img\b[^>]*>", image, context.get("body", ""))
+    for pattern, instead in REWRITTEN:
+        body = re.sub(pattern, instead, body, flags=re.DOTALL)
+    if "chapters/get" in app.env.found_docs:  # what a check says of a stub says nothing to who only reads
+        how = f"{context['pathto']('chapters/get')}#run-the-chapters"
+        body = STUB.sub(f'<p class="to-run"><a href="{how}">How to try it</a></p>', body)
+    if page == "chapters/api":
+        # A docstring's formula is not broken for a phone: it scrolls, and the keyboard has to reach it.
+        body = body.replace('<span class="katex-display"', '<span class="katex-display" tabindex="0"')
+    context["body"] = body
 
 
 def link_names(app: Sphinx, doctree: nodes.document, docname: str) -> None:

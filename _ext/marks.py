@@ -27,6 +27,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from markdown_it import MarkdownIt
+from mdit_py_plugins.amsmath import amsmath_plugin
+from mdit_py_plugins.colon_fence import colon_fence_plugin
+from mdit_py_plugins.dollarmath import dollarmath_plugin
 
 # Its table ROWS has an entry for each equation that a program reads from the page.
 READ = "tests/equations/test_read.py"
@@ -51,11 +55,11 @@ USAGE = {
 
 LABEL = re.compile(r"eq-[a-z0-9]+(-[a-z0-9]+)*")
 DISPLAYED = re.compile(r"\$\$(?P<tex>.+?)\$\$(?:[ \t]*\((?P<label>[^)\s]*)\))?", re.DOTALL)
-_FENCE = re.compile(r"[ \t>]*(?P<fence>`{3,}|~{3,}|:{3,})(?P<info>.*)")
-_MARKDOWN_INSIDE = re.compile(r"\{(?!code|sourcecode|literalinclude|raw|mermaid)")
-_NO_MARKDOWN = re.compile(r"(?P<tick>`+)[^`\n]+(?P=tick)|<!--.*?-->|\\\$", re.DOTALL)
-# The other ways to display an equation. One way is enough, and the only one that is read.
-_OTHERWISE = re.compile(r"\\begin\{(?:align|equation|gather|multline).*|\{(?:glue:)?math\}.*|\.\. math::.*")
+_MARKDOWN = (
+    MarkdownIt().use(dollarmath_plugin, double_inline=True).use(colon_fence_plugin).use(amsmath_plugin)
+)
+# Directives whose bodies are no Markdown.
+_VERBATIM = {"code", "code-block", "code-cell", "sourcecode", "literalinclude", "raw", "mermaid"}
 
 
 class Equation(NamedTuple):
@@ -131,26 +135,17 @@ def markdown_cells(root: Path) -> Iterator[tuple[Path, int, str]]:
                 yield path, number, "".join(cell["source"])
 
 
-def without_code(markdown: str) -> str:
-    """Leave out where dollars are no mathematics: blocks of code, code in a line, comments."""
-    kept: list[str] = []
-    inside: list[str] = []  # the fences of the directives around, whose bodies are Markdown
-    code = ""
-    for line in markdown.splitlines():
-        match = _FENCE.match(line)
-        fence, info = (match["fence"], match["info"].strip()) if match else ("", "")
-        if code:
-            code = "" if fence.startswith(code) and not info else code
-        elif fence and not info and inside and fence.startswith(inside[-1]):
-            inside.pop()
-        elif fence and _MARKDOWN_INSIDE.match(info):
-            inside.append(fence)
-            kept.append(info)
-        elif fence:
-            code = fence
-        else:
-            kept.append(line)
-    return _NO_MARKDOWN.sub("", "\n".join(kept))
+def displayed(markdown: str) -> Iterator[tuple[str, str]]:
+    """Yield the TeX of each displayed equation and its label, also in directives; one way to give a label is read."""
+    for token in _MARKDOWN.parse(markdown):
+        directive = re.match(r"\{([\w:-]+)\}", token.info) if "fence" in token.type else None
+        if token.type in ("math_block", "math_block_label", "amsmath"):
+            yield token.content, token.info
+        elif directive and directive[1].endswith("math"):
+            yield f"{directive[0]} {token.content}", ""
+        elif directive and directive[1] not in _VERBATIM:
+            yield from displayed(token.content)
+        yield from ((one.content, "") for one in token.children or () if one.type == "math_inline_double")
 
 
 def chapter_titles(root: Path) -> dict[str, str]:
@@ -168,20 +163,15 @@ def read_equations(root: Path) -> tuple[list[Equation], list[str]]:
     wrong: list[str] = []
     for path, number, markdown in markdown_cells(root):
         where = f"chapters/{path.name}, cell {number}"
-        text = without_code(markdown)
-        for match in DISPLAYED.finditer(text):
-            label, tex = match["label"], " ".join(match["tex"].split())
-            if label is None or not LABEL.fullmatch(label):
-                given = "without a label" if label is None else f"with the label {label!r}"
-                wrong.append(f"{where}: displayed equation {given}: {tex[:60]} (write $$ ... $$ (eq-slug))")
+        for content, label in displayed(markdown):
+            tex = " ".join(content.split())[:60]
+            if not LABEL.fullmatch(label):
+                given = f"with the label {label!r}" if label else "without a label"
+                wrong.append(f"{where}: displayed equation {given}: {tex} (write $$ ... $$ (eq-slug))")
             elif label in found:
-                wrong.append(f"{where}: label {label} is taken by {found[label].where}: {tex[:60]}")
+                wrong.append(f"{where}: label {label} is taken by {found[label].where}: {tex}")
             else:
-                found[label] = Equation(label, path.stem, where, match["tex"].strip())
-        wrong += [
-            f"{where}: displayed equation without a label: {other[:60]} (write $$ ... $$ (eq-slug))"
-            for other in _OTHERWISE.findall(DISPLAYED.sub("", text))
-        ]
+                found[label] = Equation(label, path.stem, where, content.strip())
     return list(found.values()), wrong
 
 

@@ -40,8 +40,7 @@ OPTIONS = {"throwOnError": True, "strict": "error"}
 # A browser may end a line between a formula and the full stop after it, unless they are held together. What
 # has more characters of TeX than this stays free: it may need to be broken itself.
 SHORT = 30
-OPENING = re.compile(r"[(\[“‘]+$")
-CLOSING = re.compile(r"(?:['’]s\b)?[.,;:!?)\]”’…-]*")
+CLOSING = re.compile(r"(?:['’]s\b)?[.,;:!?)\]”’…-]+|['’]s\b")
 
 
 # What KaTeX writes thousands of times on a page, and shorter, with the sheet's rules for it (book.css): an eighth of a
@@ -50,10 +49,7 @@ SHORTER = [
     (re.compile(pattern), shorter)
     for pattern, shorter in (
         (r'<span class="mspace" style="margin-right:0\.(1667|2222|2778)em;"></span>', r'<i class="s\1"></i>'),
-        (r'<span class="pstrut" style="height:(3|2\.7)em;"></span>', r'<i class="p\1"></i>'),
         (r'<span class="pstrut" style="(height:[\d.]+em);"></span>', r'<i style="\1"></i>'),
-        (r'(?<=class="frac-line") style="border-bottom-width:0\.04em;"', ""),
-        (r"sizing reset-size6 size3(?= mtight)", "sub"),
         (r' xmlns="[^"]*"| encoding="application/x-tex"| scriptlevel="0"|;(?=">)', ""),
     )
 ]
@@ -140,22 +136,15 @@ def visit_display(self: HTML5Translator, node: nodes.math_block) -> None:
 
 
 def hold_together(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Wrap each short formula with the brackets and the punctuation that touch it."""
+    """Wrap each short formula with the punctuation that touches it."""
     for formula in list(doctree.findall(nodes.math)):
-        line, place = formula.parent, formula.parent.index(formula)
-        before, after = (
-            line[i].astext() if 0 <= i < len(line) and isinstance(line[i], nodes.Text) else ""
-            for i in (place - 1, place + 1)
-        )
-        opening, closing = OPENING.search(before), CLOSING.match(after)
-        head, tail = opening[0] if opening else "", closing[0] if closing else ""
-        if not (head or tail) or len(formula.astext()) > SHORT:
-            continue
-        line[place] = nodes.inline("", "", nodes.Text(head), formula, nodes.Text(tail), classes=["unbroken"])
-        if tail:
-            line[place + 1] = nodes.Text(after[len(tail) :])
-        if head:
-            line[place - 1] = nodes.Text(before[: -len(head)])
+        after = formula.next_node(descend=False, siblings=True)
+        tail = CLOSING.match(after) if isinstance(after, nodes.Text) else None
+        if tail and len(formula.astext()) <= SHORT:
+            after.parent.replace(after, nodes.Text(after[tail.end() :]))
+            unbroken = nodes.inline(classes=["unbroken"])
+            formula.replace_self(unbroken)
+            unbroken += [formula, nodes.Text(tail[0])]
 
 
 def _end(app: Sphinx, exception: Exception | None) -> None:

@@ -47,9 +47,7 @@ class Record(NamedTuple):
     url: str
     above: list[str]
     title: str
-    named: dict[
-        str, bool
-    ]  # its names and those in the index, as keys; whether the index calls this the main place
+    named: dict[str, bool]  # the keys of its names and of those in the index; whether this is the main place
     words: list[tuple[float, str]]
 
 

@@ -1,15 +1,11 @@
-"""The marks while pytest runs, the seeds, and how hypothesis runs.
+"""The seeds, how hypothesis runs, and the errors that the tests of equations measure.
 
-A failure names the equations, claims and errata that its test is marked with; whether the marks fit the chapters is
-the matter of test_marks.py. Under pytest-xdist the workers run the tests and the controller collects the errors
-that they measured, through the reports.
+Under pytest-xdist the workers run the tests and the controller collects the errors through the reports.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,37 +30,10 @@ def _name(item: pytest.Item) -> str:
     return f"{item.path.name}::{getattr(item, 'originalname', item.name)}"
 
 
-@cache
-def _chapters() -> dict[str, str]:
-    return {equation.label: equation.chapter for equation in marks.read_equations(ROOT)[0]}
-
-
-def _headline(item: pytest.Item) -> str:
-    """Such as 'equation eq-softmax (02_multiclass); erratum 3.3'."""
-    said = [
-        f"equation {m.args[0]} ({_chapters().get(m.args[0], 'in no chapter')})"
-        for m in item.iter_markers("equation")
-    ]
-    said += [f"claim of chapter {m.args[0]}: {m.args[1]}" for m in item.iter_markers("claim")]
-    return "; ".join(said + [f"erratum {m.args[0]}" for m in item.iter_markers("erratum")])
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Let XENT_SEED move hypothesis as well, as its own option would."""
     if SEED and config.getoption("--hypothesis-seed", None) is None:
         core.global_force_seed = SEED
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Name what the test is marked with in the headline of a failure and in the short summary."""
-    report = yield
-    if report.failed and (headline := _headline(item)):
-        file, line, domain = report.location
-        report.location = (file, line, f"{domain}: {headline}")
-        if crash := getattr(report.longrepr, "reprcrash", None):
-            crash.message = f"{headline}: {crash.message}"
-    return report
 
 
 # --------------------------------------------------------------------------------------- worst_error
@@ -129,7 +98,8 @@ class WorstError:
                 f"(rtol {rtol:g}, atol {atol:g}: {why})"
             )
         error = float(ratio[worst]) * (rtol or atol)
-        self._item.user_properties.append((MEASURED, (_name(self._item), rtol, atol, error, why.strip())))
+        allowed = float(f"{rtol:.1e}"), float(f"{atol:.1e}"), why.strip()
+        self._item.user_properties.append((MEASURED, (_name(self._item), error, *allowed)))
         return error
 
 
@@ -156,28 +126,21 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
         terminalreporter.write_line(f"{marks.ERRORS} is not written: a test failed")
         return
-    worst: dict[str, dict[tuple[float, float, str], float]] = {}
+    worst: dict[str, dict[tuple[Any, ...], float]] = {}
     for report in terminalreporter.stats.get("passed", []):
-        for key, value in report.user_properties:
-            if key == MEASURED:
-                name, rtol, atol, error, why = value
-                found = worst.setdefault(name, {})
-                found[rtol, atol, why] = max(error, found.get((rtol, atol, why), 0.0))
-    lines = [
-        f' "{name}": '
-        + json.dumps(
-            [
-                {
-                    "error": float(f"{error:.1e}"),
-                    "rtol": float(f"{rtol:.1e}"),
-                    "atol": float(f"{atol:.1e}"),
-                    "why": why,
-                }
-                for (rtol, atol, why), error in sorted(found.items())
-            ],
-            ensure_ascii=False,
-        )
+        for kind, value in report.user_properties:
+            if kind == MEASURED:
+                name, error, *allowed = value
+                found, key = (
+                    worst.setdefault(name, {}),
+                    tuple(zip(("rtol", "atol", "why"), allowed, strict=True)),
+                )
+                found[key] = max(error, found.get(key, 0.0))
+    rows = {
+        name: [{"error": float(f"{error:.1e}"), **dict(key)} for key, error in sorted(found.items())]
         for name, found in sorted(worst.items())
-    ]
+    }
+    # A test has a line, which is what a difference of two versions shows.
+    lines = [f" {json.dumps(name)}: {json.dumps(row, ensure_ascii=False)}" for name, row in rows.items()]
     (ROOT / marks.ERRORS).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     terminalreporter.write_line(f"{marks.ERRORS}: the worst errors of {len(worst)} tests")

@@ -19,8 +19,6 @@ globalThis.xentMoving = (() => {
   // the answer to what the caption asks: they, the words and all marks but the `known` wait until something is set.
   const FIGURES = {
     softmax: {
-      about: "Softmax and temperature",
-      plot: "Four bars, the probabilities of the classes A to D, and a short line across each bar where it stands at temperature 1.",
       controls: [
         { name: "temperature", label: "Temperature T", min: -3, max: 3, step: 0.25, value: 0, shown: (v) => String(Number((2 ** v).toPrecision(3))) },
         { name: "first", label: "Logit of class A", min: -4, max: 6, step: 0.25, value: 2, shown: (v) => fixed(v, 2) },
@@ -44,9 +42,7 @@ globalThis.xentMoving = (() => {
     },
 
     "binary-loss": {
-      about: "The binary loss, its slope, and a threshold",
       drag: "logit",
-      plot: "The loss over the logit as a curve with a tangent at the chosen logit, and the share of mistakes as a step at the threshold.",
       controls: [
         { name: "label", label: "Label y", min: 0, max: 1, step: 0.05, value: 1, shown: (v) => fixed(v, 2) },
         { name: "logit", label: "Logit z", min: -6, max: 6, step: 0.1, value: 2, shown: (v) => fixed(v, 1) },
@@ -81,9 +77,7 @@ globalThis.xentMoving = (() => {
     },
 
     scores: {
-      about: "The expected cost of a report under three rules",
       drag: "report",
-      plot: "Three curves of expected cost over the report, log and Brier as bowls and linear as a straight line, with dots at your report and rings at the cheapest ones.",
       controls: [
         { name: "truth", label: "True probability p", min: 0, max: 1, step: 0.05, value: 0.7, shown: (v) => fixed(v, 2) },
         { name: "report", label: "Report q", min: 0.01, max: 0.99, step: 0.01, value: 0.4, shown: (v) => fixed(v, 2) },
@@ -119,10 +113,8 @@ globalThis.xentMoving = (() => {
       },
     },
     "learnt-length": {
-      about: "How long a model talks, by the number of sequences that share a denominator",
       drag: "batch",
       hidden: [1],
-      plot: "The mean length that is learnt, over the number of sequences that share a denominator, as a curve that rises to the data's mean length, with your batch size marked.",
       controls: [
         { name: "batch", label: "Sequences per denominator B", min: 0, max: 7, step: 1, value: 0, shown: (v) => fixed(2 ** v, 0) },
         { name: "length", label: "Mean length of the data", min: 2, max: 10, step: 1, value: 10, shown: (v) => fixed(v, 0) },
@@ -142,8 +134,6 @@ globalThis.xentMoving = (() => {
     },
 
     "own-lengths": {
-      about: "What your own lengths teach",
-      plot: "Bars, the mean length that is learnt with one, four and 64 sequences to a denominator, with as many as you set, and with a constant, as a share of the data's mean; and a line across each for a model without prompts.",
       field: { label: "Lengths in tokens, one a line; behind each its prompt, if you have it", value: "9 first\n11 first\n90 second\n110 second" },
       controls: [{ name: "batch", label: "Sequences per denominator B", min: 0, max: 10, step: 1, value: 3, shown: (v) => fixed(2 ** v, 0) }],
       keys: [{ text: "learnt", colour: "blue", bars: true }, { text: "without prompts", colour: "orange" }],
@@ -172,11 +162,9 @@ globalThis.xentMoving = (() => {
     },
 
     pull: {
-      about: "Six examples, and the pull on each",
       drag: "logit",
       over: "shift",
       hidden: [],
-      plot: "The probability of class 1 over the logit as an S-shaped curve. Six dots at the height of their targets, and from each a line to the curve, the pull.",
       controls: [
         { name: "logit", label: "Logit of example 6", min: -7, max: 7, step: 0.1, value: 6.6, shown: (v) => fixed(v, 1) },
         { name: "shift", label: "Add to all six", min: -3, max: 3, step: 0.1, value: 0, shown: (v) => fixed(v, 1) },
@@ -205,70 +193,6 @@ globalThis.xentMoving = (() => {
       },
     },
 
-    digits: {
-      about: "The digits that the naive loss keeps",
-      drag: "margin",
-      hidden: [1, 2],
-      plot: "Correct decimal digits of the loss over the margin: the naive computation falls to zero, the stable one stays level.",
-      controls: [
-        { name: "bits", label: "Format", min: 0, max: 3, step: 1, value: 1, shown: (v) => ["float64", "float32", "float16", "bfloat16"][v] },
-        { name: "margin", label: "Margin m of the right class", min: 0, max: 40, step: 0.5, value: 10, shown: (v) => fixed(v, 1) },
-      ],
-      keys: [{ text: "−log(1 / (1 + e^−m))", colour: "orange" }, { text: "log1p(e^−m)", colour: "blue", dash: [10, 4] }],
-      x: { range: [0, 40], label: "margin of the right class" },
-      y: { range: [0, 17], label: "correct digits" },
-      state({ bits, margin }) {
-        const size = [53, 24, 11, 8][bits];
-        const most = size * Math.log10(2);
-        const xs = grid(0, 40, 160);
-        const kept = (loss) => (m) => f.digits(loss(m, size), Math.log1p(Math.exp(-m)), most);
-        const naive = f.naiveLoss(margin, size);
-        return {
-          data: [xs, xs.map(kept(f.naiveLoss)), xs.map(kept(f.stableLoss))],
-          marks: [{ at: [margin, kept(f.naiveLoss)(margin)], colour: "orange" }],
-          says:
-            `The loss is ${Math.log1p(Math.exp(-margin)).toExponential(4)}. Naive ${naive.toExponential(4)}, ` +
-            `stable ${f.stableLoss(margin, size).toExponential(4)}.`,
-        };
-      },
-    },
-
-    direction: {
-      about: "Temperature and direction: where a student of one shape goes",
-      drag: "place",
-      hidden: [1, 2],
-      plot: "Two curves over the place of the student's peak, the forward and the reverse divergence from a teacher with two peaks, with rings at their lowest points and dots at your place.",
-      controls: [
-        { name: "temperature", label: "Temperature T", min: 0, max: 4, step: 0.5, value: 0, shown: (v) => String(Number((2 ** v).toPrecision(3))) },
-        { name: "place", label: "Place of the student's peak", min: 1, max: 9, step: 0.25, value: 5, shown: (v) => fixed(v, 2) },
-      ],
-      keys: [
-        { text: "forward, KL(teacher, student)", colour: "blue" },
-        { text: "reverse, KL(student, teacher)", colour: "orange", dash: [10, 4] },
-      ],
-      x: { range: [1, 9], label: "place of the student's peak" },
-      y: { range: [0, 8], label: "divergence, nats" },
-      state({ temperature, place }) {
-        const t = 2 ** temperature;
-        const xs = grid(1, 9, 160);
-        const forward = (c) => f.kl(f.teacher(t), f.student(c));
-        const reverse = (c) => f.kl(f.student(c), f.teacher(t));
-        const lowest = (rule) => xs.reduce((best, c) => (rule(c) < rule(best) ? c : best));
-        const best = [lowest(forward), lowest(reverse)];
-        return {
-          data: [xs, xs.map(forward), xs.map(reverse)],
-          marks: [
-            { ring: [best[0], forward(best[0])], colour: "blue" },
-            { ring: [best[1], reverse(best[1])], colour: "orange" },
-            { at: [place, forward(place)], colour: "blue" },
-            { at: [place, reverse(place)], colour: "orange" },
-          ],
-          says:
-            `Your student: forward ${fixed(forward(place), 4)}, reverse ${fixed(reverse(place), 4)} nats. ` +
-            `Lowest at ${fixed(best[0], 2)} forward and at ${fixed(best[1], 2)} in reverse.`,
-        };
-      },
-    },
   };
 
   function element(name, className, text = "") {
@@ -352,10 +276,10 @@ globalThis.xentMoving = (() => {
     const spec = FIGURES[name];
     const box = element("div", "moving");
     box.setAttribute("role", "group");
-    box.setAttribute("aria-label", spec.about);
+    box.setAttribute("aria-label", figure.querySelector("figcaption").textContent);
     const canvas = element("div", "moving-plot");
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", spec.plot);
+    canvas.setAttribute("aria-label", figure.querySelector("svg").getAttribute("aria-label"));
     const says = element("output", "moving-says");
     says.setAttribute("aria-live", "polite");
     const controls = element("div", "moving-controls");

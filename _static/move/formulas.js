@@ -1,5 +1,5 @@
 // The formulas behind the figures that move, by themselves: no page, no picture, nothing rounded.
-// tests/book/test_moving.py runs this file under Node and compares it with the package `xent`.
+// tests/book/test_moving.py compares what the figures say with the package `xent`.
 // A classic script, because browsers refuse to load ES modules when a page is opened as a file.
 "use strict";
 
@@ -61,31 +61,8 @@ globalThis.xentFormulas = (() => {
     return [logit, y, binarySlope(logit, y)];
   });
 
-  // The nearest number with so many bits in its significand, ties to the even one; any exponent is in range.
-  // Adding and taking away a power of two leaves the digits below it to the rounding of float64.
-  function rounded(value, bits) {
-    const large = value * (2 ** (53 - bits) + 1);
-    return bits >= 53 ? value : large - (large - value);
-  }
-
-  // The loss of the right class with a margin over one other, each operation rounded.
-  function naiveLoss(margin, bits) {
-    const prob = rounded(1 / rounded(1 + rounded(Math.exp(-margin), bits), bits), bits);
-    return 0 - rounded(Math.log(prob), bits);
-  }
-  const stableLoss = (margin, bits) => rounded(Math.log1p(rounded(Math.exp(-margin), bits)), bits);
-
-  // Correct decimal digits, between none and as many as the format has.
-  const digits = (got, exact, most) => Math.min(Math.max(-Math.log10(Math.abs(got - exact) / exact), 0), most);
-
   // A mean of means, each with the number that it is of.
   const oneMean = (counts, losses) => sum(counts.map((n, i) => n * losses[i])) / sum(counts);
-
-  // A teacher of two peaks over nine classes, and a student that has one.
-  const kl = (p, q) => sum(p.map((a, i) => (a > 0 ? a * Math.log(a / q[i]) : 0)));
-  const bump = (centre) => [1, 2, 3, 4, 5, 6, 7, 8, 9].map((k) => Math.exp(-((k - centre) ** 2) / 2));
-  const student = (centre) => softmax(bump(centre).map((v) => Math.log(v)));
-  const teacher = (t) => softmax(bump(2).map((v, i) => Math.log(0.6 * v + 0.4 * bump(7)[i])), t);
 
   // Lengths, one a line, each with its prompt or none with one; or what is wrong, and where.
   function parseLengths(text) {
@@ -93,14 +70,9 @@ globalThis.xentFormulas = (() => {
     const [lengths, prompts] = [[], []];
     for (const { i, line } of rows) {
       const [, number, prompt] = line.match(/^([^\s,;]*)[\s,;]*(.*)$/);
-      if (!/^\d{1,9}$/.test(number) || Number(number) === 0) {
-        return { fault: `Line ${i}: expected a whole number of tokens from 1 on, and the prompt behind it if you have it; got "${line.slice(0, 40)}".` };
-      }
-      if (/^\d+[\s,;]+[\d\s,;]+$/.test(prompt) || (rows.length === 1 && /^\d+$/.test(prompt))) {
-        return { fault: `Line ${i}: expected one length on a line, and no more numbers behind it than that of its prompt; got "${line.slice(0, 40)}".` };
-      }
-      if (prompts.length && !prompt !== !prompts[0]) {
-        return { fault: `Line ${i}: expected a prompt behind every length or behind none; got "${line.slice(0, 40)}".` };
+      const several = /^\d+[\s,;]+[\d\s,;]+$/.test(prompt) || (rows.length === 1 && /^\d+$/.test(prompt));
+      if (!/^\d{1,9}$/.test(number) || Number(number) === 0 || several || (prompts.length && !prompt !== !prompts[0])) {
+        return { fault: `Line ${i}: expected one length, from 1 on, and behind each its prompt or behind none; got "${line.slice(0, 40)}".` };
       }
       lengths.push(Number(number));
       prompts.push(prompt);
@@ -139,8 +111,7 @@ globalThis.xentFormulas = (() => {
   }
 
   return {
-    binaryLoss, binarySlope, digits, entropy, eosOptimum, expectedBrier, expectedLinear, expectedLog,
-    kl, learntLengths, logit, mistakes, naiveLoss, oneMean, parseLengths, pulls, sigmoid,
-    softmax, softplus, stableLoss, student, teacher, writtenLength,
+    binaryLoss, binarySlope, entropy, eosOptimum, expectedBrier, expectedLinear, expectedLog, logit, mistakes, oneMean,
+    parseLengths, pulls, sigmoid, softmax, writtenLength,
   };
 })();

@@ -29,14 +29,13 @@ class TinyBook:
 
     root: Path
 
-    def write_chapter(self, name: str, *cells: str, output: str = "", alt: str = "") -> Path:
+    def write_chapter(self, name: str, *cells: str, output: str = "") -> Path:
         """Write a notebook; a cell that starts with `# code` is a code cell, `output` what it printed."""
         notebook = nbformat.v4.new_notebook()
         for cell in cells:
             if cell.startswith("# code"):
                 stored = [nbformat.v4.new_output("stream", text=output)] if output else []
-                metadata = {"mystnb": {"image": {"alt": alt}}} if alt else {}
-                notebook.cells.append(nbformat.v4.new_code_cell(cell, outputs=stored, metadata=metadata))
+                notebook.cells.append(nbformat.v4.new_code_cell(cell, outputs=stored))
             else:
                 notebook.cells.append(nbformat.v4.new_markdown_cell(cell))
         path = self.root / "chapters" / f"{name}.ipynb"
@@ -86,20 +85,15 @@ class TinyBook:
         return (self.root / "_build" / "html" / "chapters" / f"{name}.html").read_text(encoding="utf-8")
 
 
-def make_tiny_book(tmp_path: Path) -> TinyBook:
-    """Copy what a build needs, with one chapter in which nothing is wrong."""
+@pytest.fixture
+def tiny_book(tmp_path: Path) -> TinyBook:
+    """Copy what a build needs, with one chapter in which nothing is wrong, to plant an error in."""
     for name in ("_ext", "_static", "_templates", "code"):
-        if (ROOT / name).exists():
-            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-            shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
-    for name in (
-        "_config.yml",
-        "conftest.py",
-        "requirements.txt",
-        "chapters/references.bib",
-        "chapters/references.md",
-    ):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    (tmp_path / "chapters").mkdir()
+    references = "chapters/references.bib", "chapters/references.md"
+    for name in ("_config.yml", "conftest.py", "requirements.txt", *references):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "index.md").write_text("# A tiny book\n")
     tiny = TinyBook(tmp_path)
@@ -108,12 +102,6 @@ def make_tiny_book(tmp_path: Path) -> TinyBook:
         "01_good", "# Good", "# code\nimport xent\nprint(xent.softmax([0, 0]))", output="[0.5 0.5]\n"
     )
     return tiny
-
-
-@pytest.fixture
-def tiny_book(tmp_path: Path) -> TinyBook:
-    """A small book to plant an error in."""
-    return make_tiny_book(tmp_path)
 
 
 @pytest.fixture(scope="session")
@@ -126,17 +114,10 @@ def built_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """Serves files and does not write each request to stderr."""
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="session")
 def server(built_site: Path) -> Iterator[str]:
     """Serve the site under a path, as a host of many projects does, and return its address."""
-    handler = functools.partial(Quiet, directory=str(built_site.parents[1]))
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(built_site.parents[1]))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
         threading.Thread(target=http.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{http.server_port}/some/where/"

@@ -1,173 +1,31 @@
-"""The figures that move: their formulas under Node against `xent`, and the figures in Chromium."""
+"""The figures that move, in Chromium: what they say is what `xent` computes, wherever their sliders stand."""
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import json
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, Page
 
 import xent
-from math_at_build import NODE
 from xent import elicitation, gradients, information, scoring
-from xent.denominators import eos_optimum, learnt_lengths
+from xent.denominators import eos_optimum
 from xent_book import pictures
 
 ROOT = Path(__file__).resolve().parents[2]
 MOVE = ROOT / "_static" / "move"
 
-# ------------------------------------------------------------------------------------- the formulas
-
-RUN = """
-require(process.argv[1]);
-const calls = JSON.parse(require("fs").readFileSync(0, "utf8"));
-console.log(JSON.stringify(calls.map(([name, ...rest]) => globalThis.xentFormulas[name](...rest))));
-"""
-
-
-def in_node(name: str, calls: list[tuple[Any, ...]]) -> list[Any]:
-    """Call one of the formulas many times; the numbers keep their digits on the way."""
-    asked = json.dumps([[name, *arguments] for arguments in calls])
-    command = [str(NODE), "-e", RUN, str(MOVE / "formulas.js")]
-    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=True)
-    return list(json.loads(done.stdout))
-
-
-def grid(*axes: Any) -> list[tuple[Any, ...]]:
-    return list(itertools.product(*(np.asarray(axis).tolist() for axis in axes)))
-
-
-def expected(rule: scoring.Rule) -> Callable[[float, float], float]:
-    return lambda p, q: float(elicitation.expected_score(rule, [p, 1 - p], [q, 1 - q]))
-
-
-def loss_in(bits: int, margin: float, *, naive: bool) -> float:
-    """The loss of a margin with each operation rounded, in NumPy's own type of so many bits."""
-    dtype = {11: np.float16, 24: np.float32, 53: np.float64}[bits]
-    power = dtype(np.exp(-margin))
-    # float16's own logarithm is not the nearest number; float64's is, once rounded.
-    if not naive:
-        return float(dtype(np.log1p(np.float64(power))))
-    return float(0 - dtype(np.log(np.float64(dtype(1) / (dtype(1) + power)))))
-
-
-Z = [*np.round(np.arange(-6, 6.05, 0.3), 2).tolist(), -800.0, -40.0, 40.0, 800.0]
-LABELS, REPORTS = [0.0, 0.05, 0.3, 0.5, 0.95, 1.0], np.linspace(0.01, 0.99, 50)
-LOGITS = [[float(a), 1.0, 0.0, -1.0] for a in np.arange(-4, 6.25, 0.75)]
-PROBS = [[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], *xent.softmax(LOGITS).tolist()]
-
-OWN = [[9, 11, 90, 110], [1, 1, 1, 1], [7, 7, 7, 8], [1, 10**6, 3, 999_999_999]]
-ONE_LINE = "expected a whole number of tokens from 1 on, and the prompt behind it if you have it"
-ONE_A_LINE = "expected one length on a line, and no more numbers behind it than that of its prompt"
-# What is pasted, and the lengths and prompts in it, or words of the message that says what is wrong with it.
-PASTED: dict[str, Any] = {
-    "9\n11\n": {"lengths": [9, 11], "prompts": ["", ""]},
-    "9\tfirst\r\n\n  11, the second one \n3;c": {
-        "lengths": [9, 11, 3],
-        "prompts": ["first", "the second one", "c"],
-    },
-    "007": {"lengths": [7], "prompts": [""]},
-    "": "Expected at least one length; got an empty field.",
-    " \n\n": "Expected at least one length; got an empty field.",
-    **{
-        f"5\n{line}\n6": f'Line 2: {ONE_LINE}; got "{line}".'
-        for line in ("0", "000 a", "-3", "2.5", "1e3", "tokens", "9first", ",", "1234567890", "<b>", "٣")
-    },
-    "5 a\n6": 'Line 2: expected a prompt behind every length or behind none; got "6".',
-    "5\n6 a": 'Line 2: expected a prompt behind every length or behind none; got "6 a".',
-    **{line: f'Line 1: {ONE_A_LINE}; got "{line}".' for line in ("9 11 90", "9, 11", "9,11,90")},
-    "9 1\n11 2 3": f'Line 2: {ONE_A_LINE}; got "11 2 3".',
-    "9 1\n11 2": {"lengths": [9, 11], "prompts": ["1", "2"]},
-    "x" * 99: f'Line 1: {ONE_LINE}; got "{"x" * 40}".',
-}
-
-
-def parsed(said: str) -> Any:
-    return PASTED[said] if isinstance(PASTED[said], dict) else {"fault": PASTED[said]}
-
-
-def pulls(logit: float, shift: float) -> Any:
-    """Logits, labels and slopes of the six examples of chapter 4, the last one moved."""
-    z, y = np.append(pictures.SIX_Z[:5], logit) + shift, pictures.SIX_Y
-    return np.column_stack([z, y, gradients.binary_cross_entropy_gradient(z, y, reduction="none")])
-
-
-# Name in formulas.js: the arguments to try, and what xent says. A new formula is a row.
-FORMULAS: dict[str, tuple[list[tuple[Any, ...]], Callable[..., Any]]] = {
-    "softmax": (
-        [*itertools.product(LOGITS, [2.0**k for k in range(-3, 4)]), ([1000.0, 1001.0, -1000.0, 0.0], 1.0)],
-        lambda z, t: xent.softmax(np.array(z) / t),
-    ),
-    "entropy": ([(p,) for p in PROBS], information.entropy),
-    "sigmoid": (grid(Z), xent.sigmoid),
-    "softplus": (grid(Z), lambda z: -xent.log_sigmoid(-z)),
-    "binaryLoss": (grid(Z, LABELS), xent.binary_cross_entropy),
-    "binarySlope": (grid(Z, LABELS), gradients.binary_cross_entropy_gradient),
-    "mistakes": (grid(Z, LABELS, [0.05, 0.5, 0.9]), lambda z, y, t: 1 - y if xent.sigmoid(z) > t else y),
-    "logit": (grid(np.arange(0.05, 0.951, 0.05)), lambda p: np.log(p) - np.log1p(-p)),
-    "eosOptimum": (grid(np.arange(1, 101) / 100, 2 ** np.arange(9)), eos_optimum),
-    "expectedLog": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.log_score)),
-    "expectedBrier": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.brier_score)),
-    "expectedLinear": (grid(np.linspace(0, 1, 21), REPORTS), expected(scoring.linear_score)),
-    "pulls": (grid((-7.0, 0.0, 6.6, 7.0), (-3.0, 0.0, 1.3)), pulls),
-    "naiveLoss": (grid(np.arange(0, 40, 0.5), (11, 24, 53)), lambda m, bits: loss_in(bits, m, naive=True)),
-    "stableLoss": (grid(np.arange(0, 9, 0.5), (11, 24, 53)), lambda m, bits: loss_in(bits, m, naive=False)),
-    "digits": (
-        [(1.5, 1.0, 7.0), (1.001, 1.0, 7.0), (1.0, 1.0, 7.0), (0.0, 2.0, 7.0)],
-        lambda got, exact, most: (
-            np.clip(-np.log10(abs(got - exact) / exact), 0, most) if got != exact else most
-        ),
-    ),
-    "learntLengths": (
-        [(n, b, c) for n in OWN for b in (1, 2, 4, 64, 1024) for c in (list("aabb"), list("abab"), [""] * 4)],
-        learnt_lengths,
-    ),
-    "writtenLength": (
-        [(n, b, c) for n in OWN for b in (1, 4, 64) for c in (list("aabb"), list("abbb"))],
-        pictures.written,
-    ),
-    "parseLengths": ([(said,) for said in PASTED], parsed),
-    "oneMean": ([([8, 40], [3.0, 1.0])], lambda n, m: np.average(m, weights=n)),
-    "kl": (list(itertools.product(PROBS[2:], PROBS[2:])), information.kl_divergence),
-    "student": (grid(np.linspace(1, 9, 17)), lambda c: pictures.bump(c) / pictures.bump(c).sum()),
-    "teacher": (grid((1.0, 2.0, 16.0)), pictures.teacher),
-}
-
-
-@pytest.mark.parametrize("name", FORMULAS)
-def test_a_formula_is_that_of_xent(name: str) -> None:
-    calls, by_xent = FORMULAS[name]
-    # A few operations in float64, each right to 1e-16; near the zero of a difference only the absolute error
-    # counts.
-    found, expected_ = in_node(name, calls), [by_xent(*c) for c in calls]
-    if name == "parseLengths":
-        assert found == expected_
-    else:
-        np.testing.assert_allclose(found, expected_, rtol=1e-12, atol=1e-15)
-
-
-def test_every_formula_is_compared() -> None:
-    exported = re.search(r"return \{([^}]*)\};\s*\}\)\(\);", (MOVE / "formulas.js").read_text("utf-8"))
-    assert exported is not None
-    assert {name.strip() for name in exported[1].split(",") if name.strip()} == set(FORMULAS)
-
-
-def test_the_library_is_the_one_that_the_readme_names() -> None:
-    readme = (MOVE / "README.md").read_text(encoding="utf-8")
-    sums = dict(re.findall(r"\| `(uplot/[^`]+)` \| `([0-9a-f]{64})` \|", readme))
-    there = {f"uplot/{path.name}": path.read_bytes() for path in (MOVE / "uplot").iterdir()}
-    assert {name: hashlib.sha256(content).hexdigest() for name, content in there.items()} == sums
-
-
-# ------------------------------------------------------------------------------------- the figures
+EMPTY = "Expected at least one length; got an empty field."
+WANTED = "expected one length, from 1 on, and behind each its prompt or behind none"
+# What is pasted, and the line that is said to be wrong with it.
+BAD = ("0", "000 a", "-3", "2.5", "1e3", "tokens", "9first", ",", "1234567890", "<b>", "٣", "x" * 40)
+FAULTS: dict[str, tuple[int, str]] = {f"5\n{line}\n6": (2, line) for line in BAD}
+FAULTS |= {line: (1, line) for line in ("9 11 90", "9, 11", "9,11,90")}
+FAULTS |= {"5 a\n6": (2, "6"), "5\n6 a": (2, "6 a"), "9 1\n11 2 3": (2, "11 2 3")}
 
 
 def text(value: float, digits: int) -> str:
@@ -192,8 +50,9 @@ def say_binary_loss(label: float, logit: float, threshold: float) -> list[str]:
 
 def say_scores(truth: float, report: float) -> list[str]:
     rules = (scoring.log_score, scoring.brier_score, scoring.linear_score)
-    best = elicitation.elicited(scoring.linear_score, [truth, 1 - truth])[0]
-    return [*(text(expected(rule)(truth, report), 4) for rule in rules), text(truth, 2), text(float(best), 2)]
+    costs = [elicitation.expected_score(rule, [truth, 1 - truth], [report, 1 - report]) for rule in rules]
+    linear = "any report" if truth == 0.5 else text(float(truth > 0.5), 2)
+    return [*(text(float(cost), 4) for cost in costs), text(truth, 2), linear]
 
 
 def say_learnt_length(batch: float, length: float) -> list[str]:
@@ -208,7 +67,8 @@ def say_own_lengths(batch: float) -> list[str]:
 
 
 def say_pull(logit: float, shift: float) -> list[str]:
-    z, _, slope = pulls(logit, shift).T
+    z = np.append(pictures.SIX_Z[:5], logit) + shift
+    slope = gradients.binary_cross_entropy_gradient(z, pictures.SIX_Y, reduction="none")
     said = [text(float(value), 4) for value in (xent.sigmoid(z[5]), slope[5], slope.mean())]
     return [*said, "lowers" if slope.mean() > 0 else "raises"]
 
@@ -221,27 +81,6 @@ def test_the_six_examples_are_those_of_chapter_4() -> None:
     assert f"y = np.array({pictures.SIX_Y.tolist()})" in "".join(cell["source"])
 
 
-def say_digits(bits: float, margin: float) -> list[str]:
-    def shown(value: float) -> str:
-        mantissa, exponent = f"{value:.4e}".split("e")
-        return f"{mantissa}e{'-' if '-' in exponent else '+'}{abs(int(exponent))}"
-
-    exact = shown(float(np.log1p(np.exp(-margin))))
-    if bits == 3:  # NumPy has no bfloat16
-        return [exact]
-    size = [53, 24, 11, 8][round(bits)]
-    if size == 11 and margin > 8:  # below float16's normal numbers, which the figure has none of
-        return [exact, shown(loss_in(size, margin, naive=True))]
-    return [exact, *(shown(loss_in(size, margin, naive=naive)) for naive in (True, False))]
-
-
-def say_direction(temperature: float, place: float) -> list[str]:
-    teacher, student = pictures.teacher(2**temperature), pictures.bump(place)
-    student = student / student.sum()
-    pairs = (teacher, student), (student, teacher)
-    return [text(float(information.kl_divergence(p, q)), 4) for p, q in pairs]
-
-
 SAYS: dict[str, Callable[..., list[str]]] = {
     "softmax": say_softmax,
     "binary-loss": say_binary_loss,
@@ -249,8 +88,6 @@ SAYS: dict[str, Callable[..., list[str]]] = {
     "learnt-length": say_learnt_length,
     "own-lengths": say_own_lengths,
     "pull": say_pull,
-    "digits": say_digits,
-    "direction": say_direction,
 }
 
 
@@ -269,9 +106,7 @@ PAGES = pages_with_figures()
 
 def test_each_moving_figure_is_in_a_chapter_and_checked() -> None:
     assert set(PAGES) == set(SAYS)
-    assert set(SAYS) == set(
-        re.findall(r'^    "?([\w-]+)"?: \{\n      about:', (MOVE / "figures.js").read_text(), re.M)
-    )
+    assert set(SAYS) == set(re.findall(r'^    "?([\w-]+)"?: \{\n', (MOVE / "figures.js").read_text(), re.M))
     assert set(SAYS) <= set(pictures.FIGURES)
 
 
@@ -286,22 +121,28 @@ def come_to(page: Page, built_site: Path, address: str, name: str) -> Locator:
     return page.locator(f"figure.figure-{name}")
 
 
-# What the sliders stand at, and what the figure says.
-STATE = """figure => [
-  [...figure.querySelectorAll("input[type=range]")].map(i => [i.id, i.valueAsNumber]),
-  figure.querySelector("output").textContent,
-]"""
+# Set the sliders to these shares of their ranges, and return where they stand and what the figure says.
+SET = """(figure, settings) => settings.map(shares => {
+  const sliders = [...figure.querySelectorAll("input[type=range]")];
+  sliders.forEach((slider, i) => {
+    slider.value = Number(slider.min) + shares[i] * (slider.max - slider.min);
+    slider.dispatchEvent(new Event("input"));
+  });
+  return [sliders.map(s => [s.id, s.valueAsNumber]), figure.querySelector("output").textContent];
+})"""
 
 
-def check(figure: Locator, name: str) -> str:
-    """Compare what the figure says with xent; return it."""
-    pairs, said = figure.evaluate(STATE)
-    values, at = {identity.rsplit("-", 1)[1]: value for identity, value in pairs}, 0
-    for part in SAYS[name](**values):
-        found = said.find(part, at)
-        assert found >= 0, f"{part} is not in {said!r} after {said[:at]!r}, at {values}"
-        at = found + len(part)
-    return str(said)
+def check(figure: Locator, name: str) -> None:
+    """Compare what the figure says with xent: at random places, at the ends, and at both."""
+    rng = np.random.default_rng()
+    shares = np.concatenate([rng.random((60, 3)), rng.integers(0, 2, (20, 3)), rng.random((20, 3)).round()])
+    shares[-10:, 0] = rng.random(10)
+    for pairs, said in figure.evaluate(SET, shares.tolist()):
+        values, at = {identity.rsplit("-", 1)[1]: value for identity, value in pairs}, 0
+        for part in SAYS[name](**values):
+            found = said.find(part, at)
+            assert found >= 0, f"{part} is not in {said!r} after {said[:at]!r}, at {values}"
+            at = found + len(part)
 
 
 def ink(figure: Locator) -> str:
@@ -320,46 +161,42 @@ def test_a_figure_moves(browser: Browser, built_site: Path, server: str, name: s
     figure = come_to(page, built_site, server, name)
     page.wait_for_selector(f"figure.figure-{name}.moving-live")
     assert not figure.locator("svg.drawn").is_visible()
-    hidden, unset = name in ("learnt-length", "digits", "direction", "pull"), ink(figure)
+    hidden, unset = name in ("learnt-length", "pull"), ink(figure)
     assert ("What do you expect?" in figure.locator("output").inner_text()) == hidden
-    figure.locator("input[type=range]").first.press("ArrowRight")
-    figure.get_by_role("button", name="Reset").press("Enter")
-    first, picture = check(figure, name), ink(figure)
-    assert (unset != picture) == hidden, "the answer shows before anything is set"
-    if name not in (
-        "softmax",
-        "own-lengths",
-    ):  # whose controls are no place on the axis
+    says, sliders = figure.locator("output"), figure.locator("input[type=range]").all()
+    sliders[0].press("ArrowRight")
+
+    def reset() -> tuple[str, str]:
+        figure.get_by_role("button", name="Reset").press("Enter")
+        return says.inner_text(), ink(figure)
+
+    first = reset()
+    assert (unset != first[1]) == hidden, "the answer shows before anything is set"
+    check(figure, name)
+    assert reset() == first
+    if name not in ("softmax", "own-lengths"):  # whose controls are no place on the axis
         plot = figure.locator(".u-over").bounding_box()
         assert plot is not None
         page.mouse.move(plot["x"] + 0.3 * plot["width"], plot["y"] + 50)
         page.mouse.down()
         page.mouse.move(plot["x"] + 0.8 * plot["width"], plot["y"] + 60, steps=3)
         page.mouse.up()
-        check(figure, name)
-        assert ink(figure) != picture, "a finger in the plot sets nothing"
-        figure.get_by_role("button", name="Reset").press("Enter")
-
-    for slider in figure.locator("input[type=range]").all():
-        slider.focus()
-        for key in ("ArrowRight", "Home", "End", "PageDown"):
-            page.keyboard.press(key)
-            check(figure, name)
-        drawn = ink(figure)
+        assert ink(figure) != first[1], "a finger in the plot sets nothing"
+    for slider in sliders:
+        reset()
+        slider.press("Home" if slider.input_value() == slider.get_attribute("max") else "End")
         # A shift of all logits changes nothing: that is what its slider is there for.
-        still = slider.get_attribute("id") == "moving-softmax-shift"
-        assert (drawn == picture) == still
-        box = slider.bounding_box()
+        assert (ink(figure) == first[1]) == (slider.get_attribute("id") == "moving-softmax-shift")
+        box, stood = slider.bounding_box(), slider.input_value()
         assert box is not None and box["height"] >= 24, "too low for a finger"
         slider.tap(position={"x": 0.3 * box["width"], "y": box["height"] / 2})
-        check(figure, name)
-        figure.get_by_role("button", name="Reset").press("Enter")
-        assert check(figure, name) == first and ink(figure) == picture
+        assert slider.input_value() != stood
+    reset()
 
     # The canvas keeps its colours until the theme's switch has it drawn again.
     page.evaluate("document.documentElement.dataset.theme = 'dark'")
     page.wait_for_timeout(100)
-    assert ink(figure) != picture
+    assert ink(figure) != first[1]
     page.emulate_media(media="print")
     assert figure.locator("svg.drawn").is_visible() and not figure.locator(".moving").is_visible()
     assert wrong == []
@@ -397,20 +234,25 @@ def test_lengths_are_pasted(browser: Browser, built_site: Path, server: str) -> 
 
     before = ink(figure)
     assert "90 second" in field.input_value() and "Learnt: 54.45 with B = 1" in says.inner_text()
-    faults = {"12\n0": f"Line 2: {ONE_LINE}", "my lengths": "Line 1", "": "empty field"}
-    for content, fault in faults.items():
-        assert fault in paste(content) and field.get_attribute("aria-invalid") == "true"
+    said = {content: f'Line {at}: {WANTED}; got "{line}".' for content, (at, line) in FAULTS.items()}
+    for content, fault in {**said, "": EMPTY, " \n\n": EMPTY}.items():
+        assert paste(content) == fault and field.get_attribute("aria-invalid") == "true"
         assert ink(figure) == before
     assert "All lengths are equal: every divisor teaches them. 2 answers to 1 prompt, 7.00" in paste("7\n7")
     assert field.get_attribute("aria-invalid") == "false" and ink(figure) != before
     assert "One answer to each prompt does not tell what is learnt" in paste("3 a\n30 b")
     page.keyboard.press("Tab")
     page.keyboard.press("End")
-    lengths = [1, 3, 3, 12]
     field.focus()
-    said = paste("\n".join(map(str, lengths)))
-    for size in (1, 4, 64, 1024):
-        assert f"{text(float(learnt_lengths(lengths, size) @ lengths), 2)} with B = {size}" in said
+    for content, lengths, prompts in (
+        ("9\tfirst\n\n  11, the second one \n3;first", [9, 11, 3], ["first", "the second one", "first"]),
+        ("9 1\n11 2\n30 1", [9, 11, 30], ["1", "2", "1"]),
+        ("1\n1000000\n3\n999999999", [1, 10**6, 3, 999_999_999], [""] * 4),
+        ("1\n3\n3\n12", [1, 3, 3, 12], [""] * 4),
+    ):
+        answer = paste(content)
+        for size in (1, 4, 64, 1024):
+            assert f"{text(pictures.written(lengths, size, prompts), 2)} with B = {size}" in answer
     figure.get_by_role("button", name="Reset").press("Enter")
     assert field.input_value() == "1\n3\n3\n12"
     page.close()

@@ -103,11 +103,6 @@ def test_a_symbol_stands_beside_a_word_of_its_meaning() -> None:
     assert wrong == []
 
 
-def test_what_serves_throughout_serves_more_than_one_chapter() -> None:
-    everywhere = Counter(name for page in PAGES for name in uses(page) if not own(page)[name])
-    assert sorted(name for name in listed()[0] if everywhere[name] == 0) == []
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_the_layer_the_divergence_the_expectation_and_the_loss_are_written_one_way(page: str) -> None:
     text = prose(PAGES[page])
@@ -118,13 +113,3 @@ def test_the_layer_the_divergence_the_expectation_and_the_loss_are_written_one_w
     assert re.findall(r"\\(?:tilde|hat|bar)\s*\{?[JL]\b", text) == [], (
         "a loss is \\ell, or \\mathcal L of a batch"
     )
-
-
-def test_a_symbol_in_a_formula_is_read() -> None:
-    assert symbols(r"\mathcal{L} = \frac1N \sum_n \ell(z_n, y) + \mathrm{KL}(P \,\Vert\, Q)") == (
-        [r"\mathcal L", *"Nn", r"\ell", *"znyPQ"]
-    )
-    assert symbols(r"\hat\theta\, e^{x} \mathrm d x \mathbb{E}_x \text{ if } X^{\mathsf T}") == [
-        r"\theta",
-        *"exxxX",
-    ]

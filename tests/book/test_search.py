@@ -11,8 +11,6 @@ import nbformat
 import pytest
 from playwright.sync_api import Browser, Page
 
-import site_search
-
 ROOT = Path(__file__).resolve().parents[2]
 
 # Written down before the search was made. Where two sections serve a reader equally well, either may come first.
@@ -119,15 +117,3 @@ def test_a_reader_finds_by_typing(page: Page, server: str) -> None:
     page.goto(server + "index.html")
     page.keyboard.press("Control+k")
     assert page.locator("input[name=q]:visible").evaluate("e => e === document.activeElement")
-
-
-def test_the_two_keys_are_one() -> None:
-    assert (
-        site_search.key("The gradient of a softmax")
-        == site_search.key("softmax-gradient")
-        == "gradient softmax"
-    )
-    assert site_search.key("Loss stuck at 0.693") == "0.693 loss stuck"
-    script = (ROOT / "_static/page.js").read_text(encoding="utf-8")
-    left_out = set(re.findall(r'"(\w+)"', script[script.index("filter((word)") :].partition("]")[0]))
-    assert all(site_search.key(f"{word} loss") == "loss" for word in left_out) and len(left_out) == 6
