@@ -493,7 +493,9 @@ def test_the_way_back_needs_independent_draws() -> None:
 STORED = {row["row"]: row for row in json.loads((FOLDER / "table.json").read_text())["rows"]}
 
 
-@pytest.mark.claim("11", "Wherever the theorem applies, the three numbers agree within three standard errors (±).")
+@pytest.mark.claim(
+    "11", "Wherever the theorem applies, the three numbers agree within three standard errors (±)."
+)
 @pytest.mark.parametrize("name", STORED)
 def test_a_row_of_the_table(name: str) -> None:
     """Exact values anew; the stored simulation and training against them, three errors; simulations again.
