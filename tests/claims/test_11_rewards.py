@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -111,10 +113,61 @@ def policies(g: Draw) -> list[tuple[Array, Array, Array]]:
     return made
 
 
+@pytest.mark.claim("11", "If that mean is finite, so is the tilt of the right answers.")
+def test_a_finite_tilt_needs_a_finite_mean_length() -> None:
+    """Wrong answers of 2^k tokens, k to 300, of which one in 2^(ck) is so long; walked, and by the equation beyond.
+
+    Would be refuted by a finite mean, however heavy the tail, whose tilt grows on.
+    """
+    note = (Path(__file__).parents[2] / "chapters/note_denominators.md").read_text(encoding="utf-8")
+    assert "with a finite $\\tau$ if wrong answers have a finite mean length" in note
+    n = np.concatenate([[1.0, 6.0], 2.0 ** np.arange(301)])
+    right = np.arange(len(n)) < 2
+
+    def tilt(first: Array, s: float) -> float:
+        need = -(first * n * np.expm1(-s / n))[~right].sum()
+        return float(brentq(lambda t: (first * n * np.expm1(t / n))[right].sum() - need, 0, 500))
+
+    def says(first: Array) -> None:
+        early, late, last = (tilt(first, s) for s in (1e10, 1e35, 1e60))
+        assert late - early < 0.05 and last - late < 1e-3
+
+    for c in (1.2, 1.5, 3.0, 1.0, 0.5):
+        tail = 2.0 ** (-c * np.arange(301))
+        first = np.concatenate([[0.2, 0.3], 0.5 * tail / tail.sum()])
+        seen = walk(first, n, right, 50.0)
+        change = np.log(seen / first)
+        assert (change[0] - change[1]) / (1 - 1 / 6) == pytest.approx(tilt(first, 50.0), rel=0.02)
+        longer = [np.cumsum(pi[:1:-1])[::-1] / pi[~right].sum() for pi in (first, seen)]
+        assert (longer[1][1:20] > longer[0][1:20]).all()  # more of them have over 2^k tokens, for each k
+        if c > 1:
+            says(first)
+        else:
+            with refuted("an infinite mean length"):
+                says(first)
+
+
+@pytest.mark.claim("11", "In a large group a right answer has the mean advantage $1 - p$, a wrong one $-p$")
+def test_the_mean_advantage() -> None:
+    """Rewards over the mean of their group, any success rate. Would be refuted by a large group with another mean."""
+    g = rng(4)
+
+    def says(group: int, p: float) -> None:
+        r = (g.random((2_000_000 // group, group)) < p).astype(float)
+        advantage = r - r.mean(axis=1, keepdims=True)
+        assert advantage[r == 1].mean() == pytest.approx(1 - p, rel=0.02)
+        assert advantage[r == 0].mean() == pytest.approx(-p, rel=0.02)
+
+    for p in (0.1, 0.5, g.uniform(0.2, 0.9)):
+        says(1000, p)
+        for group in (2, 8):
+            with refuted("a small group, whose mean the response is a part of"):
+                says(group, p)
+
+
 @pytest.mark.claim(
     "11",
-    "The tilt of the right answers stays finite, and the wrong answers that are left are ever longer, if their "
-    "lengths differ.",
+    "The wrong answers that are left are ever longer, if their lengths differ.",
 )
 @pytest.mark.claim(
     "11",
