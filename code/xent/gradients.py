@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import _validate as check
 from ._blocks import Block, Index, Terms, blocks
-from ._validate import Floats, Reduction
+from ._validate import Floats, Reduction, renamed
 from ._walk import (
     binary_targets,
     differentiate_each,
@@ -204,6 +204,7 @@ def soft_cross_entropy_gradient(
     return differentiate_rows(rows, moved, axis, w, settings, dtype=dtype, mass=mass)
 
 
+@renamed(weight="sample_weight")
 def binary_cross_entropy_gradient(
     logits: ArrayLike,
     targets: ArrayLike,

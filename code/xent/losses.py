@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import _validate as check
 from ._blocks import Block, Index
-from ._validate import BINARY_LOGITS, LOGITS, PREDICTIONS_FIRST, Floats, Reduction
+from ._validate import BINARY_LOGITS, LOGITS, PREDICTIONS_FIRST, Floats, Reduction, renamed
 from ._walk import binary_targets, distributions_and_weights, labels_and_weights, reduce_each, reduce_rows
 from .numerics import log_sigmoid, log_sum_exp, sigmoid, without_nan
 
@@ -204,6 +204,7 @@ def soft_cross_entropy(
     return reduce_rows(loss, moved, axis, w, settings, dtype=dtype, mass=mass)
 
 
+@renamed(weight="sample_weight")
 def binary_cross_entropy(
     logits: ArrayLike,
     targets: ArrayLike,
@@ -319,6 +320,7 @@ def focal_loss(
     return reduce_rows(loss, moved, axis, w, check.reduction_arguments(reduction, denominator))
 
 
+@renamed(weight="sample_weight")
 def binary_focal_loss(
     logits: ArrayLike,
     targets: ArrayLike,
@@ -457,6 +459,7 @@ def log_loss(
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
+@renamed(weight="sample_weight")
 def binary_log_loss(
     probs: ArrayLike,
     targets: ArrayLike,

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from scipy.special import xlogy
 
 from . import _validate as check
-from ._validate import Floats, Indices
+from ._validate import Floats, Indices, moved
 from .denominators import in_units, inverses, population, sharing
 
 __all__ = [
@@ -470,3 +470,13 @@ def _minus_log(q: Floats) -> Floats:
 
 def _result(cost: Floats, given: Floats) -> Any:
     return cost.astype(np.result_type(np.float32, given), copy=False)[()]
+
+
+__getattr__ = moved(
+    "xent.scoring",
+    {
+        "elicited": "xent.elicitation",
+        "expected_score": "xent.elicitation",
+        "learnt_distribution": "xent.denominators",
+    },
+)

@@ -437,6 +437,28 @@ def test_a_call_of_pytorchs_function_works_here() -> None:
                 torch.testing.assert_close(a, b)
 
 
+def test_old_names_say_the_new_ones() -> None:
+    x = make()
+    hidden, weight, y = x["hidden"], x["weight"], x["targets"].clamp(min=0)
+    calls: dict[str, Callable[[], Any]] = {
+        "bias: .* linear_bias now": lambda: xent.torch.linear_cross_entropy(
+            hidden, weight, y, bias=x["bias"]
+        ),  # type: ignore[call-arg]
+        "weight: .* linear_weight now": lambda: xent.torch.linear_cross_entropy(
+            hidden, weight, y, weight=weight
+        ),
+        ".*'linear_weight'": lambda: xent.torch.linear_cross_entropy(hidden, weight=weight, targets=y),  # type: ignore[call-arg]
+        "vocab_group: xent.torch.split_cross_entropy takes": lambda: xent.torch.cross_entropy(
+            x["target_probs"],
+            y,
+            vocab_group=None,  # type: ignore[call-arg]
+        ),
+    }
+    for message, call in calls.items():
+        with pytest.raises(TypeError, match=f"^{message}|{message}"):
+            call()
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # of PyTorch's own forward mode
 @pytest.mark.parametrize("case", ["plain", "soft", "entropy", "cached", "mixed"])
 def test_torch_func_is_refused_in_words(case: str) -> None:

@@ -710,3 +710,22 @@ def test_infinite_logits_of_functions_that_allow_them() -> None:
     )
     np.testing.assert_array_equal(xent.sigmoid([-INF, INF]), [0, 1])
     np.testing.assert_array_equal(xent.log_sigmoid([-INF, INF]), [-INF, 0])
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "now"),
+    [
+        ("scoring", "elicited", "elicitation"),
+        ("scoring", "expected_score", "elicitation"),
+        ("scoring", "learnt_distribution", "denominators"),
+        ("sequences", "eos_optimum", "denominators"),
+        ("sequences", "length_weights", "denominators"),
+        ("sequences", "tilted_lengths", "denominators"),
+    ],
+)
+def test_a_moved_name_says_where_it_is(module: str, name: str, now: str) -> None:
+    with pytest.raises(ImportError, match=rf"^xent\.{module}\.{name} is xent\.{now}\.{name} now$"):
+        exec(f"from xent.{module} import {name}")
+    assert callable(getattr(getattr(xent, now), name))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = getattr(xent, module).nothing

@@ -12,7 +12,16 @@ import torch.distributed as dist
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from xent._validate import Reduction, Settings, integer, number, reduction_arguments, shown, smoothing_mass
+from xent._validate import (
+    Reduction,
+    Settings,
+    integer,
+    number,
+    reduction_arguments,
+    renamed,
+    shown,
+    smoothing_mass,
+)
 from xent.distillation import Direction, Scale, beta_share, divergence_settings
 
 from . import _validate as tensors
@@ -42,6 +51,7 @@ class TokenReport(NamedTuple):
     log_z_squared: Tensor  # of the log-sum-exp; times `z_loss` it is the z-loss's part of the loss
 
 
+@renamed(bias="linear_bias")
 def linear_cross_entropy(
     hidden: Tensor,
     linear_weight: Tensor,
@@ -135,6 +145,10 @@ def linear_cross_entropy(
     """
     layer = _Layer.checked(hidden, linear_weight, linear_bias, "linear_")
     refuse_transforms("linear_cross_entropy", *layer.tensors)
+    if isinstance(weight, Tensor) and weight.shape == layer.weight.shape:
+        raise TypeError(
+            "weight: the layer's weight is linear_weight now; weight is that of a target by its class"
+        )
     z_loss = number(z_loss, "z_loss", "a finite number >= 0", 0.0, math.inf, closed="low")
     settings = smoothing_mass(label_smoothing), z_loss
     group_name(vocab_group)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from xent import _validate as check
-from xent._validate import BINARY_LOGITS, LOGITS, Reduction
+from xent._validate import BINARY_LOGITS, LOGITS, Reduction, gone, renamed
 from xent.losses import clip, exponent, sides
 
 from . import _validate as tensors
@@ -84,6 +84,7 @@ def log_sigmoid(logits: Tensor) -> Tensor:
     return logsigmoid(tensors.widened(logits, "logits"))
 
 
+@gone(vocab_group="xent.torch.split_cross_entropy")
 def cross_entropy(
     logits: Tensor,
     targets: Tensor,
@@ -152,6 +153,7 @@ def soft_cross_entropy(
     return reduce_rows(RowLoss(_soft), z, (t,), w, settings, mass)
 
 
+@renamed(weight="sample_weight")
 def binary_cross_entropy(
     logits: Tensor,
     targets: Tensor,
@@ -201,6 +203,7 @@ def focal_loss(
     return reduce_rows(loss, z, others, w, check.reduction_arguments(reduction, denominator))
 
 
+@renamed(weight="sample_weight")
 def binary_focal_loss(
     logits: Tensor,
     targets: Tensor,
@@ -289,6 +292,7 @@ def log_loss(
     return _pick(moved, of, counts, weight, sample_weight, reduction, denominator, loss)
 
 
+@renamed(weight="sample_weight")
 def binary_log_loss(
     probs: Tensor,
     targets: Tensor,
