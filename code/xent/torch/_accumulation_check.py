@@ -415,7 +415,7 @@ class _Evidence:
             factor = float(self.ours @ mixture / (mixture @ mixture)) if mixture.any() else 0.0
             if factor and error(self.ours, factor * mixture) <= self.tolerance:
                 besides = "" if abs(factor - 1) <= self.tolerance else f"; and {self.in_words(factor)}"
-                return _Verdict(False, what + besides, SUM_ONCE)
+                return _Verdict(False, what + besides + self.empty(), SUM_ONCE)
         if self.steps > 1:
             # The last micro-batch of all ranks spans what zero_grad() leaves, whatever it is divided by.
             last = self.alone[self.steps - 1 :: self.steps]
@@ -425,11 +425,60 @@ class _Evidence:
         found = self.weights_of(self.ours)
         if error(found @ self.alone, self.ours) > self.tolerance:
             return _Verdict(False, "unknown: the gradient is no weighted sum of those of its micro-batches")
-        had, due = (
-            ", ".join(f"{w + 0.0:.3g}" for w in v.round(decimals=6).tolist())
-            for v in (found, self.weights_of(self.whole))
+        if some := self.left_out_or_repeated(found, self.weights_of(self.whole)):
+            return some
+        had, due = (", ".join(f"{w:.3g}" for w in v.tolist()) for v in (found, self.weights_of(self.whole)))
+        return _Verdict(False, f"unknown: the micro-batches have weights {had} where {due} is due", SUM_ONCE)
+
+    def left_out_or_repeated(self, found: Tensor, due: Tensor) -> _Verdict | None:
+        """Whether some micro-batches have no weight, or several times what is due, where the others are alike."""
+        if torch.linalg.matrix_rank(self.alone) < len(self.alone):
+            return None  # then the weights are not the only ones
+        slack = max(self.tolerance, 1e-3)
+        names = [
+            str(i) if self.ranks == 1 else f"{i % self.steps} of rank {i // self.steps}"
+            for i in range(len(found))
+        ]
+        gone = found.abs() <= slack * found.abs().max()
+        kept, their_due = found[~gone], due[~gone]
+        if gone.any() and len(kept) > 1:
+            which = ", ".join(name for name, out in zip(names, gone.tolist(), strict=True) if out)
+            share = kept / their_due
+            if bool(((share / share.mean() - 1).abs() <= slack).all()):
+                whose = (
+                    "the others have what is due to them" if abs(float(share.mean()) - 1) <= slack
+                    else "the others share its weight" if abs(float(kept.sum() / due.sum()) - 1) <= slack
+                    else f"the others: {self.in_words(float(share.mean()))}"
+                )  # fmt: skip
+            elif bool(((kept / kept.mean() - 1).abs() <= slack).all()):
+                whose = f"the others weigh {float(kept.mean()):.3g} each, a mean of means"
+            else:
+                return None
+            return _Verdict(
+                False, f"micro-batch {which} is left out; {whose}", "give every micro-batch to the window"
+            )
+        times = found / due
+        if bool(((times - times.round()).abs() <= slack * times).all()) and bool((times.round() >= 1).all()):
+            more = [
+                f"{name} enters {t:.0f} times"
+                for name, t in zip(names, times.tolist(), strict=True)
+                if t > 1.5
+            ]
+            if 0 < len(more) < len(names):
+                return _Verdict(
+                    False, f"micro-batch {', '.join(more)}; the others once", "take every micro-batch once"
+                )
+        return None
+
+    def empty(self) -> str:
+        """Name the micro-batches without a gradient, which a mean of means counts."""
+        zero = [i for i, gradient in enumerate(self.alone) if not gradient.any()]
+        if self.counts is not None:
+            zero = [i for i in zero if not self.counts["targets"][i]]
+        names = ", ".join(
+            str(i) if self.ranks == 1 else f"{i % self.steps} of rank {i // self.steps}" for i in zero
         )
-        return _Verdict(False, f"the micro-batches have weights {had} where {due} is due", SUM_ONCE)
+        return f"; micro-batch {names} adds nothing, and is counted" if zero else ""
 
     def faults(self) -> Iterator[tuple[str, Floats]]:
         """Yield the weights, summing to one, that known faults give the micro-batches."""
@@ -505,15 +554,33 @@ class _Evidence:
         power = round(math.log2(abs(factor))) if factor else 0
         if power >= 8 and abs(factor / 2.0**power - 1) <= self.tolerance and not found:
             found.append(f"2^{power} = {2**power} times what it should be: the loss is scaled (GradScaler)")
+        if self.counts is not None and not found:
+            own = [
+                i
+                for i, c in enumerate(self.counts["targets"])
+                if c and abs(factor * k * c / n - 1) <= self.tolerance
+            ]
+            found += [
+                f"{factor:.4g} of what it should be: divided by K times the targets of micro-batch {i} alone"
+                for i in own[:1]
+            ]
         full = round(k / factor) if factor > k / 1000 else 0
         if not found and full > k and abs(k / factor / full - 1) <= self.tolerance:
             found.append(f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}")
         if not found:
             hint = "" if self.counts is not None else "; targets= would compare it with counts"
-            found.append(
-                f"{factor:.4g} times what it should be, no usual factor (is a gradient clipped?){hint}"
-            )
+            found.append(f"{factor:.4g} times what it should be, no usual factor{self.round_norms()}{hint}")
         return "; or ".join(found)
+
+    def round_norms(self) -> str:
+        """Ask whether gradients are clipped, by their norms: a bound is a round number."""
+        for what, gradient in (("the micro-batches'", self.ours), ("the whole batch's", self.whole)):
+            norm = float(gradient.norm())
+            if (
+                abs(float(f"{norm:.2g}") - norm) <= 3e-6 + 1e-6 * norm
+            ):  # clip_grad_norm_ adds 1e-6 to the norm
+                return f"; {what} gradient has the norm {norm:.2g}, and is probably clipped at it"
+        return " (is one clipped?)"
 
     def whole_batch_counts(self) -> str | None:
         """Return what the whole batch counts in place of `targets`, if that can be told."""
