@@ -37,7 +37,7 @@ from ._accumulation_check import (
 
 Step = Callable[[nn.Module, list[Any]], Any]
 IGNORED = -100  # the label that trainers of language models leave out
-LOOK = 64  # micro-batches, at most, until a module that optimises by hand takes its optimizer's step
+LOOK = 64  # micro-batches that are read, at most, until two have unlike numbers of targets
 
 
 def check_trainer(
@@ -159,9 +159,9 @@ def _hugging_face(trainer: Any, batches: Iterable[Any] | None, stack: ExitStack)
             "dataloader_prefetch_factor": None,
         }
         stack.enter_context(_patched(trainer.args, **alone))
-        mine = _window(_loader(trainer), size)
+        mine, chosen = _window(_loader(trainer), size)
         stack.enter_context(_patched(trainer, data_collator=examples.collate))
-        rows = exchange(examples.of(mine), None, ranks)
+        rows = exchange(examples.of(mine, chosen), None, ranks)
     else:
         mine, rows = _given(batches, size), [None]
     everyone = exchange(mine, None, ranks)
@@ -234,21 +234,30 @@ def _loader(trainer: Any) -> Iterable[Any]:
     return loader
 
 
-def _window(loader: Iterable[Any], size: int) -> list[Any]:
-    """Return the loader's first micro-batches, whose numbers of labels may not all be the same."""
-    batches = list(_read(loader, size))
+def _window(loader: Iterable[Any], size: int) -> tuple[list[Any], list[int]]:
+    """Return `size` micro-batches whose numbers of labels are not all the same, and which of the loader's they are.
+
+    They are the loader's first, but for the last of them, which is the first that differs.
+    """
+    batches: list[Any] = []
+    with_labels: list[int] = []
+    for i, batch in enumerate(_read(loader, LOOK + size)):
+        if i < size:
+            batches.append(batch)
+        with_labels.append(_labels(batch))
+        if i + 1 >= size and len({*with_labels[: size - 1], with_labels[i]}) > 1:
+            return [*batches[:-1], batch], [*range(size - 1), i]
+        if i + 1 == size and with_labels[i] < 0:  # another loss than one of labels
+            return batches, list(range(size))
     if len(batches) < size:
         raise ValueError(
             f"trainer: expected a loader of at least {size} micro-batches, one window, got {len(batches)}; pass a "
             "list of batches= to check a shorter window"
         )
-    labels = {_labels(batch) for batch in batches}
-    if len(labels) == 1 and labels != {-1}:
-        raise ValueError(
-            f"trainer: expected micro-batches with unlike numbers of labels, got {size} with {labels.pop()} each, "
-            "which hide a mean of means; pass batches= that differ"
-        )
-    return batches
+    raise ValueError(
+        f"trainer: expected micro-batches with unlike numbers of labels, got {len(with_labels)} with "
+        f"{with_labels[0]} each, which hide a mean of means; pass batches= that differ"
+    )
 
 
 def _read(loader: Iterable[Any], most: int) -> Iterator[Any]:
@@ -284,11 +293,11 @@ class _Examples:
         self.seen.append(copy.deepcopy(examples))
         return self.collate(examples)
 
-    def of(self, batches: list[Any]) -> list[Any] | None:
-        """Return the examples of these batches, if collating them again gives the batches; else None."""
-        if len(self.seen) < len(batches):
+    def of(self, batches: list[Any], chosen: list[int]) -> list[Any] | None:
+        """Return the examples of the chosen batches, if collating them again gives these batches; else None."""
+        if len(self.seen) <= max(chosen):
             return None
-        rows = self.seen[: len(batches)]
+        rows = [self.seen[i] for i in chosen]
         again = (self.collate(copy.deepcopy(examples)) for examples in rows)
         if not all(_alike(a, b) for a, b in zip(again, batches, strict=True)):
             return None  # it masks at random, or another process deals the examples out
