@@ -247,9 +247,7 @@ def balance(Z: Array, V: Array, y: Array, scale: Any = "t_squared") -> Array:
     "With ten classes the factor $T^2$ keeps the soft part from vanishing beside a hard part; over a vocabulary the "
     "labels take over at a high temperature.",
 )
-@pytest.mark.claim(
-    "13", "over a vocabulary the labels take over at a high temperature, with the factor too."
-)
+@pytest.mark.claim("13", "over a vocabulary the labels take over at a high temperature, with the factor too.")
 @pytest.mark.claim(
     "13", "The hard gradient of a wrong answer has a size between $1/\\sqrt2$ and $\\sqrt2$ for any $K$"
 )

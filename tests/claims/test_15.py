@@ -807,13 +807,12 @@ def test_a_mean_of_chunks() -> None:
         says(40, kept=False)
 
 
-@pytest.mark.claim(
-    "15",
-    "In `Blocked.backward` the line that makes `g` is multiplied by `(1 + 2 * lam * lse)[:, None]`, where `lam` is "
-    "$\\lambda$. The forward pass adds the mean of `lam * lse**2`.",
-)
+@pytest.mark.claim("15", "In `Blocked.backward` the line that makes `g` is multiplied by")
 def test_a_z_loss_in_the_sketch() -> None:
-    """The chapter's cell with these two changes, run: loss and gradients, blocks of several sizes."""
+    """The chapter's cell with the solution's two changes, run: loss and gradients, blocks of several sizes.
+
+    Would be refuted by a name that means something else in the class, as `weight` does.
+    """
     cells = json.loads((Path(__file__).parents[2] / "chapters" / "15_large_vocabularies.ipynb").read_text())[
         "cells"
     ]
@@ -844,5 +843,5 @@ def test_a_z_loss_in_the_sketch() -> None:
     says("(1 + 2 * lam * lse)[:, None]", "(lam * lse**2).mean()")
     with refuted("a factor without the two"):
         says("(1 + lam * lse)[:, None]", "(lam * lse**2).mean()")
-    with pytest.raises(RuntimeError):  # `weight` is the layer's in this class
+    with pytest.raises(RuntimeError):
         says("(1 + 2 * weight * lse)[:, None]", "(weight * lse**2).mean()")
