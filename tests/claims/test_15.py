@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -32,7 +33,12 @@ MIB = 2**20
 
 
 def peak(run: Callable[[], Tensor]) -> int:
-    """The bytes that a loss and its backward pass hold at most, as PyTorch's allocator counts them.
+    """The bytes that a loss and its backward pass hold at most."""
+    return int(held(run).max())
+
+
+def held(run: Callable[[], Tensor]) -> Array:
+    """The bytes that a loss and its backward pass hold over time, as PyTorch's allocator counts them.
 
     From outside: it sees what an operator allocates within itself, which no hook on operators does.
     """
@@ -45,8 +51,7 @@ def peak(run: Callable[[], Tensor]) -> int:
         left += event.children
         if event.tag == _EventType.Allocation:
             events.append((event.start_time_ns, event.extra_fields.alloc_size))
-    sizes = np.cumsum([size for _, size in sorted(events, key=lambda e: e[0])])
-    return int(sizes.max())
+    return np.cumsum([size for _, size in sorted(events, key=lambda e: e[0])])
 
 
 def layer(g: np.random.Generator, rows: int, classes: int, width: int) -> tuple[Tensor, Tensor]:
@@ -845,3 +850,34 @@ def test_a_z_loss_in_the_sketch() -> None:
         says("(1 + lam * lse)[:, None]", "(lam * lse**2).mean()")
     with pytest.raises(RuntimeError):
         says("(1 + 2 * weight * lse)[:, None]", "(weight * lse**2).mean()")
+
+
+@pytest.mark.claim(
+    "15",
+    "The plain loss climbs to two arrays of the logits' size, falls to one, climbs to three, drops, and ends with the "
+    "gradients.",
+)
+def test_the_plain_loss_over_time() -> None:
+    """Three shapes: the allocator's count in arrays of the logits' size.
+
+    Would be refuted by a forward pass that holds one array only.
+    """
+    g = rng(13)
+
+    def says(turns: list[int]) -> None:
+        for rows, classes in ((512, 8000), (4000, 1000), (100, 30_000)):
+            h, w = (x.detach().float().requires_grad_() for x in layer(g, rows, classes, 1))
+            y = torch.tensor(g.integers(classes, size=rows))
+            counts = np.rint(held(lambda h=h, w=w, y=y: F.cross_entropy(h @ w.T, y)) / (4 * rows * classes))
+            levels = [0, *(int(n) for n in counts), 0]
+            steps = [b for a, b in itertools.pairwise(levels) if a != b]
+            found = [
+                b
+                for a, b, c in zip([0, *steps], steps, [*steps[1:], -1], strict=False)
+                if (b - a) * (c - b) < 0
+            ]
+            assert found == turns
+
+    says([2, 1, 3])
+    with refuted("one array, then three"):
+        says([3])
