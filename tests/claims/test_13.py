@@ -124,7 +124,7 @@ def test_the_limit_and_its_rate() -> None:
 
 @pytest.mark.claim(
     "13",
-    "Alone it is a learning rate, if nothing is decayed or clipped, and at one fixed temperature it is another "
+    "Alone it is SGD's learning rate, if nothing is decayed or clipped, and at one fixed temperature it is another "
     "$\\alpha$.",
 )
 @pytest.mark.claim(
@@ -165,6 +165,8 @@ def test_alone_it_is_a_learning_rate() -> None:
         says(student(with_factor[name], T**2), student(without[name], 1.0))
     adam = optimisers(0.01)
     says(student(adam["Adam"], T**2), student(adam["Adam"], 1.0))
+    with refuted("a learning rate of Adam"):
+        says(student(adam["Adam"], T**2), student(without["Adam"], 1.0))
     for name in ("decay", "Adam with decay"):
         rates = with_factor if name == "Adam with decay" else without
         with refuted(name):
@@ -242,12 +244,10 @@ def balance(Z: Array, V: Array, y: Array, scale: Any = "t_squared") -> Array:
 )
 @pytest.mark.claim(
     "13",
-    "With ten classes the factor $T^2$ keeps the soft part's size beside a hard part; over a vocabulary the labels "
-    "take over all the same.",
+    "With ten classes the factor $T^2$ keeps the soft part from vanishing beside a hard part; over a vocabulary the "
+    "labels take over at a high temperature.",
 )
-@pytest.mark.claim(
-    "13", "over a vocabulary the labels take over as you raise the temperature, with the factor too."
-)
+@pytest.mark.claim("13", "over a vocabulary the labels take over at a high temperature, with the factor too.")
 @pytest.mark.claim(
     "13", "The hard gradient of a wrong answer has a size between $1/\\sqrt2$ and $\\sqrt2$ for any $K$"
 )
@@ -281,6 +281,15 @@ def test_the_balance_of_the_two_parts() -> None:
                 take_over(many)
                 with refuted("a balance that hardly moves"):
                     hardly_moves(many)
+    for size in (1.0, 6.0, 10.0):  # of both networks' logits; with the largest the soft part grows at first
+        ten, many = balance(*batch(g, 10, size=size)), balance(*batch(g, 30_000, size=size))
+        assert ten[3] > 0.8 * ten[0]
+        assert many[3] < 0.2 and many[3] < many[0]
+        if size == 10.0:
+            with refuted("ten classes with sure networks"):
+                hardly_moves(ten)
+            with refuted("a vocabulary with sure networks"):
+                take_over(many)
     with refuted("the factor"):
         less_than_a_fiftieth(balance(*batch(g, 10)))
     with refuted("logits twice as large, of which the chapter does not speak"):
@@ -734,6 +743,28 @@ def test_several_teachers() -> None:
                     says(p, **given)
     with refuted("the geometric mean of the chapter's pair"):
         says(np.array([0.5, 0.9]), direction="reverse")
+
+
+@pytest.mark.claim(
+    "13", "Average the losses over $M$ teachers with positive distributions $p^{(i)}$ at $T = 1$."
+)
+def test_positive_teachers() -> None:
+    """The high temperature's geometric mean, of two to four random teachers; then of one that excludes a class.
+
+    Would be refuted by a zero: each teacher then weighs by the reciprocal of how many classes it leaves.
+    """
+    g = rng(9)
+
+    def says(p: Array) -> None:
+        with np.errstate(divide="ignore"):
+            log_p = np.log(p)
+            q = xent.softmax(1e6 * np.log(xent.softmax(log_p / 1e6).mean(0)))
+        np.testing.assert_allclose(q, xent.softmax(log_p.mean(0)), atol=1e-4)
+
+    for M in (2, 3, 4):
+        says(g.dirichlet(np.ones(3), size=M))
+    with refuted("a class to which one teacher gives nothing"):
+        says(np.array([[0.9, 0.1, 0.0], [0.5, 0.3, 0.2]]))
 
 
 @pytest.mark.claim(
