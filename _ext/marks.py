@@ -118,7 +118,9 @@ class Mark(NamedTuple):
     def pattern(self) -> re.Pattern[str]:
         """What finds a claim in a cell: any white space between words, emphasis around them."""
         words = self.how.replace("*", "").split()
-        return re.compile(r"\**\s+\**".join(map(re.escape, words)) + r"\**")
+        return re.compile(
+            r"[*\s]*\s[*\s]*".join(r"\**".join(map(re.escape, word)) for word in words) + r"\**"
+        )
 
 
 # ------------------------------------------------------------------------------------- what the chapters state
