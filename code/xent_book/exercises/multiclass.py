@@ -189,7 +189,7 @@ EXERCISES = (
     Exercise(
         "multiclass-errors",
         "The largest number of errors that a mean loss allows",
-        lambda loss, n: min(n, math.floor(n * loss / math.log(2))),
+        lambda loss, n: min(n, math.floor(n * (loss / math.log(2)))),
         _error_inputs,
         mistakes={
             "there are only N examples: no more than N can be wrong": (
