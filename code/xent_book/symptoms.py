@@ -29,9 +29,9 @@ YES, NO, UNSURE = "yes", "no", "cannot tell"
 # Digits in the significand, and the largest number.
 FORMATS = {
     "float16": (11, 65504.0),
-    "bfloat16": (8, 3.4e38),
-    "float32": (24, 3.4e38),
-    "float64": (53, 1.8e308),
+    "bfloat16": (8, (2 - 2.0**-7) * 2.0**127),
+    "float32": (24, (2 - 2.0**-23) * 2.0**127),
+    "float64": (53, (2 - 2.0**-52) * 2.0**1023),
 }
 
 
@@ -103,7 +103,10 @@ def _kind(value: Any) -> str:
 
 def _counting(y: Any, classes: int, ignore_index: int | None) -> tuple[Array, str]:
     """The labels that count; and what is wrong with them, or nothing."""
-    labels = array(y).ravel()
+    rows = array(y)
+    if rows.dtype.kind == "f" and rows.ndim > 1 and rows.shape[-1] == classes > 1 and _normalised(rows, -1):
+        return np.arange(classes), "rows of probabilities: give class indices"
+    labels = rows.ravel()
     keep = (labels if ignore_index is None else labels[labels != ignore_index]).astype(int)
     if ((keep < 0) | (keep >= classes)).any():
         return keep, f"labels outside 0 to {classes - 1}, and they are not {ignore_index}"
@@ -725,11 +728,14 @@ def padding_counts(loss: Loss, logits: Any, targets: Any, padded: Any, *, axis: 
     z, pad = array(logits), array(padded).astype(bool)
     if not pad.any():
         return Answer(None, "nothing is padded")
-    a = _axes(z, targets, axis)[0]
+    found, axes = _of(loss), _axes(z, targets, axis)
+    if len(axes) > 1 and found.layout not in ("last", "second"):
+        return Answer(None, "the classes may lie on two axes: say axis=")
+    a = axes[0] if len(axes) == 1 or found.layout == "last" else 1
     ramp = np.arange(z.shape[a]).reshape([-1 if i == a % z.ndim else 1 for i in range(z.ndim)])
     other = np.where(np.expand_dims(pad, a), np.flip(z, axis=a) + 1.0 * ramp, z)
     moved = logits.new_tensor(other) if hasattr(logits, "new_tensor") else other.astype(z.dtype)
-    step = -1 if _of(loss).first == "target" else 1
+    step = -1 if found.first == "target" else 1
     one, two = (array(loss(*(v, targets)[::step])).astype(float).sum() for v in (logits, moved))
     same = np.isclose(one, two, rtol=1e-3 if z.dtype.itemsize < 4 else 1e-5)
     return Answer(bool(not same), f"{one:.6g} becomes {two:.6g} with other logits under the padding")
@@ -770,7 +776,7 @@ def classes_on_the_last_axis(loss: Loss | str, logits: Any, targets: Any) -> Ans
 
 
 def _next_tokens(labels: Any, ids: Any, ignore_index: int) -> tuple[Array, Array, Array]:
-    a, b = array(labels), array(ids)
+    a, b = np.atleast_2d(array(labels)), np.atleast_2d(array(ids))
     return a, b, a != ignore_index
 
 
@@ -809,8 +815,9 @@ def wrong_targets(logits: Any, targets: Any) -> Answer:
     z, t, kind = array(logits), array(targets), _kind(targets)
     if t.shape == z.shape:
         return Answer("float" not in kind, f"rows of {kind}: probabilities have to be floats")
-    if t.ndim == z.ndim - 1:
-        return Answer(kind not in ("int64", "uint8"), f"indices of {kind}: they have to be int64")
+    if t.shape == z.shape[:-1][:1] + z.shape[2:]:
+        taken = ("int64", "uint8") if z.ndim < 3 else ("int64",)
+        return Answer(kind not in taken, f"indices of {kind}: they have to be int64")
     return Answer(True, f"targets of shape {t.shape} for logits of shape {z.shape}")
 
 

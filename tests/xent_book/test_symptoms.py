@@ -244,6 +244,10 @@ def overflow(k: Kind) -> Answers:
     z = k.classes(drawn(k)[0])
     yield k.precision == "float16", symptoms.mask_overflows(-1e9, z)
     yield False, symptoms.mask_overflows(-1e4, z)
+    lowest = torch.finfo(getattr(torch, k.precision)).min  # the row's own remedy
+    yield False, symptoms.mask_overflows(lowest, z)
+    if k.precision != "float64":
+        yield True, symptoms.mask_overflows(lowest * 1.0001, z)
     yield False, symptoms.mask_overflows(-np.inf, z)
 
 
@@ -373,6 +377,12 @@ def target_types(k: Kind) -> Answers:
     yield False, symptoms.wrong_targets(k.floats(z[0]), k.floats(t[0]))  # one row without a batch
     yield False, symptoms.wrong_targets(k.floats(z[0]), k.ints(y[0]))
     yield True, symptoms.wrong_targets(k.floats(z[0]), k.ints(t[0]))
+    yield True, symptoms.wrong_targets(k.floats(z), k.ints(np.r_[y, y]))
+    yield True, symptoms.wrong_targets(k.floats(np.ones((k.n, k.k + 1, k.k))), k.ints(np.ones((k.n, k.k + 1))))
+    small = np.asarray(y % 2, np.uint8)
+    small = torch.tensor(small) if k.library == "torch" else small
+    yield False, symptoms.wrong_targets(k.floats(z), small)
+    yield True, symptoms.wrong_targets(k.floats(z[..., None]), small[:, None])
 
 
 def half(k: Kind) -> Answers:
@@ -718,6 +728,12 @@ def padded(k: Kind) -> Answers:
     pad = np.arange(2 * k.n) >= k.n
     yield True, ask(of.plain, k.floats(z), k.ints(y), pad)
     yield False, ask(of.skips, k.floats(z), k.ints(np.where(pad, -1, y)), pad)
+    square = np.random.default_rng(k.n).normal(size=(k.n, min(k.k, 9), min(k.k, 9)))  # as many positions as classes
+    at = np.ones(square.shape[:2]).cumsum(1) > 1
+    labels = np.zeros(at.shape)
+    if k.library == "torch":
+        yield True, ask(F.cross_entropy, k.floats(square), k.ints(labels), at)
+        yield False, ask(F.cross_entropy, k.floats(square), k.ints(np.where(at, -100, labels)), at)
 
 
 def never(k: Kind) -> Answers:
