@@ -716,3 +716,23 @@ def test_remedies_at_the_edge() -> None:
         cancel(y)
     with refuted("a batch of two classes"):
         cancel([0, 0, 1, 1, 0, 1])
+
+
+@pytest.mark.claim("08", "From 65,520 class indices on, a CPU returns 0 or nan.")
+def test_a_number_of_rows_beyond_float16() -> None:
+    """Uniform and sure logits, both layouts, ignored rows. Would be refuted by a positive loss."""
+
+    def lost(rows: int, ignored: int, value: float, cube: bool) -> None:
+        z, y = torch.tensor([[0.0, value]], dtype=torch.float16).repeat(rows, 1), torch.ones(rows).long()
+        y[:ignored] = -100
+        shape = (z.reshape(-1, 4, 2).movedim(-1, 1), y.reshape(-1, 4)) if cube else (z, y)
+        loss = F.cross_entropy(*shape).item()
+        assert loss == 0 or np.isnan(loss)
+
+    for cube in (False, True):
+        for value in (0.0, 0.5, -1.0):
+            for rows, ignored in ((65_520, 0), (70_000, 10), (140_000, 0)):
+                lost(rows, ignored, value, cube)
+        for rows, ignored in ((65_516, 0), (70_000, 10_000)):
+            with refuted("fewer labels that count"):
+                lost(rows, ignored, 0.0, cube)

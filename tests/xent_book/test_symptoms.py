@@ -273,6 +273,7 @@ def not_summing(k: Kind) -> Answers:
 def rate(k: Kind) -> Answers:
     steps = np.arange(8 * k.n)
     yield True, symptoms.rate_too_high(k.floats(1.0 + steps / 64))
+    yield False, symptoms.rate_too_high(k.floats(np.full(len(steps) + 50, 2.3)))
     yield True, symptoms.rate_too_high(k.floats(np.where(steps > 5, np.nan, 1.0)))
     yield False, symptoms.rate_too_high(k.floats(np.log(k.k) / (1.0 + steps)))
     for seed in range(3):  # a model that was trained before, and noise
@@ -396,6 +397,9 @@ def half(k: Kind) -> Answers:
         z[:, 1] = 5.0
     kind = getattr(torch, k.precision)
     yield k.precision == "float16" and k.k < 1000, symptoms.half_overflows(F.cross_entropy, z.to(kind), y)
+    if k.k == 2:  # the number of rows is inf in float16, and the loss 0
+        many, none = torch.zeros(66_000, 2, dtype=kind), torch.zeros(66_000).long()
+        yield k.precision == "float16", symptoms.half_overflows(F.cross_entropy, many, none)
     z[0, 0] = 1e5
     yield k.precision == "float16", symptoms.half_overflows(F.cross_entropy, z.to(kind), y)
 
@@ -619,6 +623,7 @@ def a_sigmoid_too_many(k: Kind) -> Answers:
     of, ask, p = losses(k.library), symptoms.double_sigmoid, 1 / (1 + np.exp(-z))
     yield True, ask(of.binary, k.floats(p))
     yield True, ask(of.binary, k.floats(np.resize(p, (9, k.k))))
+    yield False, ask(of.binary, k.floats(np.full((9, k.k), np.nan)))
     yield True, ask(of.binary_twice, k.floats(z))
     yield True, ask(of.binary, k.floats(np.resize(p, 8)))
     yield False, ask(of.binary, k.floats(z))
