@@ -381,7 +381,10 @@ def target_types(k: Kind) -> Answers:
     yield False, symptoms.wrong_targets(k.floats(z[0]), k.ints(y[0]))
     yield True, symptoms.wrong_targets(k.floats(z[0]), k.ints(t[0]))
     yield True, symptoms.wrong_targets(k.floats(z), k.ints(np.r_[y, y]))
-    yield True, symptoms.wrong_targets(k.floats(np.ones((k.n, k.k + 1, k.k))), k.ints(np.ones((k.n, k.k + 1))))
+    yield (
+        True,
+        symptoms.wrong_targets(k.floats(np.ones((k.n, k.k + 1, k.k))), k.ints(np.ones((k.n, k.k + 1)))),
+    )
     small = np.asarray(y % 2, np.uint8)
     small = torch.tensor(small) if k.library == "torch" else small
     yield False, symptoms.wrong_targets(k.floats(z), small)
@@ -735,7 +738,9 @@ def padded(k: Kind) -> Answers:
     pad = np.arange(2 * k.n) >= k.n
     yield True, ask(of.plain, k.floats(z), k.ints(y), pad)
     yield False, ask(of.skips, k.floats(z), k.ints(np.where(pad, -1, y)), pad)
-    square = np.random.default_rng(k.n).normal(size=(k.n, min(k.k, 9), min(k.k, 9)))  # as many positions as classes
+    square = np.random.default_rng(k.n).normal(
+        size=(k.n, min(k.k, 9), min(k.k, 9))
+    )  # as many positions as classes
     at = np.ones(square.shape[:2]).cumsum(1) > 1
     labels = np.zeros(at.shape)
     if k.library == "torch":
