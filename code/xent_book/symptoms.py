@@ -29,9 +29,9 @@ YES, NO, UNSURE = "yes", "no", "cannot tell"
 # Digits in the significand, and the largest number.
 FORMATS = {
     "float16": (11, 65504.0),
-    "bfloat16": (8, 3.4e38),
-    "float32": (24, 3.4e38),
-    "float64": (53, 1.8e308),
+    "bfloat16": (8, (2 - 2.0**-7) * 2.0**127),
+    "float32": (24, (2 - 2.0**-23) * 2.0**127),
+    "float64": (53, (2 - 2.0**-52) * 2.0**1023),
 }
 
 
@@ -103,7 +103,10 @@ def _kind(value: Any) -> str:
 
 def _counting(y: Any, classes: int, ignore_index: int | None) -> tuple[Array, str]:
     """The labels that count; and what is wrong with them, or nothing."""
-    labels = array(y).ravel()
+    rows = array(y)
+    if rows.dtype.kind == "f" and rows.ndim > 1 and rows.shape[-1] == classes > 1 and _normalised(rows, -1):
+        return np.arange(classes), "rows of probabilities: give class indices"
+    labels = rows.ravel()
     keep = (labels if ignore_index is None else labels[labels != ignore_index]).astype(int)
     if ((keep < 0) | (keep >= classes)).any():
         return keep, f"labels outside 0 to {classes - 1}, and they are not {ignore_index}"
@@ -170,7 +173,7 @@ def double_sigmoid(loss: Loss | str, logits: Any) -> Answer:
     z, found = array(logits), _of(loss)
     if found.reads != "logits" or not found.family.startswith("binary"):
         return _told(found, "twice" in found.reads, f"a {found.family} that reads {found.reads}")
-    if (z < 0).any() or (z > 1).any():
+    if not ((z >= 0) & (z <= 1)).all():
         return Answer(False, "what it is given leaves [0, 1]")
     return Answer(True if z.size >= 8 else None, f"all {z.size} numbers that it is given lie in [0, 1]")
 
@@ -374,7 +377,7 @@ def sees_nothing(mask: Any, *, true_is: str | None = None, padding: Any = None) 
 
 
 def half_overflows(loss: Loss, logits: Any, targets: Any) -> Answer:
-    """Whether the loss of tensors in half precision is not finite where that of float32 is."""
+    """Whether the loss of tensors in half precision is not finite, or 0, where that of float32 is neither."""
     if "float16" not in _kind(logits):
         return Answer(False, "the logits are not in half precision")
     if not np.isfinite(array(logits)).all():
@@ -384,7 +387,8 @@ def half_overflows(loss: Loss, logits: Any, targets: Any) -> Answer:
     with np.errstate(all="ignore"):
         short, full = (float(array(loss(*(v, targets)[::step])).mean()) for v in (logits, wide))
     why = f"{short:.4g} in half precision, {full:.4g} in float32"
-    return Answer(bool(not np.isfinite(short) and np.isfinite(full)), why)
+    lost = not np.isfinite(short) or (short == 0 and full > 0.01)  # a number of rows that is inf
+    return Answer(bool(lost and np.isfinite(full)), why)
 
 
 def half_weights(model: Any) -> Answer:
@@ -557,6 +561,7 @@ def rate_too_high(losses: Any) -> Answer:
     first, best, last = curve[0], min(parts), float(curve[-max(1, len(curve) // 4) :].mean())
     high = last > first or (len(curve) >= 24 and last - best > (first - best) / 3)
     noise = float(np.median(np.abs(np.diff(curve, 2)))) * 1.4826 / 6**0.5  # of a smooth curve: none
+    high = high and last - best > 1e-6 * abs(first)  # a flat curve and its rounding
     beyond = last - min(best, first) > 3 * noise
     return Answer((beyond or None) if high else False, f"from {first:.4g} over {best:.4g} to {last:.4g}")
 
@@ -725,11 +730,14 @@ def padding_counts(loss: Loss, logits: Any, targets: Any, padded: Any, *, axis: 
     z, pad = array(logits), array(padded).astype(bool)
     if not pad.any():
         return Answer(None, "nothing is padded")
-    a = _axes(z, targets, axis)[0]
+    found, axes = _of(loss), _axes(z, targets, axis)
+    if len(axes) > 1 and found.layout not in ("last", "second"):
+        return Answer(None, "the classes may lie on two axes: say axis=")
+    a = axes[0] if len(axes) == 1 or found.layout == "last" else 1
     ramp = np.arange(z.shape[a]).reshape([-1 if i == a % z.ndim else 1 for i in range(z.ndim)])
     other = np.where(np.expand_dims(pad, a), np.flip(z, axis=a) + 1.0 * ramp, z)
     moved = logits.new_tensor(other) if hasattr(logits, "new_tensor") else other.astype(z.dtype)
-    step = -1 if _of(loss).first == "target" else 1
+    step = -1 if found.first == "target" else 1
     one, two = (array(loss(*(v, targets)[::step])).astype(float).sum() for v in (logits, moved))
     same = np.isclose(one, two, rtol=1e-3 if z.dtype.itemsize < 4 else 1e-5)
     return Answer(bool(not same), f"{one:.6g} becomes {two:.6g} with other logits under the padding")
@@ -770,7 +778,7 @@ def classes_on_the_last_axis(loss: Loss | str, logits: Any, targets: Any) -> Ans
 
 
 def _next_tokens(labels: Any, ids: Any, ignore_index: int) -> tuple[Array, Array, Array]:
-    a, b = array(labels), array(ids)
+    a, b = np.atleast_2d(array(labels)), np.atleast_2d(array(ids))
     return a, b, a != ignore_index
 
 
@@ -809,8 +817,9 @@ def wrong_targets(logits: Any, targets: Any) -> Answer:
     z, t, kind = array(logits), array(targets), _kind(targets)
     if t.shape == z.shape:
         return Answer("float" not in kind, f"rows of {kind}: probabilities have to be floats")
-    if t.ndim == z.ndim - 1:
-        return Answer(kind not in ("int64", "uint8"), f"indices of {kind}: they have to be int64")
+    if t.shape == z.shape[:-1][:1] + z.shape[2:]:
+        taken = ("int64", "uint8") if z.ndim < 3 else ("int64",)
+        return Answer(kind not in taken, f"indices of {kind}: they have to be int64")
     return Answer(True, f"targets of shape {t.shape} for logits of shape {z.shape}")
 
 

@@ -220,6 +220,22 @@ def test_nothing_is_read_from_a_name(argument: str) -> None:
         assert f"{argument}=: left out, divides by the valid ones" in found.ignored
 
 
+@pytest.mark.parametrize("power", [None, 0.0, 0.5, 1.0])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_the_divisor_of_an_ignored_label(power: float | None, shift: int) -> None:
+    """Over sequences, or powers of their lengths, the valid labels are not what divides."""
+
+    def loss(z: Any, y: Any) -> Any:
+        z, y = z[:, : z.shape[1] - shift], y[:, shift:]
+        each = F.cross_entropy(z.movedim(-1, 1), y, reduction="none")
+        counts = (y != -100).sum(1) if each.ndim == 2 else 1 / 0  # rows of indices only
+        return each.sum() / counts.sum() if power is None else (each.sum(1) / counts**power).mean()
+
+    by_tokens = power in (None, 1.0)
+    found = diagnose(loss)
+    assert found.ignored.startswith("-100: left out" + ", divides by the valid ones" * by_tokens + ";")
+
+
 @pytest.mark.parametrize(("n", "k"), [(1, 2), (5, 3), (64, 10), (4, 1000)])
 def test_the_own_batch_says_how_many_classes(n: int, k: int) -> None:
     """A loss that takes one number of classes alone; and labels of the batch that are no class."""

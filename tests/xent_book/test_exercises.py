@@ -39,6 +39,13 @@ def test_the_solution_passes(exercise: Exercise) -> None:
     assert result.ok and exercise.slug in result.message
 
 
+@pytest.mark.parametrize("n", range(1, 200))
+def test_errors_at_a_mean_of_log_2(n: int) -> None:
+    """A tie in every row: all can be wrong."""
+    (errors,) = (e for e in ALL if e.slug == "multiclass-errors")
+    assert errors.reference(float(np.log(2)), n) == n
+
+
 @each_exercise
 def test_the_stub_is_called_a_stub(exercise: Exercise) -> None:
     def returns_nothing(*_: Any) -> None:

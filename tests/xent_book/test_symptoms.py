@@ -227,6 +227,8 @@ def mean_weight(k: Kind) -> Answers:
         symptoms.weighted_means_differ(k.floats(w), k.labels(np.r_[y, k.ignored]), ignore_index=k.ignored),
     )
     w[y[0]] = 10
+    # PyTorch divides the losses of rows of probabilities by their number.
+    yield False, symptoms.weighted_means_differ(k.floats(w), k.floats(np.eye(k.k)[y]))
     yield (
         True,
         symptoms.weighted_means_differ(k.floats(w), k.labels(np.r_[y, k.ignored]), ignore_index=k.ignored),
@@ -244,6 +246,10 @@ def overflow(k: Kind) -> Answers:
     z = k.classes(drawn(k)[0])
     yield k.precision == "float16", symptoms.mask_overflows(-1e9, z)
     yield False, symptoms.mask_overflows(-1e4, z)
+    lowest = torch.finfo(getattr(torch, k.precision)).min  # the row's own remedy
+    yield False, symptoms.mask_overflows(lowest, z)
+    if k.precision != "float64":
+        yield True, symptoms.mask_overflows(lowest * 1.0001, z)
     yield False, symptoms.mask_overflows(-np.inf, z)
 
 
@@ -267,6 +273,7 @@ def not_summing(k: Kind) -> Answers:
 def rate(k: Kind) -> Answers:
     steps = np.arange(8 * k.n)
     yield True, symptoms.rate_too_high(k.floats(1.0 + steps / 64))
+    yield False, symptoms.rate_too_high(k.floats(np.full(len(steps) + 50, 2.3)))
     yield True, symptoms.rate_too_high(k.floats(np.where(steps > 5, np.nan, 1.0)))
     yield False, symptoms.rate_too_high(k.floats(np.log(k.k) / (1.0 + steps)))
     for seed in range(3):  # a model that was trained before, and noise
@@ -373,6 +380,15 @@ def target_types(k: Kind) -> Answers:
     yield False, symptoms.wrong_targets(k.floats(z[0]), k.floats(t[0]))  # one row without a batch
     yield False, symptoms.wrong_targets(k.floats(z[0]), k.ints(y[0]))
     yield True, symptoms.wrong_targets(k.floats(z[0]), k.ints(t[0]))
+    yield True, symptoms.wrong_targets(k.floats(z), k.ints(np.r_[y, y]))
+    yield (
+        True,
+        symptoms.wrong_targets(k.floats(np.ones((k.n, k.k + 1, k.k))), k.ints(np.ones((k.n, k.k + 1)))),
+    )
+    small = np.asarray(y % 2, np.uint8)
+    small = torch.tensor(small) if k.library == "torch" else small
+    yield False, symptoms.wrong_targets(k.floats(z), small)
+    yield True, symptoms.wrong_targets(k.floats(z[..., None]), small[:, None])
 
 
 def half(k: Kind) -> Answers:
@@ -384,6 +400,9 @@ def half(k: Kind) -> Answers:
         z[:, 1] = 5.0
     kind = getattr(torch, k.precision)
     yield k.precision == "float16" and k.k < 1000, symptoms.half_overflows(F.cross_entropy, z.to(kind), y)
+    if k.k == 2:  # the number of rows is inf in float16, and the loss 0
+        many, none = torch.zeros(66_000, 2, dtype=kind), torch.zeros(66_000).long()
+        yield k.precision == "float16", symptoms.half_overflows(F.cross_entropy, many, none)
     z[0, 0] = 1e5
     yield k.precision == "float16", symptoms.half_overflows(F.cross_entropy, z.to(kind), y)
 
@@ -607,6 +626,7 @@ def a_sigmoid_too_many(k: Kind) -> Answers:
     of, ask, p = losses(k.library), symptoms.double_sigmoid, 1 / (1 + np.exp(-z))
     yield True, ask(of.binary, k.floats(p))
     yield True, ask(of.binary, k.floats(np.resize(p, (9, k.k))))
+    yield False, ask(of.binary, k.floats(np.full((9, k.k), np.nan)))
     yield True, ask(of.binary_twice, k.floats(z))
     yield True, ask(of.binary, k.floats(np.resize(p, 8)))
     yield False, ask(of.binary, k.floats(z))
@@ -718,6 +738,14 @@ def padded(k: Kind) -> Answers:
     pad = np.arange(2 * k.n) >= k.n
     yield True, ask(of.plain, k.floats(z), k.ints(y), pad)
     yield False, ask(of.skips, k.floats(z), k.ints(np.where(pad, -1, y)), pad)
+    square = np.random.default_rng(k.n).normal(
+        size=(k.n, min(k.k, 9), min(k.k, 9))
+    )  # as many positions as classes
+    at = np.ones(square.shape[:2]).cumsum(1) > 1
+    labels = np.zeros(at.shape)
+    if k.library == "torch":
+        yield True, ask(F.cross_entropy, k.floats(square), k.ints(labels), at)
+        yield False, ask(F.cross_entropy, k.floats(square), k.ints(np.where(at, -100, labels)), at)
 
 
 def never(k: Kind) -> Answers:

@@ -882,6 +882,9 @@ class Exam:
         if set(forms) == {"indices"} and family == CATEGORICAL:
             self.evidence["targets"] = "a KL divergence is the same on indices"
         scalar = self.shape == ()
+        said = self.sequences(layout, out)
+        if said.startswith(("over the sequences", "each sequence")):  # both labels were asked in one sequence
+            ignored = ignored.replace(", divides by the valid ones", "")
         return Diagnosis(
             family=family, first=self.bench.order, targets=forms, reads=reading.name,
             reduction="none" if not scalar else "sum" if self.like == "sum" else "mean",
@@ -891,7 +894,7 @@ class Exam:
             z_loss=round(sum(v for n, v in common.items() if of_z([n])), 8),
             entropy=round(common.get("entropy", 0.0), 6),
             constant=round(common.get("constant", 0.0), 6), axis="the classes",
-            layout=layout, sequences=self.sequences(layout, out), ignored=ignored, weights=self.weights(),
+            layout=layout, sequences=said, ignored=ignored, weights=self.weights(),
             renormalises=self.renormalises, precision=self.precision, gradient=self.gradient(),
             arrays=caller.arrays, alternatives=tuple(dict.fromkeys(self.alternatives)),
             notes=tuple(dict.fromkeys(self.notes)), evidence=self.evidence, **found,

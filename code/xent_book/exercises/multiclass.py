@@ -147,12 +147,12 @@ EXERCISES = (
     ),
     Exercise(
         "multiclass-errors",
-        lambda loss, n: min(n, math.floor(n * loss / math.log(2))),
+        lambda loss, n: min(n, math.floor(n * (loss / math.log(2)))),
         # None of them near a whole number of errors; the last exceeds the number of examples.
         lambda: [(0.231, 1000), (0.02, 10), (0.4, 178), (1.0, 50), (0.55, 20), (2.5, 40)],
         mistakes={
             "there are only N examples: no more than N can be wrong": (
-                lambda loss, n: math.floor(n * loss / math.log(2))
+                lambda loss, n: math.floor(n * (loss / math.log(2)))
             ),
             "a number of errors is whole: round down": (
                 lambda loss, n: min(n, n * loss / math.log(2)),
