@@ -141,7 +141,8 @@ def eos_optimum(stop: float, batch_size: int = 1) -> float:
     t = log_grid(batch_size * TOKEN, TOKEN / stop, batch_size)
     small = t * TOKEN < 1e-20  # exp(t) - 1 = t, which may not be a normal float
     odds = np.where(small, t * (TOKEN / stop), np.expm1(t * TOKEN) / stop)
-    return float(batch_size * STEP * TOKEN * np.sum(t * np.exp(-batch_size * np.log1p(odds))))
+    found = float(batch_size * STEP * TOKEN * np.sum(t * np.exp(-batch_size * np.log1p(odds))))
+    return min(max(found, stop), 1.0)  # rounding may cross the bounds
 
 
 @np.errstate(all="ignore")

@@ -39,7 +39,7 @@ def entropy(p: ArrayLike, *, axis: int = -1, base: float | None = None) -> Any:
     Returns
     -------
     scalar or ndarray
-        Entropy, between 0 and log K; float32 if `p` is no wider, float64 otherwise.
+        Entropy, between 0 and log K up to rounding; float32 if `p` is no wider, float64 otherwise.
 
     Notes
     -----
@@ -115,7 +115,7 @@ def cross_entropy(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | N
     Returns
     -------
     scalar or ndarray
-        Cross-entropy, at least H(p), +inf where q misses an outcome of p.
+        Cross-entropy, at least H(p) up to rounding, +inf where q misses an outcome of p.
 
     See Also
     --------

@@ -65,6 +65,15 @@ def test_a_multiple_of_the_right_loss_for_the_realised_batch_only():
     error = (size / tokens).std() / np.sqrt(len(n))
     assert abs(seen - eos_optimum(beta, size)) < 4 * error
     assert abs(seen - beta) > 50 * error
+    # The value has no bias at any B where each token costs the same, as under the fair coin's own model.
+    for b in (1, 2, 4):
+        n_b = n[:, :b]
+        ends, goes_on = -np.log(0.5), -np.log(0.5)
+        same = (ends * b + goes_on * (n_b.sum(1) - b)) / n_b.sum(1)
+        assert np.allclose(same, np.log(2), rtol=1e-12)
+        ratio = (-np.log(0.3) * b - np.log(0.7) * (n_b.sum(1) - b)) / n_b.sum(1)
+        right = -np.log(0.3) * beta - np.log(0.7) * (1 - beta)
+        assert abs(ratio.mean() - right) > 8 * ratio.std() / np.sqrt(len(n))
 
 
 @pytest.mark.erratum("0.17")

@@ -557,6 +557,7 @@ def test_eos_optimum_to_the_last_digits(stop: float) -> None:
                 found = eos_optimum(stop, batch_size)
             # Half a unit of rounding in the result, and the sum's own; two in the last place were seen.
             assert abs(found / (stop * _excess(stop, batch_size)) - 1) < 4 * np.finfo(float).eps, batch_size
+            assert stop <= found <= 1, batch_size  # not a rounding below the truth
 
 
 def test_the_extreme_ends_of_the_arguments() -> None:
