@@ -38,7 +38,7 @@ def _nearest(p: Any, rows: Any, back: bool = False) -> int:
 
 
 def _kept(z: Any, y: Any) -> Any:
-    g = np.zeros_like(z)
+    g = np.zeros(z.shape)
     g[y >= 0] = softmax(z[y >= 0]) - eye(z.shape[1])[y[y >= 0]]
     return g
 
