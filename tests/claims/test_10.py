@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -451,6 +454,52 @@ def test_the_slope_of_the_bias() -> None:
     for size in (1, 4):
         with refuted("smaller batches"):
             says(size)
+
+
+def test_the_caption_of_the_hazards() -> None:
+    """The fair coin's hazards, from its learnt lengths: they fall towards it, and past the constant one after step 1.
+
+    Would be refuted by a step that is not nearer to the coin than the one before, or by a second step above the line.
+    """
+    free = GeometricSource(0.5).tilted_hazards(40)
+
+    def says(constant: float) -> None:
+        assert (np.diff(free) < 0).all() and (free > 0.5).all()
+        assert free[1] < constant < free[0]
+
+    says(eos_optimum(0.5))
+    page = Path(__file__).parents[2] / "chapters/10_averaged_loss.ipynb"
+    assert "a constant hazard lies between its first two steps." in page.read_text(encoding="utf-8")
+    with refuted("a constant hazard between the coin and the model at every step"):
+        says(0.52)
+
+
+@pytest.mark.claim("10", "It stops with probability `q`, between $10^{-300}$ and 1.")
+def test_the_solution_to_the_coin() -> None:
+    """The chapter's solution from the smallest q to 1, for whoever tries an end.
+
+    Would be refuted by a q in the range whose coin is not found.
+    """
+    page = Path(__file__).parents[2] / "chapters/10_averaged_loss.ipynb"
+    cells = ["".join(cell["source"]) for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]]
+    source = next(cell for cell in cells if "def coin_behind_solution" in cell).partition("\n\n\nexercises")[
+        0
+    ]
+    names: dict[str, Any] = {"eos_optimum": eos_optimum}
+    exec(source, names)
+
+    def says(q: float) -> None:
+        try:
+            found = names["coin_behind_solution"](q)
+            assert eos_optimum(found) == pytest.approx(q, rel=1e-12)
+        except ValueError as error:
+            raise AssertionError from error
+
+    for q in (1e-300, 1e-299, 1e-100, 1e-9, 0.3, 0.999, 1 - 1e-12, float(np.nextafter(1, 0)), 1.0):
+        says(q)
+    for q in (5e-324, 1e-310, 1e-306):
+        with refuted("anywhere above 0"):
+            says(q)
 
 
 @pytest.mark.claim("10", "as the data grow, the model approaches the tilted distribution and not the truth.")
