@@ -22,6 +22,11 @@ def test_eight_powers_of_ten_are_eighteen_nats() -> None:
     truth, grid = 0.05, np.linspace(0.0005, 0.9995, 1999)
     capped = truth * np.minimum(-np.log(grid), ceiling) + (1 - truth) * np.minimum(-np.log(1 - grid), ceiling)
     assert abs(grid[capped.argmin()] - truth) > 0.02
+    # Of two classes Brier's score looks at the right one alone too, and makes them alike; of three it does not.
+    two = xent.scoring.brier_score([[1e-7, 1 - 1e-7], [1e-15, 1 - 1e-15]], [0, 0])
+    assert abs(two[0] - two[1]) < 1e-6
+    three = xent.scoring.brier_score([[0.2, 0.4, 0.4], [0.2, 0.8, 0.0]], [0, 0])
+    assert abs(three[0] - three[1]) > 0.1
 
 
 @pytest.mark.erratum("1.b")

@@ -65,6 +65,20 @@ def by_hand(name: str, q: list[float], y: int) -> mpmath.mpf:
         return -[1, 0.5, 2][y] * mpmath.log(q[y])
 
 
+@pytest.mark.parametrize("gamma", [0.01, 0.5, 2.0, 20.0])
+def test_the_focal_report_understates_a_class_more_likely_than_not(gamma: float) -> None:
+    rng = np.random.default_rng(1)
+    for classes in (2, 3, 30, 300):
+        q = rng.dirichlet(np.full(classes, 0.9 / classes), 500)
+        p = scoring.invert_focal(q, gamma=gamma)
+        likely = p.max(axis=-1) > 0.5
+        assert likely.any()
+        assert (q.max(axis=-1) <= p.max(axis=-1) + 1e-12)[likely].all()
+    # Of many classes, none of them likely, the first may be overstated.
+    q = np.array([0.04, *np.full(299, 0.96 / 299)])
+    assert scoring.invert_focal(q, gamma=gamma)[0] < q[0]
+
+
 @pytest.mark.parametrize("name", PARTIALS)
 def test_each_rule_is_its_formula(name: str) -> None:
     rng = np.random.default_rng(0)
