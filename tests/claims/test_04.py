@@ -549,7 +549,7 @@ def test_no_entry_exceeds_one() -> None:
 def test_another_formula_can_bring_a_factor() -> None:
     """Counts whose rate is n times exp(z), classes with a prior beside the logits: mean minus target still.
 
-    "Has" was refuted by them; a probit and a rate of z squared have a factor.
+    Would be refuted by other formulas all of which keep the slope mean minus target; a probit does not.
     """
     g = rng(14)
     of = torch.distributions
