@@ -555,7 +555,7 @@ def test_another_formula_can_bring_a_factor() -> None:
     of = torch.distributions
 
     def says(loss: Callable[[Any], Any], mean: Callable[[Any], Any], z: Array, y: Array) -> None:
-        at = torch.tensor(z, requires_grad=True)
+        at = torch.tensor(z, dtype=torch.float64, requires_grad=True)
         (slope,) = torch.autograd.grad(loss(at), at)
         np.testing.assert_allclose(slope.numpy(), mean(at).detach().numpy() - y, rtol=1e-9, atol=1e-11)
 
