@@ -255,7 +255,7 @@ def draw_pull(fig: Figure) -> None:
 
 
 def draw_digits(fig: Figure) -> None:
-    """Draw the correct digits of the naive loss in four formats."""
+    """Draw the correct digits of the naive loss in three formats."""
     ax = fig.subplots()
     margin = np.arange(0.25, 40, 0.25)
     exact = np.log1p(np.exp(-margin))

@@ -409,11 +409,11 @@ def test_what_each_group_of_certify_catches() -> None:
 
 @pytest.mark.claim(
     "06",
-    "None of the three refuses rows that do not sum to one: scikit-learn warns, Keras normalises, and so does "
+    "None of the three refuses a row for its sum: scikit-learn warns, Keras normalises, and so does "
     "PyTorch's `cross_entropy`, though not its `nll_loss`.",
 )
 def test_who_does_what_with_bad_rows() -> None:
-    """Rows of 2 to 10 classes and sums from 0.2 to 0.9: a warning, or the loss of the normalised row; two refusals.
+    """Rows of 2 to 10 classes and sums from 0.2 to 2: a warning, or the loss of the normalised row; two refusals.
 
     Would be refuted by a sum that is refused, or treated otherwise; `nll_loss` takes the row as it is.
     """
@@ -431,11 +431,13 @@ def test_who_does_what_with_bad_rows() -> None:
         t, p = rows(g, classes, 10)
         t[: min(classes, 10)] = np.eye(classes)[:10]
         p = (p + 0.01) / (p + 0.01).sum(axis=1, keepdims=True)
-        for total in g.uniform(0.2, 0.9, 3):
+        for total in (*g.uniform(0.2, 0.9, 3), min(2, 1 / p.max())):  # no entry above 1
             with pytest.warns(UserWarning, match="sum to one"):
                 assert log_loss(t, total * p) == pytest.approx(
                     by_row(t, total * p, 2.0**-52).mean(), rel=1e-12
                 )
+            with pytest.raises(ValueError, match="greater than 1"):  # for the entry, not for the sum
+                log_loss(t, 1.5 * p / p.max(axis=1, keepdims=True))
             says(of_torch(F.cross_entropy), t, p, total)
             says(keras_rows, t, p, total)
             with refuted("nll_loss"):
