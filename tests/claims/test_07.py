@@ -238,8 +238,9 @@ def tf_gradient(labels: Array, z: Array) -> Array:
 
 @pytest.mark.claim(
     "07",
-    "TensorFlow's default one is $p - y$ even for labels that do not sum to one, PyTorch's `binary_cross_entropy` "
-    "loses it below a logit of −27.6 for the label 1, and probabilities beyond Keras's clip have next to none.",
+    "TensorFlow's default one is $p - y$ even for labels that do not sum to one, and PyTorch's "
+    "`binary_cross_entropy` loses it below a logit of −27.6 for the label 1. Probabilities beyond Keras's clip have "
+    "next to none.",
 )
 @pytest.mark.claim("07", "TensorFlow's default kernel returns $p_k - y_k$ whatever s is.")
 @pytest.mark.erratum("1.14")
