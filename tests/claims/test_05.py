@@ -86,7 +86,7 @@ def test_the_shift_changes_nothing_and_prevents_overflow() -> None:
     """Batches of every kind and rows to 1e30, in three formats, with overflow raised; against 60 digits.
 
     Would be refuted by a finite row whose shifted exponentials overflow, or whose probabilities change. (Their *sum*
-    overflows in float16 beyond 65,504 classes.)
+    overflows in float16 from 65,520 classes on.)
     """
     g = rng(3)
 

@@ -238,8 +238,9 @@ def tf_gradient(labels: Array, z: Array) -> Array:
 
 @pytest.mark.claim(
     "07",
-    "TensorFlow's default one is $p - y$ even for labels that do not sum to one, PyTorch's `binary_cross_entropy` "
-    "loses it below a logit of −27.6 for the label 1, and probabilities beyond Keras's clip have next to none.",
+    "TensorFlow's default one is $p - y$ even for labels that do not sum to one, and PyTorch's "
+    "`binary_cross_entropy` loses it below a logit of −27.6 for the label 1. Probabilities beyond Keras's clip have "
+    "next to none.",
 )
 @pytest.mark.claim("07", "TensorFlow's default kernel returns $p_k - y_k$ whatever s is.")
 @pytest.mark.erratum("1.14")
@@ -608,7 +609,9 @@ def test_rows_that_do_not_sum_to_one() -> None:
     "roundings, when",
 )
 @pytest.mark.claim(
-    "07", "from 65,520 targets on the count overflows as well and it is `nan`, with gradients of zero"
+    "07",
+    "from 65,520 class indices on the count overflows as well and it is `nan` (0 where the sum is finite), "
+    "with gradients of zero",
 )
 def test_a_float16_sum_overflows_on_a_cpu() -> None:
     """Losses of log K for several K, so that the limit lies at other counts than the chapter's; counts at the limit.
@@ -636,9 +639,10 @@ def test_a_float16_sum_overflows_on_a_cpu() -> None:
     half = torch.zeros(100_000, dtype=torch.float16)
     assert F.binary_cross_entropy_with_logits(half, half).item() == pytest.approx(math.log(2), rel=1e-3)
 
-    def counted(n: int) -> None:
-        z = torch.zeros(n, 10, dtype=torch.float16, requires_grad=True)
-        mean = F.cross_entropy(z, torch.zeros(n, dtype=torch.long))
+    def counted(n: int, classes: int = 10, hot: bool = False) -> None:
+        z = torch.zeros(n, classes, dtype=torch.float16, requires_grad=True)
+        y = torch.zeros(n, dtype=torch.long)
+        mean = F.cross_entropy(z, F.one_hot(y, classes).half() if hot else y)
         (slope,) = torch.autograd.grad(mean, z)
         assert mean.isnan() and not slope.any()
 
@@ -646,6 +650,14 @@ def test_a_float16_sum_overflows_on_a_cpu() -> None:
         counted(n)
     with refuted("a count below"):
         counted(65_519)
+    with refuted("a mean loss below one, whose sum is finite"):
+        counted(65_520, 2)
+    with refuted("one-hot rows, which are not counted in float16"):
+        counted(65_536, hot=True)
+    halves = torch.zeros(65_520, 2, dtype=torch.float16, requires_grad=True)
+    mean = F.cross_entropy(halves, torch.zeros(65_520, dtype=torch.long))
+    (slope,) = torch.autograd.grad(mean, halves)
+    assert mean == 0 and not slope.any()
     ones = F.cross_entropy(torch.zeros(100_000, 2).bfloat16(), torch.zeros(100_000, dtype=torch.long))
     assert ones.item() == pytest.approx(math.log(2), rel=2**-7)
 

@@ -94,6 +94,16 @@ def test_accuracy_cannot_tell_reports_with_the_same_winner() -> None:
     # Of two most probable classes a report may name the other one: it ties as well.
     tied = expected_score(scoring.zero_one_score, [0.4, 0.4, 0.2], [[0.6, 0.3, 0.1], [0.3, 0.6, 0.1]])
     assert tied == pytest.approx([0.6, 0.6])
+    # A tie is a guess. Without that a report of ties would always be right, and the rule improper.
+    half = np.array([[0.5, 0.5, 0.0]])
+
+    def never_gains(rule: scoring.Rule) -> None:
+        p = np.array([0.4, 0.35, 0.25])
+        assert (expected_score(rule, p, half) >= expected_score(rule, p, p)).all()
+
+    never_gains(scoring.zero_one_score)
+    with refuted("a tie that costs nothing"):
+        never_gains(lambda q, y: np.ceil(scoring.zero_one_score(q, y) - 0.999))
 
 
 @pytest.mark.claim("09", "The absolute error pays for certainty in the most probable class.")
