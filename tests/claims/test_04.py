@@ -447,8 +447,8 @@ def test_modest_no_longer() -> None:
 def test_the_bars_of_the_page() -> None:
     """The run of the page. Bars of 1.96 standard errors have no length where every image is right, as in three groups.
 
-    Would be refuted by bars that do not separate the surest group from the others, as those do not, or by a second group
-    below the diagonal after 300 epochs that lies there within its bar, as the least confident does.
+    Would be refuted by bars that do not separate the surest group from the others, as those do not, or by a
+    second group below the diagonal after 300 epochs that lies there within its bar, as the least confident does.
     """
     order = rng(3).permutation(len(LABELS))
     train, new = order[:1200], order[1200:]
