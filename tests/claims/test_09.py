@@ -107,6 +107,11 @@ def test_accuracy_cannot_tell_reports_with_the_same_winner() -> None:
 
 
 @pytest.mark.claim("09", "The absolute error pays for certainty in the most probable class.")
+@pytest.mark.claim(
+    "09",
+    "So the mean absolute error on one-hot targets is lowest for a classifier that says 0 and 1 wherever one class is "
+    "the most probable.",
+)
 def test_the_absolute_error_is_least_at_a_corner() -> None:
     """Close races included: the leader ahead by one in a thousand is still called certain.
 
@@ -336,7 +341,7 @@ def networks(gamma: float, seed: int, columns: tuple[str, str]) -> tuple[Array, 
 @pytest.mark.claim(
     "09",
     "Focal loss makes a model that can reach its minimum too timid about any class whose probability lies between one "
-    "half and 1, and an overfitted network less over-confident.",
+    "half and 1; it made overfitted networks less over-confident.",
 )
 @pytest.mark.claim(
     "09",
@@ -494,7 +499,7 @@ def sure(z: Array) -> Array:
     "The linear score makes this model too sure, and focal loss makes it too timid; the inverse brings focal loss "
     "back, and its log score with it.",
 )
-@pytest.mark.claim("09", "Log and Brier are as close to the diagonal as chance allows.")
+@pytest.mark.claim("09", "Log and Brier are about as close to the diagonal as chance allows.")
 @pytest.mark.claim(
     "09", "The error rates hardly differ: from accuracy alone you would not have noticed any of this."
 )
@@ -539,8 +544,8 @@ def test_what_four_losses_make_of_a_logistic_regression(columns: tuple[str, str]
 @pytest.mark.claim(
     "09",
     "Smoothing and focal loss cross the diagonal at one half: they make the model less sure and leave the more "
-    "probable class where it was. A decision at another threshold they do move. Class weights lift the whole curve, so "
-    "they move the decision at one half too.",
+    "probable class where it was. They do move decisions at other thresholds. Unequal class weights move the decision "
+    "at one half too.",
 )
 @pytest.mark.claim(
     "09", "the order of the classes survives: the decision by the largest probability is the same."
@@ -578,6 +583,15 @@ def test_who_moves_decisions() -> None:
             says(q, weighted)
     truth = np.linspace(0.01, 0.99, 99)
     two = np.stack([truth, 1 - truth], -1)
+
+    def moved(weight: Array) -> None:
+        report = normal(two * weight)[:, 0]
+        assert ((report > 0.5 + 1e-9) != (truth > 0.5 + 1e-9)).any()
+
+    for ratio in np.exp(g.choice([-1, 1], 8) * g.uniform(0.1, 3, 8)):
+        moved(np.array([ratio, 1.0]))
+    with refuted("equal weights"):
+        moved(np.array([5.0, 5.0]))
     for threshold in (0.5, *g.uniform(0.55, 0.9, 4)):
 
         def kept(report: Array, threshold: float = threshold) -> None:
@@ -594,7 +608,8 @@ def test_who_moves_decisions() -> None:
 
 
 @pytest.mark.claim(
-    "09", "Up to the $b_k$ and the unit, the logarithm is the only local strictly proper rule."
+    "09",
+    "Up to the $b_k$ and the unit, the logarithm is the only local strictly proper rule for three or more classes.",
 )
 @pytest.mark.claim("09", "so *every* binary rule is local")
 @pytest.mark.claim(
@@ -640,7 +655,8 @@ def test_local_rules_of_two_and_of_three_classes() -> None:
 
 @pytest.mark.claim(
     "09",
-    "The second is what the reports can tell apart, and no relabelling that keeps different reports different",
+    "The second is the lower, the better the reports tell cases apart, and no relabelling that keeps different reports "
+    "different changes it.",
 )
 def test_refinement_survives_relabelling() -> None:
     """Reports on a grid, renamed at random; merged instead, the refinement rises.
@@ -667,3 +683,57 @@ def test_refinement_survives_relabelling() -> None:
         says(g.permutation(np.linspace(0, 1, groups))[group])
     with refuted("reports that are merged"):
         says(group // 2 / groups)
+    # Told apart less well, the cases have a higher second part.
+    assert parts(group // 2 / groups)[1] > before[1]
+
+
+@pytest.mark.claim(
+    "09",
+    "Where $H$ is differentiable and $q$ has no zeros, a linear function that touches it from above at $q$ is its "
+    "tangent plane.",
+)
+def test_a_proper_rule_is_its_tangent_inside_the_simplex() -> None:
+    """Brier's score with a penalty for the impossible at the corners: strictly proper, and of the same honest cost.
+
+    Would be refuted by a report without zeros whose charge is not that of the tangent plane.
+    """
+    g = rng(13)
+
+    def rule(q: Array, y: Array) -> Array:
+        own = np.take_along_axis(q, np.asarray(y)[..., None], -1)[..., 0]
+        return np.asarray(scoring.brier_score(q, y) + 98.0 * ((own == 0) & (q.max(-1) == 1)))
+
+    def says(q: Array) -> None:
+        outcomes = np.arange(len(q))
+        # H(q) = 1 - |q|^2, and its derivative is -2 q.
+        tangent = 1 - q @ q - 2 * q + 2 * q @ q
+        np.testing.assert_allclose(rule(np.tile(q, (len(q), 1)), outcomes), tangent, atol=1e-12)
+
+    for classes in (2, 3, 40):
+        for q in beliefs(g, classes):
+            others = np.vstack([np.eye(classes), g.dirichlet(np.ones(classes), size=50)])
+            others = others[np.abs(others - q).sum(-1) > 1e-5]
+            assert (expected_score(rule, q, others) > expected_score(rule, q, q)).all()
+            says(q)
+        with refuted("a corner, where other planes touch too"):
+            says(np.eye(classes)[0])
+
+
+@pytest.mark.claim("09", "Clipping the negative entry and renormalising is not the same in general.")
+def test_clipping_the_local_square_misses_unless_the_rest_are_alike() -> None:
+    """Random beliefs with a rare third class; the classes that stay alike, or not.
+
+    Would be refuted by clipped and renormalised formulas that are as cheap as the minimum for every belief.
+    """
+    g = rng(14)
+
+    def same(p: Array) -> None:
+        clipped = normal(np.maximum(1 - (len(p) - 1) / p / (1 / p).sum(), 0))
+        best = elicited(lambda q, y: scoring.linear_score(q, y) ** 2, p)
+        np.testing.assert_allclose(clipped, best, atol=1e-6)
+
+    same(np.array([0.45, 0.45, 0.1]))
+    for _ in range(3):
+        rare, first = g.uniform(0.02, 0.12), g.uniform(0.55, 0.7)
+        with refuted("two classes that differ"):
+            same(np.array([first, 1 - first - rare, rare]))
