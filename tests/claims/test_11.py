@@ -70,7 +70,7 @@ KINDS = ("ragged", "ragged", "equal", "single", "one long")
 
 @pytest.mark.claim(
     "11",
-    "A mean of means is another loss: it weighs a token by the mean count over the count of its own micro-batch.",
+    "A mean of means weighs a token by the mean count over the count of its own micro-batch.",
 )
 def test_the_weight_of_a_token_in_a_mean_of_means() -> None:
     """Windows that are ragged, equal, of single targets, and with one long micro-batch.
@@ -96,6 +96,10 @@ def test_the_weight_of_a_token_in_a_mean_of_means() -> None:
                 says(lambda n, mean: 1, case)
             with refuted("the count over the mean count"):
                 says(lambda n, mean: n / mean, case)
+        else:
+            with refuted("another loss, where the counts are equal"):
+                found = sum(case.gradient(b, 1 / len(b[1]) / len(case.flat)) for b in case.flat)
+                assert off(found, case.whole) > 1e-6
 
 
 @pytest.mark.claim(
@@ -138,12 +142,12 @@ def test_the_repair_and_the_two_halves_of_it() -> None:
 
 
 @pytest.mark.claim(
-    "11", "More accumulation steps do not help a mean of means: its bias is that of a single micro-batch."
+    "11", "More accumulation steps do not mend a mean of means: its bias is that of a single micro-batch."
 )
 @pytest.mark.claim(
     "11",
-    "One denominator leaves the bias of a ratio, of order one over the number of sequences that share it; a constant "
-    "denominator has none.",
+    "One denominator leaves the bias of a ratio, of order one over the number of independent sequences that share it; "
+    "a constant denominator has none.",
 )
 def test_what_accumulation_does_to_the_bias() -> None:
     """Random lengths, some of them rare and long; simulated windows of 1 to 16 steps, four errors and a half.
@@ -178,21 +182,26 @@ def test_what_accumulation_does_to_the_bias() -> None:
                 says(micro, kinds, n, law[0])
     # Of order one over: ten times as many sequences, a tenth of the bias.
 
-    def order(p: Array, d: Array, power: float) -> None:
-        few, many = (np.abs(learnt_distribution(p, d, size) - p).max() for size in (1000, 10_000))
+    def order(p: Array, d: Array, power: float, copies: bool = False) -> None:
+        # Copies of one sequence share a multiple of its own length.
+        few, many = (
+            np.abs(learnt_distribution(p, d, 1 if copies else size) - p).max() for size in (1000, 10_000)
+        )
         assert few / many == pytest.approx(10**power, rel=0.03)
 
     for p, d in ((law, lengths), (np.array([0.2, 0.8]), np.array([1, 2]))):
         order(p, d, 1)
         with refuted("a bias of order one over the square"):
             order(p, d, 2)
+        with refuted("sequences that are copies of one"):
+            order(p, d, 1, copies=True)
 
 
 @pytest.mark.claim(
     "11",
     "Under a mean of means, a smaller micro-batch makes a model that stops sooner, provided that its sequences are "
     "drawn independently, that lengths vary within a prompt and that the end is scored; with blocks of one length, or "
-    "buckets of it, nothing moves.",
+    "buckets of it, its size changes nothing.",
 )
 @pytest.mark.erratum("0.16")
 def test_smaller_micro_batches_stop_sooner() -> None:
@@ -429,6 +438,54 @@ def test_what_adam_hides_of_a_missing_factor() -> None:
         hidden(decay=0.5)
 
 
+@pytest.mark.claim(
+    "11",
+    "Under a common denominator two cuts of a window have the same gradient up to rounding, unless something in the "
+    "model or the loss depends on the cut, as dropout and batch normalisation do.",
+)
+@pytest.mark.erratum("0.17")
+def test_two_cuts_of_a_window() -> None:
+    """Random cuts of 16 targets in float32, pairs among them whose gradients cancel; SGD, Adam, batch normalisation.
+
+    Would be refuted by a cut whose gradient is off by more than a rounding. The steps may be: where a gradient is
+    rounding alone, Adam makes a whole step of it.
+    """
+    g = rng(13)
+    draw = torch.Generator().manual_seed(int(g.integers(2**31)))
+    half = torch.randn(8, 6, generator=draw)
+    order = torch.randperm(16, generator=draw)
+    windows = [  # the second has pairs of inputs of opposite sign and one label: at zero weights their sum is zero
+        (torch.randn(16, 6, generator=draw), torch.randint(10, (16,), generator=draw)),
+        (torch.cat([half, -half])[order], torch.randint(4, (8,), generator=draw).repeat(2)[order]),
+    ]
+
+    def taken(window: Batch, cut: list[int], module: torch.nn.Module, adam: bool) -> tuple[Tensor, Tensor]:
+        model = torch.nn.Sequential(module, torch.nn.Linear(6, 10, bias=False))
+        weight = torch.nn.init.zeros_(model[1].weight)
+        optimiser = torch.optim.Adam([weight], 0.1) if adam else torch.optim.SGD([weight], 0.1)
+        for x, y in zip(*(part.split(cut) for part in window), strict=True):
+            (F.cross_entropy(model(x), y, reduction="sum") / 16).backward()
+        assert weight.grad is not None
+        gradient = weight.grad.clone()
+        optimiser.step()
+        return gradient, weight.detach()
+
+    def same(which: int, adam: bool = False, module: torch.nn.Module | None = None) -> None:
+        for window in windows:
+            cuts = [[16], [3, 5, 2, 6], [8, 8], [16] if module else [1] * 16]
+            found = [taken(window, cut, module or torch.nn.Identity(), adam)[which] for cut in cuts]
+            for other in found[1:]:
+                assert float((other - found[0]).abs().max()) < 1e-6
+
+    same(0)
+    same(0, adam=True)
+    same(1)
+    with refuted("the steps, by Adam"):
+        same(1, adam=True)
+    with refuted("batch normalisation"):
+        same(0, module=torch.nn.BatchNorm1d(6, track_running_stats=False))
+
+
 @pytest.mark.claim("11", "run the forward and backward passes before the last within `model.no_sync()`")
 def test_the_forward_pass_belongs_within_no_sync(tmp_path: Path) -> None:
     """One process, and a hook that counts the averages over the ranks.
@@ -465,13 +522,13 @@ def test_the_forward_pass_belongs_within_no_sync(tmp_path: Path) -> None:
 
 @pytest.mark.claim(
     "11",
-    "its probabilities can still be recovered, provided that the draws were independent and you know the batch size "
-    "and the shares of the classes:",
+    "the probabilities without weights can still be recovered, provided that the weights are positive, that the draws "
+    "were independent and that you know the batch size and the shares of the classes:",
 )
 def test_the_way_back_needs_independent_draws() -> None:
-    """Two classes, batches of 1 to 20, independent or stratified, whose sum of weights is a constant.
+    """Two classes, batches of 1 to 20, independent or stratified, whose sum of weights is a constant; a weight of zero.
 
-    Would be refuted by independent draws that do not come back, or by stratified ones that do.
+    Would be refuted by independent draws that do not come back, or by stratified ones or lost classes that do.
     """
     g = rng(10)
 
@@ -485,6 +542,9 @@ def test_the_way_back_needs_independent_draws() -> None:
         says(learnt_distribution(law, w, B, weight=w), law, w, B)
         with refuted("stratified batches, which teach what the weights ask for"):
             says(law * w / (law @ w), law, w, B)
+        # A class without weight leaves no trace: every law has the same report, and the way back says so.
+        with pytest.raises(ValueError, match="weight"):
+            says(np.array([0.0, 1.0]), law, np.array([0.0, 20.0]), B)
 
 
 # ------------------------------------------------------------------------------ the table of denominators

@@ -85,7 +85,7 @@ def test_buckets() -> None:
 @pytest.mark.claim(
     "11",
     "With 64 or 128 speeches to a denominator no change shows. With blocks of one length none shows in the "
-    "lengths, in an interval that would hold the fall of 16 speeches.",
+    "lengths, in an interval that would hold the fall with 16 speeches.",
 )
 @pytest.mark.claim("10", "Blocks of one length show no change in the length.")
 def test_nothing_to_be_seen() -> None:
@@ -179,7 +179,7 @@ def test_the_spelling_costs_more() -> None:
 
 @pytest.mark.claim("11", "Four of the eight intervals exclude their prediction")
 @pytest.mark.claim("11", "all seven of these intervals hold the prediction.")
-@pytest.mark.claim("11", "with these models all arms write a little too much, the proper one included")
+@pytest.mark.claim("11", "all eight means lie a little above their predictions")
 def test_the_predictions_hold() -> None:
     """Arm by arm, none left out: lengths, and lengths over the constant arm's of the same seed.
 
@@ -239,13 +239,18 @@ def first(arm: str) -> NDArray[np.float64]:
 @pytest.mark.claim(
     "11",
     "all seven means lie below the prediction, and three intervals exclude it. In "
-    "per cent all six intervals hold it, and that for one speech at a time is narrower than here.",
+    "per cent all six intervals hold it.",
 )
+@pytest.mark.claim("11", "a four-layer transformer hardly better than bigrams")
 def test_the_first_design() -> None:
-    """Every arm of 35 runs, in characters and as a share of the constant arm of the same seed.
+    """Every arm of 35 runs, in characters and as a share of the constant arm of the same seed; losses beside bigrams.
 
-    Would be refuted by a mean above, by another arm's interval, or by a share that misses.
+    Would be refuted by a mean above, by another arm's interval, by a share that misses, or by a run that is no better.
     """
+    for run in FIRST["runs"]:
+        assert 0.96 < run["nll_per_speech"] / THEORY["ngrams"][1] < 1
+    with refuted("no better than bigrams"):
+        assert all(run["nll_per_speech"] >= THEORY["ngrams"][1] for run in FIRST["runs"])
     theory = FIRST["prediction"]
     assert len(FIRST["runs"]) == 35 and len(theory) == 7
 
@@ -265,18 +270,10 @@ def test_the_first_design() -> None:
     for arm in theory:
         with refuted(f"another prediction for {arm}"):
             says({**theory, arm: 1.1 * theory[arm]})
-    widths = [
-        np.diff(interval(one / constant)).item()
-        for one, constant in (
-            (first("B=1"), first("constant")),
-            (by_seed("B=1", "mean_length"), by_seed("constant", "mean_length")),
-        )
-    ]
-    assert widths[0] < widths[1]
 
 
 @pytest.mark.claim(
-    "11", "With its first four seeds all eight intervals held it; with six, the four named above do not."
+    "11", "With the first four seeds all eight intervals held theirs; with six, these four do not."
 )
 @pytest.mark.claim(
     "11",
@@ -328,11 +325,13 @@ def kept(arm: str, mark: str, record: dict[str, Any] = ANSWERS) -> NDArray[np.fl
 
 @pytest.mark.claim(
     "11",
-    "After a mark they part, and the models of one reply to a denominator and of buckets lie between the two, nearer "
-    "to the law within prompts.",
+    "After a mark they part, and the mean lengths with one reply to a denominator and with buckets lie between the "
+    "two, nearer to the law within prompts.",
 )
 def test_the_law_within_prompts() -> None:
     """Both marks, both arms, every seed; and where the mark is silent, where the two laws are one, near both.
+
+    Means over the seeds: single models lie beyond the law within prompts.
 
     Would be refuted by a seed at or below the share that all lengths together foretell.
     """
@@ -353,21 +352,22 @@ def test_the_law_within_prompts() -> None:
 
 @pytest.mark.claim(
     "11",
-    "Unequal weights cost more than four times what the tilt alone does, with one reply and with buckets.",
+    "Unequal weights cost more than three times what the tilt alone does, with one reply and with buckets.",
 )
 def test_what_unequal_weights_cost_answers() -> None:
-    """Bits a character over the constant arm, paired; both intervals lie above the price of the tilt.
+    """Bits a character over the constant arm, paired; both intervals lie above three times the price of the tilt.
 
-    Would be refuted by an arm that pays the tilt's price only.
+    Would be refuted by an arm whose interval reaches down to three times the tilt's price.
     """
 
-    def says(arm: str) -> None:
+    def says(arm: str, times: int = 3) -> None:
         more = answered(arm, "bits") - answered("constant", "bits")
-        price = TOLD[arm]["lengths alone"]["cost"]
-        assert interval(more)[0] > price and more.mean() > 4 * max(price, 1e-3)
+        assert interval(more)[0] > times * max(TOLD[arm]["lengths alone"]["cost"], 1e-3)
 
     for arm in ("B=1", "bucketed"):
         says(arm)
+    with refuted("four times, which the interval of one reply reaches"):
+        says("B=1", 4)
     for arm in ("B=64", "packed"):
         with refuted(arm):
             says(arm)

@@ -105,7 +105,7 @@ def says(row: dict[str, Any], group: str) -> None:
         assert all(0.01 < error < 1 for error in row["error"])
 
 
-@pytest.mark.claim("11", "Then it applies the shortest repair and measures again.")
+@pytest.mark.claim("11", "Then it applies a repair and measures again.")
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["recipe"])
 def test_a_repair_repairs(row: dict[str, Any]) -> None:
     """On all five sets of data. Would be refuted by an error above rounding after a repair."""
@@ -150,8 +150,8 @@ def test_a_trainer_that_is_handed_over(row: dict[str, Any]) -> None:
 
 @pytest.mark.claim(
     "11",
-    "A step on the student's texts is too long by the ratio of their tokens to the loader's, and half as long on two "
-    "ranks as on one.",
+    "A step on the student's texts is multiplied by the ratio of their tokens to the loader's, and is half as long on "
+    "two ranks as on one.",
 )
 @pytest.mark.claim(
     "11", "`check_trainer` finds the first divisor, keeping one reply for each prompt while it compares."
