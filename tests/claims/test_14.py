@@ -60,8 +60,8 @@ def token_sum(writer: MarkovSource, p: MarkovSource, q: MarkovSource) -> float:
 
 @pytest.mark.claim(
     "14",
-    "Token divergences add up to the divergence of sequences along prefixes that its first argument writes: teacher "
-    "for forward, student for reverse. Along others they rarely do.",
+    "Token divergences add up, on average, to the divergence of sequences along prefixes that its first argument "
+    "writes: teacher for forward, student for reverse. Along others they rarely do.",
 )
 @pytest.mark.claim(
     "14",
