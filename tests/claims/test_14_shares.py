@@ -282,12 +282,13 @@ def printed(found: tuple[float, float], expected: tuple[float, float]) -> None:
 @pytest.mark.claim("14", "Distributions along all text win at each share, and by less each time.")
 @pytest.mark.claim(
     "14",
-    "Beside labels for 2% they are worth 0.859 ± 0.023 bits, and with all labels 0.024 ± 0.007, after 2,500 steps.",
+    "Mixed with labels for 2% they are worth 0.859 ± 0.023 bits, and with all labels 0.024 ± 0.007, after at most "
+    "2,500 steps.",
 )
 @pytest.mark.claim(
     "14",
-    "A teacher that had seen more text than the student's labels was worth most where labels were few, and least where "
-    "the student had them all.",
+    "A teacher that had seen all the text was worth most where the student's labels were few, and least where it had "
+    "them all.",
 )
 def test_what_the_teacher_is_worth() -> None:
     """Paired intervals at each share, and of one share against the next.
@@ -375,8 +376,8 @@ def test_labels_beside_the_teacher() -> None:
 
 @pytest.mark.claim(
     "14",
-    "Along the labelled speeches, which is no more text than the labels', its distributions bring 0.330 ± 0.016 bits "
-    "at 5% and 0.148 ± 0.005 at 20%: most of the gain.",
+    "Along the labelled speeches alone its distributions bring 0.330 ± 0.016 bits at 5% and 0.148 ± 0.005 at 20%, most "
+    "of the gain",
 )
 def test_the_same_text() -> None:
     """Paired against labels at each share where it was run, and behind the distributions along all text.
@@ -419,8 +420,8 @@ def test_the_top_four() -> None:
 
 @pytest.mark.claim(
     "14",
-    "They gain on it up to 20%, and lose to it with all labels. Against `mixed, same text` they win at 5% and lose at "
-    "20% and with all labels, at more than four times the seconds; at 2% no difference shows.",
+    "They gain on their start up to 20%, and lose to it with all labels. Against `mixed, same text` they win at 5% and "
+    "lose at 20% and with all labels, at more than four times the seconds; at 2% no difference shows.",
 )
 @pytest.mark.claim(
     "14",
@@ -454,8 +455,7 @@ def test_on_policy_steps() -> None:
 
 @pytest.mark.claim(
     "14",
-    "At 5%, a temperature of 4, with $\\alpha$ tuned again, loses 0.021 ± 0.009 bits to 1; with $\\alpha = \\frac12$, "
-    "gradients made equal by one measurement are 0.019 ± 0.007 bits ahead of $T^2$.",
+    "At 5%, a temperature of 4, with $\\alpha$ tuned again, loses 0.021 ± 0.009 bits to 1.",
 )
 def test_temperatures() -> None:
     """Paired intervals over the eight seeds, as printed, and on the side of zero that is said.
@@ -475,11 +475,12 @@ def test_temperatures() -> None:
 @pytest.mark.claim(
     "14",
     "Along the labelled speeches, from initial values, Jensen-Shannon and reverse end 0.653 ± 0.496 and 1.353 ± 0.214 "
-    "bits behind forward at 5%, and far behind with all labels too: three to seven of eight students do not learn to "
-    "end a speech, since neither pulls much at a token to which the student gives next to nothing.",
+    "bits behind forward at 5%, and far behind with all labels too; three to seven of eight students do not learn to "
+    "end a speech. Neither pulls much at a token to which the student gives next to nothing.",
 )
-@pytest.mark.claim("14", "from initial values Jensen-Shannon and reverse lost bits and `<eos>` to it")
-@pytest.mark.claim("14", "with all labels on-policy steps are far ahead of JSD from initial values.")
+@pytest.mark.claim(
+    "14", "from initial values Jensen-Shannon and reverse lost bits to it, and many students `<eos>`"
+)
 def test_two_divergences_give_tokens_up() -> None:
     """The stored runs; and the pull on a token's logit, for teachers of 2 to 1,000 tokens, as its probability vanishes.
 
@@ -495,6 +496,9 @@ def test_two_divergences_give_tokens_up() -> None:
             below(forward, arm)
             lengths = measure(*arm, "mean_length")
             assert (lengths > 0.97 * shares.LONGEST).sum() == endless == 8 - (lengths < 100).sum()
+            gap = measure(*arm) - measure(*forward)
+            with refuted("the others are as good as forward students"):
+                assert gap[lengths < 100].min() < 0.1
     mean, half = paired(("JSD, same text", 1.0), ("on-policy", 1.0))
     assert mean > 0.3 and mean > half
 
@@ -552,7 +556,7 @@ def test_labels_for_longer() -> None:
     "the last look is the best, on-policy steps aside.",
 )
 @pytest.mark.claim("14", "For labels of 2% the largest dropout won with the largest rate")
-@pytest.mark.claim("14", "beside distributions the tuned $\\alpha$ is still 0.80 with all labels;")
+@pytest.mark.claim("14", "beside distributions the tuned $\\alpha$ is still 0.80 with all labels.")
 def test_where_training_and_tuning_ended() -> None:
     """Each cell of the record, those of which the sentences do not speak included.
 
