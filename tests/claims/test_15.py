@@ -61,8 +61,8 @@ def layer(g: np.random.Generator, rows: int, classes: int, width: int) -> tuple[
 
 @pytest.mark.claim(
     "15",
-    "A plain cross-entropy in float32 over a vocabulary holds three arrays of the size of the logits, and a fourth if "
-    "you keep them.",
+    "PyTorch's cross-entropy in float32, without `torch.compile`, holds three arrays of the size of the logits, and a "
+    "fourth if you keep them.",
 )
 @pytest.mark.claim(
     "15",
@@ -159,10 +159,67 @@ def test_one_look_is_enough() -> None:
         says(rising, lambda m, top: 1.0)
 
 
+@pytest.mark.claim("15", "So in float32 the sum cannot overflow.")
+def test_a_state_does_not_overflow() -> None:
+    """The chapter's sketch: large logits of both signs, and as many equal ones as the largest vocabulary has.
+
+    Would be refuted by logits whose loss is infinite though its terms are not; in float16 the sum of 70,000 ones is.
+    """
+    g = rng(14)
+
+    def says(dtype: torch.dtype, classes: int, scale: float, block: int) -> None:
+        weight = torch.tensor(scale * g.choice([-1.0, 0.0, 1.0], size=(classes, 1))).to(dtype)
+        targets = torch.tensor(g.integers(classes, size=2))
+        assert torch.isfinite(memory.Blocked.apply(torch.ones(2, 1, dtype=dtype), weight, targets, block))
+
+    for scale in (0.0, 1.0, 1e4, 5e37):
+        for classes, block in ((70_000, 1024), (256_000, 50_000), (3, 1)):
+            says(torch.float32, classes, scale, block)
+    says(torch.float16, 1000, 0.0, 100)
+    with refuted("float16"):
+        says(torch.float16, 70_000, 0.0, 1024)
+
+
 @pytest.mark.claim(
     "15",
-    "A linear loss has the same gradients as the plain one, with a teacher too, live or cached, and in float32 "
-    "it holds, beside the gradients, a few blocks of rows of the logits, however many tokens there are.",
+    '`xent.torch.linear_cross_entropy` takes rows and, except with `reduction="none"`, forms the gradients in the '
+    "forward pass and hands them out in the backward pass.",
+)
+def test_when_the_gradients_are_formed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The products that a backward pass needs, counted, for each reduction, one block of rows and several.
+
+    Would be refuted by a reduction to one number whose backward pass multiplies again; "none" is left out.
+    """
+    g, products = rng(15), []
+    for name in ("_project", "_into_hidden", "_add_product"):
+        whole = getattr(linear, name)
+
+        def counted(*arguments: Any, function: Callable[..., Any] = whole) -> Any:
+            products.append(len(arguments[0]))
+            return function(*arguments)
+
+        monkeypatch.setattr(linear, name, counted)
+
+    def says(reduction: str, rows: int) -> None:
+        loss = xt.linear_cross_entropy(
+            *layer(g, rows, 50_000, 2), torch.zeros(rows, dtype=int), reduction=reduction
+        )
+        assert products
+        products.clear()
+        loss.sum().backward()
+        assert not products
+
+    for rows in (1, 5, 200):
+        says("mean", rows)
+        says("sum", rows)
+        with refuted("each loss for itself"):
+            says("none", rows)
+
+
+@pytest.mark.claim(
+    "15",
+    "The linear losses of `xent.torch` have the gradients of the plain ones, with a teacher too, live or cached, and "
+    "in float32 they hold, beside these, a few blocks of rows of the logits, however many tokens there are.",
 )
 @pytest.mark.claim(
     "15",
@@ -304,12 +361,15 @@ def test_memory_over_the_width() -> None:
 
 
 @pytest.mark.claim(
-    "15", "bfloat16 loses digits when logits are stored, and no later conversion brings them back."
+    "15",
+    "Logits lose digits when they are stored in bfloat16, and no later conversion brings them back.",
 )
+@pytest.mark.claim("15", "Converting afterwards does not undo the rounding of the logits.")
 def test_digits_lost_in_storage() -> None:
-    """Several widths and scales: converting afterwards keeps much of the error; the linear loss has none of it.
+    """Several widths and scales, few classes too: converted, the loss is that of the rounded logits, not of the exact.
 
-    Would be refuted by logits whose digits come back.
+    Would be refuted by logits whose digits come back. The arithmetic's do: with a hundred classes and small logits
+    the conversion removes most of the error.
     """
     g = rng(3)
 
@@ -319,22 +379,26 @@ def test_digits_lost_in_storage() -> None:
         def error(loss: Tensor) -> float:
             return float((loss.double() - exact).abs().mean())
 
-        throughout = error(F.cross_entropy(z.bfloat16(), y, reduction="none"))
-        assert error(F.cross_entropy(kept, y, reduction="none")) > 0.4 * throughout
-        assert error(others) < error(F.cross_entropy(kept, y, reduction="none")) / 1000
+        converted = F.cross_entropy(kept, y, reduction="none")
+        rounded = F.cross_entropy(z.bfloat16().double(), y, reduction="none")
+        assert (converted - rounded).abs().max() < 1e-5
+        assert error(others) < error(converted) / 1000
 
-    for width, scale in ((64, 0.4), (16, 1.0), (256, 0.15)):
+    for classes, width, scale in ((20_000, 64, 0.4), (20_000, 16, 1.0), (20_000, 256, 0.15), (100, 64, 0.1)):
         h = torch.tensor(g.normal(size=(64, width))).bfloat16()
-        w = torch.tensor(scale * g.normal(size=(20_000, width))).bfloat16()
+        w = torch.tensor(scale * g.normal(size=(classes, width))).bfloat16()
         z = h.double() @ w.double().T
-        y = torch.tensor([g.choice(20_000, p=row / row.sum()) for row in z.softmax(1).numpy()])
+        y = torch.tensor([g.choice(classes, p=row / row.sum()) for row in z.softmax(1).numpy()])
         ours = xt.linear_cross_entropy(h, w, y, reduction="none")
         says(z, z.bfloat16().float(), y, ours)
         with refuted("logits that were kept in float32"):
             says(z, z.float(), y, ours)
 
 
-@pytest.mark.claim("15", "A z-loss leaves the optimum alone if every context can shift its logits.")
+@pytest.mark.claim(
+    "15",
+    "A z-loss leaves the optimal probabilities alone if every context can shift its logits by a constant of its own.",
+)
 @pytest.mark.claim(
     "15", "at a weight of $10^{-4}$ by little more than a thousandth at most in the smallest example"
 )
@@ -379,16 +443,17 @@ def test_when_the_z_loss_is_free() -> None:
 
 @pytest.mark.claim(
     "15",
-    "A soft cap leaves the optimum alone if every context has logits of its own and its log-probabilities fit into an "
-    "interval shorter than $2c$.",
-)
-@pytest.mark.claim(
-    "15", "Two logits $\\pm w x$ with one $w$ for all $-3 \\le x \\le 3$ fit log-odds of $1.5\\,x$"
+    "A soft cap leaves the optimal probabilities alone if every context has logits of its own and its "
+    "log-probabilities fit into an interval shorter than $2c$.",
 )
 @pytest.mark.claim(
     "15",
-    "with one of 5, twice of which is more than the 4.5 that the log-odds reach, they miss probabilities by up to "
-    "0.004, with 2.5 by up to 0.017.",
+    "Two logits $\\pm w x$ with one $w$ for all $x$, evenly spread over $-3 \\le x \\le 3$, fit log-odds of $1.5\\,x$",
+)
+@pytest.mark.claim(
+    "15",
+    "with one of 5, twice of which is more than the 4.5 that the log-odds reach, they miss some probabilities by "
+    "0.004, with 2.5 some by 0.017.",
 )
 @pytest.mark.claim(
     "15",
@@ -486,8 +551,8 @@ def test_sampled_softmax_is_biased() -> None:
 @pytest.mark.claim("15", "a label of $-100$ indexes the weight from its end, in silence.")
 @pytest.mark.claim(
     "15",
-    "`xent.torch.linear_cross_entropy` refuses a label out of range, leaves ignored ones out, and works under "
-    "autocast.",
+    "`xent.torch.linear_cross_entropy` refuses a label out of range, leaves out those of `ignore_index`, and works "
+    "under autocast.",
 )
 def test_the_sketch_and_the_library() -> None:
     """Bad labels of several kinds to both, the chapter's sketch taken from the experiment that measures it.
@@ -523,8 +588,7 @@ def test_the_sketch_and_the_library() -> None:
 )
 @pytest.mark.claim(
     "15",
-    "In floating point the hyperbolic tangent rounds to one too, in float32 from $z = 10\\,c$ on; then the logits "
-    "differ by $2c$, and the ceiling is reached.",
+    "In float32 the hyperbolic tangent rounds to $\\pm 1$ where $|z| \\ge 10\\,c$, and the ceiling can be reached.",
 )
 def test_what_a_cap_cannot_say() -> None:
     """Logits of every kind, caps from 1 to 30, in exact arithmetic up to |z| = 500 c; and rounded ones.
@@ -606,7 +670,7 @@ def test_compile_first() -> None:
 )
 @pytest.mark.claim(
     "15",
-    "Cut cross-entropy held at most two MiB beside the gradients and took two to three times as long as the plain pair",
+    "Cut cross-entropy held at most two MiB beside the gradients and took 2.2 to 3.1 times as long as the plain pair",
 )
 def test_kernels_made_for_the_loss() -> None:
     """Errors to 5 %; what xent holds is that gradient and a block's logits, once in float32 and once in bfloat16.
@@ -621,7 +685,7 @@ def test_kernels_made_for_the_loss() -> None:
 
     def cut(case: dict[str, Any], way: str) -> None:
         assert case["memory"][way] < 2.5 * MIB
-        assert 2 < case["seconds"][way] / case["seconds"]["plain"] < 3.15
+        assert 2.15 < case["seconds"][way] / case["seconds"]["plain"] < 3.15
 
     for case in (case for case in on_gpu() if case["loss"] != "distillation"):
         for way in ("xent", "Liger, sums in float32"):
@@ -635,7 +699,7 @@ def test_kernels_made_for_the_loss() -> None:
             cut(case, way)
 
 
-@pytest.mark.claim("15", "For distillation the rounding of the logits costs more than for labels.")
+@pytest.mark.claim("15", "In these cases the rounding of the logits cost distillation more than labels.")
 def test_rounded_logits_of_a_distillation() -> None:
     """In every size; and a loss that keeps a block's logits in float32 is rid of five sixths of it.
 
@@ -762,8 +826,8 @@ def test_trees_sum_to_one() -> None:
 
 @pytest.mark.claim(
     "15",
-    'With options, `reduction="mean"` adds the losses of the chunks, here one for each row, in the format of the '
-    "inputs.",
+    'With options and inputs in bfloat16, `reduction="mean"` adds the losses of the chunks, here one for each row, in '
+    "that format.",
 )
 @pytest.mark.claim(
     "15",
@@ -785,8 +849,9 @@ def test_a_mean_of_chunks() -> None:
         y[:ignored] = -100
         return h, w, y
 
-    def off(rows: int, classes: int, width: int, chunks: int) -> float:
+    def off(rows: int, classes: int, width: int, chunks: int, dtype: torch.dtype = torch.bfloat16) -> float:
         h, w, y = inputs(rows, classes, width, 0)
+        h, w = h.to(dtype), w.to(dtype)
         found = options._adjust(rows, width, classes, h.dtype, h.device).batch_chunk_size
         assert -(-rows // found) == chunks
         exact = F.cross_entropy(h.double() @ w.double().T, y)
@@ -795,6 +860,8 @@ def test_a_mean_of_chunks() -> None:
     assert off(256, 32_000, 64, 256) > 0.5
     with refuted("a layer of few chunks"):
         assert off(512, 8000, 256, 32) > 0.5
+    with refuted("float16, whose losses are added in float32"):
+        assert off(256, 32_000, 64, 256, torch.float16) > 0.5
 
     def says(ignored: int, kept: bool = True) -> None:
         h, w, y = inputs(256, 4000, 64, ignored)
