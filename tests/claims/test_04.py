@@ -296,43 +296,45 @@ def test_one_direction_catches() -> None:
         says([0 * part for part in network(0)], np.arange(200))
 
 
-@pytest.mark.claim("04", "A training loss that keeps falling says little about new images.")
-def test_the_training_loss_says_little() -> None:
-    """Three other splits, starts and orders of the batches: from 40 to 300 epochs the training loss falls by more than
-    a factor of ten, and the validation loss does not halve.
+@pytest.mark.claim("04", "The training loss can go on falling while the validation loss rises.")
+def test_the_losses_part() -> None:
+    """Three other splits, starts and orders of the batches, from the lowest validation loss to 300 epochs.
 
-    A finding on the digits. Would be refuted by a split whose validation loss follows; from 5 to 40 epochs it does.
+    "Can": from 5 to 40 epochs both fall, so that a falling training loss does tell something there. Would be refuted by
+    runs whose validation loss follows to the end.
     """
 
-    def says(before: Array, after: Array) -> None:
-        assert before[0] / after[0] > 10 and before[1] / after[1] < 2
+    def says(starts: list[Array], ends: list[Array]) -> None:
+        pairs = zip(starts, ends, strict=True)
+        assert any(end[0] < 0.8 * start[0] and end[1] > 1.03 * start[1] for start, end in pairs)
 
-    for after_5, after_40, after_300 in three_times():
-        says(after_40, after_300)
-        with refuted("the epochs before"):
-            says(after_5, after_40)
+    after_5, after_40, after_300 = (list(runs) for runs in three_times().transpose(1, 0, 2))
+    says([run[run[:, 1].argmin()] for run in histories()[0]], after_300)
+    with refuted("the epochs before"):
+        says(after_5, after_40)
 
 
 @pytest.mark.claim(
     "04", "the training loss falls to the end, with brief rises, while the validation loss turns round"
 )
-@pytest.mark.claim("04", "You need not train to the end to find it, or one nearly as low: stop")
+@pytest.mark.claim("04", "You may not have to train to the end to find it, or one nearly as low: stop")
 @pytest.mark.claim(
     "04",
     "Keep the weights with the lowest validation loss, and stop when no new low comes for some epochs.",
 )
 def test_when_to_stop() -> None:
-    """The same three runs: a patience of 20 stops within 200 epochs, at a lower validation loss than the last.
+    """The same three runs: a patience of 20 stops within 250 epochs, at a lower validation loss than the last.
 
     Would be refuted by a run whose loss is lowest at its end, as the training loss is; a patience of 1 stops too early.
-    The lowest epoch of all is not always found, and the training loss does not fall at each epoch.
+    The lowest epoch of all is not always found, the training loss does not fall at each epoch, and of a loss that falls
+    to the end you have to see the end.
     """
 
     def says(losses: Array, patience: int) -> bool:
         lows = np.minimum.accumulate(losses)
         waited = np.array([e - losses[: e + 1].argmin() for e in range(len(losses))])
         stop = int((waited >= patience).argmax())
-        assert 0 < stop < 200 and lows[stop] < 0.95 * losses[-1] and lows[stop] < 1.05 * losses.min()
+        assert 0 < stop < 250 and lows[stop] <= losses[-1] and lows[stop] < 1.05 * losses.min()
         return bool(lows[stop] == losses.min())
 
     found = []
@@ -341,7 +343,7 @@ def test_when_to_stop() -> None:
         found.append(says(losses[:, 1], 20))
         with refuted("a fall at each epoch"):
             assert (np.diff(losses[:, 0]) < 0).all()
-        assert losses[::10, 0].argmin() == 29 and losses[-1, 0] < 0.8 * losses[losses[:, 1].argmin(), 0]
+        assert losses[::10, 0].argmin() == 29 and losses[-1, 0] < 0.8 * losses[149, 0]
         with refuted("the training loss"):
             says(losses[:, 0], 20)
         with refuted("no patience"):
@@ -377,11 +379,12 @@ def test_the_chosen_loss_is_too_low() -> None:
 @pytest.mark.claim(
     "04", "The smallest batches end lowest and the whole training set highest: an epoch has 120 steps"
 )
-@pytest.mark.claim("04", "So early, a noisy step gains about as much as an exact one.")
+@pytest.mark.claim("04", "So early, a dozen noisy steps gain most of what a dozen exact ones gain.")
 def test_small_batches_take_more_steps() -> None:
-    """Two other splits, five epochs; and the same number of steps, 12, with each size.
+    """Two other splits, five epochs; and the same number of steps, 12, with each size, from twelve orders.
 
-    Would be refuted by another order, or by steps of which the exact ones gain far more.
+    Would be refuted by another order, or by a dozen steps that gain less than 0.55 of the exact ones'. A single step of
+    ten images can raise the loss, so that "a noisy step gains about as much" was false.
     """
 
     def loss(seed: int, epochs: int, size: int) -> float:
@@ -391,33 +394,64 @@ def test_small_batches_take_more_steps() -> None:
     def says(small: float, middle: float, whole: float) -> None:
         assert small < middle < whole
 
+    def gained(seed: int, steps: int, size: int, order: int = 0) -> float:
+        g, w = rng(order), network(200 + seed)
+        train = rng(100 + seed).permutation(len(LABELS))[:1200]
+        ends = [float(xent.cross_entropy(forward(w, IMAGES[train])[1], LABELS[train]))]
+        shuffled = g.permutation(train) if size < 1200 else np.tile(train, steps)
+        for batch in shuffled[: steps * size].reshape(steps, size):
+            for part, slope in zip(w, backward(w, IMAGES[batch], LABELS[batch]), strict=True):
+                part -= 0.2 * slope
+        ends.append(float(xent.cross_entropy(forward(w, IMAGES[train])[1], LABELS[train])))
+        return ends[0] - ends[1]
+
+    def as_much(seed: int, steps: int, size: int) -> None:
+        shares = [gained(seed, steps, size, order) / gained(seed, steps, 1200) for order in range(12)]
+        assert min(shares) > 0.55 and max(shares) < 1.25
+
     for seed in (3, 4):
         says(loss(seed, 5, 10), loss(seed, 5, 50), loss(seed, 5, 1200))
-        # Twelve steps of 100 images, and twelve of all.
-        few, all_of_them = loss(seed, 1, 100), loss(seed, 12, 1200)
-        assert 0.8 < (2.33 - few) / (2.33 - all_of_them) < 1.25
+        for size in (10, 50, 100):
+            as_much(seed, 12, size)
         with refuted("the opposite order"):
             says(loss(seed, 5, 1200), loss(seed, 5, 50), loss(seed, 5, 10))
+    with refuted("a single step of ten images"):
+        for seed in range(3, 13):
+            as_much(seed, 1, 10)
 
 
 @pytest.mark.claim(
+    "04", "After its first epochs this network is too modest: it is right far more often than it claims."
+)
+@pytest.mark.claim(
     "04",
-    "A network can be right far more often than it claims, as this one is early in training; accuracy alone does "
+    "A network can be right far more often than it claims, as this one is after five epochs; accuracy alone does "
     "not show it.",
 )
 def test_modest_at_first() -> None:
-    """The same three runs: after 5 epochs confidence is at least 8 points short.
+    """The same three runs: after 1 to 5 epochs confidence is at least 8 points short.
 
-    Would be refuted by a run that is not modest then; after 300 epochs none is, at much the same accuracy.
+    Would be refuted by a run that is not modest then; after 300 epochs none is, at much the same accuracy, and before
+    the first step it claims more than it achieves: "early in training" was too early.
     """
 
     def says(run: Array) -> None:
-        assert run[2] - run[3] > 0.08 and run[2] > 0.85
+        assert run[2] - run[3] > 0.08 and run[2] > 0.5
 
     for after_5, _, after_300 in three_times():
         says(after_5)
+        assert after_5[2] > 0.85
         with refuted("the end of the training"):
             says(after_300)
+    for seed, run in enumerate(histories()[0]):
+        for epoch in range(5):
+            says(run[epoch])
+        new = rng(100 + seed).permutation(len(LABELS))[1200:]
+        z = forward(network(200 + seed), IMAGES[new])[1]
+        with refuted("before the first step"):
+            says(
+                np.array([0, 0, (z.argmax(axis=1) == LABELS[new]).mean(), xent.softmax(z).max(axis=1).mean()])
+            )
 
 
 @pytest.mark.claim(
@@ -443,16 +477,19 @@ def test_modest_no_longer() -> None:
 @pytest.mark.claim(
     "04", "five of the groups lie above the diagonal by more than their bars, the surest by less."
 )
-@pytest.mark.claim("04", "and two lie a little below it, the least confident within its error bar:")
+@pytest.mark.claim("04", "and two lie a little below the diagonal, the least confident within its error bar:")
 def test_the_bars_of_the_page() -> None:
     """The run of the page. Bars of 1.96 standard errors have no length where every image is right, as in three groups.
 
     Would be refuted by bars that do not separate the surest group from the others, as those do not, or by a
     second group below the diagonal after 300 epochs that lies there within its bar, as the least confident does.
     """
-    order = rng(3).permutation(len(LABELS))
+    order = np.random.default_rng(3).permutation(len(LABELS))
     train, new = order[:1200], order[1200:]
-    w, g = network(4), rng(6)
+    g = np.random.default_rng(4)
+    first = g.normal(size=(32, 64)) * np.sqrt(2 / 64)
+    w = [first, np.zeros(32), g.normal(size=(10, 32)) * np.sqrt(1 / 32), np.zeros(10)]
+    g = np.random.default_rng(6)
 
     def grouped(epochs: int) -> list[tuple[float, int, int]]:
         """Of each group the mean confidence, how many images are right, and how many there are."""
@@ -570,7 +607,96 @@ def test_another_formula_can_bring_a_factor() -> None:
             says(lambda a: -of.Poisson(a**2).log_prob(torch.tensor(y)), lambda a: a**2, z, y)  # noqa: B023
 
 
+@pytest.mark.claim("04", "A step downhill in this logit shortens the line: think of the line as a *pull*.")
+def test_a_step_in_the_logit_shortens_the_line() -> None:
+    """Logits and steps of every size, both targets, beside a step that the six examples share.
+
+    Would be refuted by a step that lengthens the line of its example; one of a shared bias lengthens some.
+    """
+    g = rng(16)
+    six = np.array([3.5346, -0.2119, 1.846, 0.3021, -0.8732, 6.6285])
+    targets = np.array([0, 1, 0, 1, 1, 0])
+
+    def says(z: Array, y: Array, moved: Array) -> None:
+        assert (np.abs(xent.sigmoid(moved) - y) < np.abs(xent.sigmoid(z) - y)).all()
+
+    for step in 10.0 ** g.uniform(-3, 3, 20):
+        z, y = g.normal(scale=3.0, size=100), g.integers(0, 2, 100)
+        says(z, y, z - step * (xent.sigmoid(z) - y))
+        with refuted("a bias that all share"):
+            says(six, targets, six - step * (xent.sigmoid(six) - targets).mean())
+
+
+@pytest.mark.claim("04", "has the slope $-p_y p_k$, and times $-1/p_y$ that is $p_k$.")
+def test_the_slope_in_another_logit() -> None:
+    """Central differences of p_y in another logit, two classes to fifty.
+
+    Would be refuted by another slope; in the logit of the label itself it is p_y (1 - p_y).
+    """
+    g = rng(17)
+
+    def says(z: Array, y: int, k: int) -> None:
+        h = 1e-5 * np.eye(len(z))[k]
+        slope = (xent.softmax(z + h)[y] - xent.softmax(z - h)[y]) / 2e-5
+        p = xent.softmax(z)
+        assert slope == pytest.approx(-p[y] * p[k], rel=1e-6, abs=1e-10)
+        assert -slope / p[y] == pytest.approx(p[k], rel=1e-4, abs=1e-8)
+
+    for classes in (2, 3, 50):
+        for _ in range(20):
+            z, (y, k) = g.normal(scale=2.0, size=classes), g.permutation(classes)[:2]
+            says(z, int(y), int(k))
+            with refuted("the label's own logit"):
+                says(z, int(y), int(y))
+
+
 # ------------------------------------------------------------------------------------------------- deeper
+
+
+@pytest.mark.claim(
+    "04",
+    "Where the answer is right and nearly certain, $p_y - 1$ loses its digits, because $p_y$ was rounded.",
+)
+def test_the_digits_of_a_right_answer() -> None:
+    """Margins of 20 to 60 in float64: the difference of a rounded p and 1, beside the sum of the others.
+
+    Would be refuted by a difference that keeps its digits. They go before p rounds to 1, which it does from 37 on.
+    """
+
+    def says(margin: float) -> None:
+        others = np.exp(-margin) / (1 + np.exp(-margin))
+        p = float(xent.softmax(np.array([margin, 0.0]))[0])
+        assert abs((p - 1) / -others - 1) > 1e-9
+
+    for margin in np.linspace(20, 60, 81):
+        says(float(margin) + 0.0123)
+    with refuted("only where p rounds to 1"):
+        assert xent.softmax(np.array([30.0, 0.0]))[0] == 1
+    with refuted("an uncertain answer"):
+        says(1.0)
+
+
+@pytest.mark.claim(
+    "04",
+    "at weights of zero the gradient that the layer hands down is zero, and a wrong factor in it goes unnoticed.",
+)
+def test_a_wrong_factor_at_weights_of_zero() -> None:
+    """G W times a wrong factor, at weights of zero and at random ones.
+
+    Would be refuted by a factor that shows at zero. A wrong summand does show there.
+    """
+    g = rng(18)
+
+    def says(scale: float, factor: float, summand: float = 0.0) -> None:
+        w, rows = scale * g.normal(size=(4, 3)), g.normal(size=(5, 4))
+        np.testing.assert_array_equal(factor * (rows @ w) + summand, rows @ w)
+
+    for factor in (-1.0, 0.0, 0.2, 2.0, 50.0):
+        says(0.0, factor)
+        with refuted("random weights"):
+            says(1.0, factor)
+    with refuted("a wrong summand"):
+        says(0.0, 1.0, 0.1)
 
 
 @pytest.mark.claim(
@@ -686,11 +812,12 @@ def test_no_gradient_at_the_end_of_the_interval() -> None:
         says(0.0)
 
 
-@pytest.mark.claim("04", "carries a relative rounding error of at best about $u$")
+@pytest.mark.claim("04", "(large logits can bring more)")
 def test_a_loss_can_round_worse_than_u() -> None:
-    """Linear layers in float32 beside float64, in units of u. Would be refuted by errors far below u on average.
+    """Linear layers in float32 beside float64, in units of u: hundreds with large logits, a few with small ones.
 
-    With large logits they are hundreds of u, so that "about u" alone was false.
+    Would be refuted by large logits whose loss is as exact. The error can also be far below u, so that "at best about
+    u" was false.
     """
     g = rng(13)
 
@@ -703,9 +830,14 @@ def test_a_loss_can_round_worse_than_u() -> None:
             found.append(abs(xent.cross_entropy(x @ w, y) - exact) / exact * 2.0**24)
         return np.array(found)
 
-    assert all(errors(scale).mean() > 0.2 for scale in (0.1, 1.0, 30.0))
-    with refuted("about u, whatever the logits"):
-        assert errors(30.0).max() < 10
+    def says(scale: float) -> None:
+        assert errors(scale).max() > 100
+
+    says(30.0)
+    with refuted("small logits"):
+        says(0.1)
+    with refuted("at best about u"):
+        assert errors(0.1).min() > 0.5
 
 
 @pytest.mark.claim("04", "If $f'''(0) \\ne 0$, the sum of both errors has a minimum:")
@@ -756,7 +888,7 @@ def test_kinks_spoil_the_best_step() -> None:
             zero = torch.zeros((), dtype=torch.float64, requires_grad=True)
             slope = torch.autograd.grad(loss(zero), zero)[0].item()
             one, two = (abs((loss(h) - loss(-h)).item() / (2 * h) - slope) / abs(slope) for h in (4e-4, 8e-4))
-            assert one < 1e-4 and two / one == pytest.approx(4, rel=0.05)
+            assert one < 2e-4 and two / one == pytest.approx(4, rel=0.05)
 
     says(torch.tanh)
     with refuted("ReLU"):

@@ -171,7 +171,7 @@ EXERCISES = (
             "theirs too": (lambda w, x, y: _tied_parts(w, x, y)[0]),
             "this is the gradient through the rows that were read alone: the output layer receives its "
             "own too": (lambda w, x, y: _read(w, x, _tied_parts(w, x, y)[1])),
-            "a token that occurs twice in x counts once: slope[x] += rows keeps the last; use np.add.at": (
+            "a token that occurs twice in x counts once: slope[x] += rows keeps one row; use np.add.at": (
                 _last_wins
             ),
             "slope[x] = rows overwrites what the output layer received: add, with np.add.at": (_overwritten),
