@@ -160,16 +160,41 @@ def test_the_cold_softmax_is_one_hot() -> None:
 
 @pytest.mark.claim(
     "02",
-    "Compute the loss from logits, as log-sum-exp minus the label's logit; the logarithm of a computed softmax can "
-    "be infinite where the true loss is finite.",
+    "Compute the loss from logits less their maximum, as log-sum-exp minus the label's logit; the logarithm of a "
+    "computed softmax can be infinite where the true loss is finite.",
 )
 def test_from_logits() -> None:
     """Random rows of 2 to 1,000 classes in three formats, with margins to 1e4, against 60 digits.
 
     Would be refuted by a row whose loss from the logits is off, or by no finite loss that dies in the softmax.
-    Not every large loss does: in float64 one of 700 comes through.
+    Not every large loss does: in float64 one of 700 comes through. Without the shift, logits of 800 overflow, and a
+    maximum that is added back to a logarithm rounds it away.
     """
     g = rng(3)
+
+    def computes(loss: Callable[[Array], float], z: Array) -> None:
+        with mpmath.workdps(60):
+            exact = mpmath.log(mpmath.fsum(mpmath.exp(mpmath.mpf(float(v)) - float(z[0])) for v in z))
+        with np.errstate(all="ignore"):
+            assert loss(z) == pytest.approx(float(exact), rel=1e-13, abs=1e-14)
+
+    def shifted(z: Array) -> float:
+        u = z - z.max()
+        return float(np.log(np.exp(u).sum()) - u[0])
+
+    for at in (0.0, 800.0, -1e4, 2.0**60):
+        for _ in range(20):
+            z = (
+                at + 1024 * g.integers(-3, 3, int(g.integers(2, 100)))
+                if at > 1e9
+                else at + 30 * g.normal(size=9)
+            )
+            computes(shifted, z)
+    computes(shifted, tied := np.full(3, 2.0**60))
+    with refuted("no shift"):
+        computes(lambda z: float(np.log(np.exp(z).sum()) - z[0]), np.array([0.0, 800.0]))
+    with refuted("a maximum added back"):
+        computes(lambda z: float(z.max() + np.log(np.exp(z - z.max()).sum()) - z[0]), tied)
 
     def says(z: Array, dtype: type) -> None:
         with np.errstate(divide="ignore"):
@@ -230,30 +255,39 @@ def test_what_the_size_of_a_loss_says() -> None:
 
 
 @pytest.mark.claim(
-    "02",
-    "With small random weights and standardised inputs a model starts near $\\log K$, whatever the labels are.",
+    "02", "A model whose weights keep all logits near 0 starts near $\\log K$, whatever the labels are."
 )
+@pytest.mark.claim("02", "If yours starts far above, some logits are too far apart.")
 def test_the_start_is_log_k() -> None:
-    """Two classes to a vocabulary, one row or many, labels of every kind; the digits.
+    """Two classes to a vocabulary, one row or many, any labels; the loss is off by at most the spread of the logits.
 
-    Would be refuted by small weights and labels whose loss is elsewhere; large weights are, and a language model whose
-    output layer shares the default weights of an embedding is far above.
+    Would be refuted by logits near 0 whose loss is elsewhere, or by a loss far above log K from logits close together.
+    Small weights and standardised inputs are not enough: 10,000 inputs add up, and so do those of a tied embedding.
     """
     g = rng(5)
+
+    def says(z: Array, y: Array, near: float = 0.05) -> None:
+        off = float(xent.cross_entropy(z, y)) - np.log(z.shape[1])
+        assert abs(off) <= np.ptp(z, axis=1).max() + 1e-12
+        assert abs(off) <= near
+
     digits = load_digits().data / 16
-
-    def says(z: Array, y: Array) -> None:
-        assert xent.cross_entropy(z, y) == pytest.approx(np.log(z.shape[1]), rel=0.02)
-
     for x in (digits, digits[:1], g.normal(size=(5, 64))):
         for classes in (2, 10, 1000, 50_257):
-            z = x[:50] @ g.normal(scale=0.001, size=(64, classes))
+            z = x[:50] @ g.normal(size=(64, classes))
+            z *= 0.02 / np.abs(z).max()
             for _, y in labels(g, z):
                 says(z, y)
+                says(z + 1000, y)  # large, but close together
+    for _, z, y in batches(g):
+        if np.isfinite(z).all():  # any spread: the loss leaves log K by no more
+            says(np.float64(z), y, near=np.inf)
     wine, small = load_wine(), g.normal(scale=0.01, size=(13, 3))
     says(standardised(wine.data) @ small, wine.target)
     with refuted("measurements in their own units"):
         says(wine.data @ small, wine.target)
+    with refuted("small weights and many standardised inputs"):
+        says(g.normal(size=(50, 10_000)) @ g.normal(scale=0.05, size=(10_000, 10)), g.integers(0, 10, 50))
     with refuted("weights of variance one"):
         says(digits @ g.normal(size=(64, 10)), load_digits().target)
     torch.manual_seed(int(g.integers(1000)))
@@ -359,8 +393,8 @@ def test_counting_is_the_fit() -> None:
 
 @pytest.mark.claim(
     "02",
-    "Squared error is maximum likelihood under Gaussian noise; on class labels a linear model fitted by it can fail "
-    "to predict a class at all.",
+    "Minimising squared error is maximum likelihood under independent Gaussian noise of one variance; on class labels "
+    "a linear model fitted by it can fail to predict a class at all.",
 )
 def test_squared_error_and_masking() -> None:
     """SciPy's Gaussian on data of every kind; the middle of three clusters of random places and widths.
@@ -378,6 +412,9 @@ def test_squared_error_and_masking() -> None:
 
     for _, x, _ in designs(g):
         fits(x, x.sum(axis=1) + g.normal(size=len(x)), stats.norm(scale=g.uniform(0.1, 5)).logpdf)
+    spread = np.where(np.arange(40) < 20, 0.01, 1.0)  # of unequal variance
+    with refuted("Gaussian noise of unequal variance"):
+        fits(g.normal(size=(40, 2)), spread * g.normal(size=40), stats.norm(scale=spread).logpdf)
     with refuted("Laplace's noise"):
         fits(g.normal(size=(40, 2)), g.standard_cauchy(40), stats.laplace.logpdf)
 
@@ -400,6 +437,33 @@ def test_squared_error_and_masking() -> None:
     x = g.normal(np.array([-2.0, 0.0, 2.0])[y], 0.3)
     with refuted("a large class in the middle"):
         says(squared_fit(x[:, None], y))
+
+
+@pytest.mark.claim("02", "With classes of equal size and spacing the best straight line is level, at 1/3.")
+@pytest.mark.claim("02", "So except where these two cross, one of them lies above 1/3.")
+def test_the_middle_line_is_level() -> None:
+    """Three clusters of any width and shape, of one size, whose means are equally far apart; the lines far out too.
+
+    Would be refuted by such clusters with a tilted middle line; unequal sizes or spacing tilt or move it.
+    """
+    g = rng(16)
+
+    def says(parts: list[Array]) -> None:
+        x, y = np.concatenate(parts), np.repeat([0, 1, 2], [len(part) for part in parts])
+        slope, height = np.linalg.lstsq(np.column_stack([x, np.ones(len(x))]), np.eye(3)[y], rcond=None)[0]
+        assert slope[1] == pytest.approx(0, abs=1e-9) and height[1] == pytest.approx(1 / 3)
+        at = np.linspace(-100, 100, 999)[:, None] + g.normal()
+        assert np.all(np.maximum(*(at * slope + height)[:, [0, 2]].T) > 1 / 3)
+
+    for _ in range(20):
+        n, step, at = int(g.integers(1, 40)), g.uniform(0.5, 5), g.normal()
+        noise = [g.exponential(g.uniform(0.1, 3), n) for _ in range(3)]
+        parts = [e - e.mean() + at + k * step for k, e in enumerate(noise)]
+        says(parts)
+        with refuted("unequal spacing"):
+            says([*parts[:2], parts[2] + step])
+        with refuted("unequal sizes"):
+            says([parts[0], np.r_[parts[1], parts[1]], parts[2]])
 
 
 @pytest.mark.claim("02", "So for a linear model the choice of loss can change the predictions.")
@@ -428,7 +492,7 @@ def test_wines_by_one_measurement() -> None:
 
 
 @pytest.mark.claim(
-    "02", "Torch started from random weights, and no gradient ever pushes along the spare direction,"
+    "02", "Torch started from random weights, and no gradient of this loss pushes along the spare direction,"
 )
 def test_the_spare_direction() -> None:
     """Batches of every kind up to a vocabulary, class weights and smoothing; a fit from random weights.
