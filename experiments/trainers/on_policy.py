@@ -1,8 +1,8 @@
 """TRL's GKD, run: what it divides by where the student has written the replies, on one rank and on two.
 
-The Trainer counts the labels of the window that the loader gives. In a share `lmbda` of the steps GKD then has the
-student write replies of its own and trains on these, divided by that count. Its `compute_loss` does not multiply by
-the number of ranks either, as the Trainer's does for a count over all ranks.
+The Trainer counts the labels of the window that the loader gives. For each micro-batch, with probability `lmbda`, GKD
+then has the student write replies of its own and trains on these, divided by that count. Its `compute_loss` does not
+multiply by the number of ranks either, as the Trainer's does for a count over all ranks.
 
 `run.py` calls `measure`, on one rank and on two. DPO, whose loss is a mean over pairs, is checked beside it.
 """

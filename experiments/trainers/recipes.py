@@ -1,4 +1,4 @@
-"""One training step of each trainer: as it comes, and with the shortest repair.
+"""One training step of each trainer: as it comes, and with a repair.
 
 A recipe is a function ``(model, batches, repaired)``: it takes one optimiser step over these micro-batches
 with the real trainer and leaves the gradient that the optimiser saw in ``.grad``. What stands under

@@ -66,7 +66,7 @@ def listed() -> tuple[set[str], set[str], list[tuple[list[str], str, list[str]]]
     common = {
         name for symbol, _ in first for tex in re.findall(r"\$([^$]+)\$", symbol) for name in symbols(tex)
     }
-    (letters,) = re.findall(r"^The letters (.*) serve one paragraph", throughout, re.MULTILINE)
+    (letters,) = re.findall(r"^The letters (.*) serve for the moment", throughout, re.MULTILINE)
     local = set(re.findall(r"\$(\w)\$", letters)) | set("ijl")
     rows = []
     for line in by_chapter.partition("## Glossary")[0].splitlines():

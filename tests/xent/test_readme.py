@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import xent.torch
@@ -59,3 +60,33 @@ def test_the_loop_takes_the_step_of_the_full_batch() -> None:
         (xent.torch.cross_entropy(naive(x), y, ignore_index=IGNORED) / 4).backward()
     torch.optim.SGD(naive.parameters(), lr=1.0).step()
     assert (naive.weight - whole.weight).abs().max() > 1e-2  # the loop that the README replaces
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("rows", [[2, 3, 7, 4, 5], [2, 0, 7], [0, 0], [1, 1, 1]], ids=str)
+@pytest.mark.parametrize("ignored", [[], [1], [0, 1, 2, 3, 4]], ids=str)
+def test_every_window_has_the_gradient_of_one_batch(
+    scaled: bool, rows: list[int], ignored: list[int]
+) -> None:
+    """A last window that is short, a micro-batch without rows or without a target, with a loss scale and without."""
+    train = run("def train")["train"]
+    torch.manual_seed(0)
+    loader = [{"inputs": torch.randn(n, 3), "labels": torch.randint(5, (n,))} for n in rows]
+    for i, batch in enumerate(loader):
+        batch["labels"][:: 1 if i in ignored else 3] = IGNORED
+    model = torch.nn.Linear(3, 5)
+    optimiser, seen = torch.optim.SGD(model.parameters(), lr=0.0), []
+    optimiser.register_step_pre_hook(lambda *_: seen.append([p.grad.clone() for p in model.parameters()]))
+    scaler = torch.amp.GradScaler("cpu", enabled=scaled)
+    train(model, loader, optimiser, steps=2, scaler=scaler, max_norm=math.inf)
+
+    assert len(seen) == len(range(0, len(rows), 2))
+    for start, found in zip(range(0, len(rows), 2), seen, strict=True):
+        window, whole = loader[start : start + 2], copy.deepcopy(model).double()
+        whole.zero_grad()
+        logits = whole(torch.cat([batch["inputs"] for batch in window]).double())
+        labels = torch.cat([batch["labels"] for batch in window])
+        total = torch.nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+        (total / (labels != IGNORED).sum().clamp(min=1)).backward()
+        for gradient, parameter in zip(found, whole.parameters(), strict=True):
+            torch.testing.assert_close(gradient.double(), parameter.grad, rtol=1e-5, atol=1e-7)
