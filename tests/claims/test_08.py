@@ -838,7 +838,7 @@ def test_two_remedies_to_the_end() -> None:
 
     for rate in (0.3, 3.0, 100.0):
         divided = rate
-        while divided > 0.1:
+        while divided > 0.05:
             divided /= 10
         falls(divided)
         for disease in ({}, {"warm": 200}, {"clip": 1.0}):
