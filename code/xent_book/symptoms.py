@@ -155,7 +155,8 @@ def no_signal(logits: Any, targets: Any = None, *, axis: int | None = None) -> A
         z = np.concatenate([z, 0 * z], -1)
     digits = FORMATS.get(_kind(logits), FORMATS["float64"])[0]
     rounding = 2.0 ** (4 - digits) * max(1.0, float(np.abs(z).max()))
-    says, why = set(), ""
+    says: set[bool | None] = set()
+    why = ""
     for a in _axes(z, targets, axis):
         classes = rows = float(np.ptp(z, axis=a).max())
         if z.size > z.shape[a]:
@@ -163,9 +164,8 @@ def no_signal(logits: Any, targets: Any = None, *, axis: int | None = None) -> A
             rows = float(np.ptp(each, axis=0).max())
         spread = min(classes, rows)
         says.add(True if spread <= min(1e-3, rounding) else None if spread < max(1e-3, rounding) else False)
-        why = (
-            why or f"the logits of a row differ by up to {classes:.3g}, those of a class by up to {rows:.3g}"
-        )
+        said = f"the logits of a row differ by up to {classes:.3g}, those of a class by up to {rows:.3g}"
+        why = why or said
     return Answer(says.pop() if len(says) == 1 else None, why)
 
 
@@ -503,9 +503,10 @@ def clipped(loss: Loss | str, inputs: Any = None) -> Answer:
     if ((x >= 0) & (x <= 1)).all() and x.any():
         x = np.log(np.maximum(x, 1e-300))
     x = x[x > -690]  # 0 and its logarithm are not clipped
-    low = x.min(initial=0.0) if (x <= 0).all() and found.reads != "logits" and np.ptp([0, *x]) else 0.0
+    low = x.min(initial=0.0) if (x <= 0).all() else 0.0
     decimal, there = low / np.log(10), int(np.isclose(x, low, rtol=1e-6).sum())
-    if low < -9 and there < x.size and (there > 1 or abs(decimal - round(decimal)) < 1e-4):
+    often = there > 1 and found.reads != "logits"
+    if low < -9 and there < x.size and (often or abs(decimal - round(decimal)) < 1e-4):
         # In half precision neighbours are equal by rounding, unless far more pile up at the end than beside it.
         beside = (x == x[x > low].min(initial=0.0)).sum()
         sure = "16" not in _kind(inputs) or there > 3 * beside
@@ -824,6 +825,16 @@ def sequence_means(loss: Loss | str) -> Answer:
 # -------------------------------------------------------------------------------------- targets, padding, layout
 
 
+def _others(z: Array, axis: int) -> Array:
+    """Far other logits; probabilities where there were such."""
+    if z.ndim == 1 or z.shape[axis] == 1:
+        return np.where(z < 0.5, 0.9, 0.1)
+    ramp = np.moveaxis(np.broadcast_to(np.arange(z.shape[axis]), np.moveaxis(z, axis, -1).shape), -1, axis)
+    if ((z >= 0) & (z <= 1)).all():
+        return np.asarray((ramp + 1.0) ** 2 / ((ramp + 1.0) ** 2).sum(axis, keepdims=True))
+    return np.asarray(np.flip(z, axis=axis) + 10.0 * ramp)
+
+
 def padding_counts(loss: Loss, logits: Any, targets: Any, padded: Any, *, axis: int | None = None) -> Answer:
     """Whether the loss changes with the logits of padded positions."""
     z, pad = array(logits), array(padded).astype(bool)
@@ -833,9 +844,9 @@ def padding_counts(loss: Loss, logits: Any, targets: Any, padded: Any, *, axis: 
     if len(axes) > 1 and found.layout not in ("last", "second"):
         return Answer(None, "the classes may lie on two axes: say axis=")
     a = axes[0] if len(axes) == 1 or found.layout == "last" else 1
-    ramp = np.arange(z.shape[a]).reshape([-1 if i == a % z.ndim else 1 for i in range(z.ndim)])
     z = z.astype(np.float32) if "16" in _kind(logits) else z  # half precision would lose one row among many
-    other = np.where(np.expand_dims(pad, a), np.flip(z, axis=a) + 10.0 * ramp, z).astype(z.dtype)
+    pad = pad if pad.shape == z.shape else np.expand_dims(pad.reshape(np.delete(z.shape, a)), a)
+    other = np.where(pad, _others(z, a), z).astype(z.dtype)
     like = logits.float() if hasattr(logits, "new_tensor") and "16" in _kind(logits) else logits
     pair = [like.new_tensor(v) if hasattr(like, "new_tensor") else v for v in (z, other)]
     step = -1 if found.first == "target" else 1

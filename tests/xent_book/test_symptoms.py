@@ -1473,6 +1473,10 @@ def refuting() -> dict[str, tuple[str, Callable[[], Any]]]:
             NO,
             lambda: s.padding_counts(tokens, long.repeat(64, 1, 1), torch.zeros(64, 64).long(), last),
         ),
+        "one output": (
+            NO,
+            lambda: s.padding_counts(bce, r(4, 1).sigmoid(), torch.ones(4, 1).double(), torch.arange(4) > 2),
+        ),
         "an end before padding": (
             NO,
             lambda: s.shifted_already(torch.tensor([[6, 7, 2, -100], [9, 3, 4, 2]]), ids),
@@ -1531,6 +1535,7 @@ def test_shapes_that_a_check_cannot_read_are_no_crash() -> None:
     assert s.rounds_to_zero(torch.zeros(4, 10, 6), torch.zeros(4, 6).long()) == NO
     assert s.scaled_loss(np.inf, 2.3) == UNSURE
     assert s.clipped(F.nll_loss, masked) == NO
+    assert s.clipped(F.cross_entropy, (20 * z).softmax(1).clamp(1e-7).log()) == YES
     assert s.shifted_already(ids[:, 1:], ids) == YES
     assert s.never_shifted(tokens, ids[:, 1:], ids) == NO
     assert (
