@@ -89,6 +89,17 @@ def _normalised(z: Array, axis: int) -> bool:
     return bool((z >= 0).all() and np.allclose(z.sum(axis), 1, atol=0.02))
 
 
+def _loose(*values: Any) -> float:
+    """How far the sum of a distribution may lie from one in the coarsest format of some arrays."""
+    return max({"float16": 0.02, "bfloat16": 0.02}.get(_kind(v), 1e-5) for v in values)
+
+
+def _probabilities(z: Array) -> bool | None:
+    """Whether numbers are probabilities of yes or no: few, or close together, they may as well be small logits."""
+    inside = bool(((z >= 0) & (z <= 1)).all())
+    return None if inside and (z.size < 8 or np.ptp(z) <= 0.5) else inside
+
+
 def _either(answers: Iterable[bool], why: str) -> Answer:
     """One answer for all axes on which the classes may lie, if they agree."""
     seen = set(answers)
@@ -119,6 +130,17 @@ def _rows(z: Array, y: Any, axis: int) -> tuple[Array, Array]:
     return moved.reshape(-1, moved.shape[-1]), array(y).reshape(-1)
 
 
+def _labelled(logits: Any, targets: Any, axis: int | None) -> tuple[Array, Array] | None:
+    """The rows whose label is a class, and these labels; None if the shapes do not tell which is which."""
+    z, y = array(logits).astype(float), array(targets)
+    axes = _axes(z, y, axis)
+    x, labels = _rows(z, y, axes[0])
+    if len(axes) > 1 or len(x) != len(labels):
+        return None
+    keep = (labels >= 0) & (labels < x.shape[1]) & ~np.isnan(x).any(1)
+    return x[keep], labels[keep]
+
+
 def _costs(z: Array, y: Array) -> Array:
     return np.asarray(-log_softmax(z)[np.arange(len(y)), y.astype(int)])
 
@@ -131,15 +153,20 @@ def no_signal(logits: Any, targets: Any = None, *, axis: int | None = None) -> A
     z = array(logits).astype(float)
     if z.shape[-1] == 1 and z.ndim < 3:
         z = np.concatenate([z, 0 * z], -1)
-    classes = max(float(np.ptp(z, axis=a).max()) for a in _axes(z, targets, axis))
-    rows = float(np.ptp(z, axis=0).max()) if len(z) > 1 else classes
-    spread = min(classes, rows)
     digits = FORMATS.get(_kind(logits), FORMATS["float64"])[0]
     rounding = 2.0 ** (4 - digits) * max(1.0, float(np.abs(z).max()))
-    return Answer(
-        True if spread <= min(1e-3, rounding) else None if spread < max(1e-3, rounding) else False,
-        f"the logits of a row differ by up to {classes:.3g}, those of a class by up to {rows:.3g}",
-    )
+    says: set[bool | None] = set()
+    why = ""
+    for a in _axes(z, targets, axis):
+        classes = rows = float(np.ptp(z, axis=a).max())
+        if z.size > z.shape[a]:
+            each = z if len(z) > 1 else np.moveaxis(z, a, -1).reshape(-1, z.shape[a])
+            rows = float(np.ptp(each, axis=0).max())
+        spread = min(classes, rows)
+        says.add(True if spread <= min(1e-3, rounding) else None if spread < max(1e-3, rounding) else False)
+        said = f"the logits of a row differ by up to {classes:.3g}, those of a class by up to {rows:.3g}"
+        why = why or said
+    return Answer(says.pop() if len(says) == 1 else None, why)
 
 
 def large_first_logits(
@@ -149,8 +176,10 @@ def large_first_logits(
     z, found = array(logits).astype(float), []
     for a in _axes(z, targets, axis):
         x, labels = _rows(z, targets, a)
-        if (wrong := _counting(labels, x.shape[1], ignore_index))[1]:
+        if (wrong := _counting(array(targets), x.shape[1], ignore_index))[1]:
             return Answer(None, wrong[1])
+        if len(x) != len(labels) or np.isnan(x).any():
+            return Answer(None, "give logits without nan, and a label for each row")
         keep = np.ones(len(labels), bool) if ignore_index is None else labels != ignore_index
         found.append(float(_costs(x[keep], labels[keep]).mean() - np.log(x.shape[1])))
     return _either((f > 0.5 for f in found), f"the loss is log K {found[0]:+.3g}")
@@ -164,7 +193,7 @@ def double_softmax(loss: Loss | str, logits: Any, targets: Any = None, *, axis: 
     wide = z.ndim > 1 and z.shape[1] > 1
     if not (wide and any(_normalised(z, a) for a in _axes(z, targets, axis))):
         binary = found.family.startswith("binary")
-        return Answer(None if binary else False, "the rows given do not sum to one")
+        return _told(found, None if binary else False, "the rows given do not sum to one")
     return _told(found, True, "the rows given sum to one")
 
 
@@ -173,15 +202,16 @@ def double_sigmoid(loss: Loss | str, logits: Any) -> Answer:
     z, found = array(logits), _of(loss)
     if found.reads != "logits" or not found.family.startswith("binary"):
         return _told(found, "twice" in found.reads, f"a {found.family} that reads {found.reads}")
-    if not ((z >= 0) & (z <= 1)).all():
-        return Answer(False, "what it is given leaves [0, 1]")
-    return Answer(True if z.size >= 8 else None, f"all {z.size} numbers that it is given lie in [0, 1]")
+    return Answer(_probabilities(z), f"{z.size} numbers from {z.min():.3g} to {z.max():.3g}")
 
 
 def smoothing_floor(loss: Loss | str) -> Answer:
     """Whether the loss smooths its labels."""
     found = _of(loss)
-    return _told(found, bool(found.smoothing), f"a smoothing of {found.smoothing or 0:.3g}")
+    coarse = not found.smoothing and any("factor changes" in note for note in found.notes)
+    return _told(
+        found, None if coarse else bool(found.smoothing), f"a smoothing of {found.smoothing or 0:.3g}"
+    )
 
 
 def no_log_probabilities(loss: Loss | str, inputs: Any, *, axis: int | None = None) -> Answer:
@@ -190,7 +220,8 @@ def no_log_probabilities(loss: Loss | str, inputs: Any, *, axis: int | None = No
     if found.reads != "log-probabilities":
         return _told(found, False, f"the loss reads {found.reads}")
     totals = [log_sum_exp(np.moveaxis(x, a, -1), axis=-1) for a in _axes(x, None, axis)]
-    wrong = (not np.allclose(t, 0, atol=0.02) for t in totals)
+    loose = 0.05 if _kind(inputs) == "bfloat16" else 0.02
+    wrong = (not np.allclose(t, 0, atol=loose) for t in totals)
     return _either(wrong, f"exp of a row sums to {np.exp(np.ravel(totals[0])[0]):.3g}")
 
 
@@ -208,7 +239,10 @@ def no_distributions(loss: Loss | str, log_q: Any, p: Any, *, axis: int = -1) ->
     q = np.exp(q) if found.reads == "log-probabilities" else q
     t = np.exp(t) if found.targets == ("log-probabilities",) else t
     off = [float(np.abs(rows.sum(axis) - 1).max()) for rows in (q, t)]
-    return Answer(max(off) > 0.02, f"rows of q are off one by {off[0]:.2g}, rows of p by {off[1]:.2g}")
+    return Answer(
+        max(off) > max(5e-4, _loose(log_q, p)),
+        f"rows of q are off one by {off[0]:.2g}, rows of p by {off[1]:.2g}",
+    )
 
 
 def _is_target(a: Array) -> bool | None:
@@ -236,9 +270,15 @@ def logits_as_probabilities(loss: Loss | str, logits: Any) -> Answer:
     z, found = array(logits), _of(loss, logits)
     if found.reads != "probabilities":
         return _told(found, False, f"the loss reads {found.reads}")
-    binary = found.family.startswith("binary")
-    good = bool(((z >= 0) & (z <= 1)).all()) and (binary or any(_normalised(z, a) for a in _axes(z)))
-    return Answer(not good, f"it reads probabilities, and is given {z.min():.3g} to {z.max():.3g}")
+    good: bool | None = bool(((z >= 0) & (z <= 1)).all())
+    if good and found.family.startswith("binary"):
+        good = _probabilities(z)
+    elif good:  # those of sigmoids, or small logits
+        good = True if any(_normalised(z, a) for a in _axes(z)) else None
+    return Answer(
+        None if good is None else not good,
+        f"it reads probabilities, and is given {z.min():.3g} to {z.max():.3g}",
+    )
 
 
 def binary_loss_of_a_softmax(loss: Loss | str, probs: Any) -> Answer:
@@ -252,15 +292,21 @@ def binary_loss_of_a_softmax(loss: Loss | str, probs: Any) -> Answer:
 def other_unit(loss: Loss | str) -> Answer:
     """Whether the loss is in bits or hartleys."""
     found = _of(loss)
+    hidden = "times" in found.added and "(divided by" not in found.added and "T²" not in found.added
+    if hidden and found.unit == "nats":
+        return Answer(None, f"nats {found.added}: another unit, with a factor?")
     return _told(found, found.unit != "nats", f"the unit is {found.unit}")
 
 
 def perplexity_overflows(loss_value: Any) -> Answer:
-    """Whether exp of a loss leaves float32, or the loss's own half precision."""
+    """Whether exp of a loss leaves float32, or the loss's own format."""
     value, kind = float(array(loss_value)), _kind(loss_value)
-    kind = kind if "float16" in kind else "float32"
-    too_large = value > np.log(FORMATS[kind][1])
-    return Answer(bool(too_large) if np.isfinite(value) else None, f"exp({value:.4g}) in {kind}")
+    if not np.isfinite(value):
+        return Answer(None, f"the loss is {value}")
+    if kind == "float64" and np.log(FORMATS["float32"][1]) < value <= np.log(FORMATS[kind][1]):
+        return Answer(None, f"exp({value:.4g}) fits into float64, not into float32")
+    kind = kind if kind in FORMATS else "float32"
+    return Answer(bool(value > np.log(FORMATS[kind][1])), f"exp({value:.4g}) in {kind}")
 
 
 def _on_the_grid(values: Array, kind: str) -> bool:
@@ -277,9 +323,13 @@ def few_digits(loss: Loss | str, logits: Any = None, loss_value: Any = None) -> 
     stored, given = (str(getattr(v, "dtype", "")) for v in (loss_value, logits))
     if "float16" in stored:
         return Answer(True, f"it is kept in {stored}")
+    if "float16" in given and loss_value is None:
+        return Answer(None, f"the logits are in {given}: give the loss's value")
+    for kind in ("bfloat16", "float16") if loss_value is not None else ():
+        if _on_the_grid(array(loss_value), kind):
+            short = (8 * array(loss_value) % 1 == 0).all() and "float16" not in given
+            return Answer(None if short else True, f"it has no more digits than {kind}")
     if "float16" in given:
-        if loss_value is None or _on_the_grid(array(loss_value), given):
-            return Answer(True, f"it has no more digits than {given}, the format of the logits")
         return Answer(False, f"it has more digits than {given}, the format of the logits")
     found = _of(loss)
     return _told(found, "float16" in found.precision, f"computed in {found.precision}")
@@ -287,9 +337,8 @@ def few_digits(loss: Loss | str, logits: Any = None, loss_value: Any = None) -> 
 
 def rows_do_not_sum(probs: Any, *, axis: int = -1) -> Answer:
     """Whether rows of probabilities fail to sum to one, by more than their precision explains."""
-    loose = {"float16": 0.02, "bfloat16": 0.02, "float32": 1e-5}.get(_kind(probs), 1e-6)
     off = float(np.abs(array(probs).astype(float).sum(axis) - 1).max())
-    return Answer(off > loose, f"a row is off by {off:.2g}")
+    return Answer(off > _loose(probs), f"a row is off by {off:.2g}")
 
 
 def columns_out_of_order(columns: Any) -> Answer:
@@ -301,7 +350,10 @@ def columns_out_of_order(columns: Any) -> Answer:
 
 def classes_missing(targets: Any, probs: Any) -> Answer:
     """Whether fewer classes are present in the labels than there are columns."""
-    p, present = array(probs), len(np.unique(array(targets)))
+    p, y = array(probs), array(targets)
+    if y.ndim > 1 and y.shape[-1] > 1:
+        return Answer(y.shape != p.shape, f"rows of shape {y.shape}, predictions of {p.shape}")
+    present = len(np.unique(y))
     columns = p.shape[-1] if p.ndim > 1 and p.shape[-1] > 1 else 2
     return Answer(present < columns, f"{present} classes in the labels, {columns} in the predictions")
 
@@ -313,13 +365,18 @@ def log_of_a_softmax(loss: Loss | str) -> Answer:
     """Whether a sure model overflows or underflows inside the loss."""
     found = _of(loss)
     over = any("exp overflows" in n for n in found.notes)
-    return _told(found, over or ("inf" in found.clip and found.reads == "logits"), f"clips: {found.clip}")
+    lost = "inf" in found.clip
+    if lost and found.reads == "probabilities":
+        return Answer(None, "it reads probabilities: inf, once a softmax before it underflows")
+    return _told(found, over or (lost and found.reads == "logits"), f"clips: {found.clip}")
 
 
 def zero_times_log_zero(loss: Loss | str) -> Answer:
     """Whether a probability of zero for a wrong class gives nan."""
     found = _of(loss)
-    return _told(found, any("0 * log(0)" in n for n in found.notes), "a zero for a wrong class was tried")
+    hit = any("0 * log(0)" in n for n in found.notes)
+    untried = found.family == "KL divergence" or any("costs nan" in n for n in found.notes)
+    return _told(found, True if hit else None if untried else False, "a zero for a wrong class was tried")
 
 
 def nothing_counts(targets: Any, *, ignore_index: int = -100) -> Answer:
@@ -343,7 +400,10 @@ def nan_where_ignored(
 
 def masked_class(logits: Any, target_probs: Any) -> Answer:
     """Whether a logit of -inf meets a target of zero."""
-    hit = np.isneginf(array(logits)) & (array(target_probs) == 0)
+    z, t = array(logits), array(target_probs)
+    if z.shape != t.shape:
+        return Answer(None, f"logits of shape {z.shape}, targets of {t.shape}: give rows")
+    hit = np.isneginf(z) & (t == 0)
     return Answer(bool(hit.any()), f"{hit.sum()} entries of -inf with a target of 0")
 
 
@@ -360,7 +420,8 @@ def sees_nothing(mask: Any, *, true_is: str | None = None, padding: Any = None) 
     """Whether a row of an attention mask allows no position, alone or together with a mask of padding.
 
     `true_is` is "seen" or "left out" for masks of booleans; one of floats is added to the scores. `padding` is
-    the `key_padding_mask` of `nn.MultiheadAttention`, (B, T) and true where left out, beside a mask (T, T).
+    the `key_padding_mask` of `nn.MultiheadAttention`, (B, T) and true where left out, beside a mask (T, T),
+    (B, ..., T, T) or (B * heads, T, T).
     """
     out = _left_out(mask, true_is)
     if out is None:
@@ -371,9 +432,16 @@ def sees_nothing(mask: Any, *, true_is: str | None = None, padding: Any = None) 
             None, "say true_is='seen' or 'left out': nn.MultiheadAttention's are True where left out"
         )
     if padding is not None:
-        out = out | array(padding).astype(bool)[:, None]
-    empty = out.all(-1)
-    return Answer(bool(empty.any()), f"{int(empty.sum())} rows of {empty.size} see no position")
+        pad = array(padding).astype(bool)
+        if out.ndim == 3:
+            pad = np.repeat(pad, max(1, len(out) // len(pad)), 0)
+        out = out | pad.reshape(len(pad), *[1] * (max(out.ndim, 3) - 2), -1)
+    empty, m = out.all(-1), array(mask)
+    finite = padding is None and m.dtype.kind == "f" and true_is is None and not np.isneginf(m[empty]).any()
+    why = (
+        f"{int(empty.sum())} rows of {empty.size} see no position" + ", but their scores are finite" * finite
+    )
+    return Answer(None if finite and empty.any() else bool(empty.any()), why)
 
 
 def half_overflows(loss: Loss, logits: Any, targets: Any) -> Answer:
@@ -382,7 +450,7 @@ def half_overflows(loss: Loss, logits: Any, targets: Any) -> Answer:
         return Answer(False, "the logits are not in half precision")
     if not np.isfinite(array(logits)).all():
         return Answer(True, "the logits themselves are inf or nan in half precision")
-    wide = logits.float() if hasattr(logits, "float") else logits.astype(np.float32)
+    wide = logits.float() if hasattr(logits, "float") else array(logits).astype(np.float32)
     step = -1 if _of(loss).first == "target" else 1
     with np.errstate(all="ignore"):
         short, full = (float(array(loss(*(v, targets)[::step])).mean()) for v in (logits, wide))
@@ -407,9 +475,12 @@ def no_weight_left(weights: Any, targets: Any, *, ignore_index: int | None = -10
 
 
 def not_finite(*arrays: Any) -> Answer:
-    """Whether an input, an embedding or a weight is nan or inf."""
-    bad = [int((~np.isfinite(array(a).astype(float))).sum()) for a in arrays]
-    return Answer(any(bad), f"numbers that are not finite, array by array: {bad}")
+    """Whether an input, an embedding or a weight is nan or inf; -inf alone may be a mask's."""
+    given = [array(a).astype(float) for a in arrays]
+    bad = [int((~np.isfinite(a)).sum()) for a in given]
+    masks = any(bad) and all((np.isfinite(a) | np.isneginf(a)).all() for a in given)
+    why = f"numbers that are not finite, array by array: {bad}" + ", all of them -inf" * masks
+    return Answer(None if masks else any(bad), why)
 
 
 def mask_overflows(fill: float, logits: Any) -> Answer:
@@ -428,11 +499,14 @@ def clipped(loss: Loss | str, inputs: Any = None) -> Answer:
     if found.known and found.epsilon is not None:
         return Answer(True, f"the loss clips {found.clip}")
     x = np.zeros(1) if inputs is None else array(inputs).astype(float)
+    x = np.unique(x.reshape(-1, x.shape[-1]), axis=0).ravel()  # equal rows repeat their smallest number
     if ((x >= 0) & (x <= 1)).all() and x.any():
         x = np.log(np.maximum(x, 1e-300))
-    low = x.min() if (x <= 0).all() else 0.0
+    x = x[x > -690]  # 0 and its logarithm are not clipped
+    low = x.min(initial=0.0) if (x <= 0).all() else 0.0
     decimal, there = low / np.log(10), int(np.isclose(x, low, rtol=1e-6).sum())
-    if low < -9 and (there > 1 or abs(decimal - round(decimal)) < 1e-4):
+    often = there > 1 and found.reads != "logits"
+    if low < -9 and there < x.size and (often or abs(decimal - round(decimal)) < 1e-4):
         # In half precision neighbours are equal by rounding, unless far more pile up at the end than beside it.
         beside = (x == x[x > low].min(initial=0.0)).sum()
         sure = "16" not in _kind(inputs) or there > 3 * beside
@@ -476,6 +550,10 @@ def softmax_over_another_axis(probs: Any, *, axis: int | None = None, loss: Loss
     p = array(probs)
     right = {a % p.ndim for a in _axes(p, None, axis)}
     sums = {a for a in range(p.ndim) if p.shape[a] > 1 and _normalised(p, a)}
+    if p.shape[0] == 1 and not sums and (p == 1).all():
+        sums = {0}  # a batch of one row
+    if len(right) > 1 and sums & right:
+        return Answer(None, f"the axes {sorted(sums)} sum to one: say axis=, that of the classes")
     if sums & right:
         return Answer(None if sums - right else False, f"the axes {sorted(sums)} sum to one")
     return Answer(
@@ -520,21 +598,24 @@ def _beside(inputs: Any, factors: list[float]) -> Any:
     return inputs.new_tensor(rows) if hasattr(inputs, "new_tensor") else rows.astype(_kind(inputs))
 
 
-def one_column(loss: Loss | str, logits: Any, *, axis: int = -1) -> Answer:
+def one_column(loss: Loss | str, logits: Any, *, axis: int | None = None) -> Answer:
     """Whether a softmax is taken over a single column, in the loss or before it."""
-    z = array(logits)
-    if z.ndim > 1 and z.shape[axis] != 1:
+    z, found = array(logits), _of(loss)
+    if axis is None:
+        axis = 1 if z.ndim > 2 and found.layout == "second" else -1
+    if z.ndim < 2:
+        return Answer(None, "one dimension: a row, or a column?")
+    if z.shape[axis] != 1:
         return Answer(False, f"{z.shape[axis]} columns")
     if z.size > 1 and (z == 1).all():
         return Answer(True, "one column, and each of its entries is 1")
-    found = _of(loss)
     return _told(found, found.family.startswith("categorical"), f"one column, in a {found.family}")
 
 
 def targets_do_not_sum(targets: Any, *, axis: int = -1) -> Answer:
     """Whether the targets of a row do not sum to one."""
     off = float(np.abs(array(targets).astype(float).sum(axis) - 1).max())
-    return Answer(off > 1e-2, f"a row of targets is off by {off:.2g}")
+    return Answer(off > _loose(targets), f"a row of targets is off by {off:.2g}")
 
 
 def changes_arguments(loss: Loss | str) -> Answer:
@@ -547,7 +628,9 @@ def changes_arguments(loss: Loss | str) -> Answer:
 def weights_bend(loss: Loss | str, logits: Any = None) -> Answer:
     """Whether class weights or pos_weight move the probabilities that are learnt."""
     found = _of(loss, logits)
-    return _told(found, bool(found.class_weights or found.pos_weight), found.added or "no weights")
+    # A weight of each output of a binary loss scales both of its labels alike.
+    bends = found.pos_weight or (found.class_weights and not found.family.startswith("binary"))
+    return _told(found, bool(bends), found.added or "no weights")
 
 
 def rate_too_high(losses: Any) -> Answer:
@@ -556,24 +639,33 @@ def rate_too_high(losses: Any) -> Answer:
     if len(curve) < 4:
         return Answer(None, "give at least four losses")
     if not np.isfinite(curve).all():
-        return Answer(True, f"not finite after {int(np.argmin(np.isfinite(curve)))} steps")
+        steps = int(np.argmin(np.isfinite(curve)))
+        why, before = f"not finite after {steps} steps", curve[:steps]
+        if np.isfinite(curve[steps:]).any() or not (before[-3:] > curve[0]).any():
+            return Answer(None, f"{why}, and no rise before: one batch, or its inputs?")
+        return Answer(True, why)
     parts = [part.mean() for part in np.array_split(curve, min(12, len(curve)))]
     first, best, last = curve[0], min(parts), float(curve[-max(1, len(curve) // 4) :].mean())
-    high = last > first or (len(curve) >= 24 and last - best > (first - best) / 3)
+    high, lost = last > first, last - best > (first - best) / 3
     noise = float(np.median(np.abs(np.diff(curve, 2)))) * 1.4826 / 6**0.5  # of a smooth curve: none
-    high = high and last - best > 1e-6 * abs(first)  # a flat curve and its rounding
-    beyond = last - min(best, first) > 3 * noise
-    return Answer((beyond or None) if high else False, f"from {first:.4g} over {best:.4g} to {last:.4g}")
+    flat = last - best <= 1e-6 * abs(first)  # and its rounding
+    beyond = last - min(best, first) > 3 * noise and (high or len(curve) >= 24)
+    return Answer(
+        (beyond or None) if (high or lost) and not flat else False,
+        f"from {first:.4g} over {best:.4g} to {last:.4g}",
+    )
 
 
-def sure_and_wrong(logits: Any, targets: Any) -> Answer:
+def sure_and_wrong(logits: Any, targets: Any, *, axis: int | None = None) -> Answer:
     """Whether a tenth of the rows carries half of the loss, and the loss is more than the model's own probabilities
     foretell: a calibrated model, too, is sure and wrong at times.
     """
-    z, y = array(logits).astype(float), array(targets)
-    if len(y) < 20:
-        return Answer(None, "give at least twenty rows")
-    each, log_p = _costs(z, y), log_softmax(z)
+    rows = _labelled(logits, targets, axis)
+    if rows is None or len(rows[1]) < 20:
+        return Answer(None, "give at least twenty rows with a label")
+    each, log_p = _costs(*rows), log_softmax(rows[0])
+    if not each.any():
+        return Answer(False, "no row costs anything")
     share = float(np.sort(each)[::-1][: len(each) // 10].sum() / each.sum())
     terms = np.where(np.isneginf(log_p), 0, log_p)
     foretold = -(np.exp(log_p) * terms).sum(-1)
@@ -585,13 +677,12 @@ def sure_and_wrong(logits: Any, targets: Any) -> Answer:
     )
 
 
-def rounds_to_zero(logits: Any, targets: Any) -> Answer:
+def rounds_to_zero(logits: Any, targets: Any, *, axis: int | None = None) -> Answer:
     """Whether a sure answer's loss is lost in the logits' format, even where the largest logit is subtracted first."""
-    z, y, kind = array(logits).astype(float), array(targets), _kind(logits)
-    labelled = (y >= 0) & (y < z.shape[-1])  # the others, such as -100, have no loss
-    if not labelled.any():
+    rows, kind = _labelled(logits, targets, axis), _kind(logits)  # labels such as -100 have no loss
+    if rows is None or not len(rows[1]):
         return Answer(None, "no row has a label")
-    z, y = z[labelled], y[labelled]
+    z, y = rows
     smallest = 2.0 ** -FORMATS.get(kind, FORMATS["float64"])[0]
     costs = _costs(z, y)
     lost = costs < smallest
@@ -602,13 +693,18 @@ def rounds_to_zero(logits: Any, targets: Any) -> Answer:
     return Answer(bool(lost.all()), why)
 
 
-def scaled_loss(logged: float, loss_value: Any) -> Answer:
+def scaled_loss(logged: Any, loss_value: Any) -> Answer:
     """Whether what was logged is the loss times a power of two, as a gradient scaler leaves it."""
     if not array(loss_value).any():
         return Answer(None, "a loss of 0 has no multiples")
     ratio = float(array(logged)) / float(array(loss_value))
-    power = np.log2(ratio) if ratio > 0 else 0.0
-    if abs(power - round(power)) > 1e-3 or power < 3.5:
+    if not np.isfinite(ratio):
+        return Answer(None, f"{ratio} times the loss")
+    power, loose = (
+        np.log2(ratio) if ratio > 0 else 0.0,
+        6e-3 if "16" in _kind(loss_value) + _kind(logged) else 1e-3,
+    )
+    if abs(power - round(power)) > loose or power < 3.5:
         return Answer(False, f"{ratio:.6g} times the loss")
     sure = power > 9.5  # a sum over accumulation steps is a small power
     return Answer(
@@ -671,6 +767,9 @@ def weights_of_another_shape(weights: Any, logits: Any) -> Answer:
     stretched = len(w) <= len(z) and all(a in (1, b) for a, b in zip(w[::-1], z[::-1], strict=False))
     # Beyond rows, a vector fits the classes of a categorical loss, or the last axis of a binary one.
     sure = len(w) != 1 or len(z) < 3 or classes == stretched
+    sure = sure and not (
+        len(w) == len(z) == 2 and w == (1, z[1])
+    )  # PyTorch's categorical loss wants a vector
     why = f"weights of shape {w} for logits of shape {z}"
     return Answer(not (classes or stretched) if sure else None, why)
 
@@ -687,7 +786,7 @@ def flat_batch(loss: Loss | str, targets: Any, predictions: Any) -> Answer:
     if y.ndim != 1 or p.ndim != 1:
         return Answer(False, f"predictions of shape {p.shape}: the labels get that shape")
     found = _of(loss)
-    averaged = any("1-D batch" in note for note in found.notes) and found.reduction == "none"
+    averaged = "one value per row, the mean over K" in found.notes
     return _told(found, averaged or _spreads_weights(loss, y, p), "labels and predictions are of shape (N,)")
 
 
@@ -703,15 +802,16 @@ def _spreads_weights(loss: Loss | str, y: Array, p: Array) -> bool:
 
 
 def mean_of_batch_means(losses: Any, reported: float) -> Answer:
-    """Whether what is reported is not the mean over all unreduced losses."""
+    """Whether what is reported is the mean of the batches' means, not the mean over all unreduced losses."""
     each = [array(part).astype(float).ravel() for part in losses]
     if not each or min(map(len, each)) == 0:
         return Answer(None, "each batch needs a loss")
     pooled, means = float(np.concatenate(each).mean()), float(np.mean([e.mean() for e in each]))
     if np.isclose(pooled, means, rtol=1e-5):
         return Answer(None, "both means are one number here: give batches of different sizes")
-    wrong = not np.isclose(float(reported), pooled, rtol=1e-5)
-    return Answer(wrong, f"pooled {pooled:.6g}, mean of means {means:.6g}")
+    off, near = (abs(float(reported) - mean) for mean in (pooled, means))
+    clear = min(off, near) < abs(pooled - means) / 4
+    return Answer(near < off if clear else None, f"pooled {pooled:.6g}, mean of means {means:.6g}")
 
 
 def sequence_means(loss: Loss | str) -> Answer:
@@ -725,6 +825,16 @@ def sequence_means(loss: Loss | str) -> Answer:
 # -------------------------------------------------------------------------------------- targets, padding, layout
 
 
+def _others(z: Array, axis: int) -> Array:
+    """Far other logits; probabilities where there were such."""
+    if z.ndim == 1 or z.shape[axis] == 1:
+        return np.where(z < 0.5, 0.9, 0.1)
+    ramp = np.moveaxis(np.broadcast_to(np.arange(z.shape[axis]), np.moveaxis(z, axis, -1).shape), -1, axis)
+    if ((z >= 0) & (z <= 1)).all():
+        return np.asarray((ramp + 1.0) ** 2 / ((ramp + 1.0) ** 2).sum(axis, keepdims=True))
+    return np.asarray(np.flip(z, axis=axis) + 10.0 * ramp)
+
+
 def padding_counts(loss: Loss, logits: Any, targets: Any, padded: Any, *, axis: int | None = None) -> Answer:
     """Whether the loss changes with the logits of padded positions."""
     z, pad = array(logits), array(padded).astype(bool)
@@ -734,13 +844,15 @@ def padding_counts(loss: Loss, logits: Any, targets: Any, padded: Any, *, axis: 
     if len(axes) > 1 and found.layout not in ("last", "second"):
         return Answer(None, "the classes may lie on two axes: say axis=")
     a = axes[0] if len(axes) == 1 or found.layout == "last" else 1
-    ramp = np.arange(z.shape[a]).reshape([-1 if i == a % z.ndim else 1 for i in range(z.ndim)])
-    other = np.where(np.expand_dims(pad, a), np.flip(z, axis=a) + 1.0 * ramp, z)
-    moved = logits.new_tensor(other) if hasattr(logits, "new_tensor") else other.astype(z.dtype)
+    z = z.astype(np.float32) if "16" in _kind(logits) else z  # half precision would lose one row among many
+    pad = pad if pad.shape == z.shape else np.expand_dims(pad.reshape(np.delete(z.shape, a)), a)
+    other = np.where(pad, _others(z, a), z).astype(z.dtype)
+    like = logits.float() if hasattr(logits, "new_tensor") and "16" in _kind(logits) else logits
+    pair = [like.new_tensor(v) if hasattr(like, "new_tensor") else v for v in (z, other)]
     step = -1 if found.first == "target" else 1
-    one, two = (array(loss(*(v, targets)[::step])).astype(float).sum() for v in (logits, moved))
-    same = np.isclose(one, two, rtol=1e-3 if z.dtype.itemsize < 4 else 1e-5)
-    return Answer(bool(not same), f"{one:.6g} becomes {two:.6g} with other logits under the padding")
+    one, two = (array(loss(*(v, targets)[::step])).astype(float).sum() for v in pair)
+    same = np.isclose(one, two, rtol=1e-6)
+    return Answer(bool(not same), f"{one:.7g} becomes {two:.7g} with other logits under the padding")
 
 
 def ignored_class(ignore_index: int, classes: int) -> Answer:
@@ -779,17 +891,20 @@ def classes_on_the_last_axis(loss: Loss | str, logits: Any, targets: Any) -> Ans
 
 def _next_tokens(labels: Any, ids: Any, ignore_index: int) -> tuple[Array, Array, Array]:
     a, b = np.atleast_2d(array(labels)), np.atleast_2d(array(ids))
-    return a, b, a != ignore_index
+    both = min(a.shape[1], b.shape[1])
+    return a[:, :both], b[:, :both], a[:, :both] != ignore_index
 
 
 def shifted_already(labels: Any, ids: Any, *, ignore_index: int = -100) -> Answer:
     """Whether the labels that count are the next tokens: shifted before a model that shifts them again."""
     a, b, keep = _next_tokens(labels, ids, ignore_index)
-    keep = keep[:, :-1]
-    if not keep.any() or (b[:, :-1] == b[:, 1:])[keep].all():
+    # The last label before padding, an end of the sequence, need not be among the inputs.
+    tells = keep[:, :-1] & keep[:, 1:] & (b[:, :-1] != b[:, 1:])
+    if not tells.any():
         return Answer(None, "no label tells")
-    ahead = bool((a[:, :-1] == b[:, 1:])[keep].all())
-    return Answer(ahead, f"{int(keep.sum())} labels compared with the next token")
+    share = float((a[:, :-1] == b[:, 1:])[tells].mean())
+    why = f"{share:.0%} of {int(tells.sum())} labels are the next token"
+    return Answer(True if share == 1 else None if share > 0.5 else False, why)
 
 
 def never_shifted(loss: Loss | str, labels: Any, ids: Any, *, ignore_index: int = -100) -> Answer:
@@ -797,7 +912,7 @@ def never_shifted(loss: Loss | str, labels: Any, ids: Any, *, ignore_index: int 
     a, b, keep = _next_tokens(labels, ids, ignore_index)
     if not keep.any():
         return Answer(None, "no target counts")
-    if not (a == b)[keep].all():
+    if np.shape(array(labels)) != np.shape(array(ids)) or not (a == b)[keep].all():
         return Answer(False, "the labels are not the inputs")
     found = _of(loss)
     said = found.sequences
@@ -817,7 +932,7 @@ def wrong_targets(logits: Any, targets: Any) -> Answer:
     z, t, kind = array(logits), array(targets), _kind(targets)
     if t.shape == z.shape:
         return Answer("float" not in kind, f"rows of {kind}: probabilities have to be floats")
-    if t.shape == z.shape[:-1][:1] + z.shape[2:]:
+    if t.shape == z.shape[:-1][:1] + z.shape[2:] or (z.ndim, t.shape) == (1, (1,)):
         taken = ("int64", "uint8") if z.ndim < 3 else ("int64",)
         return Answer(kind not in taken, f"indices of {kind}: they have to be int64")
     return Answer(True, f"targets of shape {t.shape} for logits of shape {z.shape}")

@@ -119,9 +119,7 @@ def test_nothing_costs_less_than_the_entropy_of_the_smoothed_label() -> None:
             assert f"{floor:.3f}" == "0.500"
 
 
-@pytest.mark.claim(
-    "08", "A double softmax never gets a full nat below the uniform guess, however many classes there are."
-)
+@pytest.mark.claim("08", "A double softmax never gets a full nat below the uniform guess.")
 def test_a_double_softmax_stays_within_a_nat_of_the_guess() -> None:
     """2 to a million classes, at the best probabilities and at others. Would be refuted by a full nat."""
 
@@ -233,7 +231,7 @@ def test_a_loss_of_0_has_no_multiples(zero: Any) -> None:
         assert found == "cannot tell"
 
 
-@pytest.mark.claim("08", "The numbers in brackets are the evidence; no name is read.")
+@pytest.mark.claim("08", "The numbers in brackets are the evidence; the name of the loss is not read.")
 def test_diagnose_tells_losses_apart_by_calling_them() -> None:
     """Five faulty losses behind functions that say nothing.
     Would be refuted by a fault that is named by a name alone.
@@ -297,10 +295,15 @@ def test_three_numbers_of_the_rows() -> None:
     "model reports w p / (1 − p + w p), or something between that and p where the loss divides by the batch's own sum "
     "of weights.",
 )
+@pytest.mark.claim("08", "If the denominator is constant, report sigmoid(z − log w)")
 def test_weights_multiply_the_odds() -> None:
-    """The minimum on a fine grid for nine pairs, and the ratio's report.
-    Would be refuted by a report outside p and w's.
+    """The minimum on a fine grid for nine pairs, and the ratio's report, and both mended.
+    Would be refuted by a report outside p and w's, or by a mended one that is not p.
     """
+
+    def mended(learnt: float, p: float, w: float) -> None:
+        z = math.log(learnt / (1 - learnt))
+        assert 1 / (1 + math.exp(math.log(w) - z)) == pytest.approx(p, rel=1e-3)
 
     def says(learnt: float, p: float, report: float) -> None:
         assert min(p, report) < learnt < max(p, report) and abs(learnt - p) < abs(report - p)
@@ -312,9 +315,12 @@ def test_weights_multiply_the_odds() -> None:
             best = z[risk.argmin()]
             report = w * p / (1 - p + w * p)
             assert 1 / (1 + math.exp(-best)) == pytest.approx(report, abs=1e-4)
+            mended(1 / (1 + math.exp(-best)), p, w)
             for size in (2, 8, 64):
                 learnt = denominators.learnt_distribution([1 - p, p], [1, w], size, weight=[1, w])[1]
                 says(learnt, p, report)
+                with refuted("a divisor that is the batch's own sum of weights"):
+                    mended(learnt, p, w)
                 with refuted("the report of weights that divide"):
                     says(p / (w * (1 - p) + p), p, report)
 
@@ -578,7 +584,7 @@ def test_a_weight_reaches_its_row_behind_a_dense_layer() -> None:
 
 @pytest.mark.claim(
     "08",
-    "A hook on each layer shows the first output that is not finite; `set_detect_anomaly` names the softmax of the "
+    "A hook on each layer shows the first output that is not finite; `set_detect_anomaly` names an operation of the "
     "loss.",
 )
 @pytest.mark.filterwarnings("ignore:Error detected in")
@@ -612,9 +618,17 @@ def test_where_nan_came_in_and_what_anomaly_detection_names() -> None:
                 lambda m, x, out, finite=finite: finite.append(bool(out.isfinite().all()))
             )
         with torch.autograd.set_detect_anomaly(True):
-            loss = F.cross_entropy(layers(inputs), y)
-            with pytest.raises(RuntimeError, match="'LogSoftmaxBackward0' returned nan"):
-                loss.backward()
+            for loss, name in (
+                (F.cross_entropy, "LogSoftmax"),
+                (
+                    lambda z, y: F.binary_cross_entropy_with_logits(z[:, 0], 1.0 * (y > 0)),
+                    "BinaryCrossEntropy",
+                ),
+                (lambda z, y: F.mse_loss(z[:, 0], 1.0 * y), "MseLoss"),
+            ):
+                with pytest.raises(RuntimeError, match=f"'{name}.*Backward0' returned nan"):
+                    loss(layers(inputs), y).backward()
+                finite[len(layers) :] = []
 
         def first_is(layer: int, finite: list[bool] = finite) -> None:
             assert finite.index(False) == layer
@@ -736,3 +750,97 @@ def test_a_number_of_rows_beyond_float16() -> None:
         for rows, ignored in ((65_516, 0), (70_000, 10_000)):
             with refuted("fewer labels that count"):
                 lost(rows, ignored, 0.0, cube)
+
+
+@pytest.mark.claim("08", "without `fused=True` the step of a zero gradient is 0/0.")
+def test_adam_in_float16_on_a_zero_gradient() -> None:
+    """Adam and AdamW, one tensor at a time or all at once. Would be refuted by finite weights after the step."""
+
+    def lost(kind: type[torch.optim.Adam], **options: bool) -> None:
+        weights = torch.ones(3, dtype=torch.float16, requires_grad=True)
+        weights.grad = torch.zeros_like(weights)
+        kind([weights], **options).step()
+        assert weights.isnan().all()
+
+    for kind in (torch.optim.Adam, torch.optim.AdamW):
+        for options in ({}, {"foreach": True}, {"foreach": False}, {"amsgrad": True}):
+            lost(kind, **options)
+        with refuted("the fused step, which computes in float32"):
+            lost(kind, fused=True)
+
+
+@pytest.mark.claim("08", "`log_loss(y, p[:, np.argsort(columns)])`.")
+@pytest.mark.claim("08", "NumPy and PyTorch read an index of −1 from the end.")
+@pytest.mark.claim("08", "To exclude a class, set its logit to −inf, with class indices as targets;")
+def test_columns_last_classes_and_excluded_ones() -> None:
+    """Texts and numbers in any order; rows labelled -1; a class at -inf, by index and one-hot.
+    Would be refuted by a cost
+    of a perfect classifier, by another class than the last, or by a loss of indices that is not finite.
+    """
+    from sklearn.metrics import log_loss
+
+    g = rng(818)
+
+    def free(y: np.ndarray, p: np.ndarray) -> None:
+        assert log_loss(y, p) < 1e-9
+
+    for names in (["1", "2", "10"], ["b", "a", "c", "B"], [3, 1, 2], [str(k) for k in range(12)]):
+        columns, each = np.array(names)[g.permutation(len(names))], np.arange(3 * len(names)) % len(names)
+        moved = np.argsort(columns)
+        free(columns[each], np.eye(len(names))[each][:, moved])
+        if (moved != np.arange(len(names))).any():
+            with refuted("the columns as they came"):
+                free(columns[each], np.eye(len(names))[each])
+    for k in (2, 7):
+        rows, last = g.normal(size=(4, k)), np.full(4, -1)
+        assert (rows[np.arange(4), last] == rows[:, -1]).all()
+        assert (torch.tensor(rows)[torch.arange(4), torch.tensor(last)].numpy() == rows[:, -1]).all()
+
+    def excluded(y: torch.Tensor) -> None:
+        z = torch.tensor(g.normal(size=(3, 4)))
+        z[:, 3] = -torch.inf
+        z.requires_grad_()
+        loss = F.cross_entropy(z, y)
+        loss.backward()
+        assert loss.isfinite() and z.grad is not None and z.grad.isfinite().all() and not z.grad[:, 3].any()
+
+    excluded(torch.arange(3))
+    with refuted("one-hot targets"):
+        excluded(torch.eye(3, 4, dtype=torch.float64))
+
+
+@pytest.mark.claim("08", "Divide by `x.std(0, correction=0).clamp(min=1e-6)`.")
+@pytest.mark.claim("08", "Divide the rate by ten, repeatedly if need be.")
+@pytest.mark.filterwarnings("ignore:std\\(\\):UserWarning")
+def test_two_remedies_to_the_end() -> None:
+    """One row and several equal ones, to the parameters' gradients; rates up to 1,000 times too high.
+    Would be refuted by nan, or by weights that do not reach the minimum.
+    """
+
+    def normalised(rows: int, spread: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        model = torch.nn.ModuleList([torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)])
+        x = model[0](torch.ones(rows, 3))
+        F.cross_entropy(model[1]((x - x.mean(0)) / spread(x)), torch.zeros(rows).long()).backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+    for rows in (1, 2, 5):
+        normalised(rows, lambda x: x.std(0, correction=0).clamp(min=1e-6))
+    with refuted("the spread of one row with N - 1"):
+        normalised(1, lambda x: x.std(0).clamp(min=1e-6))
+
+    def falls(rate: float, warm: int = 1, clip: float = torch.inf) -> None:
+        w = torch.tensor([1.0, 1.0], requires_grad=True)
+        for step in range(400):
+            (slope,) = torch.autograd.grad((w**2 * torch.tensor([1.0, 10.0])).sum(), w)
+            slope = slope * (clip / slope.norm()).clamp(max=1)
+            w = (w - rate * min(1.0, (step + 1) / warm) * slope).detach().requires_grad_()
+        assert (w.abs() < 0.05).all()
+
+    for rate in (0.3, 3.0, 100.0):
+        divided = rate
+        while divided > 0.05:
+            divided /= 10
+        falls(divided)
+        for disease in ({}, {"warm": 200}, {"clip": 1.0}):
+            with refuted(f"the rate as it is, {disease}"):
+                falls(rate, **disease)

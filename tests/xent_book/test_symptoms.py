@@ -274,7 +274,7 @@ def rate(k: Kind) -> Answers:
     steps = np.arange(8 * k.n)
     yield True, symptoms.rate_too_high(k.floats(1.0 + steps / 64))
     yield False, symptoms.rate_too_high(k.floats(np.full(len(steps) + 50, 2.3)))
-    yield True, symptoms.rate_too_high(k.floats(np.where(steps > 5, np.nan, 1.0)))
+    yield True, symptoms.rate_too_high(k.floats(np.where(steps > 5, np.nan, 1.0 + steps)))
     yield False, symptoms.rate_too_high(k.floats(np.log(k.k) / (1.0 + steps)))
     for seed in range(3):  # a model that was trained before, and noise
         yield False, symptoms.rate_too_high(k.floats(1 + rng(seed).normal(0, 0.1, 60)))
@@ -325,12 +325,13 @@ def ranks(k: Kind) -> Answers:
 
 
 def perplexity(k: Kind) -> Answers:
-    yield True, symptoms.perplexity_overflows(k.floats(318.0))
+    yield True, symptoms.perplexity_overflows(k.floats(800.0))
     yield False, symptoms.perplexity_overflows(k.floats(2.39))
     yield k.precision == "float16", symptoms.perplexity_overflows(k.floats(12.0))
+    yield k.precision != "float64", symptoms.perplexity_overflows(k.floats(318.0))
     if k.precision in ("float32", "float64"):
         yield False, symptoms.perplexity_overflows(k.floats(88.71))
-        yield True, symptoms.perplexity_overflows(k.floats(88.73))
+        yield k.precision == "float32", symptoms.perplexity_overflows(k.floats(88.73))
 
 
 def batch_means(k: Kind) -> Answers:
@@ -446,7 +447,7 @@ BY_ARRAYS: dict[str, tuple[Callable[[Kind], Answers], float]] = {
     "loss-scaling": (scaler, 0.4),
     "loss-grows-with-steps": (steps, 0),
     "ranks-disagree": (ranks, 0),
-    "perplexity-overflows": (perplexity, 0),
+    "perplexity-overflows": (perplexity, 0.15),
     "perplexity-depends-on-batches": (batch_means, 0),
     "ignored-class-is-predicted": (ignored_is_class, 0),
     "label-out-of-range": (out_of_range, 0),
@@ -662,7 +663,11 @@ def given_logits(k: Kind) -> Answers:
 
 
 def between(k: Kind) -> Answers:
-    z, of, ask = np.resize([-3.0, 0.4, 2.0], (k.n, 1)), losses(k.library), symptoms.logits_as_probabilities
+    z, of, ask = (
+        np.resize([-3.0, 0.4, 2.0], (k.n + 8, 1)),
+        losses(k.library),
+        symptoms.logits_as_probabilities,
+    )
     yield True, ask(of.binary_probs, k.floats(z))
     yield True, ask(of.binary_probs, k.floats(z[:, 0]))
     yield False, ask(of.binary_probs, k.floats(1 / (1 + np.exp(-z))))
@@ -683,7 +688,7 @@ def digits(k: Kind) -> Answers:
     yield "float16" in k.precision, ask(of.plain, logits=k.floats(z))
     yield "float16" in k.precision, ask(of.plain, loss_value=k.floats(2.5))
     yield False, ask(of.plain, logits=k.floats(z), loss_value=np.float32(2.7041))  # cast before the loss
-    yield "float16" in k.precision, ask(of.plain, logits=k.floats(z), loss_value=2.703125)
+    yield True, ask(of.plain, logits=k.floats(z), loss_value=2.703125)  # stored so, whatever the logits
 
 
 def clips(k: Kind) -> Answers:
@@ -1315,7 +1320,6 @@ MESSAGES: dict[str, list[Callable[[], Any]]] = {
     ],
     "target-size": [
         lambda: F.binary_cross_entropy_with_logits(p41, p41[:, 0]), lambda: F.binary_cross_entropy(p41, p41[:, 0]),
-        lambda: behaviours.keras().losses.CategoricalCrossentropy()(np.zeros((4, 1)), np.zeros((4, 3))),
     ],
     "between-0-and-1": [
         lambda: F.binary_cross_entropy(4 * p41, p41), lambda: F.binary_cross_entropy(p41, 4 * p41),
@@ -1324,6 +1328,7 @@ MESSAGES: dict[str, list[Callable[[], Any]]] = {
     "keras-rank": [
         lambda: behaviours.keras().losses.SparseCategoricalCrossentropy()(np.eye(3), np.zeros((3, 3))),
         lambda: behaviours.keras().losses.CategoricalCrossentropy()(np.zeros(4), np.zeros((4, 3))),
+        lambda: behaviours.keras().losses.CategoricalCrossentropy()(np.zeros((4, 1)), np.zeros((4, 3))),
     ],
     "mask-overflows-half": [lambda: z43.half().masked_fill(z43 == 0, -1e9)],
     "gradient-missing": [lambda: z43.sum().backward()],
@@ -1377,6 +1382,166 @@ def test_rows_without_a_label_and_batches_without_a_loss() -> None:
             assert symptoms.rounds_to_zero(np.array(logits), np.array([ignored])) == "cannot tell"
     for losses in ([], [[]], [[1.0], []]):
         assert symptoms.mean_of_batch_means(losses, 1.0) == "cannot tell"
+
+
+def refuting() -> dict[str, tuple[str, Callable[[], Any]]]:
+    """Losses and arrays on which a check once answered wrongly: that answer, and the call."""
+    s, g, ce = symptoms, torch.Generator().manual_seed(884), F.cross_entropy
+    keras = behaviours.keras().losses
+
+    def r(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=g, dtype=torch.float64)
+
+    z, y, one = r(8, 10), torch.arange(8), torch.ones(4, 1)
+    masked, ids = (
+        r(4, 5).index_fill(1, torch.tensor([2]), -np.inf),
+        torch.tensor([[5, 6, 7, 0], [8, 9, 3, 4]]),
+    )
+    padding, mask = torch.tensor([[False] * 4, [True, True, False, False]]), torch.zeros(2, 1, 4, 4).bool()
+    mask[0, ..., 2:] = True
+    third, log_q = torch.full((4, 3), 0.33), torch.zeros(4, 3).log_softmax(1)
+    last = torch.zeros(64, 64).bool()
+    last[0, -1] = True
+    long, batches = r(1, 64, 10).float().bfloat16(), [np.array([1.0, 2.0, 3.1]), np.array([4.3])]
+    young = 0.3 + 0.02 * r(64, 1)  # logits of a fresh model, or probabilities that hardly differ
+    bce, nll = F.binary_cross_entropy, F.nll_loss
+    return {
+        "one class stands out nowhere": (NO, lambda: s.no_signal(r(4, 6, 1).expand(4, 6, 10))),
+        "one sequence, a bias alone": (NO, lambda: s.no_signal(r(1, 1, 10).expand(1, 6, 10))),
+        "a focal loss behind two softmaxes": (
+            NO,
+            lambda: s.double_softmax(lambda a, c: focal(a.softmax(1), c, 2.0), z, y),
+        ),
+        "small logits, a loss of logits": (
+            YES,
+            lambda: s.double_sigmoid(F.binary_cross_entropy_with_logits, young),
+        ),
+        "small logits, a loss of probabilities": (NO, lambda: s.logits_as_probabilities(bce, young)),
+        "sigmoids, one of K": (
+            YES,
+            lambda: s.logits_as_probabilities(keras.SparseCategoricalCrossentropy(), z.sigmoid().numpy()),
+        ),
+        "smoothing in bfloat16": (
+            NO,
+            lambda: s.smoothing_floor(lambda a, c: ce(a.bfloat16(), c, label_smoothing=0.1)),
+        ),
+        "uniform, in bfloat16": (
+            YES,
+            lambda: s.no_log_probabilities(nll, torch.zeros(2, 51200).log_softmax(1).bfloat16()),
+        ),
+        "a teacher of two digits": (NO, lambda: s.no_distributions(F.kl_div, log_q, third)),
+        "bits, times four": (NO, lambda: s.other_unit(lambda a, c: 4 * ce(a / 2, c) / np.log(2))),
+        "a loss of 200 in float64": (YES, lambda: s.perplexity_overflows(torch.tensor(200.0).double())),
+        "stored in bfloat16 for a while": (NO, lambda: s.few_digits(ce, logits=z, loss_value=2.703125)),
+        "converted inside": (YES, lambda: s.few_digits(lambda a, c: ce(a.float(), c), logits=z.bfloat16())),
+        "float32 kept as float64": (
+            YES,
+            lambda: s.rows_do_not_sum((r(64, 10).softmax(1) * (1 + 3e-6)).numpy()),
+        ),
+        "one-hot labels": (YES, lambda: s.classes_missing(np.eye(3), np.full((3, 3), 1 / 3))),
+        "a softmax in the model, log in the loss": (
+            NO,
+            lambda: s.log_of_a_softmax(lambda p, c: nll(p.log(), c)),
+        ),
+        "0 log 0 of a softmax": (
+            NO,
+            lambda: s.zero_times_log_zero(lambda a, t: -(t * a.softmax(-1).log()).sum(-1).mean()),
+        ),
+        "0 log 0 of yes and no": (
+            NO,
+            lambda: s.zero_times_log_zero(lambda p, t: -(t * p.log() + (1 - t) * (1 - p).log()).mean()),
+        ),
+        "0 log 0 of a divergence": (
+            NO,
+            lambda: s.zero_times_log_zero(lambda q, p: (p * (p.log() - q.log())).sum(1).mean()),
+        ),
+        "labels as many as classes": (
+            YES,
+            lambda: s.masked_class(torch.where(torch.eye(4) > 0, -np.inf, 0.0), torch.arange(4)),
+        ),
+        "scores of -1e9": (YES, lambda: s.sees_nothing(torch.full((1, 2, 2), -1e9))),
+        "the padding of another sequence": (
+            YES,
+            lambda: s.sees_nothing(mask, true_is="left out", padding=padding),
+        ),
+        "a mask of classes": (YES, lambda: s.not_finite(masked)),
+        "a nan between": (YES, lambda: s.rate_too_high([2.3, 2.1, np.nan, 1.9, 1.8, 1.7])),
+        "a jump, then no gradient": (NO, lambda: s.rate_too_high([3, 2, 1, 50, 2.3, 2.3, 2.3, 2.3])),
+        "a loss in bfloat16": (NO, lambda: s.scaled_loss(65536 * 2.7065, torch.tensor(2.7065).bfloat16())),
+        "a perplexity": (YES, lambda: s.mean_of_batch_means(batches, 13.5)),
+        "one of 64 in bfloat16": (
+            NO,
+            lambda: s.padding_counts(tokens, long.repeat(64, 1, 1), torch.zeros(64, 64).long(), last),
+        ),
+        "one output": (
+            NO,
+            lambda: s.padding_counts(bce, r(4, 1).sigmoid(), torch.ones(4, 1).double(), torch.arange(4) > 2),
+        ),
+        "an end before padding": (
+            NO,
+            lambda: s.shifted_already(torch.tensor([[6, 7, 2, -100], [9, 3, 4, 2]]), ids),
+        ),
+        "a row without a batch": (YES, lambda: s.wrong_targets(r(3), torch.tensor([1]))),
+        "a batch of one row": (NO, lambda: s.softmax_over_another_axis(r(1, 10).softmax(0))),
+        "a softmax over time": (NO, lambda: s.softmax_over_another_axis(r(4, 6, 10).softmax(1))),
+        "a softmax over columns of pixels": (
+            NO,
+            lambda: s.softmax_over_another_axis(r(2, 6, 5, 4).softmax(-1)),
+        ),
+        "one class of pixels": (NO, lambda: s.one_column(ce, r(4, 1, 8, 8))),
+        "one position": (YES, lambda: s.one_column(ce, r(4, 5, 1))),
+        "one row of classes": (YES, lambda: s.one_column(ce, r(10))),
+        "labels of three digits": (NO, lambda: s.targets_do_not_sum(np.full((4, 3), 0.333))),
+        "a softmax that underflows": (
+            YES,
+            lambda: s.clipped(lambda p, c: nll(p.log(), c), (200 * r(8, 10)).float().softmax(1)),
+        ),
+        "uniform over 10,000": (YES, lambda: s.clipped(nll, torch.zeros(2, 10_000).log_softmax(1))),
+        "equal rows": (YES, lambda: s.clipped(nll, (5 * r(1, 1000)).log_softmax(1).repeat(3, 1))),
+        "logits below zero": (YES, lambda: s.clipped(ce, -20.0 * (1 - torch.eye(5)))),
+        "weights of outputs": (
+            YES,
+            lambda: s.weights_bend(
+                nn.BCEWithLogitsLoss(weight=torch.tensor([1.0, 2.0, 3.0]).double()), r(8, 3)
+            ),
+        ),
+        "Keras's function": (
+            NO,
+            lambda: s.flat_batch(keras.binary_crossentropy, np.array([0.0, 1, 1]), np.array([0.2, 0.3, 0.4])),
+        ),
+        "a row of weights": (NO, lambda: s.weights_of_another_shape(one.T, torch.ones(4, 4))),
+    }
+
+
+def test_what_refuted_a_check_does_so_no_more() -> None:
+    """Would be refuted by the answer that each case got."""
+    for name, (wrong, call) in refuting().items():
+        assert call() != wrong, name
+
+
+def test_shapes_that_a_check_cannot_read_are_no_crash() -> None:
+    """One-hot integers, logits (N,) or (B, K, T), -100 among the labels, infinite numbers, labels a token shorter."""
+    s, z, y = symptoms, torch.randn(8, 10), torch.arange(8)
+    ids = torch.arange(24).reshape(3, 8)
+    masked = torch.tensor([[0.0, -np.inf, 0.0]]).log_softmax(1)
+    half = behaviours.tensorflow().zeros((8, 3), "float16")
+    logits = behaviours.keras().losses.SparseCategoricalCrossentropy(from_logits=True)
+    assert s.large_first_logits(z, F.one_hot(y, 10)) == UNSURE
+    assert s.large_first_logits(z[:, 0], y % 2) == UNSURE
+    assert s.large_first_logits(z * np.nan, y) == UNSURE
+    assert s.half_overflows(logits, half, np.zeros(8, int)) == NO
+    assert s.sure_and_wrong(torch.zeros(40, 10), torch.full((40,), -100)) == UNSURE
+    assert s.sure_and_wrong(torch.zeros(8, 10, 5), torch.zeros(8, 5).long()) == NO
+    assert s.rounds_to_zero(torch.zeros(4, 10, 6), torch.zeros(4, 6).long()) == NO
+    assert s.scaled_loss(np.inf, 2.3) == UNSURE
+    assert s.clipped(F.nll_loss, masked) == NO
+    assert s.clipped(F.cross_entropy, (20 * z).softmax(1).clamp(1e-7).log()) == YES
+    assert s.shifted_already(ids[:, 1:], ids) == YES
+    assert s.never_shifted(tokens, ids[:, 1:], ids) == NO
+    assert (
+        s.sees_nothing(torch.zeros(6, 4, 4).bool(), true_is="left out", padding=torch.zeros(2, 4).bool())
+        == NO
+    )
 
 
 def main() -> None:

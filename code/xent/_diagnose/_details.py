@@ -513,6 +513,9 @@ class Exam:
             if not np.isfinite(value):
                 self.notes.append(f"a logit of 1000 for the right class costs {value}: exp overflows")
         if self.binary:
+            row = np.where(np.arange(self.k) == self.own_label()[0], 1.0, 0.5)
+            if self.kind == "probabilities" and np.isnan(self.bench.unit(row, np.ones(self.k), self.m)):
+                self.notes.append("a probability of 1 for the label 1 gives nan: 0 * log(0)")
             return
         x, t = self.batch(3, 47)
         right, wrong = t[0].argmax(), (t[0].argmax() + 1) % self.k
