@@ -84,7 +84,7 @@ def test_the_loss_is_a_likelihood() -> None:
 
 @pytest.mark.claim(
     "01",
-    "You may maximise the logarithm instead of the likelihood because the logarithm is increasing, and you have to, "
+    "You may maximise the logarithm instead of the likelihood because the logarithm is increasing, and you should, "
     "because in floating point the product of many probabilities can become zero.",
 )
 @pytest.mark.erratum("3.2")
@@ -116,8 +116,8 @@ def test_the_logarithm_keeps_the_maximum() -> None:
 
 @pytest.mark.claim(
     "01",
-    "With the second one missing, the loss fits the odds $f / (1 - f)$ instead of the frequency $f$, and certainty "
-    "once half of the labels are 1.",
+    "With the second logarithm missing, the loss fits the odds $f / (1 - f)$ instead of the frequency $f$, and "
+    "certainty once half of the labels are 1.",
 )
 @pytest.mark.erratum("3.3")
 def test_one_logarithm_fits_the_odds() -> None:
@@ -295,6 +295,7 @@ def test_steps_too_large_and_steps_that_are_safe() -> None:
     assert (z[0] - np.log(7 / 3)) * (after[0] - np.log(7 / 3)) < 0 and abs(z[0] - after[0]) > 1
 
 
+@pytest.mark.claim("01", "In the end the start does not matter: this loss is *convex* in the weights.")
 @pytest.mark.claim(
     "01",
     "The loss of a linear model is convex in the weights, so with a safe step gradient descent approaches the same "
@@ -330,6 +331,15 @@ def test_every_start_finds_the_same_loss() -> None:
     says(coin, heads, np.array([-3.0]), 1.0, 1000)
     with refuted("a step that is not safe"):
         says(coin, heads, np.array([-3.0]), 12 * largest_curvature(coin), 1000)
+    x, y = four_features()
+    far = 100 * g.normal(size=5)
+
+    def as_from_zero(start: Array) -> None:
+        assert loss(descend(x, y, start, 1.0, 1000), x, y) == pytest.approx(0.14088, abs=1e-4)
+
+    as_from_zero(np.zeros(5))
+    with refuted("a thousand steps from afar"):
+        as_from_zero(far)
 
     def product(a: float, b: float) -> float:
         """A network of one unit, z = a b, on the coin."""
@@ -341,6 +351,121 @@ def test_every_start_finds_the_same_loss() -> None:
     assert product(0.5, 0.5) == pytest.approx(best[0], abs=1e-6)
     with refuted("a network, whose loss is not convex in its weights"):
         assert product(0.0, 0.0) == pytest.approx(best[0], abs=1e-6)
+
+
+@pytest.mark.claim(
+    "01",
+    "a rule that answers yes or no from the radius alone gets some of them wrong;",
+)
+def test_no_rule_on_the_radius_is_right() -> None:
+    """Every rule, however wild: it errs on tumours of one radius and two kinds.
+
+    Would be refuted by a radius that tells all tumours apart; all thirty features do.
+    """
+
+    def says(x: Array, y: Array) -> None:
+        _, groups = np.unique(x, axis=0, return_inverse=True)
+        ones, sizes = np.bincount(groups.ravel(), y), np.bincount(groups.ravel())
+        assert np.minimum(ones, sizes - ones).sum() > 0
+
+    x, y = tumours()
+    says(x[:, :2], y)
+    with refuted("a rule on all thirty features"):
+        says(x, y)
+
+
+@pytest.mark.claim(
+    "01",
+    "so by this estimate, of all steps of one length, the one against the gradient lowers the loss most.",
+)
+def test_the_steepest_step() -> None:
+    """Every kind of data, weights near and far, a thousand directions and steps of any length.
+
+    Would be refuted by a direction with a lower estimate. A long step may lower the loss itself more elsewhere: the
+    one to the minimum.
+    """
+    g = rng(15)
+
+    def says(change: Callable[[Array], float], steepest: Array, also: Array) -> None:
+        others = np.vstack([g.normal(size=(1000, len(steepest))), also])
+        others *= np.linalg.norm(steepest) / np.linalg.norm(others, axis=1)[:, None]
+        assert min(change(d) for d in others) >= change(steepest) - 1e-9 * abs(change(steepest))
+
+    for _, x, y in designs(g):
+        x = with_ones(x)
+        for scale in (0.0, 1.0, 10.0):
+            w = scale * g.normal(size=x.shape[1])
+            slope = x.T @ (xent.sigmoid(x @ w) - y) / len(y)
+            if np.linalg.norm(slope) > 1e-12:
+                says(lambda d, slope=slope: float(slope @ d), -(10.0 ** g.uniform(-3, 1)) * slope, slope)
+    x, y = four_features()
+    slope, best = x.T @ (0.5 - y) / len(y), descend(x, y, np.zeros(5), 1.0, 1000)
+    with refuted("the loss itself, and a step as long as the way to the minimum"):
+        says(lambda d: loss(d, x, y), -np.linalg.norm(best) / np.linalg.norm(slope) * slope, best)
+
+
+@pytest.mark.claim(
+    "01",
+    "its slopes and curvature are $N$ times as large: divide the step size by $N$, and multiply a penalty (a term "
+    "that keeps the weights small) by $N$.",
+)
+def test_the_sum_in_place_of_the_mean() -> None:
+    """Every kind of data of two rows or more, with a penalty and without: the paths of the two descents.
+
+    Would be refuted by data on which they part; with the mean's step size or the mean's penalty they do.
+    """
+    g = rng(16)
+
+    def path(x: Array, y: Array, counts: float, rate: float, penalty: float) -> Array:
+        w = np.zeros(x.shape[1])
+        for _ in range(50):
+            w = w - rate * (counts * x.T @ (xent.sigmoid(x @ w) - y) / len(y) + penalty * w)
+        return w
+
+    def says(x: Array, y: Array, rate: float, penalty: float, for_sum: tuple[float, float]) -> None:
+        mean = path(x, y, 1, rate, penalty)
+        assert path(x, y, len(y), *for_sum) == pytest.approx(mean, rel=1e-6, abs=1e-9)
+
+    for what, x, y in designs(g):
+        if what != "one row":
+            x, N = with_ones(x), len(y)
+            for penalty in (0.0, 0.01, 1.0):
+                rate = 1 / (largest_curvature(x) + penalty)
+                says(x, y, rate, penalty, (rate / N, penalty * N))
+                with refuted("the mean's step size"):
+                    says(x, y, rate, penalty, (rate, penalty * N))
+                if penalty:
+                    with refuted("the mean's penalty"):
+                        says(x, y, rate, penalty, (rate / N, penalty))
+
+
+@pytest.mark.slow
+@pytest.mark.claim(
+    "01",
+    "The weight becomes ten times as large and the predictions stay the same, because the minimum has the same "
+    "logits. (After 1,000 steps the weight is still near its old value.)",
+)
+def test_a_feature_divided_by_ten() -> None:
+    """The descent of the chapter, to 200,000 steps.
+
+    Would be refuted by a number of steps in the exercise at which the descent has not arrived.
+    """
+    x, y = four_features()
+    old = descend(x, y, np.zeros(5), 1.0, 1000)
+    shrunk = x / [1, 10, 1, 1, 1]
+    early = descend(shrunk, y, np.zeros(5), 1.0, 1000)
+    later = descend(shrunk, y, early, 1.0, 19_000)
+    late = descend(shrunk, y, later, 1.0, 180_000)
+
+    def says(w: Array) -> None:
+        assert w[1] == pytest.approx(10 * old[1], rel=0.01)
+        assert ((shrunk @ w > 0) == (x @ old > 0)).all()
+
+    says(late)
+    assert early[1] == pytest.approx(old[1], abs=0.1)
+    for w in (early, later):
+        with refuted("1,000 and 20,000 steps"):
+            says(w)
 
 
 @pytest.mark.claim(

@@ -45,6 +45,12 @@ def monotone(d: Draw) -> Env:
     return {"p": mp.mpf(p), "q": mp.mpf(q), "L": lambda p: p**2}
 
 
+def log_odds(d: Draw) -> Env:
+    """A probability, also close to 0 and 1, and its log-odds, by log1p."""
+    p = [d.share(), d.share(), d.share(), mp.mpf("1e-12"), mp.mpf("0.5"), 1 - mp.mpf("1e-6")][d.number]
+    return {"p": p, "z": mp.log(p) - mp.log1p(-p)}
+
+
 def missing_log(d: Draw) -> Env:
     f, p = mp.mpf([0.2, 0.5, 0.8, 0.999, 0.0, 0.4][d.number]), d.share()
     loss = lambda p: -(1 - f) * (1 - p) - (f * mp.log(p) if f else 0)

@@ -38,6 +38,7 @@ ROWS: dict[str, Any] = {
     "eq-coin-mle": m.coin,
     "eq-bce": m.coins,
     "eq-missing-log": early.missing_log,
+    "eq-logit": early.log_odds,
     "eq-sigmoid": m.binary,
     "eq-bce-logits": m.binary,
     "eq-bce-symmetric": m.binary,
