@@ -275,7 +275,12 @@ class _Divergence:
         e, share = rows.e, (1 + rows.shift).reciprocal_()
         of_p = torch.mul(rows.er, rows.d, out=rows.r).sum(-1, keepdim=True).mul_(rows.per)
         losses = of_p.add_(rows.rest).mul_(share).sub_(torch.log1p(rows.shift))
-        return losses, lambda: torch.addcmul(rows.er, e, rows.shift, value=-1.0, out=e).mul_(share)
+
+        def form_gradient() -> None:
+            torch.addcmul(rows.er, e, rows.shift, value=-1.0, out=e)
+            rows.per.mul_(share)  # in place of a pass over all of e
+
+        return losses, form_gradient
 
     def _reverse(self, rows: _Rows) -> tuple[Tensor, Callable[[], Any]]:
         """KL(q || p) = log D - rest; its gradient is q (log(q / p) - KL) = -q (d - rest)."""
