@@ -24,17 +24,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from xent._validate import number
 
+from . import _accumulation_check as check
 from ._accumulate import moved, ranks_of
-from ._accumulation_check import (
-    AccumulationReport,
-    compare,
-    error,
-    exchange,
-    gradient_of,
-    in_all_ways,
-    random_states_kept,
-    untouched,
-)
+from ._accumulation_check import AccumulationReport, random_states_kept, untouched
 
 Step = Callable[[nn.Module, list[Any]], Any]
 IGNORED = -100  # the label that trainers of language models leave out
@@ -97,10 +89,10 @@ def check_trainer(
         counts = None
         if job.counts is not None:
             parts = [batch for theirs in job.everyone for batch in theirs]
-            counts = in_all_ways([job.counts(batch) for batch in parts]) | {
+            counts = check.in_all_ways([job.counts(batch) for batch in parts]) | {
                 what: np.asarray([of(batch) for batch in parts], np.float64) for what, of in job.also.items()
             }
-        return compare(
+        return check.compare(
             job.model, job.everyone, job.mine, job.whole, job.step, job.reference, counts, tolerance
         )
 
@@ -159,10 +151,10 @@ def _hugging_face(trainer: Any, batches: Iterable[Any] | None, stack: ExitStack)
         stack.enter_context(_patched(trainer.args, **alone, dataloader_prefetch_factor=None))
         mine, chosen = _window(_loader(trainer), size)
         stack.enter_context(_patched(trainer, data_collator=examples.collate))
-        rows = exchange(examples.of(mine, chosen), None, ranks)
+        rows = check.exchange(examples.of(mine, chosen), None, ranks)
     else:
         mine, rows = _given(batches, size), [None]
-    everyone = exchange(mine, None, ranks)
+    everyone = check.exchange(mine, None, ranks)
     parts = [batch for theirs in everyone for batch in theirs]
     whole = None
     if all(theirs is not None for theirs in rows):
@@ -447,10 +439,10 @@ def _adds_up(model: nn.Module, passes: Callable[[nn.Module, Any], Any], parts: l
     """Whether the loss of the whole batch is the sum of its parts' losses, not their mean."""
     with untouched(model) as values:
         *pieces, at_once = (
-            gradient_of(model, values, partial(passes, model, copy.deepcopy(batch)))
+            check.gradient_of(model, values, partial(passes, model, copy.deepcopy(batch)))
             for batch in (*parts, whole)
         )
-    return bool(at_once.any()) and error(torch.stack(pieces).sum(0), at_once) < 0.01
+    return bool(at_once.any()) and check.error(torch.stack(pieces).sum(0), at_once) < 0.01
 
 
 # ---------------------------------------------------------------- batches and states
