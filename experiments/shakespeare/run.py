@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import json
 import math
 import operator
@@ -319,8 +320,6 @@ def evaluate(model: Transformer, test: Sequence[Tensor], seed: int, settings: Se
     total = sum(sums.values())
     return {
         "mean_length": float(drawn.mean()),
-        "mean_length_se": float(drawn.std(ddof=1) / math.sqrt(len(drawn))),
-        "not_ended": int((drawn >= settings.longest_sample).sum()),
         "nll_per_speech": total / len(test),
         "nll_per_token": total / sum(len(s) for s in test),
         **{name: float(f"{value / len(test):.7g}") for name, value in sums.items()},
@@ -346,13 +345,11 @@ def work(
 ) -> None:
     """Make what the folder lacks: the grid of rates, then one seed of every arm after the other."""
     folder.mkdir(parents=True, exist_ok=True)
-    plan: list[tuple[str, int, float | None]]
-    plan = [(arm, settings.tuning_seed, rate) for rate in settings.rates for arm in arms]
-    plan += [(arm, seed, None) for seed in range(seeds) for arm in arms]
-    for arm, seed, given in plan:
+    grid = [(settings.tuning_seed, rate) for rate in settings.rates]
+    for (seed, given), arm in itertools.product([*grid, *((seed, None) for seed in range(seeds))], arms):
         runs = shared.records(folder)
         key = {"arm": arm, "seed": seed, "rate": chosen(runs, arm, settings) if given is None else given}
-        if not any(all(r[k] == v for k, v in key.items()) for r in runs):
+        if not any(key.items() <= r.items() for r in runs):
             start = time.perf_counter()
             row = {**key, **one(arm, seed, key["rate"])}
             shared.store(folder, {**row, "seconds": round(time.perf_counter() - start)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ UNITS = {"nats": 1.0, "bits": 1 / np.log(2), "hartleys": 1 / np.log(10)}
 STRANGE = (
     -100, -1, 255, -2, -3, -10, -99, -255, -999, -1000, -9999, -32768, 254, 256, 999, 1000, 9999, 65535,
 )  # fmt: skip
+AXES = ("the batch", "the positions")  # of an input, before that of the classes
 LENGTHS = ((5, 4, 2), (3, 5, 2), (2, 4, 5))
 STEPS = 5
 MEANS: dict[str, Callable[[Array, Array], Any]] = {
@@ -880,23 +881,17 @@ class Exam:
 # ------------------------------------------------------------------------------------- softmax over a wrong axis
 
 
-def _axis_batches(dims: int) -> Iterator[tuple[Array, Array]]:
-    rng = np.random.default_rng(83)
-    for n in (3, 4, 6, 5):
-        shape = (n, 3) if dims == 2 else (n, n + 1, 3)
-        yield rng.normal(0.4, 1.3, shape), rng.integers(0, 3, shape[:-1])
-
-
 def other_axes(caller: Caller) -> Diagnosis | None:
     """A softmax over the rows, the positions or everything, where one over the classes belongs."""
-    names = {0: "the batch", 1: "the positions", None: "the whole array"}
     answers = False
     for dims, order, form in itertools.product((2, 3), ("prediction", "target"), ("indices", "rows")):
         if dims == 3 and answers:
             return None  # it takes rows, which nothing here explains
         for second in (False, True) if dims == 3 else (False,):
-            seen, costs, sizes = [], [], []
-            for x, y in _axis_batches(dims):
+            seen, wants, rng = [], [], np.random.default_rng(83)
+            for n in (3, 4, 6, 5):
+                shape = (n, 3) if dims == 2 else (n, n + 1, 3)
+                x, y = rng.normal(0.4, 1.3, shape), rng.integers(0, 3, shape[:-1])
                 t = np.eye(3)[y]
                 given = y if form == "indices" else np.moveaxis(t, -1, 1) if second else t
                 laid = np.moveaxis(x, -1, 1) if second else x
@@ -905,29 +900,29 @@ def other_axes(caller: Caller) -> Diagnosis | None:
                 if value is None or not np.isfinite(value).all():
                     break
                 seen.append(float(value.sum()))
-                flat = log_softmax(x.reshape(-1)).reshape(x.shape)
-                axes = {a: log_softmax(x, axis=a) for a in range(dims - 1)} | {None: flat}
-                costs.append([-(t * log_p).sum() for log_p in axes.values()])
-                sizes.append({"nothing": 1, "N": y.size, "N*K": x.size})
+                over = {name: log_softmax(x, axis=a) for a, name in enumerate(AXES[: dims - 1])}
+                over["the whole array"] = log_softmax(x.reshape(-1)).reshape(shape)
+                sizes = {"nothing": 1} | ({"N": y.size, "N*K": x.size} if value.ndim == 0 else {})
+                costs = {name: -(t * log_p).sum() for name, log_p in over.items()}
+                wants.append(
+                    {(name, by): cost / s for name, cost in costs.items() for by, s in sizes.items()}
+                )
             answers |= dims == 2 and form == "indices" and bool(seen)
             if len(seen) < 4:
                 continue
-            scalar = value is not None and value.ndim == 0
-            for j, name in enumerate([names[a] for a in axes]):
-                for divisor in sizes[0] if scalar else ("nothing",):
-                    want = np.array([c[j] / s[divisor] for c, s in zip(costs, sizes, strict=True)])
-                    ratio = np.array(seen) / want
-                    if np.ptp(ratio) < 1e-4 * abs(ratio.mean()):
-                        c = float(ratio.mean())
-                        unit = next((u for u, s in UNITS.items() if abs(abs(c) / s - 1) < 1e-4), "nats")
-                        factor = abs(c) / UNITS[unit]
-                        return Diagnosis(
-                            family=CATEGORICAL, first=order, targets=("indices" if form == "indices" else "one-hot",),
-                            reads="logits", axis=name, sign=1 if c > 0 else -1, unit=unit,
-                            reduction="none" if not scalar else "sum" if divisor == "nothing" else "mean",
-                            denominator=divisor, factor=1.0 if abs(factor - 1) < 1e-3 else float(f"{factor:.6g}"),
-                            arrays=caller.arrays, smoothing=0.0,
-                            layout=UNKNOWN if dims == 2 else "second" if second else "last",
-                            evidence={"added": "four batches of several sizes are predicted"},
-                        )  # fmt: skip
+            for axis, divisor in wants[0]:
+                ratio = np.array(seen) / [want[axis, divisor] for want in wants]
+                if np.ptp(ratio) < 1e-4 * abs(ratio.mean()):
+                    c = float(ratio.mean())
+                    unit = next((u for u, s in UNITS.items() if abs(abs(c) / s - 1) < 1e-4), "nats")
+                    factor, scalar = abs(c) / UNITS[unit], len(wants[0]) > dims
+                    return Diagnosis(
+                        family=CATEGORICAL, first=order, targets=("indices" if form == "indices" else "one-hot",),
+                        reads="logits", axis=axis, sign=1 if c > 0 else -1, unit=unit,
+                        reduction="none" if not scalar else "sum" if divisor == "nothing" else "mean",
+                        denominator=divisor, factor=1.0 if abs(factor - 1) < 1e-3 else float(f"{factor:.6g}"),
+                        arrays=caller.arrays, smoothing=0.0,
+                        layout=UNKNOWN if dims == 2 else "second" if second else "last",
+                        evidence={"added": "four batches of several sizes are predicted"},
+                    )  # fmt: skip
     return None

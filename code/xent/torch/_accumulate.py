@@ -264,9 +264,8 @@ class Windows(Generic[B]):
         last: list[B] = []  # what this rank would stand in with
         drawn = 0
         while True:
-            window: list[B] = []
+            window, counted = list[B](), list[float]()
             seen: list[tuple[Tensor, int, Tensor | None]] = []
-            counted: list[float] = []
             for batch in islice(source, self.steps):
                 window.append(batch)
                 if self.counts is None:
@@ -278,8 +277,7 @@ class Windows(Generic[B]):
                     "into that of the last; clone what it yields, or give denominator= a number"
                 )
             last = window[-1:] or last
-            known = self.counts
-            mine = math.fsum(counted if known is None else known[drawn : drawn + len(window)])
+            mine = math.fsum(counted if self.counts is None else self.counts[drawn : drawn + len(window)])
             drawn += len(window)
             masses, lengths, stand_ins = zip(*gather(mine, len(window), len(last)), strict=True)
             if not any(lengths):

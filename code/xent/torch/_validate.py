@@ -111,12 +111,7 @@ def distributions(
         tolerance = check.sum_tolerance(value.dtype, tensor.shape[axis])
         inside(tensor, name, tolerance, hint=hint)
         sums = tensor.detach().sum(axis, dtype=accumulator(tensor))
-        expected = check.sum_to_one(
-            "probabilities", f"axis {axis}", tolerance, tensor.shape[axis], value.dtype
-        )
-        check.refuse_where(
-            (sums - 1).abs() > tolerance, name, expected, sums, got="a sum of {:.10g}", hint=hint
-        )
+        check.refuse_sums((sums - 1).abs() > tolerance, name, sums, value, axis, tolerance, hint)
     return tensor
 
 
