@@ -302,12 +302,7 @@ def class_weights(value: ArrayLike | None, classes: int, name: str = "weight") -
 
 def integer(value: Any, name: str) -> int:
     """Return `value` as an int; bools and floats are refused, even whole ones."""
-    try:
-        return operator.index(_single(value))
-    except MemoryError:
-        raise
-    except Exception:  # what an object raises that was asked for its value says less than this
-        raise TypeError(f"{name}: expected an integer, got {shown(value)}") from None
+    return int(_converted(operator.index, value, name, "an integer"))
 
 
 def count(value: Any, name: str, least: int = 1, most: int = MOST) -> int:
@@ -323,19 +318,24 @@ def count(value: Any, name: str, least: int = 1, most: int = MOST) -> int:
 def number(value: Any, name: str, expected: str, low: float, high: float, *, closed: str = "") -> float:
     """Return `value` as a finite float inside (low, high); `closed` names the ends that belong to it."""
     try:
-        result = float(_single(value))
+        result = float(_converted(float, value, name, expected))
     except OverflowError:  # an integer that no float can hold
         result = math.inf
-    except MemoryError:
-        raise
-    except Exception:
-        raise TypeError(f"{name}: expected {expected}, got {shown(value)}") from None
-    inside = (low < result or ("low" in closed and result == low)) and (
-        result < high or ("high" in closed and result == high)
+    inside = (
+        low < result < high or (result == low and "low" in closed) or (result == high and "high" in closed)
     )
     if not (math.isfinite(result) and inside):
         raise ValueError(f"{name}: expected {expected}, got {shown(value)}")
     return result
+
+
+def _converted(convert: Callable[[Any], Any], value: Any, name: str, expected: str) -> Any:
+    try:
+        return convert(_single(value))
+    except (MemoryError, OverflowError):
+        raise
+    except Exception:  # what an object raises that was asked for its value says less than this
+        raise TypeError(f"{name}: expected {expected}, got {shown(value)}") from None
 
 
 def _single(value: Any) -> Any:

@@ -260,18 +260,10 @@ def mixed_loss(
     """
     alpha = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     common: dict[str, Any] = {"axis": axis, "reduction": reduction, "denominator": denominator}
+    heat: dict[str, Any] = {"temperature": temperature, "scale": scale, "direction": direction, "beta": beta}
     student, axis = check.logits_array(student_logits, "student_logits", axis)
     _, w = labels_and_weights(targets, student, axis, ignore_index, None, sample_weight)
-    soft = distillation_loss(
-        student_logits,
-        teacher_logits,
-        temperature=temperature,
-        scale=scale,
-        direction=direction,
-        beta=beta,
-        sample_weight=w,
-        **common,
-    )
+    soft = distillation_loss(student_logits, teacher_logits, sample_weight=w, **heat, **common)
     hard = cross_entropy(
         student_logits, targets, sample_weight=sample_weight, ignore_index=ignore_index, **common
     )
