@@ -171,24 +171,10 @@ def refuse_where(
         raise ValueError(f"{name}: expected {expected}, got {got.format(value)}{at_index(where)}{hint()}")
 
 
-def refuse_sums(
-    wrong: Any,
-    name: str,
-    sums: Any,
-    like: Any,
-    axis: int,
-    slack: float,
-    hint: Callable[[], str],
-    *,
-    logs: bool = False,
-) -> None:
-    """Refuse sums of the probabilities `like`, or of what they are the logarithms of, that are not one."""
-    what = "logarithms of probabilities" if logs else "probabilities"
+def sum_to_one(what: str, like: Any, axis: int, slack: float) -> str:
+    """Say what was expected of the sums of `like` along its class axis."""
     within = f"within {slack:.2g} for {like.shape[axis]} classes in {like.dtype}"
-    got = "a log-sum-exp of {:.6g}" if logs else "a sum of {:.10g}"
-    refuse_where(
-        wrong, name, f"{what} that sum to one along axis {axis} ({within})", sums, got=got, hint=hint
-    )
+    return f"{what} that sum to one along axis {axis} ({within})"
 
 
 def fitting(array: Any, like: Any, axis: int, *, floats: bool, linear: bool = False) -> str:
@@ -268,7 +254,8 @@ def probabilities(value: ArrayLike, name: str, axis: int | None, *, hint: Callab
         refuse_where(wrong, name, "probabilities in [0, 1]", array, hint=hint)
     if axis is not None:
         sums = array.sum(axis=axis, dtype=np.float64)
-        refuse_sums(np.abs(sums - 1) > slack, name, sums, array, axis, slack, hint)
+        expected = sum_to_one("probabilities", array, axis, slack)
+        refuse_where(np.abs(sums - 1) > slack, name, expected, sums, got="a sum of {:.10g}", hint=hint)
     return array
 
 

@@ -526,7 +526,8 @@ def log_probs_and_labels(
         def hint() -> str:
             return check.other_axis(np.exp(array), axis, LOGITS)
 
-        check.refuse_sums(wrong, "log_probs", excess, array, axis, tolerance, hint, logs=True)
+        expected = check.sum_to_one("logarithms of probabilities", array, axis, tolerance)
+        check.refuse_where(wrong, "log_probs", expected, excess, got="a log-sum-exp of {:.6g}", hint=hint)
     return array, axis, labels, w
 
 

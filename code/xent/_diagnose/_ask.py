@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from xent._validate import shown
+from xent._validate import choice
 
 from ._bench import FORMS as TARGETS
 from ._bench import KINDS, SHAPES, TOLERANCE, Bench, Data, datasets, inputs
@@ -235,7 +235,7 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     Raises
     ------
     TypeError
-        If `loss` is neither callable nor the name of a loss.
+        If `loss` is neither callable nor the name of a loss, or `arrays` no text.
     ValueError
         If Keras knows no loss of this name, or `arrays` is none of the names above.
 
@@ -258,8 +258,7 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     False
     """
     loss = resolve(loss)
-    if not isinstance(arrays, str) or arrays not in ("auto", *LIBRARIES):
-        raise ValueError(f"arrays must be 'auto', 'numpy', 'torch' or 'tensorflow'; got {shown(arrays)}")
+    choice(arrays, "arrays", ("auto", *LIBRARIES))
     own = tuple(logits) if isinstance(logits, tuple) else () if logits is None else to_numpy(logits).shape
     classes = tuple(n for n in dict.fromkeys(own[:0:-1]) if 2 <= n <= 200_000) if len(own) > 1 else ()
     search = _Search(loss, arrays, classes[:2], own[0] if own else None)

@@ -285,19 +285,17 @@ class Exam:
         s, k = self.meaning.smoothing, self.k
         if abs(s) < 1e-9:
             return {"smoothing": 0.0}
-        if self.binary:
-            return {"smoothing": round(s, 4), "smoothing_over": "both labels"}
-        mass = s * (k - 1) / k
-        if not other:
+        mass, over = s * (k - 1) / k, "both labels" if self.binary else "all K classes"
+        if not self.binary and not other:
             self.alternatives.append(f"smoothing {mass:.3g} over the K - 1 others: it takes {k} classes only")
-            return {"smoothing": round(s, 4), "smoothing_over": "all K classes"}
-        k2, s2 = other[0], other[2].smoothing
-        self.evidence["smoothing"] = f"fitted {s:.4g} with {k} classes, {s2:.4g} with {k2}"
-        if abs(s2 - s) < 1e-3:
-            return {"smoothing": round(s, 4), "smoothing_over": "all K classes"}
-        if abs(s2 * (k2 - 1) / k2 - mass) < 1e-3:
-            return {"smoothing": round(mass, 4), "smoothing_over": "the K - 1 others"}
-        return {"smoothing": round(s, 4), "smoothing_over": f"all classes, at K = {k}"}
+        elif not self.binary and other:
+            k2, s2 = other[0], other[2].smoothing
+            self.evidence["smoothing"] = f"fitted {s:.4g} with {k} classes, {s2:.4g} with {k2}"
+            if abs(s2 * (k2 - 1) / k2 - mass) < 1e-3 <= abs(s2 - s):
+                s, over = mass, "the K - 1 others"
+            elif abs(s2 - s) >= 1e-3:
+                over = f"all classes, at K = {k}"
+        return {"smoothing": round(s, 4), "smoothing_over": over}
 
     # ----------------------------------------------------------------------------------------------- targets
 

@@ -249,7 +249,8 @@ def nll(
         def hint() -> str:
             return check.other_axis(log_probs.exp(), axis, LOGITS)
 
-        check.refuse_sums(wrong, "log_probs", excess, log_probs, axis, tolerance, hint, logs=True)
+        expected = check.sum_to_one("logarithms of probabilities", log_probs, axis, tolerance)
+        check.refuse_where(wrong, "log_probs", expected, excess, got="a log-sum-exp of {:.6g}", hint=hint)
     return _pick(moved, labels, counts, weight, sample_weight, reduction, denominator, torch.neg)
 
 

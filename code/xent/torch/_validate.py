@@ -111,7 +111,11 @@ def distributions(
         tolerance = check.sum_tolerance(value.dtype, tensor.shape[axis])
         inside(tensor, name, tolerance, hint=hint)
         sums = tensor.detach().sum(axis, dtype=accumulator(tensor))
-        check.refuse_sums((sums - 1).abs() > tolerance, name, sums, value, axis, tolerance, hint)
+        expected, wrong = (
+            check.sum_to_one("probabilities", value, axis, tolerance),
+            (sums - 1).abs() > tolerance,
+        )
+        check.refuse_where(wrong, name, expected, sums, got="a sum of {:.10g}", hint=hint)
     return tensor
 
 

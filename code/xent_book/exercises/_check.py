@@ -134,7 +134,7 @@ def get(slug: str) -> Exercise:
     ValueError: there is no exercise 'bce-from-logit'; did you mean 'bce-from-logits'...
     """
     if not isinstance(slug, str):
-        raise TypeError(f"slug must be the name of an exercise, a string; got {type(slug).__name__}")
+        raise TypeError(f"slug: expected the name of an exercise, got {type(slug).__name__}")
     exercises = _registry()
     if slug not in exercises:
         close = difflib.get_close_matches(slug, exercises, n=3, cutoff=0.7)
