@@ -507,27 +507,18 @@ def plan(settings: Settings) -> Iterator[tuple[str, float, int]]:
     steps, all_text = settings.steps, settings.shares[-1]
     least, few, part = settings.shares[:-1]
 
-    def cells(name: str, *shares: float) -> Iterator[tuple[str, float, int]]:
-        yield from ((name, share, steps) for share in shares)
+    def cells(*arms: tuple[Any, ...]) -> Iterator[tuple[str, float, int]]:
+        yield from ((name, share, steps) for name, *shares in arms for share in shares)
 
-    yield from cells("labels", *settings.shares)
-    yield from cells("mixed, all text", few, part, all_text)
+    yield from cells(("labels", *settings.shares), ("mixed, all text", few, part, all_text))
     yield from ((name, all_text, settings.longer) for name in LONGER)
-    yield from cells("texts and labels", few, all_text, part)
-    for name in WITHOUT_LABELS:
-        yield from cells(name, 0.0)
-    yield from cells("mixed, same text", few, part)
-    for name in ("mixed, all text", "texts and labels", "mixed, same text"):
-        yield from cells(name, least)
-    yield from cells("on-policy", few, all_text)
-    for name in TEMPERATURES:
-        yield from cells(name, few)
-    yield from cells("top 4, all text", few, all_text)
-    yield from cells("teacher, same text", few, part, least)
-    yield from cells("on-policy", part, least)
-    yield from cells("top 4, all text", part, least)
-    yield from cells("JSD, same text", few, all_text)
-    yield from cells("reverse, same text", few, all_text)
+    yield from cells(("texts and labels", few, all_text, part), *((name, 0.0) for name in WITHOUT_LABELS))
+    yield from cells(("mixed, same text", few, part))
+    yield from cells(*((name, least) for name in ("mixed, all text", "texts and labels", "mixed, same text")))
+    yield from cells(("on-policy", few, all_text), *((name, few) for name in TEMPERATURES))
+    yield from cells(("top 4, all text", few, all_text), ("teacher, same text", few, part, least))
+    yield from cells(("on-policy", part, least), ("top 4, all text", part, least))
+    yield from cells(("JSD, same text", few, all_text), ("reverse, same text", few, all_text))
 
 
 def started(data: Data, name: str, share: float, jobs: Sequence[Job]) -> Stack:
