@@ -1,6 +1,7 @@
 """A teacher and its students on scikit-learn's digits: what each target is worth on 100 examples.
 
-    python -m experiments.distillation.digits    makes digits.json; takes minutes; resumes
+    python -m experiments.distillation.digits                 makes digits.json; takes minutes; resumes
+    python -m experiments.distillation.digits --repeat 0 1    two seeds again, beside what is stored
 
 Each seed splits the 1,797 images four ways: 700 that the teacher learns with their labels, 500 for the
 student (100 of them, or all, where the name says so), 200 to choose the weight decay on, 397 to test. No
@@ -13,6 +14,7 @@ times as long, to see whether the students had arrived.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import re
@@ -228,12 +230,20 @@ def run(names: list[str], seeds: list[int], decays: dict[str, float]) -> dict[st
 
 
 def main() -> None:
-    """Run what the result does not hold yet."""
+    """Run what the result does not hold yet; or some seeds again, beside what it holds."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeat", type=int, nargs="+", metavar="SEED")
+    repeat = parser.parse_args().repeat
     torch.set_num_threads(1)
     result = read(RESULT)
     if result.get("settings") != SETTINGS:
         result = {"settings": SETTINGS, "tuned": {}, "scores": {}, "longer": {}, "cpu_seconds": 0.0}
     tuned, scores, longer = result["tuned"], result["scores"], result["longer"]
+    if repeat:
+        chosen = {name: found["weight_decay"] for name, found in tuned.items()}
+        for name, score in run(list(CONDITIONS), repeat, chosen).items():
+            print(name, *score["nll"], "stored:", *(scores[name]["nll"][seed] for seed in repeat))
+        return
     seeds = SETTINGS["seeds"]
     data = split(seeds)
     teachers = train_teachers(seeds, data)
