@@ -299,7 +299,7 @@ def count(value: Any, name: str, least: int = 1, most: int = MOST) -> int:
         raise ValueError(f"{name}: expected an integer >= {least}, got {shown(value)}")
     if result > most:
         raise ValueError(f"{name}: expected an integer up to {float(most):g}, got {shown(value)}")
-    return int(result)
+    return result
 
 
 def number(value: Any, name: str, expected: str, low: float, high: float, *, closed: str = "") -> float:

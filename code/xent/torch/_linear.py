@@ -477,13 +477,12 @@ def _reduced(
         *beside,
     )
 
-    def shaped(x: Tensor) -> Tensor:
-        return x.reshape(rows) if each else x
-
+    shape = rows if each else torch.Size(())
     if not report:
-        return shaped(result), None
+        return result.reshape(shape), None
     told = told * factor.flatten()
-    return shaped(result), TokenReport(*(shaped(x if each else summed(x, 1.0)) for x in told))
+    report_of = (x if each else summed(x, 1.0) for x in told)
+    return result.reshape(shape), TokenReport(*(x.reshape(shape) for x in report_of))
 
 
 def _softcap(value: Any) -> float | None:

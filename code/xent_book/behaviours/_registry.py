@@ -140,10 +140,7 @@ def see(slug: str) -> Seen:
     return get(slug).run()
 
 
-@cache
-def see_once(slug: str) -> Seen:
-    """What a probe saw in this process: a page that shows a row twice runs it once."""
-    return get(slug).run()
+see_once = cache(see)  # a page that shows a row twice runs it once
 
 
 # ------------------------------------------------------------------------------------- for the probes
