@@ -171,9 +171,10 @@ def refuse_where(
         raise ValueError(f"{name}: expected {expected}, got {got.format(value)}{at_index(where)}{hint()}")
 
 
-def sum_to_one(what: str, along: str, slack: float, classes: int, dtype: Any) -> str:
-    """Say what was expected of a sum."""
-    return f"{what} that sum to one along {along} (within {slack:.2g} for {classes} classes in {dtype})"
+def sum_to_one(what: str, like: Any, axis: int, slack: float) -> str:
+    """Say what was expected of the sums of `like` along its class axis."""
+    within = f"within {slack:.2g} for {like.shape[axis]} classes in {like.dtype}"
+    return f"{what} that sum to one along axis {axis} ({within})"
 
 
 def fitting(array: Any, like: Any, axis: int, *, floats: bool, linear: bool = False) -> str:
@@ -253,7 +254,7 @@ def probabilities(value: ArrayLike, name: str, axis: int | None, *, hint: Callab
         refuse_where(wrong, name, "probabilities in [0, 1]", array, hint=hint)
     if axis is not None:
         sums = array.sum(axis=axis, dtype=np.float64)
-        expected = sum_to_one("probabilities", f"axis {axis}", slack, array.shape[axis], array.dtype)
+        expected = sum_to_one("probabilities", array, axis, slack)
         refuse_where(np.abs(sums - 1) > slack, name, expected, sums, got="a sum of {:.10g}", hint=hint)
     return array
 
@@ -288,12 +289,7 @@ def class_weights(value: ArrayLike | None, classes: int, name: str = "weight") -
 
 def integer(value: Any, name: str) -> int:
     """Return `value` as an int; bools and floats are refused, even whole ones."""
-    try:
-        return operator.index(_single(value))
-    except MemoryError:
-        raise
-    except Exception:  # what an object raises that was asked for its value says less than this
-        raise TypeError(f"{name}: expected an integer, got {shown(value)}") from None
+    return int(_converted(operator.index, value, name, "an integer"))
 
 
 def count(value: Any, name: str, least: int = 1, most: int = MOST) -> int:
@@ -303,25 +299,30 @@ def count(value: Any, name: str, least: int = 1, most: int = MOST) -> int:
         raise ValueError(f"{name}: expected an integer >= {least}, got {shown(value)}")
     if result > most:
         raise ValueError(f"{name}: expected an integer up to {float(most):g}, got {shown(value)}")
-    return int(result)
+    return result
 
 
 def number(value: Any, name: str, expected: str, low: float, high: float, *, closed: str = "") -> float:
     """Return `value` as a finite float inside (low, high); `closed` names the ends that belong to it."""
     try:
-        result = float(_single(value))
+        result = float(_converted(float, value, name, expected))
     except OverflowError:  # an integer that no float can hold
         result = math.inf
-    except MemoryError:
-        raise
-    except Exception:
-        raise TypeError(f"{name}: expected {expected}, got {shown(value)}") from None
-    inside = (low < result or ("low" in closed and result == low)) and (
-        result < high or ("high" in closed and result == high)
+    inside = (
+        low < result < high or (result == low and "low" in closed) or (result == high and "high" in closed)
     )
     if not (math.isfinite(result) and inside):
         raise ValueError(f"{name}: expected {expected}, got {shown(value)}")
     return result
+
+
+def _converted(convert: Callable[[Any], Any], value: Any, name: str, expected: str) -> Any:
+    try:
+        return convert(_single(value))
+    except (MemoryError, OverflowError):
+        raise
+    except Exception:  # what an object raises that was asked for its value says less than this
+        raise TypeError(f"{name}: expected {expected}, got {shown(value)}") from None
 
 
 def _single(value: Any) -> Any:

@@ -260,18 +260,10 @@ def mixed_loss(
     """
     alpha = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     common: dict[str, Any] = {"axis": axis, "reduction": reduction, "denominator": denominator}
+    heat: dict[str, Any] = {"temperature": temperature, "scale": scale, "direction": direction, "beta": beta}
     student, axis = check.logits_array(student_logits, "student_logits", axis)
     _, w = labels_and_weights(targets, student, axis, ignore_index, None, sample_weight)
-    soft = distillation_loss(
-        student_logits,
-        teacher_logits,
-        temperature=temperature,
-        scale=scale,
-        direction=direction,
-        beta=beta,
-        sample_weight=w,
-        **common,
-    )
+    soft = distillation_loss(student_logits, teacher_logits, sample_weight=w, **heat, **common)
     hard = cross_entropy(
         student_logits, targets, sample_weight=sample_weight, ignore_index=ignore_index, **common
     )
@@ -521,8 +513,8 @@ def _compare(first: Floats, second: Floats, temperature: float) -> tuple[Floats,
     # log a - log b cancels where the two are close. There, d is the difference of the logits less its mean in
     # the exponential sense: d = x - log sum b exp(x), for x = (first - second) / T less any constant. Taken off
     # is about the mean, so that x is as small as d, and what the difference of two floats loses is put back.
-    gap, lost = _difference(first, second)
-    apart, beside = _difference(*tops)
+    gap, lost = difference(first, second)
+    apart, beside = difference(*tops)
     around = np.clip(np.where(np.isnan(gap), 0.0, gap - apart) / temperature, -16, 16)
     centre = apart + temperature * (b * around).sum(-1, keepdims=True)
     x = (gap - centre + (lost - beside)) / temperature
@@ -534,11 +526,11 @@ def _compare(first: Floats, second: Floats, temperature: float) -> tuple[Floats,
     return a, b, np.where(near & (np.abs(total) < 1), x - total, d)
 
 
-def _difference(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Return x - y rounded, and what the rounding lost."""
-    difference = x - y
-    back = difference - x
-    return difference, (x - (difference - back)) - (y + back)
+def difference(x: Any, y: Any) -> tuple[Any, Any]:
+    """Return x - y rounded, and what the rounding lost; arrays and tensors alike."""
+    rounded = x - y
+    back = rounded - x
+    return rounded, (x - (rounded - back)) - (y + back)
 
 
 def _mixture(p: Floats, q: Floats, d: Floats, beta: float) -> tuple[Floats, Floats, Floats]:

@@ -522,17 +522,12 @@ def log_probs_and_labels(
     # float32 overflows from 89 on; what is below the smallest normal number underflows.
     with np.errstate(over="ignore", under="ignore"):
         wrong = ~(np.abs(np.expm1(np.minimum(excess, 700.0))) <= tolerance)
-        expected = check.sum_to_one(
-            "logarithms of probabilities", f"axis {axis}", tolerance, array.shape[axis], array.dtype
-        )
-        check.refuse_where(
-            wrong,
-            "log_probs",
-            expected,
-            excess,
-            got="a log-sum-exp of {:.6g}",
-            hint=lambda: check.other_axis(np.exp(array), axis, LOGITS),
-        )
+
+        def hint() -> str:
+            return check.other_axis(np.exp(array), axis, LOGITS)
+
+        expected = check.sum_to_one("logarithms of probabilities", array, axis, tolerance)
+        check.refuse_where(wrong, "log_probs", expected, excess, got="a log-sum-exp of {:.6g}", hint=hint)
     return array, axis, labels, w
 
 

@@ -102,12 +102,11 @@ def draw_scores(fig: Figure) -> None:
     truth = [0.7, 0.3]
     q = np.linspace(0.002, 0.998, 250)
     pairs = np.stack([q, 1 - q], axis=-1)
-    rules = (
+    for name, rule, colour, style, best in (
         ("log", scoring.log_score, plots.BLUE, "-", 0.7),
         ("Brier", scoring.brier_score, plots.GREEN, "--", 0.7),
         ("linear", scoring.linear_score, plots.PINK, ":", 1.0),
-    )
-    for name, rule, colour, style, best in rules:
+    ):
         ax.plot(q, elicitation.expected_score(rule, truth, pairs), style, color=colour, label=name)
         cost = elicitation.expected_score(rule, truth, [best, 1 - best])
         ax.plot(best, cost, "o", mfc="white", color=colour, ms=8, mew=2, clip_on=False)
@@ -120,9 +119,8 @@ def draw_learnt_length(fig: Figure) -> None:
     stop, batches = 0.1, 2 ** np.arange(8)
     ax = fig.subplots()
     ax.axhline(1 / stop, color=plots.BLACK, ls="--", lw=1.2)
-    ax.plot(
-        batches, [1 / eos_optimum(stop, int(batch)) for batch in batches], "o-", color=plots.BLUE, ms=6, lw=2
-    )
+    lengths = [1 / eos_optimum(stop, int(batch)) for batch in batches]
+    ax.plot(batches, lengths, "o-", color=plots.BLUE, ms=6, lw=2)
     ax.text(1, 1 / stop + 0.25, "the data: 10 tokens")
     ax.text(2.3, 4.0, "learnt with the mean over tokens")
     ax.set_xscale("log", base=2)
@@ -169,14 +167,13 @@ def draw_bench_gpu(fig: Figure) -> None:
     for ax, loss in zip(axes, ("cross_entropy", "distillation"), strict=True):
         [case] = [c for c in cases if (c["loss"], c["classes"], c["width"]) == (loss, classes, width)]
         for way, bytes_held in case["memory"].items():
-            if "," in way and way != "plain, compiled":  # a variant
+            below = way == "plain, compiled"
+            if "," in way and not below:  # a variant
                 continue
             x, y = max(bytes_held / 2**20, 1), case["seconds"][way] / case["seconds"]["plain"]
             ax.plot(x, y, "o", color=plots.BLUE if way == "xent" else plots.ORANGE, ms=7)
-            below = way == "plain, compiled"
             side, shift = ("left", -4) if x < 3 else ("center", 0)
-            put = (shift, -15 if below else 7)
-            ax.annotate(way, (x, y), put, textcoords="offset points", ha=side)
+            ax.annotate(way, (x, y), (shift, -15 if below else 7), textcoords="offset points", ha=side)
         name = {"cross_entropy": "labels", "distillation": "a live teacher"}[loss]
         ax.set(
             title=f"{classes:,} classes, H = {width:,}, {name}",
@@ -194,11 +191,11 @@ def draw_speeches(fig: Figure) -> None:
     """Draw as many characters as the small transformer of chapter 11 writes, by the divisor of its loss."""
     result = stored("shakespeare/result.json")
     ax = fig.subplots()
-    shown = (
-        ("B=1", plots.ORANGE, "loss / tokens of the speech"),
-        ("constant", plots.BLUE, "loss / a constant"),
-    )
-    for row, (arm, colour, divisor) in enumerate(shown):
+    shown = {
+        "B=1": (plots.ORANGE, "loss / tokens of the speech"),
+        "constant": (plots.BLUE, "loss / a constant"),
+    }
+    for row, (arm, (colour, divisor)) in enumerate(shown.items()):
         lengths = [run["mean_length"] for run in result["runs"] if run["arm"] == arm]
         count = round(float(np.mean(lengths)))
         # Words of Shakespeare's, as strokes.

@@ -428,9 +428,8 @@ def sees_nothing(mask: Any, *, true_is: str | None = None, padding: Any = None) 
         m = array(mask).astype(bool)
         if not (m.all(-1) | (~m).all(-1)).any() and padding is None:
             return Answer(False, "every row has both kinds of position")
-        return Answer(
-            None, "say true_is='seen' or 'left out': nn.MultiheadAttention's are True where left out"
-        )
+        why = "say true_is='seen' or 'left out': nn.MultiheadAttention's are True where left out"
+        return Answer(None, why)
     if padding is not None:
         pad = array(padding).astype(bool)
         if out.ndim == 3:
@@ -570,8 +569,7 @@ def depends_on_other_rows(model: Callable[[Any], Any], inputs: Any) -> Answer:
         batches = _beside(inputs, [2.0]), _beside(inputs, [3.0, 0.5])
     else:
         return Answer(None, "give at least four rows")
-    one, two = (array(model(batch)) for batch in batches)
-    again = array(model(batches[0]))
+    one, two, again = (array(model(batch)) for batch in (*batches, batches[0]))
     off, chance = (float(np.abs(one[0] - other[0]).max()) for other in (two, again))
     scale = 1e-3 * max(1e-3, float(np.abs(one).max()))
     if chance > scale:
@@ -671,10 +669,8 @@ def sure_and_wrong(logits: Any, targets: Any, *, axis: int | None = None) -> Ans
     foretold = -(np.exp(log_p) * terms).sum(-1)
     spread = (np.exp(log_p) * terms**2).sum(-1) - foretold**2
     beyond = float((each - foretold).sum()) > 2 * np.sqrt(max(0.0, float(spread.sum())))
-    why = f"a tenth of the rows carries {share:.2g} of the loss, {each.mean():.3g}"
-    return Answer(
-        (True if beyond else None) if share > 0.5 else False, f"{why}; {foretold.mean():.3g} foretold"
-    )
+    why = f"a tenth of the rows carries {share:.2g} of the loss, {each.mean():.3g}; {foretold.mean():.3g} foretold"
+    return Answer((beyond or None) if share > 0.5 else False, why)
 
 
 def rounds_to_zero(logits: Any, targets: Any, *, axis: int | None = None) -> Answer:
@@ -700,16 +696,12 @@ def scaled_loss(logged: Any, loss_value: Any) -> Answer:
     ratio = float(array(logged)) / float(array(loss_value))
     if not np.isfinite(ratio):
         return Answer(None, f"{ratio} times the loss")
-    power, loose = (
-        np.log2(ratio) if ratio > 0 else 0.0,
-        6e-3 if "16" in _kind(loss_value) + _kind(logged) else 1e-3,
-    )
+    loose = 6e-3 if "16" in _kind(loss_value) + _kind(logged) else 1e-3
+    power, why = np.log2(ratio) if ratio > 0 else 0.0, f"{ratio:.6g} times the loss"
     if abs(power - round(power)) > loose or power < 3.5:
-        return Answer(False, f"{ratio:.6g} times the loss")
-    sure = power > 9.5  # a sum over accumulation steps is a small power
-    return Answer(
-        True if sure else None, f"{ratio:.6g} times the loss" + (", or a sum of as many" * (not sure))
-    )
+        return Answer(False, why)
+    # A sum over accumulation steps is a small power.
+    return Answer(True, why) if power > 9.5 else Answer(None, f"{why}, or a sum of as many")
 
 
 # ------------------------------------------------------------------------------------- denominators and weights
@@ -870,9 +862,8 @@ def label_out_of_range(targets: Any, classes: int, *, ignore_index: int | None =
     """Whether a label that counts is no class."""
     keep, _ = _counting(targets, classes, ignore_index)
     bad = keep[(keep < 0) | (keep >= classes)]
-    return Answer(
-        bool(bad.size), f"{bad.size} labels are no class" + (f", such as {bad[0]}" if bad.size else "")
-    )
+    such = f", such as {bad[0]}" if bad.size else ""
+    return Answer(bool(bad.size), f"{bad.size} labels are no class{such}")
 
 
 def classes_on_the_last_axis(loss: Loss | str, logits: Any, targets: Any) -> Answer:
@@ -882,11 +873,8 @@ def classes_on_the_last_axis(loss: Loss | str, logits: Any, targets: Any) -> Ans
         return Answer(False, "two dimensions: the classes are axis 1, and last")
     if found.layout not in ("second", "last"):
         return _told(found, None, f"class axis: {found.layout}")
-    axes = _axes(z, targets)
-    given = (axes[0] == -1) != (found.layout == "last")
-    return _told(
-        found, given if len(axes) == 1 else None, f"the loss reads classes on the {found.layout} axis"
-    )
+    axes, why = _axes(z, targets), f"the loss reads classes on the {found.layout} axis"
+    return _told(found, (axes[0] == -1) != (found.layout == "last") if len(axes) == 1 else None, why)
 
 
 def _next_tokens(labels: Any, ids: Any, ignore_index: int) -> tuple[Array, Array, Array]:

@@ -102,18 +102,17 @@ def ways_on_gpu() -> dict[str, dict[str, Way]]:
     }
     if importlib.util.find_spec("liger_kernel"):
         liger = importlib.import_module("liger_kernel.transformers.functional")
+        fused = liger.liger_fused_linear_cross_entropy
         result["cross_entropy"] |= {
-            "Liger": liger.liger_fused_linear_cross_entropy,
-            "Liger, sums in float32": lambda *x: liger.liger_fused_linear_cross_entropy(
-                *x, accum_dtype=torch.float32
-            ),
+            "Liger": fused,
+            "Liger, sums in float32": partial(fused, accum_dtype=torch.float32),
         }
-        result["distillation"]["Liger"] = lambda *x: liger.liger_fused_linear_jsd(*x, jsd_beta=0.0)
+        result["distillation"]["Liger"] = partial(liger.liger_fused_linear_jsd, jsd_beta=0.0)
     if importlib.util.find_spec("cut_cross_entropy"):
         cut = importlib.import_module("cut_cross_entropy")
         result["cross_entropy"] |= {
             "cut cross-entropy": cut.linear_cross_entropy,
-            "cut cross-entropy, unfiltered": lambda *x: cut.linear_cross_entropy(*x, filter_eps=None),
+            "cut cross-entropy, unfiltered": partial(cut.linear_cross_entropy, filter_eps=None),
         }
     return result
 

@@ -160,31 +160,25 @@ def on_gpu(cases: list[Case]) -> str:
 
 def of_gpu(cases: list[Case]) -> str:
     """Say where and with what it was measured."""
-    versions: dict[str, str] = {}
-    for case in cases:
-        versions |= case["versions"]
+    versions = dict(item for case in cases for item in case["versions"].items())
     libraries = ", ".join(f"{name} {version}" for name, version in versions.items())
     return f"Measured on {cases[0]['date']}, on an {cases[0]['device']}; {libraries}."
 
 
 def targets(cases: list[Case]) -> str:
     """Return each target: what it is about, what was measured, and the most that it may be."""
-    at = {
-        (c["rows"], c["classes"]): c
-        for c in cases
-        if (c["dtype"], c["logits"], c["axis"]) == ("float32", "random", -1)
-    }
-    found = [
-        (f"{size(at[shape])}, time of {way}", share(at[shape], way), most) for shape, way, most in TARGETS
-    ]
-    for shape in dict.fromkeys(shape for shape, way, _ in TARGETS if way == "torch"):
-        case = at[shape]
+    plain = [c for c in cases if (c["dtype"], c["logits"], c["axis"]) == ("float32", "random", -1)]
+    at = {(c["rows"], c["classes"]): c for c in plain}
+    rows: list[list[str]] = []
+
+    def add(what: str, measured: float, most: float) -> None:
+        rows.append([what, "met" if measured <= most else "**missed**", f"{measured:.3f}", f"{most:g}"])
+
+    for shape, way, most in TARGETS:
+        add(f"{size(at[shape])}, time of {way}", share(at[shape], way), most)
+    for case in (at[shape] for shape in dict.fromkeys(shape for shape, way, _ in TARGETS if way == "torch")):
         extra = case["memory"]["xent"] / case["bytes"]
-        found.append((f"{size(case)}, extra memory over the logits", extra, MOST_MEMORY))
-    rows = [
-        [what, "met" if measured <= most else "**missed**", f"{measured:.3f}", f"{most:g}"]
-        for what, measured, most in found
-    ]
+        add(f"{size(case)}, extra memory over the logits", extra, MOST_MEMORY)
     return table(["xent's share of", "target", "measured", "at most"], rows)
 
 

@@ -51,10 +51,10 @@ class Row:
 
     name: str
     learns: str  # in words, for the table
-    truth: float
     exact: Callable[[], float]
     simulated: Callable[[np.random.Generator], tuple[float, float]]
     trained: Callable[[int], float]
+    truth: float = float(P[0])
 
 
 # ------------------------------------------------------------------------------------------ supervised
@@ -138,26 +138,14 @@ def token_mean(losses: Tensor, mask: Tensor) -> Tensor:
     return (losses * mask).sum((1, 2)) / mask.sum((1, 2))
 
 
-def sequence_mean(losses: Tensor, mask: Tensor) -> Tensor:
-    return ((losses * mask).sum(2) / mask.sum(2)).mean(1)
-
-
-def padded_mean(losses: Tensor, mask: Tensor) -> Tensor:
-    return (losses * mask).sum((1, 2)) / (mask.shape[1] * mask.sum(2).max(1).values)
-
-
 def square_averaging(losses: Tensor, mask: Tensor) -> Tensor:
     """Token weights of one over the square root of the length, over their sum, as InternVL's."""
     root = mask.sum(2).sqrt()
     return ((losses * mask).sum(2) / root).sum(1) / root.sum(1)
 
 
-def sequence_sum(losses: Tensor, mask: Tensor) -> Tensor:
-    return (losses * mask).sum(2).mean(1)
-
-
-def draw(rng: np.random.Generator, sets: int, size: int) -> Draws:
-    return rng.choice(4, size=(sets, size), p=P)
+def draw(rng: np.random.Generator, *shape: int) -> Draws:
+    return rng.choice(4, size=shape, p=P)
 
 
 def of_tokens(
@@ -179,7 +167,7 @@ def of_tokens(
         rng = np.random.default_rng(1000 + seed)
         return fit_lengths(prepare(draw(rng, TRAINED, size)), aggregate)
 
-    return Row(name, learns, float(P[0]), exact, simulated, trained)
+    return Row(name, learns, exact, simulated, trained)
 
 
 def additive(size: int) -> Callable[[], float]:
@@ -228,7 +216,7 @@ def pack(stream: Draws) -> tuple[Draws, Draws]:
 
 
 def packed_simulated(rng: np.random.Generator) -> tuple[float, float]:
-    stream = rng.choice(4, size=SIMULATED // 2, p=P)
+    stream = draw(rng, SIMULATED // 2)
     row, total = pack(stream)
     scale = 1 / total[row]
     # Rows depend on their neighbours: the error is that of blocks of a hundred.
@@ -239,18 +227,18 @@ def packed_simulated(rng: np.random.Generator) -> tuple[float, float]:
 
 def packed_trained(seed: int, weights: bool) -> float:
     """Rows of tokens with position ids that start again; each row's mean, or the weights of LongAlign."""
-    stream = np.random.default_rng(1000 + seed).choice(4, size=TRAINED, p=P)
+    stream = draw(np.random.default_rng(1000 + seed), TRAINED)
     row, total = pack(stream)
     rows, items = len(total), len(stream)
-    own = np.repeat(LENGTHS[stream], LENGTHS[stream])
-    position = torch.as_tensor(np.concatenate([np.arange(n) for n in LENGTHS[stream]]))
-    target = torch.as_tensor(np.concatenate([np.arange(1, n + 1) == n for n in LENGTHS[stream]])).double()
-    where = torch.as_tensor(np.repeat(row, LENGTHS[stream]))
+    n = torch.as_tensor(LENGTHS[stream])
+    own, where = n.repeat_interleave(n), torch.as_tensor(row).repeat_interleave(n)
+    position = torch.cat([torch.arange(m) for m in n])
+    target = (position + 1 == own).double()
 
     def loss(z: Tensor) -> Tensor:
         each = F.binary_cross_entropy_with_logits(every_position(z)[position], target, reduction="none")
         if weights:  # each sequence's sum times rows / (its tokens x sequences), then the mean over the rows
-            return (each * rows / torch.as_tensor(own * items)).sum() / rows
+            return (each * rows / (own * items)).sum() / rows
         of_row = torch.zeros(rows, dtype=torch.float64).index_add(0, where, each)
         return (of_row / torch.as_tensor(total)).mean()
 
@@ -316,15 +304,11 @@ RARE, WEIGHT = np.array([0.95, 0.05]), np.array([1.0, 20.0])
 
 def weighted_row(size: int, repaired: bool) -> Row:
     """Classes 95 : 5 with weights 1 : 20; the report for the rare one."""
+    truth = float(RARE[1] * WEIGHT[1] / (RARE @ WEIGHT))
     name = f"class weights, over {'the expected' if repaired else 'their own'} sum, batches of {size}"
 
     def exact() -> float:
-        q = (
-            RARE * WEIGHT / (RARE @ WEIGHT)
-            if repaired
-            else learnt_distribution(RARE, WEIGHT, size, weight=WEIGHT)
-        )
-        return float(q[1])
+        return truth if repaired else float(learnt_distribution(RARE, WEIGHT, size, weight=WEIGHT)[1])
 
     def simulated(rng: np.random.Generator) -> tuple[float, float]:
         y = (rng.random((SIMULATED // size, size)) < RARE[1]).astype(np.int64)
@@ -348,8 +332,7 @@ def weighted_row(size: int, repaired: bool) -> Row:
                 z -= rate * (1 - step / steps) * gradient
         return float(z.detach().softmax(1)[:, 1].mean())
 
-    truth = float(RARE[1] * WEIGHT[1] / (RARE @ WEIGHT))
-    return Row(name, "w p" if repaired else "w p E[1/(w + W)]", truth, exact, simulated, trained)
+    return Row(name, "w p" if repaired else "w p E[1/(w + W)]", exact, simulated, trained, truth)
 
 
 # ------------------------------------------------------------------------------------ sampled negatives
@@ -377,13 +360,14 @@ def sampled_exact(corrected: bool, drop: bool) -> Tensor:
 
 
 def candidates_of(rng: np.random.Generator, draws: int) -> Tensor:
-    target = rng.choice(4, size=(draws, 1), p=P)
-    return torch.as_tensor(np.hstack([target, rng.choice(4, size=(draws, NEGATIVES), p=NOISE)]))
+    return torch.as_tensor(np.hstack([draw(rng, draws, 1), rng.choice(4, size=(draws, NEGATIVES), p=NOISE)]))
 
 
 def sampled_row(
     name: str, learns: str, closed: Array | None, corrected: bool, drop: bool, of: int = 0
 ) -> Row:
+    loss = partial(sampled_loss, corrected=corrected, drop=drop)
+
     def optimum() -> Tensor:
         return sampled_exact(corrected, drop) if closed is None else torch.as_tensor(np.log(closed))
 
@@ -391,14 +375,13 @@ def sampled_row(
         return float(optimum().detach().softmax(0)[of])
 
     def simulated(rng: np.random.Generator) -> tuple[float, float]:
-        z = optimum()
-        return stationary(lambda t, c: sampled_loss(t, c, corrected, drop), z, candidates_of(rng, 50_000), of)
+        return stationary(loss, optimum(), candidates_of(rng, 50_000), of)
 
     def trained(seed: int) -> float:
         drawn = candidates_of(np.random.default_rng(1000 + seed), 4 * TRAINED)
-        return fitted(lambda z: sampled_loss(z, drawn, corrected, drop).mean(), of)
+        return fitted(lambda z: loss(z, drawn).mean(), of)
 
-    return Row(name, learns, float(P[of]), exact, simulated, trained)
+    return Row(name, learns, exact, simulated, trained, float(P[of]))
 
 
 def stationary(
@@ -406,9 +389,8 @@ def stationary(
 ) -> tuple[float, float]:
     """The probability of an outcome after a Newton step from `z` on fresh draws, and its standard error."""
     z = z.detach().clone()
-    steps = 1e-4 * torch.eye(
-        len(z), dtype=z.dtype
-    )  # central differences: errors of 1e-8, far below the noise
+    eye = torch.eye(len(z), dtype=z.dtype)
+    steps = 1e-4 * eye  # central differences: errors of 1e-8, far below the noise
     jacobian = torch.stack([(loss(z + h, drawn) - loss(z - h, drawn)) / 2e-4 for h in steps], 1)
 
     def slope(t: Tensor) -> Tensor:
@@ -419,8 +401,7 @@ def stationary(
     hessian = (hessian + hessian.T) / 2
     inverse = torch.linalg.pinv(hessian, hermitian=True, rtol=1e-6)
     p = z.softmax(0)
-    of_one = p[of] * (torch.eye(len(z), dtype=z.dtype)[of] - p)
-    influence = jacobian @ inverse @ of_one
+    influence = jacobian @ inverse @ (p[of] * (eye[of] - p))
     value = float(p[of] - influence.mean())
     return value, float(influence.std() / len(influence) ** 0.5)
 
@@ -469,10 +450,10 @@ def preference_row(name: str, learns: str, normalised: bool, reference: bool) ->
         drawn = pairs_of(np.random.default_rng(1000 + seed), 4 * TRAINED)
         return fitted(lambda z: loss(z, drawn).mean())
 
-    truth = float(preference_exact(False, reference)[0])
-    return Row(
-        name, learns, truth, lambda: float(preference_exact(normalised, reference)[0]), simulated, trained
-    )
+    def exact(normalised: bool) -> float:
+        return float(preference_exact(normalised, reference)[0])
+
+    return Row(name, learns, partial(exact, normalised), simulated, trained, exact(False))
 
 
 # ---------------------------------------------------------------------------------------------- rows
@@ -488,7 +469,14 @@ def bucketed(kinds: Draws) -> Draws:
 
 
 ROWS = [
-    of_tokens("mean over each sequence", "P / n", 4, additive(1), lambda n: 1 / n, sequence_mean),
+    of_tokens(
+        "mean over each sequence",
+        "P / n",
+        4,
+        additive(1),
+        lambda n: 1 / n,
+        lambda losses, mask: ((losses * mask).sum(2) / mask.sum(2)).mean(1),
+    ),
     of_tokens(
         "square averaging over a micro-batch of 4",
         "P E[1/(r + R)] / r, r = sqrt(n), B = 4",
@@ -506,9 +494,7 @@ ROWS = [
         8,
         additive(4),
         lambda n: np.repeat(1 / n.reshape(-1, 2, 4).sum(2), 4, 1),
-        lambda losses, mask: (
-            (losses * mask).view(len(mask), 2, 4, -1).sum((2, 3)) / mask.view(len(mask), 2, 4, -1).sum((2, 3))
-        ).mean(1),
+        lambda losses, mask: token_mean(losses.view(-1, 4, 8), mask.view(-1, 4, 8)).view(-1, 2).mean(1),
     ),
     of_tokens("one denominator for 2 ranks of 4", "P E[1/(n + S)], B = 8", 8, additive(8), sums, token_mean),
     of_tokens("token mean in buckets of one length", "P / n", 4, additive(1), sums, token_mean, bucketed),
@@ -518,15 +504,19 @@ ROWS = [
         4,
         lambda: enumerated(4, lambda n: float(n.max())),
         lambda n: 1 / n.max(1, keepdims=True),
-        padded_mean,
+        lambda losses, mask: (losses * mask).sum((1, 2)) / (mask.shape[1] * mask.sum(2).max(1).values),
     ),
     of_tokens(
-        "sum over a constant, or over the sequences", "P", 4, lambda: float(P[0]), np.ones_like, sequence_sum
+        "sum over a constant, or over the sequences",
+        "P",
+        4,
+        lambda: float(P[0]),
+        np.ones_like,
+        lambda losses, mask: (losses * mask).sum(2).mean(1),
     ),
     Row(
         "prompts of 1 or 6 tokens counted, batches of 4",
         "P E[1/(m + n + S)], given the prompt",
-        float(P[0]),
         prompted_exact,
         prompted_simulated,
         prompted_trained,
@@ -534,7 +524,6 @@ ROWS = [
     Row(
         "a mask that does not look at the token",
         "P",
-        float(P[0]),
         lambda: float(P[0]),
         masked_simulated,
         masked_trained,
@@ -542,7 +531,6 @@ ROWS = [
     Row(
         f"packed rows of {ROW} tokens, each its mean",
         "P E[1/tokens of its row]",
-        float(P[0]),
         packed_exact,
         packed_simulated,
         partial(packed_trained, weights=False),
@@ -550,7 +538,6 @@ ROWS = [
     Row(
         "packed rows with LongAlign's weights",
         "P / n",
-        float(P[0]),
         additive(1),
         lambda rng: (lambda kinds: counted(kinds, 1 / LENGTHS[kinds]))(draw(rng, SIMULATED, 1)),
         partial(packed_trained, weights=True),

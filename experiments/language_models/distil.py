@@ -179,12 +179,11 @@ def train(
     rates: list[float],
     decays: list[float],
     steps: int,
-    checkpoints: int = SETTINGS["checkpoints"],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Train a stack of models, model i from seeds[i] on teachers[i] with rates[i] and decays[i].
 
-    Returns the values of the arm's own objective, (models, checkpoints), and the trees: at the last step, or
-    with a cache at the checkpoint with the lowest value.
+    Returns the values of the arm's own objective, (models,), and the trees: at the last step, or with a cache at
+    the checkpoint with the lowest value.
     """
     model = Stack([1000 + s for s in seeds], **SETTINGS[arm.size])
     generators = [np.random.default_rng([s, 1]) for s in seeds]
@@ -196,8 +195,9 @@ def train(
     which = torch.arange(len(seeds))[:, None]
     rate, decay = torch.tensor(rates), torch.tensor(decays)
     state = (torch.zeros_like(model.flat), torch.zeros_like(model.flat))
+    checkpoints = SETTINGS["checkpoints"] if cache else 1
     marks = [round(steps * (i + 1) / checkpoints) for i in range(checkpoints)]
-    values, best = [], [(math.inf, np.empty(0))] * len(seeds)
+    best = [(math.inf, np.empty(0))] * len(seeds)
 
     def loss_of(tokens: Tensor, rows: Tensor, counts: Tensor | None, policy: bool) -> Tensor:
         """The mean over sequences, a value for each model."""
@@ -224,7 +224,7 @@ def train(
         with torch.no_grad():
             now = 0.5 + 0.5 * math.cos(math.pi * (step - 1) / steps)
             adamw(model.flat, gradient, state, step, rate * now, decay)
-        if step in marks and (cache or step == steps or arm.size == "small"):
+        if step in marks:
             trees = model.trees()
             if cache:
                 h = cache.held
@@ -233,29 +233,23 @@ def train(
                     value = loss_of(cache.tokens[:, :h], cache.rows[:, :h], counts, False).numpy()
             else:
                 value = np.array([objective(arm, t, p) for t, p in zip(trees, teachers, strict=True)])
-            values.append(value)
             for i, v in enumerate(value):
                 if not cache or v < best[i][0]:
                     best[i] = (float(v), trees[i])
-    return np.array(values).T, np.stack([tree for _, tree in best])
+    return np.array([value for value, _ in best]), np.stack([tree for _, tree in best])
 
 
 def measures(tree: np.ndarray, teacher: np.ndarray) -> dict[str, Any]:
     """Measure a model exactly, against the truth and against its teacher."""
     n = np.arange(1, dialects.LIMIT + 2)
-    at, lengths = dialects.begins(tree), dialects.length_probs(tree)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        surprise = np.where(tree > 0, -tree * np.log(tree), 0.0).sum(1)
+    lengths = dialects.length_probs(tree)
     return {
         "kl_truth": dialects.sequence_kl(dialects.source(), tree),
         "forward": dialects.sequence_kl(teacher, tree),
         "reverse": dialects.sequence_kl(tree, teacher),
-        "forward_on_student": float(at @ dialects.token_kl(teacher, tree)),
         "mean_length": float(lengths @ n),
         "harmonic_length": float(1 / (lengths @ (1 / n))),
         "share_of_up": dialects.share_of_up(tree),
-        "entropy": float(at @ surprise),
-        "lengths": lengths.tolist(),
     }
 
 
@@ -282,10 +276,8 @@ def teachers_of(seeds: list[int]) -> np.ndarray:
     """Train the teachers of these seeds on the truth, from labels: shape (seeds, 21845, 5)."""
     truth = np.repeat(dialects.source()[None], len(seeds), 0)
     s = SETTINGS["teacher"]
-    rates, decays = [s["rate"]] * len(seeds), [s["decay"]] * len(seeds)
-    return train(
-        Arm("large", "teacher", "labels"), [100 + x for x in seeds], truth, rates, decays, s["steps"]
-    )[1]
+    rates, decays, own = [s["rate"]] * len(seeds), [s["decay"]] * len(seeds), [100 + x for x in seeds]
+    return train(Arm("large", "teacher", "labels"), own, truth, rates, decays, s["steps"])[1]
 
 
 def run_arm(name: str, teachers: np.ndarray) -> dict[str, Any]:
@@ -297,13 +289,11 @@ def run_arm(name: str, teachers: np.ndarray) -> dict[str, Any]:
     steps = SETTINGS["steps of the grid"][kind]
     flat = [(r, d, s) for r, d in grid for s in few]
     rates, decays, chosen = map(list, zip(*flat, strict=True))
-    checkpoints = SETTINGS["checkpoints"] if arm.cache else 1
-    values, _ = train(arm, chosen, teachers[chosen], rates, decays, steps, checkpoints)
-    last = (values.min(1) if arm.cache else values[:, -1]).reshape(len(grid), len(few))
+    last = train(arm, chosen, teachers[chosen], rates, decays, steps)[0].reshape(len(grid), len(few))
     rate, decay = grid[int(last.mean(1).argmin())]
     seeds = list(range(SETTINGS["seeds with a cache" if arm.cache else "seeds"]))
     steps = SETTINGS["steps"][kind]
-    values, trees = train(arm, seeds, teachers[seeds], [rate] * len(seeds), [decay] * len(seeds), steps)
+    _, trees = train(arm, seeds, teachers[seeds], [rate] * len(seeds), [decay] * len(seeds), steps)
     beside = {}
     if arm.loss == "tail":
         beside = {"within_tail": [within_tail(t, p) for t, p in zip(trees, teachers, strict=False)]}
@@ -313,7 +303,6 @@ def run_arm(name: str, teachers: np.ndarray) -> dict[str, Any]:
         "rate": rate,
         "decay": decay,
         "steps": steps,
-        "curve": values,
         **of_each(trees, teachers),
         **beside,
         "cpu_seconds": time.process_time() - started,
@@ -323,10 +312,9 @@ def run_arm(name: str, teachers: np.ndarray) -> dict[str, Any]:
 def longer(name: str, teachers: np.ndarray, done: dict[str, Any]) -> dict[str, Any]:
     """Train some seeds of an arm twice as long, with the same settings."""
     k = SETTINGS["seeds of the longer run"]
-    values, trees = train(
-        ARMS[name], list(range(k)), teachers[:k], [done["rate"]] * k, [done["decay"]] * k, 2 * done["steps"]
-    )
-    return {"steps": 2 * done["steps"], "curve": values} | of_each(trees, teachers)
+    rates, decays, steps = [done["rate"]] * k, [done["decay"]] * k, 2 * done["steps"]
+    trees = train(ARMS[name], list(range(k)), teachers[:k], rates, decays, steps)[1]
+    return {"steps": steps} | of_each(trees, teachers)
 
 
 def save(result: dict[str, Any]) -> None:

@@ -39,6 +39,7 @@ from __future__ import annotations
 import argparse
 import copy
 import math
+import operator
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -201,11 +202,10 @@ class Stack:
 @torch.no_grad()
 def predict(model: Stack, rows: Rows, chunk: int = 8192) -> Tensor:
     """Return the log-probabilities (N, letters) of a single model along rows (N, ...)."""
-    parts = [
-        model.logits(Rows(*(column[None, i : i + chunk] for column in rows)))[0].log_softmax(-1)
-        for i in range(0, len(rows.token), chunk)
-    ]
-    return torch.cat(parts)
+    pieces = (
+        Rows(*(column[None, i : i + chunk] for column in rows)) for i in range(0, len(rows.token), chunk)
+    )
+    return torch.cat([model.logits(piece)[0].log_softmax(-1) for piece in pieces])
 
 
 @torch.no_grad()
@@ -267,14 +267,11 @@ class Data:
         s = self.settings
         teachers = Stack([10_000 + seed for seed in seeds], s.teacher, self.letters)
         if not path.exists():
-            start = time.process_time()
             jobs = [Job(10_000 + seed, s.teacher_rate, s.teacher_dropout, 0.0) for seed in seeds]
             train, validation = ([self.rows[part]] * len(seeds) for part in ("train", "validation"))
-            task = Task(
-                ARMS["labels"], self, [np.arange(len(train[0].token))] * len(seeds), train, validation, []
-            )
+            known = [np.arange(len(train[0].token))] * len(seeds)
+            task = Task(ARMS["labels"], self, known, train, validation, [])
             teachers, runs = fit(task, jobs, teachers, s.teacher_steps, s.teacher_looks)
-            middle = time.process_time()
             counts = {part: len(self.speeches[part]) for part in ("train", "validation")}
             written = [{part: [speech for begin in range(0, n, 500) for speech in write(
                 teachers.part([i]), draws([seed], min(500, n - begin), begin + (part == "train") * 10**6)
@@ -282,8 +279,7 @@ class Data:
             torch.save(
                 {"flat": teachers.flat.detach(), "written": written, "seeds": list(seeds), "runs": runs,
                  "letters": self.letters, "speeches": {k: len(v) for k, v in self.speeches.items()},
-                 "tokens": {k: len(v.token) for k, v in self.rows.items()},
-                 "seconds": middle - start, "writing": time.process_time() - middle}, path
+                 "tokens": {k: len(v.token) for k, v in self.rows.items()}}, path
             )  # fmt: skip
         stored = torch.load(path)
         if stored["seeds"] != list(seeds):
@@ -294,9 +290,7 @@ class Data:
     def labelled(self, seed: int, share: float) -> np.ndarray:
         """Return the training rows whose speeches are labelled; those of a share hold those of a smaller one."""
         if not 0 < share <= 1:
-            raise ValueError(
-                f"share must lie in (0, 1]; got {share}: use an arm with alpha = 1 without labels"
-            )
+            raise ValueError(f"share: expected a number in (0, 1], got {share}; alpha = 1 needs no labels")
         order = self.owned[seed].order
         count = max(1, round(share * len(order)))
         return np.concatenate([np.arange(self.first[i], self.first[i + 1]) for i in np.sort(order[:count])])
@@ -398,9 +392,8 @@ def fit(
     for step in range(1, steps + 1):
         parts, said = [], []
         if arm.rows == "own" and step % 8 == 1:
-            texts = write(
-                models.part(range(S)), draws([j.seed for j in jobs], s.written_at_once, 10**5 + step)
-            )
+            uniform = draws([j.seed for j in jobs], s.written_at_once, 10**5 + step)
+            texts = write(models.part(range(S)), uniform)
             own = [rows_of(t, s.teacher.window) for t in texts]
             written += np.where(live, [len(o.token) for o in own], 0)
         for m in range(S):
@@ -514,27 +507,18 @@ def plan(settings: Settings) -> Iterator[tuple[str, float, int]]:
     steps, all_text = settings.steps, settings.shares[-1]
     least, few, part = settings.shares[:-1]
 
-    def cells(name: str, *shares: float) -> Iterator[tuple[str, float, int]]:
-        yield from ((name, share, steps) for share in shares)
+    def cells(*arms: tuple[Any, ...]) -> Iterator[tuple[str, float, int]]:
+        yield from ((name, share, steps) for name, *shares in arms for share in shares)
 
-    yield from cells("labels", *settings.shares)
-    yield from cells("mixed, all text", few, part, all_text)
+    yield from cells(("labels", *settings.shares), ("mixed, all text", few, part, all_text))
     yield from ((name, all_text, settings.longer) for name in LONGER)
-    yield from cells("texts and labels", few, all_text, part)
-    for name in WITHOUT_LABELS:
-        yield from cells(name, 0.0)
-    yield from cells("mixed, same text", few, part)
-    for name in ("mixed, all text", "texts and labels", "mixed, same text"):
-        yield from cells(name, least)
-    yield from cells("on-policy", few, all_text)
-    for name in TEMPERATURES:
-        yield from cells(name, few)
-    yield from cells("top 4, all text", few, all_text)
-    yield from cells("teacher, same text", few, part, least)
-    yield from cells("on-policy", part, least)
-    yield from cells("top 4, all text", part, least)
-    yield from cells("JSD, same text", few, all_text)
-    yield from cells("reverse, same text", few, all_text)
+    yield from cells(("texts and labels", few, all_text, part), *((name, 0.0) for name in WITHOUT_LABELS))
+    yield from cells(("mixed, same text", few, part))
+    yield from cells(*((name, least) for name in ("mixed, all text", "texts and labels", "mixed, same text")))
+    yield from cells(("on-policy", few, all_text), *((name, few) for name in TEMPERATURES))
+    yield from cells(("top 4, all text", few, all_text), ("teacher, same text", few, part, least))
+    yield from cells(("on-policy", part, least), ("top 4, all text", part, least))
+    yield from cells(("JSD, same text", few, all_text), ("reverse, same text", few, all_text))
 
 
 def started(data: Data, name: str, share: float, jobs: Sequence[Job]) -> Stack:
@@ -559,9 +543,8 @@ def run(
     for m, (job, row) in enumerate(zip(jobs, found, strict=True)):
         validation = data.rows["validation"]
         held = float(F.nll_loss(predict(models.part([m]), validation), validation.token))
-        tokens = row["best_step"] * data.settings.batch
-        rows.append({"arm": name, "share": share, "steps": steps, **job._asdict(), **row, "validation": held,
-                     "tokens": tokens, "seconds": round(seconds, 1)})  # fmt: skip
+        cell = {"arm": name, "share": share, "steps": steps, **job._asdict()}
+        rows.append(cell | row | {"validation": held, "seconds": round(seconds, 1)})
     return models, rows
 
 
@@ -621,18 +604,12 @@ def work(data: Data, seeds: Sequence[int], folder: Path, settings: Settings) -> 
 
 def compare(runs: Sequence[dict[str, Any]], again: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return how far runs that were repeated are from the first ones."""
-
-    def key(run: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(run[name] for name in ("arm", "share", "steps", "seed"))
-
+    key = operator.itemgetter("arm", "share", "steps", "seed")
     first = {key(r): r for r in runs}
     pairs = [(first[key(r)], r) for r in again if "nll" in r and key(r) in first]
     far = [abs(a[k] - b[k]) for a, b in pairs for k in ("nll", "gap", "ece", "kl")]
-    return {
-        "runs": len(pairs),
-        "seeds": sorted({b["seed"] for _, b in pairs}),
-        "largest_difference": max(far),
-    }
+    seeds = sorted({b["seed"] for _, b in pairs})
+    return {"runs": len(pairs), "seeds": seeds, "largest_difference": max(far)}
 
 
 def assemble(folder: Path, again: Path | None, settings: Settings) -> dict[str, Any]:
@@ -647,7 +624,6 @@ def assemble(folder: Path, again: Path | None, settings: Settings) -> dict[str, 
         "parameters": {n: Stack([0], size, stored["letters"]).flat.numel() for n, size in sizes.items()},
         "arms": {name: arm._asdict() for name, arm in ARMS.items()},
         "text": {part: stored[part] for part in ("speeches", "tokens")},
-        "teachers": {key: round(stored[key], 1) for key in ("seconds", "writing")},
         "repeated": compare(runs, records(again)) if again else None,
         "tuning": [row for row in rows if "nll" not in row],
         "runs": runs,

@@ -80,12 +80,6 @@ def plain_named(hidden: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor,
     return F.cross_entropy(logits, target), logits
 
 
-def blocked(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    """Take the vocabulary in blocks."""
-    loss: Tensor = Blocked.apply(hidden, weight, target, BLOCK)
-    return loss
-
-
 def in_chunks(hidden: Tensor, weight: Tensor, target: Tensor, again: bool = False) -> Tensor:
     """Take the rows in chunks, and nothing else; or forget each chunk's logits and compute them `again`."""
 
@@ -105,7 +99,7 @@ WAYS: dict[str, Any] = {
     "torch, options=None": F.linear_cross_entropy,
     "torch, options": partial(F.linear_cross_entropy, options=Options()),
     "torch, chunks of 256": partial(F.linear_cross_entropy, options=Options(batch_chunk_size=CHUNK)),
-    "blocked": blocked,
+    "blocked": lambda *inputs: Blocked.apply(*inputs, BLOCK),
 }
 
 
@@ -172,10 +166,8 @@ def seconds(rows: int, vocabulary: int) -> dict[str, float]:
 
 def measured(rows: int, vocabulary: int) -> dict[str, Any]:
     """Measure one case."""
-    case = {
-        "rows": rows,
-        "vocabulary": vocabulary,
-        "logits": rows * vocabulary * 4,
+    case: dict[str, Any] = {"rows": rows, "vocabulary": vocabulary, "logits": rows * vocabulary * 4}
+    case |= {
         "bytes": {name: peak(name, rows, vocabulary) for name in WAYS},
         "seconds": seconds(rows, vocabulary),
     }

@@ -193,9 +193,8 @@ def read(model: Answerer, batch: Sequence[Pair]) -> None:
         rows = torch.nn.utils.rnn.pad_sequence(tokens(some), batch_first=True, padding_value=known)
         model.marks = torch.tensor([p.mark for p in some])
         targets = rows[:, 1:].masked_fill(rows[:, 1:] == known, 0)
-        each = F.cross_entropy(
-            model(rows[:, :-1])[0].transpose(1, 2), targets, ignore_index=0, reduction="sum"
-        )
+        logits, _ = model(rows[:, :-1])
+        each = F.cross_entropy(logits.mT, targets, ignore_index=0, reduction="sum")
         (each / total).backward()  # type: ignore[no-untyped-call]
 
 
@@ -257,11 +256,10 @@ def evaluate(model: Answerer, test: Sequence[Pair], seed: int) -> Row:
     lengths = {}
     for i, mark in enumerate(MARKS):
         model.marks = torch.tensor([i])  # of all rows
-        lengths[mark] = run.sample_lengths(model, prompts, seed, SETTINGS, alive_at_least=1.0)
+        lengths[mark] = float(run.sample_lengths(model, prompts, seed, SETTINGS, alive_at_least=1.0).mean())
     return {
         "bits": float(each(model, test).sum() / sum(p.length for p in test) / math.log(2)),
-        "length": {mark: float(drawn.mean()) for mark, drawn in lengths.items()},
-        "not_ended": sum(int((drawn == SETTINGS.longest_sample).sum()) for drawn in lengths.values()),
+        "length": lengths,
         "calibration": {mark: float(expected[marks == i].mean()) for i, mark in enumerate(MARKS)},
     }
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import json
 import math
 import operator
@@ -43,23 +44,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments.shared import (
-    BATCH,
-    NGrams,
-    Settings,
-    Split,
-    Transformer,
-    adamw,
-    chunks,
-    encode,
-    load,
-    log_probabilities,
-    made,
-    records,
-    split,
-    store,
-    write,
-)  # fmt: skip
+from experiments import shared
+from experiments.shared import BATCH, Settings, Transformer, chunks
 from xent.denominators import length_weights, tilted_lengths
 
 HERE = Path(__file__).parent
@@ -149,7 +135,7 @@ def ngrams(
 ) -> list[float]:
     """Return the summed loss of the test sequences, from their token `first` on, for n-grams of each order."""
     padding = [0] * highest
-    model = NGrams((padding + sequence for sequence in train), letters, highest - 1, highest)
+    model = shared.NGrams((padding + sequence for sequence in train), letters, highest - 1, highest)
     loss = [0.0] * highest
     for sequence in test:
         text = padding + sequence
@@ -164,7 +150,7 @@ def ngrams(
 
 def speech_losses(model: Transformer, speeches: Sequence[Tensor]) -> Tensor:
     """Return -log Q of each speech, of shape (speeches,)."""
-    log_q, targets = log_probabilities(model, speeches)
+    log_q, targets = shared.log_probabilities(model, speeches)
     return F.nll_loss(log_q.mT, targets, ignore_index=-100, reduction="none").sum(1)
 
 
@@ -215,7 +201,7 @@ def fit(
 
     `both` makes the share of the learning rate from those of warm-up and decay.
     """
-    optimiser, warmup = adamw(model), model.settings.warmup
+    optimiser, warmup = shared.adamw(model), model.settings.warmup
     per_epoch = count // size
     steps = epochs * per_epoch
     for step in range(steps):
@@ -230,7 +216,7 @@ def fit(
         after(step)
 
 
-def train(parts: Split, letters: int, arm: str, seed: int, rate: float, settings: Settings) -> Row:
+def train(parts: shared.Split, letters: int, arm: str, seed: int, rate: float, settings: Settings) -> Row:
     """Train one model; `seed` fixes its start and the order of the data. Return it with its looks at validation."""
     torch.manual_seed(seed)
     model = Transformer(letters, settings)
@@ -324,7 +310,7 @@ def evaluate(model: Transformer, test: Sequence[Tensor], seed: int, settings: Se
     """
     sums = {"end_nll": 0.0, "character_nll": 0.0}
     for chunk in chunks(test):
-        log_q, targets = log_probabilities(model, [test[i] for i in chunk])
+        log_q, targets = shared.log_probabilities(model, [test[i] for i in chunk])
         log_q = log_q.double()
         end, go = log_q[..., 0], torch.logsumexp(log_q[..., 1:], dim=2)
         chosen = log_q.gather(2, targets.clamp(min=0)[..., None])[..., 0]
@@ -334,8 +320,6 @@ def evaluate(model: Transformer, test: Sequence[Tensor], seed: int, settings: Se
     total = sum(sums.values())
     return {
         "mean_length": float(drawn.mean()),
-        "mean_length_se": float(drawn.std(ddof=1) / math.sqrt(len(drawn))),
-        "not_ended": int((drawn >= settings.longest_sample).sum()),
         "nll_per_speech": total / len(test),
         "nll_per_token": total / sum(len(s) for s in test),
         **{name: float(f"{value / len(test):.7g}") for name, value in sums.items()},
@@ -361,28 +345,26 @@ def work(
 ) -> None:
     """Make what the folder lacks: the grid of rates, then one seed of every arm after the other."""
     folder.mkdir(parents=True, exist_ok=True)
-    plan: list[tuple[str, int, float | None]]
-    plan = [(arm, settings.tuning_seed, rate) for rate in settings.rates for arm in arms]
-    plan += [(arm, seed, None) for seed in range(seeds) for arm in arms]
-    for arm, seed, given in plan:
-        runs = records(folder)
+    grid = [(settings.tuning_seed, rate) for rate in settings.rates]
+    for (seed, given), arm in itertools.product([*grid, *((seed, None) for seed in range(seeds))], arms):
+        runs = shared.records(folder)
         key = {"arm": arm, "seed": seed, "rate": chosen(runs, arm, settings) if given is None else given}
-        if not any(all(r[k] == v for k, v in key.items()) for r in runs):
+        if not any(key.items() <= r.items() for r in runs):
             start = time.perf_counter()
             row = {**key, **one(arm, seed, key["rate"])}
-            store(folder, {**row, "seconds": round(time.perf_counter() - start)})
+            shared.store(folder, {**row, "seconds": round(time.perf_counter() - start)})
             print(row, flush=True)
 
 
 def assemble(arms: Sequence[str], folder: Path, settings: Settings, **more: Any) -> Row:
     """Return the record, with the seeds that all arms have at their own best rates."""
-    runs = records(folder)
+    runs = shared.records(folder)
     rates = {arm: chosen(runs, arm, settings) for arm in arms}
     kept = [r for r in runs if r["seed"] != settings.tuning_seed and r["rate"] == rates[r["arm"]]]
     whole = set.intersection(*({r["seed"] for r in kept if r["arm"] == arm} for arm in arms))
     return {
         "settings": asdict(settings),
-        **made(torch, np),
+        **shared.made(torch, np),
         "rates": rates,
         **more,
         "runs": sorted(
@@ -405,8 +387,8 @@ def arguments(what: str, folder: str) -> argparse.Namespace:
 
 def main() -> None:
     given, settings = arguments("The denominator experiment on Tiny Shakespeare.", "runs"), Settings()
-    speeches, alphabet = encode(load(given.text))
-    parts, letters = split(speeches, settings), len(alphabet) + 1
+    speeches, alphabet = shared.encode(shared.load(given.text))
+    parts, letters = shared.split(speeches, settings), len(alphabet) + 1
 
     def one(arm: str, seed: int, rate: float) -> Row:
         trained = train(parts, letters, arm, seed, rate, settings)
@@ -422,7 +404,7 @@ def main() -> None:
         prediction = predict(np.array([len(s) for s in parts.train])) | {"ngrams": found}
         (HERE / "prediction.json").write_text(json.dumps(prediction) + "\n")
     elif given.command == "assemble":
-        write(assemble(ARMS, given.runs, settings), HERE / "result.json")
+        shared.write(assemble(ARMS, given.runs, settings), HERE / "result.json")
     else:
         work(ARMS, given.seeds, given.runs, settings, one)
 

@@ -11,18 +11,10 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+import transformers as hf
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaForCausalLM, T5ForConditionalGeneration
 
 Batch = dict[str, Tensor]
 
@@ -31,7 +23,7 @@ PAD = {"labels": IGNORED}  # everything else is padded with 0
 
 
 def llama() -> nn.Module:
-    config = LlamaConfig(
+    config = hf.LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=64, num_hidden_layers=2,
         num_attention_heads=2, num_key_value_heads=2, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
@@ -50,7 +42,7 @@ def bare_llama() -> nn.Module:
 
 
 def gpt2() -> nn.Module:
-    config = GPT2Config(
+    config = hf.GPT2Config(
         vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=2, n_head=2, n_positions=LONGEST,
         attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
@@ -58,7 +50,7 @@ def gpt2() -> nn.Module:
 
 
 def t5() -> nn.Module:
-    config = T5Config(
+    config = hf.T5Config(
         vocab_size=VOCABULARY, d_model=WIDTH, d_kv=16, d_ff=64, num_layers=2, num_heads=2,
         dropout_rate=0.0, decoder_start_token_id=0,
     )  # fmt: skip
@@ -66,7 +58,7 @@ def t5() -> nn.Module:
 
 
 def bert() -> nn.Module:
-    config = BertConfig(
+    config = hf.BertConfig(
         vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=64, num_hidden_layers=2,
         num_attention_heads=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
         max_position_embeddings=LONGEST,

@@ -135,7 +135,7 @@ def test_shares_of_labels(data: Any) -> None:
     assert len(rows[0]) == len(data.speeches["train"][data.owned[0].order[0]])
     assert rows[-1] == set(range(len(data.rows["train"].token)))
     for share in (0.0, -0.1, 1.01, float("nan")):
-        with pytest.raises(ValueError, match=r"share must lie in \(0, 1\]"):
+        with pytest.raises(ValueError, match=r"share: expected a number in \(0, 1\]"):
             data.labelled(0, share)
 
 

@@ -81,8 +81,8 @@ def test_a_model_does_not_depend_on_its_neighbours():
     """Trained alone or beside another: the same but for rounding, which some steps have not yet blown up."""
     teacher = dialects.source()
     arm = distil.ARMS["small, reverse, both terms"]
-    alone = distil.train(arm, [5], teacher[None], [1e-2], [0.1], 5, 1)[1][0]
-    pair = distil.train(arm, [5, 6], np.stack([teacher, teacher]), [1e-2, 3e-2], [0.1, 0.0], 5, 1)[1]
+    alone = distil.train(arm, [5], teacher[None], [1e-2], [0.1], 5)[1][0]
+    pair = distil.train(arm, [5, 6], np.stack([teacher, teacher]), [1e-2, 3e-2], [0.1, 0.0], 5)[1]
     np.testing.assert_allclose(pair[0], alone, atol=1e-4)
     assert np.abs(pair[1] - alone).max() > 1e-2
 

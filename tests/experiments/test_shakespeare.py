@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments import shared
 from experiments.shakespeare import answers, run
 
 torch = pytest.importorskip("torch")
@@ -143,7 +144,7 @@ def test_another_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "input.txt"
     path.write_text("First Citizen:\nSpeak, speak.\n")
     with pytest.raises(ValueError, match="another text: its SHA-256 is"):
-        run.load(path)
+        shared.load(path)
 
 
 def test_a_stopped_experiment_goes_on(tmp_path: Path) -> None:

@@ -198,9 +198,11 @@ def test_a_tensor_without_a_gradient() -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(TypeError, match="loss must be callable or the name of a loss of Keras; got float"):
+    with pytest.raises(
+        TypeError, match="loss: expected a function or the name of a loss of Keras, got float"
+    ):
         diagnose(0.5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"arrays must be 'auto', .* got 'jax'"):
+    with pytest.raises(ValueError, match=r"arrays: expected one of 'auto', .* got 'jax'"):
         diagnose(xent.cross_entropy, arrays="jax")
 
 

@@ -343,7 +343,7 @@ def test_an_unknown_slug_lists_close_names() -> None:
         exercises.check("doubel", None)
     with pytest.raises(ValueError, match="no exercise 'zzz'; names\\(\\) lists all"):
         exercises.check("zzz", None)
-    with pytest.raises(TypeError, match="slug must be the name of an exercise, a string; got int"):
+    with pytest.raises(TypeError, match="slug: expected the name of an exercise, got int"):
         exercises.check(3, None)  # type: ignore[arg-type]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from xent._validate import shown
+from xent._validate import choice
 
 from ._bench import FORMS as TARGETS
 from ._bench import KINDS, SHAPES, TOLERANCE, Bench, Data, datasets, inputs
@@ -37,11 +37,10 @@ def understand(data: list[Data], precision: str, levels: range) -> list[Found]:
                 continue
             if coarse:
                 if level == 0:
-                    found += [
-                        Found(d, *f, 0) for f in coarse_fits(d.kind, d.binary, d.x, d.t, d.u, tolerance)
-                    ]
+                    coarsely = coarse_fits(d.kind, d.binary, d.x, d.t, d.u, tolerance)
+                    found += [Found(d, *f, 0) for f in coarsely]
                 continue
-            if (level and d.bench.form == "signs") or (level and not d.promising(level)):
+            if level and (d.bench.form == "signs" or not d.promising(level)):
                 continue
             for fit in fits(d.kind, d.binary, d.x, d.t, d.u, level, tolerance):
                 largest = np.nanmax(np.abs(fit.matrix))
@@ -86,11 +85,8 @@ class _Search:
         self.lengths = numbers_within(self.loss)[1][:8]
 
     def callers(self) -> list[Caller]:
-        return [
-            Caller(self.loss, arrays, dtype, names)
-            for arrays, dtype in loaded(self.arrays)
-            for names in ways(self.loss)
-        ]
+        known, passed = loaded(self.arrays), ways(self.loss)
+        return [Caller(self.loss, arrays, dtype, names) for arrays, dtype in known for names in passed]
 
     def run(self) -> list[Found]:
         best: list[Found] = []
@@ -170,8 +166,8 @@ class _Search:
         caller = bench.caller
         if value is None:
             if bench.order == "prediction":
-                self.said.setdefault(caller.arrays, caller.said)
-                if bench.form == "indices" and bench.shape in ("(N, K)", "(N, T, K)"):
+                telling = bench.form == "indices" and bench.shape in ("(N, K)", "(N, T, K)")
+                if telling or caller.arrays not in self.said:
                     self.said[caller.arrays] = caller.said
             return []
         if bench.order == "prediction" or caller.names:
@@ -239,7 +235,7 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     Raises
     ------
     TypeError
-        If `loss` is neither callable nor the name of a loss.
+        If `loss` is neither callable nor the name of a loss, or `arrays` no text.
     ValueError
         If Keras knows no loss of this name, or `arrays` is none of the names above.
 
@@ -262,8 +258,7 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     False
     """
     loss = resolve(loss)
-    if not isinstance(arrays, str) or arrays not in ("auto", *LIBRARIES):
-        raise ValueError(f"arrays must be 'auto', 'numpy', 'torch' or 'tensorflow'; got {shown(arrays)}")
+    choice(arrays, "arrays", ("auto", *LIBRARIES))
     own = tuple(logits) if isinstance(logits, tuple) else () if logits is None else to_numpy(logits).shape
     classes = tuple(n for n in dict.fromkeys(own[:0:-1]) if 2 <= n <= 200_000) if len(own) > 1 else ()
     search = _Search(loss, arrays, classes[:2], own[0] if own else None)
@@ -285,10 +280,8 @@ def _nothing(search: _Search) -> Diagnosis:
     if not search.numbers:
         only = [p.name for p in parameters(search.loss) if p.kind is p.KEYWORD_ONLY]
         named = (f"it takes keyword arguments: {', '.join(only)}",) if only else ()
-        wrong = [v for v in said if "it returned" in v]
-        if wrong:
-            return Diagnosis(notes=tuple(wrong))
-        return Diagnosis(notes=("every call raises", *named, *said))
+        wrong = tuple(v for v in said if "it returned" in v)
+        return Diagnosis(notes=wrong or ("every call raises", *named, *said))
     if set(search.numbers) == {"nan"}:
         return Diagnosis(notes=("it returns nan for every batch", *said))
     notes = ("it returns numbers, and no cross-entropy predicts them",)
@@ -305,26 +298,17 @@ def _describe(search: _Search, found: list[Found], targets: Any) -> Diagnosis:
     least = min(f.cost for f in found)
     best = [f for f in found if f.cost < least + 0.5]
     chosen = min(best, key=lambda f: (f.data.bench.form != "indices", f.data.bench.order != "prediction"))
-    rivals = [
-        f for f in best
-        if (f.fit.reading.name, f.fit.reading.family) != (chosen.fit.reading.name, chosen.fit.reading.family)
-        and f.data.bench.form == chosen.data.bench.form and f.data.bench.order == chosen.data.bench.order
-    ]  # fmt: skip
-    orders = {
-        f.data.bench.order for f in best
-        if f.data.bench.form == chosen.data.bench.form and f.fit.reading.name == chosen.fit.reading.name
-    }  # fmt: skip
-    same = [f for f in found if f.data.bench.order == chosen.data.bench.order]
-    forms = {
-        f.data.bench.form for f in same
-        if f.fit.reading == chosen.fit.reading and f.data.kind == chosen.data.kind
-    }  # fmt: skip
+    bench, reading = chosen.data.bench, chosen.fit.reading
+    alike = [f for f in best if f.data.bench.form == bench.form]
+    orders = {f.data.bench.order for f in alike if f.fit.reading.name == reading.name}
+    # What else explains the same calls, and the other forms of target that are read alike.
+    others = (f.fit.reading for f in alike if f.data.bench.order == bench.order)
+    rivals = [r for r in others if (r.name, r.family) != (reading.name, reading.family)]
+    same = [f for f in found if f.data.bench.order == bench.order and f.data.kind == chosen.data.kind]
+    forms = {f.data.bench.form for f in same if f.fit.reading == reading}
     result = Exam(chosen, forms, search.loss).report(targets)
     if not result.known:
-        return other_axes(chosen.data.bench.caller) or result
-    if len(orders) > 1:
-        result = replace(result, first="either")
-    if rivals and result.known:
-        names = tuple(f"{f.fit.reading.family}, reads {f.fit.reading.name}" for f in rivals)
-        result = replace(result, alternatives=(*result.alternatives, *dict.fromkeys(names)))
-    return result
+        return other_axes(bench.caller) or result
+    more = dict.fromkeys(f"{r.family}, reads {r.name}" for r in rivals)
+    first = "either" if len(orders) > 1 else result.first
+    return replace(result, first=first, alternatives=(*result.alternatives, *more))

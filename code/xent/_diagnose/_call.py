@@ -40,12 +40,14 @@ def resolve(loss: Any) -> Loss:
         try:
             found: Loss = import_module("keras").losses.get(loss)
         except ImportError:
-            raise TypeError(f"loss {loss!r} is a name for Keras, which is not installed") from None
+            raise TypeError(f"loss: {loss!r} is a name for Keras, which is not installed") from None
         except Exception:
             raise ValueError(f"loss: Keras knows no loss called {loss!r}") from None
         return found
     if not callable(loss):
-        raise TypeError(f"loss must be callable or the name of a loss of Keras; got {type(loss).__name__}")
+        raise TypeError(
+            f"loss: expected a function or the name of a loss of Keras, got {type(loss).__name__}"
+        )
     return loss  # type: ignore[no-any-return]
 
 
@@ -142,7 +144,8 @@ class Caller:
             dtype = getattr(value, "dtype", "float64")
             wrong = value is None or isinstance(value, str | dict | list | tuple | bool)
             if wrong or (result := to_numpy(value)).dtype.kind not in "fiu":
-                raise TypeError(f"it returned {_named(value)}, no number")
+                kind = "None" if value is None else f"a value of type {type(value).__name__}"
+                raise TypeError(f"it returned {kind}, no number")
             result = result.astype(np.float64)
         except (Exception, SystemExit) as error:  # whatever the loss raises is evidence
             self.said = _message(error)
@@ -177,10 +180,6 @@ class Caller:
             return f"raises {_message(error)}"
 
 
-def _named(value: Any) -> str:
-    return "None" if value is None else f"a value of type {type(value).__name__}"
-
-
 def _message(error: BaseException) -> str:
     """The class of an exception and what it says, in full up to some lines."""
     try:
@@ -193,6 +192,5 @@ def _message(error: BaseException) -> str:
 def loaded(arrays: str) -> list[tuple[str, str]]:
     """The libraries and precisions to try; one that is not imported yet is tried only if it is named."""
     trials = [("numpy", "float64"), ("torch", "float64"), ("torch", "float32"), ("tensorflow", "float32")]
-    return [
-        t for t in trials if t[0] == arrays or (arrays == "auto" and (t[0] == "numpy" or t[0] in sys.modules))
-    ]
+    there = {"numpy", *sys.modules} if arrays == "auto" else {arrays}
+    return [trial for trial in trials if trial[0] in there]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ UNITS = {"nats": 1.0, "bits": 1 / np.log(2), "hartleys": 1 / np.log(10)}
 STRANGE = (
     -100, -1, 255, -2, -3, -10, -99, -255, -999, -1000, -9999, -32768, 254, 256, 999, 1000, 9999, 65535,
 )  # fmt: skip
+AXES = ("the batch", "the positions")  # of an input, before that of the classes
 LENGTHS = ((5, 4, 2), (3, 5, 2), (2, 4, 5))
 STEPS = 5
 MEANS: dict[str, Callable[[Array, Array], Any]] = {
@@ -66,6 +67,7 @@ class Exam:
         self.bench, self.kind, self.binary, self.m = data.bench, data.kind, data.binary, data.copies
         self.fit, self.meaning, self.level, self.loss = found.fit, found.meaning, found.level, loss
         self.k, self.precision, self.forms = data.bench.k, data.precision, forms
+        self.coarse, self.tolerance = "16" in self.precision, 5 * TOLERANCE[self.precision]
         self.notes: list[str] = []
         self.alternatives: list[str] = []
         self.evidence: dict[str, str] = {}
@@ -74,10 +76,6 @@ class Exam:
         self.like = ""
 
     # ------------------------------------------------------------------------------ batches and predictions
-
-    @property
-    def tolerance(self) -> float:
-        return 5 * TOLERANCE[self.precision]
 
     def close(self, seen: Any, want: Any) -> bool:
         """Whether both have one shape and agree, small values included."""
@@ -93,13 +91,16 @@ class Exam:
             return x, rng.integers(0, 2, (n, k)).astype(float)
         if self.data.soft:
             return x, rng.dirichlet(np.full(k, 2.0), n)
-        labels = [y for y in self.labels(k) if y not in self.meaning.left_out]
-        return x, np.eye(k)[rng.choice(labels, n)]
+        return x, np.eye(k)[rng.choice(self.kept_labels(k), n)]
 
     def labels(self, k: int) -> list[int]:
         if self.binary or k != self.k:
             return list(range(k))
         return [int(y) for y in np.flatnonzero(np.isfinite(self.fit.matrix[:, 0]))]
+
+    def kept_labels(self, k: int) -> list[int]:
+        """The labels that were asked and are not left out."""
+        return [y for y in self.labels(k) if y not in self.meaning.left_out]
 
     def weights_of(self, t: Array) -> Array:
         """The weight of each row in the divisor of a mean."""
@@ -109,14 +110,17 @@ class Exam:
 
     def predict(self, x: Array, t: Array, fit: Fit | None = None) -> float:
         """What all rows cost together."""
-        rows = (fit or self.fit).rows(x, t)
-        if self.like == "sum":
-            return float(rows.sum())
+        rows = self.costs(x, t, fit or self.fit)
         w = self.weights_of(t)
-        if self.apart:
-            main = replace(fit or self.fit, common={}).rows(x, t)
-            return float((w * main).sum() / w.sum() + (rows - main).mean())
-        return float((w * rows).sum() / w.sum())
+        return float(rows.sum() if self.like == "sum" else (w * rows).sum() / w.sum())
+
+    def costs(self, x: Array, t: Array, fit: Fit) -> Array:
+        """What each row costs, with the mean of the common terms where they are averaged by themselves."""
+        rows = fit.rows(x, t)
+        if not self.apart or self.like == "sum":
+            return rows
+        main = replace(fit, common={}).rows(x, t)
+        return np.asarray(main + (rows - main).mean())
 
     # ------------------------------------------------------------------------------------------ reduction
 
@@ -141,7 +145,7 @@ class Exam:
             told = (f"{s} copies of a row cost {r:.4g} times one" for s, r in zip(sizes, ratios, strict=True))
             return self.not_reduced(", ".join(told))
         self.evidence["reduction"] = f"5 copies of a row cost {ratios[-2]:.4g} times one"
-        batches = [self.batch(s, 20 + s) for s in (2, 3, 5, 8)]
+        batches = (self.batch(s, 20 + s) for s in (2, 3, 5, 8))
         right = all(self.close(b.total(*each), self.predict(*each)) for each in batches)
         if right and (self.like == "sum" or not self.meaning.left_out):
             return True
@@ -163,10 +167,7 @@ class Exam:
             x = inputs(self.kind, self.binary, n, self.k, rng)
             y = rng.choice(labels, n)
             t = y[:, None].astype(float) if self.binary else np.eye(self.k)[y]
-            rows, total = self.fit.rows(x, t), self.bench.total(x, t)
-            if self.apart:
-                main = replace(self.fit, common={}).rows(x, t)
-                rows = main + (rows - main).mean()
+            rows, total = self.costs(x, t, self.fit), self.bench.total(x, t)
             # A label that is left out costs nothing by itself, and may count all the same.
             equations.append([(rows - total)[y == label].sum() for label in labels])
         found = np.array(equations)
@@ -188,17 +189,14 @@ class Exam:
     @property
     def kept_weights(self) -> Array:
         """The weights in the divisor of the labels that are not left out."""
-        if self.binary:
-            return self.row_weights
-        kept = [y for y in self.labels(self.k) if y not in self.meaning.left_out]
-        return np.asarray(self.row_weights[kept])
+        return self.row_weights if self.binary else np.asarray(self.row_weights[self.kept_labels(self.k)])
 
     # ----------------------------------------------------------------------------------- factor and divisor
 
     @functools.cached_property
     def second(self) -> tuple[int, Fit, Meaning] | None:
         """The same model at another number of classes."""
-        scale, coarse = self.m if self.like == "sum" else 1, self.precision in ("float16", "bfloat16")
+        scale = self.m if self.like == "sum" else 1
         for k in (5, 4, 3, 2) if self.k > 1 else ():
             data = explore(replace(self.bench, k=k), self.kind, self.binary, (self.m,), self.data.soft)
             if data is None or k == self.k:
@@ -208,15 +206,14 @@ class Exam:
                 fit = solve(self.fit.reading, data.x, data.t, u, Bend(), ("t log t",))
                 return k, fit, Meaning(weights=np.diag(fit.matrix))
             for fit in fits(self.kind, self.binary, data.x, data.t, u, self.level, tolerance):
-                meaning = interpret(fit.matrix, fit.reading.family, 0.2 if coarse else 1e-3)
-                if fit.reading != self.fit.reading or meaning is None:
-                    continue
-                return k, fit, meaning
+                meaning = interpret(fit.matrix, fit.reading.family, 0.2 if self.coarse else 1e-3)
+                if fit.reading == self.fit.reading and meaning is not None:
+                    return k, fit, meaning
         return None
 
     def scale(self) -> dict[str, Any]:
         """Factor, sign, unit, divisor, smoothing and weights."""
-        near = 0.03 if self.precision in ("float16", "bfloat16") else 3e-4
+        near = 0.03 if self.coarse else 3e-4
         other, meaning, binary = self.second, self.meaning, self.binary
         # What is compared between numbers of classes.
         spread = meaning.weights[:, 0] if binary else meaning.kept
@@ -288,19 +285,17 @@ class Exam:
         s, k = self.meaning.smoothing, self.k
         if abs(s) < 1e-9:
             return {"smoothing": 0.0}
-        if self.binary:
-            return {"smoothing": round(s, 4), "smoothing_over": "both labels"}
-        mass = s * (k - 1) / k
-        if not other:
+        mass, over = s * (k - 1) / k, "both labels" if self.binary else "all K classes"
+        if not self.binary and not other:
             self.alternatives.append(f"smoothing {mass:.3g} over the K - 1 others: it takes {k} classes only")
-            return {"smoothing": round(s, 4), "smoothing_over": "all K classes"}
-        k2, s2 = other[0], other[2].smoothing
-        self.evidence["smoothing"] = f"fitted {s:.4g} with {k} classes, {s2:.4g} with {k2}"
-        if abs(s2 - s) < 1e-3:
-            return {"smoothing": round(s, 4), "smoothing_over": "all K classes"}
-        if abs(s2 * (k2 - 1) / k2 - mass) < 1e-3:
-            return {"smoothing": round(mass, 4), "smoothing_over": "the K - 1 others"}
-        return {"smoothing": round(s, 4), "smoothing_over": f"all classes, at K = {k}"}
+        elif not self.binary and other:
+            k2, s2 = other[0], other[2].smoothing
+            self.evidence["smoothing"] = f"fitted {s:.4g} with {k} classes, {s2:.4g} with {k2}"
+            if abs(s2 * (k2 - 1) / k2 - mass) < 1e-3 <= abs(s2 - s):
+                s, over = mass, "the K - 1 others"
+            elif abs(s2 - s) >= 1e-3:
+                over = f"all classes, at K = {k}"
+        return {"smoothing": round(s, 4), "smoothing_over": over}
 
     # ----------------------------------------------------------------------------------------------- targets
 
@@ -357,8 +352,7 @@ class Exam:
         out, answers = [], []
         for label in self.meaning.left_out:
             # In a divisor that holds weights a weight of zero and an ignored index are one.
-            divided = self.like != "mean" or self.row_weights[label] < 1e-3
-            answers.append(f"{label}: left out" + self.divided(divided))
+            answers.append(f"{label}: left out" + self.divided(bool(self.row_weights[label] < 1e-3)))
             out.append(int(label))
             self.alternatives.append(f"a class weight of 0 for {label}: as an ignored index it acts the same")
         own = [] if targets is None else np.unique(to_numpy(targets).astype(np.float64)).tolist()
@@ -384,9 +378,7 @@ class Exam:
         return "; ".join(answers), tuple(out)
 
     def divided(self, valid: bool) -> str:
-        if self.like != "mean":
-            return ""
-        return ", divides by the valid ones" if valid else ", divides by N"
+        return f", divides by {'the valid ones' if valid else 'N'}" * (self.like == "mean")
 
     def ask_label(self, label: int, **options: Any) -> str:
         """What a row with this label does beside an ordinary one."""
@@ -483,12 +475,11 @@ class Exam:
         cost = self.own_cost(self.extreme(0.0 if reads else -1000.0 * max(self.fit.bend.temperature, 1.0)))
         if cost is None:
             return f"refuses the impossible event: {self.bench.caller.said.split(':')[0]}", None
-        if np.isnan(cost):
-            return "nan", None
-        if cost == np.inf:
-            return "no, an impossible event costs inf" if reads else "exp underflows, cost inf", None
-        if cost <= 0 or (not reads and cost > 900):
-            return UNKNOWN if cost <= 0 else "no", None
+        if not 0 < cost < (np.inf if reads else 900):
+            inf = "no, an impossible event costs inf" if reads else "exp underflows, cost inf"
+            return "nan" if np.isnan(
+                cost
+            ) else UNKNOWN if cost <= 0 else inf if cost == np.inf else "no", None
         epsilon = float(np.exp(-cost))
         if abs(cost - 100) < 0.01:
             return "the log at -100", epsilon
@@ -500,7 +491,7 @@ class Exam:
         return f"at {epsilon:.1e}", epsilon
 
     def own_label(self) -> list[int]:
-        return [0] if self.binary else [y for y in self.labels(self.k) if y not in self.meaning.left_out]
+        return [0] if self.binary else self.kept_labels(self.k)
 
     def edges(self) -> None:
         """Rows that a loss should survive, and the note if it does not."""
@@ -562,26 +553,21 @@ class Exam:
         if rows in ("refuses", UNKNOWN):
             return NAT
         # A loss of TensorFlow takes arrays too, and shows its gradient for tensors alone.
+        x, t = self.batch(4, 59)
         if caller.arrays == "numpy" and "tensorflow" in sys.modules and caller.result_dtype == "float32":
             caller = Caller(self.loss, "tensorflow", "float32", caller.names)
-            if replace(self.bench, caller=caller).ask(*self.batch(4, 59)) is None:
-                return NAT
-        if caller.arrays == "numpy":
+        if caller.arrays == "numpy" or replace(self.bench, caller=caller).ask(x, t) is None:
             return NAT
-        x, t = self.batch(4, 59)
         found = self.gradient_of(caller, x, t)
         if isinstance(found, str):
             return found
         # Of many classes the labels' entries, and some others.
         asked = (np.random.default_rng(61).random(x.shape) < 64 / x.size) | (t == t.max(-1, keepdims=True))
         want = self.differences(x, t, asked)
-        scale = np.abs(want).max()
+        if not found.any() or not np.isfinite(found).all():
+            return "not finite" if found.any() else "zero everywhere"
         # The largest entry, beside what rounding leaves of a difference.
-        worst = np.abs(found[asked] - want).max() / scale
-        if not found.any():
-            return "zero everywhere"
-        if not np.isfinite(found).all():
-            return "not finite"
+        worst = np.abs(found[asked] - want).max() / np.abs(want).max()
         loose = {"float64": 1e-3, "float32": 3e-3}.get(self.precision, 0.1)
         if worst > loose:
             return f"not that of the value: it differs by {worst:.2g} of its largest entry"
@@ -589,15 +575,12 @@ class Exam:
         return self.at_certainty(caller, x, t) or self.fading(caller, x, t)
 
     def gradient_of(self, caller: Caller, x: Array, t: Array) -> Array | str:
-        bench = replace(self.bench, caller=caller)
+        bench, first = self.bench, self.bench.order == "prediction"
         laid = SHAPES[bench.shape](x, FORMS[bench.form](t))
-        first = bench.order == "prediction"
-        found = caller.gradient(laid if first else (laid[1], laid[0]), first)
+        found = caller.gradient(laid if first else laid[::-1], first)
         if isinstance(found, str):
             return found
-        if bench.shape == "(N, T, K), shifted":
-            found = found[:, 0]
-        return found.reshape(x.shape)
+        return (found[:, 0] if bench.shape.endswith("shifted") else found).reshape(x.shape)
 
     def differences(self, x: Array, t: Array, asked: NDArray[np.bool_]) -> Array:
         """What the model's value says of the gradient, entry by entry of those asked for."""
@@ -607,10 +590,9 @@ class Exam:
             return self.predict(rows / rows.sum(-1, keepdims=True) if self.divides_rows else rows, t)
 
         for n, k in np.argwhere(asked):
-            up, down = x.copy(), x.copy()
-            up[n, k] += step
-            down[n, k] -= step
-            want.append((at(up) - at(down)) / (2 * step))
+            move = np.zeros_like(x)
+            move[n, k] = step
+            want.append((at(x + move) - at(x - move)) / (2 * step))
         return np.array(want)
 
     def at_certainty(self, caller: Caller, x: Array, t: Array) -> str:
@@ -634,9 +616,9 @@ class Exam:
         y = 0 if self.binary else int(t[0].argmax())
         weight = self.fit.matrix[0, 1, 1] if self.binary else self.fit.matrix[y, y]
         weight = weight * (self.weights_of(t)[0] / self.weights_of(t).sum() if self.like == "mean" else 1.0)
-        probabilities, half = self.kind == "probabilities", self.precision in ("float16", "bfloat16")
+        probabilities = self.kind == "probabilities"
         near, far = ((1e-3,), (1e-6, 1e-9, 1e-14)) if probabilities else ((-9.0,), (-31.0, -80.0))
-        for extreme in near if half else far:
+        for extreme in near if self.coarse else far:
             x[0, y] = extreme
             found = self.gradient_of(caller, x, t)
             if isinstance(found, str):
@@ -683,41 +665,34 @@ class Exam:
         """What is averaged where the sequences of a batch have different lengths."""
         if self.binary or self.bench.form != "indices" or layout not in ("last", "second", "any"):
             return UNKNOWN
-        ways: list[tuple[str, int | None, dict[str, Any]]] = [
-            (f"label {p} left out", p, {}) for p in pads[:1]
-        ]
-        ways += [(f"{n}=", 1, {n: None}) for n in self.keywords] if len(self.keywords) < 6 else []
-        ways.append(("no label left out", None, {}))
-        for padding, pad, options in ways:
-            if found := self.ragged(layout, pad, options):
+        ways: list[tuple[str, int | None, str]] = [(f"label {p} left out", p, "") for p in pads[:1]]
+        ways += [(f"{n}=", 1, n) for n in self.keywords] if len(self.keywords) < 6 else []
+        for padding, pad, mask in [*ways, ("no label left out", None, "")]:
+            if found := self.ragged(layout, pad, mask):
                 self.evidence["sequences"] = "three batches of ragged sequences are predicted"
                 mean = "over all positions" if pad is None and "valid" in found[0] else found[0]
-                return f"{mean} ({padding}); " + (
-                    "shifts the labels itself" if found[1] else "compares position t with label t"
-                )
+                shifts = "shifts the labels itself" if found[1] else "compares position t with label t"
+                return f"{mean} ({padding}); {shifts}"
         return UNKNOWN
 
-    def ragged(self, layout: str, pad: int | None, options: dict[str, Any]) -> tuple[str, bool] | None:
+    def ragged(self, layout: str, pad: int | None, mask: str) -> tuple[str, bool] | None:
         rng = np.random.default_rng(31)
         labels = [y for y in self.own_label() if y != pad]
         seen, parts = [], []
         for lengths in LENGTHS:
             n = len(lengths)
-            x = inputs(self.kind, False, n * STEPS, self.k, rng)
-            y = rng.choice(labels, n * STEPS)
-            t = np.eye(self.k)[y]
-            valid = np.arange(STEPS) < np.array(lengths)[:, None]
-            if pad is None:
-                valid[:] = True
-            cube, given = x.reshape(n, STEPS, -1), y.reshape(n, STEPS)
-            if pad is not None and not options:
+            cube = inputs(self.kind, False, n * STEPS, self.k, rng).reshape(n, STEPS, -1)
+            given = rng.choice(labels, (n, STEPS))
+            t = np.eye(self.k)[given]
+            valid = (np.arange(STEPS) < np.array(lengths)[:, None]) | (pad is None)
+            if pad is not None and not mask:
                 given = np.where(valid, given, pad)
-            named = {key: valid.astype(float) for key in options}
+            named = {mask: valid.astype(float)} if mask else {}
             value = self.bench.call(cube if layout != "second" else np.moveaxis(cube, 2, 1), given, **named)
             if value is None:
                 return None
             seen.append(value)
-            parts.append((cube, t.reshape(n, STEPS, -1), valid))
+            parts.append((cube, t, valid))
         for shifts in (False, True):
             ahead = int(shifts)  # position t with the label t, or t + 1
             cut = [self.valid_rows(x[:, : STEPS - ahead], t[:, ahead:], v[:, ahead:]) for x, t, v in parts]
@@ -775,7 +750,7 @@ class Exam:
         t = t if self.binary else np.eye(self.k)[np.resize(self.own_label(), 5)]
         rows, classes = np.array([1.0, 3.0, 0.5, 2.0, 1.7]), np.resize([1.0, 4.0, 2.5], self.k)
         plain, each = self.bench.ask(x, t), self.fit.rows(x, t)[:, None]
-        trials = [("row", rows, rows[:, None]), ("row", 1.0 * (rows > 1), 1.0 * (rows > 1)[:, None])]
+        trials = [("row", w, w[:, None]) for w in (rows, 1.0 * (rows > 1))]
         if not self.binary:
             trials.append(("class", classes, (t @ classes)[:, None]))
         elif self.k > 1:
@@ -838,7 +813,7 @@ class Exam:
                 return (
                     f"a batch of {n} rows costs {seen:.6g}, and the reading of its rows predicts {want:.6g}"
                 )
-        if self.kind == "logits" and self.precision in ("float64", "float32"):
+        if self.kind == "logits" and not self.coarse:
             x, t = self.batch(4, 77)
             x = x + 6 * (2 * t - 1)  # sure rows, all right: some losses leave them out, or stop early
             seen, want = self.bench.total(x, t), self.predict(x, t)
@@ -907,23 +882,17 @@ class Exam:
 # ------------------------------------------------------------------------------------- softmax over a wrong axis
 
 
-def _axis_batches(dims: int) -> Iterator[tuple[Array, Array]]:
-    rng = np.random.default_rng(83)
-    for n in (3, 4, 6, 5):
-        shape = (n, 3) if dims == 2 else (n, n + 1, 3)
-        yield rng.normal(0.4, 1.3, shape), rng.integers(0, 3, shape[:-1])
-
-
 def other_axes(caller: Caller) -> Diagnosis | None:
     """A softmax over the rows, the positions or everything, where one over the classes belongs."""
-    names = {0: "the batch", 1: "the positions", None: "the whole array"}
     answers = False
     for dims, order, form in itertools.product((2, 3), ("prediction", "target"), ("indices", "rows")):
         if dims == 3 and answers:
             return None  # it takes rows, which nothing here explains
         for second in (False, True) if dims == 3 else (False,):
-            seen, costs, sizes = [], [], []
-            for x, y in _axis_batches(dims):
+            seen, wants, rng = [], [], np.random.default_rng(83)
+            for n in (3, 4, 6, 5):
+                shape = (n, 3) if dims == 2 else (n, n + 1, 3)
+                x, y = rng.normal(0.4, 1.3, shape), rng.integers(0, 3, shape[:-1])
                 t = np.eye(3)[y]
                 given = y if form == "indices" else np.moveaxis(t, -1, 1) if second else t
                 laid = np.moveaxis(x, -1, 1) if second else x
@@ -932,29 +901,29 @@ def other_axes(caller: Caller) -> Diagnosis | None:
                 if value is None or not np.isfinite(value).all():
                     break
                 seen.append(float(value.sum()))
-                flat = log_softmax(x.reshape(-1)).reshape(x.shape)
-                axes = {a: log_softmax(x, axis=a) for a in range(dims - 1)} | {None: flat}
-                costs.append([-(t * log_p).sum() for log_p in axes.values()])
-                sizes.append({"nothing": 1, "N": y.size, "N*K": x.size})
+                over = {name: log_softmax(x, axis=a) for a, name in enumerate(AXES[: dims - 1])}
+                over["the whole array"] = log_softmax(x.reshape(-1)).reshape(shape)
+                sizes = {"nothing": 1} | ({"N": y.size, "N*K": x.size} if value.ndim == 0 else {})
+                costs = {name: -(t * log_p).sum() for name, log_p in over.items()}
+                wants.append(
+                    {(name, by): cost / s for name, cost in costs.items() for by, s in sizes.items()}
+                )
             answers |= dims == 2 and form == "indices" and bool(seen)
             if len(seen) < 4:
                 continue
-            scalar = value is not None and value.ndim == 0
-            for j, name in enumerate([names[a] for a in axes]):
-                for divisor in sizes[0] if scalar else ("nothing",):
-                    want = np.array([c[j] / s[divisor] for c, s in zip(costs, sizes, strict=True)])
-                    ratio = np.array(seen) / want
-                    if np.ptp(ratio) < 1e-4 * abs(ratio.mean()):
-                        c = float(ratio.mean())
-                        unit = next((u for u, s in UNITS.items() if abs(abs(c) / s - 1) < 1e-4), "nats")
-                        factor = abs(c) / UNITS[unit]
-                        return Diagnosis(
-                            family=CATEGORICAL, first=order, targets=("indices" if form == "indices" else "one-hot",),
-                            reads="logits", axis=name, sign=1 if c > 0 else -1, unit=unit,
-                            reduction="none" if not scalar else "sum" if divisor == "nothing" else "mean",
-                            denominator=divisor, factor=1.0 if abs(factor - 1) < 1e-3 else float(f"{factor:.6g}"),
-                            arrays=caller.arrays, smoothing=0.0,
-                            layout=UNKNOWN if dims == 2 else "second" if second else "last",
-                            evidence={"added": "four batches of several sizes are predicted"},
-                        )  # fmt: skip
+            for axis, divisor in wants[0]:
+                ratio = np.array(seen) / [want[axis, divisor] for want in wants]
+                if np.ptp(ratio) < 1e-4 * abs(ratio.mean()):
+                    c = float(ratio.mean())
+                    unit = next((u for u, s in UNITS.items() if abs(abs(c) / s - 1) < 1e-4), "nats")
+                    factor, scalar = abs(c) / UNITS[unit], len(wants[0]) > dims
+                    return Diagnosis(
+                        family=CATEGORICAL, first=order, targets=("indices" if form == "indices" else "one-hot",),
+                        reads="logits", axis=axis, sign=1 if c > 0 else -1, unit=unit,
+                        reduction="none" if not scalar else "sum" if divisor == "nothing" else "mean",
+                        denominator=divisor, factor=1.0 if abs(factor - 1) < 1e-3 else float(f"{factor:.6g}"),
+                        arrays=caller.arrays, smoothing=0.0,
+                        layout=UNKNOWN if dims == 2 else "second" if second else "last",
+                        evidence={"added": "four batches of several sizes are predicted"},
+                    )  # fmt: skip
     return None

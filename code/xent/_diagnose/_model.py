@@ -173,16 +173,11 @@ def _solve(columns: Array, u: Array) -> tuple[float, Array]:
 def solve(reading: Reading, x: Array, t: Array, u: Array, bend: Bend, common: tuple[str, ...]) -> Fit:
     """The best A and common terms for a given bend."""
     k = x.shape[-1]
-    labels = None
-    if reading.family != BINARY and k > FULL:
-        labels = np.flatnonzero(t.any(0))
+    labels = np.flatnonzero(t.any(0)) if reading.family != BINARY and k > FULL else None
     error, c = _solve(design(reading, x, t, bend, common, labels), u)
     body = c[: len(c) - len(common)]
-    matrix: Array
-    if reading.family == BINARY:
-        matrix = body.reshape(k, 2, 2)
-    elif labels is None:
-        matrix = body.reshape(k, k)
+    if labels is None:
+        matrix = body.reshape((k, 2, 2) if reading.family == BINARY else (k, k))
     else:
         matrix = np.full((k, k), np.nan)
         for (own, spread), y in zip(body.reshape(-1, 2), labels, strict=True):
@@ -209,18 +204,13 @@ def bent(
     start = grid[int(np.argmin(errors))]
     if len(names) == 1:
         step = float(np.diff(bounds[0])[0]) / (points - 1)
+        around = (start[0] - step, start[0] + step)
         found = optimize.minimize_scalar(
-            lambda v: at(np.array([v])).error,
-            bounds=(start[0] - step, start[0] + step), method="bounded", options={"xatol": 1e-11},
-        )  # fmt: skip
+            lambda v: at(np.array([v])).error, bounds=around, method="bounded", options={"xatol": 1e-11}
+        )
         return at(np.array([found.x]))
-    found = optimize.minimize(
-        lambda v: at(v).error,
-        start,
-        method="Nelder-Mead",
-        options={"xatol": 1e-10, "fatol": 1e-12, "maxiter": 200},
-    )
-    return at(found.x)
+    close = {"xatol": 1e-10, "fatol": 1e-12, "maxiter": 200}
+    return at(optimize.minimize(lambda v: at(v).error, start, method="Nelder-Mead", options=close).x)
 
 
 @dataclass(frozen=True)
@@ -366,7 +356,7 @@ def fits(
     for reading in READINGS:
         if reading.kind != kind or (reading.family == BINARY) != binary:
             continue
-        if binary and reading.log_p is not None and "softmax" in reading.name and x.shape[-1] == 1:
+        if binary and "softmax" in reading.name and x.shape[-1] == 1:
             continue  # a softmax of one column says nothing
         if (kind != "logits" and ({"temperature", "cap"} & {*bends} or of_z(common))) or (
             reading.rank and level > 6
@@ -389,12 +379,14 @@ def coarse_fits(
     kind: str, binary: bool, x: Array, t: Array, u: Array, tolerance: float
 ) -> Iterator[tuple[Fit, Meaning]]:
     """Readings with a factor alone, for a loss that rounds to so few digits that more would fit its noise."""
+    k = x.shape[-1]
     for reading in READINGS:
-        if reading.kind != kind or (reading.family == BINARY) != binary:
+        if (
+            reading.kind != kind
+            or (reading.family == BINARY) != binary
+            or (binary and "softmax" in reading.name)
+        ):
             continue
-        if binary and "softmax" in reading.name:
-            continue
-        k = x.shape[-1]
         eye = np.tile(np.eye(2), (k, 1, 1)) if binary else np.eye(k)
         plain = Fit(reading, Bend(), {}, eye, 0.0).rows(x, t)
         c = float(plain @ u / (plain @ plain))

@@ -287,9 +287,8 @@ class _Evidence:
         if not bad:
             return _Verdict(False, "nan or inf, though no micro-batch has it alone: their sum overflows")
         empty = self.counts is not None and not any(self.counts["targets"][bad])
-        names = (f"{i}" if self.ranks == 1 else f"{i % self.steps} of rank {i // self.steps}" for i in bad)
         cause = (
-            f"nan from micro-batch {', '.join(names)} alone: {'' if empty else 'probably '}it has no target "
+            f"nan from micro-batch {self.names(bad)} alone: {'' if empty else 'probably '}it has no target "
         )
         return _Verdict(False, cause + "that counts, and a mean over nothing is 0/0", SUM_ONCE)
 
@@ -344,16 +343,16 @@ class _Evidence:
         factor = float(self.ours @ self.whole / (self.whole @ self.whole))
         if not error(self.ours, factor * self.whole) <= self.tolerance:
             return None
+        words, repair = self.in_words(factor), SUM_ONCE
+        if "GradScaler" in words:
+            repair = "check without the scaler, or have the step unscale its gradients"
         also = (
             "; equal counts would hide a mean of means besides: repair, and check with ragged micro-batches"
         )
-        words = self.in_words(factor)
-        unscale = "check without the scaler, or have the step unscale its gradients"
-        repair = unscale if "GradScaler" in words else SUM_ONCE
         return _Verdict(False, f"the right direction, {words}" + also * self.even(), repair)
 
     def across_rows(self) -> _Verdict | None:
-        residual = error(self.weights_of(self.whole) @ self.alone, self.whole)
+        residual = error(_weights(self.alone, self.whole) @ self.alone, self.whole)
         if residual <= self.tolerance:
             return None
         if norms := self.modules(_normalises_by_batch):
@@ -410,8 +409,7 @@ class _Evidence:
         return None
 
     def other_weights(self) -> _Verdict:
-        for what, weights in self.faults():
-            mixture = torch.from_numpy(weights.ravel()) @ self.alone
+        for what, mixture in self.mixtures():
             factor = float(self.ours @ mixture / (mixture @ mixture)) if mixture.any() else 0.0
             if factor and error(self.ours, factor * mixture) <= self.tolerance:
                 besides = "" if abs(factor - 1) <= self.tolerance else f"; and {self.in_words(factor)}"
@@ -422,12 +420,14 @@ class _Evidence:
             if error(_weights(last, self.ours) @ last, self.ours) <= self.tolerance:
                 cause = "only the last micro-batch is left: the gradient is cleared inside the window"
                 return _Verdict(False, cause, "zero_grad() after the optimiser's step only")
-        found = self.weights_of(self.ours)
+        found = _weights(self.alone, self.ours)
         if error(found @ self.alone, self.ours) > self.tolerance:
             return _Verdict(False, "unknown: the gradient is no weighted sum of those of its micro-batches")
-        if some := self.left_out_or_repeated(found, self.weights_of(self.whole)):
+        if some := self.left_out_or_repeated(found, _weights(self.alone, self.whole)):
             return some
-        had, due = (", ".join(f"{w:.3g}" for w in v.tolist()) for v in (found, self.weights_of(self.whole)))
+        had, due = (
+            ", ".join(f"{w:.3g}" for w in v.tolist()) for v in (found, _weights(self.alone, self.whole))
+        )
         return _Verdict(False, f"unknown: the micro-batches have weights {had} where {due} is due", SUM_ONCE)
 
     def left_out_or_repeated(self, found: Tensor, due: Tensor) -> _Verdict | None:
@@ -435,14 +435,9 @@ class _Evidence:
         if torch.linalg.matrix_rank(self.alone) < len(self.alone):
             return None  # then the weights are not the only ones
         slack = max(self.tolerance, 1e-3)
-        names = [
-            str(i) if self.ranks == 1 else f"{i % self.steps} of rank {i // self.steps}"
-            for i in range(len(found))
-        ]
         gone = found.abs() <= slack * found.abs().max()
         kept, their_due = found[~gone], due[~gone]
         if gone.any() and len(kept) > 1:
-            which = ", ".join(name for name, out in zip(names, gone.tolist(), strict=True) if out)
             share = kept / their_due
             if bool(((share / share.mean() - 1).abs() <= slack).all()):
                 whose = (
@@ -454,31 +449,28 @@ class _Evidence:
                 whose = f"the others weigh {float(kept.mean()):.3g} each, a mean of means"
             else:
                 return None
-            return _Verdict(
-                False, f"micro-batch {which} is left out; {whose}", "give every micro-batch to the window"
-            )
-        times = found / due
-        if bool(((times - times.round()).abs() <= slack * times).all()) and bool((times.round() >= 1).all()):
-            more = [
-                f"{name} enters {t:.0f} times"
-                for name, t in zip(names, times.tolist(), strict=True)
-                if t > 1.5
-            ]
-            if 0 < len(more) < len(names):
-                return _Verdict(
-                    False, f"micro-batch {', '.join(more)}; the others once", "take every micro-batch once"
-                )
+            cause = f"micro-batch {self.names(gone.nonzero()[:, 0].tolist())} is left out; {whose}"
+            return _Verdict(False, cause, "give every micro-batch to the window")
+        times, whole = found / due, (found / due).round()
+        if bool(((times - whole).abs() <= slack * times).all()) and bool((whole >= 1).all()):
+            more = [f"{self.names([i])} enters {t:.0f} times" for i, t in enumerate(whole.tolist()) if t > 1]
+            if 0 < len(more) < len(found):
+                cause = f"micro-batch {', '.join(more)}; the others once"
+                return _Verdict(False, cause, "take every micro-batch once")
         return None
+
+    def names(self, which: list[int]) -> str:
+        """Name micro-batches by their numbers."""
+        return ", ".join(
+            f"{i}" if self.ranks == 1 else f"{i % self.steps} of rank {i // self.steps}" for i in which
+        )
 
     def empty(self) -> str:
         """Name the micro-batches without a gradient, which a mean of means counts."""
         zero = [i for i, gradient in enumerate(self.alone) if not gradient.any()]
         if self.counts is not None:
             zero = [i for i in zero if not self.counts["targets"][i]]
-        names = ", ".join(
-            str(i) if self.ranks == 1 else f"{i % self.steps} of rank {i // self.steps}" for i in zero
-        )
-        return f"; micro-batch {names} adds nothing, and is counted" if zero else ""
+        return f"; micro-batch {self.names(zero)} adds nothing, and is counted" if zero else ""
 
     def faults(self) -> Iterator[tuple[str, Floats]]:
         """Yield the weights, summing to one, that known faults give the micro-batches."""
@@ -488,37 +480,28 @@ class _Evidence:
             ["over the micro-batches"] * (self.steps > 1) + ["over the ranks"] * (self.ranks > 1)
         )
         yield f"a mean of means {where}: each weighs the same, however many targets it has", even
+        share = _weights(self.alone, self.whole).numpy().reshape(shape)
+        known = self.counts is not None and self.fits(self.counts["targets"])
+        if self.counts is not None and known:  # exact, where the gradients are almost parallel
+            share = (self.counts["targets"] / self.counts["targets"].sum()).reshape(shape)
         if self.ranks > 1 and self.steps > 1:
-            share = self.weights_of(self.whole).numpy().reshape(shape)
-            if self.counts is not None and self.whole_batch_counts() is None:
-                share = self.counts["targets"].reshape(
-                    shape
-                )  # exact, where the gradients are almost parallel
             with np.errstate(divide="ignore", invalid="ignore"):
                 by_step = np.nan_to_num(share / share.sum(0)) / self.steps
                 by_rank = np.nan_to_num(share / share.sum(1, keepdims=True)) / self.ranks
             yield "a mean of means over the micro-batches, whose denominators the ranks do share", by_step
-            yield (
-                "a mean of means over the ranks: each divides by the targets of its own window alone",
-                by_rank,
-            )
-        share = self.weights_of(self.whole).numpy().reshape(shape)
-        if self.counts is not None and self.fits(self.counts["targets"]):
-            share = (self.counts["targets"] / self.counts["targets"].sum()).reshape(shape)
-        elif self.counts is not None and (n := self.counts["targets"]).sum():
+            own = "a mean of means over the ranks: each divides by the targets of its own window alone"
+            yield own, by_rank
+        if self.counts is not None and not known and (n := self.counts["targets"]).sum():
             yield (
                 "the micro-batches are weighed by the number of their targets, which is not what the whole batch "
                 "weighs them by (class weights?)",
                 (n / n.sum()).reshape(shape),
             )
         if self.steps > 1 and self.ranks == 1 and (share > 0).all():
-            yield (
-                "a running count: each micro-batch is divided by the targets so far",
-                share / share.cumsum(1),
-            )
-        others = {
-            what: n / n.sum() for what, n in (self.counts or {}).items() if what != "targets" and n.sum()
-        }
+            so_far = "a running count: each micro-batch is divided by the targets so far"
+            yield so_far, share / share.cumsum(1)
+        counts = (self.counts or {}).items()
+        others = {what: n / n.sum() for what, n in counts if what != "targets" and n.sum()}
         for share in others.values():
             names = " or ".join(what for what, same in others.items() if np.array_equal(same, share))
             yield f"the micro-batches are weighed by their {names}, not by their targets", share
@@ -526,6 +509,10 @@ class _Evidence:
     def in_words(self, factor: float) -> str:
         """Say what multiplies a gradient by `factor`."""
         k, w = self.steps, self.ranks
+
+        def near(x: float) -> bool:
+            return abs(x - 1) <= self.tolerance
+
         known = {
             "K": (k, "means are added up and never divided, as by a model that takes the trainer's count "
                      "(num_items_in_batch) and drops it"),
@@ -541,31 +528,23 @@ class _Evidence:
         found = [
             f"{name} = {value:g} times what it should be: {words}"
             for name, (value, words) in known.items()
-            if abs(factor / value - 1) <= self.tolerance
-            and (w > 1 or "W" not in name)
-            and (k > 1 or "K" not in name)
+            if near(factor / value) and (w > 1 or "W" not in name) and (k > 1 or "K" not in name)
         ]
         n = self.total("targets")
         for what in self.counts or {}:
-            if what != "targets" and abs(factor * self.total(what) / n - 1) <= self.tolerance:
+            if what != "targets" and near(factor * self.total(what) / n):
                 found.append(f"{factor:.4g} of what it should be: divided by {self.versus(what)}")
-        if abs(factor / n - 1) <= self.tolerance:
+        if near(factor / n):
             found.append(f"N = {n:g} times what it should be: summed, and never divided by the targets")
         power = round(math.log2(abs(factor))) if factor else 0
-        if power >= 8 and abs(factor / 2.0**power - 1) <= self.tolerance and not found:
+        if power >= 8 and near(factor / 2.0**power) and not found:
             found.append(f"2^{power} = {2**power} times what it should be: the loss is scaled (GradScaler)")
         if self.counts is not None and not found:
-            own = [
-                i
-                for i, c in enumerate(self.counts["targets"])
-                if c and abs(factor * k * c / n - 1) <= self.tolerance
-            ]
-            found += [
-                f"{factor:.4g} of what it should be: divided by K times the targets of micro-batch {i} alone"
-                for i in own[:1]
-            ]
+            own = [i for i, c in enumerate(self.counts["targets"]) if c and near(factor * k * c / n)]
+            alone = "of what it should be: divided by K times the targets of micro-batch"
+            found += [f"{factor:.4g} {alone} {i} alone" for i in own[:1]]
         full = round(k / factor) if factor > k / 1000 else 0
-        if not found and full > k and abs(k / factor / full - 1) <= self.tolerance:
+        if not found and full > k and near(k / factor / full):
             found.append(f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}")
         if not found:
             hint = "" if self.counts is not None else "; targets= would compare it with counts"
@@ -576,9 +555,8 @@ class _Evidence:
         """Ask whether gradients are clipped, by their norms: a bound is a round number."""
         for what, gradient in (("the micro-batches'", self.ours), ("the whole batch's", self.whole)):
             norm = float(gradient.norm())
-            if (
-                abs(float(f"{norm:.2g}") - norm) <= 3e-6 + 1e-6 * norm
-            ):  # clip_grad_norm_ adds 1e-6 to the norm
+            # clip_grad_norm_ adds 1e-6 to the norm.
+            if abs(float(f"{norm:.2g}") - norm) <= 3e-6 + 1e-6 * norm:
                 return f"; {what} gradient has the norm {norm:.2g}, and is probably clipped at it"
         return " (is one clipped?)"
 
@@ -591,9 +569,6 @@ class _Evidence:
     def even(self) -> bool:
         """Whether a mean of means is right for these micro-batches."""
         return error(self.alone.mean(0), self.whole) <= self.tolerance
-
-    def weights_of(self, gradient: Tensor) -> Tensor:
-        return _weights(self.alone, gradient)
 
     def modules(self, have: Callable[[nn.Module], bool]) -> str:
         """Name the modules that have a property, the first three of them."""

@@ -18,20 +18,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from xent import _validate as check
+from xent import distillation as arrays
 from xent._validate import Reduction
-from xent.distillation import (
-    TREATMENTS,
-    Direction,
-    Scale,
-    Treatment,
-    above_zero,
-    beta_share,
-    check_top_k,
-    choices_of_rows,
-    divergence_settings,
-    draws,
-    padding,
-)
+from xent.distillation import TREATMENTS, Direction, Scale, Treatment
 
 from . import _validate as tensors
 from ._blocks import RowLoss, concrete, exp_, reduce_rows, wide
@@ -136,7 +125,7 @@ def top_k_loss(
     tensors.same_device(log_p, "top_log_probs", z)
     if concrete(log_p, at):
         mass = log_p.exp().sum(-1)
-        check_top_k(at.sort(-1).values, mass, log_p.amax(-1), top_log_probs.dtype, treatment)
+        arrays.check_top_k(at.sort(-1).values, mass, log_p.amax(-1), top_log_probs.dtype, treatment)
     z = z.double() if log_p.dtype == torch.float64 else z
     w = tensors.target_weights(z, sample_weight)
     loss = RowLoss(partial(_top_k, treatment))
@@ -155,10 +144,10 @@ def sample_targets(
     v, axis = tensors.logits_of(
         tensors.widened(teacher_logits, "teacher_logits").detach(), "teacher_logits", axis
     )
-    samples = draws(samples)
+    samples = arrays.draws(samples)
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator: expected a torch.Generator, got {type(generator).__name__}")
-    tau = above_zero(proposal_temperature, "proposal_temperature")
+    tau = arrays.above_zero(proposal_temperature, "proposal_temperature")
     _within(tau, "proposal_temperature", v)
     top = v.amax(-1, keepdim=True)
     if concrete(v):  # amax passes nan on
@@ -275,7 +264,12 @@ class _Divergence:
         e, share = rows.e, (1 + rows.shift).reciprocal_()
         of_p = torch.mul(rows.er, rows.d, out=rows.r).sum(-1, keepdim=True).mul_(rows.per)
         losses = of_p.add_(rows.rest).mul_(share).sub_(torch.log1p(rows.shift))
-        return losses, lambda: torch.addcmul(rows.er, e, rows.shift, value=-1.0, out=e).mul_(share)
+
+        def form_gradient() -> None:
+            torch.addcmul(rows.er, e, rows.shift, value=-1.0, out=e)
+            rows.per.mul_(share)  # in place of a pass over all of e
+
+        return losses, form_gradient
 
     def _reverse(self, rows: _Rows) -> tuple[Tensor, Callable[[], Any]]:
         """KL(q || p) = log D - rest; its gradient is q (log(q / p) - KL) = -q (d - rest)."""
@@ -305,7 +299,7 @@ class _Divergence:
         A small loss is no small difference of the logits: where the teacher all but excludes a class that the
         student finds unlikely, p / q is next to zero, and f has to come from log(p / q), not from p / q - 1.
         """
-        gap, lost = _difference(v, z)
+        gap, lost = arrays.difference(v, z)
         # A class that is impossible in both is no difference; the mean under q is about what they have in common.
         gap, lost = (x.masked_fill(gap.isnan(), 0.0) for x in (gap, lost))
         gap, lost = (x - (q * x).sum(-1, keepdim=True) for x in (gap, lost))
@@ -415,8 +409,8 @@ def _compare(first: Tensor, second: Tensor, temperature: float) -> tuple[Tensor,
     log_a, log_b = torch.log_softmax(one, -1), torch.log_softmax(other, -1)
     a, b = log_a.exp(), log_b.exp()
     d = torch.where(a > 0, log_a - log_b, -1e4)
-    gap, lost = _difference(first.detach(), second.detach())
-    apart, beside = _difference(*tops)
+    gap, lost = arrays.difference(first.detach(), second.detach())
+    apart, beside = arrays.difference(*tops)
     around = (torch.where(gap.isnan(), 0.0, gap - apart) / temperature).clamp(-16, 16)
     centre = apart + temperature * (b.detach() * around).sum(-1, keepdim=True)
     x = (gap - centre + (lost - beside)) / temperature
@@ -428,13 +422,6 @@ def _compare(first: Tensor, second: Tensor, temperature: float) -> tuple[Tensor,
     close = s.detach().log1p().abs() < 1
     total = torch.where(close, s, 0.0).log1p()
     return a, b, torch.where(near & close & (a > 0), x - total, d)
-
-
-def _difference(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return x - y rounded, and what the rounding lost."""
-    difference = x - y
-    back = difference - x
-    return difference, (x - (difference - back)) - (y + back)
 
 
 def _mixed(alpha: float, soft: _Divergence, z: Tensor, v: Tensor, labels: Tensor) -> Tensor:
@@ -477,16 +464,16 @@ def _sampled(z: Tensor, at: Tensor, masses: Tensor) -> Tensor:
 
 def _pair(student: Any, teacher: Any, axis: int) -> tuple[Tensor, Tensor]:
     z, axis = tensors.logits_of(student, "student_logits", axis)
-    hint = padding(tensors.floats(teacher, "teacher_logits"), student, axis)
+    hint = arrays.padding(tensors.floats(teacher, "teacher_logits"), student, axis)
     tensors.same_shape(teacher, "teacher_logits", student.shape, "student_logits", z, hint)
     v = teacher.movedim(axis, -1).detach()
     return (z.double() if v.dtype == torch.float64 else z), v
 
 
 def _divergence_of(z: Tensor, temperature: Any, scale: Any, direction: Any, beta: Any) -> _Divergence:
-    temperature, squared = divergence_settings(temperature, scale, direction)
+    temperature, squared = arrays.divergence_settings(temperature, scale, direction)
     _within(temperature, "temperature", z)
-    return _Divergence(temperature, squared, direction, beta_share(beta))
+    return _Divergence(temperature, squared, direction, arrays.beta_share(beta))
 
 
 def _within(temperature: float, name: str, z: Tensor) -> None:
@@ -501,7 +488,7 @@ def _within(temperature: float, name: str, z: Tensor) -> None:
 def _class_choices(value: Any, name: str, z: Tensor, axis: int) -> Tensor:
     """Return some class indices for each row, moved to the last axis."""
     tensor = tensors.tensor_of(value, name)
-    choices_of_rows(tensor, name, z.shape[:-1], axis, integers=tensor.dtype in LABEL_DTYPES)
+    arrays.choices_of_rows(tensor, name, z.shape[:-1], axis, integers=tensor.dtype in LABEL_DTYPES)
     tensors.same_device(tensor, name, z)
     tensors.in_range(tensor, name, z.shape[-1])
     return tensor.movedim(axis, -1).long()

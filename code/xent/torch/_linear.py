@@ -12,35 +12,15 @@ import torch.distributed as dist
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from xent._validate import (
-    Reduction,
-    Settings,
-    integer,
-    number,
-    reduction_arguments,
-    renamed,
-    shown,
-    smoothing_mass,
-)
+from xent import _validate as check
+from xent._validate import Reduction, Settings, renamed
 from xent.distillation import Direction, Scale, beta_share, divergence_settings
 
+from . import _parts
 from . import _validate as tensors
 from ._blocks import summed, wide
 from ._caches import TopK, masses_of, samples_of
 from ._linear_step import LinearLoss
-from ._parts import (
-    Cached,
-    Distributions,
-    Divergence,
-    Entropy,
-    Labels,
-    Part,
-    Sampled,
-    Sum,
-    Weighed,
-    refuse_transforms,
-    row_factors,
-)
 from ._shards import Shards, group_name
 
 
@@ -144,17 +124,17 @@ def linear_cross_entropy(
     (0.288726, torch.Size([3, 2]))
     """
     layer = _Layer.checked(hidden, linear_weight, linear_bias, "linear_")
-    refuse_transforms("linear_cross_entropy", *layer.tensors)
+    _parts.refuse_transforms("linear_cross_entropy", *layer.tensors)
     if isinstance(weight, Tensor) and weight.shape == layer.weight.shape:
         raise TypeError(
             "weight: the layer's weight is linear_weight now; weight is that of a target by its class"
         )
-    z_loss = number(z_loss, "z_loss", "a finite number >= 0", 0.0, math.inf, closed="low")
-    settings = smoothing_mass(label_smoothing), z_loss
+    z_loss = check.number(z_loss, "z_loss", "a finite number >= 0", 0.0, math.inf, closed="low")
+    settings = check.smoothing_mass(label_smoothing), z_loss
     group_name(vocab_group)
     shards = Shards(layer.classes, hidden.device, vocab_group)
     if not isinstance(report, bool):
-        raise TypeError(f"report: expected True or False, got {shown(report)}")
+        raise TypeError(f"report: expected True or False, got {check.shown(report)}")
     if isinstance(targets, Tensor) and targets.is_floating_point() and targets.ndim == hidden.ndim:
         if ignore_index is not None or report:
             which = "ignore_index" if report is False else "report"
@@ -164,13 +144,13 @@ def linear_cross_entropy(
         labels, counts = tensors.labels_of(
             targets, hidden, ignore_index, 0 if shards.group else layer.classes
         )
-        part, beside, mass = Labels(*settings), [labels.flatten()], None
+        part, beside, mass = _parts.Labels(*settings), [labels.flatten()], None
         w = tensors.target_weights(hidden, sample_weight, counts)
         if weight is not None:
             by_class = shards.class_weights(weight, labels, layer.classes, hidden)
             w = by_class if w is None else w * by_class
-    loss = Sum(((1.0, part),), _softcap(softcap))
-    reduce = reduction_arguments(reduction, denominator)
+    loss = _parts.Sum(((1.0, part),), _softcap(softcap))
+    reduce = check.reduction_arguments(reduction, denominator)
     result, told = _reduced(layer, loss, beside, w, reduce, shards.group, mass=mass, report=report)
     return (result, told) if told is not None else result
 
@@ -182,7 +162,7 @@ def _soft(
     weight: Any,
     sample_weight: Any,
     shards: Shards,
-) -> tuple[Part, list[Tensor], Tensor | None, Tensor | None]:
+) -> tuple[_parts.Part, list[Tensor], Tensor | None, Tensor | None]:
     """Return the part for distributions, what stands beside the logits, and what a row weighs and counts for."""
     hidden, classes = layer.hidden, layer.classes
     like = hidden.new_empty(()).expand(*hidden.shape[:-1], classes)
@@ -191,12 +171,12 @@ def _soft(
     w = mass = tensors.target_weights(hidden, sample_weight)
     beside = [_matrix(t)]
     if weight is None:
-        return Distributions(*settings), beside, w, mass
+        return _parts.Distributions(*settings), beside, w, mass
     of_class = tensors.weights(weight, "weight", (classes,), "one weight a class", hidden)
     each = shards.sum(t.to(of_class.dtype) @ of_class)
     mass = each if w is None else w * each
     w = (mass > 0).to(mass.dtype) if w is None else w.masked_fill(mass == 0, 0.0)
-    return Weighed(*settings), [*beside, of_class.expand(len(beside[0]), classes)], w, mass
+    return _parts.Weighed(*settings), [*beside, of_class.expand(len(beside[0]), classes)], w, mass
 
 
 def _shares(value: Tensor, name: str, like: Tensor, other: str, axis: int) -> Tensor:
@@ -236,11 +216,11 @@ def linear_entropy(
     tensor(2.0794)
     """
     layer = _Layer.checked(hidden, linear_weight, linear_bias, "linear_")
-    refuse_transforms("linear_entropy", *layer.tensors)
+    _parts.refuse_transforms("linear_entropy", *layer.tensors)
     group_name(vocab_group)
     w = tensors.target_weights(hidden, sample_weight)
-    loss = Sum(((1.0, Entropy()),), _softcap(softcap))
-    return _reduced(layer, loss, [], w, reduction_arguments(reduction, denominator), vocab_group)[0]
+    loss = _parts.Sum(((1.0, _parts.Entropy()),), _softcap(softcap))
+    return _reduced(layer, loss, [], w, check.reduction_arguments(reduction, denominator), vocab_group)[0]
 
 
 def linear_distillation_loss(
@@ -340,14 +320,14 @@ def linear_distillation_loss(
     0.12328
     """
     layer = _Layer.checked(student_hidden, student_weight, student_bias, "student_")
-    refuse_transforms("linear_distillation_loss", *layer.tensors)
-    alpha = number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
+    _parts.refuse_transforms("linear_distillation_loss", *layer.tensors)
+    alpha = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     if alpha < 1 and targets is None:
         raise ValueError(f"alpha: expected targets with an alpha below 1, got none with alpha={alpha!r}")
     if alpha == 1 and (targets is None) != (ignore_index is None):
         raise ValueError(
             "ignore_index: expected targets and ignore_index together, or neither, got "
-            f"{'no targets' if targets is None else 'targets'} with ignore_index={shown(ignore_index)}"
+            f"{'no targets' if targets is None else 'targets'} with ignore_index={check.shown(ignore_index)}"
         )
     group_name(vocab_group)
     hidden, shards = student_hidden, Shards(layer.classes, student_hidden.device, vocab_group)
@@ -370,12 +350,12 @@ def linear_distillation_loss(
     heat = divergence_settings(temperature, scale, direction)
     teacher: list[Tensor] = []
     beside: list[Tensor] = []
-    soft: Part
+    soft: _parts.Part
     if teacher_hidden is not None:
-        if top_k is not None and integer(top_k, "top_k") < 1:
-            raise ValueError(f"top_k: expected at least one class, got {shown(top_k)}")
+        if top_k is not None and check.integer(top_k, "top_k") < 1:
+            raise ValueError(f"top_k: expected at least one class, got {check.shown(top_k)}")
         teacher = _taught(layer, teacher_hidden, teacher_weight, teacher_bias)
-        soft = Divergence(*heat, direction, beta_share(beta), top_k)
+        soft = _parts.Divergence(*heat, direction, beta_share(beta), top_k)
     else:
         for name, value, only in (
             ("teacher_weight", teacher_weight, None),
@@ -384,20 +364,20 @@ def linear_distillation_loss(
             ("direction", direction, "forward"),
         ):
             if value is not only:
-                raise ValueError(f"{name}: expected {only!r} with {came[0]}, got {shown(value)}")
+                raise ValueError(f"{name}: expected {only!r} with {came[0]}, got {check.shown(value)}")
         beta_share(beta)
         if teacher_top_k is not None:
-            soft, beside = Cached(*heat), masses_of(teacher_top_k, hidden, w, shards.total)
+            soft, beside = _parts.Cached(*heat), masses_of(teacher_top_k, hidden, w, shards.total)
         else:
-            soft, beside = Sampled(*heat), samples_of(teacher_samples, hidden, w, shards.total)
-    parts: list[tuple[float, Part]] = [(alpha, soft)] if alpha > 0 else []
+            soft, beside = _parts.Sampled(*heat), samples_of(teacher_samples, hidden, w, shards.total)
+    parts: list[tuple[float, _parts.Part]] = [(alpha, soft)] if alpha > 0 else []
     if alpha == 0:
         teacher = beside = []
     if alpha < 1:
         assert labels is not None
-        parts.append((1 - alpha, Labels()))
+        parts.append((1 - alpha, _parts.Labels()))
         beside = [*beside, labels.flatten()]
-    loss, reduce = Sum(tuple(parts)), reduction_arguments(reduction, denominator)
+    loss, reduce = _parts.Sum(tuple(parts)), check.reduction_arguments(reduction, denominator)
     return _reduced(layer, loss, beside, w, reduce, vocab_group, teacher=teacher)[0]
 
 
@@ -459,7 +439,7 @@ class _Layer:
 
 def _reduced(
     layer: _Layer,
-    loss: Sum,
+    loss: _parts.Sum,
     beside: list[Tensor],
     weight: Tensor | None,
     settings: Settings,
@@ -475,7 +455,7 @@ def _reduced(
     for x in (*teacher[1:], *beside):
         dtype = torch.promote_types(dtype, x.dtype) if x.is_floating_point() else dtype
     rows = hidden.shape[:-1]
-    factor = row_factors(weight, rows, hidden, settings, mass).to(dtype)
+    factor = _parts.row_factors(weight, rows, hidden, settings, mass).to(dtype)
     tensors = layer.tensors
     form = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in tensors]
     if torch.is_autocast_enabled(device.type):
@@ -497,17 +477,16 @@ def _reduced(
         *beside,
     )
 
-    def shaped(x: Tensor) -> Tensor:
-        return x.reshape(rows) if each else x
-
+    shape = rows if each else torch.Size(())
     if not report:
-        return shaped(result), None
+        return result.reshape(shape), None
     told = told * factor.flatten()
-    return shaped(result), TokenReport(*(shaped(x if each else summed(x, 1.0)) for x in told))
+    report_of = (x if each else summed(x, 1.0) for x in told)
+    return result.reshape(shape), TokenReport(*(x.reshape(shape) for x in report_of))
 
 
 def _softcap(value: Any) -> float | None:
-    return None if value is None else number(value, "softcap", "a finite number > 0", 0.0, math.inf)
+    return None if value is None else check.number(value, "softcap", "a finite number > 0", 0.0, math.inf)
 
 
 def _matrix(x: Tensor) -> Tensor:

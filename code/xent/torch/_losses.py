@@ -244,17 +244,13 @@ def nll(
     if concrete(moved):
         tolerance = check.sum_tolerance(log_probs.dtype, moved.shape[-1])
         excess = torch.logsumexp(moved.detach(), -1)
-        expected = check.sum_to_one(
-            "logarithms of probabilities", f"axis {axis}", tolerance, moved.shape[-1], log_probs.dtype
-        )
-        check.refuse_where(
-            ~(torch.expm1(excess).abs() <= tolerance),
-            "log_probs",
-            expected,
-            excess,
-            got="a log-sum-exp of {:.6g}",
-            hint=lambda: check.other_axis(log_probs.exp(), axis, LOGITS),
-        )
+        wrong = ~(torch.expm1(excess).abs() <= tolerance)
+
+        def hint() -> str:
+            return check.other_axis(log_probs.exp(), axis, LOGITS)
+
+        expected = check.sum_to_one("logarithms of probabilities", log_probs, axis, tolerance)
+        check.refuse_where(wrong, "log_probs", expected, excess, got="a log-sum-exp of {:.6g}", hint=hint)
     return _pick(moved, labels, counts, weight, sample_weight, reduction, denominator, torch.neg)
 
 
@@ -414,9 +410,8 @@ def _binary(
     y = (1 - smoothing) * y + smoothing / 2 if smoothing else y
     if sample_weight is None:
         return z, y, None
-    w = tensors.weights(
-        sample_weight, "sample_weight", tuple(z.shape), f"that of the {like}", z, broadcast=True
-    )
+    shape, of = tuple(z.shape), f"that of the {like}"
+    w = tensors.weights(sample_weight, "sample_weight", shape, of, z, broadcast=True)
     return z.masked_fill(w == 0, out), y, w
 
 

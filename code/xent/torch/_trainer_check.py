@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -23,17 +24,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from xent._validate import number
 
+from . import _accumulation_check as check
 from ._accumulate import moved, ranks_of
-from ._accumulation_check import (
-    AccumulationReport,
-    compare,
-    error,
-    exchange,
-    gradient_of,
-    in_all_ways,
-    random_states_kept,
-    untouched,
-)
+from ._accumulation_check import AccumulationReport, random_states_kept, untouched
 
 Step = Callable[[nn.Module, list[Any]], Any]
 IGNORED = -100  # the label that trainers of language models leave out
@@ -96,10 +89,10 @@ def check_trainer(
         counts = None
         if job.counts is not None:
             parts = [batch for theirs in job.everyone for batch in theirs]
-            counts = in_all_ways([job.counts(batch) for batch in parts]) | {
+            counts = check.in_all_ways([job.counts(batch) for batch in parts]) | {
                 what: np.asarray([of(batch) for batch in parts], np.float64) for what, of in job.also.items()
             }
-        return compare(
+        return check.compare(
             job.model, job.everyone, job.mine, job.whole, job.step, job.reference, counts, tolerance
         )
 
@@ -153,18 +146,15 @@ def _hugging_face(trainer: Any, batches: Iterable[Any] | None, stack: ExitStack)
                 "trainer: expected gradient_accumulation_steps of 2 or more, got 1: nothing is accumulated"
             )
         stack.enter_context(_patched(trainer, data_collator=examples))
-        alone = {  # no other process reads ahead, or examples are collated out of sight
-            "dataloader_num_workers": 0,
-            "dataloader_persistent_workers": False,
-            "dataloader_prefetch_factor": None,
-        }
-        stack.enter_context(_patched(trainer.args, **alone))
+        alone = {"dataloader_num_workers": 0, "dataloader_persistent_workers": False}
+        # No other process reads ahead, or examples are collated out of sight.
+        stack.enter_context(_patched(trainer.args, **alone, dataloader_prefetch_factor=None))
         mine, chosen = _window(_loader(trainer), size)
         stack.enter_context(_patched(trainer, data_collator=examples.collate))
-        rows = exchange(examples.of(mine, chosen), None, ranks)
+        rows = check.exchange(examples.of(mine, chosen), None, ranks)
     else:
         mine, rows = _given(batches, size), [None]
-    everyone = exchange(mine, None, ranks)
+    everyone = check.exchange(mine, None, ranks)
     parts = [batch for theirs in everyone for batch in theirs]
     whole = None
     if all(theirs is not None for theirs in rows):
@@ -182,10 +172,9 @@ def _hugging_face(trainer: Any, batches: Iterable[Any] | None, stack: ExitStack)
 
     def step(model: nn.Module, batches: list[Any]) -> None:
         # As in Trainer.train, between two optimizer steps.
-        takes = len(inspect.signature(trainer.get_batch_samples).parameters)  # the device since 4.49
-        samples, count = trainer.get_batch_samples(
-            *(iter(batches), len(batches), trainer.args.device)[:takes]
-        )
+        given = iter(batches), len(batches), trainer.args.device  # the device since 4.49
+        takes = len(inspect.signature(trainer.get_batch_samples).parameters)
+        samples, count = trainer.get_batch_samples(*given[:takes])
         trainer.current_gradient_accumulation_steps = len(samples)
         for i, inputs in enumerate(samples):
             silent = ranks > 1 and i + 1 < len(samples) and hasattr(model, "no_sync")
@@ -199,22 +188,22 @@ def _hugging_face(trainer: Any, batches: Iterable[Any] | None, stack: ExitStack)
             loss = trainer.compute_loss(model, inputs)
         loss.mean().backward()
 
-    def labels(batch: Any) -> Tensor:
-        found: Tensor = (generated(batch) if generated else batch)["labels"] != IGNORED
-        return found
+    def labels(batch: Any) -> Any:
+        return (generated(batch) if generated else batch)["labels"] != IGNORED
 
-    has_labels = isinstance(mine[0], Mapping) and isinstance(mine[0].get("labels"), Tensor)
-    also = {}
-    if generated:
-        # Causal, all of them: the Trainer counts after the shift.
-        also["labels of the loader's batch, before the reply was generated"] = lambda batch: int(
-            (batch["labels"][:, 1:] != IGNORED).sum()
+    has_labels = _labels(mine[0]) >= 0
+    # Causal, all of them: the Trainer counts after the shift.
+    before = {
+        "labels of the loader's batch, before the reply was generated": lambda batch: _labels(
+            {"labels": batch["labels"][:, 1:]}
         )
+    }
     # A sum over num_items_in_batch has no mean without a count: it fails, or is left as a sum.
     plain = _runs(reference, model, mine[0]) and not _adds_up(model, reference, parts, whole)
     return _Job(
-        model, everyone, mine, whole, step, reference if plain else None, labels if has_labels else None, also
-    )
+        model, everyone, mine, whole, step, reference if plain else None,
+        labels if has_labels else None, before if generated else {},
+    )  # fmt: skip
 
 
 def _loader(trainer: Any) -> Iterable[Any]:
@@ -277,9 +266,10 @@ def _labels(batch: Any) -> int:
 
 def _given(batches: Iterable[Any], size: int) -> list[Any]:
     """Return the window that a user hands over."""
-    mine = list(batches) if isinstance(batches, list | tuple) else list(islice(batches, max(size, 2)))
-    if len(mine) < (2 if isinstance(batches, list | tuple) else max(size, 2)):
-        raise ValueError(f"batches: expected {max(size, 2)} micro-batches, one window, got {len(mine)}")
+    listed, size = isinstance(batches, list | tuple), max(size, 2)
+    mine = list(batches if listed else islice(batches, size))
+    if len(mine) < (2 if listed else size):
+        raise ValueError(f"batches: expected {size} micro-batches, one window, got {len(mine)}")
     return mine
 
 
@@ -318,20 +308,15 @@ def _on_policy(trainer: Any, model: nn.Module, stack: ExitStack) -> Callable[[An
                 row = {"prompts": prompt[mask.bool()][None], "prompt_attention_mask": mask[mask.bool()][None]}
                 drawn[key] = tuple(t[0].clone() for t in draw(model, row, config))
             rows.append(drawn[key])
-        pads = (0, 0, IGNORED)
-        return tuple(
-            pad_sequence(list(column), True, pad)
-            for column, pad in zip(zip(*rows, strict=True), pads, strict=True)
-        )
+        columns = zip(zip(*rows, strict=True), (0, 0, IGNORED), strict=True)
+        return tuple(pad_sequence(list(column), True, pad) for column, pad in columns)
 
     stack.enter_context(_patched(trainer, generate_on_policy_outputs=replies, lmbda=1.0))
 
     def generated(batch: Any) -> Any:
-        was = getattr(model, "module", model)
-        tokens, mask, labels = replies(
-            was, moved(batch, trainer.args.device, False), trainer.generation_config
-        )
-        return {**batch, "input_ids": tokens, "attention_mask": mask, "labels": labels}
+        given = getattr(model, "module", model), moved(batch, trainer.args.device, False)
+        written = replies(*given, trainer.generation_config)
+        return {**batch, **dict(zip(("input_ids", "attention_mask", "labels"), written, strict=True))}
 
     return generated
 
@@ -350,20 +335,16 @@ def _runs(reference: Callable[[nn.Module, Any], Any], model: nn.Module, batch: A
 
 
 def _lightning(trainer: Any, module: Any, batches: Iterable[Any] | None, stack: ExitStack) -> _Job:
-    def nothing(*_: Any, **__: Any) -> None:
-        return None
-
     stack.enter_context(_evaluating(module))
     automatic, size = bool(module.automatic_optimization), trainer.accumulate_grad_batches
     window = _Manual(module)
     known = {} if getattr(module, "_trainer", None) is trainer else {"_trainer": trainer}
-    stack.enter_context(_patched(module, log=nothing, log_dict=nothing, **known))
+    idle = ["log", "log_dict"]
     if not automatic:
-        idle = dict.fromkeys(
-            ("lr_schedulers", "clip_gradients", "toggle_optimizer", "untoggle_optimizer"), nothing
-        )
-        stack.enter_context(_patched(module, optimizers=lambda *_, **__: window, **idle))
+        idle += ["lr_schedulers", "clip_gradients", "toggle_optimizer", "untoggle_optimizer"]
+        stack.enter_context(_patched(module, optimizers=lambda *_, **__: window))
         stack.enter_context(_patched(module, manual_backward=lambda loss, *a, **k: loss.backward(*a, **k)))
+    stack.enter_context(_patched(module, **dict.fromkeys(idle, lambda *_, **__: None), **known))
     takes = len(inspect.signature(module.training_step).parameters)
 
     def training_step(batch: Any, index: int) -> Any:
@@ -383,23 +364,19 @@ def _lightning(trainer: Any, module: Any, batches: Iterable[Any] | None, stack: 
 
     mine = _lightning_window(trainer, module, batches, size, automatic, window, training_step)
     whole = _joined(mine)
-    reference: Callable[[nn.Module, Any], Any] | None
-    if not automatic:  # the module divides by its own steps: so many copies of a batch have the batch's mean
 
-        def reference(model: nn.Module, batch: Any) -> None:
-            step(model, [copy.deepcopy(batch) for _ in mine])
+    def reference(model: nn.Module, batch: Any) -> None:
+        if (
+            not automatic
+        ):  # the module divides by its own steps: so many copies of a batch have the batch's mean
+            return step(model, [copy.deepcopy(batch) for _ in mine])
+        output = training_step(batch, 0)
+        return (output["loss"] if isinstance(output, Mapping) else output).backward()  # type: ignore[no-any-return]
 
-    else:
-
-        def reference(model: nn.Module, batch: Any) -> None:
-            output = training_step(batch, 0)
-            (output["loss"] if isinstance(output, Mapping) else output).backward()
-
-        if _adds_up(module, reference, mine, whole):
-            # A sum, or a loss that has its divisor already: then Lightning's division belongs to it.
-            reference = None
+    # A sum, or a loss that has its divisor already: then Lightning's division belongs to it.
+    summed = automatic and _adds_up(module, reference, mine, whole)
     labels = (lambda batch: batch["labels"] != IGNORED) if _labels(mine[0]) >= 0 else None
-    return _Job(module, [mine], mine, whole, step, reference, labels)
+    return _Job(module, [mine], mine, whole, step, None if summed else reference, labels)
 
 
 class _Manual:
@@ -461,12 +438,11 @@ def _lightning_window(
 def _adds_up(model: nn.Module, passes: Callable[[nn.Module, Any], Any], parts: list[Any], whole: Any) -> bool:
     """Whether the loss of the whole batch is the sum of its parts' losses, not their mean."""
     with untouched(model) as values:
-        pieces = [
-            gradient_of(model, values, lambda part=part: passes(model, copy.deepcopy(part)))  # type: ignore[misc]
-            for part in parts
-        ]
-        at_once = gradient_of(model, values, lambda: passes(model, copy.deepcopy(whole)))
-    return bool(at_once.any()) and error(torch.stack(pieces).sum(0), at_once) < 0.01
+        *pieces, at_once = (
+            check.gradient_of(model, values, partial(passes, model, copy.deepcopy(batch)))
+            for batch in (*parts, whole)
+        )
+    return bool(at_once.any()) and check.error(torch.stack(pieces).sum(0), at_once) < 0.01
 
 
 # ---------------------------------------------------------------- batches and states
@@ -502,7 +478,7 @@ def _rows(batch: Any) -> int:
 
 def _alike(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.shape == b.shape and torch.equal(a.cpu(), b.cpu())
+        return torch.equal(a.cpu(), b.cpu())
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(_alike(a[k], b[k]) for k in a)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
@@ -546,12 +522,12 @@ def _kept(thing: Any) -> Iterator[None]:
     if not hasattr(thing, "__dict__"):
         yield
         return
-    before = _snapshot(vars(thing))
-    states = [_snapshot(vars(v)) for k, v in vars(thing).items() if k in ("state", "control")]
+    states = (vars(v) for k, v in vars(thing).items() if k in ("state", "control"))
+    undone = [_snapshot(values) for values in (vars(thing), *states)]
     try:
         yield
     finally:
-        for undo in (before, *states):
+        for undo in undone:
             undo()
 
 

@@ -111,12 +111,11 @@ def distributions(
         tolerance = check.sum_tolerance(value.dtype, tensor.shape[axis])
         inside(tensor, name, tolerance, hint=hint)
         sums = tensor.detach().sum(axis, dtype=accumulator(tensor))
-        expected = check.sum_to_one(
-            "probabilities", f"axis {axis}", tolerance, tensor.shape[axis], value.dtype
+        expected, wrong = (
+            check.sum_to_one("probabilities", value, axis, tolerance),
+            (sums - 1).abs() > tolerance,
         )
-        check.refuse_where(
-            (sums - 1).abs() > tolerance, name, expected, sums, got="a sum of {:.10g}", hint=hint
-        )
+        check.refuse_where(wrong, name, expected, sums, got="a sum of {:.10g}", hint=hint)
     return tensor
 
 

@@ -70,13 +70,14 @@ def profile(
     smooth: Loss | None = None,
     weighted: Loss | None = None,
     gradient: Callable[[], Any] | None = None,
-    axes: Callable[[Array, Array], Any] | None = None,
+    cubes: bool = True,
 ) -> Seen:
     """Ask one loss every question.
 
     `call` takes a prediction and labels, whatever the library's own order is; `to` turns an array into what the
     library takes; what `prediction_first` and `logits` claim is checked by a call, and a claim that fails raises. The
-    others are the calls for the other questions; without one, the library has no such argument.
+    others are the calls for the other questions; without one, the library has no such argument. `cubes` says whether
+    it takes three dimensions.
     """
     good, other = (Z, P) if logits else (P, Z)
     if _which(attempt(lambda: call(to(good), Y)), {"right": TRUE}) != "right":
@@ -120,9 +121,10 @@ def profile(
     seen["float32, margin 18"] = _show(attempt(lambda: call(to(margin, "float32"), np.array([0]))))
     seen["sure and wrong: gradient"] = "no gradient" if gradient is None else _show(gradient())
     seen["class axis of 3-D input"] = (
-        "2-D only" if axes is None
-        else _which(axes(cube if logits else np.exp(log_p), labels), {"last": last, "second": second})
-    )  # fmt: skip
+        _which(call(to(cube if logits else np.exp(log_p)), labels), {"last": last, "second": second})
+        if cubes
+        else "2-D only"
+    )
     return seen
 
 
@@ -139,6 +141,7 @@ def sklearn_profile() -> Seen:
         logits=False,
         soft=lambda p, t: log_loss(t, p),
         weighted=lambda p, y, w: call(p, y, sample_weight=w),
+        cubes=False,
     )
 
 
@@ -165,7 +168,6 @@ def torch_profile() -> Seen:
         smooth=lambda z, y: call(z, y, label_smoothing=0.1),
         weighted=lambda z, y, w: call(z, y, weight=torch.tensor([1.0, 3.0, 1.0]).double()),
         gradient=gradient,
-        axes=lambda z, y: call(torch.from_numpy(z), y),
     )
 
 
@@ -191,7 +193,6 @@ def _keras_profile(logits: bool) -> Seen:
         smooth=lambda p, y: soft(label_smoothing=0.1)(ONEHOT, p),
         weighted=lambda p, y, w: sparse()(y, p, sample_weight=w),
         gradient=gradient,
-        axes=lambda p, y: sparse()(y, p),
     )
 
 
@@ -212,5 +213,4 @@ def xent_profile() -> Seen:
         smooth=lambda z, y: ce(z, y, label_smoothing=0.1),
         weighted=lambda z, y, w: ce(z, y, weight=[1.0, 3.0, 1.0]),
         gradient=lambda: xent.gradients.cross_entropy_gradient([[17.0, 0.0, 0.0]], [1])[0, 0],
-        axes=ce,
     )

@@ -86,13 +86,10 @@ class Row:
         """The installed version of the row's library, such as "PyTorch 2.13.0"."""
         if self.library == "xent":
             return f"xent {xent.__version__}"
-        package = {"sklearn": "scikit-learn", "keras-torch": "keras"}.get(self.library, self.library)
-        number = metadata.version(package).split("+")[0]
-        if self.library == "keras-torch":
-            return f"Keras {number} on PyTorch {metadata.version('torch').split('+')[0]}"
-        if self.library == "keras":
-            return f"Keras {number} on TensorFlow {metadata.version('tensorflow')}"
-        return f"{NAMES[self.library]} {number}"
+        backends = {"keras": ("keras", "tensorflow"), "keras-torch": ("keras", "torch")}
+        used = backends.get(self.library, (self.library,))
+        numbers = (metadata.version({"sklearn": "scikit-learn"}.get(n, n)).split("+")[0] for n in used)
+        return " on ".join(f"{NAMES[n]} {number}" for n, number in zip(used, numbers, strict=True))
 
 
 @cache
@@ -143,10 +140,7 @@ def see(slug: str) -> Seen:
     return get(slug).run()
 
 
-@cache
-def see_once(slug: str) -> Seen:
-    """What a probe saw in this process: a page that shows a row twice runs it once."""
-    return get(slug).run()
+see_once = cache(see)  # a page that shows a row twice runs it once
 
 
 # ------------------------------------------------------------------------------------- for the probes
@@ -161,15 +155,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(entry) for entry in value]
     if isinstance(value, float):
-        rounded = float(f"{value:.5g}")
-        return 0.0 if rounded == 0 else rounded
+        return float(f"{value:.5g}") + 0.0  # -0.0 + 0.0 = 0.0
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         value = value.double() if value.is_floating_point() else value
     array = np.asarray(value)
-    if array.dtype == bool:
-        return array.tolist()
-    return plain(array.astype(np.float64).tolist())
+    return array.tolist() if array.dtype == bool else plain(array.astype(np.float64).tolist())
 
 
 class Lazy:

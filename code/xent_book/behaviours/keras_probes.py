@@ -25,6 +25,18 @@ P = np.exp(Z) / np.exp(Z).sum(1, keepdims=True)
 k, tf = Lazy(keras), Lazy(tensorflow)
 
 
+def sparse(**options: Any) -> Any:
+    return k.losses.SparseCategoricalCrossentropy(**options)
+
+
+def categorical(**options: Any) -> Any:
+    return k.losses.CategoricalCrossentropy(**options)
+
+
+def binary(**options: Any) -> Any:
+    return k.losses.BinaryCrossentropy(**options)
+
+
 def _tensor(values: Any, dtype: str = "float32") -> Any:
     return k.ops.convert_to_tensor(np.asarray(values), dtype=dtype)
 
@@ -76,15 +88,14 @@ def _on_torch(slug: str, run: Callable[[], Seen]) -> Callable[[], Seen]:
 
 
 def keras_argument_order() -> Seen:
-    cce = k.losses.CategoricalCrossentropy()
-    return {"right": _float(cce(ONEHOT, P)), "swapped": _float(cce(P, ONEHOT))}
+    return {"right": _float(categorical()(ONEHOT, P)), "swapped": _float(categorical()(P, ONEHOT))}
 
 
 def keras_forgotten_from_logits() -> Seen:
     return {
-        "categorical": _float(k.losses.CategoricalCrossentropy()(ONEHOT, Z)),
-        "sparse": _float(k.losses.SparseCategoricalCrossentropy()(Y, Z)),
-        "from_logits=True": _float(k.losses.SparseCategoricalCrossentropy(from_logits=True)(Y, Z)),
+        "categorical": _float(categorical()(ONEHOT, Z)),
+        "sparse": _float(sparse()(Y, Z)),
+        "from_logits=True": _float(sparse(from_logits=True)(Y, Z)),
     }
 
 
@@ -96,31 +107,29 @@ keras_torch_forgotten_from_logits = _on_torch(
 def _backdoor() -> Seen:
     """The loss of logits 30, 0, 0 with label 1: 30, or the ceiling of a clip."""
     z, y = np.array([[30.0, 0.0, 0.0]], dtype=np.float32), np.array([1])
-    sparse = k.losses.SparseCategoricalCrossentropy()
     softmax = k.Sequential([k.layers.Softmax()])
     followed = k.Sequential([k.layers.Softmax(), k.layers.Reshape((3,))])
     seen: Seen = {
-        "model that ends in softmax": _float(sparse(y, softmax(z))),
-        "softmax, then Reshape": _float(sparse(y, followed(z))),
+        "model that ends in softmax": _float(sparse()(y, softmax(z))),
+        "softmax, then Reshape": _float(sparse()(y, followed(z))),
     }
     short = np.array([[5.0, 0.0, 0.0]], dtype=np.float32)
-    logits = k.losses.SparseCategoricalCrossentropy(from_logits=True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        seen["from_logits=True after softmax, logits 5, 0, 0"] = _float(logits(y, softmax(short)))
+        seen["from_logits=True after softmax, logits 5, 0, 0"] = _float(
+            sparse(from_logits=True)(y, softmax(short))
+        )
     seen["warns"] = bool(caught)
     return seen
 
 
 def keras_softmax_backdoor() -> Seen:
-    seen = _backdoor()
-    sparse = k.losses.SparseCategoricalCrossentropy()
+    seen, loss = _backdoor(), sparse()
     model = k.Sequential([k.layers.Softmax()])
     z, y = tf.constant([[30.0, 0.0, 0.0]]), tf.constant([1])
-    graph = tf.function(lambda z: sparse(y, model(z)))
-    seen["model that ends in softmax, graph"] = graph(z)
+    seen["model that ends in softmax, graph"] = tf.function(lambda z: loss(y, model(z)))(z)
     double = k.Sequential([k.layers.Softmax(dtype="float64")])
-    seen["float64 softmax"] = _float(sparse(Y[1:], double(z)))
+    seen["float64 softmax"] = _float(loss(Y[1:], double(z)))
     return seen
 
 
@@ -143,8 +152,7 @@ def keras_reductions() -> Seen:
     w = np.array([1.0, 3.0], dtype=np.float32)
     seen: Seen = {}
     for name in ("sum", "sum_over_batch_size", "mean", "mean_with_sample_weight"):
-        loss = k.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=name)
-        seen[name] = _float(loss(Y, Z, sample_weight=w))
+        seen[name] = _float(sparse(from_logits=True, reduction=name)(Y, Z, sample_weight=w))
     metric = k.metrics.SparseCategoricalCrossentropy(from_logits=True)
     metric.update_state(Y, Z, sample_weight=w)
     seen["metric"] = _float(metric.result())
@@ -152,27 +160,25 @@ def keras_reductions() -> Seen:
 
 
 def keras_bce_1d() -> Seen:
-    bce = k.losses.BinaryCrossentropy
     y, p = np.array([1.0, 0.0, 1.0], np.float32), np.array([0.9, 0.2, 0.9], np.float32)
     w = np.array([1.0, 0.0, 0.0], np.float32)
     y2, p2 = y[:, None], p[:, None]
     return {
-        "none, shape": str(np.shape(k.ops.convert_to_numpy(bce(reduction="none")(y, p)))),
-        "none, shape of (N, 1)": str(np.shape(k.ops.convert_to_numpy(bce(reduction="none")(y2, p2)))),
-        "sum": _float(bce(reduction="sum")(y, p)),
-        "sum of (N, 1)": _float(bce(reduction="sum")(y2, p2)),
-        "weights 1, 0, 0": _float(bce()(y, p, sample_weight=w)),
-        "weights 1, 0, 0 of (N, 1)": _float(bce()(y2, p2, sample_weight=w)),
+        "none, shape": str(np.shape(k.ops.convert_to_numpy(binary(reduction="none")(y, p)))),
+        "none, shape of (N, 1)": str(np.shape(k.ops.convert_to_numpy(binary(reduction="none")(y2, p2)))),
+        "sum": _float(binary(reduction="sum")(y, p)),
+        "sum of (N, 1)": _float(binary(reduction="sum")(y2, p2)),
+        "weights 1, 0, 0": _float(binary()(y, p, sample_weight=w)),
+        "weights 1, 0, 0 of (N, 1)": _float(binary()(y2, p2, sample_weight=w)),
     }
 
 
 def keras_class_weight() -> Seen:
     model = k.Sequential([k.Input((3,)), k.layers.Dense(3, use_bias=False)])
     model.layers[0].set_weights([np.eye(3, dtype=np.float32)])
-    loss = k.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(k.optimizers.SGD(0.0), loss, run_eagerly=True)
+    model.compile(k.optimizers.SGD(0.0), sparse(from_logits=True), run_eagerly=True)
     history = model.fit(Z, Y, batch_size=2, class_weight={0: 1.0, 1: 10.0, 2: 1.0}, verbose=0)
-    by_weights = k.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
+    by_weights = sparse(from_logits=True, reduction="mean_with_sample_weight")
     return {
         "class_weight in fit": history.history["loss"][0],
         "mean_with_sample_weight": _float(by_weights(Y, Z, sample_weight=np.array([1.0, 10.0]))),
@@ -180,31 +186,27 @@ def keras_class_weight() -> Seen:
 
 
 def keras_all_ignored() -> Seen:
-    loss = k.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
-    return {"loss": _float(loss(np.array([-1, -1]), Z))}
+    return {"loss": _float(sparse(from_logits=True, ignore_class=-1)(np.array([-1, -1]), Z))}
 
 
 def keras_mask_or_weight() -> Seen:
-    sce = k.losses.SparseCategoricalCrossentropy
     masked = _tensor(Z)
     k.src.backend.set_keras_mask(masked, _tensor([False, True], "bool"))
     return {
-        "ignore_class": _float(sce(from_logits=True, ignore_class=0)(Y, Z)),
-        "mask": _float(sce(from_logits=True)(Y, masked)),
-        "weights 0, 1": _float(sce(from_logits=True)(Y, Z, sample_weight=np.array([0.0, 1.0]))),
+        "ignore_class": _float(sparse(from_logits=True, ignore_class=0)(Y, Z)),
+        "mask": _float(sparse(from_logits=True)(Y, masked)),
+        "weights 0, 1": _float(sparse(from_logits=True)(Y, Z, sample_weight=np.array([0.0, 1.0]))),
     }
 
 
 def keras_mask_propagation() -> Seen:
     ids = np.array([[1, 2, 0, 0], [3, 1, 2, 3]])
+    table = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
     layer = k.layers.Embedding(4, 4, mask_zero=True)
     layer.build(ids.shape)
-    table = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
     layer.set_weights([table])
-    loss = k.losses.SparseCategoricalCrossentropy(from_logits=True)
     y = np.array([[2, 1, 0, 0], [1, 2, 3, 0]])
-    out = layer(ids)
-    z = table[ids]
+    loss, out, z = sparse(from_logits=True), layer(ids), table[ids]
     each = np.log(np.exp(z).sum(-1)) - np.take_along_axis(z, y[..., None], -1)[..., 0]
     return {
         "mask kept": _float(loss(y, out)),
@@ -216,26 +218,24 @@ def keras_mask_propagation() -> Seen:
 
 
 def keras_smoothing() -> Seen:
-    cce, bce = k.losses.CategoricalCrossentropy, k.losses.BinaryCrossentropy
     y, p = np.array([[1.0]], np.float32), np.array([[0.9]], np.float32)
     return {
-        "categorical, .3": _float(cce(from_logits=True, label_smoothing=0.3)(ONEHOT, Z)),
-        "(1-eps) y + eps/K": _float(cce(from_logits=True)(0.7 * ONEHOT + 0.1, Z)),
-        "binary, .3": _float(bce(label_smoothing=0.3)(y, p)),
-        "(1-eps) y + eps/2": _float(bce()(0.7 * y + 0.15, p)),
-        "sparse": attempt(lambda: k.losses.SparseCategoricalCrossentropy(label_smoothing=0.3)),
-        "categorical, -.3": _float(cce(from_logits=True, label_smoothing=-0.3)(ONEHOT, Z)),
-        "categorical, 2": _float(cce(from_logits=True, label_smoothing=2.0)(ONEHOT, Z)),
+        "categorical, .3": _float(categorical(from_logits=True, label_smoothing=0.3)(ONEHOT, Z)),
+        "(1-eps) y + eps/K": _float(categorical(from_logits=True)(0.7 * ONEHOT + 0.1, Z)),
+        "binary, .3": _float(binary(label_smoothing=0.3)(y, p)),
+        "(1-eps) y + eps/2": _float(binary()(0.7 * y + 0.15, p)),
+        "sparse": attempt(lambda: sparse(label_smoothing=0.3)),
+        "categorical, -.3": _float(categorical(from_logits=True, label_smoothing=-0.3)(ONEHOT, Z)),
+        "categorical, 2": _float(categorical(from_logits=True, label_smoothing=2.0)(ONEHOT, Z)),
     }
 
 
 def keras_smoothing_axis() -> Seen:
-    cce = k.losses.CategoricalCrossentropy
     z, y = Z.T[None], ONEHOT.T[None]
     return {
-        "axis=1": _float(cce(from_logits=True, label_smoothing=0.3, axis=1)(y, z)),
-        "classes last": _float(cce(from_logits=True, label_smoothing=0.3)(ONEHOT, Z)),
-        "targets summing to 1.05": _float(cce(from_logits=True, axis=1)(0.7 * y + 0.3 / 2, z)),
+        "axis=1": _float(categorical(from_logits=True, label_smoothing=0.3, axis=1)(y, z)),
+        "classes last": _float(categorical(from_logits=True, label_smoothing=0.3)(ONEHOT, Z)),
+        "targets summing to 1.05": _float(categorical(from_logits=True, axis=1)(0.7 * y + 0.3 / 2, z)),
     }
 
 
@@ -255,23 +255,21 @@ def keras_kl() -> Seen:
 
 def keras_epsilon() -> Seen:
     sure = np.array([[1.0, 0.0, 0.0]], np.float32)
-    cce, sce = k.losses.CategoricalCrossentropy(), k.losses.SparseCategoricalCrossentropy()
-    bce = k.losses.BinaryCrossentropy()
+    one = np.ones((1, 1), np.float32)
     return {
-        "impossible, categorical": _float(cce(ONEHOT[1:], sure)),
-        "impossible, sparse": _float(sce(Y[1:], sure)),
-        "impossible, binary": _float(bce(np.ones((1, 1), np.float32), np.zeros((1, 1), np.float32))),
-        "perfect, categorical": _float(cce(ONEHOT[:1], sure)),
-        "rows that sum to .6": _float(cce(ONEHOT[:1], np.full((1, 3), 0.2, np.float32))),
-        "rows that sum to .6, sparse": _float(sce(Y[:1], np.full((1, 3), 0.2, np.float32))),
+        "impossible, categorical": _float(categorical()(ONEHOT[1:], sure)),
+        "impossible, sparse": _float(sparse()(Y[1:], sure)),
+        "impossible, binary": _float(binary()(one, 0 * one)),
+        "perfect, categorical": _float(categorical()(ONEHOT[:1], sure)),
+        "rows that sum to .6": _float(categorical()(ONEHOT[:1], np.full((1, 3), 0.2, np.float32))),
+        "rows that sum to .6, sparse": _float(sparse()(Y[:1], np.full((1, 3), 0.2, np.float32))),
     }
 
 
 def keras_clip_gradient() -> Seen:
     z = np.array([[17.0, 0.0, 0.0]], np.float32)
     y = np.array([1])
-    probs = k.losses.SparseCategoricalCrossentropy()
-    logits = k.losses.SparseCategoricalCrossentropy(from_logits=True)
+    probs, logits = sparse(), sparse(from_logits=True)
     return {
         "probabilities": _float(probs(y, tf.nn.softmax(z))),
         "probabilities, gradient": _tf_gradient(lambda z: probs(y, tf.nn.softmax(z)), z)[0],
@@ -286,14 +284,9 @@ def tensorflow_gradient() -> Seen:
     double, none = np.array([[2.0, 0.0, 0.0]], np.float32), np.zeros((1, 3), np.float32)
     step = 1e-5
     fine = z.astype(np.float64)
-    differences = [
-        float(
-            (ce(labels=double.astype(float), logits=fine + step * e)
-             - ce(labels=double.astype(float), logits=fine - step * e))[0]
-        ) / (2 * step)
-        for e in np.eye(3)
-    ]  # fmt: skip
-    cce = k.losses.CategoricalCrossentropy(from_logits=True)
+    up, down = (ce(np.repeat(double, 3, 0).astype(float), fine + e * np.eye(3)) for e in (step, -step))
+    differences = (up - down).numpy() / (2 * step)
+    cce = categorical(from_logits=True)
     seen: Seen = {
         "zero row, loss": ce(labels=none, logits=z)[0],
         "zero row, gradient": _tf_gradient(lambda z: ce(labels=none, logits=z), z)[0],
@@ -324,14 +317,14 @@ keras_torch_half_precision = _on_torch("keras-torch-half-precision", keras_half_
 
 
 def keras_loss_dtype() -> Seen:
-    sce = k.losses.SparseCategoricalCrossentropy
     seen: Seen = {}
     for dtype, label in (("bfloat16", 257), ("float16", 2049)):
         z = np.zeros((1, 3000), np.float32)
         z[0, label] = 5.0
         for name in ("float32", dtype):
-            loss = sce(from_logits=True, dtype=name)(np.array([label]), z)
-            seen[f"label {label}, {name}"] = _float(loss)
+            seen[f"label {label}, {name}"] = _float(
+                sparse(from_logits=True, dtype=name)(np.array([label]), z)
+            )
     return seen
 
 
@@ -339,11 +332,9 @@ def keras_downcast() -> Seen:
     z, y = np.array([[20.0, 0.0]]), np.array([0])
     function = k.losses.sparse_categorical_crossentropy(y, _tensor(z, "float64"), from_logits=True)
     return {
-        "class": _float(k.losses.SparseCategoricalCrossentropy(from_logits=True)(y, z)),
+        "class": _float(sparse(from_logits=True)(y, z)),
         "function": float(np.asarray(function)[0]),
-        "class, dtype='float64'": float(
-            k.losses.SparseCategoricalCrossentropy(from_logits=True, dtype="float64")(y, z)
-        ),
+        "class, dtype='float64'": float(sparse(from_logits=True, dtype="float64")(y, z)),
     }
 
 
@@ -351,5 +342,5 @@ def keras_layout() -> Seen:
     rng = np.random.default_rng(0)
     z = rng.normal(size=(2, 5, 5)).astype(np.float32)
     y = rng.integers(0, 5, (2, 5))
-    sce = k.losses.SparseCategoricalCrossentropy(from_logits=True)
+    sce = sparse(from_logits=True)
     return {"(B, T, V)": _float(sce(y, z)), "(B, V, T)": _float(sce(y, z.transpose(0, 2, 1)))}

@@ -116,12 +116,9 @@ def sklearn_low_precision() -> Seen:
     z = rng.normal(size=(2000, 1000)).astype(np.float32)
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True, dtype=np.float32)
     y = np.concatenate([np.arange(1000), rng.integers(0, 1000, 1000)])
-    seen: Seen = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        exact = float(metrics.log_loss(y, p.astype(np.float64)))
-        single = float(metrics.log_loss(y, p))
-        seen["float64"] = exact
-        seen["float32 differs in the sixth digit or later"] = bool(0 < abs(single / exact - 1) < 1e-5)
-        seen["float16"] = metrics.log_loss(y, p.astype(np.float16))
-    return seen
+    exact, single = (float(metrics.log_loss(y, q)) for q in (p.astype(np.float64), p))
+    return {
+        "float64": exact,
+        "float32 differs in the sixth digit or later": 0 < abs(single / exact - 1) < 1e-5,
+        "float16": metrics.log_loss(y, p.astype(np.float16)),
+    }

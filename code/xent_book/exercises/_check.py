@@ -9,7 +9,7 @@ import pkgutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -134,7 +134,7 @@ def get(slug: str) -> Exercise:
     ValueError: there is no exercise 'bce-from-logit'; did you mean 'bce-from-logits'...
     """
     if not isinstance(slug, str):
-        raise TypeError(f"slug must be the name of an exercise, a string; got {type(slug).__name__}")
+        raise TypeError(f"slug: expected the name of an exercise, got {type(slug).__name__}")
     exercises = _registry()
     if slug not in exercises:
         close = difflib.get_close_matches(slug, exercises, n=3, cutoff=0.7)
@@ -162,29 +162,23 @@ def _parts(answer: Any) -> Parts:
     except Exception as error:  # an object may do anything when it is asked
         raise _Unreadable(f"{type(answer).__name__} that NumPy cannot read ({_first_line(error)})") from None
     if array.dtype.kind not in "biuf":
-        kind = {"c": "complex numbers", "O": "objects", "U": "text", "S": "bytes"}.get(
-            array.dtype.kind, str(array.dtype)
-        )
-        what = type(answer).__name__ if array.ndim == 0 else f"array of {kind}"
-        raise _Unreadable(what)
+        kinds = {"c": "complex numbers", "O": "objects", "U": "text", "S": "bytes"}
+        kind = kinds.get(array.dtype.kind, str(array.dtype))
+        raise _Unreadable(type(answer).__name__ if array.ndim == 0 else f"array of {kind}")
     return [array]
 
 
 def _close(exercise: Exercise, got: Parts, want: Parts) -> bool:
     """Whether two answers agree, in shape and kind too."""
-    if len(got) != len(want):
-        return False
-    for a, b in zip(got, want, strict=True):
-        if a.shape != b.shape or (a.dtype.kind == "b") != (b.dtype.kind == "b"):
-            return False
-        if not _agree(exercise, a, b).all():
-            return False
-    return True
+
+    def close(a: Array, b: Array) -> bool:
+        like = a.shape == b.shape and (a.dtype.kind == "b") == (b.dtype.kind == "b")
+        return like and bool(_agree(exercise, a, b).all())
+
+    return len(got) == len(want) and all(map(close, got, want))
 
 
-def _agree(
-    exercise: Exercise, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]
-) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _agree(exercise: Exercise, a: Array, b: Array) -> Array:
     """Elementwise agreement within the exercise's tolerance; nan agrees with nan."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     return np.asarray(np.isclose(a, b, exercise.rtol, exercise.atol, equal_nan=True))
@@ -192,13 +186,10 @@ def _agree(
 
 def _short(value: Any) -> str:
     """Show a number or an array in one short line, the same on every machine."""
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        value = value[()]
+    value = value[()] if isinstance(value, np.ndarray) else value  # one of no dimensions is a number
     if isinstance(value, np.ndarray):
-        text = np.array2string(
-            value, precision=6, threshold=8, edgeitems=2, separator=", ", max_line_width=10_000
-        )
-        return " ".join(text.split())
+        with np.printoptions(precision=6, threshold=8, edgeitems=2, linewidth=10_000):
+            return " ".join(np.array2string(value, separator=", ").split())
     if isinstance(value, float | np.floating):
         return f"{float(value):.6g}"
     if isinstance(value, bool | int | np.integer | np.bool_):
@@ -257,7 +248,7 @@ def _recognise(exercise: Exercise, got: list[Any]) -> str | None:
     """Name the mistake whose outcomes these are."""
     for message, function in exercise.wrong():
         looks = _outcomes(exercise, function, len(got))
-        if len(looks) == len(got) and all(_alike(exercise, a, b) for a, b in zip(got, looks, strict=True)):
+        if len(looks) == len(got) and all(map(partial(_alike, exercise), got, looks)):
             return f"{message}."
     return None
 
@@ -298,15 +289,13 @@ def _difference(exercise: Exercise, arguments: tuple[Any, ...], got: Parts, want
         index = tuple(int(i) for i in np.argwhere(~agree)[0])
         place = f" at index {index}" if a.ndim else ""
         a_value, b_value = np.atleast_1d(a)[index], np.atleast_1d(b)[index]
-        hint = ""
-        if np.isnan(float(a_value)):
-            hint = " A nan comes from inf - inf, 0 * inf or the log of a negative number."
+        nan = " A nan comes from inf - inf, 0 * inf or the log of a negative number."
         expected, answer = _short(b_value), _short(a_value)
         if expected == answer:  # six digits do not tell them apart
             off = abs(float(a_value) - float(b_value))
             allowed = exercise.atol + exercise.rtol * abs(float(b_value))
             return f"{part}your {answer} is {off:.2g} off{place}, and {allowed:.2g} is allowed{where}."
-        return f"{part}expected {expected}, got {answer}{place}{where}.{hint}"
+        return f"{part}expected {expected}, got {answer}{place}{where}.{nan * bool(np.isnan(float(a_value)))}"
     raise AssertionError("the answers agree")
 
 

@@ -28,10 +28,6 @@ def _times_length(place: int, axis: int, power: int, a: Array, arguments: tuple[
     return a * float(np.shape(arguments[place])[axis]) ** power
 
 
-def _reduced(name: str, axis: int, a: Array, _: Any) -> Any:
-    return getattr(a, name)(axis=axis) if a.ndim else a
-
-
 def _recipes(arguments: tuple[Any, ...]) -> Iterator[tuple[str, Recipe]]:
     """What may have gone wrong, and how to make the wrong answer from the right one."""
     yield "the sign is flipped: your answer is minus the right one", lambda a, _: -a
@@ -39,20 +35,19 @@ def _recipes(arguments: tuple[Any, ...]) -> Iterator[tuple[str, Recipe]]:
     yield "your logarithm has base 10: the natural one is meant", lambda a, _: a / np.log(10)
     yield "there is a factor of 2 too many", lambda a, _: 2 * a
     yield "a factor of 2 is missing", lambda a, _: a / 2
-    for place, axis in _axes(arguments):
-        length = f"the length of axis {axis} of argument {place + 1}"
+    for place, at in _axes(arguments):
+        length = f"the length of axis {at} of argument {place + 1}"
         many = f"your answer is the right one times {length}: a sum where a mean is meant"
-        yield many, partial(_times_length, place, axis, 1)
+        yield many, partial(_times_length, place, at, 1)
         few = (
             f"your answer is the right one divided by {length}: a mean where a sum is meant, or a second mean"
         )
-        yield few, partial(_times_length, place, axis, -1)
-    yield "this is the mean of the right answers: return each of them", lambda a, _: a.mean() if a.ndim else a
-    yield "this is the sum of the right answers: return each of them", lambda a, _: a.sum() if a.ndim else a
-    for axis, which in ((0, "first"), (-1, "last")):
-        for name in ("sum", "mean"):
-            text = f"this is the {name} of the right answers over the {which} axis: return each of them"
-            yield text, partial(_reduced, name, axis)
+        yield few, partial(_times_length, place, at, -1)
+    places: dict[str, int | None] = {"": None, " over the first axis": 0, " over the last axis": -1}
+    for over, axis in places.items():
+        for name, reduce in (("mean", np.mean), ("sum", np.sum)):
+            text = f"this is the {name} of the right answers{over}: return each of them"
+            yield text, lambda a, _, reduce=reduce, axis=axis: reduce(a, axis=axis) if a.ndim else a  # type: ignore[misc]
     yield "your answer is the transpose of the right one: exchange its axes", lambda a, _: a.T
     yield "your answer has the right numbers in the opposite order", lambda a, _: a[::-1] if a.ndim else a
     yield "your answer is 1 minus the right one: the complement", lambda a, _: 1 - a.astype(float)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,8 @@ def _sigmoid(z: Array) -> Any:
     return 1.0 / (1.0 + np.exp(-z))
 
 
-def _heads(loss: float, p: float, n: int) -> float:
-    return n * (loss + math.log1p(-p)) / (math.log1p(-p) - math.log(p))
-
-
-def _heads_in(log: Any) -> Any:
-    """The same with another logarithm."""
-    return lambda loss, p, n: n * (loss + log(1 - p)) / (log(1 - p) - log(p))
+def _heads(loss: float, p: float, n: int, log: Any = math.log) -> float:
+    return float(n * (loss + log(1 - p)) / (log(1 - p) - log(p)))
 
 
 def _heads_inputs() -> list[tuple[Any, ...]]:
@@ -63,23 +59,14 @@ def _with_eps(eps: float) -> tuple[Any, Any]:
     )
 
 
-def _overlap(x: Array, y: Array) -> bool:
+def _reaches(x: Array, y: Array, beats: Any = np.greater) -> bool:
+    """Whether some 0 lies beyond some 1."""
     zeros, ones = x[y == 0], x[y == 1]
-    if not (zeros.size and ones.size):
-        return False
-    return bool(zeros.max() > ones.min() and ones.max() > zeros.min())
+    return bool(zeros.size and ones.size and beats(zeros.max(), ones.min()))
 
 
-def _touching_counts(x: Array, y: Array) -> bool:
-    zeros, ones = x[y == 0], x[y == 1]
-    if not (zeros.size and ones.size):
-        return False
-    return bool(zeros.max() >= ones.min() and ones.max() >= zeros.min())
-
-
-def _one_side_only(x: Array, y: Array) -> bool:
-    zeros, ones = x[y == 0], x[y == 1]
-    return bool(zeros.size and ones.size and zeros.max() > ones.min())
+def _overlap(x: Array, y: Array, beats: Any = np.greater) -> bool:
+    return _reaches(x, y, beats) and _reaches(x, 1 - y, beats)
 
 
 def _overlap_inputs() -> list[tuple[Any, ...]]:
@@ -120,7 +107,9 @@ EXERCISES = (
             "this looks like a loss without its second logarithm: a tail costs -log(1 - p)": (
                 lambda loss, p, n: n * (loss + 1 - p) / (1 - p - math.log(p))
             ),
-            "the loss is in nats: use the natural logarithm": (_heads_in(math.log2), _heads_in(math.log10)),
+            "the loss is in nats: use the natural logarithm": (
+                *(partial(_heads, log=log) for log in (math.log2, math.log10)),
+            ),
             "n p is what the colleague expected; the loss tells what happened": (lambda loss, p, n: n * p),
             "exp(-loss) is the geometric mean of the probabilities that the outcomes got, and no share "
             "of heads": (lambda loss, p, n: n * math.exp(-loss)),
@@ -213,10 +202,12 @@ EXERCISES = (
         atol=0.5,  # a yes or a no
         mistakes={
             "classes that only meet in one value count as overlapping here: the steep curve through "
-            "that value never stops improving, so both inequalities are strict": (_touching_counts),
+            "that value never stops improving, so both inequalities are strict": (
+                lambda x, y: _overlap(x, y, np.greater_equal)
+            ),
             "only one order is tested: the positives may also lie on the left": (
-                _one_side_only,
-                lambda x, y: _one_side_only(-x, y),
+                _reaches,
+                lambda x, y: _reaches(-x, y),
             ),
             "an empty class has no maximum: if all labels are the same there is no finite fit, so "
             "return False before you compare": (

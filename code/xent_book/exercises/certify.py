@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,12 @@ def _share(loss_a: float, eps_a: float, loss_b: float, eps_b: float) -> float:
     return float((loss_b - loss_a) / np.log(eps_a / eps_b))
 
 
-def _keras(t: Array, p: Array) -> float:
-    return float(-(t * np.log(np.clip(p / p.sum(), 1e-7, 1 - 1e-7))).sum())
+def _clipped(p: Array, eps: float = 1e-7) -> Array:
+    return np.asarray(np.clip(p, eps, 1 - eps))
 
 
-def _clip_first(t: Array, p: Array) -> float:
-    clipped = np.clip(p, 1e-7, 1 - 1e-7)
-    return float(-(t * np.log(clipped / clipped.sum())).sum())
+def _keras(t: Array, p: Array, eps: float = 1e-7) -> float:
+    return float(-(t * np.log(_clipped(p / p.sum(), eps))).sum())
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,14 @@ def _candidates() -> list[tuple[Candidate]]:
 
 
 def judge_with(
-    logits: Array, targets: Array, *, rtol: float = 1e-12, atol: float = 0.0
+    logits: Array, targets: Array, *, rtol: float = 1e-12, atol: float = 0.0, flat: bool = False
 ) -> Callable[[BinaryLoss], bool]:
     """Make a judge that says whether a loss agrees with xent's on given examples, as `numpy.allclose` does."""
     true = binary_cross_entropy(logits, targets, reduction="none")
 
     def judge(loss: BinaryLoss) -> bool:
         got = np.asarray(loss(logits, targets))
+        got = got.ravel() if flat else got
         return got.shape == true.shape and bool(np.allclose(got, true, rtol=rtol, atol=atol))
 
     return judge
@@ -107,12 +108,6 @@ LOGITS = np.tile(np.array([-600, -40, -20, -1.5, 0, 0.3, 3, 20, 40, 600.0]), 3)
 TARGETS = np.repeat([0.0, 0.3, 1.0], 10)
 HARD = TARGETS != 0.3
 MILD = np.abs(LOGITS) < 15
-
-
-def _any_shape(loss: BinaryLoss) -> bool:
-    true = binary_cross_entropy(LOGITS, TARGETS, reduction="none")
-    got = np.asarray(loss(LOGITS, TARGETS))
-    return got.size == true.size and bool(np.allclose(got.ravel(), true, rtol=1e-12, atol=0))
 
 
 EXERCISES = (
@@ -147,14 +142,16 @@ EXERCISES = (
         ],
         mistakes={
             "the row is divided by its sum before it is clipped: this does not divide": (
-                lambda t, p: -(t * np.log(np.clip(p, 1e-7, 1 - 1e-7))).sum()
+                lambda t, p: -(t * np.log(_clipped(p))).sum()
             ),
-            "this clips first and divides afterwards, as the sparse loss does": (_clip_first),
+            "this clips first and divides afterwards, as the sparse loss does": (
+                lambda t, p: -(t * np.log(_clipped(p) / _clipped(p).sum())).sum()
+            ),
             "this takes one label from the targets: they may be soft, and each class counts with its own": (
-                lambda t, p: -np.log(np.clip(p / p.sum(), 1e-7, 1 - 1e-7))[t.argmax()]
+                lambda t, p: -np.log(_clipped(p / p.sum()))[t.argmax()]
             ),
             "this adds the binary terms of the other classes: the categorical loss has none": (
-                lambda t, p: _keras(t, p) - ((1 - t) * np.log1p(-np.clip(p / p.sum(), 1e-7, 1 - 1e-7))).sum()
+                lambda t, p: _keras(t, p) - ((1 - t) * np.log1p(-_clipped(p / p.sum()))).sum()
             ),
             "this does not clip: Keras's largest loss is log(1e7)": (
                 lambda t, p: -sum(a * np.log(b) for a, b in zip(t, p / p.sum(), strict=True) if a > 0),
@@ -167,8 +164,7 @@ EXERCISES = (
                 *(lambda t, p, e=e: -(t * np.log(p / p.sum() + e)).sum() for e in (1e-7, 1e-8, 1e-12, 1e-15)),
             ),
             "this epsilon is scikit-learn's, of old or of today; Keras's is 1e-7": (
-                lambda t, p: -(t * np.log(np.clip(p / p.sum(), 1e-15, 1 - 1e-15))).sum(),
-                lambda t, p: -(t * np.log(np.clip(p / p.sum(), 2.0**-52, 1 - 2.0**-52))).sum(),
+                *(partial(_keras, eps=eps) for eps in (1e-15, 2.0**-52)),
             ),
         },
     ),
@@ -192,7 +188,7 @@ EXERCISES = (
             "the relative tolerance is too wide: a loss with eight right digits passes, or with fewer": (
                 *(judge_with(LOGITS, TARGETS, rtol=rtol) for rtol in (1e-7, 1e-5, 1e-4, 0.01, 0.3)),
             ),
-            "the shape is not compared: a column of losses passes": (_any_shape),
+            "the shape is not compared: a column of losses passes": (judge_with(LOGITS, TARGETS, flat=True)),
             "hard targets only: a loss that rounds its targets passes": (
                 judge_with(LOGITS[HARD], TARGETS[HARD])
             ),

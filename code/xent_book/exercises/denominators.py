@@ -36,8 +36,6 @@ EXERCISES = (
             "this divides by the count a second time: a mean has been divided by it already, so multiply": (
                 lambda counts, divisor: divisor / counts
             ),
-            "the number of micro-batches is in it once too often: N counts the targets of "
-            "all of them": lambda counts, divisor: divisor * counts / counts.sum() / counts.shape[1],
         },
     ),
 )

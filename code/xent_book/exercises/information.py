@@ -81,10 +81,6 @@ def _reverse(p: Array, q: Array) -> Any:
     return information.kl_divergence(q, p)
 
 
-def _worst(divergence: Callable[[Array, Array], Any], p: Array, candidates: Array) -> int:
-    return int(np.argmax([divergence(p, q) for q in candidates]))
-
-
 def _closest(p: Array, candidates: Array) -> tuple[int, int]:
     return _best(information.kl_divergence, p, candidates), _best(_reverse, p, candidates)
 
@@ -222,9 +218,6 @@ EXERCISES = (
         _candidates,
         atol=1e-9,  # the answers are whole numbers
         mistakes={
-            "the two directions are swapped: the first distribution is the one whose weights take the mean": (
-                lambda p, c: _closest(p, c)[::-1]
-            ),
             "this looks like nan from 0 * log 0: argmin takes the first nan for the smallest": (
                 lambda p, c: (_best(_naive, p, c), _best(lambda a, b: _naive(b, a), p, c))
             ),
@@ -239,7 +232,10 @@ EXERCISES = (
                 lambda p, c: (_closest(p, c)[0], _best(lambda a, b: information.cross_entropy(b, a), p, c))
             ),
             "these are the worst rows: the closest has the smallest divergence": (
-                lambda p, c: tuple(_worst(f, p, c) for f in (information.kl_divergence, _reverse))
+                lambda p, c: (
+                    _best(lambda a, b: -information.kl_divergence(a, b), p, c),
+                    _best(lambda a, b: -_reverse(a, b), p, c),
+                )
             ),
             "this looks like an epsilon: it makes an infinite divergence finite, and a row that "
             "excludes what happens, or allows what p excludes, may win": (

@@ -20,15 +20,10 @@ def _merge(a: State, b: State) -> Array:
     return np.array([m, a[1] * math.exp(a[0] - m) + b[1] * math.exp(b[0] - m)])
 
 
-def _merge_without_guard(a: State, b: State) -> Array:
+def _merge_without_guard(a: State, b: State, sign: float = 1.0) -> Array:
+    """As the machine does it; a sign of -1 turns the exponents round."""
     top = np.maximum(a[0], b[0])
-    return np.array([top, a[1] * np.exp(a[0] - top) + b[1] * np.exp(b[0] - top)])
-
-
-def _merge_turned(a: State, b: State) -> Array:
-    """With the exponents turned round; where that overflows, as the machine does it."""
-    m = max(a[0], b[0])
-    return np.array([m, a[1] * np.exp(np.float64(m - a[0])) + b[1] * np.exp(np.float64(m - b[0]))])
+    return np.array([top, a[1] * np.exp(sign * (a[0] - top)) + b[1] * np.exp(sign * (b[0] - top))])
 
 
 def _merge_inputs() -> list[tuple[Any, ...]]:
@@ -38,10 +33,6 @@ def _merge_inputs() -> list[tuple[Any, ...]]:
 
 def _half_log_odds(p: float, classes: int) -> float:
     return 0.5 * math.log((classes - 1) * p / (1 - p))
-
-
-def _cap(p: float, classes: int) -> float:
-    return abs(_half_log_odds(p, classes))
 
 
 def _z_gradient(logits: Array, label: int, weight: float) -> Any:
@@ -66,7 +57,7 @@ EXERCISES = (
             "the sums refer to two different maxima: rescale each by exp(old maximum "
             "- new maximum)": lambda a, b: np.array([max(a[0], b[0]), a[1] + b[1]]),
             "the exponents are turned round: old maximum minus new one, which is "
-            "never above zero": _merge_turned,
+            "never above zero": lambda a, b: _merge_without_guard(a, b, -1.0),
             "this merges the log-sum-exps; the state is the maximum and the sum beside it": lambda a, b: (
                 np.array([max(a[0], b[0]), np.logaddexp(a[0] + np.log(a[1]), b[0] + np.log(b[1]))])
             ),
@@ -74,13 +65,13 @@ EXERCISES = (
     ),
     Exercise(
         "vocab-cap",
-        _cap,
+        lambda p, classes: abs(_half_log_odds(p, classes)),
         # The last is below 1 / K, where the logit stands at -c and the others at +c.
         lambda: [(0.9, 10), (0.99, 32_000), (0.999, 256_000), (0.01, 10)],
         rtol=1e-12,
         mistakes={
             "twice too large: the winner stands at +c and the others at -c, a gap of 2c": (
-                lambda p, classes: 2 * _cap(p, classes),
+                lambda p, classes: 2 * abs(_half_log_odds(p, classes)),
                 lambda p, classes: 2 * _half_log_odds(p, classes),
             ),
             "right from p = 1/K on; a smaller probability has its logit at -c and the others at +c": (

@@ -13,14 +13,13 @@ from xent_book.exercises._check import Array, Exercise
 Labels = npt.NDArray[np.int64]
 
 
+def _own(z: Array, y: Labels) -> Array:
+    return np.asarray(z[np.arange(len(y)), y])
+
+
 def _nll(z: Array, y: Labels) -> Array:
     shifted = z - z.max(axis=1, keepdims=True)
-    return np.asarray(np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(y)), y])
-
-
-def _naive_log_softmax(z: Array) -> Array:
-    e = np.exp(z)
-    return np.asarray(np.log(e / e.sum(axis=1, keepdims=True)))
+    return np.asarray(np.log(np.exp(shifted).sum(axis=1)) - _own(shifted, y))
 
 
 def _nll_inputs() -> list[tuple[Any, ...]]:
@@ -45,8 +44,8 @@ def _log_of_all(z: Array) -> Any:
 def _with_eps(eps: float) -> tuple[Any, Any]:
     """The two ways to write an epsilon: added to the probability, or the probability clipped."""
     return (
-        lambda z, y: -np.log(_rows(z)[np.arange(len(y)), y] + eps),
-        lambda z, y: -np.log(np.clip(_rows(z)[np.arange(len(y)), y], eps, 1.0)),
+        lambda z, y: -np.log(_own(_rows(z), y) + eps),
+        lambda z, y: -np.log(np.clip(_own(_rows(z), y), eps, 1.0)),
     )
 
 
@@ -78,21 +77,21 @@ EXERCISES = (
         mistakes={
             "this looks like log(softmax(z)) or log(sum(exp(z))) without a shift: right in algebra, "
             "but exp overflows past 709; take each row's maximum off first": (
-                lambda z, y: -_naive_log_softmax(z)[np.arange(len(y)), y],
-                lambda z, y: np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(y)), y],
+                lambda z, y: -np.log(_own(_softmax_with_shift(z, 0.0), y)),
+                lambda z, y: np.log(np.exp(z).sum(axis=1)) - _own(z, y),
             ),
             "the shift is right, but the logarithm comes after the division: a probability below "
             "exp(-745) underflows to 0, its logarithm to -inf; take it apart, log p = z - max - "
-            "log(sum)": (lambda z, y: -np.log(_rows(z))[np.arange(len(y)), y]),
+            "log(sum)": (lambda z, y: -np.log(_own(_rows(z), y))),
             "one maximum for the whole batch is legal on paper, but the exponentials of a row far "
             "below are all 0, and so is their sum; give each row its own": (
-                lambda z, y: np.log(np.exp(z - z.max()).sum(axis=1)) + z.max() - z[np.arange(len(y)), y],
-                lambda z, y: -np.log(_softmax_with_shift(z, z.max()))[np.arange(len(y)), y],
+                lambda z, y: np.log(np.exp(z - z.max()).sum(axis=1)) + z.max() - _own(z, y),
+                lambda z, y: -np.log(_own(_softmax_with_shift(z, z.max()), y)),
             ),
             "the row's maximum was taken off in the log-sum-exp but not from the label's logit, or not "
             "added back: the shift has to cancel": (lambda z, y: _nll(z, y) - z.max(axis=1)),
             "this is the probability of the label: its negative logarithm is missing": (
-                lambda z, y: _rows(z)[np.arange(len(y)), y]
+                lambda z, y: _own(_rows(z), y)
             ),
             "the maximum runs over the batch, axis 0: that is another number for each class, and it "
             "changes the odds; give each row its own": (lambda z, y: _nll(z - z.max(axis=0), y)),
@@ -110,13 +109,10 @@ EXERCISES = (
                 lambda z, y: _nll(z, y - 1)
             ),
             "z[:, y] takes column y of every row: z[np.arange(N), y] takes one entry of each": (
-                lambda z, y: (
-                    np.log(np.exp(z - z.max(axis=1, keepdims=True)).sum(axis=1))[:, None]
-                    - (z - z.max(axis=1, keepdims=True))[:, y]
-                )
+                lambda z, y: (_nll(z, y) + _own(z, y))[:, None] - z[:, y]
             ),
             "this is the log-sum-exp: subtract the logit of the label": (
-                lambda z, y: _nll(z, y) + z[np.arange(len(y)), y]
+                lambda z, y: _nll(z, y) + _own(z, y)
             ),
             "this is the loss of every class: pick the entry of the label": (
                 lambda z, y: np.stack([_nll(z, np.full(len(z), k)) for k in range(z.shape[1])], axis=1)

@@ -89,9 +89,6 @@ EXERCISES: tuple[Exercise, ...] = (
                     _divide(np.stack([1 - q, q], axis=-1), 1 - alpha, alpha), gamma
                 )[..., 1]
             ),
-            "this is the probability of the negative class": (
-                lambda q, gamma, alpha: 1 - _divide(_focal(q, gamma), 1 - alpha, alpha)
-            ),
             "these are the reports themselves: undo focal loss, then the weights": (
                 lambda q, gamma, alpha: q
             ),
