@@ -253,9 +253,7 @@ EXERCISES = (
         _means,
         atol=1e-6,  # a root finder's tolerance; the mistakes are off by more than 0.01
         mistakes={
-            "all mass is on the two ends: the mean is right, and few distributions have less entropy": (
-                _ends
-            ),
+            "all mass is on the two ends: the mean is right, but the entropy is at most one bit": (_ends),
             "all mass is on the two values next to the mean; the distribution is to be as spread out "
             "as it can": (_neighbours),
             "the probabilities are linear in the value; it is their logarithms that have to be": (_straight),
