@@ -196,8 +196,9 @@ REWRITTEN: list[tuple[str, Any]] = [
     ('<span class="(?:n|nn|p|pre|w)">([^<]*)</span>', r"\1"),
     # docutils' roles of a list of works, which the standard has given up.
     (' role="(?:doc-biblioentry|list)"', ""),
-    # The name of a test is broken where its words end.
+    # The name of a test is broken where its words end, and so is any in a table.
     (r"\btest_\w+\.py::\w+", lambda found: found[0].replace("_", "_<wbr>")),
+    ("<td.*?</td>", lambda cell: re.sub("(?<=[a-z][._])(?=[a-z][^<>]*</code>)", "<wbr>", cell[0])),
 ]
 
 
@@ -238,11 +239,11 @@ def lighten(
         return match[0].replace("<img ", f'<img loading="lazy" decoding="async" {sizes} ', 1)
 
     body = re.sub(r"<img\b[^>]*>", image, context.get("body", ""))
-    for pattern, instead in REWRITTEN:
-        body = re.sub(pattern, instead, body, flags=re.DOTALL)
     if "chapters/get" in app.env.found_docs:  # what a check says of a stub says nothing to who only reads
         how = f"{context['pathto']('chapters/get')}#run-the-chapters"
         body = STUB.sub(f'<p class="to-run"><a href="{how}">How to try it</a></p>', body)
+    for pattern, instead in REWRITTEN:
+        body = re.sub(pattern, instead, body, flags=re.DOTALL)
     if page == "chapters/api":
         # A docstring's formula is not broken for a phone: it scrolls, and the keyboard has to reach it.
         body = body.replace('<span class="katex-display"', '<span class="katex-display" tabindex="0"')
