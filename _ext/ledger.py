@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,6 @@ def _anchor(claim: Mark) -> str:
     return nodes.make_id(f"claim-{claim.of}-{claim.function.removeprefix('test_')}")
 
 
-@cache
 def _claims(root: str) -> list[Mark]:
     return [mark for mark in read_marks(Path(root))[0] if mark.kind == "claim"]
 
@@ -192,7 +190,6 @@ class LedgerSummary(SphinxDirective):
 
 def _warn(app: Sphinx) -> None:
     """Warn at every build, also of an unchanged book, so that -W fails until chapters and tests agree."""
-    _claims.cache_clear()
     for problem in problems(Path(app.srcdir)):
         logging.getLogger(__name__).warning("marks: %s", problem, type="xent", subtype="ledger")
 

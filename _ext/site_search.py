@@ -175,6 +175,6 @@ def write(app: Sphinx, exception: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Connect to the end of the build, before Node ends."""
-    app.connect("build-finished", write, priority=400)
+    """Connect to the end of the build."""
+    app.connect("build-finished", write)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -37,12 +37,8 @@ globalThis.xentFind = (() => {
     }));
   }
 
-  function element(name, className, text = "") {
-    const made = document.createElement(name);
-    made.className = className;
-    made.textContent = text;
-    return made;
-  }
+  const element = (name, className, textContent = "") =>
+    Object.assign(document.createElement(name), { className, textContent });
 
   function entry({ address, title, above, excerpt }) {
     const item = element("li", "");

@@ -192,15 +192,10 @@ globalThis.xentMoving = (() => {
         };
       },
     },
-
   };
 
-  function element(name, className, text = "") {
-    const made = document.createElement(name);
-    made.className = className;
-    made.textContent = text;
-    return made;
-  }
+  const element = (name, className, textContent = "") =>
+    Object.assign(document.createElement(name), { className, textContent });
 
   // The legend shows each colour beside its name, in the line's own dashes.
   function legend(keys) {
