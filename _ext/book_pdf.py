@@ -43,7 +43,7 @@ body { display: block; background: white; }
 /* The outline is made of the headings' lines, with the spaces that stay at their ends. */
 .bd-article :is(h1, h2, h3, h4) { white-space: break-spaces; text-wrap: wrap; }
 .bd-article :is(h1, h2, h3, h4), .bd-article p:has(+ div.math) { break-after: avoid; }
-.bd-article :is(figure, .cell_input, .erratum, tr, .sd-card, div.math) { break-inside: avoid; }
+.bd-article :is(figure, .cell_input, .results, .erratum, tr, .sd-card, div.math) { break-inside: avoid; }
 .bd-article img, svg.drawn { max-height: 200mm; }
 details.hide, .headerlink, .copybtn, .to-run, .moving { display: none !important; }
 """

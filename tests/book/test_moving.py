@@ -195,6 +195,9 @@ def test_a_figure_moves(browser: Browser, built_site: Path, server: str, name: s
     still = figure.locator("svg.drawn")
     box = still.bounding_box()
     assert box is not None and 250 < box["width"] <= 390 and not figure.locator(".moving").is_visible()
+    page.emulate_media(media="screen")
+    figure.evaluate("figure => figure.classList.remove('moving-live')")
+    assert still.is_visible()
     assert len((still.get_attribute("aria-label") or "").split()) > 20
     assert re.search(r"Predict .*\. Then ", figure.locator("figcaption").text_content() or "", re.DOTALL)
     assert wrong == []
