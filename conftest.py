@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby, zip_longest
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 NO_CHROMIUM = "needs Chromium (not found as $CHROMIUM, chromium, chromium-browser or google-chrome)"
-
-CODE = Path(__file__).parent / "code"
 
 # The fixtures that build a book, or look at one in a browser.
 SLOW = {"built_site", "tiny_book", "chromium"}
@@ -33,17 +28,6 @@ def find_chromium() -> str | None:
 def chromium() -> str:
     """Return the browser's path; the tests that ask for it are skipped where there is none."""
     return find_chromium() or ""
-
-
-def pytest_collect_file(file_path: Path) -> None:
-    """Import a module of the packages by its name, before pytest looks into it for doctests.
-
-    By the file, pytest would import the package, which imports the module, and then run the module once more: two
-    copies, of which a test would patch one and call the other.
-    """
-    if file_path.suffix == ".py" and file_path.is_relative_to(CODE) and not file_path.stem.startswith("__"):
-        with contextlib.suppress(Exception):  # pytest says what is wrong
-            importlib.import_module(".".join(file_path.relative_to(CODE).with_suffix("").parts))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -33,7 +33,7 @@ SHEET = """
 @page :first { @bottom-center { content: none; } }
 html { font-size: 13.5px; }
 body { display: block; background: white; }
-.leaf { break-before: page; }
+.leaf { break-before: page; padding-inline: 2px; } /* a frame at the very edge is not drawn */
 .front { padding-top: 35vh; text-align: center; }
 .contents li { display: flex; gap: 1em; } .contents li::before { content: none; }
 .contents a { flex: 1; color: inherit; text-decoration: none; }
@@ -43,11 +43,9 @@ body { display: block; background: white; }
 /* The outline is made of the headings' lines, with the spaces that stay at their ends. */
 .bd-article :is(h1, h2, h3, h4) { white-space: break-spaces; text-wrap: wrap; }
 .bd-article :is(h1, h2, h3, h4), .bd-article p:has(+ div.math) { break-after: avoid; }
-.bd-article :is(figure, .cell_input, .erratum, tr, .sd-card, div.math) { break-inside: avoid; }
+.bd-article :is(figure, .cell_input, .results, .erratum, tr, .sd-card, div.math) { break-inside: avoid; }
 .bd-article img, svg.drawn { max-height: 200mm; }
 details.hide, .headerlink, .copybtn, .to-run, .moving { display: none !important; }
-pre { white-space: pre-wrap !important; overflow-wrap: anywhere; }
-.katex-display, .cell_output table, .pst-scrollable-table-container { overflow: visible !important; }
 """
 
 

@@ -19,7 +19,6 @@ from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
-from xent_book import pictures
 from xent_book.pictures import FIGURES, picture
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ class DrawnFigure(SphinxDirective):
             raise self.error(f"{self.name}: expected one of {', '.join(FIGURES)}, got {name!r}")
         if not self.content or not self.options.get("alt"):
             raise self.error(f"{self.name} {name}: expected :alt: and a caption")
-        self.env.note_dependency(pictures.__file__)  # another way to draw it has the page read again
         drawn = nodes.raw("", picture(name, " ".join(self.options["alt"].split())), format="html")
         inline, messages = self.state.inline_text(" ".join(self.content), self.lineno)
         caption = nodes.caption(self.content[0], "", *inline)

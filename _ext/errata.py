@@ -18,7 +18,6 @@ from marks import VERDICTS, Mark, Row, read_errata, read_marks
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
-    from sphinx.environment import BuildEnvironment
 
 PAGE, MARK = "chapters/errata", "% errata\n"
 _MENTION = re.compile(r"\b[Ee]rrat(?:um|a) \d\.(?:\d+|[a-z])\b")
@@ -84,11 +83,6 @@ def fill(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] = source[0].replace(MARK, page_text(Path(app.srcdir)))
 
 
-def outdated(app: Sphinx, env: BuildEnvironment, *changes: set[str]) -> list[str]:
-    """Read the page again at every build."""
-    return [PAGE] if PAGE in env.found_docs else []
-
-
 def link_mentions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Make links of what the chapters say of a row."""
     if docname == PAGE or PAGE not in app.env.found_docs:
@@ -116,6 +110,5 @@ def link_mentions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect to the page and to the chapters."""
     app.connect("source-read", fill)
-    app.connect("env-get-outdated", outdated)
     app.connect("doctree-resolved", link_mentions)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

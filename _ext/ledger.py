@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,6 @@ def _anchor(claim: Mark) -> str:
     return nodes.make_id(f"claim-{claim.of}-{claim.function.removeprefix('test_')}")
 
 
-@cache
 def _claims(root: str) -> list[Mark]:
     return [mark for mark in read_marks(Path(root))[0] if mark.kind == "claim"]
 
@@ -53,8 +51,6 @@ def _mark(app: Sphinx, docname: str, text: list[str]) -> None:
     path = app.env.doc2path(docname)
     if not (here and path.endswith(".ipynb")):
         return
-    for place in {claim.path for claim in here}:
-        app.env.note_dependency(str(Path(app.srcdir) / place))
     notebook = nbformat.reads(text[0], as_version=4)
     for claim in here:
         for cell in (cell for cell in notebook.cells if cell.cell_type == "markdown"):
@@ -112,7 +108,7 @@ class Ledger(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return a section of equations and one of claims."""
         root, chapter = Path(self.env.srcdir), self.arguments[0]
-        for path in (*(root / "chapters").glob("*.*"), *(root / "tests").rglob("test_*.py"), root / ERRORS):
+        for path in (root / "chapters").glob("*.*"):
             self.env.note_dependency(str(path))
         errors, self.read = read_errors(root), read_from_the_page(root)
         tests = [mark for mark in read_marks(root)[0] if mark.kind == "equation"]
@@ -194,7 +190,6 @@ class LedgerSummary(SphinxDirective):
 
 def _warn(app: Sphinx) -> None:
     """Warn at every build, also of an unchanged book, so that -W fails until chapters and tests agree."""
-    _claims.cache_clear()
     for problem in problems(Path(app.srcdir)):
         logging.getLogger(__name__).warning("marks: %s", problem, type="xent", subtype="ledger")
 

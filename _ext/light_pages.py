@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sphinx.config import Config
 
 # Jupyter Book would put every style sheet and script below _static on every page.
-STYLES = ["katex/katex.min.css", "palette.css", "book.css"]
+STYLES = ["katex/katex.min.css", "book.css"]
 # copy-tex is KaTeX's own: a formula is copied as its TeX, once.
 SCRIPTS = ["move/load.js", "page.js", "katex/copy-tex.min.js"]
 # What _templates/static/webpack-macros.html would name before the other sheets.
@@ -86,19 +86,6 @@ def configure(app: Sphinx, config: Config) -> None:
         config.sitemap_url_scheme = "{link}"  # one language and one version: an address has neither
 
 
-def write_palette(app: Sphinx) -> None:
-    """Write the palette of the figures as variables of the pages' style sheets."""
-    if app.builder.format != "html":
-        return
-    sheets = [
-        f"{where} {{ {' '.join(f'--{name}: {colour};' for name, colour in PALETTE[theme].items())} }}\n"
-        for where, theme in ((":root", "light"), ('html[data-theme="dark"]', "dark"))
-    ]
-    target = Path(app.outdir) / "_static" / "palette.css"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text("".join(sheets), encoding="utf-8")
-
-
 def used(rules: list[Any], names: set[str]) -> str:
     """Leave out of a style sheet what is for a class that no page has: of the theme's, most."""
     text = ""
@@ -122,11 +109,15 @@ def used(rules: list[Any], names: set[str]) -> str:
 
 
 def write_bundle(app: Sphinx, exception: Exception | None) -> None:
-    """Write the style sheets of the pages one after the other into one: a browser waits for each of them."""
+    """Write the figures' palette and the style sheets into one sheet: a browser waits for each of them."""
     sheets: list[str] = getattr(app.env, "style_sheets", [])
     if exception or app.builder.format != "html" or not sheets:
         return
-    static, text = Path(app.outdir) / "_static", ""
+    static = Path(app.outdir) / "_static"
+    text = "".join(
+        f"{where} {{ {' '.join(f'--{name}: {colour};' for name, colour in PALETTE[theme].items())} }}\n"
+        for where, theme in ((":root", "light"), ('html[data-theme="dark"]', "dark"))
+    )
     for name in sheets:
         path = Path(app.outdir) / name
 
@@ -196,8 +187,9 @@ REWRITTEN: list[tuple[str, Any]] = [
     ('<span class="(?:n|nn|p|pre|w)">([^<]*)</span>', r"\1"),
     # docutils' roles of a list of works, which the standard has given up.
     (' role="(?:doc-biblioentry|list)"', ""),
-    # The name of a test is broken where its words end.
+    # The name of a test is broken where its words end, and so is any in a table.
     (r"\btest_\w+\.py::\w+", lambda found: found[0].replace("_", "_<wbr>")),
+    ("<td.*?</td>", lambda cell: re.sub("(?<=[a-z][._])(?=[a-z][^<>]*</code>)", "<wbr>", cell[0])),
 ]
 
 
@@ -238,11 +230,11 @@ def lighten(
         return match[0].replace("<img ", f'<img loading="lazy" decoding="async" {sizes} ', 1)
 
     body = re.sub(r"<img\b[^>]*>", image, context.get("body", ""))
-    for pattern, instead in REWRITTEN:
-        body = re.sub(pattern, instead, body, flags=re.DOTALL)
     if "chapters/get" in app.env.found_docs:  # what a check says of a stub says nothing to who only reads
         how = f"{context['pathto']('chapters/get')}#run-the-chapters"
         body = STUB.sub(f'<p class="to-run"><a href="{how}">How to try it</a></p>', body)
+    for pattern, instead in REWRITTEN:
+        body = re.sub(pattern, instead, body, flags=re.DOTALL)
     if page == "chapters/api":
         # A docstring's formula is not broken for a phone: it scrolls, and the keyboard has to reach it.
         body = body.replace('<span class="katex-display"', '<span class="katex-display" tabindex="0"')
@@ -268,7 +260,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     # Jupyter Book sets this for an extension that asks another host, and that the book does not load.
     app.add_config_value("comments_config", {}, "")
     app.connect("config-inited", configure)
-    app.connect("builder-inited", write_palette)
     app.connect("doctree-resolved", link_names)
     app.connect("html-page-context", lighten, priority=990)
     # After the theme, which writes the colours of code at the end.

@@ -177,17 +177,12 @@ def read_equations(root: Path) -> tuple[list[Equation], list[str]]:
     return list(found.values()), wrong
 
 
+@cache  # every page asks what its numbers mean
 def read_errata(root: Path) -> tuple[list[dict[str, Any]], list[Row]]:
     """Return the sources and the rows, in the order of the file."""
     path = root / ERRATA
-    data = _errata(path.read_text(encoding="utf-8")) if path.exists() else {"sources": [], "rows": []}
+    data = yaml.safe_load(path.read_text("utf-8")) if path.exists() else {"sources": [], "rows": []}
     return data["sources"], [Row(**{**row, "id": str(row["id"])}) for row in data["rows"]]
-
-
-@cache
-def _errata(text: str) -> Any:
-    """Parse the file once, though every page asks what its numbers mean."""
-    return yaml.safe_load(text)
 
 
 def section_text(text: str, heading: str) -> str:

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import subprocess
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,7 @@ class KatexError(Exception):
     """KaTeX cannot read the TeX."""
 
 
-@lru_cache(maxsize=1)
+@cache
 def node_process() -> subprocess.Popen[str]:
     """Start the one Node process of this build, on the first formula."""
     command = [str(NODE), str(SERVER), str(KATEX)]
@@ -147,16 +147,8 @@ def hold_together(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             unbroken += [formula, nodes.Text(tail[0])]
 
 
-def _end(app: Sphinx, exception: Exception | None) -> None:
-    if node_process.cache_info().currsize:
-        process = node_process()
-        node_process.cache_clear()
-        process.communicate()
-
-
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the renderer; `html_math_renderer: math_at_build` in the configuration chooses it."""
     app.add_html_math_renderer("math_at_build", (visit_inline, None), (visit_display, None))
     app.connect("doctree-resolved", hold_together)
-    app.connect("build-finished", _end)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

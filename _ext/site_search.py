@@ -9,16 +9,13 @@ from `pagefind/`; `_static/page.js` shows what they find.
 
 from __future__ import annotations
 
-import gzip
 import html
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from bisect import bisect
 from collections.abc import Iterator
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,12 +28,11 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 # What is listed elsewhere, word for word.
-LEFT_OUT = re.compile(r"chapters/(equations.*|references)")
+LEFT_OUT = re.compile(r"chapters/(equations|ledger/.*|references)")
 # Weights of a heading (Pagefind's scale ends at 10, and what weighs twice as much counts four times). In the pages for
 # looking up they weigh less than in a chapter.
 HEADINGS = {"chapters/api": 7, "chapters/notation": 5, "chapters/errata": 2, "chapters/benchmarks": 5}
 KEYWORD, PROSE, CODE = 8, 1, 0.3
-PIECE = 16_000  # bytes of a piece of the index, which gzip halves
 _SKIPPED = nodes.raw | nodes.comment | nodes.image | nodes.system_message | nodes.substitution_definition
 _BLOCKS = nodes.paragraph | nodes.title | nodes.list_item | nodes.entry | nodes.literal_block | nodes.term
 
@@ -114,7 +110,7 @@ def records(node: nodes.Element, page: str, above: list[str]) -> Iterator[Record
     ids = title["ids"] if isinstance(node, addnodes.desc | nodes.definition_list_item) else node["ids"]
     url = f"{page}#{ids[-1]}" if above else page
     words = [
-        (PROSE, re.sub(r"Why: \.| (?=[.,;:)])", "", " ".join(said))),
+        (PROSE, re.sub(r"(Why: [^.]*\. +)?\bList\.| (?=[.,;:)])", "", " ".join(said))),
         (KEYWORD, "; ".join(k.removeprefix("! ") for k in keywords)),
         (CODE, "\n".join(code)),
     ]
@@ -156,55 +152,6 @@ def _index(found: list[Record], target: Path) -> None:
             (Path(folder) / f"{number:05}.html").write_text(page(record), encoding="utf-8")
         told = ["--site", folder, "--output-path", str(target), "--include-characters", "_", "--quiet"]
         subprocess.run([sys.executable, "-m", "pagefind", *told], check=True)
-    _split(target)
-
-
-def _end(data: bytes, at: int) -> int:
-    """Return where the item of CBOR ends that begins there."""
-    (kind, size), at = divmod(data[at], 32), at + 1
-    if 24 <= size < 28:
-        width = 1 << (size - 24)
-        size, at = int.from_bytes(data[at : at + width], "big"), at + width
-    if kind in (2, 3):
-        return at + size
-    for _ in range(size * (kind - 3) if kind in (4, 5) else 0):
-        at = _end(data, at)
-    return at
-
-
-def _items(data: bytes, at: int) -> list[bytes]:
-    """Return the items of an array."""
-    end, at = _end(data, at), at + {24: 2, 25: 3}.get(data[at] % 32, 1)
-    items = []
-    while at < end:
-        items.append(data[at : (at := _end(data, at))])
-    return items
-
-
-def _array(items: list[bytes]) -> bytes:
-    return b"\x99" + len(items).to_bytes(2, "big") + b"".join(items)
-
-
-def _split(target: Path) -> None:
-    """Cut the pieces of the index smaller. Pagefind's hold 30 kB, and a query fetches one for each of its words."""
-    head, [meta] = b"pagefind_dcd", target.glob("pagefind.*.pf_meta")
-    parts = _items(gzip.decompress(meta.read_bytes()), len(head))
-    pieces = []
-    for piece in _items(parts[2], 0):
-        path = target / "index" / f"{_items(piece, 0)[2][1:].decode()}.pf_index"
-        words = _items(_items(gzip.decompress(path.read_bytes()), len(head))[0], 0)
-        path.unlink()
-        while words:
-            whole = list(accumulate(map(len, words)))
-            few, words = words[: (count := max(1, bisect(whole, PIECE)))], words[count:]
-            name = f"{path.stem}{len(pieces)}"
-            (path.parent / f"{name}.pf_index").write_bytes(
-                gzip.compress(head + b"\x81" + _array(few), mtime=0)
-            )
-            text = bytes([0x78, len(name)]) + name.encode()
-            pieces.append(b"\x83" + _items(few[0], 0)[0] + _items(few[-1], 0)[0] + text)
-    parts[2] = _array(pieces)
-    meta.write_bytes(gzip.compress(head + bytes([0x80 + len(parts)]) + b"".join(parts), mtime=0))
 
 
 def write(app: Sphinx, exception: Exception | None) -> None:
@@ -228,6 +175,6 @@ def write(app: Sphinx, exception: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Connect to the end of the build, before Node ends."""
-    app.connect("build-finished", write, priority=400)
+    """Connect to the end of the build."""
+    app.connect("build-finished", write)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

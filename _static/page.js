@@ -37,12 +37,8 @@ globalThis.xentFind = (() => {
     }));
   }
 
-  function element(name, className, text = "") {
-    const made = document.createElement(name);
-    made.className = className;
-    made.textContent = text;
-    return made;
-  }
+  const element = (name, className, textContent = "") =>
+    Object.assign(document.createElement(name), { className, textContent });
 
   function entry({ address, title, above, excerpt }) {
     const item = element("li", "");
@@ -101,7 +97,7 @@ globalThis.xentFind = (() => {
   const SHOWN = `${OPENS}, article :is(${["#equation-", "#fig-", "#term-", "#erratum-", "references.html#"].map((to) => `a.reference[href*='${to}']`)})`;
   const WHOLE = ".ledger-entry, .erratum, figure, div.math, .citation";
   const card = document.createElement("div");
-  Object.assign(card, { className: "card-in-place", popover: "auto", tabIndex: -1 });
+  Object.assign(card, { className: "bd-article card-in-place", popover: "auto", tabIndex: -1 });
   card.setAttribute("role", "dialog");
   document.body.append(card);
   const pages = new Map();
@@ -139,9 +135,9 @@ globalThis.xentFind = (() => {
     card.replaceChildren(...inside, more);
     card.showPopover();
     const [at, own] = [link.getBoundingClientRect(), card.getBoundingClientRect()];
-    const below = at.bottom + 8 + own.height < innerHeight || at.top < own.height + 8;
+    const below = at.bottom + 8 + own.height < innerHeight;
     card.style.left = `${Math.max(8, Math.min(at.left - 24, document.documentElement.clientWidth - own.width - 8))}px`;
-    card.style.top = `${below ? at.bottom + 8 : at.top - own.height - 8}px`;
+    card.style.top = `${below ? at.bottom + 8 : Math.max(8, at.top - own.height - 8)}px`;
   }
 
   document.addEventListener("click", (event) => {

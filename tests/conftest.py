@@ -6,6 +6,7 @@ Under pytest-xdist the workers run the tests and the controller collects the err
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -126,16 +127,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
         terminalreporter.write_line(f"{marks.ERRORS} is not written: a test failed")
         return
-    worst: dict[str, dict[tuple[Any, ...], float]] = {}
+    worst: dict[str, dict[tuple[Any, ...], float]] = defaultdict(lambda: defaultdict(float))
     for report in terminalreporter.stats.get("passed", []):
         for kind, value in report.user_properties:
             if kind == MEASURED:
                 name, error, *allowed = value
-                found, key = (
-                    worst.setdefault(name, {}),
-                    tuple(zip(("rtol", "atol", "why"), allowed, strict=True)),
-                )
-                found[key] = max(error, found.get(key, 0.0))
+                key = tuple(zip(("rtol", "atol", "why"), allowed, strict=True))
+                worst[name][key] = max(error, worst[name][key])
     rows = {
         name: [{"error": float(f"{error:.1e}"), **dict(key)} for key, error in sorted(found.items())]
         for name, found in sorted(worst.items())

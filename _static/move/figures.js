@@ -138,7 +138,7 @@ globalThis.xentMoving = (() => {
       controls: [{ name: "batch", label: "Sequences per denominator B", min: 0, max: 10, step: 1, value: 3, shown: (v) => fixed(2 ** v, 0) }],
       keys: [{ text: "learnt", colour: "blue", bars: true }, { text: "without prompts", colour: "orange" }],
       x: { range: [0.4, 5.6], label: "sequences that share a denominator", splits: [1, 2, 3, 4, 5], values: ["1", "4", "64", "your B", "constant"] },
-      y: { range: [0, 100], label: "mean length, % of the data's" },
+      y: { range: [0, 100], label: "length, % of the data's" },
       state({ batch, text }) {
         const { lengths, prompts, fault } = f.parseLengths(text);
         if (fault) return { fault };
@@ -192,15 +192,10 @@ globalThis.xentMoving = (() => {
         };
       },
     },
-
   };
 
-  function element(name, className, text = "") {
-    const made = document.createElement(name);
-    made.className = className;
-    made.textContent = text;
-    return made;
-  }
+  const element = (name, className, textContent = "") =>
+    Object.assign(document.createElement(name), { className, textContent });
 
   // The legend shows each colour beside its name, in the line's own dashes.
   function legend(keys) {

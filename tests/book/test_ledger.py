@@ -38,16 +38,12 @@ def test_planted(worst_error, y):
     worst_error(printed, -np.log(p if y else 1 - p), rtol=1e-12, why="a few roundings")
 '''
 TESTS = "tests/equations"
-KERNEL = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 
 
 def write_book(root: Path, *cells: str, **tests: str) -> None:
     """Write a chapter of Markdown cells, and files of equation tests."""
-    written = [
-        {"cell_type": "markdown", "metadata": {}, "id": f"c{i}", "source": c} for i, c in enumerate(cells)
-    ]
+    notebook = {"cells": [{"cell_type": "markdown", "source": cell} for cell in cells]}
     files = {f"{TESTS}/test_{name}.py": text for name, text in tests.items()}
-    notebook = {"cells": written, "metadata": KERNEL, "nbformat": 4, "nbformat_minor": 5}
     for name, text in {**files, "chapters/01_planted.ipynb": json.dumps(notebook)}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, encoding="utf-8")
@@ -131,14 +127,9 @@ def test_a_run_of_pytest_names_the_equation_and_the_variant(tmp_path: Path) -> N
     tests = ("pytest", "tests", "-q", "-p", "no:cacheprovider")
     write_book(tmp_path, STATED, it=TESTED)
     (tmp_path / "_ext").mkdir()
-    copied = (
-        "tests/conftest.py",
-        "tests/adversary.py",
-        "tests/test_marks.py",
-        f"{TESTS}/test_variants.py",
-        "_ext/marks.py",
-    )
-    for name in (*copied, "pyproject.toml"):
+    for name in ("conftest.py", "adversary.py", "test_marks.py", "equations/test_variants.py"):
+        shutil.copy(ROOT / "tests" / name, tmp_path / "tests" / name)
+    for name in ("_ext/marks.py", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
     status, said = run(tmp_path, *tests, "--ledger", "-p", "xdist", "-n", "2")
     assert status == 0, said

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat import NotebookNode
 
 import notebooks
 
@@ -19,32 +17,11 @@ TAGS = {
 }
 
 
-def faults(cell: NotebookNode) -> Iterator[str]:
-    """Say what a chapter's cell must not be."""
-    source, metadata = cell.source, cell.metadata
-    if cell.cell_type == "markdown":
-        figures = re.findall(r"^([`:]{3,}) *\{(?:figure|image)\}(.*?)^\1", source, re.MULTILINE | re.DOTALL)
-        if re.search(r"!\[\s*\]\(", source) or any(":alt:" not in body for _, body in figures):
-            yield "a picture without alternative text: say what it shows"
-        return
-    # Among other tags are those by which a cell would escape the comparison or be allowed to fail.
-    if other := set(metadata.get("tags", [])) - TAGS:
-        yield f"has unknown tags: {sorted(other)}"
-    if any(output.output_type == "error" or output.get("name") == "stderr" for output in cell.outputs):
-        yield "has stored an error, or what it wrote to stderr"
-    pictures = [
-        kind for output in cell.outputs for kind in output.get("data", {}) if kind.startswith("image/")
-    ]
-    if pictures and len(metadata.get("mystnb", {}).get("image", {}).get("alt", "").split()) < 5:
-        yield "a picture without alternative text: say in metadata.mystnb.image.alt what it shows"
-
-
 @pytest.mark.parametrize("path", notebooks.chapters(notebooks.ROOT), ids=lambda path: path.stem)
 def test_a_chapter_is_as_it_should_be_stored(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
-    assert [
-        f"cell {at}: {fault}" for at, cell in enumerate(notebook.cells, 1) for fault in faults(cell)
-    ] == []
+    # Among other tags are those by which a cell would escape the comparison or be allowed to fail.
+    assert {tag for cell in notebook.cells for tag in cell.metadata.get("tags", [])} <= TAGS
     assert notebooks.normal_form(notebook) == path.read_text(encoding="utf-8"), "run 'make notebooks'"
 
 

@@ -9,10 +9,9 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
-import yaml
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Response
 
@@ -102,7 +101,7 @@ def test_page(visit: Visit, name: str) -> None:
     pictures = page.locator("article img").evaluate_all(
         "all => all.map(i => [i.src, i.alt, i.getAttribute('width')])"
     )
-    assert [src for src, alt, _ in pictures if not alt.strip() or "_images/" in alt] == [], "no alt text"
+    assert [src for src, alt, _ in pictures if len(alt.split()) < 5] == [], "no alt text"
     assert [src for src, _, width in pictures if not width] == [], "no size in advance"
     assert page.locator("article svg[role=img]:not([aria-label])").count() == 0, "no alt text"
 
@@ -128,18 +127,13 @@ def test_every_page_is_there_and_every_link_and_anchor_leads_somewhere(built_sit
     broken = []
     for name in PAGES:
         for link in re.findall(r'(?:href|src)="([^"]+)"', texts[name]):
-            place, _, anchor = html.unescape(unquote(link)).partition("#")
-            if re.match(r"[a-z]+:|//", link):
-                continue
-            target = (
-                (built_site / name).parent.joinpath(place.partition("?")[0]).resolve()
-                if place
-                else built_site / name
-            )
-            known = ids.get(target.relative_to(built_site.resolve()).as_posix()) if target.exists() else None
-            if not target.exists() or (anchor and known is not None and anchor not in known):
+            to = urlsplit(urljoin(name, html.unescape(unquote(link))))
+            there = to.netloc or to.scheme or (built_site / to.path).exists()
+            if not there or (to.fragment and to.fragment not in ids.get(to.path, {to.fragment})):
                 broken.append(f"{name}: {link}")
     assert broken == []
+    # What the check of an exercise says of a stub is a link to how it is tried.
+    assert [name for name, text in texts.items() if "<span></span>not yet: " in text] == []
 
 
 @pytest.mark.parametrize("fragment", ["sources-and-corrections", "fig-den-speeches"])
@@ -228,22 +222,13 @@ RULES = {"resultTypes": ["violations"], "runOnly": ["wcag2a", "wcag2aa", "wcag21
 
 @pytest.mark.parametrize(("width", "scheme"), [(DESK[0], "light"), (PHONE[0], "dark")])
 @pytest.mark.parametrize(
-    "name",
-    [
-        f"{n}.html"
-        for n in (
-            "index",
-            "search",
-            "genindex",
-            *(f"chapters/{p}" for p in ("08_which_loss", "errata", "api")),
-        )
-    ],
+    "name", ["index", "search", "genindex", "chapters/08_which_loss", "chapters/errata", "chapters/api"]
 )
 def test_axe_finds_nothing(browser: Browser, built_site: Path, name: str, width: int, scheme: str) -> None:
     page = browser.new_page(viewport={"width": width, "height": 900})
     page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
     page.set_default_timeout(120_000)
-    page.goto((built_site / name).as_uri(), wait_until="load")
+    page.goto(f"{built_site.as_uri()}/{name}.html", wait_until="load")
     # A colour on its way from light to dark is neither.
     page.add_style_tag(
         content="*, ::before, ::after { transition: none !important; animation: none !important }"
@@ -252,8 +237,3 @@ def test_axe_finds_nothing(browser: Browser, built_site: Path, name: str, width:
     found = Axe().run(page, options=RULES)
     assert found.violations_count == 0, found.generate_report()
     page.close()
-
-
-def test_the_setting_is_empty_as_long_as_there_is_no_repository() -> None:
-    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
-    assert config["repository"]["url"] == "" and config["html"]["baseurl"] == ""
