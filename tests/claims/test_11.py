@@ -402,6 +402,7 @@ def test_a_mean_of_nothing() -> None:
     "Adam hides that, but for its epsilon, for a decay that is added to the gradient, and for a clipping threshold, "
     "which the smaller gradient may not reach.",
 )
+@pytest.mark.erratum("0.17")
 def test_what_adam_hides_of_a_missing_factor() -> None:
     """Adam on gradients four times too small: a threshold that both reach, that one reaches, and that none reaches.
 
