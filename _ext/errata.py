@@ -64,7 +64,7 @@ def page_text(root: Path) -> str:
     )
     parts = [
         f"Of {len(rows)} statements {count['holds']} hold, {count['conditional']} need a condition that is not "
-        f"stated, {count['slip']} have a slip of notation or typesetting with a right conclusion, "
+        f"stated, {count['slip']} have a slip of notation, wording or typesetting with a right conclusion, "
         f"{count['outdated']} were true of an older version, and {count['wrong']} are wrong. "
         f"{len({test.name for test in tests})} tests check them.\n",
         f'<fieldset class="errata-filter"><legend>Show</legend>{buttons}</fieldset>\n',

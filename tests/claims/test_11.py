@@ -402,6 +402,7 @@ def test_a_mean_of_nothing() -> None:
     "Adam hides that, but for its epsilon, for a decay that is added to the gradient, and for a clipping threshold, "
     "which the smaller gradient may not reach.",
 )
+@pytest.mark.erratum("0.17")
 def test_what_adam_hides_of_a_missing_factor() -> None:
     """Adam on gradients four times too small: a threshold that both reach, that one reaches, and that none reaches.
 
@@ -715,8 +716,8 @@ def test_the_divisor_of_an_earlier_batch_in_training() -> None:
     Would be refuted by a bias that does not follow the step size, or by one that the sum over the others has too.
     """
     the_note_says(
-        "In training, $Q$ was moved by the earlier batch, and a bias in proportion to the step size is left, which "
-        "goes if the step size falls to zero; the sum over the others has none."
+        "In training by SGD, $Q$ was moved by the earlier batch, and a bias in proportion to the step size is left, "
+        "which goes if the step size falls to zero; the sum over the others has none of it."
     )
     g = rng(9)
     share, weight, size, target = 0.05, 20.0, 4, 1.0 / 1.95

@@ -78,6 +78,11 @@ def test_the_law_of_large_numbers_holds_at_a_fixed_theta() -> None:
     hidden = np.where(certain[:, None], [[1.0, 0.0]], [[0.0, 1.0]])
     assert information.kl_divergence(hidden, np.tile([0.7, 0.3], (10**5, 1))).mean() > 0.6
     assert information.kl_divergence(np.array([0.7, 0.3]), np.array([0.7, 0.3])) == 0
+    # Inputs that come again show their labels' shares, and with them the divergence.
+    counts = rng.multinomial(10**6, joint).reshape(2, 2)
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    plugged = float(counts.sum(axis=1) / 10**6 @ information.kl_divergence(shares, Q_Y))
+    assert plugged == pytest.approx(divergence, rel=0.05)
 
 
 @pytest.mark.erratum("3.9")
@@ -101,7 +106,7 @@ def test_pointwise_convergence_is_not_enough() -> None:
 
 @pytest.mark.erratum("3.12")
 def test_the_weight_of_the_inputs_stands_once() -> None:
-    """Printed: P_X outside the logarithm twice. True: once; the square changes value and minimiser."""
+    """Printed: P_X outside the logarithm twice. True: once; the square changes the value, and may the minimiser."""
     once = float(P_X @ information.cross_entropy(P_Y, Q_Y))
     joint = (P_X[:, None] * P_Y).ravel()
     brute = information.cross_entropy(joint, (P_X[:, None] * Q_Y).ravel()) - information.entropy(P_X)
@@ -119,3 +124,5 @@ def test_the_weight_of_the_inputs_stands_once() -> None:
     marginal = float(P_X @ P_Y[:, 1])
     assert fit(P_X) == pytest.approx(marginal, abs=1e-6)
     assert abs(fit(P_X**2) - marginal) > 0.01
+    even = np.full(2, 0.5)
+    assert fit(even**2) == pytest.approx(fit(even), abs=1e-6)  # equally likely inputs: the minimiser stays

@@ -88,5 +88,13 @@ def test_the_gradient_is_not_linear_but_bounded_and_half_lipschitz() -> None:
     assert np.linalg.norm(gradient(1000.0)) <= np.sqrt(2)
     grid = np.linspace(-8, 8, 401)
     along = np.array([gradient(m) for m in grid])
+    # Nor does that reach the weights behind a hidden layer: there the gradient grows with the weight after it.
+    steep = []
+    for after in (1.0, 100.0, 10_000.0):
+        first = torch.tensor(-0.1 / after, dtype=torch.float64, requires_grad=True)
+        logits = torch.stack([after * torch.tanh(first), torch.zeros((), dtype=torch.float64)])
+        torch.nn.functional.cross_entropy(logits[None], torch.tensor([0])).backward()
+        steep.append(float(first.grad.abs()))
+    assert steep[1] > 90 * steep[0] and steep[2] > 90 * steep[1]
     # Moving one logit by d moves the gradient by at most d/2, in fact by p (1 - p) sqrt 2 d.
     assert (np.linalg.norm(np.diff(along, axis=0), axis=1) <= 0.5 * np.diff(grid)).all()

@@ -70,8 +70,9 @@ def test_line_five_of_the_divergence() -> None:
 
 @pytest.mark.erratum("0.6")
 def test_the_rearranged_series_start_later_and_later() -> None:
-    """Old: every inner sum starts at 1, so that each is 1 and the total diverges. New: i >= 1, 2, 3, ..."""
-    inner_old = [float(HALF.sum()) for _ in range(50)]
+    """Old: sums over i >= 1 of the constants 1/2, 1/4, ...: each diverges. New: of 2^-i, from i = 1, 2, 3, ..."""
+    assert [sum([0.5] * terms) for terms in (10, 100, 1000)] == [5, 50, 500]
+    inner_old = [float(HALF.sum()) for _ in range(50)]  # with 2^-i and each from 1: the total diverges still
     inner_new = [float(HALF[k:].sum()) for k in range(50)]
     assert sum(inner_old) == pytest.approx(50)  # grows with the number of terms
     assert sum(inner_new) == pytest.approx(2, rel=1e-12, abs=0)

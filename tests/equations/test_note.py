@@ -6,7 +6,9 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy import integrate, optimize, stats
+
+from xent.denominators import learnt_lengths
 
 ITEMS = [([1.0, 4.0], [2.0, 9.0], 0.3), ([3.0, 3.5], [-1.0, 2.0], 0.6), ([2.0, 2.0], [1.0, -1.0], 0.5)]
 
@@ -129,3 +131,48 @@ def test_an_item_of_size_zero() -> None:
                 lambda t, x=x, size=size: np.exp(-t * d[x]) * (P @ np.exp(-t * d)) ** (size - 1), 0, np.inf
             )
             assert integral[0] == pytest.approx(w[x], rel=1e-8)
+
+
+def test_one_prompt_may_fall_further_than_all_without_prompts() -> None:
+    """To first order: the mean over the prompts falls by at most the fall without them, and one prompt by more.
+
+    Would be refuted by prompts whose mean falls by more, or rises.
+    """
+    rng, B = np.random.default_rng(5), 2000
+    further = False
+    for spreads in ((1, 90), (0, 0), (40, 50), tuple(rng.integers(0, 90, 2))):
+        n = np.array([[100 - s, 100 + s] for s in spreads]) + np.array([[0], [rng.integers(0, 30)]])
+        learnt = learnt_lengths(n.ravel(), B, np.repeat([0, 1], 2)).reshape(2, 2)
+        falls = n.mean(1) - (learnt * n).sum(1)
+        all_at_once = float(n.mean() - learnt_lengths(n.ravel(), B) @ n.ravel())
+        assert -1e-9 < falls.mean() < all_at_once * (1 + 20 / B) + 1e-9
+        further |= bool(falls.max() > 1.5 * all_at_once)
+    assert further
+
+
+def test_negatives_that_equal_the_target_dropped_or_not() -> None:
+    """All draws of m negatives, enumerated: P with the correction and P/q without, dropped at m = 1 too.
+
+    Would be refuted by a kept draw that learns anything else, or by dropped ones that change nothing at m = 2.
+    """
+    rng = np.random.default_rng(6)
+
+    def learnt(P: np.ndarray, q: np.ndarray, m: int, corrected: bool, dropped: bool) -> np.ndarray:
+        def loss(z: np.ndarray) -> float:
+            s, total = z - np.log(q) if corrected else z, 0.0
+            for y, *drawn in itertools.product(range(len(P)), repeat=1 + m):
+                kept = [y, *(k for k in drawn if not (dropped and k == y))]
+                total += P[y] * q[drawn].prod() * (np.logaddexp.reduce(s[kept]) - s[y])
+            return total + 1e-9 * float(z.sum()) ** 2
+
+        z = optimize.minimize(loss, np.zeros(len(P)), options={"gtol": 1e-9}).x
+        p = np.exp(z - z.max())
+        return p / p.sum()
+
+    for classes in (2, 3, 4):
+        P, q = rng.dirichlet(np.full(classes, 4.0), 2)
+        for corrected, right in ((True, P), (False, P / q / (P / q).sum())):
+            for m, dropped in ((1, False), (2, False), (1, True)):
+                np.testing.assert_allclose(learnt(P, q, m, corrected, dropped), right, atol=1e-5)
+            found = learnt(P, q, 2, corrected, True)
+            assert min(np.abs(found - P).max(), np.abs(found - P / q / (P / q).sum()).max()) > 1e-4
