@@ -98,21 +98,16 @@ EXERCISES = (
             "this is the share of heads: multiply by the number of tosses": (
                 lambda loss, p, n: _heads(loss, p, n) / n
             ),
-            "the loss is a mean: all tosses together cost n times as much": (
-                lambda loss, p, n: _heads(loss / n, p, n)
-            ),
             "the tails' term has the wrong sign: n loss = -k log(p) - (n - k) log(1 - p)": (
                 lambda loss, p, n: n * (loss - math.log1p(-p)) / (math.log1p(-p) - math.log(p))
             ),
-            "this looks like a loss without its second logarithm: a tail costs -log(1 - p)": (
+            "the second logarithm is missing: a tail costs -log(1 - p)": (
                 lambda loss, p, n: n * (loss + 1 - p) / (1 - p - math.log(p))
             ),
             "the loss is in nats: use the natural logarithm": (
                 *(partial(_heads, log=log) for log in (math.log2, math.log10)),
             ),
             "n p is what the colleague expected; the loss tells what happened": (lambda loss, p, n: n * p),
-            "exp(-loss) is the geometric mean of the probabilities that the outcomes got, and no share "
-            "of heads": (lambda loss, p, n: n * math.exp(-loss)),
         },
     ),
     Exercise(
@@ -120,58 +115,39 @@ EXERCISES = (
         _bce,
         _bce_inputs,
         mistakes={
-            "this looks like log(sigmoid(z)) and log(1 - sigmoid(z)): right in algebra, but the "
-            "sigmoid rounds to 0 or 1 for large logits; use softplus, log(1 + exp(z)), in a stable "
-            "form": (
+            "the sigmoid rounds to 0 or 1 for large logits: use log(1 + exp(z)) in a stable form": (
                 lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * np.log(1 - _sigmoid(z))),
                 lambda z, y: -np.where(y == 1, np.log(_sigmoid(z)), np.log(1 - _sigmoid(z))),
                 lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * np.log(_sigmoid(-z))),
-                lambda z, y: np.nan_to_num(_from_p(z, y, _sigmoid(z))),
             ),
-            "this looks like a clipped probability or an epsilon: it puts a ceiling on the loss of a "
-            "confident mistake, and spoils the small losses; start from the logit": (
+            "a clip or an epsilon puts a ceiling on the loss and spoils small ones: start from the logit": (
                 *(f for k in range(5, 17) for f in _with_eps(10.0**-k)),
             ),
             "log(1 + x) has lost the digits of a small x: np.log1p(x) keeps them": (
                 lambda z, y: np.maximum(z, 0.0) - y * z + np.log(1 + np.exp(-np.abs(z)))
             ),
-            "a target between 0 and 1 is taken for a 0 here: it needs both terms, weighted by y and by "
-            "1 - y": (lambda z, y: np.where(y == 1, np.logaddexp(0.0, -z), np.logaddexp(0.0, z))),
             "this is one of the two terms only: add y softplus(-z) and (1 - y) softplus(z)": (
                 lambda z, y: y * np.logaddexp(0.0, -z),
                 lambda z, y: (1 - y) * np.logaddexp(0.0, z),
             ),
-            "the sign of y z is flipped: the loss is log(1 + exp(z)) - y z": (
-                lambda z, y: np.logaddexp(0.0, z) + y * z
-            ),
             "these are logits, not probabilities: their logarithm means nothing": (
                 lambda z, y: _from_p(z, y, z)
             ),
-            "this looks like log(1 + exp(z)) - y z as it stands: exp(z) overflows past 709; take "
-            "max(z, 0) out of the logarithm, or use logaddexp": (
+            "exp(z) overflows past 709: take max(z, 0) out of the logarithm, or use logaddexp": (
                 lambda z, y: np.log(1 + np.exp(z)) - y * z,
                 lambda z, y: np.log1p(np.exp(z)) - y * z,
                 lambda z, y: y * np.log(1 + np.exp(-z)) + (1 - y) * np.log(1 + np.exp(z)),
                 lambda z, y: y * np.log1p(np.exp(-z)) + (1 - y) * np.log1p(np.exp(z)),
             ),
-            "softplus(z) - y z is right, but where the prediction is right and certain its two terms "
-            "are nearly equal and their difference has lost its digits; add y softplus(-z) and (1 - y) "
-            "softplus(z)": (lambda z, y: np.logaddexp(0.0, z) - y * z),
-            "this looks like softplus((1 - 2y) z), which holds for the labels 0 and 1 only: a target "
-            "between them needs both terms, y softplus(-z) and (1 - y) softplus(z)": (
-                lambda z, y: np.logaddexp(0.0, (1 - 2 * y) * z)
-            ),
-            "the sign is flipped: this is the log-likelihood, and the loss is its negative": (
-                lambda z, y: -_bce(z, y),
-                lambda z, y: y * np.log(_sigmoid(z)) + (1 - y) * np.log(1 - _sigmoid(z)),
-            ),
+            "where the loss is small, softplus(z) - y z has lost its digits: add y softplus(-z) and (1 "
+            "- y) softplus(z)": (lambda z, y: np.logaddexp(0.0, z) - y * z),
+            "softplus((1 - 2y) z) holds for the labels 0 and 1 only: use y softplus(-z) + (1 - y) "
+            "softplus(z)": (lambda z, y: np.logaddexp(0.0, (1 - 2 * y) * z)),
             "this looks like a missing second log: the second term is (1 - y) log(1 - p)": (
-                lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * (1 - _sigmoid(z))),
-                lambda z, y: y * np.logaddexp(0.0, -z) - (1 - y) * (1 - _sigmoid(z)),
+                lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * (1 - _sigmoid(z)))
             ),
             "the labels are swapped: the loss is small where it should be large": (
-                lambda z, y: np.logaddexp(0.0, z) - (1 - y) * z,
-                lambda z, y: _bce(z, 1 - y),
+                lambda z, y: _bce(z, 1 - y)
             ),
         },
     ),
@@ -184,11 +160,12 @@ EXERCISES = (
             (np.array([0.7]), 3.0),
         ],
         mistakes={
-            "this is the forward direction: it weighs the positives once more; solve for the frequency": (
+            "this is the way forward, which weighs the positives once more: solve for the frequency": (
                 lambda q, c: c * q / (c * q + 1 - q)
             ),
-            "a probability divided by the weight is not what the loss was fitted to: the odds are "
-            "divided by it, and then turned back into a probability": (lambda q, c: q / c),
+            "the odds are divided by the weight, not the probability: then turn them back into one": (
+                lambda q, c: q / c
+            ),
             "these are the odds: turn them back into a probability, odds / (1 + odds)": (
                 lambda q, c: q / (1 - q) / c
             ),
@@ -201,22 +178,14 @@ EXERCISES = (
         _overlap_inputs,
         atol=0.5,  # a yes or a no
         mistakes={
-            "classes that only meet in one value count as overlapping here: the steep curve through "
-            "that value never stops improving, so both inequalities are strict": (
-                lambda x, y: _overlap(x, y, np.greater_equal)
-            ),
+            "a steep curve through a value in which classes only meet never stops improving: use strict "
+            "inequalities": (lambda x, y: _overlap(x, y, np.greater_equal)),
             "only one order is tested: the positives may also lie on the left": (
                 _reaches,
                 lambda x, y: _reaches(-x, y),
             ),
-            "an empty class has no maximum: if all labels are the same there is no finite fit, so "
-            "return False before you compare": (
+            "an empty class has no maximum: if all labels are the same, return False before you compare": (
                 lambda x, y: bool(x[y == 0].max() > x[y == 1].min() and x[y == 1].max() > x[y == 0].min())
-            ),
-            "only one order is tested, and an empty class has no maximum: the positives may also lie "
-            "on the left, and if all labels are the same there is no finite fit": (
-                lambda x, y: bool(x[y == 0].max() > x[y == 1].min()),
-                lambda x, y: bool(x[y == 1].max() > x[y == 0].min()),
             ),
             "two classes are needed, and they are not enough: they must also overlap": (
                 lambda x, y: bool(0 < y.sum() < len(y))

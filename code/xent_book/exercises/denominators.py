@@ -18,13 +18,16 @@ EXERCISES = (
         ],
         rtol=1e-12,
         mistakes={
-            "this is the factor of a summed loss: the mean has to be multiplied by "
-            "its count first": lambda counts, divisor: divisor / counts.sum() * np.ones_like(counts),
-            "the divisor is missing: the framework divides once more, and the gradient "
-            "is too small": lambda counts, divisor: counts / counts.sum(),
-            "the number of ranks is not always what the framework divides "
-            "by: use divisor": lambda counts, divisor: len(counts) * counts / counts.sum(),
-            "N is that of each rank here: it has to be summed over the ranks too": (
+            "this is the factor of a summed loss: multiply the mean by its count": (
+                lambda counts, divisor: divisor / counts.sum() * np.ones_like(counts)
+            ),
+            "the divisor is missing: the framework divides once more": (
+                lambda counts, divisor: counts / counts.sum()
+            ),
+            "the framework need not divide by the number of ranks: use divisor": (
+                lambda counts, divisor: len(counts) * counts / counts.sum()
+            ),
+            "N is that of each rank: sum it over the ranks too": (
                 lambda counts, divisor: divisor * counts / counts.sum(axis=1, keepdims=True) / len(counts),
                 lambda counts, divisor: counts / counts.sum(axis=1, keepdims=True),
                 lambda counts, divisor: divisor * counts / counts.sum(axis=1, keepdims=True),
@@ -33,7 +36,7 @@ EXERCISES = (
                 lambda counts, divisor: np.full_like(counts, 1 / counts.shape[1]),
                 lambda counts, divisor: np.full_like(counts, divisor / counts.size),
             ),
-            "this divides by the count a second time: a mean has been divided by it already, so multiply": (
+            "this divides by the count a second time: multiply by it": (
                 lambda counts, divisor: divisor / counts
             ),
         },

@@ -26,12 +26,12 @@ EXERCISES = (
         lambda: [(0.5, 4.0), (0.9, 2.0), (0.2, 0.5)],
         rtol=1e-10,
         mistakes={
-            "turned round: this is the share with T**2 that does what alpha does without": lambda alpha, T: (
-                alpha / (alpha + (1 - alpha) * T**2)
+            "turned round: the share with T**2 that does what alpha does without": (
+                lambda alpha, T: alpha / (alpha + (1 - alpha) * T**2)
             ),
             "the two shares do not sum to one yet: divide by their sum": (lambda alpha, T: alpha * T**2),
-            "the loss has T**2: the T of the gradient is what the chain rule leaves of it": lambda alpha, T: (
-                alpha * T / (1 - alpha + alpha * T)
+            "the loss has T**2, the T of the gradient is what the chain rule leaves": (
+                lambda alpha, T: alpha * T / (1 - alpha + alpha * T)
             ),
             "without T**2 the same alpha gives the labels more weight": lambda alpha, T: alpha,
         },
@@ -59,21 +59,11 @@ EXERCISES = (
         lambda t, T: softmax(T * np.log(softmax(np.log(t) / T).mean(0))),
         _pool_inputs,
         mistakes={
-            "this is the mean at T = 1: the teachers are softened first": lambda t, T: t.mean(0),
-            "this is the limit for a high temperature, the geometric mean": lambda t, T: softmax(
-                np.log(t).mean(0)
-            ),
-            "this is the student at T: read it out at 1, by the power T": lambda t, T: softmax(
-                np.log(t) / T
-            ).mean(0),
+            "this is the mean at T = 1: soften first": (lambda t, T: t.mean(0)),
+            "this is the limit for a high temperature": (lambda t, T: softmax(np.log(t).mean(0))),
+            "this is the student at T: read it out at 1": (lambda t, T: softmax(np.log(t) / T).mean(0)),
             "it does not sum to one yet: normalise after the power T": lambda t, T: (
                 softmax(np.log(t) / T).mean(0) ** T
-            ),
-            "this sharpens the plain mean: the teachers are softened before it": lambda t, T: _normalised(
-                t.mean(0) ** T
-            ),
-            "normalise each softened teacher before the mean": lambda t, T: _normalised(
-                (t ** (1 / T)).mean(0) ** T
             ),
         },
     ),

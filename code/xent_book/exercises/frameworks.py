@@ -68,7 +68,7 @@ EXERCISES = (
         _means,
         _means_inputs,
         mistakes={
-            "the last is not the weighted mean: the mean of a 1-D batch is taken before the weights come": (
+            "the last is no weighted mean: the mean of a 1-D batch is taken before the weights come": (
                 lambda x, w: (*_means(x, w)[:2], (w * x).mean())
             ),
             "the first two are swapped: PyTorch divides by the sum of weights, Keras by N": (
@@ -76,13 +76,6 @@ EXERCISES = (
             ),
             "the last forgets the weights: the mean of the losses is multiplied by the mean weight": (
                 lambda x, w: (*_means(x, w)[:2], x.mean())
-            ),
-            "the first is a sum: PyTorch divides it by the sum of the weights": (
-                lambda x, w: ((w * x).sum(), *_means(x, w)[1:])
-            ),
-            "the second divides by the rows that count, or by their weights: Keras divides by all N": (
-                lambda x, w: (_means(x, w)[0], (w * x).sum() / (w > 0).sum(), _means(x, w)[2]),
-                lambda x, w: (_means(x, w)[0], _means(x, w)[0], _means(x, w)[2]),
             ),
         },
     ),
@@ -93,14 +86,14 @@ EXERCISES = (
         atol=1e-12,  # a softmax in float64
         mistakes={
             "a nan times zero is nan: leave the rows out instead of multiplying": (_times_zero),
-            "a row with the label -100 has a gradient here, that of some other label: it gets zeros": (
+            "a row with the label -100 gets zeros, not the gradient of another label": (
                 lambda z, y: _of_a_label(z, y, y % z.shape[1]),
                 lambda z, y: _of_a_label(z, y, np.maximum(y, 0)),
             ),
             "this divides by all rows, not by those that count": (
                 lambda z, y: _repaired(z, y) * (y != -100).mean()
             ),
-            "this is the gradient of the sum: the mean divides by the number of rows that count": (
+            "this is the gradient of the sum: divide by the number of rows that count": (
                 lambda z, y: _repaired(z, y) * (y != -100).sum()
             ),
         },
@@ -111,18 +104,14 @@ EXERCISES = (
         _belief_inputs,
         atol=1e-9,  # a difference of logarithms, thousandfold for a thousand classes
         mistakes={
-            "exp(-loss) is the second softmax's probability: the first one's is a "
-            "logit inside it": lambda loss, classes: np.exp(-loss),
-            "the other classes share 1 - p: their logits are (1 - p) / (K - "
-            "1), not 0": lambda loss, classes: -np.log(np.expm1(loss) / (classes - 1)),
+            "exp(-loss) is the second softmax's probability: the first one's is a logit inside it": (
+                lambda loss, classes: np.exp(-loss)
+            ),
+            "the other classes share 1 - p: their logits are (1 - p) / (K - 1)": (
+                lambda loss, classes: -np.log(np.expm1(loss) / (classes - 1))
+            ),
             "the others are K - 1 classes, not K": lambda loss, classes: (
                 (1 - (classes - 1) * np.log(np.expm1(loss) / classes)) / classes
-            ),
-            "of the loss, exp(loss) - 1 is the others' share: the label's own term is the 1": lambda loss, classes: (
-                (1 - (classes - 1) * (loss - np.log(classes - 1))) / classes
-            ),
-            "the sign of r: it is the others' logit less the label's": lambda loss, classes: (
-                (1 + (classes - 1) * np.log(np.expm1(loss) / (classes - 1))) / classes
             ),
         },
     ),

@@ -73,19 +73,14 @@ EXERCISES = (
             "this is KL(P||Q), the forward divergence: swap the roles": lambda p0, p, q0, q: _reverse_kl(
                 q0, q, p0, p
             ),
-            "the prefixes come from P here: the first argument is Q, so its "
-            "visits count": lambda p0, p, q0, q: kl_divergence(q0, p0) + _visits(p0, p) @ kl_divergence(q, p),
-            "this is KL(P||Q) of the tokens on prefixes of Q, which is no divergence "
-            "of sequences": lambda p0, p, q0, q: kl_divergence(p0, q0) + _visits(q0, q) @ kl_divergence(p, q),
+            "the prefixes come from P here: the visits of Q count": (
+                lambda p0, p, q0, q: kl_divergence(q0, p0) + _visits(p0, p) @ kl_divergence(q, p)
+            ),
             "the first token is missing: its distributions differ too": lambda p0, p, q0, q: (
                 _visits(q0, q) @ kl_divergence(q, p)
             ),
             "every row counts once here: weigh each by the visits to its letter": lambda p0, p, q0, q: (
                 kl_divergence(q0, p0) + kl_divergence(q, p).sum()
-            ),
-            "the linear system is transposed: visits solve v (I - T) = first": lambda p0, p, q0, q: (
-                kl_divergence(q0, p0)
-                + np.linalg.solve(np.eye(len(q)) - q[:, :-1], q0[:-1]) @ kl_divergence(q, p)
             ),
         },
     ),
@@ -102,27 +97,20 @@ EXERCISES = (
         rtol=1e-10,
         mistakes={
             "the tail is missing: this is the truncated loss, which empties it": _truncated,
-            "the tail is missing and the rest renormalised: the same "
-            "minimiser as truncated": lambda z, kept, index: _truncated(z, kept / kept.sum(), index),
-            "log(1 - S_q) cancels when the tail is small: take a log-sum-exp over "
-            "the tokens outside": _subtracted,
+            "the rest is renormalised: that has the minimiser of the truncated loss": (
+                lambda z, kept, index: _truncated(z, kept / kept.sum(), index)
+            ),
+            "log(1 - S_q) cancels when the tail is small: use a log-sum-exp over the tokens outside": _subtracted,
             "the bucket is one event: add the probabilities outside, then take the log": (
                 _spread,
                 partial(_spread, reduce=np.sum),
             ),
-            "the tail has the wrong sign: its logarithm is subtracted, as those of the kept "
-            "tokens are": lambda z, kept, index: 2 * _truncated(z, kept, index) - _bucket(z, kept, index),
+            "the tail has the wrong sign: its logarithm is subtracted too": (
+                lambda z, kept, index: 2 * _truncated(z, kept, index) - _bucket(z, kept, index)
+            ),
             "this is the divergence: the cross-entropy keeps the teacher's entropy": (
                 lambda z, kept, index: _bucket(z, kept, index) - _entropy(kept),
                 lambda z, kept, index: _subtracted(z, kept, index) - _entropy(kept),
-            ),
-            "this is the divergence over the kept tokens: the tail is missing, and so is the teacher's "
-            "entropy, which the cross-entropy "
-            "keeps": lambda z, kept, index: _truncated(z, kept, index) + float(kept @ np.log(kept)),
-            "half of this is a divergence: the kept tokens' p log p belongs to it, and the cross-entropy "
-            "keeps the teacher's entropy": (
-                lambda z, kept, index: _bucket(z, kept, index) + float(kept @ np.log(kept)),
-                lambda z, kept, index: _subtracted(z, kept, index) + float(kept @ np.log(kept)),
             ),
         },
     ),
@@ -136,9 +124,9 @@ EXERCISES = (
         ],
         rtol=1e-12,
         mistakes={
-            "this is the teacher: the hard labels are tilted": lambda p, w, share: p,
-            "this is the tilted distribution: the soft part pulls back "
-            "towards the teacher": lambda p, w, share: p * w / (p @ w),
+            "this is the tilted distribution: the soft part pulls back": (
+                lambda p, w, share: p * w / (p @ w)
+            ),
             "the share is that of the hard labels": lambda p, w, share: _learnt(p, w, 1 - share),
             "the soft loss has the weight 1/n too: its target is p times the mean of w": lambda p, w, share: (
                 (share * p * w + (1 - share) * p) / (share * (p @ w) + 1 - share)

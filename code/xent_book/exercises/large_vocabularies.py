@@ -52,12 +52,13 @@ EXERCISES = (
         _merge_inputs,
         rtol=1e-12,
         mistakes={
-            "nan: two empty blocks leave -inf minus -inf, so return the empty state "
-            "before you subtract": _merge_without_guard,
-            "the sums refer to two different maxima: rescale each by exp(old maximum "
-            "- new maximum)": lambda a, b: np.array([max(a[0], b[0]), a[1] + b[1]]),
-            "the exponents are turned round: old maximum minus new one, which is "
-            "never above zero": lambda a, b: _merge_without_guard(a, b, -1.0),
+            "two empty blocks leave -inf minus -inf: return the empty state before you subtract": _merge_without_guard,
+            "the sums have different maxima: multiply each by exp(old maximum - new maximum)": (
+                lambda a, b: np.array([max(a[0], b[0]), a[1] + b[1]])
+            ),
+            "the exponents are turned round: old maximum minus new one, never above zero": (
+                lambda a, b: _merge_without_guard(a, b, -1.0)
+            ),
             "this merges the log-sum-exps; the state is the maximum and the sum beside it": lambda a, b: (
                 np.array([max(a[0], b[0]), np.logaddexp(a[0] + np.log(a[1]), b[0] + np.log(b[1]))])
             ),
@@ -70,21 +71,18 @@ EXERCISES = (
         lambda: [(0.9, 10), (0.99, 32_000), (0.999, 256_000), (0.01, 10)],
         rtol=1e-12,
         mistakes={
-            "twice too large: the winner stands at +c and the others at -c, a gap of 2c": (
-                lambda p, classes: 2 * abs(_half_log_odds(p, classes)),
-                lambda p, classes: 2 * _half_log_odds(p, classes),
+            "twice too large: the winner stands at +c and the others at -c": (
+                lambda p, classes: 2 * _half_log_odds(p, classes)
             ),
-            "right from p = 1/K on; a smaller probability has its logit at -c and the others at +c": (
+            "right from p = 1/K on; below, the logit stands at -c and the others at +c": (
                 _half_log_odds,
                 lambda p, classes: max(0.0, _half_log_odds(p, classes)),
             ),
             "there are K - 1 other classes, not K": (
-                lambda p, classes: 0.5 * math.log(classes * p / (1 - p)),
-                lambda p, classes: 0.5 * abs(math.log(classes * p / (1 - p))),
+                lambda p, classes: 0.5 * abs(math.log(classes * p / (1 - p)))
             ),
             "the odds are upside down: p / (1 - p)": (
-                lambda p, classes: 0.5 * math.log((classes - 1) * (1 - p) / p),
-                lambda p, classes: 0.5 * abs(math.log((classes - 1) * (1 - p) / p)),
+                lambda p, classes: 0.5 * abs(math.log((classes - 1) * (1 - p) / p))
             ),
             "a logit of two classes: the other K - 1 classes share the rest": lambda p, classes: (
                 0.5 * math.log(p / (1 - p))
@@ -101,17 +99,12 @@ EXERCISES = (
             "the inner derivative is missing: log Z has the gradient p": lambda z, y, w: (
                 softmax(z) - np.eye(len(z))[y] + 2 * w * log_sum_exp(z)
             ),
-            "the factor log Z is missing: the derivative of its square is twice log "
-            "Z times p": lambda z, y, w: softmax(z) - np.eye(len(z))[y] + 2 * w * softmax(z),
-            "the factor 2 lambda log Z stands on the whole gradient of the cross-entropy: log Z has the "
-            "gradient p, without the label": (
+            "the factor log Z is missing: its square has the derivative 2 log Z times p": (
+                lambda z, y, w: softmax(z) - np.eye(len(z))[y] + 2 * w * softmax(z)
+            ),
+            "2 lambda log Z stands on the whole gradient: log Z has the gradient p, without the label": (
                 lambda z, y, w: (softmax(z) - np.eye(len(z))[y]) * (1 + 2 * w * log_sum_exp(z)),
                 lambda z, y, w: (softmax(z) - np.eye(len(z))[y]) * 2 * w * log_sum_exp(z),
-                lambda z, y, w: (softmax(z) - np.eye(len(z))[y]) * (1 + w * log_sum_exp(z)),
-            ),
-            "this is the gradient of the cross-entropy alone": lambda z, y, w: softmax(z) - np.eye(len(z))[y],
-            "the sign of the z-loss is wrong: it is added, not subtracted": lambda z, y, w: _z_gradient(
-                z, y, -w
             ),
         },
     ),

@@ -75,47 +75,29 @@ EXERCISES = (
         _nll_inputs,
         atol=1e-12,  # stable forms agree to a few units in the last place of the logits
         mistakes={
-            "this looks like log(softmax(z)) or log(sum(exp(z))) without a shift: right in algebra, "
-            "but exp overflows past 709; take each row's maximum off first": (
+            "exp overflows past 709: take the maximum of each row off first": (
                 lambda z, y: -np.log(_own(_softmax_with_shift(z, 0.0), y)),
                 lambda z, y: np.log(np.exp(z).sum(axis=1)) - _own(z, y),
             ),
-            "the shift is right, but the logarithm comes after the division: a probability below "
-            "exp(-745) underflows to 0, its logarithm to -inf; take it apart, log p = z - max - "
-            "log(sum)": (lambda z, y: -np.log(_own(_rows(z), y))),
-            "one maximum for the whole batch is legal on paper, but the exponentials of a row far "
-            "below are all 0, and so is their sum; give each row its own": (
+            "the shift is right, but the logarithm comes after the division, where a probability may be "
+            "0: log p = z - max - log(sum)": (lambda z, y: -np.log(_own(_rows(z), y))),
+            "one maximum for the whole batch leaves rows far below it a sum of 0: give each row its own": (
                 lambda z, y: np.log(np.exp(z - z.max()).sum(axis=1)) + z.max() - _own(z, y),
                 lambda z, y: -np.log(_own(_softmax_with_shift(z, z.max()), y)),
             ),
-            "the row's maximum was taken off in the log-sum-exp but not from the label's logit, or not "
-            "added back: the shift has to cancel": (lambda z, y: _nll(z, y) - z.max(axis=1)),
+            "the maximum has to be taken off the logit of the label, too, or added back": (
+                lambda z, y: _nll(z, y) - z.max(axis=1)
+            ),
             "this is the probability of the label: its negative logarithm is missing": (
                 lambda z, y: _own(_rows(z), y)
             ),
-            "the maximum runs over the batch, axis 0: that is another number for each class, and it "
-            "changes the odds; give each row its own": (lambda z, y: _nll(z - z.max(axis=0), y)),
             "the sum of the exponentials runs over the whole batch: each row has its own": (
                 lambda z, y: _nll(z, y) + _log_of_all(z)
             ),
-            "this looks like an epsilon or a clipped probability: it puts a ceiling on the loss; take "
-            "the logarithm apart instead, log p = z - max - log(sum)": (
-                *(f for k in range(5, 17) for f in _with_eps(10.0**-k)),
-            ),
+            "an epsilon or a clip puts a ceiling on the loss: take the logarithm apart, log p = z - max "
+            "- log(sum)": (*(f for k in range(5, 17) for f in _with_eps(10.0**-k)),),
             "0 * -inf is nan: do not sum over the one-hot zeros, pick the entry of the label": (
                 lambda z, y: -(np.eye(z.shape[1])[y] * np.log(_rows(z))).sum(axis=1)
-            ),
-            "the labels count from 0, as Python does: nothing has to be subtracted": (
-                lambda z, y: _nll(z, y - 1)
-            ),
-            "z[:, y] takes column y of every row: z[np.arange(N), y] takes one entry of each": (
-                lambda z, y: (_nll(z, y) + _own(z, y))[:, None] - z[:, y]
-            ),
-            "this is the log-sum-exp: subtract the logit of the label": (
-                lambda z, y: _nll(z, y) + _own(z, y)
-            ),
-            "this is the loss of every class: pick the entry of the label": (
-                lambda z, y: np.stack([_nll(z, np.full(len(z), k)) for k in range(z.shape[1])], axis=1)
             ),
         },
     ),
@@ -125,9 +107,10 @@ EXERCISES = (
         _merge_inputs,
         atol=1e-12,  # stable forms agree to a few units in the last place
         mistakes={
-            "log(exp(a) + exp(b)) is right on paper, but exp overflows past 709 and underflows below "
-            "-745: take the larger logit out first": (lambda a, b: np.log(np.exp(a) + np.exp(b))),
-            "exp overflows past 709: in the exponent, subtract the larger logit from the smaller one": (
+            "exp overflows past 709 and underflows below -745: take the larger logit out first": (
+                lambda a, b: np.log(np.exp(a) + np.exp(b))
+            ),
+            "exp overflows past 709: in the exponent, subtract the larger logit from the smaller": (
                 lambda a, b: a + np.log(1 + np.exp(b - a)),
                 lambda a, b: b + np.log(1 + np.exp(a - b)),
             ),
@@ -135,10 +118,6 @@ EXERCISES = (
                 lambda a, b: a + b
             ),
             "the larger logit alone leaves out the probability of the other class": (np.maximum),
-            "a mean lies between the two, and the merged class is more probable than either": (
-                lambda a, b: (a + b) / 2
-            ),
-            "the exponentials of the logits add up, not the logits": (lambda a, b: np.log(a + b)),
         },
     ),
     Exercise(
@@ -154,33 +133,20 @@ EXERCISES = (
                 lambda loss, n: min(n, n * loss / math.log(2)),
                 lambda loss, n: n * loss / math.log(2),
             ),
-            "this rounds to the nearest or upwards: the bound is an upper one, so round down": (
+            "the bound is an upper one: round down": (
                 lambda loss, n: min(n, round(n * loss / math.log(2))),
-                lambda loss, n: min(n, math.ceil(n * loss / math.log(2))),
                 lambda loss, n: math.ceil(n * loss / math.log(2)),
             ),
-            "this counts the right ones: the question is how many can be wrong": (
-                lambda loss, n: n - min(n, math.floor(n * loss / math.log(2)))
-            ),
-            "the logarithm is the natural one: the loss is in nats, and so is log 2": (
-                lambda loss, n: min(n, math.floor(n * loss / math.log10(2)))
-            ),
-            "a wrong prediction costs at least log 2 whatever the number of classes; log K is the most "
-            "that a right one costs": (
+            "a wrong prediction costs at least log 2 whatever K is; log K is the most that a right one "
+            "costs": (
                 *((lambda loss, n, k=k: min(n, math.floor(n * loss / math.log(k)))) for k in (3, 10, 100)),
             ),
-            "this is the bound for a single example: the sum of the losses is n times their mean": (
-                lambda loss, n: math.floor(loss / math.log(2))
-            ),
             "this is the bound on the share of errors: multiply by the number of examples": (
-                lambda loss, n: loss / math.log(2),
-                lambda loss, n: min(1.0, loss / math.log(2)),
+                lambda loss, n: loss / math.log(2)
             ),
-            "a wrong prediction costs at least log 2, in nats; this divides by 1 instead": (
+            "a wrong prediction costs at least log 2, in nats: this divides by 1": (
                 lambda loss, n: min(n, math.floor(n * loss)),
                 lambda loss, n: math.floor(n * loss),
-                lambda loss, n: min(n, n * loss),
-                lambda loss, n: n * loss,
             ),
         },
     ),

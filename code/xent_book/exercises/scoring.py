@@ -54,18 +54,17 @@ EXERCISES: tuple[Exercise, ...] = (
         lambda q, k: 1 / np.sqrt(q[k]) + np.sqrt(q).sum(),
         _entropy_inputs,
         mistakes={
-            "this looks like the derivative alone: the rule adds H(q) and subtracts "
-            "sum_j q_j dH/dq_j": lambda q, k: 1 / np.sqrt(q[k]),
-            "this looks like a missing sum_j q_j dH/dq_j, which is subtracted: half "
-            "of H(q) remains": lambda q, k: 1 / np.sqrt(q[k]) + 2 * np.sqrt(q).sum(),
-            "this looks like a missing H(q): without it certainty is no tangent of the arch": lambda q, k: (
-                1 / np.sqrt(q[k]) - np.sqrt(q).sum()
+            "this is the derivative alone: the rule adds H(q) and subtracts sum_j q_j dH/dq_j": (
+                lambda q, k: 1 / np.sqrt(q[k])
             ),
-            "the derivative of 2 sqrt(q) is 1 / sqrt(q): a factor of two went missing": (
+            "sum_j q_j dH/dq_j has to be subtracted: half of H(q) remains": (
+                lambda q, k: 1 / np.sqrt(q[k]) + 2 * np.sqrt(q).sum()
+            ),
+            "H(q) is missing: without it certainty is no tangent of the arch": (
+                lambda q, k: 1 / np.sqrt(q[k]) - np.sqrt(q).sum()
+            ),
+            "the derivative of 2 sqrt(q) is 1 / sqrt(q): a factor of two is missing": (
                 lambda q, k: 0.5 / np.sqrt(q[k]) + np.sqrt(q).sum()
-            ),
-            "the sign of the derivative is wrong: for a cost, H is concave and its derivative is added": (
-                lambda q, k: -1 / np.sqrt(q[k]) + np.sqrt(q).sum()
             ),
         },
     ),
@@ -78,19 +77,16 @@ EXERCISES: tuple[Exercise, ...] = (
             "alpha is still in there: undo the weights after the focal factor": (
                 lambda q, gamma, alpha: _focal(q, gamma)[..., 1]
             ),
-            "the weights go the wrong way: alpha weighs the positive class, so divide by it, not by 1 "
-            "- alpha": (lambda q, gamma, alpha: _divide(_focal(q, gamma), alpha, 1 - alpha)),
+            "alpha weighs the positive class: divide by it, not by 1 - alpha": (
+                lambda q, gamma, alpha: _divide(_focal(q, gamma), alpha, 1 - alpha)
+            ),
             "this undoes the weights and leaves the focal factor in": (
                 lambda q, gamma, alpha: _divide(np.stack([1 - q, q], axis=-1), 1 - alpha, alpha)
             ),
-            "this undoes the weights first: focal loss saw the weighted distribution, so its own "
-            "inverse goes first": (
+            "focal loss saw the weighted distribution: its inverse goes first, then the weights": (
                 lambda q, gamma, alpha: _focal(
                     _divide(np.stack([1 - q, q], axis=-1), 1 - alpha, alpha), gamma
                 )[..., 1]
-            ),
-            "these are the reports themselves: undo focal loss, then the weights": (
-                lambda q, gamma, alpha: q
             ),
             "the two entries do not sum to one: normalise after dividing by the weights": (
                 lambda q, gamma, alpha: _focal(q, gamma)[..., 1] / alpha
@@ -106,21 +102,15 @@ EXERCISES: tuple[Exercise, ...] = (
             (np.array([0.4, 0.3, 0.2, 0.1]), np.array([2.0, 0.5, 1.0, 3.0]), 0.6),
         ],
         mistakes={
-            "this weighs first and smooths afterwards, which is xent's definition: in PyTorch's second "
-            "term the weights stand inside the sum": (
+            "this weighs first and smooths afterwards: in PyTorch the weights stand inside the second sum": (
                 lambda p, w, eps: (1 - eps) * _normalised(w * p) + eps / len(p)
             ),
             "the weights are not in it": (lambda p, w, eps: (1 - eps) * p + eps / len(p)),
             "this divides by the weights, which is the way back": (
-                lambda p, w, eps: _normalised(((1 - eps) * p + eps / len(p)) / w),
-                lambda p, w, eps: _normalised(p / w),
+                lambda p, w, eps: _normalised(((1 - eps) * p + eps / len(p)) / w)
             ),
-            "the smoothing is not in it": (lambda p, w, eps: _normalised(w * p)),
             "the second term is weighted too: w_k stands inside its sum": (
                 lambda p, w, eps: _normalised((1 - eps) * w * p + eps / len(p))
-            ),
-            "this spreads eps over the other classes: PyTorch spreads it over all K": (
-                lambda p, w, eps: _normalised(w * ((1 - eps) * p + eps * (1 - p) / (len(p) - 1)))
             ),
             "this does not sum to one: divide by the sum over the classes": (
                 lambda p, w, eps: w * ((1 - eps) * p + eps / len(p))
@@ -141,17 +131,12 @@ EXERCISES: tuple[Exercise, ...] = (
         ],
         atol=1e-12,
         mistakes={
-            "a probability is negative: drop the least probable class and apply the formula "
-            "to the rest": _square_formula,
-            "clipping and renormalising is not the minimum: apply the formula again to the "
-            "classes that stay": (
+            "a probability is negative: drop the least probable class and apply the formula again": _square_formula,
+            "clipping is not the minimum: apply the formula to the classes that stay": (
                 lambda p: _normalised(np.maximum(_square_formula(p), 0)),
                 lambda p: np.maximum(_square_formula(p), 0),
             ),
             "this is p itself: the rule is honest for two classes only": lambda p: p,
-            "this looks like a K where K - 1 belongs: the 1 - q_k add up to K - 1": lambda p: (
-                1 - len(p) / p / (1 / p).sum()
-            ),
         },
     ),
 )

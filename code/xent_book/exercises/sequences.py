@@ -38,25 +38,22 @@ EXERCISES = (
         lambda: [(math.log(2),), (_learnt(0.1),), (0.01,), (0.95,), (0.5,), (1.0,)],
         rtol=1e-6,  # a search, to six digits
         mistakes={
-            "this inverts the formula that has appeared in print, with beta and 1 - beta exchanged; both "
-            "give 1/2 for log 2. The share of <eos> among the tokens of a sequence is 1/n: sum P(n)/n": (
-                lambda q: 1.0 if q == 1 else 1 - _coin(q),
-                lambda q: 1 - _coin(q),
-            ),
-            "this tilts once more: it is what a coin with this stop probability would teach": (
+            "this inverts the formula that has appeared in print, beta and 1 - beta exchanged: the "
+            "share of <eos> in a sequence is 1/n": (lambda q: 1.0 if q == 1 else 1 - _coin(q)),
+            "this tilts once more: a coin with this stop probability teaches that": (
                 _learnt,
                 lambda q: q * np.log(q) / (q - 1),
-                lambda q: q * math.log(q) / (q - 1),
             ),
-            "this is the learnt stop probability itself: that would be the coin if the loss "
-            "had been summed": lambda q: q,
+            "this is the learnt stop probability itself, the coin of a summed loss": (lambda q: q),
             "this looks like 1/2, which is the coin behind log 2 only": lambda q: 0.5,
-            "this takes q for the chance to stop at the first token, which a model with another chance at "
-            "each token learns as (beta - 1) / log beta; a model with one chance learns E[1/n]": lambda q: (
-                1.0 if q == 1 else _between(lambda b: (b - 1) / math.log(b) if b else 0.0, q, 0.0, 1.0)
+            "this takes q for the chance to stop at the first token of a model with a chance for each": (
+                lambda q: (
+                    1.0 if q == 1 else _between(lambda b: (b - 1) / math.log(b) if b else 0.0, q, 0.0, 1.0)
+                )
             ),
-            "this undoes the first order, q* = beta (2 - beta), which is good for large batches, not for B = "
-            "1": lambda q: 1 - math.sqrt(1 - q),
+            "this undoes the first order, beta (2 - beta), which is good for large batches": (
+                lambda q: 1 - math.sqrt(1 - q)
+            ),
         },
     ),
     Exercise(
@@ -64,24 +61,21 @@ EXERCISES = (
         lambda lengths, size: float(1 / np.mean(1 / _batches(lengths, size))),
         lambda: [([1, 3], 1), ([1, 3], 2), ([1, 2, 2, 9], 3), ([5, 5], 4), ([2, 7, 30], 4)],
         mistakes={
-            "this is the mean length of the data: averaging the batches' mean lengths changes nothing; "
-            "average their inverses": lambda lengths, size: float(np.mean(lengths)),
-            "this is the harmonic mean of the lengths, right for micro-batches of one; "
-            "the size counts": lambda lengths, size: float(1 / np.mean(1 / np.array(lengths))),
-            "this looks like a missing factor: the batch's mean length is its sum over its size": (
-                lambda lengths, size: float(size / np.mean(1 / _batches(lengths, size)))
+            "this is the mean length of the data: average the inverses": (
+                lambda lengths, size: float(np.mean(lengths))
             ),
-            "this is the approximation mu (1 - CV^2 / size); take "
-            "the batches themselves": lambda lengths, size: float(
-                np.mean(lengths) * (1 - np.var(lengths) / np.mean(lengths) ** 2 / size)
+            "this is right for micro-batches of one: the size counts": (
+                lambda lengths, size: float(1 / np.mean(1 / np.array(lengths)))
             ),
-            "these are batches without repetition: independent draws may pick "
-            "a sequence twice": lambda lengths, size: float(
-                1 / np.mean([size / sum(b) for b in itertools.combinations(lengths, size)] or [np.nan])
+            "this is the approximation mu (1 - CV^2 / size)": (
+                lambda lengths, size: float(
+                    np.mean(lengths) * (1 - np.var(lengths) / np.mean(lengths) ** 2 / size)
+                )
             ),
-            "these are the batches without their order, which are not equally likely: "
-            "count each order": lambda lengths, size: float(
-                1 / np.mean([size / sum(b) for b in itertools.combinations_with_replacement(lengths, size)])
+            "independent draws may pick a sequence twice": (
+                lambda lengths, size: float(
+                    1 / np.mean([size / sum(b) for b in itertools.combinations(lengths, size)] or [np.nan])
+                )
             ),
         },
     ),

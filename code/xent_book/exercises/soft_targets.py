@@ -55,11 +55,9 @@ EXERCISES: tuple[Exercise, ...] = (
         atol=1e-12,
         mistakes={
             "this takes eta for eps: the label keeps 1 - eta here, so eps is eta K / (K - 1)": _unmix,
-            "eps and eta are confused the other way: eps = eta K / (K - 1), larger than eta": lambda q, eta: (
-                _unmix(q, eta * (q.shape[-1] - 1) / q.shape[-1])
+            "the floor is right, the divisor is not: 1 - eta K / (K - 1)": (
+                lambda q, eta: (q - eta / (q.shape[-1] - 1)) / (1 - eta)
             ),
-            "the floor is right, the divisor is not: 1 - eta K / (K - 1) of the "
-            "distribution is left": lambda q, eta: (q - eta / (q.shape[-1] - 1)) / (1 - eta),
             "this smooths once more: solve the equation for the distribution": lambda q, eta: (
                 (1 - eta) * q + eta * (1 - q) / (q.shape[-1] - 1)
             ),
@@ -87,8 +85,8 @@ EXERCISES: tuple[Exercise, ...] = (
             "the mean of m votes has 1/m of the variance of one: m is missing": lambda t, m, eps: (
                 (1 - eps) ** 2 * (1 - t @ t)
             ),
-            "this is the distance from t, bias included: that from the mean is asked for": lambda t, m, eps: (
-                (1 - eps) ** 2 * (1 - t @ t) / m + eps**2 * ((t - 1 / len(t)) ** 2).sum()
+            "this is the distance from t, bias included: that from the mean is meant": (
+                lambda t, m, eps: (1 - eps) ** 2 * (1 - t @ t) / m + eps**2 * ((t - 1 / len(t)) ** 2).sum()
             ),
         },
     ),
@@ -97,15 +95,12 @@ EXERCISES: tuple[Exercise, ...] = (
         _token_mean,
         _token_inputs,
         mistakes={
-            "0 log 0 came out as nan: use xlogy, or skip the classes "
-            "of probability zero": lambda log_q, p, mask: np.nan,
+            "0 log 0 came out as nan: use xlogy": (lambda log_q, p, mask: np.nan),
             "this divides by all elements, as kl_div's default mean does": (
-                lambda log_q, p, mask: _terms(log_q, p).mean() / p.shape[-1],
-                lambda log_q, p, mask: _token_mean(log_q, p, mask) / p.shape[-1],
+                lambda log_q, p, mask: _token_mean(log_q, p, mask) / p.shape[-1]
             ),
             "this divides by B only, as batchmean does": (
-                lambda log_q, p, mask: _terms(log_q, p).sum() / len(p),
-                lambda log_q, p, mask: _terms(log_q, p)[mask].sum() / len(p),
+                lambda log_q, p, mask: _terms(log_q, p)[mask].sum() / len(p)
             ),
             "this divides by all tokens: divide by those that count": lambda log_q, p, mask: (
                 _terms(log_q, p) * mask
@@ -114,8 +109,7 @@ EXERCISES: tuple[Exercise, ...] = (
             "this is the cross-entropy: the entropy of p is still in it": lambda log_q, p, mask: (
                 -(p * log_q).sum(axis=-1)[mask].mean()
             ),
-            "this is KL(q || p), infinite where p has a zero: the "
-            "target comes first": lambda log_q, p, mask: np.inf,
+            "this is KL(q || p), infinite where p has a zero": (lambda log_q, p, mask: np.inf),
             "this is a mean of the sequences' means: short sequences count too much": lambda log_q, p, mask: (
                 (_terms(log_q, p) * mask).sum(1) / mask.sum(1)
             ).mean(),

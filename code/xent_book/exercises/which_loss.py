@@ -47,11 +47,12 @@ EXERCISES = (
         _smoothing_inputs,
         atol=1e-12,  # two means in float64 and a quotient
         mistakes={
-            "this spreads epsilon over the other classes only: here each class, the label's own too, gets "
-            "epsilon / K": lambda z, y, reported: _smoothing(z, y, reported) * (z.shape[1] - 1) / z.shape[1],
+            "the own class of a label gets epsilon / K too": (
+                lambda z, y, reported: _smoothing(z, y, reported) * (z.shape[1] - 1) / z.shape[1]
+            ),
             "this takes the hard labels' loss for zero": (lambda z, y, reported: reported / _ends(z, y)[1]),
-            "the uniform end is the loss of uniform labels under this model, not log K": lambda z, y, reported: (
-                (reported - _ends(z, y)[0]) / (np.log(z.shape[1]) - _ends(z, y)[0])
+            "the uniform end is the loss of uniform labels under this model": (
+                lambda z, y, reported: (reported - _ends(z, y)[0]) / (np.log(z.shape[1]) - _ends(z, y)[0])
             ),
         },
     ),
@@ -60,20 +61,13 @@ EXERCISES = (
         _floor,
         lambda: [(0.1, 2), (0.1, 10), (0.3, 1000)],
         mistakes={
-            "this spreads epsilon over the others only: the label's own class gets epsilon "
-            "/ K too": _floor_of_the_rest,
-            "this counts one other class; there are K - 1": lambda epsilon, k: (
-                -(1 - epsilon + epsilon / k) * np.log(1 - epsilon + epsilon / k)
-                - epsilon / k * np.log(epsilon / k)
+            "the own class of the label gets epsilon / K too": _floor_of_the_rest,
+            "the own class gets epsilon / K back: its share is not 1 - epsilon": (
+                lambda epsilon, k: -(1 - epsilon) * np.log(1 - epsilon) - epsilon * np.log(epsilon / k)
             ),
-            "the label's own class gets epsilon / K back: neither share is 1 - epsilon or epsilon": (
-                lambda epsilon, k: -(1 - epsilon) * np.log(1 - epsilon) - epsilon * np.log(epsilon / k),
-                lambda epsilon, k: -(1 - epsilon) * np.log(1 - epsilon) - epsilon * np.log(epsilon),
+            "the smoothed label has an entropy of its own, beside epsilon of a uniform guess": (
+                lambda epsilon, k: epsilon * np.log(k)
             ),
-            "epsilon of a uniform guess is a share of the loss, and the smoothed label has an entropy of its "
-            "own": (lambda epsilon, k: epsilon * np.log(k)),
-            "this is the loss of a model that predicts the smoothed label, on "
-            "the hard label": lambda epsilon, k: -np.log(1 - epsilon + epsilon / k),
         },
     ),
     Exercise(
@@ -87,10 +81,8 @@ EXERCISES = (
         mistakes={
             "this leaves the mean of means as it is": lambda c: np.full(len(c), 1 / len(c)),
             "this is how much too much each target counts already: undo it": (
-                lambda c: c.mean() / c,
-                lambda c: c.mean() / c / len(c),
+                lambda c: c.mean() / c / len(c)
             ),
-            "the largest micro-batch is not all targets": lambda c: c / c.max(),
             "one over the own count is there already": lambda c: 1 / c,
         },
     ),
