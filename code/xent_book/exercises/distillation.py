@@ -48,10 +48,7 @@ EXERCISES = (
         mistakes={
             "the power is turned round: the student has P**T already": lambda q, T: _normalised(q**T),
             "it does not sum to one yet": lambda q, T: q ** (1 / T),
-            "q is divided by T: its logarithm has to be": (
-                lambda q, T: q / T,
-                lambda q, T: softmax(q / T),
-            ),
+            "q is divided by T: its logarithm has to be": (lambda q, T: softmax(q / T)),
         },
     ),
     Exercise(

@@ -188,8 +188,7 @@ EXERCISES = (
                 lambda p, c: (_closest(p, c)[0], _closest(p, c)[0]),
                 lambda p, c: (_closest(p, c)[1], _closest(p, c)[1]),
             ),
-            "this compares cross-entropies: in reverse, the entropy of Q differs from row to row; "
-            "subtract it": (
+            "this compares cross-entropies: the entropy of Q differs from row to row, so subtract it": (
                 lambda p, c: (_closest(p, c)[0], _best(lambda a, b: information.cross_entropy(b, a), p, c))
             ),
             "an epsilon makes an infinite divergence finite, and a row that excludes what happens may win": (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,9 +54,9 @@ def _entropy(kept: Array) -> float:
     return -float(kept @ np.log(kept) + rest * np.log(rest))
 
 
-def _spread(logits: Array, kept: Array, index: npt.NDArray[np.int64], reduce: Any = np.mean) -> float:
+def _spread(logits: Array, kept: Array, index: npt.NDArray[np.int64]) -> float:
     outside = np.delete(numerics.log_softmax(logits), index)
-    return _truncated(logits, kept, index) - float((1 - kept.sum()) * reduce(outside))
+    return _truncated(logits, kept, index) - float((1 - kept.sum()) * outside.sum())
 
 
 def _learnt(p: Array, w: Array, share: float) -> Any:
@@ -101,10 +100,7 @@ EXERCISES = (
                 lambda z, kept, index: _truncated(z, kept / kept.sum(), index)
             ),
             "log(1 - S_q) cancels when the tail is small: use a log-sum-exp over the tokens outside": _subtracted,
-            "the bucket is one event: add the probabilities outside, then take the log": (
-                _spread,
-                partial(_spread, reduce=np.sum),
-            ),
+            "the bucket is one event: add the probabilities outside, then take the log": _spread,
             "the tail has the wrong sign: its logarithm is subtracted too": (
                 lambda z, kept, index: 2 * _truncated(z, kept, index) - _bucket(z, kept, index)
             ),

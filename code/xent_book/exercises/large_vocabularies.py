@@ -74,10 +74,7 @@ EXERCISES = (
             "twice too large: the winner stands at +c and the others at -c": (
                 lambda p, classes: 2 * _half_log_odds(p, classes)
             ),
-            "right from p = 1/K on; below, the logit stands at -c and the others at +c": (
-                _half_log_odds,
-                lambda p, classes: max(0.0, _half_log_odds(p, classes)),
-            ),
+            "right from p = 1/K on; below, the logit stands at -c and the others at +c": _half_log_odds,
             "there are K - 1 other classes, not K": (
                 lambda p, classes: 0.5 * abs(math.log(classes * p / (1 - p)))
             ),
@@ -103,8 +100,7 @@ EXERCISES = (
                 lambda z, y, w: softmax(z) - np.eye(len(z))[y] + 2 * w * softmax(z)
             ),
             "2 lambda log Z stands on the whole gradient: log Z has the gradient p, without the label": (
-                lambda z, y, w: (softmax(z) - np.eye(len(z))[y]) * (1 + 2 * w * log_sum_exp(z)),
-                lambda z, y, w: (softmax(z) - np.eye(len(z))[y]) * 2 * w * log_sum_exp(z),
+                lambda z, y, w: (softmax(z) - np.eye(len(z))[y]) * (1 + 2 * w * log_sum_exp(z))
             ),
         },
     ),

@@ -133,8 +133,7 @@ EXERCISES: tuple[Exercise, ...] = (
         mistakes={
             "a probability is negative: drop the least probable class and apply the formula again": _square_formula,
             "clipping is not the minimum: apply the formula to the classes that stay": (
-                lambda p: _normalised(np.maximum(_square_formula(p), 0)),
-                lambda p: np.maximum(_square_formula(p), 0),
+                lambda p: _normalised(np.maximum(_square_formula(p), 0))
             ),
             "this is p itself: the rule is honest for two classes only": lambda p: p,
         },

@@ -46,11 +46,6 @@ EXERCISES = (
             ),
             "this is the learnt stop probability itself, the coin of a summed loss": (lambda q: q),
             "this looks like 1/2, which is the coin behind log 2 only": lambda q: 0.5,
-            "this takes q for the chance to stop at the first token of a model with a chance for each": (
-                lambda q: (
-                    1.0 if q == 1 else _between(lambda b: (b - 1) / math.log(b) if b else 0.0, q, 0.0, 1.0)
-                )
-            ),
             "this undoes the first order, beta (2 - beta), which is good for large batches": (
                 lambda q: 1 - math.sqrt(1 - q)
             ),
@@ -70,11 +65,6 @@ EXERCISES = (
             "this is the approximation mu (1 - CV^2 / size)": (
                 lambda lengths, size: float(
                     np.mean(lengths) * (1 - np.var(lengths) / np.mean(lengths) ** 2 / size)
-                )
-            ),
-            "independent draws may pick a sequence twice": (
-                lambda lengths, size: float(
-                    1 / np.mean([size / sum(b) for b in itertools.combinations(lengths, size)] or [np.nan])
                 )
             ),
         },
