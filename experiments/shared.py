@@ -3,7 +3,7 @@
 The text of the speeches is not part of this repository. It is the file `input.txt` of char-rnn's tinyshakespeare;
 the loader refuses any other by its SHA-256. Scripts are run from the root of the repository, as modules:
 
-    python -m experiments.shakespeare.run show
+    python -m experiments.shakespeare.run predict --text PATH
 """
 
 from __future__ import annotations

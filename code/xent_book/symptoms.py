@@ -100,7 +100,7 @@ def _probabilities(z: Array) -> bool | None:
     return None if inside and (z.size < 8 or np.ptp(z) <= 0.5) else inside
 
 
-def _either(answers: Iterable[bool], why: str) -> Answer:
+def _either(answers: Iterable[bool | None], why: str) -> Answer:
     """One answer for all axes on which the classes may lie, if they agree."""
     seen = set(answers)
     return Answer(seen.pop() if len(seen) == 1 else None, why)
@@ -155,8 +155,7 @@ def no_signal(logits: Any, targets: Any = None, *, axis: int | None = None) -> A
         z = np.concatenate([z, 0 * z], -1)
     digits = FORMATS.get(_kind(logits), FORMATS["float64"])[0]
     rounding = 2.0 ** (4 - digits) * max(1.0, float(np.abs(z).max()))
-    says: set[bool | None] = set()
-    why = ""
+    says, why = set[bool | None](), ""
     for a in _axes(z, targets, axis):
         classes = rows = float(np.ptp(z, axis=a).max())
         if z.size > z.shape[a]:
@@ -164,9 +163,8 @@ def no_signal(logits: Any, targets: Any = None, *, axis: int | None = None) -> A
             rows = float(np.ptp(each, axis=0).max())
         spread = min(classes, rows)
         says.add(True if spread <= min(1e-3, rounding) else None if spread < max(1e-3, rounding) else False)
-        said = f"the logits of a row differ by up to {classes:.3g}, those of a class by up to {rows:.3g}"
-        why = why or said
-    return Answer(says.pop() if len(says) == 1 else None, why)
+        why = why or f"the logits differ by up to {classes:.3g} in a row, by up to {rows:.3g} in a class"
+    return _either(says, why)
 
 
 def large_first_logits(
@@ -612,8 +610,7 @@ def one_column(loss: Loss | str, logits: Any, *, axis: int | None = None) -> Ans
 
 def targets_do_not_sum(targets: Any, *, axis: int = -1) -> Answer:
     """Whether the targets of a row do not sum to one."""
-    off = float(np.abs(array(targets).astype(float).sum(axis) - 1).max())
-    return Answer(off > _loose(targets), f"a row of targets is off by {off:.2g}")
+    return rows_do_not_sum(targets, axis=axis)
 
 
 def changes_arguments(loss: Loss | str) -> Answer:

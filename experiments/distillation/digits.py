@@ -264,8 +264,7 @@ def main() -> None:
         result |= made(np, torch, sklearn)
         text = json.dumps(result, separators=(",", ":"))
         RESULT.write_text(re.sub(r'"[^"]+":\{', r"\n\g<0>", text) + "\n")
-        nll, error = (np.mean(scores[name][key]) for key in ("nll", "error"))
-        print(f"{name:28} wd {tuned[name]['weight_decay']} NLL {nll:.3f}  error {error:.3f}", flush=True)
+        print(name, flush=True)
 
 
 if __name__ == "__main__":

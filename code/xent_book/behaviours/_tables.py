@@ -106,14 +106,7 @@ def group_table(group: str) -> Table:
 
 
 def show(value: Any, digits: int = MANY) -> str:
-    """Write an observation in a few digits.
-
-    Examples
-    --------
-    >>> from xent_book.behaviours._tables import show
-    >>> show([0.288725, float("nan"), True])
-    '0.2887, nan, True'
-    """
+    """Write an observation in a few digits."""
     if isinstance(value, list):
         return ", ".join(show(entry, digits) for entry in value) or "none"
     if isinstance(value, bool | int | str):

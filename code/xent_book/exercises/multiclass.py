@@ -17,9 +17,12 @@ def _own(z: Array, y: Labels) -> Array:
     return np.asarray(z[np.arange(len(y)), y])
 
 
+def _shifted(z: Array) -> Array:
+    return np.asarray(z - z.max(axis=1, keepdims=True))
+
+
 def _nll(z: Array, y: Labels) -> Array:
-    shifted = z - z.max(axis=1, keepdims=True)
-    return np.asarray(np.log(np.exp(shifted).sum(axis=1)) - _own(shifted, y))
+    return np.asarray(np.log(np.exp(_shifted(z)).sum(axis=1)) - _own(_shifted(z), y))
 
 
 def _nll_inputs() -> list[tuple[Any, ...]]:
@@ -35,27 +38,16 @@ def _nll_inputs() -> list[tuple[Any, ...]]:
     ]
 
 
-def _log_of_all(z: Array) -> Any:
-    """How much the logarithm of the sum grows if the sum runs over all rows."""
-    sums = np.exp(z - z.max(axis=1, keepdims=True)).sum(axis=1)
-    return np.log(sums.sum() / sums)
-
-
 def _with_eps(eps: float) -> tuple[Any, Any]:
     """The two ways to write an epsilon: added to the probability, or the probability clipped."""
     return (
-        lambda z, y: -np.log(_own(_rows(z), y) + eps),
-        lambda z, y: -np.log(np.clip(_own(_rows(z), y), eps, 1.0)),
+        lambda z, y: -np.log(_own(_softmax(_shifted(z)), y) + eps),
+        lambda z, y: -np.log(np.clip(_own(_softmax(_shifted(z)), y), eps, 1.0)),
     )
 
 
-def _softmax_with_shift(z: Array, shift: Any) -> Array:
-    e = np.exp(z - shift)
-    return np.asarray(e / e.sum(axis=1, keepdims=True))
-
-
-def _rows(z: Array) -> Array:
-    return _softmax_with_shift(z, z.max(axis=1, keepdims=True))
+def _softmax(z: Array) -> Array:
+    return np.asarray(np.exp(z) / np.exp(z).sum(axis=1, keepdims=True))
 
 
 def _merge_inputs() -> list[tuple[Any, ...]]:
@@ -76,11 +68,11 @@ EXERCISES = (
         atol=1e-12,  # stable forms agree to a few units in the last place of the logits
         mistakes={
             "exp overflows past 709: take the maximum of each row off first": (
-                lambda z, y: -np.log(_own(_softmax_with_shift(z, 0.0), y)),
+                lambda z, y: -np.log(_own(_softmax(z), y)),
                 lambda z, y: np.log(np.exp(z).sum(axis=1)) - _own(z, y),
             ),
             "the shift is right, but the logarithm comes after the division, where a probability may be "
-            "0: log p = z - max - log(sum)": (lambda z, y: -np.log(_own(_rows(z), y))),
+            "0: log p = z - max - log(sum)": (lambda z, y: -np.log(_own(_softmax(_shifted(z)), y))),
             "one maximum for the whole batch leaves rows far below it a sum of 0: give each row its own": (
                 lambda z, y: np.log(np.exp(z - z.max()).sum(axis=1)) + z.max() - _own(z, y)
             ),
@@ -88,15 +80,15 @@ EXERCISES = (
                 lambda z, y: _nll(z, y) - z.max(axis=1)
             ),
             "this is the probability of the label: its negative logarithm is missing": (
-                lambda z, y: _own(_rows(z), y)
+                lambda z, y: _own(_softmax(_shifted(z)), y)
             ),
             "the sum of the exponentials runs over the whole batch: each row has its own": (
-                lambda z, y: _nll(z, y) + _log_of_all(z)
+                lambda z, y: np.log(np.exp(_shifted(z)).sum()) - _own(_shifted(z), y)
             ),
             "an epsilon or a clip puts a ceiling on the loss: take the logarithm apart, log p = z - max "
             "- log(sum)": (*(f for k in range(5, 17) for f in _with_eps(10.0**-k)),),
             "0 * -inf is nan: do not sum over the one-hot zeros, pick the entry of the label": (
-                lambda z, y: -(np.eye(z.shape[1])[y] * np.log(_rows(z))).sum(axis=1)
+                lambda z, y: -(np.eye(z.shape[1])[y] * np.log(_softmax(_shifted(z)))).sum(axis=1)
             ),
         },
     ),
