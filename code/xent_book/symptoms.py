@@ -206,10 +206,9 @@ def double_sigmoid(loss: Loss | str, logits: Any) -> Answer:
 def smoothing_floor(loss: Loss | str) -> Answer:
     """Whether the loss smooths its labels."""
     found = _of(loss)
-    coarse = not found.smoothing and any("factor changes" in note for note in found.notes)
-    return _told(
-        found, None if coarse else bool(found.smoothing), f"a smoothing of {found.smoothing or 0:.3g}"
-    )
+    share = found.smoothing or 0.0
+    coarse = not share and any("factor changes" in note for note in found.notes)
+    return _told(found, None if coarse else bool(share), f"a smoothing of {share:.3g}")
 
 
 def no_log_probabilities(loss: Loss | str, inputs: Any, *, axis: int | None = None) -> Answer:
@@ -237,10 +236,8 @@ def no_distributions(loss: Loss | str, log_q: Any, p: Any, *, axis: int = -1) ->
     q = np.exp(q) if found.reads == "log-probabilities" else q
     t = np.exp(t) if found.targets == ("log-probabilities",) else t
     off = [float(np.abs(rows.sum(axis) - 1).max()) for rows in (q, t)]
-    return Answer(
-        max(off) > max(5e-4, _loose(log_q, p)),
-        f"rows of q are off one by {off[0]:.2g}, rows of p by {off[1]:.2g}",
-    )
+    why = f"rows of q are off one by {off[0]:.2g}, rows of p by {off[1]:.2g}"
+    return Answer(max(off) > max(5e-4, _loose(log_q, p)), why)
 
 
 def _is_target(a: Array) -> bool | None:
@@ -273,10 +270,8 @@ def logits_as_probabilities(loss: Loss | str, logits: Any) -> Answer:
         good = _probabilities(z)
     elif good:  # those of sigmoids, or small logits
         good = True if any(_normalised(z, a) for a in _axes(z)) else None
-    return Answer(
-        None if good is None else not good,
-        f"it reads probabilities, and is given {z.min():.3g} to {z.max():.3g}",
-    )
+    why = f"it reads probabilities, and is given {z.min():.3g} to {z.max():.3g}"
+    return Answer(None if good is None else not good, why)
 
 
 def binary_loss_of_a_softmax(loss: Loss | str, probs: Any) -> Answer:
@@ -435,9 +430,7 @@ def sees_nothing(mask: Any, *, true_is: str | None = None, padding: Any = None) 
         out = out | pad.reshape(len(pad), *[1] * (max(out.ndim, 3) - 2), -1)
     empty, m = out.all(-1), array(mask)
     finite = padding is None and m.dtype.kind == "f" and true_is is None and not np.isneginf(m[empty]).any()
-    why = (
-        f"{int(empty.sum())} rows of {empty.size} see no position" + ", but their scores are finite" * finite
-    )
+    why = f"{int(empty.sum())} rows of {empty.size} see nothing" + ", but their scores are finite" * finite
     return Answer(None if finite and empty.any() else bool(empty.any()), why)
 
 
@@ -553,9 +546,8 @@ def softmax_over_another_axis(probs: Any, *, axis: int | None = None, loss: Loss
         return Answer(None, f"the axes {sorted(sums)} sum to one: say axis=, that of the classes")
     if sums & right:
         return Answer(None if sums - right else False, f"the axes {sorted(sums)} sum to one")
-    return Answer(
-        bool(sums), f"axis {min(sums)} sums to one, not the classes" if sums else "no axis sums to one"
-    )
+    why = f"axis {min(sums)} sums to one, not the classes" if sums else "no axis sums to one"
+    return Answer(bool(sums), why)
 
 
 def depends_on_other_rows(model: Callable[[Any], Any], inputs: Any) -> Answer:
@@ -645,10 +637,8 @@ def rate_too_high(losses: Any) -> Answer:
     noise = float(np.median(np.abs(np.diff(curve, 2)))) * 1.4826 / 6**0.5  # of a smooth curve: none
     flat = last - best <= 1e-6 * abs(first)  # and its rounding
     beyond = last - min(best, first) > 3 * noise and (high or len(curve) >= 24)
-    return Answer(
-        (beyond or None) if (high or lost) and not flat else False,
-        f"from {first:.4g} over {best:.4g} to {last:.4g}",
-    )
+    why = f"from {first:.4g} over {best:.4g} to {last:.4g}"
+    return Answer((beyond or None) if (high or lost) and not flat else False, why)
 
 
 def sure_and_wrong(logits: Any, targets: Any, *, axis: int | None = None) -> Answer:
@@ -754,11 +744,9 @@ def weights_of_another_shape(weights: Any, logits: Any) -> Answer:
     w, z = array(weights).shape, array(logits).shape
     classes = len(w) == 1 and len(z) > 1 and w[0] == z[1]
     stretched = len(w) <= len(z) and all(a in (1, b) for a, b in zip(w[::-1], z[::-1], strict=False))
-    # Beyond rows, a vector fits the classes of a categorical loss, or the last axis of a binary one.
-    sure = len(w) != 1 or len(z) < 3 or classes == stretched
-    sure = sure and not (
-        len(w) == len(z) == 2 and w == (1, z[1])
-    )  # PyTorch's categorical loss wants a vector
+    # Beyond rows, a vector fits the classes of a categorical loss, or the last axis of a binary one; and one row
+    # of weights fits a binary loss, where PyTorch's categorical one wants a vector.
+    sure = (len(w) != 1 or len(z) < 3 or classes == stretched) and (len(z) != 2 or w != (1, z[1]))
     why = f"weights of shape {w} for logits of shape {z}"
     return Answer(not (classes or stretched) if sure else None, why)
 

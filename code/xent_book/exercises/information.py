@@ -106,14 +106,6 @@ def _maxent(values: Array, mean: float) -> Any:
     return softmax(tau * values)
 
 
-def _ends(values: Array, mean: float) -> Any:
-    """All mass on the smallest and the largest value."""
-    p = np.zeros(len(values))
-    p[-1] = (mean - values[0]) / (values[-1] - values[0])
-    p[0] = 1 - p[-1]
-    return p
-
-
 def _straight(values: Array, mean: float) -> Any:
     """Probabilities linear in the value, with the right mean and sum."""
     centred = values - values.mean()
@@ -205,7 +197,6 @@ EXERCISES = (
         _means,
         atol=1e-6,  # a root finder's tolerance; the mistakes are off by more than 0.01
         mistakes={
-            "all mass is on the two ends: the entropy is at most one bit": _ends,
             "the probabilities are linear in the value; it is their logarithms that have to be": (_straight),
             "this is the uniform distribution: it has the largest entropy of all, but not this mean": (
                 lambda values, mean: np.full(len(values), 1 / len(values))
