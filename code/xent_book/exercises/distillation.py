@@ -57,7 +57,6 @@ EXERCISES = (
         _pool_inputs,
         mistakes={
             "this is the mean at T = 1: soften first": (lambda t, T: t.mean(0)),
-            "this is the limit for a high temperature": (lambda t, T: softmax(np.log(t).mean(0))),
             "this is the student at T: read it out at 1": (lambda t, T: softmax(np.log(t) / T).mean(0)),
             "it does not sum to one yet: normalise after the power T": lambda t, T: (
                 softmax(np.log(t) / T).mean(0) ** T
