@@ -348,13 +348,14 @@ def test_the_gap_form_keeps_its_digits_at_both_ends() -> None:
 
 @pytest.mark.claim(
     "05",
-    "Add losses up in float32 or wider: a float16 sum overflows from 65,520 on, and a running bfloat16 sum of losses "
-    "of a few nats stalls long before that.",
+    "Add up the losses of a batch in float32 or wider: a float16 sum overflows from 65,520 on, and a running bfloat16 "
+    "sum of losses of a few nats stalls long before that.",
 )
 def test_sums_in_half_precision_overflow_or_stall() -> None:
     """Losses of random distributions and sizes, added one after another in four formats.
 
-    Would be refuted by losses that a running bfloat16 sum keeps, or float32 does not; those of 300 nats it keeps on.
+    Would be refuted by losses that a running bfloat16 sum keeps, or float32 does not; those of 300 nats it keeps on,
+    and a running float32 sum of far more losses than a batch has stalls as well.
     """
     g = rng(10)
     for total in (65_504, 65_510, 65_519, 65_520, 65_536):
@@ -376,6 +377,9 @@ def test_sums_in_half_precision_overflow_or_stall() -> None:
         says(g.uniform(0, 2 * scale, 12_000))
     with refuted("losses of 300 nats"):
         says(np.full(1000, 300.0))
+    with refuted("a running float32 sum that has reached 67 million"):
+        start, more = np.float32(2**26), np.full(1_000_000, 1.9, np.float32)
+        assert np.cumsum(np.append(start, more))[-1] > start
 
 
 @pytest.mark.claim(
@@ -407,7 +411,8 @@ def test_a_running_total_in_bfloat16_runs_out_of_digits() -> None:
 
 @pytest.mark.claim(
     "05",
-    "For a row of bfloat16 logits with a margin of 6, a probability of 0.998, PyTorch's loss on a CPU is already zero.",
+    "For a row of bfloat16 logits with a margin of 6 (a probability of 0.998), PyTorch's loss on a CPU is already "
+    "zero.",
 )
 def test_a_loss_in_bfloat16_is_zero_at_a_margin_of_six() -> None:
     """Rows of two logits with that margin and a random shift, one to a hundred of them.
@@ -599,7 +604,7 @@ def test_the_gap_from_which_a_probability_loses_digits() -> None:
 @pytest.mark.claim(
     "05",
     "Unless a step overflows, the error of a floating-point difference is itself a floating-point number, and is "
-    "computed so",
+    "computed as follows",
 )
 def test_the_error_of_a_difference_is_a_number_of_the_format() -> None:
     """A million pairs of any two float16, and of two near zero, whose differences float64 holds exactly.
