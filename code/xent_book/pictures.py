@@ -313,7 +313,7 @@ PARTS = {
     "PINK": "soft targets/teacher and student/distil a language model/large vocabularies",
 }
 # What each chapter's opening says you should know, less what follows from the rest; a test compares.
-NEEDS = {2: [1], 3: [2], 4: [2], 5: [4], 6: [5], 7: [5], 9: [3], 10: [9], 11: [4, 10], 12: [3], 13: [12]}
+NEEDS = {2: [1], 3: [2], 4: [2], 5: [4], 6: [5], 7: [5], 9: [3], 10: [4, 9], 11: [10], 12: [3], 13: [12]}
 NEEDS |= {14: [10, 13], 15: [5, 13]}
 ENTRIES = {1: "learner", 8: "practitioner", 11: "engineer"}
 

@@ -627,7 +627,10 @@ def test_a_step_in_the_logit_shortens_the_line() -> None:
             says(six, targets, six - step * (xent.sigmoid(six) - targets).mean())
 
 
-@pytest.mark.claim("04", "has the slope $-p_y p_k$, and times $-1/p_y$ that is $p_k$.")
+@pytest.mark.claim(
+    "04",
+    "so the slope is $-e^{z_y} e^{z_k} / (\\sum_l e^{z_l})^2 = -p_y p_k$, and times $-1/p_y$ that is $p_k$.",
+)
 def test_the_slope_in_another_logit() -> None:
     """Central differences of p_y in another logit, two classes to fifty.
 
@@ -648,6 +651,50 @@ def test_the_slope_in_another_logit() -> None:
             says(z, int(y), int(k))
             with refuted("the label's own logit"):
                 says(z, int(y), int(y))
+
+
+@pytest.mark.claim(
+    "04",
+    "PyTorch records the forward pass, except under `no_grad`, where `copy_` sets the weights. `.backward()` adds each "
+    "weight's slope to its `.grad`; `step` subtracts 0.2 times `.grad` from the weight; `zero_grad` first empties "
+    "`.grad`, or the slopes of all batches would add up. `detach` gives the numbers without the record.",
+)
+def test_what_pytorch_does_in_a_step() -> None:
+    """The network of the page, random batches, one to four of them: `.grad` and the weights after each call.
+
+    Would be refuted by a `.grad` that a second batch overwrites or that survives `zero_grad`, by a step that is not 0.2
+    times it, as Adam's and a decay's are, or by a record under `no_grad` or behind `detach`.
+    """
+    g = rng(19)
+
+    def says(kind: str, count: int) -> None:
+        start = network(int(g.integers(1000)))
+        weights = [torch.empty(part.shape, dtype=torch.float64, requires_grad=True) for part in start]
+        with torch.no_grad():
+            for theirs, ours in zip(weights, start, strict=True):
+                theirs.copy_(torch.tensor(ours))
+            assert not (2 * weights[0]).requires_grad
+        assert (2 * weights[0]).requires_grad and not (2 * weights[0]).detach().requires_grad
+        optimiser = optimisers(0.2)[kind](weights)
+        total = [0 * part for part in start]
+        for _ in range(count):
+            some = g.choice(1500, int(g.integers(1, 60)), replace=False)
+            hidden = torch.relu(torch.tensor(IMAGES[some]) @ weights[0].T + weights[1])
+            F.cross_entropy(hidden @ weights[2].T + weights[3], torch.tensor(LABELS[some])).backward()
+            total = [a + b for a, b in zip(total, backward(start, IMAGES[some], LABELS[some]), strict=True)]
+        optimiser.step()
+        for theirs, ours, slopes in zip(weights, start, total, strict=True):
+            assert theirs.grad is not None
+            np.testing.assert_allclose(theirs.grad.numpy(), slopes, rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(theirs.detach().numpy(), ours - 0.2 * slopes, rtol=1e-9, atol=1e-12)
+        optimiser.zero_grad()
+        assert all(part.grad is None or not part.grad.any() for part in weights)
+
+    for count in (1, 2, 4):
+        says("SGD", count)
+        for other in ("Adam", "decay"):
+            with refuted(other):
+                says(other, count)
 
 
 # ------------------------------------------------------------------------------------------------- deeper

@@ -51,15 +51,19 @@ def keras_rows(t: np.ndarray, p: np.ndarray) -> np.ndarray:
 
 @pytest.mark.claim(
     "06",
-    "An impossible event costs infinity. Any other number is somebody's ε: 16.1 is 7 log 10, 34.5 is 15 log 10, and "
+    "An impossible event costs infinity, or with a clip $\\log(1/\\epsilon)$: 16.1 is 7 log 10, 34.5 is 15 log 10, and "
     "36.0 is 52 log 2.",
 )
 def test_ceilings_are_logarithms_of_epsilons() -> None:
-    """The libraries' losses of an impossible event, for 2 to 1,000 classes and random other probabilities.
+    """The losses of an impossible event, for 2 to 1,000 classes, random other probabilities, and any epsilon.
 
-    Would be refuted by such an event that costs another number; a possible one does.
+    Would be refuted by a clipped one that costs another number; a possible one does. So does an impossible one without
+    a clip, by a softmax of the probabilities: not every other number is an epsilon.
     """
     g = rng(1)
+
+    def is_a_clip(cost: float, eps: float) -> None:
+        assert cost == pytest.approx(np.log(1 / eps), rel=1e-9)
 
     def says(t: np.ndarray, p: np.ndarray) -> None:
         assert log_loss(t, p) == pytest.approx(52 * np.log(2), rel=1e-12)
@@ -74,6 +78,11 @@ def test_ceilings_are_logarithms_of_epsilons() -> None:
         p = np.zeros((1, classes))
         p[0, 1:] = g.dirichlet(np.ones(classes - 1))
         says(one_hot([0], classes), p)
+        for eps in 10.0 ** g.uniform(-300, -1, 20):
+            is_a_clip(by_row(one_hot([0], classes), p, eps)[0], eps)
+        for eps in (1e-7, 1e-15, 2.0**-52, 2.0**-23):
+            with refuted("a softmax of the probabilities"):
+                is_a_clip(F.cross_entropy(torch.from_numpy(p), torch.tensor([0])).item(), eps)
         with refuted("an event of probability 1e-6"):
             p = p * (1 - 1e-6)
             p[0, 0] = 1e-6
@@ -231,8 +240,8 @@ def test_keras_divides_each_row() -> None:
 
 @pytest.mark.claim(
     "06",
-    "`NLLLoss` is Keras's `sparse_categorical_crossentropy` from log-probabilities, up to Keras's clip and its "
-    "division by the sum",
+    "`NLLLoss` is Keras's `sparse_categorical_crossentropy` from log-probabilities, up to the mean, Keras's clip and "
+    "its division by the sum",
 )
 @pytest.mark.erratum("1.16")
 def test_nll_loss_is_sparse_categorical_crossentropy() -> None:
@@ -260,6 +269,11 @@ def test_nll_loss_is_sparse_categorical_crossentropy() -> None:
                     says(y, p)
     with refuted("a row that does not sum to one, which Keras divides"):
         says(np.array([0]), np.array([[0.2, 0.2, 0.2]]))
+    with refuted("the mean, which the module takes by default"):
+        y, p = np.array([0, 1]), torch.tensor([[0.2, 0.8], [0.4, 0.6]])
+        np.testing.assert_allclose(
+            torch.nn.NLLLoss()(p.log(), torch.from_numpy(y)), sparse(y, p.numpy()), rtol=1e-4
+        )
     for dtype in (torch.int16, torch.int32, torch.float32, torch.bool):
         with pytest.raises(RuntimeError):
             F.nll_loss(torch.zeros(2, 3), torch.tensor([0, 1]).to(dtype))
@@ -294,7 +308,7 @@ def test_cross_entropy_of_probabilities_is_a_softmax_too_many() -> None:
 @pytest.mark.claim(
     "06",
     "Two right programs may differ in their last bits. Compare with a tolerance that you can derive: relative where "
-    "the loss takes probabilities as they are, absolute where it normalises.",
+    "the loss takes probabilities as they are, with an absolute part added where it normalises.",
 )
 @pytest.mark.erratum("1.c")
 def test_the_two_tolerances_are_enough_and_neither_replaces_the_other() -> None:
@@ -332,9 +346,29 @@ def test_the_two_tolerances_are_enough_and_neither_replaces_the_other() -> None:
             seen = F.cross_entropy(torch.from_numpy(p).log()[None], torch.tensor([0])).item()
             absolute.append(float(abs(mpmath.mpf(seen) - truth)))
             truths.append(float(truth))
-    says(np.array(absolute), np.zeros(100), np.full(100, 2 * 5 * u))
-    with refuted("the relative bound, for a program that normalises"):
-        says(np.array(absolute), np.zeros(100), 7 * u * np.array(truths))
+    near = np.array(absolute), np.zeros(100)
+    says(*near, 2 * 5 * u + 7 * u * np.array(truths))
+    with refuted("the relative bound alone, for a program that normalises"):
+        says(*near, 7 * u * np.array(truths))
+    for classes in (2, 5, 50):
+        for concentration in (0.02, 1.0):
+            p = g.dirichlet(np.full(classes, concentration), 40) + 1e-300
+            p[0] = [1e-250, *g.dirichlet(np.ones(classes - 1))]
+            p /= p.sum(axis=1, keepdims=True)
+            label = np.r_[0, g.integers(0, classes, 39)]
+            seen = -np.log(p[np.arange(40), label] / p.sum(axis=1))
+            with mpmath.workdps(40):
+                true = [-mpmath.log(mpmath.mpf(a)) for a in p[np.arange(40), label]]
+                off = np.array([float(abs(mpmath.mpf(a) - b)) for a, b in zip(seen, true, strict=True)])
+            far, absolute_part = (off, np.zeros(40)), np.full(40, 2 * (classes + 1) * u)
+            says(*far, absolute_part + (classes + 3) * u * np.array(true, float))
+            if classes == 2:
+                with refuted("the absolute part alone, for an unlikely answer"):
+                    says(*far, absolute_part)
+    p = torch.softmax(torch.from_numpy(g.normal(size=(40, 5))).float(), -1).double()
+    seen = -torch.log(p[:, 0] / p.sum(1)).numpy()
+    with refuted("rows that sum to one only within float32"):
+        says(seen, -p[:, 0].log().numpy(), 12 * u + 8 * u * seen)
 
 
 @pytest.mark.claim(
@@ -377,11 +411,16 @@ def test_certify_finds_each_planted_mistake_and_passes_what_is_right() -> None:
     "06",
     "Where the truth of a hard target is infinite, swapped arguments pass, since both sides are infinite",
 )
-@pytest.mark.claim("06", "Only soft targets catch the loss that takes the argmax of its targets")
+@pytest.mark.claim(
+    "06",
+    "Among distributions, only soft targets catch the loss that takes the argmax of its targets, and only a zero under "
+    "a zero target the one that computes 0 · ∞",
+)
 def test_what_each_group_of_certify_catches() -> None:
-    """The groups of `certify`, and random rows whose label is impossible, for hard targets and soft ones.
+    """The groups of `certify`, random rows whose label is impossible, and distributions of every kind.
 
-    Would be refuted by a hard target at which the swap shows, or a group that catches the argmax without soft targets.
+    Would be refuted by a hard target at which the swap or the argmax shows, or a distribution without a zero under a
+    zero target at which 0 · ∞ does. A row with a negative entry shows it too, though it may sum to one.
     """
     certify, per_example = chapter()["certify"], chapter()["per_example"]
     g = rng(11)
@@ -405,6 +444,32 @@ def test_what_each_group_of_certify_catches() -> None:
     caught({"soft"})
     with refuted("none"):
         caught(set())
+
+    def passes(loss: Callable[..., Any], t: np.ndarray, p: np.ndarray) -> None:
+        assert chapter()["grade"](loss, t, p) == "exact"
+
+    def argmax(t: np.ndarray, p: np.ndarray) -> Any:
+        return per_example(one_hot(t.argmax(1), t.shape[1]), p)
+
+    def zero_times_inf(t: np.ndarray, p: np.ndarray) -> Any:
+        return -(t * np.log(p)).sum(-1)
+
+    for classes in (2, 3, 50):
+        for _, p in distributions(g, classes, 10):
+            t = one_hot(g.integers(0, classes, 10), classes)
+            passes(argmax, t, p)
+            soft = np.maximum(g.dirichlet(np.ones(classes), 10), 1e-6)
+            for targets in (t, soft / soft.sum(axis=1, keepdims=True)):
+                inside = ~((targets == 0) & (p == 0)).any(axis=1)
+                if inside.any():
+                    passes(zero_times_inf, targets[inside], p[inside])
+    with refuted("soft targets"):
+        passes(argmax, np.array([[0.3, 0.7]]), np.array([[0.4, 0.6]]))
+    with refuted("a zero under a zero target"):
+        passes(zero_times_inf, np.array([[0.0, 1.0]]), np.array([[0.0, 1.0]]))
+    with np.errstate(invalid="ignore"):
+        negative = zero_times_inf(np.array([[1.0, 0.0]]), np.array([[2.0, -1.0]]))
+    assert np.isnan(negative).all()  # the row sums to one, and has no zero
 
 
 @pytest.mark.claim(
@@ -446,3 +511,38 @@ def test_who_does_what_with_bad_rows() -> None:
                 for bad in (total * p, np.where(t == 0, np.nan, p)):
                     with pytest.raises(ValueError):
                         refuses(t, bad)
+
+
+@pytest.mark.claim(
+    "06",
+    "The logits lie between −600 and 600; the targets are 0, 1 or between 0.01 and 0.99.",
+)
+@pytest.mark.claim(
+    "06", "The right ones keep at least 12 digits on these, but not all of them agree in the last."
+)
+def test_the_right_functions_of_the_exercise_keep_twelve_digits() -> None:
+    """The exercise's right functions, at logits and targets of the whole range.
+
+    Would be refuted by a loss with fewer digits: with a target of 1 - 1e-9 the form with the maximum keeps seven.
+    """
+    from xent_book.exercises.certify import RIGHT
+
+    g = rng(13)
+
+    def says(z: np.ndarray, y: np.ndarray) -> None:
+        with mpmath.workdps(300):
+            pairs = zip(map(mpmath.mpf, z), map(mpmath.mpf, y), strict=True)
+            true = np.array([float(mpmath.log1p(mpmath.exp(a)) - b * a) for a, b in pairs])
+        for _, loss in RIGHT:
+            np.testing.assert_allclose(loss(z, y), true, rtol=1e-12, atol=0)
+
+    for size in (600, 40, 1):
+        z = np.r_[-size, 0, size, g.uniform(-size, size, 30)]
+        for y in (0.0, 0.01, 0.99, 1.0):
+            says(z, np.full(len(z), y))
+        says(z, g.uniform(0.01, 0.99, len(z)))
+    with refuted("a soft target closer to 1"):
+        says(np.array([600.0]), np.array([1 - 1e-9]))
+    z, y = g.uniform(-40, 40, 100), g.uniform(0.01, 0.99, 100)
+    answers = [loss(z, y) for _, loss in RIGHT]
+    assert any((a != answers[0]).any() for a in answers)

@@ -24,15 +24,17 @@ Array = np.ndarray
 
 @pytest.mark.claim(
     "07",
-    "With class weights PyTorch divides by the sum of weights for class indices and by N for one-hot labels; Keras "
-    "divides by N, scikit-learn by the sum.",
+    "With class weights PyTorch divides by the sum of weights for class indices and by N for one-hot labels; by "
+    "default Keras's losses divide by N, scikit-learn by the sum.",
 )
 def test_who_divides_by_what() -> None:
     """Batches of one row to 33 and 2 to 10 classes, weights of every kind, zeros included; with equal ones of 3.
 
-    Would be refuted by a batch with another quotient; the two differ unless the weights' mean is one.
+    Would be refuted by a batch with another quotient; the two differ unless the weights' mean is one. Keras's metric
+    divides by the sum, and so does its loss if you ask.
     """
-    sparse = behaviours.keras().losses.SparseCategoricalCrossentropy(from_logits=True)
+    keras = behaviours.keras()
+    sparse = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     g = rng(1)
 
     def says(z: Array, y: Array, w: Array, indices: float, onehot: float) -> None:
@@ -57,6 +59,13 @@ def test_who_divides_by_what() -> None:
                     if abs(over_n - over_sum) > 1e-3 * abs(over_sum) + 1e-3:
                         with refuted("the divisors exchanged"):
                             says(z, y, w, over_n, over_sum)
+    z, y, each = g.normal(size=(9, 3)), g.integers(0, 3, 9), g.uniform(1, 9, 9)
+    metric = keras.metrics.SparseCategoricalCrossentropy(from_logits=True)
+    metric.update_state(y, z, sample_weight=each)
+    asked = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
+    for other in (metric.result(), asked(y, z, sample_weight=each)):
+        with refuted("Keras's metric, or the reduction that you ask for"):
+            assert float(other) == pytest.approx(float(sparse(y, z, sample_weight=each)), rel=1e-4)
 
 
 @pytest.mark.claim(
@@ -155,14 +164,17 @@ def test_a_batch_of_one_has_no_weight() -> None:
 
 @pytest.mark.claim(
     "07",
-    "A softmax too many raises no error. The loss stops at $\\log(e + K - 1) - 1$, which is 1.461 for ten classes.",
+    "In PyTorch, a softmax too many raises no error. The loss stops at $\\log(e + K - 1) - 1$, which is "
+    "1.461 for ten classes.",
 )
 def test_a_softmax_too_many() -> None:
     """Probabilities of every kind and the best ones, 2 to 1,000 classes, four formats, in PyTorch and Keras.
 
-    Would be refuted by probabilities with a smaller loss, as without the second softmax, or by an error.
+    Would be refuted by probabilities with a smaller loss, as without the second softmax, or by an error. Keras on
+    TensorFlow takes the softmax of a layer back.
     """
-    keras = behaviours.keras().losses.CategoricalCrossentropy(from_logits=True, reduction=None)
+    layers, losses = behaviours.keras().layers, behaviours.keras().losses
+    keras = losses.CategoricalCrossentropy(from_logits=True, reduction=None)
     g = rng(5)
 
     def says(losses: Array, classes: int, digits: int) -> None:
@@ -178,15 +190,20 @@ def test_a_softmax_too_many() -> None:
         says(keras(truth, p.astype("f4")).numpy(), classes, 20)
         with refuted("the loss of the probabilities"):
             says(F.nll_loss(torch.from_numpy(p).log(), zeros, reduction="none").numpy(), classes, 53)
+        with refuted("a softmax that remembers its logits"), pytest.warns(UserWarning, match="from_logits"):
+            says(keras(truth[:1], layers.Softmax()(60 * truth[:1])).numpy(), classes, 20)
     assert f"{math.log(math.e + 9) - 1:.3f}" == "1.461"
 
 
-@pytest.mark.claim("07", "for class indices, without label smoothing, this pair *is* `CrossEntropyLoss`.")
+@pytest.mark.claim(
+    "07", "for class indices, without label smoothing or autocast, this pair *is* `CrossEntropyLoss`."
+)
 @pytest.mark.claim("07", "because a second `log_softmax` changes nothing but roundings")
 def test_the_pair_is_cross_entropy() -> None:
     """Batches of every kind, weights, an ignored label, sequences and every reduction; loss and gradient; four formats.
 
-    Would be refuted by class indices for which the two differ. Soft targets raise, and smoothing differs.
+    Would be refuted by class indices for which the two differ. Soft targets raise, smoothing differs, and under
+    autocast on a CPU the pair takes the log_softmax in bfloat16.
     """
     g = rng(6)
 
@@ -212,6 +229,9 @@ def test_the_pair_is_cross_entropy() -> None:
             says(z, y, reduction, weight)
     with refuted("label smoothing"):
         says(z, y, "mean", None, label_smoothing=0.1)
+    says(z.detach().bfloat16(), y, "sum", None)
+    with refuted("autocast"), torch.autocast("cpu", torch.bfloat16):
+        says(z.detach().bfloat16(), y, "sum", None)
     with pytest.raises(RuntimeError):
         says(z, z.detach().softmax(1), "mean", None)
 
@@ -243,6 +263,7 @@ def tf_gradient(labels: Array, z: Array) -> Array:
     "next to none.",
 )
 @pytest.mark.claim("07", "TensorFlow's default kernel returns $p_k - y_k$ whatever s is.")
+@pytest.mark.claim("07", "Beyond it, the model learns next to nothing from its worst mistakes.")
 @pytest.mark.erratum("1.14")
 def test_right_losses_with_wrong_gradients() -> None:
     """Labels of random sums, zero included; logits on both sides of -27.6; Keras's two losses, 2 to 20 classes.
@@ -280,7 +301,9 @@ def test_right_losses_with_wrong_gradients() -> None:
 
     tf, keras = behaviours.tensorflow(), behaviours.keras()
 
-    def clipped(cls: str, margin: float, classes: int) -> None:
+    def clipped(
+        cls: str, margin: float, classes: int, softmax: Any = tf.nn.softmax, most: float = 1e-6
+    ) -> None:
         """A label that is wrong by the margin beside the best class; the others lie between."""
         z = np.r_[margin, g.uniform(0, margin, classes - 2), 0.0][None]
         x, label = tf.constant(z, tf.float32), np.full(1, classes - 1)
@@ -288,9 +311,9 @@ def test_right_losses_with_wrong_gradients() -> None:
             tape.watch(x)
             loss = getattr(keras.losses, cls)(reduction="sum")
             truth = label if "Sparse" in cls else one_hot(label, classes)
-            value = loss(truth, tf.nn.softmax(x))
+            value = loss(truth, softmax(x))
         # The sparse loss leaves a rounding of what it divides by.
-        assert np.abs(tape.gradient(value, x).numpy()).max() < 1e-6
+        assert np.abs(tape.gradient(value, x).numpy()).max() <= most
 
     for cls in ("SparseCategoricalCrossentropy", "CategoricalCrossentropy"):
         for classes in (2, 3, 20):
@@ -298,6 +321,10 @@ def test_right_losses_with_wrong_gradients() -> None:
                 clipped(cls, float(margin), classes)
         with refuted("a probability inside the clip"):
             clipped(cls, 15.9, 2)
+        with refuted("a softmax that remembers its logits"):
+            clipped(cls, 30, 2, keras.layers.Softmax())
+    with refuted("nothing at all"):
+        clipped("SparseCategoricalCrossentropy", 16.2, 2, most=0)
 
 
 @pytest.mark.claim("07", "the second run is the third one in disguise")
@@ -530,11 +557,14 @@ def test_the_reach_of_the_binary_loss() -> None:
 
 @pytest.mark.claim(
     "07",
-    "For labels and predictions of the shape (N,), no weight reaches its row in Keras's binary loss: give either a "
-    "last axis of size one.",
+    "For labels and predictions of the shape (N,), Keras's binary loss counts every row with the mean weight: give "
+    "either array a last axis of size one.",
+)
+@pytest.mark.claim(
+    "07", "Every row counts with the mean weight. Without weights the default mean is the right one."
 )
 def test_keras_binary_loss_with_one_axis() -> None:
-    """Weights of every kind, 2 to 33 rows, labels and predictions of either shape; to the gradients of a Dense layer.
+    """Weights of every kind, 1 to 33 rows, labels and predictions of either shape; to the gradients of a Dense layer.
 
     Would be refuted by a shape with such an axis whose weights do not arrive, or by one without it whose weights do.
     """
@@ -547,19 +577,19 @@ def test_keras_binary_loss_with_one_axis() -> None:
             (each * w.ravel()).mean(), rel=1e-4, abs=1e-6
         )
 
-    for n in (2, 5, 33):
+    for n in (1, 2, 5, 33):
         y, q = g.integers(0, 2, n).astype(float), g.uniform(0.1, 0.9, n)
-        y[:2] = 0, 1
-        for what, w in weights(g, n):
+        y[:2] = (0, 1)[:n]
+        for _, w in weights(g, n):
             for shapes in ((y[:, None], q[:, None]), (y, q[:, None]), (y[:, None], q)):
                 says(*shapes, w)
-            if what != "equal":
-                flat = float(bce(y, q, sample_weight=w))
-                each = -np.log(np.where(y == 1, q, 1 - q))
-                assert flat == pytest.approx(each.mean() * w.mean(), rel=1e-4)
-                if abs((each * w).mean() - flat) > 1e-3:
-                    with refuted("one axis"):
-                        says(y, q, w)
+            each = -np.log(np.where(y == 1, q, 1 - q))
+            flat = float(bce(y, q, sample_weight=w))
+            assert flat == pytest.approx(each.mean() * w.mean(), rel=1e-4)
+            if abs((each * w).mean() - flat) > 1e-3 * (1 + flat):
+                with refuted("one axis"):
+                    says(y, q, w)
+        assert float(bce(y, q)) == pytest.approx(each.mean(), rel=1e-4)
     # Several labels a row need no axis of size one: the weights reach the means over the last axis.
     y, q, w = g.integers(0, 2, (6, 3)).astype(float), g.uniform(0.1, 0.9, (6, 3)), g.uniform(0, 5, 6)
     each = -np.log(np.where(y == 1, q, 1 - q)).mean(-1)
@@ -579,13 +609,13 @@ def test_keras_binary_loss_with_one_axis() -> None:
         layer(lambda p: tf.squeeze(p, -1))
 
 
-@pytest.mark.claim("07", "Since release 1.5 it warns and does not normalise. Keras does.")
+@pytest.mark.claim("07", "Since release 1.5 it only warns. Keras's `CategoricalCrossentropy` normalises.")
 def test_rows_that_do_not_sum_to_one() -> None:
     """Rows of 2 to 10 classes and random sums: scikit-learn's warning and value, Keras's quotient.
 
     Would be refuted by a sum without a warning or a quotient. (Older releases were run by hand.)
     """
-    keras = behaviours.keras().metrics.categorical_crossentropy
+    keras = behaviours.keras().losses.CategoricalCrossentropy(reduction=None)
     g = rng(14)
 
     def says(t: Array, p: Array) -> None:
@@ -608,6 +638,7 @@ def test_rows_that_do_not_sum_to_one() -> None:
     "On a CPU, PyTorch's `cross_entropy` keeps the sum of float16 losses in float16, where it overflows, up to its "
     "roundings, when",
 )
+@pytest.mark.claim("07", "Label smoothing of class indices sums over all classes, and overflows sooner.")
 @pytest.mark.claim(
     "07",
     "from 65,520 class indices on the count overflows as well and it is `nan` (0 where the sum is finite), "
@@ -617,14 +648,14 @@ def test_a_float16_sum_overflows_on_a_cpu() -> None:
     """Losses of log K for several K, so that the limit lies at other counts than the chapter's; counts at the limit.
 
     Would be refuted by a sum beyond the limit that is finite; below it is, and in bfloat16, and of the binary loss.
+    With label smoothing one below is infinite, and so is the loss of a single row of 10,000 classes.
     """
 
-    def says(dtype: torch.dtype, classes: int, share: float) -> None:
-        n = int(share * 65_520 / math.log(classes))
-        total = F.cross_entropy(
-            torch.zeros(n, classes, dtype=dtype), torch.zeros(n, dtype=torch.long), reduction="sum"
-        )
-        assert total.isinf()
+    def says(dtype: torch.dtype, classes: int, share: float, smoothing: float = 0, hot: bool = False) -> None:
+        n = max(1, int(share * 65_520 / math.log(classes)))
+        z, y = torch.zeros(n, classes, dtype=dtype), torch.zeros(n, dtype=torch.long)
+        target = F.one_hot(y, classes).to(dtype) if hot else y
+        assert F.cross_entropy(z, target, reduction="sum", label_smoothing=smoothing).isinf()
 
     for classes in (2, 3, 20):
         says(torch.float16, classes, 1.05)
@@ -632,6 +663,12 @@ def test_a_float16_sum_overflows_on_a_cpu() -> None:
             says(torch.float16, classes, 0.9)
         with refuted("bfloat16"):
             says(torch.bfloat16, classes, 1.05)
+        says(torch.float16, classes, 0.6, 0.1)
+        with refuted("one-hot rows, whose smoothed losses are added once"):
+            says(torch.float16, classes, 0.6, 0.1, hot=True)
+    says(torch.float16, 10_000, 0, 0.1)
+    with refuted("a row of 10,000 classes without smoothing"):
+        says(torch.float16, 10_000, 0)
     # Each addition rounds: of three classes a sum below the limit is infinite.
     few = torch.zeros(59_520, 3, dtype=torch.float16), torch.zeros(59_520, dtype=torch.long)
     assert F.cross_entropy(*few, reduction="none").double().sum() < 65_504
@@ -664,7 +701,8 @@ def test_a_float16_sum_overflows_on_a_cpu() -> None:
 
 @pytest.mark.claim(
     "07",
-    "On a CPU, PyTorch raises an error for a label that is out of range, except for the −100 that it ignores.",
+    "On a CPU, PyTorch raises an error for a label that is out of range, except for the one that it ignores, −100 by "
+    "default.",
 )
 @pytest.mark.claim(
     "07", "TensorFlow raises an error on a CPU; compiled by XLA (`jit_compile=True`) it returns `nan` there"
@@ -672,14 +710,18 @@ def test_a_float16_sum_overflows_on_a_cpu() -> None:
 def test_labels_out_of_range_on_a_cpu() -> None:
     """Random labels, too large and negative, 2 to 1,000 classes, reductions, weights, smoothing, two shapes; XLA.
 
-    Would be refuted by such a label that passes; -100 does, and labels in range do.
+    Would be refuted by such a label that passes; -100 does, and labels in range do. With another label to ignore,
+    -100 raises.
     """
     tf, g = behaviours.tensorflow(), rng(15)
 
-    def says(bad: int, classes: int, reduction: str, weight: torch.Tensor | None) -> None:
+    def says(
+        bad: int, classes: int, reduction: str, weight: torch.Tensor | None, ignored: int = -100
+    ) -> None:
         for z, y in ((torch.zeros(2, classes), [0, bad]), (torch.zeros(1, classes, 2), [[0, bad]])):
             for smoothing in (0.0, 0.1):
                 options: Any = {"reduction": reduction, "weight": weight, "label_smoothing": smoothing}
+                options["ignore_index"] = ignored
                 with pytest.raises(IndexError, match="out of bounds"):
                     F.cross_entropy(z, torch.tensor(y), **options)
 
@@ -703,8 +745,10 @@ def test_labels_out_of_range_on_a_cpu() -> None:
             by_xla(bad, classes)
         with refuted("a label in range, compiled"):
             by_xla(classes - 1, classes)
-        with refuted("-100"):
-            says(-100, classes, "mean", None)
+        says(-100, classes, "mean", None, ignored=5000)
+        for ignored in (-100, 5000):
+            with refuted("the label to ignore"):
+                says(ignored, classes, "mean", None, ignored)
         with refuted("a label in range"):
             of_tensorflow(classes - 1, classes)
 
@@ -733,13 +777,14 @@ def test_text_labels_are_sorted_as_text() -> None:
 
 @pytest.mark.claim(
     "07",
-    "A binary loss behind a softmax takes *sigmoids* of the remembered logits, so that `evaluate` and the same loss "
-    "called on the predictions return two numbers.",
+    "A binary loss behind a softmax takes *sigmoids* of the remembered logits, so that `evaluate` and the same loss of "
+    "what `predict` returns are two numbers.",
 )
 def test_a_binary_loss_behind_a_softmax() -> None:
     """A layer and an activation, 2 to 5 outputs: `evaluate`, against sigmoids of the logits and the formula.
 
-    Would be refuted by outputs for which the numbers agree; behind a sigmoid they do.
+    Would be refuted by outputs for which the numbers agree; behind a sigmoid they do, and so does the loss of the
+    model's own output, which remembers.
     """
     keras, g = behaviours.keras(), rng(17)
 
@@ -756,11 +801,50 @@ def test_a_binary_loss_behind_a_softmax() -> None:
         called = -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean()
         assert float(loss(y, p)) == pytest.approx(called, rel=1e-5)
         assert abs(evaluated - called) > 1e-3
+        with refuted("the model's own output"):
+            assert abs(evaluated - float(loss(y, model(x)))) > 1e-3
 
     for classes in (2, 5):
         says("softmax", classes)
     with refuted("a sigmoid"):
         says("sigmoid", 3)
+
+
+@pytest.mark.claim(
+    "07",
+    "Put a `Reshape` behind it, or give it another dtype than the loss, and the loss of a certain and wrong answer "
+    "drops from 30 to the ceiling of the clip.",
+)
+def test_what_makes_a_softmax_forget() -> None:
+    """Four formats of the softmax by four of the loss, two losses, 2 to 10 classes; in eager mode and in a graph.
+
+    Would be refuted by two formats that differ and a loss of 30, or by a Reshape that keeps it. In float64 and under a
+    loss in float64 a softmax remembers.
+    """
+    keras, tf = behaviours.keras(), behaviours.tensorflow()
+
+    def says(model: Any, kind: str, dtype: str, classes: int, graph: bool) -> None:
+        z = tf.constant(30 * one_hot([0], classes), model.layers[0].compute_dtype)
+        y = np.array([1]) if "Sparse" in kind else one_hot([1], classes)
+        loss = getattr(keras.losses, kind)(dtype=dtype)
+        value = (tf.function if graph else lambda f: f)(lambda z: loss(y, model(z)))(z)
+        assert float(value) == pytest.approx(-math.log(1e-7), rel=0.02)
+
+    for kind in ("SparseCategoricalCrossentropy", "CategoricalCrossentropy"):
+        for classes in (2, 10):
+            for a in DIGITS:
+                softmax = keras.Sequential([keras.layers.Softmax(dtype=a)])
+                reshaped = keras.Sequential(
+                    [keras.layers.Softmax(dtype=a), keras.layers.Reshape((classes,), dtype=a)]
+                )
+                for b in DIGITS:
+                    graph = a == b == "float32"
+                    says(reshaped, kind, b, classes, graph)
+                    if a != b:
+                        says(softmax, kind, b, classes, graph)
+                    else:
+                        with refuted("the loss's own dtype"):
+                            says(softmax, kind, b, classes, graph)
 
 
 @pytest.mark.claim("07", "Its gradient is right all the same, so training goes on under a loss of `nan`.")

@@ -244,7 +244,8 @@ def test_the_harmonic_mean() -> None:
 )
 @pytest.mark.claim(
     "10",
-    "with $\\mu$ the mean over all prompts: to first order, the variance between prompts drops out.",
+    "with $\\mu$ the mean over all prompts: to *first order* (in the term in $1/B$), the variance between prompts "
+    "drops out.",
 )
 @pytest.mark.claim(
     "10", "In a flexible model with prompts, only the lengths of answers to the same prompt compete."
@@ -303,12 +304,18 @@ def test_prompts() -> None:
     "10",
     "From one length each you cannot tell whether the prompts fix the length, and nothing is lost, or say nothing of "
     "it, and the share is about $\\mathrm{CV}^2/B$. Over all prompts it cannot be more, up to terms in $1/B^2$: "
-    "the average variance within the prompts is a part of the whole.",
+    "the variance of all lengths is the average variance within the prompts plus the variance of the prompts' means.",
+)
+@pytest.mark.claim(
+    "10",
+    "Its average over the prompts, divided by $B \\mu^2$, is about the share by which the answers get shorter for a "
+    "large $B$.",
 )
 def test_what_the_answers_of_ones_own_data_tell() -> None:
     """Prompts of every kind, every draw of k answers to each, a large batch; the same lengths, asked otherwise.
 
     Would be refuted by a kind of prompts whose samples of k shorten by another share, or by more than CV^2 / B.
+    With one answer to a denominator the share of two answers is far off.
     """
     g = rng(13)
 
@@ -345,6 +352,8 @@ def test_what_the_answers_of_ones_own_data_tell() -> None:
         )
         says(half / (size * mu**2), truth)
         whole = np.concatenate(law)
+        within, of_means = np.mean([own.var() for own in law]), np.var([own.mean() for own in law])
+        says(within + of_means, whole.var())
         bound = whole.var() / mu**2 / size
         assert truth <= bound * 1.02
         says(share(n, size, np.zeros_like(c), times), bound)  # prompts that say nothing of the length
@@ -352,6 +361,10 @@ def test_what_the_answers_of_ones_own_data_tell() -> None:
         assert learnt_lengths(whole, 1, np.arange(len(whole))).tolist() == [1.0] * len(whole)
         with refuted("two answers without the factor of two"):
             says(half / (size * mu**2) / 2, truth)
+    n, c, once = np.array([9, 11, 90, 110]), np.array([0, 0, 1, 1]), np.ones(4, int)
+    says(50.5 / (size * 55**2), share(n, size, c, once))  # the chapter's two prompts
+    with refuted("one sequence to a denominator"):
+        says(50.5 / 55**2, share(n, 1, c, once))
     # One of a hundred prompts, with answers of 1 or 199 tokens; those of all others have 100.
     n, c = np.r_[1, 199, np.full(198, 100)], np.repeat(np.arange(100), 2)
     all_of_them = share(n, size, c, np.ones(200, int))
@@ -610,26 +623,27 @@ def test_the_fair_coin() -> None:
 
 @pytest.mark.claim(
     "10",
-    r"Without prompts, a token mean over a large number $B$ of independent sequences shortens the mean length by a "
-    r"share of about $\mathrm{CV}^2/B$ and costs about $\mathrm{CV}^2/(2B^2)$ nats per sequence.",
+    r"For a flexible model without prompts, a token mean over a large number $B$ of independent sequences shortens the "
+    r"mean length by a share of about $\mathrm{CV}^2/B$ and costs about $\mathrm{CV}^2/(2B^2)$ nats per sequence.",
 )
 @pytest.mark.claim(
     "10",
-    r"the weights differ from their mean by shares of about $\mathrm{CV}/B$, and the divergence is about half the mean "
-    r"square of these shares.",
+    r"$u$ averages 0, with a standard deviation of about $\mathrm{CV}/B$, and by {eq}`eq-avg-tilt` the divergence is "
+    r"the mean of $-\log(1 + u) \approx -u + u^2/2$.",
 )
 @pytest.mark.erratum("0.18")
 def test_the_size_of_the_effect() -> None:
     """Every shape of lengths; the order of both is measured. With blocks of one length there is nothing.
 
-    Would be refuted by lengths whose share or cost tends to another multiple of CV^2.
+    Would be refuted by lengths whose share or cost tends to another multiple of CV^2. A model with one stop probability
+    loses the same share and pays another price, unless CV^2 is 1 - 1/mu, as a coin's.
     """
     g = rng(6)
 
     def says(share: float, cost: float) -> None:
         assert share == pytest.approx(1, abs=0.06) and cost == pytest.approx(1, abs=0.06)
 
-    for _, support, p in laws(g):
+    for what, support, p in laws(g):
         mu = p @ support
         cv2 = p @ (support - mu) ** 2 / mu**2
         size = int(
@@ -639,10 +653,17 @@ def test_the_size_of_the_effect() -> None:
         some = q > 1e-300  # below it they lose digits, and reach 0
         lost, nats = 1 - q @ support / mu, p[some] @ np.log(p[some] / q[some])
         says(lost * size / cv2, nats * 2 * size**2 / cv2)
-        spread = np.sqrt(p[some] @ (q[some] / p[some] - 1) ** 2)  # q / p is the weight over its mean
-        says(spread * size / np.sqrt(cv2), nats * 2 / spread**2)
+        u = q[some] / p[some] - 1  # q / p is the weight over its mean
+        spread = np.sqrt(p[some] @ u**2)
+        assert abs(p[some] @ u) < 1e-9 * spread
+        says(spread * size / np.sqrt(cv2), nats / (p[some] @ (-u + u**2 / 2)))
         with refuted("the mean square itself"):
-            says(spread * size / np.sqrt(cv2), nats / spread**2)
+            says(spread * size / np.sqrt(cv2), nats / (p[some] @ (-u + u**2)))
+        if what in ("nearly equal", "any"):
+            stop, end = 1 / (q @ support), 1 / mu  # one probability, as it is learnt and as it ought to be
+            price = np.log(end / stop) + (mu - 1) * np.log((1 - end) / (1 - stop))
+            with refuted("a model with one stop probability"):
+                says(lost * size / cv2, price * 2 * size**2 / cv2)
         of_one_length = tilted_lengths(support, 1, probabilities=p)
         with refuted("sequences that are not independent: buckets of one length"):
             says((1 - of_one_length @ support / mu) * size / cv2, nats * 2 * size**2 / cv2)

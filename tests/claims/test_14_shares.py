@@ -479,7 +479,7 @@ def test_temperatures() -> None:
     "end a speech. Neither pulls much at a token to which the student gives next to nothing.",
 )
 @pytest.mark.claim(
-    "14", "from initial values Jensen-Shannon and reverse lost bits to it, and many students `<eos>`"
+    "14", "from initial values Jensen-Shannon and reverse lost bits to it, and many students lost `<eos>`"
 )
 def test_two_divergences_give_tokens_up() -> None:
     """The stored runs; and the pull on a token's logit, for teachers of 2 to 1,000 tokens, as its probability vanishes.

@@ -117,7 +117,7 @@ def test_a_profile_does_not_take_a_claim_for_granted(logits: bool) -> None:
 
     call: Callable[..., Any] = xent.cross_entropy if logits else xent.log_loss
     with pytest.raises(AssertionError, match="does not read what is claimed"):
-        _profiles.profile(call=call, to=lambda a, *_: a, prediction_first=True, logits=not logits)
+        _profiles.profile(loss=call, call=call, to=lambda a, *_: a, logits=not logits)
 
 
 def test_attempt_reports_the_kind_and_the_first_line() -> None:

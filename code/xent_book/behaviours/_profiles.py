@@ -22,7 +22,7 @@ P = np.exp(Z) / np.exp(Z).sum(1, keepdims=True)
 Y = np.array([0, 1])
 ONEHOT = np.eye(3)[Y]
 EACH = -np.log(P[[0, 1], Y])
-TRUE = EACH.mean()
+RIGHT = {"right": EACH.mean()}
 
 COLUMNS = {
     "scikit-learn log_loss": "sklearn-profile",
@@ -61,29 +61,33 @@ def _show(value: Any) -> str:
 
 def profile(
     *,
+    loss: Loss,
     call: Loss,
     to: Callable[..., Any],
-    prediction_first: bool,
     logits: bool,
     soft: Loss | None = None,
     ignore: Loss | None = None,
     smooth: Loss | None = None,
     weighted: Loss | None = None,
     gradient: Callable[[], Any] | None = None,
-    cubes: bool = True,
 ) -> Seen:
     """Ask one loss every question.
 
-    `call` takes a prediction and labels, whatever the library's own order is; `to` turns an array into what the
-    library takes; what `prediction_first` and `logits` claim is checked by a call, and a claim that fails raises. The
-    others are the calls for the other questions; without one, the library has no such argument. `cubes` says whether
-    it takes three dimensions.
+    `loss` takes two arrays in the library's own order, `call` a prediction and labels; `to` turns an array into what
+    the library takes; what `logits` claims is checked by a call, and a claim that fails raises. The others are the
+    calls for the other questions; without one, the library has no such argument.
     """
     good, other = (Z, P) if logits else (P, Z)
-    if _which(attempt(lambda: call(to(good), Y)), {"right": TRUE}) != "right":
+    if _which(attempt(lambda: call(to(good), Y)), RIGHT) != "right":
         raise AssertionError("the loss does not read what is claimed")
-    if _which(attempt(lambda: call(to(other), Y)), {"right": TRUE}) == "right":
+    if _which(attempt(lambda: call(to(other), Y)), RIGHT) == "right":
         raise AssertionError("the loss reads logits and probabilities alike")
+    orders = {"prediction": (good, Y), "truth": (Y, good)}
+    (first,) = (
+        name
+        for name, arrays in orders.items()
+        if _which(attempt(functools.partial(loss, *arrays)), RIGHT) == "right"
+    )
     sure = np.array([[1.0, 0.0, 0.0]])
     with np.errstate(divide="ignore"):
         impossible = np.log(sure) if logits else sure
@@ -96,7 +100,7 @@ def profile(
     last = -np.take_along_axis(log_p, labels[..., None], -1).mean()
     second = -np.take_along_axis(log_softmax(cube, axis=1), labels[:, None], 1).mean()
     seen: Seen = {
-        "first argument": "prediction" if prediction_first else "truth",
+        "first argument": first,
         "reads": "logits" if logits else "probabilities",
     }
     mixed = 0.9 * ONEHOT + 0.1 / 3
@@ -120,10 +124,9 @@ def profile(
     seen["perfect answer"] = _show(attempt(lambda: call(to(impossible), np.array([0]))))
     seen["float32, margin 18"] = _show(attempt(lambda: call(to(margin, "float32"), np.array([0]))))
     seen["sure and wrong: gradient"] = "no gradient" if gradient is None else _show(gradient())
-    seen["class axis of 3-D input"] = (
-        _which(call(to(cube if logits else np.exp(log_p)), labels), {"last": last, "second": second})
-        if cubes
-        else "2-D only"
+    three = to(cube if logits else np.exp(log_p))
+    seen["class axis of 3-D input"] = _which(
+        attempt(lambda: call(three, labels)), {"last": last, "second": second}
     )
     return seen
 
@@ -137,11 +140,10 @@ def sklearn_profile() -> Seen:
     return profile(
         call=call,
         to=lambda a, dtype="float64": np.asarray(a, dtype),
-        prediction_first=False,
+        loss=functools.partial(log_loss, labels=[0, 1, 2]),
         logits=False,
         soft=lambda p, t: log_loss(t, p),
         weighted=lambda p, y, w: call(p, y, sample_weight=w),
-        cubes=False,
     )
 
 
@@ -161,7 +163,7 @@ def torch_profile() -> Seen:
     return profile(
         call=call,
         to=lambda a, dtype="float64": torch.from_numpy(np.asarray(a, dtype)),
-        prediction_first=True,
+        loss=lambda a, b: ce(torch.from_numpy(a), torch.from_numpy(b)),
         logits=True,
         soft=ce,
         ignore=lambda z, y: call(z, y, ignore_index=-1),
@@ -186,7 +188,7 @@ def _keras_profile(logits: bool) -> Seen:
     return profile(
         call=lambda p, y: sparse()(y, p),
         to=lambda a, dtype="float32": tf.constant(np.asarray(a, dtype)),
-        prediction_first=False,
+        loss=lambda a, b: sparse()(a, b),
         logits=logits,
         soft=lambda p, t: soft()(t, p),
         ignore=lambda p, y: sparse(ignore_class=-1)(y, p),
@@ -206,7 +208,7 @@ def xent_profile() -> Seen:
     return profile(
         call=ce,
         to=lambda a, dtype="float64": np.asarray(a, dtype),
-        prediction_first=True,
+        loss=ce,
         logits=True,
         soft=xent.soft_cross_entropy,
         ignore=lambda z, y: ce(z, y, ignore_index=-1),
