@@ -47,7 +47,7 @@ EXERCISES = (
         _smoothing_inputs,
         atol=1e-12,  # two means in float64 and a quotient
         mistakes={
-            "the own class of a label gets epsilon / K too": (
+            "the label's own class gets epsilon / K too": (
                 lambda z, y, reported: _smoothing(z, y, reported) * (z.shape[1] - 1) / z.shape[1]
             ),
             "this takes the hard labels' loss for zero": (lambda z, y, reported: reported / _ends(z, y)[1]),
@@ -61,8 +61,8 @@ EXERCISES = (
         _floor,
         lambda: [(0.1, 2), (0.1, 10), (0.3, 1000)],
         mistakes={
-            "the own class of the label gets epsilon / K too": _floor_of_the_rest,
-            "the own class gets epsilon / K back: its share is not 1 - epsilon": (
+            "the label's own class gets epsilon / K too": _floor_of_the_rest,
+            "the label's own class gets epsilon / K back: its share is not 1 - epsilon": (
                 lambda epsilon, k: -(1 - epsilon) * np.log(1 - epsilon) - epsilon * np.log(epsilon / k)
             ),
             "the smoothed label has an entropy of its own, beside epsilon of a uniform guess": (
