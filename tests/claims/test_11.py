@@ -523,6 +523,44 @@ def test_the_forward_pass_belongs_within_no_sync(tmp_path: Path) -> None:
 
 @pytest.mark.claim(
     "11",
+    "After FSDP2's `set_gradient_divide_factor(1.0)` on each sharded module it is $d = 1$, so drop the $W$.",
+)
+def test_the_divide_factor_of_each_sharded_module(tmp_path: Path) -> None:
+    """A model whose first layer is sharded by itself, on one rank: $d$ is what the gradients were divided by, 1 or 4.
+
+    Would be refuted by a factor that the model hands on to the modules within it.
+    """
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    dist = torch.distributed
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+
+        def says(everywhere: bool, factor: float) -> None:
+            torch.manual_seed(0)
+            net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+            x = torch.ones(2, 3)
+            expected = torch.autograd.grad(net(x).sum(), list(net.parameters()))
+            fully_shard(net[0], mesh=mesh)
+            fully_shard(net, mesh=mesh)
+            for module in net.modules():
+                if isinstance(module, FSDPModule) and (everywhere or module is net):
+                    module.set_gradient_divide_factor(factor)
+            net(x).sum().backward()
+            for p, right in zip(net.parameters(), expected, strict=True):
+                torch.testing.assert_close(p.grad.full_tensor() * factor, right)
+
+        for factor in (1.0, 4.0):
+            says(True, factor)
+        with refuted("the whole model alone"):
+            says(False, 4.0)
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.claim(
+    "11",
     "the probabilities without weights can still be recovered, provided that the weights are positive, that the draws "
     "were independent and that you know the batch size and the shares of the classes:",
 )
@@ -613,6 +651,44 @@ def test_a_mean_over_the_padding() -> None:
         says(learnt(law, lengths, B, None), law, lengths)
         with refuted("rows padded to a fixed length, which is a constant"):
             says(learnt(law, lengths, B, 40), law, lengths)
+
+
+@pytest.mark.claim("11", "*Prompt tokens that count in the divisor* dilute the tilt here;")
+def test_prompt_tokens_in_the_divisor() -> None:
+    """The table's prompts, and others whose length says nothing of the reply's: batches of 2 or 3, enumerated.
+
+    Would be refuted by such a prompt under which the count of its tokens strengthens the tilt, as it does where short
+    replies come with short prompts.
+    """
+    g = rng(14)
+
+    def weight(own: int, n: int, kinds: list[tuple[int, int, float]], B: int, counted: bool) -> float:
+        total = 0.0
+        for others in itertools.product(kinds, repeat=B - 1):
+            tokens = n + counted * own + sum(reply + counted * prompt for prompt, reply, _ in others)
+            total += np.prod([chance for _, _, chance in others]) / tokens
+        return total
+
+    def says(kinds: list[tuple[int, int, float]], B: int) -> None:
+        for own in {prompt for prompt, _, _ in kinds}:
+            replies = sorted({n for prompt, n, _ in kinds if prompt == own})
+            plain, diluted = (np.array([weight(own, n, kinds, B, c) for n in replies]) for c in (False, True))
+            assert (np.diff(np.log(diluted)) > np.diff(np.log(plain)) + 1e-9).all()
+
+    def independent(prompts: Array, lengths: Array, law: Array) -> list[tuple[int, int, float]]:
+        return [
+            (int(m), int(n), float(p) / len(prompts))
+            for m in prompts
+            for n, p in zip(lengths, law, strict=True)
+        ]
+
+    for B in (2, 3):
+        says(independent(np.array([1, 6]), table.LENGTHS, table.P), B)
+        for _ in range(5):
+            lengths = g.choice(np.arange(1, 60), 3, replace=False)
+            says(independent(g.integers(1, 500, 2), lengths, g.dirichlet(np.full(3, 3.0))), B)
+        with refuted("a prompt of one token beside one of 1,000, whose reply is long"):
+            says([(1, 10, 0.25), (1, 30, 0.25), (1000, 100, 0.5)], B)
 
 
 def test_a_newton_step_moves_a_wrong_answer() -> None:

@@ -91,11 +91,11 @@ def test_a_held_policy_ends_where_foretold(divisor: str, start: float) -> None:
 
 @pytest.mark.claim(
     "11",
-    "Without it our forecast that a constant keeps the lengths fell: under expected steps the right replies shrank to "
-    "between 4.3 and 6.1 tokens.",
+    "Under expected steps they shrank by a constant, which was to keep them, to between 4.3 and 6.1 tokens; by each "
+    "reply, which was to shorten them, they grew in four of eight runs.",
 )
 @pytest.mark.claim(
-    "11", "by each reply wrong replies ended longer than right ones in all eight of these runs."
+    "11", "by each reply they ended longer than right ones in all eight runs, by a constant in one."
 )
 @pytest.mark.claim(
     "11",
@@ -105,25 +105,36 @@ def test_a_held_policy_ends_where_foretold(divisor: str, start: float) -> None:
 def test_nothing_holds_a_free_policy() -> None:
     """Every run of the record.
 
-    Would be refuted by a constant whose lengths keep, right replies that outgrow wrong ones, or a divisor whose drawn
-    lengths all move one way.
+    Would be refuted by a constant whose lengths keep, by right replies that each reply shortens, by wrong ones
+    that outgrow them in another number of runs, or by a divisor whose drawn lengths all move one way.
     """
-    free = [run["looks"][-1] for start in rewards.STARTS for run in runs("constant, expected", start)]
-    tilted = [run["looks"][-1] for start in rewards.STARTS for run in runs("reply, expected", start)]
+    walks = {
+        name: [run["looks"] for start in rewards.STARTS for run in runs(f"{name}, expected", start)]
+        for name in ("constant", "reply")
+    }
+    free, tilted = ([looks[-1] for looks in walks[name]] for name in ("constant", "reply"))
     assert len(free) == len(tilted) == 8
 
     def shrank(looks: list[dict[str, float]]) -> None:
         assert [round(f(look["right"] for look in looks), 1) for f in (min, max)] == [4.3, 6.1]
 
-    def wrong_is_longer(looks: list[dict[str, float]]) -> None:
-        assert all(look["wrong"] > look["right"] for look in looks)
+    def wrong_is_longer(looks: list[dict[str, float]], count: int) -> None:
+        assert sum(look["wrong"] > look["right"] for look in looks) == count
+
+    def grew(name: str, count: int) -> None:
+        assert sum(looks[-1]["right"] > looks[0]["right"] for looks in walks[name]) == count
 
     shrank(free)
     with refuted("kept lengths"):
         shrank([look | {"right": 8.0} for look in free])
-    wrong_is_longer(tilted)
-    with refuted("a constant"):
-        wrong_is_longer(free)
+    grew("constant", 0)
+    grew("reply", 4)
+    with refuted("right replies that each reply shortens, as was foretold"):
+        grew("reply", 0)
+    wrong_is_longer(tilted, 8)
+    wrong_is_longer(free, 1)
+    with refuted("a constant that does the same"):
+        wrong_is_longer(free, 8)
     drawn = []
     for divisor in rewards.DIVISORS:
         ends = [run["looks"][-1]["right"] for start in rewards.STARTS for run in runs(divisor, start)]
