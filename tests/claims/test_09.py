@@ -143,12 +143,14 @@ def test_the_absolute_error_is_least_at_a_corner() -> None:
 )
 @pytest.mark.claim(
     "09",
-    "With a second class of positive probability below the clip this lie saves less.",
+    "If several classes are below the clip and you report them all as zero, $p_K$ is their sum.",
 )
+@pytest.mark.claim("09", r"The saving is below $p_K$, and so below $\varepsilon$ for one class")
 def test_clipping_pays_from_three_classes_on() -> None:
-    """Random clips; two classes at the end of the interval, one class below it and several, against the formula.
+    """Random clips; two classes at the end of the interval; one class below it and up to 50,000, against the formula.
 
-    Would be refuted by a belief over two classes under which a lie costs less, or by no belief over three.
+    Would be refuted by a belief over two classes under which a lie costs less, by no belief over three, or by classes
+    below the clip whose sum is not what reporting them as zero saves by.
     """
     g = rng(4)
 
@@ -178,22 +180,34 @@ def test_clipping_pays_from_three_classes_on() -> None:
     rule, p = partial(scoring.clipped_log_score, eps=0.05), np.array([0.97, 0.02, 0.01])
     assert expected_score(rule, p, normal(p * [1, 1, 0])) == expected_score(rule, p, p)
 
-    rule = partial(scoring.clipped_log_score, eps=0.1)
+    def saves(p: Array, zeroed: int, rare: int, eps: float) -> float:
+        """By the formula, with the sum of the last `rare` classes, from reporting `zeroed` of them as zero."""
 
-    def saves_less(p: Array, rule: scoring.Rule = rule) -> None:
-        zeroed = normal(np.append(p[:-1], 0.0))
-        saving = expected_score(rule, p, p) - expected_score(rule, p, zeroed)
-        formula = -(1 - p[-1]) * np.log(1 - p[-1])
-        assert 0 < saving < formula * (1 - 1e-9)
+        def cost(q: Array) -> float:  # one belief, not a search: as fast over a vocabulary
+            return float(-p @ np.log(np.clip(q, eps, 1 - eps)))
 
-    saves_less(np.array([0.4, 0.3, 0.3]), partial(scoring.clipped_log_score, eps=0.4))  # and by a third
-    saves_less(np.array([0.445, 0.37, 0.095, 0.09]))  # its share lifts the second over the clip
-    for a, b in g.uniform(0.01, 0.0999, (50, 2)):
-        saves_less(np.append((1 - a - b) * np.array([0.55, 0.45]), [a, b]))
-        with refuted("a second class of probability zero"):
-            saves_less(np.append((1 - b) * np.array([0.55, 0.45]), [0.0, b]))
-        with refuted("a single class below the clip"):
-            saves_less(np.append((1 - b) * np.array([0.55, 0.45]), b))
+        saving, mass = cost(p) - cost(normal(np.append(p[:-zeroed], np.zeros(zeroed)))), p[-rare:].sum()
+        assert saving == pytest.approx(-(1 - mass) * np.log1p(-mass), rel=1e-6, abs=1e-14)
+        assert saving < mass
+        return saving
+
+    def below_the_clip(saving: float, eps: float) -> None:
+        assert saving < eps
+
+    for eps in (1e-7, 0.01, 0.1, *g.uniform(1e-3, 0.2, 20)):
+        for rare in (1, 2, 3, 40, 1000):
+            # With a lid on their sum the others stay within the interval.
+            small = eps * g.random(rare) * min(1.0, 0.3 / (eps * rare))
+            p = np.append((1 - small.sum()) * np.array([0.55, 0.45]), small)
+            saving = saves(p, rare, rare, eps)
+            if rare == 1:
+                below_the_clip(saving, eps)
+            elif eps > 1e-6:
+                with refuted("the last class alone, of several"):
+                    saves(p, 1, rare, eps)
+    vocabulary = np.append(np.full(10, (1 - 50_000 * 9e-8) / 10), np.full(50_000, 9e-8))
+    with refuted("the tail of a vocabulary, no curiosity"):
+        below_the_clip(saves(vocabulary, 50_000, 50_000, 1e-7), 1e-7)
 
 
 @pytest.mark.claim(
@@ -242,8 +256,8 @@ def test_what_is_bent_can_be_bent_back_only_from_the_minimum(classes: int) -> No
 
 @pytest.mark.claim(
     "09",
-    "Over small random batches the usual weighted mean bends less than its weights ask for, because it divides by the "
-    "weights of its own batch.",
+    "Over small random batches the usual weighted mean bends less than a constant divisor does, because it divides by "
+    "the weights of its own batch.",
 )
 def test_the_batch_takes_part_of_the_weights_back() -> None:
     """All batches enumerated, of one to four; random shares and weights of every kind; PyTorch's own mean.
@@ -340,8 +354,8 @@ def networks(gamma: float, seed: int, columns: tuple[str, str]) -> tuple[Array, 
 
 @pytest.mark.claim(
     "09",
-    "Focal loss makes a model that can reach its minimum too timid about any class whose probability lies between one "
-    "half and 1; it made overfitted networks less over-confident.",
+    "Focal loss elicits too low a report for any class whose probability lies between one half and 1; it made "
+    "overfitted networks less over-confident.",
 )
 @pytest.mark.claim(
     "09",
@@ -351,7 +365,8 @@ def networks(gamma: float, seed: int, columns: tuple[str, str]) -> tuple[Array, 
 def test_focal_loss_in_both_regimes() -> None:
     """Beliefs by search and, to 1,000 classes, by the inverse; other splits and starts for the networks, paired.
 
-    Would be refuted by a class more likely than not that is reported as it is, or by networks less sure without it.
+    Would be refuted by a class more likely than not that is reported as it is, as by a model that knows its labels by
+    heart, or by networks less sure without it.
     """
     g = rng(8)
 
@@ -374,6 +389,11 @@ def test_focal_loss_in_both_regimes() -> None:
                 assert (q.max(-1) <= back + 1e-9).all()
         with refuted("the two exchanged"):
             timid(back, q.max(-1))
+    # The minimum on the training rows is another one: each label, drawn from p, gets a certain report.
+    p = g.uniform(0.55, 0.95, 20)
+    drawn = np.eye(2)[(g.random(20) < p).astype(int)]
+    with refuted("a model that has learnt its labels by heart"):
+        timid(elicited(scoring.focal_loss, drawn)[drawn[:, 1] == 1, 1], p[drawn[:, 1] == 1])
     flat = np.append(0.1, np.full(99, 0.9 / 99))
     assert scoring.invert_focal(flat, gamma=2.0)[0] < 0.09
     better, both = [], []
@@ -385,10 +405,13 @@ def test_focal_loss_in_both_regimes() -> None:
             better.append(gap(one, y) - gap(other, y))
             # Over-confident: surer than right, with both losses.
             both.append([xent.sigmoid(np.abs(z)).mean() - ((z > 0) == y).mean() for z in (one, other)])
-    assert (np.array(both) > 0).all()
 
     def less_over_confident(gain: Array) -> None:
         assert gain.mean() > 2.5 * gain.std(ddof=1) / np.sqrt(len(gain))
+
+    # On average: of other splits one network in ten is as sure as it is right with focal loss.
+    for excess in np.array(both).T:
+        less_over_confident(excess)
 
     less_over_confident(np.array(better))
     with refuted("the losses exchanged"):
@@ -399,10 +422,10 @@ def test_focal_loss_in_both_regimes() -> None:
 @pytest.mark.claim(
     "09",
     "Dividing the logits by a temperature leaves the most probable class where it was; a temperature fitted on "
-    "held-out data closed most of the gap of a network overfitted with the logarithm.",
+    "held-out data closed about half of the gap of networks overfitted with the logarithm.",
 )
 def test_a_temperature_repairs_an_overfitted_network() -> None:
-    """Other networks; the first class also for logits of every kind. Most: more than half, on average.
+    """Other networks; the first class also for logits of every kind. About half: of the mean over twenty.
 
     Would be refuted by a temperature that moves the first class, as it moves the side of another threshold, or by two
     losses whose gaps stay apart.
@@ -428,7 +451,8 @@ def test_a_temperature_repairs_an_overfitted_network() -> None:
     after: dict[float, list[tuple[float, float]]] = {}
     for gamma in (0.0, 2.0):
         before[gamma], after[gamma] = [], []
-        for a, y_a, b, y_b in zip(*networks(gamma, 1, TEXTURE), strict=True):
+        runs = [run for k in (1, 101, 201, 301) for run in zip(*networks(gamma, k, TEXTURE), strict=True)]
+        for a, y_a, b, y_b in runs:
             fit = minimize_scalar(
                 lambda t, a=a, y_a=y_a: xent.binary_cross_entropy(a / np.exp(t), y_a),
                 bounds=(-3, 5),
@@ -437,19 +461,21 @@ def test_a_temperature_repairs_an_overfitted_network() -> None:
             for table, z in ((before, b), (after, b / np.exp(fit.x))):
                 table[gamma].append((gap(z, y_b), xent.binary_cross_entropy(z, y_b)))
 
-    def closes_most(first: Array, then: Array) -> None:
-        assert (then / first).mean() < 0.5
+    def closes_half(first: Array, then: Array) -> None:
+        assert 0.35 < then.mean() / first.mean() < 0.65
 
     gaps = [np.array(table[0.0])[:, 0] for table in (before, after)]
-    closes_most(*gaps)
+    closes_half(*gaps)
     with refuted("the wrong way round"):
-        closes_most(*gaps[::-1])
-    with refuted("focal loss"):
-        closes_most(*(np.array(table[2.0])[:, 0] for table in (before, after)))
+        closes_half(*gaps[::-1])
+    with refuted("no temperature"):
+        closes_half(gaps[0], gaps[0])
+    with refuted("most of it, in each network"):
+        assert (gaps[1] < 0.5 * gaps[0]).all()
 
     def nearly_the_same(table: dict[float, list[tuple[float, float]]]) -> None:
         apart = np.abs(np.mean(table[0.0], 0) - np.mean(table[2.0], 0))
-        # By the noise of five networks; before, the log scores differ by half a nat and more.
+        # By the noise of twenty networks; before, the log scores differ by half a nat and more.
         assert apart[0] < 0.03 and apart[1] < 0.04
 
     nearly_the_same(after)
@@ -655,7 +681,7 @@ def test_local_rules_of_two_and_of_three_classes() -> None:
 
 @pytest.mark.claim(
     "09",
-    "The second is the lower, the better the reports tell cases apart, and no relabelling that keeps different reports "
+    "The better the reports tell cases apart, the lower the second, and no relabelling that keeps different reports "
     "different changes it.",
 )
 def test_refinement_survives_relabelling() -> None:
