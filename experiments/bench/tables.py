@@ -108,7 +108,10 @@ def tensors(cases: list[Case]) -> str:
         copies = [f"{case['memory'][w] / case['bytes']:.2f}" for w in taken if w in case["memory"]]
         met = f"{most:g}" if measured <= most else f"{most:g}, **missed**"
         name = f"{case['rows']:,} × {case['classes']:,}, {case['dtype']}"
-        row = [case["loss"].replace("_", " "), f"{1e3 * taken['xent']:,.3g}", f"{measured:.2f}", met, *copies]
+        # A miss does not look like its bound.
+        digits = 3 if measured > most >= round(measured, 2) else 2
+        shown = f"{measured:.{digits}f}"
+        row = [case["loss"].replace("_", " "), f"{1e3 * taken['xent']:,.3g}", shown, met, *copies]
         tables.setdefault(name, []).append(row)
     header = ["loss", "ms", "share", "at most", *(f"copies, {way}" for way in cases[0]["seconds"])]
     return "\n\n".join(f"{name}:\n\n{table(header[: len(rows[0])], rows)}" for name, rows in tables.items())

@@ -103,3 +103,7 @@ def test_the_tables_of_the_benchmark_are_what_was_measured() -> None:
     first = records[0]["cases"][:1]
     share = first[0]["seconds"]["xent"]["fastest"] / first[0]["seconds"]["torch"]["fastest"]
     assert f"{share:.2f}" in tables["times"](first)
+    on_tensors = tables["tensors"](records[0]["tensors"]["cases"])
+    missed = re.findall(r"\| ([\d.]+) \| ([\d.]+), \*\*missed", on_tensors)
+    assert missed
+    assert all(float(share) > float(most) for share, most in missed), "a share that looks like its bound"

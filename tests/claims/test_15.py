@@ -792,21 +792,22 @@ def test_noise_contrastive_estimation() -> None:
 
 @pytest.mark.claim(
     "15",
-    "multiplies their probabilities, which sum to one by construction: a loss takes about $\\log_2 V$ products in a "
-    "balanced binary tree instead of $V$.",
+    "gives each entry the product of probabilities along a path of decisions in a tree. These products sum to one by "
+    "construction, and a loss takes about $\\log_2 V$ logits in a balanced binary tree instead of $V$.",
 )
 def test_trees_sum_to_one() -> None:
-    """A binary tree over 64 entries with any logits, and PyTorch's adaptive softmax; six products on each path.
+    """A binary tree over 64 entries with any logits, and PyTorch's adaptive softmax; six decisions on each path.
 
     Would be refuted by a tree whose leaves do not sum to one, or by a path that is longer than six.
     """
-    g = rng(1)
+    g, first = rng(1), []
 
     def leaves(depth: int) -> Array:
         """The probabilities of the leaves below each of a level's nodes."""
         if depth == 6:
             return np.ones((2**depth, 1))
         right = 1 / (1 + np.exp(-3 * g.normal(size=2**depth)))
+        first.append(1 - right[0])
         below = leaves(depth + 1).reshape(2**depth, 2, -1)
         return (np.stack([1 - right, right], 1)[:, :, None] * below).reshape(2**depth, -1)
 
@@ -815,8 +816,11 @@ def test_trees_sum_to_one() -> None:
     def one(found: Array) -> None:
         np.testing.assert_allclose(found, 1, atol=1e-12)
 
-    assert len(probs) == 2**6
+    assert len(probs) == 2**6 and len(first) == 6
     one(probs.sum())
+    one(np.prod(first) / probs[0])
+    with refuted("the decisions of a path, added"):
+        one(np.sum(first))
     with refuted("a leaf that is left out"):
         one(probs[1:].sum())
     adaptive = torch.nn.AdaptiveLogSoftmaxWithLoss(16, 100, [10, 40], dtype=torch.float64)
