@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy import optimize, stats
 from sklearn.datasets import load_digits, load_wine
+from sklearn.linear_model import LogisticRegression
 
 import xent
 from adversary import batches, designs, distributions, labels, one_hot, refuted, rng, weights
@@ -163,6 +164,7 @@ def test_the_cold_softmax_is_one_hot() -> None:
     "Compute the loss from logits less their maximum, as log-sum-exp minus the label's logit; the logarithm of a "
     "computed softmax can be infinite where the true loss is finite.",
 )
+@pytest.mark.claim("02", "So subtract the maximum $m$ from every logit first,")
 def test_from_logits() -> None:
     """Random rows of 2 to 1,000 classes in three formats, with margins to 1e4, against 60 digits.
 
@@ -452,6 +454,8 @@ def test_the_middle_line_is_level() -> None:
         x, y = np.concatenate(parts), np.repeat([0, 1, 2], [len(part) for part in parts])
         slope, height = np.linalg.lstsq(np.column_stack([x, np.ones(len(x))]), np.eye(3)[y], rcond=None)[0]
         assert slope[1] == pytest.approx(0, abs=1e-9) and height[1] == pytest.approx(1 / 3)
+        assert slope == pytest.approx([(part - x.mean()).sum() / (len(x) * x.var()) for part in parts])
+        assert [slope.sum(), height.sum()] == pytest.approx([0, 1])
         at = np.linspace(-100, 100, 999)[:, None] + g.normal()
         assert np.all(np.maximum(*(at * slope + height)[:, [0, 2]].T) > 1 / 3)
 
@@ -517,6 +521,30 @@ def test_the_spare_direction() -> None:
     start, end = (softmax_fit(x, wine.target, steps, start=1.0) for steps in (0, 500))
     assert np.abs(end - start).max() > 0.5
     assert end.sum(axis=1) == pytest.approx(start.sum(axis=1), abs=1e-12)
+
+
+@pytest.mark.claim("02", "For two classes its $w$ is one row: to match a softmax with two rows, double $C$.")
+def test_two_classes_double_c() -> None:
+    """Features of every kind, with weak penalties and strong ones: the slope of the penalised softmax at the fit.
+
+    Would be refuted by a fit with 2 C that is no minimum of the softmax's penalty for C; one with C is none.
+    """
+    g = rng(17)
+
+    def says(x: Array, y: Array, c: float, times: float) -> None:
+        fit = LogisticRegression(C=times * c, tol=1e-10, solver="newton-cholesky").fit(x, y)
+        w = np.stack([-fit.coef_[0], fit.coef_[0]]) / 2  # of all rows with this difference, the smallest
+        z = x @ w.T + np.array([0, fit.intercept_[0]])
+        slope = w + c * cross_entropy_gradient(z, y, reduction="sum").T @ x
+        assert np.abs(slope).max() <= 1e-3 * np.abs(w).max()
+
+    for _, x, y in designs(g):
+        if np.ptp(y) == 0:
+            continue  # scikit-learn refuses labels of one class
+        for c in 10 ** g.uniform(-2, 1, 3):
+            says(x, y.astype(int), c, 2)
+            with refuted("C itself"):
+                says(x, y.astype(int), c, 1)
 
 
 @pytest.mark.claim(
