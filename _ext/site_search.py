@@ -9,6 +9,7 @@ from `pagefind/`; `_static/page.js` shows what they find.
 
 from __future__ import annotations
 
+import gzip
 import html
 import re
 import shutil
@@ -16,9 +17,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import cbor2
 from docutils import nodes
 from sphinx import addnodes
 
@@ -134,13 +137,11 @@ def page(record: Record) -> str:
     heading = HEADINGS.get(record.url.partition(".")[0], 10)
     # A filter for each first letter: a query fetches one of them.
     named = "".join(f'<i data-pagefind-filter="{name[:1]}:{name}"></i>' for name in record.named if name)
-    named += (
-        f'<i data-pagefind-meta="main:{"; ".join(name for name, main in record.named.items() if main)}"></i>'
-    )
+    main = "; ".join(name for name, is_main in record.named.items() if is_main)
     return (
         f'<html lang="en"><body>{named}<h1 data-pagefind-weight="{heading}" data-pagefind-meta="title">'
         f'{html.escape(record.title)}</h1>{said}<i data-pagefind-meta="above:{above}"></i>'
-        f'<i data-pagefind-meta="at:{html.escape(record.url)}"></i></body></html>'
+        f'<i data-pagefind-meta="main:{main}"></i><i data-pagefind-meta="at:{record.url}"></i></body></html>'
     )
 
 
@@ -152,6 +153,20 @@ def _index(found: list[Record], target: Path) -> None:
             (Path(folder) / f"{number:05}.html").write_text(page(record), encoding="utf-8")
         told = ["--site", folder, "--output-path", str(target), "--include-characters", "_", "--quiet"]
         subprocess.run([sys.executable, "-m", "pagefind", *told], check=True)
+    # Pagefind's pieces hold 30 kB each, and a query fetches one for each of its words: every piece is cut into three.
+    head, [meta] = b"pagefind_dcd", target.glob("pagefind.*.pf_meta")
+    version, pages, pieces, *rest = cbor2.loads(gzip.decompress(meta.read_bytes())[len(head) :])
+    cut = []
+    for _, _, name in pieces:
+        whole = target / "index" / f"{name}.pf_index"
+        words, *more = cbor2.loads(gzip.decompress(whole.read_bytes())[len(head) :])
+        whole.unlink()
+        for i in range(0, len(words), size := len(words) // 3 + 1):
+            few = words[i : i + size]
+            data = gzip.compress(head + cbor2.dumps([few, *more]), mtime=0)
+            (target / "index" / f"{name}{i}.pf_index").write_bytes(data)
+            cut.append([few[0][0], few[-1][0], f"{name}{i}"])
+    meta.write_bytes(gzip.compress(head + cbor2.dumps([version, pages, cut, *rest]), mtime=0))
 
 
 def write(app: Sphinx, exception: Exception | None) -> None:
@@ -163,9 +178,7 @@ def write(app: Sphinx, exception: Exception | None) -> None:
         top = app.env.get_doctree(docname).next_node(nodes.section)
         if top is not None and not LEFT_OUT.fullmatch(docname):
             found += records(top, app.builder.get_target_uri(docname), [])
-    for kind, value, *_ in (
-        entry for page in app.env.domaindata["index"]["entries"].values() for entry in page
-    ):
+    for kind, value, *_ in chain(*app.env.domaindata["index"]["entries"].values()):
         if kind == "see":
             alias, name = (part.strip() for part in value.split(";"))
             for record in (one for one in found if one.named.get(key(name))):

@@ -95,7 +95,7 @@ def test_questions_lead_to_their_rows(page: Page) -> None:
 
 
 def test_a_reader_finds_by_typing(page: Page, server: str) -> None:
-    """By the phone's button and by the keys: sections with an excerpt, no page loaded, no more than 200 kB."""
+    """By the phone's button and by the keys: sections with an excerpt, no page loaded, no more than 150 kB."""
     fetched: dict[str, int] = {}
     page.on("response", lambda answer: fetched.update({answer.url: len(gzip.compress(answer.body()))}))
     page.locator(".search-button__button:visible").click()
@@ -108,7 +108,7 @@ def test_a_reader_finds_by_typing(page: Page, server: str) -> None:
     # No formula twice, no TeX, no menu.
     assert not [text for text in says if re.search(r"\\[a-z]+|Show code|\.ipynb", text)]
     assert not [url for url in fetched if url.endswith(".html")]
-    assert 50_000 < sum(fetched.values()) <= 200_000
+    assert 50_000 < sum(fetched.values()) <= 150_000
     box, field = page.locator(".search-button__wrapper i").bounding_box(), page.locator("input:focus")
     assert box and field.evaluate("e => parseFloat(getComputedStyle(e).paddingLeft)") > box["width"] + 8
     page.keyboard.press("ArrowDown")
