@@ -74,11 +74,12 @@ def test_who_divides_by_what() -> None:
     "on the labels drawn.",
 )
 def test_the_bias_of_a_mean_over_the_batchs_own_weights() -> None:
-    """40,000 batches of three sizes each, for random rates, weights and predictions.
+    """40,000 batches of three sizes each, for random rates, weights and predictions; Keras's two means of four rows.
 
-    Would be refuted by a rate whose mean over batches is the loss meant; a constant divisor's is.
+    Would be refuted by a rate whose mean over batches is the loss meant; a constant divisor's is, and so is Keras's
+    default: its rows may not send a training loop to `mean_with_sample_weight`.
     """
-    g = rng(2)
+    g, keras = rng(2), behaviours.keras()
 
     def says(values: Array, meant: float) -> None:
         assert abs(values.mean() - meant) > 5 * values.std() / 200
@@ -97,6 +98,23 @@ def test_the_bias_of_a_mean_over_the_batchs_own_weights() -> None:
         k = np.arange(size + 1)
         exact = binom.pmf(k, size, p) @ (w * k / (w * k + size - k))
         assert abs(share.mean() - exact) < 5 * share.std() / 200
+
+    def of_keras(reduction: str, factor: float) -> None:
+        """The mean over all batches of four rows, each as likely as it is."""
+        mean = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)
+        rows, found = [np.arange(4) < k for k in range(5)], 0.0
+        for k, y in enumerate(rows):
+            value = mean(
+                y.astype(int), np.tile(np.log([0.6, 0.4]), (4, 1)), sample_weight=np.where(y, w, 1.0)
+            )
+            found += binom.pmf(k, 4, p) * float(value)
+        assert found == pytest.approx(factor * meant, rel=1e-4)
+
+    of_keras("sum_over_batch_size", 1 - p + w * p)
+    with refuted("a division by the batch's own weights"):
+        of_keras("mean_with_sample_weight", 1.0)
+    for row in ("keras-reductions", "keras-class-weight"):
+        assert behaviours.get(row).instead.startswith("as it is in training;")
 
 
 @pytest.mark.claim(
@@ -641,7 +659,7 @@ def test_rows_that_do_not_sum_to_one() -> None:
 @pytest.mark.claim("07", "Label smoothing of class indices sums over all classes, and overflows sooner.")
 @pytest.mark.claim(
     "07",
-    "from 65,520 class indices on the count overflows as well and it is `nan` (0 where the sum is finite), "
+    "from 65,520 class indices on the count overflows too and the mean is `nan` (0 where the sum is finite), "
     "with gradients of zero",
 )
 def test_a_float16_sum_overflows_on_a_cpu() -> None:
