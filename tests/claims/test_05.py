@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import xent
+import xent.torch
 from adversary import DIGITS, batches, refuted, rng
 
 F = torch.nn.functional
@@ -26,6 +27,14 @@ def true_loss(row: torch.Tensor, y: int) -> mpmath.mpf:
 def off_by(value: float, truth: mpmath.mpf) -> float:
     with mpmath.workdps(60):
         return float(abs(mpmath.mpf(value) - truth) / truth)
+
+
+def level(classes: int, margin: float, dtype: type) -> tuple[Array, mpmath.mpf]:
+    """Logits of zero but for the first, and the loss of that class."""
+    z = np.zeros(classes, dtype)
+    z[0] = margin
+    with mpmath.workdps(60):
+        return z, mpmath.log1p((classes - 1) * mpmath.exp(-mpmath.mpf(float(z[0]))))
 
 
 @pytest.mark.claim(
@@ -310,13 +319,14 @@ def test_the_difference_of_the_entries_is_half_for_two_classes() -> None:
 
 @pytest.mark.claim(
     "05",
-    "Leave the target out of the sum and use `log1p`: the loss then keeps its digits at both ends, up to the rounding "
-    "of the margin, until it underflows.",
+    "Where the target leads, leave it out of the sum and use `log1p`: the loss keeps its digits at both ends, up to "
+    "the rounding of the margin, until terms of a small loss underflow.",
 )
 def test_the_gap_form_keeps_its_digits_at_both_ends() -> None:
-    """Random margins from -700 to 700, common shifts, 2 to 1,000 classes, two formats, against 60 digits.
+    """Random margins from -700 to 700, common shifts, 2 to 50,257 classes, two formats, against 60 digits.
 
     Would be refuted by a row that errs by more than the rounded margin explains; the package takes that back too.
+    A vocabulary's terms underflow while their sum, the loss, is still a normal number.
     """
     g = rng(9)
 
@@ -325,10 +335,11 @@ def test_the_gap_form_keeps_its_digits_at_both_ends() -> None:
         gap = m - z[0]
         return float(np.log1p(others) if gap == 0 else gap + np.log(np.exp(-gap) + others))
 
-    def says(of: Callable[[Array], float], z: Array) -> None:
+    def says(of: Callable[[Array], float], z: Array, truth: mpmath.mpf | None = None) -> None:
         margin = float(z[0] - z[1:].max())
-        u = 2.0 ** (-52 if z.dtype == np.float64 else -23)
-        assert off_by(of(z), true_loss(torch.from_numpy(z), 0)) < (8 + abs(margin)) * u
+        truth = true_loss(torch.from_numpy(z), 0) if truth is None else truth
+        assert truth > np.finfo(z.dtype).tiny
+        assert off_by(of(z), truth) < (8 + abs(margin)) * float(np.finfo(z.dtype).eps)
 
     for dtype, end in ((np.float64, 700), (np.float32, 80)):
         for classes in (2, 5, 1000):
@@ -340,10 +351,51 @@ def test_the_gap_form_keeps_its_digits_at_both_ends() -> None:
                 # The package takes the rounding back: 4 ulp.
                 truth = true_loss(torch.from_numpy(z), 0)
                 assert off_by(float(xent.cross_entropy(z, 0)), truth) <= 4 * np.finfo(dtype).eps
+    # Terms that are normal numbers, up to the end, and then terms that are not, though their sum still is.
+    for dtype, end in ((np.float32, 87.3), (np.float64, 708.3)):
+        for margin in g.uniform(end / 2, end, 3):
+            says(gap_form, *level(50_257, margin, dtype))
+    for dtype, margin in ((np.float16, 17.5), (np.float32, 96.5), (np.float64, 717.5)):
+        with refuted("a vocabulary whose terms underflow, though the loss does not"):
+            for more in g.uniform(0, 1, 5):
+                says(gap_form, *level(50_257, margin + more, dtype))
+    with refuted("the target left out where another class leads"), np.errstate(over="ignore"):
+        says(lambda z: float(np.log1p(np.exp(z[1:] - z[0]).sum())), np.array([-800.0, 0.0]))
     with refuted("the target left in the sum"):
         says(lambda z: float(np.log(np.exp(z - z.max()).sum()) + z.max() - z[0]), np.array([30.0, 0.0, 0.0]))
     with refuted("the logarithm of the softmax, for a wrong answer"), np.errstate(divide="ignore"):
         says(lambda z: float(-np.log(xent.softmax(z)[0])), np.array([-800.0, 0.0]))
+
+
+@pytest.mark.claim(
+    "05",
+    "For arrays `xent` promises a cross-entropy within 4 ulp of the true value, an ulp being $2u$ relative to the "
+    "result, if the loss is at least $K$ times the smallest normal number of its format.",
+)
+def test_the_package_keeps_its_promise_where_terms_underflow() -> None:
+    """Level rows of 2 to 50,257 classes, losses from K times the smallest normal number up, in arrays and tensors.
+
+    Would be refuted by a larger error, as of losses that are normal numbers, but sums of terms that are not.
+    """
+    g = rng(21)
+
+    def says(classes: int, margin: float, dtype: type) -> None:
+        z, truth = level(classes, margin, dtype)
+        info = np.finfo(dtype)
+        assert truth >= info.tiny
+        ours = float(xent.cross_entropy(z, 0))
+        assert off_by(ours, truth) <= 4 * float(info.eps)
+        ours = xent.torch.cross_entropy(torch.from_numpy(z), torch.tensor(0)).item()
+        assert off_by(ours, truth) <= (8 + abs(margin)) * float(info.eps)
+
+    for dtype, end in ((np.float32, 87.3), (np.float64, 708.3)):
+        for classes in (2, 3, 10, 1000, 50_257):
+            for margin in (*g.uniform(-end, end, 3), *g.uniform(end - 3, end, 3)):
+                says(classes, margin, dtype)
+        for classes in (1000, 50_257):
+            with refuted("a loss that is a normal number, of terms that are not"):
+                for margin in end + np.log(classes) - g.uniform(0.2, 2, 5):
+                    says(classes, margin, dtype)
 
 
 @pytest.mark.claim(

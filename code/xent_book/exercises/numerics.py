@@ -54,9 +54,8 @@ EXERCISES = (
             "for a certain and wrong answer the probabilities of the others add up to 1, and p_y is lost": (
                 lambda z, y: np.log(np.delete(_softmax(z), y).sum())
             ),
-            "for a certain and wrong answer two log-sum-exps are equal: use their gap and log1p": (
-                lambda z, y: log_sum_exp(np.delete(z, y)) - log_sum_exp(z)
-            ),
+            "for a certain and wrong answer two log-sum-exps are equal: use that of the others, its gap "
+            "from z_y and log1p": (lambda z, y: log_sum_exp(np.delete(z, y)) - log_sum_exp(z)),
             "this overflows for large logits: shift by the maximum first": (
                 lambda z, y: np.log(np.delete(np.exp(z), y).sum() / np.exp(z).sum())
             ),
