@@ -237,14 +237,15 @@ def targets_outside(targets: Any) -> Answer:
     return Answer(bool((t < 0).any() or (t > 1).any()), f"targets from {t.min():.3g} to {t.max():.3g}")
 
 
-def no_distributions(loss: Loss | str, log_q: Any, p: Any, *, axis: int = -1) -> Answer:
+def no_distributions(loss: Loss | str, log_q: Any, p: Any, *, axis: int | None = None) -> Answer:
     """Whether a KL divergence is given something else than log q and p, or log p, of distributions."""
     found, q, t = _of(loss), array(log_q).astype(float), array(p).astype(float)
     if found.reads not in ("log-probabilities", "probabilities"):
         return _told(found, None, f"the loss reads {found.reads}")
     q = np.exp(q) if found.reads == "log-probabilities" else q
     t = np.exp(t) if found.targets == ("log-probabilities",) else t
-    off = [float(np.abs(rows.sum(axis) - 1).max()) for rows in (q, t)]
+    each = ([float(np.abs(rows.sum(a) - 1).max()) for rows in (q, t)] for a in _axes(q, None, axis))
+    off = min(each, key=max)
     why = f"rows of q are off one by {off[0]:.2g}, rows of p by {off[1]:.2g}"
     return Answer(max(off) > max(5e-4, _loose(log_q, p)), why)
 
@@ -340,6 +341,8 @@ def few_digits(loss: Loss | str, logits: Any = None, loss_value: Any = None) -> 
 
 def rows_do_not_sum(probs: Any, *, axis: int = -1) -> Answer:
     """Whether rows of probabilities fail to sum to one, by more than their precision explains."""
+    if array(probs).ndim < 2:
+        return Answer(None, "one probability for each row: of yes and no?")
     off = float(np.abs(array(probs).astype(float).sum(axis) - 1).max())
     return Answer(off > _loose(probs), f"a row is off by {off:.2g}")
 

@@ -1571,6 +1571,11 @@ def refuting() -> dict[str, tuple[str, Callable[[], Any]]]:
         ),
         "labels overwritten": (NO, lambda: s.changes_arguments(relabelled)),
         "a softmax added up": (YES, lambda: s.logits_as_probabilities(bce, torch.full((9,), 1.0000001))),
+        "distributions, classes second": (
+            YES,
+            lambda: s.no_distributions(F.kl_div, cube.log_softmax(1), cube.softmax(1)),
+        ),
+        "probabilities of yes": (YES, lambda: s.rows_do_not_sum(young[:, 0])),
         "a row of weights": (NO, lambda: s.weights_of_another_shape(one.T, torch.ones(4, 4))),
     }
 
