@@ -89,6 +89,12 @@ def _normalised(z: Array, axis: int) -> bool:
     return bool((z >= 0).all() and np.allclose(z.sum(axis), 1, atol=0.02))
 
 
+def _two_sigmoids(p: Array, axis: int) -> bool:
+    """Whether pairs sum to about one, as two sigmoids of small logits do."""
+    near = p.shape[axis] == 2 and np.ptp(p) < 0.1
+    return bool(near and not (np.ptp(p) and np.allclose(p.sum(axis), 1, rtol=0, atol=1e-5)))
+
+
 def _loose(*values: Any) -> float:
     """How far the sum of a distribution may lie from one in the coarsest format of some arrays."""
     return max({"float16": 0.02, "bfloat16": 0.02}.get(_kind(v), 1e-5) for v in values)
@@ -96,7 +102,7 @@ def _loose(*values: Any) -> float:
 
 def _probabilities(z: Array) -> bool | None:
     """Whether numbers are probabilities of yes or no: few, or close together, they may as well be small logits."""
-    inside = bool(((z >= 0) & (z <= 1)).all())
+    inside = bool(((z >= 0) & (z < 1 + 1e-5)).all())  # sums of a softmax are rounded
     return None if inside and (z.size < 8 or np.ptp(z) <= 0.5) else inside
 
 
@@ -154,15 +160,16 @@ def no_signal(logits: Any, targets: Any = None, *, axis: int | None = None) -> A
     if z.shape[-1] == 1 and z.ndim < 3:
         z = np.concatenate([z, 0 * z], -1)
     digits = FORMATS.get(_kind(logits), FORMATS["float64"])[0]
-    rounding = 2.0 ** (4 - digits) * max(1.0, float(np.abs(z).max()))
+    rounding = 2.0 ** (4 - digits) * max(1.0, float(np.abs(z[np.isfinite(z)]).max(initial=0)))
     says, why = set[bool | None](), ""
     for a in _axes(z, targets, axis):
-        classes = rows = float(np.ptp(z, axis=a).max())
+        x = np.where(np.isneginf(z), z.max(a, keepdims=True), z)  # masked classes
+        classes = rows = float(np.ptp(x, axis=a).max())
         if z.size > z.shape[a]:
-            each = z if len(z) > 1 else np.moveaxis(z, a, -1).reshape(-1, z.shape[a])
+            each = x if len(x) > 1 else np.moveaxis(x, a, -1).reshape(-1, z.shape[a])
             rows = float(np.ptp(each, axis=0).max())
         spread = min(classes, rows)
-        says.add(True if spread <= min(1e-3, rounding) else None if spread < max(1e-3, rounding) else False)
+        says.add(True if spread <= min(1e-3, rounding) else False if spread >= max(1e-3, rounding) else None)
         why = why or f"the logits differ by up to {classes:.3g} in a row, by up to {rows:.3g} in a class"
     return _either(says, why)
 
@@ -188,9 +195,9 @@ def double_softmax(loss: Loss | str, logits: Any, targets: Any = None, *, axis: 
     z, found = array(logits), _of(loss, logits)
     if found.known and found.reads != "logits":
         return Answer("twice" in found.reads or "before" in found.reads, f"the loss reads {found.reads}")
-    wide = z.ndim > 1 and z.shape[1] > 1
+    binary = found.family.startswith("binary")
+    wide = z.shape[1] > 1 if z.ndim > 1 else z.size > 1 and not binary
     if not (wide and any(_normalised(z, a) for a in _axes(z, targets, axis))):
-        binary = found.family.startswith("binary")
         return _told(found, None if binary else False, "the rows given do not sum to one")
     return _told(found, True, "the rows given sum to one")
 
@@ -207,7 +214,9 @@ def smoothing_floor(loss: Loss | str) -> Answer:
     """Whether the loss smooths its labels."""
     found = _of(loss)
     share = found.smoothing or 0.0
-    coarse = not share and any("factor changes" in note for note in found.notes)
+    coarse = not share and (
+        found.precision in ("float16", "bfloat16") or any("factor changes" in n for n in found.notes)
+    )
     return _told(found, None if coarse else bool(share), f"a smoothing of {share:.3g}")
 
 
@@ -228,14 +237,15 @@ def targets_outside(targets: Any) -> Answer:
     return Answer(bool((t < 0).any() or (t > 1).any()), f"targets from {t.min():.3g} to {t.max():.3g}")
 
 
-def no_distributions(loss: Loss | str, log_q: Any, p: Any, *, axis: int = -1) -> Answer:
+def no_distributions(loss: Loss | str, log_q: Any, p: Any, *, axis: int | None = None) -> Answer:
     """Whether a KL divergence is given something else than log q and p, or log p, of distributions."""
     found, q, t = _of(loss), array(log_q).astype(float), array(p).astype(float)
     if found.reads not in ("log-probabilities", "probabilities"):
         return _told(found, None, f"the loss reads {found.reads}")
     q = np.exp(q) if found.reads == "log-probabilities" else q
     t = np.exp(t) if found.targets == ("log-probabilities",) else t
-    off = [float(np.abs(rows.sum(axis) - 1).max()) for rows in (q, t)]
+    each = ([float(np.abs(rows.sum(a) - 1).max()) for rows in (q, t)] for a in _axes(q, None, axis))
+    off = min(each, key=max)
     why = f"rows of q are off one by {off[0]:.2g}, rows of p by {off[1]:.2g}"
     return Answer(max(off) > max(5e-4, _loose(log_q, p)), why)
 
@@ -245,7 +255,7 @@ def _is_target(a: Array) -> bool | None:
     if a.dtype.kind in "iub":
         return True
     whole = bool((a == np.round(a)).all())
-    return True if whole and ((a == 0) | (a == 1)).all() and a.size > 1 else False if not whole else None
+    return True if whole and ((a == 0) | (a == 1)).all() and np.ptp(a) else False if not whole else None
 
 
 def swapped_arguments(loss: Loss | str, first: Any, second: Any) -> Answer:
@@ -265,7 +275,7 @@ def logits_as_probabilities(loss: Loss | str, logits: Any) -> Answer:
     z, found = array(logits), _of(loss, logits)
     if found.reads != "probabilities":
         return _told(found, False, f"the loss reads {found.reads}")
-    good: bool | None = bool(((z >= 0) & (z <= 1)).all())
+    good: bool | None = bool(((z >= 0) & (z < 1 + 1e-5)).all())
     if good and found.family.startswith("binary"):
         good = _probabilities(z)
     elif good:  # those of sigmoids, or small logits
@@ -277,9 +287,10 @@ def logits_as_probabilities(loss: Loss | str, logits: Any) -> Answer:
 def binary_loss_of_a_softmax(loss: Loss | str, probs: Any) -> Answer:
     """Whether a binary loss is given the rows of a softmax."""
     p, found = array(probs), _of(loss, probs)
-    rows = p.ndim > 1 and p.shape[-1] > 1 and _normalised(p, -1)
+    rows: bool | None = p.ndim > 1 and p.shape[-1] > 1 and _normalised(p, -1)
     why = f"a {found.family}; rows that {'sum' if rows else 'do not sum'} to one"
-    return _told(found, found.family.startswith("binary") and rows, why)
+    rows = None if rows and _two_sigmoids(p, -1) else rows
+    return _told(found, rows if found.family.startswith("binary") else False, why)
 
 
 def other_unit(loss: Loss | str) -> Answer:
@@ -330,6 +341,8 @@ def few_digits(loss: Loss | str, logits: Any = None, loss_value: Any = None) -> 
 
 def rows_do_not_sum(probs: Any, *, axis: int = -1) -> Answer:
     """Whether rows of probabilities fail to sum to one, by more than their precision explains."""
+    if array(probs).ndim < 2:
+        return Answer(None, "one probability for each row: of yes and no?")
     off = float(np.abs(array(probs).astype(float).sum(axis) - 1).max())
     return Answer(off > _loose(probs), f"a row is off by {off:.2g}")
 
@@ -403,7 +416,9 @@ def masked_class(logits: Any, target_probs: Any) -> Answer:
 def _left_out(mask: Any, true_is: str | None) -> Array | None:
     """Where an attention mask leaves a position out, or None if it could be read in two ways."""
     m = array(mask)
-    if m.dtype.kind == "f" and (np.isneginf(m).any() or not ((m == 0) | (m == 1)).all() or not m.any()):
+    if m.dtype.kind == "f" and (
+        np.isneginf(m).any() or not ((m == 0) | (m == 1)).all() or not (true_is or m.any())
+    ):
         return np.asarray(m <= -1e4)
     m = m.astype(bool)
     return None if true_is is None else m if true_is == "left out" else ~m
@@ -438,7 +453,7 @@ def half_overflows(loss: Loss, logits: Any, targets: Any) -> Answer:
     """Whether the loss of tensors in half precision is not finite, or 0, where that of float32 is neither."""
     if "float16" not in _kind(logits):
         return Answer(False, "the logits are not in half precision")
-    if not np.isfinite(array(logits)).all():
+    if not (np.isfinite(array(logits)) | np.isneginf(array(logits))).all():
         return Answer(True, "the logits themselves are inf or nan in half precision")
     wide = logits.float() if hasattr(logits, "float") else array(logits).astype(np.float32)
     step = -1 if _of(loss).first == "target" else 1
@@ -446,7 +461,8 @@ def half_overflows(loss: Loss, logits: Any, targets: Any) -> Answer:
         short, full = (float(array(loss(*(v, targets)[::step])).mean()) for v in (logits, wide))
     why = f"{short:.4g} in half precision, {full:.4g} in float32"
     lost = not np.isfinite(short) or (short == 0 and full > 0.01)  # a number of rows that is inf
-    return Answer(bool(lost and np.isfinite(full)), why)
+    masked = np.isneginf(array(logits)).any() and not np.isfinite(full)  # or were they finite once?
+    return Answer(None if masked else bool(lost and np.isfinite(full)), why)
 
 
 def half_weights(model: Any) -> Answer:
@@ -489,17 +505,17 @@ def clipped(loss: Loss | str, inputs: Any = None) -> Answer:
     if found.known and found.epsilon is not None:
         return Answer(True, f"the loss clips {found.clip}")
     x = np.zeros(1) if inputs is None else array(inputs).astype(float)
-    x = np.unique(x.reshape(-1, x.shape[-1]), axis=0).ravel()  # equal rows repeat their smallest number
+    x = np.unique(x.reshape(-1, x.shape[-1]), axis=0)  # equal rows repeat their smallest number
     if ((x >= 0) & (x <= 1)).all() and x.any():
         x = np.log(np.maximum(x, 1e-300))
-    x = x[x > -690]  # 0 and its logarithm are not clipped
+    x = np.where(x > -690, x, 0.0)  # 0 and its logarithm are not clipped
     low = x.min(initial=0.0) if (x <= 0).all() else 0.0
-    decimal, there = low / np.log(10), int(np.isclose(x, low, rtol=1e-6).sum())
-    often = there > 1 and found.reads != "logits"
-    if low < -9 and there < x.size and (often or abs(decimal - round(decimal)) < 1e-4):
+    decimal, there = low / np.log(10), np.isclose(x, low, rtol=1e-6)
+    often = there.any(-1).sum() > 1 and found.reads != "logits"  # ties repeat it in one row
+    if low < -9 and low < x.max() and (often or abs(decimal - round(decimal)) < 1e-4):
         # In half precision neighbours are equal by rounding, unless far more pile up at the end than beside it.
         beside = (x == x[x > low].min(initial=0.0)).sum()
-        sure = "16" not in _kind(inputs) or there > 3 * beside
+        sure = "16" not in _kind(inputs) or there.sum() > 3 * beside
         return Answer(True if sure else None, f"what it is given stops at a probability of {np.exp(low):.2g}")
     return _told(found, False, f"clips: {found.clip}")
 
@@ -547,16 +563,18 @@ def softmax_over_another_axis(probs: Any, *, axis: int | None = None, loss: Loss
     if sums & right:
         return Answer(None if sums - right else False, f"the axes {sorted(sums)} sum to one")
     why = f"axis {min(sums)} sums to one, not the classes" if sums else "no axis sums to one"
+    if sums and all(_two_sigmoids(p, a) for a in sums):
+        return Answer(None, f"axis {min(sums)} sums to one, as two sigmoids of small logits do")
     return Answer(bool(sums), why)
 
 
 def depends_on_other_rows(model: Callable[[Any], Any], inputs: Any) -> Answer:
     """Whether the output of the first row changes with the rest of the batch, as under batch normalisation."""
     n = len(inputs)
-    if n > 3:
-        batches = inputs, inputs[: max(2, n // 2)]
-    elif "float" in _kind(inputs):  # a small batch gets other rows beside it: its own, scaled
+    if "float" in _kind(inputs):  # other rows beside them: their own, scaled
         batches = _beside(inputs, [2.0]), _beside(inputs, [3.0, 0.5])
+    elif n > 3:
+        batches = inputs, inputs[: max(2, n // 2)]
     else:
         return Answer(None, "give at least four rows")
     one, two, again = (array(model(batch)) for batch in (*batches, batches[0]))
@@ -631,12 +649,15 @@ def rate_too_high(losses: Any) -> Answer:
         if np.isfinite(curve[steps:]).any() or not (before[-3:] > curve[0]).any():
             return Answer(None, f"{why}, and no rise before: one batch, or its inputs?")
         return Answer(True, why)
-    parts = [part.mean() for part in np.array_split(curve, min(12, len(curve)))]
-    first, best, last = curve[0], min(parts), float(curve[-max(1, len(curve) // 4) :].mean())
+    parts = np.array_split(curve, min(12, len(curve)))
+    means = [part.mean() for part in parts]
+    first, best, last = curve[0], min(means), float(curve[-max(1, len(curve) // 4) :].mean())
     high, lost = last > first, last - best > (first - best) / 3
     noise = float(np.median(np.abs(np.diff(curve, 2)))) * 1.4826 / 6**0.5  # of a smooth curve: none
     flat = last - best <= 1e-6 * abs(first)  # and its rounding
-    beyond = last - min(best, first) > 3 * noise and (high or len(curve) >= 24)
+    beyond = last - min(best, first) > (3 + 24 / len(curve)) * noise and (high or len(curve) >= 24)
+    # Skewed or correlated losses are noisier: the end lies above all of the best part.
+    beyond = beyond and curve[-max(1, len(curve) // 4) :].min() > parts[np.argmin(means)].max()
     why = f"from {first:.4g} over {best:.4g} to {last:.4g}"
     return Answer((beyond or None) if (high or lost) and not flat else False, why)
 
@@ -687,8 +708,8 @@ def scaled_loss(logged: Any, loss_value: Any) -> Answer:
     power, why = np.log2(ratio) if ratio > 0 else 0.0, f"{ratio:.6g} times the loss"
     if abs(power - round(power)) > loose or power < 3.5:
         return Answer(False, why)
-    # A sum over accumulation steps is a small power.
-    return Answer(True, why) if power > 9.5 else Answer(None, f"{why}, or a sum of as many")
+    # A sum over accumulation steps, or over the targets of a batch, is a smaller power.
+    return Answer(True, why) if power > 14.5 else Answer(None, f"{why}, or a sum of as many")
 
 
 # ------------------------------------------------------------------------------------- denominators and weights
@@ -707,7 +728,9 @@ def nobody_divides(logged: Any, loss_value: Any, steps: int) -> Answer:
     if not array(loss_value).any():
         return Answer(None, "a loss of 0 has no multiples")
     ratio = float(array(logged)) / float(array(loss_value))
-    near = abs(ratio - steps) < 0.05 * steps if steps > 1 else None
+    near = None if steps < 2 else abs(ratio - steps) < 0.05 * steps
+    if not near and ratio > (1 + steps) / 2:  # means of unequal counts, or the loss of one of them
+        near = None
     return Answer(near, f"{ratio:.4g} times the loss, with {steps} steps")
 
 
@@ -828,8 +851,28 @@ def padding_counts(loss: Loss, logits: Any, targets: Any, padded: Any, *, axis: 
     pair = [like.new_tensor(v) if hasattr(like, "new_tensor") else v for v in (z, other)]
     step = -1 if found.first == "target" else 1
     one, two = (array(loss(*(v, targets)[::step])).astype(float).sum() for v in pair)
-    same = np.isclose(one, two, rtol=1e-6)
-    return Answer(bool(not same), f"{one:.7g} becomes {two:.7g} with other logits under the padding")
+    why = f"{one:.7g} becomes {two:.7g} with other logits under the padding"
+    if not np.isclose(one, two, rtol=1e-6):
+        return Answer(True, why)
+    # A mask on the sum alone: the padding still counts in the divisor, if more of it lowers the loss.
+    y, where = array(targets), pad.any(a)
+    if where.shape != y.shape or z.ndim not in (2, 3):
+        return Answer(False, why)
+    along = 0 if z.ndim == 2 else 1 if a == -1 else 2
+    more = (
+        np.concatenate([z, np.take(z, [0], along)], along),
+        np.concatenate([y, np.full_like(y[..., :1], y[where][0])], -1),
+    )
+    try:
+        fed = [
+            v.new_tensor(m) if hasattr(v, "new_tensor") else m
+            for v, m in zip((like, targets), more, strict=True)
+        ]
+        three = array(loss(*fed[::step])).astype(float).sum()
+    except Exception:
+        return Answer(None, f"{why}, and the loss takes no padding more")
+    why += f", {three:.7g} with another padded position"
+    return Answer(bool(not np.isclose(one, three, rtol=1e-5)), why)
 
 
 def ignored_class(ignore_index: int, classes: int) -> Answer:
@@ -893,10 +936,9 @@ def never_shifted(loss: Loss | str, labels: Any, ids: Any, *, ignore_index: int 
 
 
 def broadcasts(predictions: Any, targets: Any) -> Answer:
-    """Whether predictions (N, 1) meet targets (N,), or the other way round; or (B, T, 1) meets (B, T)."""
+    """Whether shapes differ in axes of length one alone, as (N, 1) and (N,), or (B, T, 1) and (B, T)."""
     p, t = array(predictions).shape, array(targets).shape
-    wide = len(p) != len(t) and {len(p), len(t)} == {1, 2} and 1 in (p[-1], t[-1]) and max(*p, *t) > 1
-    wide = wide or (max(*p, *t, 0) > 1 and ((*p, 1) == t or (*t, 1) == p))
+    wide = p != t and [n for n in p if n > 1] == [n for n in t if n > 1]
     return Answer(bool(wide), f"predictions {p}, targets {t}")
 
 

@@ -61,8 +61,9 @@ def test_a_fresh_network_costs_log_k() -> None:
 
 @pytest.mark.claim(
     "08",
-    "The height at which a loss comes to rest points to the cause: log K to a missing signal, 1.461 for ten classes to "
-    "a softmax too many, 16.1 or 34.5 to a clip, and a positive floor under a model that is always right to smoothing.",
+    "The height at which a loss comes to rest points to the cause: log K to a missing signal, 1.461 for ten classes "
+    "and 3.62 for a hundred to a softmax too many, 16.1 or 34.5 to a clip, and another positive floor under a model "
+    "that is always right to smoothing.",
 )
 def test_where_losses_come_to_rest() -> None:
     """Free logits, trained long: two softmaxes, a detached path, smoothing, a clip.
@@ -76,6 +77,12 @@ def test_where_losses_come_to_rest() -> None:
     start = torch.from_numpy(rng(808).normal(size=(10, 10)))
     twice = trained(lambda z: F.cross_entropy(z.softmax(-1), y), start, 300, 3.0)
     says(twice, math.log(math.e + 9) - 1)
+    # A model of a hundred classes that is always right has a positive floor without smoothing.
+    many, diagonal = torch.arange(100), 99.0 * torch.eye(100, dtype=torch.float64)
+    hundred = trained(lambda z: F.cross_entropy(z.softmax(-1), many), diagonal, 5, 0.3)
+    assert f"{hundred:.2f}" == "3.62"
+    with refuted("smoothing as the cause of every positive floor but 1.461"):
+        says(hundred, 1.461)
     with refuted("the height of one softmax too many for the model without"):
         says(trained(lambda z: F.cross_entropy(z, y), start, 100, 1.0), 1.461)
     assert trained(lambda z: F.cross_entropy(z, y), start, 100, 1.0) < 0.01  # without it there is no floor
@@ -161,8 +168,8 @@ def test_the_floors_of_a_double_sigmoid() -> None:
 
 @pytest.mark.claim(
     "08",
-    "Pass logits, and name the arguments. With both, three libraries return one number for the same rows, unless some "
-    "are weighted or ignored.",
+    "Pass logits, with `from_logits=True` in Keras, and name the arguments: three libraries return one number for the "
+    "same rows of finite logits, unless some are weighted or ignored.",
 )
 def test_three_libraries_return_one_number() -> None:
     """Batches of several sizes, for each of the three losses. Would be refuted by two numbers."""
@@ -201,7 +208,13 @@ def test_three_libraries_return_one_number() -> None:
             each = F.cross_entropy(zt, torch.from_numpy(y), weight=w, reduction="none")
             says((weighted, each.mean()))
         with refuted("Keras without from_logits=True"):
-            says((xent.cross_entropy(z, y), losses.SparseCategoricalCrossentropy()(y, z)))
+            says((xent.cross_entropy(z, y), losses.SparseCategoricalCrossentropy()(y_true=y, y_pred=z)))
+        with refuted("a class at -inf, and targets of zero for it"):
+            masked, none = z.copy(), soft * np.r_[np.zeros(1), np.ones(classes - 1)]
+            masked[:, 0] = -np.inf
+            none /= none.sum(1, keepdims=True)
+            torchs = F.cross_entropy(input=torch.from_numpy(masked), target=torch.from_numpy(none))
+            says((xent.soft_cross_entropy(masked, none), torchs))
 
 
 @pytest.mark.claim(
@@ -291,9 +304,9 @@ def test_three_numbers_of_the_rows() -> None:
 
 @pytest.mark.claim(
     "08",
-    "`pos_weight` and class weights multiply the odds that are learnt: for a class of probability p and weight w the "
-    "model reports w p / (1 − p + w p), or something between that and p where the loss divides by the batch's own sum "
-    "of weights.",
+    "`pos_weight` and class weights multiply the odds that are learnt: for a class of probability p and weight w, "
+    "beside weights of 1, the model reports w p / (1 − p + w p), or something between that and p where the loss "
+    "divides by the batch's own sum of weights.",
 )
 @pytest.mark.claim("08", "If the denominator is constant, report sigmoid(z − log w)")
 def test_weights_multiply_the_odds() -> None:
@@ -323,9 +336,22 @@ def test_weights_multiply_the_odds() -> None:
                     mended(learnt, p, w)
                 with refuted("the report of weights that divide"):
                     says(p / (w * (1 - p) + p), p, report)
+            # Beside two classes: of weight 1, and of other weights.
+            q, classes = np.array([p, (1 - p) / 3, 2 * (1 - p) / 3]), np.array([w, 1.0, 1.0])
+
+            def reports(classes: np.ndarray, q: np.ndarray = q, report: float = report) -> None:
+                assert (classes * q / (classes @ q))[0] == pytest.approx(report)
+
+            reports(classes)
+            with refuted("three weights of which two are not 1"):
+                reports(np.array([w, 2.0, 3.0]))
+            for size in (2, 8):
+                says(denominators.learnt_distribution(q, classes, size, weight=classes)[0], p, report)
 
 
-@pytest.mark.claim("08", "It was given q itself, or logits; or a p that does not sum to one.")
+@pytest.mark.claim(
+    "08", "Beyond rounding, it was given q itself, or logits; or a p that does not sum to one."
+)
 @pytest.mark.claim("08", "Each row whose class has moved costs that much in float64, and 15.9 in float32.")
 @pytest.mark.claim("08", "so the targets of a rank that has few count too much.")
 def test_three_causes_of_the_rows() -> None:
@@ -342,6 +368,10 @@ def test_three_causes_of_the_rows() -> None:
     positive(q.log(), p)
     with refuted("q in place of its logarithm"):
         positive(q, p)
+    logits = torch.randn(200, 50, generator=torch.Generator().manual_seed(814))
+    with refuted("two equal distributions in float32, whose difference is rounded"):
+        positive(logits.log_softmax(1), logits.softmax(1))
+    assert (F.kl_div(logits.log_softmax(1), logits.softmax(1), reduction="none").sum(1) > -1e-6).all()
     assert (F.kl_div(q, p, reduction="none").sum(1) < 0).all()
     assert F.kl_div(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([[0.2, 0.3, 0.5]]), reduction="sum") < 0
     assert (F.kl_div(q.log(), 0.3 * q, reduction="none").sum(1) < 0).all()

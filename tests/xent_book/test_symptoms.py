@@ -364,8 +364,12 @@ def twice_shifted(k: Kind) -> Answers:
 
 def one_against_flat(k: Kind) -> Answers:
     p = np.random.default_rng(1).uniform(size=(k.n, 1))
-    yield k.n > 1, symptoms.broadcasts(k.floats(p), k.floats(p[:, 0]))
-    yield k.n > 1, symptoms.broadcasts(k.floats(p[:, 0]), k.floats(p))
+    yield (
+        True,
+        symptoms.broadcasts(k.floats(p), k.floats(p[:, 0])),
+    )  # PyTorch refuses a batch of one row as well
+    yield True, symptoms.broadcasts(k.floats(p[:, 0]), k.floats(p))
+    yield True, symptoms.broadcasts(k.floats(p[:1]), k.floats(p[0, 0]))
     yield False, symptoms.broadcasts(k.floats(p), k.floats(p))
     yield False, symptoms.broadcasts(k.floats(p[:, 0]), k.floats(p[:, 0]))
     yield True, symptoms.broadcasts(k.floats(np.ones((2, k.n, 1))), k.floats(np.ones((2, k.n))))
@@ -1405,6 +1409,21 @@ def refuting() -> dict[str, tuple[str, Callable[[], Any]]]:
     long, batches = r(1, 64, 10).float().bfloat16(), [np.array([1.0, 2.0, 3.1]), np.array([4.3])]
     young = 0.3 + 0.02 * r(64, 1)  # logits of a fresh model, or probabilities that hardly differ
     bce, nll = F.binary_cross_entropy, F.nll_loss
+    p, classes_off = z.softmax(1), z.index_fill(1, torch.tensor([9]), -np.inf)
+    few, cube, cube_few = torch.where(y > 5, -100, y), r(3, 10, 6), torch.arange(18).reshape(3, 6) % 7
+    cube_few[:, 4:] = -100
+    tied = torch.cat([9 + r(20, 1), 12 + r(20, 1), torch.zeros(20, 8)], 1)
+    walk = [1.0]
+    for step in rng(886).normal(size=300):
+        walk.append(0.1 + 0.9 * walk[-1] + 0.1 * step)
+
+    def summed_only(a: Any, c: Any) -> Any:
+        return F.cross_entropy(a, c, reduction="none").sum() / c.numel()
+
+    def relabelled(a: Any, c: Any) -> Any:
+        c[c == -100] = 0
+        return F.cross_entropy(a, c)
+
     return {
         "one class stands out nowhere": (NO, lambda: s.no_signal(r(4, 6, 1).expand(4, 6, 10))),
         "one sequence, a bias alone": (NO, lambda: s.no_signal(r(1, 1, 10).expand(1, 6, 10))),
@@ -1509,6 +1528,54 @@ def refuting() -> dict[str, tuple[str, Callable[[], Any]]]:
             NO,
             lambda: s.flat_batch(keras.binary_crossentropy, np.array([0.0, 1, 1]), np.array([0.2, 0.3, 0.4])),
         ),
+        "equal rows beside a masked class": (
+            NO,
+            lambda: s.no_signal(torch.tensor([[0.3, 0.2, -np.inf]] * 6)),
+        ),
+        "logits that are nan": (NO, lambda: s.no_signal(np.nan * z)),
+        "a softmax of one row without a batch": (NO, lambda: s.double_softmax(ce, p[0], y[0])),
+        "two sigmoids of small logits": (
+            YES,
+            lambda: s.binary_loss_of_a_softmax(bce, (0.02 * r(8, 2)).sigmoid()),
+        ),
+        "sigmoids of small logits, two rows": (
+            YES,
+            lambda: s.softmax_over_another_axis((0.02 * r(2, 5)).sigmoid()),
+        ),
+        "a masked class in float16": (YES, lambda: s.half_overflows(ce, classes_off.half(), y)),
+        "a sum over 4,096 targets": (YES, lambda: s.scaled_loss(4096 * 2.31, 2.31)),
+        "the loss of one micro-batch": (NO, lambda: s.nobody_divides(8.8, 2.0, 4)),
+        "means of unequal counts, added": (NO, lambda: s.nobody_divides(6.0, 240 / 110, 2)),
+        "a mask on the sum, not on the count": (
+            NO,
+            lambda: s.padding_counts(summed_only, z, few, few == -100),
+        ),
+        "that mask, for sequences": (
+            NO,
+            lambda: s.padding_counts(summed_only, cube, cube_few, cube_few == -100),
+        ),
+        "a mask on both": (YES, lambda: s.padding_counts(ce, cube, cube_few, cube_few == -100)),
+        "a batch of one row, squeezed": (NO, lambda: s.broadcasts(torch.zeros(1, 1), torch.tensor(0.0))),
+        "one target for all": (YES, lambda: s.broadcasts(torch.zeros(4, 3), torch.zeros(1))),
+        "logits of zero, soft targets": (YES, lambda: s.swapped_arguments(ce, 0 * p, p)),
+        "classes that are tied": (YES, lambda: s.clipped(nll, tied.log_softmax(1))),
+        "a batch twice": (
+            NO,
+            lambda: s.depends_on_other_rows(nn.BatchNorm1d(3), r(4, 3).float().repeat(2, 1)),
+        ),
+        "two losses in turn": (YES, lambda: s.rate_too_high(np.where(rng(885).random(400) < 0.1, 5.0, 0.1))),
+        "losses that follow each other": (YES, lambda: s.rate_too_high(walk)),
+        "a little smoothing in bfloat16": (
+            NO,
+            lambda: s.smoothing_floor(lambda a, c: ce(a.bfloat16(), c, label_smoothing=0.02)),
+        ),
+        "labels overwritten": (NO, lambda: s.changes_arguments(relabelled)),
+        "a softmax added up": (YES, lambda: s.logits_as_probabilities(bce, torch.full((9,), 1.0000001))),
+        "distributions, classes second": (
+            YES,
+            lambda: s.no_distributions(F.kl_div, cube.log_softmax(1), cube.softmax(1)),
+        ),
+        "probabilities of yes": (YES, lambda: s.rows_do_not_sum(young[:, 0])),
         "a row of weights": (NO, lambda: s.weights_of_another_shape(one.T, torch.ones(4, 4))),
     }
 
