@@ -122,7 +122,7 @@ def test_epsilon_ranks_two_models() -> None:
 
 @pytest.mark.claim(
     "06",
-    "On this split, with Keras's ε the nearest neighbour is the better model; with scikit-learn's it is the worse one.",
+    "On this split, with Keras's ε the nearest neighbour has the lower loss, with scikit-learn's the higher.",
 )
 def test_the_ranking_of_the_digits_on_this_and_other_splits() -> None:
     """The chapter's split and nine random ones: the first order on all of them, its reversal on some, hence "this".
@@ -308,11 +308,13 @@ def test_cross_entropy_of_probabilities_is_a_softmax_too_many() -> None:
 @pytest.mark.claim(
     "06",
     "Two right programs may differ in their last bits. Compare with a tolerance that you can derive: relative where "
-    "the loss takes probabilities as they are, with an absolute part added where it normalises.",
+    "the loss takes probabilities as they are, with an absolute part added where it normalises or forms $1 - p$.",
 )
 @pytest.mark.erratum("1.c")
 def test_the_two_tolerances_are_enough_and_neither_replaces_the_other() -> None:
     """Permuted sums of 3 to 1,000 classes, rows of every concentration; normalised rows of nearly certain answers.
+
+    Binary losses too, whose 1 - p is rounded: near 0 they need the absolute part, though nothing is normalised.
 
     Would be refuted by a right program beyond its tolerance. The post compares with `==`, which refuses some.
     """
@@ -365,6 +367,15 @@ def test_the_two_tolerances_are_enough_and_neither_replaces_the_other() -> None:
             if classes == 2:
                 with refuted("the absolute part alone, for an unlikely answer"):
                     says(*far, absolute_part)
+    q = np.r_[10.0 ** g.uniform(-18, 0, 200), -np.expm1(g.uniform(-30, 0, 200))]
+    seen = -np.log(1 - q)
+    with mpmath.workdps(40):
+        true = [-mpmath.log1p(-mpmath.mpf(b)) for b in q]
+        off = np.array([float(abs(mpmath.mpf(a) - b)) for a, b in zip(seen, true, strict=True)])
+    zero, relative = np.zeros(len(q)), 5 * u * np.array(true, float)
+    says(off, zero, 6 * u + relative)
+    with refuted("the relative bound alone, for a program that forms 1 - p"):
+        says(off, zero, relative)
     p = torch.softmax(torch.from_numpy(g.normal(size=(40, 5))).float(), -1).double()
     seen = -torch.log(p[:, 0] / p.sum(1)).numpy()
     with refuted("rows that sum to one only within float32"):
@@ -546,3 +557,48 @@ def test_the_right_functions_of_the_exercise_keep_twelve_digits() -> None:
     z, y = g.uniform(-40, 40, 100), g.uniform(0.01, 0.99, 100)
     answers = [loss(z, y) for _, loss in RIGHT]
     assert any((a != answers[0]).any() for a in answers)
+
+
+@pytest.mark.claim(
+    "06",
+    "Large logits of both signs find the infinite loss and the clip and, if the tolerance is relative, the digits lost "
+    "on a certain and right answer.",
+)
+def test_large_logits_find_infinities_clips_and_lost_digits() -> None:
+    """Each of the exercise's wrong functions of these kinds, at moderate logits and at large ones of both signs.
+
+    Would be refuted by such a function that agrees at large logits too. A function that overflows does: below 709
+    nothing has overflowed yet, so overflow is not among what these logits find.
+    """
+    from xent_book.exercises.certify import RIGHT, WRONG
+
+    g = rng(14)
+    true, wrong = dict(RIGHT)["xent"], dict(WRONG)
+    hard, large = np.repeat([0.0, 1.0], 50), np.r_[g.uniform(40, 600, 50), 600]
+
+    def agrees(
+        loss: Callable[..., Any], z: np.ndarray, y: np.ndarray, rtol: float, atol: float = 0.0
+    ) -> bool:
+        with np.errstate(all="ignore"):
+            return bool(np.allclose(loss(z, y), true(z, y), rtol=rtol, atol=atol))
+
+    def says(loss: Callable[..., Any]) -> None:
+        z = np.r_[large, -large]
+        assert not all(agrees(loss, z, np.full(len(z), y), rtol=1e-12) for y in (0.0, 0.3, 1.0))
+
+    names = ("from probabilities", "from clipped probabilities", "log(1 + exp(-|z|)) without log1p")
+    for name in names:
+        says(wrong[name])
+        assert agrees(wrong[name], g.uniform(-3, 3, 100), hard, rtol=1e-9)  # moderate logits miss it
+    lost = wrong[names[2]]
+    assert agrees(
+        lost, np.r_[large, -large], np.repeat([1.0, 0.0], 51), rtol=1e-12, atol=1e-12
+    )  # not relative
+
+    def overflows(z: np.ndarray, y: np.ndarray) -> Any:
+        return y * np.log1p(np.exp(-z)) + (1 - y) * np.log1p(np.exp(z))
+
+    with np.errstate(over="ignore"):
+        assert np.isinf(overflows(np.array([720.0]), np.array([0.3]))).all()
+    with refuted("a function that overflows, beyond these logits"):
+        says(overflows)

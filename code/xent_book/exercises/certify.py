@@ -173,7 +173,7 @@ EXERCISES = (
             "this compares with ==: right losses differ in the last digit": (
                 judge_with(LOGITS, TARGETS, rtol=0.0)
             ),
-            "moderate logits only: a loss that overflows or clips passes; try logits of 600 and -600": (
+            "moderate logits only: a loss that turns infinite or clips passes; try logits of 600 and -600": (
                 judge_with(LOGITS[MILD], TARGETS[MILD])
             ),
             "the absolute tolerance is larger than the loss of a certain and right answer: set atol=0": (
