@@ -90,3 +90,40 @@ def test_every_window_has_the_gradient_of_one_batch(
         (total / (labels != IGNORED).sum().clamp(min=1)).backward()
         for gradient, parameter in zip(found, whole.parameters(), strict=True):
             torch.testing.assert_close(gradient.double(), parameter.grad, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("denominator", ["tokens", 2.0])
+def test_the_mended_loop_still_averages_over_tokens(denominator: Any) -> None:
+    """Two sequences, of one token and of three: the gradient at the stop probability of the data, one in two.
+
+    The front page says so below its table: a step without its error is no constant denominator.
+    """
+    stop = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    loader = [torch.tensor([1.0]), torch.tensor([0.0, 0.0, 1.0])]
+    for window in xent.torch.accumulate(loader, 1, targets=len, denominator=denominator):
+        for micro in window:
+            ends = micro.batch.double()
+            loss = xent.torch.binary_cross_entropy(stop.expand_as(ends), ends, reduction="sum")
+            (loss * micro.scale).backward()
+    assert stop.grad is not None
+    assert float(stop.grad) == pytest.approx(-1 / 3 if denominator == "tokens" else 0, abs=1e-12)
+
+
+def test_what_is_an_error_outside_compile() -> None:
+    """Would be refuted by a bad value that passes, or, for the condition, by a compiled loss that refuses it.
+
+    A label out of range stops a compiled loss too, with PyTorch's message.
+    """
+    loss, soft = xent.torch.cross_entropy, xent.torch.soft_cross_entropy
+    logits, none = torch.zeros(1, 3), torch.tensor([-100])
+    with pytest.raises(ValueError, match=r"^targets: .* got 7"):
+        loss(logits, torch.tensor([7]))
+    for call, targets, name in (
+        (soft, torch.tensor([[0.5, 0.5, 0.1]]), "target_probs"),
+        (lambda z, y: loss(z, y, ignore_index=-100), none, "targets"),
+    ):
+        with pytest.raises(ValueError, match=f"^{name}: "):
+            call(logits, targets)
+        torch._dynamo.reset()
+        torch.compile(call, backend="eager", fullgraph=True)(logits, targets)
+    assert "is, outside `torch.compile`, an error that names the argument" in README
