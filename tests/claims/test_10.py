@@ -374,6 +374,39 @@ def test_what_the_answers_of_ones_own_data_tell() -> None:
 
 
 @pytest.mark.claim(
+    "10", "With two to each of many prompts and a large $B$, {ref}`double the shortening <avg-sample>`."
+)
+def test_two_answers_to_each_prompt() -> None:
+    """Random laws of lengths, near and far apart; all pairs of answers, each a prompt's data to `learnt_lengths`.
+
+    Would be refuted by lengths whose pairs shorten by another share than half. Without a large B there are some: one
+    answer of a hundred with 1,000 tokens, where twice the share is more than there is to lose.
+    """
+    g = rng(17)
+
+    def shortening(data: Array, size: int) -> float:
+        """Of data with a row of answers for each prompt."""
+        n, asked = data.ravel(), np.repeat(np.arange(len(data)), data.shape[1])
+        return float(1 - learnt_lengths(n, size, asked) @ n / len(data) / n.mean())
+
+    def says(laws: Array, size: int, times: float = 2) -> None:
+        pairs = np.concatenate([list(itertools.product(law, law)) for law in laws])
+        assert times * shortening(pairs, size) == pytest.approx(shortening(laws, size), rel=0.03)
+
+    for between in (0.0, 1.0, 3.0):
+        laws = np.array([g.choice(lengths, 6, p=q) for _, lengths, q in prompts(g, 4, between)])
+        says(laws, 10_000)
+    says(g.integers(1, 3000, (3, 8)), 10_000)
+    rare = np.r_[np.ones(99, int), 1000][None]
+    says(rare, 100_000)
+    with refuted("one sequence to a denominator"):
+        says(rare, 1)
+    assert 2 * shortening(np.array(list(itertools.product(rare[0], rare[0]))), 1) > 1
+    with refuted("the shortening as it is reported, which the page left the reader to take"):
+        says(laws, 10_000, times=1)
+
+
+@pytest.mark.claim(
     "10",
     "at $B = 16$ the answers become shorter by about $1/880$ and $100/880$ tokens.",
 )
