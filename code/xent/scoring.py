@@ -405,8 +405,9 @@ def invert_weighting(
               p_k \propto \frac{q_k}{w_k\, \mathrm E[1 / (w_k + W_{B-1})]}
 
     The first is for a loss whose divisor does not depend on the labels: a sum, a constant, the number of
-    targets. The weighted mean of most frameworks, and of `xent.cross_entropy`, divides by the batch's own sum
-    of weights and needs the second, with its batch size B: W_{B-1} are the weights of B - 1 other targets.
+    targets, as in Keras. The weighted mean of `xent.cross_entropy`, and of PyTorch over class indices, divides by
+    the batch's own sum of weights and needs the second, with its batch size B: W_{B-1} are the weights of B - 1
+    other targets.
 
     Parameters
     ----------

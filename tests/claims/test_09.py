@@ -256,15 +256,32 @@ def test_what_is_bent_can_be_bent_back_only_from_the_minimum(classes: int) -> No
 
 @pytest.mark.claim(
     "09",
-    "Over small random batches the usual weighted mean bends less than a constant divisor does, because it divides by "
-    "the weights of its own batch.",
+    "Over small random batches a class-weighted loss divided by the batch's own sum of weights bends less than one "
+    "divided by a constant.",
+)
+@pytest.mark.claim(
+    "09",
+    "PyTorch's weighted mean over class indices divides by the sum of the weights *in the batch*, so small batches of "
+    "independent draws bend less.",
 )
 def test_the_batch_takes_part_of_the_weights_back() -> None:
-    """All batches enumerated, of one to four; random shares and weights of every kind; PyTorch's own mean.
+    """All batches enumerated, of one to four; random shares and weights of every kind; PyTorch's own means.
 
-    Would be refuted by a batch that takes nothing back, as a constant divisor does, or more than there was.
+    Would be refuted by a batch that takes nothing back, as a constant divisor does, or more than there was, or by a
+    mean over class indices that divides by something else, as PyTorch's over one-hot labels does and Keras's.
     """
     g = rng(6)
+
+    def divides_by_its_weights(labels: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        z, y = torch.tensor(g.normal(size=(4, 3))), torch.tensor([0, 1, 2, g.integers(3)])
+        w = torch.tensor(g.uniform(0.1, 0.9, 3))  # the sum is not the number of rows
+        mean = torch.nn.functional.cross_entropy(z, labels(y), weight=w)
+        own = -z.log_softmax(-1)[torch.arange(4), y]
+        torch.testing.assert_close(mean, (w[y] * own).sum() / w[y].sum())
+
+    divides_by_its_weights(lambda y: y)
+    with refuted("the weighted mean over one-hot labels"):
+        divides_by_its_weights(lambda y: torch.nn.functional.one_hot(y, 3).double())
 
     def learnt(p: Array, w: Array, size: int, constant: bool) -> Array:
         """What the mean of PyTorch's losses teaches: minus its slope in each log-probability, over all batches."""
