@@ -91,11 +91,12 @@ def test_a_held_policy_ends_where_foretold(divisor: str, start: float) -> None:
 
 @pytest.mark.claim(
     "11",
-    "Under expected steps they shrank by a constant, which was to keep them, to between 4.3 and 6.1 tokens; by each "
-    "reply, which was to shorten them, they grew in four of eight runs.",
+    "Under expected steps a constant was to keep them, and they shrank to between 4.3 and 6.1 tokens; each reply's "
+    "length was to shorten them, and they grew in four of eight runs.",
 )
 @pytest.mark.claim(
-    "11", "by each reply they ended longer than right ones in all eight runs, by a constant in one."
+    "11",
+    "with each reply's length they ended longer than right ones in all eight runs, with a constant in one.",
 )
 @pytest.mark.claim(
     "11",
