@@ -140,6 +140,12 @@ def _by_cross_entropy(p: Any, rows: Any) -> tuple[Any, Any]:
             lambda z, y: np.maximum(z, 0) - y * z + np.log(1 + np.exp(-abs(z))),
             "np.log1p(x)",
         ),
+        (
+            # Right for the labels 0 and 1; at the logit 1000 and a target 1e-14 below 1 it loses the digits.
+            "bce-from-logits",
+            lambda z, y: np.maximum(z, 0) - y * z + np.log1p(np.exp(-abs(z))),
+            "has lost its digits",
+        ),
         ("kl-directions", _by_cross_entropy, "the entropy of Q differs from row to row"),
         (
             "lm-bucket",

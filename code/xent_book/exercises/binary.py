@@ -42,8 +42,11 @@ def _bce_inputs() -> list[tuple[Any, ...]]:
             np.array([40.0, -40.0, 1000.0, -1000.0, 900.0, -50.0]),
             np.array([0.0, 1.0, 0.0, 1.0, 0.3, 0.8]),
         ),
-        # Right and certain: losses of 2e-9 and 4e-18.
-        (np.array([20.0, -20.0, 40.0, -40.0, 600.0]), np.array([1.0, 0.0, 1.0, 0.0, 1.0])),
+        # Right and certain: losses of 2e-9 and 4e-18. The last target is close to 1, and y z to z.
+        (
+            np.array([20.0, -20.0, 40.0, -40.0, 600.0, 1000.0]),
+            np.array([1.0, 0.0, 1.0, 0.0, 1.0, 1 - 1e-14]),
+        ),
     ]
 
 
@@ -137,7 +140,11 @@ EXERCISES = (
                 lambda z, y: np.log1p(np.exp(z)) - y * z,
             ),
             "where the loss is small, softplus(z) - y z has lost its digits: add y softplus(-z) and (1 "
-            "- y) softplus(z)": (lambda z, y: np.logaddexp(0.0, z) - y * z),
+            "- y) softplus(z)": (
+                lambda z, y: np.logaddexp(0.0, z) - y * z,
+                # TensorFlow's formula: right for the labels 0 and 1.
+                lambda z, y: np.maximum(z, 0.0) - y * z + np.log1p(np.exp(-np.abs(z))),
+            ),
             "softplus((1 - 2y) z) holds for the labels 0 and 1 only: use y softplus(-z) + (1 - y) "
             "softplus(z)": (lambda z, y: np.logaddexp(0.0, (1 - 2 * y) * z)),
             "this looks like a missing second log: the second term is (1 - y) log(1 - p)": (
