@@ -123,9 +123,9 @@ def accumulate(
     ignore_index : int, default -100
         Targets of this value do not count.
     group : torch.distributed.ProcessGroup, optional
-        The ranks to count over, whose gradients are averaged and each of which has targets of its own; the default
-        group if torch.distributed is initialised. Tensor-parallel ranks see the same targets: pass a group
-        without them. Ranks that hold pieces of the same sequences belong to it.
+        The ranks whose gradients are averaged, each with targets of its own; the default group if
+        torch.distributed is initialised. Tensor-parallel ranks see the same targets: pass the data-parallel
+        group then, to which ranks with pieces of the same sequences belong.
 
     Returns
     -------
