@@ -4,8 +4,8 @@
 loaded when that is first looked at.
 
 An argument that is not what its entry says is refused: by a ValueError, or a TypeError where it is of another kind,
-that names the argument, what came and what was expected. So are a row of logits without a softmax, unless it does not
-count, and a mean over nothing without a `denominator`.
+that names the argument, what came and what was expected. A row of logits without a softmax, unless it does not
+count, and a mean over nothing without a `denominator` raise a ValueError too.
 """
 
 import importlib

@@ -224,7 +224,7 @@ def binary_targets(
     y = check.real_array(targets, "targets", bools=True)
     check.same_shape(y, "targets", z.shape, "logits", check.of_rows(y, z, "cross_entropy"))
     y = check.probabilities(y, "targets", None, hint=lambda: check.of_binary(z, y)).astype(np.float64)
-    smoothing = check.smoothing_mass(label_smoothing)
+    smoothing = check.held(check.smoothing_mass(label_smoothing), z.dtype)
     if smoothing:
         y = (1 - smoothing) * y + smoothing / 2
     w = check.sample_weights(sample_weight, z.shape)

@@ -104,7 +104,7 @@ def distillation_loss(
     -------
     scalar or ndarray
         Loss in nats (times T^2), never negative; +inf where one distribution misses a class that the other,
-        the first of the divergence, does not. A probability that underflows counts as zero. float32 if
+        the first of the divergence, does not. In the first, a probability that underflows counts as zero. float32 if
         neither argument is wider, float64 otherwise.
 
     Notes

@@ -339,9 +339,9 @@ def log_loss_gradient(
     It is -inf at a target of probability zero, and 0 where the clip replaces a probability.
     """
     array, axis, of, w = probs_and_labels(probs, targets, labels, axis, ignore_index, weight, sample_weight)
-    p, eps = picked(array, axis, of), clip(eps)
+    p = picked(array, axis, of)
     with np.errstate(all="ignore"):
-        slopes = np.where(_clipped(p, eps), 0.0, -1 / p)
+        slopes = np.where(_clipped(p, check.held(clip(eps), p.dtype)), 0.0, -1 / p)
     each = differentiate_each(slopes, w, check.reduction_arguments(reduction, denominator), array.dtype)
     return _at_the_labels(each, array, axis, of)
 
@@ -362,7 +362,7 @@ def binary_log_loss_gradient(
     It is infinite where the loss is, and 0 where the clip replaces a probability.
     """
     p, y, w = binary_probs(probs, targets, sample_weight)
-    eps = clip(eps)
+    eps = check.held(clip(eps), p.dtype)
     with np.errstate(all="ignore"):
         # 0 * inf = 0: a side without mass has no slope.
         of_one, of_zero = np.where(y > 0, y / p, 0.0), np.where(y < 1, (1 - y) / (1 - p), 0.0)
@@ -395,7 +395,7 @@ def _focal_slope(p: Floats, one_minus_p: Floats, minus_log_p: Floats, gamma: flo
 
 
 def _clipped(p: Floats, eps: float) -> NDArray[np.bool_]:
-    return np.asarray((p < eps) | (p > 1 - eps))
+    return np.asarray((p < eps) | (1 - p < eps))
 
 
 def _at_the_labels(each: Floats, array: Floats, axis: int, labels: NDArray[np.intp]) -> Floats:

@@ -34,7 +34,7 @@ def entropy(p: ArrayLike, *, axis: int = -1, base: float | None = None) -> Any:
     axis : int, default -1
         The class axis.
     base : float, optional
-        Base of the logarithm, > 0 and not 1. Natural (nats) by default; 2 gives bits.
+        Base of the logarithm, > 0 and not 1. Natural (nats) by default; 2 gives bits; below 1 the sign turns.
 
     Returns
     -------
@@ -70,9 +70,9 @@ def entropy_from_logits(logits: ArrayLike, *, axis: int = -1, base: float | None
     Returns
     -------
     scalar or ndarray
-        Entropy, between 0 and log K; float32 for logits of float16 and float32, float64 otherwise. An entropy
-        H is within ``4 + max(0, -log H) / 2`` epsilons of itself, also where the probabilities round to 0 and
-        1: a small one carries the rounding of a difference of logits.
+        Entropy, between 0 and log K up to rounding; float32 for logits of float16 and float32, float64 otherwise.
+        An entropy H is within ``4 + max(0, -log H) / 2`` epsilons of itself, also where the probabilities round
+        to 0 and 1: a small one carries the rounding of a difference of logits.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def kl_divergence(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | N
 
 @np.errstate(all="ignore")
 def js_divergence(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | None = None) -> Any:
-    r"""Jensen-Shannon divergence: symmetric, and never more than log 2.
+    r"""Jensen-Shannon divergence: symmetric, and at most log 2 up to rounding.
 
     .. math:: \mathrm{JS}(p, q) = \tfrac12 \mathrm{KL}(p \,\|\, m) + \tfrac12 \mathrm{KL}(q \,\|\, m),
               \qquad m = \tfrac12 (p + q)

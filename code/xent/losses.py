@@ -193,11 +193,12 @@ def soft_cross_entropy(
         if by_class is not None:
             t = t * by_class
         if smoothing:
+            t = t.astype(np.promote_types(t.dtype, dtype), copy=False)
             t = (1 - smoothing) * t + smoothing / t.shape[-1] * t.sum(axis=1, keepdims=True)
         highest = block.argmax()
         block.shift()
         # Each term t (m - z) is >= 0: nothing cancels, and where t is zero it is zero, whatever z is.
-        gaps = np.multiply(t, block.work, out=np.zeros_like(block.work, dtype), where=t > 0)
+        gaps = np.multiply(t, block.work, out=np.zeros(t.shape, dtype), where=t > 0)
         log_of_sum = block.exponentiate_without(highest).log_of_sum()
         return np.asarray(t.sum(axis=1, dtype=np.float64) * log_of_sum - gaps.sum(axis=1))
 
@@ -454,9 +455,9 @@ def log_loss(
     inf
     """
     array, axis, of, w = probs_and_labels(probs, targets, labels, axis, ignore_index, weight, sample_weight)
-    p, eps = picked(array, axis, of), clip(eps)
+    p = picked(array, axis, of)
     with np.errstate(all="ignore"):
-        losses = -np.log(np.clip(p, eps, 1 - eps) if eps else p)
+        losses = _within(-np.log(p), check.held(clip(eps), p.dtype))
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
@@ -484,7 +485,7 @@ def binary_log_loss(
     eps : float, default 0
         Clip p into [eps, 1 - eps] first, 0 <= eps < 1/2, which is nothing unless you ask for it.
 
-    It is +inf where a positive target meets a probability of zero.
+    Without a clip it is +inf where a positive target meets a probability of zero.
 
     Notes
     -----
@@ -498,11 +499,9 @@ def binary_log_loss(
     0.490414...
     """
     p, y, w = binary_probs(probs, targets, sample_weight)
-    eps = clip(eps)
+    eps = check.held(clip(eps), p.dtype)
     with np.errstate(all="ignore"):
-        if eps:
-            p = np.clip(p, eps, 1 - eps)
-        losses = _times(y, -np.log(p)) + _times(1 - y, -np.log1p(-p))
+        losses = _times(y, _within(-np.log(p), eps)) + _times(1 - y, _within(-np.log1p(-p), eps))
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
@@ -576,12 +575,15 @@ def _by_label(
     names, given = check.any_array(labels, "labels"), check.any_array(targets, "targets")
     if names.shape != (classes,):
         raise ValueError(f"labels: expected shape {(classes,)}, one name a class, got {names.shape}")
-    order = np.argsort(names, kind="stable")
-    ordered = names[order]
+    try:
+        order = np.argsort(names, kind="stable")
+        ordered = names[order]
+        at = np.minimum(np.searchsorted(ordered, given), classes - 1)
+    except TypeError:
+        raise TypeError(f"labels: expected texts or numbers, as targets, got {check.shown(labels)}") from None
     if (ordered[1:] == ordered[:-1]).any():
         raise ValueError(f"labels: expected distinct labels, got {check.shown(labels)}")
     ignored = np.zeros(given.shape, bool) if ignore_index is None else given == ignore_index
-    at = np.minimum(np.searchsorted(ordered, given), classes - 1)
     check.refuse_where(~ignored & (ordered[at] != given), "targets", "one of the labels", given, got="{!r}")
     return np.where(ignored, -1, order[at]), None if ignore_index is None else -1
 
@@ -602,6 +604,11 @@ def sides(alpha: float | None) -> tuple[float, float]:
 def clip(eps: float) -> float:
     """Return `eps`, where probabilities are clipped."""
     return check.number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
+
+
+def _within(losses: Floats, eps: float) -> Floats:
+    """Return -log p as the clip leaves it; it is the loss that is clipped, since 1 - eps may round to one."""
+    return np.clip(losses, -math.log1p(-eps), -math.log(eps)) if eps else losses
 
 
 def picked(array: Floats, axis: int, labels: NDArray[np.intp]) -> Floats:

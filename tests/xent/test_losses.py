@@ -78,17 +78,23 @@ def target_distributions(z: np.ndarray, dtype: str) -> np.ndarray:
 @by_dtype
 @by_classes
 @pytest.mark.parametrize("target_dtype", oracle.DTYPES)
-def test_soft_cross_entropy_keeps_its_promise(classes: int, dtype: str, target_dtype: str) -> None:
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_soft_cross_entropy_keeps_its_promise(
+    classes: int, dtype: str, target_dtype: str, smoothing: float
+) -> None:
     z = oracle.sweep(classes, dtype)
     t = target_distributions(z, target_dtype)
     out = np.result_type(np.float32, dtype, target_dtype)
-    losses = xent.soft_cross_entropy(z, t, reduction="none")
+    losses = xent.soft_cross_entropy(z, t, label_smoothing=smoothing, reduction="none")
     assert losses.dtype == out
     # The logits' exponentials are taken in their own precision, whatever the targets are in.
     work = result_dtype(dtype)
     for row, weights, loss in zip(z, t, losses, strict=True):
         exact = oracle.negative_log_softmax(row)
-        true = mp.fsum(w * v for w, v in zip(oracle.exact(weights), exact, strict=True) if w)
+        masses = oracle.exact(weights)
+        even = mp.mpf(smoothing) / classes * mp.fsum(masses)
+        masses = [(1 - mp.mpf(smoothing)) * w + even for w in masses]
+        true = mp.fsum(w * v for w, v in zip(masses, exact, strict=True) if w)
         assert oracle.epsilons(loss, true, work) <= PROMISED
 
 
@@ -175,6 +181,36 @@ def test_nothing_is_clipped_unless_asked_for() -> None:
     assert xent.log_loss(p, [1]) == np.inf
     np.testing.assert_allclose(xent.log_loss(p, [0], eps=1e-3), -np.log(1 - 1e-3), rtol=1e-15)
     np.testing.assert_allclose(xent.log_loss(p, [1], eps=1e-3), -np.log(1e-3), rtol=1e-15)
+
+
+@by_dtype
+@pytest.mark.parametrize("clip", [1e-3, 1e-7, 1e-9, 1e-17, 1e-30])
+def test_a_clip_holds_where_its_upper_end_rounds_to_one(clip: float, dtype: str) -> None:
+    p, out = np.array([0.0, 0.25, 1.0], dtype), result_dtype(dtype)
+    low, high = -mp.log(mp.mpf(clip)), -mp.log1p(-mp.mpf(clip))
+    rows, y = np.stack([p, 1 - p], axis=1), np.zeros(3, int)
+    for exact, losses in (
+        ((low, mp.log(4), high), xent.log_loss(rows, y, eps=clip, reduction="none")),
+        ((low, mp.log(4), high), xent.binary_log_loss(p, y + 1, eps=clip, reduction="none")),
+        ((high, mp.log(4) - mp.log(3), low), xent.binary_log_loss(p, y, eps=clip, reduction="none")),
+    ):
+        assert all(oracle.epsilons(*pair, out) <= PROMISED for pair in zip(losses, exact, strict=True))
+    for slopes in (
+        xent.gradients.log_loss_gradient(rows, y, eps=clip)[:, 0],
+        xent.gradients.binary_log_loss_gradient(p, y, eps=clip),
+    ):
+        assert (slopes != 0).tolist() == [False, True, False]
+
+
+@by_dtype
+def test_what_is_below_the_smallest_normal_number_is_no_smoothing_and_no_clip(dtype: str) -> None:
+    tiny = float(np.finfo(result_dtype(dtype)).tiny)
+    p, z = np.array([1.0, 0.0], dtype), np.array([-np.inf], dtype)
+    for share, costs in ((tiny / 4, False), (tiny, True)):
+        assert np.isfinite(xent.log_loss(p, 1, eps=share)) == costs
+        assert np.isfinite(xent.binary_log_loss(p[1:], [1], eps=share)) == costs
+        assert np.isinf(xent.binary_cross_entropy(z, [0], label_smoothing=share)) == costs
+        assert np.isinf(xent.binary_focal_loss(z, [0], label_smoothing=share)) == costs
 
 
 def test_what_the_caller_wants_of_numpys_warnings_does_not_matter() -> None:

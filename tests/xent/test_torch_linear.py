@@ -342,6 +342,28 @@ def test_nothing_to_count(case: str) -> None:
         ours(case, inputs)
 
 
+def test_distributions_of_float64_widen_the_loss() -> None:
+    hidden, weight, t = torch.zeros(1, 1), torch.zeros(2, 1), torch.full((1, 2), 0.5, dtype=torch.float64)
+    assert xent.torch.linear_cross_entropy(hidden, weight, t).dtype == torch.float64
+
+
+@pytest.mark.parametrize("top", [1.0, 10.0, 30.0])
+def test_a_cached_loss_keeps_its_promise(top: float) -> None:
+    """Of L + 1, also where the teacher is sure and its entropy next to nothing."""
+    rng = torch.Generator().manual_seed(0)
+    for classes in (2, 12, 1000):
+        teacher, student = torch.randn(2, classes, 1, generator=rng)
+        teacher[0] = top
+        for z in (student, teacher):
+            losses = []
+            for dtype in (torch.float32, torch.float64):
+                cache = xent.torch.top_k_of_teacher(teacher.T.to(dtype), 1 + classes // 4)
+                layer = torch.ones(1, 1, dtype=dtype), z.to(dtype)
+                losses.append(xent.torch.linear_distillation_loss(*layer, teacher_top_k=cache).item())
+            margin = max(float(x.max() - x.min()) for x in (teacher, z))
+            assert abs(losses[0] - losses[1]) <= (8 + margin) * 2.0**-23 * (losses[1] + 1)
+
+
 def test_small_losses_keep_their_digits() -> None:
     # p = 1 - e^-30: in float32 torch's loss is 0, and so is the gradient of the right class.
     weight = torch.tensor([[30.0], [0.0]], requires_grad=True)

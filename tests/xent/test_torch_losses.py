@@ -82,6 +82,22 @@ def test_small_losses_keep_their_digits(dtype: torch.dtype) -> None:
             assert abs(plain - exact) <= allowed * exact
 
 
+@pytest.mark.parametrize("gamma", [0.5, 2.0, 5.0, 50.0])
+def test_focal_losses_keep_their_digits(gamma: float) -> None:
+    for margin in np.random.default_rng(0).normal(size=200) * 3:
+        z = torch.tensor(margin, dtype=torch.float32)
+        with mpmath.workdps(60):
+            q = 1 / (1 + mpmath.exp(mpmath.mpf(z.item())))
+            exact = -(q**gamma) * mpmath.log1p(-q)
+        allowed = (1 + gamma) * (8 + abs(margin)) * 2.0**-23 * exact + 2.0**-126
+        row = torch.stack([z, torch.zeros_like(z)])
+        for loss in (
+            xt.focal_loss(row, torch.tensor(0), gamma=gamma),
+            xt.binary_focal_loss(z, torch.tensor(1), gamma=gamma),
+        ):
+            assert abs(loss.item() - exact) <= allowed
+
+
 def test_a_confident_gradient_keeps_its_digits() -> None:
     z = torch.tensor([30.0, 0.0], requires_grad=True)  # float32: p_0 rounds to one
     xt.cross_entropy(z, torch.tensor(0)).backward()
@@ -299,6 +315,11 @@ def test_infinite_logits() -> None:
     assert xt.log_sum_exp(torch.tensor([-INF, -INF])) == -INF
     assert xt.cross_entropy(torch.tensor([[math.nan, 0.0]]), torch.tensor([0])).isnan()
     assert xt.cross_entropy(torch.tensor([[-INF, -INF]]), torch.tensor([0])).isnan()
+    for classes in (1, 2, 20):  # +inf has no softmax, and the label's own makes all others as nothing
+        row = torch.zeros(1, classes).index_fill(1, torch.tensor(0), INF)
+        for label, smoothing in ((0, 0.0), (0, 0.1), (classes - 1, 0.0)):
+            for z in (row, row.clone().requires_grad_()):
+                assert xt.cross_entropy(z, torch.tensor([label]), label_smoothing=smoothing).isnan()
 
 
 @pytest.mark.parametrize(
@@ -495,6 +516,23 @@ def test_a_smoothing_that_is_zero_in_the_dtype_is_zero() -> None:
     tiny = torch.finfo(z.dtype).tiny
     assert xt.cross_entropy(z, y, label_smoothing=tiny / 4) == 0
     assert xt.cross_entropy(z, y, label_smoothing=tiny) == INF
+    for loss in (xt.binary_cross_entropy, xt.binary_focal_loss):
+        assert loss(torch.tensor([-INF]), y, label_smoothing=tiny / 4) == 0
+        assert loss(torch.tensor([-INF]), y, label_smoothing=tiny) == INF
+
+
+@pytest.mark.parametrize("clip", [1e-3, 1e-8, 1e-17, 1e-30, 1e-39])
+def test_a_clip_holds_where_its_upper_end_rounds_to_one(clip: float) -> None:
+    p = torch.tensor([0.0, 0.25, 1.0], requires_grad=True)
+    y = torch.zeros(3, dtype=torch.long)
+    for binary, rows, targets in ((False, torch.stack([p, 1 - p], -1), y), (True, p, y), (True, p, y + 1)):
+        name = "binary_log_loss" if binary else "log_loss"
+        losses = getattr(xt, name)(rows, targets, eps=clip, reduction="none")
+        arrays = rows.detach().numpy(), targets.numpy()
+        expected = getattr(xent, name)(*arrays, eps=clip, reduction="none")
+        np.testing.assert_allclose(losses.detach().numpy(), expected, rtol=1e-6)
+        if clip > 1e-38:
+            assert (torch.autograd.grad(losses.sum(), p)[0] != 0).tolist() == [False, True, False]
 
 
 def test_weights_in_another_dtype_leave_the_loss_in_that_of_the_logits() -> None:

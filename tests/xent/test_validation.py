@@ -468,6 +468,7 @@ BAD: dict[Callable[..., Any], dict[str, list[Bad]]] = {
             ("too few", [0, 1], ValueError, r"expected shape \(3,\), one name a class, got \(2,\)"),
             ("a repeated one", [0, 1, 1], ValueError, r"distinct labels, got \[0, 1, 1\]"),
             ("a mask", np.ma.masked_equal([0, 1, 2], 1), TypeError, r"masked array"),
+            ("no order", np.array([0, "a", None], object), TypeError, r"expected texts or numbers"),
         ],
         "eps": EPS,
         "axis": AXIS,

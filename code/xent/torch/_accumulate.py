@@ -123,9 +123,9 @@ def accumulate(
     ignore_index : int, default -100
         Targets of this value do not count.
     group : torch.distributed.ProcessGroup, optional
-        The data-parallel group to count over; the default group if torch.distributed is initialised. Pass
-        the data-parallel group if there are tensor- or context-parallel ranks: these see the same targets,
-        or pieces of the same sequences, which no count of targets can tell from new ones.
+        The ranks whose gradients are averaged, each with targets of its own; the default group if
+        torch.distributed is initialised. Tensor-parallel ranks see the same targets: pass the data-parallel
+        group then, to which ranks with pieces of the same sequences belong.
 
     Returns
     -------
@@ -141,7 +141,7 @@ def accumulate(
         loader does not keep to its length or writes a micro-batch into the memory of the last, which is
         still to be used, or an iterator that is used up is iterated over again.
     TypeError
-        If the targets of a batch are not a tensor of integers, or an argument is of the wrong kind.
+        If what `targets` gives for a batch is none of these, or an argument is of the wrong kind.
     RuntimeError
         When an epoch starts and an ``accelerate.Accelerator`` or a Lightning ``Trainer`` would accumulate,
         and divide, once more. Leave ``gradient_accumulation_steps``, ``accumulate_grad_batches`` at 1.

@@ -90,8 +90,8 @@ def linear_cross_entropy(
     Returns
     -------
     Tensor
-        Loss in nats, in the widest dtype of `hidden` and `linear_weight`, at least float32. Products are accumulated
-        in it too, also under autocast, which rounds what goes into them.
+        Loss in nats, in the widest dtype of `hidden`, `linear_weight` and distributions, at least float32. Products
+        are accumulated in it too, also under autocast, which rounds what goes into them.
 
     Raises
     ------
@@ -301,9 +301,9 @@ def linear_distillation_loss(
     -----
     The room is that of `linear_cross_entropy`, twice with a live teacher; the rest of its notes holds here too.
     A row's loss L comes from log-probabilities, which are rounded, and not from differences of logits as in
-    `distillation_loss`: it is off by at most (8 + margin) epsilons of L + sqrt(L), not of L. With a cache it is
-    off by as many epsilons of the teacher's entropy. In float32 the first is 0.02 % of the loss of two
-    models whose logits differ by 1e-3, and more at a high temperature.
+    `distillation_loss`: it is off by at most (8 + margin) epsilons of L + sqrt(L), not of L, and with a cache
+    by as many of L + 1. In float32 the first may be 0.2 % of the loss of two models whose logits differ by
+    1e-3, and more at a high temperature.
 
     Examples
     --------

@@ -62,8 +62,8 @@ def check_trainer(
         If `trainer` is neither; if `batches` cannot be iterated over.
     ValueError
         If there is no training data, or the loader ends before a window is full; if the training data are an
-        iterator, from which nothing can be read without loss; if nothing is accumulated; if all micro-batches have
-        the same number of labels; if the micro-batches cannot be joined to one batch.
+        iterator, from which nothing can be read without loss; if nothing is accumulated; if all micro-batches from a
+        transformers.Trainer's loader have the same number of labels; if they cannot be joined to one batch.
 
     Notes
     -----
