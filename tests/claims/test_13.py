@@ -279,6 +279,7 @@ def balance_of_parameters(g: np.random.Generator, W: Array, V: Array, blocks: in
     "13", "The hard gradient of a wrong answer has a size between $1/\\sqrt2$ and $\\sqrt2$ for any $K$"
 )
 @pytest.mark.claim("13", "where the noise of the labels partly cancels and $T^2$ may be enough.")
+@pytest.mark.claim("14", "in the logits of a vocabulary a higher one can shrink the soft gradient")
 def test_the_balance_of_the_two_parts() -> None:
     """Ten classes to 128,256; teachers normal or by Zipf's law; students at random, flat, or near their teacher.
 
@@ -295,6 +296,9 @@ def test_the_balance_of_the_two_parts() -> None:
 
     def take_over(sizes: Array) -> None:
         assert (np.diff(sizes) < 0).all() and sizes[3] < sizes[0] / 3 and sizes[3] < 0.2
+
+    def shrinks(sizes: Array) -> None:
+        assert (np.diff(sizes) < 0).all()
 
     for teacher in TEACHERS:
         for student in STUDENTS:
@@ -315,6 +319,12 @@ def test_the_balance_of_the_two_parts() -> None:
     Z[range(len(y)), y] += 40
     with refuted("labels that the student has learnt"):
         take_over(balance(Z, V, y))
+    for K in (1000, 30_000):  # both sure of the same class: the soft gradient grows instead
+        Z, V, y = batch(g, K)
+        shrinks(balance(Z, V, y))
+        Z[:, 0] = V[:, 0] = 60
+        with refuted("rows of which both networks are sure"):
+            shrinks(balance(Z, V, y))
     for inputs in (16, 32):  # nearly every label is missed
         V = 3 / np.sqrt(inputs) * g.normal(size=(inputs, 1000))
         for W in (0 * V, 3 / np.sqrt(inputs) * g.normal(size=V.shape)):
@@ -352,8 +362,8 @@ def test_the_balance_of_the_two_parts() -> None:
 
 @pytest.mark.claim(
     "13",
-    "measure both gradients once, on one large batch, and multiply the soft part by the ratio of their sizes: then "
-    "$\\alpha = \\frac12$ means two gradients of about equal size on another such batch, for any $K$ and $T$.",
+    "measure both gradients at that $T$ on one large batch, and multiply the soft part by the ratio of their sizes: "
+    "then $\\alpha = \\frac12$ means two gradients of about equal size on another such batch, for any $K$.",
 )
 @pytest.mark.claim("13", "do it for the parameters")
 @pytest.mark.claim(
@@ -365,7 +375,8 @@ def test_a_measured_factor() -> None:
     """The factor of one batch on another of its kind: the logits', then the parameters' of linear students.
 
     Would be refuted by a number of classes, a temperature or a teacher for which another batch is not balanced. A
-    factor of the logits does not balance the parameters. The labels that a teacher learnt are not new.
+    factor of the logits does not balance the parameters, nor one of T = 1 a vocabulary at 8. The labels that a teacher
+    learnt are not new.
     """
     g = rng(9)
 
@@ -377,6 +388,10 @@ def test_a_measured_factor() -> None:
             for student in STUDENTS if K < 128_256 else ("near",):
                 one, other = (batch(g, K, teacher, student, few=32) for _ in range(2))
                 equal(balance(*other) / balance(*one))  # the power of T cancels
+                if K > 10:
+                    for scale in ("t_squared", "none"):
+                        with refuted("the factor of T = 1, measured once for all temperatures"):
+                            equal(balance(*other, scale=scale) / balance(*one, scale=scale)[0])
         with refuted("T^2 alone"):
             equal(balance(*batch(g, K), scale="none" if K == 10 else "t_squared"))
 
