@@ -78,8 +78,8 @@ def test_mean_floor_and_gradient() -> None:
 
 @pytest.mark.claim(
     "12",
-    "The exact distribution as target removes the noise of drawing a label, $1 - \\sum_k t_k^2$ per draw; $m$ votes "
-    "divide it by $m$.",
+    "The exact distribution as target removes the noise of drawing a label, $1 - \\sum_k t_k^2$ per draw; $m$ "
+    "independent votes divide it by $m$.",
 )
 @pytest.mark.claim(
     "12",
@@ -89,9 +89,9 @@ def test_mean_floor_and_gradient() -> None:
 def test_a_soft_label_removes_one_of_two_noises() -> None:
     """Votes on targets of every kind; then exact targets on few inputs, for models with the truth and without.
 
-    Would be refuted by a target whose votes scatter otherwise, by a linear model of a bent truth that few inputs
-    suffice for, or by fewer inputs than determine the truth, if they sufficed. A model that ties two classes, where
-    the truth is the same at each input, is the exception: it cannot express the truth, and any input will do.
+    Would be refuted by a target whose independent votes scatter otherwise, by a linear model of a bent truth that few
+    inputs suffice for, or by fewer inputs than determine the truth, if they sufficed. A model that ties two classes,
+    where the truth is the same at each input, is the exception: it cannot express the truth, and any input will do.
     """
     g = rng(1)
 
@@ -109,6 +109,19 @@ def test_a_soft_label_removes_one_of_two_noises() -> None:
         scatter(np.array([0.8, 0.2]), 0.8**2 + 0.2**2)
     with refuted("the shares of five votes, which are soft and noisy"):
         scatter(np.array([0.8, 0.2]), 0.0, 5)
+    t = g.dirichlet(np.ones(5))
+
+    def divided(copies: float) -> None:
+        """Five votes, each of which repeats the first annotator's with this probability."""
+        votes = g.choice(5, size=(50_000, 5), p=t)
+        votes = np.where(g.random(votes.shape) < copies, votes[:, :1], votes)
+        far = ((np.eye(5)[votes].mean(1) - t) ** 2).sum(1)
+        assert abs(far.mean() - (1 - t @ t) / 5) <= 5 * far.std() / np.sqrt(len(far))
+
+    divided(0.0)
+    for copies in (0.3, 1.0):
+        with refuted("annotators who copy"):
+            divided(copies)
 
     x = np.column_stack([g.normal(size=(1200, 4)), np.ones(1200)])
     linear = xent.softmax(x @ g.normal(size=(5, 3)))
@@ -220,6 +233,69 @@ def test_the_ridge_decides_how_votes_are_spent() -> None:
     wins(-free)
     with refuted("the same winner with a hundredth of the ridge"):
         wins(free)
+
+
+@pytest.mark.slow
+@pytest.mark.claim(
+    "12",
+    "Soft targets can pay off where pictures are scarce and annotators disagree, or where a good teacher gives the "
+    "whole distribution for the price of one answer.",
+)
+def test_where_soft_targets_can_pay_off() -> None:
+    """The digits, other splits, paired: shares of twelve votes against their winner, a teacher against one vote.
+
+    Would be refuted by 75 pictures for which the winner is as good, or by the truth for a teacher that gains nothing.
+    Annotators who agree leave nothing to gain, a ridge of 0.1 hides it, and a teacher that saw a hundred votes loses
+    to one vote on each of 600 pictures: hence "can", and a good teacher.
+    """
+    digits = load_digits()
+    x = np.column_stack([digits.data / 16, np.ones(len(digits.data))])
+    truth = xent.softmax(x @ soft_fit(x, np.eye(10)[digits.target], 1e-3, 1e-6))
+
+    def drawn(p: Array, m: int, g: np.random.Generator) -> Array:
+        return np.stack([g.multinomial(m, row / row.sum()) for row in p]) / m
+
+    def left(p: Array, train: Array, t: Array, test: Array, ridge: float = 1e-3) -> float:
+        q = xent.softmax(x[test] @ soft_fit(x[train], t, ridge, 1e-6))
+        return float((xlogy(p[test], p[test]) - xlogy(p[test], q)).sum(1).mean())
+
+    def pays(better: list[float], worse: list[float]) -> None:
+        gain = np.subtract(worse, better)
+        assert gain.mean() > 1e-3 + 2 * gain.std(ddof=1) / np.sqrt(len(gain))
+
+    def shares_and_winner(p: Array, ridge: float = 1e-3) -> tuple[list[float], list[float]]:
+        found = []
+        for seed in range(6):
+            g = rng(7000 + seed)
+            order = g.permutation(len(x))
+            votes = drawn(p[order[:75]], 12, g)
+            winner = np.eye(10)[votes.argmax(1)]
+            found.append([left(p, order[:75], t, order[900:], ridge) for t in (votes, winner)])
+        soft, hard = np.transpose(found).tolist()
+        return soft, hard
+
+    def teacher_and_vote(saw: int | None) -> tuple[list[float], list[float]]:
+        found = []
+        for seed in range(3):
+            g = rng(8000 + seed)
+            order = g.permutation(len(x))
+            train, test, other = order[:600], order[900:], order[600:900]
+            taught = truth[train]
+            if saw is not None:
+                seen = other[:saw]
+                taught = xent.softmax(x[train] @ soft_fit(x[seen], drawn(truth[seen], 1, g), 1e-3, 1e-6))
+            found.append([left(truth, train, t, test) for t in (taught, drawn(truth[train], 1, g))])
+        teacher, vote = np.transpose(found).tolist()
+        return teacher, vote
+
+    pays(*shares_and_winner(truth))
+    with refuted("annotators who agree"):
+        pays(*shares_and_winner(np.eye(10)[digits.target]))
+    with refuted("a ridge of a tenth"):
+        pays(*shares_and_winner(truth, 0.1))
+    pays(*teacher_and_vote(None))
+    with refuted("a teacher that saw a hundred votes"):
+        pays(*teacher_and_vote(100))
 
 
 @pytest.mark.claim("12", "The gap times $m$ stays about the same, so here it shrinks like $1/m$.")
