@@ -452,7 +452,7 @@ def test_when_the_z_loss_is_free() -> None:
 )
 @pytest.mark.claim(
     "15",
-    "with one of 5, twice of which is more than the 4.5 that the log-odds reach, they miss some probabilities by "
+    "with one of 5, although $2c$ is more than the 4.5 that the log-odds reach, they miss some probabilities by "
     "0.004, with 2.5 some by 0.017.",
 )
 @pytest.mark.claim(
@@ -549,6 +549,7 @@ def test_sampled_softmax_is_biased() -> None:
 
 
 @pytest.mark.claim("15", "a label of $-100$ indexes the weight from its end, in silence.")
+@pytest.mark.claim("15", "In float32 a backward pass inside an autocast block fails.")
 @pytest.mark.claim(
     "15",
     "`xent.torch.linear_cross_entropy` refuses a label out of range, leaves out those of `ignore_index`, and works "
@@ -557,7 +558,8 @@ def test_sampled_softmax_is_biased() -> None:
 def test_the_sketch_and_the_library() -> None:
     """Bad labels of several kinds to both, the chapter's sketch taken from the experiment that measures it.
 
-    Would be refuted by a label that the library takes in silence.
+    Would be refuted by a label that the library takes in silence, or a float32 layer whose backward pass under
+    autocast succeeds; layers of the other formats do.
     """
     g = rng(7)
     hidden, weight = layer(g, 6, 300, 4)
@@ -580,6 +582,17 @@ def test_the_sketch_and_the_library() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         xt.linear_cross_entropy(hidden, weight, targets, ignore_index=-100).backward()
     assert hidden.grad is not None
+
+    def fails(dtype: torch.dtype, cast: torch.dtype) -> None:
+        h, w = (x.detach().to(dtype).requires_grad_() for x in (hidden, weight))
+        with torch.autocast("cpu", dtype=cast), pytest.raises(RuntimeError, match="same dtype"):
+            memory.Blocked.apply(h, w, targets, 64).backward()
+
+    for cast in (torch.bfloat16, torch.float16):
+        fails(torch.float32, cast)
+        for dtype in (torch.float64, cast):
+            with refuted("a layer in another format"):
+                fails(dtype, cast)
 
 
 @pytest.mark.claim(
@@ -835,13 +848,18 @@ def test_trees_sum_to_one() -> None:
 )
 @pytest.mark.claim(
     "15",
-    'The gradients do not pass through this sum; the number in your log does: take `reduction="none"`, then the mean '
-    "over the kept tokens in float32.",
+    "No gradient passes through this sum, but on a CPU that of the weight is added up in bfloat16 too, whatever the "
+    "reduction.",
+)
+@pytest.mark.claim(
+    "15",
+    'For the number in your log take `reduction="none"`, then the mean over the kept tokens in float32.',
 )
 def test_a_mean_of_chunks() -> None:
-    """Many chunks and few, with padding and without: the mean, and the gradients of the remedy.
+    """Many chunks and few, one too, with padding and without: the mean, and the gradients of each reduction.
 
-    Would be refuted by a layer of few chunks, or by padding that the mean counts.
+    Would be refuted by a layer of few chunks, by padding that the mean counts, or by a reduction whose gradient of
+    the weight is as exact with 512 chunks as with one.
     """
     g = rng(11)
     options = torch.nn.LinearCrossEntropyOptions()
@@ -882,6 +900,27 @@ def test_a_mean_of_chunks() -> None:
     says(40)
     with refuted("the mean over all tokens"):
         says(40, kept=False)
+
+    h, w, y = inputs(1024, 8000, 8, 0)
+    a, b = (x.detach().double().requires_grad_() for x in (h, w))
+    right = torch.autograd.grad(F.cross_entropy(a @ b.T, y), (a, b))
+
+    def errors(loss: Tensor) -> list[float]:
+        found = torch.autograd.grad(loss, (h, w))
+        return [float((x.double() - r).norm() / r.norm()) for x, r in zip(found, right, strict=True)]
+
+    plain = errors(F.cross_entropy((h @ w.T).float(), y))
+
+    def summed(reduction: str, chunk: int | None) -> None:
+        how = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=chunk)
+        loss = F.linear_cross_entropy(h, w, y, options=how, reduction=reduction).float().sum()
+        of_hidden, of_weight = errors(loss if reduction == "mean" else loss / len(y))
+        assert of_hidden < 2 * plain[0] and of_weight > 5 * plain[1]
+
+    for reduction in ("mean", "sum", "none"):
+        summed(reduction, None)
+        with refuted("one chunk"):
+            summed(reduction, len(y))
 
 
 @pytest.mark.claim("15", "In `Blocked.backward` the line that makes `g` is multiplied by")
