@@ -860,14 +860,11 @@ def padding_counts(loss: Loss, logits: Any, targets: Any, padded: Any, *, axis: 
         return Answer(False, why)
     along = 0 if z.ndim == 2 else 1 if a == -1 else 2
     more = (
-        np.concatenate([z, np.take(z, [0], along)], along),
-        np.concatenate([y, np.full_like(y[..., :1], y[where][0])], -1),
+        (like, np.concatenate([z, np.take(z, [0], along)], along)),
+        (targets, np.concatenate([y, np.full_like(y[..., :1], y[where][0])], -1)),
     )
     try:
-        fed = [
-            v.new_tensor(m) if hasattr(v, "new_tensor") else m
-            for v, m in zip((like, targets), more, strict=True)
-        ]
+        fed = [v.new_tensor(m) if hasattr(v, "new_tensor") else m for v, m in more]
         three = array(loss(*fed[::step])).astype(float).sum()
     except Exception:
         return Answer(None, f"{why}, and the loss takes no padding more")

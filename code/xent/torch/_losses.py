@@ -309,9 +309,8 @@ def binary_log_loss(
     # As in _binary_sides, also for the gradient: that of log p at 0 is infinite.
     logs = torch.log(torch.where(y > 0, p, 1.0)), torch.log1p(-torch.where(y < 1, p, 0.0))
     log_p, log_q = _clipped(p, eps) if eps else logs
-    return reduce_each(
-        (y - 1) * log_q - y * log_p + 0.0, w, check.reduction_arguments(reduction, denominator)
-    )
+    losses = (y - 1) * log_q - y * log_p + 0.0
+    return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
 # The arithmetic, of rows with the classes last.
