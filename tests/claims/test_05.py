@@ -220,18 +220,20 @@ def test_the_subtraction_loses_digits_along_a_line(name: str, start: float) -> N
 
 @pytest.mark.claim(
     "05",
-    "Of the gradient, the right class's entry is lost with it, the others once their probabilities underflow.",
+    "Of the gradient, the right class's entry is lost with it, the others once their probabilities round to 0.",
 )
 @pytest.mark.parametrize("name", DIGITS)
 def test_the_right_classs_entry_dies_first(name: str) -> None:
-    """Four formats, 2 to 100 classes, random margins beyond the one at which the loss dies, and past the underflow.
+    """Four formats, 2 to 100 classes, random margins beyond the one at which the loss dies, subnormal numbers and zero.
 
-    Would be refuted by a wrong class whose entry is lost before its probability underflows, or kept afterwards, or
-    a right one that is not lost, as before that margin.
+    Would be refuted by a wrong class whose entry is lost before its probability rounds to 0, or kept afterwards, or
+    a right one that is not lost, as before that margin. A probability that is no normal number does not suffice.
     """
     g, dtype = rng(7), getattr(torch, name)
+    info = torch.finfo(dtype)
+    limit, zero = -np.log(info.tiny), np.log(2) - np.log(info.tiny) - np.log(info.eps)
 
-    def says(classes: int, margin: float) -> None:
+    def says(classes: int, margin: float, lost_from: float = zero) -> None:
         z = torch.zeros(1, classes, dtype=dtype)
         right = int(g.integers(classes))
         z[0, right] = margin
@@ -240,22 +242,27 @@ def test_the_right_classs_entry_dies_first(name: str) -> None:
         found, wrong = z.grad[0].double().numpy(), np.arange(classes) != right
         assert found[right] == 0
         stored = float(z.detach()[0, right])
-        if stored > np.log(2) - np.log(torch.finfo(dtype).tiny) - np.log(torch.finfo(dtype).eps):
+        if stored > lost_from:
             assert not found[wrong].any()
             return
+        assert found[wrong].all()
         expected = np.exp(-stored) / (1 + (classes - 1) * np.exp(-stored))
-        # A few roundings, and one of the exponent, which multiplies it.
-        assert np.abs(found[wrong] / expected - 1).max() < (16 + 2 * margin) * 2.0 ** -DIGITS[name]
+        # A few roundings, and one of the exponent, which multiplies it; a subnormal number is off by up to one step.
+        allowed = (16 + 2 * margin) * 2.0 ** -DIGITS[name] * expected + info.tiny * info.eps
+        assert np.abs(found[wrong] - expected).max() < allowed
 
     for classes in (2, 3, 20, 100):
         dead = DIGITS[name] * np.log(2) + np.log(classes)
-        limit = -np.log(torch.finfo(dtype).tiny)
         for margin in (
             dead + 0.6,
             *(g.uniform(dead + 0.6, min(2 * dead, limit), 3) if dead + 0.6 < limit else ()),
         ):
             if margin < limit:
                 says(classes, margin)
+        for margin in g.uniform(max(limit, dead) + 0.6, zero - 0.3, 4):
+            says(classes, margin)
+            with refuted("'once their probabilities underflow': subnormal numbers are kept"):
+                says(classes, margin, lost_from=limit)
         says(classes, {"float64": 760.0, "float32": 110.0, "float16": 20.0, "bfloat16": 100.0}[name])
         with refuted("a margin at which the loss lives"):
             says(classes, dead / 2)
@@ -263,13 +270,14 @@ def test_the_right_classs_entry_dies_first(name: str) -> None:
 
 @pytest.mark.claim(
     "05",
-    "So until then the gradient is not zero; with two classes the difference of its entries is half of what it "
-    "should be.",
+    "While that probability keeps its digits, the difference of the entries for two classes is half of what it should "
+    "be.",
 )
 def test_the_difference_of_the_entries_is_half_for_two_classes() -> None:
-    """The gradient along the margin, against its closed form, at random margins of float32 from 17.4 to 80.
+    """The gradient along the margin, against its closed form, at random margins in four formats, p a normal number.
 
-    Would be refuted by a gradient of zero or a full push, as before 16, and nearly with ten classes. That training
+    Would be refuted by a gradient of zero or a full push, as before 16, and nearly with ten classes or where the
+    probability is left with one digit. That training
     moves the margin half as far does not follow: near logits of 21 the step is rounded away, and through a layer
     below the logits any share of the push can be left.
     """
@@ -279,16 +287,23 @@ def test_the_difference_of_the_entries_is_half_for_two_classes() -> None:
         F.cross_entropy(z, torch.tensor([0])).backward()
         along = float(z.grad[0, 1:].mean() - z.grad[0, 0])
         p = np.exp(-z.detach()[0, 0].item())
-        assert along / (p + (classes - 1) * p) == pytest.approx(0.5, rel=1e-4)
+        assert along / (p + (classes - 1) * p) == pytest.approx(0.5, rel=1e-4 + 4 * torch.finfo(dtype).eps)
 
-    for margin in rng(8).uniform(17.4, 80, 30):
-        says(float(margin))
+    for dtype, least, most in (
+        (torch.float64, 37.5, 700),
+        (torch.float32, 17.4, 87),
+        (torch.float16, 8, 9.6),
+        (torch.bfloat16, 6, 86),
+    ):
+        for margin in rng(8).uniform(least, most, 30):
+            says(float(margin), dtype=dtype)
     with refuted("a margin of ten"):
         says(10.0)
     with refuted("ten classes"):
         says(25.0, 10)
-    with refuted("a margin of 18 in float16, where the wrong class's probability has underflowed"):
-        says(18.0, dtype=torch.float16)
+    for margin in (17.0, 18.0):
+        with refuted("float16 where the wrong class's probability is its smallest number, or 0"):
+            says(margin, dtype=torch.float16)
 
     def moves(offset: float) -> None:
         z = torch.tensor([[18.0 + offset, offset]], requires_grad=True)
