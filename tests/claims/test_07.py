@@ -830,21 +830,22 @@ def test_a_binary_loss_behind_a_softmax() -> None:
 
 @pytest.mark.claim(
     "07",
-    "Put a `Reshape` behind it, or give it another dtype than the loss, and the loss of a certain and wrong answer "
+    "On TensorFlow, a final softmax layer *remembers its logits*, and the cross-entropy uses them. Put a `Reshape` "
+    "after it, give it another dtype than the loss, or set `ignore_class`, and the loss of a certain and wrong answer "
     "drops from 30 to the ceiling of the clip.",
 )
 def test_what_makes_a_softmax_forget() -> None:
     """Four formats of the softmax by four of the loss, two losses, 2 to 10 classes; in eager mode and in a graph.
 
-    Would be refuted by two formats that differ and a loss of 30, or by a Reshape that keeps it. In float64 and under a
-    loss in float64 a softmax remembers.
+    Would be refuted by two formats that differ and a loss of 30, by a Reshape that keeps it, or by a class to ignore,
+    among the labels or not. In float64 and under a loss in float64 a softmax remembers.
     """
     keras, tf = behaviours.keras(), behaviours.tensorflow()
 
-    def says(model: Any, kind: str, dtype: str, classes: int, graph: bool) -> None:
+    def says(model: Any, kind: str, dtype: str, classes: int, graph: bool, **options: Any) -> None:
         z = tf.constant(30 * one_hot([0], classes), model.layers[0].compute_dtype)
         y = np.array([1]) if "Sparse" in kind else one_hot([1], classes)
-        loss = getattr(keras.losses, kind)(dtype=dtype)
+        loss = getattr(keras.losses, kind)(dtype=dtype, **options)
         value = (tf.function if graph else lambda f: f)(lambda z: loss(y, model(z)))(z)
         assert float(value) == pytest.approx(-math.log(1e-7), rel=0.02)
 
@@ -863,6 +864,8 @@ def test_what_makes_a_softmax_forget() -> None:
                     else:
                         with refuted("the loss's own dtype"):
                             says(softmax, kind, b, classes, graph)
+                        for ignored in (-1, 0) if "Sparse" in kind else ():
+                            says(softmax, kind, b, classes, graph, ignore_class=ignored)
 
 
 @pytest.mark.claim("07", "Its gradient is right all the same, so training goes on under a loss of `nan`.")
