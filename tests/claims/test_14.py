@@ -582,7 +582,7 @@ def test_a_clamped_tail_has_no_gradient() -> None:
         dead(ghost, right)
 
 
-@pytest.mark.claim("14", "The predictions hold to about a hundredth of a token.")
+@pytest.mark.claim("14", "On average the predictions hold to about a hundredth of a token.")
 @pytest.mark.claim(
     "14",
     "A mean over each sequence shortens what a student of labels writes by more than a quarter, and leaves a student "
@@ -590,13 +590,14 @@ def test_a_clamped_tail_has_no_gradient() -> None:
 )
 @pytest.mark.claim(
     "14",
-    "sequences shorter by 0.005 ± 0.004 tokens, 0.003 ± 0.001 more steps that go up, and no difference in the "
-    "divergence that shows.",
+    "sequences shorter by 0.005 ± 0.004 tokens, 0.003 ± 0.001 more steps that go up, and no visible "
+    "difference in the divergence.",
 )
 def test_the_predicted_lengths() -> None:
     """The mean, or harmonic mean, of each seed's own teacher; and the paired intervals of the small students.
 
-    Would be refuted by an arm whose interval lies two hundredths off its prediction.
+    Would be refuted by an arm whose interval lies two hundredths off its prediction. Each student by itself does not
+    hold to them: of labels, some are six hundredths off.
     """
 
     def says(arm: str, key: str) -> None:
@@ -609,6 +610,9 @@ def test_the_predicted_lengths() -> None:
         says(arm, right)
         with refuted("the other mean"):
             says(arm, keys[0])
+    for arm, key in (("large, labels", "mean_length"), ("large, labels, 1/n", "harmonic_length")):
+        with refuted("each student by itself"):
+            assert (np.abs(column(arm, "mean_length") - column("teacher", key)) < 0.02).all()
     short, long = column("large, labels, 1/n", "mean_length"), column("large, labels", "mean_length")
     assert (short < 0.75 * long).all()
     low, high = paired("small, forward, 1/n", "small, forward", "forward")
