@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from adversary import refuted
 from xent import information
 
 P_X = np.array([0.6, 0.4])
@@ -102,6 +103,22 @@ def test_pointwise_convergence_is_not_enough() -> None:
         expected = float(information.cross_entropy([0.7, 0.3], [0.99, 0.01]))
         assert loss(new_x, new_y, x[y]) == pytest.approx(expected, abs=0.05)
         assert expected > 2 * best
+
+
+@pytest.mark.erratum("3.9")
+def test_uniform_convergence_to_a_single_minimum_moves_the_minimiser_there() -> None:
+    """Bernoulli models of coins on two compact sets: averages converge uniformly, and two minima keep it jumping."""
+    heads = np.random.default_rng(3).binomial(100_000, 0.5, size=400) / 100_000
+
+    def says(models: np.ndarray, truth: float) -> None:
+        average = -heads[:, None] * np.log(models) - (1 - heads[:, None]) * np.log1p(-models)
+        limit = -0.5 * np.log(models) - 0.5 * np.log1p(-models)
+        assert np.abs(average - limit).max() < 0.02
+        assert np.abs(models[average.argmin(1)] - truth).max() < 0.02
+
+    says(np.linspace(0.4, 0.7, 301), 0.5)
+    with refuted("two minima, 0.4 and 0.6"):
+        says(np.array([0.4, 0.6]), 0.6)
 
 
 @pytest.mark.erratum("3.12")

@@ -161,6 +161,20 @@ def test_a_softmax_does_not_divide_by_the_sum() -> None:
     assert np.array_equal(y / y.sum(), [0.5, 0, 0, 0.5])
 
 
+@pytest.mark.erratum("1.16")
+@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 5), (2, 3, 4, 4)])
+def test_byte_targets_pass_for_a_table_of_scores_alone(shape: tuple[int, ...]) -> None:
+    """Long passes for scores of any shape; Byte for (N, K), and not for sequences or images."""
+    logp = torch.randn(shape, generator=torch.Generator().manual_seed(0)).log_softmax(1)
+    long = logp.argmin(1)
+    assert torch.isfinite(F.nll_loss(logp, long))
+    if len(shape) == 2:
+        assert F.nll_loss(logp, long.byte()) == F.nll_loss(logp, long)
+    else:
+        with pytest.raises(RuntimeError, match="found Byte"):
+            F.nll_loss(logp, long.byte())
+
+
 @pytest.mark.erratum("1.17")
 def test_the_float64_result_is_not_off() -> None:
     """'Still a bit off, not sure why': NumPy prints eight digits of an array; the value has all of them."""

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import xent.torch
+from adversary import refuted
 from xent.denominators import eos_optimum
 
 IGNORED = -100
@@ -74,6 +75,11 @@ def test_a_multiple_of_the_right_loss_for_the_realised_batch_only():
         ratio = (-np.log(0.3) * b - np.log(0.7) * (n_b.sum(1) - b)) / n_b.sum(1)
         right = -np.log(0.3) * beta - np.log(0.7) * (1 - beta)
         assert abs(ratio.mean() - right) > 8 * ratio.std() / np.sqrt(len(n))
+    # One large batch estimates the loss per token; the loss per sequence it misses by the mean length.
+    ratio = (-np.log(0.3) * n.size - np.log(0.7) * (n.sum() - n.size)) / n.sum()
+    assert ratio == pytest.approx(right, rel=0.01)
+    with refuted("the loss per sequence"):
+        assert ratio == pytest.approx(right / beta, rel=0.01)
 
 
 @pytest.mark.erratum("0.17")
