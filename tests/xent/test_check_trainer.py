@@ -511,6 +511,8 @@ def test_a_short_window_that_is_divided_as_a_full_one() -> None:
         ((lightning(1), Never()), {}, ValueError, "its optimizer's step .* got 0 steps in 4; check_accum"),
         ((lightning(), Module()), {"batches": [(torch.ones(1, 2),), (torch.ones(1, 3),)]}, ValueError,
          r"tensors of one width, got the shapes \(1, 2\), \(1, 3\)"),
+        ((lightning(), Module()), {"batches": [{"frames": torch.ones(1, 3, width)} for width in (4, 5)]}, ValueError,
+         r"tensors of one width, got the shapes \(1, 3, 4\), \(1, 3, 5\)"),
         ((lightning(), Module()), {"batches": [{"input_ids": torch.ones(1, 2), "k": k} for k in "ab"]},
          ValueError, "expected tensors, got strs that differ in 'k'"),
     ],
