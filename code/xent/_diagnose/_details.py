@@ -475,11 +475,11 @@ class Exam:
         cost = self.own_cost(self.extreme(0.0 if reads else -1000.0 * max(self.fit.bend.temperature, 1.0)))
         if cost is None:
             return f"refuses the impossible event: {self.bench.caller.said.split(':')[0]}", None
+        if np.isnan(cost):
+            return "nan", None
         if not 0 < cost < (np.inf if reads else 900):
             inf = "no, an impossible event costs inf" if reads else "exp underflows, cost inf"
-            return "nan" if np.isnan(
-                cost
-            ) else UNKNOWN if cost <= 0 else inf if cost == np.inf else "no", None
+            return (UNKNOWN if cost <= 0 else inf if cost == np.inf else "no"), None
         epsilon = float(np.exp(-cost))
         if abs(cost - 100) < 0.01:
             return "the log at -100", epsilon
