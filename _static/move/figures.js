@@ -155,7 +155,7 @@ globalThis.xentMoving = (() => {
           data: [[1, 2, 3, 4, 5], learnt.map((n) => (100 * n) / mean)],
           marks: without.map((n, i) => ({ from: [i + 0.62, (100 * n) / mean], to: [i + 1.38, (100 * n) / mean], colour: "orange" })),
           says:
-            `${nothing}${one}${lengths.length} answers to ${asked} prompt${asked > 1 ? "s" : ""}, ${fixed(mean, 2)} tokens on average; so much a constant teaches. ` +
+            `${nothing}${one}${lengths.length} answers to ${asked} prompt${asked > 1 ? "s" : ""}, ${fixed(mean, 2)} tokens on average, as a constant teaches. ` +
             `Learnt: ${say(learnt)}. Without prompts: ${say(without)}.`,
         };
       },

@@ -512,6 +512,8 @@ def test_the_value_may_be_biased() -> None:
         says(1 / 27, size, biased=False)  # the uniform model on 27 tokens: each costs log 27
         with refuted("a loss that is biased at every model"):
             says(1 / 27, size)
+        # A sequence that costs 1, whatever its length: no correlation, and the share of ends as the value.
+        assert eos_optimum(0.1, size) - 0.1 > 1e-3
 
 
 @pytest.mark.claim(
