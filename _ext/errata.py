@@ -35,7 +35,7 @@ def card(row: Row, tests: list[Mark]) -> str:
     )
     fields = {
         "It says": row.stands,
-        "True is": row.truth,
+        "In fact": row.truth,
         "Stated right in": (
             f'<a href="{chapter}.html#{make_id(heading)}">{heading}</a>, '
             f"[chapter {int(chapter[:2])}]({chapter}.ipynb)"
@@ -64,8 +64,8 @@ def page_text(root: Path) -> str:
     )
     parts = [
         f"Of {len(rows)} statements {count['holds']} hold, {count['conditional']} need a condition that is not "
-        f"stated, {count['slip']} have a slip of notation, wording or typesetting with a right conclusion, "
-        f"{count['outdated']} were true of an older version, and {count['wrong']} are wrong. "
+        f"stated there, {count['slip']} have a slip of notation, wording or typesetting with a right conclusion, "
+        f"{count['outdated']} are outdated, and {count['wrong']} are wrong. "
         f"{len({test.name for test in tests})} tests check them.\n",
         f'<fieldset class="errata-filter"><legend>Show</legend>{buttons}</fieldset>\n',
     ]

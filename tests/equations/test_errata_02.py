@@ -19,7 +19,7 @@ LABELS = np.array([0, 1])
 
 @pytest.mark.erratum("3.4")
 def test_softmax_lies_in_the_open_interval():
-    """Old: entries in [0, 1]. New: in (0, 1) for finite logits and K >= 2; floats round to the ends."""
+    """True: entries in [0, 1]; in (0, 1) for finite logits and K >= 2; floats round to the ends."""
     import mpmath
 
     with mpmath.workdps(400):
@@ -31,13 +31,14 @@ def test_softmax_lies_in_the_open_interval():
 
 @pytest.mark.erratum("3.a")
 def test_the_distribution_is_categorical_not_multinomial():
-    """Old: a label is multinomial. New: categorical; the multinomial counts draws and has a coefficient."""
+    """Old: a label is multinomial. New: with one draw; of several it counts them and has a coefficient."""
     p = np.array([0.2, 0.3, 0.5])
     labels = [0, 2, 2]
     of_labels = np.prod(p[labels])
     of_counts = stats.multinomial.pmf(np.bincount(labels, minlength=3), n=3, p=p)
     assert np.isclose(of_counts, 3 * of_labels)
     assert not np.isclose(of_counts, of_labels)
+    assert np.isclose(stats.multinomial.pmf([0, 0, 1], n=1, p=p), p[2]), "of one draw the two agree"
 
 
 @pytest.mark.erratum("3.b")
@@ -107,16 +108,25 @@ def test_the_map_chain_needs_inputs_that_do_not_depend_on_the_weights():
 
 @pytest.mark.erratum("4.b")
 def test_the_evidence_may_be_dropped_and_the_softmaxs_denominator_may_not():
-    """Old: Z for both. New: one is a constant; without the other the loss has no minimum."""
+    """Old: Z for both. New: one is a constant; without the other the minimum may move or vanish."""
     w = np.linspace(-4, 4, 401)
-    x, y = np.array([1.0, 1.0, -1.0]), np.array([1, 0, 1])
-    z = np.stack([np.zeros((len(w), 3)), w[:, None] * x], axis=-1)
-    chosen = z[:, np.arange(3), y]
-    with_both = (special.logsumexp(z, axis=-1) - chosen).sum(axis=1) + w**2 / 2
-    without_evidence = with_both + 1.7
-    without_denominator = -chosen.sum(axis=1) + w**2 / 2
-    assert np.argmin(without_evidence) == np.argmin(with_both)
-    assert np.argmin(without_denominator) != np.argmin(with_both)
+
+    def minima(x: list[float], y: list[int], prior: float) -> tuple[float, float]:
+        """Return where the loss is lowest, and where without the denominator."""
+        z = np.stack([np.zeros((len(w), len(x))), w[:, None] * np.array(x)], axis=-1)
+        chosen = z[:, np.arange(len(x)), y].sum(axis=1)
+        without = prior * w**2 / 2 - chosen
+        right = without + special.logsumexp(z, axis=-1).sum(axis=1)
+        assert np.argmin(right + 1.7) == np.argmin(right), "the evidence"
+        return float(w[np.argmin(right)]), float(w[np.argmin(without)])
+
+    right, without = minima([1.0, 1.0, 1.0], [1, 0, 1], 1.0)
+    assert abs(right - without) > 1
+    # Without a prior the rest is linear, and lowest at the end of any grid; the loss is not.
+    right, without = minima([1.0, 1.0, 1.0], [1, 0, 1], 0.0)
+    assert abs(right) < 1 and without == w[-1]
+    # On two opposite examples nothing moves.
+    assert minima([1.0, -1.0], [1, 1], 1.0) == pytest.approx((0, 0), abs=1e-12)
 
 
 @pytest.mark.erratum("4.a")

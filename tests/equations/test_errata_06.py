@@ -120,7 +120,10 @@ def test_keras_returns_a_loss_for_each_row() -> None:
 
 @pytest.mark.erratum("1.11")
 def test_keras_reductions() -> None:
-    """The menu of the post (a sum or a mean over the batch, or none) has grown and changed its names."""
+    """The menu of the post (a sum or a mean over the batch, or none) has grown and changed its names.
+
+    TensorFlow 2.0, whose manual lists a sum, is too old to run here.
+    """
     loss = behaviours.keras().losses.CategoricalCrossentropy
     names = ("sum", "sum_over_batch_size", "mean", "mean_with_sample_weight", "none", None)
     values = {name: loss(reduction=name)(TARGETS, PROBS).numpy() for name in names}
@@ -162,13 +165,14 @@ def test_a_softmax_does_not_divide_by_the_sum() -> None:
 
 
 @pytest.mark.erratum("1.16")
-@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 5), (2, 3, 4, 4)])
-def test_byte_targets_pass_for_a_table_of_scores_alone(shape: tuple[int, ...]) -> None:
-    """Long passes for scores of any shape; Byte for (N, K), and not for sequences or images."""
-    logp = torch.randn(shape, generator=torch.Generator().manual_seed(0)).log_softmax(1)
-    long = logp.argmin(1)
+@pytest.mark.parametrize("shape", [(3,), (4, 3), (2, 3, 5), (2, 3, 4, 4)])
+def test_byte_targets_pass_for_a_row_or_a_table_of_scores_alone(shape: tuple[int, ...]) -> None:
+    """Long passes for scores of any shape; Byte for (K) and (N, K), and not for sequences or images."""
+    classes = min(len(shape) - 1, 1)
+    logp = torch.randn(shape, generator=torch.Generator().manual_seed(0)).log_softmax(classes)
+    long = logp.argmin(classes)
     assert torch.isfinite(F.nll_loss(logp, long))
-    if len(shape) == 2:
+    if len(shape) <= 2:
         assert F.nll_loss(logp, long.byte()) == F.nll_loss(logp, long)
     else:
         with pytest.raises(RuntimeError, match="found Byte"):

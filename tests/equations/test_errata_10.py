@@ -168,6 +168,9 @@ def test_the_likelihood_falls(beta: float) -> None:
     assert learnt > beta
     assert averaged(learnt) < averaged(beta)
     assert likelihood(learnt) < likelihood(beta)
+    path = [likelihood(q) for q in np.linspace(beta, learnt, 50)]
+    assert (np.diff(path) < 0).all()
+    assert likelihood(beta / 2) < likelihood(beta), "below the truth it rises"
     if beta == 0.5:
         assert likelihood(beta) == pytest.approx(-1.386, abs=5e-4)
         assert likelihood(learnt) == pytest.approx(-1.548, abs=5e-4)

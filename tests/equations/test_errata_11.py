@@ -53,7 +53,7 @@ def test_one_token_and_1024_apart_and_together():
 
 @pytest.mark.erratum("0.15")
 def test_a_multiple_of_the_right_loss_for_the_realised_batch_only():
-    """Old: a batch's loss is a multiple of the correct one. New: for that batch; in expectation it is not."""
+    """True: a batch's loss is a multiple of the correct one for that batch, and biased for the population's."""
     beta, size = 0.1, 4
     n = np.random.default_rng(0).geometric(beta, size=(200_000, size))
     tokens = n.sum(axis=1)
