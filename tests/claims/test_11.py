@@ -653,6 +653,66 @@ def test_a_mean_over_the_padding() -> None:
             says(learnt(law, lengths, B, 40), law, lengths)
 
 
+def learnt_in_groups(kinds: Array, lengths: Array, group: Array, own: bool) -> Array:
+    """What a mean over each group teaches: of its tokens or, where `own`, of its sequences' own means."""
+    n = lengths[kinds].astype(float)
+    divisor = np.bincount(group) if own else np.bincount(group, n)
+    weight = 1 / divisor[group] / (n if own else 1)
+    found = np.bincount(kinds, weight, minlength=len(lengths))
+    return np.asarray(found / found.sum())
+
+
+def near(found: Array, stated: Array) -> None:
+    np.testing.assert_allclose(found, stated / stated.sum(), atol=0.012)
+
+
+@pytest.mark.claim("11", "*Sorting by length undoes a large batch* of fixed size:")
+@pytest.mark.claim("11", "$B$ sequences of one length are each divided by $B$ times that length.")
+def test_buckets_of_a_fixed_number_of_sequences() -> None:
+    """The table's lengths and others, 200,000 sequences sorted by length and cut into batches of 2 to 64.
+
+    Would be refuted by a B whose sorted batches are learnt otherwise than one sequence at a time. That any bucket of
+    one length does so, as the page once said, is refuted by buckets of a fixed number of tokens.
+    """
+    g = rng(15)
+    for lengths, law in (
+        (table.LENGTHS, table.P),
+        (np.sort(g.choice(np.arange(1, 40), 4, replace=False)), g.dirichlet(np.full(4, 5.0))),
+    ):
+        kinds = np.sort(g.choice(4, size=200_000, p=law))
+        for B in (2, 16, 64):
+            near(learnt_in_groups(kinds, lengths, np.arange(len(kinds)) // B, own=False), law / lengths)
+        with refuted("batches that are not sorted"):
+            near(
+                learnt_in_groups(g.permutation(kinds), lengths, np.arange(len(kinds)) // 16, own=False),
+                law / lengths,
+            )
+    kinds = np.sort(g.choice(4, size=200_000, p=table.P))
+    tokens = np.cumsum(table.LENGTHS[kinds]) - table.LENGTHS[kinds]
+    with refuted("buckets of one length that hold 64 tokens each, a constant"):
+        near(learnt_in_groups(kinds, table.LENGTHS, tokens // 64, own=False), table.P / table.LENGTHS)
+
+
+@pytest.mark.claim("11", "restore the mean over each sequence and, with many rows to a batch, its bias.")
+def test_the_weights_of_packed_rows() -> None:
+    """The table's packed rows; LongAlign divides by the number of sequences of a batch, here of 1 to 256 rows.
+
+    Would be refuted by batches of many rows with another bias. Without their number the sentence, as it once stood, is
+    refuted by batches of one row.
+    """
+    stream = table.draw(rng(16), 300_000)
+    row, _ = table.pack(stream)
+
+    def says(rows: int) -> None:
+        near(learnt_in_groups(stream, table.LENGTHS, row // rows, own=True), table.P / table.LENGTHS)
+
+    for rows in (32, 256):
+        says(rows)
+    for rows in (1, 2):
+        with refuted(f"batches with as few rows as {rows}"):
+            says(rows)
+
+
 @pytest.mark.claim("11", "*Prompt tokens that count in the divisor* dilute the tilt here;")
 def test_prompt_tokens_in_the_divisor() -> None:
     """The table's prompts, and others whose length says nothing of the reply's: batches of 2 or 3, enumerated.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from adversary import Draw, refuted, rng
+from experiments.denominators import rewards
 from xent.denominators import learnt_distribution
 
 Array = NDArray[np.float64]
@@ -250,3 +253,42 @@ def test_where_the_policy_ends() -> None:
 
     with refuted("no matter where, with a penalty"):
         says(rate(3.0), rate(1.0))
+
+
+@pytest.mark.claim("11", "with the row's divisor for $|o|$, and after 2,400 steps.")
+def test_the_held_transformer_ends_where_the_equation_says() -> None:
+    """The four stored runs: success and both lengths at the end, by the equation from the lengths that the first policy
+    is made to have.
+
+    Would be refuted by a run that ends elsewhere. With the reply's own length in each row, as the page once let
+    a reader put in, it is refuted by both runs of the constant.
+    """
+    record = json.loads((Path(__file__).parents[2] / "experiments/denominators/rewards.json").read_text())
+    runs = [run for run in record["runs"] if run["divisor"].endswith("held")]
+    n, law = (part.double().numpy() for part in (rewards.LENGTHS, rewards.LAW))
+
+    def foretold(first: float, by: Array) -> tuple[float, float, float]:
+        def tilted(p: float) -> tuple[Array, Array]:
+            right = first * law * np.exp((1 - p) / (rewards.PENALTY * by))
+            return right, (1 - first) * law * np.exp(-p / (rewards.PENALTY * by))
+
+        def gap(p: float) -> float:
+            right, wrong = tilted(p)
+            return float(right.sum() / (right.sum() + wrong.sum()) - p)
+
+        p = float(brentq(gap, 0, 1))
+        right, wrong = tilted(p)
+        return p, float(right @ n / right.sum()), float(wrong @ n / wrong.sum())
+
+    def says(run: dict[str, Any], by: Array) -> None:
+        end = run["looks"][-1]
+        found = end["success"], end["right"], end["wrong"]
+        assert found == pytest.approx(foretold(run["looks"][0]["success"], by), rel=0.01)
+
+    constant = np.full_like(n, rewards.MEAN)
+    assert sorted(run["divisor"].split(",")[0] for run in runs) == ["constant"] * 2 + ["reply"] * 2
+    for run in runs:
+        by, other = (constant, n) if run["divisor"].startswith("constant") else (n, constant)
+        says(run, by)
+        with refuted("the other divisor"):
+            says(run, other)
