@@ -211,12 +211,17 @@ def test_by_way_of_the_probability() -> None:
             assert xent.binary_cross_entropy(exact, 1) == pytest.approx(np.log1p(np.exp(-exact)), rel=1e-12)
 
 
-@pytest.mark.claim("01", "removes the nan, provided that $1 - \\varepsilon$ does not round to 1,")
+@pytest.mark.claim(
+    "01", "removes the nan from the loss, provided that $1 - \\varepsilon$ does not round to 1,"
+)
 def test_a_clip_that_rounds_away() -> None:
     """Three formats, clips from 1e-20 to 0.1, confident right answers.
 
-    Would be refuted by a clip that the format holds with a nan; with one that rounds away the nan stays.
+    Would be refuted by a clip that the format holds with a nan; with one that rounds away the nan stays. The loss is
+    meant: where the exponential overflows, autograd multiplies the clip's zero by infinity.
     """
+    import torch
+
     g = rng(13)
 
     def says(dtype: type, clip: float) -> None:
@@ -237,6 +242,11 @@ def test_a_clip_that_rounds_away() -> None:
                 with refuted("a clip that rounds away"):
                     says(dtype, clip)
     assert len(seen) == 6 and (np.float32(1) - np.float32(1e-8)) == 1
+    for z in -g.uniform(100, 700, 20):
+        logit = torch.tensor(z, dtype=torch.float32, requires_grad=True)
+        value = -torch.log(1 - (1 / (1 + torch.exp(-logit))).clamp(1e-6, 1 - 1e-6))
+        value.backward()
+        assert torch.isfinite(value) and torch.isnan(logit.grad)
 
 
 @pytest.mark.claim("01", "A clipped probability has no gradient, however wrong it is.")
@@ -263,13 +273,14 @@ def test_a_clip_has_no_gradient() -> None:
 
 @pytest.mark.claim(
     "01",
-    "Gradient descent with too large a step jumps over the minimum and may never settle; on this loss a step of at "
-    "most one over the largest curvature never leads uphill.",
+    "Gradient descent with too large a step size jumps over the minimum and may never settle; on this loss a step "
+    "size of at most one over the largest curvature never leads uphill.",
 )
 def test_steps_too_large_and_steps_that_are_safe() -> None:
     """Every kind of data, starts near and far, at exactly the bound and below; the coin at 12 for 10,000 steps.
 
-    Would be refuted by one step uphill.
+    Would be refuted by one step uphill. It is the size that has to be small: a step no longer than one over the
+    curvature, but of a larger size, leads uphill.
     """
     g = rng(6)
 
@@ -293,6 +304,9 @@ def test_steps_too_large_and_steps_that_are_safe() -> None:
         crosses[0] and not crosses[1] and crosses[2:].all()
     )  # the figure: far over, back a little, then across
     assert (z[0] - np.log(7 / 3)) * (after[0] - np.log(7 / 3)) < 0 and abs(z[0] - after[0]) > 1
+    assert abs(z[0] - after[0]) < 1 / largest_curvature(coin)
+    with refuted("a short step of a large size"):
+        says(coin, heads, min(z, after), 12 * largest_curvature(coin), 1)
 
 
 @pytest.mark.claim("01", "In the end the start does not matter: this loss is *convex* in the weights.")
@@ -376,7 +390,7 @@ def test_no_rule_on_the_radius_is_right() -> None:
 
 @pytest.mark.claim(
     "01",
-    "so by this estimate, of all steps of one length, the one against the gradient lowers the loss most.",
+    "so by this estimate, of all steps of the same length, the one against the gradient lowers the loss most.",
 )
 def test_the_steepest_step() -> None:
     """Every kind of data, weights near and far, a thousand directions and steps of any length.
