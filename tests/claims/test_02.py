@@ -340,10 +340,12 @@ def test_mixed_up_labels_cost_what_the_shares_cost() -> None:
     "Next-token prediction is classification with as many classes as the vocabulary has tokens, and from a start "
     "symbol on the losses along a text add up to its negative log-likelihood.",
 )
+@pytest.mark.claim("02", "$z_i$ before token $x_i$,")
 def test_the_losses_of_a_text() -> None:
     """Markov chains over 2 to 300 tokens, texts of one token to 40: their path probability, in a separate walk.
 
     Would be refuted by a text whose losses add up to something else; without a start symbol the first is missing.
+    The logits that a model returns at the token itself belong to the label after it.
     """
     g = rng(6)
 
@@ -362,6 +364,8 @@ def test_the_losses_of_a_text() -> None:
             says(float(xent.cross_entropy(table[before], text, reduction="sum")), chain, text)
             with refuted("the labels from the second token on"):
                 says(float(xent.cross_entropy(table[before[1:]], text[1:], denominator=1)), chain, text)
+        with refuted("the logits behind each token, for the token"):
+            says(float(xent.cross_entropy(table[text], text, reduction="sum")), chain, text)
         # It is the same function as for three wines: the label is one of the columns.
         with pytest.raises(ValueError, match="targets"):
             xent.cross_entropy(table[before], np.full(n, vocabulary))
@@ -523,6 +527,34 @@ def test_the_spare_direction() -> None:
     start, end = (softmax_fit(x, wine.target, steps, start=1.0) for steps in (0, 500))
     assert np.abs(end - start).max() > 0.5
     assert end.sum(axis=1) == pytest.approx(start.sum(axis=1), abs=1e-12)
+
+
+@pytest.mark.claim(
+    "02", "a nonzero mean weight over the classes changes no prediction and adds to the penalty."
+)
+def test_the_penalty_takes_off_the_mean() -> None:
+    """Features of every kind, collinear ones too; two classes to 1,000, weights and means of every size.
+
+    Would be refuted by weights that predict otherwise without their mean, or whose square is then no smaller.
+    A sum of zero alone makes no penalty small: (5, -5, 0) costs fifty times as much as (1, 0, 0).
+    """
+    g = rng(18)
+
+    def says(x: Array, w: Array, instead: Array) -> None:
+        np.testing.assert_allclose(xent.softmax(x @ w.T), xent.softmax(x @ instead.T), atol=1e-6)
+        assert (instead**2).sum() < (w**2).sum()
+
+    says(np.eye(1), np.array([[1.0], [0.0], [0.0]]), np.array([[2.0], [-1.0], [-1.0]]) / 3)
+    with refuted("any weights that sum to zero"):
+        says(np.eye(1), np.array([[1.0], [0.0], [0.0]]), np.array([[5.0], [-5.0], [0.0]]))
+    for _, x, _ in designs(g):
+        for classes in (2, 3, 1000):
+            centred = g.normal(size=(classes, x.shape[1])) * 10 ** g.uniform(-2, 1)
+            centred -= centred.mean(axis=0)
+            w = centred + g.normal(size=x.shape[1]) * 10 ** g.uniform(-2, 1)
+            says(x, w, centred)
+            with refuted("a penalty that grows without the mean"):
+                says(x, centred, w)
 
 
 @pytest.mark.claim("02", "For two classes its $w$ is one row: to match a softmax with two rows, double $C$.")
