@@ -412,18 +412,18 @@ def test_focal_loss_keeps_its_promise(dtype: str, gamma: float) -> None:
 
 def test_focal_loss_by_its_formulas() -> None:
     z, y = batch()
-    alpha, w = np.arange(6.0), np.random.default_rng(1).uniform(size=len(y))
+    alphas, w = np.arange(6.0), np.random.default_rng(1).uniform(size=len(y))
     rule = xent.scoring.focal_loss(xent.softmax(z), y, gamma=1.5)
-    ours = xent.focal_loss(z, y, gamma=1.5, alpha=alpha, sample_weight=w)
-    np.testing.assert_allclose(ours, (w * alpha[y]) @ rule / w.sum(), rtol=1e-12)
+    ours = xent.focal_loss(z, y, gamma=1.5, alpha=alphas, sample_weight=w)
+    np.testing.assert_allclose(ours, (w * alphas[y]) @ rule / w.sum(), rtol=1e-12)
     np.testing.assert_allclose(xent.focal_loss(z, y, gamma=0), xent.cross_entropy(z, y), rtol=1e-15)
     # torchvision's sigmoid_focal_loss, in its own words.
     x, t = torch.from_numpy(z), torch.from_numpy((z > 1).astype(float))
     p, ce = torch.sigmoid(x), F.binary_cross_entropy_with_logits(x, t, reduction="none")
     p_t = p * t + (1 - p) * (1 - t)
-    theirs = (0.25 * t + 0.75 * (1 - t)) * ce * (1 - p_t) ** 2
-    ours = xent.binary_focal_loss(z, t, alpha=0.25, reduction="none")
-    np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-11)
+    for alpha, share in ((0.25, 0.25 * t + 0.75 * (1 - t)), (None, 1.0)):
+        ours = xent.binary_focal_loss(z, t, alpha=alpha, reduction="none")
+        np.testing.assert_allclose(ours, (share * ce * (1 - p_t) ** 2).numpy(), rtol=1e-11)
     assert xent.focal_loss([[-np.inf, 0.0]], [0], alpha=[0.0, 1.0]) == 0
 
 

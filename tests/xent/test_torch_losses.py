@@ -365,6 +365,12 @@ def test_nothing_leaks_through_nll_and_log_loss_either() -> None:
             (gradient,) = torch.autograd.grad(loss, x)
             assert loss.item() == pytest.approx(math.log(2), rel=1e-15, abs=0)
             assert gradient.tolist() == [[0, 0, 0], [0, slope, 0], [0, 0, 0]]
+    # A distribution all of whose classes have weight zero, whatever the logits are.
+    for row in ([INF, 0.0], [-INF, -INF], [math.nan, 0.0]):
+        z = torch.tensor([row, [0.0, 0.0]], requires_grad=True)
+        loss = xt.soft_cross_entropy(z, torch.tensor([[1.0, 0.0], [0.0, 1.0]]), weight=[0.0, 3.0])
+        loss.backward()
+        assert loss.item() == pytest.approx(math.log(2)) and z.grad.tolist() == [[0, 0], [0.5, -0.5]]
 
 
 def test_half_precision_is_summed_in_float32() -> None:
