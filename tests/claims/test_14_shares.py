@@ -421,7 +421,7 @@ def test_the_top_four() -> None:
 @pytest.mark.claim(
     "14",
     "They gain on their start up to 20%, and lose to it with all labels. Against `mixed, same text` they win at 5% and "
-    "lose at 20% and with all labels, at more than four times the seconds; at 2% no difference shows.",
+    "lose at 20% and with all labels, at more than four times the CPU time; at 2% no difference shows.",
 )
 @pytest.mark.claim(
     "14",
