@@ -222,11 +222,11 @@ def binary_cross_entropy_gradient(
     with c = `pos_weight`; for c = 1 it is sigma(z) - y. For targets 0 and 1 it is accurate to a few ulp in both
     tails. Certain and wrong (an infinite logit, a loss of inf) has the limit of the gradient, 1 or -c.
     """
-    z, y, w = binary_targets(logits, targets, sample_weight, label_smoothing)
+    z, y, n, w = binary_targets(logits, targets, sample_weight, label_smoothing)
     c = 1.0 if pos_weight is None else check.positive_weight(pos_weight, z.shape)
     with np.errstate(all="ignore"):
         # sigma(-z) is 1 - sigma(z) without the subtraction.
-        slopes = (1 - y) * sigmoid(z) - c * y * sigmoid(-z)
+        slopes = n * sigmoid(z) - c * y * sigmoid(-z)
     return differentiate_each(slopes, w, check.reduction_arguments(reduction, denominator), z.dtype)
 
 
@@ -287,12 +287,12 @@ def binary_focal_loss_gradient(
               f(p) = (1 - p)^\gamma \Bigl(1 + \gamma\, p \frac{-\log p}{1 - p}\Bigr)
     """
     gamma = exponent(gamma)
-    z, y, w = binary_targets(logits, targets, sample_weight, label_smoothing)
+    z, y, n, w = binary_targets(logits, targets, sample_weight, label_smoothing)
     up, down = sides(alpha)
     with np.errstate(all="ignore"):
         p, q = sigmoid(z), sigmoid(-z)
         of_one = up * y * q * _focal_slope(p, q, -log_sigmoid(z), gamma)
-        of_zero = down * (1 - y) * p * _focal_slope(q, p, -log_sigmoid(-z), gamma)
+        of_zero = down * n * p * _focal_slope(q, p, -log_sigmoid(-z), gamma)
     return differentiate_each(of_zero - of_one, w, check.reduction_arguments(reduction, denominator), z.dtype)
 
 

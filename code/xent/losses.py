@@ -257,10 +257,10 @@ def binary_cross_entropy(
     >>> binary_cross_entropy([40.0, -1000.0], [1, 1], reduction="none")
     array([4.24835426e-18, 1.00000000e+03])
     """
-    z, y, w = binary_targets(logits, targets, sample_weight, label_smoothing)
+    z, y, n, w = binary_targets(logits, targets, sample_weight, label_smoothing)
     c = 1.0 if pos_weight is None else check.positive_weight(pos_weight, z.shape)
     with np.errstate(all="ignore"):
-        losses = _times(c * y, -log_sigmoid(z)) + _times(1 - y, -log_sigmoid(-z))
+        losses = _times(c * y, -log_sigmoid(z)) + _times(n, -log_sigmoid(-z))
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
@@ -367,11 +367,11 @@ def binary_focal_loss(
     0.043321...
     """
     gamma = exponent(gamma)
-    z, y, w = binary_targets(logits, targets, sample_weight, label_smoothing)
+    z, y, n, w = binary_targets(logits, targets, sample_weight, label_smoothing)
     up, down = sides(alpha)
     with np.errstate(all="ignore"):
         positive = _times(up * y, sigmoid(-z) ** gamma * -log_sigmoid(z))
-        negative = _times(down * (1 - y), sigmoid(z) ** gamma * -log_sigmoid(-z))
+        negative = _times(down * n, sigmoid(z) ** gamma * -log_sigmoid(-z))
     return reduce_each(positive + negative, w, check.reduction_arguments(reduction, denominator))
 
 
