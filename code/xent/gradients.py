@@ -1,8 +1,8 @@
 """Gradients of the losses with respect to what they take, and the second derivative of the cross-entropy.
 
-From logits, every gradient here is (probability - target) times a weight: p - y for a class index, S p - t for a
-target distribution t with sum S, sigma(z) - y for a single logit. What takes care is the difference. For an example
-that is confidently right p_y rounds to 1, and p_y - 1 to 0 or to a multiple of the rounding error; but
+From logits, a plain gradient is probability minus target: p - y for a class index, S p - t for a distribution t with
+sum S, sigma(z) - y for a single logit; weights and a focus multiply its parts. What takes care is the difference. For
+an example that is confidently right p_y rounds to 1, and p_y - 1 to 0 or to a multiple of the rounding error; but
 
     p_y - 1 = -others / (own + others)
 
@@ -247,8 +247,8 @@ def focal_loss_gradient(
     .. math:: \frac{\partial \ell}{\partial z_k} = \alpha_y (1 - p_y)^\gamma
               \Bigl(1 + \gamma\, p_y \frac{-\log p_y}{1 - p_y}\Bigr) (p_k - [k = y])
 
-    Accurate to a few ulp for each unit of gamma, also where p_y rounds to one. A target on a logit of -inf has the
-    limit, alpha (p - y).
+    Accurate to the few ulp of `xent.softmax`, and a few more for each unit of gamma, also where p_y rounds to one. A
+    target on a logit of -inf has the limit, alpha (p - y).
     """
     gamma = exponent(gamma)
     logits, axis = check.logits_array(logits, "logits", axis)

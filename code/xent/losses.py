@@ -94,9 +94,8 @@ def cross_entropy(
     Notes
     -----
     Each loss is within 4 machine epsilons of itself, also where it is close to zero: the target's own term
-    never enters the sum that is subtracted from it. The logits are read once, in blocks. Label smoothing
-    follows Szegedy et al., *Rethinking the Inception Architecture for Computer Vision*, 2016,
-    arXiv:1512.00567.
+    stays out of the sum of exponentials. The logits are read in blocks. Label smoothing follows Szegedy et al.,
+    *Rethinking the Inception Architecture for Computer Vision*, 2016, arXiv:1512.00567.
 
     Examples
     --------
@@ -437,7 +436,7 @@ def log_loss(
         As in `cross_entropy`.
     labels : array_like, shape (K,), optional
         What the classes are called, in the order of `probs`; the targets then are such labels, strings for
-        example, in the place of class indices. (scikit-learn's `log_loss` sorts its `labels`.)
+        example, and `ignore_index` may be one more. (scikit-learn's `log_loss` sorts its `labels`.)
     eps : float, default 0
         Clip p into [eps, 1 - eps] first, 0 <= eps < 1/2. Nothing is clipped unless you ask for it: a target
         of probability zero costs inf. scikit-learn's `log_loss` clips with the machine epsilon of the dtype.
