@@ -1,7 +1,7 @@
 """Cross-entropy, exact: losses, gradients and denominators.
 
-``import xent`` loads NumPy and SciPy only. `xent.torch` holds the same functions on tensors, and PyTorch is
-loaded when that is first looked at.
+``import xent`` loads NumPy and SciPy only. `xent.torch` holds the losses on tensors, and PyTorch is loaded when
+that is first looked at.
 
 An argument that is not what its entry says is refused: by a ValueError, or a TypeError where it is of another kind,
 that names the argument, what came and what was expected. A row of logits without a softmax, unless it does not

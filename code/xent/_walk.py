@@ -218,16 +218,16 @@ def distributions_and_weights(
 
 def binary_targets(
     logits: ArrayLike, targets: ArrayLike, sample_weight: ArrayLike | None, label_smoothing: float
-) -> tuple[Floats, Floats, Floats | None]:
-    """Return logits, targets and weights of a binary loss; logits that do not count are zero."""
+) -> tuple[Floats, Floats, Floats, Floats | None]:
+    """Return logits, the masses of 1 and of 0, and weights of a binary loss; logits that do not count are zero."""
     z = check.real_array(logits, "logits")
     y = check.real_array(targets, "targets", bools=True)
     check.same_shape(y, "targets", z.shape, "logits", check.of_rows(y, z, "cross_entropy"))
     y = check.probabilities(y, "targets", None, hint=lambda: check.of_binary(z, y)).astype(np.float64)
     smoothing = check.held(check.smoothing_mass(label_smoothing), z.dtype)
-    if smoothing:
-        y = (1 - smoothing) * y + smoothing / 2
+    # Each by itself: 1 less the mass of 1 would cancel under a small smoothing.
+    y, n = ((1 - smoothing) * side + smoothing / 2 for side in (y, 1 - y))
     w = check.sample_weights(sample_weight, z.shape)
     if w is not None:
         z = np.where(w > 0, z, z.dtype.type(0))
-    return without_nan(z, "logits"), y, w
+    return without_nan(z, "logits"), y, n, w

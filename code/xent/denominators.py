@@ -119,9 +119,9 @@ def eos_optimum(stop: float, batch_size: int = 1) -> float:
 
     Notes
     -----
-    The expected loss is a cross-entropy between the constant B E[1/S] and q. E[1/S] is an integral of the
-    generating function of S, and the integral is Euler's for the hypergeometric function; chapter 10 has the
-    steps. To a few units in the last place, where `scipy.special.hyp2f1` returns nan or inf from B near 100 on.
+    The expected loss is a cross-entropy between the constant B E[1/S] and q. E[1/S] is an integral of the generating
+    function of S, and the integral is Euler's for the hypergeometric function; chapter 10 has the steps. To a few
+    units in the last place; `scipy.special.hyp2f1` is nan or inf for beta < 0.1 from B near 100 on.
 
     Examples
     --------

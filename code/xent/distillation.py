@@ -110,8 +110,8 @@ def distillation_loss(
     Notes
     -----
     G. Hinton, O. Vinyals and J. Dean, *Distilling the Knowledge in a Neural Network*, arXiv:1503.02531
-    (2015). For large T the scaled loss approaches the variance of v - z over the classes, halved, with an
-    error of order 1/T.
+    (2015). For large T the scaled loss approaches the variance of v - z over the classes, halved (for "jsd" times
+    beta (1 - beta)), with an error of order 1/T.
 
     Examples
     --------
@@ -315,7 +315,7 @@ def top_k_loss(
         What stands in for the classes that are missing. "truncated" and "renormalised" draw the student to
         zero on all of them, "renormalised_both" says nothing about them, and "tail" gets their total right.
     axis, sample_weight, reduction, denominator
-        As in `distillation_loss`; the classes are on the same axis in all three.
+        As in `distillation_loss`, but a row of weight zero needs a valid top k too; all three have one class axis.
 
     Returns
     -------
@@ -472,7 +472,7 @@ def sampled_loss(
     importance_weights : array_like, shape of `indices`
         Their weights w, finite and >= 0, used as they are. Merge repeated draws by adding their weights.
     axis, sample_weight, reduction, denominator
-        As in `distillation_loss`; the classes are on the same axis in all three.
+        As in `distillation_loss`, but a row of weight zero needs valid draws too; all three have one class axis.
 
     Returns
     -------

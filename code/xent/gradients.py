@@ -1,8 +1,8 @@
 """Gradients of the losses with respect to what they take, and the second derivative of the cross-entropy.
 
-From logits, every gradient here is (probability - target) times a weight: p - y for a class index, S p - t for a
-target distribution t with sum S, sigma(z) - y for a single logit. What takes care is the difference. For an example
-that is confidently right p_y rounds to 1, and p_y - 1 to 0 or to a multiple of the rounding error; but
+From logits, a plain gradient is probability minus target: p - y for a class index, S p - t for a distribution t with
+sum S, sigma(z) - y for a single logit; weights and a focus multiply its parts. What takes care is the difference. For
+an example that is confidently right p_y rounds to 1, and p_y - 1 to 0 or to a multiple of the rounding error; but
 
     p_y - 1 = -others / (own + others)
 
@@ -222,11 +222,11 @@ def binary_cross_entropy_gradient(
     with c = `pos_weight`; for c = 1 it is sigma(z) - y. For targets 0 and 1 it is accurate to a few ulp in both
     tails. Certain and wrong (an infinite logit, a loss of inf) has the limit of the gradient, 1 or -c.
     """
-    z, y, w = binary_targets(logits, targets, sample_weight, label_smoothing)
+    z, y, n, w = binary_targets(logits, targets, sample_weight, label_smoothing)
     c = 1.0 if pos_weight is None else check.positive_weight(pos_weight, z.shape)
     with np.errstate(all="ignore"):
         # sigma(-z) is 1 - sigma(z) without the subtraction.
-        slopes = (1 - y) * sigmoid(z) - c * y * sigmoid(-z)
+        slopes = n * sigmoid(z) - c * y * sigmoid(-z)
     return differentiate_each(slopes, w, check.reduction_arguments(reduction, denominator), z.dtype)
 
 
@@ -247,8 +247,8 @@ def focal_loss_gradient(
     .. math:: \frac{\partial \ell}{\partial z_k} = \alpha_y (1 - p_y)^\gamma
               \Bigl(1 + \gamma\, p_y \frac{-\log p_y}{1 - p_y}\Bigr) (p_k - [k = y])
 
-    Accurate to a few ulp for each unit of gamma, also where p_y rounds to one. A target on a logit of -inf has the
-    limit, alpha (p - y).
+    Accurate to the few ulp of `xent.softmax`, and a few more for each unit of gamma, also where p_y rounds to one. A
+    target on a logit of -inf has the limit, alpha (p - y).
     """
     gamma = exponent(gamma)
     logits, axis = check.logits_array(logits, "logits", axis)
@@ -287,12 +287,12 @@ def binary_focal_loss_gradient(
               f(p) = (1 - p)^\gamma \Bigl(1 + \gamma\, p \frac{-\log p}{1 - p}\Bigr)
     """
     gamma = exponent(gamma)
-    z, y, w = binary_targets(logits, targets, sample_weight, label_smoothing)
+    z, y, n, w = binary_targets(logits, targets, sample_weight, label_smoothing)
     up, down = sides(alpha)
     with np.errstate(all="ignore"):
         p, q = sigmoid(z), sigmoid(-z)
         of_one = up * y * q * _focal_slope(p, q, -log_sigmoid(z), gamma)
-        of_zero = down * (1 - y) * p * _focal_slope(q, p, -log_sigmoid(-z), gamma)
+        of_zero = down * n * p * _focal_slope(q, p, -log_sigmoid(-z), gamma)
     return differentiate_each(of_zero - of_one, w, check.reduction_arguments(reduction, denominator), z.dtype)
 
 

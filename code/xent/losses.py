@@ -94,9 +94,8 @@ def cross_entropy(
     Notes
     -----
     Each loss is within 4 machine epsilons of itself, also where it is close to zero: the target's own term
-    never enters the sum that is subtracted from it. The logits are read once, in blocks. Label smoothing
-    follows Szegedy et al., *Rethinking the Inception Architecture for Computer Vision*, 2016,
-    arXiv:1512.00567.
+    stays out of the sum of exponentials. The logits are read in blocks. Label smoothing follows Szegedy et al.,
+    *Rethinking the Inception Architecture for Computer Vision*, 2016, arXiv:1512.00567.
 
     Examples
     --------
@@ -257,10 +256,10 @@ def binary_cross_entropy(
     >>> binary_cross_entropy([40.0, -1000.0], [1, 1], reduction="none")
     array([4.24835426e-18, 1.00000000e+03])
     """
-    z, y, w = binary_targets(logits, targets, sample_weight, label_smoothing)
+    z, y, n, w = binary_targets(logits, targets, sample_weight, label_smoothing)
     c = 1.0 if pos_weight is None else check.positive_weight(pos_weight, z.shape)
     with np.errstate(all="ignore"):
-        losses = _times(c * y, -log_sigmoid(z)) + _times(1 - y, -log_sigmoid(-z))
+        losses = _times(c * y, -log_sigmoid(z)) + _times(n, -log_sigmoid(-z))
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
@@ -367,11 +366,11 @@ def binary_focal_loss(
     0.043321...
     """
     gamma = exponent(gamma)
-    z, y, w = binary_targets(logits, targets, sample_weight, label_smoothing)
+    z, y, n, w = binary_targets(logits, targets, sample_weight, label_smoothing)
     up, down = sides(alpha)
     with np.errstate(all="ignore"):
         positive = _times(up * y, sigmoid(-z) ** gamma * -log_sigmoid(z))
-        negative = _times(down * (1 - y), sigmoid(z) ** gamma * -log_sigmoid(-z))
+        negative = _times(down * n, sigmoid(z) ** gamma * -log_sigmoid(-z))
     return reduce_each(positive + negative, w, check.reduction_arguments(reduction, denominator))
 
 
@@ -437,7 +436,7 @@ def log_loss(
         As in `cross_entropy`.
     labels : array_like, shape (K,), optional
         What the classes are called, in the order of `probs`; the targets then are such labels, strings for
-        example, in the place of class indices. (scikit-learn's `log_loss` sorts its `labels`.)
+        example, and `ignore_index` may be one more. (scikit-learn's `log_loss` sorts its `labels`.)
     eps : float, default 0
         Clip p into [eps, 1 - eps] first, 0 <= eps < 1/2. Nothing is clipped unless you ask for it: a target
         of probability zero costs inf. scikit-learn's `log_loss` clips with the machine epsilon of the dtype.

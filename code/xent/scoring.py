@@ -1,10 +1,10 @@
 """Scoring rules: what a report of probabilities costs, and the way back from what a rule makes you report.
 
 A scoring rule takes a report and the outcome, ``rule(probs, targets)``, and returns a cost: smaller is better. Every
-rule here takes the two arguments of `log_score` and returns costs of their shape, in float32 if `probs` is no wider
-and in float64 otherwise. A rule is proper if nobody can lower the expected cost by reporting something else than
-what they believe, and strictly proper if every other report costs more. `xent.elicitation` computes the expected
-cost and searches for the report that minimises it, for any rule with these two arguments.
+rule here takes the two arguments of `log_score` and returns costs of the shape of `targets`, float32 if `probs` is
+no wider and float64 otherwise. A rule is proper if nobody can lower the expected cost by reporting something else
+than what they believe, and strictly proper if every other report costs more. `xent.elicitation` computes the
+expected cost and searches for the report that minimises it, for any rule with these two arguments.
 
 Strictly proper are `log_score`, `brier_score`, `spherical_score` and `ranked_probability_score`. `zero_one_score` is
 proper, not strictly. `linear_score` is improper. `focal_loss`, `smoothed_log_score` and `weighted_log_score` make

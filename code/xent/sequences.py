@@ -173,8 +173,8 @@ class GeometricSource:
 class MarkovSource:
     r"""Letters from a Markov chain that may end after each of them: a bigram model with <eos>, exactly.
 
-    Letters are 0, ..., K - 1 and <eos> is K. With r the last column of `transition`, P the others and pi the
-    letters of `initial`, the expected number of visits to each letter is
+    Letters are 0, ..., K - 1 and <eos> is K. With P the letters' columns of `transition` and pi the letters' part of
+    `initial`, in a divergence both with <eos>, the expected number of visits to each letter is
 
     .. math:: v = \pi (I - P)^{-1}, \qquad \mathrm E[n] = 1 + \textstyle\sum_s v_s, \qquad
               \mathrm{KL}(P \| Q) = \mathrm{KL}(\pi \| \pi_Q) + \sum_s v_s\, \mathrm{KL}(P_s \| Q_s)

@@ -103,16 +103,21 @@ BINARY = np.concatenate([np.geomspace(1e-8, 1.0, 30), np.geomspace(1.0, 1e4, 60)
 
 @by_dtype
 @pytest.mark.parametrize("pos_weight", [None, 0.3, 10.0])
-def test_binary_cross_entropy_keeps_its_promise(dtype: str, pos_weight: float | None) -> None:
-    out = result_dtype(dtype)
+@pytest.mark.parametrize("smoothing", [0.0, 1e-5, 0.1])
+def test_binary_cross_entropy_keeps_its_promise(
+    dtype: str, smoothing: float, pos_weight: float | None
+) -> None:
+    out, e = result_dtype(dtype), mp.mpf(smoothing)
     with np.errstate(under="ignore"):
         z = np.concatenate([-BINARY, BINARY]).astype(dtype)
     c = mp.mpf(1 if pos_weight is None else pos_weight)
     for y in (0.0, 1.0, 0.3, 1e-12, 1 - 2.0**-40):
-        losses = xent.binary_cross_entropy(z, np.full(z.shape, y), pos_weight=pos_weight, reduction="none")
+        how: Any = {"pos_weight": pos_weight, "label_smoothing": smoothing, "reduction": "none"}
+        losses = xent.binary_cross_entropy(z, np.full(z.shape, y), **how)
         assert losses.dtype == out
+        up, down = ((1 - e) * mp.mpf(side) + e / 2 for side in (y, 1 - y))
         for v, loss in zip(oracle.exact(z), losses, strict=True):
-            true = c * y * oracle.softplus(-v) + (1 - mp.mpf(y)) * oracle.softplus(v)
+            true = c * up * oracle.softplus(-v) + down * oracle.softplus(v)
             assert oracle.epsilons(loss, true, out) <= PROMISED
 
 

@@ -220,7 +220,7 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
         of Keras. Configure it first: ``functools.partial`` or a lambda for keyword arguments.
     logits : array_like, Tensor or tuple of int, optional
         A batch of your own, as you pass it to the loss (logits or probabilities), or its shape. Its number of
-        classes and of rows are tried first.
+        classes is tried first, its number of rows where the loss takes neither one row nor two.
     targets : array_like or Tensor, optional
         The targets of that batch; labels in it that are no class are tried as ignored ones.
     arrays : {"auto", "numpy", "torch", "tensorflow"}, default "auto"

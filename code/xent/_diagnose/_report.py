@@ -23,15 +23,16 @@ class Diagnosis:
     first : str
         What the first argument is: "prediction", "target" or "either".
     targets : tuple of str
-        The targets that it reads: "indices", "one-hot", "soft"; for a binary loss "0 or 1", "soft", "-1 or 1".
+        The targets that it reads: "indices", "one-hot", "soft", "log-probabilities"; for a binary loss "0 or 1",
+        "soft", "-1 or 1".
     reads : str
-        "logits", "log-probabilities", "probabilities", or logits with a softmax or sigmoid too many.
+        "logits", "log-probabilities", "probabilities", or logits with what is done to them first, such as a softmax.
     reduction, denominator : str
         "none", "sum" or "mean"; and what is divided by: "nothing", "N", "N*K", "K", "the sum of weights".
     factor, sign, unit : float, int, str
         What the loss is multiplied by, beyond its sign and its unit ("nats", "bits" or "hartleys").
     smoothing, smoothing_over : float or None, str
-        The mass taken from the label, and over what it is spread: "all K classes" or "the K - 1 others".
+        The mass taken from the label, and over what it is spread: "all K classes", "the K - 1 others", "both labels".
     class_weights : tuple of float or None
         One for each class; None where they are all one. With a mean over their own sum only their ratio shows,
         and the smallest is 1.

@@ -1,9 +1,10 @@
 """The functions of `xent` on tensors, and `accumulate`, `check_accumulation` and `check_trainer` for training.
 
-Names, arguments, meaning and refusals are those of the functions on arrays, where all of it is said. Logits and
-targets are tensors on one device, weights tensors or arrays; results are float32 for half precision, and otherwise
-in the dtype of the logits, or of target distributions and a teacher's logits where these are wider. Unlike there,
-rows of logits without a softmax give nan (not in `sample_targets`), and what a value decides is not checked under
+Names, arguments, meaning and refusals are those of the functions on arrays, where all of it is said. Logits are
+tensors of floats, targets tensors on their device, weights of classes and targets tensors or arrays; results are
+float32 for half precision, and otherwise in the dtype of the logits, or of target distributions and a teacher's logits
+or log-probabilities where these are wider. Unlike there, rows of logits without a softmax give nan (not in
+`sample_targets`), weights and temperatures beyond that dtype are refused, and what a value decides is not checked under
 `torch.compile`, `torch.export`, `torch.func` and fake tensors.
 
 >>> import torch, xent.torch

@@ -27,7 +27,6 @@ from ._validate import LABEL_DTYPES, differ, tensor_of
 
 B = TypeVar("B")
 Counting = Literal["tokens", "sequences"]
-Targets = Callable[[B], Tensor | int] | Sequence[int] | Hashable
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def accumulate(
     batches: Iterable[B],
     steps: int,
     *,
-    targets: Callable[[B], Tensor | int] | Sequence[int] | Hashable = None,
+    targets: Callable[[B], Tensor | int] | list[int] | Hashable = None,
     denominator: Counting | float | Callable[[B], Tensor | float] = "tokens",
     ignore_index: int = -100,
     group: Any = None,
@@ -106,11 +105,11 @@ def accumulate(
     Parameters
     ----------
     batches : iterable
-        Micro-batches of this rank, a DataLoader for instance. One window is read ahead; none is where the
-        loader has a length and what divides is known beforehand (counts or a constant).
+        Micro-batches of this rank, a DataLoader for instance. One window is read ahead, unless the divisor (counts
+        or a constant) and the number of micro-batches, the same on all ranks, are known beforehand.
     steps : int
         Micro-batches in a window, >= 1. The last window may be shorter.
-    targets : callable, key or sequence of int
+    targets : callable, key or list of int
         What counts in a micro-batch: a function of it, or a key for ``batch[key]`` (``1`` for pairs,
         ``"labels"`` for mappings), that gives its integer targets, a boolean mask of those that count, or
         their number as an int. Give what the loss sees: for a language model that shifts its labels, the

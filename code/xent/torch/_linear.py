@@ -69,7 +69,7 @@ def linear_cross_entropy(
         Adds this number >= 0 times the squared log-sum-exp of its logits to the loss of each target.
     label_smoothing : float, default 0
         Mass in [0, 1] that is spread evenly over all V classes.
-    sample_weight : Tensor or array_like that broadcasts to the shape of `targets`, optional
+    sample_weight : Tensor or array_like that broadcasts to the shape of `hidden` without H, optional
         Weight of each target, finite and >= 0, a constant. Targets of weight zero cost no time.
     ignore_index : int, optional
         Class indices of this value do not count, whatever their hidden states hold, and cost no time. There is
@@ -266,7 +266,7 @@ def linear_distillation_loss(
         others; `top_k_of_teacher` makes it. The loss is the forward divergence between these k + 1 masses.
     teacher_samples : tuple of two Tensors, shapes (..., n), optional
         Classes drawn from the teacher and their weights, as `sample_targets` returns them. The loss is then the
-        cross-entropy with these, as in `sampled_loss`: larger than the divergence by the teacher's entropy.
+        cross-entropy with these, as in `sampled_loss`: on average the divergence plus the teacher's entropy.
     student_bias, teacher_bias : Tensor of floats, shape (V,), optional
         Biases of the two layers.
     temperature : float, default 1
@@ -289,8 +289,8 @@ def linear_distillation_loss(
     Returns
     -------
     Tensor
-        Loss in nats (the part from the teacher times T^2), never negative but for rounding, in the widest dtype,
-        at least float32.
+        Loss in nats (the part from the teacher times T^2), never negative but for rounding, in the widest dtype of
+        `student_hidden`, `student_weight` and the teacher's weight, bias or top k, at least float32.
 
     Raises
     ------
@@ -300,7 +300,7 @@ def linear_distillation_loss(
     Notes
     -----
     The room is that of `linear_cross_entropy`, twice with a live teacher; the rest of its notes holds here too.
-    A row's loss L comes from log-probabilities, which are rounded, and not from differences of logits as in
+    A row's loss L, without T^2, comes from rounded log-probabilities, and not from differences of logits as in
     `distillation_loss`: it is off by at most (8 + margin) epsilons of L + sqrt(L), not of L, and with a cache
     by as many of L + 1. In float32 the first may be 0.2 % of the loss of two models whose logits differ by
     1e-3, and more at a high temperature.

@@ -168,8 +168,8 @@ def binary_cross_entropy(
     denominator: float | None = None,
 ) -> Tensor:
     """`xent.binary_cross_entropy` on tensors, accurate in both tails."""
-    z, y, w = _binary(logits, targets, sample_weight, label_smoothing)
-    up, down = _binary_sides(z, y)
+    z, y, n, w = _binary(logits, targets, sample_weight, label_smoothing)
+    up, down = _binary_sides(z, y, n)
     if pos_weight is not None:
         c = tensors.weights(pos_weight, "pos_weight", tuple(z.shape), "that of the logits", z, broadcast=True)
         if concrete(c) and (c == 0).any():
@@ -219,9 +219,9 @@ def binary_focal_loss(
     denominator: float | None = None,
 ) -> Tensor:
     """`xent.binary_focal_loss` on tensors."""
-    z, y, w = _binary(logits, targets, sample_weight, label_smoothing)
+    z, y, n, w = _binary(logits, targets, sample_weight, label_smoothing)
     gamma = exponent(gamma)
-    up, down = _binary_sides(z, y)
+    up, down = _binary_sides(z, y, n)
     up = _pow(torch.sigmoid(-z), logsigmoid(-z), gamma) * up
     down = _pow(torch.sigmoid(z), logsigmoid(z), gamma) * down
     # A side without mass is left out: 0 * inf would be nan.
@@ -305,11 +305,11 @@ def binary_log_loss(
     p = tensors.widened(probs, "probs")
     tensors.inside(p, "probs", hint=lambda: BINARY_LOGITS)
     eps = held(clip(eps), p)
-    p, y, w = _binary(p, targets, sample_weight, 0.0, "probs", out=0.5)
+    p, y, n, w = _binary(p, targets, sample_weight, 0.0, "probs", out=0.5)
     # As in _binary_sides, also for the gradient: that of log p at 0 is infinite.
-    logs = torch.log(torch.where(y > 0, p, 1.0)), torch.log1p(-torch.where(y < 1, p, 0.0))
+    logs = torch.log(torch.where(y > 0, p, 1.0)), torch.log1p(-torch.where(n > 0, p, 0.0))
     log_p, log_q = _clipped(p, eps) if eps else logs
-    losses = (y - 1) * log_q - y * log_p + 0.0
+    losses = -n * log_q - y * log_p + 0.0
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
@@ -399,8 +399,8 @@ def _binary(
     label_smoothing: float,
     like: str = "logits",
     out: float = 0.0,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Check what the binary losses share; for a target of weight zero, `out` replaces the logit."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Check what the binary losses share, as `binary_targets`; of a target of weight zero `out` is the logit."""
     z = tensors.widened(logits, "logits")
     y = tensors.tensor_of(targets, "targets")
     if y.dtype not in (*LABEL_DTYPES, *FLOAT_DTYPES, torch.bool):
@@ -410,12 +410,12 @@ def _binary(
     tensors.inside(y, "targets", hint=lambda: check.of_binary(z, y))
     smoothing = held(check.smoothing_mass(label_smoothing), z)
     y = y.to(z.dtype)
-    y = (1 - smoothing) * y + smoothing / 2 if smoothing else y
+    y, n = ((1 - smoothing) * side + smoothing / 2 if smoothing else side for side in (y, 1 - y))
     if sample_weight is None:
-        return z, y, None
+        return z, y, n, None
     shape, of = tuple(z.shape), f"that of the {like}"
     w = tensors.weights(sample_weight, "sample_weight", shape, of, z, broadcast=True)
-    return z.masked_fill(w == 0, out), y, w
+    return z.masked_fill(w == 0, out), y, n, w
 
 
 def _clipped(p: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -426,9 +426,9 @@ def _clipped(p: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     return log_p, torch.log1p(-inside).masked_fill(low, top).masked_fill(high, bottom)
 
 
-def _binary_sides(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """-y log p and -(1 - y) log(1 - p), with 0 * inf = 0, also in the gradient: a side may have no mass."""
-    return -y * torch.where(y > 0, logsigmoid(z), 0.0), (y - 1) * torch.where(y < 1, logsigmoid(-z), 0.0)
+def _binary_sides(z: Tensor, y: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    """-y log p and -n log(1 - p), with 0 * inf = 0, also in the gradient: a side may have no mass."""
+    return -y * torch.where(y > 0, logsigmoid(z), 0.0), -n * torch.where(n > 0, logsigmoid(-z), 0.0)
 
 
 def _by_label(targets: Any, labels: Any, classes: int, ignore_index: int | None) -> tuple[Tensor, int | None]:
