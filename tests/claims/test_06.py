@@ -279,6 +279,86 @@ def test_nll_loss_is_sparse_categorical_crossentropy() -> None:
             F.nll_loss(torch.zeros(2, 3), torch.tensor([0, 1]).to(dtype))
 
 
+@pytest.mark.claim("06", "it takes log-probabilities, and class indices as `int64` or, for rows, `uint8`.")
+@pytest.mark.erratum("1.16")
+def test_uint8_indices_are_for_rows() -> None:
+    """One row, many rows and images of 2 to 100 classes, each with indices of every integer type.
+
+    Would be refuted by rows that `uint8` does not serve, or by images that it does, which would need no condition.
+    """
+    g = rng(15)
+
+    def takes(shape: tuple[int, ...], dtype: torch.dtype) -> bool:
+        log_p = torch.from_numpy(g.normal(size=shape)).log_softmax(min(1, len(shape) - 1))
+        y = torch.from_numpy(g.integers(0, 2, shape[:1] * (len(shape) > 1) + shape[2:]))
+        try:
+            seen = F.nll_loss(log_p, y.to(dtype)).item()
+        except RuntimeError:
+            return False
+        return seen == pytest.approx(F.nll_loss(log_p, y).item(), rel=1e-12)
+
+    def says(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        assert takes(shape, dtype)
+
+    for classes in (2, 5, 100):
+        for shape in ((classes,), (1, classes), (40, classes)):
+            says(shape, torch.int64)
+            says(shape, torch.uint8)
+            for dtype in (torch.int8, torch.int16, torch.int32, torch.bool):
+                with refuted("other types"):
+                    says(shape, dtype)
+        for image in ((3, classes, 4), (3, classes, 4, 4)):
+            says(image, torch.int64)
+            with refuted("images with uint8"):
+                says(image, torch.uint8)
+
+
+@pytest.mark.claim(
+    "06", "from log-probabilities where Keras takes probabilities and both clips and normalises them"
+)
+def test_the_sparse_loss_clips_and_normalises_in_an_order_of_its_backend() -> None:
+    """Rows of weights, 2 to 100 classes, on TensorFlow and on PyTorch: the clip shows, and no factor does.
+
+    Would be refuted by a backend that leaves out one of the two. That the clip comes first, as on TensorFlow, is
+    refuted on PyTorch by the weights 3, 1 and 0.
+    """
+    sparse = behaviours.keras().metrics.sparse_categorical_crossentropy
+    from keras.src.backend.torch.nn import sparse_categorical_crossentropy as on_torch
+
+    g = rng(16)
+
+    def tensorflow(y: np.ndarray, p: np.ndarray) -> np.ndarray:
+        return np.asarray(sparse(y, p))
+
+    def torch_backend(y: np.ndarray, p: np.ndarray) -> np.ndarray:
+        return np.asarray(on_torch(torch.from_numpy(y), torch.from_numpy(p)))
+
+    def clip_first(y: np.ndarray, p: np.ndarray) -> np.ndarray:
+        p = np.clip(p, 1e-7, 1 - 1e-7)
+        return -np.log(p[np.arange(len(y)), y] / p.sum(axis=1))
+
+    def clip_last(y: np.ndarray, p: np.ndarray) -> np.ndarray:
+        p = np.clip(p / p.sum(axis=1, keepdims=True), 1e-7, 1 - 1e-7)
+        return -np.log(p[np.arange(len(y)), y])
+
+    def says(
+        of: Callable[..., np.ndarray], expected: Callable[..., np.ndarray], y: np.ndarray, p: np.ndarray
+    ) -> None:
+        np.testing.assert_allclose(of(y, p), expected(y, p), rtol=1e-6, atol=1e-9)
+
+    for classes in (2, 3, 100):
+        p = np.r_[g.dirichlet(np.ones(classes), 20), g.exponential(size=(20, classes))]
+        p[::4, 0] = 0
+        y = np.r_[0, g.integers(0, classes, len(p) - 1)]
+        says(tensorflow, clip_first, y, p)
+        says(torch_backend, clip_last, y, p)
+    y, p = np.array([0]), np.array([[3.0, 1.0, 0.0]])
+    with refuted("the clip first, on PyTorch"):
+        says(torch_backend, clip_first, y, p)
+    with refuted("the clip last, on TensorFlow"):
+        says(tensorflow, clip_last, y, p)
+
+
 @pytest.mark.claim("06", "and `CrossEntropyLoss` of probabilities is a softmax too many.")
 @pytest.mark.erratum("1.15")
 def test_cross_entropy_of_probabilities_is_a_softmax_too_many() -> None:
@@ -481,6 +561,42 @@ def test_what_each_group_of_certify_catches() -> None:
     with np.errstate(invalid="ignore"):
         negative = zero_times_inf(np.array([[1.0, 0.0]]), np.array([[2.0, -1.0]]))
     assert np.isnan(negative).all()  # the row sums to one, and has no zero
+
+
+@pytest.mark.claim("06", "With distributions as targets PyTorch computes 0 · ∞ too.")
+def test_pytorch_computes_zero_times_infinity() -> None:
+    """A zero under a zero target, among 2 to 100 classes, in float32 and float64: `nan`, and none with class indices.
+
+    Would be refuted by a finite loss. That `nan` comes from 0 · ∞ alone is refuted by a negative entry, in a row that
+    has no zero: there it comes from the logarithm.
+    """
+    g = rng(17)
+
+    def of_distributions(t: np.ndarray, p: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+        z = torch.from_numpy(p).to(dtype).log()
+        return F.cross_entropy(z, torch.from_numpy(t).to(dtype), reduction="none").numpy()
+
+    def says(t: np.ndarray, p: np.ndarray, dtype: torch.dtype) -> None:
+        assert np.isnan(of_distributions(t, p, dtype)).all()
+
+    for classes in (2, 3, 100):
+        p = np.c_[np.zeros(10), g.dirichlet(np.ones(classes - 1), 10)]
+        y = g.integers(1, classes, 10)
+        for dtype in (torch.float32, torch.float64):
+            says(one_hot(y, classes), p, dtype)
+            logs = torch.from_numpy(p).to(dtype).log()
+            assert F.cross_entropy(logs, torch.from_numpy(y), reduction="none").isfinite().all()
+            with refuted("no zero"):
+                says(one_hot(y, classes), (p + 0.01) / (p + 0.01).sum(axis=1, keepdims=True), dtype)
+            negative = np.where(p == 0, -1.0, 2.0 / (classes - 1))
+
+            def only_from_zeros(p: np.ndarray, y: np.ndarray = y, dtype: torch.dtype = dtype) -> None:
+                seen = of_distributions(one_hot(y, p.shape[1]), p, dtype)
+                assert not np.isnan(seen[(p != 0).all(axis=1)]).any()
+
+            only_from_zeros(p)
+            with refuted("a negative entry"):
+                only_from_zeros(negative)
 
 
 @pytest.mark.claim(

@@ -142,7 +142,7 @@ EXERCISES = (
             "the row is divided by its sum before it is clipped": (
                 lambda t, p: -(t * np.log(_clipped(p))).sum()
             ),
-            "this clips first and divides afterwards, as the sparse loss does": (
+            "this clips first and divides afterwards, as the sparse loss does on TensorFlow": (
                 lambda t, p: -(t * np.log(_clipped(p) / _clipped(p).sum())).sum()
             ),
             "the targets may be soft: each class counts with its own": (
