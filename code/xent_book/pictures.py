@@ -184,7 +184,7 @@ def draw_bench_gpu(fig: Figure) -> None:
             xticklabels=["1", "10", "100", "1,000", "10,000"],
         )
         ax.set_ylim(0, 1.2 * max(case["seconds"].values()) / case["seconds"]["plain"])
-    axes[1].set(xlabel="MiB beyond the two gradients")
+    axes[1].set(xlabel="peak less both gradients, MiB")
 
 
 def draw_speeches(fig: Figure) -> None:

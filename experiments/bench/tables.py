@@ -63,12 +63,14 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f}\u00a0%" if value < 0.1 else f"{100 * value:,.0f}\u00a0%"
 
 
-def setting(result: dict[str, Any]) -> str:
-    """Say where, when and with what it was measured."""
+def setting(result: dict[str, Any], layer: list[Case]) -> str:
+    """Say where, when and with what all was measured but what is a GPU's."""
     machine = result["machine"]
+    days = sorted({result["date"], result["tensors"]["settings"]["date"], *(case["date"] for case in layer)})
+    when = f"on {days[0]}" if len(days) == 1 else f"from {days[0]} to {days[-1]}"
     libraries = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     return (
-        f"Measured on {result['date']}, on {machine['cores']} cores of an {machine['cpu']} with "
+        f"Measured {when}, on {machine['cores']} cores of an {machine['cpu']} with "
         f"{machine['level 2 cache']} of level 2 cache; {machine['system']}, Python {machine['python']}, {libraries}."
     )
 
@@ -178,24 +180,25 @@ def targets(cases: list[Case]) -> str:
         rows.append([what, "met" if measured <= most else "**missed**", f"{measured:.3f}", f"{most:g}"])
 
     for shape, way, most in TARGETS:
-        add(f"{size(at[shape])}, time of {way}", share(at[shape], way), most)
+        add(f"{size(at[shape])}, time over {way}'s", share(at[shape], way), most)
     for case in (at[shape] for shape in dict.fromkeys(shape for shape, way, _ in TARGETS if way == "torch")):
         extra = case["memory"]["xent"] / case["bytes"]
         add(f"{size(case)}, extra memory over the logits", extra, MOST_MEMORY)
-    return table(["xent's share of", "target", "measured", "at most"], rows)
+    return table(["xent's", "target", "measured", "at most"], rows)
 
 
 def text(result: dict[str, Any], layer: dict[str, Any]) -> str:
     """Return all parts, each under a comment with its name."""
     cases = result["cases"]
+    cpu = [case for case in layer["cases"] if case["device"] == "cpu"]
     gpu = [case for case in layer["cases"] if case["device"] != "cpu"]
     parts = {
-        "setting": setting(result),
+        "setting": setting(result, cpu),
         "times": times(cases),
         "memory": memory(cases),
         "targets": targets(cases),
         "tensors": tensors(result["tensors"]["cases"]),
-        "linear": linear([case for case in layer["cases"] if case["device"] == "cpu"]),
+        "linear": linear(cpu),
         "on a gpu": on_gpu(gpu),
         "of the gpu": of_gpu(gpu),
     }

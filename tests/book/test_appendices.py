@@ -100,6 +100,10 @@ def test_the_tables_of_the_benchmark_are_what_was_measured() -> None:
     assert tables["TABLES"].read_text(encoding="utf-8") == tables["text"](*records), (
         "run python -m experiments.bench.tables"
     )
+    days = {case["date"] for case in records[1]["cases"] if case["device"] == "cpu"} | {records[0]["date"]}
+    assert {min(days), max(days)} == set(
+        re.findall(r"\d{4}-\d\d-\d\d", tables["TABLES"].read_text().split("% times")[0])
+    )
     first = records[0]["cases"][:1]
     share = first[0]["seconds"]["xent"]["fastest"] / first[0]["seconds"]["torch"]["fastest"]
     assert f"{share:.2f}" in tables["times"](first)

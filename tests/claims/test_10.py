@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from scipy.stats import nbinom
 
 from adversary import Draw, distributions, prompts, refuted, rng, weights
 from xent.denominators import eos_optimum, learnt_lengths, tilted_lengths
@@ -930,3 +932,32 @@ def test_only_a_constant_divisor_returns_the_truth() -> None:
             says(1, *lines[0], beta)
         with refuted("the second line as the proper one"):
             says(0, *lines[1], beta)
+
+
+def test_the_front_page_has_the_language() -> None:
+    """index.md: its language's mean length, and what it is learnt as, from all lengths of one sequence and of B.
+
+    Would be refuted by a language of letters after each of which an `<eos>` may come, which has one token more.
+    """
+    page = (Path(__file__).parents[2] / "index.md").read_text(encoding="utf-8")
+    found = re.search(
+        r"each token ends the sequence with probability ([\d.]+), so that sequences have (\d+) tokens on average, is "
+        r"learnt as one of ([\d.]+) with one sequence to a denominator, and as one of ([\d.]+) with (\d+)\.",
+        page,
+    )
+    assert found
+    stop, mean, alone, shared, size = map(float, found.groups())
+    n = np.arange(1, 1000)
+    p = stop * (1 - stop) ** (n - 1)
+
+    def says(counted: Array, divided: Array) -> None:
+        assert counted @ p == pytest.approx(mean, abs=1e-6)
+        assert (p / divided) @ counted / (p / divided).sum() == pytest.approx(alone, abs=0.05)
+
+    says(n, n)
+    for letters in (n, n + 1):
+        with refuted("letters, and an end that is divided by as well"):
+            says(letters, n + 1)
+    failures = np.arange(20_000)
+    inverse = nbinom.pmf(failures, size, stop) @ (1 / (size + failures))
+    assert 1 / (size * inverse) == pytest.approx(shared, abs=0.05)
