@@ -335,6 +335,18 @@ def test_what_a_generator_draws_it_draws_again() -> None:
     np.testing.assert_allclose(masses[:, 0], [1.0, 1 / (1 + math.exp(-0.001)), 1.0], rtol=1e-13)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_beside_a_sure_class_the_others_are_drawn(dtype: torch.dtype) -> None:
+    # Of 150,000 classes one has all but a thousandth: a sum in float32 would round away each of the others.
+    classes, draws, rest = 150_000, 200_000, 1e-3
+    v = torch.zeros(1, classes, dtype=dtype)
+    v[0, 0] = math.log(classes * (1 - rest) / rest)
+    rest = float(1 - torch.softmax(v.double(), -1)[0, 0])
+    indices, _ = xt.sample_targets(v, draws, torch.Generator().manual_seed(0))
+    deviation = (float((indices != 0).sum()) - draws * rest) / math.sqrt(draws * rest)
+    assert abs(deviation) < 5
+
+
 def test_a_sampled_loss_leaves_out_what_weighs_nothing() -> None:
     z = torch.tensor([[0.0, 0.0, -INF]], requires_grad=True)
     at = torch.tensor([[0, 2]])

@@ -1,10 +1,11 @@
 """The functions of `xent` on tensors, and `accumulate`, `check_accumulation` and `check_trainer` for training.
 
-Names, arguments, meaning and refusals are those of the functions on arrays, where all of it is said. Logits and
-targets are tensors on one device, weights tensors or arrays; results are float32 for half precision, and otherwise
-in the dtype of the logits, or of target distributions and a teacher's logits where these are wider. Unlike there,
-rows of logits without a softmax give nan (not in `sample_targets`), and what a value decides is not checked under
-`torch.compile`, `torch.export`, `torch.func` and fake tensors.
+Names, arguments, meaning and refusals are those of the functions on arrays, where all of it is said. Logits (of
+floats) and targets are tensors on one device, weights tensors or arrays; results are float32 for half precision, and
+otherwise in the dtype of the logits, or of target distributions and a teacher's logits where these are wider. Unlike
+there, weights are rounded to that dtype, logits of nan and rows of logits without a softmax give nan (not in
+`sample_targets`), and what a value decides is not checked under `torch.compile`, `torch.export`, `torch.func` and fake
+tensors.
 
 >>> import torch, xent.torch
 >>> logits = torch.zeros(2, 3, requires_grad=True)

@@ -23,7 +23,7 @@ from xent._validate import Reduction
 from xent.distillation import TREATMENTS, Direction, Scale, Treatment
 
 from . import _validate as tensors
-from ._blocks import RowLoss, concrete, exp_, reduce_rows, wide
+from ._blocks import RowLoss, accumulator, concrete, exp_, reduce_rows, wide
 from ._losses import hard, held, log_softmax, log_sum_exp
 from ._validate import LABEL_DTYPES
 
@@ -73,7 +73,17 @@ def mixed_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """`xent.distillation.mixed_loss` on tensors."""
+    """`xent.distillation.mixed_loss` on tensors; no gradient flows into the teacher's logits.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> z, v = torch.zeros(2, 2, requires_grad=True), torch.tensor([[2.0, 0.0], [9.0, 0.0]])
+    >>> xent.torch.mixed_loss(z, v, torch.tensor([0, -100]), ignore_index=-100).backward()
+    >>> z.grad
+    tensor([[-0.4404,  0.4404],
+            [ 0.0000,  0.0000]])
+    """
     alpha = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     z, v = _pair(student_logits, teacher_logits, axis)
     soft = _divergence_of(z, temperature, scale, direction, beta)
@@ -140,7 +150,18 @@ def sample_targets(
     proposal_temperature: float = 1.0,
     axis: int = -1,
 ) -> tuple[Tensor, Tensor]:
-    """`xent.distillation.sample_targets` on tensors, drawn by PyTorch's own generator or by another on their device."""
+    """`xent.distillation.sample_targets` on tensors, drawn by PyTorch's own generator or by another on their device.
+
+    The weights have the dtype that is computed in, where those of arrays are float64.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> v = torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]])
+    >>> indices, weights = xent.torch.sample_targets(v, 4, torch.Generator().manual_seed(0))
+    >>> indices.tolist(), weights[0]
+    ([[0, 0, 0, 0], [1, 1, 1, 1]], tensor([0.2500, 0.2500, 0.2500, 0.2500]))
+    """
     v, axis = tensors.logits_of(
         tensors.widened(teacher_logits, "teacher_logits").detach(), "teacher_logits", axis
     )
@@ -155,7 +176,8 @@ def sample_targets(
         check.refuse_where(endless, "teacher_logits", "rows that have a softmax", got="none")
     log_p = torch.log_softmax(v, -1)
     log_r = torch.log_softmax((v - top) / tau, -1)
-    flat = log_r.exp().reshape(-1, v.shape[-1])
+    # PyTorch adds the probabilities up: in float32, beside a sure class many small ones would be rounded away.
+    flat = log_r.exp().to(accumulator(log_r)).reshape(-1, v.shape[-1])
     drawn = torch.multinomial(flat, samples, replacement=True, generator=generator)
     indices = drawn.reshape(*v.shape[:-1], samples)
     weights = (log_p - log_r).gather(-1, indices).exp() / samples
@@ -172,7 +194,17 @@ def sampled_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """`xent.distillation.sampled_loss` on tensors; the weights are constants."""
+    """`xent.distillation.sampled_loss` on tensors; the weights are constants.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> z = torch.zeros(1, 2, requires_grad=True)
+    >>> indices, weights = torch.tensor([[0, 0, 1]]), torch.tensor([[0.5, 0.25, 0.25]])
+    >>> xent.torch.sampled_loss(z, indices, weights).backward()
+    >>> z.grad
+    tensor([[-0.2500,  0.2500]])
+    """
     z, axis = tensors.logits_of(student_logits, "student_logits", axis)
     at = _class_choices(indices, "indices", z, axis)
     given = tensors.tensor_of(importance_weights, "importance_weights").detach()
