@@ -328,6 +328,5 @@ def _probability(value: Any, name: str) -> float:
 
 
 __getattr__ = _validate.moved(
-    "xent.sequences",
-    dict.fromkeys(("eos_optimum", "length_weights", "tilted_lengths"), "xent.denominators"),
+    "xent.sequences", dict.fromkeys(("eos_optimum", "length_weights", "tilted_lengths"), "xent.denominators")
 )

@@ -521,13 +521,7 @@ ROWS = [
         prompted_simulated,
         prompted_trained,
     ),
-    Row(
-        "a mask that does not look at the token",
-        "P",
-        lambda: float(P[0]),
-        masked_simulated,
-        masked_trained,
-    ),
+    Row("a mask that does not look at the token", "P", lambda: float(P[0]), masked_simulated, masked_trained),
     Row(
         f"packed rows of {ROW} tokens, each its mean",
         "P E[1/tokens of its row]",

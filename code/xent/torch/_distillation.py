@@ -369,13 +369,7 @@ class _Rows:
     """
 
     def __init__(
-        self,
-        z: Tensor,
-        v: Tensor,
-        temperature: float,
-        out: Tensor,
-        work: Tensor,
-        turned: Tensor | None,
+        self, z: Tensor, v: Tensor, temperature: float, out: Tensor, work: Tensor, turned: Tensor | None
     ) -> None:
         self.turned = turned
         self.spare, self.d, self.r = work.unbind()

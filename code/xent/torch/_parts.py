@@ -411,11 +411,7 @@ def refuse_transforms(name: str, *tensors: Tensor | None) -> None:
 
 
 def row_factors(
-    weight: Tensor | None,
-    shape: torch.Size,
-    like: Tensor,
-    settings: Settings,
-    mass: Tensor | None = None,
+    weight: Tensor | None, shape: torch.Size, like: Tensor, settings: Settings, mass: Tensor | None = None
 ) -> Tensor:
     """Return what each row's loss is multiplied by, so that their sum is the reduced loss; 0: left out."""
     divisor = divide_by(shape, weight if mass is None else mass, settings)

@@ -99,10 +99,7 @@ def profile(
     log_p = log_softmax(cube, axis=-1)
     last = -np.take_along_axis(log_p, labels[..., None], -1).mean()
     second = -np.take_along_axis(log_softmax(cube, axis=1), labels[:, None], 1).mean()
-    seen: Seen = {
-        "first argument": first,
-        "reads": "logits" if logits else "probabilities",
-    }
+    seen: Seen = {"first argument": first, "reads": "logits" if logits else "probabilities"}
     mixed = 0.9 * ONEHOT + 0.1 / 3
     smooth_loss = -(mixed * np.log(P)).sum(1).mean()
 

@@ -129,11 +129,7 @@ def torch_zero_weights() -> Seen:
 def torch_all_ignored() -> Seen:
     z, y = torch.tensor(Z, requires_grad=True), torch.tensor([-100, -100])
     loss = F.cross_entropy(z, y)
-    return {
-        "mean": loss,
-        "gradient": _gradient(loss, z)[0],
-        "sum": F.cross_entropy(z, y, reduction="sum"),
-    }
+    return {"mean": loss, "gradient": _gradient(loss, z)[0], "sum": F.cross_entropy(z, y, reduction="sum")}
 
 
 def torch_nan_in_ignored_row() -> Seen:

@@ -114,11 +114,7 @@ EXERCISES = (
     Exercise(
         "certify-share",
         _share,
-        lambda: [
-            (0.28, 1e-7, 0.61, 1e-15),
-            (0.5, 1e-7, 0.9, 2.0**-52),
-            (2.0, 1e-15, 0.4, 1e-3),
-        ],
+        lambda: [(0.28, 1e-7, 0.61, 1e-15), (0.5, 1e-7, 0.9, 2.0**-52), (2.0, 1e-15, 0.4, 1e-3)],
         mistakes={
             "8 log 10 belongs to the two epsilons of the chapter: take log(eps_a / eps_b)": (
                 lambda a, eps_a, b, eps_b: (b - a) / (8 * np.log(10))

@@ -73,11 +73,7 @@ EXERCISES = (
     Exercise(
         "mean-of-means-repair",
         lambda counts: counts / counts.sum(),
-        lambda: [
-            (np.array([1, 3]),),
-            (np.array([10, 10, 100]),),
-            (np.array([512.0, 37.0, 256.0, 8.0]),),
-        ],
+        lambda: [(np.array([1, 3]),), (np.array([10, 10, 100]),), (np.array([512.0, 37.0, 256.0, 8.0]),)],
         mistakes={
             "this leaves the mean of means as it is": lambda c: np.full(len(c), 1 / len(c)),
             "this is how much too much each target counts already: undo it": (
