@@ -31,7 +31,7 @@ from ._walk import (
     distributions_and_weights,
     labels_and_weights,
 )
-from .losses import binary_probs, clip, exponent, log_probs_and_labels, picked, probs_and_labels, sides
+from .losses import binary_probs, clip, exponent, logs_and_labels, picked, probs_and_labels, sides
 from .numerics import log_sigmoid, refuse, sigmoid
 
 __all__ = [
@@ -346,9 +346,7 @@ def nll_gradient(
     array([[ 0., -1.],
            [ 0.,  0.]])
     """
-    array, axis, labels, w = log_probs_and_labels(
-        log_probs, targets, axis, ignore_index, weight, sample_weight
-    )
+    array, axis, labels, w = logs_and_labels(log_probs, targets, axis, ignore_index, weight, sample_weight)
     slopes = np.full(labels.shape, -1.0)
     each = differentiate_each(slopes, w, check.reduction_arguments(reduction, denominator), array.dtype)
     return _at_the_labels(each, array, axis, labels)
@@ -432,16 +430,14 @@ def _normalise(block: Block, terms: Terms) -> tuple[Floats, Floats]:
 
 def _difference(p: Floats, one_minus_p: Floats, t: Any, one_minus_t: Any) -> Floats:
     """Return p - t in that one of its two forms, p - t or (1 - t) - (1 - p), that has less to cancel."""
-    difference: Floats = np.where(p + t <= one_minus_p + one_minus_t, p - t, one_minus_t - one_minus_p)
-    return difference
+    return np.asarray(np.where(p + t <= one_minus_p + one_minus_t, p - t, one_minus_t - one_minus_p))
 
 
 def _focal_slope(p: Floats, one_minus_p: Floats, minus_log_p: Floats, gamma: float) -> Floats:
     """Return (1 - p)^gamma (1 + gamma p (-log p) / (1 - p)), by which the gradient of -log p is multiplied."""
     # -log(p) / (1 - p) tends to 1 at p = 1, and p log(p) to 0 at p = 0.
     quotient = np.where(one_minus_p > 0, minus_log_p / one_minus_p, 1.0)
-    slope: Floats = one_minus_p**gamma * (1 + gamma * np.where(p > 0, p * quotient, 0.0))
-    return slope
+    return np.asarray(one_minus_p**gamma * (1 + gamma * np.where(p > 0, p * quotient, 0.0)))
 
 
 def _clipped(p: Floats, eps: float) -> NDArray[np.bool_]:

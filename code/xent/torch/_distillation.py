@@ -118,19 +118,14 @@ def top_k_loss(
     """
     check.choice(treatment, "treatment", TREATMENTS)
     z, axis = tensors.logits_of(student_logits, "student_logits", axis)
-    if tensors.floats(top_log_probs, "top_log_probs").ndim != z.ndim:
-        raise ValueError(
-            f"top_log_probs: expected {z.ndim} dimensions, as student_logits, got shape "
-            f"{tuple(top_log_probs.shape)}"
-        )
-    log_p, _ = tensors.logits_of(
-        tensors.widened(top_log_probs, "top_log_probs").detach(), "top_log_probs", axis
-    )
+    name, shape = "top_log_probs", tuple(tensors.floats(top_log_probs, "top_log_probs").shape)
+    if len(shape) != z.ndim:
+        raise ValueError(f"{name}: expected {z.ndim} dimensions, as student_logits, got shape {shape}")
+    log_p, _ = tensors.logits_of(tensors.widened(top_log_probs, name).detach(), name, axis)
     at = _class_choices(top_indices, "top_indices", z, axis)
     if at.shape != log_p.shape:
         raise ValueError(
-            f"top_indices: expected the shape of top_log_probs, {tuple(top_log_probs.shape)}, "
-            f"got {tuple(top_indices.shape)}"
+            f"top_indices: expected the shape of {name}, {shape}, got {tuple(top_indices.shape)}"
         )
     tensors.same_device(log_p, "top_log_probs", z)
     if concrete(log_p, at):
@@ -162,10 +157,9 @@ def sample_targets(
     >>> indices.tolist(), weights[0]
     ([[0, 0, 0, 0], [1, 1, 1, 1]], tensor([0.2500, 0.2500, 0.2500, 0.2500]))
     """
-    v, axis = tensors.logits_of(
-        tensors.widened(teacher_logits, "teacher_logits").detach(), "teacher_logits", axis
-    )
-    samples = arrays.draws(samples)
+    name = "teacher_logits"
+    v, axis = tensors.logits_of(tensors.widened(teacher_logits, name).detach(), name, axis)
+    samples = check.count(samples, "samples")
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator: expected a torch.Generator, got {type(generator).__name__}")
     tau = arrays.above_zero(proposal_temperature, "proposal_temperature")
@@ -506,9 +500,7 @@ def _within(temperature: float, name: str, z: Tensor) -> None:
     """Refuse a temperature that is zero or infinite in the dtype of the logits."""
     limits = torch.finfo(wide(z.dtype))
     if not limits.tiny <= temperature <= limits.max:
-        raise ValueError(
-            f"{name}: expected a number > 0 in the range of {wide(z.dtype)}, got {temperature!r}"
-        )
+        raise ValueError(f"{name}: expected a number > 0 in the range of {wide(z.dtype)}, got {temperature}")
 
 
 def _class_choices(value: Any, name: str, z: Tensor, axis: int) -> Tensor:

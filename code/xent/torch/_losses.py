@@ -506,12 +506,7 @@ def _pow(p: Tensor, log_p: Tensor, gamma: float) -> Tensor:
 
 
 def _binary(
-    logits: Any,
-    targets: Any,
-    sample_weight: Any,
-    label_smoothing: float,
-    like: str = "logits",
-    out: float = 0.0,
+    logits: Any, targets: Any, sample_weight: Any, smoothing: float, like: str = "logits", out: float = 0.0
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Check what the binary losses share; for a target of weight zero, `out` replaces the logit."""
     z = tensors.widened(logits, "logits")
@@ -521,7 +516,7 @@ def _binary(
     twin = "cross_entropy" if like == "logits" else "log_loss"
     tensors.same_shape(y, "targets", z.shape, like, z, check.of_rows(y, z, twin))
     tensors.inside(y, "targets", hint=lambda: check.of_binary(z, y))
-    smoothing = held(check.smoothing_mass(label_smoothing), z)
+    smoothing = held(check.smoothing_mass(smoothing), z)
     y = y.to(z.dtype)
     y = (1 - smoothing) * y + smoothing / 2 if smoothing else y
     if sample_weight is None:

@@ -304,14 +304,10 @@ def _at_temperature(
 
 
 def _divergence(
-    student: tuple[Tensor, Tensor],
-    teacher: tuple[Tensor, Tensor],
-    direction: str,
-    beta: float,
-    shards: Shards,
+    ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor], direction: str, beta: float, shards: Shards
 ) -> tuple[Tensor, Tensor]:
     """Return each row's divergence between (log q, q) and (log p, p), and its gradient by q's logits."""
-    (log_q, q), (log_p, p) = student, teacher
+    (log_q, q), (log_p, p) = ours, theirs
     if direction == "forward":
         losses, gradient = _excess(p, q, _log_ratio(p, log_q, log_p))
         return shards.sum(losses), gradient

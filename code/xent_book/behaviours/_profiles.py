@@ -122,10 +122,8 @@ def profile(
     seen["float32, margin 18"] = _show(attempt(lambda: call(to(margin, "float32"), np.array([0]))))
     seen["sure and wrong: gradient"] = "no gradient" if gradient is None else _show(gradient())
     three = to(cube if logits else np.exp(log_p))
-    seen["class axis of 3-D input"] = _which(
-        attempt(lambda: call(three, labels)), {"last": last, "second": second}
-    )
-    return seen
+    axes = {"last": last, "second": second}
+    return seen | {"class axis of 3-D input": _which(attempt(lambda: call(three, labels)), axes)}
 
 
 def sklearn_profile() -> Seen:

@@ -144,9 +144,7 @@ EXERCISES = (
             "this looks like a missing second log: the second term is (1 - y) log(1 - p)": (
                 lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * (1 - _sigmoid(z)))
             ),
-            "the labels are swapped: the loss is small where it should be large": (
-                lambda z, y: _bce(z, 1 - y)
-            ),
+            "the labels are swapped: the loss is small where it should be large": lambda z, y: _bce(z, 1 - y),
         },
     ),
     Exercise(
