@@ -49,8 +49,7 @@ def made(*modules: ModuleType) -> dict[str, Any]:
 
 def read(path: Path) -> dict[str, Any]:
     """Return a record; an empty one if there is none."""
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return record
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -152,15 +151,13 @@ def turns(
             way()
         return (clock() - begin) / count
 
-    counts = {
-        name: max(1, round(TURN / min(seconds(way, 1) for _ in range(3)))) for name, way in ways.items()
-    }
+    calls = {name: max(1, round(TURN / min(seconds(way, 1) for _ in range(3)))) for name, way in ways.items()}
     taken: dict[str, list[float]] = {name: [] for name in ways}
     end = time.perf_counter() + budget
     while len(taken["xent"]) < least or time.perf_counter() < end:
         for name, way in ways.items():
             before(name)
-            taken[name].append(seconds(way, counts[name]))
+            taken[name].append(seconds(way, calls[name]))
     return taken
 
 
@@ -198,9 +195,7 @@ def spoken(path: Path) -> list[tuple[str, str]]:
     if found != SHA256:
         raise ValueError(f"{path} is another text: its SHA-256 is {found}, expected {SHA256}")
     blocks = (block.strip("\n").partition("\n") for block in text.decode("ascii").split("\n\n"))
-    return [
-        (speaker, speech) for speaker, _, speech in blocks if speech
-    ]  # in 125 blocks a speaker says nothing
+    return [(speaker, speech) for speaker, _, speech in blocks if speech]  # 125 blocks have the name alone
 
 
 def load(path: Path) -> list[str]:
@@ -227,9 +222,8 @@ def split(speeches: Sequence[Any], settings: Settings) -> Split:
     order = np.random.default_rng(settings.split_seed).permutation(len(speeches))
     first = round(settings.test_share * len(speeches))
     second = first + settings.validation
-    return Split(
-        *([speeches[i] for i in part] for part in (order[second:], order[first:second], order[:first]))
-    )
+    parts = order[second:], order[first:second], order[:first]
+    return Split(*([speeches[i] for i in part] for part in parts))
 
 
 class NGrams:

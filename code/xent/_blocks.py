@@ -77,8 +77,7 @@ class Block:
 
     def argmax(self) -> NDArray[np.intp]:
         """Return the first class that attains each row's maximum."""
-        first: NDArray[np.intp] = self.rows.argmax(axis=1)
-        return first
+        return np.asarray(self.rows.argmax(axis=1))
 
     def shift(self) -> None:
         """Fill the work array with the logits less each row's maximum."""

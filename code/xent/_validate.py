@@ -155,18 +155,12 @@ def same_shape(array: Any, name: str, shape: tuple[int, ...], other: str, hint: 
 
 
 def refuse_where(
-    wrong: Any,
-    name: str,
-    expected: str,
-    values: Any = None,
-    *,
-    got: str = "{}",
-    hint: Callable[[], str] = str,
+    wrong: Any, name: str, expected: str, given: Any = None, *, got: str = "{}", hint: Callable[[], str] = str
 ) -> None:
     """Refuse the first entry for which `wrong` is true."""
     if wrong.any():
         where = first_true(wrong)
-        value: Any = None if values is None else values[where]
+        value: Any = None if given is None else given[where]
         value = value.item() if hasattr(value, "detach") else value
         raise ValueError(f"{name}: expected {expected}, got {got.format(value)}{at_index(where)}{hint()}")
 
@@ -308,10 +302,8 @@ def number(value: Any, name: str, expected: str, low: float, high: float, *, clo
         result = float(_converted(float, value, name, expected))
     except OverflowError:  # an integer that no float can hold
         result = math.inf
-    inside = (
-        low < result < high or (result == low and "low" in closed) or (result == high and "high" in closed)
-    )
-    if not (math.isfinite(result) and inside):
+    ends = [end for name_of, end in (("low", low), ("high", high)) if name_of in closed]
+    if not (math.isfinite(result) and (low < result < high or result in ends)):
         raise ValueError(f"{name}: expected {expected}, got {shown(value)}")
     return result
 
@@ -426,9 +418,7 @@ def first_true(mask: Any) -> tuple[int, ...]:
 
 def at_index(where: tuple[int, ...]) -> str:
     """Say where, for an error message; a single number needs no place."""
-    if not where:
-        return ""
-    return f" at index {where[0] if len(where) == 1 else where}"
+    return f" at index {where[0] if len(where) == 1 else where}" if where else ""
 
 
 def any_array(value: ArrayLike, name: str) -> NDArray[Any]:

@@ -21,13 +21,14 @@ from .numerics import refuse, without_nan
 
 #: What a block of rows costs, or the rows of a gradient.
 Formula: TypeAlias = Callable[[Block, Index], Floats]
+Weights: TypeAlias = NDArray[Any] | None  # None: all are one
 
 
 def reduce_rows(
     formula: Formula,
     moved: Floats,
     axis: int,
-    weight: NDArray[Any] | None,
+    weight: Weights,
     settings: Settings,
     *,
     dtype: DTypeLike | None = None,
@@ -52,7 +53,7 @@ def differentiate_rows(
     formula: Formula,
     moved: Floats,
     axis: int,
-    weight: NDArray[Any] | None,
+    weight: Weights,
     settings: Settings,
     *,
     dtype: DTypeLike | None = None,
@@ -74,7 +75,7 @@ def differentiate_rows(
     return np.moveaxis(out, -1, axis)
 
 
-def reduce_each(losses: Floats, weight: NDArray[Any] | None, settings: Settings) -> Any:
+def reduce_each(losses: Floats, weight: Weights, settings: Settings) -> Any:
     """Return the weighted losses of targets, reduced."""
     total = Reducer(losses.shape, losses.dtype, settings)
     with np.errstate(all="ignore"):
@@ -82,9 +83,7 @@ def reduce_each(losses: Floats, weight: NDArray[Any] | None, settings: Settings)
     return total.result()
 
 
-def differentiate_each(
-    slopes: Floats, weight: NDArray[Any] | None, settings: Settings, dtype: DTypeLike
-) -> Any:
+def differentiate_each(slopes: Floats, weight: Weights, settings: Settings, dtype: DTypeLike) -> Any:
     """Return the gradient of `reduce_each`, where each loss depends on one number of `dtype`."""
     divisor = divisor_of(slopes.size, weight, settings)
     with np.errstate(all="ignore"):
@@ -93,16 +92,16 @@ def differentiate_each(
         return out.astype(np.promote_types(dtype, np.float32), copy=False)[()]
 
 
-def _part(values: NDArray[Any] | None, index: Index) -> NDArray[Any] | None:
+def _part(values: Weights, index: Index) -> Weights:
     return None if values is None else values[index].reshape(-1)
 
 
-def _refuse(moved: Floats, axis: int, weight: NDArray[Any] | None) -> None:
+def _refuse(moved: Floats, axis: int, weight: Weights) -> None:
     """Say which logits of the rows that count have no softmax."""
     refuse(moved if weight is None else np.where((weight > 0)[..., None], moved, 0.0), "logits", axis)
 
 
-def divisor_of(count: int, mass: NDArray[Any] | None, settings: Settings) -> float:
+def divisor_of(count: int, mass: Weights, settings: Settings) -> float:
     """Return what the gradient is divided by: for the mean, the sum of the weights or `denominator`."""
     reduction, denominator = settings
     if reduction != "mean":
@@ -111,7 +110,7 @@ def divisor_of(count: int, mass: NDArray[Any] | None, settings: Settings) -> flo
         return check.mean_divisor(float(count if mass is None else mass.sum()), denominator)
 
 
-def _scale(rows: Floats, weight: NDArray[Any] | None, divisor: float) -> None:
+def _scale(rows: Floats, weight: Weights, divisor: float) -> None:
     """Multiply rows by weight / divisor; a weight of zero makes a row zero, whatever it holds.
 
     In float64, and in this order: float32 could not hold every weight and divisor, and 0 * inf is nan.
@@ -135,13 +134,7 @@ class Reducer:
         self.sums: list[float] = []
         self.mass = 0.0
 
-    def add(
-        self,
-        index: Index,
-        losses: Floats,
-        weight: NDArray[Any] | None = None,
-        mass: NDArray[Any] | None = None,
-    ) -> None:
+    def add(self, index: Index, losses: Floats, weight: Weights = None, mass: Weights = None) -> None:
         """Add the losses of one block."""
         if weight is not None:
             # A weight of zero takes the target out, also where its loss is inf or nan.
@@ -176,7 +169,7 @@ def labels_and_weights(
     ignore_index: int | None,
     weight: ArrayLike | None,
     sample_weight: ArrayLike | None,
-) -> tuple[NDArray[np.intp], NDArray[Any] | None]:
+) -> tuple[NDArray[np.intp], Weights]:
     """Return class indices, and what each target weighs (None: one); `like` is the input."""
     labels, counts = check.class_indices(targets, "targets", like, axis, ignore_index)
     by_class = check.class_weights(weight, like.shape[axis])
@@ -193,17 +186,13 @@ def labels_and_weights(
 
 
 def distributions_and_weights(
-    target_probs: ArrayLike,
-    logits: Floats,
-    axis: int,
-    weight: ArrayLike | None,
-    sample_weight: ArrayLike | None,
-) -> tuple[Floats, NDArray[Any] | None, NDArray[Any] | None, Floats | None]:
+    target_probs: ArrayLike, z: Floats, axis: int, weight: ArrayLike | None, sample_weight: ArrayLike | None
+) -> tuple[Floats, Weights, Weights, Floats | None]:
     """Return distributions, classes last, the classes' weights, the rows', and what a row adds to the divisor."""
     target = check.real_array(target_probs, "target_probs")
-    hint = "; for class indices use cross_entropy" if target.ndim + 1 == logits.ndim else ""
-    check.same_shape(target, "target_probs", logits.shape, "logits", hint)
-    check.probabilities(target, "target_probs", axis, hint=lambda: check.of_soft(logits, target, axis))
+    hint = "; for class indices use cross_entropy" if target.ndim + 1 == z.ndim else ""
+    check.same_shape(target, "target_probs", z.shape, "logits", hint)
+    check.probabilities(target, "target_probs", axis, hint=lambda: check.of_soft(z, target, axis))
     target = np.moveaxis(target, axis, -1)
     by_class = check.class_weights(weight, target.shape[-1])
     each = check.sample_weights(sample_weight, target.shape[:-1])

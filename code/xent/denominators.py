@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _validate
-from ._validate import MOST_SHARING, Floats, count, probabilities, refuse_where, weights
+from ._validate import MOST_SHARING, Floats, count, probabilities, refuse_where, shown, weights
 
 __all__ = ["eos_optimum", "learnt_distribution", "learnt_lengths", "length_weights", "tilted_lengths"]
 
@@ -280,10 +280,9 @@ def log_grid(decay: float, mean: float, batch_size: int) -> Array:
     left is below 1e-17 of the integral, which is at least 1/(d + (B-1) mean); `decay` is the smallest possible
     d + (B-1) sizes, and `mean` bounds the mean size and d.
     """
-    first = math.floor((math.log(1e-18) - math.log(batch_size) - math.log(mean)) / STEP)
-    last = math.ceil(
-        math.log((45.0 + math.log(mean) + math.log(batch_size) - math.log(decay)) / decay) / STEP
-    )
+    scale = math.log(batch_size) + math.log(mean)
+    first = math.floor((math.log(1e-18) - scale) / STEP)
+    last = math.ceil(math.log((45.0 + scale - math.log(decay)) / decay) / STEP)
     return np.asarray(np.exp(STEP * np.arange(first, last + 1)))
 
 
@@ -298,9 +297,7 @@ def expected_inverse(at: Array, sizes: Array, law: Array, batch_size: int) -> Ar
     possible, share = sizes[law > 0], law[law > 0]
     base, smallest = float(possible[0]), float(at.min())
     total = np.zeros_like(at)
-    for t in log_grid(
-        smallest + (batch_size - 1) * base, max(float(possible[-1]), float(at.max())), batch_size
-    ):
+    for t in log_grid(smallest + (batch_size - 1) * base, float(max(possible[-1], at.max())), batch_size):
         # log G, with exp(-base t) taken out: what is left is at least P(base), so that its logarithm exists,
         # and log1p keeps the digits that the power of B - 1 would multiply.
         less = float(share @ np.expm1(-(possible - base) * t))
@@ -366,9 +363,7 @@ def _numbered(prompts: ArrayLike, number: int) -> NDArray[np.intp]:
     entries, numbers = array.tolist(), dict[int | str, int]()
     for index, entry in enumerate(entries):
         if type(entry) not in (int, str):  # a missing value would be a prompt of its own, or a common one
-            raise TypeError(
-                f"prompts: expected integers or texts, got {_validate.shown(entry)} at index {index}"
-            )
+            raise TypeError(f"prompts: expected integers or texts, got {shown(entry)} at index {index}")
     return np.array([numbers.setdefault(entry, len(numbers)) for entry in entries], dtype=np.intp)
 
 

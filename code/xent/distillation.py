@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import _validate as check
 from ._blocks import Index, cover
-from ._validate import MOST, Floats, Reduction
+from ._validate import Floats, Reduction
 from ._walk import Reducer, divisor_of, labels_and_weights
 from .losses import cross_entropy
 from .numerics import refuse
@@ -124,9 +124,8 @@ def distillation_loss(
     z, v, axis = _pair(student_logits, teacher_logits, axis)
     temperature, squared = divergence_settings(temperature, scale, direction)
     beta = beta_share(beta)
-    total = Reducer(
-        z.shape[:-1], np.promote_types(z.dtype, v.dtype), check.reduction_arguments(reduction, denominator)
-    )
+    settings = check.reduction_arguments(reduction, denominator)
+    total = Reducer(z.shape[:-1], np.promote_types(z.dtype, v.dtype), settings)
     w = check.sample_weights(sample_weight, z.shape[:-1])
     with np.errstate(all="ignore"):
         for index, (student, teacher), part in _rows((z, v), ("student_logits", "teacher_logits"), w, axis):
@@ -351,11 +350,8 @@ def top_k_loss(
     with np.errstate(all="ignore"):
         mass = np.asarray(np.exp(log_p.astype(np.float64)).sum(-1))
     check_top_k(np.sort(indices), mass, log_p.max(-1), log_p.dtype.newbyteorder("="), treatment)
-    total = Reducer(
-        z.shape[:-1],
-        np.promote_types(z.dtype, log_p.dtype),
-        check.reduction_arguments(reduction, denominator),
-    )
+    settings = check.reduction_arguments(reduction, denominator)
+    total = Reducer(z.shape[:-1], np.promote_types(z.dtype, log_p.dtype), settings)
     w = check.sample_weights(sample_weight, z.shape[:-1])
     with np.errstate(all="ignore"):
         for index, (student,), part in _rows((z,), ("student_logits",), w, axis):
@@ -428,7 +424,7 @@ def sample_targets(
     array([0.25, 0.25, 0.25, 0.25])
     """
     v, axis = _logits(teacher_logits, "teacher_logits", axis)
-    samples = draws(samples)
+    samples = check.count(samples, "samples")
     if not isinstance(rng, np.random.Generator):
         raise TypeError(f"rng: expected a numpy.random.Generator, got {type(rng).__name__}")
     tau = above_zero(proposal_temperature, "proposal_temperature")
@@ -557,8 +553,7 @@ def _divergence(a: Floats, b: Floats, d: Floats, scale: float) -> Floats:
         series = 1 / math.factorial(n) - small * series
     far = a * d - a + b
     terms = np.where(near & (a > 0), a * (scale * small) ** 2 * series, scale * (scale * far))
-    total: Floats = terms.sum(-1)
-    return total
+    return np.asarray(terms.sum(-1))
 
 
 def _terms(log_a: Floats, log_b: Floats) -> Floats:
@@ -570,8 +565,7 @@ def _terms(log_a: Floats, log_b: Floats) -> Floats:
 def _log_sum_exp(x: Floats) -> Floats:
     top = x.max(-1, keepdims=True)
     safe = np.where(np.isneginf(top), 0.0, top)
-    total: Floats = np.log(np.exp(x - safe).sum(-1)) + safe[..., 0]
-    return total
+    return np.asarray(np.log(np.exp(x - safe).sum(-1)) + safe[..., 0])
 
 
 def _log_softmax(x: Floats) -> Floats:
@@ -580,8 +574,7 @@ def _log_softmax(x: Floats) -> Floats:
     others = np.exp(x)
     # Without the highest: beside its one, what is next to nothing would be lost.
     np.put_along_axis(others, x.argmax(-1)[..., None], 0.0, -1)
-    result: Floats = x - np.log1p(others.sum(-1, keepdims=True))
-    return result
+    return np.asarray(x - np.log1p(others.sum(-1, keepdims=True)))
 
 
 # The checks.
@@ -602,14 +595,6 @@ def check_top_k(ordered: Any, mass: Any, highest: Any, dtype: Any, treatment: st
     check.refuse_where(~(mass <= 1 + slack), "top_log_probs", expected, mass, got="a sum of {:.10g}")
     if treatment.startswith("renormalised"):
         check.refuse_where(highest == -math.inf, "top_log_probs", "a sum above 0 to renormalise by", got="0")
-
-
-def draws(samples: Any) -> int:
-    """Return `samples`, the number of draws of each row."""
-    number = check.integer(samples, "samples")
-    if not 1 <= number <= MOST:
-        raise ValueError(f"samples: expected at least one draw, at most {MOST:,}, got {check.shown(number)}")
-    return number
 
 
 def above_zero(value: Any, name: str) -> float:

@@ -31,7 +31,7 @@ from ._walk import (
     distributions_and_weights,
     labels_and_weights,
 )
-from .losses import binary_probs, clip, exponent, log_probs_and_labels, picked, probs_and_labels, sides
+from .losses import binary_probs, clip, exponent, logs_and_labels, picked, probs_and_labels, sides
 from .numerics import log_sigmoid, refuse, sigmoid
 
 __all__ = [
@@ -173,6 +173,14 @@ def soft_cross_entropy_gradient(
     where w_k t_k, smoothed or not, stands in the place of t_k if the classes have weights. The targets are used as
     they are: where a row sums to S = 1 up to rounding, S p - t is returned. A positive target on a logit of -inf
     costs inf; what comes back is the formula's value there, -t.
+
+    Examples
+    --------
+    >>> from xent.gradients import soft_cross_entropy_gradient
+    >>> soft_cross_entropy_gradient([[1000.0, 0.0]], [[0.75, 0.25]])
+    array([[ 0.25, -0.25]])
+    >>> soft_cross_entropy_gradient([[40.0, 0.0]], [[1.0, 0.0]])
+    array([[-4.24835426e-18,  4.24835426e-18]])
     """
     logits, axis = check.logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
@@ -221,6 +229,12 @@ def binary_cross_entropy_gradient(
 
     with c = `pos_weight`; for c = 1 it is sigma(z) - y. For targets 0 and 1 it is accurate to a few ulp in both
     tails. Certain and wrong (an infinite logit, a loss of inf) has the limit of the gradient, 1 or -c.
+
+    Examples
+    --------
+    >>> from xent.gradients import binary_cross_entropy_gradient
+    >>> binary_cross_entropy_gradient([40.0, -1000.0], [1, 1], reduction="sum")
+    array([-4.24835426e-18, -1.00000000e+00])
     """
     z, y, n, w = binary_targets(logits, targets, sample_weight, label_smoothing)
     c = 1.0 if pos_weight is None else check.positive_weight(pos_weight, z.shape)
@@ -249,6 +263,13 @@ def focal_loss_gradient(
 
     Accurate to the few ulp of `xent.softmax`, and a few more for each unit of gamma, also where p_y rounds to one. A
     target on a logit of -inf has the limit, alpha (p - y).
+
+    Examples
+    --------
+    >>> from xent.gradients import focal_loss_gradient
+    >>> focal_loss_gradient([[3.0, 0.0], [-3.0, 0.0]], [0, 0], reduction="sum")  # easy, and hard
+    array([[-3.14871846e-04,  3.14871846e-04],
+           [-1.12674988e+00,  1.12674988e+00]])
     """
     gamma = exponent(gamma)
     logits, axis = check.logits_array(logits, "logits", axis)
@@ -285,6 +306,12 @@ def binary_focal_loss_gradient(
     .. math:: \frac{\partial \ell}{\partial z} = (1 - \alpha)(1 - y)\, f(\sigma(-z))\, \sigma(z)
               - \alpha\, y\, f(\sigma(z))\, \sigma(-z), \qquad
               f(p) = (1 - p)^\gamma \Bigl(1 + \gamma\, p \frac{-\log p}{1 - p}\Bigr)
+
+    Examples
+    --------
+    >>> from xent.gradients import binary_focal_loss_gradient
+    >>> binary_focal_loss_gradient([3.0, -3.0], [1, 1], reduction="sum")  # easy, and hard
+    array([-3.14871846e-04, -1.12674988e+00])
     """
     gamma = exponent(gamma)
     z, y, n, w = binary_targets(logits, targets, sample_weight, label_smoothing)
@@ -310,10 +337,16 @@ def nll_gradient(
     r"""Gradient of `xent.nll` with respect to the log-probabilities, each taken as free.
 
     .. math:: \frac{\partial \ell}{\partial \log p_k} = -[k = y]
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xent.gradients import nll_gradient
+    >>> nll_gradient(np.log([[0.5, 0.5], [0.25, 0.75]]), [1, -100], ignore_index=-100)
+    array([[ 0., -1.],
+           [ 0.,  0.]])
     """
-    array, axis, labels, w = log_probs_and_labels(
-        log_probs, targets, axis, ignore_index, weight, sample_weight
-    )
+    array, axis, labels, w = logs_and_labels(log_probs, targets, axis, ignore_index, weight, sample_weight)
     slopes = np.full(labels.shape, -1.0)
     each = differentiate_each(slopes, w, check.reduction_arguments(reduction, denominator), array.dtype)
     return _at_the_labels(each, array, axis, labels)
@@ -337,6 +370,13 @@ def log_loss_gradient(
     .. math:: \frac{\partial \ell}{\partial p_k} = -\frac{[k = y]}{p_k}
 
     It is -inf at a target of probability zero, and 0 where the clip replaces a probability.
+
+    Examples
+    --------
+    >>> from xent.gradients import log_loss_gradient
+    >>> log_loss_gradient([[0.0, 1.0], [0.75, 0.25]], ["no", "yes"], labels=["no", "yes"], reduction="sum")
+    array([[-inf,   0.],
+           [  0.,  -4.]])
     """
     array, axis, of, w = probs_and_labels(probs, targets, labels, axis, ignore_index, weight, sample_weight)
     p = picked(array, axis, of)
@@ -360,6 +400,14 @@ def binary_log_loss_gradient(
     .. math:: \frac{\partial \ell}{\partial p} = \frac{1 - y}{1 - p} - \frac{y}{p}
 
     It is infinite where the loss is, and 0 where the clip replaces a probability.
+
+    Examples
+    --------
+    >>> from xent.gradients import binary_log_loss_gradient
+    >>> binary_log_loss_gradient([0.25, 0.0], [1, 1], reduction="sum")
+    array([ -4., -inf])
+    >>> binary_log_loss_gradient([0.25, 0.0], [1, 1], eps=1e-7, reduction="sum")
+    array([-4.,  0.])
     """
     p, y, w = binary_probs(probs, targets, sample_weight)
     eps = check.held(clip(eps), p.dtype)
@@ -382,16 +430,14 @@ def _normalise(block: Block, terms: Terms) -> tuple[Floats, Floats]:
 
 def _difference(p: Floats, one_minus_p: Floats, t: Any, one_minus_t: Any) -> Floats:
     """Return p - t in that one of its two forms, p - t or (1 - t) - (1 - p), that has less to cancel."""
-    difference: Floats = np.where(p + t <= one_minus_p + one_minus_t, p - t, one_minus_t - one_minus_p)
-    return difference
+    return np.asarray(np.where(p + t <= one_minus_p + one_minus_t, p - t, one_minus_t - one_minus_p))
 
 
 def _focal_slope(p: Floats, one_minus_p: Floats, minus_log_p: Floats, gamma: float) -> Floats:
     """Return (1 - p)^gamma (1 + gamma p (-log p) / (1 - p)), by which the gradient of -log p is multiplied."""
     # -log(p) / (1 - p) tends to 1 at p = 1, and p log(p) to 0 at p = 0.
     quotient = np.where(one_minus_p > 0, minus_log_p / one_minus_p, 1.0)
-    slope: Floats = one_minus_p**gamma * (1 + gamma * np.where(p > 0, p * quotient, 0.0))
-    return slope
+    return np.asarray(one_minus_p**gamma * (1 + gamma * np.where(p > 0, p * quotient, 0.0)))
 
 
 def _clipped(p: Floats, eps: float) -> NDArray[np.bool_]:

@@ -403,9 +403,7 @@ def nll(
     >>> float(nll(log_softmax([[2.0, 1.0, 0.0]]), [0]))
     0.407605...
     """
-    array, axis, labels, w = log_probs_and_labels(
-        log_probs, targets, axis, ignore_index, weight, sample_weight
-    )
+    array, axis, labels, w = logs_and_labels(log_probs, targets, axis, ignore_index, weight, sample_weight)
     losses = -picked(array, axis, labels)
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
@@ -504,7 +502,7 @@ def binary_log_loss(
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
-def log_probs_and_labels(
+def logs_and_labels(
     log_probs: ArrayLike,
     targets: ArrayLike,
     axis: int,

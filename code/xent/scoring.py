@@ -475,9 +475,6 @@ def _result(cost: Floats, given: Floats) -> Any:
 
 __getattr__ = moved(
     "xent.scoring",
-    {
-        "elicited": "xent.elicitation",
-        "expected_score": "xent.elicitation",
-        "learnt_distribution": "xent.denominators",
-    },
+    dict.fromkeys(("elicited", "expected_score"), "xent.elicitation")
+    | {"learnt_distribution": "xent.denominators"},
 )

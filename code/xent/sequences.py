@@ -89,9 +89,8 @@ class GeometricSource:
     @np.errstate(all="ignore")
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...]) -> NDArray[np.int64]:
         """Draw lengths, <eos> included, from `rng`; the letters carry no information about them."""
-        shape = tuple(
-            _validate.count(n, "size", least=0) for n in (size if isinstance(size, tuple) else (size,))
-        )
+        sizes = size if isinstance(size, tuple) else (size,)
+        shape = tuple(_validate.count(n, "size", least=0) for n in sizes)
         _validate.count(math.prod(shape), "size", least=0)
         return _generator(rng).geometric(self.stop, size=shape)
 
@@ -328,6 +327,5 @@ def _probability(value: Any, name: str) -> float:
 
 
 __getattr__ = _validate.moved(
-    "xent.sequences",
-    dict.fromkeys(("eos_optimum", "length_weights", "tilted_lengths"), "xent.denominators"),
+    "xent.sequences", dict.fromkeys(("eos_optimum", "length_weights", "tilted_lengths"), "xent.denominators")
 )

@@ -14,10 +14,11 @@ import re
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -25,9 +26,6 @@ import xent
 from xent import elicitation, information, scoring
 from xent.denominators import eos_optimum, learnt_lengths
 from xent_book import plots
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 def _panels(fig: Figure, titles: list[str], **shared: Any) -> list[Axes]:

@@ -13,9 +13,7 @@ __all__ = ["BLACK", "BLUE", "GREEN", "GREY", "ORANGE", "PALETTE", "PINK", "SKY",
 #: The colours by theme, "light" or "dark", and name; they are Okabe and Ito's, for any kind of colour vision.
 #:
 #: :meta hide-value:
-PALETTE: dict[str, dict[str, str]] = json.loads(
-    (files("xent_book") / "palette.json").read_text(encoding="utf-8")
-)
+PALETTE: dict[str, dict[str, str]] = json.loads((files("xent_book") / "palette.json").read_text("utf-8"))
 
 # Figures are drawn in the light palette. One colour, one thing in a chapter.
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, GREY = (

@@ -219,9 +219,8 @@ def store(case: dict[str, Any]) -> None:
     """Write one case down in the place of its like, with the date and the versions that are its own."""
     origin = made(torch, xent)
     beside = {"Liger": "liger-kernel", "cut cross-entropy": "cut-cross-entropy"}
-    origin["versions"] |= {
-        beside[w]: importlib.metadata.version(beside[w]) for w in case["memory"] if w in beside
-    }
+    packages = [beside[way] for way in case["memory"] if way in beside]
+    origin["versions"] |= {package: importlib.metadata.version(package) for package in packages}
     case |= origin
     result = json.loads(RESULT.read_text(encoding="utf-8"))
     cases = {tuple(old[name] for name in KEY): old for old in result["cases"]}

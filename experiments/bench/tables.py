@@ -8,9 +8,10 @@ tests/book/test_appendices.py fails where tables.md is not what they say.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+from experiments.shared import read
 
 HERE = Path(__file__).resolve().parent
 RECORDS = [HERE / name for name in ("result.json", "linear.json")]
@@ -206,6 +207,4 @@ def text(result: dict[str, Any], layer: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    TABLES.write_text(
-        text(*(json.loads(path.read_text(encoding="utf-8")) for path in RECORDS)), encoding="utf-8"
-    )
+    TABLES.write_text(text(*map(read, RECORDS)), encoding="utf-8")

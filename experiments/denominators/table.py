@@ -134,7 +134,7 @@ def counted(kinds: Draws, scale: Array, of: int = 0) -> tuple[float, float]:
 
 
 # What is divided by what: (losses, mask) of shape (sets, B, T) -> (sets,). As the frameworks write it.
-def token_mean(losses: Tensor, mask: Tensor) -> Tensor:
+def by_tokens(losses: Tensor, mask: Tensor) -> Tensor:
     return (losses * mask).sum((1, 2)) / mask.sum((1, 2))
 
 
@@ -363,13 +363,11 @@ def candidates_of(rng: np.random.Generator, draws: int) -> Tensor:
     return torch.as_tensor(np.hstack([draw(rng, draws, 1), rng.choice(4, size=(draws, NEGATIVES), p=NOISE)]))
 
 
-def sampled_row(
-    name: str, learns: str, closed: Array | None, corrected: bool, drop: bool, of: int = 0
-) -> Row:
+def sampled_row(name: str, learns: str, law: Array | None, corrected: bool, drop: bool, of: int = 0) -> Row:
     loss = partial(sampled_loss, corrected=corrected, drop=drop)
 
     def optimum() -> Tensor:
-        return sampled_exact(corrected, drop) if closed is None else torch.as_tensor(np.log(closed))
+        return sampled_exact(corrected, drop) if law is None else torch.as_tensor(np.log(law))
 
     def exact() -> float:
         return float(optimum().detach().softmax(0)[of])
@@ -485,19 +483,17 @@ ROWS = [
         lambda n: 1 / np.sqrt(n) / np.sqrt(n).sum(1, keepdims=True),
         square_averaging,
     ),
-    of_tokens(
-        "token mean over a micro-batch of 4", "P E[1/(n + S)], B = 4", 4, additive(4), sums, token_mean
-    ),
+    of_tokens("token mean over a micro-batch of 4", "P E[1/(n + S)], B = 4", 4, additive(4), sums, by_tokens),
     of_tokens(
         "token mean of each of 2 ranks of 4, averaged",
         "P E[1/(n + S)], B = 4",
         8,
         additive(4),
         lambda n: np.repeat(1 / n.reshape(-1, 2, 4).sum(2), 4, 1),
-        lambda losses, mask: token_mean(losses.view(-1, 4, 8), mask.view(-1, 4, 8)).view(-1, 2).mean(1),
+        lambda losses, mask: by_tokens(losses.view(-1, 4, 8), mask.view(-1, 4, 8)).view(-1, 2).mean(1),
     ),
-    of_tokens("one denominator for 2 ranks of 4", "P E[1/(n + S)], B = 8", 8, additive(8), sums, token_mean),
-    of_tokens("token mean in buckets of one length", "P / n", 4, additive(1), sums, token_mean, bucketed),
+    of_tokens("one denominator for 2 ranks of 4", "P E[1/(n + S)], B = 8", 8, additive(8), sums, by_tokens),
+    of_tokens("token mean in buckets of one length", "P / n", 4, additive(1), sums, by_tokens, bucketed),
     of_tokens(
         "mean over 4 padded rows, padding counted",
         "P E[1/max n]",
@@ -521,13 +517,7 @@ ROWS = [
         prompted_simulated,
         prompted_trained,
     ),
-    Row(
-        "a mask that does not look at the token",
-        "P",
-        lambda: float(P[0]),
-        masked_simulated,
-        masked_trained,
-    ),
+    Row("a mask that does not look at the token", "P", lambda: float(P[0]), masked_simulated, masked_trained),
     Row(
         f"packed rows of {ROW} tokens, each its mean",
         "P E[1/tokens of its row]",

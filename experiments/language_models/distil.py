@@ -173,12 +173,7 @@ class Cache:
 
 
 def train(
-    arm: Arm,
-    seeds: list[int],
-    teachers: np.ndarray,
-    rates: list[float],
-    decays: list[float],
-    steps: int,
+    arm: Arm, seeds: list[int], teachers: np.ndarray, rates: list[float], decays: list[float], steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Train a stack of models, model i from seeds[i] on teachers[i] with rates[i] and decays[i].
 

@@ -200,11 +200,9 @@ class Stack:
 
 
 @torch.no_grad()
-def predict(model: Stack, rows: Rows, chunk: int = 8192) -> Tensor:
+def predict(model: Stack, rows: Rows, size: int = 8192) -> Tensor:
     """Return the log-probabilities (N, letters) of a single model along rows (N, ...)."""
-    pieces = (
-        Rows(*(column[None, i : i + chunk] for column in rows)) for i in range(0, len(rows.token), chunk)
-    )
+    pieces = (Rows(*(column[None, i : i + size] for column in rows)) for i in range(0, len(rows.token), size))
     return torch.cat([model.logits(piece)[0].log_softmax(-1) for piece in pieces])
 
 

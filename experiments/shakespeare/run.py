@@ -251,9 +251,7 @@ def train(parts: shared.Split, letters: int, arm: str, seed: int, rate: float, s
 
 
 @torch.no_grad()
-def validate(
-    model: Transformer, speeches: Sequence[Tensor], arm: str, mean_length: float
-) -> tuple[float, float]:
+def validate(model: Transformer, speeches: Sequence[Tensor], arm: str, mean: float) -> tuple[float, float]:
     """Return the arm's own loss on the validation speeches, and the loss of a speech."""
     model.eval()
     losses = each(lambda chunk: speech_losses(model, [speeches[i] for i in chunk]), speeches)
@@ -264,7 +262,7 @@ def validate(
         own = float(total) / (len(stream) - 1)
     else:
         lengths = np.array([len(s) for s in speeches])
-        own = own_loss(lengths, losses, BATCH, lambda n: weights(n, arm, mean_length))
+        own = own_loss(lengths, losses, BATCH, lambda n: weights(n, arm, mean))
     model.train()
     return own, float(losses.mean())
 
@@ -362,14 +360,13 @@ def assemble(arms: Sequence[str], folder: Path, settings: Settings, **more: Any)
     rates = {arm: chosen(runs, arm, settings) for arm in arms}
     kept = [r for r in runs if r["seed"] != settings.tuning_seed and r["rate"] == rates[r["arm"]]]
     whole = set.intersection(*({r["seed"] for r in kept if r["arm"] == arm} for arm in arms))
+    kept.sort(key=lambda r: (r["seed"], arms.index(r["arm"])))
     return {
         "settings": asdict(settings),
         **shared.made(torch, np),
         "rates": rates,
         **more,
-        "runs": sorted(
-            (r for r in kept if r["seed"] in whole), key=lambda r: (r["seed"], arms.index(r["arm"]))
-        ),
+        "runs": [r for r in kept if r["seed"] in whole],
         "tuning": [r for r in runs if r["seed"] == settings.tuning_seed],
     }
 

@@ -122,7 +122,7 @@ def measure_one(name: str, lmbda: float, kind: type[GKD], seeds: list[int]) -> R
     for seed in seeds:
         SEEN.clear()
         model = llama()
-        labels = gkd(model, seed, lmbda, kind)
+        given = gkd(model, seed, lmbda, kind)
         everyone = [SEEN]
         if dist.is_initialized():
             everyone = [[] for _ in range(dist.get_world_size())]
@@ -130,9 +130,7 @@ def measure_one(name: str, lmbda: float, kind: type[GKD], seeds: list[int]) -> R
         due, count = expected(model, [batch for seen in everyone for batch in seen])
         came = gradient(model).double()
         error, factor = float((came - due).norm() / due.norm()), float(came @ due / (due @ due))
-        row["runs"].append(
-            {"error": error, "factor": factor, "labels_given": labels, "labels_trained": count}
-        )
+        row["runs"].append({"error": error, "factor": factor, "labels_given": given, "labels_trained": count})
     if not dist.is_initialized():
         row["check_trainer"] = handed_over(lambda: gkd(llama(), seeds[0], lmbda, kind))
     return row

@@ -465,9 +465,12 @@ def litgpt(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
         opt.zero_grad()
 
 
-def data_parallel(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
-    """A plain loop under DistributedDataParallel or FSDP2, which average gradients over the ranks."""
-    steps = len(batches)
+def data_parallel(model: nn.Module, batches: list[Batch], repaired: bool, own: bool = False) -> None:
+    """A plain loop under DistributedDataParallel or FSDP2, which average gradients over the ranks.
+
+    With `own`, half mended: every rank divides by the count of its own window.
+    """
+    steps, count = len(batches), sum((shifted_labels(batch) != IGNORED).sum() for batch in batches)
     if repaired:
         for window in xent.torch.accumulate(batches, steps, targets=shifted_labels):
             for micro in window:
@@ -476,17 +479,10 @@ def data_parallel(model: nn.Module, batches: list[Batch], repaired: bool) -> Non
     else:
         for k, batch in enumerate(batches):
             with synchronised(model, k == steps - 1):
-                (cross_entropy(model, batch) / steps).backward()
-
-
-def own_count(model: nn.Module, batches: list[Batch], repaired: bool) -> None:
-    """Half mended: every rank divides by the count of its own window."""
-    if repaired:
-        return data_parallel(model, batches, repaired)
-    count = sum((shifted_labels(batch) != IGNORED).sum() for batch in batches)
-    for k, batch in enumerate(batches):
-        with synchronised(model, k == len(batches) - 1):
-            (cross_entropy(model, batch, "sum") / count).backward()
+                loss = (
+                    cross_entropy(model, batch, "sum") / count if own else cross_entropy(model, batch) / steps
+                )
+                loss.backward()
 
 
 def synchronised(model: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
@@ -524,6 +520,7 @@ class Recipe:
 # The end of an epoch: half a window is left.
 accelerate_short_window = partial(accelerate_loop, window=2)
 lightning_short_window = partial(lightning_automatic, window=2)
+own_count = partial(data_parallel, own=True)
 FUNCTIONS = {**vars(tiny), **globals()}
 RECIPES = [
     Recipe(**row | {key: FUNCTIONS[row[key]] for key in ("step", "model", "wrap") if key in row})

@@ -6,6 +6,7 @@ says of each.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import subprocess
@@ -13,6 +14,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -287,6 +289,12 @@ def test_a_trainer_is_judged_as_it_is_and_left_as_it_was(name: str) -> None:
     assert re.search(says, report.cause), report.cause
     assert state() == before
     assert model.head.weight.grad is held  # type: ignore[union-attr]
+
+
+def test_the_example_is_what_the_experiment_recorded() -> None:
+    record = Path(__file__).parents[2] / "experiments" / "trainers" / "result.json"
+    (row,) = (r for r in json.loads(record.read_text())["rows"] if r["recipe"] == "Trainer, GPT-2")
+    assert f"SKIP\n    {row['check_trainer']['cause']}\n" in (xent.torch.check_trainer.__doc__ or "")
 
 
 def test_the_state_is_put_back_when_a_step_fails() -> None:

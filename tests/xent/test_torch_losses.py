@@ -606,3 +606,33 @@ def test_focal_losses_are_differentiable_where_a_power_would_overflow(
         xt.binary_focal_loss(infinite, torch.tensor([1, 0]), gamma=gamma), infinite
     )
     assert slope.tolist() == [0, 0]
+    # Of a loss of inf it has the limit, as on arrays.
+    impossible = torch.tensor([[-math.inf, 0.0, 0.0]], dtype=dtype, requires_grad=True)
+    label, wrong = torch.tensor([0]), torch.tensor([0, 1])
+    (slope,) = torch.autograd.grad(xt.focal_loss(impossible, label, gamma=gamma), impossible)
+    expected = xent.gradients.focal_loss_gradient(impossible.detach().numpy(), [0], gamma=gamma)
+    np.testing.assert_array_equal(slope.numpy(), expected)
+    (slope,) = torch.autograd.grad(xt.binary_focal_loss(infinite, wrong, gamma=gamma), infinite)
+    assert slope.tolist() == [0.5, -0.5]
+
+
+@pytest.mark.parametrize("function", [xt.binary_cross_entropy, xt.binary_focal_loss, xt.binary_log_loss])
+def test_the_gradient_by_a_target_of_zero_or_one(function: Any) -> None:
+    # The loss is linear in the target, also where one side has no mass.
+    x = torch.tensor([0.3, 0.9, 0.2], dtype=torch.float64)
+    for target in (0.0, 0.5, 1.0):
+        y = torch.full_like(x, target, requires_grad=True)
+        (slope,) = torch.autograd.grad(function(x, y, reduction="sum"), y)
+        ends = (function(x, torch.full_like(x, end), reduction="none") for end in (1.0, 0.0))
+        torch.testing.assert_close(slope, next(ends) - next(ends))
+
+
+def test_a_label_that_is_no_whole_number_is_not_ignored() -> None:
+    probs, names = torch.tensor([[0.25, 0.75]]), [0.5, 1.5]
+    for targets in (torch.tensor([0.5]), torch.tensor([0.5], dtype=torch.float64)):
+        loss = xt.log_loss(probs, targets, labels=names, ignore_index=0)
+        assert loss.item() == pytest.approx(math.log(4), rel=1e-6)
+    both = xt.log_loss(
+        probs.expand(2, 2), torch.tensor([0.5, 1.0]), labels=names, ignore_index=1, reduction="none"
+    )
+    assert both[1] == 0 and both[0] > 0

@@ -26,6 +26,7 @@ from xent._validate import integer, number, shown
 from ._validate import LABEL_DTYPES, differ, tensor_of
 
 B = TypeVar("B")
+Gather = Callable[..., list[list[float]]]  # collects numbers, a list from each rank
 Counting = Literal["tokens", "sequences"]
 
 
@@ -240,9 +241,7 @@ class Windows(Generic[B]):
         except TypeError:
             return -1
 
-    def _as_they_come(
-        self, source: Iterator[B], total: int, gather: Callable[..., list[list[float]]]
-    ) -> Iterator[Window[B]]:
+    def _as_they_come(self, source: Iterator[B], total: int, gather: Gather) -> Iterator[Window[B]]:
         """Hand out each micro-batch when it is loaded: what divides is known before."""
         for start in range(0, total, self.steps):
             length = min(self.steps, total - start)
@@ -257,9 +256,7 @@ class Windows(Generic[B]):
         if next(source, source) is not source:
             raise ValueError(f"batches: expected {total} micro-batches, the announced number, got more")
 
-    def _read_ahead(
-        self, source: Iterator[B], gather: Callable[..., list[list[float]]]
-    ) -> Iterator[Window[B]]:
+    def _read_ahead(self, source: Iterator[B], gather: Gather) -> Iterator[Window[B]]:
         last: list[B] = []  # what this rank would stand in with
         drawn = 0
         while True:

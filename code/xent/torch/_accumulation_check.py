@@ -277,9 +277,8 @@ class _Evidence:
     def not_finite(self) -> _Verdict | None:
         if not self.whole.isfinite().all() or not self.whole.any():
             what = "zero" if self.whole.isfinite().all() else "not finite"
-            return _Verdict(
-                False, f"the whole batch's own gradient is {what}: look at the loss before the loop"
-            )
+            cause = f"the whole batch's own gradient is {what}: look at the loss before the loop"
+            return _Verdict(False, cause)
         bad = [i for i, gradient in enumerate(self.alone) if not gradient.isfinite().all()]
         if self.ours.isfinite().all():
             self.alone[bad] = 0.0  # the loop leaves them out
@@ -287,16 +286,16 @@ class _Evidence:
         if not bad:
             return _Verdict(False, "nan or inf, though no micro-batch has it alone: their sum overflows")
         empty = self.counts is not None and not any(self.counts["targets"][bad])
-        cause = (
-            f"nan from micro-batch {self.names(bad)} alone: {'' if empty else 'probably '}it has no target "
-        )
+        which = self.names(bad)
+        cause = f"nan from micro-batch {which} alone: {'' if empty else 'probably '}it has no target "
         return _Verdict(False, cause + "that counts, and a mean over nothing is 0/0", SUM_ONCE)
 
     def does_not_repeat(self) -> _Verdict | None:
         noise = error(self.again, self.whole)
         if noise <= self.tolerance:
             return None
-        dropout = self.modules(_drops)
+        drops = nn.modules.dropout._DropoutNd
+        dropout = self.modules(lambda m: isinstance(m, drops) and m.training and m.p > 0)
         source = f"dropout is on: {dropout}" if dropout else "dropout or other random numbers"
         cause = f"the step does not repeat: two runs on the whole batch differ by {noise:.2g} ({source})"
         return _Verdict(False, cause + "; that hides the denominators", "model.eval(), and check again")
@@ -313,9 +312,7 @@ class _Evidence:
             as_long = (norms / norm - 1).abs() < 1e-5
             elsewhere = (self.alone @ gradient / (norms * norm) - 1).abs() > 1e-4
             if (as_long & elsewhere).any():
-                cause = (
-                    f"gradients are clipped: several have the norm {float(norm):.4g}, whatever divides them"
-                )
+                cause = f"gradients are clipped: several have the norm {norm:.4g}, whatever divides them"
                 return _Verdict(False, cause, "leave clip_grad_norm_ out of the step that is checked")
         return None
 
@@ -346,9 +343,7 @@ class _Evidence:
         words, repair = self.in_words(factor), SUM_ONCE
         if "GradScaler" in words:
             repair = "check without the scaler, or have the step unscale its gradients"
-        also = (
-            "; equal counts would hide a mean of means besides: repair, and check with ragged micro-batches"
-        )
+        also = "; equal counts would hide a mean of means too: repair, and check with ragged micro-batches"
         return _Verdict(False, f"the right direction, {words}" + also * self.even(), repair)
 
     def across_rows(self) -> _Verdict | None:
@@ -420,15 +415,15 @@ class _Evidence:
             if error(_weights(last, self.ours) @ last, self.ours) <= self.tolerance:
                 cause = "only the last micro-batch is left: the gradient is cleared inside the window"
                 return _Verdict(False, cause, "zero_grad() after the optimiser's step only")
-        found = _weights(self.alone, self.ours)
+        weights = found, due = _weights(self.alone, self.ours), _weights(self.alone, self.whole)
         if error(found @ self.alone, self.ours) > self.tolerance:
             return _Verdict(False, "unknown: the gradient is no weighted sum of those of its micro-batches")
-        if some := self.left_out_or_repeated(found, _weights(self.alone, self.whole)):
+        if some := self.left_out_or_repeated(found, due):
             return some
-        had, due = (
-            ", ".join(f"{w:.3g}" for w in v.tolist()) for v in (found, _weights(self.alone, self.whole))
+        had, wanted = (", ".join(f"{w:.3g}" for w in v.tolist()) for v in weights)
+        return _Verdict(
+            False, f"unknown: the micro-batches have weights {had} where {wanted} is due", SUM_ONCE
         )
-        return _Verdict(False, f"unknown: the micro-batches have weights {had} where {due} is due", SUM_ONCE)
 
     def left_out_or_repeated(self, found: Tensor, due: Tensor) -> _Verdict | None:
         """Whether some micro-batches have no weight, or several times what is due, where the others are alike."""
@@ -714,10 +709,6 @@ def exchange(value: Any, group: Any, ranks: int) -> list[Any]:
         return storage.cuda() if location.startswith("cuda") else storage
 
     return [torch.load(io.BytesIO(data), map_location=here, weights_only=False) for data in everyone]
-
-
-def _drops(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0
 
 
 def _normalises_by_batch(module: nn.Module) -> bool:

@@ -156,21 +156,21 @@ def accumulator(x: Tensor) -> torch.dtype:
 def _plainly(
     loss: RowLoss,
     z: Tensor,
-    others: tuple[Tensor, ...],
+    beside: tuple[Tensor, ...],
     weight: Tensor | None,
     divisor: Tensor | float | None,
 ) -> Tensor:
     z = z.to(wide(z.dtype))
-    others = tuple(x.to(z.dtype) if x.is_floating_point() else x for x in others)
+    beside = tuple(x.to(z.dtype) if x.is_floating_point() else x for x in beside)
     if weight is not None:  # what a row that is out holds must not spread through 0 * inf
         out = weight <= 0
 
         def emptied(x: Tensor) -> Tensor:
             return x.masked_fill(out.unsqueeze(-1) if x.ndim == z.ndim else out, 0.0)
 
-        others = tuple(emptied(x) if x.is_floating_point() else x for x in others)
+        beside = tuple(emptied(x) if x.is_floating_point() else x for x in beside)
         z = emptied(z)
-    return summed(weigh(loss.plain(z, *others), weight), divisor)
+    return summed(weigh(loss.plain(z, *beside), weight), divisor)
 
 
 def _blockwise(

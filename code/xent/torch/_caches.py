@@ -72,9 +72,8 @@ def top_k_of_teacher(teacher_logits: Tensor, k: int, *, temperature: float = 1.0
     >>> cache.indices, cache.tail
     (tensor([[1, 2]]), tensor([1.8715e-13]))
     """
-    v, _ = tensors.logits_of(
-        tensors.widened(teacher_logits, "teacher_logits").detach(), "teacher_logits", axis
-    )
+    name = "teacher_logits"
+    v, _ = tensors.logits_of(tensors.widened(teacher_logits, name).detach(), name, axis)
     if not 1 <= integer(k, "k") <= v.shape[-1]:
         raise ValueError(f"k: expected a number of classes from 1 to {v.shape[-1]}, got {shown(k)}")
     t = above_zero(temperature, "temperature")

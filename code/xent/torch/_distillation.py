@@ -23,7 +23,7 @@ from xent._validate import Reduction
 from xent.distillation import TREATMENTS, Direction, Scale, Treatment
 
 from . import _validate as tensors
-from ._blocks import RowLoss, concrete, exp_, reduce_rows, wide
+from ._blocks import RowLoss, accumulator, concrete, exp_, reduce_rows, wide
 from ._losses import hard, held, log_softmax, log_sum_exp
 from ._validate import LABEL_DTYPES
 
@@ -73,7 +73,17 @@ def mixed_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """`xent.distillation.mixed_loss` on tensors."""
+    """`xent.distillation.mixed_loss` on tensors; no gradient flows into the teacher's logits.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> z, v = torch.zeros(2, 2, requires_grad=True), torch.tensor([[2.0, 0.0], [9.0, 0.0]])
+    >>> xent.torch.mixed_loss(z, v, torch.tensor([0, -100]), ignore_index=-100).backward()
+    >>> z.grad
+    tensor([[-0.4404,  0.4404],
+            [ 0.0000,  0.0000]])
+    """
     alpha = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     z, v = _pair(student_logits, teacher_logits, axis)
     soft = _divergence_of(z, temperature, scale, direction, beta)
@@ -108,19 +118,14 @@ def top_k_loss(
     """
     check.choice(treatment, "treatment", TREATMENTS)
     z, axis = tensors.logits_of(student_logits, "student_logits", axis)
-    if tensors.floats(top_log_probs, "top_log_probs").ndim != z.ndim:
-        raise ValueError(
-            f"top_log_probs: expected {z.ndim} dimensions, as student_logits, got shape "
-            f"{tuple(top_log_probs.shape)}"
-        )
-    log_p, _ = tensors.logits_of(
-        tensors.widened(top_log_probs, "top_log_probs").detach(), "top_log_probs", axis
-    )
+    name, shape = "top_log_probs", tuple(tensors.floats(top_log_probs, "top_log_probs").shape)
+    if len(shape) != z.ndim:
+        raise ValueError(f"{name}: expected {z.ndim} dimensions, as student_logits, got shape {shape}")
+    log_p, _ = tensors.logits_of(tensors.widened(top_log_probs, name).detach(), name, axis)
     at = _class_choices(top_indices, "top_indices", z, axis)
     if at.shape != log_p.shape:
         raise ValueError(
-            f"top_indices: expected the shape of top_log_probs, {tuple(top_log_probs.shape)}, "
-            f"got {tuple(top_indices.shape)}"
+            f"top_indices: expected the shape of {name}, {shape}, got {tuple(top_indices.shape)}"
         )
     tensors.same_device(log_p, "top_log_probs", z)
     if concrete(log_p, at):
@@ -140,11 +145,21 @@ def sample_targets(
     proposal_temperature: float = 1.0,
     axis: int = -1,
 ) -> tuple[Tensor, Tensor]:
-    """`xent.distillation.sample_targets` on tensors, drawn by PyTorch's own generator or by another on their device."""
-    v, axis = tensors.logits_of(
-        tensors.widened(teacher_logits, "teacher_logits").detach(), "teacher_logits", axis
-    )
-    samples = arrays.draws(samples)
+    """`xent.distillation.sample_targets` on tensors, drawn by PyTorch's own generator or by another on their device.
+
+    The weights have the dtype that is computed in, where those of arrays are float64.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> v = torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]])
+    >>> indices, weights = xent.torch.sample_targets(v, 4, torch.Generator().manual_seed(0))
+    >>> indices.tolist(), weights[0]
+    ([[0, 0, 0, 0], [1, 1, 1, 1]], tensor([0.2500, 0.2500, 0.2500, 0.2500]))
+    """
+    name = "teacher_logits"
+    v, axis = tensors.logits_of(tensors.widened(teacher_logits, name).detach(), name, axis)
+    samples = check.count(samples, "samples")
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator: expected a torch.Generator, got {type(generator).__name__}")
     tau = arrays.above_zero(proposal_temperature, "proposal_temperature")
@@ -155,7 +170,8 @@ def sample_targets(
         check.refuse_where(endless, "teacher_logits", "rows that have a softmax", got="none")
     log_p = torch.log_softmax(v, -1)
     log_r = torch.log_softmax((v - top) / tau, -1)
-    flat = log_r.exp().reshape(-1, v.shape[-1])
+    # PyTorch adds the probabilities up: in float32, beside a sure class many small ones would be rounded away.
+    flat = log_r.exp().to(accumulator(log_r)).reshape(-1, v.shape[-1])
     drawn = torch.multinomial(flat, samples, replacement=True, generator=generator)
     indices = drawn.reshape(*v.shape[:-1], samples)
     weights = (log_p - log_r).gather(-1, indices).exp() / samples
@@ -172,7 +188,17 @@ def sampled_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """`xent.distillation.sampled_loss` on tensors; the weights are constants."""
+    """`xent.distillation.sampled_loss` on tensors; the weights are constants.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> z = torch.zeros(1, 2, requires_grad=True)
+    >>> indices, weights = torch.tensor([[0, 0, 1]]), torch.tensor([[0.5, 0.25, 0.25]])
+    >>> xent.torch.sampled_loss(z, indices, weights).backward()
+    >>> z.grad
+    tensor([[-0.2500,  0.2500]])
+    """
     z, axis = tensors.logits_of(student_logits, "student_logits", axis)
     at = _class_choices(indices, "indices", z, axis)
     given = tensors.tensor_of(importance_weights, "importance_weights").detach()
@@ -337,13 +363,7 @@ class _Rows:
     """
 
     def __init__(
-        self,
-        z: Tensor,
-        v: Tensor,
-        temperature: float,
-        out: Tensor,
-        work: Tensor,
-        turned: Tensor | None,
+        self, z: Tensor, v: Tensor, temperature: float, out: Tensor, work: Tensor, turned: Tensor | None
     ) -> None:
         self.turned = turned
         self.spare, self.d, self.r = work.unbind()
@@ -480,9 +500,7 @@ def _within(temperature: float, name: str, z: Tensor) -> None:
     """Refuse a temperature that is zero or infinite in the dtype of the logits."""
     limits = torch.finfo(wide(z.dtype))
     if not limits.tiny <= temperature <= limits.max:
-        raise ValueError(
-            f"{name}: expected a number > 0 in the range of {wide(z.dtype)}, got {temperature!r}"
-        )
+        raise ValueError(f"{name}: expected a number > 0 in the range of {wide(z.dtype)}, got {temperature}")
 
 
 def _class_choices(value: Any, name: str, z: Tensor, axis: int) -> Tensor:

@@ -141,9 +141,8 @@ def linear_cross_entropy(
             raise ValueError(f"{which}: expected class indices with it, got distributions as targets")
         part, beside, w, mass = _soft(layer, targets, settings, weight, sample_weight, shards)
     else:
-        labels, counts = tensors.labels_of(
-            targets, hidden, ignore_index, 0 if shards.group else layer.classes
-        )
+        classes = 0 if shards.group else layer.classes
+        labels, counts = tensors.labels_of(targets, hidden, ignore_index, classes)
         part, beside, mass = _parts.Labels(*settings), [labels.flatten()], None
         w = tensors.target_weights(hidden, sample_weight, counts)
         if weight is not None:
@@ -156,12 +155,7 @@ def linear_cross_entropy(
 
 
 def _soft(
-    layer: _Layer,
-    targets: Tensor,
-    settings: tuple[float, float],
-    weight: Any,
-    sample_weight: Any,
-    shards: Shards,
+    layer: _Layer, targets: Tensor, how: tuple[float, float], weight: Any, sample_weight: Any, shards: Shards
 ) -> tuple[_parts.Part, list[Tensor], Tensor | None, Tensor | None]:
     """Return the part for distributions, what stands beside the logits, and what a row weighs and counts for."""
     hidden, classes = layer.hidden, layer.classes
@@ -171,12 +165,12 @@ def _soft(
     w = mass = tensors.target_weights(hidden, sample_weight)
     beside = [_matrix(t)]
     if weight is None:
-        return _parts.Distributions(*settings), beside, w, mass
+        return _parts.Distributions(*how), beside, w, mass
     of_class = tensors.weights(weight, "weight", (classes,), "one weight a class", hidden)
     each = shards.sum(t.to(of_class.dtype) @ of_class)
     mass = each if w is None else w * each
     w = (mass > 0).to(mass.dtype) if w is None else w.masked_fill(mass == 0, 0.0)
-    return _parts.Weighed(*settings), [*beside, of_class.expand(len(beside[0]), classes)], w, mass
+    return _parts.Weighed(*how), [*beside, of_class.expand(len(beside[0]), classes)], w, mass
 
 
 def _shares(value: Tensor, name: str, like: Tensor, other: str, axis: int) -> Tensor:

@@ -60,8 +60,8 @@ def linear_loss(
     with torch.autocast(hidden.device.type, enabled=False):
         for rows in active.split(size) if len(active) else ():
             h = hidden[rows]
-            z = _project(h, weight, bias, room[0, : len(rows)])
-            taught = [_project(teacher[0][rows], *_layer(teacher), room[1, : len(rows)])] if teacher else []
+            z = _project(h, room[0, : len(rows)], weight, bias)
+            taught = [_project(teacher[0][rows], room[1, : len(rows)], *teacher[1:])] if teacher else []
             for first in range(0, len(rows), step):
                 part = slice(first, first + step)
                 at = rows[part]
@@ -107,10 +107,6 @@ def _sizes(device: str, shards: Shards, taught: bool) -> tuple[int, int]:
     return max(least, block // shards.largest), max(1, step // shards.largest)
 
 
-def _layer(teacher: list[Tensor]) -> tuple[Tensor, Tensor | None]:
-    return teacher[1], teacher[2] if len(teacher) > 2 else None
-
-
 def _mixed(a: Tensor, b: Tensor, dtype: torch.dtype) -> bool:
     """Whether the device multiplies these two as they are and adds up in this dtype, float32."""
     halves = a.dtype == b.dtype == torch.bfloat16
@@ -123,7 +119,7 @@ def _tiles(weight: Tensor, dtype: torch.dtype) -> list[slice]:
     return [slice(first, first + size) for first in range(0, len(weight), size)]
 
 
-def _project(h: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
+def _project(h: Tensor, out: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute logits (R, V) in the dtype of `out`, whatever those of the factors are."""
     if _mixed(h, weight, out.dtype):
         torch.mm(h, weight.T, out_dtype=out.dtype, out=out)

@@ -34,7 +34,15 @@ def log_sum_exp(
     b: Tensor | ArrayLike | None = None,
     keepdims: bool = False,
 ) -> Tensor:
-    """`xent.log_sum_exp` on tensors: +inf makes the sum +inf, nan stays nan."""
+    """`xent.log_sum_exp` on tensors; nan stays nan, and `b` is rounded to the dtype that is computed in.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> x = torch.tensor([0.0, -40.0])
+    >>> xent.torch.log_sum_exp(x), torch.logsumexp(x, -1)
+    (tensor(4.2484e-18), tensor(0.))
+    """
     z = tensors.widened(x, "x")
     if not isinstance(keepdims, bool):
         raise TypeError(f"keepdims: expected True or False, got {check.shown(keepdims)}")
@@ -54,14 +62,30 @@ def log_sum_exp(
 
 
 def log_softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
-    """`xent.log_softmax` on tensors; nan, and rows without a softmax, give nan."""
+    """`xent.log_softmax` on tensors; nan, and rows without a softmax, give nan.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> z = torch.tensor([0.0, -17.0], dtype=torch.float16)
+    >>> xent.torch.log_softmax(z), torch.log_softmax(z, -1)
+    (tensor([-4.1399e-08, -1.7000e+01]), tensor([  0., -17.], dtype=torch.float16))
+    """
     moved, axis = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
     gaps, top = _below_the_highest(moved)
     return (-gaps - top).movedim(-1, axis)
 
 
 def entropy_from_logits(logits: Tensor, *, axis: int = -1, base: float | None = None) -> Tensor:
-    """`xent.information.entropy_from_logits` on tensors; nan, and rows without a softmax, give nan."""
+    """`xent.information.entropy_from_logits` on tensors; nan, and rows without a softmax, give nan.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> z = torch.tensor([30.0, 0.0])
+    >>> xent.torch.entropy_from_logits(z), torch.distributions.Categorical(logits=z).entropy()
+    (tensor(2.9009e-12), tensor(2.8073e-12))
+    """
     moved, _ = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
     # Both -log p of the highest and the gaps are >= 0. A gap of inf has p = 0, and 0 * inf = 0.
     gaps, top = _below_the_highest(moved)
@@ -70,18 +94,43 @@ def entropy_from_logits(logits: Tensor, *, axis: int = -1, base: float | None = 
 
 
 def softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
-    """`xent.softmax` on tensors; nan, and rows without a softmax, give nan."""
+    """`xent.softmax` on tensors; nan, and rows without a softmax, give nan.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> z = torch.tensor([[0.0, -20.0], [-torch.inf, -torch.inf]], dtype=torch.float16)
+    >>> xent.torch.softmax(z)
+    tensor([[1.0000e+00, 2.0612e-09],
+            [       nan,        nan]])
+    """
     moved, axis = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
     return torch.softmax(moved, -1).movedim(-1, axis)
 
 
 def sigmoid(logits: Tensor) -> Tensor:
-    """`xent.sigmoid` on tensors; nan stays nan."""
+    """`xent.sigmoid` on tensors; nan stays nan.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> z = torch.tensor([-20.0, torch.nan], dtype=torch.float16)
+    >>> xent.torch.sigmoid(z), torch.sigmoid(z)
+    (tensor([2.0612e-09,        nan]), tensor([0., nan], dtype=torch.float16))
+    """
     return torch.sigmoid(tensors.widened(logits, "logits"))
 
 
 def log_sigmoid(logits: Tensor) -> Tensor:
-    """`xent.log_sigmoid` on tensors, accurate in both tails; nan stays nan."""
+    """`xent.log_sigmoid` on tensors, accurate in both tails; nan stays nan.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> z = torch.tensor([-1000.0, 40.0])
+    >>> xent.torch.log_sigmoid(z), torch.sigmoid(z).log()
+    (tensor([-1.0000e+03, -4.2484e-18]), tensor([-inf, 0.]))
+    """
     return logsigmoid(tensors.widened(logits, "logits"))
 
 
@@ -138,7 +187,16 @@ def soft_cross_entropy(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """`xent.soft_cross_entropy` on tensors; the distributions may carry a gradient too."""
+    """`xent.soft_cross_entropy` on tensors; the distributions may carry a gradient too.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> t = torch.tensor([[0.5, 0.5]], requires_grad=True)
+    >>> xent.torch.soft_cross_entropy(torch.tensor([[1.0, 0.0]]), t).backward()
+    >>> t.grad
+    tensor([[0.3133, 1.3133]])
+    """
     z, axis = tensors.logits_of(logits, "logits", axis)
     fits = partial(check.of_soft, logits, target_probs, axis)
     t = tensors.distributions(target_probs, "target_probs", logits, "logits", axis, fits).movedim(axis, -1)
@@ -167,7 +225,16 @@ def binary_cross_entropy(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """`xent.binary_cross_entropy` on tensors, accurate in both tails."""
+    """`xent.binary_cross_entropy` on tensors, accurate in both tails; soft targets may carry a gradient too.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> z = torch.tensor([40.0, -1000.0], requires_grad=True)
+    >>> xent.torch.binary_cross_entropy(z, torch.tensor([1, 1]), reduction="sum").backward()
+    >>> z.grad
+    tensor([-4.2484e-18, -1.0000e+00])
+    """
     z, y, n, w = _binary(logits, targets, sample_weight, label_smoothing)
     up, down = _binary_sides(z, y, n)
     if pos_weight is not None:
@@ -193,6 +260,15 @@ def focal_loss(
     """`xent.focal_loss` on tensors.
 
     The loss is not proper: `xent.scoring.invert_focal` says what a model that was trained with it believes.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> z = torch.tensor([[3.0, 0.0], [-torch.inf, 0.0]], requires_grad=True)  # easy, and thought impossible
+    >>> xent.torch.focal_loss(z, torch.tensor([0, 0]), reduction="sum").backward()
+    >>> z.grad
+    tensor([[-3.1487e-04,  3.1487e-04],
+            [-1.0000e+00,  1.0000e+00]])
     """
     z, axis = tensors.logits_of(logits, "logits", axis)
     labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)
@@ -218,7 +294,15 @@ def binary_focal_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """`xent.binary_focal_loss` on tensors."""
+    """`xent.binary_focal_loss` on tensors; soft targets may carry a gradient too.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> anchors, objects = torch.tensor([-1.0, 0.0, -3.0]), torch.tensor([1, 0, 0])
+    >>> xent.torch.binary_focal_loss(anchors, objects, alpha=0.25, denominator=1)  # one object
+    tensor(0.3055)
+    """
     z, y, n, w = _binary(logits, targets, sample_weight, label_smoothing)
     gamma = exponent(gamma)
     up, down = _binary_sides(z, y, n)
@@ -241,7 +325,17 @@ def nll(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """`xent.nll` on tensors."""
+    """`xent.nll` on tensors; each log-probability counts as free, so that the target's alone has a gradient.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> log_p = torch.log_softmax(torch.zeros(2, 3), -1).requires_grad_()
+    >>> xent.torch.nll(log_p, torch.tensor([2, -100]), ignore_index=-100).backward()
+    >>> log_p.grad
+    tensor([[ 0.,  0., -1.],
+            [ 0.,  0.,  0.]])
+    """
     moved, axis = tensors.logits_of(tensors.widened(log_probs, "log_probs"), "log_probs", axis)
     labels, counts = tensors.labels_of(targets, moved, ignore_index, axis=axis)
     if concrete(moved):
@@ -273,6 +367,15 @@ def log_loss(
     """`xent.log_loss` on tensors: `labels` are the numbers that the targets call the classes.
 
     A clipped probability has no gradient.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> p = torch.tensor([[0.75, 0.25], [1.0, 0.0]], requires_grad=True)
+    >>> xent.torch.log_loss(p, torch.tensor([3, 8]), labels=[3, 8], eps=1e-6).backward()
+    >>> p.grad
+    tensor([[-0.6667,  0.0000],
+            [ 0.0000,  0.0000]])
     """
     moved, axis = tensors.logits_of(tensors.widened(probs, "probs"), "probs", axis)
     if labels is not None:
@@ -301,13 +404,23 @@ def binary_log_loss(
     reduction: Reduction = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """`xent.binary_log_loss` on tensors; a clipped probability has no gradient."""
+    """`xent.binary_log_loss` on tensors; a clipped probability has no gradient.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> p = torch.tensor([0.5, 0.0], requires_grad=True)
+    >>> xent.torch.binary_log_loss(p, torch.tensor([1, 1]), eps=1e-6, reduction="sum").backward()
+    >>> p.grad
+    tensor([-2.,  0.])
+    """
     p = tensors.widened(probs, "probs")
     tensors.inside(p, "probs", hint=lambda: BINARY_LOGITS)
     eps = held(clip(eps), p)
     p, y, n, w = _binary(p, targets, sample_weight, 0.0, "probs", out=0.5)
     # As in _binary_sides, also for the gradient: that of log p at 0 is infinite.
-    logs = torch.log(torch.where(y > 0, p, 1.0)), torch.log1p(-torch.where(n > 0, p, 0.0))
+    up, down = torch.where((y > 0) | (p > 0), p, 1.0), torch.where((n > 0) | (p < 1), p, 0.0)
+    logs = torch.log(up), torch.log1p(-down)
     log_p, log_q = _clipped(p, eps) if eps else logs
     losses = -n * log_q - y * log_p + 0.0
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
@@ -385,20 +498,15 @@ def _focal(gamma: float, z: Tensor, labels: Tensor, factor: Tensor | None = None
 def _pow(p: Tensor, log_p: Tensor, gamma: float) -> Tensor:
     """p^gamma, with the derivatives of exp(gamma log p): those of a power overflow where p is small.
 
-    Where p is zero there is no slope: what this is multiplied by is 0 there too.
+    Where p is zero there is no slope: what this is multiplied by is 0 there too. Nor where log p is: that is inf then.
     """
     power = torch.where(p > 0, torch.where(p > 0, p, 1.0) ** gamma, 0.0**gamma).detach()
-    moves = gamma * log_p.masked_fill(p == 0, 0.0)
+    moves = gamma * log_p.masked_fill((p == 0) | (log_p == 0), 0.0)
     return power * torch.exp(moves - moves.detach())
 
 
 def _binary(
-    logits: Any,
-    targets: Any,
-    sample_weight: Any,
-    label_smoothing: float,
-    like: str = "logits",
-    out: float = 0.0,
+    logits: Any, targets: Any, sample_weight: Any, smoothing: float, like: str = "logits", out: float = 0.0
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Check what the binary losses share, as `binary_targets`; of a target of weight zero `out` is the logit."""
     z = tensors.widened(logits, "logits")
@@ -408,7 +516,7 @@ def _binary(
     twin = "cross_entropy" if like == "logits" else "log_loss"
     tensors.same_shape(y, "targets", z.shape, like, z, check.of_rows(y, z, twin))
     tensors.inside(y, "targets", hint=lambda: check.of_binary(z, y))
-    smoothing = held(check.smoothing_mass(label_smoothing), z)
+    smoothing = held(check.smoothing_mass(smoothing), z)
     y = y.to(z.dtype)
     y, n = ((1 - smoothing) * side + smoothing / 2 if smoothing else side for side in (y, 1 - y))
     if sample_weight is None:
@@ -428,7 +536,8 @@ def _clipped(p: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 def _binary_sides(z: Tensor, y: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
     """-y log p and -n log(1 - p), with 0 * inf = 0, also in the gradient: a side may have no mass."""
-    return -y * torch.where(y > 0, logsigmoid(z), 0.0), -n * torch.where(n > 0, logsigmoid(-z), 0.0)
+    up, down = torch.where((y > 0) | z.isfinite(), z, 0.0), torch.where((n > 0) | z.isfinite(), z, 0.0)
+    return -y * logsigmoid(up), -n * logsigmoid(-down)
 
 
 def _by_label(targets: Any, labels: Any, classes: int, ignore_index: int | None) -> tuple[Tensor, int | None]:

@@ -304,14 +304,10 @@ def _at_temperature(
 
 
 def _divergence(
-    student: tuple[Tensor, Tensor],
-    teacher: tuple[Tensor, Tensor],
-    direction: str,
-    beta: float,
-    shards: Shards,
+    ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor], direction: str, beta: float, shards: Shards
 ) -> tuple[Tensor, Tensor]:
     """Return each row's divergence between (log q, q) and (log p, p), and its gradient by q's logits."""
-    (log_q, q), (log_p, p) = student, teacher
+    (log_q, q), (log_p, p) = ours, theirs
     if direction == "forward":
         losses, gradient = _excess(p, q, _log_ratio(p, log_q, log_p))
         return shards.sum(losses), gradient
@@ -411,11 +407,7 @@ def refuse_transforms(name: str, *tensors: Tensor | None) -> None:
 
 
 def row_factors(
-    weight: Tensor | None,
-    shape: torch.Size,
-    like: Tensor,
-    settings: Settings,
-    mass: Tensor | None = None,
+    weight: Tensor | None, shape: torch.Size, like: Tensor, settings: Settings, mass: Tensor | None = None
 ) -> Tensor:
     """Return what each row's loss is multiplied by, so that their sum is the reduced loss; 0: left out."""
     divisor = divide_by(shape, weight if mass is None else mass, settings)

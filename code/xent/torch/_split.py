@@ -86,10 +86,8 @@ class _Split(Function):
     """The loss of each row, whose gradient is formed with it."""
 
     @staticmethod
-    def forward(
-        ctx: Any, logits: Tensor, labels: Tensor, factor: Tensor, loss: Labels, shards: Shards
-    ) -> Tensor:
-        z = logits.masked_fill((factor == 0).unsqueeze(1), 0.0)
+    def forward(ctx: Any, z: Tensor, labels: Tensor, factor: Tensor, loss: Labels, shards: Shards) -> Tensor:
+        z = z.masked_fill((factor == 0).unsqueeze(1), 0.0)
         losses = loss(z, [labels], factor, shards)
         ctx.save_for_backward(z)
         return losses.mul_(factor)

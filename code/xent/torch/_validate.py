@@ -84,10 +84,10 @@ def labels_of(
 
 
 def differ(labels: Tensor, ignore_index: int) -> Tensor:
-    """Which labels are not `ignore_index`, compared in int64: in uint8, PyTorch takes -100 for 156."""
+    """Which labels are not `ignore_index`, integers compared in int64: in uint8, PyTorch takes -100 for 156."""
     if not -(2**63) <= ignore_index < 2**63:
         return torch.ones_like(labels, dtype=torch.bool)
-    return labels.long() != ignore_index
+    return (labels.long() if labels.dtype in LABEL_DTYPES else labels) != ignore_index
 
 
 def in_range(labels: Tensor, name: str, classes: int) -> None:

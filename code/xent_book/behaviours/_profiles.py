@@ -99,10 +99,7 @@ def profile(
     log_p = log_softmax(cube, axis=-1)
     last = -np.take_along_axis(log_p, labels[..., None], -1).mean()
     second = -np.take_along_axis(log_softmax(cube, axis=1), labels[:, None], 1).mean()
-    seen: Seen = {
-        "first argument": first,
-        "reads": "logits" if logits else "probabilities",
-    }
+    seen: Seen = {"first argument": first, "reads": "logits" if logits else "probabilities"}
     mixed = 0.9 * ONEHOT + 0.1 / 3
     smooth_loss = -(mixed * np.log(P)).sum(1).mean()
 
@@ -125,10 +122,8 @@ def profile(
     seen["float32, margin 18"] = _show(attempt(lambda: call(to(margin, "float32"), np.array([0]))))
     seen["sure and wrong: gradient"] = "no gradient" if gradient is None else _show(gradient())
     three = to(cube if logits else np.exp(log_p))
-    seen["class axis of 3-D input"] = _which(
-        attempt(lambda: call(three, labels)), {"last": last, "second": second}
-    )
-    return seen
+    axes = {"last": last, "second": second}
+    return seen | {"class axis of 3-D input": _which(attempt(lambda: call(three, labels)), axes)}
 
 
 def sklearn_profile() -> Seen:

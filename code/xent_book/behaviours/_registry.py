@@ -78,8 +78,7 @@ class Row:
         """Run the probe, quietly, and round what it saw."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result: Seen = plain(self.probe())
-        return result
+            return dict(plain(self.probe()))
 
     @property
     def version(self) -> str:

@@ -109,9 +109,7 @@ def show(value: Any, digits: int = MANY) -> str:
     """Write an observation in a few digits."""
     if isinstance(value, list):
         return ", ".join(show(entry, digits) for entry in value) or "none"
-    if isinstance(value, bool | int | str):
-        return str(value)
-    return f"{value:.{digits}g}"
+    return str(value) if isinstance(value, bool | int | str) else f"{value:.{digits}g}"
 
 
 def versions() -> str:

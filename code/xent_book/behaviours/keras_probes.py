@@ -11,7 +11,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -25,16 +25,11 @@ P = np.exp(Z) / np.exp(Z).sum(1, keepdims=True)
 k, tf = Lazy(keras), Lazy(tensorflow)
 
 
-def sparse(**options: Any) -> Any:
-    return k.losses.SparseCategoricalCrossentropy(**options)
+def _loss(name: str, **options: Any) -> Any:
+    return getattr(k.losses, f"{name}Crossentropy")(**options)
 
 
-def categorical(**options: Any) -> Any:
-    return k.losses.CategoricalCrossentropy(**options)
-
-
-def binary(**options: Any) -> Any:
-    return k.losses.BinaryCrossentropy(**options)
+sparse, categorical, binary = (partial(_loss, n) for n in ("SparseCategorical", "Categorical", "Binary"))
 
 
 def _tensor(values: Any, dtype: str = "float32") -> Any:
@@ -65,13 +60,10 @@ def _seen_on_torch() -> dict[str, Seen]:
         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
         "PYTHONWARNINGS": "ignore",
     }
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"Keras on PyTorch failed: {done.stderr.strip().splitlines()[-1:]}")
-    result: dict[str, Seen] = json.loads(done.stdout.strip().splitlines()[-1])
-    return result
+    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
 def report_on_torch() -> None:
@@ -81,10 +73,10 @@ def report_on_torch() -> None:
     print(json.dumps({slug: plain(run()) for slug, run in _ON_TORCH.items()}))
 
 
-def _on_torch(slug: str, run: Callable[[], Seen]) -> Callable[[], Seen]:
+def _on_torch(row: str, run: Callable[[], Seen]) -> Callable[[], Seen]:
     """A probe that runs there what another row runs here."""
-    _ON_TORCH[slug] = run
-    return lambda: _seen_on_torch()[slug]
+    _ON_TORCH[row] = run
+    return lambda: _seen_on_torch()[row]
 
 
 def keras_argument_order() -> Seen:
@@ -99,9 +91,7 @@ def keras_forgotten_from_logits() -> Seen:
     }
 
 
-keras_torch_forgotten_from_logits = _on_torch(
-    "keras-torch-forgotten-from-logits", keras_forgotten_from_logits
-)
+keras_torch_forgotten_from_logits = _on_torch("forgotten-from-logits", keras_forgotten_from_logits)
 
 
 def _backdoor() -> Seen:
@@ -133,7 +123,7 @@ def keras_softmax_backdoor() -> Seen:
     return seen
 
 
-keras_torch_softmax_backdoor = _on_torch("keras-torch-softmax-backdoor", _backdoor)
+keras_torch_softmax_backdoor = _on_torch("softmax-backdoor", _backdoor)
 
 
 def tensorflow_bad_labels() -> Seen:
@@ -313,7 +303,7 @@ def keras_half_precision() -> Seen:
     }
 
 
-keras_torch_half_precision = _on_torch("keras-torch-half-precision", keras_half_precision)
+keras_torch_half_precision = _on_torch("half-precision", keras_half_precision)
 
 
 def keras_loss_dtype() -> Seen:
@@ -322,9 +312,8 @@ def keras_loss_dtype() -> Seen:
         z = np.zeros((1, 3000), np.float32)
         z[0, label] = 5.0
         for name in ("float32", dtype):
-            seen[f"label {label}, {name}"] = _float(
-                sparse(from_logits=True, dtype=name)(np.array([label]), z)
-            )
+            loss = sparse(from_logits=True, dtype=name)
+            seen[f"label {label}, {name}"] = _float(loss(np.array([label]), z))
     return seen
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from ._registry import Lazy, Seen, attempt
 
@@ -129,11 +131,7 @@ def torch_zero_weights() -> Seen:
 def torch_all_ignored() -> Seen:
     z, y = torch.tensor(Z, requires_grad=True), torch.tensor([-100, -100])
     loss = F.cross_entropy(z, y)
-    return {
-        "mean": loss,
-        "gradient": _gradient(loss, z)[0],
-        "sum": F.cross_entropy(z, y, reduction="sum"),
-    }
+    return {"mean": loss, "gradient": _gradient(loss, z)[0], "sum": F.cross_entropy(z, y, reduction="sum")}
 
 
 def torch_nan_in_ignored_row() -> Seen:
@@ -184,8 +182,6 @@ def torch_smoothing_range() -> Seen:
 
 
 def torch_kl_mean() -> Seen:
-    import warnings
-
     z, _, _ = _example()
     log_q, p = z.log_softmax(1), torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.7, 0.1]])
     with warnings.catch_warnings(record=True) as caught:
@@ -201,14 +197,12 @@ def torch_kl_mean() -> Seen:
 
 
 def torch_kl_zeros() -> Seen:
-    from scipy.special import rel_entr
-
     t = torch.tensor
     return {
         "p = q = 0": F.kl_div(t([0.0]).log(), t([0.0]), reduction="sum"),
         "p = 0, log_target": F.kl_div(t([0.5]).log(), t([0.0]).log(), reduction="sum", log_target=True),
         "p = 0 < q": F.kl_div(t([0.5]).log(), t([0.0]), reduction="sum"),
-        "scipy rel_entr": rel_entr(0.0, 0.0),
+        "scipy rel_entr": special.rel_entr(0.0, 0.0),
     }
 
 
@@ -289,17 +283,13 @@ def torch_half_mean() -> Seen:
 
 
 def scipy_log_softmax() -> Seen:
-    from scipy.special import log_softmax, logsumexp
-
     z = np.array([0.0, -40.0])
-    return {"log_softmax": log_softmax(z)[0], "through logsumexp": z[0] - logsumexp(z)}
+    return {"log_softmax": special.log_softmax(z)[0], "through logsumexp": z[0] - special.logsumexp(z)}
 
 
 def scipy_axis() -> Seen:
-    from scipy.special import softmax
-
     z = np.array(Z)
-    return {"row sums": softmax(z).sum(1), "with axis=1": softmax(z, axis=1).sum(1)}
+    return {"row sums": special.softmax(z).sum(1), "with axis=1": special.softmax(z, axis=1).sum(1)}
 
 
 def torch_layout() -> Seen:

@@ -36,12 +36,10 @@ def _recipes(arguments: tuple[Any, ...]) -> Iterator[tuple[str, Recipe]]:
     yield "there is a factor of 2 too many", lambda a, _: 2 * a
     yield "a factor of 2 is missing", lambda a, _: a / 2
     for place, at in _axes(arguments):
-        length = f"the length of axis {at} of argument {place + 1}"
-        many = f"your answer is the right one times {length}: a sum where a mean is meant"
+        by = f"by the length of axis {at} of argument {place + 1}"
+        many = f"your answer is the right one multiplied {by}: a sum where a mean is meant"
         yield many, partial(_times_length, place, at, 1)
-        few = (
-            f"your answer is the right one divided by {length}: a mean where a sum is meant, or a second mean"
-        )
+        few = f"your answer is the right one divided {by}: a mean where a sum is meant, or a second mean"
         yield few, partial(_times_length, place, at, -1)
     places: dict[str, int | None] = {"": None, " over the first axis": 0, " over the last axis": -1}
     for over, axis in places.items():

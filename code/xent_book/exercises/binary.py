@@ -38,15 +38,9 @@ def _bce_inputs() -> list[tuple[Any, ...]]:
         (np.array([1.5, -0.7]), np.array([0.3, 0.9])),
         (rng.normal(scale=3.0, size=(4, 3)), rng.integers(0, 2, size=(4, 3)).astype(float)),
         # Past 37 the sigmoid rounds to 1 in float64, past 709 the exponential overflows.
-        (
-            np.array([40.0, -40.0, 1000.0, -1000.0, 900.0, -50.0]),
-            np.array([0.0, 1.0, 0.0, 1.0, 0.3, 0.8]),
-        ),
+        (np.array([40.0, -40.0, 1000.0, -1000.0, 900.0, -50.0]), np.array([0.0, 1.0, 0.0, 1.0, 0.3, 0.8])),
         # Right and certain: losses of 2e-9 and 4e-18. The last target is close to 1, and y z to z.
-        (
-            np.array([20.0, -20.0, 40.0, -40.0, 600.0, 1000.0]),
-            np.array([1.0, 0.0, 1.0, 0.0, 1.0, 1 - 1e-14]),
-        ),
+        (np.array([20.0, -20.0, 40.0, -40.0, 600.0, 1000.0]), np.array([1.0, 0.0, 1.0, 0.0, 1.0, 1 - 1e-14])),
     ]
 
 
@@ -150,9 +144,7 @@ EXERCISES = (
             "this looks like a missing second log: the second term is (1 - y) log(1 - p)": (
                 lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * (1 - _sigmoid(z)))
             ),
-            "the labels are swapped: the loss is small where it should be large": (
-                lambda z, y: _bce(z, 1 - y)
-            ),
+            "the labels are swapped: the loss is small where it should be large": lambda z, y: _bce(z, 1 - y),
         },
     ),
     Exercise(

@@ -11,6 +11,7 @@ import numpy as np
 
 from xent.losses import binary_cross_entropy
 from xent_book.exercises._check import Array, Exercise
+from xent_book.exercises.binary import _bce, _sigmoid
 
 BinaryLoss = Callable[[Array, Array], Any]
 
@@ -40,17 +41,9 @@ class Candidate:
             return self.loss(logits, targets)
 
 
-def _sigmoid(z: Array) -> Any:
-    return 1 / (1 + np.exp(-z))
-
-
 def _from_probs(z: Array, y: Array, eps: float = 0.0) -> Any:
     p = np.clip(_sigmoid(z), eps, 1 - eps)
     return -(y * np.log(p) + (1 - y) * np.log(1 - p))
-
-
-def _two_softplus(z: Array, y: Array) -> Any:
-    return y * np.logaddexp(0, -z) + (1 - y) * np.logaddexp(0, z)
 
 
 def _stable(z: Array, y: Array) -> Any:
@@ -59,10 +52,10 @@ def _stable(z: Array, y: Array) -> Any:
 
 
 RIGHT: tuple[tuple[str, BinaryLoss], ...] = (
-    ("two softplus terms", _two_softplus),
+    ("two softplus terms", _bce),
     ("xent", lambda z, y: binary_cross_entropy(z, y, reduction="none")),
     ("log1p of the smaller exponential", _stable),
-    ("a few roundings more", lambda z, y: _two_softplus(z, y) * (1 + 2.0**-50)),
+    ("a few roundings more", lambda z, y: _bce(z, y) * (1 + 2.0**-50)),
 )
 WRONG: tuple[tuple[str, BinaryLoss], ...] = (
     ("from probabilities", _from_probs),
@@ -71,18 +64,18 @@ WRONG: tuple[tuple[str, BinaryLoss], ...] = (
         "log(1 + exp(-|z|)) without log1p",
         lambda z, y: np.maximum(z, 0) - y * z + np.log(1 + np.exp(-np.abs(z))),
     ),
-    ("targets rounded", lambda z, y: _two_softplus(z, np.round(y))),
-    ("mean", lambda z, y: _two_softplus(z, y).mean()),
-    ("sign flipped", lambda z, y: -_two_softplus(z, y)),
-    ("labels swapped", lambda z, y: _two_softplus(z, 1 - y)),
+    ("targets rounded", lambda z, y: _bce(z, np.round(y))),
+    ("mean", lambda z, y: _bce(z, y).mean()),
+    ("sign flipped", lambda z, y: -_bce(z, y)),
+    ("labels swapped", lambda z, y: _bce(z, 1 - y)),
     ("second term missing", lambda z, y: y * np.logaddexp(0, -z)),
-    ("base 2", lambda z, y: _two_softplus(z, y) / np.log(2)),
-    ("a thousandth too large", lambda z, y: 1.001 * _two_softplus(z, y)),
-    ("eight digits", lambda z, y: _two_softplus(z, y) * (1 + 1e-8)),
-    ("1e-9 too large", lambda z, y: _two_softplus(z, y) + 1e-9),
-    ("wrong where z > 0", lambda z, y: np.where(z > 0, z, _two_softplus(z, y))),
-    ("wrong where z < 0", lambda z, y: np.where(z < 0, -z, _two_softplus(z, y))),
-    ("a column", lambda z, y: _two_softplus(z, y)[:, None]),
+    ("base 2", lambda z, y: _bce(z, y) / np.log(2)),
+    ("a thousandth too large", lambda z, y: 1.001 * _bce(z, y)),
+    ("eight digits", lambda z, y: _bce(z, y) * (1 + 1e-8)),
+    ("1e-9 too large", lambda z, y: _bce(z, y) + 1e-9),
+    ("wrong where z > 0", lambda z, y: np.where(z > 0, z, _bce(z, y))),
+    ("wrong where z < 0", lambda z, y: np.where(z < 0, -z, _bce(z, y))),
+    ("a column", lambda z, y: _bce(z, y)[:, None]),
 )
 
 
@@ -114,11 +107,7 @@ EXERCISES = (
     Exercise(
         "certify-share",
         _share,
-        lambda: [
-            (0.28, 1e-7, 0.61, 1e-15),
-            (0.5, 1e-7, 0.9, 2.0**-52),
-            (2.0, 1e-15, 0.4, 1e-3),
-        ],
+        lambda: [(0.28, 1e-7, 0.61, 1e-15), (0.5, 1e-7, 0.9, 2.0**-52), (2.0, 1e-15, 0.4, 1e-3)],
         mistakes={
             "8 log 10 belongs to the two epsilons of the chapter: take log(eps_a / eps_b)": (
                 lambda a, eps_a, b, eps_b: (b - a) / (8 * np.log(10))

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from xent import gradients, softmax
 from xent_book.exercises._check import Array, Exercise
-
-Labels = npt.NDArray[np.int64]
 
 
 def _lengths_inputs() -> list[tuple[Any, ...]]:
@@ -32,11 +29,11 @@ def _overflowing(z: Array) -> Array:
     return np.asarray(np.exp(z) / np.exp(z).sum(axis=1, keepdims=True))
 
 
-def _slopes(w: Array, b: Array, x: Array, y: Labels, p: Any = softmax) -> Array:
+def _slopes(w: Array, b: Array, x: Array, y: Array, p: Any = softmax) -> Array:
     return np.asarray(p(x @ w.T + b) - np.eye(len(w))[y])
 
 
-def _lengths(w: Array, b: Array, x: Array, y: Labels, p: Any = softmax) -> Array:
+def _lengths(w: Array, b: Array, x: Array, y: Array, p: Any = softmax) -> Array:
     return np.asarray(_length(_slopes(w, b, x, y, p)) * np.sqrt((x**2).sum(axis=1) + 1))
 
 
@@ -65,23 +62,23 @@ def _tied_inputs() -> list[tuple[Any, ...]]:
     return [*texts, (rng.normal(size=(3, 2)), np.array([1, 1, 1, 1]), np.array([0, 2, 1, 0]))]
 
 
-def _tied_parts(w: Array, x: Labels, y: Labels) -> tuple[Array, Array]:
+def _tied_parts(w: Array, x: Array, y: Array) -> tuple[Array, Array]:
     """The gradient of the mean in the output layer, and the rows that it hands back."""
     g = np.asarray(gradients.cross_entropy_gradient(w[x] @ w.T, y), dtype=np.float64)
     return g.T @ w[x], g @ w
 
 
-def _read(w: Array, x: Labels, rows: Array) -> Array:
+def _read(w: Array, x: Array, rows: Array) -> Array:
     """Each row added where its token's vector was read."""
     return np.asarray(np.eye(len(w))[x].T @ rows)
 
 
-def _tied(w: Array, x: Labels, y: Labels) -> Array:
+def _tied(w: Array, x: Array, y: Array) -> Array:
     output, below = _tied_parts(w, x, y)
     return output + _read(w, x, below)
 
 
-def _assigned(w: Array, x: Labels, y: Labels, keep: float) -> Array:
+def _assigned(w: Array, x: Array, y: Array, keep: float) -> Array:
     """With an assignment to the rows that were read, of which the last one is left."""
     output, below = _tied_parts(w, x, y)
     output[x] = keep * output[x] + below

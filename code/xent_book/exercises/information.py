@@ -89,10 +89,7 @@ def _candidates() -> list[tuple[Any, ...]]:
     return [
         (np.array([0.49, 0.02, 0.49]), np.array([[1 / 3, 1 / 3, 1 / 3], [0.98, 0.01, 0.01]])),
         # Forward: only the last row covers p. Reverse: only the middle row stays inside p.
-        (
-            np.array([0.5, 0.5, 0.0]),
-            np.array([[0.05, 0.0, 0.95], [1.0, 0.0, 0.0], [0.1, 0.1, 0.8]]),
-        ),
+        (np.array([0.5, 0.5, 0.0]), np.array([[0.05, 0.0, 0.95], [1.0, 0.0, 0.0], [0.1, 0.1, 0.8]])),
         (
             np.array([0.0, 0.3, 0.7]),
             # Reverse: the first row. By the cross-entropy H(Q, P) it would be the last, which is certain.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from xent import numerics
 from xent.information import kl_divergence
@@ -33,17 +32,17 @@ def _reverse_kl_inputs() -> list[tuple[Any, ...]]:
     return [(*model(k), *model(k)) for k in (2, 3, 3)]
 
 
-def _bucket(logits: Array, kept: Array, index: npt.NDArray[np.int64]) -> float:
+def _bucket(logits: Array, kept: Array, index: Array) -> float:
     inside = kept @ numerics.log_softmax(logits)[index]
     tail = numerics.log_sum_exp(np.delete(logits, index)) - numerics.log_sum_exp(logits)
     return float(-inside - (1 - kept.sum()) * tail)
 
 
-def _truncated(logits: Array, kept: Array, index: npt.NDArray[np.int64]) -> float:
+def _truncated(logits: Array, kept: Array, index: Array) -> float:
     return float(-kept @ numerics.log_softmax(logits)[index])
 
 
-def _subtracted(logits: Array, kept: Array, index: npt.NDArray[np.int64]) -> float:
+def _subtracted(logits: Array, kept: Array, index: Array) -> float:
     mass = numerics.softmax(logits)[index].sum()
     return _truncated(logits, kept, index) - float((1 - kept.sum()) * np.log(1 - mass))
 
@@ -54,7 +53,7 @@ def _entropy(kept: Array) -> float:
     return -float(kept @ np.log(kept) + rest * np.log(rest))
 
 
-def _spread(logits: Array, kept: Array, index: npt.NDArray[np.int64]) -> float:
+def _spread(logits: Array, kept: Array, index: Array) -> float:
     outside = np.delete(numerics.log_softmax(logits), index)
     return _truncated(logits, kept, index) - float((1 - kept.sum()) * outside.sum())
 
@@ -120,9 +119,7 @@ EXERCISES = (
         ],
         rtol=1e-12,
         mistakes={
-            "this is the tilted distribution: the soft part pulls back": (
-                lambda p, w, share: p * w / (p @ w)
-            ),
+            "this is the tilted distribution: the soft part pulls back": lambda p, w, share: p * w / (p @ w),
             "the share is that of the hard labels": lambda p, w, share: _learnt(p, w, 1 - share),
             "the soft loss has the weight 1/n too: its target is p times the mean of w": lambda p, w, share: (
                 (share * p * w + (1 - share) * p) / (share * (p @ w) + 1 - share)

@@ -35,11 +35,6 @@ def _floor(epsilon: float, classes: int) -> float:
     return float(-own * np.log(own) - (classes - 1) * other * np.log(other))
 
 
-def _floor_of_the_rest(epsilon: float, classes: int) -> float:
-    other = epsilon / (classes - 1)
-    return float(-(1 - epsilon) * np.log(1 - epsilon) - epsilon * np.log(other))
-
-
 EXERCISES = (
     Exercise(
         "read-smoothing",
@@ -61,7 +56,9 @@ EXERCISES = (
         _floor,
         lambda: [(0.1, 2), (0.1, 10), (0.3, 1000)],
         mistakes={
-            "the label's own class gets epsilon / K too": _floor_of_the_rest,
+            "the label's own class gets epsilon / K too": (
+                lambda epsilon, k: -(1 - epsilon) * np.log(1 - epsilon) - epsilon * np.log(epsilon / (k - 1))
+            ),
             "the label's own class gets epsilon / K back: its share is not 1 - epsilon": (
                 lambda epsilon, k: -(1 - epsilon) * np.log(1 - epsilon) - epsilon * np.log(epsilon / k)
             ),
@@ -73,16 +70,10 @@ EXERCISES = (
     Exercise(
         "mean-of-means-repair",
         lambda counts: counts / counts.sum(),
-        lambda: [
-            (np.array([1, 3]),),
-            (np.array([10, 10, 100]),),
-            (np.array([512.0, 37.0, 256.0, 8.0]),),
-        ],
+        lambda: [(np.array([1, 3]),), (np.array([10, 10, 100]),), (np.array([512.0, 37.0, 256.0, 8.0]),)],
         mistakes={
             "this leaves the mean of means as it is": lambda c: np.full(len(c), 1 / len(c)),
-            "this is how much too much each target counts already: undo it": (
-                lambda c: c.mean() / c / len(c)
-            ),
+            "this is how much too much each target counts already: undo it": lambda c: c.mean() / c / len(c),
             "one over the own count is there already": lambda c: 1 / c,
         },
     ),
