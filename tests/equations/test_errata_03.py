@@ -103,6 +103,13 @@ def test_pointwise_convergence_is_not_enough() -> None:
         expected = float(information.cross_entropy([0.7, 0.3], [0.99, 0.01]))
         assert loss(new_x, new_y, x[y]) == pytest.approx(expected, abs=0.05)
         assert expected > 2 * best
+    # Not every model that remembers: the nearest neighbour, on labels that x decides, does as well on new examples.
+    x, new_x = np.sort(rng.random(100_000)), rng.random(10_000)
+    right = np.searchsorted(x, new_x).clip(1, len(x) - 1)
+    nearest = np.where(x[right] - new_x < new_x - x[right - 1], right, right - 1)
+    said = np.where(x[nearest] < 0.5, 0.99, 0.01)
+    new_loss = -np.log(np.where(new_x < 0.5, said, 1 - said)).mean()
+    assert new_loss == pytest.approx(-math.log(0.99), abs=0.01)
 
 
 @pytest.mark.erratum("3.9")

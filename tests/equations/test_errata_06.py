@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import warnings
 from typing import Any
 
@@ -14,6 +16,7 @@ from scipy.special import softmax
 from sklearn.metrics import log_loss
 
 import xent
+from adversary import refuted
 from xent_book import behaviours
 
 F = torch.nn.functional
@@ -209,6 +212,47 @@ def test_the_v2_function_is_gone() -> None:
     nn = behaviours.tensorflow().nn
     assert not hasattr(nn, "softmax_cross_entropy_with_logits_v2")
     assert hasattr(nn, "softmax_cross_entropy_with_logits")
+
+
+GRADIENTS = """
+import sys, tensorflow as tf
+if sys.argv[1] == "deterministic":
+    tf.random.set_seed(0)
+    tf.config.experimental.enable_op_determinism()
+z = tf.constant([[2.0, 1.0, 0.0]])
+for y in ([2.0, 0.0, 0.0], [0.5, 0.7, 0.8], [0.0, 0.0, 0.0]):
+    with tf.GradientTape() as tape:
+        tape.watch(z)
+        loss = tf.nn.softmax_cross_entropy_with_logits(labels=[y], logits=z)
+    print(*tape.gradient(loss, z).numpy()[0])
+"""
+
+
+@pytest.mark.erratum("1.14")
+def test_the_gradient_is_wrong_by_default_and_right_if_deterministic() -> None:
+    """Labels with the sums 2 and 0 in each of TensorFlow's two kernels, which one process does not mix.
+
+    Would be refuted by a default that returns the loss's own gradient. Without "by default" the deterministic kernel
+    refutes it.
+    """
+    y = np.array([[2.0, 0, 0], [0.5, 0.7, 0.8], [0, 0, 0]])
+    p = softmax([2.0, 1.0, 0.0])
+
+    own = y.sum(axis=1, keepdims=True) * p - y
+
+    def seen(kernel: str) -> np.ndarray:
+        command = [sys.executable, "-c", GRADIENTS, kernel]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return np.array(told.split(), float).reshape(3, 3)
+
+    def says(gradient: np.ndarray) -> None:
+        assert np.allclose(gradient, p - y, atol=1e-6) and not np.isclose(gradient, own, atol=0.05).any()
+
+    says(seen("default"))
+    deterministic = seen("deterministic")
+    assert np.allclose(deterministic, own, atol=1e-6)
+    with refuted("the deterministic kernel"):
+        says(deterministic)
 
 
 def test_clipping_the_top_protects_the_complement() -> None:
