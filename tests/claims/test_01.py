@@ -211,9 +211,7 @@ def test_by_way_of_the_probability() -> None:
             assert xent.binary_cross_entropy(exact, 1) == pytest.approx(np.log1p(np.exp(-exact)), rel=1e-12)
 
 
-@pytest.mark.claim(
-    "01", "removes the nan from the loss, provided that $1 - \\varepsilon$ does not round to 1,"
-)
+@pytest.mark.claim("01", "removes the nan from the loss, provided that $1 - \\epsilon$ does not round to 1,")
 def test_a_clip_that_rounds_away() -> None:
     """Three formats, clips from 1e-20 to 0.1, confident right answers.
 
@@ -312,8 +310,8 @@ def test_steps_too_large_and_steps_that_are_safe() -> None:
 @pytest.mark.claim("01", "In the end the start does not matter: this loss is *convex* in the weights.")
 @pytest.mark.claim(
     "01",
-    "The loss of a linear model is convex in the weights, so with a safe step gradient descent approaches the same "
-    "lowest loss from every start.",
+    "The loss of a linear model is convex in the weights, so with a safe step size gradient descent approaches the "
+    "same lowest loss from every start.",
 )
 def test_every_start_finds_the_same_loss() -> None:
     """Every kind of data, also separated; chords between random points; starts at random, far and wrong.
