@@ -523,7 +523,7 @@ def test_the_forward_pass_belongs_within_no_sync(tmp_path: Path) -> None:
 
 @pytest.mark.claim(
     "11",
-    "After FSDP2's `set_gradient_divide_factor(1.0)` on each sharded module it is $d = 1$, so drop the $W$.",
+    "After FSDP2's `set_gradient_divide_factor(1.0)` on each sharded module, $d = 1$: drop the $W$.",
 )
 def test_the_divide_factor_of_each_sharded_module(tmp_path: Path) -> None:
     """A model whose first layer is sharded by itself, on one rank: $d$ is what the gradients were divided by, 1 or 4.

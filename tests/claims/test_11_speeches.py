@@ -85,7 +85,7 @@ def test_buckets() -> None:
 @pytest.mark.claim(
     "11",
     "With 64 or 128 speeches to a denominator no change shows. With blocks of one length none shows in the "
-    "lengths, in an interval that would hold the fall with 16 speeches.",
+    "lengths, but their interval would hold the fall with 16 speeches.",
 )
 def test_nothing_to_be_seen() -> None:
     """Length and loss of three arms; that of 16 speeches shows, and lies within the interval of the blocks' ratio.
@@ -426,8 +426,8 @@ def test_how_many_intervals_hold_which_law() -> None:
 
 @pytest.mark.claim(
     "11",
-    "four came out: the model, the lengths without a mark, the loss, and the calibration there with one reply and "
-    "with buckets, above the constant arm's and below the law.",
+    "four came out: the model, the loss, the lengths without a mark, and the calibration there, with one reply and "
+    "with buckets above the constant arm's and below the law.",
 )
 @pytest.mark.claim("11", "the order came out and the count did not")
 def test_what_was_foretold_of_answers() -> None:
