@@ -37,6 +37,8 @@ OF_A_ROW = 10
 TRANSPOSE_UP_TO = 64
 # Up to so many terms a product with ones is faster than a sum and as accurate: a sum adds in pairs.
 DOT_UP_TO = 128
+# Beyond them, with the classes first, so many classes are added one after another.
+RUN = 8
 # From this sum on, the logarithm of 1 + the sum has the digits that its log1p has.
 LOG_FROM = 2.0
 # Below this sum, the rounding of z_j - m shows: an error of u in the exponent is a relative error of u in
@@ -110,10 +112,17 @@ class Block:
 
     def _sum(self) -> Floats:
         """Sum the work array over the classes."""
-        classes = self.work.shape[1]
-        if classes > DOT_UP_TO:
+        classes, part = self.work.shape[1], self.work.T
+        if classes <= DOT_UP_TO:
+            return self.work @ np.ones(classes, self.work.dtype)
+        if self.work.flags.c_contiguous:  # NumPy adds in pairs along the innermost axis alone
             return np.asarray(self.work.sum(axis=1))
-        return self.work @ np.ones(classes, self.work.dtype)
+        while len(part) > RUN:
+            many, left = divmod(len(part), RUN)
+            sums = part[: RUN * many].reshape(RUN, many, -1).sum(axis=0)
+            sums[0] += part[len(part) - left :].sum(axis=0)
+            part = sums
+        return np.asarray(part.sum(axis=0))
 
     def _copy(self, *, classes_first: bool) -> None:
         """Fill the work array, which may lie in memory classes first."""
