@@ -78,10 +78,10 @@ def _axes(z: Array, y: Any = None, axis: Index = None) -> list[int]:
 
 
 def _normalised(z: Array, axis: int) -> bool:
-    """Whether the entries are those of distributions along an axis, up to precision; less than half may be 0 or nan."""
+    """Whether the entries are those of distributions along an axis, up to their precision; some may be 0 or nan."""
     sums = z.sum(axis)
     one = np.isclose(sums, 1, atol=0.02)
-    return bool(not (z < 0).any() and (one | (sums == 0) | np.isnan(sums)).all() and 2 * one.sum() > one.size)
+    return bool(not (z < 0).any() and (one | (sums == 0) | np.isnan(sums)).all() and one.any())
 
 
 def _two_sigmoids(p: Array, axis: int) -> bool:
@@ -116,7 +116,7 @@ def _kind(value: Any) -> str:
 def _counting(y: Any, classes: int, ignore_index: int | None) -> Array:
     """The labels that count, where all of them are classes."""
     rows = array(y)
-    if rows.ndim > 1 and rows.shape[-1] == classes > 1 and _normalised(rows, -1):
+    if rows.ndim > 1 and rows.shape[-1] == classes > 1 and _normalised(rows, -1) and rows.any(-1).all():
         raise ValueError("rows of probabilities: give class indices")
     keep: Array = rows.ravel()[rows.ravel() != ignore_index].astype(int)
     if ((keep < 0) | (keep >= classes)).any():
@@ -666,9 +666,9 @@ def rate_too_high(losses: Any) -> Answer:
         return Answer(None, "give at least four losses")
     if not np.isfinite(curve).all():
         steps = int(np.argmin(np.isfinite(curve)))
-        why, before = f"not finite after {steps} steps", curve[:steps]
-        head = before[: max(1, steps - 3)]
-        if np.isfinite(curve[steps:]).any() or steps < 2 or before[-3:].max() <= head.max() + np.ptp(head):
+        why, end = f"not finite after {steps} steps", curve[max(0, steps - 3) : steps]
+        head = curve[: max(1, steps - 3)]
+        if np.isfinite(curve[steps:]).any() or not (end > 1.1 * head.max() + np.ptp(head)).any():
             return Answer(None, f"{why}, and no rise before: one batch, or its inputs?")
         return Answer(True, why)
     parts = np.array_split(curve, min(12, len(curve)))

@@ -1591,7 +1591,7 @@ def refuting_lately() -> dict[str, tuple[str, Callable[[], Any]]]:
 
     z, y, w = r(8, 10), torch.arange(8), torch.tensor([1.0, 5.0, 2.0]).double()
     padded = r(4, 6, 10).softmax(-1)
-    padded[:, 4:] = 0
+    padded[:, 2:] = 0
     over_rows = torch.where(torch.arange(6)[:, None] > 3, 0, r(4, 6, 10).softmax(0))
     ids, sure = torch.randint(0, 20, (4, 5), generator=g), torch.where(torch.arange(400) < 200, -10.0, 10.0)
     sure[3] *= -3
@@ -1734,6 +1734,7 @@ def refuting_lately() -> dict[str, tuple[str, Callable[[], Any]]]:
         "one sure output": (YES, lambda: s.softmax_over_another_axis(np.ones((1, 1)))),
         "sure outputs": (YES, lambda: s.one_column(bce, torch.ones(4, 1))),
         "nan after noise": (YES, lambda: s.rate_too_high(noise)),
+        "nan at once": (YES, lambda: s.rate_too_high([2.3, 2.31, np.nan, np.nan])),
         "one output, sure and wrong": (NO, lambda: s.sure_and_wrong(sure[:, None], yes)),
         "one output of small logits": (YES, lambda: s.rounds_to_zero(r(6, 1), torch.zeros(6).long())),
         "a factor in the weights": (

@@ -615,7 +615,7 @@ class Exam:
             t[0] = 1.0
         y = 0 if self.binary else int(t[0].argmax())
         weight = self.fit.matrix[0, 1, 1] if self.binary else self.fit.matrix[y, y]
-        weight = weight * (self.weights_of(t)[0] / self.weights_of(t).sum() if self.like == "mean" else 1.0)
+        weight *= self.weights_of(t)[0] / self.weights_of(t).sum() if self.like == "mean" else 1.0
         probabilities = self.kind == "probabilities"
         near, far = ((1e-3,), (1e-6, 1e-9, 1e-14)) if probabilities else ((-9.0,), (-31.0, -80.0))
         for extreme in near if self.coarse else far:
@@ -623,7 +623,7 @@ class Exam:
             found = self.gradient_of(caller, x, t)
             if isinstance(found, str):
                 continue
-            share = found[0, y] / (-weight * (1 / extreme if probabilities else 1 / bend.temperature))
+            share = round(-found[0, y] / weight * (extreme if probabilities else bend.temperature), 6) or 0.0
             if not abs(share - 1) < 0.5:
                 name = "a probability" if probabilities else "a logit"
                 return f"{whole}, but {share:.2g} of what it should be at {name} of {extreme:g} for the label"
