@@ -61,12 +61,12 @@ def test_a_fresh_network_costs_log_k() -> None:
 
 @pytest.mark.claim(
     "08",
-    "The height at which a loss comes to rest points to the cause: log K to a missing signal, 1.461 for ten classes "
-    "and 3.62 for a hundred to a softmax too many, 16.1 or 34.5 to a clip, and another positive floor under a model "
-    "that is always right to smoothing.",
+    "Where a loss rests points to the cause: log K to a missing signal; log(e + K − 1) − 1 (1.461 for ten "
+    "classes) to a softmax too many; 0.313 to 0.693, in a binary loss, to a sigmoid too many; 16.1 or 34.5 to a clip; "
+    "and another floor under a model that is always right to smoothing or a penalty.",
 )
 def test_where_losses_come_to_rest() -> None:
-    """Free logits, trained long: two softmaxes, a detached path, smoothing, a clip.
+    """Free logits, trained long: two softmaxes, two sigmoids, a detached path, smoothing, a penalty, a clip.
     Would be refuted by another height.
     """
 
@@ -83,6 +83,21 @@ def test_where_losses_come_to_rest() -> None:
     assert f"{hundred:.2f}" == "3.62"
     with refuted("smoothing as the cause of every positive floor but 1.461"):
         says(hundred, 1.461)
+    # Nor a model that is right on yes and no, behind two sigmoids, whatever the share of yes.
+    for ones in (0, 3, 5, 8, 10):
+        t = (torch.arange(10) < ones).double()
+        right = 60 * (2 * t - 1)
+        sigmoids = trained(lambda z, t=t: F.binary_cross_entropy_with_logits(z.sigmoid(), t), right, 5, 0.3)
+        assert 0.3132 < sigmoids < 0.6932
+        with refuted("smoothing or a penalty, without which there is no floor"):
+            says(trained(lambda z, t=t: F.binary_cross_entropy_with_logits(z, t), right, 5, 0.3), sigmoids)
+    penalised = trained(
+        lambda z: F.cross_entropy(z, y) + 0.01 * z.logsumexp(1).pow(2).mean() + 0.01 * z.pow(2).mean(),
+        start,
+        400,
+        0.3,
+    )
+    assert penalised > 0.1
     with refuted("the height of one softmax too many for the model without"):
         says(trained(lambda z: F.cross_entropy(z, y), start, 100, 1.0), 1.461)
     assert trained(lambda z: F.cross_entropy(z, y), start, 100, 1.0) < 0.01  # without it there is no floor
@@ -349,9 +364,7 @@ def test_weights_multiply_the_odds() -> None:
                 says(denominators.learnt_distribution(q, classes, size, weight=classes)[0], p, report)
 
 
-@pytest.mark.claim(
-    "08", "Beyond rounding, it was given q itself, or logits; or a p that does not sum to one."
-)
+@pytest.mark.claim("08", "Beyond rounding, it was given q itself, logits, or rows that do not sum to one.")
 @pytest.mark.claim("08", "Each row whose class has moved costs that much in float64, and 15.9 in float32.")
 @pytest.mark.claim("08", "so the targets of a rank that has few count too much.")
 def test_three_causes_of_the_rows() -> None:
@@ -368,6 +381,8 @@ def test_three_causes_of_the_rows() -> None:
     positive(q.log(), p)
     with refuted("q in place of its logarithm"):
         positive(q, p)
+    with refuted("the logarithm of sigmoids, whose rows sum to more than one"):
+        positive((20 * q).sigmoid().log(), q)
     logits = torch.randn(200, 50, generator=torch.Generator().manual_seed(814))
     with refuted("two equal distributions in float32, whose difference is rounded"):
         positive(logits.log_softmax(1), logits.softmax(1))
@@ -874,3 +889,24 @@ def test_two_remedies_to_the_end() -> None:
         for disease in ({}, {"warm": 200}, {"clip": 1.0}):
             with refuted(f"the rate as it is, {disease}"):
                 falls(rate, **disease)
+
+
+@pytest.mark.claim(
+    "08", "Dropout, which the check finds, and penalties in your step raise the training loss alone,"
+)
+def test_which_penalties_raise_the_training_loss_alone() -> None:
+    """A regulariser of Keras, and a penalty in the step. Would be refuted by the latter in the evaluated loss."""
+    keras, g = behaviours.keras(), rng(890)
+    x, y = g.normal(size=(8, 3)).astype("f4"), np.arange(8) % 2
+
+    def alone(regulariser: Any, step: float) -> None:
+        dense = keras.layers.Dense(2, activation="softmax", kernel_regularizer=regulariser)
+        model = keras.Sequential([keras.layers.Input((3,)), dense])
+        model.compile(loss="sparse_categorical_crossentropy")
+        plain = float(keras.losses.SparseCategoricalCrossentropy()(y, model(x)))
+        assert model.evaluate(x, y, verbose=0) == pytest.approx(plain, rel=1e-4)
+        assert plain + step * float(np.square(dense.kernel).sum()) > plain + 1e-3
+
+    alone(None, 0.1)
+    with refuted("every penalty: Keras adds its regularisers when it evaluates, too"):
+        alone(keras.regularizers.L2(0.1), 0.1)

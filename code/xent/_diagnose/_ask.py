@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from ._report import Diagnosis
 
 CLASSES = (3, 2, 5, 4, 7, 10)
 FORMS = tuple(TARGETS)
+Sizes: TypeAlias = "tuple[int, ...]"
+Outcome: TypeAlias = "tuple[bool, list[Found]]"
 # Further numbers of classes, for a loss that holds a weight for each class and refuses all others.
 MORE = (6, 8, 9, *range(11, 22), 32, 64, 100, 1000)
 
@@ -47,9 +49,8 @@ def understand(data: list[Data], precision: str, levels: range) -> list[Found]:
                 meaning = interpret(fit.matrix, fit.reading.family, 50 * tolerance)
                 if meaning is None or largest < 1e-4 * np.abs(d.u).max() or not len(meaning.kept):
                     continue
-                if fit.reading.name == "log-probabilities" and not d.unnormalised(fit):
-                    continue
-                found.append(Found(d, fit, meaning, level))
+                if fit.reading.name != "log-probabilities" or d.unnormalised(fit):
+                    found.append(Found(d, fit, meaning, level))
         if found or (coarse and level == 0):
             return found
     return []
@@ -85,8 +86,9 @@ class _Search:
         self.lengths = numbers_within(self.loss)[1][:8]
 
     def callers(self) -> list[Caller]:
-        known, passed = loaded(self.arrays), ways(self.loss)
-        return [Caller(self.loss, arrays, dtype, names) for arrays, dtype in known for names in passed]
+        return [
+            Caller(self.loss, *known, names) for known in loaded(self.arrays) for names in ways(self.loss)
+        ]
 
     def run(self) -> list[Found]:
         best: list[Found] = []
@@ -112,7 +114,7 @@ class _Search:
                 break
         return best
 
-    def shape(self, caller: Caller, shape: str, copies: tuple[int, ...]) -> list[Found]:
+    def shape(self, caller: Caller, shape: str, copies: Sizes) -> list[Found]:
         if "N,)" in shape or "(N, 1)" in shape:
             return self.at(caller, shape, 1, copies)[1]
         tried = large = 0
@@ -137,9 +139,7 @@ class _Search:
                     break
         return self.at(caller, shape, 1, copies)[1] if shape == "(N, K)" else []
 
-    def longer(
-        self, caller: Caller, shape: str, k: int, found: list[Found], copies: tuple[int, ...]
-    ) -> list[Found]:
+    def longer(self, caller: Caller, shape: str, k: int, found: list[Found], copies: Sizes) -> list[Found]:
         """A vector of weights may be longer than the first number of classes that it allows."""
         data, rng = found[0].data, np.random.default_rng(1)
 
@@ -152,7 +152,7 @@ class _Search:
         most = next((n - 1 for n in range(k + 1, 64) if not answers(n)), 63)
         return (self.at(caller, shape, most, copies)[1] if most > k else []) or found
 
-    def measured(self, bench: Bench, copies: tuple[int, ...]) -> list[Data]:
+    def measured(self, bench: Bench, copies: Sizes) -> list[Data]:
         """Single rows of each kind, where the loss answers and two equal calls agree."""
         k, value = bench.k, None
         t = np.eye(k)[np.arange(6) % k] if k > 1 else (np.arange(6) % 2)[:, None].astype(float)
@@ -183,9 +183,7 @@ class _Search:
         self.numbers.append("nan" if np.isnan(value).all() else "number")
         return list(datasets(bench, copies))
 
-    def at(
-        self, caller: Caller, shape: str, k: int, copies: tuple[int, ...], deep: bool = False
-    ) -> tuple[bool, list[Found]]:
+    def at(self, caller: Caller, shape: str, k: int, copies: Sizes, deep: bool = False) -> Outcome:
         """Whether the loss answers with numbers at all, and the models that explain them."""
         before = caller.answered
         if self.searched and caller.calls > 2500:

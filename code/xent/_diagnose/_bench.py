@@ -15,6 +15,7 @@ from ._call import Array, Caller
 from ._model import FULL, LEVELS, Fit, of_z
 
 Pair: TypeAlias = "tuple[Array, Array]"
+Maybe: TypeAlias = "Array | None"
 
 
 def _shifted(x: Array, t: Array) -> Pair:
@@ -53,9 +54,7 @@ class Bench:
     form: str
     k: int
 
-    def ask(
-        self, x: Array, t: Array | None = None, given: Array | None = None, **options: Any
-    ) -> Array | None:
+    def ask(self, x: Array, t: Maybe = None, given: Maybe = None, **options: Any) -> Maybe:
         """The loss of rows x (n, K) with the targets t (n, K), or with `given` as they are passed."""
         targets = FORMS[self.form](np.asarray(t)) if given is None else given
         return self.call(*SHAPES[self.shape](x, targets), **options)

@@ -45,9 +45,8 @@ def resolve(loss: Any) -> Loss:
             raise ValueError(f"loss: Keras knows no loss called {loss!r}") from None
         return found
     if not callable(loss):
-        raise TypeError(
-            f"loss: expected a function or the name of a loss of Keras, got {type(loss).__name__}"
-        )
+        kind = type(loss).__name__
+        raise TypeError(f"loss: expected a function or the name of a loss of Keras, got {kind}")
     return loss  # type: ignore[no-any-return]
 
 
@@ -166,10 +165,10 @@ class Caller:
         try:
             if self.arrays == "torch":
                 x.requires_grad_()
-                value = self.raw(pair, {}).sum()
-                if not value.requires_grad:
+                value = self.raw(pair, {})
+                if not getattr(value, "requires_grad", False):
                     return "missing: what the loss returns is cut off from its argument"
-                value.backward()
+                value.sum().backward()
                 found = x.grad
             else:
                 with import_module("tensorflow").GradientTape() as tape:

@@ -430,8 +430,9 @@ class Exam:
 
     # ------------------------------------------------------------------------------------------------- edges
 
-    def own_cost(self, row: Array, y: int = 0) -> float | None:
+    def own_cost(self, row: Array) -> float | None:
         """Minus log p of the label, as the loss has it, from a row that holds an extreme."""
+        y = self.own_label()[0]
         if self.binary:
             x, t = np.full(self.k, row[0]), np.zeros(self.k)
             others = inputs(self.kind, True, 1, self.k, np.random.default_rng(1))[0]
@@ -457,10 +458,10 @@ class Exam:
         return float((u - rest) / own)
 
     def extreme(self, value: float) -> Array:
-        """A row whose label, 0, has an impossible entry, or another extreme one."""
+        """A row whose label has an impossible entry, or another extreme one."""
         rest = {"logits": 0.0, "probabilities": (1 - value) / max(self.k - 1, 1)}
         row = np.full(self.k, rest.get(self.kind, -np.log(max(self.k - 1, 1))))
-        row[0] = value
+        row[self.own_label()[0]] = value
         return row
 
     def clip(self) -> tuple[str, float | None]:
@@ -470,8 +471,6 @@ class Exam:
             return f"adds {added:.2g} to the probability", added
         if self.fit.reading.rank > 1 or self.fit.common or not self.own_label():
             return NAT, None
-        if self.own_label()[0]:  # label 0 is left out: the row's extreme stands where the label is
-            return UNKNOWN, None
         cost = self.own_cost(self.extreme(0.0 if reads else -1000.0 * max(self.fit.bend.temperature, 1.0)))
         if cost is None:
             return f"refuses the impossible event: {self.bench.caller.said.split(':')[0]}", None
@@ -495,7 +494,7 @@ class Exam:
 
     def edges(self) -> None:
         """Rows that a loss should survive, and the note if it does not."""
-        if self.fit.reading.rank > 1 or self.fit.bend.gamma or self.data.soft or not self.own_label():
+        if self.fit.reading.rank > 1 or self.data.soft or not self.own_label():
             return
         if self.kind == "logits":
             row, t = np.zeros(self.k), np.ones(self.k) if self.binary else np.eye(self.k)[self.own_label()[0]]
@@ -510,11 +509,13 @@ class Exam:
             return
         x, t = self.batch(3, 47)
         right, wrong = t[0].argmax(), (t[0].argmax() + 1) % self.k
-        if self.kind == "probabilities":
-            x[0, right] += x[0, wrong]
-            x[0, wrong] = 0.0
+        if self.kind != "logits":
+            p = x if self.kind == "probabilities" else np.exp(x)
+            p[0, right] += p[0, wrong]
+            p[0, wrong] = 0.0
+            x = p if self.kind == "probabilities" else np.log(p)
             said, forms = "a zero for a wrong class gives nan: 0 * log(0)", [self.bench.form]
-        elif self.kind == "logits" and self.k > 2:
+        elif self.k > 2:
             x[0, wrong] = -np.inf
             said = "a logit of -inf for a wrong class gives nan with {} targets: 0 * inf"
             forms = sorted(self.forms & {"indices", "rows"})
@@ -597,9 +598,9 @@ class Exam:
 
     def at_certainty(self, caller: Caller, x: Array, t: Array) -> str:
         """Whether the gradient is lost where a sure answer is right, and its loss is finite."""
-        if self.kind != "logits" or self.data.soft:
+        if self.kind == "log-probabilities" or self.data.soft or self.divides_rows:
             return ""
-        x = x + 200 * (2 * t - 1)
+        x = x + 200 * (2 * t - 1) if self.kind == "logits" else t if self.binary else np.where(t == 1, 1.0, x)
         found = self.gradient_of(caller, x, t)
         lost = not isinstance(found, str) and np.isnan(found).any() and np.isfinite(self.bench.total(x, t))
         return "that of the value, and nan for a sure and right answer" if lost else ""
@@ -607,15 +608,14 @@ class Exam:
     def fading(self, caller: Caller, x: Array, t: Array) -> str:
         """Whether a sure and wrong answer still has its gradient."""
         bend, whole = self.fit.bend, "that of the value"
-        bent = self.fit.common or bend.gamma or np.isfinite(bend.cap) or self.meaning.smoothing
-        if self.fit.reading.rank > 1 or bent or self.kind == "log-probabilities":
+        if self.fit.reading.rank > 1 or np.isfinite(bend.cap) or self.kind == "log-probabilities":
             return whole
         x, t = x.copy(), t.copy()
         if self.binary:
             t[0] = 1.0
         y = 0 if self.binary else int(t[0].argmax())
         weight = self.fit.matrix[0, 1, 1] if self.binary else self.fit.matrix[y, y]
-        weight = weight * (self.weights_of(t)[0] / self.weights_of(t).sum() if self.like == "mean" else 1.0)
+        weight *= self.weights_of(t)[0] / self.weights_of(t).sum() if self.like == "mean" else 1.0
         probabilities = self.kind == "probabilities"
         near, far = ((1e-3,), (1e-6, 1e-9, 1e-14)) if probabilities else ((-9.0,), (-31.0, -80.0))
         for extreme in near if self.coarse else far:
@@ -623,7 +623,7 @@ class Exam:
             found = self.gradient_of(caller, x, t)
             if isinstance(found, str):
                 continue
-            share = found[0, y] / (-weight * (1 / extreme if probabilities else 1 / bend.temperature))
+            share = round(-found[0, y] / weight * (extreme if probabilities else bend.temperature), 6) or 0.0
             if not abs(share - 1) < 0.5:
                 name = "a probability" if probabilities else "a logit"
                 return f"{whole}, but {share:.2g} of what it should be at {name} of {extreme:g} for the label"
@@ -737,7 +737,7 @@ class Exam:
         plain = [p.name for p in names if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         given = getattr(self.loss, "keywords", None) or {}
         found = [n for n in (plain if self.bench.caller.names else plain[2:]) if n not in given]
-        return found or ["sample_weight"] * any(p.kind is p.VAR_KEYWORD for p in names)
+        return list(dict.fromkeys([*found, *["sample_weight"] * any(p.kind is p.VAR_KEYWORD for p in names)]))
 
     def weights(self) -> str:
         """The keyword arguments that take weights, and the denominator under them."""
@@ -810,9 +810,7 @@ class Exam:
             x, t = self.batch(n, seed + n)
             seen, want = self.bench.total(x, t), self.predict(x, t)
             if not self.close(seen, want):
-                return (
-                    f"a batch of {n} rows costs {seen:.6g}, and the reading of its rows predicts {want:.6g}"
-                )
+                return f"a batch of {n} rows costs {seen:.6g}, and its rows predict {want:.6g}"
         if self.kind == "logits" and not self.coarse:
             x, t = self.batch(4, 77)
             x = x + 6 * (2 * t - 1)  # sure rows, all right: some losses leave them out, or stop early
@@ -905,9 +903,7 @@ def other_axes(caller: Caller) -> Diagnosis | None:
                 over["the whole array"] = log_softmax(x.reshape(-1)).reshape(shape)
                 sizes = {"nothing": 1} | ({"N": y.size, "N*K": x.size} if value.ndim == 0 else {})
                 costs = {name: -(t * log_p).sum() for name, log_p in over.items()}
-                wants.append(
-                    {(name, by): cost / s for name, cost in costs.items() for by, s in sizes.items()}
-                )
+                wants.append({(name, by): c / s for name, c in costs.items() for by, s in sizes.items()})
             answers |= dims == 2 and form == "indices" and bool(seen)
             if len(seen) < 4:
                 continue

@@ -22,6 +22,7 @@ from scipy.special import xlogy
 from xent.numerics import log_sigmoid, log_softmax, log_sum_exp, sigmoid, softmax
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+Names: TypeAlias = "tuple[str, ...]"
 
 CATEGORICAL, BINARY, KL = "categorical cross-entropy", "binary cross-entropy", "KL divergence"
 # Above so many classes A is not solved for entry by entry: a diagonal and one common entry for each label.
@@ -56,10 +57,8 @@ class Reading:
 def _link(family: str, before: Callable[[Array], Array]) -> Callable[[Array, Bend], Array]:
     def log_p(x: Array, bend: Bend) -> Array:
         z = before(bend.logits(x))
-        found = np.asarray(
-            np.stack([log_sigmoid(-z), log_sigmoid(z)], -1) if family == BINARY else log_softmax(z)
-        )
-        return np.log(np.exp(found) + bend.added) if bend.added else found
+        sides = np.stack([log_sigmoid(-z), log_sigmoid(z)], -1) if family == BINARY else log_softmax(z)
+        return np.asarray(np.log(np.exp(sides) + bend.added) if bend.added else sides)
 
     return log_p
 
@@ -112,9 +111,7 @@ def _costs(reading: Reading, x: Array, bend: Bend) -> Array:
         return np.asarray(-log_p * np.maximum(-np.expm1(log_p), 0) ** bend.gamma)
 
 
-def design(
-    reading: Reading, x: Array, t: Array, bend: Bend, common: tuple[str, ...], labels: Array | None
-) -> Array:
+def design(reading: Reading, x: Array, t: Array, bend: Bend, common: Names, labels: Array | None) -> Array:
     """One column for each entry of A, and one for each common term.
 
     `labels` are the classes whose rows of A are asked for; for a binary family t is one column a problem.
@@ -186,17 +183,14 @@ def solve(reading: Reading, x: Array, t: Array, u: Array, bend: Bend, common: tu
     return Fit(reading, bend, dict(zip(common, c[len(body) :], strict=True)), matrix, error)
 
 
-def bent(
-    reading: Reading, x: Array, t: Array, u: Array, names: tuple[str, ...], common: tuple[str, ...]
-) -> Fit:
+def bent(reading: Reading, x: Array, t: Array, u: Array, names: Names, common: Names) -> Fit:
     """The best fit over one or two of the bends, from a grid and a search around its best point."""
     ranges = {"temperature": (0.005, 50.0), "gamma": (0.05, 8.0), "added": (1e-7, 0.3), "cap": (0.5, 500.0)}
     bounds = np.log([ranges[n] for n in names])
 
     def at(logs: Array) -> Fit:
-        return solve(
-            reading, x, t, u, Bend(**dict(zip(names, map(float, np.exp(logs)), strict=True))), common
-        )
+        bend = Bend(**dict(zip(names, map(float, np.exp(logs)), strict=True)))
+        return solve(reading, x, t, u, bend, common)
 
     points = 36 if len(names) == 1 else 8
     grid = [np.array(p) for p in itertools.product(*(np.linspace(a, b, points) for a, b in bounds))]
@@ -204,10 +198,8 @@ def bent(
     start = grid[int(np.argmin(errors))]
     if len(names) == 1:
         step = float(np.diff(bounds[0])[0]) / (points - 1)
-        around = (start[0] - step, start[0] + step)
-        found = optimize.minimize_scalar(
-            lambda v: at(np.array([v])).error, bounds=around, method="bounded", options={"xatol": 1e-11}
-        )
+        search = {"bounds": (start[0] - step, start[0] + step), "options": {"xatol": 1e-11}}
+        found = optimize.minimize_scalar(lambda v: at(np.array([v])).error, method="bounded", **search)
         return at(np.array([found.x]))
     close = {"xatol": 1e-10, "fatol": 1e-12, "maxiter": 200}
     return at(optimize.minimize(lambda v: at(v).error, start, method="Nelder-Mead", options=close).x)
@@ -293,9 +285,7 @@ def interpret(matrix: Array, family: str, tolerance: float) -> Meaning | None:
         return None
     smoothing = k / (float(ratio.mean()) - 1 + k)
     even = 300 * tolerance
-    for acts, alike, found in (
-        ("columns", r, s), ("rows", s, r), ("ratio", r * s, s),
-    ):  # fmt: skip
+    for acts, alike, found in (("columns", r, s), ("rows", s, r), ("ratio", r * s, s)):
         if np.ptp(alike) < even * alike.max():
             level = 1.0
             if acts != "ratio":
@@ -356,17 +346,14 @@ def fits(
     for reading in READINGS:
         if reading.kind != kind or (reading.family == BINARY) != binary:
             continue
-        if binary and "softmax" in reading.name and x.shape[-1] == 1:
-            continue  # a softmax of one column says nothing
-        if (kind != "logits" and ({"temperature", "cap"} & {*bends} or of_z(common))) or (
-            reading.rank and level > 6
-        ):
-            continue
-        if reading.kind == "log-probabilities" and level:
-            continue
-        if reading.rank == 2 and bends and bends != ("temperature",):
-            continue
-        if binary and common and common != ("constant",):
+        pointless = (
+            binary and "softmax" in reading.name and x.shape[-1] == 1,  # a softmax of one column says nothing
+            kind != "logits" and ({"temperature", "cap"} & {*bends} or of_z(common)),
+            level > (0 if reading.kind == "log-probabilities" else 6 if reading.rank else len(LEVELS)),
+            reading.rank == 2 and bends and bends != ("temperature",),
+            binary and common and common != ("constant",),
+        )
+        if any(pointless):
             continue
         found = bent(reading, x, t, u, bends, common) if bends else solve(reading, x, t, u, Bend(), common)
         # Coefficients that dwarf what they add up to fit anything.
@@ -381,11 +368,8 @@ def coarse_fits(
     """Readings with a factor alone, for a loss that rounds to so few digits that more would fit its noise."""
     k = x.shape[-1]
     for reading in READINGS:
-        if (
-            reading.kind != kind
-            or (reading.family == BINARY) != binary
-            or (binary and "softmax" in reading.name)
-        ):
+        other = reading.kind != kind or (reading.family == BINARY) != binary
+        if other or (binary and "softmax" in reading.name):
             continue
         eye = np.tile(np.eye(2), (k, 1, 1)) if binary else np.eye(k)
         plain = Fit(reading, Bend(), {}, eye, 0.0).rows(x, t)

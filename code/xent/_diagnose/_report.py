@@ -129,11 +129,8 @@ class Diagnosis:
             whole = round(1 / self.factor) if self.factor else 0
             divided = whole > 1 and abs(whole * self.factor - 1) < 1e-3
             squared = self.temperature != 1 and abs(self.factor / self.temperature**2 - 1) < 1e-3
-            parts.append(
-                f"times {self.factor:.4g}"
-                + (f" (divided by {whole})" if divided else "")
-                + (" = T²" if squared else "")
-            )
+            also = f" (divided by {whole})" * divided + " = T²" * squared
+            parts.append(f"times {self.factor:.4g}{also}")
         if self.axis not in (UNKNOWN, NAT, "the classes"):
             parts.append(f"softmax over {self.axis}")
         return ", ".join(parts)
@@ -179,10 +176,8 @@ def _ratios(weights: tuple[float, ...]) -> str:
 
 def _entry(key: str, value: str, evidence: str) -> list[str]:
     """One finding and its evidence, no wider than a phone shows."""
-    lines, head = [], f"  {key:<14} "
+    lines, head, rest = [], f"  {key:<14} ", " " * 17
     for part in [*value.split("; "), *([f"[{evidence}]"] if evidence else [])]:
-        lines += textwrap.wrap(
-            part, 42, initial_indent=head, subsequent_indent=" " * 17, break_on_hyphens=False
-        )
-        head = " " * 17
+        lines += textwrap.wrap(part, 42, initial_indent=head, subsequent_indent=rest, break_on_hyphens=False)
+        head = rest
     return lines

@@ -157,7 +157,7 @@ def check_accumulation(
         if not callable(function):
             raise TypeError(f"{name}: expected a function, got {shown(function)}")
     ignore_index = integer(ignore_index, "ignore_index")
-    mine = list(micro_batches)
+    mine = [copy.deepcopy(batch) for batch in micro_batches]  # a loader may use its buffers again
     ranks = ranks_of(group)
     everyone = exchange(mine, group, ranks)
     steps = len(mine)
