@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -109,15 +110,19 @@ def test_the_mended_loop_still_averages_over_tokens(denominator: Any) -> None:
     assert float(stop.grad) == pytest.approx(-1 / 3 if denominator == "tokens" else 0, abs=1e-12)
 
 
-def test_what_is_an_error_outside_compile() -> None:
-    """Would be refuted by a bad value that passes, or, for the condition, by a compiled loss that refuses it.
+def test_what_is_an_error_and_where() -> None:
+    """Would be refuted by a bad value that passes, or by a transform that lets one pass and that the README leaves out.
 
-    A label out of range stops a compiled loss too, with PyTorch's message.
+    A label out of range stops these too, with PyTorch's message.
     """
     loss, soft = xent.torch.cross_entropy, xent.torch.soft_cross_entropy
     logits, none = torch.zeros(1, 3), torch.tensor([-100])
     with pytest.raises(ValueError, match=r"^targets: .* got 7"):
         loss(logits, torch.tensor([7]))
+    found = re.search(r"is, outside (.*), an error that names the argument", README)
+    assert found
+    named = re.findall(r"`([\w.]+)`", found[1])
+    assert named == ["torch.compile", "torch.export", "torch.func"]
     for call, targets, name in (
         (soft, torch.tensor([[0.5, 0.5, 0.1]]), "target_probs"),
         (lambda z, y: loss(z, y, ignore_index=-100), none, "targets"),
@@ -126,4 +131,12 @@ def test_what_is_an_error_outside_compile() -> None:
             call(logits, targets)
         torch._dynamo.reset()
         torch.compile(call, backend="eager", fullgraph=True)(logits, targets)
-    assert "is, outside `torch.compile`, an error that names the argument" in README
+        torch.export.export(Called(call), (logits, targets)).module()(logits, targets)
+        torch.func.vmap(call)(logits[None], targets[None])
+        torch.func.grad(call)(logits, targets)
+
+
+class Called(torch.nn.Module):
+    def __init__(self, call: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.forward = call
