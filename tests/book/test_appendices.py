@@ -97,13 +97,10 @@ def test_what_the_pages_call_exists() -> None:
 def test_the_tables_of_the_benchmark_are_what_was_measured() -> None:
     tables = runpy.run_path(str(ROOT / "experiments/bench/tables.py"))
     records = [json.loads(path.read_text(encoding="utf-8")) for path in tables["RECORDS"]]
-    assert tables["TABLES"].read_text(encoding="utf-8") == tables["text"](*records), (
-        "run python -m experiments.bench.tables"
-    )
+    written = tables["TABLES"].read_text(encoding="utf-8")
+    assert written == tables["text"](*records), "run python -m experiments.bench.tables"
     days = {case["date"] for case in records[1]["cases"] if case["device"] == "cpu"} | {records[0]["date"]}
-    assert {min(days), max(days)} == set(
-        re.findall(r"\d{4}-\d\d-\d\d", tables["TABLES"].read_text().split("% times")[0])
-    )
+    assert {min(days), max(days)} == {*re.findall(r"\d{4}-\d\d-\d\d", written.split("% times")[0])}
     first = records[0]["cases"][:1]
     share = first[0]["seconds"]["xent"]["fastest"] / first[0]["seconds"]["torch"]["fastest"]
     assert f"{share:.2f}" in tables["times"](first)
