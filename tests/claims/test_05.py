@@ -184,14 +184,15 @@ def test_log_of_softmax_is_lost_beyond_104_for_any_number_of_classes() -> None:
 
 @pytest.mark.claim(
     "05",
-    "For a right answer of two classes the subtraction, after a shift, loses a digit for every 2.3 of margin and has "
-    "none left from $\\log(1/u)$ on.",
+    "For a right answer of two classes in float32 or float64, PyTorch's `log_softmax` loses a digit for every 2.3 of "
+    "margin and has none left from $\\log(1/u)$ on.",
 )
 @pytest.mark.parametrize(("name", "start"), [("float64", 8.0), ("float32", 4.0)])
 def test_the_subtraction_loses_digits_along_a_line(name: str, start: float) -> None:
     """300 random margins in two formats, against 60 digits: the slope, and margins beyond the end.
 
-    Would be refuted by another slope, or a digit beyond; without the shift there are fewer near large logits.
+    Rows, and images whose classes are an inner axis. Would be refuted by another slope, or a digit beyond; without the
+    shift there are fewer near large logits, and 16-bit images keep digits beyond, as they are computed in float32.
     """
     g, dtype = rng(6), getattr(torch, name)
     dead = DIGITS[name] * np.log(2)
@@ -210,6 +211,12 @@ def test_the_subtraction_loses_digits_along_a_line(name: str, start: float) -> N
 
     says(lambda z: -F.log_softmax(z, -1)[:, 0], 0.0)
     says(lambda z: -F.log_softmax(z, -1)[:, 0], 1000.0 if name == "float64" else 2.0)
+    says(lambda z: -F.log_softmax(z[:, :, None].expand(-1, -1, 40).contiguous(), 1)[:, 0, 0], 0.0)
+    for short in ("float16", "bfloat16"):
+        images = torch.zeros(1, 2, 40, dtype=getattr(torch, short))
+        images[:, 0] = 1.1 * DIGITS[short] * np.log(2)
+        with refuted("images of 16 bits"):
+            assert (F.log_softmax(images, 1)[:, 0] == 0).all()
     many = torch.zeros(1, 50_257, dtype=torch.float64)
     many[0, 0] = 37
     with refuted("a vocabulary, whose many small terms add up"):
@@ -365,13 +372,14 @@ def test_the_difference_of_the_entries_is_half_for_two_classes() -> None:
 @pytest.mark.claim(
     "05",
     "Where the target leads, leave it out of the sum and use `log1p`: the loss keeps its digits at both ends, up to "
-    "the rounding of the margin, until terms of a small loss underflow.",
+    "the rounding of the margin and of the sum, until terms of a small loss underflow.",
 )
 def test_the_gap_form_keeps_its_digits_at_both_ends() -> None:
     """Random margins from -700 to 700, common shifts, 2 to 50,257 classes, two formats, against 60 digits.
 
     Would be refuted by a row that errs by more than the rounded margin explains; the package takes that back too.
-    A vocabulary's terms underflow while their sum, the loss, is still a normal number.
+    A vocabulary's terms underflow while their sum, the loss, is still a normal number. NumPy adds an inner class axis
+    one term after another: a vocabulary's loss then errs by thousands of epsilons, as much as that sum does.
     """
     g = rng(9)
 
@@ -396,6 +404,16 @@ def test_the_gap_form_keeps_its_digits_at_both_ends() -> None:
                 # The package takes the rounding back: 4 ulp.
                 truth = true_loss(torch.from_numpy(z), 0)
                 assert off_by(float(xent.cross_entropy(z, 0)), truth) <= 4 * np.finfo(dtype).eps
+    # A sum that NumPy takes along an inner axis, of one rival and a tail below the roundoff of its term.
+    z = g.normal(-17, 1, (50_257, 2)).astype(np.float32)
+    z[:2] = [[20.0], [0.0]]
+    terms = np.exp(z[1:] - z.max(axis=0))
+    for row, added, exactly in zip(z.T, terms.sum(axis=0), terms.sum(axis=0, dtype=np.float64), strict=True):
+        with refuted("'up to the rounding of the margin' alone, of a vocabulary on an inner axis"):
+            says(lambda z, r=added: float(np.log1p(r)), row)
+        says(lambda z, r=exactly: float(np.log1p(r)), row)
+        allowed = abs(added / exactly - 1) + 28 * np.finfo(np.float32).eps
+        assert off_by(float(np.log1p(added)), true_loss(torch.from_numpy(row), 0)) < allowed
     # Terms that are normal numbers, up to the end, and then terms that are not, though their sum still is.
     for dtype, end in ((np.float32, 87.3), (np.float64, 708.3)):
         for margin in g.uniform(end / 2, end, 3):
