@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import mpmath
@@ -16,7 +18,7 @@ from scipy.special import softmax
 from sklearn.metrics import log_loss
 
 import xent
-from adversary import refuted
+from adversary import refuted, rng
 from xent_book import behaviours
 
 F = torch.nn.functional
@@ -184,10 +186,28 @@ def test_byte_targets_pass_for_a_row_or_a_table_of_scores_alone(shape: tuple[int
 
 @pytest.mark.erratum("1.17")
 def test_the_float64_result_is_not_off() -> None:
-    """'Still a bit off, not sure why': NumPy prints eight digits of an array; the value has all of them."""
+    """'Still a bit off, not sure why': `repr` shows eight decimals of an array; the value has all of them.
+
+    Would be refuted by a `repr` with more. That NumPy prints no more is refuted by the post's own array without axes,
+    of which `print` shows every digit.
+    """
     log_p = np.log(np.clip(PROBS, 1e-15, 1 - 1e-15))
     seen = F.nll_loss(torch.from_numpy(log_p), INDICES)
     assert repr(seen.numpy()) == "array(18.07410715)"
+
+    def says(shows: Callable[[np.ndarray], str], x: np.ndarray) -> None:
+        assert all(len(digits) <= 8 for digits in re.findall(r"\.(\d*)", shows(x)))
+
+    g = rng(6)
+    for shape in ((), (1,), (40,), (4, 5), (2000,)):
+        for dtype in (np.float16, np.float32, np.float64, np.longdouble):
+            says(repr, np.asarray(g.normal(size=shape) * 10 ** g.uniform(-4, 4, shape), dtype))
+        says(repr, np.asarray(g.normal(size=shape) * 10 ** g.uniform(-300, 300, shape)))
+    says(str, seen.numpy()[None])
+    with refuted("print, of an array without axes"):
+        says(str, seen.numpy())
+    with np.printoptions(precision=12), refuted("another precision than the default"):
+        says(repr, seen.numpy())
     assert abs(float("18.07410715") - 18.074107153672394) > 1e-9
     assert abs(seen.item() - 18.074107153672394) <= 4 * math.ulp(18.0)
 
