@@ -88,7 +88,7 @@ def test_the_gradient_is_not_linear_but_bounded_and_half_lipschitz() -> None:
     assert np.linalg.norm(gradient(1000.0)) <= np.sqrt(2)
     grid = np.linspace(-8, 8, 401)
     along = np.array([gradient(m) for m in grid])
-    # Nor does that reach the weights behind a hidden layer: there the gradient grows with the weight after it.
+    # Nor does that reach the weights of a two-layer network: in the first the gradient grows with the weight after it.
     steep = []
     for after in (1.0, 100.0, 10_000.0):
         first = torch.tensor(-0.1 / after, dtype=torch.float64, requires_grad=True)

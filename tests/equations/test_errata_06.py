@@ -87,6 +87,47 @@ def test_sum_and_mean_of_the_batch() -> None:
     assert math.isclose(seen, 18.82654565077563, rel_tol=1e-12)
 
 
+def test_of_the_printed_outputs_only_scikit_learns_changed() -> None:
+    """Every loss that the post prints of a library, beside today's.
+
+    Would be refuted by another number from Keras or PyTorch, or by none from scikit-learn.
+    """
+    halves, log_p = [[0.5, 0.5]], np.log(np.clip(PROBS, 1e-15, 1 - 1e-15))
+    double, logits = torch.from_numpy(log_p), torch.from_numpy(PROBS)
+    printed: dict[str, list[tuple[Any, Any]]] = {
+        "scikit-learn": [
+            (0.6931471805599453, log_loss([0, 1], halves[0])),
+            (12.033141381058451, log_loss(*ONE_LIST)),
+            (34.538776394910684, log_loss([ONE_LIST[0]], [ONE_LIST[1]])),
+            (18.074107153672394, log_loss(TARGETS, PROBS)),
+            (1.3565655522346258, log_loss(TARGETS, softmax(PROBS, axis=1))),
+        ],
+        "Keras": [
+            (0.6931472, keras_rows([[0, 1]], halves)[0]),
+            ([16.118095, 1.609438], keras_rows(TARGETS, PROBS)),
+            (16.118095, keras_rows(*ONE_LIST)),
+        ],
+        "PyTorch": [
+            (0.6931, F.nll_loss(torch.tensor(halves).log(), torch.tensor([1]))),
+            (18.074108, F.nll_loss(double.float(), INDICES)),
+            (18.07410715, F.nll_loss(double, INDICES)),
+            (1.3566, F.cross_entropy(logits, INDICES)),
+        ],
+    }
+
+    def changed(library: str) -> int:
+        return sum(not np.allclose(then, now, rtol=0, atol=5e-5) for then, now in printed[library])
+
+    def says(library: str) -> None:
+        assert changed(library) >= 2
+
+    says("scikit-learn")
+    for library in ("Keras", "PyTorch"):
+        assert changed(library) == 0
+        with refuted("the libraries no longer give several of the outputs"):
+            says(library)
+
+
 @pytest.mark.erratum("1.7")
 def test_the_sum_holds_for_soft_targets() -> None:
     """The post allows one-hot targets only; any distribution will do, and two libraries agree."""
