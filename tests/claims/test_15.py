@@ -458,14 +458,15 @@ def test_when_the_z_loss_is_free() -> None:
 
 @pytest.mark.claim(
     "15",
-    "A language model can shift the logits of one context by a constant only if the hidden state can move in a "
-    "direction with the same product, not zero, with each $w_j$.",
+    "With $w$ fixed, a language model can shift one context's logits by a constant only if the hidden state can move "
+    "in a direction with the same product, not zero, with each $w_j$.",
 )
 def test_which_hidden_states_make_the_z_loss_free() -> None:
     """Hidden states of one context, free and normalised as before most last layers, with such a direction and without.
 
     Would be refuted by hidden states that cannot move so, and a z-loss that leaves their probabilities alone. That
-    there is a direction is not enough: a normalised state cannot move in it.
+    there is a direction is not enough: a normalised state cannot move in it. Where the weight moves, the states of a
+    few contexts need not.
     """
     g = rng(17)
 
@@ -498,6 +499,20 @@ def test_which_hidden_states_make_the_z_loss_free() -> None:
         with refuted("a direction, and a state of fixed length"):
             says(direction=True, normalised=True)
 
+    def shifts(fixed: bool) -> None:
+        """Two contexts, each by a constant of its own, and no direction: move the states, or the weight."""
+        weight, states, own = g.normal(size=(5, 3)), g.normal(size=(2, 3)), g.normal(size=2)
+        if fixed:
+            found = (states + np.outer(own, np.linalg.lstsq(weight, np.ones(5))[0])) @ weight.T
+        else:
+            found = states @ (weight + np.linalg.lstsq(states, own)[0]).T
+        np.testing.assert_allclose(found, states @ weight.T + own[:, None], atol=1e-9)
+
+    for _ in range(4):
+        shifts(fixed=False)
+        with refuted("a fixed weight"):
+            shifts(fixed=True)
+
 
 @pytest.mark.claim(
     "15",
@@ -510,6 +525,11 @@ def test_which_hidden_states_make_the_z_loss_free() -> None:
 )
 @pytest.mark.claim(
     "15",
+    "if its log-probabilities do not fit, no finite logits are an optimum. Both hold for logits that are free in each "
+    "context.",
+)
+@pytest.mark.claim(
+    "15",
     "with one of 5, although $2c$ is more than the 4.5 that the log-odds reach, they miss some probabilities by "
     "0.004, with 2.5 some by 0.017.",
 )
@@ -519,7 +539,7 @@ def test_which_hidden_states_make_the_z_loss_free() -> None:
     "logit as well.",
 )
 def test_when_a_soft_cap_is_harmless() -> None:
-    """Random truths that span just less and just more than 2c; shared parameters; the slope at twice the cap.
+    """Random truths that span just less and just more than 2c, one context and many; the slope at twice the cap.
 
     Would be refuted by free logits that miss a truth which fits. With shared parameters they do, and that is the
     condition.
@@ -566,6 +586,20 @@ def test_when_a_soft_cap_is_harmless() -> None:
 
         w = minimize(lambda w: float(xent.binary_cross_entropy(gap(w), p)), [1.0, c / 2]).x
         assert np.abs(xent.sigmoid(gap(w)) - p).max() < most
+
+    def runs_off(x: Array, c: float, slope: float) -> None:
+        """Log-odds that reach beyond 2c: the loss falls as far as w can grow before tanh rounds to one."""
+        if slope * x.max() < 2 * c:
+            raise RuntimeError("the log-odds fit")
+        w = np.geomspace(0.01, 8 * c / x.max(), 200)
+        p = np.tile(xent.sigmoid(slope * x), (200, 1))
+        gaps = 2 * c * np.tanh(np.outer(w, x) / c)
+        assert xent.binary_cross_entropy(gaps, p, reduction="none").mean(1).argmin() == 199
+
+    for c, slope in ((2.0, 1.5), (5.0, 4.0), (1.0, 1.0)):
+        runs_off(np.array([3.0]), c, slope)
+        with refuted("one w for all x"):
+            runs_off(x, c, slope)
 
     def speed(at: float, part: float) -> None:
         z = torch.tensor(at, requires_grad=True)
@@ -912,8 +946,8 @@ def test_trees_sum_to_one() -> None:
 )
 @pytest.mark.claim(
     "15",
-    "No gradient passes through this sum, but on a CPU that of the weight is added up in bfloat16 too, whatever the "
-    "reduction.",
+    "No gradient passes through this sum, but on a CPU the weight's gradient is added up in bfloat16 too, whatever "
+    "the reduction.",
 )
 @pytest.mark.claim(
     "15",
