@@ -379,7 +379,9 @@ def test_the_chosen_loss_is_too_low() -> None:
 @pytest.mark.claim(
     "04", "The smallest batches end lowest and the whole training set highest: an epoch has 120 steps"
 )
-@pytest.mark.claim("04", "So early, a dozen noisy steps gain most of what a dozen exact ones gain.")
+@pytest.mark.claim(
+    "04", "This early in training, a dozen noisy steps gain most of what a dozen exact ones gain."
+)
 def test_small_batches_take_more_steps() -> None:
     """Two other splits, five epochs; and the same number of steps, 12, with each size, from twelve orders.
 

@@ -304,8 +304,8 @@ def test_prompts() -> None:
 )
 @pytest.mark.claim(
     "10",
-    "From one length each you cannot tell whether the prompts fix the length, and nothing is lost, or say nothing of "
-    "it, and the share is about $\\mathrm{CV}^2/B$. Over all prompts it cannot be more, up to terms in $1/B^2$: "
+    "From one length each you cannot tell whether the prompts fix the length (nothing is lost) or say nothing about "
+    "it (the share is about $\\mathrm{CV}^2/B$). Over all prompts it cannot be more, up to terms in $1/B^2$: "
     "the variance of all lengths is the average variance within the prompts plus the variance of the prompts' means.",
 )
 @pytest.mark.claim(
@@ -376,7 +376,8 @@ def test_what_the_answers_of_ones_own_data_tell() -> None:
 
 
 @pytest.mark.claim(
-    "10", "With two to each of many prompts and a large $B$, {ref}`double the shortening <avg-sample>`."
+    "10",
+    "With two answers to each of many prompts and a large $B$, {ref}`double the shortening <avg-sample>`.",
 )
 def test_two_answers_to_each_prompt() -> None:
     """Random laws of lengths, near and far apart; all pairs of answers, each a prompt's data to `learnt_lengths`.
@@ -413,7 +414,7 @@ def test_two_answers_to_each_prompt() -> None:
     "at $B = 16$ the answers become shorter by about $1/880$ and $100/880$ tokens.",
 )
 @pytest.mark.claim(
-    "10", "If the mean of $n^3$ is finite, the last term is an error that falls at least like $1/B^2$."
+    "10", "If the mean of $n^3$ is finite, the last term is an error that falls at least as fast as $1/B^2$."
 )
 def test_the_first_order_within_a_prompt() -> None:
     """The two prompts of the page, exactly; power laws of answers with and without a third moment.
