@@ -339,14 +339,15 @@ def test_mixed_up_labels_cost_what_the_shares_cost() -> None:
 @pytest.mark.claim(
     "02",
     "Next-token prediction is classification with as many classes as the vocabulary has tokens, and from a start "
-    "symbol on the losses along a text add up to its negative log-likelihood.",
+    "symbol on the losses of a text's first $n$ tokens add up to their negative log-likelihood.",
 )
 @pytest.mark.claim("02", "$z_i$ before token $x_i$,")
 def test_the_losses_of_a_text() -> None:
     """Markov chains over 2 to 300 tokens, texts of one token to 40: their path probability, in a separate walk.
 
     Would be refuted by a text whose losses add up to something else; without a start symbol the first is missing.
-    The logits that a model returns at the token itself belong to the label after it.
+    The logits that a model returns at the token itself belong to the label after it. Nothing here says that the text
+    ends: as probabilities of whole texts, those of one token, two and three would add up to 3.
     """
     g = rng(6)
 
@@ -356,6 +357,20 @@ def test_the_losses_of_a_text() -> None:
             path += np.log(chain[a, b])
         assert total == pytest.approx(-path, rel=1e-10)
 
+    def adds_up(table: Array, lengths: tuple[int, ...]) -> None:
+        total = 0.0
+        for n in lengths:
+            for text in itertools.product(range(len(table)), repeat=n):
+                before = [0, *text[:-1]]
+                total += np.exp(-float(xent.cross_entropy(table[before], text, reduction="sum")))
+        assert total == pytest.approx(1, rel=1e-10)
+
+    for vocabulary in (2, 3, 5):
+        table = 3 * g.normal(size=(vocabulary, vocabulary))
+        for n in (1, 2, 3):
+            adds_up(table, (n,))
+        with refuted("whole texts, of any length"):
+            adds_up(table, (1, 2, 3))
     for vocabulary in (2, 7, 300):  # the token 0 is the start symbol
         table = 3 * g.normal(size=(vocabulary, vocabulary))
         chain = np.exp(table) / np.exp(table).sum(axis=1, keepdims=True)
