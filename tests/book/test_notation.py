@@ -90,6 +90,14 @@ def test_a_page_uses_the_symbols_of_the_list_each_in_one_meaning(page: str) -> N
     assert [name for name, meanings in own(page).items() if meanings > 1] == []
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_has_the_symbols_of_its_rows(page: str) -> None:
+    """Chapter 1 writes \\epsilon alone, and a row of \\varepsilon named it. A Latin letter may be code's or text's."""
+    text = PAGES[page].read_text(encoding="utf-8")
+    used = set(uses(page)) | set(re.findall(r"\b[a-zA-Z]\b", text))
+    assert sorted(set(own(page)) - used) == []
+
+
 def test_a_symbol_stands_beside_a_word_of_its_meaning() -> None:
     """A symbol that a chapter uses otherwise than its row says stands beside none of the row's words."""
     wrong = []
