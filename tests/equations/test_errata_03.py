@@ -130,7 +130,10 @@ def test_uniform_convergence_to_a_single_minimum_moves_the_minimiser_there() -> 
 
 @pytest.mark.erratum("3.12")
 def test_the_weight_of_the_inputs_stands_once() -> None:
-    """Printed: P_X outside the logarithm twice. True: once; the square changes the value, and may the minimiser."""
+    """Printed: no brackets, as if P_X were outside the logarithm twice.
+
+    True: once; the square changes the value, and may move the minimiser.
+    """
     once = float(P_X @ information.cross_entropy(P_Y, Q_Y))
     joint = (P_X[:, None] * P_Y).ravel()
     brute = information.cross_entropy(joint, (P_X[:, None] * Q_Y).ravel()) - information.entropy(P_X)
