@@ -22,6 +22,7 @@ import numpy as np
 
 from xent import Diagnosis, diagnose
 from xent._diagnose import to_numpy as array
+from xent._diagnose._call import resolve
 from xent.numerics import log_softmax, log_sum_exp
 
 Array = np.ndarray[Any, Any]
@@ -72,9 +73,10 @@ def _axes(z: Array, y: Any = None, axis: Index = None) -> list[int]:
     """The axes on which the classes may lie: one, if it is told or the labels' shape shows it."""
     if axis is not None or z.ndim < 3:
         return [-1 if axis is None else axis]
-    shape = None if y is None else array(y).shape
-    fits = [a for a in (-1, 1) if shape is None or list(shape) in ([*np.delete(z.shape, a)], [*z.shape])]
-    return fits or [-1]
+    shape = z.shape if y is None else array(y).shape
+    ones = [n for n in shape if n > 1]  # labels (B, T, 1) are (B, T)
+    fits = [a for a in (-1, 1) if shape == z.shape or ones == [n for n in np.delete(z.shape, a) if n > 1]]
+    return fits or [-1, 1]
 
 
 def _normalised(z: Array, axis: int) -> bool:
@@ -118,10 +120,10 @@ def _counting(y: Any, classes: int, ignore_index: int | None) -> Array:
     rows = array(y)
     if rows.ndim > 1 and rows.shape[-1] == classes > 1 and _normalised(rows, -1) and rows.any(-1).all():
         raise ValueError("rows of probabilities: give class indices")
-    keep: Array = rows.ravel()[rows.ravel() != ignore_index].astype(int)
-    if ((keep < 0) | (keep >= classes)).any():
-        raise ValueError(f"labels outside 0 to {classes - 1}, and they are not {ignore_index}")
-    return keep
+    keep: Array = rows.ravel()[rows.ravel() != ignore_index]
+    if ((keep < 0) | (keep >= classes) | (keep % 1 != 0)).any():
+        raise ValueError(f"labels that are neither 0 to {classes - 1} nor {ignore_index}")
+    return keep.astype(int)
 
 
 def _rows(z: Array, y: Any, axis: int) -> tuple[Array, Array]:
@@ -159,15 +161,15 @@ def _leaves(value: Any) -> list[Array]:
     return [array(value).astype(float)] if array(value).dtype.kind in "fiub" else []
 
 
-def _called(loss: Loss, logits: Any, targets: Any) -> float:
+def _called(loss: Loss | str, logits: Any, targets: Any) -> float:
     """The sum of what a loss returns, called in its own order: the one that it takes, where diagnose knows none."""
-    first = _of(loss).first
+    first, call = _of(loss).first, resolve(loss)
     try:
-        return float(array(loss(*(logits, targets)[:: -1 if first == "target" else 1])).astype(float).sum())
+        return float(array(call(*(logits, targets)[:: -1 if first == "target" else 1])).astype(float).sum())
     except Exception:
         if first != "unknown":
             raise
-        return float(array(loss(targets, logits)).astype(float).sum())
+        return float(array(call(targets, logits)).astype(float).sum())
 
 
 def _hides_a_factor(found: Diagnosis) -> bool:
@@ -185,6 +187,7 @@ def no_signal(logits: Any, targets: Any = None, *, axis: Index = None) -> Answer
     for a in _axes(z, targets, axis):
         x = np.where(np.isneginf(z), z.max(a, keepdims=True), z)  # masked classes
         x = np.concatenate([x, 0 * x], a) if x.shape[a] == 1 else x
+        x = x - x.max(a, keepdims=True)  # the softmax sees differences alone
         classes = rows = float(np.ptp(x, axis=a).max())
         if x.size > x.shape[a]:
             each = x if len(x) > 1 else np.moveaxis(x, a, -1).reshape(-1, x.shape[a])
@@ -213,7 +216,8 @@ def double_softmax(loss: Loss | str, logits: Any, targets: Any = None, *, axis: 
     """Whether a softmax stands before a loss that applies its own: in the loss, or in what it is given."""
     z, found = array(logits), _of(loss, logits)
     if found.known and found.reads != "logits":
-        return Answer("twice" in found.reads or "before" in found.reads, f"the loss reads {found.reads}")
+        too_many = re.search("softmax (applied|before)", found.reads)
+        return Answer(bool(too_many), f"the loss reads {found.reads}")
     binary = found.family.startswith("binary")
     wide = z.shape[1] > 1 if z.ndim > 1 else z.size > 1 and not binary
     axes = [a for a in _axes(z, targets, axis) if wide and _normalised(z, a)]
@@ -227,8 +231,10 @@ def double_sigmoid(loss: Loss | str, logits: Any) -> Answer:
     """Whether a sigmoid stands before a binary loss of logits: in the loss, or in what it is given."""
     z, found = array(logits), _of(loss)
     if found.reads != "logits" or not found.family.startswith("binary"):
-        return _told(found, "twice" in found.reads, f"a {found.family} that reads {found.reads}")
-    return Answer(_probabilities(z), f"{z.size} numbers from {z.min():.3g} to {z.max():.3g}")
+        return _told(found, "sigmoid applied" in found.reads, f"a {found.family} that reads {found.reads}")
+    rows = z.ndim > 1 and any(z.shape[a] > 1 and _normalised(z, a) for a in _axes(z))
+    why = f"{z.size} numbers from {z.min():.3g} to {z.max():.3g}" + ", in rows of a softmax?" * rows
+    return Answer(None if rows else _probabilities(z), why)
 
 
 def smoothing_floor(loss: Loss | str) -> Answer:
@@ -259,8 +265,8 @@ def targets_outside(targets: Any) -> Answer:
 def no_distributions(loss: Loss | str, log_q: Any, p: Any, *, axis: Index = None) -> Answer:
     """Whether a KL divergence is given something else than log q and p, or log p, of distributions."""
     found, q, t = _of(loss), array(log_q).astype(float), array(p).astype(float)
-    if found.reads not in ("log-probabilities", "probabilities"):
-        return _told(found, None, f"the loss reads {found.reads}")
+    if found.reads not in ("log-probabilities", "probabilities") or q.ndim != t.ndim:
+        return _told(found, None, f"the loss reads {found.reads}, and is given {q.shape} and {t.shape}")
     q = np.exp(q) if found.reads == "log-probabilities" else q
     t = np.exp(t) if found.targets == ("log-probabilities",) else t
     each = ([float(max(np.abs(r.sum(a) - 1).max(), -r.min())) for r in (q, t)] for a in _axes(q, None, axis))
@@ -286,7 +292,9 @@ def swapped_arguments(loss: Loss | str, first: Any, second: Any) -> Answer:
     if a is None or b is None or a == b:
         return Answer(None, "neither argument can only be the targets" if not a else "both look like targets")
     passed = "target" if a else "prediction"
-    return _told(found, passed != found.first, f"it takes the {found.first} first, and is given the {passed}")
+    why = f"it takes the {found.first} first, and is given the {passed}"
+    why += ", if the 0s and 1s are the targets" * (array(first if a else second).dtype.kind == "f")
+    return _told(found, passed != found.first, why)
 
 
 def logits_as_probabilities(loss: Loss | str, logits: Any) -> Answer:
@@ -354,7 +362,8 @@ def few_digits(loss: Loss | str, logits: Any = None, loss_value: Any = None) -> 
     for kind in ("bfloat16", "float16") if value.size else ():
         near = _nearest(value, kind)
         if (near == value).all():
-            short = (8 * value % 1 == 0).all() and "float16" not in given
+            # Near 0 a loss is a few units in the last place of log-sum-exp.
+            short = ((8 * value % 1 == 0) | (abs(value) < 1e-3)).all() and "float16" not in given
             return Answer(None if short else True, f"it has no more digits than {kind}")
         if any((np.round(near, digits) == value).all() for digits in (3, 4)):
             return Answer(None, f"it may be a number of {kind}, rounded: give more digits")
@@ -368,8 +377,8 @@ def rows_do_not_sum(probs: Any, *, axis: Index = None) -> Answer:
     """Whether rows of probabilities fail to sum to one, by more than their precision explains."""
     p = array(probs).astype(float)
     axes = _axes(p, None, axis)
-    if p.ndim < 2 or p.shape[axes[0]] == 1:
-        return Answer(None, "one probability for each row: of yes and no?")
+    if p.ndim < 2 or p.shape[axes[0]] == 1 or ("int" in _kind(probs) and p.max() > 1):
+        return Answer(None, "one number for each row: of yes and no, or class indices?")
     off = [float(np.abs(p.sum(a) - 1).max()) for a in axes]
     wrong = [not v <= _loose(probs) for v in off]
     return Answer(True if all(wrong) else None if wrong[0] else False, f"a row is off by {off[0]:.2g}")
@@ -447,8 +456,10 @@ def _left_out(mask: Any, true_is: str | None) -> Array | None:
         np.isneginf(m).any() or not ((m == 0) | (m == 1)).all() or not (true_is or m.any())
     ):
         return np.asarray(m <= -1e4)
-    m = m.astype(bool)
-    return None if true_is is None else m if true_is == "left out" else ~m
+    zeros, m = m.dtype.kind == "f" and not m.any(), m.astype(bool)
+    if true_is == "seen" and not zeros:
+        return np.asarray(~m)
+    return m if true_is == "left out" else None
 
 
 def sees_nothing(mask: Any, *, true_is: str | None = None, padding: Any = None) -> Answer:
@@ -462,7 +473,7 @@ def sees_nothing(mask: Any, *, true_is: str | None = None, padding: Any = None) 
         m = array(mask).astype(bool)
         if not (m.all(-1) | (~m).all(-1)).any() and padding is None:
             return Answer(False, "every row has both kinds of position")
-        why = "say true_is='seen' or 'left out': nn.MultiheadAttention's are True where left out"
+        why = "say true_is='seen' or 'left out' (nn.MultiheadAttention's True); or are zeros added to scores?"
         return Answer(None, why)
     if padding is not None:
         pad = array(padding).astype(bool)
@@ -475,7 +486,7 @@ def sees_nothing(mask: Any, *, true_is: str | None = None, padding: Any = None) 
     return Answer(None if finite and empty.any() else bool(empty.any()), why)
 
 
-def half_overflows(loss: Loss, logits: Any, targets: Any) -> Answer:
+def half_overflows(loss: Loss | str, logits: Any, targets: Any) -> Answer:
     """Whether the loss of tensors in half precision is not finite, or 0, where that of float32 is neither."""
     if "float16" not in _kind(logits):
         return Answer(False, "the logits are not in half precision")
@@ -494,7 +505,8 @@ def half_weights(model: Any) -> Answer:
     """Whether an optimiser would update weights in float16, where Adam's epsilon of 1e-8 is 0."""
     weights = model.parameters() if hasattr(model, "parameters") else model.trainable_weights
     kinds = sorted({_kind(w) for w in weights if getattr(w, "requires_grad", True)})
-    return Answer("float16" in kinds, "trainable weights in " + ", ".join(kinds))
+    why = "trainable weights in " + (", ".join(kinds) or "none: build the model first")
+    return Answer("float16" in kinds if kinds else None, why)
 
 
 def no_weight_left(weights: Any, targets: Any, *, ignore_index: Index = -100) -> Answer:
@@ -508,6 +520,8 @@ def not_finite(*arrays: Any) -> Answer:
     """Whether an input, an embedding or a weight is nan or inf; -inf alone may be a mask's."""
     given = _leaves(arrays)
     bad = [int((~np.isfinite(a)).sum()) for a in given]
+    if not any(bad) and not (arrays and all(map(_leaves, arrays))):
+        return Answer(None, "an argument holds no real numbers: give arrays, tensors, or lists of these")
     masks = any(bad) and all((np.isfinite(a) | np.isneginf(a)).all() for a in given)
     why = f"numbers that are not finite, array by array: {bad}" + ", all of them -inf" * masks
     return Answer(None if masks else any(bad), why)
@@ -515,8 +529,9 @@ def not_finite(*arrays: Any) -> Answer:
 
 def mask_overflows(fill: float, logits: Any) -> Answer:
     """Whether the number that masks logits does not fit into their format."""
-    kind = _kind(logits)
-    largest = FORMATS.get(kind, FORMATS["float64"])[1]
+    if (kind := _kind(logits)) not in FORMATS:
+        return Answer(None, f"the logits are in {kind}")
+    largest = FORMATS[kind][1]
     return Answer(bool(abs(fill) > largest and np.isfinite(fill)), f"{kind} ends at {largest:.6g}")
 
 
@@ -539,7 +554,8 @@ def clipped(loss: Loss | str, inputs: Any = None) -> Answer:
         sure = "16" not in _kind(inputs) or there.sum() > 3 * beside
         return Answer(True if sure else None, f"what it is given stops at a probability of {np.exp(low):.2g}")
     blind = found.clip in ("unknown", "not applicable") and found.reads in ("logits", "probabilities")
-    return _told(found, None if blind else False, f"clips: {found.clip}")
+    looked = "; in what it is given the smallest number was looked at" * (inputs is not None)
+    return _told(found, None if blind else False, f"clips: {found.clip}{looked}")
 
 
 def _gradient(loss: Loss | str, signs: tuple[str, ...]) -> Answer:
@@ -582,7 +598,9 @@ def softmax_over_another_axis(probs: Any, *, axis: Index = None, loss: Loss | No
         sums = {0}  # a batch of one row
     if sums & right:
         say = ": say axis=, that of the classes" * (len(right) > 1)
-        return Answer(None if say or sums - right else False, f"the axes {sorted(sums)} sum to one{say}")
+        return Answer(
+            None if say or sums - right or p.ndim < 2 else False, f"the axes {sorted(sums)} sum to one{say}"
+        )
     why = f"axis {min(sums)} sums to one, not the classes" if sums else "no axis sums to one"
     if sums and all(_two_sigmoids(p, a) for a in sums):
         return Answer(None, f"{why}: or two sigmoids of small logits do")
@@ -599,7 +617,8 @@ def depends_on_other_rows(model: Callable[[Any], Any], inputs: Any) -> Answer:
     else:
         return Answer(None, "give two rows that differ")
     model = copy.deepcopy(model) if hasattr(model, "eval") else model  # statistics move
-    one, two, again = (_first_row(model, inputs, batch) for batch in (*batches, batches[0]))
+    one, again = (_row(model, inputs, batches[0], 0) for _ in range(2))
+    two = _row(model, inputs, np.ascontiguousarray(batches[1][::-1]), -1)  # a layer may take rows for time
     off, chance = (float(np.abs(one - other).max()) for other in (two, again))
     scale = 1e-3 * max(1e-3, float(np.abs(one).max()))
     if not chance <= scale:
@@ -607,10 +626,10 @@ def depends_on_other_rows(model: Callable[[Any], Any], inputs: Any) -> Answer:
     return Answer(off > scale, f"the first row moves by {off:.2g} with other rows beside it")
 
 
-def _first_row(model: Callable[[Any], Any], like: Any, rows: Array) -> Array:
-    """What a model returns for the first row of a batch, from all of its heads."""
+def _row(model: Callable[[Any], Any], like: Any, rows: Array, at: int) -> Array:
+    """What a model returns for a row of a batch, from all of its heads."""
     batch = like.new_tensor(rows) if hasattr(like, "new_tensor") else rows.astype(_kind(like))
-    return np.concatenate([a[0].ravel() for a in _leaves(model(batch)) if a.ndim and len(a) == len(rows)])
+    return np.concatenate([a[at].ravel() for a in _leaves(model(batch)) if a.ndim and len(a) == len(rows)])
 
 
 def modes_differ(model: Any, inputs: Any) -> Answer:
@@ -690,8 +709,8 @@ def sure_and_wrong(logits: Any, targets: Any, *, axis: Index = None) -> Answer:
     if len(y) < 20:
         return Answer(None, "give at least twenty rows with a label")
     each, log_p = _costs(z, y), log_softmax(z)
-    if not each.any():
-        return Answer(False, "no row costs anything")
+    if not 0 < each.sum() < np.inf:
+        return Answer(None if each.any() else False, f"together the rows cost {each.sum():.3g}")
     share = float(np.sort(each)[::-1][: len(each) // 10].sum() / each.sum())
     terms = np.where(np.isneginf(log_p), 0, log_p)
     foretold = -(np.exp(log_p) * terms).sum(-1)
@@ -740,7 +759,7 @@ def accumulation(model: Any, micro_batches: Any, whole_batch: Any, step: Any, **
 def nobody_divides(logged: Any, loss_value: Any, steps: int) -> Answer:
     """Whether what is logged is the loss times the number of accumulation steps."""
     ratio = _number(logged) / _number(loss_value)
-    near = None if steps < 2 else abs(ratio - steps) < 0.05 * steps
+    near = None if steps < 2 or np.isnan(ratio) else abs(ratio - steps) < 0.05 * steps
     if not near and ratio > (1 + steps) / 2:  # means of unequal counts, or the loss of one of them
         near = None
     return Answer(near, f"{ratio:.4g} times the loss, with {steps} steps")
@@ -777,7 +796,7 @@ def divides_by_weights(loss: Loss | str, logits: Any = None) -> Answer:
 
 def weights_of_another_shape(weights: Any, logits: Any) -> Answer:
     """Whether weights fit neither the classes nor, stretched over its axes, the batch."""
-    w, z = array(weights).shape, array(logits).shape
+    w, z = array(weights).astype(float).shape, array(logits).shape
     classes = len(w) == 1 and len(z) > 1 and w[0] == z[1]
     stretched = len(w) <= len(z) and all(a in (1, b) for a, b in zip(w[::-1], z[::-1], strict=False))
     # A vector fits the classes of a categorical loss, or the last axis of a binary one, and a row the latter alone.
@@ -807,7 +826,7 @@ def flat_batch(loss: Loss | str, targets: Any, predictions: Any) -> Answer:
 def _spreads_weights(loss: Loss | str, y: Array, p: Array) -> bool:
     """Whether other rows count beside one that has all the weight, as after a mean over its only axis."""
     if len(y) < 2 or isinstance(loss, str):
-        return isinstance(loss, str)
+        return len(y) > 1 and _of(loss).family.startswith("binary")
     first, step = np.eye(len(y))[0], 1 if _of(loss).first == "target" else -1
     other = np.where(first, p, np.where(p < 0.5, 0.9, 0.1)).astype(p.dtype)
     try:
@@ -847,7 +866,7 @@ def _others(z: Array, axis: int) -> Array:
     return np.asarray(np.flip(z, axis=axis) + 10.0 * ramp)
 
 
-def padding_counts(loss: Loss, logits: Any, targets: Any, padded: Any, *, axis: Index = None) -> Answer:
+def padding_counts(loss: Loss | str, logits: Any, targets: Any, padded: Any, *, axis: Index = None) -> Answer:
     """Whether the loss changes with the logits of padded positions."""
     z, pad = array(logits), array(padded).astype(bool)
     if not pad.any():
@@ -867,11 +886,12 @@ def padding_counts(loss: Loss, logits: Any, targets: Any, padded: Any, *, axis: 
         return Answer(True, why)
     # A mask on the sum alone: the padding still counts in the divisor, if more of it lowers the loss.
     y, where = array(targets), pad.any(a)
-    if where.shape != y.shape or z.ndim not in (2, 3):
-        return Answer(False, why)
-    along = 0 if z.ndim == 2 else 1 if a == -1 else 2
+    along = 0 if z.ndim < 3 else 1 if a == -1 else 2
+    if z.ndim < 2 or (where.shape != y.shape and (a == 1 or y.shape != z.shape)):
+        return Answer(False, f"{why}; whether it is divided by them was not tried")
     z = np.concatenate([z, np.take(z, [0], along)], along)
-    y = np.concatenate([y, np.full_like(y[..., :1], y[where][0])], -1)
+    each = min(along, 1)
+    y = np.concatenate([y, np.full_like(np.take(y, [0], each), y[where][0])], each)
     more = (v.new_tensor(m) if hasattr(v, "new_tensor") else m for v, m in ((like, z), (targets, y)))
     try:
         three = _called(loss, *more)
@@ -895,7 +915,7 @@ def minus_one_is_a_class(loss: Loss | str) -> Answer:
 def label_out_of_range(targets: Any, classes: int, *, ignore_index: Index = -100) -> Answer:
     """Whether a label that counts is no class."""
     y = array(targets).ravel()
-    bad = y[(y != ignore_index) & ~((y >= 0) & (y < classes))]
+    bad = y[(y != ignore_index) & ~((y >= 0) & (y < int(classes)) & (y % 1 == 0))]
     such = f", such as {bad[0]}" if bad.size else ""
     left = int((y == ignore_index).sum())
     also = f"; {left} are {ignore_index}, which the loss has to skip" * bool(left)

@@ -1787,10 +1787,138 @@ def refuting_lately() -> dict[str, tuple[str, Callable[[], Any]]]:
     }
 
 
+def refuting_again() -> dict[str, tuple[str, Callable[[], Any]]]:
+    """And from a third: shifts of rows, soft labels, what precedes a softmax, labels (B, T, 1), rows as time."""
+    s, g, ce = symptoms, torch.Generator().manual_seed(893), F.cross_entropy
+    keras = behaviours.keras()
+    bce, logits_bce = F.binary_cross_entropy, F.binary_cross_entropy_with_logits
+
+    def r(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=g, dtype=torch.float64)
+
+    def before(f: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+        return lambda a, c: ce(f(a), c)
+
+    z, y, cube, cube_y = r(8, 10), torch.arange(8), r(4, 10, 6), torch.zeros(4, 6).long()
+    flat_y, flat_p = np.array([0.0, 1, 1, 0]), np.array([0.2, 0.7, 0.6, 0.4])
+    soft, masked = torch.full((8, 1), 0.9), torch.zeros(40, 3).index_fill(1, torch.tensor([2]), -np.inf)
+    image, pixels = r(2, 3, 5, 4), torch.arange(40).reshape(2, 5, 4) % 3
+    pixels[:, 3:] = -100
+    zeroed = torch.where(y[:, None] > 5, 0, F.one_hot(y, 10).double())
+    broken = nn.Linear(2, 2).requires_grad_(False)
+    broken.weight.fill_(np.nan)
+    ulp = ce(torch.tensor([[16.0, 0.0]]), torch.tensor([0])) + 21 * 2.0**-23
+    unbuilt = keras.Sequential([keras.layers.Dense(2, dtype="float16")])
+    return {
+        "a shift of each row beside a bias": (NO, lambda: s.no_signal(r(8, 1) + r(1, 10))),
+        "soft labels of yes, dear": (YES, lambda: s.large_first_logits(3 + 0 * r(8, 1), soft)),
+        "soft labels of yes, wrong": (NO, lambda: s.large_first_logits(-8 + 0 * r(8, 1), soft)),
+        "soft labels (N,)": (YES, lambda: s.large_first_logits(3 + 0 * r(8), soft[:, 0])),
+        "a ReLU before the softmax": (YES, lambda: s.double_softmax(before(torch.relu), z, y)),
+        "a tanh before the softmax": (YES, lambda: s.double_softmax(before(torch.tanh), z, y)),
+        "a sigmoid before the softmax": (YES, lambda: s.double_softmax(before(torch.sigmoid), z, y)),
+        "two sigmoids are no softmax": (
+            YES,
+            lambda: s.double_softmax(lambda a, t: logits_bce(a.sigmoid(), t), r(8, 1)),
+        ),
+        "two softmaxes are no sigmoid": (YES, lambda: s.double_sigmoid(before(lambda a: a.softmax(1)), z)),
+        "a softmax is no sigmoid": (YES, lambda: s.double_sigmoid(logits_bce, (3 * z).softmax(1))),
+        "a softmax of two is no sigmoid": (
+            YES,
+            lambda: s.double_sigmoid(logits_bce, (3 * r(20, 2)).softmax(1)),
+        ),
+        "class indices are no distribution": (
+            YES,
+            lambda: s.no_distributions(F.nll_loss, z.log_softmax(1), y),
+        ),
+        "bits for each of 3,072 pixels": (
+            NO,
+            lambda: s.other_unit(lambda a, c: ce(a, c) / np.log(2) / 3072),
+        ),
+        "bits for each of 88": (NO, lambda: s.other_unit(lambda a, c: ce(a, c) / np.log(2) / 88)),
+        "a unit in the last place": (YES, lambda: s.few_digits(ce, loss_value=np.float32(2.0**-23))),
+        "some units in the last place": (YES, lambda: s.few_digits(ce, loss_value=ulp)),
+        "class indices (B, T)": (YES, lambda: s.targets_do_not_sum(5 + cube_y)),
+        "zeros added to the scores": (YES, lambda: s.sees_nothing(torch.zeros(3, 3), true_is="seen")),
+        "a word that is neither": (
+            NO,
+            lambda: s.sees_nothing(torch.tensor([[True, True], [False, True]]), true_is="masked"),
+        ),
+        "weights that are nan": (NO, lambda: s.not_finite(broken)),
+        "complex numbers": (NO, lambda: s.not_finite(np.array([1 + 1j, np.nan]), z)),
+        "a table of objects": (NO, lambda: s.not_finite(np.array([1.0, None, np.nan], object), z)),
+        "a loader": (NO, lambda: s.not_finite(torch.utils.data.DataLoader([torch.tensor([np.nan])]))),
+        "a generator": (NO, lambda: s.not_finite(x for x in [torch.tensor([np.nan])])),
+        "nothing given": (NO, lambda: s.not_finite()),
+        "a label of 2.5": (NO, lambda: s.label_out_of_range(np.array([0.0, 2.5]), 4)),
+        "labels (B, T, 1)": (YES, lambda: s.classes_on_the_last_axis(ce, cube, cube_y[..., None])),
+        "labels in one row": (YES, lambda: s.classes_on_the_last_axis(ce, cube, cube_y.ravel())),
+        "a softmax over the batch, squeezed": (NO, lambda: s.softmax_over_another_axis(r(9).softmax(0))),
+        "rows taken for time": (NO, lambda: s.depends_on_other_rows(nn.LSTM(3, 4), r(4, 5, 3).float())),
+        "no binary loss, by name": (
+            YES,
+            lambda: s.flat_batch("sparse_categorical_crossentropy", flat_y, flat_p),
+        ),
+        "a label that is masked": (NO, lambda: s.sure_and_wrong(masked, torch.arange(40) % 3)),
+        "a model that is not built": (NO, lambda: s.half_weights(unbuilt)),
+        "a logged nan": (NO, lambda: s.nobody_divides(np.nan, 2.0, 4)),
+        "eight bits": (NO, lambda: s.mask_overflows(-1e4, torch.zeros(2, 2).to(torch.float8_e4m3fn))),
+        "bytes": (NO, lambda: s.mask_overflows(-1e9, torch.zeros(2, 2, dtype=torch.int8))),
+        "weights in a dictionary": (NO, lambda: s.weights_of_another_shape({0: 1.0, 1: 2.0}, z)),
+        "a mask on the sum, for pixels": (
+            NO,
+            lambda: s.padding_counts(
+                lambda a, c: ce(a, c, reduction="sum") / c.numel(), image, pixels, pixels == -100
+            ),
+        ),
+        "rows of zeros, divided by all": (NO, lambda: s.padding_counts(ce, z, zeroed, y > 5)),
+        "a softmax, then the logarithms": (
+            YES,
+            lambda: s.double_softmax(lambda a, t: bce(a.softmax(1), t), z, y),
+        ),
+    }
+
+
 def test_what_refuted_a_check_does_so_no_more() -> None:
     """Would be refuted by the answer that each case got."""
-    for name, (wrong, call) in (*refuting().items(), *refuting_lately().items()):
+    for name, (wrong, call) in (*refuting().items(), *refuting_lately().items(), *refuting_again().items()):
         assert call() != wrong, name
+
+
+def test_the_mended_checks_still_decide() -> None:
+    """What "cannot tell" could hide: the cause is named, and its absence too."""
+    s, ce = symptoms, F.cross_entropy
+    z, y = torch.randn(8, 10, generator=torch.Generator().manual_seed(894)), torch.arange(8)
+    cube, cube_y = z.reshape(2, 4, 10), y.reshape(2, 4, 1)
+    assert s.no_signal(torch.arange(8.0)[:, None] + z[:1]) == YES and s.no_signal(z[:, :1] + z) == NO
+    assert s.double_softmax(lambda a, c: ce(a.softmax(1), c), z, y) == YES
+    assert s.double_softmax(lambda a, c: ce(a.relu(), c), z, y) == NO
+    assert s.double_sigmoid(F.binary_cross_entropy_with_logits, (3 * z).sigmoid()) == YES
+    keras = behaviours.keras().losses.SparseCategoricalCrossentropy(from_logits=True)
+    assert s.classes_on_the_last_axis(keras, cube.numpy(), cube_y.numpy()) == NO
+    assert s.classes_on_the_last_axis(ce, cube, cube_y) == YES
+    assert s.depends_on_other_rows(nn.LSTM(3, 4), torch.randn(4, 5, 3)) == YES
+    assert s.other_unit(lambda a, c: ce(a, c) / 3072) == NO
+    assert s.sees_nothing(torch.zeros(3, 3), true_is="left out") == NO
+    assert s.not_finite(z, {"cache": None, "mask": y}) == NO
+    assert s.not_finite(np.array([None], object), torch.tensor([np.nan])) == YES
+    pad, kept = y > 5, torch.where(y[:, None] > 5, 0, F.one_hot(y, 10)).float()
+    assert s.padding_counts(ce, z, kept, pad) == YES
+    assert s.padding_counts(lambda a, t: ce(a, t, reduction="sum") / t.sum(), z, kept, pad) == NO
+    by_name = s.padding_counts("categorical_crossentropy", z.softmax(1).numpy(), np.eye(10)[y], pad)
+    assert by_name == YES
+    assert s.label_out_of_range(y, torch.tensor(10)) == NO
+    assert s.label_out_of_range(np.array([0.0, 2.5]), 4) == YES
+
+
+def test_answers_say_on_what_they_rest() -> None:
+    """Predictions of 0 and 1 beside soft targets, and probabilities that are clipped from above."""
+    p = torch.tensor([[0.4], [0.5], [1 - 1e-7], [1 - 1e-7]]).double()
+    said = symptoms.clipped(lambda q, t: -(t * q.log() + (1 - t) * (1 - q).log()).mean(), p)
+    assert said == NO and said.why.endswith("the smallest number was looked at")
+    hard = torch.tensor([[1.0], [0.0]])
+    said = symptoms.swapped_arguments(F.binary_cross_entropy, hard, torch.tensor([[0.9], [0.1]]))
+    assert said == YES and said.why.endswith("if the 0s and 1s are the targets")
 
 
 def test_answers_name_what_they_cannot_see() -> None:

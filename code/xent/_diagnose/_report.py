@@ -127,7 +127,7 @@ class Diagnosis:
                 parts.append(f"plus {value:.4g} times {name}")
         if self.factor != 1:
             whole = round(1 / self.factor) if self.factor else 0
-            divided = whole > 1 and abs(whole * self.factor - 1) < 1e-3
+            divided = whole > 1 and abs(whole * self.factor - 1) < min(3e-5, 0.01 / whole)
             squared = self.temperature != 1 and abs(self.factor / self.temperature**2 - 1) < 1e-3
             also = f" (divided by {whole})" * divided + " = T²" * squared
             parts.append(f"times {self.factor:.4g}{also}")
