@@ -61,8 +61,8 @@ def layer(g: np.random.Generator, rows: int, classes: int, width: int) -> tuple[
 
 @pytest.mark.claim(
     "15",
-    "PyTorch's cross-entropy in float32, without `torch.compile`, holds three arrays of the size of the logits, and a "
-    "fourth if you keep them.",
+    "PyTorch's cross-entropy with labels in float32, without `torch.compile`, holds three arrays of the logits' size, "
+    "and a fourth if you keep them.",
 )
 @pytest.mark.claim(
     "15",
@@ -70,9 +70,10 @@ def layer(g: np.random.Generator, rows: int, classes: int, width: int) -> tuple[
     "away with it.",
 )
 def test_arrays_of_the_logits_size() -> None:
-    """The allocator's count for five ways of the experiment; and every stored case, by the process.
+    """The allocator's count for five ways of the experiment and options of the loss; every stored case, by the process.
 
-    Would be refuted by a size at which a way holds another number of arrays.
+    Would be refuted by a size at which a way holds another number of arrays, or by an option that adds one: smoothing
+    distributions over the classes does, smoothing labels does not.
     """
     g = rng(0)
     rows, classes = 1024, int(g.integers(3500, 4500))
@@ -94,6 +95,16 @@ def test_arrays_of_the_logits_size() -> None:
     def says(way: str, count: float) -> None:
         assert arrays[way] == pytest.approx(count, abs=0.3)
 
+    def optional(targets: Tensor, **options: Any) -> None:
+        used = peak(lambda: F.cross_entropy(hidden @ weight.T, targets, **options))
+        assert used / (4 * rows * classes) == pytest.approx(3, abs=0.3)
+
+    by_class = torch.tensor(g.uniform(0.5, 2, size=classes)).float()
+    for options in ({"label_smoothing": 0.1}, {"weight": by_class}):
+        optional(target, **options)
+        optional(target, **options, reduction="sum")
+        with refuted("distributions as targets"):
+            optional(torch.tensor(g.dirichlet(np.ones(classes), size=rows)).float(), **options)
     chunk = 256 / rows  # a chunk's own arrays come and go
     says("plain", 3)
     says("plain, logits kept", 4)
@@ -352,7 +363,7 @@ def test_the_tail_of_a_sure_teacher() -> None:
 
 @pytest.mark.claim(
     "15",
-    "Beside the gradients, which every method has to make, the linear losses take 15 to 35 MiB at each of "
+    "Besides the gradients, which every method has to make, the linear losses take 15 to 35 MiB at each of "
     "these widths, with a teacher and without.",
 )
 def test_memory_over_the_width() -> None:
@@ -781,7 +792,7 @@ def test_compile_first() -> None:
 )
 @pytest.mark.claim(
     "15",
-    "Cut cross-entropy held at most two MiB beside the gradients and took 2.2 to 3.1 times as long as the plain pair",
+    "Cut cross-entropy held at most two MiB besides the gradients and took 2.2 to 3.1 times as long as the plain pair",
 )
 def test_kernels_made_for_the_loss() -> None:
     """Errors to 5 %; what xent holds is that gradient and a block's logits, once in float32 and once in bfloat16.
@@ -882,21 +893,31 @@ def test_rounded_logits_near_a_teacher() -> None:
 def test_noise_contrastive_estimation() -> None:
     """The expected loss over random P, noise and k, minimised from a random start.
 
-    Would be refuted by a minimum with other probabilities, or with a sum that is not one.
+    Would be refuted by a minimum with other probabilities, or with a sum that is not one. Noise that covers the data
+    alone leaves the logit of an unused entry where it was.
     """
     g = rng(0)
 
     def minimum(p: Array, noise: Array, k: float) -> Array:
+        drawn = noise > 0  # by the noise; in what the page says, all
+
         def loss(z: Array) -> float:
-            odds = z - np.log(k * noise)
-            return float(p @ np.logaddexp(0, -odds) + k * noise @ np.logaddexp(0, odds))
+            odds = z[drawn] - np.log(k * noise[drawn])
+            return float(p[drawn] @ np.logaddexp(0, -odds) + k * noise[drawn] @ np.logaddexp(0, odds))
 
         return np.asarray(minimize(loss, g.normal(size=len(p)), tol=1e-12).x)
+
+    def normalised(p: Array, noise: Array, k: float) -> None:
+        assert p[noise == 0].sum() == 0  # the noise covers the data
+        assert np.exp(minimum(p, noise, k)).sum() == pytest.approx(1, abs=0.01)
 
     for classes in (2, 3, 8):
         p, noise = g.dirichlet(np.ones(classes) * 3, size=2)
         for k in (0.5, 1.0, 25.0):
             np.testing.assert_allclose(minimum(p, noise, k), np.log(p), atol=2e-3)
+            normalised(p, noise, k)
+            with refuted("an entry that neither the data nor the noise has"):
+                normalised(np.append(p, 0.0), np.append(noise, 0.0), k)
             with refuted("noise that the loss does not know of"):
                 np.testing.assert_allclose(minimum(p, noise, k) + np.log(2), np.log(p), atol=2e-3)
 
@@ -1021,7 +1042,7 @@ def test_a_mean_of_chunks() -> None:
             summed(reduction, len(y))
 
 
-@pytest.mark.claim("15", "In `Blocked.backward` the line that makes `g` is multiplied by")
+@pytest.mark.claim("15", "In `Blocked.backward` the line that makes `g` gets the factor")
 def test_a_z_loss_in_the_sketch() -> None:
     """The chapter's cell with the solution's two changes, run: loss and gradients, blocks of several sizes.
 
