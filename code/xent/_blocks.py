@@ -115,9 +115,7 @@ class Block:
         classes, part = self.work.shape[1], self.work.T
         if classes <= DOT_UP_TO:
             return self.work @ np.ones(classes, self.work.dtype)
-        if self.work.flags.c_contiguous:  # NumPy adds in pairs along the innermost axis alone
-            return np.asarray(self.work.sum(axis=1))
-        while len(part) > RUN:
+        while len(part) > RUN and not self.work.flags.c_contiguous:  # along rows NumPy adds in pairs itself
             many, left = divmod(len(part), RUN)
             sums = part[: RUN * many].reshape(RUN, many, -1).sum(axis=0)
             sums[0] += part[len(part) - left :].sum(axis=0)

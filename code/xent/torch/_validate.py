@@ -110,20 +110,22 @@ def distributions(
     if concrete(tensor):
         tolerance = check.sum_tolerance(value.dtype, tensor.shape[axis])
         inside(tensor, name, tolerance, hint=hint)
-        sums = tensor.detach().sum(axis, dtype=accumulator(tensor))
-        expected, wrong = (
-            check.sum_to_one("probabilities", value, axis, tolerance),
-            (sums - 1).abs() > tolerance,
-        )
-        check.refuse_where(wrong, name, expected, sums, got="a sum of {:.10g}", hint=hint)
+        sums = tensor.detach().sum(axis)
+        if ((sums - 1).abs() > tolerance).any():  # to add up in float64, PyTorch copies all of them
+            sums = tensor.detach().sum(axis, dtype=accumulator(tensor))
+            expected = check.sum_to_one("probabilities", value, axis, tolerance)
+            wrong = (sums - 1).abs() > tolerance
+            check.refuse_where(wrong, name, expected, sums, got="a sum of {:.10g}", hint=hint)
     return tensor
 
 
 def inside(tensor: Tensor, name: str, slack: float = 0.0, *, hint: Callable[[], str] = str) -> None:
     """Refuse what lies outside [0, 1]."""
-    if concrete(tensor):
-        wrong = ~((tensor >= 0) & (tensor <= 1 + slack))
-        check.refuse_where(wrong, name, "probabilities in [0, 1]", tensor, hint=hint)
+    if concrete(tensor) and tensor.numel():
+        low, high = tensor.detach().aminmax()
+        if not (low >= 0 and high <= 1 + slack):
+            wrong = ~((tensor >= 0) & (tensor <= 1 + slack))
+            check.refuse_where(wrong, name, "probabilities in [0, 1]", tensor, hint=hint)
 
 
 def weights(

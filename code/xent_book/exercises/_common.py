@@ -41,8 +41,7 @@ def _recipes(arguments: tuple[Any, ...]) -> Iterator[tuple[str, Recipe]]:
         yield many, partial(_times_length, place, at, 1)
         few = f"your answer is the right one divided {by}: a mean where a sum is meant, or a second mean"
         yield few, partial(_times_length, place, at, -1)
-    places: dict[str, int | None] = {"": None, " over the first axis": 0, " over the last axis": -1}
-    for over, axis in places.items():
+    for over, axis in (("", None), (" over the first axis", 0), (" over the last axis", -1)):
         for name, reduce in (("mean", np.mean), ("sum", np.sum)):
             text = f"this is the {name} of the right answers{over}: return each of them"
             yield text, lambda a, _, reduce=reduce, axis=axis: reduce(a, axis=axis) if a.ndim else a  # type: ignore[misc]
