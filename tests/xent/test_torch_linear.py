@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 import ranks as processes
@@ -774,6 +776,17 @@ def test_a_step_of_a_language_model() -> None:
     measured = json.loads(done.stdout)
     assert measured["linear"][1] < 1e-5  # two orders of the same float32 sums
     assert measured["linear"][0] < measured["plain"][0] / 10, measured
+
+
+def test_target_distributions_are_checked_without_a_copy() -> None:
+    hidden, weight = torch.randn(1600, 64, requires_grad=True), torch.randn(5000, 64, requires_grad=True)
+    shares = torch.softmax(torch.randn(1600, 5000), 1)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        xent.torch.linear_cross_entropy(hidden, weight, shares).backward()
+    assert seen.profiler is not None and seen.profiler.kineto_results is not None
+    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))
+    assert max(held) < 0.75 * shares.nbytes  # blocks of logits, and the gradients
 
 
 # A vocabulary that is split among ranks.
