@@ -135,7 +135,7 @@ def test_between_the_trigram_and_the_five_gram() -> None:
 @pytest.mark.claim(
     "11",
     "For the end of a speech the models pay less than theory says with $B = 1$ and with buckets, and "
-    "more with $B = 4$: the differences are within half of the predictions, but the intervals exclude "
+    "more with $B = 4$: the differences are less than half of the predictions, but the intervals exclude "
     "these.",
 )
 def test_the_end_costs_what_the_tilt_costs() -> None:
@@ -435,7 +435,7 @@ def test_how_many_intervals_hold_which_law() -> None:
 
 @pytest.mark.claim(
     "11",
-    "four came true: on the model, the loss, the lengths without a mark, and the calibration there, with "
+    "four came true: those on the model, the loss, the lengths without a mark, and the calibration there, with "
     "one reply and with buckets above the constant arm's and below the law.",
 )
 @pytest.mark.claim("11", "the order came true but the count did not:")
