@@ -373,7 +373,7 @@ def networks(gamma: float, seed: int, columns: tuple[str, str]) -> tuple[Array, 
 @pytest.mark.claim(
     "09",
     "Focal loss elicits too low a report for any class whose probability lies between one half and 1; it made "
-    "overfitted networks less over-confident.",
+    "overfitted networks less overconfident.",
 )
 @pytest.mark.claim(
     "09",
@@ -540,7 +540,7 @@ def sure(z: Array) -> Array:
 
 @pytest.mark.claim(
     "09",
-    "The linear score makes this model over-confident, and focal loss makes it too timid; the inverse "
+    "The linear score makes this model overconfident, and focal loss makes it too timid; the inverse "
     "repairs the focal model's reports, and their log score too.",
 )
 @pytest.mark.claim("09", "Log and Brier are about as close to the diagonal as chance allows.")
