@@ -69,7 +69,8 @@ def test_no_lie_is_cheaper_or_as_cheap() -> None:
 
 @pytest.mark.claim(
     "09",
-    "Accuracy is proper and blind: every report that names the truth's one most probable class ties with the truth.",
+    "Accuracy is proper but blind: every report that names the truth's one most probable class ties with "
+    "the truth.",
 )
 def test_accuracy_cannot_tell_reports_with_the_same_winner() -> None:
     """Reports of every shape for beliefs of every kind: the same winner ties exactly, another one never gains.
@@ -138,14 +139,14 @@ def test_the_absolute_error_is_least_at_a_corner() -> None:
 
 @pytest.mark.claim(
     "09",
-    "With two classes the clipped logarithm is proper, and hides how rare a class below the clip is; with three or "
-    "more it can pay to call such a class impossible.",
+    "With two classes the clipped logarithm is proper, but hides how rare a class below the clip is; "
+    "with three or more it can pay to call such a class impossible.",
 )
 @pytest.mark.claim(
     "09",
-    "If several classes are below the clip and you report them all as zero, $p_K$ is their sum.",
+    "If several classes are below the clip and you report them all as zero, $p_K$ stands for their sum.",
 )
-@pytest.mark.claim("09", r"The saving is below $p_K$, and so below $\varepsilon$ for one class")
+@pytest.mark.claim("09", r"The saving is less than $p_K$, and so less than $\varepsilon$ for a single class:")
 def test_clipping_pays_from_three_classes_on() -> None:
     """Random clips; two classes at the end of the interval; one class below it and up to 50,000, against the formula.
 
@@ -212,8 +213,8 @@ def test_clipping_pays_from_three_classes_on() -> None:
 
 @pytest.mark.claim(
     "09",
-    "Class weights, label smoothing and focal loss elicit bent probabilities. With positive weights and ε below 1 each "
-    "can be bent back, if the model has reached what its loss elicits.",
+    "Class weights, label smoothing and focal loss elicit bent probabilities. With positive weights and "
+    "ε below 1, each distortion can be undone if the model has reached what its loss elicits.",
 )
 @pytest.mark.parametrize("classes", [2, 3])
 def test_what_is_bent_can_be_bent_back_only_from_the_minimum(classes: int) -> None:
@@ -256,13 +257,13 @@ def test_what_is_bent_can_be_bent_back_only_from_the_minimum(classes: int) -> No
 
 @pytest.mark.claim(
     "09",
-    "Over small random batches a class-weighted loss divided by the batch's own sum of weights bends less than one "
-    "divided by a constant.",
+    "Over small random batches, a class-weighted loss bends the probabilities less when divided by the "
+    "batch's own sum of weights than when divided by a constant.",
 )
 @pytest.mark.claim(
     "09",
-    "PyTorch's weighted mean over class indices divides by the sum of the weights *in the batch*, so small batches of "
-    "independent draws bend less.",
+    "PyTorch's weighted mean over class indices divides by the sum of the weights *in the batch*, so "
+    "small batches of independent draws bend the probabilities less.",
 )
 def test_the_batch_takes_part_of_the_weights_back() -> None:
     """All batches enumerated, of one to four; random shares and weights of every kind; PyTorch's own means.
@@ -372,7 +373,7 @@ def networks(gamma: float, seed: int, columns: tuple[str, str]) -> tuple[Array, 
 @pytest.mark.claim(
     "09",
     "Focal loss elicits too low a report for any class whose probability lies between one half and 1; it made "
-    "overfitted networks less over-confident.",
+    "overfitted networks less overconfident.",
 )
 @pytest.mark.claim(
     "09",
@@ -539,8 +540,8 @@ def sure(z: Array) -> Array:
 
 @pytest.mark.claim(
     "09",
-    "The linear score makes this model too sure, and focal loss makes it too timid; the inverse brings focal loss "
-    "back, and its log score with it.",
+    "The linear score makes this model overconfident, and focal loss makes it too timid; the inverse "
+    "repairs the focal model's reports, and their log score too.",
 )
 @pytest.mark.claim("09", "Log and Brier are about as close to the diagonal as chance allows.")
 @pytest.mark.claim(
@@ -586,9 +587,9 @@ def test_what_four_losses_make_of_a_logistic_regression(columns: tuple[str, str]
 
 @pytest.mark.claim(
     "09",
-    "Smoothing and focal loss cross the diagonal at one half: they make the model less sure and leave the more "
-    "probable class where it was. They do move decisions at other thresholds. Unequal class weights move the decision "
-    "at one half too.",
+    "The curves for smoothing and focal loss cross the diagonal at one half: these losses make the model "
+    "less sure but keep the more probable class. They do move decisions at other thresholds. Unequal "
+    "class weights move the decision at one half too.",
 )
 @pytest.mark.claim(
     "09", "the order of the classes survives: the decision by the largest probability is the same."
@@ -652,7 +653,8 @@ def test_who_moves_decisions() -> None:
 
 @pytest.mark.claim(
     "09",
-    "Up to the $b_k$ and the unit, the logarithm is the only local strictly proper rule for three or more classes.",
+    "Up to the $b_k$ and the unit of cost, the logarithm is the only local strictly proper rule for "
+    "three or more classes.",
 )
 @pytest.mark.claim("09", "so *every* binary rule is local")
 @pytest.mark.claim(
@@ -698,8 +700,8 @@ def test_local_rules_of_two_and_of_three_classes() -> None:
 
 @pytest.mark.claim(
     "09",
-    "The better the reports tell cases apart, the lower the second, and no relabelling that keeps different reports "
-    "different changes it.",
+    "The better the reports tell cases apart, the lower the second term is; no relabelling that keeps "
+    "different reports different changes it.",
 )
 def test_refinement_survives_relabelling() -> None:
     """Reports on a grid, renamed at random; merged instead, the refinement rises.
@@ -732,8 +734,8 @@ def test_refinement_survives_relabelling() -> None:
 
 @pytest.mark.claim(
     "09",
-    "Where $H$ is differentiable and $q$ has no zeros, a linear function that touches it from above at $q$ is its "
-    "tangent plane.",
+    "Where $H$ is differentiable and $q$ has no zeros, a linear function that touches $H$ from above at "
+    "$q$ is its tangent plane.",
 )
 def test_a_proper_rule_is_its_tangent_inside_the_simplex() -> None:
     """Brier's score with a penalty for the impossible at the corners: strictly proper, and of the same honest cost.
@@ -762,7 +764,7 @@ def test_a_proper_rule_is_its_tangent_inside_the_simplex() -> None:
             says(np.eye(classes)[0])
 
 
-@pytest.mark.claim("09", "Clipping the negative entry and renormalising is not the same in general.")
+@pytest.mark.claim("09", "Clipping the negative entry and renormalising gives a different result in general.")
 def test_clipping_the_local_square_misses_unless_the_rest_are_alike() -> None:
     """Random beliefs with a rare third class; the classes that stay alike, or not.
 

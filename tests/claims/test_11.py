@@ -70,7 +70,7 @@ KINDS = ("ragged", "ragged", "equal", "single", "one long")
 
 @pytest.mark.claim(
     "11",
-    "A mean of means weighs a token by the mean count over the count of its own micro-batch.",
+    "A mean of means weights a token by the mean count divided by the count of its own micro-batch.",
 )
 def test_the_weight_of_a_token_in_a_mean_of_means() -> None:
     """Windows that are ragged, equal, of single targets, and with one long micro-batch.
@@ -104,13 +104,13 @@ def test_the_weight_of_a_token_in_a_mean_of_means() -> None:
 
 @pytest.mark.claim(
     "11",
-    "Sum the losses, count the targets of the whole window over micro-batches and ranks, and scale each sum by the "
-    "number that your framework divides by, over that count.",
+    "Sum the losses, count the targets of the whole window over micro-batches and ranks, and scale each "
+    "sum by your framework's divisor, divided by that count.",
 )
 @pytest.mark.claim(
     "11",
-    "One denominator for each rank leaves the mean over ranks as it was. The global $N$ without the factor $W$ gives "
-    "the right direction and a gradient $W$ times too small.",
+    "One denominator for each rank leaves the mean over ranks as it was. The global $N$ without the "
+    "factor $W$ gives the right direction but a gradient $W$ times too small.",
 )
 def test_the_repair_and_the_two_halves_of_it() -> None:
     """Windows of every kind, on two to four ranks with different numbers of micro-batches; divisors W, 1 and 7.
@@ -142,7 +142,7 @@ def test_the_repair_and_the_two_halves_of_it() -> None:
 
 
 @pytest.mark.claim(
-    "11", "More accumulation steps do not mend a mean of means: its bias is that of a single micro-batch."
+    "11", "More accumulation steps do not repair a mean of means: its bias is that of a single micro-batch."
 )
 @pytest.mark.claim(
     "11",
@@ -199,9 +199,9 @@ def test_what_accumulation_does_to_the_bias() -> None:
 
 @pytest.mark.claim(
     "11",
-    "Under a mean of means, a smaller micro-batch makes a model that stops sooner, provided that its sequences are "
-    "drawn independently, that lengths vary within a prompt and that the end is scored; with blocks of one length, or "
-    "buckets of it, its size changes nothing.",
+    "Under a mean of means, a smaller micro-batch makes a model that stops sooner, provided that its "
+    "sequences are drawn independently, that lengths vary within a prompt and that the end is scored; "
+    "with blocks or buckets of one length, its size changes nothing.",
 )
 @pytest.mark.erratum("0.16")
 def test_smaller_micro_batches_stop_sooner() -> None:
@@ -235,8 +235,8 @@ def test_smaller_micro_batches_stop_sooner() -> None:
 
 @pytest.mark.claim(
     "11",
-    "A class-weighted mean is a ratio too: with a batch of one, positive weights do nothing, and small batches of "
-    "independent draws learn less than the weights ask for.",
+    "A class-weighted mean is a ratio too: with a batch of one, positive weights do nothing, and small "
+    "batches of independent draws bend the probabilities less than the weights ask for.",
 )
 def test_sgd_with_class_weights() -> None:
     """PyTorch's own weighted mean, 64 models that see different labels; random shares and weights.
@@ -324,8 +324,8 @@ def test_a_length_bias_that_perplexity_hides() -> None:
 
 @pytest.mark.claim(
     "11",
-    "One that replaces ignored labels by a class, multiplies by the mask and divides by its sum hands nan to the "
-    "parameters.",
+    "A mean that replaces ignored labels by a class, multiplies by the mask and divides by its sum "
+    "passes nan to the parameters.",
 )
 @pytest.mark.claim(
     "11",
@@ -399,8 +399,8 @@ def test_a_mean_of_nothing() -> None:
 
 @pytest.mark.claim(
     "11",
-    "Adam hides that, but for its epsilon, for a decay that is added to the gradient, and for a clipping threshold, "
-    "which the smaller gradient may not reach.",
+    "Adam hides this, except through its epsilon, a decay that is added to the gradient, and a clipping "
+    "threshold, which the smaller gradient may not reach.",
 )
 @pytest.mark.erratum("0.17")
 def test_what_adam_hides_of_a_missing_factor() -> None:
@@ -593,7 +593,7 @@ STORED = {row["row"]: row for row in json.loads((FOLDER / "table.json").read_tex
 
 
 @pytest.mark.claim(
-    "11", "Wherever the theorem applies, the three numbers agree within three standard errors (±)."
+    "11", "Wherever the theorem applies, the three numbers agree within three standard errors (±)"
 )
 @pytest.mark.parametrize("name", STORED)
 def test_a_row_of_the_table(name: str) -> None:

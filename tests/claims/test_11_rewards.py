@@ -24,8 +24,8 @@ Array = NDArray[np.float64]
 )
 @pytest.mark.claim(
     "11",
-    r"The push is 0.539 for $\alpha = 1$ and 0.443 for $\alpha = 0.75$, beside GRPO's 0.609, where zero would be "
-    "right.",
+    r"The push is 0.539 for $\alpha = 1$ and 0.443 for $\alpha = 0.75$, against GRPO's 0.609; zero would "
+    "be right.",
 )
 @pytest.mark.claim(
     "11", "It would be unbiased if the gradient of a response had the same mean whatever its length."
@@ -74,8 +74,8 @@ def test_the_push_of_an_aggregator() -> None:
 
 @pytest.mark.claim(
     "11",
-    "The derivation also takes the variance of a response's gradient to be in proportion to its length. Here it is "
-    r"not, and neither $\alpha$ is quieter than a constant.",
+    "The derivation also takes the variance of a response's gradient to be in proportion to its length. "
+    r"Here it is not, and neither $\alpha$ gives less noise than a constant.",
 )
 def test_the_noise_of_an_aggregator() -> None:
     """The chapter's coin and group, 100,000 groups, and the variance at each length.
@@ -174,7 +174,9 @@ def test_a_finite_tilt_needs_a_finite_mean_length() -> None:
                 says(first)
 
 
-@pytest.mark.claim("11", "In a large group a right answer has the mean advantage $1 - p$, a wrong one $-p$")
+@pytest.mark.claim(
+    "11", "In a large group a right answer has the mean advantage $1 - p$ and a wrong answer $-p$,"
+)
 def test_the_mean_advantage() -> None:
     """Rewards over the mean of their group, any success rate. Would be refuted by a large group with another mean."""
     g = rng(4)
@@ -194,16 +196,16 @@ def test_the_mean_advantage() -> None:
 
 @pytest.mark.claim(
     "11",
-    "The wrong answers that are left are ever longer, if their lengths differ.",
+    "The wrong answers that are left grow ever longer, if their lengths differ.",
 )
 @pytest.mark.claim(
     "11",
-    "Without a penalty, what multiplies all advantages of a group alike, such as one over their standard deviation, "
-    "changes how fast the policy gets there, and not where.",
+    "Without a penalty, a factor common to all advantages of a group, such as one over their standard "
+    "deviation, changes how fast the policy gets there, but not where it ends.",
 )
 @pytest.mark.claim(
     "11",
-    "With a constant divisor the lengths within right and wrong would not move at all.",
+    "With a constant divisor the lengths of right and of wrong answers would not move at all.",
 )
 def test_where_the_policy_ends() -> None:
     """Tables of 6 to 60 answers, walked for two long times, with and without the standard deviation.
@@ -255,7 +257,7 @@ def test_where_the_policy_ends() -> None:
         says(rate(3.0), rate(1.0))
 
 
-@pytest.mark.claim("11", "with the row's divisor for $|o|$, and after 2,400 steps.")
+@pytest.mark.claim("11", "with the row's divisor for $|o|$, and those after 2,400 steps.")
 def test_the_held_transformer_ends_where_the_equation_says() -> None:
     """The four stored runs: success and both lengths at the end, by the equation from the lengths that the first policy
     is made to have.

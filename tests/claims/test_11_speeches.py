@@ -40,8 +40,8 @@ def change(arm: str, key: str) -> tuple[float, float]:
 
 @pytest.mark.claim(
     "11",
-    "With one speech to a denominator the transformer writes speeches of about a third of the length, as the lengths "
-    "alone foretold.",
+    "With one speech per denominator, the transformer writes speeches of about a third of the length, as "
+    "the lengths alone predicted.",
 )
 @pytest.mark.erratum("0.18")
 def test_a_third_of_the_length() -> None:
@@ -84,8 +84,8 @@ def test_buckets() -> None:
 
 @pytest.mark.claim(
     "11",
-    "With 64 or 128 speeches to a denominator no change shows. With blocks of one length none shows in the "
-    "lengths, but their interval would hold the fall with 16 speeches.",
+    "With 64 or 128 speeches per denominator, no change is visible. With blocks of one length, none is "
+    "visible in the lengths, but the interval is wide enough to contain the drop with 16 speeches.",
 )
 def test_nothing_to_be_seen() -> None:
     """Length and loss of three arms; that of 16 speeches shows, and lies within the interval of the blocks' ratio.
@@ -110,7 +110,7 @@ def test_nothing_to_be_seen() -> None:
 
 
 @pytest.mark.claim(
-    "11", "Every run, in one pass over the data, ends far below the trigram and above the 5-gram."
+    "11", "After one pass over the data, every run's loss is far below the trigram's and above the 5-gram's."
 )
 def test_between_the_trigram_and_the_five_gram() -> None:
     """Every run of any arm, seed and length, against n-grams on the same split; the fifth order is the best.
@@ -134,8 +134,9 @@ def test_between_the_trigram_and_the_five_gram() -> None:
 
 @pytest.mark.claim(
     "11",
-    "For the end of a speech the models pay less than theory says with $B = 1$ and with buckets, and more with "
-    "$B = 4$: within half of it, though their intervals exclude it.",
+    "For the end of a speech the models pay less than theory says with $B = 1$ and with buckets, and "
+    "more with $B = 4$: the differences are less than half of the predictions, but the intervals exclude "
+    "these.",
 )
 def test_the_end_costs_what_the_tilt_costs() -> None:
     """For the three arms whose tilt costs anything.
@@ -157,7 +158,9 @@ def test_the_end_costs_what_the_tilt_costs() -> None:
         says("B=16", 1)
 
 
-@pytest.mark.claim("11", "The larger part is in the spelling, and no theorem about minima predicts it.")
+@pytest.mark.claim(
+    "11", "The larger part of the cost is in the spelling, and no theorem about minima predicts it."
+)
 @pytest.mark.claim(
     "10",
     "one speech per denominator raises the loss of a test speech by several nats, more than the tilt alone costs.",
@@ -182,7 +185,7 @@ def test_the_spelling_costs_more() -> None:
 
 
 @pytest.mark.claim("11", "Four of the eight intervals exclude their prediction")
-@pytest.mark.claim("11", "all seven of these intervals hold the prediction.")
+@pytest.mark.claim("11", "all seven intervals contain the prediction.")
 @pytest.mark.claim("11", "all eight means lie a little above their predictions")
 def test_the_predictions_hold() -> None:
     """Arm by arm, none left out: lengths, and lengths over the constant arm's of the same seed.
@@ -245,8 +248,8 @@ def first(arm: str) -> NDArray[np.float64]:
 
 @pytest.mark.claim(
     "11",
-    "all seven means lie below the prediction, and three intervals exclude it. In "
-    "per cent all six intervals hold it.",
+    "all seven means lie below their predictions, and three intervals exclude them. Expressed in per "
+    "cent, all six intervals contain the prediction.",
 )
 @pytest.mark.claim("11", "a four-layer transformer hardly better than bigrams")
 def test_the_first_design() -> None:
@@ -280,11 +283,14 @@ def test_the_first_design() -> None:
 
 
 @pytest.mark.claim(
-    "11", "With the first four seeds all eight intervals held theirs; with six, these four do not."
+    "11",
+    "With the first four seeds, all eight intervals contained their predictions; with six seeds, these "
+    "four do not.",
 )
 @pytest.mark.claim(
     "11",
-    "Four of the eight intervals exclude their prediction: those of the constant arm and of 16, 64 and 128 speeches.",
+    "Four of the eight intervals exclude their predictions: those of the constant arm and of 16, 64 and "
+    "128 speeches.",
 )
 def test_the_switch_of_the_statistic() -> None:
     """Intervals of the absolute length, from four seeds and from six. Would be refuted by any other set of misses."""
@@ -332,8 +338,8 @@ def kept(arm: str, mark: str, record: dict[str, Any] = ANSWERS) -> NDArray[np.fl
 
 @pytest.mark.claim(
     "11",
-    "After a mark they part, and the mean lengths with one reply to a denominator and with buckets lie between the "
-    "two, nearer to the law within prompts.",
+    "After a mark they differ, and the mean lengths with one reply per denominator and with buckets lie "
+    "between the two, nearer to the law within prompts.",
 )
 def test_the_law_within_prompts() -> None:
     """Both marks, both arms, every seed; and where the mark is silent, where the two laws are one, near both.
@@ -381,7 +387,7 @@ def test_what_unequal_weights_cost_answers() -> None:
 
 
 @pytest.mark.claim(
-    "11", "In each seed every arm predicts the replies better than a 5-gram of the same pairs."
+    "11", "With each seed, every arm predicts the replies better than a 5-gram of the same pairs."
 )
 def test_answers_are_below_the_five_gram() -> None:
     """Six seeds of all arms, alike in seed and rate's grid; the best order of the n-grams is the fifth.
@@ -403,9 +409,12 @@ def test_answers_are_below_the_five_gram() -> None:
 
 @pytest.mark.claim(
     "11",
-    "Six of the ten intervals after a mark hold that law, and three hold what all lengths foretell.",
+    "Six of the ten intervals after a mark contain what that law predicts, and three contain what all "
+    "lengths predict.",
 )
-@pytest.mark.claim("11", "nine of its intervals held the law and four what all lengths foretell.")
+@pytest.mark.claim(
+    "11", "nine of its intervals contained the law's prediction, and four that of all lengths."
+)
 def test_how_many_intervals_hold_which_law() -> None:
     """Five arms after two marks, in both designs. Would be refuted by another count of either."""
 
@@ -426,10 +435,10 @@ def test_how_many_intervals_hold_which_law() -> None:
 
 @pytest.mark.claim(
     "11",
-    "four came out: the model, the loss, the lengths without a mark, and the calibration there, with one reply and "
-    "with buckets above the constant arm's and below the law.",
+    "four came true: those on the model, the loss, the lengths without a mark, and the calibration there, with "
+    "one reply and with buckets above the constant arm's and below the law.",
 )
-@pytest.mark.claim("11", "the order came out and the count did not")
+@pytest.mark.claim("11", "the order came true but the count did not:")
 def test_what_was_foretold_of_answers() -> None:
     """The five expectations of `answers_prediction.md`, as it words them.
 

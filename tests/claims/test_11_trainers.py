@@ -126,7 +126,9 @@ def test_a_repair_repairs(row: dict[str, Any]) -> None:
     assert (row["repair"] == "none needed") == (expected(row["recipe"]) == "right")
 
 
-@pytest.mark.claim("11", "`check_trainer` says the same of each trainer that is handed over as it is.")
+@pytest.mark.claim(
+    "11", "`check_trainer` gives the same verdict on each trainer that is handed over unchanged."
+)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["recipe"])
 def test_a_trainer_that_is_handed_over(row: dict[str, Any]) -> None:
     """As it comes and repaired; the Trainer, SFTTrainer and Lightning are trainers, and no other row is one.

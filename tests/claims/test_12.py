@@ -41,8 +41,8 @@ def divergence(p: Array, q: Array) -> float:
 
 @pytest.mark.claim(
     "12",
-    "Cross-entropy against a distribution is the mean cross-entropy over its labels, its floor is the entropy of the "
-    "target, and its gradient in the logits is $p - t$.",
+    "Cross-entropy against a distribution is the mean cross-entropy over its labels; its floor is the "
+    "entropy of the target, and its gradient in the logits is $p - t$.",
 )
 def test_mean_floor_and_gradient() -> None:
     """Targets of every kind, logits of every kind, two to 200 classes; the gradient by autograd of another program.
@@ -78,8 +78,8 @@ def test_mean_floor_and_gradient() -> None:
 
 @pytest.mark.claim(
     "12",
-    "The exact distribution as target removes the noise of drawing a label, $1 - \\sum_k t_k^2$ per draw; $m$ "
-    "independent votes divide it by $m$.",
+    r"Using the exact distribution as the target removes the noise of drawing a label, $1 - \sum_k t_k^2$ "
+    "per draw; $m$ independent votes divide it by $m$.",
 )
 @pytest.mark.claim(
     "12",
@@ -162,8 +162,8 @@ def test_a_soft_label_removes_one_of_two_noises() -> None:
 @pytest.mark.slow
 @pytest.mark.claim(
     "12",
-    "with less of it exact targets leave next to nothing, on a hundred pictures as on six hundred, because this model "
-    "can express the truth and the pictures nearly determine it.",
+    "with a smaller ridge, exact targets leave next to no divergence, on a hundred pictures as on six "
+    "hundred, because this model can express the truth and the pictures nearly determine it.",
 )
 def test_a_hundred_pictures_nearly_determine_the_truth() -> None:
     """The digits, other splits: what is left, and how many unseen pictures lie in the span of those seen.
@@ -203,7 +203,7 @@ def test_a_hundred_pictures_nearly_determine_the_truth() -> None:
 @pytest.mark.slow
 @pytest.mark.claim(
     "12",
-    "One vote on each of 900 pictures wins with the ridge of 0.001, and comes last with a hundredth of it.",
+    "One vote on each of 900 pictures wins with the ridge of 0.001, but comes last with a hundredth of it.",
 )
 def test_the_ridge_decides_how_votes_are_spent() -> None:
     """The digits with votes of another seed, each ridge, all four ways, paired differences.
@@ -410,8 +410,8 @@ def test_who_spreads_over_all_classes() -> None:
 
 @pytest.mark.claim(
     "12",
-    "If you have logits whose differences are finite, use `cross_entropy` with probabilities: it takes its own "
-    "log-softmax and averages over the rows.",
+    "If you have logits whose differences are finite, use `cross_entropy` with probabilities: it "
+    "computes its own log-softmax and averages over the rows.",
 )
 def test_cross_entropy_in_place_of_kl_div() -> None:
     """Targets with zeros and ones, logits to 1e4, the gradient beside the one by hand.
@@ -442,7 +442,8 @@ def test_cross_entropy_in_place_of_kl_div() -> None:
 
 @pytest.mark.claim(
     "12",
-    "The swapped one is the reverse divergence; its minimiser is generally another, unless the model can match $p$.",
+    "With the arguments swapped you get the reverse divergence, which generally has a different "
+    "minimiser unless the model can match $p$.",
 )
 def test_the_swapped_divergence() -> None:
     """Targets of two to six classes; a model with free logits, and one that has a single number to choose.
@@ -475,9 +476,7 @@ def test_the_swapped_divergence() -> None:
             assert K > 2  # a single number matches each target of two classes
 
 
-@pytest.mark.claim(
-    "12", "With smoothing the best logit gap is finite, and more confidence than that costs more."
-)
+@pytest.mark.claim("12", "With smoothing the best logit gap is finite, and confidence beyond it costs more.")
 def test_the_best_gap_is_finite() -> None:
     """Two classes to a vocabulary, any epsilon: one minimum over the gap, and a rise without end beyond it.
 
@@ -507,8 +506,8 @@ def test_the_best_gap_is_finite() -> None:
 
 @pytest.mark.claim(
     "12",
-    "`kl_div` takes the model's log-probabilities first; its default mean divides by the classes too, and `batchmean` "
-    "on $(B, T, V)$ by $B$ only.",
+    "`kl_div` takes the model's log-probabilities first; its default mean divides by the number of "
+    "classes too, and `batchmean` on $(B, T, V)$ divides by $B$ only.",
 )
 @pytest.mark.claim(
     "12",
@@ -561,7 +560,7 @@ def test_what_pytorch_divides_by() -> None:
     assert F.cross_entropy(z, y, w).item() == pytest.approx(((w[y] * each).sum() / w[y].sum()).item())
 
 
-@pytest.mark.claim("12", "Up to the accuracy of the optimiser the votes come back.")
+@pytest.mark.claim("12", "The inverse recovers the votes up to the accuracy of the optimiser.")
 def test_a_table_reports_the_smoothed_votes() -> None:
     """Cells with one vote, classes that nobody chose, any epsilon, from random starts.
 
@@ -594,8 +593,8 @@ def test_a_table_reports_the_smoothed_votes() -> None:
 
 @pytest.mark.claim(
     "12",
-    "For a smaller $\\eta$, a report with an entry below $\\varepsilon / K$ comes from no distribution; for a larger "
-    "one, a report with an entry above it.",
+    r"For a smaller $\eta$, no distribution leads to a report with an entry below $\varepsilon / K$; for "
+    r"a larger $\eta$, none leads to an entry above it.",
 )
 def test_a_report_below_the_floor() -> None:
     """Beliefs of every kind under the second convention, on both sides of the uniform target.
@@ -647,7 +646,9 @@ def test_the_mixture_inside_on_clean_labels() -> None:
                     surer(equal, eps)
 
 
-@pytest.mark.claim("12", "unless $p$ is uniform, the best smoothed model is too unsure, by a known amount.")
+@pytest.mark.claim(
+    "12", "unless $p$ is uniform, the best smoothed model is underconfident by a known amount."
+)
 def test_the_best_smoothed_model_is_too_unsure() -> None:
     """Beliefs of every kind, two classes to a hundred, PyTorch's smoothed loss differentiated at the report.
 
@@ -675,8 +676,8 @@ def test_the_best_smoothed_model_is_too_unsure() -> None:
 @pytest.mark.slow
 @pytest.mark.claim(
     "12",
-    "With spoilt labels the inversion hardly changes the mean loss with floors of 0.001 and 0.01, and adds a quarter "
-    "of a nat or more with $10^{-12}$.",
+    "With spoilt labels, the inversion hardly changes the mean loss with floors of 0.001 and 0.01, but "
+    "adds a quarter of a nat or more with a floor of $10^{-12}$.",
 )
 def test_what_the_inversion_gains_on_spoilt_labels() -> None:
     """The digits, 64 other splits in eight groups of eight, paired: the inverted report less the report.
@@ -713,7 +714,7 @@ def test_what_the_inversion_gains_on_spoilt_labels() -> None:
 
 
 @pytest.mark.claim(
-    "12", "To elicit $p$ the mixture inside needs, in general, the right $\\varepsilon$ and uniform noise."
+    "12", r"To elicit $p$, the mixture inside generally needs the right $\varepsilon$ and uniform noise."
 )
 def test_the_mixture_inside_needs_its_noise() -> None:
     """Beliefs over two to five classes, noise of .2: uniform and not, with .2 assumed, less and more, by search.
@@ -743,7 +744,7 @@ def test_the_mixture_inside_needs_its_noise() -> None:
 
 
 @pytest.mark.claim(
-    "12", "For one-hot targets the two agree; for others, with unequal weights, they generally do not."
+    "12", "For one-hot targets the two agree; for other targets, with unequal weights, they generally do not."
 )
 def test_two_ways_to_weigh_a_soft_target() -> None:
     """A row's weight by its largest entry against PyTorch's weights of terms: one-hot and soft, equal and unequal.

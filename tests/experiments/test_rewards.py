@@ -91,12 +91,14 @@ def test_a_held_policy_ends_where_foretold(divisor: str, start: float) -> None:
 
 @pytest.mark.claim(
     "11",
-    "Under expected steps a constant was to keep them, and they shrank to between 4.3 and 6.1 tokens; each reply's "
-    "length was to shorten them, and they grew in four of eight runs.",
+    "Under expected steps a constant should have kept their lengths, but they shrank to between 4.3 and "
+    "6.1 tokens; dividing by each reply's length should have shortened them, but they grew in four of "
+    "eight runs.",
 )
 @pytest.mark.claim(
     "11",
-    "with each reply's length they ended longer than right ones in all eight runs, with a constant in one.",
+    "with each reply's length they ended longer than right ones in all eight runs, and with a constant "
+    "in one.",
 )
 @pytest.mark.claim(
     "11",
