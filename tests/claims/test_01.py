@@ -116,8 +116,8 @@ def test_the_logarithm_keeps_the_maximum() -> None:
 
 @pytest.mark.claim(
     "01",
-    "With the second logarithm missing, the loss fits the odds $f / (1 - f)$ instead of the frequency $f$, and "
-    "certainty once half of the labels are 1.",
+    "With the second logarithm missing, the loss fits the odds $f / (1 - f)$ instead of the frequency $f$, and"
+    " fits certainty once half of the labels are 1.",
 )
 @pytest.mark.erratum("3.3")
 def test_one_logarithm_fits_the_odds() -> None:
@@ -150,8 +150,8 @@ def test_one_logarithm_fits_the_odds() -> None:
 
 @pytest.mark.claim(
     "01",
-    "The gradient of one example in its logit is the prediction minus the target, so for targets from 0 to 1 "
-    "it lies between −1 and 1.",
+    "The gradient of one example's loss in its logit is the prediction minus the target, so for targets from 0"
+    " to 1 it lies between −1 and 1.",
 )
 def test_no_pull_exceeds_one() -> None:
     """Differences of the loss, at logits to 1e4 and targets between 0 and 1.
@@ -183,8 +183,8 @@ def test_no_pull_exceeds_one() -> None:
 
 @pytest.mark.claim(
     "01",
-    "Compute the loss from the logit: by way of the probability a confident mistake can cost infinity, and a "
-    "confident right answer nan.",
+    "Compute the loss from the logit: from the probability, a confident mistake can cost infinity, and a "
+    "confident right answer can cost nan.",
 )
 def test_by_way_of_the_probability() -> None:
     """Random logits beyond the reach of three formats; from the logit neither happens, at any size.
@@ -307,7 +307,10 @@ def test_steps_too_large_and_steps_that_are_safe() -> None:
         says(coin, heads, min(z, after), 12 * largest_curvature(coin), 1)
 
 
-@pytest.mark.claim("01", "In the end the start does not matter: this loss is *convex* in the weights.")
+@pytest.mark.claim(
+    "01",
+    "In the end the starting point does not matter: this loss is *convex* in the weights.",
+)
 @pytest.mark.claim(
     "01",
     "The loss of a linear model is convex in the weights, so with a safe step size gradient descent approaches the "

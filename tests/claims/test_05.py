@@ -64,8 +64,8 @@ def test_a_rounding_errs_by_at_most_u_and_comes_close_to_it() -> None:
 
 @pytest.mark.claim(
     "05",
-    "From one power of two to the next there are equally many numbers, except close to zero, where digits run out; "
-    "so the gaps double each time.",
+    "Intervals from one power of two to the next contain equally many numbers, except close to zero, where "
+    "digits run out; so the gaps double at each power of two.",
 )
 @pytest.mark.parametrize("name", DIGITS)
 def test_each_octave_holds_equally_many_numbers(name: str) -> None:
@@ -125,8 +125,8 @@ def test_the_shift_changes_nothing_and_prevents_overflow() -> None:
 
 @pytest.mark.claim(
     "05",
-    "a term that is too small for the format is far too small to change a sum of at least 1. (In float16, tens of "
-    "thousands of them together can be large enough.)",
+    "a term that is too small for the format is far too small to change a sum of at least 1. (In float16, tens"
+    " of thousands of such terms can together be large enough.)",
 )
 def test_what_underflows_is_missed_in_float16_only() -> None:
     """The largest terms that each format rounds to zero: one of them, and 60,000, beside the roundoff of 1.
@@ -185,7 +185,7 @@ def test_log_of_softmax_is_lost_beyond_104_for_any_number_of_classes() -> None:
 @pytest.mark.claim(
     "05",
     "For a right answer of two classes in float32 or float64, PyTorch's `log_softmax` loses a digit for every 2.3 of "
-    "margin and has none left from $\\log(1/u)$ on.",
+    "margin and has none left beyond a margin of $\\log(1/u)$.",
 )
 @pytest.mark.parametrize(("name", "start"), [("float64", 8.0), ("float32", 4.0)])
 def test_the_subtraction_loses_digits_along_a_line(name: str, start: float) -> None:
@@ -227,7 +227,7 @@ def test_the_subtraction_loses_digits_along_a_line(name: str, start: float) -> N
 
 @pytest.mark.claim(
     "05",
-    "Of the gradient, the right class's entry is lost with it, the others once they underflow to 0.",
+    "The gradient loses the right class's entry along with the loss, and the others once they underflow to 0.",
 )
 @pytest.mark.parametrize("name", DIGITS)
 def test_the_right_classs_entry_dies_first(name: str) -> None:
@@ -303,7 +303,8 @@ def test_the_right_classs_entry_dies_first(name: str) -> None:
 
 @pytest.mark.claim(
     "05",
-    "While that entry keeps its digits, the difference of the entries for two classes is half of what it should be.",
+    "While that entry keeps its digits, the difference between the entries for two classes is half of what it "
+    "should be.",
 )
 def test_the_difference_of_the_entries_is_half_for_two_classes() -> None:
     """The gradient along the margin, against its closed form, at random margins in four formats, p a normal number.
@@ -432,10 +433,10 @@ def test_the_gap_form_keeps_its_digits_at_both_ends() -> None:
 
 @pytest.mark.claim(
     "05",
-    "In its tests `xent` computes a cross-entropy of arrays within 4 ulp of the true value, an ulp being $2u$ "
-    "relative to the result, if the loss is at least $K$ times the smallest normal number of its format; "
-    "on tensors, where speed matters more, within $8 + |a|$ ulp, with $a$ the margin of the right class. A sum that "
-    "rounds many terms away can exceed both.",
+    "In its tests `xent` computes a cross-entropy of arrays within 4 ulp of the true value (an ulp is $2u$ "
+    "relative to the result) if the loss is at least $K$ times the smallest normal number of its format; on "
+    "tensors, where speed matters more, it stays within $8 + |a|$ ulp, with $a$ the margin of the right class."
+    " A sum that rounds many terms away can exceed both bounds.",
 )
 def test_the_package_keeps_its_digits_but_where_a_sum_rounds_terms_away() -> None:
     """Level and random rows of 2 to 50,257 classes, losses from K times the smallest normal number up; both packages.
@@ -591,7 +592,8 @@ def test_a_loss_in_bfloat16_is_zero_at_a_margin_of_six() -> None:
 
 @pytest.mark.claim(
     "05",
-    "Subtracting saves the wrong corner, with the digits of the format: at least two in bfloat16, three in float16.",
+    "Subtracting saves the top left corner, with the digits of the format: at least two in bfloat16 and three "
+    "in float16.",
 )
 def test_the_subtraction_keeps_the_digits_of_the_format_in_the_wrong_corner() -> None:
     """2,000 random pairs of logits within 60 of zero, wrong by 10 or more, in both formats, against float64.

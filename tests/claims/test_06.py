@@ -122,7 +122,8 @@ def test_epsilon_ranks_two_models() -> None:
 
 @pytest.mark.claim(
     "06",
-    "On this split, with Keras's ε the nearest neighbour has the lower loss, with scikit-learn's the higher.",
+    "On this split, the nearest neighbour has the lower loss with Keras's ε and the higher loss with "
+    "scikit-learn's.",
 )
 def test_the_ranking_of_the_digits_on_this_and_other_splits() -> None:
     """The chapter's split and nine random ones: the first order on all of them, its reversal on some, hence "this".
@@ -158,8 +159,8 @@ def test_the_ranking_of_the_digits_on_this_and_other_splits() -> None:
 
 @pytest.mark.claim(
     "06",
-    "`log_loss` takes one row given as a list for a batch of binary labels, and with two classes that sum to one you "
-    "cannot tell.",
+    "`log_loss` reads one row given as a list as a batch of binary labels, and with two probabilities that sum"
+    " to one you cannot tell.",
 )
 @pytest.mark.erratum("1.1")
 @pytest.mark.erratum("1.6")
@@ -359,7 +360,10 @@ def test_the_sparse_loss_clips_and_normalises_in_an_order_of_its_backend() -> No
         says(tensorflow, clip_last, y, p)
 
 
-@pytest.mark.claim("06", "and `CrossEntropyLoss` of probabilities is a softmax too many.")
+@pytest.mark.claim(
+    "06",
+    "and `CrossEntropyLoss` of probabilities applies one softmax too many.",
+)
 @pytest.mark.erratum("1.15")
 def test_cross_entropy_of_probabilities_is_a_softmax_too_many() -> None:
     """Rows of every kind: not the loss of the probabilities, but of their softmax; of their logarithms it is right.
@@ -387,8 +391,9 @@ def test_cross_entropy_of_probabilities_is_a_softmax_too_many() -> None:
 
 @pytest.mark.claim(
     "06",
-    "Two right programs may differ in their last bits. Compare with a tolerance that you can derive: relative where "
-    "the loss takes probabilities as they are, with an absolute part added where it normalises or forms $1 - p$.",
+    "Two correct programs may differ in their last bits. Compare with a tolerance that you can derive: "
+    "relative where the loss takes probabilities as they are, with an absolute part added where it normalises "
+    "or forms $1 - p$.",
 )
 @pytest.mark.erratum("1.c")
 def test_the_two_tolerances_are_enough_and_neither_replaces_the_other() -> None:
@@ -464,7 +469,8 @@ def test_the_two_tolerances_are_enough_and_neither_replaces_the_other() -> None:
 
 @pytest.mark.claim(
     "06",
-    "Take the truth from a third place, and plant the mistakes you know, to see that your test finds them.",
+    "Take the true value from a third source, and plant the mistakes you know, to see that your test finds "
+    "them.",
 )
 def test_certify_finds_each_planted_mistake_and_passes_what_is_right() -> None:
     """Thirteen mistakes, eight of them not in the chapter, and three right losses.
@@ -500,12 +506,12 @@ def test_certify_finds_each_planted_mistake_and_passes_what_is_right() -> None:
 
 @pytest.mark.claim(
     "06",
-    "Where the truth of a hard target is infinite, swapped arguments pass, since both sides are infinite",
+    "Where the true loss of a hard target is infinite, swapped arguments pass, since both losses are infinite",
 )
 @pytest.mark.claim(
     "06",
-    "Among distributions, only soft targets catch the loss that takes the argmax of its targets, and only a zero under "
-    "a zero target the one that computes 0 · ∞",
+    "Among distributions, only soft targets catch the loss that takes the argmax of its targets, and only a "
+    "zero under a zero target catches the loss that computes 0 · ∞",
 )
 def test_what_each_group_of_certify_catches() -> None:
     """The groups of `certify`, random rows whose label is impossible, and distributions of every kind.
@@ -645,7 +651,8 @@ def test_who_does_what_with_bad_rows() -> None:
     "The logits lie between −600 and 600; the targets are 0, 1 or between 0.01 and 0.99.",
 )
 @pytest.mark.claim(
-    "06", "The right ones keep at least 12 digits on these, but not all of them agree in the last."
+    "06",
+    "The right functions keep at least 12 digits on these inputs, but not all of them agree in the last digit.",
 )
 def test_the_right_functions_of_the_exercise_keep_twelve_digits() -> None:
     """The exercise's right functions, at logits and targets of the whole range.
@@ -677,8 +684,8 @@ def test_the_right_functions_of_the_exercise_keep_twelve_digits() -> None:
 
 @pytest.mark.claim(
     "06",
-    "Large logits of both signs find the infinite loss and the clip and, if the tolerance is relative, the digits lost "
-    "on a certain and right answer.",
+    "Large logits of both signs expose the infinite loss and the clip and, if the tolerance is relative, the "
+    "digits lost on a certain and right answer.",
 )
 def test_large_logits_find_infinities_clips_and_lost_digits() -> None:
     """Each of the exercise's wrong functions of these kinds, at moderate logits and at large ones of both signs.
