@@ -261,7 +261,7 @@ def test_what_the_size_of_a_loss_says() -> None:
     "02",
     "If a model's weights keep all logits near 0, its loss starts near $\\log K$, whatever the labels.",
 )
-@pytest.mark.claim("02", "If yours starts far above, some logits are too far apart.")
+@pytest.mark.claim("02", "If your loss starts far above, some logits are too far apart.")
 def test_the_start_is_log_k() -> None:
     """Two classes to a vocabulary, one row or many, any labels; the loss is off by at most the spread of the logits.
 
@@ -305,8 +305,8 @@ def test_the_start_is_log_k() -> None:
 
 @pytest.mark.claim(
     "02",
-    "If it settles at what the class shares alone would cost ($\\log K$ if they are equal), check that inputs and "
-    "labels still belong together.",
+    "If it settles at the loss of predicting the class shares alone ($\\log K$ if they are equal), check that inputs "
+    "and labels still belong together.",
 )
 def test_mixed_up_labels_cost_what_the_shares_cost() -> None:
     """Two classes to ten, equal shares and unequal ones, the labels shuffled; those in order get far lower.
@@ -387,7 +387,7 @@ def test_the_losses_of_a_text() -> None:
             xent.cross_entropy(table[before], np.full(n, vocabulary))
 
 
-@pytest.mark.claim("02", "What the model learnt is nearly what counting would have told you,")
+@pytest.mark.claim("02", "What the model has learnt is nearly what counting would have told you,")
 def test_counting_is_the_fit() -> None:
     """Other texts, one drawn at random: no table is below the counts' loss, and the fit comes within 1 %.
 
@@ -415,7 +415,7 @@ def test_counting_is_the_fit() -> None:
 
 
 @pytest.mark.claim("02", "At $T = 1$ it writes mostly familiar pairs of letters and few long words.")
-@pytest.mark.claim("02", "at a high one it draws many pairs not in the text.")
+@pytest.mark.claim("02", "at a high temperature it draws many pairs absent from the text.")
 def test_what_the_table_writes() -> None:
     """The chapter's text and table, 20,000 characters at a temperature: pairs of the text, and its words.
 
@@ -617,7 +617,7 @@ def test_the_penalty_takes_off_the_mean() -> None:
                 says(x, centred, w)
 
 
-@pytest.mark.claim("02", "For two classes its $w$ is one row: to match a softmax with two rows, double $C$.")
+@pytest.mark.claim("02", "For two classes its $w$ is one row; to match a softmax with two rows, double $C$.")
 def test_two_classes_double_c() -> None:
     """Features of every kind, with weak penalties and strong ones: the slope of the penalised softmax at the fit.
 

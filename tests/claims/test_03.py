@@ -387,7 +387,7 @@ def test_both_losses_miss_the_best() -> None:
 )
 @pytest.mark.claim(
     "03",
-    "For the lower curve, being below 0.660 is not enough: a fit to pure noise, too, can have a training loss below "
+    "For the lower curve, being below 0.660 is not enough: even a fit to pure noise can have a training loss below "
     "the entropy of the labels.",
 )
 def test_noise_lowers_the_training_loss() -> None:
@@ -455,7 +455,7 @@ def test_noise_lowers_the_training_loss() -> None:
 @pytest.mark.claim(
     "03",
     "A language model that predicts the next token scores a text with {eq}`eq-surprise-chain`: it adds the surprises "
-    "of the tokens, each given those before it.",
+    "of the tokens, each given the tokens before it.",
 )
 def test_the_chain_is_not_the_plain_sum() -> None:
     """Random tables of pairs of 2 to 50 tokens, and the poem's letters.
@@ -491,7 +491,7 @@ def test_the_chain_is_not_the_plain_sum() -> None:
 
 @pytest.mark.claim(
     "03",
-    "Unless it is zero, an expected loss does not show how much of it is the entropy of the world, and how much the "
+    "Unless it is zero, an expected loss does not show how much of it is the entropy of the world and how much the "
     "model's divergence from it.",
 )
 def test_a_loss_does_not_show_its_parts() -> None:
@@ -526,7 +526,7 @@ def test_a_loss_does_not_show_its_parts() -> None:
             says(0.0, rare)
 
 
-@pytest.mark.claim("03", "If the model is wrong the two matrices can differ,")
+@pytest.mark.claim("03", "If the model is wrong, the two matrices can differ,")
 def test_the_two_matrices_of_a_wrong_model() -> None:
     """A Poisson model of random distributions: the matrices are equal if, and only if, variance and mean are.
 

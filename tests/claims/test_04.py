@@ -126,7 +126,7 @@ def test_prediction_minus_target() -> None:
 
 @pytest.mark.claim(
     "04",
-    "The mean over a batch adds a factor $1/N$; lose it, and repeating each example doubles your gradient.",
+    "The mean over a batch adds a factor $1/N$; if you lose it, repeating each example doubles your gradient.",
 )
 def test_the_factor_of_the_mean() -> None:
     """Batches of one to 200 rows beside two copies: the gradient in shared weights, by autograd, and a step.
@@ -241,8 +241,8 @@ def test_three_products() -> None:
 
 @pytest.mark.claim(
     "04",
-    "At random weights one random direction catches a wrong gradient if the error along it is far above that of the "
-    "measured slope: compare the slope of the loss along it with the gradient times the direction.",
+    "At random weights one random direction catches a wrong gradient if the error along it is far larger than that of "
+    "the measured slope: compare the slope of the loss along it with the gradient times the direction.",
 )
 def test_one_direction_catches() -> None:
     """Nine planted errors, one of them a single wrong entry of 2,410, in random networks, batches and directions.
@@ -320,7 +320,7 @@ def test_the_losses_part() -> None:
 @pytest.mark.claim("04", "You may not have to train to the end to find it, or one nearly as low: stop")
 @pytest.mark.claim(
     "04",
-    "Keep the weights with the lowest validation loss, and stop when no new low comes for some epochs.",
+    "Keep the weights with the lowest validation loss, and stop when there has been no new low for some epochs.",
 )
 def test_when_to_stop() -> None:
     """The same three runs: a patience of 20 stops within 250 epochs, at a lower validation loss than the last.
@@ -458,7 +458,7 @@ def test_modest_at_first() -> None:
 
 @pytest.mark.claim(
     "04",
-    "the least confident within its error bar: the network is no longer modest, and may now be overconfident.",
+    "the least confident group within its error bar: the network is no longer modest, and may now be overconfident.",
 )
 def test_modest_no_longer() -> None:
     """The same three runs: the least confident sixth after 300 epochs, in standard errors.
@@ -477,9 +477,11 @@ def test_modest_no_longer() -> None:
 
 
 @pytest.mark.claim(
-    "04", "five of the groups lie above the diagonal by more than their bars, the surest by less."
+    "04", "five of the groups lie above the diagonal by more than their bars, and the surest group by less."
 )
-@pytest.mark.claim("04", "and two lie a little below the diagonal, the least confident within its error bar:")
+@pytest.mark.claim(
+    "04", "and two lie a little below the diagonal, the least confident group within its error bar:"
+)
 def test_the_bars_of_the_page() -> None:
     """The run of the page. Bars of 1.96 standard errors have no length where every image is right, as in three groups.
 
@@ -631,7 +633,7 @@ def test_a_step_in_the_logit_shortens_the_line() -> None:
 
 @pytest.mark.claim(
     "04",
-    "so the slope is $-e^{z_y} e^{z_k} / (\\sum_l e^{z_l})^2 = -p_y p_k$, and times $-1/p_y$ that is $p_k$.",
+    "so the slope is $-e^{z_y} e^{z_k} / (\\sum_l e^{z_l})^2 = -p_y p_k$; multiplied by $-1/p_y$, it gives $p_k$.",
 )
 def test_the_slope_in_another_logit() -> None:
     """Central differences of p_y in another logit, two classes to fifty.
@@ -658,8 +660,9 @@ def test_the_slope_in_another_logit() -> None:
 @pytest.mark.claim(
     "04",
     "PyTorch records the forward pass, except under `no_grad`, where `copy_` sets the weights. `.backward()` adds each "
-    "weight's slope to its `.grad`; `step` subtracts 0.2 times `.grad` from the weight; `zero_grad` first empties "
-    "`.grad`, or the slopes of all batches would add up. `detach` gives the numbers without the record.",
+    "weight's slope to its `.grad`; `step` subtracts 0.2 times `.grad` from the weight; `zero_grad` first clears "
+    "`.grad`, because otherwise the slopes of all batches would add up. `detach` returns the numbers without the "
+    "record.",
 )
 def test_what_pytorch_does_in_a_step() -> None:
     """The network of the page, random batches, one to four of them: `.grad` and the weights after each call.
@@ -749,7 +752,7 @@ def test_a_wrong_factor_at_weights_of_zero() -> None:
 
 
 @pytest.mark.claim(
-    "04", "Straight does not mean flat: at a confident mistake the slope is nearly the largest there is."
+    "04", "Straight does not mean flat: at a confident mistake the slope is nearly as large as it can be."
 )
 def test_straight_and_steep() -> None:
     """Batches of every kind: no slope exceeds that of a confident mistake, where the curvature is gone.
@@ -809,7 +812,7 @@ def test_below_two_over_l_every_step_goes_down() -> None:
 
 
 @pytest.mark.claim(
-    "04", "The decrease that it guarantees is largest at $\\eta = 1/L$, and at $2/L$ it is zero."
+    "04", "The decrease that the formula guarantees is largest at $\\eta = 1/L$, and at $2/L$ it is zero."
 )
 def test_the_guaranteed_decrease() -> None:
     """The bound's maximum, for random L and gradients; no step of any data falls by less than it.
@@ -944,7 +947,7 @@ def test_kinks_spoil_the_best_step() -> None:
         says(torch.relu)
 
 
-@pytest.mark.claim("04", "at 40 the loss jumps on its way down.")
+@pytest.mark.claim("04", "at $40/L$ the loss jumps on its way down.")
 def test_it_jumps_on_its_way_down() -> None:
     """The digits from weights of zero, 40 over L. Would be refuted by a loss that jumps before it has fallen.
 

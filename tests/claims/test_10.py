@@ -246,8 +246,8 @@ def test_the_harmonic_mean() -> None:
 )
 @pytest.mark.claim(
     "10",
-    "with $\\mu$ the mean over all prompts: to *first order* (in the term in $1/B$), the variance between prompts "
-    "drops out.",
+    "with $\\mu$ the mean over all prompts: to *first order* (in the term of order $1/B$), the variance between "
+    "prompts drops out.",
 )
 @pytest.mark.claim(
     "10", "In a flexible model with prompts, only the lengths of answers to the same prompt compete."
@@ -299,14 +299,15 @@ def test_prompts() -> None:
 @pytest.mark.claim("10", "Half their squared difference is $\\mathrm{Var}[n \\mid c]$ on average.")
 @pytest.mark.claim(
     "10",
-    "So on average two answers vary about their own mean by half of the variance, and $k$ answers by $(k - 1)/k$ of "
-    "it: to first order, multiply the shortening that `learnt_lengths` reports by $k/(k - 1)$.",
+    "So two answers vary about their own mean by half of the variance on average, and $k$ answers vary by $(k - 1)/k$ "
+    "of it. To first order, multiply the shortening that `learnt_lengths` reports by $k/(k - 1)$.",
 )
 @pytest.mark.claim(
     "10",
-    "From one length each you cannot tell whether the prompts fix the length (nothing is lost) or say nothing about "
-    "it (the share is about $\\mathrm{CV}^2/B$). Over all prompts it cannot be more, up to terms in $1/B^2$: "
-    "the variance of all lengths is the average variance within the prompts plus the variance of the prompts' means.",
+    "From one length per prompt you cannot tell whether the prompts fix the length (nothing is lost) or say nothing "
+    "about it (the lost share is about $\\mathrm{CV}^2/B$). Over all prompts the share cannot be larger, up to terms "
+    "in $1/B^2$: the variance of all lengths is the average variance within the prompts plus the variance of the "
+    "prompts' means.",
 )
 @pytest.mark.claim(
     "10",
@@ -413,9 +414,7 @@ def test_two_answers_to_each_prompt() -> None:
     "10",
     "at $B = 16$ the answers become shorter by about $1/880$ and $100/880$ tokens.",
 )
-@pytest.mark.claim(
-    "10", "If the mean of $n^3$ is finite, the last term is an error that falls at least as fast as $1/B^2$."
-)
+@pytest.mark.claim("10", "If the mean of $n^3$ is finite, the last term falls at least as fast as $1/B^2$.")
 def test_the_first_order_within_a_prompt() -> None:
     """The two prompts of the page, exactly; power laws of answers with and without a third moment.
 
@@ -817,7 +816,7 @@ def test_what_is_proper() -> None:
         says(learnt(np.full(2, 0.5), np.array([1, 0.1])), np.full(2, 0.5), 0.1)
 
 
-@pytest.mark.claim("10", "the end weighs at least twice as much, so the model leans towards the end")
+@pytest.mark.claim("10", "the end weighs at least twice as much, so the model leans towards it")
 @pytest.mark.erratum("0.11")
 def test_the_end_weighs_more() -> None:
     """PyTorch's mean on a table by position: the odds of the first token are at least doubled, for any lengths.
