@@ -35,9 +35,9 @@ BLOCK = 1 << 16
 OF_A_ROW = 10
 # Up to this many classes a maximum was found faster with the classes first; the crossing is flat.
 TRANSPOSE_UP_TO = 64
-# Up to so many terms a product with ones is faster than a sum and as accurate: a sum adds in pairs.
-DOT_UP_TO = 128
-# Beyond them, with the classes first, so many classes are added one after another.
+# Up to so many terms a product with ones, and in rows einsum, is faster than a sum and as accurate.
+DOT_UP_TO, EINSUM_UP_TO = 16, 128
+# Of more, with the classes first, so many are added one after another, and so are the sums.
 RUN = 8
 # From this sum on, the logarithm of 1 + the sum has the digits that its log1p has.
 LOG_FROM = 2.0
@@ -91,7 +91,7 @@ class Block:
         """Turn shifted logits into exponentials, zero for one class a row, and sum them over the others."""
         shifted = self._take_out(classes)
         np.exp(self.work, out=self.work)
-        others = self._sum()
+        others = self.sum()
         self._look_again(others, self.maximum)
         return Terms(self.maximum, -shifted, np.exp(shifted), others)
 
@@ -101,7 +101,7 @@ class Block:
         z = self._take_out(classes)
         self.work -= z[:, None]
         np.exp(self.work, out=self.work)
-        others = self._sum()
+        others = self.sum()
         # inf or nan, if a logit is, or is far above that of the class.
         if not math.isfinite(float(np.add.reduce(others)) + float(np.add.reduce(z))):
             self.shift()
@@ -110,12 +110,16 @@ class Block:
         self._look_again(others, z)
         return _log1p(others)
 
-    def _sum(self) -> Floats:
-        """Sum the work array over the classes."""
+    def sum(self) -> Floats:
+        """Sum the work array over the classes, never many terms one after the other: each step may round alike."""
         classes, part = self.work.shape[1], self.work.T
         if classes <= DOT_UP_TO:
             return self.work @ np.ones(classes, self.work.dtype)
-        while len(part) > RUN and not self.work.flags.c_contiguous:  # along rows NumPy adds in pairs itself
+        if self.work.flags.c_contiguous:  # along rows NumPy adds in pairs itself
+            return np.asarray(
+                np.einsum("ij->i", self.work) if classes <= EINSUM_UP_TO else self.work.sum(axis=1)
+            )
+        while len(part) > RUN:
             many, left = divmod(len(part), RUN)
             sums = part[: RUN * many].reshape(RUN, many, -1).sum(axis=0)
             sums[0] += part[len(part) - left :].sum(axis=0)

@@ -240,10 +240,9 @@ def learnt_lengths(lengths: ArrayLike, batch_size: int, prompts: ArrayLike | Non
 
     Notes
     -----
-    Exact for batches drawn independently, with replacement, from the N entries. The mean length of a prompt's
-    answers falls by Var(n | c) / (B mu) to first order, with mu the mean of all lengths. A prompt with a single
-    answer has nothing to tilt: the result is 1, which says that the data cannot show what is learnt there, not
-    that nothing is lost.
+    Exact for batches drawn independently, with replacement, from the N entries. The mean length of a prompt's answers
+    falls by Var(n | c) / (B mu) to first order, with mu the mean of all lengths. A prompt with one answer has nothing
+    to tilt: the result is 1, which says that the data cannot show what is learnt there, not that nothing is lost.
 
     Examples
     --------

@@ -176,8 +176,7 @@ def distillation_gradient(
 
     Notes
     -----
-    A forward divergence of inf has the formula's value, T (q - p). A reverse divergence of inf has no
-    gradient: its row is nan.
+    A forward divergence of inf has the formula's value, T (q - p); a reverse one has no gradient, and its row is nan.
 
     Examples
     --------

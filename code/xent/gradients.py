@@ -10,8 +10,8 @@ in the numbers of `_blocks`, which subtracts nothing.
 
 Arguments, checks and messages are those of the losses. The gradient has the shape of what it is taken by and the
 dtype of the loss, float32 for float16 and float32 and float64 otherwise, and is zero where a target does not count,
-whatever is there. `reduction` and `denominator` say which loss is differentiated: what an example adds does not
-depend on the others, so that "none", the gradient of each example's own loss, is the same as "sum".
+whatever the logits are there. `reduction` and `denominator` say which loss is differentiated: what an example adds
+does not depend on the others, so that "none", the gradient of each example's own loss, is the same as "sum".
 """
 
 from __future__ import annotations

@@ -65,8 +65,7 @@ def log_score(probs: ArrayLike, targets: ArrayLike) -> Any:
     Returns
     -------
     scalar or ndarray, shape (...)
-        Cost in nats, +inf where an outcome was called impossible; float32 if `probs` is no wider, float64
-        otherwise.
+        Cost in nats, +inf where an outcome was called impossible; float32 if `probs` is no wider, else float64.
 
     See Also
     --------
@@ -404,10 +403,9 @@ def invert_weighting(
     .. math:: p_k \propto \frac{q_k}{w_k}, \qquad \text{or} \qquad
               p_k \propto \frac{q_k}{w_k\, \mathrm E[1 / (w_k + W_{B-1})]}
 
-    The first is for a loss whose divisor does not depend on the labels: a sum, a constant, the number of
-    targets, as in Keras. The weighted mean of `xent.cross_entropy`, and of PyTorch over class indices, divides by
-    the batch's own sum of weights and needs the second, with its batch size B: W_{B-1} are the weights of B - 1
-    other targets.
+    The first is for a loss whose divisor does not depend on the labels: a sum, a constant, the number of targets, as in
+    Keras. The weighted mean of `xent.cross_entropy`, and of PyTorch over class indices, divides by the batch's own sum
+    of weights and needs the second, with its batch size B: W_{B-1} are the weights of B - 1 other targets.
 
     Parameters
     ----------
@@ -419,8 +417,7 @@ def invert_weighting(
         Number of targets that shared a sum of weights, B >= 1. None, the default, says that the divisor was
         constant.
     class_probs : array_like, shape (K,), optional
-        Share of each class in the training data, from which the other B - 1 targets came. Goes with
-        `batch_size`.
+        Share of each class in the training data, from which the other B - 1 targets came. Goes with `batch_size`.
 
     See Also
     --------

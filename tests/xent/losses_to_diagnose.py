@@ -79,6 +79,10 @@ def torch_libraries() -> dict[str, Case]:
             nn.CrossEntropyLoss(weight=W3),
             over_w | {"class_weights": (1.0, 5.0, 2.0)},
         ),
+        "CrossEntropyLoss, a weight of zero": (
+            nn.CrossEntropyLoss(weight=torch.tensor([0.0, 2.0, 4.0])),
+            over_w | {"class_weights": (0.0, 1.0, 2.0), "ignore_index": (0, -100)},
+        ),
         "CrossEntropyLoss, 10 weights": (nn.CrossEntropyLoss(weight=W10), over_w | {"class_weights": ten}),
         "CrossEntropyLoss, 10 weights, sum": (
             nn.CrossEntropyLoss(weight=W10, reduction="sum"),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import oracle
 import xent
+from adversary import refuted
 from xent import information
 from xent.information import cross_entropy, entropy, entropy_from_logits, js_divergence, kl_divergence
 
@@ -54,6 +55,33 @@ def test_the_entropy_of_logits_keeps_its_promise(classes: int, dtype: str) -> No
     np.testing.assert_allclose(
         entropy_from_logits(z.T, axis=0, base=2), entropy_from_logits(z) / np.log(2), rtol=4e-7, atol=1e-37
     )
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("distance", [64.0, 512.0])
+@pytest.mark.parametrize("classes", [2, 128, 1001])
+def test_the_entropy_of_logits_where_many_terms_round_alike(
+    classes: int, distance: float, order: Any
+) -> None:
+    z = np.full((130, classes), -distance, order=order)
+    z[:, 0] = 0.4999 * np.spacing(distance)
+    losses = oracle.negative_log_softmax(z[0])
+    true = losses[0] + (classes - 1) * losses[1] * mp.exp(-losses[1])
+    off = oracle.epsilons(entropy_from_logits(z)[-1], true, "float64")
+    assert off <= 4 + float(mp.log(classes / true)) / 2 + 4
+    if classes == 1001:
+        with refuted("the classes need not be counted"):
+            assert off <= 4 - float(mp.log(true)) / 2
+
+
+@pytest.mark.parametrize("measure", [entropy, cross_entropy, kl_divergence])
+def test_the_axis_costs_no_digits(measure: Any) -> None:
+    """Across memory NumPy adds one after the other: of 500 classes the entropy was off by 48 epsilons."""
+    p, q = (np.append(first, np.full(499, (1 - first) / 499)) for first in (0.5, 0.3))
+    given = (p,) if measure is entropy else (p, q)
+    alone = measure(*given)
+    for axis, laid in ((0, [np.stack([x] * 3, 1) for x in given]), (1, [np.stack([x] * 3) for x in given])):
+        np.testing.assert_allclose(measure(*laid, axis=axis), alone, rtol=4 * 2.0**-52)
 
 
 def test_the_entropy_of_logits_is_that_of_their_softmax() -> None:

@@ -51,6 +51,30 @@ def test_cross_entropy_keeps_its_promise(classes: int, dtype: str) -> None:
             assert oracle.epsilons(loss, oracle.negative_log_softmax(row)[k], out) <= PROMISED
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@by_dtype
+@pytest.mark.parametrize("classes", [17, 64, 127, 128, 129, 1000])
+def test_many_terms_that_round_alike_cost_few_digits(classes: int, dtype: str, order: Any) -> None:
+    """However the logits lie in memory: NumPy adds in pairs along it, and across it one after the other."""
+    z, out, worst = oracle.alike(classes, dtype), result_dtype(dtype), 0.0
+    exact = [oracle.negative_log_softmax(row) for row in z]
+    for row, true in zip(z, exact, strict=True):
+        many = np.array(np.broadcast_to(row, (130, classes)), order=order)
+        y = np.zeros(130, int)
+        for smoothing in (0.0, 0.1, 1.0):
+            e = mp.mpf(smoothing)
+            smoothed = (1 - e) * true[0] + e * mp.fsum(true) / classes
+            loss = xent.cross_entropy(many, y, label_smoothing=smoothing, reduction="none")[-1]
+            worst = max(worst, oracle.epsilons(loss, smoothed, out))
+        p, log_p = xent.softmax(many)[-1], xent.log_softmax(many)[-1]
+        worst = max(worst, oracle.epsilons(-log_p[0], true[0], out))
+        assert oracle.epsilons(p[0], mp.exp(-true[0]), out) <= 8 + 4
+        assert oracle.epsilons(float(np.sum(p.astype(np.longdouble))), mp.mpf(1), out) <= 8 + 4
+        focal = xent.focal_loss(many, y, gamma=2.0, reduction="none")[-1]
+        assert oracle.epsilons(focal, mp.expm1(-true[0]) ** 2 * true[0], out) <= 8 + 8 * 2
+    assert worst <= 8
+
+
 @by_dtype
 @by_classes
 @pytest.mark.parametrize("smoothing", [0.1, 1.0])

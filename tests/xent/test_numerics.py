@@ -115,6 +115,13 @@ def test_what_has_no_factor_does_not_count() -> None:
         xent.log_sum_exp([np.nan, 0.0], b=[0, 1])
 
 
+@pytest.mark.parametrize(("x", "b"), [(300.3, 7e-131), (-300.3, 7e130), (690.0, 1.5 * np.exp(-690.0))])
+def test_a_factor_that_all_but_cancels_costs_digits_of_x(x: float, b: float) -> None:
+    true = mp.log(mp.mpf(b)) + mp.mpf(x)
+    got = xent.log_sum_exp([x, 0.0], b=[b, 0])
+    assert oracle.epsilons(got, true, "float64", abs(x)) <= PROMISED < oracle.epsilons(got, true, "float64")
+
+
 def test_the_oracle_agrees_with_decimal_arithmetic() -> None:
     with localcontext(prec=60):
         row = [0.1, -3.0, 50.0, 49.5]

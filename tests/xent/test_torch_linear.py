@@ -671,6 +671,8 @@ def test_an_infinite_row_that_nothing_is_asked_of_has_no_gradient(of: str, direc
     assert torch.equal(gradient, torch.zeros(2, 2))
 
 
+# What float32 cannot hold: nan came back, without a word.
+BEYOND = 1e-50, 1e50
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"hidden": [1.0]}, TypeError, "hidden: expected a torch.Tensor, got list"),
     (
@@ -695,6 +697,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"sample_weight": torch.ones(5)}, ValueError, r"sample_weight: .*broadcasts to \(5, 7\), .*got \(5,\)"),
     ({"sample_weight": torch.tensor(-1.0)}, ValueError, "sample_weight: expected finite weights >= 0"),
     ({"softcap": 0.0}, ValueError, "softcap: expected a finite number > 0, got 0.0"),
+    *(({"softcap": c}, ValueError, "softcap: expected .*the range of torch.float32") for c in BEYOND),
     ({"z_loss": -1.0}, ValueError, "z_loss: expected a finite number >= 0, got -1.0"),
     ({"label_smoothing": 2}, ValueError, r"label_smoothing: expected a number in \[0, 1\], got 2"),
     ({"reduction": "avg"}, ValueError, "reduction: expected one of .*got 'avg'"),
@@ -709,6 +712,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"direction": "both"}, ValueError, "direction: expected one of 'forward', 'reverse', 'jsd', got 'both'"),
     ({"scale": "t"}, ValueError, "scale: expected one of 't_squared', 'none', got 't'"),
     ({"temperature": 0.0}, ValueError, "temperature: expected a finite number > 0, got 0.0"),
+    *(({"temperature": t}, ValueError, "temperature: expected .*the range of torch.float32") for t in BEYOND),
     ({"beta": 1.0}, ValueError, r"beta: expected a number in \(0, 1\), got 1.0"),
     ({"top_k": 0}, ValueError, "top_k: expected at least one class, got 0"),
     (
@@ -728,6 +732,16 @@ def test_errors_name_the_argument(change: dict[str, Any], error: type[Exception]
     options = {name: change[name] for name in change if name not in inputs or name == "sample_weight"}
     with pytest.raises(error, match=f"^(student_|linear_)?{message}"):
         ours(case, {**inputs, **arguments}, **options)
+
+
+@pytest.mark.parametrize("temperature", BEYOND)
+def test_a_cache_is_of_a_temperature_that_its_dtype_holds(temperature: float) -> None:
+    logits = torch.tensor([[1.0, 2.0, 3.0]])
+    with pytest.raises(
+        ValueError, match=r"^temperature: expected a number > 0 in the range of torch.float32"
+    ):
+        xent.torch.top_k_of_teacher(logits, 2, temperature=temperature)
+    assert xent.torch.top_k_of_teacher(logits.double(), 2, temperature=temperature).probs is not None
 
 
 def steps_of_a_language_model() -> dict[str, tuple[int, float]]:

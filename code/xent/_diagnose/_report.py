@@ -35,7 +35,7 @@ class Diagnosis:
         The mass taken from the label, and over what it is spread: "all K classes", "the K - 1 others", "both labels".
     class_weights : tuple of float or None
         One for each class; None where they are all one. With a mean over their own sum only their ratio shows,
-        and the smallest is 1.
+        and the smallest above 0 is 1.
     pos_weight : tuple of float or None
         The weight of a positive beside a negative, one for each binary problem.
     ignore_index : tuple of int

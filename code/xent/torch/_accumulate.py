@@ -138,8 +138,8 @@ def accumulate(
     ------
     ValueError
         If `steps` or `denominator` is out of range, `targets` is no key of a batch, a count is negative, a
-        loader does not keep to its length or writes a micro-batch into the memory of the last, which is
-        still to be used, or an iterator that is used up is iterated over again.
+        loader does not keep to its length, where nothing is read ahead, or else writes a micro-batch into the
+        memory of the last, which is still to be used, or an iterator that is used up is iterated over again.
     TypeError
         If what `targets` gives for a batch is none of these, or an argument is of the wrong kind.
     RuntimeError

@@ -46,7 +46,7 @@ class AccumulationReport:
     Attributes
     ----------
     ok : bool
-        Whether the micro-batches' gradient is that of the whole batch, and nothing kept it from being judged.
+        Whether the gradient is that of the whole batch, `targets` refutes no divisor, and all could be judged.
     norm_ratio : float
         Norm of the micro-batches' gradient over that of the whole batch.
     cosine : float
@@ -56,7 +56,7 @@ class AccumulationReport:
     cause : str
         The fault in words, or what could not be judged.
     repair : str
-        What to change; empty where nothing is to be.
+        What to change; empty where nothing is to be, or no repair is known.
     """
 
     ok: bool
@@ -106,9 +106,8 @@ def check_accumulation(
         the optimiser's step. It leaves its result in the parameters' ``.grad``. Each call gets copies.
     reference : callable, optional
         ``reference(model, batch)``: forward and backward passes for one batch, done plainly, for instance
-        ``model(**batch).loss.backward()``. Otherwise it is ``step(model, [batch])``, and a factor that `step`
-        also has with a single batch (a missing factor; a wrong count, without `targets`) can only be seen in
-        this way.
+        ``model(**batch).loss.backward()``. Otherwise it is ``step(model, [batch])``, and a factor that `step` also has
+        with a single batch (a missing factor; a wrong count, without `targets`) can only be seen in this way.
     targets : callable or key, optional
         As for `accumulate`: what counts, in each batch. With it, wrong counts have names.
     ignore_index : int, default -100

@@ -24,8 +24,8 @@ from xent._validate import Settings, mean_divisor
 # Numbers in the arrays of a block: on a CPU they stay in its last cache; a GPU wants few and large kernels, and
 # with a quarter of this the losses take up to twice as long there.
 CPU_BLOCK, OTHER_BLOCK = 1 << 20, 1 << 26
-# Up to so many terms a product with ones is faster than a sum and as accurate, as in `xent._blocks`.
-DOT_UP_TO = 128
+# Up to so many terms a product with ones is faster than a sum, and about as accurate.
+DOT_UP_TO = 32
 LOG2_OF_E = math.log2(math.e)
 # Up to so many classes, a loss of many passes gets its block classes first in memory on a CPU: along rows of 10 a
 # sum takes five times as long, a maximum ten times, a difference four times. Few passes do not pay for the copies.

@@ -76,7 +76,7 @@ def top_k_of_teacher(teacher_logits: Tensor, k: int, *, temperature: float = 1.0
     v, _ = tensors.logits_of(tensors.widened(teacher_logits, name).detach(), name, axis)
     if not 1 <= integer(k, "k") <= v.shape[-1]:
         raise ValueError(f"k: expected a number of classes from 1 to {v.shape[-1]}, got {shown(k)}")
-    t = above_zero(temperature, "temperature")
+    t = tensors.within(above_zero(temperature, "temperature"), "temperature", v.dtype)
     probs = torch.softmax((v - v.amax(-1, keepdim=True)) / t, -1)
     top, indices = probs.topk(k, -1)
     tail = probs.scatter(-1, indices, 0.0).sum(-1)

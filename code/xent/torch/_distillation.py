@@ -23,7 +23,7 @@ from xent._validate import Reduction
 from xent.distillation import TREATMENTS, Direction, Scale, Treatment
 
 from . import _validate as tensors
-from ._blocks import RowLoss, accumulator, concrete, exp_, reduce_rows, wide
+from ._blocks import RowLoss, accumulator, concrete, exp_, reduce_rows
 from ._losses import hard, held, log_softmax, log_sum_exp
 from ._validate import LABEL_DTYPES
 
@@ -163,7 +163,7 @@ def sample_targets(
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator: expected a torch.Generator, got {type(generator).__name__}")
     tau = arrays.above_zero(proposal_temperature, "proposal_temperature")
-    _within(tau, "proposal_temperature", v)
+    tensors.within(tau, "proposal_temperature", v.dtype)
     top = v.amax(-1, keepdim=True)
     if concrete(v):  # amax passes nan on
         endless = ~top.isfinite().squeeze(-1)
@@ -492,15 +492,8 @@ def _pair(student: Any, teacher: Any, axis: int) -> tuple[Tensor, Tensor]:
 
 def _divergence_of(z: Tensor, temperature: Any, scale: Any, direction: Any, beta: Any) -> _Divergence:
     temperature, squared = arrays.divergence_settings(temperature, scale, direction)
-    _within(temperature, "temperature", z)
+    tensors.within(temperature, "temperature", z.dtype)
     return _Divergence(temperature, squared, direction, arrays.beta_share(beta))
-
-
-def _within(temperature: float, name: str, z: Tensor) -> None:
-    """Refuse a temperature that is zero or infinite in the dtype of the logits."""
-    limits = torch.finfo(wide(z.dtype))
-    if not limits.tiny <= temperature <= limits.max:
-        raise ValueError(f"{name}: expected a number > 0 in the range of {wide(z.dtype)}, got {temperature}")
 
 
 def _class_choices(value: Any, name: str, z: Tensor, axis: int) -> Tensor:

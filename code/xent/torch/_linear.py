@@ -106,13 +106,13 @@ def linear_cross_entropy(
     of range without `ignore_index`, smooths a label whatever the weights of other classes, and divides the mean
     of distributions by the sum of their weights, where PyTorch divides by their number (``denominator=``).
 
-    Beside the gradients it needs room for 3 million logits (32 of each class, where these are more), on a GPU
-    for 67 million (1,024 of each class), and V H numbers in float32 where `linear_weight` has half precision. Times
-    are about those of the plain pair, three matrix products. Where hidden states and weight are bfloat16, a
-    GPU multiplies them as they are, into logits in float32; their gradient is rounded to bfloat16 for its
-    products, as in the plain pair, and these are added up in float32 again. The gradients are formed in the
-    forward pass and handed out by the first backward pass; another one through the same graph computes them
-    again. Under `torch.compile` the call is one operator.
+    Beside the gradients it needs room for 3 million logits (32 of each class, where these are more), on a GPU for 67
+    million (1,024 of each class), with `report` twice and with `softcap` three times as many, and V H numbers in
+    float32 where `linear_weight` has half precision. Times are about those of the plain pair, three matrix products.
+    Where hidden states and weight are bfloat16, a GPU multiplies them as they are, from PyTorch 2.8 on, into logits in
+    float32; their gradient is rounded to bfloat16 for its products, as in the plain pair, and these are added up in
+    float32 again. The gradients are formed in the forward pass and handed out by the first backward pass; another one
+    through the same graph computes them again. Under `torch.compile` the call is one operator.
 
     Examples
     --------
@@ -148,7 +148,7 @@ def linear_cross_entropy(
         if weight is not None:
             by_class = shards.class_weights(weight, labels, layer.classes, hidden)
             w = by_class if w is None else w * by_class
-    loss = _parts.Sum(((1.0, part),), _softcap(softcap))
+    loss = _parts.Sum(((1.0, part),), _softcap(softcap, layer))
     reduce = check.reduction_arguments(reduction, denominator)
     result, told = _reduced(layer, loss, beside, w, reduce, shards.group, mass=mass, report=report)
     return (result, told) if told is not None else result
@@ -213,7 +213,7 @@ def linear_entropy(
     _parts.refuse_transforms("linear_entropy", *layer.tensors)
     group_name(vocab_group)
     w = tensors.target_weights(hidden, sample_weight)
-    loss = _parts.Sum(((1.0, _parts.Entropy()),), _softcap(softcap))
+    loss = _parts.Sum(((1.0, _parts.Entropy()),), _softcap(softcap, layer))
     return _reduced(layer, loss, [], w, check.reduction_arguments(reduction, denominator), vocab_group)[0]
 
 
@@ -293,10 +293,10 @@ def linear_distillation_loss(
 
     Notes
     -----
-    The room is that of `linear_cross_entropy`, twice with a live teacher; the rest of its notes holds here too.
-    A row's loss L, without T^2, comes from rounded log-probabilities, and not from differences of logits as in
-    `distillation_loss`: it is off by at most (8 + margin) epsilons of L + sqrt(L), not of L, and with a cache
-    by as many of L + 1. In float32 the first may be 0.2 % of the loss of two models whose logits differ by
+    The room is that of `linear_cross_entropy`, twice with a live teacher; on a GPU, two to eight times. Its other notes
+    hold here too. A row's loss L, without T^2, comes from rounded log-probabilities, and not from differences of logits
+    as in `distillation_loss`: with e for (8 + margin) epsilons it is off by at most e (L + sqrt(L) + e), not by e L,
+    and with a cache by e (L + 1). In float32 the first may be 0.2 % of the loss of two models whose logits differ by
     1e-3, and more at a high temperature.
 
     Examples
@@ -342,6 +342,7 @@ def linear_distillation_loss(
             f"teacher_hidden: expected one of {', '.join(given)}, got {' and '.join(came) or 'none'}"
         )
     heat = divergence_settings(temperature, scale, direction)
+    tensors.within(heat[0], "temperature", torch.promote_types(hidden.dtype, student_weight.dtype))
     teacher: list[Tensor] = []
     beside: list[Tensor] = []
     soft: _parts.Part
@@ -479,8 +480,11 @@ def _reduced(
     return result.reshape(shape), TokenReport(*(x.reshape(shape) for x in report_of))
 
 
-def _softcap(value: Any) -> float | None:
-    return None if value is None else check.number(value, "softcap", "a finite number > 0", 0.0, math.inf)
+def _softcap(value: Any, layer: _Layer) -> float | None:
+    if value is None:
+        return None
+    c = check.number(value, "softcap", "a finite number > 0", 0.0, math.inf)
+    return tensors.within(c, "softcap", torch.promote_types(layer.hidden.dtype, layer.weight.dtype))
 
 
 def _matrix(x: Tensor) -> Tensor:

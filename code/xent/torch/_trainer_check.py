@@ -45,8 +45,9 @@ def check_trainer(
         are, such as TRL's SFTTrainer, DPOTrainer and GKDTrainer. A Lightning trainer comes with its module, or alone
         if it has one.
     batches : iterable, optional
-        Micro-batches as the trainer's loader gives them: a list is one window; of any other iterable as many are
-        taken as the trainer accumulates. Otherwise they come from the trainer's own loader.
+        Micro-batches as the trainer's loader gives them: a list is one window; of any other iterable as many are taken
+        as the trainer accumulates, two at least; with manual optimisation, of either as many as go into the first step
+        of the optimizer. Otherwise they come from the trainer's own loader.
     tolerance : float, optional
         As for `check_accumulation`.
 

@@ -146,6 +146,14 @@ def weights(
     return tensor
 
 
+def within(value: float, name: str, dtype: torch.dtype) -> float:
+    """Return a number above zero, unless it is zero or infinite in the dtype that is computed in."""
+    limits = torch.finfo(wide(dtype))
+    if not limits.tiny <= value <= limits.max:
+        raise ValueError(f"{name}: expected a number > 0 in the range of {wide(dtype)}, got {value}")
+    return value
+
+
 def target_weights(
     moved: Tensor,
     sample_weight: Any,
