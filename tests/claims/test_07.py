@@ -70,8 +70,8 @@ def test_who_divides_by_what() -> None:
 
 @pytest.mark.claim(
     "07",
-    "With unequal weights, a mean over the sum of a batch's own weights is in general biased: its denominator depends "
-    "on the labels drawn.",
+    "With unequal weights, a mean divided by the sum of a batch's own weights is in general biased: its "
+    "denominator depends on the labels drawn.",
 )
 def test_the_bias_of_a_mean_over_the_batchs_own_weights() -> None:
     """40,000 batches of three sizes each, for random rates, weights and predictions; Keras's two means of four rows.
@@ -118,7 +118,7 @@ def test_the_bias_of_a_mean_over_the_batchs_own_weights() -> None:
 
 
 @pytest.mark.claim(
-    "07", "For one fixed batch under plain gradient descent this ratio is a factor of the learning rate."
+    "07", "For one fixed batch under plain gradient descent this ratio is a factor on the learning rate."
 )
 def test_one_batch_has_one_ratio() -> None:
     """Batches and weights of every kind: the two gradients are parallel; a step of each optimiser.
@@ -182,7 +182,7 @@ def test_a_batch_of_one_has_no_weight() -> None:
 
 @pytest.mark.claim(
     "07",
-    "In PyTorch, a softmax too many raises no error. The loss stops at $\\log(e + K - 1) - 1$, which is "
+    "In PyTorch, one softmax too many raises no error. The loss stops at $\\log(e + K - 1) - 1$, which is "
     "1.461 for ten classes.",
 )
 def test_a_softmax_too_many() -> None:
@@ -216,7 +216,7 @@ def test_a_softmax_too_many() -> None:
 @pytest.mark.claim(
     "07", "for class indices, without label smoothing or autocast, this pair *is* `CrossEntropyLoss`."
 )
-@pytest.mark.claim("07", "because a second `log_softmax` changes nothing but roundings")
+@pytest.mark.claim("07", "because a second `log_softmax` adds nothing but rounding errors")
 def test_the_pair_is_cross_entropy() -> None:
     """Batches of every kind, weights, an ignored label, sequences and every reduction; loss and gradient; four formats.
 
@@ -276,9 +276,9 @@ def tf_gradient(labels: Array, z: Array) -> Array:
 
 @pytest.mark.claim(
     "07",
-    "TensorFlow's default one is $p - y$ even for labels that do not sum to one, and PyTorch's "
-    "`binary_cross_entropy` loses it below a logit of −27.6 for the label 1. Probabilities beyond Keras's clip have "
-    "next to none.",
+    "TensorFlow's default gradient is $p - y$ even for labels that do not sum to one, and PyTorch's "
+    "`binary_cross_entropy` loses its gradient below a logit of −27.6 for the label 1. Probabilities beyond "
+    "Keras's clip have almost no gradient.",
 )
 @pytest.mark.claim("07", "TensorFlow's default kernel returns $p_k - y_k$ whatever s is.")
 @pytest.mark.claim("07", "Beyond it, the model learns next to nothing from its worst mistakes.")
@@ -415,9 +415,9 @@ def a_nan_row(g: Draw, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 
 @pytest.mark.claim(
     "07",
-    "In PyTorch, an ignored row that holds `nan` leaves the loss finite and makes its gradient `nan`. Mend the "
-    "division that made it, or remove such rows before the layers; to drop them before the loss is too late for "
-    "the weights.",
+    "In PyTorch, an ignored row that contains `nan` leaves the loss finite and makes its gradient `nan`. "
+    "Repair the division that produced it, or remove such rows before the layers; dropping them before the "
+    "loss is too late for the weights.",
 )
 def test_nan_in_an_ignored_row() -> None:
     """Nets of 2 to 20 rows with one that has no tokens, each repair run to the gradients of all parameters.
@@ -465,7 +465,7 @@ def test_nan_in_an_ignored_row() -> None:
 
 @pytest.mark.claim(
     "07",
-    "One step of SGD or Adam later, every weight of the layer that computed these logits is `nan`, and so is "
+    "After one step of SGD or Adam, every weight of the layer that computed these logits is `nan`, and so is "
     "whatever the model predicts.",
 )
 def test_one_step_after_a_nan_row() -> None:
@@ -495,7 +495,8 @@ def test_one_step_after_a_nan_row() -> None:
 
 
 @pytest.mark.claim(
-    "07", "With one-hot labels in floating point a swap gives PyTorch and Keras a number, not an error:"
+    "07",
+    "After a swap, with one-hot labels in floating point, PyTorch and Keras return a number, not an error:",
 )
 def test_a_swap_gives_a_number() -> None:
     """Rows of every kind, 2 to 100 classes: a number, and another one than the right order's.
@@ -627,7 +628,9 @@ def test_keras_binary_loss_with_one_axis() -> None:
         layer(lambda p: tf.squeeze(p, -1))
 
 
-@pytest.mark.claim("07", "Since release 1.5 it only warns. Keras's `CategoricalCrossentropy` normalises.")
+@pytest.mark.claim(
+    "07", "Since release 1.5 it only warns. Keras's `CategoricalCrossentropy` normalises them."
+)
 def test_rows_that_do_not_sum_to_one() -> None:
     """Rows of 2 to 10 classes and random sums: scikit-learn's warning and value, Keras's quotient.
 
@@ -653,14 +656,14 @@ def test_rows_that_do_not_sum_to_one() -> None:
 
 @pytest.mark.claim(
     "07",
-    "On a CPU, PyTorch's `cross_entropy` keeps the sum of float16 losses in float16, where it overflows, up to its "
-    "roundings, when",
+    "On a CPU, PyTorch's `cross_entropy` keeps the sum of float16 losses in float16, where it overflows, up "
+    "to rounding, when",
 )
 @pytest.mark.claim("07", "Label smoothing of class indices sums over all classes, and overflows sooner.")
 @pytest.mark.claim(
     "07",
-    "from 65,520 class indices on the count overflows too and the mean is `nan` (0 where the sum is finite), "
-    "with gradients of zero",
+    "from 65,520 class indices on, the count overflows too, and the mean is `nan` (0 where the sum is "
+    "finite), with gradients of zero",
 )
 def test_a_float16_sum_overflows_on_a_cpu() -> None:
     """Losses of log K for several K, so that the limit lies at other counts than the chapter's; counts at the limit.
@@ -719,8 +722,8 @@ def test_a_float16_sum_overflows_on_a_cpu() -> None:
 
 @pytest.mark.claim(
     "07",
-    "On a CPU, PyTorch raises an error for a label that is out of range, except for the one that it ignores, −100 by "
-    "default.",
+    "On a CPU, PyTorch raises an error for a label that is out of range, except for the label that it "
+    "ignores, −100 by default.",
 )
 @pytest.mark.claim(
     "07", "TensorFlow raises an error on a CPU; compiled by XLA (`jit_compile=True`) it returns `nan` there"
@@ -771,7 +774,7 @@ def test_labels_out_of_range_on_a_cpu() -> None:
             of_tensorflow(classes - 1, classes)
 
 
-@pytest.mark.claim("07", "so perfect columns can cost the largest loss there is")
+@pytest.mark.claim("07", "so perfect columns in numerical order can cost the largest possible loss")
 def test_text_labels_are_sorted_as_text() -> None:
     """Perfect columns in numerical order, under text and under numbers, for random sets of labels.
 
@@ -795,8 +798,8 @@ def test_text_labels_are_sorted_as_text() -> None:
 
 @pytest.mark.claim(
     "07",
-    "A binary loss behind a softmax takes *sigmoids* of the remembered logits, so that `evaluate` and the same loss of "
-    "what `predict` returns are two numbers.",
+    "A binary loss after a softmax takes *sigmoids* of the remembered logits, so `evaluate` and the same loss "
+    "applied to what `predict` returns give two different numbers.",
 )
 def test_a_binary_loss_behind_a_softmax() -> None:
     """A layer and an activation, 2 to 5 outputs: `evaluate`, against sigmoids of the logits and the formula.
@@ -830,9 +833,9 @@ def test_a_binary_loss_behind_a_softmax() -> None:
 
 @pytest.mark.claim(
     "07",
-    "On TensorFlow, a final softmax layer *remembers its logits*, and the cross-entropy uses them. Put a `Reshape` "
-    "after it, give it another dtype than the loss, or set `ignore_class`, and the loss of a certain and wrong answer "
-    "drops from 30 to the ceiling of the clip.",
+    "On TensorFlow, a final softmax layer *remembers its logits*, and the cross-entropy uses them. Put a "
+    "`Reshape` after it, give it a different dtype from the loss, or set `ignore_class`, and the loss of a "
+    "confident wrong answer drops from 30 to the ceiling of the clip.",
 )
 def test_what_makes_a_softmax_forget() -> None:
     """Four formats of the softmax by four of the loss, two losses, 2 to 10 classes; in eager mode and in a graph.
@@ -869,7 +872,9 @@ def test_what_makes_a_softmax_forget() -> None:
 
 
 @pytest.mark.claim("07", "Its gradient is right all the same, so training goes on under a loss of `nan`.")
-@pytest.mark.claim("07", "With −10⁹ for −∞ there is no `nan` (except in float16, which has no such number)")
+@pytest.mark.claim(
+    "07", "With −10⁹ instead of −∞ there is no `nan` (except in float16, which has no such number)"
+)
 def test_a_masked_class_under_a_soft_target() -> None:
     """3 to 1,000 classes, some masked by minus infinity, four formats, both reductions, weights; the float64 gradient.
 

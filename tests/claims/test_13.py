@@ -51,8 +51,8 @@ def no_difference_shows(a: str, b: str, key: str = "nll") -> bool:
 
 @pytest.mark.claim(
     "13",
-    "The distillation loss is $T^2$ times the cross-entropy against a teacher's softened distribution, less a "
-    "constant, and its gradient is $T(q - p)$.",
+    "The distillation loss is $T^2$ times the cross-entropy against a teacher's softened distribution, minus "
+    "a constant, and its gradient is $T(q - p)$.",
 )
 def test_loss_and_gradient() -> None:
     """Logits of every kind, two to 1,000 classes, temperatures from .1 to 50: against autograd of a soft cross-entropy.
@@ -95,7 +95,7 @@ def test_loss_and_gradient() -> None:
 
 @pytest.mark.claim("13", "Unless that term is zero, as it is for two classes, the error falls like $1/T$.")
 @pytest.mark.claim(
-    "13", "For a high temperature it becomes regression of centred logits, with an error of order $1/T$."
+    "13", "For a high temperature it becomes a regression of centred logits, with an error of order $1/T$."
 )
 def test_the_limit_and_its_rate() -> None:
     """Logits with and without a common constant, two classes and more; the error times T settles for each pair.
@@ -127,13 +127,14 @@ def test_the_limit_and_its_rate() -> None:
 
 @pytest.mark.claim(
     "13",
-    "Alone it is SGD's learning rate, if nothing is decayed or clipped, and at one fixed temperature it is another "
-    "$\\alpha$.",
+    "Alone it is a factor on SGD's learning rate, if nothing is decayed or clipped; at one fixed temperature "
+    "it amounts to another $\\alpha$.",
 )
 @pytest.mark.claim(
     "13",
-    "for SGD it is a learning rate, and Adam cancels it but for its `eps`, as long as nothing is decayed or clipped. A "
-    "weight decay that is added to the gradient, as below, counts for $T^2$ times as much without the factor.",
+    "for SGD it is a factor on the learning rate, and Adam cancels it except for its `eps`, as long as "
+    "nothing is decayed or clipped. A weight decay that is added to the gradient, as below, counts for $T^2$ "
+    "times as much without the factor.",
 )
 def test_alone_it_is_a_learning_rate() -> None:
     """Linear students under six optimisers, with the factor and without it at T^2 times the rate or the decay.
@@ -272,14 +273,14 @@ def balance_of_parameters(g: np.random.Generator, W: Array, V: Array, blocks: in
 @pytest.mark.claim("13", "With a thousand classes or more $T^2$ is not enough here.")
 @pytest.mark.claim(
     "13",
-    "in the logits of a vocabulary, labels that the student misses take over at a high temperature, with the factor "
-    "too.",
+    "in the logits of a vocabulary, labels that the student misses take over at a high temperature, even with "
+    "the factor.",
 )
 @pytest.mark.claim(
     "13", "The hard gradient of a wrong answer has a size between $1/\\sqrt2$ and $\\sqrt2$ for any $K$"
 )
 @pytest.mark.claim("13", "where the noise of the labels partly cancels and $T^2$ may be enough.")
-@pytest.mark.claim("14", "in the logits of a vocabulary a higher one can shrink the soft gradient")
+@pytest.mark.claim("14", "with a vocabulary's logits a higher one can shrink the soft gradient")
 def test_the_balance_of_the_two_parts() -> None:
     """Ten classes to 128,256; teachers normal or by Zipf's law; students at random, flat, or near their teacher.
 
@@ -368,8 +369,8 @@ def test_the_balance_of_the_two_parts() -> None:
 @pytest.mark.claim("13", "do it for the parameters")
 @pytest.mark.claim(
     "13",
-    "As the student comes near its teacher, the soft gradient goes to zero, and that of new labels, of which the "
-    "teacher is unsure, does not.",
+    "As the student comes near its teacher, the soft gradient goes to zero, but the gradient of new labels, "
+    "of which the teacher is unsure, does not.",
 )
 def test_a_measured_factor() -> None:
     """The factor of one batch on another of its kind: the logits', then the parameters' of linear students.
@@ -451,11 +452,11 @@ def test_a_measured_factor() -> None:
 
 @pytest.mark.claim(
     "13",
-    "On digits, the plain teacher's soft targets for a hundred images were worth more than tuned labels for the same "
-    "images, at $T = 4$ more than at $T = 1$.",
+    "On digits, the plain teacher's soft targets for a hundred images were worth more than tuned labels for "
+    "the same images, and more at $T = 4$ than at $T = 1$.",
 )
 @pytest.mark.claim("13", "the plain teacher's soft targets on the same hundred images beat tuned labels")
-@pytest.mark.claim("13", "a temperature above 1 adds to it.")
+@pytest.mark.claim("13", "a temperature above 1 adds to this gain.")
 def test_soft_targets_against_tuned_labels() -> None:
     """Paired intervals over twenty seeds, in loss and in error, at both budgets, against the best labels of the grid.
 
@@ -606,8 +607,8 @@ def test_what_the_sceptic_is_told() -> None:
 
 @pytest.mark.claim(
     "13",
-    "A student that had the labels of the teacher's images too did better than any student of a hundred images: ask "
-    "what the teacher saw.",
+    "A student that had the labels of the teacher's images too did better than any student with a hundred "
+    "images: ask what the teacher saw.",
 )
 def test_what_the_teacher_saw() -> None:
     """Against every condition with a hundred images, by its paired interval.
@@ -650,14 +651,14 @@ def test_with_many_images_none_shows() -> None:
 
 @pytest.mark.claim(
     "13",
-    "Label smoothing with $\\varepsilon = 0.1$ raised the loss of the digits; with the $\\varepsilon$ that validation "
-    "chose it did not.",
+    "Label smoothing with $\\varepsilon = 0.1$ raised the loss on the digits; with the $\\varepsilon$ that "
+    "validation chose, it did not.",
 )
 @pytest.mark.claim(
     "13",
-    "Label smoothing with $\\varepsilon = 0.1$ raised the loss by 0.122 ± 0.020, and its error is not separated from "
-    "that of the labels. With $\\varepsilon = 0.003$, the best of the four on the validation images, it "
-    "did not raise the loss, and after 4,000 steps lowered it by 0.017 ± 0.009.",
+    "Label smoothing with $\\varepsilon = 0.1$ raised the loss by 0.122 ± 0.020, and its error cannot be told "
+    "apart from that of the labels. With $\\varepsilon = 0.003$, the best of the four on the validation "
+    "images, it did not raise the loss, and after 4,000 steps lowered it by 0.017 ± 0.009.",
 )
 def test_smoothing() -> None:
     """Four epsilons, each with its own weight decay, against tuned labels, at both budgets.
@@ -691,8 +692,8 @@ def test_smoothing() -> None:
 )
 @pytest.mark.claim(
     "13",
-    "At $T = 1$ no difference shows between its students' errors and those of the plain teacher's students, though "
-    "their loss is larger by 0.181 ± 0.019 nats",
+    "At $T = 1$ no difference shows between its students' errors and those of the plain teacher's students, "
+    "though its students' loss is larger by 0.181 ± 0.019 nats",
 )
 @pytest.mark.claim("13", "No gain from the temperature shows for them.")
 def test_a_smoothed_teacher() -> None:
@@ -743,7 +744,7 @@ def test_the_limit_on_the_digits() -> None:
     "positive probabilities are equal.",
 )
 @pytest.mark.claim(
-    "13", "Read it out at $T = 1$ and you get another distribution, unless all positive $P_k$ are equal"
+    "13", "Read it out at $T = 1$ and you get a different distribution, unless all positive $P_k$ are equal"
 )
 def test_a_temperature_on_one_side() -> None:
     """Fits for random teachers of two to ten classes, above and below T = 1: matched temperatures recover them.
@@ -790,7 +791,7 @@ def test_a_temperature_on_one_side() -> None:
     "Forward and reverse divergences can choose different students where none can match the teacher; "
     "[chapter 14](14_language_models.ipynb) shows what each does to a language model.",
 )
-@pytest.mark.claim("13", "With $q = p$ in reach, forward and reverse have the same minimiser.")
+@pytest.mark.claim("13", "If $q = p$ is in reach, forward and reverse divergence have the same minimiser.")
 def test_a_student_that_cannot_follow() -> None:
     """A peak of fixed width over nine classes: two far peaks part the directions, one peak or two near ones do not.
 
@@ -826,12 +827,12 @@ def test_a_student_that_cannot_follow() -> None:
 
 
 @pytest.mark.claim("13", "Accuracy does not tell the two teachers apart; probabilities do.")
-@pytest.mark.claim("13", "Its bias is worse: it promises a risk that this model does not have")
+@pytest.mark.claim("13", "That teacher's bias is worse: it promises a risk that this model does not have")
 @pytest.mark.claim("13", "The labels and the truth have the same mean; the labels scatter more.")
 @pytest.mark.claim(
     "13",
-    "the risk with the one that is a little unsure scatters no more than with the truth, and with the one that is far "
-    "too sure more than half as much again",
+    "with the teacher that is a little unsure the risk scatters no more than with the truth; with the teacher "
+    "that is far too sure it scatters more than half as much again",
 )
 def test_variance_and_bias_of_teachers() -> None:
     """Random truths and models: exact mean and variance over the draw of labels and inputs, no simulation.
@@ -914,8 +915,8 @@ def test_positive_teachers() -> None:
 
 @pytest.mark.claim(
     "13",
-    "`batchmean` divides by the length of the first axis, so flatten all axes but that of the classes into one, and "
-    "$T^2$ is yours.",
+    "`batchmean` divides by the length of the first axis, so flatten all axes except the class axis into one, "
+    "and you supply $T^2$.",
 )
 def test_what_batchmean_divides_by() -> None:
     """Random logits in two, three and four dimensions, at several temperatures, flattened and not.
@@ -948,8 +949,8 @@ def test_what_batchmean_divides_by() -> None:
 
 @pytest.mark.claim(
     "13",
-    "The object gives {eq}`eq-kd-loss` with probabilities clipped at $10^{-7}$: a class to which the student gives "
-    "less pulls no more.",
+    "The object gives {eq}`eq-kd-loss` with probabilities clipped at $10^{-7}$: a class to which the student "
+    "gives less no longer pulls.",
 )
 def test_keras_clips_the_student() -> None:
     """Students that give the teacher's class 1e-2 to 1e-15, at two temperatures: the loss, and its gradient there.

@@ -60,13 +60,13 @@ def token_sum(writer: MarkovSource, p: MarkovSource, q: MarkovSource) -> float:
 
 @pytest.mark.claim(
     "14",
-    "Token divergences add up, on average, to the divergence of sequences along prefixes that its first argument "
-    "writes: teacher for forward, student for reverse. Along others they rarely do.",
+    "Token divergences add up, on average, to the divergence of sequences along prefixes that its first "
+    "argument writes: the teacher for forward, the student for reverse. Along other prefixes they rarely do.",
 )
 @pytest.mark.claim(
     "14",
-    "With the other writer the mean sum is never negative and is zero only for $Q = P$, but as a rule it is another "
-    "number.",
+    "With the other writer the mean sum is never negative and is zero only for $Q = P$, but as a rule it "
+    "differs from the divergence.",
 )
 def test_whose_prefixes() -> None:
     """Random pairs of chains over one to twenty letters: the two right sums, the two others, and drawn log-ratios.
@@ -110,7 +110,9 @@ def test_whose_prefixes() -> None:
     "In the exact table of bigram students, forward training covers both dialects, the reverse divergence of sequences "
     "gives one up, and the token gradient stops in between.",
 )
-@pytest.mark.claim("14", "The student of the token gradient is between the two in dialect and divergences.")
+@pytest.mark.claim(
+    "14", "The student of the token gradient lies between these two in dialect and divergences."
+)
 @pytest.mark.claim(
     "14", "Started at *up*, the student of the sequence divergence stays near it, at a second local minimum."
 )
@@ -199,8 +201,8 @@ def test_four_students_of_the_exact_table() -> None:
 
 @pytest.mark.claim(
     "14",
-    "After each letter, the forward student says what follows it on average in the teacher's sequences, an eighth "
-    "letter aside.",
+    "After each letter except an eighth, the forward student predicts what follows it on average in the "
+    "teacher's sequences.",
 )
 def test_what_follows_a_letter() -> None:
     """Of random tables: the shares after a letter agree; the frequencies of pairs do not, for sequences are cut.
@@ -272,10 +274,10 @@ def test_the_second_term_and_length() -> None:
 @pytest.mark.claim("14", "All three reverse arms have a larger forward divergence than forward training.")
 @pytest.mark.claim(
     "14",
-    "the token gradient and the normalised students are below the forward ones, each by a hundredth of a nat",
+    "the token-gradient and the normalised students are below the forward ones, each by a hundredth of a nat",
 )
 @pytest.mark.claim("14", "Both terms together, which lowered it most in the tables, did not")
-@pytest.mark.claim("14", "Whose prefixes the forward loss runs along makes a difference of 0.004 ± 0.004.")
+@pytest.mark.claim("14", "The choice of prefixes for the forward loss makes a difference of 0.004 ± 0.004.")
 def test_what_the_intervals_separate() -> None:
     """Which paired intervals exclude zero, and which do not: both are claimed.
 
@@ -358,8 +360,8 @@ def test_no_student_left_a_dialect() -> None:
 
 @pytest.mark.claim(
     "14",
-    "The bare top $k$ empties the tail, whether the teacher's part is renormalised or not; a bucket fixes its mass and "
-    "not its division; draws are unbiased.",
+    "The bare top $k$ empties the tail, whether the teacher's part is renormalised or not; a bucket fixes its "
+    "mass but not its division; draws are unbiased.",
 )
 def test_what_a_cache_teaches() -> None:
     """Random teachers and any k: a student that gains by emptying its tail, two divisions of a tail, drawn targets.
@@ -446,13 +448,14 @@ def test_what_the_top_k_leaves_out() -> None:
 
 @pytest.mark.claim(
     "14",
-    "A mean over each sequence tilts students of hard labels towards short sequences, as it tilts language models; "
-    "with the teacher's full distributions the tilt is gone for a student that can follow.",
+    "A mean over each sequence tilts students trained on hard labels towards short sequences, as it tilts "
+    "language models; with the teacher's full distributions the tilt is gone for a student that can match "
+    "them.",
 )
 @pytest.mark.claim(
     "14",
-    "with labels, a mean over each sequence shortens what is written, and a token mean over a few sequences does too, "
-    "by less.",
+    "with labels, a mean over each sequence shortens what is written, and a token mean over a few sequences "
+    "does too, though by less.",
 )
 def test_the_tilt_and_where_it_ends() -> None:
     """Random teachers near the truth and far from it, by the exact minimisers of both losses; denominators for more.
@@ -588,8 +591,8 @@ def test_a_clamped_tail_has_no_gradient() -> None:
 @pytest.mark.claim("14", "On average the predictions hold to about a hundredth of a token.")
 @pytest.mark.claim(
     "14",
-    "A mean over each sequence shortens what a student of labels writes by more than a quarter, and leaves a student "
-    "of distributions where its teacher is.",
+    "A mean over each sequence shortens what a student trained on labels writes by more than a quarter, and "
+    "leaves a student trained on distributions where its teacher is.",
 )
 @pytest.mark.claim(
     "14",
@@ -657,7 +660,7 @@ def test_caches() -> None:
             }
 
 
-@pytest.mark.claim("14", "More sequences lower the error of draws; in the bucket's no difference shows")
+@pytest.mark.claim("14", "More sequences lower the error of draws; the bucket's error shows no difference")
 def test_what_more_sequences_do() -> None:
     """Paired by seed, from each size to the next; the bucket's interval holds zero, within an eighth of its error.
 
@@ -686,8 +689,8 @@ def test_what_more_sequences_do() -> None:
 @pytest.mark.claim("14", "The bucket's students end too early, after 4.3 tokens on average instead of 5.4.")
 @pytest.mark.claim(
     "14",
-    "Along the truth's sequences, two tokens of five leave out 0.30 of the probability, and after 0.25 of the prefixes "
-    "`<eos>` is part of that.",
+    "Along the truth's sequences, the top two tokens leave out 0.30 of the probability, and after 0.25 of the "
+    "prefixes they leave out `<eos>`.",
 )
 def test_what_the_bucket_does_not_see() -> None:
     """The split of the divergence on random tables; the stored parts; where `<eos>` ranks in the truth.
@@ -860,7 +863,7 @@ def test_what_two_bytes_make_of_a_tail() -> None:
         keeps(torch.bfloat16)
 
 
-@pytest.mark.claim("14", "A share of upward steps leaves out those that go neither up nor down.")
+@pytest.mark.claim("14", "The share of upward steps leaves out steps that go neither up nor down.")
 def test_which_steps_a_share_counts() -> None:
     """Each dialect and the truth, by its joint distribution of neighbouring letters.
 
@@ -878,7 +881,7 @@ def test_which_steps_a_share_counts() -> None:
 
 
 @pytest.mark.claim(
-    "14", "The mass goes to the kept tokens, and $\\mathrm{KL}(p \\| q^*) = \\infty$ if $S < 1$."
+    "14", "All mass goes to the kept tokens, and $\\mathrm{KL}(p \\| q^*) = \\infty$ if $S < 1$."
 )
 def test_what_the_bare_top_k_costs() -> None:
     """Teachers with a tail, and teachers whose kept tokens are all that they say.
@@ -897,7 +900,9 @@ def test_what_the_bare_top_k_costs() -> None:
             infinite(np.r_[p[:k] / p[:k].sum(), np.zeros(classes - k)], k)
 
 
-@pytest.mark.claim("14", "for a flexible student without labels each common one has the same minimum")
+@pytest.mark.claim(
+    "14", "for a flexible student without labels, every shared temperature has the same minimum"
+)
 def test_temperatures_and_students_that_cannot_follow() -> None:
     """Two teachers' rows, a student with a row for each and one with a single row, at temperatures of 1 to 8.
 
