@@ -78,10 +78,10 @@ def check_trainer(
 
     Examples
     --------
-    A `transformers.Trainer` of a GPT-2, as `experiments/trainers` records it:
+    Of a `transformers.Trainer` of a GPT-2, ``check_trainer(trainer).cause`` is, as `experiments/trainers` records it::
 
-    >>> print(xent.torch.check_trainer(trainer).cause)  # doctest: +SKIP
-    the right direction, 0.8897 of what it should be: divided by the 145 labels before the shift, not by the 129 targets
+        the right direction, 0.8897 of what it should be: divided by the 145 labels before the shift, not by the
+        129 targets
     """
     if tolerance is not None:
         tolerance = number(tolerance, "tolerance", "a number in (0, 1)", 0.0, 1.0)
