@@ -44,17 +44,6 @@ def sweep(classes: int, dtype: DTypeLike) -> Array:
     return np.clip(np.concatenate([*rows, last]), -np.inf, 4e4).astype(dtype)
 
 
-def alike(classes: int, dtype: DTypeLike) -> Array:
-    """Rows whose other logits lie at one distance below the first few, so that no rounding averages out."""
-    rows = []
-    for distance in (0.7, 6.88, 9.0, 13.8, 33.25):
-        for leaders in (1, 2, 3):
-            row = np.full(classes, -distance, dtype)
-            row[:leaders] = 0.4999 * np.spacing(row[-1]) if leaders == 1 else 0
-            rows.append(row)
-    return np.array(rows)
-
-
 def exact(values: Iterable[float]) -> list[mp.mpf]:
     return [mp.mpf(float(v)) for v in values]
 
