@@ -508,7 +508,7 @@ def test_squared_error_and_masking() -> None:
 
 
 @pytest.mark.claim("02", "With classes of equal size and spacing the best straight line is level, at 1/3.")
-@pytest.mark.claim("02", "So except where these two cross, one of them lies above 1/3.")
+@pytest.mark.claim("02", "Hence, except where the other two cross, one of them lies above 1/3.")
 def test_the_middle_line_is_level() -> None:
     """Three clusters of any width and shape, of one size, whose means are equally far apart; the lines far out too.
 
