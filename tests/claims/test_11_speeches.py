@@ -134,13 +134,13 @@ def test_between_the_trigram_and_the_five_gram() -> None:
 
 @pytest.mark.claim(
     "11",
-    "For the end of a speech the models pay less than theory says with $B = 1$ and with buckets, and "
-    "more with $B = 4$: the differences are less than half of the predictions, but the intervals exclude "
-    "these.",
+    "For the end of a speech the models pay less than the tilt with $B = 1$ and with buckets, and more "
+    "with $B = 4$: the differences are less than half of the tilt, but the intervals exclude it.",
 )
 def test_the_end_costs_what_the_tilt_costs() -> None:
     """For the three arms whose tilt costs anything.
 
+    The tilt is what theory says of both parts together: where a text tells its length, it may fall on the characters.
     Would be refuted by an arm whose interval holds its cost, or whose mean is half as much again or half.
     """
 

@@ -91,8 +91,8 @@ def test_a_held_policy_ends_where_foretold(divisor: str, start: float) -> None:
 
 @pytest.mark.claim(
     "11",
-    "Under expected steps a constant should have kept their lengths, but they shrank to between 4.3 and "
-    "6.1 tokens; dividing by each reply's length should have shortened them, but they grew in four of "
+    "Under expected steps a constant should have kept these lengths, but they shrank to between 4.3 and "
+    "6.1 tokens; dividing by each reply's length should have reduced them, but they grew in four of "
     "eight runs.",
 )
 @pytest.mark.claim(
