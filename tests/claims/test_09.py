@@ -69,7 +69,7 @@ def test_no_lie_is_cheaper_or_as_cheap() -> None:
 
 @pytest.mark.claim(
     "09",
-    "Accuracy is proper but blind: every report that names the truth's one most probable class ties with "
+    "Accuracy is proper but blind: every report that names the truth's single most probable class ties with "
     "the truth.",
 )
 def test_accuracy_cannot_tell_reports_with_the_same_winner() -> None:
