@@ -257,13 +257,13 @@ def test_what_is_bent_can_be_bent_back_only_from_the_minimum(classes: int) -> No
 
 @pytest.mark.claim(
     "09",
-    "Over small random batches, a class-weighted loss bends the probabilities less when divided by the "
-    "batch's own sum of weights than when divided by a constant.",
+    "Over small random batches, a class-weighted loss bends the odds of two classes less when divided by "
+    "the batch's own sum of weights than when divided by a constant.",
 )
 @pytest.mark.claim(
     "09",
     "PyTorch's weighted mean over class indices divides by the sum of the weights *in the batch*, so "
-    "small batches of independent draws bend the probabilities less.",
+    "small batches of independent draws bend the odds of two classes less.",
 )
 def test_the_batch_takes_part_of_the_weights_back() -> None:
     """All batches enumerated, of one to four; random shares and weights of every kind; PyTorch's own means.

@@ -60,7 +60,7 @@ EXERCISES: tuple[Exercise, ...] = (
             "sum_j q_j dH/dq_j has to be subtracted: half of H(q) remains": (
                 lambda q, k: 1 / np.sqrt(q[k]) + 2 * np.sqrt(q).sum()
             ),
-            "H(q) is missing: without it certainty is no tangent of the arch": (
+            "H(q) is missing: the rule adds the entropy itself too": (
                 lambda q, k: 1 / np.sqrt(q[k]) - np.sqrt(q).sum()
             ),
             "the derivative of 2 sqrt(q) is 1 / sqrt(q): a factor of two is missing": (
@@ -77,7 +77,7 @@ EXERCISES: tuple[Exercise, ...] = (
             "alpha is still in there: undo the weights after the focal factor": (
                 lambda q, gamma, alpha: _focal(q, gamma)[..., 1]
             ),
-            "alpha weighs the positive class: divide by it, not by 1 - alpha": (
+            "alpha is the weight of the positive class: divide by it, not by 1 - alpha": (
                 lambda q, gamma, alpha: _divide(_focal(q, gamma), alpha, 1 - alpha)
             ),
             "this undoes the weights and leaves the focal factor in": (
@@ -102,7 +102,7 @@ EXERCISES: tuple[Exercise, ...] = (
             (np.array([0.4, 0.3, 0.2, 0.1]), np.array([2.0, 0.5, 1.0, 3.0]), 0.6),
         ],
         mistakes={
-            "this weighs first and smooths afterwards: in PyTorch the weights stand inside the second sum": (
+            "this weights first and smooths afterwards: in PyTorch the weights stand inside the second sum": (
                 lambda p, w, eps: (1 - eps) * _normalised(w * p) + eps / len(p)
             ),
             "the weights are not in it": (lambda p, w, eps: (1 - eps) * p + eps / len(p)),
