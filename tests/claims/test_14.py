@@ -635,8 +635,8 @@ SIZES = (1000, 4000, 16000)
 
 @pytest.mark.claim(
     "14",
-    "At every size the whole distribution ends nearest to the teacher, draws beat the bucket, and the bare top two are "
-    "the worst.",
+    "At every size students of the whole distribution end nearest to the teacher, draws beat the bucket, and the bare "
+    "top two are the worst.",
 )
 def test_caches() -> None:
     """Paired intervals at each size, in the order of the kinds; all arms chose among the same settings.
@@ -660,7 +660,7 @@ def test_caches() -> None:
             }
 
 
-@pytest.mark.claim("14", "More sequences lower the error of draws; the bucket's error shows no difference")
+@pytest.mark.claim("14", "More sequences lower the error of draws; the bucket's error shows no change")
 def test_what_more_sequences_do() -> None:
     """Paired by seed, from each size to the next; the bucket's interval holds zero, within an eighth of its error.
 

@@ -279,11 +279,11 @@ def printed(found: tuple[float, float], expected: tuple[float, float]) -> None:
     assert found == pytest.approx(expected, abs=0.00051)
 
 
-@pytest.mark.claim("14", "Distributions along all text win at every share, but by less each time.")
+@pytest.mark.claim("14", "Distributions along all text win at every share, but by less as the share grows.")
 @pytest.mark.claim(
     "14",
-    "Mixed with labels for 2%, they are worth 0.859 ± 0.023 bits; with all labels, 0.024 ± 0.007, after at "
-    "most 2,500 steps.",
+    "Mixed with labels for 2% of the speeches, they are worth 0.859 ± 0.023 bits; with all labels, 0.024 ± 0.007, "
+    "after at most 2,500 steps.",
 )
 @pytest.mark.claim(
     "14",
@@ -318,7 +318,7 @@ def test_what_the_teacher_is_worth() -> None:
 @pytest.mark.claim("14", "The teacher's texts stop winning between 20% and all labels.")
 @pytest.mark.claim(
     "14",
-    "Added to labels for 20%, they are worth 0.087 ± 0.008 bits; to all, they cost 0.042 ± 0.006.",
+    "Added to labels for 20%, they are worth 0.087 ± 0.008 bits; added to all labels, they cost 0.042 ± 0.006.",
 )
 @pytest.mark.claim(
     "14",
@@ -377,8 +377,8 @@ def test_labels_beside_the_teacher() -> None:
 
 @pytest.mark.claim(
     "14",
-    "Along the labelled speeches alone its distributions are worth 0.330 ± 0.016 bits at 5% and 0.148 ± 0.005 "
-    "at 20%, most of the gain",
+    "Along the labelled speeches alone its distributions are worth 0.330 ± 0.016 bits at 5% and 0.148 ± 0.005 at 20%, "
+    "which is most of the gain",
 )
 def test_the_same_text() -> None:
     """Paired against labels at each share where it was run, and behind the distributions along all text.
@@ -426,8 +426,8 @@ def test_the_top_four() -> None:
 )
 @pytest.mark.claim(
     "14",
-    "against distributions along the same text, on-policy steps won with labels for 5%, showed no difference "
-    "at 2%, and lost at 20% and more.",
+    "against distributions along the same text, on-policy steps won with 5% of the labels, showed no difference at "
+    "2%, and lost at 20% and above.",
 )
 def test_on_policy_steps() -> None:
     """Paired intervals at each share; all of the text is the same text.
@@ -475,13 +475,14 @@ def test_temperatures() -> None:
 
 @pytest.mark.claim(
     "14",
-    "Along the labelled speeches, from scratch, Jensen-Shannon and reverse divergence end 0.653 ± 0.496 and "
-    "1.353 ± 0.214 bits behind forward at 5%, and far behind with all labels too; three to seven of eight "
-    "students do not learn to end a speech. Neither divergence pulls much on a token to which the student "
-    "gives next to no probability.",
+    "Along the labelled speeches, from scratch, Jensen-Shannon and reverse divergence end 0.653 ± 0.496 and 1.353 ± "
+    "0.214 bits behind forward at 5%, and far behind with all labels too; three to seven of the eight students do not "
+    "learn to end a speech. Neither divergence pulls hard on a token to which the student gives next to no "
+    "probability.",
 )
 @pytest.mark.claim(
-    "14", "from scratch Jensen-Shannon and reverse lost bits to it, and many of their students lost `<eos>`"
+    "14",
+    "from scratch Jensen-Shannon and reverse lost bits to it, and many students trained with them lost `<eos>`",
 )
 def test_two_divergences_give_tokens_up() -> None:
     """The stored runs; and the pull on a token's logit, for teachers of 2 to 1,000 tokens, as its probability vanishes.

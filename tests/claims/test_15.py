@@ -62,12 +62,12 @@ def layer(g: np.random.Generator, rows: int, classes: int, width: int) -> tuple[
 @pytest.mark.claim(
     "15",
     "PyTorch's cross-entropy with labels in float32, without `torch.compile`, holds three arrays of the logits' size, "
-    "and a fourth if you keep them.",
+    "and a fourth if you keep the logits.",
 )
 @pytest.mark.claim(
     "15",
-    "Chunks of rows alone keep one array of the logits' size; checkpointing, or gradients computed on the spot, does "
-    "away with it.",
+    "Chunks of rows alone keep one array of the logits' size; checkpointing, or computing the gradients on the spot, "
+    "removes it.",
 )
 def test_arrays_of_the_logits_size() -> None:
     """The allocator's count for five ways of the experiment and options of the loss; every stored case, by the process.
@@ -193,8 +193,8 @@ def test_a_state_does_not_overflow() -> None:
 
 @pytest.mark.claim(
     "15",
-    '`xent.torch.linear_cross_entropy` takes rows and, except with `reduction="none"`, forms the gradients in the '
-    "forward pass and hands them out in the backward pass.",
+    '`xent.torch.linear_cross_entropy` takes rows and, except with `reduction="none"`, computes the gradients in the '
+    "forward pass and returns them in the backward pass.",
 )
 def test_when_the_gradients_are_formed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The products that a backward pass needs, counted, for each reduction, one block of rows and several.
@@ -229,12 +229,12 @@ def test_when_the_gradients_are_formed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.claim(
     "15",
-    "The linear losses of `xent.torch` have the gradients of the plain ones, with a teacher too, live or cached, and "
+    "The linear losses of `xent.torch` have the gradients of the plain losses, with a live or cached teacher too, and "
     "hold a few blocks of rows of the logits at a time, however many tokens there are.",
 )
 @pytest.mark.claim(
     "15",
-    "In float32 on a CPU a block has 12 MiB of each model's logits, or 32 rows if these are more, as they are above "
+    "In float32 on a CPU a block holds 12 MiB of each model's logits, or 32 rows if these take more, as they do above "
     "98,304 classes",
 )
 def test_linear_losses_never_hold_the_logits() -> None:
@@ -328,8 +328,8 @@ def test_linear_losses_never_hold_the_logits() -> None:
 
 @pytest.mark.claim(
     "15",
-    "One minus $k$ probabilities in sixteen bits is mostly rounding where the teacher is sure, so the cache "
-    "keeps the mass of the others itself, in float32 or, as here, in float64.",
+    "Where the teacher is sure, one minus the sum of $k$ sixteen-bit probabilities is mostly rounding error, so the "
+    "cache stores the other classes' mass itself, in float32 or, as here, in float64.",
 )
 def test_the_tail_of_a_sure_teacher() -> None:
     """Teachers whose best class has all but a thousandth or less, of many sizes, both formats; then unsure ones.
@@ -363,8 +363,8 @@ def test_the_tail_of_a_sure_teacher() -> None:
 
 @pytest.mark.claim(
     "15",
-    "Besides the gradients, which every method has to make, the linear losses take 15 to 35 MiB at each of "
-    "these widths, with a teacher and without.",
+    "Besides the gradients, which every method has to compute, the linear losses take 15 to 35 MiB at each of these "
+    "widths, with or without a teacher.",
 )
 def test_memory_over_the_width() -> None:
     """The stored measurement, every width, with a teacher and without.
@@ -470,7 +470,7 @@ def test_when_the_z_loss_is_free() -> None:
 @pytest.mark.claim(
     "15",
     "With $w$ fixed, a language model can shift one context's logits by a constant only if the hidden state can move "
-    "in a direction with the same product, not zero, with each $w_j$.",
+    "in a direction whose product with each $w_j$ is the same and not zero.",
 )
 def test_which_hidden_states_make_the_z_loss_free() -> None:
     """Hidden states of one context, free and normalised as before most last layers, with such a direction and without.
@@ -536,18 +536,18 @@ def test_which_hidden_states_make_the_z_loss_free() -> None:
 )
 @pytest.mark.claim(
     "15",
-    "if its log-probabilities do not fit, no finite logits are an optimum. Both hold for logits that are free in each "
-    "context.",
+    "if its log-probabilities do not fit, no finite logits are an optimum. Both statements hold for logits that are "
+    "free in each context.",
 )
 @pytest.mark.claim(
     "15",
-    "with one of 5, although $2c$ is more than the 4.5 that the log-odds reach, they miss some probabilities by "
-    "0.004, with 2.5 some by 0.017.",
+    "with a cap of 5, although $2c$ is more than the 4.5 that the log-odds reach, they miss some probabilities by "
+    "0.004; with a cap of 2.5 they miss some by 0.017.",
 )
 @pytest.mark.claim(
     "15",
-    "The gradient of the loss arrives multiplied by this slope: at twice the cap, a fourteenth of it, for a *wrong* "
-    "logit as well.",
+    "The gradient of the loss is multiplied by this slope: at twice the cap, a fourteenth of it arrives, even at a "
+    "*wrong* logit.",
 )
 def test_when_a_soft_cap_is_harmless() -> None:
     """Random truths that span just less and just more than 2c, one context and many; the slope at twice the cap.
@@ -651,12 +651,12 @@ def test_sampled_softmax_is_biased() -> None:
             says(z := g.normal(size=5), xent.softmax(z), m)
 
 
-@pytest.mark.claim("15", "a label of $-100$ indexes the weight from its end, in silence.")
-@pytest.mark.claim("15", "In float32 a backward pass inside an autocast block fails.")
+@pytest.mark.claim("15", "a label of $-100$ silently indexes the weight from its end.")
+@pytest.mark.claim("15", "Its float32 backward pass also fails inside an autocast block.")
 @pytest.mark.claim(
     "15",
-    "`xent.torch.linear_cross_entropy` refuses a label out of range, leaves out those of `ignore_index`, and works "
-    "under autocast.",
+    "`xent.torch.linear_cross_entropy` refuses labels out of range, leaves out those equal to `ignore_index`, and "
+    "works under autocast.",
 )
 def test_the_sketch_and_the_library() -> None:
     """Bad labels of several kinds to both, the chapter's sketch taken from the experiment that measures it.
@@ -704,7 +704,7 @@ def test_the_sketch_and_the_library() -> None:
 )
 @pytest.mark.claim(
     "15",
-    "In float32 the hyperbolic tangent rounds to $\\pm 1$ where $|z| \\ge 10\\,c$, and the ceiling can be reached.",
+    "In float32 the hyperbolic tangent rounds to $\\pm 1$ where $|z| \\ge 10\\,c$, so the ceiling can be reached.",
 )
 def test_what_a_cap_cannot_say() -> None:
     """Logits of every kind, caps from 1 to 30, in exact arithmetic up to |z| = 500 c; and rounded ones.
@@ -758,8 +758,8 @@ def on_gpu() -> list[dict[str, Any]]:
 
 @pytest.mark.claim(
     "15",
-    "Compiled, the plain pair was the fastest in each of our six cases, with less than a fifth of the memory that it "
-    "takes as written, both gradients aside.",
+    "Compiled, the plain pair was the fastest in each of our six cases and took less than a fifth of the memory that "
+    "it takes as written, both gradients aside.",
 )
 def test_compile_first() -> None:
     """Against every other way; what remains at 128,256 classes is one array of logits in bfloat16, to 1 %.
@@ -788,11 +788,13 @@ def test_compile_first() -> None:
 
 
 @pytest.mark.claim(
-    "15", "With sums in float32 it is as exact, and needs, as `xent` does, $H V$ numbers of four bytes."
+    "15",
+    "With sums in float32 it is as exact as the plain pair, and needs, as `xent` does, $H V$ numbers of four bytes.",
 )
 @pytest.mark.claim(
     "15",
-    "Cut cross-entropy held at most two MiB besides the gradients and took 2.2 to 3.1 times as long as the plain pair",
+    "Cut cross-entropy, in release 25.1.1, held at most two MiB besides the gradients and took 2.2 to 3.1 times as "
+    "long as the plain pair",
 )
 def test_kernels_made_for_the_loss() -> None:
     """Errors to 5 %; what xent holds is that gradient and a block's logits, once in float32 and once in bfloat16.
@@ -821,7 +823,9 @@ def test_kernels_made_for_the_loss() -> None:
             cut(case, way)
 
 
-@pytest.mark.claim("15", "In these cases the rounding of the logits cost distillation more than labels.")
+@pytest.mark.claim(
+    "15", "In these cases rounding the logits cost distillation more precision than cross-entropy."
+)
 def test_rounded_logits_of_a_distillation() -> None:
     """In every size; and a loss that keeps a block's logits in float32 is rid of five sixths of it.
 
@@ -846,7 +850,7 @@ def test_rounded_logits_of_a_distillation() -> None:
 
 @pytest.mark.claim(
     "15",
-    "Near its teacher a student's divergence is small, and rounded logits cost more of its gradient than here.",
+    "Near its teacher, a student's divergence is small, and rounded logits cost more of its gradient than here.",
 )
 def test_rounded_logits_near_a_teacher() -> None:
     """Without a GPU: round the logits of small layers, and look at the gradients; a teacher near and far.
@@ -924,8 +928,8 @@ def test_noise_contrastive_estimation() -> None:
 
 @pytest.mark.claim(
     "15",
-    "gives each entry the product of probabilities along a path of decisions in a tree. These products sum to one by "
-    "construction, and a loss takes about $\\log_2 V$ logits in a balanced binary tree instead of $V$.",
+    "gives each entry the product of the probabilities along a path of decisions in a tree. These products sum to one "
+    "by construction, and in a balanced binary tree a loss takes about $\\log_2 V$ logits instead of $V$.",
 )
 def test_trees_sum_to_one() -> None:
     """A binary tree over 64 entries with any logits, and PyTorch's adaptive softmax; six decisions on each path.
@@ -962,8 +966,8 @@ def test_trees_sum_to_one() -> None:
 
 @pytest.mark.claim(
     "15",
-    'With options and inputs in bfloat16, `reduction="mean"` adds the losses of the chunks, here one for each row, in '
-    "that format.",
+    'With options and inputs in bfloat16, `reduction="mean"` adds up '
+    "the chunks' losses, here one for each row, in that format.",
 )
 @pytest.mark.claim(
     "15",
@@ -972,7 +976,7 @@ def test_trees_sum_to_one() -> None:
 )
 @pytest.mark.claim(
     "15",
-    'For the number in your log take `reduction="none"`, then the mean over the kept tokens in float32.',
+    'For the loss in your log, use `reduction="none"` and take the mean over the kept tokens in float32.',
 )
 def test_a_mean_of_chunks() -> None:
     """Many chunks and few, one too, with padding and without: the mean, and the gradients of each reduction.
