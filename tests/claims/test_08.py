@@ -61,9 +61,9 @@ def test_a_fresh_network_costs_log_k() -> None:
 
 @pytest.mark.claim(
     "08",
-    "Where a loss rests points to the cause: log K to a missing signal; log(e + K − 1) − 1 (1.461 for ten "
-    "classes) to a softmax too many; 0.313 to 0.693, in a binary loss, to a sigmoid too many; 16.1 or 34.5 to a clip; "
-    "and another floor under a model that is always right to smoothing or a penalty.",
+    "The height of a plateau points to the cause: log K to a missing signal; log(e + K − 1) − 1 (1.461 for ten "
+    "classes) to an extra softmax; 0.313 to 0.693, in a binary loss, to an extra sigmoid; 16.1 or 34.5 to a clip; "
+    "and another floor, for a model that is always right, to smoothing or a penalty.",
 )
 def test_where_losses_come_to_rest() -> None:
     """Free logits, trained long: two softmaxes, two sigmoids, a detached path, smoothing, a penalty, a clip.
@@ -161,7 +161,7 @@ def test_a_double_softmax_stays_within_a_nat_of_the_guess() -> None:
 
 @pytest.mark.claim(
     "08",
-    "Its best is 0.313 for the label 1 and 0.693 for the label 0, so 0.503 where both are equally frequent.",
+    "Its floor is 0.313 for the label 1 and 0.693 for the label 0, so 0.503 where both are equally frequent.",
 )
 def test_the_floors_of_a_double_sigmoid() -> None:
     """Logits from -50 to 50, the best for each mixture of labels. Would be refuted by a smaller loss."""
@@ -183,8 +183,8 @@ def test_the_floors_of_a_double_sigmoid() -> None:
 
 @pytest.mark.claim(
     "08",
-    "Pass logits, with `from_logits=True` in Keras, and name the arguments: three libraries return one number for the "
-    "same rows of finite logits, unless some are weighted or ignored.",
+    "Pass logits, with `from_logits=True` in Keras, and name the arguments: three libraries then agree on the same "
+    "rows of finite logits, unless some are weighted or ignored.",
 )
 def test_three_libraries_return_one_number() -> None:
     """Batches of several sizes, for each of the three losses. Would be refuted by two numbers."""
@@ -294,7 +294,7 @@ def test_diagnose_tells_losses_apart_by_calling_them() -> None:
 @pytest.mark.claim("08", "One of them takes logarithms to the base 2: 1 / log 2 = 1.4427.")
 @pytest.mark.claim(
     "08",
-    "The exponential of a loss above about 88.7 does not fit into float32, nor one above about 11.1 into float16.",
+    "The exponential overflows float32 for a loss above about 88.7, and float16 for one above about 11.1.",
 )
 @pytest.mark.claim("08", "whose numbers lie 1/64 apart between 2 and 4.")
 def test_three_numbers_of_the_rows() -> None:
@@ -320,7 +320,7 @@ def test_three_numbers_of_the_rows() -> None:
 @pytest.mark.claim(
     "08",
     "`pos_weight` and class weights multiply the odds that are learnt: for a class of probability p and weight w, "
-    "beside weights of 1, the model reports w p / (1 − p + w p), or something between that and p where the loss "
+    "the other weights being 1, the model reports w p / (1 − p + w p), or something between that and p where the loss "
     "divides by the batch's own sum of weights.",
 )
 @pytest.mark.claim("08", "If the denominator is constant, report sigmoid(z − log w)")
@@ -364,9 +364,9 @@ def test_weights_multiply_the_odds() -> None:
                 says(denominators.learnt_distribution(q, classes, size, weight=classes)[0], p, report)
 
 
-@pytest.mark.claim("08", "Beyond rounding, it was given q itself, logits, or rows that do not sum to one.")
+@pytest.mark.claim("08", "Rounding aside, it was given q itself, logits, or rows that do not sum to one.")
 @pytest.mark.claim("08", "Each row whose class has moved costs that much in float64, and 15.9 in float32.")
-@pytest.mark.claim("08", "so the targets of a rank that has few count too much.")
+@pytest.mark.claim("08", "so the targets of a rank with few of them weigh too much.")
 def test_three_causes_of_the_rows() -> None:
     """Random q and p; text labels of which some keep their place; two ranks. Would be refuted by a negative KL of two
     distributions, a moved class that costs nothing, or ranks that weigh alike.
@@ -405,8 +405,8 @@ def test_three_causes_of_the_rows() -> None:
 
 @pytest.mark.claim(
     "08",
-    "below a logit of −27.6 the gradient of the label 1 fades; that of the label 0, in float32, is 0 from about 17 on. "
-    "Its loss stops at 100.",
+    "for the label 1 it fades below a logit of −27.6; for the label 0, in float32, it is 0 from about 17 on. "
+    "The loss stops at 100.",
 )
 def test_bceloss_loses_its_gradient_and_stops_at_100() -> None:
     """Logits on both sides of -27.6 in two formats, an impossible event.
@@ -436,7 +436,7 @@ def test_bceloss_loses_its_gradient_and_stops_at_100() -> None:
 )
 @pytest.mark.claim(
     "08",
-    "`nn.MultiheadAttention` then returns nan, with `need_weights=False` only in evaluation without gradients; "
+    "`nn.MultiheadAttention` then returns nan (with `need_weights=False`, only in evaluation without gradients); "
     "`scaled_dot_product_attention` returns 0 in recent releases.",
 )
 @pytest.mark.claim("08", "A softmax over a single column is 1, whatever the logit.")
@@ -513,7 +513,7 @@ def test_ignore_index_is_no_mask() -> None:
 
 @pytest.mark.claim(
     "08",
-    "scikit-learn takes the classes from the labels that are present, and these are fewer than the columns.",
+    "scikit-learn takes the classes from the labels that are present, and finds fewer classes than columns.",
 )
 def test_scikit_learn_counts_the_labels_that_are_present() -> None:
     """One label of two, two of three; with `labels=` the loss of the rows.
@@ -538,7 +538,7 @@ def test_scikit_learn_counts_the_labels_that_are_present() -> None:
 
 @pytest.mark.claim(
     "08",
-    "If the last layer's input holds it too, selecting the other rows just before the loss leaves the weights' "
+    "If the last layer's input contains them too, selecting the other rows just before the loss leaves the weights' "
     "gradients nan.",
 )
 def test_the_remedies_of_nan_rows_reach_the_weights() -> None:
@@ -777,7 +777,7 @@ def test_remedies_at_the_edge() -> None:
         cancel([0, 0, 1, 1, 0, 1])
 
 
-@pytest.mark.claim("08", "From 65,520 class indices on, a CPU returns 0 or nan.")
+@pytest.mark.claim("08", "With 65,520 class indices or more, a CPU returns 0 or nan.")
 def test_a_number_of_rows_beyond_float16() -> None:
     """Uniform and sure logits, both layouts, ignored rows. Would be refuted by a positive loss."""
 
@@ -797,7 +797,7 @@ def test_a_number_of_rows_beyond_float16() -> None:
                 lost(rows, ignored, 0.0, cube)
 
 
-@pytest.mark.claim("08", "without `fused=True` the step of a zero gradient is 0/0.")
+@pytest.mark.claim("08", "without `fused=True` the step for a zero gradient is 0/0.")
 def test_adam_in_float16_on_a_zero_gradient() -> None:
     """Adam and AdamW, one tensor at a time or all at once. Would be refuted by finite weights after the step."""
 
@@ -855,7 +855,7 @@ def test_columns_last_classes_and_excluded_ones() -> None:
 
 
 @pytest.mark.claim("08", "Divide by `x.std(0, correction=0).clamp(min=1e-6)`.")
-@pytest.mark.claim("08", "Divide the rate by ten, repeatedly if need be.")
+@pytest.mark.claim("08", "Divide the learning rate by ten, repeatedly if need be.")
 @pytest.mark.filterwarnings("ignore:std\\(\\):UserWarning")
 def test_two_remedies_to_the_end() -> None:
     """One row and several equal ones, to the parameters' gradients; rates up to 1,000 times too high.
@@ -892,7 +892,7 @@ def test_two_remedies_to_the_end() -> None:
 
 
 @pytest.mark.claim(
-    "08", "Dropout, which the check finds, and penalties in your step raise the training loss alone,"
+    "08", "Dropout, which the check finds, and penalties in your training step raise the training loss alone,"
 )
 def test_which_penalties_raise_the_training_loss_alone() -> None:
     """A regulariser of Keras, and a penalty in the step. Would be refuted by the latter in the evaluated loss."""
