@@ -61,7 +61,7 @@ def layer(g: np.random.Generator, rows: int, classes: int, width: int) -> tuple[
 
 @pytest.mark.claim(
     "15",
-    "PyTorch's cross-entropy with labels in float32, without `torch.compile`, holds three arrays of the logits' size, "
+    "PyTorch's float32 cross-entropy with labels, without `torch.compile`, holds three arrays of the logits' size, "
     "and a fourth if you keep the logits.",
 )
 @pytest.mark.claim(
