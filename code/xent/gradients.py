@@ -437,7 +437,7 @@ def _focal_slope(p: Floats, one_minus_p: Floats, minus_log_p: Floats, gamma: flo
     """Return (1 - p)^gamma (1 + gamma p (-log p) / (1 - p)), by which the gradient of -log p is multiplied."""
     # -log(p) / (1 - p) tends to 1 at p = 1, and p log(p) to 0 at p = 0.
     quotient = np.where(one_minus_p > 0, minus_log_p / one_minus_p, 1.0)
-    return np.asarray(one_minus_p**gamma * (1 + gamma * np.where(p > 0, p * quotient, 0.0)))
+    return np.asarray(one_minus_p ** np.float64(gamma) * (1 + gamma * np.where(p > 0, p * quotient, 0.0)))
 
 
 def _clipped(p: Floats, eps: float) -> NDArray[np.bool_]:

@@ -313,7 +313,7 @@ def focal_loss(
     def loss(block: Block, index: Index) -> Floats:
         own = labels[index].reshape(-1)
         losses = block.minus_log_softmax(own)
-        losses *= (-np.expm1(-losses)) ** gamma  # 1 - p, with the digits that p has lost
+        losses *= (-np.expm1(-losses)) ** np.float64(gamma)  # 1 - p, with the digits that p has lost
         return losses if factor is None else _times(factor[own], losses)
 
     return reduce_rows(loss, moved, axis, w, check.reduction_arguments(reduction, denominator))
@@ -367,9 +367,10 @@ def binary_focal_loss(
     z, y, n, w = binary_targets(logits, targets, sample_weight, label_smoothing)
     up, down = sides(alpha)
     with np.errstate(all="ignore"):
-        positive = _times(up * y, sigmoid(-z) ** gamma * -log_sigmoid(z))
-        negative = _times(down * n, sigmoid(z) ** gamma * -log_sigmoid(-z))
-    return reduce_each(positive + negative, w, check.reduction_arguments(reduction, denominator))
+        positive = _times(up * y, sigmoid(-z) ** np.float64(gamma) * -log_sigmoid(z))
+        negative = _times(down * n, sigmoid(z) ** np.float64(gamma) * -log_sigmoid(-z))
+        losses = (positive + negative).astype(np.promote_types(z.dtype, np.float32))
+    return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
 def nll(
@@ -614,4 +615,4 @@ def picked(array: Floats, axis: int, labels: NDArray[np.intp]) -> Floats:
 
 def _times(mass: Floats, loss: Floats) -> Floats:
     """Multiply, with 0 * inf = 0, and keep the dtype of the loss."""
-    return np.where(mass > 0, mass * loss, 0.0).astype(np.asarray(loss).dtype, copy=False)
+    return np.where((mass > 0) | np.isnan(loss), mass * loss, 0.0).astype(np.asarray(loss).dtype, copy=False)

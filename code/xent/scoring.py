@@ -232,7 +232,7 @@ def clipped_log_score(probs: ArrayLike, targets: ArrayLike, *, eps: float = 1e-7
 
 @np.errstate(all="ignore")
 def focal_loss(probs: ArrayLike, targets: ArrayLike, *, gamma: float = 2.0) -> Any:
-    r"""Focal loss: understates a class that is more likely than not; see `invert_focal`.
+    r"""Focal loss: understates a class whose probability is above 1/2 and below 1; see `invert_focal`.
 
     .. math:: s(q, y) = -(1 - q_y)^\gamma \log q_y
 

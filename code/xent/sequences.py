@@ -131,7 +131,7 @@ class GeometricSource:
     def averaged_cross_entropy(self, q: float, batch_size: int = 1) -> float:
         r"""Expected token mean over a batch, :math:`-q^* \log q - (1 - q^*) \log((1 - q)/m)`, in nats.
 
-        It is smallest at q* = `eos_optimum` and not at the true stop probability.
+        It is smallest at q* = `eos_optimum`, above the true stop probability unless that is 1.
         """
         return self._loss(q, denominators.eos_optimum(self.stop, batch_size))
 
@@ -150,7 +150,7 @@ class GeometricSource:
     def tilted_hazards(self, n_max: int) -> Array:
         r"""Hazards of the logarithmic distribution, :math:`\beta / {}_2F_1(1, 1; n + 1; 1 - 1/\beta)`.
 
-        They start at (1 - beta) / (-log beta), above beta, and fall towards it.
+        For beta < 1 they start at (1 - beta) / (-log beta), above beta, and fall towards it.
         """
         n = np.arange(1, _validate.count(n_max, "n_max") + 1, dtype=np.float64)
         # The tail sum_{k >= n} r^k / k is r^n times an integral, and only the integral is left in the ratio.

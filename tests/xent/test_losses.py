@@ -430,7 +430,7 @@ def test_binary_label_smoothing_is_a_soft_target() -> None:
 
 
 @by_dtype
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.6, 2.0])  # float32 has no 0.6: its rounding costs digits
 def test_focal_loss_keeps_its_promise(dtype: str, gamma: float) -> None:
     """Also for p close to one, where 1 - p has no digits."""
     z, out = oracle.sweep(10, dtype), result_dtype(dtype)

@@ -443,13 +443,41 @@ def test_the_learnt_distribution_is_an_average_over_all_batches(
         np.add.at(expected, items, law[items].prod() * a[items] / math.fsum(d[items]))
     expected /= expected.sum()
     found = denominators.learnt_distribution(p, sizes, batch_size, weight=weight)
-    # Quadrature to a few units in the last place; the enumeration adds up to 4^5 terms.
+    # Quadrature to 12 digits or more; the enumeration adds up to 4^5 terms.
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     # The unit of the sizes and that of the weights do not matter, nor does the order of the items.
     scaled = denominators.learnt_distribution(p, d * 1e150, batch_size, weight=a * 1e-200)
     np.testing.assert_allclose(scaled, expected, rtol=1e-12)
     back = denominators.learnt_distribution(law[::-1], d[::-1], batch_size, weight=a[::-1])
     np.testing.assert_allclose(back[::-1], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("p", "size", "batch_size", "rtol"),
+    [
+        # The smallest item is rare: one minus what is gone would have lost its share's digits.
+        (0.0010372947906894209, 1.1e10, 3, 1e-14),
+        # Only batches without a large item count: rounding grows with the power of B - 1.
+        (0.25, 7e273, 400, 1e-12),
+        (0.001, 1e280, 90, 1e-12),
+    ],
+)
+def test_the_learnt_distribution_of_two_sizes_far_apart(
+    p: float, size: float, batch_size: int, rtol: float
+) -> None:
+    law, d = [p, 1 - p], [1.0, size]
+    with mpmath.workdps(50):
+        small, large = mpmath.mpf(law[0]), mpmath.mpf(law[1])
+        others = [
+            (mpmath.binomial(batch_size - 1, j) * large**j * small ** (batch_size - 1 - j), j)
+            for j in range(batch_size)
+        ]
+        tilted = [
+            share * sum(chance / (own + j * size + (batch_size - 1 - j)) for chance, j in others)
+            for share, own in zip((small, large), d, strict=True)
+        ]
+        expected = [float(t / sum(tilted)) for t in tilted]
+    np.testing.assert_allclose(denominators.learnt_distribution(law, d, batch_size), expected, rtol=rtol)
 
 
 def test_weighted_means_of_batches_and_their_inverse() -> None:

@@ -1,9 +1,9 @@
 """The functions of `xent` on tensors, and `accumulate`, `check_accumulation` and `check_trainer` for training.
 
-Names, arguments, meaning and refusals are those of the functions on arrays, where all of it is said. Logits are
-tensors of floats, targets tensors on their device, weights of classes and targets tensors or arrays; results are
-float32 for half precision, and otherwise in the dtype of the logits, or of target distributions and a teacher's logits
-or log-probabilities where these are wider. Unlike there, weights are rounded to that dtype (weights and temperatures
+Names, arguments, meaning and refusals are those of the functions on arrays. Predictions and distributions are tensors
+of floats, targets tensors on their device, weights of classes and targets tensors or arrays; results are float32 for
+half precision, else in the dtype of the predictions, or of target distributions and a teacher's logits or
+log-probabilities where these are wider. Unlike there, weights are rounded to that dtype (weights and temperatures
 beyond it are refused), logits of nan and rows of logits without a softmax give nan (not in `sample_targets`), and what
 a value decides is not checked under `torch.compile`, `torch.export`, `torch.func` and fake tensors.
 

@@ -85,7 +85,7 @@ def linear_cross_entropy(
         states, class indices and all else are the same on all. The loss and the gradient of `hidden` are those
         of the whole, on every rank. Every rank makes the call, and every rank the backward pass.
     report : bool, default False
-        Return a `TokenReport` too.
+        Return a `TokenReport` too; only with class indices.
 
     Returns
     -------

@@ -492,7 +492,7 @@ def _focal(gamma: float, z: Tensor, labels: Tensor, factor: Tensor | None = None
     losses = 0.0 - logsigmoid(-odds)
     losses = _pow(-torch.expm1(-losses), logsigmoid(odds), gamma) * losses
     # A factor of zero leaves the loss out: 0 * inf would be nan.
-    return losses if factor is None else factor * torch.where(factor > 0, losses, 0.0)
+    return losses if factor is None else factor * torch.where((factor > 0) | losses.isnan(), losses, 0.0)
 
 
 def _pow(p: Tensor, log_p: Tensor, gamma: float) -> Tensor:

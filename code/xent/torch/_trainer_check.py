@@ -63,8 +63,8 @@ def check_trainer(
         If `trainer` is neither; if `batches` cannot be iterated over.
     ValueError
         If there is no training data, or the loader ends before a window is full; if the training data are an
-        iterator, from which nothing can be read without loss; if nothing is accumulated; if all micro-batches from a
-        transformers.Trainer's loader have the same number of labels; if they cannot be joined to one batch.
+        iterator, from which nothing can be read without loss; if nothing is accumulated; if the micro-batches read of a
+        transformers.Trainer's loader, a window and 64 more at most, all have as many labels; if they cannot be joined.
 
     Notes
     -----
