@@ -363,8 +363,8 @@ def test_the_balance_of_the_two_parts() -> None:
 
 @pytest.mark.claim(
     "13",
-    "measure both gradients at that $T$ on one large batch, and multiply the soft part by the ratio of their sizes: "
-    "then $\\alpha = \\frac12$ means two gradients of about equal size on another such batch, for any $K$.",
+    "measure both gradients' sizes at that $T$ on one large batch, and divide the soft part by their ratio, soft over "
+    "hard: then $\\alpha = \\frac12$ means two gradients of about equal size on another such batch, for any $K$.",
 )
 @pytest.mark.claim("13", "do it for the parameters")
 @pytest.mark.claim(
@@ -390,6 +390,8 @@ def test_a_measured_factor() -> None:
                 one, other = (batch(g, K, teacher, student, few=32) for _ in range(2))
                 equal(balance(*other) / balance(*one))  # the power of T cancels
                 if K > 10:
+                    with refuted("multiplied by soft over hard"):
+                        equal(balance(*other) * balance(*one))
                     for scale in ("t_squared", "none"):
                         with refuted("the factor of T = 1, measured once for all temperatures"):
                             equal(balance(*other, scale=scale) / balance(*one, scale=scale)[0])
