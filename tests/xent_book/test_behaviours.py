@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from xent_book import behaviours
@@ -109,6 +110,44 @@ def test_at_a_glance_has_every_answer() -> None:
     columns = [list(behaviours.get(slug).recorded) for slug in _profiles.COLUMNS.values()]
     assert all(column == [question for question, *_ in table.body] for column in columns)
     assert not [answer for line in table.body for answer in line if answer.startswith("other")]
+
+
+def test_a_cell_names_the_loss_that_answers() -> None:
+    """Soft targets and smoothing, asked of the column's own loss: it refuses where the cell names another one."""
+    import torch
+
+    import xent
+
+    z = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
+    t = np.full((2, 3), 0.1 / 3) + 0.9 * np.eye(3)[:2]
+    sparse = behaviours.keras().losses.SparseCategoricalCrossentropy
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    own: dict[str, dict[str, Callable[[], Any]]] = {
+        "PyTorch cross_entropy": {
+            "soft targets": lambda: torch.nn.functional.cross_entropy(*map(torch.from_numpy, (z, t))),
+            "label smoothing": lambda: torch.nn.functional.cross_entropy(
+                torch.from_numpy(z), torch.tensor([0, 1]), label_smoothing=0.1
+            ),
+        },
+        "Keras, default": {
+            "soft targets": lambda: sparse()(t, p),
+            "label smoothing": lambda: sparse(label_smoothing=0.1)([0, 1], p),
+        },
+        "Keras, from_logits": {
+            "soft targets": lambda: sparse(from_logits=True)(t, z),
+            "label smoothing": lambda: sparse(from_logits=True, label_smoothing=0.1)([0, 1], z),
+        },
+        "xent cross_entropy": {
+            "soft targets": lambda: xent.cross_entropy(z, t),
+            "label smoothing": lambda: xent.cross_entropy(z, [0, 1], label_smoothing=0.1),
+        },
+    }
+    table = behaviours.glance_table()
+    cells = {question: dict(zip(table.header[1:], answers, strict=True)) for question, *answers in table.body}
+    for column, calls in own.items():
+        for question, call in calls.items():
+            refuses = isinstance(_registry.attempt(call), str)
+            assert refuses == (": " in cells[question][column]), (column, question)
 
 
 @pytest.mark.parametrize("logits", [True, False])

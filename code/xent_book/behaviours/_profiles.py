@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -70,12 +70,14 @@ def profile(
     smooth: Loss | None = None,
     weighted: Loss | None = None,
     gradient: Callable[[], Any] | None = None,
+    by: Mapping[str, str] | None = None,
 ) -> Seen:
     """Ask one loss every question.
 
     `loss` takes two arrays in the library's own order, `call` a prediction and labels; `to` turns an array into what
     the library takes; what `logits` claims is checked by a call, and a claim that fails raises. The others are the
-    calls for the other questions; without one, the library has no such argument.
+    calls for the other questions; without one, the library has no such argument. `by` names the other loss of the
+    library that answers a question, where `loss` does not.
     """
     good, other = (Z, P) if logits else (P, Z)
     if _which(attempt(lambda: call(to(good), Y)), RIGHT) != "right":
@@ -123,6 +125,8 @@ def profile(
     seen["sure and wrong: gradient"] = "no gradient" if gradient is None else _show(gradient())
     three = to(cube if logits else np.exp(log_p))
     axes = {"last": last, "second": second}
+    for question, name in (by or {}).items():
+        seen[question] = f"{name}: {seen[question]}"
     return seen | {"class axis of 3-D input": _which(attempt(lambda: call(three, labels)), axes)}
 
 
@@ -190,10 +194,11 @@ def _keras_profile(logits: bool) -> Seen:
         smooth=lambda p, y: soft(label_smoothing=0.1)(ONEHOT, p),
         weighted=lambda p, y, w: sparse()(y, p, sample_weight=w),
         gradient=gradient,
+        by=dict.fromkeys(("soft targets", "label smoothing"), "categorical"),
     )
 
 
-# Sparse and CategoricalCrossentropy as they come, from probabilities; and with from_logits=True.
+# SparseCategoricalCrossentropy as it comes, from probabilities; and with from_logits=True.
 keras_profile = functools.partial(_keras_profile, False)
 keras_logits_profile = functools.partial(_keras_profile, True)
 
@@ -210,4 +215,5 @@ def xent_profile() -> Seen:
         smooth=lambda z, y: ce(z, y, label_smoothing=0.1),
         weighted=lambda z, y, w: ce(z, y, weight=[1.0, 3.0, 1.0]),
         gradient=lambda: xent.gradients.cross_entropy_gradient([[17.0, 0.0, 0.0]], [1])[0, 0],
+        by={"soft targets": "soft_cross_entropy"},
     )
