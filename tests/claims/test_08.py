@@ -405,8 +405,8 @@ def test_three_causes_of_the_rows() -> None:
 
 @pytest.mark.claim(
     "08",
-    "for the label 1 it fades below a logit of −27.6; for the label 0, in float32, it is 0 from about 17 on. "
-    "The loss stops at 100.",
+    "for the label 1 the logit's gradient fades below z = −27.6; for the label 0, in float32, it is 0 from about 17 "
+    "on. The loss stops at 100.",
 )
 def test_bceloss_loses_its_gradient_and_stops_at_100() -> None:
     """Logits on both sides of -27.6 in two formats, an impossible event.
@@ -685,8 +685,7 @@ def test_where_nan_came_in_and_what_anomaly_detection_names() -> None:
 
 @pytest.mark.claim(
     "08",
-    "Drop rows of zeros, normalise the others, and multiply each row's loss by its former sum "
-    "if you want the same loss.",
+    "Drop rows of zeros, normalise the others, and multiply each row's loss by its former sum to restore it.",
 )
 def test_labels_that_do_not_sum_need_both_steps() -> None:
     """TensorFlow's kernel on random labels. Would be refuted by a gradient off that of the loss with both steps."""
