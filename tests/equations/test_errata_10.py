@@ -104,14 +104,16 @@ def test_upper_limits_and_parentheses() -> None:
     assert math.log(1) - Q != pytest.approx(math.log(1 - Q))
 
 
-@pytest.mark.erratum("0.8")
+@pytest.mark.erratum("0.9")
 def test_the_averaged_loss_and_its_gradient() -> None:
-    """True: -log 2 [log q - log((1-q)/m)] - log((1-q)/m), slope -log 2/q + (1 - log 2)/(1 - q)."""
+    """True: -log 2 [log q - log((1-q)/m)] - log((1-q)/m), slope -log 2/q + (1 - log 2)/(1 - q), zero at log 2."""
     log2, source = math.log(2), GeometricSource(0.5, M)
     assert source.averaged_cross_entropy(Q) == pytest.approx(-log2 * (math.log(Q) - LETTER) - LETTER)
     step = 1e-5
     slope = (source.averaged_cross_entropy(Q + step) - source.averaged_cross_entropy(Q - step)) / (2 * step)
     assert slope == pytest.approx(-log2 / Q + (1 - log2) / (1 - Q), rel=1e-8, abs=0)
+    at = source.averaged_cross_entropy(log2)
+    assert at < min(source.averaged_cross_entropy(q) for q in (0.01, 0.5, log2 - step, log2 + step, 0.99))
 
 
 @pytest.mark.erratum("0.8")

@@ -29,6 +29,24 @@ def test_eight_powers_of_ten_are_eighteen_nats() -> None:
     assert abs(three[0] - three[1]) > 0.1
 
 
+@pytest.mark.parametrize("classes", [3, 5, 50])
+@pytest.mark.erratum("1.a")
+def test_each_class_may_have_a_constant_of_its_own(classes: int) -> None:
+    """Old: one constant for all classes. New: one for each leaves a local score strictly proper; a factor does not."""
+    g = np.random.default_rng(classes)
+    constants, factors = g.normal(size=classes), g.uniform(1, 3, size=classes)
+    assert (
+        np.ptp(xent.log_loss(np.full((classes, classes), 1 / classes), range(classes), reduction="none")) == 0
+    )
+    assert np.ptp(constants) > 0.1, "old: where all probabilities are equal, the classes would cost the same"
+    for _ in range(20):
+        p = g.dirichlet(np.ones(classes))
+        others = np.concatenate([g.dirichlet(np.ones(classes), 200), p + 1e-3 * (np.eye(classes) - p)])
+        assert p @ (constants - np.log(p)) < ((constants - np.log(others)) @ p).min()
+        tilted = factors * p / (factors @ p)
+        assert -(factors * p) @ np.log(tilted) < -(factors * p) @ np.log(p)
+
+
 @pytest.mark.erratum("1.b")
 def test_in_float32_the_top_is_not_clipped() -> None:
     """Old: np.clip(p, 1e-15, 1 - 1e-15) keeps p below one. New: in float32 the upper end is one."""
