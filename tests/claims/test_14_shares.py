@@ -555,8 +555,8 @@ def test_labels_for_longer() -> None:
 
 @pytest.mark.claim(
     "14",
-    "only labels for 2% and 5%, where all students stopped by themselves. With 20% or more, or with a cache "
-    "or texts, the last evaluation is the best, except for on-policy steps.",
+    "only labels for 2% and 5%, where all students stopped by themselves. With 20% or more, or along all "
+    "text or the teacher's, the last evaluation is best, except for on-policy steps.",
 )
 @pytest.mark.claim("14", "For labels of 2% the largest dropout won with the largest rate")
 @pytest.mark.claim("14", "in mixtures with distributions the tuned $\\alpha$ is still 0.80 with all labels.")
