@@ -11,6 +11,8 @@ import pytest
 import torch
 from scipy.stats import binom
 from sklearn.metrics import log_loss
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import xent
 import xent.torch
@@ -718,6 +720,72 @@ def test_a_float16_sum_overflows_on_a_cpu() -> None:
     assert mean == 0 and not slope.any()
     ones = F.cross_entropy(torch.zeros(100_000, 2).bfloat16(), torch.zeros(100_000, dtype=torch.long))
     assert ones.item() == pytest.approx(math.log(2), rel=2**-7)
+
+
+class Casts(TorchDispatchMode):
+    """Record the formats that each operation takes and returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, list[torch.dtype], torch.dtype]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        first = found[0] if isinstance(found, tuple) else found
+        if isinstance(first, torch.Tensor):
+            taken = [a.dtype for a in args if isinstance(a, torch.Tensor)]
+            self.seen.append((func.overloadpacket.__name__, taken, first.dtype))
+        return found
+
+
+@pytest.mark.claim("07", "Under autocast the sum runs in float32.")
+def test_the_sum_under_autocast() -> None:
+    """Indices and distributions, two and three axes, smoothing, float16: a GPU's casts, traced without a GPU.
+
+    Would be refuted by a sum in float16, as without autocast. The log_softmax runs in float16: not all the loss is in
+    float32, except on a CPU, where the sum of 70,000 logits of zero stays finite.
+    """
+
+    def casts(enabled: bool, smoothing: float, *shape: int, soft: bool = False) -> Casts:
+        with FakeTensorMode():
+            z = torch.empty(shape, dtype=torch.float16, device="cuda")
+            y = z if soft else torch.zeros(shape[:1] + shape[2:], dtype=torch.long, device="cuda")
+            torch.set_autocast_enabled("cuda", enabled)
+            try:
+                with Casts() as trace:
+                    F.cross_entropy(z, y, label_smoothing=smoothing)
+            finally:
+                torch.set_autocast_enabled("cuda", False)
+        return trace
+
+    def sums(trace: Casts) -> None:
+        kinds = [
+            kind
+            for name, taken, kind in trace.seen
+            if "nll" in name or (name == "sum" and taken[0] != torch.bool)
+        ]
+        assert kinds and set(kinds) == {torch.float32}
+
+    def all_of_it(trace: Casts) -> None:
+        assert torch.float16 not in {kind for _, _, kind in trace.seen}
+
+    for smoothing in (0, 0.1):
+        for shape in ((5, 3), (5, 3, 4)):
+            for soft in (False, True):
+                sums(casts(True, smoothing, *shape, soft=soft))
+                with refuted("the whole loss"):
+                    all_of_it(casts(True, smoothing, *shape, soft=soft))
+                with refuted("no autocast"):
+                    sums(casts(False, smoothing, *shape, soft=soft))
+
+    def on_a_cpu(enabled: bool) -> None:
+        with torch.autocast("cpu", torch.float16, enabled=enabled):
+            zeros = torch.zeros(70_000, 3, dtype=torch.float16), torch.zeros(70_000, dtype=torch.long)
+            assert F.cross_entropy(*zeros).item() == pytest.approx(math.log(3), rel=1e-5)
+
+    on_a_cpu(True)
+    with refuted("no autocast on a CPU"):
+        on_a_cpu(False)
 
 
 @pytest.mark.claim(
