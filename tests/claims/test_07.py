@@ -11,6 +11,8 @@ import pytest
 import torch
 from scipy.stats import binom
 from sklearn.metrics import log_loss
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import xent
 import xent.torch
@@ -70,8 +72,8 @@ def test_who_divides_by_what() -> None:
 
 @pytest.mark.claim(
     "07",
-    "With unequal weights, a mean divided by the sum of a batch's own weights is in general biased: its "
-    "denominator depends on the labels drawn.",
+    "With unequal weights, a mean that divides by the sum of a batch's own weights is in general biased: "
+    "its denominator depends on the labels drawn.",
 )
 def test_the_bias_of_a_mean_over_the_batchs_own_weights() -> None:
     """40,000 batches of three sizes each, for random rates, weights and predictions; Keras's two means of four rows.
@@ -629,7 +631,7 @@ def test_keras_binary_loss_with_one_axis() -> None:
 
 
 @pytest.mark.claim(
-    "07", "Since release 1.5 it only warns. Keras's `CategoricalCrossentropy` normalises them."
+    "07", "Since release 1.5 it only warns. Keras's `CategoricalCrossentropy` normalises such rows."
 )
 def test_rows_that_do_not_sum_to_one() -> None:
     """Rows of 2 to 10 classes and random sums: scikit-learn's warning and value, Keras's quotient.
@@ -720,6 +722,72 @@ def test_a_float16_sum_overflows_on_a_cpu() -> None:
     assert ones.item() == pytest.approx(math.log(2), rel=2**-7)
 
 
+class Casts(TorchDispatchMode):
+    """Record the formats that each operation takes and returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, list[torch.dtype], torch.dtype]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        first = found[0] if isinstance(found, tuple) else found
+        if isinstance(first, torch.Tensor):
+            taken = [a.dtype for a in args if isinstance(a, torch.Tensor)]
+            self.seen.append((func.overloadpacket.__name__, taken, first.dtype))
+        return found
+
+
+@pytest.mark.claim("07", "Under autocast the sum runs in float32.")
+def test_the_sum_under_autocast() -> None:
+    """Indices and distributions, two and three axes, smoothing, float16: a GPU's casts, traced without a GPU.
+
+    Would be refuted by a sum in float16, as without autocast. The log_softmax runs in float16: not all the loss is in
+    float32, except on a CPU, where the sum of 70,000 logits of zero stays finite.
+    """
+
+    def casts(enabled: bool, smoothing: float, *shape: int, soft: bool = False) -> Casts:
+        with FakeTensorMode():
+            z = torch.empty(shape, dtype=torch.float16, device="cuda")
+            y = z if soft else torch.zeros(shape[:1] + shape[2:], dtype=torch.long, device="cuda")
+            torch.set_autocast_enabled("cuda", enabled)
+            try:
+                with Casts() as trace:
+                    F.cross_entropy(z, y, label_smoothing=smoothing)
+            finally:
+                torch.set_autocast_enabled("cuda", False)
+        return trace
+
+    def sums(trace: Casts) -> None:
+        kinds = [
+            kind
+            for name, taken, kind in trace.seen
+            if "nll" in name or (name == "sum" and taken[0] != torch.bool)
+        ]
+        assert kinds and set(kinds) == {torch.float32}
+
+    def all_of_it(trace: Casts) -> None:
+        assert torch.float16 not in {kind for _, _, kind in trace.seen}
+
+    for smoothing in (0, 0.1):
+        for shape in ((5, 3), (5, 3, 4)):
+            for soft in (False, True):
+                sums(casts(True, smoothing, *shape, soft=soft))
+                with refuted("the whole loss"):
+                    all_of_it(casts(True, smoothing, *shape, soft=soft))
+                with refuted("no autocast"):
+                    sums(casts(False, smoothing, *shape, soft=soft))
+
+    def on_a_cpu(enabled: bool) -> None:
+        with torch.autocast("cpu", torch.float16, enabled=enabled):
+            zeros = torch.zeros(70_000, 3, dtype=torch.float16), torch.zeros(70_000, dtype=torch.long)
+            assert F.cross_entropy(*zeros).item() == pytest.approx(math.log(3), rel=1e-5)
+
+    on_a_cpu(True)
+    with refuted("no autocast on a CPU"):
+        on_a_cpu(False)
+
+
 @pytest.mark.claim(
     "07",
     "On a CPU, PyTorch raises an error for a label that is out of range, except for the label that it "
@@ -799,7 +867,7 @@ def test_text_labels_are_sorted_as_text() -> None:
 @pytest.mark.claim(
     "07",
     "A binary loss after a softmax takes *sigmoids* of the remembered logits, so `evaluate` and the same loss "
-    "applied to what `predict` returns give two different numbers.",
+    "applied to what `predict` returns generally differ.",
 )
 def test_a_binary_loss_behind_a_softmax() -> None:
     """A layer and an activation, 2 to 5 outputs: `evaluate`, against sigmoids of the logits and the formula.
@@ -809,10 +877,10 @@ def test_a_binary_loss_behind_a_softmax() -> None:
     """
     keras, g = behaviours.keras(), rng(17)
 
-    def says(activation: str, classes: int) -> None:
+    def says(activation: str, classes: int, kernel: str = "glorot_uniform") -> None:
         x, y = g.normal(size=(6, 3)), np.eye(classes)[g.integers(0, classes, 6)]
         start = keras.Input((3,))
-        logits = keras.layers.Dense(classes)(start)
+        logits = keras.layers.Dense(classes, kernel_initializer=kernel)(start)
         model = keras.Model(start, keras.layers.Activation(activation)(logits))
         loss = keras.losses.BinaryCrossentropy()
         model.compile(loss=loss)
@@ -829,13 +897,15 @@ def test_a_binary_loss_behind_a_softmax() -> None:
         says("softmax", classes)
     with refuted("a sigmoid"):
         says("sigmoid", 3)
+    with refuted("two logits of zero, of which both make one half"):
+        says("softmax", 2, "zeros")
 
 
 @pytest.mark.claim(
     "07",
     "On TensorFlow, a final softmax layer *remembers its logits*, and the cross-entropy uses them. Put a "
-    "`Reshape` after it, give it a different dtype from the loss, or set `ignore_class`, and the loss of a "
-    "confident wrong answer drops from 30 to the ceiling of the clip.",
+    "`Reshape` after it, give it a dtype other than the loss's, or set `ignore_class`, and the loss of a "
+    "confident wrong answer drops from 30 to the ceiling set by the clip.",
 )
 def test_what_makes_a_softmax_forget() -> None:
     """Four formats of the softmax by four of the loss, two losses, 2 to 10 classes; in eager mode and in a graph.
