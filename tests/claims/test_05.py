@@ -303,6 +303,40 @@ def test_the_right_classs_entry_dies_first(name: str) -> None:
 
 @pytest.mark.claim(
     "05",
+    "The entry of the right class becomes 0: its probability, computed as $e^{-\\ell}$, is 1, and $1 - 1$ is 0.",
+)
+@pytest.mark.parametrize("name", DIGITS)
+def test_the_right_classs_entry_follows_the_loss(name: str) -> None:
+    """Random margins on both sides of the one at which the loss dies, in four formats.
+
+    Would be refuted by an entry other than exp(-loss) - 1, such as that of the softmax, which at a margin of 6 in
+    bfloat16, and of 8 in float16, has not been rounded to 1.
+    """
+    g, dtype = rng(23), getattr(torch, name)
+    dead = DIGITS[name] * np.log(2)
+
+    def says(margin: float, p_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        z = torch.tensor([[margin, 0.0]], dtype=dtype, requires_grad=True)
+        loss = F.cross_entropy(z, torch.tensor([0]))
+        loss.backward()
+        assert z.grad is not None
+        assert (loss == 0) == (z.grad[0, 0] == 0) == (margin > dead)
+        assert float(p_of(z.detach())) - 1 == pytest.approx(
+            float(z.grad[0, 0]), abs=torch.finfo(dtype).eps / 4
+        )
+
+    def from_loss(z: torch.Tensor) -> torch.Tensor:
+        return torch.exp(-F.cross_entropy(z, torch.tensor([0])).double())
+
+    for margin in (*g.uniform(dead + 0.1, 2 * dead, 10), *g.uniform(1, dead - 0.4, 10)):
+        says(float(margin), from_loss)
+    if name in ("float16", "bfloat16"):
+        with refuted("the softmax, which has not been rounded to 1"):
+            says(8.0 if name == "float16" else 6.0, lambda z: torch.softmax(z, -1)[0, 0])
+
+
+@pytest.mark.claim(
+    "05",
     "As long as that entry keeps its digits, the difference between the two entries is half of what it should be.",
 )
 def test_the_difference_of_the_entries_is_half_for_two_classes() -> None:
