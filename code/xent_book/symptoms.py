@@ -893,7 +893,7 @@ def padding_counts(loss: Loss | str, logits: Any, targets: Any, padded: Any, *, 
     one, two = (_called(loss, v, targets) for v in pair)
     why = f"{one:.7g} becomes {two:.7g} with other logits under the padding"
     if not np.isclose(one, two, rtol=1e-6):
-        return Answer(True, why)
+        return Answer(None if np.isnan(one) else True, why)
     # A mask on the sum alone: the padding still counts in the divisor, if more of it lowers the loss.
     y = array(targets)
     where = pad if pad.shape == y.shape else pad.any(a)
@@ -901,7 +901,7 @@ def padding_counts(loss: Loss | str, logits: Any, targets: Any, padded: Any, *, 
     if z.ndim < 2 or (where.shape != y.shape and (a == 1 or y.shape != z.shape)):
         return Answer(False, f"{why}; whether it is divided by them was not tried")
     z = np.concatenate([z, np.take(z, [0], along)], along)
-    each = min(along, 1)
+    each = along if pad.shape == y.shape else min(along, 1)
     y = np.concatenate([y, np.full_like(np.take(y, [0], each), y[where][0])], each)
     more = (v.new_tensor(m) if hasattr(v, "new_tensor") else m for v, m in ((like, z), (targets, y)))
     try:

@@ -1898,6 +1898,11 @@ def refuting_at_last() -> dict[str, tuple[str, Callable[[], Any]]]:
         torch.zeros(4, 6).long(),
         r(2, 5, 8, 8),
     )
+
+    def relabelled(a: Any, c: Any) -> Any:
+        c[c == 255] = -100
+        return ce(a, c)
+
     over_all, half = scipy_softmax(z.numpy()), (8 * z).softmax(1).half().float()
     jumps = [*(2 + 0.5 * np.exp(np.arange(120) / 8)), *[np.nan] * 9]
     return {
@@ -1921,6 +1926,7 @@ def refuting_at_last() -> dict[str, tuple[str, Callable[[], Any]]]:
             YES,
             lambda: s.clipped(lambda p, c: F.nll_loss(p.log(), c), half),
         ),
+        "255 overwritten": (NO, lambda: s.changes_arguments(relabelled)),
         "targets of nan": (NO, lambda: s.targets_outside(np.array([0, 1, np.nan]))),
         "a teacher of 1.0000001": (YES, lambda: s.targets_outside(np.array([0.0, 1 + 1e-7]))),
         "nan after a rise of many steps": (UNSURE, lambda: s.rate_too_high(jumps)),
@@ -1996,8 +2002,11 @@ def test_padding_of_yes_and_no() -> None:
     def each(a: Any, b: Any) -> Any:
         return F.binary_cross_entropy_with_logits(a, b.clamp(min=0), reduction="none") * (b >= 0)
 
-    for shape in ((4, 12), (4, 12, 1)):
+    nothing = s.padding_counts(F.cross_entropy, z, torch.full((4,), -100), torch.ones(4))
+    assert nothing == UNSURE, "nan is no answer"
+    for shape in ((4, 12), (4, 12, 1), (4, 1, 4, 3)):
         logits, targets = z.reshape(shape), t.reshape(shape)
+        pad = pad if len(shape) < 4 else pad.reshape(shape)
         assert s.padding_counts(lambda a, b: each(a, b).sum() / (b >= 0).sum(), logits, targets, pad) == NO
         assert s.padding_counts(lambda a, b: each(a, b).mean(), logits, targets, pad) == YES
         assert s.padding_counts(F.binary_cross_entropy_with_logits, logits, targets, pad) == YES

@@ -134,7 +134,7 @@ class Caller:
     def __call__(self, first: Array, second: Array, **options: Any) -> Array | None:
         given = [self.tensor(np.asarray(a)) for a in (first, second)]
         # A loss that writes into its arguments does so at once, or where labels are to be left out.
-        strange = any(np.asarray(a).dtype.kind == "i" and (np.asarray(a) < 0).any() for a in (first, second))
+        strange = any(a.dtype.kind == "i" and (abs(a - 99) > 99).any() for a in (first, second))
         before = [to_numpy(a).copy() for a in given] if self.answered < 32 or strange else []
         named = {k: self.tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
         try:
