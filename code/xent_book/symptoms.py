@@ -64,9 +64,8 @@ def _of(loss: Loss | str, logits: Any = None) -> Diagnosis:
 
 def _told(found: Diagnosis, says: bool | None, why: str) -> Answer:
     """An answer that rests on a diagnosis."""
-    if found.known:
-        return Answer(says, why)
-    return Answer(None, "diagnose cannot explain this loss: " + "; ".join(found.notes)[:160])
+    unknown = "diagnose cannot explain this loss: " + "; ".join(found.notes)[:160]
+    return Answer(says, why) if found.known else Answer(None, unknown)
 
 
 def _axes(z: Array, y: Any = None, axis: Index = None) -> list[int]:
@@ -76,7 +75,8 @@ def _axes(z: Array, y: Any = None, axis: Index = None) -> list[int]:
     shape = z.shape if y is None else array(y).shape
     ones = [n for n in shape if n > 1]  # labels (B, T, 1) are (B, T)
     fits = [a for a in (-1, 1) if shape == z.shape or ones == [n for n in np.delete(z.shape, a) if n > 1]]
-    return fits or [-1, 1]
+    one = [-1] * (y is not None and z.shape[-1] == 1) or [1] * (z.ndim > 3 and z.shape[1] == 1)
+    return fits if len(fits) == 1 else one or [-1, 1]
 
 
 def _normalised(z: Array, axis: int) -> bool:
@@ -182,10 +182,11 @@ def no_signal(logits: Any, targets: Any = None, *, axis: Index = None) -> Answer
     """Whether no class stands out, or no row: the logits do not depend on the input."""
     z = array(logits).astype(float)
     digits = FORMATS.get(_kind(logits), FORMATS["float64"])[0]
-    rounding = 2.0 ** (4 - digits) * max(1.0, float(np.abs(z[np.isfinite(z)]).max(initial=0)))
+    masked = np.isneginf(z) | ((z == z.min(initial=0)) & (z < -9e3))
+    rounding = 2.0 ** (4 - digits) * max(1.0, float(np.abs(z[np.isfinite(z) & ~masked]).max(initial=0)))
     says, why = set[bool | None](), ""
     for a in _axes(z, targets, axis):
-        x = np.where(np.isneginf(z), z.max(a, keepdims=True), z)  # masked classes
+        x = np.where(masked, z.max(a, keepdims=True), z)
         x = np.concatenate([x, 0 * x], a) if x.shape[a] == 1 else x
         x = x - x.max(a, keepdims=True)  # the softmax sees differences alone
         classes = rows = float(np.ptp(x, axis=a).max())
@@ -219,10 +220,12 @@ def double_softmax(loss: Loss | str, logits: Any, targets: Any = None, *, axis: 
         too_many = re.search("softmax (applied|before)", found.reads)
         return Answer(bool(too_many), f"the loss reads {found.reads}")
     binary = found.family.startswith("binary")
-    wide = z.shape[1] > 1 if z.ndim > 1 else z.size > 1 and not binary
-    axes = [a for a in _axes(z, targets, axis) if wide and _normalised(z, a)]
+    wide = z.ndim > 1 or not binary
+    axes = [a for a in _axes(z, targets, axis) if wide and z.shape[a] > 1 and _normalised(z, a)]
     if not axes:
-        return _told(found, None if binary else False, "the rows given do not sum to one")
+        other = wide and not binary and any(z.shape[a] > 1 and _normalised(z, a) for a in range(z.ndim))
+        why = "another axis than the classes sums to one" if other else "the rows given do not sum to one"
+        return _told(found, None if binary else other, why)
     sure = binary or not all(_two_sigmoids(z, a) for a in axes)
     return _told(found, sure or None, "the rows given sum to one" + ", or are two sigmoids" * (not sure))
 
@@ -250,6 +253,7 @@ def no_log_probabilities(loss: Loss | str, inputs: Any, *, axis: Index = None) -
     x, found = array(inputs).astype(float), _of(loss, inputs)
     if found.reads != "log-probabilities":
         return _told(found, False, f"the loss reads {found.reads}")
+    axis = {"second": 1, "last": -1}.get(found.layout) if axis is None and x.ndim > 2 else axis
     totals = [log_sum_exp(np.moveaxis(x, a, -1), axis=-1) for a in _axes(x, None, axis)]
     loose = 0.05 if _kind(inputs) == "bfloat16" else 0.02
     wrong = (not np.allclose(t, 0, atol=loose) for t in totals)
@@ -259,7 +263,8 @@ def no_log_probabilities(loss: Loss | str, inputs: Any, *, axis: Index = None) -
 def targets_outside(targets: Any) -> Answer:
     """Whether targets of a binary loss leave the interval from 0 to 1."""
     t = array(targets).astype(float)
-    return Answer(bool((t < 0).any() or (t > 1).any()), f"targets from {t.min():.3g} to {t.max():.3g}")
+    off, why = np.maximum(-t, t - 1).max(), f"targets from {t.min():.8g} to {t.max():.8g}"
+    return Answer(bool(off > 0) if off <= 0 or off > 1e-5 else None, why)  # rounding, or nan
 
 
 def no_distributions(loss: Loss | str, log_q: Any, p: Any, *, axis: Index = None) -> Answer:
@@ -275,12 +280,13 @@ def no_distributions(loss: Loss | str, log_q: Any, p: Any, *, axis: Index = None
     return Answer(max(off) > max(5e-4, _loose(log_q, p)), why)
 
 
-def _is_target(a: Array) -> bool | None:
-    """Whether an argument can only be the targets: whole numbers that are labels or one-hot rows."""
-    if a.dtype.kind in "iub":
+def _is_target(a: Array, other: Array) -> bool | None:
+    """Whether an argument can only be the targets: text, or whole numbers that are labels or one-hot rows."""
+    if a.dtype.kind in "iubOSU":
         return True
     whole = bool((a == np.round(a)).all())
-    return True if whole and ((a == 0) | (a == 1)).all() and np.ptp(a) else False if not whole else None
+    sure = a.ndim < other.ndim or (((a == 0) | (a == 1)).all() and np.ptp(a))
+    return False if not whole else True if sure else None
 
 
 def swapped_arguments(loss: Loss | str, first: Any, second: Any) -> Answer:
@@ -288,12 +294,13 @@ def swapped_arguments(loss: Loss | str, first: Any, second: Any) -> Answer:
     found = _of(loss)
     if found.first == "either":
         return Answer(False, "the loss takes both orders")
-    a, b = _is_target(array(first)), _is_target(array(second))
+    first, second = array(first), array(second)
+    a, b = _is_target(first, second), _is_target(second, first)
     if a is None or b is None or a == b:
         return Answer(None, "neither argument can only be the targets" if not a else "both look like targets")
     passed = "target" if a else "prediction"
     why = f"it takes the {found.first} first, and is given the {passed}"
-    why += ", if the 0s and 1s are the targets" * (array(first if a else second).dtype.kind == "f")
+    why += ", if the whole numbers are the targets" * ((first if a else second).dtype.kind == "f")
     return _told(found, passed != found.first, why)
 
 
@@ -452,9 +459,7 @@ def masked_class(logits: Any, target_probs: Any) -> Answer:
 def _left_out(mask: Any, true_is: str | None) -> Array | None:
     """Where an attention mask leaves a position out, or None if it could be read in two ways."""
     m = array(mask)
-    if m.dtype.kind == "f" and (
-        np.isneginf(m).any() or not ((m == 0) | (m == 1)).all() or not (true_is or m.any())
-    ):
+    if m.dtype.kind == "f" and (not ((m == 0) | (m == 1)).all() or not (true_is or m.any())):
         return np.asarray(m <= -1e4)
     zeros, m = m.dtype.kind == "f" and not m.any(), m.astype(bool)
     if true_is == "seen" and not zeros:
@@ -509,9 +514,13 @@ def half_weights(model: Any) -> Answer:
     return Answer("float16" in kinds if kinds else None, why)
 
 
+def _weights(w: Any) -> Array:  # Keras takes them in a dictionary
+    return array([w[k] for k in range(len(w))] if isinstance(w, Mapping) else w).astype(float)
+
+
 def no_weight_left(weights: Any, targets: Any, *, ignore_index: Index = -100) -> Answer:
     """Whether no target of the batch has a positive weight."""
-    w = array(weights).astype(float)
+    w = _weights(weights)
     keep = _counting(targets, len(w), ignore_index)
     return Answer(float(w[keep].sum()) == 0, f"the weights of {keep.size} targets sum to {w[keep].sum():.4g}")
 
@@ -551,7 +560,8 @@ def clipped(loss: Loss | str, inputs: Any = None) -> Answer:
     if low < -9 and low < x.max() and (often or abs(decimal - round(decimal)) < 1e-4):
         # In half precision neighbours are equal by rounding, unless far more pile up at the end than beside it.
         beside = (x == x[x > low].min(initial=0.0)).sum()
-        sure = "16" not in _kind(inputs) or there.sum() > 3 * beside
+        exact = (_nearest(given := array(inputs).astype(float), "float16") == given).all()
+        sure = not ("16" in _kind(inputs) or exact) or there.sum() > 3 * beside
         return Answer(True if sure else None, f"what it is given stops at a probability of {np.exp(low):.2g}")
     blind = found.clip in ("unknown", "not applicable") and found.reads in ("logits", "probabilities")
     looked = "; in what it is given the smallest number was looked at" * (inputs is not None)
@@ -598,9 +608,10 @@ def softmax_over_another_axis(probs: Any, *, axis: Index = None, loss: Loss | No
         sums = {0}  # a batch of one row
     if sums & right:
         say = ": say axis=, that of the classes" * (len(right) > 1)
-        return Answer(
-            None if say or sums - right or p.ndim < 2 else False, f"the axes {sorted(sums)} sum to one{say}"
-        )
+        says = None if say or sums - right or p.ndim < 2 else False
+        return Answer(says, f"the axes {sorted(sums)} sum to one{say}")
+    if p.size > 8 and any(_normalised(p.reshape(*p.shape[:n], -1), n) for n in range(p.ndim - 1)):
+        return Answer(True, "several axes together sum to one")
     why = f"axis {min(sums)} sums to one, not the classes" if sums else "no axis sums to one"
     if sums and all(_two_sigmoids(p, a) for a in sums):
         return Answer(None, f"{why}: or two sigmoids of small logits do")
@@ -648,8 +659,7 @@ def modes_differ(model: Any, inputs: Any) -> Answer:
 def one_column(loss: Loss | str, logits: Any, *, axis: Index = None) -> Answer:
     """Whether a softmax is taken over a single column, in the loss or before it."""
     z, found = array(logits), _of(loss)
-    if axis is None:
-        axis = 1 if z.ndim > 2 and found.layout == "second" else -1
+    axis = (1 if z.ndim > 2 and found.layout == "second" else -1) if axis is None else axis
     if z.ndim < 2:
         return Answer(None, "one dimension: a row, or a column?")
     if z.shape[axis] != 1:
@@ -686,7 +696,7 @@ def rate_too_high(losses: Any) -> Answer:
     if not np.isfinite(curve).all():
         steps = int(np.argmin(np.isfinite(curve)))
         why, end = f"not finite after {steps} steps", curve[max(0, steps - 3) : steps]
-        head = curve[: max(1, steps - 3)]
+        head = curve[: max(1, min(steps - 3, steps // 2))]
         if np.isfinite(curve[steps:]).any() or not (end > 1.1 * head.max() + np.ptp(head)).any():
             return Answer(None, f"{why}, and no rise before: one batch, or its inputs?")
         return Answer(True, why)
@@ -782,7 +792,7 @@ def divides_by_classes(loss: Loss | str) -> Answer:
 
 def weighted_means_differ(weights: Any, targets: Any, *, ignore_index: Index = -100) -> Answer:
     """Whether the mean weight of the batch's targets is not one, so that two divisors differ."""
-    w = array(weights).astype(float)
+    w = _weights(weights)
     mean = float(w[_counting(targets, len(w), ignore_index)].mean())
     differs = None if np.isnan(mean) else not np.isclose(mean, 1)
     return Answer(differs, f"the targets weigh {mean:.4g} on average")
@@ -883,14 +893,15 @@ def padding_counts(loss: Loss | str, logits: Any, targets: Any, padded: Any, *, 
     one, two = (_called(loss, v, targets) for v in pair)
     why = f"{one:.7g} becomes {two:.7g} with other logits under the padding"
     if not np.isclose(one, two, rtol=1e-6):
-        return Answer(True, why)
+        return Answer(None if np.isnan(one) else True, why)
     # A mask on the sum alone: the padding still counts in the divisor, if more of it lowers the loss.
-    y, where = array(targets), pad.any(a)
+    y = array(targets)
+    where = pad if pad.shape == y.shape else pad.any(a)
     along = 0 if z.ndim < 3 else 1 if a == -1 else 2
     if z.ndim < 2 or (where.shape != y.shape and (a == 1 or y.shape != z.shape)):
         return Answer(False, f"{why}; whether it is divided by them was not tried")
     z = np.concatenate([z, np.take(z, [0], along)], along)
-    each = min(along, 1)
+    each = along if pad.shape == y.shape else min(along, 1)
     y = np.concatenate([y, np.full_like(np.take(y, [0], each), y[where][0])], each)
     more = (v.new_tensor(m) if hasattr(v, "new_tensor") else m for v, m in ((like, z), (targets, y)))
     try:
@@ -908,8 +919,9 @@ def ignored_class(ignore_index: int, classes: int) -> Answer:
 
 def minus_one_is_a_class(loss: Loss | str) -> Answer:
     """Whether the label -1 is read as the last class."""
-    found = _of(loss)
-    return _told(found, "-1: counted as the last class" in found.ignored, f"ignored: {found.ignored}")
+    said = (found := _of(loss)).ignored
+    last = None if said == "unknown" else "-1: counted as the last class" in said
+    return _told(found, last, f"ignored: {said}")
 
 
 def label_out_of_range(targets: Any, classes: int, *, ignore_index: Index = -100) -> Answer:

@@ -1879,10 +1879,145 @@ def refuting_again() -> dict[str, tuple[str, Callable[[], Any]]]:
     }
 
 
+def refuting_at_last() -> dict[str, tuple[str, Callable[[], Any]]]:
+    """And from a fourth: softmaxes over another axis or over all, rounding, caps, long rises."""
+    from scipy.special import softmax as scipy_softmax
+
+    s, g, ce = symptoms, torch.Generator().manual_seed(897), F.cross_entropy
+
+    def r(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=g, dtype=torch.float64)
+
+    def by_index(p: Any, y: Any) -> Any:
+        return -np.log(p[np.arange(len(y)), y]).mean()
+
+    z, y, cube, cube_y, image = (
+        r(64, 10),
+        torch.arange(64) % 10,
+        r(4, 10, 6),
+        torch.zeros(4, 6).long(),
+        r(2, 5, 8, 8),
+    )
+
+    def relabelled(a: Any, c: Any) -> Any:
+        c[c == 255] = -100
+        return ce(a, c)
+
+    over_all, half = scipy_softmax(z.numpy()), (8 * z).softmax(1).half().float()
+    jumps = [*(2 + 0.5 * np.exp(np.arange(120) / 8)), *[np.nan] * 9]
+    return {
+        "a softmax over the batch before a softmax": (NO, lambda: s.double_softmax(ce, z.softmax(0), y)),
+        "a softmax over positions before one": (NO, lambda: s.double_softmax(ce, cube.softmax(-1), cube_y)),
+        "scipy's softmax without an axis": (NO, lambda: s.softmax_over_another_axis(over_all)),
+        "a softmax over pixels": (
+            NO,
+            lambda: s.softmax_over_another_axis(image.flatten(2).softmax(-1).reshape(image.shape)),
+        ),
+        "-1 under a softmax of the whole batch": (
+            NO,
+            lambda: s.minus_one_is_a_class(lambda a, c: by_index(scipy_softmax(a), c)),
+        ),
+        "-1 under a softmax over the batch": (
+            NO,
+            lambda: s.minus_one_is_a_class(lambda a, c: by_index(scipy_softmax(a, 0), c)),
+        ),
+        "capped logits": (YES, lambda: s.clipped(lambda a, c: ce(30 * torch.tanh(a / 30), c))),
+        "a softmax of half precision, widened": (
+            YES,
+            lambda: s.clipped(lambda p, c: F.nll_loss(p.log(), c), half),
+        ),
+        "255 overwritten": (NO, lambda: s.changes_arguments(relabelled)),
+        "targets of nan": (NO, lambda: s.targets_outside(np.array([0, 1, np.nan]))),
+        "a teacher of 1.0000001": (YES, lambda: s.targets_outside(np.array([0.0, 1 + 1e-7]))),
+        "nan after a rise of many steps": (UNSURE, lambda: s.rate_too_high(jumps)),
+    }
+
+
+def test_losses_that_shift_and_those_of_tensorflow_are_explained() -> None:
+    """A language model's loss in the usual lines, on rows too; names and functions of Keras have a gradient."""
+    s, tf, ce = symptoms, behaviours.tensorflow(), F.cross_entropy
+
+    def usual(logits: Any, labels: Any) -> Any:
+        return ce(logits[..., :-1, :].reshape(-1, logits.size(-1)), labels[..., 1:].reshape(-1))
+
+    def padded(logits: Any, labels: Any, ignore_index: int = -100) -> Any:
+        labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:].reshape(-1)
+        return ce(logits.float().view(-1, logits.size(-1)), labels, ignore_index=ignore_index)
+
+    def worst(logits: Any, labels: Any) -> Any:
+        return ce(logits, labels, reduction="none").topk(max(1, len(labels) // 2))[0].mean()
+
+    ids = torch.arange(24).reshape(3, 8)
+    for loss in (usual, padded):
+        assert s.never_shifted(loss, ids, ids) == NO
+        assert s.sequence_means(loss) == NO and s.few_digits(loss) == NO
+    assert s.other_unit(worst) == UNSURE
+    for named in ("categorical_crossentropy", tf.nn.softmax_cross_entropy_with_logits):
+        assert s.gradient_missing(named) == NO
+
+    def stopped(labels: Any, logits: Any) -> Any:
+        return tf.nn.softmax_cross_entropy_with_logits(labels, tf.stop_gradient(logits))
+
+    assert s.gradient_missing(stopped) == YES
+    assert s.gradient_missing(xent.cross_entropy) == UNSURE
+
+
+def test_columns_masks_and_dictionaries_are_read() -> None:
+    """Pixels of yes and no, masks of -1e9, log-probabilities with classes second, labels as floats or text."""
+    s, g = symptoms, torch.Generator().manual_seed(898)
+    z, y = torch.randn(64, 10, generator=g), torch.arange(64) % 10
+    image, yes = (
+        torch.randn(2, 1, 8, 8, generator=g),
+        (torch.arange(128).reshape(2, 1, 8, 8) % 3 == 0).float(),
+    )
+    assert s.large_first_logits(0.1 * image, yes) == NO and s.large_first_logits(20 * image, yes) == YES
+    masked = z.masked_fill(torch.arange(10) > 7, -1e9)
+    assert s.no_signal(masked, y) == NO and s.no_signal(masked[:1].expand(64, 10), y) == YES
+    assert s.no_signal(1e6 * z, y) == NO
+    cube = z[:60].reshape(3, 20, 10).movedim(-1, 1)
+    assert s.no_log_probabilities(F.nll_loss, cube.log_softmax(1)) == NO
+    assert s.no_log_probabilities(F.nll_loss, cube.log_softmax(-1)) == YES
+    keras, p = behaviours.keras().losses.SparseCategoricalCrossentropy(), z.softmax(1).numpy()
+    floats = y.numpy().astype("float32")
+    assert s.swapped_arguments(keras, floats, p) == NO and s.swapped_arguments(keras, p, floats) == YES
+    from sklearn.metrics import log_loss
+
+    assert s.swapped_arguments(log_loss, np.array(["a", "b"] * 32), p[:, :2]) == NO
+    assert s.weighted_means_differ({0: 1.0, 1: 5.0}, y % 2) == YES
+    assert s.no_weight_left({0: 0.0, 1: 5.0}, 0 * y) == YES
+    assert s.weighted_means_differ({1: 1.0, 2: 5.0}, y % 2) == UNSURE
+    assert s.softmax_over_another_axis(z.sigmoid()) == NO and s.softmax_over_another_axis(z.softmax(1)) == NO
+    assert s.double_softmax(F.cross_entropy, z.relu(), y) == NO
+    assert s.rate_too_high([*(2.3 + 0.1 * z[:, 0]), np.nan]) == UNSURE
+    assert s.targets_outside(2 * yes - 1) == YES and s.targets_outside(yes) == NO
+
+
+def test_padding_of_yes_and_no() -> None:
+    """A mask on sum and count, or on the sum alone, of outputs (B, T) and (B, T, 1)."""
+    s, g = symptoms, torch.Generator().manual_seed(899)
+    z, t = torch.randn(4, 12, generator=g), torch.randint(0, 2, (4, 12), generator=g).float()
+    pad = torch.arange(12) > torch.tensor([[11], [7], [4], [2]])
+    t[pad] = -1
+
+    def each(a: Any, b: Any) -> Any:
+        return F.binary_cross_entropy_with_logits(a, b.clamp(min=0), reduction="none") * (b >= 0)
+
+    nothing = s.padding_counts(F.cross_entropy, z, torch.full((4,), -100), torch.ones(4))
+    assert nothing == UNSURE, "nan is no answer"
+    for shape in ((4, 12), (4, 12, 1), (4, 1, 4, 3)):
+        logits, targets = z.reshape(shape), t.reshape(shape)
+        pad = pad if len(shape) < 4 else pad.reshape(shape)
+        assert s.padding_counts(lambda a, b: each(a, b).sum() / (b >= 0).sum(), logits, targets, pad) == NO
+        assert s.padding_counts(lambda a, b: each(a, b).mean(), logits, targets, pad) == YES
+        assert s.padding_counts(F.binary_cross_entropy_with_logits, logits, targets, pad) == YES
+        assert s.large_first_logits(0.1 * logits, t.reshape(shape).clamp(min=0)) in (NO, UNSURE)
+
+
 def test_what_refuted_a_check_does_so_no_more() -> None:
     """Would be refuted by the answer that each case got."""
-    for name, (wrong, call) in (*refuting().items(), *refuting_lately().items(), *refuting_again().items()):
-        assert call() != wrong, name
+    for table in (refuting, refuting_lately, refuting_again, refuting_at_last):
+        for name, (wrong, call) in table().items():
+            assert call() != wrong, name
 
 
 def test_the_mended_checks_still_decide() -> None:
@@ -1918,7 +2053,7 @@ def test_answers_say_on_what_they_rest() -> None:
     assert said == NO and said.why.endswith("the smallest number was looked at")
     hard = torch.tensor([[1.0], [0.0]])
     said = symptoms.swapped_arguments(F.binary_cross_entropy, hard, torch.tensor([[0.9], [0.1]]))
-    assert said == YES and said.why.endswith("if the 0s and 1s are the targets")
+    assert said == YES and said.why.endswith("if the whole numbers are the targets")
 
 
 def test_answers_name_what_they_cannot_see() -> None:
@@ -2020,7 +2155,7 @@ def test_what_no_check_can_read_is_no_crash() -> None:
         s.nan_where_ignored(torch.zeros(2, 3, 5), torch.full((2, 4), -100)),
         *(s.half_overflows(loss, half, y) for loss in weighed),
         s.half_weights([norm]),
-        s.weighted_means_differ({0: 1.0, 1: 5.0}, y % 2),
+        s.weighted_means_differ({0: 1.0, "b": 5.0}, y % 2),
         s.ranks_differ([]),
         s.padding_counts(F.cross_entropy, z, y, torch.ones(3, 2)),
         s.padding_counts(lambda a, c: {"loss": F.cross_entropy(a, c)}, z, y, y > 5),

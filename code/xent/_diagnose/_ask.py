@@ -37,12 +37,9 @@ def understand(data: list[Data], precision: str, levels: range) -> list[Found]:
                 if level == 0:
                     found += _of_soft_rows(d, tolerance)
                 continue
-            if coarse:
-                if level == 0:
-                    coarsely = coarse_fits(d.kind, d.binary, d.x, d.t, d.u, tolerance)
-                    found += [Found(d, *f, 0) for f in coarsely]
-                continue
-            if level and (d.bench.form == "signs" or not d.promising(level)):
+            if coarse and level == 0:
+                found += [Found(d, *f, 0) for f in coarse_fits(d.kind, d.binary, d.x, d.t, d.u, tolerance)]
+            if coarse or (level and (d.bench.form == "signs" or not d.promising(level))):
                 continue
             for fit in fits(d.kind, d.binary, d.x, d.t, d.u, level, tolerance):
                 largest = np.nanmax(np.abs(fit.matrix))
@@ -76,19 +73,17 @@ class _Search:
     arrays: str
     classes: tuple[int, ...]
     rows: int | None
+    shapes: tuple[str, ...] = tuple(SHAPES)
 
     def __post_init__(self) -> None:
         self.said: dict[str, str] = {}
-        self.unsteady = ""
-        self.searched = False
+        self.unsteady, self.searched = "", False
         self.answered: list[Data] = []
         self.numbers: list[str] = []
         self.lengths = numbers_within(self.loss)[1][:8]
 
     def callers(self) -> list[Caller]:
-        return [
-            Caller(self.loss, *known, names) for known in loaded(self.arrays) for names in ways(self.loss)
-        ]
+        return [Caller(self.loss, *k, names) for k in loaded(self.arrays) for names in ways(self.loss)]
 
     def run(self) -> list[Found]:
         best: list[Found] = []
@@ -96,7 +91,7 @@ class _Search:
             copies = (1, 2, *([self.rows] if self.rows else []))
             if self.answered and not best:
                 break  # it answered, and nothing explained it: another library will not either
-            for shape in SHAPES:
+            for shape in self.shapes:
                 if "T" in shape and any(d.bench.form == "indices" for d in self.answered):
                     continue  # it takes rows, and they are not explained: one position more explains nothing
                 found = self.shape(caller, shape, copies)
@@ -264,7 +259,11 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
         found = search.run()
         if not found:
             return _nothing(search)
-        return _describe(search, found, targets)
+        result = _describe(search, found, targets)
+        if not result.known:  # of two rows it may compare the first with the second's label, as of two tokens
+            search = replace(search, shapes=("(N, T, K), shifted",))
+            shifts = _describe(search, found, targets) if (found := search.run()) else result
+        return result if result.known or not shifts.known else shifts
 
 
 def _nothing(search: _Search) -> Diagnosis:

@@ -66,9 +66,8 @@ def parameters(loss: Loss) -> list[inspect.Parameter]:
 def ways(loss: Loss) -> list[tuple[str, ...]]:
     """How two arrays can be passed: by position (an empty tuple), or by two keywords, in either order."""
     taken = parameters(loss)
-    if not taken or any(p.kind in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY) for p in taken):
-        return [()]
-    if sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in taken) > 1:
+    either = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in taken) > 1
+    if not taken or either or any(p.kind in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY) for p in taken):
         return [()]
     names = [p.name for p in taken if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p.name for p in taken if p.default is p.empty and p.name in names]
@@ -113,10 +112,9 @@ class Caller:
 
     def __init__(self, loss: Loss, arrays: str, dtype: str, names: tuple[str, ...] = ()) -> None:
         self.loss, self.arrays, self.dtype, self.names = loss, arrays, dtype, names
-        self.said = ""
+        self.said = self.result_dtype = ""
         self.calls = self.answered = 0
-        self.mutates = False
-        self.result_dtype = ""
+        self.mutates = self.tensors = False
 
     def tensor(self, values: Array) -> Any:
         copy = np.array(values, dtype=self.dtype if values.dtype.kind == "f" else None)
@@ -136,7 +134,7 @@ class Caller:
     def __call__(self, first: Array, second: Array, **options: Any) -> Array | None:
         given = [self.tensor(np.asarray(a)) for a in (first, second)]
         # A loss that writes into its arguments does so at once, or where labels are to be left out.
-        strange = any(np.asarray(a).dtype.kind == "i" and (np.asarray(a) < 0).any() for a in (first, second))
+        strange = any(a.dtype.kind == "i" and (abs(a - 99) > 99).any() for a in (first, second))
         before = [to_numpy(a).copy() for a in given] if self.answered < 32 or strange else []
         named = {k: self.tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
         try:
@@ -150,6 +148,7 @@ class Caller:
         except (Exception, SystemExit) as error:  # whatever the loss raises is evidence
             self.said = _message(error)
             return None
+        self.tensors = hasattr(value, "numpy")
         self.result_dtype = getattr(dtype, "name", str(dtype).removeprefix("torch."))
         self.answered += 1
         self.mutates |= any(

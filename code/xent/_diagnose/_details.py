@@ -419,12 +419,9 @@ class Exam:
         seen = self.bench.ask(x, given=np.full(4, label))
         if seen is not None and self.shape == ():
             value = "nan" if np.isnan(seen).any() else f"{float(seen):.4g}"
-            why = ": 0 / 0" if value == "nan" else ""
-            self.notes.append(f"{value} where every label is left out{why}")
+            self.notes.append(f"{value} where every label is left out" + ": 0 / 0" * (value == "nan"))
         x[0] = np.nan
-        given = t.argmax(-1)
-        given[0] = label
-        seen = self.bench.ask(x, given=given)
+        seen = self.bench.ask(x, given=np.array([label, *t.argmax(-1)[1:]]))
         if seen is not None and np.isnan(seen).any():
             self.notes.append("a nan logit reaches the loss from a row that is left out")
 
@@ -439,9 +436,7 @@ class Exam:
             x[1:], t[0] = others[1:], 1.0
         else:
             x, t = row, np.eye(self.k)[y]
-        u = self.bench.unit(x, t, self.m)
-        if self.like == "sum":
-            u /= self.m
+        u = self.bench.unit(x, t, self.m) / (self.m if self.like == "sum" else 1)
         if np.isnan(u):
             return None if self.bench.ask(x[None], t[None]) is None else np.nan
         with np.errstate(all="ignore"):
@@ -476,7 +471,7 @@ class Exam:
             return f"refuses the impossible event: {self.bench.caller.said.split(':')[0]}", None
         if np.isnan(cost):
             return "nan", None
-        if not 0 < cost < (np.inf if reads else 900):
+        if not 0 < cost < (np.inf if reads else 900) or np.isfinite(self.fit.bend.cap):
             inf = "no, an impossible event costs inf" if reads else "exp underflows, cost inf"
             return (UNKNOWN if cost <= 0 else inf if cost == np.inf else "no"), None
         epsilon = float(np.exp(-cost))
@@ -528,9 +523,8 @@ class Exam:
 
     def unequal_rows(self) -> str:
         """What is wrong where rows of probabilities do not sum to one, or nothing: a constant may be their sum."""
-        if self.renormalises != UNKNOWN:
-            return ""
-        return "rows that sum to a half cost what no cross-entropy of them costs, nor of the same rows over their sums"
+        said = "rows that sum to a half cost what no cross-entropy of them costs, nor of the same rows over their sums"
+        return said if self.renormalises == UNKNOWN else ""
 
     @functools.cached_property
     def renormalises(self) -> str:
@@ -555,7 +549,7 @@ class Exam:
             return NAT
         # A loss of TensorFlow takes arrays too, and shows its gradient for tensors alone.
         x, t = self.batch(4, 59)
-        if caller.arrays == "numpy" and "tensorflow" in sys.modules and caller.result_dtype == "float32":
+        if caller.arrays == "numpy" and "tensorflow" in sys.modules and caller.tensors:
             caller = Caller(self.loss, "tensorflow", "float32", caller.names)
         if caller.arrays == "numpy" or replace(self.bench, caller=caller).ask(x, t) is None:
             return NAT
@@ -827,8 +821,7 @@ class Exam:
 
     def report(self, targets: Any) -> Diagnosis:
         """All answers together."""
-        caller = self.bench.caller
-        reading = self.fit.reading
+        caller, reading = self.bench.caller, self.fit.reading
         plain = f"single rows look like a {reading.family} that reads {reading.name}"
         if not self.reduction():
             return Diagnosis(arrays=caller.arrays, notes=(*self.notes, plain))
@@ -857,13 +850,12 @@ class Exam:
             self.notes.append("takes 1-D batches only")
         if set(forms) == {"indices"} and family == CATEGORICAL:
             self.evidence["targets"] = "a KL divergence is the same on indices"
-        scalar = self.shape == ()
         said = self.sequences(layout, out)
         if said.startswith(("over the sequences", "each sequence")):  # both labels were asked in one sequence
             ignored = ignored.replace(", divides by the valid ones", "")
         return Diagnosis(
             family=family, first=self.bench.order, targets=forms, reads=reading.name,
-            reduction="none" if not scalar else "sum" if self.like == "sum" else "mean",
+            reduction="none" if self.shape else "sum" if self.like == "sum" else "mean",
             ignore_index=out, epsilon=epsilon, clip=clip,
             temperature=round(bend.temperature, 5), gamma=round(bend.gamma, 4),
             softcap=0.0 if np.isinf(bend.cap) else float(f"{bend.cap:.5g}"),
