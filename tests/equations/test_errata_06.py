@@ -264,6 +264,10 @@ def test_cross_entropy_loss_of_probabilities() -> None:
         whole = log_loss([2, 1], softmax(PROBS), labels=[0, 1, 2])
     assert rows == pytest.approx(seen, rel=1e-12, abs=0)
     assert whole == pytest.approx(2.0498527478607533, rel=1e-12, abs=0)
+    # The scikit-learn of the post divided each row by its sum, which undid it; hence the card's "now".
+    table = softmax(PROBS)
+    then = log_loss([2, 1], table / table.sum(axis=1, keepdims=True), labels=[0, 1, 2])
+    assert then == pytest.approx(seen, rel=1e-12, abs=0)
     # And neither is the loss of the predictions.
     assert abs(seen - log_loss([2, 1], PROBS, labels=[0, 1, 2])) > 10
 
