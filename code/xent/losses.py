@@ -403,8 +403,7 @@ def nll(
     0.407605...
     """
     array, axis, labels, w = logs_and_labels(log_probs, targets, axis, ignore_index, weight, sample_weight)
-    losses = -picked(array, axis, labels)
-    return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
+    return reduce_each(-picked(array, axis, labels), w, check.reduction_arguments(reduction, denominator))
 
 
 def log_loss(

@@ -314,8 +314,7 @@ def weighted_log_score(probs: ArrayLike, targets: ArrayLike, *, weight: ArrayLik
     """
     q, own, labels = _report(probs, targets)
     by_class = check.weights(weight, "weight", q.shape[-1:], "one weight a class")[labels]
-    cost = _minus_log(own)
-    return _result(by_class * np.where(by_class > 0, cost, 0.0), q)
+    return _result(by_class * np.where(by_class > 0, _minus_log(own), 0.0), q)
 
 
 # --------------------------------------------------------------------------------- from the report back

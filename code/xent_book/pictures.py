@@ -129,8 +129,7 @@ def draw_learnt_length(fig: Figure) -> None:
 
 def stored(name: str) -> dict[str, Any]:
     """Read the record of an experiment."""
-    path = Path(__file__).parents[2] / "experiments" / name
-    return dict(json.loads(path.read_text(encoding="utf-8")))
+    return dict(json.loads((Path(__file__).parents[2] / "experiments" / name).read_text(encoding="utf-8")))
 
 
 def draw_bench(fig: Figure) -> None:

@@ -434,8 +434,7 @@ def _count(value: Any) -> int:
 
 def _weight(value: Any) -> float:
     value = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
-    expected = "a finite number >= 0 from each batch"
-    return number(value, "denominator", expected, 0.0, math.inf, closed="low")
+    return number(value, "denominator", "a finite number >= 0 from each batch", 0.0, math.inf, closed="low")
 
 
 def _by_key(key: Any) -> Callable[[Any], Any]:

@@ -475,8 +475,7 @@ def _terms(log_a: Tensor, log_b: Tensor) -> Tensor:
 
 
 def _sampled(z: Tensor, at: Tensor, masses: Tensor) -> Tensor:
-    chosen = log_softmax(z).gather(-1, at)
-    return (-masses * torch.where(masses > 0, chosen, 0.0)).sum(-1)
+    return (-masses * torch.where(masses > 0, log_softmax(z).gather(-1, at), 0.0)).sum(-1)
 
 
 # The checks.

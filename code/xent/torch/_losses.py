@@ -210,8 +210,7 @@ def soft_cross_entropy(
         w = (mass > 0).to(mass.dtype) if w is None else w.masked_fill(mass == 0, 0.0)
     if smoothing:
         t = (1 - smoothing) * t + smoothing / z.shape[-1] * t.sum(-1, keepdim=True)
-    settings = check.reduction_arguments(reduction, denominator)
-    return reduce_rows(RowLoss(_soft), z, (t,), w, settings, mass)
+    return reduce_rows(RowLoss(_soft), z, (t,), w, check.reduction_arguments(reduction, denominator), mass)
 
 
 @renamed(weight="sample_weight")
@@ -420,8 +419,7 @@ def binary_log_loss(
     p, y, n, w = _binary(p, targets, sample_weight, 0.0, "probs", out=0.5)
     # As in _binary_sides, also for the gradient: that of log p at 0 is infinite.
     up, down = torch.where((y > 0) | (p > 0), p, 1.0), torch.where((n > 0) | (p < 1), p, 0.0)
-    logs = torch.log(up), torch.log1p(-down)
-    log_p, log_q = _clipped(p, eps) if eps else logs
+    log_p, log_q = _clipped(p, eps) if eps else (torch.log(up), torch.log1p(-down))
     losses = -n * log_q - y * log_p + 0.0
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 

@@ -17,8 +17,7 @@ def _visits(first: Array, rows: Array) -> Any:
 
 
 def _reverse_kl(p_first: Array, p_rows: Array, q_first: Array, q_rows: Array) -> float:
-    tokens = kl_divergence(q_rows, p_rows)
-    return float(kl_divergence(q_first, p_first) + _visits(q_first, q_rows) @ tokens)
+    return float(kl_divergence(q_first, p_first) + _visits(q_first, q_rows) @ kl_divergence(q_rows, p_rows))
 
 
 def _reverse_kl_inputs() -> list[tuple[Any, ...]]:

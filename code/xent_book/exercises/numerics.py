@@ -12,8 +12,7 @@ from xent_book.exercises._check import Array, Exercise
 
 
 def _log_miss(logits: Array, target: int) -> float:
-    gap = logits[target] - log_sum_exp(np.delete(logits, target))
-    return -float(np.logaddexp(0, gap))
+    return -float(np.logaddexp(0, logits[target] - log_sum_exp(np.delete(logits, target))))
 
 
 def _log_miss_inputs() -> list[tuple[Any, ...]]:
