@@ -305,6 +305,11 @@ def test_right_losses_with_wrong_gradients() -> None:
         np.testing.assert_allclose(leaf.grad, own, atol=1e-12)
         with refuted("PyTorch's, which is the loss's own"):
             says(leaf.grad.numpy(), z, labels)
+        # The remedy: weights on the losses of rows that sum to one, not on their labels.
+        sums = labels[1:].sum(1, keepdims=True)
+        np.testing.assert_allclose(sums * tf_gradient(labels[1:] / sums, z[1:]), own[1:], atol=1e-12)
+        with refuted("weights on the labels"):
+            np.testing.assert_allclose(tf_gradient(sums * (labels[1:] / sums), z[1:]), own[1:], atol=1e-12)
 
     def lost(logit: float) -> None:
         line = torch.tensor([logit], dtype=torch.float64, requires_grad=True)
