@@ -261,7 +261,7 @@ def test_what_the_size_of_a_loss_says() -> None:
     "02",
     "If a model's weights keep all logits near 0, its loss starts near $\\log K$, whatever the labels.",
 )
-@pytest.mark.claim("02", "If your loss starts far above, some logits are too far apart.")
+@pytest.mark.claim("02", "If your loss starts far above that, some logits are too far apart.")
 def test_the_start_is_log_k() -> None:
     """Two classes to a vocabulary, one row or many, any labels; the loss is off by at most the spread of the logits.
 

@@ -629,7 +629,7 @@ def test_a_weight_reaches_its_row_behind_a_dense_layer() -> None:
 
 @pytest.mark.claim(
     "08",
-    "A hook on each layer shows the first output that is not finite; `set_detect_anomaly` names an operation of the "
+    "A hook on each layer shows the first output that is not finite; `set_detect_anomaly` names an operation in the "
     "loss.",
 )
 @pytest.mark.filterwarnings("ignore:Error detected in")

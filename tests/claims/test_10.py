@@ -455,8 +455,8 @@ def test_the_first_order_within_a_prompt() -> None:
 
 @pytest.mark.claim(
     "10",
-    "At $\\mathrm{CV}^2 = 1$, 64 of them, drawn independently, make the model's output shorter by about one part in 64 "
-    "at most.",
+    "At $\\mathrm{CV}^2 = 1$, 64 of them, drawn independently, make the model's output shorter by at most about one "
+    "part in 64.",
 )
 def test_one_part_in_64() -> None:
     """Two lengths from 2 to 10,000 apart with a squared variation of one, the long one rare or not; prompts.
@@ -715,7 +715,7 @@ def test_the_size_of_the_effect() -> None:
 @pytest.mark.claim(
     "10",
     "Accumulating means and averaging over ranks do not raise it. Buckets of a fixed number of sequences of one length "
-    "tilt like $B = 1$.",
+    "tilt as $B = 1$ does.",
 )
 @pytest.mark.claim(
     "10",

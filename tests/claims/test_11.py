@@ -506,7 +506,7 @@ def test_two_cuts_of_a_window() -> None:
         same(0, module=torch.nn.BatchNorm1d(6, track_running_stats=False))
 
 
-@pytest.mark.claim("11", "run the forward and backward passes before the last within `model.no_sync()`")
+@pytest.mark.claim("11", "run all forward and backward passes but the last within `model.no_sync()`")
 def test_the_forward_pass_belongs_within_no_sync(tmp_path: Path) -> None:
     """One process, and a hook that counts the averages over the ranks.
 

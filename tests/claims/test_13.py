@@ -95,7 +95,8 @@ def test_loss_and_gradient() -> None:
 
 @pytest.mark.claim("13", "Unless that term is zero, as it is for two classes, the error falls like $1/T$.")
 @pytest.mark.claim(
-    "13", "For a high temperature it becomes a regression of centred logits, with an error of order $1/T$."
+    "13",
+    "For a high temperature the loss becomes a regression on centred logits, with an error of order $1/T$.",
 )
 def test_the_limit_and_its_rate() -> None:
     """Logits with and without a common constant, two classes and more; the error times T settles for each pair.
@@ -268,12 +269,12 @@ def balance_of_parameters(g: np.random.Generator, W: Array, V: Array, blocks: in
 @pytest.mark.claim(
     "13",
     "With ten classes the factor $T^2$ keeps the soft part from vanishing as $T$ rises; in the logits of a vocabulary, "
-    "labels that the student misses take over at a high temperature.",
+    "labels that the student gets wrong take over at a high temperature.",
 )
 @pytest.mark.claim("13", "With a thousand classes or more $T^2$ is not enough here.")
 @pytest.mark.claim(
     "13",
-    "in the logits of a vocabulary, labels that the student misses take over at a high temperature, even with "
+    "in the logits of a vocabulary, labels that the student gets wrong take over at a high temperature, even with "
     "the factor.",
 )
 @pytest.mark.claim(
@@ -609,7 +610,7 @@ def test_what_the_sceptic_is_told() -> None:
 
 @pytest.mark.claim(
     "13",
-    "A student that had the labels of the teacher's images too did better than any student with a hundred "
+    "A student that also had the labels of the teacher's images did better than any student with a hundred "
     "images: ask what the teacher saw.",
 )
 def test_what_the_teacher_saw() -> None:
@@ -742,8 +743,8 @@ def test_the_limit_on_the_digits() -> None:
 
 @pytest.mark.claim(
     "13",
-    "Use the same temperature on both sides: on one side only, the readout is another distribution unless the target's "
-    "positive probabilities are equal.",
+    "Use the same temperature on both sides: on one side only, the readout is a different distribution unless "
+    "the target's positive probabilities are equal.",
 )
 @pytest.mark.claim(
     "13", "Read it out at $T = 1$ and you get a different distribution, unless all positive $P_k$ are equal"
@@ -793,7 +794,9 @@ def test_a_temperature_on_one_side() -> None:
     "Forward and reverse divergences can choose different students where none can match the teacher; "
     "[chapter 14](14_language_models.ipynb) shows what each does to a language model.",
 )
-@pytest.mark.claim("13", "If $q = p$ is in reach, forward and reverse divergence have the same minimiser.")
+@pytest.mark.claim(
+    "13", "If $q = p$ is within reach, the forward and reverse divergences have the same minimiser."
+)
 def test_a_student_that_cannot_follow() -> None:
     """A peak of fixed width over nine classes: two far peaks part the directions, one peak or two near ones do not.
 

@@ -201,7 +201,7 @@ def test_four_students_of_the_exact_table() -> None:
 
 @pytest.mark.claim(
     "14",
-    "After each letter except an eighth, the forward student predicts what follows it on average in the "
+    "After each letter except the eighth, the forward student predicts what follows it on average in the "
     "teacher's sequences.",
 )
 def test_what_follows_a_letter() -> None:

@@ -546,8 +546,8 @@ def test_which_hidden_states_make_the_z_loss_free() -> None:
 )
 @pytest.mark.claim(
     "15",
-    "The gradient of the loss is multiplied by this slope: at twice the cap, a fourteenth of it arrives, even at a "
-    "*wrong* logit.",
+    "The gradient of the loss is multiplied by this slope: at twice the cap, a fourteenth of the gradient arrives, "
+    "even at a *wrong* logit.",
 )
 def test_when_a_soft_cap_is_harmless() -> None:
     """Random truths that span just less and just more than 2c, one context and many; the slope at twice the cap.
