@@ -128,8 +128,8 @@ def test_the_limit_and_its_rate() -> None:
 
 @pytest.mark.claim(
     "13",
-    "Alone it is a factor on SGD's learning rate, if nothing is decayed or clipped; at one fixed temperature "
-    "it amounts to another $\\alpha$.",
+    "Without a hard part the factor scales SGD's learning rate, if nothing is decayed or clipped; at one fixed "
+    "temperature it amounts to another $\\alpha$.",
 )
 @pytest.mark.claim(
     "13",

@@ -426,7 +426,8 @@ def test_digits_lost_in_storage() -> None:
     "A z-loss leaves the optimal probabilities alone if every context can shift its logits by a constant of its own.",
 )
 @pytest.mark.claim(
-    "15", "at a weight of $10^{-4}$ by little more than a thousandth at most in the smallest example"
+    "15",
+    "in the smallest example (below the divider), at a weight of $10^{-4}$, by little more than a thousandth at most",
 )
 def test_when_the_z_loss_is_free() -> None:
     """Weights to 5, sharp truths, two to twenty classes, free logits; then a reference class, off the chapter's grid.
