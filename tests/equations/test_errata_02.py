@@ -43,12 +43,15 @@ def test_the_distribution_is_categorical_not_multinomial():
 
 @pytest.mark.erratum("3.b")
 def test_the_last_row_of_the_softmax_has_its_own_parameters():
-    """Old: the last numerator uses theta_1. New: theta_C; with theta_1 the rows do not sum to one."""
+    """Old: the last numerator uses theta_1. New: theta_C; with theta_1 the rows need not sum to one."""
     x, theta = np.array([1.0, -2.0]), np.array([[0.3, 1.0], [0.5, -0.4], [-1.0, 0.2]])
     scores = np.exp(theta @ x)
     assert np.isclose((scores / scores.sum()).sum(), 1)
     printed = np.array([scores[0], scores[1], scores[0]]) / scores.sum()
     assert not np.isclose(printed.sum(), 1)
+    # "Need not": untrained, with parameters of zero, they do.
+    start = np.exp(np.zeros((3, 2)) @ x)
+    assert np.isclose(np.array([start[0], start[1], start[0]]).sum() / start.sum(), 1)
 
 
 @pytest.mark.erratum("4.1")

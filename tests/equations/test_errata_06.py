@@ -168,8 +168,7 @@ def test_keras_returns_a_loss_for_each_row() -> None:
 def test_keras_reductions() -> None:
     """The menu of the post (a sum or a mean over the batch, or none) has grown and changed its names.
 
-    TensorFlow 2.0, whose manual lists a sum, is too old to run here, and so is the Keras 3 that refuses both means
-    without `batch_size`: hence the card's 3.15.
+    The Keras 3 that refuses both means without `batch_size` is too old to run here: hence the card's 3.15.
     """
     loss = behaviours.keras().losses.CategoricalCrossentropy
     names = ("sum", "sum_over_batch_size", "mean", "mean_with_sample_weight", "none", None)
