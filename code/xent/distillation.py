@@ -10,10 +10,10 @@ The sum behind KL(a || b) is taken as sum_k (a_k log(a_k / b_k) - a_k + b_k), wh
 d = log(a / b) a term is a (exp(-d) - 1 + d), close to a d^2 / 2 for small d. At a high temperature d goes to
 zero like 1/T, and T^2 KL to a limit; computed this way, both keep their digits.
 
-The relative error is at most (8 + margin) epsilons, the margin being the largest difference between two logits
-of a row, over T: neither how close the rows are nor what is added to one of them costs digits. `top_k_loss` adds
-up terms of either sign and takes the tail as what its log-probabilities leave of one, so that a result close to
-zero has few digits or none.
+Over the sweep of tests/xent/test_divergence_accuracy.py the relative error is at most (8 + margin) epsilons, the margin
+being the largest difference between two logits of a row, over T. Elsewhere it may be a few times that, and more where a
+number is below the smallest normal one. `top_k_loss` adds up terms of either sign and takes the tail as what its
+log-probabilities leave of one, so that a result close to zero has few digits or none.
 
 The teacher is a constant: nothing here differentiates with respect to v. The mean is that of `xent.losses`.
 """
@@ -385,7 +385,7 @@ def sample_targets(
     .. math:: k_1, \dots, k_n \sim r = \operatorname{softmax}(v / \tau), \qquad
               w_i = \frac{p_{k_i}}{n\, r_{k_i}}
 
-    so that the expectation of sum_i w_i f(k_i) is sum_k p_k f(k) for every f, with p = softmax(v).
+    so that the expectation of sum_i w_i f(k_i) is sum_k p_k f(k) with p = softmax(v), unless an r_k underflows.
 
     Parameters
     ----------

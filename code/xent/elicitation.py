@@ -71,7 +71,7 @@ def elicited(rule: Rule, target_probs: ArrayLike) -> Floats:
     Parameters
     ----------
     rule : callable
-        A scoring rule, as for `expected_score`. It may have kinks and jumps, and be +inf, though not for every report.
+        A scoring rule, as for `expected_score`. It may have kinks and jumps, and be +inf, but not on the whole lattice.
     target_probs : array_like, shape (..., K)
         The distribution p of the outcomes, one or many.
 

@@ -153,7 +153,7 @@ def soft_cross_entropy(
         Logits z. -inf marks an impossible class; +inf and nan are refused.
     target_probs : array_like, shape of `logits`
         Distributions t: in [0, 1], summing to one along `axis` (within 1e-6 in float64, 1e-4 in float32, 1e-2 in
-        float16, and more for many classes, as rounding does). They are used as they are, not renormalised.
+        float16, or 4.8e-7 sqrt(K) where that is more). They are used as they are, not renormalised.
     axis, sample_weight, denominator
         As in `cross_entropy`.
     weight : array_like, shape (K,), optional

@@ -1,8 +1,8 @@
 """The promise of digits for divergences, arrays and tensors, on every kind of pair that rounding could hurt.
 
-The relative error is at most (8 + margin) epsilons of the dtype that is computed in: the margin is the largest
-difference between two logits of a row, over the temperature, since a probability is an exponential whose argument
-is rounded at that size. Neither how close the rows are nor how far one lies above the other enters. Below the
+Over this sweep the relative error is at most (8 + margin) epsilons of the dtype that is computed in: the margin is the
+largest difference between two logits of a row, over the temperature, since a probability is an exponential whose
+argument is rounded at that size. Neither how close the rows are nor how far one lies above the other enters. Below the
 smallest normal number, over an epsilon, there are no digits to keep.
 """
 
@@ -122,6 +122,27 @@ def says(loss: Loss, dtype: str, count: int, of: Callable[[Any, Any], Any] = lam
 )
 def test_a_divergence_keeps_its_digits_for_every_pair_of_rows(loss: Loss, dtype: str) -> None:
     says(loss, dtype, 60)
+
+
+def test_elsewhere_the_error_is_a_few_times_that() -> None:
+    """Would be refuted by a pair off by ten times as much; the first two are off by more than the sweep's."""
+    g = rng(26)
+    pairs_ = [(([-2.50187206, 0.07559148], [-4.52355546, -1.82940399]), 0.1)]
+    pairs_ += [(([-19.95070474, 0.11746733], [-13.9644153, 5.73343281]), 0.3)]
+    for _ in range(150):  # one class far below in both, by log-probabilities about one apart
+        T, K = float(g.choice([0.1, 0.7, 1.0, 3.0])), int(g.choice([2, 2, 3]))
+        z = g.normal(size=K) - g.uniform(1, 60) * np.eye(K)[0]
+        pairs_.append(((T * z, T * (z + g.uniform(0.5, 2) * np.eye(K)[0])), T))
+    worst = 0.0
+    for (z, v), T in ((tuple(map(np.asarray, rows)), T) for rows, T in pairs_):
+        e = (8 + max(float(np.ptp(x)) for x in (z, v)) / T) * 2.0**-52
+        for direction in ("forward", "reverse", "jsd"):
+            true = exact(z, v, T, direction, 0.5)
+            found = on_arrays(z, v, temperature=T, direction=direction, beta=0.5)
+            worst = max(worst, float(abs(found - true) / true / e))
+    assert worst <= 10
+    with refuted("the promise of the sweep, everywhere"):
+        assert worst <= 1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

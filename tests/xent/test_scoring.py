@@ -673,6 +673,15 @@ def test_a_rule_that_is_infinite_everywhere() -> None:
     with pytest.raises(ValueError, match="rule: expected a finite cost"):
         elicited(lambda q, y: np.full(np.shape(y), np.inf), [0.5, 0.5])
 
+    def between(q: Any, y: Any) -> Any:  # two points of the lattice
+        return np.where(np.abs(q[..., 0] - 0.37126) < 1e-4, scoring.log_score(q, y), np.inf)
+
+    assert scoring.log_score([0.37126, 0.62874], 0) == between(np.array([0.37126, 0.62874]), 0)
+    with pytest.raises(
+        ValueError, match="rule: expected a finite cost for some report, got inf for each that was"
+    ):
+        elicited(between, [0.3, 0.7])
+
 
 # ------------------------------------------------------------------------------------------- the search
 

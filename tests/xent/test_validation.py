@@ -614,6 +614,17 @@ def test_a_float32_softmax_of_a_large_vocabulary_is_a_distribution_in_float64(de
             xent.log_loss(p * 100, np.zeros(4, int))
 
 
+@pytest.mark.parametrize("classes", [2, 4, 5, 10, 1000])
+def test_a_sum_may_be_off_by_the_rounding_of_its_terms(classes: int) -> None:
+    p = np.full(classes, 1 / classes)
+    within = max(1e-6, 4.8e-7 * classes**0.5)
+    p[0] += 0.99 * within
+    xent.soft_cross_entropy(np.zeros(classes), p)
+    p[0] += 0.02 * within
+    with pytest.raises(ValueError, match=r"^target_probs: .*sum to one"):
+        xent.soft_cross_entropy(np.zeros(classes), p)
+
+
 def test_a_refusal_shows_by_how_much() -> None:
     with pytest.raises(ValueError, match=r"within 1e-06 for 2 classes .*got a sum of 1\.000002 at index 0"):
         xent.log_loss([[0.5, 0.500002]], [0])

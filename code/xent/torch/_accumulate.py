@@ -148,7 +148,7 @@ def accumulate(
 
     Notes
     -----
-    A window without any target that counts has scale zero, not nan. The ratio of sums over a window is still
+    A window whose N is zero has scale zero, not nan. The ratio of sums over a window is still
     a biased estimate of the ratio of expectations, of order one over the number of sequences in it; so is one
     of class weights, whose sum depends on the labels. A constant denominator has no such bias.
 

@@ -76,7 +76,7 @@ def linear_cross_entropy(
         no default: PyTorch's is -100.
     reduction : {"mean", "sum", "none"}, default "mean"
         sum(w l) / sum(w), sum(w l), or each w l (zero where a target does not count). Only with "none" the
-        backward pass computes the logits again.
+        first backward pass computes the logits again.
     denominator : float, optional
         Replaces sum(w) in the mean.
     vocab_group : torch.distributed.ProcessGroup, optional
