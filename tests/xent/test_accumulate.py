@@ -351,6 +351,11 @@ def test_a_trainer_that_divides_too_is_refused(monkeypatch: pytest.MonkeyPatch) 
         ({"targets": lambda _: -1}, ValueError, "targets: expected counts >= 0, got -1"),
         ({"targets": [1, 0.5]}, TypeError, "targets: expected an integer, got 0.5"),
         ({"targets": lambda _: True}, TypeError, "targets: .* got bool"),
+        (
+            {"targets": lambda batch: (batch[1] > 0).sum()},
+            TypeError,
+            r"targets: .*, got torch.int64 of shape \(\)$",
+        ),
         ({"targets": lambda _: 2, "denominator": "sequences"}, TypeError, "targets: .* to count sequences"),
         ({"targets": lambda batch: batch[1].tolist()}, TypeError, "targets: .*, got list$"),
         ({"targets": lambda batch: batch[1].to_sparse()}, TypeError, "^targets: expected a dense tensor"),

@@ -403,8 +403,10 @@ def counting(targets: Callable[[Any], Any] | Hashable, ignore_index: int) -> Cal
         value = pick(batch)
         if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
             return torch.tensor(_count(value))
-        if not isinstance(value, Tensor) or value.dtype not in (torch.bool, *LABEL_DTYPES):
-            got = f"dtype {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+        # An integer tensor without dimensions may be one label or a number of them: it is not guessed which.
+        dtype, shape = getattr(value, "dtype", None), tuple(getattr(value, "shape", ()))
+        if not isinstance(value, Tensor) or not (dtype is torch.bool or (shape and dtype in LABEL_DTYPES)):
+            got = f"{dtype} of shape {shape}" if dtype else type(value).__name__
             raise TypeError(
                 "targets: expected integer labels, a boolean mask of those that count, or an int, their "
                 f"number, from each batch, got {got}"
