@@ -864,7 +864,7 @@ def mean_of_batch_means(losses: Any, reported: float) -> Answer:
 def sequence_means(loss: Loss | str) -> Answer:
     """Whether each sequence is divided by a power of its length before sequences are averaged."""
     said = (found := _of(loss)).sequences
-    means = "sequence means" in said or "each sequence" in said
+    means = bool(re.search("sequence means|its length|one mean for", said))
     return _told(found, None if said == "unknown" else means, f"sequences: {said}")
 
 
