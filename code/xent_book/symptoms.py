@@ -393,6 +393,8 @@ def rows_do_not_sum(probs: Any, *, axis: Index = None) -> Answer:
 
 def columns_out_of_order(columns: Any) -> Answer:
     """Whether the classes, in the order of your columns, are not in the order of scikit-learn."""
+    if isinstance(columns, Mapping):  # label2id, class_indices, or id2label
+        columns = [n for _, n in sorted((v, k) if isinstance(k, str) else (k, v) for k, v in columns.items())]
     names = list(columns)
     moved = sum(a != b for a, b in zip(names, sorted(names), strict=True))
     return Answer(moved > 0, f"{moved} of {len(names)} columns are elsewhere after sorting")
@@ -665,8 +667,7 @@ def one_column(loss: Loss | str, logits: Any, *, axis: Index = None) -> Answer:
     if z.shape[axis] != 1:
         return Answer(False, f"{z.shape[axis]} columns")
     if z.size > 1 and (z == 1).all():
-        sure = not found.family.startswith("binary")  # of which 1 is an answer, too
-        return Answer(sure or None, "one column, and each of its entries is 1")
+        return Answer(not found.family.startswith("binary") or None, "one column, and each entry is 1")
     return _told(found, found.family.startswith("categorical"), f"one column, in a {found.family}")
 
 
@@ -676,8 +677,7 @@ targets_do_not_sum = rows_do_not_sum  # the same question to the labels
 def changes_arguments(loss: Loss | str) -> Answer:
     """Whether the loss writes into what it is given."""
     found = _of(loss)
-    changed = "changes its arguments in place" in found.notes
-    return _told(found, changed, "arguments were compared before and after")
+    return _told(found, "changes its arguments in place" in found.notes, "compared before and after the call")
 
 
 def weights_bend(loss: Loss | str, logits: Any = None) -> Answer:
@@ -785,6 +785,8 @@ def divides_by_classes(loss: Loss | str) -> Answer:
     """Whether a categorical loss, or a KL divergence, is divided by the number of classes too."""
     found = _of(loss)
     wrong = found.denominator in ("N*K", "K") and not found.family.startswith("binary")
+    if wrong and found.reduction == "sum":
+        return Answer(None, "a sum divided by the length of its last axis: by N, if your classes come first")
     if not wrong and _hides_a_factor(found) and not found.family.startswith("binary"):
         return Answer(None, f"{found.added}: a factor of 1 / K, in the weights?")
     return _told(found, wrong, f"a {found.family} divided by {found.denominator}")
@@ -862,7 +864,7 @@ def mean_of_batch_means(losses: Any, reported: float) -> Answer:
 def sequence_means(loss: Loss | str) -> Answer:
     """Whether each sequence is divided by a power of its length before sequences are averaged."""
     said = (found := _of(loss)).sequences
-    means = "sequence means" in said or "each sequence" in said
+    means = bool(re.search("sequence means|its length|one mean for", said))
     return _told(found, None if said == "unknown" else means, f"sequences: {said}")
 
 
@@ -881,7 +883,7 @@ def padding_counts(loss: Loss | str, logits: Any, targets: Any, padded: Any, *, 
     z, pad = array(logits), array(padded).astype(bool)
     if not pad.any():
         return Answer(None, "nothing is padded")
-    found, axes = _of(loss), _axes(z, targets, axis)
+    found, axes = _of(loss), min(_axes(z, targets, axis), _axes(z, pad, axis), key=len)
     if len(axes) > 1 and found.layout not in ("last", "second"):
         return Answer(None, "the classes may lie on two axes: say axis=")
     a = axes[0] if len(axes) == 1 or found.layout == "last" else 1
@@ -998,7 +1000,7 @@ def targets_of_another_rank(loss: Loss | str, logits: Any, targets: Any) -> Answ
     second = found.layout in ("second", "any") and t == z[:1] + z[2:]
     rows, labels = t == z, second or t in (z[:-1], (*z[:-1], 1))
     by_label = "indices" in found.targets or (found.family.startswith("binary") and z[-1:] == (1,))
-    by_row = bool({"one-hot", "soft", "0 or 1"} & {*found.targets})
+    by_row = bool({*found.targets} - {"indices"})
     why = f"it takes {', '.join(found.targets)}, and is given {t} for {z}"
     return _told(found, not ((rows and by_row) or (labels and by_label)), why)
 

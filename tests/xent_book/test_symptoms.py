@@ -1933,6 +1933,60 @@ def refuting_at_last() -> dict[str, tuple[str, Callable[[], Any]]]:
     }
 
 
+def refuting_in_practice() -> dict[str, tuple[str, Callable[[], Any]]]:
+    """And from a fifth, of losses as training scripts have them: loops, flattened tokens, examples in columns."""
+    s, g, ce = symptoms, torch.Generator().manual_seed(901), F.cross_entropy
+    logits, tokens = torch.randn(3, 6, 5, generator=g), torch.randint(1, 5, (3, 6), generator=g)
+    p, late = logits[0].softmax(1).double().numpy(), torch.arange(6) > 3
+
+    def in_columns(a: Any, y: Any) -> Any:
+        return -np.sum(y * np.log(a)) / y.shape[1]
+
+    def flattened(a: Any, y: Any) -> Any:
+        return ce(a.flatten(0, 1), y.flatten()) / np.log(2)
+
+    def one_by_one(a: Any, y: Any) -> Any:
+        return torch.stack([ce(z, c) for z, c in zip(a, y, strict=True)]).mean()
+
+    def for_each_answer(a: Any, y: Any) -> Any:
+        each = a.log_softmax(-1).gather(-1, y.clamp(min=0)[..., None])[..., 0]
+        return -(each * (y != -100)).sum(-1)
+
+    def chosen(a: Any, y: Any) -> Any:
+        return ce(a[y != 0], y[y != 0])
+
+    def soft_margin(a: Any, y: Any) -> Any:
+        return F.softplus(-a * y).mean()
+
+    def of_a_teacher(a: Any, b: Any) -> Any:
+        return F.kl_div(a.log_softmax(1), b.softmax(1), reduction="batchmean")
+
+    several = F.binary_cross_entropy_with_logits, logits, (logits > 0).float(), late.expand(3, 6)
+    return {
+        "labels of -1 and 1 are rows": (
+            YES,
+            lambda: s.targets_of_another_rank(soft_margin, logits[0, :, 0], torch.ones(6)),
+        ),
+        "a teacher's logits are rows": (
+            YES,
+            lambda: s.targets_of_another_rank(of_a_teacher, logits[0], logits[1]),
+        ),
+        "a mean over examples in columns": (YES, lambda: s.divides_by_classes(in_columns)),
+        "id2label": (NO, lambda: s.columns_out_of_order({0: "NEGATIVE", 1: "ENTAILED"})),
+        "label2id": (NO, lambda: s.columns_out_of_order({"entailed": 1, "negative": 0})),
+        "several labels for each token, no axis told": (UNSURE, lambda: s.padding_counts(*several)),
+        "one sequence after the other": (NO, lambda: s.sequence_means(one_by_one)),
+        "a sum for each answer": (YES, lambda: s.sequence_means(for_each_answer)),
+        "tokens that count, chosen": (UNSURE, lambda: s.never_shifted(chosen, tokens, tokens)),
+        "tokens, flattened": (UNSURE, lambda: s.never_shifted(flattened, tokens, tokens)),
+        "tokens, flattened, of labels": (YES, lambda: s.targets_of_another_rank(flattened, logits, tokens)),
+        "tokens, flattened, over classes": (
+            YES,
+            lambda: s.softmax_over_another_axis(p, axis=-1, loss=flattened),
+        ),
+    }
+
+
 def test_losses_that_shift_and_those_of_tensorflow_are_explained() -> None:
     """A language model's loss in the usual lines, on rows too; names and functions of Keras have a gradient."""
     s, tf, ce = symptoms, behaviours.tensorflow(), F.cross_entropy
@@ -2015,7 +2069,7 @@ def test_padding_of_yes_and_no() -> None:
 
 def test_what_refuted_a_check_does_so_no_more() -> None:
     """Would be refuted by the answer that each case got."""
-    for table in (refuting, refuting_lately, refuting_again, refuting_at_last):
+    for table in (refuting, refuting_lately, refuting_again, refuting_at_last, refuting_in_practice):
         for name, (wrong, call) in table().items():
             assert call() != wrong, name
 

@@ -257,13 +257,13 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     search = _Search(loss, arrays, classes[:2], own[0] if own else None)
     with np.errstate(all="ignore"):
         found = search.run()
-        if not found:
-            return _nothing(search)
-        result = _describe(search, found, targets)
-        if not result.known:  # of two rows it may compare the first with the second's label, as of two tokens
-            search = replace(search, shapes=("(N, T, K), shifted",))
-            shifts = _describe(search, found, targets) if (found := search.run()) else result
-        return result if result.known or not shifts.known else shifts
+        result = _describe(search, found, targets) if found else _nothing(search)
+        if (found and not result.known) or result.axis == "the whole array":
+            # It may flatten rows, as those of sequences, or compare the first with the second's label.
+            search = replace(search, shapes=("(N, T, K)", "(N, T, K), shifted"))
+            other = _describe(search, found, targets) if (found := search.run()) else result
+            return other if other.known else result
+        return result
 
 
 def _nothing(search: _Search) -> Diagnosis:

@@ -55,8 +55,8 @@ class Found:
     @property
     def cost(self) -> float:
         """How much it takes to explain the rows in this way: the least wins."""
-        m = self.meaning
-        return self.fit.reading.rank + 2 * (m.smoothing != 0) + 2 * (not m.plain) + len(m.left_out)
+        m, rank = self.meaning, self.fit.reading.rank + self.data.soft
+        return rank + 2 * (m.smoothing != 0) + 2 * (not m.plain) + len(m.left_out)
 
 
 class Exam:
@@ -850,7 +850,7 @@ class Exam:
             self.notes.append("takes 1-D batches only")
         if set(forms) == {"indices"} and family == CATEGORICAL:
             self.evidence["targets"] = "a KL divergence is the same on indices"
-        said = self.sequences(layout, out)
+        said = self.sequences(layout, out or (-100,) * ("-100: gives nan" in ignored))
         if said.startswith(("over the sequences", "each sequence")):  # both labels were asked in one sequence
             ignored = ignored.replace(", divides by the valid ones", "")
         return Diagnosis(
