@@ -131,8 +131,7 @@ def ranked_probability_score(probs: ArrayLike, targets: ArrayLike) -> Any:
     """
     q, _, labels = _report(probs, targets)
     reached = np.cumsum(q, axis=-1, dtype=np.float64)[..., :-1]
-    happened = labels[..., None] <= np.arange(q.shape[-1] - 1)
-    return _result(np.square(reached - happened).sum(axis=-1), q)
+    return _result(np.square(reached - (labels[..., None] <= np.arange(q.shape[-1] - 1))).sum(axis=-1), q)
 
 
 @np.errstate(all="ignore")

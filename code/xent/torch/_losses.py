@@ -420,8 +420,7 @@ def binary_log_loss(
     # As in _binary_sides, also for the gradient: that of log p at 0 is infinite.
     up, down = torch.where((y > 0) | (p > 0), p, 1.0), torch.where((n > 0) | (p < 1), p, 0.0)
     log_p, log_q = _clipped(p, eps) if eps else (torch.log(up), torch.log1p(-down))
-    losses = -n * log_q - y * log_p + 0.0
-    return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
+    return reduce_each(-n * log_q - y * log_p + 0.0, w, check.reduction_arguments(reduction, denominator))
 
 
 # The arithmetic, of rows with the classes last.

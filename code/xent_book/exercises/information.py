@@ -99,8 +99,7 @@ def _candidates() -> list[tuple[Any, ...]]:
 
 
 def _maxent(values: Array, mean: float) -> Any:
-    tau = brentq(lambda t: softmax(t * values) @ values - mean, -50.0, 50.0, xtol=1e-14)
-    return softmax(tau * values)
+    return softmax(values * brentq(lambda t: softmax(t * values) @ values - mean, -50.0, 50.0, xtol=1e-14))
 
 
 def _straight(values: Array, mean: float) -> Any:
