@@ -441,7 +441,7 @@ def _focal_slope(p: Floats, one_minus_p: Floats, minus_log_p: Floats, gamma: flo
 
 
 def _clipped(p: Floats, eps: float) -> NDArray[np.bool_]:
-    return np.asarray((p < eps) | (1 - p < eps))
+    return np.asarray((eps > 0) & ((p < eps) | (1 - p < eps)))  # p may exceed one by rounding
 
 
 def _at_the_labels(each: Floats, array: Floats, axis: int, labels: NDArray[np.intp]) -> Floats:
