@@ -122,8 +122,8 @@ def cross_entropy_gradient(
 
     times w / sum(w) for the mean, and w for the sum. Without smoothing each entry is accurate to the few ulp of
     `xent.softmax`, the one of the target included, however small it is. A target on a logit of -inf costs inf, and
-    no gradient repairs it. The formula still has a value, p - y, and that is what comes back: finite, with -1 at
-    the target.
+    no gradient repairs it. The formula still has a value, p - y with p = 0 at the target, and that is what comes
+    back.
 
     Examples
     --------
