@@ -86,7 +86,7 @@ def elicited(rule: Rule, target_probs: ArrayLike) -> Floats:
     The search sees the rule as a black box and is not told p as a report. It tries a lattice over the
     simplex, corners and middles of edges included, and improves the best few points, far from each other, by
     line searches that move mass from one class to another, and along the sum of the last such moves. A line
-    search covers its whole segment, so that a minimum on a face or at a corner is met exactly.
+    search covers its whole segment, ends included, so that it may end exactly on a face or at a corner.
 
     Where the expected cost is curved alike in all directions at its minimum, the report is accurate to about
     1e-7: a smaller move changes the cost by less than its rounding. Rules that are sums over classes of a convex

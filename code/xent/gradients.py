@@ -122,8 +122,8 @@ def cross_entropy_gradient(
 
     times w / sum(w) for the mean, and w for the sum. Without smoothing each entry is accurate to the few ulp of
     `xent.softmax`, the one of the target included, however small it is. A target on a logit of -inf costs inf, and
-    no gradient repairs it. The formula still has a value, p - y, and that is what comes back: finite, with -1 at
-    the target.
+    no gradient repairs it. The formula still has a value, p - y with p = 0 at the target, and that is what comes
+    back.
 
     Examples
     --------
@@ -441,7 +441,7 @@ def _focal_slope(p: Floats, one_minus_p: Floats, minus_log_p: Floats, gamma: flo
 
 
 def _clipped(p: Floats, eps: float) -> NDArray[np.bool_]:
-    return np.asarray((p < eps) | (1 - p < eps))
+    return np.asarray((eps > 0) & ((p < eps) | (1 - p < eps)))  # p may exceed one by rounding
 
 
 def _at_the_labels(each: Floats, array: Floats, axis: int, labels: NDArray[np.intp]) -> Floats:

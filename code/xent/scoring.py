@@ -211,7 +211,7 @@ def clipped_log_score(probs: ArrayLike, targets: ArrayLike, *, eps: float = 1e-7
     Notes
     -----
     With two classes every report below eps costs the same, and the honest report is one of the cheapest.
-    With more it pays to take a class of small probability down to zero and to spread what this frees.
+    With more it may pay to take a class of small probability down to zero and to spread what this frees.
 
     Examples
     --------

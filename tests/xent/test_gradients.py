@@ -761,6 +761,8 @@ def test_a_focal_gradient_in_both_tails() -> None:
 def test_the_gradients_of_given_probabilities_at_the_ends() -> None:
     assert gradients.log_loss_gradient([[0.0, 1.0]], [0]).tolist() == [[-INF, 0.0]]
     assert gradients.log_loss_gradient([[0.0, 1.0]], [0], eps=0.01).tolist() == [[0.0, 0.0]]
+    # Above one within the tolerance of a sum: without a clip nothing is replaced.
+    assert gradients.log_loss_gradient([[1 + 2**-30, 0.0]], [0]).tolist() == [[-1 / (1 + 2**-30), 0.0]]
     assert gradients.log_loss_gradient([[0.0, 1.0]], ["b"], labels=["a", "b"]).tolist() == [[0.0, -1.0]]
     assert gradients.binary_log_loss_gradient(
         [0.0, 1.0, 0.0, 1.0], [1, 0, 0, 1], reduction="sum"

@@ -98,6 +98,17 @@ def test_focal_losses_keep_their_digits(gamma: float) -> None:
             assert abs(loss.item() - exact) <= allowed
 
 
+@pytest.mark.parametrize("classes", [2, 1000, 20_000])
+def test_an_entropy_keeps_its_digits_where_many_classes_are_alike(classes: int) -> None:
+    """Would be refuted by a sum of probabilities that is taken one after the other, as torch.softmax does."""
+    above = torch.tensor([0.0, 0.1, 3.3, 10.3, 20.0, 40.0])
+    z = torch.zeros(len(above), classes)
+    z[:, 0] = above
+    exact = torch.from_numpy(xent.information.entropy_from_logits(z.double().numpy()))
+    error = (xt.entropy_from_logits(z) / exact - 1).abs() / torch.finfo(z.dtype).eps
+    assert (error < 8 + (classes / exact).log() / 2).all()
+
+
 def test_a_confident_gradient_keeps_its_digits() -> None:
     z = torch.tensor([30.0, 0.0], requires_grad=True)  # float32: p_0 rounds to one
     xt.cross_entropy(z, torch.tensor(0)).backward()

@@ -87,9 +87,9 @@ def entropy_from_logits(logits: Tensor, *, axis: int = -1, base: float | None = 
     (tensor(2.9009e-12), tensor(2.8073e-12))
     """
     moved, _ = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
-    # Both -log p of the highest and the gaps are >= 0. A gap of inf has p = 0, and 0 * inf = 0.
+    # -log p of the highest and the gaps are >= 0; a gap of inf has p = 0. (torch.softmax rounds more.)
     gaps, top = _below_the_highest(moved)
-    nats = top.squeeze(-1) + (torch.softmax(moved, -1) * gaps.masked_fill(gaps.isposinf(), 0.0)).sum(-1)
+    nats = top.squeeze(-1) + ((-gaps - top).exp() * gaps.masked_fill(gaps.isposinf(), 0.0)).sum(-1)
     return nats if base is None else nats / check.unit(base)
 
 
@@ -155,8 +155,8 @@ def cross_entropy(
 
     Notes
     -----
-    The gradient is formed along with the loss, block by block, and is all the memory that this takes. It is
-    handed over to the first backward pass; with ``retain_graph=True`` the next one computes it again. For
+    The gradient is formed along with the loss, which takes a few blocks of rows and a few numbers a row beside it.
+    It is handed over to the first backward pass; with ``retain_graph=True`` the next one computes it again. For
     float16 each backward pass forms it.
 
     Examples
