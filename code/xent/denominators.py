@@ -1,8 +1,8 @@
 """What a loss teaches whose divisor depends on what is in its batch.
 
 The loss of a batch is the sum of a(x) (-log Q(x)) over its B items, divided by the sum of their sizes d(x).
-Its expectation over independent items is a *weighted* log loss, with E[1 / (d(x) + the sizes of B - 1 others)]
-as an item's weight, and what minimises it is not the distribution P of the data but a tilted one.
+Its expectation over independent items is a *weighted* log loss, with a(x) E[1 / (d(x) + the sizes of B - 1 others)]
+as an item's weight up to a factor B. Where the weights differ, the distribution P of the data does not minimise it.
 
 `learnt_distribution` computes it for items of any kind, `tilted_lengths` for sequences, whose size is their
 length, `learnt_lengths` for answers to prompts, and `eos_optimum` for a model with one stop probability.
@@ -230,7 +230,7 @@ def learnt_lengths(lengths: ArrayLike, batch_size: int, prompts: ArrayLike | Non
     batch_size : int
         Number of sequences that share a denominator, B >= 1.
     prompts : array_like of int or str, shape (N,), optional
-        Which prompt each answer belongs to: any integers or texts, equal where the prompt is. Without it all
+        Which prompt each answer belongs to: all integers or all texts, equal where the prompt is. Without it all
         sequences belong to one.
 
     Returns

@@ -88,10 +88,10 @@ def elicited(rule: Rule, target_probs: ArrayLike) -> Floats:
     line searches that move mass from one class to another, and along the sum of the last such moves. A line
     search covers its whole segment, ends included, so that it may end exactly on a face or at a corner.
 
-    Where the expected cost is curved alike in all directions at its minimum, the report is accurate to about
-    1e-7: a smaller move changes the cost by less than its rounding. Rules that are sums over classes of a convex
-    function of one probability, and smooth convex ones, cannot trap the search, though a narrow valley may end
-    it early; any other may trap it. The work grows as K^3, for tens of classes.
+    Where the expected cost at its minimum is at most its curvature, alike in all directions, and nothing traps the
+    search, the report is accurate to about 1e-7: a smaller move changes the cost by less than its rounding. Rules that
+    are sums over classes of a convex function of one probability, and smooth convex ones, cannot trap the search,
+    though a narrow valley may end it early; any other may trap it. The work grows as K^3, for tens of classes.
 
     Examples
     --------

@@ -403,7 +403,7 @@ def invert_weighting(
 
     The first is for a loss whose divisor does not depend on the labels: a sum, a constant, the number of targets, as in
     Keras. The weighted mean of `xent.cross_entropy`, and of PyTorch over class indices, divides by the batch's own sum
-    of weights and needs the second, with its batch size B: W_{B-1} are the weights of B - 1 other targets.
+    of weights and needs the second, with its batch size B: W_{B-1} sums the weights of B - 1 others.
 
     Parameters
     ----------
