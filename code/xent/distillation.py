@@ -263,13 +263,13 @@ def mixed_loss(
     _, w = labels_and_weights(targets, student, axis, ignore_index, None, sample_weight)
     soft = distillation_loss(student_logits, teacher_logits, sample_weight=w, **heat, **common)
     hard = cross_entropy(
-        student_logits, targets, sample_weight=sample_weight, ignore_index=ignore_index, **common
+        student.astype(soft.dtype), targets, sample_weight=sample_weight, ignore_index=ignore_index, **common
     )
     kind = soft.dtype.type
     alpha = check.held(alpha, soft.dtype)
     # 0 * inf = 0 here too: a part of weight zero is left out.
     if alpha == 0:
-        return hard.astype(kind)
+        return hard
     if alpha == 1:
         return soft
     with np.errstate(all="ignore"):
@@ -323,8 +323,8 @@ def top_k_loss(
 
     Notes
     -----
-    For a temperature T pass `student_logits` / T and the teacher's log-probabilities at T; a cached top k at
-    one temperature does not determine that at another.
+    For a temperature T pass `student_logits` / T and the teacher's log-probabilities at T; in general, a
+    cached top k at one temperature does not determine that at another.
 
     Examples
     --------
@@ -385,7 +385,7 @@ def sample_targets(
     .. math:: k_1, \dots, k_n \sim r = \operatorname{softmax}(v / \tau), \qquad
               w_i = \frac{p_{k_i}}{n\, r_{k_i}}
 
-    so that the expectation of sum_i w_i f(k_i) is sum_k p_k f(k) with p = softmax(v), unless an r_k underflows.
+    so that the expectation of sum_i w_i f(k_i) is sum_k p_k f(k), p = softmax(v), unless an r_k is below about 1e-15.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ def log_sum_exp(
     Parameters
     ----------
     x : array_like, shape (..., K, ...)
-        Real numbers; -inf counts as a term of zero, +inf makes the sum +inf.
+        Real numbers; -inf counts as a term of zero, +inf makes the sum +inf, unless its factor is 0.
     axis : int, tuple of ints or None, default -1
         The axis or axes to sum over; None for all of them.
     b : array_like, broadcasts to the shape of `x`, optional

@@ -752,3 +752,20 @@ def test_a_row_that_cannot_be_renormalised_among_rows_in_two_dimensions() -> Non
     top[1, 2] = -INF
     with pytest.raises(ValueError, match=r"^top_log_probs: expected a sum above 0 .* at index \(1, 2\)$"):
         top_k_loss(np.zeros((2, 3, 4)), top, np.tile([0, 1], (2, 3, 1)), treatment="renormalised")
+
+
+def test_both_parts_of_the_mixture_have_the_digits_of_the_wider_argument() -> None:
+    """The hard part of a student in float32 was rounded to it beside a teacher in float64."""
+    rng = np.random.default_rng(0)
+    student, teacher = rng.normal(size=(5, 4)).astype(np.float32), rng.normal(size=(5, 4))
+    labels, settings = rng.integers(0, 4, 5), {"alpha": 0.3, "reduction": "none"}
+    mixed = mixed_loss(student, teacher, labels, **settings)
+    wide = mixed_loss(student.astype(np.float64), teacher, labels, **settings)
+    np.testing.assert_array_equal(mixed, wide, strict=True)
+
+
+def test_draws_miss_a_class_below_their_resolution() -> None:
+    """exp(-40) beside one: no draw is as close to one, although p_k, exp(-10), and r_k are ordinary numbers."""
+    rng = np.random.default_rng(0)
+    indices, _ = sample_targets([0.0, -10.0], 10_000, rng, proposal_temperature=0.25)
+    assert not indices.any()

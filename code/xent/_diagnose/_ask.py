@@ -283,7 +283,7 @@ def _nothing(search: _Search) -> Diagnosis:
         return Diagnosis(notes=("it returns nan for every batch", *said))
     notes = ("it returns numbers, and no cross-entropy predicts them",)
     if not search.answered:
-        return Diagnosis(notes=(*notes, "it returns the same number, 0 or nan, whatever the rows"))
+        return Diagnosis(notes=(*notes, "single rows cost the same, 0 or nan, or are refused"))
     return Diagnosis(arrays=search.answered[0].bench.caller.arrays, notes=notes)
 
 

@@ -32,7 +32,7 @@ class Diagnosis:
     factor, sign, unit : float, int, str
         What the loss is multiplied by, beyond its sign and its unit ("nats", "bits" or "hartleys").
     smoothing, smoothing_over : float or None, str
-        The mass taken from the label, and over what it is spread: "all K classes", "the K - 1 others", "both labels".
+        Mass taken from the label; over "all K classes" ("all classes, at K = 3"), "the K - 1 others", "both labels".
     class_weights : tuple of float or None
         One for each class; None where they are all one. With a mean over their own sum only their ratio shows,
         and the smallest above 0 is 1.

@@ -94,8 +94,8 @@ def check_accumulation(
     ----------
     model : torch.nn.Module
         As it is trained: wrapped by DistributedDataParallel or sharded by FSDP2, if it is. A small
-        configuration shows the same faults; the check holds a float64 copy, on the CPU, of one gradient for
-        each micro-batch and three more. Turn dropout off, and gradient clipping too.
+        configuration shows the same faults; the check holds, in float64 on the CPU, up to three gradients for
+        each micro-batch and a few more. Turn dropout off, and gradient clipping too.
     micro_batches : iterable
         Those of one optimiser step, at least two over all ranks, each rank its own and as many on each. Their
         numbers of targets should differ, or a mean of means cannot be seen.
