@@ -531,6 +531,17 @@ def test_a_sure_teacher_has_a_tail_only_as_a_mass() -> None:
     assert math.isclose(cache.tail.item(), exact, rel_tol=1e-6)
     left = 1 - cache.probs.bfloat16().float().sum().item()
     assert not math.isclose(left, exact, rel_tol=0.5)
+    # Classes whose probabilities underflow keep their order.
+    assert xent.torch.top_k_of_teacher(torch.tensor([[0.0, -300.0, -400.0, -200.0]]), 2).indices.tolist() == [
+        [0, 3]
+    ]
+
+
+def test_a_logit_of_inf_gives_nan_whichever_class_was_drawn() -> None:
+    """The row has no softmax; a class beside the infinite one gave inf."""
+    drawn, bias = (torch.tensor([[1]]), torch.ones(1, 1)), torch.tensor([math.inf, 0.0, 0.0])
+    loss = partial(xent.torch.linear_distillation_loss, torch.zeros(1, 2), torch.zeros(3, 2))
+    assert loss(student_bias=bias, teacher_samples=drawn).isnan()
 
 
 def test_teachers_masses_of_two_bytes_are_taken_as_they_are() -> None:

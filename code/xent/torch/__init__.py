@@ -5,7 +5,7 @@ of floats, targets tensors on their device, weights of classes and targets tenso
 half precision, else in the dtype of the predictions, or of target distributions and a teacher's logits or
 log-probabilities where these are wider. Unlike there, weights are rounded to that dtype (weights and temperatures
 beyond it are refused), logits of nan and rows of logits without a softmax give nan (not in `sample_targets`), and what
-a value decides is not checked under `torch.compile`, `torch.export`, `torch.func` and fake tensors.
+a value decides may go unchecked under `torch.compile`, `torch.export`, `torch.func` and fake tensors.
 
 >>> import torch, xent.torch
 >>> logits = torch.zeros(2, 3, requires_grad=True)

@@ -78,9 +78,9 @@ def top_k_of_teacher(teacher_logits: Tensor, k: int, *, temperature: float = 1.0
         raise ValueError(f"k: expected a number of classes from 1 to {v.shape[-1]}, got {shown(k)}")
     t = tensors.within(above_zero(temperature, "temperature"), "temperature", v.dtype)
     probs = torch.softmax((v - v.amax(-1, keepdim=True)) / t, -1)
-    top, indices = probs.topk(k, -1)
+    indices = v.topk(k, -1).indices  # probabilities may underflow, or be alike at a high temperature
     tail = probs.scatter(-1, indices, 0.0).sum(-1)
-    return TopK(indices, tail, top, classes=v.shape[-1])
+    return TopK(indices, tail, probs.gather(-1, indices), classes=v.shape[-1])
 
 
 def masses_of(cache: Any, hidden: Tensor, weight: Tensor | None, classes: int) -> list[Tensor]:

@@ -101,18 +101,18 @@ def linear_cross_entropy(
 
     Notes
     -----
-    The first three arguments come in the order of `torch.nn.functional.linear_cross_entropy`, and its options
-    have their names. Where its loss differs, it differs as in `cross_entropy`: ours takes -100 for a label out
-    of range without `ignore_index`, smooths a label whatever the weights of other classes, and divides the mean
-    of distributions by the sum of their weights, where PyTorch divides by their number (``denominator=``).
+    The first three arguments come in the order of `torch.nn.functional.linear_cross_entropy`, and the options of both
+    have the same names. Where its loss differs, it differs as in `cross_entropy`: ours takes -100 for a label out of
+    range without `ignore_index`, smooths a target whatever the weights of other classes, and divides the mean of
+    distributions by the sum of their weights, where PyTorch divides by their number (``denominator=``).
 
-    Beside the gradients it needs room for 3 million logits (32 of each class, where these are more), on a GPU for 67
-    million (1,024 of each class), with `report` twice and with `softcap` three times as many, and V H numbers in
-    float32 where `linear_weight` has half precision. Times are about those of the plain pair, three matrix products.
-    Where hidden states and weight are bfloat16, a GPU multiplies them as they are, from PyTorch 2.8 on, into logits in
-    float32; their gradient is rounded to bfloat16 for its products, as in the plain pair, and these are added up in
-    float32 again. The gradients are formed in the forward pass and handed out by the first backward pass; another one
-    through the same graph computes them again. Under `torch.compile` the call is one operator.
+    Given class indices it needs, beside the gradients, room for 3 million logits (32 of each class, where these are
+    more), on a GPU, in float32, for 67 million (1,024 of each class), with `report` twice and with `softcap` three
+    times as many, and V H numbers in float32 where `linear_weight` has half precision. Times are about those of the
+    plain pair, three matrix products. Where hidden states and weight are bfloat16, a GPU multiplies them as they are,
+    from PyTorch 2.8 on, into logits in float32; their gradient is rounded to bfloat16 for its products, as in the plain
+    pair, which add up in float32. The gradients are formed in the forward pass, handed out by the first backward pass;
+    another one through the same graph computes them again. Under `torch.compile` the call is one operator.
 
     Examples
     --------

@@ -275,7 +275,7 @@ def _normalised_(z: Tensor, shards: Shards) -> tuple[Tensor, Tensor, Tensor]:
     z.sub_(top)
     probs = z.exp()
     own, largest = probs.gather(1, at), highest == top  # on several ranks, if they are level
-    probs.scatter_(1, at, own.masked_fill(largest, 0.0))
+    probs.scatter_(1, at, own - largest.to(z.dtype))  # zero, or nan of what is infinite
     sums = torch.cat([probs.sum(1, keepdim=True), largest.to(z.dtype)], 1)
     others, ranks = shards.sum(sums).unbind(1)
     others = others + (ranks - 1)
