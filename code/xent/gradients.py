@@ -120,8 +120,8 @@ def cross_entropy_gradient(
     .. math:: \frac{\partial \ell}{\partial z_k} = p_k - y_k, \qquad
               y_k = (1-\varepsilon)\,[k = y] + \frac{\varepsilon}{K}
 
-    times w / sum(w) for the mean, and w for the sum. Without smoothing each entry is accurate to the few ulp of
-    `xent.softmax`, the one of the target included, however small it is. A target on a logit of -inf costs inf, and
+    times w / sum(w) for the mean, and w for the sum. Without smoothing nothing cancels, in the entry of the
+    target either, however small it is. A target on a logit of -inf costs inf, and
     no gradient repairs it. The formula still has a value, p - y with p = 0 at the target, and that is what comes
     back.
 
@@ -261,7 +261,7 @@ def focal_loss_gradient(
     .. math:: \frac{\partial \ell}{\partial z_k} = \alpha_y (1 - p_y)^\gamma
               \Bigl(1 + \gamma\, p_y \frac{-\log p_y}{1 - p_y}\Bigr) (p_k - [k = y])
 
-    Accurate to the few ulp of `xent.softmax`, and a few more for each unit of gamma, also where p_y rounds to one. A
+    Nothing cancels, also where p_y rounds to one. A
     target on a logit of -inf has the limit, alpha (p - y).
 
     Examples
@@ -381,7 +381,7 @@ def log_loss_gradient(
     array, axis, of, w = probs_and_labels(probs, targets, labels, axis, ignore_index, weight, sample_weight)
     p = picked(array, axis, of)
     with np.errstate(all="ignore"):
-        slopes = np.where(_clipped(p, check.held(clip(eps), p.dtype)), 0.0, -1 / p)
+        slopes = np.where(_clipped(p, check.held(clip(eps), p.dtype)), 0.0, -1 / np.abs(p))
     each = differentiate_each(slopes, w, check.reduction_arguments(reduction, denominator), array.dtype)
     return _at_the_labels(each, array, axis, of)
 
@@ -412,8 +412,8 @@ def binary_log_loss_gradient(
     p, y, w = binary_probs(probs, targets, sample_weight)
     eps = check.held(clip(eps), p.dtype)
     with np.errstate(all="ignore"):
-        # 0 * inf = 0: a side without mass has no slope.
-        of_one, of_zero = np.where(y > 0, y / p, 0.0), np.where(y < 1, (1 - y) / (1 - p), 0.0)
+        # 0 * inf = 0: a side without mass has no slope; -0.0 is a probability of zero.
+        of_one, of_zero = np.where(y > 0, y / abs(p), 0.0), np.where(y < 1, (1 - y) / (1 - p), 0.0)
         slopes = np.where(_clipped(p, eps), 0.0, of_zero - of_one)
     return differentiate_each(slopes, w, check.reduction_arguments(reduction, denominator), p.dtype)
 

@@ -169,7 +169,7 @@ def soft_cross_entropy(
     Returns
     -------
     scalar or ndarray
-        Loss in nats, +inf where a positive target meets a logit of -inf. float32 if neither argument is
+        Loss in nats, +inf where a positive w_k t_k meets a logit of -inf. float32 if neither argument is
         wider, float64 otherwise.
 
     Examples

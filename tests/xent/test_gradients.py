@@ -759,7 +759,9 @@ def test_a_focal_gradient_in_both_tails() -> None:
 
 
 def test_the_gradients_of_given_probabilities_at_the_ends() -> None:
-    assert gradients.log_loss_gradient([[0.0, 1.0]], [0]).tolist() == [[-INF, 0.0]]
+    for zero in (0.0, -0.0):
+        assert gradients.log_loss_gradient([[zero, 1.0]], [0]).tolist() == [[-INF, 0.0]]
+        assert gradients.binary_log_loss_gradient([zero], [1]).tolist() == [-INF]
     assert gradients.log_loss_gradient([[0.0, 1.0]], [0], eps=0.01).tolist() == [[0.0, 0.0]]
     # Above one within the tolerance of a sum: without a clip nothing is replaced.
     assert gradients.log_loss_gradient([[1 + 2**-30, 0.0]], [0]).tolist() == [[-1 / (1 + 2**-30), 0.0]]
