@@ -135,8 +135,8 @@ def main() -> None:
     """Print the book, and offer it on the page that says how to get it."""
     toc = (ROOT / "_toc.yml").read_text(encoding="utf-8")
     pages = [n for n in re.findall(r"(?:root|file): (\S+)", toc) if not re.search(r"/ledger/|/api$", n)]
-    names = filter(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
-    path = os.environ.get("CHROMIUM") or shutil.which(next(names, "chromium"))
+    found = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+    path = os.environ.get("CHROMIUM") or next(filter(None, found), None)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         count = len(print_book(browser, SITE, pages).pages)

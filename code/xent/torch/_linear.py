@@ -111,8 +111,8 @@ def linear_cross_entropy(
     times as many, and V H numbers in float32 where `linear_weight` has half precision. Times are about those of the
     plain pair, three matrix products. Where hidden states and weight are bfloat16, a GPU multiplies them as they are,
     from PyTorch 2.8 on, into logits in float32; their gradient is rounded to bfloat16 for its products (as in the plain
-    pair), which add up in float32. The gradients are formed in the forward pass, handed out by the first backward pass;
-    another one through the same graph computes them again. Under `torch.compile` the call is one operator.
+    pair), which add up in float32. The gradients are formed in the forward pass and handed out by the first backward
+    pass; another one through the same graph computes them again. Under `torch.compile` the call is one operator.
 
     Examples
     --------

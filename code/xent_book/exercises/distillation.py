@@ -30,7 +30,7 @@ EXERCISES = (
             "the loss has T**2, the T of the gradient is what the chain rule leaves": (
                 lambda alpha, T: alpha * T / (1 - alpha + alpha * T)
             ),
-            "without T**2 the same alpha gives the labels another weight": lambda alpha, T: alpha,
+            "without T**2 the same alpha gives the labels a different weight": lambda alpha, T: alpha,
         },
     ),
     Exercise(
