@@ -121,9 +121,8 @@ def cross_entropy_gradient(
               y_k = (1-\varepsilon)\,[k = y] + \frac{\varepsilon}{K}
 
     times w / sum(w) for the mean, and w for the sum. Without smoothing nothing cancels, in the entry of the
-    target either, however small it is. A target on a logit of -inf costs inf, and
-    no gradient repairs it. The formula still has a value, p - y with p = 0 at the target, and that is what comes
-    back.
+    target either, however small it is. A target on a logit of -inf costs inf, and no gradient repairs it; what
+    comes back is the formula's value there, p - y with p = 0 at the target.
 
     Examples
     --------
@@ -261,8 +260,7 @@ def focal_loss_gradient(
     .. math:: \frac{\partial \ell}{\partial z_k} = \alpha_y (1 - p_y)^\gamma
               \Bigl(1 + \gamma\, p_y \frac{-\log p_y}{1 - p_y}\Bigr) (p_k - [k = y])
 
-    Nothing cancels, also where p_y rounds to one. A
-    target on a logit of -inf has the limit, alpha (p - y).
+    Nothing cancels, also where p_y rounds to one. A target on a logit of -inf has the limit, alpha (p - y).
 
     Examples
     --------

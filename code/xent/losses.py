@@ -7,9 +7,9 @@ which is what a loss over several micro-batches needs.
 Each loss is within 4 machine epsilons of itself (of 1.2e-7 for logits of float16 and float32, 2.2e-16 for float64),
 also where it is close to zero, and within 8 where many terms round alike. That holds over the sweep of
 tests/xent/test_losses.py: 1 to 1000 classes, logits up to 4e4, against 40 digits of mpmath; of K classes, below K
-times the smallest normal number, the error is relative to that number. A difference of logits, or a sum, beyond the
-largest number of the dtype is inf, also where a small factor follows. A label smoothing or clip below the smallest
-normal number of the dtype is none.
+times the smallest normal number (times `alpha` or `pos_weight` above 1), the error is relative to that number. A
+difference of logits, or a sum, beyond the largest number of the dtype may be inf, also where a small factor follows.
+A label smoothing or clip below the smallest normal number of the dtype is none.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ def cross_entropy(
 
     Notes
     -----
-    Up to 1000 classes each loss is within 4 machine epsilons (8 where many terms round alike), also close to zero: the
-    target's own term stays out of the sum of exponentials. The logits are read in blocks. Label smoothing: Szegedy et
-    al., *Rethinking the Inception Architecture for Computer Vision*, 2016, arXiv:1512.00567.
+    The target's own term stays out of the sum of exponentials, so that a loss close to zero keeps its digits. The
+    logits are read in blocks. Label smoothing: Szegedy et al., *Rethinking the Inception Architecture for Computer
+    Vision*, 2016, arXiv:1512.00567.
 
     Examples
     --------
@@ -244,8 +244,8 @@ def binary_cross_entropy(
     Returns
     -------
     scalar or ndarray
-        Loss in nats, within 4 machine epsilons of itself in both tails; float32 for logits of float16 and
-        float32, float64 otherwise. Certain and wrong (an infinite logit) costs inf, certain and right zero.
+        Loss in nats, accurate in both tails; float32 for logits of float16 and float32, float64 otherwise.
+        Certain and wrong (an infinite logit) costs inf, certain and right zero.
 
     Examples
     --------
@@ -426,8 +426,8 @@ def log_loss(
     Parameters
     ----------
     probs : array_like, shape (..., K, ...)
-        Probabilities in [0, 1], summing to one along `axis`, also in rows that do not count, within the tolerance
-        of `soft_cross_entropy`.
+        Probabilities, also in rows that do not count: in [0, 1] and summing to one along `axis`, within the
+        tolerance of `soft_cross_entropy`.
     targets, axis, weight, sample_weight, ignore_index, reduction, denominator
         As in `cross_entropy`.
     labels : array_like, shape (K,), optional
@@ -577,6 +577,8 @@ def _by_label(
         raise TypeError(f"labels: expected texts or numbers, as targets, got {check.shown(labels)}") from None
     if (ordered[1:] == ordered[:-1]).any():
         raise ValueError(f"labels: expected distinct labels, got {check.shown(labels)}")
+    one = check.any_array(-1 if ignore_index is None else ignore_index, "ignore_index")
+    check.fitting_shape(one.shape, "ignore_index", (), "one label", False)
     ignored = np.zeros(given.shape, bool) if ignore_index is None else given == ignore_index
     check.refuse_where(~ignored & (ordered[at] != given), "targets", "one of the labels", given, got="{!r}")
     return np.where(ignored, -1, order[at]), None if ignore_index is None else -1

@@ -157,6 +157,18 @@ def test_binary_cross_entropy_keeps_its_promise(
 
 
 @by_dtype
+@pytest.mark.parametrize("c", [0.01, 1000.0])
+def test_a_pos_weight_multiplies_what_underflow_leaves(dtype: str, c: float) -> None:
+    out = result_dtype(dtype)
+    z = (-float(np.log(np.finfo(out).tiny)) + np.linspace(-8, 17, 400)).astype(dtype)
+    losses = xent.binary_cross_entropy(z, np.ones(z.shape), pos_weight=c, reduction="none")
+    least = 2 * mp.mpf(float(np.finfo(out).tiny)) * max(c, 1)
+    for v, loss in zip(oracle.exact(z), losses, strict=True):
+        true = c * oracle.softplus(-v)
+        assert oracle.epsilons(loss, true, out, max(true, least)) <= PROMISED
+
+
+@by_dtype
 def test_nll_and_log_loss_keep_their_promise(dtype: str) -> None:
     out = result_dtype(dtype)
     p = np.random.default_rng(0).dirichlet([0.2] * 5, 300)
@@ -376,6 +388,9 @@ def test_scikit_learn_sample_weight_labels_and_binary() -> None:
     even = np.arange(0, 12, 2)
     ours = xent.log_loss(p, np.where(w < 0.5, 2 * y, -7), labels=even, ignore_index=-7)
     np.testing.assert_allclose(ours, xent.log_loss(p[w < 0.5], y[w < 0.5]), rtol=1e-12)
+    for two in (["cat", "eel"], ("eel", "cow")):
+        with pytest.raises(ValueError, match=r"^ignore_index: expected shape \(\), one label, got \(2,\)"):
+            xent.log_loss(p[:2], ["cat", "dog"], labels=names, ignore_index=two)
     one, q = y % 2, p[:, 0]
     theirs = sklearn.metrics.log_loss(one, q, sample_weight=w)
     np.testing.assert_allclose(xent.binary_log_loss(q, one, sample_weight=w), theirs, rtol=1e-12)

@@ -53,6 +53,19 @@ def test_log_softmax_and_log_sum_exp_keep_their_promise(classes: int, dtype: str
 
 @by_dtype
 @by_classes
+def test_what_underflow_leaves_of_the_terms(classes: int, dtype: str) -> None:
+    out = result_dtype(dtype)
+    tiny = mp.mpf(float(np.finfo(out).tiny))
+    z = np.zeros((60, classes), dtype)
+    z[:, 1:] = -(-float(np.log(np.finfo(out).tiny)) + np.linspace(-8, 17, 60))[:, None]
+    for row, log_p, total in zip(z, xent.log_softmax(z), xent.log_sum_exp(z), strict=True):
+        true = oracle.negative_log_softmax(row)[0]
+        for value in (-log_p[0], total):
+            assert oracle.epsilons(value, true, out, max(true, classes * tiny)) <= PROMISED + 4
+
+
+@by_dtype
+@by_classes
 def test_softmax_keeps_its_promise(classes: int, dtype: str) -> None:
     z, out = oracle.sweep(classes, dtype), result_dtype(dtype)
     p = xent.softmax(z)
