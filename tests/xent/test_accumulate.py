@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import threading
-from collections import UserDict, namedtuple
+from collections import UserDict, defaultdict, namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -284,6 +284,7 @@ def test_batches_move_to_a_device_whatever_holds_them() -> None:
         (x, y),
         [x, y],
         {"x": x, "y": y},
+        defaultdict(list, x=x, y=[y]),
         Pair(x, y),
         Encoding(x=x),
         {"x": [(x, None)], "name": "a"},

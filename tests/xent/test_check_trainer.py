@@ -372,6 +372,7 @@ def test_an_iterator_is_refused_before_it_is_read() -> None:
         (lambda: Trainer(EVEN), {}, ValueError, "unlike numbers of labels, got 20 with 10 each, which hide"),
         (lambda: Trainer(EVEN * 9), {}, ValueError, "unlike numbers of labels, got 68 with 10 each"),
         (lambda: Trainer(RAGGED, steps=1), {}, ValueError, "steps of 2 or more, got 1: nothing is accum"),
+        (lambda: Trainer(None, steps=1), {"batches": iter(())}, ValueError, "got 1: nothing is accumulated"),
         (lambda: Trainer(None), {"batches": 3}, TypeError, "batches: expected an iterable .* got int"),
         (lambda: Trainer(None), {"batches": []}, ValueError, "batches: expected 4 micro-.* got 0"),
         (lambda: Trainer(None), {"batches": iter([collate(dataset([3]))] * 3)}, ValueError, "4 .* got 3"),

@@ -252,9 +252,21 @@ def test_the_own_batch_says_how_many_classes(n: int, k: int) -> None:
 
     assert diagnose(picky, z, y).classes == (k,)
     assert diagnose(picky, z.shape).classes == (k,)
+    assert diagnose(picky, tuple(map(tuple, z))).classes == (k,)
+    assert diagnose(picky, (n, k, 8, 6)).classes == (k,)
     left = torch.tensor([7777] * n)
     found = diagnose(lambda a, b: F.cross_entropy(a, b, ignore_index=int("7" * 4)), torch.tensor(z), left)
     assert found.ignore_index == (7777,)
+
+
+def test_a_vocabulary_of_your_own_does_not_exhaust_memory() -> None:
+    assert diagnose(F.cross_entropy, (2, 152_064)).classes == (3, 5)
+
+
+def test_a_batch_that_holds_no_numbers_is_refused() -> None:
+    for name in ("logits", "targets"):
+        with pytest.raises(TypeError, match=f"^{name}: expected real numbers"):
+            diagnose(xent.cross_entropy, **{name: "abc"})
 
 
 READINGS: dict[str, Loss] = {

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from xent._validate import choice
+from xent._validate import choice, real_array
 
 from ._bench import FORMS as TARGETS
 from ._bench import KINDS, SHAPES, TOLERANCE, Bench, Data, datasets, inputs
@@ -212,8 +212,8 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
         Takes two arrays, prediction and target in either order, and returns the loss; or the name of a loss
         of Keras. Configure it first: ``functools.partial`` or a lambda for keyword arguments.
     logits : array_like, Tensor or tuple of int, optional
-        A batch of your own, as you pass it to the loss (logits or probabilities), or its shape. Its number of
-        classes is tried first, its number of rows where the loss takes neither one row nor two.
+        A batch of your own, as you pass it to the loss, or its shape. The lengths of its last axis and its second, up
+        to 3000, are tried first as numbers of classes, its number of rows where the loss takes neither one nor two.
     targets : array_like or Tensor, optional
         The targets of that batch; labels in it that are no class are tried as ignored ones.
     arrays : {"auto", "numpy", "torch", "tensorflow"}, default "auto"
@@ -228,7 +228,7 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     Raises
     ------
     TypeError
-        If `loss` is neither callable nor the name of a loss, or `arrays` no text.
+        If `loss` is neither callable nor a name, `arrays` no text, or `logits` or `targets` hold no numbers.
     ValueError
         If Keras knows no loss of this name, or `arrays` is none of the names above.
 
@@ -252,9 +252,12 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     """
     loss = resolve(loss)
     choice(arrays, "arrays", ("auto", *LIBRARIES))
-    own = tuple(logits) if isinstance(logits, tuple) else () if logits is None else to_numpy(logits).shape
-    classes = tuple(n for n in dict.fromkeys(own[:0:-1]) if 2 <= n <= 200_000) if len(own) > 1 else ()
-    search = _Search(loss, arrays, classes[:2], own[0] if own else None)
+    is_shape = isinstance(logits, tuple) and all(isinstance(n, int | np.integer) for n in logits)
+    own = logits if is_shape else () if logits is None else real_array(to_numpy(logits), "logits").shape
+    targets = None if targets is None else real_array(to_numpy(targets), "targets", bools=True)
+    # Time and memory grow with the square of the classes.
+    classes = tuple(n for n in dict.fromkeys((own[-1], own[1])) if 2 <= n <= 3000) if len(own) > 1 else ()
+    search = _Search(loss, arrays, classes, own[0] if own else None)
     with np.errstate(all="ignore"):
         found = search.run()
         result = _describe(search, found, targets) if found else _nothing(search)

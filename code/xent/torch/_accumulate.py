@@ -42,8 +42,7 @@ class MicroBatch(Generic[B]):
         Multiply the *summed* loss of this micro-batch by it before `backward`. Zero for a stand-in: a batch
         that a rank without data repeats, so that it takes part in the gradient's synchronisation.
     is_last : bool
-        Whether this is the window's last backward pass on this rank: the one that synchronises, and the one
-        to take the optimiser step after.
+        Whether this is the window's last backward pass on this rank: synchronise in it, and step after it.
     """
 
     batch: B
@@ -64,8 +63,7 @@ class Window(Generic[B]):
     micro_batches : sequence of MicroBatch
         Those of this rank.
     denominator : float
-        The N of the whole window: counted targets or sequences, or the sum of weights, over all its
-        micro-batches and ranks, or the constant that was asked for.
+        The N of the whole window: what counts, over all its micro-batches and ranks, or the constant.
     ranks : int
         Number of data-parallel ranks W that share it. Each scale is W / N, because DistributedDataParallel
         and FSDP average gradients over W; where yours sums them (``set_gradient_divide_factor(1.0)``),
@@ -138,8 +136,8 @@ def accumulate(
     ------
     ValueError
         If `steps` or `denominator` is out of range, `targets` is no key of a batch, a count is negative, a
-        loader does not keep to its length, where nothing is read ahead, or else writes a micro-batch into the
-        memory of the last, which is still to be used, or an iterator that is used up is iterated over again.
+        loader does not keep to its length, where nothing is read ahead, or else is seen to write over tensors
+        that are still to be used, or the `Windows` of an iterator are iterated over after an epoch to its end.
     TypeError
         If what `targets` gives for a batch is none of these, or an argument is of the wrong kind.
     RuntimeError
@@ -362,11 +360,12 @@ def _sample(tensor: Tensor) -> bytes | None:
 
 
 def moved(value: Any, device: Any, non_blocking: bool) -> Any:
+    kind: Any
     if hasattr(value, "to"):
         return value.to(device, non_blocking=non_blocking) if isinstance(value, Tensor) else value.to(device)
     if isinstance(value, Mapping):
-        kind: Any = type(value)
-        return kind({key: moved(part, device, non_blocking) for key, part in value.items()})
+        kind, held = type(value), {key: moved(part, device, non_blocking) for key, part in value.items()}
+        return kind(value.default_factory, held) if hasattr(value, "default_factory") else kind(held)
     if isinstance(value, (list, tuple)):
         parts = [moved(part, device, non_blocking) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)

@@ -46,7 +46,7 @@ class AccumulationReport:
     Attributes
     ----------
     ok : bool
-        Whether the gradient is that of the whole batch, `targets` refutes no divisor, and all could be judged.
+        Whether the gradient is that of the whole batch, `targets` refutes no divisor, and both could be judged.
     norm_ratio : float
         Norm of the micro-batches' gradient over that of the whole batch.
     cosine : float

@@ -54,16 +54,16 @@ def check_trainer(
     Returns
     -------
     AccumulationReport
-        Trainer and model are left as they were: parameters, gradients, the optimizer's state, counters, metrics,
-        random states.
+        Trainer and model are left as they were: parameters, gradients, the optimizer's state, random states; a
+        transformers.Trainer's counters and metrics too, not a LightningModule's own.
 
     Raises
     ------
     TypeError
         If `trainer` is neither; if `batches` cannot be iterated over.
     ValueError
-        If there is no training data, or the loader ends before a window is full; if the training data are an
-        iterator, from which nothing can be read without loss; if nothing is accumulated; if the micro-batches read of a
+        If there is no training data, or the loader ends before a window is full; if a transformers.Trainer's dataset
+        is an iterator; if nothing is accumulated, and `batches` is no list; if the micro-batches read of a
         transformers.Trainer's loader, a window and 64 more at most, all have as many labels; if they cannot be joined.
 
     Notes
@@ -71,10 +71,8 @@ def check_trainer(
     The model is in evaluation mode, so that dropout does not hide the divisor, and nothing is clipped or scaled. The
     trainer's loss without accumulation is what its `compute_loss` returns for one batch when it is not told a count;
     where it insists on the count, the step over one batch. TRL's GKD generates with the student: every prompt gets
-    one reply, which is kept for the comparison, and `lmbda` is 1 meanwhile.
-
-    The examples of one window are held in one batch as well. Where that is too large, take a smaller configuration;
-    it has the same faults.
+    one reply, which is kept for the comparison, and `lmbda`, unless 0, is 1 meanwhile. A window's examples are held in
+    one batch as well. Where that is too large, take a smaller configuration; it has the same faults.
 
     Examples
     --------
@@ -142,11 +140,11 @@ def _hugging_face(trainer: Any, batches: Iterable[Any] | None, stack: ExitStack)
     ranks = ranks_of()
     size = trainer.args.gradient_accumulation_steps
     examples = _Examples(trainer.data_collator)
+    if size * ranks < 2 and not isinstance(batches, list | tuple):
+        raise ValueError(
+            "trainer: expected gradient_accumulation_steps of 2 or more, got 1: nothing is accumulated"
+        )
     if batches is None:
-        if size * ranks < 2:
-            raise ValueError(
-                "trainer: expected gradient_accumulation_steps of 2 or more, got 1: nothing is accumulated"
-            )
         stack.enter_context(_patched(trainer, data_collator=examples))
         alone = {"dataloader_num_workers": 0, "dataloader_persistent_workers": False}
         # No other process reads ahead, or examples are collated out of sight.
