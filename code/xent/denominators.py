@@ -73,7 +73,7 @@ def learnt_distribution(
     Notes
     -----
     Exact for independent draws, whatever B is; the appendix on random denominators has the proof. To first
-    order Q*(k) / P_a(k) = 1 - (d_k - E_a[d]) / (B E[d]), with P_a proportional to a P: the bias of
+    order Q*(k) / P_a(k) = 1 - (d_k - E_a[d]) / (B E[d]), with P_a proportional to a P and E over `others`: the bias of
     self-normalised importance sampling. T. Hesterberg, *Advances in Importance Sampling*, thesis, Stanford
     (1988), section 2.5.2. To 12 digits or more, by quadrature.
 
@@ -168,8 +168,7 @@ def length_weights(
 
     Notes
     -----
-    The companions are drawn with replacement. To 12 digits or more, by quadrature, which takes about
-    300 passes over the distinct lengths.
+    The companions are drawn with replacement. To 12 digits or more, by quadrature in about 300 passes over the lengths.
 
     Examples
     --------
@@ -230,8 +229,7 @@ def learnt_lengths(lengths: ArrayLike, batch_size: int, prompts: ArrayLike | Non
     batch_size : int
         Number of sequences that share a denominator, B >= 1.
     prompts : array_like of int or str, shape (N,), optional
-        Which prompt each answer belongs to: all integers or all texts, equal where the prompt is. Without it all
-        sequences belong to one.
+        Which prompt each answer belongs to: integers or texts, equal where the prompt is. Without it all belong to one.
 
     Returns
     -------
@@ -359,9 +357,11 @@ def _numbered(prompts: ArrayLike, number: int) -> NDArray[np.intp]:
     array = _validate.any_array(prompts, "prompts")
     if array.shape != (number,):
         raise ValueError(f"prompts: expected shape ({number},), one for each of lengths, got {array.shape}")
-    entries, numbers = array.tolist(), dict[int | str, int]()
+    # A list is taken as it is: NumPy would make texts, or floats, of what is mixed, and cut a text's last zeros.
+    given: list[Any] = list(prompts) if isinstance(prompts, (list, tuple)) else array.tolist()
+    entries, numbers = [x.item() if hasattr(x, "item") else x for x in given], dict[int | str, int]()
     for index, entry in enumerate(entries):
-        if type(entry) not in (int, str):  # a missing value would be a prompt of its own, or a common one
+        if not isinstance(entry, (int, str)) or isinstance(entry, bool):  # a missing value is no prompt
             raise TypeError(f"prompts: expected integers or texts, got {shown(entry)} at index {index}")
     return np.array([numbers.setdefault(entry, len(numbers)) for entry in entries], dtype=np.intp)
 

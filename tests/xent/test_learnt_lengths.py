@@ -111,6 +111,8 @@ def test_a_model_that_is_trained(size: int, means: tuple[float, float]) -> None:
         (([2, 3], 1, np.array(["a", None], object)), TypeError, "got None at index 1"),
         (([2, 3], 1, np.array(["a", np.nan], object)), TypeError, "got nan at index 1"),
         (([2, 3], 1, [True, False]), TypeError, "prompts: expected integers or texts"),
+        (([2, 3], 1, [1, True]), TypeError, "got True at index 1"),
+        (([2, 3], 1, ["a", np.nan]), TypeError, "got nan at index 1"),
     ],
 )  # fmt: skip
 def test_refused(arguments: Any, error: type[Exception], message: str) -> None:
@@ -123,3 +125,10 @@ def test_one_length_or_one_answer_has_nothing_to_tilt() -> None:
     assert learnt_lengths([7], 1).tolist() == [1.0]
     assert learnt_lengths([7, 7], 3, ["a", "a"]).tolist() == [0.5, 0.5]
     assert learnt_lengths([3, 900], 1, np.array(["a", "b"], object)).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "prompts", [[1, "1", 1], [2**63, 1, 2**63], ["a", "a\0", "a"], [np.int64(1), np.str_("1"), 1]]
+)
+def test_the_prompts_of_a_list_are_taken_as_they_are(prompts: Any) -> None:
+    np.testing.assert_allclose(learnt_lengths([1, 3, 2], 1, prompts), [2 / 3, 1, 1 / 3])
