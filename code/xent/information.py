@@ -1,9 +1,9 @@
 """Entropy, cross-entropy and divergences between distributions that are given as probabilities.
 
 Distributions are arrays of probabilities that sum to one along `axis`; anything else is refused, never
-renormalised. Results are in nats, or in units of log `base` (2: bits), and summed in float64. They are within
-4 machine epsilons of themselves over the sweep of tests/xent/test_information.py: up to 500 classes, and q as
-close to p as 1e-6, against 40 digits of mpmath.
+renormalised. Results are in nats, or in units of log `base` (2: bits), and summed in float64. Those from
+probabilities are within 4 machine epsilons of themselves over the sweep of tests/xent/test_information.py: up to 500
+classes, and q as close to p as 1e-6, against 40 digits of mpmath.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def entropy(p: ArrayLike, *, axis: int = -1, base: float | None = None) -> Any:
     Returns
     -------
     scalar or ndarray
-        Entropy, between 0 and log K up to rounding; float32 if `p` is no wider, float64 otherwise.
+        Entropy, between 0 and log K up to rounding; float32 for float16 and float32, float64 otherwise.
 
     Notes
     -----
@@ -138,7 +138,7 @@ def kl_divergence(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | N
 
     .. math:: \mathrm{KL}(p \,\|\, q) = \sum_k p_k \log \frac{p_k}{q_k} = H(p, q) - H(p)
 
-    Arguments as in `cross_entropy`. Never negative, zero for p = q, +inf where q misses an outcome of p.
+    Arguments as in `cross_entropy`. In nats never negative, zero for p = q, +inf where q misses an outcome of p.
 
     Notes
     -----

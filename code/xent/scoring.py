@@ -1,8 +1,8 @@
 """Scoring rules: what a report of probabilities costs, and the way back from what a rule makes you report.
 
 A scoring rule takes a report and the outcome, ``rule(probs, targets)``, and returns a cost: smaller is better. Every
-rule here takes the two arguments of `log_score` and returns costs of the shape of `targets`, float32 if `probs` is
-no wider and float64 otherwise. A rule is proper if nobody can lower the expected cost by reporting something else
+rule here takes the two arguments of `log_score` and returns costs of the shape of `targets`, float32 for float16 and
+float32, float64 otherwise. A rule is proper if nobody can lower the expected cost by reporting something else
 than what they believe, and strictly proper if every other report costs more. `xent.elicitation` computes the
 expected cost and searches for the report that minimises it, for any rule with these two arguments.
 
@@ -65,7 +65,7 @@ def log_score(probs: ArrayLike, targets: ArrayLike) -> Any:
     Returns
     -------
     scalar or ndarray, shape (...)
-        Cost in nats, +inf where an outcome was called impossible; float32 if `probs` is no wider, else float64.
+        Cost in nats, +inf where an outcome was called impossible.
 
     See Also
     --------
@@ -163,8 +163,7 @@ def linear_score(probs: ArrayLike, targets: ArrayLike) -> Any:
 
     Notes
     -----
-    The expected cost is linear in the report, so that a corner is always among the cheapest reports: all
-    mass on the most probable class.
+    The expected cost is linear in the report: all mass on the most probable class is among the cheapest.
 
     Examples
     --------
@@ -368,8 +367,7 @@ def invert_smoothing(probs: ArrayLike, *, label_smoothing: float) -> Any:
     Parameters
     ----------
     probs : array_like, shape (..., K)
-        Reports q, such as the softmax of a model that was trained with label smoothing; one below eps / K is
-        refused, which no p gives.
+        Reports q >= eps / K, up to rounding, such as the softmax of a model that was trained with label smoothing.
     label_smoothing : float
         The mass epsilon of that loss, in [0, 1).
 
@@ -382,10 +380,13 @@ def invert_smoothing(probs: ArrayLike, *, label_smoothing: float) -> Any:
     eps = check.number(label_smoothing, "label_smoothing", "a number in [0, 1)", 0.0, 1.0, closed="low")
     given = check.probabilities(probs, "probs", -1)
     floor = eps / given.shape[-1]
-    p = (given.astype(np.float64) - floor) / (1 - eps)
+    # A row may sum to one within a tolerance, and each entry be off by as much of itself.
+    slack = floor * check.sum_tolerance(given.dtype.newbyteorder("="), given.shape[-1])
+    slack += float(np.finfo(given.dtype).tiny) * float(np.finfo(given.dtype).eps)
+    above = given.astype(np.float64) - floor
     expected = f"probabilities >= label_smoothing / K = {floor:g}, which smoothing leaves to every class"
-    check.refuse_where(p < -8 * np.finfo(given.dtype).eps, "probs", expected, given)
-    return np.maximum(p, 0.0).astype(np.result_type(np.float32, given), copy=False)
+    check.refuse_where(above < -slack, "probs", expected, given)
+    return (np.maximum(above, 0.0) / (1 - eps)).astype(np.result_type(np.float32, given), copy=False)
 
 
 @np.errstate(all="ignore")
@@ -412,8 +413,7 @@ def invert_weighting(
     weight : array_like, shape (K,)
         The weights of that loss, finite and > 0: what has no weight leaves no trace in the report.
     batch_size : int, optional
-        Number of targets that shared a sum of weights, B >= 1. None, the default, says that the divisor was
-        constant.
+        Number of targets that shared a sum of weights, B >= 1. None, the default: the divisor was constant.
     class_probs : array_like, shape (K,), optional
         Share of each class in the training data, from which the other B - 1 targets came. Goes with `batch_size`.
 

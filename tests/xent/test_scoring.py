@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 import xent
+from adversary import refuted
 from xent import denominators, elicitation, scoring
 from xent.elicitation import elicited, expected_score
 
@@ -402,6 +403,21 @@ def test_the_class_below_its_floor_is_named_and_not_one_on_it() -> None:
     assert scoring.invert_smoothing([0.05, 0.05, 0.9], label_smoothing=0.15).min() < 1e-16
 
 
+@pytest.mark.parametrize("dtype", ["float16", ">f4", "float32", "float64"])
+@pytest.mark.parametrize("classes", [2, 1000, 128_256])
+def test_the_floor_of_a_class_among_many_is_small_and_still_one(classes: int, dtype: str) -> None:
+    """With 8 epsilons allowed to each, 128,256 classes of zero passed, and the first one's p was 1.11."""
+    invert = partial(scoring.invert_smoothing, label_smoothing=0.1)
+    q = np.full(classes, 0.1 / classes)
+    q[0] += 0.9
+    p = invert(q.astype(dtype))
+    assert abs(p.sum(dtype=np.float64) - 1) < (5e-3 if dtype == "float16" else 1e-6)
+    q[1:] *= 0.75
+    q[0] += 1 - q.sum()
+    with pytest.raises(ValueError, match=r"probs: .*label_smoothing / K = .* at index 1$"):
+        invert(q.astype(dtype))
+
+
 def test_weights_and_their_inverse() -> None:
     p, w = np.array([0.5, 0.3, 0.2]), np.array([1.0, 2.0, 5.0])
     q = w * p / (w * p).sum()
@@ -754,6 +770,46 @@ def test_ties_go_to_the_report_that_was_found_first() -> None:
 
     assert elicited(constant, [0.5, 0.3, 0.2]).tolist() == [1 / 3] * 3, "the centre is the first candidate"
     assert elicited(lambda q, y: 1e6 * constant(q, y), [0.9, 0.1]).tolist() == [0.5, 0.5]
+
+
+def test_sums_of_convex_functions_of_one_probability_do_not_trap_the_search() -> None:
+    """At the minimum no mass that moves from one class to another lowers the cost."""
+    rng = np.random.default_rng(7)
+
+    def best_move(rule: Any, q: np.ndarray, step: float) -> float:
+        moved = [q + step * (a - b) for a, b in itertools.permutations(np.eye(len(q)), 2)]
+        return min(float(rule(x, 0)) for x in moved if x.min() >= 0) - float(rule(q, 0))
+
+    for number in range(40):
+        K = int(rng.integers(2, 5))
+        down, up, at = rng.uniform(0.2, 3, K), rng.uniform(0.2, 3, K), rng.dirichlet(np.ones(K))
+        at = rng.uniform(0, 1, K) if number % 4 == 1 else at
+        power = rng.uniform(1.5, 4, K) if number % 4 == 2 else np.ones(K)
+
+        def rule(
+            q: Any,
+            y: Any,
+            number: int = number,
+            down: Any = down,
+            up: Any = up,
+            at: Any = at,
+            power: Any = power,
+        ) -> Any:
+            if number % 4 == 3:
+                with np.errstate(divide="ignore"):
+                    return -(down * np.log(q)).sum(-1)
+            return (np.where(q > at, down, up) * np.abs(q - at) ** power).sum(-1)
+
+        q = elicited(rule, np.full(K, 1 / K))
+        for step in (0.1, 1e-2, 1e-3, 1e-4, 1e-5):
+            assert best_move(rule, q, step) > -1e-12
+
+    def in_a_box(q: Any, y: Any) -> Any:
+        inside = ((q >= [0.222, 0.616, 0.105]) & (q <= [0.268, 0.658, 0.113])).all(-1)
+        return np.where(inside, np.square(q - [0.8, 0.0, 0.2]).sum(-1), np.inf)
+
+    with refuted("what is finite in a small part only"):
+        assert best_move(in_a_box, elicited(in_a_box, np.full(3, 1 / 3)), 1e-3) > -1e-12
 
 
 def test_a_valley_that_runs_between_the_moves() -> None:
