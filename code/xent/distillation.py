@@ -105,7 +105,7 @@ def distillation_loss(
     scalar or ndarray
         Loss in nats (times T^2), never negative; +inf where one distribution misses a class that the other,
         the first of the divergence, does not. In the first, a probability that underflows counts as zero. float32 if
-        neither argument is wider, float64 otherwise.
+        both arguments are float16 or float32, float64 otherwise.
 
     Notes
     -----
@@ -172,7 +172,7 @@ def distillation_gradient(
     Returns
     -------
     ndarray, shape of `student_logits`
-        float32 if neither argument is wider, float64 otherwise. Zero where a row does not count.
+        float32 if both logits are float16 or float32, else float64. Zero where a row does not count.
 
     Notes
     -----
