@@ -124,6 +124,15 @@ def test_a_divergence_keeps_its_digits_for_every_pair_of_rows(loss: Loss, dtype:
     says(loss, dtype, 60)
 
 
+@pytest.mark.parametrize("direction", ["forward", "reverse", "jsd"])
+def test_rows_that_agree_but_lie_far_apart_keep_their_digits_on_tensors(direction: Any) -> None:
+    z = np.array([-8.765526, -8.427006], dtype=np.float32)
+    v = np.array([-0.10318165, 0.2353384], dtype=np.float32)
+    true = exact(z, v, 100.0, direction, 0.5)
+    found = on_tensors(z, v, temperature=100.0, direction=direction)
+    assert abs(found - true) <= 9 * 2.0**-23 * true
+
+
 def test_elsewhere_the_error_is_a_few_times_that() -> None:
     """Would be refuted by a pair off by ten times as much; the first two are off by more than the sweep's."""
     g = rng(26)

@@ -907,3 +907,43 @@ if __name__ == "__main__":
         compare_on_ranks()
     else:
         print(json.dumps(steps_of_a_language_model()))
+
+
+@pytest.mark.parametrize("smoothing", [1.0, 1e-50])
+def test_a_label_or_a_spread_without_mass_costs_nothing_on_an_impossible_class(smoothing: float) -> None:
+    """0 * inf: as in `cross_entropy`, the loss is infinite or zero, and not nan."""
+    logits = torch.tensor([[-math.inf, 0.0]])
+    for label in (0, 1):
+        targets = torch.tensor([label])
+        found = xent.torch.linear_cross_entropy(
+            torch.ones(1, 1), logits.T, targets, label_smoothing=smoothing
+        )
+        torch.testing.assert_close(
+            found, xent.torch.cross_entropy(logits, targets, label_smoothing=smoothing)
+        )
+
+
+def test_the_mean_is_as_accurate_as_its_dtype() -> None:
+    """With hidden states in float32 and a weight in float64, 1 / 7 is not rounded to float32."""
+    g = torch.Generator().manual_seed(0)
+    hidden = torch.randn(7, 5, generator=g)
+    weight = torch.randn(9, 5, generator=g, dtype=torch.float64)
+    targets = torch.randint(9, (7,), generator=g)
+    found = xent.torch.linear_cross_entropy(hidden, weight, targets)
+    true = xent.torch.cross_entropy(hidden.double() @ weight.T, targets)
+    torch.testing.assert_close(found, true, rtol=1e-14, atol=0.0)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_live_teachers_top_classes_are_those_of_its_logits(order: tuple[int, int]) -> None:
+    """At this temperature two probabilities are the same number, of classes that the student tells apart."""
+    student, teacher = torch.zeros(2, 1000, 1)
+    teacher[order, 0] = torch.tensor([1.0, 1.0001])
+    student[order, 0] = torch.tensor([0.0, 5.0])
+    one = torch.ones(1, 1)
+    layers = one, student, one, teacher
+    found, true = (
+        xent.torch.linear_distillation_loss(*(x.to(dtype) for x in layers), temperature=1000.0, top_k=1)
+        for dtype in (torch.float32, torch.float64)
+    )
+    assert found.item() == pytest.approx(true.item(), rel=0.1)

@@ -647,3 +647,9 @@ def test_a_label_that_is_no_whole_number_is_not_ignored() -> None:
         probs.expand(2, 2), torch.tensor([0.5, 1.0]), labels=names, ignore_index=1, reduction="none"
     )
     assert both[1] == 0 and both[0] > 0
+
+
+def test_labels_beyond_the_integers_of_float64_are_told_apart() -> None:
+    labels = [2**60, 2**60 + 1]
+    found = xt.log_loss(torch.tensor([[0.75, 0.25]]), torch.tensor([labels[1]]), labels=labels)
+    assert found.item() == pytest.approx(math.log(4))

@@ -3,9 +3,9 @@
 Names, arguments, meaning and refusals are those of the functions on arrays. Predictions and distributions are tensors
 of floats, targets tensors on their device, weights of classes and targets tensors or arrays; results are float32 for
 half precision, else in the dtype of the predictions, or of target distributions and a teacher's logits or
-log-probabilities where these are wider. Unlike there, weights are rounded to that dtype (weights and temperatures
-beyond it are refused), logits of nan and rows of logits without a softmax give nan (not in `sample_targets`), and what
-a value decides may go unchecked under `torch.compile`, `torch.export`, `torch.func` and fake tensors.
+log-probabilities where these are wider. Unlike there, weights are rounded to that dtype (by linear losses to that of
+hidden states, or float32) and, as temperatures, refused beyond it, logits of nan and rows without a softmax give nan
+(not in `sample_targets`), and values may go unchecked under `torch.compile` or `export`, `torch.func`, fake tensors.
 
 >>> import torch, xent.torch
 >>> logits = torch.zeros(2, 3, requires_grad=True)

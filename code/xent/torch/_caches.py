@@ -62,8 +62,7 @@ def top_k_of_teacher(teacher_logits: Tensor, k: int, *, temperature: float = 1.0
     Returns
     -------
     TopK
-        With probabilities in float32, or float64 for logits in it. The tail is a sum of what it consists of, and
-        not what k rounded probabilities leave of one.
+        With probabilities in float32, or float64 for logits in it; the tail is summed itself.
 
     Examples
     --------

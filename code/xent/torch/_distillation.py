@@ -326,9 +326,10 @@ class _Divergence:
         student finds unlikely, p / q is next to zero, and f has to come from log(p / q), not from p / q - 1.
         """
         gap, lost = arrays.difference(v, z)
-        # A class that is impossible in both is no difference; the mean under q is about what they have in common.
+        # A class that is impossible in both is no difference. What the others have in common is taken off.
         gap, lost = (x.masked_fill(gap.isnan(), 0.0) for x in (gap, lost))
-        gap, lost = (x - (q * x).sum(-1, keepdim=True) for x in (gap, lost))
+        top = q.argmax(-1, keepdim=True)
+        gap, lost = (x - x.gather(-1, top) for x in (gap, lost))
         d = (gap + lost) / self.temperature
         d = d - (q * d).sum(-1, keepdim=True)  # what the rounded mean of large numbers left
         r = torch.expm1(d)

@@ -21,6 +21,7 @@ from . import _validate as tensors
 from ._blocks import summed, wide
 from ._caches import TopK, masses_of, samples_of
 from ._linear_step import LinearLoss
+from ._losses import held
 from ._shards import Shards, group_name
 
 
@@ -108,9 +109,9 @@ def linear_cross_entropy(
 
     Given class indices it needs, beside the gradients, room for 3 million logits (32 of each class, where these are
     more), on a GPU, in float32, for 67 million (1,024 of each class), with `report` twice and with `softcap` three
-    times as many, and V H numbers in float32 where `linear_weight` has half precision. Times are about those of the
-    plain pair, three matrix products. Where hidden states and weight are bfloat16, a GPU multiplies them as they are,
-    from PyTorch 2.8 on, into logits in float32; their gradient is rounded to bfloat16 for its products (as in the plain
+    times as many, and for each gradient in half precision another one in float32. Times are about those of the plain
+    pair, three matrix products. Where hidden states and weight are bfloat16, a GPU multiplies them as they are, from
+    PyTorch 2.8 on, into logits in float32; their gradient is rounded to bfloat16 for its products (as in the plain
     pair), which add up in float32. The gradients are formed in the forward pass and handed out by the first backward
     pass; another one through the same graph computes them again. Under `torch.compile` the call is one operator.
 
@@ -130,7 +131,7 @@ def linear_cross_entropy(
             "weight: the layer's weight is linear_weight now; weight is that of a target by its class"
         )
     z_loss = check.number(z_loss, "z_loss", "a finite number >= 0", 0.0, math.inf, closed="low")
-    settings = check.smoothing_mass(label_smoothing), z_loss
+    settings = held(check.smoothing_mass(label_smoothing), hidden), z_loss
     group_name(vocab_group)
     shards = Shards(layer.classes, hidden.device, vocab_group)
     if not isinstance(report, bool):
@@ -286,18 +287,13 @@ def linear_distillation_loss(
         Loss in nats (the part from the teacher times T^2), never negative but for rounding, in the widest dtype of
         `student_hidden`, `student_weight` and the teacher's weight, bias or top k, at least float32.
 
-    Raises
-    ------
-    RuntimeError
-        If its gradient is asked for with ``create_graph=True``, or within `torch.func.grad`, `vmap` or `jvp`.
-
     Notes
     -----
-    The room is that of `linear_cross_entropy`, twice with a live teacher; on a GPU, two to eight times. Its other notes
-    hold here too. A row's loss L, without T^2, comes from rounded log-probabilities, and not from differences of logits
-    as in `distillation_loss`: with e for (8 + margin) epsilons it is off by at most e (L + sqrt(L) + e), not by e L,
-    and with a cache by e (L + 1). In float32 the first may be 0.2 % of the loss of two models whose logits differ by
-    1e-3, and more at a high temperature.
+    The room is that of `linear_cross_entropy`, twice with a live teacher; on a GPU, two to eight times. Its errors and
+    other notes hold here too. A row's loss L, without T^2, comes from rounded log-probabilities, not from differences
+    of logits as in `distillation_loss`: with e for (8 + margin) epsilons it is off by at most e (L + sqrt(L) + e),
+    not by e L, and with a cache by e (L + 1). In float32 the first may be 0.2 % of the loss of two models whose logits
+    differ by 1e-3, and more at a high temperature.
 
     Examples
     --------
@@ -450,7 +446,7 @@ def _reduced(
     for x in (*teacher[1:], *beside):
         dtype = torch.promote_types(dtype, x.dtype) if x.is_floating_point() else dtype
     rows = hidden.shape[:-1]
-    factor = _parts.row_factors(weight, rows, hidden, settings, mass).to(dtype)
+    factor = _parts.row_factors(weight, rows, hidden.new_empty(0, dtype=dtype), settings, mass)
     tensors = layer.tensors
     form = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in tensors]
     if torch.is_autocast_enabled(device.type):

@@ -541,7 +541,8 @@ def _by_label(targets: Any, labels: Any, classes: int, ignore_index: int | None)
     """Return class indices for targets that are given by the numbers that the classes are called."""
     given = tensors.tensor_of(targets, "targets")
     if not isinstance(labels, Tensor):
-        labels = check.real_array(labels, "labels")
+        array = check.any_array(labels, "labels")
+        labels = array.astype("int64") if array.dtype.kind in "iu" else check.real_array(array, "labels")
     names = torch.as_tensor(labels, device=given.device)
     if tuple(names.shape) != (classes,):
         raise ValueError(f"labels: expected shape {(classes,)}, one number a class, got {tuple(names.shape)}")

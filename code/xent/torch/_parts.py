@@ -66,7 +66,7 @@ class Labels(Part):
         losses = log_total - own
         if self.smoothing:
             even = log_total - spread / shards.total
-            losses = (1 - self.smoothing) * losses + self.smoothing * even
+            losses = even if self.smoothing == 1 else (1 - self.smoothing) * losses + self.smoothing * even
         pull = 2 * self.z_loss * (top + log_total)
         if self.z_loss:
             losses = losses + self.z_loss * (top + log_total).square()
@@ -154,15 +154,16 @@ class Divergence(Part):
     takes: ClassVar[int] = 1
 
     def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor, shards: Shards) -> Tensor:
+        k = min(self.top_k or shards.total, shards.total)
+        at = _largest(beside[0], k, shards) if k < shards.total else None  # of the logits: hot ones are alike
         student = _softmax_(z, self.temperature, shards)
         teacher = _softmax_(beside[0], self.temperature, shards)
         how = self.direction, self.beta
-        if self.top_k is None or self.top_k >= shards.total:
+        if at is None:
             losses, gradient = _divergence(student, teacher, *how, shards)
         else:
-            at = _largest(teacher[0], self.top_k, shards)
             q, p = (_Coarse(log_x, at, shards) for log_x in (student[0], teacher[0]))
-            whole = Shards(self.top_k + 1, z.device, None)
+            whole = Shards(k + 1, z.device, None)
             losses, by_class = _divergence((q.logs, q.probs), (p.logs, p.probs), *how, whole)
             gradient = q.spread_(by_class)
         return _at_temperature(z, losses, gradient, factor, self)
@@ -370,9 +371,9 @@ class _Coarse:
         return gradient.scatter_add_(1, self.at, by_class[:, :-1] * self.mine)
 
 
-def _largest(log_p: Tensor, k: int, shards: Shards) -> Tensor:
+def _largest(z: Tensor, k: int, shards: Shards) -> Tensor:
     """Return the k most probable classes of each row, among those of all ranks."""
-    values, at = log_p.topk(min(k, log_p.shape[1]), 1)
+    values, at = z.topk(min(k, z.shape[1]), 1)
     short = k - values.shape[1]  # a shard may hold fewer
     values = torch.nn.functional.pad(values, (0, short), value=-math.inf)
     classes = shards.gather(torch.nn.functional.pad(at + shards.first, (0, short)))
@@ -411,5 +412,6 @@ def row_factors(
 ) -> Tensor:
     """Return what each row's loss is multiplied by, so that their sum is the reduced loss; 0: left out."""
     divisor = divide_by(shape, weight if mass is None else mass, settings)
-    factor = like.new_ones(shape, dtype=wide(like.dtype)) if weight is None else weight.detach()
+    dtype = wide(like.dtype)
+    factor = like.new_ones(shape, dtype=dtype) if weight is None else weight.detach().to(dtype)
     return factor if divisor is None else factor / divisor

@@ -12,6 +12,7 @@ from torch.autograd import Function
 from xent._validate import Reduction, reduction_arguments, smoothing_mass
 
 from ._blocks import summed
+from ._losses import held
 from ._parts import Labels, refuse_second_derivatives, refuse_transforms, row_factors
 from ._shards import Shards, group_name
 from ._validate import in_range, labels_of, logits_of, target_weights
@@ -65,7 +66,7 @@ def split_cross_entropy(
     """
     z, _ = logits_of(logits, "logits", -1)
     refuse_transforms("split_cross_entropy", z)
-    loss = Labels(smoothing_mass(label_smoothing))
+    loss = Labels(held(smoothing_mass(label_smoothing), z))
     settings = reduction_arguments(reduction, denominator)
     if not group_name(vocab_group):
         raise TypeError("vocab_group: expected a torch.distributed.ProcessGroup, got None; see cross_entropy")
