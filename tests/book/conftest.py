@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -93,8 +94,11 @@ def tiny_book(tmp_path: Path) -> TinyBook:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
     (tmp_path / "chapters").mkdir()
     references = "chapters/references.bib", "chapters/references.md"
-    for name in ("_config.yml", "conftest.py", "requirements.txt", *references):
+    for name in ("conftest.py", "requirements.txt", *references):
         shutil.copy(ROOT / name, tmp_path / name)
+    config = (ROOT / "_config.yml").read_text("utf-8")  # which may hold the owner's addresses
+    emptied = re.sub(r"^(  (?:url|baseurl):).*", r'\1 ""', config, flags=re.MULTILINE)
+    (tmp_path / "_config.yml").write_text(emptied, "utf-8")
     (tmp_path / "index.md").write_text("# A tiny book\n")
     tiny = TinyBook(tmp_path)
     tiny.write_toc("01_good")

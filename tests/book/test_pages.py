@@ -120,7 +120,7 @@ def test_every_page_is_there_and_every_link_and_anchor_leads_somewhere(built_sit
     texts = {name: text for name, text in texts.items() if not name.startswith("_static/")}
     assert set(texts) == {*PAGES, "404.html"}
     heavy = {name: len(text.encode()) for name, text in texts.items() if "/ledger/" in name}
-    assert max(heavy.values()) < 300_000, heavy
+    assert max(heavy.values()) < 310_000, heavy  # published: links to the owner's repository add some
     ids = {
         name: {html.unescape(i) for i in re.findall(r'\bid="([^"]+)"', text)} for name, text in texts.items()
     }
