@@ -8,7 +8,7 @@ an example that is confidently right p_y rounds to 1, and p_y - 1 to 0 or to a m
 
 in the numbers of `_blocks`, which subtracts nothing.
 
-Arguments, checks and messages are those of the losses. The gradient has the shape of what it is taken by and the
+Arguments and checks are those of the losses. The gradient has the shape of what it is taken by and the
 dtype of the loss, float32 for float16 and float32 and float64 otherwise, and is zero where a target does not count,
 whatever the logits are there. `reduction` and `denominator` say which loss is differentiated: what an example adds
 does not depend on the others, so that "none", the gradient of each example's own loss, is the same as "sum".
@@ -226,8 +226,8 @@ def binary_cross_entropy_gradient(
 
     .. math:: \frac{\partial \ell}{\partial z} = (1-y)\,\sigma(z) - c\,y\,\sigma(-z)
 
-    with c = `pos_weight`; for c = 1 it is sigma(z) - y. For targets 0 and 1 it is accurate to a few ulp in both
-    tails. Certain and wrong (an infinite logit, a loss of inf) has the limit of the gradient, 1 or -c.
+    with c = `pos_weight`; for c = 1 it is sigma(z) - y. For targets 0 and 1, unsmoothed, it is accurate to a
+    few ulp in both tails. Certain and wrong (an infinite logit, a loss of inf) has the limit of the gradient, 1 or -c.
 
     Examples
     --------
