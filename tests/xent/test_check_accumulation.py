@@ -21,6 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 import ranks
 import xent.torch
@@ -507,7 +508,8 @@ def test_the_model_is_left_as_it_was(raises_at: int | None) -> None:
 
     before = state()
     with pytest.raises(Stop) if raises_at else contextlib.nullcontext():
-        xent.torch.check_accumulation(net, micro, whole, step)
+        # A loader draws a seed.
+        xent.torch.check_accumulation(net, DataLoader(micro, batch_size=None), whole, step)  # type: ignore[arg-type]
     for was, now in zip(before, state(), strict=True):
         torch.testing.assert_close(now, was, rtol=0, atol=0)
     assert all(count(batch) for batch in micro)

@@ -26,6 +26,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
 import xent.torch
+from xent.torch._trainer_check import _window
 
 IGNORED, WORDS = -100, 7
 Batch = dict[str, Tensor]
@@ -315,6 +316,7 @@ def test_the_state_is_put_back_when_a_step_fails() -> None:
 def test_batches_that_a_user_gives_are_one_window() -> None:
     micro = [collate(dataset(lengths)) for lengths in ([9, 7], [3, 2], [6, 5])]
     assert xent.torch.check_trainer(Trainer(None), micro).ok
+    assert xent.torch.check_trainer(Trainer(None, steps=1), tuple(micro)).ok
     report = xent.torch.check_trainer(Uncounted(None), micro)
     assert re.search(MEANS + "[^;]*$", report.cause)
     endless = (micro[i % 3] for i in range(10**9))  # of another iterable, as many as it accumulates
@@ -331,6 +333,11 @@ def test_a_collator_that_masks_at_random_is_not_asked_twice() -> None:
 
     trainer.data_collator = masked
     assert xent.torch.check_trainer(trainer).ok
+
+
+def test_a_window_of_one_on_each_rank_is_the_first() -> None:
+    micro = [collate(dataset(lengths)) for lengths in ([9, 7], [3, 2])]
+    assert _window(micro, 1) == (micro[:1], [0])
 
 
 class Endless:

@@ -409,6 +409,16 @@ def test_half_of_the_batches_is_not_enough() -> None:
     assert not diagnose(loss).known
 
 
+@pytest.mark.parametrize("wave", [0.0, 4e-5])
+def test_a_softmax_over_the_batch_predicts_as_closely_as_others(wave: float) -> None:
+    def loss(z: Any, y: Any) -> Any:
+        cost = -np.take_along_axis(xent.log_softmax(z, axis=0), y[:, None], 1).mean()
+        return 1.0005 * cost * (1 + wave * np.sin(1e3 * z.sum()))
+
+    found = diagnose(loss)
+    assert (found.known, found.factor) == ((False, 1.0) if wave else (True, 1.0005))
+
+
 def test_the_callers_generators_are_left_alone() -> None:
     state = torch.get_rng_state().clone()
     before = np.random.get_state()[1].copy()  # noqa: NPY002 (the global one is the point)

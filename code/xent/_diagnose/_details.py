@@ -901,7 +901,7 @@ def other_axes(caller: Caller) -> Diagnosis | None:
                 continue
             for axis, divisor in wants[0]:
                 ratio = np.array(seen) / [want[axis, divisor] for want in wants]
-                if np.ptp(ratio) < 1e-4 * abs(ratio.mean()):
+                if np.ptp(ratio) < 1e-5 * abs(ratio.mean()):
                     c = float(ratio.mean())
                     unit = next((u for u, s in UNITS.items() if abs(abs(c) / s - 1) < 1e-4), "nats")
                     factor, scalar = abs(c) / UNITS[unit], len(wants[0]) > dims
@@ -909,7 +909,7 @@ def other_axes(caller: Caller) -> Diagnosis | None:
                         family=CATEGORICAL, first=order, targets=("indices" if form == "indices" else "one-hot",),
                         reads="logits", axis=axis, sign=1 if c > 0 else -1, unit=unit,
                         reduction="none" if not scalar else "sum" if divisor == "nothing" else "mean",
-                        denominator=divisor, factor=1.0 if abs(factor - 1) < 1e-3 else float(f"{factor:.6g}"),
+                        denominator=divisor, factor=1.0 if abs(factor - 1) < 1e-5 else float(f"{factor:.6g}"),
                         arrays=caller.arrays, smoothing=0.0,
                         layout=UNKNOWN if dims == 2 else "second" if second else "last",
                         evidence={"added": "four batches of several sizes are predicted"},

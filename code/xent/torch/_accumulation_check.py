@@ -95,7 +95,7 @@ def check_accumulation(
     model : torch.nn.Module
         As it is trained: wrapped by DistributedDataParallel or sharded by FSDP2, if it is. A small
         configuration shows the same faults; the check holds, in float64 on the CPU, up to three gradients for
-        each micro-batch and a few more. Turn dropout off, and gradient clipping too.
+        each micro-batch and ten more. Turn dropout off, and gradient clipping too.
     micro_batches : iterable
         Those of one optimiser step, at least two over all ranks, each rank its own and as many on each. Their
         numbers of targets should differ, or a mean of means cannot be seen.
@@ -122,8 +122,8 @@ def check_accumulation(
     Returns
     -------
     AccumulationReport
-        The same on all ranks, if they synchronise. The model is left as it was (parameters, buffers,
-        gradients, ``requires_grad``, training mode), and so are the random states of Python, NumPy and torch.
+        The same on all ranks, if they synchronise. Parameters and buffers that the model had, gradients,
+        ``requires_grad``, training mode and the random states of Python, NumPy and torch are left as they were.
 
     Raises
     ------
@@ -156,10 +156,10 @@ def check_accumulation(
         if not callable(function):
             raise TypeError(f"{name}: expected a function, got {shown(function)}")
     ignore_index = integer(ignore_index, "ignore_index")
-    mine = [copy.deepcopy(batch) for batch in micro_batches]  # a loader may use its buffers again
-    ranks = ranks_of(group)
+    with random_states_kept():  # a loader may shuffle, and use its buffers again
+        mine = [copy.deepcopy(batch) for batch in micro_batches]
+    ranks, steps = ranks_of(group), len(mine)
     everyone = exchange(mine, group, ranks)
-    steps = len(mine)
     if ranks * steps < 2 or any(len(theirs) != steps for theirs in everyone):
         came = [len(theirs) for theirs in everyone]
         raise ValueError(

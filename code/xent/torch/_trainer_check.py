@@ -45,9 +45,9 @@ def check_trainer(
         are, such as TRL's SFTTrainer, DPOTrainer and GKDTrainer. A Lightning trainer comes with its module, or alone
         if it has one.
     batches : iterable, optional
-        Micro-batches as the trainer's loader gives them: a list is one window; of any other iterable as many are taken
-        as the trainer accumulates, two at least; with manual optimisation, of either as many as go into the first step
-        of the optimizer. Otherwise they come from the trainer's own loader.
+        Micro-batches as the trainer's loader gives them: a list or tuple is one window; of another iterable as many are
+        taken as the trainer accumulates, two at least; with manual optimisation, of either as many as go into the first
+        step of the optimizer. Otherwise they come from the trainer's own loader.
     tolerance : float, optional
         As for `check_accumulation`.
 
@@ -63,8 +63,8 @@ def check_trainer(
         If `trainer` is neither; if `batches` cannot be iterated over.
     ValueError
         If there is no training data, or the loader ends before a window is full; if a transformers.Trainer's dataset
-        is an iterator; if nothing is accumulated, and `batches` is no list; if the micro-batches read of a
-        transformers.Trainer's loader, a window and 64 more at most, all have as many labels; if they cannot be joined.
+        is an iterator; if nothing is accumulated, and `batches` is no list or tuple; if all micro-batches read of its
+        loader for a window of several, this and 64 more at most, have as many labels; if they cannot be joined.
 
     Notes
     -----
@@ -220,7 +220,7 @@ def _loader(trainer: Any) -> Iterable[Any]:
 def _window(loader: Iterable[Any], size: int) -> tuple[list[Any], list[int]]:
     """Return `size` micro-batches whose numbers of labels are not all the same, and which of the loader's they are.
 
-    They are the loader's first, but for the last of them, which is the first that differs.
+    They are the loader's first, but for the last of several, which is the first that differs.
     """
     batches: list[Any] = []
     with_labels: list[int] = []
@@ -228,7 +228,7 @@ def _window(loader: Iterable[Any], size: int) -> tuple[list[Any], list[int]]:
         if i < size:
             batches.append(batch)
         with_labels.append(_labels(batch))
-        if i + 1 >= size and len({*with_labels[: size - 1], with_labels[i]}) > 1:
+        if i + 1 >= size and len({*with_labels[: size - 1], with_labels[i]}) >= min(size, 2):
             return [*batches[:-1], batch], [*range(size - 1), i]
         if i + 1 == size and with_labels[i] < 0:  # another loss than one of labels
             return batches, list(range(size))
