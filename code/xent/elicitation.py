@@ -91,7 +91,7 @@ def elicited(rule: Rule, target_probs: ArrayLike) -> Floats:
     Where the expected cost at its minimum is at most its curvature, alike in all directions, and nothing traps the
     search, the report is accurate to about 1e-7: a smaller move changes the cost by less than its rounding. Rules that
     are sums over classes of a convex function of one probability, finite above 0, and smooth convex ones cannot trap
-    it, though a narrow valley may end it early; any other may. The work grows as K^3, for tens of classes.
+    it, though a narrow valley may end it early; any other may. The work grows faster than K^3.
 
     Examples
     --------

@@ -230,7 +230,7 @@ def clipped_log_score(probs: ArrayLike, targets: ArrayLike, *, eps: float = 1e-7
 
 @np.errstate(all="ignore")
 def focal_loss(probs: ArrayLike, targets: ArrayLike, *, gamma: float = 2.0) -> Any:
-    r"""Focal loss: understates a class whose probability is above 1/2 and below 1; see `invert_focal`.
+    r"""Focal loss: for gamma > 0 understates a class of probability between 1/2 and 1; see `invert_focal`.
 
     .. math:: s(q, y) = -(1 - q_y)^\gamma \log q_y
 
@@ -352,7 +352,7 @@ def invert_focal(probs: ArrayLike, *, gamma: float = 2.0) -> Any:
         # The common factor (1 - q)^gamma of the smallest rest is divided out: it may underflow.
         scale = (rest.min(axis=-1, keepdims=True) / rest) ** gamma
         p = np.where(rest > 0, q * scale / (1 + gamma * slope), q)
-        certain = q == 1
+        certain = (q == 1) & (gamma > 0)
         p = np.where(certain.any(axis=-1, keepdims=True), certain.astype(np.float64), p)
         p /= p.sum(axis=-1, keepdims=True)
     return p.astype(np.result_type(np.float32, given), copy=False)

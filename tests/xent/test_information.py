@@ -74,6 +74,23 @@ def test_the_entropy_of_logits_where_many_terms_round_alike(
             assert off <= 4 - float(mp.log(true)) / 2
 
 
+@pytest.mark.parametrize(("dtype", "distance"), [("float32", 98.0), ("float64", 720.0)])
+def test_the_entropy_of_logits_down_to_1e_30(dtype: str, distance: float) -> None:
+    """Where the probabilities are subnormal numbers a normal entropy has lost its digits."""
+
+    def keeps_its_promise(distance: float) -> None:
+        z = np.append(0, np.full(999, -distance)).astype(dtype)
+        losses = oracle.negative_log_softmax(z)
+        true = sum(times * x * mp.exp(-x) for times, x in zip((1, 999), losses[:2], strict=True))
+        assert true > np.finfo(dtype).tiny
+        assert oracle.epsilons(entropy_from_logits(z), true, dtype) <= 4 + float(mp.log(1000 / true)) / 2
+
+    for near in np.arange(0.0, 80.0, 2.3):
+        keeps_its_promise(near)
+    with refuted("any normal entropy"):
+        keeps_its_promise(distance)
+
+
 @pytest.mark.parametrize("measure", [entropy, cross_entropy, kl_divergence])
 def test_the_axis_costs_no_digits(measure: Any) -> None:
     """Across memory NumPy adds one after the other: of 500 classes the entropy was off by 48 epsilons."""
