@@ -6,7 +6,7 @@ an example that is confidently right p_y rounds to 1, and p_y - 1 to 0 or to a m
 
     p_y - 1 = -others / (own + others)
 
-in the numbers of `_blocks`, which subtracts nothing.
+in the exponentials of the target's logit and of the others, which subtracts nothing.
 
 Arguments and checks are those of the losses. The gradient has the shape of what it is taken by and the
 dtype of the loss, float32 for float16 and float32 and float64 otherwise, and is zero where a target does not count,
@@ -167,11 +167,10 @@ def soft_cross_entropy_gradient(
 ) -> Floats:
     r"""Gradient of `xent.soft_cross_entropy` with respect to the logits.
 
-    .. math:: \frac{\partial \ell}{\partial z_k} = p_k \sum_j t_j - t_k = p_k - t_k
+    .. math:: \frac{\partial \ell}{\partial z_k} = p_k \sum_j t_j - t_k
 
-    where w_k t_k, smoothed or not, stands in the place of t_k if the classes have weights. The targets are used as
-    they are: where a row sums to S = 1 up to rounding, S p - t is returned. A positive target on a logit of -inf
-    costs inf; what comes back is the formula's value there, -t.
+    where w_k t_k, smoothed or not, stands in the place of t_k if the classes have weights. A positive target on a
+    logit of -inf costs inf; what comes back is the formula's value there, -t.
 
     Examples
     --------

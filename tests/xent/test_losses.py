@@ -387,6 +387,9 @@ def test_scikit_learn_sample_weight_labels_and_binary() -> None:
     np.testing.assert_allclose(ours, theirs, rtol=1e-12)
     with pytest.raises(ValueError, match=r"^targets: expected one of the labels, got np\.str_\('eel'\) at"):
         xent.log_loss(p[:2], ["cat", "eel"], labels=names)
+    for labels in (names, names.astype(object)):
+        with pytest.raises(TypeError, match=r"^targets: expected texts or numbers, all alike, got \[None"):
+            xent.log_loss(p[:2], [None, "cat"], labels=labels)
     even = np.arange(0, 12, 2)
     ours = xent.log_loss(p, np.where(w < 0.5, 2 * y, -7), labels=even, ignore_index=-7)
     np.testing.assert_allclose(ours, xent.log_loss(p[w < 0.5], y[w < 0.5]), rtol=1e-12)
