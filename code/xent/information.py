@@ -71,7 +71,7 @@ def entropy_from_logits(logits: ArrayLike, *, axis: int = -1, base: float | None
     -------
     scalar or ndarray
         Entropy, between 0 and log K up to rounding; float32 for logits of float16 and float32, float64 otherwise.
-        In nats and above 1e-30, H is within ``4 + log(K / H) / 2`` epsilons of itself (4 more where many terms round
+        In nats and above 1e-30, H is within ``4 + log(K / H) / 2`` epsilons of itself (4 more where terms round
         alike), also where probabilities round to 0 and 1.
 
     Examples

@@ -321,9 +321,9 @@ def test_the_right_classs_entry_follows_the_loss(name: str) -> None:
         loss.backward()
         assert z.grad is not None
         assert (loss == 0) == (z.grad[0, 0] == 0) == (margin > dead)
-        assert float(p_of(z.detach())) - 1 == pytest.approx(
-            float(z.grad[0, 0]), abs=torch.finfo(dtype).eps / 4
-        )
+        # Half precision takes its exponentials in float32; elsewhere each may be off by a unit in the last place.
+        near = torch.finfo(dtype).eps / (4 if dtype.itemsize == 2 else 1)
+        assert float(p_of(z.detach())) - 1 == pytest.approx(float(z.grad[0, 0]), abs=near)
 
     def from_loss(z: torch.Tensor) -> torch.Tensor:
         return torch.exp(-F.cross_entropy(z, torch.tensor([0])).double())
