@@ -314,6 +314,13 @@ def test_a_small_smoothing_keeps_its_digits(smoothing: float, dtype: torch.dtype
                 assert abs(float(found) / due - 1) <= 4 * torch.finfo(dtype).eps
 
 
+def test_a_binary_target_in_float64_keeps_what_it_leaves_of_one() -> None:
+    z, y = torch.tensor([40.0]), torch.tensor([1 - 1e-10], dtype=torch.float64)
+    for loss in (xt.binary_cross_entropy, xt.binary_focal_loss):
+        torch.testing.assert_close(loss(z, y), loss(z.double(), y).float())
+    torch.testing.assert_close(xt.binary_log_loss(torch.ones(1), y), torch.tensor(math.inf))
+
+
 def test_binary_cross_entropy_in_both_tails() -> None:
     z = torch.tensor([-20.0, 20.0, -200.0, INF, -INF, INF, -INF], requires_grad=True)
     y = torch.tensor([0, 1, 1, 1, 0, 0, 1])

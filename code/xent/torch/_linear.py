@@ -285,7 +285,7 @@ def linear_distillation_loss(
     -------
     Tensor
         Loss in nats (the part from the teacher times T^2), never negative but for rounding, in the widest dtype of
-        `student_hidden`, `student_weight` and the teacher's weight, bias or top k, at least float32.
+        `student_hidden`, `student_weight` and, if `alpha` > 0, the teacher's weight, bias or top k; at least float32.
 
     Notes
     -----

@@ -156,8 +156,8 @@ def cross_entropy(
     Notes
     -----
     The gradient is formed along with the loss, which takes a few blocks of rows and a few numbers a row beside it.
-    It is handed over to the first backward pass; with ``retain_graph=True`` the next one computes it again. For
-    float16 each backward pass forms it.
+    It is handed over to the first backward pass (bfloat16 with ``reduction="none"`` on a CPU: by way of copies in
+    float32); with ``retain_graph=True`` the next one computes it again. For float16 each backward pass forms it.
 
     Examples
     --------
@@ -514,8 +514,8 @@ def _binary(
     tensors.same_shape(y, "targets", z.shape, like, z, check.of_rows(y, z, twin))
     tensors.inside(y, "targets", hint=lambda: check.of_binary(z, y))
     smoothing = held(check.smoothing_mass(smoothing), z)
-    y = y.to(z.dtype)
-    y, n = ((1 - smoothing) * side + smoothing / 2 if smoothing else side for side in (y, 1 - y))
+    y = y.to(torch.promote_types(z.dtype, y.dtype))  # of 1 - y, y in float32 has lost digits
+    y, n = (((1 - smoothing) * x + smoothing / 2 if smoothing else x).to(z.dtype) for x in (y, 1 - y))
     if sample_weight is None:
         return z, y, n, None
     shape, of = tuple(z.shape), f"that of the {like}"
