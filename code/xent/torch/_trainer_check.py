@@ -68,7 +68,7 @@ def check_trainer(
 
     Notes
     -----
-    The model is in evaluation mode, so that dropout does not hide the divisor; the trainer clips and scales nothing. The
+    The model is put in evaluation mode, so that dropout does not hide the divisor; only the step itself may clip. The
     trainer's loss without accumulation is what its `compute_loss` returns for one batch when it is not told a count;
     where it insists on the count, the step over one batch. TRL's GKD generates with the student: every prompt gets
     one reply, which is kept for the comparison, and `lmbda`, unless 0, is 1 meanwhile. A window's examples are held in
