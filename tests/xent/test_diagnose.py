@@ -419,6 +419,20 @@ def test_a_softmax_over_the_batch_predicts_as_closely_as_others(wave: float) -> 
     assert (found.known, found.factor) == ((False, 1.0) if wave else (True, 1.0005))
 
 
+def test_a_factor_near_one_is_no_one() -> None:
+    found = diagnose(lambda z, y: 1.0002 * xent.cross_entropy(z, y))
+    assert (found.factor, found.added) == (1.0002, "times 1.0002")
+
+
+def test_a_little_smoothing_over_many_classes_is_found() -> None:
+    found = diagnose(lambda z, y: xent.cross_entropy(z, y, label_smoothing=0.01), (8, 137))
+    assert (found.smoothing, found.smoothing_over, found.factor) == (0.01, "all K classes", 1.0)
+
+
+def test_targets_that_are_no_numbers_are_no_labels() -> None:
+    assert diagnose(xent.cross_entropy, None, [1.0, np.nan, np.inf]).known
+
+
 def test_the_callers_generators_are_left_alone() -> None:
     state = torch.get_rng_state().clone()
     before = np.random.get_state()[1].copy()  # noqa: NPY002 (the global one is the point)

@@ -258,7 +258,7 @@ class Exam:
             "nothing" if self.like == "sum" and not by_k else "K" if self.like == "sum"
             else "the sum of weights" if weighted else "N*K" if by_k else "N"
         )  # fmt: skip
-        unit = next((u for u, size in UNITS.items() if abs(level / size - 1) < near), "")
+        unit = next((u for u, size in UNITS.items() if abs(level / size - 1) < min(near, self.tolerance)), "")
         found["unit"] = unit or "nats"
         found["factor"] = 1.0 if unit else float(f"{level:.6g}")
         return found | self.smoothing(other)
@@ -357,7 +357,7 @@ class Exam:
             self.alternatives.append(f"a class weight of 0 for {label}: as an ignored index it acts the same")
         own = [] if targets is None else np.unique(to_numpy(targets).astype(np.float64)).tolist()
         asked = [
-            *STRANGE, *[int(v) for v in own if v == int(v) and not 0 <= v < self.k][:50],
+            *STRANGE, *[int(v) for v in own if v % 1 == 0 and not 0 <= v < self.k][:50],
             *numbers_within(self.loss)[0][:200], self.k, self.k + 1, -self.k, -self.k - 1,
         ]  # fmt: skip
         said = {v: self.ask_label(v) for v in dict.fromkeys(asked) if not 0 <= v < self.k}

@@ -257,7 +257,7 @@ def interpret(matrix: Array, family: str, tolerance: float) -> Meaning | None:
     own = matrix[labels, labels]
     off = np.array([np.delete(matrix[y], y) for y in labels])
     weights = np.full(k, np.nan)
-    if np.abs(off).max() < small:
+    if np.abs(off).max() < (small / k if k > FULL else small):  # there one number, spread over a row
         weights[labels] = own
         # A weight has one sign; a factor may be negative.
         return Meaning(0.0, weights, "rows", out) if (np.sign(own) == np.sign(own[0])).all() else None

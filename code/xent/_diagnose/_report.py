@@ -34,7 +34,7 @@ class Diagnosis:
     smoothing, smoothing_over : float or None, str
         Mass taken from the label; over "all K classes" ("all classes, at K = 3"), "the K - 1 others", "both labels".
     class_weights : tuple of float or None
-        One for each class; None where they are all one. With a mean over their own sum only their ratio shows,
+        One for each class; None where no two are seen to differ. With a mean over their own sum only their ratio shows,
         and the smallest above 0 is 1.
     pos_weight : tuple of float or None
         The weight of a positive beside a negative, one for each binary problem.
@@ -130,7 +130,7 @@ class Diagnosis:
             divided = whole > 1 and abs(whole * self.factor - 1) < min(3e-5, 0.01 / whole)
             squared = self.temperature != 1 and abs(self.factor / self.temperature**2 - 1) < 1e-3
             also = f" (divided by {whole})" * divided + " = T²" * squared
-            parts.append(f"times {self.factor:.4g}{also}")
+            parts.append(f"times {self.factor:.6g}{also}")
         if self.axis not in (UNKNOWN, NAT, "the classes"):
             parts.append(f"softmax over {self.axis}")
         return ", ".join(parts)

@@ -135,7 +135,7 @@ def check_accumulation(
 
     Notes
     -----
-    Gradients cannot tell a mean of means from the mean of all where the counts are equal; the report says so.
+    Gradients cannot tell a mean of means from the mean of all if counts are equal; a report of no other fault says so.
 
     Examples
     --------

@@ -46,8 +46,8 @@ def check_trainer(
         if it has one.
     batches : iterable, optional
         Micro-batches as the trainer's loader gives them: a list or tuple is one window; of another iterable as many are
-        taken as the trainer accumulates, two at least; with manual optimisation, of either as many as go into the first
-        step of the optimizer. Otherwise they come from the trainer's own loader.
+        taken as the trainer accumulates, two at least; with manual optimisation, of either as many as go into the
+        optimizer's first step, 64 at most. Otherwise they come from the trainer's own loader.
     tolerance : float, optional
         As for `check_accumulation`.
 
@@ -68,7 +68,7 @@ def check_trainer(
 
     Notes
     -----
-    The model is in evaluation mode, so that dropout does not hide the divisor, and nothing is clipped or scaled. The
+    The model is put in evaluation mode, so that dropout does not hide the divisor; only the step itself may clip. The
     trainer's loss without accumulation is what its `compute_loss` returns for one batch when it is not told a count;
     where it insists on the count, the step over one batch. TRL's GKD generates with the student: every prompt gets
     one reply, which is kept for the comparison, and `lmbda`, unless 0, is 1 meanwhile. A window's examples are held in
