@@ -225,8 +225,8 @@ def binary_cross_entropy_gradient(
 
     .. math:: \frac{\partial \ell}{\partial z} = (1-y)\,\sigma(z) - c\,y\,\sigma(-z)
 
-    with c = `pos_weight`; for c = 1 it is sigma(z) - y. For targets 0 and 1, unsmoothed, it is accurate to a
-    few ulp in both tails. Certain and wrong (an infinite logit, a loss of inf) has the limit of the gradient, 1 or -c.
+    with c = `pos_weight`; for c = 1 it is sigma(z) - y. For targets 0 and 1, unsmoothed, nothing cancels. Certain and
+    wrong (an infinite logit, a loss of inf) has the limit of the gradient.
 
     Examples
     --------
