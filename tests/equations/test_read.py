@@ -1,8 +1,8 @@
 """Equations as their chapters print them, evaluated at random values: nobody transcribes them here.
 
 `ROWS` says by which function of meanings*.py the names in an equation get their values, and what the reader leaves out
-of it, so that a change of that is noticed too. Then every sign, number, index and equality on the page is changed,
-one at a time, and the change has to be seen.
+of it, so that a change of that is noticed too. Then signs, numbers, exponents, equalities, inequalities and the usual
+indices on the page are changed, one at a time, and each change has to be seen.
 """
 
 from __future__ import annotations
