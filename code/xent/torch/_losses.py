@@ -1,9 +1,9 @@
 """The losses of `xent` on tensors: the same names, arguments and meaning, differentiable to any order.
 
-The relative error of a loss (above K times the smallest normal number, for K classes) is at most (8 + margin)
-epsilons of the dtype that is computed in, the margin being how far the target's logit lies from the highest other
-one; that of a focal loss 1 + gamma times as much. Small losses keep their digits, as PyTorch's do not, and so does,
-given logits and class indices, the gradient by the logit of a target that is all but certain.
+The relative error of a loss (above K times the smallest normal number, for K classes) is at most (8 + margin) epsilons
+of the dtype that is computed in, the margin being how far the target's logit lies from the highest other one; that of
+a focal loss 1 + gamma times as much. Small losses keep their digits, as PyTorch's do not, and so does, given logits
+(not of float16) and class indices, the gradient by the logit of a target that is all but certain.
 """
 
 from __future__ import annotations
