@@ -72,7 +72,7 @@ def elicited(rule: Rule, target_probs: ArrayLike) -> Floats:
     ----------
     rule : callable
         A scoring rule, as for `expected_score`. It may have kinks and jumps, and be +inf, but not on the whole lattice.
-    target_probs : array_like, shape (..., K)
+    target_probs : array_like, shape (..., K), K <= 500
         The distribution p of the outcomes, one or many.
 
     Returns

@@ -115,7 +115,7 @@ def cross_entropy(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | N
     Returns
     -------
     scalar or ndarray
-        Cross-entropy, at least H(p) up to rounding, +inf where q misses an outcome of p.
+        In nats at least H(p) up to rounding, +inf where q misses an outcome of p.
 
     See Also
     --------
