@@ -223,7 +223,7 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     -------
     Diagnosis
         What was found, with the numbers that show it. A loss that no model predicts on every batch is
-        "unknown"; what it returned, or raised, stands in the notes.
+        "unknown", with notes.
 
     Raises
     ------

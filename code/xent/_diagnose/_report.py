@@ -13,8 +13,8 @@ NAT = "not applicable"
 class Diagnosis:
     """What a loss function computes, as far as calls can tell.
 
-    Printed, each finding has a line, and the numbers that show it stand below in brackets. The word
-    "unknown" says that calls did not tell, and "not applicable" that the question makes no sense.
+    Printed, the numbers that show a finding stand below it in brackets. The word "unknown" says that calls did not
+    tell, and "not applicable" that the question makes no sense.
 
     Attributes
     ----------

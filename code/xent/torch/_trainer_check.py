@@ -62,15 +62,15 @@ def check_trainer(
     TypeError
         If `trainer` is neither; if `batches` cannot be iterated over.
     ValueError
-        If there is no training data, or the loader ends before a window is full; if a transformers.Trainer's dataset
-        is an iterator; if nothing is accumulated, and `batches` is no list or tuple; if all micro-batches read of its
-        loader for a window of several, this and 64 more at most, have as many labels; if they cannot be joined.
+        If there is no training data, or the loader ends before a window is full; if nothing is accumulated, and
+        `batches` is no list or tuple; if micro-batches cannot be joined; if a transformers.Trainer's dataset is an
+        iterator, or its loader's first window, of several, and up to 64 micro-batches more all have as many labels.
 
     Notes
     -----
-    The model is put in evaluation mode, so that dropout does not hide the divisor; only the step itself may clip. The
-    trainer's loss without accumulation is what its `compute_loss` returns for one batch when it is not told a count;
-    where it insists on the count, the step over one batch. TRL's GKD generates with the student: every prompt gets
+    The model is put in evaluation mode, so that dropout does not hide the divisor; only the step itself may clip. A
+    transformers.Trainer's loss without accumulation is what its `compute_loss` returns for one batch without a count;
+    where that is a TypeError or a sum, the step over one batch. TRL's GKD generates with the student: every prompt gets
     one reply, which is kept for the comparison, and `lmbda`, unless 0, is 1 meanwhile. A window's examples are held in
     one batch as well. Where that is too large, take a smaller configuration; it has the same faults.
 
