@@ -237,7 +237,7 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     Single rows are measured first, then a model is fitted to them: logarithms of what is read, times a matrix
     that holds factor, smoothing and weights, with a temperature, a focusing and common terms. Batches tell the
     reduction. The whole has to predict fresh batches of several sizes within 1e-5 of the loss, or of 1 if it is less
-    (in float32 1e-4, in float16 3e-2, in bfloat16 0.25, which hides smoothing). Names only pass arguments.
+    (in float32 1e-4, in float16 3e-2, in bfloat16 0.25, which hides smoothing).
 
     Examples
     --------

@@ -94,7 +94,7 @@ def check_accumulation(
     ----------
     model : torch.nn.Module
         As it is trained: wrapped by DistributedDataParallel or sharded by FSDP2, if it is. A small
-        configuration shows the same faults; the check holds, in float64 on the CPU, up to three gradients for
+        configuration will do; the check holds, in float64 on the CPU, up to three gradients for
         each micro-batch and ten more. Turn dropout off, and gradient clipping too.
     micro_batches : iterable
         Those of one optimiser step, at least two over all ranks, each rank its own and as many on each. Their

@@ -68,11 +68,9 @@ def check_trainer(
 
     Notes
     -----
-    The model is put in evaluation mode, so that dropout does not hide the divisor; only the step itself may clip. A
-    transformers.Trainer's loss without accumulation is what its `compute_loss` returns for one batch without a count;
-    where that is a TypeError or a sum, the step over one batch. TRL's GKD generates with the student: every prompt gets
-    one reply, which is kept for the comparison, and `lmbda`, unless 0, is 1 meanwhile. A window's examples are held in
-    one batch as well. Where that is too large, take a smaller configuration; it has the same faults.
+    The model is put in evaluation mode, so that dropout does not hide the divisor. The reference is the trainer's own
+    loss, or its own step, over the window's examples in one batch. Where that is too large, take a smaller
+    configuration. TRL's GKD generates with the student: every prompt gets one reply, kept for the comparison.
 
     Examples
     --------
