@@ -173,6 +173,15 @@ class Insists(Trainer):
         return mean * (inputs["labels"][:, 1:] != IGNORED).sum() / num_items_in_batch
 
 
+class SaysSo(Insists):
+    """The same, which asks for the count."""
+
+    def compute_loss(self, *arguments: Any, num_items_in_batch: Any = None, **named: Any) -> Tensor:
+        if num_items_in_batch is None:
+            raise ValueError("num_items_in_batch is needed")
+        return super().compute_loss(*arguments, num_items_in_batch=num_items_in_batch, **named)
+
+
 class LeavesASum(Trainer):
     """A sum over the count where there is one, and a sum otherwise."""
 
@@ -249,6 +258,7 @@ TRAINERS: dict[str, tuple[Callable[[], Trainer], bool, str]] = {
     "right": (lambda: Trainer(RAGGED), True, "^none: the micro-batches add up to the whole batch$"),
     "right, an older one": (lambda: Older(RAGGED), True, "^none"),
     "right, a sum over the count": (lambda: Insists(RAGGED), True, "^none"),
+    "right, a sum that asks for the count": (lambda: SaysSo(RAGGED), True, "^none"),
     "right, a sum without a count": (lambda: LeavesASum(RAGGED), True, "^none"),
     "right, a window from further on": (lambda: Trainer([5] * 20 + RAGGED), True, "^none[^;]*$"),
     "before the shift": (lambda: Unshifted(RAGGED), False,
