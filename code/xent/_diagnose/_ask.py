@@ -222,7 +222,7 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     Returns
     -------
     Diagnosis
-        What was found, with the numbers that show it. A loss that no model predicts on every batch is
+        What was found, and what shows it. A loss that no model predicts on every batch is
         "unknown", with notes.
 
     Raises

@@ -13,7 +13,7 @@ NAT = "not applicable"
 class Diagnosis:
     """What a loss function computes, as far as calls can tell.
 
-    Printed, the numbers that show a finding stand below it in brackets. The word "unknown" says that calls did not
+    Printed, what shows a finding stands below it in brackets. The word "unknown" says that calls did not
     tell, and "not applicable" that the question makes no sense.
 
     Attributes
@@ -62,7 +62,7 @@ class Diagnosis:
     notes : tuple of str
         What else was seen, what stays unexplained, and what the loss itself said.
     evidence : dict
-        The field's name and the numbers that show it.
+        What shows a finding, by its name.
     """
 
     family: str = UNKNOWN

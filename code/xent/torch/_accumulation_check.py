@@ -123,7 +123,7 @@ def check_accumulation(
     -------
     AccumulationReport
         The same on all ranks, if they synchronise. Parameters and buffers that the model had, gradients,
-        ``requires_grad``, training mode and the random states of Python, NumPy and torch are left as they were.
+        ``requires_grad``, training mode and the global random states of Python, NumPy and torch are left as they were.
 
     Raises
     ------

@@ -54,7 +54,7 @@ def check_trainer(
     Returns
     -------
     AccumulationReport
-        Trainer and model are left as they were: parameters, gradients, the optimizer's state, random states; a
+        Trainer and model are left as they were: parameters, gradients, the optimizer's state, global random states; a
         transformers.Trainer's counters and metrics too, not a LightningModule's own.
 
     Raises
