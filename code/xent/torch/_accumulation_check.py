@@ -54,7 +54,7 @@ class AccumulationReport:
     relative_error : float
         Norm of their difference over that of the whole batch's gradient.
     cause : str
-        The fault in words, or what could not be judged.
+        A fault that fits, in words, or what could not be judged.
     repair : str
         What to change; empty where nothing is to be, or no repair is known.
     """
