@@ -782,26 +782,19 @@ def test_sums_of_convex_functions_of_one_probability_do_not_trap_the_search() ->
         moved = [q + step * (a - b) for a, b in itertools.permutations(np.eye(len(q)), 2)]
         return min(float(rule(x, 0)) for x in moved if x.min() >= 0) - float(rule(q, 0))
 
+    def cost(q: Any, y: Any, *, number: int, down: Any, up: Any, at: Any, power: Any) -> Any:
+        if number % 4 == 3:
+            with np.errstate(divide="ignore"):
+                return -(down * np.log(q)).sum(-1)
+        return (np.where(q > at, down, up) * np.abs(q - at) ** power).sum(-1)
+
     for number in range(40):
         K = int(rng.integers(2, 5))
         down, up, at = rng.uniform(0.2, 3, K), rng.uniform(0.2, 3, K), rng.dirichlet(np.ones(K))
         at = rng.uniform(0, 1, K) if number % 4 == 1 else at
         power = rng.uniform(1.5, 4, K) if number % 4 == 2 else np.ones(K)
 
-        def rule(
-            q: Any,
-            y: Any,
-            number: int = number,
-            down: Any = down,
-            up: Any = up,
-            at: Any = at,
-            power: Any = power,
-        ) -> Any:
-            if number % 4 == 3:
-                with np.errstate(divide="ignore"):
-                    return -(down * np.log(q)).sum(-1)
-            return (np.where(q > at, down, up) * np.abs(q - at) ** power).sum(-1)
-
+        rule = partial(cost, number=number, down=down, up=up, at=at, power=power)
         q = elicited(rule, np.full(K, 1 / K))
         for step in (0.1, 1e-2, 1e-3, 1e-4, 1e-5):
             assert best_move(rule, q, step) > -1e-12

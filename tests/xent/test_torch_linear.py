@@ -902,13 +902,6 @@ def test_split_vocabulary() -> None:
     assert max(worst.values()) < 1e-13, worst
 
 
-if __name__ == "__main__":
-    if "RANK" in os.environ:
-        compare_on_ranks()
-    else:
-        print(json.dumps(steps_of_a_language_model()))
-
-
 @pytest.mark.parametrize("smoothing", [1.0, 1e-50])
 def test_a_label_or_a_spread_without_mass_costs_nothing_on_an_impossible_class(smoothing: float) -> None:
     """0 * inf: as in `cross_entropy`, the loss is infinite or zero, and not nan."""
@@ -947,3 +940,10 @@ def test_a_live_teachers_top_classes_are_those_of_its_logits(order: tuple[int, i
         for dtype in (torch.float32, torch.float64)
     )
     assert found.item() == pytest.approx(true.item(), rel=0.1)
+
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        compare_on_ranks()
+    else:
+        print(json.dumps(steps_of_a_language_model()))
