@@ -36,28 +36,22 @@ from marks import (
 PAGES = "chapters/ledger"
 
 
-def _anchor(claim: Mark) -> str:
-    return nodes.make_id(f"claim-{claim.of}-{claim.function.removeprefix('test_')}")
-
-
 def _claims(root: str) -> list[Mark]:
     return [mark for mark in read_marks(Path(root))[0] if mark.kind == "claim"]
 
 
 def _mark(app: Sphinx, docname: str, text: list[str]) -> None:
-    """Write the marks into a chapter as it is read."""
+    """Write the marks into a chapter as it is read, from the end, so that the places found stay right."""
     number = Path(docname).name[:2]
     here = [claim for claim in _claims(str(app.srcdir)) if claim.of == number]
     path = app.env.doc2path(docname)
     if not (here and path.endswith(".ipynb")):
         return
     notebook = nbformat.reads(text[0], as_version=4)
-    for claim in here:
-        for cell in (cell for cell in notebook.cells if cell.cell_type == "markdown"):
-            if found := claim.pattern.search(cell.source):
-                role = f"{{claim}}`{_anchor(claim)}`"
-                cell.source = cell.source[: found.end()] + role + cell.source[found.end() :]
-                break
+    for cell in (cell for cell in notebook.cells if cell.cell_type == "markdown"):
+        places = [(found.end(), c.anchor) for c in here for found in c.pattern.finditer(cell.source)]
+        for end, anchor in sorted(places, reverse=True):
+            cell.source = f"{cell.source[:end]}{{claim}}`{anchor}`{cell.source[end:]}"
     text[0] = nbformat.writes(notebook)
 
 
@@ -129,11 +123,11 @@ class Ledger(SphinxDirective):
         back = self.env.app.builder.get_relative_uri(self.env.docname, f"chapters/{chapter}")
         sentence, _ = self.parse_inline(re.sub(r"\]\((?=\d\d_)", "](../", claim.how))
         tried, _ = self.parse_inline(" ".join(claim.doc.split()))
-        up = nodes.reference("", "↑", refuri=f"{back}#said-{_anchor(claim)}", internal=True)
+        up = nodes.reference("", "↑", refuri=f"{back}#said-{claim.anchor}", internal=True)
         up["reftitle"] = "where this is said"
         said = nodes.paragraph("", "", *sentence, nodes.Text(" "), up)
         tests = nodes.paragraph("", "", *tried, nodes.Text(" "), _name(claim), classes=["ledger-tests"])
-        return nodes.container("", said, tests, classes=["ledger-entry"], ids=[_anchor(claim)])
+        return nodes.container("", said, tests, classes=["ledger-entry"], ids=[claim.anchor])
 
     def _equation(self, equation: Equation, tests: list[Mark], errors: dict[str, Any]) -> nodes.Node:
         """Render one equation: its number, which leads to it, the statement, a line for each test."""

@@ -12,7 +12,8 @@ they cannot disagree: what `problems` returns fails the one and is a warning, he
 
 An equation is read from the page if tests/equations/test_read.py has a row for it. Any other is transcribed: by a
 test that quotes the statement in its docstring and rejects a wrong variant. A claim is quoted as the chapter prints
-it, up to white space and emphasis; its test names what would refute it, and rejects something (tests/adversary.py).
+it, up to white space and emphasis, in words that stand there once; its mark stands where the quotation ends. Its test
+names what would refute it, and rejects something (tests/adversary.py).
 An erratum is a row of chapters/errata.yml.
 """
 
@@ -115,12 +116,16 @@ class Mark(NamedTuple):
         return {m["label"]: m["tex"] for m in DISPLAYED.finditer(self.doc)}.get(self.of)
 
     @property
+    def anchor(self) -> str:
+        """The id of a claim's card: its first words, for a test may defend several."""
+        return "-".join(["claim", self.of, *re.findall("[a-z0-9]+", self.how.lower())[:10]])
+
+    @property
     def pattern(self) -> re.Pattern[str]:
-        """What finds a claim in a cell: any white space between words, emphasis around them."""
+        """What finds a claim in a cell: whole words, any white space between them, emphasis around them."""
         words = self.how.replace("*", "").split()
-        return re.compile(
-            r"[*\s]*\s[*\s]*".join(r"\**".join(map(re.escape, word)) for word in words) + r"\**"
-        )
+        quoted = r"[*\s]*\s[*\s]*".join(r"\**".join(map(re.escape, word)) for word in words)
+        return re.compile(rf"(?<!\w){quoted}\**+(?![-'’]?\w)")
 
 
 # ------------------------------------------------------------------------------------- what the chapters state
@@ -273,10 +278,13 @@ def _of_equation(mark: Mark, equations: dict[str, Equation], read: dict[str, Any
         )
 
 
-def _of_claim(mark: Mark, texts: list[str]) -> Iterator[str]:
-    """Say what is wrong between a test and the sentence that its mark quotes."""
-    if not any(mark.pattern.search(text) for text in texts):
-        yield f"{mark.where}: {mark.function}: chapter {mark.of} does not say:\n    {mark.how}"
+def _of_claim(mark: Mark, texts: list[str], first: Mark) -> Iterator[str]:
+    """Say what is wrong between a test and the sentence that its mark quotes; the first with its anchor has it."""
+    if first is not mark:
+        yield f"{mark.where}: {mark.function}: begins as the claim at {first.where}: quote from another word on"
+    if (times := sum(len(mark.pattern.findall(text)) for text in texts)) != 1:
+        says = f"says {times} times (quote more words)" if times else "does not say"
+        yield f"{mark.where}: {mark.function}: chapter {mark.of} {says}:\n    {mark.how}"
     if "Would be refuted by" not in " ".join(mark.doc.split()):
         yield f'{mark.where}: {mark.function}: the docstring names no input, "Would be refuted by ..."'
     if "with refuted(" not in mark.source:
@@ -307,7 +315,7 @@ def problems(root: Path) -> list[str]:
     texts: dict[str, list[str]] = {}
     for path, _, markdown in markdown_cells(root):
         for name in (path.stem, path.name[:2]):
-            texts.setdefault(name, []).append(markdown)
+            texts.setdefault(name, []).append(re.sub("<!--.*?-->", "<!-- -->", markdown, flags=re.DOTALL))
 
     said += unreadable
     said += [
@@ -316,11 +324,12 @@ def problems(root: Path) -> list[str]:
         for equation in equations
         if equation.label not in tested["equation"] | read.keys()
     ]
+    cards: dict[str, Mark] = {}
     for mark in marks:
         if mark.kind == "equation":
             said += _of_equation(mark, stated, read)
         elif mark.kind == "claim":
-            said += _of_claim(mark, texts.get(mark.of, []))
+            said += _of_claim(mark, texts.get(mark.of, []), cards.setdefault(mark.anchor, mark))
         elif mark.of not in {row.id for row in rows}:
             said.append(f"{mark.where}: {mark.function} checks {mark.of}, which is no row of {ERRATA}")
     said += [

@@ -184,7 +184,7 @@ def test_the_spelling_costs_more() -> None:
             says(arm, "nll_per_speech")
 
 
-@pytest.mark.claim("11", "Four of the eight intervals exclude their prediction")
+@pytest.mark.claim("11", "Four of the eight intervals exclude their predictions")
 @pytest.mark.claim("11", "all seven intervals contain the prediction.")
 @pytest.mark.claim("11", "all eight means lie a little above their predictions")
 def test_the_predictions_hold() -> None:
