@@ -36,14 +36,13 @@ from marks import (
 PAGES = "chapters/ledger"
 
 
-def _claims(root: str) -> list[Mark]:
-    return [mark for mark in read_marks(Path(root))[0] if mark.kind == "claim"]
+def _claims(root: Path, chapter: str) -> list[Mark]:
+    return [mark for mark in read_marks(root)[0] if (mark.kind, mark.of) == ("claim", chapter[:2])]
 
 
 def _mark(app: Sphinx, docname: str, text: list[str]) -> None:
     """Write the marks into a chapter as it is read, from the end, so that the places found stay right."""
-    number = Path(docname).name[:2]
-    here = [claim for claim in _claims(str(app.srcdir)) if claim.of == number]
+    here = _claims(Path(app.srcdir), Path(docname).name)
     path = app.env.doc2path(docname)
     if not (here and path.endswith(".ipynb")):
         return
@@ -62,11 +61,8 @@ class ClaimMark(SphinxRole):
         """Return a link to the claim's entry in the ledger, with an anchor to come back to."""
         page = f"{PAGES}/{self.env.docname.rpartition('/')[2]}"
         to = f"{self.env.app.builder.get_relative_uri(self.env.docname, page)}#{self.text}"
-        link = nodes.reference(
-            "", "✓", refuri=to, internal=True, classes=["claim"], ids=[f"said-{self.text}"]
-        )
-        link["reftitle"] = "how this was tested"
-        return [link], []
+        given = {"classes": ["claim"], "ids": [f"said-{self.text}"], "reftitle": "how this was tested"}
+        return [nodes.reference("", "✓", refuri=to, internal=True, **given)], []
 
 
 def read_errors(root: Path) -> dict[str, list[dict[str, Any]]]:
@@ -111,7 +107,7 @@ class Ledger(SphinxDirective):
             for equation in read_equations(root)[0]
             if equation.chapter == chapter
         ]
-        claims = [self._claim(claim, chapter) for claim in _claims(str(root)) if claim.of == chapter[:2]]
+        claims = [self._claim(claim, chapter) for claim in _claims(root, chapter)]
         sections = []
         for title, entries in (("Equations", equations), ("Claims", claims)):
             if entries:
@@ -168,7 +164,7 @@ class LedgerSummary(SphinxDirective):
         counted = {}
         for chapter, title in chapter_titles(root).items():
             own = [equation.label in read for equation in equations if equation.chapter == chapter]
-            claims = sum(claim.of == chapter[:2] for claim in _claims(str(root)))
+            claims = len(_claims(root, chapter))
             if own or claims:
                 counted[f"{{doc}}`{title} <ledger/{chapter}>`"] = sum(own), len(own) - sum(own), claims
         total = [f"**{sum(column)}**" for column in zip(*counted.values(), strict=True)]

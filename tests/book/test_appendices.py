@@ -74,14 +74,20 @@ def parsed(page: Path) -> BeautifulSoup:
     return BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser")
 
 
+@functools.cache
+def places(page: Path) -> dict[str, Tag]:
+    """Return what each id of a page is of; the first, if it repeats, as for a browser."""
+    return {str(tag["id"]): tag for tag in reversed(parsed(page).find_all(id=True))}
+
+
 def text(part: Tag) -> str:
     return "".join(part.get_text().split())
 
 
 def led_to(link: Tag, page: Path) -> Tag | None:
-    """Return what a link of a page arrives at, as a browser does: the first with the id."""
+    """Return what a link of a page arrives at."""
     path, _, anchor = str(link["href"]).partition("#")
-    return parsed((page.parent / path).resolve() if path else page).find(id=anchor)
+    return places((page.parent / path).resolve() if path else page).get(anchor)
 
 
 def wrong_marks(ledger: Path) -> list[str]:
@@ -106,7 +112,7 @@ def wrong_marks(ledger: Path) -> list[str]:
 
 
 def test_every_mark_opens_the_card_of_its_sentence_and_the_card_leads_back(built_site: Path) -> None:
-    ledgers = sorted((built_site / "chapters/ledger").glob("*.html"))
+    ledgers = sorted((built_site / "chapters/ledger").resolve().glob("*.html"))
     assert [f"{path.stem}: {wrong}" for path in ledgers for wrong in wrong_marks(path)] == []
 
 
@@ -116,7 +122,7 @@ def test_every_number_opens_its_equation_and_every_mention_its_erratum(built_sit
         for link in parsed(page).select(".eqno > a:first-child, a[href*='#erratum-']"):
             there, number = led_to(link, page), link.get_text().split()[-1]
             equation = link.find_parent(class_="math")
-            same = not equation or (there and there.annotation == equation.annotation)
+            same = not equation or (there and text(there.annotation) == text(equation.annotation))
             if not (there and same and text(there).startswith(number)):
                 wrong.append(f"{page.stem}: {number}")
     page = built_site / "chapters/errata.html"

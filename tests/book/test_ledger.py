@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import nbformat
 import pytest
 import yaml
 
@@ -161,11 +164,23 @@ def test_coin():
 '''
 
 
+ONCE_MORE = '@pytest.mark.claim("01", "This is a fair coin.")\n'
+
+
 @pytest.mark.parametrize(
     ("test", "said"),
     [
         (CLAIMED, ""),
         (CLAIMED.replace("fair", "fairer"), "chapter 01 does not say:\n    This is a fairer coin."),
+        (CLAIMED.replace("coin.", "co"), "chapter 01 does not say:\n    This is a fair co"),
+        (
+            CLAIMED.replace("This is a fair coin.", "is"),
+            "chapter 01 says 2 times (quote more words):\n    is",
+        ),
+        (
+            CLAIMED.replace("@", ONCE_MORE + "@"),
+            "begins as the claim at tests/equations/test_it.py:24: quote",
+        ),
         (CLAIMED.replace('"01"', '"02"'), "chapter 02 does not say:\n    This is a fair coin."),
         (CLAIMED.replace('"01", ', ""), "write @pytest.mark.claim"),
         (CLAIMED.replace("Would be refuted by", "Not"), 'names no input, "Would be refuted by ..."'),
@@ -174,10 +189,30 @@ def test_coin():
 )
 def test_a_claim_is_what_its_chapter_says(tmp_path: Path, test: str, said: str) -> None:
     # The mark may stand on any test, beside others of another kind.
-    write_book(tmp_path, STATED, "A sentence. This is **a fair\ncoin.** And on.", it=TESTED + test)
+    write_book(
+        tmp_path,
+        STATED,
+        "A sentence is said. This is **a fair\ncoin.** <!-- This is a fair coin. -->",
+        it=TESTED + test,
+    )
     problems = marks.problems(tmp_path)
     assert len(problems) == bool(said) and all(said in problem for problem in problems)
-    assert all(problem.startswith("tests/equations/test_it.py:24: test_coin: ") for problem in problems)
+    assert all(re.match("tests/equations/test_it.py:2[45]: test_coin: ", problem) for problem in problems)
+
+
+def test_a_mark_stands_where_its_sentence_ends(tmp_path: Path) -> None:
+    """Also where another's words begin with it, or end with it."""
+    others = "".join(ONCE_MORE.replace("This is a fair coin.", o) for o in ("This is a fair", "a fair coin."))
+    cell = "This is **a fair\ncoin.** A fairer one."
+    write_book(tmp_path, STATED, cell, it=TESTED + CLAIMED.replace("@", others + "@"))
+    app = SimpleNamespace(srcdir=tmp_path, env=SimpleNamespace(doc2path="{}.ipynb".format))
+    text = [nbformat.writes(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(cell)]))]
+    ledger._mark(app, "01_planted", text)
+    marked = re.sub(r"\{claim\}`claim-01-(.*?)`", r"<\1>", nbformat.reads(text[0], 4).cells[0].source)
+    assert (
+        marked == "This is **a fair<this-is-a-fair>\ncoin.**<a-fair-coin><this-is-a-fair-coin> A fairer one."
+    )
+    assert marks.problems(tmp_path) == []
 
 
 ERRATUM = '@pytest.mark.erratum("{0}")\ndef test_{1}():\n    pass\n'
