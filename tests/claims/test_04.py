@@ -98,7 +98,6 @@ def three_times() -> Array:
     "04",
     "The gradient of cross-entropy in the logits is prediction minus target, $p - t$, if the target sums to one.",
 )
-@pytest.mark.erratum("2.6")
 def test_prediction_minus_target() -> None:
     """Autograd, on batches of every kind up to a vocabulary, with hard targets and soft ones of every kind.
 
