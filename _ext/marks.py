@@ -284,6 +284,17 @@ def _of_claim(mark: Mark, texts: list[str]) -> Iterator[str]:
         yield f"{mark.where}: {mark.function}: nothing is refuted; give the same assertion what must fail in it"
 
 
+def wrong_verdicts(row: Row, tests: list[Mark]) -> list[str]:
+    """Say where a row's verdict is not that of its tests: of a mark, or of what they refute."""
+    said = [f"{test.where}, {test.function}, {test.how!r}" for test in tests if test.how != row.verdict]
+    falls = any(f'with refuted("{row.id}: ' in test.source for test in tests)
+    if tests and falls == (row.verdict == "holds"):
+        said += [
+            "a test refutes what it says" if falls else f'no test of it has `with refuted("{row.id}: ...")`'
+        ]
+    return [f"{ERRATA}: row {row.id} says {row.verdict!r}, and {other}" for other in said]
+
+
 def _of_row(row: Row, texts: dict[str, list[str]], sources: set[str], tests: list[Mark]) -> Iterator[str]:
     """Say what is wrong with a row of the errata."""
     if row.verdict not in VERDICTS or row.id.split(".")[0] not in sources:
@@ -293,15 +304,7 @@ def _of_row(row: Row, texts: dict[str, list[str]], sources: set[str], tests: lis
             f"{ERRATA}: row {row.id} has no test: no function in tests is marked "
             f'@pytest.mark.erratum("{row.id}", "{row.verdict}")'
         )
-    for test in tests:
-        if test.how != row.verdict:
-            yield f"{ERRATA}: row {row.id} says {row.verdict!r}, and {test.where}, {test.function}, {test.how!r}"
-    falls = any(f'with refuted("{row.id}: ' in test.source for test in tests)
-    if tests and falls == (row.verdict == "holds"):
-        lacks = (
-            "a test refutes what it says" if falls else f'no test of it has `with refuted("{row.id}: ...")`'
-        )
-        yield f"{ERRATA}: row {row.id} says {row.verdict!r}, and {lacks}"
+    yield from wrong_verdicts(row, tests)
     chapter, heading = row.section
     words = " ".join(row.says.split())
     text = " ".join(section_text("\n".join(texts.get(chapter, [])), heading).split())
