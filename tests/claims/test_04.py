@@ -101,8 +101,8 @@ def three_times() -> Array:
 def test_prediction_minus_target() -> None:
     """Autograd, on batches of every kind up to a vocabulary, with hard targets and soft ones of every kind.
 
-    Would be refuted by a target that sums to one with another gradient. Without the condition, and under a mean, which
-    the source leaves open, it is another.
+    Would be refuted by a target that sums to one with another gradient. Without the condition, and under a mean, it is
+    another.
     """
     g = rng(0)
 
