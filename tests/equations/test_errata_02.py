@@ -51,6 +51,8 @@ def test_squared_error_is_minimised_by_the_posterior():
     assert np.allclose(_minimiser_of_squared_error(np.eye(3), truth), truth, atol=1e-6)
     with refuted("4.2: conceptually wrong, so that it is lowest at something other than the posterior"):
         assert not np.allclose(_minimiser_of_squared_error(np.eye(3), truth), truth, atol=0.01)
+    # With targets of plus and minus one, as in the slide's plot, it is lowest at 2 pi - 1.
+    assert np.allclose(_minimiser_of_squared_error(2 * np.eye(3) - 1, truth), 2 * truth - 1, atol=1e-6)
     # As Brier's score it is strictly proper: every other distribution has a larger expectation.
     rng = np.random.default_rng(1)
 
