@@ -2,7 +2,7 @@
 
     @pytest.mark.equation("eq-bce", by="reference")
     @pytest.mark.claim("01", "The gradient of the loss is prediction minus target.")
-    @pytest.mark.erratum("3.3")
+    @pytest.mark.erratum("3.3", "slip")
     def test_the_gradient() -> None:
         '''What is tried: 50 random batches, against central differences.'''
 
@@ -13,8 +13,9 @@ they cannot disagree: what `problems` returns fails the one and is a warning, he
 An equation is read from the page if tests/equations/test_read.py has a row for it. Any other is transcribed: by a
 test that quotes the statement in its docstring and rejects a wrong variant. A claim is quoted as the chapter prints
 it, up to white space and emphasis, in words that stand there once; its mark stands where the quotation ends. Its test
-names what would refute it, and rejects something (tests/adversary.py).
-An erratum is a row of chapters/errata.yml.
+names what would refute it, and rejects something (tests/adversary.py). An erratum is a row of chapters/errata.yml, and
+its mark repeats the row's verdict. Unless it holds, a test gives the source's statement to `with refuted("3.3: ...")`,
+where it has to fail.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ VERDICTS = {
 USAGE = {
     "equation": (1, ["by"], '("eq-slug", by="...") with by one of ' + ", ".join(METHODS)),
     "claim": (2, [], '("01", "the sentence, quoted")'),
-    "erratum": (1, [], '("3.3")'),
+    "erratum": (2, [], '("3.3", "slip"), with the verdict of its row'),
 }
 
 LABEL = re.compile(r"eq-[a-z0-9]+(-[a-z0-9]+)*")
@@ -95,7 +96,7 @@ class Mark(NamedTuple):
 
     kind: str  # of USAGE
     of: str  # the label of an equation, the number of a claim's chapter, the id of a row
-    how: str  # the method of an equation's test, the sentence of a claim
+    how: str  # the method of an equation's test, the sentence of a claim, the verdict on an erratum
     path: str  # of the test's file, from the root
     function: str
     line: int
@@ -291,12 +292,27 @@ def _of_claim(mark: Mark, texts: list[str], first: Mark) -> Iterator[str]:
         yield f"{mark.where}: {mark.function}: nothing is refuted; give the same assertion what must fail in it"
 
 
-def _of_row(row: Row, texts: dict[str, list[str]], sources: set[str], tested: set[str]) -> Iterator[str]:
+def wrong_verdicts(row: Row, tests: list[Mark]) -> list[str]:
+    """Say where a row's verdict is not that of its tests: of a mark, or of what they refute."""
+    said = [f"{test.where}, {test.function}, {test.how!r}" for test in tests if test.how != row.verdict]
+    falls = any(f'with refuted("{row.id}: ' in test.source for test in tests)
+    if tests and falls == (row.verdict == "holds"):
+        said += [
+            "a test refutes what it says" if falls else f'no test of it has `with refuted("{row.id}: ...")`'
+        ]
+    return [f"{ERRATA}: row {row.id} says {row.verdict!r}, and {other}" for other in said]
+
+
+def _of_row(row: Row, texts: dict[str, list[str]], sources: set[str], tests: list[Mark]) -> Iterator[str]:
     """Say what is wrong with a row of the errata."""
     if row.verdict not in VERDICTS or row.id.split(".")[0] not in sources:
         yield f"{ERRATA}: row {row.id} has an unknown source or verdict: {row.verdict}"
-    if row.id not in tested:
-        yield f'{ERRATA}: row {row.id} has no test: no function in tests is marked @pytest.mark.erratum("{row.id}")'
+    if not tests:
+        yield (
+            f"{ERRATA}: row {row.id} has no test: no function in tests is marked "
+            f'@pytest.mark.erratum("{row.id}", "{row.verdict}")'
+        )
+    yield from wrong_verdicts(row, tests)
     chapter, heading = row.section
     words = " ".join(row.says.split())
     text = " ".join(section_text("\n".join(texts.get(chapter, [])), heading).split())
@@ -338,5 +354,6 @@ def problems(root: Path) -> list[str]:
         if label not in stated
     ]
     for row in rows:
-        said += _of_row(row, texts, {str(source["id"]) for source in sources}, tested["erratum"])
+        tests = [mark for mark in marks if (mark.kind, mark.of) == ("erratum", row.id)]
+        said += _of_row(row, texts, {str(source["id"]) for source in sources}, tests)
     return said

@@ -20,14 +20,15 @@ import marks
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES, ROWS = marks.read_errata(ROOT)
 
-# The number of each source's statements; each has a row, whether it holds or not.
+# The number of each source's statements; each has a row, whether it holds or not, but those that share one.
 STATEMENTS = {0: 18, 1: 19, 2: 7, 3: 14, 4: 9}
+SHARED = {"0.2", "0.6", "0.7", "0.8", "2.5", "2.6"}  # in 0.5, in 2.4, or among the slips of the pen
 
 
 def test_every_statement_of_the_sources_has_a_row() -> None:
     ids = {row.id for row in ROWS}
     expected = {f"{source}.{n}" for source, last in STATEMENTS.items() for n in range(1, last + 1)}
-    assert expected <= ids and len(ids) == len(ROWS)
+    assert expected - ids == SHARED and len(ids) == len(ROWS)
     assert all(re.fullmatch(r"\d\.[a-z]", i) for i in ids - expected), "count the others in STATEMENTS"
 
 
