@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import subprocess
 import sys
 import warnings
@@ -10,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 
 import xent
+from xent.denominators import eos_optimum
 from xent_book import exercises
 from xent_book.exercises import _check
 from xent_book.exercises._check import Exercise
@@ -122,6 +125,24 @@ def _by_cross_entropy(p: Any, rows: Any) -> tuple[Any, Any]:
     )
 
 
+def _plus_epsilon(log_q: Any, p: Any, mask: Any) -> Any:
+    return (p * (np.log(p + 1e-12) - log_q)).sum(-1)[mask].mean()
+
+
+def _one_hot_where_zero(log_q: Any, p: Any, mask: Any) -> Any:
+    return (np.where((p > 0).all(-1), (p * np.log(p)).sum(-1), 0) - (p * log_q).sum(-1))[mask].mean()
+
+
+def _absolute_divisor(q: Any, eta: float) -> Any:
+    share = eta / (q.shape[1] - 1)
+    return (q - share) / abs(1 - eta - share)
+
+
+def _larger_first(a: Any, b: Any) -> Any:
+    (m, s), (other, r) = max(a, b), min(a, b)
+    return np.array([m, s + (r * math.exp(other - m) if r else 0)])
+
+
 @pytest.mark.parametrize(
     ("real", "answer", "message"),
     [
@@ -134,6 +155,22 @@ def _by_cross_entropy(p: Any, rows: Any) -> tuple[Any, Any]:
         ("finite-fit-1d", _interleaved, "an empty class has no maximum"),
         ("multiclass-errors", lambda loss, n: int(n * loss), "at least log 2"),
         ("kd-alpha", lambda alpha, T: alpha / (alpha + (1 - alpha) * T**2), "turned round"),
+        ("kd-alpha", lambda alpha, T: 1 / (1 + (1 - alpha) / alpha / T**2), "ZeroDivisionError"),
+        (
+            "averaged-eos-coin",
+            lambda q: max(0.001, brentq(lambda b: eos_optimum(b) - q, 1e-9, 1)),
+            "got 0.001",
+        ),
+        ("soft-tokens", _plus_epsilon, "an epsilon"),
+        ("soft-tokens", _one_hot_where_zero, "expected"),
+        ("soft-other", _absolute_divisor, "index (0, 0)"),
+        ("vocab-merge", lambda a, b: np.array(a) if a[0] == -np.inf else _larger_first(a, b), "expected 0.5"),
+        (
+            "vocab-merge",
+            lambda a, b: np.array(max(a, b)) if a[0] == b[0] else _larger_first(a, b),
+            "expected 2",
+        ),
+        ("vocab-cap", lambda p, k: math.log((k - 1) * p / (1 - p)) * (0.5 if p > 0.5 else -0.5), "got -0.67"),
         ("shared-key", lambda p, i, j: p[i] + p[j], "one bit at each press"),
         (
             "bce-from-logits",

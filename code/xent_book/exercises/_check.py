@@ -261,8 +261,8 @@ def _common_mistake(exercise: Exercise, cases: list[Any], got: list[Parts], want
         return None
     allowed = f"{exercise.rtol:.0e}" if exercise.rtol else f"{exercise.atol:.0e} in absolute terms"
     return (
-        f"close, but off by up to {error:.1e} of the value, where {allowed} is allowed. Float32, finite "
-        "differences and an epsilon leave errors of this kind: use the formula, in float64."
+        f"close, but off by up to {error:.1e} of the value, where {allowed} is allowed. Float32, finite differences, "
+        "an epsilon and a coarse search leave errors of this kind: use float64, and a formula if there is one."
     )
 
 

@@ -24,6 +24,9 @@ EXERCISES = (
             "the divisor is missing: the framework divides once more": (
                 lambda counts, divisor: counts / counts.sum()
             ),
+            "the framework divides by the divisor: multiply by it": (
+                lambda counts, divisor: counts / counts.sum() / divisor
+            ),
             "the framework need not divide by the number of ranks: use divisor": (
                 lambda counts, divisor: len(counts) * counts / counts.sum()
             ),

@@ -20,7 +20,7 @@ EXERCISES = (
     Exercise(
         "kd-alpha",
         lambda alpha, T: alpha * T**2 / (1 - alpha + alpha * T**2),
-        lambda: [(0.5, 4.0), (0.9, 2.0), (0.2, 0.5)],
+        lambda: [(0.5, 4.0), (0.9, 2.0), (0.2, 0.5), (1.0, 3.0), (0.0, 2.0)],
         rtol=1e-10,
         mistakes={
             "turned round: the share with T**2 that does what alpha does without": (
@@ -55,6 +55,12 @@ EXERCISES = (
         mistakes={
             "this is the mean at T = 1: soften first": (lambda t, T: t.mean(0)),
             "this is the student at T: read it out at 1": (lambda t, T: softmax(np.log(t) / T).mean(0)),
+            "this averages the logits: average the softened probabilities": (
+                lambda t, T: softmax(np.log(t).mean(0))
+            ),
+            "each teacher has to sum to one at T before the mean": (
+                lambda t, T: _normalised((t ** (1 / T)).mean(0) ** T)
+            ),
             "it does not sum to one yet: normalise after the power T": lambda t, T: (
                 softmax(np.log(t) / T).mean(0) ** T
             ),

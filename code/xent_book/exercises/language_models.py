@@ -46,6 +46,11 @@ def _subtracted(logits: Array, kept: Array, index: Array) -> float:
     return _truncated(logits, kept, index) - float((1 - kept.sum()) * np.log(1 - mass))
 
 
+def _summed(logits: Array, kept: Array, index: Array) -> float:
+    tail = np.delete(numerics.softmax(logits), index).sum()
+    return _truncated(logits, kept, index) - float((1 - kept.sum()) * np.log(tail))
+
+
 def _entropy(kept: Array) -> float:
     """The teacher's entropy, its tail one event."""
     rest = 1 - kept.sum()
@@ -90,6 +95,8 @@ EXERCISES = (
             (np.array([0.2, 2.0, -0.7, 1.1, -3.0]), np.array([0.6, 0.25]), np.array([3, 1])),
             # The student's tail is so small that 1 - S_q is rounding.
             (np.array([40.0, 39.0, -1.0, 0.0]), np.array([0.7, 0.2]), np.array([0, 1])),
+            # Here it is zero in float64, and so is the sum of the probabilities outside; one token is left.
+            (np.array([900.0, 899.0, 0.0]), np.array([0.7, 0.2]), np.array([0, 1])),
         ],
         rtol=1e-10,
         mistakes={
@@ -98,6 +105,13 @@ EXERCISES = (
                 lambda z, kept, index: _truncated(z, kept / kept.sum(), index)
             ),
             "log(1 - S_q) cancels when the tail is small: use a log-sum-exp over the tokens outside": _subtracted,
+            "renormalised on both sides: the mass of the student's tail is free": (
+                lambda z, kept, index: float(-kept / kept.sum() @ numerics.log_softmax(z[index]))
+            ),
+            "exponentials vanish or overflow at large logits: use a log-sum-exp of the logits outside": (
+                _summed,
+                lambda z, kept, index: _bucket(z, kept, index) if np.exp(z).max() < np.inf else np.nan,
+            ),
             "the bucket is one event: add the probabilities outside, then take the log": _spread,
             "the tail has the wrong sign: its logarithm is subtracted too": (
                 lambda z, kept, index: 2 * _truncated(z, kept, index) - _bucket(z, kept, index)

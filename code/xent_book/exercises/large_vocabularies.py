@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from xent.numerics import log_sum_exp, softmax
 from xent_book.exercises._check import Array, Exercise
 
-State = tuple[float, float]
+State: TypeAlias = "tuple[float, float] | Array"
 
 
 def _merge(a: State, b: State) -> Array:
@@ -28,7 +28,8 @@ def _merge_without_guard(a: State, b: State, sign: float = 1.0) -> Array:
 
 def _merge_inputs() -> list[tuple[Any, ...]]:
     empty = (-math.inf, 0.0)
-    return [((1.0, 2.5), (3.0, 1.2)), ((900.0, 1.0), (2.0, 4.0)), ((0.5, 1.5), empty), (empty, empty)]
+    some = [((1.0, 2.5), (3.0, 1.2)), ((900.0, 1.0), (2.0, 4.0)), ((-800.0, 1.5), (-800.0, 0.5))]
+    return [*some, ((0.5, 1.5), empty), (empty, (0.5, 1.5)), (empty, empty)]
 
 
 def _half_log_odds(p: float, classes: int) -> float:
@@ -40,9 +41,17 @@ def _z_gradient(logits: Array, label: int, weight: float) -> Any:
     return p - np.eye(len(p))[label] + 2 * weight * log_sum_exp(logits) * p
 
 
+def _z_by_exponentials(logits: Array, label: int, weight: float) -> Any:
+    total = np.exp(logits).sum()
+    p = np.exp(logits) / total
+    return p - np.eye(len(p))[label] + 2 * weight * np.log(total) * p
+
+
 def _z_gradient_inputs() -> list[tuple[Any, ...]]:
     rng = np.random.default_rng(0)
-    return [(rng.normal(size=k) * 2 + 1, label, w) for k, label, w in ((3, 0, 0.1), (6, 4, 0.5), (2, 1, 1.0))]
+    some = ((3, 0, 0.1), (6, 4, 0.5), (2, 1, 1.0))
+    large = (np.array([900.0, 898.0, 899.0]), 1, 0.2)
+    return [*((rng.normal(size=k) * 2 + 1, label, w) for k, label, w in some), large]
 
 
 EXERCISES = (
@@ -56,6 +65,10 @@ EXERCISES = (
             "the sums have different maxima: multiply each by exp(old maximum - new maximum)": (
                 lambda a, b: np.array([max(a[0], b[0]), a[1] + b[1]])
             ),
+            "the maximum is that of the two states, which may lie below 0": (
+                lambda a, b: _merge((0.0, 0.0), _merge(a, b)),
+                lambda a, b: _merge((0.0, 0.0), _merge(a, b)) if a[1] + b[1] else _merge(a, b),
+            ),
             "the exponents are turned round: old maximum minus new one, never above zero": (
                 lambda a, b: _merge_without_guard(a, b, -1.0)
             ),
@@ -64,8 +77,8 @@ EXERCISES = (
     Exercise(
         "vocab-cap",
         lambda p, classes: abs(_half_log_odds(p, classes)),
-        # The last is below 1 / K, where the logit stands at -c and the others at +c.
-        lambda: [(0.9, 10), (0.99, 32_000), (0.999, 256_000), (0.01, 10)],
+        # Some below 1 / K, where the logit stands at -c and the others at +c; 0.3 is above, and below a half.
+        lambda: [(0.9, 10), (0.99, 32_000), (0.999, 256_000), (0.01, 10), (0.3, 10), (0.2, 2)],
         rtol=1e-12,
         mistakes={
             "twice too large: the winner stands at +c and the others at -c": (
@@ -81,6 +94,9 @@ EXERCISES = (
             "a logit of two classes: the other K - 1 classes share the rest": lambda p, classes: (
                 0.5 * math.log(p / (1 - p))
             ),
+            "below 1/K a cap is needed too: the logit stands at -c and the others at +c": (
+                lambda p, classes: max(0.0, _half_log_odds(p, classes))
+            ),
         },
     ),
     Exercise(
@@ -89,6 +105,10 @@ EXERCISES = (
         _z_gradient_inputs,
         rtol=1e-12,
         mistakes={
+            "exp overflows: take the softmax and log Z of logits less their maximum, and add it to log Z": (
+                _z_by_exponentials,
+                lambda z, y, w: softmax(z) - np.eye(len(z))[y] + 2 * w * np.log(np.exp(z).sum()) * softmax(z),
+            ),
             "the 2 of the square is missing": lambda z, y, w: _z_gradient(z, y, w / 2),
             "the inner derivative is missing: log Z has the gradient p": lambda z, y, w: (
                 softmax(z) - np.eye(len(z))[y] + 2 * w * log_sum_exp(z)

@@ -48,6 +48,11 @@ def _square(p: Any) -> Any:
     return out
 
 
+def _two_stay(p: Any) -> Any:
+    q = _square_formula(p)
+    return q if (q >= 0).all() else _normalised(np.where(p >= np.sort(p)[-2], p, 0.0))
+
+
 EXERCISES: tuple[Exercise, ...] = (
     Exercise(
         "scoring-from-entropy",
@@ -128,6 +133,8 @@ EXERCISES: tuple[Exercise, ...] = (
             (np.array([0.7, 0.3]),),
             (np.array([0.05, 0.55, 0.25, 0.15]),),
             (np.array([1.0]),),
+            # Three classes of six stay; two of those that go are tied.
+            (np.array([0.3, 0.02, 0.28, 0.03, 0.35, 0.02]),),
         ],
         atol=1e-12,
         mistakes={
@@ -136,6 +143,7 @@ EXERCISES: tuple[Exercise, ...] = (
                 lambda p: _normalised(np.maximum(_square_formula(p), 0))
             ),
             "this is p itself: the rule is honest for two classes only": lambda p: p,
+            "more than two classes may stay: drop the least probable and look at the formula again": _two_stay,
         },
     ),
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +28,12 @@ def _coin(q: float) -> float:
     return 1.0 if q == 1 else _between(_learnt, q, 0.0, q)
 
 
+def _drawn(zero: float, way: Callable[..., Iterable[Any]], lengths: list[int], size: int) -> float:
+    """From batches of another kind; where there is none, a zero of Python raises and one of NumPy gives nan."""
+    inverse = [size / sum(batch) for batch in way(lengths, size)]
+    return float((zero + len(inverse)) / (zero + sum(inverse)))
+
+
 def _batches(lengths: list[int], size: int) -> Array:
     """The mean length of each batch of `size` draws."""
     return np.array([sum(batch) / size for batch in itertools.product(lengths, repeat=size)])
@@ -35,8 +43,8 @@ EXERCISES = (
     Exercise(
         "averaged-eos-coin",
         _coin,
-        lambda: [(math.log(2),), (_learnt(0.1),), (0.01,), (0.95,), (0.5,), (1.0,)],
-        rtol=1e-6,  # a search, to six digits
+        lambda: [(math.log(2),), (_learnt(0.1),), (0.01,), (0.95,), (0.5,), (1.0,), (0.001,)],
+        rtol=1e-6,  # a search; the chapter names this tolerance, and the smallest q
         mistakes={
             "this inverts the formula that has appeared in print, beta and 1 - beta exchanged: the "
             "share of <eos> in a sequence is 1/n": (lambda q: 1.0 if q == 1 else 1 - _coin(q)),
@@ -61,6 +69,16 @@ EXERCISES = (
             ),
             "this is right for micro-batches of one: the size counts": (
                 lambda lengths, size: float(1 / np.mean(1 / np.array(lengths)))
+            ),
+            "the draws are independent: a batch may hold a sequence twice (itertools.product)": (
+                partial(_drawn, 0.0, itertools.combinations),
+                partial(_drawn, np.float64(0), itertools.combinations),
+            ),
+            "each order counts: batches of different sequences are drawn more often than this": (
+                partial(_drawn, 0.0, itertools.combinations_with_replacement)
+            ),
+            "the mean length of a batch is its sum divided by size: the size is missing": (
+                lambda lengths, size: float(1 / np.mean(1 / _batches(lengths, size) / size))
             ),
             "this is the approximation mu (1 - CV^2 / size)": (
                 lambda lengths, size: float(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.special import xlogy
+from scipy.special import rel_entr, xlogy
 
 from xent.numerics import log_softmax
 from xent_book.exercises._check import Exercise
@@ -15,7 +15,8 @@ def _other_inputs() -> list[tuple[Any, ...]]:
     """Reports of models smoothed by eta, and eta."""
     rng = np.random.default_rng(0)
     out: list[tuple[Any, ...]] = []
-    for classes, eta in ((2, 0.1), (3, 0.2), (10, 0.3)):
+    # At the last the label is the least likely class.
+    for classes, eta in ((2, 0.1), (3, 0.2), (10, 0.3), (3, 0.9)):
         p = rng.dirichlet(np.ones(classes), size=4)
         out.append(((1 - eta) * p + eta * (1 - p) / (classes - 1), eta))
     return out
@@ -26,15 +27,18 @@ def _unmix(q: Any, eps: float) -> Any:
 
 
 def _token_inputs() -> list[tuple[Any, ...]]:
-    """Log-probabilities, distributions with zeros among them, masks."""
+    """Log-probabilities, distributions with zeros and a tiny entry among them, masks."""
     rng = np.random.default_rng(0)
     out: list[tuple[Any, ...]] = []
-    for shape in ((2, 3, 4), (3, 4, 6)):
-        log_q = log_softmax(rng.normal(size=shape))
+    # The width of the logits: at 0.05 q is so near p that an epsilon shows, at 400 exp(log_q) may be zero.
+    for shape, width in (((2, 3, 4), 1.0), ((3, 4, 6), 1.0), ((2, 3, 4), 0.05), ((2, 3, 4), 400.0)):
         p = rng.dirichlet(np.ones(shape[-1]), size=shape[:-1])
-        p[0, 0] = np.eye(shape[-1])[1]
+        p[0, 0], p[0, 1, 2:4] = np.eye(shape[-1])[1], (0.0, 1e-10)
+        p /= p.sum(axis=-1, keepdims=True)
+        centre = np.log(p, where=p > 0, out=np.full(shape, -40.0)) if width < 1 else 0.0
+        log_q = log_softmax(centre + width * rng.normal(size=shape))
         mask = rng.random(shape[:-1]) < 0.7
-        mask[0, 0], mask[1, 0] = True, False
+        mask[0, :2], mask[1, 0] = True, False
         out.append((log_q, p, mask))
     return out
 
@@ -85,6 +89,9 @@ EXERCISES: tuple[Exercise, ...] = (
             "the mean of m votes has 1/m of the variance of one: m is missing": lambda t, m, eps: (
                 (1 - eps) ** 2 * (1 - t @ t)
             ),
+            "these votes are drawn from the smoothed distribution: draw from t and smooth the shares": (
+                lambda t, m, eps: (1 - (((1 - eps) * t + eps / len(t)) ** 2).sum()) / m
+            ),
             "this is the distance from t, bias included: that from the mean is meant": (
                 lambda t, m, eps: (1 - eps) ** 2 * (1 - t @ t) / m + eps**2 * ((t - 1 / len(t)) ** 2).sum()
             ),
@@ -96,6 +103,9 @@ EXERCISES: tuple[Exercise, ...] = (
         _token_inputs,
         mistakes={
             "0 log 0 came out as nan: use xlogy": (lambda log_q, p, mask: np.nan),
+            "exp(log_q) is zero where log_q is very low: keep the logarithm": (
+                lambda log_q, p, mask: rel_entr(p, np.exp(log_q)).sum(axis=-1)[mask].mean()
+            ),
             "this divides by all elements, as kl_div's default mean does": (
                 lambda log_q, p, mask: _token_mean(log_q, p, mask) / p.shape[-1]
             ),
@@ -109,7 +119,10 @@ EXERCISES: tuple[Exercise, ...] = (
             "this is the cross-entropy: the entropy of p is still in it": lambda log_q, p, mask: (
                 -(p * log_q).sum(axis=-1)[mask].mean()
             ),
-            "this is KL(q || p), infinite where p has a zero": (lambda log_q, p, mask: np.inf),
+            "this is KL(q || p), infinite where p has a zero": (
+                lambda log_q, p, mask: (np.exp(log_q) * (log_q - np.log(p))).sum(axis=-1)[mask].mean(),
+                lambda log_q, p, mask: rel_entr(np.exp(log_q), p).sum(axis=-1)[mask].mean(),
+            ),
             "this is a mean of the sequences' means: short sequences count too much": lambda log_q, p, mask: (
                 (_terms(log_q, p) * mask).sum(1) / mask.sum(1)
             ).mean(),
