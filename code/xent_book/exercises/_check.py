@@ -262,7 +262,7 @@ def _common_mistake(exercise: Exercise, cases: list[Any], got: list[Parts], want
     allowed = f"{exercise.rtol:.0e}" if exercise.rtol else f"{exercise.atol:.0e} in absolute terms"
     return (
         f"close, but off by up to {error:.1e} of the value, where {allowed} is allowed. Float32, finite "
-        "differences and an epsilon leave errors of this kind: use the formula, in float64."
+        "differences, an epsilon and a difference of nearly equal numbers leave errors of this kind."
     )
 
 
@@ -291,6 +291,11 @@ def _difference(exercise: Exercise, arguments: tuple[Any, ...], got: Parts, want
             return f"{part}your {answer} is {off:.2g} off{place}, and {allowed:.2g} is allowed{where}."
         return f"{part}expected {expected}, got {answer}{place}{where}.{nan * bool(np.isnan(float(a_value)))}"
     raise AssertionError("the answers agree")
+
+
+def _written(function: Callable[..., Any]) -> bool:
+    """Whether the body does more than a stub's, which names nothing."""
+    return bool(getattr(getattr(function, "__code__", None), "co_names", ()))
 
 
 def _first_line(error: BaseException) -> str:
@@ -380,6 +385,8 @@ def check(slug: str, answer: Any) -> Result:
             text = f"{': ' if text else ''}{text}{where}.{_common.about_error(error)}"
             return wrong(f"your function raised {type(error).__name__}{text}")
         if value is None or value is Ellipsis:
+            if _written(answer):
+                return wrong("your function returns nothing: end it with return, not with print.")
             return wrong("the stub is still there: your function returns nothing.")
         if changed is None and not _same(arguments, given):
             changed = arguments

@@ -128,8 +128,8 @@ def about_error(error: BaseException) -> str:
     text = str(error)
     if "broadcast" in text:
         return (
-            " The shapes do not fit: a sum over the last axis keeps its place with keepdims=True, and labels "
-            "become rows with np.eye(K)[y]."
+            " The shapes do not fit: check which axis you sum over; a sum over the last one keeps its place "
+            "with keepdims=True, and labels become rows with np.eye(K)[y]."
         )
     if "matmul" in text or "not aligned" in text:
         return " In a product A @ B the columns of A are as many as the rows of B: is a transpose missing?"

@@ -25,7 +25,7 @@ def _means(losses: Array, weights: Array) -> tuple[Any, Any, Any]:
 
 def _belief_inputs() -> list[tuple[float, int]]:
     """What a second softmax reports of beliefs from the wrong end to the right one, and the classes."""
-    beliefs = ((0.0, 2), (0.3, 2), (0.4, 10), (0.9, 10), (1.0, 3), (0.7, 1000))
+    beliefs = ((0.0, 2), (1 / 3, 2), (0.4142136, 10), (8 / 9, 10), (1.0, 3), (0.7071068, 1000))
     return [(float(np.log(np.exp(p) + (k - 1) * np.exp((1 - p) / (k - 1))) - p), k) for p, k in beliefs]
 
 
@@ -40,6 +40,7 @@ def _ignored_inputs() -> list[tuple[Array, Array]]:
         (np.array([[nan, nan, nan], [0.0, 3.0, 1.0]]), np.array([-100, 1])),
         (np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0], [nan, 1.0, 2.0]]), np.array([0, 2, -100])),
         (np.array([[0, 3, 1], [2, 0, 0]]), np.array([1, -100])),  # whole numbers
+        (np.array([[np.inf, 1.0, 0.0], [1000.0, 0.0, -1000.0]]), np.array([-100, 1])),
     ]
 
 
@@ -48,6 +49,12 @@ def _repaired(z: Array, y: Array) -> Any:
     gradient = np.zeros(z.shape)
     gradient[counts] = softmax(z[counts]) - np.eye(z.shape[1])[y[counts]]
     return gradient / counts.sum()
+
+
+def _overflowing(z: Array, y: Array) -> Any:
+    e = np.exp(z)
+    p = e / e.sum(axis=1, keepdims=True)
+    return np.where((y == -100)[:, None], 0.0, (p - np.eye(z.shape[1])[y * (y > 0)]) / (y != -100).sum())
 
 
 def _times_zero(z: Array, y: Array) -> Any:
@@ -82,6 +89,7 @@ EXERCISES = (
         atol=1e-12,  # a softmax in float64
         mistakes={
             "a nan times zero is nan: leave the rows out instead of multiplying": (_times_zero),
+            "your softmax overflows: exponentiate z - max(z), or call xent.softmax": (_overflowing),
             "a row with the label -100 gets zeros, not the gradient of another label": (
                 lambda z, y: (
                     (softmax(np.nan_to_num(z)) - np.eye(z.shape[1])[np.maximum(y, 0)]) / (y != -100).sum()
