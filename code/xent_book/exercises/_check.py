@@ -390,8 +390,9 @@ def check(slug: str, answer: Any) -> Result:
             return wrong("the stub is still there: your function returns nothing.")
         if changed is None and not _same(arguments, given):
             changed = arguments
-        if isinstance(value, list) and len(want[0]) > 1:
-            value = tuple(value)  # several arrays: a list of them is as good
+        numbers = isinstance(value, np.ndarray) and value.ndim == 1 and not any(part.ndim for part in want[0])
+        if (isinstance(value, list) or numbers) and len(want[0]) > 1:
+            value = tuple(value)  # several arrays: a list of them is as good, and for numbers an array
         try:
             got.append(_parts(value))
         except _Unreadable as error:

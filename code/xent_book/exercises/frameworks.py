@@ -51,12 +51,6 @@ def _repaired(z: Array, y: Array) -> Any:
     return gradient / counts.sum()
 
 
-def _overflowing(z: Array, y: Array) -> Any:
-    e = np.exp(z)
-    p = e / e.sum(axis=1, keepdims=True)
-    return np.where((y == -100)[:, None], 0.0, (p - np.eye(z.shape[1])[y * (y > 0)]) / (y != -100).sum())
-
-
 def _times_zero(z: Array, y: Array) -> Any:
     """softmax(z) where nan stays nan, times the mask."""
     counts = y != -100
@@ -89,7 +83,6 @@ EXERCISES = (
         atol=1e-12,  # a softmax in float64
         mistakes={
             "a nan times zero is nan: leave the rows out instead of multiplying": (_times_zero),
-            "your softmax overflows: exponentiate z - max(z), or call xent.softmax": (_overflowing),
             "a row with the label -100 gets zeros, not the gradient of another label": (
                 lambda z, y: (
                     (softmax(np.nan_to_num(z)) - np.eye(z.shape[1])[np.maximum(y, 0)]) / (y != -100).sum()
