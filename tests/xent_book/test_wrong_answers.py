@@ -53,6 +53,10 @@ def _nearest(p: Any, rows: Any, back: bool = False) -> int:
     return int(np.argmin(kl))
 
 
+def _by_terms(p: Any, rows: Any, add: Any) -> Any:
+    return tuple(add(terms).argmin() for terms in (p * np.log(p / rows), rows * np.log(rows / p)))
+
+
 def _kept(z: Any, y: Any) -> Any:
     g = np.zeros(z.shape)
     g[y >= 0] = softmax(z[y >= 0]) - eye(z.shape[1])[y[y >= 0]]
@@ -141,6 +145,7 @@ WRONG: dict[str, Answers] = {
         ("multiclass-errors", lambda loss, n: math.floor(n * loss / math.log(10))),
         ("multiclass-errors", lambda loss, n: math.ceil(n * loss / math.log(2))),
         ("multiclass-nll", lambda z, y: np.squeeze(xent.cross_entropy(z, y, reduction="none"))),
+        ("multiclass-errors", lambda loss, n: min(n, int(n * loss / 0.693))),
     ],
     "03_information": [
         ("shared-key", lambda p, i, j: -xlogy(p[[i, j]], p[[i, j]]).sum() / math.log(2)),
@@ -156,12 +161,9 @@ WRONG: dict[str, Answers] = {
         ("kl-directions", lambda p, c: (_nearest(p, c), _nearest(p, c))),
         ("maxent-mean", lambda v, mean: np.full(len(v), 1 / len(v))),
         ("maxent-mean", lambda v, mean: xent.softmax(-np.abs(np.asarray(v) - mean))),
-        (
-            "kl-directions",
-            lambda p, c: tuple(
-                np.argmin(abs(np.nan_to_num(d)).sum(1)) for d in (p * np.log(p / c), c * np.log(c / p))
-            ),
-        ),
+        ("kl-directions", lambda p, c: _by_terms(p, c, lambda d: abs(np.nan_to_num(d)).sum(1))),
+        ("kl-directions", lambda p, c: _by_terms(p, c, lambda d: np.nan_to_num(d, posinf=99).sum(1))),
+        ("kl-directions", lambda p, c: _by_terms(p, c, lambda d: np.nanmean(d, axis=1))),
         ("maxent-mean", lambda v, mean: softmax(v * brentq(lambda t: softmax(t * v) @ v - mean, -9, 9))),
         ("maxent-mean", lambda v, mean: exercises.get("maxent-mean").reference(np.sort(v), mean)),
     ],

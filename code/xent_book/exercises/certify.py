@@ -85,6 +85,7 @@ WRONG: tuple[tuple[str, BinaryLoss], ...] = (
         lambda z, y: np.where(np.abs(z) < 1, np.log(2) + (0.5 - y) * z + z**2 / 8, _bce(z, y)),
     ),
     ("divided by N", lambda z, y: _bce(z, y) / z.size),
+    ("rows reversed", lambda z, y: _bce(z, y)[::-1]),
     ("a column", lambda z, y: _bce(z, y)[:, None]),
     ("a row", lambda z, y: _bce(z, y)[None]),
 )

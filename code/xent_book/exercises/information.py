@@ -98,8 +98,8 @@ def _closest(p: Array, candidates: Array) -> tuple[int, int]:
 def _candidates() -> list[tuple[Any, ...]]:
     return [
         (np.array([0.49, 0.02, 0.49]), np.array([[1 / 3, 1 / 3, 1 / 3], [0.98, 0.01, 0.01]])),
-        # Forward: only the last row covers p. Reverse: only the middle row stays inside p.
-        (np.array([0.5, 0.5, 0.0]), np.array([[0.05, 0.0, 0.95], [1.0, 0.0, 0.0], [0.1, 0.1, 0.8]])),
+        # Forward: only the last row covers p, at hundreds of nats. Reverse: only the middle row stays inside p.
+        (np.array([0.5, 0.5, 0.0]), np.array([[0.05, 0.0, 0.95], [1.0, 0.0, 0.0], [0.1, 1e-300, 0.9]])),
         (
             np.array([0.0, 0.3, 0.7]),
             # Reverse: the first row. By the cross-entropy H(Q, P) it would be the last, which is certain.
@@ -108,7 +108,9 @@ def _candidates() -> list[tuple[Any, ...]]:
         # The first row is infinite both ways, and cheap with any epsilon. The last one's terms cancel in part.
         (
             np.array([0.5, 0.49999, 0.00001, 0.0]),
-            np.array([[0.5, 0.49999, 0, 0.00001], [0.48, 0.48, 0.04, 0], [0.55, 0.44, 0.01, 0]]),
+            np.array(
+                [[0.5, 0.49999, 0, 0.00001], [0.48, 0.48, 0.04, 0], [0.65, 0.35, 0, 0], [0.55, 0.44, 0.01, 0]]
+            ),
         ),
     ]
 

@@ -130,8 +130,8 @@ EXERCISES = (
     Exercise(
         "multiclass-errors",
         lambda loss, n: min(n, math.ceil(n * (loss / math.log(2))) - 1),  # a wrong one costs more than log 2
-        # None of them near a whole number of errors; the last exceeds the number of examples.
-        lambda: [(0.231, 1000), (0.02, 10), (0.4, 178), (1.0, 50), (0.55, 20), (2.5, 40)],
+        # None is a whole number of errors, one needs more than 0.693, and the last exceeds the examples.
+        lambda: [(0.231, 1000), (0.02, 10), (0.4, 100_000), (1.0, 50), (0.554, 20), (2.5, 40)],
         mistakes={
             "there are only N examples: no more than N can be wrong": (
                 lambda loss, n: math.floor(n * (loss / math.log(2)))
