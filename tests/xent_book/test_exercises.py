@@ -18,6 +18,7 @@ from xent.denominators import eos_optimum
 from xent_book import exercises
 from xent_book.exercises import _check
 from xent_book.exercises._check import Exercise
+from xent_book.exercises.certify import LOGITS, TARGETS, judge_with
 
 ALL = [exercises.get(name) for name in exercises.names()]
 MISTAKES = [
@@ -44,9 +45,9 @@ def test_the_solution_passes(exercise: Exercise) -> None:
 
 @pytest.mark.parametrize("n", range(1, 200))
 def test_errors_at_a_mean_of_log_2(n: int) -> None:
-    """A tie in every row: all can be wrong."""
+    """A wrong prediction costs more than log 2, so not all can be wrong."""
     (errors,) = (e for e in ALL if e.slug == "multiclass-errors")
-    assert errors.reference(float(np.log(2)), n) == n
+    assert errors.reference(float(np.log(2)), n) == n - 1
 
 
 @each_exercise
@@ -117,6 +118,11 @@ def _interleaved(x: Any, y: Any) -> bool:
     return bool(x[y == 0].max() > x[y == 1].min() and x[y == 1].max() > x[y == 0].min())
 
 
+def _clipped_between_two_sums(t: Any, p: Any) -> Any:
+    q = np.clip(p / p.sum(), 1e-7, 1 - 1e-7)
+    return -(t * np.log(q / q.sum())).sum()
+
+
 def _by_cross_entropy(p: Any, rows: Any) -> tuple[Any, Any]:
     """With both arguments of H swapped: right forwards, and H(Q, P) picks the row that is certain of P's mode."""
     return (
@@ -182,6 +188,23 @@ def _larger_first(a: Any, b: Any) -> Any:
             "bce-from-logits",
             lambda z, y: np.maximum(z, 0) - y * z + np.log1p(np.exp(-abs(z))),
             "has lost its digits",
+        ),
+        ("coin-heads", lambda loss, p, n: int(n * (loss + np.log1p(-p)) / np.log((1 - p) / p)), "round()"),
+        ("coin-heads", lambda loss, p, n: -n * loss / np.log(p), "the tails cost something too"),
+        ("bce-from-logits", lambda z, y: np.logaddexp(0, np.where(y == 1, -z, z)), "the labels 0 and 1 only"),
+        ("multiclass-nll", lambda z, y: -np.log(xent.softmax(z, axis=0)[range(len(y)), y]), "not axis=0"),
+        ("multiclass-merge", lambda a, b: a + np.log(2), "log 2 is the case a = b"),
+        ("certify-keras", _clipped_between_two_sums, "not divided a second time"),
+        *(
+            ("certify-binary", judge_with(LOGITS, TARGETS, rtol=rtol), "agrees with")
+            for rtol in (5e-13, 1e-10)  # the twelve digits of the right, the ten that the wrong do not keep
+        ),
+        ("log-miss", lambda z, y: np.log(-np.expm1(xent.log_softmax(z)[y])), "log p_y rounds to 0"),
+        ("mean-of-means-repair", lambda counts: counts / counts.mean(), "here it adds"),
+        (
+            "paired-losses",
+            lambda a, b: np.array(exercises.get("paired-losses").reference(a, b)),
+            "agrees with",
         ),
         ("kl-directions", _by_cross_entropy, "the entropy of Q differs from row to row"),
         (
@@ -316,6 +339,11 @@ def _raises(x: Any) -> Any:
         ("double", lambda: 0, "your function raised TypeError: "),
         ("double", 6.0, "this exercise asks for a function; got 6 (float)."),
         ("double", None, "the stub is still there"),
+        (
+            "double",
+            lambda x: print(end=""),
+            "your function returns nothing: end it with return, not with print.",
+        ),
         ("quarter", 0.25, "quarter: the value is right."),
         ("quarter", np.float32(0.25), "quarter: the value is right."),
         ("quarter", 0.5, "this looks like a half."),

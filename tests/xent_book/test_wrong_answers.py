@@ -1,4 +1,4 @@
-"""Ten wrong answers a chapter: none passes, and at least eight of the ten are named."""
+"""Wrong answers by chapter: none passes, and of the first ten at least eight are named."""
 
 from __future__ import annotations
 
@@ -32,9 +32,29 @@ def _twice(w: Any, x: Any, y: Any, add: Any) -> Any:
     return slope
 
 
+def _inside(x: Any, y: Any, both: bool = True) -> bool:
+    """Some member of one class lies strictly inside the other's range."""
+    zeros, ones = x[y == 0], x[y == 1]
+    pairs = ((zeros, ones), (ones, zeros))[: 1 + both]
+    return bool(zeros.size and ones.size) and any(((a > b.min()) & (a < b.max())).any() for a, b in pairs)
+
+
+def _descended(x: Any, y: Any) -> bool:
+    """Whether the weight is still moderate after many steps."""
+    features = np.stack([np.ones(len(x)), (x - x.mean()) / x.std()])
+    weights = np.zeros(2)
+    for _ in range(3000):
+        weights -= features @ (xent.sigmoid(weights @ features) - y) / len(y)
+    return bool(0 < y.sum() < len(y) and abs(weights[1]) < 4)
+
+
 def _nearest(p: Any, rows: Any, back: bool = False) -> int:
     kl = [xent.information.kl_divergence(*((q, p) if back else (p, q))) for q in rows]
     return int(np.argmin(kl))
+
+
+def _by_terms(p: Any, rows: Any, add: Any) -> Any:
+    return tuple(add(terms).argmin() for terms in (p * np.log(p / rows), rows * np.log(rows / p)))
 
 
 def _kept(z: Any, y: Any) -> Any:
@@ -101,6 +121,14 @@ WRONG: dict[str, Answers] = {
         ("undo-pos-weight", lambda q, c: 1 - q / (q + c * (1 - q))),
         ("undo-pos-weight", lambda q, c: q / c),
         ("finite-fit-1d", lambda x, y: bool(0 < y.sum() < len(y))),
+        ("finite-fit-1d", _inside),
+        ("finite-fit-1d", lambda x, y: bool((np.diff(y) != 0).sum() > 1)),
+        ("finite-fit-1d", lambda x, y: _inside(x, y, both=False)),
+        (
+            "finite-fit-1d",
+            lambda x, y: min(y.sum(), (1 - y).sum()) > 1 and exercises.get("finite-fit-1d").reference(x, y),
+        ),
+        ("finite-fit-1d", _descended),
     ],
     "02_multiclass": [
         ("multiclass-nll", lambda z, y: -np.log(softmax(z)[:, y])),
@@ -116,6 +144,8 @@ WRONG: dict[str, Answers] = {
         ("multiclass-merge", lambda a, b: np.log(np.exp(a) + np.exp(b))),
         ("multiclass-errors", lambda loss, n: math.floor(n * loss / math.log(10))),
         ("multiclass-errors", lambda loss, n: math.ceil(n * loss / math.log(2))),
+        ("multiclass-nll", lambda z, y: np.squeeze(xent.cross_entropy(z, y, reduction="none"))),
+        ("multiclass-errors", lambda loss, n: min(n, int(n * loss / 0.693))),
     ],
     "03_information": [
         ("shared-key", lambda p, i, j: -xlogy(p[[i, j]], p[[i, j]]).sum() / math.log(2)),
@@ -131,6 +161,11 @@ WRONG: dict[str, Answers] = {
         ("kl-directions", lambda p, c: (_nearest(p, c), _nearest(p, c))),
         ("maxent-mean", lambda v, mean: np.full(len(v), 1 / len(v))),
         ("maxent-mean", lambda v, mean: xent.softmax(-np.abs(np.asarray(v) - mean))),
+        ("kl-directions", lambda p, c: _by_terms(p, c, lambda d: abs(np.nan_to_num(d)).sum(1))),
+        ("kl-directions", lambda p, c: _by_terms(p, c, lambda d: np.nan_to_num(d, posinf=99).sum(1))),
+        ("kl-directions", lambda p, c: _by_terms(p, c, lambda d: np.nanmean(d, axis=1))),
+        ("maxent-mean", lambda v, mean: softmax(v * brentq(lambda t: softmax(t * v) @ v - mean, -9, 9))),
+        ("maxent-mean", lambda v, mean: exercises.get("maxent-mean").reference(np.sort(v), mean)),
     ],
     "04_gradients": [
         ("grad-lengths", lambda w, b, x, y: norm(_slopes(w, b, x, y), axis=1) * norm(x, axis=1)),
@@ -167,6 +202,8 @@ WRONG: dict[str, Answers] = {
         ("certify-keras", lambda t, p: -(t * np.log(p / p.sum() + 1e-7)).sum()),
         ("certify-share", lambda a, eps_a, b, eps_b: (a - b) / math.log(eps_a / eps_b)),
         ("certify-share", lambda a, eps_a, b, eps_b: a / math.log(1 / eps_a)),
+        ("certify-binary", _judge(1e-12, 0, abs(certify.LOGITS) > 100)),
+        ("certify-binary", lambda loss: all(_judge(1e-12, 0, slice(i, i + 1))(loss) for i in range(30))),
     ],
     "07_frameworks": [
         ("three-means", lambda l, w: ((l @ w) / len(l), (l @ w) / w.sum(), l.mean() * w.mean())),
@@ -179,6 +216,27 @@ WRONG: dict[str, Answers] = {
         ("ignored-nan", lambda z, y: _kept(z, y) / len(y)),
         ("ignored-nan", lambda z, y: _kept(z, y)),
         ("ignored-nan", lambda z, y: _kept(z, y)[y >= 0] / (y >= 0).sum()),
+        (
+            "double-softmax-belief",
+            lambda loss, classes: round(exercises.get("double-softmax-belief").reference(loss, classes), 4),
+        ),
+        (
+            "ignored-nan",
+            lambda z, y: (
+                np.where(
+                    (y < 0)[:, None], 0, (np.exp(z).T / np.exp(z).sum(1)).T - eye(z.shape[1])[y * (y > 0)]
+                )
+                / (y >= 0).sum()
+            ),
+        ),
+        (
+            "ignored-nan",
+            lambda z, y: (
+                (softmax(np.where(np.isnan(z), 0, z)) - eye(z.shape[1])[y * (y > 0)])
+                * (y >= 0)[:, None]
+                / (y >= 0).sum()
+            ),
+        ),
     ],
     "09_proper_scoring": [
         ("scoring-from-entropy", lambda q, k: 1 / np.sqrt(q[k])),
@@ -246,6 +304,10 @@ WRONG: dict[str, Answers] = {
         ("read-smoothing", lambda z, y, seen: (_hard(z, y) - seen) / (_even(z) - _hard(z, y))),
         ("read-smoothing", lambda z, y, seen: (seen - _hard(z, y)) / (math.log(z.shape[1]) - _hard(z, y))),
         ("read-smoothing", lambda z, y, seen: seen / _even(z)),
+        (
+            "read-smoothing",
+            lambda z, y, seen: round(exercises.get("read-smoothing").reference(z, y, seen), 2),
+        ),
     ],
     "13_distillation": [
         ("kd-alpha", lambda a, T: a / (a + (1 - a) * T**2)),
@@ -306,15 +368,15 @@ WRONG: dict[str, Answers] = {
 
 
 @pytest.mark.parametrize("chapter", WRONG)
-def test_ten_wrong_answers(chapter: str) -> None:
-    assert len(WRONG[chapter]) == 10
+def test_wrong_answers(chapter: str) -> None:
+    assert len(WRONG[chapter]) >= 10
     unnamed = []
-    for slug, answer in WRONG[chapter]:
+    for number, (slug, answer) in enumerate(WRONG[chapter]):
         result = exercises.check(slug, answer)
         assert not result, f"{slug} lets a wrong answer pass"
         said = result.message
         explained = any(word in said for word in ("shape", "axis", "transpose", "keepdims", "off by"))
-        if ("expected" in said or "raised" in said) and not explained:
+        if number < 10 and ("expected" in said or "raised" in said) and not explained:
             unnamed.append(f"{slug}: {result}")
     assert len(unnamed) <= 2, unnamed
 

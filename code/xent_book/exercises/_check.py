@@ -262,7 +262,8 @@ def _common_mistake(exercise: Exercise, cases: list[Any], got: list[Parts], want
     allowed = f"{exercise.rtol:.0e}" if exercise.rtol else f"{exercise.atol:.0e} in absolute terms"
     return (
         f"close, but off by up to {error:.1e} of the value, where {allowed} is allowed. Float32, finite differences, "
-        "an epsilon and a coarse search leave errors of this kind: use float64, and a formula if there is one."
+        "an epsilon, a coarse search and a difference of nearly equal numbers leave errors of this kind: use float64, "
+        "and a formula if there is one."
     )
 
 
@@ -291,6 +292,11 @@ def _difference(exercise: Exercise, arguments: tuple[Any, ...], got: Parts, want
             return f"{part}your {answer} is {off:.2g} off{place}, and {allowed:.2g} is allowed{where}."
         return f"{part}expected {expected}, got {answer}{place}{where}.{nan * bool(np.isnan(float(a_value)))}"
     raise AssertionError("the answers agree")
+
+
+def _written(function: Callable[..., Any]) -> bool:
+    """Whether the body does more than a stub's, which names nothing."""
+    return bool(getattr(getattr(function, "__code__", None), "co_names", ()))
 
 
 def _first_line(error: BaseException) -> str:
@@ -380,11 +386,14 @@ def check(slug: str, answer: Any) -> Result:
             text = f"{': ' if text else ''}{text}{where}.{_common.about_error(error)}"
             return wrong(f"your function raised {type(error).__name__}{text}")
         if value is None or value is Ellipsis:
+            if _written(answer):
+                return wrong("your function returns nothing: end it with return, not with print.")
             return wrong("the stub is still there: your function returns nothing.")
         if changed is None and not _same(arguments, given):
             changed = arguments
-        if isinstance(value, list) and len(want[0]) > 1:
-            value = tuple(value)  # several arrays: a list of them is as good
+        numbers = isinstance(value, np.ndarray) and value.ndim == 1 and not any(part.ndim for part in want[0])
+        if (isinstance(value, list) or numbers) and len(want[0]) > 1:
+            value = tuple(value)  # several arrays: a list of them is as good, and for numbers an array
         try:
             got.append(_parts(value))
         except _Unreadable as error:

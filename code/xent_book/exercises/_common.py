@@ -71,7 +71,7 @@ def _part(got: Sequence[Array], want: Sequence[Array], cases: Sequence[Any], agr
         counts = np.isfinite(x) & np.isfinite(y) & (y != 0)
         factor = float(np.median(x[counts] / y[counts])) if counts.sum() > 2 else 0.0
         # A factor as close to 1 as that is a lack of digits, and has its own sentence.
-        if factor and abs(factor - 1) > 1e-4 and all(map(agree, got, [factor * b for b in want])):
+        if abs(factor) > 1e-9 and abs(factor - 1) > 1e-4 and all(map(agree, got, [factor * b for b in want])):
             return f"your answer is {factor:.6g} times the right one on every input: look for a factor"
     return None
 
@@ -128,8 +128,8 @@ def about_error(error: BaseException) -> str:
     text = str(error)
     if "broadcast" in text:
         return (
-            " The shapes do not fit: a sum over the last axis keeps its place with keepdims=True, and labels "
-            "become rows with np.eye(K)[y]."
+            " The shapes do not fit: check which axis you sum over; a sum over the last one keeps its place "
+            "with keepdims=True, and labels become rows with np.eye(K)[y]."
         )
     if "matmul" in text or "not aligned" in text:
         return " In a product A @ B the columns of A are as many as the rows of B: is a transpose missing?"

@@ -21,8 +21,9 @@ def _heads(loss: float, p: float, n: int, log: Any = math.log) -> float:
 
 
 def _heads_inputs() -> list[tuple[Any, ...]]:
-    coins = [(7, 10, 0.9), (213, 1000, 0.2), (0, 4, 0.6), (5, 5, 0.3), (40, 100, 0.45)]
-    return [(-(k * math.log(p) + (n - k) * math.log1p(-p)) / n, p, n) for k, n, p in coins]
+    # Rounded, so that the formula is a little off the whole number, for some above it and for some below.
+    coins = [(7, 10, 0.9), (213, 1000, 0.2), (0, 4, 0.6), (5, 5, 0.3), (61, 100, 0.45)]
+    return [(round(-(k * math.log(p) + (n - k) * math.log1p(-p)) / n, 10), p, n) for k, n, p in coins]
 
 
 def _bce(z: Array, y: Array) -> Any:
@@ -36,7 +37,7 @@ def _bce_inputs() -> list[tuple[Any, ...]]:
         (np.array([0.0, 0.0]), np.array([0.0, 1.0])),
         (np.array([2.0, -1.0, 0.5]), np.array([1.0, 0.0, 0.0])),
         (np.array([1.5, -0.7]), np.array([0.3, 0.9])),
-        (rng.normal(scale=3.0, size=(4, 3)), rng.integers(0, 2, size=(4, 3)).astype(float)),
+        (rng.normal(scale=3.0, size=12), rng.integers(0, 2, size=12).astype(float)),
         # Past 37 the sigmoid rounds to 1 in float64, past 709 the exponential overflows.
         (np.array([40.0, -40.0, 1000.0, -1000.0, 900.0, -50.0]), np.array([0.0, 1.0, 0.0, 1.0, 0.3, 0.8])),
         # Right and certain: losses of 2e-9 and 4e-18. The last target is close to 1, and y z to z.
@@ -67,30 +68,35 @@ def _overlap(x: Array, y: Array, beats: Any = np.greater) -> bool:
 
 
 def _overlap_inputs() -> list[tuple[Any, ...]]:
-    return [
+    rows = [
         # The classes interleave; they part; they part the other way round.
-        (np.array([0.0, 1.0, 2.0, 3.0]), np.array([0, 1, 0, 1])),
-        (np.array([0.0, 1.0, 2.0, 3.0]), np.array([0, 0, 1, 1])),
-        (np.array([0.0, 1.0, 2.0, 3.0]), np.array([1, 1, 0, 0])),
-        # They meet in one value: no cut is clean, and still no finite fit.
-        (np.array([0.0, 1.0, 1.0, 2.0]), np.array([0, 0, 1, 1])),
-        (np.array([0.0, 1.0, 1.0, 2.0]), np.array([1, 1, 0, 0])),
-        # One class only, and one class inside the other.
-        (np.array([0.0, 1.0, 2.0]), np.array([1, 1, 1])),
-        (np.array([0.0, 1.0, 2.0]), np.array([0, 0, 0])),
-        (np.array([-2.0, 0.0, 0.0, 3.0]), np.array([1, 0, 0, 1])),
+        *(("0123", "0101"), ("0123", "0011"), ("0123", "1100")),
+        # They meet in one value, in whichever order it comes: no cut is clean, and still no finite fit.
+        *(("0112", "0011"), ("0112", "1100"), ("0112", "0101"), ("0112", "1010")),
+        # One class only; one class inside the other; a feature of two values; a long way, and one pair exchanged.
+        *(("012", "111"), ("012", "000"), ("0225", "1001"), ("0225", "0110"), ("201", "001")),
+        *(("0011", "0101"), ("0123456789abcdefghij", 9 * "0" + "10" + 9 * "1")),
     ]
+    return [(np.array([float(int(c, 36)) for c in x]), np.array([*map(int, y)])) for x, y in rows]
 
 
 EXERCISES = (
     Exercise(
         "coin-heads",
-        _heads,
+        lambda loss, p, n: round(_heads(loss, p, n)),
         _heads_inputs,
-        atol=1e-7,  # a whole number, which a formula in float64 misses by far less than this
+        atol=1e-6,  # a whole number, which the formula misses by less than 1e-7 for a loss of ten decimals
         mistakes={
             "this is the number of tails: a head costs -log(p), and a tail -log(1 - p)": (
                 lambda loss, p, n: n - _heads(loss, p, n)
+            ),
+            "this cuts 6.999 999 99 off to 6: round() goes to the nearest whole number": (
+                lambda loss, p, n: int(_heads(loss, p, n)),
+                lambda loss, p, n: math.floor(_heads(loss, p, n)),
+            ),
+            "the tails cost something too, -log(1 - p) each": (
+                lambda loss, p, n: -n * loss / math.log(p),
+                lambda loss, p, n: round(-n * loss / math.log(p)),
             ),
             "this is the share of heads: multiply by the number of tosses": (
                 lambda loss, p, n: _heads(loss, p, n) / n
@@ -116,12 +122,16 @@ EXERCISES = (
                 lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * np.log(1 - _sigmoid(z))),
                 lambda z, y: -np.where(y == 1, np.log(_sigmoid(z)), np.log(1 - _sigmoid(z))),
                 lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * np.log(_sigmoid(-z))),
+                lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * np.log1p(-_sigmoid(z))),
             ),
             "a clip or an epsilon puts a ceiling on the loss and spoils small ones: start from the logit": (
                 *(f for k in range(5, 17) for f in _with_eps(10.0**-k)),
             ),
             "log(1 + x) has lost the digits of a small x: np.log1p(x) keeps them": (
-                lambda z, y: np.maximum(z, 0.0) - y * z + np.log(1 + np.exp(-np.abs(z)))
+                lambda z, y: np.maximum(z, 0.0) - y * z + np.log(1 + np.exp(-np.abs(z))),
+                lambda z, y: (
+                    y * np.maximum(-z, 0) + (1 - y) * np.maximum(z, 0) + np.log(1 + np.exp(-np.abs(z)))
+                ),
             ),
             "this is one of the two terms only: add y softplus(-z) and (1 - y) softplus(z)": (
                 lambda z, y: y * np.logaddexp(0.0, -z)
@@ -132,15 +142,24 @@ EXERCISES = (
             "exp(z) overflows past 709: take max(z, 0) out of the logarithm, or use logaddexp": (
                 lambda z, y: np.log(1 + np.exp(z)) - y * z,
                 lambda z, y: np.log1p(np.exp(z)) - y * z,
+                lambda z, y: y * np.log1p(np.exp(-z)) + (1 - y) * np.log1p(np.exp(z)),
+                lambda z, y: [
+                    b * math.log1p(math.exp(-a)) + (1 - b) * math.log1p(math.exp(a))
+                    for a, b in zip(z, y, strict=True)
+                ],
             ),
-            "where the loss is small, softplus(z) - y z has lost its digits: add y softplus(-z) and (1 "
-            "- y) softplus(z)": (
+            "where the loss is small, a difference has lost its digits: add y softplus(-z) and (1 - y) "
+            "softplus(z)": (
                 lambda z, y: np.logaddexp(0.0, z) - y * z,
+                lambda z, y: np.logaddexp(0.0, -z) + (1 - y) * z,
                 # TensorFlow's formula: right for the labels 0 and 1.
                 lambda z, y: np.maximum(z, 0.0) - y * z + np.log1p(np.exp(-np.abs(z))),
             ),
-            "softplus((1 - 2y) z) holds for the labels 0 and 1 only: use y softplus(-z) + (1 - y) "
-            "softplus(z)": (lambda z, y: np.logaddexp(0.0, (1 - 2 * y) * z)),
+            "this holds for the labels 0 and 1 only: between them it is y softplus(-z) + (1 - y) softplus(z)": (
+                lambda z, y: np.logaddexp(0.0, (1 - 2 * y) * z),
+                *(lambda z, y, t=t: np.logaddexp(0.0, np.where(y > t, -z, z)) for t in (0.0, 0.5)),
+                lambda z, y: np.logaddexp(0.0, np.where(y == 1, -z, z)),
+            ),
             "this looks like a missing second log: the second term is (1 - y) log(1 - p)": (
                 lambda z, y: -(y * np.log(_sigmoid(z)) + (1 - y) * (1 - _sigmoid(z)))
             ),
@@ -174,8 +193,10 @@ EXERCISES = (
         _overlap_inputs,
         atol=0.5,  # a yes or a no
         mistakes={
-            "a steep curve through a value in which classes only meet never stops improving: use strict "
-            "inequalities": (lambda x, y: _overlap(x, y, np.greater_equal)),
+            "where the classes only meet in a value, a curve through it that grows steeper never stops improving": (
+                lambda x, y: _overlap(x, y, np.greater_equal),
+                lambda x, y: bool(np.abs(np.diff(y[np.argsort(x, kind="stable")])).sum() > 1),
+            ),
             "only one order is tested: the positives may also lie on the left": (
                 _reaches,
                 lambda x, y: _reaches(-x, y),

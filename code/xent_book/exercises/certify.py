@@ -56,6 +56,7 @@ RIGHT: tuple[tuple[str, BinaryLoss], ...] = (
     ("xent", lambda z, y: binary_cross_entropy(z, y, reduction="none")),
     ("log1p of the smaller exponential", _stable),
     ("a few roundings more", lambda z, y: _bce(z, y) * (1 + 2.0**-50)),
+    ("twelve digits", lambda z, y: _bce(z, y) * (1 + 4e-13)),
 )
 WRONG: tuple[tuple[str, BinaryLoss], ...] = (
     ("from probabilities", _from_probs),
@@ -71,11 +72,22 @@ WRONG: tuple[tuple[str, BinaryLoss], ...] = (
     ("second term missing", lambda z, y: y * np.logaddexp(0, -z)),
     ("base 2", lambda z, y: _bce(z, y) / np.log(2)),
     ("a thousandth too large", lambda z, y: 1.001 * _bce(z, y)),
-    ("eight digits", lambda z, y: _bce(z, y) * (1 + 1e-8)),
+    ("nine digits", lambda z, y: _bce(z, y) * (1 + 2e-10)),
     ("1e-9 too large", lambda z, y: _bce(z, y) + 1e-9),
     ("wrong where z > 0", lambda z, y: np.where(z > 0, z, _bce(z, y))),
     ("wrong where z < 0", lambda z, y: np.where(z < 0, -z, _bce(z, y))),
+    (
+        "straight beyond 37",
+        lambda z, y: np.where(np.abs(z) > 37, y * np.maximum(-z, 0) + (1 - y) * np.maximum(z, 0), _bce(z, y)),
+    ),
+    (
+        "a parabola near 0",
+        lambda z, y: np.where(np.abs(z) < 1, np.log(2) + (0.5 - y) * z + z**2 / 8, _bce(z, y)),
+    ),
+    ("divided by N", lambda z, y: _bce(z, y) / z.size),
+    ("rows reversed", lambda z, y: _bce(z, y)[::-1]),
     ("a column", lambda z, y: _bce(z, y)[:, None]),
+    ("a row", lambda z, y: _bce(z, y)[None]),
 )
 
 
@@ -131,6 +143,9 @@ EXERCISES = (
             "the row is divided by its sum before it is clipped": (
                 lambda t, p: -(t * np.log(_clipped(p))).sum()
             ),
+            "the row is not divided a second time after the clip": (
+                lambda t, p: -(t * np.log(_clipped(p / p.sum()) / _clipped(p / p.sum()).sum())).sum()
+            ),
             "this clips first and divides afterwards, as the sparse loss does on TensorFlow": (
                 lambda t, p: -(t * np.log(_clipped(p) / _clipped(p).sum())).sum()
             ),
@@ -159,19 +174,26 @@ EXERCISES = (
         atol=1e-9,  # the answers are true and false
         mistakes={
             "this accepts everything": (lambda loss: True),
-            "this compares with ==: right losses differ in the last digit": (
-                judge_with(LOGITS, TARGETS, rtol=0.0)
+            "this refuses a right loss: right losses need not agree beyond the twelfth digit": (
+                *(judge_with(LOGITS, TARGETS, rtol=rtol) for rtol in (0.0, 1e-15, 1e-13)),
+                judge_with(LOGITS, TARGETS, rtol=0.0, atol=1e-12),
             ),
             "moderate logits only: a loss that turns infinite or clips passes; try logits of 600 and -600": (
                 judge_with(LOGITS[MILD], TARGETS[MILD])
             ),
             "the absolute tolerance is larger than the loss of a certain and right answer: set atol=0": (
-                judge_with(LOGITS, TARGETS, rtol=1e-5, atol=1e-8)
+                *(judge_with(LOGITS, TARGETS, rtol=1e-5, atol=atol) for atol in (1e-8, 1e-12)),
+                *(judge_with(LOGITS, TARGETS, atol=atol) for atol in (1e-8, 1e-12, 1e-15, 1e-17)),
             ),
-            "the relative tolerance is too wide: a loss with eight right digits passes, or with fewer": (
-                *(judge_with(LOGITS, TARGETS, rtol=rtol) for rtol in (1e-7, 1e-5, 1e-4, 0.01, 0.3)),
+            "the relative tolerance is too wide: a loss with nine right digits passes, or with fewer": (
+                *(judge_with(LOGITS, TARGETS, rtol=rtol) for rtol in (1e-9, 1e-7, 1e-5, 1e-4, 0.01, 0.3)),
             ),
-            "the shape is not compared: a column of losses passes": (judge_with(LOGITS, TARGETS, flat=True)),
+            "the shape is not compared: a loss for each example has the shape of the logits": (
+                judge_with(LOGITS, TARGETS, flat=True),
+                lambda loss: bool(
+                    np.allclose(loss(LOGITS, TARGETS), _bce(LOGITS, TARGETS), rtol=1e-12, atol=0)
+                ),
+            ),
             "hard targets only: a loss that rounds its targets passes": (
                 judge_with(LOGITS[HARD], TARGETS[HARD])
             ),

@@ -25,7 +25,7 @@ def _means(losses: Array, weights: Array) -> tuple[Any, Any, Any]:
 
 def _belief_inputs() -> list[tuple[float, int]]:
     """What a second softmax reports of beliefs from the wrong end to the right one, and the classes."""
-    beliefs = ((0.0, 2), (0.3, 2), (0.4, 10), (0.9, 10), (1.0, 3), (0.7, 1000))
+    beliefs = ((0.0, 2), (1 / 3, 2), (0.4142136, 10), (8 / 9, 10), (1.0, 3), (0.7071068, 1000))
     return [(float(np.log(np.exp(p) + (k - 1) * np.exp((1 - p) / (k - 1))) - p), k) for p, k in beliefs]
 
 
@@ -40,6 +40,7 @@ def _ignored_inputs() -> list[tuple[Array, Array]]:
         (np.array([[nan, nan, nan], [0.0, 3.0, 1.0]]), np.array([-100, 1])),
         (np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0], [nan, 1.0, 2.0]]), np.array([0, 2, -100])),
         (np.array([[0, 3, 1], [2, 0, 0]]), np.array([1, -100])),  # whole numbers
+        (np.array([[np.inf, 1.0, 0.0], [1000.0, 0.0, -1000.0]]), np.array([-100, 1])),
     ]
 
 

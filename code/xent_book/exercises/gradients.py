@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from xent import gradients, softmax
+from xent import softmax
 from xent_book.exercises._check import Array, Exercise
 
 
@@ -62,9 +62,9 @@ def _tied_inputs() -> list[tuple[Any, ...]]:
     return [*texts, (rng.normal(size=(3, 2)), np.array([1, 1, 1, 1]), np.array([0, 2, 1, 0]))]
 
 
-def _tied_parts(w: Array, x: Array, y: Array) -> tuple[Array, Array]:
+def _tied_parts(w: Array, x: Array, y: Array, of_label: float = 1.0) -> tuple[Array, Array]:
     """The gradient of the mean in the output layer, and the rows that it hands back."""
-    g = np.asarray(gradients.cross_entropy_gradient(w[x] @ w.T, y), dtype=np.float64)
+    g = (softmax(w[x] @ w.T) - of_label * np.eye(len(w))[y]) / len(y)
     return g.T @ w[x], g @ w
 
 
@@ -73,8 +73,8 @@ def _read(w: Array, x: Array, rows: Array) -> Array:
     return np.asarray(np.eye(len(w))[x].T @ rows)
 
 
-def _tied(w: Array, x: Array, y: Array) -> Array:
-    output, below = _tied_parts(w, x, y)
+def _tied(w: Array, x: Array, y: Array, of_label: float = 1.0) -> Array:
+    output, below = _tied_parts(w, x, y, of_label)
     return output + _read(w, x, below)
 
 
@@ -101,6 +101,9 @@ EXERCISES = (
             "this is the length in the logits alone: each of their slopes meets each feature": (
                 lambda w, b, x, y: _length(_slopes(w, b, x, y))
             ),
+            "the -1 of the label is missing: the slope in the logits is p - t": (
+                lambda w, b, x, y: _length(softmax(x @ w.T + b)) * np.sqrt((x**2).sum(axis=1) + 1)
+            ),
             "your softmax overflows: exponentiate z - max(z), or call xent.softmax": (
                 lambda w, b, x, y: _lengths(w, b, x, y, _overflowing)
             ),
@@ -113,7 +116,8 @@ EXERCISES = (
         atol=1e-12,
         mistakes={
             "the largest entry of p - t is that of a wrong class: the label's is the negative one": (
-                lambda dw, db: (_leak(dw, db)[0], db.argmax())
+                lambda dw, db: (_leak(dw, db)[0], db.argmax()),
+                lambda dw, db: (_leak(dw, db)[0], abs(db).argmax()),
             ),
             "row y of dW is the features times the slope of their logit: divide by it, which db holds": (
                 lambda dw, db: (dw[db.argmin()], db.argmin())
@@ -129,6 +133,10 @@ EXERCISES = (
         _tied_inputs,
         atol=1e-12,
         mistakes={
+            "the -1 of the label is missing: the slope in the logits is p - t": (
+                lambda w, x, y: _tied(w, x, y, 0.0),
+                lambda w, x, y: _tied(w, x, y, 0.0) * len(y),
+            ),
             "the rows that were read receive a gradient too, not the output layer alone": (
                 lambda w, x, y: _tied_parts(w, x, y)[0]
             ),

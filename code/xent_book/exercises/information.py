@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,15 @@ def _reverse(p: Array, q: Array) -> Any:
     return information.kl_divergence(q, p)
 
 
+def _left_out(p: Array, q: Array) -> Any:
+    """The divergence without its infinite terms."""
+    return _naive(p[(p > 0) & (q > 0)], q[(p > 0) & (q > 0)])
+
+
+def _both_ways(divergence: Callable[[Array, Array], Any]) -> Callable[[Array, Array], tuple[int, int]]:
+    return lambda p, c: (_best(divergence, p, c), _best(lambda a, b: divergence(b, a), p, c))
+
+
 def _closest(p: Array, candidates: Array) -> tuple[int, int]:
     return _best(information.kl_divergence, p, candidates), _best(_reverse, p, candidates)
 
@@ -88,18 +98,26 @@ def _closest(p: Array, candidates: Array) -> tuple[int, int]:
 def _candidates() -> list[tuple[Any, ...]]:
     return [
         (np.array([0.49, 0.02, 0.49]), np.array([[1 / 3, 1 / 3, 1 / 3], [0.98, 0.01, 0.01]])),
-        # Forward: only the last row covers p. Reverse: only the middle row stays inside p.
-        (np.array([0.5, 0.5, 0.0]), np.array([[0.05, 0.0, 0.95], [1.0, 0.0, 0.0], [0.1, 0.1, 0.8]])),
+        # Forward: only the last row covers p, at hundreds of nats. Reverse: only the middle row stays inside p.
+        (np.array([0.5, 0.5, 0.0]), np.array([[0.05, 0.0, 0.95], [1.0, 0.0, 0.0], [0.1, 1e-300, 0.9]])),
         (
             np.array([0.0, 0.3, 0.7]),
             # Reverse: the first row. By the cross-entropy H(Q, P) it would be the last, which is certain.
             np.array([[0.0, 0.45, 0.55], [0.001, 0.2995, 0.6995], [0.6, 0.2, 0.2], [0.0, 0.0, 1.0]]),
         ),
+        # The first row is infinite both ways, and cheap with any epsilon. The last one's terms cancel in part.
+        (
+            np.array([0.5, 0.49999, 0.00001, 0.0]),
+            np.array(
+                [[0.5, 0.49999, 0, 0.00001], [0.48, 0.48, 0.04, 0], [0.65, 0.35, 0, 0], [0.55, 0.44, 0.01, 0]]
+            ),
+        ),
     ]
 
 
 def _maxent(values: Array, mean: float) -> Any:
-    return softmax(values * brentq(lambda t: softmax(t * values) @ values - mean, -50.0, 50.0, xtol=1e-14))
+    u = (values - mean) / np.ptp(values)
+    return softmax(u * brentq(lambda t: softmax(t * u) @ u, -700.0, 700.0, xtol=1e-14))
 
 
 def _straight(values: Array, mean: float) -> Any:
@@ -113,6 +131,9 @@ def _means() -> list[tuple[Any, ...]]:
         (np.arange(1.0, 7.0), 4.5),
         (np.array([0.0, 1.0, 2.0]), 0.4),
         (np.array([-2.0, 0.5, 3.0, 4.0]), 2.6),
+        # Far apart and out of order, where exp overflows; close together, where the slope is large.
+        (np.array([5000.0, 0.0, 1000.0]), 900.0),
+        (np.array([0.0, 0.01, 0.02]), 0.015),
     ]
 
 
@@ -150,7 +171,6 @@ EXERCISES = (
         "paired-losses",
         _compare,
         _paired,
-        rtol=1e-10,  # a mean and a spread of at most 200 numbers; no approximation
         mistakes={
             "examples that are hard for both models cancel here: take the spread of the differences": (
                 lambda a, b: ((a - b).mean(), np.hypot(_error(a), _error(b)))
@@ -170,7 +190,7 @@ EXERCISES = (
         atol=1e-9,  # the answers are whole numbers
         mistakes={
             "this looks like nan from 0 * log 0: argmin takes the first nan for the smallest": (
-                lambda p, c: (_best(_naive, p, c), _best(lambda a, b: _naive(b, a), p, c))
+                _both_ways(_naive)
             ),
             "both indices are those of one direction": (
                 lambda p, c: (_closest(p, c)[0], _closest(p, c)[0]),
@@ -179,11 +199,9 @@ EXERCISES = (
             "this compares cross-entropies: the entropy of Q differs from row to row, so subtract it": (
                 lambda p, c: (_closest(p, c)[0], _best(lambda a, b: information.cross_entropy(b, a), p, c))
             ),
-            "an epsilon makes an infinite divergence finite, and a row that excludes what happens may win": (
-                lambda p, c: (
-                    _best(lambda a, b: _shifted(a, b, 1e-9), p, c),
-                    _best(lambda a, b: _shifted(b, a, 1e-9), p, c),
-                )
+            "an infinite divergence has become finite (by an epsilon?), and a row that excludes what happens wins": (
+                *(_both_ways(partial(_shifted, eps=10.0**-k)) for k in (6, 9, 12, 16, 30, 300)),
+                _both_ways(_left_out),
             ),
         },
     ),

@@ -18,20 +18,21 @@ def _shifted(z: Array) -> Array:
     return np.asarray(z - z.max(axis=1, keepdims=True))
 
 
-def _nll(z: Array, y: Array) -> Array:
-    return np.asarray(np.log(np.exp(_shifted(z)).sum(axis=1)) - _own(_shifted(z), y))
+def _nll(z: Array, y: Array, shift: Any = _shifted, axis: int = 1) -> Array:
+    return np.asarray(np.log(np.exp(shift(z)).sum(axis=axis)) - _own(shift(z), y))
 
 
 def _nll_inputs() -> list[tuple[Any, ...]]:
     rng = np.random.default_rng(2)
     return [
-        (np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]]), np.array([0, 1])),
-        # Square, so that a sum over the wrong axis still has the right shape.
-        (rng.normal(scale=2.0, size=(4, 4)), np.array([3, 0, 0, 2])),
+        # Square, so that a sum over the wrong axis still has the right shape; and a single row.
+        (np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0], [1.0, 1.0, 4.0]]), np.array([0, 1, 0])),
+        (np.array([[0.0, 2.0]]), np.array([0])),
         (rng.normal(scale=3.0, size=(5, 3)), np.array([0, 2, 1, 1, 2])),
         # exp overflows past 709, and a probability underflows below -745.
         # The second row is so far below the first that a maximum over the batch leaves it the log of zero.
-        (np.array([[1000.0, 0.0, -1000.0], [-1000.0, -200.0, -1001.0]]), np.array([0, 0])),
+        # In the third the probability of the label is still a number, and its inverse is not.
+        (np.array([[1000.0, 0, -1000], [-1000, -200, -1001], [720, 0, 0]]), np.array([0, 0, 1])),
     ]
 
 
@@ -73,6 +74,19 @@ EXERCISES = (
             "one maximum for the whole batch leaves rows far below it a sum of 0: give each row its own": (
                 lambda z, y: np.log(np.exp(z - z.max()).sum(axis=1)) + z.max() - _own(z, y)
             ),
+            "the logit of the label is no shift: exp(z - z_y) overflows where another logit is 710 larger": (
+                lambda z, y: np.log(np.exp(z - _own(z, y)[:, None]).sum(axis=1))
+            ),
+            "a row has its own maximum and its own sum: axis=1, not axis=0": (
+                lambda z, y: _nll(z, y, lambda z: z - z.max(axis=0)),
+                lambda z, y: _nll(z, y, lambda z: z - z.max(axis=0), axis=0),
+                lambda z, y: _nll(z, y, axis=0),
+                lambda z, y: _own(np.log(np.exp(z).sum(axis=0)) - z, y),
+                lambda z, y: -np.log(_own(_softmax(_shifted(z.T)).T, y)),
+            ),
+            "the maximum of each row stands in a column of its own: keepdims=True": (
+                lambda z, y: _nll(z, y, lambda z: z - z.max(axis=1))
+            ),
             "the maximum has to be taken off the logit of the label, too, or added back": (
                 lambda z, y: _nll(z, y) - z.max(axis=1)
             ),
@@ -99,7 +113,13 @@ EXERCISES = (
                 lambda a, b: np.log(np.exp(a) + np.exp(b))
             ),
             "exp overflows past 709: in the exponent, subtract the larger logit from the smaller": (
-                lambda a, b: a + np.log(1 + np.exp(b - a))
+                lambda a, b: a + np.log1p(np.exp(b - a)),
+                lambda a, b: b + np.log1p(np.exp(a - b)),
+            ),
+            "log 2 is the case a = b: otherwise the smaller logit adds less": (
+                lambda a, b: a + math.log(2),
+                lambda a, b: np.maximum(a, b) + math.log(2),
+                lambda a, b: (a + b) / 2 + math.log(2),
             ),
             "a + b multiplies the exponentials, and so the probabilities: they have to add up": (
                 lambda a, b: a + b
@@ -109,9 +129,9 @@ EXERCISES = (
     ),
     Exercise(
         "multiclass-errors",
-        lambda loss, n: min(n, math.floor(n * (loss / math.log(2)))),
-        # None of them near a whole number of errors; the last exceeds the number of examples.
-        lambda: [(0.231, 1000), (0.02, 10), (0.4, 178), (1.0, 50), (0.55, 20), (2.5, 40)],
+        lambda loss, n: min(n, math.ceil(n * (loss / math.log(2))) - 1),  # a wrong one costs more than log 2
+        # None is a whole number of errors, one needs more than 0.693, and the last exceeds the examples.
+        lambda: [(0.231, 1000), (0.02, 10), (0.4, 100_000), (1.0, 50), (0.554, 20), (2.5, 40)],
         mistakes={
             "there are only N examples: no more than N can be wrong": (
                 lambda loss, n: math.floor(n * (loss / math.log(2)))
@@ -129,6 +149,9 @@ EXERCISES = (
             ),
             "this is the bound on the share of errors: multiply by the number of examples": (
                 lambda loss, n: loss / math.log(2)
+            ),
+            "exp(-loss) is a mean of probabilities, and no share of right predictions": (
+                *(lambda loss, n, to=to: to(n * (1 - math.exp(-loss))) for to in (float, int, math.ceil)),
             ),
             "a wrong prediction costs at least log 2, in nats: this divides by 1": (
                 lambda loss, n: min(n, math.floor(n * loss)),

@@ -24,6 +24,7 @@ def _log_miss_inputs() -> list[tuple[Any, ...]]:
         (np.array([0.0, 1000.0, -1000.0]), 2),
         (np.array([0.0, 1000.0, -1000.0]), 1),
         (np.array([1000.0, 1000.0]), 1),
+        (np.array([730.0, 0.0]), 0),  # exp(730) overflows, and exp(-730) is still a number
         (rng.normal(size=20) * 5, 7),
     ]
 
@@ -61,6 +62,9 @@ EXERCISES = (
             "this is the loss, or log p_y: the logarithm of 1 - p_y is meant": (
                 lambda z, y: cross_entropy(z, y),
                 lambda z, y: -cross_entropy(z, y),
+            ),
+            "log p_y rounds to 0 for a certain and right answer: start from the logits": (
+                lambda z, y: np.log(-np.expm1(-cross_entropy(z, y)))
             ),
             "exp(gap) overflows for a large gap": (
                 lambda z, y: -np.log1p(np.exp(z[y] - log_sum_exp(np.delete(z, y))))
