@@ -36,10 +36,9 @@ PARTS = (
     *("", ".information", ".gradients", ".scoring", ".elicitation", ".denominators", ".sequences"),
     *(".distillation", ".torch"),
 )
-# Types, what others return, `diagnose`, which takes anything that can be called, and what needs other ranks.
+# Types, what others return, and `diagnose`, which takes anything that can be called.
 NOT_CALLED = {
-    *("Rule", "MicroBatch", "Window", "Windows", "AccumulationReport", "Diagnosis", "diagnose"),
-    *("TokenReport", "TopK", "split_cross_entropy"),
+    *("Rule", "MicroBatch", "Window", "Windows", "AccumulationReport", "Diagnosis", "diagnose", "TopK"),
 }
 CACHE = {
     "indices": torch.tensor([[0, 2]] * 4),
@@ -206,11 +205,9 @@ TABLE: dict[str, Row] = {
     "keepdims": (lambda g: True, ["text", None, 2.5, Refuses()]),
     "top_k": (lambda g: 2, COUNT),
     "k": (lambda g: 2, [*COUNT, K + 1]),
-    "report": (lambda g: False, [None, 1, "text", Refuses()]),
     "teacher_top_k": (lambda g: cached(), [3, "text", torch.ones(N, 2), cached(indices=torch.ones(N, 2).long())]),
     "teacher_samples": (lambda g: (torch.ones(N, 3).long(), torch.ones(N, 3) / 3), [3, "text", torch.ones(N, 2), ()]),
     "z_loss": (lambda g: 0.25, beyond(-1.0, inf)),
-    "vocab_group": (lambda g: None, []),
     "axis": (lambda g: -1, beyond(7, -7, 1.0, 10**5000)),
     "letters": (lambda g: 2, COUNT),
     **dict.fromkeys(("n_max", "samples"), (lambda g: 3, [*COUNT, 10**30])),

@@ -47,7 +47,6 @@ LOSSES: dict[str, tuple[Loss, tuple[Tensor, ...]]] = {
         (P,),
     ),
     "focal": (lambda z, y: xt.focal_loss(z, y, gamma=1.5, alpha=BY_CLASS), (Y,)),
-    "binary focal": (lambda z, t: xt.binary_focal_loss(z, t, alpha=0.25), (P,)),
     "nll": (lambda z, y: xt.nll(xt.log_softmax(z), y, weight=BY_CLASS), (Y,)),
     "log loss": (lambda z, y: xt.log_loss(xt.softmax(z), y, eps=1e-3), (Y,)),
     "binary log loss": (lambda z, t: xt.binary_log_loss(xt.sigmoid(z), t), (P,)),

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from xent import _validate as check
-from xent._validate import BINARY_LOGITS, LOGITS, Reduction, gone, renamed
-from xent.losses import clip, exponent, sides
+from xent._validate import BINARY_LOGITS, LOGITS, Reduction
+from xent.losses import clip, exponent
 
 from . import _validate as tensors
 from ._blocks import RowLoss, concrete, exp_, reduce_each, reduce_rows, sum_classes
@@ -134,7 +134,6 @@ def log_sigmoid(logits: Tensor) -> Tensor:
     return logsigmoid(tensors.widened(logits, "logits"))
 
 
-@gone(vocab_group="xent.torch.split_cross_entropy")
 def cross_entropy(
     logits: Tensor,
     targets: Tensor,
@@ -213,7 +212,6 @@ def soft_cross_entropy(
     return reduce_rows(RowLoss(_soft), z, (t,), w, check.reduction_arguments(reduction, denominator), mass)
 
 
-@renamed(weight="sample_weight")
 def binary_cross_entropy(
     logits: Tensor,
     targets: Tensor,
@@ -279,38 +277,6 @@ def focal_loss(
     others = (labels,) if factor is None else (labels, factor)
     loss = RowLoss(partial(_focal, gamma))
     return reduce_rows(loss, z, others, w, check.reduction_arguments(reduction, denominator))
-
-
-@renamed(weight="sample_weight")
-def binary_focal_loss(
-    logits: Tensor,
-    targets: Tensor,
-    *,
-    gamma: float = 2.0,
-    alpha: float | None = None,
-    sample_weight: Tensor | ArrayLike | None = None,
-    label_smoothing: float = 0.0,
-    reduction: Reduction = "mean",
-    denominator: float | None = None,
-) -> Tensor:
-    """`xent.binary_focal_loss` on tensors; soft targets may carry a gradient too.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> anchors, objects = torch.tensor([-1.0, 0.0, -3.0]), torch.tensor([1, 0, 0])
-    >>> xent.torch.binary_focal_loss(anchors, objects, alpha=0.25, denominator=1)  # one object
-    tensor(0.3055)
-    """
-    z, y, n, w = _binary(logits, targets, sample_weight, label_smoothing)
-    gamma = exponent(gamma)
-    up, down = _binary_sides(z, y, n)
-    up = _pow(torch.sigmoid(-z), logsigmoid(-z), gamma) * up
-    down = _pow(torch.sigmoid(z), logsigmoid(z), gamma) * down
-    # A side without mass is left out: 0 * inf would be nan.
-    masses = zip(sides(alpha), (up, down), strict=True)
-    up, down = (m * x.masked_fill(x.isposinf(), 0.0) if m == 0 else m * x for m, x in masses)
-    return reduce_each(up + down, w, check.reduction_arguments(reduction, denominator))
 
 
 def nll(
@@ -393,7 +359,6 @@ def log_loss(
     return _pick(moved, of, counts, weight, sample_weight, reduction, denominator, loss)
 
 
-@renamed(weight="sample_weight")
 def binary_log_loss(
     probs: Tensor,
     targets: Tensor,
