@@ -1,7 +1,4 @@
-"""The linear losses against the plain pair in float64: a matrix product, and torch's own functions on it.
-
-Run by tests/ranks.py, this file is a rank that holds a part of the vocabulary (see `test_split_vocabulary`).
-"""
+"""The linear losses against the plain pair in float64: a matrix product, and torch's own functions on it."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "linear_cross_entropy",
         {"soft": True, "by": "class", "softcap": 3.0, "z_loss": 0.01, "label_smoothing": 0.2},
     ),
-    "entropy": ("linear_entropy", {"softcap": 3.0}),
+    "selected": ("linear_selected_log_probs", {"softcap": 3.0, "temperature": 0.7}),
     "cached": ("linear_distillation_loss", {"cached": "probs", "temperature": 1.0}),
     "cached, mixed": ("linear_distillation_loss", {"cached": "log_probs", "temperature": 3.0, "alpha": 0.3}),
     "sampled": ("linear_distillation_loss", {"cached": "samples", "temperature": 2.0, "scale": "none"}),
@@ -101,10 +98,16 @@ def ours(case: str, inputs: Inputs, **more: Any) -> Tensor:
     if name != "linear_distillation_loss":
         if options.pop("by", ""):
             options["weight"] = inputs["class_weight"]
-        if name == "linear_entropy" or "soft" in options:
+        if name != "linear_cross_entropy" or "soft" in options:
             counts = inputs["sample_weight"] * (targets != IGNORED)
-        if name == "linear_entropy":
-            return function(hidden, weight, linear_bias=bias, **{"sample_weight": counts, **options})
+        if name == "linear_selected_log_probs":
+            reduction, denominator = options.pop("reduction", "mean"), options.pop("denominator", None)
+            options |= {"linear_bias": bias, "ignore_index": IGNORED, "entropy": True}
+            log_p, entropy = function(hidden, weight, targets, **options)
+            counts = counts.to(log_p.dtype).expand(ROWS)
+            terms = counts * (0.3 * entropy - log_p)
+            mean = terms.sum() / (denominator or counts.sum())
+            return {"none": terms, "sum": terms.sum(), "mean": mean}[reduction]  # type: ignore[no-any-return]
         if options.pop("soft", False):
             targets, common = inputs["target_probs"], {"sample_weight": counts}
         return function(hidden, weight, targets, linear_bias=bias, **{**common, **options})
@@ -132,14 +135,16 @@ def plain(case: str, inputs: Inputs, reduction: str = "mean", denominator: float
     if name != "linear_distillation_loss":
         c = options.get("softcap", math.inf)
         z = z if c == math.inf else c * (z / c).tanh()
-        log_q = z.log_softmax(-1)
+        log_q = (z / options.get("temperature", 1.0)).log_softmax(-1)
         t = x["target_probs"] if "soft" in options else F.one_hot(labels, CLASSES).double()
         of_class = x["class_weight"] if "by" in options else torch.ones(CLASSES).double()
         t, smoothing = t * of_class, options.get("label_smoothing", 0.0)
         each = t.sum(-1, keepdim=True)
         t = (1 - smoothing) * t + smoothing / CLASSES * each
         z_loss = options.get("z_loss", 0.0) * z.logsumexp(-1) ** 2
-        losses = -((t if name != "linear_entropy" else log_q.exp()) * log_q).sum(-1)
+        losses = -(t * log_q).sum(-1)
+        if name == "linear_selected_log_probs":
+            losses = losses - 0.3 * (log_q.exp() * log_q).sum(-1)
         mass = w * each.squeeze(-1) if "by" in options else w
         losses = losses + z_loss * each.squeeze(-1)
     else:
@@ -472,7 +477,7 @@ def test_old_names_say_the_new_ones() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # of PyTorch's own forward mode
-@pytest.mark.parametrize("case", ["plain", "soft", "entropy", "cached", "mixed"])
+@pytest.mark.parametrize("case", ["plain", "soft", "selected", "cached", "mixed"])
 def test_torch_func_is_refused_in_words(case: str) -> None:
     inputs = make()
 

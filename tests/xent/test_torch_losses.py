@@ -641,3 +641,28 @@ def test_labels_beyond_the_integers_of_float64_are_told_apart() -> None:
     labels = [2**60, 2**60 + 1]
     found = xt.log_loss(torch.tensor([[0.75, 0.25]]), torch.tensor([labels[1]]), labels=labels)
     assert found.item() == pytest.approx(math.log(4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(3, 1), (5, 7), (300, 4_000)])
+def test_selected_log_probs_are_those_of_the_losses(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    """Also over more than a block of rows, with large margins, an ignored row of nan, and one upstream of nothing."""
+    z = (30 * torch.randn(shape, generator=torch.Generator().manual_seed(0))).to(dtype)
+    y = torch.randint(shape[1], shape[:1], generator=torch.Generator().manual_seed(1))
+    z[1], y[1] = math.nan, -100
+    ours, theirs = z.clone().requires_grad_(), z.double().requires_grad_()
+    log_p, entropy = xt.selected_log_probs(ours, y, temperature=2.0, ignore_index=-100, entropy=True)
+    rows = theirs[[0, *range(2, len(z))]] / 2
+    of_rows = torch.log_softmax(rows, -1)
+    exact = of_rows.gather(1, y[y >= 0][:, None])[:, 0], -(of_rows.exp() * of_rows).sum(-1)
+    eps = torch.finfo(log_p.dtype).eps
+    for found, true in zip((log_p, entropy), exact, strict=True):
+        assert found[1] == 0
+        torch.testing.assert_close(found[y >= 0].double(), true, rtol=100 * eps, atol=100 * eps)
+    upstream = torch.linspace(-1, 2, len(z), dtype=log_p.dtype)
+    upstream[2] = 0
+    (slope,) = torch.autograd.grad((upstream * log_p - 0.5 * entropy).sum(), ours)
+    (due,) = torch.autograd.grad((upstream[y >= 0].double() * exact[0] - 0.5 * exact[1]).sum(), theirs)
+    half = torch.finfo(dtype).eps
+    torch.testing.assert_close(slope.double(), due, rtol=half + 200 * eps, atol=200 * eps)
+    assert not slope[1].any()

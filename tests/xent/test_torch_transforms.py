@@ -33,6 +33,13 @@ LOSSES: dict[str, tuple[Loss, tuple[Tensor, ...]]] = {
         ),
         (Y,),
     ),
+    "capped": (lambda z, y: xt.cross_entropy(z, y, softcap=2.0, z_loss=0.1, label_smoothing=0.1), (Y,)),
+    "selected": (
+        lambda z, y: (lambda log_p, entropy: (log_p * log_p.exp()).sum() - 0.3 * entropy.square().sum())(
+            *xt.selected_log_probs(z, y, temperature=0.7, ignore_index=3, entropy=True)
+        ),
+        (Y,),
+    ),
     "ignored": (lambda z, y: xt.cross_entropy(z, y, ignore_index=3, reduction="sum"), (Y,)),
     "weighted": (lambda z, y, w: xt.cross_entropy(z, y, sample_weight=w), (Y, W)),
     "soft": (xt.soft_cross_entropy, (P,)),

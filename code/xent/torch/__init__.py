@@ -26,7 +26,7 @@ from ._accumulate import MicroBatch, Window, Windows, accumulate
 from ._accumulation_check import AccumulationReport, check_accumulation
 from ._caches import TopK, top_k_of_teacher
 from ._distillation import distillation_loss, mixed_loss, sample_targets, sampled_loss, top_k_loss
-from ._linear import linear_cross_entropy, linear_distillation_loss, linear_entropy
+from ._linear import linear_cross_entropy, linear_distillation_loss, linear_selected_log_probs
 from ._losses import (
     binary_cross_entropy,
     binary_log_loss,
@@ -42,6 +42,7 @@ from ._losses import (
     soft_cross_entropy,
     softmax,
 )
+from ._selected import selected_log_probs
 from ._trainer_check import check_trainer
 
 __all__ = [
@@ -61,7 +62,7 @@ __all__ = [
     "focal_loss",
     "linear_cross_entropy",
     "linear_distillation_loss",
-    "linear_entropy",
+    "linear_selected_log_probs",
     "log_loss",
     "log_sigmoid",
     "log_softmax",
@@ -70,6 +71,7 @@ __all__ = [
     "nll",
     "sample_targets",
     "sampled_loss",
+    "selected_log_probs",
     "sigmoid",
     "soft_cross_entropy",
     "softmax",

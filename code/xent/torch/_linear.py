@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from numpy.typing import ArrayLike
@@ -21,6 +20,7 @@ from ._blocks import wide
 from ._caches import TopK, masses_of, samples_of
 from ._linear_step import LinearLoss
 from ._losses import held
+from ._selected import chosen
 
 
 def linear_cross_entropy(
@@ -111,7 +111,9 @@ def linear_cross_entropy(
         raise TypeError(
             "weight: the layer's weight is linear_weight; weight is that of a target by its class"
         )
-    z_loss = check.number(z_loss, "z_loss", "a finite number >= 0", 0.0, math.inf, closed="low")
+    cap, z_loss = tensors.cap_and_penalty(
+        softcap, z_loss, torch.promote_types(hidden.dtype, linear_weight.dtype)
+    )
     settings = held(check.smoothing_mass(label_smoothing), hidden), z_loss
     if isinstance(targets, Tensor) and targets.is_floating_point() and targets.ndim == hidden.ndim:
         if ignore_index is not None:
@@ -124,7 +126,7 @@ def linear_cross_entropy(
         if weight is not None:
             of_class = tensors.weights(weight, "weight", (layer.classes,), "one weight a class", hidden)
             w = of_class[labels] if w is None else w * of_class[labels]
-    loss = _parts.Sum(((1.0, part),), _softcap(softcap, layer))
+    loss = _parts.Parts((part,), cap)
     reduce = check.reduction_arguments(reduction, denominator)
     return _reduced(layer, loss, beside, w, reduce, mass=mass)
 
@@ -147,39 +149,79 @@ def _soft(
     return _parts.Weighed(*how), [*beside, of_class.expand(len(beside[0]), classes)], w, mass
 
 
-def linear_entropy(
+@overload
+def linear_selected_log_probs(
     hidden: Tensor,
     linear_weight: Tensor,
+    targets: Tensor,
     *,
     linear_bias: Tensor | None = None,
     softcap: float | None = None,
-    sample_weight: Tensor | ArrayLike | None = None,
-    reduction: Reduction = "mean",
-    denominator: float | None = None,
-) -> Tensor:
-    """Shannon entropy of the softmax of a linear layer, with the logits of one block of rows at a time.
+    temperature: float = 1.0,
+    ignore_index: int | None = None,
+    entropy: Literal[False] = False,
+) -> Tensor: ...
+@overload
+def linear_selected_log_probs(
+    hidden: Tensor,
+    linear_weight: Tensor,
+    targets: Tensor,
+    *,
+    linear_bias: Tensor | None = None,
+    softcap: float | None = None,
+    temperature: float = 1.0,
+    ignore_index: int | None = None,
+    entropy: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+def linear_selected_log_probs(
+    hidden: Tensor,
+    linear_weight: Tensor,
+    targets: Tensor,
+    *,
+    linear_bias: Tensor | None = None,
+    softcap: float | None = None,
+    temperature: float = 1.0,
+    ignore_index: int | None = None,
+    entropy: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`selected_log_probs` of a linear layer's logits, which are never held: what policy gradients take.
 
     Parameters
     ----------
-    hidden, linear_weight, linear_bias, softcap, sample_weight, reduction, denominator
-        As in `linear_cross_entropy`.
+    hidden, linear_weight, targets, linear_bias, softcap
+        As in `linear_cross_entropy`; the targets are class indices, such as the tokens that were drawn.
+    temperature, ignore_index, entropy
+        As in `selected_log_probs`.
 
     Returns
     -------
-    Tensor
-        Entropy in nats, in the widest dtype, at least float32, and differentiable as the linear losses are.
+    Tensor, or two
+        As from `selected_log_probs`, with its gradients. The forward pass computes the logits once and a backward
+        pass once more, in the room of `linear_cross_entropy`.
+
+    Raises
+    ------
+    RuntimeError
+        As `linear_cross_entropy`.
 
     Examples
     --------
     >>> import torch, xent.torch
-    >>> xent.torch.linear_entropy(torch.ones(1, 2), torch.zeros(8, 2))
-    tensor(2.0794)
+    >>> hidden, w = torch.eye(2), torch.tensor([[2.0, 0.0], [1.0, 3.0], [0.0, 1.0]], requires_grad=True)
+    >>> log_p, entropy = xent.torch.linear_selected_log_probs(hidden, w, torch.tensor([0, 1]), entropy=True)
+    >>> log_p.detach(), entropy.detach()
+    (tensor([-0.4076, -0.1698]), tensor([0.8324, 0.5250]))
     """
     layer = _Layer.checked(hidden, linear_weight, linear_bias, "linear_")
-    _parts.refuse_transforms("linear_entropy", *layer.tensors)
-    w = tensors.target_weights(hidden, sample_weight)
-    loss = _parts.Sum(((1.0, _parts.Entropy()),), _softcap(softcap, layer))
-    return _reduced(layer, loss, [], w, check.reduction_arguments(reduction, denominator))
+    _parts.refuse_transforms("linear_selected_log_probs", *layer.tensors)
+    labels, counts = tensors.labels_of(targets, hidden, ignore_index, layer.classes)
+    dtype = torch.promote_types(hidden.dtype, layer.weight.dtype)
+    loss = chosen(temperature, entropy, dtype, tensors.cap_and_penalty(softcap, 0.0, dtype)[0])
+    shares = (-1.0, 1.0)[: len(loss.parts)]
+    w = tensors.target_weights(hidden, None, counts)
+    terms = _terms(layer, loss, [labels.flatten()], w, ("none", None), shares=shares)
+    found = terms.reshape(len(shares), *labels.shape)
+    return (found[0], found[1]) if entropy else found[0]
 
 
 def linear_distillation_loss(
@@ -320,15 +362,16 @@ def linear_distillation_loss(
             soft, beside = _parts.Cached(*heat), masses_of(teacher_top_k, hidden, w, layer.classes)
         else:
             soft, beside = _parts.Sampled(*heat), samples_of(teacher_samples, hidden, w, layer.classes)
-    parts: list[tuple[float, _parts.Part]] = [(alpha, soft)] if alpha > 0 else []
+    parts: list[_parts.Part] = [soft] if alpha > 0 else []
     if alpha == 0:
         teacher = beside = []
     if alpha < 1:
         assert labels is not None
-        parts.append((1 - alpha, _parts.Labels()))
+        parts.append(_parts.Labels())
         beside = [*beside, labels.flatten()]
-    loss, reduce = _parts.Sum(tuple(parts)), check.reduction_arguments(reduction, denominator)
-    return _reduced(layer, loss, beside, w, reduce, teacher=teacher)
+    shares = [share for share in (alpha, 1 - alpha) if share > 0]
+    loss, reduce = _parts.Parts(tuple(parts)), check.reduction_arguments(reduction, denominator)
+    return _reduced(layer, loss, beside, w, reduce, shares=shares, teacher=teacher)
 
 
 def _taught(layer: _Layer, hidden: Any, weight: Any, bias: Any) -> list[Tensor]:
@@ -389,21 +432,35 @@ class _Layer:
 
 def _reduced(
     layer: _Layer,
-    loss: _parts.Sum,
+    loss: _parts.Parts,
+    beside: list[Tensor],
+    weight: Tensor | None,
+    settings: Settings,
+    **more: Any,
+) -> Tensor:
+    """Apply the parts, and add them up."""
+    terms = _terms(layer, loss, beside, weight, settings, **more)
+    return terms.sum(0).reshape(layer.hidden.shape[:-1]) if settings[0] == "none" else terms
+
+
+def _terms(
+    layer: _Layer,
+    loss: _parts.Parts,
     beside: list[Tensor],
     weight: Tensor | None,
     settings: Settings,
     *,
+    shares: Sequence[float] = (1.0,),
     mass: Tensor | None = None,
     teacher: Sequence[Tensor] = (),
 ) -> Tensor:
-    """Turn weights and the reduction into a factor for each row, and apply the loss."""
-    each, hidden, device = settings[0] == "none", layer.hidden, layer.hidden.device
+    """Turn weights, the reduction and shares into a factor for each part and row, and apply the loss."""
+    hidden, device = layer.hidden, layer.hidden.device
     dtype = wide(torch.promote_types(hidden.dtype, layer.weight.dtype))
     for x in (*teacher[1:], *beside):
         dtype = torch.promote_types(dtype, x.dtype) if x.is_floating_point() else dtype
-    rows = hidden.shape[:-1]
-    factor = _parts.row_factors(weight, rows, hidden.new_empty(0, dtype=dtype), settings, mass)
+    like = hidden.new_empty(0, dtype=dtype)
+    factor = _parts.row_factors(weight, hidden.shape[:-1], like, settings, mass).flatten()
     tensors = layer.tensors
     form = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in tensors]
     if torch.is_autocast_enabled(device.type):
@@ -412,16 +469,10 @@ def _reduced(
         tensors = tuple(_cast(x, cast) for x in tensors)
         teacher = [_cast(x, cast) for x in teacher]
     h, *rest = tensors
-    of_rows = factor.flatten(), *teacher, *beside
+    of_rows = torch.stack([share * factor for share in shares]), *teacher, *beside
+    each = settings[0] == "none"
     result: Tensor = LinearLoss.apply(each, form, loss.text(), len(teacher), _matrix(h), *rest, *of_rows)
-    return result.reshape(rows if each else ())
-
-
-def _softcap(value: Any, layer: _Layer) -> float | None:
-    if value is None:
-        return None
-    c = check.number(value, "softcap", "a finite number > 0", 0.0, math.inf)
-    return tensors.within(c, "softcap", torch.promote_types(layer.hidden.dtype, layer.weight.dtype))
+    return result if each else result.reshape(())
 
 
 def _matrix(x: Tensor) -> Tensor:

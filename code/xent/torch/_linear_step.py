@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ._blocks import summed
-from ._parts import Sum, refuse_second_derivatives
+from ._parts import Parts, refuse_second_derivatives
 from ._validate import in_range
 
 # Logits in a block: 12 MiB in float32, and so many rows that the products run at full speed. Each block reads
@@ -41,18 +41,19 @@ def linear_loss(
     loss: str,
     form: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return each row's loss, and the gradients of sum(factor * loss), as far as `form` asks for them.
+    """Return each row's losses, and the gradients of sum(factor * loss), as far as `form` asks for them.
 
-    `loss` is the text of a `Sum`. `teacher` is another layer (hidden states, weight, perhaps a bias), whose logits
-    the first part takes; `beside` has what else the parts take. An operator of its own, so that what compiles a
-    model leaves the blocks as they are. Rows of factor zero are left out, whatever they hold. The losses are in
-    the dtype of `factor`, and all arithmetic.
+    `loss` is the text of `Parts`, and `factor` and the losses have a row for each of these, shape (P, N).
+    `teacher` is another layer (hidden states, weight, perhaps a bias), whose logits the first part takes;
+    `beside` has what else the parts take. An operator of its own, so that what compiles a model leaves the blocks
+    as they are. Rows of factor zero are left out, whatever they hold. The losses are in the dtype of `factor`,
+    and all arithmetic.
     """
-    parts, classes = Sum.of(loss), len(weight)
+    parts, classes = Parts.of(loss), len(weight)
     results = losses, to_hidden, to_weight, to_bias = _results(hidden, weight, bias, factor, form)
-    active = factor.nonzero().squeeze(1)
+    active = (factor != 0).any(0).nonzero().squeeze(1)
     for name, indices in parts.indices([*teacher[:1], *beside]):
-        in_range(indices if len(active) == len(factor) else indices[active], name, classes)
+        in_range(indices if len(active) == len(hidden) else indices[active], name, classes)
     size, step = _sizes(hidden.device.type, classes, len(teacher) > 0)
     room = factor.new_empty(1 + (len(teacher) > 0), min(size, len(active)), classes)
     with torch.autocast(hidden.device.type, enabled=False):
@@ -64,7 +65,7 @@ def linear_loss(
                 part = slice(first, first + step)
                 at = rows[part]
                 inputs = [*(v[part] for v in taught), *(x[at] for x in beside)]
-                losses[at] = parts(z[part], inputs, factor[at])
+                losses[:, at] = parts(z[part], inputs, factor[:, at])
             if form[2]:
                 to_bias.add_(z.sum(0))
             if _mixed(h, weight, z.dtype):
@@ -163,8 +164,8 @@ class LinearLoss(torch.autograd.Function):
         ctx.save_for_backward(*layer, factor, *beside)
         ctx.loss, ctx.form, ctx.teacher = loss, form, teacher
         ctx.formed = None if each else formed
-        losses = losses * factor
-        return losses if each else summed(losses, 1.0)
+        terms = losses * factor
+        return terms if each else summed(terms, 1.0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:

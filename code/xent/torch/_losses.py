@@ -24,6 +24,7 @@ from xent.losses import clip, exponent
 
 from . import _validate as tensors
 from ._blocks import RowLoss, concrete, exp_, reduce_each, reduce_rows, sum_classes
+from ._parts import Labels, Parts
 from ._validate import FLOAT_DTYPES, LABEL_DTYPES
 
 
@@ -87,9 +88,7 @@ def entropy_from_logits(logits: Tensor, *, axis: int = -1, base: float | None = 
     (tensor(2.9009e-12), tensor(2.8073e-12))
     """
     moved, _ = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
-    # -log p of the highest and the gaps are >= 0; a gap of inf has p = 0. (torch.softmax rounds more.)
-    gaps, top = _below_the_highest(moved)
-    nats = top.squeeze(-1) + ((-gaps - top).exp() * gaps.masked_fill(gaps.isposinf(), 0.0)).sum(-1)
+    nats = entropy_of(moved)
     return nats if base is None else nats / check.unit(base)
 
 
@@ -141,6 +140,8 @@ def cross_entropy(
     axis: int = -1,
     weight: Tensor | ArrayLike | None = None,
     sample_weight: Tensor | ArrayLike | None = None,
+    softcap: float | None = None,
+    z_loss: float = 0.0,
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
@@ -151,6 +152,7 @@ def cross_entropy(
     The class axis is the last one unless `axis` says otherwise: PyTorch's own function wants it second. There is no
     default for `ignore_index`: PyTorch's is -100. A target of weight zero does not count: its loss and its gradient are
     zero, whatever its logits hold. Class weights have the effect on small batches that `xent.cross_entropy` tells of.
+    Tensors alone have `softcap` and `z_loss`, which are those of `linear_cross_entropy`.
 
     Notes
     -----
@@ -172,6 +174,11 @@ def cross_entropy(
     labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)
     w = tensors.target_weights(z, sample_weight, counts, labels, weight)
     loss = RowLoss(partial(hard, smoothing), partial(_hard_fused, smoothing))
+    bound, share = tensors.cap_and_penalty(softcap, z_loss, z.dtype)
+    if bound is not None or share:
+        loss = RowLoss(
+            partial(_penalised, bound, share, smoothing), Parts((Labels(smoothing, share),), bound).fused
+        )
     return reduce_rows(loss, z, (labels,), w, check.reduction_arguments(reduction, denominator))
 
 
@@ -410,6 +417,12 @@ def _below_the_highest(z: Tensor) -> tuple[Tensor, Tensor]:
     return z.gather(-1, top.unsqueeze(-1)) - z, _minus_log_p(z, top).unsqueeze(-1)
 
 
+def entropy_of(z: Tensor) -> Tensor:
+    # -log p of the highest and the gaps are >= 0; a gap of inf has p = 0. (torch.softmax rounds more.)
+    gaps, top = _below_the_highest(z)
+    return top.squeeze(-1) + ((-gaps - top).exp() * gaps.masked_fill(gaps.isposinf(), 0.0)).sum(-1)
+
+
 def hard(smoothing: float, z: Tensor, labels: Tensor) -> Tensor:
     if smoothing == 0:
         return _minus_log_p(z, labels)
@@ -417,6 +430,11 @@ def hard(smoothing: float, z: Tensor, labels: Tensor) -> Tensor:
     spread = gaps.mean(-1) + top.squeeze(-1)
     # A label without mass is left out: 0 * inf would be nan.
     return spread if smoothing == 1 else (1 - smoothing) * _minus_log_p(z, labels) + smoothing * spread
+
+
+def _penalised(softcap: float | None, z_loss: float, smoothing: float, z: Tensor, labels: Tensor) -> Tensor:
+    z = z if softcap is None else softcap * torch.tanh(z / softcap)
+    return hard(smoothing, z, labels) + z_loss * torch.logsumexp(z, -1).square()
 
 
 def _hard_fused(

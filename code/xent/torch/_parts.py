@@ -5,7 +5,7 @@ row for each row of z (labels, a teacher's logits), `factor` is what each row's 
 is each row's loss, and z holds the gradient of sum(factor * loss) afterwards.
 
 An operator of PyTorch takes tensors, numbers and text. So a loss travels to `xent::linear_loss` as text, in
-which `Sum` writes its parts and their settings, and from which it makes them again.
+which `Parts` writes them and their settings, and from which it makes them again.
 """
 
 from __future__ import annotations
@@ -191,57 +191,70 @@ class Sampled(Part):
         return _at_temperature(z, losses, gradient, factor, self)
 
 
-KINDS = (Labels, Distributions, Weighed, Entropy, Divergence, Cached, Sampled)
-PARTS: dict[str, type[Part]] = {part.__name__: part for part in KINDS}
+KINDS: dict[str, type[Part]] = {
+    part.__name__: part for part in (Labels, Distributions, Weighed, Entropy, Divergence, Cached, Sampled)
+}
 
 
 @dataclass(frozen=True)
-class Sum:
-    """Parts and their shares, of logits that a soft cap may bound first."""
+class Parts:
+    """Several losses of the same logits, which a soft cap may bound and a temperature divide first."""
 
-    parts: tuple[tuple[float, Part], ...]
+    parts: tuple[Part, ...]
     softcap: float | None = None
+    temperature: float = 1.0
 
     @classmethod
     @functools.lru_cache(64)
-    def of(cls, text: str) -> Sum:
+    def of(cls, text: str) -> Parts:
         """Make again what `text` says."""
-        softcap, *parts = ast.literal_eval(text)
-        return cls(tuple((share, PARTS[name](*settings)) for share, name, *settings in parts), softcap)
+        softcap, temperature, *parts = ast.literal_eval(text)
+        return cls(tuple(KINDS[name](*settings) for name, *settings in parts), softcap, temperature)
 
     def text(self) -> str:
-        """Write all down that makes this sum, as a literal of Python; in terms that `torch.compile` can follow."""
-        text = f"{self.softcap!r}"
-        for share, part in self.parts:
+        """Write all down that makes these, as a literal of Python; in terms that `torch.compile` can follow."""
+        text = f"{self.softcap!r}, {self.temperature!r}"
+        for part in self.parts:
             settings = "".join(f", {value!r}" for value in part.__dict__.values())
-            text += f", ({share!r}, {type(part).__name__!r}{settings})"
+            text += f", ({type(part).__name__!r}{settings},)"
         return f"[{text}]"
 
     def indices(self, beside: list[Tensor]) -> list[tuple[str, Tensor]]:
         """Return the tensors of class indices, and what they are called."""
         found, at = [], 0
-        for _, part in self.parts:
+        for part in self.parts:
             found += [(part.classes, beside[at])] if part.classes else []
             at += part.takes
         return found
 
-    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor) -> Tensor:
-        """Cap the logits and apply all parts."""
+    def __call__(self, z: Tensor, beside: list[Tensor], factors: Tensor) -> Tensor:
+        """Return the losses, a row for each part, and leave in z the gradient of sum(factors * losses)."""
         slope = None
         if self.softcap is not None:
             slope = 1 - z.div_(self.softcap).tanh_().square()
             z.mul_(self.softcap)
+        if self.temperature != 1:
+            z.div_(self.temperature)
         copies = [z, *(z.clone() for _ in self.parts[1:])]
-        losses, at = torch.zeros_like(factor), 0
-        for (share, part), own in zip(self.parts, copies, strict=True):
-            mine = beside[at : at + part.takes]
-            losses.add_(part(own, mine, share * factor), alpha=share)
+        losses, at = torch.empty_like(factors), 0
+        for number, (part, own) in enumerate(zip(self.parts, copies, strict=True)):
+            losses[number] = part(own, beside[at : at + part.takes], factors[number])
             at += part.takes
         for own in copies[1:]:
             z.add_(own)
         if slope is not None:
             z.mul_(slope)
+        if self.temperature != 1:
+            z.div_(self.temperature)
         return losses
+
+    def fused(
+        self, z: Tensor, *beside: Tensor, scale: Tensor | float | None, out: Tensor, work: Tensor
+    ) -> Tensor:
+        """The first part, as `RowLoss` wants it: the losses, and in `out` their gradient times `scale`."""
+        by = scale.reshape(-1) if isinstance(scale, Tensor) and scale.ndim else scale
+        factor = z.new_ones(1, len(z)) if by is None else z.new_ones(1, len(z)) * by
+        return self(out.copy_(z), [*beside], factor)[0]
 
 
 def _normalised_(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -154,6 +154,16 @@ def within(value: float, name: str, dtype: torch.dtype) -> float:
     return value
 
 
+def cap_and_penalty(softcap: Any, z_loss: Any, dtype: torch.dtype) -> tuple[float | None, float]:
+    """Return a soft cap, if there is one, and what the squared log-sum-exp is multiplied by."""
+    penalty = check.number(z_loss, "z_loss", "a finite number >= 0", 0.0, math.inf, closed="low")
+    if softcap is None:
+        return None, penalty
+    return within(
+        check.number(softcap, "softcap", "a finite number > 0", 0.0, math.inf), "softcap", dtype
+    ), penalty
+
+
 def target_weights(
     moved: Tensor,
     sample_weight: Any,
