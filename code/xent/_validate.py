@@ -425,6 +425,9 @@ def any_array(value: ArrayLike, name: str) -> NDArray[Any]:
     masked = f"{name}: expected an array without a mask, got a masked array; select or ignore instead"
     if _holds_mask(value):
         raise TypeError(masked)
+    if type(value).__module__.partition(".")[0] in ("jax", "jaxlib"):
+        lost = "a JAX array, whose gradient would be lost in silence; np.asarray takes its numbers"
+        raise TypeError(f"{name}: expected an array of NumPy, got {lost}")
     try:
         array = np.asanyarray(value)
     except MemoryError:

@@ -221,3 +221,31 @@ def test_a_top_k_of_sequences_is_the_same_in_forward_mode(treatment: Any) -> Non
     with forward_ad.dual_level():
         value = forward_ad.unpack_dual(loss(forward_ad.make_dual(z, z))).primal
     assert value.item() == pytest.approx(loss(z).item(), rel=1e-6)
+
+
+DIVIDED: dict[str, Callable[[Tensor], Tensor]] = {
+    "labels": lambda d: xt.cross_entropy(Z, Y, ignore_index=3, denominator=d),
+    "binary": lambda d: xt.binary_cross_entropy(Z, P, denominator=d),
+    "distillation": lambda d: xt.distillation_loss(Z, V, denominator=d),
+    "linear": lambda d: xt.linear_cross_entropy(P, Z[:, :CLASSES], Y.clamp(max=3), denominator=d),
+    "nothing counts": lambda d: xt.cross_entropy(Z, Y.clamp(max=0), ignore_index=0, denominator=d - d),
+}
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*should not be instantiated:DeprecationWarning"
+)  # of PyTorch's own making
+@pytest.mark.parametrize("name", DIVIDED)
+def test_a_denominator_that_is_a_tensor_has_one_graph(name: str) -> None:
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    compiled = torch.compile(DIVIDED[name], fullgraph=True, backend=backend)
+    for value in range(1, 13):
+        d = torch.tensor(float(value), dtype=torch.float64)
+        torch.testing.assert_close(compiled(d), DIVIDED[name](d), rtol=1e-12, atol=0.0)
+    assert len(graphs) == 1

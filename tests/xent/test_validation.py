@@ -702,3 +702,12 @@ def test_infinite_logits_of_functions_that_allow_them() -> None:
     )
     np.testing.assert_array_equal(xent.sigmoid([-INF, INF]), [0, 1])
     np.testing.assert_array_equal(xent.log_sigmoid([-INF, INF]), [-INF, 0])
+
+
+def test_an_array_of_jax_is_refused() -> None:
+    """Of which NumPy would make a constant."""
+    traced = type(
+        "ArrayImpl", (), {"__module__": "jaxlib._jax", "__array__": lambda self, *_, **__: np.array(Z)}
+    )
+    with pytest.raises(TypeError, match=r"^logits: .* a JAX array, whose gradient would be lost"):
+        xent.cross_entropy(traced(), Y)

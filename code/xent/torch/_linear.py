@@ -11,12 +11,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from xent import _validate as check
-from xent._validate import Reduction, Settings
+from xent._validate import Reduction
 from xent.distillation import Direction, Scale, beta_share, divergence_settings
 
 from . import _parts
 from . import _validate as tensors
-from ._blocks import wide
+from ._blocks import Settings, wide
 from ._caches import TopK, masses_of, samples_of
 from ._linear_step import LinearLoss
 from ._losses import held
@@ -36,7 +36,7 @@ def linear_cross_entropy(
     sample_weight: Tensor | ArrayLike | None = None,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """Cross-entropy of ``hidden @ linear_weight.T + linear_bias`` that holds the logits of one block of rows at a time.
 
@@ -127,7 +127,7 @@ def linear_cross_entropy(
             of_class = tensors.weights(weight, "weight", (layer.classes,), "one weight a class", hidden)
             w = of_class[labels] if w is None else w * of_class[labels]
     loss = _parts.Parts((part,), cap)
-    reduce = check.reduction_arguments(reduction, denominator)
+    reduce = tensors.reduction_arguments(reduction, denominator)
     return _reduced(layer, loss, beside, w, reduce, mass=mass)
 
 
@@ -244,7 +244,7 @@ def linear_distillation_loss(
     sample_weight: Tensor | ArrayLike | None = None,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """Divergence of a linear layer's softmax from a teacher's, with the logits of one block of rows at a time.
 
@@ -370,7 +370,7 @@ def linear_distillation_loss(
         parts.append(_parts.Labels())
         beside = [*beside, labels.flatten()]
     shares = [share for share in (alpha, 1 - alpha) if share > 0]
-    loss, reduce = _parts.Parts(tuple(parts)), check.reduction_arguments(reduction, denominator)
+    loss, reduce = _parts.Parts(tuple(parts)), tensors.reduction_arguments(reduction, denominator)
     return _reduced(layer, loss, beside, w, reduce, shares=shares, teacher=teacher)
 
 

@@ -145,7 +145,7 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """`xent.cross_entropy` on tensors, in place of `torch.nn.functional.cross_entropy`.
 
@@ -179,7 +179,7 @@ def cross_entropy(
         loss = RowLoss(
             partial(_penalised, bound, share, smoothing), Parts((Labels(smoothing, share),), bound).fused
         )
-    return reduce_rows(loss, z, (labels,), w, check.reduction_arguments(reduction, denominator))
+    return reduce_rows(loss, z, (labels,), w, tensors.reduction_arguments(reduction, denominator))
 
 
 def soft_cross_entropy(
@@ -191,7 +191,7 @@ def soft_cross_entropy(
     sample_weight: Tensor | ArrayLike | None = None,
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """`xent.soft_cross_entropy` on tensors; the distributions may carry a gradient too.
 
@@ -216,7 +216,7 @@ def soft_cross_entropy(
         w = (mass > 0).to(mass.dtype) if w is None else w.masked_fill(mass == 0, 0.0)
     if smoothing:
         t = (1 - smoothing) * t + smoothing / z.shape[-1] * t.sum(-1, keepdim=True)
-    return reduce_rows(RowLoss(_soft), z, (t,), w, check.reduction_arguments(reduction, denominator), mass)
+    return reduce_rows(RowLoss(_soft), z, (t,), w, tensors.reduction_arguments(reduction, denominator), mass)
 
 
 def binary_cross_entropy(
@@ -227,7 +227,7 @@ def binary_cross_entropy(
     pos_weight: Tensor | ArrayLike | None = None,
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """`xent.binary_cross_entropy` on tensors, accurate in both tails; soft targets may carry a gradient too.
 
@@ -246,7 +246,7 @@ def binary_cross_entropy(
         if concrete(c) and (c == 0).any():
             raise ValueError("pos_weight: expected finite weights > 0, got 0")
         up = c * up
-    return reduce_each(up + down, w, check.reduction_arguments(reduction, denominator))
+    return reduce_each(up + down, w, tensors.reduction_arguments(reduction, denominator))
 
 
 def focal_loss(
@@ -259,7 +259,7 @@ def focal_loss(
     sample_weight: Tensor | ArrayLike | None = None,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """`xent.focal_loss` on tensors.
 
@@ -283,7 +283,7 @@ def focal_loss(
         factor = tensors.weights(alpha, "alpha", (z.shape[-1],), "one factor a class", z)[labels]
     others = (labels,) if factor is None else (labels, factor)
     loss = RowLoss(partial(_focal, gamma))
-    return reduce_rows(loss, z, others, w, check.reduction_arguments(reduction, denominator))
+    return reduce_rows(loss, z, others, w, tensors.reduction_arguments(reduction, denominator))
 
 
 def nll(
@@ -295,7 +295,7 @@ def nll(
     sample_weight: Tensor | ArrayLike | None = None,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """`xent.nll` on tensors; each log-probability counts as free, so that the target's alone has a gradient.
 
@@ -334,7 +334,7 @@ def log_loss(
     sample_weight: Tensor | ArrayLike | None = None,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """`xent.log_loss` on tensors: `labels` are the numbers that the targets call the classes.
 
@@ -373,7 +373,7 @@ def binary_log_loss(
     eps: float = 0.0,
     sample_weight: Tensor | ArrayLike | None = None,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """`xent.binary_log_loss` on tensors; a clipped probability has no gradient.
 
@@ -392,7 +392,7 @@ def binary_log_loss(
     # As in _binary_sides, also for the gradient: that of log p at 0 is infinite.
     up, down = torch.where((y > 0) | (p > 0), p, 1.0), torch.where((n > 0) | (p < 1), p, 0.0)
     log_p, log_q = _clipped(p, eps) if eps else (torch.log(up), torch.log1p(-down))
-    return reduce_each(-n * log_q - y * log_p + 0.0, w, check.reduction_arguments(reduction, denominator))
+    return reduce_each(-n * log_q - y * log_p + 0.0, w, tensors.reduction_arguments(reduction, denominator))
 
 
 # The arithmetic, of rows with the classes last.
@@ -548,7 +548,7 @@ def _pick(
     weight: Any,
     sample_weight: Any,
     reduction: Reduction,
-    denominator: float | None,
+    denominator: float | Tensor | None,
     loss: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """Take each target's entry along the last axis, apply `loss` to it, and reduce."""
@@ -556,7 +556,7 @@ def _pick(
     picked = moved.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     # A one has a finite loss; what it is does not matter, and what the entry was reaches no gradient.
     losses = loss(picked if w is None else picked.masked_fill(w == 0, 1.0)) + 0.0
-    return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
+    return reduce_each(losses, w, tensors.reduction_arguments(reduction, denominator))
 
 
 def held(value: float, like: Tensor) -> float:

@@ -20,9 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from xent._validate import Settings
-
-from ._blocks import divide_by, wide
+from ._blocks import Settings, divide_by, wide
 
 
 @dataclass(frozen=True)
