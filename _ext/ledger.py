@@ -36,28 +36,21 @@ from marks import (
 PAGES = "chapters/ledger"
 
 
-def _anchor(claim: Mark) -> str:
-    return nodes.make_id(f"claim-{claim.of}-{claim.function.removeprefix('test_')}")
-
-
-def _claims(root: str) -> list[Mark]:
-    return [mark for mark in read_marks(Path(root))[0] if mark.kind == "claim"]
+def _claims(root: Path, chapter: str) -> list[Mark]:
+    return [mark for mark in read_marks(root)[0] if (mark.kind, mark.of) == ("claim", chapter[:2])]
 
 
 def _mark(app: Sphinx, docname: str, text: list[str]) -> None:
-    """Write the marks into a chapter as it is read."""
-    number = Path(docname).name[:2]
-    here = [claim for claim in _claims(str(app.srcdir)) if claim.of == number]
+    """Write the marks into a chapter as it is read, from the end, so that the places found stay right."""
+    here = _claims(Path(app.srcdir), Path(docname).name)
     path = app.env.doc2path(docname)
     if not (here and path.endswith(".ipynb")):
         return
     notebook = nbformat.reads(text[0], as_version=4)
-    for claim in here:
-        for cell in (cell for cell in notebook.cells if cell.cell_type == "markdown"):
-            if found := claim.pattern.search(cell.source):
-                role = f"{{claim}}`{_anchor(claim)}`"
-                cell.source = cell.source[: found.end()] + role + cell.source[found.end() :]
-                break
+    for cell in (cell for cell in notebook.cells if cell.cell_type == "markdown"):
+        places = [(found.end(), c.anchor) for c in here for found in c.pattern.finditer(cell.source)]
+        for end, anchor in sorted(places, reverse=True):
+            cell.source = f"{cell.source[:end]}{{claim}}`{anchor}`{cell.source[end:]}"
     text[0] = nbformat.writes(notebook)
 
 
@@ -68,11 +61,8 @@ class ClaimMark(SphinxRole):
         """Return a link to the claim's entry in the ledger, with an anchor to come back to."""
         page = f"{PAGES}/{self.env.docname.rpartition('/')[2]}"
         to = f"{self.env.app.builder.get_relative_uri(self.env.docname, page)}#{self.text}"
-        link = nodes.reference(
-            "", "✓", refuri=to, internal=True, classes=["claim"], ids=[f"said-{self.text}"]
-        )
-        link["reftitle"] = "how this was tested"
-        return [link], []
+        given = {"classes": ["claim"], "ids": [f"said-{self.text}"], "reftitle": "how this was tested"}
+        return [nodes.reference("", "✓", refuri=to, internal=True, **given)], []
 
 
 def read_errors(root: Path) -> dict[str, list[dict[str, Any]]]:
@@ -117,7 +107,7 @@ class Ledger(SphinxDirective):
             for equation in read_equations(root)[0]
             if equation.chapter == chapter
         ]
-        claims = [self._claim(claim, chapter) for claim in _claims(str(root)) if claim.of == chapter[:2]]
+        claims = [self._claim(claim, chapter) for claim in _claims(root, chapter)]
         sections = []
         for title, entries in (("Equations", equations), ("Claims", claims)):
             if entries:
@@ -129,11 +119,11 @@ class Ledger(SphinxDirective):
         back = self.env.app.builder.get_relative_uri(self.env.docname, f"chapters/{chapter}")
         sentence, _ = self.parse_inline(re.sub(r"\]\((?=\d\d_)", "](../", claim.how))
         tried, _ = self.parse_inline(" ".join(claim.doc.split()))
-        up = nodes.reference("", "↑", refuri=f"{back}#said-{_anchor(claim)}", internal=True)
+        up = nodes.reference("", "↑", refuri=f"{back}#said-{claim.anchor}", internal=True)
         up["reftitle"] = "where this is said"
         said = nodes.paragraph("", "", *sentence, nodes.Text(" "), up)
         tests = nodes.paragraph("", "", *tried, nodes.Text(" "), _name(claim), classes=["ledger-tests"])
-        return nodes.container("", said, tests, classes=["ledger-entry"], ids=[_anchor(claim)])
+        return nodes.container("", said, tests, classes=["ledger-entry"], ids=[claim.anchor])
 
     def _equation(self, equation: Equation, tests: list[Mark], errors: dict[str, Any]) -> nodes.Node:
         """Render one equation: its number, which leads to it, the statement, a line for each test."""
@@ -174,7 +164,7 @@ class LedgerSummary(SphinxDirective):
         counted = {}
         for chapter, title in chapter_titles(root).items():
             own = [equation.label in read for equation in equations if equation.chapter == chapter]
-            claims = sum(claim.of == chapter[:2] for claim in _claims(str(root)))
+            claims = len(_claims(root, chapter))
             if own or claims:
                 counted[f"{{doc}}`{title} <ledger/{chapter}>`"] = sum(own), len(own) - sum(own), claims
         total = [f"**{sum(column)}**" for column in zip(*counted.values(), strict=True)]

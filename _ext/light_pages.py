@@ -185,6 +185,8 @@ REWRITTEN: list[tuple[str, Any]] = [
     ("<pre>(?=(.*?)</pre>)", reachable),
     # Words, punctuation and spaces of code have the colour of their listing: no element of their own.
     ('<span class="(?:n|nn|p|pre|w)">([^<]*)</span>', r"\1"),
+    # sphinx-exercise gives each on a page the same.
+    (' id="(?:exercise|solution)-content"', ""),
     # docutils' roles of a list of works, which the standard has given up.
     (' role="(?:doc-biblioentry|list)"', ""),
     # The name of a test is broken where its words end, and so is any in a table.

@@ -2,7 +2,7 @@
 
     @pytest.mark.equation("eq-bce", by="reference")
     @pytest.mark.claim("01", "The gradient of the loss is prediction minus target.")
-    @pytest.mark.erratum("3.3")
+    @pytest.mark.erratum("3.3", "slip")
     def test_the_gradient() -> None:
         '''What is tried: 50 random batches, against central differences.'''
 
@@ -12,8 +12,10 @@ they cannot disagree: what `problems` returns fails the one and is a warning, he
 
 An equation is read from the page if tests/equations/test_read.py has a row for it. Any other is transcribed: by a
 test that quotes the statement in its docstring and rejects a wrong variant. A claim is quoted as the chapter prints
-it, up to white space and emphasis; its test names what would refute it, and rejects something (tests/adversary.py).
-An erratum is a row of chapters/errata.yml.
+it, up to white space and emphasis, in words that stand there once; its mark stands where the quotation ends. Its test
+names what would refute it, and rejects something (tests/adversary.py). An erratum is a row of chapters/errata.yml, and
+its mark repeats the row's verdict. Unless it holds, a test gives the source's statement to `with refuted("3.3: ...")`,
+where it has to fail.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ VERDICTS = {
 USAGE = {
     "equation": (1, ["by"], '("eq-slug", by="...") with by one of ' + ", ".join(METHODS)),
     "claim": (2, [], '("01", "the sentence, quoted")'),
-    "erratum": (1, [], '("3.3")'),
+    "erratum": (2, [], '("3.3", "slip"), with the verdict of its row'),
 }
 
 LABEL = re.compile(r"eq-[a-z0-9]+(-[a-z0-9]+)*")
@@ -94,7 +96,7 @@ class Mark(NamedTuple):
 
     kind: str  # of USAGE
     of: str  # the label of an equation, the number of a claim's chapter, the id of a row
-    how: str  # the method of an equation's test, the sentence of a claim
+    how: str  # the method of an equation's test, the sentence of a claim, the verdict on an erratum
     path: str  # of the test's file, from the root
     function: str
     line: int
@@ -115,12 +117,16 @@ class Mark(NamedTuple):
         return {m["label"]: m["tex"] for m in DISPLAYED.finditer(self.doc)}.get(self.of)
 
     @property
+    def anchor(self) -> str:
+        """The id of a claim's card: its first words, for a test may defend several."""
+        return "-".join(["claim", self.of, *re.findall("[a-z0-9]+", self.how.lower())[:10]])
+
+    @property
     def pattern(self) -> re.Pattern[str]:
-        """What finds a claim in a cell: any white space between words, emphasis around them."""
+        """What finds a claim in a cell: whole words, any white space between them, emphasis around them."""
         words = self.how.replace("*", "").split()
-        return re.compile(
-            r"[*\s]*\s[*\s]*".join(r"\**".join(map(re.escape, word)) for word in words) + r"\**"
-        )
+        quoted = r"[*\s]*\s[*\s]*".join(r"\**".join(map(re.escape, word)) for word in words)
+        return re.compile(rf"(?<!\w){quoted}\**+(?![-'’]?\w)")
 
 
 # ------------------------------------------------------------------------------------- what the chapters state
@@ -273,22 +279,40 @@ def _of_equation(mark: Mark, equations: dict[str, Equation], read: dict[str, Any
         )
 
 
-def _of_claim(mark: Mark, texts: list[str]) -> Iterator[str]:
-    """Say what is wrong between a test and the sentence that its mark quotes."""
-    if not any(mark.pattern.search(text) for text in texts):
-        yield f"{mark.where}: {mark.function}: chapter {mark.of} does not say:\n    {mark.how}"
+def _of_claim(mark: Mark, texts: list[str], first: Mark) -> Iterator[str]:
+    """Say what is wrong between a test and the sentence that its mark quotes; the first with its anchor has it."""
+    if first is not mark:
+        yield f"{mark.where}: {mark.function}: begins as the claim at {first.where}: quote from another word on"
+    if (times := sum(len(mark.pattern.findall(text)) for text in texts)) != 1:
+        says = f"says {times} times (quote more words)" if times else "does not say"
+        yield f"{mark.where}: {mark.function}: chapter {mark.of} {says}:\n    {mark.how}"
     if "Would be refuted by" not in " ".join(mark.doc.split()):
         yield f'{mark.where}: {mark.function}: the docstring names no input, "Would be refuted by ..."'
     if "with refuted(" not in mark.source:
         yield f"{mark.where}: {mark.function}: nothing is refuted; give the same assertion what must fail in it"
 
 
-def _of_row(row: Row, texts: dict[str, list[str]], sources: set[str], tested: set[str]) -> Iterator[str]:
+def wrong_verdicts(row: Row, tests: list[Mark]) -> list[str]:
+    """Say where a row's verdict is not that of its tests: of a mark, or of what they refute."""
+    said = [f"{test.where}, {test.function}, {test.how!r}" for test in tests if test.how != row.verdict]
+    falls = any(f'with refuted("{row.id}: ' in test.source for test in tests)
+    if tests and falls == (row.verdict == "holds"):
+        said += [
+            "a test refutes what it says" if falls else f'no test of it has `with refuted("{row.id}: ...")`'
+        ]
+    return [f"{ERRATA}: row {row.id} says {row.verdict!r}, and {other}" for other in said]
+
+
+def _of_row(row: Row, texts: dict[str, list[str]], sources: set[str], tests: list[Mark]) -> Iterator[str]:
     """Say what is wrong with a row of the errata."""
     if row.verdict not in VERDICTS or row.id.split(".")[0] not in sources:
         yield f"{ERRATA}: row {row.id} has an unknown source or verdict: {row.verdict}"
-    if row.id not in tested:
-        yield f'{ERRATA}: row {row.id} has no test: no function in tests is marked @pytest.mark.erratum("{row.id}")'
+    if not tests:
+        yield (
+            f"{ERRATA}: row {row.id} has no test: no function in tests is marked "
+            f'@pytest.mark.erratum("{row.id}", "{row.verdict}")'
+        )
+    yield from wrong_verdicts(row, tests)
     chapter, heading = row.section
     words = " ".join(row.says.split())
     text = " ".join(section_text("\n".join(texts.get(chapter, [])), heading).split())
@@ -307,7 +331,7 @@ def problems(root: Path) -> list[str]:
     texts: dict[str, list[str]] = {}
     for path, _, markdown in markdown_cells(root):
         for name in (path.stem, path.name[:2]):
-            texts.setdefault(name, []).append(markdown)
+            texts.setdefault(name, []).append(re.sub("<!--.*?-->", "<!-- -->", markdown, flags=re.DOTALL))
 
     said += unreadable
     said += [
@@ -316,11 +340,12 @@ def problems(root: Path) -> list[str]:
         for equation in equations
         if equation.label not in tested["equation"] | read.keys()
     ]
+    cards: dict[str, Mark] = {}
     for mark in marks:
         if mark.kind == "equation":
             said += _of_equation(mark, stated, read)
         elif mark.kind == "claim":
-            said += _of_claim(mark, texts.get(mark.of, []))
+            said += _of_claim(mark, texts.get(mark.of, []), cards.setdefault(mark.anchor, mark))
         elif mark.of not in {row.id for row in rows}:
             said.append(f"{mark.where}: {mark.function} checks {mark.of}, which is no row of {ERRATA}")
     said += [
@@ -329,5 +354,6 @@ def problems(root: Path) -> list[str]:
         if label not in stated
     ]
     for row in rows:
-        said += _of_row(row, texts, {str(source["id"]) for source in sources}, tested["erratum"])
+        tests = [mark for mark in marks if (mark.kind, mark.of) == ("erratum", row.id)]
+        said += _of_row(row, texts, {str(source["id"]) for source in sources}, tests)
     return said

@@ -146,6 +146,7 @@ globalThis.xentFind = (() => {
     event.preventDefault();
     show(link).then(() => card.focus(), () => location.assign(link.href));
   });
+  card.addEventListener("click", (event) => event.target.closest("a") && card.hidePopover());
   // Sphinx's own script takes the key from the browser, which would close the card.
   document.addEventListener("keydown", (event) => event.key === "Escape" && card.matches(":popover-open") && card.hidePopover());
   const later = (wait, act) => {

@@ -16,7 +16,8 @@ On a CPU there is one thread, time is the processor's, which other work on the m
 growth of a fresh process (Linux), and the error is against the plain pair in float64. On a GPU memory is what PyTorch
 allocates, Liger and cut cross-entropy stand beside the others where they are installed, and the error is against the
 plain pair in float32 of the same rounded inputs. The cases of a GPU in linear.json are older: their logits have a
-standard deviation of 2, and labels and teacher are independent of them.
+standard deviation of 2, labels and teacher are independent of them, and they lack torch's own loss, which came with
+PyTorch 2.13, and Liger's distillation with sums in float32.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import argparse
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import json
 import time
 from collections.abc import Callable
@@ -100,6 +102,7 @@ def ways_on_gpu() -> dict[str, dict[str, Way]]:
         loss: {"plain": ways["plain"], "plain, compiled": torch.compile(ways["plain"]), "xent": ways["xent"]}
         for loss, ways in WAYS.items()
     }
+    result["cross_entropy"]["torch"] = partial(F.linear_cross_entropy, options=Options())
     if importlib.util.find_spec("liger_kernel"):
         liger = importlib.import_module("liger_kernel.transformers.functional")
         fused = liger.liger_fused_linear_cross_entropy
@@ -107,7 +110,10 @@ def ways_on_gpu() -> dict[str, dict[str, Way]]:
             "Liger": fused,
             "Liger, sums in float32": partial(fused, accum_dtype=torch.float32),
         }
-        result["distillation"]["Liger"] = partial(liger.liger_fused_linear_jsd, jsd_beta=0.0)
+        forward = partial(liger.liger_fused_linear_jsd, jsd_beta=0.0)
+        result["distillation"]["Liger"] = forward
+        if "accum_dtype" in inspect.signature(liger.liger_fused_linear_jsd).parameters:  # from 0.8.2 on
+            result["distillation"]["Liger, sums in float32"] = partial(forward, accum_dtype=torch.float32)
     if importlib.util.find_spec("cut_cross_entropy"):
         cut = importlib.import_module("cut_cross_entropy")
         result["cross_entropy"] |= {

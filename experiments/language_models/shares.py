@@ -1,7 +1,8 @@
 """From which share of labels on does distillation stop winning? A teacher that has seen all of the text.
 
 The data are speeches of Tiny Shakespeare of fewer than 200 characters, each ended by <eos>. A teacher learns all
-training speeches. A student, of a tenth of its size, has the text of a share of them: 2, 5, 20 or 100 %.
+training speeches. A student, of a tenth of its size, has the text of a share of them: 2, 5, 20 or 100 %. For a
+language model the text is its labels, so the rival of the arms along all training speeches is labels for all of them.
 
     labels              cross-entropy with the text that it has
     teacher, same text  KL(teacher || student) along that text, no labels

@@ -118,8 +118,8 @@ weights = partial(run.weights, cut=groups)
 def learnt(lengths: Ints, weight: Floats) -> dict[str, float]:
     """Return what the tilt by `weight` makes of these lengths, as a flexible model would learn it.
 
-    `calibration` is the number of ends that the tilted model expects over replies drawn from the true lengths,
-    for each that happens; `cost` is KL(P || Q*) in bits a character.
+    `calibration` is the number of ends that the tilted model expects over replies drawn from the true lengths, whose
+    text does not foretell them, for each that happens; `cost` is KL(P || Q*) in bits a character.
     """
     support, at, counts = np.unique(lengths, return_inverse=True, return_counts=True)
     true = counts / len(lengths)

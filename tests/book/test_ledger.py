@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import nbformat
 import pytest
 import yaml
 
@@ -161,11 +164,23 @@ def test_coin():
 '''
 
 
+ONCE_MORE = '@pytest.mark.claim("01", "This is a fair coin.")\n'
+
+
 @pytest.mark.parametrize(
     ("test", "said"),
     [
         (CLAIMED, ""),
         (CLAIMED.replace("fair", "fairer"), "chapter 01 does not say:\n    This is a fairer coin."),
+        (CLAIMED.replace("coin.", "co"), "chapter 01 does not say:\n    This is a fair co"),
+        (
+            CLAIMED.replace("This is a fair coin.", "is"),
+            "chapter 01 says 2 times (quote more words):\n    is",
+        ),
+        (
+            CLAIMED.replace("@", ONCE_MORE + "@"),
+            "begins as the claim at tests/equations/test_it.py:24: quote",
+        ),
         (CLAIMED.replace('"01"', '"02"'), "chapter 02 does not say:\n    This is a fair coin."),
         (CLAIMED.replace('"01", ', ""), "write @pytest.mark.claim"),
         (CLAIMED.replace("Would be refuted by", "Not"), 'names no input, "Would be refuted by ..."'),
@@ -174,13 +189,53 @@ def test_coin():
 )
 def test_a_claim_is_what_its_chapter_says(tmp_path: Path, test: str, said: str) -> None:
     # The mark may stand on any test, beside others of another kind.
-    write_book(tmp_path, STATED, "A sentence. This is **a fair\ncoin.** And on.", it=TESTED + test)
+    write_book(
+        tmp_path,
+        STATED,
+        "A sentence is said. This is **a fair\ncoin.** <!-- This is a fair coin. -->",
+        it=TESTED + test,
+    )
     problems = marks.problems(tmp_path)
     assert len(problems) == bool(said) and all(said in problem for problem in problems)
-    assert all(problem.startswith("tests/equations/test_it.py:24: test_coin: ") for problem in problems)
+    assert all(re.match("tests/equations/test_it.py:2[45]: test_coin: ", problem) for problem in problems)
 
 
-ERRATUM = '@pytest.mark.erratum("{0}")\ndef test_{1}():\n    pass\n'
+def test_a_mark_stands_where_its_sentence_ends(tmp_path: Path) -> None:
+    """Also where another's words begin with it, or end with it."""
+    others = "".join(ONCE_MORE.replace("This is a fair coin.", o) for o in ("This is a fair", "a fair coin."))
+    cell = "This is **a fair\ncoin.** A fairer one."
+    write_book(tmp_path, STATED, cell, it=TESTED + CLAIMED.replace("@", others + "@"))
+    app = SimpleNamespace(srcdir=tmp_path, env=SimpleNamespace(doc2path="{}.ipynb".format))
+    text = [nbformat.writes(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(cell)]))]
+    ledger._mark(app, "01_planted", text)
+    marked = re.sub(r"\{claim\}`claim-01-(.*?)`", r"<\1>", nbformat.reads(text[0], 4).cells[0].source)
+    assert (
+        marked == "This is **a fair<this-is-a-fair>\ncoin.**<a-fair-coin><this-is-a-fair-coin> A fairer one."
+    )
+    assert marks.problems(tmp_path) == []
+
+
+ERRATUM = """
+@pytest.mark.erratum("{id}", "{verdict}")
+def test_{name}():
+    with refuted("{id}: as printed"):
+        assert False
+"""
+
+
+def a_book_with_errata(root: Path, text: str, rows: dict[str, str], *tests: str) -> list[str]:
+    """Return what is wrong with a book of one section, rows of errata and their verdicts, and tests of them."""
+    row = {"place": "there", "stands": "a", "truth": "b", "section": ["01_coin", "Heads"], "says": "It is b."}
+    cards = [{"id": i, "verdict": verdict, **row} for i, verdict in rows.items()]
+    source = {"id": 3, "title": "A post", "about": "It."}
+    for name, content in (
+        ("chapters/01_coin.md", f"# A coin\n\n{text}"),
+        (marks.ERRATA, yaml.safe_dump({"sources": [source], "rows": cards})),
+        ("tests/test_coin.py", "".join(tests)),
+    ):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(content)
+    return marks.problems(root)
 
 
 @pytest.mark.parametrize(
@@ -204,17 +259,31 @@ ERRATUM = '@pytest.mark.erratum("{0}")\ndef test_{1}():\n    pass\n'
 def test_a_row_of_the_errata_has_its_test_and_its_correction(
     tmp_path: Path, text: str, tested: tuple[str, ...], told: list[str]
 ) -> None:
-    row = {"verdict": "wrong", "place": "there", "stands": "a", "truth": "b", "section": ["01_coin", "Heads"]}
-    rows = [{"id": i, **row, "says": "It is b."} for i in ("3.1", "3.11")]
-    source = {"id": 3, "title": "A post", "about": "It."}
-    tests = "".join(ERRATUM.format(i, i.replace(".", "_")) for i in tested)
-    for name, content in (
-        ("chapters/01_coin.md", f"# A coin\n\n{text}"),
-        (marks.ERRATA, yaml.safe_dump({"sources": [source], "rows": rows})),
-        ("tests/test_coin.py", tests),
-    ):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(content)
-    problems = marks.problems(tmp_path)
+    tests = [ERRATUM.format(id=i, name=i.replace(".", "_"), verdict="wrong") for i in tested]
+    problems = a_book_with_errata(tmp_path, text, {"3.1": "wrong", "3.11": "wrong"}, *tests)
     assert len(problems) == len(told)
     assert all(part in problem for part, problem in zip(told, problems, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("row", "mark", "refutes", "told"),
+    [
+        *((verdict, verdict, verdict != "holds", "") for verdict in marks.VERDICTS),
+        ("slip", "wrong", True, "says 'slip', and tests/test_coin.py:2, test_it, 'wrong'"),
+        ("holds", "holds", True, "says 'holds', and a test refutes what it says"),
+        ("wrong", "wrong", False, "says 'wrong', and no test of it has `with refuted("),
+    ],
+)
+def test_a_verdict_is_that_of_its_test(tmp_path: Path, row: str, mark: str, refutes: bool, told: str) -> None:
+    test = ERRATUM.format(id="3.1", name="it", verdict=mark)
+    test = test if refutes else test.replace('"3.1: as printed"', '"another: 3.1: is not it"')
+    problems = a_book_with_errata(tmp_path, "## Heads\n\nIt is b.\n", {"3.1": row}, test)
+    assert len(problems) == bool(told) and all(told in problem for problem in problems)
+
+
+@pytest.mark.parametrize("row", marks.read_errata(ROOT)[1], ids=lambda row: row.id)
+def test_a_verdict_changed_alone_is_noticed(row: marks.Row) -> None:
+    mine = [mark for mark in marks.read_marks(ROOT)[0] if (mark.kind, mark.of) == ("erratum", row.id)]
+    assert marks.wrong_verdicts(row, mine) == []
+    for other in marks.VERDICTS.keys() - {row.verdict}:
+        assert marks.wrong_verdicts(row._replace(verdict=other), mine)

@@ -47,7 +47,7 @@ def each_loss(z: Array, y: Array) -> Array:
     "Surprise is minus the logarithm of a probability, because it has to grow as events get rarer and to add up over "
     "independent ones; the base sets the unit.",
 )
-@pytest.mark.erratum("3.6")
+@pytest.mark.erratum("3.6", "conditional")
 def test_only_the_logarithm_adds_up() -> None:
     """Random probabilities down to 1e-300, other functions, two dice whose events are independent or not.
 
@@ -95,7 +95,7 @@ def test_only_the_logarithm_adds_up() -> None:
         assert -np.log(both) == pytest.approx(-np.log(alone[0]) - np.log(alone[1]))
 
     adds(lambda a, b: b % 2 == 0)
-    with refuted("events that depend on each other"):
+    with refuted("3.6: of any two events"):
         adds(lambda a, b: a + b >= 10)
 
 
@@ -214,7 +214,7 @@ def test_one_excluded_outcome() -> None:
     "problem at every sample size, with inputs or without, because the entropy of the data does not contain the "
     "parameters.",
 )
-@pytest.mark.erratum("3.10")
+@pytest.mark.erratum("3.10", "conditional")
 def test_one_problem() -> None:
     """One to 200 examples, a wrong class of models, tables of conditionals; against the law it is another problem.
 
@@ -256,7 +256,7 @@ def test_one_problem() -> None:
     law = stats.nbinom.pmf(np.arange(60), 2, 0.4)[:, None]
     of_law = special.rel_entr(law, stats.poisson.pmf(np.arange(60)[:, None], rates)).sum(axis=0)
     few = stats.poisson.logpmf(np.array([[0], [1], [1]]), rates).sum(axis=0)
-    with refuted("the law's divergence beside the record's likelihood"):
+    with refuted("3.10: the law's divergence beside the record's likelihood"):
         says(few, -few / 3, of_law)
 
 

@@ -98,12 +98,11 @@ def three_times() -> Array:
     "04",
     "The gradient of cross-entropy in the logits is prediction minus target, $p - t$, if the target sums to one.",
 )
-@pytest.mark.erratum("2.6")
 def test_prediction_minus_target() -> None:
     """Autograd, on batches of every kind up to a vocabulary, with hard targets and soft ones of every kind.
 
-    Would be refuted by a target that sums to one with another gradient. Without the condition, and under a mean, which
-    the source leaves open, it is another.
+    Would be refuted by a target that sums to one with another gradient. Without the condition, and under a mean, it is
+    another.
     """
     g = rng(0)
 

@@ -284,7 +284,7 @@ def tf_gradient(labels: Array, z: Array) -> Array:
 )
 @pytest.mark.claim("07", "TensorFlow's default kernel returns $p_k - y_k$ whatever s is.")
 @pytest.mark.claim("07", "Beyond it, the model learns next to nothing from its worst mistakes.")
-@pytest.mark.erratum("1.14")
+@pytest.mark.erratum("1.14", "holds")
 def test_right_losses_with_wrong_gradients() -> None:
     """Labels of random sums, zero included; logits on both sides of -27.6; Keras's two losses, 2 to 20 classes.
 

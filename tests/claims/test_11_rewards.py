@@ -257,7 +257,8 @@ def test_where_the_policy_ends() -> None:
         says(rate(3.0), rate(1.0))
 
 
-@pytest.mark.claim("11", "with the row's divisor for $|o|$, and those after 2,400 steps.")
+@pytest.mark.claim("11", "with the row's divisor for $|o|$, and those after these steps.")
+@pytest.mark.claim("11", "As 400 steps were too few, 2,400 were taken, with one seed only.")
 def test_the_held_transformer_ends_where_the_equation_says() -> None:
     """The four stored runs: success and both lengths at the end, by the equation from the lengths that the first policy
     is made to have.
@@ -287,6 +288,13 @@ def test_the_held_transformer_ends_where_the_equation_says() -> None:
         found = end["success"], end["right"], end["wrong"]
         assert found == pytest.approx(foretold(run["looks"][0]["success"], by), rel=0.01)
 
+    def one_seed(end: str) -> None:
+        assert {run["seed"] for run in record["runs"] if run["divisor"].endswith(end)} == {0}
+
+    one_seed("held")
+    with refuted("the runs without the penalty, which have four"):
+        one_seed("expected")
+    assert (rewards.STEPS, record["held_steps"]) == (400, 2400)
     constant = np.full_like(n, rewards.MEAN)
     assert sorted(run["divisor"].split(",")[0] for run in runs) == ["constant"] * 2 + ["reply"] * 2
     for run in runs:

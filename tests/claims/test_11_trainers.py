@@ -67,6 +67,7 @@ def told(cause: str) -> str:
     "GPT-2's `loss_type` is None, so the Trainer counts one label too many for each sequence whose first label is not "
     "masked.",
 )
+@pytest.mark.claim("11", "nanoGPT, exact for its blocks of one length, a mean of means if labels are masked;")
 @pytest.mark.claim("11", "DistributedDataParallel and FSDP2 divide by the number of ranks.")
 @pytest.mark.claim("11", "divide a short window by the steps that it should have had.")
 @pytest.mark.claim(

@@ -844,23 +844,33 @@ def test_the_kept_part_cut_off_at_zero() -> None:
             assert losses[0] == pytest.approx(losses[1], rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.claim("14", "with the tail in four bytes of its own, each kept probability needs only two.")
 def test_what_two_bytes_make_of_a_tail() -> None:
-    """Sharp teachers over a vocabulary: rounded to bfloat16, the kept log-probabilities lose the bucket.
+    """Flat and sharp teachers over a vocabulary, students at and far from them: the mean divergence from a cache.
 
-    The price list counts four bytes for that reason.
+    Would be refuted by rounded probabilities that move it by more than two ten-thousandths, of a nat or of itself.
+    With the tail taken from what they leave of one, a sharp teacher's moves.
     """
     g = rng(12)
+    one_each = torch.eye(100)  # hidden states that make the weight the student's logits
 
-    def keeps(kind: torch.dtype) -> None:
-        z = 8 * g.normal(size=(100, 32_000))
-        log_p = np.sort(xent.log_softmax(z), axis=1)[:, ::-1]
-        tail = np.exp(log_p[:, 64:]).sum(1)
-        stored = torch.tensor(log_p[:, :64].copy()).to(kind).double().exp().sum(1).numpy()
-        assert np.median(np.abs(1 - stored - tail) / tail) < 1e-3
+    def keeps(scale: float, apart: float, beside: bool) -> None:
+        v = torch.tensor(scale * g.normal(size=(100, 8_000))).float()
+        student = (v + apart * torch.tensor(g.normal(size=v.shape)).float()).T.contiguous()
+        cache = xt.top_k_of_teacher(v, 64)
+        assert cache.probs is not None
+        probs = cache.probs.bfloat16()
+        tail = cache.tail if beside else (1 - probs.double().sum(1)).clamp(min=0).float()
+        short = xt.TopK(cache.indices.int(), tail, probs)
+        assert sum(x.nbytes for x in (short.indices, tail, probs)) == 388 * len(v)
+        of = [xt.linear_distillation_loss(one_each, student, teacher_top_k=c) for c in (cache, short)]
+        assert abs(of[0] - of[1]).item() < 2e-4 * (1 + of[0].item())
 
-    keeps(torch.float32)
-    with refuted("two bytes"):
-        keeps(torch.bfloat16)
+    for apart in (0.0, 0.1, 1.0, 3.0):
+        keeps(3.0, apart, beside=True)
+        keeps(8.0, apart, beside=True)
+    with refuted("the tail from what is left"):
+        keeps(8.0, 0.0, beside=False)
 
 
 @pytest.mark.claim("14", "The share of upward steps leaves out steps that go neither up nor down.")

@@ -851,43 +851,55 @@ def test_rounded_logits_of_a_distillation() -> None:
 
 @pytest.mark.claim(
     "15",
-    "Near its teacher, a student's divergence is small, and rounded logits cost more of its gradient than here.",
+    "Near its teacher a student loses more of its gradient to rounded logits: 2.7% at a divergence of 0.378 nats, "
+    "7.3% at 0.040, and 21.9% at 0.004. With the logits of a block in float32 it is 0.2% throughout.",
 )
 def test_rounded_logits_near_a_teacher() -> None:
-    """Without a GPU: round the logits of small layers, and look at the gradients; a teacher near and far.
+    """Other layers and spreads of the logits than the page's, teachers nearer and nearer; labels drawn from each.
 
-    Labels are the near teacher's own. Would be refuted by a near teacher at which rounding costs less.
+    Would be refuted by a nearer teacher at which rounding costs less, or blocks in float32 that cost more than .2 %.
     """
     g = rng(9)
 
-    def errors(near: bool) -> tuple[float, float]:
-        h, w = g.normal(size=(256, 64)), g.normal(size=(4000, 64)) / 4
-        other = (g.normal(size=(256, 64)), g.normal(size=(4000, 64)) / 4)
-        u, t = (h + 0.1 * other[0], w + 0.1 * other[1]) if near else other
-        exact = torch.tensor(u @ t.T)
-        y = torch.multinomial(exact.softmax(1), 1)[:, 0] if near else torch.tensor(g.integers(4000, size=256))
+    def errors(part: float, spread: float) -> tuple[float, float, float]:
+        """What rounding costs labels and a distillation, and what it costs in the linear loss."""
+        h, w, dh, dw = (torch.tensor(g.normal(size=(n, 64))) for n in (128, 1500) * 2)
+        w, dw = w * spread / 8, dw * spread / 8
+        h, w, u, v = (x.bfloat16() for x in (h, w, h + part * dh, w + part * dw))
+        z, t = h.double() @ w.double().T, u.double() @ v.double().T
+        y = torch.multinomial(t.softmax(1), 1)[:, 0]
 
-        def error(loss: Callable[[Tensor, Tensor], Tensor]) -> float:
+        def error(loss: Callable[[Tensor, Tensor], Tensor], other: Tensor | None = None) -> float:
             found = []
             for kind in (torch.float64, torch.bfloat16):
-                z, v = (torch.tensor(x).to(kind).double().requires_grad_() for x in (h @ w.T, u @ t.T))
-                (gradient,) = torch.autograd.grad(loss(z, v), z)
-                found.append(gradient.T @ torch.tensor(h))
-            return float((found[1] - found[0]).norm() / found[0].norm())
+                at, taught = (x.to(kind).double().requires_grad_() for x in (z, t))
+                (slope,) = torch.autograd.grad(loss(at, taught), at)
+                found.append(slope.T @ h.double())
+            rounded = found[1] if other is None else other.double()
+            return float((rounded - found[0]).norm() / found[0].norm())
 
-        return error(lambda z, v: F.cross_entropy(z, y)), error(xt.distillation_loss)
+        w.requires_grad_()
+        (blocks,) = torch.autograd.grad(xt.linear_distillation_loss(h, w, u, v), w)
+        distilled = error(xt.distillation_loss), error(xt.distillation_loss, blocks)
+        return error(lambda z, _: F.cross_entropy(z, y)), *distilled
 
     def says(less: float, more: float) -> None:
-        assert more > 3 * less
+        assert more > 2 * less
 
-    (labels_near, near), (labels_far, far) = errors(True), errors(False)
-    says(labels_far, far)
-    says(labels_near, near)
-    says(far, near)
-    with refuted("the far teacher"):
-        says(near, far)
-    with refuted("the labels"):
-        says(far, labels_far)
+    for spread in (2.0, 3.0):
+        found = [errors(part, spread) for part in (1.0, 0.3, 0.1, 0.03)]
+        for (_, far, _), (_, near, _) in itertools.pairwise(found[1:]):
+            says(far, near)
+            with refuted("the farther teacher"):
+                says(near, far)
+        says(found[0][0], found[-1][1])
+        with refuted("near a teacher as among strangers"):  # what the page had left open
+            assert found[-1][1] < 0.02
+        for labels, rounded, blocks in found:
+            assert 0.001 < blocks < 0.0025
+            says(blocks, rounded)
+            with refuted("labels"):
+                says(rounded, labels)
 
 
 @pytest.mark.claim(
@@ -968,7 +980,12 @@ def test_trees_sum_to_one() -> None:
 @pytest.mark.claim(
     "15",
     'With options and inputs in bfloat16, `reduction="mean"` adds up '
-    "the chunks' losses, here one for each row, in that format.",
+    "the chunks' losses in that format. By default a chunk is a single row here",
+)
+@pytest.mark.claim(
+    "15",
+    "The default adds up 256 losses and drifts; chunks of 64 rows make a sum of four, which keeps the mean to about a "
+    "tenth of a nat.",
 )
 @pytest.mark.claim(
     "15",
@@ -995,15 +1012,29 @@ def test_a_mean_of_chunks() -> None:
         y[:ignored] = -100
         return h, w, y
 
-    def off(rows: int, classes: int, width: int, chunks: int, dtype: torch.dtype = torch.bfloat16) -> float:
+    def off(
+        rows: int,
+        classes: int,
+        width: int,
+        chunks: int,
+        dtype: torch.dtype = torch.bfloat16,
+        size: int | None = None,
+    ) -> float:
         h, w, y = inputs(rows, classes, width, 0)
         h, w = h.to(dtype), w.to(dtype)
+        options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=size)
         found = options._adjust(rows, width, classes, h.dtype, h.device).batch_chunk_size
         assert -(-rows // found) == chunks
         exact = F.cross_entropy(h.double() @ w.double().T, y)
         return abs(F.linear_cross_entropy(h, w, y, options=options).item() - exact.item())
 
+    def keeps(size: int | None) -> None:
+        assert off(256, 32_000, 64, 256 // (size or 1), size=size) < 0.12
+
     assert off(256, 32_000, 64, 256) > 0.5
+    keeps(64)
+    with refuted("the default"):
+        keeps(None)
     with refuted("a layer of few chunks"):
         assert off(512, 8000, 256, 32) > 0.5
     with refuted("float16, whose losses are added in float32"):

@@ -19,7 +19,7 @@ P_Y = np.array([[0.7, 0.3], [0.3, 0.7]])
 Q_Y = np.array([[0.5, 0.5], [0.2, 0.8]])
 
 
-@pytest.mark.erratum("3.5")
+@pytest.mark.erratum("3.5", "conditional")
 def test_cross_entropy_can_be_symmetric() -> None:
     """Printed: H(P, Q) != H(Q, P). True: in general; equal for (a, 1 - a) against (1 - a, a)."""
     for a in (0.01, 0.2, 0.45, 0.9):
@@ -30,9 +30,12 @@ def test_cross_entropy_can_be_symmetric() -> None:
         assert not np.allclose(p, q)
     p, q = np.array([0.9, 0.1]), np.array([0.5, 0.5])
     assert abs(information.cross_entropy(p, q) - information.cross_entropy(q, p)) > 0.5
+    p, q = np.array([0.2, 0.8]), np.array([0.8, 0.2])
+    with refuted("3.5: of any two distributions"):
+        assert abs(information.cross_entropy(p, q) - information.cross_entropy(q, p)) > 1e-9
 
 
-@pytest.mark.erratum("3.7")
+@pytest.mark.erratum("3.7", "conditional")
 def test_the_cancellation_needs_the_shared_marginal() -> None:
     """Printed: P(x) cancels in the joint divergence. True: if the model's marginal is P_X and Q covers P."""
     conditional = float(P_X @ information.kl_divergence(P_Y, Q_Y))
@@ -41,26 +44,29 @@ def test_the_cancellation_needs_the_shared_marginal() -> None:
     assert shared == pytest.approx(conditional, rel=1e-12, abs=0)
     other_x = np.array([0.9, 0.1])
     other = information.kl_divergence(joint, (other_x[:, None] * Q_Y).ravel())
-    assert abs(other - conditional) > 0.3
+    with refuted("3.7: P(x) cancels, whatever the model's marginal"):
+        assert other == pytest.approx(conditional, abs=0.3)
     assert other - information.kl_divergence(P_X, other_x) == pytest.approx(conditional, rel=1e-12, abs=0)
     # Without cover the divergence is infinite, and no average of finite ratios estimates it.
     missing = np.array([[1.0, 0.0], [0.2, 0.8]])
     assert information.kl_divergence(joint, (P_X[:, None] * missing).ravel()) == math.inf
 
 
-@pytest.mark.erratum("3.7")
+@pytest.mark.erratum("3.7", "conditional")
 def test_the_conditional_divergence_depends_on_x() -> None:
     """Printed: one number KL(P_{X|Y} || ...). True: it is P_{Y|X}, one number for each fixed x."""
     at_each_x = information.kl_divergence(P_Y, Q_Y)
-    assert abs(at_each_x[0] - at_each_x[1]) > 0.05
+    with refuted("3.7: one number"):
+        assert at_each_x[0] == pytest.approx(at_each_x[1], abs=0.05)
     joint = P_X[:, None] * P_Y
     x_given_y = (joint / joint.sum(axis=0)).T
     model = P_X[:, None] * Q_Y
     q_x_given_y = (model / model.sum(axis=0)).T
-    assert np.abs(information.kl_divergence(x_given_y, q_x_given_y) - at_each_x).max() > 0.01
+    with refuted("3.7: of X given Y"):
+        assert information.kl_divergence(x_given_y, q_x_given_y) == pytest.approx(at_each_x, abs=0.01)
 
 
-@pytest.mark.erratum("3.8")
+@pytest.mark.erratum("3.8", "conditional")
 def test_the_law_of_large_numbers_holds_at_a_fixed_theta() -> None:
     """At a fixed theta the average log ratio converges; but the same data fit truths of different divergence."""
     joint = (P_X[:, None] * P_Y).ravel()
@@ -77,8 +83,10 @@ def test_the_law_of_large_numbers_holds_at_a_fixed_theta() -> None:
     fair_share, certain = x[0] < 0.7, rng.permutation(10**5) < 70_000
     assert abs(fair_share.mean() - certain.mean()) < 0.01
     hidden = np.where(certain[:, None], [[1.0, 0.0]], [[0.0, 1.0]])
-    assert information.kl_divergence(hidden, np.tile([0.7, 0.3], (10**5, 1))).mean() > 0.6
-    assert information.kl_divergence(np.array([0.7, 0.3]), np.array([0.7, 0.3])) == 0
+    apart = information.kl_divergence(hidden, np.tile([0.7, 0.3], (10**5, 1))).mean()
+    assert apart > 0.6 and information.kl_divergence(np.array([0.7, 0.3]), np.array([0.7, 0.3])) == 0
+    with refuted("3.8: data estimate the divergence, so the same data have one"):
+        assert apart == pytest.approx(0, abs=0.6)
     # Inputs that come again show their labels' shares, and with them the divergence.
     counts = rng.multinomial(10**6, joint).reshape(2, 2)
     shares = counts / counts.sum(axis=1, keepdims=True)
@@ -86,7 +94,7 @@ def test_the_law_of_large_numbers_holds_at_a_fixed_theta() -> None:
     assert plugged == pytest.approx(divergence, rel=0.05)
 
 
-@pytest.mark.erratum("3.9")
+@pytest.mark.erratum("3.9", "conditional")
 def test_pointwise_convergence_is_not_enough() -> None:
     """A class in which each average converges and the minimiser does not: it remembers the examples."""
     rng = np.random.default_rng(2)
@@ -102,7 +110,8 @@ def test_pointwise_convergence_is_not_enough() -> None:
         assert loss(x, y, x[y]) == pytest.approx(-math.log(0.99), rel=1e-12, abs=0)
         expected = float(information.cross_entropy([0.7, 0.3], [0.99, 0.01]))
         assert loss(new_x, new_y, x[y]) == pytest.approx(expected, abs=0.05)
-        assert expected > 2 * best
+        with refuted("3.9: the minimiser of the average tends to that of the expectation"):
+            assert expected == pytest.approx(best, rel=0.5)
     # Not every model that remembers: the nearest neighbour, on labels that x decides, does as well on new examples.
     x, new_x = np.sort(rng.random(100_000)), rng.random(10_000)
     right = np.searchsorted(x, new_x).clip(1, len(x) - 1)
@@ -112,7 +121,7 @@ def test_pointwise_convergence_is_not_enough() -> None:
     assert new_loss == pytest.approx(-math.log(0.99), abs=0.01)
 
 
-@pytest.mark.erratum("3.9")
+@pytest.mark.erratum("3.9", "conditional")
 def test_uniform_convergence_to_a_single_minimum_moves_the_minimiser_there() -> None:
     """Bernoulli models of coins on two compact sets: averages converge uniformly, and two minima keep it jumping."""
     heads = np.random.default_rng(3).binomial(100_000, 0.5, size=400) / 100_000
@@ -128,7 +137,18 @@ def test_uniform_convergence_to_a_single_minimum_moves_the_minimiser_there() -> 
         says(np.array([0.4, 0.6]), 0.6)
 
 
-@pytest.mark.erratum("3.12")
+@pytest.mark.erratum("3.a", "conditional")
+def test_how_close_depends_on_the_direction() -> None:
+    """Printed: the divergence measures how close two distributions are. True: the two directions may disagree."""
+    p, candidates = np.array([0.49, 0.02, 0.49]), np.array([[0.98, 0.01, 0.01], [1 / 3, 1 / 3, 1 / 3]])
+    forward = information.kl_divergence(np.tile(p, (2, 1)), candidates)
+    reverse = information.kl_divergence(candidates, np.tile(p, (2, 1)))
+    assert [forward.argmin(), reverse.argmin()] == [1, 0]
+    with refuted("3.a: one of two is closer, whichever comes first"):
+        assert forward.argmin() == reverse.argmin()
+
+
+@pytest.mark.erratum("3.12", "slip")
 def test_the_weight_of_the_inputs_stands_once() -> None:
     """Printed: no brackets, as if P_X were outside the logarithm twice.
 
@@ -139,7 +159,8 @@ def test_the_weight_of_the_inputs_stands_once() -> None:
     brute = information.cross_entropy(joint, (P_X[:, None] * Q_Y).ravel()) - information.entropy(P_X)
     assert once == pytest.approx(brute, rel=1e-12, abs=0)
     twice = float(P_X**2 @ information.cross_entropy(P_Y, Q_Y))
-    assert abs(twice - once) > 0.1
+    with refuted("3.12: as printed, without brackets"):
+        assert twice == pytest.approx(once, abs=0.1)
 
     # One shared rate for both inputs: the fit moves when the weights are squared.
     def fit(weights: np.ndarray) -> float:

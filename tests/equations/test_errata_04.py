@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import xent
+from adversary import refuted
 from xent import gradients
 
 # The note's six examples, as it displays them.
@@ -23,7 +24,7 @@ ACTIVATIONS = np.array(
 TARGETS = np.array([0, 1, 0, 1, 1, 0])
 
 
-@pytest.mark.erratum("2.2")
+@pytest.mark.erratum("2.2", "holds")
 def test_the_printed_tables_are_right_within_the_rounding_of_the_display() -> None:
     """Losses and probabilities agree to 1e-4 with the note; recomputing them does not give all digits."""
     losses = xent.cross_entropy(ACTIVATIONS, TARGETS, reduction="none")
@@ -45,9 +46,9 @@ def test_the_printed_tables_are_right_within_the_rounding_of_the_display() -> No
     assert np.abs(xent.softmax(ACTIVATIONS) - probabilities).max() < 1e-4
 
 
-@pytest.mark.erratum("2.4")
-def test_the_product_is_the_derivative_off_the_diagonal_only() -> None:
-    """Old: do_j/dz_i = -o_j o_i, no condition. True for i != j; for i = j even the sign is wrong."""
+@pytest.mark.erratum("2.4", "holds")
+def test_the_derivatives_of_softmax() -> None:
+    """do_j/dz_i = -o_j o_i for i != j, do_i/dz_i = o_i (1 - o_i); for i = j the first has even the wrong sign."""
     row = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
     true = torch.autograd.functional.jacobian(lambda z: torch.softmax(z, 0), row).numpy()
     o = torch.softmax(row, 0).numpy()
@@ -55,20 +56,12 @@ def test_the_product_is_the_derivative_off_the_diagonal_only() -> None:
     off = ~np.eye(3, dtype=bool)
     assert np.allclose(old[off], true[off], rtol=1e-13)
     assert (old[~off] < 0).all() and (true[~off] > 0).all()
-    # Used everywhere, it would let the probabilities sum to less after every move.
+    assert np.allclose(o * (1 - o), np.diag(true), rtol=1e-14)
+    # Used everywhere, the first would let the probabilities sum to less after every move.
     assert np.allclose(old.sum(axis=0), -o) and np.allclose(true.sum(axis=0), 0, atol=1e-15)
 
 
-@pytest.mark.erratum("2.5")
-def test_the_diagonal_is_right() -> None:
-    """do_i/dz_i = o_i (1 - o_i)."""
-    row = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
-    true = torch.autograd.functional.jacobian(lambda z: torch.softmax(z, 0), row).numpy()
-    o = torch.softmax(row, 0).numpy()
-    assert np.allclose(o * (1 - o), np.diag(true), rtol=1e-14)
-
-
-@pytest.mark.erratum("2.7")
+@pytest.mark.erratum("2.7", "conditional")
 def test_the_gradient_is_not_linear_but_bounded_and_half_lipschitz() -> None:
     """Old: linear, therefore smooth. It is linear in o - y only; bounded and 1/2-Lipschitz is the reason."""
     label = 1
@@ -78,7 +71,8 @@ def test_the_gradient_is_not_linear_but_bounded_and_half_lipschitz() -> None:
 
     # A linear (affine) function has equal differences over equal steps.
     first, second = gradient(2.0) - gradient(0.0), gradient(4.0) - gradient(2.0)
-    assert np.linalg.norm(first) > 3 * np.linalg.norm(second)
+    with refuted("2.7: linear, in the logits"):
+        assert np.allclose(first, second, atol=0.1)
     # In the prediction o it is affine, exactly.
     for margin in (-3.0, 0.0, 7.0):
         assert np.allclose(gradient(margin), xent.softmax([margin, 0.0]) - [0, 1], atol=1e-15)

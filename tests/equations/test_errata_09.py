@@ -14,7 +14,7 @@ from xent import scoring
 from xent.elicitation import elicited
 
 
-@pytest.mark.erratum("0.1")
+@pytest.mark.erratum("0.1", "holds")
 def test_an_f_divergence_needs_f_of_one_to_be_zero():
     """With f(1) = 0, strictly convex f gives D >= 0, and D = 0 only for P = Q. Without, D >= f(1)."""
     p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.2, 0.6])
@@ -32,7 +32,7 @@ def test_an_f_divergence_needs_f_of_one_to_be_zero():
         assert divergence(f, p, q) > float(f(np.ones(())))
 
 
-@pytest.mark.erratum("4.2")
+@pytest.mark.erratum("4.2", "conditional")
 def test_squared_error_on_one_hot_targets_is_strictly_proper():
     """Old: squared error is conceptually wrong for classes. New: its minimiser is the posterior."""
     p = np.array([0.5, 0.3, 0.2])
