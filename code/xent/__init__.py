@@ -15,7 +15,6 @@ from . import denominators, distillation, elicitation, gradients, information, s
 from ._diagnose import Diagnosis, diagnose
 from .losses import (
     binary_cross_entropy,
-    binary_focal_loss,
     binary_log_loss,
     cross_entropy,
     focal_loss,
@@ -30,7 +29,6 @@ __version__ = "0.1.0"
 __all__ = [
     "Diagnosis",
     "binary_cross_entropy",
-    "binary_focal_loss",
     "binary_log_loss",
     "cross_entropy",
     "denominators",

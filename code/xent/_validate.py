@@ -7,11 +7,10 @@ what came and what was expected.
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -426,6 +425,9 @@ def any_array(value: ArrayLike, name: str) -> NDArray[Any]:
     masked = f"{name}: expected an array without a mask, got a masked array; select or ignore instead"
     if _holds_mask(value):
         raise TypeError(masked)
+    if type(value).__module__.partition(".")[0] in ("jax", "jaxlib"):
+        lost = "a JAX array, whose gradient would be lost in silence; np.asarray takes its numbers"
+        raise TypeError(f"{name}: expected an array of NumPy, got {lost}")
     try:
         array = np.asanyarray(value)
     except MemoryError:
@@ -451,41 +453,3 @@ def _holds_mask(value: Any) -> bool:
             if any(issubclass(kind, (list, tuple, np.ma.MaskedArray)) for kind in set(map(type, part))):
                 parts.extend(part)
     return False
-
-
-def renamed(**names: str) -> Callable[[F], F]:
-    """Decorate a function whose keyword arguments have new names since the last release."""
-    return _without({old: f"{{}} calls this argument {new} now" for old, new in names.items()})
-
-
-def gone(**names: str) -> Callable[[F], F]:
-    """Decorate a function some of whose keyword arguments another function takes since the last release."""
-    return _without({old: f"{new} takes this argument now, and {{}} does not" for old, new in names.items()})
-
-
-def _without(messages: dict[str, str]) -> Callable[[F], F]:
-    def decorate(function: F) -> F:
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            for old, message in messages.items():
-                if old in kwargs:
-                    raise TypeError(f"{old}: {message.format(function.__name__)}")
-            return function(*args, **kwargs)
-
-        return cast(F, call)
-
-    return decorate
-
-
-def moved(module: str, names: dict[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a module whose public names are elsewhere since the last release.
-
-    An ImportError, so that ``from module import name`` shows the message as well.
-    """
-
-    def getattr_(name: str) -> Any:
-        if name in names:
-            raise ImportError(f"{module}.{name} is {names[name]}.{name} now")
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
-
-    return getattr_

@@ -19,11 +19,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from . import _validate as check
 from ._blocks import Block, Index, Terms, blocks
-from ._validate import Floats, Reduction, renamed
+from ._validate import Floats, Reduction
 from ._walk import (
     binary_targets,
     differentiate_each,
@@ -31,17 +31,13 @@ from ._walk import (
     distributions_and_weights,
     labels_and_weights,
 )
-from .losses import binary_probs, clip, exponent, logs_and_labels, picked, probs_and_labels, sides
-from .numerics import log_sigmoid, refuse, sigmoid
+from .losses import exponent
+from .numerics import refuse, sigmoid
 
 __all__ = [
     "binary_cross_entropy_gradient",
-    "binary_focal_loss_gradient",
-    "binary_log_loss_gradient",
     "cross_entropy_gradient",
     "focal_loss_gradient",
-    "log_loss_gradient",
-    "nll_gradient",
     "soft_cross_entropy_gradient",
     "softmax_jacobian",
 ]
@@ -210,7 +206,6 @@ def soft_cross_entropy_gradient(
     return differentiate_rows(rows, moved, axis, w, settings, dtype=dtype, mass=mass)
 
 
-@renamed(weight="sample_weight")
 def binary_cross_entropy_gradient(
     logits: ArrayLike,
     targets: ArrayLike,
@@ -287,134 +282,6 @@ def focal_loss_gradient(
     return differentiate_rows(rows, moved, axis, w, check.reduction_arguments(reduction, denominator))
 
 
-def binary_focal_loss_gradient(
-    logits: ArrayLike,
-    targets: ArrayLike,
-    *,
-    gamma: float = 2.0,
-    alpha: float | None = None,
-    sample_weight: ArrayLike | None = None,
-    label_smoothing: float = 0.0,
-    reduction: Reduction = "mean",
-    denominator: float | None = None,
-) -> Any:
-    r"""Gradient of `xent.binary_focal_loss` with respect to the logits.
-
-    .. math:: \frac{\partial \ell}{\partial z} = (1 - \alpha)(1 - y)\, f(\sigma(-z))\, \sigma(z)
-              - \alpha\, y\, f(\sigma(z))\, \sigma(-z), \qquad
-              f(p) = (1 - p)^\gamma \Bigl(1 + \gamma\, p \frac{-\log p}{1 - p}\Bigr)
-
-    Examples
-    --------
-    >>> from xent.gradients import binary_focal_loss_gradient
-    >>> binary_focal_loss_gradient([3.0, -3.0], [1, 1], reduction="sum")  # easy, and hard
-    array([-3.14871846e-04, -1.12674988e+00])
-    """
-    gamma = exponent(gamma)
-    z, y, n, w = binary_targets(logits, targets, sample_weight, label_smoothing)
-    up, down = sides(alpha)
-    with np.errstate(all="ignore"):
-        p, q = sigmoid(z), sigmoid(-z)
-        of_one = up * y * q * _focal_slope(p, q, -log_sigmoid(z), gamma)
-        of_zero = down * n * p * _focal_slope(q, p, -log_sigmoid(-z), gamma)
-    return differentiate_each(of_zero - of_one, w, check.reduction_arguments(reduction, denominator), z.dtype)
-
-
-def nll_gradient(
-    log_probs: ArrayLike,
-    targets: ArrayLike,
-    *,
-    axis: int = -1,
-    weight: ArrayLike | None = None,
-    sample_weight: ArrayLike | None = None,
-    ignore_index: int | None = None,
-    reduction: Reduction = "mean",
-    denominator: float | None = None,
-) -> Floats:
-    r"""Gradient of `xent.nll` with respect to the log-probabilities, each taken as free.
-
-    .. math:: \frac{\partial \ell}{\partial \log p_k} = -[k = y]
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from xent.gradients import nll_gradient
-    >>> nll_gradient(np.log([[0.5, 0.5], [0.25, 0.75]]), [1, -100], ignore_index=-100)
-    array([[ 0., -1.],
-           [ 0.,  0.]])
-    """
-    array, axis, labels, w = logs_and_labels(log_probs, targets, axis, ignore_index, weight, sample_weight)
-    slopes = np.full(labels.shape, -1.0)
-    each = differentiate_each(slopes, w, check.reduction_arguments(reduction, denominator), array.dtype)
-    return _at_the_labels(each, array, axis, labels)
-
-
-def log_loss_gradient(
-    probs: ArrayLike,
-    targets: ArrayLike,
-    *,
-    labels: ArrayLike | None = None,
-    eps: float = 0.0,
-    axis: int = -1,
-    weight: ArrayLike | None = None,
-    sample_weight: ArrayLike | None = None,
-    ignore_index: int | None = None,
-    reduction: Reduction = "mean",
-    denominator: float | None = None,
-) -> Floats:
-    r"""Gradient of `xent.log_loss` with respect to the probabilities, each taken as free.
-
-    .. math:: \frac{\partial \ell}{\partial p_k} = -\frac{[k = y]}{p_k}
-
-    It is -inf at a target of probability zero, and 0 where the clip replaces a probability.
-
-    Examples
-    --------
-    >>> from xent.gradients import log_loss_gradient
-    >>> log_loss_gradient([[0.0, 1.0], [0.75, 0.25]], ["no", "yes"], labels=["no", "yes"], reduction="sum")
-    array([[-inf,   0.],
-           [  0.,  -4.]])
-    """
-    array, axis, of, w = probs_and_labels(probs, targets, labels, axis, ignore_index, weight, sample_weight)
-    p = picked(array, axis, of)
-    with np.errstate(all="ignore"):
-        slopes = np.where(_clipped(p, check.held(clip(eps), p.dtype)), 0.0, -1 / np.abs(p))
-    each = differentiate_each(slopes, w, check.reduction_arguments(reduction, denominator), array.dtype)
-    return _at_the_labels(each, array, axis, of)
-
-
-def binary_log_loss_gradient(
-    probs: ArrayLike,
-    targets: ArrayLike,
-    *,
-    eps: float = 0.0,
-    sample_weight: ArrayLike | None = None,
-    reduction: Reduction = "mean",
-    denominator: float | None = None,
-) -> Any:
-    r"""Gradient of `xent.binary_log_loss` with respect to the probabilities.
-
-    .. math:: \frac{\partial \ell}{\partial p} = \frac{1 - y}{1 - p} - \frac{y}{p}
-
-    It is infinite where the loss is, and 0 where the clip replaces a probability.
-
-    Examples
-    --------
-    >>> from xent.gradients import binary_log_loss_gradient
-    >>> binary_log_loss_gradient([0.25, 0.0], [1, 1], reduction="sum")
-    array([ -4., -inf])
-    >>> binary_log_loss_gradient([0.25, 0.0], [1, 1], eps=1e-7, reduction="sum")
-    array([-4.,  0.])
-    """
-    p, y, w = binary_probs(probs, targets, sample_weight)
-    eps = check.held(clip(eps), p.dtype)
-    with np.errstate(all="ignore"):
-        # 0 * inf = 0: a side without mass has no slope; -0.0 is a probability of zero.
-        of_one, of_zero = np.where(y > 0, y / abs(p), 0.0), np.where(y < 1, (1 - y) / (1 - p), 0.0)
-        slopes = np.where(_clipped(p, eps), 0.0, of_zero - of_one)
-    return differentiate_each(slopes, w, check.reduction_arguments(reduction, denominator), p.dtype)
-
-
 def _normalise(block: Block, terms: Terms) -> tuple[Floats, Floats]:
     """Turn the exponentials into probabilities; return the rows' totals and 1 - p of the left-out class.
 
@@ -435,14 +302,3 @@ def _focal_slope(p: Floats, one_minus_p: Floats, minus_log_p: Floats, gamma: flo
     # -log(p) / (1 - p) tends to 1 at p = 1, and p log(p) to 0 at p = 0.
     quotient = np.where(one_minus_p > 0, minus_log_p / one_minus_p, 1.0)
     return np.asarray(one_minus_p ** np.float64(gamma) * (1 + gamma * np.where(p > 0, p * quotient, 0.0)))
-
-
-def _clipped(p: Floats, eps: float) -> NDArray[np.bool_]:
-    return np.asarray((eps > 0) & ((p < eps) | (1 - p < eps)))  # p may exceed one by rounding
-
-
-def _at_the_labels(each: Floats, array: Floats, axis: int, labels: NDArray[np.intp]) -> Floats:
-    """Return an array of zeros like `array` that has one number at each label."""
-    out = np.zeros(np.moveaxis(array, axis, -1).shape, each.dtype)
-    np.put_along_axis(out, labels[..., None], np.asarray(each)[..., None], -1)
-    return np.moveaxis(out, -1, axis)

@@ -22,13 +22,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import _validate as check
 from ._blocks import Block, Index
-from ._validate import BINARY_LOGITS, LOGITS, PREDICTIONS_FIRST, Floats, Reduction, renamed
+from ._validate import BINARY_LOGITS, LOGITS, PREDICTIONS_FIRST, Floats, Reduction
 from ._walk import binary_targets, distributions_and_weights, labels_and_weights, reduce_each, reduce_rows
-from .numerics import log_sigmoid, log_sum_exp, sigmoid, without_nan
+from .numerics import log_sigmoid, log_sum_exp, without_nan
 
 __all__ = [
     "binary_cross_entropy",
-    "binary_focal_loss",
     "binary_log_loss",
     "cross_entropy",
     "focal_loss",
@@ -204,7 +203,6 @@ def soft_cross_entropy(
     return reduce_rows(loss, moved, axis, w, settings, dtype=dtype, mass=mass)
 
 
-@renamed(weight="sample_weight")
 def binary_cross_entropy(
     logits: ArrayLike,
     targets: ArrayLike,
@@ -319,60 +317,6 @@ def focal_loss(
     return reduce_rows(loss, moved, axis, w, check.reduction_arguments(reduction, denominator))
 
 
-@renamed(weight="sample_weight")
-def binary_focal_loss(
-    logits: ArrayLike,
-    targets: ArrayLike,
-    *,
-    gamma: float = 2.0,
-    alpha: float | None = None,
-    sample_weight: ArrayLike | None = None,
-    label_smoothing: float = 0.0,
-    reduction: Reduction = "mean",
-    denominator: float | None = None,
-) -> Any:
-    r"""Focal loss of one logit a target, as detectors use it.
-
-    .. math:: \ell = -\alpha\, y\, \sigma(-z)^\gamma \log\sigma(z)
-              - (1-\alpha) (1-y)\, \sigma(z)^\gamma \log\sigma(-z)
-
-    Parameters
-    ----------
-    logits, targets, sample_weight, label_smoothing
-        As in `binary_cross_entropy`.
-    gamma : float, default 2
-        How strongly easy targets are discounted, >= 0.
-    alpha : float, optional
-        Factor in [0, 1] of the positive class; the negative one has 1 - alpha. Without it both have one.
-        RetinaNet's is 0.25.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        The mean divides by the number of targets, or by the sum of their weights; not by alpha.
-    denominator : float, optional
-        Replaces that divisor: for detectors, how many anchors are assigned to an object.
-
-    The loss is within 4 + 5 gamma machine epsilons of itself.
-
-    Notes
-    -----
-    T.-Y. Lin et al., *Focal Loss for Dense Object Detection*, 2017, arXiv:1708.02002. For a target between 0
-    and 1 it is the expected loss of a label that is drawn from it.
-
-    Examples
-    --------
-    >>> from xent import binary_focal_loss
-    >>> float(binary_focal_loss([0.0], [1], alpha=0.25))
-    0.043321...
-    """
-    gamma = exponent(gamma)
-    z, y, n, w = binary_targets(logits, targets, sample_weight, label_smoothing)
-    up, down = sides(alpha)
-    with np.errstate(all="ignore"):
-        positive = _times(up * y, sigmoid(-z) ** np.float64(gamma) * -log_sigmoid(z))
-        negative = _times(down * n, sigmoid(z) ** np.float64(gamma) * -log_sigmoid(-z))
-        losses = (positive + negative).astype(np.promote_types(z.dtype, np.float32))
-    return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
-
-
 def nll(
     log_probs: ArrayLike,
     targets: ArrayLike,
@@ -402,8 +346,21 @@ def nll(
     >>> float(nll(log_softmax([[2.0, 1.0, 0.0]]), [0]))
     0.407605...
     """
-    array, axis, labels, w = logs_and_labels(log_probs, targets, axis, ignore_index, weight, sample_weight)
-    return reduce_each(-picked(array, axis, labels), w, check.reduction_arguments(reduction, denominator))
+    array, axis = check.logits_array(log_probs, "log_probs", axis)
+    # Targets first: that arguments have changed places says more than that labels are no distribution.
+    labels, w = labels_and_weights(targets, array, axis, ignore_index, weight, sample_weight)
+    tolerance = check.sum_tolerance(array.dtype.newbyteorder("="), array.shape[axis])
+    excess = np.asarray(log_sum_exp(without_nan(array, "log_probs"), axis=axis))
+    # float32 overflows from 89 on; what is below the smallest normal number underflows.
+    with np.errstate(over="ignore", under="ignore"):
+        wrong = ~(np.abs(np.expm1(np.minimum(excess, 700.0))) <= tolerance)
+
+        def hint() -> str:
+            return check.other_axis(np.exp(array), axis, LOGITS)
+
+        expected = check.sum_to_one("logarithms of probabilities", array, axis, tolerance)
+        check.refuse_where(wrong, "log_probs", expected, excess, got="a log-sum-exp of {:.6g}", hint=hint)
+    return reduce_each(-_picked(array, axis, labels), w, check.reduction_arguments(reduction, denominator))
 
 
 def log_loss(
@@ -449,14 +406,20 @@ def log_loss(
     >>> float(log_loss([[0.0, 1.0]], ["no"], labels=["no", "yes"]))
     inf
     """
-    array, axis, of, w = probs_and_labels(probs, targets, labels, axis, ignore_index, weight, sample_weight)
-    p = picked(array, axis, of)
+    array, axis = check.logits_array(probs, "probs", axis)
+    if labels is not None:
+        targets, ignore_index = _by_label(targets, labels, array.shape[axis], ignore_index)
+    of, w = labels_and_weights(targets, array, axis, ignore_index, weight, sample_weight)
+
+    def hint() -> str:
+        return check.other_axis(array, axis, LOGITS if ((array < 0) | (array > 1)).any() else "")
+
+    p = _picked(check.probabilities(array, "probs", axis, hint=hint), axis, of)
     with np.errstate(all="ignore"):
         losses = _within(-np.log(p), check.held(clip(eps), p.dtype))
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
-@renamed(weight="sample_weight")
 def binary_log_loss(
     probs: ArrayLike,
     targets: ArrayLike,
@@ -491,64 +454,6 @@ def binary_log_loss(
     >>> float(binary_log_loss([0.75, 0.5], [1, 0]))
     0.490414...
     """
-    p, y, w = binary_probs(probs, targets, sample_weight)
-    eps = check.held(clip(eps), p.dtype)
-    with np.errstate(all="ignore"):
-        losses = _times(y, _within(-np.log(p), eps)) + _times(1 - y, _within(-np.log1p(-p), eps))
-    return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
-
-
-def logs_and_labels(
-    log_probs: ArrayLike,
-    targets: ArrayLike,
-    axis: int,
-    ignore_index: int | None,
-    weight: ArrayLike | None,
-    sample_weight: ArrayLike | None,
-) -> tuple[Floats, int, NDArray[np.intp], NDArray[Any] | None]:
-    """Check log-probabilities and their targets; return them, the axis, class indices and weights."""
-    array, axis = check.logits_array(log_probs, "log_probs", axis)
-    # Targets first: that arguments have changed places says more than that labels are no distribution.
-    labels, w = labels_and_weights(targets, array, axis, ignore_index, weight, sample_weight)
-    tolerance = check.sum_tolerance(array.dtype.newbyteorder("="), array.shape[axis])
-    excess = np.asarray(log_sum_exp(without_nan(array, "log_probs"), axis=axis))
-    # float32 overflows from 89 on; what is below the smallest normal number underflows.
-    with np.errstate(over="ignore", under="ignore"):
-        wrong = ~(np.abs(np.expm1(np.minimum(excess, 700.0))) <= tolerance)
-
-        def hint() -> str:
-            return check.other_axis(np.exp(array), axis, LOGITS)
-
-        expected = check.sum_to_one("logarithms of probabilities", array, axis, tolerance)
-        check.refuse_where(wrong, "log_probs", expected, excess, got="a log-sum-exp of {:.6g}", hint=hint)
-    return array, axis, labels, w
-
-
-def probs_and_labels(
-    probs: ArrayLike,
-    targets: ArrayLike,
-    labels: ArrayLike | None,
-    axis: int,
-    ignore_index: int | None,
-    weight: ArrayLike | None,
-    sample_weight: ArrayLike | None,
-) -> tuple[Floats, int, NDArray[np.intp], NDArray[Any] | None]:
-    """Check probabilities and their targets; return them, the axis, class indices and weights."""
-    array, axis = check.logits_array(probs, "probs", axis)
-    if labels is not None:
-        targets, ignore_index = _by_label(targets, labels, array.shape[axis], ignore_index)
-    of, w = labels_and_weights(targets, array, axis, ignore_index, weight, sample_weight)
-
-    def hint() -> str:
-        return check.other_axis(array, axis, LOGITS if ((array < 0) | (array > 1)).any() else "")
-
-    return check.probabilities(array, "probs", axis, hint=hint), axis, of, w
-
-
-def binary_probs(
-    probs: ArrayLike, targets: ArrayLike, sample_weight: ArrayLike | None
-) -> tuple[Floats, Floats, Floats | None]:
-    """Check probabilities of 1 and their targets; return them and the weights."""
     p, y = check.real_array(probs, "probs"), check.real_array(targets, "targets", bools=True)
     check.same_shape(y, "targets", p.shape, "probs", check.of_rows(y, p, "log_loss"))
     integers = np.asarray(probs).dtype.kind in "biu"
@@ -558,7 +463,11 @@ def binary_probs(
     y = check.probabilities(y, "targets", None, hint=lambda: check.of_binary(p, y)).astype(np.float64)
     p = check.probabilities(p, "probs", None, hint=lambda: BINARY_LOGITS)
     w = check.sample_weights(sample_weight, p.shape)
-    return p.astype(np.promote_types(p.dtype, np.float32), copy=False), y, w
+    p = p.astype(np.promote_types(p.dtype, np.float32), copy=False)
+    eps = check.held(clip(eps), p.dtype)
+    with np.errstate(all="ignore"):
+        losses = _times(y, _within(-np.log(p), eps)) + _times(1 - y, _within(-np.log1p(-p), eps))
+    return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
 
 
 def _by_label(
@@ -589,14 +498,6 @@ def exponent(value: float) -> float:
     return check.number(value, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
 
 
-def sides(alpha: float | None) -> tuple[float, float]:
-    """Return the factors of the positive and the negative class."""
-    if alpha is None:
-        return 1.0, 1.0
-    up = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
-    return up, 1 - up
-
-
 def clip(eps: float) -> float:
     """Return `eps`, where probabilities are clipped."""
     return check.number(eps, "eps", "a number in [0, 1/2)", 0.0, 0.5, closed="low")
@@ -607,7 +508,7 @@ def _within(losses: Floats, eps: float) -> Floats:
     return np.clip(losses, -math.log1p(-eps), -math.log(eps)) if eps else losses
 
 
-def picked(array: Floats, axis: int, labels: NDArray[np.intp]) -> Floats:
+def _picked(array: Floats, axis: int, labels: NDArray[np.intp]) -> Floats:
     """Take each target's entry of `array` along `axis`, in float32 at least."""
     moved = np.moveaxis(array, axis, -1)
     own: Floats = np.take_along_axis(moved, labels[..., None], -1)[..., 0]

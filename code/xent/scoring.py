@@ -6,10 +6,10 @@ float32, float64 otherwise. A rule is proper if nobody can lower the expected co
 than what they believe, and strictly proper if every other report costs more. `xent.elicitation` computes the
 expected cost and searches for the report that minimises it, for any rule with these two arguments.
 
-Strictly proper are `log_score`, `brier_score`, `spherical_score` and `ranked_probability_score`. `zero_one_score` is
-proper, not strictly. `linear_score` is improper. `focal_loss`, `smoothed_log_score` and `weighted_log_score` make
-you report a distorted distribution, which `invert_focal`, `invert_smoothing` and `invert_weighting` undo, in the
-dtype of a cost. `clipped_log_score` is proper for two classes, not strictly, and improper for more.
+Strictly proper are `log_score`, `brier_score` and `spherical_score`. `zero_one_score` is proper, not strictly.
+`linear_score` is improper. `focal_loss`, `smoothed_log_score` and `weighted_log_score` make you report a distorted
+distribution, which `invert_focal`, `invert_smoothing` and `invert_weighting` undo, in the dtype of a cost.
+`clipped_log_score` is proper for two classes, not strictly, and improper for more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from scipy.special import xlogy
 
 from . import _validate as check
-from ._validate import Floats, Indices, moved
+from ._validate import Floats, Indices
 from .denominators import in_units, inverses, population, sharing
 
 __all__ = [
@@ -36,7 +36,6 @@ __all__ = [
     "invert_weighting",
     "linear_score",
     "log_score",
-    "ranked_probability_score",
     "smoothed_log_score",
     "spherical_score",
     "weighted_log_score",
@@ -109,29 +108,6 @@ def brier_score(probs: ArrayLike, targets: ArrayLike) -> Any:
     at = labels[..., None]
     np.put_along_axis(error, at, np.take_along_axis(error, at, -1) - 1, -1)
     return _result(np.square(error).sum(axis=-1), q)
-
-
-@np.errstate(all="ignore")
-def ranked_probability_score(probs: ArrayLike, targets: ArrayLike) -> Any:
-    r"""Ranked probability score, for classes in an order: strictly proper, and a near miss costs less.
-
-    .. math:: s(q, y) = \sum_{k=0}^{K-2} \Bigl( \sum_{j \le k} q_j - [y \le k] \Bigr)^2
-
-    Notes
-    -----
-    Between 0 and K - 1: the sum of Brier's (half) scores of the K - 1 questions "is it at most k?"; some texts
-    divide it by K - 1. E. S. Epstein, *A Scoring System for Probability Forecasts of Ranked Categories*, Journal of
-    Applied Meteorology 8 (1969) 985-987.
-
-    Examples
-    --------
-    >>> from xent.scoring import ranked_probability_score
-    >>> ranked_probability_score([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], [0, 0])
-    array([1., 2.])
-    """
-    q, _, labels = _report(probs, targets)
-    reached = np.cumsum(q, axis=-1, dtype=np.float64)[..., :-1]
-    return _result(np.square(reached - (labels[..., None] <= np.arange(q.shape[-1] - 1))).sum(axis=-1), q)
 
 
 @np.errstate(all="ignore")
@@ -466,10 +442,3 @@ def _minus_log(q: Floats) -> Floats:
 
 def _result(cost: Floats, given: Floats) -> Any:
     return cost.astype(np.result_type(np.float32, given), copy=False)[()]
-
-
-__getattr__ = moved(
-    "xent.scoring",
-    dict.fromkeys(("elicited", "expected_score"), "xent.elicitation")
-    | {"learnt_distribution": "xent.denominators"},
-)

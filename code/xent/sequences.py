@@ -324,8 +324,3 @@ def _generator(value: Any) -> np.random.Generator:
 
 def _probability(value: Any, name: str) -> float:
     return _validate.number(value, name, "a probability in [0, 1]", 0.0, 1.0, closed="low high")
-
-
-__getattr__ = _validate.moved(
-    "xent.sequences", dict.fromkeys(("eos_optimum", "length_weights", "tilted_lengths"), "xent.denominators")
-)

@@ -532,7 +532,6 @@ def fresh() -> dict[str, Case]:
             functools.partial(xent.cross_entropy, denominator=12.0),
             {"reduction": "sum", "denominator": "nothing", "factor": 1 / 12},
         ),
-        "xent, binary focal, 1.5": (functools.partial(xent.binary_focal_loss, gamma=1.5), BIN | {"gamma": 1.5}),
         "flooded": (flooded, None),
         "rows above 0.3": (above, None),
         "with a Dice loss": (dice, None),

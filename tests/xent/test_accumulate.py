@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import pickle
 import re
 import sys
 import threading
@@ -643,3 +644,14 @@ def test_counting_may_write_into_the_batch() -> None:
 
     loader = [torch.tensor([[1, 0, 2]]), torch.tensor([[0, 0, 2]])]
     assert [window.denominator for window in accumulate(loader, 2, targets=shifted)] == [3]
+
+
+@pytest.mark.parametrize("denominator", ["tokens", "sequences", 8.0, len])
+def test_windows_can_be_sent_to_another_process(denominator: Any) -> None:
+    """As a loader is that spawns its workers."""
+    windows = xent.torch.accumulate(
+        split(sequences([6, 1, 0, 3]), [1] * 4), 2, targets=1, denominator=denominator
+    )
+    there = pickle.loads(pickle.dumps(windows))
+    scales = [[[micro.scale for micro in window] for window in each] for each in (windows, there)]
+    assert scales[0] == scales[1]

@@ -36,10 +36,9 @@ PARTS = (
     *("", ".information", ".gradients", ".scoring", ".elicitation", ".denominators", ".sequences"),
     *(".distillation", ".torch"),
 )
-# Types, what others return, `diagnose`, which takes anything that can be called, and what needs other ranks.
+# Types, what others return, and `diagnose`, which takes anything that can be called.
 NOT_CALLED = {
-    *("Rule", "MicroBatch", "Window", "Windows", "AccumulationReport", "Diagnosis", "diagnose"),
-    *("TokenReport", "TopK", "split_cross_entropy"),
+    *("Rule", "MicroBatch", "Window", "Windows", "AccumulationReport", "Diagnosis", "diagnose", "TopK"),
 }
 CACHE = {
     "indices": torch.tensor([[0, 2]] * 4),
@@ -206,11 +205,10 @@ TABLE: dict[str, Row] = {
     "keepdims": (lambda g: True, ["text", None, 2.5, Refuses()]),
     "top_k": (lambda g: 2, COUNT),
     "k": (lambda g: 2, [*COUNT, K + 1]),
-    "report": (lambda g: False, [None, 1, "text", Refuses()]),
     "teacher_top_k": (lambda g: cached(), [3, "text", torch.ones(N, 2), cached(indices=torch.ones(N, 2).long())]),
     "teacher_samples": (lambda g: (torch.ones(N, 3).long(), torch.ones(N, 3) / 3), [3, "text", torch.ones(N, 2), ()]),
+    "entropy": (lambda g: False, [None, 1, "text", Refuses()]),
     "z_loss": (lambda g: 0.25, beyond(-1.0, inf)),
-    "vocab_group": (lambda g: None, []),
     "axis": (lambda g: -1, beyond(7, -7, 1.0, 10**5000)),
     "letters": (lambda g: 2, COUNT),
     **dict.fromkeys(("n_max", "samples"), (lambda g: 3, [*COUNT, 10**30])),
@@ -242,12 +240,12 @@ UNITS: Row = (lambda g: SHARES / 2, SHARE)
 LINEAR: Row = (lambda g: np.round(g.normal(size=(K, 2)) * 8) / 8, REAL)
 OWN: dict[str, dict[str, Row]] = {
     **{f"binary_{what}{of}": {"targets": PAIRS, "sample_weight": EACH, "probs": UNITS}
-       for what in ("cross_entropy", "focal_loss", "log_loss") for of in ("", "_gradient")},
+       for what in ("cross_entropy", "log_loss") for of in ("", "_gradient")},
     "focal_loss": {"alpha": BY_CLASS},
     "focal_loss_gradient": {"alpha": BY_CLASS},
     "log_sum_exp": {"axis": (lambda g: -1, [wrong for wrong in TABLE["axis"][1] if wrong is not None])},
     **{f"linear_{what}": {"linear_weight": LINEAR, "linear_bias": TABLE["bias"]}
-       for what in ("cross_entropy", "entropy")},
+       for what in ("cross_entropy", "selected_log_probs")},
     "linear_distillation_loss": {
         "targets": (CLASSES[0], [*NO_ARRAY, *SHAPE]),  # they say no more than which count
         **dict.fromkeys(("student_hidden", "teacher_hidden"), TABLE["hidden"]),

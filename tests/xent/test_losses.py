@@ -249,11 +249,6 @@ def test_a_clip_holds_where_its_upper_end_rounds_to_one(clip: float, dtype: str)
         ((high, mp.log(4) - mp.log(3), low), xent.binary_log_loss(p, y, eps=clip, reduction="none")),
     ):
         assert all(oracle.epsilons(*pair, out) <= PROMISED for pair in zip(losses, exact, strict=True))
-    for slopes in (
-        xent.gradients.log_loss_gradient(rows, y, eps=clip)[:, 0],
-        xent.gradients.binary_log_loss_gradient(p, y, eps=clip),
-    ):
-        assert (slopes != 0).tolist() == [False, True, False]
 
 
 @by_dtype
@@ -264,7 +259,6 @@ def test_what_is_below_the_smallest_normal_number_is_no_smoothing_and_no_clip(dt
         assert np.isfinite(xent.log_loss(p, 1, eps=share)) == costs
         assert np.isfinite(xent.binary_log_loss(p[1:], [1], eps=share)) == costs
         assert np.isinf(xent.binary_cross_entropy(z, [0], label_smoothing=share)) == costs
-        assert np.isinf(xent.binary_focal_loss(z, [0], label_smoothing=share)) == costs
 
 
 def test_what_the_caller_wants_of_numpys_warnings_does_not_matter() -> None:
@@ -445,8 +439,6 @@ def test_binary_label_smoothing_is_a_soft_target() -> None:
     soft = {"targets": 0.9 * y + 0.05, "pos_weight": 3.0}
     ours = xent.binary_cross_entropy(z, y, label_smoothing=0.1, pos_weight=3.0)
     np.testing.assert_allclose(ours, xent.binary_cross_entropy(z, **soft), rtol=1e-15)
-    ours = xent.binary_focal_loss(z, y, label_smoothing=0.1)
-    np.testing.assert_allclose(ours, xent.binary_focal_loss(z, soft["targets"]), rtol=1e-15)
 
 
 @by_dtype
@@ -459,15 +451,6 @@ def test_focal_loss_keeps_its_promise(dtype: str, gamma: float) -> None:
             exact = oracle.negative_log_softmax(row)[k]
             true = exact if mp.isinf(exact) else (-mp.expm1(-exact)) ** gamma * exact
             assert oracle.epsilons(loss, true, out) <= PROMISED + 5 * gamma
-    with np.errstate(under="ignore"):
-        flat = np.concatenate([-BINARY, BINARY]).astype(dtype)
-    for v, loss in zip(
-        oracle.exact(flat),
-        xent.binary_focal_loss(flat, np.ones(flat.shape), gamma=gamma, reduction="none"),
-        strict=True,
-    ):
-        true = mp.mpf(1) / (1 + mp.exp(v))
-        assert oracle.epsilons(loss, true**gamma * oracle.softplus(-v), out) <= PROMISED + 5 * gamma
 
 
 def test_focal_loss_by_its_formulas() -> None:
@@ -477,13 +460,6 @@ def test_focal_loss_by_its_formulas() -> None:
     ours = xent.focal_loss(z, y, gamma=1.5, alpha=alphas, sample_weight=w)
     np.testing.assert_allclose(ours, (w * alphas[y]) @ rule / w.sum(), rtol=1e-12)
     np.testing.assert_allclose(xent.focal_loss(z, y, gamma=0), xent.cross_entropy(z, y), rtol=1e-15)
-    # torchvision's sigmoid_focal_loss, in its own words.
-    x, t = torch.from_numpy(z), torch.from_numpy((z > 1).astype(float))
-    p, ce = torch.sigmoid(x), F.binary_cross_entropy_with_logits(x, t, reduction="none")
-    p_t = p * t + (1 - p) * (1 - t)
-    for alpha, share in ((0.25, 0.25 * t + 0.75 * (1 - t)), (None, 1.0)):
-        ours = xent.binary_focal_loss(z, t, alpha=alpha, reduction="none")
-        np.testing.assert_allclose(ours, (share * ce * (1 - p_t) ** 2).numpy(), rtol=1e-11)
     assert xent.focal_loss([[-np.inf, 0.0]], [0], alpha=[0.0, 1.0]) == 0
 
 

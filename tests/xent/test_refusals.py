@@ -5,9 +5,7 @@ Each row is tried on arrays and on tensors; where only one of them can tell, the
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -103,7 +101,6 @@ def rows() -> Any:
     )
     for name, twin in (
         ("cross_entropy", "cross_entropy"),
-        ("focal_loss", "cross_entropy"),
         ("log_loss", "log_loss"),
     ):
         said = f"; for a row of classes a target use {twin}"
@@ -117,9 +114,6 @@ def rows() -> Any:
         {},
         FIRST,
     )
-    yield "binary_focal_loss, scikit-learn's order", "binary_focal_loss", (ONE_Y * 1.0, ONE * 9), {}, FIRST
-    for name in ("binary_cross_entropy", "binary_focal_loss", "binary_log_loss"):
-        yield f"{name}, weight", name, (ONE, ONE_Y), {"weight": ONE}, "calls this argument sample_weight now"
 
 
 ROWS = list(rows())
@@ -180,18 +174,3 @@ def test_no_hint_where_none_fits() -> None:
             package.cross_entropy(convert(Z), convert(np.array([3, 0, 1, 2])))
         with pytest.raises(ValueError, match=r"got \(5,\)$"):
             package.cross_entropy(convert(Z), convert(np.array([0, 1, 2, 0, 1])))
-
-
-RENAMED: list[Callable[..., Any]] = [
-    *(getattr(m, f"binary_{n}") for m in (xent, xt) for n in ("cross_entropy", "focal_loss", "log_loss")),
-    xent.gradients.binary_cross_entropy_gradient,
-]
-
-
-@pytest.mark.parametrize("function", RENAMED, ids=lambda f: f"{f.__module__}.{f.__name__}")
-def test_an_old_name_is_no_parameter(function: Callable[..., Any]) -> None:
-    assert "weight" not in inspect.signature(function).parameters
-    with pytest.raises(
-        TypeError, match=rf"^weight: {function.__name__} calls this argument sample_weight now$"
-    ):
-        function([0.5], [1], weight=[1.0])

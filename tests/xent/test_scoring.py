@@ -23,7 +23,6 @@ from xent.elicitation import elicited, expected_score
 PARTIALS: dict[str, Any] = {
     "log": scoring.log_score,
     "brier": scoring.brier_score,
-    "ranked": scoring.ranked_probability_score,
     "spherical": scoring.spherical_score,
     "linear": scoring.linear_score,
     "zero_one": scoring.zero_one_score,
@@ -32,7 +31,7 @@ PARTIALS: dict[str, Any] = {
     "smoothed": partial(scoring.smoothed_log_score, label_smoothing=0.2),
     "weighted": partial(scoring.weighted_log_score, weight=[1.0, 0.5, 2.0]),
 }
-STRICT = [scoring.log_score, scoring.brier_score, scoring.spherical_score, scoring.ranked_probability_score]
+STRICT = [scoring.log_score, scoring.brier_score, scoring.spherical_score]
 each_rule = pytest.mark.parametrize("rule", PARTIALS.values(), ids=PARTIALS)
 
 
@@ -45,8 +44,6 @@ def by_hand(name: str, q: list[float], y: int) -> mpmath.mpf:
             return -mpmath.log(q[y])
         if name == "brier":
             return mpmath.fsum((a - b) ** 2 for a, b in zip(q, hot, strict=True))
-        if name == "ranked":  # the distance of the distribution functions, at every threshold
-            return mpmath.fsum((mpmath.fsum(q[:k]) - mpmath.fsum(hot[:k])) ** 2 for k in range(1, len(q)))
         if name == "spherical":
             return 1 - q[y] / mpmath.sqrt(mpmath.fsum(a * a for a in q))
         if name == "linear":

@@ -1,7 +1,4 @@
-"""The linear losses against the plain pair in float64: a matrix product, and torch's own functions on it.
-
-Run by tests/ranks.py, this file is a rank that holds a part of the vocabulary (see `test_split_vocabulary`).
-"""
+"""The linear losses against the plain pair in float64: a matrix product, and torch's own functions on it."""
 
 from __future__ import annotations
 
@@ -18,13 +15,11 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
-import ranks as processes
 import xent.torch
 from xent.torch import _linear_step
 
@@ -45,7 +40,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "linear_cross_entropy",
         {"soft": True, "by": "class", "softcap": 3.0, "z_loss": 0.01, "label_smoothing": 0.2},
     ),
-    "entropy": ("linear_entropy", {"softcap": 3.0}),
+    "selected": ("linear_selected_log_probs", {"softcap": 3.0, "temperature": 0.7}),
     "cached": ("linear_distillation_loss", {"cached": "probs", "temperature": 1.0}),
     "cached, mixed": ("linear_distillation_loss", {"cached": "log_probs", "temperature": 3.0, "alpha": 0.3}),
     "sampled": ("linear_distillation_loss", {"cached": "samples", "temperature": 2.0, "scale": "none"}),
@@ -103,10 +98,16 @@ def ours(case: str, inputs: Inputs, **more: Any) -> Tensor:
     if name != "linear_distillation_loss":
         if options.pop("by", ""):
             options["weight"] = inputs["class_weight"]
-        if name == "linear_entropy" or "soft" in options:
+        if name != "linear_cross_entropy" or "soft" in options:
             counts = inputs["sample_weight"] * (targets != IGNORED)
-        if name == "linear_entropy":
-            return function(hidden, weight, linear_bias=bias, **{"sample_weight": counts, **options})
+        if name == "linear_selected_log_probs":
+            reduction, denominator = options.pop("reduction", "mean"), options.pop("denominator", None)
+            options |= {"linear_bias": bias, "ignore_index": IGNORED, "entropy": True}
+            log_p, entropy = function(hidden, weight, targets, **options)
+            counts = counts.to(log_p.dtype).expand(ROWS)
+            terms = counts * (0.3 * entropy - log_p)
+            mean = terms.sum() / (denominator or counts.sum())
+            return {"none": terms, "sum": terms.sum(), "mean": mean}[reduction]  # type: ignore[no-any-return]
         if options.pop("soft", False):
             targets, common = inputs["target_probs"], {"sample_weight": counts}
         return function(hidden, weight, targets, linear_bias=bias, **{**common, **options})
@@ -134,14 +135,16 @@ def plain(case: str, inputs: Inputs, reduction: str = "mean", denominator: float
     if name != "linear_distillation_loss":
         c = options.get("softcap", math.inf)
         z = z if c == math.inf else c * (z / c).tanh()
-        log_q = z.log_softmax(-1)
+        log_q = (z / options.get("temperature", 1.0)).log_softmax(-1)
         t = x["target_probs"] if "soft" in options else F.one_hot(labels, CLASSES).double()
         of_class = x["class_weight"] if "by" in options else torch.ones(CLASSES).double()
         t, smoothing = t * of_class, options.get("label_smoothing", 0.0)
         each = t.sum(-1, keepdim=True)
         t = (1 - smoothing) * t + smoothing / CLASSES * each
         z_loss = options.get("z_loss", 0.0) * z.logsumexp(-1) ** 2
-        losses = -((t if name != "linear_entropy" else log_q.exp()) * log_q).sum(-1)
+        losses = -(t * log_q).sum(-1)
+        if name == "linear_selected_log_probs":
+            losses = losses - 0.3 * (log_q.exp() * log_q).sum(-1)
         mass = w * each.squeeze(-1) if "by" in options else w
         losses = losses + z_loss * each.squeeze(-1)
     else:
@@ -465,18 +468,8 @@ def test_old_names_say_the_new_ones() -> None:
     x = make()
     hidden, weight, y = x["hidden"], x["weight"], x["targets"].clamp(min=0)
     calls: dict[str, Callable[[], Any]] = {
-        "bias: .* linear_bias now": lambda: xent.torch.linear_cross_entropy(
-            hidden, weight, y, bias=x["bias"]
-        ),  # type: ignore[call-arg]
-        "weight: .* linear_weight now": lambda: xent.torch.linear_cross_entropy(
-            hidden, weight, y, weight=weight
-        ),
+        "weight: .* linear_weight": lambda: xent.torch.linear_cross_entropy(hidden, weight, y, weight=weight),
         ".*'linear_weight'": lambda: xent.torch.linear_cross_entropy(hidden, weight=weight, targets=y),  # type: ignore[call-arg]
-        "vocab_group: xent.torch.split_cross_entropy takes": lambda: xent.torch.cross_entropy(
-            x["target_probs"],
-            y,
-            vocab_group=None,  # type: ignore[call-arg]
-        ),
     }
     for message, call in calls.items():
         with pytest.raises(TypeError, match=f"^{message}|{message}"):
@@ -484,7 +477,7 @@ def test_old_names_say_the_new_ones() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # of PyTorch's own forward mode
-@pytest.mark.parametrize("case", ["plain", "soft", "entropy", "cached", "mixed"])
+@pytest.mark.parametrize("case", ["plain", "soft", "selected", "cached", "mixed"])
 def test_torch_func_is_refused_in_words(case: str) -> None:
     inputs = make()
 
@@ -502,24 +495,6 @@ def test_torch_func_is_refused_in_words(case: str) -> None:
             transformed()
     with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match=r"^torch\.func: "):
         loss(torch.autograd.forward_ad.make_dual(hidden, hidden))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_a_report_beside_the_loss(dtype: torch.dtype) -> None:
-    inputs = learnt(make(dtype))
-    z = 3 * (F.linear(*(inputs[x] for x in LEARNT)).double() / 3).tanh()
-    y, w = inputs["targets"], inputs["sample_weight"].double() * (inputs["targets"] != IGNORED)
-    expected = (z.argmax(-1) == y).double(), z.logsumexp(-1).square()
-    for reduction in ("mean", "sum", "none"):
-        options = {"softcap": 3.0, "z_loss": 0.1, "reduction": reduction}
-        loss, report = ours("plain", inputs, **options, report=True)
-        assert torch.equal(loss, ours("plain", inputs, **options))
-        for found, each in zip(report, expected, strict=True):
-            terms = each * w
-            want = {"none": terms, "sum": terms.sum(), "mean": terms.sum() / w.sum()}[reduction]
-            assert not found.requires_grad
-            torch.testing.assert_close(found.double(), want, rtol=1e-5, atol=1e-12)
-        assert gradients(loss.sum(), inputs)[0].isfinite().all()
 
 
 def test_a_sure_teacher_has_a_tail_only_as_a_mass() -> None:
@@ -713,7 +688,6 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"label_smoothing": 2}, ValueError, r"label_smoothing: expected a number in \[0, 1\], got 2"),
     ({"reduction": "avg"}, ValueError, "reduction: expected one of .*got 'avg'"),
     ({"denominator": 0.0}, ValueError, "denominator: expected a number > 0, .*got 0"),
-    ({"vocab_group": "all"}, TypeError, "vocab_group: expected a torch.distributed.ProcessGroup, got str"),
     ({"teacher_hidden": torch.ones(5, 6)}, ValueError, r"teacher_hidden: expected rows of shape \(5, 7\)"),
     (
         {"teacher_weight": torch.ones(9, 6), "teacher_bias": None},
@@ -814,94 +788,6 @@ def test_target_distributions_are_checked_without_a_copy() -> None:
     assert max(held) < 0.75 * shares.nbytes  # blocks of logits, and the gradients
 
 
-# A vocabulary that is split among ranks.
-
-SPLIT = [29, 5, 19]  # uneven; the smallest holds fewer classes than some k
-
-
-def part_of(rank: int) -> slice:
-    return slice(sum(SPLIT[:rank]), sum(SPLIT[: rank + 1]))
-
-
-def split(inputs: Inputs, rank: int) -> Inputs:
-    """Return what a rank holds: its rows of the weights and biases, its classes' shares, and all of the rest."""
-    names = ("weight", "bias", "teacher_weight", "teacher_bias", "class_weight")
-    held = {name: x.detach()[part_of(rank)] if name in names else x for name, x in inputs.items()}
-    return learnt({**held, "target_probs": inputs["target_probs"][..., part_of(rank)]})
-
-
-def gathered(x: Tensor) -> Tensor:
-    parts: list[Any] = [None] * len(SPLIT)
-    dist.all_gather_object(parts, x)
-    return torch.cat(parts)
-
-
-def compare_on_ranks() -> None:
-    """Print, on rank 0, how far each case is from one process that holds all."""
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
-    group = dist.new_group(list(range(len(SPLIT))))  # not the default one
-    worst = {}
-    for case in CASES:
-        for reduction in ("mean", "none"):
-            whole, part = learnt(make()), split(make(), rank)
-            expected = plain(case, whole, reduction)
-            found = ours(case, part, reduction=reduction, vocab_group=group)
-            upstream = torch.linspace(-1, 2, expected.numel()).double().reshape(expected.shape)
-            to_hidden, *rest = gradients(found, part, upstream)
-            pairs = zip(
-                [to_hidden, *(gathered(g) for g in rest)],
-                gradients(expected, whole, upstream),
-                strict=True,
-            )
-            worst[f"{case}, {reduction}"] = max(far(found, expected), *(far(a, b) for a, b in pairs))
-    for reduction in ("mean", "none"):
-        worst[f"split_cross_entropy, {reduction}"] = split_logits(rank, group, reduction)
-    try:
-        part = split(make(), rank)
-        part["targets"][0] = CLASSES
-        ours("plain", part, vocab_group=group)
-    except ValueError as error:
-        assert f"[0, {CLASSES})" in str(error)
-    else:
-        raise AssertionError("a label out of range was taken")
-    if rank == 0:
-        print(json.dumps(worst))
-    dist.destroy_process_group()
-
-
-def split_logits(rank: int, group: Any, reduction: Any) -> float:
-    """Compare the cross-entropy of split logits, with class weights, with torch's."""
-    inputs = make()
-    z = F.linear(inputs["hidden"], inputs["weight"], inputs["bias"])
-    class_weight = torch.linspace(0, 2, CLASSES).double()
-    mine = part_of(rank)
-    part, whole = z[..., mine].clone().requires_grad_(), z.clone().requires_grad_()
-    found = xent.torch.split_cross_entropy(
-        part,
-        inputs["targets"],
-        group,
-        weight=class_weight[mine],
-        sample_weight=inputs["sample_weight"],
-        ignore_index=IGNORED,
-        reduction=reduction,
-    )
-    nll = F.cross_entropy(whole.movedim(-1, 1), inputs["targets"].clamp(min=0), reduction="none")
-    w = class_weight[inputs["targets"].clamp(min=0)] * inputs["sample_weight"] * (inputs["targets"] >= 0)
-    expected = nll * w if reduction == "none" else (nll * w).sum() / w.sum()
-    upstream = torch.ones_like(expected)
-    ours, theirs = (torch.autograd.grad(f, x, upstream)[0] for f, x in ((found, part), (expected, whole)))
-    return max(far(found, expected), far(ours, theirs[..., mine]))
-
-
-@pytest.mark.slow
-def test_split_vocabulary() -> None:
-    [line] = processes.run(__file__, (len(SPLIT), []))
-    worst = json.loads(line)
-    assert len(worst) >= 2 * len(CASES)
-    assert max(worst.values()) < 1e-13, worst
-
-
 @pytest.mark.parametrize("smoothing", [1.0, 1e-50])
 def test_a_label_or_a_spread_without_mass_costs_nothing_on_an_impossible_class(smoothing: float) -> None:
     """0 * inf: as in `cross_entropy`, the loss is infinite or zero, and not nan."""
@@ -943,7 +829,4 @@ def test_a_live_teachers_top_classes_are_those_of_its_logits(order: tuple[int, i
 
 
 if __name__ == "__main__":
-    if "RANK" in os.environ:
-        compare_on_ranks()
-    else:
-        print(json.dumps(steps_of_a_language_model()))
+    print(json.dumps(steps_of_a_language_model()))

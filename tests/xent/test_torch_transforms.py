@@ -33,6 +33,13 @@ LOSSES: dict[str, tuple[Loss, tuple[Tensor, ...]]] = {
         ),
         (Y,),
     ),
+    "capped": (lambda z, y: xt.cross_entropy(z, y, softcap=2.0, z_loss=0.1, label_smoothing=0.1), (Y,)),
+    "selected": (
+        lambda z, y: (lambda log_p, entropy: (log_p * log_p.exp()).sum() - 0.3 * entropy.square().sum())(
+            *xt.selected_log_probs(z, y, temperature=0.7, ignore_index=3, entropy=True)
+        ),
+        (Y,),
+    ),
     "ignored": (lambda z, y: xt.cross_entropy(z, y, ignore_index=3, reduction="sum"), (Y,)),
     "weighted": (lambda z, y, w: xt.cross_entropy(z, y, sample_weight=w), (Y, W)),
     "soft": (xt.soft_cross_entropy, (P,)),
@@ -47,7 +54,6 @@ LOSSES: dict[str, tuple[Loss, tuple[Tensor, ...]]] = {
         (P,),
     ),
     "focal": (lambda z, y: xt.focal_loss(z, y, gamma=1.5, alpha=BY_CLASS), (Y,)),
-    "binary focal": (lambda z, t: xt.binary_focal_loss(z, t, alpha=0.25), (P,)),
     "nll": (lambda z, y: xt.nll(xt.log_softmax(z), y, weight=BY_CLASS), (Y,)),
     "log loss": (lambda z, y: xt.log_loss(xt.softmax(z), y, eps=1e-3), (Y,)),
     "binary log loss": (lambda z, t: xt.binary_log_loss(xt.sigmoid(z), t), (P,)),
@@ -215,3 +221,31 @@ def test_a_top_k_of_sequences_is_the_same_in_forward_mode(treatment: Any) -> Non
     with forward_ad.dual_level():
         value = forward_ad.unpack_dual(loss(forward_ad.make_dual(z, z))).primal
     assert value.item() == pytest.approx(loss(z).item(), rel=1e-6)
+
+
+DIVIDED: dict[str, Callable[[Tensor], Tensor]] = {
+    "labels": lambda d: xt.cross_entropy(Z, Y, ignore_index=3, denominator=d),
+    "binary": lambda d: xt.binary_cross_entropy(Z, P, denominator=d),
+    "distillation": lambda d: xt.distillation_loss(Z, V, denominator=d),
+    "linear": lambda d: xt.linear_cross_entropy(P, Z[:, :CLASSES], Y.clamp(max=3), denominator=d),
+    "nothing counts": lambda d: xt.cross_entropy(Z, Y.clamp(max=0), ignore_index=0, denominator=d - d),
+}
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*should not be instantiated:DeprecationWarning"
+)  # of PyTorch's own making
+@pytest.mark.parametrize("name", DIVIDED)
+def test_a_denominator_that_is_a_tensor_has_one_graph(name: str) -> None:
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    compiled = torch.compile(DIVIDED[name], fullgraph=True, backend=backend)
+    for value in range(1, 13):
+        d = torch.tensor(float(value), dtype=torch.float64)
+        torch.testing.assert_close(compiled(d), DIVIDED[name](d), rtol=1e-12, atol=0.0)
+    assert len(graphs) == 1

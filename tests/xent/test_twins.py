@@ -31,12 +31,12 @@ Named = dict[str, Any]
 INF = math.inf
 SPREADS = (0.5, 2.0, 8.0, 20.0, 50.0, 1e4)
 # Arguments that one of the two has alone; those that carry no gradient; and where a target is one logit.
-ALONE = {"rng", "generator"}
+ALONE = {"rng", "generator", "softcap", "z_loss"}
 CONSTANT = {"teacher_logits", "top_log_probs", "importance_weights"}
-BINARY = {"binary_cross_entropy", "binary_focal_loss", "binary_log_loss", "sigmoid", "log_sigmoid"}
+BINARY = {"binary_cross_entropy", "binary_log_loss", "sigmoid", "log_sigmoid"}
 ONLY_TENSORS = {
     "accumulate", "check_accumulation", "check_trainer", "linear_cross_entropy", "linear_distillation_loss",
-    "linear_entropy", "split_cross_entropy", "top_k_of_teacher",
+    "linear_selected_log_probs", "selected_log_probs", "top_k_of_teacher",
 }  # fmt: skip
 
 
@@ -64,7 +64,8 @@ def twins() -> Named:
 
 
 TWINS = twins()
-GRADIENTS = {name: getattr(xent.gradients, f"{name}_gradient") for name in xent.losses.__all__} | {
+LOGIT_LOSSES = ("cross_entropy", "soft_cross_entropy", "binary_cross_entropy", "focal_loss")
+GRADIENTS = {name: getattr(xent.gradients, f"{name}_gradient") for name in LOGIT_LOSSES} | {
     "distillation_loss": distillation_gradient
 }
 

@@ -553,7 +553,8 @@ def nan_of_focal() -> tuple[Any, Any]:
     focal(z, t).backward()
     assert z.grad is not None and z.grad.isnan().all()
     z.grad = None
-    xent.torch.binary_focal_loss(z, t, gamma=0.5).backward()
+    logits = torch.stack([torch.zeros_like(z), z], -1)
+    xent.torch.focal_loss(logits, t.long(), gamma=0.5).backward()
     return symptoms.gradient_not_finite(focal), finite(z)
 
 

@@ -26,10 +26,9 @@ from ._accumulate import MicroBatch, Window, Windows, accumulate
 from ._accumulation_check import AccumulationReport, check_accumulation
 from ._caches import TopK, top_k_of_teacher
 from ._distillation import distillation_loss, mixed_loss, sample_targets, sampled_loss, top_k_loss
-from ._linear import TokenReport, linear_cross_entropy, linear_distillation_loss, linear_entropy
+from ._linear import linear_cross_entropy, linear_distillation_loss, linear_selected_log_probs
 from ._losses import (
     binary_cross_entropy,
-    binary_focal_loss,
     binary_log_loss,
     cross_entropy,
     entropy_from_logits,
@@ -43,19 +42,17 @@ from ._losses import (
     soft_cross_entropy,
     softmax,
 )
-from ._split import split_cross_entropy
+from ._selected import selected_log_probs
 from ._trainer_check import check_trainer
 
 __all__ = [
     "AccumulationReport",
     "MicroBatch",
-    "TokenReport",
     "TopK",
     "Window",
     "Windows",
     "accumulate",
     "binary_cross_entropy",
-    "binary_focal_loss",
     "binary_log_loss",
     "check_accumulation",
     "check_trainer",
@@ -65,7 +62,7 @@ __all__ = [
     "focal_loss",
     "linear_cross_entropy",
     "linear_distillation_loss",
-    "linear_entropy",
+    "linear_selected_log_probs",
     "log_loss",
     "log_sigmoid",
     "log_softmax",
@@ -74,10 +71,10 @@ __all__ = [
     "nll",
     "sample_targets",
     "sampled_loss",
+    "selected_log_probs",
     "sigmoid",
     "soft_cross_entropy",
     "softmax",
-    "split_cross_entropy",
     "top_k_loss",
     "top_k_of_teacher",
 ]

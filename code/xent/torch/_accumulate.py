@@ -13,6 +13,7 @@ import math
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any, Generic, Literal, TypeVar
 
@@ -183,12 +184,14 @@ class Windows(Generic[B]):
         ignore_index = integer(ignore_index, "ignore_index")
         self.constant: float | None = None  # what divides, where it is a number
         self.counts: list[int] | None = None  # or how much each micro-batch adds to it
-        self.mass: Callable[[B], float] = lambda batch: 0.0  # or what gives that
+        self.mass: Callable[[B], float] = (
+            _nothing  # or what gives that; no local function, which would not pickle
+        )
         self.used_up = False
 
         expected = "'tokens', 'sequences', a number > 0 or a function"
         if callable(denominator):
-            self.mass = lambda batch: _weight(denominator(batch))
+            self.mass = partial(_weight, denominator)
         elif not isinstance(denominator, str):
             self.constant = number(denominator, "denominator", expected, 0.0, math.inf)
         elif denominator not in ("tokens", "sequences"):
@@ -198,8 +201,7 @@ class Windows(Generic[B]):
         elif isinstance(targets, (list, np.ndarray)):
             self.counts = [_count(n) for n in targets]
         else:
-            count = counting(targets, ignore_index)
-            self.mass = lambda batch: _mass(count(batch), denominator)
+            self.mass = partial(_mass, counting(targets, ignore_index), denominator)
 
     def __len__(self) -> int:
         return -(-len(self.batches) // self.steps)  # type: ignore[arg-type]
@@ -396,27 +398,27 @@ def _gather(values: tuple[float, ...], group: Any) -> list[list[float]]:
 
 def counting(targets: Callable[[Any], Any] | Hashable, ignore_index: int) -> Callable[[Any], Tensor]:
     """Return what makes of a batch the mask of the targets that count, or their number without dimensions."""
-    pick = targets if callable(targets) else _by_key(targets)
-
-    def count(batch: Any) -> Tensor:
-        value = pick(batch)
-        if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-            return torch.tensor(_count(value))
-        # An integer tensor without dimensions may be one label or a number of them: it is not guessed which.
-        dtype, shape = getattr(value, "dtype", None), tuple(getattr(value, "shape", ()))
-        if not isinstance(value, Tensor) or not (dtype is torch.bool or (shape and dtype in LABEL_DTYPES)):
-            got = f"{dtype} of shape {shape}" if dtype else type(value).__name__
-            raise TypeError(
-                "targets: expected integer labels, a boolean mask of those that count, or an int, their "
-                f"number, from each batch, got {got}"
-            )
-        value = tensor_of(value, "targets")
-        return value if value.dtype is torch.bool else differ(value, ignore_index)
-
-    return count
+    return partial(_counted, targets if callable(targets) else partial(_at, targets), ignore_index)
 
 
-def _mass(counts: Tensor, denominator: str) -> float:
+def _counted(pick: Callable[[Any], Any], ignore_index: int, batch: Any) -> Tensor:
+    value = pick(batch)
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        return torch.tensor(_count(value))
+    # An integer tensor without dimensions may be one label or a number of them: it is not guessed which.
+    dtype, shape = getattr(value, "dtype", None), tuple(getattr(value, "shape", ()))
+    if not isinstance(value, Tensor) or not (dtype is torch.bool or (shape and dtype in LABEL_DTYPES)):
+        got = f"{dtype} of shape {shape}" if dtype else type(value).__name__
+        raise TypeError(
+            "targets: expected integer labels, a boolean mask of those that count, or an int, their "
+            f"number, from each batch, got {got}"
+        )
+    value = tensor_of(value, "targets")
+    return value if value.dtype is torch.bool else differ(value, ignore_index)
+
+
+def _mass(count: Callable[[Any], Tensor], denominator: str, batch: Any) -> float:
+    counts = count(batch)
     if denominator == "sequences" and counts.dtype is not torch.bool:
         raise TypeError(
             "targets: expected labels or masks to count sequences, got a number; say denominator='tokens'"
@@ -433,16 +435,18 @@ def _count(value: Any) -> int:
     return count
 
 
-def _weight(value: Any) -> float:
+def _nothing(batch: Any) -> float:
+    return 0.0
+
+
+def _weight(denominator: Callable[[Any], Any], batch: Any) -> float:
+    value = denominator(batch)
     value = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
     return number(value, "denominator", "a finite number >= 0 from each batch", 0.0, math.inf, closed="low")
 
 
-def _by_key(key: Any) -> Callable[[Any], Any]:
-    def pick(batch: Any) -> Any:
-        try:
-            return batch[key]
-        except Exception as error:  # a mapping, a sequence, a tensor: each refuses a key its own way
-            raise ValueError(f"targets: expected a key of the batch, got {shown(key)} ({error!r})") from error
-
-    return pick
+def _at(key: Any, batch: Any) -> Any:
+    try:
+        return batch[key]
+    except Exception as error:  # a mapping, a sequence, a tensor: each refuses a key its own way
+        raise ValueError(f"targets: expected a key of the batch, got {shown(key)} ({error!r})") from error

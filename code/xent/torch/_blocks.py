@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from xent._validate import Settings, mean_divisor
+from xent._validate import Reduction, mean_divisor
+
+Settings = tuple[Reduction, float | Tensor | None]  # the reduction, and what replaces the mean's divisor
 
 # Numbers in the arrays of a block: on a CPU they stay in its last cache; a GPU wants few and large kernels, and
 # with a quarter of this the losses take up to twice as long there.
@@ -128,6 +130,9 @@ def divide_by(shape: torch.Size, mass: Tensor | None, settings: Settings) -> Ten
     reduction, denominator = settings
     if reduction == "none":
         return None
+    if isinstance(denominator, Tensor):  # traced; nothing over nothing is 0
+        counted = math.prod(shape) if mass is None else mass.sum()
+        return torch.where((denominator == 0) & (torch.as_tensor(counted) == 0), 1.0, denominator)
     if reduction == "sum" or denominator:
         return denominator or 1.0
     total = float(math.prod(shape)) if mass is None else mass.sum(dtype=accumulator(mass))

@@ -39,7 +39,7 @@ def distillation_loss(
     axis: int = -1,
     sample_weight: Tensor | ArrayLike | None = None,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """`xent.distillation.distillation_loss` on tensors; no gradient flows into the teacher's logits.
 
@@ -54,7 +54,7 @@ def distillation_loss(
     z, v = _pair(student_logits, teacher_logits, axis)
     soft = _divergence_of(z, temperature, scale, direction, beta)
     w = tensors.target_weights(z, sample_weight)
-    return reduce_rows(soft.loss(), z, (v,), w, check.reduction_arguments(reduction, denominator))
+    return reduce_rows(soft.loss(), z, (v,), w, tensors.reduction_arguments(reduction, denominator))
 
 
 def mixed_loss(
@@ -71,7 +71,7 @@ def mixed_loss(
     sample_weight: Tensor | ArrayLike | None = None,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """`xent.distillation.mixed_loss` on tensors; no gradient flows into the teacher's logits.
 
@@ -90,7 +90,7 @@ def mixed_loss(
     labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)
     loss = RowLoss(partial(_mixed, held(alpha, z), soft))
     w = tensors.target_weights(z, sample_weight, counts)
-    return reduce_rows(loss, z, (v, labels), w, check.reduction_arguments(reduction, denominator))
+    return reduce_rows(loss, z, (v, labels), w, tensors.reduction_arguments(reduction, denominator))
 
 
 def top_k_loss(
@@ -102,7 +102,7 @@ def top_k_loss(
     axis: int = -1,
     sample_weight: Tensor | ArrayLike | None = None,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """`xent.distillation.top_k_loss` on tensors; the log-probabilities are constants.
 
@@ -134,7 +134,7 @@ def top_k_loss(
     z = z.double() if log_p.dtype == torch.float64 else z
     w = tensors.target_weights(z, sample_weight)
     loss = RowLoss(partial(_top_k, treatment))
-    return reduce_rows(loss, z, (log_p, at), w, check.reduction_arguments(reduction, denominator))
+    return reduce_rows(loss, z, (log_p, at), w, tensors.reduction_arguments(reduction, denominator))
 
 
 def sample_targets(
@@ -186,7 +186,7 @@ def sampled_loss(
     axis: int = -1,
     sample_weight: Tensor | ArrayLike | None = None,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """`xent.distillation.sampled_loss` on tensors; the weights are constants.
 
@@ -208,7 +208,7 @@ def sampled_loss(
         axis, -1
     )
     w = tensors.target_weights(z, sample_weight)
-    settings = check.reduction_arguments(reduction, denominator)
+    settings = tensors.reduction_arguments(reduction, denominator)
     return reduce_rows(RowLoss(_sampled), z, (at, masses), w, settings)
 
 

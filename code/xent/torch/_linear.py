@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, overload
 
 import torch
-import torch.distributed as dist
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from xent import _validate as check
-from xent._validate import Reduction, Settings, renamed
+from xent._validate import Reduction
 from xent.distillation import Direction, Scale, beta_share, divergence_settings
 
 from . import _parts
 from . import _validate as tensors
-from ._blocks import summed, wide
+from ._blocks import Settings, wide
 from ._caches import TopK, masses_of, samples_of
 from ._linear_step import LinearLoss
 from ._losses import held
-from ._shards import Shards, group_name
+from ._selected import chosen
 
 
-class TokenReport(NamedTuple):
-    """What `linear_cross_entropy` tells beside the loss; constants, each weighed and reduced as the loss is."""
-
-    accuracy: Tensor  # 1 for a target whose logit no other one exceeds
-    log_z_squared: Tensor  # of the log-sum-exp; times `z_loss` it is the z-loss's part of the loss
-
-
-@renamed(bias="linear_bias")
 def linear_cross_entropy(
     hidden: Tensor,
     linear_weight: Tensor,
@@ -46,10 +36,8 @@ def linear_cross_entropy(
     sample_weight: Tensor | ArrayLike | None = None,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
-    vocab_group: dist.ProcessGroup | None = None,
-    report: bool = False,
-) -> Any:
+    denominator: float | Tensor | None = None,
+) -> Tensor:
     """Cross-entropy of ``hidden @ linear_weight.T + linear_bias`` that holds the logits of one block of rows at a time.
 
     Parameters
@@ -80,13 +68,6 @@ def linear_cross_entropy(
         first backward pass computes the logits again.
     denominator : float, optional
         Replaces sum(w) in the mean.
-    vocab_group : torch.distributed.ProcessGroup, optional
-        The ranks that share the vocabulary. Each holds some rows of `linear_weight`, in the order of the ranks,
-        not necessarily as many, and the same entries of `linear_bias`, `weight` and the distributions; hidden
-        states, class indices and all else are the same on all. The loss and the gradient of `hidden` are those
-        of the whole, on every rank. Every rank makes the call, and every rank the backward pass.
-    report : bool, default False
-        Return a `TokenReport` too; only with class indices.
 
     Returns
     -------
@@ -108,8 +89,8 @@ def linear_cross_entropy(
     distributions by the sum of their weights, where PyTorch divides by their number (``denominator=``).
 
     Given class indices it needs, beside the gradients, room for 3 million logits (32 of each class, where these are
-    more), on a GPU, in float32, for 67 million (1,024 of each class), with `report` twice and with `softcap` three
-    times as many, and for each gradient in half precision another one in float32. Times are about those of the plain
+    more), on a GPU, in float32, for 67 million (1,024 of each class), with `softcap` three times as many, and for each
+    gradient in half precision another one in float32. Times are about those of the plain
     pair, three matrix products. Where hidden states and weight are bfloat16, a GPU multiplies them as they are, from
     PyTorch 2.8 on, into logits in float32; their gradient is rounded to bfloat16 for its products (as in the plain
     pair), which add up in float32. The gradients are formed in the forward pass and handed out by the first backward
@@ -128,94 +109,119 @@ def linear_cross_entropy(
     _parts.refuse_transforms("linear_cross_entropy", *layer.tensors)
     if isinstance(weight, Tensor) and weight.shape == layer.weight.shape:
         raise TypeError(
-            "weight: the layer's weight is linear_weight now; weight is that of a target by its class"
+            "weight: the layer's weight is linear_weight; weight is that of a target by its class"
         )
-    z_loss = check.number(z_loss, "z_loss", "a finite number >= 0", 0.0, math.inf, closed="low")
+    cap, z_loss = tensors.cap_and_penalty(
+        softcap, z_loss, torch.promote_types(hidden.dtype, linear_weight.dtype)
+    )
     settings = held(check.smoothing_mass(label_smoothing), hidden), z_loss
-    group_name(vocab_group)
-    shards = Shards(layer.classes, hidden.device, vocab_group)
-    if not isinstance(report, bool):
-        raise TypeError(f"report: expected True or False, got {check.shown(report)}")
     if isinstance(targets, Tensor) and targets.is_floating_point() and targets.ndim == hidden.ndim:
-        if ignore_index is not None or report:
-            which = "ignore_index" if report is False else "report"
-            raise ValueError(f"{which}: expected class indices with it, got distributions as targets")
-        part, beside, w, mass = _soft(layer, targets, settings, weight, sample_weight, shards)
+        if ignore_index is not None:
+            raise ValueError("ignore_index: expected class indices with it, got distributions as targets")
+        part, beside, w, mass = _soft(layer, targets, settings, weight, sample_weight)
     else:
-        classes = 0 if shards.group else layer.classes
-        labels, counts = tensors.labels_of(targets, hidden, ignore_index, classes)
+        labels, counts = tensors.labels_of(targets, hidden, ignore_index, layer.classes)
         part, beside, mass = _parts.Labels(*settings), [labels.flatten()], None
         w = tensors.target_weights(hidden, sample_weight, counts)
         if weight is not None:
-            by_class = shards.class_weights(weight, labels, layer.classes, hidden)
-            w = by_class if w is None else w * by_class
-    loss = _parts.Sum(((1.0, part),), _softcap(softcap, layer))
-    reduce = check.reduction_arguments(reduction, denominator)
-    result, told = _reduced(layer, loss, beside, w, reduce, shards.group, mass=mass, report=report)
-    return (result, told) if told is not None else result
+            of_class = tensors.weights(weight, "weight", (layer.classes,), "one weight a class", hidden)
+            w = of_class[labels] if w is None else w * of_class[labels]
+    loss = _parts.Parts((part,), cap)
+    reduce = tensors.reduction_arguments(reduction, denominator)
+    return _reduced(layer, loss, beside, w, reduce, mass=mass)
 
 
 def _soft(
-    layer: _Layer, targets: Tensor, how: tuple[float, float], weight: Any, sample_weight: Any, shards: Shards
+    layer: _Layer, targets: Tensor, how: tuple[float, float], weight: Any, sample_weight: Any
 ) -> tuple[_parts.Part, list[Tensor], Tensor | None, Tensor | None]:
     """Return the part for distributions, what stands beside the logits, and what a row weighs and counts for."""
     hidden, classes = layer.hidden, layer.classes
     like = hidden.new_empty(()).expand(*hidden.shape[:-1], classes)
-    same = tensors.distributions if shards.group is None else _shares
-    t = same(targets.detach(), "targets", like, "the logits", -1)
+    t = tensors.distributions(targets.detach(), "targets", like, "the logits", -1)
     w = mass = tensors.target_weights(hidden, sample_weight)
     beside = [_matrix(t)]
     if weight is None:
         return _parts.Distributions(*how), beside, w, mass
     of_class = tensors.weights(weight, "weight", (classes,), "one weight a class", hidden)
-    each = shards.sum(t.to(of_class.dtype) @ of_class)
+    each = t.to(of_class.dtype) @ of_class
     mass = each if w is None else w * each
     w = (mass > 0).to(mass.dtype) if w is None else w.masked_fill(mass == 0, 0.0)
     return _parts.Weighed(*how), [*beside, of_class.expand(len(beside[0]), classes)], w, mass
 
 
-def _shares(value: Tensor, name: str, like: Tensor, other: str, axis: int) -> Tensor:
-    """Return a rank's part of distributions, whose sum it cannot check."""
-    tensors.same_shape(value, name, like.shape, other, like)
-    tensors.inside(value, name)
-    return value
-
-
-def linear_entropy(
+@overload
+def linear_selected_log_probs(
     hidden: Tensor,
     linear_weight: Tensor,
+    targets: Tensor,
     *,
     linear_bias: Tensor | None = None,
     softcap: float | None = None,
-    sample_weight: Tensor | ArrayLike | None = None,
-    reduction: Reduction = "mean",
-    denominator: float | None = None,
-    vocab_group: dist.ProcessGroup | None = None,
-) -> Tensor:
-    """Shannon entropy of the softmax of a linear layer, with the logits of one block of rows at a time.
+    temperature: float = 1.0,
+    ignore_index: int | None = None,
+    entropy: Literal[False] = False,
+) -> Tensor: ...
+@overload
+def linear_selected_log_probs(
+    hidden: Tensor,
+    linear_weight: Tensor,
+    targets: Tensor,
+    *,
+    linear_bias: Tensor | None = None,
+    softcap: float | None = None,
+    temperature: float = 1.0,
+    ignore_index: int | None = None,
+    entropy: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+def linear_selected_log_probs(
+    hidden: Tensor,
+    linear_weight: Tensor,
+    targets: Tensor,
+    *,
+    linear_bias: Tensor | None = None,
+    softcap: float | None = None,
+    temperature: float = 1.0,
+    ignore_index: int | None = None,
+    entropy: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`selected_log_probs` of a linear layer's logits, which are never held: what policy gradients take.
 
     Parameters
     ----------
-    hidden, linear_weight, linear_bias, softcap, sample_weight, reduction, denominator, vocab_group
-        As in `linear_cross_entropy`.
+    hidden, linear_weight, targets, linear_bias, softcap
+        As in `linear_cross_entropy`; the targets are class indices, such as the tokens that were drawn.
+    temperature, ignore_index, entropy
+        As in `selected_log_probs`.
 
     Returns
     -------
-    Tensor
-        Entropy in nats, in the widest dtype, at least float32, and differentiable as the linear losses are.
+    Tensor, or two
+        As from `selected_log_probs`, with its gradients. The forward pass computes the logits once and a backward
+        pass once more, in the room of `linear_cross_entropy`.
+
+    Raises
+    ------
+    RuntimeError
+        As `linear_cross_entropy`.
 
     Examples
     --------
     >>> import torch, xent.torch
-    >>> xent.torch.linear_entropy(torch.ones(1, 2), torch.zeros(8, 2))
-    tensor(2.0794)
+    >>> hidden, w = torch.eye(2), torch.tensor([[2.0, 0.0], [1.0, 3.0], [0.0, 1.0]], requires_grad=True)
+    >>> log_p, entropy = xent.torch.linear_selected_log_probs(hidden, w, torch.tensor([0, 1]), entropy=True)
+    >>> log_p.detach(), entropy.detach()
+    (tensor([-0.4076, -0.1698]), tensor([0.8324, 0.5250]))
     """
     layer = _Layer.checked(hidden, linear_weight, linear_bias, "linear_")
-    _parts.refuse_transforms("linear_entropy", *layer.tensors)
-    group_name(vocab_group)
-    w = tensors.target_weights(hidden, sample_weight)
-    loss = _parts.Sum(((1.0, _parts.Entropy()),), _softcap(softcap, layer))
-    return _reduced(layer, loss, [], w, check.reduction_arguments(reduction, denominator), vocab_group)[0]
+    _parts.refuse_transforms("linear_selected_log_probs", *layer.tensors)
+    labels, counts = tensors.labels_of(targets, hidden, ignore_index, layer.classes)
+    dtype = torch.promote_types(hidden.dtype, layer.weight.dtype)
+    loss = chosen(temperature, entropy, dtype, tensors.cap_and_penalty(softcap, 0.0, dtype)[0])
+    shares = (-1.0, 1.0)[: len(loss.parts)]
+    w = tensors.target_weights(hidden, None, counts)
+    terms = _terms(layer, loss, [labels.flatten()], w, ("none", None), shares=shares)
+    found = terms.reshape(len(shares), *labels.shape)
+    return (found[0], found[1]) if entropy else found[0]
 
 
 def linear_distillation_loss(
@@ -238,8 +244,7 @@ def linear_distillation_loss(
     sample_weight: Tensor | ArrayLike | None = None,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
-    vocab_group: dist.ProcessGroup | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """Divergence of a linear layer's softmax from a teacher's, with the logits of one block of rows at a time.
 
@@ -276,8 +281,8 @@ def linear_distillation_loss(
     alpha : float, default 1
         Weight of the divergence, in [0, 1]. The cross-entropy with `targets`, at temperature 1, has 1 - alpha,
         as in `mixed_loss`; a part of weight zero is left out.
-    sample_weight, reduction, denominator, vocab_group
-        As in `linear_cross_entropy`; both models are split alike.
+    sample_weight, reduction, denominator
+        As in `linear_cross_entropy`.
     ignore_index : int, optional
         Rows with this target count in neither part, whatever their hidden states and the cache hold.
 
@@ -319,13 +324,9 @@ def linear_distillation_loss(
             "ignore_index: expected targets and ignore_index together, or neither, got "
             f"{'no targets' if targets is None else 'targets'} with ignore_index={check.shown(ignore_index)}"
         )
-    group_name(vocab_group)
-    hidden, shards = student_hidden, Shards(layer.classes, student_hidden.device, vocab_group)
-    labels = counts = None
+    hidden, labels, counts = student_hidden, None, None
     if targets is not None:
-        labels, counts = tensors.labels_of(
-            targets, hidden, ignore_index, 0 if alpha == 1 or shards.group else layer.classes
-        )
+        labels, counts = tensors.labels_of(targets, hidden, ignore_index, 0 if alpha == 1 else layer.classes)
     w = tensors.target_weights(hidden, sample_weight, counts)
     given = {
         "teacher_hidden": teacher_hidden,
@@ -358,18 +359,19 @@ def linear_distillation_loss(
                 raise ValueError(f"{name}: expected {only!r} with {came[0]}, got {check.shown(value)}")
         beta_share(beta)
         if teacher_top_k is not None:
-            soft, beside = _parts.Cached(*heat), masses_of(teacher_top_k, hidden, w, shards.total)
+            soft, beside = _parts.Cached(*heat), masses_of(teacher_top_k, hidden, w, layer.classes)
         else:
-            soft, beside = _parts.Sampled(*heat), samples_of(teacher_samples, hidden, w, shards.total)
-    parts: list[tuple[float, _parts.Part]] = [(alpha, soft)] if alpha > 0 else []
+            soft, beside = _parts.Sampled(*heat), samples_of(teacher_samples, hidden, w, layer.classes)
+    parts: list[_parts.Part] = [soft] if alpha > 0 else []
     if alpha == 0:
         teacher = beside = []
     if alpha < 1:
         assert labels is not None
-        parts.append((1 - alpha, _parts.Labels()))
+        parts.append(_parts.Labels())
         beside = [*beside, labels.flatten()]
-    loss, reduce = _parts.Sum(tuple(parts)), check.reduction_arguments(reduction, denominator)
-    return _reduced(layer, loss, beside, w, reduce, vocab_group, teacher=teacher)[0]
+    shares = [share for share in (alpha, 1 - alpha) if share > 0]
+    loss, reduce = _parts.Parts(tuple(parts)), tensors.reduction_arguments(reduction, denominator)
+    return _reduced(layer, loss, beside, w, reduce, shares=shares, teacher=teacher)
 
 
 def _taught(layer: _Layer, hidden: Any, weight: Any, bias: Any) -> list[Tensor]:
@@ -430,23 +432,35 @@ class _Layer:
 
 def _reduced(
     layer: _Layer,
-    loss: _parts.Sum,
+    loss: _parts.Parts,
     beside: list[Tensor],
     weight: Tensor | None,
     settings: Settings,
-    vocab_group: dist.ProcessGroup | None,
+    **more: Any,
+) -> Tensor:
+    """Apply the parts, and add them up."""
+    terms = _terms(layer, loss, beside, weight, settings, **more)
+    return terms.sum(0).reshape(layer.hidden.shape[:-1]) if settings[0] == "none" else terms
+
+
+def _terms(
+    layer: _Layer,
+    loss: _parts.Parts,
+    beside: list[Tensor],
+    weight: Tensor | None,
+    settings: Settings,
     *,
+    shares: Sequence[float] = (1.0,),
     mass: Tensor | None = None,
     teacher: Sequence[Tensor] = (),
-    report: bool = False,
-) -> tuple[Tensor, TokenReport | None]:
-    """Turn weights and the reduction into a factor for each row, and apply the loss."""
-    each, hidden, device = settings[0] == "none", layer.hidden, layer.hidden.device
+) -> Tensor:
+    """Turn weights, the reduction and shares into a factor for each part and row, and apply the loss."""
+    hidden, device = layer.hidden, layer.hidden.device
     dtype = wide(torch.promote_types(hidden.dtype, layer.weight.dtype))
     for x in (*teacher[1:], *beside):
         dtype = torch.promote_types(dtype, x.dtype) if x.is_floating_point() else dtype
-    rows = hidden.shape[:-1]
-    factor = _parts.row_factors(weight, rows, hidden.new_empty(0, dtype=dtype), settings, mass)
+    like = hidden.new_empty(0, dtype=dtype)
+    factor = _parts.row_factors(weight, hidden.shape[:-1], like, settings, mass).flatten()
     tensors = layer.tensors
     form = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in tensors]
     if torch.is_autocast_enabled(device.type):
@@ -455,32 +469,10 @@ def _reduced(
         tensors = tuple(_cast(x, cast) for x in tensors)
         teacher = [_cast(x, cast) for x in teacher]
     h, *rest = tensors
-    result, told = LinearLoss.apply(
-        each,
-        [*form, report],
-        loss.text(),
-        group_name(vocab_group),
-        len(teacher),
-        _matrix(h),
-        *rest,
-        factor.flatten(),
-        *teacher,
-        *beside,
-    )
-
-    shape = rows if each else torch.Size(())
-    if not report:
-        return result.reshape(shape), None
-    told = told * factor.flatten()
-    report_of = (x if each else summed(x, 1.0) for x in told)
-    return result.reshape(shape), TokenReport(*(x.reshape(shape) for x in report_of))
-
-
-def _softcap(value: Any, layer: _Layer) -> float | None:
-    if value is None:
-        return None
-    c = check.number(value, "softcap", "a finite number > 0", 0.0, math.inf)
-    return tensors.within(c, "softcap", torch.promote_types(layer.hidden.dtype, layer.weight.dtype))
+    of_rows = torch.stack([share * factor for share in shares]), *teacher, *beside
+    each = settings[0] == "none"
+    result: Tensor = LinearLoss.apply(each, form, loss.text(), len(teacher), _matrix(h), *rest, *of_rows)
+    return result if each else result.reshape(())
 
 
 def _matrix(x: Tensor) -> Tensor:

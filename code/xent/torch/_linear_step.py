@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from ._blocks import summed
-from ._parts import Sum, refuse_second_derivatives
-from ._shards import Shards, group_of
+from ._parts import Parts, refuse_second_derivatives
 from ._validate import in_range
 
 # Logits in a block: 12 MiB in float32, and so many rows that the products run at full speed. Each block reads
@@ -22,9 +21,9 @@ from ._validate import in_range
 # accelerator multiplies faster than it reads, and needs more of both.
 BLOCK, LEAST = 3 * 2**20, 32
 BLOCK_ELSEWHERE, LEAST_ELSEWHERE = 2**26, 1024
-# Logits at a time in what comes between the products: few enough to stay in the cache, or, where each time
-# the ranks must meet or a device starts its kernels, more.
-STEP, STEP_OF_RANKS, STEP_ELSEWHERE = 2**18, 2**21, 2**26
+# Logits at a time in what comes between the products: few enough to stay in the cache, or, where each time a device
+# starts its kernels, more.
+STEP, STEP_ELSEWHERE = 2**18, 2**26
 # Entries of a half-precision weight that are converted at a time.
 TILE = 2**22
 # Whether this PyTorch multiplies matrices of bfloat16 into one of float32, as GPUs do; from 2.8 on.
@@ -40,23 +39,23 @@ def linear_loss(
     teacher: list[Tensor],
     beside: list[Tensor],
     loss: str,
-    group: str,
     form: list[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return each row's loss, a report, and the gradients of sum(factor * loss), as far as `form` asks for them.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return each row's losses, and the gradients of sum(factor * loss), as far as `form` asks for them.
 
-    `loss` is the text of a `Sum`. `teacher` is another layer (hidden states, weight, perhaps a bias), whose logits
-    the first part takes; `beside` has what else the parts take. An operator of its own, so that what compiles a
-    model leaves the blocks as they are. Rows of factor zero are left out, whatever they hold. The losses are in
-    the dtype of `factor`, and all arithmetic.
+    `loss` is the text of `Parts`, and `factor` and the losses have a row for each of these, shape (P, N).
+    `teacher` is another layer (hidden states, weight, perhaps a bias), whose logits the first part takes;
+    `beside` has what else the parts take. An operator of its own, so that what compiles a model leaves the blocks
+    as they are. Rows of factor zero are left out, whatever they hold. The losses are in the dtype of `factor`,
+    and all arithmetic.
     """
-    shards, parts = Shards(len(weight), weight.device, group_of(group)), Sum.of(loss)
-    results = losses, report, to_hidden, to_weight, to_bias = _results(hidden, weight, bias, factor, form)
-    active = factor.nonzero().squeeze(1)
+    parts, classes = Parts.of(loss), len(weight)
+    results = losses, to_hidden, to_weight, to_bias = _results(hidden, weight, bias, factor, form)
+    active = (factor != 0).any(0).nonzero().squeeze(1)
     for name, indices in parts.indices([*teacher[:1], *beside]):
-        in_range(indices if len(active) == len(factor) else indices[active], name, shards.total)
-    size, step = _sizes(hidden.device.type, shards, len(teacher) > 0)
-    room = factor.new_empty(1 + (len(teacher) > 0), min(size, len(active)), len(weight))
+        in_range(indices if len(active) == len(hidden) else indices[active], name, classes)
+    size, step = _sizes(hidden.device.type, classes, len(teacher) > 0)
+    room = factor.new_empty(1 + (len(teacher) > 0), min(size, len(active)), classes)
     with torch.autocast(hidden.device.type, enabled=False):
         for rows in active.split(size) if len(active) else ():
             h = hidden[rows]
@@ -66,9 +65,7 @@ def linear_loss(
                 part = slice(first, first + step)
                 at = rows[part]
                 inputs = [*(v[part] for v in taught), *(x[at] for x in beside)]
-                if form[3]:
-                    report[:, at] = parts.report(z[part], inputs, shards)
-                losses[at] = parts(z[part], inputs, factor[at], shards)
+                losses[:, at] = parts(z[part], inputs, factor[:, at])
             if form[2]:
                 to_bias.add_(z.sum(0))
             if _mixed(h, weight, z.dtype):
@@ -77,8 +74,6 @@ def linear_loss(
                 to_hidden[rows] = _into_hidden(z, weight, to_hidden.dtype)
             if form[1]:
                 _add_product(to_weight, z.T, h)
-        if form[0]:
-            shards.sum(to_hidden)
     return results
 
 
@@ -89,22 +84,20 @@ def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, factor: Tensor, *rest
 
 def _results(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, factor: Tensor, form: list[bool]
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Make room for the losses, and for what else is asked for."""
-    of_bias = (0,) if bias is None else bias.shape
-    shapes = ((2, len(factor)), hidden.shape, weight.shape, of_bias)
-    asked = (form[3], *form[:3])
-    made = (factor.new_zeros(s if a else (0,)) for s, a in zip(shapes, asked, strict=True))
+    shapes = (hidden.shape, weight.shape, (0,) if bias is None else bias.shape)
+    made = (factor.new_zeros(s if a else (0,)) for s, a in zip(shapes, form, strict=True))
     return torch.zeros_like(factor), *made  # type: ignore[return-value]
 
 
-def _sizes(device: str, shards: Shards, taught: bool) -> tuple[int, int]:
+def _sizes(device: str, classes: int, taught: bool) -> tuple[int, int]:
     """Return how many rows a block has, and a strip of it."""
     if device == "cpu":
-        block, least, step = BLOCK, LEAST, STEP if shards.group is None else STEP_OF_RANKS
+        block, least, step = BLOCK, LEAST, STEP
     else:
         block, least, step = BLOCK_ELSEWHERE, LEAST_ELSEWHERE, STEP_ELSEWHERE // (1 + taught)
-    return max(least, block // shards.largest), max(1, step // shards.largest)
+    return max(least, block // classes), max(1, step // classes)
 
 
 def _mixed(a: Tensor, b: Tensor, dtype: torch.dtype) -> bool:
@@ -146,7 +139,7 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 class LinearLoss(torch.autograd.Function):
-    """sum(factor * loss), whose gradients are formed with it, or each of these terms, whose are not; and a report.
+    """sum(factor * loss), whose gradients are formed with it, or each of these terms, whose are not.
 
     The first backward pass hands out what was formed, scaled in place; another one computes it again, as one
     through the terms must.
@@ -158,24 +151,21 @@ class LinearLoss(torch.autograd.Function):
         each: bool,
         form: list[bool],
         loss: str,
-        group: str,
         teacher: int,
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
         factor: Tensor,
         *beside: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Tensor:
         layer = hidden, weight, bias
         tensors = factor, [*beside[:teacher]], [*beside[teacher:]]
-        asked = [*(wanted and not each for wanted in form[:3]), form[3]]
-        losses, report, *formed = linear_loss(*layer, *tensors, loss, group, asked)
+        losses, *formed = linear_loss(*layer, *tensors, loss, [wanted and not each for wanted in form])
         ctx.save_for_backward(*layer, factor, *beside)
-        ctx.settings, ctx.form, ctx.teacher = (loss, group), form, teacher
+        ctx.loss, ctx.form, ctx.teacher = loss, form, teacher
         ctx.formed = None if each else formed
-        ctx.mark_non_differentiable(report)
-        losses = losses * factor
-        return losses if each else summed(losses, 1.0), report
+        terms = losses * factor
+        return terms if each else summed(terms, 1.0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
@@ -184,12 +174,12 @@ class LinearLoss(torch.autograd.Function):
         layer, factor, beside = saved[:3], saved[3], saved[4:]
         if ctx.formed is None:
             tensors = factor * grads[0], [*beside[: ctx.teacher]], [*beside[ctx.teacher :]]
-            _, _, *formed = linear_loss(*layer, *tensors, *ctx.settings, [*ctx.form[:3], False])
+            _, *formed = linear_loss(*layer, *tensors, ctx.loss, ctx.form)
         elif torch.compiler.is_compiling():
             formed = [gradient * grads[0] for gradient in ctx.formed]
         else:
             formed, ctx.formed = [gradient.mul_(grads[0]) for gradient in ctx.formed], None
         of_layer = (
-            g.to(x.dtype) if wanted else None for g, x, wanted in zip(formed, layer, ctx.form, strict=False)
+            g.to(x.dtype) if wanted else None for g, x, wanted in zip(formed, layer, ctx.form, strict=True)
         )
-        return None, None, None, None, None, *of_layer, None, *[None] * len(beside)
+        return None, None, None, None, *of_layer, None, *[None] * len(beside)

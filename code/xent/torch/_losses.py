@@ -19,11 +19,12 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from xent import _validate as check
-from xent._validate import BINARY_LOGITS, LOGITS, Reduction, gone, renamed
-from xent.losses import clip, exponent, sides
+from xent._validate import BINARY_LOGITS, LOGITS, Reduction
+from xent.losses import clip, exponent
 
 from . import _validate as tensors
 from ._blocks import RowLoss, concrete, exp_, reduce_each, reduce_rows, sum_classes
+from ._parts import Labels, Parts
 from ._validate import FLOAT_DTYPES, LABEL_DTYPES
 
 
@@ -87,9 +88,7 @@ def entropy_from_logits(logits: Tensor, *, axis: int = -1, base: float | None = 
     (tensor(2.9009e-12), tensor(2.8073e-12))
     """
     moved, _ = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
-    # -log p of the highest and the gaps are >= 0; a gap of inf has p = 0. (torch.softmax rounds more.)
-    gaps, top = _below_the_highest(moved)
-    nats = top.squeeze(-1) + ((-gaps - top).exp() * gaps.masked_fill(gaps.isposinf(), 0.0)).sum(-1)
+    nats = entropy_of(moved)
     return nats if base is None else nats / check.unit(base)
 
 
@@ -134,7 +133,6 @@ def log_sigmoid(logits: Tensor) -> Tensor:
     return logsigmoid(tensors.widened(logits, "logits"))
 
 
-@gone(vocab_group="xent.torch.split_cross_entropy")
 def cross_entropy(
     logits: Tensor,
     targets: Tensor,
@@ -142,16 +140,19 @@ def cross_entropy(
     axis: int = -1,
     weight: Tensor | ArrayLike | None = None,
     sample_weight: Tensor | ArrayLike | None = None,
+    softcap: float | None = None,
+    z_loss: float = 0.0,
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """`xent.cross_entropy` on tensors, in place of `torch.nn.functional.cross_entropy`.
 
     The class axis is the last one unless `axis` says otherwise: PyTorch's own function wants it second. There is no
     default for `ignore_index`: PyTorch's is -100. A target of weight zero does not count: its loss and its gradient are
     zero, whatever its logits hold. Class weights have the effect on small batches that `xent.cross_entropy` tells of.
+    Tensors alone have `softcap` and `z_loss`, which are those of `linear_cross_entropy`.
 
     Notes
     -----
@@ -173,7 +174,12 @@ def cross_entropy(
     labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)
     w = tensors.target_weights(z, sample_weight, counts, labels, weight)
     loss = RowLoss(partial(hard, smoothing), partial(_hard_fused, smoothing))
-    return reduce_rows(loss, z, (labels,), w, check.reduction_arguments(reduction, denominator))
+    bound, share = tensors.cap_and_penalty(softcap, z_loss, z.dtype)
+    if bound is not None or share:
+        loss = RowLoss(
+            partial(_penalised, bound, share, smoothing), Parts((Labels(smoothing, share),), bound).fused
+        )
+    return reduce_rows(loss, z, (labels,), w, tensors.reduction_arguments(reduction, denominator))
 
 
 def soft_cross_entropy(
@@ -185,7 +191,7 @@ def soft_cross_entropy(
     sample_weight: Tensor | ArrayLike | None = None,
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """`xent.soft_cross_entropy` on tensors; the distributions may carry a gradient too.
 
@@ -210,10 +216,9 @@ def soft_cross_entropy(
         w = (mass > 0).to(mass.dtype) if w is None else w.masked_fill(mass == 0, 0.0)
     if smoothing:
         t = (1 - smoothing) * t + smoothing / z.shape[-1] * t.sum(-1, keepdim=True)
-    return reduce_rows(RowLoss(_soft), z, (t,), w, check.reduction_arguments(reduction, denominator), mass)
+    return reduce_rows(RowLoss(_soft), z, (t,), w, tensors.reduction_arguments(reduction, denominator), mass)
 
 
-@renamed(weight="sample_weight")
 def binary_cross_entropy(
     logits: Tensor,
     targets: Tensor,
@@ -222,7 +227,7 @@ def binary_cross_entropy(
     pos_weight: Tensor | ArrayLike | None = None,
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """`xent.binary_cross_entropy` on tensors, accurate in both tails; soft targets may carry a gradient too.
 
@@ -241,7 +246,7 @@ def binary_cross_entropy(
         if concrete(c) and (c == 0).any():
             raise ValueError("pos_weight: expected finite weights > 0, got 0")
         up = c * up
-    return reduce_each(up + down, w, check.reduction_arguments(reduction, denominator))
+    return reduce_each(up + down, w, tensors.reduction_arguments(reduction, denominator))
 
 
 def focal_loss(
@@ -254,7 +259,7 @@ def focal_loss(
     sample_weight: Tensor | ArrayLike | None = None,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """`xent.focal_loss` on tensors.
 
@@ -278,39 +283,7 @@ def focal_loss(
         factor = tensors.weights(alpha, "alpha", (z.shape[-1],), "one factor a class", z)[labels]
     others = (labels,) if factor is None else (labels, factor)
     loss = RowLoss(partial(_focal, gamma))
-    return reduce_rows(loss, z, others, w, check.reduction_arguments(reduction, denominator))
-
-
-@renamed(weight="sample_weight")
-def binary_focal_loss(
-    logits: Tensor,
-    targets: Tensor,
-    *,
-    gamma: float = 2.0,
-    alpha: float | None = None,
-    sample_weight: Tensor | ArrayLike | None = None,
-    label_smoothing: float = 0.0,
-    reduction: Reduction = "mean",
-    denominator: float | None = None,
-) -> Tensor:
-    """`xent.binary_focal_loss` on tensors; soft targets may carry a gradient too.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> anchors, objects = torch.tensor([-1.0, 0.0, -3.0]), torch.tensor([1, 0, 0])
-    >>> xent.torch.binary_focal_loss(anchors, objects, alpha=0.25, denominator=1)  # one object
-    tensor(0.3055)
-    """
-    z, y, n, w = _binary(logits, targets, sample_weight, label_smoothing)
-    gamma = exponent(gamma)
-    up, down = _binary_sides(z, y, n)
-    up = _pow(torch.sigmoid(-z), logsigmoid(-z), gamma) * up
-    down = _pow(torch.sigmoid(z), logsigmoid(z), gamma) * down
-    # A side without mass is left out: 0 * inf would be nan.
-    masses = zip(sides(alpha), (up, down), strict=True)
-    up, down = (m * x.masked_fill(x.isposinf(), 0.0) if m == 0 else m * x for m, x in masses)
-    return reduce_each(up + down, w, check.reduction_arguments(reduction, denominator))
+    return reduce_rows(loss, z, others, w, tensors.reduction_arguments(reduction, denominator))
 
 
 def nll(
@@ -322,7 +295,7 @@ def nll(
     sample_weight: Tensor | ArrayLike | None = None,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """`xent.nll` on tensors; each log-probability counts as free, so that the target's alone has a gradient.
 
@@ -361,7 +334,7 @@ def log_loss(
     sample_weight: Tensor | ArrayLike | None = None,
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """`xent.log_loss` on tensors: `labels` are the numbers that the targets call the classes.
 
@@ -393,7 +366,6 @@ def log_loss(
     return _pick(moved, of, counts, weight, sample_weight, reduction, denominator, loss)
 
 
-@renamed(weight="sample_weight")
 def binary_log_loss(
     probs: Tensor,
     targets: Tensor,
@@ -401,7 +373,7 @@ def binary_log_loss(
     eps: float = 0.0,
     sample_weight: Tensor | ArrayLike | None = None,
     reduction: Reduction = "mean",
-    denominator: float | None = None,
+    denominator: float | Tensor | None = None,
 ) -> Tensor:
     """`xent.binary_log_loss` on tensors; a clipped probability has no gradient.
 
@@ -420,7 +392,7 @@ def binary_log_loss(
     # As in _binary_sides, also for the gradient: that of log p at 0 is infinite.
     up, down = torch.where((y > 0) | (p > 0), p, 1.0), torch.where((n > 0) | (p < 1), p, 0.0)
     log_p, log_q = _clipped(p, eps) if eps else (torch.log(up), torch.log1p(-down))
-    return reduce_each(-n * log_q - y * log_p + 0.0, w, check.reduction_arguments(reduction, denominator))
+    return reduce_each(-n * log_q - y * log_p + 0.0, w, tensors.reduction_arguments(reduction, denominator))
 
 
 # The arithmetic, of rows with the classes last.
@@ -445,6 +417,12 @@ def _below_the_highest(z: Tensor) -> tuple[Tensor, Tensor]:
     return z.gather(-1, top.unsqueeze(-1)) - z, _minus_log_p(z, top).unsqueeze(-1)
 
 
+def entropy_of(z: Tensor) -> Tensor:
+    # -log p of the highest and the gaps are >= 0; a gap of inf has p = 0. (torch.softmax rounds more.)
+    gaps, top = _below_the_highest(z)
+    return top.squeeze(-1) + ((-gaps - top).exp() * gaps.masked_fill(gaps.isposinf(), 0.0)).sum(-1)
+
+
 def hard(smoothing: float, z: Tensor, labels: Tensor) -> Tensor:
     if smoothing == 0:
         return _minus_log_p(z, labels)
@@ -452,6 +430,11 @@ def hard(smoothing: float, z: Tensor, labels: Tensor) -> Tensor:
     spread = gaps.mean(-1) + top.squeeze(-1)
     # A label without mass is left out: 0 * inf would be nan.
     return spread if smoothing == 1 else (1 - smoothing) * _minus_log_p(z, labels) + smoothing * spread
+
+
+def _penalised(softcap: float | None, z_loss: float, smoothing: float, z: Tensor, labels: Tensor) -> Tensor:
+    z = z if softcap is None else softcap * torch.tanh(z / softcap)
+    return hard(smoothing, z, labels) + z_loss * torch.logsumexp(z, -1).square()
 
 
 def _hard_fused(
@@ -565,7 +548,7 @@ def _pick(
     weight: Any,
     sample_weight: Any,
     reduction: Reduction,
-    denominator: float | None,
+    denominator: float | Tensor | None,
     loss: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """Take each target's entry along the last axis, apply `loss` to it, and reduce."""
@@ -573,7 +556,7 @@ def _pick(
     picked = moved.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     # A one has a finite loss; what it is does not matter, and what the entry was reaches no gradient.
     losses = loss(picked if w is None else picked.masked_fill(w == 0, 1.0)) + 0.0
-    return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
+    return reduce_each(losses, w, tensors.reduction_arguments(reduction, denominator))
 
 
 def held(value: float, like: Tensor) -> float:

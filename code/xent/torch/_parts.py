@@ -1,12 +1,11 @@
 """Losses of a block of logits that leave in its place their gradient: what the linear losses are made of.
 
-A part is a loss of each row of logits (R, V), called as ``part(z, beside, factor, shards)``: `beside` are its
-tensors with a row for each row of z (labels, a teacher's logits), `factor` is what each row's gradient is
-multiplied by, and `shards` says which classes this rank holds, all of them unless the vocabulary is split. The
-result is each row's loss, and z holds the gradient of sum(factor * loss) afterwards.
+A part is a loss of each row of logits (R, V), called as ``part(z, beside, factor)``: `beside` are its tensors with a
+row for each row of z (labels, a teacher's logits), `factor` is what each row's gradient is multiplied by. The result
+is each row's loss, and z holds the gradient of sum(factor * loss) afterwards.
 
 An operator of PyTorch takes tensors, numbers and text. So a loss travels to `xent::linear_loss` as text, in
-which `Sum` writes its parts and their settings, and from which it makes them again.
+which `Parts` writes them and their settings, and from which it makes them again.
 """
 
 from __future__ import annotations
@@ -21,10 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from xent._validate import Settings
-
-from ._blocks import divide_by, wide
-from ._shards import Shards
+from ._blocks import Settings, divide_by, wide
 
 
 @dataclass(frozen=True)
@@ -34,11 +30,7 @@ class Part:
     takes: ClassVar[int] = 0  # how many tensors stand beside the logits
     classes: ClassVar[str] = ""  # what the first of them is called if it holds class indices
 
-    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor, shards: Shards) -> Tensor:
-        raise NotImplementedError
-
-    def report(self, z: Tensor, beside: list[Tensor], shards: Shards) -> Tensor:
-        """Return what is of interest beside the loss, a row for each of it."""
+    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor) -> Tensor:
         raise NotImplementedError
 
 
@@ -51,21 +43,20 @@ class Labels(Part):
     takes: ClassVar[int] = 1
     classes: ClassVar[str] = "targets"
 
-    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor, shards: Shards) -> Tensor:
-        at, mine = shards.find(beside[0].unsqueeze(1), z.shape[1])
-        top = shards.max(z.amax(1))
+    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor) -> Tensor:
+        at, classes = beside[0].unsqueeze(1), z.shape[1]
+        top = z.amax(1)
         z.sub_(top.unsqueeze(1))
-        own = z.gather(1, at).masked_fill_(~mine, 0.0).squeeze(1)
+        own = z.gather(1, at).squeeze(1)
         spread = z.sum(1) if self.smoothing else torch.zeros_like(own)
         z.exp_()
-        z.scatter_(1, at, z.gather(1, at).masked_fill_(mine, 0.0))
         # The target's own term stays out of the sum, and log1p keeps the digits of a small loss.
-        others, own, spread = shards.sum(torch.stack([z.sum(1), own, spread])).unbind()
+        others = z.scatter_(1, at, 0.0).sum(1)
         total = others + own.exp()
         log_total = torch.where(own == 0, others.log1p(), total.log())
         losses = log_total - own
         if self.smoothing:
-            even = log_total - spread / shards.total
+            even = log_total - spread / classes
             losses = even if self.smoothing == 1 else (1 - self.smoothing) * losses + self.smoothing * even
         pull = 2 * self.z_loss * (top + log_total)
         if self.z_loss:
@@ -74,18 +65,10 @@ class Labels(Part):
         # (1 + pull) p_j - (1 - smoothing) [j = y] - smoothing / V, with p_y - 1 = -others / total.
         z.mul_((factor * (1 + pull) / total).unsqueeze(1))
         target = factor * (self.smoothing + (pull * own.exp() - others) / total)
-        z.scatter_(1, at, torch.where(mine, target.unsqueeze(1), z.gather(1, at)))
+        z.scatter_(1, at, target.unsqueeze(1))
         if self.smoothing:
-            z.sub_((factor * (self.smoothing / shards.total)).unsqueeze(1))
+            z.sub_((factor * (self.smoothing / classes)).unsqueeze(1))
         return losses
-
-    def report(self, z: Tensor, beside: list[Tensor], shards: Shards) -> Tensor:
-        """Return whether no logit exceeds the target's, and the squared log-sum-exp."""
-        at, mine = shards.find(beside[0].unsqueeze(1), z.shape[1])
-        top = shards.max(z.amax(1))
-        own = shards.sum(z.gather(1, at).masked_fill_(~mine, 0.0).squeeze(1))
-        log_total = shards.sum((z - top.unsqueeze(1)).exp_().sum(1)).log_()
-        return torch.stack([(own >= top).to(z.dtype), (top + log_total).square()])
 
 
 @dataclass(frozen=True)
@@ -99,15 +82,15 @@ class Distributions(Part):
     def masses(self, beside: list[Tensor], dtype: torch.dtype) -> Tensor:
         return beside[0].to(dtype)
 
-    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor, shards: Shards) -> Tensor:
+    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor) -> Tensor:
         t = self.masses(beside, z.dtype)
-        mass = shards.sum(t.sum(1))
+        mass = t.sum(1)
         if self.smoothing:
-            t = (1 - self.smoothing) * t + (self.smoothing / shards.total * mass).unsqueeze(1)
-        top, probs, log_total = _normalised_(z, shards)
+            t = (1 - self.smoothing) * t + (self.smoothing / z.shape[1] * mass).unsqueeze(1)
+        top, probs, log_total = _normalised_(z)
         # A class without mass that is impossible as well has no part in this: 0 * inf.
-        gaps = shards.sum(-torch.linalg.vecdot(t, z.masked_fill((t == 0) & z.isneginf(), 0.0)))
-        losses = mass * log_total + gaps
+        gaps = -torch.linalg.vecdot(t, z.masked_fill((t == 0) & z.isneginf(), 0.0))
+        losses: Tensor = mass * log_total + gaps
         pull = 2 * self.z_loss * mass * (top + log_total)
         if self.z_loss:
             losses = losses + self.z_loss * mass * (top + log_total).square()
@@ -129,11 +112,11 @@ class Weighed(Distributions):
 class Entropy(Part):
     """Entropy of the softmax."""
 
-    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor, shards: Shards) -> Tensor:
-        _, probs, log_total = _normalised_(z, shards)
+    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor) -> Tensor:
+        _, probs, log_total = _normalised_(z)
         z.clamp_(min=torch.finfo(z.dtype).min / 4)  # of an impossible class, 0 * inf
-        gaps = shards.sum(-torch.linalg.vecdot(probs, z))  # with log_total a sum of terms >= 0
-        losses = log_total + gaps
+        gaps = -torch.linalg.vecdot(probs, z)  # with log_total a sum of terms >= 0
+        losses: Tensor = log_total + gaps
         z.add_(gaps.unsqueeze(1)).mul_(probs).mul_(-factor.unsqueeze(1))
         return losses
 
@@ -153,18 +136,17 @@ class Divergence(Part):
     top_k: int | None = None
     takes: ClassVar[int] = 1
 
-    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor, shards: Shards) -> Tensor:
-        k = min(self.top_k or shards.total, shards.total)
-        at = _largest(beside[0], k, shards) if k < shards.total else None  # of the logits: hot ones are alike
-        student = _softmax_(z, self.temperature, shards)
-        teacher = _softmax_(beside[0], self.temperature, shards)
+    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor) -> Tensor:
+        k = self.top_k or z.shape[1]
+        at = beside[0].topk(k, 1).indices if k < z.shape[1] else None  # of the logits: hot ones are alike
+        student = _softmax_(z, self.temperature)
+        teacher = _softmax_(beside[0], self.temperature)
         how = self.direction, self.beta
         if at is None:
-            losses, gradient = _divergence(student, teacher, *how, shards)
+            losses, gradient = _divergence(student, teacher, *how)
         else:
-            q, p = (_Coarse(log_x, at, shards) for log_x in (student[0], teacher[0]))
-            whole = Shards(k + 1, z.device, None)
-            losses, by_class = _divergence((q.logs, q.probs), (p.logs, p.probs), *how, whole)
+            q, p = (_Coarse(log_x, at) for log_x in (student[0], teacher[0]))
+            losses, by_class = _divergence((q.logs, q.probs), (p.logs, p.probs), *how)
             gradient = q.spread_(by_class)
         return _at_temperature(z, losses, gradient, factor, self)
 
@@ -178,13 +160,12 @@ class Cached(Part):
     takes: ClassVar[int] = 3
     classes: ClassVar[str] = "teacher_top_k"
 
-    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor, shards: Shards) -> Tensor:
+    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor) -> Tensor:
         at, masses, tail = beside
-        q = _Coarse(_softmax_(z, self.temperature, shards)[0], at, shards)
+        q = _Coarse(_softmax_(z, self.temperature)[0], at)
         p = torch.cat([masses.to(z.dtype), tail.unsqueeze(1).to(z.dtype)], 1)
-        whole = Shards(p.shape[1], z.device, None)
         over = p.sum(1, keepdim=True) - 1  # by how much rounding has the masses miss one
-        losses, by_class = _divergence((q.logs, q.probs), (p.log(), p), "forward", 0.0, whole)
+        losses, by_class = _divergence((q.logs, q.probs), (p.log(), p), "forward", 0.0)
         gradient = q.spread_(torch.addcmul(by_class, over, q.probs))
         return _at_temperature(z, losses + over.squeeze(1), gradient, factor, self)
 
@@ -198,97 +179,100 @@ class Sampled(Part):
     takes: ClassVar[int] = 2
     classes: ClassVar[str] = "teacher_samples"
 
-    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor, shards: Shards) -> Tensor:
-        (at, mine), masses = shards.find(beside[0], z.shape[1]), beside[1].to(z.dtype)
+    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor) -> Tensor:
+        at, masses = beside[0], beside[1].to(z.dtype)
         z.div_(self.temperature)
-        _, probs, log_total = _normalised_(z, shards)
-        gaps = z.gather(1, at).neg_().masked_fill_(~mine | (masses == 0), 0.0)
-        losses = masses.sum(1) * log_total + shards.sum((masses * gaps).sum(1))
-        gradient = probs.mul_(masses.sum(1, keepdim=True)).scatter_add_(1, at, -masses * mine)
+        _, probs, log_total = _normalised_(z)
+        gaps = z.gather(1, at).neg_().masked_fill_(masses == 0, 0.0)
+        losses = masses.sum(1) * log_total + (masses * gaps).sum(1)
+        gradient = probs.mul_(masses.sum(1, keepdim=True)).scatter_add_(1, at, -masses)
         return _at_temperature(z, losses, gradient, factor, self)
 
 
-KINDS = (Labels, Distributions, Weighed, Entropy, Divergence, Cached, Sampled)
-PARTS: dict[str, type[Part]] = {part.__name__: part for part in KINDS}
+KINDS: dict[str, type[Part]] = {
+    part.__name__: part for part in (Labels, Distributions, Weighed, Entropy, Divergence, Cached, Sampled)
+}
 
 
 @dataclass(frozen=True)
-class Sum:
-    """Parts and their shares, of logits that a soft cap may bound first."""
+class Parts:
+    """Several losses of the same logits, which a soft cap may bound and a temperature divide first."""
 
-    parts: tuple[tuple[float, Part], ...]
+    parts: tuple[Part, ...]
     softcap: float | None = None
+    temperature: float = 1.0
 
     @classmethod
     @functools.lru_cache(64)
-    def of(cls, text: str) -> Sum:
+    def of(cls, text: str) -> Parts:
         """Make again what `text` says."""
-        softcap, *parts = ast.literal_eval(text)
-        return cls(tuple((share, PARTS[name](*settings)) for share, name, *settings in parts), softcap)
+        softcap, temperature, *parts = ast.literal_eval(text)
+        return cls(tuple(KINDS[name](*settings) for name, *settings in parts), softcap, temperature)
 
     def text(self) -> str:
-        """Write all down that makes this sum, as a literal of Python; in terms that `torch.compile` can follow."""
-        text = f"{self.softcap!r}"
-        for share, part in self.parts:
+        """Write all down that makes these, as a literal of Python; in terms that `torch.compile` can follow."""
+        text = f"{self.softcap!r}, {self.temperature!r}"
+        for part in self.parts:
             settings = "".join(f", {value!r}" for value in part.__dict__.values())
-            text += f", ({share!r}, {type(part).__name__!r}{settings})"
+            text += f", ({type(part).__name__!r}{settings},)"
         return f"[{text}]"
 
     def indices(self, beside: list[Tensor]) -> list[tuple[str, Tensor]]:
         """Return the tensors of class indices, and what they are called."""
         found, at = [], 0
-        for _, part in self.parts:
+        for part in self.parts:
             found += [(part.classes, beside[at])] if part.classes else []
             at += part.takes
         return found
 
-    def __call__(self, z: Tensor, beside: list[Tensor], factor: Tensor, shards: Shards) -> Tensor:
-        """Cap the logits and apply all parts."""
+    def __call__(self, z: Tensor, beside: list[Tensor], factors: Tensor) -> Tensor:
+        """Return the losses, a row for each part, and leave in z the gradient of sum(factors * losses)."""
         slope = None
         if self.softcap is not None:
             slope = 1 - z.div_(self.softcap).tanh_().square()
             z.mul_(self.softcap)
+        if self.temperature != 1:
+            z.div_(self.temperature)
         copies = [z, *(z.clone() for _ in self.parts[1:])]
-        losses, at = torch.zeros_like(factor), 0
-        for (share, part), own in zip(self.parts, copies, strict=True):
-            mine = beside[at : at + part.takes]
-            losses.add_(part(own, mine, share * factor, shards), alpha=share)
+        losses, at = torch.empty_like(factors), 0
+        for number, (part, own) in enumerate(zip(self.parts, copies, strict=True)):
+            losses[number] = part(own, beside[at : at + part.takes], factors[number])
             at += part.takes
         for own in copies[1:]:
             z.add_(own)
         if slope is not None:
             z.mul_(slope)
+        if self.temperature != 1:
+            z.div_(self.temperature)
         return losses
 
-    def report(self, z: Tensor, beside: list[Tensor], shards: Shards) -> Tensor:
-        """Return what the first part has to report of the capped logits, which stay as they are."""
-        z = z if self.softcap is None else (z / self.softcap).tanh_().mul_(self.softcap)
-        return self.parts[0][1].report(z, beside, shards)
+    def fused(
+        self, z: Tensor, *beside: Tensor, scale: Tensor | float | None, out: Tensor, work: Tensor
+    ) -> Tensor:
+        """The first part, as `RowLoss` wants it: the losses, and in `out` their gradient times `scale`."""
+        by = scale.reshape(-1) if isinstance(scale, Tensor) and scale.ndim else scale
+        factor = z.new_ones(1, len(z)) if by is None else z.new_ones(1, len(z)) * by
+        return self(out.copy_(z), [*beside], factor)[0]
 
 
-def _normalised_(z: Tensor, shards: Shards) -> tuple[Tensor, Tensor, Tensor]:
+def _normalised_(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return each row's largest logit, its probabilities, and the log-sum-exp of the gaps that are left in z.
 
     The largest term, which is 1, stays out of the sum, and log1p keeps the digits where it is all but alone.
     """
-    highest, at = z.max(1, keepdim=True)
-    top = shards.max(highest.clone())
-    z.sub_(top)
-    probs = z.exp()
-    own, largest = probs.gather(1, at), highest == top  # on several ranks, if they are level
-    probs.scatter_(1, at, own - largest.to(z.dtype))  # zero, or nan of what is infinite
-    sums = torch.cat([probs.sum(1, keepdim=True), largest.to(z.dtype)], 1)
-    others, ranks = shards.sum(sums).unbind(1)
-    others = others + (ranks - 1)
+    top, at = z.max(1, keepdim=True)
+    probs = z.sub_(top).exp()
+    own = probs.gather(1, at)
+    others = probs.scatter_(1, at, own - 1).sum(1)  # zero, or nan of what is infinite
     probs.scatter_(1, at, own).div_((1 + others).unsqueeze(1))
     return top.squeeze(1), probs, others.log1p()
 
 
-def _softmax_(x: Tensor, temperature: float, shards: Shards) -> tuple[Tensor, Tensor]:
+def _softmax_(x: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Return log-probabilities at a temperature, in the place of the logits, and probabilities."""
-    x.sub_(shards.max(x.amax(1)).unsqueeze(1)).div_(temperature)
+    x.sub_(x.amax(1, keepdim=True)).div_(temperature)
     probs = x.exp()
-    total = shards.sum(probs.sum(1)).unsqueeze(1)
+    total = probs.sum(1, keepdim=True)
     return x.sub_(total.log()), probs.div_(total)
 
 
@@ -305,16 +289,15 @@ def _at_temperature(
 
 
 def _divergence(
-    ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor], direction: str, beta: float, shards: Shards
+    ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor], direction: str, beta: float
 ) -> tuple[Tensor, Tensor]:
     """Return each row's divergence between (log q, q) and (log p, p), and its gradient by q's logits."""
     (log_q, q), (log_p, p) = ours, theirs
     if direction == "forward":
-        losses, gradient = _excess(p, q, _log_ratio(p, log_q, log_p))
-        return shards.sum(losses), gradient
+        return _excess(p, q, _log_ratio(p, log_q, log_p))
     if direction == "reverse":
         x = _log_ratio(q, log_p, log_q)
-        losses = shards.sum(_excess(q, p, x)[0])
+        losses = _excess(q, p, x)[0]
         return losses, q.mul_(x.neg_().sub_(losses.unsqueeze(1)))
     # The mixture is m = beta p + (1 - beta) q. Of log(m / p) and log(m / q) the one that is <= 0 is
     # log1p(c expm1(-|d|)) with d = log(p / q) and c the share of the lesser; the other is |d| more.
@@ -324,9 +307,9 @@ def _divergence(
     low = d.abs().neg_().expm1_().mul_(share).log1p_()
     of_p, of_q = low + d.clamp(max=0.0).neg_(), low + d.clamp(min=0.0)
     m = beta * p + (1 - beta) * q  # not lerp, which would tell p from q at a beta of 1/2
-    of_losses = beta * _excess(p, m, of_p)[0] + (1 - beta) * _excess(q, m, of_q)[0]
-    losses, drift = shards.sum(torch.stack([of_losses, torch.linalg.vecdot(q, of_q)])).unbind()
-    return losses, q.mul_(of_q.neg_().add_(drift.unsqueeze(1))).mul_(1 - beta)
+    losses = beta * _excess(p, m, of_p)[0] + (1 - beta) * _excess(q, m, of_q)[0]
+    drift = torch.linalg.vecdot(q, of_q).unsqueeze(1)
+    return losses, q.mul_(of_q.neg_().add_(drift)).mul_(1 - beta)
 
 
 def _log_ratio(a: Tensor, log_b: Tensor, log_a: Tensor) -> Tensor:
@@ -351,16 +334,10 @@ def _excess(a: Tensor, b: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 class _Coarse:
     """Some classes of each row, and one more in which all others are added up."""
 
-    def __init__(self, log_x: Tensor, classes: Tensor, shards: Shards) -> None:
-        self.at, self.mine = shards.find(classes, log_x.shape[1])
-        # Added, not put, because `at` is 0, which may be another's place, where a class is not mine.
-        taken = log_x.new_zeros(self.at.shape).masked_fill_(self.mine, -math.inf)
-        top = shards.sum(log_x.gather(1, self.at).masked_fill_(~self.mine, 0.0))
-        self.rest = log_x.scatter_add(1, self.at, taken)
-        tail = self.rest.logsumexp(1, keepdim=True)
-        highest = shards.max(tail.clone()).clamp_(min=torch.finfo(tail.dtype).min)  # may be -inf
-        tail = shards.sum((tail - highest).exp_()).log_().add_(highest)
-        self.logs = torch.cat([top, tail], 1)
+    def __init__(self, log_x: Tensor, classes: Tensor) -> None:
+        self.at, top = classes, log_x.gather(1, classes)
+        self.rest = log_x.scatter(1, classes, -math.inf)
+        self.logs = torch.cat([top, self.rest.logsumexp(1, keepdim=True)], 1)
         self.probs = self.logs.exp()
 
     def spread_(self, by_class: Tensor) -> Tensor:
@@ -368,16 +345,7 @@ class _Coarse:
         # Within the tail the shares stay as they are.
         tail = self.logs[:, -1:].clamp(min=torch.finfo(self.logs.dtype).min)
         gradient = self.rest.sub_(tail).exp_().mul_(by_class[:, -1:])
-        return gradient.scatter_add_(1, self.at, by_class[:, :-1] * self.mine)
-
-
-def _largest(z: Tensor, k: int, shards: Shards) -> Tensor:
-    """Return the k most probable classes of each row, among those of all ranks."""
-    values, at = z.topk(min(k, z.shape[1]), 1)
-    short = k - values.shape[1]  # a shard may hold fewer
-    values = torch.nn.functional.pad(values, (0, short), value=-math.inf)
-    classes = shards.gather(torch.nn.functional.pad(at + shards.first, (0, short)))
-    return classes.gather(1, shards.gather(values).topk(k, 1).indices)
+        return gradient.scatter_add_(1, self.at, by_class[:, :-1])
 
 
 # What the losses that form their gradients on the way cannot do.
@@ -388,8 +356,8 @@ def refuse_second_derivatives() -> None:
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         raise RuntimeError(
             "create_graph=True: expected a backward pass that is not differentiated again, since the linear "
-            "losses and split_cross_entropy have no second derivatives; take the loss of all logits, as "
-            "in cross_entropy(hidden @ linear_weight.T, targets)"
+            "losses have no second derivatives; take the loss of all logits, as in "
+            "cross_entropy(hidden @ linear_weight.T, targets)"
         )
 
 

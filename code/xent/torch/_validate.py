@@ -12,7 +12,7 @@ from torch import Tensor
 
 from xent import _validate as check
 
-from ._blocks import accumulator, concrete, wide
+from ._blocks import Settings, accumulator, concrete, wide
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LABEL_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -152,6 +152,24 @@ def within(value: float, name: str, dtype: torch.dtype) -> float:
     if not limits.tiny <= value <= limits.max:
         raise ValueError(f"{name}: expected a number > 0 in the range of {wide(dtype)}, got {value}")
     return value
+
+
+def reduction_arguments(reduction: Any, denominator: Any) -> Settings:
+    """Check `reduction` and `denominator`; a traced tensor stays one, so that each value has the same graph."""
+    traced = isinstance(denominator, Tensor) and not concrete(denominator)
+    if not (traced and denominator.ndim == 0 and denominator.dtype in (*LABEL_DTYPES, *FLOAT_DTYPES)):
+        return check.reduction_arguments(reduction, denominator)
+    return check.reduction_arguments(reduction, 1.0)[0], denominator
+
+
+def cap_and_penalty(softcap: Any, z_loss: Any, dtype: torch.dtype) -> tuple[float | None, float]:
+    """Return a soft cap, if there is one, and what the squared log-sum-exp is multiplied by."""
+    penalty = check.number(z_loss, "z_loss", "a finite number >= 0", 0.0, math.inf, closed="low")
+    if softcap is None:
+        return None, penalty
+    return within(
+        check.number(softcap, "softcap", "a finite number > 0", 0.0, math.inf), "softcap", dtype
+    ), penalty
 
 
 def target_weights(
