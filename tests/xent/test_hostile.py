@@ -140,7 +140,7 @@ NO_ARRAY: Wrong = [
 ]
 NO_NUMBER: Wrong = [
     "text", "1", None, nan, 1j, True, [1], [[1], [1, 2]], np.ones(2), np.ma.array(1, mask=True), object(),
-    Refuses(), np.timedelta64(1), np.array(True), np.str_("1"), np.complex128(1), Decimal("nan"),
+    Refuses(), np.timedelta64(1, "s"), np.array(True), np.str_("1"), np.complex128(1), Decimal("nan"),
     torch.tensor(1.0, requires_grad=True), torch.tensor(1.0, device="meta"), torch.ones(2),
 ]
 NO_CHOICE: Wrong = ["text", "x" * 9999, None, 1, Refuses(), lambda v: [v], lambda v: v.upper(), str.encode]

@@ -476,7 +476,6 @@ def test_old_names_say_the_new_ones() -> None:
             call()
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # of PyTorch's own forward mode
 @pytest.mark.parametrize("case", ["plain", "soft", "selected", "cached", "mixed"])
 def test_torch_func_is_refused_in_words(case: str) -> None:
     inputs = make()

@@ -174,14 +174,12 @@ TRANSFORMATIONS = (
 )  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # PyTorch's own, in forward mode
 @pytest.mark.parametrize("transformation", TRANSFORMATIONS, ids=lambda t: t.__name__)
 @pytest.mark.parametrize("name", LOSSES)
 def test_each_loss_under_each_transformation(name: str, transformation: Callable[..., None]) -> None:
     transformation(*LOSSES[name])
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 @pytest.mark.slow
 def test_the_default_compiler_agrees() -> None:
     loss, others = LOSSES["cross_entropy"]
@@ -208,7 +206,6 @@ def test_a_gradient_that_was_handed_over_is_not_changed_by_the_next_backward_pas
     torch.testing.assert_close(again, before, rtol=1e-15, atol=0)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("treatment", ["tail", "truncated", "renormalised", "renormalised_both"])
 def test_a_top_k_of_sequences_is_the_same_in_forward_mode(treatment: Any) -> None:
     """As many positions as classes, so that one is not taken for the other."""
