@@ -368,6 +368,7 @@ def test_the_balance_of_the_two_parts() -> None:
     "hard: then $\\alpha = \\frac12$ means two gradients of about equal size on another such batch, for any $K$.",
 )
 @pytest.mark.claim("13", "do it for the parameters")
+@pytest.mark.claim("13", "Measure again as you train.")
 @pytest.mark.claim(
     "13",
     "As the student comes near its teacher, the soft gradient goes to zero, but the gradient of new labels, "
@@ -448,6 +449,8 @@ def test_a_measured_factor() -> None:
         noise = g.normal(size=V.shape)
         near = [balance(V + far * noise, V, y) for far in (1.0, 1e-1, 1e-3)]
         assert (near[1] < near[0] / 5).all() and (near[2] < near[1] / 50).all()
+        with refuted("the factor of the start, for a student that has come near"):
+            equal(near[1] / near[0])
 
 
 # ----------------------------------------------------------------------------- the experiment on the digits
