@@ -372,7 +372,7 @@ def test_the_balance_of_the_two_parts() -> None:
 @pytest.mark.claim(
     "13",
     "As the student comes near its teacher, the soft gradient goes to zero, but the gradient of new labels, "
-    "of which the teacher is unsure, does not.",
+    "of which the teacher is unsure, does not",
 )
 def test_a_measured_factor() -> None:
     """The factor of one batch on another of its kind: the logits', then the parameters' of linear students.
