@@ -23,6 +23,13 @@ def test_a_chapter_is_as_it_should_be_stored(path: Path) -> None:
     # Among other tags are those by which a cell would escape the comparison or be allowed to fail.
     assert {tag for cell in notebook.cells for tag in cell.metadata.get("tags", [])} <= TAGS
     assert notebooks.normal_form(notebook) == path.read_text(encoding="utf-8"), "run 'make notebooks'"
+    for number, cell in enumerate(notebook.cells, 1):
+        if any("image/svg+xml" in out.get("data", {}) for out in cell.get("outputs", [])):
+            words = cell.metadata.get("mystnb", {})
+            figure, alt = words.get("figure", {}), words.get("image", {}).get("alt", "")
+            missing = [name for name in ("caption", "name") if not figure.get(name)]
+            missing += [] if len(alt.split()) >= 5 else ["written alternative text"]
+            assert not missing, f"{path.name}, cell {number}: a figure without a {' and a '.join(missing)}"
 
 
 CORE = 3_500  # words of Markdown
