@@ -165,7 +165,7 @@ def test_the_cold_softmax_is_one_hot() -> None:
     "Compute the loss from logits less their maximum, as log-sum-exp minus the label's logit; the logarithm of a "
     "computed softmax can be infinite where the true loss is finite.",
 )
-@pytest.mark.claim("02", "Where the label's probability rounds to 1, this gives 0;")
+@pytest.mark.claim("02", "Where the label's probability rounds to 1, this gives 0.")
 @pytest.mark.claim("02", "So subtract the maximum $m$ from every logit first,")
 def test_from_logits() -> None:
     """Random rows of 2 to 1,000 classes in three formats, with margins to 1e4, against 60 digits.
