@@ -164,7 +164,9 @@ def test_a_figure_moves(browser: Browser, built_site: Path, server: str, name: s
         return says.inner_text(), ink(figure)
 
     first = reset()
-    assert (unset != first[1]) == (name == "learnt-length"), "an answer shows, or data do not, before a value is set"
+    assert (unset != first[1]) == (name == "learnt-length"), (
+        "an answer shows, or data do not, before a value is set"
+    )
     check(figure, name)
     assert reset() == first
     if name not in ("softmax", "own-lengths"):  # whose controls are no place on the axis

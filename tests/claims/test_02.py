@@ -422,7 +422,7 @@ def test_counting_is_the_fit() -> None:
 
 
 @pytest.mark.claim("02", "At $T = 1$ it writes mostly familiar pairs of letters and few long words.")
-@pytest.mark.claim("02", "at a high temperature it draws many pairs absent from the text.")
+@pytest.mark.claim("02", "at a high one it draws many pairs absent from the text.")
 def test_what_the_table_writes() -> None:
     """The chapter's text and table, 20,000 characters at a temperature: pairs of the text, and its words.
 
