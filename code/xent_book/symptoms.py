@@ -100,7 +100,7 @@ def _loose(*values: Any) -> float:
 def _probabilities(z: Array) -> bool | None:
     """Whether numbers are probabilities of yes or no: few, or away from an end, they may as well be small logits."""
     inside = bool(((z >= 0) & (z < 1 + 1e-5)).all())  # sums of a softmax are rounded
-    return None if inside and (z.size < 8 or np.ptp(z) <= 0.8) else inside
+    return None if inside and (z.size < 8 or np.ptp(z) <= 0.7) else inside
 
 
 def _either(answers: Iterable[bool | None], why: str) -> Answer:
@@ -178,8 +178,9 @@ def _hides_a_factor(found: Diagnosis) -> bool:
     return len(w) > 0 and not np.isclose(w, 1).any()
 
 
-def no_signal(logits: Any, targets: Any = None, *, axis: Index = None) -> Answer:
-    """Whether no class stands out; where no row does, the input is ignored, or is the same in all rows."""
+def no_signal(logits: Any, targets: Any = None, *, inputs: Any = None, axis: Index = None) -> Answer:
+    """Whether no class stands out, or no row, though the inputs differ: the logits do not depend on them."""
+    differ = any((a != a[:1]).any() for a in _leaves(inputs) if a.ndim)
     z = array(logits).astype(float)
     digits = FORMATS.get(_kind(logits), FORMATS["float64"])[0]
     masked = np.isneginf(z) | ((z == z.min(initial=0)) & (z < -9e3))
@@ -194,8 +195,16 @@ def no_signal(logits: Any, targets: Any = None, *, axis: Index = None) -> Answer
             each = x if len(x) > 1 else np.moveaxis(x, a, -1).reshape(-1, x.shape[a])
             rows = float(np.ptp(each, axis=0).max())
         low, high = sorted((1e-3, rounding))
-        says.add(True if classes <= low else False if min(classes, rows) >= high else None)
-        same = ": the input is ignored, or equal in all rows" * (rows <= low < classes)
+        says.add(
+            True
+            if classes <= low or (differ and rows <= low)
+            else False
+            if min(classes, rows) >= high
+            else None
+        )
+        same = ": the input is ignored, or equal in all rows (inputs= tells)" * (
+            rows <= low < classes and not differ
+        )
         why = (
             why or f"the logits differ by up to {classes:.3g} in a row, by up to {rows:.3g} in a class{same}"
         )
