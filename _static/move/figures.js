@@ -15,8 +15,8 @@ globalThis.xentMoving = (() => {
 
   // A figure: controls; the axes; the keys of the legend with their colours; and from the controls' values what
   // is drawn (`data` for uPlot's series, `marks` over them) and said. Colours are names of the palette. The control
-  // `drag` is that of the x axis, beside what `over` adds to it: a finger in the plot sets it. The series `hidden` are
-  // the answer to what the caption asks: they, the words and all marks but the `known` wait until something is set.
+  // `drag` is that of the x axis, beside what `over` adds to it: a finger in the plot sets it. The curves `hidden` and
+  // the words of a figure that `asks` are the answer to its caption: they wait until something is set.
   const FIGURES = {
     softmax: {
       controls: [
@@ -116,7 +116,7 @@ globalThis.xentMoving = (() => {
       drag: "batch",
       hidden: [1],
       controls: [
-        { name: "batch", label: "Sequences per denominator B", min: 0, max: 7, step: 1, value: 0, shown: (v) => fixed(2 ** v, 0) },
+        { name: "batch", label: "Sequences per denominator B", min: 0, max: 7, step: 1, value: 7, shown: (v) => fixed(2 ** v, 0) },
         { name: "length", label: "Mean length of the data", min: 2, max: 10, step: 1, value: 10, shown: (v) => fixed(v, 0) },
       ],
       keys: [{ text: "learnt with the mean over tokens", colour: "blue" }, { text: "the data", colour: "grey", dash: [4, 4] }],
@@ -164,7 +164,7 @@ globalThis.xentMoving = (() => {
     pull: {
       drag: "logit",
       over: "shift",
-      hidden: [],
+      asks: true,
       controls: [
         { name: "logit", label: "Logit of example 6", min: -7, max: 7, step: 0.1, value: 6.6, shown: (v) => fixed(v, 1) },
         { name: "shift", label: "Add to all six", min: -3, max: 3, step: 0.1, value: 0, shown: (v) => fixed(v, 1) },
@@ -175,7 +175,7 @@ globalThis.xentMoving = (() => {
         { text: "pull on the others", colour: "grey" },
       ],
       x: { range: [-10.2, 10.2], label: "logit of class 1 minus that of class 0", splits: [-10, -5, 0, 5, 10] },
-      y: { range: [-0.08, 1.08], label: "probability of class 1", splits: [0, 0.25, 0.5, 0.75, 1] },
+      y: { range: [-0.14, 1.14], label: "probability of class 1", splits: [0, 0.25, 0.5, 0.75, 1] },
       state({ logit, shift }) {
         const xs = grid(-10.2, 10.2, 204);
         const six = f.pulls(logit, shift);
@@ -183,7 +183,7 @@ globalThis.xentMoving = (() => {
         return {
           data: [xs, xs.map(f.sigmoid)],
           marks: six.flatMap(([z, y, each], i) => [
-            { at: [z, y], colour: i === 5 ? "orange" : "grey", known: true },
+            { at: [z, y], colour: i === 5 ? "orange" : "grey", text: String(i + 1), by: [[0, 4, -4][i - 2] ?? 0, y ? -14 : 14] },
             { from: [z, y], to: [z, y + each], colour: i === 5 ? "orange" : "grey" },
           ]),
           says:
@@ -248,6 +248,7 @@ globalThis.xentMoving = (() => {
     ctx.rect(u.bbox.left - 6 * ratio, u.bbox.top - 6 * ratio, u.bbox.width + 12 * ratio, u.bbox.height + 12 * ratio);
     ctx.clip();
     ctx.lineWidth = 2.5 * ratio;
+    Object.assign(ctx, { font: `${13 * ratio}px system-ui, sans-serif`, textAlign: "center", textBaseline: "middle" });
     // uPlot leaves the dashes of its last curve behind.
     ctx.setLineDash([]);
     for (const mark of marks) {
@@ -260,6 +261,11 @@ globalThis.xentMoving = (() => {
       } else {
         ctx.arc(...place(mark.at ?? mark.ring), 5.5 * ratio, 0, 2 * Math.PI);
         ctx[mark.at ? "fill" : "stroke"]();
+      }
+      if (mark.text) {
+        const [x, y] = place(mark.at);
+        ctx.fillStyle = colour("text");
+        ctx.fillText(mark.text, x + mark.by[0] * ratio, y + mark.by[1] * ratio);
       }
     }
     ctx.restore();
@@ -283,7 +289,7 @@ globalThis.xentMoving = (() => {
 
     let state;
     let plot;
-    let waits = Boolean(spec.hidden);
+    let waits = true;
     const colour = (key) => getComputedStyle(box).getPropertyValue(`--${key}`).trim();
 
     function update() {
@@ -296,8 +302,8 @@ globalThis.xentMoving = (() => {
       }
       state = made;
       if (waits) {
-        const data = state.data.map((series, i) => (spec.hidden.includes(i) ? series.map(() => null) : series));
-        state = { data, marks: state.marks.filter((mark) => mark.known), says: "What do you expect? Set a value, and the answer appears." };
+        const data = state.data.map((series, i) => (spec.hidden?.includes(i) ? series.map(() => null) : series));
+        state = { ...state, data, ...(spec.asks && { says: "What do you expect? Set a value, and the answer appears." }) };
       }
       says.textContent = state.says;
       plot?.setData(state.data);

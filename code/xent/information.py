@@ -2,8 +2,8 @@
 
 Distributions are arrays of probabilities that sum to one along `axis`, within a tolerance; anything else is refused,
 never renormalised. Results are in nats, or in units of log `base` (2: bits). Those from probabilities are summed in
-float64 and within 4 machine epsilons of themselves over the sweep of tests/xent/test_information.py: up to 500
-classes, and q as close to p as 1e-6, against 40 digits of mpmath.
+float64 and within 4 machine epsilons of themselves over the sweeps of tests/xent/test_information.py: up to 500
+classes, q far from p or as close as 1e-6, against 40 digits of mpmath.
 """
 
 from __future__ import annotations
@@ -187,10 +187,10 @@ def excess(p: Floats, q: Floats) -> Floats:
         # With s = (p - q) / (p + q), log(p / q) = 2 artanh(s), and the term is (p + q) times
         # s^2 + (1 + s) (artanh(s) - s): artanh without its first term, s, which is what would cancel.
         s = np.nan_to_num((p - q) / (p + q))
-        near = np.abs(s) < 0.2
+        near = np.abs(s) < 0.5  # beyond, the difference below magnifies errors 2.5 times at most
         v = np.where(near, s * s, 0.0)
         tail = np.zeros_like(v)
-        for k in range(12, 0, -1):
+        for k in range(25, 0, -1):
             tail = v * (1.0 / (2 * k + 1) + tail)
         return np.where(near, (p + q) * (v + (1 + s) * s * tail), relative_entropy(p, q) - (p - q))
 

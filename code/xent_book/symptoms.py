@@ -98,9 +98,9 @@ def _loose(*values: Any) -> float:
 
 
 def _probabilities(z: Array) -> bool | None:
-    """Whether numbers are probabilities of yes or no: few, or close together, they may as well be small logits."""
+    """Whether numbers are probabilities of yes or no: few, or away from an end, they may as well be small logits."""
     inside = bool(((z >= 0) & (z < 1 + 1e-5)).all())  # sums of a softmax are rounded
-    return None if inside and (z.size < 8 or np.ptp(z) <= 0.5) else inside
+    return None if inside and (z.size < 8 or np.ptp(z) <= 0.7) else inside
 
 
 def _either(answers: Iterable[bool | None], why: str) -> Answer:
@@ -178,8 +178,9 @@ def _hides_a_factor(found: Diagnosis) -> bool:
     return len(w) > 0 and not np.isclose(w, 1).any()
 
 
-def no_signal(logits: Any, targets: Any = None, *, axis: Index = None) -> Answer:
-    """Whether no class stands out, or no row: the logits do not depend on the input."""
+def no_signal(logits: Any, targets: Any = None, *, inputs: Any = None, axis: Index = None) -> Answer:
+    """Whether no class stands out, or no row, though the inputs differ: the logits do not depend on them."""
+    differ = any((a != a[:1]).any() for a in _leaves(inputs) if a.ndim)
     z = array(logits).astype(float)
     digits = FORMATS.get(_kind(logits), FORMATS["float64"])[0]
     masked = np.isneginf(z) | ((z == z.min(initial=0)) & (z < -9e3))
@@ -193,9 +194,20 @@ def no_signal(logits: Any, targets: Any = None, *, axis: Index = None) -> Answer
         if x.size > x.shape[a]:
             each = x if len(x) > 1 else np.moveaxis(x, a, -1).reshape(-1, x.shape[a])
             rows = float(np.ptp(each, axis=0).max())
-        spread = min(classes, rows)
-        says.add(True if spread <= min(1e-3, rounding) else False if spread >= max(1e-3, rounding) else None)
-        why = why or f"the logits differ by up to {classes:.3g} in a row, by up to {rows:.3g} in a class"
+        low, high = sorted((1e-3, rounding))
+        says.add(
+            True
+            if classes <= low or (differ and rows <= low)
+            else False
+            if min(classes, rows) >= high
+            else None
+        )
+        same = ": the input is ignored, or equal in all rows (inputs= tells)" * (
+            rows <= low < classes and not differ
+        )
+        why = (
+            why or f"the logits differ by up to {classes:.3g} in a row, by up to {rows:.3g} in a class{same}"
+        )
     return _either(says, why)
 
 
@@ -503,7 +515,8 @@ def half_overflows(loss: Loss | str, logits: Any, targets: Any) -> Answer:
     with np.errstate(all="ignore"):
         short, full = (_called(loss, v, targets) for v in (logits, wide))
     why = f"{short:.4g} in half precision, {full:.4g} in float32"
-    lost = not np.isfinite(short) or (short == 0 and full > 0.01)  # a number of rows that is inf
+    many = "bfloat16" not in _kind(logits) and int((array(targets) >= 0).sum()) >= 65_520
+    lost = not np.isfinite(short) or (short == 0 and full > (2.0**-24 if many else 0.01))  # the count is inf
     masked = np.isneginf(array(logits)).any() and not np.isfinite(full)  # or were they finite once?
     return Answer(None if masked else bool(lost and np.isfinite(full)), why)
 
@@ -564,6 +577,9 @@ def clipped(loss: Loss | str, inputs: Any = None) -> Answer:
         beside = (x == x[x > low].min(initial=0.0)).sum()
         exact = (_nearest(given := array(inputs).astype(float), "float16") == given).all()
         sure = not ("16" in _kind(inputs) or exact) or there.sum() > 3 * beside
+        # So are the smallest numbers of float32, multiples of 2^-149.
+        steps = np.exp(low + 149 * np.log(2))
+        sure = sure and not (steps < 2**23 and abs(steps - round(steps)) < 1e-4 * steps)
         return Answer(True if sure else None, f"what it is given stops at a probability of {np.exp(low):.2g}")
     blind = found.clip in ("unknown", "not applicable") and found.reads in ("logits", "probabilities")
     looked = "; in what it is given the smallest number was looked at" * (inputs is not None)
@@ -661,9 +677,13 @@ def modes_differ(model: Any, inputs: Any) -> Answer:
 def one_column(loss: Loss | str, logits: Any, *, axis: Index = None) -> Answer:
     """Whether a softmax is taken over a single column, in the loss or before it."""
     z, found = array(logits), _of(loss)
-    axis = (1 if z.ndim > 2 and found.layout == "second" else -1) if axis is None else axis
     if z.ndim < 2:
         return Answer(None, "one dimension: a row, or a column?")
+    if axis is None:
+        axes = {"second": [1], "last": [-1]}.get(found.layout, _axes(z)) if z.ndim > 2 else [-1]
+        if len({z.shape[a] == 1 for a in axes}) > 1:
+            return Answer(None, f"{z.shape[1]} or {z.shape[-1]} columns: say axis=")
+        axis = axes[0]
     if z.shape[axis] != 1:
         return Answer(False, f"{z.shape[axis]} columns")
     if z.size > 1 and (z == 1).all():

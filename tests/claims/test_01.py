@@ -370,7 +370,7 @@ def test_every_start_finds_the_same_loss() -> None:
 
 @pytest.mark.claim(
     "01",
-    "a rule that answers yes or no from the radius alone gets some of them wrong;",
+    "a rule that answers yes or no from the radius alone gets some wrong;",
 )
 def test_no_rule_on_the_radius_is_right() -> None:
     """Every rule, however wild: it errs on tumours of one radius and two kinds.

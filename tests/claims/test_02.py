@@ -165,6 +165,7 @@ def test_the_cold_softmax_is_one_hot() -> None:
     "Compute the loss from logits less their maximum, as log-sum-exp minus the label's logit; the logarithm of a "
     "computed softmax can be infinite where the true loss is finite.",
 )
+@pytest.mark.claim("02", "Where the label's probability rounds to 1, this gives 0.")
 @pytest.mark.claim("02", "So subtract the maximum $m$ from every logit first,")
 def test_from_logits() -> None:
     """Random rows of 2 to 1,000 classes in three formats, with margins to 1e4, against 60 digits.
@@ -194,6 +195,11 @@ def test_from_logits() -> None:
             )
             computes(shifted, z)
     computes(shifted, tied := np.full(3, 2.0**60))
+    for margin in g.uniform(38, 700, 20):
+        sure = np.array([margin, *g.uniform(-1, 0, 3)])
+        assert xent.softmax(sure)[0] == 1 and shifted(sure) == 0 < xent.cross_entropy(sure[None], [0])
+        with refuted("a label whose probability does not round to 1"):
+            assert shifted(np.minimum(sure, 30)) == 0
     with refuted("no shift"):
         computes(lambda z: float(np.log(np.exp(z).sum()) - z[0]), np.array([0.0, 800.0]))
     with refuted("a maximum added back"):
@@ -416,7 +422,7 @@ def test_counting_is_the_fit() -> None:
 
 
 @pytest.mark.claim("02", "At $T = 1$ it writes mostly familiar pairs of letters and few long words.")
-@pytest.mark.claim("02", "at a high temperature it draws many pairs absent from the text.")
+@pytest.mark.claim("02", "at a high one it draws many pairs absent from the text.")
 def test_what_the_table_writes() -> None:
     """The chapter's text and table, 20,000 characters at a temperature: pairs of the text, and its words.
 

@@ -526,6 +526,43 @@ def test_a_loss_does_not_show_its_parts() -> None:
             says(0.0, rare)
 
 
+@pytest.mark.slow
+@pytest.mark.claim(
+    "03",
+    "In {numref}`fig-gap` the training loss stays below the dashed line and the loss on new data above it.",
+)
+@pytest.mark.claim("03", "That line is itself a training loss, of all rows, and so on average too low.")
+def test_the_loss_on_new_data_does_not_approach_a_training_loss() -> None:
+    """Half of the rows fitted, nine tenths, all but one: the loss on the others tends to the last, not to the line.
+
+    Would be refuted by a loss on other rows that is as low as the fit's to all; the sentence before this one had it.
+    """
+    x, y = tumours()
+    every = np.arange(len(y))
+    full = each_loss(logits(x, y, every), y).mean()
+
+    def left_out(parts: int, seed: int) -> Array:
+        """Mean losses on the rows fitted and on those left out, over a partition."""
+        order = rng(seed).permutation(len(y))
+        cut = [(np.setdiff1d(every, part), part) for part in np.array_split(order, parts)]
+        each = [(each_loss(logits(x, y, fitted), y), fitted, part) for fitted, part in cut]
+        new = sum(losses[part].sum() for losses, _, part in each) / len(y)
+        return np.array([np.mean([losses[fitted].mean() for losses, fitted, _ in each]), new])
+
+    limit = left_out(len(y), 0)[1]
+
+    def tends_to(end: float) -> None:
+        for seed in range(5):
+            old, new = left_out(10, seed)
+            assert old < full < new and abs(new - end) < 0.003
+            old, new = left_out(2, seed)
+            assert old < full < new
+
+    tends_to(limit)
+    with refuted("the loss of a fit to all rows"):
+        tends_to(full)
+
+
 @pytest.mark.claim("03", "If the model is wrong, the two matrices can differ,")
 def test_the_two_matrices_of_a_wrong_model() -> None:
     """A Poisson model of random distributions: the matrices are equal if, and only if, variance and mean are.

@@ -589,6 +589,37 @@ def test_sums_in_half_precision_overflow_or_stall() -> None:
 
 
 @pytest.mark.claim(
+    "05", "float16 rounds whatever is below $2^{-25}$, half of its smallest positive number, to 0."
+)
+@pytest.mark.claim("05", "No loss function can do this for you: those of `xent.torch` lose the same entries.")
+@pytest.mark.claim("05", "In bfloat16, whose range is that of float32, nothing needs to be scaled.")
+def test_the_gradient_of_float16_logits_needs_a_scaled_loss() -> None:
+    """Losses computed in float32, of means over 256 to 4,096 rows of 2 to 1,000 classes, near 2^-25 and far below.
+
+    Would be refuted by a loss that keeps such an entry in float16, or a scaled one that does not; bfloat16 keeps it.
+    """
+    g = rng(31)
+
+    def loses(loss: Callable[..., torch.Tensor], dtype: torch.dtype, entry: float, scale: float) -> None:
+        n = int(g.choice([256, 1024, 4096]))
+        z = torch.zeros(n, int(g.choice([2, 10, 1000])), dtype=dtype)
+        z[:, 0] = -np.log(entry * n)
+        z.requires_grad_()
+        (scale * loss(z, torch.zeros(n, dtype=torch.long))).backward()
+        assert z.grad is not None and (z.grad[:, 1:] == 0).all()
+
+    for loss in (lambda z, y: F.cross_entropy(z.float(), y), xent.torch.cross_entropy):
+        for entry in (2.0**-25.1, *2.0 ** g.uniform(-34, -26, 10)):
+            loses(loss, torch.float16, entry, 1.0)
+            with refuted("a scaled loss"):
+                loses(loss, torch.float16, entry, 2.0**14)
+            with refuted("bfloat16"):
+                loses(loss, torch.bfloat16, entry, 1.0)
+        with refuted("a larger entry"):
+            loses(loss, torch.float16, 2.0**-24.5, 1.0)
+
+
+@pytest.mark.claim(
     "05", "In bfloat16 the sum does not overflow here, but a running total runs out of digits."
 )
 def test_a_running_total_in_bfloat16_runs_out_of_digits() -> None:

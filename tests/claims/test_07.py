@@ -423,13 +423,14 @@ def a_nan_row(g: Draw, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 @pytest.mark.claim(
     "07",
     "In PyTorch, an ignored row that contains `nan` leaves the loss finite and makes its gradient `nan`. "
-    "Repair the division that produced it, or remove such rows before the layers; dropping them before the "
-    "loss is too late for the weights.",
+    "Repair the division that produced it, or remove such rows before the layers; if the layer's input "
+    "contains `nan` too, dropping them before the loss is too late for the weights.",
 )
 def test_nan_in_an_ignored_row() -> None:
     """Nets of 2 to 20 rows with one that has no tokens, each repair run to the gradients of all parameters.
 
-    Would be refuted by a remedy that leaves a parameter with a nan, or by a late one that does not.
+    Would be refuted by a remedy that leaves a parameter with a nan, or by a late one that does not. Where a nan
+    is written behind the layer, whose input is finite, the late one is in time.
     """
     g = rng(9)
 
@@ -462,6 +463,12 @@ def test_nan_in_an_ignored_row() -> None:
             assert run(loss) == (True, True, False), name
             with refuted(name):
                 helps(loss)
+        layer, x = torch.nn.Linear(3, 3), torch.ones(n, 3)
+        z = torch.where(keep[:, None], layer(x), torch.nan)
+        F.cross_entropy(z[keep], y[keep]).backward()
+        assert layer.weight.grad is not None
+        with refuted("too late for finite input"):
+            assert layer.weight.grad.isnan().any()
         with refuted("a mask"):
             helps(
                 lambda z, y, k=keep: (

@@ -88,7 +88,7 @@ def stuck() -> tuple[Any, Any]:
         model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 10))
         fitted(model, torch.optim.Adam(model.parameters(), lr=rate), 60, slice(None))
         z = model(digits()[0])
-        return symptoms.no_signal(z), F.cross_entropy(z, digits()[1]).item()
+        return symptoms.no_signal(z, inputs=digits()[0]), F.cross_entropy(z, digits()[1]).item()
 
     (said, cost), (_, mended) = after(3.0), after(0.01)
     assert cost > 2.29

@@ -1408,6 +1408,8 @@ def refuting() -> dict[str, tuple[str, Callable[[], Any]]]:
     last[0, -1] = True
     long, batches = r(1, 64, 10).float().bfloat16(), [np.array([1.0, 2.0, 3.1]), np.array([4.3])]
     young = 0.3 + 0.02 * r(64, 1)  # logits of a fresh model, or probabilities that hardly differ
+    weak = 0.5 + torch.linspace(-0.27, 0.3, 60, dtype=torch.float64)[:, None]  # of a weak logistic regression
+    sure = torch.tensor([5.0, 0.0]).repeat(66_000, 1)
     bce, nll = F.binary_cross_entropy, F.nll_loss
     p, classes_off = z.softmax(1), z.index_fill(1, torch.tensor([9]), -np.inf)
     few, cube, cube_few = torch.where(y > 5, -100, y), r(3, 10, 6), torch.arange(18).reshape(3, 6) % 7
@@ -1419,6 +1421,13 @@ def refuting() -> dict[str, tuple[str, Callable[[], Any]]]:
 
     def summed_only(a: Any, c: Any) -> Any:
         return F.cross_entropy(a, c, reduction="none").sum() / c.numel()
+
+    def own(a: Any, c: Any) -> Any:
+        return a.log_softmax(1).exp().pow(0.5).gather(1, c[:, None]).cos().mean()
+
+    def masked_entropy(a: Any, c: Any) -> Any:
+        p = a.softmax(-1)
+        return ce(a, c) + 0.1 * torch.where(p > 0, p * p.log(), 0.0).sum(-1).mean()
 
     def relabelled(a: Any, c: Any) -> Any:
         c[c == -100] = 0
@@ -1542,6 +1551,19 @@ def refuting() -> dict[str, tuple[str, Callable[[], Any]]]:
             YES,
             lambda: s.softmax_over_another_axis((0.02 * r(2, 5)).sigmoid()),
         ),
+        "equal rows, of equal inputs": (YES, lambda: s.no_signal(r(1, 10).expand(8, 10))),
+        "an overfitted softmax in float32": (
+            YES,
+            lambda: s.clipped(nll, (40 * r(400, 10)).float().log_softmax(1).exp()),
+        ),
+        "weak logits": (YES, lambda: s.double_sigmoid(F.binary_cross_entropy_with_logits, weak)),
+        "weak logits, a loss of probabilities": (NO, lambda: s.logits_as_probabilities(bce, weak)),
+        "an infinite count of small losses": (
+            NO,
+            lambda: s.half_overflows(ce, sure.half(), sure[:, 1].long()),
+        ),
+        "one class of pixels, a loss of your own": (NO, lambda: s.one_column(own, r(4, 1, 8, 8))),
+        "an entropy that is masked behind its product": (NO, lambda: s.gradient_not_finite(masked_entropy)),
         "a masked class in float16": (YES, lambda: s.half_overflows(ce, classes_off.half(), y)),
         "a sum over 4,096 targets": (YES, lambda: s.scaled_loss(4096 * 2.31, 2.31)),
         "the loss of one micro-batch": (NO, lambda: s.nobody_divides(8.8, 2.0, 4)),
@@ -2026,7 +2048,7 @@ def test_columns_masks_and_dictionaries_are_read() -> None:
     )
     assert s.large_first_logits(0.1 * image, yes) == NO and s.large_first_logits(20 * image, yes) == YES
     masked = z.masked_fill(torch.arange(10) > 7, -1e9)
-    assert s.no_signal(masked, y) == NO and s.no_signal(masked[:1].expand(64, 10), y) == YES
+    assert s.no_signal(masked, y) == NO and s.no_signal(masked[:1].expand(64, 10), y, inputs=y) == YES
     assert s.no_signal(1e6 * z, y) == NO
     cube = z[:60].reshape(3, 20, 10).movedim(-1, 1)
     assert s.no_log_probabilities(F.nll_loss, cube.log_softmax(1)) == NO
@@ -2079,7 +2101,7 @@ def test_the_mended_checks_still_decide() -> None:
     s, ce = symptoms, F.cross_entropy
     z, y = torch.randn(8, 10, generator=torch.Generator().manual_seed(894)), torch.arange(8)
     cube, cube_y = z.reshape(2, 4, 10), y.reshape(2, 4, 1)
-    assert s.no_signal(torch.arange(8.0)[:, None] + z[:1]) == YES and s.no_signal(z[:, :1] + z) == NO
+    assert s.no_signal(torch.arange(8.0)[:, None] + 0 * z) == YES and s.no_signal(z[:, :1] + z) == NO
     assert s.double_softmax(lambda a, c: ce(a.softmax(1), c), z, y) == YES
     assert s.double_softmax(lambda a, c: ce(a.relu(), c), z, y) == NO
     assert s.double_sigmoid(F.binary_cross_entropy_with_logits, (3 * z).sigmoid()) == YES

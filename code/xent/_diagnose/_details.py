@@ -591,10 +591,10 @@ class Exam:
         return np.array(want)
 
     def at_certainty(self, caller: Caller, x: Array, t: Array) -> str:
-        """Whether the gradient is lost where a sure answer is right, and its loss is finite."""
+        """Whether the gradient is lost where a sure answer is right (the others round to 0), and its loss is finite."""
         if self.kind == "log-probabilities" or self.data.soft or self.divides_rows:
             return ""
-        x = x + 200 * (2 * t - 1) if self.kind == "logits" else t if self.binary else np.where(t == 1, 1.0, x)
+        x = x + 400 * (2 * t - 1) if self.kind == "logits" else t if self.binary else np.where(t == 1, 1.0, x)
         found = self.gradient_of(caller, x, t)
         lost = not isinstance(found, str) and np.isnan(found).any() and np.isfinite(self.bench.total(x, t))
         return "that of the value, and nan for a sure and right answer" if lost else ""
