@@ -488,7 +488,8 @@ def lost(table: NDArray[np.int64], size: int) -> float:
 )
 @pytest.mark.claim(
     "10",
-    "Where people answered, as in E2E and ASSET, eight independent sequences to a divisor lose less than one per cent.",
+    "Where people answered, as in E2E and ASSET, and the model sees the prompts, eight independent sequences to a "
+    "divisor lose less than one per cent.",
 )
 @pytest.mark.claim(
     "10",
@@ -530,6 +531,8 @@ def test_how_large_it_is() -> None:
             little(table, 1)
     with refuted("three models"):
         little(tables["3 models"])
+    with refuted("prompts that are not seen"):
+        little(tables["E2E"][tables["E2E"] > 0][None])
 
     def carried(out: NDArray[np.bool_]) -> None:
         every = tables["all 227"]
