@@ -498,8 +498,8 @@ def lost(table: NDArray[np.int64], size: int) -> float:
 def test_how_large_it_is() -> None:
     """The tables by another way than the chapter's, its parts, halves of the prompts, and what is left without some.
 
-    Would be refuted by a part of what people wrote that loses more, the variance that few answers hide included, or
-    by another few answers that carry as much: the longest do not.
+    Would be refuted by a table that leaves the figure's straight line at B = 64, by a part of what people wrote that
+    loses more, the variance that few answers hide included, or by other few answers that carry as much: the longest.
     """
     g, tables = rng(18), data()
 
@@ -515,6 +515,16 @@ def test_how_large_it_is() -> None:
         says(name, size, percent, unit)
     with refuted("all 227"):
         says("all 227", 1, 29, 1)
+
+    def first_order(table: NDArray[np.int64], size: int) -> None:
+        n, mean = table[table > 0], table.sum(1) / (table > 0).sum(1)
+        within = np.mean((table - mean[:, None])[table > 0] ** 2)
+        assert lost(table, size) == pytest.approx(within / (size * n.mean() ** 2), rel=0.05)
+
+    for table in tables.values():
+        first_order(table, 64)
+    with refuted("the straight line of all 227 at B = 1"):
+        first_order(tables["all 227"], 1)
 
     def little(table: NDArray[np.int64], size: int = 8) -> None:
         k = (table > 0).sum(1, keepdims=True)
