@@ -25,8 +25,8 @@ def answer_lengths() -> tuple[dict[str, NDArray[np.int64]], list[str]]:
     Notes
     -----
     E2E NLG by J. Novikova, O. Dušek and V. Rieser (2017), as cleaned by O. Dušek, D. M. Howcroft and V. Rieser (2019),
-    CC BY-SA 4.0, the development and test parts. ASSET by F. Alva-Manchego and others (2020), CC BY-NC 4.0, both parts. The
-    outputs published with AlpacaEval, X. Li and others (2023), CC BY-NC 4.0. Only counts are here, no texts.
+    CC BY-SA 4.0, the development and test parts. ASSET by F. Alva-Manchego and others (2020), CC BY-NC 4.0, both parts.
+    The outputs published with AlpacaEval, X. Li and others (2023), CC BY-NC 4.0. Only counts are here, no texts.
 
     Examples
     --------
