@@ -23,7 +23,7 @@ WANTED = {
     "reverse KL": "03_information#forward-and-reverse",
     "from_logits keras": "08_which_loss#symptom-from-logits-forgotten 06_certify#what-from-logits-means",
     "logsumexp": "05_numerics#too-large-shift-the-logits 15_large_vocabularies#a-log-sum-exp-that-needs-one-look",
-    "length normalization": "10_averaged_loss#divide-by-the-length 10_averaged_loss",
+    "length normalization": "10_averaged_loss#the-harmonic-mean 10_averaged_loss",
     "top-p": "14_language_models#a-cache-of-the-top-k",
     "install": "get#install",
     "softmax": "02_multiclass#softmax",

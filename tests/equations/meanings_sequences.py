@@ -191,14 +191,6 @@ def fair_coin(d: Draw) -> Env:
     return {"law": [(a, {"n": n}) for a, n in P.lengths()], "A": P.mean(lambda n: mp.mpf(1) / n)}
 
 
-def averaged(d: Draw) -> Env:
-    """The averaged loss of a coin, token by token; of all the sequences of one length, one stands for all."""
-    e = coin(d)
-    drawn = lambda e: Word([d.randint(1, int(e["m"])) for _ in range(int(e["n"]) - 1)] + [0])
-    e |= {"law_n": e.pop("law"), "law_x_{1:n}": Let(lambda e: [(mp.mpf(1), {"x": drawn(e)})])}
-    return e | {"cal L_avg": lambda p, q: p.mean(lambda n: q.cost(n) / n)}
-
-
 def optimum(d: Draw) -> Env:
     """The averaged loss as a function of q, and where it is least."""
     e = coin(d)

@@ -230,7 +230,6 @@ ROWS: dict[str, Any] = {
     "eq-avg-chain": s.chain,
     "eq-avg-geometric": s.coin,
     "eq-avg-sums": s.fair_coin,
-    "eq-avg-averaged": s.averaged,
     "eq-avg-context": s.contexts,
     "eq-avg-step": s.steps,
     "eq-avg-log-law": s.steps,
