@@ -365,15 +365,17 @@ def test_the_gradient_is_wrong_by_default_and_right_if_deterministic() -> None:
         says(deterministic)
 
 
-@pytest.mark.erratum("1.e", "wrong")
+@pytest.mark.erratum("1.e", "conditional")
 def test_clipping_the_top_protects_the_complement() -> None:
-    """The post wonders why the top is clipped: 1 - p comes after it. In float32 1e-15 does not help."""
+    """The post guesses why the top is clipped: 1 - p comes after it. In float32 1e-15 does not help."""
     line = torch.tensor([1.0, 0.5], dtype=torch.float64, requires_grad=True)
     (-line.clip(1e-15, 1 - 1e-15).log()).sum().backward()
     with refuted("1.e: against a vanishing gradient"):
         assert (line.grad != 0).all()
-    with refuted("1.e: for the sake of predictions that are certain, whose loss is finite as it is"):
+    with refuted("1.e: for predictions that are certain, in a row of classes, whose loss is finite as it is"):
         assert not math.isfinite(-math.log(1.0))
+    with np.errstate(divide="ignore"):
+        assert -np.log(1 - np.float64(1)) == np.inf  # a certain and wrong one of a binary list
     with warnings.catch_warnings(), np.errstate(divide="ignore"):
         warnings.simplefilter("error")
         assert math.isfinite(-np.log(1 - np.clip(1.0, 1e-15, 1 - 1e-15)))
