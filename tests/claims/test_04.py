@@ -295,6 +295,7 @@ def test_one_direction_catches() -> None:
         says([0 * part for part in network(0)], np.arange(200))
 
 
+@pytest.mark.slow
 @pytest.mark.claim("04", "The training loss can go on falling while the validation loss rises.")
 def test_the_losses_part() -> None:
     """Three other splits, starts and orders of the batches, from the lowest validation loss to 300 epochs.
@@ -375,6 +376,7 @@ def test_the_chosen_loss_is_too_low() -> None:
         says(lambda curve: 100)
 
 
+@pytest.mark.slow
 @pytest.mark.claim(
     "04", "The smallest batches end lowest and the whole training set highest: an epoch has 120 steps"
 )

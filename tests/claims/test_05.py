@@ -403,6 +403,7 @@ def test_the_difference_of_the_entries_is_half_for_two_classes() -> None:
         half_below([[10.0, 10.0], [0.0, 0.0]])
 
 
+@pytest.mark.slow
 @pytest.mark.claim(
     "05",
     "Where the target leads, leave it out of the sum and use `log1p`: the loss keeps its digits at both ends, up to "
@@ -464,6 +465,7 @@ def test_the_gap_form_keeps_its_digits_at_both_ends() -> None:
         says(lambda z: float(-np.log(xent.softmax(z)[0])), np.array([-800.0, 0.0]))
 
 
+@pytest.mark.slow
 @pytest.mark.claim(
     "05",
     "In its tests `xent` computes a cross-entropy of arrays within 4 ulp of the true value (an ulp is $2u$ "
@@ -749,6 +751,7 @@ def test_a_clipped_loss_is_bounded_and_flat() -> None:
     assert z.grad is not None and 0 < abs(z.grad.item()) < 1e-30
 
 
+@pytest.mark.slow
 @pytest.mark.claim(
     "05",
     "It is more accurate where the probability underflows far enough; for other wrong answers of two classes both keep "

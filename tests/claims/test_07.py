@@ -876,6 +876,7 @@ def test_text_labels_are_sorted_as_text() -> None:
             says(sorted(int(v) for v in g.choice(np.arange(10, 100), 3, replace=False)))
 
 
+@pytest.mark.slow
 @pytest.mark.claim(
     "07",
     "A binary loss after a softmax takes *sigmoids* of the remembered logits, so `evaluate` and the same loss "
@@ -913,6 +914,7 @@ def test_a_binary_loss_behind_a_softmax() -> None:
         says("softmax", 2, "zeros")
 
 
+@pytest.mark.slow
 @pytest.mark.claim(
     "07",
     "On TensorFlow, a final softmax layer *remembers its logits*, and the cross-entropy uses them. Put a "

@@ -259,6 +259,7 @@ def test_a_loss_of_0_has_no_multiples(zero: Any) -> None:
         assert found == "cannot tell"
 
 
+@pytest.mark.slow
 @pytest.mark.claim("08", "The numbers in brackets are the evidence; the name of the loss is not read.")
 def test_diagnose_tells_losses_apart_by_calling_them() -> None:
     """Five faulty losses behind functions that say nothing.

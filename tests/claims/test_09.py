@@ -587,6 +587,7 @@ def test_what_four_losses_make_of_a_logistic_regression(columns: tuple[str, str]
 # ------------------------------------------------------------------------------------ shapes of rules
 
 
+@pytest.mark.slow
 @pytest.mark.claim(
     "09",
     "The curves for smoothing and focal loss cross the diagonal at one half: these losses make the model "

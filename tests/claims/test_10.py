@@ -481,6 +481,7 @@ def lost(table: NDArray[np.int64], size: int) -> float:
     return float(1 - written @ (table > 0).sum(1) / table.sum())
 
 
+@pytest.mark.slow
 @pytest.mark.claim(
     "10",
     "In public data with prompts, $B = 8$ takes 0.2 % (E2E) to 3.6 % (221 models) off the mean length, and $B = 1$ "

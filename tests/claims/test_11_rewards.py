@@ -194,6 +194,7 @@ def test_the_mean_advantage() -> None:
                 says(group, p)
 
 
+@pytest.mark.slow
 @pytest.mark.claim(
     "11",
     "The wrong answers that are left grow ever longer, if their lengths differ.",

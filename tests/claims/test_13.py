@@ -261,6 +261,7 @@ def balance_of_parameters(g: np.random.Generator, W: Array, V: Array, blocks: in
     return np.array(soft) / hard
 
 
+@pytest.mark.slow
 @pytest.mark.claim(
     "13",
     "With ten classes and $T^2$ the balance hardly moves from $T = 2$ to 8; without it the soft part shrinks to less "
@@ -362,6 +363,7 @@ def test_the_balance_of_the_two_parts() -> None:
         assert limit == pytest.approx((z - v).std() / np.sqrt(K), rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.claim(
     "13",
     "measure both gradients' sizes at that $T$ on one large batch, and divide the soft part by their ratio, soft over "

@@ -305,7 +305,7 @@ def test_linear_losses_never_hold_the_logits() -> None:
     for rows, classes in ((800, 10_000), (4000, 3000), (80, 110_000)):
         says(rows, classes)
     for classes in (98_303, 98_304, 98_305):
-        rows, _ = linear._sizes("cpu", linear.Shards(classes, torch.device("cpu"), None), False)
+        rows, _ = linear._sizes("cpu", classes, False)
         assert (rows == 32) == (classes > 96_000) and (4 * rows * classes > 12 * MIB) == (classes > 98_304)
     says(1600, 5000, with_teacher=True)
     with refuted("12 MiB for both models"):
@@ -326,6 +326,7 @@ def test_linear_losses_never_hold_the_logits() -> None:
                 says(800, 10_000, *teachers)
 
 
+@pytest.mark.slow
 @pytest.mark.claim(
     "15",
     "Where the teacher is sure, one minus the sum of $k$ sixteen-bit probabilities is mostly rounding error, so the "
@@ -468,6 +469,7 @@ def test_when_the_z_loss_is_free() -> None:
         little_more_than(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.claim(
     "15",
     "With $w$ fixed, a language model can shift one context's logits by a constant only if the hidden state can move "
@@ -699,6 +701,7 @@ def test_the_sketch_and_the_library() -> None:
                 fails(dtype, cast)
 
 
+@pytest.mark.slow
 @pytest.mark.claim(
     "15",
     "In exact arithmetic no two logits differ by $2c$ or more, so no probability reaches that of one logit at $c$",
@@ -977,6 +980,7 @@ def test_trees_sum_to_one() -> None:
     one(rows.detach().numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.claim(
     "15",
     'With options and inputs in bfloat16, `reduction="mean"` adds up '

@@ -182,6 +182,7 @@ def test_where_a_policy_walks(worst_error):
         worst_error(left, other, rtol=2e-3, why="steps of a thousandth")
 
 
+@pytest.mark.slow
 @pytest.mark.equation("eq-den-rl-kl", by="reference")
 def test_where_a_penalty_stops_the_policy(worst_error):
     r"""

@@ -338,6 +338,7 @@ for y in ([2.0, 0.0, 0.0], [0.5, 0.7, 0.8], [0.0, 0.0, 0.0]):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.erratum("1.14", "holds")
 def test_the_gradient_is_wrong_by_default_and_right_if_deterministic() -> None:
     """Labels with the sums 2 and 0 in each of TensorFlow's two kernels, which one process does not mix.

@@ -2009,6 +2009,7 @@ def refuting_in_practice() -> dict[str, tuple[str, Callable[[], Any]]]:
     }
 
 
+@pytest.mark.slow
 def test_losses_that_shift_and_those_of_tensorflow_are_explained() -> None:
     """A language model's loss in the usual lines, on rows too; names and functions of Keras have a gradient."""
     s, tf, ce = symptoms, behaviours.tensorflow(), F.cross_entropy
@@ -2089,6 +2090,7 @@ def test_padding_of_yes_and_no() -> None:
         assert s.large_first_logits(0.1 * logits, t.reshape(shape).clamp(min=0)) in (NO, UNSURE)
 
 
+@pytest.mark.slow
 def test_what_refuted_a_check_does_so_no_more() -> None:
     """Would be refuted by the answer that each case got."""
     for table in (refuting, refuting_lately, refuting_again, refuting_at_last, refuting_in_practice):
