@@ -483,8 +483,8 @@ def lost(table: NDArray[np.int64], size: int) -> float:
 
 @pytest.mark.claim(
     "10",
-    "In three collections with prompts, $B = 8$ takes 0.2 % (E2E) to 3.6 % (221 models) off the mean length, and $B = 1$ "
-    "takes 1.6 % to 29 %.",
+    "In three collections with prompts, $B = 8$ takes 0.2 % (E2E) to 3.6 % (221 models) off the mean length, and "
+    "$B = 1$ takes 1.6 % to 29 %.",
 )
 @pytest.mark.claim(
     "10",
