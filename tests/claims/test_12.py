@@ -264,8 +264,8 @@ def test_the_ridge_decides_how_votes_are_spent() -> None:
     """The digits with votes of another seed, the ridge chosen by each way and split, paired differences.
 
     Would be refuted by a way with fewer pictures that does better on average, or by 150 or 75 as good as 900, once each
-    has its own ridge. With a ridge that nobody chose the last is first, as an earlier edition had it: more votes for fewer
-    pictures do the work of the missing ridge.
+    has its own ridge. With a ridge that nobody chose the last is first, as an earlier edition had it: more votes for
+    fewer pictures do the work of the missing ridge.
     """
     ways = ((900, 1), (300, 3), (150, 6), (75, 12))
     own = np.array([[votes_left(*way, seed) for way in ways] for seed in range(8)])
