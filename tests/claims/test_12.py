@@ -842,7 +842,7 @@ def test_what_the_inversion_gains_on_spoilt_labels() -> None:
 @pytest.mark.claim("12", "With the ridge chosen, the mixture inside comes closer to the best report")
 @pytest.mark.claim(
     "12",
-    "At the ridge of 0.0001 the lead on spoilt labels seems five times as large, because the report over-fits more; "
+    "On spoilt labels the lead seems five times as large at the ridge of 0.0001, because the report over-fits more; "
     "at 0.01, where both under-fit, the mixture inside is the one further off.",
 )
 def test_how_much_closer_the_mixture_inside_comes() -> None:
