@@ -263,9 +263,9 @@ def votes_left(n: int, m: int, seed: int, ridge: float | None = None) -> float:
 def test_the_ridge_decides_how_votes_are_spent() -> None:
     """The digits with votes of another seed, the ridge chosen by each way and split, paired differences.
 
-    Would be refuted by a way with fewer pictures that does as well as 900 (of 300, better), once it has its own
-    ridge. With a ridge that nobody chose the last is first, as an earlier edition had it: more votes for fewer
-    pictures do the work of the missing ridge.
+    Would be refuted by a way with fewer pictures that does better on average, or by 150 or 75 as good as 900, once each
+    has its own ridge. With a ridge that nobody chose the last is first, as an earlier edition had it: more votes for
+    fewer pictures do the work of the missing ridge.
     """
     ways = ((900, 1), (300, 3), (150, 6), (75, 12))
     own = np.array([[votes_left(*way, seed) for way in ways] for seed in range(8)])
@@ -274,7 +274,7 @@ def test_the_ridge_decides_how_votes_are_spent() -> None:
     def more_pictures(left: Array) -> None:
         gain = left[:, 1:] - left[:, :1]
         assert apart(gain[:, 1]) and apart(gain[:, 2])
-        assert gain[:, 0].mean() > -gain[:, 0].std(ddof=1) / np.sqrt(len(gain))
+        assert (np.diff(left.mean(0)) > 0).all()
 
     more_pictures(own)
     with refuted("a hundredth of the ridge"):
@@ -842,7 +842,7 @@ def test_what_the_inversion_gains_on_spoilt_labels() -> None:
 @pytest.mark.claim("12", "With the ridge chosen, the mixture inside comes closer to the best report")
 @pytest.mark.claim(
     "12",
-    "At the ridge of 0.0001 the lead on spoilt labels seems five times as large, because the report over-fits more; "
+    "On spoilt labels the lead seems five times as large at the ridge of 0.0001, because the report over-fits more; "
     "at 0.01, where both under-fit, the mixture inside is the one further off.",
 )
 def test_how_much_closer_the_mixture_inside_comes() -> None:

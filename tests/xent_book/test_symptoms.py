@@ -1562,6 +1562,8 @@ def refuting() -> dict[str, tuple[str, Callable[[], Any]]]:
             NO,
             lambda: s.half_overflows(ce, sure.half(), sure[:, 1].long()),
         ),
+        "a row of 65,520 equal logits": (NO, lambda: s.half_overflows(ce, r(1, 65_520).half() * 0, y[:1])),
+        "a row of 65,519 equal logits": (YES, lambda: s.half_overflows(ce, r(1, 65_519).half() * 0, y[:1])),
         "one class of pixels, a loss of your own": (NO, lambda: s.one_column(own, r(4, 1, 8, 8))),
         "an entropy that is masked behind its product": (NO, lambda: s.gradient_not_finite(masked_entropy)),
         "a masked class in float16": (YES, lambda: s.half_overflows(ce, classes_off.half(), y)),
