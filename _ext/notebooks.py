@@ -6,8 +6,8 @@
 jupyter-cache asks for a chapter's code cells and their tags; what else they follow from, the package, the experiments,
 the lock and Python, is in the cache's name. The build (execution.py) shows what the cache holds.
 
-The stored form holds nothing that changes from run to run: no timestamps, nothing that an editor left in the
-metadata, cells numbered from one. Storing an unchanged chapter again is an empty `git diff`.
+The stored form holds nothing that changes from run to run or with another cell: no timestamps, no counts, nothing that
+an editor left in the metadata. Storing an unchanged chapter again is an empty `git diff`.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ def normal_form(notebook: NotebookNode) -> str:
     notebook.metadata = METADATA
     for cell in notebook.cells:
         cell.metadata = {name: cell.metadata[name] for name in CELL_METADATA if cell.metadata.get(name)}
-    for count, cell in enumerate((cell for cell in notebook.cells if cell.cell_type == "code"), 1):
-        cell.execution_count = count
+    for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
+        cell.execution_count = None
         outputs: list[NotebookNode] = []
         for output in cell.outputs:
             if output.output_type == "execute_result":
-                output.execution_count = count
+                output.execution_count = None
             # A kernel under load sends one print in pieces; what a cell prints is one output, as on its page.
             first = next((one for one in outputs if "name" in one and one.name == output.get("name")), None)
             if first:
