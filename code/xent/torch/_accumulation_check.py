@@ -286,14 +286,17 @@ class _Evidence:
             return
         rows = n["labels before the shift"] - n["targets"]
         positions = n["positions (padding too)"]
-        least = {"targets" + ONE: n[name] for name in ("labels after a shift" + ONE,) if name in n}
-        self.counts = {what: c for what, c in n.items() if "shift" not in what and ONE not in what} | {
-            "targets": shifted,
-            "labels before the shift": n["targets"],
-            "positions (padding too)": positions - rows,
-            "positions (before the shift, padding too)": positions,
-            **least,
-        }
+        least = n.get("labels after a shift" + ONE)
+        self.counts = (
+            {what: c for what, c in n.items() if "shift" not in what and ONE not in what}
+            | {
+                "targets": shifted,
+                "labels before the shift": n["targets"],
+                "positions (padding too)": positions - rows,
+                "positions (before the shift, padding too)": positions,
+            }
+            | ({} if least is None else {"targets" + ONE: least})
+        )
 
     def fits(self, n: Floats) -> bool:
         """Whether the micro-batches make up the whole batch by these counts."""
@@ -351,12 +354,14 @@ class _Evidence:
         return _Verdict(False, cause, repair) if self.apart else None
 
     def clipped(self) -> _Verdict | None:
-        # No mean is longer than all of its parts: where it is clipped, so is one that points elsewhere.
+        # No mean is longer than all of its parts: where it is clipped, so is one that points elsewhere, and nothing
+        # is longer. clip_grad_norm_ adds 1e-6 to the norm.
+        norms = self.alone.norm(dim=1)
         for gradient in (self.whole, self.ours):
-            norm, norms = gradient.norm(), self.alone.norm(dim=1)
-            as_long = (norms / norm - 1).abs() < 1e-5
-            elsewhere = (self.alone @ gradient / (norms * norm) - 1).abs() > 1e-4
-            if (as_long & elsewhere).any():
+            norm = max(*norms, self.whole.norm(), self.ours.norm())
+            as_long = (torch.stack([*norms, gradient.norm()]) - norm).abs() <= 3e-6 + 1e-6 * norm
+            elsewhere = (self.alone @ gradient / (norms * gradient.norm()) - 1).abs() > 1e-4
+            if as_long[-1] and (as_long[:-1] & elsewhere).any():
                 cause = f"gradients are clipped: several have the norm {norm:.4g}, whatever divides them"
                 return _Verdict(False, cause, "leave clip_grad_norm_ out of the step that is checked")
         return None
@@ -370,14 +375,16 @@ class _Evidence:
             return _Verdict(False, cause, "count what the loss sums over: after the shift, without padding")
         even, apart = self.alone.mean(0), error(self.alone.mean(0), self.whole)
         off = _angle(self.ours, self.whole)
-        if self.even() or self.noise < off > _angle(self.ours, even) / 2 and apart <= 2 * self.tolerance:
-            if apart > max(2 * self.eps, 1e-3):
-                return _Verdict(
-                    False,
-                    f"cannot tell: what rounding makes here, {self.noise:.1g}, hides the difference between the mean "
-                    f"of all targets and a mean of means, {apart:.1g}; micro-batches whose numbers of targets differ "
-                    "more would show it, or the same in float32",
-                )
+        doubt = self.even() or (
+            self.noise < off > _angle(self.ours, even) / 2 and apart <= 2 * self.tolerance
+        )
+        if doubt and apart > max(2 * self.eps, 1e-3):
+            return _Verdict(
+                False,
+                f"cannot tell: what rounding makes here, {self.noise:.1g}, hides the difference between the mean "
+                f"of all targets and a mean of means, {apart:.1g}; micro-batches whose numbers of targets differ "
+                "more would show it, or the same in float32",
+            )
         also = "; but so would a mean of means with these equal counts: check again with ragged micro-batches"
         cause = "none: the micro-batches add up to the whole batch"
         if self.eps > 1e-4:
@@ -470,9 +477,9 @@ class _Evidence:
         return self.noise < _angle(self.ours, self.whole) >= 2 * best
 
     def other_weights(self) -> _Verdict:
-        found = [(what, mixture, _angle(self.ours, mixture)) for what, mixture in self.mixtures()]
-        best = min((angle for *_, angle in found), default=math.inf)
-        for what, mixture, angle in found:
+        known = [(what, mixture, _angle(self.ours, mixture)) for what, mixture in self.mixtures()]
+        best = min((angle for *_, angle in known), default=math.inf)
+        for what, mixture, angle in known:
             factor = float(self.ours @ mixture / (mixture @ mixture)) if mixture.any() else 0.0
             fits = factor and error(self.ours, factor * mixture) <= self.tolerance
             if fits and angle <= max(2 * best, self.noise):
@@ -609,12 +616,12 @@ class _Evidence:
             own = [i for i, c in enumerate(self.counts["targets"]) if c and near(factor * k * c / n)]
             alone = "of what it should be: divided by K times the targets of micro-batch"
             found += [f"{factor:.4g} {alone} {i} alone" for i in own[:1]]
-        full = round(k / factor) if factor > k / 1000 else 0
-        if not found and full > k and near(k / factor / full):
+        full, usual = round(k / factor) if factor > k / 1000 else 0, bool(found)
+        if not usual and full > k and near(k / factor / full):
             found.append(f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}")
-        if self.counts is not None and not found and factor > 0:
+        if self.counts is not None and not usual and factor > 0:
             m = round(n / factor)
-            if m and near(n / factor / m) and m != n and self.tolerance * m < 0.1:
+            if m and m != n and abs(n / factor - m) < min(0.1, 0.1 * self.tolerance * m + 1e-3):
                 found.append(f"{factor:.4g} of what it should be: divided by {m} where {n:g} targets count")
         if not found:
             hint = "" if self.counts is not None else "; targets= would compare it with counts"
