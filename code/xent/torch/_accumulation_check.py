@@ -248,6 +248,7 @@ class _Evidence:
     plain: bool  # whether `alone` and `whole` are a reference's, and not the loop's own
     noise: float = 0.0  # the angle that rounding makes
     means: bool = True  # whether the whole batch is a weighted mean of `alone`
+    miscounts: bool = False  # whether it is none, and not a sum either
 
     def set_noise_aside(self, measured: bool) -> None:
         """Measure rounding by what no weights of the micro-batches explain, and go on without that.
@@ -270,11 +271,15 @@ class _Evidence:
         if measured:
             self.tolerance = min(limit, max(noise, 2 * self.eps, 1e-3))
         self.shift()
-        due = _weights(self.alone, self.whole)
+        self.by = [what for what, n in (self.counts or {}).items() if self.fits(n)]
+        self.due = due = _weights(self.alone, self.whole)
         self.means = rests[1] > limit or abs(float(due.sum()) - 1) <= max(self.tolerance, 1e-3)
-        n = torch.from_numpy(self.counts["targets"]) if self.counts is not None else due
-        if self.counts is not None and not self.means and bool(((due > 0) | (n == 0)).all()) and self.told():
-            # The step gives a batch alone a share of the window, or a sum.
+        if self.counts is None or self.means or not self.told():
+            return
+        n = torch.from_numpy(self.counts["targets"])
+        if ((due > 0) | (n == 0)).all():  # the step gives a batch alone a share of the window, or a sum
+            level = due[n > 0].mean() * self.alone.sum(0)
+            self.miscounts = not self.by and error(level, self.whole) > self.tolerance
             self.alone = self.alone * torch.where(n > 0, due * n.sum() / n, 1.0)[:, None]
             self.means = True
 
@@ -359,7 +364,9 @@ class _Evidence:
         norms = self.alone.norm(dim=1)
         for gradient in (self.whole, self.ours):
             norm = max(*norms, self.whole.norm(), self.ours.norm())
-            as_long = (torch.stack([*norms, gradient.norm()]) - norm).abs() <= 3e-6 + 1e-6 * norm
+            as_long = (torch.stack([*norms, gradient.norm()]) - norm).abs() <= min(
+                3e-6 + 1e-6 * norm, 1e-5 * norm
+            )
             elsewhere = (self.alone @ gradient / (norms * gradient.norm()) - 1).abs() > 1e-4
             if as_long[-1] and (as_long[:-1] & elsewhere).any():
                 cause = f"gradients are clipped: several have the norm {norm:.4g}, whatever divides them"
@@ -373,6 +380,9 @@ class _Evidence:
         if wrong is not None:
             cause = f"micro-batches and whole batch agree, but both divide by {wrong}"
             return _Verdict(False, cause, "count what the loss sums over: after the shift, without padding")
+        if self.miscounts:
+            cause = f"micro-batches and whole batch agree, but divide by another count: it weighs {self.by_targets()}"
+            return _Verdict(False, cause, "divide by the number of targets")
         even, apart = self.alone.mean(0), error(self.alone.mean(0), self.whole)
         off = _angle(self.ours, self.whole)
         doubt = self.even() or (
@@ -389,13 +399,9 @@ class _Evidence:
         cause = "none: the micro-batches add up to the whole batch"
         if self.eps > 1e-4:
             cause += f", within {self.tolerance:.2g}, which is rounding here; float32 would show more"
-        by = [what for what, n in (self.counts or {}).items() if self.fits(n)]
-        if self.counts is not None and not by and self.means and self.told():
-            had, wanted = _in_words(_weights(self.alone, self.whole)), self.counts["targets"]
-            cause += (
-                f"; both weigh the micro-batches by {had}, where their targets would by "
-                f"{_in_words(wanted / wanted.sum())}: so do class weights, and so does another count"
-            )
+        by = self.by
+        if self.counts is not None and not self.fits(self.counts["targets"]) and not by and self.told():
+            cause += f"; both weigh {self.by_targets()}: so do class weights, and so does another count"
         if "sequences" in by and "targets" not in by:
             cause += (
                 f"; both divide by {_either(by)}, not by targets: where a sequence adds the mean of its tokens, "
@@ -502,31 +508,32 @@ class _Evidence:
 
     def left_out_or_repeated(self, found: Tensor, due: Tensor) -> _Verdict | None:
         """Whether some micro-batches have no weight, or several times what is due, where the others are alike."""
-        if torch.linalg.matrix_rank(self.alone) < len(self.alone):
+        if not self.told():
             return None  # then the weights are not the only ones
+        live = self.alone.any(1)
         slack = max(self.tolerance, 1e-3)
-        gone = found.abs() <= slack * found.abs().max()
-        kept, their_due = found[~gone], due[~gone]
-        if gone.any() and len(kept) > 1:
-            share = kept / their_due
-            if bool(((share / share.mean() - 1).abs() <= slack).all()):
+        gone = (found.abs() <= slack * found.abs().max()) & live
+        kept = live & ~gone
+        if gone.any() and kept.any():
+            share, level = float(found[kept].sum() / due[kept].sum()), float(found[kept].mean())
+            if error(share * due[kept] @ self.alone[kept], self.ours) <= self.tolerance:
                 whose = (
-                    "the others have what is due to them" if abs(float(share.mean()) - 1) <= slack
-                    else "the others share its weight" if abs(float(kept.sum() / due.sum()) - 1) <= slack
-                    else f"the others: {self.in_words(float(share.mean()))}"
+                    "the others have what is due to them" if abs(share - 1) <= slack
+                    else "the others share its weight" if abs(float(found[kept].sum() / due.sum()) - 1) <= slack
+                    else f"the others: {self.in_words(share)}"
                 )  # fmt: skip
-            elif bool(((kept / kept.mean() - 1).abs() <= slack).all()):
-                whose = f"the others weigh {float(kept.mean()):.3g} each, a mean of means"
+            elif error(level * self.alone[kept].sum(0), self.ours) <= self.tolerance:
+                whose = f"the others weigh {level:.3g} each, a mean of means"
             else:
                 return None
             cause = f"micro-batch {self.names(gone.nonzero()[:, 0].tolist())} is left out; {whose}"
             return _Verdict(False, cause, "give every micro-batch to the window")
-        times, whole = found / due, (found / due).round()
-        if bool(((times - whole).abs() <= slack * times).all()) and bool((whole >= 1).all()):
-            more = [f"{self.names([i])} enters {t:.0f} times" for i, t in enumerate(whole.tolist()) if t > 1]
-            if 0 < len(more) < len(found):
-                cause = f"micro-batch {', '.join(more)}; the others once"
-                return _Verdict(False, cause, "take every micro-batch once")
+        times = torch.where(live, found / due, 1.0).round()
+        more = [f"{self.names([i])} enters {t:.0f} times" for i, t in enumerate(times.tolist()) if t > 1]
+        repeated = 0 < len(more) < live.sum() and bool((times >= 1).all())
+        if repeated and error(times * due @ self.alone, self.ours) <= self.tolerance:
+            cause = f"micro-batch {', '.join(more)}; the others once"
+            return _Verdict(False, cause, "take every micro-batch once")
         return None
 
     def names(self, which: list[int]) -> str:
@@ -569,7 +576,7 @@ class _Evidence:
                 "weighs them by (class weights?)",
                 (n / n.sum()).reshape(shape),
             )
-        if self.steps > 1 and self.ranks == 1 and (share > 0).all():
+        if self.steps > 1 and self.ranks == 1 and (share.cumsum(1) > 0).all():
             so_far = "a running count: each micro-batch is divided by the targets so far"
             yield so_far, share / share.cumsum(1)
         counts = (self.counts or {}).items()
@@ -621,7 +628,7 @@ class _Evidence:
             found.append(f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}")
         if self.counts is not None and not usual and factor > 0:
             m = round(n / factor)
-            if m and m != n and abs(n / factor - m) < min(0.1, 0.1 * self.tolerance * m + 1e-3):
+            if m and m != n and abs(n / factor - m) < min(0.05, self.eps * m + 1e-3):
                 found.append(f"{factor:.4g} of what it should be: divided by {m} where {n:g} targets count")
         if not found:
             hint = "" if self.counts is not None else "; targets= would compare it with counts"
@@ -632,16 +639,20 @@ class _Evidence:
         """Ask whether gradients are clipped, by their norms: a bound is a round number."""
         for gradient, what in self.norms:
             norm = float(gradient.norm())
-            # clip_grad_norm_ adds 1e-6 to the norm.
-            if abs(float(f"{norm:.2g}") - norm) <= 3e-6 + 1e-6 * norm:
+            # clip_grad_norm_ adds 1e-6 to the norm. Of small norms that makes any one round.
+            if norm > 0.03 and abs(float(f"{norm:.2g}") - norm) <= 3e-6 + 1e-6 * norm:
                 return f"; {what} gradient has the norm {norm:.2g}, and is probably clipped at it"
         return " (is one clipped?)"
 
+    def by_targets(self) -> str:
+        """Compare the weights that make up the whole batch with those of the targets."""
+        n = (self.counts or {})["targets"]
+        return f"the micro-batches by {_in_words(self.due)}, where their targets would by {_in_words(n / n.sum())}"
+
     def whole_batch_counts(self) -> str | None:
         """Return what the whole batch counts in place of `targets`, if that can be told."""
-        fits = [what for what, n in (self.counts or {}).items() if self.fits(n)]
         # Dividing by sequences is a choice, and not a miscount.
-        return None if not fits or {"targets", "sequences"} & set(fits) else self.versus(fits[0])
+        return None if not self.by or {"targets", "sequences"} & set(self.by) else self.versus(self.by[0])
 
     def even(self) -> bool:
         """Whether a mean of means is right for these micro-batches, as far as rounding lets it be told."""
