@@ -100,7 +100,7 @@ def test_a_bad_label_is_named_by_its_place(name: str) -> None:
         function(**arguments, denominator=-1)
 
 
-MISSING = "ImportError: xent.torch needs PyTorch 2.6 or newer"
+MISSING = "ImportError: xent.torch needs PyTorch 2.8 or newer"
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ MISSING = "ImportError: xent.torch needs PyTorch 2.6 or newer"
             for look in ("import xent.torch", "xent.torch")
         ),
         (
-            "import torch; torch.__version__ = '2.5.1+cpu'; import xent.torch",
-            f"{MISSING}, found 2.5.1+cpu",
+            "import torch; torch.__version__ = '2.7.1+cpu'; import xent.torch",
+            f"{MISSING}, found 2.7.1+cpu",
         ),
     ],
 )  # fmt: skip

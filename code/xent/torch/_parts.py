@@ -230,7 +230,8 @@ class Sum:
         """Write all down that makes this sum, as a literal of Python; in terms that `torch.compile` can follow."""
         text = f"{self.softcap!r}"
         for share, part in self.parts:
-            settings = "".join(f", {value!r}" for value in part.__dict__.values())
+            names: tuple[str, ...] = type(part).__match_args__
+            settings = "".join(f", {getattr(part, name)!r}" for name in names)
             text += f", ({share!r}, {type(part).__name__!r}{settings})"
         return f"[{text}]"
 
