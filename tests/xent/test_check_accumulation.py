@@ -285,6 +285,16 @@ def skips_empty(net: nn.Module, batches: list[Batch]) -> None:
         (loss_sum(net, batch) / max(count(batch), 1) / len(batches)).backward()
 
 
+def rows_of_the_window(net: nn.Module, batches: list[Batch]) -> None:
+    """A mean times its share of the four rows that the window has, whatever batches come."""
+    for batch in batches:
+        (mean(net, batch) * len(batch[1]) / 4).backward()
+
+
+def one_at_least(batches: list[Batch]) -> float:
+    return float(sum((y != IGNORED).sum(1).clamp(min=1).sum() for _, y in batches))
+
+
 Row = tuple[list[int], Step, dict[str, Any], bool, str]
 MEANS = "^a mean of means over the micro-batches: each weighs the same, however many targets it has"
 UNSHIFTED = sums_over(lambda b: total(b) + sum(len(y) for _, y in b))
@@ -319,6 +329,26 @@ LOOPS: dict[str, Row] = {
     "never divided by N": (RAGGED, sums_over(lambda b: 1), PLAIN, False, "N = 24 times what it should be"),
     "weighed by rows": (RAGGED[:3], weighed_by_rows, {"targets": 1, "rows": (1, 2, 1)}, False,
                         r"^the micro-batches are weighed by their positions \(padding too\) or sequences, not"),
+    "weighed by rows of the window": (RAGGED[:3], rows_of_the_window, {"rows": (1, 2, 1)}, False,
+                                      "^unknown: .* weights 1, 1, 1 where 2.18, .* is due; targets= would say more$"),
+    "weighed by rows of the window, counted": (
+        RAGGED[:3], rows_of_the_window, {"targets": 1, "rows": (1, 2, 1)}, False,
+        r"^the micro-batches are weighed by their positions \(padding too\) or sequences, not by their targets$"),
+    "a constant divisor": (RAGGED[:3], means_over(lambda k: 8), {}, False,
+                           MEANS + "; and K = 3 .* or divided by a constant, which reference= would show$"),
+    "a constant divisor, referred": (RAGGED[:3], means_over(lambda k: 8), PLAIN, False,
+                                     MEANS + "; and 0.375 of what it should be: divided by 8, for a window of 3$"),
+    "one at least": (EMPTY, sums_over(one_at_least), PLAIN, False,
+                     "^the right .* by the 24 targets, at least one in each sequence, not by the 22 targets"),
+    "one at least, in both": (EMPTY, sums_over(one_at_least), {"targets": 1}, False,
+                              "agree, but both divide by the 24 targets, at least one .* not by the 22 targets$"),
+    "another count": (RAGGED, sums_over(lambda b: total(b) + 5), PLAIN, False,
+                      "^the right direction, 0.8276 of what it should be: divided by 29 where 24 targets count$"),
+    "another count, in both": (RAGGED, sums_over(lambda b: total(b) + 5), {"targets": 1}, False,
+                               "agree, but divide by another count: it weighs .* by 0.586, 0.241, "),
+    "another count, which adds up": (
+        RAGGED, sums_over(lambda b: total(b) + sum(int((y > 2).sum()) for _, y in b)), {"targets": 1}, True,
+        "^none: .*; both weigh the micro-batches by .* their targets would by 0.5, .* class weights, and so does"),
     "a wrong factor": (RAGGED, sums_over(lambda b: total(b) * (3.3 if len(b) > 1 else 1)), {}, False,
                        "0.303 times .* no usual factor .*; targets="),
     "wrong weights": (RAGGED, wrong_weights, {}, False, "weights 0.1, 0.2, 0.3, 0.4 where 0.5, 0.0833, "),
@@ -433,9 +463,21 @@ def coarsely(step: Step) -> Step:
         step(net, batches)
         for p in net.parameters():
             assert p.grad is not None
-            p.grad.copy_((p.grad / p.grad.abs().max()).to(torch.float8_e5m2) * p.grad.abs().max())
+            scale = p.grad.abs().max()
+            p.grad.copy_((p.grad / scale).to(torch.float8_e4m3fn).to(p.dtype) * scale)
 
     return coarse
+
+
+@pytest.mark.parametrize("step", [sums_over(total), means_over(lambda k: k)])
+def test_noise_that_hides_a_mean_of_means_is_said_to(step: Step) -> None:
+    micro, _ = window([6, 6], 20)
+    micro[1][1][:2, 3:] = IGNORED  # 114 targets beside 120
+    micro = [(x.float(), y) for x, y in micro]
+    report = xent.torch.check_accumulation(in_float32(), micro, join(micro), autocast(coarsely(step)))
+    assert str(report).startswith("accumulation cannot be judged") and report.cause.startswith("cannot tell")
+    finer = xent.torch.check_accumulation(in_float32(), micro, join(micro), autocast(step))
+    assert finer.ok is (finer.relative_error < 0.01) and not finer.cause.startswith("cannot tell")
 
 
 def test_few_causes_stay_unknown() -> None:

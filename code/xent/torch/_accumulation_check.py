@@ -391,8 +391,8 @@ class _Evidence:
         if doubt and apart > max(2 * self.eps, 1e-3):
             return _Verdict(
                 False,
-                f"cannot tell: what rounding makes here, {self.noise:.1g}, hides the difference between the mean "
-                f"of all targets and a mean of means, {apart:.1g}; micro-batches whose numbers of targets differ "
+                f"cannot tell: what rounding makes here, {self.noise:.2g}, hides the difference between the mean "
+                f"of all targets and a mean of means, {apart:.2g}; micro-batches whose numbers of targets differ "
                 "more would show it, or the same in float32",
             )
         also = "; but so would a mean of means with these equal counts: check again with ragged micro-batches"

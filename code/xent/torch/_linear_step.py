@@ -190,6 +190,7 @@ class LinearLoss(torch.autograd.Function):
         else:
             formed, ctx.formed = [gradient.mul_(grads[0]) for gradient in ctx.formed], None
         of_layer = (
-            g.to(x.dtype) if wanted else None for g, x, wanted in zip(formed, layer, ctx.form[:3], strict=True)
+            g.to(x.dtype) if wanted else None
+            for g, x, wanted in zip(formed, layer, ctx.form[:3], strict=True)
         )
         return None, None, None, None, None, *of_layer, None, *[None] * len(beside)
