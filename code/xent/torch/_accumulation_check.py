@@ -623,10 +623,10 @@ class _Evidence:
             own = [i for i, c in enumerate(self.counts["targets"]) if c and near(factor * k * c / n)]
             alone = "of what it should be: divided by K times the targets of micro-batch"
             found += [f"{factor:.4g} {alone} {i} alone" for i in own[:1]]
-        full, usual = round(k / factor) if factor > k / 1000 else 0, bool(found)
-        if not usual and full > k and near(k / factor / full):
+        full = round(k / factor) if factor > k / 1000 else 0
+        if not found and full > k and near(k / factor / full):
             found.append(f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}")
-        if self.counts is not None and not usual and factor > 0:
+        if self.counts is not None and not found and factor > 0:
             m = round(n / factor)
             if m and m != n and abs(n / factor - m) < min(0.05, self.eps * m + 1e-3):
                 found.append(f"{factor:.4g} of what it should be: divided by {m} where {n:g} targets count")
