@@ -253,8 +253,8 @@ class _Evidence:
     def set_noise_aside(self, measured: bool) -> None:
         """Measure rounding by what no weights of the micro-batches explain, and go on without that.
 
-        A wrong denominator gives other weights to the same gradients; rounding goes in all directions. Left in their
-        span is a hundredth of it, or what the losses' own factors were rounded by.
+        A wrong denominator gives other weights to the same gradients; rounding goes in all directions, and little of it
+        into their span, beside what the losses' own factors are rounded by.
         """
         rests, limit = [], self.tolerance
         self.norms = [(self.ours, "the micro-batches'"), (self.whole, "the whole batch's")]
