@@ -383,12 +383,10 @@ class _Evidence:
         if self.miscounts:
             cause = f"micro-batches and whole batch agree, but divide by another count: it weighs {self.by_targets()}"
             return _Verdict(False, cause, "divide by the number of targets")
-        even, apart = self.alone.mean(0), error(self.alone.mean(0), self.whole)
-        off = _angle(self.ours, self.whole)
-        doubt = self.even() or (
-            self.noise < off > _angle(self.ours, even) / 2 and apart <= 2 * self.tolerance
-        )
-        if doubt and apart > max(2 * self.eps, 1e-3):
+        even, off = self.alone.mean(0), _angle(self.ours, self.whole)
+        apart = error(even, self.whole)
+        between = self.noise < off > _angle(self.ours, even) / 2 and apart <= 2 * self.tolerance
+        if (self.even() or between) and apart > max(2 * self.eps, 1e-3):
             return _Verdict(
                 False,
                 f"cannot tell: what rounding makes here, {self.noise:.2g}, hides the difference between the mean "
@@ -400,7 +398,7 @@ class _Evidence:
         if self.eps > 1e-4:
             cause += f", within {self.tolerance:.2g}, which is rounding here; float32 would show more"
         by = self.by
-        if self.counts is not None and not self.fits(self.counts["targets"]) and not by and self.told():
+        if self.counts is not None and not by and not self.fits(self.counts["targets"]) and self.told():
             cause += f"; both weigh {self.by_targets()}: so do class weights, and so does another count"
         if "sequences" in by and "targets" not in by:
             cause += (
@@ -502,7 +500,7 @@ class _Evidence:
             return _Verdict(False, "unknown: the gradient is no weighted sum of those of its micro-batches")
         if some := self.left_out_or_repeated(found, due):
             return some
-        cause = f"unknown: the micro-batches have weights {_in_words(found)} where {_in_words(due)} is due"
+        cause = f"unknown: the micro-batches have weights {_listed(found)} where {_listed(due)} is due"
         hint = "" if self.means or self.counts is not None else "; targets= would say more"
         return _Verdict(False, cause + hint, SUM_ONCE)
 
@@ -647,7 +645,9 @@ class _Evidence:
     def by_targets(self) -> str:
         """Compare the weights that make up the whole batch with those of the targets."""
         n = (self.counts or {})["targets"]
-        return f"the micro-batches by {_in_words(self.due)}, where their targets would by {_in_words(n / n.sum())}"
+        return (
+            f"the micro-batches by {_listed(self.due)}, where their targets would by {_listed(n / n.sum())}"
+        )
 
     def whole_batch_counts(self) -> str | None:
         """Return what the whole batch counts in place of `targets`, if that can be told."""
@@ -687,7 +687,7 @@ def _either(what: Iterable[str]) -> str:
     return " or ".join([name for name in names if "(before" not in name] or names)
 
 
-def _in_words(numbers: Tensor | Floats) -> str:
+def _listed(numbers: Tensor | Floats) -> str:
     return ", ".join(f"{x:.3g}" for x in numbers.tolist())
 
 
