@@ -18,9 +18,9 @@ tensor([[-0.3333,  0.1667,  0.1667],
 try:
     import torch
 except ImportError as error:
-    raise ImportError("xent.torch needs PyTorch 2.6 or newer", name="torch") from error
-if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
-    raise ImportError(f"xent.torch needs PyTorch 2.6 or newer, found {torch.__version__}", name="torch")
+    raise ImportError("xent.torch needs PyTorch 2.8 or newer", name="torch") from error
+if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 8):
+    raise ImportError(f"xent.torch needs PyTorch 2.8 or newer, found {torch.__version__}", name="torch")
 
 from ._accumulate import MicroBatch, Window, Windows, accumulate
 from ._accumulation_check import AccumulationReport, check_accumulation

@@ -38,6 +38,8 @@ sum the losses, and divide once by what counts in the whole window:
             (summed_loss(model, micro.batch) * micro.scale).backward()
 or, where a trainer hands out the count of the window (num_items_in_batch), divide the summed loss by that"""
 
+ONE = ", at least one in each sequence"
+
 
 @dataclass(frozen=True)
 class AccumulationReport:
@@ -67,9 +69,10 @@ class AccumulationReport:
     repair: str = ""
 
     def __str__(self) -> str:
-        verdict = "right" if self.ok else "WRONG"
+        unsure = self.cause.startswith("cannot tell")
+        verdict = "is right" if self.ok else "cannot be judged" if unsure else "is WRONG"
         lines = [
-            f"accumulation is {verdict}: relative error {self.relative_error:.2g}, "
+            f"accumulation {verdict}: relative error {self.relative_error:.2g}, "
             f"norm ratio {self.norm_ratio:.4g}, cosine {self.cosine:.4g}",
             f"cause:  {self.cause}",
         ]
@@ -113,9 +116,10 @@ def check_accumulation(
     ignore_index : int, default -100
         Targets of this value do not count.
     tolerance : float, optional
-        Largest relative error that is rounding. By default the square root of the machine epsilon of the
-        parameters, or of autocast where a module runs under it: half of the digits, 3.5e-4 in float32 and .09
-        under autocast to bfloat16.
+        Largest relative error that is rounding. By default half of the digits, 3.5e-4 in float32. In half precision, of
+        the parameters or of autocast where a module runs under it, what no weights of the micro-batches explain is
+        rounding, up to half of the digits; their weights may be off by as much, or by two machine epsilons: .016
+        in bfloat16, .002 in float16.
     group : torch.distributed.ProcessGroup, optional
         The data-parallel group; the default group if torch.distributed is initialised.
 
@@ -136,6 +140,7 @@ def check_accumulation(
     Notes
     -----
     Gradients cannot tell a mean of means from the mean of all if counts are equal; a report of no other fault says so.
+    Nor can they if rounding makes more than the counts do: then the report is not `ok`, and says "cannot tell".
 
     Examples
     --------
@@ -205,12 +210,14 @@ def compare(
         parts = (batch for theirs in everyone for batch in theirs)
         alone = torch.stack([gradient_of(model, values, partial(plainly, batch)) for batch in parts])
 
-    if tolerance is None:
-        dtypes |= {p.dtype for p in model.parameters() if p.is_floating_point()}
-        tolerance = math.sqrt(max(torch.finfo(dtype).eps for dtype in dtypes))
+    dtypes |= {p.dtype for p in model.parameters() if p.is_floating_point()}
+    eps = max(torch.finfo(dtype).eps for dtype in dtypes)
     norms = exchange(float(ours.norm()), group, ranks)
-    apart = max(norms) - min(norms) > tolerance * max(norms)
-    verdict = _Evidence(model, whole, again, ours, alone, steps, ranks, tolerance, counts, apart).judge()
+    apart = max(norms) - min(norms) > (tolerance or math.sqrt(eps)) * max(norms)
+    plain = reference is not None
+    verdict = _Evidence(
+        model, whole, again, ours, alone, steps, ranks, eps, tolerance or math.sqrt(eps), counts, apart, plain
+    ).judge(tolerance is None)
     norm, expected = float(ours.norm()), float(whole.norm())
     ratio = norm / expected if expected else math.nan
     cosine = float(ours @ whole) / (norm * expected) if norm * expected else math.nan
@@ -234,39 +241,86 @@ class _Evidence:
     alone: Tensor  # (W K, P): each micro-batch by itself, rank by rank
     steps: int
     ranks: int
-    tolerance: float
+    eps: float  # of the coarsest dtype
+    tolerance: float  # in norms, at first of all noise, then of what is left in the span of the micro-batches
     counts: dict[str, Floats] | None  # each (W K,), by what is counted
     apart: bool  # whether the ranks ended with different gradients
+    plain: bool  # whether `alone` and `whole` are a reference's, and not the loop's own
+    noise: float = 0.0  # the angle that rounding makes
+    means: bool = True  # whether the whole batch is a weighted mean of `alone`
+    miscounts: bool = False  # whether it is none, and not a sum either
 
-    def __post_init__(self) -> None:
-        # A causal model shifts its labels. Where they were given as they are, the whole batch tells.
+    def set_noise_aside(self, measured: bool) -> None:
+        """Measure rounding by what no weights of the micro-batches explain, and go on without that.
+
+        A wrong denominator gives other weights to the same gradients; rounding goes in all directions, and little of it
+        into their span, beside what the losses' own factors are rounded by.
+        """
+        rests, limit = [], self.tolerance
+        self.norms = [(self.ours, "the micro-batches'"), (self.whole, "the whole batch's")]
+        for name in ("ours", "whole"):
+            gradient = getattr(self, name)
+            fitted = _weights(self.alone, gradient) @ self.alone
+            rests.append(error(fitted, gradient) if gradient.any() else 0.0)
+            if rests[-1] <= limit:
+                setattr(self, name, fitted)
+        seen = int(self.alone.any(0).sum())
+        free = (seen - len(self.alone)) / seen if seen else 0.0
+        noise = math.hypot(*rests) / math.sqrt(free) if free > 0 else limit
+        self.noise = max(noise, self.eps, limit / 100) / 2
+        if measured:
+            self.tolerance = min(limit, max(noise, 2 * self.eps, 1e-3))
+        self.shift()
+        self.by = [what for what, n in (self.counts or {}).items() if self.fits(n)]
+        self.due = due = _weights(self.alone, self.whole)
+        self.means = rests[1] > limit or abs(float(due.sum()) - 1) <= max(self.tolerance, 1e-3)
+        if self.counts is None or self.means or not self.told():
+            return
+        n = torch.from_numpy(self.counts["targets"])
+        if ((due > 0) | (n == 0)).all():  # the step gives a batch alone a share of the window, or a sum
+            level = due[n > 0].mean() * self.alone.sum(0)
+            self.miscounts = not self.by and error(level, self.whole) > self.tolerance
+            self.alone = self.alone * torch.where(n > 0, due * n.sum() / n, 1.0)[:, None]
+            self.means = True
+
+    def shift(self) -> None:
+        """A causal model shifts its labels. Where they were given as they are, the whole batch tells."""
         n = self.counts or {}
         shifted = n.get("labels after a shift")
         if shifted is None or self.fits(n["targets"]) or not self.fits(shifted):
             return
         rows = n["labels before the shift"] - n["targets"]
-        positions = n["positions, padding too"]
-        self.counts = n | {
-            "targets": shifted,
-            "labels before the shift": n["targets"],
-            "positions, padding too": positions - rows,
-            "positions, padding too, before the shift": positions,
-        }
-        del self.counts["labels after a shift"]
+        positions = n["positions (padding too)"]
+        least = n.get("labels after a shift" + ONE)
+        self.counts = (
+            {what: c for what, c in n.items() if "shift" not in what and ONE not in what}
+            | {
+                "targets": shifted,
+                "labels before the shift": n["targets"],
+                "positions (padding too)": positions - rows,
+                "positions (before the shift, padding too)": positions,
+            }
+            | ({} if least is None else {"targets" + ONE: least})
+        )
 
     def fits(self, n: Floats) -> bool:
         """Whether the micro-batches make up the whole batch by these counts."""
         share = torch.from_numpy(n / n.sum()) if n.sum() else None
         return share is not None and error(share @ self.alone, self.whole) <= self.tolerance
 
-    def judge(self) -> _Verdict:
+    def told(self) -> bool:
+        """Whether only one set of weights makes up a gradient."""
+        some = self.alone[self.alone.any(1)]
+        return bool(torch.linalg.matrix_rank(some) == len(some))
+
+    def judge(self, measured: bool) -> _Verdict:
         """Ask one after the other; each gives a verdict, or None to leave it to the next."""
+        first = self.not_finite() or self.does_not_repeat() or self.not_synchronised() or self.clipped()
+        if first is not None:
+            return first
+        self.set_noise_aside(measured)
         return (
-            self.not_finite()
-            or self.does_not_repeat()
-            or self.not_synchronised()
-            or self.clipped()
-            or self.right()
+            self.right()
             or self.right_but_for_a_factor()
             or self.penalised()
             or self.across_rows()
@@ -305,31 +359,50 @@ class _Evidence:
         return _Verdict(False, cause, repair) if self.apart else None
 
     def clipped(self) -> _Verdict | None:
-        # No mean is longer than all of its parts: where it is clipped, so is one that points elsewhere.
+        # No mean is longer than all of its parts: where it is clipped, so is one that points elsewhere, and nothing
+        # is longer. clip_grad_norm_ adds 1e-6 to the norm.
+        norms = self.alone.norm(dim=1)
         for gradient in (self.whole, self.ours):
-            norm, norms = gradient.norm(), self.alone.norm(dim=1)
-            as_long = (norms / norm - 1).abs() < 1e-5
-            elsewhere = (self.alone @ gradient / (norms * norm) - 1).abs() > 1e-4
-            if (as_long & elsewhere).any():
+            norm = max(*norms, self.whole.norm(), self.ours.norm())
+            as_long = (torch.stack([*norms, gradient.norm()]) - norm).abs() <= min(
+                3e-6 + 1e-6 * norm, 1e-5 * norm
+            )
+            elsewhere = (self.alone @ gradient / (norms * gradient.norm()) - 1).abs() > 1e-4
+            if as_long[-1] and (as_long[:-1] & elsewhere).any():
                 cause = f"gradients are clipped: several have the norm {norm:.4g}, whatever divides them"
                 return _Verdict(False, cause, "leave clip_grad_norm_ out of the step that is checked")
         return None
 
     def right(self) -> _Verdict | None:
-        if not error(self.ours, self.whole) <= self.tolerance:
+        if not error(self.ours, self.whole) <= self.tolerance or self.beaten():
             return None
         wrong = self.whole_batch_counts()
         if wrong is not None:
             cause = f"micro-batches and whole batch agree, but both divide by {wrong}"
             return _Verdict(False, cause, "count what the loss sums over: after the shift, without padding")
+        if self.miscounts:
+            cause = f"micro-batches and whole batch agree, but divide by another count: it weighs {self.by_targets()}"
+            return _Verdict(False, cause, "divide by the number of targets")
+        even, off = self.alone.mean(0), _angle(self.ours, self.whole)
+        apart = error(even, self.whole)
+        between = self.noise < off > _angle(self.ours, even) / 2 and apart <= 2 * self.tolerance
+        if (self.even() or between) and apart > max(2 * self.eps, 1e-3):
+            return _Verdict(
+                False,
+                f"cannot tell: what rounding makes here, {self.noise:.2g}, hides the difference between the mean "
+                f"of all targets and a mean of means, {apart:.2g}; micro-batches whose numbers of targets differ "
+                "more would show it, or the same in float32",
+            )
         also = "; but so would a mean of means with these equal counts: check again with ragged micro-batches"
         cause = "none: the micro-batches add up to the whole batch"
-        if self.tolerance > 0.01:
+        if self.eps > 1e-4:
             cause += f", within {self.tolerance:.2g}, which is rounding here; float32 would show more"
-        by = [what for what, n in (self.counts or {}).items() if self.fits(n)]
+        by = self.by
+        if self.counts is not None and not by and not self.fits(self.counts["targets"]) and self.told():
+            cause += f"; both weigh {self.by_targets()}: so do class weights, and so does another count"
         if "sequences" in by and "targets" not in by:
             cause += (
-                f"; both divide by {' or '.join(by)}, not by targets: where a sequence adds the mean of its tokens, "
+                f"; both divide by {_either(by)}, not by targets: where a sequence adds the mean of its tokens, "
                 "and not their sum, long ones count for less, and a model learns to write short ones"
             )
             return _Verdict(True, cause + "; equal numbers of them hide a mean of means" * self.even())
@@ -337,7 +410,7 @@ class _Evidence:
 
     def right_but_for_a_factor(self) -> _Verdict | None:
         factor = float(self.ours @ self.whole / (self.whole @ self.whole))
-        if not error(self.ours, factor * self.whole) <= self.tolerance:
+        if not error(self.ours, factor * self.whole) <= self.tolerance or self.beaten():
             return None
         words, repair = self.in_words(factor), SUM_ONCE
         if "GradScaler" in words:
@@ -402,10 +475,18 @@ class _Evidence:
                     )
         return None
 
+    def beaten(self) -> bool:
+        """Whether weights that a known fault gives explain the direction clearly better than the right ones do."""
+        best = min((_angle(self.ours, mixture) for _, mixture in self.mixtures()), default=math.inf)
+        return self.noise < _angle(self.ours, self.whole) >= 2 * best
+
     def other_weights(self) -> _Verdict:
-        for what, mixture in self.mixtures():
+        known = [(what, mixture, _angle(self.ours, mixture)) for what, mixture in self.mixtures()]
+        best = min((angle for *_, angle in known), default=math.inf)
+        for what, mixture, angle in known:
             factor = float(self.ours @ mixture / (mixture @ mixture)) if mixture.any() else 0.0
-            if factor and error(self.ours, factor * mixture) <= self.tolerance:
+            fits = factor and error(self.ours, factor * mixture) <= self.tolerance
+            if fits and angle <= max(2 * best, self.noise):
                 besides = "" if abs(factor - 1) <= self.tolerance else f"; and {self.in_words(factor)}"
                 return _Verdict(False, what + besides + self.empty(), SUM_ONCE)
         if self.steps > 1:
@@ -414,43 +495,43 @@ class _Evidence:
             if error(_weights(last, self.ours) @ last, self.ours) <= self.tolerance:
                 cause = "only the last micro-batch is left: the gradient is cleared inside the window"
                 return _Verdict(False, cause, "zero_grad() after the optimiser's step only")
-        weights = found, due = _weights(self.alone, self.ours), _weights(self.alone, self.whole)
+        found, due = _weights(self.alone, self.ours), _weights(self.alone, self.whole)
         if error(found @ self.alone, self.ours) > self.tolerance:
             return _Verdict(False, "unknown: the gradient is no weighted sum of those of its micro-batches")
         if some := self.left_out_or_repeated(found, due):
             return some
-        had, wanted = (", ".join(f"{w:.3g}" for w in v.tolist()) for v in weights)
-        return _Verdict(
-            False, f"unknown: the micro-batches have weights {had} where {wanted} is due", SUM_ONCE
-        )
+        cause = f"unknown: the micro-batches have weights {_listed(found)} where {_listed(due)} is due"
+        hint = "" if self.means or self.counts is not None else "; targets= would say more"
+        return _Verdict(False, cause + hint, SUM_ONCE)
 
     def left_out_or_repeated(self, found: Tensor, due: Tensor) -> _Verdict | None:
         """Whether some micro-batches have no weight, or several times what is due, where the others are alike."""
-        if torch.linalg.matrix_rank(self.alone) < len(self.alone):
+        if not self.told():
             return None  # then the weights are not the only ones
+        live = self.alone.any(1)
         slack = max(self.tolerance, 1e-3)
-        gone = found.abs() <= slack * found.abs().max()
-        kept, their_due = found[~gone], due[~gone]
-        if gone.any() and len(kept) > 1:
-            share = kept / their_due
-            if bool(((share / share.mean() - 1).abs() <= slack).all()):
+        gone = (found.abs() <= slack * found.abs().max()) & live
+        kept = live & ~gone
+        if gone.any() and kept.any():
+            share, level = float(found[kept].sum() / due[kept].sum()), float(found[kept].mean())
+            if error(share * due[kept] @ self.alone[kept], self.ours) <= self.tolerance:
                 whose = (
-                    "the others have what is due to them" if abs(float(share.mean()) - 1) <= slack
-                    else "the others share its weight" if abs(float(kept.sum() / due.sum()) - 1) <= slack
-                    else f"the others: {self.in_words(float(share.mean()))}"
+                    "the others have what is due to them" if abs(share - 1) <= slack
+                    else "the others share its weight" if abs(float(found[kept].sum() / due.sum()) - 1) <= slack
+                    else f"the others: {self.in_words(share)}"
                 )  # fmt: skip
-            elif bool(((kept / kept.mean() - 1).abs() <= slack).all()):
-                whose = f"the others weigh {float(kept.mean()):.3g} each, a mean of means"
+            elif error(level * self.alone[kept].sum(0), self.ours) <= self.tolerance:
+                whose = f"the others weigh {level:.3g} each, a mean of means"
             else:
                 return None
             cause = f"micro-batch {self.names(gone.nonzero()[:, 0].tolist())} is left out; {whose}"
             return _Verdict(False, cause, "give every micro-batch to the window")
-        times, whole = found / due, (found / due).round()
-        if bool(((times - whole).abs() <= slack * times).all()) and bool((whole >= 1).all()):
-            more = [f"{self.names([i])} enters {t:.0f} times" for i, t in enumerate(whole.tolist()) if t > 1]
-            if 0 < len(more) < len(found):
-                cause = f"micro-batch {', '.join(more)}; the others once"
-                return _Verdict(False, cause, "take every micro-batch once")
+        times = torch.where(live, found / due, 1.0).round()
+        more = [f"{self.names([i])} enters {t:.0f} times" for i, t in enumerate(times.tolist()) if t > 1]
+        repeated = 0 < len(more) < live.sum() and bool((times >= 1).all())
+        if repeated and error(times * due @ self.alone, self.ours) <= self.tolerance:
+            cause = f"micro-batch {', '.join(more)}; the others once"
+            return _Verdict(False, cause, "take every micro-batch once")
         return None
 
     def names(self, which: list[int]) -> str:
@@ -467,7 +548,9 @@ class _Evidence:
         return f"; micro-batch {self.names(zero)} adds nothing, and is counted" if zero else ""
 
     def faults(self) -> Iterator[tuple[str, Floats]]:
-        """Yield the weights, summing to one, that known faults give the micro-batches."""
+        """Yield the weights, summing to one, that known faults give the micro-batches' means."""
+        if not self.means:
+            return
         shape = self.ranks, self.steps
         even = np.full(shape, 1 / math.prod(shape))
         where = " and ".join(
@@ -491,13 +574,13 @@ class _Evidence:
                 "weighs them by (class weights?)",
                 (n / n.sum()).reshape(shape),
             )
-        if self.steps > 1 and self.ranks == 1 and (share > 0).all():
+        if self.steps > 1 and self.ranks == 1 and (share.cumsum(1) > 0).all():
             so_far = "a running count: each micro-batch is divided by the targets so far"
             yield so_far, share / share.cumsum(1)
         counts = (self.counts or {}).items()
         others = {what: n / n.sum() for what, n in counts if what != "targets" and n.sum()}
         for share in others.values():
-            names = " or ".join(what for what, same in others.items() if np.array_equal(same, share))
+            names = _either(what for what, same in others.items() if np.array_equal(same, share))
             yield f"the micro-batches are weighed by their {names}, not by their targets", share
 
     def in_words(self, factor: float) -> str:
@@ -509,7 +592,8 @@ class _Evidence:
 
         known = {
             "K": (k, "means are added up and never divided, as by a model that takes the trainer's count "
-                     "(num_items_in_batch) and drops it"),
+                     "(num_items_in_batch) and drops it"
+                     + ", or divided by a constant, which reference= would show" * (not self.plain)),
             "1/K": (1 / k, "divided by K twice, as by the loop and by its trainer"),
             "1/W": (1 / w, "the factor W is missing, which the count of all ranks needs where gradients are "
                            "averaged over ranks"),
@@ -540,6 +624,10 @@ class _Evidence:
         full = round(k / factor) if factor > k / 1000 else 0
         if not found and full > k and near(k / factor / full):
             found.append(f"{factor:.4g} of what it should be: divided by {full}, for a window of {k}")
+        if self.counts is not None and not found and factor > 0:
+            m = round(n / factor)
+            if m and m != n and abs(n / factor - m) < min(0.05, self.eps * m + 1e-3):
+                found.append(f"{factor:.4g} of what it should be: divided by {m} where {n:g} targets count")
         if not found:
             hint = "" if self.counts is not None else "; targets= would compare it with counts"
             found.append(f"{factor:.4g} times what it should be, no usual factor{self.round_norms()}{hint}")
@@ -547,22 +635,29 @@ class _Evidence:
 
     def round_norms(self) -> str:
         """Ask whether gradients are clipped, by their norms: a bound is a round number."""
-        for what, gradient in (("the micro-batches'", self.ours), ("the whole batch's", self.whole)):
+        for gradient, what in self.norms:
             norm = float(gradient.norm())
-            # clip_grad_norm_ adds 1e-6 to the norm.
-            if abs(float(f"{norm:.2g}") - norm) <= 3e-6 + 1e-6 * norm:
+            # clip_grad_norm_ adds 1e-6 to the norm. Of small norms that makes any one round.
+            if norm > 0.03 and abs(float(f"{norm:.2g}") - norm) <= 3e-6 + 1e-6 * norm:
                 return f"; {what} gradient has the norm {norm:.2g}, and is probably clipped at it"
         return " (is one clipped?)"
 
+    def by_targets(self) -> str:
+        """Compare the weights that make up the whole batch with those of the targets."""
+        n = (self.counts or {})["targets"]
+        return (
+            f"the micro-batches by {_listed(self.due)}, where their targets would by {_listed(n / n.sum())}"
+        )
+
     def whole_batch_counts(self) -> str | None:
         """Return what the whole batch counts in place of `targets`, if that can be told."""
-        fits = [what for what, n in (self.counts or {}).items() if self.fits(n)]
         # Dividing by sequences is a choice, and not a miscount.
-        return None if not fits or {"targets", "sequences"} & set(fits) else self.versus(fits[0])
+        return None if not self.by or {"targets", "sequences"} & set(self.by) else self.versus(self.by[0])
 
     def even(self) -> bool:
-        """Whether a mean of means is right for these micro-batches."""
-        return error(self.alone.mean(0), self.whole) <= self.tolerance
+        """Whether a mean of means is right for these micro-batches, as far as rounding lets it be told."""
+        even = self.alone.mean(0)
+        return _angle(even, self.whole) <= 2 * self.noise and error(even, self.whole) <= 2 * self.tolerance
 
     def modules(self, have: Callable[[nn.Module], bool]) -> str:
         """Name the modules that have a property, the first three of them."""
@@ -581,6 +676,21 @@ def error(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm()) / scale if scale else math.nan
 
 
+def _angle(a: Tensor, b: Tensor) -> float:
+    """Return the sine of the angle between two gradients."""
+    return error(b * float(a @ b / (b @ b)), a) if b.any() else 1.0
+
+
+def _either(what: Iterable[str]) -> str:
+    """Join what counts alike; what a shift changes is told by its other name, where it has one."""
+    names = list(what)
+    return " or ".join([name for name in names if "(before" not in name] or names)
+
+
+def _listed(numbers: Tensor | Floats) -> str:
+    return ", ".join(f"{x:.3g}" for x in numbers.tolist())
+
+
 def _weights(gradients: Tensor, total: Tensor) -> Tensor:
     """Return the weights of the gradients whose sum comes closest to `total`."""
     weights: Tensor = torch.linalg.lstsq(gradients.T, total[:, None], driver="gelsd").solution[:, 0]
@@ -593,8 +703,12 @@ def in_all_ways(n: list[Tensor]) -> dict[str, Floats]:
     if all(c.ndim > 1 for c in n):
         found["labels after a shift"] = [int(c[:, 1:].sum()) for c in n]
         found["labels before the shift"] = [int(c.sum()) + len(c) for c in n]
-        found["positions, padding too"] = [c.numel() for c in n]
-        found["positions, padding too, before the shift"] = [c.numel() + len(c) for c in n]
+        found["positions (padding too)"] = [c.numel() for c in n]
+        found["positions (before the shift, padding too)"] = [c.numel() + len(c) for c in n]
+        for what, first in (("targets", 0), ("labels after a shift", 1)):
+            one = [int(c[:, first:].flatten(1).sum(1).clamp(min=1).sum()) for c in n]
+            if one != found[what]:
+                found[what + ONE] = one
         found["sequences"] = [int(c.flatten(1).any(1).sum()) for c in n]
     elif all(c.dtype is torch.bool for c in n):
         found["rows, those too that are ignored"] = [c.numel() for c in n]

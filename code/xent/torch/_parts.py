@@ -213,7 +213,8 @@ class Parts:
         """Write all down that makes these, as a literal of Python; in terms that `torch.compile` can follow."""
         text = f"{self.softcap!r}, {self.temperature!r}"
         for part in self.parts:
-            settings = "".join(f", {value!r}" for value in part.__dict__.values())
+            names: tuple[str, ...] = type(part).__match_args__
+            settings = "".join(f", {getattr(part, name)!r}" for name in names)
             text += f", ({type(part).__name__!r}{settings},)"
         return f"[{text}]"
 
