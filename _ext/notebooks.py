@@ -6,8 +6,8 @@
 jupyter-cache asks for a chapter's code cells and their tags; what else they follow from, the package, the experiments,
 the lock and Python, is in the cache's name. The build (execution.py) shows what the cache holds.
 
-The stored form holds nothing that changes from run to run or with another cell: no timestamps, no counts, nothing that
-an editor left in the metadata. Storing an unchanged chapter again is an empty `git diff`.
+The stored form holds nothing that changes from run to run or with another cell: no timestamps, one count for all,
+nothing that an editor left in the metadata. Storing an unchanged chapter again is an empty `git diff`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parent.parent
 CELL_TIMEOUT = 240
+# Every cell's, so that a new one renumbers none; without a number nbval takes a cell for one that never ran.
+COUNT = 1
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -82,11 +84,11 @@ def normal_form(notebook: NotebookNode) -> str:
     for cell in notebook.cells:
         cell.metadata = {name: cell.metadata[name] for name in CELL_METADATA if cell.metadata.get(name)}
     for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
-        cell.execution_count = None
+        cell.execution_count = COUNT
         outputs: list[NotebookNode] = []
         for output in cell.outputs:
             if output.output_type == "execute_result":
-                output.execution_count = None
+                output.execution_count = COUNT
             # A kernel under load sends one print in pieces; what a cell prints is one output, as on its page.
             first = next((one for one in outputs if "name" in one and one.name == output.get("name")), None)
             if first:
