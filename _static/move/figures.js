@@ -329,6 +329,7 @@ globalThis.xentMoving = (() => {
       input.dispatchEvent(new Event("input"));
     }
     if (spec.drag) {
+      canvas.style.cursor = "ew-resize";
       canvas.addEventListener("pointerdown", (event) => {
         canvas.setPointerCapture(event.pointerId);
         drag(event);
