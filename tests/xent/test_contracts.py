@@ -1,12 +1,11 @@
 """The contract of each public function: what it takes, and for all else the error that names the argument.
 
-The table says by an argument's NAME what a sound value of it is, what is refused, and what is said: the kind
-of error, what was expected and what came. Functions and arguments are read from the package, so that a new
-one fails until its names stand here; arrays and tensors share the rows. Whatever comes, a call returns what
-is right or raises a ValueError or TypeError (no subclass) whose message begins with an argument's name. No
-warning and no floating-point flag gets out, no argument and no global setting is modified, and no result of
-NumPy holds a nan. Whether a result is right is asked of another call: an array stored otherwise is the same.
-What a message proposes instead is in test_contract_hints.py.
+The table says by an argument's NAME what a sound value of it is, what is refused, and what is said then.
+Functions and arguments are read from the package, so that a new one fails until its names stand here; arrays
+and tensors share the rows. A call returns what is right, or raises a ValueError or TypeError (no subclass)
+whose message begins with an argument's name. No warning and no floating-point flag gets out, no argument and
+no global setting is modified, and no result of NumPy holds a nan. Whether a result is right is asked of
+another call: an array stored otherwise is the same. test_contract_hints.py has what a message proposes.
 """
 
 from __future__ import annotations
@@ -277,8 +276,8 @@ TABLE: dict[str, Row] = {
     "indices": Row(lambda g: g.integers(0, K, (N, 2)), PICKED),
     "importance_weights": Row(np.array([[0.25, 0.75]] * N), [*MASS, *SHAPE]),
     "top_log_probs": Row(np.log(P[:, :2]), [
-        *NO_ARRAY, *BOOL, *bad("top_indices: expected ...shape..., got (4, 2)", lambda v: v[:-1], lambda v: v[:1]),
-        *bad("expected 2 dimensions, as student_logits, got shape {shape}", lambda v: v[None], lambda v: v[0]),
+        *NO_ARRAY, *BOOL, *bad("top_indices: expected ...shape..., got (4, 2)", lambda v: v[:-1]),
+        *bad("2 dimensions, as student_logits, got shape {shape}", lambda v: v[None], lambda v: v[0]),
         *bad("sum to at most one (within 1e-06 for ...float64), got a sum of 2", lambda v: v * 0.0),
         *bad("got a sum of nan at index 2", lambda v: v * [[1], [1], [nan], [nan]]),
     ]),
@@ -382,7 +381,7 @@ OWN: dict[str, dict[str, Row]] = {
     ], (None, (0, 1)))},
     # They say no more than which count.
     "linear_distillation_loss": {"targets": Row(CLASSES.good, [*NO_ARRAY, *SHAPE])},
-    **{f"GeometricSource.{of}": {"q": number(0.5, "a probability in [0, 1]", -1.0, 1.5, inf, right=(0.0, 1.0))}
+    **{f"GeometricSource.{of}": {"q": number(0.5, "a probability in [0, 1]", -1.0, 1.5, inf, right=(0, 1))}
        for of in ("cross_entropy", "kl", "averaged_cross_entropy")},
     "GeometricSource.sample": {"size": TABLE["size"]._replace(right=(0, (2, 0)))},
     "clipped_log_score": {"eps": number(0.125, "a number in (0, 1/2)", 0.0, 0.5)},
