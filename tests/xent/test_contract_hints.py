@@ -158,6 +158,7 @@ RIGHT: list[tuple[Callable[[], Any], Any]] = [
     (lambda: xt.cross_entropy(T, T_Y, ignore_index=10**30), 0.28872599),
     (lambda: xt.cross_entropy(T, T_Y, weight=np.array([1, 2, 3])[::-1]), 0.31250199),
     (lambda: xt.soft_cross_entropy(torch.tensor([[inf, 0.0]]), torch.tensor([[0.5, 0.5]])), nan),
+    (lambda: xt.distillation_loss(T.float(), T.float(), temperature=2.0**-126), 0.0),  # the smallest normal
     (lambda: xent.information.kl_divergence([0.5, 0.5], [1.0, 5e-324]), 371.52688878),
     (lambda: xent.sequences.GeometricSource(0.5).kl(5e-324), 743.05377756),
     (lambda: scoring.weighted_log_score([0.0, 1.0], 0, weight=[1e308, 1.0]), inf),
