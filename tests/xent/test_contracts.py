@@ -129,7 +129,7 @@ class Wrong(NamedTuple):
     error: type[Exception]
     said: str
     value: Any
-    of_tensors: bool = True  # where False, a tensor keeps it: an undefined softmax is nan
+    of_tensors: bool = True  # where False, tensors may hold it: a softmax that is nan
 
 
 class Row(NamedTuple):
@@ -173,8 +173,9 @@ NO_ARRAY = [
             for to in ("c16", "O", "U", "m8[s]", "M8[s]", *["longdouble"] * LONG))),
     *kind("an array without a mask, got a masked array",
           [MASKED], Holds(MASKED), lambda v: np.ma.array(v, mask=True)),
-    *kind("expected an array of numbers, got {type} (", Refuses(), Holds(Refuses()), [[1.0], [1.0, 2.0]],
-          torch.zeros(2, 3, requires_grad=True), torch.zeros(2, 3, dtype=torch.bfloat16)),
+    *kind("expected an array of numbers, got {type} (", Refuses(), Holds(Refuses()), [[1.0], [1.0, 2.0]]),
+    *(Wrong(TypeError, "expected an array of numbers, got Tensor (", tensor, False)
+      for tensor in (torch.zeros(2, 3, requires_grad=True), torch.zeros(2, 3, dtype=torch.bfloat16))),
 ]
 NO_NUMBER = [
     *("text", "1", None, 1j, True, np.False_, [1], [[1], [1, 2]], {}, np.ones(2), np.array([0.25]), object(),
@@ -229,11 +230,12 @@ def number(good: Any, expected: str, *values: Any, right: tuple[Any, ...] = (), 
     return Row(good, [*no_number, *beyond, *more], right)
 
 
-def count(good: Any, *most: Any, right: tuple[Any, ...] = ()) -> Row:
-    return Row(good, [*NO_INTEGER, *bad("got {value}", 0, -1), *bad(*most or "?")], right)
+def count(good: Any, said: str = "", *above: Any, right: tuple[Any, ...] = ()) -> Row:
+    return Row(good, [*NO_INTEGER, *bad("got {value}", 0, -1), *bad(said, *above)], right)
 
 
 def thing(good: Any, said: str, *values: Any) -> Row:
+    """The row of what is no number: a switch, an object, a function."""
     return Row(good, kind(said, *values, 3, "text", Refuses()))
 
 
@@ -464,7 +466,7 @@ def outcome(function: str, arguments: dict[str, Any]) -> Any:
     except Exception as error:
         assert type(error) in (ValueError, TypeError), f"{words} raised {type(error).__name__}: {error}"
         begin = re.match(r"(\w+): ", str(error))
-        # That there is nothing to average is words of the targets, whatever their name.
+        # That there is nothing to average is said of the targets, whatever their name.
         assert begin and begin[1] in {*parameters(function), "targets"}, f"{words} names no argument: {error}"
         assert len(str(error)) < 1000, f"{words} raised an error of {len(str(error))} characters"
         result = error
@@ -497,10 +499,10 @@ def tried(function: str, argument: str, call: dict[str, Any]) -> Iterator[tuple[
     only_tensors, array = annotation in TENSORS, np.asarray(good) if annotation in TENSORS else good
     for case in row(function, argument).wrong:
         value = case.value(array) if callable(case.value) else case.value
-        if not only_tensors and not ("Tensor" in annotation and isinstance(value, torch.Tensor)):
+        may_be_tensor = "Tensor" in annotation
+        if not only_tensors and (case.of_tensors or not may_be_tensor):
             yield case, value
-        may_be = "Tensor" in annotation and (case.of_tensors or not only_tensors)
-        if may_be and type(value) is np.ndarray and value.dtype.str[1:] in KINDS:
+        if may_be_tensor and case.of_tensors and type(value) is np.ndarray and value.dtype.str[1:] in KINDS:
             yield case, torch.from_numpy(np.array(value))
     for case in NO_TENSOR if only_tensors else []:
         yield case, case.value(good) if callable(case.value) else case.value
