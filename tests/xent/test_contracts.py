@@ -365,7 +365,7 @@ TABLE: dict[str, Row] = {
                   "a function, got {value}", None),
     "reference": thing(lambda g: lambda model, b: model(b).sum().backward(), "a function, got {value}"),
     "trainer": thing(lambda g: (Lightning(), Module(2, 1)), "", None, (Lightning(), None), (1, 2)),
-    "whole_batch": Row(torch.ones(3, 2), []), "group": Row(None, []),
+    "group": Row(None, []),
 }
 # Where a function's argument is another thing than its name says elsewhere.
 OWN: dict[str, dict[str, Row]] = {
@@ -394,6 +394,7 @@ OWN: dict[str, dict[str, Row]] = {
     "check_accumulation": {
         "model": thing(lambda g: torch.nn.Linear(2, 1), "a torch.nn.Module, got {type}", None),
         "targets": Row(lambda g: lambda batch: torch.zeros(len(batch), dtype=torch.long), []),
+        "whole_batch": Row(torch.ones(3, 2), []),
     },
     "check_trainer": {"batches": Row(TWO, [
         *kind("an iterable of micro-batches, got {type}", 5), *bad("2 micro-batches, one window, got 0", []),
