@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy
 import ranks as processes
 import xent.torch
 from xent.torch import _accumulate, accumulate
-from xent.torch._validate import LABEL_DTYPES
+from xent.torch._checks import LABEL_DTYPES
 
 SCRIPT = Path(__file__).with_name("gloo_gradients.py")
 WIDTH, CLASSES, LENGTH, IGNORED = 3, 5, 6, -100

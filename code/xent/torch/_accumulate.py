@@ -24,7 +24,7 @@ from torch import Tensor
 
 from xent._validate import integer, number, shown
 
-from ._validate import LABEL_DTYPES, differ, tensor_of
+from ._checks import LABEL_DTYPES, differ, tensor_of
 
 B = TypeVar("B")
 Gather = Callable[..., list[list[float]]]  # collects numbers, a list from each rank

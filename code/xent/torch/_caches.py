@@ -11,9 +11,9 @@ from torch import Tensor
 from xent._validate import MOST, integer, refuse_where, shown, sum_tolerance
 from xent.distillation import above_zero
 
-from . import _validate as tensors
+from . import _checks as tensors
 from ._blocks import concrete
-from ._validate import LABEL_DTYPES
+from ._checks import LABEL_DTYPES
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from xent import distillation as arrays
 from xent._validate import Reduction
 from xent.distillation import TREATMENTS, Direction, Scale, Treatment
 
-from . import _validate as tensors
+from . import _checks as tensors
 from ._blocks import RowLoss, accumulator, concrete, exp_, reduce_rows
+from ._checks import LABEL_DTYPES
 from ._losses import hard, held, log_softmax, log_sum_exp
-from ._validate import LABEL_DTYPES
 
 
 def distillation_loss(

@@ -14,8 +14,8 @@ from xent import _validate as check
 from xent._validate import Reduction
 from xent.distillation import Direction, Scale, beta_share, divergence_settings
 
+from . import _checks as tensors
 from . import _parts
-from . import _validate as tensors
 from ._blocks import Settings, wide
 from ._caches import TopK, masses_of, samples_of
 from ._linear_step import LinearLoss

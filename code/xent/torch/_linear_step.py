@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ._blocks import summed
+from ._checks import in_range
 from ._parts import Parts, refuse_second_derivatives
-from ._validate import in_range
 
 # Logits in a block: 12 MiB in float32, and so many rows that the products run at full speed. Each block reads
 # and writes the whole gradient of the weights, so fewer rows than LEAST would take longer for that. An

@@ -22,10 +22,10 @@ from xent import _validate as check
 from xent._validate import BINARY_LOGITS, LOGITS, Reduction
 from xent.losses import clip, exponent
 
-from . import _validate as tensors
+from . import _checks as tensors
 from ._blocks import RowLoss, concrete, exp_, reduce_each, reduce_rows, sum_classes
+from ._checks import FLOAT_DTYPES, LABEL_DTYPES
 from ._parts import Labels, Parts
-from ._validate import FLOAT_DTYPES, LABEL_DTYPES
 
 
 def log_sum_exp(

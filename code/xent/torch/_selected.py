@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 from xent import _validate as check
 from xent.distillation import above_zero
 
-from . import _validate as tensors
+from . import _checks as tensors
 from ._blocks import CPU_BLOCK, OTHER_BLOCK, concrete, wide
 from ._losses import entropy_of, hard
 from ._parts import Entropy, Labels, Parts

@@ -156,7 +156,7 @@ def within(value: float, name: str, dtype: torch.dtype) -> float:
 
 def reduction_arguments(reduction: Any, denominator: Any) -> Settings:
     """Check `reduction` and `denominator`; a traced tensor stays one, so that each value has the same graph."""
-    traced = isinstance(denominator, Tensor) and not concrete(denominator)
+    traced = isinstance(denominator, Tensor) and not (concrete(denominator) or denominator.is_meta)
     if not (traced and denominator.ndim == 0 and denominator.dtype in (*LABEL_DTYPES, *FLOAT_DTYPES)):
         return check.reduction_arguments(reduction, denominator)
     return check.reduction_arguments(reduction, 1.0)[0], denominator
