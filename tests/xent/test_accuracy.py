@@ -22,8 +22,9 @@ import oracle
 import xent
 import xent.torch
 from adversary import refuted, rng
-from xent import gradients, information
+from xent import gradients
 from xent.distillation import distillation_loss
+from xent.information import cross_entropy, entropy, entropy_from_logits, js_divergence, kl_divergence
 
 Array = NDArray[Any]
 # What was returned; the true values of its first rows; epsilons; what these are relative to (None: the true value).
@@ -133,7 +134,7 @@ def entropies(z: Array, cost: Array, alike: bool) -> Iterator[Found]:
     true = np.where(np.isinf(cost.astype(float)), mp.mpf(0), EXP(-cost) * cost).sum(axis=1)
     many = z.shape[1] if alike else 1
     bound = [4 + 4 * alike + max(0.0, float(mp.log(many / h)) / 2 if h else 0.0) for h in true]
-    yield information.entropy_from_logits(z), true, bound, None
+    yield entropy_from_logits(z), true, bound, None
 
 
 def gradients_of_labels(z: Array, cost: Array, alike: bool) -> Iterator[Found]:
@@ -215,7 +216,7 @@ def test_the_entropy_of_logits_down_to_1e_30(dtype: str, distance: float) -> Non
         first, second = oracle.negative_log_softmax(z)[:2]
         true = first * mp.exp(-first) + 999 * second * mp.exp(-second)
         assert true > np.finfo(dtype).tiny
-        return information.entropy_from_logits(z), true, 4 + float(mp.log(1000 / true)) / 2, None
+        return entropy_from_logits(z), true, 4 + float(mp.log(1000 / true)) / 2, None
 
     for near in np.arange(0.0, 80.0, 2.3):
         within(found(near), dtype)
@@ -281,10 +282,8 @@ def test_a_weight_multiplies_what_underflow_leaves(dtype: str, c: float) -> None
     z = (-float(np.log(tiny)) + np.linspace(-8, 17, 400)).astype(dtype)
     pairs, one_hot = np.stack([z, np.zeros_like(z)], axis=1), np.tile(np.array([1, 0], dtype), (z.size, 1))
     true = np.array([c * oracle.softplus(-v) for v in oracle.exact(z)])
-    for got in (
-        xent.binary_cross_entropy(z, np.ones(z.shape), pos_weight=c, reduction="none"),
-        xent.soft_cross_entropy(pairs, one_hot, weight=[c, c], reduction="none"),
-    ):
+    one = xent.binary_cross_entropy(z, np.ones(z.shape), pos_weight=c, reduction="none")
+    for got in (one, xent.soft_cross_entropy(pairs, one_hot, weight=[c, c], reduction="none")):
         within((got, true, 4, np.maximum(true, 2 * mp.mpf(tiny) * max(c, 1))), result_dtype(dtype))
 
 
@@ -377,13 +376,9 @@ def test_the_jacobian_keeps_its_digits_where_a_probability_rounds_to_one() -> No
 # -------------------------------------------------------------------------------------------- distributions
 
 
-def dyadic(classes: int, concentration: float, seed: int, count: int = 20) -> Array:
-    """Distributions whose entries sum to one exactly: whole multiples of 2**-50, zeros among them."""
-    p = np.random.default_rng(seed).dirichlet(np.full(classes, concentration), count)
-    return completed(np.floor(p * 2.0**50))
-
-
 def completed(p: Array) -> Array:
+    """Whole multiples of 2**-50, zeros among them, that sum to one exactly."""
+    p = np.floor(p * 2.0**50)
     p[np.arange(len(p)), p.argmax(axis=1)] += 2.0**50 - p.sum(axis=1)
     return p * 2.0**-50
 
@@ -392,39 +387,38 @@ def exact_kl(p: Any, q: Any) -> Any:
     return mp.fsum(a * mp.log(a / b) if b else oracle.INF for a, b in zip(p, q, strict=True) if a)
 
 
-@pytest.mark.parametrize(
-    ("classes", "concentration"), [(2, 1.0), (2, 0.05), (3, 0.3), (10, 1.0), (10, 0.1), (64, 0.5), (500, 1.0)]
-)
+CASES = [(2, 1.0), (2, 0.05), (3, 0.3), (10, 1.0), (10, 0.1), (64, 0.5), (500, 1.0)]
+
+
+@pytest.mark.parametrize(("classes", "concentration"), CASES)
 def test_what_comes_of_distributions(classes: int, concentration: float) -> None:
     """Also where p is close to q: there the plain sum of p log(p / q) has no digits left."""
-    p, other = dyadic(classes, concentration, seed=1), dyadic(classes, 2.0, seed=2)
+    p, other = (
+        completed(np.random.default_rng(seed).dirichlet(np.full(classes, c), 20))
+        for seed, c in ((1, concentration), (2, 2.0))
+    )
     for dtype in oracle.DTYPES:
         a, b = p.astype(dtype), other.astype(dtype)
         pairs = [(oracle.exact(x), oracle.exact(y)) for x, y in zip(a, b, strict=True)]
         h = [-mp.fsum(x * mp.log(x) for x in row if x) for row, _ in pairs]
         ce = np.array([h_x + exact_kl(x, y) for h_x, (x, y) in zip(h, pairs, strict=True)])
-        for got, true in (
-            (information.entropy(a), h),
-            (information.cross_entropy(a, b), ce),
-            (information.cross_entropy(a, b, base=2), ce / mp.log(2)),
-        ):
+        bits = cross_entropy(a, b, base=2)
+        for got, true in ((entropy(a), h), (cross_entropy(a, b), ce), (bits, ce / mp.log(2))):
             assert got.dtype == result_dtype(dtype)
             within((got, true, 4, None), got.dtype)
     for distance in (1.0, 0.3, 1e-2, 1e-4, 1e-6):
-        q = completed(np.floor((p + distance * (other - p)) * 2.0**50))
+        q = completed(p + distance * (other - p))
         pairs = [(oracle.exact(x), oracle.exact(y)) for x, y in zip(p, q, strict=True)]
         halves = [[(x + y) / 2 for x, y in zip(*both, strict=True)] for both in pairs]
         js = [(exact_kl(a, m) + exact_kl(b, m)) / 2 for (a, b), m in zip(pairs, halves, strict=True)]
-        within((information.kl_divergence(p, q), [exact_kl(*both) for both in pairs], 4, None), "float64")
-        within((information.js_divergence(p, q), js, 4, None), "float64")
+        within((kl_divergence(p, q), [exact_kl(*both) for both in pairs], 4, None), "float64")
+        within((js_divergence(p, q), js, 4, None), "float64")
 
 
 def test_the_axis_costs_no_digits() -> None:
     """Across memory NumPy adds one after the other: of 500 classes the entropy was off by 48 epsilons."""
     p, q = (np.append(first, np.full(499, (1 - first) / 499)) for first in (0.5, 0.3))
-    for measure, given in (
-        (information.entropy, (p,)), (information.cross_entropy, (p, q)), (information.kl_divergence, (p, q)),
-    ):  # fmt: skip
+    for measure, *given in ((entropy, p), (cross_entropy, p, q), (kl_divergence, p, q)):
         for axis in (0, 1):
             laid = [np.stack([x] * 3, 1 - axis) for x in given]
             np.testing.assert_allclose(measure(*laid, axis=axis), measure(*given), rtol=4 * 2.0**-52)

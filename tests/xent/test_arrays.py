@@ -269,9 +269,9 @@ def test_zeros_and_the_smallest_numbers() -> None:
     kl, js = information.kl_divergence, information.js_divergence
     assert (
         information.entropy(CERTAIN)
-        == information.cross_entropy(CERTAIN, CERTAIN)
         == kl(CERTAIN, CERTAIN)
         == 0
+        == information.cross_entropy(CERTAIN, CERTAIN)
     )
     assert information.cross_entropy(half, CERTAIN) == kl(half, CERTAIN) == INF
     assert kl(CERTAIN, half) == js(CERTAIN, CERTAIN[::-1]) == np.log(2)
