@@ -1,6 +1,6 @@
 """What the functions of `xent` should return, to 40 digits, and the logits that they are asked about.
 
-The oracle takes the floats as exact numbers and works in mpmath with 140 bits; test_numerics.py checks it
+The oracle takes the floats as exact numbers and works in mpmath with 140 bits; test_accuracy.py checks it
 against Python's decimal.
 """
 

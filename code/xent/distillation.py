@@ -10,7 +10,7 @@ The sum behind KL(a || b) is taken as sum_k (a_k log(a_k / b_k) - a_k + b_k), wh
 d = log(a / b) a term is a (exp(-d) - 1 + d), close to a d^2 / 2 for small d. At a high temperature d goes to
 zero like 1/T, and T^2 KL to a limit; computed this way, both keep their digits.
 
-Over the sweep of tests/xent/test_divergence_accuracy.py the relative error is at most (8 + margin) epsilons, the margin
+Over the sweep of tests/xent/test_accuracy.py the relative error is at most (8 + margin) epsilons, the margin
 being the largest difference between two logits of a row, over T. Elsewhere it may be a few times that, and more where a
 number is below the smallest normal one. `top_k_loss` adds up terms of either sign and takes the tail as what its
 log-probabilities leave of one, so that a result close to zero has few digits or none.

@@ -6,7 +6,7 @@ which is what a loss over several micro-batches needs.
 
 Each loss is within 4 machine epsilons of itself (of 1.2e-7 for logits of float16 and float32, 2.2e-16 for float64),
 also where it is close to zero, and within 8 where terms round alike. That holds over the sweep of
-tests/xent/test_losses.py: 1 to 1000 classes, logits up to 4e4, against 40 digits of mpmath; of K classes, below K
+tests/xent/test_accuracy.py: 1 to 1000 classes, logits up to 4e4, against 40 digits of mpmath; of K classes, below K
 times the smallest normal number (times `alpha`, `pos_weight` or a weight above 1), the error is relative to that
 number. A difference of logits, or a sum, beyond the largest number of the dtype may be inf, also where a small factor
 follows. A label smoothing or clip below the smallest normal number of the dtype is none.

@@ -4,7 +4,7 @@ All functions take logits as array_like of float16, float32, float64 or integers
 float16 and float32, float64 otherwise. Logits may be -inf (an impossible class); nan raises `ValueError`.
 
 Errors are stated in machine epsilons of the result's dtype (1.2e-7, 2.2e-16); they may be 4 larger where terms
-round alike. They hold over the sweep of tests/xent/test_numerics.py: 1 to 1000 classes, logits up to 4e4, against 40
+round alike. They hold over the sweep of tests/xent/test_accuracy.py: 1 to 1000 classes, logits up to 4e4, against 40
 digits of mpmath; of K terms, below K times the smallest normal number, they are relative to that number.
 """
 

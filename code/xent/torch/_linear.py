@@ -210,7 +210,7 @@ def linear_selected_log_probs(
     >>> hidden, w = torch.eye(2), torch.tensor([[2.0, 0.0], [1.0, 3.0], [0.0, 1.0]], requires_grad=True)
     >>> log_p, entropy = xent.torch.linear_selected_log_probs(hidden, w, torch.tensor([0, 1]), entropy=True)
     >>> log_p.detach(), entropy.detach()
-    (tensor([-0.4076, -0.1698]), tensor([0.8324, 0.5250]))
+    (tensor([-0.4076, -0.1698]), tensor([0.8324, 0.5243]))
     """
     layer = _Layer.checked(hidden, linear_weight, linear_bias, "linear_")
     _parts.refuse_transforms("linear_selected_log_probs", *layer.tensors)

@@ -75,7 +75,7 @@ def selected_log_probs(
     >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]], requires_grad=True)
     >>> log_p, entropy = xent.torch.selected_log_probs(logits, torch.tensor([0, 1]), entropy=True)
     >>> log_p.detach(), entropy.detach()
-    (tensor([-0.4076, -0.1698]), tensor([0.8324, 0.5250]))
+    (tensor([-0.4076, -0.1698]), tensor([0.8324, 0.5243]))
     """
     z, axis = tensors.logits_of(logits, "logits", axis)
     labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)

@@ -1,0 +1,528 @@
+"""What has to hold of every function on arrays: one table of functions, one of losses, and a test for each law.
+
+How the tensors' functions and these agree over every option, and gradients with differences over every option, is in
+test_twins.py; digits are in test_accuracy.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import scipy.spatial.distance
+import scipy.special
+import scipy.stats
+import sklearn.metrics
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import oracle
+import xent
+from xent import _blocks, gradients, information
+
+Array = NDArray[Any]
+Named = dict[str, Any]
+by_dtype = pytest.mark.parametrize("dtype", oracle.DTYPES)
+seeds = st.integers(0, 2**32)
+
+# ------------------------------------------------------------------------------- how an array may be stored
+
+# Arguments with the classes on an axis.
+BY_CLASS = {"logits", "x", "probs", "log_probs", "target_probs", "p", "q"}
+MODULES = (xent.numerics, xent.losses, gradients, information)
+OURS = [getattr(module, name) for module in MODULES for name in module.__all__]
+FUNCTIONS = {f"{f.__module__}.{f.__name__}": f for f in OURS}
+WITH_AXIS = [name for name, f in FUNCTIONS.items() if "axis" in inspect.signature(f).parameters]
+by_function = pytest.mark.parametrize("name", FUNCTIONS)
+
+
+def taken(name: str, table: Named) -> Named:
+    return {n: x for n, x in table.items() if n in inspect.signature(FUNCTIONS[name]).parameters}
+
+
+def arguments(name: str, shape: tuple[int, ...], dtype: Any, scale: float = 4.0) -> tuple[Named, Named]:
+    """Arrays and options of a call, with the classes last."""
+    g = np.random.default_rng(0)
+    classes, rows = shape[-1], shape[:-1]
+    p, q = g.dirichlet(np.ones(classes), (2, *rows)).astype(dtype)
+    z = g.normal(scale=scale, size=shape).astype(dtype)
+    binary = "binary" in name
+    labels = g.integers(0, classes, rows)
+    table: Named = {"logits": z, "x": z, "probs": p, "target_probs": p, "p": p, "q": q}
+    table["log_probs"] = np.log(np.maximum(p, 1e-7)).astype(dtype)
+    table |= dict.fromkeys(("weight", "alpha"), g.uniform(0.1, 1, classes).astype(dtype))
+    table |= {"targets": q if binary else labels, "pos_weight": g.uniform(0.1, 1, shape).astype(dtype)}
+    table["sample_weight"] = g.uniform(size=shape if binary else rows).astype(dtype)
+    return taken(name, table), taken(name, {"label_smoothing": 0.1, "ignore_index": 0, "reduction": "none"})
+
+
+def same(got: Any, expected: Any, name: str, times: float = 4.0) -> None:
+    """The order of a sum may differ, and with it the last digits; a difference p - t may cancel."""
+    got, expected = np.asarray(got), np.asarray(expected)
+    assert got.dtype == expected.dtype and got.dtype.isnative and got.shape == expected.shape
+    eps = np.finfo(got.dtype).eps
+    gradient = "gradient" in name or "jacobian" in name
+    np.testing.assert_allclose(got, expected, rtol=(1 + gradient) * times * eps, atol=2 * eps * gradient)
+
+
+LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "fortran": np.asfortranarray,
+    "backwards": lambda a: a[::-1].copy()[::-1],
+    "inside out": lambda a: np.flip(np.flip(a).copy()),
+    "every other": lambda a: np.repeat(np.repeat(a, 2, axis=0), 2, axis=-1)[::2][..., ::2][: len(a)],
+    "big-endian": lambda a: a.astype(a.dtype.newbyteorder(">")),
+    "unaligned": lambda a: np.frombuffer(b"x" + a.tobytes(), np.uint8)[1:].view(a.dtype).reshape(a.shape),
+    "transposed": lambda a: np.moveaxis(np.moveaxis(a, -1, 0).copy(), 0, -1),
+    "a tensor": lambda a: torch.from_numpy(a.copy()),
+}
+
+
+@by_function
+@pytest.mark.parametrize("classes", [3, 100])
+@by_dtype
+def test_memory_order_does_not_matter(dtype: str, classes: int, name: str) -> None:
+    """Nor are arguments changed, read-only as they are, or returned."""
+    arrays, options = arguments(name, (4, 5, classes), dtype)
+    expected = FUNCTIONS[name](**arrays, **options)
+    for change in LAYOUTS.values():
+        laid = {n: change(x) for n, x in arrays.items()}
+        for x in laid.values():
+            if isinstance(x, np.ndarray):
+                x.flags.writeable = False
+        got = FUNCTIONS[name](**laid, **options)
+        same(got, expected, name)
+        for n, x in laid.items():
+            np.testing.assert_array_equal(np.asarray(x), arrays[n])
+            assert not np.shares_memory(np.asarray(x), got)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
+@pytest.mark.parametrize("name", WITH_AXIS)
+def test_any_axis(name: str, axis: int) -> None:
+    arrays, options = arguments(name, (4, 70, 6), "float64")
+    expected = np.asarray(FUNCTIONS[name](**arrays, **options))
+    placed = {n: np.moveaxis(x, -1, axis).copy() if n in BY_CLASS else x for n, x in arrays.items()}
+    got = FUNCTIONS[name](**placed, **options, axis=axis)
+    same(np.moveaxis(got, axis, -1) if expected.ndim == 3 else got, expected, name)
+
+
+@by_function
+@pytest.mark.parametrize("shape", [(61, 2), (7, 9, 64), (3, 1, 21, 65), (7, 11, 130), (2, 0, 3)])
+@by_dtype
+def test_block_boundaries_do_not_show(
+    dtype: str, shape: tuple[int, ...], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row a block is summed pairwise, many rows one class after the other: the last digits differ."""
+    arrays, options = arguments(name, shape, dtype, scale=8.0)
+    reductions = ["none", "sum", *(["mean"] if 0 not in shape else [])] if "reduction" in options else [None]
+    for reduction in reductions:
+        options |= {"reduction": reduction} if reduction else {}
+        monkeypatch.undo()
+        expected = FUNCTIONS[name](**arrays, **options)
+        for elements in (1, 3 * shape[-1] + 40, 20 * (shape[-1] + 10)):
+            monkeypatch.setattr(_blocks, "BLOCK", elements)
+            same(FUNCTIONS[name](**arrays, **options), expected, name, 8 if reduction is None else 4)
+
+
+@by_function
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0, 3), (1, 1), (1,), (3, 1), (1, 3), (1, 1, 1, 2), (2, 5, 70)])
+def test_each_row_is_its_own(name: str, shape: tuple[int, ...]) -> None:
+    """Whatever its company, on axes of length zero and one too; a number alone comes back as a scalar."""
+    arrays, options = arguments(name, shape, "float64")
+    got = FUNCTIONS[name](**arrays, **options)
+    depth = len(shape) - ("sigmoid" not in name and "binary" not in name)
+    assert got.shape[:depth] == shape[:depth]
+    for index in np.ndindex(shape[:depth]):
+        one = {n: x if n in ("weight", "alpha") else x[index] for n, x in arrays.items()}
+        alone = FUNCTIONS[name](**one, **options)
+        assert alone.ndim or isinstance(alone, np.float64)
+        same(got[index], alone, name)
+
+
+@by_function
+def test_lists_and_integers_are_float64_and_narrow_floats_float32(name: str) -> None:
+    """And what the caller wants of NumPy's warnings does not matter."""
+    z, y = np.array([[3, 0, 100], [7, 7, 6]]), np.array([1, 2])
+    binary, one_hot = "binary" in name, np.eye(3, dtype=int)[y]
+    table: Named = dict.fromkeys(("alpha", "pos_weight"), z[1]) | {"logits": z, "x": z}
+    table |= dict.fromkeys(("probs", "target_probs", "p", "q"), one_hot) | {"weight": y[[0, 1, 1]]}
+    table |= {"sample_weight": one_hot + 1 if binary else y, "targets": one_hot if binary else y}
+    if name.endswith(".nll"):  # whose only integers are certain
+        table |= {"log_probs": np.zeros((2, 1), int), "targets": y * 0, "weight": y[:1]}
+    arrays, options = taken(name, table), taken(name, {"reduction": "none"})
+    floats = {n: x if n == "targets" and not binary else x.astype(float) for n, x in arrays.items()}
+    expected = FUNCTIONS[name](**floats, **options)
+    with np.errstate(all="raise"):
+        for kind in (np.asarray, lambda a: a.astype("i1"), lambda a: a.astype(">u4"), np.ndarray.tolist):
+            got = FUNCTIONS[name](**{n: kind(x) for n, x in arrays.items()}, **options)
+            assert got.dtype == np.float64
+            np.testing.assert_array_equal(got, expected)
+    # The wider of two distributions counts, or of logits and a distribution; no weight does, nor binary targets.
+    wide = [n for n in floats if n in BY_CLASS]
+    for dtypes in ("ee", "fe", "ef", "fd", "de"):
+        narrow = {n: floats[n].astype(d) for n, d in zip(wide, dtypes, strict=False)}
+        result = FUNCTIONS[name](**floats | narrow, **options)
+        assert result.dtype == np.result_type(np.float32, *narrow.values())
+
+
+# ---------------------------------------------------------------------------------------- laws of the losses
+
+
+class Loss(NamedTuple):
+    """A loss, its gradient if there is one, and what it is called with for logits, labels and a generator."""
+
+    loss: Callable[..., Any]
+    gradient: Callable[..., Any] | None
+    call: Callable[[Array, Array, np.random.Generator], tuple[Array, Array, Named]]
+    # What a row adds to the mean's divisor.
+    mass: Callable[[Array, Named], Any] = lambda targets, options: 1.0
+
+
+def weights(z: Array, g: np.random.Generator, **other: float) -> Named:
+    return {"weight": g.uniform(0.5, 2, z.shape[1]), **other}
+
+
+def soft(z: Array, g: np.random.Generator) -> Array:
+    return g.dirichlet(np.ones(z.shape[1]), len(z))
+
+
+CE, SOFT, BCE = "cross_entropy", "soft_cross_entropy", "binary_cross_entropy"
+SLOPES = {name: getattr(gradients, f"{name}_gradient") for name in (CE, SOFT, BCE, "focal_loss")}
+ce, smooth, binary, focal = ((getattr(xent, name), slope) for name, slope in SLOPES.items())
+by_label, by_mass = (lambda t, o: o["weight"][t]), (lambda t, o: t @ o["weight"])
+# fmt: off
+LOSSES: dict[str, Loss] = {
+    CE: Loss(*ce, lambda z, y, g: (z, y, {})),
+    "weighted": Loss(*ce, lambda z, y, g: (z, y, weights(z, g, label_smoothing=0.1)), by_label),
+    SOFT: Loss(*smooth, lambda z, y, g: (z, soft(z, g), {})),
+    "soft, weighted": Loss(*smooth, lambda z, y, g: (z, soft(z, g), weights(z, g, label_smoothing=0.1)), by_mass),
+    BCE: Loss(*binary, lambda z, y, g: (z[:, 0], g.random(len(z)), {"pos_weight": 3.0, "label_smoothing": 0.1})),
+    "focal_loss": Loss(*focal, lambda z, y, g: (z, y, {"alpha": weights(z, g)["weight"], "gamma": 1.5})),
+    "nll": Loss(xent.nll, None, lambda z, y, g: (xent.log_softmax(z), y, weights(z, g)), by_label),
+    "log_loss": Loss(xent.log_loss, None, lambda z, y, g: (xent.softmax(z), y, weights(z, g)), by_label),
+    "binary_log_loss": Loss(xent.binary_log_loss, None, lambda z, y, g: (xent.sigmoid(z[:, 0]), g.random(len(z)), {})),
+}
+# fmt: on
+OF_LABELS = [name for name, of in LOSSES.items() if "ignore_index" in inspect.signature(of.loss).parameters]
+OF_LOGITS = [name for name, of in LOSSES.items() if of.gradient]
+by_loss = pytest.mark.parametrize("name", LOSSES)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Array, Array, np.random.Generator]:
+    """Logits of a few rows and their labels; now and then a logit is -inf, but never a whole row."""
+    count, classes = draw(st.integers(1, 6)), draw(st.integers(1, 7))
+    scale = draw(st.sampled_from([0.1, 1.0, 30.0, 1e4]))
+    g = np.random.default_rng(draw(seeds))
+    z = scale * g.normal(size=(count, classes))
+    if draw(st.booleans()):
+        z[:, 1:][g.random((count, classes - 1)) < 0.3] = -np.inf
+    return z, g.integers(0, classes, count), g
+
+
+RTOL = 1e-14
+
+
+def close(got: Any, expected: Any, atol: float = 0.0, rtol: float = RTOL) -> None:
+    np.testing.assert_allclose(got, expected, rtol=rtol, atol=atol)
+
+
+class Call:
+    """A loss and its gradient of some of the rows of a problem; targets and options may be others."""
+
+    def __init__(self, name: str, problem: tuple[Array, Array, np.random.Generator]) -> None:
+        self.of = LOSSES[name]
+        self.x, self.t, self.options = self.of.call(*problem)
+        self.loss, self.gradient = partial(self.given, self.of.loss), partial(self.given, self.of.gradient)
+        # In the gradient a difference p - t may cancel.
+        self.both = [(self.loss, 0.0), *([(self.gradient, 4e-15)] if self.of.gradient else [])]
+
+    def given(self, f: Any, rows: Any = slice(None), x: Any = None, t: Any = None, **other: Any) -> Any:
+        x, t = self.x if x is None else x, self.t if t is None else t
+        return f(x[rows], t[rows], **self.options | other)
+
+
+@pytest.mark.parametrize("name", [name for name in OF_LOGITS if name != BCE])
+@given(problems(), st.integers(-999, 999))
+def test_a_shift_changes_nothing(name: str, problem: Any, shift: int) -> None:
+    call = Call(name, (np.rint(problem[0] * 16) / 16, *problem[1:]))  # so that the shift is exact
+    for f, _ in call.both:
+        np.testing.assert_array_equal(f(x=call.x + shift, reduction="none"), f(reduction="none"))
+
+
+@by_loss
+@given(problems(), seeds)
+def test_a_permutation_of_rows_or_classes_changes_nothing(name: str, problem: Any, seed: int) -> None:
+    call, g = Call(name, problem), np.random.default_rng(seed)
+    rows, classes = g.permutation(len(call.x)), g.permutation(call.x.shape[-1])
+    for f, atol in call.both:
+        expected = f(reduction="none")
+        # A product with the classes' weights is rounded by where a row stands.
+        close(f(rows, reduction="none"), expected[rows], rtol=RTOL if name == "soft, weighted" else 0.0)
+        if call.x.ndim > 1:
+            other = {n: x[classes] for n, x in call.options.items() if n in ("weight", "alpha")}
+            moved = np.argsort(classes)[call.t] if call.t.ndim == 1 else call.t[:, classes]
+            got = f(x=call.x[:, classes], t=moved, **other, reduction="none")
+            close(got, expected[:, classes] if expected.ndim > 1 else expected, atol)
+
+
+@by_loss
+@given(problems(), st.integers(0, 6), seeds)
+def test_the_mean_divides_by_the_mass_and_parts_add_up(name: str, problem: Any, cut: int, seed: int) -> None:
+    """Weights have no unit, the sum is linear in them, and a gradient's rows do not depend on each other."""
+    call = Call(name, problem)
+    w = np.random.default_rng(seed).uniform(0.5, 2, len(call.t))
+    mass = float(np.sum(w * call.of.mass(call.t, call.options)))
+    rows = call.loss(sample_weight=w, reduction="none")
+    close(rows, w * call.loss(reduction="none"))
+    close(call.loss(sample_weight=w, reduction="sum"), rows.sum())
+    close(call.loss(sample_weight=w), rows.sum() / mass)
+    close(call.loss(sample_weight=3 * w), rows.sum() / mass)
+    close(call.loss(sample_weight=w, denominator=2.5), rows.sum() / 2.5)
+    options = {"denominator": mass}
+    parts = [(part, options | {"sample_weight": w[part]}) for part in (slice(cut), slice(cut, None))]
+    close(sum(call.loss(part, **options) for part, options in parts), rows.sum() / mass)
+    if call.of.gradient:
+        each = call.gradient(sample_weight=w, reduction="none")
+        close(each, call.gradient(sample_weight=w, reduction="sum"), rtol=0.0)
+        close(call.gradient(sample_weight=w), each / mass)
+        close(np.concatenate([call.gradient(part, **options) for part, options in parts]), each / mass, 4e-15)
+
+
+@by_loss
+@given(problems(), seeds)
+def test_whole_weights_are_repetition_and_zero_is_leaving_out(name: str, problem: Any, seed: int) -> None:
+    """Of samples, and of classes, where these have a weight; what does not count is not looked at."""
+    call, g = Call(name, problem), np.random.default_rng(seed)
+    w = g.integers(0, 4, len(call.t))
+    w[0] += 1
+    expected = call.loss(np.repeat(np.arange(len(w)), w))
+    close(call.loss(sample_weight=w), expected)
+    close(call.loss(sample_weight=w > 0), call.loss(w > 0))
+    if name in OF_LOGITS:
+        hidden = np.where(w > 0, call.x.T, g.choice([np.nan, np.inf, -np.inf])).T
+        close(call.loss(x=hidden, sample_weight=w), expected)
+        gradient = call.gradient(x=hidden, sample_weight=w)
+        assert (gradient[w == 0] == 0).all() and not np.signbit(gradient[w == 0]).any()
+        close(gradient[w > 0], call.gradient(w > 0, sample_weight=w[w > 0]), 4e-15)
+    if name in OF_LABELS and "weight" in call.options:
+        by_class = g.integers(0, 4, call.x.shape[1])
+        by_class[call.t[0]] += 1
+        again = np.repeat(np.arange(len(w)), by_class[call.t])
+        close(call.loss(weight=by_class), call.loss(again, weight=None))
+        if call.of.gradient:
+            hidden = np.where(by_class[call.t] > 0, call.x.T, np.nan).T
+            gradient = call.gradient(x=hidden, weight=by_class)
+            assert (gradient[by_class[call.t] == 0] == 0).all()
+            close(call.loss(x=hidden, weight=by_class), call.loss(weight=by_class))
+
+
+@pytest.mark.parametrize("name", OF_LABELS)
+@given(problems(), seeds)
+def test_ignoring_is_leaving_out(name: str, problem: Any, seed: int) -> None:
+    call, keep = Call(name, problem), np.random.default_rng(seed).random(len(problem[1])) < 0.6
+    keep[0] = True
+    some: Named = {"t": np.where(keep, call.t, -7), "ignore_index": -7}
+    if name in OF_LOGITS:  # which are not looked at
+        bad = np.random.default_rng(seed).choice([np.nan, np.inf, -np.inf])
+        some["x"] = np.where(keep[:, None], call.x, bad)
+    for f, atol in call.both:
+        every = f(**some)
+        close(every[keep] if np.ndim(every) else every, f(keep), atol)
+        assert (f(**some, reduction="none")[~keep] == 0).all()
+    close(call.loss(**some, sample_weight=keep + 1.0), call.loss(keep))
+
+
+@pytest.mark.parametrize("name", OF_LOGITS)
+@given(st.integers(1, 6), seeds)
+def test_the_gradient_is_the_limit_of_differences(name: str, classes: int, seed: int) -> None:
+    g, h = np.random.default_rng(seed), 1e-5
+    call = Call(name, (2 * g.normal(size=(3, classes)), g.integers(0, classes, 3), g))
+    numeric = np.empty_like(call.x)
+    for index in np.ndindex(numeric.shape):
+        step = np.zeros_like(numeric)
+        step[index] = h
+        numeric[index] = (call.loss(x=call.x + step) - call.loss(x=call.x - step)) / (2 * h)
+    # Truncation h^2/6 |l'''| ~ 2e-11, rounding eps |l| / h ~ 1e-10, times weights and the sum.
+    close(call.gradient(), numeric, 5e-9, 0.0)
+
+
+# --------------------------------------------------------------------------- one loss by another, and by others
+
+
+@given(problems(), st.sampled_from([0.0, 1e-3, 0.1, 0.5, 1.0]))
+def test_losses_by_each_other(problem: Any, smoothing: float) -> None:
+    z, y, g = problem
+    count, classes = z.shape
+    none: Named = {"reduction": "none"}
+    one_hot, w, s = np.eye(classes)[y], g.uniform(0.5, 2, classes), g.uniform(0.5, 2, count)
+    losses = xent.cross_entropy(z, y, **none)
+    close(xent.soft_cross_entropy(z, one_hot, **none), losses)
+    smoothed = xent.cross_entropy(z, y, label_smoothing=smoothing, **none)
+    close(xent.soft_cross_entropy(z, (1 - smoothing) * one_hot + smoothing / classes, **none), smoothed)
+    for kind in ("none", "sum", "mean"):
+        options = {"weight": w, "sample_weight": s, "label_smoothing": smoothing, "reduction": kind}
+        close(xent.soft_cross_entropy(z, one_hot, **options), xent.cross_entropy(z, y, **options))
+    close(xent.focal_loss(z, y, gamma=0, **none), losses, rtol=1e-15)
+    close(xent.nll(xent.log_softmax(z), y, **none), losses)
+    # Probabilities hold no digits below one epsilon of one, and none beyond the smallest float.
+    p, near = xent.softmax(z), losses < 700
+    close(xent.log_loss(p, y, **none)[near], losses[near], atol=1e-11)
+    rule = xent.scoring.focal_loss(p, y, gamma=1.5)
+    ours = xent.focal_loss(z, y, gamma=1.5, alpha=w, **none)
+    close(ours[near], (w[y] * rule)[near], atol=1e-11, rtol=1e-12)
+    tempered = 2.0 * xent.log_softmax(z)
+    close(xent.cross_entropy(tempered, y), xent.cross_entropy(2.0 * z, y), atol=1e-11)
+    # Never negative, and zero only for certainty.
+    assert (losses >= 0).all()
+    others = np.where(one_hot > 0, -np.inf, z).max(axis=1)
+    assert ((losses == 0) == (others - z[np.arange(count), y] < -745.2)).all()
+
+
+@given(problems(), st.sampled_from([0.0, 0.1, 1.0]))
+def test_one_logit_is_two_classes(problem: Any, smoothing: float) -> None:
+    z, _, g = problem
+    z, y, soft_y = z[:, 0], g.integers(0, 2, len(z)), g.uniform(size=len(z))
+    pair, both = np.stack([np.zeros_like(z), z], axis=-1), np.stack([1 - soft_y, soft_y], axis=-1)
+    options: Named = {"label_smoothing": smoothing}
+    close(xent.binary_cross_entropy(z, y, **options), xent.cross_entropy(pair, y, **options))
+    close(xent.binary_cross_entropy(z, soft_y, **options), xent.soft_cross_entropy(pair, both, **options))
+    moved = (1 - smoothing) * soft_y + smoothing / 2
+    smoothed = xent.binary_cross_entropy(z, soft_y, pos_weight=3.0, **options)
+    close(smoothed, xent.binary_cross_entropy(z, moved, pos_weight=3.0))
+    weighed = xent.cross_entropy(pair, y, weight=[1.0, 2.5], denominator=len(y))
+    close(xent.binary_cross_entropy(z, y, pos_weight=2.5), weighed)
+    close(xent.binary_cross_entropy(-z, 1 - y), xent.binary_cross_entropy(z, y))
+
+
+@given(problems(), st.integers(-1000, 1000))
+def test_a_shift_moves_log_sum_exp_and_leaves_the_softmax(problem: Any, shift: int) -> None:
+    z = np.rint(problem[0] * 16) / 16  # so that the shift is exact
+    close(xent.log_sum_exp(z + shift), xent.log_sum_exp(z) + shift, atol=1e-11, rtol=0)
+    assert (xent.log_softmax(z) <= 0).all()
+    for f in (xent.log_softmax, xent.softmax, information.entropy_from_logits):
+        np.testing.assert_array_equal(f(z + shift), f(z))
+
+
+def autograd(z: Array, loss: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Array, Array]:
+    x = torch.tensor(z, requires_grad=True)
+    value = loss(x)
+    (gradient,) = torch.autograd.grad(value.sum(), x)
+    return value.detach().numpy(), gradient.numpy()
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_torch_agrees(reduction: Any) -> None:
+    """PyTorch's own losses and their gradients, where its definitions are ours."""
+    g, how = np.random.default_rng(0), {"reduction": reduction}
+    z, y, t = 3 * g.normal(size=(48, 6)), g.integers(0, 6, 48), g.dirichlet(np.ones(6), 48)
+    w, u, c = g.uniform(0.5, 2, 6), g.random((48, 6)), np.arange(1, 7) / 2
+    some = np.where(np.arange(48) % 4, y, -100)
+    rows: list[tuple[str, Any, Named]] = [(CE, y, {}), (CE, some, {"ignore_index": -100}), (BCE, u, {})]
+    rows += [(CE, labels, {"weight": w, "ignore_index": i}) for labels, i in ((y, 2), (some, -100))]
+    rows += [(CE, y, {"label_smoothing": e}) for e in (0.05, 0.5, 1.0)] + [(BCE, u, {"pos_weight": c})]
+    rows += [(SOFT, t, {"label_smoothing": e}) for e in (0.0, 0.1)]
+    if reduction != "mean":  # torch divides by the number of rows, or of numbers, weighted or not
+        rows += [(SOFT, t, {"weight": w}), (BCE, u, {"sample_weight": t, "pos_weight": c})]
+    of = torch.from_numpy
+    for name, targets, ours in rows:
+        names = {"sample_weight": "weight"}
+        theirs = {names.get(n, n): of(x) if isinstance(x, np.ndarray) else x for n, x in (ours | how).items()}
+        loss = F.binary_cross_entropy_with_logits if name == BCE else F.cross_entropy
+        value, gradient = autograd(z, lambda x: loss(x, of(targets), **theirs))  # noqa: B023
+        close(getattr(xent, name)(z, targets, **how, **ours), value, rtol=1e-12)
+        slope = getattr(gradients, f"{name}_gradient")(z, targets, **how, **ours)
+        close(slope, gradient, rtol=1e-12, atol=1e-15)
+
+
+def test_scikit_learn_and_scipy_agree() -> None:
+    g = np.random.default_rng(0)
+    z, y = g.normal(scale=3, size=(50, 6)), g.integers(0, 6, 50)
+    p, w, t = xent.softmax(z), g.uniform(0.5, 2, 6), 0.75 * np.eye(6)[y] + 0.25 / 6
+    each, certain = g.uniform(size=50), np.eye(6)[y]
+    certain[0] = np.eye(6)[(y[0] + 1) % 6]
+    sklearns = sklearn.metrics.log_loss
+    one, b = y % 2, p[:, 0]
+    log_p, eps = scipy.special.log_softmax(z, axis=-1), float(np.finfo(float).eps)
+    for ours, theirs in (
+        (xent.log_loss(p, y), sklearns(y, p)),
+        (xent.cross_entropy(z, y), sklearns(y, p)),
+        (xent.log_loss(p, y, weight=w), sklearns(y, p, sample_weight=w[y])),
+        (xent.log_loss(p, y, sample_weight=each), sklearns(y, p, sample_weight=each)),
+        (xent.log_loss(certain, y, eps=eps), sklearns(y, certain)),
+        (xent.binary_log_loss(b, one, sample_weight=each), sklearns(one, b, sample_weight=each)),
+        (xent.binary_log_loss(b, one == 1), sklearns(one, b)),
+        (xent.log_softmax(z), log_p),
+        (xent.soft_cross_entropy(z, t, reduction="none"), -(t * log_p).sum(axis=-1)),
+        (information.entropy_from_logits(z), scipy.stats.entropy(p, axis=1)),
+    ):
+        close(ours, theirs, rtol=1e-12)
+    p, q = g.dirichlet(np.ones(5), (2, 30))
+    for base in (None, 2, 10):
+        how: Named = {"axis": 1, "base": base}
+        for ours, theirs in (
+            (information.entropy(p, **how), scipy.stats.entropy(p, **how)),
+            (information.kl_divergence(p, q, **how), scipy.stats.entropy(p, q, **how)),
+            (information.js_divergence(p, q, **how), scipy.spatial.distance.jensenshannon(p, q, **how) ** 2),
+        ):
+            close(ours, theirs, rtol=1e-13)
+
+
+@pytest.mark.parametrize("axis", [0, 2, (0, 2), (2, 0), (-1, 1), None])
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("factors", [None, (3, 1), (4, 3, 5)])
+def test_scipy_logsumexp(axis: Any, keepdims: bool, factors: tuple[int, ...] | None) -> None:
+    g = np.random.default_rng(0)
+    x, b = g.normal(scale=5, size=(4, 3, 5)), None
+    if factors:
+        b = g.uniform(size=factors)
+        b[0] = 0
+    for dtype in oracle.DTYPES:
+        ours = xent.log_sum_exp(y := x.astype(dtype), axis=axis, b=b, keepdims=keepdims)
+        theirs = scipy.special.logsumexp(y.astype(float), axis=axis, b=b, keepdims=keepdims)
+        assert ours.shape == np.shape(theirs) and ours.dtype == np.promote_types(dtype, np.float32)
+        close(ours, theirs, rtol=0, atol=4 * 20 * float(np.finfo(ours.dtype).eps))
+
+
+# -------------------------------------------------------------------------------------- laws of distributions
+
+
+@given(st.integers(1, 8), st.sampled_from([0.1, 1.0, 10.0]), seeds)
+def test_bounds_and_identities_of_distributions(classes: int, concentration: float, seed: int) -> None:
+    g = np.random.default_rng(seed)
+    # Whole multiples of 2**-50, zeros among them, that sum to one exactly.
+    p, q = (2.0**-50 * g.multinomial(2**50, g.dirichlet(np.full(classes, concentration), 4)) for _ in "pq")
+    h, ce = information.entropy(p), information.cross_entropy(p, q)
+    kl, js = information.kl_divergence(p, q), information.js_divergence(p, q)
+    assert (h >= 0).all() and (h <= np.log(classes) * (1 + 1e-15)).all()
+    assert (kl >= 0).all()  # Gibbs
+    assert ((kl == 0) == (p == q).all(axis=1)).all()
+    finite = np.isfinite(ce)
+    close(ce[finite], (h + kl)[finite])
+    assert (np.isfinite(kl) == finite).all()
+    close(information.cross_entropy(p, p), h, rtol=1e-15)
+    assert (js >= 0).all() and (js <= np.log(2) * (1 + 1e-15)).all()
+    close(information.js_divergence(q, p), js, rtol=1e-15)
+    total_variation = np.abs(p - q).sum(axis=1) / 2
+    assert (kl >= 2 * total_variation**2 * (1 - 1e-14)).all()  # Pinsker
+    close(js, information.entropy((p + q) / 2) - (h + information.entropy(q)) / 2, atol=1e-14, rtol=1e-13)
+    order = g.permutation(classes)
+    for f in (information.cross_entropy, information.kl_divergence, information.js_divergence):
+        close(f(p[:, order], q[:, order]), f(p, q))
+        close(f(p, q, base=0.5), -f(p, q, base=2), rtol=1e-15)
+    with np.errstate(divide="ignore"):
+        z = np.log(q)
+    close(xent.soft_cross_entropy(z, p, reduction="none"), ce, atol=1e-15)
+    k = p.argmax(axis=1)
+    sure = information.kl_divergence(np.eye(classes)[k], q)
+    close(xent.log_loss(q, k, reduction="none"), sure, rtol=1e-15, atol=1e-15)
+    logits = g.normal(size=(3, 4, classes))
+    expected = information.entropy(xent.softmax(logits), base=2)
+    close(information.entropy_from_logits(logits, base=2), expected, rtol=1e-13, atol=1e-15)
