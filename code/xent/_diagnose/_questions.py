@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from xent.numerics import log_softmax
 
-from ._bench import FORMS, SHAPES, TOLERANCE, Data, explore, inputs
 from ._call import Array, Caller, Loss, numbers_within, parameters, signature, to_numpy
-from ._model import CATEGORICAL, KL, Bend, Fit, Meaning, fits, interpret, of_z, solve
+from ._models import CATEGORICAL, KL, Bend, Fit, Meaning, fits, interpret, of_z, solve
 from ._report import NAT, UNKNOWN, Diagnosis
+from ._rows import FORMS, SHAPES, TOLERANCE, Data, explore, inputs
 
 UNITS = {"nats": 1.0, "bits": 1 / np.log(2), "hartleys": 1 / np.log(10)}
 # Labels that no class has, and that somebody might have chosen for "does not count".
@@ -44,7 +44,7 @@ def _figures(weights: Array) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
-class Found:
+class Candidate:
     """A model that predicts all single rows of a data set."""
 
     data: Data
@@ -59,14 +59,14 @@ class Found:
         return rank + 2 * (m.smoothing != 0) + 2 * (not m.plain) + len(m.left_out)
 
 
-class Exam:
+class Questions:
     """A loss whose single rows a fit predicts, and what else calls tell."""
 
-    def __init__(self, found: Found, forms: set[str], loss: Loss) -> None:
+    def __init__(self, found: Candidate, forms: set[str], loss: Loss) -> None:
         data = self.data = found.data
-        self.bench, self.kind, self.binary, self.m = data.bench, data.kind, data.binary, data.copies
+        self.call, self.kind, self.binary, self.m = data.call, data.kind, data.binary, data.copies
         self.fit, self.meaning, self.level, self.loss = found.fit, found.meaning, found.level, loss
-        self.k, self.precision, self.forms = data.bench.k, data.precision, forms
+        self.k, self.precision, self.forms = data.call.k, data.precision, forms
         self.coarse, self.tolerance = "16" in self.precision, 5 * TOLERANCE[self.precision]
         self.notes: list[str] = []
         self.alternatives: list[str] = []
@@ -127,7 +127,7 @@ class Exam:
     def reduction(self) -> bool:
         """Find how rows are put together; False if no sum or mean does it."""
         x, t = self.batch(8, 11)
-        b, m, value = self.bench, self.m, self.bench.ask(x, t)
+        b, m, value = self.call, self.m, self.call.ask(x, t)
         self.shape: tuple[int, ...] = (0,) if value is None else value.shape
         units = np.array([b.unit(*row, m) for row in zip(x, t, strict=True)])
         n = int(np.argmax(np.abs(units)))
@@ -167,7 +167,7 @@ class Exam:
             x = inputs(self.kind, self.binary, n, self.k, rng)
             y = rng.choice(labels, n)
             t = y[:, None].astype(float) if self.binary else np.eye(self.k)[y]
-            rows, total = self.costs(x, t, self.fit), self.bench.total(x, t)
+            rows, total = self.costs(x, t, self.fit), self.call.total(x, t)
             # A label that is left out costs nothing by itself, and may count all the same.
             equations.append([(rows - total)[y == label].sum() for label in labels])
         found = np.array(equations)
@@ -198,7 +198,7 @@ class Exam:
         """The same model at another number of classes."""
         scale = self.m if self.like == "sum" else 1
         for k in (5, 4, 3, 2) if self.k > 1 else ():
-            data = explore(replace(self.bench, k=k), self.kind, self.binary, (self.m,), self.data.soft)
+            data = explore(replace(self.call, k=k), self.kind, self.binary, (self.m,), self.data.soft)
             if data is None or k == self.k:
                 continue
             u, tolerance = data.u / scale, TOLERANCE[self.precision]
@@ -301,7 +301,7 @@ class Exam:
 
     def targets(self) -> tuple[str, tuple[str, ...]]:
         """The family, and the forms of target on which the model predicts a batch."""
-        b, family = self.bench, self.fit.reading.family
+        b, family = self.call, self.fit.reading.family
         x, t = self.batch(6, 31)
         if b.form == "logarithms":
             return KL, ("log-probabilities",)
@@ -347,7 +347,7 @@ class Exam:
 
     def ignored(self, targets: Any) -> tuple[str, tuple[int, ...]]:
         """What labels that are no class do, and those that are left out."""
-        if self.bench.form != "indices" or self.binary:
+        if self.call.form != "indices" or self.binary:
             return NAT, ()
         out, answers = [], []
         for label in self.meaning.left_out:
@@ -384,15 +384,15 @@ class Exam:
         """What a row with this label does beside an ordinary one."""
         x, t = self.batch(2, 41)
         given = np.array([int(t[0].argmax()), label])
-        if self.bench.shape == "(N, K)":
-            seen = self.bench.ask(x, given=given, **options)
+        if self.call.shape == "(N, K)":
+            seen = self.call.ask(x, given=given, **options)
         else:
             # Both stand in one sequence; where the labels are shifted, behind a position that has none.
             cube, given = x[None], given[None]
-            if "shifted" in self.bench.shape:
+            if "shifted" in self.call.shape:
                 cube, given = np.pad(cube, ((0, 0), (0, 1), (0, 0))), np.pad(given, ((0, 0), (1, 0)))
-            cube = cube if "T, K" in self.bench.shape else np.moveaxis(cube, 2, 1)
-            seen = self.bench.call(cube, given, **options)
+            cube = cube if "T, K" in self.call.shape else np.moveaxis(cube, 2, 1)
+            seen = self.call.laid(cube, given, **options)
         if seen is None:
             return "refused"
         value = float(seen.sum())
@@ -416,12 +416,12 @@ class Exam:
     def nothing_counts(self, label: int) -> None:
         """A batch in which every label is left out, and one whose ignored row holds nan."""
         x, t = self.batch(4, 43)
-        seen = self.bench.ask(x, given=np.full(4, label))
+        seen = self.call.ask(x, given=np.full(4, label))
         if seen is not None and self.shape == ():
             value = "nan" if np.isnan(seen).any() else f"{float(seen):.4g}"
             self.notes.append(f"{value} where every label is left out" + ": 0 / 0" * (value == "nan"))
         x[0] = np.nan
-        seen = self.bench.ask(x, given=np.array([label, *t.argmax(-1)[1:]]))
+        seen = self.call.ask(x, given=np.array([label, *t.argmax(-1)[1:]]))
         if seen is not None and np.isnan(seen).any():
             self.notes.append("a nan logit reaches the loss from a row that is left out")
 
@@ -436,9 +436,9 @@ class Exam:
             x[1:], t[0] = others[1:], 1.0
         else:
             x, t = row, np.eye(self.k)[y]
-        u = self.bench.unit(x, t, self.m) / (self.m if self.like == "sum" else 1)
+        u = self.call.unit(x, t, self.m) / (self.m if self.like == "sum" else 1)
         if np.isnan(u):
-            return None if self.bench.ask(x[None], t[None]) is None else np.nan
+            return None if self.call.ask(x[None], t[None]) is None else np.nan
         with np.errstate(all="ignore"):
             if self.binary:
                 keep = replace(self.fit, matrix=self.fit.matrix.copy())
@@ -468,7 +468,7 @@ class Exam:
             return NAT, None
         cost = self.own_cost(self.extreme(0.0 if reads else -1000.0 * max(self.fit.bend.temperature, 1.0)))
         if cost is None:
-            return f"refuses the impossible event: {self.bench.caller.said.split(':')[0]}", None
+            return f"refuses the impossible event: {self.call.caller.said.split(':')[0]}", None
         if np.isnan(cost):
             return "nan", None
         if not 0 < cost < (np.inf if reads else 900) or np.isfinite(self.fit.bend.cap):
@@ -494,12 +494,12 @@ class Exam:
         if self.kind == "logits":
             row, t = np.zeros(self.k), np.ones(self.k) if self.binary else np.eye(self.k)[self.own_label()[0]]
             row[self.own_label()[0]] = 1000.0
-            value = self.bench.unit(row, t, self.m)
+            value = self.call.unit(row, t, self.m)
             if not np.isfinite(value):
                 self.notes.append(f"a logit of 1000 for the right class costs {value}: exp overflows")
         if self.binary:
             row = np.where(np.arange(self.k) == self.own_label()[0], 1.0, 0.5)
-            if self.kind == "probabilities" and np.isnan(self.bench.unit(row, np.ones(self.k), self.m)):
+            if self.kind == "probabilities" and np.isnan(self.call.unit(row, np.ones(self.k), self.m)):
                 self.notes.append("a probability of 1 for the label 1 gives nan: 0 * log(0)")
             return
         x, t = self.batch(3, 47)
@@ -509,7 +509,7 @@ class Exam:
             p[0, right] += p[0, wrong]
             p[0, wrong] = 0.0
             x = p if self.kind == "probabilities" else np.log(p)
-            said, forms = "a zero for a wrong class gives nan: 0 * log(0)", [self.bench.form]
+            said, forms = "a zero for a wrong class gives nan: 0 * log(0)", [self.call.form]
         elif self.k > 2:
             x[0, wrong] = -np.inf
             said = "a logit of -inf for a wrong class gives nan with {} targets: 0 * inf"
@@ -517,7 +517,7 @@ class Exam:
         else:
             return
         for form in forms:
-            seen = replace(self.bench, form=form).ask(x, t)
+            seen = replace(self.call, form=form).ask(x, t)
             if seen is not None and np.isnan(seen).any():
                 self.notes.append(said.format("one-hot" if form == "rows" else form))
 
@@ -532,7 +532,7 @@ class Exam:
         if self.kind != "probabilities" or self.binary or self.fit.bend.added:
             return NAT
         x, t = self.batch(5, 53)
-        seen = self.bench.ask(x / 2, t)
+        seen = self.call.ask(x / 2, t)
         if seen is None:
             return "refuses"
         if self.close(seen.sum(), self.predict(x / 2, t)):
@@ -543,7 +543,7 @@ class Exam:
 
     def gradient(self) -> str:
         """Whether the gradient is that of the value, by differences of what the model predicts."""
-        caller, rows = self.bench.caller, self.renormalises
+        caller, rows = self.call.caller, self.renormalises
         self.divides_rows = rows == "yes"
         if rows in ("refuses", UNKNOWN):
             return NAT
@@ -551,7 +551,7 @@ class Exam:
         x, t = self.batch(4, 59)
         if caller.arrays == "numpy" and "tensorflow" in sys.modules and caller.tensors:
             caller = Caller(self.loss, "tensorflow", "float32", caller.names)
-        if caller.arrays == "numpy" or replace(self.bench, caller=caller).ask(x, t) is None:
+        if caller.arrays == "numpy" or replace(self.call, caller=caller).ask(x, t) is None:
             return NAT
         found = self.gradient_of(caller, x, t)
         if isinstance(found, str):
@@ -570,12 +570,12 @@ class Exam:
         return self.at_certainty(caller, x, t) or self.fading(caller, x, t)
 
     def gradient_of(self, caller: Caller, x: Array, t: Array) -> Array | str:
-        bench, first = self.bench, self.bench.order == "prediction"
-        laid = SHAPES[bench.shape](x, FORMS[bench.form](t))
+        call, first = self.call, self.call.order == "prediction"
+        laid = SHAPES[call.shape](x, FORMS[call.form](t))
         found = caller.gradient(laid if first else laid[::-1], first)
         if isinstance(found, str):
             return found
-        return (found[:, 0] if bench.shape.endswith("shifted") else found).reshape(x.shape)
+        return (found[:, 0] if call.shape.endswith("shifted") else found).reshape(x.shape)
 
     def differences(self, x: Array, t: Array, asked: NDArray[np.bool_]) -> Array:
         """What the model's value says of the gradient, entry by entry of those asked for."""
@@ -596,7 +596,7 @@ class Exam:
             return ""
         x = x + 200 * (2 * t - 1) if self.kind == "logits" else t if self.binary else np.where(t == 1, 1.0, x)
         found = self.gradient_of(caller, x, t)
-        lost = not isinstance(found, str) and np.isnan(found).any() and np.isfinite(self.bench.total(x, t))
+        lost = not isinstance(found, str) and np.isnan(found).any() and np.isfinite(self.call.total(x, t))
         return "that of the value, and nan for a sure and right answer" if lost else ""
 
     def fading(self, caller: Caller, x: Array, t: Array) -> str:
@@ -629,9 +629,9 @@ class Exam:
         """The class axis of a batch of sequences."""
         if self.binary:
             return "any"
-        if self.bench.shape != "(N, K)":
-            self.notes.append(f"takes inputs of the shape {self.bench.shape.split(',  ')[0]} only")
-            return "second" if self.bench.shape == "(N, K, T)" else "last"
+        if self.call.shape != "(N, K)":
+            self.notes.append(f"takes inputs of the shape {self.call.shape.split(',  ')[0]} only")
+            return "second" if self.call.shape == "(N, K, T)" else "last"
         rng = np.random.default_rng(11)
         batch, steps = 2, 4
         x = inputs(self.kind, False, batch * steps, self.k, rng)
@@ -641,8 +641,8 @@ class Exam:
         cube, targets = x.reshape(batch, steps, -1), t.reshape(batch, steps, -1)
         found = []
         for name, axis in (("last", 2), ("second", 1)):
-            given = targets.argmax(-1) if self.bench.form == "indices" else np.moveaxis(targets, 2, axis)
-            seen = self.bench.call(np.moveaxis(cube, 2, axis), given)
+            given = targets.argmax(-1) if self.call.form == "indices" else np.moveaxis(targets, 2, axis)
+            seen = self.call.laid(np.moveaxis(cube, 2, axis), given)
             if seen is None:
                 continue
             every = self.close(seen.sum(), total / w.sum() if self.like == "mean" else total)
@@ -657,7 +657,7 @@ class Exam:
 
     def sequences(self, layout: str, pads: tuple[int, ...]) -> str:
         """What is averaged where the sequences of a batch have different lengths."""
-        if self.binary or self.bench.form != "indices" or layout not in ("last", "second", "any"):
+        if self.binary or self.call.form != "indices" or layout not in ("last", "second", "any"):
             return UNKNOWN
         ways: list[tuple[str, int | None, str]] = [(f"label {p} left out", p, "") for p in pads[:1]]
         ways += [(f"{n}=", 1, n) for n in self.keywords] if len(self.keywords) < 6 else []
@@ -682,7 +682,7 @@ class Exam:
             if pad is not None and not mask:
                 given = np.where(valid, given, pad)
             named = {mask: valid.astype(float)} if mask else {}
-            value = self.bench.call(cube if layout != "second" else np.moveaxis(cube, 2, 1), given, **named)
+            value = self.call.laid(cube if layout != "second" else np.moveaxis(cube, 2, 1), given, **named)
             if value is None:
                 return None
             seen.append(value)
@@ -725,32 +725,32 @@ class Exam:
     @functools.cached_property
     def keywords(self) -> list[str]:
         """The arguments beside the two arrays that take a value by name."""
-        names = [p for p in parameters(self.loss) if p.name not in ("self", *self.bench.caller.names)]
+        names = [p for p in parameters(self.loss) if p.name not in ("self", *self.call.caller.names)]
         if hasattr(self.loss, "call"):  # of Keras, whose other arguments stand in the caller's signature
             names = [p for p in signature(type(self.loss).__call__) if p.name != "self"]
         plain = [p.name for p in names if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         given = getattr(self.loss, "keywords", None) or {}
-        found = [n for n in (plain if self.bench.caller.names else plain[2:]) if n not in given]
+        found = [n for n in (plain if self.call.caller.names else plain[2:]) if n not in given]
         return list(dict.fromkeys([*found, *["sample_weight"] * any(p.kind is p.VAR_KEYWORD for p in names)]))
 
     def weights(self) -> str:
         """The keyword arguments that take weights, and the denominator under them."""
         found = [answer for name in self.keywords if (answer := self.weighted(name))]
-        return "; ".join(found) if found else "no argument" if self.bench.caller.answered else UNKNOWN
+        return "; ".join(found) if found else "no argument" if self.call.caller.answered else UNKNOWN
 
     def weighted(self, name: str) -> str | None:
         """What a keyword argument does with one weight for each row, class or element."""
         x, t = self.batch(5, 61)
         t = t if self.binary else np.eye(self.k)[np.resize(self.own_label(), 5)]
         rows, classes = np.array([1.0, 3.0, 0.5, 2.0, 1.7]), np.resize([1.0, 4.0, 2.5], self.k)
-        plain, each = self.bench.ask(x, t), self.fit.rows(x, t)[:, None]
+        plain, each = self.call.ask(x, t), self.fit.rows(x, t)[:, None]
         trials = [("row", w, w[:, None]) for w in (rows, 1.0 * (rows > 1))]
         if not self.binary:
             trials.append(("class", classes, (t @ classes)[:, None]))
         elif self.k > 1:
             trials.append(("element", np.outer(rows, classes), np.outer(rows, classes)))
         for per, given, factor in trials:
-            seen = self.bench.ask(x, t, **{name: given})
+            seen = self.call.ask(x, t, **{name: given})
             if seen is None or not np.isfinite(seen).all():
                 continue
             costs = self.by_column(x, t) if per == "element" else each
@@ -775,13 +775,13 @@ class Exam:
 
     def broadcasts(self) -> None:
         """One column of predictions and flat targets."""
-        if not self.binary or self.bench.form == "signs":
+        if not self.binary or self.call.form == "signs":
             return
         x = inputs(self.kind, True, 5, 1, np.random.default_rng(67))
         t = np.array([1.0, 0, 0, 1, 1])[:, None]
         scale = self.k if self.k > 1 and "K" in self.divisor else 1
         fit = replace(self.fit, matrix=self.fit.matrix[:1] * scale)
-        mean, seen = fit.rows(x, t).mean(), self.bench.call(x, t[:, 0])
+        mean, seen = fit.rows(x, t).mean(), self.call.laid(x, t[:, 0])
         if seen is not None and self.like == "mean":
             wide = fit.rows(np.repeat(x, 5, 0), np.tile(t, (5, 1))).mean()
             if self.close(seen.sum() / max(seen.size, 1), wide) and not self.close(wide, mean):
@@ -797,31 +797,31 @@ class Exam:
             batches = [(f"a batch of {n} soft rows is", *self.batch(n, 70 + n)) for n in (2, 4, 7)]
             batches.append(("soft rows that are nearly hard, and right, are", sure, nearly))
             for name, x, t in batches:
-                if not self.close(self.bench.total(x, t), self.predict(x, t)):
+                if not self.close(self.call.total(x, t), self.predict(x, t)):
                     return f"{name} not predicted"
             return ""
         for n, seed in itertools.product((2, 4, 7, 16), (71, 73)):
             x, t = self.batch(n, seed + n)
-            seen, want = self.bench.total(x, t), self.predict(x, t)
+            seen, want = self.call.total(x, t), self.predict(x, t)
             if not self.close(seen, want):
                 return f"a batch of {n} rows costs {seen:.6g}, and its rows predict {want:.6g}"
         if self.kind == "logits" and not self.coarse:
             x, t = self.batch(4, 77)
             x = x + 6 * (2 * t - 1)  # sure rows, all right: some losses leave them out, or stop early
-            seen, want = self.bench.total(x, t), self.predict(x, t)
+            seen, want = self.call.total(x, t), self.predict(x, t)
             if not self.close(seen, want):
                 return f"4 rows that are right and sure cost {seen:.6g}, and not {want:.6g}"
         if other and not self.binary and self.like and not np.ptp(self.kept_weights) > 1e-3:
             k, fit, _ = other
             x, t = self.batch(6, 79, k)
-            seen, want = self.bench.total(x, t), fit.rows(x, t).sum() / (6 if self.like == "mean" else 1)
+            seen, want = self.call.total(x, t), fit.rows(x, t).sum() / (6 if self.like == "mean" else 1)
             if not self.meaning.left_out and not self.close(seen, want):
                 return f"a batch of 6 rows and {k} classes costs {seen:.6g}, not {want:.6g}"
         return ""
 
     def report(self, targets: Any) -> Diagnosis:
         """All answers together."""
-        caller, reading = self.bench.caller, self.fit.reading
+        caller, reading = self.call.caller, self.fit.reading
         plain = f"single rows look like a {reading.family} that reads {reading.name}"
         if not self.reduction():
             return Diagnosis(arrays=caller.arrays, notes=(*self.notes, plain))
@@ -846,7 +846,7 @@ class Exam:
         if self.shape != ():
             what = {1: "one value per row"}.get(len(self.shape), "one value per row and class")
             self.notes.append(f"{what}, the mean over K" if found["denominator"] == "K" else what)
-        if self.bench.shape == "(N,)":
+        if self.call.shape == "(N,)":
             self.notes.append("takes 1-D batches only")
         if set(forms) == {"indices"} and family == CATEGORICAL:
             self.evidence["targets"] = "a KL divergence is the same on indices"
@@ -854,7 +854,7 @@ class Exam:
         if said.startswith(("over the sequences", "each sequence")):  # both labels were asked in one sequence
             ignored = ignored.replace(", divides by the valid ones", "")
         return Diagnosis(
-            family=family, first=self.bench.order, targets=forms, reads=reading.name,
+            family=family, first=self.call.order, targets=forms, reads=reading.name,
             reduction="none" if self.shape else "sum" if self.like == "sum" else "mean",
             ignore_index=out, epsilon=epsilon, clip=clip,
             temperature=round(bend.temperature, 5), gamma=round(bend.gamma, 4),
