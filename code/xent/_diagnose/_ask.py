@@ -75,6 +75,7 @@ class _Search:
     arrays: str
     classes: tuple[int, ...]
     rows: int | None
+    library: str = ""
     shapes: tuple[str, ...] = tuple(SHAPES)
 
     def __post_init__(self) -> None:
@@ -85,7 +86,8 @@ class _Search:
         self.lengths = numbers_within(self.loss)[1][:8]
 
     def callers(self) -> list[Caller]:
-        return [Caller(self.loss, *k, names) for k in loaded(self.arrays) for names in ways(self.loss)]
+        trials = sorted(loaded(self.arrays), key=lambda k: k[0] != self.library)  # that of the reader's batch first
+        return [Caller(self.loss, *k, names) for k in trials for names in ways(self.loss)]
 
     def run(self) -> list[Candidate]:
         best: list[Candidate] = []
@@ -258,17 +260,20 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     choice(arrays, "arrays", ("auto", *LIBRARIES))
     is_shape = isinstance(logits, tuple) and all(isinstance(n, int | np.integer) for n in logits)
     own = logits if is_shape else () if logits is None else real_array(to_numpy(logits), "logits").shape
-    targets = None if targets is None else real_array(to_numpy(targets), "targets", bools=True)
+    if targets is not None:
+        real_array(to_numpy(targets), "targets", bools=True)
+    batch = None if targets is None else (None if is_shape else logits, targets)
     # Time and memory grow with the square of the classes.
     classes = tuple(n for n in dict.fromkeys((own[-1], own[1])) if 2 <= n <= 3000) if len(own) > 1 else ()
-    search = _Search(loss, arrays, classes, own[0] if own else None)
+    library = "" if is_shape or logits is None else type(logits).__module__.partition(".")[0]
+    search = _Search(loss, arrays, classes, own[0] if own else None, library)
     with np.errstate(all="ignore"):
         found = search.run()
-        result = _describe(search, found, targets) if found else _nothing(search)
-        if (found and not result.known) or result.axis == "the whole array":
+        result = _describe(search, found, batch) if found else _nothing(search)
+        if (found and not result.known and not result.tried) or result.axis == "the whole array":
             # It may flatten rows, as those of sequences, or compare the first with the second's label.
             search = replace(search, shapes=("(N, T, K)", "(N, T, K), shifted"))
-            other = _describe(search, found, targets) if (found := search.run()) else result
+            other = _describe(search, found, batch) if (found := search.run()) else result
             return other if other.known else result
         return result
 
@@ -294,7 +299,7 @@ def _nothing(search: _Search) -> Diagnosis:
     return Diagnosis(arrays=search.answered[0].call.caller.arrays, notes=notes)
 
 
-def _describe(search: _Search, found: list[Candidate], targets: Any) -> Diagnosis:
+def _describe(search: _Search, found: list[Candidate], own: tuple[Any, Any] | None) -> Diagnosis:
     """Choose among the models, put the further questions, and let fresh batches judge."""
     # Of two classes that exclude each other a binary loss is a categorical one; on any yes and no it stays itself.
     yes_no = {(f.data.call, f.data.kind) for f in found if f.data.binary and f.fit.reading.rank == 0}
@@ -310,7 +315,9 @@ def _describe(search: _Search, found: list[Candidate], targets: Any) -> Diagnosi
     rivals = [r for r in others if (r.name, r.family) != (reading.name, reading.family)]
     same = [f for f in found if f.data.call.order == call.order and f.data.kind == chosen.data.kind]
     forms = {f.data.call.form for f in same if f.fit.reading == reading}
-    result = Questions(chosen, forms, search.loss).report(targets)
+    result = Questions(chosen, forms, search.loss).report(own)
+    if not result.known and result.tried:
+        return result
     if not result.known:
         return other_axes(call.caller) or result
     more = dict.fromkeys(f"{r.family}, reads {r.name}" for r in rivals)

@@ -110,17 +110,34 @@ class Caller:
     What it raises, or returns in place of numbers, is kept in `said`.
     """
 
-    def __init__(self, loss: Loss, arrays: str, dtype: str, names: tuple[str, ...] = ()) -> None:
-        self.loss, self.arrays, self.dtype, self.names = loss, arrays, dtype, names
-        self.said = self.result_dtype = ""
+    def __init__(
+        self, loss: Loss, arrays: str, dtype: str, names: tuple[str, ...] = (), device: Any = None
+    ) -> None:
+        self.loss, self.arrays, self.dtype, self.names, self.device = loss, arrays, dtype, names, device
+        self.said = self.result_dtype = self.returned = ""
         self.calls = self.answered = 0
-        self.mutates = self.tensors = False
+        self.mutates = False
 
     def tensor(self, values: Array) -> Any:
         copy = np.array(values, dtype=self.dtype if values.dtype.kind == "f" else None)
         if self.arrays == "torch":
-            return import_module("torch").from_numpy(copy)
+            return import_module("torch").from_numpy(copy).to(self.device)
         return import_module("tensorflow").constant(copy) if self.arrays == "tensorflow" else copy
+
+    def like(self, own: Any) -> Callable[[Array], Any]:
+        """How copies are made of arrays that shall be as `own` is: its library, its format, its device."""
+        kind = type(own).__module__.partition(".")[0]
+        if kind == "torch":
+            torch = import_module("torch")
+            return lambda a: torch.from_numpy(np.ascontiguousarray(a)).to(own.device, own.dtype)
+        if kind == "tensorflow":
+            return lambda a: import_module("tensorflow").constant(a, dtype=own.dtype)
+        dtype = getattr(own, "dtype", None)
+        if self.arrays == "numpy" and isinstance(dtype, np.dtype):
+            return lambda a: np.array(a, dtype)
+        if self.arrays == "torch" and isinstance(dtype, np.dtype):
+            return lambda a: import_module("torch").from_numpy(np.array(a, dtype)).to(self.device)
+        return self.tensor
 
     def raw(self, pair: Any, options: dict[str, Any]) -> Any:
         """The loss's own return value, with its warnings kept quiet."""
@@ -132,13 +149,17 @@ class Caller:
             return self.loss(*pair, **options)
 
     def __call__(self, first: Array, second: Array, **options: Any) -> Array | None:
-        given = [self.tensor(np.asarray(a)) for a in (first, second)]
         # A loss that writes into its arguments does so at once, or where labels are to be left out.
         strange = any(a.dtype.kind == "i" and (abs(a - 99) > 99).any() for a in (first, second))
-        before = [to_numpy(a).copy() for a in given] if self.answered < 32 or strange else []
+        given = [self.tensor(np.asarray(a)) for a in (first, second)]
         named = {k: self.tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
+        return self.of(given, named, self.answered < 32 or strange)
+
+    def of(self, given: Any, named: dict[str, Any] | None = None, watch: bool = False) -> Array | None:
+        """The loss of arrays as they are passed."""
+        before = [to_numpy(a).copy() for a in given] if watch else []
         try:
-            value = self.raw(given, named)
+            value = self.raw(given, named or {})
             dtype = getattr(value, "dtype", "float64")
             wrong = value is None or isinstance(value, str | dict | list | tuple | bool)
             if wrong or (result := to_numpy(value)).dtype.kind not in "fiu":
@@ -148,7 +169,7 @@ class Caller:
         except (Exception, SystemExit) as error:  # whatever the loss raises is evidence
             self.said = _message(error)
             return None
-        self.tensors = hasattr(value, "numpy")
+        self.returned = type(value).__module__.partition(".")[0]
         self.result_dtype = getattr(dtype, "name", str(dtype).removeprefix("torch."))
         self.answered += 1
         self.mutates |= any(
@@ -157,24 +178,28 @@ class Caller:
         )
         return result
 
-    def gradient(self, given: tuple[Array, Array], of_first: bool) -> Array | str:
-        """The gradient of the sum of what the loss returns by its prediction, or why there is none."""
-        pair = [self.tensor(np.ascontiguousarray(a)) for a in given]
-        x = pair[0 if of_first else 1]
+    def gradient(self, pair: list[Any], of_first: bool) -> tuple[Array, Array] | str:
+        """The gradient by the prediction, with random weights for values that are not reduced, and these weights; or
+        why there is none.
+        """
+        x, rng = pair[0 if of_first else 1], np.random.default_rng(23)
         try:
             if self.arrays == "torch":
                 x.requires_grad_()
                 value = self.raw(pair, {})
                 if not getattr(value, "requires_grad", False):
                     return "missing: what the loss returns is cut off from its argument"
-                value.sum().backward()
+                upstream = rng.uniform(0.2, 3.0, tuple(value.shape)) if value.ndim else np.ones(())
+                value.backward(import_module("torch").from_numpy(upstream).to(value.device, value.dtype))
                 found = x.grad
             else:
-                with import_module("tensorflow").GradientTape() as tape:
+                tf = import_module("tensorflow")
+                with tf.GradientTape() as tape:
                     tape.watch(x)
                     value = self.raw(pair, {})
-                found = tape.gradient(value, x)
-            return "missing: nothing reaches the argument" if found is None else to_numpy(found)
+                upstream = rng.uniform(0.2, 3.0, tuple(value.shape)) if value.ndim else np.ones(())
+                found = tape.gradient(value, x, output_gradients=tf.cast(tf.constant(upstream), value.dtype))
+            return "missing: nothing reaches the argument" if found is None else (to_numpy(found), upstream)
         except Exception as error:
             return f"raises {_message(error)}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +16,7 @@ from xent.numerics import log_softmax
 
 from ._call import Array, Caller, Loss, numbers_within, parameters, signature, to_numpy
 from ._models import CATEGORICAL, KL, Bend, Fit, Meaning, fits, interpret, of_z, solve
+from ._prediction import CLASSES, MEANS, ROWS, Law, Trial, coefficient, of_your_batch
 from ._report import NAT, UNKNOWN, Diagnosis
 from ._rows import FORMS, SHAPES, TOLERANCE, Data, explore, inputs
 
@@ -27,16 +28,6 @@ STRANGE = (
 AXES = ("the batch", "the positions")  # of an input, before that of the classes
 LENGTHS = ((5, 4, 2), (3, 5, 2), (2, 4, 5))
 STEPS = 5
-MEANS: dict[str, Callable[[Array, Array], Any]] = {
-    "over the valid tokens": lambda rows, counts: rows.sum() / counts.sum(),
-    "a mean of sequence means": lambda rows, counts: (rows.sum(1) / counts.sum(1)).mean(),
-    "over all positions, padding included": lambda rows, counts: rows.sum() / rows.size,
-    "over the sequences": lambda rows, counts: rows.sum() / len(rows),
-    "a sum": lambda rows, counts: rows.sum(),
-    "one mean for each sequence": lambda rows, counts: rows.sum(1) / counts.sum(1),
-    "one sum for each sequence": lambda rows, counts: rows.sum(1),
-    "one value for each position": lambda rows, counts: rows,
-}
 
 
 def _figures(weights: Array) -> tuple[float, ...]:
@@ -73,7 +64,8 @@ class Questions:
         self.evidence: dict[str, str] = {}
         self.row_weights = np.ones(2 if self.binary else self.k)
         self.apart = False  # common terms are averaged by themselves, over N
-        self.like = ""
+        self.like = self.over = ""
+        self.by_k = self.shifts = self.two_sided = False
 
     # ------------------------------------------------------------------------------ batches and predictions
 
@@ -194,6 +186,14 @@ class Questions:
     # ----------------------------------------------------------------------------------- factor and divisor
 
     @functools.cached_property
+    def whole(self) -> Fit:
+        """The fit with the rows of the classes that were not asked, where all have one factor."""
+        if self.binary or np.isfinite(self.fit.matrix).all() or not self.meaning.plain:
+            return self.fit
+        c, s, k = self.meaning.kept[0], self.meaning.smoothing, self.k
+        return replace(self.fit, matrix=c * (1 - s) * np.eye(k) + c * s / k)
+
+    @functools.cached_property
     def second(self) -> tuple[int, Fit, Meaning] | None:
         """The same model at another number of classes."""
         scale = self.m if self.like == "sum" else 1
@@ -217,6 +217,7 @@ class Questions:
         other, meaning, binary = self.second, self.meaning, self.binary
         # What is compared between numbers of classes.
         spread = meaning.weights[:, 0] if binary else meaning.kept
+        self.two_sided = bool(binary and np.ptp(meaning.weights, 0).max() > near * np.abs(meaning.weights).max())
         even = meaning.plain or (binary and not np.ptp(spread) > near * np.abs(spread).max())
         c = float(spread.mean()) if even else float(spread[0])
         if self.data.soft:
@@ -237,10 +238,12 @@ class Questions:
             by_k, constant = binary, f"the constant {self.k}"
             one, two = (constant, "K") if binary else ("K", constant)
             self.alternatives.append(f"divides by {one} rather than {two}: {alone}")
-        weights = np.abs(meaning.weights) * (self.k if by_k else 1)
+        sign = -1 if c < 0 else 1
+        weights = sign * meaning.weights * (self.k if by_k else 1)
         level = abs(c) * (self.k if by_k else 1)
+        self.by_k = by_k
         found: dict[str, Any] = {"classes": (self.k, *([other[0]] if other else []))}
-        found["sign"] = -1 if c < 0 else 1
+        found["sign"] = sign
         if binary:
             level = self.two_sides(weights, near, level, found)
         elif not meaning.plain:
@@ -273,8 +276,8 @@ class Questions:
         columns = np.ptp(neg) > near * neg.max()
         if np.abs(pos_weight - 1).max() > near:
             found["pos_weight"] = _figures(pos_weight)
-            if abs((pos + neg)[0] - 1) < near and not np.ptp(neg) > near:
-                alpha = f"alpha {pos[0]:.4g}: it weighs the positives, 1 - alpha the negatives"
+            if abs(abs(pos + neg)[0] - 1) < near and not np.ptp(neg) > near:
+                alpha = f"alpha {abs(pos[0]):.4g}: it weighs the positives, 1 - alpha the negatives"
                 self.alternatives.append(alpha)
         if columns:
             found["class_weights"] = _figures(neg)
@@ -326,7 +329,7 @@ class Questions:
             found.append("0 or 1" if self.binary else "one-hot")
         soft: Array = np.asarray(np.random.default_rng(5).uniform(0.1, 0.9, t.shape))
         soft = soft if self.binary else soft / soft.sum(-1, keepdims=True)
-        cost, want = rows.total(x, soft), self.predict(x, soft)
+        cost, want = rows.total(x, soft), self.predict(x, soft, self.whole)
         entropy = (soft * np.log(soft)).sum() * (1 / len(t) if self.like == "mean" else 1)
         c = 0.0 if self.binary else float(np.diag(self.fit.matrix)[0])
         largest = np.round(soft) if self.binary else np.eye(self.k)[soft.argmax(-1)]
@@ -345,71 +348,84 @@ class Questions:
 
     # ------------------------------------------------------------------------------------------ left-out labels
 
-    def ignored(self, targets: Any) -> tuple[str, tuple[int, ...]]:
-        """What labels that are no class do, and those that are left out."""
-        if self.call.form != "indices" or self.binary:
+    def ignored(self, law: Law, targets: Any) -> tuple[str, tuple[int, ...]]:
+        """What labels that are no class do, and those that are left out, which the law is told."""
+        if self.data.soft or (self.binary and self.call.form == "signs"):
+            return NAT, ()
+        if not self.binary and self.call.form != "indices":
             return NAT, ()
         out, answers = [], []
         for label in self.meaning.left_out:
             # In a divisor that holds weights a weight of zero and an ignored index are one.
-            answers.append(f"{label}: left out" + self.divided(bool(self.row_weights[label] < 1e-3)))
+            law.left_out[label] = bool(self.row_weights[label] < 1e-3)
+            answers.append(f"{label}: left out" + self.divided(law.left_out[label]))
             out.append(int(label))
             self.alternatives.append(f"a class weight of 0 for {label}: as an ignored index it acts the same")
         own = [] if targets is None else np.unique(to_numpy(targets).astype(np.float64)).tolist()
+        k = 2 if self.binary else self.k
         asked = [
-            *STRANGE, *[int(v) for v in own if v % 1 == 0 and not 0 <= v < self.k][:50],
-            *numbers_within(self.loss)[0][:200], self.k, self.k + 1, -self.k, -self.k - 1,
+            *STRANGE, *[int(v) for v in own if v % 1 == 0 and not 0 <= v < k][:50],
+            *numbers_within(self.loss)[0][:200], k, k + 1, -k, -k - 1,
         ]  # fmt: skip
-        said = {v: self.ask_label(v) for v in dict.fromkeys(asked) if not 0 <= v < self.k}
+        said = {v: self.ask_label(law, v) for v in dict.fromkeys(asked) if not 0 <= v < k}
         left = {v: what for v, what in said.items() if what.startswith("left out")}
-        answers += [f"{label}: {said[label]}" for label in (-100, -1)]
+        law.left_out |= {v: not what.startswith("left out, divides by N") for v, what in left.items()}
+        law.common_counts = any("what is added counts" in what for what in left.values())
+        if self.binary and not left:
+            numbers = [v for v in own if v in said and said[v] == "read as a number"]
+            return (f"{numbers[0]:g}: read as a number, of which no label is" if numbers else NAT), ()
+        answers += [f"{label}: {said[label]}" for label in (-100, -1) if not self.binary or label in left]
         if len(left) > 8 and all(v in left for v in said if v < 0):
             answers.append(f"every label below 0: {left[-1]}")
         else:
             answers += [f"{v}: {what}" for v, what in left.items() if v not in (-100, -1)][:6]
         out += list(left) if len(left) <= 8 else [-1]
         for name in self.keywords:
-            answer = self.ask_label(-7, **{name: -7})
+            answer = self.ask_label(law, -7, **{name: -7})
             if answer.startswith("left out"):
                 answers.append(f"{name}=: {answer}")
         self.evidence["ignored"] = "a row with the label is put beside one without"
-        for label in out[:1]:
+        for label in out[: 0 if self.binary else 1]:
             self.nothing_counts(label)
         return "; ".join(answers), tuple(out)
 
     def divided(self, valid: bool) -> str:
         return f", divides by {'the valid ones' if valid else 'N'}" * (self.like == "mean")
 
-    def ask_label(self, label: int, **options: Any) -> str:
+    def ask_label(self, law: Law, label: int, **options: Any) -> str:
         """What a row with this label does beside an ordinary one."""
         x, t = self.batch(2, 41)
-        given = np.array([int(t[0].argmax()), label])
-        if self.call.shape == "(N, K)":
-            seen = self.call.ask(x, given=given, **options)
-        else:
+        given = FORMS[self.call.form](t)
+        given[1] = label
+        if self.call.shape not in ("(N, K)", "(N,)", "(N, 1), targets (N,)") and not self.binary:
             # Both stand in one sequence; where the labels are shifted, behind a position that has none.
-            cube, given = x[None], given[None]
+            x, given = x[None], given[None]
             if "shifted" in self.call.shape:
-                cube, given = np.pad(cube, ((0, 0), (0, 1), (0, 0))), np.pad(given, ((0, 0), (1, 0)))
-            cube = cube if "T, K" in self.call.shape else np.moveaxis(cube, 2, 1)
-            seen = self.call.laid(cube, given, **options)
+                x, given = np.pad(x, ((0, 0), (0, 1), (0, 0))), np.pad(given, ((0, 0), (1, 0)))
+            x = np.moveaxis(x, 2, 1) if "N, K" in self.call.shape else x
+            if self.call.shape.endswith("H, W)") or self.call.shape.endswith("W, K)"):
+                x, given = (x[..., None] if "N, K" in self.call.shape else x[:, :, None]), given[..., None]
+        else:
+            x, given = SHAPES[self.call.shape](x, given)
+        seen = self.call.laid(x, given, **options)
         if seen is None:
             return "refused"
-        value = float(seen.sum())
-        if not np.isfinite(value):
-            return f"gives {value}"
-        main = replace(self.fit, common={})
-        common = self.predict(x, t) - self.predict(x, t, main) if self.fit.common else 0.0
-        alone = float(self.predict(x[:1], t[:1], main))
-        for valid, divisor in ((True, 1), (False, 2)):
-            if self.like != "mean" and not valid:
-                continue
-            if self.fit.common and self.close(value, alone / divisor + common):
+        if not np.isfinite(seen).all():
+            return f"gives {float(seen.sum())}"
+
+        def as_if(given: Array, out: dict[float, bool], **options: Any) -> bool:
+            guess = replace(law, left_out=law.left_out | out, **options)
+            return self.close(seen, guess.value(x, given, seen.ndim))
+
+        for valid in (True, False)[: 2 if self.like == "mean" else 1]:
+            if self.fit.common and as_if(given, {label: valid}, common_counts=True):
                 return "left out" + self.divided(valid) + ", though what is added counts"
-            if self.close(value, self.predict(x[:1], t[:1]) / divisor):
+            if as_if(given, {label: valid}):
                 return "left out" + self.divided(valid)
+        if self.binary:
+            return "read as a number" if as_if(given, {}) else "changes the loss, as no class does"
         for c in dict.fromkeys((label % self.k, *range(self.k))):
-            if self.close(value, self.predict(x, np.stack([t[0], np.eye(self.k)[c]]))):
+            if as_if(np.where(given == label, c, given), {}):
                 return "counted as the last class" if c == self.k - 1 else f"counted as class {c}"
         return "changes the loss, as no class does"
 
@@ -541,62 +557,57 @@ class Questions:
 
     # ---------------------------------------------------------------------------------------------- gradient
 
-    def gradient(self) -> str:
-        """Whether the gradient is that of the value, by differences of what the model predicts."""
-        caller, rows = self.call.caller, self.renormalises
-        self.divides_rows = rows == "yes"
-        if rows in ("refuses", UNKNOWN):
+    def gradient(self, law: Law) -> str:
+        """Whether the gradient is that of the value, by differences of what the law predicts."""
+        caller = self.call.caller
+        if self.renormalises in ("refuses", UNKNOWN):
             return NAT
-        # A loss of TensorFlow takes arrays too, and shows its gradient for tensors alone.
+        # A loss of TensorFlow takes other arrays too, and shows its gradient for its own alone.
         x, t = self.batch(4, 59)
-        if caller.arrays == "numpy" and "tensorflow" in sys.modules and caller.tensors:
+        if caller.arrays != "tensorflow" and caller.returned == "tensorflow":
             caller = Caller(self.loss, "tensorflow", "float32", caller.names)
         if caller.arrays == "numpy" or replace(self.call, caller=caller).ask(x, t) is None:
             return NAT
         found = self.gradient_of(caller, x, t)
         if isinstance(found, str):
             return found
-        # Of many classes the labels' entries, and some others.
-        asked = (np.random.default_rng(61).random(x.shape) < 64 / x.size) | (t == t.max(-1, keepdims=True))
-        want = self.differences(x, t, asked)
-        if not found.any() or not np.isfinite(found).all():
-            return "not finite" if found.any() else "zero everywhere"
+        gradient, upstream = found
+        # Of many classes those of the labels, and some others.
+        asked = np.unique([*t.argmax(-1), *np.linspace(0, x.shape[1] - 1, 16).astype(int)])
+        laid = SHAPES[self.call.shape](x, FORMS[self.call.form](t))
+        moves = (SHAPES[self.call.shape](np.eye(x.shape[1])[[k] * len(x)], t)[0] for k in asked)
+        want = np.stack([law.slopes(*laid, upstream, move) for move in moves], 1)
+        if not gradient.any() or not np.isfinite(gradient).all():
+            return "not finite" if gradient.any() else "zero everywhere"
         # The largest entry, beside what rounding leaves of a difference.
-        worst = np.abs(found[asked] - want).max() / np.abs(want).max()
+        worst = np.abs(gradient[:, asked] - want).max() / np.abs(want).max()
         loose = {"float64": 1e-3, "float32": 3e-3}.get(self.precision, 0.1)
         if worst > loose:
-            return f"not that of the value: it differs by {worst:.2g} of its largest entry"
+            each = upstream[:, asked] if upstream.ndim == 2 and upstream.shape[1] > 1 else upstream.reshape(-1, 1)
+            lost = upstream.ndim and np.allclose(gradient[:, asked], want / each, 1e-3)
+            why = f"it differs by {worst:.2g} of its largest entry"
+            why = "the weights that each value's gradient gets are lost" if lost else why
+            return f"not that of the value: {why}"
         self.evidence["gradient"] = f"differences of the value agree to {max(worst, 1e-7):.1g}"
         return self.at_certainty(caller, x, t) or self.fading(caller, x, t)
 
-    def gradient_of(self, caller: Caller, x: Array, t: Array) -> Array | str:
+    def gradient_of(self, caller: Caller, x: Array, t: Array) -> tuple[Array, Array] | str:
+        """The gradient of rows, and the upstream weights of what the loss returns."""
         call, first = self.call, self.call.order == "prediction"
-        laid = SHAPES[call.shape](x, FORMS[call.form](t))
+        laid = [caller.tensor(np.ascontiguousarray(a)) for a in SHAPES[call.shape](x, FORMS[call.form](t))]
         found = caller.gradient(laid if first else laid[::-1], first)
         if isinstance(found, str):
             return found
-        return (found[:, 0] if call.shape.endswith("shifted") else found).reshape(x.shape)
-
-    def differences(self, x: Array, t: Array, asked: NDArray[np.bool_]) -> Array:
-        """What the model's value says of the gradient, entry by entry of those asked for."""
-        step, want = 1e-5, []
-
-        def at(rows: Array) -> float:
-            return self.predict(rows / rows.sum(-1, keepdims=True) if self.divides_rows else rows, t)
-
-        for n, k in np.argwhere(asked):
-            move = np.zeros_like(x)
-            move[n, k] = step
-            want.append((at(x + move) - at(x - move)) / (2 * step))
-        return np.array(want)
+        gradient, upstream = found
+        return (gradient[:, 0] if call.shape.endswith("shifted") else gradient).reshape(x.shape), upstream
 
     def at_certainty(self, caller: Caller, x: Array, t: Array) -> str:
         """Whether the gradient is lost where a sure answer is right, and its loss is finite."""
-        if self.kind == "log-probabilities" or self.data.soft or self.divides_rows:
+        if self.kind == "log-probabilities" or self.data.soft or self.renormalises == "yes":
             return ""
         x = x + 200 * (2 * t - 1) if self.kind == "logits" else t if self.binary else np.where(t == 1, 1.0, x)
         found = self.gradient_of(caller, x, t)
-        lost = not isinstance(found, str) and np.isnan(found).any() and np.isfinite(self.call.total(x, t))
+        lost = not isinstance(found, str) and np.isnan(found[0]).any() and np.isfinite(self.call.total(x, t))
         return "that of the value, and nan for a sure and right answer" if lost else ""
 
     def fading(self, caller: Caller, x: Array, t: Array) -> str:
@@ -617,7 +628,8 @@ class Questions:
             found = self.gradient_of(caller, x, t)
             if isinstance(found, str):
                 continue
-            share = round(-found[0, y] / weight * (extreme if probabilities else bend.temperature), 6) or 0.0
+            share = -found[0][0, y] / (weight * found[1].reshape(-1)[0])
+            share = round(share * (extreme if probabilities else bend.temperature), 6) or 0.0
             if not abs(share - 1) < 0.5:
                 name = "a probability" if probabilities else "a logit"
                 return f"{whole}, but {share:.2g} of what it should be at {name} of {extreme:g} for the label"
@@ -631,7 +643,7 @@ class Questions:
             return "any"
         if self.call.shape != "(N, K)":
             self.notes.append(f"takes inputs of the shape {self.call.shape.split(',  ')[0]} only")
-            return "second" if self.call.shape == "(N, K, T)" else "last"
+            return "second" if self.call.shape.startswith("(N, K,") else "last"
         rng = np.random.default_rng(11)
         batch, steps = 2, 4
         x = inputs(self.kind, False, batch * steps, self.k, rng)
@@ -649,6 +661,7 @@ class Questions:
             first = not every and self.close(seen.sum(), total / batch)
             found.append(name if every or first else UNKNOWN)
             if first and self.like == "mean":
+                self.over = "over the sequences"
                 self.notes.append("3-D input: divides by the first axis alone")
         known = [name for name in found if name != UNKNOWN]
         if known == ["last", "second"]:
@@ -663,6 +676,7 @@ class Questions:
         ways += [(f"{n}=", 1, n) for n in self.keywords] if len(self.keywords) < 6 else []
         for padding, pad, mask in [*ways, ("no label left out", None, "")]:
             if found := self.ragged(layout, pad, mask):
+                self.over, self.shifts = found
                 self.evidence["sequences"] = "three batches of ragged sequences are predicted"
                 mean = "over all positions" if pad is None and "valid" in found[0] else found[0]
                 shifts = "shifts the labels itself" if found[1] else "compares position t with label t"
@@ -690,9 +704,10 @@ class Questions:
         for shifts in (False, True):
             ahead = int(shifts)  # position t with the label t, or t + 1
             cut = [self.valid_rows(x[:, : STEPS - ahead], t[:, ahead:], v[:, ahead:]) for x, t, v in parts]
-            for mean, reduce in MEANS.items():
+            for mean in MEANS:
+                ndim = 1 if "for each sequence" in mean else 2 if "each position" in mean else 0
                 with np.errstate(all="ignore"):
-                    want = [np.asarray(reduce(*each)) for each in cut]
+                    want = [(coefficient(mean, n) * rows).sum(tuple(range(ndim, 2))) for rows, n in cut]
                 if all(self.close(v, w) for v, w in zip(seen, want, strict=True)):
                     return mean, shifts
             if power := self.length_power(seen, cut):
@@ -819,7 +834,77 @@ class Questions:
                 return f"a batch of 6 rows and {k} classes costs {seen:.6g}, not {want:.6g}"
         return ""
 
-    def report(self, targets: Any) -> Diagnosis:
+    def law(self, found: dict[str, Any], family: str, epsilon: float | None) -> Law:
+        """What has been read, for batches of any size."""
+        fit, over = self.fit, found.get("smoothing_over", "")
+        if epsilon and not fit.bend.added:
+            reading, floor = fit.reading, np.log(epsilon)
+            fit = replace(fit, reading=replace(reading, log_p=lambda x, b: np.maximum(reading.log_p(x, b), floor)))
+        diagonal = np.diag(fit.matrix).mean() if self.data.soft else self.meaning.kept.mean()
+        even = self.binary or not np.ptp(self.kept_weights) > 1e-3 * self.kept_weights.max()
+        weights = self.row_weights.copy()
+        if not self.binary:
+            weights[np.setdiff1d(np.arange(self.k), self.labels(self.k))] = np.nan
+        return Law(
+            fit=replace(fit, matrix=fit.matrix.copy()), kind=self.kind, binary=self.binary, form=self.call.form,
+            mean="a sum" if self.like == "sum" else "over the valid tokens", weights=weights, by_k=self.by_k,
+            factor=float(diagonal) * (self.k if self.by_k else 1), smoothing=found["smoothing"] or 0.0,
+            over_others=over == "the K - 1 others", apart=self.apart, divergence=family == KL and not self.data.soft,
+            plain=even and self.meaning.plain and not over.startswith("all classes, at")
+            and not any("the factor changes" in n for n in self.notes),
+            normalises=self.renormalises == "yes", weight_of=self.weight_of, first=self.call.order,
+            layout="second" if self.call.shape.startswith("(N, K,") else "last", shifts="shifted" in self.call.shape,
+        )  # fmt: skip
+
+    def weight_of(self, y: int) -> float:
+        """The weight of a label that was not among those asked."""
+        x, t = inputs(self.kind, False, 2, self.k, np.random.default_rng(13)), np.zeros((2, self.k))
+        known = self.kept_labels(self.k)[0]
+        t[0, known] = t[1, y] = 1.0
+        known_cost, own = self.fit.matrix[known, known] * -self.fit.reading.log_p(x, self.fit.bend)[[0, 1], [known, y]]
+        if np.ptp(self.kept_weights) > 1e-3 * self.kept_weights.max():
+            total = self.call.total(x, t)
+            return float(self.row_weights[known] * (known_cost - total) / (total - own))
+        scale = self.m if self.like == "sum" else 1
+        return float(self.call.unit(x[1], t[1], self.m) / scale / own * self.fit.matrix[known, known])
+
+    def at_other_sizes(self, law: Law, gradient: str, out: tuple[int, ...]) -> tuple[str, str, tuple[str, ...]]:
+        """What sizes were tried, the gradient's verdict, and what is wrong at one of them."""
+        caller, call = self.call.caller, self.call
+        trial = Trial(law, caller, self.precision, (caller.tensor, caller.tensor))
+        rng, began, tried = np.random.default_rng(97), time.process_time(), [16, 0, 0]
+        sizes: list[tuple[int, int]] = [(n, self.k) for n in ROWS]
+        sizes += [(8, CLASSES)] * (law.plain and self.k > 1 and not (self.binary and self.two_sided))
+        for n, k in sizes:
+            if time.process_time() - began > 0.3:
+                break
+            x, t = self.batch(n, 90 + n) if k == self.k else (inputs(self.kind, self.binary, n, k, rng), np.zeros((n, k)))
+            if k != self.k:
+                t = rng.integers(0, 2, (n, k)).astype(float) if self.binary else t
+                t[np.arange(n), np.linspace(3, k - 1, n).astype(int)] = 1.0
+                t = rng.dirichlet(np.ones(k), n) if self.data.soft else t
+            laid = SHAPES[call.shape](x, FORMS[call.form](t))
+            if wrong := trial.wrong(*laid):
+                return "", gradient, (f"a batch of {n:,} rows and {k:,} classes {wrong[0]}", *wrong[1:])
+            tried = [max(tried[0], n), max(tried[1], k), 0]
+            if gradient.startswith("that of") and n == ROWS[2] and caller.arrays == "torch":
+                gradient = trial.whole_gradient(*laid, gradient)
+        if self.over and not self.binary and time.process_time() - began < 0.4:
+            x = inputs(self.kind, False, 900, self.k, rng).reshape(3, 300, self.k)
+            y = rng.choice(self.own_label(), (3, 300))
+            pads = [v for v in out if not 0 <= v < self.k]
+            if pads:
+                y[1, 120:] = pads[0]
+                y[2] = pads[0]
+            x = np.moveaxis(x, 2, 1) if law.layout == "second" else x
+            law.clamped = not trial.right(x, y) and replace(trial, law=replace(law, clamped=True)).right(x, y)
+            if wrong := trial.wrong(x, y):
+                return "", gradient, (f"a batch of 3 sequences of 300 positions {wrong[0]}", *wrong[1:])
+            tried[2] = 300
+        text = f"up to {tried[0]:,} rows" + f", {tried[1]:,} classes" * (tried[1] > self.k)
+        return text + ", sequences of 300" * bool(tried[2]), gradient, ()
+
+    def report(self, own: tuple[Any, Any] | None) -> Diagnosis:
         """All answers together."""
         caller, reading = self.call.caller, self.fit.reading
         plain = f"single rows look like a {reading.family} that reads {reading.name}"
@@ -830,8 +915,9 @@ class Questions:
         found = self.scale()
         self.divisor = found["denominator"]
         family, forms = self.targets()
-        ignored, out = self.ignored(targets)
         clip, epsilon = self.clip()
+        law = self.law(found, family, epsilon)
+        ignored, out = self.ignored(law, own and own[1])
         self.edges()
         layout = self.layout()
         bend, common = self.fit.bend, self.fit.common
@@ -851,9 +937,14 @@ class Questions:
         if set(forms) == {"indices"} and family == CATEGORICAL:
             self.evidence["targets"] = "a KL divergence is the same on indices"
         said = self.sequences(layout, out or (-100,) * ("-100: gives nan" in ignored))
-        if said.startswith(("over the sequences", "each sequence")):  # both labels were asked in one sequence
-            ignored = ignored.replace(", divides by the valid ones", "")
-        return Diagnosis(
+        law.layout, law.over, law.shifts = layout, self.over, self.shifts or "shifted" in self.call.shape
+        gradient = self.gradient(law)
+        tried, gradient, problem = self.at_other_sizes(law, gradient, out)
+        told: dict[str, Any] = {}
+        if own and own[0] is not None:
+            told, gradient, mine = of_your_batch(law, caller, self.precision, own, gradient)
+            problem = (*mine, *problem[: 1 if mine else None])
+        result = Diagnosis(
             family=family, first=self.call.order, targets=forms, reads=reading.name,
             reduction="none" if self.shape else "sum" if self.like == "sum" else "mean",
             ignore_index=out, epsilon=epsilon, clip=clip,
@@ -863,10 +954,14 @@ class Questions:
             entropy=round(common.get("entropy", 0.0), 6),
             constant=round(common.get("constant", 0.0), 6), axis="the classes",
             layout=layout, sequences=said, ignored=ignored, weights=self.weights(),
-            renormalises=self.renormalises, precision=self.precision, gradient=self.gradient(),
+            renormalises=self.renormalises, precision=self.precision, gradient=gradient,
             arrays=caller.arrays, alternatives=tuple(dict.fromkeys(self.alternatives)),
-            notes=tuple(dict.fromkeys(self.notes)), evidence=self.evidence, **found,
+            notes=tuple(dict.fromkeys(self.notes)), evidence=self.evidence, tried=tried,
+            **found, **told,
         )  # fmt: skip
+        if not problem:
+            return result
+        return Diagnosis(arrays=caller.arrays, notes=(*problem, f"smaller ones are read as: {result.sentence}"), tried=tried or "1 row", **told)
 
 
 # ------------------------------------------------------------------------------------- softmax over a wrong axis

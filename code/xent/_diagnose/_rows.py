@@ -30,6 +30,8 @@ SHAPES: dict[str, Callable[[Array, Array], Pair]] = {
     "(N, T, K)": lambda x, t: (x[:, None], t[:, None]),
     "(N, K, T)": lambda x, t: (x[..., None], t[..., None]),
     "(N, T, K), shifted": _shifted,
+    "(N, K, H, W)": lambda x, t: (x[..., None, None], t[..., None, None]),
+    "(N, H, W, K)": lambda x, t: (x[:, None, None], t[:, None, None]),
 }
 # The relative error of a prediction that is right.
 TOLERANCE = {"float64": 2e-6, "float32": 2e-5, "float16": 6e-3, "bfloat16": 5e-2}
