@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import io
 import itertools
 import re
 from dataclasses import dataclass, replace
@@ -11,9 +14,21 @@ import numpy as np
 
 from xent._validate import choice, real_array
 
-from ._call import LIBRARIES, Caller, Loss, loaded, numbers_within, parameters, resolve, to_numpy, ways
+from ._call import (
+    LIBRARIES,
+    Caller,
+    Loss,
+    TooSlow,
+    loaded,
+    numbers_within,
+    parameters,
+    resolve,
+    to_numpy,
+    ways,
+)
 from ._models import CATEGORICAL, LEVELS, READINGS, Bend, coarse_fits, fits, interpret, solve
-from ._questions import Candidate, Questions, other_axes
+from ._other_losses import divergences, function_of_one, other_axes
+from ._questions import Candidate, Questions
 from ._report import Diagnosis
 from ._rows import FORMS as TARGETS
 from ._rows import KINDS, SHAPES, TOLERANCE, Call, Data, datasets, inputs
@@ -67,6 +82,14 @@ def _of_soft_rows(d: Data, tolerance: float) -> list[Candidate]:
     return found
 
 
+def _labels(found: list[Candidate]) -> bool:
+    return any(f.data.call.form == "indices" for f in found)
+
+
+def _cost(found: list[Candidate]) -> float:
+    return min(f.cost for f in found)
+
+
 @dataclass
 class _Search:
     """The way through libraries, shapes and numbers of classes, and what was met on it."""
@@ -76,17 +99,21 @@ class _Search:
     classes: tuple[int, ...]
     rows: int | None
     library: str = ""
+    own: Any = None
     shapes: tuple[str, ...] = tuple(SHAPES)
 
     def __post_init__(self) -> None:
         self.said: dict[str, str] = {}
         self.unsteady, self.searched = "", False
+        self.other: Diagnosis | None = None
         self.answered: list[Data] = []
         self.numbers: list[str] = []
         self.lengths = numbers_within(self.loss)[1][:8]
 
     def callers(self) -> list[Caller]:
-        trials = sorted(loaded(self.arrays), key=lambda k: k[0] != self.library)  # that of the reader's batch first
+        trials = sorted(
+            loaded(self.arrays), key=lambda k: k[0] != self.library
+        )  # that of the reader's batch first
         return [Caller(self.loss, *k, names) for k in trials for names in ways(self.loss)]
 
     def run(self) -> list[Candidate]:
@@ -96,15 +123,15 @@ class _Search:
             if self.answered and not best:
                 break  # it answered, and nothing explained it: another library will not either
             for shape in self.shapes:
-                if "T" in shape and any(d.call.form == "indices" for d in self.answered):
+                if shape.count(",") > 1 and any(d.call.form == "indices" for d in self.answered):
                     continue  # it takes rows, and they are not explained: one position more explains nothing
                 found = self.shape(caller, shape, copies)
-                if self.unsteady:
+                if self.unsteady or self.other:
                     return []
-                if found and (not best or any(f.data.call.form == "indices" for f in found)):
+                if found and (not best or (_labels(found) and _cost(found) <= _cost(best))):
                     best = found
-                if found:
-                    break
+                if found and (_labels(found) or any(f.data.binary or f.data.soft for f in found)):
+                    break  # of rows that it takes as targets it may take labels, of sequences
             # Indices may be refused in float64 alone, by a loss that holds weights in float32.
             if best and (caller.arrays, caller.dtype) != ("torch", "float64"):
                 break
@@ -168,7 +195,8 @@ class _Search:
         if value is None:
             if call.order == "prediction":
                 telling = call.form == "indices" and call.shape in ("(N, K)", "(N, T, K)")
-                if telling or caller.arrays not in self.said:
+                kept = self.said.get(caller.arrays, "")
+                if (telling and "it returned" not in kept) or not kept:
                     self.said[caller.arrays] = caller.said
             return []
         if call.order == "prediction" or caller.names:
@@ -193,7 +221,13 @@ class _Search:
         data: list[Data] = []
         found: list[Candidate] = []
         # What is rare is asked for, and what bends is searched for, where nothing plain explains the loss.
-        for forms, levels in ((FORMS[:2], range(1)), (() if self.searched else FORMS[2:], everything)):
+        stages = ((FORMS[:2], range(1)), (() if self.searched else FORMS[2:], everything))
+        for n, (forms, levels) in enumerate(stages):
+            rows = data and all((d.call.form, d.call.order) == ("rows", "prediction") for d in data)
+            if n and rows and shape == "(N, K)" and not self.searched:
+                self.other = divergences(caller, self.own)
+            if self.other:
+                return True, []
             for order in ("prediction", "target"):
                 for form in forms:
                     data += self.measured(Call(caller, order, shape, form, k), copies)
@@ -266,16 +300,35 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     # Time and memory grow with the square of the classes.
     classes = tuple(n for n in dict.fromkeys((own[-1], own[1])) if 2 <= n <= 3000) if len(own) > 1 else ()
     library = "" if is_shape or logits is None else type(logits).__module__.partition(".")[0]
-    search = _Search(loss, arrays, classes, own[0] if own else None, library)
-    with np.errstate(all="ignore"):
-        found = search.run()
-        result = _describe(search, found, batch) if found else _nothing(search)
-        if (found and not result.known and not result.tried) or result.axis == "the whole array":
-            # It may flatten rows, as those of sequences, or compare the first with the second's label.
-            search = replace(search, shapes=("(N, T, K)", "(N, T, K), shifted"))
-            other = _describe(search, found, batch) if (found := search.run()) else result
-            return other if other.known else result
-        return result
+    search = _Search(loss, arrays, classes, own[0] if own else None, library, batch)
+    if inspect.isclass(loss):
+        return Diagnosis(
+            notes=(f"this is the class {loss.__name__}: pass an instance, {loss.__name__}(...)",)
+        )
+    printed = io.StringIO()
+    try:
+        with np.errstate(all="ignore"), contextlib.redirect_stdout(printed):
+            result = _understood(search, batch)
+    except TooSlow as error:
+        return Diagnosis(notes=(str(error),))
+    return (
+        replace(result, notes=(*result.notes, "prints while it is called")) if printed.getvalue() else result
+    )
+
+
+def _understood(search: _Search, batch: tuple[Any, Any] | None) -> Diagnosis:
+    """Search, describe what is found, and search once more where a batch has more axes than the rows it read."""
+    found = search.run()
+    result = search.other or (_describe(search, found, batch) if found else _nothing(search))
+    more = ("(N, T, K)", "(N, K, T)", "(N, T, K), shifted", "(N, K, H, W)", "(N, H, W, K)")
+    lost = result.known and bool(result.batch) and not result.batch.endswith("as predicted")
+    if lost or (found and not result.known and not result.tried) or result.axis == "the whole array":
+        # It may flatten rows, as those of sequences, or compare the first with the second's label.
+        again = replace(search, shapes=more)
+        other = _describe(again, found, batch) if (found := again.run()) else result
+        better = other.known and (not lost or other.batch.endswith("as predicted"))
+        return other if better or (other.tried and not other.known) else result
+    return result
 
 
 def _nothing(search: _Search) -> Diagnosis:
@@ -296,6 +349,9 @@ def _nothing(search: _Search) -> Diagnosis:
     notes = ("it returns numbers, and no cross-entropy predicts them",)
     if not search.answered:
         return Diagnosis(notes=(*notes, "single rows cost the same, 0 or nan, or are refused"))
+    calls = [d.call for d in search.answered if not d.binary and d.call.form in ("indices", "rows")]
+    for call in calls[:1]:
+        notes += function_of_one(call)
     return Diagnosis(arrays=search.answered[0].call.caller.arrays, notes=notes)
 
 

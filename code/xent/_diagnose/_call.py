@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from importlib import import_module
@@ -14,6 +15,7 @@ import numpy as np
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Loss: TypeAlias = "Callable[..., Any]"
 
+SLOW = 3.0  # seconds, of one call
 LIBRARIES = {"numpy": "NumPy arrays", "torch": "PyTorch tensors", "tensorflow": "TensorFlow tensors"}
 
 
@@ -104,6 +106,10 @@ def numbers_within(loss: Loss) -> tuple[list[int], list[int]]:
     return list(dict.fromkeys(whole)), [n for n in dict.fromkeys(lengths) if 2 <= n <= 200_000]
 
 
+class TooSlow(Exception):
+    """A loss of which a single call takes seconds."""
+
+
 class Caller:
     """A loss, called with fresh copies in one library and precision: the values it returns, or None.
 
@@ -129,7 +135,7 @@ class Caller:
         kind = type(own).__module__.partition(".")[0]
         if kind == "torch":
             torch = import_module("torch")
-            return lambda a: torch.from_numpy(np.ascontiguousarray(a)).to(own.device, own.dtype)
+            return lambda a: torch.from_numpy(np.array(a)).to(own.device, own.dtype)
         if kind == "tensorflow":
             return lambda a: import_module("tensorflow").constant(a, dtype=own.dtype)
         dtype = getattr(own, "dtype", None)
@@ -157,19 +163,27 @@ class Caller:
 
     def of(self, given: Any, named: dict[str, Any] | None = None, watch: bool = False) -> Array | None:
         """The loss of arrays as they are passed."""
-        before = [to_numpy(a).copy() for a in given] if watch else []
+        before, began = [to_numpy(a).copy() for a in given] if watch else [], time.perf_counter()
         try:
             value = self.raw(given, named or {})
+            if (took := time.perf_counter() - began) > SLOW:
+                raise TooSlow(f"a call takes {took:.0f} seconds, and a diagnosis some hundred calls")
             dtype = getattr(value, "dtype", "float64")
             wrong = value is None or isinstance(value, str | dict | list | tuple | bool)
             if wrong or (result := to_numpy(value)).dtype.kind not in "fiu":
-                kind = "None" if value is None else f"a value of type {type(value).__name__}"
-                raise TypeError(f"it returned {kind}, no number")
+                raise TypeError(f"it returned {_no_number(value)}")
             result = result.astype(np.float64)
+            self.returned = type(value).__module__.partition(".")[0]
+            if (self.arrays, self.returned) == (
+                "torch",
+                "tensorflow",
+            ):  # it converts them, and no gradient comes back
+                raise TypeError("it returned a tensor of TensorFlow for tensors of PyTorch")
+        except TooSlow:
+            raise
         except (Exception, SystemExit) as error:  # whatever the loss raises is evidence
             self.said = _message(error)
             return None
-        self.returned = type(value).__module__.partition(".")[0]
         self.result_dtype = getattr(dtype, "name", str(dtype).removeprefix("torch."))
         self.answered += 1
         self.mutates |= any(
@@ -202,6 +216,17 @@ class Caller:
             return "missing: nothing reaches the argument" if found is None else (to_numpy(found), upstream)
         except Exception as error:
             return f"raises {_message(error)}"
+
+
+def _no_number(value: Any) -> str:
+    """What came back in place of a number, and how the number is had, if it is in there."""
+    if isinstance(value, tuple | list) and value:
+        kind = type(value).__name__
+        return f"a {kind} of {len(value)}, no number: pass a function that returns the loss alone, as in loss(z, y)[0]"
+    if isinstance(value, dict) and value:
+        names = ", ".join(map(repr, list(value)[:5]))
+        return f"a dict of {names}, no number: pass a function that returns the loss alone, as in loss(z, y)[{next(iter(value))!r}]"
+    return "None, no number" if value is None else f"a value of type {type(value).__name__}, no number"
 
 
 def _message(error: BaseException) -> str:

@@ -5,27 +5,21 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
-from xent.numerics import log_softmax
 
 from ._call import Array, Caller, Loss, numbers_within, parameters, signature, to_numpy
 from ._models import CATEGORICAL, KL, Bend, Fit, Meaning, fits, interpret, of_z, solve
 from ._prediction import CLASSES, MEANS, ROWS, Law, Trial, coefficient, of_your_batch
-from ._report import NAT, UNKNOWN, Diagnosis
+from ._report import NAT, UNITS, UNKNOWN, Diagnosis
 from ._rows import FORMS, SHAPES, TOLERANCE, Data, explore, inputs
 
-UNITS = {"nats": 1.0, "bits": 1 / np.log(2), "hartleys": 1 / np.log(10)}
 # Labels that no class has, and that somebody might have chosen for "does not count".
 STRANGE = (
     -100, -1, 255, -2, -3, -10, -99, -255, -999, -1000, -9999, -32768, 254, 256, 999, 1000, 9999, 65535,
 )  # fmt: skip
-AXES = ("the batch", "the positions")  # of an input, before that of the classes
 LENGTHS = ((5, 4, 2), (3, 5, 2), (2, 4, 5))
 STEPS = 5
 
@@ -65,7 +59,7 @@ class Questions:
         self.row_weights = np.ones(2 if self.binary else self.k)
         self.apart = False  # common terms are averaged by themselves, over N
         self.like = self.over = ""
-        self.by_k = self.shifts = self.two_sided = False
+        self.by_k = self.shifts = self.two_sided = self.adds = False
 
     # ------------------------------------------------------------------------------ batches and predictions
 
@@ -79,7 +73,7 @@ class Questions:
         """Rows and hard targets, no two sizes with one mixture of labels; nothing that is left out."""
         rng, k = np.random.default_rng(seed), k or self.k
         x = inputs(self.kind, self.binary, n, k, rng)
-        if self.binary:
+        if self.binary and self.call.form != "labels":
             return x, rng.integers(0, 2, (n, k)).astype(float)
         if self.data.soft:
             return x, rng.dirichlet(np.full(k, 2.0), n)
@@ -217,7 +211,9 @@ class Questions:
         other, meaning, binary = self.second, self.meaning, self.binary
         # What is compared between numbers of classes.
         spread = meaning.weights[:, 0] if binary else meaning.kept
-        self.two_sided = bool(binary and np.ptp(meaning.weights, 0).max() > near * np.abs(meaning.weights).max())
+        self.two_sided = bool(
+            binary and np.ptp(meaning.weights, 0).max() > near * np.abs(meaning.weights).max()
+        )
         even = meaning.plain or (binary and not np.ptp(spread) > near * np.abs(spread).max())
         c = float(spread.mean()) if even else float(spread[0])
         if self.data.soft:
@@ -307,7 +303,11 @@ class Questions:
         b, family = self.call, self.fit.reading.family
         x, t = self.batch(6, 31)
         if b.form == "logarithms":
-            return KL, ("log-probabilities",)
+            shifted = b.laid(*SHAPES[b.shape](x, np.log(t) + 0.7))  # logits, if a shift changes nothing
+            same = shifted is not None and self.close(shifted.sum(), self.predict(x, t))
+            return KL, ("logits" if same else "log-probabilities",)
+        if b.form == "labels":
+            return family, ("indices",)
         own = {"indices": "0 or 1" if self.binary else "indices", "signs": "-1 or 1"}
         found = [own[b.form]] if b.form in own else []
         if b.form == "rows" and not self.binary and not self.data.soft:
@@ -350,9 +350,7 @@ class Questions:
 
     def ignored(self, law: Law, targets: Any) -> tuple[str, tuple[int, ...]]:
         """What labels that are no class do, and those that are left out, which the law is told."""
-        if self.data.soft or (self.binary and self.call.form == "signs"):
-            return NAT, ()
-        if not self.binary and self.call.form != "indices":
+        if self.data.soft or self.call.form not in (("rows", "indices") if self.binary else ("indices",)):
             return NAT, ()
         out, answers = [], []
         for label in self.meaning.left_out:
@@ -370,6 +368,9 @@ class Questions:
         said = {v: self.ask_label(law, v) for v in dict.fromkeys(asked) if not 0 <= v < k}
         left = {v: what for v, what in said.items() if what.startswith("left out")}
         law.left_out |= {v: not what.startswith("left out, divides by N") for v, what in left.items()}
+        law.no_class = len(left) > 8 and any(v >= k for v in left)
+        if law.no_class:
+            law.left_out = {v: valid for v, valid in law.left_out.items() if v < k}
         law.common_counts = any("what is added counts" in what for what in left.values())
         if self.binary and not left:
             numbers = [v for v in own if v in said and said[v] == "read as a number"]
@@ -434,7 +435,7 @@ class Questions:
         x, t = self.batch(4, 43)
         seen = self.call.ask(x, given=np.full(4, label))
         if seen is not None and self.shape == ():
-            value = "nan" if np.isnan(seen).any() else f"{float(seen):.4g}"
+            value = "nan" if np.isnan(seen).any() else f"{float(seen) + 0:.4g}"
             self.notes.append(f"{value} where every label is left out" + ": 0 / 0" * (value == "nan"))
         x[0] = np.nan
         seen = self.call.ask(x, given=np.array([label, *t.argmax(-1)[1:]]))
@@ -496,7 +497,8 @@ class Questions:
         self.evidence["clip"] = f"an impossible event costs {cost:.4g} = -log {epsilon:.1e}"
         if reads and epsilon > 1e-30:
             twice = self.own_cost(self.extreme(epsilon))
-            if twice is not None and abs(twice - cost + np.log(2)) < 0.05:
+            self.adds = twice is not None and abs(twice - cost + np.log(2)) < 0.05
+            if self.adds:
                 return f"adds {epsilon:.1e} to the probability", epsilon
         return f"at {epsilon:.1e}", epsilon
 
@@ -564,7 +566,7 @@ class Questions:
             return NAT
         # A loss of TensorFlow takes other arrays too, and shows its gradient for its own alone.
         x, t = self.batch(4, 59)
-        if caller.arrays != "tensorflow" and caller.returned == "tensorflow":
+        if caller.arrays == "numpy" and caller.returned == "tensorflow":
             caller = Caller(self.loss, "tensorflow", "float32", caller.names)
         if caller.arrays == "numpy" or replace(self.call, caller=caller).ask(x, t) is None:
             return NAT
@@ -583,10 +585,14 @@ class Questions:
         worst = np.abs(gradient[:, asked] - want).max() / np.abs(want).max()
         loose = {"float64": 1e-3, "float32": 3e-3}.get(self.precision, 0.1)
         if worst > loose:
-            each = upstream[:, asked] if upstream.ndim == 2 and upstream.shape[1] > 1 else upstream.reshape(-1, 1)
+            each = (
+                upstream[:, asked]
+                if upstream.ndim == 2 and upstream.shape[1] > 1
+                else upstream.reshape(-1, 1)
+            )
             lost = upstream.ndim and np.allclose(gradient[:, asked], want / each, 1e-3)
             why = f"it differs by {worst:.2g} of its largest entry"
-            why = "the weights that each value's gradient gets are lost" if lost else why
+            why = "its backward ignores the weight that each value is given" if lost else why
             return f"not that of the value: {why}"
         self.evidence["gradient"] = f"differences of the value agree to {max(worst, 1e-7):.1g}"
         return self.at_certainty(caller, x, t) or self.fading(caller, x, t)
@@ -790,7 +796,7 @@ class Questions:
 
     def broadcasts(self) -> None:
         """One column of predictions and flat targets."""
-        if not self.binary or self.call.form == "signs":
+        if not self.binary or self.call.form in ("signs", "labels"):
             return
         x = inputs(self.kind, True, 5, 1, np.random.default_rng(67))
         t = np.array([1.0, 0, 0, 1, 1])[:, None]
@@ -838,8 +844,13 @@ class Questions:
         """What has been read, for batches of any size."""
         fit, over = self.fit, found.get("smoothing_over", "")
         if epsilon and not fit.bend.added:
-            reading, floor = fit.reading, np.log(epsilon)
-            fit = replace(fit, reading=replace(reading, log_p=lambda x, b: np.maximum(reading.log_p(x, b), floor)))
+            reading, adds = fit.reading, self.adds
+
+            def log_p(x: Array, bend: Bend) -> Array:
+                found = reading.log_p(x, bend)
+                return np.logaddexp(found, np.log(epsilon)) if adds else np.maximum(found, np.log(epsilon))
+
+            fit = replace(fit, reading=replace(reading, log_p=log_p))
         diagonal = np.diag(fit.matrix).mean() if self.data.soft else self.meaning.kept.mean()
         even = self.binary or not np.ptp(self.kept_weights) > 1e-3 * self.kept_weights.max()
         weights = self.row_weights.copy()
@@ -861,14 +872,18 @@ class Questions:
         x, t = inputs(self.kind, False, 2, self.k, np.random.default_rng(13)), np.zeros((2, self.k))
         known = self.kept_labels(self.k)[0]
         t[0, known] = t[1, y] = 1.0
-        known_cost, own = self.fit.matrix[known, known] * -self.fit.reading.log_p(x, self.fit.bend)[[0, 1], [known, y]]
+        known_cost, own = (
+            self.fit.matrix[known, known] * -self.fit.reading.log_p(x, self.fit.bend)[[0, 1], [known, y]]
+        )
         if np.ptp(self.kept_weights) > 1e-3 * self.kept_weights.max():
             total = self.call.total(x, t)
             return float(self.row_weights[known] * (known_cost - total) / (total - own))
         scale = self.m if self.like == "sum" else 1
         return float(self.call.unit(x[1], t[1], self.m) / scale / own * self.fit.matrix[known, known])
 
-    def at_other_sizes(self, law: Law, gradient: str, out: tuple[int, ...]) -> tuple[str, str, tuple[str, ...]]:
+    def at_other_sizes(
+        self, law: Law, gradient: str, out: tuple[int, ...]
+    ) -> tuple[str, str, tuple[str, ...]]:
         """What sizes were tried, the gradient's verdict, and what is wrong at one of them."""
         caller, call = self.call.caller, self.call
         trial = Trial(law, caller, self.precision, (caller.tensor, caller.tensor))
@@ -878,17 +893,45 @@ class Questions:
         for n, k in sizes:
             if time.process_time() - began > 0.3:
                 break
-            x, t = self.batch(n, 90 + n) if k == self.k else (inputs(self.kind, self.binary, n, k, rng), np.zeros((n, k)))
+            x, t = (
+                self.batch(n, 90 + n)
+                if k == self.k
+                else (inputs(self.kind, self.binary, n, k, rng), np.zeros((n, k)))
+            )
             if k != self.k:
-                t = rng.integers(0, 2, (n, k)).astype(float) if self.binary else t
+                t = rng.integers(0, 2, (n, k)).astype(float) if self.binary and call.form != "labels" else t
                 t[np.arange(n), np.linspace(3, k - 1, n).astype(int)] = 1.0
                 t = rng.dirichlet(np.ones(k), n) if self.data.soft else t
             laid = SHAPES[call.shape](x, FORMS[call.form](t))
+            if k != self.k and call.laid(*laid) is None and not self.binary:  # labels that it refuses
+                t = np.eye(k)[rng.choice(self.own_label(), n)]
+                laid = SHAPES[call.shape](x, FORMS[call.form](t))
+            if k != self.k and call.laid(*laid) is None:
+                continue
             if wrong := trial.wrong(*laid):
-                return "", gradient, (f"a batch of {n:,} rows and {k:,} classes {wrong[0]}", *wrong[1:])
+                return (
+                    "one row",
+                    gradient,
+                    (f"a batch of {n:,} rows and {k:,} classes {wrong[0]}", *wrong[1:]),
+                )
             tried = [max(tried[0], n), max(tried[1], k), 0]
             if gradient.startswith("that of") and n == ROWS[2] and caller.arrays == "torch":
                 gradient = trial.whole_gradient(*laid, gradient)
+        if call.shape in ("(N, K, T)", "(N, K, H, W)", "(N, H, W, K)"):  # several positions, not one of each
+            x, t = (a.reshape(2, 35, *a.shape[1:]) for a in self.batch(70, 99))
+            t = FORMS[call.form](t.reshape(70, *t.shape[2:])).reshape(
+                2, 35, *t.shape[2:][: call.form not in ("indices", "labels")]
+            )
+            x, t = (np.moveaxis(a, -1, 1) if law.layout == "second" and a.ndim == 3 else a for a in (x, t))
+            if "H" in call.shape:
+                at = [1 + (law.layout == "second" and a.ndim == 3) for a in (x, t)]
+                x, t = (
+                    a.reshape(*a.shape[:n], 5, 7, *a.shape[n + 1 :]) for a, n in zip((x, t), at, strict=True)
+                )
+            if call.laid(x, t) is None:
+                return "", gradient, (f"a batch of the shape {x.shape} is refused: {caller.said}",)
+            if wrong := trial.wrong(x, t):
+                return "one row", gradient, (f"a batch of the shape {x.shape} {wrong[0]}", *wrong[1:])
         if self.over and not self.binary and time.process_time() - began < 0.4:
             x = inputs(self.kind, False, 900, self.k, rng).reshape(3, 300, self.k)
             y = rng.choice(self.own_label(), (3, 300))
@@ -899,7 +942,11 @@ class Questions:
             x = np.moveaxis(x, 2, 1) if law.layout == "second" else x
             law.clamped = not trial.right(x, y) and replace(trial, law=replace(law, clamped=True)).right(x, y)
             if wrong := trial.wrong(x, y):
-                return "", gradient, (f"a batch of 3 sequences of 300 positions {wrong[0]}", *wrong[1:])
+                return (
+                    "one row",
+                    gradient,
+                    (f"a batch of 3 sequences of 300 positions {wrong[0]}", *wrong[1:]),
+                )
             tried[2] = 300
         text = f"up to {tried[0]:,} rows" + f", {tried[1]:,} classes" * (tried[1] > self.k)
         return text + ", sequences of 300" * bool(tried[2]), gradient, ()
@@ -908,6 +955,7 @@ class Questions:
         """All answers together."""
         caller, reading = self.call.caller, self.fit.reading
         plain = f"single rows look like a {reading.family} that reads {reading.name}"
+        plain += f", focal with gamma {self.fit.bend.gamma:.3g}" * (self.fit.bend.gamma > 0)
         if not self.reduction():
             return Diagnosis(arrays=caller.arrays, notes=(*self.notes, plain))
         if wrong := self.verify(self.second if self.k > 1 else None) or self.unequal_rows():
@@ -937,6 +985,8 @@ class Questions:
         if set(forms) == {"indices"} and family == CATEGORICAL:
             self.evidence["targets"] = "a KL divergence is the same on indices"
         said = self.sequences(layout, out or (-100,) * ("-100: gives nan" in ignored))
+        if said.startswith(("over the sequences", "each sequence")):  # both labels were asked in one sequence
+            ignored = ignored.replace(", divides by the valid ones", "")
         law.layout, law.over, law.shifts = layout, self.over, self.shifts or "shifted" in self.call.shape
         gradient = self.gradient(law)
         tried, gradient, problem = self.at_other_sizes(law, gradient, out)
@@ -961,52 +1011,9 @@ class Questions:
         )  # fmt: skip
         if not problem:
             return result
-        return Diagnosis(arrays=caller.arrays, notes=(*problem, f"smaller ones are read as: {result.sentence}"), tried=tried or "1 row", **told)
-
-
-# ------------------------------------------------------------------------------------- softmax over a wrong axis
-
-
-def other_axes(caller: Caller) -> Diagnosis | None:
-    """A softmax over the rows, the positions or everything, where one over the classes belongs."""
-    answers = False
-    for dims, order, form in itertools.product((2, 3), ("prediction", "target"), ("indices", "rows")):
-        if dims == 3 and answers:
-            return None  # it takes rows, which nothing here explains
-        for second in (False, True) if dims == 3 else (False,):
-            seen, wants, rng = [], [], np.random.default_rng(83)
-            for n in (3, 4, 6, 5):
-                shape = (n, 3) if dims == 2 else (n, n + 1, 3)
-                x, y = rng.normal(0.4, 1.3, shape), rng.integers(0, 3, shape[:-1])
-                t = np.eye(3)[y]
-                given = y if form == "indices" else np.moveaxis(t, -1, 1) if second else t
-                laid = np.moveaxis(x, -1, 1) if second else x
-                pair = (laid, given) if order == "prediction" else (given, laid)
-                value = caller(*map(np.ascontiguousarray, pair))
-                if value is None or not np.isfinite(value).all():
-                    break
-                seen.append(float(value.sum()))
-                over = {name: log_softmax(x, axis=a) for a, name in enumerate(AXES[: dims - 1])}
-                over["the whole array"] = log_softmax(x.reshape(-1)).reshape(shape)
-                sizes = {"nothing": 1} | ({"N": y.size, "N*K": x.size} if value.ndim == 0 else {})
-                costs = {name: -(t * log_p).sum() for name, log_p in over.items()}
-                wants.append({(name, by): c / s for name, c in costs.items() for by, s in sizes.items()})
-            answers |= dims == 2 and form == "indices" and bool(seen)
-            if len(seen) < 4:
-                continue
-            for axis, divisor in wants[0]:
-                ratio = np.array(seen) / [want[axis, divisor] for want in wants]
-                if np.ptp(ratio) < 1e-5 * abs(ratio.mean()):
-                    c = float(ratio.mean())
-                    unit = next((u for u, s in UNITS.items() if abs(abs(c) / s - 1) < 1e-4), "nats")
-                    factor, scalar = abs(c) / UNITS[unit], len(wants[0]) > dims
-                    return Diagnosis(
-                        family=CATEGORICAL, first=order, targets=("indices" if form == "indices" else "one-hot",),
-                        reads="logits", axis=axis, sign=1 if c > 0 else -1, unit=unit,
-                        reduction="none" if not scalar else "sum" if divisor == "nothing" else "mean",
-                        denominator=divisor, factor=1.0 if abs(factor - 1) < 1e-5 else float(f"{factor:.6g}"),
-                        arrays=caller.arrays, smoothing=0.0,
-                        layout=UNKNOWN if dims == 2 else "second" if second else "last",
-                        evidence={"added": "four batches of several sizes are predicted"},
-                    )  # fmt: skip
-    return None
+        return Diagnosis(
+            arrays=caller.arrays,
+            notes=(*problem, f"smaller ones are read as: {result.sentence}"),
+            tried=tried,
+            **told,
+        )

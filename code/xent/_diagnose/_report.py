@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from dataclasses import dataclass, field
 
 UNKNOWN = "unknown"
 NAT = "not applicable"
+UNITS = {"nats": 1.0, "bits": 1 / math.log(2), "hartleys": 1 / math.log(10)}
 WIDTH = 42  # of a phone
 
 
@@ -153,8 +155,8 @@ class Diagnosis:
             return UNKNOWN
         how = {"none": "unreduced ", "sum": "sum of the "}.get(self.reduction, "mean ")
         over = f", over {self.denominator}" * (self.denominator not in ("nothing", UNKNOWN))
-        added = f", with {self.added}" if self.added else ""
-        flipped = "sign flipped, " * (self.sign < 0)
+        added = f", with {self.added}".replace("with plus", "plus") if self.added else ""
+        flipped = "sign flipped, " * (self.sign < 0 and min(self.pos_weight or (1,)) > 0)
         unit = f", in {self.unit}" * (self.unit not in ("nats", UNKNOWN))
         family = self.family.replace("categorical ", "")
         text = f"{flipped}{how}{family} of {self.reads}{over}{unit}{added}"
@@ -164,14 +166,15 @@ class Diagnosis:
     def unusual(self) -> tuple[str, ...]:
         """What a plain loss does not do, and what may be a fault."""
         binary = self.family.startswith("binary")
-        smooth = "fine: " if self.reads.count(" ") < 2 else ""
+        apart, negative = bool(self.pos_weight and min(self.pos_weight) < 0), self.sign * self.factor
+        pos = negative * (self.pos_weight or (1,))[0]
         asked = {
-            "the sign is flipped: a right answer costs more": self.sign < 0,
-            f"reads {self.reads}": not smooth,
+            "the sign is flipped: a right answer costs more": self.sign < 0 and not apart,
+            f"reads {self.reads}": "," in self.reads,
             f"divides by {self.denominator}: K times less than a mean of rows": self.denominator in ("N*K", "K")
             and not binary and self.known,
             f"the softmax runs over {self.axis}": self.axis not in (UNKNOWN, NAT, "the classes"),
-            "positives and negatives pull in opposite directions": bool(self.pos_weight and min(self.pos_weight) < 0),
+            f"a positive costs {pos:.4g} times its cross-entropy, a negative {negative:.4g} times": apart,
             f"the gradient: {self.gradient}": self.gradient not in ("that of the value", UNKNOWN, NAT),
             f"clips: {self.clip}": self.clip not in ("no", UNKNOWN, NAT) and not self.clip.startswith("no,"),
             f"computes in {self.precision}": "16" in self.precision,
@@ -182,12 +185,19 @@ class Diagnosis:
             f"ignored labels: {self.ignored}": any(s in self.ignored for s in ("counted as", "read as", "by N", "changes")),
             self.batch: bool(self.batch) and not self.batch.endswith("as predicted"),
         }  # fmt: skip
-        return (*(said for said, is_so in asked.items() if is_so), *(n for n in self.notes if n not in self.plain_notes))
+        return (
+            *(said for said, is_so in asked.items() if is_so),
+            *(n for n in self.notes if n not in self.plain_notes),
+        )
 
     @property
     def plain_notes(self) -> tuple[str, ...]:
         """Notes on what is in order."""
-        return tuple(n for n in self.notes if n.startswith(("takes ", "one value per", "weights were measured")))
+        return tuple(
+            n
+            for n in self.notes
+            if n.startswith(("takes ", "one value per", "weights were measured", "returns float"))
+        )
 
     def __repr__(self) -> str:
         if not self.known:
@@ -198,7 +208,11 @@ class Diagnosis:
             said.setdefault(what, []).append(label)
         ignored = "; ".join(f"{', '.join(v)}: {what}" for what, v in said.items() if what != "refused")
         sequences = self.sequences.replace("; compares position t with label t", "")
-        sequences = sequences.replace(f" (label {self.ignore_index[0]} left out)", "") if self.ignore_index else sequences
+        sequences = (
+            sequences.replace(f" (label {self.ignore_index[0]} left out)", "")
+            if self.ignore_index
+            else sequences
+        )
         *most, last = self.targets or ("",)
         takes = [self.first, f"{', '.join(most)} or {last} targets" if most else f"{last} targets"]
         takes = takes[::-1] if self.first == "target" else takes
@@ -208,7 +222,12 @@ class Diagnosis:
             ("takes", ", then ".join(takes) + ", or the other way round" * (self.first == "either")),
             ("sequences", sequences),
             ("weights", self.weights if self.weights != "no argument" else NAT),
-            ("ignores", ignored if self.ignored != NAT and not any(u.startswith("ignored") for u in unusual) else ""),
+            (
+                "ignores",
+                ignored
+                if self.ignored not in (NAT, UNKNOWN) and not any(u.startswith("ignored") for u in unusual)
+                else "",
+            ),
             ("rows", {"yes": "divided by their sums"}.get(self.renormalises, NAT)),
             ("classes", f"{self.layout} axis" if self.layout in ("last", "second") else NAT),
             ("gradient", self.gradient if self.gradient == "that of the value" else ""),
@@ -218,14 +237,21 @@ class Diagnosis:
         )
         text = textwrap.wrap(self.sentence + ".", WIDTH, break_on_hyphens=False)
         for said in unusual:
-            text += textwrap.wrap(said, WIDTH, initial_indent="! ", subsequent_indent="  ", break_on_hyphens=False)
+            text += textwrap.wrap(
+                said, WIDTH, initial_indent="! ", subsequent_indent="  ", break_on_hyphens=False
+            )
         for key, value in facts:
             if value not in ("", UNKNOWN, NAT):
                 text += _entry(key, value)
-        return "\n".join([*text, *(_entry("", self.batch) if self.batch and self.batch not in unusual else [])])
+        return "\n".join(
+            [*text, *(_entry("", self.batch) if self.batch and self.batch not in unusual else [])]
+        )
 
 
 def _ratios(weights: tuple[float, ...]) -> str:
+    seen = [w for w in weights if not math.isnan(w)]
+    if len(seen) < len(weights):
+        return " : ".join(f"{w:.4g}" for w in seen) + f" (of {len(seen)} classes of {len(weights)})"
     shown = [f"{w:.4g}" for w in weights[:12]]
     return " : ".join(shown) + (f" : ... ({len(weights)} of them)" if len(weights) > 12 else "")
 

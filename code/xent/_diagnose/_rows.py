@@ -42,6 +42,7 @@ FORMS: dict[str, Callable[[Array], Array]] = {
     "rows": lambda t: t,
     "signs": lambda t: 2 * t - 1,
     "logarithms": lambda t: np.log(t),
+    "labels": lambda t: t.argmax(-1),  # of a binary loss for each class, over the rows with a single 1
 }
 
 
@@ -158,7 +159,7 @@ def _targets(binary: bool, k: int, rng: np.random.Generator) -> Array:
 def explore(call: Call, kind: str, binary: bool, copies: tuple[int, ...], soft: bool = False) -> Data | None:
     """Measure single rows, or None where the loss refuses them or says nothing with them."""
     rng = np.random.default_rng(7)
-    t = _targets(binary, call.k, rng)
+    t = _targets(binary and call.form != "labels", call.k, rng)
     if soft:
         t = rng.dirichlet(np.full(call.k, 2.0), (call.k + 3) ** 2)
     x = inputs(kind, binary, len(t), call.k, rng)
@@ -184,7 +185,9 @@ def explore(call: Call, kind: str, binary: bool, copies: tuple[int, ...], soft: 
 def datasets(call: Call, copies: tuple[int, ...]) -> Iterator[Data]:
     """What a call yields for each kind of input, as one choice of several or as yes and no."""
     flat, soft = call.k == 1, call.form == "logarithms"
-    families = {"signs": (True,), "indices": (False,)}.get(call.form, (False, True))
+    families = {"signs": (True,), "labels": (True,), "indices": (False,)}.get(call.form, (False, True))
+    if call.form == "labels" and flat:
+        return
     for binary in (True,) if flat else families:
         if (soft and (binary or flat or call.k > FULL)) or (binary and call.k > 64):
             continue  # too many numbers to solve for: fewer classes tell
