@@ -224,8 +224,8 @@ def _no_number(value: Any) -> str:
         kind = type(value).__name__
         return f"a {kind} of {len(value)}, no number: pass a function that returns the loss alone, as in loss(z, y)[0]"
     if isinstance(value, dict) and value:
-        names = ", ".join(map(repr, list(value)[:5]))
-        return f"a dict of {names}, no number: pass a function that returns the loss alone, as in loss(z, y)[{next(iter(value))!r}]"
+        names, alone = ", ".join(map(repr, list(value)[:5])), f"loss(z, y)[{next(iter(value))!r}]"
+        return f"a dict of {names}, no number: pass a function that returns the loss alone, as in {alone}"
     return "None, no number" if value is None else f"a value of type {type(value).__name__}, no number"
 
 

@@ -162,7 +162,7 @@ def _said(
     mean, kinds = law.mean != "a sum", law.held[::-1] if reverse else law.held
     size = abs(law.factor)
     result = Diagnosis(
-        family=family, first="target" if reverse else "either" if family[0] == "s" or family[0] == "J" else "prediction",
+        family=family, first="target" if reverse else "prediction" if family in (KL, CATEGORICAL) else "either",
         targets=({"probabilities": "soft"}.get(kinds[1], kinds[1]),),
         reads={"soft": "probabilities"}.get(kinds[0], kinds[0]),
         reduction="none" if ndim else "mean" if mean else "sum",
@@ -255,7 +255,7 @@ def function_of_one(call: Call) -> tuple[str, ...]:
         found = by_level([np.log(r) + rng.normal() for r in rows] if reads == "logits" else rows)
         if found and found[1]:
             curve = _curve(levels, found[0]) or "none of those that are known here"
-            said = f"a row's loss is a function of its label's probability p alone, of {reads}: {curve}"
+            said = f"a row's loss is a function of its label's probability p alone, where it reads {reads}: {curve}"
             return (said, *_batched(call, [np.log(r) if reads == "logits" else r for r in rows], labels))
     margins = np.linspace(-3.0, 4.0, 24)
     rows = [np.r_[m + o.max(), o] for m, (_, o) in zip(np.repeat(margins, 3), points, strict=True)]

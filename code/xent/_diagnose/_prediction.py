@@ -323,7 +323,7 @@ class Trial:
         return True
 
     def wrong(self, x: Array, t: Array) -> tuple[str, ...]:
-        """How a batch differs from what is predicted, and what that follows; nothing where it is predicted or refused."""
+        """How a batch differs from what is predicted, and what that follows; nothing where it does not."""
         try:
             both = self.costs(x, t)
         except Unpredictable:

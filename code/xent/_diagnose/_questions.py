@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -656,11 +657,9 @@ class Questions:
         t = np.eye(self.k)[rng.choice(self.own_label(), batch * steps)]
         w = self.weights_of(t) if self.like == "mean" else np.ones(len(t))
         total = float((self.fit.rows(x, t) * w).sum())
-        cube, targets = x.reshape(batch, steps, -1), t.reshape(batch, steps, -1)
         found = []
-        for name, axis in (("last", 2), ("second", 1)):
-            given = targets.argmax(-1) if self.call.form == "indices" else np.moveaxis(targets, 2, axis)
-            seen = self.call.laid(np.moveaxis(cube, 2, axis), given)
+        for name in ("last", "second"):
+            seen = self.call.laid(*self.positions(x, t, (batch, steps), name == "second"))
             if seen is None:
                 continue
             every = self.close(seen.sum(), total / w.sum() if self.like == "mean" else total)
@@ -881,75 +880,64 @@ class Questions:
         scale = self.m if self.like == "sum" else 1
         return float(self.call.unit(x[1], t[1], self.m) / scale / own * self.fit.matrix[known, known])
 
+    def positions(self, x: Array, t: Array, shape: tuple[int, ...], second: bool) -> tuple[Array, Array]:
+        """Rows and their targets as a batch of so many positions, the classes on the last axis or the second."""
+        given = FORMS[self.call.form](t)
+        x, given = x.reshape(*shape, -1), given.reshape(*shape, *given.shape[1:])
+        if second:
+            x, given = (np.moveaxis(a, -1, 1) if a.ndim > len(shape) else a for a in (x, given))
+        return np.ascontiguousarray(x), np.ascontiguousarray(given)
+
+    def other_sizes(self, law: Law, out: tuple[int, ...]) -> Iterator[tuple[str, Array, Array]]:
+        """Larger batches, by name: rows, classes, positions, sequences of which one is left out."""
+        call, k, rng = self.call, CLASSES, np.random.default_rng(97)
+        for n in ROWS:
+            x, t = self.batch(n, 90 + n)
+            yield f"{n:,} rows", *SHAPES[call.shape](x, FORMS[call.form](t))
+        if law.plain and self.k > 1 and not (self.binary and self.two_sided):
+            x, t = (
+                self.batch(8, 98, k)
+                if self.binary or self.data.soft
+                else (inputs(self.kind, False, 8, k, rng), None)
+            )
+            for labels in (np.linspace(3, k - 1, 8).astype(int), rng.choice(self.own_label(), 8)):
+                rows = np.asarray(t) if np.ndim(t) else np.eye(k)[labels]
+                pair = SHAPES[call.shape](x, FORMS[call.form](rows))
+                if call.laid(*pair) is not None:  # it may refuse such labels, or so many classes
+                    yield f"8 rows and {k:,} classes", *pair
+                    break
+        second = law.layout == "second"
+        if call.shape in ("(N, K, T)", "(N, K, H, W)", "(N, H, W, K)"):  # several positions, not one of each
+            shape = (2, 5, 7) if "H" in call.shape else (2, 35)
+            yield f"positions {shape}", *self.positions(*self.batch(70, 99), shape, second)
+        if self.over and not self.binary:
+            x = inputs(self.kind, False, 900, self.k, rng)
+            x, y = self.positions(x, np.eye(self.k)[rng.choice(self.own_label(), 900)], (3, 300), second)
+            for pad in [v for v in out if not 0 <= v < self.k][:1]:
+                y[1, 120:] = y[2] = pad
+            yield "3 sequences of 300", x, y
+
     def at_other_sizes(
         self, law: Law, gradient: str, out: tuple[int, ...]
     ) -> tuple[str, str, tuple[str, ...]]:
         """What sizes were tried, the gradient's verdict, and what is wrong at one of them."""
-        caller, call = self.call.caller, self.call
+        caller, began, tried = self.call.caller, time.process_time(), {"rows": "16 rows"}
         trial = Trial(law, caller, self.precision, (caller.tensor, caller.tensor))
-        rng, began, tried = np.random.default_rng(97), time.process_time(), [16, 0, 0]
-        sizes: list[tuple[int, int]] = [(n, self.k) for n in ROWS]
-        sizes += [(8, CLASSES)] * (law.plain and self.k > 1 and not (self.binary and self.two_sided))
-        for n, k in sizes:
-            if time.process_time() - began > 0.3:
+        for name, x, t in self.other_sizes(law, out):
+            if time.process_time() - began > 1.5:
                 break
-            x, t = (
-                self.batch(n, 90 + n)
-                if k == self.k
-                else (inputs(self.kind, self.binary, n, k, rng), np.zeros((n, k)))
-            )
-            if k != self.k:
-                t = rng.integers(0, 2, (n, k)).astype(float) if self.binary and call.form != "labels" else t
-                t[np.arange(n), np.linspace(3, k - 1, n).astype(int)] = 1.0
-                t = rng.dirichlet(np.ones(k), n) if self.data.soft else t
-            laid = SHAPES[call.shape](x, FORMS[call.form](t))
-            if k != self.k and call.laid(*laid) is None and not self.binary:  # labels that it refuses
-                t = np.eye(k)[rng.choice(self.own_label(), n)]
-                laid = SHAPES[call.shape](x, FORMS[call.form](t))
-            if k != self.k and call.laid(*laid) is None:
-                continue
-            if wrong := trial.wrong(*laid):
-                return (
-                    "one row",
-                    gradient,
-                    (f"a batch of {n:,} rows and {k:,} classes {wrong[0]}", *wrong[1:]),
-                )
-            tried = [max(tried[0], n), max(tried[1], k), 0]
-            if gradient.startswith("that of") and n == ROWS[2] and caller.arrays == "torch":
-                gradient = trial.whole_gradient(*laid, gradient)
-        if call.shape in ("(N, K, T)", "(N, K, H, W)", "(N, H, W, K)"):  # several positions, not one of each
-            x, t = (a.reshape(2, 35, *a.shape[1:]) for a in self.batch(70, 99))
-            t = FORMS[call.form](t.reshape(70, *t.shape[2:])).reshape(
-                2, 35, *t.shape[2:][: call.form not in ("indices", "labels")]
-            )
-            x, t = (np.moveaxis(a, -1, 1) if law.layout == "second" and a.ndim == 3 else a for a in (x, t))
-            if "H" in call.shape:
-                at = [1 + (law.layout == "second" and a.ndim == 3) for a in (x, t)]
-                x, t = (
-                    a.reshape(*a.shape[:n], 5, 7, *a.shape[n + 1 :]) for a, n in zip((x, t), at, strict=True)
-                )
-            if call.laid(x, t) is None:
-                return "", gradient, (f"a batch of the shape {x.shape} is refused: {caller.said}",)
+            if "sequences" in name:
+                zero = replace(trial, law=replace(law, clamped=True))
+                law.clamped = not trial.right(x, t) and zero.right(x, t)
+            if "positions" in name and self.call.laid(x, t) is None:
+                return "", gradient, (f"a batch of {name} is refused: {caller.said}",)
             if wrong := trial.wrong(x, t):
-                return "one row", gradient, (f"a batch of the shape {x.shape} {wrong[0]}", *wrong[1:])
-        if self.over and not self.binary and time.process_time() - began < 0.4:
-            x = inputs(self.kind, False, 900, self.k, rng).reshape(3, 300, self.k)
-            y = rng.choice(self.own_label(), (3, 300))
-            pads = [v for v in out if not 0 <= v < self.k]
-            if pads:
-                y[1, 120:] = pads[0]
-                y[2] = pads[0]
-            x = np.moveaxis(x, 2, 1) if law.layout == "second" else x
-            law.clamped = not trial.right(x, y) and replace(trial, law=replace(law, clamped=True)).right(x, y)
-            if wrong := trial.wrong(x, y):
-                return (
-                    "one row",
-                    gradient,
-                    (f"a batch of 3 sequences of 300 positions {wrong[0]}", *wrong[1:]),
-                )
-            tried[2] = 300
-        text = f"up to {tried[0]:,} rows" + f", {tried[1]:,} classes" * (tried[1] > self.k)
-        return text + ", sequences of 300" * bool(tried[2]), gradient, ()
+                return "one row", gradient, (f"a batch of {name} {wrong[0]}", *wrong[1:])
+            if gradient.startswith("that of") and name == f"{ROWS[2]:,} rows" and caller.arrays == "torch":
+                gradient = trial.whole_gradient(x, t, gradient)
+            what = name.rpartition(" ")[2]
+            tried[what] = name.removeprefix("8 rows and ").removeprefix("3 ")
+        return "up to " + ", ".join(tried.values()), gradient, ()
 
     def report(self, own: tuple[Any, Any] | None) -> Diagnosis:
         """All answers together."""

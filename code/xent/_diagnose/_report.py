@@ -182,7 +182,9 @@ class Diagnosis:
             "averages the means of sequences: a short one weighs as much as a long one": self.sequences.startswith(
                 "a mean of sequence"
             ),
-            f"ignored labels: {self.ignored}": any(s in self.ignored for s in ("counted as", "read as", "by N", "changes")),
+            f"ignored labels: {self.ignored}": any(
+                said in self.ignored for said in ("counted as", "read as", "by N", "changes")
+            ),
             self.batch: bool(self.batch) and not self.batch.endswith("as predicted"),
         }  # fmt: skip
         return (
