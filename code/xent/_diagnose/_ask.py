@@ -223,7 +223,7 @@ class _Search:
         # What is rare is asked for, and what bends is searched for, where nothing plain explains the loss.
         stages = ((FORMS[:2], range(1)), (() if self.searched else FORMS[2:], everything))
         for n, (forms, levels) in enumerate(stages):
-            rows = data and all((d.call.form, d.call.order) == ("rows", "prediction") for d in data)
+            rows = data and all(d.call.form == "rows" for d in data)
             if n and rows and shape == "(N, K)" and not self.searched:
                 self.other = divergences(caller, self.own)
             if self.other:
@@ -350,7 +350,7 @@ def _nothing(search: _Search) -> Diagnosis:
         return Diagnosis(notes=wrong or ("every call raises", *named, *said))
     if set(search.numbers) == {"nan"}:
         return Diagnosis(notes=("it returns nan for every batch", *said))
-    notes = ("it returns numbers, and no cross-entropy predicts them",)
+    notes: tuple[str, ...] = ("it returns numbers, and no cross-entropy predicts them",)
     if not search.answered:
         return Diagnosis(notes=(*notes, "single rows cost the same, 0 or nan, or are refused"))
     calls = [d.call for d in search.answered if not d.binary and d.call.form in ("indices", "rows")]

@@ -247,7 +247,7 @@ def function_of_one(call: Call) -> tuple[str, ...]:
         return u.mean(1), bool(np.ptp(u, 1).max() < 1e-5 * np.ptp(u))
 
     def softmaxed(p: float, others: Array) -> Array:
-        return np.r_[p, (1 - p) * np.exp(others) / np.exp(others).sum()]
+        return np.append(p, (1 - p) * np.exp(others) / np.exp(others).sum())
 
     for reads in ("logits", "probabilities"):
         rows = [softmaxed(p, o) for p, o in points]

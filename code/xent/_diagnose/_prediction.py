@@ -187,9 +187,10 @@ class Law:
         else:
             t = t.reshape(t.shape[:-1]) if t.ndim == x.ndim and t.shape[-1] == 1 else t
             axes = (1, -1) if self.layout == "second" else (-1, 1)
-            axis = next((a for a in axes if np.delete(x.shape, a).tolist() == [*t.shape]), None)
-            if axis is None:
+            fits = [a for a in axes if np.delete(x.shape, a).tolist() == [*t.shape]]
+            if not fits:
                 raise Unpredictable(f"targets {t.shape} for logits {x.shape} leave the classes' axis open")
+            axis = fits[0]
             x = np.moveaxis(x, axis, -1)
         if self.shifts and x.ndim > 2:
             x, t = x[:, :-1], t[:, 1:]
@@ -215,7 +216,7 @@ class Law:
         x, t, shape = self.positions(np.asarray(x, float), np.asarray(t))
         labels = t if self.binary or t.ndim == 1 else None
         keep = np.ones(t.shape if self.binary else len(t), bool)
-        counts = np.ones(keep.shape)
+        counts: Array = np.ones(keep.shape)
         if labels is not None:
             out = np.isin(labels, list(self.left_out))
             keep &= ~out
@@ -228,7 +229,7 @@ class Law:
                 if len(wrong := np.unique(t[(t < 0) | (t >= x.shape[-1])])):
                     raise Unpredictable(f"the label {wrong[0]} is no class")
         own, common = self.rows(x, t)
-        w = keep.astype(float)
+        w: Array = keep.astype(float)
         if not self.binary and len(self.weights) == x.shape[-1] and self.uneven:
             by_label = self.weights[t] if t.ndim == 1 else t @ np.nan_to_num(self.weights)
             w, counts = w * by_label, counts * by_label
@@ -238,9 +239,8 @@ class Law:
             own, common = own * x.shape[-1], common * x.shape[-1]  # a mean over all entries
         elif self.binary and self.mean == "over the valid tokens":
             counts = counts / x.shape[-1]
-        own, w, counts = (a.reshape(shape) for a in (own, w, counts))
-        common = np.broadcast_to(common, own.reshape(-1, x.shape[-1]).shape if self.binary else len(common))
-        common = common.reshape(shape)
+        common = np.broadcast_to(common, own.shape)
+        own, w, counts, common = (np.asarray(a).reshape(shape) for a in (own, w, counts, common))
         mean = self.over if self.over and len(shape) > 1 and not self.binary else self.mean
         c = coefficient(mean, counts, self.clamped)
         beside = np.full(shape, 1 / own.size) if self.common_counts or self.apart else c * w
@@ -424,7 +424,7 @@ def of_your_batch(
         getattr(own[0], "device", None) if here == "torch" else None,
     )
     dtype = getattr(own[0], "dtype", np.dtype(float))
-    dtype = getattr(dtype, "name", str(dtype).removeprefix("torch."))
+    dtype = str(getattr(dtype, "name", str(dtype).removeprefix("torch.")))
     coarse = max(precision, dtype if dtype in CLOSE else "float64", key=lambda d: CLOSE[d])
     trial = Trial(law, caller, coarse, (caller.like(own[0]), caller.like(own[1])))
     name = f"your batch, {' x '.join(f'{n:,}' for n in x.shape)} in {dtype},"

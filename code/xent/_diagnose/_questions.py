@@ -895,13 +895,10 @@ class Questions:
             x, t = self.batch(n, 90 + n)
             yield f"{n:,} rows", *SHAPES[call.shape](x, FORMS[call.form](t))
         if law.plain and self.k > 1 and not (self.binary and self.two_sided):
-            x, t = (
-                self.batch(8, 98, k)
-                if self.binary or self.data.soft
-                else (inputs(self.kind, False, 8, k, rng), None)
-            )
+            hard = not (self.binary or self.data.soft)
+            x, t = (inputs(self.kind, False, 8, k, rng), np.empty(0)) if hard else self.batch(8, 98, k)
             for labels in (np.linspace(3, k - 1, 8).astype(int), rng.choice(self.own_label(), 8)):
-                rows = np.asarray(t) if np.ndim(t) else np.eye(k)[labels]
+                rows = np.eye(k)[labels] if hard else t
                 pair = SHAPES[call.shape](x, FORMS[call.form](rows))
                 if call.laid(*pair) is not None:  # it may refuse such labels, or so many classes
                     yield f"8 rows and {k:,} classes", *pair

@@ -204,17 +204,18 @@ class Diagnosis:
     def __repr__(self) -> str:
         if not self.known:
             return "\n".join([UNKNOWN, *(line for note in self.notes for line in _entry("", note))])
-        said: dict[str, list[str]] = {}
+        kinds: dict[str, list[str]] = {}
         for part in self.ignored.split("; "):
             label, _, what = part.partition(": ")
-            said.setdefault(what, []).append(label)
-        ignored = "; ".join(f"{', '.join(v)}: {what}" for what, v in said.items() if what != "refused")
+            kinds.setdefault(what, []).append(label)
+        ignored = "; ".join(f"{', '.join(v)}: {what}" for what, v in kinds.items() if what != "refused")
         sequences = self.sequences.replace("; compares position t with label t", "")
         sequences = (
             sequences.replace(f" (label {self.ignore_index[0]} left out)", "")
             if self.ignore_index
             else sequences
         )
+        ignored = "" if self.ignored in (NAT, UNKNOWN) else ignored
         *most, last = self.targets or ("",)
         takes = [self.first, f"{', '.join(most)} or {last} targets" if most else f"{last} targets"]
         takes = takes[::-1] if self.first == "target" else takes
@@ -224,12 +225,7 @@ class Diagnosis:
             ("takes", ", then ".join(takes) + ", or the other way round" * (self.first == "either")),
             ("sequences", sequences),
             ("weights", self.weights if self.weights != "no argument" else NAT),
-            (
-                "ignores",
-                ignored
-                if self.ignored not in (NAT, UNKNOWN) and not any(u.startswith("ignored") for u in unusual)
-                else "",
-            ),
+            ("ignores", "" if f"ignored labels: {self.ignored}" in unusual else ignored),
             ("rows", {"yes": "divided by their sums"}.get(self.renormalises, NAT)),
             ("classes", f"{self.layout} axis" if self.layout in ("last", "second") else NAT),
             ("gradient", self.gradient if self.gradient == "that of the value" else ""),
