@@ -481,6 +481,25 @@ def test_what_a_call_does_besides(capsys: pytest.CaptureFixture[str]) -> None:
     assert not z.any() and torch.equal(y, torch.arange(6) % 3)
 
 
+@pytest.mark.parametrize(
+    ("loss", "given", "words"),
+    [
+        (F.cross_entropy, "probabilities", "look like probabilities"),
+        (lambda p, y: F.nll_loss(p.log(), y), "logits", "no probabilities"),
+        (F.nll_loss, "logits", "no log-probabilities"),
+        (F.nll_loss, "log-probabilities", ""),
+        (F.cross_entropy, "logits", ""),
+    ],
+)
+def test_a_batch_that_is_not_what_the_loss_reads(loss: Loss, given: str, words: str) -> None:
+    torch.manual_seed(2)
+    z, y = torch.randn(9, 4), torch.randint(4, (9,))
+    x = {"logits": z, "probabilities": z.softmax(1), "log-probabilities": z.log_softmax(1)}[given]
+    found = diagnose(loss, x, y)
+    assert words in found.batch and found.batch.endswith("as predicted") is not bool(words)
+    assert ("! your batch" in repr(found)) is bool(words)
+
+
 def test_a_report_is_short() -> None:
     text = repr(diagnose(F.cross_entropy))
     assert (

@@ -26,7 +26,7 @@ from ._call import (
     to_numpy,
     ways,
 )
-from ._models import CATEGORICAL, LEVELS, READINGS, Bend, coarse_fits, fits, interpret, solve
+from ._models import CATEGORICAL, FULL, LEVELS, READINGS, Bend, coarse_fits, fits, interpret, solve
 from ._other_losses import divergences, function_of_one, other_axes
 from ._questions import Candidate, Questions
 from ._report import Diagnosis
@@ -56,6 +56,8 @@ def understand(data: list[Data], precision: str, levels: range) -> list[Candidat
                 found += [
                     Candidate(d, *f, 0) for f in coarse_fits(d.kind, d.binary, d.x, d.t, d.u, tolerance)
                 ]
+            if level and d.binary and d.call.k > FULL:
+                continue  # hundreds of numbers to solve for, at every bend
             if coarse or (level and (d.call.form == "signs" or not d.promising(level))):
                 continue
             for fit in fits(d.kind, d.binary, d.x, d.t, d.u, level, tolerance):
@@ -325,12 +327,12 @@ def _understood(search: _Search, batch: tuple[Any, Any] | None) -> Diagnosis:
     found = search.run()
     result = search.other or (_describe(search, found, batch) if found else _nothing(search))
     more = ("(N, T, K)", "(N, K, T)", "(N, T, K), shifted", "(N, K, H, W)", "(N, H, W, K)")
-    lost = result.known and bool(result.batch) and not result.batch.endswith("as predicted")
+    lost = result.known and bool(result.batch) and "as predicted" not in result.batch
     if lost or (found and not result.known and not result.tried) or result.axis == "the whole array":
         # It may flatten rows, as those of sequences, or compare the first with the second's label.
         again = replace(search, shapes=more)
         other = _describe(again, found, batch) if (found := again.run()) else result
-        better = other.known and (not lost or other.batch.endswith("as predicted"))
+        better = other.known and (not lost or "as predicted" in other.batch)
         return other if better or (other.tried and not other.known) else result
     return result
 

@@ -83,6 +83,21 @@ class Law:
         """Whether the divisor of a mean weighs labels."""
         return bool(np.nanmax(self.weights) - np.nanmin(self.weights) > 1e-6)
 
+    def misread(self, x: Array) -> str:
+        """Whether the rows of a batch are something else than what the loss reads, in words."""
+        if self.binary:
+            outside = self.kind == "probabilities" and not ((x >= 0) & (x <= 1)).all()
+            return "; but its entries are no probabilities" * outside
+        axis = 1 if x.ndim > 2 and self.layout == "second" else -1
+        with np.errstate(all="ignore"):
+            sums = (np.exp(x) if self.kind == "log-probabilities" else x).sum(axis)
+        ones = bool(np.allclose(sums, 1, atol=2e-2) and (self.kind == "log-probabilities" or (x >= 0).all()))
+        if self.kind == "logits":
+            return "; but its rows look like probabilities, and it reads logits" * (
+                ones and x.size > x.shape[axis]
+            )
+        return f"; but its rows are no {self.kind}" * (not ones and not self.normalises)
+
     # ------------------------------------------------------------------------------------------ single rows
 
     def rows(self, x: Array, t: Array) -> Pair:
@@ -446,4 +461,4 @@ def of_your_batch(
     if gradient.startswith("that of") and caller.arrays in ("torch", "tensorflow"):
         gradient = trial.whole_gradient(x, t, gradient)
     each = f"costs {cost:.5g}" if not seen.ndim else f"costs {cost:.5g} in all"
-    return told | {"batch": f"{name} {each}, as predicted"}, gradient, ()
+    return told | {"batch": f"{name} {each}, as predicted{law.misread(x)}"}, gradient, ()

@@ -343,7 +343,7 @@ class Questions:
         elif self.close(cost, self.predict(x, largest)):
             what = "rounded to 0 and 1" if self.binary else "read by their largest entry alone"
             self.notes.append(f"soft targets are {what}")
-        elif not np.isnan(cost):
+        elif not np.isnan(cost) and np.isfinite(self.whole.matrix).all():
             self.notes.append("soft targets are not explained")
         return family, tuple(dict.fromkeys(found))
 
