@@ -500,6 +500,23 @@ def test_a_batch_that_is_not_what_the_loss_reads(loss: Loss, given: str, words: 
     assert ("! your batch" in repr(found)) is bool(words)
 
 
+@pytest.mark.slow
+def test_operations_of_keras_beside_torch() -> None:
+    """They take tensors of PyTorch, and lose the gradient: TensorFlow's are asked."""
+    from xent_book import behaviours
+
+    ops = behaviours.keras().ops
+
+    def loss(y: Any, z: Any) -> Any:
+        if isinstance(z, np.ndarray):
+            raise TypeError("tensors only")
+        rows = ops.one_hot(ops.cast(y, "int32"), ops.shape(z)[-1]) * ops.log_softmax(ops.cast(z, "float32"))
+        return -ops.mean(ops.sum(rows, -1))
+
+    found = diagnose(loss)
+    assert (found.arrays, found.gradient) == ("tensorflow", "that of the value")
+
+
 def test_a_report_is_short() -> None:
     text = repr(diagnose(F.cross_entropy))
     assert (

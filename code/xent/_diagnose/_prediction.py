@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ._call import Array, Caller, to_numpy
-from ._models import COMMON, FULL, Fit, _costs
+from ._models import COMMON, FULL, Fit, label_costs
 from ._rows import inputs
 
 Pair: TypeAlias = "tuple[Array, Array]"
@@ -108,7 +108,7 @@ class Law:
         for s in (slice(a, a + max(1, 2_000_000 // k)) for a in range(0, n, max(1, 2_000_000 // k))):
             xs = x[s] / x[s].sum(-1, keepdims=True) if self.normalises else x[s]
             ts = t[s]
-            cost = _costs(fit.reading, xs, fit.bend)
+            cost = label_costs(fit.reading, xs, fit.bend)
             if self.binary:
                 sides = np.stack([1 - ts, ts], -1)
                 own[s] = np.einsum("nkv,kvs,nks->nk", sides, fit.matrix, cost)

@@ -189,11 +189,11 @@ class Diagnosis:
         }  # fmt: skip
         return (
             *(said for said, is_so in asked.items() if is_so),
-            *(n for n in self.notes if n not in self.plain_notes),
+            *(n for n in self.notes if n not in self._plain_notes),
         )
 
     @property
-    def plain_notes(self) -> tuple[str, ...]:
+    def _plain_notes(self) -> tuple[str, ...]:
         """Notes on what is in order."""
         return tuple(
             n
@@ -231,7 +231,7 @@ class Diagnosis:
             ("gradient", self.gradient if self.gradient == "that of the value" else ""),
             ("tried", self.tried),
             *(("or", a) for a in self.alternatives),
-            *(("note", n) for n in self.plain_notes),
+            *(("note", n) for n in self._plain_notes),
         )
         text = textwrap.wrap(self.sentence + ".", WIDTH, break_on_hyphens=False)
         for said in unusual:
