@@ -13,7 +13,7 @@ import numpy as np
 
 from ._call import Array, Caller, Loss, numbers_within, parameters, signature, to_numpy
 from ._models import CATEGORICAL, KL, Bend, Fit, Meaning, fits, interpret, of_z, solve
-from ._prediction import CLASSES, MEANS, ROWS, Law, Trial, coefficient, of_your_batch
+from ._prediction import CLASSES, MEANS, ROWS, Law, Trial, of_your_batch
 from ._report import NAT, UNITS, UNKNOWN, Diagnosis
 from ._rows import FORMS, SHAPES, TOLERANCE, Data, explore, inputs
 
@@ -59,8 +59,8 @@ class Questions:
         self.evidence: dict[str, str] = {}
         self.row_weights = np.ones(2 if self.binary else self.k)
         self.apart = False  # common terms are averaged by themselves, over N
-        self.like = self.over = ""
-        self.by_k = self.shifts = self.two_sided = self.adds = False
+        self.like = ""
+        self.by_k = self.two_sided = self.adds = False
 
     # ------------------------------------------------------------------------------ batches and predictions
 
@@ -644,7 +644,7 @@ class Questions:
 
     # ----------------------------------------------------------------------------------- layouts and sequences
 
-    def layout(self) -> str:
+    def layout(self, law: Law) -> str:
         """The class axis of a batch of sequences."""
         if self.binary:
             return "any"
@@ -666,79 +666,57 @@ class Questions:
             first = not every and self.close(seen.sum(), total / batch)
             found.append(name if every or first else UNKNOWN)
             if first and self.like == "mean":
-                self.over = "over the sequences"
+                law.over = "over the sequences"
                 self.notes.append("3-D input: divides by the first axis alone")
         known = [name for name in found if name != UNKNOWN]
         if known == ["last", "second"]:
             return "any"
         return known[0] if len(known) == 1 else UNKNOWN if found else "2-D only"
 
-    def sequences(self, layout: str, pads: tuple[int, ...]) -> str:
-        """What is averaged where the sequences of a batch have different lengths."""
+    def sequences(self, law: Law, layout: str, pads: tuple[int, ...]) -> str:
+        """What is averaged where the sequences of a batch have different lengths, which the law is told."""
         if self.binary or self.call.form != "indices" or layout not in ("last", "second", "any"):
             return UNKNOWN
         ways: list[tuple[str, int | None, str]] = [(f"label {p} left out", p, "") for p in pads[:1]]
-        ways += [(f"{n}=", 1, n) for n in self.keywords] if len(self.keywords) < 6 else []
+        ways += [(f"{n}=", -1, n) for n in self.keywords] if len(self.keywords) < 6 else []
+        powers = [
+            f"each sequence's sum over its length to the power {a:.3g}" for a in np.linspace(0.05, 1.95, 39)
+        ]
         for padding, pad, mask in [*ways, ("no label left out", None, "")]:
-            if found := self.ragged(layout, pad, mask):
-                self.over, self.shifts = found
-                self.evidence["sequences"] = "three batches of ragged sequences are predicted"
-                mean = "over all positions" if pad is None and "valid" in found[0] else found[0]
-                shifts = "shifts the labels itself" if found[1] else "compares position t with label t"
-                return f"{mean} ({padding}); {shifts}"
+            batches = self.ragged(layout, pad, mask)
+            for shifts, mean in itertools.product((False, True), [*MEANS, *powers] if batches else []):
+                out = law.left_out if pad is None else law.left_out | {pad: True}
+                guess = replace(law, over=mean, shifts=shifts, layout=layout, left_out=out)
+                axes = 1 if "for each sequence" in mean else 2 if "each position" in mean else 0
+                if all(v.ndim == axes and self.alike(v, guess.value(x, y, axes)) for x, y, v in batches):
+                    law.over, law.shifts = mean, shifts
+                    self.evidence["sequences"] = "three batches of ragged sequences are predicted"
+                    mean = "over all positions" if pad is None and "valid" in mean else mean
+                    how = "shifts the labels itself" if shifts else "compares position t with label t"
+                    return f"{mean} ({padding}); {how}"
         return UNKNOWN
 
-    def ragged(self, layout: str, pad: int | None, mask: str) -> tuple[str, bool] | None:
-        rng = np.random.default_rng(31)
+    def ragged(self, layout: str, pad: int | None, mask: str) -> list[tuple[Array, Array, Array]]:
+        """Batches of sequences whose tails are left out, by their label or by a mask, and what they cost."""
+        rng, found = np.random.default_rng(31), []
         labels = [y for y in self.own_label() if y != pad]
-        seen, parts = [], []
         for lengths in LENGTHS:
-            n = len(lengths)
-            cube = inputs(self.kind, False, n * STEPS, self.k, rng).reshape(n, STEPS, -1)
-            given = rng.choice(labels, (n, STEPS))
-            t = np.eye(self.k)[given]
+            n = len(lengths) * STEPS
+            t = np.eye(self.k)[rng.choice(labels, n)]
+            x, y = self.positions(
+                inputs(self.kind, False, n, self.k, rng), t, (len(lengths), STEPS), layout == "second"
+            )
             valid = (np.arange(STEPS) < np.array(lengths)[:, None]) | (pad is None)
-            if pad is not None and not mask:
-                given = np.where(valid, given, pad)
-            named = {mask: valid.astype(float)} if mask else {}
-            value = self.call.laid(cube if layout != "second" else np.moveaxis(cube, 2, 1), given, **named)
+            padded = np.where(valid, y, 0 if pad is None else pad)
+            value = self.call.laid(x, y if mask else padded, **({mask: valid.astype(float)} if mask else {}))
             if value is None:
-                return None
-            seen.append(value)
-            parts.append((cube, t, valid))
-        for shifts in (False, True):
-            ahead = int(shifts)  # position t with the label t, or t + 1
-            cut = [self.valid_rows(x[:, : STEPS - ahead], t[:, ahead:], v[:, ahead:]) for x, t, v in parts]
-            for mean in MEANS:
-                ndim = 1 if "for each sequence" in mean else 2 if "each position" in mean else 0
-                with np.errstate(all="ignore"):
-                    want = [(coefficient(mean, n) * rows).sum(tuple(range(ndim, 2))) for rows, n in cut]
-                if all(self.close(v, w) for v, w in zip(seen, want, strict=True)):
-                    return mean, shifts
-            if power := self.length_power(seen, cut):
-                return power, shifts
-        return None
+                return []
+            found.append((x, padded, value))
+        return found
 
-    def valid_rows(self, x: Array, t: Array, valid: Array) -> tuple[Array, Array]:
-        """What each position costs and counts, 0 where it is padded."""
-        flat = t.reshape(-1, self.k)
-        w = self.weights_of(flat) if self.like == "mean" else np.ones(len(flat))
-        rows = self.fit.rows(x.reshape(-1, self.k), flat) * w
-        return np.where(valid, rows.reshape(valid.shape), 0.0), np.where(valid, w.reshape(valid.shape), 0.0)
-
-    def length_power(self, seen: list[Array], parts: list[tuple[Array, Array]]) -> str:
-        """A sequence's sum over a power of its length, averaged over the sequences."""
-        if seen[0].ndim:
-            return ""
-
-        def worst(a: float) -> float:
-            means = (float((r.sum(1) / c.sum(1) ** a).mean()) for r, c in parts)
-            return max(abs(float(v) - mean) for v, mean in zip(seen, means, strict=True))
-
-        best = min(np.linspace(0.05, 1.95, 39), key=worst)
-        if worst(best) < 1e-5 * float(np.abs(seen[0])):
-            return f"each sequence's sum over its length to the power {best:.3g}"
-        return ""
+    def alike(self, seen: Array, want: Array) -> bool:
+        """Whether both agree beside their size, however small."""
+        return bool(np.abs(seen - want).max() <= self.tolerance * np.abs(want).max())
 
     # ---------------------------------------------------------------------------------------------- keywords
 
@@ -907,7 +885,7 @@ class Questions:
         if call.shape in ("(N, K, T)", "(N, K, H, W)", "(N, H, W, K)"):  # several positions, not one of each
             shape = (2, 5, 7) if "H" in call.shape else (2, 35)
             yield f"positions {shape}", *self.positions(*self.batch(70, 99), shape, second)
-        if self.over and not self.binary:
+        if law.over and not self.binary:
             x = inputs(self.kind, False, 900, self.k, rng)
             x, y = self.positions(x, np.eye(self.k)[rng.choice(self.own_label(), 900)], (3, 300), second)
             for pad in [v for v in out if not 0 <= v < self.k][:1]:
@@ -952,7 +930,7 @@ class Questions:
         law = self.law(found, family, epsilon)
         ignored, out = self.ignored(law, own and own[1])
         self.edges()
-        layout = self.layout()
+        layout = self.layout(law)
         bend, common = self.fit.bend, self.fit.common
         self.broadcasts()
         rows, plainly = len(self.data.u), reading.kind == "logits" and reading.rank == 0
@@ -969,10 +947,10 @@ class Questions:
             self.notes.append("takes 1-D batches only")
         if set(forms) == {"indices"} and family == CATEGORICAL:
             self.evidence["targets"] = "a KL divergence is the same on indices"
-        said = self.sequences(layout, out or (-100,) * ("-100: gives nan" in ignored))
+        law.layout = layout
+        said = self.sequences(law, layout, out or (-100,) * ("-100: gives nan" in ignored))
         if said.startswith(("over the sequences", "each sequence")):  # both labels were asked in one sequence
             ignored = ignored.replace(", divides by the valid ones", "")
-        law.layout, law.over, law.shifts = layout, self.over, self.shifts or "shifted" in self.call.shape
         gradient = self.gradient(law)
         tried, gradient, problem = self.at_other_sizes(law, gradient, out)
         told: dict[str, Any] = {}
