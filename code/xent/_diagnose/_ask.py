@@ -124,7 +124,10 @@ class _Search:
             copies = (1, 2, *([self.rows] if self.rows else []))
             if self.answered and not best:
                 break  # it answered, and nothing explained it: another library will not either
+            rows = False
             for shape in self.shapes:
+                if rows and shape != "(N, T, K)":
+                    continue  # of rows that it takes as targets it may take labels, of sequences
                 if shape.count(",") > 1 and any(d.call.form == "indices" for d in self.answered):
                     continue  # it takes rows, and they are not explained: one position more explains nothing
                 found = self.shape(caller, shape, copies)
@@ -133,7 +136,8 @@ class _Search:
                 if found and (not best or (_labels(found) and _cost(found) <= _cost(best))):
                     best = found
                 if found and (_labels(found) or any(f.data.binary or f.data.soft for f in found)):
-                    break  # of rows that it takes as targets it may take labels, of sequences
+                    break
+                rows |= bool(found)
             # Indices may be refused in float64 alone, by a loss that holds weights in float32.
             if best and (caller.arrays, caller.dtype) != ("torch", "float64"):
                 break
@@ -156,7 +160,8 @@ class _Search:
                 return []
         if tried == 1 and large:
             return self.at(caller, shape, large, copies, deep=True)[1]
-        if not tried:
+        # With a batch of your own its number of classes was tried: float32 comes next.
+        if not tried and not (self.classes and (caller.arrays, caller.dtype) == ("torch", "float64")):
             told = tuple(int(n) for n in re.findall(r"\b\d{1,5}\b", caller.said) if 2 <= int(n) <= 10_000)
             for k in dict.fromkeys((*self.lengths, *told, *(k for k in MORE if shape == "(N, K)"))):
                 answers, found = self.at(caller, shape, k, copies)
