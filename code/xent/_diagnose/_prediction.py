@@ -265,7 +265,10 @@ class Law:
 
     def value(self, x: Array, t: Array, ndim: int) -> Array:
         """What the loss returns, with `ndim` axes."""
-        each = self.parts(x, t)[2]
+        try:
+            each = self.parts(x, t)[2]
+        except (ValueError, IndexError) as error:  # arrays that do not fit together
+            raise Unpredictable(f"arrays of {x.shape} and {t.shape}: {error}") from error
         return np.asarray(each.sum(tuple(range(ndim, each.ndim))))
 
     def slopes(self, x: Array, t: Array, upstream: Array, direction: Array) -> Array:

@@ -716,7 +716,8 @@ class Questions:
 
     def alike(self, seen: Array, want: Array) -> bool:
         """Whether both agree beside their size, however small."""
-        return bool(np.abs(seen - want).max() <= self.tolerance * np.abs(want).max())
+        same = seen.shape == want.shape
+        return same and bool(np.abs(seen - want).max() <= self.tolerance * np.abs(want).max())
 
     # ---------------------------------------------------------------------------------------------- keywords
 
