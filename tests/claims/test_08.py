@@ -260,7 +260,9 @@ def test_a_loss_of_0_has_no_multiples(zero: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.claim("08", "The numbers in brackets are the evidence; the name of the loss is not read.")
+@pytest.mark.claim(
+    "08", "What is unusual stands behind an exclamation mark; the name of the loss is not read."
+)
 def test_diagnose_tells_losses_apart_by_calling_them() -> None:
     """Five faulty losses behind functions that say nothing.
     Would be refuted by a fault that is named by a name alone.
@@ -272,6 +274,12 @@ def test_diagnose_tells_losses_apart_by_calling_them() -> None:
 
     right = fault(lambda a, b: F.cross_entropy(a, b))
     assert right == (1, "nats", "logits", "N", 0.0, "")
+    marked = [
+        line for line in repr(diagnose(lambda a, b: -F.cross_entropy(a, b))).splitlines() if line[0] == "!"
+    ]
+    assert marked[0].startswith("! the sign is flipped") and "! the sign" not in repr(
+        diagnose(F.cross_entropy)
+    )
     faults = [
         fault(lambda a, b: -F.cross_entropy(a, b)),
         fault(lambda a, b: F.cross_entropy(a, b) / math.log(2)),

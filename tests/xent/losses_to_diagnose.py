@@ -548,7 +548,8 @@ def fresh() -> dict[str, Case]:
         "logits of length 16": (lambda z, y: ce(16 * F.normalize(z, dim=1), y), None),
         "spread of the batch": (lambda z, y: ce(z / z.std(), y), None),
         "yes or no, of indices": (
-            lambda z, y: F.binary_cross_entropy_with_logits(z, F.one_hot(y, z.shape[1]).to(z.dtype)), None,
+            lambda z, y: F.binary_cross_entropy_with_logits(z, F.one_hot(y, z.shape[1]).to(z.dtype)),
+            BIN | {"targets": ("indices",)},
         ),
         "one minus p": (lambda z, y: F.nll_loss((1 - z.softmax(1)).log(), y), None),
         "labels off by one": (lambda z, y: ce(z, (y + 1) % z.shape[1]), None),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -152,7 +153,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "raises": (failing("the cache is cold"), "with NumPy arrays: RuntimeError: the cache is cold"),
     "nothing": (lambda a, b: None, "with NumPy arrays: TypeError: it returned None, no number"),
     "text": (lambda a, b: "0.3", "with NumPy arrays: TypeError: it returned a value of type str, no number"),
-    "a tuple": (lambda a, b: (a, b), "with NumPy arrays: TypeError: it returned a value of type tuple, no number"),
+    "a tuple": (lambda a, b: (a, b), "TypeError: it returned a tuple of 2, no number: pass a function"),
     "nan": (lambda a, b: np.nan, "it returns nan for every batch"),
     "a class of weight 0": (lambda z, y: xent.cross_entropy(z, y, weight=[0.0, 2.0, 4.0]), "or are refused"),
     "0": (lambda a, b: 0.0, "single rows cost the same, 0 or nan, or are refused"),
@@ -160,7 +161,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "random": (random(), "two equal calls return two values"),
     "one argument": (lambda a: a.sum(), "with NumPy arrays: TypeError:"),
     "a third argument": (lambda a, b, c: a.sum(), "missing 1 required positional argument: 'c'"),
-    "a class": (nn.CrossEntropyLoss, "with PyTorch tensors: RuntimeError: Boolean value of Tensor"),
+    "a class": (nn.CrossEntropyLoss, "this is the class CrossEntropyLoss: pass an instance, CrossEntropyLoss(...)"),
     "weights of 7 in an odd place": (
         lambda z, y: F.cross_entropy(z, y) if z.shape[0] == 10**6 else failing("need a million rows")(z, y),
         "with PyTorch tensors: RuntimeError: need a million rows",
@@ -267,6 +268,260 @@ def test_a_batch_that_holds_no_numbers_is_refused() -> None:
     for name in ("logits", "targets"):
         with pytest.raises(TypeError, match=f"^{name}: expected real numbers"):
             diagnose(xent.cross_entropy, **{name: "abc"})
+
+
+# --------------------------------------------------------------------------- what only other batches tell apart
+
+
+def chunked(n: int, *, divided: bool = False) -> Loss:
+    def loss(z: Any, y: Any) -> Any:
+        parts = [F.cross_entropy(a, b) for a, b in zip(z.split(n), y.split(n), strict=True)]
+        return sum(parts) / (len(parts) if divided else 1)
+
+    return loss
+
+
+def counted(least: int) -> Loss:
+    """Over the labels that count, of every sequence at least so many."""
+
+    def loss(z: Any, y: Any) -> Any:
+        each = F.cross_entropy(z.movedim(-1, 1), y, reduction="none")
+        return each.sum() / (y != -100).sum(1).clamp(min=least).sum()
+
+    return loss
+
+
+def tokens(n: int) -> Loss:
+    return lambda z, y: F.cross_entropy(z[:, :n].flatten(0, 1), y[:, :n].flatten())
+
+
+def masked(mean_of_valid: bool) -> Loss:
+    """A binary loss in which 255 stands for no label."""
+
+    def loss(z: Any, t: Any) -> Any:
+        keep = t != 255
+        each = F.binary_cross_entropy_with_logits(z, t.to(z.dtype), reduction="none") * keep
+        return each.sum() / (keep.sum() if mean_of_valid else keep.numel())
+
+    return loss
+
+
+def scaled_backward(rows: int, *, weighed: bool = True) -> Loss:
+    """Each row's loss, with a gradient for the first rows alone, or without the weights that its values get."""
+
+    class Each(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, z: Any, y: Any) -> Any:
+            context.save_for_backward(z, y)
+            return F.cross_entropy(z, y, reduction="none")
+
+        @staticmethod
+        def backward(context: Any, upstream: Any) -> Any:
+            z, y = context.saved_tensors
+            found = z.softmax(1) - F.one_hot(y, z.shape[1])
+            found = found * upstream[:, None] if weighed else found
+            return torch.where(torch.arange(len(z))[:, None] < rows, found, 0), None
+
+    return Each.apply
+
+
+def a_batch(*shape: int, classes: int = 0, dead: bool = False) -> tuple[Any, Any]:
+    torch.manual_seed(sum(shape))
+    z, y = torch.randn(*shape), torch.randint(classes or shape[-1], shape[:-1])
+    if dead:
+        y[1] = -100
+    return z, y
+
+
+# The fault, its repair, a batch that shows it, and what is said of it.
+SILENT: dict[str, tuple[Loss, Loss, Any, str]] = {
+    "a sum of chunk means": (chunked(32), F.cross_entropy, a_batch(4096, 50), "rows: right at 32, wrong at 33"),
+    "a mean of unequal chunks": (
+        chunked(3000, divided=True), F.cross_entropy, a_batch(4096, 5), "rows: right at 3,000, wrong at 3,001",
+    ),
+    "the first 64 rows": (lambda z, y: F.cross_entropy(z[:64], y[:64]), F.cross_entropy, a_batch(300, 5), "at 64"),
+    "128 tokens": (tokens(128), tokens(10**6), a_batch(3, 300, 7), "positions: right at 128, wrong at 129"),
+    "the first classes": (
+        lambda z, y: F.cross_entropy(z[:, :30], y), F.cross_entropy, a_batch(9, 50, classes=30), "number of classes",
+    ),
+    "sequences without a label": (counted(1), counted(0), a_batch(4, 10, 6, dead=True), "every label is left out"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("name", SILENT)
+def test_what_only_another_size_shows(name: str, own: bool) -> None:
+    """The reader's batch is predicted, or the property that decides is named; without one larger ones are tried."""
+    fault, repair, batch, words = SILENT[name]
+    found = diagnose(fault, *batch) if own else diagnose(fault)
+    if own or ("unequal" not in name and "first classes" not in name):
+        assert not found.known and any(words in note for note in found.notes[: 3 if own else 5]), found
+    if own:
+        assert found.cost is not None and found.predicted is not None
+        assert abs(found.cost - found.predicted) > 1e-3 * abs(found.predicted)
+        assert repr(found).startswith("unknown\n  your batch, ")
+    good = diagnose(repair, *batch) if own else diagnose(repair)
+    assert good.known and (not own or good.batch.endswith("as predicted")), good
+    if own:
+        assert good.cost == pytest.approx(repair(*batch).item())
+
+
+@pytest.mark.parametrize("weighed", [True, False])
+def test_the_weights_that_values_get_reach_the_gradient(weighed: bool) -> None:
+    found = diagnose(scaled_backward(10**6, weighed=weighed))
+    said = "that of the value" if weighed else "not that of the value: its backward ignores the weight"
+    assert found.known and found.gradient.startswith(said)
+    assert ("! the gradient: not that" in repr(found)) is not weighed
+
+
+def test_a_gradient_of_the_first_rows_alone() -> None:
+    loss = scaled_backward(64)
+    assert "rows: right at 64, wrong at 65" in diagnose(loss).gradient
+    assert "rows: right at 64, wrong at 65" in diagnose(loss, *a_batch(100, 4)).gradient
+
+
+@pytest.mark.parametrize("valid", [True, False])
+def test_binary_labels_that_are_no_class(valid: bool) -> None:
+    torch.manual_seed(0)
+    z, t = torch.randn(20, 4), torch.randint(2, (20, 4))
+    t[::3] = 255
+    found = diagnose(masked(valid), z, t)
+    assert found.ignored == f"255: left out, divides by {'the valid ones' if valid else 'N'}"
+    assert found.ignore_index == (255,) and found.batch.endswith("as predicted")
+    assert ("! ignored labels: 255" in repr(found)) is not valid
+    read = diagnose(F.binary_cross_entropy_with_logits, z, t.float())
+    assert read.ignored == "255: read as a number, of which no label is"
+
+
+def test_a_weight_keeps_its_sign() -> None:
+    def loss(z: Any, t: Any) -> Any:  # alpha = 10: 1 - alpha is -9
+        return -(10 * t * F.logsigmoid(z) - 9 * (1 - t) * F.logsigmoid(-z)).mean()
+
+    found = diagnose(loss)
+    assert found.pos_weight == pytest.approx(
+        (-10 / 9,) * 3, rel=1e-5
+    ) and found.sign * found.factor == pytest.approx(-9)
+    assert "a positive costs 10 times its\n  cross-entropy, a negative -9 times" in repr(found)
+
+
+def distilled(t: float, order: int = 1) -> Loss:
+    def loss(*pair: Any) -> Any:
+        s, q = pair[::order]
+        return t * t * F.kl_div((s / t).log_softmax(-1), (q / t).softmax(-1), reduction="batchmean")
+
+    return loss
+
+
+@pytest.mark.parametrize("t", [1.0, 2.0, 4.0])
+def test_student_and_teacher_logits(t: float) -> None:
+    torch.manual_seed(1)
+    found = diagnose(distilled(t), torch.randn(30, 9), torch.randn(30, 9))
+    assert (found.family, found.first, found.targets) == ("KL divergence", "prediction", ("logits",))
+    assert (found.temperature, found.factor) == pytest.approx((t, t * t))
+    assert found.batch.endswith("as predicted")
+    other = diagnose(distilled(t, -1))
+    assert (other.family, other.first) == ("KL divergence", "target") or t == 1
+    chunks = diagnose(lambda s, q: sum(map(distilled(t), s.split(64), q.split(64))))
+    assert not chunks.known and any("right at 64" in n for n in chunks.notes)
+
+
+CURVES: dict[str, tuple[Loss, str]] = {
+    "poly-1": (lambda p: -p.log() + 2 * (1 - p), "alone, where it reads logits: (-log p) + 2 (1 - p)"),
+    "generalised": (lambda p: (1 - p**0.7) / 0.7, "1.429 (1 - p^0.7)"),
+    "one minus p": (lambda p: 1 - p, "logits: (1 - p)"),
+    "focal and plain": (lambda p: -p.log() + 3 * (1 - p) ** 2, "(-log p) + 3 (1 - p)^2"),
+    "another": (lambda p: p.sin().exp(), "none of those that are known here"),
+}
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_a_function_of_p_alone(name: str) -> None:
+    curve, words = CURVES[name]
+    found = diagnose(lambda z, y: curve(z.softmax(1).gather(1, y[:, None])).mean())
+    assert not found.known and any(words in n for n in found.notes), found.notes
+    assert "a batch costs the mean of its rows" in found.notes
+
+
+def test_a_hinge_is_a_function_of_the_margin() -> None:
+    def loss(z: Any, y: Any) -> Any:
+        own = F.one_hot(y, z.shape[1])
+        return (2 - (z * own).sum(1) + (z - 1e9 * own).amax(1)).clamp(min=0).sum()
+
+    found = diagnose(loss)
+    assert any("margin alone" in n and "1 max(0, 2 - margin)" in n for n in found.notes)
+    assert "a batch costs the sum of its rows" in found.notes
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_images_only(axis: int) -> None:
+    def loss(z: Any, y: Any) -> Any:
+        assert z.ndim == 4
+        return F.cross_entropy(z.movedim(axis, 1), y)
+
+    shape = (2, 4, 6, 5) if axis == 1 else (2, 6, 5, 4)
+    found = diagnose(loss, torch.randn(shape), torch.randint(4, (2, 6, 5)))
+    assert (found.layout, found.batch[-12:]) == ("second" if axis == 1 else "last", "as predicted")
+
+
+def test_what_a_call_does_besides(capsys: pytest.CaptureFixture[str]) -> None:
+    """A loss that prints, that is slow, that returns a generator or a dict, that writes into the reader's batch."""
+
+    def prints(z: Any, y: Any) -> Any:
+        print("step")
+        return F.cross_entropy(z, y)
+
+    assert "prints while it is called" in diagnose(prints).notes and capsys.readouterr().out == ""
+    assert diagnose(lambda z, y: time.sleep(3.1)).notes == (
+        "a call takes 3 seconds, and a diagnosis some hundred calls",
+    )
+    assert "type generator, no number" in str(diagnose(lambda z, y: (v for v in z)).notes)
+    assert "as in loss(z, y)['loss']" in str(diagnose(lambda z, y: {"loss": z.mean(), "n": 3}).notes)
+    z, y = torch.zeros(6, 3), torch.arange(6) % 3
+    assert diagnose(lambda z, y: F.cross_entropy(z.add_(1), y), z, y).known
+    assert not z.any() and torch.equal(y, torch.arange(6) % 3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "given", "words"),
+    [
+        (F.cross_entropy, "probabilities", "look like probabilities"),
+        (lambda p, y: F.nll_loss(p.log(), y), "logits", "no probabilities"),
+        (F.nll_loss, "logits", "no log-probabilities"),
+        (F.nll_loss, "log-probabilities", ""),
+        (F.cross_entropy, "logits", ""),
+    ],
+)
+def test_a_batch_that_is_not_what_the_loss_reads(loss: Loss, given: str, words: str) -> None:
+    torch.manual_seed(2)
+    z, y = torch.randn(9, 4), torch.randint(4, (9,))
+    x = {"logits": z, "probabilities": z.softmax(1), "log-probabilities": z.log_softmax(1)}[given]
+    found = diagnose(loss, x, y)
+    assert words in found.batch and found.batch.endswith("as predicted") is not bool(words)
+    assert ("! your batch" in repr(found)) is bool(words)
+
+
+@pytest.mark.slow
+def test_operations_of_keras_beside_torch() -> None:
+    """They take tensors of PyTorch, and lose the gradient: TensorFlow's are asked."""
+    from xent_book import behaviours
+
+    ops = behaviours.keras().ops
+
+    def loss(y: Any, z: Any) -> Any:
+        if isinstance(z, np.ndarray):
+            raise TypeError("tensors only")
+        rows = ops.one_hot(ops.cast(y, "int32"), ops.shape(z)[-1]) * ops.log_softmax(ops.cast(z, "float32"))
+        return -ops.mean(ops.sum(rows, -1))
+
+    found = diagnose(loss)
+    assert (found.arrays, found.gradient) == ("tensorflow", "that of the value")
+
+
+def test_a_report_is_short() -> None:
+    text = repr(diagnose(F.cross_entropy))
+    assert (
+        text.startswith("Mean cross-entropy of logits, over N.\n! nan where") and len(text.splitlines()) <= 15
+    )
 
 
 READINGS: dict[str, Loss] = {
@@ -453,8 +708,8 @@ def test_a_loss_of_arrays_loads_no_framework() -> None:
 
 def test_the_text_says_what_the_fields_say() -> None:
     text = repr(diagnose(lambda z, y: -xent.cross_entropy(z, y, label_smoothing=0.25)))
-    assert text.startswith("categorical cross-entropy, sign flipped\n")
-    assert "\n  smoothing      0.25\n" in text and "[5 copies of a row cost 1" in text
+    assert text.startswith("Sign flipped, mean cross-entropy of\nlogits, over N, with smoothing 0.25")
+    assert "\n! the sign is flipped: a right answer" in text
 
 
 def test_a_label_that_is_no_class_is_called_none() -> None:

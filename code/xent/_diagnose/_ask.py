@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import io
 import itertools
 import re
 from dataclasses import dataclass, replace
@@ -11,22 +14,34 @@ import numpy as np
 
 from xent._validate import choice, real_array
 
-from ._bench import FORMS as TARGETS
-from ._bench import KINDS, SHAPES, TOLERANCE, Bench, Data, datasets, inputs
-from ._call import LIBRARIES, Caller, Loss, loaded, numbers_within, parameters, resolve, to_numpy, ways
-from ._details import Exam, Found, other_axes
-from ._model import CATEGORICAL, LEVELS, READINGS, Bend, coarse_fits, fits, interpret, solve
+from ._call import (
+    LIBRARIES,
+    Caller,
+    Loss,
+    TooSlow,
+    loaded,
+    numbers_within,
+    parameters,
+    resolve,
+    to_numpy,
+    ways,
+)
+from ._models import CATEGORICAL, FULL, LEVELS, READINGS, Bend, coarse_fits, fits, interpret, solve
+from ._other_losses import divergences, function_of_one, other_axes
+from ._questions import Candidate, Questions
 from ._report import Diagnosis
+from ._rows import FORMS as TARGETS
+from ._rows import KINDS, SHAPES, TOLERANCE, Call, Data, datasets, inputs
 
 CLASSES = (3, 2, 5, 4, 7, 10)
 FORMS = tuple(TARGETS)
 Sizes: TypeAlias = "tuple[int, ...]"
-Outcome: TypeAlias = "tuple[bool, list[Found]]"
+Outcome: TypeAlias = "tuple[bool, list[Candidate]]"
 # Further numbers of classes, for a loss that holds a weight for each class and refuses all others.
 MORE = (6, 8, 9, *range(11, 22), 32, 64, 100, 1000)
 
 
-def understand(data: list[Data], precision: str, levels: range) -> list[Found]:
+def understand(data: list[Data], precision: str, levels: range) -> list[Candidate]:
     """The models of the lowest level of complication at which any data set is explained."""
     tolerance = TOLERANCE[precision]
     coarse = precision in ("float16", "bfloat16")
@@ -38,8 +53,12 @@ def understand(data: list[Data], precision: str, levels: range) -> list[Found]:
                     found += _of_soft_rows(d, tolerance)
                 continue
             if coarse and level == 0:
-                found += [Found(d, *f, 0) for f in coarse_fits(d.kind, d.binary, d.x, d.t, d.u, tolerance)]
-            if coarse or (level and (d.bench.form == "signs" or not d.promising(level))):
+                found += [
+                    Candidate(d, *f, 0) for f in coarse_fits(d.kind, d.binary, d.x, d.t, d.u, tolerance)
+                ]
+            if level and d.binary and d.call.k > FULL:
+                continue  # hundreds of numbers to solve for, at every bend
+            if coarse or (level and (d.call.form == "signs" or not d.promising(level))):
                 continue
             for fit in fits(d.kind, d.binary, d.x, d.t, d.u, level, tolerance):
                 largest = np.nanmax(np.abs(fit.matrix))
@@ -47,13 +66,13 @@ def understand(data: list[Data], precision: str, levels: range) -> list[Found]:
                 if meaning is None or largest < 1e-4 * np.abs(d.u).max() or not len(meaning.kept):
                     continue
                 if fit.reading.name != "log-probabilities" or d.unnormalised(fit):
-                    found.append(Found(d, fit, meaning, level))
+                    found.append(Candidate(d, fit, meaning, level))
         if found or (coarse and level == 0):
             return found
     return []
 
 
-def _of_soft_rows(d: Data, tolerance: float) -> list[Found]:
+def _of_soft_rows(d: Data, tolerance: float) -> list[Candidate]:
     """A loss that answers no one-hot row: a KL divergence that takes the logarithm of a zero."""
     found = []
     for reading in READINGS:
@@ -61,8 +80,16 @@ def _of_soft_rows(d: Data, tolerance: float) -> list[Found]:
             fit = solve(reading, d.x, d.t, d.u, Bend(), ("t log t",))
             meaning = interpret(fit.matrix, CATEGORICAL, 1e-3) if fit.error < tolerance else None
             if meaning:
-                found.append(Found(d, fit, meaning, 0))
+                found.append(Candidate(d, fit, meaning, 0))
     return found
+
+
+def _labels(found: list[Candidate]) -> bool:
+    return any(f.data.call.form == "indices" for f in found)
+
+
+def _cost(found: list[Candidate]) -> float:
+    return min(f.cost for f in found)
 
 
 @dataclass
@@ -73,43 +100,53 @@ class _Search:
     arrays: str
     classes: tuple[int, ...]
     rows: int | None
+    library: str = ""
+    own: Any = None
     shapes: tuple[str, ...] = tuple(SHAPES)
 
     def __post_init__(self) -> None:
         self.said: dict[str, str] = {}
         self.unsteady, self.searched = "", False
+        self.other: Diagnosis | None = None
         self.answered: list[Data] = []
         self.numbers: list[str] = []
         self.lengths = numbers_within(self.loss)[1][:8]
 
     def callers(self) -> list[Caller]:
-        return [Caller(self.loss, *k, names) for k in loaded(self.arrays) for names in ways(self.loss)]
+        trials = sorted(
+            loaded(self.arrays), key=lambda k: k[0] != self.library
+        )  # that of the reader's batch first
+        return [Caller(self.loss, *k, names) for k in trials for names in ways(self.loss)]
 
-    def run(self) -> list[Found]:
-        best: list[Found] = []
+    def run(self) -> list[Candidate]:
+        best: list[Candidate] = []
         for caller in self.callers():
             copies = (1, 2, *([self.rows] if self.rows else []))
             if self.answered and not best:
                 break  # it answered, and nothing explained it: another library will not either
+            rows = False
             for shape in self.shapes:
-                if "T" in shape and any(d.bench.form == "indices" for d in self.answered):
+                if rows and shape != "(N, T, K)":
+                    continue  # of rows that it takes as targets it may take labels, of sequences
+                if shape.count(",") > 1 and any(d.call.form == "indices" for d in self.answered):
                     continue  # it takes rows, and they are not explained: one position more explains nothing
                 found = self.shape(caller, shape, copies)
-                if self.unsteady:
+                if self.unsteady or self.other:
                     return []
-                if found and (not best or any(f.data.bench.form == "indices" for f in found)):
+                if found and (not best or (_labels(found) and _cost(found) <= _cost(best))):
                     best = found
-                if found:
+                if found and (_labels(found) or any(f.data.binary or f.data.soft for f in found)):
                     break
+                rows |= bool(found)
             # Indices may be refused in float64 alone, by a loss that holds weights in float32.
             if best and (caller.arrays, caller.dtype) != ("torch", "float64"):
                 break
             least = min(best, key=lambda f: f.cost, default=None)
-            if least and (least.data.bench.form == "indices" or least.data.binary):
+            if least and (least.data.call.form == "indices" or least.data.binary):
                 break
         return best
 
-    def shape(self, caller: Caller, shape: str, copies: Sizes) -> list[Found]:
+    def shape(self, caller: Caller, shape: str, copies: Sizes) -> list[Candidate]:
         if "N,)" in shape or "(N, 1)" in shape:
             return self.at(caller, shape, 1, copies)[1]
         tried = large = 0
@@ -123,7 +160,8 @@ class _Search:
                 return []
         if tried == 1 and large:
             return self.at(caller, shape, large, copies, deep=True)[1]
-        if not tried:
+        # With a batch of your own its number of classes was tried: float32 comes next.
+        if not tried and not (self.classes and (caller.arrays, caller.dtype) == ("torch", "float64")):
             told = tuple(int(n) for n in re.findall(r"\b\d{1,5}\b", caller.said) if 2 <= int(n) <= 10_000)
             for k in dict.fromkeys((*self.lengths, *told, *(k for k in MORE if shape == "(N, K)"))):
                 answers, found = self.at(caller, shape, k, copies)
@@ -134,39 +172,42 @@ class _Search:
                     break
         return self.at(caller, shape, 1, copies)[1] if shape == "(N, K)" else []
 
-    def longer(self, caller: Caller, shape: str, k: int, found: list[Found], copies: Sizes) -> list[Found]:
+    def longer(
+        self, caller: Caller, shape: str, k: int, found: list[Candidate], copies: Sizes
+    ) -> list[Candidate]:
         """A vector of weights may be longer than the first number of classes that it allows."""
         data, rng = found[0].data, np.random.default_rng(1)
 
         def answers(n: int) -> bool:
             x = inputs(data.kind, data.binary, n, n, rng)
-            return bool(np.isfinite(replace(data.bench, k=n).total(x, np.eye(n))))
+            return bool(np.isfinite(replace(data.call, k=n).total(x, np.eye(n))))
 
         if answers(64):
             return found
         most = next((n - 1 for n in range(k + 1, 64) if not answers(n)), 63)
         return (self.at(caller, shape, most, copies)[1] if most > k else []) or found
 
-    def measured(self, bench: Bench, copies: Sizes) -> list[Data]:
+    def measured(self, call: Call, copies: Sizes) -> list[Data]:
         """Single rows of each kind, where the loss answers and two equal calls agree."""
-        k, value = bench.k, None
+        k, value = call.k, None
         t = np.eye(k)[np.arange(6) % k] if k > 1 else (np.arange(6) % 2)[:, None].astype(float)
-        if bench.form == "logarithms":
+        if call.form == "logarithms":
             t = np.random.default_rng(4).dirichlet(np.ones(k), 6)
         for kind, m in itertools.product(KINDS, copies[::2]):
             x = inputs(kind, False, 6, k, np.random.default_rng(2))
             x, t = (x, t) if m == 1 else (np.resize(x, (m, k)), np.resize(t, (m, k)))
-            if (value := bench.ask(x, t)) is not None:
+            if (value := call.ask(x, t)) is not None:
                 break
-        caller = bench.caller
+        caller = call.caller
         if value is None:
-            if bench.order == "prediction":
-                telling = bench.form == "indices" and bench.shape in ("(N, K)", "(N, T, K)")
-                if telling or caller.arrays not in self.said:
+            if call.order == "prediction":
+                telling = call.form == "indices" and call.shape in ("(N, K)", "(N, T, K)")
+                kept = self.said.get(caller.arrays, "")
+                if (telling and "it returned" not in kept) or not kept:
                     self.said[caller.arrays] = caller.said
             return []
-        if bench.order == "prediction" or caller.names:
-            again = bench.ask(x, t)
+        if call.order == "prediction" or caller.names:
+            again = call.ask(x, t)
             if again is None or again.shape != value.shape:
                 shapes = f"{value.shape} and {getattr(again, 'shape', None)}"
                 self.unsteady = f"two equal calls return the shapes {shapes}"
@@ -176,7 +217,7 @@ class _Search:
             if self.unsteady:
                 return []
         self.numbers.append("nan" if np.isnan(value).all() else "number")
-        return list(datasets(bench, copies))
+        return list(datasets(call, copies))
 
     def at(self, caller: Caller, shape: str, k: int, copies: Sizes, deep: bool = False) -> Outcome:
         """Whether the loss answers with numbers at all, and the models that explain them."""
@@ -185,12 +226,18 @@ class _Search:
             return False, []  # enough has been seen that nothing explains
         everything = range(1 if self.searched or (k > 64 and not deep) else len(LEVELS))
         data: list[Data] = []
-        found: list[Found] = []
+        found: list[Candidate] = []
         # What is rare is asked for, and what bends is searched for, where nothing plain explains the loss.
-        for forms, levels in ((FORMS[:2], range(1)), (() if self.searched else FORMS[2:], everything)):
+        stages = ((FORMS[:2], range(1)), (() if self.searched else FORMS[2:], everything))
+        for n, (forms, levels) in enumerate(stages):
+            rows = data and all(d.call.form == "rows" for d in data)
+            if n and rows and shape == "(N, K)" and not self.searched:
+                self.other = divergences(caller, self.own)
+            if self.other:
+                return True, []
             for order in ("prediction", "target"):
                 for form in forms:
-                    data += self.measured(Bench(caller, order, shape, form, k), copies)
+                    data += self.measured(Call(caller, order, shape, form, k), copies)
                     if self.unsteady:
                         return True, []
             found = understand(data, data[0].precision, levels) if data else []
@@ -215,15 +262,16 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
         A batch of your own, as you pass it to the loss, or its shape. The lengths of its last axis and its second, up
         to 3000, are tried first as numbers of classes, its number of rows where the loss takes neither one nor two.
     targets : array_like or Tensor, optional
-        The targets of that batch; labels in it that are no class are tried as ignored ones.
+        The targets of that batch; labels in it that are no class are tried as ignored ones. With both, the loss is
+        called on copies of them, and what it costs stands beside what was predicted.
     arrays : {"auto", "numpy", "torch", "tensorflow"}, default "auto"
         What to call it with. "auto" tries NumPy, then the libraries that are imported already.
 
     Returns
     -------
     Diagnosis
-        What was found, and what shows it. A loss that no model predicts on every batch is
-        "unknown", with notes.
+        What was found, and what shows it. A loss that no model predicts on every batch that was tried, your own
+        among them, is "unknown", with notes: where larger batches alone differ, they say from which size on.
 
     Raises
     ------
@@ -237,7 +285,10 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     Single rows are measured first, then a model is fitted to them: logarithms of what is read, times a matrix
     that holds factor, smoothing and weights, with a temperature, a focusing and common terms. Batches tell the
     reduction. The whole has to predict fresh batches of several sizes within 1e-5 of the loss, or of 1 if it is less
-    (in float32 1e-4, in float16 3e-2, in bfloat16 0.25, which hides smoothing).
+    (in float32 1e-4, in float16 3e-2, in bfloat16 0.25, which hides smoothing), and then up to 8,200 rows, 1,200
+    classes and sequences of 300 (`tried`). Chunks or limits beyond these show with a batch of your own alone. Of a
+    loss that no cross-entropy predicts the notes say whether a row's loss is a function of its label's probability,
+    or of its margin, alone.
 
     Examples
     --------
@@ -254,19 +305,41 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     choice(arrays, "arrays", ("auto", *LIBRARIES))
     is_shape = isinstance(logits, tuple) and all(isinstance(n, int | np.integer) for n in logits)
     own = logits if is_shape else () if logits is None else real_array(to_numpy(logits), "logits").shape
-    targets = None if targets is None else real_array(to_numpy(targets), "targets", bools=True)
+    if targets is not None:
+        real_array(to_numpy(targets), "targets", bools=True)
+    batch = None if targets is None else (None if is_shape else logits, targets)
     # Time and memory grow with the square of the classes.
     classes = tuple(n for n in dict.fromkeys((own[-1], own[1])) if 2 <= n <= 3000) if len(own) > 1 else ()
-    search = _Search(loss, arrays, classes, own[0] if own else None)
-    with np.errstate(all="ignore"):
-        found = search.run()
-        result = _describe(search, found, targets) if found else _nothing(search)
-        if (found and not result.known) or result.axis == "the whole array":
-            # It may flatten rows, as those of sequences, or compare the first with the second's label.
-            search = replace(search, shapes=("(N, T, K)", "(N, T, K), shifted"))
-            other = _describe(search, found, targets) if (found := search.run()) else result
-            return other if other.known else result
-        return result
+    library = "" if is_shape or logits is None else type(logits).__module__.partition(".")[0]
+    search = _Search(loss, arrays, classes, own[0] if own else None, library, batch)
+    if inspect.isclass(loss):
+        return Diagnosis(
+            notes=(f"this is the class {loss.__name__}: pass an instance, {loss.__name__}(...)",)
+        )
+    printed = io.StringIO()
+    try:
+        with np.errstate(all="ignore"), contextlib.redirect_stdout(printed):
+            result = _understood(search, batch)
+    except TooSlow as error:
+        return Diagnosis(notes=(str(error),))
+    return (
+        replace(result, notes=(*result.notes, "prints while it is called")) if printed.getvalue() else result
+    )
+
+
+def _understood(search: _Search, batch: tuple[Any, Any] | None) -> Diagnosis:
+    """Search, describe what is found, and search once more where a batch has more axes than the rows it read."""
+    found = search.run()
+    result = search.other or (_describe(search, found, batch) if found else _nothing(search))
+    more = ("(N, T, K)", "(N, K, T)", "(N, T, K), shifted", "(N, K, H, W)", "(N, H, W, K)")
+    lost = result.known and bool(result.batch) and "as predicted" not in result.batch
+    if lost or (found and not result.known and not result.tried) or result.axis == "the whole array":
+        # It may flatten rows, as those of sequences, or compare the first with the second's label.
+        again = replace(search, shapes=more)
+        other = _describe(again, found, batch) if (found := again.run()) else result
+        better = other.known and (not lost or "as predicted" in other.batch)
+        return other if better or (other.tried and not other.known) else result
+    return result
 
 
 def _nothing(search: _Search) -> Diagnosis:
@@ -284,31 +357,36 @@ def _nothing(search: _Search) -> Diagnosis:
         return Diagnosis(notes=wrong or ("every call raises", *named, *said))
     if set(search.numbers) == {"nan"}:
         return Diagnosis(notes=("it returns nan for every batch", *said))
-    notes = ("it returns numbers, and no cross-entropy predicts them",)
+    notes: tuple[str, ...] = ("it returns numbers, and no cross-entropy predicts them",)
     if not search.answered:
         return Diagnosis(notes=(*notes, "single rows cost the same, 0 or nan, or are refused"))
-    return Diagnosis(arrays=search.answered[0].bench.caller.arrays, notes=notes)
+    calls = [d.call for d in search.answered if not d.binary and d.call.form in ("indices", "rows")]
+    for call in calls[:1]:
+        notes += function_of_one(call)
+    return Diagnosis(arrays=search.answered[0].call.caller.arrays, notes=notes)
 
 
-def _describe(search: _Search, found: list[Found], targets: Any) -> Diagnosis:
+def _describe(search: _Search, found: list[Candidate], own: tuple[Any, Any] | None) -> Diagnosis:
     """Choose among the models, put the further questions, and let fresh batches judge."""
     # Of two classes that exclude each other a binary loss is a categorical one; on any yes and no it stays itself.
-    yes_no = {(f.data.bench, f.data.kind) for f in found if f.data.binary and f.fit.reading.rank == 0}
-    found = [f for f in found if f.data.binary or (f.data.bench, f.data.kind) not in yes_no]
+    yes_no = {(f.data.call, f.data.kind) for f in found if f.data.binary and f.fit.reading.rank == 0}
+    found = [f for f in found if f.data.binary or (f.data.call, f.data.kind) not in yes_no]
     least = min(f.cost for f in found)
     best = [f for f in found if f.cost < least + 0.5]
-    chosen = min(best, key=lambda f: (f.data.bench.form != "indices", f.data.bench.order != "prediction"))
-    bench, reading = chosen.data.bench, chosen.fit.reading
-    alike = [f for f in best if f.data.bench.form == bench.form]
-    orders = {f.data.bench.order for f in alike if f.fit.reading.name == reading.name}
+    chosen = min(best, key=lambda f: (f.data.call.form != "indices", f.data.call.order != "prediction"))
+    call, reading = chosen.data.call, chosen.fit.reading
+    alike = [f for f in best if f.data.call.form == call.form]
+    orders = {f.data.call.order for f in alike if f.fit.reading.name == reading.name}
     # What else explains the same calls, and the other forms of target that are read alike.
-    others = (f.fit.reading for f in alike if f.data.bench.order == bench.order)
+    others = (f.fit.reading for f in alike if f.data.call.order == call.order)
     rivals = [r for r in others if (r.name, r.family) != (reading.name, reading.family)]
-    same = [f for f in found if f.data.bench.order == bench.order and f.data.kind == chosen.data.kind]
-    forms = {f.data.bench.form for f in same if f.fit.reading == reading}
-    result = Exam(chosen, forms, search.loss).report(targets)
+    same = [f for f in found if f.data.call.order == call.order and f.data.kind == chosen.data.kind]
+    forms = {f.data.call.form for f in same if f.fit.reading == reading}
+    result = Questions(chosen, forms, search.loss).report(own)
+    if not result.known and result.tried:
+        return result
     if not result.known:
-        return other_axes(bench.caller) or result
+        return other_axes(call.caller) or result
     more = dict.fromkeys(f"{r.family}, reads {r.name}" for r in rivals)
     first = "either" if len(orders) > 1 else result.first
     return replace(result, first=first, alternatives=(*result.alternatives, *more))

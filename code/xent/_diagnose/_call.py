@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from importlib import import_module
@@ -14,6 +15,7 @@ import numpy as np
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Loss: TypeAlias = "Callable[..., Any]"
 
+SLOW = 3.0  # seconds, of one call
 LIBRARIES = {"numpy": "NumPy arrays", "torch": "PyTorch tensors", "tensorflow": "TensorFlow tensors"}
 
 
@@ -104,23 +106,44 @@ def numbers_within(loss: Loss) -> tuple[list[int], list[int]]:
     return list(dict.fromkeys(whole)), [n for n in dict.fromkeys(lengths) if 2 <= n <= 200_000]
 
 
+class TooSlow(Exception):
+    """A loss of which a single call takes seconds."""
+
+
 class Caller:
     """A loss, called with fresh copies in one library and precision: the values it returns, or None.
 
     What it raises, or returns in place of numbers, is kept in `said`.
     """
 
-    def __init__(self, loss: Loss, arrays: str, dtype: str, names: tuple[str, ...] = ()) -> None:
-        self.loss, self.arrays, self.dtype, self.names = loss, arrays, dtype, names
-        self.said = self.result_dtype = ""
+    def __init__(
+        self, loss: Loss, arrays: str, dtype: str, names: tuple[str, ...] = (), device: Any = None
+    ) -> None:
+        self.loss, self.arrays, self.dtype, self.names, self.device = loss, arrays, dtype, names, device
+        self.said = self.result_dtype = self.returned = ""
         self.calls = self.answered = 0
-        self.mutates = self.tensors = False
+        self.mutates = False
 
     def tensor(self, values: Array) -> Any:
         copy = np.array(values, dtype=self.dtype if values.dtype.kind == "f" else None)
         if self.arrays == "torch":
-            return import_module("torch").from_numpy(copy)
+            return import_module("torch").from_numpy(copy).to(self.device)
         return import_module("tensorflow").constant(copy) if self.arrays == "tensorflow" else copy
+
+    def like(self, own: Any) -> Callable[[Array], Any]:
+        """How copies are made of arrays that shall be as `own` is: its library, its format, its device."""
+        kind = type(own).__module__.partition(".")[0]
+        if kind == "torch":
+            torch = import_module("torch")
+            return lambda a: torch.from_numpy(np.array(a)).to(own.device, own.dtype)
+        if kind == "tensorflow":
+            return lambda a: import_module("tensorflow").constant(a, dtype=own.dtype)
+        dtype = getattr(own, "dtype", None)
+        if self.arrays == "numpy" and isinstance(dtype, np.dtype):
+            return lambda a: np.array(a, dtype)
+        if self.arrays == "torch" and isinstance(dtype, np.dtype):
+            return lambda a: import_module("torch").from_numpy(np.array(a, dtype)).to(self.device)
+        return self.tensor
 
     def raw(self, pair: Any, options: dict[str, Any]) -> Any:
         """The loss's own return value, with its warnings kept quiet."""
@@ -132,23 +155,35 @@ class Caller:
             return self.loss(*pair, **options)
 
     def __call__(self, first: Array, second: Array, **options: Any) -> Array | None:
-        given = [self.tensor(np.asarray(a)) for a in (first, second)]
         # A loss that writes into its arguments does so at once, or where labels are to be left out.
         strange = any(a.dtype.kind == "i" and (abs(a - 99) > 99).any() for a in (first, second))
-        before = [to_numpy(a).copy() for a in given] if self.answered < 32 or strange else []
+        given = [self.tensor(np.asarray(a)) for a in (first, second)]
         named = {k: self.tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
+        return self.of(given, named, self.answered < 32 or strange)
+
+    def of(self, given: Any, named: dict[str, Any] | None = None, watch: bool = False) -> Array | None:
+        """The loss of arrays as they are passed."""
+        before, began = [to_numpy(a).copy() for a in given] if watch else [], time.perf_counter()
         try:
-            value = self.raw(given, named)
+            value = self.raw(given, named or {})
+            if (took := time.perf_counter() - began) > SLOW:
+                raise TooSlow(f"a call takes {took:.0f} seconds, and a diagnosis some hundred calls")
             dtype = getattr(value, "dtype", "float64")
             wrong = value is None or isinstance(value, str | dict | list | tuple | bool)
             if wrong or (result := to_numpy(value)).dtype.kind not in "fiu":
-                kind = "None" if value is None else f"a value of type {type(value).__name__}"
-                raise TypeError(f"it returned {kind}, no number")
+                raise TypeError(f"it returned {_no_number(value)}")
             result = result.astype(np.float64)
+            self.returned = type(value).__module__.partition(".")[0]
+            if (self.arrays, self.returned) == (
+                "torch",
+                "tensorflow",
+            ):  # it converts them, and no gradient comes back
+                raise TypeError("it returned a tensor of TensorFlow for tensors of PyTorch")
+        except TooSlow:
+            raise
         except (Exception, SystemExit) as error:  # whatever the loss raises is evidence
             self.said = _message(error)
             return None
-        self.tensors = hasattr(value, "numpy")
         self.result_dtype = getattr(dtype, "name", str(dtype).removeprefix("torch."))
         self.answered += 1
         self.mutates |= any(
@@ -157,26 +192,41 @@ class Caller:
         )
         return result
 
-    def gradient(self, given: tuple[Array, Array], of_first: bool) -> Array | str:
-        """The gradient of the sum of what the loss returns by its prediction, or why there is none."""
-        pair = [self.tensor(np.ascontiguousarray(a)) for a in given]
-        x = pair[0 if of_first else 1]
+    def gradient(self, pair: list[Any], of_first: bool) -> tuple[Array, Array] | str:
+        """The gradient by the prediction, with random weights for values that are not reduced, and these weights; or
+        why there is none.
+        """
+        x, rng = pair[0 if of_first else 1], np.random.default_rng(23)
         try:
             if self.arrays == "torch":
                 x.requires_grad_()
                 value = self.raw(pair, {})
                 if not getattr(value, "requires_grad", False):
                     return "missing: what the loss returns is cut off from its argument"
-                value.sum().backward()
+                upstream = rng.uniform(0.2, 3.0, tuple(value.shape)) if value.ndim else np.ones(())
+                value.backward(import_module("torch").from_numpy(upstream).to(value.device, value.dtype))
                 found = x.grad
             else:
-                with import_module("tensorflow").GradientTape() as tape:
+                tf = import_module("tensorflow")
+                with tf.GradientTape() as tape:
                     tape.watch(x)
                     value = self.raw(pair, {})
-                found = tape.gradient(value, x)
-            return "missing: nothing reaches the argument" if found is None else to_numpy(found)
+                upstream = rng.uniform(0.2, 3.0, tuple(value.shape)) if value.ndim else np.ones(())
+                found = tape.gradient(value, x, output_gradients=tf.cast(tf.constant(upstream), value.dtype))
+            return "missing: nothing reaches the argument" if found is None else (to_numpy(found), upstream)
         except Exception as error:
             return f"raises {_message(error)}"
+
+
+def _no_number(value: Any) -> str:
+    """What came back in place of a number, and how the number is had, if it is in there."""
+    if isinstance(value, tuple | list) and value:
+        kind = type(value).__name__
+        return f"a {kind} of {len(value)}, no number: pass a function that returns the loss alone, as in loss(z, y)[0]"
+    if isinstance(value, dict) and value:
+        names, alone = ", ".join(map(repr, list(value)[:5])), f"loss(z, y)[{next(iter(value))!r}]"
+        return f"a dict of {names}, no number: pass a function that returns the loss alone, as in {alone}"
+    return "None, no number" if value is None else f"a value of type {type(value).__name__}, no number"
 
 
 def _message(error: BaseException) -> str:

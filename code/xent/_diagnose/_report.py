@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from dataclasses import dataclass, field
 
 UNKNOWN = "unknown"
 NAT = "not applicable"
+UNITS = {"nats": 1.0, "bits": 1 / math.log(2), "hartleys": 1 / math.log(10)}
+WIDTH = 42  # of a phone
 
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis:
     """What a loss function computes, as far as calls can tell.
 
-    Printed, what shows a finding stands below it in brackets. The word "unknown" says that calls did not
-    tell, and "not applicable" that the question makes no sense.
+    Printed, it begins with a sentence; what is unusual follows, each behind a "!", then the facts. The word
+    "unknown" says that calls did not tell, and "not applicable" that the question makes no sense.
 
     Attributes
     ----------
@@ -57,6 +60,12 @@ class Diagnosis:
         The format that it computes in; whether its gradient is that of its value; what it was called with.
     classes : tuple of int
         The numbers of classes on which it was understood.
+    tried : str
+        The sizes of the batches that were predicted, from one row on.
+    batch : str
+        What the batch that was handed over costs, and whether that is what was predicted.
+    cost, predicted : float or None
+        The sum of what that call returns, and of what is predicted for it.
     alternatives : tuple of str
         Other readings that the batches cannot tell from the one above.
     notes : tuple of str
@@ -97,6 +106,10 @@ class Diagnosis:
     gradient: str = UNKNOWN
     arrays: str = UNKNOWN
     classes: tuple[int, ...] = ()
+    tried: str = ""
+    batch: str = ""
+    cost: float | None = None
+    predicted: float | None = None
     alternatives: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     evidence: dict[str, str] = field(default_factory=dict)
@@ -135,49 +148,113 @@ class Diagnosis:
             parts.append(f"softmax over {self.axis}")
         return ", ".join(parts)
 
+    @property
+    def sentence(self) -> str:
+        """What it is, in one sentence."""
+        if not self.known:
+            return UNKNOWN
+        how = {"none": "unreduced ", "sum": "sum of the "}.get(self.reduction, "mean ")
+        over = f", over {self.denominator}" * (self.denominator not in ("nothing", UNKNOWN))
+        added = f", with {self.added}".replace("with plus", "plus") if self.added else ""
+        flipped = "sign flipped, " * (self.sign < 0 and min(self.pos_weight or (1,)) > 0)
+        unit = f", in {self.unit}" * (self.unit not in ("nats", UNKNOWN))
+        family = self.family.replace("categorical ", "")
+        text = f"{flipped}{how}{family} of {self.reads}{over}{unit}{added}"
+        return text[0].upper() + text[1:]
+
+    @property
+    def unusual(self) -> tuple[str, ...]:
+        """What a plain loss does not do, and what may be a fault."""
+        binary = self.family.startswith("binary")
+        apart, negative = bool(self.pos_weight and min(self.pos_weight) < 0), self.sign * self.factor
+        pos = negative * (self.pos_weight or (1,))[0]
+        asked = {
+            "the sign is flipped: a right answer costs more": self.sign < 0 and not apart,
+            f"reads {self.reads}": "," in self.reads,
+            f"divides by {self.denominator}: K times less than a mean of rows": self.denominator in ("N*K", "K")
+            and not binary and self.known,
+            f"the softmax runs over {self.axis}": self.axis not in (UNKNOWN, NAT, "the classes"),
+            f"a positive costs {pos:.4g} times its cross-entropy, a negative {negative:.4g} times": apart,
+            f"the gradient: {self.gradient}": self.gradient not in ("that of the value", UNKNOWN, NAT),
+            f"clips: {self.clip}": self.clip not in ("no", UNKNOWN, NAT) and not self.clip.startswith("no,"),
+            f"computes in {self.precision}": "16" in self.precision,
+            "padding counts in the mean": self.sequences.startswith("over all positions, padding"),
+            "averages the means of sequences: a short one weighs as much as a long one": self.sequences.startswith(
+                "a mean of sequence"
+            ),
+            f"ignored labels: {self.ignored}": any(
+                said in self.ignored for said in ("counted as", "read as", "by N", "changes")
+            ),
+            self.batch: bool(self.batch) and not self.batch.endswith("as predicted"),
+        }  # fmt: skip
+        return (
+            *(said for said, is_so in asked.items() if is_so),
+            *(n for n in self.notes if n not in self._plain_notes),
+        )
+
+    @property
+    def _plain_notes(self) -> tuple[str, ...]:
+        """Notes on what is in order."""
+        return tuple(
+            n
+            for n in self.notes
+            if n.startswith(("takes ", "one value per", "weights were measured", "returns float"))
+        )
+
     def __repr__(self) -> str:
-        head = self.family if self.sign > 0 else f"{self.family}, sign flipped"
-        lines: list[tuple[str, str, str]] = []
-        if self.known:
-            smooth = UNKNOWN if self.smoothing is None else f"{self.smoothing:.3g}"
-            lines = [
-                ("with", self.added or UNKNOWN, "added"),
-                ("sequences", self.sequences, "sequences"),
-                ("first argument", self.first, "first"),
-                ("targets", ", ".join(self.targets) or UNKNOWN, "targets"),
-                ("reads", self.reads, "reads"),
-                ("reduction", self.reduction, "reduction"),
-                ("divides by", self.denominator, "denominator"),
-                ("smoothing", smooth, "smoothing"),
-                ("weights", self.weights, "weights"),
-                ("ignored", self.ignored, "ignored"),
-                ("clips", self.clip, "clip"),
-                ("renormalises", self.renormalises, "renormalises"),
-                ("class axis", self.layout, "layout"),
-                ("gradient", self.gradient, "gradient"),
-                ("precision", self.precision, "precision"),
-                ("unit", self.unit, "unit"),
-            ]
-        # What is not known, or does not apply, takes no line.
-        text = [head]
-        for key, value, name in lines:
-            if value not in (UNKNOWN, NAT):
-                text += _entry(key, value, self.evidence.get(name, ""))
-        for key, values in (("or", self.alternatives), ("note", self.notes)):
-            for value in values:
-                text += _entry(key, value, "")
-        return "\n".join(text)
+        if not self.known:
+            return "\n".join([UNKNOWN, *(line for note in self.notes for line in _entry("", note))])
+        kinds: dict[str, list[str]] = {}
+        for part in self.ignored.split("; "):
+            label, _, what = part.partition(": ")
+            kinds.setdefault(what, []).append(label)
+        ignored = "; ".join(f"{', '.join(v)}: {what}" for what, v in kinds.items() if what != "refused")
+        sequences = self.sequences.replace("; compares position t with label t", "")
+        sequences = (
+            sequences.replace(f" (label {self.ignore_index[0]} left out)", "")
+            if self.ignore_index
+            else sequences
+        )
+        ignored = "" if self.ignored in (NAT, UNKNOWN) else ignored
+        *most, last = self.targets or ("",)
+        takes = [self.first, f"{', '.join(most)} or {last} targets" if most else f"{last} targets"]
+        takes = takes[::-1] if self.first == "target" else takes
+        takes[self.first == "target"] = "prediction"
+        unusual = self.unusual
+        facts = (
+            ("takes", ", then ".join(takes) + ", or the other way round" * (self.first == "either")),
+            ("sequences", sequences),
+            ("weights", self.weights if self.weights != "no argument" else NAT),
+            ("ignores", "" if f"ignored labels: {self.ignored}" in unusual else ignored),
+            ("rows", {"yes": "divided by their sums"}.get(self.renormalises, NAT)),
+            ("classes", f"{self.layout} axis" if self.layout in ("last", "second") else NAT),
+            ("gradient", self.gradient if self.gradient == "that of the value" else ""),
+            ("tried", self.tried),
+            *(("or", a) for a in self.alternatives),
+            *(("note", n) for n in self._plain_notes),
+        )
+        text = textwrap.wrap(self.sentence + ".", WIDTH, break_on_hyphens=False)
+        for said in unusual:
+            text += textwrap.wrap(
+                said, WIDTH, initial_indent="! ", subsequent_indent="  ", break_on_hyphens=False
+            )
+        for key, value in facts:
+            if value not in ("", UNKNOWN, NAT):
+                text += _entry(key, value)
+        return "\n".join(
+            [*text, *(_entry("", self.batch) if self.batch and self.batch not in unusual else [])]
+        )
 
 
 def _ratios(weights: tuple[float, ...]) -> str:
+    seen = [w for w in weights if not math.isnan(w)]
+    if len(seen) < len(weights):
+        return " : ".join(f"{w:.4g}" for w in seen) + f" (of {len(seen)} classes of {len(weights)})"
     shown = [f"{w:.4g}" for w in weights[:12]]
     return " : ".join(shown) + (f" : ... ({len(weights)} of them)" if len(weights) > 12 else "")
 
 
-def _entry(key: str, value: str, evidence: str) -> list[str]:
-    """One finding and its evidence, no wider than a phone shows."""
-    lines, head, rest = [], f"  {key:<14} ", " " * 17
-    for part in [*value.split("; "), *([f"[{evidence}]"] if evidence else [])]:
-        lines += textwrap.wrap(part, 42, initial_indent=head, subsequent_indent=rest, break_on_hyphens=False)
-        head = rest
-    return lines
+def _entry(key: str, value: str) -> list[str]:
+    """One fact, no wider than a phone shows."""
+    head, rest = (f"  {key:<10}", " " * 12) if key else ("  ", "  ")
+    return textwrap.wrap(value, WIDTH, initial_indent=head, subsequent_indent=rest, break_on_hyphens=False)

@@ -12,10 +12,9 @@ import numpy as np
 from xent.numerics import softmax
 
 from ._call import Array, Caller
-from ._model import FULL, LEVELS, Fit, of_z
+from ._models import FULL, LEVELS, Fit, of_z
 
 Pair: TypeAlias = "tuple[Array, Array]"
-Maybe: TypeAlias = "Array | None"
 
 
 def _shifted(x: Array, t: Array) -> Pair:
@@ -31,6 +30,8 @@ SHAPES: dict[str, Callable[[Array, Array], Pair]] = {
     "(N, T, K)": lambda x, t: (x[:, None], t[:, None]),
     "(N, K, T)": lambda x, t: (x[..., None], t[..., None]),
     "(N, T, K), shifted": _shifted,
+    "(N, K, H, W)": lambda x, t: (x[..., None, None], t[..., None, None]),
+    "(N, H, W, K)": lambda x, t: (x[:, None, None], t[:, None, None]),
 }
 # The relative error of a prediction that is right.
 TOLERANCE = {"float64": 2e-6, "float32": 2e-5, "float16": 6e-3, "bfloat16": 5e-2}
@@ -41,11 +42,12 @@ FORMS: dict[str, Callable[[Array], Array]] = {
     "rows": lambda t: t,
     "signs": lambda t: 2 * t - 1,
     "logarithms": lambda t: np.log(t),
+    "labels": lambda t: t.argmax(-1),  # of a binary loss for each class, over the rows with a single 1
 }
 
 
 @dataclass(frozen=True)
-class Bench:
+class Call:
     """A loss with everything that a call needs besides rows and targets."""
 
     caller: Caller
@@ -54,12 +56,14 @@ class Bench:
     form: str
     k: int
 
-    def ask(self, x: Array, t: Maybe = None, given: Maybe = None, **options: Any) -> Maybe:
+    def ask(
+        self, x: Array, t: Array | None = None, given: Array | None = None, **options: Any
+    ) -> Array | None:
         """The loss of rows x (n, K) with the targets t (n, K), or with `given` as they are passed."""
         targets = FORMS[self.form](np.asarray(t)) if given is None else given
-        return self.call(*SHAPES[self.shape](x, targets), **options)
+        return self.laid(*SHAPES[self.shape](x, targets), **options)
 
-    def call(self, x: Array, t: Array, **options: Any) -> Array | None:
+    def laid(self, x: Array, t: Array, **options: Any) -> Array | None:
         """The loss of arrays that are laid out already."""
         x, t = np.ascontiguousarray(x), np.ascontiguousarray(t)
         return self.caller(x, t, **options) if self.order == "prediction" else self.caller(t, x, **options)
@@ -86,7 +90,7 @@ def inputs(kind: str, binary: bool, n: int, k: int, rng: np.random.Generator) ->
 class Data:
     """Single rows, their targets and their unit losses, in so many copies."""
 
-    bench: Bench
+    call: Call
     kind: str
     binary: bool
     copies: int
@@ -104,7 +108,7 @@ class Data:
         x, t = self.x[:2], self.t[:2]
 
         def at(rows: Array) -> Array:
-            return np.array([self.bench.unit(a, b, self.copies) for a, b in zip(rows, t, strict=True)])
+            return np.array([self.call.unit(a, b, self.copies) for a, b in zip(rows, t, strict=True)])
 
         bends, common = LEVELS[level]
         if "cap" in bends:  # under a cap a cost stands still
@@ -120,7 +124,7 @@ class Data:
     def precision(self) -> str:
         """The format in which the loss sees its argument, from the smallest change that it answers to."""
         rng = np.random.default_rng(3)
-        dtype = self.bench.caller.result_dtype
+        dtype = self.call.caller.result_dtype
         if dtype in ("float16", "bfloat16"):
             return dtype
         places = np.linspace(0, len(self.x) - 1, 16).astype(int)
@@ -131,7 +135,7 @@ class Data:
                 if name == "float16":
                     # One entry alone, whose chance to cross a number of bfloat16 is an eighth.
                     moved = np.where(np.arange(len(x)) == np.abs(x).argmax(), moved, x)
-                seen += self.bench.unit(moved, t, self.copies) != u
+                seen += self.call.unit(moved, t, self.copies) != u
                 if seen > 6:
                     return name
         return "bfloat16"
@@ -139,7 +143,7 @@ class Data:
     def unnormalised(self, fit: Fit) -> bool:
         """Whether a fit holds for rows that are no logarithms of probabilities, where the loss takes them."""
         x, t = self.x[:4] - 0.7, self.t[:4]
-        seen = np.array([self.bench.unit(a, b, self.copies) for a, b in zip(x, t, strict=True)])
+        seen = np.array([self.call.unit(a, b, self.copies) for a, b in zip(x, t, strict=True)])
         return not np.isfinite(seen).all() or np.allclose(seen, fit.rows(x, t), 1e-3)
 
 
@@ -152,44 +156,44 @@ def _targets(binary: bool, k: int, rng: np.random.Generator) -> Array:
     return np.repeat(np.eye(k)[labels], k + 6 if k <= FULL else 6, 0)
 
 
-def explore(
-    bench: Bench, kind: str, binary: bool, copies: tuple[int, ...], soft: bool = False
-) -> Data | None:
+def explore(call: Call, kind: str, binary: bool, copies: tuple[int, ...], soft: bool = False) -> Data | None:
     """Measure single rows, or None where the loss refuses them or says nothing with them."""
     rng = np.random.default_rng(7)
-    t = _targets(binary, bench.k, rng)
+    t = _targets(binary and call.form != "labels", call.k, rng)
     if soft:
-        t = rng.dirichlet(np.full(bench.k, 2.0), (bench.k + 3) ** 2)
-    x = inputs(kind, binary, len(t), bench.k, rng)
+        t = rng.dirichlet(np.full(call.k, 2.0), (call.k + 3) ** 2)
+    x = inputs(kind, binary, len(t), call.k, rng)
     for m in copies:
         # The first rows of several labels tell whether to go on: one label may be left out.
-        some = [bench.unit(x[n], t[n], m) for n in np.linspace(0, len(x) - 1, 4).astype(int)]
+        some = [call.unit(x[n], t[n], m) for n in np.linspace(0, len(x) - 1, 4).astype(int)]
         if not np.isfinite(some).any() or not np.any(np.nan_to_num(some)):
             continue
-        u = np.array([bench.unit(a, b, m) for a, b in zip(x, t, strict=True)])
+        u = np.array([call.unit(a, b, m) for a, b in zip(x, t, strict=True)])
         good = np.isfinite(u)
         if not binary and not soft:
             # A label whose rows are all nan, alone, is left out: 0 divided by 0.
             labels = t.argmax(-1)
             silent = [labels == y for y in np.unique(labels) if not good[labels == y].any()]
-            lost = [labels[of][0] for of in silent if bench.ask(x[of][:m], t[of][:m]) is not None]
+            lost = [labels[of][0] for of in silent if call.ask(x[of][:m], t[of][:m]) is not None]
             good |= np.isin(labels, lost)
             u = np.where(np.isin(labels, lost), 0.0, u)
         if good.all() and np.ptp(u) > 1e-9 * np.abs(u).max():
-            return Data(bench, kind, binary, m, x, t, u, soft)
+            return Data(call, kind, binary, m, x, t, u, soft)
     return None
 
 
-def datasets(bench: Bench, copies: tuple[int, ...]) -> Iterator[Data]:
-    """What a bench yields for each kind of input, as one choice of several or as yes and no."""
-    flat, soft = bench.k == 1, bench.form == "logarithms"
-    families = {"signs": (True,), "indices": (False,)}.get(bench.form, (False, True))
+def datasets(call: Call, copies: tuple[int, ...]) -> Iterator[Data]:
+    """What a call yields for each kind of input, as one choice of several or as yes and no."""
+    flat, soft = call.k == 1, call.form == "logarithms"
+    families = {"signs": (True,), "labels": (True,), "indices": (False,)}.get(call.form, (False, True))
+    if call.form == "labels" and flat:
+        return
     for binary in (True,) if flat else families:
-        if (soft and (binary or flat or bench.k > FULL)) or (binary and bench.k > 64):
+        if (soft and (binary or flat or call.k > FULL)) or (binary and call.k > 64):
             continue  # too many numbers to solve for: fewer classes tell
         for kind in KINDS[:2] if binary else KINDS:
-            found = explore(bench, kind, binary, copies, soft)
-            if found is None and bench.form == "rows" and not binary and bench.k <= FULL:
-                found = explore(bench, kind, binary, copies, True)
+            found = explore(call, kind, binary, copies, soft)
+            if found is None and call.form == "rows" and not binary and call.k <= FULL:
+                found = explore(call, kind, binary, copies, True)
             if found:
                 yield found

@@ -4,39 +4,25 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
-from collections.abc import Callable
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from xent.numerics import log_softmax
-
-from ._bench import FORMS, SHAPES, TOLERANCE, Data, explore, inputs
 from ._call import Array, Caller, Loss, numbers_within, parameters, signature, to_numpy
-from ._model import CATEGORICAL, KL, Bend, Fit, Meaning, fits, interpret, of_z, solve
-from ._report import NAT, UNKNOWN, Diagnosis
+from ._models import CATEGORICAL, KL, Bend, Fit, Meaning, fits, interpret, of_z, solve
+from ._prediction import CLASSES, MEANS, ROWS, Law, Trial, of_your_batch
+from ._report import NAT, UNITS, UNKNOWN, Diagnosis
+from ._rows import FORMS, SHAPES, TOLERANCE, Data, explore, inputs
 
-UNITS = {"nats": 1.0, "bits": 1 / np.log(2), "hartleys": 1 / np.log(10)}
 # Labels that no class has, and that somebody might have chosen for "does not count".
 STRANGE = (
     -100, -1, 255, -2, -3, -10, -99, -255, -999, -1000, -9999, -32768, 254, 256, 999, 1000, 9999, 65535,
 )  # fmt: skip
-AXES = ("the batch", "the positions")  # of an input, before that of the classes
 LENGTHS = ((5, 4, 2), (3, 5, 2), (2, 4, 5))
 STEPS = 5
-MEANS: dict[str, Callable[[Array, Array], Any]] = {
-    "over the valid tokens": lambda rows, counts: rows.sum() / counts.sum(),
-    "a mean of sequence means": lambda rows, counts: (rows.sum(1) / counts.sum(1)).mean(),
-    "over all positions, padding included": lambda rows, counts: rows.sum() / rows.size,
-    "over the sequences": lambda rows, counts: rows.sum() / len(rows),
-    "a sum": lambda rows, counts: rows.sum(),
-    "one mean for each sequence": lambda rows, counts: rows.sum(1) / counts.sum(1),
-    "one sum for each sequence": lambda rows, counts: rows.sum(1),
-    "one value for each position": lambda rows, counts: rows,
-}
 
 
 def _figures(weights: Array) -> tuple[float, ...]:
@@ -44,7 +30,7 @@ def _figures(weights: Array) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
-class Found:
+class Candidate:
     """A model that predicts all single rows of a data set."""
 
     data: Data
@@ -59,14 +45,14 @@ class Found:
         return rank + 2 * (m.smoothing != 0) + 2 * (not m.plain) + len(m.left_out)
 
 
-class Exam:
+class Questions:
     """A loss whose single rows a fit predicts, and what else calls tell."""
 
-    def __init__(self, found: Found, forms: set[str], loss: Loss) -> None:
+    def __init__(self, found: Candidate, forms: set[str], loss: Loss) -> None:
         data = self.data = found.data
-        self.bench, self.kind, self.binary, self.m = data.bench, data.kind, data.binary, data.copies
+        self.call, self.kind, self.binary, self.m = data.call, data.kind, data.binary, data.copies
         self.fit, self.meaning, self.level, self.loss = found.fit, found.meaning, found.level, loss
-        self.k, self.precision, self.forms = data.bench.k, data.precision, forms
+        self.k, self.precision, self.forms = data.call.k, data.precision, forms
         self.coarse, self.tolerance = "16" in self.precision, 5 * TOLERANCE[self.precision]
         self.notes: list[str] = []
         self.alternatives: list[str] = []
@@ -74,6 +60,7 @@ class Exam:
         self.row_weights = np.ones(2 if self.binary else self.k)
         self.apart = False  # common terms are averaged by themselves, over N
         self.like = ""
+        self.by_k = self.two_sided = self.adds = False
 
     # ------------------------------------------------------------------------------ batches and predictions
 
@@ -87,7 +74,7 @@ class Exam:
         """Rows and hard targets, no two sizes with one mixture of labels; nothing that is left out."""
         rng, k = np.random.default_rng(seed), k or self.k
         x = inputs(self.kind, self.binary, n, k, rng)
-        if self.binary:
+        if self.binary and self.call.form != "labels":
             return x, rng.integers(0, 2, (n, k)).astype(float)
         if self.data.soft:
             return x, rng.dirichlet(np.full(k, 2.0), n)
@@ -127,7 +114,7 @@ class Exam:
     def reduction(self) -> bool:
         """Find how rows are put together; False if no sum or mean does it."""
         x, t = self.batch(8, 11)
-        b, m, value = self.bench, self.m, self.bench.ask(x, t)
+        b, m, value = self.call, self.m, self.call.ask(x, t)
         self.shape: tuple[int, ...] = (0,) if value is None else value.shape
         units = np.array([b.unit(*row, m) for row in zip(x, t, strict=True)])
         n = int(np.argmax(np.abs(units)))
@@ -167,7 +154,7 @@ class Exam:
             x = inputs(self.kind, self.binary, n, self.k, rng)
             y = rng.choice(labels, n)
             t = y[:, None].astype(float) if self.binary else np.eye(self.k)[y]
-            rows, total = self.costs(x, t, self.fit), self.bench.total(x, t)
+            rows, total = self.costs(x, t, self.fit), self.call.total(x, t)
             # A label that is left out costs nothing by itself, and may count all the same.
             equations.append([(rows - total)[y == label].sum() for label in labels])
         found = np.array(equations)
@@ -194,11 +181,19 @@ class Exam:
     # ----------------------------------------------------------------------------------- factor and divisor
 
     @functools.cached_property
+    def whole(self) -> Fit:
+        """The fit with the rows of the classes that were not asked, where all have one factor."""
+        if self.binary or np.isfinite(self.fit.matrix).all() or not self.meaning.plain:
+            return self.fit
+        c, s, k = self.meaning.kept[0], self.meaning.smoothing, self.k
+        return replace(self.fit, matrix=c * (1 - s) * np.eye(k) + c * s / k)
+
+    @functools.cached_property
     def second(self) -> tuple[int, Fit, Meaning] | None:
         """The same model at another number of classes."""
         scale = self.m if self.like == "sum" else 1
         for k in (5, 4, 3, 2) if self.k > 1 else ():
-            data = explore(replace(self.bench, k=k), self.kind, self.binary, (self.m,), self.data.soft)
+            data = explore(replace(self.call, k=k), self.kind, self.binary, (self.m,), self.data.soft)
             if data is None or k == self.k:
                 continue
             u, tolerance = data.u / scale, TOLERANCE[self.precision]
@@ -217,6 +212,9 @@ class Exam:
         other, meaning, binary = self.second, self.meaning, self.binary
         # What is compared between numbers of classes.
         spread = meaning.weights[:, 0] if binary else meaning.kept
+        self.two_sided = bool(
+            binary and np.ptp(meaning.weights, 0).max() > near * np.abs(meaning.weights).max()
+        )
         even = meaning.plain or (binary and not np.ptp(spread) > near * np.abs(spread).max())
         c = float(spread.mean()) if even else float(spread[0])
         if self.data.soft:
@@ -237,10 +235,12 @@ class Exam:
             by_k, constant = binary, f"the constant {self.k}"
             one, two = (constant, "K") if binary else ("K", constant)
             self.alternatives.append(f"divides by {one} rather than {two}: {alone}")
-        weights = np.abs(meaning.weights) * (self.k if by_k else 1)
+        sign = -1 if c < 0 else 1
+        weights = sign * meaning.weights * (self.k if by_k else 1)
         level = abs(c) * (self.k if by_k else 1)
+        self.by_k = by_k
         found: dict[str, Any] = {"classes": (self.k, *([other[0]] if other else []))}
-        found["sign"] = -1 if c < 0 else 1
+        found["sign"] = sign
         if binary:
             level = self.two_sides(weights, near, level, found)
         elif not meaning.plain:
@@ -273,8 +273,8 @@ class Exam:
         columns = np.ptp(neg) > near * neg.max()
         if np.abs(pos_weight - 1).max() > near:
             found["pos_weight"] = _figures(pos_weight)
-            if abs((pos + neg)[0] - 1) < near and not np.ptp(neg) > near:
-                alpha = f"alpha {pos[0]:.4g}: it weighs the positives, 1 - alpha the negatives"
+            if abs(abs(pos + neg)[0] - 1) < near and not np.ptp(neg) > near:
+                alpha = f"alpha {abs(pos[0]):.4g}: it weighs the positives, 1 - alpha the negatives"
                 self.alternatives.append(alpha)
         if columns:
             found["class_weights"] = _figures(neg)
@@ -301,10 +301,14 @@ class Exam:
 
     def targets(self) -> tuple[str, tuple[str, ...]]:
         """The family, and the forms of target on which the model predicts a batch."""
-        b, family = self.bench, self.fit.reading.family
+        b, family = self.call, self.fit.reading.family
         x, t = self.batch(6, 31)
         if b.form == "logarithms":
-            return KL, ("log-probabilities",)
+            shifted = b.laid(*SHAPES[b.shape](x, np.log(t) + 0.7))  # logits, if a shift changes nothing
+            same = shifted is not None and self.close(shifted.sum(), self.predict(x, t))
+            return KL, ("logits" if same else "log-probabilities",)
+        if b.form == "labels":
+            return family, ("indices",)
         own = {"indices": "0 or 1" if self.binary else "indices", "signs": "-1 or 1"}
         found = [own[b.form]] if b.form in own else []
         if b.form == "rows" and not self.binary and not self.data.soft:
@@ -326,7 +330,7 @@ class Exam:
             found.append("0 or 1" if self.binary else "one-hot")
         soft: Array = np.asarray(np.random.default_rng(5).uniform(0.1, 0.9, t.shape))
         soft = soft if self.binary else soft / soft.sum(-1, keepdims=True)
-        cost, want = rows.total(x, soft), self.predict(x, soft)
+        cost, want = rows.total(x, soft), self.predict(x, soft, self.whole)
         entropy = (soft * np.log(soft)).sum() * (1 / len(t) if self.like == "mean" else 1)
         c = 0.0 if self.binary else float(np.diag(self.fit.matrix)[0])
         largest = np.round(soft) if self.binary else np.eye(self.k)[soft.argmax(-1)]
@@ -339,89 +343,103 @@ class Exam:
         elif self.close(cost, self.predict(x, largest)):
             what = "rounded to 0 and 1" if self.binary else "read by their largest entry alone"
             self.notes.append(f"soft targets are {what}")
-        elif not np.isnan(cost):
+        elif not np.isnan(cost) and np.isfinite(self.whole.matrix).all():
             self.notes.append("soft targets are not explained")
         return family, tuple(dict.fromkeys(found))
 
     # ------------------------------------------------------------------------------------------ left-out labels
 
-    def ignored(self, targets: Any) -> tuple[str, tuple[int, ...]]:
-        """What labels that are no class do, and those that are left out."""
-        if self.bench.form != "indices" or self.binary:
+    def ignored(self, law: Law, targets: Any) -> tuple[str, tuple[int, ...]]:
+        """What labels that are no class do, and those that are left out, which the law is told."""
+        if self.data.soft or self.call.form not in (("rows", "indices") if self.binary else ("indices",)):
             return NAT, ()
         out, answers = [], []
         for label in self.meaning.left_out:
             # In a divisor that holds weights a weight of zero and an ignored index are one.
-            answers.append(f"{label}: left out" + self.divided(bool(self.row_weights[label] < 1e-3)))
+            law.left_out[label] = bool(self.row_weights[label] < 1e-3)
+            answers.append(f"{label}: left out" + self.divided(law.left_out[label]))
             out.append(int(label))
             self.alternatives.append(f"a class weight of 0 for {label}: as an ignored index it acts the same")
         own = [] if targets is None else np.unique(to_numpy(targets).astype(np.float64)).tolist()
+        k = 2 if self.binary else self.k
         asked = [
-            *STRANGE, *[int(v) for v in own if v % 1 == 0 and not 0 <= v < self.k][:50],
-            *numbers_within(self.loss)[0][:200], self.k, self.k + 1, -self.k, -self.k - 1,
+            *STRANGE, *[int(v) for v in own if v % 1 == 0 and not 0 <= v < k][:50],
+            *numbers_within(self.loss)[0][:200], k, k + 1, -k, -k - 1,
         ]  # fmt: skip
-        said = {v: self.ask_label(v) for v in dict.fromkeys(asked) if not 0 <= v < self.k}
+        said = {v: self.ask_label(law, v) for v in dict.fromkeys(asked) if not 0 <= v < k}
         left = {v: what for v, what in said.items() if what.startswith("left out")}
-        answers += [f"{label}: {said[label]}" for label in (-100, -1)]
+        law.left_out |= {v: not what.startswith("left out, divides by N") for v, what in left.items()}
+        law.no_class = len(left) > 8 and any(v >= k for v in left)
+        if law.no_class:
+            law.left_out = {v: valid for v, valid in law.left_out.items() if v < k}
+        law.common_counts = any("what is added counts" in what for what in left.values())
+        if self.binary and not left:
+            numbers = [v for v in own if v in said and said[v] == "read as a number"]
+            return (f"{numbers[0]:g}: read as a number, of which no label is" if numbers else NAT), ()
+        answers += [f"{label}: {said[label]}" for label in (-100, -1) if not self.binary or label in left]
         if len(left) > 8 and all(v in left for v in said if v < 0):
             answers.append(f"every label below 0: {left[-1]}")
         else:
             answers += [f"{v}: {what}" for v, what in left.items() if v not in (-100, -1)][:6]
         out += list(left) if len(left) <= 8 else [-1]
         for name in self.keywords:
-            answer = self.ask_label(-7, **{name: -7})
+            answer = self.ask_label(law, -7, **{name: -7})
             if answer.startswith("left out"):
                 answers.append(f"{name}=: {answer}")
         self.evidence["ignored"] = "a row with the label is put beside one without"
-        for label in out[:1]:
+        for label in out[: 0 if self.binary else 1]:
             self.nothing_counts(label)
         return "; ".join(answers), tuple(out)
 
     def divided(self, valid: bool) -> str:
         return f", divides by {'the valid ones' if valid else 'N'}" * (self.like == "mean")
 
-    def ask_label(self, label: int, **options: Any) -> str:
+    def ask_label(self, law: Law, label: int, **options: Any) -> str:
         """What a row with this label does beside an ordinary one."""
         x, t = self.batch(2, 41)
-        given = np.array([int(t[0].argmax()), label])
-        if self.bench.shape == "(N, K)":
-            seen = self.bench.ask(x, given=given, **options)
-        else:
+        given = FORMS[self.call.form](t)
+        given[1] = label
+        if self.call.shape not in ("(N, K)", "(N,)", "(N, 1), targets (N,)") and not self.binary:
             # Both stand in one sequence; where the labels are shifted, behind a position that has none.
-            cube, given = x[None], given[None]
-            if "shifted" in self.bench.shape:
-                cube, given = np.pad(cube, ((0, 0), (0, 1), (0, 0))), np.pad(given, ((0, 0), (1, 0)))
-            cube = cube if "T, K" in self.bench.shape else np.moveaxis(cube, 2, 1)
-            seen = self.bench.call(cube, given, **options)
+            x, given = x[None], given[None]
+            if "shifted" in self.call.shape:
+                x, given = np.pad(x, ((0, 0), (0, 1), (0, 0))), np.pad(given, ((0, 0), (1, 0)))
+            x = np.moveaxis(x, 2, 1) if "N, K" in self.call.shape else x
+            if self.call.shape.endswith("H, W)") or self.call.shape.endswith("W, K)"):
+                x, given = (x[..., None] if "N, K" in self.call.shape else x[:, :, None]), given[..., None]
+        else:
+            x, given = SHAPES[self.call.shape](x, given)
+        seen = self.call.laid(x, given, **options)
         if seen is None:
             return "refused"
-        value = float(seen.sum())
-        if not np.isfinite(value):
-            return f"gives {value}"
-        main = replace(self.fit, common={})
-        common = self.predict(x, t) - self.predict(x, t, main) if self.fit.common else 0.0
-        alone = float(self.predict(x[:1], t[:1], main))
-        for valid, divisor in ((True, 1), (False, 2)):
-            if self.like != "mean" and not valid:
-                continue
-            if self.fit.common and self.close(value, alone / divisor + common):
+        if not np.isfinite(seen).all():
+            return f"gives {float(seen.sum())}"
+
+        def as_if(given: Array, out: dict[float, bool], **options: Any) -> bool:
+            guess = replace(law, left_out=law.left_out | out, **options)
+            return self.close(seen, guess.value(x, given, seen.ndim))
+
+        for valid in (True, False)[: 2 if self.like == "mean" else 1]:
+            if self.fit.common and as_if(given, {label: valid}, common_counts=True):
                 return "left out" + self.divided(valid) + ", though what is added counts"
-            if self.close(value, self.predict(x[:1], t[:1]) / divisor):
+            if as_if(given, {label: valid}):
                 return "left out" + self.divided(valid)
+        if self.binary:
+            return "read as a number" if as_if(given, {}) else "changes the loss, as no class does"
         for c in dict.fromkeys((label % self.k, *range(self.k))):
-            if self.close(value, self.predict(x, np.stack([t[0], np.eye(self.k)[c]]))):
+            if as_if(np.where(given == label, c, given), {}):
                 return "counted as the last class" if c == self.k - 1 else f"counted as class {c}"
         return "changes the loss, as no class does"
 
     def nothing_counts(self, label: int) -> None:
         """A batch in which every label is left out, and one whose ignored row holds nan."""
         x, t = self.batch(4, 43)
-        seen = self.bench.ask(x, given=np.full(4, label))
+        seen = self.call.ask(x, given=np.full(4, label))
         if seen is not None and self.shape == ():
-            value = "nan" if np.isnan(seen).any() else f"{float(seen):.4g}"
+            value = "nan" if np.isnan(seen).any() else f"{float(seen) + 0:.4g}"
             self.notes.append(f"{value} where every label is left out" + ": 0 / 0" * (value == "nan"))
         x[0] = np.nan
-        seen = self.bench.ask(x, given=np.array([label, *t.argmax(-1)[1:]]))
+        seen = self.call.ask(x, given=np.array([label, *t.argmax(-1)[1:]]))
         if seen is not None and np.isnan(seen).any():
             self.notes.append("a nan logit reaches the loss from a row that is left out")
 
@@ -436,9 +454,9 @@ class Exam:
             x[1:], t[0] = others[1:], 1.0
         else:
             x, t = row, np.eye(self.k)[y]
-        u = self.bench.unit(x, t, self.m) / (self.m if self.like == "sum" else 1)
+        u = self.call.unit(x, t, self.m) / (self.m if self.like == "sum" else 1)
         if np.isnan(u):
-            return None if self.bench.ask(x[None], t[None]) is None else np.nan
+            return None if self.call.ask(x[None], t[None]) is None else np.nan
         with np.errstate(all="ignore"):
             if self.binary:
                 keep = replace(self.fit, matrix=self.fit.matrix.copy())
@@ -468,7 +486,7 @@ class Exam:
             return NAT, None
         cost = self.own_cost(self.extreme(0.0 if reads else -1000.0 * max(self.fit.bend.temperature, 1.0)))
         if cost is None:
-            return f"refuses the impossible event: {self.bench.caller.said.split(':')[0]}", None
+            return f"refuses the impossible event: {self.call.caller.said.split(':')[0]}", None
         if np.isnan(cost):
             return "nan", None
         if not 0 < cost < (np.inf if reads else 900) or np.isfinite(self.fit.bend.cap):
@@ -480,7 +498,8 @@ class Exam:
         self.evidence["clip"] = f"an impossible event costs {cost:.4g} = -log {epsilon:.1e}"
         if reads and epsilon > 1e-30:
             twice = self.own_cost(self.extreme(epsilon))
-            if twice is not None and abs(twice - cost + np.log(2)) < 0.05:
+            self.adds = twice is not None and abs(twice - cost + np.log(2)) < 0.05
+            if self.adds:
                 return f"adds {epsilon:.1e} to the probability", epsilon
         return f"at {epsilon:.1e}", epsilon
 
@@ -494,12 +513,12 @@ class Exam:
         if self.kind == "logits":
             row, t = np.zeros(self.k), np.ones(self.k) if self.binary else np.eye(self.k)[self.own_label()[0]]
             row[self.own_label()[0]] = 1000.0
-            value = self.bench.unit(row, t, self.m)
+            value = self.call.unit(row, t, self.m)
             if not np.isfinite(value):
                 self.notes.append(f"a logit of 1000 for the right class costs {value}: exp overflows")
         if self.binary:
             row = np.where(np.arange(self.k) == self.own_label()[0], 1.0, 0.5)
-            if self.kind == "probabilities" and np.isnan(self.bench.unit(row, np.ones(self.k), self.m)):
+            if self.kind == "probabilities" and np.isnan(self.call.unit(row, np.ones(self.k), self.m)):
                 self.notes.append("a probability of 1 for the label 1 gives nan: 0 * log(0)")
             return
         x, t = self.batch(3, 47)
@@ -509,7 +528,7 @@ class Exam:
             p[0, right] += p[0, wrong]
             p[0, wrong] = 0.0
             x = p if self.kind == "probabilities" else np.log(p)
-            said, forms = "a zero for a wrong class gives nan: 0 * log(0)", [self.bench.form]
+            said, forms = "a zero for a wrong class gives nan: 0 * log(0)", [self.call.form]
         elif self.k > 2:
             x[0, wrong] = -np.inf
             said = "a logit of -inf for a wrong class gives nan with {} targets: 0 * inf"
@@ -517,7 +536,7 @@ class Exam:
         else:
             return
         for form in forms:
-            seen = replace(self.bench, form=form).ask(x, t)
+            seen = replace(self.call, form=form).ask(x, t)
             if seen is not None and np.isnan(seen).any():
                 self.notes.append(said.format("one-hot" if form == "rows" else form))
 
@@ -532,7 +551,7 @@ class Exam:
         if self.kind != "probabilities" or self.binary or self.fit.bend.added:
             return NAT
         x, t = self.batch(5, 53)
-        seen = self.bench.ask(x / 2, t)
+        seen = self.call.ask(x / 2, t)
         if seen is None:
             return "refuses"
         if self.close(seen.sum(), self.predict(x / 2, t)):
@@ -541,62 +560,61 @@ class Exam:
 
     # ---------------------------------------------------------------------------------------------- gradient
 
-    def gradient(self) -> str:
-        """Whether the gradient is that of the value, by differences of what the model predicts."""
-        caller, rows = self.bench.caller, self.renormalises
-        self.divides_rows = rows == "yes"
-        if rows in ("refuses", UNKNOWN):
+    def gradient(self, law: Law) -> str:
+        """Whether the gradient is that of the value, by differences of what the law predicts."""
+        caller = self.call.caller
+        if self.renormalises in ("refuses", UNKNOWN):
             return NAT
-        # A loss of TensorFlow takes arrays too, and shows its gradient for tensors alone.
+        # A loss of TensorFlow takes other arrays too, and shows its gradient for its own alone.
         x, t = self.batch(4, 59)
-        if caller.arrays == "numpy" and "tensorflow" in sys.modules and caller.tensors:
+        if caller.arrays == "numpy" and caller.returned == "tensorflow":
             caller = Caller(self.loss, "tensorflow", "float32", caller.names)
-        if caller.arrays == "numpy" or replace(self.bench, caller=caller).ask(x, t) is None:
+        if caller.arrays == "numpy" or replace(self.call, caller=caller).ask(x, t) is None:
             return NAT
         found = self.gradient_of(caller, x, t)
         if isinstance(found, str):
             return found
-        # Of many classes the labels' entries, and some others.
-        asked = (np.random.default_rng(61).random(x.shape) < 64 / x.size) | (t == t.max(-1, keepdims=True))
-        want = self.differences(x, t, asked)
-        if not found.any() or not np.isfinite(found).all():
-            return "not finite" if found.any() else "zero everywhere"
+        gradient, upstream = found
+        # Of many classes those of the labels, and some others.
+        asked = np.unique([*t.argmax(-1), *np.linspace(0, x.shape[1] - 1, 16).astype(int)])
+        laid = SHAPES[self.call.shape](x, FORMS[self.call.form](t))
+        moves = (SHAPES[self.call.shape](np.eye(x.shape[1])[[k] * len(x)], t)[0] for k in asked)
+        want = np.stack([law.slopes(*laid, upstream, move) for move in moves], 1)
+        if not gradient.any() or not np.isfinite(gradient).all():
+            return "not finite" if gradient.any() else "zero everywhere"
         # The largest entry, beside what rounding leaves of a difference.
-        worst = np.abs(found[asked] - want).max() / np.abs(want).max()
+        worst = np.abs(gradient[:, asked] - want).max() / np.abs(want).max()
         loose = {"float64": 1e-3, "float32": 3e-3}.get(self.precision, 0.1)
         if worst > loose:
-            return f"not that of the value: it differs by {worst:.2g} of its largest entry"
+            each = (
+                upstream[:, asked]
+                if upstream.ndim == 2 and upstream.shape[1] > 1
+                else upstream.reshape(-1, 1)
+            )
+            lost = upstream.ndim and np.allclose(gradient[:, asked], want / each, 1e-3)
+            why = f"it differs by {worst:.2g} of its largest entry"
+            why = "its backward ignores the weight that each value is given" if lost else why
+            return f"not that of the value: {why}"
         self.evidence["gradient"] = f"differences of the value agree to {max(worst, 1e-7):.1g}"
         return self.at_certainty(caller, x, t) or self.fading(caller, x, t)
 
-    def gradient_of(self, caller: Caller, x: Array, t: Array) -> Array | str:
-        bench, first = self.bench, self.bench.order == "prediction"
-        laid = SHAPES[bench.shape](x, FORMS[bench.form](t))
+    def gradient_of(self, caller: Caller, x: Array, t: Array) -> tuple[Array, Array] | str:
+        """The gradient of rows, and the upstream weights of what the loss returns."""
+        call, first = self.call, self.call.order == "prediction"
+        laid = [caller.tensor(np.ascontiguousarray(a)) for a in SHAPES[call.shape](x, FORMS[call.form](t))]
         found = caller.gradient(laid if first else laid[::-1], first)
         if isinstance(found, str):
             return found
-        return (found[:, 0] if bench.shape.endswith("shifted") else found).reshape(x.shape)
-
-    def differences(self, x: Array, t: Array, asked: NDArray[np.bool_]) -> Array:
-        """What the model's value says of the gradient, entry by entry of those asked for."""
-        step, want = 1e-5, []
-
-        def at(rows: Array) -> float:
-            return self.predict(rows / rows.sum(-1, keepdims=True) if self.divides_rows else rows, t)
-
-        for n, k in np.argwhere(asked):
-            move = np.zeros_like(x)
-            move[n, k] = step
-            want.append((at(x + move) - at(x - move)) / (2 * step))
-        return np.array(want)
+        gradient, upstream = found
+        return (gradient[:, 0] if call.shape.endswith("shifted") else gradient).reshape(x.shape), upstream
 
     def at_certainty(self, caller: Caller, x: Array, t: Array) -> str:
         """Whether the gradient is lost where a sure answer is right (the others round to 0), and its loss is finite."""
-        if self.kind == "log-probabilities" or self.data.soft or self.divides_rows:
+        if self.kind == "log-probabilities" or self.data.soft or self.renormalises == "yes":
             return ""
         x = x + 400 * (2 * t - 1) if self.kind == "logits" else t if self.binary else np.where(t == 1, 1.0, x)
         found = self.gradient_of(caller, x, t)
-        lost = not isinstance(found, str) and np.isnan(found).any() and np.isfinite(self.bench.total(x, t))
+        lost = not isinstance(found, str) and np.isnan(found[0]).any() and np.isfinite(self.call.total(x, t))
         return "that of the value, and nan for a sure and right answer" if lost else ""
 
     def fading(self, caller: Caller, x: Array, t: Array) -> str:
@@ -617,7 +635,8 @@ class Exam:
             found = self.gradient_of(caller, x, t)
             if isinstance(found, str):
                 continue
-            share = round(-found[0, y] / weight * (extreme if probabilities else bend.temperature), 6) or 0.0
+            share = -found[0][0, y] / (weight * found[1].reshape(-1)[0])
+            share = round(share * (extreme if probabilities else bend.temperature), 6) or 0.0
             if not abs(share - 1) < 0.5:
                 name = "a probability" if probabilities else "a logit"
                 return f"{whole}, but {share:.2g} of what it should be at {name} of {extreme:g} for the label"
@@ -625,132 +644,112 @@ class Exam:
 
     # ----------------------------------------------------------------------------------- layouts and sequences
 
-    def layout(self) -> str:
+    def layout(self, law: Law) -> str:
         """The class axis of a batch of sequences."""
         if self.binary:
             return "any"
-        if self.bench.shape != "(N, K)":
-            self.notes.append(f"takes inputs of the shape {self.bench.shape.split(',  ')[0]} only")
-            return "second" if self.bench.shape == "(N, K, T)" else "last"
+        if self.call.shape != "(N, K)":
+            self.notes.append(f"takes inputs of the shape {self.call.shape.split(',  ')[0]} only")
+            return "second" if self.call.shape.startswith("(N, K,") else "last"
         rng = np.random.default_rng(11)
         batch, steps = 2, 4
         x = inputs(self.kind, False, batch * steps, self.k, rng)
         t = np.eye(self.k)[rng.choice(self.own_label(), batch * steps)]
         w = self.weights_of(t) if self.like == "mean" else np.ones(len(t))
         total = float((self.fit.rows(x, t) * w).sum())
-        cube, targets = x.reshape(batch, steps, -1), t.reshape(batch, steps, -1)
         found = []
-        for name, axis in (("last", 2), ("second", 1)):
-            given = targets.argmax(-1) if self.bench.form == "indices" else np.moveaxis(targets, 2, axis)
-            seen = self.bench.call(np.moveaxis(cube, 2, axis), given)
+        for name in ("last", "second"):
+            seen = self.call.laid(*self.positions(x, t, (batch, steps), name == "second"))
             if seen is None:
                 continue
             every = self.close(seen.sum(), total / w.sum() if self.like == "mean" else total)
             first = not every and self.close(seen.sum(), total / batch)
             found.append(name if every or first else UNKNOWN)
             if first and self.like == "mean":
+                law.over = "over the sequences"
                 self.notes.append("3-D input: divides by the first axis alone")
         known = [name for name in found if name != UNKNOWN]
         if known == ["last", "second"]:
             return "any"
         return known[0] if len(known) == 1 else UNKNOWN if found else "2-D only"
 
-    def sequences(self, layout: str, pads: tuple[int, ...]) -> str:
-        """What is averaged where the sequences of a batch have different lengths."""
-        if self.binary or self.bench.form != "indices" or layout not in ("last", "second", "any"):
+    def sequences(self, law: Law, layout: str, pads: tuple[int, ...]) -> str:
+        """What is averaged where the sequences of a batch have different lengths, which the law is told."""
+        if self.binary or self.call.form != "indices" or layout not in ("last", "second", "any"):
             return UNKNOWN
         ways: list[tuple[str, int | None, str]] = [(f"label {p} left out", p, "") for p in pads[:1]]
-        ways += [(f"{n}=", 1, n) for n in self.keywords] if len(self.keywords) < 6 else []
+        ways += [(f"{n}=", -1, n) for n in self.keywords] if len(self.keywords) < 6 else []
+        powers = [
+            f"each sequence's sum over its length to the power {a:.3g}" for a in np.linspace(0.05, 1.95, 39)
+        ]
         for padding, pad, mask in [*ways, ("no label left out", None, "")]:
-            if found := self.ragged(layout, pad, mask):
-                self.evidence["sequences"] = "three batches of ragged sequences are predicted"
-                mean = "over all positions" if pad is None and "valid" in found[0] else found[0]
-                shifts = "shifts the labels itself" if found[1] else "compares position t with label t"
-                return f"{mean} ({padding}); {shifts}"
+            batches = self.ragged(layout, pad, mask)
+            for shifts, mean in itertools.product((False, True), [*MEANS, *powers] if batches else []):
+                out = law.left_out if pad is None else law.left_out | {pad: True}
+                guess = replace(law, over=mean, shifts=shifts, layout=layout, left_out=out)
+                axes = 1 if "for each sequence" in mean else 2 if "each position" in mean else 0
+                if all(v.ndim == axes and self.alike(v, guess.value(x, y, axes)) for x, y, v in batches):
+                    law.over, law.shifts = mean, shifts
+                    self.evidence["sequences"] = "three batches of ragged sequences are predicted"
+                    mean = "over all positions" if pad is None and "valid" in mean else mean
+                    how = "shifts the labels itself" if shifts else "compares position t with label t"
+                    return f"{mean} ({padding}); {how}"
         return UNKNOWN
 
-    def ragged(self, layout: str, pad: int | None, mask: str) -> tuple[str, bool] | None:
-        rng = np.random.default_rng(31)
+    def ragged(self, layout: str, pad: int | None, mask: str) -> list[tuple[Array, Array, Array]]:
+        """Batches of sequences whose tails are left out, by their label or by a mask, and what they cost."""
+        rng, found = np.random.default_rng(31), []
         labels = [y for y in self.own_label() if y != pad]
-        seen, parts = [], []
         for lengths in LENGTHS:
-            n = len(lengths)
-            cube = inputs(self.kind, False, n * STEPS, self.k, rng).reshape(n, STEPS, -1)
-            given = rng.choice(labels, (n, STEPS))
-            t = np.eye(self.k)[given]
+            n = len(lengths) * STEPS
+            t = np.eye(self.k)[rng.choice(labels, n)]
+            x, y = self.positions(
+                inputs(self.kind, False, n, self.k, rng), t, (len(lengths), STEPS), layout == "second"
+            )
             valid = (np.arange(STEPS) < np.array(lengths)[:, None]) | (pad is None)
-            if pad is not None and not mask:
-                given = np.where(valid, given, pad)
-            named = {mask: valid.astype(float)} if mask else {}
-            value = self.bench.call(cube if layout != "second" else np.moveaxis(cube, 2, 1), given, **named)
+            padded = np.where(valid, y, 0 if pad is None else pad)
+            value = self.call.laid(x, y if mask else padded, **({mask: valid.astype(float)} if mask else {}))
             if value is None:
-                return None
-            seen.append(value)
-            parts.append((cube, t, valid))
-        for shifts in (False, True):
-            ahead = int(shifts)  # position t with the label t, or t + 1
-            cut = [self.valid_rows(x[:, : STEPS - ahead], t[:, ahead:], v[:, ahead:]) for x, t, v in parts]
-            for mean, reduce in MEANS.items():
-                with np.errstate(all="ignore"):
-                    want = [np.asarray(reduce(*each)) for each in cut]
-                if all(self.close(v, w) for v, w in zip(seen, want, strict=True)):
-                    return mean, shifts
-            if power := self.length_power(seen, cut):
-                return power, shifts
-        return None
+                return []
+            found.append((x, padded, value))
+        return found
 
-    def valid_rows(self, x: Array, t: Array, valid: Array) -> tuple[Array, Array]:
-        """What each position costs and counts, 0 where it is padded."""
-        flat = t.reshape(-1, self.k)
-        w = self.weights_of(flat) if self.like == "mean" else np.ones(len(flat))
-        rows = self.fit.rows(x.reshape(-1, self.k), flat) * w
-        return np.where(valid, rows.reshape(valid.shape), 0.0), np.where(valid, w.reshape(valid.shape), 0.0)
-
-    def length_power(self, seen: list[Array], parts: list[tuple[Array, Array]]) -> str:
-        """A sequence's sum over a power of its length, averaged over the sequences."""
-        if seen[0].ndim:
-            return ""
-
-        def worst(a: float) -> float:
-            means = (float((r.sum(1) / c.sum(1) ** a).mean()) for r, c in parts)
-            return max(abs(float(v) - mean) for v, mean in zip(seen, means, strict=True))
-
-        best = min(np.linspace(0.05, 1.95, 39), key=worst)
-        if worst(best) < 1e-5 * float(np.abs(seen[0])):
-            return f"each sequence's sum over its length to the power {best:.3g}"
-        return ""
+    def alike(self, seen: Array, want: Array) -> bool:
+        """Whether both agree beside their size, however small."""
+        same = seen.shape == want.shape
+        return same and bool(np.abs(seen - want).max() <= self.tolerance * np.abs(want).max())
 
     # ---------------------------------------------------------------------------------------------- keywords
 
     @functools.cached_property
     def keywords(self) -> list[str]:
         """The arguments beside the two arrays that take a value by name."""
-        names = [p for p in parameters(self.loss) if p.name not in ("self", *self.bench.caller.names)]
+        names = [p for p in parameters(self.loss) if p.name not in ("self", *self.call.caller.names)]
         if hasattr(self.loss, "call"):  # of Keras, whose other arguments stand in the caller's signature
             names = [p for p in signature(type(self.loss).__call__) if p.name != "self"]
         plain = [p.name for p in names if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         given = getattr(self.loss, "keywords", None) or {}
-        found = [n for n in (plain if self.bench.caller.names else plain[2:]) if n not in given]
+        found = [n for n in (plain if self.call.caller.names else plain[2:]) if n not in given]
         return list(dict.fromkeys([*found, *["sample_weight"] * any(p.kind is p.VAR_KEYWORD for p in names)]))
 
     def weights(self) -> str:
         """The keyword arguments that take weights, and the denominator under them."""
         found = [answer for name in self.keywords if (answer := self.weighted(name))]
-        return "; ".join(found) if found else "no argument" if self.bench.caller.answered else UNKNOWN
+        return "; ".join(found) if found else "no argument" if self.call.caller.answered else UNKNOWN
 
     def weighted(self, name: str) -> str | None:
         """What a keyword argument does with one weight for each row, class or element."""
         x, t = self.batch(5, 61)
         t = t if self.binary else np.eye(self.k)[np.resize(self.own_label(), 5)]
         rows, classes = np.array([1.0, 3.0, 0.5, 2.0, 1.7]), np.resize([1.0, 4.0, 2.5], self.k)
-        plain, each = self.bench.ask(x, t), self.fit.rows(x, t)[:, None]
+        plain, each = self.call.ask(x, t), self.fit.rows(x, t)[:, None]
         trials = [("row", w, w[:, None]) for w in (rows, 1.0 * (rows > 1))]
         if not self.binary:
             trials.append(("class", classes, (t @ classes)[:, None]))
         elif self.k > 1:
             trials.append(("element", np.outer(rows, classes), np.outer(rows, classes)))
         for per, given, factor in trials:
-            seen = self.bench.ask(x, t, **{name: given})
+            seen = self.call.ask(x, t, **{name: given})
             if seen is None or not np.isfinite(seen).all():
                 continue
             costs = self.by_column(x, t) if per == "element" else each
@@ -775,13 +774,13 @@ class Exam:
 
     def broadcasts(self) -> None:
         """One column of predictions and flat targets."""
-        if not self.binary or self.bench.form == "signs":
+        if not self.binary or self.call.form in ("signs", "labels"):
             return
         x = inputs(self.kind, True, 5, 1, np.random.default_rng(67))
         t = np.array([1.0, 0, 0, 1, 1])[:, None]
         scale = self.k if self.k > 1 and "K" in self.divisor else 1
         fit = replace(self.fit, matrix=self.fit.matrix[:1] * scale)
-        mean, seen = fit.rows(x, t).mean(), self.bench.call(x, t[:, 0])
+        mean, seen = fit.rows(x, t).mean(), self.call.laid(x, t[:, 0])
         if seen is not None and self.like == "mean":
             wide = fit.rows(np.repeat(x, 5, 0), np.tile(t, (5, 1))).mean()
             if self.close(seen.sum() / max(seen.size, 1), wide) and not self.close(wide, mean):
@@ -797,32 +796,130 @@ class Exam:
             batches = [(f"a batch of {n} soft rows is", *self.batch(n, 70 + n)) for n in (2, 4, 7)]
             batches.append(("soft rows that are nearly hard, and right, are", sure, nearly))
             for name, x, t in batches:
-                if not self.close(self.bench.total(x, t), self.predict(x, t)):
+                if not self.close(self.call.total(x, t), self.predict(x, t)):
                     return f"{name} not predicted"
             return ""
         for n, seed in itertools.product((2, 4, 7, 16), (71, 73)):
             x, t = self.batch(n, seed + n)
-            seen, want = self.bench.total(x, t), self.predict(x, t)
+            seen, want = self.call.total(x, t), self.predict(x, t)
             if not self.close(seen, want):
                 return f"a batch of {n} rows costs {seen:.6g}, and its rows predict {want:.6g}"
         if self.kind == "logits" and not self.coarse:
             x, t = self.batch(4, 77)
             x = x + 6 * (2 * t - 1)  # sure rows, all right: some losses leave them out, or stop early
-            seen, want = self.bench.total(x, t), self.predict(x, t)
+            seen, want = self.call.total(x, t), self.predict(x, t)
             if not self.close(seen, want):
                 return f"4 rows that are right and sure cost {seen:.6g}, and not {want:.6g}"
         if other and not self.binary and self.like and not np.ptp(self.kept_weights) > 1e-3:
             k, fit, _ = other
             x, t = self.batch(6, 79, k)
-            seen, want = self.bench.total(x, t), fit.rows(x, t).sum() / (6 if self.like == "mean" else 1)
+            seen, want = self.call.total(x, t), fit.rows(x, t).sum() / (6 if self.like == "mean" else 1)
             if not self.meaning.left_out and not self.close(seen, want):
                 return f"a batch of 6 rows and {k} classes costs {seen:.6g}, not {want:.6g}"
         return ""
 
-    def report(self, targets: Any) -> Diagnosis:
+    def law(self, found: dict[str, Any], family: str, epsilon: float | None) -> Law:
+        """What has been read, for batches of any size."""
+        fit, over = self.fit, found.get("smoothing_over", "")
+        if epsilon and not fit.bend.added:
+            reading, adds = fit.reading, self.adds
+
+            def log_p(x: Array, bend: Bend) -> Array:
+                found = reading.log_p(x, bend)
+                return np.logaddexp(found, np.log(epsilon)) if adds else np.maximum(found, np.log(epsilon))
+
+            fit = replace(fit, reading=replace(reading, log_p=log_p))
+        diagonal = np.diag(fit.matrix).mean() if self.data.soft else self.meaning.kept.mean()
+        even = self.binary or not np.ptp(self.kept_weights) > 1e-3 * self.kept_weights.max()
+        weights = self.row_weights.copy()
+        if not self.binary:
+            weights[np.setdiff1d(np.arange(self.k), self.labels(self.k))] = np.nan
+        return Law(
+            fit=replace(fit, matrix=fit.matrix.copy()), kind=self.kind, binary=self.binary, form=self.call.form,
+            mean="a sum" if self.like == "sum" else "over the valid tokens", weights=weights, by_k=self.by_k,
+            factor=float(diagonal) * (self.k if self.by_k else 1), smoothing=found["smoothing"] or 0.0,
+            over_others=over == "the K - 1 others", apart=self.apart, divergence=family == KL and not self.data.soft,
+            plain=even and self.meaning.plain and not over.startswith("all classes, at")
+            and not any("the factor changes" in n for n in self.notes),
+            normalises=self.renormalises == "yes", weight_of=self.weight_of, first=self.call.order,
+            layout="second" if self.call.shape.startswith("(N, K,") else "last", shifts="shifted" in self.call.shape,
+        )  # fmt: skip
+
+    def weight_of(self, y: int) -> float:
+        """The weight of a label that was not among those asked."""
+        x, t = inputs(self.kind, False, 2, self.k, np.random.default_rng(13)), np.zeros((2, self.k))
+        known = self.kept_labels(self.k)[0]
+        t[0, known] = t[1, y] = 1.0
+        known_cost, own = (
+            self.fit.matrix[known, known] * -self.fit.reading.log_p(x, self.fit.bend)[[0, 1], [known, y]]
+        )
+        if np.ptp(self.kept_weights) > 1e-3 * self.kept_weights.max():
+            total = self.call.total(x, t)
+            return float(self.row_weights[known] * (known_cost - total) / (total - own))
+        scale = self.m if self.like == "sum" else 1
+        return float(self.call.unit(x[1], t[1], self.m) / scale / own * self.fit.matrix[known, known])
+
+    def positions(self, x: Array, t: Array, shape: tuple[int, ...], second: bool) -> tuple[Array, Array]:
+        """Rows and their targets as a batch of so many positions, the classes on the last axis or the second."""
+        given = FORMS[self.call.form](t)
+        x, given = x.reshape(*shape, -1), given.reshape(*shape, *given.shape[1:])
+        if second:
+            x, given = (np.moveaxis(a, -1, 1) if a.ndim > len(shape) else a for a in (x, given))
+        return np.ascontiguousarray(x), np.ascontiguousarray(given)
+
+    def other_sizes(self, law: Law, out: tuple[int, ...]) -> Iterator[tuple[str, Array, Array]]:
+        """Larger batches, by name: rows, classes, positions, sequences of which one is left out."""
+        call, k, rng = self.call, CLASSES, np.random.default_rng(97)
+        for n in (n for n in ROWS if n * self.k < 2_000_000):
+            x, t = self.batch(n, 90 + n)
+            yield f"{n:,} rows", *SHAPES[call.shape](x, FORMS[call.form](t))
+        if law.plain and self.k > 1 and not (self.binary and self.two_sided):
+            hard = not (self.binary or self.data.soft)
+            x, t = (inputs(self.kind, False, 8, k, rng), np.empty(0)) if hard else self.batch(8, 98, k)
+            for labels in (np.linspace(3, k - 1, 8).astype(int), rng.choice(self.own_label(), 8)):
+                rows = np.eye(k)[labels] if hard else t
+                pair = SHAPES[call.shape](x, FORMS[call.form](rows))
+                if call.laid(*pair) is not None:  # it may refuse such labels, or so many classes
+                    yield f"8 rows and {k:,} classes", *pair
+                    break
+        second = law.layout == "second"
+        if call.shape in ("(N, K, T)", "(N, K, H, W)", "(N, H, W, K)"):  # several positions, not one of each
+            shape = (2, 5, 7) if "H" in call.shape else (2, 35)
+            yield f"positions {shape}", *self.positions(*self.batch(70, 99), shape, second)
+        if law.over and not self.binary:
+            x = inputs(self.kind, False, 900, self.k, rng)
+            x, y = self.positions(x, np.eye(self.k)[rng.choice(self.own_label(), 900)], (3, 300), second)
+            for pad in [v for v in out if not 0 <= v < self.k][:1]:
+                y[1, 120:] = y[2] = pad
+            yield "3 sequences of 300", x, y
+
+    def at_other_sizes(
+        self, law: Law, gradient: str, out: tuple[int, ...]
+    ) -> tuple[str, str, tuple[str, ...]]:
+        """What sizes were tried, the gradient's verdict, and what is wrong at one of them."""
+        caller, began, tried = self.call.caller, time.process_time(), {"rows": "16 rows"}
+        trial = Trial(law, caller, self.precision, (caller.tensor, caller.tensor))
+        for name, x, t in self.other_sizes(law, out):
+            if time.process_time() - began > 1.5:
+                break
+            if "sequences" in name:
+                zero = replace(trial, law=replace(law, clamped=True))
+                law.clamped = not trial.right(x, t) and zero.right(x, t)
+            if "positions" in name and self.call.laid(x, t) is None:
+                return "", gradient, (f"a batch of {name} is refused: {caller.said}",)
+            if wrong := trial.wrong(x, t):
+                return "one row", gradient, (f"a batch of {name} {wrong[0]}", *wrong[1:])
+            if gradient.startswith("that of") and name == f"{ROWS[2]:,} rows" and caller.arrays == "torch":
+                gradient = trial.whole_gradient(x, t, gradient)
+            what = name.rpartition(" ")[2]
+            tried[what] = name.removeprefix("8 rows and ").removeprefix("3 ")
+        return "up to " + ", ".join(tried.values()), gradient, ()
+
+    def report(self, own: tuple[Any, Any] | None) -> Diagnosis:
         """All answers together."""
-        caller, reading = self.bench.caller, self.fit.reading
+        caller, reading = self.call.caller, self.fit.reading
         plain = f"single rows look like a {reading.family} that reads {reading.name}"
+        plain += f", focal with gamma {self.fit.bend.gamma:.3g}" * (self.fit.bend.gamma > 0)
         if not self.reduction():
             return Diagnosis(arrays=caller.arrays, notes=(*self.notes, plain))
         if wrong := self.verify(self.second if self.k > 1 else None) or self.unequal_rows():
@@ -830,10 +927,11 @@ class Exam:
         found = self.scale()
         self.divisor = found["denominator"]
         family, forms = self.targets()
-        ignored, out = self.ignored(targets)
         clip, epsilon = self.clip()
+        law = self.law(found, family, epsilon)
+        ignored, out = self.ignored(law, own and own[1])
         self.edges()
-        layout = self.layout()
+        layout = self.layout(law)
         bend, common = self.fit.bend, self.fit.common
         self.broadcasts()
         rows, plainly = len(self.data.u), reading.kind == "logits" and reading.rank == 0
@@ -846,15 +944,22 @@ class Exam:
         if self.shape != ():
             what = {1: "one value per row"}.get(len(self.shape), "one value per row and class")
             self.notes.append(f"{what}, the mean over K" if found["denominator"] == "K" else what)
-        if self.bench.shape == "(N,)":
+        if self.call.shape == "(N,)":
             self.notes.append("takes 1-D batches only")
         if set(forms) == {"indices"} and family == CATEGORICAL:
             self.evidence["targets"] = "a KL divergence is the same on indices"
-        said = self.sequences(layout, out or (-100,) * ("-100: gives nan" in ignored))
+        law.layout = layout
+        said = self.sequences(law, layout, out or (-100,) * ("-100: gives nan" in ignored))
         if said.startswith(("over the sequences", "each sequence")):  # both labels were asked in one sequence
             ignored = ignored.replace(", divides by the valid ones", "")
-        return Diagnosis(
-            family=family, first=self.bench.order, targets=forms, reads=reading.name,
+        gradient = self.gradient(law)
+        tried, gradient, problem = self.at_other_sizes(law, gradient, out)
+        told: dict[str, Any] = {}
+        if own and own[0] is not None:
+            told, gradient, mine = of_your_batch(law, caller, self.precision, own, gradient)
+            problem = (*mine, *problem[: 1 if mine else None])
+        result = Diagnosis(
+            family=family, first=self.call.order, targets=forms, reads=reading.name,
             reduction="none" if self.shape else "sum" if self.like == "sum" else "mean",
             ignore_index=out, epsilon=epsilon, clip=clip,
             temperature=round(bend.temperature, 5), gamma=round(bend.gamma, 4),
@@ -863,55 +968,16 @@ class Exam:
             entropy=round(common.get("entropy", 0.0), 6),
             constant=round(common.get("constant", 0.0), 6), axis="the classes",
             layout=layout, sequences=said, ignored=ignored, weights=self.weights(),
-            renormalises=self.renormalises, precision=self.precision, gradient=self.gradient(),
+            renormalises=self.renormalises, precision=self.precision, gradient=gradient,
             arrays=caller.arrays, alternatives=tuple(dict.fromkeys(self.alternatives)),
-            notes=tuple(dict.fromkeys(self.notes)), evidence=self.evidence, **found,
+            notes=tuple(dict.fromkeys(self.notes)), evidence=self.evidence, tried=tried,
+            **found, **told,
         )  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------- softmax over a wrong axis
-
-
-def other_axes(caller: Caller) -> Diagnosis | None:
-    """A softmax over the rows, the positions or everything, where one over the classes belongs."""
-    answers = False
-    for dims, order, form in itertools.product((2, 3), ("prediction", "target"), ("indices", "rows")):
-        if dims == 3 and answers:
-            return None  # it takes rows, which nothing here explains
-        for second in (False, True) if dims == 3 else (False,):
-            seen, wants, rng = [], [], np.random.default_rng(83)
-            for n in (3, 4, 6, 5):
-                shape = (n, 3) if dims == 2 else (n, n + 1, 3)
-                x, y = rng.normal(0.4, 1.3, shape), rng.integers(0, 3, shape[:-1])
-                t = np.eye(3)[y]
-                given = y if form == "indices" else np.moveaxis(t, -1, 1) if second else t
-                laid = np.moveaxis(x, -1, 1) if second else x
-                pair = (laid, given) if order == "prediction" else (given, laid)
-                value = caller(*map(np.ascontiguousarray, pair))
-                if value is None or not np.isfinite(value).all():
-                    break
-                seen.append(float(value.sum()))
-                over = {name: log_softmax(x, axis=a) for a, name in enumerate(AXES[: dims - 1])}
-                over["the whole array"] = log_softmax(x.reshape(-1)).reshape(shape)
-                sizes = {"nothing": 1} | ({"N": y.size, "N*K": x.size} if value.ndim == 0 else {})
-                costs = {name: -(t * log_p).sum() for name, log_p in over.items()}
-                wants.append({(name, by): c / s for name, c in costs.items() for by, s in sizes.items()})
-            answers |= dims == 2 and form == "indices" and bool(seen)
-            if len(seen) < 4:
-                continue
-            for axis, divisor in wants[0]:
-                ratio = np.array(seen) / [want[axis, divisor] for want in wants]
-                if np.ptp(ratio) < 1e-5 * abs(ratio.mean()):
-                    c = float(ratio.mean())
-                    unit = next((u for u, s in UNITS.items() if abs(abs(c) / s - 1) < 1e-4), "nats")
-                    factor, scalar = abs(c) / UNITS[unit], len(wants[0]) > dims
-                    return Diagnosis(
-                        family=CATEGORICAL, first=order, targets=("indices" if form == "indices" else "one-hot",),
-                        reads="logits", axis=axis, sign=1 if c > 0 else -1, unit=unit,
-                        reduction="none" if not scalar else "sum" if divisor == "nothing" else "mean",
-                        denominator=divisor, factor=1.0 if abs(factor - 1) < 1e-5 else float(f"{factor:.6g}"),
-                        arrays=caller.arrays, smoothing=0.0,
-                        layout=UNKNOWN if dims == 2 else "second" if second else "last",
-                        evidence={"added": "four batches of several sizes are predicted"},
-                    )  # fmt: skip
-    return None
+        if not problem:
+            return result
+        return Diagnosis(
+            arrays=caller.arrays,
+            notes=(*problem, f"smaller ones are read as: {result.sentence}"),
+            tried=tried,
+            **told,
+        )

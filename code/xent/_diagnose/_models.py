@@ -102,7 +102,7 @@ COMMON: dict[str, Callable[[Array, Array, Array, Bend], Array]] = {
 }
 
 
-def _costs(reading: Reading, x: Array, bend: Bend) -> Array:
+def label_costs(reading: Reading, x: Array, bend: Bend) -> Array:
     """(1 - p)^gamma times -log p, for every class, or for both sides of every binary problem."""
     log_p = reading.log_p(x, bend)
     if not bend.gamma:
@@ -116,7 +116,7 @@ def design(reading: Reading, x: Array, t: Array, bend: Bend, common: Names, labe
 
     `labels` are the classes whose rows of A are asked for; for a binary family t is one column a problem.
     """
-    cost = _costs(reading, x, bend)
+    cost = label_costs(reading, x, bend)
     if reading.family == BINARY:
         sides = np.stack([1 - t, t], -1)  # (rows, problems, the label's two values)
         columns = np.einsum("nkv,nks->nkvs", sides, cost).reshape(len(x), -1)
@@ -146,7 +146,7 @@ class Fit:
 
     def rows(self, x: Array, t: Array) -> Array:
         """The unit losses that the model predicts."""
-        cost = _costs(self.reading, x, self.bend)
+        cost = label_costs(self.reading, x, self.bend)
         if self.reading.family == BINARY:
             each = np.einsum("nkv,kvs,nks->n", np.stack([1 - t, t], -1), self.matrix, cost)
         else:
