@@ -49,6 +49,7 @@ GRADIENTS = {
     "BCELoss": FADES, "BCELoss, sum": FADES, "epsilon of 1e-3 in the logarithm": FADES, "clamped probabilities": FADES,
     "the label plus 0.01": FADES, "Keras sparse": FADES, "Keras binary": FADES, "Keras KL": FADES,
     "focal, detached factor": "not that of the value: it differs by 0.24", "detached": "missing: what the loss returns",
+    "straight through": "that of the value, and nan for a sure and right answer",  # the log of probabilities of 0
 }  # fmt: skip
 # What is averaged over ragged sequences: how the answer begins.
 SEQUENCES = {
