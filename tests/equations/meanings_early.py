@@ -31,6 +31,23 @@ def reports(best: Any) -> list[Any]:
     return [best, *(q for q in mixed if not np.all(q == best))]
 
 
+# ------------------------------------------------------------------------------------------- the line
+
+
+def ten_answers(d: Draw) -> Env:
+    """Seven of ten say 1; their likelihood by the binomial law, and its negative logarithm per answer."""
+    per_answer = lambda p: -(mp.log(p) * 7 + mp.log1p(-p) * 3) / 10
+    likelihood = lambda p: mp.exp(-10 * per_answer(p))
+    y = column(d.sample([1] * 7 + [0] * 3, 10))
+    return {"y": y, "p": d.share(), "L": likelihood, "cal L": per_answer}
+
+
+def student(d: Draw) -> Env:
+    """Logits v of a teacher and z of a student; t and p are their distributions at the temperature."""
+    e = m.distil(d)
+    return e | {"t": e["p"], "p": e["q"], "KL": kl}
+
+
 # ------------------------------------------------------------------------------------------- 1, binary
 
 

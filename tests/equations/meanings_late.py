@@ -549,3 +549,61 @@ def teachers(d: Draw) -> Env:
 def reverse(d: Draw) -> Env:
     e = teachers(d)
     return e | {"q": e["report"]}
+
+
+# ------------------------------------------------------------------------------- 16, the same loss elsewhere
+
+
+def preferences(d: Draw) -> Env:
+    """Scores of items, of which a beats b, and log-ratios h of two answers; costs by the probability."""
+    r, h, beta = d.column(), d.column(), d.real()
+    a, b = d.sample(range(1, d.classes + 1), 2)
+    z = Let(lambda at: beta * (lookup(at, "h")[a - 1, 0] - lookup(at, "h")[b - 1, 0]))
+    of = Let(lambda at: -mp.log(1 / (1 + mp.exp(-lookup(at, "z")))))
+    return {"r": r, "h": h, "beta": beta, "a": a, "b": b, "sigma": sigmoid, "z": z, "ell": of}
+
+
+def duel(d: Draw) -> Env:
+    """Who of two wins is drawn from the softmax of their two scores."""
+    e = preferences(d)
+    wins = softmax(column(e["r"][i - 1, 0] for i in (e["a"], e["b"])))[0, 0]
+    return e | {"P_a": wins, "ell": mp.log(1 / wins)}
+
+
+def batch_of_pairs(d: Draw) -> Env:
+    """Similarities of N views with N others; each row is a softmax, and its own column the label."""
+    N = d.classes
+    S = d.matrix(N, N)
+    costs = column(lse(row[:, None]) - row[i] for i, row in enumerate(S))
+    return {"N": N, "S": S, "ell": costs, "i": d.randint(1, N), "over": {"j": range(1, N + 1)}}
+
+
+def drawn_items(d: Draw) -> Env:
+    return {"s": d.column(), "Q": d.probs(), "m": d.randint(1, 50), "over": {"j": range(1, d.classes + 1)}}
+
+
+def own_labels(d: Draw) -> Env:
+    """A label 0 or 1 for each class, and a coin for each."""
+    K, z = d.classes, d.column()
+    y = column(d.randint(0, 1) for _ in range(K))
+    cost = mp.fsum(
+        -mp.log(sigmoid(column([a if b else -a]))[0, 0]) for a, b in zip(z[:, 0], y[:, 0], strict=True)
+    )
+    return {"K": K, "z": z, "y": y, "ell": cost}
+
+
+def other_frequencies(d: Draw) -> Env:
+    """How likely each class makes what is seen, and Bayes' rule with two sets of frequencies."""
+    seen, old, new, K = d.positive(), d.probs(), d.probs(), d.classes
+    post = lambda prior: column(
+        a * b for a, b in zip(prior[:, 0], (seen / (prior.T @ seen)[0, 0])[:, 0], strict=True)
+    )
+    e: Env = {"z": log(old * seen) + d.real(), "p": post(old), "tilde p": post(new), "softmax": softmax}
+    return e | {"pi": old, "tilde pi": new, "k": d.randint(1, K), "over": {"j": range(1, K + 1)}}
+
+
+def bits(d: Draw) -> Env:
+    """The bits of a code for the whole text, by the probability of all its tokens, for each of its bytes."""
+    p, M = d.positive(7), d.randint(1, 30)
+    chance = mp.fprod(mp.exp(-x) for x in p[:, 0])
+    return {"ell": p, "M": M, "b": -mp.log(chance, 2) / M, "over": {"i": range(1, 8)}}

@@ -32,6 +32,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # fmt: off
 ROWS: dict[str, Any] = {
+    "eq-line-likelihood": early.ten_answers,
+    "eq-line-coin": early.ten_answers,
+    "eq-line-bce": m.binary,
+    "eq-line-softmax": m.loss_of,
+    "eq-line-cross-entropy": m.soft,
+    "eq-line-kl": m.soft,
+    "eq-line-distillation": early.student,
     "eq-bernoulli": early.bernoulli,
     "eq-coin-likelihood": m.coin,
     "eq-log-monotone": early.monotone,
@@ -264,6 +271,13 @@ ROWS: dict[str, Any] = {
     "eq-vocab-associative": s.states,
     "eq-vocab-zloss-fixed": s.reference_class,
     "eq-vocab-cap-fits": s.fits,
+    "eq-else-pairs": late.duel,
+    "eq-else-dpo": late.preferences,
+    "eq-else-infonce": late.batch_of_pairs,
+    "eq-else-logq": late.drawn_items,
+    "eq-else-labels": late.own_labels,
+    "eq-else-prior": late.other_frequencies,
+    "eq-else-bits": late.bits,
     "eq-note-loss": s.note,
     "eq-note-theorem": s.note,
     "eq-note-sets": s.packed,
