@@ -152,6 +152,7 @@ class Mark(NamedTuple):
         return [sentence(cell, start, end) for start, end in found]
 
 
+@cache
 def _words(piece: str) -> re.Pattern[str]:
     """What finds a claim's words: whole words, any white space between them, emphasis around them."""
     words = (r"\**".join(map(re.escape, word)) for word in piece.replace("*", "").split())
@@ -302,35 +303,34 @@ def _marks_of(place: str, text: str) -> tuple[tuple[Mark, ...], tuple[str, ...]]
     found: list[Mark] = []
     wrong: list[str] = []
     tree, lines = ast.parse(text), text.splitlines()
-    calls: set[ast.AST] = set()
-    for name, node, check, marks in _tests(tree):
-        doc = ast.get_docstring(check) if check else None
-        parts: list[ast.stmt | ast.expr] = [*marks, node, *([check] if check and check is not node else [])]
-        source = "\n".join("\n".join(lines[part.lineno - 1 : part.end_lineno]) for part in parts)
-        for call in (call for call in marks if _kind(call.func)):
-            calls.add(call.func)
+    everywhere = list(ast.walk(tree))
+    calls = {node.func for node in everywhere if isinstance(node, ast.Call)}
+    astray = {n for n in everywhere if _kind(n) and (isinstance(n, ast.Attribute) or n in calls)}
+    for name, node, check, decorators in _tests(tree):
+        if not (ours := [call for call in decorators if _kind(call.func)]):
+            continue
+        source = lines[min(node.lineno, *(call.lineno for call in ours)) - 1 : node.end_lineno]
+        if check and check is not node:
+            source += lines[check.lineno - 1 : check.end_lineno]
+        doc, rejects = (ast.get_docstring(check) or "") if check else "", tuple(_rejected(node))
+        for call in ours:
+            astray.discard(call.func)
             kind, row = _kind(call.func), isinstance(call.func, ast.Name)
             count, keywords, usage = USAGE[kind]
-            given = [
-                getattr(v, "value", None) for v in (*call.args, *(k.value for k in call.keywords if not row))
-            ]
-            named = [k.arg for k in call.keywords]
+            named = [keyword.arg for keyword in call.keywords]
             fits = named in (["on", "but_not"], ["but_not"]) if row else named == keywords
-            fits = fits and (len(call.args) == count or (kind == "claim" and len(call.args) > count))
-            if not (fits and all(isinstance(value, str) for value in given)):
-                wrong.append(
-                    f"{place}:{call.lineno}: {name}: write {f'@{CLAIM}' if row else f'@pytest.mark.{kind}{usage}'}"
-                )
+            values = [*call.args, *([] if row else [keyword.value for keyword in call.keywords])]
+            given = [value.value for value in values if isinstance(value, ast.Constant)]
+            fits &= len(call.args) == count or (kind == "claim" and len(call.args) > count)
+            if not (fits and len(given) == len(values) and all(isinstance(value, str) for value in given)):
+                write = CLAIM if row else f"pytest.mark.{kind}{usage}"
+                wrong.append(f"{place}:{call.lineno}: {name}: write @{write}")
                 continue
-            of, *how = *map(str, given), ""
-            for said in how[: max(1, len(how) - 1)]:
-                found.append(
-                    Mark(kind, of, said, place, name, call.lineno, doc or "", source, tuple(_rejected(node)))
-                )
-    called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    astray = [node for node in ast.walk(tree) if _kind(node) and node not in calls]
-    astray = [node for node in astray if isinstance(node, ast.Attribute) or node in called]
-    found_at = [f"{place}:{getattr(node, 'lineno', 0)}" for node in astray]
+            of, *said = map(str, given)
+            for how in said[: len(said) if kind == "claim" else 1] or [""]:
+                at = (place, name, call.lineno)
+                found.append(Mark(kind, of, how, *at, doc, "\n".join(source), rejects))
+    found_at = [f"{place}:{getattr(node, 'lineno', 0)}" for node in everywhere if node in astray]
     wrong += [f"{where}: the mark decorates a test at the top level of the file" for where in found_at]
     return tuple(found), tuple(wrong)
 
