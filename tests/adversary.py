@@ -1,20 +1,21 @@
 """Claims as rows, and the inputs that try to refute them.
 
     @claim(
-        "04", "no entry of $p - t$ exceeds",
+        "no entry of $p - t$ exceeds",
         on=lambda: batches(rng(4)),
         but_not={"targets that do not sum to one": ("", np.zeros((1, 3)), np.array([0]), 3.0)},
     )
     def test_no_entry_exceeds_one(_: str, z: Array, y: Array, factor: float = 1.0) -> None:
         assert np.abs(xent.softmax(z) - factor * one_hot(y, z.shape[1])).max() <= 1
 
-The chapter; words of the sentence that stand in the chapter once and hold what is claimed (of several sentences, if
-one check defends them); the inputs on which the check holds, from the whole domain of the sentence; and by name what
-the same check must reject: what the opposite sentence would say, a neighbour of the truth, an input outside the
-condition. An input is one argument, a tuple of several, or a dict by name; without `on` the check runs as it stands.
-A callable is called inside the test: whatever draws, reads or computes goes there. Another row of the same check is
-`test_more = claim("04", "...", on=..., but_not=...)(check)`. A docstring, if any, says what the names do not. An odd
-case is a plain test with `@pytest.mark.claim("04", "...")` that says `with refuted("what"):` itself.
+The chapter, if it is not that of the file (tests/claims/test_04.py); words of the sentence that stand in the chapter
+once and hold what is claimed (of several sentences, if one check defends them); the inputs on which the check holds,
+from the whole domain of the sentence; and by name what the same check must reject: what the opposite sentence would
+say, a neighbour of the truth, an input outside the condition. An input is one argument, a tuple of several, or a dict
+by name; without `on` the check runs as it stands. A callable is called inside the test: whatever draws, reads or
+computes goes there. Another row of the same check is `test_more = claim("...", on=..., but_not=...)(check)`. A
+docstring, if any, says what the names do not. An odd case is a plain test with `@pytest.mark.claim("04", "...")` that
+says `with refuted("what"):` itself.
 
 _ext/marks.py finds the sentence: the ✓ stands at its end, and the card shows it. Where only a part is claimed, write
 "first words ... last words".
@@ -57,7 +58,6 @@ def refuted(what: str) -> Iterator[None]:
 
 
 def claim(
-    chapter: str,
     *words: str,
     on: Iterable[Any] | Callable[[], Iterable[Any]] = ((),),
     but_not: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
@@ -88,7 +88,7 @@ def claim(
 
         test.__name__, test.__doc__, test.__module__ = check.__name__, check.__doc__, check.__module__
         vars(test).update(vars(check))  # the marks below
-        marked: Callable[[], None] = pytest.mark.claim(chapter, *words)(test)
+        marked: Callable[[], None] = pytest.mark.claim(*words)(test)
         return marked
 
     return test_of

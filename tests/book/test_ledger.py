@@ -231,6 +231,19 @@ SENTENCES = {
 }
 
 
+def test_a_file_of_claims_is_of_a_chapter(tmp_path: Path) -> None:
+    """Also where a row names another one, as it may."""
+    rows = [ROW.replace('"01", ', ""), ROW.replace("coin", "more").replace("This is a fair", "is a coin")]
+    write_book(tmp_path, STATED, "This is a fair one. It is a coin.", it=TESTED)
+    for name, said in (("01_coins", []), ("02", ["test_coin: there is no chapter 02"])):
+        (tmp_path / "tests/claims").mkdir(exist_ok=True)
+        path = tmp_path / f"tests/claims/test_{name}.py"
+        path.write_text("".join(rows))
+        problems = marks.problems(tmp_path)
+        assert len(problems) == len(said) and all(map(str.__contains__, problems, said))
+        path.unlink()
+
+
 @pytest.mark.parametrize("words", SENTENCES)
 def test_a_sentence_ends_where_it_ends(words: str) -> None:
     before, said, after = SENTENCES[words]
