@@ -38,7 +38,7 @@ PAGES = "chapters/ledger"
 
 
 def _claims(root: Path, chapter: str) -> list[Mark]:
-    return [mark for mark in read_marks(root)[0] if (mark.kind, mark.of) == ("claim", chapter[:2])]
+    return [mark for mark in read_marks(root)[0] if (mark.kind, mark.of) == ("claim", chapter.partition("_")[0])]
 
 
 def _mark(app: Sphinx, docname: str, text: list[str]) -> None:

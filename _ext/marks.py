@@ -67,7 +67,7 @@ _MARKDOWN = (
 # A claim as a row: its call names the chapter and words of one sentence or more.
 CLAIM = 'claim("01", "the first words of the sentence", on=inputs, but_not={"what it must reject": input})'
 # The file whose claims are of one chapter, which they need not name.
-CHAPTER_OF = re.compile(r"tests/claims/test_(\d\d)")
+CHAPTER_OF = re.compile(r"tests/claims/test_(\d\d|line)")
 # What ends no sentence: mathematics, code, where a link leads.
 _OPAQUE = re.compile(
     r"(?<!\\)(\$\$?)(?!\s).*?(?<!\\)\1|(?<!`)(``?)(?!`).+?(?<!`)\2(?!`)|(?<=\])\([^)]*\)", re.DOTALL
@@ -438,8 +438,9 @@ def problems(root: Path) -> list[str]:
     texts: dict[str, list[str]] = {}
     cells: dict[str, list[tuple[str, str]]] = {}
     for path, number, markdown in markdown_cells(root):
-        cells.setdefault(path.name[:2], []).append((f"{path.name}, cell {number}", markdown))
-        for name in (path.stem, path.name[:2]):
+        short = path.stem.partition("_")[0]  # "04", "line"
+        cells.setdefault(short, []).append((f"{path.name}, cell {number}", markdown))
+        for name in {path.stem, short}:
             texts.setdefault(name, []).append(re.sub("<!--.*?-->", "<!-- -->", markdown, flags=re.DOTALL))
 
     said += unreadable
