@@ -86,6 +86,11 @@ class Number:
     end: int
     readings: tuple[tuple[float, float], ...]  # value and half a unit of its last digit
 
+    @property
+    def written(self) -> tuple[Any, ...]:
+        """What tells it from any other: its digits, for a float has no more than 17, its sign and its unit."""
+        return re.sub(r"[^\d.]", "", self.text), self.readings
+
     def fits(self, x: float) -> bool:
         """Tell whether a printed number is this one, rounded."""
         return any(abs(x - value) <= half * (1 + 1e-9) for value, half in self.readings)
@@ -196,11 +201,11 @@ class Section:
         said = []
         for key in sorted(self.given, key=lambda key: -len(numbers(key))):
             name, times = ENTRY.fullmatch(key).groups()  # type: ignore[union-attr]
-            wanted, found = [n.readings for n in numbers(name)], 0
+            wanted, found = [n.written for n in numbers(name)], 0
             for stream, mine in zip(streams, tied, strict=True):
                 for at in range(len(stream) - len(wanted) + 1):
                     turns = range(at, at + len(wanted))
-                    if [stream[i].readings for i in turns] == wanted and not mine.keys() & {*turns}:
+                    if [stream[i].written for i in turns] == wanted and not mine.keys() & {*turns}:
                         mine |= dict.fromkeys(turns, f"{key} at {at}")
                         found += 1
             if not wanted or found != int(times or 1):
