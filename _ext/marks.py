@@ -104,7 +104,6 @@ class Row(NamedTuple):
     truth: str
     section: tuple[str, str]
     says: str = ""  # the words of that section that hold the correction
-    given: str = ""  # formulas of its numbers, as in a chapter
 
     @property
     def anchor(self) -> str:
