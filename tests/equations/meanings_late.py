@@ -599,7 +599,7 @@ def other_frequencies(d: Draw) -> Env:
         a * b for a, b in zip(prior[:, 0], (seen / (prior.T @ seen)[0, 0])[:, 0], strict=True)
     )
     e: Env = {"z": log(old * seen) + d.real(), "p": post(old), "tilde p": post(new), "softmax": softmax}
-    return e | {"pi": old, "tilde pi": new, "k": d.randint(1, K), "over": {"j": range(1, K + 1)}}
+    return e | {"f": old, "tilde f": new, "k": d.randint(1, K), "over": {"j": range(1, K + 1)}}
 
 
 def bits(d: Draw) -> Env:
