@@ -287,7 +287,7 @@ def _rejected(node: ast.AST) -> Iterator[str]:
         tables = [k.value for k in call.keywords if k.arg == "but_not"]
         names = [key for d in tables for t in ast.walk(d) if isinstance(t, ast.Dict) for key in t.keys if key]
         names += call.args[:1] if ast.unparse(call.func) == "refuted" else []
-        names += [] if names else [t for t in tables if not isinstance(t, ast.Dict)]
+        names += [] if names else [t for t in tables if not isinstance(t, ast.Dict) or t.keys]
         # What is named as the test runs is no name here, and is refuted all the same.
         yield from (str(n.value) if isinstance(n, ast.Constant) else "" for n in names)
 

@@ -231,7 +231,7 @@ SHARES = [np.arange(1, k + 1) ** float(power) for k in (2, 3, 10) for power in (
     but_not={"labels in order": (SHARES[0], True), "log K for unequal classes": (SHARES[1], False, True)},
 )
 def test_mixed_up_labels_cost_what_the_shares_cost(
-    shares: Array, in_order: bool = False, flat: bool = False
+    shares: Any, in_order: Any = False, flat: Any = False
 ) -> None:
     g, classes = rng(15), len(shares)
     y = np.repeat(np.arange(classes), np.round(3000 * shares / shares.sum()).astype(int))

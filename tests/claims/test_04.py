@@ -210,26 +210,6 @@ test_another_formula_can_bring_a_factor = claim(
 
 
 @claim(
-    "Backpropagation through a linear layer ... layer below.",
-    on=[(n, d, k) for n in (1, 2, 9) for d in (1, 2, 5) for k in (1, 4)],
-    but_not={"the slopes of a mean": (9, 2, 4, 9)},
-)
-def test_three_products(n: int, d: int, k: int, divisor: int = 1) -> None:
-    """Below a loss that is no cross-entropy."""
-    x, w, b = (torch.tensor(rng(3).normal(size=s), requires_grad=True) for s in ((n, d), (k, d), (k,)))
-    z = x @ w.T + b
-    loss = (torch.sin(z) * torch.tensor(rng(4).normal(size=(n, k)))).sum()
-    of_x, of_w, of_b, down = (v.numpy() for v in torch.autograd.grad(loss, (x, w, b, z)))
-    down = down / divisor
-    for ours, theirs in (
-        (down.T @ x.detach().numpy(), of_w),
-        (down.sum(axis=0), of_b),
-        (down @ w.detach().numpy(), of_x),
-    ):
-        np.testing.assert_allclose(ours, theirs, atol=1e-12)
-
-
-@claim(
     "At random weights one random direction ... times the direction.",
     on=range(20),
     but_not={"weights of zero, where a wrong part of zeros is right": (0, 0)},
@@ -467,17 +447,6 @@ def test_a_step_in_the_logit_shortens_the_line(z: Array, y: Array, step: float, 
 
 
 @claim(
-    "so the slope is ... it gives $p_k$.",
-    on=lambda: [(rng(s).normal(0, 2, k), *rng(s).permutation(k)[:2]) for k in (2, 3, 50) for s in range(20)],
-    but_not={"the label's own logit": (np.array([0.3, -1.0, 0.0]), 1, 1)},
-)
-def test_the_slope_in_another_logit(z: Array, y: int, k: int) -> None:
-    h, p = 1e-5 * np.eye(len(z))[k], xent.softmax(z)
-    slope = (xent.softmax(z + h)[y] - xent.softmax(z - h)[y]) / 2e-5
-    assert slope == pytest.approx(-p[y] * p[k], rel=1e-6, abs=1e-10)
-
-
-@claim(
     "PyTorch records the forward pass ... without the record.",
     on=[("SGD", 1), ("SGD", 2), ("SGD", 4)],
     but_not={"Adam": ("Adam", 2), "a decay": ("decay", 2)},
@@ -555,16 +524,13 @@ def regressions() -> list[tuple[Array, Array]]:
     return data + [(x, y.astype(int) + (g.random(len(y)) < 0.3)) for _, x, y in designs(g)]
 
 
-def paths(x: Array, y: Array, start: float, factor: float, steps: int) -> Iterator[tuple[float, float]]:
-    """The loss before each step, and the decrease that is guaranteed."""
-    w = start * rng(9).normal(size=(y.max() + 1, x.shape[1]))
+def path(x: Array, y: Array, start: float, factor: float, steps: int) -> list[float]:
+    """The loss before each step."""
+    w, rate, losses = start * rng(9).normal(size=(y.max() + 1, x.shape[1])), factor / curvature(x), []
     for _ in range(steps):
-        slope = gradients.cross_entropy_gradient(x @ w.T, y).T @ x
-        yield (
-            float(xent.cross_entropy(x @ w.T, y)),
-            factor * (1 - factor / 2) / curvature(x) * (slope**2).sum(),
-        )
-        w = w - factor / curvature(x) * slope
+        losses.append(float(xent.cross_entropy(x @ w.T, y)))
+        w = w - rate * gradients.cross_entropy_gradient(x @ w.T, y).T @ x
+    return losses
 
 
 COIN = np.ones((2, 1)), np.array([0, 1])
@@ -576,23 +542,8 @@ COIN = np.ones((2, 1)), np.array([0, 1])
     but_not={"4.5 over L, on a coin": (*COIN, 3.0, 4.5)},
 )
 def test_below_two_over_l_every_step_goes_down(x: Array, y: Array, start: float, factor: float) -> None:
-    losses = [loss for loss, _ in paths(x, y, start, factor, 60)]
+    losses = path(x, y, start, factor, 60)
     assert (np.diff(losses) <= 1e-12 * losses[0]).all()
-
-
-@claim(
-    "The decrease that the formula guarantees",
-    on=lambda: [(*d, f) for d in regressions() for f in (0.1, 1.0, 1.9)],
-    but_not={"twice the decrease": (*COIN, 1.0, 2), "the best step at half": (*COIN, 1.0, 1, 0.5)},
-)
-def test_the_guaranteed_decrease(
-    x: Array, y: Array, factor: float, times: float = 1, best: float = 1
-) -> None:
-    (before, promised), (after, _) = paths(x, y, 1.0, factor, 2)
-    assert before - after >= times * promised - 1e-12 * max(1, before)
-    eta = np.linspace(0, 2, 2001)
-    decrease = eta * (1 - eta / 2)
-    assert eta[decrease.argmax()] == pytest.approx(best) and decrease[-1] == 0
 
 
 @claim("Suppose that for $z$ in an open ... can be written", on=[-3.0, -0.5, -0.1], but_not={"the end": 0.0})
@@ -655,11 +606,9 @@ def test_kinks_spoil_the_best_step(activation: Any) -> None:
 @claim("at $40/L$ the loss jumps on its way", on=[40], but_not={"10 over L": 10})
 def test_it_jumps_on_its_way_down(factor: float) -> None:
     """It halves in two steps, then jumps to more than three times the first loss, and ends below a tenth."""
-    path = [
-        loss for loss, _ in paths(np.column_stack([IMAGES, np.ones(len(LABELS))]), LABELS, 0.0, factor, 100)
-    ]
-    assert (np.diff(path) > 0).argmax() == 2 and path[2] < 0.55 * path[0]
-    assert max(path) > 3 * path[0] and path[-1] < 0.1
+    losses = path(np.column_stack([IMAGES, np.ones(len(LABELS))]), LABELS, 0.0, factor, 100)
+    assert (np.diff(losses) > 0).argmax() == 2 and losses[2] < 0.55 * losses[0]
+    assert max(losses) > 3 * losses[0] and losses[-1] < 0.1
 
 
 @claim(
