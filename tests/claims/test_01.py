@@ -67,9 +67,9 @@ def largest_curvature(x: Array) -> float:
     return float(np.linalg.norm(x, 2) ** 2 / (4 * len(x)))
 
 
-def problems(g: Any, *kinds: str, but_not: tuple[str, ...] = (), rows: int = 40) -> list[Any]:
+def problems(g: Any, *kinds: str, without: tuple[str, ...] = (), rows: int = 40) -> list[Any]:
     """Data of every kind, or of these, with an intercept."""
-    some = [d for d in designs(g, rows) if d[0] not in but_not and (not kinds or d[0] in kinds)]
+    some = [d for d in designs(g, rows) if d[0] not in without and (not kinds or d[0] in kinds)]
     return [(with_ones(x), y) for _, x, y in some]
 
 
@@ -275,7 +275,7 @@ def test_the_steepest_step(
 
 @claim(
     "its slopes and curvature are $N$ times ... by $N$.",
-    on=lambda: [(*d, s) for d in problems(rng(16), but_not=("one row",)) for s in (0.0, 0.01, 1.0)],
+    on=lambda: [(*d, s) for d in problems(rng(16), without=("one row",)) for s in (0.0, 0.01, 1.0)],
     but_not=lambda: {f"the mean's {n}": (*four_features(), 1.0, n) for n in ("step size", "penalty")},
 )
 def test_the_sum_in_place_of_the_mean(x: Array, y: Array, penalty: float, kept: str = "") -> None:
@@ -400,7 +400,7 @@ def test_the_turn_of_the_held_out_loss(splits: int, seed: int, on_training: bool
     "The same `C` is a weaker penalty",
     on=lambda: [
         (*d, c, copies)
-        for d in problems(rng(13), but_not=("one class", "one row", "fewer rows than columns"))
+        for d in problems(rng(13), without=("one class", "one row", "fewer rows than columns"))
         for c in (0.01, 1.0)
         for copies in (2, 9)
     ],
