@@ -123,7 +123,8 @@ class Ledger(SphinxDirective):
         # Emphasis may go on behind a sentence, or begin before it.
         sentence, _ = self.parse_inline(stated.replace("*", "") if stated.count("*") % 2 else stated)
         back = self.env.app.builder.get_relative_uri(self.env.docname, f"chapters/{chapter}")
-        rejected = f"Rejected: {'; '.join(filter(None, claim.rejects))}." if any(claim.rejects) else ""
+        named = [what for what in claim.rejects if what != "…"]
+        rejected = f"Rejected: {'; '.join(named)}." if named else ""
         tried, _ = self.parse_inline(" ".join(f"{claim.doc} {rejected}".split()))
         up = nodes.reference("", "↑", refuri=f"{back}#said-{claim.anchor}", internal=True)
         up["reftitle"] = "where this is said"

@@ -280,15 +280,24 @@ def _tests(tree: ast.Module) -> Iterator[tuple[str, ast.stmt, ast.FunctionDef | 
                 yield name, node, functions.get(ast.unparse(call.args[0])), [call.func]
 
 
+def _keys(table: ast.expr) -> Iterator[ast.expr]:
+    """Yield the keys of a table of what is rejected, or the expression that makes it."""
+    if isinstance(table, ast.Dict):
+        for key, value in zip(table.keys, table.values, strict=True):
+            yield from _keys(value) if key is None else [key]
+    else:
+        yield table.key if isinstance(table, ast.DictComp) else table
+
+
 def _rejected(node: ast.AST) -> Iterator[str]:
     """Yield the names of what a test refutes: of `refuted("...")` and of the entries of `but_not={"...": ...}`."""
     for call in (c for c in ast.walk(node) if isinstance(c, ast.Call)):
         tables = [k.value for k in call.keywords if k.arg == "but_not"]
-        names = [key for d in tables for t in ast.walk(d) if isinstance(t, ast.Dict) for key in t.keys if key]
-        names += call.args[:1] if ast.unparse(call.func) == "refuted" else []
-        names += [] if names else [t for t in tables if not isinstance(t, ast.Dict)]
-        # What is named as the test runs is no name here, and is refuted all the same.
-        yield from (str(n.value) if isinstance(n, ast.Constant) else "" for n in names)
+        names = [key for t in tables for key in _keys(t.body if isinstance(t, ast.Lambda) else t)]
+        for name in [*names, *(call.args[:1] if ast.unparse(call.func) == "refuted" else [])]:
+            # What is named as the test runs is no name here, and is refuted all the same.
+            parts = name.values if isinstance(name, ast.JoinedStr) else [name]
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
 
 
 def read_marks(root: Path) -> tuple[list[Mark], list[str]]:

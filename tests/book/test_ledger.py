@@ -179,6 +179,8 @@ WRITE_ROW = "write @claim("
         (ROW, ""),
         (ROW + ANOTHER, ""),
         (ROW.replace('fair"', 'fair", "A sentence is"'), ""),
+        (ROW.replace('{"two', '{**{f"{n} heads": n for n in (2, 3)}, "two'), ""),
+        (ROW.replace('{"two heads": 2}', "tails()"), ""),
         (ROW.replace("This is a fair", "A sentence ... a fair coin"), ""),
         (CLAIMED.replace("fair", "fairer"), "chapter 01 does not say:\n    This is a fairer\n"),
         (CLAIMED.replace("fair", "fai"), "chapter 01 does not say:\n    This is a fai\n"),

@@ -67,9 +67,9 @@ def largest_curvature(x: Array) -> float:
     return float(np.linalg.norm(x, 2) ** 2 / (4 * len(x)))
 
 
-def problems(g: Any, *kinds: str, but_not: tuple[str, ...] = (), rows: int = 40) -> list[Any]:
+def problems(g: Any, *kinds: str, without: tuple[str, ...] = (), rows: int = 40) -> list[Any]:
     """Data of every kind, or of these, with an intercept."""
-    some = [d for d in designs(g, rows) if d[0] not in but_not and (not kinds or d[0] in kinds)]
+    some = [d for d in designs(g, rows) if d[0] not in without and (not kinds or d[0] in kinds)]
     return [(with_ones(x), y) for _, x, y in some]
 
 
@@ -226,7 +226,7 @@ def test_safe_steps(x: Array, y: Array, start: float, part: float, steps: int = 
     },
 )
 def test_every_start_finds_the_same_loss(
-    x: Any, y: Any, size: float, step: float = 1.0, of: Any = loss
+    x: Any, y: Any, size: float, step: float = 1, of: Any = loss
 ) -> None:
     """T steps of size a end at most |start - v|² / (2 a T) above the loss of any v; no chord is below the loss."""
     g, rate, steps = rng(7), step / largest_curvature(x), 300
@@ -264,18 +264,18 @@ def the_loss_itself() -> tuple[Any, ...]:
     but_not=lambda: {"the loss itself, and a step as long as the way to the minimum": the_loss_itself()},
 )
 def test_the_steepest_step(
-    x: Array, y: Array, size: float, change: Any = np.dot, length: float = 1.0, also: Array | None = None
+    x: Any, y: Any, size: float, change: Any = np.dot, c: float = 1, also: Any = None
 ) -> None:
     slope = slope_of(size * rng(15).normal(size=x.shape[1]), x, y)
     others = np.vstack([rng(16).normal(size=(1000, len(slope))), slope if also is None else also])
-    others *= length * np.linalg.norm(slope) / np.linalg.norm(others, axis=1)[:, None]
-    lowest = change(-length * slope, slope)
+    others *= c * np.linalg.norm(slope) / np.linalg.norm(others, axis=1)[:, None]
+    lowest = change(-c * slope, slope)
     assert min(change(d, slope) for d in others) >= lowest - 1e-9 * abs(lowest)
 
 
 @claim(
     "its slopes and curvature are $N$ times ... by $N$.",
-    on=lambda: [(*d, s) for d in problems(rng(16), but_not=("one row",)) for s in (0.0, 0.01, 1.0)],
+    on=lambda: [(*d, s) for d in problems(rng(16), without=("one row",)) for s in (0.0, 0.01, 1.0)],
     but_not=lambda: {f"the mean's {n}": (*four_features(), 1.0, n) for n in ("step size", "penalty")},
 )
 def test_the_sum_in_place_of_the_mean(x: Array, y: Array, penalty: float, kept: str = "") -> None:
@@ -339,11 +339,11 @@ def tables() -> list[tuple[Array, Array]]:
     },
 )
 def test_the_probabilities_add_up(
-    x: Array, y: Array, strength: float, options: dict[str, Any] | None = None, rounded: Any = np.asarray
+    x: Any, y: Any, c: float, options: Any = None, of: Any = np.asarray
 ) -> None:
     given = {"solver": "newton-cholesky", "tol": 1e-10, "max_iter": 1000, **(options or {})}
-    model = LogisticRegression(C=strength, **given).fit(x[:, 1:], y)
-    assert rounded(model.predict_proba(x[:, 1:])[:, 1]).sum() == pytest.approx(y.sum(), abs=1e-4)
+    model = LogisticRegression(C=c, **given).fit(x[:, 1:], y)
+    assert of(model.predict_proba(x[:, 1:])[:, 1]).sum() == pytest.approx(y.sum(), abs=1e-4)
 
 
 @claim(
@@ -355,11 +355,11 @@ def test_the_probabilities_add_up(
     },
 )
 def test_a_penalty_restores_the_minimum(
-    x: Array, y: Array, strength: float, of_intercept: float | None = None, until: float = np.inf
+    x: Any, y: Any, c: float, first: Any = None, until: float = np.inf
 ) -> None:
     """A trust-region method from near and far ends at one point, inside the ball of the bound."""
-    penalty = np.full(x.shape[1], strength)
-    penalty[0] = strength if of_intercept is None else of_intercept
+    penalty = np.full(x.shape[1], c)
+    penalty[0] = c if first is None else first
     ends = [
         optimize.minimize(
             lambda w: loss(w, x, y) + penalty @ np.minimum(w**2, until**2) / 2,
@@ -400,7 +400,7 @@ def test_the_turn_of_the_held_out_loss(splits: int, seed: int, on_training: bool
     "The same `C` is a weaker penalty",
     on=lambda: [
         (*d, c, copies)
-        for d in problems(rng(13), but_not=("one class", "one row", "fewer rows than columns"))
+        for d in problems(rng(13), without=("one class", "one row", "fewer rows than columns"))
         for c in (0.01, 1.0)
         for copies in (2, 9)
     ],
