@@ -428,6 +428,7 @@ def test_what_each_group_of_certify_catches(loss: Callable[..., Any], t: Array, 
     assert chapter()["grade"](loss, t, p) == "exact"
     caught = {name for name, grade in chapter()["certify"](of_argmax).items() if grade == "wrong"}
     assert caught == {"soft"} and chapter()["certify"](MISTAKES["swapped"])["impossible"] == "exact"
+    assert chapter()["certify"](zero_times_inf)["0 log 0"] == "wrong"
 
 
 @claim(

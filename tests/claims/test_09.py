@@ -159,7 +159,7 @@ def bends(share: float = 1.0) -> Iterator[tuple[Inverse, Array, Array]]:
             (scoring.smoothed_log_score, scoring.invert_smoothing, {"label_smoothing": eps}),
             (scoring.focal_loss, scoring.invert_focal, {"gamma": gamma}),
         ):
-            for p in normal(g.dirichlet(np.full(classes, 1.5), size=2) + 0.2):
+            for p in normal(g.dirichlet(np.full(classes, 1.5), size=4 - classes) + 0.2):
                 q = elicited(partial(rule, **how), p)  # type: ignore[arg-type]
                 yield partial(inverse, **how), share * q + (1 - share) * p, p
 
