@@ -27,6 +27,7 @@ from marks import (
     Equation,
     Mark,
     chapter_titles,
+    markdown_cells,
     problems,
     read_equations,
     read_from_the_page,
@@ -48,7 +49,7 @@ def _mark(app: Sphinx, docname: str, text: list[str]) -> None:
         return
     notebook = nbformat.reads(text[0], as_version=4)
     for cell in (cell for cell in notebook.cells if cell.cell_type == "markdown"):
-        places = [(found.end(), c.anchor) for c in here for found in c.pattern.finditer(cell.source)]
+        places = [(end, c.anchor) for c in here for _, end in c.places(cell.source)]
         for end, anchor in sorted(places, reverse=True):
             cell.source = f"{cell.source[:end]}{{claim}}`{anchor}`{cell.source[end:]}"
     text[0] = nbformat.writes(notebook)
@@ -86,7 +87,7 @@ def _outcome(test: Mark, comparisons: list[dict[str, Any]]) -> str:
 
 def _name(test: Mark) -> nodes.reference:
     """Return a link to a test, to a copy of its file, scrolled to the function; lighter than that of a literal."""
-    to = f"../../_sources/{test.path}.txt#:~:text=def%20{test.function}"
+    to = f"../../_sources/{test.path}.txt#:~:text={test.function}"
     return nodes.reference("", "", nodes.raw("", f"<code>{test.name}</code>", format="html"), refuri=to)
 
 
@@ -107,18 +108,23 @@ class Ledger(SphinxDirective):
             for equation in read_equations(root)[0]
             if equation.chapter == chapter
         ]
-        claims = [self._claim(claim, chapter) for claim in _claims(root, chapter)]
+        claims = [self._claim(root, claim, chapter) for claim in _claims(root, chapter)]
         sections = []
         for title, entries in (("Equations", equations), ("Claims", claims)):
             if entries:
                 sections.append(nodes.section("", nodes.title("", title), *entries, ids=[title.lower()]))
         return list(sections)
 
-    def _claim(self, claim: Mark, chapter: str) -> nodes.Node:
-        """Render one claim: the sentence, which leads to where it is said, and its test."""
+    def _claim(self, root: Path, claim: Mark, chapter: str) -> nodes.Node:
+        """Render one claim: the sentence, which leads to where it is said, and its test, with what that rejects."""
+        cells = [cell for path, _, cell in markdown_cells(root) if path.stem == chapter]
+        stated = " ".join(cell[begin:end] for cell in cells for begin, end in claim.places(cell)[:1])
+        stated = re.sub(r"\]\((?=\d\d_)", "](../", stated)
+        # Emphasis may go on behind a sentence, or begin before it.
+        sentence, _ = self.parse_inline(stated.replace("*", "") if stated.count("*") % 2 else stated)
         back = self.env.app.builder.get_relative_uri(self.env.docname, f"chapters/{chapter}")
-        sentence, _ = self.parse_inline(re.sub(r"\]\((?=\d\d_)", "](../", claim.how))
-        tried, _ = self.parse_inline(" ".join(claim.doc.split()))
+        rejected = f"Rejected: {'; '.join(filter(None, claim.rejects))}." if any(claim.rejects) else ""
+        tried, _ = self.parse_inline(" ".join(f"{claim.doc} {rejected}".split()))
         up = nodes.reference("", "↑", refuri=f"{back}#said-{claim.anchor}", internal=True)
         up["reftitle"] = "where this is said"
         said = nodes.paragraph("", "", *sentence, nodes.Text(" "), up)

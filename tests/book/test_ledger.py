@@ -15,6 +15,7 @@ import nbformat
 import pytest
 import yaml
 
+import adversary
 import ledger
 import marks
 
@@ -152,67 +153,141 @@ def test_a_run_of_pytest_names_the_equation_and_the_variant(tmp_path: Path) -> N
     assert missing == [], said
 
 
-CLAIMED = '''
+CLAIMED = """
 import pytest
 
 
-@pytest.mark.claim("01", "This is a fair coin.")
+@pytest.mark.claim("01", "This is a fair")
 def test_coin():
-    """A thousand throws. Would be refuted by a coin that is not."""
     with refuted("two heads"):
         assert False
-'''
-
-
-ONCE_MORE = '@pytest.mark.claim("01", "This is a fair coin.")\n'
+"""
+ROW = """
+@claim("01", "This is a fair", on=[0, 1], but_not={"two heads": 2})
+def test_coin(side):
+    assert side < 2
+"""
+ONCE_MORE = '@pytest.mark.claim("01", "This is a fair")\n'
+ANOTHER = 'test_other = claim("01", "A sentence is", but_not={"it": 2})(test_coin)\n'
+WRITE_ROW = "write @claim("
 
 
 @pytest.mark.parametrize(
     ("test", "said"),
     [
         (CLAIMED, ""),
-        (CLAIMED.replace("fair", "fairer"), "chapter 01 does not say:\n    This is a fairer coin."),
-        (CLAIMED.replace("coin.", "co"), "chapter 01 does not say:\n    This is a fair co"),
+        (ROW, ""),
+        (ROW + ANOTHER, ""),
+        (ROW.replace('fair"', 'fair", "A sentence is"'), ""),
+        (ROW.replace("This is a fair", "A sentence ... a fair coin"), ""),
+        (CLAIMED.replace("fair", "fairer"), "chapter 01 does not say:\n    This is a fairer\n"),
+        (CLAIMED.replace("fair", "fai"), "chapter 01 does not say:\n    This is a fai\n"),
+        (ROW.replace("fair", "fairer"), "chapter 01 does not say:\n    This is a fairer\n"),
+        (ROW.replace("a fair", "a ... fairer"), "chapter 01 does not say:\n    This is a ... fairer\n"),
+        (ROW.replace("fair", "comment"), "chapter 01 does not say:\n    This is a comment\n"),
+        (ROW.replace("This is a fair", "is"), "says 2 times, in 01_planted.ipynb, cell 2:\n    is\n"),
+        (CLAIMED.replace("@", ONCE_MORE + "@"), "begins as the claim at tests/equations/test_it.py:24: give"),
         (
-            CLAIMED.replace("This is a fair coin.", "is"),
-            "chapter 01 says 2 times (quote more words):\n    is",
+            ROW + ANOTHER.replace("A sentence is", "fair coin"),
+            "ends where the claim at tests/equations/test_it",
         ),
-        (
-            CLAIMED.replace("@", ONCE_MORE + "@"),
-            "begins as the claim at tests/equations/test_it.py:24: quote",
-        ),
-        (CLAIMED.replace('"01"', '"02"'), "chapter 02 does not say:\n    This is a fair coin."),
+        (ROW + ANOTHER.replace("A sentence is", "nothing"), "test_other: chapter 01 does not say:"),
+        (ROW.replace('"01"', '"02"'), "there is no chapter 02"),
         (CLAIMED.replace('"01", ', ""), "write @pytest.mark.claim"),
-        (CLAIMED.replace("Would be refuted by", "Not"), 'names no input, "Would be refuted by ..."'),
+        (ROW.replace('"01", ', ""), WRITE_ROW),
+        (ROW.replace('{"two heads": 2}', "{}"), "nothing is refuted"),
+        (ROW.replace(', but_not={"two heads": 2}', ""), WRITE_ROW),
+        (ROW.replace("on=", "one="), WRITE_ROW),
         (CLAIMED.replace("with refuted", "if "), "nothing is refuted"),
+        ("\n\n" + ROW.replace("test_coin", "coin"), "the mark decorates a test at the top level of the file"),
     ],
 )
 def test_a_claim_is_what_its_chapter_says(tmp_path: Path, test: str, said: str) -> None:
     # The mark may stand on any test, beside others of another kind.
-    write_book(
-        tmp_path,
-        STATED,
-        "A sentence is said. This is **a fair\ncoin.** <!-- This is a fair coin. -->",
-        it=TESTED + test,
-    )
+    cell = "A sentence is said. This is **a fair\ncoin.** <!-- This is a fair coin. This is a comment. -->"
+    write_book(tmp_path, STATED, cell, it=TESTED + test)
     problems = marks.problems(tmp_path)
     assert len(problems) == bool(said) and all(said in problem for problem in problems)
-    assert all(re.match("tests/equations/test_it.py:2[45]: test_coin: ", problem) for problem in problems)
+    assert all(re.match(r"tests/equations/test_it.py:2\d: (test_|the mark)", problem) for problem in problems)
+
+
+# The words of a claim, what its card shows, and all that stands around it.
+SENTENCES = {
+    "begins": ("Before. ", "A coin **begins** with 1.5 of $a. b$, e.g. this.", " And after."),
+    "the colon": ("Dr. Who says: ", "*the colon ends:*", " and begins."),
+    "a semicolon": ("", "And a semicolon does (so; even: here) as well;", " next"),
+    "`log. p`": ("One! ", "Code `log. p` and [a link](a.b) are opaque:", "\n\n$$\na\n$$"),
+    "in a parenthesis": ("This (", "what stands in a parenthesis", ") is short."),
+    "wholly": ("Before. (", "Put wholly into one.", ") After"),
+    "(Put": ("Before. ", "(Put wholly into one.)", " After"),
+    "in quotes": ("He says: ", '"What stands in quotes."', " After"),
+    "an item": ("- one\n  two\n- ", "an item of\n  two lines", "\n- three"),
+    "a number": ("1. ", "a number of a list", "\n2. two"),
+    "a cell": ("| a | b |\n|---|---|\n| c. | ", "a cell", " |\n| d | e |"),
+    "a paragraph": ("Before\n\n", "a paragraph without an end", "\n\nafter"),
+    "a part,": ("Before: ", "to claim a part,", " but no more."),
+    "the first ... the last": ("Before, ", "the first. And: the last", ", they say."),
+    "two. Sentences": ("One; ", "two. Sentences are one.", " Three."),
+}
+
+
+def test_a_file_of_claims_is_of_a_chapter(tmp_path: Path) -> None:
+    """Also where a row names another one, as it may."""
+    rows = [ROW.replace('"01", ', ""), ROW.replace("coin", "more").replace("This is a fair", "is a coin")]
+    write_book(tmp_path, STATED, "This is a fair one. It is a coin.", it=TESTED)
+    for name, said in (("01_coins", []), ("02", ["test_coin: there is no chapter 02"])):
+        (tmp_path / "tests/claims").mkdir(exist_ok=True)
+        path = tmp_path / f"tests/claims/test_{name}.py"
+        path.write_text("".join(rows))
+        problems = marks.problems(tmp_path)
+        assert len(problems) == len(said) and all(map(str.__contains__, problems, said))
+        path.unlink()
+
+
+@pytest.mark.parametrize("words", SENTENCES)
+def test_a_sentence_ends_where_it_ends(words: str) -> None:
+    before, said, after = SENTENCES[words]
+    cell = before + said + after
+    [(begin, end)] = marks.Mark("claim", "01", words, "", "", 0, "", "").places(cell)
+    assert cell[begin:end] == said
 
 
 def test_a_mark_stands_where_its_sentence_ends(tmp_path: Path) -> None:
-    """Also where another's words begin with it, or end with it."""
-    others = "".join(ONCE_MORE.replace("This is a fair coin.", o) for o in ("This is a fair", "a fair coin."))
+    """Also where another's words stand in it."""
     cell = "This is **a fair\ncoin.** A fairer one."
-    write_book(tmp_path, STATED, cell, it=TESTED + CLAIMED.replace("@", others + "@"))
+    mark = "".join(ONCE_MORE.replace("This is a fair", words) for words in ("This is ... fair", "A fairer"))
+    write_book(tmp_path, STATED, cell, it=TESTED + CLAIMED.replace("This is a", "a").replace("@", mark + "@"))
     app = SimpleNamespace(srcdir=tmp_path, env=SimpleNamespace(doc2path="{}.ipynb".format))
     text = [nbformat.writes(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(cell)]))]
     ledger._mark(app, "01_planted", text)
     marked = re.sub(r"\{claim\}`claim-01-(.*?)`", r"<\1>", nbformat.reads(text[0], 4).cells[0].source)
-    assert (
-        marked == "This is **a fair<this-is-a-fair>\ncoin.**<a-fair-coin><this-is-a-fair-coin> A fairer one."
-    )
+    assert marked == "This is **a fair<this-is-fair>\ncoin.**<a-fair> A fairer one.<a-fairer>"
     assert marks.problems(tmp_path) == []
+
+
+def test_a_row_tries_all_its_inputs_and_rejects_each_of_the_others() -> None:
+    def check(a: int, b: int = 0) -> None:
+        """What is tried."""
+        tried.append((a, b))
+        assert a / (b - 9) < 1
+
+    tried: list[tuple[int, int]] = []
+    on, but_not = [1, (2, 3), {"b": 4, "a": 5}], {"six": (-60, 6), "seven": {"a": -70, "b": 7}}
+    test = adversary.claim("01", "It is", on=on, but_not=but_not)(check)
+    test()
+    assert tried == [(1, 0), (2, 3), (5, 4), (-60, 6), (-70, 7)] and test.__doc__ == "What is tried."
+    adversary.claim("01", "It is", on=lambda: iter(on), but_not=lambda: but_not)(check)()
+    adversary.claim("01", "It is", but_not={"six": (-60, 6)})(lambda a=1, b=2: check(a, b))()
+    for planted, message in (
+        ({"on": [*on, -10]}, "input 4 of the claim: -10"),
+        ({"but_not": {**but_not, "eight": (80, 8)}}, "the assertion accepts eight"),
+        ({"on": iter(())}, "0 inputs are tried"),
+        ({"but_not": {}}, "0 have to be rejected"),
+        ({"but_not": {"nine": (1, 9)}}, "division by zero"),
+    ):
+        with pytest.raises((AssertionError, pytest.fail.Exception, ZeroDivisionError)) as failed:
+            adversary.claim("01", "It is", **{"on": on, "but_not": but_not, **planted})(check)()
+        assert message in "\n".join([str(failed.value), *getattr(failed.value, "__notes__", [])])
 
 
 ERRATUM = """

@@ -739,7 +739,7 @@ def test_a_row_of_the_table(name: str) -> None:
         assert abs(seen - exact) < 4.5 * error
 
 
-@pytest.mark.claim("11", "A mean over rows padded to the longest")
+@pytest.mark.claim("11", "A mean over rows ... padded to the longest")
 @pytest.mark.claim("11", "divides by its length, and is improper too.")
 def test_a_mean_over_the_padding() -> None:
     """Batches of 1 to 3 rows, enumerated, as PyTorch weighs them, and rows that are padded to a fixed length.

@@ -281,7 +281,7 @@ def balance_of_parameters(g: np.random.Generator, W: Array, V: Array, blocks: in
 @pytest.mark.claim(
     "13", "The hard gradient of a wrong answer has a size between $1/\\sqrt2$ and $\\sqrt2$ for any $K$"
 )
-@pytest.mark.claim("13", "where the noise of the labels partly cancels and $T^2$ may be enough.")
+@pytest.mark.claim("13", "where the noise of the labels partly cancels")
 @pytest.mark.claim("14", "with a vocabulary's logits a higher temperature can shrink the soft gradient")
 def test_the_balance_of_the_two_parts() -> None:
     """Ten classes to 128,256; teachers normal or by Zipf's law; students at random, flat, or near their teacher.
@@ -369,7 +369,7 @@ def test_the_balance_of_the_two_parts() -> None:
     "measure both gradients' sizes at that $T$ on one large batch, and divide the soft part by their ratio, soft over "
     "hard: then $\\alpha = \\frac12$ means two gradients of about equal size on another such batch, for any $K$.",
 )
-@pytest.mark.claim("13", "do it for the parameters")
+@pytest.mark.claim("13", "do it for ... the parameters")
 @pytest.mark.claim("13", "Measure again as you train.")
 @pytest.mark.claim(
     "13",

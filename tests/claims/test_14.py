@@ -920,9 +920,7 @@ def test_what_the_bare_top_k_costs() -> None:
             infinite(np.r_[p[:k] / p[:k].sum(), np.zeros(classes - k)], k)
 
 
-@pytest.mark.claim(
-    "14", "for a flexible student without labels, every shared temperature has the same minimum"
-)
+@pytest.mark.claim("14", "for a flexible student ... every shared temperature has the same minimum")
 def test_temperatures_and_students_that_cannot_follow() -> None:
     """Two teachers' rows, a student with a row for each and one with a single row, at temperatures of 1 to 8.
 
