@@ -170,12 +170,6 @@ def distortion(d: Draw) -> Env:
     return {"M": M, "n": column(n), "i": 1, "r": column([r, *[0] * (M - 1)]), "over": {"j": range(1, M + 1)}}
 
 
-def hidden_epsilon(d: Draw) -> Env:
-    """A loss that clips a probability of zero, or adds to it."""
-    eps = mp.mpf(10) ** -d.randint(3, 30)
-    return {"varepsilon": eps, "ell": -mp.log(max(0, eps) if d.number % 2 else 0 + eps)}
-
-
 def start(d: Draw) -> Env:
     """Independent Gaussian logits, by a quadrature that knows their first moments."""
     K, sigma = (2, 3, 4, 5, 2, 1)[d.number], mp.mpf([1, 2, 0.5, 0.3, 0, 3][d.number])

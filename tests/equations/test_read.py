@@ -157,7 +157,6 @@ ROWS: dict[str, Any] = {
     "eq-fw-kl-mean": late.divergences,
     "eq-fw-one-class": late.single,
     "eq-which-distortion": late.distortion,
-    "eq-which-clip": late.hidden_epsilon,
     "eq-which-smoothing": m.smoothed,
     "eq-which-start": late.start,
     "eq-which-floors": late.floors,
