@@ -438,7 +438,7 @@ def the_note() -> Iterator[Tried]:
     for heads in (10, 7):  # of ten examples with one input
         best = q[(heads * log(q) + (10 - heads) * log(1 - q)).argmax()]
         yield source("2.a", best > 0.9)
-        yield right("2.a", near(best, min(heads / 10, 0.999)))
+        yield right("2.a", heads == 10 or near([best, 1 - best], [0.7, 0.3]))
 
 
 P_X, P_Y, Q_Y = np.array([0.6, 0.4]), np.array([[0.7, 0.3], [0.3, 0.7]]), np.array([[0.5, 0.5], [0.2, 0.8]])
