@@ -11,9 +11,9 @@ syntax trees, nothing is executed, and Sphinx is not needed. pytest and the buil
 they cannot disagree: what `problems` returns fails the one and is a warning, hence a failure, of the other.
 
 An equation is read from the page if tests/equations/test_read.py has a row for it. Any other is transcribed: by a
-test that quotes the statement in its docstring and rejects a wrong variant. An erratum is a row of
-chapters/errata.yml, and its mark repeats the row's verdict. Unless it holds, a test gives the source's statement to
-`with refuted("3.3: ...")`, where it has to fail.
+test that quotes the statement in its docstring. An erratum is a row of chapters/errata.yml. What its source says is
+tried in tests/equations/test_errata.py, by `yield source("3.3", ...)`, and the verdict follows when that runs; a mark
+on another test, which repeats the verdict, says that this test has to do with the row.
 
 A claim is a row, `@claim("01", "The gradient of the loss", on=..., but_not=...)` of tests/adversary.py, or a test with
 the mark above that says `with refuted(...)` itself. Its words stand in the chapter once, up to white space and
@@ -41,10 +41,10 @@ from mdit_py_plugins.dollarmath import dollarmath_plugin
 # Its table ROWS has an entry for each equation that a program reads from the page.
 READ = "tests/equations/test_read.py"
 ERRATA = "chapters/errata.yml"
-# The worst errors of the equations' tests, written by `make ledger`.
-ERRORS = "tests/equations/errors.json"
+# It tries what each row of the errata says.
+TRIED = "tests/equations/test_errata.py"
 # How a test checks an equation; chapters/equations.md says what each means.
-METHODS = ("symbolic", "reference", "property", "montecarlo", "framework")
+METHODS = ("reference", "property", "montecarlo", "framework")
 VERDICTS = {
     "wrong": "Wrong",
     "slip": "A slip",
@@ -116,7 +116,7 @@ class Mark(NamedTuple):
 
     kind: str  # of USAGE
     of: str  # the label of an equation, the number of a claim's chapter, the id of a row
-    how: str  # the method of an equation's test, words of a claim's sentence, the verdict on an erratum
+    how: str  # the method of an equation's test, words of a claim's sentence, an erratum's verdict, if it has one
     path: str  # of the test's file, from the root
     function: str
     line: int
@@ -342,9 +342,27 @@ def _marks_of(place: str, text: str) -> tuple[tuple[Mark, ...], tuple[str, ...]]
             for how in said[: len(said) if kind == "claim" else 1] or [""]:
                 at = (place, name, call.lineno)
                 found.append(Mark(kind, of, how, *at, doc, "\n".join(source), rejects))
+    if place == TRIED:
+        functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+        found += [mark for function in functions for mark in _tried(function, lines)]
     found_at = [f"{place}:{getattr(node, 'lineno', 0)}" for node in everywhere if node in astray]
     wrong += [f"{where}: the mark decorates a test at the top level of the file" for where in found_at]
     return tuple(found), tuple(wrong)
+
+
+def _tried(function: ast.FunctionDef, lines: list[str]) -> list[Mark]:
+    """Return a mark for each row of the errata that the function yields something for, with the lines that do."""
+    yields = [node for node in ast.walk(function) if isinstance(node, ast.Yield) and node.value]
+    begin, found = function.lineno, dict[str, list[str]]()
+    for node in sorted(yields, key=lambda node: node.lineno):
+        first = node.value.args[0] if isinstance(node.value, ast.Call) and node.value.args else None
+        if isinstance(first, ast.Constant):
+            found.setdefault(str(first.value), []).extend(lines[begin : node.end_lineno])
+        begin = node.end_lineno or begin
+    line = function.lineno
+    return [
+        Mark("erratum", row, "", TRIED, function.name, line, "", "\n".join(own)) for row, own in found.items()
+    ]
 
 
 def read_from_the_page(root: Path) -> dict[str, tuple[int, int]]:
@@ -366,15 +384,17 @@ def _of_equation(mark: Mark, equations: dict[str, Equation], read: dict[str, Any
     stated = equations.get(mark.of)
     if stated is None:
         yield f"{mark.where}: {mark.function} checks {mark.of}, a label that no chapter has"
+    elif mark.of in read:
+        yield f"{mark.where}: {mark.function} transcribes {mark.of}, which {READ} reads from the page: delete it"
     elif mark.how not in METHODS:
         usage = USAGE["equation"][2]
         yield f"{mark.where}: {mark.function} checks {mark.of} by {mark.how!r}: write {usage}"
-    elif mark.quoted is None and mark.of not in read:
+    elif mark.quoted is None:
         yield (
             f"{mark.where}: the docstring of {mark.function} does not quote equation {mark.of}; it says "
             f"in {stated.where}:\n$$\n{stated.tex}\n$$ ({mark.of})"
         )
-    elif mark.quoted is not None and stated.tex.split() != mark.quoted.split():
+    elif stated.tex.split() != mark.quoted.split():
         yield (
             f"equation {mark.of} is not what its test quotes\n"
             f"  {stated.where}:\n    {' '.join(stated.tex.split())}\n"
@@ -408,13 +428,9 @@ def _of_claim(mark: Mark, cells: list[tuple[str, str]], cards: dict[Any, Mark]) 
 
 
 def wrong_verdicts(row: Row, tests: list[Mark]) -> list[str]:
-    """Say where a row's verdict is not that of its tests: of a mark, or of what they refute."""
-    said = [f"{test.where}, {test.function}, {test.how!r}" for test in tests if test.how != row.verdict]
-    falls = any(what.startswith(f"{row.id}: ") for test in tests for what in test.rejects)
-    if tests and falls == (row.verdict == "holds"):
-        said += [
-            "a test refutes what it says" if falls else f'no test of it has `with refuted("{row.id}: ...")`'
-        ]
+    """Say where a row's verdict is not that of a mark."""
+    marks = [test for test in tests if test.how not in ("", row.verdict)]
+    said = [f"{test.where}, {test.function}, {test.how!r}" for test in marks]
     return [f"{ERRATA}: row {row.id} says {row.verdict!r}, and {other}" for other in said]
 
 
@@ -422,11 +438,8 @@ def _of_row(row: Row, texts: dict[str, list[str]], sources: set[str], tests: lis
     """Say what is wrong with a row of the errata."""
     if row.verdict not in VERDICTS or row.id.split(".")[0] not in sources:
         yield f"{ERRATA}: row {row.id} has an unknown source or verdict: {row.verdict}"
-    if not tests:
-        yield (
-            f"{ERRATA}: row {row.id} has no test: no function in tests is marked "
-            f'@pytest.mark.erratum("{row.id}", "{row.verdict}")'
-        )
+    if not any(test.path == TRIED for test in tests):
+        yield f'{ERRATA}: row {row.id} has no test: {TRIED} has no `yield source("{row.id}", ...)`'
     yield from wrong_verdicts(row, tests)
     chapter, heading = row.section
     words = " ".join(row.says.split())

@@ -42,7 +42,9 @@ PARTS = [
 ]
 
 
-@pytest.mark.parametrize("path", sorted((notebooks.ROOT / "chapters").glob("[0-9]*.ipynb")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted((notebooks.ROOT / "chapters").glob("[0-9]*.ipynb")), ids=lambda p: p.stem
+)
 def test_a_chapter_has_a_core_and_what_goes_deeper(path: Path) -> None:
     cells = nbformat.read(path, as_version=4).cells
     text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")

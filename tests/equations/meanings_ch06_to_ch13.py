@@ -1,4 +1,4 @@
-"""What the names in the equations of chapters 6 to 9 and 11 to 13 stand for, beside meanings.py."""
+"""What the names in the equations of chapters 6 to 9 and 11 to 13 stand for, beside draws.py."""
 
 # ruff: noqa: E731 (a lambda is a value of an environment here)
 
@@ -11,9 +11,9 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 
-from equations import meanings as m
-from equations.meanings import Draw, column, entropy, kl, log, lse, mean, one_hot, sigmoid, softmax, softplus
-from equations.meanings_early import FORMATS, pairs_law, reports
+from equations import draws as m
+from equations.draws import Draw, column, entropy, kl, log, lse, mean, one_hot, sigmoid, softmax, softplus
+from equations.meanings_ch01_to_ch05 import FORMATS, pairs_law, reports
 from equations.reader import Env, Let, lookup
 
 SIZES = (4, 1, 3, 5, 2, 3)  # examples, by the number of the draw

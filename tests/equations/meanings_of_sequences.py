@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
-from equations.meanings import Draw, column, entropy, kl, lse, mean, sigmoid, softmax, softplus, variance
+from equations.draws import Draw, column, entropy, kl, lse, mean, sigmoid, softmax, softplus, variance
 from equations.numeric import lowest
 from equations.reader import Env, Let, Of, lookup
 

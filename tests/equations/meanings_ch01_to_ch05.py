@@ -1,4 +1,4 @@
-"""What the names in the equations of chapters 1 to 5 stand for, beside meanings.py."""
+"""What the names in the equations of chapters 1 to 5 stand for, beside draws.py."""
 
 # ruff: noqa: E731 (a lambda is a value of an environment here)
 
@@ -13,8 +13,8 @@ import ml_dtypes
 import mpmath as mp
 import numpy as np
 
-from equations import meanings as m
-from equations.meanings import Draw, column, entropy, kl, lse, mean, one_hot, sigmoid, softmax
+from equations import draws as m
+from equations.draws import Draw, column, entropy, kl, lse, mean, one_hot, sigmoid, softmax
 from equations.reader import Env, Let, lookup, near
 
 
