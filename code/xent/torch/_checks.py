@@ -12,7 +12,7 @@ from torch import Tensor
 
 from xent import _validate as check
 
-from ._blocks import Settings, accumulator, concrete, wide
+from ._reduction import Settings, accumulator, concrete, wide
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LABEL_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -192,6 +192,20 @@ def target_weights(
     return counts.to(wide(moved.dtype)) if result is None else result.masked_fill(~counts, 0.0)
 
 
+def distributions_and_weights(
+    t: Tensor, like: Tensor, weight: Any, sample_weight: Any
+) -> tuple[tuple[Tensor, ...], Tensor | None, Tensor | None]:
+    """Return what stands beside the logits (the classes' weights with a row for each row), weights, and masses."""
+    w = mass = target_weights(like, sample_weight)
+    if weight is None:
+        return (t,), w, mass
+    of_class = weights(weight, "weight", t.shape[-1:], "one weight a class", like)
+    each = t @ of_class.to(t.dtype)
+    mass = each if w is None else w * each
+    w = (mass > 0).to(mass.dtype) if w is None else w.masked_fill(mass == 0, 0.0)
+    return (t, of_class.expand(t.shape)), w, mass
+
+
 def same_shape(tensor: Tensor, name: str, shape: torch.Size, other: str, on: Tensor, hint: str = "") -> None:
     """Refuse another shape or device."""
     check.same_shape(tensor, name, shape, other, hint)
@@ -202,3 +216,8 @@ def same_device(tensor: Tensor, name: str, other: Tensor) -> None:
     """Refuse another device."""
     if tensor.device != other.device:
         raise ValueError(f"{name}: expected the device of the logits, {other.device}, got {tensor.device}")
+
+
+def held(value: float, like: Tensor) -> float:
+    """A share, or zero if it may be zero in the dtype that is computed in, where it would make nan of inf."""
+    return value if value >= torch.finfo(torch.promote_types(like.dtype, torch.float32)).tiny else 0.0
