@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import entr, rel_entr, xlogy
 
-from ._blocks import blocks
+from ._blocks import Block, Index, over_rows
 from ._validate import Floats, logits_array, probabilities, real_array, same_shape, unit
-from .numerics import refuse
 
 __all__ = ["cross_entropy", "entropy", "entropy_from_logits", "js_divergence", "kl_divergence"]
 
@@ -85,17 +84,16 @@ def entropy_from_logits(logits: ArrayLike, *, axis: int = -1, base: float | None
     logits, axis = logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
     out = np.empty(moved.shape[:-1])
-    with np.errstate(all="ignore"):
-        for index, block in blocks(moved):
-            highest = block.argmax()
-            block.shift()
-            gaps = np.where(np.isneginf(block.work), 0.0, -block.work)
-            terms = block.exponentiate_without(highest)
-            # H = log sum exp(z - m) + sum_k p_k (m - z_k), all of whose terms are >= 0.
-            value = np.log1p(terms.others) + (block.work * gaps).sum(axis=1) / (1 + terms.others)
-            out[index] = value.reshape(out[index].shape)
-    if np.isnan(out).any():
-        refuse(moved, "logits", axis)
+
+    def value(block: Block, _: Index) -> Floats:
+        highest = block.argmax()
+        block.shift()
+        gaps = np.where(np.isneginf(block.work), 0.0, -block.work)
+        terms = block.exponentiate_without(highest)
+        # H = log sum exp(z - m) + sum_k p_k (m - z_k), all of whose terms are >= 0.
+        return np.asarray(np.log1p(terms.others) + (block.work * gaps).sum(axis=1) / (1 + terms.others))
+
+    over_rows(value, out, axis, logits=moved)
     return _result(out[..., None], -1, base, logits)
 
 

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _validate as check
-from ._blocks import Block, Index
+from ._blocks import Block, Index, without_nan
 from ._validate import BINARY_LOGITS, LOGITS, PREDICTIONS_FIRST, Floats, Reduction
 from ._walk import binary_targets, distributions_and_weights, labels_and_weights, reduce_each, reduce_rows
-from .numerics import log_sigmoid, log_sum_exp, without_nan
+from .numerics import log_sigmoid, log_sum_exp
 
 __all__ = [
     "binary_cross_entropy",
@@ -128,7 +128,7 @@ def cross_entropy(
             losses += (1 - smoothing) * terms.gap
         return losses
 
-    return reduce_rows(loss, moved, axis, w, check.reduction_arguments(reduction, denominator))
+    return reduce_rows(loss, axis, w, check.reduction_arguments(reduction, denominator), logits=moved)
 
 
 def soft_cross_entropy(
@@ -200,7 +200,7 @@ def soft_cross_entropy(
         return np.asarray(t.sum(axis=1, dtype=np.float64) * log_of_sum - gaps.sum(axis=1))
 
     settings = check.reduction_arguments(reduction, denominator)
-    return reduce_rows(loss, moved, axis, w, settings, dtype=dtype, mass=mass)
+    return reduce_rows(loss, axis, w, settings, dtype=dtype, mass=mass, logits=moved)
 
 
 def binary_cross_entropy(
@@ -314,7 +314,7 @@ def focal_loss(
         losses *= (-np.expm1(-losses)) ** np.float64(gamma)  # 1 - p, with the digits that p has lost
         return losses if factor is None else _times(factor[own], losses)
 
-    return reduce_rows(loss, moved, axis, w, check.reduction_arguments(reduction, denominator))
+    return reduce_rows(loss, axis, w, check.reduction_arguments(reduction, denominator), logits=moved)
 
 
 def nll(

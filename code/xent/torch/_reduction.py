@@ -184,7 +184,7 @@ def _blockwise(
     whole = losses[0] if len(losses) == 1 else torch.cat(losses, -1)
     if flat:
         return weigh(whole, weight), gradient
-    return weigh(whole.reshape(*apart, *z.shape[:-1]), weight), gradient.reshape(z.shape)
+    return weigh(whole.reshape((*apart, *z.shape[:-1])), weight), gradient.reshape(z.shape)
 
 
 def copy(x: Tensor, into: Tensor) -> Tensor:
