@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from . import _validate as check
 from ._blocks import Formula, Index, over_rows, without_nan
-from ._validate import Floats, Settings
+from ._validate import Floats, Settings, Values
 
 Weights: TypeAlias = NDArray[Any] | None  # None: all are one
 
@@ -29,7 +29,7 @@ def reduce_rows(
     dtype: DTypeLike | None = None,
     mass: Floats | None = None,
     **logits: Floats,
-) -> Any:
+) -> Values:
     """Return the weighted losses of rows, reduced; `logits` and `axis` are those of `over_rows`.
 
     `mass` is what a row adds to the mean's divisor, if not its weight.
@@ -67,7 +67,7 @@ def differentiate_rows(
     return np.moveaxis(out, -1, axis)
 
 
-def reduce_each(losses: Floats, weight: Weights, settings: Settings) -> Any:
+def reduce_each(losses: Floats, weight: Weights, settings: Settings) -> Values:
     """Return the weighted losses of targets, reduced."""
     total = Reducer(losses.shape, losses.dtype, settings)
     with np.errstate(all="ignore"):
@@ -75,7 +75,7 @@ def reduce_each(losses: Floats, weight: Weights, settings: Settings) -> Any:
     return total.result()
 
 
-def differentiate_each(slopes: Floats, weight: Weights, settings: Settings, dtype: DTypeLike) -> Any:
+def differentiate_each(slopes: Floats, weight: Weights, settings: Settings, dtype: DTypeLike) -> Values:
     """Return the gradient of `reduce_each`, where each loss depends on one number of `dtype`."""
     divisor = divisor_of(slopes.size, weight, settings)
     with np.errstate(all="ignore"):
@@ -133,13 +133,14 @@ class Reducer:
         else:
             self.sums.append(float(np.add.reduce(losses, axis=None, dtype=np.float64)))
 
-    def result(self) -> Any:
+    def result(self) -> Values:
         """Return what the reduction asks for."""
         if self.each is not None:
             return self.each[()]
         divisor = 1.0 if self.reduction == "sum" else check.mean_divisor(self.mass, self.denominator)
         with np.errstate(over="ignore", under="ignore"):  # a sum beyond float32 is inf
-            return self.dtype.type(np.add.reduce(self.sums) / divisor)
+            mean: Values = self.dtype.type(np.add.reduce(self.sums) / divisor)
+            return mean
 
 
 # ---------------------------------------------------------------------------------------------- targets

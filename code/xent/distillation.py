@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import _validate as check
 from ._blocks import Block, Index, over_rows
-from ._validate import Floats, Reduction
+from ._validate import Floats, Reduction, Values
 from ._walk import differentiate_rows, labels_and_weights, reduce_rows
 from .losses import cross_entropy
 
@@ -62,7 +62,7 @@ def distillation_loss(
     sample_weight: ArrayLike | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
-) -> Any:
+) -> Values:
     r"""Kullback-Leibler divergence between a teacher's and a student's softened distributions.
 
     .. math:: \ell = T^2 \sum_k p_k \log\frac{p_k}{q_k}, \qquad
@@ -222,7 +222,7 @@ def mixed_loss(
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
-) -> Any:
+) -> Values:
     r"""Mixture of the cross-entropy with the labels and the divergence from the teacher.
 
     .. math:: \ell = (1-\alpha) \bigl(-\log \operatorname{softmax}(z)_y\bigr) + \alpha\, \ell_{\mathrm{KD}}
@@ -282,7 +282,7 @@ def top_k_loss(
     sample_weight: ArrayLike | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
-) -> Any:
+) -> Values:
     r"""Divergence from a teacher of whom only the k largest probabilities are known.
 
     With S the k classes, p their probabilities, q = softmax(z) and P(S) = sum_S p, Q(S) = sum_S q:
@@ -454,7 +454,7 @@ def sampled_loss(
     sample_weight: ArrayLike | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
-) -> Any:
+) -> Values:
     r"""Cross-entropy with sampled targets: an unbiased estimate of the one with the whole teacher.
 
     .. math:: \ell = -\sum_i w_i \log q_{k_i}, \qquad q = \operatorname{softmax}(z)

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 
 from . import _validate as check
 from ._blocks import Block, Index, Terms, over_rows
-from ._validate import Floats, Reduction
+from ._validate import Floats, Reduction, Values
 from ._walk import (
     binary_targets,
     differentiate_each,
@@ -213,7 +213,7 @@ def binary_cross_entropy_gradient(
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
     denominator: float | None = None,
-) -> Any:
+) -> Values:
     r"""Gradient of `xent.binary_cross_entropy` with respect to the logits.
 
     .. math:: \frac{\partial \ell}{\partial z} = (1-y)\,\sigma(z) - c\,y\,\sigma(-z)

@@ -123,8 +123,8 @@ def log_softmax(logits: ArrayLike, *, axis: int = -1) -> Floats:
         block.shift()
         shifted = block.work.copy()
         terms = block.exponentiate_without(highest)
-        # m - z and log1p(others) have one sign, so that nothing cancels.
-        shifted -= np.log1p(terms.others)[:, None]
+        # m - z and log1p(others) have one sign, so that nothing cancels. (0 m: no row is nan in part.)
+        shifted -= (np.log1p(terms.others) + 0 * terms.maximum)[:, None]
         return shifted
 
     return _by_rows(rows, logits, axis)

@@ -211,8 +211,12 @@ def test_what_the_site_offers_are_the_packages(built_site: Path) -> None:
         [wheel] = built_site.glob(f"cross_entropy_verified{name.removeprefix('xent')}-*.whl")
         with zipfile.ZipFile(wheel) as packed:
             held[name] = {entry for entry in packed.namelist() if ".dist-info" not in entry}
-        files = (path for path in (ROOT / "code" / name).rglob("*") if path.suffix in (".py", ".npz", ".json"))
-        assert {path.relative_to(ROOT / "code").as_posix() for path in files} <= held[name] and wheel.name in page
+        files = (
+            path for path in (ROOT / "code" / name).rglob("*") if path.suffix in (".py", ".npz", ".json")
+        )
+        assert {path.relative_to(ROOT / "code").as_posix() for path in files} <= held[
+            name
+        ] and wheel.name in page
         assert {entry.split("/")[0] for entry in held[name]} == {name}
 
 

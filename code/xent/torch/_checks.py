@@ -93,7 +93,7 @@ def differ(labels: Tensor, ignore_index: int) -> Tensor:
 def in_range(labels: Tensor, name: str, classes: int) -> None:
     """Refuse what is no class index."""
     if concrete(labels) and labels.numel():
-        low, high = (int(end.item()) for end in labels.aminmax())
+        low, high = torch.stack(labels.aminmax()).tolist()  # one transfer
         if low < 0 or high >= classes:
             hint = (lambda: check.meant(low, high, classes)) if name == "targets" else str
             wrong = (labels < 0) | (labels >= classes)
@@ -107,12 +107,13 @@ def distributions(
     indices = isinstance(value, Tensor) and value.dtype in LABEL_DTYPES and value.ndim < like.ndim
     tensor = widened(value, name, "; for class indices use cross_entropy" if indices else "")
     same_shape(tensor, name, like.shape, other, like)
-    if concrete(tensor):
-        tolerance = check.sum_tolerance(value.dtype, tensor.shape[axis])
-        inside(tensor, name, tolerance, hint=hint)
-        sums = tensor.detach().sum(axis)
-        if ((sums - 1).abs() > tolerance).any():  # to add up in float64, PyTorch copies all of them
-            sums = tensor.detach().sum(axis, dtype=accumulator(tensor))
+    if concrete(tensor) and tensor.numel():
+        given, tolerance = tensor.detach(), check.sum_tolerance(value.dtype, tensor.shape[axis])
+        low, high, off = torch.stack([*given.aminmax(), (given.sum(axis) - 1).abs().amax()]).tolist()
+        if not (low >= 0 and high <= 1 + tolerance):
+            inside(tensor, name, tolerance, hint=hint)
+        if not off <= tolerance:  # to add up in float64, PyTorch copies all of them
+            sums = given.sum(axis, dtype=accumulator(tensor))
             expected = check.sum_to_one("probabilities", value, axis, tolerance)
             wrong = (sums - 1).abs() > tolerance
             check.refuse_where(wrong, name, expected, sums, got="a sum of {:.10g}", hint=hint)
@@ -122,7 +123,7 @@ def distributions(
 def inside(tensor: Tensor, name: str, slack: float = 0.0, *, hint: Callable[[], str] = str) -> None:
     """Refuse what lies outside [0, 1]."""
     if concrete(tensor) and tensor.numel():
-        low, high = tensor.detach().aminmax()
+        low, high = torch.stack(tensor.detach().aminmax()).tolist()
         if not (low >= 0 and high <= 1 + slack):
             wrong = ~((tensor >= 0) & (tensor <= 1 + slack))
             check.refuse_where(wrong, name, "probabilities in [0, 1]", tensor, hint=hint)
