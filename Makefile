@@ -58,7 +58,7 @@ ledger: $(READY)  ## run the equations' tests and store their worst errors
 	$(PYTEST) tests -m equation --ledger
 
 bench: $(READY)  ## measure the losses beside other libraries, for the page of the benchmarks (half an hour)
-	for part in bench tensors linear tables; do $(BIN)/python -m experiments.bench.$$part; done
+	for part in arrays tensors linear tables; do $(BIN)/python -m experiments.bench.$$part; done
 
 pdf: $(READY)  ## print the built site into one file, by Chromium (some minutes)
 	$(BIN)/python _ext/book_pdf.py

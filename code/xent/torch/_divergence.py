@@ -35,12 +35,10 @@ class Divergence(RowLoss):
 
     @property
     def ordinary(self) -> bool:
-        """Whether the kernel's arithmetic is made for this temperature."""
         return 2**-20 < self.temperature < 2**20
 
     @property
-    def arrays(self) -> int:
-        """What `_Rows` works in, and two copies where rows change places."""
+    def arrays(self) -> int:  # type: ignore[override]
         return 0 if not self.ordinary else 5 if self.even else 3
 
     def plain(self, z: Tensor, *beside: Tensor) -> Tensor:
@@ -194,21 +192,15 @@ class Coarse(RowLoss):
     direction: str = "forward"
     beta: float = 0.5
     top_k: int | None = None
+    arrays: ClassVar[int] = 1
 
     @property
     def takes(self) -> int:  # type: ignore[override]
-        """A teacher's logits, or what a cache has."""
         return 3 if self.top_k is None else 1
 
     @property
     def indices(self) -> str:  # type: ignore[override]
-        """What the classes of a cache are called."""
         return "teacher_top_k" if self.top_k is None else ""
-
-    @property
-    def arrays(self) -> int:
-        """One, for the logits of the others."""
-        return 1
 
     def _teacher(self, beside: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Return which classes, logits of the k + 1 masses at the temperature, and what rounding has these miss one."""
@@ -225,7 +217,6 @@ class Coarse(RowLoss):
         return losses * self.temperature**2 if self.squared else losses
 
     def plain(self, z: Tensor, *beside: Tensor) -> Tensor:
-        """Return the divergence of the k + 1 masses, whose logarithms are logits like others."""
         at, v, over = self._teacher(beside, z.dtype)
         inner = Divergence(1.0, False, self.direction, self.beta)
         return self._inner(inner.plain(_coarse(z / self.temperature, at), v), over)
@@ -264,7 +255,6 @@ class TopK(RowLoss):
     takes: ClassVar[int] = 2
 
     def plain(self, z: Tensor, *beside: Tensor) -> Tensor:
-        """Return the losses, by the treatment of the classes that are missing."""
         log_p, at = beside
         log_q = log_probs(z)
         mass = log_p.exp().sum(-1)

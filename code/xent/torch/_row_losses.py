@@ -33,14 +33,9 @@ class RowLoss:
 
     takes: ClassVar[int] = 1  # how many tensors stand beside the logits, where it is one of several
     indices: ClassVar[str] = ""  # what the first of them is called if it holds class indices
-
-    @property
-    def arrays(self) -> int:
-        """How many arrays of the block's shape the kernel works in, besides `out`."""
-        return 0
+    arrays: ClassVar[int] = 0  # of the block's shape, in which the kernel works besides `out`
 
     def plain(self, z: Tensor, *beside: Tensor) -> Tensor:
-        """Return the losses of rows, classes last."""
         raise NotImplementedError
 
     def kernel(
@@ -66,7 +61,6 @@ class Labels(RowLoss):
     indices: ClassVar[str] = "targets"
 
     def plain(self, z: Tensor, *beside: Tensor) -> Tensor:
-        """Return -log p_y, or its mean with that over all classes."""
         (labels,) = beside
         if self.smoothing == 0:
             losses = minus_log_p(z, labels)
@@ -84,21 +78,22 @@ class Labels(RowLoss):
 
         Rows where that overflows, or the target is impossible, are done again from exp(z - max z).
         """
-        if z.device.type != "cpu":
-            return self._above(z, beside[0], None, factor, out)
-        losses = self._above(z, beside[0], z.gather(-1, beside[0].unsqueeze(-1)), factor, out)
+        own = z.gather(-1, beside[0].unsqueeze(-1)) if z.device.type == "cpu" else None
+        losses = self._above(z, beside, own, factor, out)
+        if own is None:
+            return losses
+        return done_again(
+            losses, lambda z, beside, *to: self._above(z, beside, None, *to), z, beside, factor, out
+        )
 
-        def by_the_highest(z: Tensor, beside: list[Tensor], factor: Factor, out: Tensor) -> Tensor:
-            return self._above(z, beside[0], None, factor, out)
-
-        return done_again(losses, by_the_highest, z, beside, factor, out)
-
-    def _above(self, z: Tensor, labels: Tensor, own: Tensor | None, factor: Factor, out: Tensor) -> Tensor:
+    def _above(
+        self, z: Tensor, beside: Sequence[Tensor], own: Tensor | None, factor: Factor, out: Tensor
+    ) -> Tensor:
         """Take exponentials relative to the target's logits, `own`, or to the highest where these are not given.
 
         The target's term stays out of the sum, so that nothing cancels: p_y - 1 is -others / total.
         """
-        at, classes = labels.unsqueeze(-1), z.shape[-1]
+        at, classes = beside[0].unsqueeze(-1), z.shape[-1]
         pivot = z.amax(-1, keepdim=True) if own is None else own
         torch.sub(z, pivot, out=out)
         gap = out.gather(-1, at) if own is None else own - own  # zero, or nan of what is not finite
@@ -179,11 +174,7 @@ class Distributions(RowLoss):
 
     smoothing: float = 0.0
     z_loss: float = 0.0
-
-    @property
-    def arrays(self) -> int:
-        """One, for the gaps to the largest logit."""
-        return 1
+    arrays: ClassVar[int] = 1
 
     def _masses(self, t: Tensor, *of_class: Tensor) -> Tensor:
         t = t * of_class[0] if of_class else t
@@ -200,7 +191,6 @@ class Distributions(RowLoss):
     def kernel(
         self, z: Tensor, beside: Sequence[Tensor], factor: Factor, out: Tensor, work: Tensor
     ) -> Tensor:
-        """Return the same; the gradient is mass * p - t."""
         t, gaps = self._masses(*(x.to(z.dtype) for x in beside)), work[0]
         mass = t.sum(-1, keepdim=True)
         top, log_total = normalised(z, out, gaps)
@@ -223,11 +213,7 @@ class Entropy(RowLoss):
     """Entropy of the softmax."""
 
     takes: ClassVar[int] = 0
-
-    @property
-    def arrays(self) -> int:
-        """One, for the gaps to the largest logit."""
-        return 1
+    arrays: ClassVar[int] = 1
 
     def plain(self, z: Tensor, *beside: Tensor) -> Tensor:
         """Return -log p of the highest and the mean gap, both >= 0; torch.softmax rounds more."""
@@ -237,7 +223,6 @@ class Entropy(RowLoss):
     def kernel(
         self, z: Tensor, beside: Sequence[Tensor], factor: Factor, out: Tensor, work: Tensor
     ) -> Tensor:
-        """Return the same; the gradient is -p (log p + H)."""
         gaps = work[0]
         _, log_total = normalised(z, out, gaps)
         gaps.clamp_(min=torch.finfo(z.dtype).min / 4)  # of an impossible class, 0 * inf
@@ -256,14 +241,9 @@ class Sampled(RowLoss):
     squared: bool = False
     takes: ClassVar[int] = 2
     indices: ClassVar[str] = "teacher_samples"
-
-    @property
-    def arrays(self) -> int:
-        """One, for the gaps to the largest logit."""
-        return 1
+    arrays: ClassVar[int] = 1
 
     def plain(self, z: Tensor, *beside: Tensor) -> Tensor:
-        """Return the masses' -log p."""
         at, masses = beside
         log_q = log_probs(z / self.temperature).gather(-1, at)
         losses = (-masses * torch.where(masses > 0, log_q, 0.0)).sum(-1)
@@ -272,7 +252,6 @@ class Sampled(RowLoss):
     def kernel(
         self, z: Tensor, beside: Sequence[Tensor], factor: Factor, out: Tensor, work: Tensor
     ) -> Tensor:
-        """Return the same; the gradient is mass * p less the masses."""
         (at, masses), t = (beside[0], beside[1].to(z.dtype)), self.temperature
         _, log_total = normalised(z if t == 1 else z / t, out, work[0])
         mass = masses.sum(-1, keepdim=True)
@@ -299,7 +278,6 @@ class Terms:
     @classmethod
     @functools.lru_cache(64)
     def of(cls, text: str) -> Terms:
-        """Make again what `text` says."""
         kinds = {kind.__name__: kind for kind in RowLoss.__subclasses__()}
         shares, softcap, temperature, *parts = ast.literal_eval(text)
         return cls(tuple(kinds[name](*settings) for name, *settings in parts), shares, softcap, temperature)
@@ -315,19 +293,16 @@ class Terms:
 
     @property
     def arrays(self) -> int:
-        """How many arrays of a block's shape `kernel` works in."""
         bent = 2 * (self.softcap is not None) or int(self.temperature != 1)
         return bent + max(part.arrays for part in self.parts) + (len(self.parts) > 1)
 
     def _dealt(self, tensors: Sequence[Tensor]) -> list[tuple[RowLoss, Sequence[Tensor]]]:
-        """Deal out to each part what stands beside the logits."""
         if len(self.parts) == 1:
             return [(self.parts[0], tensors)]
         ends = [sum(part.takes for part in self.parts[: i + 1]) for i in range(len(self.parts))]
         return [(part, tensors[end - part.takes : end]) for part, end in zip(self.parts, ends, strict=True)]
 
     def indices(self, beside: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
-        """Return the tensors of class indices, and what they are called."""
         return [(part.indices, own[0]) for part, own in self._dealt(beside) if part.indices]
 
     def plain(self, z: Tensor, *beside: Tensor) -> Tensor:
@@ -381,7 +356,7 @@ def _added(shares: tuple[float, ...], losses: list[Tensor]) -> Tensor:
 
 def done_again(
     losses: Tensor,
-    kernel: Callable[[Tensor, list[Tensor], Factor, Tensor], Tensor],
+    kernel: Callable[[Tensor, Sequence[Tensor], Factor, Tensor], Tensor],
     z: Tensor,
     beside: Sequence[Tensor],
     factor: Factor,
