@@ -279,10 +279,9 @@ def linear_distillation_loss(
     Notes
     -----
     The room is that of `linear_cross_entropy`, twice with a live teacher; on a GPU, two to eight times. Its errors and
-    other notes hold here too. A row's loss L, without T^2, comes from rounded log-probabilities, not from differences
-    of logits as in `distillation_loss`: with e for (8 + margin) epsilons it is off by at most e (L + sqrt(L) + e),
-    not by e L, and with a cache by e (L + 1). In float32 the first may be 0.2 % of the loss of two models whose logits
-    differ by 1e-3, and more at a high temperature.
+    other notes hold here too. Given its logits, a row's loss is as accurate as that of `distillation_loss`. With `top_k` a
+    loss L, without T^2, is off by at most e (L + sqrt(L) + e), e being (8 + margin) epsilons, and with a cache by
+    e (L + 1): the logarithm of what all other classes add up to is rounded.
 
     Examples
     --------
