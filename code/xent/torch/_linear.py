@@ -279,9 +279,9 @@ def linear_distillation_loss(
     Notes
     -----
     The room is that of `linear_cross_entropy`, twice with a live teacher; on a GPU, two to eight times. Its errors and
-    other notes hold here too. Given its logits, a row's loss is as accurate as that of `distillation_loss`. With `top_k` a
-    loss L, without T^2, is off by at most e (L + sqrt(L) + e), e being (8 + margin) epsilons, and with a cache by
-    e (L + 1): the logarithm of what all other classes add up to is rounded.
+    other notes hold here too. Given its logits, a row's loss is as accurate as that of `distillation_loss`. With
+    `top_k` a loss L, without T^2, is off by at most e (L + sqrt(L) + e), e being (8 + margin) epsilons, and with a
+    cache by e (L + 1): the logarithm of what all other classes add up to is rounded.
 
     Examples
     --------
