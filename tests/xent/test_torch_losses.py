@@ -243,7 +243,7 @@ def test_sums_are_taken_in_float64() -> None:
 def test_a_device_without_float64_sums_in_its_own_dtype() -> None:
     for kind, dtype in (("mps", torch.float32), ("cuda", torch.float64)):
         losses: Any = SimpleNamespace(device=SimpleNamespace(type=kind), dtype=torch.float32)
-        assert xt._blocks.accumulator(losses) == dtype
+        assert xt._reduction.accumulator(losses) == dtype
 
 
 @pytest.mark.parametrize(

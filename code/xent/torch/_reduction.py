@@ -1,17 +1,14 @@
-"""Rows in blocks: how a loss on tensors is reduced, with its gradient formed on the way.
+"""How losses of rows are weighed, reduced and differentiated: the walk over whole logits, block by block.
 
-A loss of rows is a `RowLoss`: a differentiable formula in plain operations, and often a faster one in place
-that yields a block's losses and their gradient together. `reduce_rows` takes the second where it may: the
-only large thing that it makes is the gradient, in the dtype of the logits. The first serves higher
-derivatives, forward mode, the transforms of `torch.func`, `torch.compile` and `torch.export`; it looks at no
-value, so that what would have to be read first (labels in range, a sum of weights above zero) goes unchecked.
+Where it may, `reduce_rows` calls the losses' kernels, which make nothing large but the gradient, in the dtype of the
+logits. The plain formula serves higher derivatives, forward mode, the transforms of `torch.func`, `torch.compile` and
+`torch.export`; it looks at no value, so that what would have to be read first (labels in range, a sum of weights above
+zero) goes unchecked.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,62 +18,16 @@ from torch.autograd import forward_ad
 
 from xent._validate import Reduction, mean_divisor
 
+from ._row_losses import RowLoss, Terms
+
 Settings = tuple[Reduction, float | Tensor | None]  # the reduction, and what replaces the mean's divisor
 
 # Numbers in the arrays of a block: on a CPU they stay in its last cache; a GPU wants few and large kernels, and
 # with a quarter of this the losses take up to twice as long there.
 CPU_BLOCK, OTHER_BLOCK = 1 << 20, 1 << 26
-# Up to so many terms a product with ones is faster than a sum, and about as accurate.
-DOT_UP_TO = 32
-LOG2_OF_E = math.log2(math.e)
 # Up to so many classes, a loss of many passes gets its block classes first in memory on a CPU: along rows of 10 a
 # sum takes five times as long, a maximum ten times, a difference four times. Few passes do not pay for the copies.
 CLASSES_FIRST_UP_TO = 16
-
-
-@dataclass(frozen=True)
-class RowLoss:
-    """A loss of each row of logits, classes last, given other tensors with a row for each of those.
-
-    ``plain(logits, *others)`` is differentiable. ``fused(logits, *others, scale, out)`` returns the same
-    losses and leaves in `out` their gradient, times `scale` (one number, or one for each row), or nothing of
-    use if that is None. Rows that its arithmetic is not made for it returns as nan or inf, and they are done
-    again, by the plain formula.
-    """
-
-    plain: Callable[..., Tensor]
-    fused: Callable[..., Tensor] | None = None
-    arrays: int = 0  # of the block's size that `fused` works in, besides `out`; it gets them as `work`
-
-    def in_block(
-        self, z: Tensor, others: tuple[Tensor, ...], scale: Tensor | float | None, out: Tensor, work: Tensor
-    ) -> Tensor:
-        """Losses of a block, and in `out` their scaled gradient."""
-        if self.fused is None:
-            losses, gradient = self._by_autograd(z, others, scale)
-            if gradient is not None:
-                out.copy_(gradient)
-            return losses
-        losses = self.fused(z, *others, scale=scale, out=out, work=work)
-        if not math.isfinite(losses.sum().item()):
-            some = (~losses.isfinite()).nonzero().squeeze(-1)
-            by = scale[some] if isinstance(scale, Tensor) and scale.ndim else scale
-            losses[some], gradient = self._by_autograd(z[some], tuple(x[some] for x in others), by)
-            if gradient is not None:
-                out[some] = gradient
-        return losses
-
-    def _by_autograd(
-        self, z: Tensor, others: tuple[Tensor, ...], scale: Tensor | float | None
-    ) -> tuple[Tensor, Tensor | None]:
-        if scale is None:
-            return self.plain(z, *others), None
-        with torch.enable_grad():
-            leaf = z.detach().requires_grad_()
-            losses = self.plain(leaf, *others)
-            by = scale.squeeze(-1) if isinstance(scale, Tensor) and scale.ndim else scale
-            (gradient,) = torch.autograd.grad(losses, leaf, torch.ones_like(losses) * by)
-        return losses.detach(), gradient
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -94,7 +45,7 @@ def concrete(*tensors: Tensor | None) -> bool:
 
 
 def reduce_rows(
-    loss: RowLoss,
+    loss: RowLoss | Terms,
     z: Tensor,
     others: tuple[Tensor, ...],
     weight: Tensor | None,
@@ -106,6 +57,7 @@ def reduce_rows(
     `mass` is what a row adds to the mean's divisor, its weight unless given. The result is in the dtype that
     is computed in; sums are taken in float64.
     """
+    terms = loss if isinstance(loss, Terms) else Terms((loss,))
     constants = (*others, weight)
     simple = concrete(z, *constants) and not any(
         t is not None and (t.requires_grad or forward_ad.unpack_dual(t).tangent is not None)
@@ -113,11 +65,11 @@ def reduce_rows(
     )
     divisor = divide_by(z.shape[:-1], weight if mass is None else mass, settings)
     if not simple or forward_ad.unpack_dual(z).tangent is not None:
-        return _plainly(loss, z, others, weight, divisor)
+        return _plainly(terms, z, others, weight, divisor)
     if torch.is_grad_enabled() and z.requires_grad:
-        reduced: Tensor = _Reduced.apply(z, loss, others, weight, divisor)
+        reduced: Tensor = _Reduced.apply(z, terms, others, weight, divisor)
         return reduced
-    return summed(_blockwise(loss, z, others, weight, None)[0], divisor)
+    return summed(_blockwise(terms, z, others, weight, None)[0], divisor)
 
 
 def reduce_each(losses: Tensor, weight: Tensor | None, settings: Settings) -> Tensor:
@@ -159,7 +111,7 @@ def accumulator(x: Tensor) -> torch.dtype:
 
 
 def _plainly(
-    loss: RowLoss,
+    terms: Terms,
     z: Tensor,
     beside: tuple[Tensor, ...],
     weight: Tensor | None,
@@ -175,65 +127,64 @@ def _plainly(
 
         beside = tuple(emptied(x) if x.is_floating_point() else x for x in beside)
         z = emptied(z)
-    return summed(weigh(loss.plain(z, *beside), weight), divisor)
+    return summed(weigh(terms.plain(z, *beside), weight), divisor)
 
 
 def _blockwise(
-    loss: RowLoss, z: Tensor, others: tuple[Tensor, ...], weight: Tensor | None, scale: Tensor | float | None
+    terms: Terms,
+    z: Tensor,
+    others: tuple[Tensor, ...],
+    weight: Tensor | None,
+    scale: Tensor | float | None,
 ) -> tuple[Tensor, Tensor]:
     """Weighted losses, and their gradient times `scale` (one number, or one a row) unless that is None."""
     classes, dtype, flat = z.shape[-1], wide(z.dtype), z.ndim == 2
     rows = z if flat else z.reshape(-1, classes)
     rest = others if flat else tuple(x.reshape(len(rows), *x.shape[z.ndim - 1 :]) for x in others)
     dead = None if weight is None else (weight <= 0).reshape(-1, 1)
-    by = scale.reshape(-1, 1) if isinstance(scale, Tensor) and scale.ndim else scale
+    apart = () if terms.shares else (len(terms.parts),)  # terms that are not added up have a scale each
+    by = scale.reshape(*apart, -1, 1) if isinstance(scale, Tensor) and scale.ndim else scale
     gradient = rows
     if scale is not None and rows.data_ptr() == z.data_ptr():
         gradient = torch.empty_like(rows)  # else the logits lay in another order, and their copy is ours
-    on_cpu = z.device.type == "cpu"
-    turned = on_cpu and loss.arrays > 0 and classes <= CLASSES_FIRST_UP_TO
+    on_cpu, arrays = z.device.type == "cpu", terms.arrays
+    turned = on_cpu and arrays > 0 and classes <= CLASSES_FIRST_UP_TO
     in_place = scale is not None and rows.dtype == dtype and not turned
     # The arrays of a block: those of the loss, one for the gradient, copies of the logits and their like.
     like = [x.shape == rows.shape and x.is_floating_point() for x in (rows, *rest)]
-    arrays = loss.arrays + (not in_place) + (sum(like) if turned else 0)
-    step = (CPU_BLOCK if on_cpu else OTHER_BLOCK) // (classes * max(1, arrays))
+    needed = arrays + (not in_place) + (sum(like) if turned else 0)
+    step = (CPU_BLOCK if on_cpu else OTHER_BLOCK) // (classes * max(1, needed))
     step = min(max(1, step), len(rows))
-    shape = (arrays, classes, step) if turned else (arrays, step, classes)
-    work = rows.new_empty(shape, dtype=dtype)
-    work = work.mT if turned else work
-    losses = [rows.new_empty(0, dtype=dtype)] if not len(rows) else []
+    several = step < len(rows)  # of one block no views are taken, which cost a small call most
+    work = rows
+    if needed:
+        shape = (needed, classes, step) if turned else (needed, step, classes)
+        work = rows.new_empty(shape, dtype=dtype)
+        work = work.mT if turned else work
+    losses = [] if len(rows) else [rows.new_empty(*apart, 0, dtype=dtype)]
     for start in range(0, len(rows), max(1, step)):
         part = slice(start, start + step)
-        inputs = [x[part] for x in (rows, *rest)]
-        mine = work[:, : len(inputs[0])]
+        inputs = [x[part] for x in (rows, *rest)] if several else [rows, *rest]
+        mine = work[:, : len(inputs[0])] if several and needed else work
         if turned:
             copies = iter(mine[-sum(like) :])
             inputs = [copy(x, next(copies)) if yes else x for x, yes in zip(inputs, like, strict=True)]
         elif scale is not None and gradient is rows:
             inputs[0] = inputs[0].clone()
         block, *beside = (x.to(dtype) if x.is_floating_point() else x for x in inputs)
-        out = gradient[part] if in_place else mine[loss.arrays]
-        of_block = by[part] if isinstance(by, Tensor) and by.ndim else by
-        losses.append(loss.in_block(block, tuple(beside), of_block, out, mine[: loss.arrays]))
+        into = gradient[part] if several else gradient
+        out = into if in_place else mine[arrays]
+        of_block = by[..., part, :] if isinstance(by, Tensor) and by.ndim and several else by
+        losses.append(terms.kernel(block, beside, of_block, out, mine[:arrays] if arrays else mine))
         if scale is not None:
             if dead is not None:
                 out.masked_fill_(dead[part], 0.0)
             if not in_place:
-                copy(out, gradient[part])
-    whole = losses[0] if len(losses) == 1 else torch.cat(losses)
-    return weigh(whole if flat else whole.reshape(z.shape[:-1]), weight), gradient.reshape(z.shape)
-
-
-def exp_(x: Tensor) -> Tensor:
-    """Exponentials in place; on a CPU by exp2, in half the time: |x| / 2 epsilons less accurate."""
-    return x.mul_(LOG2_OF_E).exp2_() if x.device.type == "cpu" else x.exp_()
-
-
-def sum_classes(x: Tensor) -> Tensor:
-    """Sum each row, in half the time or less where rows are short."""
-    if x.device.type != "cpu" or x.shape[-1] > DOT_UP_TO:
-        return x.sum(-1)
-    return torch.mv(x, x.new_ones(x.shape[-1]))
+                copy(out, into)
+    whole = losses[0] if len(losses) == 1 else torch.cat(losses, -1)
+    if flat:
+        return weigh(whole, weight), gradient
+    return weigh(whole.reshape((*apart, *z.shape[:-1])), weight), gradient.reshape(z.shape)
 
 
 def copy(x: Tensor, into: Tensor) -> Tensor:
@@ -250,22 +201,23 @@ class _Reduced(torch.autograd.Function):
     The first backward pass takes the gradient along and scales it in place, which is safe since no one else
     holds it; a second one (``retain_graph``) computes it again, and one that is to be differentiated goes
     through the plain formula. In float16, whose range ends early, the gradient is formed only in the backward
-    pass, when the factor of a loss scaler is known.
+    pass, when the factor of a loss scaler is known; so is that of terms that are not added up.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
         z: Tensor,
-        loss: RowLoss,
+        terms: Terms,
         others: tuple[Tensor, ...],
         weight: Tensor | None,
         divisor: Tensor | float | None,
     ) -> Tensor:
-        ctx.loss, ctx.divisor, ctx.has_weight = loss, divisor, weight is not None
+        ctx.terms, ctx.divisor, ctx.has_weight = terms, divisor, weight is not None
         ctx.save_for_backward(z, *others, *([weight] if weight is not None else []))
-        scale = None if z.dtype == torch.float16 else _Reduced.scale(weight, divisor)
-        losses, gradient = _blockwise(loss, z, others, weight, scale)
+        later = z.dtype == torch.float16 or terms.shares is None
+        scale = None if later else _Reduced.scale(weight, divisor)
+        losses, gradient = _blockwise(terms, z, others, weight, scale)
         ctx.gradient = [] if scale is None else [gradient]
         return summed(losses, divisor)
 
@@ -275,7 +227,7 @@ class _Reduced(torch.autograd.Function):
         weight = others.pop() if ctx.has_weight else None
         (g,) = grads
         if torch.is_grad_enabled():
-            reduced = _plainly(ctx.loss, z, tuple(others), weight, ctx.divisor)
+            reduced = _plainly(ctx.terms, z, tuple(others), weight, ctx.divisor)
             return *torch.autograd.grad(reduced, z, g, create_graph=True), None, None, None, None
         if ctx.gradient:
             gradient = ctx.gradient.pop()
@@ -283,7 +235,8 @@ class _Reduced(torch.autograd.Function):
                 gradient.mul_(g.unsqueeze(-1) if g.ndim else g)
         else:
             scale = g * _Reduced.scale(weight, ctx.divisor)
-            gradient = _blockwise(ctx.loss, z, tuple(others), weight, scale)[1]
+            gradient = _blockwise(ctx.terms, z, tuple(others), weight, scale)[1]
+        g = g if ctx.terms.shares else g.abs().sum(0)
         if g.ndim and not g.all():  # what is asked of no one may be infinite or nan
             gradient.masked_fill_((g == 0).unsqueeze(-1), 0.0)
         return gradient, None, None, None, None
