@@ -30,7 +30,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -63,7 +63,7 @@ def added(windows: Any, by_class: Tensor | None = None, share: float = 1.0) -> T
     for micro in itertools.chain.from_iterable(windows):
         logits, y = (micro.batch[0] @ weight).flatten(0, 1), micro.batch[1].flatten()
         loss = cross_entropy(logits, y, by_class, reduction="sum", ignore_index=IGNORED)
-        (loss * micro.scale * share).backward()  # type: ignore[no-untyped-call]
+        (loss * micro.scale * share).backward()
     assert weight.grad is not None
     return weight.grad
 
@@ -198,7 +198,7 @@ def test_a_loader_keeps_to_the_length_that_it_announced() -> None:
             (batches, {"targets": [1] * length}),
         ):
             with pytest.raises(ValueError, match=f"batches: {said}"):
-                list(accumulate(loader, 2, **known))  # type: ignore[arg-type]
+                list(accumulate(loader, 2, **known))
         # Where it is read ahead, its length is not relied on.
         assert len(list(accumulate(Loader(batches, length), 2, targets=1))) == 2
 
@@ -542,13 +542,16 @@ def trained(net: nn.Module, windows: Any, summed: bool = False) -> Iterator[Tens
     """The gradient of each window as one vector; passes but the last do not synchronise."""
     for window in windows:
         for micro in window:
-            if hasattr(net, "set_requires_gradient_sync"):  # FSDP2
+            if isinstance(net, FSDPModule):
                 net.set_requires_gradient_sync(micro.is_last)
-            waits = isinstance(net, DistributedDataParallel) and not micro.is_last
-            with net.no_sync() if waits else nullcontext():  # type: ignore[operator]
+            with (
+                net.no_sync()
+                if isinstance(net, DistributedDataParallel) and not micro.is_last
+                else nullcontext()
+            ):
                 logits = net(micro.batch[0])
                 loss = xent.torch.cross_entropy(logits, micro.batch[1], ignore_index=IGNORED, reduction="sum")
-                (loss * micro.scale / (window.ranks if summed else 1)).backward()  # type: ignore[no-untyped-call]
+                (loss * micro.scale / (window.ranks if summed else 1)).backward()
         found: list[Any] = [p.grad for p in net.parameters()]
         yield torch.cat([(g.full_tensor() if hasattr(g, "full_tensor") else g).flatten() for g in found])
         net.zero_grad()
