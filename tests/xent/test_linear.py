@@ -336,11 +336,6 @@ def test_nothing_to_count(case: str) -> None:
         ours(case, inputs)
 
 
-def test_distributions_of_float64_widen_the_loss() -> None:
-    hidden, weight, t = torch.zeros(1, 1), torch.zeros(2, 1), torch.full((1, 2), 0.5, dtype=torch.float64)
-    assert xent.torch.linear_cross_entropy(hidden, weight, t).dtype == torch.float64
-
-
 @pytest.mark.parametrize("top", [1.0, 10.0, 30.0])
 def test_a_cached_loss_keeps_its_promise(top: float) -> None:
     """Of L + 1, also where the teacher is sure and its entropy next to nothing."""
@@ -356,30 +351,6 @@ def test_a_cached_loss_keeps_its_promise(top: float) -> None:
                 losses.append(xent.torch.linear_distillation_loss(*layer, teacher_top_k=cache).item())
             margin = max(float(x.max() - x.min()) for x in (teacher, z))
             assert abs(losses[0] - losses[1]) <= (8 + margin) * 2.0**-23 * (losses[1] + 1)
-
-
-def test_small_losses_keep_their_digits() -> None:
-    # p = 1 - e^-30: in float32 torch's loss is 0, and so is the gradient of the right class.
-    weight = torch.tensor([[30.0], [0.0]], requires_grad=True)
-    loss = xent.torch.linear_cross_entropy(torch.ones(1, 1), weight, torch.tensor([0]))
-    loss.backward()
-    small = math.exp(-30)
-    assert math.isclose(loss.item(), small, rel_tol=1e-6)
-    assert weight.grad is not None
-    torch.testing.assert_close(weight.grad, torch.tensor([[-small], [small]]), rtol=1e-6, atol=0)
-
-
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_models_that_nearly_agree_have_a_divergence(direction: Any) -> None:
-    # Logits that differ by 2^-10, exactly; the loss is some 2^-22. Log-ratios of that size are rounded by
-    # 2^-23 times log-probabilities of about 4, which is 2^-11 of them.
-    student = torch.arange(-8, 8).unsqueeze(1) / 8.0
-    teacher = student + torch.arange(16).unsqueeze(1) % 3 * 2.0**-10
-    one = torch.ones(1, 1)
-    found = xent.torch.linear_distillation_loss(one, student, one, teacher, direction=direction)
-    wide = student.double().T, teacher.double().T
-    exact = divergence(*wide, direction, 1.0, "none", None, 0.5)
-    assert math.isclose(float(found), float(exact), rel_tol=2**-8)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -498,13 +469,6 @@ def test_a_sure_teacher_has_a_tail_only_as_a_mass() -> None:
     assert xent.torch.top_k_of_teacher(torch.tensor([[0.0, -300.0, -400.0, -200.0]]), 2).indices.tolist() == [
         [0, 3]
     ]
-
-
-def test_a_logit_of_inf_gives_nan_whichever_class_was_drawn() -> None:
-    """The row has no softmax; a class beside the infinite one gave inf."""
-    drawn, bias = (torch.tensor([[1]]), torch.ones(1, 1)), torch.tensor([math.inf, 0.0, 0.0])
-    loss = partial(xent.torch.linear_distillation_loss, torch.zeros(1, 2), torch.zeros(3, 2))
-    assert loss(student_bias=bias, teacher_samples=drawn).isnan()
 
 
 def test_teachers_masses_of_two_bytes_are_taken_as_they_are() -> None:
@@ -682,41 +646,67 @@ def test_target_distributions_are_checked_without_a_copy() -> None:
     assert held < 0.75 * shares.nbytes  # blocks of logits, and the gradients
 
 
-@pytest.mark.parametrize("smoothing", [1.0, 1e-50])
-def test_a_label_or_a_spread_without_mass_costs_nothing_on_an_impossible_class(smoothing: float) -> None:
-    """0 * inf: as in `cross_entropy`, the loss is infinite or zero, and not nan."""
-    logits = torch.tensor([[-math.inf, 0.0]])
-    for label in (0, 1):
-        targets = torch.tensor([label])
-        found = xent.torch.linear_cross_entropy(
-            torch.ones(1, 1), logits.T, targets, label_smoothing=smoothing
-        )
-        torch.testing.assert_close(
-            found, xent.torch.cross_entropy(logits, targets, label_smoothing=smoothing)
-        )
+def head(z: Any, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """A layer whose one row of logits is z."""
+    return torch.ones(1, 1, dtype=dtype), torch.as_tensor(z, dtype=dtype).unsqueeze(1)
 
 
-def test_the_mean_is_as_accurate_as_its_dtype() -> None:
-    """With hidden states in float32 and a weight in float64, 1 / 7 is not rounded to float32."""
-    g = torch.Generator().manual_seed(0)
-    hidden = torch.randn(7, 5, generator=g)
-    weight = torch.randn(9, 5, generator=g, dtype=torch.float64)
-    targets = torch.randint(9, (7,), generator=g)
-    found = xent.torch.linear_cross_entropy(hidden, weight, targets)
-    true = xent.torch.cross_entropy(hidden.double() @ weight.T, targets)
-    torch.testing.assert_close(found, true, rtol=1e-14, atol=0.0)
+SIXTEEN = torch.arange(-8, 8) / 8.0
+NEAR = SIXTEEN + torch.arange(16) % 3 * 2.0**-10
+G = torch.Generator().manual_seed(0)
+ROWS_OF_FLOAT, WIDE, SEVEN = (
+    torch.randn(7, 5, generator=G),
+    torch.randn(9, 5, generator=G).double(),
+    torch.arange(7),
+)
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_a_live_teachers_top_classes_are_those_of_its_logits(order: tuple[int, int]) -> None:
+def hot(dtype: torch.dtype, order: tuple[int, int]) -> Tensor:
     """At this temperature two probabilities are the same number, of classes that the student tells apart."""
-    student, teacher = torch.zeros(2, 1000, 1)
-    teacher[order, 0] = torch.tensor([1.0, 1.0001])
-    student[order, 0] = torch.tensor([0.0, 5.0])
-    one = torch.ones(1, 1)
-    layers = one, student, one, teacher
-    found, true = (
-        xent.torch.linear_distillation_loss(*(x.to(dtype) for x in layers), temperature=1000.0, top_k=1)
-        for dtype in (torch.float32, torch.float64)
+    student, teacher = torch.zeros(2, 1000)
+    teacher[[*order]], student[[*order]] = torch.tensor([1.0, 1.0001]), torch.tensor([0.0, 5.0])
+    layers = *head(student, dtype), *head(teacher, dtype)
+    return xent.torch.linear_distillation_loss(*layers, temperature=1000.0, top_k=1)
+
+
+# A loss, what it should be, and how far it may be off.
+VALUES: list[tuple[Callable[[], Tensor], Any, float]] = [
+    # 0 * inf: as in `cross_entropy`, a label or a spread without mass costs nothing, or inf, and not nan.
+    *((lambda e=e, y=y: xent.torch.linear_cross_entropy(*head([-math.inf, 0.0]), y, label_smoothing=e),
+       xent.torch.cross_entropy(torch.tensor([[-math.inf, 0.0]]), y, label_smoothing=e), 1e-6)
+      for e in (1.0, 1e-50) for y in (torch.tensor([0]), torch.tensor([1]))),
+    # Logits that differ by 2^-10, exactly; the loss is some 2^-22. Log-ratios of that size are rounded by 2^-23
+    # times log-probabilities of about 4, which is 2^-11 of them.
+    *((lambda d=d: xent.torch.linear_distillation_loss(*head(SIXTEEN), *head(NEAR), direction=d),
+       divergence(SIXTEEN.double()[None], NEAR.double()[None], d, 1.0, "none", None, 0.5), 2**-8) for d in DIRECTIONS),
+    # With hidden states in float32 and a weight in float64, 1 / 7 is not rounded to float32.
+    (lambda: xent.torch.linear_cross_entropy(ROWS_OF_FLOAT, WIDE, SEVEN),
+     xent.torch.cross_entropy(ROWS_OF_FLOAT.double() @ WIDE.T, SEVEN), 1e-14),
+    *((lambda order=order: hot(torch.float32, order), hot(torch.float64, order), 0.1) for order in ((0, 1), (1, 0))),
+    # A row with a logit of inf has no softmax; a class beside the infinite one gave inf.
+    (lambda: xent.torch.linear_distillation_loss(*head([math.inf, 0.0, 0.0]), teacher_samples=(DRAWN[0] + 1, DRAWN[1])),
+     math.nan, 0.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", range(len(VALUES)))
+def test_the_digits_of_one_loss(row: int) -> None:
+    call, due, rtol = VALUES[row]
+    torch.testing.assert_close(
+        call().double(), torch.as_tensor(due).double().squeeze(), rtol=rtol, atol=0.0, equal_nan=True
     )
-    assert found.item() == pytest.approx(true.item(), rel=0.1)
+
+
+def test_a_small_loss_and_its_gradient_keep_their_digits() -> None:
+    """p = 1 - e^-30: in float32 torch's loss is 0, and so is the gradient of the right class."""
+    hidden, weight = head([30.0, 0.0])
+    loss = xent.torch.linear_cross_entropy(hidden, weight.requires_grad_(), torch.tensor([0]))
+    (slope,), small = torch.autograd.grad(loss, weight), math.exp(-30)
+    torch.testing.assert_close(
+        torch.cat([loss[None], slope[:, 0]]), torch.tensor([small, -small, small]), rtol=1e-6, atol=0
+    )
+    # Distributions of float64 widen the loss.
+    assert (
+        xent.torch.linear_cross_entropy(*head([0.0, 0.0]), torch.full((1, 2), 0.5).double()).dtype
+        == torch.float64
+    )
