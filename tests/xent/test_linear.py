@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,65 +20,59 @@ from xent.torch import _linear_step
 
 ROWS, WIDTH, TEACHER, CLASSES, IGNORED = (5, 7), 8, 6, 53, -100
 Inputs = dict[str, Tensor]
-LEARNT = ("hidden", "weight", "bias")
+LEARNT, DIRECTIONS = ("hidden", "weight", "bias"), ("forward", "reverse", "jsd")
 
 # What is compared: the function, its options, and the plain loss of each row's logits (student's, teacher's).
+CE, SELECTED, DISTILLED = "linear_cross_entropy", "linear_selected_log_probs", "linear_distillation_loss"
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "plain": ("linear_cross_entropy", {}),
-    "soft cap": ("linear_cross_entropy", {"softcap": 2.0}),
-    "z-loss": ("linear_cross_entropy", {"z_loss": 0.1}),
-    "smoothing": ("linear_cross_entropy", {"label_smoothing": 0.1}),
-    "all three": ("linear_cross_entropy", {"softcap": 3.0, "z_loss": 0.01, "label_smoothing": 0.2}),
-    "by class": ("linear_cross_entropy", {"by": "class", "label_smoothing": 0.2}),
-    "soft": ("linear_cross_entropy", {"soft": True}),
-    "soft, all": (
-        "linear_cross_entropy",
-        {"soft": True, "by": "class", "softcap": 3.0, "z_loss": 0.01, "label_smoothing": 0.2},
-    ),
-    "selected": ("linear_selected_log_probs", {"softcap": 3.0, "temperature": 0.7}),
-    "cached": ("linear_distillation_loss", {"cached": "probs", "temperature": 1.0}),
-    "cached, mixed": ("linear_distillation_loss", {"cached": "log_probs", "temperature": 3.0, "alpha": 0.3}),
-    "sampled": ("linear_distillation_loss", {"cached": "samples", "temperature": 2.0, "scale": "none"}),
-    "mixed": ("linear_distillation_loss", {"direction": "reverse", "temperature": 2.0, "alpha": 0.6}),
-    "labels alone": ("linear_distillation_loss", {"temperature": 2.0, "alpha": 0.0}),
-    **{
-        f"{direction}, k = {k}, T = {t}": (
-            "linear_distillation_loss",
-            {"direction": direction, "temperature": t, "scale": scale, "top_k": k, "beta": 0.3},
-        )
-        for direction in ("forward", "reverse", "jsd")
-        for k, t, scale in ((None, 1.0, "none"), (None, 3.0, "t_squared"), (1, 1.0, "none"), (7, 2.0, "none"))
-    },
-}
+    "plain": (CE, {}),
+    "soft cap": (CE, {"softcap": 2.0}),
+    "z-loss": (CE, {"z_loss": 0.1}),
+    "smoothing": (CE, {"label_smoothing": 0.1}),
+    "all three": (CE, {"softcap": 3.0, "z_loss": 0.01, "label_smoothing": 0.2}),
+    "by class": (CE, {"by": "class", "label_smoothing": 0.2}),
+    "soft": (CE, {"soft": True}),
+    "soft, all": (CE, {"soft": True, "by": "class", "softcap": 3.0, "z_loss": 0.01, "label_smoothing": 0.2}),
+    "selected": (SELECTED, {"softcap": 3.0, "temperature": 0.7}),
+    "cached": (DISTILLED, {"cached": "probs", "temperature": 1.0}),
+    "cached, mixed": (DISTILLED, {"cached": "log_probs", "temperature": 3.0, "alpha": 0.3}),
+    "sampled": (DISTILLED, {"cached": "samples", "temperature": 2.0, "scale": "none"}),
+    "mixed": (DISTILLED, {"direction": "reverse", "temperature": 2.0, "alpha": 0.6}),
+    "labels alone": (DISTILLED, {"temperature": 2.0, "alpha": 0.0}),
+    **{f"{direction}, k = {k}, T = {t}":
+           (DISTILLED, {"direction": direction, "temperature": t, "scale": scale, "top_k": k, "beta": 0.3})
+       for direction in DIRECTIONS
+       for k, t, scale in ((None, 1.0, "none"), (None, 3.0, "t_squared"), (1, 1.0, "none"), (7, 2.0, "none"))},
+}  # fmt: skip
 
 
 def make(dtype: torch.dtype = torch.float64, seed: int = 0) -> Inputs:
     """Random inputs, some of them ignored, some of weight zero."""
     generator = torch.Generator().manual_seed(seed)
     draw = partial(torch.randn, generator=generator, dtype=torch.float64)
-    inputs = {
-        "hidden": draw(*ROWS, WIDTH),
-        "weight": draw(CLASSES, WIDTH),
-        "bias": draw(CLASSES),
-        "teacher_hidden": draw(*ROWS, TEACHER),
-        "teacher_weight": draw(CLASSES, TEACHER),
-        "teacher_bias": draw(CLASSES),
-        "sample_weight": draw(ROWS[1]).abs(),
+    shapes = {"hidden": (*ROWS, WIDTH), "weight": (CLASSES, WIDTH), "bias": (CLASSES,),
+              "teacher_hidden": (*ROWS, TEACHER), "teacher_weight": (CLASSES, TEACHER), "teacher_bias": (CLASSES,),
+              "sample_weight": ROWS[1:]}  # fmt: skip
+    made = {name: draw(*shape) for name, shape in shapes.items()}
+    targets, shares = (
+        torch.randint(CLASSES, ROWS, generator=generator),
+        (3 * draw(*ROWS, CLASSES)).softmax(-1),
+    )
+    of_class, drawn = draw(CLASSES).abs(), torch.randint(CLASSES, (*ROWS, 6), generator=generator)
+    targets[0, 2:], made["sample_weight"] = (
+        IGNORED,
+        made["sample_weight"].abs() * (torch.arange(ROWS[1]) != 3),
+    )
+    probs, indices = (x.flip(-1) for x in shares.topk(4))
+    made |= {
+        "target_probs": shares,
+        "class_weight": of_class,
+        "drawn_mass": draw(*ROWS, 6).abs(),
+        "probs": probs,
     }
-    inputs = {name: x.to(dtype) for name, x in inputs.items()}
-    inputs["targets"] = torch.randint(CLASSES, ROWS, generator=generator)
-    inputs["targets"][0, 2:] = IGNORED
-    inputs["sample_weight"][3] = 0
-    shares = (3 * draw(*ROWS, CLASSES)).softmax(-1)
-    inputs["target_probs"], inputs["class_weight"] = shares.to(dtype), draw(CLASSES).abs().to(dtype)
-    probs, inputs["indices"] = shares.topk(4)
-    inputs["indices"] = inputs["indices"].flip(-1)
-    inputs["probs"] = probs.flip(-1).to(dtype)
-    inputs["log_probs"] = probs.flip(-1).log().to(dtype)
-    inputs["tail"] = (1 - probs.sum(-1)).to(wide(dtype))
-    inputs["drawn"] = torch.randint(CLASSES, (*ROWS, 6), generator=generator)  # some come twice
-    inputs["drawn_mass"] = draw(*ROWS, 6).abs().to(dtype)
-    return inputs
+    inputs = {name: x.to(dtype) for name, x in (made | {"log_probs": probs.log()}).items()}
+    tail = (1 - probs.sum(-1)).to(wide(dtype))
+    return inputs | {"indices": indices, "tail": tail, "targets": targets, "drawn": drawn}  # some come twice
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -95,12 +84,12 @@ def ours(case: str, inputs: Inputs, **more: Any) -> Tensor:
     function, options = getattr(xent.torch, name), {**given, **more}
     common = {"sample_weight": inputs["sample_weight"], "ignore_index": IGNORED}
     hidden, weight, bias, targets = (inputs[x] for x in (*LEARNT, "targets"))
-    if name != "linear_distillation_loss":
+    if name != DISTILLED:
         if options.pop("by", ""):
             options["weight"] = inputs["class_weight"]
-        if name != "linear_cross_entropy" or "soft" in options:
+        if name != CE or "soft" in options:
             counts = inputs["sample_weight"] * (targets != IGNORED)
-        if name == "linear_selected_log_probs":
+        if name == SELECTED:
             reduction, denominator = options.pop("reduction", "mean"), options.pop("denominator", None)
             options |= {"linear_bias": bias, "ignore_index": IGNORED, "entropy": True}
             log_p, entropy = function(hidden, weight, targets, **options)
@@ -132,7 +121,7 @@ def plain(case: str, inputs: Inputs, reduction: str = "mean", denominator: float
     labels = x["targets"].masked_fill(~counts, 0)
     w = (x["sample_weight"] * counts).expand(ROWS)
     mass = w
-    if name != "linear_distillation_loss":
+    if name != DISTILLED:
         c = options.get("softcap", math.inf)
         z = z if c == math.inf else c * (z / c).tanh()
         log_q = (z / options.get("temperature", 1.0)).log_softmax(-1)
@@ -143,7 +132,7 @@ def plain(case: str, inputs: Inputs, reduction: str = "mean", denominator: float
         t = (1 - smoothing) * t + smoothing / CLASSES * each
         z_loss = options.get("z_loss", 0.0) * z.logsumexp(-1) ** 2
         losses = -(t * log_q).sum(-1)
-        if name == "linear_selected_log_probs":
+        if name == SELECTED:
             losses = losses - 0.3 * (log_q.exp() * log_q).sum(-1)
         mass = w * each.squeeze(-1) if "by" in options else w
         losses = losses + z_loss * each.squeeze(-1)
@@ -347,11 +336,6 @@ def test_nothing_to_count(case: str) -> None:
         ours(case, inputs)
 
 
-def test_distributions_of_float64_widen_the_loss() -> None:
-    hidden, weight, t = torch.zeros(1, 1), torch.zeros(2, 1), torch.full((1, 2), 0.5, dtype=torch.float64)
-    assert xent.torch.linear_cross_entropy(hidden, weight, t).dtype == torch.float64
-
-
 @pytest.mark.parametrize("top", [1.0, 10.0, 30.0])
 def test_a_cached_loss_keeps_its_promise(top: float) -> None:
     """Of L + 1, also where the teacher is sure and its entropy next to nothing."""
@@ -369,32 +353,7 @@ def test_a_cached_loss_keeps_its_promise(top: float) -> None:
             assert abs(losses[0] - losses[1]) <= (8 + margin) * 2.0**-23 * (losses[1] + 1)
 
 
-def test_small_losses_keep_their_digits() -> None:
-    # p = 1 - e^-30: in float32 torch's loss is 0, and so is the gradient of the right class.
-    weight = torch.tensor([[30.0], [0.0]], requires_grad=True)
-    loss = xent.torch.linear_cross_entropy(torch.ones(1, 1), weight, torch.tensor([0]))
-    loss.backward()
-    small = math.exp(-30)
-    tolerance = (8 + 30) * 2.0**-23  # the package's promise, with a margin of 30
-    assert math.isclose(loss.item(), small, rel_tol=tolerance)
-    assert weight.grad is not None
-    torch.testing.assert_close(weight.grad, torch.tensor([[-small], [small]]), rtol=tolerance, atol=0)
-
-
-@pytest.mark.parametrize("direction", ["forward", "reverse", "jsd"])
-def test_models_that_nearly_agree_have_a_divergence(direction: Any) -> None:
-    # Logits that differ by 2^-10, exactly; the loss is some 2^-22. Log-ratios of that size are rounded by
-    # 2^-23 times log-probabilities of about 4, which is 2^-11 of them.
-    student = torch.arange(-8, 8).unsqueeze(1) / 8.0
-    teacher = student + torch.arange(16).unsqueeze(1) % 3 * 2.0**-10
-    one = torch.ones(1, 1)
-    found = xent.torch.linear_distillation_loss(one, student, one, teacher, direction=direction)
-    wide = student.double().T, teacher.double().T
-    exact = divergence(*wide, direction, 1.0, "none", None, 0.5)
-    assert math.isclose(float(found), float(exact), rel_tol=2**-8)
-
-
-@pytest.mark.parametrize("direction", ["forward", "reverse", "jsd"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
 def test_masked_classes(direction: Any) -> None:
     # -inf on both sides is no class; on the student's alone the forward loss is infinite, the others are not.
     base = torch.tensor([1.0, -1.0, 0.5, -200.0], dtype=torch.float64)
@@ -431,7 +390,7 @@ def test_masked_classes(direction: Any) -> None:
 
 def test_a_call_of_pytorchs_function_works_here() -> None:
     """Also one row without a batch; distributions as targets; every option, each alone and with weights by class."""
-    theirs = getattr(F, "linear_cross_entropy", None)
+    theirs = getattr(F, CE, None)
     if theirs is None:
         pytest.skip("from PyTorch 2.13 on")
     x = learnt(make())
@@ -512,13 +471,6 @@ def test_a_sure_teacher_has_a_tail_only_as_a_mass() -> None:
     ]
 
 
-def test_a_logit_of_inf_gives_nan_whichever_class_was_drawn() -> None:
-    """The row has no softmax; a class beside the infinite one gave inf."""
-    drawn, bias = (torch.tensor([[1]]), torch.ones(1, 1)), torch.tensor([math.inf, 0.0, 0.0])
-    loss = partial(xent.torch.linear_distillation_loss, torch.zeros(1, 2), torch.zeros(3, 2))
-    assert loss(student_bias=bias, teacher_samples=drawn).isnan()
-
-
 def test_teachers_masses_of_two_bytes_are_taken_as_they_are() -> None:
     """Probabilities in bfloat16, whose sum is off by half a percent: neither renormalised nor refused."""
     inputs = make()
@@ -531,83 +483,6 @@ def test_teachers_masses_of_two_bytes_are_taken_as_they_are() -> None:
     torch.testing.assert_close(found, expected)
     for a, b in zip(gradients(found, inputs), gradients(expected, inputs), strict=True):
         torch.testing.assert_close(a, b)
-
-
-CACHES: list[tuple[dict[str, Any], type[Exception], str]] = [
-    (
-        {"indices": torch.tensor([[0, 0]])},
-        ValueError,
-        "expected distinct classes, got a repeated one at index 0",
-    ),
-    ({"indices": torch.tensor([[0, 3]])}, ValueError, r"expected class indices in \[0, 3\), got 3 at"),
-    ({"indices": torch.tensor([[0, -1]])}, ValueError, r"expected class indices in \[0, 3\), got -1 at"),
-    ({"indices": torch.tensor([0, 1])}, ValueError, r"expected indices of shape \(1, k\), got \(2,\)"),
-    ({"indices": torch.tensor([[0.0, 1.0]])}, TypeError, "expected integer class indices"),
-    ({"probs": torch.tensor([[0.9, 0.3]])}, ValueError, "expected masses that sum to one .*got a sum of 1.4"),
-    (
-        {"probs": torch.tensor([[0.2, 0.3]])},
-        ValueError,
-        "expected masses that sum to one .*got a sum of 0.69999",
-    ),
-    ({"probs": torch.tensor([[1.2, -0.4]])}, ValueError, r"expected probabilities in \[0, 1\]"),
-    ({"tail": torch.tensor([1.2])}, ValueError, r"expected probabilities in \[0, 1\]"),
-    ({"tail": torch.tensor([0.2]).bfloat16()}, TypeError, "expected a tail in float32 or float64"),
-    ({"tail": torch.tensor(0.2)}, ValueError, r"expected a tail of shape \(1,\), got \(\)"),
-    ({"classes": 2}, ValueError, "expected a cache of the student's vocabulary, 3 classes, got one of 2"),
-]
-
-
-@pytest.mark.parametrize(("change", "error", "message"), CACHES)
-def test_a_bad_cache_is_named(change: dict[str, Any], error: type[Exception], message: str) -> None:
-    good = {
-        "indices": torch.tensor([[0, 2]]),
-        "probs": torch.tensor([[0.5, 0.3]]),
-        "tail": torch.tensor([0.2]),
-    }
-    hidden, weight = torch.ones(1, 2), torch.zeros(3, 2)
-    with pytest.raises(error, match=f"^teacher_top_k: {message}"):
-        xent.torch.linear_distillation_loss(
-            hidden, weight, teacher_top_k=xent.torch.TopK(**{**good, **change})
-        )
-
-
-def test_one_teacher_at_a_time() -> None:
-    hidden, weight = torch.ones(1, 2), torch.zeros(3, 2)
-    cache, drawn = (
-        xent.torch.top_k_of_teacher(torch.zeros(1, 3), 2),
-        (torch.zeros(1, 1).long(), torch.ones(1, 1)),
-    )
-    calls: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({}, TypeError, "teacher_hidden: expected one of .*, got none"),
-        (
-            {"teacher_top_k": cache, "teacher_samples": drawn},
-            TypeError,
-            "teacher_hidden: .*, got teacher_top_k and",
-        ),
-        ({"teacher_top_k": cache, "direction": "reverse"}, ValueError, "direction: expected 'forward' with"),
-        ({"teacher_samples": drawn, "top_k": 2}, ValueError, "top_k: expected None with teacher_samples"),
-        ({"teacher_top_k": cache, "alpha": 0.5}, ValueError, "alpha: expected targets with an alpha below 1"),
-        (
-            {"teacher_samples": (drawn[0], -drawn[1])},
-            ValueError,
-            "teacher_samples: expected finite weights >= 0",
-        ),
-        ({"teacher_samples": (drawn[0] + 3, drawn[1])}, ValueError, r"teacher_samples: .*\[0, 3\), got 3"),
-    ]
-    for given, error, message in calls:
-        with pytest.raises(error, match=f"^{message}"):
-            xent.torch.linear_distillation_loss(hidden, weight, **given)
-    with pytest.raises(TypeError, match=r"^probs: expected probs or log_probs, got neither"):
-        xent.torch.TopK(cache.indices, cache.tail)
-
-
-def test_heads_of_unequal_padding_name_the_remedy_and_it_works() -> None:
-    x = make()
-    longer = torch.cat([x["teacher_weight"], torch.zeros(3, TEACHER).double()])
-    rows = x["hidden"], x["weight"], x["teacher_hidden"]
-    with pytest.raises(ValueError, match=r"expected 53 rows, .* got 56; .*slice: teacher_weight\[:53\]"):
-        xent.torch.linear_distillation_loss(*rows, longer)
-    xent.torch.linear_distillation_loss(*rows, longer[:53])
 
 
 @pytest.mark.parametrize("of", ["logits", "layers"])
@@ -637,7 +512,7 @@ def test_jensen_and_shannon_do_not_tell_their_sides_apart(of: str, dtype: torch.
 
 
 @pytest.mark.parametrize("of", ["logits", "layers"])
-@pytest.mark.parametrize("direction", ["forward", "reverse", "jsd"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
 def test_an_infinite_row_that_nothing_is_asked_of_has_no_gradient(of: str, direction: Any) -> None:
     z = torch.tensor([[0.0, 0.5], [1.0, 2.0]], requires_grad=True)
     v, out = torch.zeros(2, 2), torch.tensor([0.0, -math.inf])
@@ -657,176 +532,181 @@ def test_an_infinite_row_that_nothing_is_asked_of_has_no_gradient(of: str, direc
     assert torch.equal(gradient, torch.zeros(2, 2))
 
 
-# What float32 cannot hold: nan came back, without a word.
-BEYOND = 1e-50, 1e50
-REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"hidden": [1.0]}, TypeError, "hidden: expected a torch.Tensor, got list"),
-    (
-        {"hidden": torch.ones(5, 7, 8).long()},
-        TypeError,
-        "hidden: expected a tensor of floats, got dtype torch.int64",
+ONE_ROW, HEAD = torch.ones(1, 2), torch.zeros(3, 2)
+KEPT = {"indices": torch.tensor([[0, 2]]), "probs": torch.tensor([[0.5, 0.3]]), "tail": torch.tensor([0.2])}
+DRAWN = torch.zeros(1, 1).long(), torch.ones(1, 1)
+
+
+def cached(**change: Any) -> dict[str, Any]:
+    return {"teacher_top_k": xent.torch.TopK(**{**KEPT, **change})}
+
+
+BEYOND = 1e-50, 1e50  # what float32 cannot hold: nan came back, without a word
+BAD_CACHES: list[tuple[dict[str, Any], str]] = [
+    ({"indices": torch.tensor([[0, 0]])}, "expected distinct classes, got a repeated one at index 0"),
+    *(
+        ({"indices": torch.tensor([[0, i]])}, rf"expected class indices in \[0, 3\), got {i} at")
+        for i in (3, -1)
     ),
-    ({"hidden": torch.tensor(1.0)}, ValueError, r"hidden: expected shape \(..., H\), got a single number"),
-    ({"weight": torch.ones(8, 53)}, ValueError, r"weight: expected shape \(V, 8\), .*got \(8, 53\)"),
-    ({"bias": torch.ones(8)}, ValueError, r"bias: expected shape \(53,\), got \(8,\)"),
+    ({"indices": torch.tensor([0, 1])}, r"expected indices of shape \(1, k\), got \(2,\)"),
+    ({"indices": torch.tensor([[0.0, 1.0]])}, "expected integer class indices"),
+    ({"probs": torch.tensor([[0.9, 0.3]])}, "expected masses that sum to one .*got a sum of 1.4"),
+    ({"probs": torch.tensor([[0.2, 0.3]])}, "expected masses that sum to one .*got a sum of 0.69999"),
+    ({"probs": torch.tensor([[1.2, -0.4]])}, r"expected probabilities in \[0, 1\]"),
+    ({"tail": torch.tensor([1.2])}, r"expected probabilities in \[0, 1\]"),
+    ({"tail": torch.tensor([0.2]).bfloat16()}, "expected a tail in float32 or float64"),
+    ({"tail": torch.tensor(0.2)}, r"expected a tail of shape \(1,\), got \(\)"),
+    ({"classes": 2}, "expected a cache of the student's vocabulary, 3 classes, got one of 2"),
+]
+TEACHERS: list[tuple[dict[str, Any], str]] = [
+    *((cached(**change), f"teacher_top_k: {said}") for change, said in BAD_CACHES),
+    ({}, "teacher_hidden: expected one of .*, got none"),
+    ({**cached(), "teacher_samples": DRAWN}, "teacher_hidden: .*, got teacher_top_k and"),
+    ({**cached(), "direction": "reverse"}, "direction: expected 'forward' with"),
+    ({"teacher_samples": DRAWN, "top_k": 2}, "top_k: expected None with teacher_samples"),
+    ({**cached(), "alpha": 0.5}, "alpha: expected targets with an alpha below 1"),
+    ({"teacher_samples": (DRAWN[0] + 3, DRAWN[1])}, r"teacher_samples: .*\[0, 3\), got 3"),
+    *((cached() | {"temperature": t}, "temperature: expected .*the range of torch.float32") for t in BEYOND),
+    ({"teacher_hidden": ONE_ROW[:, 0], "teacher_weight": HEAD}, "teacher_(hidden|weight): expected"),
     (
-        {"targets": torch.ones(5, 7)},
-        TypeError,
-        "targets: expected integer class indices, got dtype torch.float32",
+        {"teacher_hidden": ONE_ROW, "teacher_weight": torch.ones(2, 2)},
+        "teacher_weight: .*slice: student_weight",
     ),
-    ({"targets": torch.ones(7, 5).long()}, ValueError, r"targets: expected shape \(5, 7\), .*got \(7, 5\)"),
     (
-        {"targets": torch.full((5, 7), 53)},
-        ValueError,
-        r"targets: expected class indices in \[0, 53\), got 53 at",
+        {"teacher_hidden": ONE_ROW, "teacher_weight": torch.ones(4, 2)},
+        r"teacher_weight: expected 3 rows, .* got 4; .*slice: teacher_weight\[:3\]",
     ),
-    ({"sample_weight": torch.ones(5)}, ValueError, r"sample_weight: .*broadcasts to \(5, 7\), .*got \(5,\)"),
-    ({"sample_weight": torch.tensor(-1.0)}, ValueError, "sample_weight: expected finite weights >= 0"),
-    ({"softcap": 0.0}, ValueError, "softcap: expected a finite number > 0, got 0.0"),
-    *(({"softcap": c}, ValueError, "softcap: expected .*the range of torch.float32") for c in BEYOND),
-    ({"z_loss": -1.0}, ValueError, "z_loss: expected a finite number >= 0, got -1.0"),
-    ({"label_smoothing": 2}, ValueError, r"label_smoothing: expected a number in \[0, 1\], got 2"),
-    ({"reduction": "avg"}, ValueError, "reduction: expected one of .*got 'avg'"),
-    ({"denominator": 0.0}, ValueError, "denominator: expected a number > 0, .*got 0"),
-    ({"teacher_hidden": torch.ones(5, 6)}, ValueError, r"teacher_hidden: expected rows of shape \(5, 7\)"),
     (
-        {"teacher_weight": torch.ones(9, 6), "teacher_bias": None},
-        ValueError,
-        "teacher_weight: expected 53 rows.*slice: student_weight",
-    ),
-    ({"direction": "both"}, ValueError, "direction: expected one of 'forward', 'reverse', 'jsd', got 'both'"),
-    ({"scale": "t"}, ValueError, "scale: expected one of 't_squared', 'none', got 't'"),
-    ({"temperature": 0.0}, ValueError, "temperature: expected a finite number > 0, got 0.0"),
-    *(({"temperature": t}, ValueError, "temperature: expected .*the range of torch.float32") for t in BEYOND),
-    ({"beta": 1.0}, ValueError, r"beta: expected a number in \(0, 1\), got 1.0"),
-    ({"top_k": 0}, ValueError, "top_k: expected at least one class, got 0"),
-    (
-        {"ignore_index": None, "direction": "jsd"},
-        ValueError,
+        {"teacher_hidden": ONE_ROW, "teacher_weight": HEAD, "targets": DRAWN[0][0], "direction": "jsd"},
         "ignore_index: expected targets and ignore_index",
     ),
 ]
+LABELLED: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+    ((ONE_ROW, HEAD, DRAWN[0][0] + 3), {}, r"targets: expected class indices in \[0, 3\), got 3 at"),
+    ((ONE_ROW, HEAD.T, DRAWN[0][0]), {}, r"linear_weight: expected shape \(V, 2\), .*got \(2, 3\)"),
+    ((ONE_ROW, HEAD, DRAWN[0]), {}, r"targets: expected shape \(1,\), .*got \(1, 1\)"),
+    ((torch.tensor(1.0), HEAD, DRAWN[0][0]), {}, r"hidden: expected shape \(..., H\), got a single number"),
+    *(((ONE_ROW, HEAD, DRAWN[0][0]), {"softcap": c}, "softcap: expected .*the range of torch.float32") for c in BEYOND),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("change", "error", "message"), REFUSED)
-def test_errors_name_the_argument(change: dict[str, Any], error: type[Exception], message: str) -> None:
-    distils = {"teacher_hidden", "teacher_weight", "direction", "scale", "temperature", "beta", "top_k"}
-    case = "forward, k = None, T = 1.0" if distils & set(change) else "plain"
-    inputs = make(torch.float32)
-    arguments = {name: change[name] for name in change if name in inputs}
-    options = {name: change[name] for name in change if name not in inputs or name == "sample_weight"}
-    with pytest.raises(error, match=f"^(student_|linear_)?{message}"):
-        ours(case, {**inputs, **arguments}, **options)
+def test_what_does_not_go_together_is_named() -> None:
+    for given, said in TEACHERS:
+        with pytest.raises((TypeError, ValueError), match=f"^{said}"):
+            xent.torch.linear_distillation_loss(ONE_ROW, HEAD, **given)
+    for arguments, options, said in LABELLED:
+        with pytest.raises(ValueError, match=f"^{said}"):
+            xent.torch.linear_cross_entropy(*arguments, **options)
+    with pytest.raises(TypeError, match=r"^probs: expected probs or log_probs, got neither"):
+        xent.torch.TopK(KEPT["indices"], KEPT["tail"])
+    for temperature in BEYOND:
+        z = torch.tensor([[1.0, 2.0, 3.0]])
+        with pytest.raises(
+            ValueError, match=r"^temperature: expected a number > 0 in the range of torch.float32"
+        ):
+            xent.torch.top_k_of_teacher(z, 2, temperature=temperature)
+        assert xent.torch.top_k_of_teacher(z.double(), 2, temperature=temperature).probs is not None
 
 
-@pytest.mark.parametrize("temperature", BEYOND)
-def test_a_cache_is_of_a_temperature_that_its_dtype_holds(temperature: float) -> None:
-    logits = torch.tensor([[1.0, 2.0, 3.0]])
-    with pytest.raises(
-        ValueError, match=r"^temperature: expected a number > 0 in the range of torch.float32"
-    ):
-        xent.torch.top_k_of_teacher(logits, 2, temperature=temperature)
-    assert xent.torch.top_k_of_teacher(logits.double(), 2, temperature=temperature).probs is not None
-
-
-def steps_of_a_language_model() -> dict[str, tuple[int, float]]:
-    """For each way, the peak of a step beyond parameters and gradients, in bytes; and how far the gradients are."""
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    width, classes, shape = 128, 50_000, (8, 128)
-    embedding, head = torch.nn.Embedding(classes, width), torch.nn.Linear(width, classes)
-    recurrent = torch.nn.GRU(width, width, batch_first=True)
-    parameters = [*embedding.parameters(), *recurrent.parameters(), *head.parameters()]
-    tokens = torch.randint(classes, shape)
-
-    def status(field: str) -> int:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
-
-    def step(loss: str, tokens: Tensor) -> list[Tensor]:
-        hidden, targets = recurrent(embedding(tokens))[0][:, :-1], tokens[:, 1:]
-        if loss == "plain":
-            value = F.cross_entropy(head(hidden).flatten(0, 1), targets.flatten())
-        else:
-            value = xent.torch.linear_cross_entropy(hidden, head.weight, targets, linear_bias=head.bias)
-        return list(torch.autograd.grad(value, parameters))
-
-    measured: dict[str, tuple[int, float]] = {}
-    expected: list[Tensor] = []
-    for loss in ("plain", "linear"):
-        step(loss, tokens[:1, :3])  # what a first call sets up is not its memory
-        before = status("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
-        found = step(loss, tokens)
-        grown = status("VmHWM") - before - sum(g.nbytes for g in found)
-        expected = expected or [g.double() for g in found]
-        measured[loss] = grown, max(far(a, b) for a, b in zip(found, expected, strict=True))
-    return measured
+def held_at_once(call: Callable[[], Any]) -> tuple[int, Any]:
+    """How many bytes PyTorch held at once, at most, beyond what it held before; and what the call returned."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        result = call()
+    assert seen.profiler is not None and seen.profiler.kineto_results is not None
+    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    return max(accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))), result
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_step_of_a_language_model() -> None:
-    # In a process of its own whose allocator maps each allocation for itself and hands it back.
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    command = [sys.executable, __file__]
-    done = subprocess.run(command, env=environment, check=True, timeout=300, stdout=subprocess.PIPE)
-    measured = json.loads(done.stdout)
-    assert measured["linear"][1] < 1e-5  # two orders of the same float32 sums
-    assert measured["linear"][0] < measured["plain"][0] / 10, measured
+def test_a_step_of_a_language_model_takes_a_tenth_of_the_memory() -> None:
+    """Beyond the gradients, which agree but for the order of float32 sums."""
+    torch.manual_seed(0)
+    embedding, head = torch.nn.Embedding(50_000, 128), torch.nn.Linear(128, 50_000)
+    recurrent, tokens = torch.nn.GRU(128, 128, batch_first=True), torch.randint(50_000, (8, 128))
+    parameters = [*embedding.parameters(), *recurrent.parameters(), *head.parameters()]
+
+    def step(linear: bool) -> list[Tensor]:
+        hidden, targets = recurrent(embedding(tokens))[0][:, :-1], tokens[:, 1:]
+        if linear:
+            value = xent.torch.linear_cross_entropy(hidden, head.weight, targets, linear_bias=head.bias)
+        else:
+            value = F.cross_entropy(head(hidden).flatten(0, 1), targets.flatten())
+        return list(torch.autograd.grad(value, parameters))
+
+    (plain, expected), (linear, found) = (held_at_once(partial(step, way)) for way in (False, True))
+    results = sum(g.nbytes for g in found)
+    assert max(far(a, b.double()) for a, b in zip(found, expected, strict=True)) < 1e-5
+    assert linear - results < (plain - results) / 10, (linear - results, plain - results)
 
 
 def test_target_distributions_are_checked_without_a_copy() -> None:
     hidden, weight = torch.randn(1600, 64, requires_grad=True), torch.randn(5000, 64, requires_grad=True)
     shares = torch.softmax(torch.randn(1600, 5000), 1)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        xent.torch.linear_cross_entropy(hidden, weight, shares).backward()
-    assert seen.profiler is not None and seen.profiler.kineto_results is not None
-    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))
-    assert max(held) < 0.75 * shares.nbytes  # blocks of logits, and the gradients
+    held, _ = held_at_once(lambda: xent.torch.linear_cross_entropy(hidden, weight, shares).backward())
+    assert held < 0.75 * shares.nbytes  # blocks of logits, and the gradients
 
 
-@pytest.mark.parametrize("smoothing", [1.0, 1e-50])
-def test_a_label_or_a_spread_without_mass_costs_nothing_on_an_impossible_class(smoothing: float) -> None:
-    """0 * inf: as in `cross_entropy`, the loss is infinite or zero, and not nan."""
-    logits = torch.tensor([[-math.inf, 0.0]])
-    for label in (0, 1):
-        targets = torch.tensor([label])
-        found = xent.torch.linear_cross_entropy(
-            torch.ones(1, 1), logits.T, targets, label_smoothing=smoothing
-        )
-        torch.testing.assert_close(
-            found, xent.torch.cross_entropy(logits, targets, label_smoothing=smoothing)
-        )
+def head(z: Any, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """A layer whose one row of logits is z."""
+    return torch.ones(1, 1, dtype=dtype), torch.as_tensor(z, dtype=dtype).unsqueeze(1)
 
 
-def test_the_mean_is_as_accurate_as_its_dtype() -> None:
-    """With hidden states in float32 and a weight in float64, 1 / 7 is not rounded to float32."""
-    g = torch.Generator().manual_seed(0)
-    hidden = torch.randn(7, 5, generator=g)
-    weight = torch.randn(9, 5, generator=g, dtype=torch.float64)
-    targets = torch.randint(9, (7,), generator=g)
-    found = xent.torch.linear_cross_entropy(hidden, weight, targets)
-    true = xent.torch.cross_entropy(hidden.double() @ weight.T, targets)
-    torch.testing.assert_close(found, true, rtol=1e-14, atol=0.0)
+SIXTEEN = torch.arange(-8, 8) / 8.0
+NEAR = SIXTEEN + torch.arange(16) % 3 * 2.0**-10
+G = torch.Generator().manual_seed(0)
+ROWS_OF_FLOAT, WIDE, SEVEN = (
+    torch.randn(7, 5, generator=G),
+    torch.randn(9, 5, generator=G).double(),
+    torch.arange(7),
+)
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_a_live_teachers_top_classes_are_those_of_its_logits(order: tuple[int, int]) -> None:
+def hot(dtype: torch.dtype, order: tuple[int, int]) -> Tensor:
     """At this temperature two probabilities are the same number, of classes that the student tells apart."""
-    student, teacher = torch.zeros(2, 1000, 1)
-    teacher[order, 0] = torch.tensor([1.0, 1.0001])
-    student[order, 0] = torch.tensor([0.0, 5.0])
-    one = torch.ones(1, 1)
-    layers = one, student, one, teacher
-    found, true = (
-        xent.torch.linear_distillation_loss(*(x.to(dtype) for x in layers), temperature=1000.0, top_k=1)
-        for dtype in (torch.float32, torch.float64)
+    student, teacher = torch.zeros(2, 1000)
+    teacher[[*order]], student[[*order]] = torch.tensor([1.0, 1.0001]), torch.tensor([0.0, 5.0])
+    layers = *head(student, dtype), *head(teacher, dtype)
+    return xent.torch.linear_distillation_loss(*layers, temperature=1000.0, top_k=1)
+
+
+# A loss, what it should be, and how far it may be off.
+VALUES: list[tuple[Callable[[], Tensor], Any, float]] = [
+    # 0 * inf: as in `cross_entropy`, a label or a spread without mass costs nothing, or inf, and not nan.
+    *((lambda e=e, y=y: xent.torch.linear_cross_entropy(*head([-math.inf, 0.0]), y, label_smoothing=e),
+       xent.torch.cross_entropy(torch.tensor([[-math.inf, 0.0]]), y, label_smoothing=e), 1e-6)
+      for e in (1.0, 1e-50) for y in (torch.tensor([0]), torch.tensor([1]))),
+    # Logits that differ by 2^-10, exactly; the loss is some 2^-22. Log-ratios of that size are rounded by 2^-23
+    # times log-probabilities of about 4, which is 2^-11 of them.
+    *((lambda d=d: xent.torch.linear_distillation_loss(*head(SIXTEEN), *head(NEAR), direction=d),
+       divergence(SIXTEEN.double()[None], NEAR.double()[None], d, 1.0, "none", None, 0.5), 2**-8) for d in DIRECTIONS),
+    # With hidden states in float32 and a weight in float64, 1 / 7 is not rounded to float32.
+    (lambda: xent.torch.linear_cross_entropy(ROWS_OF_FLOAT, WIDE, SEVEN),
+     xent.torch.cross_entropy(ROWS_OF_FLOAT.double() @ WIDE.T, SEVEN), 1e-14),
+    *((lambda order=order: hot(torch.float32, order), hot(torch.float64, order), 0.1) for order in ((0, 1), (1, 0))),
+    # A row with a logit of inf has no softmax; a class beside the infinite one gave inf.
+    (lambda: xent.torch.linear_distillation_loss(*head([math.inf, 0.0, 0.0]), teacher_samples=(DRAWN[0] + 1, DRAWN[1])),
+     math.nan, 0.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", range(len(VALUES)))
+def test_the_digits_of_one_loss(row: int) -> None:
+    call, due, rtol = VALUES[row]
+    torch.testing.assert_close(
+        call().double(), torch.as_tensor(due).double().squeeze(), rtol=rtol, atol=0.0, equal_nan=True
     )
-    assert found.item() == pytest.approx(true.item(), rel=0.1)
 
 
-if __name__ == "__main__":
-    print(json.dumps(steps_of_a_language_model()))
+def test_a_small_loss_and_its_gradient_keep_their_digits() -> None:
+    """p = 1 - e^-30: in float32 torch's loss is 0, and so is the gradient of the right class."""
+    hidden, weight = head([30.0, 0.0])
+    loss = xent.torch.linear_cross_entropy(hidden, weight.requires_grad_(), torch.tensor([0]))
+    (slope,), small = torch.autograd.grad(loss, weight), math.exp(-30)
+    torch.testing.assert_close(
+        torch.cat([loss[None], slope[:, 0]]), torch.tensor([small, -small, small]), rtol=1e-6, atol=0
+    )
+    # Distributions of float64 widen the loss.
+    assert (
+        xent.torch.linear_cross_entropy(*head([0.0, 0.0]), torch.full((1, 2), 0.5).double()).dtype
+        == torch.float64
+    )
