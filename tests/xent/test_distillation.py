@@ -19,7 +19,7 @@ from scipy.optimize import minimize
 
 import xent
 import xent.torch as xt
-from xent import _blocks
+from xent import _blocks, distillation
 from xent.distillation import (
     distillation_gradient,
     distillation_loss,
@@ -562,7 +562,7 @@ def test_draws_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     v = logits(15, (3, 7, 6))[0]
     due = draws("arrays", v, 3, 5, proposal_temperature=1.5)
     for block in (1, 13, 40):
-        monkeypatch.setattr(distillation, "BLOCK", block)
+        monkeypatch.setattr(_blocks, "BLOCK", block * (6 + _blocks.OF_A_ROW))
         for found, whole in zip(draws("arrays", v, 3, 5, proposal_temperature=1.5), due, strict=True):
             np.testing.assert_array_equal(found, whole)
 

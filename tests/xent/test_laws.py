@@ -138,7 +138,6 @@ def test_block_boundaries_do_not_show(
         expected = FUNCTIONS[name](**arrays, **options)
         for elements in (1, 3 * shape[-1] + 40, 20 * (shape[-1] + 10)):
             monkeypatch.setattr(_blocks, "BLOCK", elements)
-            monkeypatch.setattr(distillation, "BLOCK", elements)
             same(FUNCTIONS[name](**arrays, **options), expected, name, 8 if reduction is None else 4)
 
 

@@ -316,7 +316,7 @@ def test_soft_targets_that_sum_to_one_within_the_tolerance_are_used_as_they_are(
 def test_a_device_without_float64_sums_in_its_own_dtype() -> None:
     for kind, dtype in (("mps", torch.float32), ("cuda", torch.float64)):
         losses: Any = SimpleNamespace(device=SimpleNamespace(type=kind), dtype=torch.float32)
-        assert xt._blocks.accumulator(losses) == dtype
+        assert xt._reduction.accumulator(losses) == dtype
 
 
 class Elsewhere(Tensor):
