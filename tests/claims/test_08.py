@@ -246,8 +246,8 @@ def test_the_checks_that_return_names_and_numbers() -> None:
         (nn.BCEWithLogitsLoss(weight=torch.tensor([10.0])), 1),
         (nn.BCEWithLogitsLoss(pos_weight=torch.tensor(10.0)), 10),
     ]
-    for loss, ratio in weighted:
-        assert ask["weight_of_positives"](loss) == pytest.approx(ratio)
+    for weighing, ratio in weighted:
+        assert ask["weight_of_positives"](weighing) == pytest.approx(ratio)
     assert ask["not_finite"](x=z, z=z / 0, y=y) == ["z"]
     live = z.clone().requires_grad_()
     assert ask["without_gradient"](z=live, guess=live.argmax(1), loss=ce(live, y)) == ["guess"]
@@ -261,7 +261,8 @@ def test_the_checks_that_return_names_and_numbers() -> None:
     for left_out, leaks in ((causal, True), (causal | (document[:, None] != document), False)):
 
         def attend(ids: T, left_out: T = left_out) -> T:
-            return attention(*[embed(ids)] * 3, attn_mask=left_out)[0]
+            out: T = attention(*[embed(ids)] * 3, attn_mask=left_out)[0]
+            return out
 
         assert ask["reads_the_first_document"](attend, ids, 2) == leaks
 
