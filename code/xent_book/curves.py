@@ -18,11 +18,13 @@ class Curve:
     losses: Sequence[float]
     guess: float
     links: Mapping[str, str]
+    low: float = 0.0  # where the picture begins
 
     def svg(self) -> str:
         """Draw the losses on a grid of whole numbers, so that processors agree; a cross marks the first nan or inf."""
         finite = [loss for loss in self.losses if math.isfinite(loss)]
-        low, high = min(0.0, *finite), max(1.1 * self.guess, *finite)
+        low = min(self.low, *finite)
+        high = max(self.guess + 0.1 * (self.guess - low), *finite)
 
         def across(step: int) -> int:
             return round(4 + step * (WIDTH - 12) / (len(self.losses) - 1))
@@ -39,7 +41,7 @@ class Curve:
         return (
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true" fill="none" stroke-width="2" '
             f'style="display: block; width: 100%; border: 1px solid #8886">'
-            f'<path d="M0 {down(0.0)}H{WIDTH}" stroke="#888" stroke-width="1"/>'
+            f'<path d="M0 {down(self.low)}H{WIDTH}" stroke="#888" stroke-width="1"/>'
             f'<path d="M0 {down(self.guess)}H{WIDTH}" stroke="#888" stroke-dasharray="2 4"/>'
             f'<polyline points="{points}" stroke="var(--blue, #0072b2)"/>{cross}</svg>'
         )

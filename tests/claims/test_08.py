@@ -22,7 +22,8 @@ from adversary import claim, rng
 from xent_book import behaviours
 
 pytestmark = pytest.mark.xdist_group("frameworks")  # one worker imports TensorFlow, once
-F, T = torch.nn.functional, torch.Tensor
+F = torch.nn.functional
+T = torch.Tensor
 CHAPTER = Path(__file__).parents[2] / "chapters" / "08_which_loss.ipynb"
 
 
@@ -49,6 +50,10 @@ Given = list[tuple[Any, ...]]
 
 def naive(z: T, y: T, smallest: float = 0.0) -> T:
     return -z.softmax(1).clamp(min=smallest).gather(1, y[:, None]).log().mean()
+
+
+def root_of_one(z: T, y: T) -> T:
+    return ce(z, y) + torch.where(z[0, 0] > 0, 0 * z[0, 0], 0 * z[0, 0].sqrt()).nan_to_num()
 
 
 def times(factor: float) -> Callable[[T, T], T]:
@@ -97,7 +102,10 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
         ),
         "unrelated": ([(z, y)] * many, [(z + t, y)] * many),
         "starts_high": ([(40 * z,)] * (n * k > 30), [(z / 20,)]),
-        "already_probabilities": ([(p,), (p.float(),)], [(z,)]),
+        "already_probabilities": (
+            [(p,), (p.float(),)],
+            [(z,), (z.abs() + 1,), (torch.cat([p, z]),), (torch.cat([p, 9 * t - 8 / k]),)],
+        ),
         "ends_in_sigmoid": (
             [(nn.Sequential(model, last), 0.01 * x) for last in (nn.Sigmoid(), nn.Softmax(1))],
             [(model, 0.01 * x), (nn.Linear(4, k, bias=False), x)],
@@ -117,14 +125,23 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
         ),
         "sorted_by_label": ([(y.sort().values,)] * many, [(y,)]),
         "few_digits": (
-            [([ce(z.bfloat16()[i:], y[i:]).item() for i in range(min(n, 9))],)],
-            [([2.30261, 1.7713],)],
+            [([ce(z.bfloat16()[i:], y[i:]).item() for i in range(min(n, 9))],), ([2.5, 2.30078125],)],
+            [([2.30261, 1.7713],), ([2.5, 1.7713],)],
         ),
-        "no_log_probabilities": ([(p,), (z + 1,)], [(log_p,)]),
+        "no_log_probabilities": ([(p,), (z + 1,), (torch.cat([log_p, z + 1]),)], [(log_p,)]),
         "sign_flipped": ([(times(-1), z, y)], [(ce, z, y), (times(k), z, y)]),
         "outside": ([(2 * t - 1,), (255 * t,), (9 * t - 4,), (30 * z,)], [(t,), (p,), (t[:, :1],)]),
         "a_part_is_negative": ([({"a": F.nll_loss(p, y)},)], [({"a": ce(z, y), "b": 0 * ce(z, y)},)]),
-        "no_distributions": ([(p, t), (z + 1, t), (log_p, 1.2 * t)], [(log_p, t), (log_p, p)]),
+        "no_distributions": (
+            [
+                (p, t),
+                (z + 1, t),
+                (log_p, 1.2 * t),
+                (torch.cat([log_p, p]), torch.cat([t, t])),
+                (log_p, 3 * t - 2 * p),
+            ],
+            [(log_p, t), (log_p, p)],
+        ),
         "not_log_k": (
             [(lambda z, t: ce(t, z), z, t), (times(1 / math.log(2)), z, t)],
             [(ce, z, t), (ce, z, y)],
@@ -134,14 +151,14 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
             [(sparse(True), y.numpy(), z.float().numpy())],
         ),
         "counts_each_output": ([(1 - 1 / k, q, np.roll(q > q.max() / 2, 1, 1))] * (n > 9), [(1.0, q, q)]),
-        "rows_off": ([(0.8 * p,)], [(p,)]),
+        "rows_off": ([(0.8 * p,), (torch.cat([p, 0.8 * p]),)], [(p,)]),
         "other_columns": ([(names, names), (names, sorted(names)[1:])], [(names, sorted(names))]),
         "whole_numbers": ([([2, 1, 0],)], [([2.303, 1.0, 0.5],)]),
         "averages_means": (
             [(each.split([1, n - 1]), float(each[0] + each[1:].mean()) / 2)] * (n > 2),
             [(each.split([1, n - 1]), float(each.mean()))],
         ),
-        "breaks_when_sure": ([(naive, y, k)], [(ce, y, k), (times(65536), y, k)]),
+        "breaks_when_sure": ([(naive, y, k), (root_of_one, y, k)], [(ce, y, k), (times(65536), y, k)]),
         "zero_times_inf": (
             [(z.masked_fill(t.roll(1, 1) > 0, -torch.inf), t)],
             [(z.masked_fill(t.roll(1, 1) > 0, -1e4), t)],
@@ -167,7 +184,8 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
                 (torch.tensor([[5.0, 0]]).repeat(66_000, 1).half(), torch.zeros(66_000).long()),
                 (zeros.half(), zeros[:, 0].long()),
             ]
-            * (n < 2),
+            * (n < 2)
+            + [(torch.cat([z, z[:1].masked_fill(t[:1] == 0, torch.inf)]), torch.cat([y, y[:1]]))] * (k < 3),
             [(z, y), (zeros, zeros[:, 0].long())],
         ),
         "gradient_lost": ([(z / 9, y, 1e-7)] * float16, [(z / 9, y, 64.0), (z.float(), y)]),
@@ -183,7 +201,7 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
         ),
         "tokens_weigh_differently": ([(by_sequence, padded, k)], [(by_token, padded, k)]),
         "ignores_a_class": ([(0, k), (k - 1, k)], [(-100, k), (k, k), (-1, k)]),
-        "padding_counts": ([(summed, z, y), (ce, z, y, 0)], [(ce, z, y), (times(3), z, y)]),
+        "padding_counts": ([(summed, z, y), (ce, z, y, 0)][: 1 + (n > 30)], [(ce, z, y), (times(3), z, y)]),
         "classes_elsewhere": ([(ce, cube, ids)] * (k > 2), [(by_token, cube, ids)]),
         "ranks_differ": ([([n, n + 1],)], [([n, n],)]),
         "weights_cancel": (
@@ -197,7 +215,7 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
         "wrong_target": ([(z, y[:, None]), (z, t.long()), (z, y.double())], [(z, y), (z, t), (cube, ids)]),
         "shapes_differ": ([(p[:, :1], t[:, 0]), (p[:, 0], t[:, :1])], [(p, t)]),
         "out_of_range": (
-            [(y + 1 + k, k), (y - k, k), (ignored, k, 255)],
+            [(y + 1 + k, k), (y - k, k), (ignored, k, 255), (torch.cat([y, y + k]), k)],
             [(y, k), (ignored, k), (y * 0 - 1, k, -1)],
         ),
         "mask_too_large": ([(-1e9, z)] * float16, [(torch.finfo(dtype).min, z), (-math.inf, z)]),
@@ -228,8 +246,8 @@ def test_the_checks_that_return_names_and_numbers() -> None:
         (nn.BCEWithLogitsLoss(weight=torch.tensor([10.0])), 1),
         (nn.BCEWithLogitsLoss(pos_weight=torch.tensor(10.0)), 10),
     ]
-    for loss, ratio in weighted:
-        assert ask["weight_of_positives"](loss) == pytest.approx(ratio)
+    for weighing, ratio in weighted:
+        assert ask["weight_of_positives"](weighing) == pytest.approx(ratio)
     assert ask["not_finite"](x=z, z=z / 0, y=y) == ["z"]
     live = z.clone().requires_grad_()
     assert ask["without_gradient"](z=live, guess=live.argmax(1), loss=ce(live, y)) == ["guess"]
@@ -243,7 +261,8 @@ def test_the_checks_that_return_names_and_numbers() -> None:
     for left_out, leaks in ((causal, True), (causal | (document[:, None] != document), False)):
 
         def attend(ids: T, left_out: T = left_out) -> T:
-            return attention(*[embed(ids)] * 3, attn_mask=left_out)[0]
+            out: T = attention(*[embed(ids)] * 3, attn_mask=left_out)[0]
+            return out
 
         assert ask["reads_the_first_document"](attend, ids, 2) == leaks
 
@@ -412,7 +431,7 @@ def test_weights_multiply_the_odds(p: float, w: float, option: Any = None) -> No
         (slope,) = torch.autograd.grad(p * each(z, 1.0) + (1 - p) * each(z, 0.0), z, create_graph=True)
         (curvature,) = torch.autograd.grad(slope, z)
         z = (z - (slope / curvature).clamp(-1, 1)).detach().requires_grad_()
-    assert float(torch.sigmoid(z - math.log(w))) == pytest.approx(p, rel=1e-6)
+    assert float(torch.sigmoid(z.detach() - math.log(w))) == pytest.approx(p, rel=1e-6)
 
 
 @claim(
@@ -437,7 +456,7 @@ def test_ignore_index_is_no_mask(k: int, ignored: int, fill: float = 0.0) -> Non
     z[:, ignored] = fill
     moved = z.clone()
     moved[:, ignored] += 3
-    assert not torch.isclose(*(ce(v, y, ignore_index=ignored) for v in (z, moved)))
+    assert not torch.isclose(ce(z, y, ignore_index=ignored), ce(moved, y, ignore_index=ignored))
 
 
 @claim(
