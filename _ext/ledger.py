@@ -24,6 +24,7 @@ from marks import (
     READ,
     Equation,
     Mark,
+    as_sentence,
     chapter_titles,
     markdown_cells,
     problems,
@@ -124,9 +125,7 @@ class Ledger(SphinxDirective):
         """Render one claim: the sentence, which leads to where it is said, and its test, with what that rejects."""
         cells = [cell for path, _, cell in markdown_cells(root) if path.stem == chapter]
         stated = " ".join(cell[begin:end] for cell in cells for begin, end in claim.places(cell)[:1])
-        stated = re.sub(r"\]\((?=\d\d_)", "](../", stated)
-        # Emphasis may go on behind a sentence, or begin before it.
-        sentence, _ = self.parse_inline(stated.replace("*", "") if stated.count("*") % 2 else stated)
+        sentence, _ = self.parse_inline(re.sub(r"\]\((?=\d\d_)", "](../", as_sentence(stated)))
         back = self.env.app.builder.get_relative_uri(self.env.docname, f"chapters/{chapter}")
         named = [what for what in claim.rejects if what != "…"]
         rejected = f"Rejected: {'; '.join(named)}." if named else ""

@@ -160,9 +160,21 @@ def _words(piece: str) -> re.Pattern[str]:
     return re.compile(r"(?<!\w)" + r"[*\s]*\s[*\s]*".join(words) + r"\**+(?![-'’]?\w)")
 
 
+def _plain(text: str) -> str:
+    """What is left of a text without mathematics, code and where its links lead, as long as it is."""
+    return _OPAQUE.sub(lambda m: "X" * len(m[0]), text)
+
+
+def as_sentence(text: str) -> str:
+    """Return a part of a cell without its emphasis, if that begins before the part or goes on behind it."""
+    plain = _plain(text)
+    pairs = zip(text, plain, strict=True)
+    return "".join(c for c, p in pairs if p != "*") if len(re.findall(r"\*+", plain)) % 2 else text
+
+
 def sentence(cell: str, start: int, end: int) -> tuple[int, int]:
     """Return where the sentence around some words of a cell begins and ends."""
-    text = _OPAQUE.sub(lambda m: "X" * len(m[0]), cell)
+    text = _plain(cell)
     edges = [0, *(edge for gap in _BLOCK.finditer(text) for edge in gap.span()), len(text)]
     first, last = max(e for e in edges if e <= start), min(e for e in edges if e >= end)
     table = text[first:].lstrip().startswith("|")
@@ -175,7 +187,9 @@ def sentence(cell: str, start: int, end: int) -> tuple[int, int]:
     begin += len(text[begin:]) - len(text[begin:].lstrip())
     # Words that end with a stop end the sentence, with what closes behind them.
     if closed := _CLOSED.match(text, len(text[:end].rstrip('*_)]"”’'))):
-        return begin - (text[begin - 1 : begin] == "(" and ")" in closed[0]), closed.end()
+        begin -= ")" in closed[0] and text[begin - 1 : begin] == "("
+        opened = text.count("(", begin, closed.end()) < text.count(")", begin, closed.end())
+        return begin, closed.start() if opened else closed.end()
     depth = max(0, text.count("(", start, end) - text.count(")", start, end))
     for sign in _SIGN.finditer(text, end, last):
         closes = sign[0].count(")")

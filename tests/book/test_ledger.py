@@ -172,6 +172,7 @@ SENTENCES = {
     "in a parenthesis": ("This (", "what stands in a parenthesis", ") is short."),
     "wholly": ("Before. (", "Put wholly into one.", ") After"),
     "(Put": ("Before. ", "(Put wholly into one.)", " After"),
+    "the last": ("(Two. ", "Of them the last.", ") After"),
     "in quotes": ("He says: ", '"What stands in quotes."', " After"),
     "an item": ("- one\n  two\n- ", "an item of\n  two lines", "\n- three"),
     "a number": ("1. ", "a number of a list", "\n2. two"),
@@ -202,6 +203,15 @@ def test_a_sentence_ends_where_it_ends(words: str) -> None:
     cell = before + said + after
     [(begin, end)] = marks.Mark("claim", "01", words, "", "", 0, "", "").places(cell)
     assert cell[begin:end] == said
+
+
+def test_a_card_shows_no_half_of_an_emphasis() -> None:
+    for text, shown in (
+        ("**Begun and $q^*$", "Begun and $q^*$"),
+        ("*all* of `**it`", "*all* of `**it`"),
+        ("ended.*", "ended."),
+    ):
+        assert marks.as_sentence(text) == shown
 
 
 def test_a_mark_stands_where_its_sentence_ends(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def tables_of(n: int) -> tuple[Array, Array, Array]:
 )
 def test_one_problem(likelihood: Array, cross: Array, divergence: Array) -> None:
     assert likelihood.argmax() == cross.argmin() == divergence.argmin()
-    assert np.ptp(cross - divergence) < 1e-9 or not np.isfinite(np.ptp(cross))
+    assert np.ptp(cross - divergence) < 1e-9
 
 
 def error_of(v: Array) -> float:
@@ -362,16 +362,23 @@ def test_the_loss_on_new_data_does_not_approach_a_training_loss(seed: int, end: 
         assert old < full < new and abs(new - end) < near
 
 
+K8 = np.arange(8)
+
+
+def dispersion(k: Array, p: Array) -> float:
+    return float(p @ (k - p @ k) ** 2 / (p @ k))
+
+
 @claim(
     "If the model is wrong, the two ... can differ,",
-    on=lambda: [(np.arange(8), p) for p in rng(12).dirichlet(np.ones(8), 50)],
+    on=lambda: [(K8, p) for p in rng(12).dirichlet(np.ones(8), 50) if abs(dispersion(K8, p) - 1) > 0.01],
     but_not={"a wrong model with the right variance": (np.array([0, 1, 3]), np.array([1 / 3, 1 / 2, 1 / 6]))},
 )
 def test_the_two_matrices_of_a_wrong_model(k: Array, p: Array) -> None:
     """A Poisson model of any distribution: they are equal if, and only if, variance and mean are."""
     rate = p @ k
     slopes, curvature = p @ (k / rate - 1) ** 2, p @ k / rate**2
-    assert abs(slopes - curvature) > 1e-3 or abs(p @ (k - rate) ** 2 / rate - 1) < 0.01 < rate - 1.2
+    assert abs(slopes - curvature) > 1e-3
 
 
 @claim(

@@ -281,12 +281,13 @@ def test_the_chosen_loss_is_too_low(epoch: int | None) -> None:
     """The images for validation, halved at random: an epoch chosen on one half, measured on both."""
     for losses in histories()[1]:
         gaps = []
-        for seed in range(100):
+        for seed in range(50):
             halves = np.array_split(rng(seed).permutation(losses.shape[1]), 2)
             one, other = (losses[:, half].mean(axis=1) for half in halves)
-            chosen = one.argmin() if epoch is None else epoch
-            gaps.append(one[chosen] - other[chosen])
-        assert np.mean(gaps) < -3 * np.std(gaps) / 10
+            for a, b in ((one, other), (other, one)):
+                chosen = a.argmin() if epoch is None else epoch
+                gaps.append(a[chosen] - b[chosen])
+        assert np.mean(gaps) < -1e-6
 
 
 @pytest.mark.slow
@@ -303,23 +304,24 @@ def test_small_batches_take_more_steps(seed: int, *sizes: int) -> None:
 @pytest.mark.slow
 @claim(
     "This early in training, a dozen noisy steps",
-    on=[(seed, 12, size) for seed in (3, 4) for size in (10, 50, 100)],
-    but_not={"a single step of ten images": (3, 1, 10)},
+    on=[((3, 4), 12, size) for size in (10, 50, 100)],
+    but_not={"a single step of ten images": (range(3, 13), 1, 10)},
 )
-def test_a_dozen_noisy_steps(seed: int, steps: int, size: int) -> None:
+def test_a_dozen_noisy_steps(seeds: Any, steps: int, size: int) -> None:
     """From twelve orders of the images, as shares of what exact steps gain."""
 
     def gained(rows: Array) -> float:
         w = network(rng(200 + seed))
-        before = loss_of(w, split(seed)[0])
+        before = loss_of(w, old)
         train(w, rows)
-        return before - loss_of(w, split(seed)[0])
+        return before - loss_of(w, old)
 
-    orders = [
-        rng(order).permutation(split(seed)[0])[: steps * size].reshape(steps, size) for order in range(12)
-    ]
-    shares = [gained(rows) / gained(np.tile(split(seed)[0], (steps, 1))) for rows in orders]
-    assert min(shares) > 0.55 and max(shares) < 1.25
+    for seed in seeds:
+        old = split(seed)[0]
+        orders = [rng(order).permutation(old)[: steps * size].reshape(steps, size) for order in range(12)]
+        exact = gained(np.tile(old, (steps, 1)))
+        shares = [gained(rows) / exact for rows in orders]
+        assert min(shares) > 0.55 and max(shares) < 1.25
 
 
 @claim(
@@ -427,7 +429,7 @@ def targets() -> Iterator[tuple[Array, Array]]:
 @claim(
     "no entry of $p - t$ exceeds one",
     on=targets,
-    but_not={"the derivative at the softmax": ([[20.0, 0.0]], [[0.0, 1.0]], lambda p, t: -t / p)},
+    but_not={"the derivative at the softmax": (np.array([20.0, 0]), np.array([0, 1]), lambda p, t: -t / p)},
 )
 def test_no_entry_exceeds_one(z: Any, t: Any, of: Any = np.subtract) -> None:
     assert np.abs(of(xent.softmax(z), t)).max() <= 1
