@@ -20,7 +20,7 @@ from adversary import SEED, claim, distributions, logits, rng, weights
 from xent import denominators, scoring
 from xent.elicitation import elicited, expected_score
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 BELIEF = np.array([0.5, 0.3, 0.2])
 FOCAL, SMOOTHED = (
     partial(scoring.focal_loss, gamma=2.0),
@@ -110,7 +110,7 @@ def test_two_classes_can_be_clipped(eps: float, p: Array) -> None:
     )
     assert (expected_score(rule, p, reports) >= expected_score(rule, p, p) - 1e-12).all()
     if p[0] < eps:
-        assert np.ptp(expected_score(rule, p, [p, [0.0, 1.0], [eps / 9, 1 - eps / 9]])) < 1e-15
+        assert np.ptp(expected_score(rule, p, np.array([p, [0.0, 1.0], [eps / 9, 1 - eps / 9]]))) < 1e-15
 
 
 @claim(
@@ -160,7 +160,7 @@ def bends(share: float = 1.0) -> Iterator[tuple[Inverse, Array, Array]]:
             (scoring.focal_loss, scoring.invert_focal, {"gamma": gamma}),
         ):
             for p in normal(g.dirichlet(np.full(classes, 1.5), size=4 - classes) + 0.2):
-                q = elicited(partial(rule, **how), p)  # type: ignore[arg-type]
+                q = elicited(partial(rule, **how), p)
                 yield partial(inverse, **how), share * q + (1 - share) * p, p
 
 
@@ -545,7 +545,7 @@ def test_local_rules_of_three_classes(slope: Array) -> None:
 )
 def test_another_charge_at_one(at: float, change: float) -> None:
     """The logarithm with another charge at one place, for three classes, corners and sides among the beliefs."""
-    some = np.vstack([np.eye(3), [[0.5, 0.5, 0], BELIEF], rng(11).dirichlet(np.ones(3), size=300)])
+    some: Array = np.vstack([np.eye(3), [0.5, 0.5, 0], BELIEF, rng(11).dirichlet(np.ones(3), size=300)])
     with np.errstate(divide="ignore"):
         charge = -np.log(some) + change * (some == at)
     cost = (some[:, None] * np.where(some[:, None] > 0, charge[None], 0)).sum(-1)

@@ -24,7 +24,7 @@ from xent.denominators import eos_optimum, learnt_lengths, tilted_lengths
 from xent.sequences import GeometricSource
 from xent_book.data import answer_lengths
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "chapters" / "10_averaged_loss.ipynb"
 
@@ -700,7 +700,7 @@ def ends(padded: bool) -> tuple[Array, Array]:
         "rows that are filled up with padding that is not scored": ends(True),
         "one row for all lengths": in_the_prompt(False),
         "the longest length of a batch as the divisor": (
-            learnt(P3, [(1 / np.maximum(n, N3)) @ P3 for n in N3]),
+            learnt(P3, (1 / np.maximum.outer(N3, N3)) @ P3),
             P3,
         ),
         "an unscored length that the first letter decides": (

@@ -221,7 +221,8 @@ def factors() -> Iterator[Array]:
 def wrong_factors() -> dict[str, Array]:
     g = rng(10)
     one, other = (balance(*batch(g, 1000)) for _ in range(2))
-    V, noise, (_, teacher, y) = *g.normal(size=(2, 16, 1000)), batch(g, 1000)
+    V, noise = g.normal(size=(2, 16, 1000))
+    _, teacher, y = batch(g, 1000)
     near = linear(g, V + 0.3 * noise, V)
     far, close = (balance(teacher + d * g.normal(size=teacher.shape), teacher, y) for d in (1.0, 0.1))
     return {
@@ -608,8 +609,8 @@ def test_what_batchmean_divides_by(
     shape: tuple[int, ...], T: float, axes: tuple[int, int] = (0, -2), factor: float | None = None
 ) -> None:
     z, v = torch.tensor(rng(16).normal(size=(2, *shape)))
-    pair = [x.flatten(*axes).div(T).log_softmax(-1) for x in (z, v)]
-    found = torch.nn.functional.kl_div(*pair, reduction="batchmean", log_target=True).item()
+    q, p = (x.flatten(*axes).div(T).log_softmax(-1) for x in (z, v))
+    found = torch.nn.functional.kl_div(q, p, reduction="batchmean", log_target=True).item()
     expected = distillation_loss(z.numpy(), v.numpy(), temperature=T)
     assert (factor or T**2) * found == pytest.approx(expected, rel=1e-9)
 
