@@ -329,6 +329,7 @@ def test_every_number_of_the_prose_is_printed_or_given(path: Path) -> None:
     page: list[dict[str, Any]] = [{"cell_type": "markdown", "source": text}]
     said = problems(json.loads(text)["cells"] if path.suffix == ".ipynb" else page, entries(path.stem))
     assert not said, "\n".join(f"{path.name}, {line}" for line in said)
+    assert path.suffix == ".ipynb" or "<!--" not in text, f"{path.name}: a comment, which readers do not see"
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)

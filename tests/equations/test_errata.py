@@ -4,6 +4,8 @@ What the source says holds, needs a condition, or fails: on all inputs, on some,
 where it held with the libraries of its time, a slip where its result is right all the same, and wrong otherwise.
 """
 
+# ruff: noqa: E731 (short functions of one use)
+
 from __future__ import annotations
 
 import itertools
@@ -40,6 +42,7 @@ F, log, exp = torch.nn.functional, np.log, np.exp
 ROOT = Path(__file__).resolve().parents[2]
 VERDICTS = {row.id: row.verdict for row in marks.read_errata(ROOT)[1]}
 Tried = tuple[str, str, bool]
+Fn = Callable[..., Any]
 
 
 def source(row: str, *held: Any) -> Tried:
@@ -127,8 +130,8 @@ def averaged_loss() -> Iterator[Tried]:
         numbers = [[-1.386, 0.693], [-1.548, 0.617]]
         yield right("0.a", beta != 0.5 or near([[likely, cost], [less, lower]], numbers, off=5e-4))
     for t in (1, 2, 7):
-        each = torch.ones(t + 1, requires_grad=True)
-        weights = [torch.autograd.grad(each[:k].mean(), each)[0][0].item() for k in (t, t + 1)]
+        scores = torch.ones(t + 1, requires_grad=True)
+        weights = [torch.autograd.grad(scores[:k].mean(), scores)[0][0].item() for k in (t, t + 1)]
         yield source("0.11", near(weights, [1, 1 / 2], 1e-6))
         yield right("0.11", near(weights, [1 / t, 1 / (t + 1)], 1e-6))
     for law, lengths in ((np.ones(1), np.array([5.0])), (half, n)):
@@ -197,7 +200,7 @@ def denominators() -> Iterator[Tried]:
         yield source("0.17", near(run(size, order, 4.0, 0.5), run(4, order, 1.0, 0.5), 1e-3))  # another scale
     yield right("0.17", near(run(1, order, 4.0), run(4, order), 1e-6, 1e-9))  # which Adam hides
     runs = json.loads((ROOT / "experiments/shakespeare/result.json").read_text())["runs"]
-    of = lambda arm, what: np.mean([r[what] for r in runs if r["arm"] == arm])  # noqa: E731
+    of: Fn = lambda arm, what: np.mean([r[what] for r in runs if r["arm"] == arm])
     for arm in ("B=1", "blocks"):
         yield source("0.18", of(arm, "mean_length") > 0.9 * of("constant", "mean_length"))
     yield right("0.18", near(of("B=1", "mean_length"), of("constant", "mean_length") / 3, 0.15))
@@ -222,9 +225,9 @@ def keras_rows(t: Any, p: Any) -> Any:
 
 def scikit_learn() -> Iterator[Tried]:
     """Rows 1.1 to 1.6, and what the post's own function does."""
-    for p in ([0.5, 0.5], [0.3, 0.7], [0.5, 0.4]):
-        yield source("1.1", near(log_loss([0, 1], p), the_post([0, 1], p)))
-        yield right("1.1", near(log_loss([0, 1], p), -(log(1 - p[0]) + log(p[1])) / 2))
+    for pair in ([0.5, 0.5], [0.3, 0.7], [0.5, 0.4]):
+        yield source("1.1", near(log_loss([0, 1], pair), the_post([0, 1], pair)))
+        yield right("1.1", near(log_loss([0, 1], pair), -(log(1 - pair[0]) + log(pair[1])) / 2))
     yield right("1.1", near(log_loss([0, 1], [0.5, 0.5]), 0.6931, off=5e-5))
     seen, terms = log_loss(ONE, ROW), -log(0.7) - log(0.3)
     yield source("1.2", near(seen, 12.0331, off=0.1))
@@ -237,7 +240,7 @@ def scikit_learn() -> Iterator[Tried]:
     yield right("1.3", near(costs, [52 * log(2), 23 * log(2)], 1e-6))
     yield right("1.3", refuses(TypeError, "eps", log_loss, [ONE], [ROW], eps=1e-15))
     cases = (ONE, ROW), ([0, 1, 0, 0], [0.1, 0.2, 0.3, 0.4]), ([1, 0], [0.4, 0.6])
-    passes = lambda eps: [near(the_post(t, p, eps), log_loss([t], [p]), 1e-14) for t, p in cases]  # noqa: E731
+    passes: Fn = lambda eps: [near(the_post(t, p, eps), log_loss([t], [p]), 1e-14) for t, p in cases]
     old, new = passes(1e-15), passes(2.0**-52)
     yield source("1.4", all(old))
     yield then("1.4", near(the_post(ONE, ROW), 15 * log(10), 1e-14), *old[1:])
@@ -246,17 +249,17 @@ def scikit_learn() -> Iterator[Tried]:
     mean = the_post(TARGETS, PROBS)
     yield then("1.5", near([mean, 2 * mean], [18.0741, 36.1482], off=5e-5))
     yield right("1.5", near(log_loss(TARGETS, PROBS), 18.8265, off=5e-5))
-    for t, p in cases:
-        own = np.maximum(np.where(np.array(t) == 1, p, 1 - np.array(p)), 2.0**-52)
-        yield source("1.6", near(log_loss(t, p), -log(own).mean()))
-    t, p = np.array([[0.2, 0.5, 0.3]]), np.array([[0.3, 0.3, 0.4]])
+    for t, chances in cases:
+        own = np.maximum(np.where(np.array(t) == 1, chances, 1 - np.array(chances)), 2.0**-52)
+        yield source("1.6", near(log_loss(t, chances), -log(own).mean()))
+    soft, p = np.array([[0.2, 0.5, 0.3]]), np.array([[0.3, 0.3, 0.4]])
     yield source("1.7", near([the_post(ONE, p[0]), log_loss([ONE], p)], -log(0.4)))
-    exact = -(t * log(p)).sum()
-    yield right("1.7", near(F.cross_entropy(torch.tensor(p).log(), torch.tensor(t)), exact))
-    yield right("1.7", near(keras_rows(t, p), exact, 1e-6))
-    yield right("1.7", refuses(ValueError, "Multioutput", log_loss, t, p))
+    exact = -(soft * log(p)).sum()
+    yield right("1.7", near(F.cross_entropy(torch.tensor(p).log(), torch.tensor(soft)), exact))
+    yield right("1.7", near(keras_rows(soft, p), exact, 1e-6))
+    yield right("1.7", refuses(ValueError, "Multioutput", log_loss, soft, p))
     yield right("1.7", the_post(0.0, 0.9) == 0)  # a single number: whatever is predicted, the label 0 is free
-    finite = lambda p: np.isfinite([xent.log_loss([[1 - p, p]], [y]) for y in (0, 1)]).all()  # noqa: E731
+    finite: Fn = lambda p: np.isfinite([xent.log_loss([[1 - p, p]], [y]) for y in (0, 1)]).all()
     yield source("1.8", finite(1.0))
     yield right("1.8", not finite(0.0), *(finite(p) for p in (1e-300, 0.5, math.nextafter(1, 0))))
     yield result("1.8", near(xent.log_loss([[0.5, 0.5]], [0]), log(2)))
@@ -288,9 +291,11 @@ def scikit_learn() -> Iterator[Tried]:
     with np.errstate(divide="ignore"):
         yield source("1.e", np.isinf(-log(1.0)))  # for certain predictions, in a row of classes
         single = np.float32
-        for kind, eps, safe in ((np.float64, 1e-15, True), (single, 1e-15, False), (single, 1e-7, True)):
+        for kind, epsilon, safe in ((np.float64, 1e-15, True), (single, 1e-15, False), (single, 1e-7, True)):
             yield source("1.e", np.isinf(log(1 - kind(1))))  # in a list of binary ones
-            yield right("1.e", np.isinf(log(1 - np.clip(kind(1), kind(eps), kind(1) - kind(eps)))) != safe)
+            yield right(
+                "1.e", np.isinf(log(1 - np.clip(kind(1), kind(epsilon), kind(1) - kind(epsilon)))) != safe
+            )
 
 
 GRADIENTS = """
@@ -321,7 +326,7 @@ def other_libraries() -> Iterator[Tried]:
     values = {name: np.asarray(loss(reduction=name)(TARGETS, PROBS)) for name in menu}
     w = np.array([1.0, 3.0])
     means = [float(loss(reduction=menu[k])(TARGETS, PROBS, sample_weight=w)) for k in (1, 3)]
-    yield source("1.11", near(*means, 1e-3))  # one mean beside a sum and none
+    yield source("1.11", near(means[0], means[1], 1e-3))  # one mean beside a sum and none
     yield then("1.11", values["none"].shape == (2,))
     yield then("1.11", near([values[name] for name in menu[1:4]], values["sum"] / 2, 1e-6))
     yield right("1.11", near(means[0], 2 * means[1], 1e-6))
@@ -349,12 +354,12 @@ def other_libraries() -> Iterator[Tried]:
         else:
             yield right("1.16", refuses(RuntimeError, "found Byte", F.nll_loss, logp, long.byte()))
     double, exact = F.nll_loss(torch.tensor(PROBS).clip(1e-15).log(), INDICES), 18.074107153672394
-    short = lambda text: all(len(digits) <= 8 for digits in re.findall(r"\.(\d*)", text))  # noqa: E731
+    short: Fn = lambda text: all(len(digits) <= 8 for digits in re.findall(r"\.(\d*)", text))
     yield source("1.17", abs(double.item() - exact) > 4 * math.ulp(18.0))
     yield right("1.17", repr(double.numpy()) == "array(18.07410715)", not short(str(double.numpy())))
     g = np.random.default_rng(6)
-    for shape, kind in itertools.product(((), (1,), (40,), (4, 5), (2000,)), "efdg"):
-        array = np.asarray(g.normal(size=shape) * 10 ** g.uniform(-4, 4, shape), kind)
+    for size, kind in itertools.product(((), (1,), (40,), (4, 5), (2000,)), "efdg"):
+        array = np.asarray(g.normal(size=size) * 10 ** g.uniform(-4, 4, size), kind)
         yield right("1.17", short(repr(array)))
     with np.printoptions(precision=12):
         yield right("1.17", not short(repr(double.numpy())))
@@ -363,10 +368,10 @@ def other_libraries() -> Iterator[Tried]:
     for seen in (log_loss([2, 1], softmax(PROBS, axis=1), labels=[0, 1, 2]), table):
         yield source("1.18", near(of_probs, 1.3566, off=5e-5), near(of_probs, seen))
     yield right("1.18", near(table, 2.0499, off=5e-5), "do not sum to one" in said)
-    name, called = "softmax_cross_entropy_with_logits", []
+    name, called = "softmax_cross_entropy_with_logits", list[Any]()
     function = getattr(tf.nn, name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tf.nn, name, lambda *args, **more: called.append(args) or function(*args, **more))
+        patch.setattr(tf.nn, name, lambda *args, **more: (called.append(args), function(*args, **more))[1])
         loss()(TARGETS, PROBS)
         yield source("1.19", not called)
         loss(from_logits=True)(TARGETS, PROBS)
@@ -420,7 +425,7 @@ def the_note() -> Iterator[Tried]:
     jacobian = torch.autograd.functional.jacobian(lambda z: F.softmax(z, 0), at).numpy()
     o, off = F.softmax(at, 0).numpy(), ~np.eye(3, dtype=bool)
     yield source("2.4", near(jacobian[off], -np.outer(o, o)[off]), near(np.diag(jacobian), o * (1 - o)))
-    slope = lambda margin: gradients.cross_entropy_gradient([margin, 0.0], 1)  # noqa: E731
+    slope: Fn = lambda margin: gradients.cross_entropy_gradient([margin, 0.0], 1)
     for margin in (-3.0, 0.0, 7.0):
         # linear in the residual
         yield source("2.7", near(slope(margin), xent.softmax([margin, 0.0]) - [0, 1]))
@@ -452,8 +457,8 @@ def binary_to_information() -> Iterator[Tried]:
     exact = xent.binary_cross_entropy(z, y, reduction="sum")
     yield source("3.1", near(-log(p**y * (1 - p) ** (1 - y)).sum(), exact))
     coins = np.linspace(0.0, 0.999, 1000)
-    for heads in (0, 7):
-        likelihood = coins**heads * (1 - coins) ** (10 - heads)
+    for k in (0, 7):
+        likelihood = coins**k * (1 - coins) ** (10 - k)
         with np.errstate(divide="ignore"):
             # it is never negative, so it has a logarithm
             yield source("3.2", np.isfinite(log(likelihood)).all())
@@ -510,9 +515,9 @@ def binary_to_information() -> Iterator[Tried]:
         yield right("3.9", np.abs(average + 0.5 * log(models) + 0.5 * log(1 - models)).max() < 0.02)
         yield source("3.9", np.ptp(models[average.argmin(1)]) < 0.02)
     for n in (10, 100_000):  # a model that remembers which examples had the label
-        x, heads, new = g.random(n), g.random(n) < 0.3, g.random(100_000) < 0.3
-        said = [np.where(np.isin(at, x[heads]), 0.99, 0.01) for at in (x, g.random(100_000))]
-        costs = [-log(np.where(b, q, 1 - q)).mean() for b, q in zip((heads, new), said, strict=True)]
+        x, y, new = g.random(n), g.random(n) < 0.3, g.random(100_000) < 0.3
+        said = [np.where(np.isin(at, x[y]), 0.99, 0.01) for at in (x, g.random(100_000))]
+        costs = [-log(np.where(b, q, 1 - q)).mean() for b, q in zip((y, new), said, strict=True)]
         yield right("3.9", near(costs, [-log(0.99), cross([0.7, 0.3], [0.99, 0.01])], off=0.05))
     coins, record = np.linspace(0.01, 0.99, 99), np.array([2, 1]) / 3
     for truth in (record, np.array([0.3, 0.7])):
@@ -530,7 +535,7 @@ def distillation() -> Iterator[Tried]:
     """Rows 3.11 to 3.14."""
     g, y, K = np.random.default_rng(0), torch.tensor([0, 3, 1, 1, 2, 0]), 4
     z, hot = torch.tensor(g.normal(size=(6, K))), F.one_hot(y, K).double()
-    keeps = lambda share: share * hot + (1 - share) / (K - 1) * (1 - hot)  # noqa: E731
+    keeps: Fn = lambda share: share * hot + (1 - share) / (K - 1) * (1 - hot)
     for eps in (0.1, K / (2 * K - 1)):  # where the two conventions agree
         theirs = F.cross_entropy(z, y, label_smoothing=eps)
         yield source("3.11", near(theirs, F.cross_entropy(z, keeps(eps))))
@@ -586,7 +591,7 @@ def the_lecture() -> Iterator[Tried]:
     noisy = np.random.default_rng(0).normal(truth[0], 1, 1000)
     yield source("4.2", ((noisy != 0) & (noisy != 1)).all())  # as a likelihood, of labels that are none
     others = np.random.default_rng(1).dirichlet(np.ones(3), size=2000)
-    brier = lambda q: sum(truth[k] * ((q - np.eye(3)[k]) ** 2).sum(-1) for k in range(3))  # noqa: E731
+    brier: Fn = lambda q: sum(truth[k] * ((q - np.eye(3)[k]) ** 2).sum(-1) for k in range(3))
     yield right("4.2", (brier(others) > brier(truth)).all())
     squared = [(u - 1) ** 2 + (v + 1) ** 2 for u, v in ((5, -5), (0, 0), (1, -1))]
     yield source("4.3", squared == [32, 2, 0], near(xent.cross_entropy([[5.0, -5.0]], [0]), 4.5e-5, off=5e-7))
@@ -605,9 +610,13 @@ def the_lecture() -> Iterator[Tried]:
     options: list[dict[str, Any]] = [{"reduction": "sum"}, {"weight": torch.tensor([1.0, 3.0, 1.0]).double()}]
     for option in (*options, {"ignore_index": 0}, {"label_smoothing": 0.1}):
         yield right("4.7", not near(torch.nn.CrossEntropyLoss(**option)(z, y), mean, 1e-3))
-    printed = [2.0612e-09, 2.0612e-09, 1.0, 3.0590e-07], [8.7005e-01, *[4.3317e-02] * 3]
-    printed = (*printed, [3.2059e-02, 8.7144e-02, 2.3688e-01, 6.4391e-01])
-    yield source("4.8", near(xent.softmax([[-10.0, -10, 10, -5], [3, 0, 0, 0], [1, 2, 3, 4]]), printed, 2e-5))
+    printed = [
+        [2.0612e-09, 2.0612e-09, 1.0, 3.0590e-07],
+        [8.7005e-01, 4.3317e-02, 4.3317e-02, 4.3317e-02],
+        [3.2059e-02, 8.7144e-02, 2.3688e-01, 6.4391e-01],
+    ]
+    matrix = np.array([[-10.0, -10, 10, -5], [3, 0, 0, 0], [1, 2, 3, 4]])
+    yield source("4.8", near(xent.softmax(matrix), printed, 2e-5))
     old, said = told(torch.nn.NLLLoss2d)
     image = torch.arange(24.0).reshape(1, 3, 2, 4).sin().log_softmax(1)
     targets = torch.tensor([[[0, 1, 2, 0], [1, 1, 0, 2]]])
@@ -624,8 +633,8 @@ SOURCES += [pytest.param(tensorflow_kernels, marks=pytest.mark.slow)]
 @pytest.mark.parametrize("of", SOURCES, ids=lambda of: of.__name__)
 def test_the_verdicts(of: Callable[[], Iterator[Tried]]) -> None:
     found: dict[str, dict[str, list[bool]]] = {}
-    for row, what, held in of():
-        found.setdefault(row, {}).setdefault(what, []).append(held)
+    for row, what, holds in of():
+        found.setdefault(row, {}).setdefault(what, []).append(holds)
     said = []
     for row, tried in found.items():
         held = tried.pop("source", [])

@@ -45,7 +45,7 @@ def test_the_linear_program_counts_the_separated_examples(wrong: bool) -> None:
     With three columns each extreme ray of the cone of harmless directions is orthogonal to two rows; their sum gains
     wherever any direction does.
     """
-    rng, found, expected = np.random.default_rng(0), [], []
+    rng, found, expected = np.random.default_rng(0), list[float](), list[int]()
     while len(found) < 40:
         n = int(rng.integers(4, 8))
         x, s = np.column_stack([np.ones(n), rng.integers(-2, 3, size=(n, 2))]), 2 * rng.integers(0, 2, n) - 1
@@ -321,7 +321,7 @@ def held(name: str, rows: int, words: int) -> int:
         memory.step(memory.WAYS[name], inputs)
     events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
     events.sort(key=lambda e: e.start_ns())
-    return max(itertools.accumulate(e.nbytes() for e in events))
+    return int(max(itertools.accumulate(e.nbytes() for e in events)))
 
 
 @BOTH
