@@ -588,7 +588,7 @@ class Reader(Trial):
     def weighted(self, name: str) -> str | None:
         """What a keyword argument does with one weight for each row, class or element."""
         x, t = self.rows(5, 61)
-        t = t if self.binary else self.one_hot(np.resize(self.own_label, 5))
+        t = t if self.binary else self.one_hot(np.resize(self.law.kept, 5))
         pair, sums = self.asking.lay(x, t), self.law.mean == "a sum"
         rows, classes = np.array([1.0, 3.0, 0.5, 2.0, 1.7]), np.resize([1.0, 4.0, 2.5], self.k)
         plain, each = self.call(*pair), replace(self.law, mean="a sum").parts(*pair).reshape(5, -1)
