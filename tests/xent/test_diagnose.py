@@ -381,6 +381,9 @@ SAYS: dict[str, tuple[Loss, tuple[Any, ...], Callable[[Diagnosis], Any]]] = {
     "each class's part": (
         nn.KLDivLoss(reduction="none"), (), lambda d: (d.family, d.reduction) == ("KL divergence", "none")
     ),
+    "weights of classes by name": (
+        xent.focal_loss, (), lambda d: d.weights.startswith("alpha, one per class: divides by N;")
+    ),
     "short": (
         ce, (),
         lambda d: repr(d).startswith("Mean cross-entropy of logits, over N.\n! nan") and repr(d).count("\n") < 15,

@@ -250,9 +250,8 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     if targets is not None:
         real_array(to_numpy(targets), "targets", bools=True)
     if inspect.isclass(loss):
-        return Diagnosis(
-            notes=(f"this is the class {loss.__name__}: pass an instance, {loss.__name__}(...)",)
-        )
+        said = f"this is the class {loss.__name__}: pass an instance, {loss.__name__}(...)"
+        return Diagnosis(notes=(said,))
     batch = None if targets is None else (None if is_shape else logits, targets)
     # Time and memory grow with the square of the classes.
     classes = tuple(n for n in dict.fromkeys((own[-1], own[1])) if 2 <= n <= 3000) if len(own) > 1 else ()
@@ -294,11 +293,8 @@ def _describe(search: Search, found: list[Candidate]) -> Diagnosis:
     orders = {f.data.call.order for f in alike if f.law.reading.name == reading.name}
     # What else explains the same calls, and the other forms of target that are read alike.
     others = [f.law.reading for f in alike if f.data.call.order == call.order]
-    rivals = {
-        f"{r.family}, reads {r.name}": 0
-        for r in others
-        if (r.name, r.family) != (reading.name, reading.family)
-    }
+    names = {(r.name, r.family) for r in others} - {(reading.name, reading.family)}
+    rivals = [f"{family}, reads {name}" for name, family in sorted(names)]
     same = [f for f in found if f.data.call.order == call.order and f.data.kind == chosen.data.kind]
     forms = {f.data.call.form for f in same if f.law.reading == reading}
     result = Reader(chosen.data, chosen.law, forms).report(search.own)
@@ -317,9 +313,8 @@ def _nothing(search: Search) -> Diagnosis:
     if not search.numbers:
         only = [p.name for p in parameters(search.loss) if p.kind is p.KEYWORD_ONLY]
         named = (f"it takes keyword arguments: {', '.join(only)}",) if only else ()
-        return Diagnosis(
-            notes=tuple(v for v in said if "it returned" in v) or ("every call raises", *named, *said)
-        )
+        wrong = tuple(v for v in said if "it returned" in v)
+        return Diagnosis(notes=wrong or ("every call raises", *named, *said))
     if search.numbers == {"nan"}:
         return Diagnosis(notes=("it returns nan for every batch", *said))
     notes: tuple[str, ...] = ("it returns numbers, and no cross-entropy predicts them",)

@@ -96,13 +96,9 @@ def numbers_within(loss: Loss) -> tuple[list[int], list[int]]:
     held = [getattr(loss, "__dict__", {}), getattr(loss, "keywords", None) or {}]
     for function in (loss, *(getattr(loss, name, None) for name in ("func", "forward", "call"))):
         function = getattr(function, "__func__", function)
-        held += [
-            getattr(function, "__defaults__", None) or (),
-            getattr(function, "__kwdefaults__", None) or {},
-        ]
-        cells = [
-            c.cell_contents for c in getattr(function, "__closure__", None) or () if "empty" not in repr(c)
-        ]
+        held += [getattr(function, name, None) or () for name in ("__defaults__", "__kwdefaults__")]
+        closure = getattr(function, "__closure__", None) or ()
+        cells = [c.cell_contents for c in closure if "empty" not in repr(c)]
         held += [cells, *(getattr(c, "__dict__", {}) for c in cells)]
         if code := getattr(function, "__code__", None):
             held += [code.co_consts, [getattr(function, "__globals__", {}).get(n) for n in code.co_names]]
@@ -111,9 +107,8 @@ def numbers_within(loss: Loss) -> tuple[list[int], list[int]]:
     whole = [v for v in found if isinstance(v, int) and not isinstance(v, bool)]
     # A class has a property there, which is no shape.
     shapes = [tuple(v.shape) for v in found if hasattr(getattr(v, "shape", None), "__len__")]
-    lists = [
-        v for v in found if isinstance(v, list | tuple) and v and all(isinstance(e, float | int) for e in v)
-    ]
+    lists = [v for v in found if isinstance(v, list | tuple) and v]
+    lists = [v for v in lists if all(isinstance(e, float | int) for e in v)]
     lengths = [int(shape[0]) for shape in shapes if len(shape) == 1] + [len(v) for v in lists]
     return list(dict.fromkeys(whole)), [n for n in dict.fromkeys(lengths) if 2 <= n <= 200_000]
 
@@ -188,9 +183,8 @@ class Caller:
         self.result_dtype = getattr(dtype, "name", str(dtype).removeprefix("torch."))
         self.answered += 1
         pairs = zip(before, given)  # noqa: B905 (none, later on)
-        self.mutates |= any(
-            not np.array_equal(a, to_numpy(b), equal_nan=a.dtype.kind == "f") for a, b in pairs
-        )
+        same = [np.array_equal(a, to_numpy(b), equal_nan=a.dtype.kind == "f") for a, b in pairs]
+        self.mutates |= not all(same)
         return result.astype(np.float64)
 
     def gradient(self, pair: list[Any], of_first: bool) -> tuple[Array, Array] | str:

@@ -51,22 +51,18 @@ class Reading:
     rank: int = 2
     before: Callable[[Array], Array] = np.asarray
     taken: str = (
-        "logits"  # what that yields: of it a softmax or a sigmoid is taken, the logarithm, or nothing
+        "logits"  # that yields these, of which it takes a softmax; or probabilities, or their logarithms
     )
 
     def log_p(self, x: Array, bend: Bend) -> Array:
         """The logarithm of every class's probability, (n, K); of both sides of binary problems, (n, K, 2)."""
         if self.taken == "log-probabilities":
             return x
-        z = self.before(bend.logits(x) if self.taken == "logits" else x)
+        binary, z = self.family == BINARY, self.before(bend.logits(x) if self.taken == "logits" else x)
         with np.errstate(all="ignore"):
             if self.taken == "probabilities":
-                return np.asarray(
-                    np.log((np.stack([1 - z, z], -1) if self.family == BINARY else z) + bend.added)
-                )
-            found = (
-                np.stack([log_sigmoid(-z), log_sigmoid(z)], -1) if self.family == BINARY else log_softmax(z)
-            )
+                return np.asarray(np.log((np.stack([1 - z, z], -1) if binary else z) + bend.added))
+            found = np.stack([log_sigmoid(-z), log_sigmoid(z)], -1) if binary else log_softmax(z)
             return np.asarray(np.log(np.exp(found) + bend.added) if bend.added else found)
 
     def costs(self, x: Array, bend: Bend, floor: float = -np.inf, adds: bool = False) -> Array:
@@ -75,9 +71,8 @@ class Reading:
         with np.errstate(all="ignore"):
             if np.isfinite(floor):
                 log_p = np.logaddexp(log_p, floor) if adds else np.maximum(log_p, floor)
-            return np.asarray(
-                -log_p * np.maximum(-np.expm1(log_p), 0) ** bend.gamma if bend.gamma else -log_p
-            )
+            focus = np.maximum(-np.expm1(log_p), 0) ** bend.gamma if bend.gamma else 1.0
+            return np.asarray(-log_p * focus)
 
 
 READINGS = (
@@ -220,10 +215,8 @@ class Law:
         """What rows (n, K) cost with labels (n,) or rows of targets, perhaps class by class; their common terms."""
         n, k = x.shape
         if n > 1 and x.size > 4_000_000:
-            parts = [
-                self.rows(a, b, by_class)
-                for a, b in zip(np.array_split(x, 2), np.array_split(t, 2), strict=True)
-            ]
+            halves = zip(np.array_split(x, 2), np.array_split(t, 2), strict=True)
+            parts = [self.rows(*half, by_class) for half in halves]
             return np.concatenate([a for a, _ in parts]), np.concatenate([b for _, b in parts])
         x = x / x.sum(-1, keepdims=True) if self.normalises else x
         shares, t = self.shares(t, k)

@@ -22,6 +22,7 @@ from ._read import THATS_IT, Changes, Own, Reader
 from ._report import UNKNOWN, Diagnosis
 from ._rows import Call, Data
 
+NEITHER = "a batch is no sum or mean of its rows"
 AXES = ("the classes", "the batch", "the positions", "the whole array")
 # Of the five sums below: sum q log p, sum q log q, sum p log q, sum p log p, and that of their mean m.
 DIVERGENCES = {
@@ -47,9 +48,8 @@ def _sums(x: Array, t: Array, held: tuple[str, str], temperature: float) -> Arra
     log_p, log_q = _logs(x, held[0], temperature), _logs(t, held[1], temperature)
     p, q = np.exp(log_p), np.exp(log_q)
     m = (p + q) / 2
-    return np.stack(
-        [(a * b).sum(-1) for a, b in ((q, log_p), (q, log_q), (p, log_q), (p, log_p))] + [xlogy(m, m).sum(-1)]
-    )
+    products = [(a * b).sum(-1) for a, b in ((q, log_p), (q, log_q), (p, log_q), (p, log_p))]
+    return np.stack([*products, xlogy(m, m).sum(-1)])
 
 
 @dataclass
@@ -140,12 +140,9 @@ def divergences(caller: Caller, own: Own) -> Diagnosis | None:
             reader.alternatives.append(said)
             reads, given = given, reads
         one = abs(temperature - 1) < 1e-4
-        fields = {
-            "family": family,
-            "targets": ({"probabilities": "soft"}.get(given, given),),
-            "smoothing": 0.0,
-        }
-        fields |= {"reads": reads, "temperature": 1.0 if one else float(f"{temperature:.5g}")}
+        targets = ({"probabilities": "soft"}.get(given, given),)
+        fields = {"family": family, "targets": targets, "smoothing": 0.0, "reads": reads}
+        fields["temperature"] = 1.0 if one else float(f"{temperature:.5g}")
         first = "target" if reverse else "prediction" if family in (KL, CATEGORICAL) else "either"
         return reader.finish(own, gradient, (), fields | reader.scale() | {"first": first})
     return None
@@ -174,20 +171,15 @@ def other_axes(caller: Caller, own: Own) -> Diagnosis | None:
             for axis, mean, by_k in itertools.product((1, 2, 3), ("a sum", law.mean), (False, True)):
                 x, t, v = seen[0]
                 change: Changes = {"axis": axis, "mean": mean, "by_k": by_k}
-                ratio = (
-                    float(v.sum() / replace(law, **change).value(x, t, v.ndim).sum()) if axis != dims else 0.0
-                )
+                want = replace(law, **change).value(x, t, v.ndim).sum() if axis != dims else np.inf
+                ratio = float(v.sum() / want)
                 change["factor"] = ratio
                 if ratio and (mean == law.mean) >= by_k and reader.first(seen, [("found", change)]):
                     reader.law, reader.ndim = replace(law, **change), v.ndim
-                    fields = {
-                        "family": CATEGORICAL,
-                        "targets": ("indices" if form == "indices" else "one-hot",),
-                    }
-                    fields |= reader.scale() | {"axis": AXES[axis], "smoothing": 0.0}
-                    return reader.finish(
-                        own, UNKNOWN, (), fields | {"layout": UNKNOWN if dims == 2 else layout}
-                    )
+                    targets = ("indices" if form == "indices" else "one-hot",)
+                    fields = {"family": CATEGORICAL, "targets": targets, **reader.scale(), "axis": AXES[axis]}
+                    fields |= {"smoothing": 0.0, "layout": UNKNOWN if dims == 2 else layout}
+                    return reader.finish(own, UNKNOWN, (), fields)
             if dims == 2 and form == "indices":
                 return None  # it takes rows, which nothing here explains
     return None
@@ -227,28 +219,25 @@ def _curve(p: Array, u: Array) -> str:
         error, c = solved(q)
         if error < 1e-4:
             terms = name.format(f"{q:.3g}").split(" and ")
-            text = " + ".join(
-                t if abs(v - 1) < 1e-4 else f"{v:.4g} {t}" for v, t in zip(c, terms, strict=False)
-            )
+            each = zip(c, terms, strict=False)
+            text = " + ".join(t if abs(v - 1) < 1e-4 else f"{v:.4g} {t}" for v, t in each)
             return text + (f" + {c[-1]:.4g}" if abs(c[-1]) > 1e-4 * np.abs(u).max() else "")
     return ""
 
 
 def function_of_one(call: Call) -> tuple[str, ...]:
     """Whether a row's loss is a function of its label's probability alone, or of its margin, and which."""
-    k, rng, each = call.k, np.random.default_rng(41), 3  # rows of each level, with other classes of their own
+    k, rng, each = call.k, np.random.default_rng(41), 5  # rows of each level, with other classes of their own
+    n = 24 * each
     if k < 3:
         return ()
-    levels, margins, others = (
-        np.linspace(0.04, 0.93, 24),
-        np.linspace(-3.0, 4.0, 24),
-        rng.normal(0, 1.2, (72, k - 1)),
-    )
-    t = np.eye(k)[rng.integers(0, k, 72)]
+    levels, margins = np.linspace(0.04, 0.93, 24), np.linspace(-3.0, 4.0, 24)
+    others = rng.normal(0, 1.2, (n, k - 1))
+    t = np.eye(k)[rng.integers(0, k, n)]
     p = np.repeat(levels, each)[:, None]
     probabilities = np.hstack([p, (1 - p) * np.exp(others) / np.exp(others).sum(1, keepdims=True)])
     ways = {
-        "logits": np.log(probabilities) + rng.normal(size=(72, 1)),  # whose sum says nothing
+        "logits": np.log(probabilities) + rng.normal(size=(n, 1)),  # whose sum says nothing
         "probabilities": probabilities,
         "margin": np.hstack([np.repeat(margins, each)[:, None] + others.max(1, keepdims=True), others]),
     }
@@ -275,8 +264,6 @@ def function_of_one(call: Call) -> tuple[str, ...]:
         total = np.nan if seen is None else float(seen.sum())
         close = 1e-5 * max(abs(total), np.ptp(units))
         fits = [name for name, v in (("mean", units.mean()), ("sum", units.sum())) if abs(total - v) < close]
-        batch = (
-            f"a batch costs the {fits[0]} of its rows" if fits else "a batch is no sum or mean of its rows"
-        )
+        batch = f"a batch costs the {fits[0]} of its rows" if fits else NEITHER
         return f"a row's loss is a function of {said}", batch
     return ()

@@ -80,9 +80,8 @@ class Reader(Trial):
     def seen(self, pairs: Iterable[Pair], **options: Any) -> Seen:
         """Batches with what they cost; none where one is refused."""
         found = [(x, t, self.call(x, t, **options)) for x, t in pairs]
-        return (
-            [(x, t, v) for x, t, v in found if v is not None] if all(v is not None for *_, v in found) else []
-        )
+        good = [(x, t, v) for x, t, v in found if v is not None]
+        return good if len(good) == len(found) else []
 
     def first(self, seen: Seen, choices: Iterable[tuple[str, Changes]]) -> str | None:
         """The first name whose change of the law lets it predict all batches."""
@@ -99,18 +98,15 @@ class Reader(Trial):
             batches.append(self.asking.lay(x + 6 * (2 * t - 1), t))
         if self.soft:
             nearly = 0.02 / self.k + 0.98 * np.eye(self.k)
-            batches.append(
-                self.asking.lay(nearly if self.kind == "probabilities" else np.log(nearly), nearly)
-            )
+            batches.append(self.asking.lay(np.log(nearly) if self.kind[0] == "l" else nearly, nearly))
         seen, said, most = self.seen(batches), f"a batch is refused: {self.caller.said}", -1
         for change in self.reductions() if seen else ():
             good = [self.holds(v, x, t, **change) for x, t, v in seen]
             if all(good):
                 law = self.law = replace(self.law, **change)
                 self.ndim = seen[0][2].ndim
-                law.left_out = {
-                    y: law.mean == "a sum" or self.count(int(y), law.apart) < 1e-3 for y in law.left_out
-                }
+                sums = law.mean == "a sum"
+                law.left_out = {y: sums or self.count(int(y), law.apart) < 1e-3 for y in law.left_out}
                 return ""
             if sum(good) > most:
                 x, t, v = seen[good.index(False)]
@@ -173,13 +169,18 @@ class Reader(Trial):
                 said["smoothing_over"] = "the K - 1 others" if "others" in found else said["smoothing_over"]
                 return ""
             if not law.plain:
+                law.fixed = f"its weights are known for {k} classes"
                 return ""
             wants = [law.value(x, t, v.ndim) for x, t, v in seen]
             ratios = [float(v.sum() / w.sum()) for (*_, v), w in zip(seen, wants, strict=True)]
             if np.ptp(ratios) < 1e-4 * abs(ratios[0]) and not law.common:
                 one, two = f"{law.uniform:.4g} for {k} classes", f"{law.uniform * ratios[0]:.4g} for {k2}"
                 self.notes.append(f"the factor changes: {one} and {two}")
-            elif smooth:
+            elif (
+                smooth
+                and not self.binary
+                and self.first(seen, [("", {"smoothing": self.smoothing_at(seen[0])})]) == ""
+            ):
                 said["smoothing_over"] = f"all classes, at K = {k}"
             else:
                 return f"a batch of 6 rows and {k2} classes {difference(seen[0][2], wants[0])}"
@@ -196,6 +197,12 @@ class Reader(Trial):
         if smooth and not self.binary:
             self.alternatives.append(f"smoothing {others['smoothing']:.3g} over the K - 1 others: {alone}")
         return ""
+
+    def smoothing_at(self, seen: tuple[Array, Array, Array]) -> float:
+        """The smoothing with which the law predicts a batch, whose cost is linear in it."""
+        x, t, value = seen
+        none, half = (replace(self.law, smoothing=s).value(x, t, value.ndim).sum() for s in (0.0, 0.5))
+        return float((value.sum() - none) / (half - none) / 2)
 
     def scale(self) -> Changes:
         """Factor, sign, unit, divisor and weights, in the words of the report."""
@@ -264,11 +271,15 @@ class Reader(Trial):
             return family, tuple(found)
         found += ["0 or 1" if self.binary else "one-hot"] * (not self.binary or form != "indices")
         seen = self.seen([pair])
-        said = self.first(seen, [("soft", {}), ("KL", {"divergence": not self.binary})])
-        if said:
+        # Where there are weights, they act on rows or on classes: on labels these are one.
+        choices: dict[str, Changes] = {
+            "": {},
+            "soft": {"acts": "columns"},
+            "KL": {"divergence": not self.binary},
+        }
+        if (said := self.first(seen, choices.items())) is not None:
             found.append("soft")
-            if said == "KL":
-                self.law, family = replace(law, divergence=True), KL
+            self.law, family = replace(law, **choices[said]), KL if said == "KL" else family
         elif seen and self.holds(seen[0][2], *rows.lay(x, largest)):
             how = "rounded to 0 and 1" if self.binary else "read by their largest entry alone"
             self.notes.append(f"soft targets are {how}")
@@ -285,9 +296,8 @@ class Reader(Trial):
             return NAT, ()
         out = [int(y) for y in law.left_out]
         answers = [f"{y}: left out" + self.divided(law.left_out[y]) for y in out]
-        self.alternatives += [
-            f"a class weight of 0 for {y}: as an ignored index it acts the same" for y in out
-        ]
+        same = "as an ignored index it acts the same"
+        self.alternatives += [f"a class weight of 0 for {y}: {same}" for y in out]
         mine = [] if own is None else np.unique(to_numpy(own).astype(np.float64)).tolist()
         strange = [int(v) for v in mine if v % 1 == 0 and not 0 <= v < k][:50]
         asked = [*STRANGE, *strange, *numbers_within(self.loss)[0][:200], k, k + 1, -k, -k - 1]
@@ -326,9 +336,8 @@ class Reader(Trial):
             given[1] = label
         else:  # where labels are shifted, the first is compared with nothing
             n = 2 + ("shifted" in shape)
-            x, t = self.positions(
-                x[:n], t[:n], (1, 1, n) if "W" in shape else (1, n), self.law.layout == "second"
-            )
+            axes = (1, 1, n) if "W" in shape else (1, n)
+            x, t = self.positions(x[:n], t[:n], axes, self.law.layout == "second")
             given = t.copy()
             given[..., -1] = label
         if (seen := self.asking.laid(x, given, **options)) is None:
@@ -365,16 +374,14 @@ class Reader(Trial):
     def alone(self, value: float, rest: float) -> Pair:
         """A row that holds a value for its label and another for the other classes, as it is passed."""
         row = np.where(np.arange(self.k) == self.own_label, value, rest)
-        return self.asking.lay(
-            *(np.repeat(a, self.data.copies, 0) for a in (row[None], self.one_hot([self.own_label])))
-        )
+        t = self.one_hot([self.own_label])
+        return self.asking.lay(*(np.repeat(a, self.data.copies, 0) for a in (row[None], t)))
 
     def own_cost(self, value: float, impossible: float) -> float | None:
         """Minus log p of the label, as the loss has it, in a row that holds this value for it; None if refused."""
-        rest = -np.log(max(self.k - 1, 1)) if self.kind == "log-probabilities" else 0.0
-        rest = (
-            0.3 if self.binary else (1 - value) / max(self.k - 1, 1) if self.kind == "probabilities" else rest
-        )
+        others = max(self.k - 1, 1)
+        shares = {"logits": 0.0, "probabilities": (1 - value) / others, "log-probabilities": -np.log(others)}
+        rest = 0.3 if self.binary else shares[self.kind]
         if (seen := self.call(*self.alone(value, rest))) is None:
             return None
         # The law's own value is linear in the label's logarithm, once that is what a clip leaves of it.
@@ -395,7 +402,9 @@ class Reader(Trial):
             return f"refuses the impossible event: {self.caller.said.split(':')[0]}", None
         if np.isnan(cost):
             return "nan", None
-        if not 0 < cost < (np.inf if reads else 900) or np.isfinite(bend.cap):
+        if np.isfinite(bend.cap):
+            return "no", None
+        if not 0 < cost < (np.inf if reads else 900):
             inf = "no, an impossible event costs inf" if reads else "exp underflows, cost inf"
             return (UNKNOWN if cost <= 0 else inf if cost == np.inf else "no"), None
         epsilon, law.floor = float(np.exp(-cost)), -cost
@@ -479,9 +488,8 @@ class Reader(Trial):
         if self.kind == "log-probabilities" or self.soft:
             return ""
         if self.said["renormalises"] != "yes":
-            sure = (
-                x + 400 * (2 * t - 1) if not probabilities else t if self.binary else np.where(t == 1, 1.0, x)
-            )
+            sure = t if self.binary else np.where(t == 1, 1.0, x)
+            sure = sure if probabilities else x + 400 * (2 * t - 1)
             seen, found = self.asking.ask(sure, t), trial.gradient(*self.asking.lay(sure, t))
             if (
                 not isinstance(found, str)
@@ -501,7 +509,8 @@ class Reader(Trial):
             found = trial.gradient(*(pair := self.asking.lay(x, t)))
             if not isinstance(found, str):
                 direction = self.asking.lay(along, t)[0]
-                whole = replace(law, floor=-np.inf).slopes(*pair, found[1], direction)[0]
+                plain = replace(law, floor=-np.inf, bend=replace(law.bend, added=0.0))
+                whole = plain.slopes(*pair, found[1], direction)[0]
                 share = round(float((found[0] * direction)[0].sum() / whole), 6) or 0.0
                 if not abs(share - 1) < 0.5:
                     name = "a probability" if probabilities else "a logit"
@@ -528,9 +537,7 @@ class Reader(Trial):
         found: dict[str, str | None] = {}
         for name in ("last", "second"):
             if seen := self.seen([self.positions(*self.rows(8, 11), (2, 4), name == "second")]):
-                found[name] = self.first(
-                    seen, [(over, {"layout": name, "over": over}) for over in ("", OVER)]
-                )
+                found[name] = self.first(seen, [(o, {"layout": name, "over": o}) for o in ("", OVER)])
         known = [name for name, over in found.items() if over is not None]
         if OVER in found.values():
             self.law.over = OVER
@@ -548,10 +555,8 @@ class Reader(Trial):
         ways += [(f"{n}=", -1, n) for n in names] if len(names) < 6 else []
         means = [*MEANS, *(f"{POWER}{a:.3g}" for a in np.linspace(0.05, 1.95, 39))]
         for padding, pad, mask in [*ways, ("no label left out", None, "")]:
-            seen, out = (
-                self.ragged(layout, pad, mask),
-                self.law.left_out | ({} if pad is None else {pad: True}),
-            )
+            seen = self.ragged(layout, pad, mask)
+            out = self.law.left_out | ({} if pad is None else {pad: True})
             for shifts, mean in itertools.product((False, True), means):
                 axes = 1 if "for each sequence" in mean else 2 if "each position" in mean else 0
                 change = {"over": mean, "shifts": shifts, "layout": layout, "left_out": out}
@@ -583,7 +588,7 @@ class Reader(Trial):
     def weighted(self, name: str) -> str | None:
         """What a keyword argument does with one weight for each row, class or element."""
         x, t = self.rows(5, 61)
-        t = t if self.binary else self.one_hot(np.resize(self.own_label, 5))
+        t = t if self.binary else self.one_hot(np.resize(self.law.kept, 5))
         pair, sums = self.asking.lay(x, t), self.law.mean == "a sum"
         rows, classes = np.array([1.0, 3.0, 0.5, 2.0, 1.7]), np.resize([1.0, 4.0, 2.5], self.k)
         plain, each = self.call(*pair), replace(self.law, mean="a sum").parts(*pair).reshape(5, -1)
@@ -649,9 +654,8 @@ class Reader(Trial):
             if time.process_time() - began > 1.5:
                 break
             if "sequences" in name:
-                self.law.clamped = (
-                    self.first(self.seen([(x, t)]), [("", {}), ("0", {"clamped": True})]) == "0"
-                )
+                choices: list[tuple[str, Changes]] = [("", {}), ("0", {"clamped": True})]
+                self.law.clamped = self.first(self.seen([(x, t)]), choices) == "0"
             if "positions" in name and self.call(x, t) is None:
                 return "", gradient, (f"a batch of {name} is refused: {self.caller.said}",)
             if wrong := self.wrong(x, t):
@@ -705,9 +709,9 @@ class Reader(Trial):
             family=family, targets=forms, ignore_index=out, ignored=ignored, epsilon=epsilon, clip=clip,
             temperature=round(bend.temperature, 5), gamma=round(bend.gamma, 4), layout=layout, sequences=sequences,
             softcap=0.0 if np.isinf(bend.cap) else float(f"{bend.cap:.5g}"), smoothing=round(law.smoothing, 4),
-            z_loss=round(sum(v for n, v in law.common.items() if n.startswith("log Z")), 8), precision=self.dtype,
+            z_loss=round(sum(v for n, v in law.common.items() if n.startswith("log Z")), 8) or 0.0,
             entropy=round(law.common.get("entropy", 0.0), 6), constant=round(law.common.get("constant", 0.0), 6),
-            weights="; ".join(weights) or "no argument",
+            precision=self.dtype, weights="; ".join(weights) or "no argument",
         )  # fmt: skip
         return self.finish(own, self.gradients(), out, fields)
 
@@ -719,13 +723,8 @@ class Reader(Trial):
             told, gradient, mine = of_your_batch(self, own, gradient)
             problem = (*mine, *problem[: 1 if mine else None])
         law, arrays = self.law, self.caller.arrays
-        known: Changes = {
-            "first": law.first,
-            "reads": law.reading.name,
-            "axis": "the classes",
-            "gradient": gradient,
-        }
-        known |= self.said | fields | told | {"arrays": arrays, "tried": tried}
+        known: Changes = {"first": law.first, "reads": law.reading.name, "axis": "the classes"}
+        known |= self.said | fields | told | {"gradient": gradient, "arrays": arrays, "tried": tried}
         alternatives, notes = (tuple(dict.fromkeys(v)) for v in (self.alternatives, self.notes))
         result = Diagnosis(**known, alternatives=alternatives, notes=notes)
         if not problem:

@@ -15,7 +15,7 @@ from scipy import optimize
 
 from xent.numerics import sigmoid, softmax
 
-from ._call import Array, Caller
+from ._call import Array, Caller, numbers_within
 from ._law import BINARY, COMMON, LEVELS, RANGES, READINGS, Bend, Law, Names, Pair, Reading
 
 # Above so many classes A is not solved for entry by entry: a diagonal and one common entry for each label.
@@ -122,9 +122,8 @@ class Data:
     def cost(self, law: Law, x: Array, t: Array) -> Array:
         """What a law says of single rows, as they were measured."""
         law = replace(law, mean="a sum", counts=np.ones(1))
-        return np.array(
-            [float(law.value(*self.call.lay(a[None], b[None]), 0)) for a, b in zip(x, t, strict=True)]
-        )
+        rows = (self.call.lay(a[None], b[None]) for a, b in zip(x, t, strict=True))
+        return np.array([float(law.value(*row, 0)) for row in rows])
 
     def unnormalised(self, law: Law) -> bool:
         """Whether a law holds for rows that are no logarithms of probabilities, where the loss takes them."""
@@ -133,12 +132,13 @@ class Data:
         return not np.isfinite(seen).all() or np.allclose(seen, self.cost(law, x, t), 1e-3)
 
     def measure(self, law: Law) -> None:
-        """The weights that are missing, each from one row."""
+        """The weights that are missing, each from one row; what costs nothing, or nan, is left out."""
         lost = np.flatnonzero(np.isnan(law.weights))
         x = inputs(self.kind, False, len(lost), len(law.weights), np.random.default_rng(13))
         t = (lost[:, None] == np.arange(len(law.weights))).astype(float)
         law.weights[lost] = 1.0
-        law.weights[lost] = self.call.units(x, t, self.copies) / self.cost(law, x, t)
+        law.weights[lost] = np.nan_to_num(self.call.units(x, t, self.copies) / self.cost(law, x, t))
+        law.left_out |= {int(y): True for y in lost if abs(law.weights[y]) < 1e-6 * law.size}
 
     def precision(self) -> str:
         """The format in which the loss sees its argument, from the smallest change that it answers to."""
@@ -165,7 +165,9 @@ def explore(call: Call, kind: str, binary: bool, copies: tuple[int, ...], soft: 
         t = rng.integers(0, 2, (4 * k + 12, k)).astype(float)
         t[0], t[1] = 0, 1
     else:
-        labels = np.arange(k) if k <= FULL else np.unique(np.linspace(0, k - 1, 8).astype(int))
+        held = [v for v in numbers_within(call.caller.loss)[0] if 0 <= v < k][:6]  # one may be left out
+        spread = np.unique([*np.linspace(0, k - 1, 8).astype(int), *held])
+        labels = np.arange(k) if k <= FULL else spread
         t = np.repeat((labels[:, None] == np.arange(k)).astype(float), k + 6 if k <= FULL else 6, 0)
     x, some = inputs(kind, binary, len(t), k, rng), np.linspace(0, len(t) - 1, 4).astype(int)
     for m in copies:
@@ -221,12 +223,8 @@ class Fit:
 
 def solve(reading: Reading, d: Data, bend: Bend, common: Names, coarse: bool = False) -> Fit:
     """The best A and common terms for a given bend, by least squares; if `coarse`, A is a factor alone."""
-    k, cost, asked, binary = (
-        d.call.k,
-        reading.costs(d.x, bend),
-        np.flatnonzero(d.t.any(0)),
-        reading.family == BINARY,
-    )
+    k, cost, asked = d.call.k, reading.costs(d.x, bend), np.flatnonzero(d.t.any(0))
+    binary = reading.family == BINARY
     sides = np.stack([1 - d.t, d.t], -1) if binary else d.t
     if coarse:
         columns = (sides * cost).reshape(len(d.x), -1).sum(-1, keepdims=True)
@@ -237,9 +235,8 @@ def solve(reading: Reading, d: Data, bend: Bend, common: Names, coarse: bool = F
     else:
         columns = np.stack([sides * cost, sides * cost.mean(-1, keepdims=True)], -1)[:, asked]
     log_p = reading.log_p(d.x, bend)
-    columns = np.column_stack(
-        [columns.reshape(len(d.x), -1), *(COMMON[c](d.x, d.t, log_p, bend) for c in common)]
-    )
+    added = [COMMON[name](d.x, d.t, log_p, bend) for name in common]
+    columns = np.column_stack([columns.reshape(len(d.x), -1), *added])
     if not np.isfinite(columns).all():
         return Fit(bend, {}, np.zeros((k, k)), np.inf)
     scale = np.linalg.norm(columns, axis=0)
@@ -290,9 +287,8 @@ def interpret(a: Array, binary: bool, tolerance: float) -> dict[str, Any] | None
         if not (np.isfinite(half).all() and np.ptp(half) < 10 * tolerance and abs(half.mean()) < 0.45):
             return None
         w = own / (1 - half.mean())
-        plain = (
-            {"factor": float(w.mean()), "weights": np.ones((k, 2))} if np.ptp(w) <= even else {"weights": w}
-        )
+        even_too = np.ptp(w) <= even
+        plain = {"factor": float(w.mean()), "weights": np.ones((k, 2))} if even_too else {"weights": w}
         return plain | {"smoothing": float(2 * half.mean())}
     asked = np.flatnonzero(np.isfinite(a).all(1))
     out = {int(y): True for y in asked if np.abs(a[y]).max() < small}
@@ -301,12 +297,13 @@ def interpret(a: Array, binary: bool, tolerance: float) -> dict[str, Any] | None
         return None
     own, off, s = a[labels, labels], np.array([np.delete(a[y], y) for y in labels]), 0.0
     rows = {"left_out": out}
-    if np.ptp(off) < 3 * small and np.ptp(own) < 3 * small:
-        if np.abs(off).max() >= (small / k if k > FULL else small):  # there one number, spread over a row
+    smooth = np.abs(off).max() >= (small / k if k > FULL else small)  # there one number, spread over a row
+    if np.ptp(own) < (3 * small if smooth else even) and np.ptp(off) < 3 * small:
+        if smooth:
             s = float(k * off.mean() / (own.mean() + (k - 1) * off.mean()))
         w = own.mean() / (1 - s + s / k)
         return rows | {"factor": float(w), "weights": np.ones(k), "smoothing": s} if -0.5 < s < 0.6 else None
-    if np.abs(off).max() < small:
+    if not smooth:
         w = np.full(k, np.nan)
         w[labels], w[list(out)] = own, 0.0
         # A weight has one sign; a factor may be negative.
@@ -359,10 +356,8 @@ def fits(d: Data, level: int, tolerance: float, coarse: bool) -> Iterator[Law]:
             continue
         common_terms = {c: v for c, v in found.common.items() if c != "t log t"}
         law = Law(reading, found.bend, common_terms, **numbers, form=call.form, first=call.order)
-        law.shifts, law.layout = (
-            "shifted" in call.shape,
-            "second" if call.shape.startswith("(N, K,") else "last",
-        )
+        law.shifts = "shifted" in call.shape
+        law.layout = "second" if call.shape.startswith("(N, K,") else "last"
         law.divergence = abs(found.common.get("t log t", 0.0) / law.uniform - 1) < 1e-2
         if np.isnan(law.weights).any():  # those of classes that were not asked
             d.measure(law)

@@ -80,16 +80,14 @@ class Trial:
         return found if isinstance(found, str) else (found[0].reshape(x.shape), found[1])
 
     def slope_error(
-        self, x: Array, t: Array, found: Pair, directions: list[Array], even: bool = False
+        self, x: Array, t: Array, found: Pair, directions: list[Array], even: bool = False, least: float = 0.0
     ) -> float:
         """How far a gradient is from the law's, row by row along directions, beside the largest of these slopes."""
         gradient, upstream = found
         upstream = np.ones_like(upstream) if even else upstream
         want = np.stack([self.law.slopes(x, t, upstream, d) for d in directions])
         seen = np.stack([(gradient * d).reshape(len(x), -1).sum(-1) for d in directions])
-        there, size = np.isfinite(want), np.abs(want[np.isfinite(want)]).max(initial=0.0)
-        if len(directions) == 3:  # random ones, along which slopes may cancel
-            size = max(size, np.abs(gradient * directions[0]).reshape(len(x), -1).sum(-1).max(initial=0.0))
+        there, size = np.isfinite(want), np.abs(want[np.isfinite(want)]).max(initial=least)
         return float(np.nan_to_num(np.abs(seen - want)[there] / size, nan=np.inf).max(initial=0.0))
 
     def slope(self, x: Array, t: Array) -> bool:
@@ -99,7 +97,9 @@ class Trial:
             return False
         scale = x if self.law.reading.kind == "probabilities" else 1
         directions = [rng.choice([-1.0, 1.0], x.shape) * scale for _ in range(3)]
-        return self.slope_error(x, t, found, directions) <= max(1e-4, 10 * CLOSE[self.dtype][1])
+        # Along these slopes may cancel.
+        least = float(np.abs(found[0] * directions[0]).reshape(len(x), -1).sum(-1).max(initial=0.0))
+        return self.slope_error(x, t, found, directions, least=least) <= max(1e-4, 10 * CLOSE[self.dtype][1])
 
     def whole_gradient(self, x: Array, t: Array, said: str) -> str:
         """What was said of the gradient, if it is so at this size."""
@@ -126,10 +126,8 @@ class Trial:
             elif good(x, np.where(out, 0, t)):
                 found.append("the labels that are left out: without them it is predicted")
         for name, most, cut in self.cuts(x, t, axis):
-            small, large = (
-                next((m for m in (8, 2, 1) if m < most and (name, m) != ("classes", 1) and good(*cut(m))), 0),
-                most,
-            )
+            sizes = (m for m in (8, 2, 1) if m < most and (name, m) != ("classes", 1))
+            small, large = next((m for m in sizes if good(*cut(m))), 0), most
             while small and large - small > 1:
                 m = (large + small) // 2
                 small, large = (m, large) if good(*cut(m)) else (small, m)
@@ -184,9 +182,8 @@ def misread(law: Law, x: Array, t: Array) -> str:
         sums = (np.exp(x) if kind == "log-probabilities" else x).sum(axis)
     ones = bool(np.allclose(sums, 1, atol=2e-2) and (kind == "log-probabilities" or (x >= 0).all()))
     if kind == "logits":
-        return "; but its rows look like probabilities, and it reads logits" * (
-            ones and x.size > x.shape[axis]
-        )
+        whole = ones and x.size > x.shape[axis]
+        return "; but its rows look like probabilities, and it reads logits" * whole
     return f"; but its rows are no {kind}" * (not ones and not law.normalises)
 
 
@@ -222,8 +219,5 @@ def of_your_batch(
     if gradient.startswith("that of") and caller.arrays in ("torch", "tensorflow"):
         gradient = trial.whole_gradient(x, t, gradient)
     all_of_it = " in all" * bool(seen.ndim)
-    return (
-        told | {"batch": f"{name} costs {cost:.5g}{all_of_it}, as predicted{misread(law, x, t)}"},
-        gradient,
-        (),
-    )
+    said = f"{name} costs {cost:.5g}{all_of_it}, as predicted{misread(law, x, t)}"
+    return told | {"batch": said}, gradient, ()
