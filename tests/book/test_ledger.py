@@ -160,7 +160,9 @@ def test_a_claim_is_what_its_chapter_says(tmp_path: Path, test: str, said: str) 
     write_book(tmp_path, STATED, cell, it=TESTED + test)
     problems = marks.problems(tmp_path)
     assert len(problems) == bool(said) and all(said in problem for problem in problems)
-    assert all(re.match(r"tests/equations/test_it.py:\d\d: (test_|the mark)", problem) for problem in problems)
+    assert all(
+        re.match(r"tests/equations/test_it.py:\d\d: (test_|the mark)", problem) for problem in problems
+    )
 
 
 # The words of a claim, what its card shows, and all that stands around it.
