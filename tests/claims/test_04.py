@@ -143,7 +143,12 @@ def test_the_factor_of_the_mean(n: int, factor: int, reduction: str, kind: str =
 def families() -> Iterator[tuple[Any, ...]]:
     g = rng(2)
     for eta in (*g.normal(scale=1.5, size=20), -8.0, 8.0):
-        y, head, count, k = g.normal(), float(g.integers(2)), float(g.poisson(3)), int(g.integers(6))
+        y, head, count, k = (
+            np.float64(g.normal()),
+            float(g.integers(2)),
+            float(g.poisson(3)),
+            int(g.integers(6)),
+        )
         yield lambda e, y=y: -D.Normal(e, 1.0).log_prob(torch.tensor(y)), lambda e: e, eta, y
         yield lambda e, y=head: -D.Bernoulli(logits=e).log_prob(torch.tensor(y)), torch.sigmoid, eta, head
         yield lambda e, y=count: -D.Poisson(e.exp()).log_prob(torch.tensor(y)), torch.exp, eta, count
