@@ -403,6 +403,7 @@ def test_weighted_means_of_batches_and_their_inverse() -> None:
         shares, w = g.dirichlet(np.ones(4)), np.exp(g.standard_normal(4))
         p = g.dirichlet(np.ones(4), size=(5, 2))  # by context; the batch's other labels have the shares
         q = learnt_distribution(p, w, batch_size, weight=w, others=shares)
+        same(learnt_distribution(p[0, 0], w, batch_size, weight=w, others=shares), q[0, 0], 1e-15)
         same(scoring.invert_weighting(q, weight=w, batch_size=batch_size, class_probs=shares), p, 1e-12)
         plain = scoring.invert_weighting(q, weight=w)
         assert (np.abs(plain - p).max() < 1e-7) == (batch_size == 10**9)  # of order one over the batch size
