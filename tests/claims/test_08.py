@@ -104,7 +104,7 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
         "starts_high": ([(40 * z,)] * (n * k > 30), [(z / 20,)]),
         "already_probabilities": (
             [(p,), (p.float(),)],
-            [(z,), (z.abs() + 1,), (torch.cat([p, z]),), (torch.cat([p, 9 * t - 8 / k]),)],
+            [(z,), (z.abs() + 1,), (torch.cat([p, z.abs() + 1]),), (torch.cat([p, 9 * t - 8 / k]),)],
         ),
         "ends_in_sigmoid": (
             [(nn.Sequential(model, last), 0.01 * x) for last in (nn.Sigmoid(), nn.Softmax(1))],
