@@ -414,13 +414,13 @@ def the_note() -> Iterator[Tried]:
     yield source("2.2", (off <= 0.5e-4 * (1 + slack)).all(), near(each.mean(), 2.4610, off=1e-4))
     printed = [0.0283, 0.5528, 0.1363, 0.4250, 0.7054, 0.0013]
     yield source("2.2", near(xent.softmax(z)[:, 0], printed, off=1e-4))
-    for margin in (-200.0, -100.0, -20.0, 14.0):
-        row = torch.tensor([margin, 0.0])
+    for gap in (200, 100, 20, -14):
+        row = torch.tensor([0.0, gap])
         pair = [v.item() for v in (F.log_softmax(row, 0)[0], F.softmax(row, 0).log()[0])]
-        one, two = (abs(v / np.logaddexp(0, -margin) + 1) for v in pair)
+        one, two = (abs(v / np.logaddexp(0, gap) + 1) for v in pair)
         yield source("2.3", one < 1e-6 < two)
-        yield right("2.3", one > 1e-4 if margin > 0 else one < 1e-6, margin != -20 or two < 1e-6)
-        yield right("2.3", margin != -200 or pair == [-200, -math.inf])
+        yield right("2.3", one > 1e-4 if gap < 0 else one < 1e-6, gap != 20 or two < 1e-6)
+        yield right("2.3", gap != 200 or pair == [-200, -math.inf])
     at = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
     jacobian = torch.autograd.functional.jacobian(lambda z: F.softmax(z, 0), at).numpy()
     o, off = F.softmax(at, 0).numpy(), ~np.eye(3, dtype=bool)
