@@ -246,7 +246,7 @@ def one_block(rows: int, classes: int, of: Any, models: int = 1, own: float = 1.
     h, w = layer(g, rows, classes, 2, torch.float32)
     y, block = labels(g, rows, classes), 4 * max(32 * classes, 3 * MIB)
     assert block < 4 * rows * classes / 2  # or nothing would be saved
-    room = MIB
+    room = 5 * MIB // 4  # what is kept of each row of the block
     if of in ("forward", "jsd"):
         run = partial(xt.linear_distillation_loss, h, w, h.detach(), w.detach(), direction=of)
         room = {"forward": 6, "jsd": 10}[of] * MIB  # strips of 2^18 logits
