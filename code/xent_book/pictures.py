@@ -200,6 +200,9 @@ def draw_speeches(fig: Figure) -> None:
         ax.plot(strokes, [row] * len(strokes), "|", color=colour, ms=13, mew=1.3)
         ax.text(0, row - 0.34, divisor, family="monospace")
         ax.text(count + 2, row, f"{count} characters", va="center")
+    data = stored("shakespeare/prediction.json")["mean_length"]
+    ax.plot([data, data], [-0.45, 1.3], color=plots.GREY, ls=":")
+    ax.text(data + 2, -0.45, f"{data:.0f}, the data", va="center", color=plots.GREY)
     ax.set(xlim=(-1, 190), ylim=(1.35, -0.6))
     ax.axis("off")
 
