@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help book test check lab serve notebooks ledger bench pdf lock clean
+.PHONY: help book test check lab serve notebooks bench pdf lock clean
 
 # The first Python on the path that the lock is for; or say which: make book PYTHON=/path/to/python3.12
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
@@ -54,11 +54,8 @@ serve: $(READY)  ## serve the built site on this machine (PORT=8000)
 notebooks: $(READY)  ## execute the chapters that changed and store the outputs in them
 	$(BIN)/python _ext/notebooks.py
 
-ledger: $(READY)  ## run the equations' tests and store their worst errors
-	$(PYTEST) tests -m equation --ledger
-
 bench: $(READY)  ## measure the losses beside other libraries, for the page of the benchmarks (half an hour)
-	for part in bench tensors linear tables; do $(BIN)/python -m experiments.bench.$$part; done
+	for part in arrays tensors linear tables; do $(BIN)/python -m experiments.bench.$$part; done
 
 pdf: $(READY)  ## print the built site into one file, by Chromium (some minutes)
 	$(BIN)/python _ext/book_pdf.py
@@ -71,7 +68,7 @@ lock: $(READY)  ## compile requirements.in to requirements.txt (LOCK_ARGS=--upgr
 	grep -vE '^(cuda|nvidia|triton)' requirements.txt > requirements.new && mv requirements.new requirements.txt
 
 clean:  ## remove what was built; the environment stays
-	rm -rf _build .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf _build chapters/ledger .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 # The stamp is newer than the lock and pyproject.toml, or pip runs again. It is written last: an interrupted

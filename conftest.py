@@ -13,6 +13,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from quiet_drawings import quiet
+
 NO_CHROMIUM = "needs Chromium (not found as $CHROMIUM, chromium, chromium-browser or google-chrome)"
 
 # The fixtures that build a book, or look at one in a browser.
@@ -54,12 +56,8 @@ TENTH_OF_A_PIXEL = 0.075  # of a point, which is what Matplotlib draws in
 
 
 def parts(drawing: str) -> Iterator[str]:
-    """Yield the numbers that place something, one by one, and all else word by word; ids become their turn."""
-    turns: dict[str, str] = {}
-    named = re.sub(
-        r'(?<=[#"])[A-Za-z]+[0-9a-f]{10}\b', lambda m: turns.setdefault(m[0], f"{len(turns)}"), drawing
-    )
-    for element in ElementTree.fromstring(named).iter():
+    """Yield the numbers that place something, one by one, and all else word by word."""
+    for element in ElementTree.fromstring(quiet(drawing)).iter():
         yield f"<{element.tag.rpartition('}')[2]}> {' '.join((element.text or '').split())}"
         for name, value in element.attrib.items():
             yield from re.findall(r"-?\d+\.?\d*|[^\s\d-]+", value) if name in PLACES else (f"{name}={value}",)

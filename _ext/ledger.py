@@ -1,14 +1,12 @@
 """The ledger: every displayed equation and every claim of the chapters, joined with the tests that check it.
 
-What an equation, a claim and their tests are is said in marks.py. The directive `{ledger}` renders the page of one
-chapter, `{ledger-summary}` the table of all. A mark behind each claim, and the number of each equation, lead to
-their entries; `_static/page.js` shows an entry in place. The errors are those of the last `make ledger`, which writes
-tests/equations/errors.json.
+What an equation, a claim and their tests are is said in marks.py. The build writes a page for each chapter, which the
+directive `{ledger}` renders; `{ledger-summary}` is the table of all. A mark behind each claim, and the number of each
+equation, lead to their entries; `_static/page.js` shows an entry in place.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -18,15 +16,17 @@ import nbformat
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.config import Config
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from marks import (
-    ERRORS,
     READ,
     Equation,
     Mark,
+    as_sentence,
     chapter_titles,
+    markdown_cells,
     problems,
     read_equations,
     read_from_the_page,
@@ -37,7 +37,33 @@ PAGES = "chapters/ledger"
 
 
 def _claims(root: Path, chapter: str) -> list[Mark]:
-    return [mark for mark in read_marks(root)[0] if (mark.kind, mark.of) == ("claim", chapter[:2])]
+    return [
+        mark for mark in read_marks(root)[0] if (mark.kind, mark.of) == ("claim", chapter.partition("_")[0])
+    ]
+
+
+def _write_pages(app: Sphinx, config: Config) -> None:
+    """Write a page for each chapter that states something, where `glob: chapters/ledger/*` of _toc.yml finds it."""
+    root, folder = Path(app.srcdir), Path(app.srcdir) / PAGES
+    if PAGES not in (root / "_toc.yml").read_text("utf-8"):
+        return
+    said = {e.chapter for e in read_equations(root)[0]} | {
+        c.of for c in read_marks(root)[0] if c.kind == "claim"
+    }
+    titles = {name: title for name, title in chapter_titles(root).items() if said & {name, name[:2]}}
+    pages = {
+        f"{name}.md": f"# Ledger of {f'chapter {int(name[:2])}' if name[:2].isdigit() else f'“{title}”'}\n\n"
+        f"```{{ledger}} {name}\n```\n"
+        for name, title in titles.items()
+    }
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        if pages.get(path.name) == path.read_text("utf-8"):
+            del pages[path.name]
+        else:
+            path.unlink()
+    for name, text in pages.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _mark(app: Sphinx, docname: str, text: list[str]) -> None:
@@ -48,7 +74,7 @@ def _mark(app: Sphinx, docname: str, text: list[str]) -> None:
         return
     notebook = nbformat.reads(text[0], as_version=4)
     for cell in (cell for cell in notebook.cells if cell.cell_type == "markdown"):
-        places = [(found.end(), c.anchor) for c in here for found in c.pattern.finditer(cell.source)]
+        places = [(end, c.anchor) for c in here for _, end in c.places(cell.source)]
         for end, anchor in sorted(places, reverse=True):
             cell.source = f"{cell.source[:end]}{{claim}}`{anchor}`{cell.source[end:]}"
     text[0] = nbformat.writes(notebook)
@@ -65,28 +91,9 @@ class ClaimMark(SphinxRole):
         return [nodes.reference("", "✓", refuri=to, internal=True, **given)], []
 
 
-def read_errors(root: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return test -> its comparisons {rtol, atol, error, why} in the last run; empty before the first."""
-    path = root / ERRORS
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}  # type: ignore[no-any-return]
-
-
-def _outcome(test: Mark, comparisons: list[dict[str, Any]]) -> str:
-    """Say what a test found: how far apart the numbers were, or that there were none to compare."""
-    said = []
-    for c in comparisons:
-        allowed = " + ".join(f"{name} {c[name]:g}" for name in ("rtol", "atol") if c[name]) or "nothing"
-        off = f"worst {'relative' if c['rtol'] else 'absolute'} error {c['error']:.0e}"
-        said.append(f"{off if c['error'] else 'equal'} (allowed: {allowed}, {c['why']})")
-    if not said:
-        said = ["exact" if test.how == "symbolic" else "holds"]
-    # A word joiner keeps a browser from breaking 1e-12 behind its hyphen.
-    return "; ".join(said).replace("e-", "e-\u2060")
-
-
 def _name(test: Mark) -> nodes.reference:
     """Return a link to a test, to a copy of its file, scrolled to the function; lighter than that of a literal."""
-    to = f"../../_sources/{test.path}.txt#:~:text=def%20{test.function}"
+    to = f"../../_sources/{test.path}.txt#:~:text={test.function}"
     return nodes.reference("", "", nodes.raw("", f"<code>{test.name}</code>", format="html"), refuri=to)
 
 
@@ -100,32 +107,36 @@ class Ledger(SphinxDirective):
         root, chapter = Path(self.env.srcdir), self.arguments[0]
         for path in (root / "chapters").glob("*.*"):
             self.env.note_dependency(str(path))
-        errors, self.read = read_errors(root), read_from_the_page(root)
+        self.read = read_from_the_page(root)
         tests = [mark for mark in read_marks(root)[0] if mark.kind == "equation"]
         equations = [
-            self._equation(equation, [test for test in tests if test.of == equation.label], errors)
+            self._equation(equation, [test for test in tests if test.of == equation.label])
             for equation in read_equations(root)[0]
             if equation.chapter == chapter
         ]
-        claims = [self._claim(claim, chapter) for claim in _claims(root, chapter)]
+        claims = [self._claim(root, claim, chapter) for claim in _claims(root, chapter)]
         sections = []
         for title, entries in (("Equations", equations), ("Claims", claims)):
             if entries:
                 sections.append(nodes.section("", nodes.title("", title), *entries, ids=[title.lower()]))
         return list(sections)
 
-    def _claim(self, claim: Mark, chapter: str) -> nodes.Node:
-        """Render one claim: the sentence, which leads to where it is said, and its test."""
+    def _claim(self, root: Path, claim: Mark, chapter: str) -> nodes.Node:
+        """Render one claim: the sentence, which leads to where it is said, and its test, with what that rejects."""
+        cells = [cell for path, _, cell in markdown_cells(root) if path.stem == chapter]
+        stated = " ".join(cell[begin:end] for cell in cells for begin, end in claim.places(cell)[:1])
+        sentence, _ = self.parse_inline(re.sub(r"\]\((?=\d\d_)", "](../", as_sentence(stated)))
         back = self.env.app.builder.get_relative_uri(self.env.docname, f"chapters/{chapter}")
-        sentence, _ = self.parse_inline(re.sub(r"\]\((?=\d\d_)", "](../", claim.how))
-        tried, _ = self.parse_inline(" ".join(claim.doc.split()))
+        named = [what for what in claim.rejects if what != "…"]
+        rejected = f"Rejected: {'; '.join(named)}." if named else ""
+        tried, _ = self.parse_inline(" ".join(f"{claim.doc} {rejected}".split()))
         up = nodes.reference("", "↑", refuri=f"{back}#said-{claim.anchor}", internal=True)
         up["reftitle"] = "where this is said"
         said = nodes.paragraph("", "", *sentence, nodes.Text(" "), up)
         tests = nodes.paragraph("", "", *tried, nodes.Text(" "), _name(claim), classes=["ledger-tests"])
         return nodes.container("", said, tests, classes=["ledger-entry"], ids=[claim.anchor])
 
-    def _equation(self, equation: Equation, tests: list[Mark], errors: dict[str, Any]) -> nodes.Node:
+    def _equation(self, equation: Equation, tests: list[Mark]) -> nodes.Node:
         """Render one equation: its number, which leads to it, the statement, a line for each test."""
         entry = nodes.container(classes=["ledger-entry"], ids=[f"ledger-{equation.label}"])
         reference = {"refdomain": "math", "reftype": "eq", "reftarget": equation.label, "refwarn": True}
@@ -140,8 +151,7 @@ class Ledger(SphinxDirective):
         entry += statement
         lines = nodes.bullet_list(classes=["ledger-tests"])
         for test in tests:
-            transcribed = "" if equation.label in self.read else ", transcribed"
-            said = f" by {test.how}{transcribed}: {_outcome(test, errors.get(test.name, []))}."
+            said = f" by {test.how}, transcribed."
             lines += nodes.list_item("", nodes.paragraph("", "", _name(test), nodes.Text(said)))
         if equation.label in self.read:
             left_out = self.read[equation.label][1]
@@ -198,6 +208,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("ledger", Ledger)
     app.add_directive("ledger-summary", LedgerSummary)
     app.add_role("claim", ClaimMark())
+    app.connect("config-inited", _write_pages, priority=100)  # before anything asks which pages there are
     app.connect("builder-inited", _warn)
     app.connect("source-read", _mark, priority=600)
     app.connect("build-finished", _copy_tests)

@@ -80,7 +80,8 @@ def configure(app: Sphinx, config: Config) -> None:
         "body": "<h1>Not here</h1><p>This page moved or never was. The search (Ctrl+K), the contents at the side and "
         f'the <a href="{root}index.html">front page</a> know the others.</p>',
     }
-    config.myst_substitutions = {"wheel": f'<a href="../{WHEEL}">{WHEEL}</a>'}
+    wheels = {"wheel": WHEEL, "book_wheel": WHEEL.replace("verified", "verified_book")}
+    config.myst_substitutions = {key: f'<a href="../{name}">{name}</a>' for key, name in wheels.items()}
     if site:
         app.setup_extension("sphinx_sitemap")
         config.sitemap_url_scheme = "{link}"  # one language and one version: an address has neither
@@ -151,7 +152,7 @@ def write_bundle(app: Sphinx, exception: Exception | None) -> None:
 
 
 def write_wheel(app: Sphinx, exception: Exception | None) -> None:
-    """Build the package from a copy, and put it beside the page that offers it."""
+    """Build both packages from a copy, and put them beside the page that offers them."""
     if exception or "chapters/get" not in app.env.found_docs:
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -160,7 +161,7 @@ def write_wheel(app: Sphinx, exception: Exception | None) -> None:
         leave = shutil.ignore_patterns("*.egg-info", "__pycache__")
         shutil.copytree(Path(app.srcdir) / "code", Path(folder) / "code", ignore=leave)
         pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-        subprocess.run([*pip, "--wheel-dir", str(app.outdir), folder], check=True)
+        subprocess.run([*pip, "--wheel-dir", str(app.outdir), folder, f"{folder}/code/xent_book"], check=True)
 
 
 def size(path: Path) -> str:

@@ -1,7 +1,7 @@
 """What the chapters state and what the tests say that they check: equations, claims, errata.
 
     @pytest.mark.equation("eq-bce", by="reference")
-    @pytest.mark.claim("01", "The gradient of the loss is prediction minus target.")
+    @pytest.mark.claim("01", "The gradient of the loss is prediction")
     @pytest.mark.erratum("3.3", "slip")
     def test_the_gradient() -> None:
         '''What is tried: 50 random batches, against central differences.'''
@@ -11,11 +11,15 @@ syntax trees, nothing is executed, and Sphinx is not needed. pytest and the buil
 they cannot disagree: what `problems` returns fails the one and is a warning, hence a failure, of the other.
 
 An equation is read from the page if tests/equations/test_read.py has a row for it. Any other is transcribed: by a
-test that quotes the statement in its docstring and rejects a wrong variant. A claim is quoted as the chapter prints
-it, up to white space and emphasis, in words that stand there once; its mark stands where the quotation ends. Its test
-names what would refute it, and rejects something (tests/adversary.py). An erratum is a row of chapters/errata.yml, and
-its mark repeats the row's verdict. Unless it holds, a test gives the source's statement to `with refuted("3.3: ...")`,
-where it has to fail.
+test that quotes the statement in its docstring. An erratum is a row of chapters/errata.yml. What its source says is
+tried in tests/equations/test_errata.py, by `yield source("3.3", ...)`, and the verdict follows when that runs; a mark
+on another test, which repeats the verdict, says that this test has to do with the row.
+
+A claim is a row, `@claim("01", "The gradient of the loss", on=..., but_not=...)` of tests/adversary.py, or a test with
+the mark above that says `with refuted(...)` itself. Its words stand in the chapter once, up to white space and
+emphasis. The sentence around them is what the card shows and where the ✓ stands: from the last full stop, colon or
+semicolon, or the beginning of a paragraph, an item, a cell of a table or a parenthesis, to the next. Words that end
+with a punctuation mark end the claim there, and "first words ... last words" is what stands between, ends included.
 """
 
 from __future__ import annotations
@@ -37,10 +41,10 @@ from mdit_py_plugins.dollarmath import dollarmath_plugin
 # Its table ROWS has an entry for each equation that a program reads from the page.
 READ = "tests/equations/test_read.py"
 ERRATA = "chapters/errata.yml"
-# The worst errors of the equations' tests, written by `make ledger`.
-ERRORS = "tests/equations/errors.json"
+# It tries what each row of the errata says.
+TRIED = "tests/equations/test_errata.py"
 # How a test checks an equation; chapters/equations.md says what each means.
-METHODS = ("symbolic", "reference", "property", "montecarlo", "framework")
+METHODS = ("reference", "property", "montecarlo", "framework")
 VERDICTS = {
     "wrong": "Wrong",
     "slip": "A slip",
@@ -51,7 +55,7 @@ VERDICTS = {
 # The marks: how many positional arguments, which keywords, and how to write one.
 USAGE = {
     "equation": (1, ["by"], '("eq-slug", by="...") with by one of ' + ", ".join(METHODS)),
-    "claim": (2, [], '("01", "the sentence, quoted")'),
+    "claim": (2, [], '("01", "the first words of the sentence")'),
     "erratum": (2, [], '("3.3", "slip"), with the verdict of its row'),
 }
 
@@ -60,6 +64,23 @@ DISPLAYED = re.compile(r"\$\$(?P<tex>.+?)\$\$(?:[ \t]*\((?P<label>[^)\s]*)\))?",
 _MARKDOWN = (
     MarkdownIt().use(dollarmath_plugin, double_inline=True).use(colon_fence_plugin).use(amsmath_plugin)
 )
+# A claim as a row: its call names the chapter and words of one sentence or more.
+CLAIM = 'claim("01", "the first words of the sentence", on=inputs, but_not={"what it must reject": input})'
+# The file whose claims are of one chapter, which they need not name.
+CHAPTER_OF = re.compile(r"tests/claims/test_(\d\d|line)")
+# What ends no sentence: mathematics, code, where a link leads.
+_OPAQUE = re.compile(
+    r"(?<!\\)(\$\$?)(?!\s).*?(?<!\\)\1|(?<!`)(``?)(?!`).+?(?<!`)\2(?!`)|(?<=\])\([^)]*\)", re.DOTALL
+)
+_COMMENT = re.compile("<!--.*?-->", re.DOTALL)
+# Between blocks: an empty line, or the beginning of an item, a row, a heading, a directive, an equation.
+_BLOCK = re.compile(r"\n\s*\n|\n(?=[ \t]*(?:[-+*>]\s|\d+\.\s|\||#|:::|```|\$\$))")
+_PREFIX = re.compile(r"\s*(?:(?:[-+*>]|\d+\.|#+)\s+)?")
+_SIGN = re.compile(
+    r"(?P<stop>(?:[:;!?]|(?<!Dr)(?<!\bp)\.(?!\s+[a-z]))[*_)\]\"”’]*(?=\s|$))"
+    r"|(?P<open>\()|(?P<close>\))|(?P<cell>\|)"
+)
+_CLOSED = re.compile(r"(?<=[.,:;!?])[*_)\]\"”’]*")
 # Directives whose bodies are no Markdown.
 _VERBATIM = {"code", "code-block", "code-cell", "sourcecode", "literalinclude", "raw", "mermaid"}
 
@@ -83,7 +104,6 @@ class Row(NamedTuple):
     truth: str
     section: tuple[str, str]
     says: str = ""  # the words of that section that hold the correction
-    given: str = ""  # formulas of its numbers, as in a chapter
 
     @property
     def anchor(self) -> str:
@@ -96,12 +116,13 @@ class Mark(NamedTuple):
 
     kind: str  # of USAGE
     of: str  # the label of an equation, the number of a claim's chapter, the id of a row
-    how: str  # the method of an equation's test, the sentence of a claim, the verdict on an erratum
+    how: str  # the method of an equation's test, words of a claim's sentence, an erratum's verdict, if it has one
     path: str  # of the test's file, from the root
     function: str
     line: int
     doc: str
     source: str
+    rejects: tuple[str, ...] = ()  # the names of what it refutes
 
     @property
     def name(self) -> str:
@@ -121,12 +142,63 @@ class Mark(NamedTuple):
         """The id of a claim's card: its first words, for a test may defend several."""
         return "-".join(["claim", self.of, *re.findall("[a-z0-9]+", self.how.lower())[:10]])
 
-    @property
-    def pattern(self) -> re.Pattern[str]:
-        """What finds a claim in a cell: whole words, any white space between them, emphasis around them."""
-        words = self.how.replace("*", "").split()
-        quoted = r"[*\s]*\s[*\s]*".join(r"\**".join(map(re.escape, word)) for word in words)
-        return re.compile(rf"(?<!\w){quoted}\**+(?![-'’]?\w)")
+    def places(self, cell: str) -> list[tuple[int, int]]:
+        """Return where a claim's sentence begins and ends in a cell, wherever its words stand."""
+        cell = _COMMENT.sub(lambda m: re.sub(r"\S", " ", m[0]), cell)
+        first, _, last = self.how.partition(" ... ")
+        found = [(words.start(), words.end()) for words in _words(first).finditer(cell)]
+        if last:
+            ends = [(start, _words(last).search(cell, end)) for start, end in found]
+            return [(start, words.end()) for start, words in ends if words]
+        return [sentence(cell, start, end) for start, end in found]
+
+
+@cache
+def _words(piece: str) -> re.Pattern[str]:
+    """What finds a claim's words: whole words, any white space between them, emphasis around them."""
+    words = (r"\**".join(map(re.escape, word)) for word in piece.replace("*", "").split())
+    return re.compile(r"(?<!\w)" + r"[*\s]*\s[*\s]*".join(words) + r"\**+(?![-'’]?\w)")
+
+
+def _plain(text: str) -> str:
+    """What is left of a text without mathematics, code and where its links lead, as long as it is."""
+    return _OPAQUE.sub(lambda m: "X" * len(m[0]), text)
+
+
+def as_sentence(text: str) -> str:
+    """Return a part of a cell without its emphasis, if that begins before the part or goes on behind it."""
+    plain = _plain(text)
+    pairs = zip(text, plain, strict=True)
+    return "".join(c for c, p in pairs if p != "*") if len(re.findall(r"\*+", plain)) % 2 else text
+
+
+def sentence(cell: str, start: int, end: int) -> tuple[int, int]:
+    """Return where the sentence around some words of a cell begins and ends."""
+    text = _plain(cell)
+    edges = [0, *(edge for gap in _BLOCK.finditer(text) for edge in gap.span()), len(text)]
+    first, last = max(e for e in edges if e <= start), min(e for e in edges if e >= end)
+    table = text[first:].lstrip().startswith("|")
+    begin, depth = first + len(_PREFIX.match(text[first:])[0]), 0  # type: ignore[index]
+    for sign in reversed(list(_SIGN.finditer(text, first, start))):
+        if depth == 0 and (sign["stop"] or sign["open"] or (sign["cell"] and table)):
+            begin = sign.end()
+            break
+        depth += sign[0].count(")") - bool(sign["open"])
+    begin += len(text[begin:]) - len(text[begin:].lstrip())
+    # Words that end with a stop end the sentence, with what closes behind them.
+    if closed := _CLOSED.match(text, len(text[:end].rstrip('*_)]"”’'))):
+        begin -= ")" in closed[0] and text[begin - 1 : begin] == "("
+        opened = text.count("(", begin, closed.end()) < text.count(")", begin, closed.end())
+        return begin, closed.start() if opened else closed.end()
+    depth = max(0, text.count("(", start, end) - text.count(")", start, end))
+    for sign in _SIGN.finditer(text, end, last):
+        closes = sign[0].count(")")
+        if (sign["close"] and not depth) or (sign["cell"] and table):
+            return begin, len(text[: sign.start()].rstrip())
+        if sign["stop"] and depth <= closes:
+            return begin, sign.end() if depth == closes else sign.start() + 1
+        depth += bool(sign["open"]) - closes
+    return begin, len(text[:last].rstrip())
 
 
 # ------------------------------------------------------------------------------------- what the chapters state
@@ -203,9 +275,43 @@ def section_text(text: str, heading: str) -> str:
 
 
 def _kind(node: ast.AST) -> str:
-    """Return the kind of a mark, such as "claim" for `pytest.mark.claim`; nothing for what is no mark of ours."""
-    found = isinstance(node, ast.Attribute) and node.attr in USAGE and "mark" in ast.unparse(node.value)
-    return node.attr if found and isinstance(node, ast.Attribute) else ""
+    """Return the kind of a mark: "claim" for `pytest.mark.claim` and `claim`; nothing for what is no mark of ours."""
+    if isinstance(node, ast.Attribute) and node.attr in USAGE and "mark" in ast.unparse(node.value):
+        return node.attr
+    return "claim" if isinstance(node, ast.Name) and node.id == "claim" else ""
+
+
+def _tests(tree: ast.Module) -> Iterator[tuple[str, ast.stmt, ast.FunctionDef | None, list[ast.Call]]]:
+    """Yield the tests of a file: name, statement, what it calls, its marks. `test_it = claim(...)(check)` is one."""
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
+            calls = [call for call in node.decorator_list if isinstance(call, ast.Call)]
+            yield node.name, node, node, calls
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            name, call = ast.unparse(node.targets[0]), node.value
+            if name.startswith("test") and isinstance(call.func, ast.Call):
+                yield name, node, functions.get(ast.unparse(call.args[0])), [call.func]
+
+
+def _keys(table: ast.expr) -> Iterator[ast.expr]:
+    """Yield the keys of a table of what is rejected, or the expression that makes it."""
+    if isinstance(table, ast.Dict):
+        for key, value in zip(table.keys, table.values, strict=True):
+            yield from _keys(value) if key is None else [key]
+    else:
+        yield table.key if isinstance(table, ast.DictComp) else table
+
+
+def _rejected(node: ast.AST) -> Iterator[str]:
+    """Yield the names of what a test refutes: of `refuted("...")` and of the entries of `but_not={"...": ...}`."""
+    for call in (c for c in ast.walk(node) if isinstance(c, ast.Call)):
+        tables = [k.value for k in call.keywords if k.arg == "but_not"]
+        names = [key for t in tables for key in _keys(t.body if isinstance(t, ast.Lambda) else t)]
+        for name in [*names, *(call.args[:1] if ast.unparse(call.func) == "refuted" else [])]:
+            # What is named as the test runs is no name here, and is refuted all the same.
+            parts = name.values if isinstance(name, ast.JoinedStr) else [name]
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
 
 
 def read_marks(root: Path) -> tuple[list[Mark], list[str]]:
@@ -221,27 +327,56 @@ def _marks_of(place: str, text: str) -> tuple[tuple[Mark, ...], tuple[str, ...]]
     found: list[Mark] = []
     wrong: list[str] = []
     tree, lines = ast.parse(text), text.splitlines()
-    calls: set[ast.AST] = set()
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    for function in (f for f in functions if f.name.startswith("test")):
-        for call in function.decorator_list:
-            if not (isinstance(call, ast.Call) and (kind := _kind(call.func))):
-                continue
-            calls.add(call.func)
-            given = [getattr(v, "value", None) for v in (*call.args, *(k.value for k in call.keywords))]
+    everywhere = list(ast.walk(tree))
+    calls = {node.func for node in everywhere if isinstance(node, ast.Call)}
+    astray = {n for n in everywhere if _kind(n) and (isinstance(n, ast.Attribute) or n in calls)}
+    for name, node, check, decorators in _tests(tree):
+        if not (ours := [call for call in decorators if _kind(call.func)]):
+            continue
+        source = lines[min(node.lineno, *(call.lineno for call in ours)) - 1 : node.end_lineno]
+        if check and check is not node:
+            source += lines[check.lineno - 1 : check.end_lineno]
+        doc, rejects = (ast.get_docstring(check) or "") if check else "", tuple(_rejected(node))
+        for call in ours:
+            astray.discard(call.func)
+            kind, row = _kind(call.func), isinstance(call.func, ast.Name)
             count, keywords, usage = USAGE[kind]
-            fits = (len(call.args), [k.arg for k in call.keywords]) == (count, keywords)
-            if not (fits and all(isinstance(value, str) for value in given)):
-                wrong.append(f"{place}:{call.lineno}: {function.name}: write @pytest.mark.{kind}{usage}")
+            named = [keyword.arg for keyword in call.keywords]
+            fits = named in (["on", "but_not"], ["but_not"]) if row else named == keywords
+            values = [*call.args, *([] if row else [keyword.value for keyword in call.keywords])]
+            given = [v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)]
+            fits &= len(given) == len(values)
+            if kind == "claim" and (own := CHAPTER_OF.match(place)) and not "".join(given[:1]).isdigit():
+                given.insert(0, own[1])
+            if not fits or (len(given) < count if kind == "claim" else len(call.args) != count):
+                write = CLAIM if row else f"pytest.mark.{kind}{usage}"
+                wrong.append(f"{place}:{call.lineno}: {name}: write @{write}")
                 continue
-            of, how = (*map(str, given), "")[:2]
-            doc = ast.get_docstring(function) or ""
-            source = "\n".join(lines[function.lineno - 1 : function.end_lineno])
-            found.append(Mark(kind, of, how, place, function.name, call.lineno, doc, source))
-    astray = [node for node in ast.walk(tree) if _kind(node) and node not in calls]
-    found_at = [f"{place}:{getattr(node, 'lineno', 0)}" for node in astray]
+            of, *said = given
+            for how in said[: len(said) if kind == "claim" else 1] or [""]:
+                at = (place, name, call.lineno)
+                found.append(Mark(kind, of, how, *at, doc, "\n".join(source), rejects))
+    if place == TRIED:
+        functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+        found += [mark for function in functions for mark in _tried(function, lines)]
+    found_at = [f"{place}:{getattr(node, 'lineno', 0)}" for node in everywhere if node in astray]
     wrong += [f"{where}: the mark decorates a test at the top level of the file" for where in found_at]
     return tuple(found), tuple(wrong)
+
+
+def _tried(function: ast.FunctionDef, lines: list[str]) -> list[Mark]:
+    """Return a mark for each row of the errata that the function yields something for, with the lines that do."""
+    yields = [node for node in ast.walk(function) if isinstance(node, ast.Yield) and node.value]
+    begin, found = function.lineno, dict[str, list[str]]()
+    for node in sorted(yields, key=lambda node: node.lineno):
+        first = node.value.args[0] if isinstance(node.value, ast.Call) and node.value.args else None
+        if isinstance(first, ast.Constant):
+            found.setdefault(str(first.value), []).extend(lines[begin : node.end_lineno])
+        begin = node.end_lineno or begin
+    line = function.lineno
+    return [
+        Mark("erratum", row, "", TRIED, function.name, line, "", "\n".join(own)) for row, own in found.items()
+    ]
 
 
 def read_from_the_page(root: Path) -> dict[str, tuple[int, int]]:
@@ -263,15 +398,17 @@ def _of_equation(mark: Mark, equations: dict[str, Equation], read: dict[str, Any
     stated = equations.get(mark.of)
     if stated is None:
         yield f"{mark.where}: {mark.function} checks {mark.of}, a label that no chapter has"
+    elif mark.of in read:
+        yield f"{mark.where}: {mark.function} transcribes {mark.of}, which {READ} reads from the page: delete it"
     elif mark.how not in METHODS:
         usage = USAGE["equation"][2]
         yield f"{mark.where}: {mark.function} checks {mark.of} by {mark.how!r}: write {usage}"
-    elif mark.quoted is None and mark.of not in read:
+    elif mark.quoted is None:
         yield (
             f"{mark.where}: the docstring of {mark.function} does not quote equation {mark.of}; it says "
             f"in {stated.where}:\n$$\n{stated.tex}\n$$ ({mark.of})"
         )
-    elif mark.quoted is not None and stated.tex.split() != mark.quoted.split():
+    elif stated.tex.split() != mark.quoted.split():
         yield (
             f"equation {mark.of} is not what its test quotes\n"
             f"  {stated.where}:\n    {' '.join(stated.tex.split())}\n"
@@ -279,27 +416,35 @@ def _of_equation(mark: Mark, equations: dict[str, Equation], read: dict[str, Any
         )
 
 
-def _of_claim(mark: Mark, texts: list[str], first: Mark) -> Iterator[str]:
-    """Say what is wrong between a test and the sentence that its mark quotes; the first with its anchor has it."""
-    if first is not mark:
-        yield f"{mark.where}: {mark.function}: begins as the claim at {first.where}: quote from another word on"
-    if (times := sum(len(mark.pattern.findall(text)) for text in texts)) != 1:
-        says = f"says {times} times (quote more words)" if times else "does not say"
-        yield f"{mark.where}: {mark.function}: chapter {mark.of} {says}:\n    {mark.how}"
-    if "Would be refuted by" not in " ".join(mark.doc.split()):
-        yield f'{mark.where}: {mark.function}: the docstring names no input, "Would be refuted by ..."'
-    if "with refuted(" not in mark.source:
-        yield f"{mark.where}: {mark.function}: nothing is refuted; give the same assertion what must fail in it"
+def _of_claim(mark: Mark, cells: list[tuple[str, str]], cards: dict[Any, Mark]) -> Iterator[str]:
+    """Say what is wrong between a test and the sentence whose words its mark has; the first with its card keeps it."""
+    where = f"{mark.where}: {mark.function}"
+    places = [(place, cell, span) for place, cell in cells for span in mark.places(cell)]
+    if not cells:
+        yield f"{where}: there is no chapter {mark.of}"
+    elif not places:
+        yield (
+            f"{where}: chapter {mark.of} does not say:\n    {mark.how}\n  give words of the sentence as it is now, "
+            "if the test still tries what it says; or write the test anew"
+        )
+    elif len(places) > 1:
+        at = ", ".join(dict.fromkeys(place for place, _, _ in places))
+        yield f"{where}: chapter {mark.of} says {len(places)} times, in {at}:\n    {mark.how}\n  give more words"
+    else:
+        [(place, cell, (begin, end))] = places
+        for card, same in ((mark.anchor, "begins as"), ((place, end), "ends where")):
+            if (first := cards.setdefault(card, mark)) is not mark:
+                ask = 'give other words of the sentence, or of its part: "first words ... last words"'
+                yield f"{where}: {same} the claim at {first.where}: {ask}:\n    {cell[begin:end]}"
+                return
+    if not mark.rejects:
+        yield f"{where}: nothing is refuted; give the same assertion what must fail in it"
 
 
 def wrong_verdicts(row: Row, tests: list[Mark]) -> list[str]:
-    """Say where a row's verdict is not that of its tests: of a mark, or of what they refute."""
-    said = [f"{test.where}, {test.function}, {test.how!r}" for test in tests if test.how != row.verdict]
-    falls = any(f'with refuted("{row.id}: ' in test.source for test in tests)
-    if tests and falls == (row.verdict == "holds"):
-        said += [
-            "a test refutes what it says" if falls else f'no test of it has `with refuted("{row.id}: ...")`'
-        ]
+    """Say where a row's verdict is not that of a mark."""
+    marks = [test for test in tests if test.how not in ("", row.verdict)]
+    said = [f"{test.where}, {test.function}, {test.how!r}" for test in marks]
     return [f"{ERRATA}: row {row.id} says {row.verdict!r}, and {other}" for other in said]
 
 
@@ -307,11 +452,8 @@ def _of_row(row: Row, texts: dict[str, list[str]], sources: set[str], tests: lis
     """Say what is wrong with a row of the errata."""
     if row.verdict not in VERDICTS or row.id.split(".")[0] not in sources:
         yield f"{ERRATA}: row {row.id} has an unknown source or verdict: {row.verdict}"
-    if not tests:
-        yield (
-            f"{ERRATA}: row {row.id} has no test: no function in tests is marked "
-            f'@pytest.mark.erratum("{row.id}", "{row.verdict}")'
-        )
+    if not any(test.path == TRIED for test in tests):
+        yield f'{ERRATA}: row {row.id} has no test: {TRIED} has no `yield source("{row.id}", ...)`'
     yield from wrong_verdicts(row, tests)
     chapter, heading = row.section
     words = " ".join(row.says.split())
@@ -329,8 +471,11 @@ def problems(root: Path) -> list[str]:
     sources, rows = read_errata(root)
     tested = {kind: {mark.of for mark in marks if mark.kind == kind} for kind in USAGE}
     texts: dict[str, list[str]] = {}
-    for path, _, markdown in markdown_cells(root):
-        for name in (path.stem, path.name[:2]):
+    cells: dict[str, list[tuple[str, str]]] = {}
+    for path, number, markdown in markdown_cells(root):
+        short = path.stem.partition("_")[0]  # "04", "line"
+        cells.setdefault(short, []).append((f"{path.name}, cell {number}", markdown))
+        for name in {path.stem, short}:
             texts.setdefault(name, []).append(re.sub("<!--.*?-->", "<!-- -->", markdown, flags=re.DOTALL))
 
     said += unreadable
@@ -340,12 +485,12 @@ def problems(root: Path) -> list[str]:
         for equation in equations
         if equation.label not in tested["equation"] | read.keys()
     ]
-    cards: dict[str, Mark] = {}
+    cards: dict[Any, Mark] = {}
     for mark in marks:
         if mark.kind == "equation":
             said += _of_equation(mark, stated, read)
         elif mark.kind == "claim":
-            said += _of_claim(mark, texts.get(mark.of, []), cards.setdefault(mark.anchor, mark))
+            said += _of_claim(mark, cells.get(mark.of, []), cards)
         elif mark.of not in {row.id for row in rows}:
             said.append(f"{mark.where}: {mark.function} checks {mark.of}, which is no row of {ERRATA}")
     said += [

@@ -6,8 +6,9 @@
 jupyter-cache asks for a chapter's code cells and their tags; what else they follow from, the package, the experiments,
 the lock and Python, is in the cache's name. The build (execution.py) shows what the cache holds.
 
-The stored form holds nothing that changes from run to run or with another cell: no timestamps, one count for all,
-nothing that an editor left in the metadata. Storing an unchanged chapter again is an empty `git diff`.
+The stored form holds nothing that changes from run to run or with another cell: no timestamps, one count for all, no
+digits of a drawing that nobody sees, nothing that an editor left in the metadata. Storing an unchanged chapter again
+is an empty `git diff`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from jupyter_cache.base import JupyterCacheAbstract
 from jupyter_cache.executors import load_executor
 from nbclient import NotebookClient
 from nbformat import NotebookNode
+
+from quiet_drawings import quiet
 
 ROOT = Path(__file__).resolve().parent.parent
 CELL_TIMEOUT = 240
@@ -99,8 +102,7 @@ def normal_form(notebook: NotebookNode) -> str:
                 if kind == "image/png":
                     output.data[kind] = value.replace("\n", "")
                 elif kind == "image/svg+xml":
-                    # One line, or two thirds of a notebook would be the coordinates of its curves.
-                    output.data[kind] = " ".join(value.split())
+                    output.data[kind] = quiet(value)
                 elif isinstance(value, str):
                     output.data[kind] = value.splitlines(keepends=True)
         cell.outputs = outputs

@@ -113,7 +113,7 @@ def records(node: nodes.Element, page: str, above: list[str]) -> Iterator[Record
     ids = title["ids"] if isinstance(node, addnodes.desc | nodes.definition_list_item) else node["ids"]
     url = f"{page}#{ids[-1]}" if above else page
     words = [
-        (PROSE, re.sub(r"(Why: [^.]*\. +)?\bList\.| (?=[.,;:)])", "", " ".join(said))),
+        (PROSE, re.sub(r" (?=[.,;:)])", "", " ".join(said))),
         (KEYWORD, "; ".join(k.removeprefix("! ") for k in keywords)),
         (CODE, "\n".join(code)),
     ]

@@ -17,6 +17,19 @@ globalThis.xentFind = (() => {
     return pagefind;
   }));
 
+  // A whole question has words that no section has together: each is looked up, and counts more the rarer it is.
+  async function loosely(pagefind, words) {
+    const sums = new Map();
+    for (const { results } of await Promise.all([...new Set(words)].map((word) => pagefind.search(word)))) {
+      for (const result of results) {
+        const sum = sums.get(result.id) ?? { ...result, score: 0 };
+        sum.score += result.score ** 0.5 / results.length ** 0.75;
+        sums.set(result.id, sum);
+      }
+    }
+    return { results: [...sums.values()].sort((one, other) => other.score - one.score) };
+  }
+
   // The ten best sections: first those that bear just these words as their name or in the book's index, in a chapter
   // before the glossary and the reference (unless it is a name from code), then what Pagefind ranks.
   async function find(words) {
@@ -24,6 +37,7 @@ globalThis.xentFind = (() => {
     const asked = words.split(/\s+/).filter((word) => key(word)).join(" ") || words;
     const filters = { [key(words)[0] ?? "-"]: key(words) };
     const all = await Promise.all([pagefind.search(asked, { filters }), pagefind.search(asked)]);
+    if (all[1].results.length < 3) all.push(await loosely(pagefind, asked.split(" ")));
     const results = new Map(all.flatMap(({ results }) => results).map((result) => [result.id, result]));
     const found = await Promise.all([...results.values()].slice(0, 10).map((result) => result.data()));
     const named = found.splice(0, all[0].results.length);

@@ -1,20 +1,24 @@
-"""Inputs that try to refute a sentence, drawn inside the test that quotes it.
+"""Claims as rows, and the inputs that try to refute them.
 
-A test of a claim draws from the whole domain of its sentence, by these generators where they fit:
+    @claim(
+        "no entry of $p - t$ exceeds",
+        on=lambda: batches(rng(4)),
+        but_not={"targets that do not sum to one": ("", np.zeros((1, 3)), np.array([0]), 3.0)},
+    )
+    def test_no_entry_exceeds_one(_: str, z: Array, y: Array, factor: float = 1.0) -> None:
+        assert np.abs(xent.softmax(z) - factor * one_hot(y, z.shape[1])).max() <= 1
 
-    @pytest.mark.claim("04", "no entry of $p - t$ exceeds one.")
-    def test_no_entry_exceeds_one() -> None:
-        '''Any batch, and its labels. Would be refuted by a row with an entry of more than one.'''
-        def says(residual: Array) -> None:
-            assert np.abs(residual).max() <= 1
+The chapter, if it is not that of the file (tests/claims/test_04.py); words of the sentence that stand in the chapter
+once and hold what is claimed (of several sentences, if one check defends them); the inputs on which the check holds,
+from the whole domain of the sentence; and by name what the same check must reject: what the opposite sentence would
+say, a neighbour of the truth, an input outside the condition. An input is one argument, a tuple of several, or a dict
+by name; without `on` the check runs as it stands. A callable is called inside the test: whatever draws, reads or
+computes goes there. Another row of the same check is `test_more = claim("...", on=..., but_not=...)(check)`. A
+docstring, if any, says what the names do not. An odd case is a plain test with `@pytest.mark.claim("04", "...")` that
+says `with refuted("what"):` itself.
 
-        for kind, z, y in batches(rng(4)):
-            says(xent.softmax(z) - one_hot(y, z.shape[1]))
-        with refuted("targets that do not sum to one"):
-            says(xent.softmax(z) - 3 * one_hot(y, z.shape[1]))
-
-The docstring names the input that would refute the sentence, and the same assertion rejects something: what the
-opposite sentence would say, a neighbour of the truth, an input outside the condition. test_marks.py asks for both.
+_ext/marks.py finds the sentence: the ✓ stands at its end, and the card shows it. Where only a part is claimed, write
+"first words ... last words".
 
 XENT_SEED=1 (2, 3, ...) moves the seed of every generator made by `rng`, and hypothesis's.
 """
@@ -23,7 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -51,6 +55,43 @@ def refuted(what: str) -> Iterator[None]:
     except (AssertionError, pytest.fail.Exception):
         return
     pytest.fail(f"the assertion accepts {what}")
+
+
+def claim(
+    *words: str,
+    on: Iterable[Any] | Callable[[], Iterable[Any]] = ((),),
+    but_not: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
+) -> Callable[[Callable[..., None]], Callable[[], None]]:
+    """Make a test of a check: it holds on all the inputs of `on`, and rejects each of `but_not`."""
+
+    def test_of(check: Callable[..., None]) -> Callable[[], None]:
+        def try_on(given: Any) -> None:
+            if isinstance(given, dict):
+                check(**given)
+            else:
+                check(*(given if isinstance(given, tuple) else (given,)))
+
+        def test() -> None:
+            number = 0
+            for number, given in enumerate(on() if callable(on) else on, 1):
+                try:
+                    try_on(given)
+                except Exception as error:
+                    error.add_note(f"input {number} of the claim: {str(given)[:300]}")
+                    raise
+            rejected = but_not() if callable(but_not) else but_not
+            if not (number and rejected):
+                pytest.fail(f"{number} inputs are tried, and {len(rejected)} have to be rejected")
+            for what, given in rejected.items():
+                with refuted(what):
+                    try_on(given)
+
+        test.__name__, test.__doc__, test.__module__ = check.__name__, check.__doc__, check.__module__
+        vars(test).update(vars(check))  # the marks below
+        marked: Callable[[], None] = pytest.mark.claim(*words)(test)
+        return marked
+
+    return test_of
 
 
 def one_hot(y: Array, classes: int) -> Array:

@@ -20,12 +20,13 @@ many rows and not along the few classes, which is several times faster.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from . import _validate as check
 from ._validate import Floats
 
 # A block of so many logits (256 KiB in float32) stays in the second-level cache. Much smaller ones show what
@@ -48,6 +49,8 @@ SMALL_OTHERS = 2.0**-10
 SECOND_LOOKS = 4
 
 Index = tuple[int | slice, ...]
+#: What is made of a block of rows: a number, a row or a matrix for each.
+Formula: TypeAlias = "Callable[[Block, Index], Floats]"
 
 
 class Terms(NamedTuple):
@@ -218,3 +221,53 @@ def cover(shape: tuple[int, ...], limit: int) -> Iterator[Index]:
         for i in range(shape[0]):
             for rest in cover(shape[1:], limit):
                 yield (i, *rest)
+
+
+def over_rows(
+    formula: Formula,
+    keep: Callable[[Index, Floats], None] | Floats,
+    axis: int,
+    weight: Floats | None = None,
+    **logits: Floats,
+) -> None:
+    """Hand what a formula makes of each block to `keep`, or fill that array with it: the walk of all functions.
+
+    `logits` are those that are walked over, and others of their shape, by their names, with the classes on the last
+    axis; those of rows that count have to have a softmax. `axis` is where the classes were, for a message.
+    """
+    undefined = False
+    with np.errstate(all="ignore"):
+        for index, block in blocks(next(iter(logits.values()))):
+            rows = formula(block, index)
+            # A row without a softmax is nan in every class.
+            first = rows.reshape(len(rows), -1)[:, 0]
+            undefined |= bool(
+                np.isnan(first if weight is None else first[weight[index].reshape(-1) > 0]).any()
+            )
+            if callable(keep):
+                keep(index, rows)
+            else:
+                keep[index] = rows.reshape(keep[index].shape)
+    for name, array in logits.items() if undefined else ():
+        counted = array if weight is None else np.where((weight > 0)[..., None], array, 0.0)
+        if not np.isfinite(counted.max(-1)).all():
+            refuse(counted, name, axis)
+
+
+def without_nan(array: Floats, name: str) -> Floats:
+    """Return `array`, or say where it holds nan."""
+    check.refuse_where(np.isnan(array), name, "numbers", got="nan")
+    return array
+
+
+def refuse(moved: Floats, name: str, axis: int) -> NoReturn:
+    """Say why a row of logits, classes on the last axis of `moved`, has no softmax; `axis` is where they were."""
+    array = np.moveaxis(moved, -1, axis)
+    without_nan(array, name)
+    infinite = np.isposinf(array)
+    check.refuse_where(infinite, name, "logits below +inf", got="inf", hint=lambda: "; its softmax is 0/0")
+    empty = np.asarray(np.isneginf(array).all(axis=axis))
+    raise ValueError(
+        f"{name}: expected a finite logit in every row, got -inf along the whole class axis {axis}"
+        f"{check.at_index(check.first_true(empty))}"
+    )

@@ -19,6 +19,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 Reduction = Literal["none", "sum", "mean"]
 Settings: TypeAlias = tuple[Reduction, float | None]  # `reduction` and `denominator`, checked
 Floats = NDArray[np.floating[Any]]
+#: What functions of arrays return: a number, where there is one target or the losses are reduced, or an array of them.
+#: Not overloads on `reduction`: these would write down each of eleven signatures twice more.
+Values: TypeAlias = np.floating[Any] | Floats
 Indices = NDArray[np.integer[Any]]
 
 REDUCTIONS = ("none", "sum", "mean")

@@ -8,74 +8,66 @@ target (a picked probability, a single logit) needs no walk: `reduce_each` and `
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from . import _validate as check
-from ._blocks import Block, Index, blocks
-from ._validate import Floats, Settings
-from .numerics import refuse, without_nan
+from ._blocks import Formula, Index, over_rows, without_nan
+from ._validate import Floats, Settings, Values
 
-#: What a block of rows costs, or the rows of a gradient.
-Formula: TypeAlias = Callable[[Block, Index], Floats]
 Weights: TypeAlias = NDArray[Any] | None  # None: all are one
 
 
 def reduce_rows(
     formula: Formula,
-    moved: Floats,
     axis: int,
     weight: Weights,
     settings: Settings,
     *,
     dtype: DTypeLike | None = None,
     mass: Floats | None = None,
-) -> Any:
-    """Return the weighted losses of rows with their classes on the last axis, reduced.
+    **logits: Floats,
+) -> Values:
+    """Return the weighted losses of rows, reduced; `logits` and `axis` are those of `over_rows`.
 
-    `mass` is what a row adds to the mean's divisor, if not its weight; `axis` is where the classes were, for
-    a message.
+    `mass` is what a row adds to the mean's divisor, if not its weight.
     """
+    moved = next(iter(logits.values()))
     total = Reducer(moved.shape[:-1], moved.dtype if dtype is None else dtype, settings)
-    with np.errstate(all="ignore"):
-        for index, block in blocks(moved):
-            total.add(index, formula(block, index), _part(weight, index), _part(mass, index))
-    # Losses are never -inf, so that a sum is nan only if one of them is.
-    if total.is_nan():
-        _refuse(moved, axis, weight)
+
+    def add(index: Index, losses: Floats) -> None:
+        total.add(index, losses, _part(weight, index), _part(mass, index))
+
+    over_rows(formula, add, axis, weight, **logits)
     return total.result()
 
 
 def differentiate_rows(
     formula: Formula,
-    moved: Floats,
     axis: int,
     weight: Weights,
     settings: Settings,
     *,
     dtype: DTypeLike | None = None,
     mass: Floats | None = None,
+    **logits: Floats,
 ) -> Floats:
     """Return the gradient of `reduce_rows`, with the classes at `axis`."""
+    moved = next(iter(logits.values()))
     divisor = divisor_of(math.prod(moved.shape[:-1]), weight if mass is None else mass, settings)
     out = np.empty(moved.shape, np.promote_types(moved.dtype if dtype is None else dtype, np.float32))
-    undefined = False
-    with np.errstate(all="ignore"):
-        for index, block in blocks(moved):
-            rows, w = formula(block, index), _part(weight, index)
-            # A row without a softmax is nan in every class.
-            undefined |= bool(np.isnan(rows[:, 0] if w is None else rows[w > 0, 0]).any())
-            _scale(rows, w, divisor)
-            out[index] = rows.reshape(out[index].shape)
-    if undefined:
-        _refuse(moved, axis, weight)
+
+    def store(index: Index, rows: Floats) -> None:
+        _scale(rows, _part(weight, index), divisor)
+        out[index] = rows.reshape(out[index].shape)
+
+    over_rows(formula, store, axis, weight, **logits)
     return np.moveaxis(out, -1, axis)
 
 
-def reduce_each(losses: Floats, weight: Weights, settings: Settings) -> Any:
+def reduce_each(losses: Floats, weight: Weights, settings: Settings) -> Values:
     """Return the weighted losses of targets, reduced."""
     total = Reducer(losses.shape, losses.dtype, settings)
     with np.errstate(all="ignore"):
@@ -83,7 +75,7 @@ def reduce_each(losses: Floats, weight: Weights, settings: Settings) -> Any:
     return total.result()
 
 
-def differentiate_each(slopes: Floats, weight: Weights, settings: Settings, dtype: DTypeLike) -> Any:
+def differentiate_each(slopes: Floats, weight: Weights, settings: Settings, dtype: DTypeLike) -> Values:
     """Return the gradient of `reduce_each`, where each loss depends on one number of `dtype`."""
     divisor = divisor_of(slopes.size, weight, settings)
     with np.errstate(all="ignore"):
@@ -94,11 +86,6 @@ def differentiate_each(slopes: Floats, weight: Weights, settings: Settings, dtyp
 
 def _part(values: Weights, index: Index) -> Weights:
     return None if values is None else values[index].reshape(-1)
-
-
-def _refuse(moved: Floats, axis: int, weight: Weights) -> None:
-    """Say which logits of the rows that count have no softmax."""
-    refuse(moved if weight is None else np.where((weight > 0)[..., None], moved, 0.0), "logits", axis)
 
 
 def divisor_of(count: int, mass: Weights, settings: Settings) -> float:
@@ -146,17 +133,14 @@ class Reducer:
         else:
             self.sums.append(float(np.add.reduce(losses, axis=None, dtype=np.float64)))
 
-    def is_nan(self) -> bool:
-        """Whether a loss is."""
-        return math.isnan(sum(self.sums)) if self.each is None else bool(np.isnan(self.each).any())
-
-    def result(self) -> Any:
+    def result(self) -> Values:
         """Return what the reduction asks for."""
         if self.each is not None:
             return self.each[()]
         divisor = 1.0 if self.reduction == "sum" else check.mean_divisor(self.mass, self.denominator)
         with np.errstate(over="ignore", under="ignore"):  # a sum beyond float32 is inf
-            return self.dtype.type(np.add.reduce(self.sums) / divisor)
+            mean: Values = self.dtype.type(np.add.reduce(self.sums) / divisor)
+            return mean
 
 
 # ---------------------------------------------------------------------------------------------- targets

@@ -21,18 +21,16 @@ The teacher is a constant: nothing here differentiates with respect to v. The me
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _validate as check
-from ._blocks import Index, cover
-from ._validate import Floats, Reduction
-from ._walk import Reducer, divisor_of, labels_and_weights
+from ._blocks import Block, Index, over_rows
+from ._validate import Floats, Reduction, Values
+from ._walk import differentiate_rows, labels_and_weights, reduce_rows
 from .losses import cross_entropy
-from .numerics import refuse
 
 __all__ = [
     "distillation_gradient",
@@ -51,9 +49,6 @@ SCALES = ("t_squared", "none")
 DIRECTIONS = ("forward", "reverse", "jsd")
 TREATMENTS = ("truncated", "renormalised", "renormalised_both", "tail")
 
-# Rows are worked on in float64, a block of about so many numbers at a time.
-BLOCK = 1 << 16
-
 
 def distillation_loss(
     student_logits: ArrayLike,
@@ -67,7 +62,7 @@ def distillation_loss(
     sample_weight: ArrayLike | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
-) -> Any:
+) -> Values:
     r"""Kullback-Leibler divergence between a teacher's and a student's softened distributions.
 
     .. math:: \ell = T^2 \sum_k p_k \log\frac{p_k}{q_k}, \qquad
@@ -125,20 +120,21 @@ def distillation_loss(
     temperature, squared = divergence_settings(temperature, scale, direction)
     beta = beta_share(beta)
     settings = check.reduction_arguments(reduction, denominator)
-    total = Reducer(z.shape[:-1], np.promote_types(z.dtype, v.dtype), settings)
     w = check.sample_weights(sample_weight, z.shape[:-1])
-    with np.errstate(all="ignore"):
-        for index, (student, teacher), part in _rows((z, v), ("student_logits", "teacher_logits"), w, axis):
-            first, second = (student, teacher) if direction == "reverse" else (teacher, student)
-            a, b, d = _compare(first, second, temperature)
-            factor = temperature if squared else 1.0
-            if direction == "jsd":
-                m, d_a, d_b = _mixture(a, b, d, beta)
-                losses = beta * _divergence(a, m, d_a, factor) + (1 - beta) * _divergence(b, m, d_b, factor)
-            else:
-                losses = _divergence(a, b, d, factor)
-            total.add(index, losses, part)
-    return total.result()
+    factor = temperature if squared else 1.0
+
+    def losses(block: Block, index: Index) -> Floats:
+        student, teacher = _wide(block.rows), _wide(v[index])
+        first, second = (student, teacher) if direction == "reverse" else (teacher, student)
+        a, b, d = compared(first, second, temperature)
+        if direction != "jsd":
+            return _defined(_divergence(a, b, d, factor), student, teacher)
+        m, d_a, d_b = _mixture(a, b, d, beta)
+        mean = beta * _divergence(a, m, d_a, factor) + (1 - beta) * _divergence(b, m, d_b, factor)
+        return _defined(mean, student, teacher)
+
+    dtype = np.promote_types(z.dtype, v.dtype)
+    return reduce_rows(losses, axis, w, settings, dtype=dtype, student_logits=z, teacher_logits=v)
 
 
 def distillation_gradient(
@@ -188,27 +184,27 @@ def distillation_gradient(
     temperature, squared = divergence_settings(temperature, scale, direction)
     beta = beta_share(beta)
     w = check.sample_weights(sample_weight, z.shape[:-1])
-    divisor = divisor_of(math.prod(z.shape[:-1]), w, check.reduction_arguments(reduction, denominator))
+    settings = check.reduction_arguments(reduction, denominator)
     factor = temperature if squared else 1 / temperature
-    out = np.empty(z.shape, np.result_type(z, v, np.float32))
-    with np.errstate(all="ignore"):
-        for index, (student, teacher), part in _rows((z, v), ("student_logits", "teacher_logits"), w, axis):
-            if direction == "forward":
-                p, q, d = _compare(teacher, student, temperature)
-                # p (q/p - 1) has the digits of the difference; where p is zero, d says nothing.
-                gradient = factor * np.where((np.abs(d) < 1) & (p > 0), p * np.expm1(-d), q - p)
-            elif direction == "jsd":
-                p, q, d = _compare(teacher, student, temperature)
-                m, _, d = _mixture(p, q, d, beta)
-                gradient = factor * (1 - beta) * q * (d - _divergence(q, m, d, 1.0)[:, None])
-            else:
-                q, p, d = _compare(student, teacher, temperature)
-                divergence = _divergence(q, p, d, 1.0)[:, None]
-                gradient = np.where(divergence < np.inf, factor * q * (d - divergence), np.nan)
-            if part is not None:
-                gradient = gradient * part[:, None]
-            out[index] = (gradient / divisor).reshape(out[index].shape)
-    return np.moveaxis(out, -1, axis)
+
+    def rows(block: Block, index: Index) -> Floats:
+        student, teacher = _wide(block.rows), _wide(v[index])
+        if direction == "reverse":
+            q, p, d = compared(student, teacher, temperature)
+            divergence = _divergence(q, p, d, 1.0)[:, None]
+            gradient = np.where(divergence < np.inf, factor * q * (d - divergence), np.nan)
+        elif direction == "forward":
+            p, q, d = compared(teacher, student, temperature)
+            # p (q/p - 1) has the digits of the difference; where p is zero, d says nothing.
+            gradient = factor * np.where((np.abs(d) < 1) & (p > 0), p * np.expm1(-d), q - p)
+        else:
+            p, q, d = compared(teacher, student, temperature)
+            m, _, d = _mixture(p, q, d, beta)
+            gradient = factor * (1 - beta) * q * (d - _divergence(q, m, d, 1.0)[:, None])
+        return _defined(np.asarray(gradient), student, teacher)
+
+    dtype = np.promote_types(z.dtype, v.dtype)
+    return differentiate_rows(rows, axis, w, settings, dtype=dtype, student_logits=z, teacher_logits=v)
 
 
 def mixed_loss(
@@ -226,7 +222,7 @@ def mixed_loss(
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
-) -> Any:
+) -> Values:
     r"""Mixture of the cross-entropy with the labels and the divergence from the teacher.
 
     .. math:: \ell = (1-\alpha) \bigl(-\log \operatorname{softmax}(z)_y\bigr) + \alpha\, \ell_{\mathrm{KD}}
@@ -286,7 +282,7 @@ def top_k_loss(
     sample_weight: ArrayLike | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
-) -> Any:
+) -> Values:
     r"""Divergence from a teacher of whom only the k largest probabilities are known.
 
     With S the k classes, p their probabilities, q = softmax(z) and P(S) = sum_S p, Q(S) = sum_S q:
@@ -350,26 +346,27 @@ def top_k_loss(
         mass = np.asarray(np.exp(log_p.astype(np.float64)).sum(-1))
     check_top_k(np.sort(indices), mass, log_p.max(-1), log_p.dtype.newbyteorder("="), treatment)
     settings = check.reduction_arguments(reduction, denominator)
-    total = Reducer(z.shape[:-1], np.promote_types(z.dtype, log_p.dtype), settings)
     w = check.sample_weights(sample_weight, z.shape[:-1])
-    with np.errstate(all="ignore"):
-        for index, (student,), part in _rows((z,), ("student_logits",), w, axis):
-            at = indices[index].reshape(len(student), -1)
-            lp: Floats = log_p[index].reshape(at.shape).astype(np.float64)
-            log_q = _log_softmax(student)
-            lq = np.take_along_axis(log_q, at, -1)
-            if treatment.startswith("renormalised"):
-                lp = _log_softmax(lp)
-            if treatment == "renormalised_both":
-                # A student that rules out all of them is infinitely far, and nan would say less.
-                lq = np.where(np.isneginf(lq), -np.inf, lq - _log_sum_exp(lq)[:, None])
-            losses = _terms(lp, lq).sum(-1)
-            if treatment == "tail" and at.shape[-1] < log_q.shape[-1]:
-                np.put_along_axis(log_q, at, -np.inf, -1)
-                rest = np.maximum(1 - np.exp(lp).sum(-1), 0.0)
-                losses = losses + _terms(np.log(rest), _log_sum_exp(log_q))
-            total.add(index, losses, part)
-    return total.result()
+
+    def losses(block: Block, index: Index) -> Floats:
+        student, at = _wide(block.rows), indices[index].reshape(len(block.rows), -1)
+        lp: Floats = log_p[index].reshape(at.shape).astype(np.float64)
+        log_q = _log_softmax(student)
+        lq = np.take_along_axis(log_q, at, -1)
+        if treatment.startswith("renormalised"):
+            lp = _log_softmax(lp)
+        if treatment == "renormalised_both":
+            # A student that rules out all of them is infinitely far, and nan would say less.
+            lq = np.where(np.isneginf(lq), -np.inf, lq - _log_sum_exp(lq)[:, None])
+        result = _terms(lp, lq).sum(-1)
+        if treatment == "tail" and at.shape[-1] < log_q.shape[-1]:
+            np.put_along_axis(log_q, at, -np.inf, -1)
+            rest = np.maximum(1 - np.exp(lp).sum(-1), 0.0)
+            result = result + _terms(np.log(rest), _log_sum_exp(log_q))
+        return _defined(result, student)
+
+    dtype = np.promote_types(z.dtype, log_p.dtype)
+    return reduce_rows(losses, axis, w, settings, dtype=dtype, student_logits=z)
 
 
 def sample_targets(
@@ -429,18 +426,22 @@ def sample_targets(
     tau = above_zero(proposal_temperature, "proposal_temperature")
     indices = np.empty((*v.shape[:-1], samples), np.intp)
     drawn = np.empty(indices.shape)
-    with np.errstate(all="ignore"):
-        for index, (teacher,), _ in _rows((v,), ("teacher_logits",), None, axis):
-            log_r = _log_softmax((teacher - teacher.max(-1, keepdims=True)) / tau)
-            # The cumulative sum is divided by its last value, so that no draw falls behind it; a class of
-            # probability zero adds nothing and is never the first to exceed a draw.
-            steps = np.cumsum(np.exp(log_r), -1)
-            steps /= steps[:, -1:]
-            u = rng.random((len(teacher), samples))
-            at = np.stack([np.searchsorted(s, x, side="right") for s, x in zip(steps, u, strict=True)])
-            ratio = np.take_along_axis(_log_softmax(teacher) - log_r, at, -1)
-            indices[index] = at.reshape(indices[index].shape)
-            drawn[index] = (np.exp(ratio) / samples).reshape(drawn[index].shape)
+
+    def draw(block: Block, index: Index) -> Floats:
+        teacher = _wide(block.rows)
+        log_r = _log_softmax((teacher - teacher.max(-1, keepdims=True)) / tau)
+        # The cumulative sum is divided by its last value, so that no draw falls behind it; a class of
+        # probability zero adds nothing and is never the first to exceed a draw.
+        steps = np.cumsum(np.exp(log_r), -1)
+        steps /= steps[:, -1:]
+        u = rng.random((len(teacher), samples))
+        at = np.stack([np.searchsorted(s, x, side="right") for s, x in zip(steps, u, strict=True)])
+        at = np.minimum(at, teacher.shape[-1] - 1)  # of a row without a softmax, which is refused in the end
+        indices[index] = at.reshape(indices[index].shape)
+        ratio = np.take_along_axis(_log_softmax(teacher) - log_r, at, -1)
+        return _defined(np.exp(ratio) / samples, teacher)
+
+    over_rows(draw, drawn, axis, teacher_logits=v)
     return np.moveaxis(indices, -1, axis), np.moveaxis(drawn, -1, axis)
 
 
@@ -453,7 +454,7 @@ def sampled_loss(
     sample_weight: ArrayLike | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
-) -> Any:
+) -> Values:
     r"""Cross-entropy with sampled targets: an unbiased estimate of the one with the whole teacher.
 
     .. math:: \ell = -\sum_i w_i \log q_{k_i}, \qquad q = \operatorname{softmax}(z)
@@ -484,21 +485,33 @@ def sampled_loss(
     chosen = _class_choices(indices, "indices", z, axis)
     masses = check.weights(importance_weights, "importance_weights", np.shape(indices), "that of indices")
     masses = np.moveaxis(masses, axis, -1)
-    total = Reducer(z.shape[:-1], z.dtype, check.reduction_arguments(reduction, denominator))
+    settings = check.reduction_arguments(reduction, denominator)
     w = check.sample_weights(sample_weight, z.shape[:-1])
-    with np.errstate(all="ignore"):
-        for index, (student,), part in _rows((z,), ("student_logits",), w, axis):
-            at = chosen[index].reshape(len(student), -1)
-            mass = masses[index].reshape(at.shape)
-            lq = np.take_along_axis(_log_softmax(student), at, -1)
-            total.add(index, np.where(mass > 0, -mass * lq, 0.0).sum(-1), part)
-    return total.result()
+
+    def losses(block: Block, index: Index) -> Floats:
+        student, at = _wide(block.rows), chosen[index].reshape(len(block.rows), -1)
+        mass = masses[index].reshape(at.shape)
+        lq = np.take_along_axis(_log_softmax(student), at, -1)
+        return _defined(np.where(mass > 0, -mass * lq, 0.0).sum(-1), student)
+
+    return reduce_rows(losses, axis, w, settings, student_logits=z)
 
 
-# The arithmetic, on rows in float64 whose largest entry is finite.
+# The arithmetic, on rows in float64.
 
 
-def _compare(first: Floats, second: Floats, temperature: float) -> tuple[Floats, Floats, Floats]:
+def _wide(rows: Floats) -> Floats:
+    return rows.reshape(-1, rows.shape[-1]).astype(np.float64)
+
+
+def _defined(result: Floats, *logits: Floats) -> Floats:
+    """Make the row of a block nan where logits have no softmax, also where the formula does not show it."""
+    for rows in logits:
+        result = result + (0.0 * rows.max(-1)).reshape(-1, *[1] * (result.ndim - 1))
+    return result
+
+
+def compared(first: Floats, second: Floats, temperature: float) -> tuple[Floats, Floats, Floats]:
     """Return a = softmax(first / T), b = softmax(second / T) and d = log(a / b), finite where a is zero."""
     tops = first.max(-1, keepdims=True), second.max(-1, keepdims=True)
     one, other = (first - tops[0]) / temperature, (second - tops[1]) / temperature
@@ -646,25 +659,3 @@ def _class_choices(value: ArrayLike, name: str, logits: Floats, axis: int) -> ND
     array = check.any_array(value, name)
     choices_of_rows(array, name, logits.shape[:-1], axis, integers=array.dtype.kind in "iu")
     return np.moveaxis(check.in_range(array, name, logits.shape[-1], hints=False), axis, -1)
-
-
-def _rows(
-    arrays: tuple[Floats, ...], names: tuple[str, ...], weight: Floats | None, axis: int
-) -> Iterator[tuple[Index, tuple[Floats, ...], Floats | None]]:
-    """Walk over arrays of logits together, in blocks of rows in float64, refusing rows without a softmax.
-
-    Rows of weight zero come as zeros, whatever they hold.
-    """
-    shape, classes = arrays[0].shape[:-1], arrays[0].shape[-1]
-    for index in cover(shape, max(1, BLOCK // classes)):
-        part = None if weight is None else weight[index].reshape(-1)
-        rows = []
-        for array, name in zip(arrays, names, strict=True):
-            block = array[index].reshape(-1, classes).astype(np.float64)
-            if part is not None:
-                block[part == 0] = 0.0
-            if not np.isfinite(block.max(-1)).all():
-                counted = array if weight is None else np.where((weight > 0)[..., None], array, 0.0)
-                refuse(counted, name, axis)
-            rows.append(block)
-        yield index, tuple(rows), part

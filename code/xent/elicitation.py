@@ -13,18 +13,17 @@ import math
 from collections.abc import Iterator
 from functools import cache
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._validate import Floats, any_array, first_true, probabilities, shown
+from ._validate import Floats, Values, any_array, first_true, probabilities, shown
 from .scoring import Rule
 
 __all__ = ["elicited", "expected_score"]
 
 
-def expected_score(rule: Rule, target_probs: ArrayLike, probs: ArrayLike) -> Any:
+def expected_score(rule: Rule, target_probs: ArrayLike, probs: ArrayLike) -> Values:
     r"""Expected cost of the report q when outcomes follow p.
 
     .. math:: S(p, q) = \sum_k p_k\, s(q, k), \qquad 0 \cdot \infty = 0

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _validate as check
-from ._blocks import Block, Index, Terms, blocks
-from ._validate import Floats, Reduction
+from ._blocks import Block, Index, Terms, over_rows
+from ._validate import Floats, Reduction, Values
 from ._walk import (
     binary_targets,
     differentiate_each,
@@ -32,7 +32,7 @@ from ._walk import (
     labels_and_weights,
 )
 from .losses import exponent
-from .numerics import refuse, sigmoid
+from .numerics import sigmoid
 
 __all__ = [
     "binary_cross_entropy_gradient",
@@ -79,23 +79,21 @@ def softmax_jacobian(logits: ArrayLike) -> Floats:
     logits, axis = check.logits_array(logits, "logits", -1)
     classes = logits.shape[-1]
     out = np.empty((*logits.shape, classes), np.promote_types(logits.dtype, np.float32))
-    diagonal = np.einsum("...kk->...k", out)  # a view that can be written to
-    with np.errstate(all="ignore"):
-        for index, block in blocks(logits):
-            highest = block.argmax()
-            block.shift()
-            total, rest = _normalise(block, block.exponentiate_without(highest))
-            at = block.each, highest
-            p = block.work
-            p[at] = 1 / total
-            part = out[index].reshape(-1, classes, classes)
-            np.multiply(p[:, :, None], -p[:, None, :], out=part)
-            complement = 1 - p
-            complement[at] = rest
-            p *= complement
-            diagonal[index] = p.reshape(diagonal[index].shape)
-    if np.isnan(diagonal).any():
-        refuse(logits, "logits", axis)
+
+    def matrices(block: Block, index: Index) -> Floats:
+        highest = block.argmax()
+        block.shift()
+        total, rest = _normalise(block, block.exponentiate_without(highest))
+        at, p = (block.each, highest), block.work
+        p[at] = 1 / total
+        complement = 1 - p
+        complement[at] = rest
+        result: Floats = out[index].reshape(-1, classes, classes)
+        np.multiply(p[:, :, None], -p[:, None, :], out=result)
+        np.einsum("...kk->...k", result)[:] = p * complement
+        return result
+
+    over_rows(matrices, lambda *_: None, axis, logits=logits)  # they are in their place
     return out
 
 
@@ -147,7 +145,7 @@ def cross_entropy_gradient(
         )
         return block.work
 
-    return differentiate_rows(rows, moved, axis, w, check.reduction_arguments(reduction, denominator))
+    return differentiate_rows(rows, axis, w, check.reduction_arguments(reduction, denominator), logits=moved)
 
 
 def soft_cross_entropy_gradient(
@@ -203,7 +201,7 @@ def soft_cross_entropy_gradient(
         return difference
 
     settings = check.reduction_arguments(reduction, denominator)
-    return differentiate_rows(rows, moved, axis, w, settings, dtype=dtype, mass=mass)
+    return differentiate_rows(rows, axis, w, settings, dtype=dtype, mass=mass, logits=moved)
 
 
 def binary_cross_entropy_gradient(
@@ -215,7 +213,7 @@ def binary_cross_entropy_gradient(
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
     denominator: float | None = None,
-) -> Any:
+) -> Values:
     r"""Gradient of `xent.binary_cross_entropy` with respect to the logits.
 
     .. math:: \frac{\partial \ell}{\partial z} = (1-y)\,\sigma(z) - c\,y\,\sigma(-z)
@@ -279,7 +277,7 @@ def focal_loss_gradient(
         block.work *= (slope if factor is None else slope * factor[own])[:, None]
         return block.work
 
-    return differentiate_rows(rows, moved, axis, w, check.reduction_arguments(reduction, denominator))
+    return differentiate_rows(rows, axis, w, check.reduction_arguments(reduction, denominator), logits=moved)
 
 
 def _normalise(block: Block, terms: Terms) -> tuple[Floats, Floats]:

@@ -8,21 +8,18 @@ classes, q far from p or as close as 1e-6, against 40 digits of mpmath.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import entr, rel_entr, xlogy
 
-from ._blocks import blocks
-from ._validate import Floats, logits_array, probabilities, real_array, same_shape, unit
-from .numerics import refuse
+from ._blocks import Block, Index, over_rows
+from ._validate import Floats, Values, logits_array, probabilities, real_array, same_shape, unit
 
 __all__ = ["cross_entropy", "entropy", "entropy_from_logits", "js_divergence", "kl_divergence"]
 
 
 @np.errstate(all="ignore")
-def entropy(p: ArrayLike, *, axis: int = -1, base: float | None = None) -> Any:
+def entropy(p: ArrayLike, *, axis: int = -1, base: float | None = None) -> Values:
     r"""Shannon entropy: the expected surprise under p.
 
     .. math:: H(p) = -\sum_k p_k \log p_k, \qquad 0 \log 0 = 0
@@ -55,7 +52,7 @@ def entropy(p: ArrayLike, *, axis: int = -1, base: float | None = None) -> Any:
     return _result(entr(p.astype(np.float64)), axis, base, p)
 
 
-def entropy_from_logits(logits: ArrayLike, *, axis: int = -1, base: float | None = None) -> Any:
+def entropy_from_logits(logits: ArrayLike, *, axis: int = -1, base: float | None = None) -> Values:
     r"""Shannon entropy of the softmax of logits.
 
     .. math:: H(p) = \log\sum_j e^{z_j} - \sum_k p_k z_k, \qquad p = \operatorname{softmax}(z)
@@ -85,22 +82,21 @@ def entropy_from_logits(logits: ArrayLike, *, axis: int = -1, base: float | None
     logits, axis = logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
     out = np.empty(moved.shape[:-1])
-    with np.errstate(all="ignore"):
-        for index, block in blocks(moved):
-            highest = block.argmax()
-            block.shift()
-            gaps = np.where(np.isneginf(block.work), 0.0, -block.work)
-            terms = block.exponentiate_without(highest)
-            # H = log sum exp(z - m) + sum_k p_k (m - z_k), all of whose terms are >= 0.
-            value = np.log1p(terms.others) + (block.work * gaps).sum(axis=1) / (1 + terms.others)
-            out[index] = value.reshape(out[index].shape)
-    if np.isnan(out).any():
-        refuse(moved, "logits", axis)
+
+    def value(block: Block, _: Index) -> Floats:
+        highest = block.argmax()
+        block.shift()
+        gaps = np.where(np.isneginf(block.work), 0.0, -block.work)
+        terms = block.exponentiate_without(highest)
+        # H = log sum exp(z - m) + sum_k p_k (m - z_k), all of whose terms are >= 0.
+        return np.asarray(np.log1p(terms.others) + (block.work * gaps).sum(axis=1) / (1 + terms.others))
+
+    over_rows(value, out, axis, logits=moved)
     return _result(out[..., None], -1, base, logits)
 
 
 @np.errstate(all="ignore")
-def cross_entropy(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | None = None) -> Any:
+def cross_entropy(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | None = None) -> Values:
     r"""Cross-entropy: the expected surprise of someone who believes q, under p.
 
     .. math:: H(p, q) = -\sum_k p_k \log q_k
@@ -133,7 +129,7 @@ def cross_entropy(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | N
 
 
 @np.errstate(all="ignore")
-def kl_divergence(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | None = None) -> Any:
+def kl_divergence(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | None = None) -> Values:
     r"""Kullback-Leibler divergence (relative entropy): the surprise that believing q adds.
 
     .. math:: \mathrm{KL}(p \,\|\, q) = \sum_k p_k \log \frac{p_k}{q_k} = H(p, q) - H(p)
@@ -159,7 +155,7 @@ def kl_divergence(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | N
 
 
 @np.errstate(all="ignore")
-def js_divergence(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | None = None) -> Any:
+def js_divergence(p: ArrayLike, q: ArrayLike, *, axis: int = -1, base: float | None = None) -> Values:
     r"""Jensen-Shannon divergence: symmetric, and at most log 2 up to rounding.
 
     .. math:: \mathrm{JS}(p, q) = \tfrac12 \mathrm{KL}(p \,\|\, m) + \tfrac12 \mathrm{KL}(q \,\|\, m),
@@ -214,8 +210,9 @@ def _pair(p: ArrayLike, q: ArrayLike, axis: int) -> tuple[Floats, Floats, int]:
     return p, probabilities(q, "q", axis), axis
 
 
-def _result(terms: Floats, axis: int, base: float | None, *given: Floats) -> Any:
+def _result(terms: Floats, axis: int, base: float | None, *given: Floats) -> Values:
     """Sum the terms along the class axis and convert from nats."""
     dtype = np.result_type(np.float32, *given)
     total = np.ascontiguousarray(np.moveaxis(terms, axis, -1)).sum(-1)  # in pairs, along memory
-    return (total / unit(base)).astype(dtype, copy=False)[()]
+    result: Values = (total / unit(base)).astype(dtype, copy=False)[()]
+    return result

@@ -15,16 +15,15 @@ follows. A label smoothing or clip below the smallest normal number of the dtype
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _validate as check
-from ._blocks import Block, Index
-from ._validate import BINARY_LOGITS, LOGITS, PREDICTIONS_FIRST, Floats, Reduction
+from ._blocks import Block, Index, without_nan
+from ._validate import BINARY_LOGITS, LOGITS, PREDICTIONS_FIRST, Floats, Reduction, Values
 from ._walk import binary_targets, distributions_and_weights, labels_and_weights, reduce_each, reduce_rows
-from .numerics import log_sigmoid, log_sum_exp, without_nan
+from .numerics import log_sigmoid, log_sum_exp
 
 __all__ = [
     "binary_cross_entropy",
@@ -48,7 +47,7 @@ def cross_entropy(
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
-) -> Any:
+) -> Values:
     r"""Softmax cross-entropy of logits against class indices.
 
     .. math:: \ell = -\log p_y = \log\sum_k e^{z_k} - z_y, \qquad
@@ -128,7 +127,7 @@ def cross_entropy(
             losses += (1 - smoothing) * terms.gap
         return losses
 
-    return reduce_rows(loss, moved, axis, w, check.reduction_arguments(reduction, denominator))
+    return reduce_rows(loss, axis, w, check.reduction_arguments(reduction, denominator), logits=moved)
 
 
 def soft_cross_entropy(
@@ -141,7 +140,7 @@ def soft_cross_entropy(
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
     denominator: float | None = None,
-) -> Any:
+) -> Values:
     r"""Softmax cross-entropy of logits against a distribution over the classes.
 
     .. math:: \ell = -\sum_k t_k \log p_k, \qquad p = \operatorname{softmax}(z), \qquad 0 \cdot \infty = 0
@@ -200,7 +199,7 @@ def soft_cross_entropy(
         return np.asarray(t.sum(axis=1, dtype=np.float64) * log_of_sum - gaps.sum(axis=1))
 
     settings = check.reduction_arguments(reduction, denominator)
-    return reduce_rows(loss, moved, axis, w, settings, dtype=dtype, mass=mass)
+    return reduce_rows(loss, axis, w, settings, dtype=dtype, mass=mass, logits=moved)
 
 
 def binary_cross_entropy(
@@ -212,7 +211,7 @@ def binary_cross_entropy(
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
     denominator: float | None = None,
-) -> Any:
+) -> Values:
     r"""Binary (Bernoulli) cross-entropy of logits against targets in [0, 1].
 
     .. math:: \ell = -c\,y \log\sigma(z) - (1-y) \log(1-\sigma(z))
@@ -271,7 +270,7 @@ def focal_loss(
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
-) -> Any:
+) -> Values:
     r"""Focal loss of logits against class indices.
 
     .. math:: \ell = -\alpha_y (1 - p_y)^\gamma \log p_y, \qquad p = \operatorname{softmax}(z)
@@ -314,7 +313,7 @@ def focal_loss(
         losses *= (-np.expm1(-losses)) ** np.float64(gamma)  # 1 - p, with the digits that p has lost
         return losses if factor is None else _times(factor[own], losses)
 
-    return reduce_rows(loss, moved, axis, w, check.reduction_arguments(reduction, denominator))
+    return reduce_rows(loss, axis, w, check.reduction_arguments(reduction, denominator), logits=moved)
 
 
 def nll(
@@ -327,7 +326,7 @@ def nll(
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
-) -> Any:
+) -> Values:
     r"""Negative log-likelihood of class indices under given log-probabilities.
 
     .. math:: \ell = -\log p_y
@@ -375,7 +374,7 @@ def log_loss(
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
-) -> Any:
+) -> Values:
     r"""Log loss of class indices under given probabilities.
 
     .. math:: \ell = -\log p_y
@@ -428,7 +427,7 @@ def binary_log_loss(
     sample_weight: ArrayLike | None = None,
     reduction: Reduction = "mean",
     denominator: float | None = None,
-) -> Any:
+) -> Values:
     r"""Binary cross-entropy of targets in [0, 1] under given probabilities of 1.
 
     .. math:: \ell = -y \log p - (1-y) \log(1-p)

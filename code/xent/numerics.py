@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _validate as check
-from ._blocks import Block, blocks
+from ._blocks import Block, blocks, over_rows, without_nan
 from ._validate import Floats
 
 __all__ = ["log_sigmoid", "log_softmax", "log_sum_exp", "sigmoid", "softmax"]
@@ -123,8 +123,8 @@ def log_softmax(logits: ArrayLike, *, axis: int = -1) -> Floats:
         block.shift()
         shifted = block.work.copy()
         terms = block.exponentiate_without(highest)
-        # m - z and log1p(others) have one sign, so that nothing cancels.
-        shifted -= np.log1p(terms.others)[:, None]
+        # m - z and log1p(others) have one sign, so that nothing cancels. (0 m: no row is nan in part.)
+        shifted -= (np.log1p(terms.others) + 0 * terms.maximum)[:, None]
         return shifted
 
     return _by_rows(rows, logits, axis)
@@ -226,31 +226,5 @@ def _by_rows(formula: Callable[[Block], Floats], logits: ArrayLike, axis: int) -
     logits, axis = check.logits_array(logits, "logits", axis)
     moved = np.moveaxis(logits, axis, -1)
     out = np.empty(moved.shape, np.promote_types(logits.dtype, np.float32))
-    with np.errstate(all="ignore"):
-        for index, block in blocks(moved):
-            out[index] = formula(block).reshape(out[index].shape)
-    if np.isnan(out).any():
-        refuse(moved, "logits", axis)
+    over_rows(lambda block, _: formula(block), out, axis, logits=moved)
     return np.moveaxis(out, -1, axis)
-
-
-def without_nan(array: Floats, name: str) -> Floats:
-    """Return `array`, or say where it holds nan."""
-    check.refuse_where(np.isnan(array), name, "numbers", got="nan")
-    return array
-
-
-def refuse(moved: Floats, name: str, axis: int) -> NoReturn:
-    """Say why a row of logits, classes on the last axis of `moved`, has no softmax.
-
-    Only called once a result was nan, so it may take its time; `axis` is where the classes were.
-    """
-    array = np.moveaxis(moved, -1, axis)
-    without_nan(array, name)
-    infinite = np.isposinf(array)
-    check.refuse_where(infinite, name, "logits below +inf", got="inf", hint=lambda: "; its softmax is 0/0")
-    empty = np.asarray(np.isneginf(array).all(axis=axis))
-    raise ValueError(
-        f"{name}: expected a finite logit in every row, got -inf along the whole class axis {axis}"
-        f"{check.at_index(check.first_true(empty))}"
-    )

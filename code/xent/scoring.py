@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from scipy.special import xlogy
 
 from . import _validate as check
-from ._validate import Floats, Indices
+from ._validate import Floats, Indices, Values
 from .denominators import in_units, inverses, population, sharing
 
 __all__ = [
@@ -49,7 +49,7 @@ Rule: TypeAlias = Callable[[Any, Any], Any]
 
 
 @np.errstate(all="ignore")
-def log_score(probs: ArrayLike, targets: ArrayLike) -> Any:
+def log_score(probs: ArrayLike, targets: ArrayLike) -> Values:
     r"""Logarithmic score, the cross-entropy of one outcome: strictly proper.
 
     .. math:: s(q, y) = -\log q_y
@@ -86,7 +86,7 @@ def log_score(probs: ArrayLike, targets: ArrayLike) -> Any:
 
 
 @np.errstate(all="ignore")
-def brier_score(probs: ArrayLike, targets: ArrayLike) -> Any:
+def brier_score(probs: ArrayLike, targets: ArrayLike) -> Values:
     r"""Brier's score, the squared error of the one-hot outcome: strictly proper.
 
     .. math:: s(q, y) = \sum_k (q_k - [k = y])^2
@@ -111,7 +111,7 @@ def brier_score(probs: ArrayLike, targets: ArrayLike) -> Any:
 
 
 @np.errstate(all="ignore")
-def spherical_score(probs: ArrayLike, targets: ArrayLike) -> Any:
+def spherical_score(probs: ArrayLike, targets: ArrayLike) -> Values:
     r"""Spherical score, the cosine between report and outcome: strictly proper.
 
     .. math:: s(q, y) = 1 - \frac{q_y}{\lVert q \rVert_2}
@@ -132,7 +132,7 @@ def spherical_score(probs: ArrayLike, targets: ArrayLike) -> Any:
 
 
 @np.errstate(all="ignore")
-def linear_score(probs: ArrayLike, targets: ArrayLike) -> Any:
+def linear_score(probs: ArrayLike, targets: ArrayLike) -> Values:
     r"""Linear score, half the absolute error of the one-hot outcome: improper.
 
     .. math:: s(q, y) = 1 - q_y = \tfrac12 \sum_k \bigl| q_k - [k = y] \bigr|
@@ -153,7 +153,7 @@ def linear_score(probs: ArrayLike, targets: ArrayLike) -> Any:
 
 
 @np.errstate(all="ignore")
-def zero_one_score(probs: ArrayLike, targets: ArrayLike) -> Any:
+def zero_one_score(probs: ArrayLike, targets: ArrayLike) -> Values:
     r"""Zero-one score, one minus the accuracy: proper, not strictly.
 
     .. math:: s(q, y) = 1 - \frac{[y \in M]}{|M|}, \qquad M = \{k : q_k = \max_j q_j\}
@@ -173,7 +173,7 @@ def zero_one_score(probs: ArrayLike, targets: ArrayLike) -> Any:
 
 
 @np.errstate(all="ignore")
-def clipped_log_score(probs: ArrayLike, targets: ArrayLike, *, eps: float = 1e-7) -> Any:
+def clipped_log_score(probs: ArrayLike, targets: ArrayLike, *, eps: float = 1e-7) -> Values:
     r"""Logarithmic score of a clipped probability: for three classes or more improper.
 
     .. math:: s(q, y) = -\log \min(\max(q_y, \varepsilon), 1 - \varepsilon)
@@ -205,7 +205,7 @@ def clipped_log_score(probs: ArrayLike, targets: ArrayLike, *, eps: float = 1e-7
 
 
 @np.errstate(all="ignore")
-def focal_loss(probs: ArrayLike, targets: ArrayLike, *, gamma: float = 2.0) -> Any:
+def focal_loss(probs: ArrayLike, targets: ArrayLike, *, gamma: float = 2.0) -> Values:
     r"""Focal loss: for gamma > 0 understates a class of probability between 1/2 and 1; see `invert_focal`.
 
     .. math:: s(q, y) = -(1 - q_y)^\gamma \log q_y
@@ -238,7 +238,7 @@ def focal_loss(probs: ArrayLike, targets: ArrayLike, *, gamma: float = 2.0) -> A
 
 
 @np.errstate(all="ignore")
-def smoothed_log_score(probs: ArrayLike, targets: ArrayLike, *, label_smoothing: float) -> Any:
+def smoothed_log_score(probs: ArrayLike, targets: ArrayLike, *, label_smoothing: float) -> Values:
     r"""Logarithmic score under label smoothing: elicits (1 - eps) p + eps / K; see `invert_smoothing`.
 
     .. math:: s(q, y) = -(1 - \varepsilon) \log q_y - \frac{\varepsilon}{K} \sum_k \log q_k
@@ -268,7 +268,7 @@ def smoothed_log_score(probs: ArrayLike, targets: ArrayLike, *, label_smoothing:
 
 
 @np.errstate(all="ignore")
-def weighted_log_score(probs: ArrayLike, targets: ArrayLike, *, weight: ArrayLike) -> Any:
+def weighted_log_score(probs: ArrayLike, targets: ArrayLike, *, weight: ArrayLike) -> Values:
     r"""Logarithmic score with a weight for each class: elicits w p, normalised; see `invert_weighting`.
 
     .. math:: s(q, y) = -w_y \log q_y
@@ -294,7 +294,7 @@ def weighted_log_score(probs: ArrayLike, targets: ArrayLike, *, weight: ArrayLik
 # --------------------------------------------------------------------------------- from the report back
 
 
-def invert_focal(probs: ArrayLike, *, gamma: float = 2.0) -> Any:
+def invert_focal(probs: ArrayLike, *, gamma: float = 2.0) -> Floats:
     r"""Undo the focal loss: from the report that it elicits to the probabilities behind it.
 
     .. math:: p_k \propto \frac{q_k}{(1 - q_k)^\gamma - \gamma (1 - q_k)^{\gamma - 1} q_k \log q_k}
@@ -335,7 +335,7 @@ def invert_focal(probs: ArrayLike, *, gamma: float = 2.0) -> Any:
 
 
 @np.errstate(all="ignore")
-def invert_smoothing(probs: ArrayLike, *, label_smoothing: float) -> Any:
+def invert_smoothing(probs: ArrayLike, *, label_smoothing: float) -> Floats:
     r"""Undo label smoothing: from the report that it elicits to the probabilities behind it.
 
     .. math:: p_k = \frac{q_k - \varepsilon / K}{1 - \varepsilon}
@@ -362,7 +362,8 @@ def invert_smoothing(probs: ArrayLike, *, label_smoothing: float) -> Any:
     above = given.astype(np.float64) - floor
     expected = f"probabilities >= label_smoothing / K = {floor:g}, which smoothing leaves to every class"
     check.refuse_where(above < -slack, "probs", expected, given)
-    return (np.maximum(above, 0.0) / (1 - eps)).astype(np.result_type(np.float32, given), copy=False)
+    p: Floats = (np.maximum(above, 0.0) / (1 - eps)).astype(np.result_type(np.float32, given), copy=False)
+    return p
 
 
 @np.errstate(all="ignore")
@@ -372,7 +373,7 @@ def invert_weighting(
     weight: ArrayLike,
     batch_size: int | None = None,
     class_probs: ArrayLike | None = None,
-) -> Any:
+) -> Floats:
     r"""Undo class weights: from the report that they elicit to the probabilities behind it.
 
     .. math:: p_k \propto \frac{q_k}{w_k}, \qquad \text{or} \qquad
@@ -440,5 +441,5 @@ def _minus_log(q: Floats) -> Floats:
     return np.asarray(0.0 - np.log(q))  # not -log(q), which is -0.0 for a certain hit
 
 
-def _result(cost: Floats, given: Floats) -> Any:
+def _result(cost: Floats, given: Floats) -> Values:
     return cost.astype(np.result_type(np.float32, given), copy=False)[()]

@@ -200,6 +200,9 @@ def draw_speeches(fig: Figure) -> None:
         ax.plot(strokes, [row] * len(strokes), "|", color=colour, ms=13, mew=1.3)
         ax.text(0, row - 0.34, divisor, family="monospace")
         ax.text(count + 2, row, f"{count} characters", va="center")
+    data = stored("shakespeare/prediction.json")["mean_length"]
+    ax.plot([data, data], [-0.45, 1.3], color=plots.GREY, ls=":")
+    ax.text(data + 2, -0.45, f"{data:.0f}, the data", va="center", color=plots.GREY)
     ax.set(xlim=(-1, 190), ylim=(1.35, -0.6))
     ax.axis("off")
 
@@ -307,18 +310,19 @@ PARTS = {
     "GREEN": "prediction minus target/lost digits",
     "GREY": "certify a loss/what frameworks compute/what is wrong with mine?",
     "ORANGE": "proper scores/averages over length/one denominator",
-    "PINK": "soft targets/teacher and student/distil a language model/large vocabularies",
+    "PINK": "soft targets/teacher and student",
+    "SKY": "distil a language model/large vocabularies/in other clothes",
 }
 # What each chapter's opening says you should know, less what follows from the rest; a test compares.
 NEEDS = {2: [1], 3: [2], 4: [2], 5: [4], 6: [5], 7: [5], 9: [3], 10: [4, 9], 11: [10], 12: [3], 13: [12]}
-NEEDS |= {14: [10, 13], 15: [5, 13]}
+NEEDS |= {14: [10, 13], 15: [5, 13], 16: [2]}
 ENTRIES = {1: "learner", 8: "practitioner", 11: "engineer"}
 
 
 def draw_map(fig: Figure) -> None:
     """Draw the chapters from top to bottom, with an arc from each to those that need it."""
     ax, chapter = fig.subplots(), 0
-    for roman, (name, titles) in zip(("I", "II", "III", "IV", "V"), PARTS.items(), strict=True):
+    for roman, (name, titles) in zip(("I", "II", "III", "IV", "V", "VI"), PARTS.items(), strict=True):
         colour, first = getattr(plots, name), chapter + 1
         for title in titles.split("/"):
             chapter += 1
@@ -332,7 +336,7 @@ def draw_map(fig: Figure) -> None:
                 ax.annotate("", (-0.1, chapter - 0.12), (-0.1, needed + 0.12), arrowprops=bend)
         ax.plot([9.9, 9.9], [first - 0.35, chapter + 0.35], color=colour, lw=3)
         ax.text(10.2, (first + chapter) / 2, roman, va="center", fontsize=11)
-    ax.set(xlim=(-3.2, 10.8), ylim=(15.6, 0.4))
+    ax.set(xlim=(-3.2, 10.8), ylim=(16.6, 0.4))
     ax.axis("off")
 
 
@@ -352,7 +356,7 @@ FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
     "speeches": (draw_speeches, (4.8, 1.7)),
     "bench": (draw_bench, (4.8, 3.6)),
     "bench-gpu": (draw_bench_gpu, (4.8, 4.6)),
-    "map": (draw_map, (4.8, 5.6)),
+    "map": (draw_map, (4.8, 6.0)),
 }
 
 _CLEAR: dict[Any, Any] = {f"{part}.facecolor": "none" for part in ("figure", "axes", "savefig")}

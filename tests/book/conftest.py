@@ -54,7 +54,8 @@ class TinyBook:
         # The addresses of whoever publishes the book are not those of the copy.
         theirs = (*execution.ADDRESSES, "XENT_STORED")
         environment = {name: value for name, value in os.environ.items() if name not in theirs}
-        environment |= {"PYTHONPATH": str(self.root / "code"), "OMP_NUM_THREADS": "1", **addresses}
+        paths = os.pathsep.join(str(self.root / name) for name in ("code", "_ext"))
+        environment |= {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **addresses}
         done = subprocess.run(
             [sys.executable, *command],
             cwd=self.root,

@@ -204,12 +204,20 @@ def test_paper_has_every_font_and_shows_what_is_folded(visit: Visit) -> None:
     assert page.locator("article details:not([open])").count() == 0 < page.locator("article details").count()
 
 
-def test_what_the_site_offers_is_the_package(built_site: Path) -> None:
-    [wheel] = built_site.glob("*.whl")
-    with zipfile.ZipFile(wheel) as packed:
-        names = set(packed.namelist())
-    sources = {path.relative_to(ROOT / "code").as_posix() for path in (ROOT / "code/xent").rglob("*.py")}
-    assert sources <= names and wheel.name in (built_site / "chapters/get.html").read_text("utf-8")
+def test_what_the_site_offers_are_the_packages(built_site: Path) -> None:
+    """The library in one wheel, what else the chapters import in another, and nothing in both."""
+    page, held = (built_site / "chapters/get.html").read_text("utf-8"), {}
+    for name in ("xent", "xent_book"):
+        [wheel] = built_site.glob(f"cross_entropy_verified{name.removeprefix('xent')}-*.whl")
+        with zipfile.ZipFile(wheel) as packed:
+            held[name] = {entry for entry in packed.namelist() if ".dist-info" not in entry}
+        files = (
+            path for path in (ROOT / "code" / name).rglob("*") if path.suffix in (".py", ".npz", ".json")
+        )
+        assert {path.relative_to(ROOT / "code").as_posix() for path in files} <= held[
+            name
+        ] and wheel.name in page
+        assert {entry.split("/")[0] for entry in held[name]} == {name}
 
 
 # ------------------------------------------------------------------------ accessibility and colours

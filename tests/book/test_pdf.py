@@ -11,7 +11,7 @@ from playwright.sync_api import Browser
 
 import book_pdf
 
-PRINTED = ["index", "chapters/05_numerics", "chapters/chain"]
+PRINTED = ["index", "chapters/05_numerics", "chapters/line"]
 
 
 @pytest.mark.slow

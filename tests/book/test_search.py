@@ -5,13 +5,9 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-import nbformat
 import pytest
 from playwright.sync_api import Browser, Page
-
-ROOT = Path(__file__).resolve().parents[2]
 
 # Written down before the search was made. Where two sections serve a reader equally well, either may come first.
 WANTED = {
@@ -62,7 +58,6 @@ WANTED = {
 # The book does not speak of the first two by these names; the others' first is the row or the section beside.
 MISSED = {"top-p", "exposure bias", "batchmean", "backpropagation"}
 
-ROW = re.compile(r"^- \[[^\]]+\]\((symptom-[a-z0-9-]+)\): (.+)$", re.M)
 FIRST = """async words => (await xentFind(words)).slice(0, 1).map(
   ({address}) => address.replace(/.*[/]([^/]+)[.]html/, "$1"))[0]"""
 
@@ -81,17 +76,6 @@ def test_forty_queries_lead_to_their_sections(page: Page) -> None:
     first = {words: page.evaluate(FIRST, words) for words in WANTED}
     missed = {words: first[words] for words, wanted in WANTED.items() if first[words] not in wanted.split()}
     assert set(missed) <= MISSED, missed
-
-
-def test_questions_lead_to_their_rows(page: Page) -> None:
-    """What chapter 8 says to type for each question of its list, typed: its row comes first."""
-    cells = nbformat.read(ROOT / "chapters/08_which_loss.ipynb", as_version=4).cells
-    [listed] = [ROW.findall(c.source) for c in cells if c.source.startswith("### Forty questions")]
-    rows = {
-        words: f"08_which_loss#{row}" for row, line in listed for words in re.findall(r"\[`(.+?)`\]", line)
-    }
-    assert len(rows) == 40
-    assert {words: page.evaluate(FIRST, words) for words in rows} == rows
 
 
 def test_a_reader_finds_by_typing(page: Page, server: str) -> None:

@@ -1,13 +1,12 @@
-"""The claims of chapter 15, each with an attempt to refute it."""
+"""What chapter 15 claims, and attempts to refute it; on frozen results in test_records.py."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import mpmath
@@ -24,17 +23,14 @@ from torch.profiler import ProfilerActivity, profile
 import xent
 import xent.torch as xt
 import xent.torch._linear_step as linear
-from adversary import distributions, logits, refuted, rng
+from adversary import Draw, claim, logits, refuted, rng
 from experiments.large_vocabularies import memory
+from records import EXPERIMENTS, holds
 
 Array = np.ndarray
-FOLDER = Path(__file__).parents[2] / "experiments" / "large_vocabularies"
 MIB = 2**20
-
-
-def peak(run: Callable[[], Tensor]) -> int:
-    """The bytes that a loss and its backward pass hold at most."""
-    return int(held(run).max())
+Blocked: Any = memory.Blocked  # the chapter's sketch, without its types
+Options: Any = torch.nn.LinearCrossEntropyOptions
 
 
 def held(run: Callable[[], Tensor]) -> Array:
@@ -43,7 +39,7 @@ def held(run: Callable[[], Tensor]) -> Array:
     From outside: it sees what an operator allocates within itself, which no hook on operators does.
     """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        run().backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(run())
     assert seen.profiler is not None and seen.profiler.kineto_results is not None
     left, events = list(seen.profiler.kineto_results.experimental_event_tree()), []
     while left:
@@ -54,467 +50,416 @@ def held(run: Callable[[], Tensor]) -> Array:
     return np.cumsum([size for _, size in sorted(events, key=lambda e: e[0])])
 
 
-def layer(g: np.random.Generator, rows: int, classes: int, width: int) -> tuple[Tensor, Tensor]:
-    hidden, weight = torch.tensor(g.normal(size=(rows, width))), torch.tensor(g.normal(size=(classes, width)))
-    return hidden.requires_grad_(), weight.requires_grad_()
+def layer(
+    g: Draw, rows: int, classes: int, width: int, dtype: torch.dtype = torch.float64
+) -> tuple[Tensor, Tensor]:
+    """Hidden states and the weight of a last layer."""
+    hidden, weight = (torch.tensor(g.normal(size=(n, width))) for n in (rows, classes))
+    return hidden.to(dtype).requires_grad_(), weight.to(dtype).requires_grad_()
 
 
-@pytest.mark.claim(
-    "15",
-    "PyTorch's float32 cross-entropy with labels, without `torch.compile`, holds three arrays of the logits' size, "
-    "and a fourth if you keep the logits.",
-)
-@pytest.mark.claim(
-    "15",
-    "Chunks of rows alone keep one array of the logits' size; checkpointing, or computing the gradients on the spot, "
-    "removes it.",
-)
-def test_arrays_of_the_logits_size() -> None:
-    """The allocator's count for five ways of the experiment and options of the loss; every stored case, by the process.
+def labels(g: Draw, rows: int, classes: int) -> Tensor:
+    return torch.tensor(g.integers(classes, size=rows))
 
-    Would be refuted by a size at which a way holds another number of arrays, or by an option that adds one: smoothing
-    distributions over the classes does, smoothing labels does not.
-    """
+
+def slopes(loss: Tensor, *at: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(loss, at, retain_graph=True)
+
+
+def off(found: Tensor, right: Tensor) -> float:
+    return float((found.double() - right.double()).norm() / right.double().norm())
+
+
+# ------------------------------------------------------------------------------------- memory of a plain loss
+
+Targets = Callable[[Draw, int, int], Tensor]
+
+
+def distributions_over(g: Draw, rows: int, classes: int) -> Tensor:
+    return torch.tensor(g.dirichlet(np.ones(classes), size=rows)).float()
+
+
+CHUNK = 1 + 2 * 256 / 1024  # the array that chunks alone keep, and a chunk's own, which come and go
+
+
+@claim(
+    "PyTorch's float32 cross-entropy with labels, without `torch.compile`",
+    "Chunks of rows alone keep one array",
+    on=[("plain", 2.7, 3.3), ("plain, logits kept", 3.7, 4.3), ("chunks alone", CHUNK - 0.3, CHUNK + 0.3),
+        ("chunks, checkpointed", 0, 1), ("blocked", 0, 1)],
+    but_not={"a plain loss of two arrays": ("plain", 1.7, 2.3), "chunks alone without it": ("chunks alone", 0, 1),
+             "checkpointed, with it": ("chunks, checkpointed", 1, 2), "blocked, with it": ("blocked", 1, 2)},
+)  # fmt: skip
+def test_arrays_of_the_logits_size(way: str, least: float, most: float) -> None:
     g = rng(0)
-    rows, classes = 1024, int(g.integers(3500, 4500))
-    hidden, weight = (x.detach().float().requires_grad_() for x in layer(g, rows, classes, 8))
-    target = torch.tensor(g.integers(classes, size=rows))
+    rows, classes, kept = 1024, int(g.integers(3500, 4500)), []
+    given = (*layer(g, rows, classes, 8, torch.float32), labels(g, rows, classes))
 
-    def held(way: str) -> float:
-        kept = []
+    def run() -> Any:
+        kept.append(memory.WAYS[way](*given))
+        return kept[0][0] if isinstance(kept[0], tuple) else kept[0]
 
-        def run() -> Tensor:
-            kept.append(memory.WAYS[way](hidden, weight, target))
-            return kept[0][0] if isinstance(kept[0], tuple) else kept[0]
+    assert least < held(run).max() / (4 * rows * classes) < most
 
-        return peak(run) / (4 * rows * classes)
 
-    ways = ("plain", "plain, logits kept", "chunks alone", "chunks, checkpointed", "blocked")
-    arrays = {way: held(way) for way in ways}
+def test_what_options_of_the_loss_hold() -> None:
+    """Smoothed or weighted labels need no array more; distributions over the classes do."""
+    g, classes = rng(0), 4000
+    hidden, weight = layer(g, 1024, classes, 8, torch.float32)
 
-    def says(way: str, count: float) -> None:
-        assert arrays[way] == pytest.approx(count, abs=0.3)
+    def three(targets: Tensor, **options: Any) -> None:
+        used = held(lambda: F.cross_entropy(hidden @ weight.T, targets, **options)).max()
+        assert used / (4 * 1024 * classes) == pytest.approx(3, abs=0.3)
 
-    def optional(targets: Tensor, **options: Any) -> None:
-        used = peak(lambda: F.cross_entropy(hidden @ weight.T, targets, **options))
-        assert used / (4 * rows * classes) == pytest.approx(3, abs=0.3)
-
-    by_class = torch.tensor(g.uniform(0.5, 2, size=classes)).float()
-    for options in ({"label_smoothing": 0.1}, {"weight": by_class}):
-        optional(target, **options)
-        optional(target, **options, reduction="sum")
+    hard, soft = labels(g, 1024, classes), distributions_over(g, 1024, classes)
+    for options in (
+        {"label_smoothing": 0.1},
+        {"weight": torch.tensor(g.uniform(0.5, 2, size=classes)).float()},
+    ):
+        for reduction in ("mean", "sum"):
+            three(hard, **options, reduction=reduction)
         with refuted("distributions as targets"):
-            optional(torch.tensor(g.dirichlet(np.ones(classes), size=rows)).float(), **options)
-    chunk = 256 / rows  # a chunk's own arrays come and go
-    says("plain", 3)
-    says("plain, logits kept", 4)
-    says("chunks alone", 1 + 2 * chunk)
-    with refuted("a plain loss of two arrays"):
-        says("plain", 2)
-    with refuted("chunks alone without the array"):
-        says("chunks alone", 2 * chunk)
-    for way in ("chunks, checkpointed", "blocked"):
-        assert arrays[way] < 1
-        with refuted("the array that chunks alone keep"):
-            says(way, 1 + 2 * chunk)
-    for case in json.loads((FOLDER / "memory.json").read_text())["cases"]:
-        rows, classes = case["rows"], case["vocabulary"]
-        gradients = 4 * memory.FEATURES * (rows + classes)
-        for name, entries in (("plain", 3 * rows * classes), ("blocked", 2 * rows * memory.BLOCK)):
-            assert case["bytes"][name] == pytest.approx(4 * entries + gradients, rel=0.1)
-        if classes < 16_000:
-            continue
-        arrays = {name: used / case["logits"] for name, used in case["bytes"].items()}
-        assert arrays["plain"] == pytest.approx(3, abs=0.25)
-        assert arrays["plain, logits kept"] == pytest.approx(4, abs=0.25)
-        assert 1 < arrays["chunks alone"] < 1 + 5 * 256 / case["rows"]  # a chunk has 256 rows
-        for name in ("chunks, checkpointed", "torch, options", "torch, chunks of 256", "blocked"):
-            if case["rows"] > 1024:
-                assert arrays[name] < 0.5  # the gradients of the inputs are in it
+            three(soft, **options)
 
 
-@pytest.mark.claim(
-    "15",
-    "A log-sum-exp needs one look at each block, with a maximum and a sum as its state.",
+@claim(
+    "The plain loss climbs to two arrays of the logits' size",
+    on=[(rows, classes, 2, 1, 3) for rows, classes in ((512, 8000), (4000, 1000), (100, 30_000))],
+    but_not={"one array, then three": (512, 8000, 3)},
 )
-def test_one_look_is_enough() -> None:
-    """Logits of every kind, masked ones too, in blocks of random order and size, down to one logit.
+def test_the_plain_loss_over_time(rows: int, classes: int, *turns: int) -> None:
+    g = rng(13)
+    h, w = layer(g, rows, classes, 1, torch.float32)
+    y = labels(g, rows, classes)
+    levels = [0, *np.rint(held(lambda: F.cross_entropy(h @ w.T, y)) / (4 * rows * classes)).astype(int), 0]
+    steps = [0, *(b for a, b in itertools.pairwise(levels) if a != b), -1]
+    found = [b for a, b, c in zip(steps, steps[1:], steps[2:], strict=False) if (b - a) * (c - b) < 0]
+    assert tuple(found) == turns
 
-    Would be refuted by a block or an order that ends at another number.
-    """
+
+# ------------------------------------------------------------------------------------- the state of a maximum and a sum
+
+
+def cuts() -> Iterator[list[Array]]:
+    """Logits of every kind, masked ones too, in blocks of random order and size, down to one logit."""
     g = rng(1)
-
-    def says(parts: list[Array], shift: Callable[[float, float], float]) -> None:
-        m, s, z = -np.inf, 0.0, np.concatenate(parts)
-        for part in parts:
-            top = max(m, part.max())
-            if top > -np.inf:
-                s = s * shift(m, top) + np.exp(part - top).sum()
-                m = top
-        assert m + np.log(s) == pytest.approx(logsumexp(z), rel=1e-13, abs=1e-13)
-        assert 1 <= s <= len(z)
-
-    def cut(z: Array) -> list[Array]:
-        places = g.choice(np.arange(1, len(z)), min(7, len(z) - 1), replace=False)
-        return np.split(g.permutation(z), np.sort(places))
-
     for classes in (2, 10, 500):
         for _, (z,) in logits(g, 1, classes):
-            says(cut(z), lambda m, top: np.exp(m - top))
-            masked = np.where(g.random(classes) < 0.5, -np.inf, z)
-            masked[0] = z[0]
-            says(cut(masked), lambda m, top: np.exp(m - top))
-    rising = np.split(np.sort(5 * g.normal(size=500)), 5)
-    says(rising, lambda m, top: np.exp(m - top))
-    with refuted("a sum that is not shifted as the maximum rises"):
-        says(rising, lambda m, top: 1.0)
+            masked = np.where(np.arange(classes) * (g.random(classes) < 0.5), -np.inf, z)
+            for row in (z, masked):
+                places = g.choice(np.arange(1, classes), min(7, classes - 1), replace=False)
+                yield np.split(g.permutation(row), np.sort(places))
+    yield np.split(np.sort(5 * g.normal(size=500)), 5)
 
 
-@pytest.mark.claim("15", "So in float32 the sum cannot overflow.")
-def test_a_state_does_not_overflow() -> None:
-    """The chapter's sketch: large logits of both signs, and as many equal ones as the largest vocabulary has.
-
-    Would be refuted by logits whose loss is infinite though its terms are not; in float16 the sum of 70,000 ones is.
-    """
-    g = rng(14)
-
-    def says(dtype: torch.dtype, classes: int, scale: float, block: int) -> None:
-        weight = torch.tensor(scale * g.choice([-1.0, 0.0, 1.0], size=(classes, 1))).to(dtype)
-        targets = torch.tensor(g.integers(classes, size=2))
-        assert torch.isfinite(memory.Blocked.apply(torch.ones(2, 1, dtype=dtype), weight, targets, block))
-
-    for scale in (0.0, 1.0, 1e4, 5e37):
-        for classes, block in ((70_000, 1024), (256_000, 50_000), (3, 1)):
-            says(torch.float32, classes, scale, block)
-    says(torch.float16, 1000, 0.0, 100)
-    with refuted("float16"):
-        says(torch.float16, 70_000, 0.0, 1024)
-
-
-@pytest.mark.claim(
-    "15",
-    '`xent.torch.linear_cross_entropy` takes rows and, except with `reduction="none"`, computes the gradients in the '
-    "forward pass and returns them in the backward pass.",
+@claim(
+    "A log-sum-exp needs one look at each block",
+    on=cuts,
+    but_not=lambda: {"a sum that is not shifted as the maximum rises": ([*cuts()][-1], False)},
 )
-def test_when_the_gradients_are_formed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The products that a backward pass needs, counted, for each reduction, one block of rows and several.
-
-    Would be refuted by a reduction to one number whose backward pass multiplies again; "none" is left out.
-    """
-    g, products = rng(15), []
-    for name in ("_project", "_into_hidden", "_add_product"):
-        whole = getattr(linear, name)
-
-        def counted(*arguments: Any, function: Callable[..., Any] = whole) -> Any:
-            products.append(len(arguments[0]))
-            return function(*arguments)
-
-        monkeypatch.setattr(linear, name, counted)
-
-    def says(reduction: str, rows: int) -> None:
-        loss = xt.linear_cross_entropy(
-            *layer(g, rows, 50_000, 2), torch.zeros(rows, dtype=int), reduction=reduction
-        )
-        assert products
-        products.clear()
-        loss.sum().backward()
-        assert not products
-
-    for rows in (1, 5, 200):
-        says("mean", rows)
-        says("sum", rows)
-        with refuted("each loss for itself"):
-            says("none", rows)
+def test_one_look_is_enough(parts: list[Array], shifted: bool = True) -> None:
+    m, s, z = -np.inf, 0.0, np.concatenate(parts)
+    for part in parts:
+        top = max(m, part.max())
+        if top > -np.inf:
+            s = s * (np.exp(m - top) if shifted else 1.0) + np.exp(part - top).sum()
+            m = top
+    assert m + np.log(s) == pytest.approx(logsumexp(z), rel=1e-13, abs=1e-13)
+    assert 1 <= s <= len(z)
 
 
-@pytest.mark.claim(
-    "15",
-    "The linear losses of `xent.torch` have the gradients of the plain losses, with a live or cached teacher too, and "
-    "hold a few blocks of rows of the logits at a time, however many tokens there are.",
+@claim(
+    "So in float32 the sum cannot overflow",
+    on=[(torch.float32, *size, scale) for scale in (0.0, 1.0, 1e4, 5e37)
+        for size in ((70_000, 1024), (256_000, 50_000), (3, 1))] + [(torch.float16, 1000, 100, 0.0)],
+    but_not={"float16": (torch.float16, 70_000, 1024, 0.0)},
+)  # fmt: skip
+def test_a_state_does_not_overflow(dtype: torch.dtype, classes: int, block: int, scale: float) -> None:
+    """The chapter's sketch: large logits of both signs, and as many equal ones as the largest vocabulary has."""
+    weight = torch.tensor(scale * rng(14).choice([-1.0, 0.0, 1.0], size=(classes, 1))).to(dtype)
+    hidden, targets = torch.ones(2, 1, dtype=dtype), labels(rng(14), 2, classes)
+    assert torch.isfinite(Blocked.apply(hidden, weight, targets, block))
+
+
+# ----------------------------------------------------------------------------------- the linear losses of xent.torch
+
+
+@claim(
+    "`xent.torch.linear_cross_entropy` takes rows and",
+    on=[(reduction, rows) for reduction in ("mean", "sum") for rows in (1, 5, 200)],
+    but_not={"each loss for itself": ("none", 5)},
 )
-@pytest.mark.claim(
-    "15",
-    "In float32 on a CPU a block holds 12 MiB of each model's logits, or 32 rows if these take more, as they do above "
-    "98,304 classes",
-)
-def test_linear_losses_never_hold_the_logits() -> None:
-    """Gradients in float64 with ignored rows; the allocator's count for vocabularies on both sides of 98,304.
+def test_when_the_gradients_are_formed(reduction: Any, rows: int) -> None:
+    """The products that a backward pass needs, counted."""
+    products: list[str] = []
 
-    Would be refuted by a size at which more than a block is held: one block of all logits is. What a cache takes
-    in the meantime grows with the tokens, and is no logits: its indices are copied and sorted.
-    """
+    def counted(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        products.append(name)
+        return function(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_project", "_into_hidden", "_add_product"):
+            patch.setattr(linear, name, partial(counted, name, getattr(linear, name)))
+        y = torch.zeros(rows, dtype=torch.long)
+        loss = xt.linear_cross_entropy(*layer(rng(15), rows, 50_000, 2), y, reduction=reduction)
+        forward = len(products)
+        torch.autograd.backward(loss.sum())
+        assert len(products) == forward > 0
+
+
+def plain_and_linear(loss: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The loss from all logits and from blocks, in float64 with ignored rows, and what both are differentiated by."""
     g = rng(2)
-    hidden, weight = layer(g, 40, 301, 16)
-    taught, teacher = (x.detach() for x in layer(g, 40, 301, 24))
-    targets = torch.tensor(g.integers(301, size=40))
-    targets[::3] = -100
-    live = targets >= 0
-    z, v = hidden @ weight.T, taught @ teacher.T
-    pairs = [
-        (F.cross_entropy(z, targets), xt.linear_cross_entropy(hidden, weight, targets, ignore_index=-100)),
-        (
-            F.kl_div(z[live].log_softmax(1), v[live].softmax(1), reduction="batchmean"),
-            xt.linear_distillation_loss(hidden, weight, taught, teacher, targets=targets, ignore_index=-100),
-        ),
-    ]
-    cache = xt.top_k_of_teacher(v, 9)
+    (h, w), (u, v) = layer(g, 40, 301, 16), (x.detach() for x in layer(g, 40, 301, 24))
+    y = labels(g, 40, 301)
+    y[::3] = -100
+    live, z, t = y >= 0, h @ w.T, u @ v.T
+    ignored: Any = {"targets": y, "ignore_index": -100}
+    hard = F.cross_entropy(z, y)
+    if loss == "labels":
+        return hard, xt.linear_cross_entropy(h, w, y, ignore_index=-100), h, w
+    if loss == "teacher":
+        kl = F.kl_div(z[live].log_softmax(1), t[live].softmax(1), reduction="batchmean")
+        return kl, xt.linear_distillation_loss(h, w, u, v, **ignored), h, w
+    cache = xt.top_k_of_teacher(t, 9)
     assert cache.probs is not None
-    rest = z.log_softmax(1).exp().scatter(1, cache.indices, 0.0).sum(1)
+    rest = z.softmax(1).scatter(1, cache.indices, 0.0).sum(1)
     top = F.kl_div(z.log_softmax(1).gather(1, cache.indices), cache.probs, reduction="none").sum(1)
-    by_cache = (top + F.kl_div(rest.log(), cache.tail, reduction="none"))[live].mean()
-    counted = {"targets": targets, "ignore_index": -100}
-    cached = xt.linear_distillation_loss(hidden, weight, teacher_top_k=cache, **counted)
-    both = xt.linear_distillation_loss(hidden, weight, teacher_top_k=cache, alpha=0.25, **counted)
-    pairs += [(by_cache, cached), (0.25 * by_cache + 0.75 * F.cross_entropy(z, targets), both)]
-    for plain, ours in pairs:
-        assert ours.item() == pytest.approx(plain.item(), rel=1e-12)
-        expected = torch.autograd.grad(plain, (hidden, weight), retain_graph=True)
-        for a, b in zip(torch.autograd.grad(ours, (hidden, weight)), expected, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+    soft = (top + F.kl_div(rest.log(), cache.tail, reduction="none"))[live].mean()
+    if loss == "cache":
+        return soft, xt.linear_distillation_loss(h, w, teacher_top_k=cache, **ignored), h, w
+    both = xt.linear_distillation_loss(h, w, teacher_top_k=cache, alpha=0.25, **ignored)
+    return 0.25 * soft + 0.75 * hard, both, h, w
 
-    def says(
-        rows: int,
-        classes: int,
-        with_teacher: bool = False,
-        cached: int = 0,
-        copies: float = 1.5,
-        models: int = 2,
-    ) -> None:
-        h, w = (x.detach().float().requires_grad_() for x in layer(g, rows, classes, 2))
-        y = torch.tensor(g.integers(classes, size=rows))
-        gradients = 4 * 2 * (rows + classes)
-        block = 4 * max(32 * classes, 3 * MIB)
-        assert block < 4 * rows * classes / 2  # or nothing would be saved
-        if with_teacher:
-            for direction, strips in (("forward", 6), ("jsd", 10)):  # of 2^18 logits
-                loss = partial(xt.linear_distillation_loss, direction=direction)
-                held = peak(lambda loss=loss: loss(h, w, h.detach(), w.detach())) - gradients
-                assert (models - 0.01) * block < held < models * block + strips * MIB
-        elif cached:
-            indices = (y[:, None] + torch.arange(cached)) % classes
-            kept = torch.full(indices.shape, 0.5 / cached)
-            top_k = xt.TopK(indices, torch.full((rows,), 0.5), probs=kept)
-            own = copies * (indices.nbytes + kept.nbytes)
-            mixed = {"teacher_top_k": top_k, "targets": y, "alpha": 0.5}
-            held = peak(lambda: xt.linear_distillation_loss(h, w, **mixed)) - gradients
-            assert 0.99 * block < held < block + 6 * MIB + own
-        else:
-            held = peak(lambda: xt.linear_cross_entropy(h, w, y)) - gradients
-            assert 0.99 * block < held < block + MIB
 
-    for rows, classes in ((800, 10_000), (4000, 3000), (80, 110_000)):
-        says(rows, classes)
+@pytest.mark.parametrize("loss", ["labels", "teacher", "cache", "cache and labels"])
+def test_linear_losses_have_the_gradients_of_the_plain_ones(loss: str) -> None:
+    plain, ours, *at = plain_and_linear(loss)
+    assert ours.item() == pytest.approx(plain.item(), rel=1e-12)
+    for found, right in zip(slopes(ours, *at), slopes(plain, *at), strict=True):
+        torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-12)
+
+
+def one_block(rows: int, classes: int, of: Any, models: int = 1, own: float = 1.5, blocks: int = 1) -> None:
+    """What a loss of float32 logits holds besides the gradients: a block of each model's, and a cache's indices."""
+    g = rng(2)
+    h, w = layer(g, rows, classes, 2, torch.float32)
+    y, block = labels(g, rows, classes), 4 * max(32 * classes, 3 * MIB)
+    assert block < 4 * rows * classes / 2  # or nothing would be saved
+    room = 5 * MIB // 4  # what is kept of each row of the block
+    if of in ("forward", "jsd"):
+        run = partial(xt.linear_distillation_loss, h, w, h.detach(), w.detach(), direction=of)
+        room = {"forward": 6, "jsd": 10}[of] * MIB  # strips of 2^18 logits
+    elif of == "labels":
+        run = partial(xt.linear_cross_entropy, h, w, y)
+    else:  # a cache of so many classes a row
+        indices = (y[:, None] + torch.arange(int(of))) % classes
+        kept = torch.full(indices.shape, 0.5 / int(of))
+        cache = xt.TopK(indices, torch.full((rows,), 0.5), probs=kept)
+        run = partial(xt.linear_distillation_loss, h, w, teacher_top_k=cache, targets=y, alpha=0.5)
+        room = int(6 * MIB + own * (indices.nbytes + kept.nbytes))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("BLOCK", "LEAST", "STEP") if blocks == 0 else ():
+            patch.setattr(linear, name, 2**40)
+        most = held(run).max() - 4 * 2 * (rows + classes)
+    assert (models - 0.01) * block < most < models * block + room
+
+
+test_linear_losses_never_hold_the_logits = claim(
+    "The linear losses of `xent.torch` have the gradients of the plain losses",
+    "In float32 on a CPU a block holds 12 MiB of each model's logits",
+    on=[(800, 10_000, "labels"), (4000, 3000, "labels"), (80, 110_000, "labels"), (1600, 5000, "forward", 2),
+        (1600, 5000, "jsd", 2), (800, 10_000, "1"), (40_000, 600, "64")],
+    but_not={"12 MiB for both models": (1600, 5000, "forward", 1), "no cache": (40_000, 600, "64", 1, 0),
+             "one block of all logits": (800, 10_000, "labels", 1, 0, 0), "of two": (800, 10_000, "forward", 2, 0, 0),
+             "with a cache": (800, 10_000, "1", 1, 1.5, 0)},
+)(one_block)  # fmt: skip
+
+
+def test_blocks_above_98_304_classes() -> None:
+    """There 32 rows take more than 12 MiB; in bfloat16 the gradient of the weight in float32 comes on top."""
     for classes in (98_303, 98_304, 98_305):
         rows, _ = linear._sizes("cpu", classes, False)
-        assert (rows == 32) == (classes > 96_000) and (4 * rows * classes > 12 * MIB) == (classes > 98_304)
-    says(1600, 5000, with_teacher=True)
-    with refuted("12 MiB for both models"):
-        says(1600, 5000, with_teacher=True, models=1)
-    says(800, 10_000, cached=1)
-    says(40_000, 600, cached=64)
-    with refuted("a block and nothing else, beside a large cache"):
-        says(40_000, 600, cached=64, copies=0)
-    h, w = (x.detach().bfloat16().requires_grad_() for x in layer(g, 4, 8000, 1000))
-    y = torch.tensor(g.integers(8000, size=4))
-    held = peak(lambda: xt.linear_cross_entropy(h, w, y)) - 2 * 1000 * 8004
-    assert held > 4 * 1000 * 8000  # in bfloat16 the gradient of the weight in float32 comes on top
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("BLOCK", "LEAST", "STEP"):
-            patch.setattr(linear, name, 2**40)
-        for teachers in ((False, 0), (True, 0), (False, 1)):
-            with refuted("one block of all logits"):
-                says(800, 10_000, *teachers)
+        assert rows == 32 and (4 * rows * classes > 12 * MIB) == (classes > 98_304)
+    h, w = layer(rng(2), 4, 8000, 1000, torch.bfloat16)
+    most = held(lambda: xt.linear_cross_entropy(h, w, labels(rng(2), 4, 8000))).max()
+    assert most - 2 * 1000 * 8004 > 4 * 1000 * 8000
+
+
+SURE = [(torch.bfloat16, 1e-3), (torch.float16, 1e-4)]
 
 
 @pytest.mark.slow
-@pytest.mark.claim(
-    "15",
-    "Where the teacher is sure, one minus the sum of $k$ sixteen-bit probabilities is mostly rounding error, so the "
-    "cache stores the other classes' mass itself, in float32 or, as here, in float64.",
+@claim(
+    "Where the teacher is sure, one minus the sum",
+    on=[(*kind, *size) for kind in SURE for size in ((50, 4), (1000, 16), (30_000, 64))],
+    but_not={
+        f"a tenth and more outside of its best, {dtype}": (dtype, 1e4 * part, 1000, 16)
+        for dtype, part in SURE
+    },
 )
-def test_the_tail_of_a_sure_teacher() -> None:
-    """Teachers whose best class has all but a thousandth or less, of many sizes, both formats; then unsure ones.
-
-    Would be refuted by a sure teacher's row whose tail is right to half of itself in sixteen bits, or wrong in the
-    cache. An unsure teacher's tail survives.
-    """
+def test_the_tail_of_a_sure_teacher(dtype: torch.dtype, part: float, classes: int, k: int) -> None:
+    """The best class has all but this part or less: sixteen bits miss the tail by half of it, the cache does not."""
     g = rng(10)
-
-    def says(v: Tensor, k: int, dtype: torch.dtype) -> None:
-        exact = v.double().softmax(1)
-        cache = xt.top_k_of_teacher(v, k)
-        assert cache.probs is not None and cache.tail.dtype == torch.float32
-        tail = exact.scatter(1, cache.indices, 0.0).sum(1)
-        assert ((cache.tail - tail).abs() < 1e-4 * tail).all()
-        assert xt.top_k_of_teacher(v.double(), k).tail.dtype == torch.float64  # the chapter's teacher
-        left = 1 - cache.probs.to(dtype).double().sum(1)
-        assert ((left - tail).abs() > 0.5 * tail).double().mean() > 0.5
-
-    for dtype, part in ((torch.bfloat16, 1e-3), (torch.float16, 1e-4)):
-        for classes, k in ((50, 4), (1000, 16), (30_000, 64)):
-            sure = torch.tensor(g.normal(size=(200, classes))).float()
-            rest = torch.tensor(g.exponential(size=200)).float() - math.log(part)
-            sure[:, 0] = sure[:, 1:].logsumexp(1) + rest
-            says(sure, k, dtype)
-            with refuted("a teacher with a tenth and more outside of its best"):
-                unsure = sure.clone()
-                unsure[:, 0] -= 9
-                says(unsure, k, dtype)
+    v = torch.tensor(g.normal(size=(200, classes))).float()
+    v[:, 0] = v[:, 1:].logsumexp(1) + torch.tensor(g.exponential(size=200)).float() - math.log(part)
+    cache = xt.top_k_of_teacher(v, k)
+    assert cache.probs is not None and cache.tail.dtype == torch.float32
+    assert xt.top_k_of_teacher(v.double(), k).tail.dtype == torch.float64  # the chapter's teacher
+    tail = v.double().softmax(1).scatter(1, cache.indices, 0.0).sum(1)
+    assert ((cache.tail - tail).abs() < 1e-4 * tail).all()
+    left = 1 - cache.probs.to(dtype).double().sum(1)
+    assert ((left - tail).abs() > 0.5 * tail).double().mean() > 0.5
 
 
-@pytest.mark.claim(
-    "15",
-    "Besides the gradients, which every method has to compute, the linear losses take 15 to 35 MiB at each of these "
-    "widths, with or without a teacher.",
+@claim(
+    "Logits lose digits when they are stored in bfloat16",
+    "Converting afterwards does not undo",
+    on=[(20_000, 64, 0.4), (20_000, 16, 1.0), (20_000, 256, 0.15), (100, 64, 0.1)],
+    but_not={"logits that were kept in float32": (20_000, 64, 0.4, torch.float32)},
 )
-def test_memory_over_the_width() -> None:
-    """The stored measurement, every width, with a teacher and without.
-
-    Would be refuted by a width at which it rounds to 14 MiB or to 36.
-    """
-    result = json.loads((FOLDER / "widths.json").read_text())
-    assert {case["width"] for case in result["cases"]} == {128, 512, 2048}
-
-    def says(used: float) -> None:
-        assert 15 <= round(used / MIB) <= 35
-
-    for case in result["cases"]:
-        says(case["bytes"]["xent"])
-        for factor in (10, 0.1):
-            with refuted("ten times as much, or a tenth"):
-                says(factor * case["bytes"]["xent"])
-        with refuted("the plain pair"):
-            says(case["bytes"]["plain"])
-
-
-@pytest.mark.claim(
-    "15",
-    "Logits lose digits when they are stored in bfloat16, and no later conversion brings them back.",
-)
-@pytest.mark.claim("15", "Converting afterwards does not undo the rounding of the logits.")
-def test_digits_lost_in_storage() -> None:
-    """Several widths and scales, few classes too: converted, the loss is that of the rounded logits, not of the exact.
-
-    Would be refuted by logits whose digits come back. The arithmetic's do: with a hundred classes and small logits
-    the conversion removes most of the error.
-    """
+def test_digits_lost_in_storage(
+    classes: int, width: int, scale: float, kept: torch.dtype = torch.bfloat16
+) -> None:
+    """Converted, the loss is that of the rounded logits, a thousand times as far off as that of blocks in float32."""
     g = rng(3)
+    h, w = (torch.tensor(s * g.normal(size=(n, width))).bfloat16() for s, n in ((1.0, 64), (scale, classes)))
+    z = h.double() @ w.double().T
+    y = torch.tensor([g.choice(classes, p=row / row.sum()) for row in z.softmax(1).numpy()])
+    exact, rounded = (F.cross_entropy(x, y, reduction="none") for x in (z, z.bfloat16().double()))
+    converted = F.cross_entropy(z.to(kept).float(), y, reduction="none").double()
+    ours = xt.linear_cross_entropy(h, w, y, reduction="none").double()
+    assert (converted - rounded).abs().max() < 1e-5
+    assert (ours - exact).abs().mean() < (converted - exact).abs().mean() / 1000
 
-    def says(z: Tensor, kept: Tensor, y: Tensor, others: Tensor) -> None:
-        exact = F.cross_entropy(z, y, reduction="none")
 
-        def error(loss: Tensor) -> float:
-            return float((loss.double() - exact).abs().mean())
+def lost(part: float, spread: float) -> tuple[float, float, float]:
+    """What rounded logits cost the gradient of labels and of a distillation, and what blocks in float32 do."""
+    g = rng(9)
+    h, w, dh, dw = (torch.tensor(g.normal(size=(n, 64))) for n in (128, 1500) * 2)
+    scaled = (h, w * spread / 8, h + part * dh, (w + part * dw) * spread / 8)
+    h, w, u, v = (x.bfloat16() for x in scaled)
+    z, t = h.double() @ w.double().T, u.double() @ v.double().T
+    y = torch.multinomial(t.softmax(1), 1)[:, 0]
 
-        converted = F.cross_entropy(kept, y, reduction="none")
-        rounded = F.cross_entropy(z.bfloat16().double(), y, reduction="none")
-        assert (converted - rounded).abs().max() < 1e-5
-        assert error(others) < error(converted) / 1000
+    def of_weight(loss: Callable[[Tensor, Tensor], Tensor], kind: torch.dtype) -> Tensor:
+        at, taught = (x.to(kind).double().requires_grad_() for x in (z, t))
+        return slopes(loss(at, taught), at)[0].T @ h.double()
 
-    for classes, width, scale in ((20_000, 64, 0.4), (20_000, 16, 1.0), (20_000, 256, 0.15), (100, 64, 0.1)):
-        h = torch.tensor(g.normal(size=(64, width))).bfloat16()
-        w = torch.tensor(scale * g.normal(size=(classes, width))).bfloat16()
-        z = h.double() @ w.double().T
-        y = torch.tensor([g.choice(classes, p=row / row.sum()) for row in z.softmax(1).numpy()])
-        ours = xt.linear_cross_entropy(h, w, y, reduction="none")
-        says(z, z.bfloat16().float(), y, ours)
-        with refuted("logits that were kept in float32"):
-            says(z, z.float(), y, ours)
+    hard: Any = lambda z, _: F.cross_entropy(z, y)  # noqa: E731
+    exact = [of_weight(loss, torch.float64) for loss in (hard, xt.distillation_loss)]
+    rounded = [of_weight(loss, torch.bfloat16) for loss in (hard, xt.distillation_loss)]
+    w.requires_grad_()
+    (blocks,) = slopes(xt.linear_distillation_loss(h, w, u, v), w)
+    return off(rounded[0], exact[0]), off(rounded[1], exact[1]), off(blocks, exact[1])
 
 
 @pytest.mark.claim(
     "15",
-    "A z-loss leaves the optimal probabilities alone if every context can shift its logits by a constant of its own.",
+    "Near its teacher a student loses more of its gradient",
+    "With the logits of a block in float32 it is",
 )
-@pytest.mark.claim(
-    "15",
-    "in the smallest example (below the divider), at a weight of $10^{-4}$, by little more than a thousandth at most",
-)
-def test_when_the_z_loss_is_free() -> None:
-    """Weights to 5, sharp truths, two to twenty classes, free logits; then a reference class, off the chapter's grid.
+def test_rounded_logits_near_a_teacher() -> None:
+    """Other layers and spreads of the logits than the page's, teachers nearer and nearer; labels drawn from each."""
 
-    Would be refuted by a truth that free logits miss; with one logit fixed they do.
-    """
+    def says(less: float, more: float) -> None:
+        assert more > 2 * less
+
+    for spread in (2.0, 3.0):
+        found = [lost(part, spread) for part in (1.0, 0.3, 0.1, 0.03)]
+        distilled = [soft for _, soft, _ in found[1:]]
+        nearer = list(itertools.pairwise(distilled))
+        holds(
+            says,
+            *nearer,
+            (found[0][0], distilled[-1]),
+            but_not={"farther": nearer[0][::-1], "far": nearer[1][::-1]},
+        )
+        assert distilled[-1] > 0.02  # not near a teacher as among strangers
+        for hard, soft, blocks in found:
+            assert 0.001 < blocks < 0.0025
+            holds(says, (blocks, soft), but_not={"labels": (soft, hard)})
+
+
+# ------------------------------------------------------------------------------------------ z-loss and soft cap
+
+
+def penalised(z: Array, P: Array, weight: float) -> tuple[float, Array]:
+    log_z = logsumexp(z)
+    p = np.exp(z - log_z)
+    return float(-P @ z + log_z + weight * log_z**2), p - P + 2 * weight * log_z * p
+
+
+def truths() -> Iterator[tuple[Array, float]]:
     g = rng(4)
-
-    def says(P: Array, weight: float, fixed: bool = False) -> None:
-        def objective(z: Array) -> tuple[float, Array]:
-            log_z = logsumexp(z)
-            p = np.exp(z - log_z)
-            slope = p - P + 2 * weight * log_z * p
-            return float(-P @ z + log_z + weight * log_z**2), slope * (
-                np.arange(len(z)) > (0 if fixed else -1)
-            )
-
-        z = minimize(objective, np.zeros(len(P)), jac=True, options={"gtol": 1e-10}).x
-        np.testing.assert_allclose(xent.softmax(z), P, atol=2e-4)
-        assert abs(logsumexp(z)) < 0.02
-
     for weight in (1e-4, 0.3, 5.0):
         for classes in (2, 5, 20):
-            says(0.999 * g.dirichlet(np.full(classes, 0.7)) + 0.001 / classes, weight)
-    with refuted("a reference class"):
-        says(np.array([0.2, 0.8]), 0.3, fixed=True)
-    lam = 1e-4
+            yield 0.999 * g.dirichlet(np.full(classes, 0.7)) + 0.001 / classes, weight
+
+
+@claim(
+    "A z-loss leaves the optimal probabilities",
+    on=truths,
+    but_not={"a reference class": (np.array([0.2, 0.8]), 0.3, 0)},
+)
+def test_when_the_z_loss_is_free(P: Array, weight: float, fixed: int = -1) -> None:
+    def objective(z: Array) -> tuple[float, Array]:
+        value, slope = penalised(z, P, weight)
+        return value, slope * (np.arange(len(z)) > fixed)
+
+    z = minimize(objective, np.zeros(len(P)), jac=True, options={"gtol": 1e-10}).x
+    np.testing.assert_allclose(xent.softmax(z), P, atol=2e-4)
+    assert abs(logsumexp(z)) < 0.02
+
+
+@claim(
+    "by little more than a thousandth at most",
+    on=[0.001],
+    but_not={"a hundredth": 0.01, "a ten-thousandth": 0.0001},
+)
+def test_when_the_z_loss_is_not_free(bound: float, weight: float = 1e-4) -> None:
+    """Two classes with a reference, off the chapter's grid."""
     gaps = [
-        p - brentq(lambda q, p=p: q * (1 - 2 * lam * math.log1p(-q)) - p, 0.0, 1 - 1e-15)
-        for p in np.r_[g.uniform(size=500), 1 - 10.0 ** -np.arange(2, 12)]
+        p - brentq(lambda q, p=p: q * (1 - 2 * weight * math.log1p(-q)) - p, 0.0, 1 - 1e-15)
+        for p in np.r_[rng(4).uniform(size=500), 1 - 10.0 ** -np.arange(2, 12)]
     ]
-
-    def little_more_than(bound: float) -> None:
-        assert bound < max(gaps) < 1.5 * bound
-
-    little_more_than(0.001)
-    with refuted("a hundredth"):
-        little_more_than(0.01)
+    assert bound < max(gaps) < 1.5 * bound
 
 
 @pytest.mark.slow
-@pytest.mark.claim(
-    "15",
-    "With $w$ fixed, a language model can shift one context's logits by a constant only if the hidden state can move "
-    "in a direction whose product with each $w_j$ is the same and not zero.",
+@claim(
+    "With $w$ fixed, a language model can shift",
+    on=[(seed, True, False) for seed in range(4)],
+    but_not={f"no such direction {seed}": (seed, False, False) for seed in range(4)}
+    | {f"a direction, and a state of fixed length {seed}": (seed, True, True) for seed in range(4)},
 )
-def test_which_hidden_states_make_the_z_loss_free() -> None:
-    """Hidden states of one context, free and normalised as before most last layers, with such a direction and without.
+def test_which_hidden_states_make_the_z_loss_free(seed: int, direction: bool, normalised: bool) -> None:
+    """One context's state, free or normalised as before most last layers: best with it and without."""
+    g = rng(17 + seed)
+    weight, P = g.normal(size=(5, 3)), g.dirichlet(np.full(5, 3.0))
+    if direction:
+        weight[:, 0] = g.choice([-2.0, 1.0])
+    if (np.linalg.lstsq(weight, np.ones(5), rcond=None)[1][0] < 1e-20) != direction:
+        raise RuntimeError("the weight is not what it is drawn for")
 
-    Would be refuted by hidden states that cannot move so, and a z-loss that leaves their probabilities alone. That
-    there is a direction is not enough: a normalised state cannot move in it. Where the weight moves, the states of a
-    few contexts need not.
-    """
-    g = rng(17)
-
-    def best(weight: Array, P: Array, lam: float, normalised: bool) -> Array:
+    def best(lam: float) -> Array:
         def logits_of(u: Array) -> Array:
             return np.asarray(weight @ (u / np.sqrt((u**2).mean()) if normalised else u))
 
-        def objective(u: Array) -> float:
-            z = logits_of(u)
-            log_z = float(logsumexp(z))
-            return log_z - float(P @ z) + lam * log_z**2
+        starts = g.normal(size=(8, 3))
+        runs = (
+            minimize(lambda u: penalised(logits_of(u), P, lam)[0], u, options={"gtol": 1e-8}) for u in starts
+        )
+        return np.asarray(xent.softmax(logits_of(min(runs, key=lambda r: r.fun).x)))
 
-        starts = g.normal(size=(8, weight.shape[1]))
-        found = min((minimize(objective, u, options={"gtol": 1e-8}) for u in starts), key=lambda r: r.fun)
-        return np.asarray(xent.softmax(logits_of(found.x)))
+    np.testing.assert_allclose(best(1.0), best(0.0), atol=1e-4)
 
-    def says(direction: bool, normalised: bool) -> None:
-        weight, P = g.normal(size=(5, 3)), g.dirichlet(np.full(5, 3.0))
-        if direction:
-            weight[:, 0] = g.choice([-2.0, 1.0])
-        if (np.linalg.lstsq(weight, np.ones(5), rcond=None)[1][0] < 1e-20) != direction:
-            raise RuntimeError("the weight is not what it is drawn for")
-        free, penalised = (best(weight, P, lam, normalised) for lam in (0.0, 1.0))
-        np.testing.assert_allclose(penalised, free, atol=1e-4)
 
-    for _ in range(4):
-        says(direction=True, normalised=False)
-        with refuted("no such direction"):
-            says(direction=False, normalised=False)
-        with refuted("a direction, and a state of fixed length"):
-            says(direction=True, normalised=True)
+def test_a_weight_that_moves_shifts_two_contexts() -> None:
+    """Each by a constant of its own, without such a direction; with the weight fixed the states cannot."""
 
     def shifts(fixed: bool) -> None:
-        """Two contexts, each by a constant of its own, and no direction: move the states, or the weight."""
+        g = rng(17)
         weight, states, own = g.normal(size=(5, 3)), g.normal(size=(2, 3)), g.normal(size=2)
         if fixed:
             found = (states + np.outer(own, np.linalg.lstsq(weight, np.ones(5))[0])) @ weight.T
@@ -522,632 +467,340 @@ def test_which_hidden_states_make_the_z_loss_free() -> None:
             found = states @ (weight + np.linalg.lstsq(states, own)[0]).T
         np.testing.assert_allclose(found, states @ weight.T + own[:, None], atol=1e-9)
 
-    for _ in range(4):
-        shifts(fixed=False)
-        with refuted("a fixed weight"):
-            shifts(fixed=True)
+    holds(shifts, False, but_not={"a fixed weight": True})
 
 
-@pytest.mark.claim(
-    "15",
-    "A soft cap leaves the optimal probabilities alone if every context has logits of its own and its "
-    "log-probabilities fit into an interval shorter than $2c$.",
+@claim(
+    "A soft cap leaves the optimal probabilities",
+    on=lambda: [(c, np.array([0.0, -rng(5).uniform(0, 2 * c), -2 * c * 0.95])) for c in (1.0, 3.0)],
+    but_not={
+        f"log-probabilities that do not fit into {2 * c}": (c, np.array([0.0, -0.3, -2.4 * c]))
+        for c in (1.0, 3.0)
+    },
 )
-@pytest.mark.claim(
-    "15",
-    "Two logits $\\pm w x$ with one $w$ for all $x$, evenly spread over $-3 \\le x \\le 3$, fit log-odds of $1.5\\,x$",
+def test_when_a_soft_cap_is_harmless(c: float, log_p: Array) -> None:
+    """Truths that span just less and just more than 2c, and logits of their own."""
+    P = np.exp(log_p) / np.exp(log_p).sum()
+
+    def objective(z: Array) -> float:
+        return float(xent.soft_cross_entropy(c * np.tanh(z / c), P))
+
+    runs = (minimize(objective, start, method="BFGS") for start in rng(5).normal(size=(3, 3)))
+    best = min(runs, key=lambda r: r.fun).x
+    assert np.abs(xent.log_softmax(c * np.tanh(best / c)) - np.log(P)).max() < 0.05
+
+
+X = np.linspace(-3, 3, 601)
+
+
+def missed(c: float, level: bool) -> float:
+    """Two logits, linear in x: w and -w, with biases of both signs or of one: the error of the best probabilities."""
+    p = xent.sigmoid(1.5 * X)
+
+    def gap(w: Array) -> Array:
+        if level:
+            return np.asarray(c * (np.tanh((w[0] * X + w[1]) / c) + np.tanh((w[0] * X - w[1]) / c)))
+        return np.asarray(2 * c * np.tanh((w[0] * X + w[1]) / 2 / c))
+
+    start = [1.0, c / 2 if level else 0.0]
+    w = minimize(lambda w: float(xent.binary_cross_entropy(gap(w), p)), start, options={"gtol": 1e-9}).x
+    return float(np.abs(xent.sigmoid(gap(w)) - p).max())
+
+
+@claim(
+    "Two logits $\\pm w x$ with one $w$ ... log-odds of $1.5\\,x$",
+    "with a cap of 5, although $2c$ is more than the 4.5",
+    on=[
+        (5.0, 0.00445, 0.00455),
+        (2.5, 0.0165, 0.0175),
+        (1e4, 0.0, 1e-6),
+        (5.0, 0.0, 0.0005, True),
+        (2.5, 0.0, 0.006, True),
+    ],
+    but_not={"no miss": (5.0, 0.0, 1e-6), "as with a cap of 5": (2.5, 0.00445, 0.00455)},
 )
-@pytest.mark.claim(
-    "15",
-    "if its log-probabilities do not fit, no finite logits are an optimum. Both statements hold for logits that are "
-    "free in each context.",
+def test_what_a_cap_misses(c: float, least: float, most: float, level: bool = False) -> None:
+    """A level for both would make the cap flatter."""
+    assert least <= missed(c, level) < most
+
+
+@claim(
+    "if its log-probabilities do not fit, no finite logits",
+    "Both statements hold for logits that are free in each context",
+    on=[(np.array([3.0]), c, slope) for c, slope in ((2.0, 1.5), (5.0, 4.0), (1.0, 1.0))],
+    but_not={f"one w for all x, {c}": (X, c, slope) for c, slope in ((2.0, 1.5), (5.0, 4.0), (1.0, 1.0))},
 )
-@pytest.mark.claim(
-    "15",
-    "with a cap of 5, although $2c$ is more than the 4.5 that the log-odds reach, they miss some probabilities by "
-    "0.004; with a cap of 2.5 they miss some by 0.017.",
+def test_logits_that_run_off(x: Array, c: float, slope: float) -> None:
+    """Log-odds that reach beyond 2c: the loss falls as far as w can grow before tanh rounds to one."""
+    if slope * x.max() < 2 * c:
+        raise RuntimeError("the log-odds fit")
+    w = np.geomspace(0.01, 8 * c / x.max(), 200)
+    p, gaps = np.tile(xent.sigmoid(slope * x), (200, 1)), 2 * c * np.tanh(np.outer(w, x) / c)
+    assert xent.binary_cross_entropy(gaps, p, reduction="none").mean(1).argmin() == 199
+
+
+@claim(
+    "The gradient of the loss is multiplied by this slope",
+    on=[60.0, -60.0],
+    but_not={"at the cap": 30.0, "below": -30.0},
 )
-@pytest.mark.claim(
-    "15",
-    "The gradient of the loss is multiplied by this slope: at twice the cap, a fourteenth of the gradient arrives, "
-    "even at a *wrong* logit.",
+def test_the_slope_at_twice_the_cap(at: float) -> None:
+    z = torch.tensor(at, requires_grad=True)
+    assert 1 / slopes(30 * torch.tanh(z / 30), z)[0].item() == pytest.approx(14.15, abs=0.2)
+
+
+def extremes() -> Iterator[tuple[Array, float]]:
+    g = rng(8)
+    for c, classes in itertools.product((1.0, 3.0, 30.0), (2, 10, 50)):
+        yield from ((z, c) for _, z in logits(g, 2, classes))
+        yield np.where(np.arange(classes) == 0, 1000 * c, -1000 * c)[None], c
+
+
+@pytest.mark.slow
+@claim(
+    "In exact arithmetic no two logits differ",
+    on=extremes,
+    but_not={"no cap": (np.array([[3.0, -3.0]]), 1.0, False)},
 )
-def test_when_a_soft_cap_is_harmless() -> None:
-    """Random truths that span just less and just more than 2c, one context and many; the slope at twice the cap.
-
-    Would be refuted by free logits that miss a truth which fits. With shared parameters they do, and that is the
-    condition.
-    """
-    g = rng(5)
-
-    def says(c: float, log_p: Array) -> None:
-        P = np.exp(log_p) / np.exp(log_p).sum()
-
-        def objective(z: Array) -> float:
-            return float(xent.soft_cross_entropy(c * np.tanh(z / c), P))
-
-        best = min(
-            (minimize(objective, s, method="BFGS") for s in g.normal(size=(3, len(P)))), key=lambda r: r.fun
-        )
-        assert np.abs(xent.log_softmax(c * np.tanh(best.x / c)) - np.log(P)).max() < 0.05
-
-    for c in (1.0, 3.0):
-        says(c, np.array([0.0, -g.uniform(0, 2 * c), -2 * c * 0.95]))
-        with refuted("log-probabilities that do not fit"):
-            says(c, np.array([0.0, -0.3, -2 * c * 1.2]))
-    x = np.linspace(-3, 3, 601)
-    p = xent.sigmoid(1.5 * x)
-
-    def missed(c: float) -> float:
-        """Two logits that are linear in x, w and -w: the error of the best probabilities."""
-
-        def gap(w: Array) -> Array:
-            return 2 * c * np.tanh((w[0] * x + w[1]) / 2 / c)
-
-        w = minimize(
-            lambda w: float(xent.binary_cross_entropy(gap(w), p)), [1.0, 0.0], options={"gtol": 1e-9}
-        ).x
-        return float(np.abs(xent.sigmoid(gap(w)) - p).max())
-
-    assert missed(5.0) == pytest.approx(0.0045, abs=0.00005) and missed(2.5) == pytest.approx(
-        0.017, abs=0.0005
-    )
-    assert 1.5 * 3 < 2 * 2.5 and missed(1e4) < 1e-6
-    for c, most in ((5.0, 0.0005), (2.5, 0.006)):  # a level for both, s, would make the cap flatter
-
-        def gap(w: Array, c: float = c) -> Array:
-            return c * (np.tanh((w[0] * x + w[1]) / c) + np.tanh((w[0] * x - w[1]) / c))
-
-        w = minimize(lambda w: float(xent.binary_cross_entropy(gap(w), p)), [1.0, c / 2]).x
-        assert np.abs(xent.sigmoid(gap(w)) - p).max() < most
-
-    def runs_off(x: Array, c: float, slope: float) -> None:
-        """Log-odds that reach beyond 2c: the loss falls as far as w can grow before tanh rounds to one."""
-        if slope * x.max() < 2 * c:
-            raise RuntimeError("the log-odds fit")
-        w = np.geomspace(0.01, 8 * c / x.max(), 200)
-        p = np.tile(xent.sigmoid(slope * x), (200, 1))
-        gaps = 2 * c * np.tanh(np.outer(w, x) / c)
-        assert xent.binary_cross_entropy(gaps, p, reduction="none").mean(1).argmin() == 199
-
-    for c, slope in ((2.0, 1.5), (5.0, 4.0), (1.0, 1.0)):
-        runs_off(np.array([3.0]), c, slope)
-        with refuted("one w for all x"):
-            runs_off(x, c, slope)
-
-    def speed(at: float, part: float) -> None:
-        z = torch.tensor(at, requires_grad=True)
-        (30 * torch.tanh(z / 30)).backward()
-        assert z.grad is not None and 1 / z.grad.item() == pytest.approx(part, abs=0.2)
-
-    for sign in (60.0, -60.0):
-        speed(sign, 14.15)
-        with refuted("a logit at the cap"):
-            speed(sign / 2, 14.15)
+def test_what_a_cap_cannot_say(z: Array, c: float, capped: bool = True) -> None:
+    """Logits of every kind, caps from 1 to 30, up to |z| = 500 c."""
+    with mpmath.workdps(1000):
+        for row in z.clip(-500 * c, 500 * c):
+            logit = [c * mpmath.tanh(mpmath.mpf(float(x)) / c) if capped else mpmath.mpf(x) for x in row]
+            assert max(logit) - min(logit) < 2 * c
+            total = mpmath.fsum(mpmath.exp(x) for x in logit)
+            assert mpmath.exp(max(logit)) / total < 1 / (1 + (len(row) - 1) * mpmath.exp(-2 * c))
 
 
-@pytest.mark.claim(
-    "15",
-    "the estimate of $\\log Z$ is too small on average, at every $m$, unless $r$ is the model's own softmax; so the "
-    "loss is too small as well.",
+@claim(
+    "In float32 the hyperbolic tangent rounds to",
+    on=lambda: [(c, times) for c in (1.0, 3.0, 30.0) for times in (10.0, *rng(8).uniform(10, 1000, 5))],
+    but_not={"a smaller logit": (1.0, 8.0), "float64": (1.0, 12.0, torch.float64)},
 )
-@pytest.mark.claim("15", "The sum inside is unbiased. Its logarithm is not")
-def test_sampled_softmax_is_biased() -> None:
-    """All draws enumerated for small vocabularies and random proposals, so that the means are exact.
+def test_a_cap_that_is_reached(c: float, times: float, dtype: torch.dtype = torch.float32) -> None:
+    capped = c * torch.tanh(times * torch.tensor([1.0, -1.0, -1.0], dtype=dtype))
+    assert (capped[0] - capped[1]).item() == 2 * c
+    assert capped.softmax(0)[0].item() == pytest.approx(1 / (1 + 2 * np.exp(-2 * c)), rel=1e-6)
 
-    Would be refuted by a proposal, not the model's own, whose mean estimate is not too small.
-    """
+
+# ------------------------------------------------------------------------------ other forms, and the frameworks
+
+
+def proposals() -> Iterator[tuple[Array, Array, int]]:
     g = rng(6)
-
-    def says(z: Array, r: Array, m: int) -> None:
-        draws = np.stack(np.meshgrid(*[np.arange(len(z))] * m, indexing="ij"), -1).reshape(-1, m)
-        weight = r[draws].prod(1)
-        log_sums = logsumexp(z[draws] - np.log(m * r[draws]), axis=1)
-        assert weight @ np.exp(log_sums) == pytest.approx(np.exp(z).sum(), rel=1e-11)
-        assert weight @ log_sums < logsumexp(z) - 1e-9
-
     for m in (1, 2, 3):
         for _, (z,) in logits(g, 1, 5):
             if np.ptp(z) > 1e-3 and np.abs(z).max() < 100:
-                says(z, g.dirichlet(np.full(5, 3.0)) * 0.99 + 0.002, m)
-        with refuted("the model's own softmax"):
-            says(z := g.normal(size=5), xent.softmax(z), m)
+                yield z, g.dirichlet(np.full(5, 3.0)) * 0.99 + 0.002, m
 
 
-@pytest.mark.claim("15", "a label of $-100$ silently indexes the weight from its end.")
-@pytest.mark.claim("15", "Its float32 backward pass also fails inside an autocast block.")
-@pytest.mark.claim(
-    "15",
-    "`xent.torch.linear_cross_entropy` refuses labels out of range, leaves out those equal to `ignore_index`, and "
-    "works under autocast.",
+Z5 = np.array([0.3, -1.0, 2.0, 0.0, 0.7])
+
+
+@claim(
+    "The sum inside is unbiased. Its logarithm is not",
+    "the estimate of $\\log Z$ is too small on average",
+    on=proposals,
+    but_not={f"the model's own softmax, {m}": (Z5, xent.softmax(Z5), m) for m in (1, 2, 3)},
 )
-def test_the_sketch_and_the_library() -> None:
-    """Bad labels of several kinds to both, the chapter's sketch taken from the experiment that measures it.
+def test_sampled_softmax_is_biased(z: Array, r: Array, m: int) -> None:
+    """All draws enumerated for small vocabularies and random proposals, so that the means are exact."""
+    draws = np.stack(np.meshgrid(*[np.arange(len(z))] * m, indexing="ij"), -1).reshape(-1, m)
+    weight, log_sums = r[draws].prod(1), logsumexp(z[draws] - np.log(m * r[draws]), axis=1)
+    assert weight @ np.exp(log_sums) == pytest.approx(np.exp(z).sum(), rel=1e-11)
+    assert weight @ log_sums < logsumexp(z) - 1e-9
 
-    Would be refuted by a label that the library takes in silence, or a float32 layer whose backward pass under
-    autocast succeeds; layers of the other formats do.
-    """
+
+@pytest.mark.claim(
+    "15", "a label of $-100$ silently indexes the weight", "Its float32 backward pass also fails"
+)
+@pytest.mark.claim("15", "`xent.torch.linear_cross_entropy` refuses labels out of range")
+def test_the_sketch_and_the_library() -> None:
+    """Bad labels of several kinds to both; under autocast a layer of the other formats succeeds."""
     g = rng(7)
     hidden, weight = layer(g, 6, 300, 4)
 
     def refuses(label: int) -> None:
-        targets = torch.tensor([1, 2, 3, 4, 5, label])
         with pytest.raises(ValueError, match="targets"):
-            xt.linear_cross_entropy(hidden, weight, targets)
+            xt.linear_cross_entropy(hidden, weight, torch.tensor([1, 2, 3, 4, 5, label]))
 
-    for label in (-100, -1, 300, 10**6, int(g.integers(301, 10**6))):
-        refuses(label)
-    with refuted("a good label"):
-        refuses(299)
+    holds(refuses, -100, -1, 300, 10**6, int(g.integers(301, 10**6)), but_not={"a good label": 299})
     targets = torch.tensor([1, 2, 3, 4, 5, -100])
-    padded = memory.Blocked.apply(hidden, weight, targets, 64)
-    live = F.cross_entropy(hidden @ weight.T, targets)
+    padded, live = (Blocked.apply(hidden, weight, targets, 64), F.cross_entropy(hidden @ weight.T, targets))
     assert torch.isfinite(padded) and abs(padded.item() - live.item()) > 1e-3
-    ours = xt.linear_cross_entropy(hidden, weight, targets, ignore_index=-100)
-    assert ours.item() == pytest.approx(live.item())
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        xt.linear_cross_entropy(hidden, weight, targets, ignore_index=-100).backward()
-    assert hidden.grad is not None
+    assert xt.linear_cross_entropy(hidden, weight, targets, ignore_index=-100).item() == pytest.approx(
+        live.item()
+    )
 
     def fails(dtype: torch.dtype, cast: torch.dtype) -> None:
         h, w = (x.detach().to(dtype).requires_grad_() for x in (hidden, weight))
-        with torch.autocast("cpu", dtype=cast), pytest.raises(RuntimeError, match="same dtype"):
-            memory.Blocked.apply(h, w, targets, 64).backward()
+        with torch.autocast("cpu", dtype=cast):
+            torch.autograd.backward(xt.linear_cross_entropy(h, w, targets, ignore_index=-100))
+            with pytest.raises(RuntimeError, match="same dtype"):
+                torch.autograd.backward(Blocked.apply(h, w, targets, 64))
 
     for cast in (torch.bfloat16, torch.float16):
-        fails(torch.float32, cast)
-        for dtype in (torch.float64, cast):
-            with refuted("a layer in another format"):
-                fails(dtype, cast)
+        holds(
+            fails,
+            (torch.float32, cast),
+            but_not={"float64": (torch.float64, cast), "that format": (cast, cast)},
+        )
 
 
-@pytest.mark.slow
-@pytest.mark.claim(
-    "15",
-    "In exact arithmetic no two logits differ by $2c$ or more, so no probability reaches that of one logit at $c$",
-)
-@pytest.mark.claim(
-    "15",
-    "In float32 the hyperbolic tangent rounds to $\\pm 1$ where $|z| \\ge 10\\,c$, so the ceiling can be reached.",
-)
-def test_what_a_cap_cannot_say() -> None:
-    """Logits of every kind, caps from 1 to 30, in exact arithmetic up to |z| = 500 c; and rounded ones.
-
-    Would be refuted by exact capped logits 2c apart, or rounded ones that stay below where the page says they do not.
-    """
-    g = rng(8)
-
-    def exactly(z: Array, c: float) -> None:
-        with mpmath.workdps(1000):
-            for row in z.clip(-500 * c, 500 * c):
-                capped = [c * mpmath.tanh(mpmath.mpf(float(x)) / c) for x in row]
-                assert max(capped) - min(capped) < 2 * c
-                total = mpmath.fsum(mpmath.exp(x) for x in capped)
-                assert mpmath.exp(max(capped)) / total < 1 / (1 + (len(row) - 1) * mpmath.exp(-2 * c))
-
-    for c in (1.0, 3.0, 30.0):
-        for classes in (2, 10, 50):
-            for _, z in logits(g, 2, classes):
-                exactly(z, c)
-            z = np.full((1, classes), -1000 * c)
-            z[0, 0] = 1000 * c
-            exactly(z, c)
-
-        def reached(times: float, dtype: torch.dtype, c: float = c) -> None:
-            z = times * c * torch.tensor([1.0, -1.0, -1.0], dtype=dtype)
-            capped = c * torch.tanh(z / c)
-            assert (capped[0] - capped[1]).item() == 2 * c
-            ceiling = 1 / (1 + 2 * np.exp(-2 * c))
-            assert capped.softmax(0)[0].item() == pytest.approx(ceiling, rel=1e-6)
-
-        for times in (10.0, *g.uniform(10, 1000, 5)):
-            reached(times, torch.float32)
-        with refuted("a smaller logit"):
-            reached(8.0, torch.float32)
-        with refuted("float64"):
-            reached(12.0, torch.float64)
-        with refuted("no cap"):
-            assert np.ptp([3 * c, -3 * c]) < 2 * c
-    P = next(p for what, p in distributions(g, 4) if what == "uniform")
-    exactly(np.log(P), 1.0)
-
-
-def on_gpu() -> list[dict[str, Any]]:
-    """The six cases of a GPU: two losses, three sizes."""
-    stored = json.loads((FOLDER.parent / "bench" / "linear.json").read_text())
-    found = [case for case in stored["cases"] if case["device"] != "cpu"]
-    assert len(found) == 6 and {case["dtype"] for case in found} == {"bfloat16"}
-    return found
-
-
-@pytest.mark.claim(
-    "15",
-    "Compiled, the plain pair was the fastest in each of our six cases and took less than a fifth of the memory that "
-    "it takes as written, both gradients aside.",
-)
-def test_compile_first() -> None:
-    """Against every other way; what remains at 128,256 classes is one array of logits in bfloat16, to 1 %.
-
-    Would be refuted by a case in which another way is faster, or the compiled pair needs a fifth: with the gradients
-    it does.
-    """
-
-    def says(case: dict[str, Any], way: str, beside: float = 0.0) -> None:
-        assert min(case["seconds"], key=lambda other: case["seconds"][other]) == way
-        assert case["memory"][way] + beside < 0.2 * (case["memory"]["plain"] + beside)
-
-    for case in on_gpu():
-        says(case, "plain, compiled")
-        if case["loss"] == "cross_entropy":
-            with refuted("the gradients counted"):
-                says(case, "plain, compiled", 2 * case["width"] * (case["rows"] + case["classes"]))
-        for way in set(case["seconds"]) - {"plain, compiled"}:
-            with refuted(way):
-                says(case, way)
-    page = (FOLDER.parents[1] / "chapters/benchmarks.md").read_text(encoding="utf-8")
-    assert "less than a fifth of the memory that the pair takes as written, both gradients aside" in page
-    case = next(c for c in on_gpu() if c["width"] == 4096 and c["loss"] == "cross_entropy")
-    logits_in_bfloat16 = 2 * case["rows"] * case["classes"]
-    assert case["memory"]["plain, compiled"] == pytest.approx(logits_in_bfloat16, rel=0.01)
-
-
-@pytest.mark.claim(
-    "15",
-    "With sums in float32 it is as exact as the plain pair, and needs, as `xent` does, $H V$ numbers of four bytes.",
-)
-@pytest.mark.claim(
-    "15",
-    "Cut cross-entropy, in release 25.1.1, held at most two MiB besides the gradients and took 2.2 to 3.1 times as "
-    "long as the plain pair",
-)
-def test_kernels_made_for_the_loss() -> None:
-    """Errors to 5 %; what xent holds is that gradient and a block's logits, once in float32 and once in bfloat16.
-
-    Would be refuted by one of the three sizes.
-    """
-
-    def as_exact(case: dict[str, Any], way: str) -> None:
-        assert case["error"][way] == pytest.approx(case["error"]["plain"], rel=0.05)
-        gradient, block = 4 * case["width"] * case["classes"], 6 * max(1024 * case["classes"], 2**26)
-        assert 0.99 * gradient < case["memory"][way] < gradient + block
-
-    def cut(case: dict[str, Any], way: str) -> None:
-        assert case["memory"][way] < 2.5 * MIB
-        assert 2.15 < case["seconds"][way] / case["seconds"]["plain"] < 3.15
-
-    for case in (case for case in on_gpu() if case["loss"] != "distillation"):
-        for way in ("xent", "Liger, sums in float32"):
-            as_exact(case, way)
-            with refuted("a kernel that holds two MiB"):
-                cut(case, way)
-        with refuted("Liger's default"):
-            as_exact(case, "Liger")
-        assert 1.6 < case["error"]["Liger"] / case["error"]["plain"] < 2.45
-        for way in ("cut cross-entropy", "cut cross-entropy, unfiltered"):
-            cut(case, way)
-
-
-@pytest.mark.claim(
-    "15", "In these cases rounding the logits cost distillation more precision than cross-entropy."
-)
-def test_rounded_logits_of_a_distillation() -> None:
-    """In every size; and a loss that keeps a block's logits in float32 is rid of five sixths of it.
-
-    Would be refuted by a size at which rounding costs the labels as much.
-    """
-    cases = {(c["loss"], c["classes"], c["width"]): c for c in on_gpu()}
-
-    def says(more: dict[str, Any], less: dict[str, Any], way: str = "plain") -> None:
-        assert more["error"][way] > 5 * less["error"]["plain"]
-
-    for (loss, *size), case in cases.items():
-        if loss == "distillation":
-            labels = cases["cross_entropy", size[0], size[1]]
-            says(case, labels)
-            with refuted("the two exchanged"):
-                says(labels, case)
-            with refuted("a block's logits in float32"):
-                says(case, labels, "xent")
-            assert case["error"]["xent"] < case["error"]["plain"] / 5
-            assert 1.6 < case["seconds"]["xent"] / case["seconds"]["plain"] < 1.95
-
-
-@pytest.mark.claim(
-    "15",
-    "Near its teacher a student loses more of its gradient to rounded logits: 2.7% at a divergence of 0.378 nats, "
-    "7.3% at 0.040, and 21.9% at 0.004. With the logits of a block in float32 it is 0.2% throughout.",
-)
-def test_rounded_logits_near_a_teacher() -> None:
-    """Other layers and spreads of the logits than the page's, teachers nearer and nearer; labels drawn from each.
-
-    Would be refuted by a nearer teacher at which rounding costs less, or blocks in float32 that cost more than .2 %.
-    """
-    g = rng(9)
-
-    def errors(part: float, spread: float) -> tuple[float, float, float]:
-        """What rounding costs labels and a distillation, and what it costs in the linear loss."""
-        h, w, dh, dw = (torch.tensor(g.normal(size=(n, 64))) for n in (128, 1500) * 2)
-        w, dw = w * spread / 8, dw * spread / 8
-        h, w, u, v = (x.bfloat16() for x in (h, w, h + part * dh, w + part * dw))
-        z, t = h.double() @ w.double().T, u.double() @ v.double().T
-        y = torch.multinomial(t.softmax(1), 1)[:, 0]
-
-        def error(loss: Callable[[Tensor, Tensor], Tensor], other: Tensor | None = None) -> float:
-            found = []
-            for kind in (torch.float64, torch.bfloat16):
-                at, taught = (x.to(kind).double().requires_grad_() for x in (z, t))
-                (slope,) = torch.autograd.grad(loss(at, taught), at)
-                found.append(slope.T @ h.double())
-            rounded = found[1] if other is None else other.double()
-            return float((rounded - found[0]).norm() / found[0].norm())
-
-        w.requires_grad_()
-        (blocks,) = torch.autograd.grad(xt.linear_distillation_loss(h, w, u, v), w)
-        distilled = error(xt.distillation_loss), error(xt.distillation_loss, blocks)
-        return error(lambda z, _: F.cross_entropy(z, y)), *distilled
-
-    def says(less: float, more: float) -> None:
-        assert more > 2 * less
-
-    for spread in (2.0, 3.0):
-        found = [errors(part, spread) for part in (1.0, 0.3, 0.1, 0.03)]
-        for (_, far, _), (_, near, _) in itertools.pairwise(found[1:]):
-            says(far, near)
-            with refuted("the farther teacher"):
-                says(near, far)
-        says(found[0][0], found[-1][1])
-        with refuted("near a teacher as among strangers"):  # what the page had left open
-            assert found[-1][1] < 0.02
-        for labels, rounded, blocks in found:
-            assert 0.001 < blocks < 0.0025
-            says(blocks, rounded)
-            with refuted("labels"):
-                says(rounded, labels)
-
-
-@pytest.mark.claim(
-    "15",
-    "With logits that are free in every context its minimiser is $z_j = \\log P_j$ at every $k$: the probabilities of "
-    "the cross-entropy, normalised without a sum.",
-)
-def test_noise_contrastive_estimation() -> None:
-    """The expected loss over random P, noise and k, minimised from a random start.
-
-    Would be refuted by a minimum with other probabilities, or with a sum that is not one. Noise that covers the data
-    alone leaves the logit of an unused entry where it was.
-    """
+def noises() -> Iterator[tuple[Array, Array, float]]:
     g = rng(0)
-
-    def minimum(p: Array, noise: Array, k: float) -> Array:
-        drawn = noise > 0  # by the noise; in what the page says, all
-
-        def loss(z: Array) -> float:
-            odds = z[drawn] - np.log(k * noise[drawn])
-            return float(p[drawn] @ np.logaddexp(0, -odds) + k * noise[drawn] @ np.logaddexp(0, odds))
-
-        return np.asarray(minimize(loss, g.normal(size=len(p)), tol=1e-12).x)
-
-    def normalised(p: Array, noise: Array, k: float) -> None:
-        assert p[noise == 0].sum() == 0  # the noise covers the data
-        assert np.exp(minimum(p, noise, k)).sum() == pytest.approx(1, abs=0.01)
-
-    for classes in (2, 3, 8):
+    for classes, k in itertools.product((2, 3, 8), (0.5, 1.0, 25.0)):
         p, noise = g.dirichlet(np.ones(classes) * 3, size=2)
-        for k in (0.5, 1.0, 25.0):
-            np.testing.assert_allclose(minimum(p, noise, k), np.log(p), atol=2e-3)
-            normalised(p, noise, k)
-            with refuted("an entry that neither the data nor the noise has"):
-                normalised(np.append(p, 0.0), np.append(noise, 0.0), k)
-            with refuted("noise that the loss does not know of"):
-                np.testing.assert_allclose(minimum(p, noise, k) + np.log(2), np.log(p), atol=2e-3)
+        yield p, noise, k
+
+
+HALVES = np.full(2, 0.5)
+
+
+@claim(
+    "With logits that are free in every context its minimiser",
+    on=noises,
+    but_not={
+        "an entry that neither the data nor the noise has": (np.r_[HALVES, 0.0], np.r_[HALVES, 0.0], 1.0),
+        "noise that the loss does not know of": (HALVES, HALVES, 1.0, 2.0),
+    },
+)
+def test_noise_contrastive_estimation(p: Array, noise: Array, k: float, unknown: float = 1.0) -> None:
+    """The expected loss, minimised from a random start. An unused entry's logit stays where it was."""
+    drawn = noise > 0
+
+    def loss(z: Array) -> float:
+        odds = z[drawn] - np.log(unknown * k * noise[drawn])
+        return float(p[drawn] @ np.logaddexp(0, -odds) + k * noise[drawn] @ np.logaddexp(0, odds))
+
+    found = np.exp(minimize(loss, rng(0).normal(size=len(p)), tol=1e-12).x)
+    assert found.sum() == pytest.approx(1, abs=0.01)
+    np.testing.assert_allclose(found, p, rtol=2e-3)
 
 
 @pytest.mark.claim(
     "15",
-    "gives each entry the product of the probabilities along a path of decisions in a tree. These products sum to one "
-    "by construction, and in a balanced binary tree a loss takes about $\\log_2 V$ logits instead of $V$.",
+    "gives each entry the product of the probabilities along",
+    "These products sum to one by construction",
 )
 def test_trees_sum_to_one() -> None:
-    """A binary tree over 64 entries with any logits, and PyTorch's adaptive softmax; six decisions on each path.
-
-    Would be refuted by a tree whose leaves do not sum to one, or by a path that is longer than six.
-    """
-    g, first = rng(1), []
-
-    def leaves(depth: int) -> Array:
-        """The probabilities of the leaves below each of a level's nodes."""
-        if depth == 6:
-            return np.ones((2**depth, 1))
-        right = 1 / (1 + np.exp(-3 * g.normal(size=2**depth)))
-        first.append(1 - right[0])
-        below = leaves(depth + 1).reshape(2**depth, 2, -1)
-        return (np.stack([1 - right, right], 1)[:, :, None] * below).reshape(2**depth, -1)
-
-    probs = leaves(0)[0]
+    """A binary tree over 64 entries with any logits, and PyTorch's adaptive softmax; six decisions on each path."""
+    g = rng(1)
+    decisions = [1 / (1 + np.exp(-3 * g.normal(size=2**depth))) for depth in range(6)]
+    leaves = np.ones(1)
+    for right in decisions:
+        leaves = np.stack([leaves * (1 - right), leaves * right], 1).ravel()
+    first = np.array([1 - right[0] for right in decisions])
+    adaptive = torch.nn.AdaptiveLogSoftmaxWithLoss(16, 100, [10, 40], dtype=torch.float64)
+    rows = adaptive.log_prob(torch.tensor(g.normal(size=(5, 16)))).exp().sum(1).detach().numpy()
 
     def one(found: Array) -> None:
         np.testing.assert_allclose(found, 1, atol=1e-12)
 
-    assert len(probs) == 2**6 and len(first) == 6
-    one(probs.sum())
-    one(np.prod(first) / probs[0])
-    with refuted("the decisions of a path, added"):
-        one(np.sum(first))
-    with refuted("a leaf that is left out"):
-        one(probs[1:].sum())
-    adaptive = torch.nn.AdaptiveLogSoftmaxWithLoss(16, 100, [10, 40], dtype=torch.float64)
-    rows = adaptive.log_prob(torch.tensor(g.normal(size=(5, 16)))).exp().sum(1)
-    one(rows.detach().numpy())
+    wrong = {"the decisions of a path, added": first.sum(), "a leaf that is left out": leaves[1:].sum()}
+    holds(one, leaves.sum(), first.prod() / leaves[0], rows, but_not=wrong)
+    assert len(leaves) == 64 and rows.shape == (5,) and adaptive.n_classes == 100
+
+
+def bfloat16_layer(rows: int, classes: int, width: int, ignored: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    g = rng(11)
+    h, w = layer(g, rows, classes, width)
+    h, w = (x.detach().bfloat16().requires_grad_() for x in (h, w * 2 / width**0.5))
+    return h, w, torch.where(torch.arange(rows) < ignored, -100, labels(g, rows, classes))
+
+
+MANY, FEW = (256, 32_000, 64), (512, 8000, 256)
 
 
 @pytest.mark.slow
-@pytest.mark.claim(
-    "15",
-    'With options and inputs in bfloat16, `reduction="mean"` adds up '
-    "the chunks' losses in that format. By default a chunk is a single row here",
-)
-@pytest.mark.claim(
-    "15",
-    "The default adds up 256 losses and drifts; chunks of 64 rows make a sum of four, which keeps the mean to about a "
-    "tenth of a nat.",
-)
-@pytest.mark.claim(
-    "15",
-    "No gradient passes through this sum, but on a CPU the weight's gradient is added up in bfloat16 too, whatever "
-    "the reduction.",
-)
-@pytest.mark.claim(
-    "15",
-    'For the loss in your log, use `reduction="none"` and take the mean over the kept tokens in float32.',
-)
-def test_a_mean_of_chunks() -> None:
-    """Many chunks and few, one too, with padding and without: the mean, and the gradients of each reduction.
+@claim(
+    "With options and inputs in bfloat16",
+    "By default a chunk is a single row here",
+    "The default adds up 256 losses and drifts",
+    on=[(MANY, 256, 0.5, 99.0), (MANY, 4, 0.0, 0.12, 64)],
+    but_not={
+        "the default": (MANY, 256, 0.0, 0.12), "a layer of few chunks": (FEW, 32, 0.5, 99.0),
+        "float16, whose losses are added in float32": (MANY, 256, 0.5, 99.0, None, torch.float16),
+    },
+)  # fmt: skip
+def test_a_mean_of_chunks(
+    size: tuple[int, int, int],
+    chunks: int,
+    least: float,
+    most: float,
+    chunk: int | None = None,
+    dtype: Any = torch.bfloat16,
+) -> None:
+    h, w, y = bfloat16_layer(*size)
+    h, w, options = h.to(dtype), w.to(dtype), Options(batch_chunk_size=chunk)
+    found = options._adjust(size[0], size[2], size[1], h.dtype, h.device).batch_chunk_size
+    if -(-size[0] // found) != chunks:
+        raise RuntimeError(f"{found} rows to a chunk, expected {chunks} chunks")
+    exact = F.cross_entropy(h.double() @ w.double().T, y).item()
+    assert least < abs(F.linear_cross_entropy(h, w, y, options=options).item() - exact) < most
 
-    Would be refuted by a layer of few chunks, by padding that the mean counts, or by a reduction whose gradient of
-    the weight is as exact with 512 chunks as with one.
-    """
-    g = rng(11)
-    options = torch.nn.LinearCrossEntropyOptions()
 
-    def inputs(rows: int, classes: int, width: int, ignored: int) -> tuple[Tensor, Tensor, Tensor]:
-        h, w = layer(g, rows, classes, width)
-        h, w = (x.detach().bfloat16().requires_grad_() for x in (h, w * 2 / width**0.5))
-        y = torch.tensor(g.integers(classes, size=rows))
-        y[:ignored] = -100
-        return h, w, y
-
-    def off(
-        rows: int,
-        classes: int,
-        width: int,
-        chunks: int,
-        dtype: torch.dtype = torch.bfloat16,
-        size: int | None = None,
-    ) -> float:
-        h, w, y = inputs(rows, classes, width, 0)
-        h, w = h.to(dtype), w.to(dtype)
-        options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=size)
-        found = options._adjust(rows, width, classes, h.dtype, h.device).batch_chunk_size
-        assert -(-rows // found) == chunks
-        exact = F.cross_entropy(h.double() @ w.double().T, y)
-        return abs(F.linear_cross_entropy(h, w, y, options=options).item() - exact.item())
-
-    def keeps(size: int | None) -> None:
-        assert off(256, 32_000, 64, 256 // (size or 1), size=size) < 0.12
-
-    assert off(256, 32_000, 64, 256) > 0.5
-    keeps(64)
-    with refuted("the default"):
-        keeps(None)
-    with refuted("a layer of few chunks"):
-        assert off(512, 8000, 256, 32) > 0.5
-    with refuted("float16, whose losses are added in float32"):
-        assert off(256, 32_000, 64, 256, torch.float16) > 0.5
-
-    def says(ignored: int, kept: bool = True) -> None:
-        h, w, y = inputs(256, 4000, 64, ignored)
-        each = F.linear_cross_entropy(h, w, y, options=options, reduction="none").float()
-        loss = each[y >= 0].mean() if kept else each.mean()
-        a, b = (x.detach().double().requires_grad_() for x in (h, w))
-        exact = F.cross_entropy(a @ b.T, y)
-        assert loss.item() == pytest.approx(exact.item(), abs=0.005)
-        found = torch.autograd.grad(loss, (h, w))
-        for mine, right in zip(found, torch.autograd.grad(exact, (a, b)), strict=True):
-            assert float((mine.double() - right).norm() / right.norm()) < 0.01
-
-    says(0)
-    says(40)
-    with refuted("the mean over all tokens"):
-        says(40, kept=False)
-
-    h, w, y = inputs(1024, 8000, 8, 0)
+def exact_slopes(h: Tensor, w: Tensor, y: Tensor) -> tuple[float, tuple[Tensor, ...]]:
     a, b = (x.detach().double().requires_grad_() for x in (h, w))
-    right = torch.autograd.grad(F.cross_entropy(a @ b.T, y), (a, b))
-
-    def errors(loss: Tensor) -> list[float]:
-        found = torch.autograd.grad(loss, (h, w))
-        return [float((x.double() - r).norm() / r.norm()) for x, r in zip(found, right, strict=True)]
-
-    plain = errors(F.cross_entropy((h @ w.T).float(), y))
-
-    def summed(reduction: str, chunk: int | None) -> None:
-        how = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=chunk)
-        loss = F.linear_cross_entropy(h, w, y, options=how, reduction=reduction).float().sum()
-        of_hidden, of_weight = errors(loss if reduction == "mean" else loss / len(y))
-        assert of_hidden < 2 * plain[0] and of_weight > 5 * plain[1]
-
-    for reduction in ("mean", "sum", "none"):
-        summed(reduction, None)
-        with refuted("one chunk"):
-            summed(reduction, len(y))
+    loss = F.cross_entropy(a @ b.T, y)
+    return loss.item(), slopes(loss, a, b)
 
 
-@pytest.mark.claim("15", "In `Blocked.backward` the line that makes `g` gets the factor")
-def test_a_z_loss_in_the_sketch() -> None:
-    """The chapter's cell with the solution's two changes, run: loss and gradients, blocks of several sizes.
-
-    Would be refuted by a name that means something else in the class, as `weight` does.
-    """
-    cells = json.loads((Path(__file__).parents[2] / "chapters" / "15_large_vocabularies.ipynb").read_text())[
-        "cells"
-    ]
-    (cell,) = (s for c in cells if (s := "".join(c["source"])).startswith("class Blocked"))
-    g = rng(12)
-    hidden, weight = layer(g, 5, 9, 4)
-    y = torch.tensor(g.integers(9, size=5))
-    z = hidden @ weight.T
-    expected = F.cross_entropy(z, y) + 0.3 * z.logsumexp(1).square().mean()
-    slopes = torch.autograd.grad(expected, (hidden, weight))
-
-    def says(factor: str, term: str) -> None:
-        text = cell
-        for old, new in (
-            (".sub_(lse[:, None]).exp_()", f".sub_(lse[:, None]).exp_() * {factor}"),
-            (".sum(1)).mean()", f".sum(1)).mean() + {term}"),
-        ):
-            assert text.count(old) == 1
-            text = text.replace(old, new)
-        names: dict[str, Any] = {"torch": torch, "Tensor": Tensor, "Any": Any, "lam": 0.3}
-        exec(text, names)
-        for block in (1, 4, 20):
-            loss = names["Blocked"].apply(hidden, weight, y, block)
-            assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
-            for a, b in zip(torch.autograd.grad(loss, (hidden, weight)), slopes, strict=True):
-                torch.testing.assert_close(a, b)
-
-    says("(1 + 2 * lam * lse)[:, None]", "(lam * lse**2).mean()")
-    with refuted("a factor without the two"):
-        says("(1 + lam * lse)[:, None]", "(lam * lse**2).mean()")
-    with pytest.raises(RuntimeError):
-        says("(1 + 2 * weight * lse)[:, None]", "(weight * lse**2).mean()")
-
-
-@pytest.mark.claim(
-    "15",
-    "The plain loss climbs to two arrays of the logits' size, falls to one, climbs to three, drops, and ends with the "
-    "gradients.",
+@pytest.mark.slow
+@claim(
+    'For the loss in your log, use `reduction="none"`',
+    on=[0, 40],
+    but_not={"the mean over all tokens": (40, False)},
 )
-def test_the_plain_loss_over_time() -> None:
-    """Three shapes: the allocator's count in arrays of the logits' size.
+def test_the_loss_for_a_log(ignored: int, kept: bool = True) -> None:
+    h, w, y = bfloat16_layer(256, 4000, 64, ignored)
+    each = F.linear_cross_entropy(h, w, y, options=Options(), reduction="none").float()
+    loss, (exact, right) = each[y >= 0].mean() if kept else each.mean(), exact_slopes(h, w, y)
+    assert loss.item() == pytest.approx(exact, abs=0.005)
+    assert all(off(a, b) < 0.01 for a, b in zip(slopes(loss, h, w), right, strict=True))
 
-    Would be refuted by a forward pass that holds one array only.
-    """
-    g = rng(13)
 
-    def says(turns: list[int]) -> None:
-        for rows, classes in ((512, 8000), (4000, 1000), (100, 30_000)):
-            h, w = (x.detach().float().requires_grad_() for x in layer(g, rows, classes, 1))
-            y = torch.tensor(g.integers(classes, size=rows))
-            counts = np.rint(held(lambda h=h, w=w, y=y: F.cross_entropy(h @ w.T, y)) / (4 * rows * classes))
-            levels = [0, *(int(n) for n in counts), 0]
-            steps = [b for a, b in itertools.pairwise(levels) if a != b]
-            found = [
-                b
-                for a, b, c in zip([0, *steps], steps, [*steps[1:], -1], strict=False)
-                if (b - a) * (c - b) < 0
-            ]
-            assert found == turns
+@pytest.mark.slow
+@claim(
+    "No gradient passes through this sum",
+    on=["mean", "sum", "none"],
+    but_not={"one chunk": ("mean", 1024), "one chunk, sum": ("sum", 1024), "one chunk, each": ("none", 1024)},
+)
+def test_the_gradient_of_chunks(reduction: Any, chunk: int | None = None) -> None:
+    """That of the hidden states is as exact as the plain loss's, that of the weight is not."""
+    h, w, y = bfloat16_layer(1024, 8000, 8)
+    _, right = exact_slopes(h, w, y)
+    plain = slopes(F.cross_entropy((h @ w.T).float(), y), h, w)
+    how = Options(batch_chunk_size=chunk)
+    loss = F.linear_cross_entropy(h, w, y, options=how, reduction=reduction).float().sum()
+    found = slopes(loss if reduction == "mean" else loss / len(y), h, w)
+    assert off(found[0], right[0]) < 2 * off(plain[0], right[0])
+    assert off(found[1], right[1]) > 5 * off(plain[1], right[1])
 
-    says([2, 1, 3])
-    with refuted("one array, then three"):
-        says([3])
+
+@claim(
+    "In `Blocked.backward` the line that makes `g` gets the factor",
+    on=[("(1 + 2 * lam * lse)[:, None]", block) for block in (1, 4, 20)],
+    but_not={"a factor without the two": ("(1 + lam * lse)[:, None]", 4), "no factor": ("1", 4)},
+)
+def test_a_z_loss_in_the_sketch(factor: str, block: int) -> None:
+    """The chapter's cell with the solution's two changes, run: loss and gradients."""
+    path = EXPERIMENTS.parent / "chapters" / "15_large_vocabularies.ipynb"
+    cells = ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+    (text,) = (cell for cell in cells if cell.startswith("class Blocked"))
+    h, w = layer(rng(12), 5, 9, 4)
+    y, z = labels(rng(12), 5, 9), h @ w.T
+    expected = F.cross_entropy(z, y) + 0.3 * z.logsumexp(1).square().mean()
+    for old, new in (
+        (".sub_(lse[:, None]).exp_()", f".sub_(lse[:, None]).exp_() * {factor}"),
+        (".sum(1)).mean()", ".sum(1)).mean() + (lam * lse**2).mean()"),
+    ):
+        if text.count(old) != 1:
+            raise RuntimeError(f"the cell has no single {old}")
+        text = text.replace(old, new)
+    names: dict[str, Any] = {"torch": torch, "Tensor": Tensor, "Any": Any, "lam": 0.3}
+    exec(text, names)
+    loss = names["Blocked"].apply(h, w, y, block)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
+    for found, right in zip(slopes(loss, h, w), slopes(expected, h, w), strict=True):
+        torch.testing.assert_close(found, right)

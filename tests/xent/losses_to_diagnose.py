@@ -21,30 +21,18 @@ F, nn = torch.nn.functional, torch.nn
 Loss = Callable[..., Any]
 Case = tuple[Any, dict[str, Any] | None]
 CE, BCE, KL = "categorical cross-entropy", "binary cross-entropy", "KL divergence"
+CEL, BCEL = nn.CrossEntropyLoss, nn.BCEWithLogitsLoss
 W3, W10 = torch.tensor([1.0, 5.0, 2.0]), torch.linspace(1, 4, 10)
 # What a plain loss has; each case says where it differs.
 PLAIN: dict[str, Any] = {
-    "family": CE,
-    "first": "prediction",
-    "reads": "logits",
-    "reduction": "mean",
-    "denominator": "N",
-    "factor": 1.0,
-    "sign": 1,
-    "unit": "nats",
-    "smoothing": 0.0,
-    "class_weights": None,
-    "pos_weight": None,
-    "temperature": 1.0,
-    "softcap": 0.0,
-    "gamma": 0.0,
-    "z_loss": 0.0,
-    "entropy": 0.0,
-    "constant": 0.0,
-    "axis": "the classes",
-}
+    "family": CE, "first": "prediction", "reads": "logits", "reduction": "mean", "denominator": "N", "factor": 1.0,
+    "sign": 1, "unit": "nats", "smoothing": 0.0, "class_weights": None, "pos_weight": None, "temperature": 1.0,
+    "softcap": 0.0, "gamma": 0.0, "z_loss": 0.0, "entropy": 0.0, "constant": 0.0, "axis": "the classes",
+}  # fmt: skip
 NPROB = {"reads": "probabilities"}
 LOGP = {"reads": "log-probabilities"}
+SUM, NONE = ({"reduction": r, "denominator": "nothing"} for r in ("sum", "none"))
+OVER_W, WEIGHED = {"denominator": "the sum of weights"}, {"class_weights": (1.0, 5.0, 2.0)}
 BIN = {"family": BCE, "denominator": "N*K"}
 FIRST = {"first": "target"}
 
@@ -64,75 +52,45 @@ def softmax(z: Any, axis: int = 1) -> Any:
 
 
 def torch_libraries() -> dict[str, Case]:
-    sums = {"reduction": "sum", "denominator": "nothing"}
-    none = {"reduction": "none", "denominator": "nothing"}
-    over_w = {"denominator": "the sum of weights"}
     ten = tuple(float(f"{w:.5g}") for w in W10)
     return {
-        "CrossEntropyLoss": (
-            nn.CrossEntropyLoss(),
-            {"targets": ("indices", "one-hot", "soft"), "layout": "second"},
-        ),
-        "CrossEntropyLoss, sum": (nn.CrossEntropyLoss(reduction="sum"), sums),
-        "CrossEntropyLoss, none": (nn.CrossEntropyLoss(reduction="none"), none),
-        "CrossEntropyLoss, 3 weights": (
-            nn.CrossEntropyLoss(weight=W3),
-            over_w | {"class_weights": (1.0, 5.0, 2.0)},
-        ),
+        "CrossEntropyLoss": (CEL(), {"targets": ("indices", "one-hot", "soft"), "layout": "second"}),
+        "CrossEntropyLoss, sum": (CEL(reduction="sum"), SUM),
+        "CrossEntropyLoss, none": (CEL(reduction="none"), NONE),
+        "CrossEntropyLoss, 3 weights": (CEL(weight=W3), OVER_W | WEIGHED),
         "CrossEntropyLoss, a weight of zero": (
-            nn.CrossEntropyLoss(weight=torch.tensor([0.0, 2.0, 4.0])),
-            over_w | {"class_weights": (0.0, 1.0, 2.0), "ignore_index": (0, -100)},
+            CEL(weight=torch.tensor([0.0, 2.0, 4.0])),
+            OVER_W | {"class_weights": (0.0, 1.0, 2.0), "ignore_index": (0, -100)},
         ),
-        "CrossEntropyLoss, 10 weights": (nn.CrossEntropyLoss(weight=W10), over_w | {"class_weights": ten}),
-        "CrossEntropyLoss, 10 weights, sum": (
-            nn.CrossEntropyLoss(weight=W10, reduction="sum"),
-            sums | {"class_weights": ten},
-        ),
-        "CrossEntropyLoss, 2 weights": (
-            nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0])),
-            over_w | {"class_weights": (1.0, 9.0)},
-        ),
-        "CrossEntropyLoss, smoothing": (nn.CrossEntropyLoss(label_smoothing=0.1), {"smoothing": 0.1}),
-        "CrossEntropyLoss, smoothing, sum": (
-            nn.CrossEntropyLoss(label_smoothing=0.3, reduction="sum"),
-            sums | {"smoothing": 0.3},
-        ),
-        "CrossEntropyLoss, smoothing and weights": (
-            nn.CrossEntropyLoss(weight=W3, label_smoothing=0.1),
-            over_w | {"smoothing": 0.1, "class_weights": (1.0, 5.0, 2.0)},
-        ),
+        "CrossEntropyLoss, 10 weights": (CEL(weight=W10), OVER_W | {"class_weights": ten}),
+        "CrossEntropyLoss, 10 weights, sum": (CEL(weight=W10, reduction="sum"), SUM | {"class_weights": ten}),
+        "CrossEntropyLoss, 2 weights":
+            (CEL(weight=torch.tensor([1.0, 9.0])), OVER_W | {"class_weights": (1.0, 9.0)}),
+        "CrossEntropyLoss, smoothing": (CEL(label_smoothing=0.1), {"smoothing": 0.1}),
+        "CrossEntropyLoss, smoothing, sum":
+            (CEL(label_smoothing=0.3, reduction="sum"), SUM | {"smoothing": 0.3}),
+        "CrossEntropyLoss, smoothing and weights":
+            (CEL(weight=W3, label_smoothing=0.1), OVER_W | {"smoothing": 0.1, **WEIGHED}),
         "CrossEntropyLoss, smoothing and 10 weights, none": (
-            nn.CrossEntropyLoss(weight=W10, label_smoothing=0.2, reduction="none"),
-            none | {"smoothing": 0.2, "class_weights": ten},
+            CEL(weight=W10, label_smoothing=0.2, reduction="none"), NONE | {"smoothing": 0.2, "class_weights": ten},
         ),
-        "CrossEntropyLoss, ignore 0": (nn.CrossEntropyLoss(ignore_index=0), {"ignore_index": (0,)}),
-        "CrossEntropyLoss, ignore 255": (nn.CrossEntropyLoss(ignore_index=255), {"ignore_index": (255,)}),
-        "CrossEntropyLoss, ignore 77, smoothing": (
-            nn.CrossEntropyLoss(ignore_index=77, label_smoothing=0.1),
-            {"ignore_index": (77,), "smoothing": 0.1},
-        ),
-        "CrossEntropyLoss, ignore -1, weights": (
-            nn.CrossEntropyLoss(ignore_index=-1, weight=W3),
-            over_w | {"ignore_index": (-1,), "class_weights": (1.0, 5.0, 2.0)},
-        ),
+        "CrossEntropyLoss, ignore 0": (CEL(ignore_index=0), {"ignore_index": (0,)}),
+        "CrossEntropyLoss, ignore 255": (CEL(ignore_index=255), {"ignore_index": (255,)}),
+        "CrossEntropyLoss, ignore 77, smoothing":
+            (CEL(ignore_index=77, label_smoothing=0.1), {"ignore_index": (77,), "smoothing": 0.1}),
+        "CrossEntropyLoss, ignore -1, weights":
+            (CEL(ignore_index=-1, weight=W3), OVER_W | {"ignore_index": (-1,), **WEIGHED}),
         "NLLLoss": (nn.NLLLoss(), LOGP | {"targets": ("indices",), "ignore_index": (-100,)}),
-        "NLLLoss, weights": (nn.NLLLoss(weight=W3), LOGP | over_w | {"class_weights": (1.0, 5.0, 2.0)}),
+        "NLLLoss, weights": (nn.NLLLoss(weight=W3), LOGP | OVER_W | WEIGHED),
         "BCELoss": (nn.BCELoss(), BIN | NPROB | {"clip": "the log at -100"}),
-        "BCELoss, sum": (nn.BCELoss(reduction="sum"), BIN | NPROB | sums),
-        "BCEWithLogitsLoss": (nn.BCEWithLogitsLoss(), BIN | {"targets": ("0 or 1", "soft")}),
-        "BCEWithLogitsLoss, pos_weight": (
-            nn.BCEWithLogitsLoss(pos_weight=torch.tensor(3.0)),
-            BIN | {"pos_weight": (3.0,) * 3},
-        ),
-        "BCEWithLogitsLoss, 5 pos_weights": (
-            nn.BCEWithLogitsLoss(pos_weight=torch.arange(1.0, 6)),
-            BIN | {"pos_weight": (1.0, 2.0, 3.0, 4.0, 5.0)},
-        ),
-        "BCEWithLogitsLoss, weights of columns": (
-            nn.BCEWithLogitsLoss(weight=W3),
-            BIN | {"class_weights": (1.0, 5.0, 2.0)},
-        ),
-        "BCEWithLogitsLoss, none": (nn.BCEWithLogitsLoss(reduction="none"), BIN | none),
+        "BCELoss, sum": (nn.BCELoss(reduction="sum"), BIN | NPROB | SUM),
+        "BCEWithLogitsLoss": (BCEL(), BIN | {"targets": ("0 or 1", "soft")}),
+        "BCEWithLogitsLoss, pos_weight":
+            (BCEL(pos_weight=torch.tensor(3.0)), BIN | {"pos_weight": (3.0,) * 3}),
+        "BCEWithLogitsLoss, 5 pos_weights":
+            (BCEL(pos_weight=torch.arange(1.0, 6)), BIN | {"pos_weight": (1.0, 2.0, 3.0, 4.0, 5.0)}),
+        "BCEWithLogitsLoss, weights of columns": (BCEL(weight=W3), BIN | WEIGHED),
+        "BCEWithLogitsLoss, none": (BCEL(reduction="none"), BIN | NONE),
         "MultiLabelSoftMarginLoss": (nn.MultiLabelSoftMarginLoss(), BIN),
         "SoftMarginLoss": (nn.SoftMarginLoss(), BIN | {"first": "either", "targets": ("-1 or 1",)}),
         "KLDivLoss": (nn.KLDivLoss(), LOGP | {"family": KL, "denominator": "N*K"}),
@@ -141,91 +99,60 @@ def torch_libraries() -> dict[str, Case]:
             nn.KLDivLoss(reduction="batchmean", log_target=True),
             LOGP | {"family": KL, "targets": ("log-probabilities",)},
         ),
-    }
+    }  # fmt: skip
 
 
 def numpy_libraries() -> dict[str, Case]:
     return {
         "xent.cross_entropy": (xent.cross_entropy, {"targets": ("indices",), "layout": "last"}),
-        "xent.cross_entropy, ignore 2, sum": (
-            functools.partial(xent.cross_entropy, ignore_index=2, reduction="sum"),
-            {"ignore_index": (2,), "reduction": "sum", "denominator": "nothing"},
-        ),
+        "xent.cross_entropy, ignore 2, sum":
+            (functools.partial(xent.cross_entropy, ignore_index=2, reduction="sum"), {"ignore_index": (2,), **SUM}),
         "xent.soft_cross_entropy": (xent.soft_cross_entropy, {"targets": ("one-hot", "soft")}),
         "xent.binary_cross_entropy": (xent.binary_cross_entropy, BIN),
         "xent.nll": (xent.nll, LOGP),
         "xent.log_loss": (xent.log_loss, NPROB | {"renormalises": "refuses"}),
         "xent.focal_loss": (xent.focal_loss, {"gamma": 2.0}),
         "xent.focal_loss, gamma 3.5": (functools.partial(xent.focal_loss, gamma=3.5), {"gamma": 3.5}),
-        "scikit-learn log_loss": (
-            log_loss,
-            NPROB | FIRST | {"targets": ("indices", "one-hot"), "renormalises": "no"},
-        ),
+        "scikit-learn log_loss":
+            (log_loss, NPROB | FIRST | {"targets": ("indices", "one-hot"), "renormalises": "no"}),
         "scikit-learn hinge_loss": (hinge_loss, None),
         "scikit-learn brier_score_loss": (brier_score_loss, None),
-    }
+    }  # fmt: skip
 
 
 KERAS = (
-    "Keras categorical",
-    "Keras categorical, logits",
-    "Keras categorical, smoothing",
-    "Keras sparse",
-    "Keras sparse, logits, ignore 0",
-    "Keras sparse, logits, sum",
-    "Keras binary",
-    "Keras binary, logits, smoothing",
-    "Keras KL",
-    "Keras categorical focal",
-    "Keras binary focal",
-    "Keras, by name: sparse",
-    "Keras, by name: binary",
-    "Keras squared hinge",
-)
+    "Keras categorical", "Keras categorical, logits", "Keras categorical, smoothing", "Keras sparse",
+    "Keras sparse, logits, ignore 0", "Keras sparse, logits, sum", "Keras binary",
+    "Keras binary, logits, smoothing", "Keras KL", "Keras categorical focal", "Keras binary focal",
+    "Keras, by name: sparse", "Keras, by name: binary", "Keras squared hinge",
+)  # fmt: skip
 
 
 def keras_libraries(losses: Any) -> dict[str, Case]:
     k = PLAIN | FIRST
     return {
-        "Keras categorical": (
-            losses.CategoricalCrossentropy(),
-            k | NPROB | {"renormalises": "yes", "clip": "at 1.0e-07"},
-        ),
+        "Keras categorical":
+            (losses.CategoricalCrossentropy(), k | NPROB | {"renormalises": "yes", "clip": "at 1.0e-07"}),
         "Keras categorical, logits": (losses.CategoricalCrossentropy(from_logits=True), k),
-        "Keras categorical, smoothing": (
-            losses.CategoricalCrossentropy(label_smoothing=0.1),
-            k | NPROB | {"smoothing": 0.1},
-        ),
+        "Keras categorical, smoothing":
+            (losses.CategoricalCrossentropy(label_smoothing=0.1), k | NPROB | {"smoothing": 0.1}),
         "Keras sparse": (losses.SparseCategoricalCrossentropy(), k | NPROB | {"targets": ("indices",)}),
-        "Keras sparse, logits, ignore 0": (
-            losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0),
-            k | {"ignore_index": (0,)},
-        ),
-        "Keras sparse, logits, sum": (
-            losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum"),
-            k | {"reduction": "sum", "denominator": "nothing"},
-        ),
+        "Keras sparse, logits, ignore 0":
+            (losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0), k | {"ignore_index": (0,)}),
+        "Keras sparse, logits, sum":
+            (losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum"), k | SUM),
         "Keras binary": (losses.BinaryCrossentropy(), k | BIN | NPROB),
-        "Keras binary, logits, smoothing": (
-            losses.BinaryCrossentropy(from_logits=True, label_smoothing=0.2),
-            k | BIN | {"smoothing": 0.2},
-        ),
+        "Keras binary, logits, smoothing":
+            (losses.BinaryCrossentropy(from_logits=True, label_smoothing=0.2), k | BIN | {"smoothing": 0.2}),
         "Keras KL": (losses.KLDivergence(), k | NPROB | {"family": KL}),
-        "Keras categorical focal": (
-            losses.CategoricalFocalCrossentropy(from_logits=True, alpha=1.0),
-            k | {"gamma": 2.0},
-        ),
+        "Keras categorical focal":
+            (losses.CategoricalFocalCrossentropy(from_logits=True, alpha=1.0), k | {"gamma": 2.0}),
         "Keras binary focal": (losses.BinaryFocalCrossentropy(from_logits=True), k | BIN | {"gamma": 2.0}),
-        "Keras, by name: sparse": (
-            "sparse_categorical_crossentropy",
-            k | NPROB | {"reduction": "none", "denominator": "nothing"},
-        ),
-        "Keras, by name: binary": (
-            "binary_crossentropy",
-            k | BIN | NPROB | {"reduction": "none", "denominator": "K"},
-        ),
+        "Keras, by name: sparse": ("sparse_categorical_crossentropy", k | NPROB | NONE),
+        "Keras, by name: binary":
+            ("binary_crossentropy", k | BIN | NPROB | {"reduction": "none", "denominator": "K"}),
         "Keras squared hinge": (losses.SquaredHinge(), None),
-    }
+    }  # fmt: skip
 
 
 def from_threads() -> dict[str, Case]:
@@ -292,20 +219,15 @@ def from_threads() -> dict[str, Case]:
     def hard_examples(z: Any, y: Any) -> Any:
         return F.cross_entropy(z, y, reduction="none").topk(max(1, len(y) // 2)).values.mean()
 
-    probs = {"reads": "probabilities"}
     return {
-        "softmax before CrossEntropyLoss": (
-            lambda z, y: ce(z.softmax(1), y),
-            {"reads": "logits, softmax applied twice"},
-        ),
+        "softmax before CrossEntropyLoss":
+            (lambda z, y: ce(z.softmax(1), y), {"reads": "logits, softmax applied twice"}),
         "sigmoid before BCEWithLogitsLoss": (
             lambda z, t: F.binary_cross_entropy_with_logits(z.sigmoid(), t),
             BIN | {"reads": "logits, sigmoid applied twice"},
         ),
-        "sigmoid before CrossEntropyLoss": (
-            lambda z, y: ce(z.sigmoid(), y),
-            {"reads": "logits, a sigmoid before the softmax"},
-        ),
+        "sigmoid before CrossEntropyLoss":
+            (lambda z, y: ce(z.sigmoid(), y), {"reads": "logits, a sigmoid before the softmax"}),
         "ReLU on the logits": (lambda z, y: ce(z.relu(), y), {"reads": "logits, a ReLU before the softmax"}),
         "tanh on the logits": (lambda z, y: ce(z.tanh(), y), {"reads": "logits, a tanh before the softmax"}),
         "softmax before BCELoss": (
@@ -320,32 +242,17 @@ def from_threads() -> dict[str, Case]:
         "NLLLoss of a softmax": (lambda z, y: F.nll_loss(z.softmax(1), y), None),
         "NLLLoss of logits": (lambda z, y: F.nll_loss(z, y), LOGP),
         "softmax over the batch": (lambda z, y: F.nll_loss(z.log_softmax(0), y), {"axis": "the batch"}),
-        "scipy's log_softmax without an axis": (
-            lambda z, t: -(t * (z - np.log(np.exp(z).sum()))).sum(1).mean(),
-            {"axis": "the whole array"},
-        ),
-        "softmax over the positions": (
-            lambda z, y: F.nll_loss(z.log_softmax(1).flatten(0, 1), y.flatten()),
-            {"axis": "the positions"},
-        ),
+        "scipy's log_softmax without an axis":
+            (lambda z, t: -(t * (z - np.log(np.exp(z).sum()))).sum(1).mean(), {"axis": "the whole array"}),
+        "softmax over the positions":
+            (lambda z, y: F.nll_loss(z.log_softmax(1).flatten(0, 1), y.flatten()), {"axis": "the positions"}),
         "no minus": (lambda z, y: z.log_softmax(1).gather(1, y[:, None]).mean(), {"sign": -1}),
         "mean over rows and classes": (lambda z, t: -(t * z.log_softmax(1)).mean(), {"denominator": "N*K"}),
-        "sum over rows, mean over classes": (
-            lambda z, t: -(t * z.log_softmax(1)).mean(1).sum(),
-            {"reduction": "sum", "denominator": "K"},
-        ),
-        "sum divided by 5": (
-            lambda z, y: ce(z, y, reduction="sum") / 5,
-            {"reduction": "sum", "denominator": "nothing", "factor": 0.2},
-        ),
-        "sum divided by 3": (
-            lambda z, y: ce(z, y, reduction="sum") / 3,
-            {"reduction": "sum", "denominator": "nothing", "factor": 0.333333},
-        ),
-        "sum divided by 15": (
-            lambda z, y: ce(z, y, reduction="sum") / 15,
-            {"reduction": "sum", "denominator": "nothing", "factor": 0.0666667},
-        ),
+        "sum over rows, mean over classes":
+            (lambda z, t: -(t * z.log_softmax(1)).mean(1).sum(), {"reduction": "sum", "denominator": "K"}),
+        "sum divided by 5": (lambda z, y: ce(z, y, reduction="sum") / 5, {**SUM, "factor": 0.2}),
+        "sum divided by 3": (lambda z, y: ce(z, y, reduction="sum") / 3, {**SUM, "factor": 0.333333}),
+        "sum divided by 15": (lambda z, y: ce(z, y, reduction="sum") / 15, {**SUM, "factor": 0.0666667}),
         "divided by the accumulation steps": (lambda z, y: ce(z, y) / 8, {"factor": 0.125}),
         "log2": (lambda p, t: -xlogy(t, p).sum(1).mean() / math.log(2), NPROB | {"unit": "bits"}),
         "log10": (lambda p, t: -(t * np.log10(p + 1e-12)).sum(1).mean(), NPROB | {"unit": "hartleys"}),
@@ -353,20 +260,16 @@ def from_threads() -> dict[str, Case]:
         "log of a softmax": (unstable, {"clip": "exp underflows, cost inf"}),
         "epsilon of 1e-3 in the logarithm": (one_logit_columns, {"clip": "adds 0.001 to the probability"}),
         "clamped probabilities": (clamped, {"clip": "at 1.0e-07"}),
-        "renormalised probabilities": (
-            lambda p, y: -np.log(picked(p, y) / p.sum(1)).mean(),
-            NPROB | {"renormalises": "yes"},
-        ),
+        "renormalised probabilities":
+            (lambda p, y: -np.log(picked(p, y) / p.sum(1)).mean(), NPROB | {"renormalises": "yes"}),
         "arguments swapped": (lambda y, z: ce(z, y), FIRST),
         "one minus p forgotten": (lambda p, t: -(t * torch.log(p)).mean(), NPROB | {"denominator": "N*K"}),
-        "smoothing over the others": (
-            by_hand_others,
-            {"smoothing": 0.1, "smoothing_over": "the K - 1 others"},
-        ),
+        "smoothing over the others":
+            (by_hand_others, {"smoothing": 0.1, "smoothing_over": "the K - 1 others"}),
         "negative labels wrap": (wraps, {"ignored": "-100: refused; -1: counted as the last class"}),
         "works in place": (in_place, {}),
         "temperature with T squared": (lambda z, y: 9 * ce(z / 3, y), {"temperature": 3.0, "factor": 9.0}),
-        "z-loss": (lambda z, y: ce(z, y) + 1e-3 * z.logsumexp(1).pow(2).mean(), {"z_loss": 0.001}),
+        "z-loss": (lambda z, y: ce(z, y) + 0.001 * z.logsumexp(1).pow(2).mean(), {"z_loss": 0.001}),
         "confidence penalty": (
             lambda z, y: ce(z, y) - 0.1 * torch.distributions.Categorical(logits=z).entropy().mean(),
             {"entropy": -0.1},
@@ -375,15 +278,10 @@ def from_threads() -> dict[str, Case]:
         "focal": (focal, {"gamma": 2.0}),
         "focal, detached factor": (focal_detached, {"gamma": 2.0}),
         "focal of the batch's mean": (focal_on_the_mean, None),
-        "binary focal, alpha": (
-            binary_focal,
-            BIN | {"gamma": 2.0, "factor": 0.75, "pos_weight": (0.333333,) * 3},
-        ),
+        "binary focal, alpha":
+            (binary_focal, BIN | {"gamma": 2.0, "factor": 0.75, "pos_weight": (0.333333,) * 3}),
         "hard examples": (hard_examples, None),
-        "weights over N": (
-            lambda z, y: (W3[y] * ce(z, y, reduction="none")).mean(),
-            {"class_weights": (1.0, 5.0, 2.0)},
-        ),
+        "weights over N": (lambda z, y: (W3[y] * ce(z, y, reduction="none")).mean(), WEIGHED),
         "mean of sequence means": (mean_of_means, {"ignore_index": (-100,)}),
         "labels shifted inside": (shifted, {"ignore_index": (-100,)}),
         "padding in the mean": (padded_mean, {"ignore_index": (0,)}),
@@ -396,58 +294,38 @@ def from_threads() -> dict[str, Case]:
         "arg max of the targets": (argmax_targets, {"targets": ("one-hot",)}),
         "squared error": (nn.MSELoss(), None),
         "Brier": (lambda p, t: ((p - t) ** 2).sum(1).mean(), None),
-        "Jensen-Shannon": (
-            lambda z, t: -((0.5 * t + 0.5 * softmax(z)) * np.log(0.5 * t + 0.5 * softmax(z))).sum(1).mean(),
-            None,
-        ),
-        "reverse KL": (
-            lambda z, t: (softmax(z) * (xent.log_softmax(z) - np.log(t + 0.1))).sum(1).mean(),
-            None,
-        ),
+        "Jensen-Shannon":
+            (lambda z, t: -((0.5 * t + 0.5 * softmax(z)) * np.log(0.5 * t + 0.5 * softmax(z))).sum(1).mean(), None),
+        "reverse KL":
+            (lambda z, t: (softmax(z) * (xent.log_softmax(z) - np.log(t + 0.1))).sum(1).mean(), None),
         "margin": (nn.MultiMarginLoss(), None),
-        "symmetric cross-entropy": (
-            lambda z, t: ce(z, t) - (z.softmax(1) * torch.log(t + 1e-4)).sum(1).mean(),
-            None,
-        ),
-        "generalised cross-entropy": (
-            lambda z, y: ((1 - z.softmax(1).gather(1, y[:, None]) ** 0.7) / 0.7).mean(),
-            None,
-        ),
-        "weights inside the focal's p": (
-            focal_weighed,
-            None,
-        ),
+        "symmetric cross-entropy":
+            (lambda z, t: ce(z, t) - (z.softmax(1) * torch.log(t + 0.0001)).sum(1).mean(), None),
+        "generalised cross-entropy":
+            (lambda z, y: ((1 - z.softmax(1).gather(1, y[:, None]) ** 0.7) / 0.7).mean(), None),
+        "weights inside the focal's p": (focal_weighed, None),
         "probabilities of one class": (
-            lambda p, y: (
-                -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean() if p.ndim == 1 else np.empty(3).reshape(5)
-            ),
-            {"family": BCE} | probs,
+            lambda p, y: -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean() if p.ndim == 1 else np.empty(3).reshape(5),
+            {"family": BCE} | NPROB,
         ),
-    }
+    }  # fmt: skip
 
 
 FAULTS: dict[str, tuple[Callable[[Loss], Loss], dict[str, Any]]] = {
     "smoothed": (lambda f: functools.partial(f, label_smoothing=0.1), {"smoothing": 0.1}),
-    "weighed": (
-        lambda f: functools.partial(f, weight=W3.double()),
-        {"class_weights": (1.0, 5.0, 2.0), "denominator": "the sum of weights"},
-    ),
-    "softmax twice": (
-        lambda f: lambda z, y, **o: f(z.softmax(1), y, **o),
-        {"reads": "logits, softmax applied twice"},
-    ),
+    "weighed": (lambda f: functools.partial(f, weight=W3.double()), {**WEIGHED, **OVER_W}),
+    "softmax twice":
+        (lambda f: lambda z, y, **o: f(z.softmax(1), y, **o), {"reads": "logits, softmax applied twice"}),
     "sign": (lambda f: lambda z, y, **o: -f(z, y, **o), {"sign": -1}),
     "bits": (lambda f: lambda z, y, **o: f(z, y, **o) / math.log(2), {"unit": "bits"}),
     "a seventh": (lambda f: lambda z, y, **o: f(z, y, **o) / 7, {"factor": 0.142857}),
     "cooled": (lambda f: lambda z, y, **o: f(z / 0.5, y, **o), {"temperature": 0.5}),
     "255": (lambda f: functools.partial(f, ignore_index=255), {"ignore_index": (255,)}),
-    "z-loss": (
-        lambda f: lambda z, y, **o: f(z, y, **o) + 0.02 * z.logsumexp(1).pow(2).mean(),
-        {"z_loss": 0.02},
-    ),
-    "sum": (lambda f: functools.partial(f, reduction="sum"), {"reduction": "sum", "denominator": "nothing"}),
+    "z-loss":
+        (lambda f: lambda z, y, **o: f(z, y, **o) + 0.02 * z.logsumexp(1).pow(2).mean(), {"z_loss": 0.02}),
+    "sum": (lambda f: functools.partial(f, reduction="sum"), SUM),
     "swapped": (lambda f: lambda y, z, **o: f(z, y, **o), {"first": "target"}),
-}
+}  # fmt: skip
 
 
 def capped(z: Any, c: float) -> Any:
@@ -495,43 +373,38 @@ def fresh() -> dict[str, Case]:
     def penalised(z: Any, y: Any, t: float = 1.0, **options: Any) -> Any:
         return F.cross_entropy(z / t, y, **options) + 0.02 * (z / t).logsumexp(1).pow(2).mean()
 
-    w, over_w = W3.double(), {"denominator": "the sum of weights", "class_weights": (1.0, 5.0, 2.0)}
+    w, over_w = W3.double(), OVER_W | WEIGHED
     return {
         "softcap of 30": (lambda z, y: ce(capped(z, 30.0), y), {"softcap": 30.0}),
         "softcap of 5, weights": (lambda z, y: ce(capped(z, 5.0), y, weight=w), over_w | {"softcap": 5.0}),
         "softcap and z-loss": (lambda z, y: penalised(capped(z, 5.0), y), {"softcap": 5.0, "z_loss": 0.02}),
-        "softcap, smoothed": (
-            lambda z, y: ce(capped(z, 8.0), y, label_smoothing=0.2), {"softcap": 8.0, "smoothing": 0.2},
-        ),
+        "softcap, smoothed":
+            (lambda z, y: ce(capped(z, 8.0), y, label_smoothing=0.2), {"softcap": 8.0, "smoothing": 0.2}),
         "weights, z-loss": (lambda z, y: penalised(z, y, weight=w), over_w | {"z_loss": 0.02}),
         "weights, smoothing, z-loss": (
-            lambda z, y: penalised(z, y, weight=w, label_smoothing=0.1), over_w | {"z_loss": 0.02, "smoothing": 0.1},
+            lambda z, y: penalised(z, y, weight=w, label_smoothing=0.1),
+            over_w | {"z_loss": 0.02, "smoothing": 0.1},
         ),
-        "temperature, z-loss of it": (lambda z, y: penalised(z, y, 2.0), {"temperature": 2.0, "z_loss": 0.02}),
-        "weights in a closure": (
-            lambda z, y: (ce(z, y, reduction="none") * w[y]).sum() / w[y].sum(), over_w,
-        ),
+        "temperature, z-loss of it":
+            (lambda z, y: penalised(z, y, 2.0), {"temperature": 2.0, "z_loss": 0.02}),
+        "weights in a closure": (lambda z, y: (ce(z, y, reduction="none") * w[y]).sum() / w[y].sum(), over_w),
         "bootstrapped": (bootstrapped, {"factor": 0.8, "entropy": 0.2}),
         "kl_div of logits over 4, times 16": (
             lambda z, t: 16 * F.kl_div(F.log_softmax(z / 4, 1), t, reduction="batchmean"),
             {"family": KL, "temperature": 4.0, "factor": 16.0},
         ),
         "square root of p": (lambda p, y: F.nll_loss(p.sqrt().log(), y), NPROB | {"factor": 0.5}),
-        "bits of weights": (
-            lambda z, y: ce(z, y, weight=w) / math.log(2), over_w | {"unit": "bits"},
-        ),
+        "bits of weights": (lambda z, y: ce(z, y, weight=w) / math.log(2), over_w | {"unit": "bits"}),
         "weights and a label left out, sum": (
             nn.NLLLoss(weight=W3, ignore_index=2, reduction="sum"),
-            LOGP | {"class_weights": (1.0, 5.0, 0.0), "reduction": "sum", "denominator": "nothing"},
+            LOGP | {"class_weights": (1.0, 5.0, 0.0), **SUM},
         ),
         "weights of columns, pos_weight": (
-            nn.BCEWithLogitsLoss(weight=W3, pos_weight=torch.tensor([1.0, 2.0, 3.0])),
-            BIN | {"class_weights": (1.0, 5.0, 2.0), "pos_weight": (1.0, 2.0, 3.0)},
+            BCEL(weight=W3, pos_weight=torch.tensor([1.0, 2.0, 3.0])),
+            BIN | {**WEIGHED, "pos_weight": (1.0, 2.0, 3.0)},
         ),
-        "xent, a denominator of 12": (
-            functools.partial(xent.cross_entropy, denominator=12.0),
-            {"reduction": "sum", "denominator": "nothing", "factor": 1 / 12},
-        ),
+        "xent, a denominator of 12":
+            (functools.partial(xent.cross_entropy, denominator=12.0), {**SUM, "factor": 1 / 12}),
         "flooded": (flooded, None),
         "rows above 0.3": (above, None),
         "with a Dice loss": (dice, None),
@@ -669,18 +542,19 @@ def from_repositories() -> dict[str, Case]:
         return F.nll_loss((z.softmax(1) + z.softmax(1).detach() - z.softmax(1).detach()).log(), y)
 
     delta = {"clip": "adds 1.0e-07 to the probability"}
-    sums = {"reduction": "sum", "denominator": "nothing"}
     return {
-        "weights on the logarithms": (weighed_logarithms, {"class_weights": (1.0, 5.0, 2.0)}),
+        "weights on the logarithms": (weighed_logarithms, WEIGHED),
         "smoothed, five classes": (smoothed_for_five, {"smoothing": 0.1, "classes": (5,)}),
         "labels clamped": (clamped_labels, {"smoothing": 0.15}),
         "N by N, and right": (square_of_losses, {}),
         "one-hot of ten": (ten_one_hot, LOGP | {"classes": (10,)}),
         "divided by the losses that are not 0": (over_nonzero, {"ignore_index": (-1,)}),
         "delta": (with_delta, NPROB | delta),
-        "delta, indices or one-hot": (with_delta_by_index, NPROB | delta | {"targets": ("indices", "one-hot")}),
+        "delta, indices or one-hot":
+            (with_delta_by_index, NPROB | delta | {"targets": ("indices", "one-hot")}),
         "over the mean prediction": (over_the_mean_prediction, None),
-        "the label plus 0.01": (label_plus_weight, BIN | FIRST | NPROB | {"factor": 0.01, "pos_weight": (101.0,) * 3}),
+        "the label plus 0.01":
+            (label_plus_weight, BIN | FIRST | NPROB | {"factor": 0.01, "pos_weight": (101.0,) * 3}),
         "weights of four dimensions": (four_dimensional_weights, FIRST | {"class_weights": (1.0, 3.0, 30.0)}),
         "weights of both labels": (
             two_rows_of_weights,
@@ -689,11 +563,12 @@ def from_repositories() -> dict[str, Case]:
         "the loss's logarithm": (logarithm_of_the_loss, None),
         "focal, one alpha": (alpha_for_all, {"gamma": 2.0, "factor": 0.25}),
         "smoothed over the others, padding 1, sum": (
-            smoothed_padded_sum, sums | {"smoothing": 0.1, "smoothing_over": "the K - 1 others", "ignore_index": (1,)},
+            smoothed_padded_sum,
+            SUM | {"smoothing": 0.1, "smoothing_over": "the K - 1 others", "ignore_index": (1,)},
         ),
         "255 in the mean": (ignored_in_the_mean, {"ignore_index": (255,)}),
         "upcast": (upcast, {"precision": "float32", "ignore_index": (-100,)}),
-        "z-loss, sum": (t5, sums | {"z_loss": 1e-4}),
+        "z-loss, sum": (t5, SUM | {"z_loss": 0.0001}),
         "a hundred times the logits": (clip, {"temperature": 0.01}),
         "sum over the labels": (per_image, {"family": BCE}),
         "flat margins": (margin_of_trees, {"family": BCE}),

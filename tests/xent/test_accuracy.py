@@ -1,4 +1,4 @@
-"""Every function on arrays against mpmath, over one sweep, within the bound that its docstring states.
+"""Functions on arrays and tensors against mpmath, over one sweep, within the bound that their docstrings state.
 
 A row of a table calls a function and says what it should have returned, and how many machine epsilons it may be off,
 relative to the true value or to a scale. The rows of logits go over `oracle.sweep`, and over rows whose terms round
@@ -149,8 +149,45 @@ def gradients_of_labels(z: Array, cost: Array, alike: bool) -> Iterator[Found]:
             yield f(z, target, reduction="none")[:, :FEW], true, bound, None
 
 
+def on_tensors(z: Array, cost: Array, alike: bool) -> Iterator[Found]:
+    """By the way without a gradient, with one, and of transforms: (8 + margin) epsilons, and what a few terms add.
+
+    The margin, from the label's logit to the highest other one, is rounded before it is exponentiated.
+    """
+    x, count, classes = torch.tensor(z), *z.shape
+    entropy = np.where(np.isinf(cost.astype(float)), mp.mpf(0), EXP(-cost) * cost).sum(axis=1)
+    room = [8 + 4 * alike + max(0.0, float(mp.log(classes / h)) / 2 if h else 0.0) for h in entropy]
+    yield xent.torch.entropy_from_logits(x).numpy(), entropy, room, None
+    for y in kinds_of_targets(z)[:0] if alike else kinds_of_targets(z)[:3]:
+        labels, at, c = torch.tensor(y), np.arange(classes) == y[:, None], own(cost, y)
+        gap = np.abs(z[at].astype(float) - np.where(at, -np.inf, z.astype(float)).max(axis=1))
+        margin = np.where(np.isfinite(gap), gap, 0.0)[: len(cost)]
+        leaf = x.clone().requires_grad_()
+        each = xent.torch.cross_entropy(leaf, labels, reduction="none")
+        for got in (each, xent.torch.cross_entropy(x, labels, reduction="none"),
+                    torch.func.vmap(xent.torch.cross_entropy)(x, labels)):  # fmt: skip
+            yield got.detach().numpy(), c, 12 + margin, None
+        for gamma in (0.5, 2.0, 5.0):
+            true = np.where(np.isinf(c.astype(float)), c, (-EXPM1(-c)) ** mp.mpf(gamma) * c)
+            got = xent.torch.focal_loss(x, labels, gamma=gamma, reduction="none")
+            yield got.numpy(), true, (1 + gamma) * (12 + margin), None
+        if z.dtype != np.float16:  # to which a gradient is rounded
+            slope = torch.autograd.grad(each.sum(), leaf)[0].numpy()
+            found = slope[np.arange(count), y]
+            yield found, np.where(np.isinf(c.astype(float)), -mp.mpf(1), EXPM1(-c)), 12 + margin, None
+
+
 Row = Callable[[Array, Array, bool], Iterator[Found]]
-OF_LOGITS = [of_labels, of_distributions, focal, logarithms, probabilities, entropies, gradients_of_labels]
+OF_LOGITS = [
+    of_labels,
+    of_distributions,
+    focal,
+    logarithms,
+    probabilities,
+    entropies,
+    gradients_of_labels,
+    on_tensors,
+]
 over_logits = pytest.mark.parametrize("row", OF_LOGITS)
 
 

@@ -28,7 +28,8 @@ import xent.torch
 
 WIDTH, CLASSES, LENGTH, IGNORED = 3, 5, 6, -100
 Batch = tuple[Tensor, Tensor]
-Step = Callable[[nn.Module, list[Batch]], None]
+Loss = Callable[[nn.Module, Batch], Tensor]
+Step = Callable[[nn.Module, list[Batch]], Any]
 RAGGED, EVEN, EMPTY = [6, 1, 3, 2], [3, 3, 3, 3], [6, 0, 3, 2]
 
 
@@ -64,14 +65,14 @@ class MeanOfTheBatch(nn.Module):
         return x - x.mean(0, keepdim=True)
 
 
-def loss_sum(net: nn.Module, batch: Batch) -> Tensor:
-    return cross_entropy(
-        net(batch[0]).flatten(0, 1), batch[1].flatten(), ignore_index=IGNORED, reduction="sum"
-    )
+# ------------------------------------------------------------ losses of a batch, and loops of such losses
+
+BY_CLASS = torch.tensor([1.0, 5.0, 0.2, 2.0, 9.0], dtype=torch.float64)
 
 
-def count(batch: Batch) -> int:
-    return int((batch[1] != IGNORED).sum())
+def loss_sum(net: nn.Module, batch: Batch, reduction: str = "sum", weight: Tensor | None = None) -> Tensor:
+    z, y = net(batch[0]).flatten(0, 1), batch[1].flatten()
+    return cross_entropy(z, y, weight=weight, ignore_index=IGNORED, reduction=reduction)
 
 
 def mean(net: nn.Module, batch: Batch) -> Tensor:
@@ -81,94 +82,131 @@ def mean(net: nn.Module, batch: Batch) -> Tensor:
     return -(log_probs * mask).sum() / mask.sum()
 
 
-def plain(net: nn.Module, batch: Batch) -> None:
-    mean(net, batch).backward()
+def class_weighted_mean(net: nn.Module, batch: Batch) -> Tensor:
+    return loss_sum(net, batch, "mean", BY_CLASS)
 
 
-def sums_over(divisor: Callable[[list[Batch]], float]) -> Step:
-    def step(net: nn.Module, batches: list[Batch]) -> None:
-        for batch in batches:
-            (loss_sum(net, batch) / divisor(batches)).backward()
-
-    return step
+def causal(net: nn.Module, batch: Batch) -> Tensor:
+    """Position i predicts label i + 1."""
+    return loss_sum(net, (batch[0][:, :-1], batch[1][:, 1:]))
 
 
-def means_over(divisor: Callable[[int], float]) -> Step:
-    def step(net: nn.Module, batches: list[Batch]) -> None:
-        for batch in batches:
-            (mean(net, batch) / divisor(len(batches))).backward()
+def z_loss(net: nn.Module, batch: Batch) -> Tensor:
+    """The squared log of the partition function, of all positions, padding too."""
+    return 0.3 * (net(batch[0]).logsumexp(-1) ** 2).mean()
 
-    return step
+
+def by_rows(net: nn.Module, batch: Batch) -> Tensor:
+    """The sum of each sequence's mean."""
+    return torch.stack([mean(net, (x[None], y[None])) for x, y in zip(*batch, strict=True)]).sum()
+
+
+def penalty(power: int, biases: bool = True) -> Loss:
+    def loss(net: nn.Module, batch: Batch) -> Tensor:
+        kept = [p.abs().pow(power).sum() for p in net.parameters() if biases or p.ndim > 1]
+        return 0.01 * torch.stack(kept).sum()
+
+    return loss
+
+
+def count(batch: Batch) -> int:
+    return int((batch[1] != IGNORED).sum())
 
 
 def total(batches: list[Batch]) -> float:
     return sum(map(count, batches))
 
 
+def after(batch: Batch) -> int:
+    return count((batch[0], batch[1][:, 1:]))
+
+
+def rows_of(batches: list[Batch]) -> int:
+    return sum(len(y) for _, y in batches)
+
+
+def class_mass(batch: Batch) -> float:
+    return float(BY_CLASS[batch[1][batch[1] != IGNORED]].sum())
+
+
+def one_at_least(batches: list[Batch]) -> float:
+    return float(sum((y != IGNORED).sum(1).clamp(min=1).sum() for _, y in batches))
+
+
+def synchronised(net: Any, last: bool) -> contextlib.AbstractContextManager[Any]:
+    if isinstance(net, FSDPModule):
+        net.set_requires_gradient_sync(last)
+    silent = isinstance(net, DistributedDataParallel) and not last
+    return net.no_sync() if silent else contextlib.nullcontext()
+
+
+def loop(share: Callable[[list[Batch], int], float], loss: Loss = loss_sum, sync: bool = True) -> Step:
+    """The loss of each micro-batch, times its share."""
+
+    def step(net: nn.Module, batches: list[Batch]) -> None:
+        for i, batch in enumerate(batches):
+            with synchronised(net, sync and i == len(batches) - 1):
+                (loss(net, batch) * share(batches, i)).backward()  # type: ignore[no-untyped-call]
+
+    return step
+
+
+def sums_over(divisor: Callable[[list[Batch]], float], loss: Loss = loss_sum) -> Step:
+    return loop(lambda batches, i: 1 / (divisor(batches) or 5e-324), loss)  # inf, of nothing
+
+
+def means_over(divisor: Callable[[int], float], loss: Loss = mean) -> Step:
+    return loop(lambda batches, i: 1 / divisor(len(batches)), loss)
+
+
+def then(*steps: Step) -> Step:
+    def each(net: nn.Module, batches: list[Batch]) -> None:
+        for step in steps:
+            step(net, batches)
+
+    return each
+
+
+def of_some(times: Callable[[int, int], float], loss: Loss = loss_sum, of: Any = total) -> Step:
+    """Micro-batch i of k enters so many times; a single batch is taken whole."""
+
+    def share(batches: list[Batch], i: int) -> float:
+        k = len(batches)
+        kept = [batch for j, batch in enumerate(batches) if k == 1 or times(j, k)]
+        return (times(i, k) if k > 1 else 1) / of(kept)  # type: ignore[no-any-return]
+
+    return loop(share, loss)
+
+
+def plain(net: nn.Module, batch: Batch) -> None:
+    mean(net, batch).backward()  # type: ignore[no-untyped-call]
+
+
+def causal_plain(net: nn.Module, batch: Batch) -> None:
+    sums_over(lambda b: after(b[0]), causal)(net, [batch])
+
+
 def by_accumulate(net: nn.Module, batches: list[Batch]) -> None:
     for window in xent.torch.accumulate(batches, len(batches), targets=1):
         for micro in window:
-            (loss_sum(net, micro.batch) * micro.scale).backward()
+            with synchronised(net, micro.is_last):
+                (loss_sum(net, micro.batch) * micro.scale).backward()  # type: ignore[no-untyped-call]
 
 
 def zero_grad_inside(net: nn.Module, batches: list[Batch]) -> None:
     for batch in batches:
         net.zero_grad()
-        (mean(net, batch) / len(batches)).backward()
+        (mean(net, batch) / len(batches)).backward()  # type: ignore[no-untyped-call]
 
 
-def clips(norm: float) -> Step:
+def clip(norm: float, least: int = 1) -> Step:
+    """Clip windows of so many micro-batches or more."""
+
     def step(net: nn.Module, batches: list[Batch]) -> None:
-        sums_over(lambda b: total(b) / len(b))(net, batches)
-        nn.utils.clip_grad_norm_(net.parameters(), norm)
+        if len(batches) >= least:
+            nn.utils.clip_grad_norm_(net.parameters(), norm)
 
     return step
-
-
-def weighed_by_rows(net: nn.Module, batches: list[Batch]) -> None:
-    for batch in batches:
-        (mean(net, batch) * len(batch[1]) / sum(len(y) for _, y in batches)).backward()
-
-
-def wrong_weights(net: nn.Module, batches: list[Batch]) -> None:
-    for i, batch in enumerate(batches):
-        (mean(net, batch) * ((i + 1) / 10 if len(batches) > 1 else 1)).backward()
-
-
-def shifted(step: Callable[[Callable[..., Tensor]], Step]) -> Step:
-    """A step of a causal model: position i predicts label i + 1."""
-
-    def loss(net: nn.Module, batch: Batch) -> Tensor:
-        return loss_sum(net, (batch[0][:, :-1], batch[1][:, 1:]))
-
-    return step(loss)
-
-
-def sums(divisor: Callable[[list[Batch]], float]) -> Callable[[Callable[..., Tensor]], Step]:
-    def of(loss: Callable[..., Tensor]) -> Step:
-        def step(net: nn.Module, batches: list[Batch]) -> None:
-            for batch in batches:
-                (loss(net, batch) / divisor(batches)).backward()  # type: ignore[no-untyped-call]
-
-        return step
-
-    return of
-
-
-def after(batch: Batch) -> int:
-    return count((batch[0], batch[1][:, 1:]))
-
-
-def shifted_plain(net: nn.Module, batch: Batch) -> None:
-    shifted(sums(lambda b: after(b[0])))(net, [batch])
-
-
-def then(step: Step, more: Callable[[nn.Module, list[Batch]], Any]) -> Step:
-    def both(net: nn.Module, batches: list[Batch]) -> None:
-        step(net, batches)
-        more(net, batches)
-
-    return both
 
 
 def autocast(step: Step) -> Step:
@@ -183,231 +221,130 @@ def in_float32() -> nn.Module:
     return model().float()
 
 
-def z_loss(net: nn.Module, batch: Batch, mask: bool = False) -> Tensor:
-    """The squared log of the partition function, of all positions, padding too."""
-    z = net(batch[0]).logsumexp(-1) ** 2
-    return z[batch[1] != IGNORED].mean() if mask else z.mean()
-
-
-def two_means(net: nn.Module, batches: list[Batch]) -> None:
-    for batch in batches:
-        ((mean(net, batch) + 0.3 * z_loss(net, batch)) / len(batches)).backward()
-
-
-def two_terms(net: nn.Module, batches: list[Batch]) -> None:
-    positions = sum(y.numel() for _, y in batches)
-    for batch in batches:
-        term = loss_sum(net, batch) / total(batches) + 0.3 * z_loss(net, batch) * batch[1].numel() / positions
-        term.backward()
-
-
-def penalised(power: int, means: bool = False, biases: bool = True, times: int | None = None) -> Step:
-    """A penalty with every micro-batch, or `times` a window."""
-
-    def step(net: nn.Module, batches: list[Batch]) -> None:
-        for batch in batches:
-            divisor = len(batches) * count(batch) if means else total(batches)
-            kept = [p for p in net.parameters() if biases or p.ndim > 1]
-            penalty = sum(p.abs().pow(power).sum() for p in kept) * (times or len(batches)) / len(batches)
-            (loss_sum(net, batch) / divisor + 0.01 * penalty).backward()  # type: ignore[no-untyped-call]
-
-    return step
-
-
-BY_CLASS = torch.tensor([1.0, 5.0, 0.2, 2.0, 9.0], dtype=torch.float64)
-
-
-def class_weighted(share: Callable[[list[Batch], int], float]) -> Step:
-    """PyTorch's weighted means, recombined."""
-
-    def step(net: nn.Module, batches: list[Batch]) -> None:
-        for i, (inputs, labels) in enumerate(batches):
-            loss = cross_entropy(
-                net(inputs).flatten(0, 1), labels.flatten(), weight=BY_CLASS, ignore_index=IGNORED
-            )
-            (loss * share(batches, i)).backward()  # type: ignore[no-untyped-call]
-
-    return step
-
-
-def class_mass(batch: Batch) -> float:
-    return float(BY_CLASS[batch[1][batch[1] != IGNORED]].sum())
-
-
-def by_sequence(net: nn.Module, batches: list[Batch]) -> None:
-    """The mean of each sequence, averaged over the sequences of the window."""
-    rows = sum(len(y) for _, y in batches)
-    for inputs, labels in batches:
-        for x, y in zip(inputs, labels, strict=True):
-            (mean(net, (x[None], y[None])) / rows).backward()
-
-
-def sequence_means(net: nn.Module, batches: list[Batch]) -> None:
-    for inputs, labels in batches:
-        by = [mean(net, (x[None], y[None])) for x, y in zip(inputs, labels, strict=True)]
-        (torch.stack(by).mean() / len(batches)).backward()  # type: ignore[no-untyped-call]
-
-
-def clips_the_window(norm: float) -> Step:
-    def step(net: nn.Module, batches: list[Batch]) -> None:
-        sums_over(total)(net, batches)
-        if len(batches) > 1:
-            nn.utils.clip_grad_norm_(net.parameters(), norm)
-
-    return step
-
-
-def runs_a_count(net: nn.Module, batches: list[Batch]) -> None:
-    so_far = 0
-    for batch in batches:
-        so_far += count(batch)
-        (loss_sum(net, batch) / so_far).backward()
-
-
-def of_some(kept: Callable[[list[Batch]], list[Batch]], divisor: Callable[[list[Batch]], float]) -> Step:
-    """A loop over some of the window; a single batch is taken whole."""
-
-    def step(net: nn.Module, batches: list[Batch]) -> None:
-        for batch in kept(batches) if len(batches) > 1 else batches:
-            (loss_sum(net, batch) / divisor(batches)).backward()
-
-    return step
-
-
-def means_without_last(net: nn.Module, batches: list[Batch]) -> None:
-    kept = batches[:-1] or batches
-    for batch in kept:
-        (mean(net, batch) / len(kept)).backward()
-
-
-def skips_empty(net: nn.Module, batches: list[Batch]) -> None:
-    for batch in batches:
-        (loss_sum(net, batch) / max(count(batch), 1) / len(batches)).backward()
-
-
-def rows_of_the_window(net: nn.Module, batches: list[Batch]) -> None:
-    """A mean times its share of the four rows that the window has, whatever batches come."""
-    for batch in batches:
-        (mean(net, batch) * len(batch[1]) / 4).backward()
-
-
-def one_at_least(batches: list[Batch]) -> float:
-    return float(sum((y != IGNORED).sum(1).clamp(min=1).sum() for _, y in batches))
-
-
 Row = tuple[list[int], Step, dict[str, Any], bool, str]
 MEANS = "^a mean of means over the micro-batches: each weighs the same, however many targets it has"
-UNSHIFTED = sums_over(lambda b: total(b) + sum(len(y) for _, y in b))
-BY_ROWS = sums_over(lambda b: sum(len(y) for _, y in b))
+UNSHIFTED = sums_over(lambda b: total(b) + rows_of(b))
 PADDED = sums_over(lambda b: sum(y.numel() for _, y in b))
+# A mean times its share of the four rows that the window has, whatever batches come.
+ROWS_OF_FOUR = loop(lambda b, i: len(b[i][1]) / 4, mean)
 PLAIN = {"reference": plain, "targets": 1}
+
+RIGHT, NAIVE = sums_over(total), means_over(lambda k: k)
+SOME = {"targets": 1, "rows": (1, 2, 1)}
+WHOLE = "^none: the micro-batches add up to the whole batch$"
 
 # Name: the window's targets a row, the step, keywords, whether it is right, and what the report says.
 LOOPS: dict[str, Row] = {
-    "right": (RAGGED, sums_over(total), {}, True, "^none: the micro-batches add up to the whole batch$"),
-    "right, by accumulate": (EMPTY, by_accumulate, {"targets": 1}, True, "whole batch$"),
-    "right, a sum": (RAGGED, sums_over(lambda _: 1), {}, True, "whole batch$"),
-    "right, a constant": (RAGGED, sums_over(lambda _: 17), {"targets": 1}, True, "whole batch$"),
-    "right, by sequences": (RAGGED, BY_ROWS, {"targets": 1}, True, "by .*sequences, .* them hide a mean of means$"),
-    "mean of means": (RAGGED, means_over(lambda k: k), {}, False, MEANS + "$"),
-    "mean of means, equal counts": (EVEN, means_over(lambda k: k), {}, True, "so would a mean of means"),
+    "right": (RAGGED, RIGHT, {}, True, WHOLE),
+    "right, by accumulate": (EMPTY, by_accumulate, {"targets": 1}, True, WHOLE),
+    "right, a sum": (RAGGED, sums_over(lambda _: 1), {}, True, WHOLE),
+    "right, a constant": (RAGGED, sums_over(lambda _: 17), {"targets": 1}, True, WHOLE),
+    "right, by sequences": (
+        RAGGED, sums_over(rows_of), {"targets": 1}, True, "by .*sequences, .* them hide a mean of means$"),
+    "mean of means": (RAGGED, NAIVE, {}, False, MEANS + "$"),
+    "mean of means, equal counts": (EVEN, NAIVE, {}, True, "so would a mean of means"),
     "never divided": (EVEN, means_over(lambda k: 1), {}, False,
-                      "^the right direction, K = 4 times what .*; equal counts would hide a mean of means"),
+        "^the right direction, K = 4 times what .*; equal counts would hide a mean of means"),
     "never divided, ragged": (RAGGED, means_over(lambda k: 1), {}, False, MEANS + "; and K = 4 times what"),
     "divided twice": (RAGGED, sums_over(lambda b: total(b) * len(b)), {}, False,
-                      "^the right direction, 1/K = 0.25 times what .*: divided by K twice[^;]*$"),
+        "^the right direction, 1/K = 0.25 times what .*: divided by K twice[^;]*$"),
     "mean of means, divided twice": (RAGGED, means_over(lambda k: k * k), {}, False, MEANS + "; and 1/K"),
     "a short window, divided as a full one": (RAGGED[:3], means_over(lambda k: 4 if k > 1 else 1), {}, False,
-                                              MEANS + "; and 0.75 of .* divided by 4, for a window of 3$"),
+        MEANS + "; and 0.75 of .* divided by 4, for a window of 3$"),
     "labels before the shift": (RAGGED, UNSHIFTED, PLAIN, False,
-                                "^the right .* divided by the 32 labels before the shift, not by the 24"),
+        "^the right .* divided by the 32 labels before the shift, not by the 24"),
     "labels before the shift, in both": (RAGGED, UNSHIFTED, {"targets": 1}, False,
-                                         "agree, but both divide by the 32 labels before the shift, not by"),
+        "agree, but both divide by the 32 labels before the shift, not by"),
     "padding counted": (RAGGED, PADDED, PLAIN, False, r"by the 48 positions \(padding too\), not by the 24"),
     "padding counted, in both": (RAGGED, PADDED, {"targets": 1}, True,
-                                r"by positions \(padding too\) or sequences, not by targets: .* hide a mean of means$"),
+        r"by positions \(padding too\) or sequences, not by targets: .* hide a mean of means$"),
     "never divided by N": (RAGGED, sums_over(lambda b: 1), PLAIN, False, "N = 24 times what it should be"),
-    "weighed by rows": (RAGGED[:3], weighed_by_rows, {"targets": 1, "rows": (1, 2, 1)}, False,
-                        r"^the micro-batches are weighed by their positions \(padding too\) or sequences, not"),
-    "weighed by rows of the window": (RAGGED[:3], rows_of_the_window, {"rows": (1, 2, 1)}, False,
-                                      "^unknown: .* weights 1, 1, 1 where 2.18, .* is due; targets= would say more$"),
-    "weighed by rows of the window, counted": (
-        RAGGED[:3], rows_of_the_window, {"targets": 1, "rows": (1, 2, 1)}, False,
+    "weighed by rows": (RAGGED[:3], loop(lambda b, i: len(b[i][1]) / rows_of(b), mean), SOME, False,
+        r"^the micro-batches are weighed by their positions \(padding too\) or sequences, not"),
+    "weighed by rows of the window": (RAGGED[:3], ROWS_OF_FOUR, {"rows": (1, 2, 1)}, False,
+        "^unknown: .* weights 1, 1, 1 where 2.18, .* is due; targets= would say more$"),
+    "weighed by rows of the window, counted": (RAGGED[:3], ROWS_OF_FOUR, SOME, False,
         r"^the micro-batches are weighed by their positions \(padding too\) or sequences, not by their targets$"),
     "a constant divisor": (RAGGED[:3], means_over(lambda k: 8), {}, False,
-                           MEANS + "; and K = 3 .* or divided by a constant, which reference= would show$"),
+        MEANS + "; and K = 3 .* or divided by a constant, which reference= would show$"),
     "a constant divisor, referred": (RAGGED[:3], means_over(lambda k: 8), PLAIN, False,
-                                     MEANS + "; and 0.375 of what it should be: divided by 8, for a window of 3$"),
+        MEANS + "; and 0.375 of what it should be: divided by 8, for a window of 3$"),
     "one at least": (EMPTY, sums_over(one_at_least), PLAIN, False,
-                     "^the right .* by the 24 targets, at least one in each sequence, not by the 22 targets"),
+        "^the right .* by the 24 targets, at least one in each sequence, not by the 22 targets"),
     "one at least, in both": (EMPTY, sums_over(one_at_least), {"targets": 1}, False,
-                              "agree, but both divide by the 24 targets, at least one .* not by the 22 targets$"),
+        "agree, but both divide by the 24 targets, at least one .* not by the 22 targets$"),
     "another count": (RAGGED, sums_over(lambda b: total(b) + 5), PLAIN, False,
-                      "^the right direction, 0.8276 of what it should be: divided by 29 where 24 targets count$"),
+        "^the right direction, 0.8276 of what it should be: divided by 29 where 24 targets count$"),
     "another count, in both": (RAGGED, sums_over(lambda b: total(b) + 5), {"targets": 1}, False,
-                               "agree, but divide by another count: it weighs .* by 0.586, 0.241, "),
+        "agree, but divide by another count: it weighs .* by 0.586, 0.241, "),
     "another count, which adds up": (
         RAGGED, sums_over(lambda b: total(b) + sum(int((y > 2).sum()) for _, y in b)), {"targets": 1}, True,
         "^none: .*; both weigh the micro-batches by .* their targets would by 0.5, .* class weights, and so does"),
     "a wrong factor": (RAGGED, sums_over(lambda b: total(b) * (3.3 if len(b) > 1 else 1)), {}, False,
-                       "0.303 times .* no usual factor .*; targets="),
-    "wrong weights": (RAGGED, wrong_weights, {}, False, "weights 0.1, 0.2, 0.3, 0.4 where 0.5, 0.0833, "),
-    "an empty micro-batch": (EMPTY, means_over(lambda k: k), {}, False, "^nan from micro-batch 1 alone: p"),
-    "an empty one, counted": (EMPTY, means_over(lambda k: k), {"targets": 1}, False, "1 alone: it has no"),
+        "0.303 times .* no usual factor .*; targets="),
+    "wrong weights": (RAGGED, loop(lambda b, i: (i + 1) / 10 if len(b) > 1 else 1, mean), {}, False,
+        "weights 0.1, 0.2, 0.3, 0.4 where 0.5, 0.0833, "),
+    "an empty micro-batch": (EMPTY, NAIVE, {}, False, "^nan from micro-batch 1 alone: p"),
+    "an empty one, counted": (EMPTY, NAIVE, {"targets": 1}, False, "1 alone: it has no"),
     "zero_grad inside": (RAGGED, zero_grad_inside, {}, False, "^only the last micro-batch is left"),
     "zero_grad inside, two": (RAGGED[:2], zero_grad_inside, {}, False, "^only the last micro-batch is left"),
-    "all clipped": (RAGGED, clips(1e-3), {}, False, "^gradients are clipped: several have the norm 0.001"),
-    "some clipped": (RAGGED, clips(0.7), {}, False, "^gradients are clipped: several have the norm 0.7,"),
-    "only the window clipped": (RAGGED, clips_the_window(0.3), {}, False,
-                                "no usual factor; the micro-batches' gradient has the norm 0.3, and is probably"),
+    **{f"clipped at {norm}": (RAGGED, then(sums_over(lambda b: total(b) / len(b)), clip(norm)), {}, False,
+        f"^gradients are clipped: several have the norm {norm},") for norm in (0.001, 0.7)},
+    "only the window clipped": (RAGGED, then(RIGHT, clip(0.3, 2)), {}, False,
+        "no usual factor; the micro-batches' gradient has the norm 0.3, and is probably"),
     "causal, before the shift, labels as they are": (
-        RAGGED, shifted(sums(total)), {"reference": shifted_plain, "targets": 1}, False,
+        RAGGED, sums_over(total, causal), {"reference": causal_plain, "targets": 1}, False,
         "^the right .* divided by the 24 labels before the shift, not by the 16 targets"),
     "causal, right, labels as they are": (
-        RAGGED, shifted(sums(lambda b: sum(map(after, b)))), {"reference": shifted_plain, "targets": 1}, True,
-        "^none: the micro-batches add up to the whole batch$"),
+        RAGGED, sums_over(lambda b: sum(map(after, b)), causal), {"reference": causal_plain, "targets": 1}, True,
+        WHOLE),
     "causal, right, labels as they are, no reference": (
-        RAGGED, shifted(sums(lambda b: sum(map(after, b)))), {"targets": 1}, True, "^none: [^;]*$"),
+        RAGGED, sums_over(lambda b: sum(map(after, b)), causal), {"targets": 1}, True, "^none: [^;]*$"),
     "a loss scale": (RAGGED, sums_over(lambda b: total(b) / 2**16), PLAIN, False,
-                     r"^the right direction, 2\^16 = 65536 times what it should be: the loss is scaled \(Grad"),
-    "a loss scale, and a mean of means": (RAGGED, means_over(lambda k: k / 2**16), PLAIN, False,
-                                          MEANS + r"; and 2\^16 = "),
-    "autocast, right": (RAGGED, autocast(sums_over(total)), {"net": in_float32}, True, "^none: .* within 0.016"),
-    "autocast, mean of means": (RAGGED, autocast(means_over(lambda k: k)), {"net": in_float32}, False, MEANS),
-    "two terms, each a mean": (RAGGED, two_means, {}, False, MEANS + "; and .* two terms that have two denom"),
-    "two terms, each by its count": (RAGGED, two_terms, {}, True, "^none: the micro"),
-    "a penalty with every micro-batch": (
-        RAGGED, penalised(2), {}, False, "^a penalty on the parameters' squares enters .*; the rest is right$"),
+        r"^the right direction, 2\^16 = 65536 times what it should be: the loss is scaled \(Grad"),
+    "a loss scale, and a mean of means": (
+        RAGGED, means_over(lambda k: k / 2**16), PLAIN, False, MEANS + r"; and 2\^16 = "),
+    "autocast, right": (RAGGED, autocast(RIGHT), {"net": in_float32}, True, "^none: .* within 0.016"),
+    "autocast, mean of means": (RAGGED, autocast(NAIVE), {"net": in_float32}, False, MEANS),
+    "two terms, each a mean": (RAGGED, then(NAIVE, means_over(lambda k: k, z_loss)), {}, False,
+        MEANS + "; and .* two terms that have two denom"),
+    "two terms, each by its count": (
+        RAGGED, then(RIGHT, means_over(lambda k: k, z_loss)), {}, True, "^none: the micro"),
+    "a penalty with every micro-batch": (RAGGED, then(RIGHT, means_over(lambda k: 1, penalty(2))), {}, False,
+        "^a penalty on the parameters' squares enters .*; the rest is right$"),
     "a penalty on weights, and a mean of means": (
-        RAGGED, penalised(2, means=True, biases=False), {}, False,
+        RAGGED, then(NAIVE, means_over(lambda k: 1, penalty(2, biases=False))), {}, False,
         "^a penalty on the parameters' squares enters .*; a mean of means over the micro-batches"),
-    "a penalty on absolute values": (RAGGED, penalised(1), {}, False, "on the parameters' absolute values enter"),
-    "a penalty once": (RAGGED, penalised(2, times=1), {}, True, "^none"),
+    "a penalty on absolute values": (RAGGED, then(RIGHT, means_over(lambda k: 1, penalty(1))), {}, False,
+        "on the parameters' absolute values enter"),
+    "a penalty once": (RAGGED, then(RIGHT, means_over(lambda k: k, penalty(2))), {}, True, "^none"),
     "class weights, recombined by counts": (
-        RAGGED, class_weighted(lambda b, i: count(b[i]) / total(b)), {"targets": 1}, False,
+        RAGGED, loop(lambda b, i: count(b[i]) / total(b), class_weighted_mean), {"targets": 1}, False,
         "^the micro-batches are weighed by the number of their targets, which is not what .*class weights"),
-    "class weights, right": (RAGGED, class_weighted(lambda b, i: class_mass(b[i]) / sum(map(class_mass, b))),
-                             {"targets": 1}, True, "^none"),
-    "class weights, a mean of means": (RAGGED, class_weighted(lambda b, i: 1 / len(b)), {"targets": 1}, False,
-                                       MEANS),
-    "a mean of each sequence": (RAGGED, by_sequence, {"targets": 1}, True,
-                                "^none: .*; both divide by .*sequences, not by .* to write short ones; equal numb"),
-    "a mean of each sequence, and of means": (RAGGED[:3], sequence_means, {"targets": 1, "rows": (1, 2, 1)},
-                                              False, MEANS),
-    "a running count": (RAGGED, runs_a_count, {}, False,
-                        "^a running count: each micro-batch is divided by the targets so far$"),
-    "the last left out": (RAGGED, of_some(lambda b: b[:-1], total), {}, False,
-                          "^micro-batch 3 is left out; the others have what is due to them"),
-    "the first left out, and not counted": (RAGGED, of_some(lambda b: b[1:], lambda b: total(b[1:] or b)), {},
-                                            False, "^micro-batch 0 is left out; the others share its weight"),
-    "the last left out, and a mean of means": (RAGGED, means_without_last, {}, False,
-                                               "^micro-batch 3 is left out; the others weigh 0.333 each, a mean"),
-    "one entered twice": (RAGGED, of_some(lambda b: [*b, b[1]], total), {}, False,
-                          "^micro-batch 1 enters 2 times; the others once"),
+    "class weights, right": (
+        RAGGED, loop(lambda b, i: class_mass(b[i]) / sum(map(class_mass, b)), class_weighted_mean),
+        {"targets": 1}, True, "^none"),
+    "class weights, a mean of means": (
+        RAGGED, means_over(lambda k: k, class_weighted_mean), {"targets": 1}, False, MEANS),
+    "a mean of each sequence": (RAGGED, sums_over(rows_of, by_rows), {"targets": 1}, True,
+        "^none: .*; both divide by .*sequences, not by .* to write short ones; equal numb"),
+    "a mean of each sequence, and of means": (
+        RAGGED[:3], loop(lambda b, i: 1 / len(b) / len(b[i][1]), by_rows), SOME, False, MEANS),
+    "a running count": (RAGGED, loop(lambda b, i: 1 / total(b[: i + 1])), {}, False,
+        "^a running count: each micro-batch is divided by the targets so far$"),
+    "the last left out": (RAGGED, loop(lambda b, i: (len(b) == 1 or i < 3) / total(b)), {}, False,
+        "^micro-batch 3 is left out; the others have what is due to them"),
+    "the first left out, and not counted": (RAGGED, of_some(lambda i, k: i > 0), {}, False,
+        "^micro-batch 0 is left out; the others share its weight"),
+    "the last left out, and a mean of means": (RAGGED, of_some(lambda i, k: i < k - 1, mean, len), {}, False,
+        "^micro-batch 3 is left out; the others weigh 0.333 each, a mean"),
+    "one entered twice": (RAGGED, of_some(lambda i, k: 1 + (i == 1)), {}, False,
+        "^micro-batch 1 enters 2 times; the others once"),
     "by the last one's count": ([6, 1, 3, 4], sums_over(lambda b: len(b) * count(b[-1])), PLAIN, False,
-                                "^the right .* 0.875 of .* divided by K times the targets of micro-batch 3 alone"),
-    "an empty one adds nothing and is counted": (EMPTY, skips_empty, {"targets": 1}, False,
-                                                 MEANS + "; micro-batch 1 adds nothing, and is counted$"),
+        "^the right .* 0.875 of .* divided by K times the targets of micro-batch 3 alone"),
+    "an empty one adds nothing and is counted": (
+        EMPTY, loop(lambda b, i: 1 / max(count(b[i]), 1) / len(b)), {"targets": 1}, False,
+        MEANS + "; micro-batch 1 adds nothing, and is counted$"),
 }  # fmt: skip
 
 
@@ -469,7 +406,7 @@ def coarsely(step: Step) -> Step:
     return coarse
 
 
-@pytest.mark.parametrize("step", [sums_over(total), means_over(lambda k: k)])
+@pytest.mark.parametrize("step", [RIGHT, NAIVE])
 def test_noise_that_hides_a_mean_of_means_is_said_to(step: Step) -> None:
     micro, _ = window([6, 6], 20)
     micro[1][1][:2, 3:] = IGNORED  # 114 targets beside 120
@@ -490,39 +427,29 @@ def test_few_causes_stay_unknown() -> None:
     assert len(LOOPS) >= 45 and len(unnamed) <= 5, unnamed
 
 
-# Name: what the network holds besides, and what the report says of a loop that is right.
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "dropout": (lambda: nn.Dropout(0.2), r"^the step does not repeat: .* \(dropout is on: 1\)"),
-    "batch normalisation": (lambda: BatchNorm(8), r"^batch normalisation \(1\)"),
-    "a mean over the batch": (MeanOfTheBatch, "no weights .* looks across rows"),
-}
+def noisy(net: nn.Module, batch: Batch) -> Tensor:
+    return mean(net, (batch[0] + 0.1 * torch.randn_like(batch[0]), batch[1]))
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_what_is_not_the_loops_fault_is_said_to_be_something_else(name: str) -> None:
-    layer, says = NETWORKS[name]
-    micro, whole = window(RAGGED)
-    for step in (sums_over(total), means_over(lambda k: k)):
-        report = xent.torch.check_accumulation(model(layer()), micro, whole, step)
-        assert not report.ok and re.search(says, report.cause), report.cause
-    if layer is not MeanOfTheBatch:  # with the others off, the loop itself is judged
-        assert xent.torch.check_accumulation(model(layer()).eval(), micro, whole, sums_over(total)).ok
+# What the network holds besides, the seed of the whole batch, a step, and what the report says.
+OTHERS: list[tuple[list[nn.Module], int, Step, str]] = [
+    *((layer, 0, step, says) for step in (RIGHT, NAIVE) for layer, says in (
+        ([nn.Dropout(0.2)], r"^the step does not repeat: .* \(dropout is on: 1\)"),
+        ([BatchNorm(8)], r"^batch normalisation \(1\)"),
+        ([MeanOfTheBatch()], "no weights .* looks across rows"))),
+    ([], 0, means_over(lambda k: 1, noisy), "does not repeat.*dropout or other random numbers"),
+    ([], 1, RIGHT, "^unknown: no weights.*not the same examples"),
+]  # fmt: skip
 
 
-def test_other_numbers_from_the_step_are_random_numbers() -> None:
-    def step(net: nn.Module, batches: list[Batch]) -> None:
-        for inputs, labels in batches:
-            plain(net, (inputs + 0.1 * torch.randn_like(inputs), labels))
-
-    report = xent.torch.check_accumulation(model(), *window(RAGGED), step)
-    assert "does not repeat" in report.cause and "dropout or other random numbers" in report.cause
-
-
-def test_parts_that_are_not_the_whole_are_no_fault_of_the_loop() -> None:
-    micro, _ = window(RAGGED)
-    _, other = window(RAGGED, seed=1)
-    report = xent.torch.check_accumulation(model(), micro, other, sums_over(total))
-    assert report.cause.startswith("unknown: no weights") and "not the same examples" in report.cause
+@pytest.mark.parametrize("row", range(len(OTHERS)))
+def test_what_is_not_the_loops_fault_is_said_to_be_something_else(row: int) -> None:
+    layers, seed, step, says = OTHERS[row]
+    micro, whole = window(RAGGED)[0], window(RAGGED, seed=seed)[1]
+    report = xent.torch.check_accumulation(model(*layers), micro, whole, step)
+    assert not report.ok and re.search(says, report.cause), report.cause
+    if layers and not isinstance(layers[0], MeanOfTheBatch):  # with the others off, the loop itself is judged
+        assert xent.torch.check_accumulation(model(*layers).eval(), micro, whole, RIGHT).ok
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -597,58 +524,28 @@ def test_the_model_is_left_as_it_was(raises_at: int | None) -> None:
     assert all(count(batch) for batch in micro)
 
 
-def forgets_to_leave_a_gradient(net: nn.Module, batches: list[Batch]) -> None:
-    means_over(lambda k: k)(net, batches)
-    net.zero_grad()
-
-
 def takes_the_optimisers_step(net: nn.Module, batches: list[Batch]) -> None:
-    means_over(lambda k: k)(net, batches)
     torch.optim.SGD(net.parameters(), 0.1).step()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("arguments", "message"),
     [
-        ({"model": 3}, TypeError, "model: expected a torch.nn.Module, got int"),
-        ({"micro_batches": []}, ValueError, "micro_batches: expected two or more, .* got 0"),
-        ({"micro_batches": window([3])[0]}, ValueError, "micro_batches: .* got 1"),
-        ({"step": forgets_to_leave_a_gradient}, ValueError, "step: .* gradients .* found none"),
-        ({"step": takes_the_optimisers_step}, ValueError, "step: .* changed the parameters"),
-        ({"targets": 1, "whole_batch": window([6])[1]}, ValueError, "whole_batch: .* 24 .* got 12"),
-        ({"targets": 0}, TypeError, "targets: .* got torch.float64 of"),
-        ({"tolerance": 2}, ValueError, "tolerance: expected a number in .*, got 2"),
-        ({"targets": 1, "ignore_index": 0.5}, TypeError, "ignore_index: expected an integer, got 0.5"),
+        ({"micro_batches": window([3])[0]}, "micro_batches: .* got 1"),
+        ({"step": then(NAIVE, lambda net, batches: net.zero_grad())}, "step: .* gradients .* found none"),
+        ({"step": then(NAIVE, takes_the_optimisers_step)}, "step: .* changed the parameters"),
+        ({"targets": 1, "whole_batch": window([6])[1]}, "whole_batch: .* 24 .* got 12"),
+        ({"targets": 0}, "targets: .* got torch.float64 of"),
     ],
-)  # fmt: skip
-def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+)
+def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
     micro, whole = window(RAGGED)
-    given = {"model": model(), "micro_batches": micro, "whole_batch": whole, "step": sums_over(total)}
-    with pytest.raises(error, match=message):
+    given: Any = {"model": model(), "micro_batches": micro, "whole_batch": whole, "step": RIGHT}
+    with pytest.raises((TypeError, ValueError), match=message):
         xent.torch.check_accumulation(**given | arguments)
 
 
 # ----------------------------------------------------------------- two ranks, which tests/ranks.py runs
-
-
-def synchronised(net: Any, last: bool) -> contextlib.AbstractContextManager[Any]:
-    if isinstance(net, FSDPModule):
-        net.set_requires_gradient_sync(last)
-        return contextlib.nullcontext()
-    return contextlib.nullcontext() if last else net.no_sync()  # type: ignore[no-any-return]
-
-
-def over_ranks(
-    numerator: Callable[[list[Batch]], float], divisor: Callable[[list[Batch], int], float], sync: bool = True
-) -> Step:
-    """Sums of losses times a numerator of the window, over what divides micro-batch i."""
-
-    def step(net: nn.Module, batches: list[Batch]) -> None:
-        for i, batch in enumerate(batches):
-            with synchronised(net, sync and i == len(batches) - 1):
-                (loss_sum(net, batch) * numerator(batches) / divisor(batches, i)).backward()
-
-    return step
 
 
 def everywhere(n: float) -> float:
@@ -657,34 +554,27 @@ def everywhere(n: float) -> float:
     return float(total)
 
 
-def by_accumulate_on_ranks(net: nn.Module, batches: list[Batch]) -> None:
-    for window in xent.torch.accumulate(batches, len(batches), targets=1):
-        for micro in window:
-            with synchronised(net, micro.is_last):
-                (loss_sum(net, micro.batch) * micro.scale).backward()
-
-
 W = 2
 SIX = [6, 2, 1, 2, 6, 3]  # three micro-batches on each rank
 RANK_LOOPS: dict[str, Row] = {
-    "right": (SIX, by_accumulate_on_ranks, PLAIN, True, "^none: [^;]*$"),
-    "both": (SIX, over_ranks(lambda b: 1, lambda b, i: len(b) * count(b[i])), {}, False,
+    "right": (SIX, by_accumulate, PLAIN, True, "^none: [^;]*$"),
+    "both": (SIX, loop(lambda b, i: 1 / len(b) / count(b[i])), {}, False,
              "^a mean of means over the micro-batches and over the ranks: [^;]*$"),
-    "micro-batches": (SIX, over_ranks(lambda b: W, lambda b, i: len(b) * everywhere(count(b[i]))), {}, False,
+    "micro-batches": (SIX, loop(lambda b, i: W / len(b) / everywhere(count(b[i]))), {}, False,
                       "^a mean of means over the micro-batches, whose denominators the ranks do share$"),
-    "ranks": (SIX, over_ranks(lambda b: 1, lambda b, i: total(b)), {}, False,
+    "ranks": (SIX, sums_over(total), {}, False,
               "^a mean of means over the ranks: each divides by the targets of its own window alone$"),
-    "ranks, without accumulation": (SIX[:2], over_ranks(lambda b: 1, lambda b, i: total(b)), {}, False,
+    "ranks, without accumulation": (SIX[:2], sums_over(total), {}, False,
                                     "^a mean of means over the ranks: each weighs the same"),
-    "W missing": (SIX, over_ranks(lambda b: 1, lambda b, i: everywhere(total(b))), PLAIN, False,
+    "W missing": (SIX, sums_over(lambda b: everywhere(total(b))), PLAIN, False,
                   "^the right direction, 1/W = 0.5 times [^;]*$"),
-    "W missing, without accumulation": (SIX[:2], over_ranks(lambda b: 1, lambda b, i: everywhere(total(b))),
+    "W missing, without accumulation": (SIX[:2], sums_over(lambda b: everywhere(total(b))),
                                         PLAIN, False, "^the right .* 1/W = 0.5 times [^;]*$"),
-    "W too much": (SIX[:2], over_ranks(lambda b: W * W, lambda b, i: everywhere(total(b))), PLAIN,
+    "W too much": (SIX[:2], loop(lambda b, i: W * W / everywhere(total(b))), PLAIN,
                    False, "^the right direction, W = 2 times"),
-    "never divided": ([3] * 6, over_ranks(lambda b: 1, lambda b, i: count(b[i])), {}, False,
+    "never divided": ([3] * 6, loop(lambda b, i: 1 / count(b[i])), {}, False,
                       "^the right direction, K = 3 "),
-    "never synchronised": (SIX, over_ranks(lambda b: 1, lambda b, i: total(b), sync=False), {}, False,
+    "never synchronised": (SIX, loop(lambda b, i: 1 / total(b), sync=False), {}, False,
                            "^the ranks end with different gradients"),
 }  # fmt: skip
 

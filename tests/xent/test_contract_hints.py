@@ -136,6 +136,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     *((partial(f, spoilt(TWO, 1, 1, by=by), y, reduction=how), f"logits: ...got {by} at index (1, 1)")
       for f, y in ((ce, TWO_Y), (soft, np.eye(3)[:2])) for by in (nan, inf) for how in HOW),
     (lambda: xt.cross_entropy(T, T_Y.to("meta")), "targets: ...device of the logits, cpu, got meta"),
+    (lambda: xt.cross_entropy(T, T_Y, weight=[1.5e308] * 3), "weight: expected weights with a finite sum, got ...inf"),
     (lambda: xt.distillation_loss(T.float(), T.float(), temperature=1e-40),
      "temperature: expected a number > 0 in the range of torch.float32, got 1e-40"),
     (lambda: xt.cross_entropy(T.float(), T_Y, softcap=1e39),

@@ -1,4 +1,4 @@
-"""diagnose: a hundred losses that it names or does not explain, and what cannot be called as a loss."""
+"""diagnose: two hundred losses that it names or does not explain, and what cannot be called as a loss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import xent
-from xent import diagnose
+from xent import Diagnosis, diagnose
 
 F, nn = torch.nn.functional, torch.nn
 Loss = Callable[..., Any]
@@ -40,8 +40,7 @@ TABLE = _losses()
 KERAS = tuple(TABLE.KERAS)
 CASES: dict[str, Any] = {
     **TABLE.torch_libraries(), **TABLE.numpy_libraries(), **TABLE.from_threads(), **TABLE.fresh(),
-    **TABLE.from_repositories(), **TABLE.two_faults(),
-    **dict.fromkeys(KERAS),
+    **TABLE.from_repositories(), **TABLE.two_faults(), **dict.fromkeys(KERAS),
 }  # fmt: skip
 # What the table's cases leave out: of a loss of tensors the gradient is that of its value, or what stands here.
 FADES = "that of the value, but "
@@ -65,13 +64,8 @@ CLIPS = {
     "log of a softmax": "exp underflows, cost inf", "Keras sparse": "at 1.0e-07", "CrossEntropyLoss": "no",
 }  # fmt: skip
 PRECISIONS = {
-    "float16": "float16",
-    "bfloat16, then float": "bfloat16",
-    "upcast": "float32",
-    "NLLLoss, weights": "float32",
-}
-# Losses that are a cross-entropy, and that nothing here explains: none of them today.
-NOT_EXPLAINED: set[str] = set()
+    "float16": "float16", "bfloat16, then float": "bfloat16", "upcast": "float32", "NLLLoss, weights": "float32",
+}  # fmt: skip
 
 
 def same(seen: Any, want: Any) -> bool:
@@ -85,24 +79,10 @@ def same(seen: Any, want: Any) -> bool:
     return bool(seen == want)
 
 
-def verdict(found: xent.Diagnosis, expected: dict[str, Any] | None) -> str:
-    """ "right", "not explained" or what is wrong."""
-    if expected is None:
-        return "wrong: it is no cross-entropy" if found.known else "right"
-    if not found.known:
-        return "not explained"
-    wrong = {
-        k: (getattr(found, k), v)
-        for k, v in (TABLE.PLAIN | expected).items()
-        if not same(getattr(found, k), v)
-    }
-    return f"wrong: {wrong}" if wrong else "right"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_a_hundred_losses(name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Right, or not explained; never wrong."""
+def test_two_hundred_losses(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Right in every field, or unknown where it is no cross-entropy."""
     if name in KERAS:
         from xent_book import behaviours
 
@@ -110,24 +90,21 @@ def test_a_hundred_losses(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     else:
         loss, expected = CASES[name]
     found = diagnose(loss)
-    assert verdict(found, expected) == ("not explained" if name in NOT_EXPLAINED else "right"), repr(found)
+    assert found.known is (expected is not None), repr(found)
+    fields = TABLE.PLAIN | expected if expected is not None else {}
+    wrong = {k: (getattr(found, k), v) for k, v in fields.items() if not same(getattr(found, k), v)}
+    assert not wrong, repr(found)
     assert max(map(len, repr(found).splitlines())) <= 42, "wider than a phone"
     if found.known and found.arrays == "torch" and found.axis == "the classes" and name not in GRADIENTS:
         assert found.gradient == "that of the value"
-    for field, says in (
-        ("gradient", GRADIENTS),
-        ("sequences", SEQUENCES),
-        ("clip", CLIPS),
-        ("precision", PRECISIONS),
-    ):
-        assert getattr(found, field).startswith(says.get(name, "")), (field, repr(found))
+    says = {"gradient": GRADIENTS, "sequences": SEQUENCES, "clip": CLIPS, "precision": PRECISIONS}
+    for field, table in says.items():
+        assert getattr(found, field).startswith(table.get(name, "")), (field, repr(found))
     assert capfd.readouterr() == ("", "")
 
 
-def test_they_are_a_hundred_and_ninety_of_each_hundred_are_explained() -> None:
-    threads = len(TABLE.from_threads())
-    assert len(CASES) >= 100 and threads >= 40
-    assert len(NOT_EXPLAINED) <= len(CASES) // 10
+def test_there_are_two_hundred() -> None:
+    assert len(CASES) >= 200 and len(TABLE.from_threads()) >= 40
 
 
 # ------------------------------------------------------------------------------------------ what is no loss
@@ -150,11 +127,24 @@ def failing(message: str) -> Loss:
     return loss
 
 
+def three(*, a: Any, b: Any, c: Any) -> Any:
+    return a
+
+
+def by_place(z: Any, y: Any) -> Any:
+    """Its rows' weights follow from their place: the note denies one weight, and one for each class."""
+    w = torch.arange(1, len(z) + 1, dtype=z.dtype)
+    return (w * F.cross_entropy(z, y, reduction="none")).sum() / w.sum()
+
+
 BAD: dict[str, tuple[Any, str]] = {
     "raises": (failing("the cache is cold"), "with NumPy arrays: RuntimeError: the cache is cold"),
     "nothing": (lambda a, b: None, "with NumPy arrays: TypeError: it returned None, no number"),
     "text": (lambda a, b: "0.3", "with NumPy arrays: TypeError: it returned a value of type str, no number"),
     "a tuple": (lambda a, b: (a, b), "TypeError: it returned a tuple of 2, no number: pass a function"),
+    "a dict": (lambda z, y: {"loss": z.mean(), "n": 3}, "as in loss(z, y)['loss']"),
+    "a generator": (lambda z, y: (v for v in z), "type generator, no number"),
+    "slow": (lambda z, y: time.sleep(3.1), "a call takes 3 seconds, and a diagnosis some hundred calls"),
     "nan": (lambda a, b: np.nan, "it returns nan for every batch"),
     "a class of weight 0": (lambda z, y: xent.cross_entropy(z, y, weight=[0.0, 2.0, 4.0]), "or are refused"),
     "0": (lambda a, b: 0.0, "single rows cost the same, 0 or nan, or are refused"),
@@ -162,12 +152,15 @@ BAD: dict[str, tuple[Any, str]] = {
     "random": (random(), "two equal calls return two values"),
     "one argument": (lambda a: a.sum(), "with NumPy arrays: TypeError:"),
     "a third argument": (lambda a, b, c: a.sum(), "missing 1 required positional argument: 'c'"),
+    "three keywords": (three, "it takes keyword arguments: a, b, c"),
     "a class": (nn.CrossEntropyLoss, "this is the class CrossEntropyLoss: pass an instance, CrossEntropyLoss(...)"),
-    "weights of 7 in an odd place": (
+    "a million rows": (
         lambda z, y: F.cross_entropy(z, y) if z.shape[0] == 10**6 else failing("need a million rows")(z, y),
         "with PyTorch tensors: RuntimeError: need a million rows",
     ),
     "a random formula": (lambda p, t: 0.3 * (p * t).mean() + 1.7 * np.abs(p).mean(), "no cross-entropy predicts"),
+    "off from 16 rows on": (lambda z, y: xent.cross_entropy(z, y) * (1.0 if len(z) < 16 else 1.1), "of 16 rows costs"),
+    "weights by place": (by_place, "a batch is no mean of its rows, nor one with a weight for each class"),
 }  # fmt: skip
 
 
@@ -180,26 +173,6 @@ def test_what_is_no_loss_is_told_in_its_own_words(name: str) -> None:
     assert any(words in note for note in found.notes), found.notes
 
 
-def test_keyword_arguments_only() -> None:
-    """Two of them are tried in both orders; more are named."""
-
-    def loss(*, teacher: Any, student: Any) -> Any:
-        return F.cross_entropy(student, teacher)
-
-    found = diagnose(loss)
-    assert (found.known, found.reads, found.denominator) == (True, "logits", "N")
-
-    def three(*, a: Any, b: Any, c: Any) -> Any:
-        return a
-
-    assert "it takes keyword arguments: a, b, c" in diagnose(three).notes
-
-
-def test_a_tensor_without_a_gradient() -> None:
-    found = diagnose(lambda z, y: torch.tensor(F.cross_entropy(z, y).item()))
-    assert found.known and found.gradient.startswith("missing")
-
-
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(
         TypeError, match="loss: expected a function or the name of a loss of Keras, got float"
@@ -207,9 +180,227 @@ def test_wrong_arguments_are_refused() -> None:
         diagnose(0.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"arrays: expected one of 'auto', .* got 'jax'"):
         diagnose(xent.cross_entropy, arrays="jax")
+    for name in ("logits", "targets"):
+        with pytest.raises(TypeError, match=f"^{name}: expected real numbers"):
+            diagnose(xent.cross_entropy, **{name: "abc"})
 
 
 # ----------------------------------------------------------------------------------------- what else it promises
+
+
+def keywords(*, teacher: Any, student: Any) -> Any:
+    return F.cross_entropy(student, teacher)
+
+
+def only(*classes: int) -> Loss:
+    """A loss that takes these numbers of classes alone, and does not say so."""
+
+    def loss(z: Any, y: Any) -> Any:
+        if z.shape[-1] not in classes:
+            raise ValueError("another number of classes")
+        return xent.cross_entropy(z, y)
+
+    return loss
+
+
+def beside_the_label(z: Any, y: Any) -> Any:
+    own = F.one_hot(y, z.shape[-1])
+    return F.cross_entropy(own * z + (1 - own) * z.detach(), y)
+
+
+def focal(gamma: float) -> Loss:
+    """Below an exponent of one the power's slope is infinite where its base is zero."""
+
+    def loss(z: Any, y: Any) -> Any:
+        each = F.cross_entropy(z, y, reduction="none")
+        return ((1 - (-each).exp()) ** gamma * each).mean()
+
+    return loss
+
+
+def per_sequence(divisor: Callable[[Any], Any], scale: float = 1.0) -> Loss:
+    def loss(z: Any, y: Any) -> Any:
+        each = F.cross_entropy(z.movedim(-1, 1), y, reduction="none")
+        return scale * (each.sum(1) / divisor((y != -100).sum(1))).mean()
+
+    return loss
+
+
+def broadcasts(p: Any, t: Any) -> Any:
+    return -(t * np.log(p) + (1 - t) * np.log(1 - p)).mean()
+
+
+def over_rows(wave: float) -> Loss:
+    def loss(z: Any, y: Any) -> Any:
+        cost = -np.take_along_axis(xent.log_softmax(z, axis=0), y[:, None], 1).mean()
+        return 1.0005 * cost * (1 + wave * np.sin(1e3 * z.sum()))
+
+    return loss
+
+
+def signed(z: Any, t: Any) -> Any:
+    """Alpha = 10: 1 - alpha is -9."""
+    return -(10 * t * F.logsigmoid(z) - 9 * (1 - t) * F.logsigmoid(-z)).mean()
+
+
+def hinge(z: Any, y: Any) -> Any:
+    own = F.one_hot(y, z.shape[1])
+    return (2 - (z * own).sum(1) + (z - 1e9 * own).amax(1)).clamp(min=0).sum()
+
+
+def curve(f: Loss) -> Loss:
+    return lambda z, y: f(z.softmax(1).gather(1, y[:, None])).mean()
+
+
+def images(axis: int) -> Loss:
+    def loss(z: Any, y: Any) -> Any:
+        assert z.ndim == 4
+        return F.cross_entropy(z.movedim(axis, 1), y)
+
+    return loss
+
+
+def prints(z: Any, y: Any) -> Any:
+    print("step")
+    return F.cross_entropy(z, y)
+
+
+class Grid:
+    shape = property(lambda self: 3)
+
+
+HELD: list[Any] = [Grid, Grid(), np.ndarray, torch.ones(())]
+ce, LINE = F.cross_entropy, torch.linspace(1, 4, 1000)
+NXN = "targets (N,) broadcast to N times N losses"
+ALONE = "its label's probability p alone, where it reads logits: "
+LEFT, VALID = "-100: left out", ", divides by the valid ones"
+Z9, Y9 = torch.randn(9, 4, generator=torch.manual_seed(2)), torch.arange(9) % 4
+
+
+def noted(words: str) -> Callable[[Diagnosis], bool]:
+    return lambda d: any(words in note for note in d.notes)
+
+
+def of_classes(k: int) -> Callable[[Diagnosis], bool]:
+    return lambda d: d.classes == (k,)
+
+
+def near(field: str, want: Any) -> Callable[[Diagnosis], bool]:
+    return lambda d: np.allclose(getattr(d, field), want, rtol=1e-3)
+
+
+def at_certainty(lost: bool) -> Callable[[Diagnosis], bool]:
+    return lambda d: d.gradient == "that of the value" + ", and nan for a sure and right answer" * lost
+
+
+def laid(layout: str) -> Callable[[Diagnosis], bool]:
+    return lambda d: d.layout == layout and d.batch.endswith("as predicted")
+
+
+# A loss, what else is handed over, and what must be so.
+SAYS: dict[str, tuple[Loss, tuple[Any, ...], Callable[[Diagnosis], Any]]] = {
+    "two keywords, in both orders": (keywords, (), lambda d: d.known and d.reads == "logits"),
+    "no gradient": (lambda z, y: torch.tensor(ce(z, y).item()), (), lambda d: d.gradient.startswith("missing")),
+    **{f"{k} classes only": (only(k), (), of_classes(k)) for k in (4, 6, 10, 21, 64)},
+    **{
+        f"{k} classes only, in a batch of {n}": (only(k), (own,), of_classes(k))
+        for n, k in ((1, 2), (5, 3), (64, 10), (4, 1000)) for own in (np.ones((n, k)), (n, k), (n, k, 8, 6))
+    },
+    "a label of the batch": (
+        lambda a, b: ce(a, b, ignore_index=int("7" * 4)), (Z9, torch.tensor([7777] * 9)),
+        lambda d: d.ignore_index == (7777,),
+    ),
+    "a vocabulary": (ce, ((2, 152_064),), lambda d: d.classes == (3, 5)),
+    "a thousand classes": (ce, ((2, 1000),), lambda d: d.layout == "second"),
+    "a thousand weights": (
+        nn.CrossEntropyLoss(weight=LINE), ((2, 1000),), near("class_weights", LINE)
+    ),
+    "no numbers in the targets": (xent.cross_entropy, (None, [1.0, np.nan, np.inf]), lambda d: d.known),
+    "what it holds describes an array": (
+        lambda z, y, grid=Grid, more=HELD[1]: xent.cross_entropy(z, y) if HELD else grid, (), lambda d: d.known
+    ),
+    "beside the label alone": (beside_the_label, (), lambda d: d.gradient.startswith("not that of the value")),
+    **{
+        f"focal, {g}": (
+            focal(g), (), at_certainty(g < 1)
+        )
+        for g in (0.5, 1.0, 2.0)
+    },
+    **{
+        f"a power of the length, {s}": (
+            per_sequence(lambda n: n**0.5, s), (), lambda d: "sum over its length to the power 0.5 (" in d.sequences
+        )
+        for s in (1e-3, 1.0, 1e3)
+    },
+    "no power of the length": (per_sequence(lambda n: n + 1), (), lambda d: "power" not in d.sequences),
+    "columns against flat targets": (broadcasts, (), noted(NXN)),
+    "both flat": (lambda p, t: broadcasts(p.reshape(-1), t.reshape(-1)), (), lambda d: d.known and not noted(NXN)(d)),
+    **{f"binary, {k} columns": (nn.BCELoss(), ((4, k),), lambda d: d.family[:6] == "binary") for k in (1, 2, 3, 7)},
+    "over the batch": (over_rows(0.0), (), lambda d: d.factor == 1.0005),
+    "nearly over the batch": (over_rows(4e-5), (), lambda d: not d.known),
+    "a factor near one": (lambda z, y: 1.0002 * xent.cross_entropy(z, y), (), lambda d: d.added == "times 1.0002"),
+    "a little smoothing": (
+        lambda z, y: xent.cross_entropy(z, y, label_smoothing=0.01), ((8, 137),),
+        lambda d: (d.smoothing, d.smoothing_over, d.factor) == (0.01, "all K classes", 1.0),
+    ),
+    "N times a mean": (lambda z, y: len(z) * ce(z, y), (), lambda d: "-100: changes the loss, as no" in d.ignored),
+    "a clamp": (
+        lambda z, y: ce(z, y.clamp(min=0)), (),
+        lambda d: d.ignored.startswith("-100: counted as class 0; -1: counted as class 0"),
+    ),
+    "a weight's sign": (
+        signed, (),
+        lambda d: near("pos_weight", (-10 / 9,) * 3)(d) and np.isclose(d.sign * d.factor, -9)
+        and "a positive costs 10 times its\n  cross-entropy, a negative -9 times" in repr(d),
+    ),
+    "poly-1": (curve(lambda p: -p.log() + 2 * (1 - p)), (), noted(ALONE + "(-log p) + 2 (1 - p)")),
+    "generalised": (curve(lambda p: (1 - p**0.7) / 0.7), (), noted("1.429 (1 - p^0.7)")),
+    "one minus p": (curve(lambda p: 1 - p), (), noted(ALONE + "(1 - p)")),
+    "focal and plain": (curve(lambda p: -p.log() + 3 * (1 - p) ** 2), (), noted("(-log p) + 3 (1 - p)^2")),
+    "another curve": (curve(lambda p: p.sin().exp()), (), noted("none of those that are known here")),
+    "a curve's batch": (curve(lambda p: p.sin().exp()), (), noted("a batch costs the mean of its rows")),
+    "hinge": (hinge, (), lambda d: noted("margin alone")(d) and noted("1 max(0, 2 - margin)")(d)),
+    "a hinge's batch": (hinge, (), noted("a batch costs the sum of its rows")),
+    **{
+        f"images, {axis}": (
+            images(axis), (torch.randn(shape), torch.randint(4, (2, 6, 5))),
+            laid(name),
+        )
+        for axis, shape, name in ((1, (2, 4, 6, 5), "second"), (-1, (2, 6, 5, 4), "last"))
+    },
+    "prints": (prints, (), noted("prints while it is called")),
+    "probabilities for logits": (
+        ce, (Z9.softmax(1), Y9), lambda d: "look like probabilities" in d.batch and "! your batch" in repr(d)
+    ),
+    "logits for probabilities": (
+        lambda p, y: F.nll_loss(p.log(), y), (Z9, Y9), lambda d: "no probabilities" in d.batch
+    ),
+    "logits for their logarithms": (F.nll_loss, (Z9, Y9), lambda d: "no log-probabilities" in d.batch),
+    "log-probabilities": (F.nll_loss, (Z9.log_softmax(1), Y9), lambda d: d.batch.endswith("as predicted")),
+    "float16": (ce, (Z9.half(), Y9), lambda d: d.batch.endswith("as predicted") and "float16" in d.batch),
+    "each class's part": (
+        nn.KLDivLoss(reduction="none"), (), lambda d: (d.family, d.reduction) == ("KL divergence", "none")
+    ),
+    "weights of classes by name": (
+        xent.focal_loss, (), lambda d: d.weights.startswith("alpha, one per class: divides by N;")
+    ),
+    "short": (
+        ce, (),
+        lambda d: repr(d).startswith("Mean cross-entropy of logits, over N.\n! nan") and repr(d).count("\n") < 15,
+    ),
+    "the text says it": (
+        lambda z, y: -xent.cross_entropy(z, y, label_smoothing=0.25), (),
+        lambda d: repr(d).startswith("Sign flipped, mean cross-entropy of\nlogits, over N, with smoothing 0.25")
+        and "\n! the sign is flipped: a right answer" in repr(d),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_what_is_said_of_a_loss(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    loss, own, true = SAYS[name]
+    assert true(found := diagnose(loss, *own)), (found, found.notes)
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("argument", ["weight", "class_w", "ignore_index", "skip", "cw"])
@@ -233,42 +424,10 @@ def test_the_divisor_of_an_ignored_label(power: float | None, shift: int) -> Non
     def loss(z: Any, y: Any) -> Any:
         z, y = z[:, : z.shape[1] - shift], y[:, shift:]
         each = F.cross_entropy(z.movedim(-1, 1), y, reduction="none")
-        counts = (y != -100).sum(1) if each.ndim == 2 else 1 / 0  # rows of indices only
+        counts: Any = (y != -100).sum(1) if each.ndim == 2 else 1 / 0  # rows of indices only
         return each.sum() / counts.sum() if power is None else (each.sum(1) / counts**power).mean()
 
-    by_tokens = power in (None, 1.0)
-    found = diagnose(loss)
-    assert found.ignored.startswith("-100: left out" + ", divides by the valid ones" * by_tokens + ";")
-
-
-@pytest.mark.parametrize(("n", "k"), [(1, 2), (5, 3), (64, 10), (4, 1000)])
-def test_the_own_batch_says_how_many_classes(n: int, k: int) -> None:
-    """A loss that takes one number of classes alone; and labels of the batch that are no class."""
-    rng = np.random.default_rng(n)
-    z, y = rng.normal(size=(n, k)), rng.integers(0, k, n)
-
-    def picky(a: Any, b: Any) -> Any:
-        if a.shape[-1] != k:
-            raise ValueError("another number of classes")
-        return xent.cross_entropy(a, b)
-
-    assert diagnose(picky, z, y).classes == (k,)
-    assert diagnose(picky, z.shape).classes == (k,)
-    assert diagnose(picky, tuple(map(tuple, z))).classes == (k,)
-    assert diagnose(picky, (n, k, 8, 6)).classes == (k,)
-    left = torch.tensor([7777] * n)
-    found = diagnose(lambda a, b: F.cross_entropy(a, b, ignore_index=int("7" * 4)), torch.tensor(z), left)
-    assert found.ignore_index == (7777,)
-
-
-def test_a_vocabulary_of_your_own_does_not_exhaust_memory() -> None:
-    assert diagnose(F.cross_entropy, (2, 152_064)).classes == (3, 5)
-
-
-def test_a_batch_that_holds_no_numbers_is_refused() -> None:
-    for name in ("logits", "targets"):
-        with pytest.raises(TypeError, match=f"^{name}: expected real numbers"):
-            diagnose(xent.cross_entropy, **{name: "abc"})
+    assert diagnose(loss).ignored.startswith(LEFT + VALID * (power in (None, 1.0)) + ";")
 
 
 # --------------------------------------------------------------------------- what only other batches tell apart
@@ -294,36 +453,6 @@ def counted(least: int) -> Loss:
 
 def tokens(n: int) -> Loss:
     return lambda z, y: F.cross_entropy(z[:, :n].flatten(0, 1), y[:, :n].flatten())
-
-
-def masked(mean_of_valid: bool) -> Loss:
-    """A binary loss in which 255 stands for no label."""
-
-    def loss(z: Any, t: Any) -> Any:
-        keep = t != 255
-        each = F.binary_cross_entropy_with_logits(z, t.to(z.dtype), reduction="none") * keep
-        return each.sum() / (keep.sum() if mean_of_valid else keep.numel())
-
-    return loss
-
-
-def scaled_backward(rows: int, *, weighed: bool = True) -> Loss:
-    """Each row's loss, with a gradient for the first rows alone, or without the weights that its values get."""
-
-    class Each(torch.autograd.Function):
-        @staticmethod
-        def forward(context: Any, z: Any, y: Any) -> Any:
-            context.save_for_backward(z, y)
-            return F.cross_entropy(z, y, reduction="none")
-
-        @staticmethod
-        def backward(context: Any, upstream: Any) -> Any:
-            z, y = context.saved_tensors
-            found = z.softmax(1) - F.one_hot(y, z.shape[1])
-            found = found * upstream[:, None] if weighed else found
-            return torch.where(torch.arange(len(z))[:, None] < rows, found, 0), None
-
-    return Each.apply
 
 
 def a_batch(*shape: int, classes: int = 0, dead: bool = False) -> tuple[Any, Any]:
@@ -367,6 +496,25 @@ def test_what_only_another_size_shows(name: str, own: bool) -> None:
         assert good.cost == pytest.approx(repair(*batch).item())
 
 
+def scaled_backward(rows: int, *, weighed: bool = True) -> Loss:
+    """Each row's loss, with a gradient for the first rows alone, or without the weights that its values get."""
+
+    class Each(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, z: Any, y: Any) -> Any:
+            context.save_for_backward(z, y)
+            return F.cross_entropy(z, y, reduction="none")
+
+        @staticmethod
+        def backward(context: Any, upstream: Any) -> Any:
+            z, y = context.saved_tensors
+            found = z.softmax(1) - F.one_hot(y, z.shape[1])
+            found = found * upstream[:, None] if weighed else found
+            return torch.where(torch.arange(len(z))[:, None] < rows, found, 0), None
+
+    return Each.apply
+
+
 @pytest.mark.parametrize("weighed", [True, False])
 def test_the_weights_that_values_get_reach_the_gradient(weighed: bool) -> None:
     found = diagnose(scaled_backward(10**6, weighed=weighed))
@@ -376,33 +524,26 @@ def test_the_weights_that_values_get_reach_the_gradient(weighed: bool) -> None:
 
 
 def test_a_gradient_of_the_first_rows_alone() -> None:
-    loss = scaled_backward(64)
-    assert "rows: right at 64, wrong at 65" in diagnose(loss).gradient
-    assert "rows: right at 64, wrong at 65" in diagnose(loss, *a_batch(100, 4)).gradient
+    for own in ((), a_batch(100, 4)):
+        assert "rows: right at 64, wrong at 65" in diagnose(scaled_backward(64), *own).gradient
 
 
 @pytest.mark.parametrize("valid", [True, False])
 def test_binary_labels_that_are_no_class(valid: bool) -> None:
+    def loss(z: Any, t: Any) -> Any:
+        keep = t != 255
+        each = F.binary_cross_entropy_with_logits(z, t.to(z.dtype), reduction="none") * keep
+        return each.sum() / (keep.sum() if valid else keep.numel())
+
     torch.manual_seed(0)
     z, t = torch.randn(20, 4), torch.randint(2, (20, 4))
     t[::3] = 255
-    found = diagnose(masked(valid), z, t)
+    found = diagnose(loss, z, t)
     assert found.ignored == f"255: left out, divides by {'the valid ones' if valid else 'N'}"
     assert found.ignore_index == (255,) and found.batch.endswith("as predicted")
     assert ("! ignored labels: 255" in repr(found)) is not valid
     read = diagnose(F.binary_cross_entropy_with_logits, z, t.float())
     assert read.ignored == "255: read as a number, of which no label is"
-
-
-def test_a_weight_keeps_its_sign() -> None:
-    def loss(z: Any, t: Any) -> Any:  # alpha = 10: 1 - alpha is -9
-        return -(10 * t * F.logsigmoid(z) - 9 * (1 - t) * F.logsigmoid(-z)).mean()
-
-    found = diagnose(loss)
-    assert found.pos_weight == pytest.approx(
-        (-10 / 9,) * 3, rel=1e-5
-    ) and found.sign * found.factor == pytest.approx(-9)
-    assert "a positive costs 10 times its\n  cross-entropy, a negative -9 times" in repr(found)
 
 
 def distilled(t: float, order: int = 1) -> Loss:
@@ -426,79 +567,12 @@ def test_student_and_teacher_logits(t: float) -> None:
     assert not chunks.known and any("right at 64" in n for n in chunks.notes)
 
 
-CURVES: dict[str, tuple[Loss, str]] = {
-    "poly-1": (lambda p: -p.log() + 2 * (1 - p), "alone, where it reads logits: (-log p) + 2 (1 - p)"),
-    "generalised": (lambda p: (1 - p**0.7) / 0.7, "1.429 (1 - p^0.7)"),
-    "one minus p": (lambda p: 1 - p, "logits: (1 - p)"),
-    "focal and plain": (lambda p: -p.log() + 3 * (1 - p) ** 2, "(-log p) + 3 (1 - p)^2"),
-    "another": (lambda p: p.sin().exp(), "none of those that are known here"),
-}
-
-
-@pytest.mark.parametrize("name", CURVES)
-def test_a_function_of_p_alone(name: str) -> None:
-    curve, words = CURVES[name]
-    found = diagnose(lambda z, y: curve(z.softmax(1).gather(1, y[:, None])).mean())
-    assert not found.known and any(words in n for n in found.notes), found.notes
-    assert "a batch costs the mean of its rows" in found.notes
-
-
-def test_a_hinge_is_a_function_of_the_margin() -> None:
+def test_a_softmax_over_the_batch_is_tried_on_your_batch() -> None:
     def loss(z: Any, y: Any) -> Any:
-        own = F.one_hot(y, z.shape[1])
-        return (2 - (z * own).sum(1) + (z - 1e9 * own).amax(1)).clamp(min=0).sum()
+        return F.nll_loss(z.log_softmax(0)[:90], y[:90])
 
-    found = diagnose(loss)
-    assert any("margin alone" in n and "1 max(0, 2 - margin)" in n for n in found.notes)
-    assert "a batch costs the sum of its rows" in found.notes
-
-
-@pytest.mark.parametrize("axis", [1, -1])
-def test_images_only(axis: int) -> None:
-    def loss(z: Any, y: Any) -> Any:
-        assert z.ndim == 4
-        return F.cross_entropy(z.movedim(axis, 1), y)
-
-    shape = (2, 4, 6, 5) if axis == 1 else (2, 6, 5, 4)
-    found = diagnose(loss, torch.randn(shape), torch.randint(4, (2, 6, 5)))
-    assert (found.layout, found.batch[-12:]) == ("second" if axis == 1 else "last", "as predicted")
-
-
-def test_what_a_call_does_besides(capsys: pytest.CaptureFixture[str]) -> None:
-    """A loss that prints, that is slow, that returns a generator or a dict, that writes into the reader's batch."""
-
-    def prints(z: Any, y: Any) -> Any:
-        print("step")
-        return F.cross_entropy(z, y)
-
-    assert "prints while it is called" in diagnose(prints).notes and capsys.readouterr().out == ""
-    assert diagnose(lambda z, y: time.sleep(3.1)).notes == (
-        "a call takes 3 seconds, and a diagnosis some hundred calls",
-    )
-    assert "type generator, no number" in str(diagnose(lambda z, y: (v for v in z)).notes)
-    assert "as in loss(z, y)['loss']" in str(diagnose(lambda z, y: {"loss": z.mean(), "n": 3}).notes)
-    z, y = torch.zeros(6, 3), torch.arange(6) % 3
-    assert diagnose(lambda z, y: F.cross_entropy(z.add_(1), y), z, y).known
-    assert not z.any() and torch.equal(y, torch.arange(6) % 3)
-
-
-@pytest.mark.parametrize(
-    ("loss", "given", "words"),
-    [
-        (F.cross_entropy, "probabilities", "look like probabilities"),
-        (lambda p, y: F.nll_loss(p.log(), y), "logits", "no probabilities"),
-        (F.nll_loss, "logits", "no log-probabilities"),
-        (F.nll_loss, "log-probabilities", ""),
-        (F.cross_entropy, "logits", ""),
-    ],
-)
-def test_a_batch_that_is_not_what_the_loss_reads(loss: Loss, given: str, words: str) -> None:
-    torch.manual_seed(2)
-    z, y = torch.randn(9, 4), torch.randint(4, (9,))
-    x = {"logits": z, "probabilities": z.softmax(1), "log-probabilities": z.log_softmax(1)}[given]
-    found = diagnose(loss, x, y)
-    assert words in found.batch and found.batch.endswith("as predicted") is not bool(words)
-    assert ("! your batch" in repr(found)) is bool(words)
+    found = diagnose(loss, *a_batch(100, 4))
+    assert not found.known and any("right at 90, wrong at 91" in n for n in found.notes)
 
 
 @pytest.mark.slow
@@ -518,25 +592,14 @@ def test_operations_of_keras_beside_torch() -> None:
     assert (found.arrays, found.gradient) == ("tensorflow", "that of the value")
 
 
-def test_a_report_is_short() -> None:
-    text = repr(diagnose(F.cross_entropy))
-    assert (
-        text.startswith("Mean cross-entropy of logits, over N.\n! nan where") and len(text.splitlines()) <= 15
-    )
-
-
 READINGS: dict[str, Loss] = {
-    "cross-entropy": F.cross_entropy,
-    "sum": nn.CrossEntropyLoss(reduction="sum"),
-    "KL, mean": nn.KLDivLoss(),
-    "KL, batchmean": nn.KLDivLoss(reduction="batchmean"),
-    "binary": nn.BCEWithLogitsLoss(),
-    "binary, probabilities": nn.BCELoss(),
-    "sign and unit": lambda z, t: F.cross_entropy(z, t) / -np.log(2),
-}
+    "cross-entropy": F.cross_entropy, "sum": nn.CrossEntropyLoss(reduction="sum"), "KL, mean": nn.KLDivLoss(),
+    "KL, batchmean": nn.KLDivLoss(reduction="batchmean"), "binary": nn.BCEWithLogitsLoss(),
+    "binary, probabilities": nn.BCELoss(), "sign and unit": lambda z, t: F.cross_entropy(z, t) / -np.log(2),
+}  # fmt: skip
 
 
-def printed(found: xent.Diagnosis, x: torch.Tensor, t: torch.Tensor) -> float:
+def printed(found: Diagnosis, x: torch.Tensor, t: torch.Tensor) -> float:
     """The loss that the fields of a diagnosis state; a loop in plain Python."""
     divisor = {"nothing": 1, "N": x.shape[0], "K": x.shape[1], "N*K": x.numel()}[found.denominator]
     unit = {"nats": mpmath.mpf(1), "bits": 1 / mpmath.log(2)}[found.unit]
@@ -569,132 +632,19 @@ def test_the_fields_predict_the_loss(name: str) -> None:
     assert loss(x, t).item() == pytest.approx(printed(found, x, t), rel=1e-12)
 
 
-@pytest.mark.parametrize("k", [4, 6, 10, 21, 64])
-def test_a_number_of_classes_that_the_loss_insists_on(k: int) -> None:
-    """Nothing that it says tells the number."""
-
-    def picky(z: Any, y: Any) -> Any:
-        if z.shape[-1] != k:
-            raise ValueError("another number of classes")
-        return xent.cross_entropy(z, y)
-
-    assert diagnose(picky).classes == (k,)
-
-
-def test_a_gradient_that_is_wrong_beside_the_label_alone() -> None:
-    def loss(z: Any, y: Any) -> Any:
-        own = F.one_hot(y, z.shape[-1])
-        return F.cross_entropy(own * z + (1 - own) * z.detach(), y)
-
-    assert diagnose(loss).gradient.startswith("not that of the value")
-
-
-@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
-def test_the_gradient_of_a_focal_loss_at_certainty(gamma: float) -> None:
-    """Below an exponent of one the power's slope is infinite where its base is zero."""
-
-    def loss(z: Any, y: Any) -> Any:
-        each = F.cross_entropy(z, y, reduction="none")
-        return ((1 - (-each).exp()) ** gamma * each).mean()
-
-    assert diagnose(loss).gradient == "that of the value" + ", and nan for a sure and right answer" * (
-        gamma < 1
-    )
-
-
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
-def test_a_sum_over_something_like_a_power_of_the_length(scale: float) -> None:
-    def over(divisor: Callable[[Any], Any]) -> str:
-        def loss(z: Any, y: Any) -> Any:
-            each = F.cross_entropy(z.movedim(-1, 1), y, reduction="none")
-            return scale * (each.sum(1) / divisor((y != -100).sum(1))).mean()
-
-        return diagnose(loss).sequences
-
-    assert "each sequence's sum over its length to the power 0.5 (" in over(lambda n: n**0.5)
-    assert "power" not in over(lambda n: n + 1)
-
-
-def test_columns_against_flat_targets() -> None:
-    """A loss that broadcasts (N, 1) and (N,) is told from one that flattens both."""
-
-    def broadcasts(p: Any, t: Any) -> Any:
-        return -(t * np.log(p) + (1 - t) * np.log(1 - p)).mean()
-
-    note = "predictions (N, 1) with targets (N,) broadcast to N times N losses"
-    assert note in diagnose(broadcasts).notes
-    flat = diagnose(lambda p, t: broadcasts(p.reshape(-1), t.reshape(-1)))
-    assert flat.known and note not in flat.notes
-
-
 def test_what_is_unknown_adds_nothing() -> None:
-    nothing = xent.Diagnosis()
+    nothing = Diagnosis()
     assert not nothing.known and nothing.added == "" and repr(nothing) == "unknown"
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 7])
-def test_a_binary_loss_of_two_columns_is_no_categorical_one(k: int) -> None:
-    """On rows that sum to one, and one-hot targets, the two are one function of two classes."""
-    assert diagnose(nn.BCELoss(), (4, k)).family == "binary cross-entropy"
-
-
-def test_a_thousand_classes() -> None:
-    """They once filled the memory; and a weight that was not measured is not said to be 0."""
-    assert diagnose(F.cross_entropy, (2, 1000)).layout == "second"
-    found = diagnose(nn.CrossEntropyLoss(weight=torch.linspace(1, 4, 1000)), (2, 1000))
-    assert found.class_weights and any("were measured for the classes 0, 142" in n for n in found.notes)
-    seen = np.flatnonzero(np.isfinite(found.class_weights))
-    assert len(seen) == 8
-    assert np.allclose(np.array(found.class_weights)[seen], np.linspace(1, 4, 1000)[seen], rtol=1e-3)
-
-
-def test_what_a_loss_holds_may_only_describe_an_array() -> None:
-    class Grid:
-        shape = property(lambda self: 3)
-
-    held: list[Any] = [Grid, Grid(), np.ndarray, torch.ones(())]
-    assert diagnose(lambda z, y, grid=Grid, more=held[1]: xent.cross_entropy(z, y) if held else grid).known
-
-
-def test_half_of_the_batches_is_not_enough() -> None:
-    """A loss that is right on most batches and off on some is not recognised."""
-
-    def loss(z: Any, y: Any) -> Any:
-        return xent.cross_entropy(z, y) * (1.0 if len(z) < 16 else 1.1)
-
-    assert not diagnose(loss).known
-
-
-@pytest.mark.parametrize("wave", [0.0, 4e-5])
-def test_a_softmax_over_the_batch_predicts_as_closely_as_others(wave: float) -> None:
-    def loss(z: Any, y: Any) -> Any:
-        cost = -np.take_along_axis(xent.log_softmax(z, axis=0), y[:, None], 1).mean()
-        return 1.0005 * cost * (1 + wave * np.sin(1e3 * z.sum()))
-
-    found = diagnose(loss)
-    assert (found.known, found.factor) == ((False, 1.0) if wave else (True, 1.0005))
-
-
-def test_a_factor_near_one_is_no_one() -> None:
-    found = diagnose(lambda z, y: 1.0002 * xent.cross_entropy(z, y))
-    assert (found.factor, found.added) == (1.0002, "times 1.0002")
-
-
-def test_a_little_smoothing_over_many_classes_is_found() -> None:
-    found = diagnose(lambda z, y: xent.cross_entropy(z, y, label_smoothing=0.01), (8, 137))
-    assert (found.smoothing, found.smoothing_over, found.factor) == (0.01, "all K classes", 1.0)
-
-
-def test_targets_that_are_no_numbers_are_no_labels() -> None:
-    assert diagnose(xent.cross_entropy, None, [1.0, np.nan, np.inf]).known
-
-
-def test_the_callers_generators_are_left_alone() -> None:
-    state = torch.get_rng_state().clone()
-    before = np.random.get_state()[1].copy()  # noqa: NPY002 (the global one is the point)
-    diagnose(F.cross_entropy)
-    assert torch.equal(state, torch.get_rng_state())
-    assert np.array_equal(before, np.random.get_state()[1])  # noqa: NPY002
+def test_what_is_the_callers_is_left_alone() -> None:
+    """Its arrays, into which a loss may write, and its random generators."""
+    z, y, state = torch.zeros(6, 3), torch.arange(6) % 3, torch.get_rng_state().clone()
+    before: Any = np.random.get_state()  # noqa: NPY002 (the global one is the point)
+    assert diagnose(lambda z, y: F.cross_entropy(z.add_(1), y), z, y).known
+    assert not z.any() and torch.equal(y, torch.arange(6) % 3) and torch.equal(state, torch.get_rng_state())
+    after: Any = np.random.get_state()  # noqa: NPY002
+    assert np.array_equal(before[1], after[1])
 
 
 def test_a_loss_of_arrays_loads_no_framework() -> None:
@@ -705,31 +655,3 @@ def test_a_loss_of_arrays_loads_no_framework() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout.strip(), done.stderr) == ("True []", "")
-
-
-def test_the_text_says_what_the_fields_say() -> None:
-    text = repr(diagnose(lambda z, y: -xent.cross_entropy(z, y, label_smoothing=0.25)))
-    assert text.startswith("Sign flipped, mean cross-entropy of\nlogits, over N, with smoothing 0.25")
-    assert "\n! the sign is flipped: a right answer" in text
-
-
-def test_a_label_that_is_no_class_is_called_none() -> None:
-    """N times a mean over the valid labels counts a skipped row in N alone; a clamp makes it class 0."""
-    f = torch.nn.functional.cross_entropy
-    for loss, said in (
-        (lambda z, y: len(z) * f(z, y), "-100: changes the loss, as no class does"),
-        (lambda z, y: f(z, y.clamp(min=0)), "-100: counted as class 0; -1: counted as class 0"),
-    ):
-        assert xent.diagnose(loss).ignored.startswith(said)
-
-
-def test_a_mean_with_weights_of_single_rows_is_not_denied() -> None:
-    """Its rows' weights follow from their place: the note denies one weight, and one for each class."""
-
-    def loss(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        w = torch.arange(1, len(z) + 1, dtype=z.dtype)
-        return (w * torch.nn.functional.cross_entropy(z, y, reduction="none")).sum() / w.sum()
-
-    assert "a batch is no mean of its rows, nor one with a weight for each class" in str(
-        xent.diagnose(loss).notes
-    )

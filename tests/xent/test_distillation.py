@@ -1,771 +1,690 @@
-"""`xent.distillation` against mpmath, the closed forms, and what a top k can and cannot determine."""
+"""Distillation on arrays and tensors: digits at every temperature, closed forms, limits, top k, draws, masks.
+
+How the two sides agree over every option is in test_twins.py, laws are in test_laws.py, sweeps in test_accuracy.py,
+derivatives of any order in test_torch_transforms.py, and refusals of one argument in test_contracts.py.
+"""
 
 from __future__ import annotations
 
 import math
+import tracemalloc
+from functools import lru_cache
 from typing import Any
 
-import mpmath
+import mpmath as mp
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import minimize
 
 import xent
-from xent import distillation
+import xent.torch as xt
+from xent import _blocks, distillation
 from xent.distillation import (
     distillation_gradient,
     distillation_loss,
-    mixed_loss,
     sample_targets,
-    sampled_loss,
     top_k_loss,
 )
 
-INF, NAN = math.inf, math.nan
-P4 = np.array([0.5, 0.3, 0.15, 0.05])
+Array = np.ndarray[Any, Any]
+INF, NAN, BETA = math.inf, math.nan, 0.25
+SIDES, DIRECTIONS = ("arrays", "tensors"), ("forward", "reverse", "jsd")
+TREATMENTS = ("truncated", "renormalised", "renormalised_both", "tail")
+by_side = pytest.mark.parametrize("side", SIDES)
+by_direction = pytest.mark.parametrize("direction", DIRECTIONS)
 
 
-def logits(seed: int, shape: tuple[int, ...] = (6, 5), spread: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=shape) * spread, rng.normal(size=shape) * spread
+def logits(seed: int, shape: tuple[int, ...] = (6, 5), spread: float = 3.0) -> tuple[Array, Array]:
+    g = np.random.default_rng(seed)
+    return g.normal(size=shape) * spread, g.normal(size=shape) * spread
 
 
-BETA = 0.25
+def tensor(x: Any) -> torch.Tensor:
+    return torch.as_tensor(np.asarray(x))
 
 
-def exact(student: Any, teacher: Any, temperature: float, direction: str) -> mpmath.mpf:
+def loss(side: str, name: str, *arguments: Any, **options: Any) -> Any:
+    if side == "arrays":
+        return getattr(distillation, name)(*arguments, **options)
+    return getattr(xt, name)(*map(tensor, arguments), **options).numpy()[()]
+
+
+def slope(side: str, *arguments: Any, name: str = "distillation_loss", **options: Any) -> Array:
+    """The gradient by the student's logits of a loss, or of the sum of each row's."""
+    if side == "arrays":
+        return distillation_gradient(*arguments, **options)
+    z, *others = map(tensor, arguments)
+    value = getattr(xt, name)(z.requires_grad_(), *others, **options).sum()
+    return np.asarray(torch.autograd.grad(value, z)[0])
+
+
+def same(got: Any, due: Any, rtol: float = 0.0, atol: float = 0.0) -> None:
+    np.testing.assert_allclose(got, due, rtol=rtol, atol=atol)
+
+
+# -------------------------------------------------------------------------------------------------- digits
+
+
+def exact(student: Any, teacher: Any, temperature: float, direction: str) -> Any:
     """The divergence of two rows of logits, in the precision of the context."""
     logs = []
     for row in (teacher, student):
-        u = [mpmath.mpf(x) / mpmath.mpf(temperature) for x in row]
-        total = mpmath.log(mpmath.fsum(map(mpmath.exp, u)))
+        u = [mp.mpf(x) / mp.mpf(temperature) for x in row if x != -INF]
+        total = mp.log(mp.fsum(map(mp.exp, u)))
         logs.append([x - total for x in u])
     p, q = logs
 
     def kl(a: list[Any], b: list[Any]) -> Any:
-        return mpmath.fsum(mpmath.exp(x) * (x - y) for x, y in zip(a, b, strict=True))
+        return mp.fsum(mp.exp(x) * (x - y) for x, y in zip(a, b, strict=True))
 
     if direction == "jsd":
-        m = [mpmath.log(BETA * mpmath.exp(x) + (1 - BETA) * mpmath.exp(y)) for x, y in zip(p, q, strict=True)]
+        m = [mp.log(BETA * mp.exp(x) + (1 - BETA) * mp.exp(y)) for x, y in zip(p, q, strict=True)]
         return BETA * kl(p, m) + (1 - BETA) * kl(q, m)
     return kl(p, q) if direction == "forward" else kl(q, p)
 
 
-by_direction = pytest.mark.parametrize("direction", ["forward", "reverse", "jsd"])
+def rows(reach: int) -> tuple[Array, Array]:
+    """Any two, nearly agreed, far apart, far shifted, agreed and shifted; the last classes are impossible in both."""
+    (z, v), near = logits(1, (8, 5)), 1e-7 * logits(2, (8, 5))[1]
+    v[2:4] = z[2:4] + near[2:4]
+    z[4], v[4] = 40.0 * np.arange(5), -40.0 * np.arange(5)
+    z[5], v[5] = z[5] + 64, z[5] + near[5] - 64
+    z[6], v[6] = z[6] - 1e4, v[6] + 1e4
+    z[7], v[7] = z[7] + 1e6, z[7] + near[7] - 1e6
+    z[:, reach:], v[:, reach:] = -INF, -INF
+    return z, v
 
 
+FAR_ROWS = np.array([1, 1, 0, 0, 1, 0, 1, 0])[:, None]  # whose probabilities round, and not their differences
+
+
+@lru_cache(maxsize=4)
+def exactly(temperature: float, direction: str, reach: int) -> tuple[Array, Array]:
+    """Each row's divergence, and the derivative by differences of it; both before any factor."""
+    z, v = rows(reach)
+    with mp.workdps(100):
+        h = mp.mpf(10) ** -25
+        losses = [exact(*pair, temperature, direction) for pair in zip(z, v, strict=True)]
+        slopes = np.zeros(z.shape, object)
+        for i, k in np.ndindex(len(z), reach):
+            up, down = ([mp.mpf(x) + s * h * (j == k) for j, x in enumerate(z[i].tolist())] for s in (1, -1))
+            both = [exact(row, v[i].tolist(), temperature, direction) for row in (up, down)]
+            slopes[i, k] = (both[0] - both[1]) / (2 * h)
+    return np.array(losses), slopes
+
+
+@by_side
 @by_direction
+@pytest.mark.parametrize("reach", [5, 4])
 @pytest.mark.parametrize("temperature", [0.05, 0.5, 1.0, 4.0, 100.0, 1e6, 1e12])
-def test_the_loss_keeps_its_digits_at_every_temperature(temperature: float, direction: Any) -> None:
-    options: dict[str, Any] = {"temperature": temperature, "direction": direction, "beta": BETA}
-    for seed in range(6):
-        z, v = logits(seed)
-        if seed >= 4:
-            v = z + 1e-7 * v  # nearly agreed
-        observed = distillation_loss(z, v, reduction="none", **options)
-        plain = distillation_loss(z, v, scale="none", reduction="none", **options)
-        with mpmath.workdps(80):
-            expected = [exact(*map(list, rows), temperature, direction) for rows in zip(z, v, strict=True)]
-            scaled = [float(e * mpmath.mpf(temperature) ** 2) for e in expected]
-        np.testing.assert_allclose(plain, [float(e) for e in expected], rtol=2e-12)
-        np.testing.assert_allclose(observed, scaled, rtol=2e-12)
-
-
-@pytest.mark.parametrize("temperature", [0.3, 1.0, 4.0, 1e8])
-@by_direction
-@pytest.mark.parametrize("scale", ["t_squared", "none"])
-def test_the_gradient_is_the_derivative_of_the_exact_loss(
-    temperature: float, direction: Any, scale: Any
+def test_loss_and_gradient_keep_their_digits_at_every_temperature(
+    temperature: float, reach: int, direction: str, side: str
 ) -> None:
-    z, v = logits(1, (3, 4))
-    observed = distillation_gradient(
-        z, v, temperature=temperature, direction=direction, scale=scale, beta=BETA
-    )
-    expected = np.empty_like(z)
-    with mpmath.workdps(80):
-        h = mpmath.mpf(10) ** -20
-        factor = mpmath.mpf(temperature) ** 2 if scale == "t_squared" else 1
-        for i, k in np.ndindex(z.shape):
-
-            def loss(step: Any, i: int = i, k: int = k) -> Any:
-                row = [mpmath.mpf(float(u)) for u in z[i]]
-                row[k] += step
-                return exact(row, v[i].tolist(), temperature, direction)
-
-            expected[i, k] = float(factor * (loss(h) - loss(-h)) / (2 * h) / 3)
-    np.testing.assert_allclose(observed, expected, rtol=1e-11)
+    losses, slopes = exactly(temperature, direction, reach)
+    for scale, factor in (("none", mp.mpf(1)), ("t_squared", mp.mpf(temperature) ** 2)):
+        options = {"temperature": temperature, "direction": direction, "scale": scale, "beta": BETA}
+        found = loss(side, "distillation_loss", *rows(reach), reduction="none", **options)
+        same(found, (losses * factor).astype(float), 4e-12)
+        due = (slopes * factor).astype(float)
+        found = slope(side, *rows(reach), reduction="none", **options)
+        atol = (1e-11 if side == "arrays" else 2e-9) * np.abs(due).max(1, keepdims=True) + 1e-12 * float(
+            factor
+        ) / temperature * FAR_ROWS
+        worst = (np.abs(found - due) / (atol + 1e-9 * np.abs(due) + 1e-300)).max(1)
+        assert worst.max() <= 1, worst
 
 
-def test_the_jensen_shannon_divergence_and_its_ends() -> None:
+@by_direction
+@pytest.mark.parametrize("classes", [2, 10, 33])
+def test_float32_keeps_its_digits_however_close_the_models_are(classes: int, direction: Any) -> None:
+    """On either side of the loss from which the careful sum is taken, 2^-7, and of the 16 classes that lie first.
+
+    Each difference v - z is rounded, and the loss is about half the square of how far they are apart.
+    """
+    eps, g = 2.0**-23, np.random.default_rng(classes)
+    for close in (1.0, 0.3, 0.1, 0.03, 1e-4):
+        a = g.normal(size=(200, classes)) * g.choice([0.3, 1.0, 3.0, 8.0], size=(200, 1))
+        z, v = (x.astype(np.float32) for x in (a, a + close * g.normal(size=a.shape)))
+        wide = z.astype(float), v.astype(float)
+        options: Any = {"direction": direction, "reduction": "none"}
+        due, gradient = distillation_loss(*wide, **options), distillation_gradient(*wide, **options)
+        found = slope("tensors", z, v, **options)
+        rounded = np.abs(wide[0] - wide[1]).max(1) / np.sqrt(due)
+        allowed = 8 + sum(np.ptp(x, axis=1) for x in wide) + 4 * rounded
+        assert (
+            np.abs(loss("tensors", "distillation_loss", z, v, **options) / due - 1) <= allowed * eps
+        ).all()
+        error = np.abs(found - gradient).max(1) / np.abs(gradient).max(1)
+        assert (error <= (16 + allowed) * eps).all()
+
+
+@by_direction
+def test_the_gradient_keeps_its_digits_in_float32_at_every_temperature(direction: Any) -> None:
+    z, v = (x.astype(np.float32) for x in logits(7, (50, 10), 2.0))
+    for temperature in (1.0, 4.0, 100.0, 1e4, 1e8):
+        options: Any = {"temperature": temperature, "direction": direction, "reduction": "sum"}
+        due = distillation_gradient(z.astype(float), v.astype(float), **options)
+        same(slope("tensors", z, v, **options), due, atol=1e-6 * np.abs(due).max())
+
+
+def test_a_class_that_one_model_rules_out_costs_the_mixture_no_digits() -> None:
+    z, v = (x.astype(np.float32) for x in logits(18, (4, 5), 2.0))
+    v[0, 1], v[1, 2], z[2, 3] = -INF, -200.0, -INF
+    options: Any = {"direction": "jsd", "beta": 0.3, "reduction": "none"}
+    wide, eps = (z.astype(float), v.astype(float)), 2.0**-23
+    same(loss("tensors", "distillation_loss", z, v, **options), distillation_loss(*wide, **options), 16 * eps)
+    due = distillation_gradient(*wide, **options)
+    same(slope("tensors", z, v, **options), due, atol=16 * eps * np.abs(due).max())
+
+
+# ---------------------------------------------------------------------------------- closed forms and limits
+
+
+def test_divergences_by_other_names() -> None:
     z, v = logits(7)
     p, q = xent.softmax(v), xent.softmax(z)
-    halfway = distillation_loss(z, v, direction="jsd", reduction="none")
-    np.testing.assert_allclose(halfway, xent.information.js_divergence(p, q), rtol=1e-12)
-    exchanged = distillation_loss(v, z, direction="jsd", beta=0.3)
-    assert distillation_loss(z, v, direction="jsd", beta=0.7) == pytest.approx(exchanged, rel=1e-12, abs=0)
+    same(distillation_loss(z, v), xent.soft_cross_entropy(z, p) - xent.information.entropy(p).mean(), 1e-12)
+    jsd: Any = {"direction": "jsd"}
+    same(distillation_loss(z, v, **jsd, reduction="none"), xent.information.js_divergence(p, q), 1e-12)
+    same(distillation_loss(z, v, **jsd, beta=0.7), distillation_loss(v, z, **jsd, beta=0.3), 1e-12)
     # The next term is of the order of beta, times a factor that the spread of p / q makes large.
-    for beta, share, direction in ((1e-9, 1e-9, "forward"), (1 - 1e-9, 1e-9, "reverse")):
+    for beta, direction in ((1e-9, "forward"), (1 - 1e-9, "reverse")):
         end = distillation_loss(z, v, direction=direction)  # type: ignore[arg-type]
-        assert distillation_loss(z, v, direction="jsd", beta=beta) / share == pytest.approx(end, rel=1e-5)
-    # It is finite where the supports differ: each row of m lacks what the other has.
-    apart = distillation_loss([[0.0, -INF]], [[-INF, 0.0]], direction="jsd", beta=0.25)
-    assert apart == pytest.approx(-0.25 * math.log(0.25) - 0.75 * math.log(0.75), rel=1e-15, abs=0)
-    gradient = distillation_gradient([[0.0, -INF]], [[-INF, 0.0]], direction="jsd")
-    assert (gradient == 0).all()
-    far = distillation_loss([[0.0, 800.0]], [[800.0, 0.0]], direction="jsd")
-    assert far == pytest.approx(math.log(2), rel=1e-15, abs=0)
-
-
-def test_forward_at_one_is_soft_cross_entropy_less_the_entropy() -> None:
-    z, v = logits(2)
-    p = xent.softmax(v)
-    expected = xent.soft_cross_entropy(z, p) - xent.information.entropy(p).mean()
-    assert distillation_loss(z, v) == pytest.approx(expected, rel=1e-12, abs=0)
-
-
-def test_the_limit_of_a_high_temperature_is_reached_like_one_over_t() -> None:
-    z, v = logits(3, (1, 6), 1.0)
-    d = z - v
-    centred = d - d.mean()
-    limits = (float((centred**2).sum() / 12), centred / 6)
-    for direction in ("forward", "reverse"):
-        errors = []
-        for t in (1e3, 1e4, 1e5):
-            loss = distillation_loss(z, v, temperature=t, direction=direction)  # type: ignore[arg-type]
-            gradient = distillation_gradient(z, v, temperature=t, direction=direction)  # type: ignore[arg-type]
-            errors.append([abs(loss - limits[0]), np.abs(gradient - limits[1]).max()])
-        ratios = np.array(errors)[:-1] / np.array(errors)[1:]
-        np.testing.assert_allclose(ratios, 10, rtol=0.02)
-
-
-def test_infinities() -> None:
-    assert distillation_loss([[0.0, -INF]], [[2.0, -INF]]) == 0
-    assert distillation_loss([[0.0, -INF]], [[0.0, 0.0]]) == INF
-    assert distillation_loss([[0.0, 0.0]], [[0.0, -INF]]) == pytest.approx(math.log(2), rel=1e-15, abs=0)
-    assert distillation_loss([[0.0, 0.0]], [[0.0, -INF]], direction="reverse") == INF
-    np.testing.assert_array_equal(distillation_gradient([[0.0, -INF]], [[0.0, 0.0]]), [[0.5, -0.5]])
-    np.testing.assert_array_equal(distillation_gradient([[0.0, 0.0]], [[0.0, -INF]]), [[-0.5, 0.5]])
-    assert np.isnan(distillation_gradient([[0.0, 0.0]], [[0.0, -INF]], direction="reverse")).all()
-    assert distillation_loss([[1e300, 0.0]], [[1e300, 0.0]], temperature=1e-9) == 0
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 30.0])
-def test_a_class_that_the_teacher_rules_out_is_pushed_down(temperature: float) -> None:
-    # T (q - p), and with p = 0 that is T q: also where p has underflowed, and in a row that is close.
-    z = np.array([[0.3, -0.2, 0.1], [0.3, -0.2, 0.1], [0.3, 0.2, -1200.0 * temperature], [0.3, 0.2, -INF]])
-    v = np.array([[0.3, 0.1, -INF], [0.3, -900.0 * temperature, 0.0], [0.3, 0.2, 0.1], [0.3, 0.2, -INF]])
-    q, p = xent.softmax(z / temperature), xent.softmax(v / temperature)
-    observed = distillation_gradient(z, v, temperature=temperature, reduction="none")
-    np.testing.assert_allclose(observed, temperature * (q - p), rtol=1e-14, atol=1e-16 * temperature)
-    # A class that the student rules out has no part in the reverse divergence, nor in its gradient.
-    observed = distillation_gradient(z[2:], v[2:], temperature=temperature, direction="reverse")
-    fewer = distillation_gradient(z[2:, :2], v[2:, :2], temperature=temperature, direction="reverse")
-    without = xent.softmax(v[2, :2] / temperature), xent.softmax(v[2] / temperature)[:2]
-    assert (observed[:, 2] == 0).all()
-    assert (without[0] > without[1]).all()
-    np.testing.assert_allclose(observed[:, :2], fewer, rtol=1e-13, atol=1e-16 * temperature)
-
-
-def test_a_row_keeps_its_digits_whatever_stands_beside_it_and_whatever_is_added() -> None:
-    # Multiples of 2**-24, so that what is added below is added exactly.
-    z = np.round(logits(13, (4, 5), 1.0)[0] * 2.0**24) / 2.0**24
-    v = z + np.random.default_rng(13).integers(-9, 10, z.shape) / 2.0**24
-    z[1], v[1] = 40.0 * np.arange(5), -40.0 * np.arange(5)  # far apart
-    z[2], v[2] = z[2] + 64, v[2] - 64
-    z[3], v[3] = z[3] - 1e4, v[3] + 1e4
-    for reach, temperature in ((5, 1.0), (5, 0.25), (5, 8.0), (4, 1.0), (4, 0.25), (4, 8.0)):
-        z[:, reach:], v[:, reach:] = -INF, -INF
-        for direction in ("forward", "reverse", "jsd"):
-            with mpmath.workdps(80):
-                expected = [
-                    exact(a[:reach].tolist(), b[:reach].tolist(), temperature, direction)
-                    for a, b in zip(z, v, strict=True)
-                ]
-            settings: dict[str, Any] = {
-                "temperature": temperature,
-                "direction": direction,
-                "beta": BETA,
-                "scale": "none",
-            }
-            observed = distillation_loss(z, v, reduction="none", **settings)
-            np.testing.assert_allclose(observed, [float(e) for e in expected], rtol=2e-12)
-
-
-def test_never_negative_and_zero_when_equal() -> None:
+        same(distillation_loss(z, v, **jsd, beta=beta) / 1e-9, end, 1e-5)
     z, v = logits(4, (500, 7), 30.0)
-    for direction in ("forward", "reverse"):
-        assert (distillation_loss(z, v, direction=direction, reduction="none") >= 0).all()  # type: ignore[arg-type]
+    for direction in DIRECTIONS:
+        each = distillation_loss(z, v, direction=direction, reduction="none")  # type: ignore[arg-type]
+        assert (each >= 0).all()
         assert distillation_loss(z, z + 3.0, direction=direction) < 1e-25  # type: ignore[arg-type]
         assert distillation_loss(z, z, direction=direction) == 0  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("axis", [0, 1, -1])
-@pytest.mark.parametrize("function", [distillation_loss, distillation_gradient])
-def test_axis_weight_and_denominator(axis: int, function: Any) -> None:
-    z, v = logits(5, (3, 4, 2))
-    z2, v2 = np.moveaxis(z, -1, axis), np.moveaxis(v, -1, axis)
-    w = np.random.default_rng(0).random((3, 4))
-    gradient = function is distillation_gradient
-    each = function(z, v, reduction="none", direction="reverse")
-    total = each * (w[..., None] if gradient else w)
-    total = total if gradient else total.sum()
-    moved = np.moveaxis(total, -1, axis) if gradient else total
-    for extra, divisor in (({}, w.sum()), ({"denominator": 2.5}, 2.5), ({"reduction": "sum"}, 1.0)):
-        observed = function(z2, v2, axis=axis, sample_weight=w, direction="reverse", **extra)
-        np.testing.assert_allclose(observed, moved / divisor, rtol=1e-12)
+def test_the_limit_of_a_high_temperature_is_reached_like_one_over_t() -> None:
+    z, v = logits(3, (1, 6), 1.0)
+    d = z - v - (z - v).mean()
+    for direction in ("forward", "reverse"):
+        errors = []
+        for t in (1e3, 1e4, 1e5):
+            options: Any = {"temperature": t, "direction": direction}
+            gradient = np.abs(distillation_gradient(z, v, **options) - d / 6).max()
+            errors.append([abs(distillation_loss(z, v, **options) - (d**2).sum() / 12), gradient])
+        same(np.array(errors)[:-1] / np.array(errors)[1:], 10, 0.02)
 
 
-def calls(shape: tuple[int, ...], k: int = 2, seed: int = 21) -> dict[Any, tuple[np.ndarray, ...]]:
+# Student, teacher, options, the loss, and the gradient (nan: any).
+TWO, OUT, FLAT, WAY = math.log(2), [0.0, -INF], [0.0, 0.0], {"direction": "reverse"}
+MIXED: Any = {"direction": "jsd", "beta": 0.25}
+LIMITS: list[tuple[Any, Any, dict[str, Any], float, Any]] = [
+    (OUT, [2.0, -INF], {}, 0, [0, 0]),
+    (OUT, FLAT, {}, INF, [0.5, -0.5]),
+    (FLAT, OUT, {}, TWO, [-0.5, 0.5]),
+    (FLAT, OUT, WAY, INF, NAN),
+    (OUT, FLAT, WAY, TWO, [0, 0]),
+    ([1e300, 0.0], [1e300, 0.0], {"temperature": 1e-9}, 0, [0, 0]),
+    # A small temperature does not overflow: KL of softmax(0, -1) and softmax(-1, 0).
+    ([0.0, -1e-9], [-1e-9, 0.0], {"temperature": 1e-9, "scale": "none"}, math.tanh(0.5), NAN),
+    # Finite where the supports differ: each row of m lacks what the other has.
+    (OUT, [-INF, 0.0], MIXED, -0.25 * math.log(0.25) - 0.75 * math.log(0.75), [0, 0]),
+    ([0.0, 800.0], [800.0, 0.0], {"direction": "jsd"}, TWO, [0, 0]),
+]
+
+
+@by_side
+@pytest.mark.parametrize("row", range(len(LIMITS)))
+def test_infinities(row: int, side: str) -> None:
+    z, v, options, due, gradient = LIMITS[row]
+    same(loss(side, "distillation_loss", [z], [v], **options), due, 1e-12)
+    found = slope(side, [z], [v], **options)
+    if side == "arrays" or due < INF:
+        assert np.isnan(found).all() if due == INF and options is WAY else np.isfinite(found).all()
+    if gradient is not NAN:
+        same(found, [gradient], 1e-12, 1e-15)
+
+
+@by_side
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 30.0])
+def test_a_class_that_the_teacher_rules_out_is_pushed_down(temperature: float, side: str) -> None:
+    """T (q - p), and with p = 0 that is T q: also where p has underflowed, and in a row that is close."""
+    far = -1200.0 * temperature
+    z = np.array([[0.3, -0.2, 0.1], [0.3, -0.2, 0.1], [0.3, 0.2, far], [0.3, 0.2, -INF]])
+    v = np.array([[0.3, 0.1, -INF], [0.3, far, 0.0], [0.3, 0.2, 0.1], [0.3, 0.2, -INF]])
+    q, p = xent.softmax(z / temperature), xent.softmax(v / temperature)
+    found = slope(side, z, v, temperature=temperature, reduction="none")
+    same(found, temperature * (q - p), 1e-9, 1e-15 * temperature)
+    # A class that the student rules out has no part in the reverse divergence, nor in its gradient.
+    options: Any = {"temperature": temperature, "direction": "reverse"}
+    found, fewer = (slope(side, z[2:, :k], v[2:, :k], **options) for k in (3, 2))
+    assert (found[:, 2] == 0).all()
+    same(found[:, :2], fewer, 1e-12, 1e-15 * temperature)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1e6])
+def test_impossible_classes_have_a_second_derivative_and_nan_stays(temperature: float) -> None:
+    """The Hessian's first row is q_0 (e_0 - q), with T^2 / T^2 in front."""
+    few, other, full = [[0.3, 0.0, -INF]], [[0.0, 0.1, -INF]], [[0.0, 0.1, 0.2]]
+    for z, v in ((few, other), (few, full), (full, few)):
+        u = torch.tensor(z, dtype=torch.float64, requires_grad=True)
+        value = xt.distillation_loss(u, torch.tensor(v, dtype=torch.float64), temperature=temperature)
+        (first,) = torch.autograd.grad(value, u, create_graph=True)
+        (second,) = torch.autograd.grad(first[0, 0], u)
+        q = xent.softmax(np.array(z[0]) / temperature)
+        same(second[0], q[0] * (np.eye(3)[0] - q), 1e-7, 1e-12)
+    z, v = (np.pad(x, ((0, 0), (0, 1)), constant_values=-INF) for x in logits(5, (3, 3)))
+    v[1, 0] = NAN
+    each = loss("tensors", "distillation_loss", z.astype("f4"), v.astype("f4"), reduction="none")
+    assert np.isnan(each).tolist() == [False, True, False]
+
+
+# ------------------------------------------------------------------------------------------------- masks
+
+
+def calls(shape: tuple[int, ...], k: int = 2, seed: int = 21) -> dict[str, tuple[Array, ...]]:
     """Arguments of every loss, classes last: logits, and k classes of each row with their probabilities."""
-    z, v = logits(seed, shape)
+    z, v = logits(seed, shape, 2.0)
     at = np.argsort(-v, -1)[..., :k]
-    p = np.take_along_axis(xent.softmax(v), at, -1)
+    log_p = np.take_along_axis(xent.log_softmax(v), at, -1)
     y = np.random.default_rng(seed).integers(0, shape[-1], shape[:-1])
-    return {
-        distillation_loss: (z, v),
-        distillation_gradient: (z, v),
-        mixed_loss: (z, v, y),
-        top_k_loss: (z, np.log(p), at),
-        sampled_loss: (z, at, p),
-    }
+    return {"distillation_loss": (z, v), "mixed_loss": (z, v, y), "top_k_loss": (z, log_p, at),
+            "sampled_loss": (z, at, np.exp(log_p))}  # fmt: skip
 
 
-FIVE = [distillation_loss, distillation_gradient, mixed_loss, top_k_loss, sampled_loss]
+NAMES = list(calls((2, 3)))
+by_name = pytest.mark.parametrize("name", NAMES)
 
 
-@pytest.mark.parametrize("axis", [0, 1, -1, -2])
-@pytest.mark.parametrize("function", FIVE, ids=lambda f: f.__name__)
-def test_rows_in_two_dimensions_are_rows(function: Any, axis: int) -> None:
-    arguments = calls((3, 4, 6))[function]
-    flat = function(*(a.reshape(12, *a.shape[2:]) for a in arguments), reduction="none")
-    expected = flat.reshape(3, 4, *flat.shape[1:])
-    moved = [np.moveaxis(a, -1, axis) if a.ndim == 3 else a for a in arguments]
-    observed = function(*moved, axis=axis, reduction="none")
-    gradient = function is distillation_gradient
-    np.testing.assert_array_equal(np.moveaxis(observed, axis, -1) if gradient else observed, expected)
-    total = expected if gradient else expected.sum()
-    for extra, divisor in (({}, 12.0), ({"denominator": 2.5}, 2.5), ({"reduction": "sum"}, 1.0)):
-        observed = function(*moved, axis=axis, **extra)
-        observed = np.moveaxis(observed, axis, -1) if gradient else observed
-        np.testing.assert_allclose(observed, total / divisor, rtol=1e-13)
-    # One row alone.
-    one = function(*(a[1, 2] for a in arguments))
-    np.testing.assert_allclose(one, expected[1, 2], rtol=1e-15)
-    if function is mixed_loss:
-        return
-    w = np.random.default_rng(3).integers(0, 4, (3, 4)) / 2.0
-    total = expected * w[..., None] if gradient else (expected * w).sum()
-    for extra, divisor in (({}, w.sum()), ({"denominator": 2.5}, 2.5), ({"reduction": "sum"}, 1.0)):
-        observed = function(*moved, axis=axis, sample_weight=w, **extra)
-        observed = np.moveaxis(observed, axis, -1) if gradient else observed
-        np.testing.assert_allclose(observed, total / divisor, rtol=1e-13, atol=1e-16)
-
-
-WEIGHTED = [function for function in FIVE if function is not mixed_loss]
-
-
-@pytest.mark.parametrize("function", WEIGHTED, ids=lambda f: f.__name__)
-def test_rows_of_weight_zero_may_hold_anything(function: Any) -> None:
-    z, *others = calls((4, 5))[function]
-    teacher = others[0] if len(others) == 1 else None
-    expected = function(z[:2], *(a[:2] for a in others), sample_weight=[1, 0.5], reduction="sum")
-    for row in ([NAN] * 5, [INF, 0.0, 0.0, 0.0, 0.0], [-INF] * 5):
-        z[2:] = row
-        if teacher is not None:
-            teacher[2:] = [INF, NAN, 0.0, 0.0, 0.0]
-        observed = function(z, *others, sample_weight=[1, 0.5, 0, 0], reduction="sum")
-        np.testing.assert_allclose(observed[:2] if observed.ndim else observed, expected, rtol=1e-14)
-        assert not observed.ndim or (observed[2:] == 0).all()
-        # The first that counts is named, and not the first.
-        match = r"^student_logits: expected .*, got .* at index (\(3, 0\)|3)"
-        with pytest.raises(ValueError, match=match):
-            function(z, *others, sample_weight=[1, 0.5, 0, 0.5])
-        with pytest.raises(ValueError, match=r"^student_logits: expected .*, got .* at index (\(2, 0\)|2)"):
-            function(z, *others)
-        if teacher is not None:
-            z[2:] = 0.0
+@by_side
+@by_name
+def test_rows_that_do_not_count_may_hold_anything(name: str, side: str) -> None:
+    z, *others = calls((4, 5))[name]
+    alone = loss(side, name, z[:2], *(x[:2] for x in others), reduction="sum", sample_weight=[1, 0.5])
+    ways: list[dict[str, Any]] = [{"sample_weight": [1, 0.5, 0, 0]}]
+    if name == "mixed_loss":
+        others[1][2:] = -100
+        alphas = ({}, {"alpha": 0.0}, {"alpha": 1.0})
+        ways = [{"ignore_index": -100, "sample_weight": [1, 0.5, 3, 3], **alpha} for alpha in alphas]
+    for bad in ([NAN] * 5, [INF, 0.0, 0.0, 0.0, 0.0], [-INF] * 5):
+        z[2:] = bad
+        if name in ("distillation_loss", "mixed_loss"):
+            others[0][2:] = [INF, NAN, 0.0, 0.0, 0.0]
+        for number, way in enumerate(ways):
+            found = loss(side, name, z, *others, reduction="sum", **way)
+            assert number or found == pytest.approx(alone, rel=1e-14, abs=0)
+            assert (loss(side, name, z, *others, reduction="none", **way)[2:] == 0).all()
+            if side == "tensors":
+                gradient = slope(side, z, *others, name=name, **way)
+                assert (gradient[2:] == 0).all() and np.isfinite(gradient).all() and gradient.any()
+        if side == "arrays" and name != "mixed_loss":  # the first that counts is named, and not the first
             with pytest.raises(
-                ValueError, match=r"^teacher_logits: expected .*, got .* at index \(3, [01]\)"
+                ValueError, match=r"^student_logits: expected .*, got .* at index (\(3, 0\)|3)"
             ):
-                function(z, *others, sample_weight=[1, 0.5, 0, 0.5])
+                loss(side, name, z, *others, sample_weight=[1, 0.5, 0, 0.5])
+    if side == "tensors" and name == "distillation_loss":
+        assert np.isnan(loss(side, name, z, *others))
 
 
-@pytest.mark.parametrize("function", FIVE, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("block", [1, 6, 13, 40])
-def test_blocks_do_not_show(function: Any, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = calls((3, 7, 6))[function]
-    expected = function(*arguments, reduction="none")
-    mean = function(*arguments)
-    drawn = sample_targets(arguments[0], 3, np.random.default_rng(5), proposal_temperature=1.5)
-    monkeypatch.setattr(distillation, "BLOCK", block)
-    np.testing.assert_array_equal(function(*arguments, reduction="none"), expected)
-    np.testing.assert_allclose(function(*arguments), mean, rtol=1e-14)
-    again = sample_targets(arguments[0], 3, np.random.default_rng(5), proposal_temperature=1.5)
-    np.testing.assert_array_equal(again[0], drawn[0])
-    np.testing.assert_array_equal(again[1], drawn[1])
+@by_name
+def test_dtypes(name: str) -> None:
+    """Both are computed in that of the wider argument, once; weights of samples are mere numbers."""
+    arguments = calls((6, 5))[name]
+    due = loss("arrays", name, *arguments, reduction="none")
+    wider = np.float32 if name == "sampled_loss" else np.float64
+    for side in SIDES:
+        for kinds, dtype in (("ee", "f4"), ("ff", "f4"), ("fe", "f4"), ("df", "f8"), ("fd", wider)):
+            given = iter(kinds)
+            some = [x.astype(next(given)) if x.dtype.kind == "f" else x for x in arguments]
+            found = loss(side, name, *some, reduction="none")
+            assert found.dtype == dtype
+            same(found, due, atol=40 * max(float(np.finfo(kind).eps) for kind in kinds))
+            if dtype == "f8" or (name == "mixed_loss" and "d" in kinds):
+                wide = [x.astype("f8") if x.dtype.kind == "f" else x for x in some]
+                same(found, loss(side, name, *wide, reduction="none"), 1e-15)
 
 
-def test_blocks_are_small() -> None:
-    # The memory that a call takes does not grow with the rows; and a row is never cut, however long.
-    for shape in (
-        (4000, 100),
-        (40, 100, 100),
-        (2, 3, distillation.BLOCK // 2 + 1),
-        (3, distillation.BLOCK + 1),
-    ):
-        array = np.broadcast_to(np.float32(0), shape)
-        most = max(1, distillation.BLOCK // shape[-1])
-        sizes = [len(rows[0]) for _, rows, _ in distillation._rows((array,), ("x",), None, -1)]
-        assert sum(sizes) == math.prod(shape[:-1])
-        assert max(sizes) <= most
+def test_the_teacher_is_a_constant() -> None:
+    z, v = (tensor(x) for x in logits(8, (4, 5)))
+    top, at = torch.log_softmax(v, -1).topk(3)
+    mass = torch.full((4, 3), 1 / 3, dtype=torch.float64)
+    for x in (z, v, top, mass):
+        x.requires_grad_()
+    assert not xt.sample_targets(v, 2)[1].requires_grad
+    sum((xt.distillation_loss(z, v), xt.top_k_loss(z, top, at), xt.sampled_loss(z, at, mass))).backward()
+    assert z.grad is not None and v.grad is None and top.grad is None and mass.grad is None
 
 
-@pytest.mark.parametrize("function", FIVE, ids=lambda f: f.__name__)
-def test_dtypes(function: Any) -> None:
-    arguments = calls((6, 5))[function]
-    expected = function(*arguments, reduction="none")
-
-    def cast(*dtypes: Any) -> Any:
-        kinds = iter(dtypes)
-        return [a.astype(next(kinds)) if a.dtype.kind == "f" else a for a in arguments]
-
-    # Rounding the arguments moves a logit of size 10 by 10 eps, and the loss by a few times as much.
-    for dtype in (np.float16, np.float32):
-        observed = function(*cast(dtype, dtype), reduction="none")
-        assert observed.dtype == np.float32
-        np.testing.assert_allclose(observed, expected, rtol=0, atol=40 * float(np.finfo(dtype).eps))
-    assert function(*cast(np.float16, np.float32)).dtype == np.float32
-    assert function(*cast(np.float64, np.float32)).dtype == np.float64
-    # The weights of samples are mere numbers; the other arguments count.
-    wider = np.float32 if function is sampled_loss else np.float64
-    assert function(*cast(np.float32, np.float64)).dtype == wider
+def test_the_memory_of_a_call_does_not_grow_with_its_rows() -> None:
+    z = np.zeros((40_000, 100), np.float32)
+    tracemalloc.start()
+    try:
+        distillation_loss(z, z + 1)
+        assert tracemalloc.get_traced_memory()[1] < z.nbytes + 24 * 8 * _blocks.BLOCK
+    finally:
+        tracemalloc.stop()
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
-def test_the_dtype_of_a_mixture_does_not_depend_on_alpha(alpha: float) -> None:
-    z, v, y = calls((6, 5))[mixed_loss]
-    z = z.astype(np.float32)
-    assert mixed_loss(z, v.astype(np.float32), y, alpha=alpha).dtype == np.float32
-    assert mixed_loss(z, v, y, alpha=alpha).dtype == np.float64
+# ------------------------------------------------------------------------------------------- the mixture
 
 
+@by_side
 @pytest.mark.parametrize("settings", [{}, {"scale": "none"}, {"direction": "reverse"}], ids=str)
-def test_the_mixture_and_its_ignored_rows(settings: dict[str, Any]) -> None:
+def test_the_mixture_and_its_ignored_rows(settings: dict[str, Any], side: str) -> None:
     z, v = logits(9, (4, 3))
-    settings = {"temperature": 3.0, **settings}
-    y = np.array([0, 2, -100, 1])
+    settings, y = {"temperature": 3.0, **settings}, np.array([0, 2, -100, 1])
     keep = y != -100
-    hard = xent.cross_entropy(z[keep], y[keep])
-    soft = distillation_loss(z[keep], v[keep], **settings)
+    hard, soft = xent.cross_entropy(z[keep], y[keep]), distillation_loss(z[keep], v[keep], **settings)
     z[2] = NAN
     for alpha in (0.0, 0.25, 1.0):
-        observed = mixed_loss(z, v, y, alpha=alpha, ignore_index=-100, **settings)
-        assert observed == pytest.approx((1 - alpha) * hard + alpha * soft, rel=1e-13, abs=0)
-        total = mixed_loss(z, v, y, alpha=alpha, ignore_index=-100, denominator=7.0, **settings)
-        assert total == pytest.approx(observed * 3 / 7, rel=1e-13, abs=0)
-    # A part without weight costs nothing, also where it would be infinite.
-    assert mixed_loss([[0.0, -INF]], [[0.0, 0.0]], [0], alpha=0.0) == 0
-    assert mixed_loss([[0.0, -INF]], [[0.0, -INF]], [1], alpha=1.0) == 0
+        options = {"alpha": alpha, "ignore_index": -100, **settings}
+        found = loss(side, "mixed_loss", z, v, y, **options)
+        same(found, (1 - alpha) * hard + alpha * soft, 1e-12)
+        same(loss(side, "mixed_loss", z, v, y, denominator=7.0, **options), found * 3 / 7, 1e-13)
 
 
-def minimum(treatment: Any) -> np.ndarray:
+@by_side
+def test_a_part_of_the_mixture_without_weight_may_be_infinite(side: str) -> None:
+    for z, v, y, alpha, due in (
+        (OUT, FLAT, 0, 0.0, 0), (OUT, FLAT, 0, 0.5, INF), (OUT, OUT, 1, 1.0, 0), (OUT, OUT, 1, 0.5, INF),
+        ([0.0], [0.0], 0, 0.5, 0), ([0.0, 1.0], [0.0, 1.0 + 1e-7], 1, 1e-300, math.log1p(math.exp(-1))),
+    ):  # fmt: skip
+        with np.errstate(all="raise"):  # nobody's floating-point errors are raised
+            same(loss(side, "mixed_loss", [z], [v], [y], alpha=alpha), due, 1e-12)
+
+
+# --------------------------------------------------------------------------------------- a teacher's top k
+
+
+@by_side
+@pytest.mark.parametrize("treatment", TREATMENTS)
+def test_the_top_k_formulas(treatment: Any, side: str) -> None:
+    for shape, k in (((5, 6), 3), ((6, 2), 1), ((7, 5), 2), ((3, 6), 5), ((40, 3), 1)):
+        z, v = logits(10, shape)
+        p, q = xent.softmax(v), xent.softmax(z)
+        at = np.argsort(-v, -1)[:, :k]
+        a, b = np.take_along_axis(p, at, -1), np.take_along_axis(q, at, -1)
+        mass, other = a.sum(-1), b.sum(-1)
+        truncated = (a * np.log(a / b)).sum(-1)
+        renormalised = (a / mass[:, None] * np.log(a / mass[:, None] / b)).sum(-1)
+        due = {
+            "truncated": truncated,
+            "renormalised": renormalised,
+            "renormalised_both": renormalised + np.log(other),
+            "tail": truncated + (1 - mass) * np.log((1 - mass) / (1 - other)),
+        }[treatment]
+        options, w = {"treatment": treatment}, np.arange(float(len(z)))
+        same(loss(side, "top_k_loss", z, np.log(a), at, reduction="none", **options), due, 1e-10, 1e-13)
+        moved = loss(side, "top_k_loss", z.T, np.log(a).T, at.T, axis=0, sample_weight=w, **options)
+        same(moved, due @ w / w.sum(), 1e-10, 1e-13)
+        # With every class in it, nothing is left to treat.
+        whole = np.tile(np.arange(shape[1]), (len(z), 1))
+        complete = loss(side, "top_k_loss", z, xent.log_softmax(v), whole, reduction="none", **options)
+        same(complete, distillation_loss(z, v, reduction="none"), 1e-10, 1e-13)
+
+
+P4 = np.array([0.5, 0.3, 0.15, 0.05])
+
+
+def minimum(treatment: Any) -> Array:
     top, at = np.log(P4[:2]), [0, 1]
-    result = minimize(
-        lambda z: top_k_loss(np.append(z, 0.0), top, at, treatment=treatment), np.zeros(3), tol=1e-14
-    )
-    return xent.softmax(np.append(result.x, 0.0))
+    cost = lambda z: top_k_loss(np.append(z, 0.0), top, at, treatment=treatment)  # noqa: E731
+    return np.asarray(xent.softmax(np.append(minimize(cost, np.zeros(3), tol=1e-14).x, 0.0)))
 
 
 def test_what_a_top_k_determines() -> None:
     for treatment in ("truncated", "renormalised"):
-        np.testing.assert_allclose(minimum(treatment), [0.625, 0.375, 0, 0], atol=1e-4)
+        same(minimum(treatment), [0.625, 0.375, 0, 0], atol=1e-4)
     q = minimum("tail")
-    np.testing.assert_allclose([q[0], q[1], q[2] + q[3]], [0.5, 0.3, 0.2], atol=1e-5)
+    same([q[0], q[1], q[2] + q[3]], [0.5, 0.3, 0.2], atol=1e-5)
     # Renormalising both sides leaves the tail free: each of these is a minimum.
     for rest in (1e-6, 0.2, 0.9):
         q = np.append((1 - rest) * np.array([0.625, 0.375]), [rest / 2, rest / 2])
-        both = top_k_loss(np.log(q), np.log(P4[:2]), [0, 1], treatment="renormalised_both")
-        assert abs(both) < 1e-15
+        assert abs(top_k_loss(np.log(q), np.log(P4[:2]), [0, 1], treatment="renormalised_both")) < 1e-15
 
 
-def test_a_row_that_is_far_from_the_others_keeps_its_digits() -> None:
-    # The student has exp(-2000) on what the teacher names, or on what it does not name.
-    z, top, at = [[0.0, 0.0, -2000.0], [-2000.0, -2000.0, 0.0]], np.log([[0.25, 0.5]] * 2), [[0, 1]] * 2
-    both = top_k_loss(z, top, at, treatment="renormalised_both", reduction="none")
-    np.testing.assert_allclose(both, [np.log(2) - xent.information.entropy([1 / 3, 2 / 3])] * 2, rtol=1e-12)
-    z[1] = [0.0, 0.0, -2000.0]
-    tail = top_k_loss([[0.0, 0.0, 0.0], z[1]], top, at, reduction="none")
-    far = (
-        0.25 * np.log(0.25) + 0.75 * np.log(2) + 0.5 * np.log(0.5) + 0.25 * (np.log(0.25) + 2000 + np.log(2))
-    )
-    np.testing.assert_allclose(
-        tail, [np.log(3) - xent.information.entropy([0.25, 0.5, 0.25]), far], rtol=1e-12
-    )
-
-
-@pytest.mark.parametrize("treatment", ["truncated", "renormalised", "renormalised_both", "tail"])
-def test_the_top_k_formulas(treatment: Any) -> None:
-    z, v = logits(10, (5, 6))
-    p, q = xent.softmax(v), xent.softmax(z)
-    at = np.argsort(-v, -1)[:, :3]
-    a, b = np.take_along_axis(p, at, -1), np.take_along_axis(q, at, -1)
-    mass, other = a.sum(-1), b.sum(-1)
-    renormalised = (a / mass[:, None] * np.log(a / mass[:, None] / b)).sum(-1)
-    expected = {
-        "truncated": (a * np.log(a / b)).sum(-1),
-        "renormalised": renormalised,
-        "renormalised_both": renormalised + np.log(other),
-        "tail": (a * np.log(a / b)).sum(-1) + (1 - mass) * np.log((1 - mass) / (1 - other)),
-    }[treatment]
-    observed = top_k_loss(z, np.log(a), at, treatment=treatment, reduction="none")
-    np.testing.assert_allclose(observed, expected, rtol=1e-11)
-    moved = top_k_loss(z.T, np.log(a).T, at.T, treatment=treatment, axis=0, sample_weight=np.arange(5.0))
-    assert moved == pytest.approx(expected @ np.arange(5.0) / 10, rel=1e-12, abs=0)
-    # With every class in it, nothing is left to treat.
-    whole = np.tile(np.arange(6), (5, 1))
-    complete = top_k_loss(z, xent.log_softmax(v), whole, treatment=treatment, reduction="none")
-    np.testing.assert_allclose(complete, distillation_loss(z, v, reduction="none"), rtol=1e-11)
-
-
-def test_top_probabilities_of_zero_and_tails_of_zero() -> None:
+SURE, HALF = [0.0, -INF], [math.log(0.5)] * 2
+ALL, FEW = {treatment: {"treatment": treatment} for treatment in TREATMENTS}, [0.0, 0.0, -INF]
+FAR = [0.0, 0.0, -2000.0]  # the student has exp(-2000) on what the teacher names, or does not name
+H3 = xent.information.entropy([1 / 3, 2 / 3]), xent.information.entropy([0.25, 0.5, 0.25])
+QUARTER = np.log([0.25, 0.5]).tolist()
+TOPS: list[tuple[Any, Any, Any, dict[str, Any], float]] = [
     # A class of the top k whose probability is zero costs nothing, also where the student rules it out.
-    z = np.array([[0.0, 0.0, -INF], [0.0, 0.0, 0.0]])
-    at = np.array([[0, 2], [0, 2]])
-    for treatment, expected in (
-        ("truncated", [math.log(2), math.log(3)]),
-        ("renormalised", [math.log(2), math.log(3)]),
-        ("renormalised_both", [0.0, math.log(2)]),
-        ("tail", [math.log(2), math.log(3)]),  # nothing is left for the tail either
-    ):
-        top = np.array([[0.0, -INF], [0.0, -INF]])
-        observed = top_k_loss(z, top, at, treatment=treatment, reduction="none")  # type: ignore[arg-type]
-        np.testing.assert_allclose(observed, expected, rtol=1e-15)
+    *((FEW, SURE, [0, 2], how, 0 if name == "renormalised_both" else TWO) for name, how in ALL.items()),
+    *(([0.0] * 3, SURE, [0, 2], how, TWO if name == "renormalised_both" else math.log(3))
+      for name, how in ALL.items()),
     # Both tails empty; the teacher's full and the student's empty, which costs everything.
-    half = np.log([[0.5, 0.5]])
-    assert abs(top_k_loss([[0.0, 0.0, -INF]], half, [[0, 1]])) < 1e-15
-    assert top_k_loss([[0.0, 0.0, -INF]], np.log([[0.4, 0.4]]), [[0, 1]]) == INF
-    assert top_k_loss([[-INF, -INF, 0.0]], half, [[0, 1]], treatment="truncated") == INF
+    (FEW, HALF, [0, 1], {}, 0),
+    (FEW, [math.log(0.4)] * 2, [0, 1], {}, INF),
+    ([-INF, -INF, 0.0], HALF, [0, 1], ALL["truncated"], INF),
     # A sum that is over one by no more than rounding leaves no tail.
-    assert top_k_loss(np.zeros((1, 3)), half + 4e-7, [[0, 1]]) == pytest.approx(
-        math.log(1.5), rel=1e-5, abs=0
-    )
+    ([0.0] * 3, [math.log(0.5) + 4e-7] * 2, [0, 1], {}, math.log(1.5)),
+    *((z, QUARTER, [0, 1], ALL["renormalised_both"], TWO - H3[0]) for z in (FAR, [-2000.0, -2000.0, 0.0])),
+    ([0.0] * 3, QUARTER, [0, 1], {}, math.log(3) - H3[1]),
+    (FAR, QUARTER, [0, 1], {}, 0.25 * (2000 + TWO) + 0.75 * TWO - H3[1]),
+]  # fmt: skip
 
 
-def test_rows_of_a_top_k_do_not_see_each_other() -> None:
-    # Each row sums its own exponentials: beside one of 1,000, those of -1,000 would all be zero.
-    z = np.array([[1000.0, 1001.0, 999.0], [-1000.0, -999.0, -1001.0]])
-    top, at = np.log([[0.5, 0.25], [0.5, 0.25]]), [[0, 1], [0, 1]]
-    for treatment in ("tail", "truncated", "renormalised", "renormalised_both"):
-        first, second = top_k_loss(z, top, at, treatment=treatment, reduction="none")  # type: ignore[arg-type]
-        alone = top_k_loss(z[0] - 1000, top[0], at[0], treatment=treatment)  # type: ignore[arg-type]
-        assert first == second == pytest.approx(alone, rel=1e-12, abs=0)
-    with pytest.raises(ValueError, match=r"^student_logits: .*-inf.* at index 1"):
-        top_k_loss([[0.0, 1.0, 2.0], [-INF] * 3], top, at)
+@by_side
+def test_ends_of_a_top_k(side: str) -> None:
+    """Rows of one call, which do not see each other: beside exponentials of 1,000 those of -1,000 would be zero."""
+    for z, top, at, how, due in TOPS:
+        for moved in (0.0, 1000.0, -1000.0):
+            beside = [
+                np.array([x, y])
+                for x, y in ((np.array(z) + moved, [1001.0, 1000, 999]), (top, top), (at, at))
+            ]
+            found = loss(side, "top_k_loss", *beside, **how, reduction="none")[0]
+            same(found, due, 1e-5 if top == [math.log(0.5) + 4e-7] * 2 else 1e-12, 1e-13)
+            if side == "tensors":
+                gradient = slope(side, *(x[:1] for x in beside), name="top_k_loss", **how)
+                assert not np.isnan(gradient).any()
 
 
-@pytest.mark.parametrize("dtype, slack", [(np.float16, 1e-2), (np.float32, 1e-4), (np.float64, 1e-6)])
-def test_how_far_over_one_a_top_k_may_sum(dtype: Any, slack: float) -> None:
-    z, at = np.zeros((2, 3)), [[0, 1], [0, 1]]
-    for order in ("=", ">", "<"):
-        for over, good in ((0.8 * slack, True), (1.2 * slack, False)):
-            top = np.full((2, 2), -40.0)
+def test_a_sum_that_rounding_has_fall_short_of_one_leaves_no_tail_where_all_classes_are_in() -> None:
+    z, v = (x.astype(np.float32) for x in logits(22, (50, 3), 2.0))
+    whole, at = torch.log_softmax(tensor(v), -1), np.tile(np.arange(3), (50, 1))
+    assert (whole.exp().sum(-1) < 1).any()
+    both = [
+        loss("tensors", "top_k_loss", z, whole, at, treatment=t, reduction="none")
+        for t in ("tail", "truncated")
+    ]
+    np.testing.assert_array_equal(*both)
+
+
+@by_side
+@pytest.mark.parametrize(("dtype", "slack"), [("f2", 1e-2), ("f4", 1e-4), ("f8", 1e-6), ("bfloat16", 5e-2)])
+def test_how_far_over_one_a_top_k_may_sum(dtype: str, slack: float, side: str) -> None:
+    orders = "=" if side == "tensors" else "=><"
+    if side == "arrays" and dtype == "bfloat16":
+        return
+    for order in orders:
+        for over in (0.8 * slack, 1.2 * slack):
+            top: Any = np.full((2, 2), -40.0)
             top[1, 0] = math.log1p(over)
-            if good:
-                top_k_loss(z, top.astype(np.dtype(dtype).newbyteorder(order)), at)
+            top = (
+                tensor(top).bfloat16()
+                if dtype == "bfloat16"
+                else top.astype(np.dtype(dtype).newbyteorder(order))
+            )
+            given = (np.zeros((2, 3)), top, np.array([[0, 1], [0, 1]]))
+            call = xt.top_k_loss if side == "tensors" else top_k_loss
+            given = tuple(map(torch.as_tensor, given)) if side == "tensors" else given
+            if over < slack:
+                call(*given)
             else:
-                with pytest.raises(ValueError, match=r"got a sum of 1(\.\d+)? at index 1$"):
-                    top_k_loss(z, top.astype(np.dtype(dtype).newbyteorder(order)), at)
-    # Logits taken for log-probabilities overflow in silence.
-    with pytest.raises(ValueError, match=r"^top_log_probs: expected .*, got a sum of inf at index 1$"):
-        top_k_loss(z, [[-1.0, -1.0], [1e4, 0.0]], at)
+                with pytest.raises(ValueError, match=r"^top_log_probs: .*got a sum of 1(\.\d+)? at index 1$"):
+                    call(*given)
 
 
+# ------------------------------------------------------------------------------------------------- draws
+
+
+def draws(side: str, v: Any, count: int, seed: int = 0, **options: Any) -> tuple[Array, Array]:
+    if side == "arrays":
+        return sample_targets(v, count, np.random.default_rng(seed), **options)
+    generator = torch.Generator().manual_seed(seed)
+    at, masses = xt.sample_targets(tensor(v), count, generator, **options)
+    return at.numpy(), masses.numpy()
+
+
+@by_side
 @pytest.mark.parametrize("tau", [1.0, 2.0])
-def test_sampled_targets_are_unbiased(tau: float) -> None:
+def test_sampled_targets_are_unbiased(tau: float, side: str) -> None:
     z, v = logits(11, (1, 6), 1.0)
-    rng = np.random.default_rng(0)
-    many = np.repeat(v, 20_000, 0)
-    indices, masses = sample_targets(many, 5, rng, proposal_temperature=tau)
+    at, masses = draws(side, np.repeat(v, 20_000, 0), 5, proposal_temperature=tau)
     ratio = xent.softmax(v[0]) / xent.softmax(v[0] / tau)
-    np.testing.assert_allclose(masses, ratio[indices] / 5, rtol=1e-13)
-    estimates = sampled_loss(np.repeat(z, len(many), 0), indices, masses, reduction="none")
-    expected = xent.soft_cross_entropy(z, xent.softmax(v))
-    error = estimates.std(ddof=1) / math.sqrt(len(many))
-    assert error < 0.01 * expected
-    assert abs(estimates.mean() - expected) < 4 * error
+    same(masses, ratio[at] / 5, 1e-12)
+    estimates = loss(side, "sampled_loss", np.repeat(z, len(at), 0), at, masses, reduction="none")
+    due, error = xent.soft_cross_entropy(z, xent.softmax(v)), estimates.std(ddof=1) / math.sqrt(len(at))
+    assert error < 0.01 * due
+    assert abs(estimates.mean() - due) < 4 * error
 
 
-def test_a_class_of_probability_zero_is_not_drawn_by_a_draw_of_zero() -> None:
-    class Zeros(np.random.Generator):
-        def random(self, size: Any = None, *_: Any, **__: Any) -> Any:
-            return np.zeros(size)
-
-    rng = Zeros(np.random.PCG64(0))
-    assert (sample_targets([[-INF, 0.0, 1.0]], 2, rng)[0] == 1).all()
-
-
-def test_the_largest_draw_is_still_a_class() -> None:
-    # The probabilities of these rows add up to less than the largest number that `random` gives.
-    class Largest(np.random.Generator):
-        def random(self, size: Any = None, *_: Any, **__: Any) -> Any:
-            return np.full(size, np.nextafter(1.0, 0.0))
-
-    v = logits(14, (500, 7))[0]
-    assert (np.cumsum(xent.softmax(v), -1)[:, -1] < np.nextafter(1.0, 0.0)).any()
-    indices, _ = sample_targets(v, 1, Largest(np.random.PCG64(0)))
-    assert ((indices >= 0) & (indices < 7)).all()
-
-
-def test_draws_in_two_dimensions_and_from_large_logits() -> None:
+@by_side
+def test_draws_along_any_axis_and_from_large_logits(side: str) -> None:
+    """What a generator draws it draws again, in whatever blocks; one draw has all of its class's mass."""
     v = logits(15, (3, 4, 6))[0]
-    flat = sample_targets(v.reshape(12, 6), 5, np.random.default_rng(2), proposal_temperature=0.5)
+    flat = draws(side, v.reshape(12, 6), 5, 2, proposal_temperature=0.5)
     for axis in (0, 1, 2):
-        moved = np.moveaxis(v, -1, axis)
-        drawn = sample_targets(moved, 5, np.random.default_rng(2), proposal_temperature=0.5, axis=axis)
-        for observed, expected in zip(drawn, flat, strict=True):
-            np.testing.assert_array_equal(np.moveaxis(observed, axis, -1).reshape(12, 5), expected)
+        torch.manual_seed(axis)
+        drawn = draws(side, np.moveaxis(v, -1, axis), 5, 2, proposal_temperature=0.5, axis=axis)
+        for found, due in zip(drawn, flat, strict=True):
+            np.testing.assert_array_equal(np.moveaxis(found, axis, -1).reshape(12, 5), due)
+    same(draws(side, v, 1)[1], 1, 1e-14)
     # What is subtracted before the division by a small tau is each row's own maximum.
-    v = np.array([[1e308, 1e308 / 2], [0.0, -1.0], [-1e308 / 2, -1e308]])
-    indices, masses = sample_targets(v, 1, np.random.default_rng(0), proposal_temperature=1e-3)
-    assert (indices == 0).all()
-    np.testing.assert_allclose(masses[:, 0], [1.0, 1 / (1 + math.exp(-1)), 1.0], rtol=1e-13)
+    v = np.array([[1e308, 1e308 / 2], [0.0, -0.001], [-1e308 / 2, -1e308]])
+    at, masses = draws(side, v, 1, proposal_temperature=1e-5)
+    assert (at == 0).all()
+    same(masses[:, 0], [1.0, 1 / (1 + math.exp(-0.001)), 1.0], 1e-13)
+    # Draws miss a class below their resolution, although p_k, exp(-10), and r_k are ordinary numbers.
+    assert not draws(side, [0.0, -10.0], 10_000, proposal_temperature=0.25)[0].any()
 
 
-def test_a_sampled_loss_leaves_out_what_weighs_nothing() -> None:
-    z = [[0.0, 0.0, -INF]]
-    assert sampled_loss(z, [[0, 2]], [[1.0, 0.0]]) == pytest.approx(math.log(2), rel=1e-15, abs=0)
-    assert sampled_loss(z, [[0, 2]], [[1.0, 0.5]]) == INF
-    for at, mass in (([[0]], [[1.0]]), ([[0, 0]], [[0.5, 0.5]]), ([[0, 1]], [[1.0, 0.0]])):
-        for reduction in ("none", "sum", "mean"):
-            certain = sampled_loss([[0.0, -INF]], at, mass, reduction=reduction)  # type: ignore[arg-type]
-            assert certain == 0 and not np.signbit(certain).any()
+def test_draws_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    v = logits(15, (3, 7, 6))[0]
+    due = draws("arrays", v, 3, 5, proposal_temperature=1.5)
+    for block in (1, 13, 40):
+        monkeypatch.setattr(_blocks, "BLOCK", block * (6 + _blocks.OF_A_ROW))
+        for found, whole in zip(draws("arrays", v, 3, 5, proposal_temperature=1.5), due, strict=True):
+            np.testing.assert_array_equal(found, whole)
 
 
-def test_a_sampled_loss_counts_repeats_and_moves_axes() -> None:
+class Draws(np.random.Generator):
+    """A generator whose numbers are all the same."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__(np.random.PCG64(0))
+        self.number = number
+
+    def random(self, size: Any = None, *_: Any, **__: Any) -> Any:
+        return np.full(size, self.number)
+
+
+def test_the_smallest_and_the_largest_draw_are_possible_classes() -> None:
+    """The smallest draws no class of probability zero; rows may add up to less than the largest."""
+    assert (sample_targets([[-INF, 0.0, 1.0]], 2, Draws(0.0))[0] == 1).all()
+    v, largest = logits(14, (500, 7))[0], float(np.nextafter(1.0, 0.0))
+    assert (np.cumsum(xent.softmax(v), -1)[:, -1] < largest).any()
+    at, _ = sample_targets(v, 1, Draws(largest))
+    assert ((at >= 0) & (at < 7)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_beside_a_sure_class_the_others_are_drawn(dtype: torch.dtype) -> None:
+    """Of 150,000 classes one has all but a thousandth: a sum in float32 would round away each of the others."""
+    classes, count, rest = 150_000, 200_000, 1e-3
+    v = torch.zeros(1, classes, dtype=dtype)
+    v[0, 0] = math.log(classes * (1 - rest) / rest)
+    rest = float(1 - torch.softmax(v.double(), -1)[0, 0])
+    at, _ = xt.sample_targets(v, count, torch.Generator().manual_seed(0))
+    assert abs((float((at != 0).sum()) - count * rest) / math.sqrt(count * rest)) < 5
+
+
+@by_side
+def test_a_sampled_loss_counts_repeats_and_leaves_out_what_weighs_nothing(side: str) -> None:
     z, v = logits(12, (4, 3))
-    at, mass = sample_targets(v.T, 7, np.random.default_rng(1), axis=0)
+    at, mass = draws(side, v.T, 7, 1, axis=0)
     assert at.shape == mass.shape == (7, 4)
     counts = np.stack([np.bincount(column, minlength=3) for column in at.T]) / 7
-    expected = -(counts * xent.log_softmax(z)).sum(-1)
-    np.testing.assert_allclose(sampled_loss(z.T, at, mass, axis=0, reduction="none"), expected, rtol=1e-13)
+    found = loss(side, "sampled_loss", z.T, at, mass, axis=0, reduction="none")
+    same(found, -(counts * xent.log_softmax(z)).sum(-1), 1e-12)
+    for row, chosen, masses, due in (
+        (FEW, [0, 2], [1.0, 0.0], TWO), (FEW, [0, 2], [1.0, 0.5], INF),
+        (OUT, [0], [1.0], 0), (OUT, [0, 0], [0.5, 0.5], 0), (OUT, [0, 1], [1.0, 0.0], 0),
+    ):  # fmt: skip
+        for reduction in ("none", "sum", "mean"):
+            found = loss(side, "sampled_loss", [row], [chosen], [masses], reduction=reduction)
+            same(np.ravel(found)[0], due, 1e-14)
+            assert not np.signbit(found).any()
+    if side == "tensors":
+        same(slope(side, [FEW], [[0, 2]], [[1.0, 0.0]], name="sampled_loss"), [[-0.5, 0.5, 0.0]], 1e-14)
 
+
+# --------------------------------------------------------------------- what does not go together is named
 
 Z = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
 TOP, AT = np.log([[0.5, 0.3], [0.4, 0.2]]), np.array([[0, 1], [1, 2]])
-GOOD: dict[Any, dict[str, Any]] = {
-    distillation_loss: {"student_logits": Z, "teacher_logits": Z},
-    distillation_gradient: {"student_logits": Z, "teacher_logits": Z},
-    mixed_loss: {"student_logits": Z, "teacher_logits": Z, "targets": [0, 1]},
-    top_k_loss: {"student_logits": Z, "top_log_probs": TOP, "top_indices": AT},
-    sampled_loss: {"student_logits": Z, "indices": AT, "importance_weights": np.exp(TOP)},
-    sample_targets: {"teacher_logits": Z, "samples": 2, "rng": np.random.default_rng(0)},
-}
-DIVERGENCE = (distillation_loss, distillation_gradient, mixed_loss)
-LOSSES = (distillation_loss, distillation_gradient, mixed_loss, top_k_loss, sampled_loss)
-BAD: list[tuple[tuple[Any, ...], str, Any, type[Exception]]] = [
-    *[(DIVERGENCE, "temperature", x, ValueError) for x in (0.0, -1.0, INF, NAN)],
-    (DIVERGENCE, "temperature", "2", TypeError),
-    (DIVERGENCE, "temperature", True, TypeError),
-    (DIVERGENCE, "scale", "t", ValueError),
-    (DIVERGENCE, "scale", None, TypeError),
-    (DIVERGENCE, "direction", "backward", ValueError),
-    *[(DIVERGENCE, "beta", x, ValueError) for x in (0.0, 1.0, NAN)],
-    (DIVERGENCE, "beta", None, TypeError),
-    (DIVERGENCE, "teacher_logits", Z[:1], ValueError),
-    (DIVERGENCE, "teacher_logits", Z.astype(complex), TypeError),
-    (LOSSES, "student_logits", Z.astype(complex), TypeError),
-    (LOSSES, "student_logits", np.ma.masked_array(Z), TypeError),
-    (LOSSES, "student_logits", np.zeros((2, 0)), ValueError),
-    ((distillation_loss,), "teacher_logits", np.full_like(Z, -INF), ValueError),
-    (LOSSES, "student_logits", np.where(Z > 2, NAN, Z), ValueError),
-    (LOSSES, "student_logits", np.where(Z > 2, INF, Z), ValueError),
-    (LOSSES, "reduction", "average", ValueError),
-    (LOSSES, "denominator", 0.0, ValueError),
-    (LOSSES, "axis", 2, ValueError),
-    ((distillation_loss, top_k_loss, sampled_loss), "sample_weight", [1.0, -1.0], ValueError),
-    ((distillation_loss, top_k_loss, sampled_loss), "sample_weight", [1.0] * 3, ValueError),
-    ((mixed_loss,), "alpha", 1.5, ValueError),
-    ((mixed_loss,), "targets", [0, 3], ValueError),
-    ((mixed_loss,), "targets", [0.0, 1.0], TypeError),
-    ((mixed_loss,), "targets", [True, False], TypeError),
-    ((top_k_loss,), "treatment", "none", ValueError),
-    ((top_k_loss,), "top_log_probs", np.exp(TOP), ValueError),
-    ((top_k_loss,), "top_log_probs", TOP * NAN, ValueError),
-    ((top_k_loss,), "top_log_probs", TOP.astype(complex), TypeError),
-    ((top_k_loss,), "top_log_probs", np.ma.masked_array(TOP), TypeError),
-    ((top_k_loss,), "top_log_probs", TOP[:, :1], ValueError),
-    ((top_k_loss,), "top_indices", [[0, 0], [1, 2]], ValueError),
-    ((top_k_loss,), "top_indices", [[0, 3], [1, 2]], ValueError),
-    ((top_k_loss,), "top_indices", [[0.0, 1.0], [1.0, 2.0]], TypeError),
-    ((top_k_loss,), "top_indices", np.ma.masked_array(AT), TypeError),
-    ((sampled_loss,), "indices", np.ma.masked_array(AT), TypeError),
-    ((sampled_loss,), "indices", [[0, -1], [1, 2]], ValueError),
-    ((sampled_loss,), "indices", [0, 1], ValueError),
-    ((sampled_loss,), "importance_weights", -np.exp(TOP), ValueError),
-    ((sampled_loss,), "importance_weights", TOP.astype(complex), TypeError),
-    ((sampled_loss,), "importance_weights", 1.0, ValueError),
-    ((sample_targets,), "samples", 0, ValueError),
-    ((sample_targets,), "samples", 1.0, TypeError),
-    ((sample_targets,), "rng", 0, TypeError),
-    *[((sample_targets,), "proposal_temperature", x, ValueError) for x in (0.0, -1.0, INF, NAN)],
-    ((sample_targets,), "teacher_logits", Z.astype(complex), TypeError),
-    ((sample_targets,), "teacher_logits", [[0.0, 1.0], [-INF, -INF]], ValueError),
-    ((sample_targets,), "teacher_logits", np.where(Z > 2, NAN, Z), ValueError),
-]
-BAD_CALLS = [(f, name, value, error) for fs, name, value, error in BAD for f in fs]
+CUBE, DEEP = np.zeros((2, 3, 4)), np.tile([0, 1, 2], (2, 3, 1))
+QUARTERS = np.full((2, 3, 3), math.log(0.25))
 
 
-@pytest.mark.parametrize("function", GOOD, ids=lambda f: f.__name__)
-def test_the_good_call_is_good(function: Any) -> None:
-    function(**GOOD[function])
+def put(x: Any, at: Any, value: Any) -> Array:
+    x = np.array(x)
+    x[at] = value
+    return x
 
 
-@pytest.mark.parametrize("function, name, value, error", BAD_CALLS)
-def test_bad_input_is_named(function: Any, name: str, value: Any, error: type[Exception]) -> None:
-    # The two halves of a top k must agree; the one that comes second is named.
-    named = "top_indices" if name == "top_log_probs" and np.shape(value) != np.shape(TOP) else name
-    with pytest.raises(error, match=f"^{named}: expected|^{named}: only"):
-        function(**{**GOOD[function], name: value})
+TOGETHER: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
+    *(("top_k_loss", (np.zeros((2, 4)), np.full((2, 3), math.log(0.25)), [[3, 0, 2], row]), {},
+       "top_indices: expected distinct classes, .* at index 1$")
+      for row in ([0, 0, 2], [2, 0, 2], [1, 2, 2], [3, 1, 3], [1, 1, 1])),
+    ("top_k_loss", (CUBE, QUARTERS, put(DEEP, (1, 2, 1), 4)), {}, r"top_indices: .* got 4 at index \(1, 2, 1\)$"),
+    ("top_k_loss", (CUBE, QUARTERS, put(DEEP, (1, 2, 1), 2)), {}, r"top_indices: .* at index \(1, 2\)$"),
+    ("top_k_loss", (Z, TOP[:, :1], AT), {}, "top_indices: expected (the )?shape"),
+    ("top_k_loss", (Z, TOP, AT.astype(float)), {}, "top_indices: expected integer class indices"),
+    ("top_k_loss", (Z, TOP, np.zeros((2, 0), int)), {}, "top_indices: .*at least one class in each row"),
+    ("top_k_loss", (Z, [[-1.0, -1.0], [1e4, 0.0]], AT), {}, "top_log_probs: .*, got a sum of inf at index 1$"),
+    *(("top_k_loss", (Z, [TOP[0], [-INF, -INF]], AT), ALL[how],
+       "top_log_probs: expected a sum above 0 .*, got 0 at index 1$") for how in TREATMENTS[1:3]),
+    ("top_k_loss", (CUBE, put(QUARTERS, (1, 2), -INF), DEEP), ALL["renormalised"],
+     r"top_log_probs: expected a sum above 0 .* at index \(1, 2\)$"),
+    # Places are those of the caller's layout.
+    ("top_k_loss", (np.zeros((3, 2)), TOP.T[:1], AT.T), {"axis": 0}, r"top_indices: .*\(1, 2\).*, got \(2, 2\)$"),
+    ("sampled_loss", (np.zeros((3, 2)), AT.T, [[1.0, -1.0], [1.0, 1.0]]), {"axis": 0},
+     r"importance_weights: .*, got -1\.0 at index \(0, 1\)$"),
+    ("sampled_loss", (np.zeros((3, 2)), [[0, 3], [1, 2]], np.exp(TOP.T)), {"axis": 0},
+     r"indices: .*, got 3 at index \(0, 1\)$"),
+    ("sampled_loss", (CUBE, DEEP[:, :, 0, None].transpose(1, 0, 2), DEEP * 0.0), {},
+     r"indices: .* rows of shape \(2, 3\), got shape \(3, 2, 1\)$"),
+]  # fmt: skip
+GOOD = [("top_k_loss", (Z, TOP, AT), {}), ("top_k_loss", (CUBE, QUARTERS, DEEP), {}),
+        ("top_k_loss", (Z, [TOP[0], [-INF, -INF]], AT), ALL["truncated"]),
+        ("sampled_loss", (Z.T, AT.T, np.exp(TOP.T)), {"axis": 0})]  # fmt: skip
 
 
-def test_nothing_to_average() -> None:
-    for call in (
-        lambda: distillation_loss(Z, Z, sample_weight=[0, 0]),
-        lambda: distillation_gradient(Z, Z, sample_weight=[False, False]),
-        lambda: mixed_loss(Z, Z, [-1, -1], ignore_index=-1),
-    ):
-        with pytest.raises(ValueError, match="at least one target that counts"):
-            call()
-    for treatment in ("renormalised", "renormalised_both"):
-        with pytest.raises(ValueError, match=r"^top_log_probs: expected a sum above 0 .*, got 0 at index 1$"):
-            top_k_loss(Z, [TOP[0], [-INF, -INF]], AT, treatment=treatment)  # type: ignore[arg-type]
+@by_side
+def test_what_does_not_go_together_is_named(side: str) -> None:
+    for name, arguments, options in GOOD:
+        assert np.isfinite(loss(side, name, *arguments, **options))
+    for name, arguments, options, said in TOGETHER:
+        with pytest.raises((TypeError, ValueError), match=f"^{said}"):
+            loss(side, name, *arguments, **options)
+    with pytest.raises(ValueError, match=r"^(student|teacher)_logits: .* at index \(?1,? ?2?"):
+        draws(side, put(CUBE, (1, 2), NAN), 1)
 
 
-@pytest.mark.parametrize("function, name, value, got", [
-    *[(f, "axis", 2, r"an axis of student_logits with shape \(2, 3\), got 2") for f in LOSSES],
-    (sample_targets, "axis", -3, r"an axis of teacher_logits with shape \(2, 3\), got -3"),
-    *[(f, "temperature", 0, r"a finite number > 0, got 0") for f in DIVERGENCE],
-    (sample_targets, "proposal_temperature", 0, r"a finite number > 0, got 0"),
-    *[(mixed_loss, "alpha", x, rf"a number in \[0, 1\], got {x}") for x in (-1, 1.5)],
-    (mixed_loss, "ignore_index", 1.5, r"an integer, got 1\.5"),
-    *[(f, "teacher_logits", Z[:1], r"shape \(2, 3\), that of student_logits, got \(1, 3\)")
-      for f in DIVERGENCE],
-    *[(f, "sample_weight", [1.0] * 3, r"a shape that broadcasts to \(2,\), that of the targets, got \(3,\)")
-      for f in (distillation_loss, distillation_gradient, top_k_loss, sampled_loss)],
-    (sampled_loss, "importance_weights", TOP[:1], r"shape \(2, 2\), that of indices, got \(1, 2\)"),
-    (sampled_loss, "importance_weights", [[1.0, 1.0], [INF, 1.0]],
-     r"finite weights >= 0, got inf at index \(1, 0\)"),
-    *[(f, name, [[0, 1], [3, 1]], r"class indices in \[0, 3\), got 3 at index \(1, 0\)")
-      for f, name in ((top_k_loss, "top_indices"), (sampled_loss, "indices"))],
-    *[(f, name, [[0, 1]], r".*with rows of shape \(2,\), got shape \(1, 2\)")
-      for f, name in ((top_k_loss, "top_indices"), (sampled_loss, "indices"))],
-    *[(f, name, np.zeros((2, 0), int), r"at least one class in each row, got shape \(2, 0\)")
-      for f, name in ((top_k_loss, "top_indices"), (sampled_loss, "indices"))],
-    (top_k_loss, "top_indices", [[0, 1], [2, 2]], r"distinct classes, got a repeated one at index 1"),
-    *[(f, "scale", x, rf".*'t_squared', .*, got {x!r}$") for f in DIVERGENCE for x in ("t", 1)],
-    (top_k_loss, "treatment", "none", r".*'tail', got 'none'$"),
-    (top_k_loss, "top_log_probs", TOP[0], r"2 dimensions, as student_logits, got shape \(2,\)"),
-    (top_k_loss, "top_log_probs", np.zeros((2, 0)), r"at least one class along axis 1"),
-    *[(f, "sample_weight", [1.5e308, 1.5e308], "weights with a finite sum")
-      for f in (distillation_loss, distillation_gradient, top_k_loss, sampled_loss)],
-    (sample_targets, "samples", 0, r"an integer >= 1, got 0"),
-    (sample_targets, "samples", 10**9 + 1, r"an integer up to 1e\+09, got 1000000001"),
-    (sample_targets, "rng", np.random.RandomState(0), r"a numpy\.random\.Generator, got RandomState"),
-    (sample_targets, "teacher_logits", [[0.0, 1.0], [-INF, -INF]], r".*-inf.* at index 1"),
-], ids=lambda x: getattr(x, "__name__", None))  # fmt: skip
-def test_what_was_expected_and_what_came(function: Any, name: str, value: Any, got: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=f"^{name}: expected {got}"):
-        function(**{**GOOD[function], name: value})
-
-
-def test_what_disagrees_is_named_in_the_callers_layout() -> None:
-    z, top, at = np.zeros((3, 2)), TOP.T, AT.T
-    top_k_loss(z, top, at, axis=0)
-    shapes = r"^top_indices: expected shape \(1, 2\), that of top_log_probs, got \(2, 2\)$"
-    with pytest.raises(ValueError, match=shapes):
-        top_k_loss(z, top[:1], at, axis=0)
-    with pytest.raises(ValueError, match=r"^importance_weights: .*, got -1\.0 at index \(0, 1\)$"):
-        sampled_loss(z, at, [[1.0, -1.0], [1.0, 1.0]], axis=0)
-    with pytest.raises(ValueError, match=r"^indices: .*, got 3 at index \(0, 1\)$"):
-        sampled_loss(z, [[0, 3], [1, 2]], np.exp(top), axis=0)
-    with pytest.raises(ValueError, match=r"^student_logits: .*, got nan at index \(2, 1\)$"):
-        sampled_loss(np.where(np.arange(6).reshape(3, 2) == 5, NAN, z), at, np.exp(top), axis=0)
-
-
-@pytest.mark.parametrize("function, name", [(top_k_loss, "top_indices"), (sampled_loss, "indices")])
-def test_the_rows_that_indices_must_have_are_named(function: Any, name: str) -> None:
-    at = np.zeros((3, 2, 1), int)
-    with pytest.raises(ValueError, match=rf"^{name}: .* rows of shape \(2, 3\), got shape \(3, 2, 1\)$"):
-        function(np.zeros((2, 3, 4)), *((np.log(at + 1), at) if name == "top_indices" else (at, at + 1.0)))
-
-
-def test_masked_targets_are_refused_beside_an_ignored_one() -> None:
-    with pytest.raises(TypeError, match=r"^targets: expected an array without a mask"):
-        mixed_loss(Z, Z, np.ma.masked_array([0, 1]), ignore_index=0)
-
-
-def test_one_class_of_each_row_and_one_draw() -> None:
-    z, v = logits(16, (4, 5))
-    at = v.argmax(-1)[:, None]
-    log_p = np.take_along_axis(xent.log_softmax(v), at, -1)
-    expected = np.exp(log_p) * (log_p - np.take_along_axis(xent.log_softmax(z), at, -1))
-    observed = top_k_loss(z, log_p, at, treatment="truncated", reduction="none")
-    np.testing.assert_allclose(observed, expected[:, 0], rtol=1e-13)
-    indices, masses = sample_targets(v, 1, np.random.default_rng(0))
-    assert indices.shape == (4, 1)
-    np.testing.assert_allclose(masses, 1.0, rtol=1e-14)
-
-
-def test_a_repeated_class_is_found_wherever_it_stands() -> None:
-    z, top = np.zeros((2, 4)), np.log(np.full((2, 3), 0.25))
-    for row in ([0, 0, 2], [2, 0, 2], [1, 2, 2], [3, 1, 3], [1, 1, 1]):
-        with pytest.raises(ValueError, match=r"^top_indices: expected distinct classes, .* at index 1$"):
-            top_k_loss(z, top, np.array([[3, 0, 2], row]))
-    top_k_loss(z, top, np.array([[3, 0, 2], [0, 3, 1]]))
-
-
-def test_a_shift_that_rounds_the_logits_does_not_round_their_differences() -> None:
-    z, v = logits(17, (4, 5), 1.0)
-    v = z + 1e-7 * v
-    for shift in (0.0, 100.0, 1e4, -1e6):
-        first, second = z + shift, v - shift
-        for direction in ("forward", "reverse", "jsd"):
-            with mpmath.workdps(80):
-                expected = [
-                    exact(a.tolist(), b.tolist(), 1.0, direction) for a, b in zip(first, second, strict=True)
-                ]
-            options: dict[str, Any] = {"direction": direction, "beta": BETA, "reduction": "none"}
-            observed = distillation_loss(first, second, **options)
-            np.testing.assert_allclose(observed, [float(e) for e in expected], rtol=2e-12)
-
-
-def test_nobodys_floating_point_errors_are_raised() -> None:
-    z = np.array([[0.0, 1.0]])
-    with np.errstate(all="raise"):
-        # The soft part is about 1e-15, and its share of the loss smaller than any normal number.
-        observed = mixed_loss(z, z + np.array([0.0, 1e-7]), [1], alpha=1e-300)
-    assert observed == pytest.approx(math.log1p(math.exp(-1)), rel=1e-15, abs=0)
-
-
-def test_a_row_that_cannot_be_renormalised_among_rows_in_two_dimensions() -> None:
-    top = np.full((2, 3, 2), math.log(0.25))
-    top[1, 2] = -INF
-    with pytest.raises(ValueError, match=r"^top_log_probs: expected a sum above 0 .* at index \(1, 2\)$"):
-        top_k_loss(np.zeros((2, 3, 4)), top, np.tile([0, 1], (2, 3, 1)), treatment="renormalised")
-
-
-def test_both_parts_of_the_mixture_have_the_digits_of_the_wider_argument() -> None:
-    """The hard part of a student in float32 was rounded to it beside a teacher in float64."""
-    rng = np.random.default_rng(0)
-    student, teacher = rng.normal(size=(5, 4)).astype(np.float32), rng.normal(size=(5, 4))
-    labels, settings = rng.integers(0, 4, 5), {"alpha": 0.3, "reduction": "none"}
-    mixed = mixed_loss(student, teacher, labels, **settings)
-    wide = mixed_loss(student.astype(np.float64), teacher, labels, **settings)
-    np.testing.assert_array_equal(mixed, wide, strict=True)
-
-
-def test_draws_miss_a_class_below_their_resolution() -> None:
-    """exp(-40) beside one: no draw is as close to one, although p_k, exp(-10), and r_k are ordinary numbers."""
-    rng = np.random.default_rng(0)
-    indices, _ = sample_targets([0.0, -10.0], 10_000, rng, proposal_temperature=0.25)
-    assert not indices.any()
+@pytest.mark.parametrize("name", ["distillation_loss", "mixed_loss", "sample_targets"])
+def test_a_temperature_must_be_one_in_the_dtype_of_the_logits(name: str) -> None:
+    limits, z = torch.finfo(torch.float32), torch.zeros(1, 3)
+    given = {
+        "distillation_loss": (z, z),
+        "mixed_loss": (z, z, torch.zeros(1).long()),
+        "sample_targets": (z, 2),
+    }
+    which = "proposal_temperature" if name == "sample_targets" else "temperature"
+    for good in (limits.tiny, limits.max):
+        getattr(xt, name)(*given[name], **{which: good})
+    for bad in (limits.tiny / 4, limits.max * 4):
+        with pytest.raises(
+            ValueError,
+            match=rf"^{which}: expected a number > 0 .* torch.float32, got {bad!r}".replace("+", r"\+"),
+        ):
+            getattr(xt, name)(*given[name], **{which: bad})

@@ -1,4 +1,4 @@
-"""What has to hold of every function on arrays: one table of functions, one of losses, and a test for each law.
+"""What has to hold of every function: one table of functions on arrays, one of losses on both, a test for each law.
 
 How the tensors' functions and these agree over every option, and gradients with differences over every option, is in
 test_twins.py; digits are in test_accuracy.py.
@@ -19,13 +19,14 @@ import scipy.stats
 import sklearn.metrics
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import oracle
 import xent
-from xent import _blocks, gradients, information
+import xent.torch
+from xent import _blocks, distillation, gradients, information
 
 Array = NDArray[Any]
 Named = dict[str, Any]
@@ -35,16 +36,20 @@ seeds = st.integers(0, 2**32)
 # ------------------------------------------------------------------------------- how an array may be stored
 
 # Arguments with the classes on an axis.
-BY_CLASS = {"logits", "x", "probs", "log_probs", "target_probs", "p", "q"}
-MODULES = (xent.numerics, xent.losses, gradients, information)
-OURS = [getattr(module, name) for module in MODULES for name in module.__all__]
+FLOATS = {"logits", "x", "probs", "log_probs", "target_probs", "p", "q"}
+FLOATS |= {"student_logits", "teacher_logits", "top_log_probs"}
+INTEGERS = {"targets", "indices", "top_indices"}
+BY_CLASS = FLOATS | {"indices", "top_indices", "importance_weights"}
+MODULES = (xent.numerics, xent.losses, gradients, information, distillation)
+OURS = [getattr(module, name) for module in MODULES for name in module.__all__ if name != "sample_targets"]
 FUNCTIONS = {f"{f.__module__}.{f.__name__}": f for f in OURS}
 WITH_AXIS = [name for name, f in FUNCTIONS.items() if "axis" in inspect.signature(f).parameters]
 by_function = pytest.mark.parametrize("name", FUNCTIONS)
 
 
 def taken(name: str, table: Named) -> Named:
-    return {n: x for n, x in table.items() if n in inspect.signature(FUNCTIONS[name]).parameters}
+    known = set(inspect.signature(FUNCTIONS[name]).parameters) - ({"alpha"} if "mixed" in name else set())
+    return {n: x for n, x in table.items() if n in known}
 
 
 def arguments(name: str, shape: tuple[int, ...], dtype: Any, scale: float = 4.0) -> tuple[Named, Named]:
@@ -60,6 +65,11 @@ def arguments(name: str, shape: tuple[int, ...], dtype: Any, scale: float = 4.0)
     table |= dict.fromkeys(("weight", "alpha"), g.uniform(0.1, 1, classes).astype(dtype))
     table |= {"targets": q if binary else labels, "pos_weight": g.uniform(0.1, 1, shape).astype(dtype)}
     table["sample_weight"] = g.uniform(size=shape if binary else rows).astype(dtype)
+    v = xent.log_softmax(g.normal(scale=scale, size=shape))
+    top = np.argsort(-v, axis=-1)[..., :3]
+    table |= {"student_logits": z, "teacher_logits": v.astype(dtype), "top_indices": top}
+    table["top_log_probs"] = np.take_along_axis(v, top, -1).astype(dtype)
+    table |= {"indices": g.integers(0, classes, (*rows, 4)), "importance_weights": g.random((*rows, 4))}
     return taken(name, table), taken(name, {"label_smoothing": 0.1, "ignore_index": 0, "reduction": "none"})
 
 
@@ -156,8 +166,10 @@ def test_lists_and_integers_are_float64_and_narrow_floats_float32(name: str) -> 
     table |= {"sample_weight": one_hot + 1 if binary else y, "targets": one_hot if binary else y}
     if name.endswith(".nll"):  # whose only integers are certain
         table |= {"log_probs": np.zeros((2, 1), int), "targets": y * 0, "weight": y[:1]}
+    table |= {"student_logits": z, "teacher_logits": z[::-1], "top_log_probs": np.zeros((2, 1), int)}
+    table |= dict.fromkeys(("indices", "top_indices", "importance_weights"), y[:, None])
     arrays, options = taken(name, table), taken(name, {"reduction": "none"})
-    floats = {n: x if n == "targets" and not binary else x.astype(float) for n, x in arrays.items()}
+    floats = {n: x if n in INTEGERS and not binary else x.astype(float) for n, x in arrays.items()}
     expected = FUNCTIONS[name](**floats, **options)
     with np.errstate(all="raise"):
         for kind in (np.asarray, lambda a: a.astype("i1"), lambda a: a.astype(">u4"), np.ndarray.tolist):
@@ -165,7 +177,7 @@ def test_lists_and_integers_are_float64_and_narrow_floats_float32(name: str) -> 
             assert got.dtype == np.float64
             np.testing.assert_array_equal(got, expected)
     # The wider of two distributions counts, or of logits and a distribution; no weight does, nor binary targets.
-    wide = [n for n in floats if n in BY_CLASS]
+    wide = [n for n in floats if n in FLOATS]
     for dtypes in ("ee", "fe", "ef", "fd", "de"):
         narrow = {n: floats[n].astype(d) for n, d in zip(wide, dtypes, strict=False)}
         result = FUNCTIONS[name](**floats | narrow, **options)
@@ -209,9 +221,39 @@ LOSSES: dict[str, Loss] = {
     "log_loss": Loss(xent.log_loss, None, lambda z, y, g: (xent.softmax(z), y, weights(z, g)), by_label),
     "binary_log_loss": Loss(xent.binary_log_loss, None, lambda z, y, g: (xent.sigmoid(z[:, 0]), g.random(len(z)), {})),
 }
+DISTILLED = (distillation.distillation_loss, distillation.distillation_gradient)
 # fmt: on
-OF_LABELS = [name for name, of in LOSSES.items() if "ignore_index" in inspect.signature(of.loss).parameters]
-OF_LOGITS = [name for name, of in LOSSES.items() if of.gradient]
+
+
+def beside_a_teacher(
+    direction: str, z: Array, y: Array, g: np.random.Generator
+) -> tuple[Array, Array, Named]:
+    v = np.where(np.isneginf(z), z, 3 * g.normal(size=z.shape))
+    return z, v, {"temperature": 2.0, "direction": direction, "beta": 0.3}
+
+
+LOSSES |= {
+    f"distillation, {direction}": Loss(*DISTILLED, partial(beside_a_teacher, direction))
+    for direction in ("forward", "reverse", "jsd")
+}
+
+
+def by_autograd(name: str, x: Any, t: Any, *, slope: bool, **options: Any) -> Any:
+    """A loss of tensors, or its gradient, as an array."""
+    z = torch.tensor(x, requires_grad=slope)
+    losses = getattr(xent.torch, name)(z, torch.tensor(t), **options)
+    found = torch.autograd.grad(losses.sum(), z)[0] if slope else losses
+    return found.numpy()[()]
+
+
+for _name, _of in list(LOSSES.items()):
+    _loss, _slope = (partial(by_autograd, _of.loss.__name__, slope=slope) for slope in (False, True))
+    LOSSES[f"{_name}, tensors"] = Loss(_loss, _slope, _of.call, _of.mass)
+WITH_LABELS = [CE, "weighted", "focal_loss", "nll", "log_loss"]
+WITH_LOGITS = [name for name, of in LOSSES.items() if of.gradient and not name.endswith(", tensors")]
+OF_LABELS, OF_LOGITS = (
+    [*some, *(f"{name}, tensors" for name in some)] for some in (WITH_LABELS, WITH_LOGITS)
+)
 by_loss = pytest.mark.parametrize("name", LOSSES)
 
 
@@ -241,31 +283,37 @@ class Call:
         self.of = LOSSES[name]
         self.x, self.t, self.options = self.of.call(*problem)
         self.loss, self.gradient = partial(self.given, self.of.loss), partial(self.given, self.of.gradient)
-        # In the gradient a difference p - t may cancel.
-        self.both = [(self.loss, 0.0), *([(self.gradient, 4e-15)] if self.of.gradient else [])]
+        # In the gradient a difference p - t may cancel, or one of log ratios.
+        atol = 1e-10 if "distillation" in name else 4e-15
+        self.both = [(self.loss, 0.0), *([(self.gradient, atol)] if self.of.gradient else [])]
+        self.room = atol if "," in name else 0.0
 
     def given(self, f: Any, rows: Any = slice(None), x: Any = None, t: Any = None, **other: Any) -> Any:
         x, t = self.x if x is None else x, self.t if t is None else t
         return f(x[rows], t[rows], **self.options | other)
 
 
-@pytest.mark.parametrize("name", [name for name in OF_LOGITS if name != BCE])
+@pytest.mark.parametrize("name", [name for name in OF_LOGITS if not name.startswith(BCE)])
+@settings(max_examples=40)
 @given(problems(), st.integers(-999, 999))
 def test_a_shift_changes_nothing(name: str, problem: Any, shift: int) -> None:
+    """To the last digit, but for what lies beside another row of logits, whose differences are rounded."""
     call = Call(name, (np.rint(problem[0] * 16) / 16, *problem[1:]))  # so that the shift is exact
     for f, _ in call.both:
-        np.testing.assert_array_equal(f(x=call.x + shift, reduction="none"), f(reduction="none"))
+        got, due = f(x=call.x + shift, reduction="none"), f(reduction="none")
+        np.testing.assert_allclose(got, due, *((1e-10, 1e-13) if "distillation" in name else (0, 0)))
 
 
 @by_loss
+@settings(max_examples=40)
 @given(problems(), seeds)
 def test_a_permutation_of_rows_or_classes_changes_nothing(name: str, problem: Any, seed: int) -> None:
     call, g = Call(name, problem), np.random.default_rng(seed)
     rows, classes = g.permutation(len(call.x)), g.permutation(call.x.shape[-1])
     for f, atol in call.both:
         expected = f(reduction="none")
-        # A product with the classes' weights is rounded by where a row stands.
-        close(f(rows, reduction="none"), expected[rows], rtol=RTOL if name == "soft, weighted" else 0.0)
+        # A product with the classes' weights is rounded by where a row stands, and so is a vector of PyTorch's.
+        close(f(rows, reduction="none"), expected[rows], atol, rtol=RTOL if "," in name else 0.0)
         if call.x.ndim > 1:
             other = {n: x[classes] for n, x in call.options.items() if n in ("weight", "alpha")}
             moved = np.argsort(classes)[call.t] if call.t.ndim == 1 else call.t[:, classes]
@@ -274,6 +322,7 @@ def test_a_permutation_of_rows_or_classes_changes_nothing(name: str, problem: An
 
 
 @by_loss
+@settings(max_examples=40)
 @given(problems(), st.integers(0, 6), seeds)
 def test_the_mean_divides_by_the_mass_and_parts_add_up(name: str, problem: Any, cut: int, seed: int) -> None:
     """Weights have no unit, the sum is linear in them, and a gradient's rows do not depend on each other."""
@@ -291,12 +340,17 @@ def test_the_mean_divides_by_the_mass_and_parts_add_up(name: str, problem: Any, 
     close(sum(call.loss(part, **options) for part, options in parts), rows.sum() / mass)
     if call.of.gradient:
         each = call.gradient(sample_weight=w, reduction="none")
-        close(each, call.gradient(sample_weight=w, reduction="sum"), rtol=0.0)
-        close(call.gradient(sample_weight=w), each / mass)
-        close(np.concatenate([call.gradient(part, **options) for part, options in parts]), each / mass, 4e-15)
+        close(each, call.gradient(sample_weight=w, reduction="sum"), call.room, rtol=0.0)
+        close(call.gradient(sample_weight=w), each / mass, call.room)
+        close(
+            np.concatenate([call.gradient(part, **options) for part, options in parts]),
+            each / mass,
+            max(4e-15, call.room),
+        )
 
 
 @by_loss
+@settings(max_examples=40)
 @given(problems(), seeds)
 def test_whole_weights_are_repetition_and_zero_is_leaving_out(name: str, problem: Any, seed: int) -> None:
     """Of samples, and of classes, where these have a weight; what does not count is not looked at."""
@@ -310,14 +364,16 @@ def test_whole_weights_are_repetition_and_zero_is_leaving_out(name: str, problem
         hidden = np.where(w > 0, call.x.T, g.choice([np.nan, np.inf, -np.inf])).T
         close(call.loss(x=hidden, sample_weight=w), expected)
         gradient = call.gradient(x=hidden, sample_weight=w)
-        assert (gradient[w == 0] == 0).all() and not np.signbit(gradient[w == 0]).any()
-        close(gradient[w > 0], call.gradient(w > 0, sample_weight=w[w > 0]), 4e-15)
+        assert (gradient[w == 0] == 0).all()
+        other = "tensors" in name or "distillation" in name  # whose zeros have signs
+        assert other or not np.signbit(gradient[w == 0]).any()
+        close(gradient[w > 0], call.gradient(w > 0, sample_weight=w[w > 0]), max(4e-15, call.room))
     if name in OF_LABELS and "weight" in call.options:
         by_class = g.integers(0, 4, call.x.shape[1])
         by_class[call.t[0]] += 1
         again = np.repeat(np.arange(len(w)), by_class[call.t])
         close(call.loss(weight=by_class), call.loss(again, weight=None))
-        if call.of.gradient:
+        if name in OF_LOGITS:
             hidden = np.where(by_class[call.t] > 0, call.x.T, np.nan).T
             gradient = call.gradient(x=hidden, weight=by_class)
             assert (gradient[by_class[call.t] == 0] == 0).all()
@@ -325,6 +381,7 @@ def test_whole_weights_are_repetition_and_zero_is_leaving_out(name: str, problem
 
 
 @pytest.mark.parametrize("name", OF_LABELS)
+@settings(max_examples=40)
 @given(problems(), seeds)
 def test_ignoring_is_leaving_out(name: str, problem: Any, seed: int) -> None:
     call, keep = Call(name, problem), np.random.default_rng(seed).random(len(problem[1])) < 0.6
@@ -341,6 +398,7 @@ def test_ignoring_is_leaving_out(name: str, problem: Any, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", OF_LOGITS)
+@settings(max_examples=40)
 @given(st.integers(1, 6), seeds)
 def test_the_gradient_is_the_limit_of_differences(name: str, classes: int, seed: int) -> None:
     g, h = np.random.default_rng(seed), 1e-5

@@ -364,6 +364,21 @@ WRONG: dict[str, Answers] = {
         ),
         ("vocab-zgradient", lambda z, y, lam: softmax(z) - eye(len(z))[y] + 2 * lam * xent.log_sum_exp(z)),
     ],
+    "16_elsewhere": [
+        ("else-dpo", lambda a, b, c, d, beta: np.logaddexp(0, beta * ((a - c) - (b - d))).mean()),
+        ("else-dpo", lambda a, b, c, d, beta: np.logaddexp(0, -beta * (a - b)).mean()),
+        ("else-dpo", lambda a, b, c, d, beta: beta * np.logaddexp(0, -((a - c) - (b - d))).mean()),
+        ("else-dpo", lambda a, b, c, d, beta: np.logaddexp(0, -beta * ((a - c) - (b - d))).sum()),
+        ("else-prior", lambda z, old, new: softmax(z + np.log(old / new))),
+        ("else-prior", lambda z, old, new: softmax(z + np.log(new))),
+        ("else-prior", lambda z, old, new: softmax(z) * new / old),
+        ("else-bits", lambda nats, text: nats.sum() / np.log(2) / len(text)),
+        ("else-bits", lambda nats, text: nats.mean() / np.log(2)),
+        ("else-bits", lambda nats, text: nats.sum() / len(text.encode())),
+        ("else-dpo", lambda a, b, c, d, beta: -(beta * ((a - c) - (b - d))).mean()),
+        ("else-prior", lambda z, old, new: softmax(z * new / old)),
+        ("else-bits", lambda nats, text: 2 ** (nats.sum() / len(text.encode()))),
+    ],
 }
 
 

@@ -1,4 +1,4 @@
-"""diagnose: find the model of a loss, factor by factor, and predict fresh batches with it."""
+"""diagnose: find a law of a loss from single rows, and let whole batches judge it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import io
 import itertools
 import re
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -26,74 +26,40 @@ from ._call import (
     to_numpy,
     ways,
 )
-from ._models import CATEGORICAL, FULL, LEVELS, READINGS, Bend, coarse_fits, fits, interpret, solve
+from ._law import LEVELS
 from ._other_losses import divergences, function_of_one, other_axes
-from ._questions import Candidate, Questions
+from ._read import Candidate, Reader
 from ._report import Diagnosis
 from ._rows import FORMS as TARGETS
-from ._rows import KINDS, SHAPES, TOLERANCE, Call, Data, datasets, inputs
+from ._rows import FULL, KINDS, SHAPES, TOLERANCE, Call, Data, datasets, fits, inputs
 
 CLASSES = (3, 2, 5, 4, 7, 10)
 FORMS = tuple(TARGETS)
-Sizes: TypeAlias = "tuple[int, ...]"
-Outcome: TypeAlias = "tuple[bool, list[Candidate]]"
 # Further numbers of classes, for a loss that holds a weight for each class and refuses all others.
 MORE = (6, 8, 9, *range(11, 22), 32, 64, 100, 1000)
 
 
-def understand(data: list[Data], precision: str, levels: range) -> list[Candidate]:
-    """The models of the lowest level of complication at which any data set is explained."""
-    tolerance = TOLERANCE[precision]
-    coarse = precision in ("float16", "bfloat16")
+class Unsteady(Exception):
+    """Two equal calls return two values."""
+
+
+def explained(data: list[Data], levels: range) -> list[Candidate]:
+    """The laws of the lowest level of complication at which any data set is explained."""
+    precision = data[0].precision() if data else "float64"
+    coarse, tolerance = "16" in precision, TOLERANCE[precision]
     for level in levels:
         found = []
         for d in data:
-            if d.soft:
-                if level == 0:
-                    found += _of_soft_rows(d, tolerance)
-                continue
-            if coarse and level == 0:
-                found += [
-                    Candidate(d, *f, 0) for f in coarse_fits(d.kind, d.binary, d.x, d.t, d.u, tolerance)
-                ]
-            if level and d.binary and d.call.k > FULL:
-                continue  # hundreds of numbers to solve for, at every bend
-            if coarse or (level and (d.call.form == "signs" or not d.promising(level))):
-                continue
-            for fit in fits(d.kind, d.binary, d.x, d.t, d.u, level, tolerance):
-                largest = np.nanmax(np.abs(fit.matrix))
-                meaning = interpret(fit.matrix, fit.reading.family, 50 * tolerance)
-                if meaning is None or largest < 1e-4 * np.abs(d.u).max() or not len(meaning.kept):
-                    continue
-                if fit.reading.name != "log-probabilities" or d.unnormalised(fit):
-                    found.append(Candidate(d, fit, meaning, level))
-        if found or (coarse and level == 0):
+            simple = coarse or d.soft or d.call.form == "signs" or (d.binary and d.call.k > FULL)
+            if not level or (not simple and d.promising(*LEVELS[level])):
+                found += [Candidate(d, law) for law in fits(d, level, tolerance, coarse and not d.soft)]
+        if found:
             return found
     return []
 
 
-def _of_soft_rows(d: Data, tolerance: float) -> list[Candidate]:
-    """A loss that answers no one-hot row: a KL divergence that takes the logarithm of a zero."""
-    found = []
-    for reading in READINGS:
-        if reading.kind == d.kind and reading.family == CATEGORICAL and reading.rank < 2:
-            fit = solve(reading, d.x, d.t, d.u, Bend(), ("t log t",))
-            meaning = interpret(fit.matrix, CATEGORICAL, 1e-3) if fit.error < tolerance else None
-            if meaning:
-                found.append(Candidate(d, fit, meaning, 0))
-    return found
-
-
-def _labels(found: list[Candidate]) -> bool:
-    return any(f.data.call.form == "indices" for f in found)
-
-
-def _cost(found: list[Candidate]) -> float:
-    return min(f.cost for f in found)
-
-
 @dataclass
-class _Search:
+class Search:
     """The way through libraries, shapes and numbers of classes, and what was met on it."""
 
     loss: Loss
@@ -106,22 +72,20 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.said: dict[str, str] = {}
-        self.unsteady, self.searched = "", False
+        self.searched = False
         self.other: Diagnosis | None = None
         self.answered: list[Data] = []
-        self.numbers: list[str] = []
+        self.numbers: set[str] = set()
         self.lengths = numbers_within(self.loss)[1][:8]
+        self.copies = (1, 2, *([self.rows] if self.rows else []))
 
     def callers(self) -> list[Caller]:
-        trials = sorted(
-            loaded(self.arrays), key=lambda k: k[0] != self.library
-        )  # that of the reader's batch first
-        return [Caller(self.loss, *k, names) for k in trials for names in ways(self.loss)]
+        first = sorted(loaded(self.arrays), key=lambda k: k[0] != self.library)  # that of the reader's batch
+        return [Caller(self.loss, *k, names) for k in first for names in ways(self.loss)]
 
     def run(self) -> list[Candidate]:
         best: list[Candidate] = []
         for caller in self.callers():
-            copies = (1, 2, *([self.rows] if self.rows else []))
             if self.answered and not best:
                 break  # it answered, and nothing explained it: another library will not either
             rows = False
@@ -130,12 +94,15 @@ class _Search:
                     continue  # of rows that it takes as targets it may take labels, of sequences
                 if shape.count(",") > 1 and any(d.call.form == "indices" for d in self.answered):
                     continue  # it takes rows, and they are not explained: one position more explains nothing
-                found = self.shape(caller, shape, copies)
-                if self.unsteady or self.other:
+                found = self.shape(caller, shape)
+                if self.other:
                     return []
-                if found and (not best or (_labels(found) and _cost(found) <= _cost(best))):
+                labels = any(f.data.call.form == "indices" for f in found)
+                if found and (
+                    not best or (labels and min(f.cost for f in found) <= min(f.cost for f in best))
+                ):
                     best = found
-                if found and (_labels(found) or any(f.data.binary or f.data.soft for f in found)):
+                if labels or any(f.data.binary or f.data.soft for f in found):
                     break
                 rows |= bool(found)
             # Indices may be refused in float64 alone, by a loss that holds weights in float32.
@@ -146,59 +113,66 @@ class _Search:
                 break
         return best
 
-    def shape(self, caller: Caller, shape: str, copies: Sizes) -> list[Candidate]:
+    def shape(self, caller: Caller, shape: str) -> list[Candidate]:
+        """The models of a loss that takes this shape, for the first numbers of classes that it takes."""
         if "N,)" in shape or "(N, 1)" in shape:
-            return self.at(caller, shape, 1, copies)[1]
+            return self.at(caller, shape, 1)[1]
         tried = large = 0
         for k in dict.fromkeys((*self.classes, *(n for n in self.lengths if n < 65), *CLASSES)):
-            answers, found = self.at(caller, shape, k, copies)
+            answers, found = self.at(caller, shape, k)
             if found:
-                return self.longer(caller, shape, k, found, copies)
+                return found
             tried += answers
             large = k if k > 64 and answers else large
-            if self.unsteady or tried >= (1 if self.searched else 3):
+            if tried >= (1 if self.searched else 3):
                 return []
         if tried == 1 and large:
-            return self.at(caller, shape, large, copies, deep=True)[1]
+            return self.at(caller, shape, large, deep=True)[1]
         # With a batch of your own its number of classes was tried: float32 comes next.
         if not tried and not (self.classes and (caller.arrays, caller.dtype) == ("torch", "float64")):
-            told = tuple(int(n) for n in re.findall(r"\b\d{1,5}\b", caller.said) if 2 <= int(n) <= 10_000)
+            told = [int(n) for n in re.findall(r"\b\d{1,5}\b", caller.said) if 2 <= int(n) <= 10_000]
             for k in dict.fromkeys((*self.lengths, *told, *(k for k in MORE if shape == "(N, K)"))):
-                answers, found = self.at(caller, shape, k, copies)
-                if found:
-                    return found
+                answers, found = self.at(caller, shape, k)
                 tried += answers
-                if tried >= 3:
-                    break
-        return self.at(caller, shape, 1, copies)[1] if shape == "(N, K)" else []
+                if found or tried >= 3:
+                    return found
+        return self.at(caller, shape, 1)[1] if shape == "(N, K)" else []
 
-    def longer(
-        self, caller: Caller, shape: str, k: int, found: list[Candidate], copies: Sizes
-    ) -> list[Candidate]:
-        """A vector of weights may be longer than the first number of classes that it allows."""
-        data, rng = found[0].data, np.random.default_rng(1)
+    def at(self, caller: Caller, shape: str, k: int, deep: bool = False) -> tuple[bool, list[Candidate]]:
+        """Whether the loss answers with numbers at all, and the models that explain them."""
+        before = caller.answered
+        if self.searched and caller.calls > 2500:
+            return False, []  # enough has been seen that nothing explains
+        everything = range(1 if self.searched or (k > 64 and not deep) else len(LEVELS))
+        data: list[Data] = []
+        # What is rare is asked for, and what bends is searched for, where nothing plain explains the loss.
+        for forms, levels in ((FORMS[:2], range(1)), (() if self.searched else FORMS[2:], everything)):
+            rows = data and all(d.call.form == "rows" for d in data)
+            if forms != FORMS[:2] and rows and shape == "(N, K)" and not self.searched:
+                self.other = divergences(caller, self.own)
+            if self.other:
+                return True, []
+            for order, form in itertools.product(("prediction", "target"), forms):
+                data += self.measured(Call(caller, order, shape, form, k))
+            if found := explained(data, levels):
+                break
+        if not data:
+            return caller.answered > before, []
+        self.answered += data
+        self.searched |= not found and k < 65
+        return True, found
 
-        def answers(n: int) -> bool:
-            x = inputs(data.kind, data.binary, n, n, rng)
-            return bool(np.isfinite(replace(data.call, k=n).total(x, np.eye(n))))
-
-        if answers(64):
-            return found
-        most = next((n - 1 for n in range(k + 1, 64) if not answers(n)), 63)
-        return (self.at(caller, shape, most, copies)[1] if most > k else []) or found
-
-    def measured(self, call: Call, copies: Sizes) -> list[Data]:
+    def measured(self, call: Call) -> list[Data]:
         """Single rows of each kind, where the loss answers and two equal calls agree."""
-        k, value = call.k, None
+        k, value, caller = call.k, None, call.caller
         t = np.eye(k)[np.arange(6) % k] if k > 1 else (np.arange(6) % 2)[:, None].astype(float)
         if call.form == "logarithms":
             t = np.random.default_rng(4).dirichlet(np.ones(k), 6)
-        for kind, m in itertools.product(KINDS, copies[::2]):
+        for kind, m in itertools.product(KINDS, self.copies[::2]):
             x = inputs(kind, False, 6, k, np.random.default_rng(2))
             x, t = (x, t) if m == 1 else (np.resize(x, (m, k)), np.resize(t, (m, k)))
             if (value := call.ask(x, t)) is not None:
                 break
-        caller = call.caller
         if value is None:
             if call.order == "prediction":
                 telling = call.form == "indices" and call.shape in ("(N, K)", "(N, T, K)")
@@ -210,44 +184,12 @@ class _Search:
             again = call.ask(x, t)
             if again is None or again.shape != value.shape:
                 shapes = f"{value.shape} and {getattr(again, 'shape', None)}"
-                self.unsteady = f"two equal calls return the shapes {shapes}"
-            elif not np.allclose(again, value, 1e-6, 1e-9, equal_nan=True):
+                raise Unsteady(f"two equal calls return the shapes {shapes}")
+            if not np.allclose(again, value, 1e-6, 1e-9, equal_nan=True):
                 a, b = value.ravel()[0], again.ravel()[0]
-                self.unsteady = f"two equal calls return two values, {a:.6g} and {b:.6g}"
-            if self.unsteady:
-                return []
-        self.numbers.append("nan" if np.isnan(value).all() else "number")
-        return list(datasets(call, copies))
-
-    def at(self, caller: Caller, shape: str, k: int, copies: Sizes, deep: bool = False) -> Outcome:
-        """Whether the loss answers with numbers at all, and the models that explain them."""
-        before = caller.answered
-        if self.searched and caller.calls > 2500:
-            return False, []  # enough has been seen that nothing explains
-        everything = range(1 if self.searched or (k > 64 and not deep) else len(LEVELS))
-        data: list[Data] = []
-        found: list[Candidate] = []
-        # What is rare is asked for, and what bends is searched for, where nothing plain explains the loss.
-        stages = ((FORMS[:2], range(1)), (() if self.searched else FORMS[2:], everything))
-        for n, (forms, levels) in enumerate(stages):
-            rows = data and all(d.call.form == "rows" for d in data)
-            if n and rows and shape == "(N, K)" and not self.searched:
-                self.other = divergences(caller, self.own)
-            if self.other:
-                return True, []
-            for order in ("prediction", "target"):
-                for form in forms:
-                    data += self.measured(Call(caller, order, shape, form, k), copies)
-                    if self.unsteady:
-                        return True, []
-            found = understand(data, data[0].precision, levels) if data else []
-            if found:
-                break
-        if not data:
-            return caller.answered > before, []
-        self.answered += data
-        self.searched |= not found and k < 65
-        return True, found
+                raise Unsteady(f"two equal calls return two values, {a:.6g} and {b:.6g}")
+        self.numbers.add("nan" if np.isnan(value).all() else "number")
+        return list(datasets(call, self.copies))
 
 
 def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, arrays: str = "auto") -> Diagnosis:
@@ -307,47 +249,65 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
     own = logits if is_shape else () if logits is None else real_array(to_numpy(logits), "logits").shape
     if targets is not None:
         real_array(to_numpy(targets), "targets", bools=True)
+    if inspect.isclass(loss):
+        said = f"this is the class {loss.__name__}: pass an instance, {loss.__name__}(...)"
+        return Diagnosis(notes=(said,))
     batch = None if targets is None else (None if is_shape else logits, targets)
     # Time and memory grow with the square of the classes.
     classes = tuple(n for n in dict.fromkeys((own[-1], own[1])) if 2 <= n <= 3000) if len(own) > 1 else ()
     library = "" if is_shape or logits is None else type(logits).__module__.partition(".")[0]
-    search = _Search(loss, arrays, classes, own[0] if own else None, library, batch)
-    if inspect.isclass(loss):
-        return Diagnosis(
-            notes=(f"this is the class {loss.__name__}: pass an instance, {loss.__name__}(...)",)
-        )
+    search = Search(loss, arrays, classes, own[0] if own else None, library, batch)
     printed = io.StringIO()
     try:
         with np.errstate(all="ignore"), contextlib.redirect_stdout(printed):
-            result = _understood(search, batch)
-    except TooSlow as error:
-        return Diagnosis(notes=(str(error),))
-    return (
-        replace(result, notes=(*result.notes, "prints while it is called")) if printed.getvalue() else result
-    )
+            found = _understood(search)
+    except (TooSlow, Unsteady) as error:
+        found = Diagnosis(notes=(str(error),))
+    return replace(found, notes=(*found.notes, "prints while it is called")) if printed.getvalue() else found
 
 
-def _understood(search: _Search, batch: tuple[Any, Any] | None) -> Diagnosis:
+def _understood(search: Search) -> Diagnosis:
     """Search, describe what is found, and search once more where a batch has more axes than the rows it read."""
     found = search.run()
-    result = search.other or (_describe(search, found, batch) if found else _nothing(search))
-    more = ("(N, T, K)", "(N, K, T)", "(N, T, K), shifted", "(N, K, H, W)", "(N, H, W, K)")
+    result = search.other or (_describe(search, found) if found else _nothing(search))
     lost = result.known and bool(result.batch) and "as predicted" not in result.batch
     if lost or (found and not result.known and not result.tried) or result.axis == "the whole array":
         # It may flatten rows, as those of sequences, or compare the first with the second's label.
-        again = replace(search, shapes=more)
-        other = _describe(again, found, batch) if (found := again.run()) else result
+        again = replace(search, shapes=tuple(s for s in SHAPES if s.count(",") > 1 and "targets" not in s))
+        other = _describe(again, found) if (found := again.run()) else result
         better = other.known and (not lost or "as predicted" in other.batch)
         return other if better or (other.tried and not other.known) else result
     return result
 
 
-def _nothing(search: _Search) -> Diagnosis:
+def _describe(search: Search, found: list[Candidate]) -> Diagnosis:
+    """Choose among the models, put the further questions, and let fresh batches judge."""
+    # Of two classes that exclude each other a binary loss is a categorical one; on any yes and no it stays itself.
+    yes_no = {(f.data.call, f.data.kind) for f in found if f.data.binary and f.law.reading.rank == 0}
+    found = [f for f in found if f.data.binary or (f.data.call, f.data.kind) not in yes_no]
+    least = min(f.cost for f in found)
+    best = [f for f in found if f.cost < least + 0.5]
+    chosen = min(best, key=lambda f: (f.data.call.form != "indices", f.data.call.order != "prediction"))
+    call, reading = chosen.data.call, chosen.law.reading
+    alike = [f for f in best if f.data.call.form == call.form]
+    orders = {f.data.call.order for f in alike if f.law.reading.name == reading.name}
+    # What else explains the same calls, and the other forms of target that are read alike.
+    others = [f.law.reading for f in alike if f.data.call.order == call.order]
+    names = {(r.name, r.family) for r in others} - {(reading.name, reading.family)}
+    rivals = [f"{family}, reads {name}" for name, family in sorted(names)]
+    same = [f for f in found if f.data.call.order == call.order and f.data.kind == chosen.data.kind]
+    forms = {f.data.call.form for f in same if f.law.reading == reading}
+    result = Reader(chosen.data, chosen.law, forms).report(search.own)
+    if not result.known:
+        return result if result.tried else other_axes(call.caller, search.own) or result
+    first = "either" if len(orders) > 1 else result.first
+    return replace(result, first=first, alternatives=(*result.alternatives, *rivals))
+
+
+def _nothing(search: Search) -> Diagnosis:
     """What can be said of a loss that no model of single rows predicts."""
-    if search.unsteady:
-        return Diagnosis(notes=(search.unsteady,))
     for caller in search.callers():
-        if found := other_axes(caller):
+        if found := other_axes(caller, search.own):
             return found
     said = tuple(f"with {LIBRARIES[k]}: {v}" for k, v in search.said.items() if v)
     if not search.numbers:
@@ -355,7 +315,7 @@ def _nothing(search: _Search) -> Diagnosis:
         named = (f"it takes keyword arguments: {', '.join(only)}",) if only else ()
         wrong = tuple(v for v in said if "it returned" in v)
         return Diagnosis(notes=wrong or ("every call raises", *named, *said))
-    if set(search.numbers) == {"nan"}:
+    if search.numbers == {"nan"}:
         return Diagnosis(notes=("it returns nan for every batch", *said))
     notes: tuple[str, ...] = ("it returns numbers, and no cross-entropy predicts them",)
     if not search.answered:
@@ -364,29 +324,3 @@ def _nothing(search: _Search) -> Diagnosis:
     for call in calls[:1]:
         notes += function_of_one(call)
     return Diagnosis(arrays=search.answered[0].call.caller.arrays, notes=notes)
-
-
-def _describe(search: _Search, found: list[Candidate], own: tuple[Any, Any] | None) -> Diagnosis:
-    """Choose among the models, put the further questions, and let fresh batches judge."""
-    # Of two classes that exclude each other a binary loss is a categorical one; on any yes and no it stays itself.
-    yes_no = {(f.data.call, f.data.kind) for f in found if f.data.binary and f.fit.reading.rank == 0}
-    found = [f for f in found if f.data.binary or (f.data.call, f.data.kind) not in yes_no]
-    least = min(f.cost for f in found)
-    best = [f for f in found if f.cost < least + 0.5]
-    chosen = min(best, key=lambda f: (f.data.call.form != "indices", f.data.call.order != "prediction"))
-    call, reading = chosen.data.call, chosen.fit.reading
-    alike = [f for f in best if f.data.call.form == call.form]
-    orders = {f.data.call.order for f in alike if f.fit.reading.name == reading.name}
-    # What else explains the same calls, and the other forms of target that are read alike.
-    others = (f.fit.reading for f in alike if f.data.call.order == call.order)
-    rivals = [r for r in others if (r.name, r.family) != (reading.name, reading.family)]
-    same = [f for f in found if f.data.call.order == call.order and f.data.kind == chosen.data.kind]
-    forms = {f.data.call.form for f in same if f.fit.reading == reading}
-    result = Questions(chosen, forms, search.loss).report(own)
-    if not result.known and result.tried:
-        return result
-    if not result.known:
-        return other_axes(call.caller) or result
-    more = dict.fromkeys(f"{r.family}, reads {r.name}" for r in rivals)
-    first = "either" if len(orders) > 1 else result.first
-    return replace(result, first=first, alternatives=(*result.alternatives, *more))

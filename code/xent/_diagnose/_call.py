@@ -77,32 +77,39 @@ def ways(loss: Loss) -> list[tuple[str, ...]]:
     return [pair, pair[::-1]] if len(pair) == 2 else [()]
 
 
+def keywords(loss: Loss, passed: tuple[str, ...] = ()) -> list[str]:
+    """The arguments that take a value by name, beside the two arrays, which are passed by position or so."""
+    taken = [p for p in parameters(loss) if p.name not in ("self", *passed)]
+    if hasattr(loss, "call"):  # of Keras, whose other arguments stand in the caller's signature
+        taken = [p for p in signature(type(loss).__call__) if p.name != "self"]
+    plain = [p.name for p in taken if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    given = getattr(loss, "keywords", None) or {}
+    found = [n for n in (plain if passed else plain[2:]) if n not in given]
+    return list(dict.fromkeys([*found, *["sample_weight"] * any(p.kind is p.VAR_KEYWORD for p in taken)]))
+
+
 def numbers_within(loss: Loss) -> tuple[list[int], list[int]]:
     """Whole numbers that a loss holds, and the lengths of its arrays: candidates to call it with, no more.
 
     They come from its attributes, its defaults, its closure and its constants, whatever these are called.
     """
-    held = [*getattr(loss, "__dict__", {}).values(), *(getattr(loss, "keywords", None) or {}).values()]
-    held += [b for v in held if isinstance(v, dict) for b in v.values()]
+    held = [getattr(loss, "__dict__", {}), getattr(loss, "keywords", None) or {}]
     for function in (loss, *(getattr(loss, name, None) for name in ("func", "forward", "call"))):
         function = getattr(function, "__func__", function)
-        held += getattr(function, "__defaults__", None) or ()
-        held += (getattr(function, "__kwdefaults__", None) or {}).values()
-        for cell in getattr(function, "__closure__", None) or ():
-            try:
-                held += [cell.cell_contents, *getattr(cell.cell_contents, "__dict__", {}).values()]
-            except ValueError:  # an empty cell
-                continue
-        code = getattr(function, "__code__", None)
-        if code is not None:
-            held += [*code.co_consts, *(getattr(function, "__globals__", {}).get(n) for n in code.co_names)]
-    held += [b for v in held if isinstance(v, dict) and len(v) < 50 for b in v.values()]
-    whole = [v for v in held if isinstance(v, int) and not isinstance(v, bool)]
+        held += [getattr(function, name, None) or () for name in ("__defaults__", "__kwdefaults__")]
+        closure = getattr(function, "__closure__", None) or ()
+        cells = [c.cell_contents for c in closure if "empty" not in repr(c)]
+        held += [cells, *(getattr(c, "__dict__", {}) for c in cells)]
+        if code := getattr(function, "__code__", None):
+            held += [code.co_consts, [getattr(function, "__globals__", {}).get(n) for n in code.co_names]]
+    found = [v for h in held for v in (h.values() if isinstance(h, dict) else h)]
+    found += [v for h in found if isinstance(h, dict) and len(h) < 50 for v in h.values()]
+    whole = [v for v in found if isinstance(v, int) and not isinstance(v, bool)]
     # A class has a property there, which is no shape.
-    shapes = [tuple(v.shape) for v in held if hasattr(getattr(v, "shape", None), "__len__")]
-    lengths = [int(shape[0]) for shape in shapes if len(shape) == 1]
-    lists = (v for v in held if isinstance(v, list | tuple))
-    lengths += [len(v) for v in lists if v and all(isinstance(e, float | int) for e in v)]
+    shapes = [tuple(v.shape) for v in found if hasattr(getattr(v, "shape", None), "__len__")]
+    lists = [v for v in found if isinstance(v, list | tuple) and v]
+    lists = [v for v in lists if all(isinstance(e, float | int) for e in v)]
+    lengths = [int(shape[0]) for shape in shapes if len(shape) == 1] + [len(v) for v in lists]
     return list(dict.fromkeys(whole)), [n for n in dict.fromkeys(lengths) if 2 <= n <= 200_000]
 
 
@@ -124,8 +131,8 @@ class Caller:
         self.calls = self.answered = 0
         self.mutates = False
 
-    def tensor(self, values: Array) -> Any:
-        copy = np.array(values, dtype=self.dtype if values.dtype.kind == "f" else None)
+    def tensor(self, values: Array, dtype: Any = None) -> Any:
+        copy = np.array(values, dtype or (self.dtype if values.dtype.kind == "f" else None), order="C")
         if self.arrays == "torch":
             return import_module("torch").from_numpy(copy).to(self.device)
         return import_module("tensorflow").constant(copy) if self.arrays == "tensorflow" else copy
@@ -134,16 +141,11 @@ class Caller:
         """How copies are made of arrays that shall be as `own` is: its library, its format, its device."""
         kind = type(own).__module__.partition(".")[0]
         if kind == "torch":
-            torch = import_module("torch")
-            return lambda a: torch.from_numpy(np.array(a)).to(own.device, own.dtype)
+            return lambda a: import_module("torch").from_numpy(np.array(a)).to(own.device, own.dtype)
         if kind == "tensorflow":
             return lambda a: import_module("tensorflow").constant(a, dtype=own.dtype)
-        dtype = getattr(own, "dtype", None)
-        if self.arrays == "numpy" and isinstance(dtype, np.dtype):
-            return lambda a: np.array(a, dtype)
-        if self.arrays == "torch" and isinstance(dtype, np.dtype):
-            return lambda a: import_module("torch").from_numpy(np.array(a, dtype)).to(self.device)
-        return self.tensor
+        dtype = getattr(own, "dtype", None) if self.arrays in ("numpy", "torch") else None
+        return lambda a: self.tensor(a, dtype if isinstance(dtype, np.dtype) else None)
 
     def raw(self, pair: Any, options: dict[str, Any]) -> Any:
         """The loss's own return value, with its warnings kept quiet."""
@@ -157,53 +159,51 @@ class Caller:
     def __call__(self, first: Array, second: Array, **options: Any) -> Array | None:
         # A loss that writes into its arguments does so at once, or where labels are to be left out.
         strange = any(a.dtype.kind == "i" and (abs(a - 99) > 99).any() for a in (first, second))
-        given = [self.tensor(np.asarray(a)) for a in (first, second)]
         named = {k: self.tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
-        return self.of(given, named, self.answered < 32 or strange)
+        return self.of([self.tensor(first), self.tensor(second)], named, self.answered < 32 or strange)
 
     def of(self, given: Any, named: dict[str, Any] | None = None, watch: bool = False) -> Array | None:
         """The loss of arrays as they are passed."""
         before, began = [to_numpy(a).copy() for a in given] if watch else [], time.perf_counter()
         try:
             value = self.raw(given, named or {})
-            if (took := time.perf_counter() - began) > SLOW:
-                raise TooSlow(f"a call takes {took:.0f} seconds, and a diagnosis some hundred calls")
-            dtype = getattr(value, "dtype", "float64")
+            took = time.perf_counter() - began
             wrong = value is None or isinstance(value, str | dict | list | tuple | bool)
-            if wrong or (result := to_numpy(value)).dtype.kind not in "fiu":
+            if took <= SLOW and (wrong or (result := to_numpy(value)).dtype.kind not in "fiu"):
                 raise TypeError(f"it returned {_no_number(value)}")
-            result = result.astype(np.float64)
             self.returned = type(value).__module__.partition(".")[0]
-            if (self.arrays, self.returned) == (
-                "torch",
-                "tensorflow",
-            ):  # it converts them, and no gradient comes back
+            if (self.arrays, self.returned) == ("torch", "tensorflow"):  # and no gradient comes back
                 raise TypeError("it returned a tensor of TensorFlow for tensors of PyTorch")
-        except TooSlow:
-            raise
         except (Exception, SystemExit) as error:  # whatever the loss raises is evidence
             self.said = _message(error)
             return None
+        if took > SLOW:
+            raise TooSlow(f"a call takes {took:.0f} seconds, and a diagnosis some hundred calls")
+        dtype = getattr(value, "dtype", "float64")
         self.result_dtype = getattr(dtype, "name", str(dtype).removeprefix("torch."))
         self.answered += 1
-        self.mutates |= any(
-            not np.array_equal(old, to_numpy(new), equal_nan=old.dtype.kind == "f")
-            for old, new in zip(before, given)  # noqa: B905 (none, later on)
-        )
-        return result
+        pairs = zip(before, given)  # noqa: B905 (none, later on)
+        same = [np.array_equal(a, to_numpy(b), equal_nan=a.dtype.kind == "f") for a, b in pairs]
+        self.mutates |= not all(same)
+        return result.astype(np.float64)
 
     def gradient(self, pair: list[Any], of_first: bool) -> tuple[Array, Array] | str:
         """The gradient by the prediction, with random weights for values that are not reduced, and these weights; or
         why there is none.
         """
-        x, rng = pair[0 if of_first else 1], np.random.default_rng(23)
+
+        def weights(value: Any) -> Array:
+            shape = tuple(value.shape)
+            return np.random.default_rng(23).uniform(0.2, 3.0, shape) if shape else np.ones(())
+
+        x = pair[0 if of_first else 1]
         try:
             if self.arrays == "torch":
                 x.requires_grad_()
                 value = self.raw(pair, {})
                 if not getattr(value, "requires_grad", False):
                     return "missing: what the loss returns is cut off from its argument"
-                upstream = rng.uniform(0.2, 3.0, tuple(value.shape)) if value.ndim else np.ones(())
+                upstream = weights(value)
                 value.backward(import_module("torch").from_numpy(upstream).to(value.device, value.dtype))
                 found = x.grad
             else:
@@ -211,7 +211,7 @@ class Caller:
                 with tf.GradientTape() as tape:
                     tape.watch(x)
                     value = self.raw(pair, {})
-                upstream = rng.uniform(0.2, 3.0, tuple(value.shape)) if value.ndim else np.ones(())
+                upstream = weights(value)
                 found = tape.gradient(value, x, output_gradients=tf.cast(tf.constant(upstream), value.dtype))
             return "missing: nothing reaches the argument" if found is None else (to_numpy(found), upstream)
         except Exception as error:

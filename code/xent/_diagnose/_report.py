@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 UNKNOWN = "unknown"
 NAT = "not applicable"
@@ -70,8 +70,6 @@ class Diagnosis:
         Other readings that the batches cannot tell from the one above.
     notes : tuple of str
         What else was seen, what stays unexplained, and what the loss itself said.
-    evidence : dict
-        What shows a finding, by its name.
     """
 
     family: str = UNKNOWN
@@ -112,7 +110,6 @@ class Diagnosis:
     predicted: float | None = None
     alternatives: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    evidence: dict[str, str] = field(default_factory=dict)
 
     @property
     def known(self) -> bool:
@@ -179,27 +176,20 @@ class Diagnosis:
             f"clips: {self.clip}": self.clip not in ("no", UNKNOWN, NAT) and not self.clip.startswith("no,"),
             f"computes in {self.precision}": "16" in self.precision,
             "padding counts in the mean": self.sequences.startswith("over all positions, padding"),
-            "averages the means of sequences: a short one weighs as much as a long one": self.sequences.startswith(
-                "a mean of sequence"
-            ),
-            f"ignored labels: {self.ignored}": any(
-                said in self.ignored for said in ("counted as", "read as", "by N", "changes")
-            ),
+            "averages the means of sequences: a short one weighs as much as a long one":
+                self.sequences.startswith("a mean of sequence"),
+            f"ignored labels: {self.ignored}":
+                any(said in self.ignored for said in ("counted as", "read as", "by N", "changes")),
             self.batch: bool(self.batch) and not self.batch.endswith("as predicted"),
         }  # fmt: skip
-        return (
-            *(said for said, is_so in asked.items() if is_so),
-            *(n for n in self.notes if n not in self._plain_notes),
-        )
+        plain = self._plain_notes
+        return (*(said for said, is_so in asked.items() if is_so), *(n for n in self.notes if n not in plain))
 
     @property
     def _plain_notes(self) -> tuple[str, ...]:
         """Notes on what is in order."""
-        return tuple(
-            n
-            for n in self.notes
-            if n.startswith(("takes ", "one value per", "weights were measured", "returns float"))
-        )
+        plain = ("takes ", "one value per", "returns float")
+        return tuple(n for n in self.notes if n.startswith(plain))
 
     def __repr__(self) -> str:
         if not self.known:
@@ -210,11 +200,8 @@ class Diagnosis:
             kinds.setdefault(what, []).append(label)
         ignored = "; ".join(f"{', '.join(v)}: {what}" for what, v in kinds.items() if what != "refused")
         sequences = self.sequences.replace("; compares position t with label t", "")
-        sequences = (
-            sequences.replace(f" (label {self.ignore_index[0]} left out)", "")
-            if self.ignore_index
-            else sequences
-        )
+        for left in self.ignore_index[:1]:
+            sequences = sequences.replace(f" (label {left} left out)", "")
         ignored = "" if self.ignored in (NAT, UNKNOWN) else ignored
         *most, last = self.targets or ("",)
         takes = [self.first, f"{', '.join(most)} or {last} targets" if most else f"{last} targets"]
@@ -235,9 +222,7 @@ class Diagnosis:
         )
         text = textwrap.wrap(self.sentence + ".", WIDTH, break_on_hyphens=False)
         for said in unusual:
-            text += textwrap.wrap(
-                said, WIDTH, initial_indent="! ", subsequent_indent="  ", break_on_hyphens=False
-            )
+            text += _lines(said, "! ", "  ")
         for key, value in facts:
             if value not in ("", UNKNOWN, NAT):
                 text += _entry(key, value)
@@ -254,7 +239,11 @@ def _ratios(weights: tuple[float, ...]) -> str:
     return " : ".join(shown) + (f" : ... ({len(weights)} of them)" if len(weights) > 12 else "")
 
 
+def _lines(text: str, head: str, rest: str) -> list[str]:
+    """A text no wider than a phone shows."""
+    return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=rest, break_on_hyphens=False)
+
+
 def _entry(key: str, value: str) -> list[str]:
-    """One fact, no wider than a phone shows."""
-    head, rest = (f"  {key:<10}", " " * 12) if key else ("  ", "  ")
-    return textwrap.wrap(value, WIDTH, initial_indent=head, subsequent_indent=rest, break_on_hyphens=False)
+    """One fact."""
+    return _lines(value, f"  {key:<10}" if key else "  ", " " * 12 if key else "  ")

@@ -12,8 +12,8 @@ from xent._validate import MOST, integer, refuse_where, shown, sum_tolerance
 from xent.distillation import above_zero
 
 from . import _checks as tensors
-from ._blocks import concrete
 from ._checks import LABEL_DTYPES
+from ._reduction import concrete
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def top_k_of_teacher(teacher_logits: Tensor, k: int, *, temperature: float = 1.0
     return TopK(indices, tail, probs.gather(-1, indices), classes=v.shape[-1])
 
 
-def masses_of(cache: Any, hidden: Tensor, weight: Tensor | None, classes: int) -> list[Tensor]:
+def masses_of(cache: Any, hidden: Tensor, weight: Tensor | None, classes: int) -> tuple[Tensor, ...]:
     """Check a cache of top classes, and return its indices, masses and tail with a row for each row."""
     if not isinstance(cache, TopK):
         raise TypeError(f"teacher_top_k: expected an xent.torch.TopK, got {type(cache).__name__}")
@@ -117,10 +117,10 @@ def masses_of(cache: Any, hidden: Tensor, weight: Tensor | None, classes: int) -
         wrong = ~((total - 1).abs() <= slack) & live
         expected = f"masses that sum to one with the tail (within {slack:.2g} for {values.dtype})"
         refuse_where(wrong, name, expected, total, got="a sum of {:.10g}")
-    return [indices.reshape(-1, indices.shape[-1]), masses.reshape(-1, indices.shape[-1]), tail.reshape(-1)]
+    return indices.reshape(-1, indices.shape[-1]), masses.reshape(-1, indices.shape[-1]), tail.reshape(-1)
 
 
-def samples_of(samples: Any, hidden: Tensor, weight: Tensor | None, classes: int) -> list[Tensor]:
+def samples_of(samples: Any, hidden: Tensor, weight: Tensor | None, classes: int) -> tuple[Tensor, ...]:
     """Check sampled classes and their weights, and return them with a row for each row."""
     name = "teacher_samples"
     if not isinstance(samples, tuple) or len(samples) != 2:
@@ -133,7 +133,7 @@ def samples_of(samples: Any, hidden: Tensor, weight: Tensor | None, classes: int
     if given.shape == indices.shape:
         given = given.masked_fill(dead, 0)
     masses = tensors.weights(given, name, tuple(indices.shape), "that of the indices", hidden)
-    return [x.reshape(-1, indices.shape[-1]) for x in (indices, masses)]
+    return tuple(x.reshape(-1, indices.shape[-1]) for x in (indices, masses))
 
 
 def _indices(value: Any, name: str, hidden: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from xent import _validate as check
 
-from ._blocks import Settings, accumulator, concrete, wide
+from ._reduction import Settings, accumulator, concrete, wide
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LABEL_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -93,7 +93,7 @@ def differ(labels: Tensor, ignore_index: int) -> Tensor:
 def in_range(labels: Tensor, name: str, classes: int) -> None:
     """Refuse what is no class index."""
     if concrete(labels) and labels.numel():
-        low, high = (int(end.item()) for end in labels.aminmax())
+        low, high = torch.stack(labels.aminmax()).tolist()  # one transfer
         if low < 0 or high >= classes:
             hint = (lambda: check.meant(low, high, classes)) if name == "targets" else str
             wrong = (labels < 0) | (labels >= classes)
@@ -107,12 +107,13 @@ def distributions(
     indices = isinstance(value, Tensor) and value.dtype in LABEL_DTYPES and value.ndim < like.ndim
     tensor = widened(value, name, "; for class indices use cross_entropy" if indices else "")
     same_shape(tensor, name, like.shape, other, like)
-    if concrete(tensor):
-        tolerance = check.sum_tolerance(value.dtype, tensor.shape[axis])
-        inside(tensor, name, tolerance, hint=hint)
-        sums = tensor.detach().sum(axis)
-        if ((sums - 1).abs() > tolerance).any():  # to add up in float64, PyTorch copies all of them
-            sums = tensor.detach().sum(axis, dtype=accumulator(tensor))
+    if concrete(tensor) and tensor.numel():
+        given, tolerance = tensor.detach(), check.sum_tolerance(value.dtype, tensor.shape[axis])
+        low, high, off = torch.stack([*given.aminmax(), (given.sum(axis) - 1).abs().amax()]).tolist()
+        if not (low >= 0 and high <= 1 + tolerance):
+            inside(tensor, name, tolerance, hint=hint)
+        if not off <= tolerance:  # to add up in float64, PyTorch copies all of them
+            sums = given.sum(axis, dtype=accumulator(tensor))
             expected = check.sum_to_one("probabilities", value, axis, tolerance)
             wrong = (sums - 1).abs() > tolerance
             check.refuse_where(wrong, name, expected, sums, got="a sum of {:.10g}", hint=hint)
@@ -122,7 +123,7 @@ def distributions(
 def inside(tensor: Tensor, name: str, slack: float = 0.0, *, hint: Callable[[], str] = str) -> None:
     """Refuse what lies outside [0, 1]."""
     if concrete(tensor) and tensor.numel():
-        low, high = tensor.detach().aminmax()
+        low, high = torch.stack(tensor.detach().aminmax()).tolist()
         if not (low >= 0 and high <= 1 + slack):
             wrong = ~((tensor >= 0) & (tensor <= 1 + slack))
             check.refuse_where(wrong, name, "probabilities in [0, 1]", tensor, hint=hint)
@@ -192,6 +193,20 @@ def target_weights(
     return counts.to(wide(moved.dtype)) if result is None else result.masked_fill(~counts, 0.0)
 
 
+def distributions_and_weights(
+    t: Tensor, like: Tensor, weight: Any, sample_weight: Any
+) -> tuple[tuple[Tensor, ...], Tensor | None, Tensor | None]:
+    """Return what stands beside the logits (the classes' weights with a row for each row), weights, and masses."""
+    w = mass = target_weights(like, sample_weight)
+    if weight is None:
+        return (t,), w, mass
+    of_class = weights(weight, "weight", t.shape[-1:], "one weight a class", like)
+    each = t @ of_class.to(t.dtype)
+    mass = each if w is None else w * each
+    w = (mass > 0).to(mass.dtype) if w is None else w.masked_fill(mass == 0, 0.0)
+    return (t, of_class.expand(t.shape)), w, mass
+
+
 def same_shape(tensor: Tensor, name: str, shape: torch.Size, other: str, on: Tensor, hint: str = "") -> None:
     """Refuse another shape or device."""
     check.same_shape(tensor, name, shape, other, hint)
@@ -202,3 +217,8 @@ def same_device(tensor: Tensor, name: str, other: Tensor) -> None:
     """Refuse another device."""
     if tensor.device != other.device:
         raise ValueError(f"{name}: expected the device of the logits, {other.device}, got {tensor.device}")
+
+
+def held(value: float, like: Tensor) -> float:
+    """A share, or zero if it may be zero in the dtype that is computed in, where it would make nan of inf."""
+    return value if value >= torch.finfo(torch.promote_types(like.dtype, torch.float32)).tiny else 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
@@ -15,11 +14,13 @@ from xent._validate import Reduction
 from xent.distillation import Direction, Scale, beta_share, divergence_settings
 
 from . import _checks as tensors
-from . import _parts
-from ._blocks import Settings, wide
 from ._caches import TopK, masses_of, samples_of
-from ._linear_step import LinearLoss
-from ._losses import held
+from ._checks import held
+from ._distillation import mixture
+from ._divergence import Coarse, Divergence
+from ._linear_step import LinearLoss, refuse_transforms, row_factors
+from ._reduction import Settings, wide
+from ._row_losses import Distributions, Labels, RowLoss, Sampled, Terms
 from ._selected import chosen
 
 
@@ -106,7 +107,7 @@ def linear_cross_entropy(
     (0.288726, torch.Size([3, 2]))
     """
     layer = _Layer.checked(hidden, linear_weight, linear_bias, "linear_")
-    _parts.refuse_transforms("linear_cross_entropy", *layer.tensors)
+    refuse_transforms("linear_cross_entropy", *layer.tensors)
     if isinstance(weight, Tensor) and weight.shape == layer.weight.shape:
         raise TypeError(
             "weight: the layer's weight is linear_weight; weight is that of a target by its class"
@@ -118,35 +119,20 @@ def linear_cross_entropy(
     if isinstance(targets, Tensor) and targets.is_floating_point() and targets.ndim == hidden.ndim:
         if ignore_index is not None:
             raise ValueError("ignore_index: expected class indices with it, got distributions as targets")
-        part, beside, w, mass = _soft(layer, targets, settings, weight, sample_weight)
+        like = hidden.new_empty(()).expand(*hidden.shape[:-1], layer.classes)
+        t = tensors.distributions(targets.detach(), "targets", like, "the logits", -1)
+        given, w, mass = tensors.distributions_and_weights(t, like, weight, sample_weight)
+        part: RowLoss = Distributions(*settings)
+        beside = tuple(_matrix(x) for x in given)
     else:
         labels, counts = tensors.labels_of(targets, hidden, ignore_index, layer.classes)
-        part, beside, mass = _parts.Labels(*settings), [labels.flatten()], None
+        part, beside, mass = Labels(*settings), (labels.flatten(),), None
         w = tensors.target_weights(hidden, sample_weight, counts)
         if weight is not None:
             of_class = tensors.weights(weight, "weight", (layer.classes,), "one weight a class", hidden)
             w = of_class[labels] if w is None else w * of_class[labels]
-    loss = _parts.Parts((part,), cap)
-    reduce = tensors.reduction_arguments(reduction, denominator)
-    return _reduced(layer, loss, beside, w, reduce, mass=mass)
-
-
-def _soft(
-    layer: _Layer, targets: Tensor, how: tuple[float, float], weight: Any, sample_weight: Any
-) -> tuple[_parts.Part, list[Tensor], Tensor | None, Tensor | None]:
-    """Return the part for distributions, what stands beside the logits, and what a row weighs and counts for."""
-    hidden, classes = layer.hidden, layer.classes
-    like = hidden.new_empty(()).expand(*hidden.shape[:-1], classes)
-    t = tensors.distributions(targets.detach(), "targets", like, "the logits", -1)
-    w = mass = tensors.target_weights(hidden, sample_weight)
-    beside = [_matrix(t)]
-    if weight is None:
-        return _parts.Distributions(*how), beside, w, mass
-    of_class = tensors.weights(weight, "weight", (classes,), "one weight a class", hidden)
-    each = t.to(of_class.dtype) @ of_class
-    mass = each if w is None else w * each
-    w = (mass > 0).to(mass.dtype) if w is None else w.masked_fill(mass == 0, 0.0)
-    return _parts.Weighed(*how), [*beside, of_class.expand(len(beside[0]), classes)], w, mass
+    terms = Terms((part,), softcap=cap)
+    return _reduced(layer, terms, beside, w, tensors.reduction_arguments(reduction, denominator), mass)
 
 
 @overload
@@ -213,15 +199,13 @@ def linear_selected_log_probs(
     (tensor([-0.4076, -0.1698]), tensor([0.8324, 0.5243]))
     """
     layer = _Layer.checked(hidden, linear_weight, linear_bias, "linear_")
-    _parts.refuse_transforms("linear_selected_log_probs", *layer.tensors)
+    refuse_transforms("linear_selected_log_probs", *layer.tensors)
     labels, counts = tensors.labels_of(targets, hidden, ignore_index, layer.classes)
     dtype = torch.promote_types(hidden.dtype, layer.weight.dtype)
     loss = chosen(temperature, entropy, dtype, tensors.cap_and_penalty(softcap, 0.0, dtype)[0])
-    shares = (-1.0, 1.0)[: len(loss.parts)]
     w = tensors.target_weights(hidden, None, counts)
-    terms = _terms(layer, loss, [labels.flatten()], w, ("none", None), shares=shares)
-    found = terms.reshape(len(shares), *labels.shape)
-    return (found[0], found[1]) if entropy else found[0]
+    found = _reduced(layer, loss, (labels.flatten(),), w, ("none", None))
+    return (-found[0], found[1]) if entropy else -found[0]
 
 
 def linear_distillation_loss(
@@ -295,10 +279,9 @@ def linear_distillation_loss(
     Notes
     -----
     The room is that of `linear_cross_entropy`, twice with a live teacher; on a GPU, two to eight times. Its errors and
-    other notes hold here too. A row's loss L, without T^2, comes from rounded log-probabilities, not from differences
-    of logits as in `distillation_loss`: with e for (8 + margin) epsilons it is off by at most e (L + sqrt(L) + e),
-    not by e L, and with a cache by e (L + 1). In float32 the first may be 0.2 % of the loss of two models whose logits
-    differ by 1e-3, and more at a high temperature.
+    other notes hold here too. Given its logits, a row's loss is as accurate as that of `distillation_loss`. With
+    `top_k` a loss L, without T^2, is off by at most e (L + sqrt(L) + e), e being (8 + margin) epsilons, and with a
+    cache by e (L + 1): the logarithm of what all other classes add up to is rounded.
 
     Examples
     --------
@@ -315,7 +298,7 @@ def linear_distillation_loss(
     0.12328
     """
     layer = _Layer.checked(student_hidden, student_weight, student_bias, "student_")
-    _parts.refuse_transforms("linear_distillation_loss", *layer.tensors)
+    refuse_transforms("linear_distillation_loss", *layer.tensors)
     alpha = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     if alpha < 1 and targets is None:
         raise ValueError(f"alpha: expected targets with an alpha below 1, got none with alpha={alpha!r}")
@@ -340,14 +323,15 @@ def linear_distillation_loss(
         )
     heat = divergence_settings(temperature, scale, direction)
     tensors.within(heat[0], "temperature", torch.promote_types(hidden.dtype, student_weight.dtype))
-    teacher: list[Tensor] = []
-    beside: list[Tensor] = []
-    soft: _parts.Part
+    teacher: tuple[Tensor, ...] = ()
+    beside: tuple[Tensor, ...] = ()
+    soft: RowLoss
     if teacher_hidden is not None:
         if top_k is not None and check.integer(top_k, "top_k") < 1:
             raise ValueError(f"top_k: expected at least one class, got {check.shown(top_k)}")
         teacher = _taught(layer, teacher_hidden, teacher_weight, teacher_bias)
-        soft = _parts.Divergence(*heat, direction, beta_share(beta), top_k)
+        how = (*heat, direction, beta_share(beta))
+        soft = Divergence(*how) if top_k is None or top_k >= layer.classes else Coarse(*how, top_k)
     else:
         for name, value, only in (
             ("teacher_weight", teacher_weight, None),
@@ -359,22 +343,21 @@ def linear_distillation_loss(
                 raise ValueError(f"{name}: expected {only!r} with {came[0]}, got {check.shown(value)}")
         beta_share(beta)
         if teacher_top_k is not None:
-            soft, beside = _parts.Cached(*heat), masses_of(teacher_top_k, hidden, w, layer.classes)
+            soft, beside = Coarse(*heat), masses_of(teacher_top_k, hidden, w, layer.classes)
         else:
-            soft, beside = _parts.Sampled(*heat), samples_of(teacher_samples, hidden, w, layer.classes)
-    parts: list[_parts.Part] = [soft] if alpha > 0 else []
-    if alpha == 0:
-        teacher = beside = []
+            soft, beside = Sampled(*heat), samples_of(teacher_samples, hidden, w, layer.classes)
+    # The first part takes the teacher's logits, which are formed block by block.
+    terms = Terms((soft,))
     if alpha < 1:
         assert labels is not None
-        parts.append(_parts.Labels())
-        beside = [*beside, labels.flatten()]
-    shares = [share for share in (alpha, 1 - alpha) if share > 0]
-    loss, reduce = _parts.Parts(tuple(parts)), tensors.reduction_arguments(reduction, denominator)
-    return _reduced(layer, loss, beside, w, reduce, shares=shares, teacher=teacher)
+        terms, beside = mixture(alpha, soft, beside, labels.flatten())
+    teacher = teacher if alpha > 0 else ()
+    return _reduced(
+        layer, terms, beside, w, tensors.reduction_arguments(reduction, denominator), teacher=teacher
+    )
 
 
-def _taught(layer: _Layer, hidden: Any, weight: Any, bias: Any) -> list[Tensor]:
+def _taught(layer: _Layer, hidden: Any, weight: Any, bias: Any) -> tuple[Tensor, ...]:
     """Check a teacher's layer beside the student's, and return its tensors."""
     taught = _Layer.checked(hidden, weight, bias, "teacher_")
     rows, classes = layer.hidden.shape[:-1], layer.classes
@@ -391,7 +374,7 @@ def _taught(layer: _Layer, hidden: Any, weight: Any, bias: Any) -> list[Tensor]:
             f"the same tokens and the rest is padding, slice: {whose}_weight[:{least}], and its bias alike"
         )
     tensors.same_device(hidden, "teacher_hidden", layer.hidden)
-    return [_matrix(hidden.detach()), *(x.detach() for x in (weight, bias) if x is not None)]
+    return _matrix(hidden.detach()), *(x.detach() for x in (weight, bias) if x is not None)
 
 
 @dataclass(frozen=True)
@@ -432,47 +415,36 @@ class _Layer:
 
 def _reduced(
     layer: _Layer,
-    loss: _parts.Parts,
-    beside: list[Tensor],
+    terms: Terms,
+    beside: tuple[Tensor, ...],
     weight: Tensor | None,
     settings: Settings,
-    **more: Any,
-) -> Tensor:
-    """Apply the parts, and add them up."""
-    terms = _terms(layer, loss, beside, weight, settings, **more)
-    return terms.sum(0).reshape(layer.hidden.shape[:-1]) if settings[0] == "none" else terms
-
-
-def _terms(
-    layer: _Layer,
-    loss: _parts.Parts,
-    beside: list[Tensor],
-    weight: Tensor | None,
-    settings: Settings,
-    *,
-    shares: Sequence[float] = (1.0,),
     mass: Tensor | None = None,
-    teacher: Sequence[Tensor] = (),
+    *,
+    teacher: tuple[Tensor, ...] = (),
 ) -> Tensor:
-    """Turn weights, the reduction and shares into a factor for each part and row, and apply the loss."""
+    """Turn weights and the reduction into a factor for each row, and apply the loss."""
     hidden, device = layer.hidden, layer.hidden.device
     dtype = wide(torch.promote_types(hidden.dtype, layer.weight.dtype))
     for x in (*teacher[1:], *beside):
         dtype = torch.promote_types(dtype, x.dtype) if x.is_floating_point() else dtype
     like = hidden.new_empty(0, dtype=dtype)
-    factor = _parts.row_factors(weight, hidden.shape[:-1], like, settings, mass).flatten()
+    factor = row_factors(weight, hidden.shape[:-1], like, settings, mass).flatten()
+    factor = factor.expand(1 if terms.shares else len(terms.parts), -1)
     tensors = layer.tensors
     form = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in tensors]
     if torch.is_autocast_enabled(device.type):
         # As autocast does for a linear layer; double precision is left as it is.
         cast = torch.get_autocast_dtype(device.type)
         tensors = tuple(_cast(x, cast) for x in tensors)
-        teacher = [_cast(x, cast) for x in teacher]
+        teacher = tuple(_cast(x, cast) for x in teacher)
     h, *rest = tensors
-    of_rows = torch.stack([share * factor for share in shares]), *teacher, *beside
     each = settings[0] == "none"
-    result: Tensor = LinearLoss.apply(each, form, loss.text(), len(teacher), _matrix(h), *rest, *of_rows)
-    return result if each else result.reshape(())
+    result: Tensor = LinearLoss.apply(
+        each, form, terms.text(), len(teacher), _matrix(h), *rest, factor.contiguous(), *teacher, *beside
+    )
+    rows = hidden.shape[:-1] if terms.shares else (len(terms.parts), *hidden.shape[:-1])
+    return result.reshape(rows) if each else result
 
 
 def _matrix(x: Tensor) -> Tensor:

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from ._blocks import summed
 from ._checks import in_range
-from ._parts import Parts, refuse_second_derivatives
+from ._reduction import Settings, divide_by, summed, wide
+from ._row_losses import Terms
 
 # Logits in a block: 12 MiB in float32, and so many rows that the products run at full speed. Each block reads
 # and writes the whole gradient of the weights, so fewer rows than LEAST would take longer for that. An
@@ -43,19 +44,20 @@ def linear_loss(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return each row's losses, and the gradients of sum(factor * loss), as far as `form` asks for them.
 
-    `loss` is the text of `Parts`, and `factor` and the losses have a row for each of these, shape (P, N).
-    `teacher` is another layer (hidden states, weight, perhaps a bias), whose logits the first part takes;
-    `beside` has what else the parts take. An operator of its own, so that what compiles a model leaves the blocks
-    as they are. Rows of factor zero are left out, whatever they hold. The losses are in the dtype of `factor`,
+    `loss` is the text of `Terms`; `factor` and the losses have shape (P, N), a row for each of these, or (1, N) where
+    they are added up. `teacher` is another layer (hidden states, weight, perhaps a bias), whose logits the first part
+    takes; `beside` has what else the parts take. An operator of its own, so that what compiles a model leaves the
+    blocks as they are. Rows of factor zero are left out, whatever they hold. The losses are in the dtype of `factor`,
     and all arithmetic.
     """
-    parts, classes = Parts.of(loss), len(weight)
+    terms, classes = Terms.of(loss), len(weight)
     results = losses, to_hidden, to_weight, to_bias = _results(hidden, weight, bias, factor, form)
     active = (factor != 0).any(0).nonzero().squeeze(1)
-    for name, indices in parts.indices([*teacher[:1], *beside]):
+    for name, indices in terms.indices([*teacher[:1], *beside]):
         in_range(indices if len(active) == len(hidden) else indices[active], name, classes)
     size, step = _sizes(hidden.device.type, classes, len(teacher) > 0)
     room = factor.new_empty(1 + (len(teacher) > 0), min(size, len(active)), classes)
+    work = factor.new_empty(1 + terms.arrays, min(step, room.shape[1]), classes)
     with torch.autocast(hidden.device.type, enabled=False):
         for rows in active.split(size) if len(active) else ():
             h = hidden[rows]
@@ -65,7 +67,12 @@ def linear_loss(
                 part = slice(first, first + step)
                 at = rows[part]
                 inputs = [*(v[part] for v in taught), *(x[at] for x in beside)]
-                losses[:, at] = parts(z[part], inputs, factor[:, at])
+                own = work[0, : len(at)]
+                of_block = factor[:, at].unsqueeze(-1)
+                of_block = of_block if terms.shares is None else of_block[0]
+                losses[:, at] = terms.kernel(
+                    own.copy_(z[part]), inputs, of_block, z[part], work[1:, : len(at)]
+                )
             if form[2]:
                 to_bias.add_(z.sum(0))
             if _mixed(h, weight, z.dtype):
@@ -183,3 +190,40 @@ class LinearLoss(torch.autograd.Function):
             g.to(x.dtype) if wanted else None for g, x, wanted in zip(formed, layer, ctx.form, strict=True)
         )
         return None, None, None, None, *of_layer, None, *[None] * len(beside)
+
+
+# What losses that form their gradients on the way cannot do.
+
+
+def refuse_second_derivatives() -> None:
+    """Raise in a backward pass that is to be differentiated, where constants would be wrong in silence."""
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        raise RuntimeError(
+            "create_graph=True: expected a backward pass that is not differentiated again, since the linear "
+            "losses have no second derivatives; take the loss of all logits, as in "
+            "cross_entropy(hidden @ linear_weight.T, targets)"
+        )
+
+
+def refuse_transforms(name: str, *tensors: Tensor | None) -> None:
+    """Raise in `torch.func.grad` and its like, and for tensors that carry a tangent."""
+    if torch.compiler.is_compiling():
+        return
+    if torch._C._are_functorch_transforms_active() or any(
+        x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors
+    ):
+        raise RuntimeError(
+            f"torch.func: {name} forms its gradient in blocks, which grad, vmap, jvp and forward mode cannot "
+            "take apart; use backward() or torch.autograd.grad, or the loss of all logits, as in "
+            "cross_entropy(hidden @ linear_weight.T, targets)"
+        )
+
+
+def row_factors(
+    weight: Tensor | None, shape: torch.Size, like: Tensor, settings: Settings, mass: Tensor | None = None
+) -> Tensor:
+    """Return what each row's loss is multiplied by, so that their sum is the reduced loss; 0: left out."""
+    divisor = divide_by(shape, weight if mass is None else mass, settings)
+    dtype = wide(like.dtype)
+    factor = like.new_ones(shape, dtype=dtype) if weight is None else weight.detach().to(dtype)
+    return factor if divisor is None else factor / divisor

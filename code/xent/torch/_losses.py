@@ -23,9 +23,9 @@ from xent._validate import BINARY_LOGITS, LOGITS, Reduction
 from xent.losses import clip, exponent
 
 from . import _checks as tensors
-from ._blocks import RowLoss, concrete, exp_, reduce_each, reduce_rows, sum_classes
-from ._checks import FLOAT_DTYPES, LABEL_DTYPES
-from ._parts import Labels, Parts
+from ._checks import FLOAT_DTYPES, LABEL_DTYPES, held
+from ._reduction import concrete, reduce_each, reduce_rows
+from ._row_losses import Distributions, Entropy, Focal, Labels, Terms, log_probs, log_sum
 
 
 def log_sum_exp(
@@ -52,13 +52,7 @@ def log_sum_exp(
         factors = tensors.weights(b, "b", tuple(z.shape), "that of x", z, broadcast=True)
         z = torch.where((factors > 0) | z.isnan(), z + torch.log(factors), -math.inf)  # 0 * inf = 0
     kept = [1 if i in axes else n for i, n in enumerate(z.shape)]
-    rows = z.movedim(axes, list(range(-len(axes), 0))).flatten(-len(axes))
-    top = rows.argmax(-1)
-    highest = rows.gather(-1, top.unsqueeze(-1)).squeeze(-1)
-    # An infinite maximum is the answer itself, and there is nothing to differentiate.
-    infinite = highest.isinf()
-    finite = rows.masked_fill(infinite.unsqueeze(-1), 0.0)
-    result = torch.where(infinite, highest, highest + _minus_log_p(finite, top))
+    result = log_sum(z.movedim(axes, list(range(-len(axes), 0))).flatten(-len(axes)))
     return result.reshape(kept) if keepdims else result
 
 
@@ -73,8 +67,7 @@ def log_softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
     (tensor([-4.1399e-08, -1.7000e+01]), tensor([  0., -17.], dtype=torch.float16))
     """
     moved, axis = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
-    gaps, top = _below_the_highest(moved)
-    return (-gaps - top).movedim(-1, axis)
+    return log_probs(moved).movedim(-1, axis)
 
 
 def entropy_from_logits(logits: Tensor, *, axis: int = -1, base: float | None = None) -> Tensor:
@@ -88,7 +81,7 @@ def entropy_from_logits(logits: Tensor, *, axis: int = -1, base: float | None = 
     (tensor(2.9009e-12), tensor(2.8073e-12))
     """
     moved, _ = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
-    nats = entropy_of(moved)
+    nats = Entropy().plain(moved)
     return nats if base is None else nats / check.unit(base)
 
 
@@ -173,12 +166,8 @@ def cross_entropy(
     smoothing = held(check.smoothing_mass(label_smoothing), z)
     labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)
     w = tensors.target_weights(z, sample_weight, counts, labels, weight)
-    loss = RowLoss(partial(hard, smoothing), partial(_hard_fused, smoothing))
-    bound, share = tensors.cap_and_penalty(softcap, z_loss, z.dtype)
-    if bound is not None or share:
-        loss = RowLoss(
-            partial(_penalised, bound, share, smoothing), Parts((Labels(smoothing, share),), bound).fused
-        )
+    cap, penalty = tensors.cap_and_penalty(softcap, z_loss, z.dtype)
+    loss = Terms((Labels(smoothing, penalty),), softcap=cap)
     return reduce_rows(loss, z, (labels,), w, tensors.reduction_arguments(reduction, denominator))
 
 
@@ -209,14 +198,9 @@ def soft_cross_entropy(
     smoothing = held(check.smoothing_mass(label_smoothing), z)
     z = z.to(torch.promote_types(z.dtype, t.dtype) if t.dtype == torch.float64 else z.dtype)
     t = t.to(torch.promote_types(z.dtype, t.dtype))
-    w = mass = tensors.target_weights(z, sample_weight)
-    if weight is not None:
-        t = t * tensors.weights(weight, "weight", (z.shape[-1],), "one weight a class", z)
-        mass = t.sum(-1) if w is None else w * t.sum(-1)
-        w = (mass > 0).to(mass.dtype) if w is None else w.masked_fill(mass == 0, 0.0)
-    if smoothing:
-        t = (1 - smoothing) * t + smoothing / z.shape[-1] * t.sum(-1, keepdim=True)
-    return reduce_rows(RowLoss(_soft), z, (t,), w, tensors.reduction_arguments(reduction, denominator), mass)
+    beside, w, mass = tensors.distributions_and_weights(t, z, weight, sample_weight)
+    loss = Distributions(smoothing)
+    return reduce_rows(loss, z, beside, w, tensors.reduction_arguments(reduction, denominator), mass)
 
 
 def binary_cross_entropy(
@@ -282,8 +266,7 @@ def focal_loss(
     if alpha is not None:
         factor = tensors.weights(alpha, "alpha", (z.shape[-1],), "one factor a class", z)[labels]
     others = (labels,) if factor is None else (labels, factor)
-    loss = RowLoss(partial(_focal, gamma))
-    return reduce_rows(loss, z, others, w, tensors.reduction_arguments(reduction, denominator))
+    return reduce_rows(Focal(gamma), z, others, w, tensors.reduction_arguments(reduction, denominator))
 
 
 def nll(
@@ -395,96 +378,6 @@ def binary_log_loss(
     return reduce_each(-n * log_q - y * log_p + 0.0, w, tensors.reduction_arguments(reduction, denominator))
 
 
-# The arithmetic, of rows with the classes last.
-
-
-def _log_odds(z: Tensor, classes: Tensor) -> Tensor:
-    """Log odds against one class in each row, log(sum of the others) - z_y, which leaves its own term out."""
-    at = classes.unsqueeze(-1)
-    z = z - z.detach().amax(-1, keepdim=True)
-    others = torch.logsumexp(z.scatter(-1, at, torch.finfo(z.dtype).min), -1)
-    return others - z.gather(-1, at).squeeze(-1)
-
-
-def _minus_log_p(z: Tensor, classes: Tensor) -> Tensor:
-    """-log softmax(z)_y of one class in each row, as log(1 + odds): nothing cancels, however small it is."""
-    return 0.0 - logsigmoid(-_log_odds(z, classes))
-
-
-def _below_the_highest(z: Tensor) -> tuple[Tensor, Tensor]:
-    """How far each logit is below the highest of its row, and -log p of that one; -log p is their sum."""
-    top = z.detach().argmax(-1)
-    return z.gather(-1, top.unsqueeze(-1)) - z, _minus_log_p(z, top).unsqueeze(-1)
-
-
-def entropy_of(z: Tensor) -> Tensor:
-    # -log p of the highest and the gaps are >= 0; a gap of inf has p = 0. (torch.softmax rounds more.)
-    gaps, top = _below_the_highest(z)
-    return top.squeeze(-1) + ((-gaps - top).exp() * gaps.masked_fill(gaps.isposinf(), 0.0)).sum(-1)
-
-
-def hard(smoothing: float, z: Tensor, labels: Tensor) -> Tensor:
-    if smoothing == 0:
-        return _minus_log_p(z, labels)
-    gaps, top = _below_the_highest(z)
-    spread = gaps.mean(-1) + top.squeeze(-1)
-    # A label without mass is left out: 0 * inf would be nan.
-    return spread if smoothing == 1 else (1 - smoothing) * _minus_log_p(z, labels) + smoothing * spread
-
-
-def _penalised(softcap: float | None, z_loss: float, smoothing: float, z: Tensor, labels: Tensor) -> Tensor:
-    z = z if softcap is None else softcap * torch.tanh(z / softcap)
-    return hard(smoothing, z, labels) + z_loss * torch.logsumexp(z, -1).square()
-
-
-def _hard_fused(
-    smoothing: float, z: Tensor, labels: Tensor, *, scale: Tensor | float | None, out: Tensor, work: Tensor
-) -> Tensor:
-    """The same from exp(z - z_y), whose sum without the own term is (1 - p_y) / p_y."""
-    at = labels.unsqueeze(-1)
-    own = z.gather(-1, at)
-    torch.sub(z, own, out=out)
-    if z.shape[-1] == 1:  # zero, but for a logit that is not finite
-        return out.squeeze(-1).clone()
-    mean = sum_classes(out).div_(z.shape[-1]) if smoothing else None
-    exp_(out).scatter_(-1, at, own.sub_(own))  # zero, or nan of what is not finite
-    others = sum_classes(out).unsqueeze(-1)
-    if scale is not None:
-        by = (1 + others).reciprocal_().mul_(scale)  # the same to the last digit, whatever kind of number
-        out.mul_(by)
-        torch.mul(others, by, out=own).neg_()
-        if smoothing:
-            even = scale * (smoothing / z.shape[-1])
-            out.sub_(even)
-            own.add_(even * (z.shape[-1] - 1))
-        out.scatter_(-1, at, own)
-    losses = others.log1p_().squeeze(-1)
-    return losses if mean is None else losses.sub_(mean, alpha=smoothing)
-
-
-def _soft(z: Tensor, t: Tensor) -> Tensor:
-    gaps, top = _below_the_highest(z)
-    return (torch.where((t == 0) & gaps.isinf(), 0.0, gaps) * t).sum(-1) + t.sum(-1) * top.squeeze(-1)
-
-
-def _focal(gamma: float, z: Tensor, labels: Tensor, factor: Tensor | None = None) -> Tensor:
-    odds = _log_odds(z, labels)
-    losses = 0.0 - logsigmoid(-odds)
-    losses = _pow(-torch.expm1(-losses), logsigmoid(odds), gamma) * losses
-    # A factor of zero leaves the loss out: 0 * inf would be nan.
-    return losses if factor is None else factor * torch.where((factor > 0) | losses.isnan(), losses, 0.0)
-
-
-def _pow(p: Tensor, log_p: Tensor, gamma: float) -> Tensor:
-    """p^gamma, with the derivatives of exp(gamma log p): those of a power overflow where p is small.
-
-    Where p is zero there is no slope: what this is multiplied by is 0 there too. Nor where log p is: that is inf then.
-    """
-    power = torch.where(p > 0, torch.where(p > 0, p, 1.0) ** gamma, 0.0**gamma).detach()
-    moves = gamma * log_p.masked_fill((p == 0) | (log_p == 0), 0.0)
-    return power * torch.exp(moves - moves.detach())
-
-
 def _binary(
     logits: Any, targets: Any, sample_weight: Any, smoothing: float, like: str = "logits", out: float = 0.0
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
@@ -557,8 +450,3 @@ def _pick(
     # A one has a finite loss; what it is does not matter, and what the entry was reaches no gradient.
     losses = loss(picked if w is None else picked.masked_fill(w == 0, 1.0)) + 0.0
     return reduce_each(losses, w, tensors.reduction_arguments(reduction, denominator))
-
-
-def held(value: float, like: Tensor) -> float:
-    """A share, or zero if it may be zero in the dtype that is computed in, where it would make nan of inf."""
-    return value if value >= torch.finfo(torch.promote_types(like.dtype, torch.float32)).tiny else 0.0

@@ -6,15 +6,13 @@ from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from xent import _validate as check
 from xent.distillation import above_zero
 
 from . import _checks as tensors
-from ._blocks import CPU_BLOCK, OTHER_BLOCK, concrete, wide
-from ._losses import entropy_of, hard
-from ._parts import Entropy, Labels, Parts
+from ._reduction import reduce_rows
+from ._row_losses import Entropy, Labels, Terms
 
 
 @overload
@@ -79,61 +77,15 @@ def selected_log_probs(
     """
     z, axis = tensors.logits_of(logits, "logits", axis)
     labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)
-    parts = chosen(temperature, entropy, z.dtype)
-    live = torch.ones_like(labels, dtype=torch.bool) if counts is None else counts
-    if concrete(z, labels) and forward_ad.unpack_dual(z).tangent is None:
-        terms = _Terms.apply(z.reshape(-1, z.shape[-1]), labels.flatten(), live.flatten(), parts)
-    else:
-        terms = _plainly(z, labels, live, parts)
-    found = terms.reshape(len(parts.parts), *labels.shape)
+    terms = chosen(temperature, entropy, z.dtype)
+    w = tensors.target_weights(z, None, counts)
+    found = reduce_rows(terms, z, (labels,), w, ("none", None))
     return (-found[0], found[1]) if entropy else -found[0]
 
 
-def chosen(temperature: Any, entropy: Any, dtype: torch.dtype, softcap: float | None = None) -> Parts:
-    """Check the temperature and whether the entropy is asked for, and return the parts."""
+def chosen(temperature: Any, entropy: Any, dtype: torch.dtype, softcap: float | None = None) -> Terms:
+    """Check the temperature and whether the entropy is asked for, and return the terms."""
     t = tensors.within(above_zero(temperature, "temperature"), "temperature", dtype)
     if not isinstance(entropy, bool):
         raise TypeError(f"entropy: expected True or False, got {check.shown(entropy)}")
-    return Parts((Labels(), Entropy()) if entropy else (Labels(),), softcap, t)
-
-
-def _plainly(z: Tensor, labels: Tensor, live: Tensor, parts: Parts) -> Tensor:
-    """Return the terms in operations that can be differentiated and transformed."""
-    z = z.to(wide(z.dtype)).masked_fill(~live.unsqueeze(-1), 0.0) / parts.temperature
-    terms = [hard(0.0, z, labels), *([entropy_of(z)] if len(parts.parts) > 1 else [])]
-    return torch.stack([term.masked_fill(~live, 0.0) for term in terms])
-
-
-class _Terms(torch.autograd.Function):
-    """The terms of each row, shape (P, N); the backward pass forms the gradient from the logits, block by block."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, labels: Tensor, live: Tensor, parts: Parts) -> Tensor:
-        ctx.save_for_backward(z, labels, live)
-        ctx.parts = parts
-        return _walk(z, labels, live.to(wide(z.dtype)).expand(len(parts.parts), -1), parts, None)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        z, labels, live = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            terms = _plainly(z, labels, live, ctx.parts)
-            return *torch.autograd.grad(terms, z, grads[0], create_graph=True), None, None, None
-        gradient = torch.empty_like(z)
-        _walk(z, labels, grads[0].masked_fill(~live, 0.0), ctx.parts, gradient)
-        return gradient, None, None, None
-
-
-def _walk(z: Tensor, labels: Tensor, factors: Tensor, parts: Parts, gradient: Tensor | None) -> Tensor:
-    """Return the terms of all rows, 0 where nothing is asked of them, and leave the gradient of their weighted sum."""
-    terms = torch.zeros_like(factors, memory_format=torch.contiguous_format)
-    block = CPU_BLOCK if z.device.type == "cpu" else OTHER_BLOCK
-    step = max(1, block // z.shape[1])
-    for first in range(0, len(z), step):
-        part = slice(first, first + step)
-        of_block, dead = factors[:, part], (factors[:, part] == 0).all(0)
-        own = z[part].to(wide(z.dtype), copy=True).masked_fill_(dead.unsqueeze(1), 0.0)
-        terms[:, part] = parts(own, [labels[part]], of_block).masked_fill_(dead, 0.0)
-        if gradient is not None:
-            gradient[part] = own
-    return terms
+    return Terms((Labels(), Entropy()) if entropy else (Labels(),), None, softcap, t)

@@ -1,0 +1,361 @@
+"""A law: a hypothesis about a loss that predicts what any call costs, and its gradient.
+
+The loss of a row with the target t is, for every loss that is a cross-entropy with something more,
+
+    u(x, t) = - sum_y t_y sum_k A[y, k] (1 - p_k)^gamma log p_k(x)  +  a few common terms.
+
+A is c times the identity for the plain loss; smoothing fills it, class weights scale its rows or its columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from scipy.special import xlogy
+
+from xent.numerics import log_sigmoid, log_softmax, log_sum_exp, sigmoid, softmax
+
+from ._call import Array
+
+Pair: TypeAlias = "tuple[Array, Array]"
+Names: TypeAlias = "tuple[str, ...]"
+
+CATEGORICAL, BINARY, KL = "categorical cross-entropy", "binary cross-entropy", "KL divergence"
+
+
+@dataclass(frozen=True)
+class Bend:
+    """What enters the row's loss other than linearly: a temperature, focusing, a number added to p, a soft cap."""
+
+    temperature: float = 1.0
+    gamma: float = 0.0
+    added: float = 0.0
+    cap: float = np.inf
+
+    def logits(self, x: Array) -> Array:
+        """What the softmax is taken of."""
+        return x / self.temperature if np.isinf(self.cap) else self.cap * np.tanh(x / self.cap)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a loss takes its first argument for: the kind of input it is asked with, and what becomes of it."""
+
+    name: str
+    family: str = CATEGORICAL
+    kind: str = "logits"
+    rank: int = 2
+    before: Callable[[Array], Array] = np.asarray
+    taken: str = (
+        "logits"  # that yields these, of which it takes a softmax; or probabilities, or their logarithms
+    )
+
+    def log_p(self, x: Array, bend: Bend) -> Array:
+        """The logarithm of every class's probability, (n, K); of both sides of binary problems, (n, K, 2)."""
+        if self.taken == "log-probabilities":
+            return x
+        binary, z = self.family == BINARY, self.before(bend.logits(x) if self.taken == "logits" else x)
+        with np.errstate(all="ignore"):
+            if self.taken == "probabilities":
+                return np.asarray(np.log((np.stack([1 - z, z], -1) if binary else z) + bend.added))
+            found = np.stack([log_sigmoid(-z), log_sigmoid(z)], -1) if binary else log_softmax(z)
+            return np.asarray(np.log(np.exp(found) + bend.added) if bend.added else found)
+
+    def costs(self, x: Array, bend: Bend, floor: float = -np.inf, adds: bool = False) -> Array:
+        """(1 - p)^gamma times -log p, where p is no less than exp(floor), or has it added."""
+        log_p = self.log_p(x, bend)
+        with np.errstate(all="ignore"):
+            if np.isfinite(floor):
+                log_p = np.logaddexp(log_p, floor) if adds else np.maximum(log_p, floor)
+            focus = np.maximum(-np.expm1(log_p), 0) ** bend.gamma if bend.gamma else 1.0
+            return np.asarray(-log_p * focus)
+
+
+READINGS = (
+    Reading("logits", rank=0),
+    Reading("logits", BINARY, rank=0),
+    Reading("probabilities", CATEGORICAL, "probabilities", 0, taken="probabilities"),
+    Reading("probabilities", BINARY, "probabilities", 0, taken="probabilities"),
+    Reading("log-probabilities", CATEGORICAL, "log-probabilities", 1, taken="log-probabilities"),
+    Reading("logits, softmax applied twice", before=softmax),
+    Reading("logits, sigmoid applied twice", BINARY, before=sigmoid),
+    Reading("logits, a sigmoid before the softmax", before=sigmoid),
+    Reading("logits, a softmax before the sigmoid", BINARY, before=softmax),
+    Reading("logits, a ReLU before the softmax", before=lambda x: np.maximum(x, 0)),
+    Reading("logits, a tanh before the softmax", before=np.tanh),
+    Reading("logits, a softmax where a sigmoid belongs", BINARY, before=softmax, taken="probabilities"),
+    Reading("logits, a sigmoid where a softmax belongs", before=sigmoid, taken="probabilities"),
+)
+# The common terms: what is added to each row, whatever its target.
+COMMON: dict[str, Callable[[Array, Array, Array, Bend], Array]] = {
+    "constant": lambda x, t, log_p, bend: np.ones(len(x)),
+    "log Z squared": lambda x, t, log_p, bend: np.asarray(log_sum_exp(x)) ** 2,
+    "log Z squared, bent": lambda x, t, log_p, bend: np.asarray(log_sum_exp(bend.logits(x))) ** 2,
+    "entropy": lambda x, t, log_p, bend: -(np.exp(log_p) * log_p).sum(-1),
+    "t log t": lambda x, t, log_p, bend: np.asarray(xlogy(t, t).sum(-1)),  # of a KL divergence
+}
+# What bends and what is added, from the plain loss on: the first that explains a loss is taken.
+LEVELS: tuple[tuple[Names, Names], ...] = (
+    ((), ()),
+    ((), ("log Z squared",)),
+    ((), ("constant",)),
+    ((), ("entropy",)),
+    (("temperature",), ()),
+    (("gamma",), ()),
+    (("added",), ()),
+    ((), ("log Z squared", "constant")),
+    (("temperature",), ("log Z squared",)),
+    (("temperature",), ("log Z squared, bent",)),
+    (("cap",), ()),
+    (("cap",), ("log Z squared, bent",)),
+    (("gamma",), ("log Z squared",)),
+    (("gamma",), ("constant",)),
+    (("temperature",), ("constant",)),
+    (("temperature", "gamma"), ()),
+)
+RANGES = {"temperature": (0.005, 50.0), "gamma": (0.05, 8.0), "added": (1e-7, 0.3), "cap": (0.5, 500.0)}
+
+
+# What one position's loss is multiplied by where B sequences have these counts of labels that count, (B, T).
+MEANS: dict[str, Callable[[Array], Any]] = {
+    "over the valid tokens": lambda n: 1 / n.sum(),
+    "a mean of sequence means": lambda n: 1 / (n.sum(1, keepdims=True) * len(n)),
+    "over all positions, padding included": lambda n: 1 / n.size,
+    "over the sequences": lambda n: 1 / len(n),
+    "a sum": lambda n: 1.0,
+    "one mean for each sequence": lambda n: 1 / n.sum(1, keepdims=True),
+    "one sum for each sequence": lambda n: 1.0,
+    "one value for each position": lambda n: 1.0,
+}
+POWER = "each sequence's sum over its length to the power "
+
+
+class Unpredictable(Exception):
+    """Why a law says nothing of a call."""
+
+
+@dataclass
+class Law:
+    """A loss as it was read, to be applied to arrays as they are passed, of any size.
+
+    A row costs `factor` times the sum of its label's share of each class, that class's weight and minus its log p;
+    what is averaged divides by the sum of the labels' `counts`. `left_out` maps a label that costs nothing to whether
+    the divisor leaves it out too.
+    """
+
+    reading: Reading
+    bend: Bend
+    common: dict[str, float]
+    weights: Array  # (K,), or (K, 2) for both sides of K binary problems
+    factor: float = 1.0
+    acts: str = "rows"  # on the row as a whole, by its label, or on the "columns", the classes' logarithms
+    smoothing: float = 0.0
+    over_others: bool = False
+    fixed: str = ""  # why it is known for one number of classes alone
+    by_k: bool = False  # each row is divided by the number of classes
+    divergence: bool = False  # less the target's own entropy
+    floor: float = -np.inf  # the least log p, or what is added to p
+    adds: bool = False
+    normalises: bool = False  # rows of probabilities are divided by their sums
+    # Batches.
+    mean: str = "over the valid tokens"
+    over: str = ""  # the mean over sequences
+    counts: Array = field(default_factory=lambda: np.ones(1))
+    apart: bool = False  # common terms are averaged by themselves, over all rows
+    common_counts: bool = False  # a label that is left out has its common terms
+    clamped: bool = False  # nothing that counts costs 0, not 0 / 0
+    left_out: dict[float, bool] = field(default_factory=dict)
+    form: str = "indices"
+    first: str = "prediction"
+    layout: str = "last"
+    shifts: bool = False
+    axis: int = 0  # 1: the softmax runs over the batch, 2: over the positions, 3: over everything
+
+    @property
+    def binary(self) -> bool:
+        return self.reading.family == BINARY
+
+    @property
+    def k(self) -> int:
+        return len(self.weights)
+
+    @property
+    def kept(self) -> list[int]:
+        """The classes, or the binary problems, less the labels that are left out."""
+        return [y for y in range(self.k) if self.binary or y not in self.left_out]
+
+    @property
+    def plain(self) -> bool:
+        """Whether every label, or every binary problem, has one weight."""
+        return not self.fixed and bool(np.ptp(self.weights[self.kept], 0).max() <= 1e-4 * self.size)
+
+    @property
+    def weighed(self) -> bool:
+        """Whether the divisor weighs labels."""
+        known = self.counts[self.kept] if len(self.counts) == self.k else self.counts
+        return bool(np.ptp(known) > 1e-3 * known.max())
+
+    @property
+    def size(self) -> float:
+        return float(np.abs(self.weights).max())
+
+    @property
+    def cost(self) -> float:
+        """How much it takes to explain rows in this way: the least wins."""
+        even = bool(np.ptp(self.weights[self.kept]) <= 1e-4 * self.size)
+        return self.reading.rank + 2 * (self.smoothing != 0) + 2 * (not even) + len(self.left_out)
+
+    # ------------------------------------------------------------------------------------------------ rows
+
+    def rows(self, x: Array, t: Array, by_class: bool) -> Pair:
+        """What rows (n, K) cost with labels (n,) or rows of targets, perhaps class by class; their common terms."""
+        n, k = x.shape
+        if n > 1 and x.size > 4_000_000:
+            halves = zip(np.array_split(x, 2), np.array_split(t, 2), strict=True)
+            parts = [self.rows(*half, by_class) for half in halves]
+            return np.concatenate([a for a, _ in parts]), np.concatenate([b for _, b in parts])
+        x = x / x.sum(-1, keepdims=True) if self.normalises else x
+        shares, t = self.shares(t, k)
+        cost = self.reading.costs(x, self.bend, self.floor, self.adds)
+        own = np.where(shares == 0, 0.0, shares * cost)
+        own = own.sum(-1) if self.binary else own
+        if self.divergence:
+            own = own + self.uniform * xlogy(t, t)
+        if self.by_k:
+            own = own / k
+        common, log_p = np.zeros(n), self.reading.log_p(x, self.bend) if "entropy" in self.common else x
+        for name, value in self.common.items():
+            common = common + value * COMMON[name](x, t, log_p, self.bend)
+        return (own, common[:, None] / k) if by_class else (own.sum(-1), common)
+
+    @property
+    def uniform(self) -> float:
+        return self.factor * float(self.weights[self.kept].mean())
+
+    def shares(self, t: Array, k: int) -> Pair:
+        """What each class's minus log p, or each side's, is multiplied by; and the targets as rows."""
+        t = t if t.ndim == 2 else (t[:, None] == np.arange(k)).astype(float)
+        s, w = self.smoothing, self.weights_of(t)
+        if self.binary:
+            return self.factor * w * ((1 - s) * np.stack([1 - t, t], -1) + s / 2), t
+        total = t.sum(-1, keepdims=True)
+        smooth = (1 - s) * t + s * ((total - t) / (k - 1) if self.over_others else total / k) if s else t
+        return self.factor * smooth * (w if self.acts == "columns" else (t @ w)[:, None]), t
+
+    def weights_of(self, t: Array) -> Array:
+        """The weights of as many classes as rows of targets have."""
+        k, w = t.shape[-1], self.weights
+        if k == self.k:
+            return w
+        if self.fixed:
+            raise Unpredictable(self.fixed)
+        if self.plain:
+            return np.tile(w[self.kept[0]], (k, 1) if self.binary else k)
+        if self.binary or self.acts == "columns" or np.flatnonzero(t.any(0)).max(initial=0) >= self.k:
+            raise Unpredictable(f"its weights are known for {self.k} classes")
+        return np.resize(w, k)
+
+    # --------------------------------------------------------------------------------------- whole batches
+
+    def class_axis(self, x: Array, t: Array) -> int:
+        """The axis of the classes, of arrays as they are passed."""
+        if self.binary or x.ndim < 3:
+            return x.ndim - 1
+        axes = (1, x.ndim - 1) if self.layout == "second" else (x.ndim - 1, 1)
+        return next((a for a in axes if np.delete(x.shape, a).tolist() == [*t.shape]), axes[0])
+
+    def positions(self, x: Array, t: Array) -> tuple[Array, Array, tuple[int, ...]]:
+        """Rows (n, K), their targets, and the shape of the positions that they came from."""
+        if x.ndim == 0:
+            raise Unpredictable("a single number is no batch")
+        if self.binary:
+            return self.binary_positions(x, t)
+        if x.ndim == 1:
+            x, t = x[None], t[None]
+        whole = t.dtype.kind in "iub" and x.ndim > 2 and np.max(t, initial=0) > 1
+        t = t.reshape(t.shape[:-1]) if t.ndim == x.ndim and t.shape[-1] == 1 < x.shape[-1] else t
+        axis = self.class_axis(x, t)
+        x = np.moveaxis(x, axis, -1)
+        if t.ndim == x.ndim and not whole:
+            t = np.moveaxis(t, axis, -1)
+            t = np.exp(t) if self.form == "logarithms" else t.astype(float)
+        if t.shape[: x.ndim - 1] != x.shape[:-1]:
+            raise Unpredictable(f"targets {t.shape} for logits {x.shape} leave the classes' axis open")
+        if self.shifts and x.ndim > 2:
+            x, t = x[:, :-1], t[:, 1:]
+        shape = x.shape[:-1]
+        return x.reshape(-1, x.shape[-1]), t.reshape(math.prod(shape), *t.shape[len(shape) :]), shape
+
+    def binary_positions(self, x: Array, t: Array) -> tuple[Array, Array, tuple[int, ...]]:
+        t = t.astype(float)
+        if t.size != x.size:  # labels, as rows with a single 1
+            axis = -1 if t.shape == x.shape[:-1] else 1
+            if x.ndim < 2 or t.shape != tuple(np.delete(x.shape, axis)):
+                raise Unpredictable(f"targets {t.shape} for logits {x.shape}")
+            x = np.moveaxis(x, axis, -1)
+            t = (t[..., None] == np.arange(x.shape[-1])).astype(float)
+        k = x.shape[-1] if x.ndim > 1 else 1
+        t = (t + 1) / 2 if self.form == "signs" else t
+        return x.reshape(-1, k), t.reshape(-1, k), x.shape[:-1] if x.ndim > 1 else x.shape
+
+    def parts(self, x: Array, t: Array, by_class: bool = False) -> Array:
+        """What each position adds to the loss, or each of its classes; in the positions' shape."""
+        x, t = np.asarray(x, float), np.asarray(t)
+        axis = self.class_axis(x, t)
+        if self.axis == 3:
+            x = log_softmax(x.ravel()).reshape(x.shape)
+        elif self.axis:
+            x = log_softmax(x, axis=0 if self.axis == 1 else 3 - axis)
+        x, t, shape = self.positions(x, t)
+        k, labels = x.shape[-1], self.binary or t.ndim == 1
+        out, gone = np.zeros(len(t), bool), np.zeros(len(t), bool)
+        w = np.ones(t.shape if self.binary else len(t))
+        if labels:
+            out = np.isin(t, list(self.left_out))
+            gone = np.isin(t, [y for y, valid in self.left_out.items() if valid])
+            t = np.where(out, 0, t)
+            if not self.binary:
+                t = t.astype(np.int64)
+                if wrong := [y for y in np.unique(t) if not 0 <= y < k]:
+                    raise Unpredictable(f"the label {wrong[0]} is no class")
+        own, common = self.rows(x, t, by_class or self.binary)
+        if self.weighed:
+            w = self.counts[t.astype(int)] if labels else t @ self.counts
+        counts = ~gone * w / (k if self.binary else 1)
+        mean = self.over if self.over and len(shape) > 1 and not self.binary else self.mean
+        c = coefficient(mean, counts.reshape(*shape, *counts.shape[1:]), self.clamped).reshape(w.shape)
+        beside = c * w * ~out
+        if self.apart or self.common_counts:
+            beside = np.full(w.shape, 1.0 if mean == "a sum" else 1 / len(x))
+        if by_class and not self.binary:
+            c, beside, out = c[:, None], beside[:, None], out[:, None]
+        each = (c * np.where(out, 0.0, own) + beside * common).reshape(*shape, *own.shape[1:])
+        return np.moveaxis(each, -1, axis) if by_class else np.asarray(each)
+
+    def value(self, x: Array, t: Array, ndim: int) -> Array:
+        """What the loss returns, with `ndim` axes."""
+        try:
+            each = self.parts(x, t, not self.binary and ndim == x.ndim > 1)
+        except (ValueError, IndexError) as error:  # arrays that do not fit together
+            raise Unpredictable(f"arrays of {x.shape} and {t.shape}: {error}") from error
+        return np.asarray(each.sum(tuple(range(ndim, each.ndim))))
+
+    def slopes(self, x: Array, t: Array, upstream: Array, direction: Array) -> Array:
+        """The derivative of sum(upstream * value) along a direction, for each entry of the first axis."""
+        by_class = not self.binary and upstream.ndim == x.ndim > 1
+        ahead, behind = (self.parts(x + s * direction, t, by_class) for s in (1e-5, -1e-5))
+        weights = upstream.reshape(upstream.shape + (1,) * (ahead.ndim - upstream.ndim))
+        return np.asarray(((ahead - behind) / 2e-5 * weights).reshape(len(ahead), -1).sum(-1))
+
+
+def coefficient(mean: str, counts: Array, clamped: bool = False) -> Array:
+    """What each position's loss is multiplied by, in the shape of `counts`."""
+    n = counts.reshape(len(counts), -1)
+    power = mean.rpartition("to the power ")[2]
+    found = MEANS[mean](n) if mean in MEANS else 1 / (n.sum(1, keepdims=True) ** float(power) * len(n))
+    found = np.where(np.isinf(found), 0.0, found) if clamped else found
+    return np.broadcast_to(found, n.shape).reshape(counts.shape)

@@ -1,0 +1,733 @@
+"""Reading a loss whose single rows a law predicts: each question is a choice among laws, put to a few batches."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ._call import Array, Caller, Loss, keywords, numbers_within, to_numpy
+from ._law import KL, MEANS, POWER, Law, Pair
+from ._report import NAT, UNITS, UNKNOWN, Diagnosis
+from ._rows import FULL, Data, inputs
+from ._trial import Trial, difference, of_your_batch
+
+Changes: TypeAlias = "dict[str, Any]"
+Own: TypeAlias = "tuple[Any, Any] | None"
+Seen: TypeAlias = "list[tuple[Array, Array, Array]]"
+# Labels that no class has, and that somebody might have chosen for "does not count".
+STRANGE = (
+    -100, -1, 255, -2, -3, -10, -99, -255, -999, -1000, -9999, -32768, 254, 256, 999, 1000, 9999, 65535,
+)  # fmt: skip
+LENGTHS, STEPS = ((5, 4, 2), (3, 5, 2), (2, 4, 5)), 5  # of ragged sequences
+ROWS, CLASSES = (64, 200, 1030, 8200), 1200  # of larger batches
+THATS_IT, OVER = "that of the value", "over the sequences"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A law that predicts all single rows of a data set."""
+
+    data: Data
+    law: Law
+
+    @property
+    def cost(self) -> float:
+        return self.law.cost + self.data.soft
+
+
+class Reader(Trial):
+    """A loss beside the law that grows with each answer, and what is said of it."""
+
+    def __init__(self, data: Data, law: Law, forms: set[str], dtype: str = "") -> None:
+        super().__init__(replace(law), data.call.caller, dtype or data.precision())
+        self.data, self.asking, self.forms, self.k = data, data.call, forms, data.call.k
+        self.loss: Loss = self.caller.loss
+        self.kind, self.binary, self.soft = data.kind, data.binary, data.soft
+        self.coarse = "16" in self.dtype
+        self.notes: list[str] = []
+        self.alternatives: list[str] = []
+        self.said: dict[str, Any] = {}
+
+    # -------------------------------------------------------------------------------------------- batches
+
+    def rows(self, n: int, seed: int, k: int = 0) -> Pair:
+        """Rows and targets, no two sizes with one mixture of labels; nothing that is left out."""
+        rng, k = np.random.default_rng(seed), k or self.k
+        x = inputs(self.kind, self.binary, n, k, rng)
+        if self.binary and self.asking.form != "labels":
+            return x, rng.integers(0, 2, (n, k)).astype(float)
+        if self.soft:
+            return x, rng.dirichlet(np.full(k, 2.0), n)
+        labels = np.setdiff1d(range(k if self.law.plain else min(k, self.k)), list(self.law.left_out))
+        return x, self.one_hot(rng.choice(labels, n), k)
+
+    def batch(self, n: int, seed: int, k: int = 0) -> Pair:
+        """The same as they are passed."""
+        return self.asking.lay(*self.rows(n, seed, k))
+
+    def one_hot(self, labels: Any, k: int = 0) -> Array:
+        return np.asarray(np.asarray(labels)[:, None] == np.arange(k or self.k), float)
+
+    @property
+    def own_label(self) -> int:
+        return self.law.kept[0]
+
+    def seen(self, pairs: Iterable[Pair], **options: Any) -> Seen:
+        """Batches with what they cost; none where one is refused."""
+        found = [(x, t, self.call(x, t, **options)) for x, t in pairs]
+        good = [(x, t, v) for x, t, v in found if v is not None]
+        return good if len(good) == len(found) else []
+
+    def first(self, seen: Seen, choices: Iterable[tuple[str, Changes]]) -> str | None:
+        """The first name whose change of the law lets it predict all batches."""
+        said = ((name, all(self.holds(v, x, t, **change) for x, t, v in seen)) for name, change in choices)
+        return next((name for name, right in said if right and seen), None)
+
+    # ------------------------------------------------------------------------------------------ reduction
+
+    def reduction(self) -> str:
+        """Choose how rows are put together; or say what no choice predicts."""
+        batches = [self.batch(n, 20 + seed + n) for n, seed in itertools.product((2, 3, 5, 8, 16), (0, 51))]
+        if self.kind == "logits" and not self.coarse and not self.soft:
+            x, t = self.rows(4, 77)  # sure rows, all right: some losses leave them out, or stop early
+            batches.append(self.asking.lay(x + 6 * (2 * t - 1), t))
+        if self.soft:
+            nearly = 0.02 / self.k + 0.98 * np.eye(self.k)
+            batches.append(self.asking.lay(np.log(nearly) if self.kind[0] == "l" else nearly, nearly))
+        seen, said, most = self.seen(batches), f"a batch is refused: {self.caller.said}", -1
+        for change in self.reductions() if seen else ():
+            good = [self.holds(v, x, t, **change) for x, t, v in seen]
+            if all(good):
+                law = self.law = replace(self.law, **change)
+                self.ndim = seen[0][2].ndim
+                sums = law.mean == "a sum"
+                law.left_out = {y: sums or self.count(int(y), law.apart) < 1e-3 for y in law.left_out}
+                return ""
+            if sum(good) > most:
+                x, t, v = seen[good.index(False)]
+                said = f"a batch of {len(x)} rows {difference(v, replace(self.law, **change).value(x, t, v.ndim))}"
+                most = sum(good)
+        return f"{said}; a batch is no mean of its rows, nor one with a weight for each class"
+
+    def reductions(self) -> Iterator[Changes]:
+        """A mean, a sum of what was measured in so many copies, and means that divide by the weights of labels."""
+        law, m = self.law, self.data.copies
+        yield {}
+        common = {k: v / m for k, v in law.common.items()}
+        yield {"mean": "a sum", "factor": law.factor / m, "common": common, "counts": np.ones(1)}
+        if law.common:
+            yield {"apart": True}
+        if law.acts == "rows" and not law.weighed and (self.k == 1 or not self.binary):
+            for apart in (False, True)[: 1 + bool(law.common)]:
+                counts = np.array([self.count(y, apart) for y in range(2 if self.binary else self.k)])
+                if np.isfinite(counts).all() and counts.max() > 0:
+                    counts /= counts[counts > 0].min()
+                    yield {"weights": law.weights * counts, "counts": counts, "apart": apart}
+
+    def count(self, y: int, apart: bool) -> float:
+        """How much a label weighs in the divisor beside another, w0: two rows cost L = (w0 l0 + w l) / (w0 + w)."""
+        law, other = replace(self.law, mean="a sum", counts=np.ones(1)), 0 if self.binary else self.own_label
+        if y == other:
+            return 1.0
+        x = np.repeat(inputs(self.kind, self.binary, 6, self.k, np.random.default_rng(17)), 2, 0)
+        labels = np.tile([other, y], 6)
+        t = 1.0 * labels[:, None] if self.binary else self.one_hot(labels)
+        pair, alone = self.asking.lay(x, t), replace(law, common={})
+        own, cost = (v.parts(*pair).reshape(12, -1).sum(-1) for v in (alone, law))
+        each = own if apart else cost
+        i = 2 * int(np.argmax(np.abs(each[::2] - each[1::2])))
+        if (seen := self.call(*self.asking.lay(x[i : i + 2], t[i : i + 2]))) is None:
+            return np.nan
+        value = float(seen.sum()) - apart * (cost - own)[i : i + 2].mean()
+        found = (each[i] - value) / (value - each[i + 1]) if value != each[i + 1] else np.inf
+        return float(found) if abs(found) > 1e-3 else 0.0
+
+    # ------------------------------------------------------------------------------- factor, divisor, weights
+
+    def other_classes(self) -> str:
+        """What a second number of classes tells: whether K divides, and what smoothing is spread over."""
+        law, k, said, smooth = self.law, self.k, self.said, abs(self.law.smoothing) > 1e-9
+        said["classes"] = (k,)
+        said["smoothing_over"] = "" if not smooth else "both labels" if self.binary else "all K classes"
+        by_k: Changes = {"by_k": True, "factor": law.factor * k}
+        others: Changes = {"over_others": True, "smoothing": law.smoothing * (k - 1) / k}
+        choices: list[tuple[str, Changes]] = [("", {}), ("K", by_k)]
+        if smooth and not self.binary:
+            choices += [("others", others), ("K others", by_k | others)]
+        for k2 in (5, 4, 3, 2) if k > 1 else ():
+            seen = self.seen([self.batch(6, 79 + n, k2) for n in (0, 1)]) if k2 != k else []
+            if not seen or not all(np.isfinite(v).all() for *_, v in seen):
+                continue
+            said["classes"] = (k, k2)
+            if (found := self.first(seen, choices)) is not None:
+                self.law = replace(law, **dict(choices)[found])
+                said["smoothing_over"] = "the K - 1 others" if "others" in found else said["smoothing_over"]
+                return ""
+            if not law.plain:
+                law.fixed = f"its weights are known for {k} classes"
+                return ""
+            wants = [law.value(x, t, v.ndim) for x, t, v in seen]
+            ratios = [float(v.sum() / w.sum()) for (*_, v), w in zip(seen, wants, strict=True)]
+            if np.ptp(ratios) < 1e-4 * abs(ratios[0]) and not law.common:
+                one, two = f"{law.uniform:.4g} for {k} classes", f"{law.uniform * ratios[0]:.4g} for {k2}"
+                self.notes.append(f"the factor changes: {one} and {two}")
+            elif (
+                smooth
+                and not self.binary
+                and self.first(seen, [("", {"smoothing": self.smoothing_at(seen[0])})]) == ""
+            ):
+                said["smoothing_over"] = f"all classes, at K = {k}"
+            else:
+                return f"a batch of 6 rows and {k2} classes {difference(seen[0][2], wants[0])}"
+            law.fixed = f"it is known for {k} classes"
+            return ""
+        alone, c = f"it takes {k} classes only", abs(law.factor * float(np.ravel(law.weights[law.kept])[0]))
+        if k > 1 and self.binary and not law.plain:
+            self.law = replace(law, **by_k)
+            self.alternatives.append(f"divides by N, with weights {k} times smaller: {alone}")
+        elif k > 1 and abs(c * k - 1) < 3e-4 and law.plain:
+            one, two = (f"the constant {k}", "K") if self.binary else ("K", f"the constant {k}")
+            self.alternatives.append(f"divides by {one} rather than {two}: {alone}")
+            self.law = replace(law, **by_k) if self.binary else law
+        if smooth and not self.binary:
+            self.alternatives.append(f"smoothing {others['smoothing']:.3g} over the K - 1 others: {alone}")
+        return ""
+
+    def smoothing_at(self, seen: tuple[Array, Array, Array]) -> float:
+        """The smoothing with which the law predicts a batch, whose cost is linear in it."""
+        x, t, value = seen
+        none, half = (replace(self.law, smoothing=s).value(x, t, value.ndim).sum() for s in (0.0, 0.5))
+        return float((value.sum() - none) / (half - none) / 2)
+
+    def scale(self) -> Changes:
+        """Factor, sign, unit, divisor and weights, in the words of the report."""
+        law, near = self.law, 0.03 if self.coarse else 3e-4
+        sides = law.factor * law.weights
+        sign = -1 if np.ravel(sides[law.kept])[0] < 0 else 1
+        sides, level = sides * sign, 1.0
+        found: Changes = {"sign": sign}
+
+        def figures(weights: Array) -> tuple[float, ...]:
+            return tuple(float(f"{w:.6g}") for w in weights)
+
+        if self.binary:
+            neg, pos = sides.T
+            if np.abs(pos / neg - 1).max() > near:
+                found["pos_weight"] = figures(pos / neg)
+            if np.ptp(neg) > near * neg.max():
+                found["class_weights"] = figures(neg)
+            else:
+                level = float(neg[0])
+                if "pos_weight" in found and abs(abs(pos + neg)[0] - 1) < near:
+                    said = f"alpha {abs(pos[0]):.4g}: it weighs the positives, 1 - alpha the negatives"
+                    self.alternatives.append(said)
+        elif law.plain:
+            level = float(sides[self.own_label])
+        else:
+            level = float((sides / law.counts)[self.own_label]) if law.weighed else 1.0
+            sides[[int(y) for y in law.left_out]] = 0.0
+            found["class_weights"] = figures(sides / level)
+        sums, by_k = law.mean == "a sum", law.by_k
+        close = near if self.coarse else 1e-5 if self.dtype == "float64" else 1e-4
+        unit = next((u for u, size in UNITS.items() if abs(level / size - 1) < close), "")
+        mean_over = "the sum of weights" if law.weighed else "N*K" if by_k else "N"
+        return found | {
+            "reduction": "none" if self.ndim else "sum" if sums else "mean",
+            "denominator": ("K" if by_k else "nothing") if sums else mean_over,
+            "unit": unit or "nats", "factor": 1.0 if unit else float(f"{level:.6g}"),
+        }  # fmt: skip
+
+    # ---------------------------------------------------------------------------------------------- targets
+
+    def targets(self) -> tuple[str, tuple[str, ...]]:
+        """The family, and the forms of target on which the law predicts a batch."""
+        form, law, family, call = self.asking.form, self.law, self.law.reading.family, self.asking
+        x, t = self.rows(6, 31)
+        if form == "logarithms":
+            shifted = call.laid(*call.lay(x, t * np.exp(0.7)))  # logits, if a shift changes nothing
+            return KL, ("logits" if self.holds(shifted, *call.lay(x, t)) else "log-probabilities",)
+        if form == "labels" or self.soft:
+            return KL if law.divergence else family, ("indices" if form == "labels" else "soft",)
+        own = {"indices": "0 or 1" if self.binary else "indices", "signs": "-1 or 1"}
+        found = [own[form]] if form in own else []
+        if form == "rows" and not self.binary:
+            # A loss that takes the classes from the labels it sees refuses single rows of indices.
+            pair = replace(call, form="indices").lay(x, self.one_hot(np.resize(law.kept, 6)))
+            found += ["indices"] * self.holds(call.laid(*pair), *pair)
+        soft: Any = np.random.default_rng(5).uniform(0.1, 0.9, t.shape)
+        soft = soft if self.binary else soft / soft.sum(-1, keepdims=True)
+        largest = np.round(soft) if self.binary else self.one_hot(soft.argmax(-1))
+        rows = replace(call, form="rows")
+        hard, pair = rows.ask(x, t) if form != "signs" else None, rows.lay(x, soft)
+        if hard is None:
+            return family, tuple(found)
+        if not self.holds(hard, *rows.lay(x, t)):
+            self.notes.append("targets as rows return a number too, and it is not the same loss")
+            return family, tuple(found)
+        found += ["0 or 1" if self.binary else "one-hot"] * (not self.binary or form != "indices")
+        seen = self.seen([pair])
+        # Where there are weights, they act on rows or on classes: on labels these are one.
+        choices: dict[str, Changes] = {
+            "": {},
+            "soft": {"acts": "columns"},
+            "KL": {"divergence": not self.binary},
+        }
+        if (said := self.first(seen, choices.items())) is not None:
+            found.append("soft")
+            self.law, family = replace(law, **choices[said]), KL if said == "KL" else family
+        elif seen and self.holds(seen[0][2], *rows.lay(x, largest)):
+            how = "rounded to 0 and 1" if self.binary else "read by their largest entry alone"
+            self.notes.append(f"soft targets are {how}")
+        elif seen and np.isfinite(seen[0][2]).all():
+            self.notes.append("soft targets are not explained")
+        return family, tuple(dict.fromkeys(found))
+
+    # ----------------------------------------------------------------------------------------- left-out labels
+
+    def ignored(self, own: Any) -> tuple[str, tuple[int, ...]]:
+        """What labels that are no class do, and those that are left out, which the law is told."""
+        law, k = self.law, 2 if self.binary else self.k
+        if self.soft or self.asking.form not in (("rows", "indices") if self.binary else ("indices",)):
+            return NAT, ()
+        out = [int(y) for y in law.left_out]
+        answers = [f"{y}: left out" + self.divided(law.left_out[y]) for y in out]
+        same = "as an ignored index it acts the same"
+        self.alternatives += [f"a class weight of 0 for {y}: {same}" for y in out]
+        mine = [] if own is None else np.unique(to_numpy(own).astype(np.float64)).tolist()
+        strange = [int(v) for v in mine if v % 1 == 0 and not 0 <= v < k][:50]
+        asked = [*STRANGE, *strange, *numbers_within(self.loss)[0][:200], k, k + 1, -k, -k - 1]
+        said = {v: self.ask_label(v) for v in dict.fromkeys(asked) if not 0 <= v < k}
+        left = {v: what for v, what in said.items() if what.startswith("left out")}
+        law.common_counts = any("what is added counts" in what for what in left.values())
+        every = len(left) > 8
+        if not (every and any(v >= k for v in left)):  # whatever is no class: of these a law says nothing
+            law.left_out |= {v: "by N" not in what for v, what in left.items()}
+        if self.binary and not left:
+            numbers = [v for v in strange if said[v] == "read as a number"]
+            return (f"{numbers[0]}: read as a number, of which no label is" if numbers else NAT), ()
+        answers += [f"{label}: {said[label]}" for label in (-100, -1) if not self.binary or label in left]
+        if every and all(v in left for v in said if v < 0):
+            answers.append(f"every label below 0: {left[-1]}")
+        else:
+            answers += [f"{v}: {what}" for v, what in left.items() if v not in (-100, -1)][:6]
+        for name in keywords(self.loss, self.caller.names):
+            if (answer := self.ask_label(-7, **{name: -7})).startswith("left out"):
+                answers.append(f"{name}=: {answer}")
+        out += [-1] if every else list(left)
+        if out and not self.binary:
+            self.nothing_counts(out[0])
+        return "; ".join(answers), tuple(out)
+
+    def divided(self, valid: bool) -> str:
+        return f", divides by {'the valid ones' if valid else 'N'}" * (self.law.mean != "a sum")
+
+    def ask_label(self, label: int, **options: Any) -> str:
+        """What a row with this label does beside an ordinary one, in one sequence if it takes sequences alone."""
+        x, t = self.rows(3, 41)
+        shape, out = self.asking.shape, self.law.left_out
+        if self.binary or shape == "(N, K)":
+            x, t = self.asking.lay(x[:2], t[:2])
+            given = t.copy()
+            given[1] = label
+        else:  # where labels are shifted, the first is compared with nothing
+            n = 2 + ("shifted" in shape)
+            axes = (1, 1, n) if "W" in shape else (1, n)
+            x, t = self.positions(x[:n], t[:n], axes, self.law.layout == "second")
+            given = t.copy()
+            given[..., -1] = label
+        if (seen := self.asking.laid(x, given, **options)) is None:
+            return "refused"
+        if not np.isfinite(seen).all():
+            return f"gives {float(seen.sum())}"
+        sums, beside = self.law.mean == "a sum", self.law.common
+        for valid, more in itertools.product(
+            (True, False)[: 1 if sums else 2], (True, False) if beside else (False,)
+        ):
+            if self.holds(seen, x, given, left_out=out | {label: valid}, common_counts=more):
+                return "left out" + self.divided(valid) + ", though what is added counts" * more
+        if self.binary:
+            return "read as a number" if self.holds(seen, x, given) else "changes the loss, as no class does"
+        for c in dict.fromkeys((label % self.k, *range(min(self.k, FULL)))):
+            if self.holds(seen, x, np.where(given == label, c, given)):
+                return "counted as the last class" if c == self.k - 1 else f"counted as class {c}"
+        return "changes the loss, as no class does"
+
+    def nothing_counts(self, label: int) -> None:
+        """A batch in which every label is left out, and one whose ignored row holds nan."""
+        x, t = self.batch(4, 43)
+        seen = self.call(x, np.full(t.shape, label))
+        if seen is not None and not self.ndim:
+            value = "nan" if np.isnan(seen).any() else f"{float(seen) + 0:.4g}"
+            self.notes.append(f"{value} where every label is left out" + ": 0 / 0" * (value == "nan"))
+        x, t = x.copy(), t.copy()
+        x[0], t[0] = np.nan, label
+        if (seen := self.call(x, t)) is not None and np.isnan(seen).any():
+            self.notes.append("a nan logit reaches the loss from a row that is left out")
+
+    # ------------------------------------------------------------------------------------------------ edges
+
+    def alone(self, value: float, rest: float) -> Pair:
+        """A row that holds a value for its label and another for the other classes, as it is passed."""
+        row = np.where(np.arange(self.k) == self.own_label, value, rest)
+        t = self.one_hot([self.own_label])
+        return self.asking.lay(*(np.repeat(a, self.data.copies, 0) for a in (row[None], t)))
+
+    def own_cost(self, value: float, impossible: float) -> float | None:
+        """Minus log p of the label, as the loss has it, in a row that holds this value for it; None if refused."""
+        others = max(self.k - 1, 1)
+        shares = {"logits": 0.0, "probabilities": (1 - value) / others, "log-probabilities": -np.log(others)}
+        rest = 0.3 if self.binary else shares[self.kind]
+        if (seen := self.call(*self.alone(value, rest))) is None:
+            return None
+        # The law's own value is linear in the label's logarithm, once that is what a clip leaves of it.
+        pair = self.alone(impossible, rest)
+        fifty, hundred = (float(replace(self.law, floor=f).value(*pair, 0)) for f in (-50.0, -100.0))
+        return float(50 + 50 * (seen.sum() - fifty) / (hundred - fifty))
+
+    def clip(self) -> tuple[str, float | None]:
+        """What a certain and wrong answer costs, and the probability that it stands for, which the law is told."""
+        law, bend, reads = self.law, self.law.bend, self.kind == "probabilities"
+        if bend.added:
+            return f"adds {bend.added:.2g} to the probability", bend.added
+        if law.reading.rank > 1 or law.common or self.soft:
+            return NAT, None
+        impossible = 0.0 if reads else -1000.0 * max(bend.temperature, 1.0)
+        cost = self.own_cost(impossible, impossible)
+        if cost is None:
+            return f"refuses the impossible event: {self.caller.said.split(':')[0]}", None
+        if np.isnan(cost):
+            return "nan", None
+        if np.isfinite(bend.cap):
+            return "no", None
+        if not 0 < cost < (np.inf if reads else 900):
+            inf = "no, an impossible event costs inf" if reads else "exp underflows, cost inf"
+            return (UNKNOWN if cost <= 0 else inf if cost == np.inf else "no"), None
+        epsilon, law.floor = float(np.exp(-cost)), -cost
+        twice = self.own_cost(epsilon, 0.0) if reads and epsilon > 1e-30 else None
+        law.adds = twice is not None and abs(twice - cost + np.log(2)) < 0.05
+        if abs(cost - 100) < 0.01:
+            return "the log at -100", epsilon
+        return (f"adds {epsilon:.1e} to the probability" if law.adds else f"at {epsilon:.1e}"), epsilon
+
+    def edges(self) -> None:
+        """Rows that a loss should survive, and the note if it does not."""
+        if self.law.reading.rank > 1 or self.soft:
+            return
+        sure = (1000.0, 0.0) if self.kind == "logits" else (1.0, 0.5)
+        if self.kind == "logits" or (self.binary and self.kind == "probabilities"):
+            seen = self.call(*self.alone(*sure))
+            value = np.nan if seen is None else float(seen.sum())
+            if self.kind == "logits" and not np.isfinite(value):
+                self.notes.append(f"a logit of 1000 for the right class costs {value}: exp overflows")
+            elif self.kind != "logits" and np.isnan(value):
+                self.notes.append("a probability of 1 for the label 1 gives nan: 0 * log(0)")
+        if self.binary:
+            return
+        x, t = self.rows(3, 47)
+        wrong, forms = (t[0].argmax() + 1) % self.k, {self.asking.form}
+        said = "a zero for a wrong class gives nan: 0 * log(0)"
+        if self.kind == "logits":
+            x[0, wrong] = -np.inf
+            said = "a logit of -inf for a wrong class gives nan with {} targets: 0 * inf"
+            forms = self.forms & {"indices", "rows"} if self.k > 2 else set()
+        else:  # to the right class goes what the other had
+            p = x if self.kind == "probabilities" else np.exp(x)
+            p[0] = p[0] * (np.arange(self.k) != wrong) + p[0, wrong] * t[0]
+            x = p if self.kind == "probabilities" else np.log(p)
+        for form in sorted(forms):
+            seen = replace(self.asking, form=form).ask(x, t)
+            if seen is not None and np.isnan(seen).any():
+                self.notes.append(said.format("one-hot" if form == "rows" else form))
+
+    def renormalises(self) -> str:
+        """What becomes of probabilities that do not sum to one."""
+        if self.kind != "probabilities" or self.binary or self.law.bend.added:
+            return NAT
+        x, t = self.rows(5, 53)
+        seen = self.seen([self.asking.lay(x / 2, t)])
+        return self.first(seen, [("no", {}), ("yes", {"normalises": True})]) or UNKNOWN if seen else "refuses"
+
+    # --------------------------------------------------------------------------------------------- gradient
+
+    def gradients(self) -> str:
+        """Whether the gradient is that of the value, by differences of what the law predicts."""
+        caller = self.caller
+        if self.said["renormalises"] == "refuses":
+            return NAT
+        if caller.arrays == "numpy" and caller.returned == "tensorflow":
+            # It takes other arrays too, and shows its gradient for its own alone.
+            caller = Caller(self.loss, "tensorflow", "float32", caller.names)
+        x, t = self.rows(4, 59)
+        pair, trial = self.asking.lay(x, t), Trial(self.law, caller, self.dtype)
+        if caller.arrays == "numpy" or trial.call(*pair) is None:
+            return NAT
+        found = trial.gradient(*pair)
+        if isinstance(found, str):
+            return found
+        if not found[0].any() or not np.isfinite(found[0]).all():
+            return "not finite" if found[0].any() else "zero everywhere"
+        # Of many classes those of the labels, and some others.
+        asked = np.unique([*t.argmax(-1), *np.linspace(0, self.k - 1, 16).astype(int)])
+        directions = [self.asking.lay(np.eye(self.k)[[j] * 4], t)[0] for j in asked]
+        loose = 0.1 if self.coarse else 1e-3 if self.dtype == "float64" else 3e-3
+        if (worst := trial.slope_error(*pair, found, directions)) > loose:
+            lost = found[1].ndim and trial.slope_error(*pair, found, directions, even=True) < loose
+            differs = f"it differs by {worst:.2g} of its largest entry"
+            why = "its backward ignores the weight that each value is given" if lost else differs
+            return f"not that of the value: {why}"
+        return THATS_IT + self.at_extremes(trial, x, t)
+
+    def at_extremes(self, trial: Trial, x: Array, t: Array) -> str:
+        """Whether the gradient is lost where an answer is sure and right, and its loss finite; or sure and wrong."""
+        law, probabilities = self.law, self.kind == "probabilities"
+        if self.kind == "log-probabilities" or self.soft:
+            return ""
+        if self.said["renormalises"] != "yes":
+            sure = t if self.binary else np.where(t == 1, 1.0, x)
+            sure = sure if probabilities else x + 400 * (2 * t - 1)
+            seen, found = self.asking.ask(sure, t), trial.gradient(*self.asking.lay(sure, t))
+            if (
+                not isinstance(found, str)
+                and np.isnan(found[0]).any()
+                and seen is not None
+                and np.isfinite(seen).all()
+            ):
+                return ", and nan for a sure and right answer"
+        if law.reading.rank > 1 or np.isfinite(law.bend.cap):
+            return ""
+        t, along = t.copy(), np.zeros(x.shape)
+        t[0, 0] = 1.0 if self.binary else t[0, 0]
+        y = 0 if self.binary else int(t[0].argmax())
+        near, far = ((1e-3,), (1e-6, 1e-9, 1e-14)) if probabilities else ((-9.0,), (-31.0, -80.0))
+        for extreme in near if self.coarse else far:
+            x[0, y], along[0, y] = extreme, extreme if probabilities else 1.0
+            found = trial.gradient(*(pair := self.asking.lay(x, t)))
+            if not isinstance(found, str):
+                direction = self.asking.lay(along, t)[0]
+                plain = replace(law, floor=-np.inf, bend=replace(law.bend, added=0.0))
+                whole = plain.slopes(*pair, found[1], direction)[0]
+                share = round(float((found[0] * direction)[0].sum() / whole), 6) or 0.0
+                if not abs(share - 1) < 0.5:
+                    name = "a probability" if probabilities else "a logit"
+                    return f", but {share:.2g} of what it should be at {name} of {extreme:g} for the label"
+        return ""
+
+    # -------------------------------------------------------------------------------- layouts and sequences
+
+    def positions(self, x: Array, t: Array, shape: tuple[int, ...], second: bool) -> Pair:
+        """Rows and their targets as a batch of so many positions, the classes on the last axis or the second."""
+        given = replace(self.asking, shape="(N, K)").lay(x, t)[1]
+        x, given = x.reshape(*shape, -1), given.reshape(*shape, *given.shape[1:])
+        if second:
+            x, given = (np.moveaxis(a, -1, 1) if a.ndim > len(shape) else a for a in (x, given))
+        return x, given
+
+    def layout(self) -> str:
+        """The class axis of a batch of sequences."""
+        if self.binary:
+            return "any"
+        if self.asking.shape != "(N, K)":
+            self.notes.append(f"takes inputs of the shape {self.asking.shape} only")
+            return self.law.layout
+        found: dict[str, str | None] = {}
+        for name in ("last", "second"):
+            if seen := self.seen([self.positions(*self.rows(8, 11), (2, 4), name == "second")]):
+                found[name] = self.first(seen, [(o, {"layout": name, "over": o}) for o in ("", OVER)])
+        known = [name for name, over in found.items() if over is not None]
+        if OVER in found.values():
+            self.law.over = OVER
+            self.notes.append("3-D input: divides by the first axis alone")
+        if len(known) == 1:
+            self.law.layout = known[0]
+        return "any" if len(known) == 2 else known[0] if known else UNKNOWN if found else "2-D only"
+
+    def sequences(self, layout: str, pads: tuple[int, ...]) -> str:
+        """What is averaged where the sequences of a batch have different lengths, which the law is told."""
+        if self.binary or self.asking.form != "indices" or layout not in ("last", "second", "any"):
+            return UNKNOWN
+        names = keywords(self.loss, self.caller.names)
+        ways: list[tuple[str, int | None, str]] = [(f"label {p} left out", p, "") for p in pads[:1]]
+        ways += [(f"{n}=", -1, n) for n in names] if len(names) < 6 else []
+        means = [*MEANS, *(f"{POWER}{a:.3g}" for a in np.linspace(0.05, 1.95, 39))]
+        for padding, pad, mask in [*ways, ("no label left out", None, "")]:
+            seen = self.ragged(layout, pad, mask)
+            out = self.law.left_out | ({} if pad is None else {pad: True})
+            for shifts, mean in itertools.product((False, True), means):
+                axes = 1 if "for each sequence" in mean else 2 if "each position" in mean else 0
+                change = {"over": mean, "shifts": shifts, "layout": layout, "left_out": out}
+                if self.first([s for s in seen if s[2].ndim == axes], [(mean, change)]):
+                    self.law.over, self.law.shifts = mean, shifts
+                    mean = "over all positions" if pad is None and "valid" in mean else mean
+                    how = "shifts the labels itself" if shifts else "compares position t with label t"
+                    return f"{mean} ({padding}); {how}"
+        return UNKNOWN
+
+    def ragged(self, layout: str, pad: int | None, mask: str) -> Seen:
+        """Batches of sequences whose tails are left out, by their label or by a mask, and what they cost."""
+        rng, found = np.random.default_rng(31), []
+        labels = [y for y in self.law.kept if y != pad]
+        for lengths in LENGTHS:
+            n = len(lengths) * STEPS
+            x, t = inputs(self.kind, False, n, self.k, rng), self.one_hot(rng.choice(labels, n))
+            x, y = self.positions(x, t, (len(lengths), STEPS), layout == "second")
+            valid = np.arange(STEPS) < np.array(lengths)[:, None]
+            padded = y if pad is None else np.where(valid, y, pad)
+            value = self.call(x, y if mask else padded, **({mask: valid.astype(float)} if mask else {}))
+            if value is None:
+                return []
+            found.append((x, padded, value))
+        return found
+
+    # --------------------------------------------------------------------------------------------- keywords
+
+    def weighted(self, name: str) -> str | None:
+        """What a keyword argument does with one weight for each row, class or element."""
+        x, t = self.rows(5, 61)
+        t = t if self.binary else self.one_hot(np.resize(self.law.kept, 5))
+        pair, sums = self.asking.lay(x, t), self.law.mean == "a sum"
+        rows, classes = np.array([1.0, 3.0, 0.5, 2.0, 1.7]), np.resize([1.0, 4.0, 2.5], self.k)
+        plain, each = self.call(*pair), replace(self.law, mean="a sum").parts(*pair).reshape(5, -1)
+        trials = [("row", w, w[:, None]) for w in (rows, 1.0 * (rows > 1))]
+        if not self.binary:
+            trials.append(("class", classes, (t @ classes)[:, None]))
+        elif self.k > 1:
+            trials.append(("element", np.outer(rows, classes), np.outer(rows, classes)))
+        for per, given, factor in trials:
+            seen = self.call(*pair, **{name: given})
+            if seen is None or not np.isfinite(seen).all():
+                continue
+            total, weighted = np.array(seen.sum()), (each * factor).sum()
+            n = "N*K" if self.binary and self.k > 1 else "N"
+            sizes = {"the sum of weights": factor.mean(-1).sum(), n: 5.0, "nothing": 1.0}
+            for over, size in {"": 1.0}.items() if sums else sizes.items():
+                if self.near(total, np.array(weighted / size), x):
+                    return f"{name}, one per {per}: " + (f"divides by {over}" if over else "multiplies")
+            if plain is not None and self.near(total, np.array(plain.sum()), x) and len(np.unique(given)) > 2:
+                return f"{name}: swallowed without effect"
+        return None
+
+    def broadcasts(self) -> None:
+        """One column of predictions and flat targets."""
+        if not self.binary or self.asking.form in ("signs", "labels") or self.law.mean == "a sum":
+            return
+        x, t = inputs(self.kind, True, 5, 1, np.random.default_rng(67)), np.array([1.0, 0, 0, 1, 1])
+        seen, law = self.asking.laid(x, t), replace(self.law, weights=self.law.weights[:1])
+        plain = law.value(x, t[:, None], 0)
+        wide = law.value(np.repeat(x, 5, 0), np.tile(t[:, None], (5, 1)), 0)
+        mean = None if seen is None else np.array(seen.mean())
+        if self.near(mean, wide, x) and not self.near(mean, plain, x):
+            self.notes.append("predictions (N, 1) with targets (N,) broadcast to N times N losses")
+
+    # ----------------------------------------------------------------------------------------- larger batches
+
+    def larger(self, out: tuple[int, ...]) -> Iterator[tuple[str, Array, Array]]:
+        """Larger batches, by name: rows, classes, positions, sequences of which one is left out."""
+        law, k, rng, shape = self.law, CLASSES, np.random.default_rng(97), self.asking.shape
+        for n in (n for n in ROWS if n * self.k < 2_000_000):
+            yield f"{n:,} rows", *self.batch(n, 90 + n)
+        if law.plain and self.k > 1 and (not self.binary or np.ptp(law.weights) < 1e-4 * law.size):
+            x, t = self.rows(8, 98, k)
+            for labels in (np.linspace(3, k - 1, 8).astype(int), rng.choice(law.kept, 8)):
+                pair = self.asking.lay(x, t if self.soft or self.binary else self.one_hot(labels, k))
+                if self.call(*pair) is not None:  # it may refuse such labels, or so many classes
+                    yield f"8 rows and {k:,} classes", *pair
+                    break
+        second = law.layout == "second"
+        if shape in ("(N, K, T)", "(N, K, H, W)", "(N, H, W, K)"):  # several positions, not one of each
+            size = (2, 5, 7) if "H" in shape else (2, 35)
+            yield f"positions {size}", *self.positions(*self.rows(70, 99), size, second)
+        if law.over and not self.binary:
+            x, y = self.positions(*self.rows(900, 96), (3, 300), second)
+            for pad in [v for v in out if not 0 <= v < self.k][:1]:
+                y[1, 120:] = y[2] = pad
+            yield "3 sequences of 300", x, y
+
+    def at_larger_sizes(self, gradient: str, out: tuple[int, ...]) -> tuple[str, str, tuple[str, ...]]:
+        """What sizes were tried, the gradient's verdict, and what is wrong at one of them."""
+        began, tried = time.process_time(), {"rows": "16 rows"}
+        for name, x, t in self.larger(out):
+            if time.process_time() - began > 1.5:
+                break
+            if "sequences" in name:
+                choices: list[tuple[str, Changes]] = [("", {}), ("0", {"clamped": True})]
+                self.law.clamped = self.first(self.seen([(x, t)]), choices) == "0"
+            if "positions" in name and self.call(x, t) is None:
+                return "", gradient, (f"a batch of {name} is refused: {self.caller.said}",)
+            if wrong := self.wrong(x, t):
+                return "one row", gradient, (f"a batch of {name} {wrong[0]}", *wrong[1:])
+            if (
+                gradient.startswith(THATS_IT)
+                and name == f"{ROWS[2]:,} rows"
+                and self.caller.arrays == "torch"
+            ):
+                gradient = self.whole_gradient(x, t, gradient)
+            tried[name.rpartition(" ")[2]] = name.removeprefix("8 rows and ").removeprefix("3 ")
+        return "up to " + ", ".join(tried.values()), gradient, ()
+
+    # ------------------------------------------------------------------------------------------------ report
+
+    def report(self, own: Own) -> Diagnosis:
+        """All answers together."""
+        caller, law, bend = self.caller, self.law, self.law.bend
+        plain = f"single rows look like a {law.reading.family} that reads {law.reading.name}"
+        plain += f", focal with gamma {bend.gamma:.3g}" * (bend.gamma > 0)
+        wrong, sums = self.reduction() or self.other_classes(), ""
+        if not wrong and (sums := self.renormalises()) == UNKNOWN:
+            wrong = "rows that sum to a half cost what no cross-entropy of them costs"
+            wrong += ", nor of the same rows over their sums"
+        if wrong:
+            return Diagnosis(arrays=caller.arrays, notes=(*self.notes, f"not explained: {wrong}", plain))
+        self.law.normalises = sums == "yes"
+        self.said |= self.scale() | {"renormalises": sums}
+        family, forms = self.targets()
+        clip, epsilon = self.clip()
+        ignored, out = self.ignored(own and own[1])
+        self.edges()
+        layout = self.layout()
+        self.broadcasts()
+        law, by_k = self.law, self.said["denominator"] == "K"
+        told = {
+            "changes its arguments in place": caller.mutates,
+            f"returns {caller.result_dtype} for float64": caller.arrays == "numpy" and caller.result_dtype[-2:] != "64",
+            "one value per row" + ", the mean over K" * by_k: self.ndim == 1,
+            "one value per row and class": self.ndim > 1,
+            "takes 1-D batches only": self.asking.shape == "(N,)",
+        }  # fmt: skip
+        self.notes += [note for note, is_so in told.items() if is_so]
+        sequences = self.sequences(layout, out or (-100,) * ("-100: gives nan" in ignored))
+        if sequences.startswith(
+            ("over the sequences", "each sequence")
+        ):  # both labels were asked in one sequence
+            ignored = ignored.replace(", divides by the valid ones", "")
+        weights = [said for name in keywords(self.loss, caller.names) if (said := self.weighted(name))]
+        fields = dict(
+            family=family, targets=forms, ignore_index=out, ignored=ignored, epsilon=epsilon, clip=clip,
+            temperature=round(bend.temperature, 5), gamma=round(bend.gamma, 4), layout=layout, sequences=sequences,
+            softcap=0.0 if np.isinf(bend.cap) else float(f"{bend.cap:.5g}"), smoothing=round(law.smoothing, 4),
+            z_loss=round(sum(v for n, v in law.common.items() if n.startswith("log Z")), 8) or 0.0,
+            entropy=round(law.common.get("entropy", 0.0), 6), constant=round(law.common.get("constant", 0.0), 6),
+            precision=self.dtype, weights="; ".join(weights) or "no argument",
+        )  # fmt: skip
+        return self.finish(own, self.gradients(), out, fields)
+
+    def finish(self, own: Own, gradient: str, out: tuple[int, ...], fields: dict[str, Any]) -> Diagnosis:
+        """Larger batches and the reader's own judge what was read."""
+        tried, gradient, problem = self.at_larger_sizes(gradient, out)
+        told: dict[str, Any] = {}
+        if own and own[0] is not None:
+            told, gradient, mine = of_your_batch(self, own, gradient)
+            problem = (*mine, *problem[: 1 if mine else None])
+        law, arrays = self.law, self.caller.arrays
+        known: Changes = {"first": law.first, "reads": law.reading.name, "axis": "the classes"}
+        known |= self.said | fields | told | {"gradient": gradient, "arrays": arrays, "tried": tried}
+        alternatives, notes = (tuple(dict.fromkeys(v)) for v in (self.alternatives, self.notes))
+        result = Diagnosis(**known, alternatives=alternatives, notes=notes)
+        if not problem:
+            return result
+        notes = (*problem, f"smaller ones are read as: {result.sentence}")
+        return Diagnosis(arrays=arrays, notes=notes, tried=tried, **told)

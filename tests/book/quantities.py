@@ -1,0 +1,106 @@
+"""What chapters/numbers.toml calls by a name: what is asked of the experiments' records, and how."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from math import exp, log, tanh
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from scipy.optimize import minimize_scalar
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@cache
+def result(name: str) -> Any:
+    """Read the record of an experiment."""
+    return json.loads((ROOT / "experiments" / name).read_text(encoding="utf-8"))
+
+
+def ends(values: Iterable[float]) -> tuple[float, float]:
+    """Return the least and the greatest."""
+    found = sorted(values)
+    return found[0], found[-1]
+
+
+def speech(arm: str) -> float:
+    """Return the mean length of the speeches of an arm of experiments/shakespeare, in characters."""
+    return float(mean(r["mean_length"] for r in result("shakespeare/result.json")["runs"] if r["arm"] == arm))
+
+
+def foretold_speech(arm: str) -> float:
+    """Return what was foretold of it."""
+    return float(result("shakespeare/prediction.json")["arms"][arm]["mean_length"])
+
+
+def trainer_errors(*recipes: str) -> tuple[float, float]:
+    """Return the ends of the errors of these trainers."""
+    rows = result("trainers/result.json")["rows"]
+    return ends(e for row in rows if row["recipe"] in recipes for e in row["error"])
+
+
+def on_policy_errors() -> tuple[float, float]:
+    """Return the ends of those of GKD on the student's own texts, on one rank."""
+    rows = result("trainers/result.json")["on_policy"]
+    asked = [r for r in rows if (r["recipe"], r.get("ranks")) == ("GKD, the student's texts", 1)]
+    return ends(run["error"] for row in asked for run in row["runs"])
+
+
+def right_answers(*divisors: str, but_seed: int | None = None) -> tuple[float, float]:
+    """Return the ends of the percentages of right answers, at last, under these divisors."""
+    runs = result("denominators/rewards.json")["runs"]
+    return ends(r["looks"][-1]["right"] for r in runs if r["divisor"] in divisors and r["seed"] != but_seed)
+
+
+def digits_nll(run: str, arm: str) -> float:
+    """Return the mean loss of an arm of experiments/distillation."""
+    return float(mean(result("distillation/digits.json")[run][arm]["nll"]))
+
+
+def mass(what: str) -> Any:
+    """Return what experiments/language_models/mass.py says of trigrams of words, for each k."""
+    return result("language_models/mass.json")["words, trigram"][what]
+
+
+def share_bits(arm: str, share: float) -> float:
+    """Return the loss of an arm of experiments/language_models/shares.py, in bits, after its last step."""
+    runs = result("language_models/shares.json")["runs"]
+    asked = (arm, share, 2500)
+    return float(mean(r["nll"] for r in runs if (r["arm"], r["share"], r["steps"]) == asked) / log(2))
+
+
+def share_of_up(arm: str) -> list[float]:
+    """Return the shares of the rarer mode, of a seed each, that a small student of experiments/language_models has."""
+    return list(result("language_models/result.json")["arms"][f"small, {arm}"]["share_of_up"])
+
+
+def on_gpu(loss: str) -> list[dict[str, Any]]:
+    """Return the measurements of a linear loss on a GPU."""
+    cases = result("bench/linear.json")["cases"]
+    return [case for case in cases if case["device"] != "cpu" and case["loss"] == loss]
+
+
+def times_of_cut() -> tuple[float, float]:
+    """Return the ends of the time of Apple's cut cross-entropy, in that of the plain pair."""
+    cases = result("bench/linear.json")["cases"]
+    times = [(case["seconds"], way) for case in cases for way in case["seconds"] if way.startswith("cut")]
+    return ends(seconds[way] / seconds["plain"] for seconds, way in times)
+
+
+def missed_by_a_cap(cap: float) -> float:
+    """Return how far a capped logit, fitted to log-odds that rise to 4.5, is from a probability, at its farthest."""
+
+    def odds(x: int, slope: float) -> float:
+        return 2 * cap * tanh(slope * x / cap)
+
+    def loss(slope: float) -> float:
+        signs = [(x, s) for x in range(1, 60, 2) for s in (1, -1)]
+        return sum(log(1 + exp(s * odds(x, slope))) / (1 + exp(s * 1.5 * x / 20)) for x, s in signs)
+
+    slope = minimize_scalar(loss, bounds=(0.03, 0.05), method="bounded").x
+    gaps = (1 / (1 + exp(-1.5 * x / 20)) - 1 / (1 + exp(-odds(x, slope))) for x in range(60))
+    return max(map(abs, gaps))

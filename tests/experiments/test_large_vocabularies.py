@@ -1,0 +1,54 @@
+"""Chapter 15's code is what the experiment measures, and what it measured is what its chapter needs."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.large_vocabularies import memory
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "experiments" / "large_vocabularies" / "memory.py"
+
+
+def test_the_chapter_prints_the_code_that_the_experiment_measures() -> None:
+    cells = json.loads((ROOT / "chapters" / "15_large_vocabularies.ipynb").read_text())["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    (printed,) = [source for source in sources if source.startswith("class Blocked")]
+    measured = next(
+        node for node in ast.parse(SCRIPT.read_text()).body if getattr(node, "name", "") == "Blocked"
+    )
+    (shown,) = ast.parse(printed).body
+    assert ast.dump(shown.body[1]) == ast.dump(measured.body[1])
+    assert ast.dump(shown.body[2]) == ast.dump(measured.body[2])
+
+
+@pytest.mark.parametrize("name", memory.WAYS)
+def test_every_way_has_the_gradients_of_the_plain_one(name: str) -> None:
+    inputs = memory.data(300, 2500, torch.float64)
+    expected, found = memory.step(memory.plain, inputs), memory.step(memory.WAYS[name], inputs)
+    for a, b in zip(found, expected, strict=True):
+        assert float((a - b).norm() / b.norm()) < 1e-12
+
+
+@pytest.mark.slow
+def test_the_blocked_loss_takes_a_tenth_of_the_memory() -> None:
+    """Measured in fresh processes, at V = 32,000 and enough rows that the gradients do not decide."""
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("there is no high-water mark to reset")
+    plain, ours = (memory.peak(name, 1024, 32_000) for name in ("plain", "blocked"))
+    assert plain > 2.5 * 1024 * 32_000 * 4  # the measure sees the arrays at all
+    assert ours < plain / 10
+
+
+def test_the_committed_result_meets_the_target() -> None:
+    result = json.loads(memory.RESULT.read_text())
+    assert max(result["gradients in float64, relative error"].values()) < 1e-12
+    (case,) = [c for c in result["cases"] if (c["rows"], c["vocabulary"]) == (4096, 32_000)]
+    assert case["bytes"]["blocked"] < case["bytes"]["plain"] / 10
+    assert case["bytes"]["torch, options"] < case["bytes"]["plain"] / 10
+    assert set(case["bytes"]) == set(memory.WAYS)

@@ -1,0 +1,111 @@
+"""Frozen results, and what a sentence may say of them: numbers paired by seed, and 95 % intervals of their mean.
+
+    interval(speech("B=1") / speech("constant")).high < 0.5
+
+A relation asserts something of such numbers; tests/claims/test_records.py has the sentences, row by row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from adversary import refuted
+
+Array = NDArray[np.float64]
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+
+
+@cache
+def record(name: str) -> dict[str, Any]:
+    """The stored result of an experiment, such as "shakespeare/result"."""
+    found: dict[str, Any] = json.loads((EXPERIMENTS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def by_seed(name: str, key: str, **where: Any) -> Array:
+    """One number for each run of these settings, in the order of its seeds; "length.long" is a key within a key."""
+    runs = [run for run in record(name)["runs"] if where.items() <= run.items()]
+    assert runs and [run["seed"] for run in runs] == sorted(run["seed"] for run in runs), where
+    first, _, second = key.partition(".")
+    return np.array([run[first][second] if second else run[first] for run in runs])
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+    def holds(self, value: float) -> bool:
+        return self.low < value < self.high
+
+
+def interval(x: Array) -> Interval:
+    """Ends of the 95 % interval of the mean, by Student's t."""
+    half = stats.t.ppf(0.975, len(x) - 1) * stats.sem(x)
+    return Interval(float(x.mean() - half), float(x.mean() + half))
+
+
+# ------------------------------------------------------------------------------ what may be said of numbers
+
+
+def holds(relation: Callable[..., None], *on: Any, but_not: dict[str, Any]) -> None:
+    """The relation holds of each of these, arrays or tuples of arguments, and rejects each of those."""
+    for given in on:
+        relation(*given if isinstance(given, tuple) else (given,))
+    for what, given in but_not.items():
+        with refuted(what):
+            relation(*given if isinstance(given, tuple) else (given,))
+
+
+def below(x: Array, bound: float = 0.0) -> None:
+    assert interval(x).high < bound
+
+
+def above(x: Array, bound: float = 0.0) -> None:
+    assert interval(x).low > bound
+
+
+def unseen(x: Array, widest: float = np.inf) -> None:
+    """No change is visible: the interval holds zero, and is no wider than that."""
+    low, high = interval(x)
+    assert low < 0 < high < low + widest
+
+
+def printed(x: Array, mean: float, half: float) -> None:
+    """The mean and the half-width of its interval, as the page has them, and on the side of zero that they say."""
+    low, high = interval(x)
+    digits = max(len(repr(number).partition(".")[2]) for number in (mean, half))
+    assert ((low + high) / 2, (high - low) / 2) == pytest.approx((mean, half), abs=0.52 * 10.0**-digits)
+    assert (low * high > 0) == (abs(mean) > half)
+
+
+# ------------------------------------------------------------------------------------- whose numbers they are
+
+
+def speech(arm: str, key: str = "mean_length") -> Array:
+    """Chapter 11's speeches, six seeds."""
+    return by_seed("shakespeare/result", key, arm=arm)
+
+
+def student(arm: str, key: str) -> Array:
+    """Chapter 14's students of a table, twenty seeds, or ten with a cache."""
+    stored = record("language_models/result")
+    return np.array((stored if arm == "teacher" else stored["arms"])[arm][key])
+
+
+def share(arm: str, of: float, key: str = "nll", **where: Any) -> Array:
+    """Chapter 14's shares of labels, eight seeds, losses in bits. "same text" is all text where the share is one."""
+    settings = record("language_models/shares")["settings"]
+    if of == 1 and arm in ("mixed, same text", "teacher, same text"):
+        arm = arm.replace("same", "all")
+    of = 0.0 if arm in ("texts", "teacher, all text") else of
+    where = {"arm": arm, "share": of, "steps": settings["steps"], **where}
+    return by_seed("language_models/shares", key, **where) / (np.log(2) if key == "nll" else 1)

@@ -1,0 +1,716 @@
+"""The linear losses against the plain pair in float64: a matrix product, and torch's own functions on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
+
+import xent.torch
+from xent.torch import _linear_step
+
+ROWS, WIDTH, TEACHER, CLASSES, IGNORED = (5, 7), 8, 6, 53, -100
+Inputs = dict[str, Tensor]
+LEARNT, DIRECTIONS = ("hidden", "weight", "bias"), ("forward", "reverse", "jsd")
+
+# What is compared: the function, its options, and the plain loss of each row's logits (student's, teacher's).
+CE, SELECTED, DISTILLED = "linear_cross_entropy", "linear_selected_log_probs", "linear_distillation_loss"
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": (CE, {}),
+    "soft cap": (CE, {"softcap": 2.0}),
+    "z-loss": (CE, {"z_loss": 0.1}),
+    "smoothing": (CE, {"label_smoothing": 0.1}),
+    "all three": (CE, {"softcap": 3.0, "z_loss": 0.01, "label_smoothing": 0.2}),
+    "by class": (CE, {"by": "class", "label_smoothing": 0.2}),
+    "soft": (CE, {"soft": True}),
+    "soft, all": (CE, {"soft": True, "by": "class", "softcap": 3.0, "z_loss": 0.01, "label_smoothing": 0.2}),
+    "selected": (SELECTED, {"softcap": 3.0, "temperature": 0.7}),
+    "cached": (DISTILLED, {"cached": "probs", "temperature": 1.0}),
+    "cached, mixed": (DISTILLED, {"cached": "log_probs", "temperature": 3.0, "alpha": 0.3}),
+    "sampled": (DISTILLED, {"cached": "samples", "temperature": 2.0, "scale": "none"}),
+    "mixed": (DISTILLED, {"direction": "reverse", "temperature": 2.0, "alpha": 0.6}),
+    "labels alone": (DISTILLED, {"temperature": 2.0, "alpha": 0.0}),
+    **{f"{direction}, k = {k}, T = {t}":
+           (DISTILLED, {"direction": direction, "temperature": t, "scale": scale, "top_k": k, "beta": 0.3})
+       for direction in DIRECTIONS
+       for k, t, scale in ((None, 1.0, "none"), (None, 3.0, "t_squared"), (1, 1.0, "none"), (7, 2.0, "none"))},
+}  # fmt: skip
+
+
+def make(dtype: torch.dtype = torch.float64, seed: int = 0) -> Inputs:
+    """Random inputs, some of them ignored, some of weight zero."""
+    generator = torch.Generator().manual_seed(seed)
+    draw = partial(torch.randn, generator=generator, dtype=torch.float64)
+    shapes = {"hidden": (*ROWS, WIDTH), "weight": (CLASSES, WIDTH), "bias": (CLASSES,),
+              "teacher_hidden": (*ROWS, TEACHER), "teacher_weight": (CLASSES, TEACHER), "teacher_bias": (CLASSES,),
+              "sample_weight": ROWS[1:]}  # fmt: skip
+    made = {name: draw(*shape) for name, shape in shapes.items()}
+    targets, shares = (
+        torch.randint(CLASSES, ROWS, generator=generator),
+        (3 * draw(*ROWS, CLASSES)).softmax(-1),
+    )
+    of_class, drawn = draw(CLASSES).abs(), torch.randint(CLASSES, (*ROWS, 6), generator=generator)
+    targets[0, 2:], made["sample_weight"] = (
+        IGNORED,
+        made["sample_weight"].abs() * (torch.arange(ROWS[1]) != 3),
+    )
+    probs, indices = (x.flip(-1) for x in shares.topk(4))
+    made |= {
+        "target_probs": shares,
+        "class_weight": of_class,
+        "drawn_mass": draw(*ROWS, 6).abs(),
+        "probs": probs,
+    }
+    inputs = {name: x.to(dtype) for name, x in (made | {"log_probs": probs.log()}).items()}
+    tail = (1 - probs.sum(-1)).to(wide(dtype))
+    return inputs | {"indices": indices, "tail": tail, "targets": targets, "drawn": drawn}  # some come twice
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def ours(case: str, inputs: Inputs, **more: Any) -> Tensor:
+    name, given = CASES[case]
+    function, options = getattr(xent.torch, name), {**given, **more}
+    common = {"sample_weight": inputs["sample_weight"], "ignore_index": IGNORED}
+    hidden, weight, bias, targets = (inputs[x] for x in (*LEARNT, "targets"))
+    if name != DISTILLED:
+        if options.pop("by", ""):
+            options["weight"] = inputs["class_weight"]
+        if name != CE or "soft" in options:
+            counts = inputs["sample_weight"] * (targets != IGNORED)
+        if name == SELECTED:
+            reduction, denominator = options.pop("reduction", "mean"), options.pop("denominator", None)
+            options |= {"linear_bias": bias, "ignore_index": IGNORED, "entropy": True}
+            log_p, entropy = function(hidden, weight, targets, **options)
+            counts = counts.to(log_p.dtype).expand(ROWS)
+            terms = counts * (0.3 * entropy - log_p)
+            mean = terms.sum() / (denominator or counts.sum())
+            return {"none": terms, "sum": terms.sum(), "mean": mean}[reduction]  # type: ignore[no-any-return]
+        if options.pop("soft", False):
+            targets, common = inputs["target_probs"], {"sample_weight": counts}
+        return function(hidden, weight, targets, linear_bias=bias, **{**common, **options})
+    common |= {"student_bias": bias, "targets": targets, **options}
+    cached = common.pop("cached", "")
+    if cached == "samples":
+        return function(hidden, weight, teacher_samples=(inputs["drawn"], inputs["drawn_mass"]), **common)
+    if cached:
+        cache = xent.torch.TopK(inputs["indices"], inputs["tail"], **{cached: inputs[cached]})
+        return function(hidden, weight, teacher_top_k=cache, **common)
+    taught = inputs["teacher_hidden"], inputs["teacher_weight"]
+    return function(hidden, weight, *taught, **{"teacher_bias": inputs["teacher_bias"], **common})
+
+
+def plain(case: str, inputs: Inputs, reduction: str = "mean", denominator: float | None = None) -> Tensor:
+    """The same from all logits at once, in float64, by definition."""
+    name, given = CASES[case]
+    options = dict(given)
+    x = {name: t.double() if t.is_floating_point() else t for name, t in inputs.items()}
+    z = F.linear(x["hidden"], x["weight"], x["bias"])
+    counts = x["targets"] != IGNORED
+    labels = x["targets"].masked_fill(~counts, 0)
+    w = (x["sample_weight"] * counts).expand(ROWS)
+    mass = w
+    if name != DISTILLED:
+        c = options.get("softcap", math.inf)
+        z = z if c == math.inf else c * (z / c).tanh()
+        log_q = (z / options.get("temperature", 1.0)).log_softmax(-1)
+        t = x["target_probs"] if "soft" in options else F.one_hot(labels, CLASSES).double()
+        of_class = x["class_weight"] if "by" in options else torch.ones(CLASSES).double()
+        t, smoothing = t * of_class, options.get("label_smoothing", 0.0)
+        each = t.sum(-1, keepdim=True)
+        t = (1 - smoothing) * t + smoothing / CLASSES * each
+        z_loss = options.get("z_loss", 0.0) * z.logsumexp(-1) ** 2
+        losses = -(t * log_q).sum(-1)
+        if name == SELECTED:
+            losses = losses - 0.3 * (log_q.exp() * log_q).sum(-1)
+        mass = w * each.squeeze(-1) if "by" in options else w
+        losses = losses + z_loss * each.squeeze(-1)
+    else:
+        alpha, cached = options.pop("alpha", 1.0), options.pop("cached", "")
+        heat = options.get("temperature", 1.0)
+        squared = heat**2 if options.get("scale", "t_squared") == "t_squared" else 1
+        log_q = (z / heat).log_softmax(-1)
+        if cached == "samples":
+            losses = -squared * (x["drawn_mass"] * log_q.gather(-1, x["drawn"])).sum(-1)
+        elif cached:
+            p = x["probs"] if cached == "probs" else x["log_probs"].exp()
+            rest = log_q.scatter(-1, x["indices"], -math.inf).logsumexp(-1)
+            losses = (p * (p.log() - log_q.gather(-1, x["indices"]))).sum(-1)
+            losses = squared * (losses + x["tail"] * (x["tail"].log() - rest))
+        else:
+            v = F.linear(x["teacher_hidden"], x["teacher_weight"], x["teacher_bias"])
+            kind = {"direction": "forward", "scale": "t_squared", "top_k": None, "beta": 0.5, **options}
+            losses = divergence(z, v, **kind)
+        hard = F.cross_entropy(z.movedim(-1, 1), labels, reduction="none")
+        losses = alpha * losses + (1 - alpha) * hard
+    terms = losses * w
+    return {"none": terms, "sum": terms.sum(), "mean": terms.sum() / (denominator or mass.sum())}[reduction]
+
+
+def divergence(
+    z: Tensor, v: Tensor, direction: str, temperature: float, scale: str, top_k: int | None, beta: float
+) -> Tensor:
+    log_q, log_p = (z / temperature).log_softmax(-1), (v / temperature).log_softmax(-1)
+    if top_k is not None:
+        top = log_p.topk(top_k, -1).indices
+
+        def tail_added(x: Tensor) -> Tensor:
+            rest = x.scatter(-1, top, -math.inf).logsumexp(-1, keepdim=True)
+            return torch.cat([x.gather(-1, top), rest], -1)
+
+        log_q, log_p = tail_added(log_q), tail_added(log_p)
+
+    def kl(a: Tensor, b: Tensor) -> Tensor:
+        return F.kl_div(b, a, reduction="none", log_target=True).sum(-1)
+
+    mixture = (beta * log_p.exp() + (1 - beta) * log_q.exp()).log()
+    losses = {
+        "forward": kl(log_p, log_q),
+        "reverse": kl(log_q, log_p),
+        "jsd": beta * kl(log_p, mixture) + (1 - beta) * kl(log_q, mixture),
+    }[direction]
+    return losses * (temperature**2 if scale == "t_squared" else 1)
+
+
+def gradients(loss: Tensor, inputs: Inputs, upstream: Tensor | None = None, **more: Any) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, [inputs[x] for x in LEARNT], upstream, **more))
+
+
+def learnt(inputs: Inputs) -> Inputs:
+    return {name: x.clone().requires_grad_(name in LEARNT) for name, x in inputs.items()}
+
+
+def far(found: Tensor, expected: Tensor) -> float:
+    return float((found.detach().double() - expected.detach()).norm() / expected.detach().norm())
+
+
+@pytest.fixture(params=["one block", "many blocks"])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if (
+        request.param == "many blocks"
+    ):  # of 4 rows, 3 of them at a time, with the weight in tiles of 12 classes
+        for name, value in {"BLOCK": 0, "LEAST": 4, "STEP": 3 * CLASSES, "TILE": 12 * WIDTH}.items():
+            monkeypatch.setattr(_linear_step, name, value)
+
+
+# The inputs are the same numbers for both sides; float32 products of 8 terms, a softmax over 53 classes and
+# sums over 35 rows lose some tens of roundings. In bfloat16 the products are float32 ones, and the gradients
+# are rounded to it, by at most half of 2**-7 each.
+TOLERANCE = {torch.float64: 64 * 2**-52, torch.float32: 64 * 2**-23, torch.bfloat16: 2**-8}
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none", 17.0])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_plain_pair(case: str, dtype: torch.dtype, reduction: str | float) -> None:
+    how = {"reduction": reduction} if isinstance(reduction, str) else {"denominator": reduction}
+    inputs, same = learnt(make(dtype)), learnt(make(dtype))
+    expected, found = plain(case, same, **how), ours(case, inputs, **how)
+    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert far(found, expected) < min(TOLERANCE[dtype], TOLERANCE[torch.float32])
+    upstream = torch.randn(expected.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    pairs = zip(
+        gradients(found, inputs, upstream.to(found.dtype)), gradients(expected, same, upstream), strict=True
+    )
+    assert max(far(a, b) for a, b in pairs) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("case", ["all three", "forward, k = None, T = 3.0", "jsd, k = 7, T = 2.0"])
+def test_gradcheck(case: str) -> None:
+    inputs = learnt(make())
+
+    def loss(*learnt: Tensor) -> Tensor:
+        return ours(case, {**inputs, **dict(zip(LEARNT, learnt, strict=True))}, reduction="none")
+
+    assert torch.autograd.gradcheck(loss, [inputs[x] for x in LEARNT], fast_mode=True)
+
+
+def doubled(f: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
+    """Two backward passes through one graph, each of half the loss."""
+    loss = f(*inputs) / 2
+    first = torch.autograd.grad(loss, inputs, retain_graph=True)
+    return [a + b for a, b in zip(first, torch.autograd.grad(loss, inputs), strict=True)]
+
+
+def differentiated(change: Callable[[Any], Any]) -> Callable[..., list[Tensor]]:
+    return lambda f, *inputs: list(torch.autograd.grad(change(f)(*inputs), inputs))
+
+
+def reentrant(f: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
+    checkpoint(f, *inputs, use_reentrant=True).backward()
+    return [x.grad for x in inputs if x.grad is not None]
+
+
+TRANSFORMS: dict[str, Callable[..., list[Tensor]]] = {
+    "two backward passes": doubled,
+    "checkpoint": differentiated(lambda f: partial(checkpoint, f, use_reentrant=False)),
+    "checkpoint, reentrant": reentrant,
+    "compile": differentiated(lambda f: torch.compile(f, fullgraph=True, backend="aot_eager")),
+}
+
+
+# While it compiles, torch makes an instance of its own class, of which torch warns.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("case", ["all three", "jsd, k = 7, T = 2.0"])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_transforms_change_nothing(transform: str, case: str, reduction: str) -> None:
+    inputs = learnt(make())
+
+    def loss(*learnt: Tensor) -> Tensor:
+        return ours(case, {**inputs, **dict(zip(LEARNT, learnt, strict=True))}, reduction=reduction).sum()
+
+    expected = gradients(loss(*(inputs[x] for x in LEARNT)), inputs)
+    found = TRANSFORMS[transform](loss, *(inputs[x] for x in LEARNT))
+    assert max(far(a, b) for a, b in zip(found, expected, strict=True)) < 1e-15
+
+
+def test_export() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+            return xent.torch.linear_cross_entropy(hidden, weight, targets, ignore_index=IGNORED)
+
+    inputs = make()
+    arguments = inputs["hidden"], inputs["weight"], inputs["targets"]
+    exported = torch.export.export(Model(), arguments).module()
+    assert float(exported(*arguments)) == float(Model()(*arguments))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_second_derivatives_are_refused(reduction: str) -> None:
+    inputs = learnt(make())
+    loss = ours("plain", inputs, reduction=reduction).sum()
+    with pytest.raises(RuntimeError, match=r"^create_graph=True: .*have no second derivatives"):
+        gradients(loss, inputs, create_graph=True)
+
+
+@pytest.mark.parametrize("case", ["plain", "reverse, k = None, T = 1.0"])
+def test_autocast_rounds_what_it_multiplies_and_nothing_else(case: str) -> None:
+    inputs = learnt(make(torch.float32))
+    rounded = {
+        n: x.bfloat16() if x.is_floating_point() and n != "sample_weight" else x for n, x in inputs.items()
+    }
+    expected = ours(case, rounded)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = ours(case, inputs)
+    assert found.dtype == torch.float32 and torch.equal(found, expected)
+    for a, b in zip(gradients(found, inputs), gradients(expected, inputs), strict=True):
+        assert a.dtype == torch.float32 and torch.equal(a, b)
+
+
+@pytest.mark.parametrize("spoilt", [math.nan, math.inf])
+@pytest.mark.parametrize("case", ["all three", "forward, k = 7, T = 2.0", "cached", "sampled", "mixed"])
+def test_what_does_not_count_may_hold_anything(case: str, spoilt: float) -> None:
+    clean, inputs = make(), make()
+    left_out = (inputs["targets"] == IGNORED) | (inputs["sample_weight"] == 0)
+    inputs["hidden"][left_out] = inputs["teacher_hidden"][left_out] = spoilt
+    inputs["probs"][left_out] = inputs["tail"][left_out] = spoilt
+    inputs["indices"][left_out], inputs["drawn"][left_out], inputs["drawn_mass"][left_out] = -1, 10**6, spoilt
+    clean, inputs = learnt(clean), learnt(inputs)
+    loss, expected = ours(case, inputs), ours(case, clean)
+    assert torch.equal(loss, expected)
+    for a, b in zip(gradients(loss, inputs), gradients(expected, clean), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("case", ["plain", "jsd, k = None, T = 1.0"])
+def test_nothing_to_count(case: str) -> None:
+    inputs = make()
+    inputs["targets"][:] = IGNORED
+    inputs = learnt(inputs)
+    loss = ours(case, inputs, denominator=3.0)
+    assert loss.item() == 0 and all(not g.any() for g in gradients(loss, inputs))
+    with pytest.raises(ValueError, match=r"^targets: expected at least one target that counts"):
+        ours(case, inputs)
+
+
+@pytest.mark.parametrize("top", [1.0, 10.0, 30.0])
+def test_a_cached_loss_keeps_its_promise(top: float) -> None:
+    """Of L + 1, also where the teacher is sure and its entropy next to nothing."""
+    rng = torch.Generator().manual_seed(0)
+    for classes in (2, 12, 1000):
+        teacher, student = torch.randn(2, classes, 1, generator=rng)
+        teacher[0] = top
+        for z in (student, teacher):
+            losses = []
+            for dtype in (torch.float32, torch.float64):
+                cache = xent.torch.top_k_of_teacher(teacher.T.to(dtype), 1 + classes // 4)
+                layer = torch.ones(1, 1, dtype=dtype), z.to(dtype)
+                losses.append(xent.torch.linear_distillation_loss(*layer, teacher_top_k=cache).item())
+            margin = max(float(x.max() - x.min()) for x in (teacher, z))
+            assert abs(losses[0] - losses[1]) <= (8 + margin) * 2.0**-23 * (losses[1] + 1)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_masked_classes(direction: Any) -> None:
+    # -inf on both sides is no class; on the student's alone the forward loss is infinite, the others are not.
+    base = torch.tensor([1.0, -1.0, 0.5, -200.0], dtype=torch.float64)
+    hidden, weight = torch.zeros(1, 1).double(), torch.zeros(4, 1).double()
+
+    def loss(student: Tensor, teacher: Tensor) -> tuple[float, Tensor]:
+        bias = student.clone().requires_grad_()
+        value = xent.torch.linear_distillation_loss(
+            hidden, weight, hidden, weight, student_bias=bias, teacher_bias=teacher, direction=direction
+        )
+        return value.item(), torch.autograd.grad(value, bias)[0]
+
+    gone = torch.tensor([0, 1, 0, 0]).bool()
+    other = base.flip(0).roll(1) / 7
+    both, of_both = loss(base.masked_fill(gone, -math.inf), other.masked_fill(gone, -math.inf))
+    kept = (x[~gone][None] for x in (base, other))
+    assert math.isclose(both, float(divergence(*kept, direction, 1.0, "none", None, 0.5)), rel_tol=1e-12)
+    assert of_both.isfinite().all() and of_both[1] == 0
+    # The teacher's e^-200 is zero in float32, and nothing to learn from.
+    narrow = base.float(), base.masked_fill(torch.arange(4) == 3, -math.inf).float()
+    hidden, weight = hidden.float(), weight.float()
+    for student, teacher in (narrow, narrow[::-1]):
+        value, gradient = loss(student, teacher)
+        assert abs(value) < 1e-12 and gradient.isfinite().all() and gradient.abs().max() < 1e-7
+    alone, _ = loss(base.float().masked_fill(gone, -math.inf), base.float())
+    assert (alone == math.inf) == (direction == "forward")
+    # On the teacher's alone the reverse loss is infinite, and the others are those of all logits.
+    student, teacher = base.float(), other.float().masked_fill(gone, -math.inf)
+    dense = xent.torch.distillation_loss(student[None], teacher[None], direction=direction)
+    alone, _ = loss(student, teacher)
+    assert (alone == math.inf) == (direction == "reverse")
+    assert alone == pytest.approx(dense.item(), rel=1e-5)
+
+
+def test_a_call_of_pytorchs_function_works_here() -> None:
+    """Also one row without a batch; distributions as targets; every option, each alone and with weights by class."""
+    theirs = getattr(F, CE, None)
+    if theirs is None:
+        pytest.skip("from PyTorch 2.13 on")
+    x = learnt(make())
+    hidden, weight, bias = (x[name].detach().requires_grad_() for name in LEARNT)
+    rows, y, t = (
+        hidden.reshape(-1, WIDTH),
+        x["targets"].flatten().clamp(min=0),
+        x["target_probs"].flatten(0, 1),
+    )
+    of_class = x["class_weight"].detach()
+    calls: list[tuple[Any, dict[str, Any]]] = [
+        (y, {}),
+        (y, {"weight": of_class}),
+        (y, {"weight": of_class, "reduction": "none"}),
+        (y, {"weight": of_class, "reduction": "sum", "linear_bias": bias}),
+        (y, {"linear_bias": bias, "ignore_index": int(y[0]), "weight": of_class}),
+        (y, {"label_smoothing": 0.2, "reduction": "none"}),
+        (t, {}),
+        (t, {"label_smoothing": 0.2, "linear_bias": bias}),
+        (t, {"weight": of_class, "reduction": "sum"}),
+    ]
+    for targets, options in calls:
+        for some in (slice(None), 1):
+            arguments = rows[some], weight, targets[some]
+            other = theirs(*arguments, **options)
+            one = xent.torch.linear_cross_entropy(*arguments, **options)
+            assert one.shape == other.shape
+            torch.testing.assert_close(one, other)
+            pairs = (torch.autograd.grad(loss.sum(), (hidden, weight)) for loss in (one, other))
+            for a, b in zip(*pairs, strict=True):
+                torch.testing.assert_close(a, b)
+
+
+def test_old_names_say_the_new_ones() -> None:
+    x = make()
+    hidden, weight, y = x["hidden"], x["weight"], x["targets"].clamp(min=0)
+    calls: dict[str, Callable[[], Any]] = {
+        "weight: .* linear_weight": lambda: xent.torch.linear_cross_entropy(hidden, weight, y, weight=weight),
+        ".*'linear_weight'": lambda: xent.torch.linear_cross_entropy(hidden, weight=weight, targets=y),  # type: ignore[call-arg]
+    }
+    for message, call in calls.items():
+        with pytest.raises(TypeError, match=f"^{message}|{message}"):
+            call()
+
+
+@pytest.mark.parametrize("case", ["plain", "soft", "selected", "cached", "mixed"])
+def test_torch_func_is_refused_in_words(case: str) -> None:
+    inputs = make()
+
+    def loss(hidden: Tensor) -> Tensor:
+        return ours(case, {**inputs, "hidden": hidden})
+
+    hidden = inputs["hidden"]
+    for transformed in (
+        lambda: torch.func.grad(loss)(hidden),
+        lambda: torch.func.vmap(loss)(hidden[None]),
+        lambda: torch.func.jvp(loss, (hidden,), (hidden,)),
+        lambda: torch.func.hessian(loss)(hidden),
+    ):
+        with pytest.raises(RuntimeError, match=r"^torch\.func: linear_\w+ forms its gradient in blocks"):
+            transformed()
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match=r"^torch\.func: "):
+        loss(torch.autograd.forward_ad.make_dual(hidden, hidden))
+
+
+def test_a_sure_teacher_has_a_tail_only_as_a_mass() -> None:
+    """The cache's own maker against float64; a tail that is what rounded probabilities leave of one is far off."""
+    v = torch.tensor([[0.0, 12.0, 1.0, -3.0, 0.5]])
+    cache = xent.torch.top_k_of_teacher(v, 2)
+    exact = v.double().softmax(-1)[0, [0, 3, 4]].sum().item()
+    assert cache.probs is not None and cache.indices.tolist() == [[1, 2]] and cache.classes == 5
+    assert math.isclose(cache.tail.item(), exact, rel_tol=1e-6)
+    left = 1 - cache.probs.bfloat16().float().sum().item()
+    assert not math.isclose(left, exact, rel_tol=0.5)
+    # Classes whose probabilities underflow keep their order.
+    assert xent.torch.top_k_of_teacher(torch.tensor([[0.0, -300.0, -400.0, -200.0]]), 2).indices.tolist() == [
+        [0, 3]
+    ]
+
+
+def test_teachers_masses_of_two_bytes_are_taken_as_they_are() -> None:
+    """Probabilities in bfloat16, whose sum is off by half a percent: neither renormalised nor refused."""
+    inputs = make()
+    inputs["probs"] = inputs["probs"].bfloat16()
+    live = (inputs["targets"] != IGNORED) & (inputs["sample_weight"] > 0)
+    sums = (inputs["probs"].double().sum(-1) + inputs["tail"])[live]
+    assert (sums - 1).abs().max() > 1e-4
+    inputs = learnt(inputs)
+    found, expected = ours("cached", inputs), plain("cached", inputs)
+    torch.testing.assert_close(found, expected)
+    for a, b in zip(gradients(found, inputs), gradients(expected, inputs), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("of", ["logits", "layers"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_jensen_and_shannon_do_not_tell_their_sides_apart(of: str, dtype: torch.dtype) -> None:
+    """To the last bit, at a beta of 1/2: near and far pairs, short rows and long ones, impossible classes."""
+    g = torch.Generator().manual_seed(1)
+    for classes in (2, 3, 50):
+        for spread in (1e-3, 0.3, 5.0, 40.0):
+            z = torch.randn(60, classes, generator=g) * spread
+            for v in (
+                torch.randn(60, classes, generator=g) * spread,
+                z + 0.1 * torch.randn(60, classes, generator=g),
+            ):
+                a, b = z.to(dtype), v.to(dtype)
+                if of == "logits" and classes > 2:
+                    a[::7, 0], b[::5, 1] = -math.inf, -math.inf
+                layer = torch.eye(classes, dtype=dtype)
+
+                def loss(student: Tensor, teacher: Tensor, layer: Tensor = layer) -> Tensor:
+                    options: Any = {"direction": "jsd", "temperature": 2.0, "reduction": "none"}
+                    if of == "logits":
+                        return xent.torch.distillation_loss(student, teacher, **options)
+                    return xent.torch.linear_distillation_loss(student, layer, teacher, layer, **options)
+
+                assert torch.equal(loss(a, b), loss(b, a))
+
+
+@pytest.mark.parametrize("of", ["logits", "layers"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_an_infinite_row_that_nothing_is_asked_of_has_no_gradient(of: str, direction: Any) -> None:
+    z = torch.tensor([[0.0, 0.5], [1.0, 2.0]], requires_grad=True)
+    v, out = torch.zeros(2, 2), torch.tensor([0.0, -math.inf])
+    bias = torch.zeros(2)
+    if direction == "forward":
+        out, bias = bias, out
+    options: Any = {"direction": direction, "reduction": "none"}
+    if of == "logits":
+        loss = xent.torch.distillation_loss(z + bias, v + out, **options)
+    else:
+        eye = torch.eye(2)
+        loss = xent.torch.linear_distillation_loss(
+            z, eye, v, eye, student_bias=bias, teacher_bias=out, **options
+        )
+    assert loss.isinf().all() == (direction != "jsd")
+    (gradient,) = torch.autograd.grad(loss, z, torch.zeros(2))
+    assert torch.equal(gradient, torch.zeros(2, 2))
+
+
+ONE_ROW, HEAD = torch.ones(1, 2), torch.zeros(3, 2)
+KEPT = {"indices": torch.tensor([[0, 2]]), "probs": torch.tensor([[0.5, 0.3]]), "tail": torch.tensor([0.2])}
+DRAWN = torch.zeros(1, 1).long(), torch.ones(1, 1)
+
+
+def cached(**change: Any) -> dict[str, Any]:
+    return {"teacher_top_k": xent.torch.TopK(**{**KEPT, **change})}
+
+
+BEYOND = 1e-50, 1e50  # what float32 cannot hold: nan came back, without a word
+BAD_CACHES: list[tuple[dict[str, Any], str]] = [
+    ({"indices": torch.tensor([[0, 0]])}, "expected distinct classes, got a repeated one at index 0"),
+    *(
+        ({"indices": torch.tensor([[0, i]])}, rf"expected class indices in \[0, 3\), got {i} at")
+        for i in (3, -1)
+    ),
+    ({"indices": torch.tensor([0, 1])}, r"expected indices of shape \(1, k\), got \(2,\)"),
+    ({"indices": torch.tensor([[0.0, 1.0]])}, "expected integer class indices"),
+    ({"probs": torch.tensor([[0.9, 0.3]])}, "expected masses that sum to one .*got a sum of 1.4"),
+    ({"probs": torch.tensor([[0.2, 0.3]])}, "expected masses that sum to one .*got a sum of 0.69999"),
+    ({"probs": torch.tensor([[1.2, -0.4]])}, r"expected probabilities in \[0, 1\]"),
+    ({"tail": torch.tensor([1.2])}, r"expected probabilities in \[0, 1\]"),
+    ({"tail": torch.tensor([0.2]).bfloat16()}, "expected a tail in float32 or float64"),
+    ({"tail": torch.tensor(0.2)}, r"expected a tail of shape \(1,\), got \(\)"),
+    ({"classes": 2}, "expected a cache of the student's vocabulary, 3 classes, got one of 2"),
+]
+TEACHERS: list[tuple[dict[str, Any], str]] = [
+    *((cached(**change), f"teacher_top_k: {said}") for change, said in BAD_CACHES),
+    ({}, "teacher_hidden: expected one of .*, got none"),
+    ({**cached(), "teacher_samples": DRAWN}, "teacher_hidden: .*, got teacher_top_k and"),
+    ({**cached(), "direction": "reverse"}, "direction: expected 'forward' with"),
+    ({"teacher_samples": DRAWN, "top_k": 2}, "top_k: expected None with teacher_samples"),
+    ({**cached(), "alpha": 0.5}, "alpha: expected targets with an alpha below 1"),
+    ({"teacher_samples": (DRAWN[0] + 3, DRAWN[1])}, r"teacher_samples: .*\[0, 3\), got 3"),
+    *((cached() | {"temperature": t}, "temperature: expected .*the range of torch.float32") for t in BEYOND),
+    (
+        {"teacher_hidden": torch.ones(2, 2), "teacher_weight": HEAD},
+        r"teacher_hidden: expected rows of shape \(1,\)",
+    ),
+    (
+        {"teacher_hidden": ONE_ROW, "teacher_weight": torch.ones(2, 2)},
+        "teacher_weight: .*slice: student_weight",
+    ),
+    (
+        {"teacher_hidden": ONE_ROW, "teacher_weight": torch.ones(4, 2)},
+        r"teacher_weight: expected 3 rows, .* got 4; .*slice: teacher_weight\[:3\]",
+    ),
+    (
+        {"teacher_hidden": ONE_ROW, "teacher_weight": HEAD, "targets": DRAWN[0][0], "direction": "jsd"},
+        "ignore_index: expected targets and ignore_index",
+    ),
+]
+LABELLED: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+    ((ONE_ROW, HEAD, DRAWN[0][0] + 3), {}, r"targets: expected class indices in \[0, 3\), got 3 at"),
+    ((ONE_ROW, HEAD.T, DRAWN[0][0]), {}, r"linear_weight: expected shape \(V, 2\), .*got \(2, 3\)"),
+    ((ONE_ROW, HEAD, DRAWN[0]), {}, r"targets: expected shape \(1,\), .*got \(1, 1\)"),
+    ((torch.tensor(1.0), HEAD, DRAWN[0][0]), {}, r"hidden: expected shape \(..., H\), got a single number"),
+    *(((ONE_ROW, HEAD, DRAWN[0][0]), {"softcap": c}, "softcap: expected .*the range of torch.float32") for c in BEYOND),
+]  # fmt: skip
+
+
+def test_what_does_not_go_together_is_named() -> None:
+    for given, said in TEACHERS:
+        with pytest.raises((TypeError, ValueError), match=f"^{said}"):
+            xent.torch.linear_distillation_loss(ONE_ROW, HEAD, **given)
+    for arguments, options, said in LABELLED:
+        with pytest.raises(ValueError, match=f"^{said}"):
+            xent.torch.linear_cross_entropy(*arguments, **options)
+    with pytest.raises(TypeError, match=r"^probs: expected probs or log_probs, got neither"):
+        xent.torch.TopK(KEPT["indices"], KEPT["tail"])
+    for temperature in BEYOND:
+        z = torch.tensor([[1.0, 2.0, 3.0]])
+        with pytest.raises(
+            ValueError, match=r"^temperature: expected a number > 0 in the range of torch.float32"
+        ):
+            xent.torch.top_k_of_teacher(z, 2, temperature=temperature)
+        assert xent.torch.top_k_of_teacher(z.double(), 2, temperature=temperature).probs is not None
+
+
+def held_at_once(call: Callable[[], Any]) -> tuple[int, Any]:
+    """How many bytes PyTorch held at once, at most, beyond what it held before; and what the call returned."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        result = call()
+    assert seen.profiler is not None and seen.profiler.kineto_results is not None
+    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    return max(accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))), result
+
+
+@pytest.mark.slow
+def test_a_step_of_a_language_model_takes_a_tenth_of_the_memory() -> None:
+    """Beyond the gradients, which agree but for the order of float32 sums."""
+    torch.manual_seed(0)
+    embedding, head = torch.nn.Embedding(50_000, 128), torch.nn.Linear(128, 50_000)
+    recurrent, tokens = torch.nn.GRU(128, 128, batch_first=True), torch.randint(50_000, (8, 128))
+    parameters = [*embedding.parameters(), *recurrent.parameters(), *head.parameters()]
+
+    def step(linear: bool) -> list[Tensor]:
+        hidden, targets = recurrent(embedding(tokens))[0][:, :-1], tokens[:, 1:]
+        if linear:
+            value = xent.torch.linear_cross_entropy(hidden, head.weight, targets, linear_bias=head.bias)
+        else:
+            value = F.cross_entropy(head(hidden).flatten(0, 1), targets.flatten())
+        return list(torch.autograd.grad(value, parameters))
+
+    (plain, expected), (linear, found) = (held_at_once(partial(step, way)) for way in (False, True))
+    results = sum(g.nbytes for g in found)
+    assert max(far(a, b.double()) for a, b in zip(found, expected, strict=True)) < 1e-5
+    assert linear - results < (plain - results) / 10, (linear - results, plain - results)
+
+
+def test_target_distributions_are_checked_without_a_copy() -> None:
+    hidden, weight = torch.randn(1600, 64, requires_grad=True), torch.randn(5000, 64, requires_grad=True)
+    shares = torch.softmax(torch.randn(1600, 5000), 1)
+    held, _ = held_at_once(lambda: xent.torch.linear_cross_entropy(hidden, weight, shares).backward())
+    assert held < 0.75 * shares.nbytes  # blocks of logits, and the gradients
+
+
+def head(z: Any, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """A layer whose one row of logits is z."""
+    return torch.ones(1, 1, dtype=dtype), torch.as_tensor(z, dtype=dtype).unsqueeze(1)
+
+
+SIXTEEN = torch.arange(-8, 8) / 8.0
+NEAR = SIXTEEN + torch.arange(16) % 3 * 2.0**-10
+G = torch.Generator().manual_seed(0)
+ROWS_OF_FLOAT, WIDE, SEVEN = (
+    torch.randn(7, 5, generator=G),
+    torch.randn(9, 5, generator=G).double(),
+    torch.arange(7),
+)
+
+
+def hot(dtype: torch.dtype, order: tuple[int, int]) -> Tensor:
+    """At this temperature two probabilities are the same number, of classes that the student tells apart."""
+    student, teacher = torch.zeros(2, 1000)
+    teacher[[*order]], student[[*order]] = torch.tensor([1.0, 1.0001]), torch.tensor([0.0, 5.0])
+    layers = *head(student, dtype), *head(teacher, dtype)
+    return xent.torch.linear_distillation_loss(*layers, temperature=1000.0, top_k=1)
+
+
+# A loss, what it should be, and how far it may be off.
+VALUES: list[tuple[Callable[[], Tensor], Any, float]] = [
+    # 0 * inf: as in `cross_entropy`, a label or a spread without mass costs nothing, or inf, and not nan.
+    *((lambda e=e, y=y: xent.torch.linear_cross_entropy(*head([-math.inf, 0.0]), y, label_smoothing=e),
+       xent.torch.cross_entropy(torch.tensor([[-math.inf, 0.0]]), y, label_smoothing=e), 1e-6)
+      for e in (1.0, 1e-50) for y in (torch.tensor([0]), torch.tensor([1]))),
+    # Logits that differ by 2^-10, exactly; the loss is some 2^-22. Log-ratios of that size are rounded by 2^-23
+    # times log-probabilities of about 4, which is 2^-11 of them.
+    *((lambda d=d: xent.torch.linear_distillation_loss(*head(SIXTEEN), *head(NEAR), direction=d),
+       divergence(SIXTEEN.double()[None], NEAR.double()[None], d, 1.0, "none", None, 0.5), 2**-8) for d in DIRECTIONS),
+    # With hidden states in float32 and a weight in float64, 1 / 7 is not rounded to float32.
+    (lambda: xent.torch.linear_cross_entropy(ROWS_OF_FLOAT, WIDE, SEVEN),
+     xent.torch.cross_entropy(ROWS_OF_FLOAT.double() @ WIDE.T, SEVEN), 1e-14),
+    *((lambda order=order: hot(torch.float32, order), hot(torch.float64, order), 0.1) for order in ((0, 1), (1, 0))),
+    # A row with a logit of inf has no softmax; a class beside the infinite one gave inf.
+    (lambda: xent.torch.linear_distillation_loss(*head([math.inf, 0.0, 0.0]), teacher_samples=(DRAWN[0] + 1, DRAWN[1])),
+     math.nan, 0.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", range(len(VALUES)))
+def test_the_digits_of_one_loss(row: int) -> None:
+    call, due, rtol = VALUES[row]
+    torch.testing.assert_close(
+        call().double(), torch.as_tensor(due).double().squeeze(), rtol=rtol, atol=0.0, equal_nan=True
+    )
+
+
+def test_a_small_loss_and_its_gradient_keep_their_digits() -> None:
+    """p = 1 - e^-30: in float32 torch's loss is 0, and so is the gradient of the right class."""
+    hidden, weight = head([30.0, 0.0])
+    loss = xent.torch.linear_cross_entropy(hidden, weight.requires_grad_(), torch.tensor([0]))
+    (slope,), small = torch.autograd.grad(loss, weight), math.exp(-30)
+    rtol = (8 + 30) * 2.0**-23  # what the package promises at a margin of 30
+    torch.testing.assert_close(
+        torch.cat([loss[None], slope[:, 0]]), torch.tensor([small, -small, small]), rtol=rtol, atol=0
+    )
+    # Distributions of float64 widen the loss.
+    assert (
+        xent.torch.linear_cross_entropy(*head([0.0, 0.0]), torch.full((1, 2), 0.5).double()).dtype
+        == torch.float64
+    )

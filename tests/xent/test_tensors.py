@@ -1,0 +1,360 @@
+"""What is peculiar in the losses on tensors: derivatives, upstream gradients, dtypes, limits, clips, names.
+
+How they agree with arrays is in test_twins.py, what each law says of them in test_laws.py, their digits are in
+test_accuracy.py, what they refuse in test_contracts.py, and what PyTorch does to functions in
+test_torch_transforms.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+import xent
+import xent.torch as xt
+
+INF, NAN = math.inf, math.nan
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+Z = torch.tensor([[0.0, -1.0, 2.0], [1.5, 0.5, -0.25]])
+Y = torch.tensor([0, 1])
+
+
+def logits(seed: int, *shape: int) -> Tensor:
+    return 3 * torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def same(got: Any, due: Any, rtol: float = 0.0, atol: float = 0.0) -> None:
+    got, due = (x.detach().double().numpy() if isinstance(x, Tensor) else x for x in (got, due))
+    np.testing.assert_allclose(got, due, rtol=rtol, atol=atol)
+
+
+# ------------------------------------------------------------------------------------------ derivatives
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (2, 3, 4)])
+def test_soft_cross_entropy_derivatives_by_both_arguments(shape: tuple[int, ...]) -> None:
+    both = [logits(seed, *shape).requires_grad_() for seed in (4, 5)]
+    for check in (gradcheck, gradgradcheck):
+        assert check(lambda z, u: xt.soft_cross_entropy(z, torch.softmax(u, -1)), both)
+
+
+def test_a_second_derivative_in_several_dimensions() -> None:
+    z, y = logits(11, 2, 2, 3).requires_grad_(), torch.tensor([[0, 2], [1, 2]])
+    assert gradgradcheck(lambda z: xt.cross_entropy(z, y, ignore_index=1, label_smoothing=0.2), (z,))
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 1.5, 2.0, 5.0])
+@pytest.mark.parametrize("dtype", DTYPES[2:])
+def test_focal_losses_are_differentiable_where_a_power_would_overflow(
+    dtype: torch.dtype, gamma: float
+) -> None:
+    """To the third order, against mpmath: p^(gamma - 2) overflows from a margin of 60 on in float32."""
+
+    def loss(x: Any) -> Any:
+        p = 1 / (1 + mp.exp(-x))
+        return -((1 - p) ** gamma) * mp.log(p)
+
+    margins = [-100.0, -60.0, -5.0, 0.5, 5.0, 60.0, 100.0]
+    z = torch.tensor(margins, dtype=dtype, requires_grad=True)
+    rows, labels = torch.stack([z, torch.zeros_like(z)], -1), torch.zeros(len(z), dtype=torch.long)
+    tiny = torch.finfo(dtype).tiny / torch.finfo(dtype).eps
+    slope = xt.focal_loss(rows, labels, gamma=gamma, reduction="sum")
+    for order in (1, 2, 3):
+        (slope,) = torch.autograd.grad(slope.sum(), z, create_graph=True)
+        with mp.workdps(80):
+            exact = [float(mp.diff(loss, mp.mpf(x), order)) for x in margins]
+        # Small first derivatives keep their digits; PyTorch takes the second of log(sigmoid) by subtraction.
+        size = np.abs(exact) + tiny if order == 1 else 1.0
+        room = 40 * (1 + gamma) ** order * (8 + np.abs(margins)) * torch.finfo(dtype).eps
+        assert (np.abs(slope.detach().numpy() - exact) <= room * size).all(), order
+    # Of a loss of inf it has the limit, as on arrays.
+    impossible = torch.tensor([[-INF, 0.0, 0.0]], dtype=dtype, requires_grad=True)
+    (slope,) = torch.autograd.grad(xt.focal_loss(impossible, Y[:1], gamma=gamma), impossible)
+    same(slope, xent.gradients.focal_loss_gradient(impossible.detach().numpy(), [0], gamma=gamma))
+
+
+@pytest.mark.parametrize("options", [{"ignore_index": 1}, {"weight": [1.0, 0.0]}], ids=str)
+def test_nothing_leaks_from_a_row_that_does_not_count_to_the_third_order(options: dict[str, Any]) -> None:
+    """torch's own loss stays finite here, but hands a nan to the ignored row's gradient."""
+    z = torch.tensor([[NAN, INF], [0.3, -0.2]], dtype=torch.float64, requires_grad=True)
+    loss = xt.cross_entropy(z, torch.tensor([1, 0]), **options)
+    # p = sigmoid(0.5): its derivatives are p (1 - p), and p (1 - p) (1 - 2p).
+    p = 1 / (1 + math.exp(-0.5))
+    for due in (p - 1, p * (1 - p), p * (1 - p) * (1 - 2 * p)):
+        (slope,) = torch.autograd.grad(loss, z, create_graph=True)
+        assert slope[0].tolist() == [0, 0] and not slope.isnan().any()
+        same(slope[1, 0], due, 1e-13)
+        loss = slope[1, 0]
+
+
+@pytest.mark.parametrize("function", [xt.binary_cross_entropy, xt.binary_log_loss])
+def test_the_gradient_by_a_target_of_zero_or_one(function: Any) -> None:
+    """The loss is linear in the target, also where one side has no mass."""
+    x = torch.tensor([0.3, 0.9, 0.2], dtype=torch.float64)
+    one, zero = (function(x, torch.full_like(x, end), reduction="none") for end in (1.0, 0.0))
+    for target in (0.0, 0.5, 1.0):
+        y = torch.full_like(x, target, requires_grad=True)
+        (slope,) = torch.autograd.grad(function(x, y, reduction="sum"), y)
+        same(slope, one - zero, 1e-7)
+
+
+SURE = math.exp(-30)
+# A loss, what it is differentiated by, the loss, and the gradient.
+# fmt: off
+SLOPES: list[tuple[Callable[[Tensor], Tensor], Any, Any, Any]] = [
+    # A clipped probability has none; what is out, or a class of weight zero, beside an ignored one too.
+    (lambda p: xt.log_loss(p, Y[[0, 0, 0]], eps=0.1, reduction="sum"), [[0.05, 0.95], [0.3, 0.7], [0.95, 0.05]],
+     -math.log(0.1 * 0.3 * 0.9), [[0, 0], [-1 / 0.3, 0], [0, 0]]),
+    (lambda p: xt.log_loss(p, torch.tensor([-100, 1]), ignore_index=-100), [[0.0, 1.0], [0.25, 0.75]],
+     -math.log(0.75), [[0, 0], [0, -4 / 3]]),
+    (lambda p: xt.nll(p, torch.tensor([-100, 0]), ignore_index=-100), [[-INF, 0.0], [0.0, -INF]], 0, [[0, 0], [-1, 0]]),
+    *((lambda x, f=f: f(x, torch.tensor([2, 1, -100]), weight=[3.0, 2.0, 0.0], ignore_index=-100), rows,
+       math.log(2), [[0, 0, 0], [0, slope, 0], [0, 0, 0]])
+      for f, rows, slope in (
+          (xt.log_loss, [[0.0, 1, 0], [0.25, 0.5, 0.25], [0, 0.5, 0.5]], -2.0),
+          (xt.nll, np.log([[1e-30, 1, 1e-30], [0.25, 0.5, 0.25], [1e-30, 0.5, 0.5]]).tolist(), -1.0))),
+    *((lambda z: xt.soft_cross_entropy(z, torch.eye(2), weight=[0.0, 3.0]), [row, [0.0, 0.0]], math.log(2),
+       [[0, 0], [0.5, -0.5]]) for row in ([INF, 0.0], [-INF, -INF], [NAN, 0.0])),
+    (lambda p: xt.binary_log_loss(p, torch.tensor([1, 0]), reduction="sum"), [1.0, 0.0], 0, [-1, 1]),
+    # A confident gradient has the digits of the loss; a class that is impossible, and no target, has none.
+    (lambda z: xt.cross_entropy(z, Y[0]), [30.0, 0.0], math.log1p(SURE), [-SURE / (1 + SURE), SURE / (1 + SURE)]),
+    (lambda z: xt.soft_cross_entropy(z, torch.tensor([0.5, 0.0, 0.5])), [0.0, -INF, 0.0], math.log(2), [0, 0, 0]),
+    # In both tails, and of what has no weight; 1 less the mass of the label would have lost a small smoothing.
+    *((lambda z, w=w: xt.binary_cross_entropy(z, torch.tensor([0, 0, 1, 1]), sample_weight=w, reduction="sum"),
+       [NAN, INF, -INF, 0.0], math.log(2) * w[3], [0, 0, 0, -w[3] / 2]) for w in ([0.0, 0, 0, 0.5], [0, 0, 0, 1])),
+    *((lambda z, e=e: xt.binary_cross_entropy(z, Y[1], label_smoothing=e), 80.0, 40 * e, e / 2)
+      for e in (1e-5, 1e-3, 0.1)),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("dtype", DTYPES[2:])
+@pytest.mark.parametrize("row", range(len(SLOPES)))
+def test_a_loss_and_its_gradient(row: int, dtype: torch.dtype) -> None:
+    function, x, loss, slope = SLOPES[row]
+    z = torch.tensor(x, dtype=dtype, requires_grad=True)
+    value = function(z)
+    rtol = 40 * torch.finfo(dtype).eps
+    same(value, loss, rtol)
+    same(torch.autograd.grad(value, z)[0], slope, rtol)
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_what_comes_from_above_multiplies_the_gradient(reduction: Any) -> None:
+    """By a number and by rows; and of what nothing is asked it is zero, also where it would be nan or inf."""
+    z = logits(2, 5, 4)
+    z[1] = NAN
+    each = xt.cross_entropy(z, torch.tensor([0, 1, 2, 3, 0]), reduction="none")
+    z.requires_grad_()
+    upstream = torch.tensor([1.0, 0.0, -2.0, 0.0, 3.0], dtype=torch.float64)
+    up = upstream if reduction == "none" else torch.tensor(3.0, dtype=torch.float64)
+    some, by = (slice(None), upstream) if reduction == "none" else (slice(2, None), 3.0 * torch.ones(3))
+    labels = torch.tensor([0, 1, 2, 3, 0])[some]
+    value = xt.cross_entropy(z[some], labels, reduction=reduction)
+    (slope,) = torch.autograd.grad(value, z, up)
+    due = torch.softmax(z.detach()[some], -1) - torch.nn.functional.one_hot(labels, 4)
+    due = due * by.unsqueeze(1) / (3 if reduction == "mean" else 1)
+    same(slope[some], torch.where(by.unsqueeze(1) == 0, 0.0, due), 1e-12, 1e-16)
+    assert each[[0, 2, 3, 4]].isfinite().all() and each[1].isnan()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(3, 1), (5, 7), (300, 4_000)])
+def test_selected_log_probs_are_those_of_the_losses(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    """Also over more than a block of rows, with large margins, an ignored row of nan, and one upstream of nothing."""
+    z = (30 * torch.randn(shape, generator=torch.Generator().manual_seed(0))).to(dtype)
+    y = torch.randint(shape[1], shape[:1], generator=torch.Generator().manual_seed(1))
+    z[1], y[1] = NAN, -100
+    ours, theirs = z.clone().requires_grad_(), z.double().requires_grad_()
+    log_p, entropy = xt.selected_log_probs(ours, y, temperature=2.0, ignore_index=-100, entropy=True)
+    of_rows = torch.log_softmax(theirs[[0, *range(2, len(z))]] / 2, -1)
+    exact = of_rows.gather(1, y[y >= 0][:, None])[:, 0], -(of_rows.exp() * of_rows).sum(-1)
+    eps = torch.finfo(log_p.dtype).eps
+    for found, true in zip((log_p, entropy), exact, strict=True):
+        assert found[1] == 0
+        same(found[y >= 0], true, 100 * eps, 100 * eps)
+    upstream = torch.linspace(-1, 2, len(z), dtype=log_p.dtype)
+    upstream[2] = 0
+    (slope,) = torch.autograd.grad((upstream * log_p - 0.5 * entropy).sum(), ours)
+    (due,) = torch.autograd.grad((upstream[y >= 0].double() * exact[0] - 0.5 * exact[1]).sum(), theirs)
+    same(slope, due, torch.finfo(dtype).eps + 200 * eps, 200 * eps)
+    assert not slope[1].any()
+
+
+# ------------------------------------------------------------------------------------- values at the ends
+
+TINY = torch.finfo(torch.float32).tiny
+OVER = torch.tensor([[1.00005, 0.0]])  # a row may sum to a little more than one, and nothing is clipped
+
+
+def one_infinite(label: int, classes: int, smoothing: float, slope: bool) -> Tensor:
+    row = torch.zeros(1, classes).index_fill(1, torch.tensor(0), INF).requires_grad_(slope)
+    return xt.cross_entropy(row, torch.tensor([label]), label_smoothing=smoothing)
+
+
+# fmt: off
+ROW, IMPOSSIBLE = torch.tensor([[0.0, -INF, 1.0]]), torch.tensor([[0.0, -INF]])
+ENDS: list[tuple[Any, Any]] = [
+    (xt.cross_entropy(ROW, Y[1:]), INF), (xt.cross_entropy(ROW, Y[:1], label_smoothing=0.1), INF),
+    (xt.log_sum_exp(torch.tensor([[INF, 0.0], [-INF, -INF]])), [INF, -INF]),
+    (xt.cross_entropy(torch.tensor([[NAN, 0.0], [-INF, -INF]]), Y[[0, 0]], reduction="none"), [NAN, NAN]),
+    # +inf has no softmax, and the label's own makes all others as nothing.
+    *((one_infinite(label, k, e, slope), NAN) for k in (1, 2, 20) for slope in (False, True)
+      for label, e in ((0, 0.0), (0, 0.1), (k - 1, 0.0))),
+    # A smoothing of one leaves the label out: 0 * inf. What is zero in the dtype is no smoothing.
+    (xt.cross_entropy(torch.tensor([[0.0, -INF], [0.0, 1.0]]), Y[[1, 1]], label_smoothing=1.0, reduction="none"),
+     [INF, math.log1p(math.exp(-1)) + 0.5]),
+    *((xt.cross_entropy(IMPOSSIBLE, Y[:1], label_smoothing=e), due) for e, due in ((TINY / 4, 0), (TINY, INF))),
+    *((xt.binary_cross_entropy(torch.tensor([-INF]), Y[:1], label_smoothing=e), due)
+      for e, due in ((TINY / 4, 0), (TINY, INF))),
+    (xt.binary_cross_entropy(torch.tensor([-20.0, 20, -200, INF, -INF, INF, -INF]),
+                             torch.tensor([0, 1, 1, 1, 0, 0, 1]), reduction="none"),
+     [math.log1p(math.exp(-20))] * 2 + [200, 0, 0, INF, INF]),
+    (xt.log_loss(OVER, Y[:1]), -math.log(float(OVER[0, 0]))),
+    (xt.soft_cross_entropy(torch.zeros(1, 2), OVER), 1.00005 * math.log(2)),
+    (xt.cross_entropy(torch.zeros(2, 1), torch.tensor([-100, 0]), ignore_index=-100), 0),
+    (xt.nll(torch.zeros(2, 1), torch.tensor([-100, 0]), ignore_index=-100), 0),
+    (xt.nll(IMPOSSIBLE, Y[:1], reduction="none"), [0]),
+    # A label that is no whole number is not ignored, and one beyond the integers of float64 is told apart.
+    (xt.log_loss(torch.tensor([[0.25, 0.75]] * 2), torch.tensor([0.5, 1.0]), labels=[0.5, 1.5], ignore_index=1,
+                 reduction="none"), [math.log(4), 0]),
+    (xt.log_loss(torch.tensor([[0.25, 0.75]]), torch.tensor([0.5]), labels=[0.5, 1.5], ignore_index=0), math.log(4)),
+    (xt.log_loss(torch.tensor([[0.75, 0.25]]), torch.tensor([2**60 + 1]), labels=[2**60, 2**60 + 1]), math.log(4)),
+    # A target in float64 keeps what it leaves of one.
+    (xt.binary_cross_entropy(torch.tensor([40.0]), torch.tensor([1 - 1e-10], dtype=torch.float64)), 40e-10),
+    (xt.binary_log_loss(torch.ones(1), torch.tensor([1 - 1e-10], dtype=torch.float64)), INF),
+    # Any label of 64 bits may be ignored, what no label can be ignores none; -100 in these eight bits is 156.
+    *((xt.cross_entropy(Z, torch.tensor([0, i]), ignore_index=i), xt.cross_entropy(Z[:1], Y[:1]))
+      for i in (-(2**63), -1000, -1, 156, 1000, 2**63 - 1)),
+    *((xt.cross_entropy(Z, Y, ignore_index=i), xt.cross_entropy(Z, Y)) for i in (2**63, -(2**63) - 1, 10**30)),
+    (xt.cross_entropy(torch.zeros(1, 200), torch.tensor([156], dtype=torch.uint8), ignore_index=-100), math.log(200)),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("row", range(len(ENDS)))
+def test_what_a_loss_is_at_the_ends(row: int) -> None:
+    got, due = ENDS[row]
+    same(got, due, 1e-6)
+    assert not (torch.signbit(got.detach()) & (got == 0)).any(), "certain costs zero and not minus zero"
+
+
+@pytest.mark.parametrize("clip", [1e-3, 1e-8, 1e-17, 1e-30, 1e-39])
+def test_a_clip_holds_where_its_upper_end_rounds_to_one(clip: float) -> None:
+    p, y = torch.tensor([0.0, 0.25, 1.0], requires_grad=True), torch.zeros(3, dtype=torch.long)
+    for name, x, targets in (
+        ("log_loss", torch.stack([p, 1 - p], -1), y), ("binary_log_loss", p, y), ("binary_log_loss", p, y + 1)
+    ):  # fmt: skip
+        losses = getattr(xt, name)(x, targets, eps=clip, reduction="none")
+        same(
+            losses, getattr(xent, name)(x.detach().numpy(), targets.numpy(), eps=clip, reduction="none"), 1e-6
+        )
+        if clip > 1e-38:
+            assert (torch.autograd.grad(losses.sum(), p)[0] != 0).tolist() == [False, True, False]
+
+
+# -------------------------------------------------------------------------------------- dtypes and devices
+
+
+def test_sums_are_taken_in_float64_and_half_precision_in_float32() -> None:
+    """In float32, 1e8 + 1 is 1e8, as often as it is repeated; 65,536 losses of about 2.7 overflow float16."""
+    z, y = torch.tensor([[0.0, -1.0]]).repeat(20_000, 1), torch.ones(20_000, dtype=torch.long)
+    z[0, 1] = -1e8
+    exact = xt.cross_entropy(z, y, reduction="none").double().sum()
+    for options, divisor in (({"reduction": "sum"}, 1), ({"denominator": 3.0}, 3), ({}, 20_000)):
+        assert xt.cross_entropy(z, y, **options) == (exact / divisor).float()  # type: ignore[arg-type]
+    weight = torch.ones(20_000)
+    weight[0] = 1e8
+    weighed = xt.binary_cross_entropy(z[:, 1], y, sample_weight=weight, reduction="none").double().sum()
+    mean = xt.binary_cross_entropy(z[:, 1], y, sample_weight=weight)
+    assert mean == (weighed / weight.double().sum()).float()
+    half = logits(0, 65_536, 10).half().requires_grad_()
+    labels = torch.arange(65_536) % 10
+    loss = xt.cross_entropy(half, labels)
+    assert loss.dtype == torch.float32
+    same(loss, xent.cross_entropy(half.detach().double().numpy(), labels.numpy()), 1e-6)
+    (slope,) = torch.autograd.grad(loss, half)
+    assert slope.dtype == torch.float16 and not slope.isnan().any()
+
+
+def test_targets_and_weights_in_another_precision_than_the_logits() -> None:
+    z, t = logits(12, 6, 4), torch.softmax(logits(13, 6, 4), -1)
+    for a, b in ((z.float(), t), (z, t.float())):
+        observed = xt.soft_cross_entropy(a, b, reduction="none")
+        # Rounded once, where they came from, and not again.
+        assert torch.equal(observed, xt.soft_cross_entropy(a.double(), b.double(), reduction="none"))
+    for x, dtype in ((z[:, 0], torch.float64), (z[:, 0].float(), torch.float32)):
+        for targets in (t[:, 0], t[:, 0].float(), t[:, 0].half(), (t[:, 0] > 0.5).long()):
+            assert xt.binary_cross_entropy(x, targets).dtype == dtype
+    for loss in (
+        partial(xt.cross_entropy, Z, Y, weight=[1.0, 2.0, 3.0]),
+        partial(xt.binary_cross_entropy, Z, Z > 0, sample_weight=np.ones((2, 3))),
+        partial(xt.distillation_loss, Z, Z + 1, sample_weight=[1.0, 2.0]),
+    ):
+        assert {loss(reduction=how).dtype for how in ("none", "sum", "mean")} == {torch.float32}
+
+
+def test_soft_targets_that_sum_to_one_within_the_tolerance_are_used_as_they_are() -> None:
+    z = logits(13, 6, 4).requires_grad_()
+    for factor in (1 - 9e-7, 1 + 9e-7):
+        t = torch.softmax(z.detach().flip(0), -1) * factor
+        loss = xt.soft_cross_entropy(z, t, reduction="sum")
+        same(loss, -(t * torch.log_softmax(z, -1)).sum(), 1e-13)
+        same(torch.autograd.grad(loss, z)[0], factor * torch.softmax(z.detach(), -1) - t, 1e-12, 1e-15)
+
+
+def test_a_device_without_float64_sums_in_its_own_dtype() -> None:
+    for kind, dtype in (("mps", torch.float32), ("cuda", torch.float64)):
+        losses: Any = SimpleNamespace(device=SimpleNamespace(type=kind), dtype=torch.float32)
+        assert xt._reduction.accumulator(losses) == dtype
+
+
+class Elsewhere(Tensor):
+    """A tensor that says it lies on a second device, which this machine need not have."""
+
+    device = torch.device("cuda", 7)
+
+
+V, TOP, AT = Z.flip(0), torch.tensor([[0.5, 0.3], [0.4, 0.2]]).log(), torch.tensor([[0, 1], [1, 2]])
+GIVEN: dict[Any, dict[str, Any]] = {
+    xt.cross_entropy: {"logits": Z, "targets": Y, "weight": torch.ones(3)},
+    xt.soft_cross_entropy: {"logits": Z, "target_probs": torch.softmax(Z, -1)},
+    xt.binary_cross_entropy: {"logits": Z, "targets": torch.sigmoid(Z), "pos_weight": torch.ones(3)},
+    xt.distillation_loss: {"student_logits": Z, "teacher_logits": V},
+    xt.mixed_loss: {"student_logits": Z, "teacher_logits": V, "targets": Y},
+    xt.top_k_loss: {"student_logits": Z, "top_log_probs": TOP, "top_indices": AT},
+    xt.sampled_loss: {"student_logits": Z, "indices": AT, "importance_weights": TOP.exp()},
+}
+
+
+@pytest.mark.parametrize("function", GIVEN, ids=lambda f: f.__name__)
+def test_where_and_how_a_tensor_is_stored(function: Any) -> None:
+    """On another device or not dense it is refused by name; weights move; and no argument is changed."""
+    given = GIVEN[function]
+    before = {name: x.clone() for name, x in given.items()}
+    value, (first, *others) = function(**given), given
+    assert all(torch.equal(x, before[name]) for name, x in given.items())
+    nested = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged)
+    for name in (first, *others):
+        for bad, got in ((given[name].to_sparse(), "torch.sparse_coo"), (nested, "nested")):
+            with pytest.raises(TypeError, match=f"^{name}: expected a dense tensor, got layout {got}"):
+                function(**given | {name: bad})
+    for name in others:
+        moved = given | {name: given[name].as_subclass(Elsewhere)}
+        if name in ("weight", "pos_weight"):
+            assert function(**moved) == value == function(**given | {name: given[name].bool().tolist()})
+        else:
+            with pytest.raises(
+                ValueError, match=f"^{name}: expected the device of the logits, cpu, got cuda:7"
+            ):
+                function(**moved)
