@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page
 
 # Written down before the search was made. Where two sections serve a reader equally well, either may come first.
 WANTED = {
-    "nan loss": "08_which_loss#nan-or-inf 08_which_loss#symptom-log-of-a-softmax",
+    "nan loss": "08_which_loss#symptom-nan-in-an-ignored-row 08_which_loss#nan-or-inf 08_which_loss#symptom-log-of-a-softmax",
     "cross entropy loss pytorch": "01_binary#the-loss-in-pytorch-keras-and-scikit-learn "
     "02_multiclass#in-pytorch-and-scikit-learn",
     "KL divergence": "03_information#the-extra-kullback-leibler-divergence",
@@ -23,10 +23,10 @@ WANTED = {
     "top-p": "14_language_models#a-cache-of-the-top-k",
     "install": "get#install",
     "softmax": "02_multiclass#softmax",
-    "sigmoid": "01_binary#logits",
+    "sigmoid": "01_binary#logits 16_elsewhere#several-labels-and-pixels",
     "binary cross entropy": "01_binary#from-the-likelihood-to-a-loss 01_binary",
     "entropy": "03_information#entropy",
-    "perplexity": "02_multiclass#how-large-is-a-loss notation#term-perplexity",
+    "perplexity": "02_multiclass#how-large-is-a-loss 16_elsewhere#reporting-the-loss-of-a-language-model",
     "maximum likelihood": "03_information 03_information#three-problems-with-one-answer",
     "next token prediction": "02_multiclass#next-token-prediction-is-classification",
     "gradient of softmax": "04_gradients#the-derivative-of-softmax 04_gradients#prediction-minus-target",
@@ -40,7 +40,7 @@ WANTED = {
     "focal loss": "09_proper_scoring#losses-that-bend-the-probabilities",
     "calibration": "09_proper_scoring#calibration-and-refinement "
     "09_proper_scoring#one-number-that-repairs-a-network",
-    "gradient accumulation": "11_denominators 08_which_loss#symptom-accumulation-changed-the-model",
+    "gradient accumulation": "11_denominators 11_denominators#the-repair-in-three-settings 08_which_loss#symptom-accumulation-changed-the-model",
     "class weights": "11_denominators#class-weights-are-the-same-ratio",
     "GRPO": "11_denominators#the-same-question-in-reinforcement-learning",
     "label smoothing": "12_soft_targets#label-smoothing-has-two-conventions",
@@ -53,7 +53,7 @@ WANTED = {
     "z-loss": "15_large_vocabularies#the-z-loss-and-when-it-is-free",
     "linear cross entropy": "api#xent.torch.linear_cross_entropy",
     "loss stuck at 0.693": "08_which_loss#symptom-stuck-at-log-k",
-    "model stops too early": "08_which_loss#symptom-generates-too-short",
+    "model stops too early": "08_which_loss#symptom-generates-too-short 08_which_loss#symptom-validation-loss-rises",
 }
 # The book does not speak of the first two by these names; the others' first is the row or the section beside.
 MISSED = {"top-p", "exposure bias", "batchmean", "backpropagation"}

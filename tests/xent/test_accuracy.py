@@ -596,16 +596,15 @@ def test_elsewhere_the_error_is_a_few_times_that() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_linear_layers_keep_half_of_the_digits_of_a_small_divergence(dtype: str) -> None:
-    says(by_linear_layers, dtype, 60, lambda value, e: value + mp.sqrt(value) + e)
-    with refuted("the promise of the logits' own loss"):
-        says(by_linear_layers, dtype, 60)
+def test_linear_layers_keep_the_digits_of_a_small_divergence(dtype: str) -> None:
+    """As the loss of their logits does."""
+    says(by_linear_layers, dtype, 60)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_nor_do_many_classes_lose_more(direction: Any) -> None:
-    """Their log-probabilities are rounded by so much that a loss below its square has no digit left."""
-    worst, g, none = 0.0, rng(25), (torch.zeros(1, 1), torch.zeros(50_000, 1))
+def test_nor_do_many_classes_lose_them(direction: Any) -> None:
+    """Of two models that nearly agree, down to a loss of the square of a rounding."""
+    g, none = rng(25), (torch.zeros(1, 1), torch.zeros(50_000, 1))
     for distance in (1e-8, 1e-7, 1e-6, 1e-4):
         z = torch.tensor(0.1 * g.normal(size=50_000), dtype=torch.float32)
         v = z + torch.tensor(distance * g.normal(size=50_000), dtype=torch.float32)
@@ -614,7 +613,3 @@ def test_nor_do_many_classes_lose_more(direction: Any) -> None:
         heads = {"student_bias": z, "teacher_bias": v, "direction": direction}
         off = abs(float(xent.torch.linear_distillation_loss(*none, *none, **heads)) - true)
         assert off <= e * (true + true**0.5 + e)
-        worst = max(worst, off / (e * (true + true**0.5)))
-    if direction != "jsd":
-        with refuted("L + sqrt(L) alone"):
-            assert worst <= 1

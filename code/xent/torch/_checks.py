@@ -200,7 +200,7 @@ def distributions_and_weights(
     w = mass = target_weights(like, sample_weight)
     if weight is None:
         return (t,), w, mass
-    of_class = weights(weight, "weight", t.shape[-1:], "one weight a class", like)
+    of_class = weights(weight, "weight", (t.shape[-1],), "one weight a class", like)
     each = t @ of_class.to(t.dtype)
     mass = each if w is None else w * each
     w = (mass > 0).to(mass.dtype) if w is None else w.masked_fill(mass == 0, 0.0)
