@@ -11,7 +11,8 @@ from playwright.sync_api import Browser, Page
 
 # Written down before the search was made. Where two sections serve a reader equally well, either may come first.
 WANTED = {
-    "nan loss": "08_which_loss#symptom-nan-in-an-ignored-row 08_which_loss#nan-or-inf 08_which_loss#symptom-log-of-a-softmax",
+    "nan loss": "08_which_loss#symptom-nan-in-an-ignored-row "
+    "08_which_loss#nan-or-inf 08_which_loss#symptom-log-of-a-softmax",
     "cross entropy loss pytorch": "01_binary#the-loss-in-pytorch-keras-and-scikit-learn "
     "02_multiclass#in-pytorch-and-scikit-learn",
     "KL divergence": "03_information#the-extra-kullback-leibler-divergence",
@@ -40,7 +41,8 @@ WANTED = {
     "focal loss": "09_proper_scoring#losses-that-bend-the-probabilities",
     "calibration": "09_proper_scoring#calibration-and-refinement "
     "09_proper_scoring#one-number-that-repairs-a-network",
-    "gradient accumulation": "11_denominators 11_denominators#the-repair-in-three-settings 08_which_loss#symptom-accumulation-changed-the-model",
+    "gradient accumulation": "11_denominators 11_denominators#the-repair-in-three-settings "
+    "08_which_loss#symptom-accumulation-changed-the-model",
     "class weights": "11_denominators#class-weights-are-the-same-ratio",
     "GRPO": "11_denominators#the-same-question-in-reinforcement-learning",
     "label smoothing": "12_soft_targets#label-smoothing-has-two-conventions",
@@ -53,7 +55,8 @@ WANTED = {
     "z-loss": "15_large_vocabularies#the-z-loss-and-when-it-is-free",
     "linear cross entropy": "api#xent.torch.linear_cross_entropy",
     "loss stuck at 0.693": "08_which_loss#symptom-stuck-at-log-k",
-    "model stops too early": "08_which_loss#symptom-generates-too-short 08_which_loss#symptom-validation-loss-rises",
+    "model stops too early": "08_which_loss#symptom-generates-too-short "
+    "08_which_loss#symptom-validation-loss-rises",
 }
 # The book does not speak of the first two by these names; the others' first is the row or the section beside.
 MISSED = {"top-p", "exposure bias", "batchmean", "backpropagation"}
