@@ -67,7 +67,7 @@ _MARKDOWN = (
 # A claim as a row: its call names the chapter and words of one sentence or more.
 CLAIM = 'claim("01", "the first words of the sentence", on=inputs, but_not={"what it must reject": input})'
 # The file whose claims are of one chapter, which they need not name.
-CHAPTER_OF = re.compile(r"tests/claims/test_(\d\d|line)")
+CHAPTER_OF = re.compile(r"tests/claims/test_(\d\d|line|rewards)")
 # What ends no sentence: mathematics, code, where a link leads.
 _OPAQUE = re.compile(
     r"(?<!\\)(\$\$?)(?!\s).*?(?<!\\)\1|(?<!`)(``?)(?!`).+?(?<!`)\2(?!`)|(?<=\])\([^)]*\)", re.DOTALL

@@ -244,3 +244,11 @@ def optimisers(rate: float = 0.01) -> dict[str, Callable[[Any], Any]]:
         "Adam with decay": maker(torch.optim.Adam, weight_decay=0.1),
         "AdamW": maker(torch.optim.AdamW, weight_decay=0.1),
     }
+
+
+def lengths_and_laws(seed: int, number: int = 30) -> Iterator[tuple[Array, Array]]:
+    """Two to five lengths below 80 and their probabilities, none next to nothing."""
+    g = rng(seed)
+    for _ in range(number):
+        lengths = np.sort(g.choice(np.arange(1, 80), g.integers(2, 6), replace=False)).astype(float)
+        yield lengths, g.dirichlet(np.full(len(lengths), g.choice([0.3, 2.0]))) * 0.99 + 0.01 / len(lengths)

@@ -44,7 +44,7 @@ WANTED = {
     "gradient accumulation": "11_denominators 11_denominators#the-repair-in-three-settings "
     "08_which_loss#symptom-accumulation-changed-the-model",
     "class weights": "11_denominators#class-weights-are-the-same-ratio",
-    "GRPO": "11_denominators#the-same-question-in-reinforcement-learning",
+    "GRPO": "rewards#policy-gradients",
     "label smoothing": "12_soft_targets#label-smoothing-has-two-conventions",
     "batchmean": "12_soft_targets#kldivloss",
     "temperature": "13_distillation#the-loss-and-its-temperature",

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adversary import Draw, claim, refuted, rng, weights
-from experiments.denominators import table
+from adversary import Draw, claim, lengths_and_laws, refuted, rng, weights
 from records import EXPERIMENTS, holds
 from xent.denominators import eos_optimum, expected_inverse, learnt_distribution
 from xent.scoring import invert_weighting
@@ -405,13 +404,6 @@ def test_a_mean_of_nothing(how: str, mean: str, dead: bool, alive: int = 1) -> N
 # ------------------------------------------------------------------------------------------- what is learnt
 
 
-def lengths_and_laws(seed: int, number: int = 30) -> Iterator[tuple[Array, Array]]:
-    g = rng(seed)
-    for _ in range(number):
-        lengths = np.sort(g.choice(np.arange(1, 80), g.integers(2, 6), replace=False)).astype(float)
-        yield lengths, g.dirichlet(np.full(len(lengths), g.choice([0.3, 2.0]))) * 0.99 + 0.01 / len(lengths)
-
-
 def learnt_mean(lengths: Array, law: Array, B: int) -> float:
     return float(learnt_distribution(law, lengths, B) @ lengths)
 
@@ -540,181 +532,6 @@ def test_the_way_back_needs_independent_draws(
     # A class without weight leaves no trace: every law has the same report, and the way back says so.
     with pytest.raises(ValueError, match="weight"):
         invert_weighting(np.array([0.0, 1.0]), **given | {"weight": np.array([0.0, 20.0])})
-
-
-# ---------------------------------------------------------------------------------- the table of denominators
-
-
-@claim(
-    "divides by its length, and is improper too",
-    on=lambda: [(law, n, B) for n, law in lengths_and_laws(11, 6) for B in (1, 2, 3)],
-    but_not={
-        "rows padded to a fixed length, a constant": (np.array([0.5, 0.5]), np.array([3.0, 30.0]), 2, 40)
-    },
-)
-def test_a_mean_over_the_padding(law: Array, lengths: Array, B: int, to: int | None = None) -> None:
-    """Batches enumerated, as PyTorch weighs them: the longer, the less."""
-    seen = np.zeros(len(law))
-    for batch in itertools.product(range(len(law)), repeat=B):
-        n = torch.as_tensor(lengths[[*batch]])
-        loss = torch.ones(B, to or int(n.max()), dtype=torch.float64, requires_grad=True)
-        mask = torch.arange(loss.shape[1]) < n[:, None]
-        (weight,) = torch.autograd.grad((loss * mask).mean(), loss)
-        np.add.at(seen, [*batch], law[[*batch]].prod() * weight[:, 0].numpy())
-    assert (np.diff(seen / seen.sum() / law) < -1e-9).all()
-
-
-def as_one_by_one(kinds: Array, group: Array, lengths: Array, law: Array, own: bool = False) -> None:
-    """A mean over each group, of its tokens or of its sequences' `own` means, teaches as one sequence at a time."""
-    n = lengths[kinds].astype(float)
-    weight = 1 / (np.bincount(group) if own else np.bincount(group, n))[group] / (n if own else 1)
-    found = np.bincount(kinds, weight, minlength=len(lengths))
-    np.testing.assert_allclose(found / found.sum(), law / lengths / (law / lengths).sum(), atol=0.012)
-
-
-def in_batches(
-    lengths: Array, law: Array, size: int, tokens: bool = False, sort: bool = True
-) -> tuple[Array, ...]:
-    """200,000 sequences, sorted by length, in batches of so many sequences, or of so many tokens."""
-    kinds = rng(15).choice(len(law), size=200_000, p=law)
-    kinds = np.sort(kinds) if sort else kinds
-    places = np.cumsum(lengths[kinds]) - lengths[kinds] if tokens else np.arange(len(kinds))
-    return kinds, (places // size).astype(int), lengths, law
-
-
-test_buckets_of_a_fixed_number_of_sequences = claim(
-    "*Sorting by length undoes a large batch*",
-    "$B$ sequences of one length are each divided by",
-    on=lambda: (
-        in_batches(n, p, B) for n, p in ((table.LENGTHS, table.P), LAWS[1][::-1]) for B in (2, 16, 64)
-    ),
-    but_not=lambda: {
-        "batches that are not sorted": in_batches(table.LENGTHS, table.P, 16, sort=False),
-        "buckets that hold 64 tokens each, a constant": in_batches(table.LENGTHS, table.P, 64, tokens=True),
-    },
-)(as_one_by_one)
-
-
-def packed(rows: int) -> tuple[Any, ...]:
-    """The table's packed rows, so many to a batch, where LongAlign divides by the number of sequences."""
-    stream = table.draw(rng(16), 300_000)
-    return stream, table.pack(stream)[0] // rows, table.LENGTHS, table.P, True
-
-
-test_the_weights_of_packed_rows = claim(
-    "restore the mean over each sequence and, with many rows",
-    on=lambda: map(packed, (32, 256)),
-    but_not=lambda: {"one row": packed(1), "two rows": packed(2)},
-)(as_one_by_one)
-
-
-def after_any_prompt(g: Draw) -> list[tuple[int, int, float]]:
-    """Prompts whose length says nothing of the reply's: own tokens, the reply's, and how likely."""
-    lengths, law = g.choice(np.arange(1, 60), 3, replace=False), g.dirichlet(np.full(3, 3.0))
-    return [
-        (int(m), int(n), p / 2) for m in g.choice(500, 2, False) for n, p in zip(lengths, law, strict=True)
-    ]
-
-
-TABLE = [(m, int(n), p / 2) for m in (1, 6) for n, p in zip(table.LENGTHS, table.P, strict=True)]
-
-
-@claim(
-    "*Prompt tokens that count in the divisor*",
-    on=lambda: [(kinds, B) for kinds in (TABLE, *(after_any_prompt(rng(seed)) for seed in range(5))) for B in (2, 3)],
-    but_not={"a prompt of one token beside one of 1,000, whose reply is long": (
-        [(1, 10, 0.25), (1, 30, 0.25), (1000, 100, 0.5)], 2)},
-)  # fmt: skip
-def test_prompt_tokens_in_the_divisor(kinds: list[tuple[int, int, float]], B: int) -> None:
-    """Batches of two and three, enumerated: a longer reply loses less where the prompts are counted."""
-
-    def weight(own: int, n: int, counted: bool) -> float:
-        batches = itertools.product(kinds, repeat=B - 1)
-        return sum(
-            float(np.prod([chance for *_, chance in others]))
-            / (n + counted * own + sum(reply + counted * prompt for prompt, reply, _ in others))
-            for others in batches
-        )
-
-    for own in {prompt for prompt, *_ in kinds}:
-        replies = sorted({n for prompt, n, _ in kinds if prompt == own})
-        plain, diluted = (np.log([weight(own, n, counted) for n in replies]) for counted in (False, True))
-        assert (np.diff(diluted) > np.diff(plain) + 1e-9).all()
-
-
-def test_a_newton_step_moves_a_wrong_answer() -> None:
-    """From a start that is off, drawn batches lead back: so a step from the exact answer could have left it."""
-    exact, drawn = table.sampled_exact(False, False).detach(), table.candidates_of(rng(7), 200_000)
-
-    def loss(t: Tensor, c: Tensor) -> Tensor:
-        return table.sampled_loss(t, c, False, False)
-
-    truth, error = table.stationary(loss, exact, drawn)
-    for off in (0.2, -0.2):
-        start = exact + torch.tensor([off, 0.0, 0.0, 0.0])
-        back, gap = table.stationary(loss, start, drawn)[0], abs(float(start.softmax(0)[0]) - truth)
-        assert gap > 10 * error and abs(back - truth) < 0.3 * gap
-
-
-# -------------------------------------------------------------------- what a text foretells of its own end
-
-
-def read_along(texts: list[str], law: Array, tilted: Array) -> tuple[float, float, float]:
-    """The price of a tilt at the ends (.) and at the characters, and the ends that it expects for one."""
-    seen: dict[str, dict[str, Array]] = {}
-    for text, *both in zip(texts, law, tilted, strict=True):
-        for k, token in enumerate(text):
-            after = seen.setdefault(text[:k], {})
-            after[token] = after.get(token, np.zeros(2)) + both
-
-    def price(part: Array, whole: Array) -> float:
-        return float(part[0] * np.log(part[0] * whole[1] / (part[1] * whole[0]))) if part[0] else 0.0
-
-    end = character = expected = 0.0
-    for after in seen.values():
-        stop, letters = (
-            after.get(".", np.zeros(2)),
-            [chance for token, chance in after.items() if token != "."],
-        )
-        going = sum(letters, np.zeros(2))
-        end += price(stop, stop + going) + price(going, stop + going)
-        character += sum(price(letter, going) for letter in letters)
-        expected += (stop + going)[0] * stop[1] / (stop + going)[1]
-    return end, character, expected
-
-
-@pytest.mark.claim(
-    "11", "Where nothing foretells the end, it pays", "where each reply ends in a letter that stands"
-)
-def test_what_a_text_foretells() -> None:
-    """Laws and tilts of any kind, and the coin of ten tokens with one more: 11.0 learnt as 5.8, 1.83 ends or one."""
-    g, n = np.random.default_rng(0), np.arange(2, 200)
-    coin = np.power(0.9, n - 2.0) / np.power(0.9, n - 2.0).sum()
-
-    def says(texts: str, law: Array, weight: Array, foretold: str) -> None:
-        """A letter is the last one where the number of those before it is even or odd."""
-        tilted = law * weight / (law @ weight)
-        cost = float(law @ np.log(law / tilted))
-        found, mute = (
-            read_along(["a" * k + last[k % 2] + "." for k in range(len(law))], law, tilted)
-            for last in (texts, "aa")
-        )
-        ends = {
-            "by nothing": (cost, 0, mute[2]),
-            "by the last": (0, cost, 1),
-            "by the last, many": (0, cost, mute[2]),
-        }
-        assert found == pytest.approx(ends[foretold], abs=1e-9)
-
-    for case in [(coin, 1 / n), *((g.dirichlet(np.ones(6)), g.uniform(0.1, 9, 6)) for _ in range(20))]:
-        holds(
-            says, ("aa", *case, "by nothing"), ("bb", *case, "by the last"),
-            but_not={"the end pays": ("bb", *case, "by nothing"), "the lengths say": ("bb", *case, "by the last, many"),
-                     "every second": ("ab", *case, "by nothing"), "as all": ("ab", *case, "by the last")},
-        )  # fmt: skip
-    tilted = coin / n / (coin @ (1 / n))
-    ends = read_along(["a" * k + "." for k in n - 1], coin, tilted)[2]
-    assert (coin @ n, tilted @ n, ends) == pytest.approx((11.0, 5.775, 1.832), abs=1e-3)
 
 
 # -------------------------------------------------------------------------------------------- the note

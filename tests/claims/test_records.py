@@ -298,10 +298,10 @@ def test_what_was_foretold_of_answers() -> None:
     holds(says, NOW, but_not={"the first design": BEFORE})
 
 
-# ------------------------------------------------------------------------------------ chapter 11: the table
+# ------------------------------------------------------------------------------ the appendix on rewards: the table
 
 
-@pytest.mark.claim("11", "Wherever the theorem applies, the three numbers agree")
+@pytest.mark.claim("rewards", "Wherever the theorem applies, the three numbers agree")
 @pytest.mark.parametrize("stored", record("denominators/table")["rows"], ids=lambda row: row["row"])
 def test_a_row_of_the_table(stored: dict[str, Any]) -> None:
     """Exact values anew; the stored simulation and training against them, three errors; a simulation again."""
@@ -324,7 +324,7 @@ def test_a_row_of_the_table(stored: dict[str, Any]) -> None:
         assert abs(seen - exact) < 4.5 * error
 
 
-# ------------------------------------------------------------------------------------ chapter 11: rewards
+# ------------------------------------------------------------------------------------ the appendix on rewards
 
 Look = dict[str, float]
 
@@ -355,7 +355,7 @@ def ends_at(first: float, divisor: str) -> Look:
 
 
 @pytest.mark.claim(
-    "11",
+    "rewards",
     "With the penalty the transformer ends where the table does",
     "with the row's divisor for $|o|$, and those after these steps",
     "As 400 steps were too few, 2,400 were taken, with one seed only",
@@ -382,7 +382,7 @@ def test_a_held_policy_ends_where_foretold(divisor: str, start: float) -> None:
 
 
 @pytest.mark.claim(
-    "11",
+    "rewards",
     "Under expected steps a constant should have kept these lengths",
     "with each reply's length they ended longer than right ones",
     "With drawn replies and the rate that learns fastest",
@@ -504,7 +504,7 @@ def test_a_trainer_is_repaired_and_handed_over(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.claim(
-    "11", "The gradient on the student's texts is multiplied by", "`check_trainer` finds the first divisor"
+    "rewards", "The gradient on the student's texts is multiplied by", "`check_trainer` finds the first divisor"
 )
 @pytest.mark.parametrize(
     "row",

@@ -1,15 +1,19 @@
-"""What chapter 11 claims of rewards: the step that each aggregator takes, and where the policy ends."""
+"""What the appendix claims of rewards: the step that each aggregator takes, and where the policy ends."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import brentq
+from torch import Tensor
 
-from adversary import claim, rng
+from adversary import Draw, claim, lengths_and_laws, rng
+from experiments.denominators import table
 from records import holds
 from xent.denominators import learnt_distribution
 
@@ -126,6 +130,33 @@ def test_a_finite_tilt_needs_a_finite_mean_length(c: float) -> None:
     assert late - early < 0.05 and last - late < 1e-3
 
 
+# The losses of TRL, by the ratios of their tokens r, (responses, tokens), what counts, and the sum of its micro-batch.
+SUMMED = {
+    "grpo": lambda r, m: ((r * m).sum(1) / m.sum(1)).mean(),
+    "sapo": lambda r, m: ((4 * torch.sigmoid(r - 1) * m).sum(1) / m.sum(1)).mean(),
+    "gspo": lambda r, m: ((r.log() * m).sum(1) / m.sum(1)).exp().mean(),
+    "luspo": lambda r, m: (((r.log() * m).sum(1) / m.sum(1)).exp() * m.sum(1)).mean(),
+    "dr_grpo": lambda r, m: (r * m).sum() / (len(r) * 40),
+    "dapo": lambda r, m: (r * m).sum() / m.sum(),
+}
+
+
+@claim(
+    "the gradient of this ratio has the factor $1/|o|$, so that",
+    "LUSPO {cite}`liu2026luspo` multiplies GSPO's loss by the length",
+    on=[("grpo", -1.0), ("sapo", -1.0), ("gspo", -1.0), ("luspo", 0.0), ("dr_grpo", 0.0), ("dapo", 0.0)],
+    but_not={"GSPO by nothing": ("gspo", 0.0), "LUSPO by the length": ("luspo", -1.0)},
+)
+def test_what_divides_the_gradient_of_a_response(name: str, power: float) -> None:
+    """Ratios of one, 2 to 40 tokens: within a batch the weight of a token is a power of its response's length."""
+    lengths = torch.as_tensor(rng(9).integers(2, 41, size=12)).double()
+    counts = (torch.arange(40) < lengths[:, None]).double()
+    ratio = torch.ones(12, 40, dtype=torch.float64, requires_grad=True)
+    (of_tokens,) = torch.autograd.grad(SUMMED[name](ratio, counts), ratio)
+    weight = of_tokens[:, 0] / lengths**power
+    torch.testing.assert_close(weight, weight[0].expand_as(weight), rtol=1e-9, atol=0)
+
+
 def policies() -> Iterator[tuple[Array, Array, Array]]:
     """Few and many lengths, few or many right answers at first, right ones that are longer or shorter."""
     g = rng(1)
@@ -137,9 +168,9 @@ def policies() -> Iterator[tuple[Array, Array, Array]]:
 
 @pytest.mark.slow
 @pytest.mark.claim(
-    "11", "The wrong answers that are left grow ever longer, if", "Without a penalty, a factor common to all"
+    "The wrong answers that are left grow ever longer, if", "Without a penalty, a factor common to all"
 )
-@pytest.mark.claim("11", "With a constant divisor the lengths of right and of wrong answers")
+@pytest.mark.claim("With a constant divisor the lengths of right and of wrong answers")
 def test_where_the_policy_ends() -> None:
     """Tables of 6 to 60 answers, walked for two long times, with and without the standard deviation."""
 
@@ -182,3 +213,119 @@ def test_where_the_policy_ends() -> None:
 
     # With a penalty the factor moves the place where the push and the penalty cancel.
     holds(says, (rate(1.0), rate(1.0)), but_not={"no matter where, with a penalty": (rate(3.0), rate(1.0))})
+
+
+# ---------------------------------------------------------------------------------- the table of denominators
+
+
+@claim(
+    "divides by its length, and is improper too",
+    on=lambda: [(law, n, B) for n, law in lengths_and_laws(11, 6) for B in (1, 2, 3)],
+    but_not={
+        "rows padded to a fixed length, a constant": (np.array([0.5, 0.5]), np.array([3.0, 30.0]), 2, 40)
+    },
+)
+def test_a_mean_over_the_padding(law: Array, lengths: Array, B: int, to: int | None = None) -> None:
+    """Batches enumerated, as PyTorch weighs them: the longer, the less."""
+    seen = np.zeros(len(law))
+    for batch in itertools.product(range(len(law)), repeat=B):
+        n = torch.as_tensor(lengths[[*batch]])
+        loss = torch.ones(B, to or int(n.max()), dtype=torch.float64, requires_grad=True)
+        mask = torch.arange(loss.shape[1]) < n[:, None]
+        (weight,) = torch.autograd.grad((loss * mask).mean(), loss)
+        np.add.at(seen, [*batch], law[[*batch]].prod() * weight[:, 0].numpy())
+    assert (np.diff(seen / seen.sum() / law) < -1e-9).all()
+
+
+def as_one_by_one(kinds: Array, group: Array, lengths: Array, law: Array, own: bool = False) -> None:
+    """A mean over each group, of its tokens or of its sequences' `own` means, teaches as one sequence at a time."""
+    n = lengths[kinds].astype(float)
+    weight = 1 / (np.bincount(group) if own else np.bincount(group, n))[group] / (n if own else 1)
+    found = np.bincount(kinds, weight, minlength=len(lengths))
+    np.testing.assert_allclose(found / found.sum(), law / lengths / (law / lengths).sum(), atol=0.012)
+
+
+def in_batches(
+    lengths: Array, law: Array, size: int, tokens: bool = False, sort: bool = True
+) -> tuple[Array, ...]:
+    """200,000 sequences, sorted by length, in batches of so many sequences, or of so many tokens."""
+    kinds = rng(15).choice(len(law), size=200_000, p=law)
+    kinds = np.sort(kinds) if sort else kinds
+    places = np.cumsum(lengths[kinds]) - lengths[kinds] if tokens else np.arange(len(kinds))
+    return kinds, (places // size).astype(int), lengths, law
+
+
+test_buckets_of_a_fixed_number_of_sequences = claim(
+    "*Sorting by length undoes a large batch*",
+    "$B$ sequences of one length are each divided by",
+    on=lambda: (
+        in_batches(n, p, B)
+        for n, p in ((table.LENGTHS, table.P), (np.array([1, 3, 4, 23]), np.array([0.2, 0.2, 0.3, 0.3])))
+        for B in (2, 16, 64)
+    ),
+    but_not=lambda: {
+        "batches that are not sorted": in_batches(table.LENGTHS, table.P, 16, sort=False),
+        "buckets that hold 64 tokens each, a constant": in_batches(table.LENGTHS, table.P, 64, tokens=True),
+    },
+)(as_one_by_one)
+
+
+def packed(rows: int) -> tuple[Any, ...]:
+    """The table's packed rows, so many to a batch, where LongAlign divides by the number of sequences."""
+    stream = table.draw(rng(16), 300_000)
+    return stream, table.pack(stream)[0] // rows, table.LENGTHS, table.P, True
+
+
+test_the_weights_of_packed_rows = claim(
+    "restore the mean over each sequence and, with many rows",
+    on=lambda: map(packed, (32, 256)),
+    but_not=lambda: {"one row": packed(1), "two rows": packed(2)},
+)(as_one_by_one)
+
+
+def after_any_prompt(g: Draw) -> list[tuple[int, int, float]]:
+    """Prompts whose length says nothing of the reply's: own tokens, the reply's, and how likely."""
+    lengths, law = g.choice(np.arange(1, 60), 3, replace=False), g.dirichlet(np.full(3, 3.0))
+    return [
+        (int(m), int(n), p / 2) for m in g.choice(500, 2, False) for n, p in zip(lengths, law, strict=True)
+    ]
+
+
+TABLE = [(m, int(n), p / 2) for m in (1, 6) for n, p in zip(table.LENGTHS, table.P, strict=True)]
+
+
+@claim(
+    "*Prompt tokens that count in the divisor*",
+    on=lambda: [(kinds, B) for kinds in (TABLE, *(after_any_prompt(rng(seed)) for seed in range(5))) for B in (2, 3)],
+    but_not={"a prompt of one token beside one of 1,000, whose reply is long": (
+        [(1, 10, 0.25), (1, 30, 0.25), (1000, 100, 0.5)], 2)},
+)  # fmt: skip
+def test_prompt_tokens_in_the_divisor(kinds: list[tuple[int, int, float]], B: int) -> None:
+    """Batches of two and three, enumerated: a longer reply loses less where the prompts are counted."""
+
+    def weight(own: int, n: int, counted: bool) -> float:
+        batches = itertools.product(kinds, repeat=B - 1)
+        return sum(
+            float(np.prod([chance for *_, chance in others]))
+            / (n + counted * own + sum(reply + counted * prompt for prompt, reply, _ in others))
+            for others in batches
+        )
+
+    for own in {prompt for prompt, *_ in kinds}:
+        replies = sorted({n for prompt, n, _ in kinds if prompt == own})
+        plain, diluted = (np.log([weight(own, n, counted) for n in replies]) for counted in (False, True))
+        assert (np.diff(diluted) > np.diff(plain) + 1e-9).all()
+
+
+def test_a_newton_step_moves_a_wrong_answer() -> None:
+    """From a start that is off, drawn batches lead back: so a step from the exact answer could have left it."""
+    exact, drawn = table.sampled_exact(False, False).detach(), table.candidates_of(rng(7), 200_000)
+
+    def loss(t: Tensor, c: Tensor) -> Tensor:
+        return table.sampled_loss(t, c, False, False)
+
+    truth, error = table.stationary(loss, exact, drawn)
+    for off in (0.2, -0.2):
+        start = exact + torch.tensor([off, 0.0, 0.0, 0.0])
+        back, gap = table.stationary(loss, start, drawn)[0], abs(float(start.softmax(0)[0]) - truth)
+        assert gap > 10 * error and abs(back - truth) < 0.3 * gap
