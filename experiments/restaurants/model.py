@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 WIDTH, HEADS, LAYERS, LONGEST = 96, 4, 2, 80
 BATCH, STEPS, WARMUP, WEIGHT_DECAY = 64, 400, 30, 0.01
-RATES = (8e-3, 16e-3, 32e-3)
+RATES = (8e-3, 16e-3, 32e-3, 64e-3)
 SAMPLES = 8  # texts that a model writes for each meaning of the test part
 PROMPT = len(SLOTS)
 
