@@ -1,4 +1,4 @@
-"""The denominator experiments on speeches and answers: their arms are what they claim to be, the records whole."""
+"""The denominator experiments on speeches: its arms are what they claim to be, the record whole."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from experiments import shared
-from experiments.shakespeare import answers, run
+from experiments.shakespeare import run
 
 FOLDER = Path(run.__file__).parent
 Tensor = torch.Tensor
@@ -72,36 +72,6 @@ def test_the_weights_are_a_loop_over_micro_batches(speeches: list[Tensor], arm: 
     looped(arm, batch, [ordered[i : i + size] for i in range(0, 128, size)], 7.5, loss)
     # The same sums in another order: a few hundred roundings of float64.
     torch.testing.assert_close(emulated, gradient(model), rtol=1e-10, atol=1e-14)
-
-
-@pytest.mark.parametrize("arm", answers.ARMS)
-def test_the_weights_of_answers_are_a_loop_over_micro_batches(arm: str) -> None:
-    g = np.random.default_rng(0)
-    lengths = g.integers(1, 90, answers.BATCH)
-    texts = [torch.from_numpy(g.integers(0, 11, answers.PROMPT + n)) for n in lengths]
-    batch = [answers.Pair(t, int(n), int(g.integers(3))) for t, n in zip(texts, lengths, strict=True)]
-    torch.manual_seed(0)
-    model = answers.Answerer(11).double().eval()
-    run.backward(
-        lambda chunk: answers.losses(model, [batch[i] for i in chunk]),
-        answers.tokens(batch),
-        answers.weights(lengths, arm, 40.0),
-    )
-    emulated = gradient(model)
-    micro = [[i] for i in range(len(batch))] if arm == "constant" else answers.groups(lengths, arm)
-    looped(arm, batch, micro, 40.0, lambda part: answers.log_probabilities(model, [batch[i] for i in part]))
-    torch.testing.assert_close(emulated, gradient(model), rtol=1e-5, atol=1e-8)
-
-
-def test_micro_batches_of_answers() -> None:
-    """Every pair is in one; blocks are full; buckets hold neighbours in length."""
-    lengths = np.random.default_rng(0).integers(1, answers.LONGEST + 2, answers.BATCH)
-    parts = {arm: answers.groups(lengths, arm) for arm in answers.ARMS[1:]}
-    assert all(sorted(itertools.chain(*found)) == list(range(answers.BATCH)) for found in parts.values())
-    blocks, buckets = ([lengths[part] for part in parts[arm]] for arm in ("packed", "bucketed"))
-    for a, b in itertools.pairwise([block + answers.PROMPT for block in blocks]):
-        assert a.sum() <= answers.BLOCK < a.sum() + b[0]
-    assert all(a.max() <= b.min() for a, b in itertools.pairwise(buckets))
 
 
 def test_the_blocks_are_a_stream(speeches: list[Tensor]) -> None:
@@ -191,7 +161,7 @@ def test_a_stopped_experiment_goes_on(tmp_path: Path) -> None:
 
 
 def test_the_predictions_follow_from_the_lengths() -> None:
-    """The committed ones anew; one speech a step by hand; and lengths 1 and 3, as likely, with weights 1/n."""
+    """The committed ones anew, and one speech a step by hand."""
     committed = read("prediction.json")
     again = run.predict(np.repeat(committed["lengths"], committed["counts"]))
     for arm, values in again["arms"].items():
@@ -200,33 +170,23 @@ def test_the_predictions_follow_from_the_lengths() -> None:
     harmonic = sum(committed["counts"]) / np.sum(np.divide(committed["counts"], committed["lengths"]))
     means = [committed["arms"][arm]["mean_length"] for arm in ("constant", "B=1")]
     assert means == pytest.approx([committed["mean_length"], harmonic])
-    found = answers.learnt(np.array([1, 3]), np.array([1.0, 1 / 3]))
-    cost = (math.log(2 / 3) + math.log(3) / 2) / math.log(2) / 2
-    # It ends with 3/4 at the first position and with 1 at the third, which half of them reach.
-    assert found == pytest.approx({"ratio": 1.5 / 2, "calibration": 0.75 + 0.5, "cost": cost})
 
 
-@pytest.mark.parametrize(
-    ("name", "module", "settings"),
-    [("result.json", run, shared.Settings()), ("answers.json", answers, answers.SETTINGS)],
-)
-def test_a_record_is_whole(name: str, module: Any, settings: Any) -> None:
+def test_the_record_is_whole() -> None:
     """Every arm has the same six seeds, at the rate with the lowest own loss; settings are the script's."""
-    record = read(name)
+    record, settings = read("result.json"), shared.Settings()
     stored = json.loads(json.dumps(asdict(settings)))
     assert {k: record["settings"][k] for k in stored} == stored and record["date"]
-    assert len(record["runs"]) == 6 * len(module.ARMS)
-    assert len(record["tuning"]) == len(module.ARMS) * len(settings.rates)
-    for arm in module.ARMS:
+    assert len(record["runs"]) == 6 * len(run.ARMS)
+    assert len(record["tuning"]) == len(run.ARMS) * len(settings.rates)
+    for arm in run.ARMS:
         mine = [r for r in record["runs"] if r["arm"] == arm]
         assert [r["seed"] for r in mine] == list(range(6)) and {r["rate"] for r in mine} == {
             record["rates"][arm]
         }
         own = {
-            r["rate"]: r["own"] if "own" in r else min(look["own"] for look in r["curve"])
-            for r in record["tuning"]
-            if r["arm"] == arm
+            r["rate"]: min(look["own"] for look in r["curve"]) for r in record["tuning"] if r["arm"] == arm
         }
         assert set(own) == set(settings.rates) and record["rates"][arm] == min(own, key=own.__getitem__)
-    for row in record["runs"] if name == "result.json" else ():
+    for row in record["runs"]:
         assert row["nll_per_speech"] == pytest.approx(row["end_nll"] + row["character_nll"], rel=1e-6)
