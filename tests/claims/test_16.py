@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 import xent
 import xent.torch
-from adversary import claim, rng
+from adversary import Draw, claim, rng
 
 Array = np.ndarray
 
@@ -26,54 +26,59 @@ def test_scores_have_no_origin(r: Array, add: float | None) -> None:
     np.testing.assert_allclose(moved[:, None] - moved, r[:, None] - r, atol=1e-12)
 
 
-def preferred(scores: Array, reference: Array, beta: float, log_ratio: bool) -> Array:
-    """The policy that the mean loss prefers, where all pairs meet and preferences follow the scores."""
+PAIRS = {
+    "all": lambda k: ~np.eye(k, dtype=bool),
+    "neighbours": lambda k: abs(np.arange(k)[:, None] - np.arange(k)) == 1,
+    "all but the last answer's": lambda k: (
+        ~np.eye(k, dtype=bool) & (np.maximum.outer(*2 * [range(k)]) < k - 1)
+    ),
+}
+
+
+def preferred(scores: Array, reference: Array, beta: float, compared: Array) -> Array:
+    """The policy that the mean loss prefers, where these pairs meet and preferences follow the scores."""
     wins = 1 / (1 + np.exp(scores - scores[:, None]))
-    off = ~np.eye(len(scores), dtype=bool)
 
     def loss(z: Array) -> tuple[float, Array]:
         log_pi = z - np.logaddexp.reduce(z)
-        h = beta * (log_pi - (np.log(reference) if log_ratio else 0))
+        h = beta * (log_pi - np.log(reference))
         apart = h[:, None] - h
-        pull = np.where(off, -wins / (1 + np.exp(apart)), 0)
+        pull = np.where(compared, -wins / (1 + np.exp(apart)), 0)
         slope = beta * (pull.sum(1) - pull.sum(0))
-        return float((wins * np.logaddexp(0, -apart))[off].sum()), slope - np.exp(log_pi) * slope.sum()
+        return float((wins * np.logaddexp(0, -apart))[compared].sum()), slope - np.exp(log_pi) * slope.sum()
 
     best = minimize(loss, np.zeros(len(scores)), jac=True, tol=1e-13, options={"maxiter": 5000})
     return np.asarray(xent.softmax(best.x))
 
 
 @claim(
-    "if preferences follow scores $r$, its minimum is",
+    "if preferences follow scores $r$, its minimum is ... the pairs connect all answers.",
     on=lambda: [
-        (g.normal(0, 1.5, k), g.dirichlet(np.full(k, 3.0)), beta, True)
+        (g.normal(0, 1.5, k), g.dirichlet(np.full(k, 3.0)), beta, pairs, 0)
         for g in [rng(2)]
         for k in (2, 3, 8)
         for beta in (0.3, 1.0, 3.0)
+        for pairs in ("all", "neighbours")
     ],
-    but_not={"no reference": (np.array([0.0, 1.0, 2.0]), np.array([0.5, 0.3, 0.2]), 1.0, False)},
+    but_not={
+        "no reference": (np.array([0.0, 1.0, 2.0]), np.array([0.5, 0.3, 0.2]), 1.0, "all", 1),
+        "an answer that is never compared": (
+            *(np.array([0.0, 1.0, 2.0]), np.array([0.5, 0.3, 0.2])),
+            *(1.0, "all but the last answer's", 0),
+        ),
+    },
 )
-def test_the_best_policy_follows_the_scores(r: Array, reference: Array, beta: float, log_ratio: bool) -> None:
+def test_the_best_policy_follows_the_scores(
+    r: Array, reference: Array, beta: float, pairs: str, flat: float
+) -> None:
     best = reference * np.exp(r / beta)
-    np.testing.assert_allclose(preferred(r, reference, beta, log_ratio), best / best.sum(), atol=2e-4)
+    found = preferred(r, reference ** (1 - flat), beta, PAIRS[pairs](len(r)))
+    np.testing.assert_allclose(found, best / best.sum(), atol=2e-4)
 
 
 @claim(
-    "The prompt's tokens cancel in the difference, but padding",
-    on=lambda: [(*rng(seed).exponential(size=(2, 7)), 3, 0) for seed in range(20)],
-    but_not={"padding behind the shorter answer": (np.ones(7), np.ones(7), 3, 2)},
-)
-def test_a_prompt_cancels(chosen: Array, rejected: Array, prompt: int, padding: int) -> None:
-    """Token log-probabilities: the first three are the prompt's, and some of the chosen one's last are padding."""
-    rejected = np.r_[chosen[:prompt], rejected[prompt:]]
-    whole = chosen.sum() - rejected.sum()
-    answers = chosen[prompt : len(chosen) - padding].sum() - rejected[prompt:].sum()
-    np.testing.assert_allclose(whole, answers, atol=1e-12)
-
-
-@claim(
-    "A model that knows nothing pays ... size of the batch.",
-    "it starts at $\\log (N / 4)$",
+    "A model that finds all captions equally similar ... size of the batch.",
+    "with equal similarities it is $\\log (N / 4)$",
     on=[(8, 8), (64, 64), (64, 16), (512, 128)],
     but_not={"a mean over the ranks": (64, 64.0 / 16)},
 )
@@ -102,16 +107,26 @@ def test_softmax_shares_a_unit(classes: int) -> None:
     assert best.fun >= 2 * np.log(2) - 1e-6
 
 
+def independent(g: Draw) -> tuple[Array, Array]:
+    """All masks of up to five pixels, and their probabilities."""
+    p = g.uniform(size=g.integers(1, 6))
+    masks = np.array(list(itertools.product([0, 1], repeat=len(p))))
+    return masks, np.where(masks, p, 1 - p).prod(1)
+
+
 @claim(
-    "Dice asks for a mask, 0 or 1, and not",
-    on=lambda: [(seed, True) for seed in range(40)],
-    but_not={"squared error": (3, False)},
+    "For independent pixels Dice asks for a mask, 0 or 1",
+    on=lambda: [(*independent(rng(seed)), True) for seed in range(40)],
+    but_not={
+        "squared error": (*independent(np.random.default_rng(3)), False),
+        "either the first pixel or both others": (
+            *(np.array([[1, 0, 0], [0, 1, 1]]), np.array([2 / 7, 5 / 7])),
+            True,
+        ),
+    },
 )
-def test_dice_asks_for_a_mask(seed: int, dice: bool) -> None:
-    """Up to five pixels, independent or not: no start leads to a report inside that costs less than each mask."""
-    g = rng(seed)
-    masks = np.array(list(itertools.product([0, 1], repeat=int(g.integers(1, 6)))))
-    chance = g.dirichlet(np.full(len(masks), 0.3 if seed % 2 else 3.0))
+def test_dice_asks_for_a_mask(masks: Array, chance: Array, dice: bool) -> None:
+    """No start leads to a report inside that costs less than each mask."""
 
     def cost(q: Array) -> float:
         if not dice:
@@ -119,9 +134,35 @@ def test_dice_asks_for_a_mask(seed: int, dice: bool) -> None:
         total = q.sum() + masks.sum(1)
         return float(chance @ (1 - np.divide(2 * masks @ q, total, out=np.ones(len(masks)), where=total > 0)))
 
-    starts = g.uniform(0.05, 0.95, (5, masks.shape[1]))
-    found = [minimize(cost, q, bounds=[(0, 1)] * len(q), method="L-BFGS-B").fun for q in starts]
-    assert min(found) >= min(cost(q.astype(float)) for q in masks) - 1e-9
+    pixels = masks.shape[1]
+    starts = rng(4).uniform(0.05, 0.95, (5, pixels))
+    found = [minimize(cost, q, bounds=[(0, 1)] * pixels, method="L-BFGS-B").fun for q in starts]
+    corners = itertools.product([0.0, 1.0], repeat=pixels)
+    assert min(found) >= min(cost(np.array(q)) for q in corners) - 1e-9
+
+
+@claim(
+    "so the best scores are $s_j",
+    on=lambda: [
+        (*rng(seed).dirichlet(np.full(k, 2.0), 2), columns, 1)
+        for seed, (k, columns) in enumerate([(2, 2), (3, 2), (3, 4), (4, 3)])
+    ],
+    but_not={
+        "no correction": (np.array([0.2, 0.3, 0.5]), np.array([0.6, 0.3, 0.1]), 3, 0),
+        "the wrong sign": (np.array([0.2, 0.3, 0.5]), np.array([0.6, 0.3, 0.1]), 3, -1),
+    },
+)
+def test_frequent_items_are_corrected(p: Array, drawn: Array, columns: int, correction: int) -> None:
+    """All batches of this many columns, one of them the row's true item and the others drawn."""
+    batches = np.array(list(itertools.product(range(len(p)), repeat=columns)))
+    chance = p[batches[:, 0]] * drawn[batches[:, 1:]].prod(1)
+
+    def loss(s: Array) -> float:
+        z = (s - correction * np.log(drawn))[batches]
+        return float(chance @ (np.logaddexp.reduce(z, axis=1) - z[:, 0]))
+
+    best = minimize(loss, np.zeros(len(p)), tol=1e-10)
+    np.testing.assert_allclose(xent.softmax(best.x), p, atol=1e-4)
 
 
 @claim(
@@ -130,14 +171,23 @@ def test_dice_asks_for_a_mask(seed: int, dice: bool) -> None:
     but_not={"both cures at once": (np.random.default_rng(0).dirichlet(np.ones(3), 4), "both")},
 )
 def test_weights_and_a_shift_have_one_optimum(joint: Array, cure: str) -> None:
-    """A law of a few inputs and the classes; a table of logits that can be anything."""
+    """A law of a few inputs and the classes, a table of logits that can be anything, and its best entries."""
     joint = joint / joint.sum()
     prior = joint.sum(0)
     balanced = joint / prior
     balanced /= balanced.sum(1, keepdims=True)
-    weighted = joint / prior  # what weights of 1 / prior leave of the data
-    best = np.log(weighted / weighted.sum(1, keepdims=True)) - (np.log(prior) if cure == "both" else 0)
-    np.testing.assert_allclose(xent.softmax(best), balanced, rtol=1e-9)
-    # The law itself, with the prior in the loss, has the balanced logits as its optimum.
-    shifted = np.log(joint) - np.log(prior)
-    np.testing.assert_allclose(xent.softmax(shifted), balanced, rtol=1e-9)
+
+    def best(weight: Array, shift: Array) -> Array:
+        def loss(flat: Array) -> tuple[float, Array]:
+            z = flat.reshape(joint.shape) + shift
+            mass = joint * weight
+            slope = mass.sum(1, keepdims=True) * xent.softmax(z) - mass
+            return -float((mass * xent.log_softmax(z)).sum()), slope.ravel()
+
+        found = minimize(loss, np.zeros(joint.size), jac=True, tol=1e-14, options={"gtol": 1e-10})
+        return np.asarray(xent.softmax(found.x.reshape(joint.shape)))
+
+    one = np.ones_like(prior)
+    arms = [(1 / prior, np.log(prior))] if cure == "both" else [(1 / prior, 0 * one), (one, np.log(prior))]
+    for weight, shift in arms:
+        np.testing.assert_allclose(best(weight, shift), balanced, atol=1e-5)

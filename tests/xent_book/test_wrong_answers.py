@@ -378,6 +378,19 @@ WRONG: dict[str, Answers] = {
         ("else-dpo", lambda a, b, c, d, beta: -(beta * ((a - c) - (b - d))).mean()),
         ("else-prior", lambda z, old, new: softmax(z * new / old)),
         ("else-bits", lambda nats, text: 2 ** (nats.sum() / len(text.encode()))),
+        (
+            "else-dpo",
+            lambda a, b, c, d, beta: -np.log(xent.sigmoid(beta * ((a - c) - (b - d))) + 1e-12).mean(),
+        ),
+        ("else-dpo", lambda a, b, c, d, beta: np.logaddexp(0, -beta * (a / c - b / d)).mean()),
+        ("else-dpo", lambda a, b, c, d, beta: np.logaddexp(0, -beta * ((a - c) - (b - d)).mean())),
+        ("else-prior", lambda z, old, new: softmax(z / old * new)),
+        ("else-prior", lambda z, old, new: (odds := softmax(z) * new / old) / odds.sum()),
+        ("else-prior", lambda z, old, new: (odds := softmax(z) * new / old) / odds.sum(0)),
+        ("else-prior", lambda z, old, new: softmax(z + np.log2(new / old))),
+        ("else-bits", lambda nats, text: nats.sum() / np.log(2) / len(text.split())),
+        ("else-bits", lambda nats, text: nats.sum() / np.log(2) / len(text.encode("utf-16"))),
+        ("else-bits", lambda nats, text: nats.sum() / 8 / len(text.encode())),
     ],
 }
 
