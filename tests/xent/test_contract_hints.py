@@ -141,8 +141,6 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
      "temperature: expected a number > 0 in the range of torch.float32, got 1e-40"),
     (lambda: xt.cross_entropy(T.float(), T_Y, softcap=1e39),
      "softcap: expected a number > 0 in the range of torch.float32, got 1e+39"),
-    (lambda: xent.log_sum_exp(1.0, axis=None), "axis: ...at least one axis of x with shape (), got None"),
-    (lambda: xt.log_sum_exp(T[0, 0], axis=()), "axis: ...at least one axis of x with shape (), got ()"),
     (lambda: xt.log_sum_exp(T[:0], axis=0), "x: expected at least one class along axis 0, got shape (0, 3)"),
 ]
 Y3, Z3 = np.array([True, False, True]), np.array([2.0, 1.0, 0.0])

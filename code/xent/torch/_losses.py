@@ -28,14 +28,8 @@ from ._reduction import concrete, reduce_each, reduce_rows
 from ._row_losses import Distributions, Entropy, Focal, Labels, Terms, log_probs, log_sum
 
 
-def log_sum_exp(
-    x: Tensor,
-    *,
-    axis: int | tuple[int, ...] | None = -1,
-    b: Tensor | ArrayLike | None = None,
-    keepdims: bool = False,
-) -> Tensor:
-    """`xent.log_sum_exp` on tensors; nan stays nan, and `b` is rounded to the dtype that is computed in.
+def log_sum_exp(x: Tensor, *, axis: int = -1) -> Tensor:
+    """`xent.log_sum_exp` on tensors; nan stays nan.
 
     Examples
     --------
@@ -44,16 +38,7 @@ def log_sum_exp(
     >>> xent.torch.log_sum_exp(x), torch.logsumexp(x, -1)
     (tensor(4.2484e-18), tensor(0.))
     """
-    z = tensors.widened(x, "x")
-    if not isinstance(keepdims, bool):
-        raise TypeError(f"keepdims: expected True or False, got {check.shown(keepdims)}")
-    axes = check.summed_axes(z, "x", axis)
-    if b is not None:
-        factors = tensors.weights(b, "b", tuple(z.shape), "that of x", z, broadcast=True)
-        z = torch.where((factors > 0) | z.isnan(), z + torch.log(factors), -math.inf)  # 0 * inf = 0
-    kept = [1 if i in axes else n for i, n in enumerate(z.shape)]
-    result = log_sum(z.movedim(axes, list(range(-len(axes), 0))).flatten(-len(axes)))
-    return result.reshape(kept) if keepdims else result
+    return log_sum(tensors.logits_of(tensors.widened(x, "x"), "x", axis)[0])
 
 
 def log_softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
@@ -310,7 +295,6 @@ def log_loss(
     probs: Tensor,
     targets: Tensor,
     *,
-    labels: Tensor | ArrayLike | None = None,
     eps: float = 0.0,
     axis: int = -1,
     weight: Tensor | ArrayLike | None = None,
@@ -319,23 +303,19 @@ def log_loss(
     reduction: Reduction = "mean",
     denominator: float | Tensor | None = None,
 ) -> Tensor:
-    """`xent.log_loss` on tensors: `labels` are the numbers that the targets call the classes.
-
-    A clipped probability has no gradient.
+    """`xent.log_loss` on tensors; a clipped probability has no gradient.
 
     Examples
     --------
     >>> import torch, xent.torch
     >>> p = torch.tensor([[0.75, 0.25], [1.0, 0.0]], requires_grad=True)
-    >>> xent.torch.log_loss(p, torch.tensor([3, 8]), labels=[3, 8], eps=1e-6).backward()
+    >>> xent.torch.log_loss(p, torch.tensor([0, 1]), eps=1e-6).backward()
     >>> p.grad
     tensor([[-0.6667,  0.0000],
             [ 0.0000,  0.0000]])
     """
     moved, axis = tensors.logits_of(tensors.widened(probs, "probs"), "probs", axis)
-    if labels is not None:
-        targets, ignore_index = _by_label(targets, labels, moved.shape[-1], ignore_index)
-    of, counts = tensors.labels_of(targets, moved, ignore_index, axis=axis)
+    labels, counts = tensors.labels_of(targets, moved, ignore_index, axis=axis)
 
     def fits() -> str:
         return check.other_axis(probs, axis, LOGITS if ((probs < 0) | (probs > 1)).any() else "")
@@ -346,7 +326,7 @@ def log_loss(
     def loss(p: Tensor) -> Tensor:
         return -(_clipped(p, eps)[0] if eps else torch.log(p))
 
-    return _pick(moved, of, counts, weight, sample_weight, reduction, denominator, loss)
+    return _pick(moved, labels, counts, weight, sample_weight, reduction, denominator, loss)
 
 
 def binary_log_loss(
@@ -411,27 +391,6 @@ def _binary_sides(z: Tensor, y: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
     """-y log p and -n log(1 - p), with 0 * inf = 0, also in the gradient: a side may have no mass."""
     up, down = torch.where((y > 0) | z.isfinite(), z, 0.0), torch.where((n > 0) | z.isfinite(), z, 0.0)
     return -y * logsigmoid(up), -n * logsigmoid(-down)
-
-
-def _by_label(targets: Any, labels: Any, classes: int, ignore_index: int | None) -> tuple[Tensor, int | None]:
-    """Return class indices for targets that are given by the numbers that the classes are called."""
-    given = tensors.tensor_of(targets, "targets")
-    if not isinstance(labels, Tensor):
-        array = check.any_array(labels, "labels")
-        labels = array.astype("int64") if array.dtype.kind in "iu" else check.real_array(array, "labels")
-    names = torch.as_tensor(labels, device=given.device)
-    if tuple(names.shape) != (classes,):
-        raise ValueError(f"labels: expected shape {(classes,)}, one number a class, got {tuple(names.shape)}")
-    if concrete(names) and len(names.unique()) < classes:
-        raise ValueError(f"labels: expected distinct labels, got {names.tolist()}")
-    same = given.unsqueeze(-1) == names
-    ignored = torch.zeros_like(given, dtype=torch.bool)
-    if ignore_index is not None:
-        ignored = ~tensors.differ(given, check.integer(ignore_index, "ignore_index"))
-    if concrete(same):
-        check.refuse_where(~(same.any(-1) | ignored), "targets", "one of the labels", given)
-    of = same.to(torch.uint8).argmax(-1)
-    return of.masked_fill(ignored, -1), None if ignore_index is None else -1
 
 
 def _pick(
