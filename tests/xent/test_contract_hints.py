@@ -139,6 +139,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: xt.cross_entropy(T, T_Y, weight=[1.5e308] * 3), "weight: expected weights with a finite sum, got ...inf"),
     (lambda: xt.distillation_loss(T.float(), T.float(), temperature=1e-40),
      "temperature: expected a number > 0 in the range of torch.float32, got 1e-40"),
+    (lambda: xt.sample_targets(T.float(), 2, proposal_temperature=1e39),
+     "proposal_temperature: expected a number > 0 in the range of torch.float32, got 1e+39"),
     (lambda: xt.cross_entropy(T.float(), T_Y, softcap=1e39),
      "softcap: expected a number > 0 in the range of torch.float32, got 1e+39"),
     (lambda: xt.log_sum_exp(T[:0], axis=0), "x: expected at least one class along axis 0, got shape (0, 3)"),
@@ -158,6 +160,7 @@ RIGHT: list[tuple[Callable[[], Any], Any]] = [
     (lambda: xt.cross_entropy(T, T_Y, weight=np.array([1, 2, 3])[::-1]), 0.31250199),
     (lambda: xt.soft_cross_entropy(torch.tensor([[inf, 0.0]]), torch.tensor([[0.5, 0.5]])), nan),
     (lambda: xt.distillation_loss(T.float(), T.float(), temperature=2.0**-126), 0.0),  # the smallest normal
+    (lambda: xt.mixed_loss(T.float(), T.float(), T_Y, temperature=torch.finfo(torch.float32).max, alpha=1.0), 0.0),
     (lambda: xent.information.kl_divergence([0.5, 0.5], [1.0, 5e-324]), 371.52688878),
     (lambda: xent.sequences.GeometricSource(0.5).kl(5e-324), 743.05377756),
     (lambda: scoring.weighted_log_score([0.0, 1.0], 0, weight=[1e308, 1.0]), inf),

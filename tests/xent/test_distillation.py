@@ -159,15 +159,6 @@ def test_float32_keeps_its_digits_however_close_the_models_are(classes: int, dir
         assert (error <= (16 + allowed) * eps).all()
 
 
-@by_direction
-def test_the_gradient_keeps_its_digits_in_float32_at_every_temperature(direction: Any) -> None:
-    z, v = (x.astype(np.float32) for x in logits(7, (50, 10), 2.0))
-    for temperature in (1.0, 4.0, 100.0, 1e4, 1e8):
-        options: Any = {"temperature": temperature, "direction": direction, "reduction": "sum"}
-        due = distillation_gradient(z.astype(float), v.astype(float), **options)
-        same(slope("tensors", z, v, **options), due, atol=1e-6 * np.abs(due).max())
-
-
 def test_a_class_that_one_model_rules_out_costs_the_mixture_no_digits() -> None:
     z, v = (x.astype(np.float32) for x in logits(18, (4, 5), 2.0))
     v[0, 1], v[1, 2], z[2, 3] = -INF, -200.0, -INF
@@ -198,18 +189,6 @@ def test_divergences_by_other_names() -> None:
         assert (each >= 0).all()
         assert distillation_loss(z, z + 3.0, direction=direction) < 1e-25  # type: ignore[arg-type]
         assert distillation_loss(z, z, direction=direction) == 0  # type: ignore[arg-type]
-
-
-def test_the_limit_of_a_high_temperature_is_reached_like_one_over_t() -> None:
-    z, v = logits(3, (1, 6), 1.0)
-    d = z - v - (z - v).mean()
-    for direction in ("forward", "reverse"):
-        errors = []
-        for t in (1e3, 1e4, 1e5):
-            options: Any = {"temperature": t, "direction": direction}
-            gradient = np.abs(distillation_gradient(z, v, **options) - d / 6).max()
-            errors.append([abs(distillation_loss(z, v, **options) - (d**2).sum() / 12), gradient])
-        same(np.array(errors)[:-1] / np.array(errors)[1:], 10, 0.02)
 
 
 # Student, teacher, options, the loss, and the gradient (nan: any).
@@ -669,22 +648,3 @@ def test_what_does_not_go_together_is_named(side: str) -> None:
             loss(side, name, *arguments, **options)
     with pytest.raises(ValueError, match=r"^(student|teacher)_logits: .* at index \(?1,? ?2?"):
         draws(side, put(CUBE, (1, 2), NAN), 1)
-
-
-@pytest.mark.parametrize("name", ["distillation_loss", "mixed_loss", "sample_targets"])
-def test_a_temperature_must_be_one_in_the_dtype_of_the_logits(name: str) -> None:
-    limits, z = torch.finfo(torch.float32), torch.zeros(1, 3)
-    given = {
-        "distillation_loss": (z, z),
-        "mixed_loss": (z, z, torch.zeros(1).long()),
-        "sample_targets": (z, 2),
-    }
-    which = "proposal_temperature" if name == "sample_targets" else "temperature"
-    for good in (limits.tiny, limits.max):
-        getattr(xt, name)(*given[name], **{which: good})
-    for bad in (limits.tiny / 4, limits.max * 4):
-        with pytest.raises(
-            ValueError,
-            match=rf"^{which}: expected a number > 0 .* torch.float32, got {bad!r}".replace("+", r"\+"),
-        ):
-            getattr(xt, name)(*given[name], **{which: bad})

@@ -78,37 +78,6 @@ def same(got: Any, expected: Any, name: str, times: float = 4.0) -> None:
     np.testing.assert_allclose(got, expected, rtol=(1 + gradient) * times * eps, atol=2 * eps * gradient)
 
 
-LAYOUTS: dict[str, Callable[[Any], Any]] = {
-    "fortran": np.asfortranarray,
-    "backwards": lambda a: a[::-1].copy()[::-1],
-    "inside out": lambda a: np.flip(np.flip(a).copy()),
-    "every other": lambda a: np.repeat(np.repeat(a, 2, axis=0), 2, axis=-1)[::2][..., ::2][: len(a)],
-    "big-endian": lambda a: a.astype(a.dtype.newbyteorder(">")),
-    "unaligned": lambda a: np.frombuffer(b"x" + a.tobytes(), np.uint8)[1:].view(a.dtype).reshape(a.shape),
-    "transposed": lambda a: np.moveaxis(np.moveaxis(a, -1, 0).copy(), 0, -1),
-    "a tensor": lambda a: torch.from_numpy(a.copy()),
-}
-
-
-@by_function
-@pytest.mark.parametrize("classes", [3, 100])
-@by_dtype
-def test_memory_order_does_not_matter(dtype: str, classes: int, name: str) -> None:
-    """Nor are arguments changed, read-only as they are, or returned."""
-    arrays, options = arguments(name, (4, 5, classes), dtype)
-    expected = FUNCTIONS[name](**arrays, **options)
-    for change in LAYOUTS.values():
-        laid = {n: change(x) for n, x in arrays.items()}
-        for x in laid.values():
-            if isinstance(x, np.ndarray):
-                x.flags.writeable = False
-        got = FUNCTIONS[name](**laid, **options)
-        same(got, expected, name)
-        for n, x in laid.items():
-            np.testing.assert_array_equal(np.asarray(x), arrays[n])
-            assert not np.shares_memory(np.asarray(x), got)
-
-
 @pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
 @pytest.mark.parametrize("name", WITH_AXIS)
 def test_any_axis(name: str, axis: int) -> None:

@@ -34,8 +34,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "soft": (CE, {"soft": True}),
     "soft, all": (CE, {"soft": True, "by": "class", "softcap": 3.0, "z_loss": 0.01, "label_smoothing": 0.2}),
     "selected": (SELECTED, {"softcap": 3.0, "temperature": 0.7}),
-    "cached": (DISTILLED, {"cached": "probs", "temperature": 1.0}),
-    "cached, mixed": (DISTILLED, {"cached": "log_probs", "temperature": 3.0, "alpha": 0.3}),
+    "cached": (DISTILLED, {"cached": "top k", "temperature": 1.0}),
+    "cached, mixed": (DISTILLED, {"cached": "top k", "temperature": 3.0, "alpha": 0.3}),
     "sampled": (DISTILLED, {"cached": "samples", "temperature": 2.0, "scale": "none"}),
     "mixed": (DISTILLED, {"direction": "reverse", "temperature": 2.0, "alpha": 0.6}),
     "labels alone": (DISTILLED, {"temperature": 2.0, "alpha": 0.0}),
@@ -68,7 +68,7 @@ def make(dtype: torch.dtype = torch.float64, seed: int = 0) -> Inputs:
         "drawn_mass": draw(*ROWS, 6).abs(),
         "probs": probs,
     }
-    inputs = {name: x.to(dtype) for name, x in (made | {"log_probs": probs.log()}).items()}
+    inputs = {name: x.to(dtype) for name, x in made.items()}
     tail = (1 - probs.sum(-1)).to(wide(dtype))
     return inputs | {"indices": indices, "tail": tail, "targets": targets, "drawn": drawn}  # some come twice
 
@@ -103,7 +103,7 @@ def ours(case: str, inputs: Inputs, **more: Any) -> Tensor:
     if cached == "samples":
         return function(hidden, weight, teacher_samples=(inputs["drawn"], inputs["drawn_mass"]), **common)
     if cached:
-        cache = xent.torch.TopK(inputs["indices"], inputs["tail"], **{cached: inputs[cached]})
+        cache = xent.torch.TopK(inputs["indices"], inputs["tail"], inputs["probs"])
         return function(hidden, weight, teacher_top_k=cache, **common)
     taught = inputs["teacher_hidden"], inputs["teacher_weight"]
     return function(hidden, weight, *taught, **{"teacher_bias": inputs["teacher_bias"], **common})
@@ -142,7 +142,7 @@ def plain(case: str, inputs: Inputs, reduction: str = "mean", denominator: float
         if cached == "samples":
             losses = -squared * (x["drawn_mass"] * log_q.gather(-1, x["drawn"])).sum(-1)
         elif cached:
-            p = x["probs"] if cached == "probs" else x["log_probs"].exp()
+            p = x["probs"]
             rest = log_q.scatter(-1, x["indices"], -math.inf).logsumexp(-1)
             losses = (p * (p.log() - log_q.gather(-1, x["indices"]))).sum(-1)
             losses = squared * (losses + x["tail"] * (x["tail"].log() - rest))
@@ -341,41 +341,6 @@ def test_a_cached_loss_keeps_its_promise(top: float) -> None:
             assert abs(losses[0] - losses[1]) <= (8 + margin) * 2.0**-23 * (losses[1] + 1)
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_masked_classes(direction: Any) -> None:
-    # -inf on both sides is no class; on the student's alone the forward loss is infinite, the others are not.
-    base = torch.tensor([1.0, -1.0, 0.5, -200.0], dtype=torch.float64)
-    hidden, weight = torch.zeros(1, 1).double(), torch.zeros(4, 1).double()
-
-    def loss(student: Tensor, teacher: Tensor) -> tuple[float, Tensor]:
-        bias = student.clone().requires_grad_()
-        value = xent.torch.linear_distillation_loss(
-            hidden, weight, hidden, weight, student_bias=bias, teacher_bias=teacher, direction=direction
-        )
-        return value.item(), torch.autograd.grad(value, bias)[0]
-
-    gone = torch.tensor([0, 1, 0, 0]).bool()
-    other = base.flip(0).roll(1) / 7
-    both, of_both = loss(base.masked_fill(gone, -math.inf), other.masked_fill(gone, -math.inf))
-    kept = (x[~gone][None] for x in (base, other))
-    assert math.isclose(both, float(divergence(*kept, direction, 1.0, "none", 0.5)), rel_tol=1e-12)
-    assert of_both.isfinite().all() and of_both[1] == 0
-    # The teacher's e^-200 is zero in float32, and nothing to learn from.
-    narrow = base.float(), base.masked_fill(torch.arange(4) == 3, -math.inf).float()
-    hidden, weight = hidden.float(), weight.float()
-    for student, teacher in (narrow, narrow[::-1]):
-        value, gradient = loss(student, teacher)
-        assert abs(value) < 1e-12 and gradient.isfinite().all() and gradient.abs().max() < 1e-7
-    alone, _ = loss(base.float().masked_fill(gone, -math.inf), base.float())
-    assert (alone == math.inf) == (direction == "forward")
-    # On the teacher's alone the reverse loss is infinite, and the others are those of all logits.
-    student, teacher = base.float(), other.float().masked_fill(gone, -math.inf)
-    dense = xent.torch.distillation_loss(student[None], teacher[None], direction=direction)
-    alone, _ = loss(student, teacher)
-    assert (alone == math.inf) == (direction == "reverse")
-    assert alone == pytest.approx(dense.item(), rel=1e-5)
-
-
 def test_a_call_of_pytorchs_function_works_here() -> None:
     """Also one row without a batch; distributions as targets; every option, each alone and with weights by class."""
     theirs = getattr(F, CE, None)
@@ -412,18 +377,6 @@ def test_a_call_of_pytorchs_function_works_here() -> None:
                 torch.testing.assert_close(a, b)
 
 
-def test_old_names_say_the_new_ones() -> None:
-    x = make()
-    hidden, weight, y = x["hidden"], x["weight"], x["targets"].clamp(min=0)
-    calls: dict[str, Callable[[], Any]] = {
-        "weight: .* linear_weight": lambda: xent.torch.linear_cross_entropy(hidden, weight, y, weight=weight),
-        ".*'linear_weight'": lambda: xent.torch.linear_cross_entropy(hidden, weight=weight, targets=y),  # type: ignore[call-arg]
-    }
-    for message, call in calls.items():
-        with pytest.raises(TypeError, match=f"^{message}|{message}"):
-            call()
-
-
 @pytest.mark.parametrize("case", ["plain", "soft", "selected", "cached", "mixed"])
 def test_torch_func_is_refused_in_words(case: str) -> None:
     inputs = make()
@@ -449,7 +402,7 @@ def test_a_sure_teacher_has_a_tail_only_as_a_mass() -> None:
     v = torch.tensor([[0.0, 12.0, 1.0, -3.0, 0.5]])
     cache = xent.torch.top_k_of_teacher(v, 2)
     exact = v.double().softmax(-1)[0, [0, 3, 4]].sum().item()
-    assert cache.probs is not None and cache.indices.tolist() == [[1, 2]] and cache.classes == 5
+    assert cache.indices.tolist() == [[1, 2]] and cache.classes == 5
     assert math.isclose(cache.tail.item(), exact, rel_tol=1e-6)
     left = 1 - cache.probs.bfloat16().float().sum().item()
     assert not math.isclose(left, exact, rel_tol=0.5)
@@ -591,15 +544,15 @@ def test_what_does_not_go_together_is_named() -> None:
     for arguments, options, said in LABELLED:
         with pytest.raises(ValueError, match=f"^{said}"):
             xent.torch.linear_cross_entropy(*arguments, **options)
-    with pytest.raises(TypeError, match=r"^probs: expected probs or log_probs, got neither"):
-        xent.torch.TopK(KEPT["indices"], KEPT["tail"])
+    with pytest.raises(TypeError, match=r"^weight: the layer's weight is linear_weight"):
+        xent.torch.linear_cross_entropy(ONE_ROW, HEAD, DRAWN[0][0], weight=HEAD)
     for temperature in BEYOND:
         z = torch.tensor([[1.0, 2.0, 3.0]])
         with pytest.raises(
             ValueError, match=r"^temperature: expected a number > 0 in the range of torch.float32"
         ):
             xent.torch.top_k_of_teacher(z, 2, temperature=temperature)
-        assert xent.torch.top_k_of_teacher(z.double(), 2, temperature=temperature).probs is not None
+        xent.torch.top_k_of_teacher(z.double(), 2, temperature=temperature)
 
 
 def held_at_once(call: Callable[[], Any]) -> tuple[int, Any]:
@@ -679,20 +632,4 @@ def test_the_digits_of_one_loss(row: int) -> None:
     call, due, rtol = VALUES[row]
     torch.testing.assert_close(
         call().double(), torch.as_tensor(due).double().squeeze(), rtol=rtol, atol=0.0, equal_nan=True
-    )
-
-
-def test_a_small_loss_and_its_gradient_keep_their_digits() -> None:
-    """p = 1 - e^-30: in float32 torch's loss is 0, and so is the gradient of the right class."""
-    hidden, weight = head([30.0, 0.0])
-    loss = xent.torch.linear_cross_entropy(hidden, weight.requires_grad_(), torch.tensor([0]))
-    (slope,), small = torch.autograd.grad(loss, weight), math.exp(-30)
-    rtol = (8 + 30) * 2.0**-23  # what the package promises at a margin of 30
-    torch.testing.assert_close(
-        torch.cat([loss[None], slope[:, 0]]), torch.tensor([small, -small, small]), rtol=rtol, atol=0
-    )
-    # Distributions of float64 widen the loss.
-    assert (
-        xent.torch.linear_cross_entropy(*head([0.0, 0.0]), torch.full((1, 2), 0.5).double()).dtype
-        == torch.float64
     )
