@@ -485,18 +485,6 @@ def margin(z: Array, v: Array, T: float) -> float:
     return max(float(np.ptp(x[np.isfinite(x)])) for x in (z, v)) / T
 
 
-def exact(z: Array, v: Array, T: float, direction: str, beta: float) -> Any:
-    """The divergence, times T^2, with digits enough for the least probability."""
-    with mp.workdps(60 + int(3 * margin(z, v, T))):
-        p, q = ([x / mp.mpf(T) for x in oracle.exact(row)] for row in (v, z))
-        p, q = ([x - total for x in row] for row in (p, q) for total in [mp.log(mp.fsum(map(mp.exp, row)))])
-        kl = lambda a, b: mp.fsum(mp.exp(x) * (x - y) for x, y in zip(a, b, strict=True) if mp.isfinite(x))  # noqa: E731
-        if direction != "jsd":
-            return (kl(p, q) if direction == "forward" else kl(q, p)) * mp.mpf(T) ** 2
-        m = [mp.log(beta * mp.exp(x) + (1 - mp.mpf(beta)) * mp.exp(y)) for x, y in zip(p, q, strict=True)]
-        return (beta * kl(p, m) + (1 - mp.mpf(beta)) * kl(q, m)) * mp.mpf(T) ** 2
-
-
 def rows_of_two(g: np.random.Generator, count: int) -> Iterator[tuple[Array, Array]]:
     """Students and teachers: independent, close, sharper, close but for classes that are far, one class apart."""
     yield np.array([0.0, -6.0]), np.array([0.0, -25.0])
@@ -532,7 +520,7 @@ def share(
     loss: Any, z: Array, v: Array, T: float, direction: str, beta: float = 0.5, of: Any = None
 ) -> float:
     """The error in what it may be; `of` takes the true value, before T^2, and (8 + margin) epsilons."""
-    true, limits = exact(z, v, T, direction, beta), np.finfo(z.dtype)
+    true, limits = oracle.divergence(z, v, T, direction, beta), np.finfo(z.dtype)
     if true <= limits.tiny / limits.eps:
         return 0.0
     e = (8 + margin(z, v, T)) * float(limits.eps)

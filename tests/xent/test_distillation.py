@@ -17,6 +17,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
+import oracle
 import xent
 import xent.torch as xt
 from xent import _blocks, distillation
@@ -66,24 +67,6 @@ def same(got: Any, due: Any, rtol: float = 0.0, atol: float = 0.0) -> None:
 # -------------------------------------------------------------------------------------------------- digits
 
 
-def exact(student: Any, teacher: Any, temperature: float, direction: str) -> Any:
-    """The divergence of two rows of logits, in the precision of the context."""
-    logs = []
-    for row in (teacher, student):
-        u = [mp.mpf(x) / mp.mpf(temperature) for x in row if x != -INF]
-        total = mp.log(mp.fsum(map(mp.exp, u)))
-        logs.append([x - total for x in u])
-    p, q = logs
-
-    def kl(a: list[Any], b: list[Any]) -> Any:
-        return mp.fsum(mp.exp(x) * (x - y) for x, y in zip(a, b, strict=True))
-
-    if direction == "jsd":
-        m = [mp.log(BETA * mp.exp(x) + (1 - BETA) * mp.exp(y)) for x, y in zip(p, q, strict=True)]
-        return BETA * kl(p, m) + (1 - BETA) * kl(q, m)
-    return kl(p, q) if direction == "forward" else kl(q, p)
-
-
 def rows(reach: int) -> tuple[Array, Array]:
     """Any two, nearly agreed, far apart, far shifted, agreed and shifted; the last classes are impossible in both."""
     (z, v), near = logits(1, (8, 5)), 1e-7 * logits(2, (8, 5))[1]
@@ -103,13 +86,17 @@ FAR_ROWS = np.array([1, 1, 0, 0, 1, 0, 1, 0])[:, None]  # whose probabilities ro
 def exactly(temperature: float, direction: str, reach: int) -> tuple[Array, Array]:
     """Each row's divergence, and the derivative by differences of it; both before any factor."""
     z, v = rows(reach)
+
+    def exact(student: Any, teacher: Any) -> Any:
+        return oracle.divergence(student, teacher, temperature, direction, BETA) / mp.mpf(temperature) ** 2
+
     with mp.workdps(100):
         h = mp.mpf(10) ** -25
-        losses = [exact(*pair, temperature, direction) for pair in zip(z, v, strict=True)]
+        losses = list(map(exact, z, v))
         slopes = np.zeros(z.shape, object)
         for i, k in np.ndindex(len(z), reach):
             up, down = ([mp.mpf(x) + s * h * (j == k) for j, x in enumerate(z[i].tolist())] for s in (1, -1))
-            both = [exact(row, v[i].tolist(), temperature, direction) for row in (up, down)]
+            both = [exact(row, v[i]) for row in (up, down)]
             slopes[i, k] = (both[0] - both[1]) / (2 * h)
     return np.array(losses), slopes
 

@@ -38,11 +38,11 @@ from ._losses import (
     log_softmax,
     log_sum_exp,
     nll,
+    selected_log_probs,
     sigmoid,
     soft_cross_entropy,
     softmax,
 )
-from ._selected import selected_log_probs
 from ._trainer_check import check_trainer
 
 __all__ = [

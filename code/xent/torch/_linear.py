@@ -19,9 +19,9 @@ from ._checks import held
 from ._distillation import mixture
 from ._divergence import Coarse, Divergence
 from ._linear_step import LinearLoss, refuse_transforms, row_factors
+from ._losses import chosen
 from ._reduction import Settings, wide
 from ._row_losses import Distributions, Labels, RowLoss, Sampled, Terms
-from ._selected import chosen
 
 
 def linear_cross_entropy(
