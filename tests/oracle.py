@@ -90,11 +90,13 @@ def epsilons(got: float, true: mp.mpf, dtype: DTypeLike, scale: mp.mpf | None = 
     return float(abs(mp.mpf(float(got)) - true) / size / mp.mpf(float(info.eps)))
 
 
-def divergence(z: Iterable[Any], v: Iterable[Any], T: float, direction: str, beta: float) -> mp.mpf:
+def divergence(
+    z: Iterable[Any], v: Iterable[Any], T: float, direction: str, beta: float, digits: int = 0
+) -> mp.mpf:
     """T^2 times the divergence of softmax(z / T) and a teacher's softmax(v / T), with digits enough for the least."""
     rows = [[x if isinstance(x, mp.mpf) else mp.mpf(float(x)) for x in row] for row in (v, z)]
     margin = max(max(row) - min(x for x in row if mp.isfinite(x)) for row in rows) / mp.mpf(T)
-    with mp.workdps(60 + int(3 * margin)):
+    with mp.workdps(digits or 60 + int(3 * margin)):
         p, q = ([x / mp.mpf(T) for x in row] for row in rows)
         p, q = ([x - total for x in row] for row in (p, q) for total in [mp.log(mp.fsum(map(mp.exp, row)))])
 

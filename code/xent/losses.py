@@ -147,13 +147,11 @@ def soft_cross_entropy(
 
     Parameters
     ----------
-    logits : array_like, shape (..., K, ...)
-        Logits z. -inf marks an impossible class; +inf and nan are refused.
+    logits, axis, sample_weight, denominator
+        As in `cross_entropy`.
     target_probs : array_like, shape of `logits`
         Distributions t: in [0, 1], summing to one along `axis` (within 1e-6 in float64, 1e-4 in float32, 1e-2 in
         float16, or 4.8e-7 sqrt(K) where that is more). They are used as they are, not renormalised.
-    axis, sample_weight, denominator
-        As in `cross_entropy`.
     weight : array_like, shape (K,), optional
         Weight w_k of each class: the loss is -sum_k w_k t_k log p_k, and a row weighs sum_k w_k t_k, so that
         a one-hot t has the loss and the weight that `cross_entropy` gives its class.

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -396,22 +395,6 @@ def test_losses_by_each_other(problem: Any, smoothing: float) -> None:
     assert ((losses == 0) == (others - z[np.arange(count), y] < -745.2)).all()
 
 
-@given(problems(), st.sampled_from([0.0, 0.1, 1.0]))
-def test_one_logit_is_two_classes(problem: Any, smoothing: float) -> None:
-    z, _, g = problem
-    z, y, soft_y = z[:, 0], g.integers(0, 2, len(z)), g.uniform(size=len(z))
-    pair, both = np.stack([np.zeros_like(z), z], axis=-1), np.stack([1 - soft_y, soft_y], axis=-1)
-    options: Named = {"label_smoothing": smoothing}
-    close(xent.binary_cross_entropy(z, y, **options), xent.cross_entropy(pair, y, **options))
-    close(xent.binary_cross_entropy(z, soft_y, **options), xent.soft_cross_entropy(pair, both, **options))
-    moved = (1 - smoothing) * soft_y + smoothing / 2
-    smoothed = xent.binary_cross_entropy(z, soft_y, pos_weight=3.0, **options)
-    close(smoothed, xent.binary_cross_entropy(z, moved, pos_weight=3.0))
-    weighed = xent.cross_entropy(pair, y, weight=[1.0, 2.5], denominator=len(y))
-    close(xent.binary_cross_entropy(z, y, pos_weight=2.5), weighed)
-    close(xent.binary_cross_entropy(-z, 1 - y), xent.binary_cross_entropy(z, y))
-
-
 @given(problems(), st.integers(-1000, 1000))
 def test_a_shift_moves_log_sum_exp_and_leaves_the_softmax(problem: Any, shift: int) -> None:
     z = np.rint(problem[0] * 16) / 16  # so that the shift is exact
@@ -419,71 +402,3 @@ def test_a_shift_moves_log_sum_exp_and_leaves_the_softmax(problem: Any, shift: i
     assert (xent.log_softmax(z) <= 0).all()
     for f in (xent.log_softmax, xent.softmax, information.entropy_from_logits):
         np.testing.assert_array_equal(f(z + shift), f(z))
-
-
-def autograd(z: Array, loss: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Array, Array]:
-    x = torch.tensor(z, requires_grad=True)
-    value = loss(x)
-    (gradient,) = torch.autograd.grad(value.sum(), x)
-    return value.detach().numpy(), gradient.numpy()
-
-
-@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
-def test_torch_agrees(reduction: Any) -> None:
-    """PyTorch's own losses and their gradients, where its definitions are ours."""
-    g, how = np.random.default_rng(0), {"reduction": reduction}
-    z, y, t = 3 * g.normal(size=(48, 6)), g.integers(0, 6, 48), g.dirichlet(np.ones(6), 48)
-    w, u, c = g.uniform(0.5, 2, 6), g.random((48, 6)), np.arange(1, 7) / 2
-    some = np.where(np.arange(48) % 4, y, -100)
-    rows: list[tuple[str, Any, Named]] = [(CE, y, {}), (CE, some, {"ignore_index": -100}), (BCE, u, {})]
-    rows += [(CE, labels, {"weight": w, "ignore_index": i}) for labels, i in ((y, 2), (some, -100))]
-    rows += [(CE, y, {"label_smoothing": e}) for e in (0.05, 0.5, 1.0)] + [(BCE, u, {"pos_weight": c})]
-    rows += [(SOFT, t, {"label_smoothing": e}) for e in (0.0, 0.1)]
-    if reduction != "mean":  # torch divides by the number of rows, or of numbers, weighted or not
-        rows += [(SOFT, t, {"weight": w}), (BCE, u, {"sample_weight": t, "pos_weight": c})]
-    of = torch.from_numpy
-    for name, targets, ours in rows:
-        names = {"sample_weight": "weight"}
-        theirs = {names.get(n, n): of(x) if isinstance(x, np.ndarray) else x for n, x in (ours | how).items()}
-        loss = F.binary_cross_entropy_with_logits if name == BCE else F.cross_entropy
-        value, gradient = autograd(z, lambda x: loss(x, of(targets), **theirs))  # noqa: B023
-        close(getattr(xent, name)(z, targets, **how, **ours), value, rtol=1e-12)
-        slope = getattr(gradients, f"{name}_gradient")(z, targets, **how, **ours)
-        close(slope, gradient, rtol=1e-12, atol=1e-15)
-
-
-# -------------------------------------------------------------------------------------- laws of distributions
-
-
-@given(st.integers(1, 8), st.sampled_from([0.1, 1.0, 10.0]), seeds)
-def test_bounds_and_identities_of_distributions(classes: int, concentration: float, seed: int) -> None:
-    g = np.random.default_rng(seed)
-    # Whole multiples of 2**-50, zeros among them, that sum to one exactly.
-    p, q = (2.0**-50 * g.multinomial(2**50, g.dirichlet(np.full(classes, concentration), 4)) for _ in "pq")
-    h, ce = information.entropy(p), information.cross_entropy(p, q)
-    kl, js = information.kl_divergence(p, q), information.js_divergence(p, q)
-    assert (h >= 0).all() and (h <= np.log(classes) * (1 + 1e-15)).all()
-    assert (kl >= 0).all()  # Gibbs
-    assert ((kl == 0) == (p == q).all(axis=1)).all()
-    finite = np.isfinite(ce)
-    close(ce[finite], (h + kl)[finite])
-    assert (np.isfinite(kl) == finite).all()
-    close(information.cross_entropy(p, p), h, rtol=1e-15)
-    assert (js >= 0).all() and (js <= np.log(2) * (1 + 1e-15)).all()
-    close(information.js_divergence(q, p), js, rtol=1e-15)
-    total_variation = np.abs(p - q).sum(axis=1) / 2
-    assert (kl >= 2 * total_variation**2 * (1 - 1e-14)).all()  # Pinsker
-    close(js, information.entropy((p + q) / 2) - (h + information.entropy(q)) / 2, atol=1e-14, rtol=1e-13)
-    order = g.permutation(classes)
-    for f in (information.cross_entropy, information.kl_divergence, information.js_divergence):
-        close(f(p[:, order], q[:, order]), f(p, q))
-        close(f(p, q, base=0.5), -f(p, q, base=2), rtol=1e-15)
-    with np.errstate(divide="ignore"):
-        z = np.log(q)
-    close(xent.soft_cross_entropy(z, p, reduction="none"), ce, atol=1e-15)
-    k = p.argmax(axis=1)
-    sure = information.kl_divergence(np.eye(classes)[k], q)
-    close(xent.log_loss(q, k, reduction="none"), sure, rtol=1e-15, atol=1e-15)
-    logits = g.normal(size=(3, 4, classes))
-    expected = information.entropy(xent.softmax(logits), base=2)
-    close(information.entropy_from_logits(logits, base=2), expected, rtol=1e-13, atol=1e-15)

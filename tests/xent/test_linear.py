@@ -427,32 +427,6 @@ def test_teachers_masses_of_two_bytes_are_taken_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("of", ["logits", "layers"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_jensen_and_shannon_do_not_tell_their_sides_apart(of: str, dtype: torch.dtype) -> None:
-    """To the last bit, at a beta of 1/2: near and far pairs, short rows and long ones, impossible classes."""
-    g = torch.Generator().manual_seed(1)
-    for classes in (2, 3, 50):
-        for spread in (1e-3, 0.3, 5.0, 40.0):
-            z = torch.randn(60, classes, generator=g) * spread
-            for v in (
-                torch.randn(60, classes, generator=g) * spread,
-                z + 0.1 * torch.randn(60, classes, generator=g),
-            ):
-                a, b = z.to(dtype), v.to(dtype)
-                if of == "logits" and classes > 2:
-                    a[::7, 0], b[::5, 1] = -math.inf, -math.inf
-                layer = torch.eye(classes, dtype=dtype)
-
-                def loss(student: Tensor, teacher: Tensor, layer: Tensor = layer) -> Tensor:
-                    options: Any = {"direction": "jsd", "temperature": 2.0, "reduction": "none"}
-                    if of == "logits":
-                        return xent.torch.distillation_loss(student, teacher, **options)
-                    return xent.torch.linear_distillation_loss(student, layer, teacher, layer, **options)
-
-                assert torch.equal(loss(a, b), loss(b, a))
-
-
-@pytest.mark.parametrize("of", ["logits", "layers"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_an_infinite_row_that_nothing_is_asked_of_has_no_gradient(of: str, direction: Any) -> None:
     z = torch.tensor([[0.0, 0.5], [1.0, 2.0]], requires_grad=True)

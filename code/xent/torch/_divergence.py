@@ -7,7 +7,7 @@ that are small and at rows for which its arithmetic is not made.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from xent.distillation import difference
 
-from ._row_losses import Factor, RowLoss, done_again, exp_, log_probs, log_sum
+from ._row_losses import Beside, Factor, RowLoss, done_again, exp_, log_probs, log_sum
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Divergence(RowLoss):
         by_p, by_q = torch.where(d > 0, up, down + d), torch.where(d > 0, up - d, down)
         return self.beta * p + (1 - self.beta) * q, by_p, by_q
 
-    def _by_formula(self, z: Tensor, beside: Sequence[Tensor], factor: Factor, out: Tensor) -> Tensor:
+    def _by_formula(self, z: Tensor, beside: Beside, factor: Factor, out: Tensor) -> Tensor:
         """Return the losses of `plain`, and leave the gradient as `xent.distillation` has it."""
         (v,) = beside
         if factor is not None:
@@ -83,9 +83,7 @@ class Divergence(RowLoss):
             out.copy_(gradient * (factor * (self.temperature if self.squared else 1 / self.temperature)))
         return self.plain(z, v)
 
-    def kernel(
-        self, z: Tensor, beside: Sequence[Tensor], factor: Factor, out: Tensor, work: Tensor
-    ) -> Tensor:
+    def kernel(self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, work: Tensor) -> Tensor:
         """Return the same in fewer passes; the rows that these are not made for are done by the formula."""
         if not self.ordinary:
             return self._by_formula(z, beside, factor, out)
@@ -193,7 +191,7 @@ class Coarse(RowLoss):
     arrays: ClassVar[int] = 1
     inner: ClassVar[Divergence] = Divergence(1.0, False, "forward")
 
-    def _teacher(self, beside: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    def _teacher(self, beside: Beside, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Return the classes, the logarithms of the k + 1 masses, and what rounding has these miss one."""
         masses = torch.cat([beside[1].to(dtype), beside[2].to(dtype).unsqueeze(-1)], -1)
         return beside[0], masses.log(), masses.sum(-1) - 1
@@ -209,9 +207,7 @@ class Coarse(RowLoss):
         rest = log_sum(z.scatter(-1, at, -math.inf)).unsqueeze(-1)
         return self._scaled(self.inner.plain(torch.cat([z.gather(-1, at), rest], -1), v), over)
 
-    def kernel(
-        self, z: Tensor, beside: Sequence[Tensor], factor: Factor, out: Tensor, work: Tensor
-    ) -> Tensor:
+    def kernel(self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, work: Tensor) -> Tensor:
         """Return the same; what the others' mass is drawn by, they share as they share the mass."""
         at, v, over = self._teacher(beside, z.dtype)
         rest = torch.div(z, self.temperature, out=work[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from numpy.typing import ArrayLike
@@ -135,29 +135,25 @@ def linear_cross_entropy(
     return _reduced(layer, terms, beside, w, tensors.reduction_arguments(reduction, denominator), mass)
 
 
+class _Chosen(TypedDict, total=False):
+    linear_bias: Tensor | None
+    softcap: float | None
+    temperature: float
+    ignore_index: int | None
+
+
 @overload
 def linear_selected_log_probs(
     hidden: Tensor,
     linear_weight: Tensor,
     targets: Tensor,
     *,
-    linear_bias: Tensor | None = None,
-    softcap: float | None = None,
-    temperature: float = 1.0,
-    ignore_index: int | None = None,
     entropy: Literal[False] = False,
+    **how: Unpack[_Chosen],
 ) -> Tensor: ...
 @overload
 def linear_selected_log_probs(
-    hidden: Tensor,
-    linear_weight: Tensor,
-    targets: Tensor,
-    *,
-    linear_bias: Tensor | None = None,
-    softcap: float | None = None,
-    temperature: float = 1.0,
-    ignore_index: int | None = None,
-    entropy: Literal[True],
+    hidden: Tensor, linear_weight: Tensor, targets: Tensor, *, entropy: Literal[True], **how: Unpack[_Chosen]
 ) -> tuple[Tensor, Tensor]: ...
 def linear_selected_log_probs(
     hidden: Tensor,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from numpy.typing import ArrayLike
@@ -30,15 +30,7 @@ from ._row_losses import Distributions, Entropy, Focal, Labels, Terms, log_probs
 
 
 def log_sum_exp(x: Tensor, *, axis: int = -1) -> Tensor:
-    """`xent.log_sum_exp` on tensors; nan stays nan.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> x = torch.tensor([0.0, -40.0])
-    >>> xent.torch.log_sum_exp(x), torch.logsumexp(x, -1)
-    (tensor(4.2484e-18), tensor(0.))
-    """
+    """`xent.log_sum_exp` on tensors; nan stays nan."""
     return log_sum(tensors.logits_of(tensors.widened(x, "x"), "x", axis)[0])
 
 
@@ -57,58 +49,25 @@ def log_softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
 
 
 def entropy_from_logits(logits: Tensor, *, axis: int = -1, base: float | None = None) -> Tensor:
-    """`xent.information.entropy_from_logits` on tensors; nan, and rows without a softmax, give nan.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> z = torch.tensor([30.0, 0.0])
-    >>> xent.torch.entropy_from_logits(z), torch.distributions.Categorical(logits=z).entropy()
-    (tensor(2.9009e-12), tensor(2.8073e-12))
-    """
+    """`xent.information.entropy_from_logits` on tensors; nan, and rows without a softmax, give nan."""
     moved, _ = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
     nats = Entropy().plain(moved)
     return nats if base is None else nats / check.unit(base)
 
 
 def softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
-    """`xent.softmax` on tensors; nan, and rows without a softmax, give nan.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> z = torch.tensor([[0.0, -20.0], [-torch.inf, -torch.inf]], dtype=torch.float16)
-    >>> xent.torch.softmax(z)
-    tensor([[1.0000e+00, 2.0612e-09],
-            [       nan,        nan]])
-    """
+    """`xent.softmax` on tensors; nan, and rows without a softmax, give nan."""
     moved, axis = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
     return torch.softmax(moved, -1).movedim(-1, axis)
 
 
 def sigmoid(logits: Tensor) -> Tensor:
-    """`xent.sigmoid` on tensors; nan stays nan.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> z = torch.tensor([-20.0, torch.nan], dtype=torch.float16)
-    >>> xent.torch.sigmoid(z), torch.sigmoid(z)
-    (tensor([2.0612e-09,        nan]), tensor([0., nan], dtype=torch.float16))
-    """
+    """`xent.sigmoid` on tensors; nan stays nan."""
     return torch.sigmoid(tensors.widened(logits, "logits"))
 
 
 def log_sigmoid(logits: Tensor) -> Tensor:
-    """`xent.log_sigmoid` on tensors, accurate in both tails; nan stays nan.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> z = torch.tensor([-1000.0, 40.0])
-    >>> xent.torch.log_sigmoid(z), torch.sigmoid(z).log()
-    (tensor([-1.0000e+03, -4.2484e-18]), tensor([-inf, 0.]))
-    """
+    """`xent.log_sigmoid` on tensors, accurate in both tails; nan stays nan."""
     return logsigmoid(tensors.widened(logits, "logits"))
 
 
@@ -157,25 +116,19 @@ def cross_entropy(
     return reduce_rows(loss, z, (labels,), w, tensors.reduction_arguments(reduction, denominator))
 
 
+class _Chosen(TypedDict, total=False):
+    axis: int
+    temperature: float
+    ignore_index: int | None
+
+
 @overload
 def selected_log_probs(
-    logits: Tensor,
-    targets: Tensor,
-    *,
-    axis: int = -1,
-    temperature: float = 1.0,
-    ignore_index: int | None = None,
-    entropy: Literal[False] = False,
+    logits: Tensor, targets: Tensor, *, entropy: Literal[False] = False, **how: Unpack[_Chosen]
 ) -> Tensor: ...
 @overload
 def selected_log_probs(
-    logits: Tensor,
-    targets: Tensor,
-    *,
-    axis: int = -1,
-    temperature: float = 1.0,
-    ignore_index: int | None = None,
-    entropy: Literal[True],
+    logits: Tensor, targets: Tensor, *, entropy: Literal[True], **how: Unpack[_Chosen]
 ) -> tuple[Tensor, Tensor]: ...
 def selected_log_probs(
     logits: Tensor,
@@ -342,17 +295,7 @@ def nll(
     reduction: Reduction = "mean",
     denominator: float | Tensor | None = None,
 ) -> Tensor:
-    """`xent.nll` on tensors; each log-probability counts as free, so that the target's alone has a gradient.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> log_p = torch.log_softmax(torch.zeros(2, 3), -1).requires_grad_()
-    >>> xent.torch.nll(log_p, torch.tensor([2, -100]), ignore_index=-100).backward()
-    >>> log_p.grad
-    tensor([[ 0.,  0., -1.],
-            [ 0.,  0.,  0.]])
-    """
+    """`xent.nll` on tensors; each log-probability counts as free, so that the target's alone has a gradient."""
     moved, axis = tensors.logits_of(tensors.widened(log_probs, "log_probs"), "log_probs", axis)
     labels, counts = tensors.labels_of(targets, moved, ignore_index, axis=axis)
     if concrete(moved):
@@ -415,16 +358,7 @@ def binary_log_loss(
     reduction: Reduction = "mean",
     denominator: float | Tensor | None = None,
 ) -> Tensor:
-    """`xent.binary_log_loss` on tensors; a clipped probability has no gradient.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> p = torch.tensor([0.5, 0.0], requires_grad=True)
-    >>> xent.torch.binary_log_loss(p, torch.tensor([1, 1]), eps=1e-6, reduction="sum").backward()
-    >>> p.grad
-    tensor([-2.,  0.])
-    """
+    """`xent.binary_log_loss` on tensors; a clipped probability has no gradient."""
     p = tensors.widened(probs, "probs")
     tensors.inside(p, "probs", hint=lambda: BINARY_LOGITS)
     eps = held(clip(eps), p)
