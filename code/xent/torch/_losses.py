@@ -61,16 +61,6 @@ def softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
     return torch.softmax(moved, -1).movedim(-1, axis)
 
 
-def sigmoid(logits: Tensor) -> Tensor:
-    """`xent.sigmoid` on tensors; nan stays nan."""
-    return torch.sigmoid(tensors.widened(logits, "logits"))
-
-
-def log_sigmoid(logits: Tensor) -> Tensor:
-    """`xent.log_sigmoid` on tensors, accurate in both tails; nan stays nan."""
-    return logsigmoid(tensors.widened(logits, "logits"))
-
-
 def cross_entropy(
     logits: Tensor,
     targets: Tensor,
