@@ -110,8 +110,9 @@ SLOPES: list[tuple[Callable[[Tensor], Tensor], Any, Any, Any]] = [
       for f, rows, slope in (
           (xt.log_loss, [[0.0, 1, 0], [0.25, 0.5, 0.25], [0, 0.5, 0.5]], -2.0),
           (xt.nll, np.log([[1e-30, 1, 1e-30], [0.25, 0.5, 0.25], [1e-30, 0.5, 0.5]]).tolist(), -1.0))),
-    *((lambda z: xt.soft_cross_entropy(z, torch.eye(2), weight=[0.0, 3.0]), [row, [0.0, 0.0]], math.log(2),
-       [[0, 0], [0.5, -0.5]]) for row in ([INF, 0.0], [-INF, -INF], [NAN, 0.0])),
+    *((lambda z, w=w: xt.soft_cross_entropy(z, torch.eye(2), weight=[0.0, 3.0], sample_weight=w), [row, [0.0, 0.0]],
+       math.log(2), [[0, 0], [0.5, -0.5]])
+      for row in ([INF, 0.0], [-INF, -INF], [NAN, 0.0]) for w in (None, [2.0, 1.0])),
     (lambda p: xt.binary_log_loss(p, torch.tensor([1, 0]), reduction="sum"), [1.0, 0.0], 0, [-1, 1]),
     # A confident gradient has the digits of the loss; a class that is impossible, and no target, has none.
     (lambda z: xt.cross_entropy(z, Y[0]), [30.0, 0.0], math.log1p(SURE), [-SURE / (1 + SURE), SURE / (1 + SURE)]),
