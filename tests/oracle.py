@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Any
 
 import mpmath as mp
 import numpy as np
@@ -87,3 +88,22 @@ def epsilons(got: float, true: mp.mpf, dtype: DTypeLike, scale: mp.mpf | None = 
     info = np.finfo(dtype)
     size = max(abs(true if scale is None else scale), mp.mpf(float(info.tiny)))
     return float(abs(mp.mpf(float(got)) - true) / size / mp.mpf(float(info.eps)))
+
+
+def divergence(
+    z: Iterable[Any], v: Iterable[Any], T: float, direction: str, beta: float, digits: int = 0
+) -> mp.mpf:
+    """T^2 times the divergence of softmax(z / T) and a teacher's softmax(v / T), with digits enough for the least."""
+    rows = [[x if isinstance(x, mp.mpf) else mp.mpf(float(x)) for x in row] for row in (v, z)]
+    margin = max(max(row) - min(x for x in row if mp.isfinite(x)) for row in rows) / mp.mpf(T)
+    with mp.workdps(digits or 60 + int(3 * margin)):
+        p, q = ([x / mp.mpf(T) for x in row] for row in rows)
+        p, q = ([x - total for x in row] for row in (p, q) for total in [mp.log(mp.fsum(map(mp.exp, row)))])
+
+        def kl(a: list[mp.mpf], b: list[mp.mpf]) -> mp.mpf:
+            return mp.fsum(mp.exp(x) * (x - y) for x, y in zip(a, b, strict=True) if mp.isfinite(x))
+
+        if direction != "jsd":
+            return (kl(p, q) if direction == "forward" else kl(q, p)) * mp.mpf(T) ** 2
+        m = [mp.log(beta * mp.exp(x) + (1 - mp.mpf(beta)) * mp.exp(y)) for x, y in zip(p, q, strict=True)]
+        return (beta * kl(p, m) + (1 - mp.mpf(beta)) * kl(q, m)) * mp.mpf(T) ** 2

@@ -128,18 +128,6 @@ def class_axis(array: Any, name: str, axis: int) -> int:
     return axis % len(shape)
 
 
-def summed_axes(array: Any, name: str, axis: Any) -> tuple[int, ...]:
-    """Return the axes to sum over, ascending; there must be something to sum along each."""
-    given = range(array.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    axes = tuple(sorted({class_axis(array, name, a) for a in given}))
-    if not axes:
-        shape = tuple(array.shape)
-        raise ValueError(f"axis: expected at least one axis of {name} with shape {shape}, got {shown(axis)}")
-    if len(axes) < len(given):
-        raise ValueError(f"axis: expected distinct axes, got {shown(axis)}")
-    return axes
-
-
 def fitting_shape(got: tuple[int, ...], name: str, shape: tuple[int, ...], of: str, broadcast: bool) -> None:
     """Refuse weights of another shape, or one that does not broadcast to it."""
     padded = (1,) * (len(shape) - len(got)) + got

@@ -298,8 +298,8 @@ def top_k_loss(
 
     Parameters
     ----------
-    student_logits : array_like, shape (..., K, ...)
-        Logits z. -inf marks an impossible class; +inf and nan are refused.
+    student_logits, axis, sample_weight, reduction, denominator
+        As in `distillation_loss`, but a row of weight zero needs a valid top k too; all three have one class axis.
     top_log_probs : array_like, shape (..., k, ...)
         Log-probabilities of k of the K classes, of the whole softmax: their exponentials sum to at most one
         (within the tolerance of `xent.soft_cross_entropy`).
@@ -308,8 +308,6 @@ def top_k_loss(
     treatment : {"tail", "truncated", "renormalised", "renormalised_both"}, default "tail"
         What stands in for the classes that are missing. "truncated" and "renormalised" draw the student to
         zero on all of them, "renormalised_both" says nothing about them, and "tail" gets their total right.
-    axis, sample_weight, reduction, denominator
-        As in `distillation_loss`, but a row of weight zero needs a valid top k too; all three have one class axis.
 
     Returns
     -------
@@ -461,14 +459,12 @@ def sampled_loss(
 
     Parameters
     ----------
-    student_logits : array_like, shape (..., K, ...)
-        Logits z. -inf marks an impossible class; +inf and nan are refused.
+    student_logits, axis, sample_weight, reduction, denominator
+        As in `distillation_loss`, but a row of weight zero needs valid draws too; all three have one class axis.
     indices : array_like of integers, shape (..., n, ...)
         Sampled classes; a class may occur more than once.
     importance_weights : array_like, shape of `indices`
         Their weights w, finite and >= 0, used as they are. Merge repeated draws by adding their weights.
-    axis, sample_weight, reduction, denominator
-        As in `distillation_loss`, but a row of weight zero needs valid draws too; all three have one class axis.
 
     Returns
     -------

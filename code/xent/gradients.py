@@ -1,7 +1,7 @@
 """Gradients of the losses with respect to what they take, and the second derivative of the cross-entropy.
 
 From logits, a plain gradient is probability minus target: p - y for a class index, S p - t for a distribution t with
-sum S, sigma(z) - y for a single logit; weights and a focus multiply its parts. What takes care is the difference. For
+sum S, sigma(z) - y for a single logit; weights multiply its parts. What takes care is the difference. For
 an example that is confidently right p_y rounds to 1, and p_y - 1 to 0 or to a multiple of the rounding error; but
 
     p_y - 1 = -others / (own + others)
@@ -31,13 +31,11 @@ from ._walk import (
     distributions_and_weights,
     labels_and_weights,
 )
-from .losses import exponent
 from .numerics import sigmoid
 
 __all__ = [
     "binary_cross_entropy_gradient",
     "cross_entropy_gradient",
-    "focal_loss_gradient",
     "soft_cross_entropy_gradient",
     "softmax_jacobian",
 ]
@@ -235,51 +233,6 @@ def binary_cross_entropy_gradient(
     return differentiate_each(slopes, w, check.reduction_arguments(reduction, denominator), z.dtype)
 
 
-def focal_loss_gradient(
-    logits: ArrayLike,
-    targets: ArrayLike,
-    *,
-    gamma: float = 2.0,
-    alpha: ArrayLike | None = None,
-    axis: int = -1,
-    sample_weight: ArrayLike | None = None,
-    ignore_index: int | None = None,
-    reduction: Reduction = "mean",
-    denominator: float | None = None,
-) -> Floats:
-    r"""Gradient of `xent.focal_loss` with respect to the logits.
-
-    .. math:: \frac{\partial \ell}{\partial z_k} = \alpha_y (1 - p_y)^\gamma
-              \Bigl(1 + \gamma\, p_y \frac{-\log p_y}{1 - p_y}\Bigr) (p_k - [k = y])
-
-    Nothing cancels, also where p_y rounds to one. A target on a logit of -inf has the limit, alpha (p - y).
-
-    Examples
-    --------
-    >>> from xent.gradients import focal_loss_gradient
-    >>> focal_loss_gradient([[3.0, 0.0], [-3.0, 0.0]], [0, 0], reduction="sum")  # easy, and hard
-    array([[-3.14871846e-04,  3.14871846e-04],
-           [-1.12674988e+00,  1.12674988e+00]])
-    """
-    gamma = exponent(gamma)
-    logits, axis = check.logits_array(logits, "logits", axis)
-    moved = np.moveaxis(logits, axis, -1)
-    factor = check.class_weights(alpha, moved.shape[-1], "alpha")
-    labels, w = labels_and_weights(targets, logits, axis, ignore_index, None, sample_weight)
-
-    def rows(block: Block, index: Index) -> Floats:
-        own = labels[index].reshape(-1)
-        block.shift()
-        terms = block.exponentiate_without(own)
-        total, rest = _normalise(block, terms)
-        block.work[block.each, own] = -rest
-        slope = _focal_slope(terms.own / total, rest, terms.gap + terms.log_of_sum(), gamma)
-        block.work *= (slope if factor is None else slope * factor[own])[:, None]
-        return block.work
-
-    return differentiate_rows(rows, axis, w, check.reduction_arguments(reduction, denominator), logits=moved)
-
-
 def _normalise(block: Block, terms: Terms) -> tuple[Floats, Floats]:
     """Turn the exponentials into probabilities; return the rows' totals and 1 - p of the left-out class.
 
@@ -293,10 +246,3 @@ def _normalise(block: Block, terms: Terms) -> tuple[Floats, Floats]:
 def _difference(p: Floats, one_minus_p: Floats, t: Any, one_minus_t: Any) -> Floats:
     """Return p - t in that one of its two forms, p - t or (1 - t) - (1 - p), that has less to cancel."""
     return np.asarray(np.where(p + t <= one_minus_p + one_minus_t, p - t, one_minus_t - one_minus_p))
-
-
-def _focal_slope(p: Floats, one_minus_p: Floats, minus_log_p: Floats, gamma: float) -> Floats:
-    """Return (1 - p)^gamma (1 + gamma p (-log p) / (1 - p)), by which the gradient of -log p is multiplied."""
-    # -log(p) / (1 - p) tends to 1 at p = 1, and p log(p) to 0 at p = 0.
-    quotient = np.where(one_minus_p > 0, minus_log_p / one_minus_p, 1.0)
-    return np.asarray(one_minus_p ** np.float64(gamma) * (1 + gamma * np.where(p > 0, p * quotient, 0.0)))

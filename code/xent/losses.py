@@ -147,13 +147,11 @@ def soft_cross_entropy(
 
     Parameters
     ----------
-    logits : array_like, shape (..., K, ...)
-        Logits z. -inf marks an impossible class; +inf and nan are refused.
+    logits, axis, sample_weight, denominator
+        As in `cross_entropy`.
     target_probs : array_like, shape of `logits`
         Distributions t: in [0, 1], summing to one along `axis` (within 1e-6 in float64, 1e-4 in float32, 1e-2 in
         float16, or 4.8e-7 sqrt(K) where that is more). They are used as they are, not renormalised.
-    axis, sample_weight, denominator
-        As in `cross_entropy`.
     weight : array_like, shape (K,), optional
         Weight w_k of each class: the loss is -sum_k w_k t_k log p_k, and a row weighs sum_k w_k t_k, so that
         a one-hot t has the loss and the weight that `cross_entropy` gives its class.
@@ -366,7 +364,6 @@ def log_loss(
     probs: ArrayLike,
     targets: ArrayLike,
     *,
-    labels: ArrayLike | None = None,
     eps: float = 0.0,
     axis: int = -1,
     weight: ArrayLike | None = None,
@@ -386,9 +383,6 @@ def log_loss(
         tolerance of `soft_cross_entropy`.
     targets, axis, weight, sample_weight, ignore_index, reduction, denominator
         As in `cross_entropy`.
-    labels : array_like, shape (K,), optional
-        What the classes are called, in the order of `probs`; the targets then are such labels, strings for
-        example, and `ignore_index` may be one more. (scikit-learn's `log_loss` sorts its `labels`.)
     eps : float, default 0
         Clip p into [eps, 1 - eps] first, 0 <= eps < 1/2. Nothing is clipped unless you ask for it: a target
         of probability zero costs inf. scikit-learn's `log_loss` clips with the machine epsilon of the dtype.
@@ -402,18 +396,14 @@ def log_loss(
     >>> from xent import log_loss
     >>> float(log_loss([[0.25, 0.75], [0.5, 0.5]], [0, 1]))
     1.039720...
-    >>> float(log_loss([[0.0, 1.0]], ["no"], labels=["no", "yes"]))
-    inf
     """
     array, axis = check.logits_array(probs, "probs", axis)
-    if labels is not None:
-        targets, ignore_index = _by_label(targets, labels, array.shape[axis], ignore_index)
-    of, w = labels_and_weights(targets, array, axis, ignore_index, weight, sample_weight)
+    labels, w = labels_and_weights(targets, array, axis, ignore_index, weight, sample_weight)
 
     def hint() -> str:
         return check.other_axis(array, axis, LOGITS if ((array < 0) | (array > 1)).any() else "")
 
-    p = _picked(check.probabilities(array, "probs", axis, hint=hint), axis, of)
+    p = _picked(check.probabilities(array, "probs", axis, hint=hint), axis, labels)
     with np.errstate(all="ignore"):
         losses = _within(-np.log(p), check.held(clip(eps), p.dtype))
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
@@ -467,29 +457,6 @@ def binary_log_loss(
     with np.errstate(all="ignore"):
         losses = _times(y, _within(-np.log(p), eps)) + _times(1 - y, _within(-np.log1p(-p), eps))
     return reduce_each(losses, w, check.reduction_arguments(reduction, denominator))
-
-
-def _by_label(
-    targets: ArrayLike, labels: ArrayLike, classes: int, ignore_index: int | None
-) -> tuple[NDArray[np.intp], int | None]:
-    """Return class indices for targets that are given by the names of the classes."""
-    names, given = check.any_array(labels, "labels"), check.any_array(targets, "targets")
-    if names.shape != (classes,):
-        raise ValueError(f"labels: expected shape {(classes,)}, one name a class, got {names.shape}")
-    name, value = "labels", labels
-    try:
-        ordered = names[order := np.argsort(names, kind="stable")]
-        name, value = "targets", targets
-        at = np.minimum(np.searchsorted(ordered, given), classes - 1)
-    except TypeError:
-        raise TypeError(f"{name}: expected texts or numbers, all alike, got {check.shown(value)}") from None
-    if (ordered[1:] == ordered[:-1]).any():
-        raise ValueError(f"labels: expected distinct labels, got {check.shown(labels)}")
-    one = check.any_array(-1 if ignore_index is None else ignore_index, "ignore_index")
-    check.fitting_shape(one.shape, "ignore_index", (), "one label", False)
-    ignored = np.zeros(given.shape, bool) if ignore_index is None else given == ignore_index
-    check.refuse_where(~ignored & (ordered[at] != given), "targets", "one of the labels", given, got="{!r}")
-    return np.where(ignored, -1, order[at]), None if ignore_index is None else -1
 
 
 def exponent(value: float) -> float:

@@ -10,7 +10,6 @@ digits of mpmath; of K terms, below K times the smallest normal number, they are
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,40 +23,28 @@ from ._validate import Floats
 __all__ = ["log_sigmoid", "log_softmax", "log_sum_exp", "sigmoid", "softmax"]
 
 
-def log_sum_exp(
-    x: ArrayLike,
-    *,
-    axis: int | tuple[int, ...] | None = -1,
-    b: ArrayLike | None = None,
-    keepdims: bool = False,
-) -> Any:
+def log_sum_exp(x: ArrayLike, *, axis: int = -1) -> Any:
     r"""Logarithm of a sum of exponentials.
 
-    .. math:: \operatorname{lse}(x) = \log\sum_j b_j e^{x_j} = m + \log\sum_j b_j e^{x_j - m}, \qquad
-              m = \max_j x_j
+    .. math:: \operatorname{lse}(x) = \log\sum_j e^{x_j} = m + \log\sum_j e^{x_j - m}, \qquad m = \max_j x_j
 
     Parameters
     ----------
     x : array_like, shape (..., K, ...)
-        Real numbers; -inf counts as a term of zero, +inf makes the sum +inf, unless its factor is 0.
-    axis : int, tuple of ints or None, default -1
-        The axis or axes to sum over; None for all of them.
-    b : array_like, broadcasts to the shape of `x`, optional
-        Factors of the exponentials, finite and >= 0; one without it. Booleans are a mask.
-    keepdims : bool, default False
-        Leave the axes that are summed over in the result, with length one.
+        Real numbers; -inf counts as a term of zero, +inf makes the sum +inf.
+    axis : int, default -1
+        The axis to sum over.
 
     Returns
     -------
     ndarray or scalar
-        The shape of `x` without `axis`. At most 4 epsilons of ``max(|m|, lse - m)`` away; with `b`, whose logarithms
-        are added to `x` in float64, m is the largest of these sums, and ``max |x|`` counts as ``|m|`` does.
+        The shape of `x` without `axis`. At most 4 epsilons of ``max(|m|, lse - m)`` away.
 
     Notes
     -----
-    The maximum is left out of the sum and comes back through log1p, as in `scipy.special.logsumexp`:
-    Blanchard, Higham & Higham, *Accurately computing the log-sum-exp and softmax functions*, IMA J. Numer.
-    Anal. 41 (2021) 2311-2330.
+    The maximum is left out of the sum and comes back through log1p, as in `scipy.special.logsumexp` (which has factors
+    and several axes): Blanchard, Higham & Higham, *Accurately computing the log-sum-exp and softmax functions*, IMA J.
+    Numer. Anal. 41 (2021) 2311-2330.
 
     Examples
     --------
@@ -67,21 +54,10 @@ def log_sum_exp(
     >>> float(log_sum_exp([0.0, -40.0]))
     4.248354255291...e-18
     """
-    x = check.real_array(x, "x")
-    axes = check.summed_axes(x, "x", axis)
-    if not isinstance(keepdims, (bool, np.bool_)):
-        raise TypeError(f"keepdims: expected True or False, got {check.shown(keepdims)}")
-    dtype = np.promote_types(x.dtype, np.float32)
+    x, axis = check.logits_array(x, "x", axis)
+    rows = np.moveaxis(x, axis, -1)
+    out = np.empty(rows.shape[:-1], np.promote_types(x.dtype, np.float32))
     with np.errstate(all="ignore"):
-        if b is not None:
-            factors = check.weights(b, "b", x.shape, "that of x", broadcast=True)
-            without_nan(x, "x")
-            x = np.where(factors > 0, x + np.log(factors), -np.inf)  # 0 * inf = 0
-        kept = x.ndim - len(axes)
-        moved = np.moveaxis(x, axes, range(kept, x.ndim))
-        # A copy, if the axes are apart.
-        rows = moved.reshape(*moved.shape[:kept], math.prod(moved.shape[kept:]))
-        out = np.empty(rows.shape[:-1], dtype)
         for index, block in blocks(rows):
             highest = block.argmax()
             block.shift()
@@ -91,7 +67,7 @@ def log_sum_exp(
             out[index] = value.reshape(out[index].shape)
     if np.isnan(out).any():
         without_nan(x, "x")
-    return (np.expand_dims(out, axes) if keepdims else out)[()]
+    return out[()]
 
 
 def log_softmax(logits: ArrayLike, *, axis: int = -1) -> Floats:

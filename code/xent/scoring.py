@@ -14,7 +14,6 @@ distribution, which `invert_focal`, `invert_smoothing` and `invert_weighting` un
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -25,6 +24,7 @@ from scipy.special import xlogy
 from . import _validate as check
 from ._validate import Floats, Indices, Values
 from .denominators import in_units, inverses, population, sharing
+from .losses import exponent
 
 __all__ = [
     "Rule",
@@ -231,7 +231,7 @@ def focal_loss(probs: ArrayLike, targets: ArrayLike, *, gamma: float = 2.0) -> V
     >>> elicited(focal_loss, [0.8, 0.2]).round(4)
     array([0.6266, 0.3734])
     """
-    gamma = check.number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
+    gamma = exponent(gamma)
     q, own, _ = _report(probs, targets)
     # A row may sum to one within a tolerance, and 1 - q_y be negative by as much.
     return _result(np.maximum(1 - own, 0) ** gamma * _minus_log(own), q)
@@ -318,7 +318,7 @@ def invert_focal(probs: ArrayLike, *, gamma: float = 2.0) -> Floats:
     >>> invert_focal(elicited(focal_loss, [0.8, 0.2])).round(6)
     array([0.8, 0.2])
     """
-    gamma = check.number(gamma, "gamma", "a finite number >= 0", 0.0, math.inf, closed="low")
+    gamma = exponent(gamma)
     given = check.probabilities(probs, "probs", -1)
     q = np.minimum(given.astype(np.float64), 1.0)
     rest = 1 - q

@@ -108,10 +108,6 @@ class GeometricSource:
         """1 / E[1/n̄] for the mean length n̄ of a batch: the mean length that its token mean teaches."""
         return 1.0 / denominators.eos_optimum(self.stop, batch_size)
 
-    def squared_variation(self) -> float:
-        """CV^2 = Var[n] / E[n]^2 = 1 - beta."""
-        return 1.0 - self.stop
-
     @np.errstate(all="ignore")
     def entropy(self) -> float:
         r"""Entropy of a sequence in nats, :math:`(h(\beta) + (1 - \beta) \log m) / \beta`."""

@@ -354,8 +354,8 @@ def test_losses_of_probabilities(dtype: str) -> None:
             within((got, true, 4, None), out)
 
 
-def test_binary_and_focal_gradients_in_both_tails() -> None:
-    """Where p rounds to one, where it is next to nothing, and for an exponent below one."""
+def test_binary_gradients_in_both_tails() -> None:
+    """Where p rounds to one, and where it is next to nothing."""
     with mp.workdps(400):
         logits = np.array([-745.0, -300.0, -40.0, -1.0, -1e-9, 0.0, 2.0, 40.0, 140.0, 300.0, 745.0])
         p = [1 / (1 + mp.exp(-v)) for v in oracle.exact(logits)]
@@ -363,14 +363,6 @@ def test_binary_and_focal_gradients_in_both_tails() -> None:
             got = gradients.binary_cross_entropy_gradient(logits, np.full(11, label), reduction="sum")
             true = [x - label for x in p]
             within((got, true, [4 if abs(x) > 2.3e-308 else 1 for x in true], None), "float64")
-        for gamma in (0.0, 0.5, 2.0, 5.0):
-            # At 745 and 300 a power of q is below the smallest float.
-            true = [-((1 - x) ** (gamma + 1)) * (1 - gamma * x * mp.log(x) / (1 - x)) for x in p[:9]]
-            rows = np.stack([logits[:9], np.zeros(9)], axis=1)
-            got = gradients.focal_loss_gradient(rows, np.zeros(9, int), gamma=gamma, reduction="none")
-            # A rounding of q, of which the power of gamma makes as many, and some of the other factors.
-            within((got[:, 0], true, gamma + 8, None), "float64")
-            np.testing.assert_array_equal(got[:, 1], -got[:, 0])
 
 
 def softmax_exactly(logits: Any) -> Array:
@@ -470,12 +462,6 @@ def test_the_axis_costs_no_digits() -> None:
             np.testing.assert_allclose(measure(*laid, axis=axis), measure(*given), rtol=4 * 2.0**-52)
 
 
-@pytest.mark.parametrize(("x", "b"), [(300.3, 7e-131), (-300.3, 7e130), (690.0, 1.5 * np.exp(-690.0))])
-def test_a_factor_that_all_but_cancels_costs_digits_of_x(x: float, b: float) -> None:
-    true, got = mp.log(mp.mpf(b)) + mp.mpf(x), xent.log_sum_exp([x, 0.0], b=[b, 0])
-    assert oracle.epsilons(got, true, "float64", abs(x)) <= 4 < oracle.epsilons(got, true, "float64")
-
-
 def test_the_oracle_agrees_with_decimal_arithmetic() -> None:
     with localcontext(prec=60):
         row = [0.1, -3.0, 50.0, 49.5]
@@ -497,18 +483,6 @@ DIRECTIONS = ("forward", "reverse", "jsd")
 
 def margin(z: Array, v: Array, T: float) -> float:
     return max(float(np.ptp(x[np.isfinite(x)])) for x in (z, v)) / T
-
-
-def exact(z: Array, v: Array, T: float, direction: str, beta: float) -> Any:
-    """The divergence, times T^2, with digits enough for the least probability."""
-    with mp.workdps(60 + int(3 * margin(z, v, T))):
-        p, q = ([x / mp.mpf(T) for x in oracle.exact(row)] for row in (v, z))
-        p, q = ([x - total for x in row] for row in (p, q) for total in [mp.log(mp.fsum(map(mp.exp, row)))])
-        kl = lambda a, b: mp.fsum(mp.exp(x) * (x - y) for x, y in zip(a, b, strict=True) if mp.isfinite(x))  # noqa: E731
-        if direction != "jsd":
-            return (kl(p, q) if direction == "forward" else kl(q, p)) * mp.mpf(T) ** 2
-        m = [mp.log(beta * mp.exp(x) + (1 - mp.mpf(beta)) * mp.exp(y)) for x, y in zip(p, q, strict=True)]
-        return (beta * kl(p, m) + (1 - mp.mpf(beta)) * kl(q, m)) * mp.mpf(T) ** 2
 
 
 def rows_of_two(g: np.random.Generator, count: int) -> Iterator[tuple[Array, Array]]:
@@ -546,7 +520,7 @@ def share(
     loss: Any, z: Array, v: Array, T: float, direction: str, beta: float = 0.5, of: Any = None
 ) -> float:
     """The error in what it may be; `of` takes the true value, before T^2, and (8 + margin) epsilons."""
-    true, limits = exact(z, v, T, direction, beta), np.finfo(z.dtype)
+    true, limits = oracle.divergence(z, v, T, direction, beta), np.finfo(z.dtype)
     if true <= limits.tiny / limits.eps:
         return 0.0
     e = (8 + margin(z, v, T)) * float(limits.eps)
@@ -612,4 +586,4 @@ def test_nor_do_many_classes_lose_them(direction: Any) -> None:
         true = float(xent.torch.distillation_loss(z[None].double(), v[None].double(), direction=direction))
         heads = {"student_bias": z, "teacher_bias": v, "direction": direction}
         off = abs(float(xent.torch.linear_distillation_loss(*none, *none, **heads)) - true)
-        assert off <= e * (true + true**0.5 + e)
+        assert off <= e * true

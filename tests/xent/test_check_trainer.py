@@ -65,7 +65,7 @@ EVEN = [5] * 40
 class Trainer:
     """As transformers' Trainer, between two optimizer steps."""
 
-    shifts, takes_count, dispatches = True, True, False
+    shifts, takes_count = True, True
 
     def __init__(self, lengths: list[int] | None, model: nn.Module | None = None, steps: int = 4) -> None:
         self.model = self.model_wrapped = model or Model()
@@ -99,8 +99,6 @@ class Trainer:
         )  # as accelerate, which takes it back at the end
         rows = list(self.train_dataset)
         torch.rand(3)
-        if not rows and self.dispatches:
-            raise ValueError("Batch does not contain any data (`None`). At the end of all iterable data ...")
         for i in range(0, len(rows), 2):
             yield self.data_collator(rows[i : i + 2])
         self.accelerator.gradient_state.references.pop()
@@ -136,10 +134,6 @@ class Trainer:
         self.tokens_seen += 1
         loss: Tensor = model(inputs["input_ids"], inputs["labels"], num_items_in_batch)
         return loss
-
-
-class Dispatched(Trainer):  # a stream that accelerate deals out: an empty one fails where it should end
-    dispatches = True
 
 
 class Unshifted(Trainer):  # counts labels before the shift, as for GPT-2
@@ -371,7 +365,6 @@ def test_an_iterator_is_refused_before_it_is_read() -> None:
         (lambda: Trainer(None), {}, ValueError, "expected training data, got none .*requires a train_data"),
         (lambda: Trainer([]), {}, ValueError, "at least 4 micro-batches, one window, got 0"),
         (lambda: Trainer(RAGGED[:6]), {}, ValueError, "at least 4 micro-batches, one window, got 3"),
-        (lambda: Dispatched([]), {}, ValueError, "at least 4 micro-batches, one window, got 0"),
         (lambda: streaming(Endless(RAGGED[:4])), {}, ValueError, "one window, got 2"),
         (lambda: Trainer(EVEN), {}, ValueError, "unlike numbers of labels, got 20 with 10 each, which hide"),
         (lambda: Trainer(EVEN * 9), {}, ValueError, "unlike numbers of labels, got 68 with 10 each"),

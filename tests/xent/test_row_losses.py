@@ -47,7 +47,6 @@ CASES: list[tuple[RowLoss, tuple[Tensor, ...]]] = [
         for squared in (True, False)
         for direction, beta in (*zip(DIRECTIONS, (0.5,) * 3, strict=True), ("jsd", 0.1))
     ),
-    *((Coarse(2.0, True, direction, 0.3, 2), (V,)) for direction in DIRECTIONS),
     *((Coarse(2.0, squared), (KEPT, TOP, TAIL)) for squared in (True, False)),
     *((TopK(how), (TOP.log(), KEPT)) for how in ("tail", "truncated", "renormalised", "renormalised_both")),
 ]

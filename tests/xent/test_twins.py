@@ -33,7 +33,7 @@ SPREADS = (0.5, 2.0, 8.0, 20.0, 50.0, 1e4)
 # Arguments that one of the two has alone; those that carry no gradient; and where a target is one logit.
 ALONE = {"rng", "generator", "softcap", "z_loss"}
 CONSTANT = {"teacher_logits", "top_log_probs", "importance_weights"}
-BINARY = {"binary_cross_entropy", "binary_log_loss", "sigmoid", "log_sigmoid"}
+BINARY = {"binary_cross_entropy", "binary_log_loss"}
 ONLY_TENSORS = {
     "accumulate", "check_accumulation", "check_trainer", "linear_cross_entropy", "linear_distillation_loss",
     "linear_selected_log_probs", "selected_log_probs", "top_k_of_teacher",
@@ -64,7 +64,7 @@ def twins() -> Named:
 
 
 TWINS = twins()
-LOGIT_LOSSES = ("cross_entropy", "soft_cross_entropy", "binary_cross_entropy", "focal_loss")
+LOGIT_LOSSES = ("cross_entropy", "soft_cross_entropy", "binary_cross_entropy")
 GRADIENTS = {name: getattr(xent.gradients, f"{name}_gradient") for name in LOGIT_LOSSES} | {
     "distillation_loss": distillation_gradient
 }
@@ -180,14 +180,12 @@ class Case:
         rng, name, least = self.rng, self.name, int(self.calm)  # at a weight of zero there is no derivative
         each = self.shape if name in BINARY else self.rows
         part = tuple(n if rng.random() < 0.5 else 1 for n in each)
-        moved = np.moveaxis(np.empty(self.shape), -1, self.axis).shape
         by_target = [None, rng.integers(least, 5, each) / 4, rng.integers(least, 5, part) / 4,
                      rng.random(each) < 0.7, 0.5, -1.0]  # fmt: skip
         by_class = rng.integers(least, 5, self.classes) / 4
         by_class = [None, by_class, by_class > 0.5, np.ones(self.classes + 1)]
-        axes = [None, tuple(range(len(moved)))[-2:]] if name == "log_sum_exp" else []
         table: dict[str, list[Any]] = {
-            "axis": [self.axis, *axes, self.axis + 9],
+            "axis": [self.axis, self.axis + 9],
             "weight": by_class,
             "sample_weight": by_target,
             "pos_weight": [None, 2.5, rng.integers(1, 9, self.classes) / 4, 0.0],
@@ -197,7 +195,6 @@ class Case:
             "ignore_index": [None, 0, -100, 2**63, 0.5],
             "reduction": ["none", "mean", "sum", "average"],
             "denominator": [None, 2.5, 0.0],
-            "labels": [None, np.arange(self.classes), np.zeros(self.classes + 1)],
             "base": [None, 2.0, 0.5, 1.0],
             "eps": [0.0, 0.01, 0.3, 0.5],
             "temperature": [1.0, 0.25, 4.0, 1e4, 0.0],
@@ -205,8 +202,6 @@ class Case:
             "direction": ["forward", "reverse", "jsd", "both"],
             "beta": [0.5, 0.1, 0.9, 1.0],
             "treatment": ["tail", "truncated", "renormalised", "renormalised_both", "none"],
-            "b": [None, rng.integers(least, 5, moved) / 4, 0.5, -1.0],
-            "keepdims": [False, True, 2],
             "proposal_temperature": [1.0, 0.5, 3.0, 0.0],
         }
         if name == "mixed_loss":
@@ -273,11 +268,10 @@ def room(case: Case, a: Named, o: Named, expected: Array) -> Any:
     each, size = 8.0, np.maximum(np.abs(expected), info.tiny)
     if name in BINARY:
         each = 8 + (np.minimum(np.abs(z), least) if "logits" in a else 0)
-        size = size + (info.tiny / info.eps if name == "sigmoid" else 0)  # PyTorch's has no subnormal numbers
     elif name == "softmax":
         each = np.moveaxis(8 + gaps(z), -1, case.axis)
     elif name == "log_sum_exp":
-        each, size = 8 + np.max(gaps(z.ravel())), size + np.max(np.abs(z), initial=0, where=np.isfinite(z))
+        each, size = 8 + np.max(gaps(z), initial=0), size + np.max(np.abs(z), initial=0, where=np.isfinite(z))
     elif name not in ("nll", "log_loss"):
         # How far the highest lies from the second, or a target from the highest other one: that difference is
         # rounded before it is exponentiated.
@@ -442,10 +436,9 @@ def direction(case: Case, name: str, x: Array) -> Array:
 def test_a_factor_of_zero_hides_no_row_without_a_softmax(row: list[float], alpha: list[float]) -> None:
     """alpha is no weight: such a row counts in the mean. Refused as an array, nan as a tensor."""
     logits, targets = [row, [0.0, 0.0]], [0, 1]
-    for function in (xent.focal_loss, xent.gradients.focal_loss_gradient):
-        with pytest.raises(ValueError, match="logits: expected"):
-            function(logits, targets, alpha=alpha)
-        assert np.isfinite(function(logits, targets, alpha=alpha, sample_weight=[0.0, 1.0])).all()
+    with pytest.raises(ValueError, match="logits: expected"):
+        xent.focal_loss(logits, targets, alpha=alpha)
+    assert np.isfinite(xent.focal_loss(logits, targets, alpha=alpha, sample_weight=[0.0, 1.0]))
     z = torch.tensor(logits, requires_grad=True)
     losses = xt.focal_loss(z, torch.tensor(targets), alpha=alpha, reduction="none")
     losses.sum().backward()

@@ -34,15 +34,13 @@ from ._losses import (
     entropy_from_logits,
     focal_loss,
     log_loss,
-    log_sigmoid,
     log_softmax,
     log_sum_exp,
     nll,
-    sigmoid,
+    selected_log_probs,
     soft_cross_entropy,
     softmax,
 )
-from ._selected import selected_log_probs
 from ._trainer_check import check_trainer
 
 __all__ = [
@@ -64,7 +62,6 @@ __all__ = [
     "linear_distillation_loss",
     "linear_selected_log_probs",
     "log_loss",
-    "log_sigmoid",
     "log_softmax",
     "log_sum_exp",
     "mixed_loss",
@@ -72,7 +69,6 @@ __all__ = [
     "sample_targets",
     "sampled_loss",
     "selected_log_probs",
-    "sigmoid",
     "soft_cross_entropy",
     "softmax",
     "top_k_loss",

@@ -27,7 +27,6 @@ from xent._validate import integer, number, shown
 from ._checks import LABEL_DTYPES, differ, tensor_of
 
 B = TypeVar("B")
-Gather = Callable[..., list[list[float]]]  # collects numbers, a list from each rank
 Counting = Literal["tokens", "sequences"]
 
 
@@ -90,7 +89,7 @@ def accumulate(
     batches: Iterable[B],
     steps: int,
     *,
-    targets: Callable[[B], Tensor | int] | list[int] | Hashable = None,
+    targets: Callable[[B], Tensor | int] | Hashable = None,
     denominator: Counting | float | Callable[[B], Tensor | float] = "tokens",
     ignore_index: int = -100,
     group: Any = None,
@@ -105,16 +104,14 @@ def accumulate(
     Parameters
     ----------
     batches : iterable
-        Micro-batches of this rank, a DataLoader for instance. One window is read ahead, unless the divisor (counts
-        or a constant) and the number of micro-batches, the same on all ranks, are known beforehand.
+        Micro-batches of this rank, a DataLoader for instance. One window is read ahead.
     steps : int
         Micro-batches in a window, >= 1. The last window may be shorter.
-    targets : callable, key or list of int
+    targets : callable or key
         What counts in a micro-batch: a function of it, or a key for ``batch[key]`` (``1`` for pairs,
         ``"labels"`` for mappings), that gives its integer targets, a boolean mask of those that count, or
         their number as an int. Give what the loss sees: for a language model that shifts its labels, the
-        shifted ones. Or the numbers themselves, a list with one for each of this rank's micro-batches. Not
-        needed where `denominator` is a number or a function.
+        shifted ones. Not needed where `denominator` is a number or a function.
     denominator : {"tokens", "sequences"}, float or callable, default "tokens"
         Divide by the number of targets that count, by the number of rows that hold such a target, by a
         positive constant (for the whole window, over all ranks), or by the sum of what a function gives
@@ -136,9 +133,9 @@ def accumulate(
     Raises
     ------
     ValueError
-        If `steps` or `denominator` is out of range, `targets` is no key of a batch, a count is negative, a
-        loader does not keep to its length, where nothing is read ahead, or else is seen to write over tensors
-        that are still to be used, or the `Windows` of an iterator are iterated over after an epoch to its end.
+        If `steps` or `denominator` is out of range, `targets` is no key of a batch, a count is negative, a loader is
+        seen to write over tensors that are still to be used, or the `Windows` of an iterator are iterated over after
+        an epoch to its end.
     TypeError
         If what `targets` gives for a batch is none of these, or an argument is of the wrong kind.
     RuntimeError
@@ -183,10 +180,8 @@ class Windows(Generic[B]):
             raise TypeError(f"batches: expected an iterable of micro-batches, got {type(batches).__name__}")
         ignore_index = integer(ignore_index, "ignore_index")
         self.constant: float | None = None  # what divides, where it is a number
-        self.counts: list[int] | None = None  # or how much each micro-batch adds to it
-        self.mass: Callable[[B], float] = (
-            _nothing  # or what gives that; no local function, which would not pickle
-        )
+        # Or how much a micro-batch adds to it; no local function, which would not pickle.
+        self.mass: Callable[[B], float] = _nothing
         self.used_up = False
 
         expected = "'tokens', 'sequences', a number > 0 or a function"
@@ -198,8 +193,6 @@ class Windows(Generic[B]):
             raise ValueError(f"denominator: expected {expected}, got {shown(denominator)}")
         elif targets is None:
             raise TypeError(f"targets: expected what to count for denominator={denominator!r}, got None")
-        elif isinstance(targets, (list, np.ndarray)):
-            self.counts = [_count(n) for n in targets]
         else:
             self.mass = partial(_mass, counting(targets, ignore_index), denominator)
 
@@ -219,65 +212,24 @@ class Windows(Generic[B]):
                 "iterator that is used up"
             )
         source = iter(self.batches)
-        distributed = dist.is_available() and dist.is_initialized()
-
-        def gather(*values: float) -> list[list[float]]:
-            return _gather(values, self.group) if distributed else [list(values)]
-
-        lengths = {int(theirs[0]) for theirs in gather(self._known_length())}
-        total = max(lengths)
-        if len(lengths) == 1 and total > 0:
-            yield from self._as_they_come(source, total, gather)
-        else:
-            yield from self._read_ahead(source, gather)
-        self.used_up = source is self.batches
-
-    def _known_length(self) -> int:
-        """Return the number of micro-batches, if nothing else is needed to plan the epoch, or -1."""
-        if self.counts is not None:
-            return len(self.counts)
-        try:
-            return -1 if self.constant is None else len(self.batches)  # type: ignore[arg-type]
-        except TypeError:
-            return -1
-
-    def _as_they_come(self, source: Iterator[B], total: int, gather: Gather) -> Iterator[Window[B]]:
-        """Hand out each micro-batch when it is loaded: what divides is known before."""
-        for start in range(0, total, self.steps):
-            length = min(self.steps, total - start)
-            if self.constant is None and self.counts is not None:
-                gathered = gather(float(sum(self.counts[start : start + length])))
-                n, ranks = sum(theirs[0] for theirs in gathered), len(gathered)
-            else:
-                n, ranks = self.constant or 0.0, ranks_of(self.group)
-            micro = _AsDrawn(source, ranks / n if n else 0.0, length, total)
-            yield Window(micro, n, ranks)
-            len(micro) and micro[-1]  # all are drawn before the next window begins
-        if next(source, source) is not source:
-            raise ValueError(f"batches: expected {total} micro-batches, the announced number, got more")
-
-    def _read_ahead(self, source: Iterator[B], gather: Gather) -> Iterator[Window[B]]:
         last: list[B] = []  # what this rank would stand in with
-        drawn = 0
         while True:
             window, counted = list[B](), list[float]()
             seen: list[tuple[Tensor, int, bytes | None]] = []
             for batch in islice(source, self.steps):
                 window.append(batch)
-                if self.counts is None:
-                    counted.append(self.mass(batch))
+                counted.append(self.mass(batch))
                 seen += [(t, _version(t), _sample(t)) for t in _tensors(batch)]
             if any(_version(t) != version or _sample(t) != was for t, version, was in seen):
                 raise ValueError(
                     "batches: expected micro-batches with memory of their own, got a loader that writes each "
-                    "into that of the last; clone what it yields, or give denominator= a number"
+                    "into that of the last; clone what it yields"
                 )
             last = window[-1:] or last
-            mine = math.fsum(counted if self.counts is None else self.counts[drawn : drawn + len(window)])
-            drawn += len(window)
-            masses, lengths, stand_ins = zip(*gather(mine, len(window), len(last)), strict=True)
+            mine = math.fsum(counted), len(window), len(last)
+            masses, lengths, stand_ins = zip(*_gather(mine, self.group), strict=True)
             if not any(lengths):
-                return
+                break
             if not all(stand_ins):
                 last = _share(last, self.group)
             n = math.fsum(masses) if self.constant is None else self.constant
@@ -287,31 +239,7 @@ class Windows(Generic[B]):
             pairs = [(batch, scale) for batch in window] + [(last[0], 0.0)] * (passes - len(window))
             micro = (MicroBatch(batch, s, i == passes - 1) for i, (batch, s) in enumerate(pairs))
             yield Window(tuple(micro), n, len(masses))
-
-
-class _AsDrawn(Sequence[MicroBatch[B]]):
-    """The micro-batches of a window, drawn from the loader when they are asked for."""
-
-    def __init__(self, source: Iterator[B], scale: float, length: int, total: int) -> None:
-        self.source, self.scale, self.length, self.total = source, scale, length, total
-        self.drawn: list[MicroBatch[B]] = []
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(self.length)[index]]
-        index = range(self.length)[index]
-        while len(self.drawn) <= index:
-            try:
-                batch = next(self.source)
-            except StopIteration:
-                raise ValueError(
-                    f"batches: expected {self.total} micro-batches, the announced number, got fewer"
-                ) from None
-            self.drawn.append(MicroBatch(batch, self.scale, len(self.drawn) == self.length - 1))
-        return self.drawn[index]
+        self.used_up = source is self.batches
 
 
 def _refuse_another_division() -> None:
@@ -388,6 +316,8 @@ def _share(last: list[B], group: Any) -> list[B]:
 
 def _gather(values: tuple[float, ...], group: Any) -> list[list[float]]:
     """Collect numbers from all ranks, on the device that the group's backend works on."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return [list(values)]
     on_gpu = "nccl" in str(dist.get_backend(group))
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
     mine = torch.tensor(values, dtype=torch.float64, device=device)

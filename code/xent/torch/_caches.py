@@ -27,22 +27,16 @@ class TopK:
     tail : Tensor of float32 or float64, shape (...)
         Mass of all other classes. As a mass, and not in two bytes: what is left of 1 minus rounded probabilities
         is mostly rounding where a teacher is sure.
-    probs, log_probs : Tensor of floats, shape (..., k)
-        The classes' probabilities or their logarithms, one of the two. With `tail` they sum to one.
+    probs : Tensor of floats, shape (..., k)
+        The classes' probabilities. With `tail` they sum to one.
     classes : int, optional
         How many classes the teacher has; a student has to have as many.
     """
 
     indices: Tensor
     tail: Tensor
-    probs: Tensor | None = None
-    log_probs: Tensor | None = None
+    probs: Tensor
     classes: int | None = None
-
-    def __post_init__(self) -> None:
-        if (self.probs is None) == (self.log_probs is None):
-            which = "neither" if self.probs is None else "both"
-            raise TypeError(f"probs: expected probs or log_probs, got {which}")
 
 
 def top_k_of_teacher(teacher_logits: Tensor, k: int, *, temperature: float = 1.0, axis: int = -1) -> TopK:
@@ -93,19 +87,17 @@ def masses_of(cache: Any, hidden: Tensor, weight: Tensor | None, classes: int) -
             f"{cache.classes:,}; if only padding differs, slice the larger head, or make the cache of sliced logits"
         )
     indices = _indices(cache.indices, name, hidden)
-    given, of = (cache.probs, "probs") if cache.log_probs is None else (cache.log_probs, "log_probs")
-    values = tensors.floats(given, name).detach()
+    values = tensors.floats(cache.probs, name).detach()
     tail = tensors.tensor_of(cache.tail, name).detach()
     if tail.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"{name}: expected a tail in float32 or float64, got {tail.dtype}")
-    for value, what, shape in ((values, of, indices.shape), (tail, "tail", indices.shape[:-1])):
+    for value, what, shape in ((values, "probs", indices.shape), (tail, "tail", indices.shape[:-1])):
         tensors.same_device(value, name, hidden)
         if value.shape != shape:
             raise ValueError(f"{name}: expected a {what} of shape {tuple(shape)}, got {tuple(value.shape)}")
     live = _live(weight, hidden)
     tensors.in_range(indices.masked_fill(~live.unsqueeze(-1), 0), name, classes)
     masses = tensors.widened(values, name)
-    masses = masses if cache.log_probs is None else masses.exp()
     if concrete(indices, masses, tail):
         ordered = indices.sort(-1).values
         repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1) & live

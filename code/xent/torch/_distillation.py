@@ -70,17 +70,7 @@ def mixed_loss(
     reduction: Reduction = "mean",
     denominator: float | Tensor | None = None,
 ) -> Tensor:
-    """`xent.distillation.mixed_loss` on tensors; no gradient flows into the teacher's logits.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> z, v = torch.zeros(2, 2, requires_grad=True), torch.tensor([[2.0, 0.0], [9.0, 0.0]])
-    >>> xent.torch.mixed_loss(z, v, torch.tensor([0, -100]), ignore_index=-100).backward()
-    >>> z.grad
-    tensor([[-0.4404,  0.4404],
-            [ 0.0000,  0.0000]])
-    """
+    """`xent.distillation.mixed_loss` on tensors; no gradient flows into the teacher's logits."""
     alpha = check.number(alpha, "alpha", "a number in [0, 1]", 0.0, 1.0, closed="low high")
     z, v = _pair(student_logits, teacher_logits, axis)
     soft = _divergence_of(z, temperature, scale, direction, beta)
@@ -101,18 +91,7 @@ def top_k_loss(
     reduction: Reduction = "mean",
     denominator: float | Tensor | None = None,
 ) -> Tensor:
-    """`xent.distillation.top_k_loss` on tensors; the log-probabilities are constants.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> p = torch.tensor([[0.5, 0.3, 0.15, 0.05]], dtype=torch.float64)
-    >>> top, indices = p.log().topk(2)
-    >>> z = p.log().requires_grad_()
-    >>> xent.torch.top_k_loss(z, top, indices, treatment="truncated").backward()
-    >>> z.grad
-    tensor([[-0.1000, -0.0600,  0.1200,  0.0400]], dtype=torch.float64)
-    """
+    """`xent.distillation.top_k_loss` on tensors; the log-probabilities are constants."""
     check.choice(treatment, "treatment", TREATMENTS)
     z, axis = tensors.logits_of(student_logits, "student_logits", axis)
     name, shape = "top_log_probs", tuple(tensors.floats(top_log_probs, "top_log_probs").shape)
@@ -186,17 +165,7 @@ def sampled_loss(
     reduction: Reduction = "mean",
     denominator: float | Tensor | None = None,
 ) -> Tensor:
-    """`xent.distillation.sampled_loss` on tensors; the weights are constants.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> z = torch.zeros(1, 2, requires_grad=True)
-    >>> indices, weights = torch.tensor([[0, 0, 1]]), torch.tensor([[0.5, 0.25, 0.25]])
-    >>> xent.torch.sampled_loss(z, indices, weights).backward()
-    >>> z.grad
-    tensor([[-0.2500,  0.2500]])
-    """
+    """`xent.distillation.sampled_loss` on tensors; the weights are constants."""
     z, axis = tensors.logits_of(student_logits, "student_logits", axis)
     at = _class_choices(indices, "indices", z, axis)
     given = tensors.tensor_of(importance_weights, "importance_weights").detach()

@@ -7,7 +7,7 @@ that are small and at rows for which its arithmetic is not made.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from xent.distillation import difference
 
-from ._row_losses import Factor, RowLoss, done_again, exp_, log_probs, log_sum
+from ._row_losses import Beside, Factor, RowLoss, done_again, exp_, log_probs, log_sum
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Divergence(RowLoss):
         by_p, by_q = torch.where(d > 0, up, down + d), torch.where(d > 0, up - d, down)
         return self.beta * p + (1 - self.beta) * q, by_p, by_q
 
-    def _by_formula(self, z: Tensor, beside: Sequence[Tensor], factor: Factor, out: Tensor) -> Tensor:
+    def _by_formula(self, z: Tensor, beside: Beside, factor: Factor, out: Tensor) -> Tensor:
         """Return the losses of `plain`, and leave the gradient as `xent.distillation` has it."""
         (v,) = beside
         if factor is not None:
@@ -83,9 +83,7 @@ class Divergence(RowLoss):
             out.copy_(gradient * (factor * (self.temperature if self.squared else 1 / self.temperature)))
         return self.plain(z, v)
 
-    def kernel(
-        self, z: Tensor, beside: Sequence[Tensor], factor: Factor, out: Tensor, work: Tensor
-    ) -> Tensor:
+    def kernel(self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, work: Tensor) -> Tensor:
         """Return the same in fewer passes; the rows that these are not made for are done by the formula."""
         if not self.ordinary:
             return self._by_formula(z, beside, factor, out)
@@ -181,70 +179,48 @@ class Divergence(RowLoss):
 
 @dataclass(frozen=True)
 class Coarse(RowLoss):
-    """The divergence between k + 1 masses: of some classes, and of all others together.
+    """The forward divergence between k + 1 masses: of a cache's classes, and of all others together.
 
-    The classes are the `top_k` most probable of a teacher's logits, or, without `top_k`, those of a cache, which come
-    beside the logits with their masses and the mass of the others.
+    Beside the logits come the classes, their masses and the mass of the others.
     """
 
     temperature: float
     squared: bool
-    direction: str = "forward"
-    beta: float = 0.5
-    top_k: int | None = None
+    takes: ClassVar[int] = 3
+    indices: ClassVar[str] = "teacher_top_k"
     arrays: ClassVar[int] = 1
+    inner: ClassVar[Divergence] = Divergence(1.0, False, "forward")
 
-    @property
-    def takes(self) -> int:  # type: ignore[override]
-        return 3 if self.top_k is None else 1
+    def _teacher(self, beside: Beside, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the classes, the logarithms of the k + 1 masses, and what rounding has these miss one."""
+        masses = torch.cat([beside[1].to(dtype), beside[2].to(dtype).unsqueeze(-1)], -1)
+        return beside[0], masses.log(), masses.sum(-1) - 1
 
-    @property
-    def indices(self) -> str:  # type: ignore[override]
-        return "teacher_top_k" if self.top_k is None else ""
-
-    def _teacher(self, beside: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """Return which classes, logits of the k + 1 masses at the temperature, and what rounding has these miss one."""
-        if self.top_k is None:
-            masses = torch.cat([beside[1].to(dtype), beside[2].to(dtype).unsqueeze(-1)], -1)
-            return beside[0], masses.log(), masses.sum(-1) - 1
-        v = beside[0] / self.temperature
-        at = beside[0].topk(min(self.top_k, v.shape[-1]), -1).indices  # of the logits: hot ones are alike
-        return at, _coarse(v, at), v.new_zeros(len(v))
-
-    def _inner(self, losses: Tensor, over: Tensor) -> Tensor:
+    def _scaled(self, losses: Tensor, over: Tensor) -> Tensor:
         # The divergence of masses s p is s KL(p || q) + s log s.
         losses = (1 + over) * (losses + over.log1p())
         return losses * self.temperature**2 if self.squared else losses
 
     def plain(self, z: Tensor, *beside: Tensor) -> Tensor:
         at, v, over = self._teacher(beside, z.dtype)
-        inner = Divergence(1.0, False, self.direction, self.beta)
-        return self._inner(inner.plain(_coarse(z / self.temperature, at), v), over)
+        z = z / self.temperature
+        rest = log_sum(z.scatter(-1, at, -math.inf)).unsqueeze(-1)
+        return self._scaled(self.inner.plain(torch.cat([z.gather(-1, at), rest], -1), v), over)
 
-    def kernel(
-        self, z: Tensor, beside: Sequence[Tensor], factor: Factor, out: Tensor, work: Tensor
-    ) -> Tensor:
+    def kernel(self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, work: Tensor) -> Tensor:
         """Return the same; what the others' mass is drawn by, they share as they share the mass."""
         at, v, over = self._teacher(beside, z.dtype)
-        inner, rest = (
-            Divergence(1.0, False, self.direction, self.beta),
-            torch.div(z, self.temperature, out=work[0]),
-        )
+        rest = torch.div(z, self.temperature, out=work[0])
         own, tail = rest.gather(-1, at), rest.scatter_(-1, at, -math.inf).logsumexp(-1, keepdim=True)
         q = torch.cat([own, tail], -1)
-        drawn, room = torch.empty_like(q), q.new_empty(inner.arrays, *q.shape)
-        losses = inner.kernel(q, [v], None if factor is None else 1.0, drawn, room)
+        drawn, room = torch.empty_like(q), q.new_empty(self.inner.arrays, *q.shape)
+        losses = self.inner.kernel(q, [v], None if factor is None else 1.0, drawn, room)
         if factor is not None:
             by = factor * (self.temperature if self.squared else 1 / self.temperature)
             drawn.mul_((1 + over).unsqueeze(-1) * by)
             rest.sub_(tail.clamp(min=torch.finfo(z.dtype).min))
             torch.exp(rest, out=out).mul_(drawn[:, -1:]).scatter_add_(-1, at, drawn[:, :-1])
-        return self._inner(losses, over)
-
-
-def _coarse(z: Tensor, at: Tensor) -> Tensor:
-    """Return the logits of some classes, and of all others as one."""
-    return torch.cat([z.gather(-1, at), log_sum(z.scatter(-1, at, -math.inf)).unsqueeze(-1)], -1)
+        return self._scaled(losses, over)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from numpy.typing import ArrayLike
@@ -19,9 +19,9 @@ from ._checks import held
 from ._distillation import mixture
 from ._divergence import Coarse, Divergence
 from ._linear_step import LinearLoss, refuse_transforms, row_factors
+from ._losses import chosen
 from ._reduction import Settings, wide
 from ._row_losses import Distributions, Labels, RowLoss, Sampled, Terms
-from ._selected import chosen
 
 
 def linear_cross_entropy(
@@ -135,29 +135,25 @@ def linear_cross_entropy(
     return _reduced(layer, terms, beside, w, tensors.reduction_arguments(reduction, denominator), mass)
 
 
+class _Chosen(TypedDict, total=False):
+    linear_bias: Tensor | None
+    softcap: float | None
+    temperature: float
+    ignore_index: int | None
+
+
 @overload
 def linear_selected_log_probs(
     hidden: Tensor,
     linear_weight: Tensor,
     targets: Tensor,
     *,
-    linear_bias: Tensor | None = None,
-    softcap: float | None = None,
-    temperature: float = 1.0,
-    ignore_index: int | None = None,
     entropy: Literal[False] = False,
+    **how: Unpack[_Chosen],
 ) -> Tensor: ...
 @overload
 def linear_selected_log_probs(
-    hidden: Tensor,
-    linear_weight: Tensor,
-    targets: Tensor,
-    *,
-    linear_bias: Tensor | None = None,
-    softcap: float | None = None,
-    temperature: float = 1.0,
-    ignore_index: int | None = None,
-    entropy: Literal[True],
+    hidden: Tensor, linear_weight: Tensor, targets: Tensor, *, entropy: Literal[True], **how: Unpack[_Chosen]
 ) -> tuple[Tensor, Tensor]: ...
 def linear_selected_log_probs(
     hidden: Tensor,
@@ -222,7 +218,6 @@ def linear_distillation_loss(
     scale: Scale = "t_squared",
     direction: Direction = "forward",
     beta: float = 0.5,
-    top_k: int | None = None,
     targets: Tensor | None = None,
     alpha: float = 1.0,
     sample_weight: Tensor | ArrayLike | None = None,
@@ -257,9 +252,6 @@ def linear_distillation_loss(
         T > 0 divides both logits; a cache has to be taken at the same.
     scale, direction, beta
         As in `xent.distillation.distillation_loss`.
-    top_k : int, optional
-        Compare the probabilities of the live teacher's k most probable classes and that of all others
-        together, k + 1 numbers, instead of all V.
     targets : Tensor of integers, shape (...), optional
         Class indices; with `alpha` of 1 used only to find the rows that do not count, with `ignore_index`.
     alpha : float, default 1
@@ -279,9 +271,9 @@ def linear_distillation_loss(
     Notes
     -----
     The room is that of `linear_cross_entropy`, twice with a live teacher; on a GPU, two to eight times. Its errors and
-    other notes hold here too. Given its logits, a row's loss is as accurate as that of `distillation_loss`. With
-    `top_k` a loss L, without T^2, is off by at most e (L + sqrt(L) + e), e being (8 + margin) epsilons, and with a
-    cache by e (L + 1): the logarithm of what all other classes add up to is rounded.
+    other notes hold here too. Given its logits, a row's loss is as accurate as that of `distillation_loss`. With a
+    cache a loss L, without T^2, is off by at most (8 + margin) (L + 1) epsilons: the logarithm of what all other
+    classes add up to is rounded.
 
     Examples
     --------
@@ -327,16 +319,12 @@ def linear_distillation_loss(
     beside: tuple[Tensor, ...] = ()
     soft: RowLoss
     if teacher_hidden is not None:
-        if top_k is not None and check.integer(top_k, "top_k") < 1:
-            raise ValueError(f"top_k: expected at least one class, got {check.shown(top_k)}")
         teacher = _taught(layer, teacher_hidden, teacher_weight, teacher_bias)
-        how = (*heat, direction, beta_share(beta))
-        soft = Divergence(*how) if top_k is None or top_k >= layer.classes else Coarse(*how, top_k)
+        soft = Divergence(*heat, direction, beta_share(beta))
     else:
         for name, value, only in (
             ("teacher_weight", teacher_weight, None),
             ("teacher_bias", teacher_bias, None),
-            ("top_k", top_k, None),
             ("direction", direction, "forward"),
         ):
             if value is not only:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from numpy.typing import ArrayLike
@@ -20,6 +20,7 @@ from torch.nn.functional import logsigmoid
 
 from xent import _validate as check
 from xent._validate import BINARY_LOGITS, LOGITS, Reduction
+from xent.distillation import above_zero
 from xent.losses import clip, exponent
 
 from . import _checks as tensors
@@ -28,32 +29,9 @@ from ._reduction import concrete, reduce_each, reduce_rows
 from ._row_losses import Distributions, Entropy, Focal, Labels, Terms, log_probs, log_sum
 
 
-def log_sum_exp(
-    x: Tensor,
-    *,
-    axis: int | tuple[int, ...] | None = -1,
-    b: Tensor | ArrayLike | None = None,
-    keepdims: bool = False,
-) -> Tensor:
-    """`xent.log_sum_exp` on tensors; nan stays nan, and `b` is rounded to the dtype that is computed in.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> x = torch.tensor([0.0, -40.0])
-    >>> xent.torch.log_sum_exp(x), torch.logsumexp(x, -1)
-    (tensor(4.2484e-18), tensor(0.))
-    """
-    z = tensors.widened(x, "x")
-    if not isinstance(keepdims, bool):
-        raise TypeError(f"keepdims: expected True or False, got {check.shown(keepdims)}")
-    axes = check.summed_axes(z, "x", axis)
-    if b is not None:
-        factors = tensors.weights(b, "b", tuple(z.shape), "that of x", z, broadcast=True)
-        z = torch.where((factors > 0) | z.isnan(), z + torch.log(factors), -math.inf)  # 0 * inf = 0
-    kept = [1 if i in axes else n for i, n in enumerate(z.shape)]
-    result = log_sum(z.movedim(axes, list(range(-len(axes), 0))).flatten(-len(axes)))
-    return result.reshape(kept) if keepdims else result
+def log_sum_exp(x: Tensor, *, axis: int = -1) -> Tensor:
+    """`xent.log_sum_exp` on tensors; nan stays nan."""
+    return log_sum(tensors.logits_of(tensors.widened(x, "x"), "x", axis)[0])
 
 
 def log_softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
@@ -71,59 +49,16 @@ def log_softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
 
 
 def entropy_from_logits(logits: Tensor, *, axis: int = -1, base: float | None = None) -> Tensor:
-    """`xent.information.entropy_from_logits` on tensors; nan, and rows without a softmax, give nan.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> z = torch.tensor([30.0, 0.0])
-    >>> xent.torch.entropy_from_logits(z), torch.distributions.Categorical(logits=z).entropy()
-    (tensor(2.9009e-12), tensor(2.8073e-12))
-    """
+    """`xent.information.entropy_from_logits` on tensors; nan, and rows without a softmax, give nan."""
     moved, _ = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
     nats = Entropy().plain(moved)
     return nats if base is None else nats / check.unit(base)
 
 
 def softmax(logits: Tensor, *, axis: int = -1) -> Tensor:
-    """`xent.softmax` on tensors; nan, and rows without a softmax, give nan.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> z = torch.tensor([[0.0, -20.0], [-torch.inf, -torch.inf]], dtype=torch.float16)
-    >>> xent.torch.softmax(z)
-    tensor([[1.0000e+00, 2.0612e-09],
-            [       nan,        nan]])
-    """
+    """`xent.softmax` on tensors; nan, and rows without a softmax, give nan."""
     moved, axis = tensors.logits_of(tensors.widened(logits, "logits"), "logits", axis)
     return torch.softmax(moved, -1).movedim(-1, axis)
-
-
-def sigmoid(logits: Tensor) -> Tensor:
-    """`xent.sigmoid` on tensors; nan stays nan.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> z = torch.tensor([-20.0, torch.nan], dtype=torch.float16)
-    >>> xent.torch.sigmoid(z), torch.sigmoid(z)
-    (tensor([2.0612e-09,        nan]), tensor([0., nan], dtype=torch.float16))
-    """
-    return torch.sigmoid(tensors.widened(logits, "logits"))
-
-
-def log_sigmoid(logits: Tensor) -> Tensor:
-    """`xent.log_sigmoid` on tensors, accurate in both tails; nan stays nan.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> z = torch.tensor([-1000.0, 40.0])
-    >>> xent.torch.log_sigmoid(z), torch.sigmoid(z).log()
-    (tensor([-1.0000e+03, -4.2484e-18]), tensor([-inf, 0.]))
-    """
-    return logsigmoid(tensors.widened(logits, "logits"))
 
 
 def cross_entropy(
@@ -169,6 +104,76 @@ def cross_entropy(
     cap, penalty = tensors.cap_and_penalty(softcap, z_loss, z.dtype)
     loss = Terms((Labels(smoothing, penalty),), softcap=cap)
     return reduce_rows(loss, z, (labels,), w, tensors.reduction_arguments(reduction, denominator))
+
+
+class _Chosen(TypedDict, total=False):
+    axis: int
+    temperature: float
+    ignore_index: int | None
+
+
+@overload
+def selected_log_probs(
+    logits: Tensor, targets: Tensor, *, entropy: Literal[False] = False, **how: Unpack[_Chosen]
+) -> Tensor: ...
+@overload
+def selected_log_probs(
+    logits: Tensor, targets: Tensor, *, entropy: Literal[True], **how: Unpack[_Chosen]
+) -> tuple[Tensor, Tensor]: ...
+def selected_log_probs(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    axis: int = -1,
+    temperature: float = 1.0,
+    ignore_index: int | None = None,
+    entropy: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Log-probabilities of the targets' classes and, in the same pass, entropies: what policy gradients take.
+
+    Parameters
+    ----------
+    logits : Tensor of floats, shape (..., K, ...)
+        Logits, the classes along `axis`.
+    targets : Tensor of integers, the shape of the logits without the class axis
+        Class indices in [0, K), such as the tokens that were drawn.
+    axis : int, default -1
+        The class axis.
+    temperature : float, default 1
+        T > 0 divides the logits, as when the tokens were drawn.
+    ignore_index : int, optional
+        Targets of this value get zeros and no gradient, whatever their logits hold.
+    entropy : bool, default False
+        Return the entropies of softmax(logits / T) too.
+
+    Returns
+    -------
+    Tensor, or two
+        Log-probabilities, and entropies in nats if asked for, in the shape of the targets and at least float32.
+        Both are differentiable to any order. A first backward pass makes nothing large but the gradient.
+
+    Examples
+    --------
+    >>> import torch, xent.torch
+    >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]], requires_grad=True)
+    >>> log_p, entropy = xent.torch.selected_log_probs(logits, torch.tensor([0, 1]), entropy=True)
+    >>> log_p.detach(), entropy.detach()
+    (tensor([-0.4076, -0.1698]), tensor([0.8324, 0.5243]))
+    """
+    z, axis = tensors.logits_of(logits, "logits", axis)
+    labels, counts = tensors.labels_of(targets, z, ignore_index, axis=axis)
+    terms = chosen(temperature, entropy, z.dtype)
+    w = tensors.target_weights(z, None, counts)
+    found = reduce_rows(terms, z, (labels,), w, ("none", None))
+    return (-found[0], found[1]) if entropy else -found[0]
+
+
+def chosen(temperature: Any, entropy: Any, dtype: torch.dtype, softcap: float | None = None) -> Terms:
+    """Check the temperature and whether the entropy is asked for, and return the terms."""
+    t = tensors.within(above_zero(temperature, "temperature"), "temperature", dtype)
+    if not isinstance(entropy, bool):
+        raise TypeError(f"entropy: expected True or False, got {check.shown(entropy)}")
+    return Terms((Labels(), Entropy()) if entropy else (Labels(),), None, softcap, t)
 
 
 def soft_cross_entropy(
@@ -280,17 +285,7 @@ def nll(
     reduction: Reduction = "mean",
     denominator: float | Tensor | None = None,
 ) -> Tensor:
-    """`xent.nll` on tensors; each log-probability counts as free, so that the target's alone has a gradient.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> log_p = torch.log_softmax(torch.zeros(2, 3), -1).requires_grad_()
-    >>> xent.torch.nll(log_p, torch.tensor([2, -100]), ignore_index=-100).backward()
-    >>> log_p.grad
-    tensor([[ 0.,  0., -1.],
-            [ 0.,  0.,  0.]])
-    """
+    """`xent.nll` on tensors; each log-probability counts as free, so that the target's alone has a gradient."""
     moved, axis = tensors.logits_of(tensors.widened(log_probs, "log_probs"), "log_probs", axis)
     labels, counts = tensors.labels_of(targets, moved, ignore_index, axis=axis)
     if concrete(moved):
@@ -310,7 +305,6 @@ def log_loss(
     probs: Tensor,
     targets: Tensor,
     *,
-    labels: Tensor | ArrayLike | None = None,
     eps: float = 0.0,
     axis: int = -1,
     weight: Tensor | ArrayLike | None = None,
@@ -319,23 +313,19 @@ def log_loss(
     reduction: Reduction = "mean",
     denominator: float | Tensor | None = None,
 ) -> Tensor:
-    """`xent.log_loss` on tensors: `labels` are the numbers that the targets call the classes.
-
-    A clipped probability has no gradient.
+    """`xent.log_loss` on tensors; a clipped probability has no gradient.
 
     Examples
     --------
     >>> import torch, xent.torch
     >>> p = torch.tensor([[0.75, 0.25], [1.0, 0.0]], requires_grad=True)
-    >>> xent.torch.log_loss(p, torch.tensor([3, 8]), labels=[3, 8], eps=1e-6).backward()
+    >>> xent.torch.log_loss(p, torch.tensor([0, 1]), eps=1e-6).backward()
     >>> p.grad
     tensor([[-0.6667,  0.0000],
             [ 0.0000,  0.0000]])
     """
     moved, axis = tensors.logits_of(tensors.widened(probs, "probs"), "probs", axis)
-    if labels is not None:
-        targets, ignore_index = _by_label(targets, labels, moved.shape[-1], ignore_index)
-    of, counts = tensors.labels_of(targets, moved, ignore_index, axis=axis)
+    labels, counts = tensors.labels_of(targets, moved, ignore_index, axis=axis)
 
     def fits() -> str:
         return check.other_axis(probs, axis, LOGITS if ((probs < 0) | (probs > 1)).any() else "")
@@ -346,7 +336,7 @@ def log_loss(
     def loss(p: Tensor) -> Tensor:
         return -(_clipped(p, eps)[0] if eps else torch.log(p))
 
-    return _pick(moved, of, counts, weight, sample_weight, reduction, denominator, loss)
+    return _pick(moved, labels, counts, weight, sample_weight, reduction, denominator, loss)
 
 
 def binary_log_loss(
@@ -358,16 +348,7 @@ def binary_log_loss(
     reduction: Reduction = "mean",
     denominator: float | Tensor | None = None,
 ) -> Tensor:
-    """`xent.binary_log_loss` on tensors; a clipped probability has no gradient.
-
-    Examples
-    --------
-    >>> import torch, xent.torch
-    >>> p = torch.tensor([0.5, 0.0], requires_grad=True)
-    >>> xent.torch.binary_log_loss(p, torch.tensor([1, 1]), eps=1e-6, reduction="sum").backward()
-    >>> p.grad
-    tensor([-2.,  0.])
-    """
+    """`xent.binary_log_loss` on tensors; a clipped probability has no gradient."""
     p = tensors.widened(probs, "probs")
     tensors.inside(p, "probs", hint=lambda: BINARY_LOGITS)
     eps = held(clip(eps), p)
@@ -411,27 +392,6 @@ def _binary_sides(z: Tensor, y: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
     """-y log p and -n log(1 - p), with 0 * inf = 0, also in the gradient: a side may have no mass."""
     up, down = torch.where((y > 0) | z.isfinite(), z, 0.0), torch.where((n > 0) | z.isfinite(), z, 0.0)
     return -y * logsigmoid(up), -n * logsigmoid(-down)
-
-
-def _by_label(targets: Any, labels: Any, classes: int, ignore_index: int | None) -> tuple[Tensor, int | None]:
-    """Return class indices for targets that are given by the numbers that the classes are called."""
-    given = tensors.tensor_of(targets, "targets")
-    if not isinstance(labels, Tensor):
-        array = check.any_array(labels, "labels")
-        labels = array.astype("int64") if array.dtype.kind in "iu" else check.real_array(array, "labels")
-    names = torch.as_tensor(labels, device=given.device)
-    if tuple(names.shape) != (classes,):
-        raise ValueError(f"labels: expected shape {(classes,)}, one number a class, got {tuple(names.shape)}")
-    if concrete(names) and len(names.unique()) < classes:
-        raise ValueError(f"labels: expected distinct labels, got {names.tolist()}")
-    same = given.unsqueeze(-1) == names
-    ignored = torch.zeros_like(given, dtype=torch.bool)
-    if ignore_index is not None:
-        ignored = ~tensors.differ(given, check.integer(ignore_index, "ignore_index"))
-    if concrete(same):
-        check.refuse_where(~(same.any(-1) | ignored), "targets", "one of the labels", given)
-    of = same.to(torch.uint8).argmax(-1)
-    return of.masked_fill(ignored, -1), None if ignore_index is None else -1
 
 
 def _pick(

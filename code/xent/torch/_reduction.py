@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 
 from xent._validate import Reduction, mean_divisor
 
-from ._row_losses import RowLoss, Terms
+from ._row_losses import SMALL, RowLoss, Terms
 
 Settings = tuple[Reduction, float | Tensor | None]  # the reduction, and what replaces the mean's divisor
 
@@ -148,7 +148,7 @@ def _blockwise(
     if scale is not None and rows.data_ptr() == z.data_ptr():
         gradient = torch.empty_like(rows)  # else the logits lay in another order, and their copy is ours
     on_cpu, arrays = z.device.type == "cpu", terms.arrays
-    turned = on_cpu and arrays > 0 and classes <= CLASSES_FIRST_UP_TO
+    turned = on_cpu and arrays > 0 and classes <= CLASSES_FIRST_UP_TO and z.numel() > SMALL
     in_place = scale is not None and rows.dtype == dtype and not turned
     # The arrays of a block: those of the loss, one for the gradient, copies of the logits and their like.
     like = [x.shape == rows.shape and x.is_floating_point() for x in (rows, *rest)]

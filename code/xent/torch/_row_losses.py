@@ -22,9 +22,12 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 Factor: TypeAlias = Tensor | float | None
+Beside: TypeAlias = Sequence[Tensor]
 
 # Up to so many terms a product with ones is faster than a sum, and about as accurate.
 DOT_UP_TO = 32
+# Of fewer numbers what counts is how many operations there are.
+SMALL = 1 << 10
 LOG2_OF_E = math.log2(math.e)
 
 
@@ -38,9 +41,7 @@ class RowLoss:
     def plain(self, z: Tensor, *beside: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def kernel(
-        self, z: Tensor, beside: Sequence[Tensor], factor: Factor, out: Tensor, work: Tensor
-    ) -> Tensor:
+    def kernel(self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, work: Tensor) -> Tensor:
         """Return the losses of a block; this one differentiates `plain`, which `xent::linear_loss` cannot do."""
         if factor is None:
             return self.plain(z, *beside)
@@ -71,9 +72,7 @@ class Labels(RowLoss):
                 losses = (1 - self.smoothing) * minus_log_p(z, labels) + self.smoothing * losses
         return losses + self.z_loss * torch.logsumexp(z, -1).square() if self.z_loss else losses
 
-    def kernel(
-        self, z: Tensor, beside: Sequence[Tensor], factor: Factor, out: Tensor, work: Tensor
-    ) -> Tensor:
+    def kernel(self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, work: Tensor) -> Tensor:
         """From exp(z - z_y), without a maximum of each row, which over 10 classes on a CPU takes five times as long.
 
         Rows where that overflows, or the target is impossible, are done again from exp(z - max z).
@@ -86,9 +85,7 @@ class Labels(RowLoss):
             losses, lambda z, beside, *to: self._above(z, beside, None, *to), z, beside, factor, out
         )
 
-    def _above(
-        self, z: Tensor, beside: Sequence[Tensor], own: Tensor | None, factor: Factor, out: Tensor
-    ) -> Tensor:
+    def _above(self, z: Tensor, beside: Beside, own: Tensor | None, factor: Factor, out: Tensor) -> Tensor:
         """Take exponentials relative to the target's logits, `own`, or to the highest where these are not given.
 
         The target's term stays out of the sum, so that nothing cancels: p_y - 1 is -others / total.
@@ -149,9 +146,7 @@ class Focal(RowLoss):
         # A factor of zero leaves the loss out: 0 * inf would be nan.
         return _times(beside[1], losses) if beside[1:] else losses
 
-    def kernel(
-        self, z: Tensor, beside: Sequence[Tensor], factor: Factor, out: Tensor, work: Tensor
-    ) -> Tensor:
+    def kernel(self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, work: Tensor) -> Tensor:
         """Return a function of -log p, whose slope multiplies the gradient of that."""
         cost = Labels().kernel(z, beside[:1], None if factor is None else 1.0, out, work)
         p, rest = torch.exp(-cost), -torch.expm1(-cost)
@@ -188,9 +183,7 @@ class Distributions(RowLoss):
         losses = (torch.where((t == 0) & gaps.isinf(), 0.0, gaps) * t).sum(-1) + t.sum(-1) * top.squeeze(-1)
         return losses + self.z_loss * t.sum(-1) * torch.logsumexp(z, -1).square() if self.z_loss else losses
 
-    def kernel(
-        self, z: Tensor, beside: Sequence[Tensor], factor: Factor, out: Tensor, work: Tensor
-    ) -> Tensor:
+    def kernel(self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, work: Tensor) -> Tensor:
         t, gaps = self._masses(*(x.to(z.dtype) for x in beside)), work[0]
         mass = t.sum(-1, keepdim=True)
         top, log_total = normalised(z, out, gaps)
@@ -220,9 +213,7 @@ class Entropy(RowLoss):
         gaps, top = below_the_highest(z)
         return top.squeeze(-1) + ((-gaps - top).exp() * gaps.masked_fill(gaps.isposinf(), 0.0)).sum(-1)
 
-    def kernel(
-        self, z: Tensor, beside: Sequence[Tensor], factor: Factor, out: Tensor, work: Tensor
-    ) -> Tensor:
+    def kernel(self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, work: Tensor) -> Tensor:
         gaps = work[0]
         _, log_total = normalised(z, out, gaps)
         gaps.clamp_(min=torch.finfo(z.dtype).min / 4)  # of an impossible class, 0 * inf
@@ -249,9 +240,7 @@ class Sampled(RowLoss):
         losses = (-masses * torch.where(masses > 0, log_q, 0.0)).sum(-1)
         return losses * self.temperature**2 if self.squared else losses
 
-    def kernel(
-        self, z: Tensor, beside: Sequence[Tensor], factor: Factor, out: Tensor, work: Tensor
-    ) -> Tensor:
+    def kernel(self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, work: Tensor) -> Tensor:
         (at, masses), t = (beside[0], beside[1].to(z.dtype)), self.temperature
         _, log_total = normalised(z if t == 1 else z / t, out, work[0])
         mass = masses.sum(-1, keepdim=True)
@@ -302,7 +291,7 @@ class Terms:
         ends = [sum(part.takes for part in self.parts[: i + 1]) for i in range(len(self.parts))]
         return [(part, tensors[end - part.takes : end]) for part, end in zip(self.parts, ends, strict=True)]
 
-    def indices(self, beside: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
+    def indices(self, beside: Beside) -> list[tuple[str, Tensor]]:
         return [(part.indices, own[0]) for part, own in self._dealt(beside) if part.indices]
 
     def plain(self, z: Tensor, *beside: Tensor) -> Tensor:
@@ -312,9 +301,7 @@ class Terms:
         losses = [part.plain(z, *own) for part, own in self._dealt(beside)]
         return torch.stack(losses) if self.shares is None else _added(self.shares, losses)
 
-    def kernel(
-        self, z: Tensor, beside: Sequence[Tensor], factors: Factor, out: Tensor, work: Tensor
-    ) -> Tensor:
+    def kernel(self, z: Tensor, beside: Beside, factors: Factor, out: Tensor, work: Tensor) -> Tensor:
         """Return the same of a block, as `RowLoss.kernel` does; without shares, factors have shape (P, R, 1)."""
         if len(self.parts) == 1 and self.shares == (1.0,) and self.softcap is None and self.temperature == 1:
             return self.parts[0].kernel(z, beside, factors, out, work)
@@ -358,7 +345,7 @@ def done_again(
     losses: Tensor,
     kernel: Callable[[Tensor, Sequence[Tensor], Factor, Tensor], Tensor],
     z: Tensor,
-    beside: Sequence[Tensor],
+    beside: Beside,
     factor: Factor,
     out: Tensor,
 ) -> Tensor:
@@ -423,11 +410,11 @@ def log_sum(z: Tensor) -> Tensor:
 
 def exp_(x: Tensor) -> Tensor:
     """Exponentials in place; on a CPU by exp2, in half the time: |x| / 2 epsilons less accurate."""
-    return x.mul_(LOG2_OF_E).exp2_() if x.device.type == "cpu" else x.exp_()
+    return x.mul_(LOG2_OF_E).exp2_() if x.device.type == "cpu" and x.numel() > SMALL else x.exp_()
 
 
 def sum_classes(x: Tensor) -> Tensor:
     """Sum each row, in half the time or less where rows are short."""
-    if x.device.type != "cpu" or x.shape[-1] > DOT_UP_TO:
+    if x.device.type != "cpu" or x.shape[-1] > DOT_UP_TO or x.numel() <= SMALL:
         return x.sum(-1)
     return torch.mv(x, x.new_ones(x.shape[-1]))

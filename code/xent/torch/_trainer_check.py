@@ -222,7 +222,7 @@ def _window(loader: Iterable[Any], size: int) -> tuple[list[Any], list[int]]:
     """
     batches: list[Any] = []
     with_labels: list[int] = []
-    for i, batch in enumerate(_read(loader, LOOK + size)):
+    for i, batch in enumerate(islice(loader, LOOK + size)):
         if i < size:
             batches.append(batch)
         with_labels.append(_labels(batch))
@@ -239,15 +239,6 @@ def _window(loader: Iterable[Any], size: int) -> tuple[list[Any], list[int]]:
         f"trainer: expected micro-batches with unlike numbers of labels, got {len(with_labels)} with "
         f"{with_labels[0]} each, which hide a mean of means; pass batches= that differ"
     )
-
-
-def _read(loader: Iterable[Any], most: int) -> Iterator[Any]:
-    """Yield a loader's first micro-batches; one that fails where it should end, as accelerate's empty one, ends."""
-    try:
-        yield from islice(loader, most)
-    except ValueError as failure:
-        if not str(failure).startswith("Batch does not contain any data"):
-            raise
 
 
 def _labels(batch: Any) -> int:
