@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -325,3 +327,27 @@ def test_the_loss_on_new_data_does_not_approach_a_training_loss(seed: int, end: 
     for parts, near in ((2, np.inf), (10, 0.003)):
         old, new = left_out(parts, seed)
         assert old < full < new and abs(new - end) < near
+
+
+def solution(xtol: str) -> Any:
+    """The chapter's, with this tolerance."""
+    page = Path(__file__).parents[2] / "chapters/03_information.ipynb"
+    cells = ["".join(cell["source"]) for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]]
+    source = next(cell for cell in cells if "brentq(" in cell).partition("\n\n\nprint(")[0]
+    names: dict[str, Any] = {"np": np, "xent": xent}
+    exec(source.replace("xtol=1e-14 / np.ptp(values)", xtol), names)
+    return names["maxent"]
+
+
+@claim(
+    "Its mean increases with $\\tau$",
+    on=["xtol=1e-14 / np.ptp(values)"],
+    but_not={"an absolute tolerance": "xtol=1e-14"},
+)
+def test_the_solution_to_the_die_at_any_scale(xtol: str) -> None:
+    maxent = solution(xtol)
+    for values in ([1, 2, 3, 4, 5, 6], [6, 1, 1, 2], [0, 1]):
+        for scale, share in itertools.product((1e-10, 1.0, 1e10), (1e-6, 0.3, 0.7, 0.999)):
+            v = scale * np.array(values)
+            mean = v.min() + share * np.ptp(v)
+            assert abs(maxent(v, mean) @ v - mean) < 1e-9 * np.ptp(v)

@@ -197,6 +197,19 @@ def test_what_follows_a_letter() -> None:
         assert np.abs(again / pairs - 1).max() > 1e-3
 
 
+@claim(
+    "The share of upward steps leaves out steps",
+    on=[dialects.dialect("up"), dialects.dialect("down"), TRUTH],
+    but_not={"a share of all steps": (TRUTH, True)},
+)
+def test_which_steps_a_share_counts(tree: Array, every: bool = False) -> None:
+    """By the joint distribution of neighbouring letters."""
+    on, pairs = LAST >= 0, np.zeros((4, 4))
+    np.add.at(pairs, LAST[on], dialects.begins(tree)[on, None] * tree[on, :4])
+    up, down = (sum(pairs[a, (a + step) % 4] for a in range(4)) for step in (1, -1))
+    assert dialects.share_of_up(tree) == pytest.approx(up / (pairs.sum() if every else up + down))
+
+
 @pytest.mark.claim(
     "14", "Differentiated with the drawn token held constant", "As a negative reward in a policy gradient"
 )
