@@ -1,4 +1,4 @@
-"""Claims as rows, and the inputs that try to refute them.
+r"""Claims as rows, and the inputs that try to refute them.
 
     @claim(
         "no entry of $p - t$ exceeds",
@@ -15,7 +15,9 @@ say, a neighbour of the truth, an input outside the condition. An input is one a
 by name; without `on` the check runs as it stands. A callable is called inside the test: whatever draws, reads or
 computes goes there. Another row of the same check is `test_more = claim("...", on=..., but_not=...)(check)`. A
 docstring, if any, says what the names do not. An odd case is a plain test with `@pytest.mark.claim("04", "...")` that
-says `with refuted("what"):` itself.
+says `with refuted("what"):` itself. What a printed equation proves has a row of it:
+
+    test_the_likelihood = claim("...", on=["eq-bce"], but_not={"the sum": ("eq-bce", r"-\frac1N", "-")})(printed)
 
 _ext/marks.py finds the sentence: the ✓ stands at its end, and the card shows it. Where only a part is claimed, write
 "first words ... last words".
@@ -92,6 +94,20 @@ def claim(
         return marked
 
     return test_of
+
+
+def printed(label: str, old: str = "", new: str = "") -> None:
+    """An equation of the book proves the claim, as it is printed, or with this piece of it replaced by another."""
+    import mpmath
+
+    from equations import reader
+    from equations import test_read as page
+
+    tex = " ".join(page.printed()[label].split())
+    if old not in tex:
+        raise RuntimeError(f"{label} has no {old}: {tex}")
+    with mpmath.workdps(reader.DIGITS):
+        assert not next(reader.failures(tex.replace(old, new, 1) if old else tex, *page.row(label)), "")
 
 
 def one_hot(y: Array, classes: int) -> Array:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 from functools import cache
 from typing import Any
 
@@ -16,7 +14,7 @@ from sklearn.datasets import load_digits, load_wine
 from sklearn.linear_model import LogisticRegression
 
 import xent
-from adversary import batches, claim, designs, distributions, labels, one_hot, rng, weights
+from adversary import batches, claim, designs, distributions, labels, one_hot, printed, rng, weights
 from xent import gradients
 
 Array = np.ndarray
@@ -45,47 +43,32 @@ def squared_fit(x: Array, y: Array) -> Array:
     return np.asarray(np.linalg.lstsq(with_ones(x), np.eye(y.max() + 1)[y], rcond=None)[0])
 
 
-def records() -> list[Any]:
-    """All records of up to three labels, with rows of every kind, zeros included."""
-    kinds = [(k, n, p) for k in (2, 4) for n in (1, 2, 3) for _, p in distributions(rng(0), k, n)]
-    return [(p, np.array(r)) for k, n, p in kinds for r in itertools.product(range(k), repeat=n)]
-
-
 SOME = np.array([[0.1, 0.2, 0.3, 0.4], [0.25, 0.2, 0.3, 0.25], [0.7, 0.1, 0.1, 0.1]]), np.array([0, 3, 3])
 
 
-@pytest.mark.erratum("2.1", "holds")
-@claim(
+test_the_loss_is_a_likelihood = claim(
     "The loss of a label is minus the logarithm",
-    on=records,
-    but_not={"the mean": (*SOME, "mean"), "the labels of other rows": (*SOME, "sum", -1)},
-)
-def test_the_loss_is_a_likelihood(p: Array, record: Array, reduction: Any = "sum", order: int = 1) -> None:
-    factors = p[np.arange(len(record)), record]
-    loss = float(xent.log_loss(p, record[::order], reduction=reduction))
-    if factors.min() == 0 or np.prod(factors) > 1e-290:  # or the product is lost, as chapter 1 says
-        with np.errstate(divide="ignore"):
-            assert loss == pytest.approx(-np.log(np.prod(factors)), rel=1e-12, abs=1e-14)
-
-
-@claim(
-    "Softmax is the only map from logits ... changes nothing.",
-    on=lambda: ((z,) for what, z, _ in batches(rng(1)) if "margins" not in what),  # where none is a zero
+    on=["eq-label-likelihood"],
     but_not={
-        "softplus": (SOME[0], lambda z: np.logaddexp(0, z) / np.logaddexp(0, z).sum(axis=1, keepdims=True)),
-        "squares": (SOME[0], lambda z: z**2 / (z**2).sum(axis=1, keepdims=True)),
-        "a softmax of twice the logits": (SOME[0], lambda z: xent.softmax(2 * z)),
-        "exponentials that are not normalised": (SOME[0], np.exp),
+        "the sum in place of the mean": ("eq-label-likelihood", r"-\tfrac{1}{N} \sum", r"-\sum"),
+        "the labels of other rows": ("eq-label-likelihood", r"p_{n,y_n} \\ -", r"p_{y_n,n} \\ -"),
     },
-)
-def test_softmax_has_the_log_odds(z: Array, of: Any = xent.softmax) -> None:
-    """With a sum of one they leave no choice: p_k = p_1 exp(z_k - z_1)."""
-    p = of(z)
-    assert (p > 0).all()
-    np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-9)
-    np.testing.assert_allclose(np.log(p[:, 1:] / p[:, :1]), z[:, 1:] - z[:, :1], rtol=1e-6, atol=1e-9)
-    for shift in (-1e4, 3.3, 1e4):
-        np.testing.assert_allclose(of(z + shift), p, rtol=1e-9)
+)(printed)
+
+
+test_softmax_has_the_log_odds = claim(
+    "Softmax is the only map from logits ... changes nothing.",
+    on=["eq-log-odds", "eq-softmax-map", "eq-softmax-shift"],
+    but_not={
+        "twice the logits": ("eq-log-odds", "z_j - z_k", "2 z_j - 2 z_k"),
+        "exponentials that are not normalised": (
+            "eq-softmax-map",
+            r"\frac{e^{z_k}}{\sum_{j=1}^{K} e^{z_j}}",
+            "e^{z_k}",
+        ),
+        "the logits themselves, normalised": ("eq-softmax-map", "{e^{z_k}}", "{z_k}"),
+    },
+)(printed)
 
 
 def tops(tied: bool) -> list[Array]:
@@ -241,25 +224,19 @@ def test_mixed_up_labels_cost_what_the_shares_cost(
     assert settled == pytest.approx(alone, abs=0.02)
 
 
-@claim(
+test_the_losses_of_a_text = claim(
     "from a start symbol on the losses",
     "$z_i$ before ... token $x_i$,",
-    on=[(k, n) for k in (2, 7, 300) for n in (1, 2, 40)],
-    but_not={"the labels from the second token on": (7, 3, 1), "the logits behind each token": (7, 3, 0, 0)},
-)
-def test_the_losses_of_a_text(vocabulary: int, n: int, first: int = 0, shift: int = 1) -> None:
-    """Markov chains; the token 0 is the start symbol, and a separate walk multiplies the probabilities."""
-    g, path = rng(6), 0.0
-    table = 3 * g.normal(size=(vocabulary, vocabulary))
-    chain, text = np.exp(table) / np.exp(table).sum(axis=1, keepdims=True), g.integers(0, vocabulary, n)
-    for a, b in itertools.pairwise([0, *text]):
-        path += np.log(chain[a, b])
-    before = np.r_[0, text][:-1] if shift else text
-    total = float(xent.cross_entropy(table[before[first:]], text[first:], reduction="sum"))
-    assert total == pytest.approx(-path, rel=1e-10)
-    # It is the same function as for three wines: the label is one of the columns.
-    with pytest.raises(ValueError, match="targets"):
-        xent.cross_entropy(table[before], np.full(n, vocabulary))
+    on=["eq-next-token"],
+    but_not={
+        "the labels from the second token on": (
+            "eq-next-token",
+            r"\sum_{i=1}^{n} \ell",
+            r"\sum_{i=2}^{n} \ell",
+        ),
+        "the logits behind each token": ("eq-next-token", r"x_1, \dots, x_{i-1}", r"x_1, \dots, x_i"),
+    },
+)(printed)
 
 
 @cache
@@ -289,55 +266,14 @@ def test_counting_is_the_fit(text: str, steps: int = 1500) -> None:
     assert best - 1e-12 <= xent.cross_entropy(table[before], after) < 1.01 * best
 
 
-@claim(
-    "At $T = 1$ it writes mostly familiar pairs",
-    "at a high one it draws many pairs",
-    but_not={
-        "few words of any length": (1.0, 1),
-        "familiar pairs at T = 3": (3.0, 3),
-        "T = 1 as hot": (1.0, 3, 1.0),
-    },
-)
-def test_what_the_table_writes(plain: float = 1.0, letters: int = 3, hot: float = 3.0) -> None:
-    """20,000 characters at each temperature: pairs of the text, and its words of three letters and more."""
-    peck = "peck of pickled peppers"
-    text = f"peter piper picked a {peck}.\na {peck} peter piper picked.\nif peter piper picked a {peck},\n"
-    text += f"where's the {peck} peter piper picked?\n"
-    table, characters, familiar = table_of(text, 1000)[2], sorted(set(text)), []
-    for temperature in (plain, hot):
-        ends, at = xent.softmax(table / temperature).cumsum(axis=1), [characters.index("p")]
-        for u in rng(19).random(20_000):
-            at.append(min(int(np.searchsorted(ends[at[-1]], u)), len(characters) - 1))
-        written = "".join(characters[k] for k in at)
-        pairs, words = set(itertools.pairwise(text)), set(re.findall("[a-z']+", text))
-        familiar.append(np.mean([pair in pairs for pair in itertools.pairwise(written)]))
-        known = np.mean([w in words for w in re.findall("[a-z']+", written) if len(w) >= letters])
-        assert temperature == hot or known < 0.15
-    assert familiar[0] > 0.98 and familiar[1] < 0.7
-
-
-def gaussian(g: Any) -> Any:
-    return stats.norm(scale=g.uniform(0.1, 5)).logpdf
-
-
-UNEQUAL = np.where(np.arange(40) < 20, 0.01, 1.0)
-
-
-@claim(
+test_squared_error_is_gaussian = claim(
     "Minimising squared error is maximum likelihood",
-    on=lambda: [
-        (x, x.sum(axis=1) + rng(8).normal(size=len(x)), gaussian(rng(8))) for _, x, _ in designs(rng(8))
-    ],
-    but_not=lambda: {
-        "unequal variance": (rng(8).normal(size=(40, 2)), UNEQUAL, stats.norm(scale=UNEQUAL).logpdf),
-        "Laplace's noise": (rng(8).normal(size=(40, 2)), rng(8).standard_cauchy(40), lambda u: -np.abs(u)),
+    on=["eq-gaussian-nll"],
+    but_not={
+        "Laplace's error": ("eq-gaussian-nll", "(t_k - a_k)^2 +", "|t_k - a_k| +"),
+        "one variance for all widths": ("eq-gaussian-nll", r"\frac{1}{2 s^2} \sum", r"\frac12 \sum"),
     },
-)
-def test_squared_error_is_gaussian(x: Array, t: Array, likelihood: Any) -> None:
-    residual = t - x @ np.linalg.lstsq(x, t, rcond=None)[0]
-    for size in (1e-3, 0.1, 10.0):
-        for move in size * rng(8).normal(size=(20, x.shape[1])):
-            assert likelihood(residual - x @ move).sum() <= likelihood(residual).sum() + 1e-9
+)(printed)
 
 
 def clusters(g: Any, sizes: tuple[int, ...] = (40, 40, 40)) -> tuple[Array, Array]:
@@ -357,30 +293,6 @@ def clusters(g: Any, sizes: tuple[int, ...] = (40, 40, 40)) -> tuple[Array, Arra
 )
 def test_masking(x: Array, y: Array, fit: Any = squared_fit) -> None:
     assert (predicted_by(x, fit(x, y)) == 1).sum() == 0
-
-
-def even(seed: int) -> list[Array]:
-    """Three clusters of any width and shape, of one size, whose means are equally far apart."""
-    g = rng(seed)
-    n, step, at = int(g.integers(1, 40)), g.uniform(0.5, 5), g.normal()
-    return [(e := g.exponential(g.uniform(0.1, 3), n)) - e.mean() + at + k * step for k in range(3)]
-
-
-@claim(
-    "With classes of equal size and spacing",
-    "Hence, except where the other two cross",
-    on=lambda: [(even(seed),) for seed in range(20)],
-    but_not=lambda: {
-        "unequal spacing": ([*even(0)[:2], even(0)[2] + 1],),
-        "unequal sizes": ([even(0)[0], np.r_[even(0)[1], even(0)[1]], even(0)[2]],),
-    },
-)
-def test_the_middle_line_is_level(parts: list[Array]) -> None:
-    x, y = np.concatenate(parts), np.repeat([0, 1, 2], [len(part) for part in parts])
-    slope, height = squared_fit(x[:, None], y)
-    assert slope[1] == pytest.approx(0, abs=1e-9) and height[1] == pytest.approx(1 / 3)
-    at = np.linspace(-100, 100, 999)[:, None]
-    assert np.all(np.maximum(*(at * slope + height)[:, [0, 2]].T) > 1 / 3)
 
 
 @claim(
@@ -413,31 +325,6 @@ def test_the_spare_direction(z: Array, y: Array, gradient: Any = gradients.cross
     for options in ({}, {"label_smoothing": 0.1}, {"weight": w}):
         slope = gradient(z, y, **options)
         assert np.abs(slope.sum(axis=1)).max() <= 1e-12 * max(1, np.abs(slope).max())
-
-
-def weights_with_a_mean() -> list[Any]:
-    g, found = rng(18), []
-    for _, x, _ in designs(g):
-        for k in (2, 3, 1000):
-            w = g.normal(size=(k, x.shape[1])) * 10 ** g.uniform(-2, 1) + g.normal(size=x.shape[1])
-            found.append((x, w, w - w.mean(axis=0)))
-    return found
-
-
-UNIT = np.eye(1), np.array([[1.0], [0.0], [0.0]])
-
-
-@claim(
-    "a nonzero mean weight over the classes",
-    on=weights_with_a_mean,
-    but_not={
-        "any weights that sum to zero": (*UNIT, np.array([[5.0], [-5.0], [0.0]])),
-        "weights whose mean is there to begin with": (*UNIT, UNIT[1] + 1),
-    },
-)
-def test_the_penalty_takes_off_the_mean(x: Array, w: Array, instead: Array) -> None:
-    np.testing.assert_allclose(xent.softmax(x @ w.T), xent.softmax(x @ instead.T), atol=1e-6)
-    assert (instead**2).sum() < (w**2).sum()
 
 
 def two_classes() -> list[Any]:

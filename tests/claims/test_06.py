@@ -134,14 +134,6 @@ def test_a_list_is_a_binary_batch(t: Any, p: Any) -> None:
     assert log_loss(np.asarray(t, int), p) == pytest.approx(by_row(np.array(t), np.array(p)), rel=1e-9)
 
 
-@pytest.mark.erratum("1.6", "holds")
-def test_a_list_has_its_binary_loss() -> None:
-    for t, p in (pair for k in (2, 3, 10) for pair in zip(*rows(k), strict=True)):
-        assert log_loss(t.astype(int), p) == pytest.approx(
-            -np.log(np.where(t == 1, p, 1 - p)).mean(), rel=1e-9
-        )
-
-
 SCALED: dict[str, Callable[[Array, Array], Any]] = {
     "Keras": keras_rows,
     "the sparse loss": lambda t, p: sparse_rows(t.argmax(1), p),
@@ -201,6 +193,7 @@ def likely(classes: int, inside: bool = True) -> Iterator[tuple[Array, Array]]:
 @claim(
     "06",
     "`NLLLoss` is Keras's `sparse_categorical_crossentropy` ... its division by the sum",
+    "from log-probabilities where Keras takes probabilities",
     on=lambda: [(*pair, d) for k in (2, 5, 100) for pair in likely(k) for d in (torch.int64, torch.uint8)],
     but_not={
         "an impossible label, which Keras clips": (np.array([0]), np.array([[0.0, 1.0]])),
@@ -232,43 +225,6 @@ def test_uint8_indices_are_for_rows(shape: tuple[int, ...], dtype: torch.dtype) 
         except RuntimeError as error:
             raise AssertionError from error
     assert seen == pytest.approx(F.nll_loss(log_p, y).item(), rel=1e-12)
-
-
-def on_torch(y: Array, p: Array) -> Array:
-    from keras.src.backend.torch.nn import sparse_categorical_crossentropy
-
-    return np.asarray(sparse_categorical_crossentropy(torch.from_numpy(y), torch.from_numpy(p)))
-
-
-def weights(classes: int) -> tuple[Array, Array]:
-    g = rng(classes)
-    p = np.r_[g.dirichlet(np.ones(classes), 20), g.exponential(size=(20, classes))]
-    p[::4, 0] = 0
-    return np.r_[0, g.integers(0, classes, len(p) - 1)], p
-
-
-LAST = np.array([0]), np.array([[3.0, 1.0, 0.0]])
-
-
-@claim(
-    "06",
-    "from log-probabilities where Keras takes probabilities",
-    on=lambda: [
-        (loss, loss is sparse_rows, *weights(k)) for loss in (sparse_rows, on_torch) for k in (2, 3, 100)
-    ],
-    but_not={
-        "the clip first, on PyTorch": (on_torch, True, *LAST),
-        "last, on TensorFlow": (sparse_rows, False, *LAST),
-    },
-)
-def test_the_sparse_loss_clips_and_normalises(
-    loss: Callable[..., Array], first: bool, y: Array, p: Array
-) -> None:
-    """In an order of its backend: the clip comes first on TensorFlow."""
-    q = np.clip(p, 1e-7, 1 - 1e-7) if first else p
-    q = q / q.sum(axis=1, keepdims=True)
-    q = q if first else np.clip(q, 1e-7, 1 - 1e-7)
-    np.testing.assert_allclose(loss(y, p), -np.log(q[np.arange(len(y)), y]), rtol=1e-6, atol=1e-9)
 
 
 @claim(

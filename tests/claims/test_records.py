@@ -492,21 +492,6 @@ def test_the_two_divisors_of_gkd(row: dict[str, Any]) -> None:
         assert said["ok"] or "labels of the loader's batch, before the reply was generated" in said["cause"]
 
 
-def test_what_half_a_gradient_makes_of_a_step() -> None:
-    """Said of the optimiser's step, as it was, the sentence on GKD is refuted by the Trainer's default, AdamW."""
-
-    def halved(optimiser: type[torch.optim.Optimizer]) -> None:
-        moved = []
-        for factor in (1.0, 0.5):
-            weight = torch.zeros(5, dtype=torch.float64, requires_grad=True)
-            weight.grad = factor * torch.arange(1.0, 6.0, dtype=torch.float64)
-            optimiser([weight], lr=0.1).step()  # type: ignore[call-arg]
-            moved.append(float(weight.detach().norm()))
-        assert moved[1] / moved[0] == pytest.approx(0.5, rel=1e-6)
-
-    holds(halved, torch.optim.SGD, but_not={"AdamW": torch.optim.AdamW})
-
-
 # ------------------------------------------------------------------------ chapter 14: students of a table
 
 TOKEN, BOTH, NORMAL = (
