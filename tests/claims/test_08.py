@@ -72,6 +72,12 @@ def by_sequence(z: T, y: T) -> T:
     return (ce(z.movedim(-1, 1), y, reduction="none").sum(1) / (y >= 0).sum(1)).mean()
 
 
+def stepped(model: nn.Module, x: T, y: T) -> None:
+    model.zero_grad()
+    ce(model(x), y).backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+
+
 def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
     """What each check is given at n rows of k classes: faults, to which it says yes, and repairs. A list times False
     is empty: the check needs more rows or classes, and the chapter says so.
@@ -82,8 +88,9 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
     y, x = torch.randint(0, k, (n,), generator=g), torch.randn(n, 4, generator=g)
     t, p, log_p, float16 = F.one_hot(y, k).to(dtype), z.softmax(1), z.log_softmax(1), dtype == torch.float16
     ignored = torch.full_like(y, -100)
-    model, other = nn.Linear(4, k), nn.Linear(4, k)
-    sgd, losses = torch.optim.SGD, [ce(model(x), y) for _ in range(3)]
+    model, lstm, smooth = nn.Linear(4, k), nn.LSTM(4, 4), nn.CrossEntropyLoss(label_smoothing=0.1)
+    sampled = torch.multinomial(z.double().softmax(1), 1, generator=g)[:, 0]  # as sure as it should be
+    over_time = lambda v: lstm(v)[0]  # noqa: E731  takes rows for time steps
     right, wrong, binary = 60 * t - 30, 30 - 60.0 * t.float(), 50 - 100.0 * t.float()
     q, mask = z.float().roll(1, 1).softmax(1).numpy(), torch.ones(n, n).triu(1) > 0
     each, names = ce(z.double(), y, reduction="none").sort().values, [str(c) for c in range(k + 9)]
@@ -96,18 +103,14 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
     one = infinite.index_fill(1, torch.tensor([0]), 1.0)
     zeros = torch.zeros(30_000, 10)
     return {
-        "not_trained": (
-            [(model, sgd(other.parameters()), losses[0])],
-            [(model, sgd(model.parameters()), losses[1])],
-        ),
         "unrelated": ([(z, y)] * many, [(z + t, y)] * many),
-        "starts_high": ([(40 * z,)] * (n * k > 30), [(z / 20,)]),
+        "starts_high": ([(40 * z, y)] * (n * k > 30), [(z / 20, y), (z / 20 + 5 * t[:1], y[:1].expand(n))]),
         "already_probabilities": (
-            [(p,), (p.float(),)],
-            [(z,), (z.abs() + 1,), (torch.cat([p, z.abs() + 1]),), (torch.cat([p, 9 * t - 8 / k]),)],
+            [(p,), (p.float(),), (z.sigmoid(),)],
+            [(z.abs() + 1.1,), (torch.cat([p, z.abs() + 1.1]),), (torch.cat([p, 9 * t - 8 / k]),)],
         ),
         "ends_in_sigmoid": (
-            [(nn.Sequential(model, last), 0.01 * x) for last in (nn.Sigmoid(), nn.Softmax(1))],
+            [(nn.Sequential(model, nn.Sigmoid()), 0.01 * x)],
             [(model, 0.01 * x), (nn.Linear(4, k, bias=False), x)],
         ),
         "has_a_floor": ([(nn.CrossEntropyLoss(label_smoothing=0.01), y, k)], [(ce, y, k)]),
@@ -118,7 +121,7 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
             ],
             [(ce, wrong, y), (bce, binary, t.float()), (summed, wrong, y)],
         ),
-        "too_sure": ([(right, (y + 1) % k)], [(right, y), (0 * z, y)]),
+        "too_sure": ([(right, (y + 1) % k)] * (n > 1), [(right, y), (0 * z, y), (z, sampled)]),
         "modes_differ": (
             [(nn.Sequential(nn.Dropout(0.5), nn.Linear(4, k)), 9 * x, y)] * (n > 1),
             [(model, x, y)],
@@ -129,8 +132,11 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
             [([2.30261, 1.7713],), ([2.5, 1.7713],)],
         ),
         "no_log_probabilities": ([(p,), (z + 1,), (torch.cat([log_p, z + 1]),)], [(log_p,)]),
-        "sign_flipped": ([(times(-1), z, y)], [(ce, z, y), (times(k), z, y)]),
-        "outside": ([(2 * t - 1,), (255 * t,), (9 * t - 4,), (30 * z,)], [(t,), (p,), (t[:, :1],)]),
+        "sign_flipped": ([(times(-1), y, k)], [(f, y, k) for f in (ce, times(k), smooth)]),
+        "outside": (
+            [(2 * t - 1,), (255 * t,), (9 * t - 4,), (30 * z,), (t * math.nan,)],
+            [(t,), (p,), (t[:, :1],)],
+        ),
         "a_part_is_negative": ([({"a": F.nll_loss(p, y)},)], [({"a": ce(z, y), "b": 0 * ce(z, y)},)]),
         "no_distributions": (
             [
@@ -152,11 +158,16 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
         ),
         "counts_each_output": ([(1 - 1 / k, q, np.roll(q > q.max() / 2, 1, 1))] * (n > 9), [(1.0, q, q)]),
         "rows_off": ([(0.8 * p,), (torch.cat([p, 0.8 * p]),)], [(p,)]),
-        "other_columns": ([(names, names), (names, sorted(names)[1:])], [(names, sorted(names))]),
-        "whole_numbers": ([([2, 1, 0],)], [([2.303, 1.0, 0.5],)]),
+        "other_columns": (
+            [(names, names), (names, sorted(names)[1:])],
+            [(names, sorted(names)), (names[1:], sorted(names), names)],
+        ),
         "averages_means": (
-            [(each.split([1, n - 1]), float(each[0] + each[1:].mean()) / 2)] * (n > 2),
-            [(each.split([1, n - 1]), float(each.mean()))],
+            [(each.split([1, n - 1]), y.split([1, n - 1]), float(each[0] + each[1:].mean()) / 2)] * (n > 2),
+            [
+                (each.split([1, n - 1]), y.split([1, n - 1]), float(each.mean())),
+                ([each, 0 * each], [y, ignored], float(each.mean())),
+            ],
         ),
         "breaks_when_sure": ([(naive, y, k), (root_of_one, y, k)], [(ce, y, k), (times(65536), y, k)]),
         "zero_times_inf": (
@@ -178,7 +189,10 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
             ],
         ),
         "sees_nothing": ([(mask | torch.eye(n, dtype=torch.bool),)], [(mask,), (mask[None] & mask[0],)]),
-        "jumped": ([([2.3, 9.0, 1.0],), ([2.3, math.nan],)], [([2.3, 2.5, 1.0, 1.4],)]),
+        "jumped": (
+            [([2.3, 9.0, 1.0],), ([2.3, math.nan],)],
+            [([2.3, 2.5, 1.0, 1.4],), ([0.1, 0.3, 0.05, 0.2] * 25,)],
+        ),
         "half_overflows": (
             [
                 (torch.tensor([[5.0, 0]]).repeat(66_000, 1).half(), torch.zeros(66_000).long()),
@@ -186,33 +200,42 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
             ]
             * (n < 2)
             + [(torch.cat([z, z[:1].masked_fill(t[:1] == 0, torch.inf)]), torch.cat([y, y[:1]]))] * (k < 3),
-            [(z, y), (zeros, zeros[:, 0].long())],
+            [(z, y), (zeros, zeros[:, 0].long()), (torch.cat([z, z]), torch.cat([y, ignored]))],
         ),
         "gradient_lost": ([(z / 9, y, 1e-7)] * float16, [(z / 9, y, 64.0), (z.float(), y)]),
         "half_weights": ([(copy.deepcopy(model).half(),)], [(model,), (copy.deepcopy(model).bfloat16(),)]),
         "mixes_rows": (
-            [(nn.Softmax(0), z), (nn.BatchNorm1d(4), x)][:n],
+            [(nn.Softmax(0), z), (nn.BatchNorm1d(4), x), (over_time, x)][:n] + [(over_time, x)],
             [(nn.Softmax(1), z), (nn.BatchNorm1d(4).eval(), x)],
         ),
         "one_column": ([(z[:, :1],), (z[:, :1, None, None],)], [(z,), (z[:, 0],)]),
         "too_often": (
             [(torch.sigmoid(z + 3), torch.bernoulli(z.float().sigmoid(), generator=g))] * (n > 30),
-            [(z.double().sigmoid(), z.double().sigmoid())],
+            [(z.double().sigmoid(), z.double().sigmoid()), (z[:, :1].sigmoid(), z[:, 0].sigmoid())],
         ),
         "tokens_weigh_differently": ([(by_sequence, padded, k)], [(by_token, padded, k)]),
-        "ignores_a_class": ([(0, k), (k - 1, k)], [(-100, k), (k, k), (-1, k)]),
+        "skips_targets": (
+            [(y, torch.ones(n), int(y[0])), (ignored, torch.ones(n))],
+            [(y, torch.ones(n)), (ignored, torch.zeros(n)), (y + k, torch.ones(n), 0)],
+        ),
         "padding_counts": ([(summed, z, y), (ce, z, y, 0)][: 1 + (n > 30)], [(ce, z, y), (times(3), z, y)]),
-        "classes_elsewhere": ([(ce, cube, ids)] * (k > 2), [(by_token, cube, ids)]),
         "ranks_differ": ([([n, n + 1],)], [([n, n],)]),
         "weights_cancel": (
-            [(lambda z, y: ce(z, y, w.float()), z[:64], y[:64])],
-            [(lambda z, y: summed(z, y, w.float()), z[:64], y[:64])] * (n > 30),
+            [(lambda z, y: ce(z, y, w.to(z)), z[:64], y[:64], w)] * (n > 30),
+            [
+                (lambda z, y: summed(z, y, w.to(z)), z[:64], y[:64], w),
+                (ce, z[:1], y[:1], w),
+            ]
+            + [(lambda z, y: summed(z, y, w.to(z)), z[:64], y[:64].where(y[:64] > 0, -100), w)] * (n > 30),
         ),
         "weight_misses_its_row": (
             [(rows[1], seen, rows[0])] * (n > 1),
             [(rows[1], seen[:, None], rows[0][:, None])],
         ),
-        "wrong_target": ([(z, y[:, None]), (z, t.long()), (z, y.double())], [(z, y), (z, t), (cube, ids)]),
+        "wrong_target": (
+            [(z, y[:, None]), (z, t.long()), (z, y.double())],
+            [(z, y), (z, t), (cube, ids), (z, y.byte())],
+        ),
         "shapes_differ": ([(p[:, :1], t[:, 0]), (p[:, 0], t[:, :1])], [(p, t)]),
         "out_of_range": (
             [(y + 1 + k, k), (y - k, k), (ignored, k, 255), (torch.cat([y, y + k]), k)],
@@ -253,8 +276,30 @@ def test_the_checks_that_return_names_and_numbers() -> None:
     assert ask["without_gradient"](z=live, guess=live.argmax(1), loss=ce(live, y)) == ["guess"]
     frozen = nn.Sequential(nn.Linear(7, 2), nn.ReLU(), nn.Linear(2, 7))
     frozen[0].requires_grad_(False)
-    loss = ce(frozen(z), y)
-    assert ask["not_trained"](frozen, torch.optim.SGD(frozen.parameters()), loss) == ["0.weight", "0.bias"]
+    for rate, order, still in (
+        (0.1, "right", ["0.weight", "0.bias"]),
+        (0.0, "right", None),
+        (0.1, "zeroed", None),
+    ):
+        adam = torch.optim.AdamW(frozen.parameters(), rate)
+
+        def one_step(adam: Any = adam, order: str = order) -> None:
+            adam.zero_grad()
+            ce(frozen(z), y).backward()
+            if order == "zeroed":
+                adam.zero_grad()
+            adam.step()
+
+        assert ask["not_moved"](frozen, one_step) == (
+            still or [name for name, _ in frozen.named_parameters()]
+        )
+    head = nn.Sequential(nn.Linear(7, 7), nn.Linear(7, 7))
+    nn.init.zeros_(head[1].weight)  # the layer before moves with the second step
+    assert ask["not_moved"](head, lambda: stepped(head, z, y)) == []
+    for length in (1, 5, 7):
+        cube, ids = torch.randn(3, length, 7), torch.randint(0, 7, (3, length))
+        assert ask["class_axes"](by_token, cube, ids) == [2] and ask["class_axes"](ce, cube.mT, ids) == [1]
+    assert ask["class_axes"](ce, torch.randn(3, 7, 7), torch.randint(0, 7, (3, 7))) == [1]
     embed, attention = nn.Embedding(9, 4), nn.MultiheadAttention(4, 1, batch_first=True)
     ids, document = torch.randint(0, 9, (2, 6), generator=g), torch.tensor([0, 0, 1, 1, 1, 2])
     causal = torch.ones(6, 6, dtype=torch.bool).triu(1)
@@ -275,6 +320,8 @@ def test_every_check_is_tried_and_has_five_lines() -> None:
         "not_finite",
         "without_gradient",
         "reads_the_first_document",
+        "not_moved",
+        "class_axes",
     }
     assert checks().keys() == cases(2, 3, torch.float32).keys() | named
     assert max(lines for lines, _ in checks().values()) <= 5
