@@ -37,6 +37,28 @@ def foretold_speech(arm: str) -> float:
     return float(result("shakespeare/prediction.json")["arms"][arm]["mean_length"])
 
 
+def restaurants(writers: int, arm: str, key: str) -> list[float]:
+    """Return one number for each seed of an arm of experiments/restaurants, unclipped."""
+    asked = {"writers": writers, "arm": arm, "clip": False}
+    return [r[key] for r in result("restaurants/result.json")["runs"] if asked.items() <= r.items()]
+
+
+def described(writers: int, arm: str) -> float:
+    """Return by how many per cent its texts are longer than the constant arm's, seed by seed."""
+    pairs = zip(*(restaurants(writers, a, "length") for a in (arm, "constant")), strict=True)
+    return 100 * mean(a / b - 1 for a, b in pairs)
+
+
+def nats_a_word(writers: int, arm: str = "constant") -> float:
+    """Return the mean loss of a word of the held-out texts of people."""
+    return mean(restaurants(writers, arm, "nats"))
+
+
+def dearer_words(writers: int) -> float:
+    """Return what one text per denominator adds to it."""
+    return nats_a_word(writers, "B=1") - nats_a_word(writers)
+
+
 def trainer_errors(*recipes: str) -> tuple[float, float]:
     """Return the ends of the errors of these trainers."""
     rows = result("trainers/result.json")["rows"]

@@ -205,7 +205,7 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
         "gradient_lost": ([(z / 9, y, 1e-7)] * float16, [(z / 9, y, 64.0), (z.float(), y)]),
         "half_weights": ([(copy.deepcopy(model).half(),)], [(model,), (copy.deepcopy(model).bfloat16(),)]),
         "mixes_rows": (
-            [(nn.Softmax(0), z), (nn.BatchNorm1d(4), x), (over_time, x)][:n] + [(over_time, x)],
+            [(over_time, x), (nn.Softmax(0), z), (nn.BatchNorm1d(4), x)][: n + 1],
             [(nn.Softmax(1), z), (nn.BatchNorm1d(4).eval(), x)],
         ),
         "one_column": ([(z[:, :1],), (z[:, :1, None, None],)], [(z,), (z[:, 0],)]),
