@@ -12,7 +12,8 @@ import pytest
 
 BOOK = Path(__file__).resolve().parents[2] / "chapters"
 PAGES = {f"{int(path.name[:2])}": path for path in sorted(BOOK.glob("[0-9]*.ipynb"))} | {
-    "note": BOOK / "note_denominators.md"
+    "note": BOOK / "note_denominators.md",
+    "rewards": BOOK / "rewards.ipynb",
 }
 # Words and names, the layout, and what a font does to a letter: the d of an integral, the T of a transpose.
 NOISE = re.compile(
