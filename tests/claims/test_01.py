@@ -148,6 +148,22 @@ def test_by_way_of_the_probability(dtype: Any, size: float) -> None:
         assert np.isnan(-(one * np.log(p) + zero * np.log(one - p)))
 
 
+CLIPS = [(t, clip) for t in (np.float16, np.float32, np.float64) for clip in np.logspace(-20, -1, 39)]
+
+
+@claim(
+    "removes the nan from the loss, provided ... round to 1",
+    on=[(t, clip) for t, clip in CLIPS if t(1) - t(clip) < 1],
+    but_not={
+        f"{clip:.0e}, which {t.__name__} rounds away": (t, clip) for t, clip in CLIPS if t(1) - t(clip) == 1
+    },
+)
+def test_a_clip_that_rounds_away(t: Any, clip: float) -> None:
+    with np.errstate(all="ignore"):
+        p = np.clip(t(1) / (t(1) + np.exp(t(-50))), t(clip), t(1) - t(clip))
+        assert np.isfinite(-(np.log(p) + t(0) * np.log(t(1) - p)))
+
+
 @claim(
     "A clipped probability has no gradient",
     on=lambda: [(clip, 0.01 + rng(5).exponential(30)) for clip in 10.0 ** rng(5).uniform(-15, -1, 20)],

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 
 import xent
-from adversary import claim, documents, pairs, printed, rng
+from adversary import claim, documents, one_hot, pairs, printed, rng
 from xent import information
 
 Array = np.ndarray
@@ -130,27 +130,50 @@ def test_one_excluded_outcome(p: Array, q: Array) -> None:
     assert np.isposinf(information.cross_entropy(p, q))
 
 
-test_one_problem = claim(
+RATES = np.linspace(0.05, 12, 240)
+
+
+def counts_of(n: int, way: str = "") -> tuple[Array, Array, Array]:
+    """Likelihood, cross-entropy and divergence of a record of counts, for each rate of a wrong class of models."""
+    y = rng(4).negative_binomial(2, 0.4, n) if way != "law" else np.array([0, 1, 1])
+    values, counts = np.unique(y, return_counts=True)
+    p, log_q = (counts / len(y))[:, None], stats.poisson.logpmf(values[:, None], RATES)
+    divergence = special.rel_entr(p, np.exp(log_q)).sum(axis=0)
+    if way == "reverse":
+        divergence = special.rel_entr(np.exp(log_q), p).sum(axis=0)
+    if way == "law":
+        k = np.arange(60)[:, None]
+        divergence = special.rel_entr(stats.nbinom.pmf(k, 2, 0.4), stats.poisson.pmf(k, RATES)).sum(axis=0)
+    return stats.poisson.logpmf(y[:, None], RATES).sum(axis=0), -(p * log_q).sum(axis=0), divergence
+
+
+def tables_of(n: int) -> tuple[Array, Array, Array]:
+    """The same with inputs: of tables of conditionals, whose divergences the inputs' frequencies weigh."""
+    g = rng(4)
+    x, y, models = (
+        np.r_[0, 1, 2, g.integers(0, 3, n - 3)],
+        g.integers(0, 2, n),
+        g.uniform(0.02, 0.98, (50, 3)),
+    )
+    said, shares = np.where(y, models[:, x], 1 - models[:, x]), np.array([y[x == k].mean() for k in range(3)])
+    each = special.rel_entr([1 - shares, shares], np.stack([1 - models, models], axis=1)).sum(axis=1)
+    return np.log(said).sum(axis=1), -np.log(said).mean(axis=1), each @ np.bincount(x) / n
+
+
+@pytest.mark.erratum("3.10", "conditional")
+@claim(
     "For countable outcomes, maximum ... contain the parameters.",
-    on=["eq-three-problems", "eq-conditional-problems"],
-    but_not={
-        "the greatest cross-entropy": (
-            "eq-three-problems",
-            r"\operatorname*{arg\,min}",
-            r"\operatorname*{arg\,max}",
-        ),
-        "the least likelihood": (
-            "eq-three-problems",
-            r"\operatorname*{arg\,max}",
-            r"\operatorname*{arg\,min}",
-        ),
-        "the least likelihood, with inputs": (
-            "eq-conditional-problems",
-            r"\operatorname*{arg\,max}",
-            r"\operatorname*{arg\,min}",
-        ),
+    on=lambda: [*map(counts_of, (1, 2, 7, 200)), *map(tables_of, (6, 40, 1000))],
+    but_not=lambda: {
+        "the divergence the other way round": counts_of(7, "reverse"),
+        # A density gives each example the probability zero: the divergence is infinite for every parameter.
+        "a continuous outcome": (-((RATES - 3) ** 2), (RATES - 3) ** 2, np.full(240, np.inf)),
+        "3.10: the law's divergence beside the record's likelihood": counts_of(3, "law"),
     },
-)(printed)
+)
+def test_one_problem(likelihood: Array, cross: Array, divergence: Array) -> None:
+    assert likelihood.argmax() == cross.argmin() == divergence.argmin()
+    assert np.ptp(cross - divergence) < 1e-9
 
 
 def error_of(v: Array) -> float:
@@ -327,6 +350,57 @@ def test_the_loss_on_new_data_does_not_approach_a_training_loss(seed: int, end: 
     for parts, near in ((2, np.inf), (10, 0.003)):
         old, new = left_out(parts, seed)
         assert old < full < new and abs(new - end) < near
+
+
+K8 = np.arange(8)
+
+
+def dispersion(k: Array, p: Array) -> float:
+    return float(p @ (k - p @ k) ** 2 / (p @ k))
+
+
+@claim(
+    "If the model is wrong, the two ... can differ,",
+    on=lambda: [(K8, p) for p in rng(12).dirichlet(np.ones(8), 50) if abs(dispersion(K8, p) - 1) > 0.01],
+    but_not={"a wrong model with the right variance": (np.array([0, 1, 3]), np.array([1 / 3, 1 / 2, 1 / 6]))},
+)
+def test_the_two_matrices_of_a_wrong_model(k: Array, p: Array) -> None:
+    """A Poisson model of any distribution: they are equal if, and only if, variance and mean are."""
+    rate = p @ k
+    slopes, curvature = p @ (k / rate - 1) ** 2, p @ k / rate**2
+    assert abs(slopes - curvature) > 1e-3
+
+
+@claim(
+    "an inner point where the matrix $I$ ... invertible,",
+    on=[(2, 1), (3, 1), (5, 1)],
+    but_not={f"a row of weights for each of {k} classes": (k, 0) for k in (2, 3, 5)},
+)
+def test_where_the_information_is_invertible(classes: int, fixed: int) -> None:
+    x, w = rng(13).normal(size=(60, 3)), rng(14).normal(size=(classes, 3))
+    rows = zip(x, xent.softmax(x @ w.T)[:, fixed:], strict=True)
+    matrix = sum(np.kron(np.diag(p) - np.outer(p, p), np.outer(v, v)) for v, p in rows)
+    assert np.linalg.matrix_rank(matrix) == 3 * (classes - fixed)
+
+
+HALF = np.array([0.5, 0.5, 0.0])
+
+
+@claim(
+    "Huffman's algorithm does at least as well: it finds ... of these letters",
+    on=lambda: [
+        *(p for k in (1, 2, 3, 30, 100) for p in (*rng(14).dirichlet(np.ones(k), 5), one_hot([0], k)[0])),
+        HALF,
+    ],
+    but_not={"a word for the letter that never occurs": (HALF, -1.0)},
+)
+def test_huffman_beside_the_surprise_rounded_up(p: Array, above: float = 0.0) -> None:
+    """The cost is the sum of what is merged; a letter that never occurs has no word."""
+    heap, cost, some = sorted(p[p > above]), 0.0, p[p > 0]
+    while len(heap) > 1:
+        cost += heap[0] + heap[1]
+        heap = sorted([heap[0] + heap[1], *heap[2:]])
+    assert cost <= some @ np.ceil(-np.log2(some)) + 1e-12
 
 
 def solution(xtol: str) -> Any:

@@ -98,15 +98,29 @@ def autograd(of: Any, at: Any) -> Array:
     return np.asarray(torch.autograd.grad(of(z), z)[0])
 
 
-test_prediction_minus_target = claim(
+def hard_and_soft() -> Iterator[tuple[Array, Array]]:
+    for what, z, y in batches(rng(0)):
+        if "any" in what:
+            yield z, one_hot(y, z.shape[1])
+            if ", plain" in what or "1e4" in what:
+                yield from ((z, t) for _, t in distributions(rng(1), z.shape[1], len(z)))
+
+
+LOGITS, TARGETS = rng(0).normal(size=(4, 3)), rng(0).dirichlet(np.ones(3), 4)
+
+
+@claim(
     "The gradient of cross-entropy in the logits",
-    on=["eq-grad-residual"],
+    on=hard_and_soft,
     but_not={
-        "no targets": ("eq-grad-residual", "= p - t", "= p"),
-        "target minus prediction": ("eq-grad-residual", "= p - t", "= t - p"),
-        "targets that do not sum to one": ("eq-grad-residual", "= p_i - t_i", "= p_i - 2 t_i"),
+        "the mean": (LOGITS, TARGETS, "mean"),
+        "targets that do not sum to one": (LOGITS, 2 * TARGETS),
+        "no targets": (LOGITS, 0 * TARGETS),
     },
-)(printed)
+)
+def test_prediction_minus_target(z: Array, t: Array, reduction: str = "sum") -> None:
+    of_torch = autograd(lambda a: F.cross_entropy(a, torch.tensor(t), reduction=reduction), z)
+    np.testing.assert_allclose(xent.softmax(z) - t, of_torch, rtol=1e-10, atol=1e-12)
 
 
 @claim(
@@ -291,6 +305,47 @@ def test_modest_at_first(run: int, epoch: int | None) -> None:
     assert histories()[0][run, 4, 2] > 0.85
 
 
+@cache
+def of_the_page() -> list[list[tuple[float, int, int]]]:
+    """After 5 and 300 epochs, of each group: mean confidence, how many images are right, how many there are."""
+    order, w, found = np.random.default_rng(3).permutation(len(LABELS)), network(np.random.default_rng(4)), []
+    g, new = np.random.default_rng(6), order[1200:]
+    for epochs in (5, 295):
+        for _ in range(epochs):
+            train(w, np.split(g.permutation(order[:1200]), 24))
+        z = forward(w, IMAGES[new])[1]
+        confidence, hit = xent.softmax(z).max(axis=1), z.argmax(axis=1) == LABELS[new]
+        groups = np.array_split(np.argsort(confidence), 6)
+        found.append([(float(confidence[some].mean()), int(hit[some].sum()), len(some)) for some in groups])
+    return found
+
+
+def wilson(k: int, n: int) -> Any:
+    return stats.binomtest(k, n).proportion_ci(method="wilson")
+
+
+@claim(
+    "five of the groups lie above the diagonal",
+    on=[lambda k, n: wilson(k, n).low],
+    # They have no length where every image is right, as in three groups.
+    but_not={"1.96 standard errors": lambda k, n: k / n - 1.96 * np.sqrt(k / n * (1 - k / n) / n)},
+)
+def test_the_bars_of_the_page(low: Any) -> None:
+    assert [low(k, n) > said for said, k, n in of_the_page()[0]] == [True] * 5 + [False]
+
+
+@claim(
+    "two lie a little below the diagonal ... within its error bar",
+    on=[(1,)],
+    but_not={"each within its bar": (6,), "after 5 epochs": (1, 0)},
+)
+def test_the_bars_at_the_end(groups: int, when: int = 1) -> None:
+    rows = of_the_page()[when]
+    assert [k / n < said for said, k, n in rows].count(True) == 2 and rows[0][1] / rows[0][2] < rows[0][0]
+    assert all(wilson(k, n).high > said for said, k, n in rows[:groups])
+    assert all(said - k / n < 0.06 for said, k, n in rows)
+
+
 def falls(run: Array, old: int = 0, new: int = 1, every: int = 10) -> bool:
     """The one loss falls to the end, with brief rises, while the other turns round."""
     steps, turn = np.diff(run[::every, old]) < 0, run[:, new].argmin()
@@ -413,6 +468,16 @@ def test_the_digits_of_a_right_answer(margin: float, rounded: int = 0) -> None:
 
 
 @claim(
+    "at weights of zero the gradient that the layer hands down",
+    on=[(0.0, factor) for factor in (-1.0, 0.0, 0.2, 2.0, 50.0)],
+    but_not={"random weights": (1.0, 2.0), "a wrong summand": (0.0, 1.0, 0.1)},
+)
+def test_a_wrong_factor_at_weights_of_zero(scale: float, factor: float, summand: float = 0.0) -> None:
+    down = rng(19).normal(size=(5, 4)) @ (scale * rng(18).normal(size=(4, 3)))
+    np.testing.assert_array_equal(factor * down + summand, down)
+
+
+@claim(
     "Straight does not mean flat ... as it can be.",
     on=[(k, 25 + np.log(k), 1) for k in (2, 3, 50)],
     but_not={"a confident right answer": (3, 25, 0), "no margin at all": (3, 0, 1)},
@@ -459,6 +524,54 @@ COIN = np.ones((2, 1)), np.array([0, 1])
 def test_below_two_over_l_every_step_goes_down(x: Array, y: Array, start: float, factor: float) -> None:
     losses = path(x, y, start, factor, 60)
     assert (np.diff(losses) <= 1e-12 * losses[0]).all()
+
+
+@claim("(large logits ... bring more)", on=[30.0], but_not={"small logits": 0.1, "at best u": (30.0, 0.5)})
+def test_a_loss_can_round_worse_than_u(scale: float, least: float = 0) -> None:
+    """Linear layers in float32 beside float64, in units of u."""
+    errors = []
+    for seed in range(20):
+        x, w = (
+            rng(seed).normal(size=(200, 64)).astype("f4"),
+            (scale * rng(99).normal(size=(64, 10))).astype("f4"),
+        )
+        y = (x @ w).argmax(axis=1)
+        exact = xent.cross_entropy(x.astype(float) @ w.astype(float), y)
+        errors.append(abs(xent.cross_entropy(x @ w, y) - exact) / exact * 2.0**24)
+    assert max(errors) > 100 and (not least or max(errors) < least)
+
+
+@claim(
+    "If $f'''(0) \\ne 0$, the sum of both errors", on=[1.0], but_not={"two classes at weights of zero": 0.0}
+)
+def test_the_third_derivative_of_a_coin_is_zero(scale: float) -> None:
+    g, t = rng(12), torch.zeros((), dtype=torch.float64, requires_grad=True)
+    x, y = torch.tensor(g.normal(size=(20, 3))), torch.tensor(g.integers(0, 2, 20))
+    w, v = torch.tensor(scale * g.normal(size=(2, 3))), torch.tensor(g.normal(size=(2, 3)))
+    derivatives = [F.cross_entropy(x @ (w + t * v).T, y)]
+    for _ in range(3):
+        derivatives += torch.autograd.grad(derivatives[-1], t, create_graph=True)
+    f, third, h = derivatives[0].item(), round(derivatives[3].item(), 12), np.logspace(-9, 6, 3001)
+    error = h**2 / 6 * abs(third) + 2.0**-53 * f / h
+    assert 0 < error.argmin() < len(h) - 1
+    assert h[error.argmin()] == pytest.approx((3 * 2.0**-53 * f / abs(third)) ** (1 / 3), rel=0.02)
+
+
+@claim("be the loss along a direction", on=[torch.tanh], but_not={"ReLU": torch.relu})
+def test_kinks_spoil_the_best_step(activation: Any) -> None:
+    """The error of a central difference at a step of 4e-4 and at twice it goes with the square."""
+    x, y = torch.tensor(IMAGES[:1200]), torch.tensor(LABELS[:1200])
+    for seed in range(3):
+        w = [torch.tensor(part) for part in network(rng(seed))]
+        v = [torch.tensor(rng(15).normal(size=part.shape)) for part in w]
+
+        def loss(h: Any, w: Any = w, v: Any = v) -> Any:
+            first, b, second, c = (part + h * step for part, step in zip(w, v, strict=True))
+            return F.cross_entropy(activation(x @ first.T + b) @ second.T + c, y)
+
+        slope = float(autograd(loss, 0.0))
+        one, two = (abs(float(loss(h) - loss(-h)) / (2 * h) - slope) / abs(slope) for h in (4e-4, 8e-4))
+        assert one < 2e-4 and two / one == pytest.approx(4, rel=0.05)
 
 
 @claim("at $40/L$ the loss jumps on its way", on=[40], but_not={"10 over L": 10})

@@ -77,6 +77,20 @@ def test_a_rounding_errs_by_at_most_u_and_comes_close_to_it(name: str, x: Array)
     assert 0.95 < error * 2.0 ** {"float32": 24, "float16": 11, "bfloat16": 8}[name] <= 1
 
 
+LOWEST = {name: int(np.log2(torch.finfo(getattr(torch, name)).tiny)) for name in NAMES}
+
+
+@claim(
+    "Intervals from one power of two ... each power of two.",
+    on=[(n, k) for n in NAMES for k in np.linspace(LOWEST[n] + DIGITS[n], -LOWEST[n], 99).astype(int)],
+    but_not={f"where the gaps of {n} stay the same": (n, LOWEST[n] - 1) for n in NAMES},
+)
+def test_each_octave_holds_equally_many_numbers(name: str, power: int) -> None:
+    start = torch.tensor(2.0 ** float(power), dtype=getattr(torch, name))
+    gap = torch.nextafter(start, 2 * start) - start
+    assert float(gap) == 2.0 ** (power + 1 - DIGITS[name])
+
+
 def finite_rows() -> Iterator[Array]:
     for z in [*(z for _, z, _ in batches(rng(3))), *(rng(3).normal(size=(50, 7)) * s for s in (1e2, 1e30))]:
         yield from (z.astype(t) for t in ("f8", "f4", "f2") if np.abs(z).max() < 6e4 or t != "f2")
@@ -96,6 +110,19 @@ def test_the_shift_changes_nothing_and_prevents_overflow(z: Array, of: Any = np.
             rows = ([mpmath.mpf(v) - by for v in z[0].tolist()] for by in (0, mpmath.mpf(float(shift[0, 0]))))
             p, q = ([mpmath.exp(v) / mpmath.fsum(map(mpmath.exp, row)) for v in row] for row in rows)
             assert all(abs(a - b) <= mpmath.mpf(10) ** -25 * a for a, b in zip(p, q, strict=True))
+
+
+@claim(
+    "a term that is too small for the format ... large enough.)",
+    on=[(n, share) for n in ("float16", "bfloat16", "float32") for share in (0.3, 0.4, 0.499)],
+    but_not={f"a term that {n} holds": (n, 1.0) for n in ("float16", "bfloat16", "float32")},
+)
+def test_what_underflows_is_missed_in_float16_only(name: str, share: float) -> None:
+    """The largest terms that a format rounds to zero: one of them, and 60,000, beside the roundoff of 1."""
+    dtype, info = getattr(torch, name), torch.finfo(getattr(torch, name))
+    term = share * info.tiny * info.eps
+    assert torch.tensor(term, dtype=torch.float64).to(dtype) == 0 and term < info.eps / 1000
+    assert (60_000 * term > info.eps) == (name == "float16")
 
 
 def gap_row(gap: float, classes: int = 2, spread: float = 0.0) -> torch.Tensor:
@@ -234,6 +261,32 @@ def test_the_right_classs_entry_follows_the_loss(
     # Half precision takes its exponentials in float32; elsewhere each may be off by a unit in the last place.
     near = torch.finfo(z.dtype).eps / (4 if name in SHORT else 1)
     assert float(p_of(z.detach())) - 1 == pytest.approx(float(entry), abs=near)
+
+
+MARGINS = {"float64": (37.5, 700), "float32": (17.4, 87), "float16": (8, 9.6), "bfloat16": (6, 86)}
+
+
+@claim(
+    "As long as that entry keeps its digits",
+    on=lambda: [
+        *((n, a) for n in NAMES for a in rng(8).uniform(*MARGINS[n], 30)),
+        ("bfloat16", 8.5, 2, 1024),
+    ],
+    but_not={
+        "a margin of ten": ("float32", 10.0),
+        "ten classes": ("float32", 25.0, 10),
+        "a mean in float16": ("float16", 9.5, 2, 1024),
+        "a smallest number": ("float16", 17.0),
+        "nothing": ("float16", 18.0),
+    },
+)
+def test_the_difference_of_the_entries_is_half(
+    name: str, margin: float, classes: int = 2, rows: int = 1
+) -> None:
+    z = torch.tensor([[margin] + [0.0] * (classes - 1)] * rows, dtype=getattr(torch, name))
+    along = rows * float(slopes(z)[0, 1:].mean() - slopes(z)[0, 0])
+    near = 1e-4 + 4 * torch.finfo(z.dtype).eps
+    assert along / (classes * np.exp(-z[0, 0].item())) == pytest.approx(0.5, rel=near)
 
 
 def gap_form(z: Array) -> float:
@@ -463,6 +516,31 @@ def test_a_loss_in_bfloat16_is_zero_at_six(rows: int, margin: float = 6, of: Any
     z = of(torch.stack([low + margin, low], 1).bfloat16())
     assert xent.sigmoid(6.0) == pytest.approx(0.998, abs=0.0005)
     assert (F.cross_entropy(z, torch.zeros(z[:, 0].shape, dtype=torch.long), reduction="none") == 0).all()
+
+
+@claim(
+    "Subtracting saves the top left corner ... three in float16.",
+    on=[("bfloat16", 2), ("float16", 3)],
+    but_not={
+        "the logarithm of a softmax": ("float16", 3, log_of_softmax),
+        "three in bfloat16": ("bfloat16", 3),
+    },
+)
+def test_the_digits_in_the_wrong_corner(name: str, least: int, of: Any = log_softmax) -> None:
+    z = torch.from_numpy(np.sort(rng(20).uniform(-60, 60, (2_000, 2)), axis=1)).to(getattr(torch, name))
+    z = z[z[:, 1] - z[:, 0] >= 10]
+    true = F.cross_entropy(z.double(), torch.zeros(len(z), dtype=torch.int64), reduction="none")
+    digits = -((-of(z)[:, 0].double() / true - 1).abs() + 1e-17).log10()
+    assert digits.min() >= least and (digits > 4).double().mean() > 0.3
+
+
+@claim(
+    "the mean 2.7304 of ... in bfloat16",
+    on=["bfloat16"],
+    but_not={"float16": "float16", "float32": "float32"},
+)
+def test_the_mean_is_one_rounding_away(name: str) -> None:
+    assert f"{torch.tensor(2.7304).to(getattr(torch, name)).item():.4f}" == "2.7344"
 
 
 test_a_clipped_loss_is_bounded_and_flat = claim(

@@ -50,6 +50,13 @@ def tf_gradient(loss: Callable[[Any], Any], z: Array) -> Array:
     return np.asarray(tape.gradient(value, x))
 
 
+def weighted() -> Iterator[tuple[Array, Array, Array]]:
+    """Batches of one row to 33, with weights of every kind, zeros included."""
+    for what, z, y in batches(rng(1), classes=(2, 4, 10)):
+        if what.split(", ")[1] in ("plain", "peaked") and what.split(", ")[2] in ("any", "one class"):
+            yield from ((z, y, w) for _, w in weights(rng(1), z.shape[1]) if w[y].sum() > 0)
+
+
 BY_N = LOSSES @ [1, 3] / 2
 test_who_divides_by_what = claim(
     "07",
@@ -97,6 +104,29 @@ def test_the_bias_of_a_mean_over_the_batchs_own_weights(
     assert found["mean_with_sample_weight"] - meant == pytest.approx(biased(4, p, w), abs=1e-5)
     for row in ("keras-reductions", "keras-class-weight"):
         assert behaviours.get(row).instead.startswith("as it is in training;")
+
+
+def means(z: Array, y: Array, w: Array) -> list[tuple[float, Array]]:
+    """Weighted mean and gradient, of class indices and of the same labels one-hot."""
+    leaf, labels, by_class = torch.from_numpy(z).requires_grad_(), torch.from_numpy(y), torch.from_numpy(w)
+    targets = labels, F.one_hot(labels, z.shape[1]).double()
+    losses = [CE(leaf, t, weight=by_class) for t in targets]
+    return [(loss.item(), torch.autograd.grad(loss, leaf)[0].numpy()) for loss in losses]
+
+
+@claim(
+    "07",
+    "For one fixed batch under plain gradient descent ... ratio",
+    "$\\mathcal L_w$ of a single row is $\\ell_n$",
+    on=lambda: ((*case, case[2][case[1]].mean()) for case in weighted()),
+    but_not={"one ratio for two batches": (np.eye(2), np.array([0, 1]), np.array([1.0, 20.0]), 1.0)},
+)
+def test_one_batch_has_one_ratio(z: Array, y: Array, w: Array, ratio: float) -> None:
+    (mean, one), (by_n, other) = means(z, y, w)
+    assert (mean, by_n) == pytest.approx(
+        (by_n / ratio, xent.cross_entropy(z, y, weight=w, reduction="sum") / len(y))
+    )
+    np.testing.assert_allclose(other, ratio * one, rtol=1e-9, atol=1e-15)
 
 
 @claim(
@@ -256,6 +286,21 @@ def test_zero_rows_are_label_smoothing_by_a_half(padding: bool, classes: int, ra
         padded = padded - rate / 30 * features.T @ kernel(labels, features @ padded)
         smoothed = smoothed - 2 * rate / 30 * x.T @ (xent.softmax(x @ smoothed) - (0.5 * t + 0.5 / classes))
     np.testing.assert_allclose(xent.softmax(x @ padded), xent.softmax(x @ smoothed), atol=1e-10)
+
+
+@claim(
+    "07",
+    "Under gradient descent on a linear layer the term 1/K ... (Hidden layers would feel it.)",
+    on=[False],
+    but_not={"a hidden layer": True},
+)
+def test_a_common_gradient_changes_no_probability(hidden: bool) -> None:
+    x, top = torch.from_numpy(rng(8).normal(size=(9, 3))), torch.nn.Linear(3, 4).double()
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3).double(), torch.nn.Tanh(), top) if hidden else top
+    before = net(x)
+    before.backward(torch.full_like(before, 0.25))
+    torch.optim.SGD(net.parameters(), lr=0.5).step()
+    torch.testing.assert_close(net(x).softmax(1), before.softmax(1), rtol=1e-9, atol=1e-12)
 
 
 class Pooled(torch.nn.Module):

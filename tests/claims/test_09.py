@@ -535,3 +535,30 @@ def test_local_rules_of_three_classes(slope: Array) -> None:
     """Otherwise moving mass from one class to another pays at the truth."""
     truth = np.array([0.6, 0.3, 0.1])
     assert np.ptp(truth * np.interp(truth, X, slope)) < 1e-3
+
+
+@claim(
+    "09",
+    "At 1 itself a rule may charge less and stay strictly proper",
+    on=[(1.0, change) for change in (0.0, -0.5, -20.0)],
+    but_not={"more at 1": (1.0, 20.0), "less at a half": (0.5, -0.5)},
+)
+def test_another_charge_at_one(at: float, change: float) -> None:
+    """The logarithm with another charge at one place, for three classes, corners and sides among the beliefs."""
+    some: Array = np.vstack([np.eye(3), [0.5, 0.5, 0], BELIEF, rng(11).dirichlet(np.ones(3), size=300)])
+    with np.errstate(divide="ignore"):
+        charge = -np.log(some) + change * (some == at)
+    cost = (some[:, None] * np.where(some[:, None] > 0, charge[None], 0)).sum(-1)
+    assert (cost + 1e9 * np.eye(len(cost)) > np.diag(cost)[:, None]).all()
+
+
+@claim(
+    "09",
+    "Clipping the negative entry and renormalising gives a",
+    on=[np.array([q, 1 - q - rare, rare]) for q in (0.55, 0.7) for rare in (0.02, 0.12)],
+    but_not={"two classes alike": np.array([0.45, 0.45, 0.1])},
+)
+def test_clipping_the_local_square_misses_unless_the_rest_are_alike(p: Array) -> None:
+    found = normal(np.maximum(1 - (len(p) - 1) / p / (1 / p).sum(), 0))
+    best = elicited(lambda q, y: scoring.linear_score(q, y) ** 2, p)
+    assert np.abs(found - best).max() > 1e-5

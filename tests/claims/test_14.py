@@ -451,6 +451,17 @@ def test_the_tilt_and_where_it_ends() -> None:
 
 
 @claim(
+    "a term that is zero for a student",
+    on=lambda: ((p, rng(8).permutation(p)) for c in (2, 8, 1000) for _, (p,) in distributions(rng(8), c)),
+    but_not={"another distribution": (np.array([0.75, 0.25]), np.array([0.7, 0.3]))},
+)
+def test_sorted_probabilities_forget_the_tokens(p: Array, q: Array) -> None:
+    """The sorted L1 loss notices no permutation; the divergence does."""
+    assert np.abs(np.sort(p) - np.sort(q)).sum() == 0
+    assert np.ptp(p) < 1e-9 or kl_divergence(p, np.roll(p, 1)) > 1e-6
+
+
+@claim(
     "change the teacher's logits at every prompt position but the last",
     on=lambda: [*rng(9).integers(1, 6, (5, 3))],
     but_not={"no mask": (np.array([3, 4, 5]), 1, False), "the last position too": (np.array([3, 4, 5]), 0)},

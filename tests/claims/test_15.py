@@ -361,25 +361,35 @@ def test_rounded_logits_near_a_teacher() -> None:
             holds(says, (blocks, soft), but_not={"labels": (soft, hard)})
 
 
+def penalised(z: Array, P: Array, weight: float) -> tuple[float, Array]:
+    log_z = logsumexp(z)
+    p = np.exp(z - log_z)
+    return float(-P @ z + log_z + weight * log_z**2), p - P + 2 * weight * log_z * p
+
+
 # ------------------------------------------------------------------------------------------ z-loss and soft cap
 
 
-test_when_the_z_loss_is_free = claim(
+def truths() -> Iterator[tuple[Array, float]]:
+    g = rng(4)
+    for weight in (1e-4, 0.3, 5.0):
+        for classes in (2, 5, 20):
+            yield 0.999 * g.dirichlet(np.full(classes, 0.7)) + 0.001 / classes, weight
+
+
+@claim(
     "A z-loss leaves the optimal probabilities",
-    on=["eq-vocab-zloss-free"],
-    but_not={
-        "logits that cannot move": (
-            "eq-vocab-zloss-free",
-            r"\min_a \mathrm E_P\, J(z + a)",
-            r"\mathrm E_P\, J(z)",
-        ),
-        "a penalty that no shift takes off": (
-            "eq-vocab-zloss-free",
-            r"\lambda (\log Z + a)^2",
-            r"\lambda (\log Z)^2",
-        ),
-    },
-)(printed)
+    on=truths,
+    but_not={"a reference class": (np.array([0.2, 0.8]), 0.3, 0)},
+)
+def test_when_the_z_loss_is_free(P: Array, weight: float, fixed: int = -1) -> None:
+    def objective(z: Array) -> tuple[float, Array]:
+        value, slope = penalised(z, P, weight)
+        return value, slope * (np.arange(len(z)) > fixed)
+
+    z = minimize(objective, np.zeros(len(P)), jac=True, options={"gtol": 1e-10}).x
+    np.testing.assert_allclose(xent.softmax(z), P, atol=2e-4)
+    assert abs(logsumexp(z)) < 0.02
 
 
 @claim(
@@ -394,6 +404,35 @@ def test_when_the_z_loss_is_not_free(bound: float, weight: float = 1e-4) -> None
         for p in np.r_[rng(4).uniform(size=500), 1 - 10.0 ** -np.arange(2, 12)]
     ]
     assert bound < max(gaps) < 1.5 * bound
+
+
+@pytest.mark.slow
+@claim(
+    "With $w$ fixed, a language model can shift",
+    on=[(seed, True, False) for seed in range(4)],
+    but_not={f"no such direction {seed}": (seed, False, False) for seed in range(4)}
+    | {f"a direction, and a state of fixed length {seed}": (seed, True, True) for seed in range(4)},
+)
+def test_which_hidden_states_make_the_z_loss_free(seed: int, direction: bool, normalised: bool) -> None:
+    """One context's state, free or normalised as before most last layers: best with it and without."""
+    g = rng(17 + seed)
+    weight, P = g.normal(size=(5, 3)), g.dirichlet(np.full(5, 3.0))
+    if direction:
+        weight[:, 0] = g.choice([-2.0, 1.0])
+    if (np.linalg.lstsq(weight, np.ones(5), rcond=None)[1][0] < 1e-20) != direction:
+        raise RuntimeError("the weight is not what it is drawn for")
+
+    def best(lam: float) -> Array:
+        def logits_of(u: Array) -> Array:
+            return np.asarray(weight @ (u / np.sqrt((u**2).mean()) if normalised else u))
+
+        starts = g.normal(size=(8, 3))
+        runs = (
+            minimize(lambda u: penalised(logits_of(u), P, lam)[0], u, options={"gtol": 1e-8}) for u in starts
+        )
+        return np.asarray(xent.softmax(logits_of(min(runs, key=lambda r: r.fun).x)))
+
+    np.testing.assert_allclose(best(1.0), best(0.0), atol=1e-4)
 
 
 @claim(
@@ -414,6 +453,40 @@ def test_when_a_soft_cap_is_harmless(c: float, log_p: Array) -> None:
     runs = (minimize(objective, start, method="BFGS") for start in rng(5).normal(size=(3, 3)))
     best = min(runs, key=lambda r: r.fun).x
     assert np.abs(xent.log_softmax(c * np.tanh(best / c)) - np.log(P)).max() < 0.05
+
+
+X = np.linspace(-3, 3, 601)
+
+
+def missed(c: float, level: bool) -> float:
+    """Two logits, linear in x: w and -w, with biases of both signs or of one: the error of the best probabilities."""
+    p = xent.sigmoid(1.5 * X)
+
+    def gap(w: Array) -> Array:
+        if level:
+            return np.asarray(c * (np.tanh((w[0] * X + w[1]) / c) + np.tanh((w[0] * X - w[1]) / c)))
+        return np.asarray(2 * c * np.tanh((w[0] * X + w[1]) / 2 / c))
+
+    start = [1.0, c / 2 if level else 0.0]
+    w = minimize(lambda w: float(xent.binary_cross_entropy(gap(w), p)), start, options={"gtol": 1e-9}).x
+    return float(np.abs(xent.sigmoid(gap(w)) - p).max())
+
+
+@claim(
+    "Two logits $\\pm w x$ with one $w$ ... log-odds of $1.5\\,x$",
+    "with a cap of 5, although $2c$ is more than the 4.5",
+    on=[
+        (5.0, 0.00445, 0.00455),
+        (2.5, 0.0165, 0.0175),
+        (1e4, 0.0, 1e-6),
+        (5.0, 0.0, 0.0005, True),
+        (2.5, 0.0, 0.006, True),
+    ],
+    but_not={"no miss": (5.0, 0.0, 1e-6), "as with a cap of 5": (2.5, 0.00445, 0.00455)},
+)
+def test_what_a_cap_misses(c: float, least: float, most: float, level: bool = False) -> None:
+    """A level for both would make the cap flatter."""
+    assert least <= missed(c, level) < most
 
 
 @claim(
@@ -557,6 +630,30 @@ def test_noise_contrastive_estimation(p: Array, noise: Array, k: float, unknown:
     found = np.exp(minimize(loss, rng(0).normal(size=len(p)), tol=1e-12).x)
     assert found.sum() == pytest.approx(1, abs=0.01)
     np.testing.assert_allclose(found, p, rtol=2e-3)
+
+
+@pytest.mark.claim(
+    "15",
+    "gives each entry the product of the probabilities along",
+    "These products sum to one by construction",
+)
+def test_trees_sum_to_one() -> None:
+    """A binary tree over 64 entries with any logits, and PyTorch's adaptive softmax; six decisions on each path."""
+    g = rng(1)
+    decisions = [1 / (1 + np.exp(-3 * g.normal(size=2**depth))) for depth in range(6)]
+    leaves = np.ones(1)
+    for right in decisions:
+        leaves = np.stack([leaves * (1 - right), leaves * right], 1).ravel()
+    first = np.array([1 - right[0] for right in decisions])
+    adaptive = torch.nn.AdaptiveLogSoftmaxWithLoss(16, 100, [10, 40], dtype=torch.float64)
+    rows = adaptive.log_prob(torch.tensor(g.normal(size=(5, 16)))).exp().sum(1).detach().numpy()
+
+    def one(found: Array) -> None:
+        np.testing.assert_allclose(found, 1, atol=1e-12)
+
+    wrong = {"the decisions of a path, added": first.sum(), "a leaf that is left out": leaves[1:].sum()}
+    holds(one, leaves.sum(), first.prod() / leaves[0], rows, but_not=wrong)
+    assert len(leaves) == 64 and rows.shape == (5,) and adaptive.n_classes == 100
 
 
 def bfloat16_layer(rows: int, classes: int, width: int, ignored: int = 0) -> tuple[Tensor, Tensor, Tensor]:

@@ -102,8 +102,9 @@ class Divergence(RowLoss):
         # Each returns the losses, and what makes of them the gradient by -z / T, in `out` and without 1 / sum e.
         ways = {"forward": self._forward, "reverse": self._reverse, "jsd": self._jsd}
         losses, form_gradient = ways[self.direction](rows)
-        # Below, rounding shows; earlier in a mixture, whose sum has terms of both signs.
-        small = 2.0**-4 if self.direction != "jsd" else 2.0**-3 if 0.4 <= self.beta <= 0.6 else 2.0**-1
+        # Below, rounding shows: earlier in a mixture, whose sum has terms of both signs, and in an uneven one at once.
+        even = 2.0**-3 if 0.4 <= self.beta <= 0.6 else 2.0**-1
+        small = even if self.direction == "jsd" else 2.0**-4
         if not losses.min().item() >= small:
             some = ((losses < small) & rows.possible).squeeze(-1).nonzero().squeeze(-1)
             losses[some] = self._small(rows.e[some] * rows.per[some], student[some], teacher[some])

@@ -135,7 +135,7 @@ def linear_cross_entropy(
     return _reduced(layer, terms, beside, w, tensors.reduction_arguments(reduction, denominator), mass)
 
 
-class _Chosen(TypedDict, total=False):
+class _OfLayer(TypedDict, total=False):
     linear_bias: Tensor | None
     softcap: float | None
     temperature: float
@@ -149,11 +149,11 @@ def linear_selected_log_probs(
     targets: Tensor,
     *,
     entropy: Literal[False] = False,
-    **how: Unpack[_Chosen],
+    **how: Unpack[_OfLayer],
 ) -> Tensor: ...
 @overload
 def linear_selected_log_probs(
-    hidden: Tensor, linear_weight: Tensor, targets: Tensor, *, entropy: Literal[True], **how: Unpack[_Chosen]
+    hidden: Tensor, linear_weight: Tensor, targets: Tensor, *, entropy: Literal[True], **how: Unpack[_OfLayer]
 ) -> tuple[Tensor, Tensor]: ...
 def linear_selected_log_probs(
     hidden: Tensor,
