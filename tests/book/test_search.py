@@ -55,8 +55,7 @@ WANTED = {
     "z-loss": "15_large_vocabularies#the-z-loss-and-when-it-is-free",
     "linear cross entropy": "api#xent.torch.linear_cross_entropy",
     "loss stuck at 0.693": "08_which_loss#symptom-stuck-at-log-k",
-    "model stops too early": "08_which_loss#symptom-generates-too-short "
-    "08_which_loss#symptom-validation-loss-rises",
+    "model stops too early": "08_which_loss#symptom-generates-too-short",
 }
 # The book does not speak of the first two by these names; the others' first is the row or the section beside.
 MISSED = {"top-p", "exposure bias", "batchmean", "backpropagation"}

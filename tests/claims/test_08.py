@@ -64,6 +64,10 @@ def summed(z: T, y: T, weight: T | None = None) -> T:
     return ce(z, y, weight, reduction="sum") / len(y)
 
 
+def eased(z: T, y: T, weight: T, smoothing: float = 0.0) -> T:
+    return ce(z, y, weight, reduction="sum", label_smoothing=smoothing) / len(y)
+
+
 def by_token(z: T, y: T) -> T:
     return ce(z.movedim(-1, 1), y)
 
@@ -96,6 +100,7 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
     each, names = ce(z.double(), y, reduction="none").sort().values, [str(c) for c in range(k + 9)]
     padded = torch.stack([torch.cat([y[:9], y[:9]]), torch.cat([y[:9], ignored[:9]])])
     cube, ids = torch.randn(2, k, k, generator=g).to(dtype), torch.randint(0, k, (2, k), generator=g)
+    none = torch.arange(1.0, k + 1).double().index_fill(0, torch.tensor([0]), 0.0)  # for the first class
     keras, w, many = behaviours.keras().losses, torch.arange(1.0, k + 1).to(dtype), n > 4000
     sparse, seen = keras.SparseCategoricalCrossentropy, np.arange(n) % 2.0
     rows = z.double().sigmoid().numpy()[:, 0], lambda a, b, v: float(keras.BinaryCrossentropy()(a, b, v))
@@ -107,7 +112,7 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
         "starts_high": ([(40 * z, y)] * (n * k > 30), [(z / 20, y), (z / 20 + 5 * t[:1], y[:1].expand(n))]),
         "already_probabilities": (
             [(p,), (p.float(),), (z.sigmoid(),)],
-            [(z.abs() + 1.1,), (torch.cat([p, z.abs() + 1.1]),), (torch.cat([p, 9 * t - 8 / k]),)],
+            [(0 * z,), (z.abs() + 1.1,), (torch.cat([p, z.abs() + 1.1]),), (torch.cat([p, 9 * t - 8 / k]),)],
         ),
         "ends_in_sigmoid": (
             [(nn.Sequential(model, nn.Sigmoid()), 0.01 * x)],
@@ -121,7 +126,7 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
             ],
             [(ce, wrong, y), (bce, binary, t.float()), (summed, wrong, y)],
         ),
-        "too_sure": ([(right, (y + 1) % k)] * (n > 1), [(right, y), (0 * z, y), (z, sampled)]),
+        "too_sure": ([(right, (y + 1) % k)] * (n > 1), [(right, y), (0 * z, y), *[(z, sampled)] * many]),
         "modes_differ": (
             [(nn.Sequential(nn.Dropout(0.5), nn.Linear(4, k)), 9 * x, y)] * (n > 1),
             [(model, x, y)],
@@ -190,8 +195,19 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
         ),
         "sees_nothing": ([(mask | torch.eye(n, dtype=torch.bool),)], [(mask,), (mask[None] & mask[0],)]),
         "jumped": (
-            [([2.3, 9.0, 1.0],), ([2.3, math.nan],)],
-            [([2.3, 2.5, 1.0, 1.4],), ([0.1, 0.3, 0.05, 0.2] * 25,)],
+            [
+                ([2.3, *[2.0] * 9, 3.9, *[2.32] * 39],),  # into a point without a gradient
+                ([2.3, *[0.5] * 30, *[5.0] * 20],),
+                ([2.3] * 49 + [math.nan],),
+                ([2.3, *[6.0, 30.0] * 25],),
+            ],
+            [
+                ([2.3, 9.0, *[1.0] * 48],),  # it comes back, as from a step that a scaler skips
+                ([2.3, math.nan, *[1.0] * 48],),
+                ([0.1, 0.3, 0.05, 0.2] * 25,),
+                (list(2 + 0.5 * rng(83).normal(size=300)),),
+                ([2.3 * 0.9**i for i in range(50)],),
+            ],
         ),
         "half_overflows": (
             [
@@ -199,8 +215,14 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
                 (zeros.half(), zeros[:, 0].long()),
             ]
             * (n < 2)
-            + [(torch.cat([z, z[:1].masked_fill(t[:1] == 0, torch.inf)]), torch.cat([y, y[:1]]))] * (k < 3),
-            [(z, y), (zeros, zeros[:, 0].long()), (torch.cat([z, z]), torch.cat([y, ignored]))],
+            + [(torch.cat([z, z[:1].masked_fill(t[:1] == 0, torch.inf)]), torch.cat([y, y[:1]]))]
+            * (k < 3 and z.element_size() < 4),
+            [
+                (z, y),
+                (zeros, zeros[:, 0].long()),
+                (torch.cat([z, z]), torch.cat([y, ignored])),
+                (z.float(), ignored),
+            ],
         ),
         "gradient_lost": ([(z / 9, y, 1e-7)] * float16, [(z / 9, y, 64.0), (z.float(), y)]),
         "half_weights": ([(copy.deepcopy(model).half(),)], [(model,), (copy.deepcopy(model).bfloat16(),)]),
@@ -210,8 +232,16 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
         ),
         "one_column": ([(z[:, :1],), (z[:, :1, None, None],)], [(z,), (z[:, 0],)]),
         "too_often": (
-            [(torch.sigmoid(z + 3), torch.bernoulli(z.float().sigmoid(), generator=g))] * (n > 30),
-            [(z.double().sigmoid(), z.double().sigmoid()), (z[:, :1].sigmoid(), z[:, 0].sigmoid())],
+            [
+                *[(torch.sigmoid(z + 3), torch.bernoulli(z.float().sigmoid(), generator=g))] * (n > 30),
+                *[((z.double() + 2 * (t[:1] > 0)).softmax(1), F.one_hot(sampled, k))]
+                * many,  # one class of k
+            ],
+            [
+                (z.double().sigmoid(), z.double().sigmoid()),
+                (z[:, :1].sigmoid(), z[:, 0].sigmoid()),
+                *[(z.double().softmax(1), F.one_hot(sampled, k))] * many,
+            ],
         ),
         "tokens_weigh_differently": ([(by_sequence, padded, k)], [(by_token, padded, k)]),
         "skips_targets": (
@@ -221,12 +251,17 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
         "padding_counts": ([(summed, z, y), (ce, z, y, 0)][: 1 + (n > 30)], [(ce, z, y), (times(3), z, y)]),
         "ranks_differ": ([([n, n + 1],)], [([n, n],)]),
         "weights_cancel": (
-            [(lambda z, y: ce(z, y, w.to(z)), z[:64], y[:64], w)] * (n > 30),
+            [(lambda z, y, v=v: ce(z, y, v), z.double(), y, v) for v in (w.double(), none)] * (n > 30),
             [
-                (lambda z, y: summed(z, y, w.to(z)), z[:64], y[:64], w),
+                *(
+                    (lambda z, y, e=e: eased(z, y, w.to(z), e), z, y, w)
+                    for e in (0.0, 0.1, 0.2)[: 1 + 2 * (k < 99)]
+                ),
                 (ce, z[:1], y[:1], w),
-            ]
-            + [(lambda z, y: summed(z, y, w.to(z)), z[:64], y[:64].where(y[:64] > 0, -100), w)] * (n > 30),
+                (lambda z, y: ce(z, y, w.to(z)), z, 0 * y, w),
+                *[(lambda z, y: eased(z, y, none), z.double(), y, none)] * (n > 30),
+                *[(lambda z, y: summed(z, y, w.to(z)), z, y.where(y > 0, -100), w)] * (n > 30),
+            ],
         ),
         "weight_misses_its_row": (
             [(rows[1], seen, rows[0])] * (n > 1),
@@ -234,7 +269,7 @@ def cases(n: int, k: int, dtype: torch.dtype) -> dict[str, tuple[Given, Given]]:
         ),
         "wrong_target": (
             [(z, y[:, None]), (z, t.long()), (z, y.double())],
-            [(z, y), (z, t), (cube, ids), (z, y.byte())],
+            [(z, y), (z, t), (cube, ids), (z, y.byte()), (z[0], y[0]), (z[0], t[0])],
         ),
         "shapes_differ": ([(p[:, :1], t[:, 0]), (p[:, 0], t[:, :1])], [(p, t)]),
         "out_of_range": (

@@ -157,7 +157,6 @@ ROWS: dict[str, Any] = {
     "eq-fw-kl-mean": models.divergences,
     "eq-fw-one-class": models.single,
     "eq-which-distortion": models.distortion,
-    "eq-which-smoothing": m.smoothed,
     "eq-which-start": models.start,
     "eq-which-floors": models.floors,
     "eq-absolute-cost": models.absolute,

@@ -563,7 +563,7 @@ def test_rows_on_which_the_fast_sum_alone_is_too_coarse(
     """Losses of .008 to .09, found by a search: without the second look they are off by 1.5 to 5 times as much."""
 
     def of_many(z: Any, v: Any, **options: Any) -> Any:
-        """The first row's loss, beside a thousand others: few rows, and small losses alone, are summed in other ways."""
+        """The first row's loss, beside a thousand others: few rows or small losses alone are summed otherwise."""
         others = torch.from_numpy(rng(31).normal(size=(2, 1000, 2)))
         pairs = [torch.cat([row, other]) for row, other in zip((z, v), others, strict=True)]
         return xent.torch.distillation_loss(*pairs, reduction="none", **options)[0]

@@ -1,32 +1,10 @@
-"""Exercises of chapter 08: read the smoothing, the floor and the distortion off numbers."""
+"""Exercises of chapter 08: the floor of smoothing and the distortion of a mean of means."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from xent.numerics import log_softmax
-from xent_book.exercises._check import Array, Exercise
-
-
-def _ends(z: Array, y: Array) -> tuple[float, float]:
-    """The mean loss of the hard labels and that of uniform ones."""
-    log_p = log_softmax(z)
-    return float(-log_p[np.arange(len(y)), y].mean()), float(-log_p.mean())
-
-
-def _smoothing_inputs() -> list[tuple[Array, Array, float]]:
-    rng = np.random.default_rng(0)
-    cases = []
-    for epsilon, classes in ((1 / 7, 4), (0.25, 10), (0.0, 3)):
-        z, y = rng.normal(0, 2, (6, classes)), rng.integers(0, classes, 6)
-        hard, even = _ends(z, y)
-        cases.append((z, y, (1 - epsilon) * hard + epsilon * even))
-    return cases
-
-
-def _smoothing(z: Array, y: Array, reported: float) -> float:
-    hard, even = _ends(z, y)
-    return (reported - hard) / (even - hard)
+from xent_book.exercises._check import Exercise
 
 
 def _floor(epsilon: float, classes: int) -> float:
@@ -36,21 +14,6 @@ def _floor(epsilon: float, classes: int) -> float:
 
 
 EXERCISES = (
-    Exercise(
-        "read-smoothing",
-        _smoothing,
-        _smoothing_inputs,
-        atol=1e-12,  # two means in float64 and a quotient
-        mistakes={
-            "the label's own class gets epsilon / K too": (
-                lambda z, y, reported: _smoothing(z, y, reported) * (z.shape[1] - 1) / z.shape[1]
-            ),
-            "this takes the hard labels' loss for zero": (lambda z, y, reported: reported / _ends(z, y)[1]),
-            "the uniform end is the loss of uniform labels under this model": (
-                lambda z, y, reported: (reported - _ends(z, y)[0]) / (np.log(z.shape[1]) - _ends(z, y)[0])
-            ),
-        },
-    ),
     Exercise(
         "smoothing-floor",
         _floor,
