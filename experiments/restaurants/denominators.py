@@ -41,7 +41,7 @@ import numpy as np
 import torch
 
 from experiments import shared
-from experiments.restaurants.data import Data, Pair, load
+from experiments.restaurants.data import Data, Pair, load, slots_missed
 from experiments.restaurants.model import BATCH, RATES, STEPS, Describer, evaluate, fit, losses_of
 from experiments.shakespeare import run
 from experiments.shakespeare.run import Floats, Ints, Row
@@ -192,7 +192,18 @@ def chosen(runs: Sequence[Row], writers: int, arm: str) -> float:
     return float(min(grid_of(runs, writers, arm), key=lambda r: float(r["own"]))["rate"])
 
 
-def assemble(folder: Path) -> Row:
+def held_out(data: Data) -> Row:
+    """Return the length of the held-out texts, where each meaning counts once, and the share of slots people miss."""
+    of: dict[tuple[str, ...], list[Pair]] = defaultdict(list)
+    for pair in data.test:
+        of[pair.meaning].append(pair)
+    people = [slots_missed(p.meaning, data.spell(p.reply)) for p in data.test if not p.terse]
+    missed, looked = np.sum(people, axis=0)
+    length = float(np.mean([lengths_of(pairs).mean() for pairs in of.values()]))
+    return {"length": length, "missed": float(missed / looked)}
+
+
+def assemble(folder: Path, datas: dict[int, Data]) -> Row:
     """Return the record, with the seeds that every arm has."""
     runs = shared.records(folder)
     kept = [r for r in runs if r["seed"] != TUNING_SEED and r["rate"] == chosen(runs, r["writers"], r["arm"])]
@@ -204,6 +215,7 @@ def assemble(folder: Path) -> Row:
     return {
         "settings": {"batch": BATCH, "steps": STEPS, "rates": RATES, "block": BLOCK, "bucket": run.BUCKET},
         **shared.made(torch, np),
+        "held_out": {f"writers={w}": shared.rounded(held_out(data), ".4g") for w, data in datas.items()},
         "runs": [shared.rounded(r, ".5g") for r in kept if r["seed"] in whole],
         "tuning": [shared.rounded(r, ".7g") for r in runs if r["seed"] == TUNING_SEED],
     }
@@ -220,11 +232,10 @@ def main() -> None:
     )
     torch.set_num_threads(1)  # the sums of a run then do not depend on the machine's cores
     given = parser.parse_args()
-    if given.command == "assemble":
-        shared.write(assemble(given.runs), HERE / "result.json")
-        return
     datas = {writers: load(given.data, writers) for writers in WRITERS}
-    if given.command == "predict":
+    if given.command == "assemble":
+        shared.write(assemble(given.runs, datas), HERE / "result.json")
+    elif given.command == "predict":
         prediction = {f"writers={writers}": predict(data) for writers, data in datas.items()}
         (HERE / "prediction.json").write_text(json.dumps(shared.rounded(prediction, ".4g"), indent=1) + "\n")
     else:
