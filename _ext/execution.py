@@ -24,6 +24,7 @@ MARK = Path("_build", "complete")
 ADDRESSES = ("XENT_REPOSITORY_URL", "XENT_SITE_URL")
 SHARED = (
     "_config.yml",
+    "conf.py",
     "_toc.yml",
     "_ext",
     "_static",

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import tinycss2
 from docutils import nodes
+from sphinx.errors import ExtensionError
 
 from xent_book.plots import PALETTE
 
@@ -147,8 +148,10 @@ def write_bundle(app: Sphinx, exception: Exception | None) -> None:
     script = static / "scripts" / "pydata-sphinx-theme.js"
     whole = script.read_text(encoding="utf-8")
     if WHEN_NEAR not in whole:
-        before, after = whole.split(MEASURED)
-        script.write_text(before + WHEN_NEAR + after, encoding="utf-8")
+        if whole.count(MEASURED) != 1:
+            found = f"expected MEASURED once, got it {whole.count(MEASURED)} times"
+            raise ExtensionError(f"light_pages: {script.name} of another release of the theme: {found}")
+        script.write_text(whole.replace(MEASURED, WHEN_NEAR), encoding="utf-8")
 
 
 def write_wheel(app: Sphinx, exception: Exception | None) -> None:

@@ -93,10 +93,18 @@ def tiny_book(tmp_path: Path) -> TinyBook:
     for name in ("_ext", "_static", "_templates", "code"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "chapters").mkdir()
-    for name in ("conftest.py", "requirements.txt", "chapters/references.bib", "chapters/references.md"):
+    for name in (
+        "conf.py",
+        "conftest.py",
+        "requirements.txt",
+        "chapters/references.bib",
+        "chapters/references.md",
+    ):
         shutil.copy(ROOT / name, tmp_path / name)
     config = (ROOT / "_config.yml").read_text("utf-8")  # which may hold the owner's addresses
-    (tmp_path / "_config.yml").write_text(re.sub(r"(?m)^(  (?:url|baseurl):).*", r'\1 ""', config), "utf-8")
+    (tmp_path / "_config.yml").write_text(
+        re.sub(r"(?m)^( +(?:repository_url|html_baseurl):).*", r'\1 ""', config), "utf-8"
+    )
     (tmp_path / "index.md").write_text("# A tiny book\n")
     tiny = TinyBook(tmp_path)
     tiny.write_toc("01_good")
