@@ -26,6 +26,9 @@ def test_a_chapter_is_as_it_should_be_stored(path: Path) -> None:
     assert notebooks.normal_form(notebook) == path.read_text(encoding="utf-8"), "run 'make notebooks'"
     for number, cell in enumerate(notebook.cells, 1):
         assert cell.cell_type == "code" or "<!--" not in cell.source, f"{path.name}, cell {number}: a comment"
+        # A version changes with the environment, and nothing else of the cell needs to.
+        free = "nbval-ignore-output" in cell.metadata.get("tags", [])
+        assert free or "__version__" not in cell.source, f"{path.name}, cell {number}: prints a version"
         if any("image/svg+xml" in out.get("data", {}) for out in cell.get("outputs", [])):
             words = cell.metadata.get("mystnb", {})
             figure, alt = words.get("figure", {}), words.get("image", {}).get("alt", "")
