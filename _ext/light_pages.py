@@ -162,7 +162,9 @@ def write_wheel(app: Sphinx, exception: Exception | None) -> None:
         for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(Path(app.srcdir) / name, folder)
         leave = shutil.ignore_patterns("*.egg-info", "__pycache__")
-        shutil.copytree(Path(app.srcdir) / "code", Path(folder) / "code", ignore=leave)
+        held = Path(folder) / "code" / "xent_book" / "data" / "experiments"  # which the chapters read
+        for source, copy in (("code", Path(folder) / "code"), ("experiments", held)):
+            shutil.copytree(Path(app.srcdir) / source, copy, ignore=leave)
         pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
         subprocess.run([*pip, "--wheel-dir", str(app.outdir), folder, f"{folder}/code/xent_book"], check=True)
 

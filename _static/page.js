@@ -4,62 +4,89 @@
 
 globalThis.xentFind = (() => {
   const root = new URL(document.documentElement.dataset.content_root, location.href);
-  // As in _ext/site_search.py: the words without their order, underscores and hyphens.
-  const key = (words) => {
-    const all = new Set(words.toLowerCase().match(/[\p{L}\p{N}]+(?:\.\d+)?/gu));
-    return [...all].filter((word) => !["a", "at", "in", "is", "of", "the"].includes(word)).sort().join(" ");
-  };
+  // As in _ext/site_search.py.
+  const WORD = /[\p{L}\p{N}](?:[\p{L}\p{N}_.]*[\p{L}\p{N}_])?(?:-\p{L}[\p{L}\p{N}_]*)*/gu;
+  const PART = /[A-Z]+(?![a-z])|[A-Z]?[a-z]+/g;
   let engine;
 
-  // Pagefind's script and its WebAssembly come when the reader turns to the field, its index by the word.
-  const load = () => (engine ??= import(new URL("pagefind/pagefind.js", root)).then(async (pagefind) => {
-    await pagefind.options({ noWorker: true });
-    return pagefind;
-  }));
+  // The index, and Sphinx's stems, come when the reader turns to the field.
+  const load = () => (engine ??= (async () => {
+    const coming = fetch(new URL("_static/sections.json", root));
+    const src = new URL("_static/language_data.js", root);
+    await new Promise((onload, onerror) => document.head.append(Object.assign(document.createElement("script"), { src, onload, onerror })));
+    const index = await (await coming).json();
+    return { ...index, stopped: new Set(index.stop), stemmer: new globalThis.Stemmer() };
+  })());
 
-  // A whole question has words that no section has together: each is looked up, and counts more the rarer it is.
-  async function loosely(pagefind, words) {
-    const sums = new Map();
-    for (const { results } of await Promise.all([...new Set(words)].map((word) => pagefind.search(word)))) {
-      for (const result of results) {
-        const sum = sums.get(result.id) ?? { ...result, score: 0 };
-        sum.score += result.score ** 0.5 / results.length ** 0.75;
-        sums.set(result.id, sum);
-      }
-    }
-    return { results: [...sums.values()].sort((one, other) => other.score - one.score) };
+  // A word with the parts of a name, as they are compared.
+  function forms({ stopped, stemmer }, word) {
+    const parts = /^\p{N}/u.test(word) ? [] : [...word.matchAll(PART)].map(([part]) => part.toLowerCase());
+    const all = [...new Set([word.toLowerCase().replaceAll("-", ""), ...parts])];
+    return all.filter((form) => form.length > 1 && !stopped.has(form)).map((form) => stemmer.stemWord(form));
   }
 
-  // The ten best sections: first those that bear just these words as their name or in the book's index, in a chapter
-  // before the glossary and the reference (unless it is a name from code), then what Pagefind ranks.
-  async function find(words) {
-    const pagefind = await load();
-    const asked = words.split(/\s+/).filter((word) => key(word)).join(" ") || words;
-    const filters = { [key(words)[0] ?? "-"]: key(words) };
-    const all = await Promise.all([pagefind.search(asked, { filters }), pagefind.search(asked)]);
-    if (all[1].results.length < 3) all.push(await loosely(pagefind, asked.split(" ")));
-    const results = new Map(all.flatMap(({ results }) => results).map((result) => [result.id, result]));
-    const found = await Promise.all([...results.values()].slice(0, 10).map((result) => result.data()));
-    const named = found.splice(0, all[0].results.length);
-    const order = words.includes("_") ? [/api/, /./] : [/chapters\/\d/, /notation/, /./];
-    const main = ({ meta }) => meta.main?.split("; ").includes(key(words));
-    const place = (one) => 2 * order.findIndex((kind) => kind.test(one.meta.at)) - main(one);
-    return [...named.sort((one, other) => place(one) - place(other)), ...found].map(({ meta, excerpt }) => ({
-      address: new URL(meta.at, root).href,
-      ...meta,
-      excerpt,
-    }));
+  // The ten best sections: first those that bear just these words as their name or in the book's index, then those that
+  // have most of the words, the rarer the better. A single name from code leads to the reference.
+  async function find(question) {
+    const index = await load();
+    const { records, words, levels, stopped, stemmer } = index;
+    const coded = /^\S*[a-z][_.][a-z]\S*$/i.test(question.trim());
+    const scores = records.map(() => ({ score: 0, share: 0 }));
+    let whole = 0;
+    const postings = (word) => {
+      let at = 0;
+      const found = (Object.hasOwn(words, word) ? words[word] : []).map((step) => {
+        at += Math.floor(step / (levels + 1));
+        return [at, (step % (levels + 1)) / levels];
+      });
+      return { found, rarity: found.length && Math.log(1 + (records.length - found.length + 0.5) / (found.length + 0.5)) };
+    };
+    for (const [word] of question.matchAll(WORD)) {
+      const [first, ...parts] = forms(index, word);
+      if (!first) continue;
+      // The end of what is typed may be the beginning of a word.
+      const begun = question.endsWith(word) && !Object.hasOwn(words, first) ? Object.keys(words).filter((one) => one.startsWith(first)) : [];
+      const [best, groups] = [new Map(), [[first], parts, ...begun.map((one) => [one])]];
+      let rarest = 0;
+      for (const group of groups) {
+        const sums = new Map();
+        for (const { found, rarity } of group.map(postings)) {
+          rarest = Math.max(rarest, rarity);
+          for (const [at, level] of found) sums.set(at, (sums.get(at) ?? 0) + (rarity * level) / group.length ** 0.5);
+        }
+        for (const [at, sum] of sums) best.set(at, Math.max(sum, best.get(at) ?? 0));
+      }
+      whole += rarest;
+      for (const [at, score] of best) {
+        scores[at].score += score;
+        scores[at].share += rarest;
+      }
+    }
+    const plain = (question.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? []).filter((word) => !stopped.has(word));
+    for (const pair of new Set(plain.slice(1).map((word, i) => stemmer.stemWord(plain[i] + word)))) {
+      const { found, rarity } = postings(pair);
+      for (const [at, level] of found) scores[at].score += 0.7 * rarity * level;
+    }
+    const named = new Map(postings(`=${[...new Set(plain.map((word) => stemmer.stemWord(word)))].sort().join(" ")}`).found);
+    const rank = ({ score, share }, at) => {
+      const place = coded && records[at][0].includes("api.html#") ? 3 : records[at][1];
+      return (whole && score * (share / whole) ** 0.7 * place) + (named.has(at) ? 2000 * place + 500 * (named.get(at) === 1) : 0);
+    };
+    const ranked = scores.map((one, at) => [rank(one, at), at]).filter(([score]) => score).sort(([one, i], [other, j]) => other - one || i - j);
+    return ranked.slice(0, 10).map(([, at]) => {
+      const [url, , headings, lead] = records[at];
+      return { address: new URL(url, root).href, above: headings.slice(0, -1).join(" \u203a "), title: headings.at(-1), lead };
+    });
   }
 
   const element = (name, className, textContent = "") =>
     Object.assign(document.createElement(name), { className, textContent });
 
-  function entry({ address, title, above, excerpt }) {
+  function entry({ address, title, above, lead }) {
     const item = element("li", "");
     const link = item.appendChild(element("a", ""));
     link.href = address;
-    link.append(element("span", "found-above", above ?? ""), element("strong", "", title), element("span", "found-says"));
-    link.lastChild.innerHTML = excerpt; // Pagefind's: text, with <mark> around the words
+    link.append(element("span", "found-above", above), element("strong", "", title), element("span", "found-says", lead));
     return item;
   }
 
@@ -78,12 +105,8 @@ globalThis.xentFind = (() => {
       const none = "Nothing found. Fewer words find more.";
       says.textContent = !words ? "" : found ? (found.length ? "" : none) : "The search needs a server: make serve starts one.";
     }
-    input.addEventListener("focus", () => load().then((pagefind) => pagefind.init(), () => {}));
-    let waits; // for the end of a word: what its beginning would fetch is spared
-    input.addEventListener("input", () => {
-      clearTimeout(waits);
-      waits = setTimeout(show, 120);
-    });
+    input.addEventListener("focus", () => load().catch(() => {}));
+    input.addEventListener("input", show);
     form.parentElement.addEventListener("keydown", (event) => {
       const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
       const stops = [input, ...entries.querySelectorAll("a")];

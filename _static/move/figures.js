@@ -15,20 +15,23 @@ globalThis.xentMoving = (() => {
 
   // A figure: controls; the axes; the keys of the legend with their colours; and from the controls' values what
   // is drawn (`data` for uPlot's series, `marks` over them) and said. Colours are names of the palette. The control
-  // `drag` is that of the x axis, beside what `over` adds to it: a finger in the plot sets it. The curves `hidden` and
-  // the words of a figure that `asks` are the answer to its caption: they wait until something is set.
+  // `drag` is that of the x axis, beside what `over` adds to it: a finger in the plot sets it. The first bars are
+  // probabilities whose logits are the controls `bars`: each can be pulled up and down. The words of a figure that `asks`
+  // are the answer to its caption: they wait until something is set.
   const FIGURES = {
     softmax: {
+      bars: ["first", "second", "third", "fourth"],
       controls: [
         { name: "temperature", label: "Temperature T", min: -3, max: 3, step: 0.25, value: 0, shown: (v) => String(Number((2 ** v).toPrecision(3))) },
-        { name: "first", label: "Logit of class A", min: -4, max: 6, step: 0.25, value: 2, shown: (v) => fixed(v, 2) },
+        ...["first", "second", "third", "fourth"].map((name, k) => (
+          { name, label: `Logit of class ${"ABCD"[k]}`, min: -6, max: 6, step: 0.05, value: 2 - k, shown: (v) => fixed(v, 2) })),
         { name: "shift", label: "Add to all logits", min: -20, max: 20, step: 1, value: 0, shown: (v) => fixed(v, 0) },
       ],
-      keys: [{ text: "softmax(z / T)", colour: "blue", bars: true }, { text: "the same at T = 1", colour: "orange" }],
+      keys: [{ text: "softmax(z / T): pull a bar", colour: "blue", bars: true }, { text: "the same at T = 1", colour: "orange" }],
       x: { range: [0.4, 4.6], label: "class", splits: [1, 2, 3, 4], values: ["A", "B", "C", "D"] },
       y: { range: [0, 1], label: "probability" },
-      state({ temperature, first, shift }) {
-        const logits = [first, 1, 0, -1].map((z) => z + shift);
+      state({ temperature, first, second, third, fourth, shift }) {
+        const logits = [first, second, third, fourth].map((z) => z + shift);
         const probs = f.softmax(logits, 2 ** temperature);
         const plain = f.softmax(logits);
         return {
@@ -37,6 +40,42 @@ globalThis.xentMoving = (() => {
           says:
             `z = ${logits.map((z) => fixed(z, 2)).join(", ")}. p = ${probs.map((p) => fixed(p, 4)).join(", ")}. ` +
             `Entropy ${fixed(f.entropy(probs), 4)} nats.`,
+        };
+      },
+    },
+
+    divergence: {
+      bars: ["first", "second", "third"],
+      controls: ["first", "second", "third"].map((name, k) => (
+        { name, label: `Logit of class ${"ABC"[k]} under Q`, min: -2, max: 2, step: 0.05, value: k - 1, shown: (v) => fixed(v, 2) })),
+      keys: [
+        { text: "Q: pull a bar", colour: "blue", bars: true },
+        { text: "block of a class", colour: "green", bars: true },
+        { text: "their sum", colour: "grey", bars: true },
+        { text: "P", colour: "orange" },
+      ],
+      x: {
+        range: [0.3, 13.7],
+        label: "Q over P; blocks of KL(P ‖ Q); blocks of KL(Q ‖ P)",
+        splits: [1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13],
+        values: ["A", "B", "C", "A", "B", "C", "Σ", "A", "B", "C", "Σ"],
+      },
+      y: { range: [-0.5, 2.3], label: "probability, or nats" },
+      state({ first, second, third }) {
+        const p = [0.6, 0.3, 0.1];
+        const q = f.softmax([first, second, third]);
+        const blocks = [f.divergenceTerms(p, q), f.divergenceTerms(q, p)];
+        const nothing = [null, null, null];
+        const said = blocks.map((terms) => `${terms.map((x, k) => (k ? (x < 0 ? " − " : " + ") + fixed(Math.abs(x), 4) : fixed(x, 4))).join("")} = ${fixed(f.sum(terms), 4)}`);
+        return {
+          data: [
+            [1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13],
+            [...q, ...nothing, null, ...nothing, null],
+            [...nothing, ...blocks[0], null, ...blocks[1], null],
+            [...nothing, ...nothing, f.sum(blocks[0]), ...nothing, f.sum(blocks[1])],
+          ],
+          marks: p.map((x, k) => ({ from: [k + 0.6, x], to: [k + 1.4, x], colour: "orange" })),
+          says: `Q = ${q.map((x) => fixed(x, 4)).join(", ")}. KL(P ‖ Q) = ${said[0]} nats. KL(Q ‖ P) = ${said[1]} nats.`,
         };
       },
     },
@@ -112,23 +151,27 @@ globalThis.xentMoving = (() => {
         };
       },
     },
-    "learnt-length": {
-      drag: "batch",
-      hidden: [1],
-      controls: [
-        { name: "batch", label: "Sequences per denominator B", min: 0, max: 7, step: 1, value: 7, shown: (v) => fixed(2 ** v, 0) },
-        { name: "length", label: "Mean length of the data", min: 2, max: 10, step: 1, value: 10, shown: (v) => fixed(v, 0) },
-      ],
-      keys: [{ text: "learnt with the mean over tokens", colour: "blue" }, { text: "the data", colour: "grey", dash: [4, 4] }],
-      x: { range: [-0.2, 7.2], label: "sequences that share a denominator", splits: [0, 1, 2, 3, 4, 5, 6, 7], values: [1, 2, 4, 8, 16, 32, 64, 128] },
-      y: { range: [0, 11], label: "mean length" },
-      state({ batch, length }) {
-        const xs = grid(0, 7, 7);
-        const learnt = (x) => 1 / f.eosOptimum(1 / length, 2 ** x);
+    tilt: {
+      controls: [{ name: "batch", label: "Sequences per denominator B", min: 0, max: 7, step: 1, value: 7, shown: (v) => fixed(2 ** v, 0) }],
+      keys: [{ text: "learnt with the mean over tokens", colour: "blue", bars: true }, { text: "the data", colour: "orange" }],
+      x: { range: [0.3, 30.7], label: "length in tokens", splits: [1, 5, 10, 15, 20, 25, 30] },
+      y: { range: [0, 0.42], label: "share of the sequences" },
+      state({ batch }) {
+        const [stop, size] = [0.1, 2 ** batch];
+        const lengths = grid(1, 30, 29);
+        const learnt = f.tiltedShares(stop, size, 30);
+        const mean = 1 / f.eosOptimum(stop, size);
+        const data = lengths.map((n) => stop * (1 - stop) ** (n - 1));
         return {
-          data: [xs, xs.map(learnt), xs.map(() => length)],
-          marks: [{ at: [batch, learnt(batch)], colour: "orange" }],
-          says: `The data's sequences have ${fixed(length, 0)} tokens on average. With B = ${2 ** batch} the model learns ${fixed(learnt(batch), 2)}.`,
+          data: [lengths, learnt],
+          marks: [
+            ...lengths.map((n, i) => ({ from: [n - 0.45, data[i]], to: [n + 0.45, data[i]], colour: "orange" })),
+            { from: [mean, 0], to: [mean, 0.34], colour: "blue" },
+            { at: [mean, 0.34], colour: "blue", text: `mean ${fixed(mean, 1)}`, by: [0, -14] },
+          ],
+          says:
+            `With B = ${size} the model learns sequences of ${fixed(mean, 2)} tokens on average; the data's have 10. ` +
+            `One token long are ${fixed(100 * learnt[0], 1)} % instead of 10 %.`,
         };
       },
     },
@@ -302,8 +345,7 @@ globalThis.xentMoving = (() => {
       }
       state = made;
       if (waits) {
-        const data = state.data.map((series, i) => (spec.hidden?.includes(i) ? series.map(() => null) : series));
-        state = { ...state, data, ...(spec.asks && { says: "What do you expect? Set a value, and the answer appears." }) };
+        state = { ...state, ...(spec.asks && { says: "What do you expect? Set a value, and the answer appears." }) };
       }
       says.textContent = state.says;
       plot?.setData(state.data);
@@ -321,15 +363,24 @@ globalThis.xentMoving = (() => {
       waits = false;
       update();
     }
-    function drag(event) {
-      const of = (name) => sliders[spec.controls.findIndex((control) => control.name === name)]?.input;
-      const input = of(spec.drag);
-      const place = plot.posToVal(event.clientX - plot.over.getBoundingClientRect().left, "x");
-      input.value = place - (of(spec.over)?.valueAsNumber ?? 0);
+    const of = (control) => sliders[spec.controls.findIndex(({ name: one }) => one === control)]?.input;
+    function give(input, number) {
+      input.value = number;
       input.dispatchEvent(new Event("input"));
     }
-    if (spec.drag) {
-      canvas.style.cursor = "ew-resize";
+    let held = -1; // the bar that a finger has
+    function drag(event) {
+      const { left, top } = plot.over.getBoundingClientRect();
+      const [x, y] = [plot.posToVal(event.clientX - left, "x"), plot.posToVal(event.clientY - top, "y")];
+      if (spec.drag) give(of(spec.drag), x - (of(spec.over)?.valueAsNumber ?? 0));
+      if (event.type === "pointerdown") held = Math.round(x) - 1;
+      if (!(held in (spec.bars ?? []))) return;
+      const prob = Math.min(Math.max(y, 0.005), 0.995);
+      give(of(spec.bars[held]), f.logitFor(spec.bars.map((one) => of(one).valueAsNumber), held, prob, 2 ** (of("temperature")?.valueAsNumber ?? 0)));
+    }
+    if (spec.drag || spec.bars) {
+      // A finger that pulls a bar up does not scroll the page.
+      Object.assign(canvas.style, spec.drag ? { cursor: "ew-resize" } : { cursor: "ns-resize", touchAction: "none" });
       canvas.addEventListener("pointerdown", (event) => {
         canvas.setPointerCapture(event.pointerId);
         drag(event);

@@ -14,6 +14,17 @@ globalThis.xentFormulas = (() => {
     return powers.map((power) => power / total);
   }
 
+  // The logit that gives one class a probability, while the other logits stay.
+  function logitFor(logits, at, prob, temperature = 1) {
+    const others = logits.filter((_, k) => k !== at);
+    const largest = Math.max(...others);
+    const rest = sum(others.map((z) => Math.exp((z - largest) / temperature)));
+    return largest + temperature * (logit(prob) + Math.log(rest));
+  }
+
+  // What each class adds to the divergence of Q from P.
+  const divergenceTerms = (p, q) => p.map((share, k) => (share > 0 ? share * Math.log(share / q[k]) : 0));
+
   // In nats, with 0 log 0 = 0.
   const entropy = (probs) => -sum(probs.map((p) => (p > 0 ? p * Math.log(p) : 0)));
 
@@ -47,6 +58,21 @@ globalThis.xentFormulas = (() => {
       total += term;
     }
     return stop * total;
+  }
+
+  // The share of each length from 1 to `most` that is learnt of a geometric law, P(n) E[1 / (n + S)] over its sum q* / B:
+  // S is the sum of B - 1 lengths; the mean is an integral over t of e^(-nt) E[e^(-nt)]^(B-1), by the trapezoidal rule
+  // in log t.
+  function tiltedShares(stop, batchSize, most) {
+    const weights = new Array(most).fill(0);
+    const step = 1 / 8;
+    for (let u = -20; batchSize > 1 && u < 5; u += step) {
+      const t = Math.exp(u);
+      const others = (stop * Math.exp(-t)) / (1 - (1 - stop) * Math.exp(-t));
+      weights.forEach((_, i) => (weights[i] += step * t * Math.exp(-(i + 1) * t) * others ** (batchSize - 1)));
+    }
+    const total = eosOptimum(stop, batchSize) / batchSize;
+    return weights.map((w, i) => ((1 - stop) ** i * stop * (batchSize > 1 ? w : 1 / (i + 1))) / total);
   }
 
   // Expected costs of the report q for the first of two outcomes, when its probability is p.
@@ -111,7 +137,7 @@ globalThis.xentFormulas = (() => {
   }
 
   return {
-    binaryLoss, binarySlope, entropy, eosOptimum, expectedBrier, expectedLinear, expectedLog, logit, mistakes, oneMean,
-    parseLengths, pulls, sigmoid, softmax, writtenLength,
+    binaryLoss, binarySlope, divergenceTerms, entropy, eosOptimum, expectedBrier, expectedLinear, expectedLog, logit,
+    logitFor, mistakes, oneMean, parseLengths, pulls, sigmoid, softmax, sum, tiltedShares, writtenLength,
   };
 })();

@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Callable
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 import xent
 from xent import elicitation, information, scoring
 from xent.denominators import eos_optimum, learnt_lengths
-from xent_book import plots
+from xent_book import data, plots
 
 
 def _panels(fig: Figure, titles: list[str], **shared: Any) -> list[Axes]:
@@ -112,24 +111,41 @@ def draw_scores(fig: Figure) -> None:
     ax.legend(loc="upper left", bbox_to_anchor=(0.15, 1))
 
 
-def draw_learnt_length(fig: Figure) -> None:
-    """Draw the mean length that a model learns, over the sequences that share a denominator."""
-    stop, batches = 0.1, 2 ** np.arange(8)
-    ax = fig.subplots()
-    ax.axhline(1 / stop, color=plots.BLACK, ls="--", lw=1.2)
-    lengths = [1 / eos_optimum(stop, int(batch)) for batch in batches]
-    ax.plot(batches, lengths, "o-", color=plots.BLUE, ms=6, lw=2)
-    ax.text(1, 1 / stop + 0.25, "the data: 10 tokens")
-    ax.text(2.3, 4.0, "learnt with the mean over tokens")
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(batches, [str(batch) for batch in batches])
-    ax.minorticks_off()
-    ax.set(ylim=(0, 11), xlabel="sequences that share a denominator", ylabel="mean length")
+def draw_divergence(fig: Figure) -> None:
+    """Draw what each class adds to the divergences of two distributions, in both directions."""
+    p = np.array([0.6, 0.3, 0.1])
+    q = np.asarray(xent.softmax([-1.0, 0.0, 1.0]))
+    axes = _panels(fig, ["Q over P", "KL(P ‖ Q)", "KL(Q ‖ P)"], ylim=(-0.5, 1.5))
+    axes[0].bar(["A", "B", "C"], q, color=plots.BLUE, width=0.6)
+    axes[0].hlines(p, np.arange(3) - 0.4, np.arange(3) + 0.4, color=plots.ORANGE, lw=2.5)
+    for ax, (first, second) in zip(axes[1:], ((p, q), (q, p)), strict=True):
+        blocks = first * np.log(first / second)
+        ax.bar(
+            ["A", "B", "C", "Σ"], [*blocks, blocks.sum()], color=[plots.GREEN] * 3 + [plots.GREY], width=0.6
+        )
+    for ax in axes:
+        ax.axhline(0, color=plots.BLACK, lw=1)
+        ax.grid(axis="x", visible=False)
+    axes[0].set(ylabel="probability, or nats")
+    axes[1].set(xlabel="class, and the sum of the blocks")
+
+
+def draw_tilt(fig: Figure) -> None:
+    """Draw the lengths of the data and those learnt with one sequence to a denominator."""
+    stop, lengths = 0.1, np.arange(1, 31)
+    ax, data = fig.subplots(), stop * (1 - stop) ** (lengths - 1.0)
+    learnt = data / lengths / eos_optimum(stop, 1)
+    ax.bar(lengths, learnt, color=plots.BLUE, width=0.8)
+    ax.hlines(data, lengths - 0.45, lengths + 0.45, color=plots.ORANGE, lw=2.5)
+    ax.text(4, 0.2, f"learnt: {1 / eos_optimum(stop, 1):.1f} tokens on average")
+    ax.text(12, 0.05, f"the data: {1 / stop:.0f}")
+    ax.grid(axis="x", visible=False)
+    ax.set(xlim=(0, 31), ylim=(0, 0.42), xlabel="length in tokens", ylabel="share of the sequences")
 
 
 def stored(name: str) -> dict[str, Any]:
     """Read the record of an experiment."""
-    return dict(json.loads((Path(__file__).parents[2] / "experiments" / name).read_text(encoding="utf-8")))
+    return dict(json.loads((data.root() / "experiments" / name).read_text(encoding="utf-8")))
 
 
 def draw_bench(fig: Figure) -> None:
@@ -347,7 +363,8 @@ FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
     "eos-optimum": (draw_eos_optimum, (4.8, 3.2)),
     "smoothing": (draw_smoothing, (4.8, 3.2)),
     "scores": (draw_scores, (4.8, 3.2)),
-    "learnt-length": (draw_learnt_length, (4.8, 2.9)),
+    "divergence": (draw_divergence, (4.8, 2.8)),
+    "tilt": (draw_tilt, (4.8, 2.9)),
     "own-lengths": (draw_own_lengths, (4.8, 3.2)),
     "pull": (draw_pull, (4.8, 3.2)),
     "digits": (draw_digits, (4.8, 3.2)),

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, Page
 
 import xent
 from xent import elicitation, gradients, information, scoring
-from xent.denominators import eos_optimum
+from xent.denominators import tilted_lengths
 from xent_book import pictures
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,9 +35,19 @@ def text(value: float, digits: int) -> str:
 # What a figure says for the values of its sliders, by xent: numbers that stand in its words, in this order.
 
 
-def say_softmax(temperature: float, first: float, shift: float) -> list[str]:
-    probs = xent.softmax([(z + shift) / 2**temperature for z in (first, 1.0, 0.0, -1.0)])
+def say_softmax(temperature: float, shift: float, **logits: float) -> list[str]:
+    probs = xent.softmax([(z + shift) / 2**temperature for z in logits.values()])
     return [*(text(p, 4) for p in probs), text(float(information.entropy(probs)), 4)]
+
+
+def say_divergence(**logits: float) -> list[str]:
+    p, q = np.array([0.6, 0.3, 0.1]), xent.softmax(list(logits.values()))
+    said = [text(x, 4) for x in q]
+    for first, second in ((p, q), (q, p)):
+        blocks = first * np.log(first / second)
+        kl = float(information.kl_divergence(first, second))
+        said += [text(blocks[0], 4), *(text(abs(x), 4) for x in blocks[1:]), f"= {text(kl, 4)} nats"]
+    return said
 
 
 def say_binary_loss(label: float, logit: float, threshold: float) -> list[str]:
@@ -54,8 +64,11 @@ def say_scores(truth: float, report: float) -> list[str]:
     return [*(text(float(cost), 4) for cost in costs), text(truth, 2), linear]
 
 
-def say_learnt_length(batch: float, length: float) -> list[str]:
-    return [text(length, 0), f"B = {2**batch:.0f}", text(1 / eos_optimum(1 / length, round(2**batch)), 2)]
+def say_tilt(batch: float) -> list[str]:
+    lengths, size = np.arange(1, 400), round(2**batch)
+    law = 0.1 * 0.9 ** (lengths - 1.0)
+    learnt = tilted_lengths(lengths, size, probabilities=law / law.sum())
+    return [f"B = {size}", f"{text(float(learnt @ lengths), 2)} tokens", f"{text(100 * learnt[0], 1)} %"]
 
 
 def say_own_lengths(batch: float) -> list[str]:
@@ -84,12 +97,15 @@ SAYS: dict[str, Callable[..., list[str]]] = {
     "softmax": say_softmax,
     "binary-loss": say_binary_loss,
     "scores": say_scores,
-    "learnt-length": say_learnt_length,
+    "divergence": say_divergence,
+    "tilt": say_tilt,
     "own-lengths": say_own_lengths,
     "pull": say_pull,
 }
 
 
+# The figures whose bars can be pulled, and their axes.
+BARS = {"softmax": (0, 1), "divergence": (-0.5, 2.3)}
 PAGES = {
     name: path.relative_to(ROOT).with_suffix(".html").as_posix()
     for path in [ROOT / "index.md", *(ROOT / "chapters").glob("*.ipynb")]
@@ -164,19 +180,25 @@ def test_a_figure_moves(browser: Browser, built_site: Path, server: str, name: s
         return says.inner_text(), ink(figure)
 
     first = reset()
-    assert (unset != first[1]) == (name == "learnt-length"), (
-        "an answer shows, or data do not, before a value is set"
-    )
+    assert unset == first[1], "data do not show before a value is set"
     check(figure, name)
     assert reset() == first
-    if name not in ("softmax", "own-lengths"):  # whose controls are no place on the axis
+    if name not in ("tilt", "own-lengths"):  # whose controls are no place on the axis
         plot = figure.locator(".u-over").bounding_box()
         assert plot is not None
-        page.mouse.move(plot["x"] + 0.3 * plot["width"], plot["y"] + 50)
-        page.mouse.down()
-        page.mouse.move(plot["x"] + 0.8 * plot["width"], plot["y"] + 60, steps=3)
-        page.mouse.up()
+        # By a finger: from the first bar, or along the axis.
+        finger = context.new_cdp_session(page)
+        path = (
+            [(0.12, 0.9), (0.14, 0.5), (0.16, 0.2)] if name in BARS else [(0.3, 0.3), (0.5, 0.3), (0.8, 0.3)]
+        )
+        points = [{"x": plot["x"] + x * plot["width"], "y": plot["y"] + y * plot["height"]} for x, y in path]
+        for kind, at in (("Start", points[:1]), ("Move", points[1:2]), ("Move", points[2:]), ("End", [])):
+            finger.send("Input.dispatchTouchEvent", {"type": f"touch{kind}", "touchPoints": at})
         assert ink(figure) != first[1], "a finger in the plot sets nothing"
+        if name in BARS:  # the bar is as high as the finger
+            low, high = BARS[name]
+            found = re.search(r"(?:p|Q) = (\d\.\d+)", says.inner_text())
+            assert found and abs(float(found[1]) - (low + 0.8 * (high - low))) < 0.03
     for slider in sliders:
         reset()
         slider.press("Home" if slider.input_value() == slider.get_attribute("max") else "End")

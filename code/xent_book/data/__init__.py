@@ -1,17 +1,18 @@
-"""Lengths of public answers: counts only, in words between blanks, each with one token more for its end."""
+"""What the chapters read: lengths of public answers, and where the records of the experiments lie."""
 
 from __future__ import annotations
 
 from importlib.resources import as_file, files
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["answer_lengths"]
+__all__ = ["answer_lengths", "root"]
 
 
 def answer_lengths() -> tuple[dict[str, NDArray[np.int64]], list[str]]:
-    """Read the lengths of answers in three public data sets.
+    """Read the lengths of answers in three public data sets, in words between blanks, each with one more for its end.
 
     Returns
     -------
@@ -38,3 +39,21 @@ def answer_lengths() -> tuple[dict[str, NDArray[np.int64]], list[str]]:
     with as_file(files("xent_book.data") / "answer_lengths.npz") as path, np.load(path) as stored:
         tables = {name: stored[name].astype(np.int64) for name in ("e2e", "asset", "alpaca_eval")}
         return tables, stored["models"].tolist()
+
+
+def root() -> Path:
+    """Return the folder that holds the folder `experiments`: the repository, or in the site's wheel this one.
+
+    Returns
+    -------
+    Path
+        An absolute path.
+
+    Examples
+    --------
+    >>> from xent_book.data import root
+    >>> (root() / "experiments" / "distillation" / "digits.json").exists()
+    True
+    """
+    here = Path(__file__).parent
+    return here if (here / "experiments").exists() else here.parents[2]
