@@ -462,7 +462,7 @@ def group(recipe: str) -> str:
 
 
 @pytest.mark.claim(
-    "11",
+    "rewards",
     "The lines fall into four groups",
     "An error near 3 is a gradient four times",
     "GPT-2's `loss_type` is None, so",
@@ -491,7 +491,7 @@ def test_the_group_of_a_trainer(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.claim(
-    "11",
+    "rewards",
     "Then it applies a repair and measures again",
     "`check_trainer` gives the same verdict on each trainer",
 )
