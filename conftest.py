@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby, zip_longest
@@ -19,6 +20,8 @@ NO_CHROMIUM = "needs Chromium (not found as $CHROMIUM, chromium, chromium-browse
 
 # The fixtures that build a book, or look at one in a browser.
 SLOW = {"built_site", "tiny_book", "chromium"}
+# Of a file whose tests all try one function, and take most of the time, `make check` runs one in so many.
+SAMPLED = {"test_diagnose.py": 8}
 
 
 def find_chromium() -> str | None:
@@ -35,10 +38,15 @@ def chromium() -> str:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the slow tests by what they ask for; leave out those that need a browser where there is none."""
+    seen: Counter[str] = Counter()
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & SLOW:
             item.add_marker(pytest.mark.slow)
+        if item.path.name in SAMPLED and not item.get_closest_marker("slow"):
+            seen[item.path.name] += 1
+            if seen[item.path.name] % SAMPLED[item.path.name]:
+                item.add_marker(pytest.mark.slow)
         if "chromium" in fixtures and find_chromium() is None:
             item.add_marker(pytest.mark.skip(reason=NO_CHROMIUM))
         if item.path.suffix == ".ipynb":
