@@ -20,8 +20,9 @@ NO_CHROMIUM = "needs Chromium (not found as $CHROMIUM, chromium, chromium-browse
 
 # The fixtures that build a book, or look at one in a browser.
 SLOW = {"built_site", "tiny_book", "chromium"}
-# Of a file whose tests all try one function, and take most of the time, `make check` runs one in so many.
-SAMPLED = {"test_diagnose.py": 8}
+# Of two files that take most of the time `make check` runs one test in so many: one of `diagnose` takes half a second to
+# six, and half of those of the transformations compile, for a second each.
+SAMPLED = {"test_diagnose.py": 8, "test_torch_transforms.py": 4}
 
 
 def find_chromium() -> str | None:

@@ -204,6 +204,7 @@ def text_sets(of: str) -> list[tuple[float, float, float]]:
     return found
 
 
+@pytest.mark.slow
 @claim(
     "A standard error belongs on every average ... lowered the loss.",
     on=lambda: [(tumour_sets(held_out=True),), (text_sets("documents"),)],
@@ -226,6 +227,7 @@ def drawn(n: int, curved: bool, seed: int) -> tuple[Array, Array]:
     return x, (g.uniform(size=n) < xent.sigmoid(z)).astype(float)
 
 
+@pytest.mark.slow
 @claim(
     "The loss of a model that minimises it on the training data",
     on=[(False,), (True,)],

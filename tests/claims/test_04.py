@@ -222,6 +222,7 @@ def test_one_direction_catches(seed: int, scale: float = 1) -> None:
     assert caught == [False] + 9 * [True]
 
 
+@pytest.mark.slow
 @claim(
     "You may not have to train to the end to find it ... as low: stop",
     "Keep the weights with the lowest validation loss",

@@ -303,6 +303,7 @@ def test_focal_loss_is_timid(classes: int, gamma: float, exchanged: bool) -> Non
     assert scoring.invert_focal(np.r_[0.1, np.full(99, 0.9 / 99)], gamma=2.0)[0] < 0.09
 
 
+@pytest.mark.slow
 @claim("09", "it made overfitted networks less overconfident.", on=[1], but_not={"the losses exchanged": -1})
 def test_focal_loss_and_overfitted_networks(sign: int) -> None:
     """Other splits and starts, two pairs of measurements; both losses over-confident, paired differences."""
