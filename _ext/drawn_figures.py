@@ -13,6 +13,7 @@ makes a figure that can be referred to like any other. `{drawn-figure}` makes on
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from docutils import nodes
@@ -47,14 +48,17 @@ class DrawnFigure(SphinxDirective):
         if not self.content or not self.options.get("alt"):
             raise self.error(f"{self.name} {name}: expected :alt: and a caption")
         drawn = nodes.raw("", picture(name, " ".join(self.options["alt"].split())), format="html")
-        inline, messages = self.state.inline_text(" ".join(self.content), self.lineno)
-        caption = nodes.caption(self.content[0], "", *inline)
+        # What to predict and to move is nothing for paper.
+        still, asks = re.split(r"(?=\bPredict )|$", " ".join(self.content), maxsplit=1)
+        inline, messages = self.state.inline_text(still, self.lineno)
+        asked, others = self.state.inline_text(asks, self.lineno)
+        caption = nodes.caption(self.content[0], "", *inline, nodes.inline("", "", *asked, classes=["asks"]))
         numbered = nodes.figure if "name" in self.options else UnnumberedFigure
         figure = numbered("", drawn, caption, classes=[*self.classes, f"figure-{name}"], align="default")
         self.set_source_info(figure)
         self.set_source_info(caption)
         self.add_name(figure)
-        return [figure, *messages]
+        return [figure, *messages, *others]
 
 
 class MovingFigure(DrawnFigure):

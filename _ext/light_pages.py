@@ -36,13 +36,6 @@ SCRIPTS = ["move/load.js", "page.js", "katex/copy-tex.min.js"]
 # What _templates/static/webpack-macros.html would name before the other sheets.
 THEME = ["basic", "styles/bootstrap", "styles/pydata-sphinx-theme", "vendor/fontawesome/6.5.2/css/all.min"]
 
-# The theme's script measures every listing of a page at once, to know which of them a keyboard has to reach: the layout
-# of all, one by one. Here each is measured when it comes near; until then, one with a long line can be reached.
-MEASURED = ".forEach((e=>{e.tabIndex=e.scrollWidth>e.clientWidth||e.scrollHeight>e.clientHeight?0:-1}))"
-WHEN_NEAR = (
-    ".forEach((e=>new IntersectionObserver((([n],o)=>{if(!n.isIntersecting)return;o.disconnect();"
-    "e.tabIndex=e.scrollWidth>e.clientWidth||e.scrollHeight>e.clientHeight?0:-1})).observe(e)))"
-)
 PHONE = 40  # characters of a listing that a phone shows
 
 VERSION = version("cross-entropy-verified")
@@ -145,13 +138,6 @@ def write_bundle(app: Sphinx, exception: Exception | None) -> None:
     (static / "bundle.css").write_text(
         used(tinycss2.parse_stylesheet(text, True, True), names), encoding="utf-8"
     )
-    script = static / "scripts" / "pydata-sphinx-theme.js"
-    whole = script.read_text(encoding="utf-8")
-    if WHEN_NEAR not in whole:
-        if whole.count(MEASURED) != 1:
-            found = f"expected MEASURED once, got it {whole.count(MEASURED)} times"
-            raise ExtensionError(f"light_pages: {script.name} of another release of the theme: {found}")
-        script.write_text(whole.replace(MEASURED, WHEN_NEAR), encoding="utf-8")
 
 
 def write_wheel(app: Sphinx, exception: Exception | None) -> None:

@@ -1,4 +1,4 @@
-// What a page does in the browser besides what the theme does: the search. Without this script every link still leads
+// What a page does in the browser besides what the theme does: the search, cards in place, answers to exercises. Without this script every link still leads
 // where it says.
 "use strict";
 
@@ -198,6 +198,21 @@ globalThis.xentFind = (() => {
     else later(250, () => card.matches(":hover, :focus-within") || card.hidePopover());
   });
 })();
+
+// What an exercise asks for by hand: the field says whether it is right, within what its digits allow.
+for (const box of document.querySelectorAll(".answers")) {
+  box.hidden = false;
+  for (const input of box.querySelectorAll("input")) {
+    const says = input.parentElement.nextElementSibling;
+    input.addEventListener("input", () => {
+      // A decimal comma, a true minus and a fraction are numbers as well.
+      const parts = input.value.trim().replace(",", ".").replace("\u2212", "-").split("/").map((part) => (part.trim() ? Number(part) : NaN));
+      const value = parts.length === 2 ? parts[0] / parts[1] : parts.length === 1 ? parts[0] : NaN;
+      const right = Math.abs(value - input.dataset.value) <= input.dataset.within;
+      says.textContent = !input.value.trim() ? "" : Number.isNaN(value) ? "a number, such as 0.25 or 1/4" : right ? "right" : "not yet";
+    });
+  }
+}
 
 // The theme's switch goes between light and dark; the theme's own third state looks like one of the two.
 for (const button of document.querySelectorAll(".theme-switch-button")) {

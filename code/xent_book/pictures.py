@@ -61,7 +61,8 @@ def draw_binary_loss(fig: Figure) -> None:
         wrong = np.where(xent.sigmoid(z) > threshold, 1 - y, y)
         ax.step(z, wrong, color=plots.ORANGE, ls="--", where="post", label="share of mistakes")
     axes[0].set(ylabel="nats, or share")
-    axes[0].legend(loc="upper right")
+    lines, names = axes[0].get_legend_handles_labels()
+    fig.legend(lines, names, loc="outside upper center", ncols=3, columnspacing=1, handlelength=1.5)
 
 
 def draw_eos_optimum(fig: Figure) -> None:
@@ -377,6 +378,10 @@ FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
 }
 
 _CLEAR: dict[Any, Any] = {f"{part}.facecolor": "none" for part in ("figure", "axes", "savefig")}
+# A phone shows them in their own size: no letter below eleven pixels.
+_LEGIBLE = dict.fromkeys(
+    ("font.size", "axes.labelsize", "legend.fontsize", "xtick.labelsize", "ytick.labelsize"), 11
+)
 
 
 def picture(name: str, alt: str) -> str:
@@ -384,7 +389,7 @@ def picture(name: str, alt: str) -> str:
     draw, (width, height) = FIGURES[name]
     with plt.style.context("default"):
         plots.use_style()
-        plt.rcParams.update({**_CLEAR, "svg.fonttype": "none", "svg.hashsalt": name})
+        plt.rcParams.update({**_CLEAR, **_LEGIBLE, "svg.fonttype": "none", "svg.hashsalt": name})
         fig = plt.figure(figsize=(width, height))
         draw(fig)
         file = StringIO()

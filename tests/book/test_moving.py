@@ -295,7 +295,7 @@ def test_a_still_picture_repeats_in_the_colours_of_the_page(name: str) -> None:
     picture = pictures.picture(name, "What it shows.")
     assert picture == pictures.picture(name, "What it shows.")
     assert set(re.findall(r"#[0-9a-f]{6}\b", picture)) == set(), "a colour that does not follow the theme"
-    # At 390 pixels a page's text is 350 wide: no letter is smaller than nine of them.
+    # At 390 pixels a page's text is 350 wide: no letter is smaller than eleven of them.
     width = float(re.search(r'viewBox="0 0 ([\d.]+)', picture)[1])  # type: ignore[index]
     sizes = [float(size) for size in re.findall(r"font-size: ([\d.]+)px", picture)]
-    assert sizes and min(sizes) * 350 / width >= 9
+    assert sizes and min(sizes) * 350 / width >= 11

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import nbformat
@@ -10,6 +11,7 @@ import pytest
 
 import notebooks
 from quiet_drawings import quiet
+from xent_book import exercises
 
 TAGS = {
     "nbval-ignore-output",
@@ -71,3 +73,26 @@ def test_a_chapter_has_a_core_and_what_goes_deeper(path: Path) -> None:
     core = re.sub(r"^#### .*?(?=^##?#? )", "", text[: places[3]], flags=re.DOTALL | re.MULTILINE)
     words = len(core.split())
     assert words <= CORE, f"{words} words before 'Going deeper'"
+
+
+def test_a_chapter_says_what_to_install_and_reads_nothing_beside_it() -> None:
+    wrong = set()
+    for path in notebooks.chapters(notebooks.ROOT):
+        code = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+        says = "pip install cross_entropy_verified*.whl" in code[0]
+        wrong |= set() if says and "xent.__file__" not in "".join(code) else {path.stem}
+    assert wrong <= {"14_language_models"}
+
+
+@pytest.mark.parametrize(
+    "name", ["11_denominators", "13_distillation", "15_large_vocabularies", "16_elsewhere"]
+)
+def test_an_exercise_says_how_exact_an_answer_has_to_be(name: str) -> None:
+    cells = nbformat.read(notebooks.ROOT / "chapters" / f"{name}.ipynb", as_version=4).cells
+    told = {}
+    for text, cell in pairwise(cells):
+        slug = re.search(r'exercises\.check\(\s*"([\w-]+)"', cell.source)
+        if slug and "{exercise}" in text.source:
+            said = re.search(r"relative error of (1e-\d+)", text.source.rpartition("{exercise}")[2])
+            told[slug[1]] = said and float(said[1])
+    assert told == {slug: exercises.get(slug).rtol for slug in told} and told

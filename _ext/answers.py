@@ -1,0 +1,46 @@
+"""Fields for what an exercise asks for by hand: chapters/answers.toml names the numbers, `_static/page.js` compares.
+
+A number is right within six tenths of a unit of the last digit that the file gives. Where no script runs, and on
+paper, the solution alone answers.
+"""
+
+from __future__ import annotations
+
+import html
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from docutils import nodes
+from sphinx.util import logging
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+
+def field(name: str, value: str) -> str:
+    """Return a field with its label and room for what is said of the answer."""
+    within = 0.6 * 10.0 ** -len(value.partition(".")[2])
+    return (
+        f'<label>{html.escape(name)} <input inputmode="text" autocomplete="off" size="9" data-value="{value}" '
+        f'data-within="{within:.1g}"></label> <output></output>'
+    )
+
+
+def add_fields(app: Sphinx, doctree: nodes.document) -> None:
+    """Put the fields of a page behind their exercises; warn of an exercise that is not there."""
+    path, page = Path(app.srcdir) / "chapters" / "answers.toml", Path(app.env.docname).name
+    asked = tomllib.loads(path.read_text(encoding="utf-8")).get(page, {}) if path.exists() else {}
+    exercises = {node.get("label"): node for node in doctree.findall(nodes.Admonition)}
+    for label, numbers in asked.items():
+        if label not in exercises:
+            logging.getLogger(__name__).warning("%s: no exercise %s in %s", path, label, page, type="xent")
+            continue
+        fields = " ".join(field(name, value) for name, value in numbers.items())
+        exercises[label][-1] += nodes.raw("", f'<p class="answers" hidden>{fields}</p>', format="html")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Connect to what is read."""
+    app.connect("doctree-read", add_fields)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
