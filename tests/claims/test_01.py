@@ -75,7 +75,7 @@ GRID = np.linspace(0.001, 0.999, 999)
 
 
 test_the_loss_is_a_likelihood = claim(
-    "Binary cross-entropy is the negative log-likelihood",
+    "Binary cross-entropy is the mean negative log-likelihood",
     on=["eq-bce"],
     but_not={
         "the sum in place of the mean": ("eq-bce", r"-\frac1N \sum", r"-\sum"),
@@ -254,6 +254,16 @@ def test_the_sum_in_place_of_the_mean(x: Array, y: Array, penalty: float, kept: 
     rate, n = 1 / (largest_curvature(x) + penalty), len(y)
     other = path(n, rate / (1 if kept == "step size" else n), penalty * (1 if kept == "penalty" else n))
     assert other == pytest.approx(path(1, rate, penalty), rel=1e-6, abs=1e-9)
+
+    def adam(counts: float) -> Array:
+        w = torch.zeros(x.shape[1], dtype=torch.float64, requires_grad=True)
+        taken = torch.optim.Adam([w], lr=0.1)
+        for _ in range(20):
+            w.grad = torch.tensor(counts * (slope_of(w.detach().numpy(), x, y) + penalty * w.detach().numpy()))
+            taken.step()
+        return w.detach().numpy()
+
+    assert adam(n) == pytest.approx(adam(1), abs=1e-3)
 
 
 @claim(

@@ -209,7 +209,7 @@ SHARES = [np.arange(1, k + 1) ** float(power) for k in (2, 3, 10) for power in (
 
 
 @claim(
-    "If it settles at the loss of predicting",
+    "If it settles at the loss of a model that ignores",
     on=SHARES,
     but_not={"labels in order": (SHARES[0], True), "log K for unequal classes": (SHARES[1], False, True)},
 )
@@ -225,7 +225,7 @@ def test_mixed_up_labels_cost_what_the_shares_cost(
 
 
 test_the_losses_of_a_text = claim(
-    "from a start symbol on the losses",
+    "the losses of a text's first $n$ tokens after a start symbol",
     "$z_i$ before ... token $x_i$,",
     on=["eq-next-token"],
     but_not={

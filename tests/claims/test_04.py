@@ -124,7 +124,7 @@ def test_prediction_minus_target(z: Array, t: Array, reduction: str = "sum") -> 
 
 
 @claim(
-    "The mean over a batch adds a factor ... doubles your gradient.",
+    "The mean over a batch puts a factor ... twice the gradient.",
     on=[(n, *way) for n in (1, 7, 200) for way in ((2, "sum"), (1, "mean"))],
     but_not={"a mean that doubles": (7, 2, "mean"), "a step of Adam on a sum": (7, 2, "sum", "Adam")},
 )
@@ -196,7 +196,8 @@ def test_another_formula_can_bring_a_factor(loss: Any, mean: Any, at: Any, y: An
 
 
 @claim(
-    "At random weights one random direction ... times the direction.",
+    "To check a gradient, start from random weights",
+    "A wrong gradient shows if its error along this direction",
     on=range(20),
     but_not={"weights of zero, where a wrong part of zeros is right": (0, 0)},
 )
@@ -392,7 +393,7 @@ def test_what_the_histories_show(shows: Any, *of: Any) -> None:
 
 
 @claim(
-    "If $p_y$ rounds to 1, both are zero",
+    "If $p_y$ rounds to 1, row $y$ and its entry",
     on=[
         (s * np.eye(k, dtype=t)[y], y)
         for k in (2, 3, 5)

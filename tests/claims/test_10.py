@@ -556,7 +556,7 @@ def test_more_data(p: Array, weight: Array = 1 / N40, flexible: bool = True) -> 
 
 @claim(
     "10",
-    "a token mean over all the data is improper, and yet consistent.",
+    "One token mean over all the data is improper as well",
     on=[(n, False) for n in (np.array([1, 3]), np.array([1, 2, 9]), np.arange(10, 14))],
     but_not={"the mean over each sequence": (np.arange(10, 14), True)},
 )
@@ -789,7 +789,7 @@ COINS = ((0.03, (4000, 2, 3)), (0.3, (6000, 4, 2)), (0.8, (40_000, 3, 2)))
 
 @claim(
     "10",
-    "Only the first line is proper.",
+    "Only the first line is proper",
     on=lambda: ((k == 0, *line, beta) for beta, size in COINS for k, line in enumerate(lines(beta, size))),
     but_not=lambda: {
         "the first line among the biased": (False, *lines(*COINS[1])[0], 0.3),

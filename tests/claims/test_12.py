@@ -106,7 +106,7 @@ BENT = xent.softmax(2 * np.sin(2 * X4) @ rng(4).normal(size=(5, 3)))
 
 @claim(
     "12",
-    "The noise of having few inputs generally vanishes only if",
+    "That the inputs are few generally remains a source of error, unless",
     on=[(LINEAR, n, 1e-9) for n in (10, 30, 200)],
     but_not={
         "a model that cannot express the truth": (BENT, 200, 1e-9),
@@ -124,7 +124,7 @@ def test_exact_targets_on_few_inputs(truth: Array, n: int, ridge: float) -> None
 @pytest.mark.slow
 @claim(
     "12",
-    "with a smaller ridge, exact targets leave next to no divergence",
+    "With a smaller ridge, exact targets leave next to no divergence",
     on=lambda: [(n, pictures()[2], 1e-7) for n in (100, 600)],
     but_not=lambda: {
         "a ridge that is not smaller": (100, pictures()[2], 1e-3),
@@ -162,8 +162,8 @@ def votes_left(n: int, m: int, ridge: float | None = None, seeds: int = 6) -> Ar
 @pytest.mark.slow
 @claim(
     "12",
-    "With the ridge chosen, more pictures did better each time.",
-    "with a hundredth of the ridge of 0.001 it comes last",
+    "With the ridge chosen, more pictures were better at each step",
+    "With a hundredth of the ridge of 0.001, one vote on each comes last.",
     on=[(None, 8)],
     but_not={"a hundredth of the ridge": (1e-5, 3)},
 )
@@ -179,7 +179,7 @@ def test_the_ridge_decides_how_votes_are_spent(ridge: float | None, seeds: int) 
 @pytest.mark.slow
 @claim(
     "12",
-    "where it is chosen, sixteen votes end below that floor",
+    "with the ridge chosen for each $m$, sixteen votes end below the floor",
     on=lambda: [(votes_left(600, 1), votes_left(600, 16))],
     but_not=lambda: {
         "the fixed ridge": (votes_left(600, 1), votes_left(600, 16, 1e-3)),
@@ -301,7 +301,7 @@ def test_who_spreads_over_all_classes(who: str, K: int, eps: float, over: float 
 
 @claim(
     "12",
-    "If you have logits whose differences are finite, use `cross_entropy`",
+    "If you have the logits, and neither they nor their differences are infinite, use",
     on=[
         (scale * rng(K).normal(size=(4, K)), t)
         for K in (1, 2, 5)
@@ -340,7 +340,7 @@ BELIEFS = {K: normal(0.05 + rng(16).dirichlet(np.ones(K))) for K in (2, 3, 6)}
 
 @claim(
     "12",
-    "With $p$ and $q$ swapped you get the reverse divergence",
+    "With $p$ and $q$ swapped you get",
     on=[(p, basis) for K, p in BELIEFS.items() for basis in (np.eye(K), np.log(p)[:, None])],
     but_not={
         f"one number that does not match, {K}": (BELIEFS[K], rng(K).normal(size=(K, 1))) for K in (3, 6)
@@ -567,7 +567,7 @@ def test_a_linear_logit_does_not_level_off(logit: Callable[[Array], float], alon
 
 @claim(
     "12",
-    "The second overweights the common input.",
+    "Weighted twice, it is too near to that of the common kind.",
     on=lambda: (
         (rng(k).dirichlet([1, 1]), rng(k).dirichlet(np.ones(K), size=2), 2)
         for K in (2, 3, 100)

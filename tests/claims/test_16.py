@@ -92,7 +92,7 @@ def test_a_batch_is_its_classes(batch: int, seen: float) -> None:
 
 
 @claim(
-    "its probabilities share one unit, so with two true",
+    "its probabilities sum to 1, so with two true",
     on=lambda: [(k,) for k in (2, 3, 20)],
     but_not={"two coins": (0,)},
 )

@@ -33,7 +33,7 @@ def test_a_coin_is_the_share(heads: int, tosses: int, others: float) -> None:
 
 
 @claim(
-    "For the two logits $z$ and 0 the softmax is the sigmoid",
+    "For the two logits $z$ and 0 the softmax gives the first class",
     on=lambda: [(z, 0.0) for z in (0.0, -1e-12, 745.0, -745.0, *rng(1).normal(0, 20, 50))],
     but_not={"the logits z and -z": (1.5, -1.5)},
 )
@@ -106,7 +106,7 @@ def test_a_hard_label_has_no_best_logits(t: Array) -> None:
 
 
 @claim(
-    "Its loss is lowest where it agrees with the teacher",
+    "The student's loss is lowest where it agrees",
     on=lambda: [(v, v + 3.0, T) for k in SIZES for v in rng(6).normal(0, 5, (4, k)) for T in (0.5, 1, 2, 20)],
     but_not={"twice as sure": (np.array([2.0, 1.0, 0.0]), np.array([4.0, 2.0, 0.0]), 2)},
 )
