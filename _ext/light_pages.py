@@ -21,7 +21,6 @@ from urllib.parse import urlsplit
 
 import tinycss2
 from docutils import nodes
-from sphinx.errors import ExtensionError
 
 from xent_book.plots import PALETTE
 
