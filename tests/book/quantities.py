@@ -83,23 +83,6 @@ def digits_nll(run: str, arm: str) -> float:
     return float(mean(result("distillation/digits.json")[run][arm]["nll"]))
 
 
-def mass(what: str) -> Any:
-    """Return what experiments/language_models/mass.py says of trigrams of words, for each k."""
-    return result("language_models/mass.json")["words, trigram"][what]
-
-
-def share_bits(arm: str, share: float) -> float:
-    """Return the loss of an arm of experiments/language_models/shares.py, in bits, after its last step."""
-    runs = result("language_models/shares.json")["runs"]
-    asked = (arm, share, 2500)
-    return float(mean(r["nll"] for r in runs if (r["arm"], r["share"], r["steps"]) == asked) / log(2))
-
-
-def share_of_up(arm: str) -> list[float]:
-    """Return the shares of the rarer mode, of a seed each, that a small student of experiments/language_models has."""
-    return list(result("language_models/result.json")["arms"][f"small, {arm}"]["share_of_up"])
-
-
 def on_gpu(loss: str) -> list[dict[str, Any]]:
     """Return the measurements of a linear loss on a GPU."""
     cases = result("bench/linear.json")["cases"]

@@ -13,9 +13,8 @@ from torch import Tensor
 import xent
 import xent.torch as xt
 from adversary import Draw, claim, distributions, printed, refuted, rng
-from experiments.language_models import dialects, distil
-from experiments.shared import NGrams
-from records import holds, student
+from experiments.language_models import dialects
+from records import holds
 from xent.denominators import tilted_lengths
 from xent.distillation import sample_targets, sampled_loss, top_k_loss
 from xent.information import kl_divergence
@@ -383,43 +382,6 @@ def test_a_clamped_tail_has_no_gradient(gap: float, outside: bool = False) -> No
     assert right[2] > 0.1 and not any(found.any() for found in ((right,) if outside else (ghost, server)))
     ghost, _, right = gradients(14.0)  # long before, the digits
     assert abs(ghost[2] / right[2] - 1) > 1e-3
-
-
-@pytest.mark.claim(
-    "14", "0.65 of its 0.66 nats at 4,000 sequences lie within", "Along the truth's sequences, the top two"
-)
-def test_what_the_bucket_does_not_see() -> None:
-    """The split of the divergence on random tables; the stored parts; where <eos> ranks in the truth."""
-    p, q = rng(11).dirichlet(np.ones(5), size=(2, dialects.PREFIXES))
-    kept = np.argsort(-p, 1)[:, :2]
-    inside = [np.take_along_axis(rows, kept, 1) for rows in (p, q)]
-    buckets = (np.column_stack([part, 1 - part.sum(1)]) for part in inside)
-    seen = dialects.begins(p) @ dialects.token_kl(*buckets)
-    assert seen + distil.within_tail(q, p) == pytest.approx(dialects.sequence_kl(p, q), rel=1e-9)
-    at, rank = dialects.begins(TRUTH), (TRUTH[:, dialects.EOS :] < TRUTH).sum(1)
-    each_once, possible = np.ones(dialects.PREFIXES), TRUTH[:, dialects.EOS] > 0  # not after the empty prefix
-    tail = 1 - np.sort(TRUTH, 1)[:, -2:].sum(1)
-
-    def says(found: float, expected: float) -> None:
-        assert found == pytest.approx(expected, abs=0.005)
-
-    whole, within = (student("cache 4000, bucket", key).mean() for key in ("forward", "within_tail"))
-    holds(
-        says,
-        (whole, 0.66), (within, 0.65), (np.average(tail, weights=at), 0.30),
-        (np.average((rank >= 2) & possible, weights=at), 0.25),
-        but_not={"the two exchanged": (within, 0.66), "the empty prefix": (np.average(rank >= 2, weights=at), 0.25),
-                 "each prefix once": (np.average((rank >= 2) & possible, weights=each_once), 0.25),
-                 "its probability": (np.average(tail, weights=each_once), 0.30)},
-    )  # fmt: skip
-
-
-def test_the_n_grams_of_what_the_top_k_leaves_out() -> None:
-    """They sum to one after every context."""
-    model = NGrams([rng(6).integers(6, size=400).tolist()], 6, 2)
-    for context in ((0, 1), (5, 5), (2, 4)):
-        for p in model.orders(context):
-            assert p.sum() == pytest.approx(1) and (p > 0).all()
 
 
 # -------------------------------------------------------------------------------------- lengths, masks, tokens

@@ -249,6 +249,7 @@ ROWS: dict[str, Any] = {
     "eq-lm-reverse-gradient": s.reverse_gradient,
     "eq-lm-topk": s.top_k,
     "eq-lm-bucket": s.top_k,
+    "eq-lm-bare": s.bare,
     "eq-lm-sampled": s.sampled,
     "eq-lm-hard": s.denominator,
     "eq-lm-soft": s.denominator,
