@@ -233,6 +233,59 @@ def test_estimates_of_the_reverse_divergence() -> None:
         )  # fmt: skip
 
 
+def clipped(p: Array, q: Array, bound: float, how: str = "reward") -> Array:
+    """The slope in the student's logits, every token in turn: of a reward, or of a loss that is differentiated."""
+    z = torch.tensor(np.log(q)).requires_grad_()
+    log_q, log_p = z.log_softmax(0), torch.tensor(np.log(p))
+    r, drawn = log_p - log_q, log_q.exp().detach()
+    if how == "reward":
+        return np.asarray(slope(-drawn @ (r.detach().clamp(-bound, bound) * log_q), z))
+    if how == "terms":
+        return np.asarray(slope((log_p.exp() * r).clamp(max=bound).sum(), z))
+    return np.asarray(slope(drawn @ r.clamp(-bound, bound).square() / 2, z))
+
+
+def pairs_of_rows(g: Draw) -> Iterator[tuple[Array, Array]]:
+    for classes in (2, 5, 1000):
+        for spread in (0.01, 1.0, 5.0):
+            yield tuple(xent.softmax(spread * g.normal(size=(2, classes))))
+
+
+NINE = np.array([0.45, 0.05, 0.5])  # the teacher; a student far below the first and far above the second
+REST = np.array([0.45 * np.exp(-1), 0.05 + 0.45 * (1 - np.exp(-1)), 0.5])
+
+
+@claim(
+    "Clipped as a reward, it leaves",
+    on=lambda: ((p, q, c) for p, q in pairs_of_rows(rng(21)) for c in (0.05, 1.0, 20.0)),
+    but_not={"the teacher": (NINE, NINE, 1.0), "clamped and differentiated": (NINE, REST, 0.5, "clamped")},
+)
+def test_where_a_clipped_reward_rests(p: Array, q: Array, bound: float, how: str = "reward") -> None:
+    """Only at the teacher is there no slope; the product with the student's probabilities is left out of the size."""
+    assert np.abs(clipped(p, p, bound, how)).max() < 1e-15
+    assert np.abs(clipped(p, q, bound, how) / q).max() > 1e-6 * np.abs(np.log(p / q)).max()
+
+
+@claim(
+    "Clamped inside a loss that is differentiated, the tokens beyond the clamp",
+    on=[(NINE, REST, 0.5), (NINE, REST, 0.9)],
+    but_not={"a wider clamp": (NINE, REST, 1.2), "a reward": (NINE, REST, 0.5, "reward")},
+)
+def test_where_a_clamped_loss_rests(p: Array, q: Array, bound: float, how: str = "clamped") -> None:
+    assert np.abs(clipped(p, q, bound, how)).max() < 1e-15 < 0.1 < np.abs(q - p).max()
+
+
+@claim(
+    "Clamp the single terms of a forward divergence",
+    on=lambda: ((p, c) for p, _ in teachers(rng(22), (2, 1), (10, 1), (1000, 1)) for c in (0.01, 0.05)),
+    but_not={"no clamp": (NINE, np.inf)},
+)
+def test_clamped_terms(p: Array, bound: float) -> None:
+    """The token that the teacher likes best, nearly given up by the student: the pull as a share of its probability."""
+    q = np.r_[1e-9, p[1:] / p[1:].sum() * (1 - 1e-9)]
+    assert np.abs(clipped(p, q, bound, "terms")[0]) < 1e-3 * p[0]
+
+
 def hardly(direction: Any, p: Array, given_up: float = 1e-9) -> None:
     """The slope in a token's logit, as a share of the teacher's probability of it, where the student gives it up."""
     z = torch.tensor(np.log(p))
