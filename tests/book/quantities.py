@@ -12,6 +12,8 @@ from typing import Any
 
 from scipy.optimize import minimize_scalar
 
+from xent_book import pictures
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -76,6 +78,11 @@ def right_answers(*divisors: str, but_seed: int | None = None) -> tuple[float, f
     """Return the ends of the percentages of right answers, at last, under these divisors."""
     runs = result("denominators/rewards.json")["runs"]
     return ends(r["looks"][-1]["right"] for r in runs if r["divisor"] in divisors and r["seed"] != but_seed)
+
+
+def gradient_sizes(temperature: float, classes: int) -> tuple[float, ...]:
+    """Return the sizes in chapter 13's figure: soft with T squared, soft without, of a label."""
+    return pictures.sizes(temperature, classes)
 
 
 def digits_nll(run: str, arm: str) -> float:
