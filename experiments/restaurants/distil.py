@@ -23,7 +23,9 @@ Rivals       1. The gain is that of the answers that the teacher has read: the s
              badly regularised: "large", a student of twice the parameters with labels; dropout and the number of steps
              are chosen for each arm. 5. On-policy gains by its longer training: "from labels". 6. Reverse and
              Jensen-Shannon miss fewer slots because they are sharper: the slots of every arm are counted at a
-             temperature of one half, too. And the teacher itself stands in the table.
+             temperature of one half, too. 7. The students of labels are too sure, and a temperature of their own would
+             do: `tempered`, nats at the temperature that is best on validation, for every arm. (Added when the first
+             student of labels had been seen, and before any of a teacher's.) And the teacher itself stands in the table.
 Sees, pays   answers of people; tokens that the teacher writes, tokens that it scores, on-policy's included; CPU seconds
              of training (with on-policy's writing and scoring, without the student that it starts from) and of the
              teacher's part. Nobody pays for the teacher's training, which has read all training answers. Choices and
@@ -31,10 +33,10 @@ Sees, pays   answers of people; tokens that the teacher writes, tokens that it s
              arms have them alike, and who has so few labels would rather learn from these, too, as the arm "labels +
              validation" does, for as many steps as the student of labels took at the tuning seed.
 Tuned        alike, for each arm at 5 % and labels of 100 %, at a seed of its own with a teacher of its own and half of
-             the steps: rate (factor 2), then dropout (0, .15, .3, .45, .6), by the arm's own objective on validation;
+             the steps (the teacher a third): rate (factor 2), then dropout (0, .15, .3, .45, .6), by the arm's own objective on validation;
              then alpha, the weight of the teacher's part (.2, .5, .8, .95, 1), by nats on people's answers there. Each
              by steps to the better neighbour until both are worse, so that no optimum is at the edge of what was tried,
-             but for dropout 0 and alpha 1. At 20 % labels, distributions and the two of texts keep the rate and choose
+             but for dropout 0 and alpha 1. Arms of labels alone, the rivals, are tuned in runs of all steps. At 20 % labels, distributions and the two of texts keep the rate and choose
              dropout and alpha again; the other arms keep all.
 Training     batches of 32 texts, half of each kind where there are two; AdamW; a running average of the parameters is
              looked at every 40 steps, by the arm's own objective on validation, and the best look is kept. A student
@@ -66,7 +68,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy import stats
+from scipy import optimize, stats
 from torch import Tensor, nn
 
 from experiments import shared
@@ -292,16 +294,15 @@ def cycle(number: int, size: int, rng: np.random.Generator) -> Iterator[list[int
 @torch.no_grad()
 def objective(model: Describer, arm: Arm, alpha: float, own: Owned, soft: Pool) -> tuple[float, float]:
     """Return what the arm minimises, on validation, and the nats a word of people's answers there."""
-    words = torch.tensor([w for p in own.validation for w in p.reply])
-    nats = float(F.nll_loss(log_q(model, own.validation), words))
-    value = (1 - alpha) * nats if alpha < 1 else 0.0
+    people = nats(log_q(model, own.validation), own.validation)
+    value = (1 - alpha) * people if alpha < 1 else 0.0
     if alpha > 0:
         if arm.texts == "own":
             soft = own_texts(model, own, [p.meaning for p in own.validation], 7)
             model.eval()
         words = torch.tensor([w for p in soft.pairs for w in p.reply])
         value += alpha * float(soft_loss(arm.loss, log_q(model, soft.pairs), soft.log_p, words))
-    return value, nats
+    return value, people
 
 
 def fit(
@@ -357,10 +358,10 @@ def fit(
         if step % LOOK == 0 or step == steps:
             for p, mean in zip(looked.parameters(), average, strict=True):
                 p.data.copy_(mean)
-            value, nats = objective(looked, arm, alpha, own, validation)
+            value, people = objective(looked, arm, alpha, own, validation)
             curve.append(round(value, 4))
             if value < best[0] if at is None else step == at:
-                best, kept = (value, nats, step), copy.deepcopy(looked)
+                best, kept = (value, people, step), copy.deepcopy(looked)
             if step - best[2] >= patience or step == at:
                 break
     row: Row = {
@@ -376,41 +377,45 @@ def fit(
 # ---------------------------------------------------------------- the evaluation
 
 
+def nats(log: Tensor, pairs: Sequence[Pair], temperature: float = 1.0) -> float:
+    """Return the nats a word of texts by log Q along them, at a temperature."""
+    words = torch.tensor([w for p in pairs for w in p.reply])
+    return float(F.cross_entropy(log / temperature, words))
+
+
+def best_temperature(log: Tensor, pairs: Sequence[Pair]) -> float:
+    """Return the temperature that costs texts the fewest nats."""
+    found = optimize.minimize_scalar(
+        lambda x: nats(log, pairs, math.exp(x)), bounds=(-1, 2), method="bounded", options={"xatol": 0.01}
+    )
+    return math.exp(found.x)
+
+
 @torch.no_grad()
-def evaluate(model: Describer, data: Data, seed: int) -> Row:
+def evaluate(model: Describer, own: Owned) -> Row:
     """Return what is reported of a model, on meanings that it has not seen; the card says what it is."""
-    nats = entropy = ends = 0.0
-    for piece in pieces(data.test, 8000):
-        log = log_q(model, pairs := [data.test[i] for i in piece])
-        nats -= float(
-            log.gather(1, torch.tensor([w for p in pairs for w in p.reply])[:, None]).double().sum()
-        )
-        entropy -= float((log.exp() * log).double().sum())
-        ends += float(log[:, END].double().exp().sum())
-    words = sum(len(p.reply) for p in data.test)
+    data, log = own.data, log_q(model, own.data.test)
+    loss, temperature = nats(log, data.test), best_temperature(log_q(model, own.validation), own.validation)
     every = sorted({p.meaning for p in data.test})
     some = [every[i] for i in np.random.default_rng(0).permutation(len(every))[:TESTED]]
-    texts = speak(model, some * SAMPLES, seed)
-    tuples = [[tuple(text) for text in texts[i::TESTED]] for i in range(TESTED)]
-    trigrams = [t[i : i + 3] for of in tuples for t in of for i in range(len(t) - 2)]
-    sharp = speak(model, some * 2, seed, temperature=0.5)
-
-    def missed(said: list[list[int]]) -> tuple[float, int]:
-        slots = [
-            slots_missed(m, data.spell(t)) for m, t in zip(some * (len(said) // TESTED), said, strict=True)
-        ]
-        of = np.sum(slots, axis=0)
-        return float(of[0] / of[1]), int(of[1])
-
+    texts, sharp = (speak(model, some * SAMPLES, own.seed, temperature=t) for t in (1.0, 0.5))
+    tuples = [tuple(text) for text in texts]
+    trigrams = [t[i : i + 3] for t in tuples for i in range(max(1, len(t) - 2))]
+    missed, missed_half = (
+        np.sum([slots_missed(m, data.spell(t)) for m, t in zip(some * SAMPLES, said, strict=True)], axis=0)
+        for said in (texts, sharp)
+    )
     return {
-        "nats": nats / words,
-        "gap": (nats - entropy) / words,
-        "ends": ends / len(data.test),
+        "nats": loss,
+        "gap": loss + float((log.exp() * log).sum(1).mean()),
+        "tempered": nats(log, data.test, temperature),
+        "temperature": temperature,
+        "ends": float(log[:, END].exp().sum()) / len(data.test),
         "length": float(np.mean([len(t) for t in texts])),
-        "missed": missed(texts)[0],
-        "slots": missed(texts)[1],
-        "missed_half": missed(sharp)[0],
-        "distinct": float(np.mean([len(set(of)) / SAMPLES for of in tuples])),
+        "missed": missed[0] / missed[1],
+        "missed_half": missed_half[0] / missed[1],
+        "slots": int(missed[1]),
+        "distinct": float(np.mean([len(set(tuples[i::TESTED])) / SAMPLES for i in range(TESTED)])),
         "trigrams": len(set(trigrams)) / len(trigrams),
         "endless": float(np.mean([t[-1] != END for t in texts])),
     }
@@ -451,8 +456,12 @@ class Runs:
         """Return the student of labels of a seed, which is trained unless stored, and its best step."""
         path = self.folder / f"labels-{share}-{seed}.pt"
         if not path.exists():  # of the seed that tunes
-            self.made("labels", share, seed, self.tuned("labels", share), self.tuning())
+            self.keep(*self.made("labels", share, seed, self.tuned("labels", share), self.tuning()))
         return dict(torch.load(path))
+
+    def keep(self, model: Describer, row: Row) -> None:
+        path = self.folder / f"labels-{row['share']}-{row['seed']}.pt"
+        torch.save({"state": model.state_dict(), "best_step": row["best_step"]}, path)
 
     def made(
         self, name: str, share: float, seed: int, job: Job, own: Owned, part: float = 1
@@ -463,9 +472,6 @@ class Runs:
         steps, patience = round(part * steps), PATIENCE if part <= 1 else math.inf
         at = self.labels(share, TUNING_SEED)["best_step"] if arm.with_validation else None
         model, row = fit(self.started(name, share, seed), arm, job, own, share, seed, steps, patience, at)
-        if name == "labels" and part == 1:
-            stored = {"state": model.state_dict(), "best_step": row["best_step"]}
-            torch.save(stored, self.folder / f"labels-{share}-{seed}.pt")
         return model, {"arm": name, "share": share, "seed": seed, "part": part, **job._asdict(), **row}
 
     def tuned(self, name: str, share: float) -> Job:
@@ -484,9 +490,8 @@ class Runs:
 
         def tried(job: Job) -> Row:
             if job not in known:
-                known[job] = self.made(
-                    name, share, TUNING_SEED, job, own, 0.5 if name != "teacher" else 1 / 3
-                )[1]
+                part = 1 / 3 if name == "teacher" else 0.5 if arm.texts else 1
+                known[job] = self.made(name, share, TUNING_SEED, job, own, part)[1]
                 store(self.folder, known[job])
                 print(name, share, *job, known[job]["own"], known[job]["validation"], flush=True)
             return known[job]
@@ -525,7 +530,7 @@ class Runs:
                 tokens = sum(len(p.reply) for pairs in own.written for p in pairs), len(own.one)
                 costs = {k: own.seconds[k] / n for k, n in zip(("writing", "scoring"), tokens, strict=True)}
                 row |= {"answers": len(self.data.train), "written": 0, "costs": costs}
-                store(self.folder, row | evaluate(own.teacher, self.data, seed))
+                store(self.folder, row | evaluate(own.teacher, own))
             for name, share in CELLS:
                 self.run(name, share, seed, own)
         for name, share in LONGER:
@@ -542,12 +547,14 @@ class Runs:
             return
         arm, job = ARMS[name], self.tuned(name, share)
         model, row = self.made(name, share, seed, job, own, part)
+        if name == "labels" and part == 1:
+            self.keep(model, row)
         texts = own.pool(arm, share)[0] if arm.texts and job.alpha else Pool([])
         scored = row["scored"] or (0 if texts.log_p is None else len(texts.log_p))
         written = 0 if arm.texts == "human" else sum(len(p.reply) for p in texts.pairs)
         answers = len(own.labelled(share).pairs) + len(own.validation) * arm.with_validation
         row |= {"answers": answers, "written": written, "scored": scored}
-        row |= evaluate(model, self.data, seed)
+        row |= evaluate(model, own)
         store(self.folder, row)
         print(name, share, seed, row["nats"], row["missed"], row["seconds"], flush=True)
 
