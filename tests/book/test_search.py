@@ -49,8 +49,7 @@ WANTED = {
     "batchmean": "12_soft_targets#kldivloss",
     "temperature": "13_distillation#the-loss-and-its-temperature",
     "exposure bias": "14_language_models#two-sums-that-look-alike 14_language_models",
-    "tiny shakespeare": "14_language_models#labels-for-a-share-of-the-text "
-    "11_denominators#speeches-a-transformer-and-the-question-of-the-post",
+    "tiny shakespeare": "11_denominators#speeches-a-transformer-and-the-question-of-the-post",
     "bfloat16": "15_large_vocabularies#logits-in-sixteen-bits",
     "z-loss": "15_large_vocabularies#the-z-loss-and-when-it-is-free",
     "linear cross entropy": "api#xent.torch.linear_cross_entropy",
