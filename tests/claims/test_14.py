@@ -28,6 +28,19 @@ def slope(loss: Tensor, at: Tensor) -> Tensor:
     return torch.autograd.grad(loss, at, retain_graph=True)[0]
 
 
+test_a_teacher_that_sees_more = claim(
+    "forward students learn what it says on average",
+    on=["eq-lm-arithmetic"],
+    but_not={
+        "a plain mean": (
+            "eq-lm-arithmetic",
+            r"w(c)\, P(c)\, P_c(v)}{\sum_{c \to s} w(c)\, P(c)}",
+            r"P_c(v)}{\sum_{c \to s} 1}",
+        )
+    },
+)(printed)
+
+
 def teachers(g: Draw, *sizes: tuple[int, int], concentration: float = 0.5) -> Iterator[tuple[Array, int]]:
     """Probabilities over so many tokens, from the largest on, none zero, and how many are kept."""
     for classes, k in sizes:
@@ -295,7 +308,7 @@ def hardly(direction: Any, p: Array, given_up: float = 1e-9) -> None:
 
 
 test_two_divergences_give_tokens_up = claim(
-    "Neither divergence pulls hard on a token",
+    "they hardly pull on a token that the student gives up",
     on=lambda: ((d, p) for p, _ in teachers(rng(3), (2, 1), (10, 1), (1000, 1)) for d in ("jsd", "reverse")),
     but_not={"the forward divergence": ("forward", np.array([0.3, 0.7]))},
 )(hardly)

@@ -549,6 +549,161 @@ def test_the_two_divisors_of_gkd(row: dict[str, Any]) -> None:
         assert said["ok"] or "labels of the loader's batch, before the reply was generated" in said["cause"]
 
 
+# ------------------------------------------------------------------- chapter 14: restaurants with a teacher
+
+FEW, PART, ALL = 0.05, 0.2, 1.0
+Cell = tuple[str, float]
+
+
+def distilled(cell: Cell, key: str = "nats") -> dict[int, float]:
+    """What the students of a cell come to, by seed."""
+    found = {
+        r["seed"]: r[key]
+        for r in record("restaurants/distillation")["runs"]
+        if (r["arm"], r["share"], r["part"]) == (*cell, 1)
+    }
+    assert len(found) > 2, cell
+    return found
+
+
+def less(first: Cell, second: Cell, key: str = "nats") -> Array:
+    """By how much less the first costs than the second, by seed."""
+    a, b = distilled(first, key), distilled(second, key)
+    return np.array([b[seed] - a[seed] for seed in sorted(a.keys() & b.keys())])
+
+
+def within(x: Array, low: float, high: float) -> None:
+    """The mean is between the two, and the interval goes beyond by no more than half of their distance."""
+    room = (high - low) / 2
+    assert low < x.mean() < high and low - room < interval(x).low < interval(x).high < high + room
+
+
+SOFT, PLAIN, LABELS_5 = ("distributions", FEW), ("texts", FEW), ("labels", FEW)
+WARM, FORWARD = ("from labels", FEW), ("on-policy forward", FEW)
+SHARP = ("on-policy JSD", FEW), ("on-policy reverse", FEW)
+
+
+@pytest.mark.claim(
+    "14",
+    "With 5% of the answers, the teacher's distributions make up",
+    "Along one text of its own for each meaning they gain about three quarters",
+    "students of the teacher's distributions did about as well as students of all answers",
+    "its distributions along texts of its own made up for the missing 95%",
+)
+def test_what_distributions_replace() -> None:
+    def as_all_labels(cell: Cell) -> None:
+        within(less(cell, ("labels", ALL)), -0.06, 0.06)
+
+    other = {
+        "texts": PLAIN,
+        "labels for 20 %": ("labels", PART),
+        "labels": LABELS_5,
+        "the teacher": ("teacher", ALL),
+    }
+    holds(as_all_labels, SOFT, but_not=other)
+    holds(within, (less(SOFT, LABELS_5), 0.65, 0.85), but_not={"texts": (less(PLAIN, LABELS_5), 0.65, 0.85)})
+    assert record("restaurants/distillation")["meanings"]["train"] > 300
+
+
+@pytest.mark.claim("14", "A student of twice the size gains nothing from few labels.")
+def test_a_larger_student() -> None:
+    def gains_nothing(cell: Cell) -> None:
+        assert interval(less(cell, LABELS_5)).high < 0.1
+
+    holds(gains_nothing, ("large", FEW), but_not={"human text": ("human text", FEW), "texts": PLAIN})
+    sizes = record("restaurants/distillation")["parameters"]
+    assert 1.9 < sizes["large"] / sizes["student"] < 2.6
+
+
+@pytest.mark.claim(
+    "14",
+    "Plain texts of the teacher's for them gain more than half a nat",
+    "For the same calls, distributions are worth about another fifth",
+    "Along people's answers alone, without a text of the teacher's",
+    "Eight probabilities and a bucket lose 0.05 to 0.1 nats",
+    "eight words and a bucket cost little",
+    "which here cost a part of the gain",
+    "Its texts as labels, its distributions along the few answers",
+)
+def test_where_the_gain_comes_from() -> None:
+    def gains(cell: Cell, low: float, high: float, over: Cell = LABELS_5) -> None:
+        within(less(cell, over), low, high)
+        above(less(cell, over))
+
+    holds(
+        gains, (PLAIN, 0.5, 0.65), (("texts, same", FEW), 0.2, 0.35), (("human text", FEW), 0.35, 0.48),
+        (SOFT, 0.14, 0.25, PLAIN), (SOFT, 0.04, 0.1, ("top 8", FEW)),
+        but_not={"the same meanings": (("texts, same", FEW), 0.5, 0.65), "exchanged": (PLAIN, 0.14, 0.25, SOFT),
+                 "four texts": (SOFT, 0.14, 0.25, ("texts x4", FEW))},
+    )  # fmt: skip
+
+    def about_half(part: Array, whole: Array) -> None:
+        assert 0.35 < part.mean() / whole.mean() < 0.65
+
+    whole = less(PLAIN, LABELS_5)
+    four = less(("texts x4", FEW), PLAIN)
+    holds(about_half, (less(("texts, same", FEW), LABELS_5), whole), (four, less(SOFT, PLAIN)), but_not={
+        "distributions": (less(SOFT, LABELS_5), whole), "of all": (four, less(SOFT, LABELS_5))})  # fmt: skip
+    for cell in (PLAIN, ("human text", FEW), *SHARP, ("texts x4", FEW)):
+        above(less(SOFT, cell))
+
+
+@pytest.mark.claim(
+    "14",
+    "With the forward divergence the two are about even.",
+    "With Jensen-Shannon and the reverse divergence people's answers cost",
+    "The texts that these students write miss a third fewer slots.",
+    "at half the temperature, students of all three ways miss about 2%",
+    "the reverse divergence and Jensen-Shannon make students too sure",
+    "on-policy steps from the student of labels did not catch up",
+    "sharper students missed fewer slots without knowing more",
+    "On-policy steps gain no nats over the teacher's texts",
+)
+def test_on_policy_and_sharpness() -> None:
+    def even(cell: Cell) -> None:
+        within(less(cell, WARM), -0.05, 0.05)
+
+    def dearer(cell: Cell) -> None:
+        within(-less(cell, WARM), 0.28, 0.55)
+        within(-less(cell, WARM, "tempered"), 0.15, 0.35)
+
+    def sure(cell: Cell) -> None:
+        gap = np.array(list(distilled(cell, "gap").values()))
+        above(gap - np.array([distilled(WARM, "gap")[s] for s in distilled(cell, "gap")]), 0.4)
+
+    def fewer(cell: Cell) -> None:
+        part = less(cell, WARM, "missed") / np.array(
+            [distilled(WARM, "missed")[s] for s in sorted(distilled(cell))]
+        )
+        within(part, 0.22, 0.44)
+
+    def two_per_cent(cell: Cell) -> None:
+        half = np.array(list(distilled(cell, "missed_half").values()))
+        assert 0.015 < half.mean() < 0.03 and abs(less(cell, WARM, "missed_half").mean()) < 0.008
+
+    labels = {"labels": LABELS_5}
+    holds(even, FORWARD, but_not={arm: (arm, FEW) for arm, _ in SHARP} | labels)
+    holds(dearer, *SHARP, but_not={"forward": FORWARD, "labels": LABELS_5})
+    holds(sure, *SHARP, but_not={"forward": FORWARD, "distributions": SOFT})
+    holds(fewer, *SHARP, but_not={"forward": FORWARD})
+    holds(two_per_cent, *SHARP, WARM, but_not=labels)
+    trigrams = less(SHARP[1], WARM, "trigrams")  # distinct ones
+    holds(above, (trigrams, 0.08), but_not={"forward": (less(FORWARD, WARM, "trigrams"), 0.08)})
+
+
+@pytest.mark.claim("14", "With 20% of the answers the order is the same, and the gains are smaller.")
+def test_with_more_answers() -> None:
+    order = ("distributions", "texts x4", "texts", "labels")
+
+    def in_order(share: float, arms: tuple[str, ...]) -> None:
+        for first, second in pairwise(arms):
+            above(less((first, share), (second, share)))
+
+    holds(in_order, (FEW, order), (PART, order), but_not={"exchanged": (PART, (order[0], *order[:0:-1]))})
+    for arm in order[:3]:
+        assert less((arm, FEW), LABELS_5).mean() > less((arm, PART), ("labels", PART)).mean() + 0.1
+
+
 # ------------------------------------------------------------------- chapter 15: memory, and the cases of a GPU
 
 GPU = [case for case in record("bench/linear")["cases"] if case["device"] != "cpu"]
