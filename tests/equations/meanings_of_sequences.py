@@ -465,10 +465,6 @@ def student(d: Draw, ends: bool) -> Env:
     return languages(d, not ends) | {"Q": Q, "nabla": "theta", "theta": d.column(3)}
 
 
-def forward_gradient(d: Draw) -> Env:
-    return student(d, False)
-
-
 def reverse_gradient(d: Draw) -> Env:
     e = student(d, True)
     Q, P = e["Q"].of(e), e["P"]

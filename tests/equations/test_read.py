@@ -255,7 +255,6 @@ ROWS: dict[str, Any] = {
     "eq-lm-soft": s.denominator,
     "eq-lm-mixed": s.mixed,
     "eq-lm-markov": s.bigrams,
-    "eq-lm-forward-gradient": s.forward_gradient,
     "eq-lm-mixture": s.half_hard,
     "eq-vocab-state": s.states,
     "eq-vocab-invariant": s.states,
