@@ -127,7 +127,7 @@ LONGER = [
     ("distributions", FEW),
     ("texts x4", FEW),
     ("labels", PART),
-]  # three times as long, too
+]  # three times the steps
 
 
 class Job(NamedTuple):
@@ -154,9 +154,7 @@ def check(data: Data) -> Data:
             if set(pair.reply) <= {END}:
                 raise ValueError(f"{name}: an answer to {pair.meaning} is empty, expected at least one word")
             if (other := where.setdefault(pair.meaning, name)) != name:
-                raise ValueError(
-                    f"{name}: the meaning {pair.meaning} is in {other} too, expected in one part"
-                )
+                raise ValueError(f"{name}: {pair.meaning} is a meaning of {other} too, expected in one part")
     return data
 
 
@@ -305,10 +303,9 @@ def fit(
         if alpha > 0:
             index = next(own_batches if arm.texts == "own" else softs)
             logits, words = along(model.train(), [soft.pairs[i] for i in index])
-            log_p = (
-                None if soft.log_p is None else torch.cat([soft.log_p[ends[i] : ends[i + 1]] for i in index])
-            )
-            loss = loss + alpha * soft_loss(arm.loss, logits, log_p, words)
+            said = soft.log_p
+            said = said if said is None else torch.cat([said[ends[i] : ends[i + 1]] for i in index])
+            loss = loss + alpha * soft_loss(arm.loss, logits, said, words)
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.param_groups[0]["lr"] = job.rate * min(step / WARMUP, 1.0, 2 * (1 - (step - 1) / steps))
@@ -484,10 +481,8 @@ class Runs:
         if name == "teacher":  # what a token costs in CPU seconds
             start, pairs, end = time.process_time(), texts_of(model, own.order, 0), time.process_time()
             tokens = len(log_q(model, pairs))
-            row["costs"] = {
-                "writing": (end - start) / tokens,
-                "scoring": (time.process_time() - end) / tokens,
-            }
+            scoring = (time.process_time() - end) / tokens
+            row["costs"] = {"writing": (end - start) / tokens, "scoring": scoring}
         return row | evaluate(model, own)
 
 
@@ -527,7 +522,7 @@ def assemble(folder: Path, again: Path | None, data: Data) -> Row:
         (low, high), mean, half = row["between"], row["mean"], row["half"]
         row |= {"held": low <= mean <= high, "met": mean - half <= high and low <= mean + half}
     missed, looked = np.sum([slots_missed(p.meaning, data.spell(p.reply)) for p in data.test], axis=0)
-    of = [[len(p.reply) for p in data.test if p.meaning == m] for m in {p.meaning for p in data.test}]
+    of = [[len(p.reply) for p in data.test if p.meaning == m] for m in sorted({p.meaning for p in data.test})]
     models = {name: Describer(data, *ARMS[name].size) for name in ("teacher", "labels", "large")}
     return {
         **shared.made(torch, np),
