@@ -122,7 +122,8 @@ CELLS += [(name, s) for s in (FEW, PART) for name in ("distributions", "texts")]
 CELLS += [(name, FEW) for name in list(ARMS)[4:]]
 CELLS += [("texts x4", PART), ("on-policy reverse", PART)]
 TUNED_AGAIN = ("labels", "distributions", "texts", "texts x4")  # at 20 %
-LONGER = [
+LONGER = [("labels", ALL), ("distributions", FEW), ("texts x4", FEW), ("labels", PART)]  # three times the steps
+LONGER += [("on-policy JSD", FEW), ("on-policy reverse", FEW)]
     ("labels", ALL),
     ("distributions", FEW),
     ("texts x4", FEW),
@@ -545,7 +546,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=HERE / "runs", help="folder of the runs")
     parser.add_argument("--again", type=Path, help="folder of runs that were repeated, to compare")
     parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--longer", type=int, default=4, help="seeds that are also trained longer")
+    parser.add_argument("--longer", type=int, default=3, help="seeds that are also trained longer")
     torch.set_num_threads(1)  # the sums of a run then do not depend on the machine's cores
     given = parser.parse_args()
     data = load(given.data, 1)
