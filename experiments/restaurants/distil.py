@@ -122,13 +122,8 @@ CELLS += [(name, s) for s in (FEW, PART) for name in ("distributions", "texts")]
 CELLS += [(name, FEW) for name in list(ARMS)[4:]]
 CELLS += [("texts x4", PART), ("on-policy reverse", PART)]
 TUNED_AGAIN = ("labels", "distributions", "texts", "texts x4")  # at 20 %
-LONGER = [("labels", ALL), ("distributions", FEW), ("texts x4", FEW), ("labels", PART)]  # three times the steps
+LONGER = [("labels", ALL), ("labels", PART), ("distributions", FEW), ("texts x4", FEW)]  # by three times
 LONGER += [("on-policy JSD", FEW), ("on-policy reverse", FEW)]
-    ("labels", ALL),
-    ("distributions", FEW),
-    ("texts x4", FEW),
-    ("labels", PART),
-]  # three times the steps
 
 
 class Job(NamedTuple):
