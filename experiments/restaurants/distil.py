@@ -314,7 +314,7 @@ def fit(
             curve.append(round(value, 4))
             if value < best[0] if at is None else step == at:
                 best, kept = (value, people, step), copy.deepcopy(looked)
-            if step - best[2] >= patience or step == at:
+            if step == at or (at is None and step - best[2] >= patience):
                 break
     row: Row = dict(zip(("own", "validation", "best_step"), best, strict=True)) | {"steps_run": step}
     return kept, row | {"scored": scored, "seconds": time.process_time() - start, "curve": curve}

@@ -184,7 +184,7 @@ def test_a_run_repeats_and_keeps_its_best_look(data: Data, own: Owned, name: str
 
 def test_stops(data: Data, own: Owned) -> None:
     assert fitted(data, own, "labels", 0.0, patience=0)[1]["steps_run"] == 4
-    row = fitted(data, own, "labels + validation", 0.0, at=8)[1]
+    row = fitted(data, own, "labels + validation", 0.0, patience=0, at=8)[1]
     assert row["best_step"] == row["steps_run"] == 8
 
 
