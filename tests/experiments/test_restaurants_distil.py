@@ -12,7 +12,7 @@ import torch
 from experiments.restaurants import distil
 from experiments.restaurants.data import Data, Pair
 from experiments.restaurants.distil import ARMS, Job, Owned, Runs
-from experiments.restaurants.model import Describer, log_probs
+from experiments.restaurants.model import Describer, along, log_probs, log_q
 from experiments.shared import records
 
 KIND, FOOD, AREA = (
@@ -65,9 +65,9 @@ def test_rows_are_those_of_the_texts(data: Data) -> None:
     model, pairs = student(data).eval(), data.train[:20]
     padded, targets = log_probs(model, pairs)
     due = torch.cat([row[: len(p.reply)] for row, p in zip(padded, pairs, strict=True)])
-    logits, words = distil.along(model, pairs)
+    logits, words = along(model, pairs)
     torch.testing.assert_close(logits.log_softmax(1), due)
-    torch.testing.assert_close(distil.log_q(model, pairs), due.detach())
+    torch.testing.assert_close(log_q(model, pairs), due.detach())
     assert words.tolist() == [w for p in pairs for w in p.reply] == targets[targets >= 0].tolist()
 
 
@@ -101,7 +101,7 @@ def test_what_an_arm_reads(data: Data, own: Owned) -> None:
         assert [p.meaning for p in pool.pairs] == own.order
         assert {p.meaning for p in validation.pairs} == {p.meaning for p in data.validation}
         for some in (pool, validation) if name != "texts" else ():
-            torch.testing.assert_close(some.log_p, distil.log_q(own.teacher, some.pairs))
+            torch.testing.assert_close(some.log_p, log_q(own.teacher, some.pairs))
     same, four = own.pool(ARMS["texts, same"], 0.25)[0], own.pool(ARMS["texts x4"], 0.25)[0]
     assert [p.meaning for p in same.pairs] == few * 4 and [p.meaning for p in four.pairs] == own.order * 4
     assert set(same.pairs) <= set(four.pairs) and len(set(four.pairs)) > len(own.order)
@@ -139,7 +139,7 @@ def test_an_on_policy_student_writes_what_its_teacher_scores(
     for k, (_, _, said, words) in enumerate(seen[:17]):
         pairs = written[k // 8][32 * (k % 8) :][:32]
         assert words.tolist() == [w for p in pairs for w in p.reply]
-        torch.testing.assert_close(said, distil.log_q(own.teacher, pairs))
+        torch.testing.assert_close(said, log_q(own.teacher, pairs))
 
 
 def test_batches_are_epochs() -> None:
@@ -208,7 +208,7 @@ def test_what_is_measured(data: Data) -> None:
     model = student(data).eval()
     own = Owned(data, 0, model)
     row = distil.evaluate(model, own)
-    log = torch.cat([distil.log_q(model, [p]) for p in data.test]).double()
+    log = torch.cat([log_q(model, [p]) for p in data.test]).double()
     words = torch.tensor([w for p in data.test for w in p.reply])
     nats = -float(log.gather(1, words[:, None]).mean())
     assert (
@@ -216,9 +216,9 @@ def test_what_is_measured(data: Data) -> None:
         and abs(row["ends"] - float(log[:, 0].exp().sum()) / len(data.test)) < 1e-5
     )
     assert abs(row["gap"] - (nats + float((log.exp() * log).sum(1).mean()))) < 1e-5
-    held = {t: distil.nats(distil.log_q(model, own.validation), own.validation, t) for t in (0.9, 1, 1.1, 2)}
-    best = distil.best_temperature(distil.log_q(model, own.validation), own.validation)
-    lowest = distil.nats(distil.log_q(model, own.validation), own.validation, best)
+    held = {t: distil.nats(log_q(model, own.validation), own.validation, t) for t in (0.9, 1, 1.1, 2)}
+    best = distil.best_temperature(log_q(model, own.validation), own.validation)
+    lowest = distil.nats(log_q(model, own.validation), own.validation, best)
     assert row["temperature"] == best and lowest <= min(held.values()) + 1e-5
     tempered = (log / best).log_softmax(1).gather(1, words[:, None]).mean()
     assert abs(row["tempered"] + float(tempered)) < 1e-5
