@@ -14,39 +14,37 @@ Arms       labels: cross-entropy with people's answers for the labelled meanings
            on-policy: from the student of labels, and a divergence from the teacher along what the student writes for
            any training meaning, by the gradient of the token's divergence: forward, reverse, or Jensen-Shannon (JSD)
            from labels: "distributions" from the student of labels, the control of on-policy's start
-Rivals     1. The gain is that of the answers that the teacher has read: labels for 20 and 100 %. 2. It is that of
-           more prompts or more text, not of probabilities: "texts" (as many calls as "distributions"), "texts x4"
-           (four times as many), "texts, same" (no more prompts). 3. It is that of softer targets, not of the
-           teacher's text: "human text". 4. The student of labels is too small or badly regularised: "large", of twice
-           the parameters; dropout and the number of steps are chosen for each arm. 5. On-policy gains by its longer
-           training: "from labels". 6. Reverse and JSD miss fewer slots because they are sharper: slots of every arm
-           at a temperature of one half, too. 7. The students of labels are too sure, and a temperature would do:
-           `tempered`, nats at the temperature that is best on validation. (Added when the first students of labels
-           had been seen, and none of a teacher's.) The teacher stands in the table as well.
+Rivals     1. The gain is that of the answers that the teacher has read: labels for 20 and 100 %. 2. Of more prompts
+           or more text, not of probabilities: "texts" (as many calls as "distributions"), "texts x4", "texts, same"
+           (no more prompts). 3. Of softer targets, not of the teacher's text: "human text". 4. The student of labels
+           is too small or badly regularised: "large", of twice the parameters; dropout and the number of steps are
+           chosen for each arm. 5. On-policy gains by its longer training: "from labels". 6. Reverse and JSD miss
+           fewer slots because they are sharper: slots of every arm at a temperature of one half, too. 7. The students
+           of labels are too sure, and a temperature would do: `tempered`, nats at the temperature that is best on
+           validation. (Added when the first students of labels had been seen, and none of a teacher's.) The teacher
+           stands in the table as well.
 Pays       people's answers; tokens that the teacher writes and scores, on-policy's included; CPU seconds of training
-           (with on-policy's writing and scoring, without the student that it starts from) and of the teacher's part.
-           Nobody pays for the teacher's training, which has read all training answers. Choices and stops rest on 300
-           answers to other meanings, one to each, as many as 5 % of the labels are: all arms have them alike. Who has
-           so few would rather learn from these, too: "labels + validation", for as many steps as the student of
-           labels took at the tuning seed.
-Tuned      alike, for each arm at 5 % and labels of 100 %, at a seed of its own with a teacher of its own, in half of
-           the steps (labels alone, the rivals, in all of them, the teacher in a third): rate (factor 2), then
-           dropout, by the arm's own objective on validation; then alpha, the weight of the teacher's part, by nats on
-           people's answers there. Each by steps to the better neighbour until both are worse, so that no optimum is
-           at the edge of what was tried, but for dropout 0 and alpha 1. At 20 % labels, distributions and the two of
-           texts keep the rate and choose the others again; reverse keeps all.
+           (with on-policy's writing and scoring, without the student that it starts from) and of the teacher's part,
+           but for its training on all training answers. Choices and stops rest on 300 answers to other meanings, as
+           many as 5 % of the labels, alike for all arms. Who has so few would rather learn from these, too: "labels +
+           validation", for as many steps as the student of labels took at the tuning seed.
+Tuned      alike, for each arm at 5 % and labels of 100 %, at a seed and with a teacher of its own, in half of the
+           steps (labels alone, the rivals, in all of them, the teacher in a third): rate, then dropout, by the arm's
+           own objective on validation; then alpha, the weight of the teacher's part, by nats on people's answers
+           there. Each by steps to the better neighbour until both are worse, so that no optimum is at the edge of
+           what was tried, but for dropout 0 and alpha 1. At 20 % labels, distributions and the two of texts keep the
+           rate and choose the others again; reverse keeps all.
 Training   batches of 32 texts, half of each kind where there are two; AdamW; a running average of the parameters is
            looked at every 40 steps, by the arm's own objective on validation, and the best look is kept. A student
            stops when nothing has improved for 200 steps or after 600, over whose last half the rate falls to zero;
-           whoever starts from the student of labels, on-policy or not, after 320 more. On-policy students write at
-           temperature 1, for eight steps at a time. Whether training had ended is tried with three times the steps.
+           whoever starts from the student of labels, after 320 more. On-policy students write at temperature 1, for
+           eight steps at a time. Whether training had ended is tried with three times the steps.
 Measured   on 400 test meanings: nats a word of people's answers; `gap`, these less the mean entropy of the
            predictions; `ends`, how many ends are expected in an answer, which has one; of four texts for each of 200
-           meanings the length, slots wrong or missing, the share of distinct texts among those of a meaning, and of
-           distinct trigrams.
+           meanings the length, slots wrong or missing, the share of distinct texts of a meaning, and of distinct
+           trigrams.
 Forecasts  `held`: the mean lies in what was foretold; `met`: its 95 % interval, Student's t over seeds, meets it.
-Seeds      eight are planned, each with its own teacher, labelled meanings and initial values, alike for all arms. One
-           seed of every arm comes first, then the next, so that whatever is finished can be compared.
+Seeds      each with its own teacher, labelled meanings and initial values, alike for all arms; one after the other.
 
     python -m experiments.restaurants.distil train --data PATH --runs FOLDER   # what FOLDER lacks; may be stopped
     python -m experiments.restaurants.distil assemble --data PATH --runs FOLDER [--again FOLDER2]
@@ -70,11 +68,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy import optimize, stats
-from torch import Tensor, nn
+from torch import Tensor
 
 from experiments import shared
 from experiments.restaurants.data import END, Data, Pair, load, slots_missed
-from experiments.restaurants.model import PROMPT, Describer, pieces, speak
+from experiments.restaurants.model import Describer, along, log_q, speak, texts_of
 from experiments.shared import records, store
 from xent.torch import distillation_loss, top_k_loss
 
@@ -122,12 +120,8 @@ CELLS += [(name, s) for s in (FEW, PART) for name in ("distributions", "texts")]
 CELLS += [(name, FEW) for name in list(ARMS)[4:]]
 CELLS += [("texts x4", PART), ("on-policy reverse", PART)]
 TUNED_AGAIN = ("labels", "distributions", "texts", "texts x4")  # at 20 %
-LONGER = [
-    ("labels", ALL),
-    ("distributions", FEW),
-    ("texts x4", FEW),
-    ("labels", PART),
-]  # three times as long, too
+LONGER = [("labels", ALL), ("labels", PART), ("distributions", FEW), ("texts x4", FEW)]  # by three times
+LONGER += [("on-policy JSD", FEW), ("on-policy reverse", FEW)]
 
 
 class Job(NamedTuple):
@@ -154,42 +148,8 @@ def check(data: Data) -> Data:
             if set(pair.reply) <= {END}:
                 raise ValueError(f"{name}: an answer to {pair.meaning} is empty, expected at least one word")
             if (other := where.setdefault(pair.meaning, name)) != name:
-                raise ValueError(
-                    f"{name}: the meaning {pair.meaning} is in {other} too, expected in one part"
-                )
+                raise ValueError(f"{name}: {pair.meaning} is a meaning of {other} too, expected in one part")
     return data
-
-
-# ---------------------------------------------------------------- losses along texts
-
-
-def along(model: Describer, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
-    """Return the logits at each position of the replies, one reply after the other, and the words there."""
-    replies = [torch.tensor(p.reply) for p in pairs]
-    y = nn.utils.rnn.pad_sequence(replies, batch_first=True, padding_value=-100)
-    prompts = torch.tensor([model.prompt(p.meaning) for p in pairs])
-    hidden, _ = model.hidden(torch.cat([prompts, y[:, :-1].clamp(min=0)], 1))
-    return model.head(hidden[:, PROMPT - 1 :][y >= 0]), y[y >= 0]
-
-
-@torch.no_grad()
-def log_q(model: Describer, pairs: Sequence[Pair]) -> Tensor:
-    """Return the log-probabilities at each position of the replies, one reply after the other."""
-    found: dict[int, Tensor] = {}
-    for piece in pieces(pairs, 8000):
-        rows = along(model, [pairs[i] for i in piece])[0].log_softmax(1)
-        found |= zip(piece, rows.split([len(pairs[i].reply) for i in piece]), strict=True)
-    return torch.cat([found[i] for i in range(len(pairs))])
-
-
-def soft_loss(loss: str, logits: Tensor, log_p: Tensor | None, words: Tensor) -> Tensor:
-    """Return the mean over positions of the soft part's loss."""
-    if log_p is None:
-        return F.cross_entropy(logits, words)
-    if loss == "tail":
-        return top_k_loss(logits, *log_p.topk(TOP), treatment="tail")
-    options: Any = {"direction": loss}
-    return distillation_loss(logits, log_p, **options)
 
 
 # ---------------------------------------------------------------- what belongs to a seed
@@ -244,12 +204,17 @@ class Owned:
         return Pool(texts), Pool(self.written[TEXTS])
 
 
-def texts_of(model: Describer, meanings: Sequence[Meaning], seed: int) -> list[Pair]:
-    """Let a model write a text for each meaning."""
-    return [Pair(m, tuple(t)) for m, t in zip(meanings, speak(model.eval(), meanings, seed), strict=True)]
-
-
 # ---------------------------------------------------------------- training
+
+
+def soft_loss(loss: str, logits: Tensor, log_p: Tensor | None, words: Tensor) -> Tensor:
+    """Return the mean over positions of the soft part's loss."""
+    if log_p is None:
+        return F.cross_entropy(logits, words)
+    if loss == "tail":
+        return top_k_loss(logits, *log_p.topk(TOP), treatment="tail")
+    options: Any = {"direction": loss}
+    return distillation_loss(logits, log_p, **options)
 
 
 def cycle(number: int, size: int, rng: np.random.Generator) -> Iterator[list[int]]:
@@ -305,10 +270,9 @@ def fit(
         if alpha > 0:
             index = next(own_batches if arm.texts == "own" else softs)
             logits, words = along(model.train(), [soft.pairs[i] for i in index])
-            log_p = (
-                None if soft.log_p is None else torch.cat([soft.log_p[ends[i] : ends[i + 1]] for i in index])
-            )
-            loss = loss + alpha * soft_loss(arm.loss, logits, log_p, words)
+            said = soft.log_p
+            said = said if said is None else torch.cat([said[ends[i] : ends[i + 1]] for i in index])
+            loss = loss + alpha * soft_loss(arm.loss, logits, said, words)
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.param_groups[0]["lr"] = job.rate * min(step / WARMUP, 1.0, 2 * (1 - (step - 1) / steps))
@@ -321,7 +285,7 @@ def fit(
             curve.append(round(value, 4))
             if value < best[0] if at is None else step == at:
                 best, kept = (value, people, step), copy.deepcopy(looked)
-            if step - best[2] >= patience or step == at:
+            if step == at or (at is None and step - best[2] >= patience):
                 break
     row: Row = dict(zip(("own", "validation", "best_step"), best, strict=True)) | {"steps_run": step}
     return kept, row | {"scored": scored, "seconds": time.process_time() - start, "curve": curve}
@@ -484,10 +448,8 @@ class Runs:
         if name == "teacher":  # what a token costs in CPU seconds
             start, pairs, end = time.process_time(), texts_of(model, own.order, 0), time.process_time()
             tokens = len(log_q(model, pairs))
-            row["costs"] = {
-                "writing": (end - start) / tokens,
-                "scoring": (time.process_time() - end) / tokens,
-            }
+            scoring = (time.process_time() - end) / tokens
+            row["costs"] = {"writing": (end - start) / tokens, "scoring": scoring}
         return row | evaluate(model, own)
 
 
@@ -527,7 +489,7 @@ def assemble(folder: Path, again: Path | None, data: Data) -> Row:
         (low, high), mean, half = row["between"], row["mean"], row["half"]
         row |= {"held": low <= mean <= high, "met": mean - half <= high and low <= mean + half}
     missed, looked = np.sum([slots_missed(p.meaning, data.spell(p.reply)) for p in data.test], axis=0)
-    of = [[len(p.reply) for p in data.test if p.meaning == m] for m in {p.meaning for p in data.test}]
+    of = [[len(p.reply) for p in data.test if p.meaning == m] for m in sorted({p.meaning for p in data.test})]
     models = {name: Describer(data, *ARMS[name].size) for name in ("teacher", "labels", "large")}
     return {
         **shared.made(torch, np),
@@ -550,7 +512,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=HERE / "runs", help="folder of the runs")
     parser.add_argument("--again", type=Path, help="folder of runs that were repeated, to compare")
     parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--longer", type=int, default=4, help="seeds that are also trained longer")
+    parser.add_argument("--longer", type=int, default=3, help="seeds that are also trained longer")
     torch.set_num_threads(1)  # the sums of a run then do not depend on the machine's cores
     given = parser.parse_args()
     data = load(given.data, 1)

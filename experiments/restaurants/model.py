@@ -101,6 +101,25 @@ def losses_of(model: Describer, pairs: Sequence[Pair]) -> Floats:
     return result
 
 
+def along(model: Describer, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
+    """Return the logits at each position of the replies, one reply after the other, and the words there."""
+    replies = [torch.tensor(p.reply) for p in pairs]
+    y = nn.utils.rnn.pad_sequence(replies, batch_first=True, padding_value=-100)
+    prompts = torch.tensor([model.prompt(p.meaning) for p in pairs])
+    hidden, _ = model.hidden(torch.cat([prompts, y[:, :-1].clamp(min=0)], 1))
+    return model.head(hidden[:, PROMPT - 1 :][y >= 0]), y[y >= 0]
+
+
+@torch.no_grad()
+def log_q(model: Describer, pairs: Sequence[Pair]) -> Tensor:
+    """Return the log-probabilities at each position of the replies, one reply after the other."""
+    found: dict[int, Tensor] = {}
+    for piece in pieces(pairs, 8000):
+        rows = along(model, [pairs[i] for i in piece])[0].log_softmax(1)
+        found |= zip(piece, rows.split([len(pairs[i].reply) for i in piece]), strict=True)
+    return torch.cat([found[i] for i in range(len(pairs))])
+
+
 def fit(
     data: Data,
     seed: int,
@@ -160,6 +179,11 @@ def speak(
             going = going[going]
         logits, past = model(word, past, PROMPT + n)
     return texts
+
+
+def texts_of(model: Describer, meanings: Sequence[tuple[str, ...]], seed: int) -> list[Pair]:
+    """Let a model write a text for each meaning."""
+    return [Pair(m, tuple(t)) for m, t in zip(meanings, speak(model.eval(), meanings, seed), strict=True)]
 
 
 @torch.no_grad()
