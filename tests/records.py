@@ -93,19 +93,3 @@ def printed(x: Array, mean: float, half: float) -> None:
 def speech(arm: str, key: str = "mean_length") -> Array:
     """Chapter 11's speeches, six seeds."""
     return by_seed("shakespeare/result", key, arm=arm)
-
-
-def student(arm: str, key: str) -> Array:
-    """Chapter 14's students of a table, twenty seeds, or ten with a cache."""
-    stored = record("language_models/result")
-    return np.array((stored if arm == "teacher" else stored["arms"])[arm][key])
-
-
-def share(arm: str, of: float, key: str = "nll", **where: Any) -> Array:
-    """Chapter 14's shares of labels, eight seeds, losses in bits. "same text" is all text where the share is one."""
-    settings = record("language_models/shares")["settings"]
-    if of == 1 and arm in ("mixed, same text", "teacher, same text"):
-        arm = arm.replace("same", "all")
-    of = 0.0 if arm in ("texts", "teacher, all text") else of
-    where = {"arm": arm, "share": of, "steps": settings["steps"], **where}
-    return by_seed("language_models/shares", key, **where) / (np.log(2) if key == "nll" else 1)

@@ -204,6 +204,32 @@ globalThis.xentMoving = (() => {
       },
     },
 
+    temperature: {
+      drag: "temperature",
+      controls: [
+        { name: "temperature", label: "Temperature T", min: 0, max: 6, step: 0.25, value: 0, shown: (v) => String(Number((2 ** v).toPrecision(3))) },
+        { name: "classes", label: "Classes K", min: 2, max: 17, step: 1, value: 2, shown: (v) => String(2 ** v) },
+      ],
+      keys: [
+        { text: "soft, with T\u00b2", colour: "blue" },
+        { text: "soft, without", colour: "orange" },
+        { text: "a label", colour: "grey", dash: [4, 4] },
+      ],
+      x: { range: [-0.15, 6.15], label: "temperature T", splits: [0, 1, 2, 3, 4, 5, 6], values: [1, 2, 4, 8, 16, 32, 64] },
+      y: { range: [0, 1.75], label: "size of the gradient", splits: [0, 0.5, 1, 1.5] },
+      state({ temperature, classes }) {
+        const [student, teacher, copies] = [[1, 0, 0.5, -1], [6, 3, -1, -4], 2 ** classes / 4];
+        const soft = (x) => f.softSize(student, teacher, 2 ** x, copies);
+        const [xs, label] = [grid(0, 6, 120), f.labelSize(student, copies)];
+        const [large, small] = [soft(temperature), soft(temperature) / 4 ** temperature];
+        return {
+          data: [xs, xs.map(soft), xs.map((x) => soft(x) / 4 ** x), xs.map(() => label)],
+          marks: [{ at: [temperature, large], colour: "blue" }, { at: [temperature, small], colour: "orange" }],
+          says: `Size ${fixed(large, 4)} with T\u00b2, ${fixed(small, 4)} without; of a label ${fixed(label, 4)}. Soft over label: ${fixed(large / label, 4)}, and ${fixed(small / label, 4)}.`,
+        };
+      },
+    },
+
     pull: {
       drag: "logit",
       over: "shift",

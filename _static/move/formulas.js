@@ -80,6 +80,18 @@ globalThis.xentFormulas = (() => {
   const expectedBrier = (p, q) => 2 * (p * (1 - q) ** 2 + (1 - p) * q ** 2);
   const expectedLinear = (p, q) => p * (1 - q) + (1 - p) * q;
 
+  // The size of the distillation loss's gradient in the logits, with T^2, and that of a label of the first class; each
+  // logit is that of so many classes.
+  function softSize(student, teacher, temperature, copies) {
+    const [q, p] = [student, teacher].map((logits) => softmax(logits, temperature));
+    return temperature * Math.sqrt(sum(q.map((x, k) => (x - p[k]) ** 2)) / copies);
+  }
+  function labelSize(student, copies) {
+    const q = softmax(student).map((x) => x / copies);
+    const others = copies * sum(q.map((x) => x * x)) - q[0] ** 2;
+    return Math.sqrt((1 - q[0]) ** 2 + others);
+  }
+
   // The six examples of chapter 4, the last with another logit: logit of class 1 minus that of class 0, label, slope.
   const SIX = [[3.5346, 0], [-0.2119, 1], [1.846, 0], [0.3021, 1], [-0.8732, 1], [6.6285, 0]];
   const pulls = (last, shift) => SIX.map(([z, y], i) => {
@@ -137,7 +149,7 @@ globalThis.xentFormulas = (() => {
   }
 
   return {
-    binaryLoss, binarySlope, divergenceTerms, entropy, eosOptimum, expectedBrier, expectedLinear, expectedLog, logit,
-    logitFor, mistakes, oneMean, parseLengths, pulls, sigmoid, softmax, sum, tiltedShares, writtenLength,
+    binaryLoss, binarySlope, divergenceTerms, entropy, eosOptimum, expectedBrier, expectedLinear, expectedLog, labelSize,
+    logit, logitFor, mistakes, oneMean, parseLengths, pulls, sigmoid, softmax, softSize, sum, tiltedShares, writtenLength,
   };
 })();

@@ -22,8 +22,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 import xent
-from xent import elicitation, information, scoring
+from xent import elicitation, gradients, information, scoring
 from xent.denominators import eos_optimum, learnt_lengths
+from xent.distillation import distillation_gradient
 from xent_book import data, plots
 
 
@@ -268,6 +269,33 @@ def draw_pull(fig: Figure) -> None:
     ax.legend(loc="center left")
 
 
+# The student and the teacher of chapter 13, as in _static/move/figures.js.
+STUDENT_Z, TEACHER_Z = np.array([1.0, 0.0, 0.5, -1.0]), np.array([6.0, 3.0, -1.0, -4.0])
+
+
+def sizes(temperature: float, classes: int) -> tuple[float, float, float]:
+    """Return the sizes of the soft gradient in the logits, with T squared and without, and of a label's."""
+    z, v = (np.repeat(x, classes // 4) for x in (STUDENT_Z, TEACHER_Z))
+    soft = float(np.linalg.norm(distillation_gradient(z, v, temperature=temperature)))
+    return soft, soft / temperature**2, float(np.linalg.norm(gradients.cross_entropy_gradient(z, 0)))
+
+
+def draw_temperature(fig: Figure) -> None:
+    """Draw the size of the soft gradient over the temperature, for few classes and for many."""
+    axes = _panels(fig, ["K = 4", "K = 1,024"], ylim=(0, 1.75), xlabel="temperature T")
+    at = 2 ** np.linspace(0, 6, 49)
+    for ax, classes in zip(axes, (4, 1024), strict=True):
+        large, small, label = np.array([sizes(t, classes) for t in at]).T
+        ax.plot(at, large, color=plots.BLUE, label="with T²")
+        ax.plot(at, small, color=plots.ORANGE, label="without")
+        ax.plot(at, label, color=plots.GREY, ls=":", label="a label")
+        ax.set_xscale("log", base=2)
+        ax.set_xticks([1, 4, 16, 64], ["1", "4", "16", "64"])
+        ax.minorticks_off()
+    axes[0].set(ylabel="size of the gradient")
+    axes[1].legend(loc="center left")
+
+
 def draw_digits(fig: Figure) -> None:
     """Draw the correct digits of the naive loss in three formats."""
     ax = fig.subplots()
@@ -368,6 +396,7 @@ FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
     "tilt": (draw_tilt, (4.8, 2.9)),
     "own-lengths": (draw_own_lengths, (4.8, 3.2)),
     "pull": (draw_pull, (4.8, 3.2)),
+    "temperature": (draw_temperature, (4.8, 2.9)),
     "digits": (draw_digits, (4.8, 3.2)),
     "denominators": (draw_denominators, (4.8, 2.9)),
     "direction": (draw_direction, (4.8, 4.4)),

@@ -29,8 +29,9 @@ class Describer(nn.Module):
     Each value of a slot is a token of its own, "nothing said" as well, so that all prompts have eight tokens.
     """
 
-    def __init__(self, data: Data, width: int = WIDTH, layers: int = LAYERS) -> None:
+    def __init__(self, data: Data, width: int = WIDTH, layers: int = LAYERS, dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = dropout  # of what the first layer reads and of what the head reads
         values = sorted(
             {(s, v) for p in data.train for s, v in zip(SLOTS, p.meaning, strict=True)}
             | {(s, "") for s in SLOTS}
@@ -51,16 +52,23 @@ class Describer(nn.Module):
         """Return the tokens of a meaning."""
         return [self.value[key] for key in zip(SLOTS, meaning, strict=True)]
 
+    def hidden(
+        self, tokens: Tensor, past: list[Tensor] | None = None, start: int = 0
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return what the head reads at each position, and each layer's keys and values."""
+        x = self.embedding(tokens) + self.position(torch.arange(start, start + tokens.shape[1]))
+        x, caches = F.dropout(x, self.dropout, self.training), []
+        for i, block in enumerate(self.blocks):
+            x, cache = block(x, None if past is None else past[i], start)
+            caches.append(cache)
+        return F.dropout(self.norm(x), self.dropout, self.training), caches
+
     def forward(
         self, tokens: Tensor, past: list[Tensor] | None = None, start: int = 0
     ) -> tuple[Tensor, list[Tensor]]:
         """Return the logits of the next word at each position, and each layer's keys and values."""
-        x = self.embedding(tokens) + self.position(torch.arange(start, start + tokens.shape[1]))
-        caches = []
-        for i, block in enumerate(self.blocks):
-            x, cache = block(x, None if past is None else past[i], start)
-            caches.append(cache)
-        return self.head(self.norm(x)), caches
+        hidden, caches = self.hidden(tokens, past, start)
+        return self.head(hidden), caches
 
 
 def log_probs(model: Describer, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
@@ -91,6 +99,25 @@ def losses_of(model: Describer, pairs: Sequence[Pair]) -> Floats:
     for piece in pieces(pairs, 8000):
         result[piece] = summed(model, [pairs[i] for i in piece]).double().numpy()
     return result
+
+
+def along(model: Describer, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
+    """Return the logits at each position of the replies, one reply after the other, and the words there."""
+    replies = [torch.tensor(p.reply) for p in pairs]
+    y = nn.utils.rnn.pad_sequence(replies, batch_first=True, padding_value=-100)
+    prompts = torch.tensor([model.prompt(p.meaning) for p in pairs])
+    hidden, _ = model.hidden(torch.cat([prompts, y[:, :-1].clamp(min=0)], 1))
+    return model.head(hidden[:, PROMPT - 1 :][y >= 0]), y[y >= 0]
+
+
+@torch.no_grad()
+def log_q(model: Describer, pairs: Sequence[Pair]) -> Tensor:
+    """Return the log-probabilities at each position of the replies, one reply after the other."""
+    found: dict[int, Tensor] = {}
+    for piece in pieces(pairs, 8000):
+        rows = along(model, [pairs[i] for i in piece])[0].log_softmax(1)
+        found |= zip(piece, rows.split([len(pairs[i].reply) for i in piece]), strict=True)
+    return torch.cat([found[i] for i in range(len(pairs))])
 
 
 def fit(
@@ -128,7 +155,11 @@ def fit(
 
 @torch.no_grad()
 def speak(
-    model: Describer, meanings: Sequence[Sequence[str]], seed: int, longest: int = LONGEST
+    model: Describer,
+    meanings: Sequence[Sequence[str]],
+    seed: int,
+    longest: int = LONGEST,
+    temperature: float = 1.0,
 ) -> list[list[int]]:
     """Draw a text for each meaning, word by word; what has not ended after `longest` words stays without an end."""
     generator = torch.Generator().manual_seed(seed)
@@ -137,7 +168,7 @@ def speak(
     texts: list[list[int]] = [[] for _ in meanings]
     rows, going = torch.arange(len(meanings)), torch.ones(len(meanings), dtype=torch.bool)
     for n in range(longest):
-        word = torch.multinomial(logits[:, -1].softmax(1), 1, generator=generator)
+        word = torch.multinomial((logits[:, -1] / temperature).softmax(1), 1, generator=generator)
         for row, w in zip(rows[going].tolist(), word[going, 0].tolist(), strict=True):
             texts[row].append(w)
         going &= word[:, 0] != END
@@ -148,6 +179,11 @@ def speak(
             going = going[going]
         logits, past = model(word, past, PROMPT + n)
     return texts
+
+
+def texts_of(model: Describer, meanings: Sequence[tuple[str, ...]], seed: int) -> list[Pair]:
+    """Let a model write a text for each meaning."""
+    return [Pair(m, tuple(t)) for m, t in zip(meanings, speak(model.eval(), meanings, seed), strict=True)]
 
 
 @torch.no_grad()

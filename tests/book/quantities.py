@@ -12,6 +12,8 @@ from typing import Any
 
 from scipy.optimize import minimize_scalar
 
+from xent_book import pictures
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -78,26 +80,14 @@ def right_answers(*divisors: str, but_seed: int | None = None) -> tuple[float, f
     return ends(r["looks"][-1]["right"] for r in runs if r["divisor"] in divisors and r["seed"] != but_seed)
 
 
+def gradient_sizes(temperature: float, classes: int) -> tuple[float, ...]:
+    """Return the sizes in chapter 13's figure: soft with T squared, soft without, of a label."""
+    return pictures.sizes(temperature, classes)
+
+
 def digits_nll(run: str, arm: str) -> float:
     """Return the mean loss of an arm of experiments/distillation."""
     return float(mean(result("distillation/digits.json")[run][arm]["nll"]))
-
-
-def mass(what: str) -> Any:
-    """Return what experiments/language_models/mass.py says of trigrams of words, for each k."""
-    return result("language_models/mass.json")["words, trigram"][what]
-
-
-def share_bits(arm: str, share: float) -> float:
-    """Return the loss of an arm of experiments/language_models/shares.py, in bits, after its last step."""
-    runs = result("language_models/shares.json")["runs"]
-    asked = (arm, share, 2500)
-    return float(mean(r["nll"] for r in runs if (r["arm"], r["share"], r["steps"]) == asked) / log(2))
-
-
-def share_of_up(arm: str) -> list[float]:
-    """Return the shares of the rarer mode, of a seed each, that a small student of experiments/language_models has."""
-    return list(result("language_models/result.json")["arms"][f"small, {arm}"]["share_of_up"])
 
 
 def on_gpu(loss: str) -> list[dict[str, Any]]:

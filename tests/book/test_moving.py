@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Locator, Page
 import xent
 from xent import elicitation, gradients, information, scoring
 from xent.denominators import tilted_lengths
+from xent.distillation import distillation_gradient
 from xent_book import pictures
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,6 +79,16 @@ def say_own_lengths(batch: float) -> list[str]:
     return ["4 answers to 2 prompts, 55.00 tokens", *(text(mean, 2) for mean in means)]
 
 
+def say_temperature(temperature: float, classes: float) -> list[str]:
+    z, v = (np.repeat(x, round(2**classes) // 4) for x in (pictures.STUDENT_Z, pictures.TEACHER_Z))
+    soft = [
+        np.linalg.norm(distillation_gradient(z, v, temperature=2**temperature, scale=scale))
+        for scale in ("t_squared", "none")
+    ]
+    label = np.linalg.norm(xent.softmax(z) - np.eye(1, z.size)[0])
+    return [text(float(value), 4) for value in (*soft, label, *(s / label for s in soft))]
+
+
 def say_pull(logit: float, shift: float) -> list[str]:
     z = np.append(pictures.SIX_Z[:5], logit) + shift
     slope = gradients.binary_cross_entropy_gradient(z, pictures.SIX_Y, reduction="none")
@@ -101,6 +112,7 @@ SAYS: dict[str, Callable[..., list[str]]] = {
     "tilt": say_tilt,
     "own-lengths": say_own_lengths,
     "pull": say_pull,
+    "temperature": say_temperature,
 }
 
 

@@ -581,3 +581,42 @@ def test_the_inputs_probability_weighs_once(p_x: Array, p_y: Array, power: float
     once, other = p_x @ p_y, p_x**power @ p_y / (p_x**power).sum()
     common = p_y[p_x.argmax()]
     assert np.abs(other - common).sum() <= np.abs(once - common).sum() + 1e-12
+
+
+def powered(p: Array, r: float) -> Array:
+    """The report that costs least under (1 - q^r) / r."""
+    cost = lambda z: p @ (1 - xent.softmax(z) ** r) / r  # noqa: E731
+    return xent.softmax(minimize(cost, np.log(p), tol=1e-14).x)
+
+
+@claim(
+    "12",
+    "its best report is proportional to",
+    on=lambda: ((p, r) for p in BELIEFS.values() for r in (0.1, 0.5, 0.7)),
+    but_not=lambda: {
+        "the belief itself": (BELIEFS[3], 0.5, 1.0),
+        "the power 1 + r": (BELIEFS[3], 0.5, 1.5),
+    },
+)
+def test_a_loss_for_noisy_labels(p: Array, r: float, power: float | None = None) -> None:
+    """And the labels' gradient, as a share of the cross-entropy's, is q^r."""
+    np.testing.assert_allclose(powered(p, r), normal(p ** (power or 1 / (1 - r))), atol=1e-4)
+    assert powered(p, r).max() > p.max()
+
+
+@claim(
+    "12",
+    "gives a row less weight the less the model believes its label",
+    on=lambda: ((K, r) for K in (2, 3, 10) for r in (0.1, 0.5, 0.9)),
+    but_not={"the cross-entropy": (3, 0.0)},
+)
+def test_the_weight_of_a_row(classes: int, r: float) -> None:
+    """The slope over that of the cross-entropy, with the label's probability rising."""
+    shares = []
+    for logit in np.linspace(-6, 6, 9):
+        z = torch.tensor(np.r_[logit, np.zeros(classes - 1)], requires_grad=True)
+        q = z.softmax(0)[0]
+        loss = (1 - q**r) / r if r else -q.log()
+        (slope,) = torch.autograd.grad(loss, z)
+        shares.append(float(slope[0]) / (float(q.detach()) - 1))
+    assert (np.diff(shares) > 1e-9).all()

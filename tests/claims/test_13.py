@@ -251,6 +251,35 @@ def test_a_measured_factor(sizes: Array) -> None:
     assert (np.abs(np.log(sizes)) < np.log(1.6)).all()  # what two batches of this size differ by
 
 
+@claim(
+    "13",
+    "Where the factor is measured again every ten steps",
+    "after 150 the soft one is a quarter of the hard one",
+    on=[(K, seed, 10, 1.0) for K in (10, 100) for seed in (0, 1, 2)]
+    + [(10, 0, 151, 0.25), (100, 0, 151, 0.2)],
+    but_not={f"{K} classes, once": (K, 0, 151, 1.0) for K in (10, 100)} | {"a third": (10, 0, 151, 0.33)},
+)
+def test_a_factor_that_is_measured_again(K: int, seed: int, every: int, at_last: float) -> None:
+    """A linear student with Adam: soft over hard, both multiplied, after 150 steps."""
+    g = np.random.default_rng(seed)
+    student, teacher = g.normal(size=(2, 16, K))
+    m = s = np.zeros_like(student)
+    factor = 1.0
+    for step in range(151):
+        x = g.normal(size=(500, 16))
+        y = (x @ teacher + g.gumbel(size=(500, K))).argmax(-1)
+        hard = x.T @ cross_entropy_gradient(x @ student, y)
+        soft = x.T @ distillation_gradient(x @ student, x @ teacher, temperature=4)
+        ratio = np.linalg.norm(soft) / np.linalg.norm(hard)
+        seen = ratio * factor
+        factor = 1 / ratio if step % every == 0 else factor
+        slope = (hard + soft * factor) / 2
+        m, s = 0.9 * m + 0.1 * slope, 0.999 * s + 0.001 * slope**2
+        size = np.sqrt(s / (1 - 0.999 ** (step + 1)))
+        student = student - 0.1 * m / (1 - 0.9 ** (step + 1)) / (size + 1e-8)
+    assert seen == pytest.approx(at_last, rel=1 / 3 if every < 151 else 0.06)
+
+
 def fitted(learnt: bool) -> tuple[Callable[[Array], Array], Array]:
     """The gradient of labels in a linear student's weights, and a teacher of its kind that was fitted to labels."""
     g = rng(11)
@@ -363,7 +392,7 @@ test_soft_targets_against_tuned_labels = claim(
 test_which_temperature = claim(
     "13",
     "After 1,000 steps $T = 4$ beats 2",
-    "A difference counts below only where Holm's correction",
+    "a difference counts only where Holm's correction",
     "After 4,000 steps none shows between 2 and 4 either",
     on=[
         *(

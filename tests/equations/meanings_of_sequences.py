@@ -465,10 +465,6 @@ def student(d: Draw, ends: bool) -> Env:
     return languages(d, not ends) | {"Q": Q, "nabla": "theta", "theta": d.column(3)}
 
 
-def forward_gradient(d: Draw) -> Env:
-    return student(d, False)
-
-
 def reverse_gradient(d: Draw) -> Env:
     e = student(d, True)
     Q, P = e["Q"].of(e), e["P"]
@@ -515,6 +511,18 @@ def top_k(d: Draw) -> Env:
     }
     e |= {"S": sum(p[:k, 0]), "S_q": sum(q[:k, 0]), "tilde p": normal(p[:k, 0]), "over": {"i": range(1, 6)}}
     return e | {"p_>k": normal(p[k:, 0]), "q_>k": normal(q[k:, 0]), "KL": kl}
+
+
+def bare(d: Draw) -> Env:
+    """The reverse terms of the k first of five tokens alone, and the best student, whose other tokens are alike."""
+    k, p, q = pick(d, 2, 1, 4, 3), mild(d, 5), mild(d, 5)
+    if k == 2:  # the terms from the second on, at their least
+        p = normal([1, 1, 2, 2, 2])
+        q = law([1 - sum(p[1:, 0]) / mp.e, *(p[1:, 0] / mp.e)])
+    best = learnt(lambda q: mp.fsum(q[i, 0] * mp.log(q[i, 0] / p[i, 0]) for i in range(k)), k + 1)
+    each = [*best[:k, 0], *[best[k, 0] / (5 - k)] * (5 - k)]
+    e: Env = {"p": p, "q": q, "k": k, "S": sum(p[:k, 0]), "i": d.randint(1, 5)}
+    return e | {"q_i^*": Let(lambda e: each[int(e["i"]) - 1]), "over": {"i": range(1, 6)}}
 
 
 def sampled(d: Draw) -> Env:

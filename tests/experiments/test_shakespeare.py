@@ -189,3 +189,11 @@ def test_the_record_is_whole() -> None:
         assert set(own) == set(settings.rates) and record["rates"][arm] == min(own, key=own.__getitem__)
     for row in record["runs"]:
         assert row["nll_per_speech"] == pytest.approx(row["end_nll"] + row["character_nll"], rel=1e-6)
+
+
+def test_n_grams_sum_to_one() -> None:
+    """Of every order, after every context, and no letter has probability zero."""
+    model = shared.NGrams([np.random.default_rng(6).integers(6, size=400).tolist()], 6, 2)
+    for context in ((0, 1), (5, 5), (2, 4)):
+        for p in model.orders(context):
+            assert p.sum() == pytest.approx(1) and (p > 0).all()
