@@ -20,9 +20,9 @@ NO_CHROMIUM = "needs Chromium (not found as $CHROMIUM, chromium, chromium-browse
 
 # The fixtures that build a book, or look at one in a browser.
 SLOW = {"built_site", "tiny_book", "chromium"}
-# Of two files that take most of the time `make check` runs one test in so many: one of `diagnose` takes half a second to
-# six, and half of those of the transformations compile, for a second each.
-SAMPLED = {"test_diagnose.py": 8, "test_torch_transforms.py": 4}
+# Of the files that take most of the time `make check` runs one test in so many. One of `diagnose` takes half a second to
+# six, one in two of the transformations compiles for a second, and those of accuracy ask an oracle of many digits.
+SAMPLED = {"test_diagnose.py": 4, "test_torch_transforms.py": 4, "test_accuracy.py": 8}
 
 
 def find_chromium() -> str | None:
