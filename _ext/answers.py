@@ -29,7 +29,7 @@ def field(name: str, value: str) -> str:
 
 def add_fields(app: Sphinx, doctree: nodes.document) -> None:
     """Put the fields of a page behind their exercises; warn of an exercise that is not there."""
-    path, page = Path(app.srcdir) / "chapters" / "answers.toml", Path(app.env.docname).name
+    path, page = Path(app.srcdir) / "chapters" / "answers.toml", app.env.docname.removeprefix("chapters/")
     asked = tomllib.loads(path.read_text(encoding="utf-8")).get(page, {}) if path.exists() else {}
     exercises = {node.get("label"): node for node in doctree.findall(nodes.Admonition)}
     for label, numbers in asked.items():

@@ -70,8 +70,11 @@ def configure(app: Sphinx, config: Config) -> None:
     root = config.notfound_urls_prefix = urlsplit(config.html_baseurl).path or "/"
     config.notfound_context = {
         "title": "Not here",
-        "body": "<h1>Not here</h1><p>This page moved or never was. The search (Ctrl+K), the contents at the side and "
-        f'the <a href="{root}index.html">front page</a> know the others.</p>',
+        "body": "<h1>Not here</h1><p>This page moved or never was. The search (Ctrl+K) and the contents at the side "
+        f'know the others: the <a href="{root}index.html">front page</a>, '
+        f'<a href="{root}chapters/line.html">the line in twenty minutes</a>, '
+        f'<a href="{root}chapters/08_which_loss.html">what is wrong with a loss</a>, '
+        f'and <a href="{root}chapters/get.html">the package</a>.</p>',
     }
     wheels = {"wheel": WHEEL, "book_wheel": WHEEL.replace("verified", "verified_book")}
     config.myst_substitutions = {key: f'<a href="../{name}">{name}</a>' for key, name in wheels.items()}

@@ -157,7 +157,7 @@ def counts(record: Record) -> Counter[str]:
         if weight >= KEYWORD:
             for first, second in pairwise(plain(text)):
                 total[_stem(first + second)] += weight
-    return total
+    return Counter({word: weight for word, weight in total.items() if weight >= ABOVE})  # not once, in code
 
 
 def names(record: Record) -> dict[str, int]:

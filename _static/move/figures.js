@@ -56,7 +56,7 @@ globalThis.xentMoving = (() => {
       ],
       x: {
         range: [0.3, 13.7],
-        label: "Q over P; blocks of KL(P ‖ Q); blocks of KL(Q ‖ P)",
+        label: "Q,  KL(P ‖ Q),  KL(Q ‖ P)",
         splits: [1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13],
         values: ["A", "B", "C", "A", "B", "C", "Σ", "A", "B", "C", "Σ"],
       },

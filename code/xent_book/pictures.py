@@ -361,18 +361,22 @@ PARTS = {
 # What each chapter's opening says you should know, less what follows from the rest; a test compares.
 NEEDS = {2: [1], 3: [2], 4: [2], 5: [4], 6: [5], 7: [5], 9: [3], 10: [4, 9], 11: [10], 12: [3], 13: [12]}
 NEEDS |= {14: [10, 13], 15: [5, 13], 16: [2]}
+FILES = """01_binary 02_multiclass 03_information 04_gradients 05_numerics 06_certify 07_frameworks 08_which_loss
+09_proper_scoring 10_averaged_loss 11_denominators 12_soft_targets 13_distillation 14_language_models
+15_large_vocabularies 16_elsewhere"""
 ENTRIES = {1: "learner", 8: "practitioner", 11: "engineer"}
 
 
 def draw_map(fig: Figure) -> None:
-    """Draw the chapters from top to bottom, with an arc from each to those that need it."""
-    ax, chapter = fig.subplots(), 0
+    """Draw the chapters from top to bottom, each a link, with an arc from each to those that need it."""
+    ax, chapter, files = fig.subplots(), 0, FILES.split()
     for roman, (name, titles) in zip(("I", "II", "III", "IV", "V", "VI"), PARTS.items(), strict=True):
         colour, first = getattr(plots, name), chapter + 1
         for title in titles.split("/"):
             chapter += 1
             ax.plot(0, chapter, "o", color=colour, ms=7)
-            ax.text(0.35, chapter, f"{chapter}  {title}", va="center", fontsize=11)
+            to = f"chapters/{files[chapter - 1]}.html"
+            ax.text(0.35, chapter, f"{chapter}  {title}", va="center", url=to)
             if chapter in ENTRIES:
                 ax.text(9.6, chapter, f"◂ {ENTRIES[chapter]}", va="center", ha="right", style="italic")
             for needed in NEEDS.get(chapter, []):
@@ -432,8 +436,10 @@ def picture(name: str, alt: str) -> str:
     for name, colour in plots.PALETTE["light"].items():
         drawn = drawn.replace(colour, f"var(--{name})")
     drawn = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", drawn)
+    drawn = drawn.replace(' target="_blank"', "")
+    role = "group" if "<a " in drawn else "img"
     return (
-        f'<svg class="drawn" role="img" aria-label="{html.escape(alt, quote=True)}" fill="currentColor" '
+        f'<svg class="drawn" role="{role}" aria-label="{html.escape(alt, quote=True)}" fill="currentColor" '
         f'viewBox="0 0 {72 * width:g} {72 * height:g}" '
         f'width="{96 * width:.0f}" height="{96 * height:.0f}">{drawn}'
     )
