@@ -327,7 +327,7 @@ def wilson(k: int, n: int) -> Any:
 
 
 @claim(
-    "five of the groups lie above the diagonal",
+    "five of the groups lie above the dotted curve",
     on=[lambda k, n: wilson(k, n).low],
     # They have no length where every image is right, as in three groups.
     but_not={"1.96 standard errors": lambda k, n: k / n - 1.96 * np.sqrt(k / n * (1 - k / n) / n)},
@@ -337,7 +337,7 @@ def test_the_bars_of_the_page(low: Any) -> None:
 
 
 @claim(
-    "two lie a little below the diagonal ... within its error bar",
+    "two lie a little below the curve ... within its error bar",
     on=[(1,)],
     but_not={"each within its bar": (6,), "after 5 epochs": (1, 0)},
 )
