@@ -259,7 +259,9 @@ def test_the_sum_in_place_of_the_mean(x: Array, y: Array, penalty: float, kept: 
         w = torch.zeros(x.shape[1], dtype=torch.float64, requires_grad=True)
         taken = torch.optim.Adam([w], lr=0.1)
         for _ in range(20):
-            w.grad = torch.tensor(counts * (slope_of(w.detach().numpy(), x, y) + penalty * w.detach().numpy()))
+            w.grad = torch.tensor(
+                counts * (slope_of(w.detach().numpy(), x, y) + penalty * w.detach().numpy())
+            )
             taken.step()
         return w.detach().numpy()
 
