@@ -293,7 +293,7 @@ def draw_temperature(fig: Figure) -> None:
         ax.set_xticks([1, 4, 16, 64], ["1", "4", "16", "64"])
         ax.minorticks_off()
     axes[0].set(ylabel="size of the gradient")
-    axes[1].legend(loc="center left")
+    axes[1].legend(loc="upper right")
 
 
 def draw_digits(fig: Figure) -> None:

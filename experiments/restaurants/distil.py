@@ -437,7 +437,7 @@ class Runs:
         arm, own = ARMS[name], self.owned(seed)
         if name in ("teacher", "labels") and part == 1:
             stored = self.stored(name, share, seed)
-            row, model = stored["row"], Describer(self.data, *arm.size).eval()
+            row, model = dict(stored["row"]), Describer(self.data, *arm.size).eval()
             model.load_state_dict(stored["state"])
         else:
             model, row = self.made(name, share, seed, self.tuned(name, share), part)

@@ -182,6 +182,15 @@ def test_a_run_repeats_and_keeps_its_best_look(data: Data, own: Owned, name: str
     assert (row["scored"] > 0) == (ARMS[name].texts == "own")
 
 
+def test_the_best_look_is_kept(data: Data, own: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
+    due = fitted(data, own, "labels", 0.0, at=8)[0]
+    looks = iter([3.0, 1.0, 2.0, 2.0, 2.0, 2.0])
+    monkeypatch.setattr(distil, "objective", lambda *_: (next(looks), 0.5))
+    model, row = fitted(data, own, "labels", 0.0)
+    assert (row["own"], row["validation"], row["best_step"], row["steps_run"]) == (1.0, 0.5, 8, 24)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), due.parameters(), strict=True))
+
+
 def test_stops(data: Data, own: Owned) -> None:
     assert fitted(data, own, "labels", 0.0, patience=0)[1]["steps_run"] == 4
     row = fitted(data, own, "labels + validation", 0.0, patience=0, at=8)[1]
