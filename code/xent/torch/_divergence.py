@@ -16,7 +16,7 @@ from torch import Tensor
 
 from xent.distillation import difference
 
-from ._row_losses import SMALL, Beside, Factor, RowLoss, done_again, log_probs, log_sum
+from ._row_losses import Beside, Factor, RowLoss, done_again, log_probs, log_sum
 
 # From this loss on, what the rounding of differences makes of it is within what is promised; a mixture is between.
 LARGE, LARGE_EVEN, LARGE_UNEVEN = 2.0**-4, 2.0**-3, 2.0**-1
@@ -81,15 +81,12 @@ class Divergence(RowLoss):
         """Return the same in fewer passes; the few rows that these are not made for are done by the formula."""
         if not 2**-20 < self.temperature < 2**20:
             return self._by_formula(z, beside, factor, out)
-        if z.numel() <= SMALL:  # where the number of operations counts, one careful way is the shorter
-            losses = self._through_ratios(z, beside, factor, out, work, careful=True)
-        else:
-            losses = self._through_ratios(z, beside, factor, out, work, careful=False)
-            least = LARGE_EVEN if 0.4 <= self.beta <= 0.6 else LARGE_UNEVEN
-            least = least if self.direction == "jsd" else LARGE
-            least *= self.temperature**2 if self.squared else 1.0
-            again = partial(self._through_ratios, careful=True)
-            losses = done_again(losses, again, z, beside, factor, out, self.arrays, least)
+        losses = self._through_ratios(z, beside, factor, out, work, careful=False)
+        least = LARGE_EVEN if 0.4 <= self.beta <= 0.6 else LARGE_UNEVEN
+        least = least if self.direction == "jsd" else LARGE
+        least *= self.temperature**2 if self.squared else 1.0
+        again = partial(self._through_ratios, careful=True)
+        losses = done_again(losses, again, z, beside, factor, out, self.arrays, least)
         return done_again(losses, self._by_formula, z, beside, factor, out)
 
     def _through_ratios(
