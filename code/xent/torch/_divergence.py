@@ -86,8 +86,8 @@ class Divergence(RowLoss):
         least = least if self.direction == "jsd" else LARGE
         least *= self.temperature**2 if self.squared else 1.0
         again = partial(self._through_ratios, careful=True)
-        losses = done_again(losses, again, z, beside, factor, out, self.arrays, least)
-        return done_again(losses, self._by_formula, z, beside, factor, out)
+        losses = done_again(losses, again, z, beside, factor, out, work[: self.arrays], least)
+        return done_again(losses, self._by_formula, z, beside, factor, out, work)
 
     def _through_ratios(
         self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, work: Tensor, *, careful: bool
@@ -100,7 +100,7 @@ class Divergence(RowLoss):
         # A mixture is seen from that softmax which has the greater share in it: so the terms cancel less.
         turned = self.direction == "jsd" and self.beta > 0.5
         base, other = (beside[0], z) if turned else (z, beside[0])
-        d, r, terms, spare = work[:4]
+        d, r, terms, spare = work[: self.arrays]
         tops = base.amax(-1, keepdim=True), other.amax(-1, keepdim=True)
         e = torch.sub(base, tops[0], out=out)
         if careful:  # beside what the rows are apart, the digits of a small difference would be lost

@@ -77,14 +77,15 @@ class Labels(RowLoss):
         Rows where that overflows, or the target is impossible, are done again from exp(z - max z).
         """
         own = z.gather(-1, beside[0].unsqueeze(-1)) if z.device.type == "cpu" else None
-        losses = self._above(z, beside, own, factor, out)
+        losses = self._above(z, beside, factor, out, own=own)
         if own is None:
             return losses
-        return done_again(
-            losses, lambda z, beside, *to: self._above(z, beside, None, *to[:2]), z, beside, factor, out
-        )
+        again = functools.partial(self._above, own=None)
+        return done_again(losses, again, z, beside, factor, out, work[: self.arrays])
 
-    def _above(self, z: Tensor, beside: Beside, own: Tensor | None, factor: Factor, out: Tensor) -> Tensor:
+    def _above(
+        self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, *_: Tensor, own: Tensor | None
+    ) -> Tensor:
         """Take exponentials relative to the target's logits, `own`, or to the highest where these are not given.
 
         The target's term stays out of the sum, so that nothing cancels: p_y - 1 is -others / total.
@@ -347,7 +348,7 @@ def done_again(
     beside: Beside,
     factor: Factor,
     out: Tensor,
-    arrays: int = 0,
+    work: Tensor,
     least: float | None = None,
 ) -> Tensor:
     """Do the rows whose losses are below `least`, or without it those that are not finite, again, by another kernel."""
@@ -356,10 +357,12 @@ def done_again(
     right = losses.isfinite() if least is None else losses >= least
     some = (~right).nonzero().squeeze(-1)
     if len(some) == len(z):
-        return kernel(z, beside, factor, out, out.new_empty(arrays, *out.shape))
+        return kernel(z, beside, factor, out, work)
     rows, by = z[some], factor[some] if isinstance(factor, Tensor) and factor.ndim else factor
     gradient = torch.empty_like(rows)
-    losses[some] = kernel(rows, [x[some] for x in beside], by, gradient, out.new_empty(arrays, *rows.shape))
+    losses[some] = kernel(
+        rows, [x[some] for x in beside], by, gradient, out.new_empty(len(work), *rows.shape)
+    )
     if factor is not None:
         out[some] = gradient
     return losses
