@@ -104,8 +104,11 @@ class Divergence(RowLoss):
         tops = base.amax(-1, keepdim=True), other.amax(-1, keepdim=True)
         e = torch.sub(base, tops[0], out=out)
         if careful:  # beside what the rows are apart, the digits of a small difference would be lost
-            (gap, lost), (apart, beside_it) = difference(other, base), difference(*tops[::-1])
-            torch.sub(gap, apart, out=d).add_(lost.sub_(beside_it).nan_to_num_(0.0))
+            # As `difference` has it, without making arrays of this size.
+            back = torch.sub(torch.sub(other, base, out=r), other, out=terms)
+            lost = torch.sub(other, torch.sub(r, back, out=spare), out=spare).sub_(back.add_(base))
+            apart, of_tops = difference(*tops[::-1])
+            torch.sub(r, apart, out=d).add_(lost.sub_(of_tops).nan_to_num_(0.0))
         else:
             torch.sub(other, tops[1], out=d).sub_(e)
         if self.temperature != 1:
@@ -247,9 +250,10 @@ def _exponentiate(d: Tensor, r: Tensor, terms: Tensor, *, excess: bool, careful:
         torch.expm1(d, out=r)
         torch.sub(r, d, out=terms) if excess else torch.addcmul(d, r, d, out=terms).sub_(r)
         return
-    far = d.numel() > 0 and not d.abs().amax().item() <= 0.5
+    low, high = d.aminmax()
+    far = not torch.maximum(-low, high).item() <= 0.5
     near = d.clamp(-0.5, 0.5) if far else d
-    torch.mul(_series(near, 13 if d.dtype == torch.float64 else 7), near, out=terms).mul_(near)
+    _series(near, 13 if d.dtype == torch.float64 else 7, terms).mul_(near).mul_(near)
     torch.add(near, terms, out=r)
     if not excess:
         torch.sub(near * r, terms, out=terms)
@@ -264,13 +268,12 @@ def _exponentiate(d: Tensor, r: Tensor, terms: Tensor, *, excess: bool, careful:
             terms.addcmul_(terms, growth).sub_(growth).add_(rest).addcmul_(r, rest)
 
 
-def _series(x: Tensor, degree: int) -> Tensor:
+def _series(x: Tensor, degree: int, out: Tensor | None = None) -> Tensor:
     """The power series of (exp(x) - 1 - x) / x^2 up to this degree."""
-    series = x / math.factorial(degree + 2) + 1 / math.factorial(degree + 1)
+    series = torch.add(x / math.factorial(degree + 2), 1 / math.factorial(degree + 1), out=out)
     for n in range(degree, 1, -1):
-        series = torch.addcmul(
-            torch.full((), 1 / math.factorial(n), dtype=x.dtype, device=x.device), x, series
-        )
+        term = torch.full((), 1 / math.factorial(n), dtype=x.dtype, device=x.device)
+        series = torch.addcmul(term, x, series, out=out)
     return series
 
 
