@@ -127,7 +127,7 @@ class Divergence(RowLoss):
         possible = d.amax(-1, keepdim=True) < FARTHEST
         if self.direction == "reverse":
             possible &= d.amin(-1, keepdim=True) > LOWEST
-        else:  # what is so much rarer in a than in b adds nothing to a mean under a
+        elif careful:  # what is so much rarer in a than in b adds nothing to a mean under a
             d.clamp_(min=math.log(torch.finfo(d.dtype).eps) - 4)
         exponentiate = partial(_exponentiate, excess=self.direction != "forward", careful=careful)
         exponentiate(d, r, terms)
@@ -138,10 +138,10 @@ class Divergence(RowLoss):
         total, log_total = 1 + shift, torch.log1p(shift)
         if self.direction == "reverse":  # KL(b || a)
             losses = mean(terms).sub_(shift - log_total)
-            slope = d.sub_(mean(d)).neg_()  # log(b / a) - KL(b || a)
+            slope = d.sub_(mean(d))  # KL(b || a) - log(b / a)
         elif self.direction == "forward":  # KL(a || b)
             losses = mean(terms).div_(total).sub_(log_total - shift / total)
-            slope = r.sub_(shift).div_(-total)  # 1 - a / b
+            slope, per = r.sub_(shift), per / total  # a / b - 1
         else:
             share = 1 - self.beta if turned else self.beta
             log_ratio = d.sub_(log_total)
@@ -151,12 +151,11 @@ class Divergence(RowLoss):
             exponentiate(beyond, r, d)
             exponentiate(log_m, r, terms)
             losses = mean(terms.mul_(1 - share).addcmul_(ratio, d, value=share))
-            # log(q / M) - KL(q || M), times q / b
-            slope = beyond.neg_() if turned else log_m.neg_()
-            slope.sub_(mean(slope * ratio if turned else slope))
-            slope.mul_(ratio if turned else 1.0).mul_(1 - self.beta)
+            # KL(q || M) - log(q / M), times q / b
+            slope = beyond.sub_(mean(beyond * ratio)).mul_(ratio) if turned else log_m.sub_(mean(log_m))
+            per = per * (1 - self.beta)
         if factor is not None:
-            e.mul_(slope).mul_(per * factor * (self.temperature if self.squared else 1 / self.temperature))
+            e.mul_(slope).mul_(per * factor * (-self.temperature if self.squared else -1 / self.temperature))
         losses = losses * self.temperature**2 if self.squared else losses
         return torch.where(possible, losses, math.nan).squeeze(-1)
 
