@@ -237,14 +237,10 @@ def mixed_loss(
         Class indices in [0, K).
     alpha : float, default 0.5
         Weight of the soft part, in [0, 1]. A part of weight zero is left out, also where it is infinite.
-    sample_weight : array_like, broadcasts to the shape of `targets`, optional
-        Weight of each row, in both parts.
     ignore_index : int, optional
         Rows with this target count in neither part, nor in the mean.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        The mean divides by the number of rows that count, or by the sum of their weights.
-    denominator : float, optional
-        Replaces that number, in both parts.
+    sample_weight, reduction, denominator
+        As in `distillation_loss`, in both parts.
 
     Examples
     --------

@@ -6,7 +6,6 @@ derivatives of any order in test_torch_transforms.py, and refusals of one argume
 
 from __future__ import annotations
 
-import itertools
 import math
 import tracemalloc
 from functools import lru_cache
@@ -127,7 +126,7 @@ def test_loss_and_gradient_keep_their_digits_at_every_temperature(
 @by_direction
 @pytest.mark.parametrize("classes", [2, 10, 33])
 def test_float32_keeps_its_digits_however_close_the_models_are(classes: int, direction: Any) -> None:
-    """On either side of the loss from which the careful sum is taken, 2^-7, and of the 16 classes that lie first.
+    """On either side of the loss from which the fast sum is good enough, and of the 16 classes that lie first.
 
     Each difference v - z is rounded, and the loss is about half the square of how far they are apart.
     """
@@ -189,22 +188,6 @@ def test_infinities(row: int, side: str) -> None:
         assert np.isnan(found).all() if due == INF and options is WAY else np.isfinite(found).all()
     if gradient is not NAN:
         same(found, [gradient], 1e-12, 1e-15)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_jensen_and_shannon_do_not_tell_their_sides_apart(dtype: torch.dtype) -> None:
-    """To the last bit, at a beta of 1/2: near and far pairs, short rows and long ones, impossible classes."""
-    g, options = (
-        torch.Generator().manual_seed(1),
-        {"direction": "jsd", "temperature": 2.0, "reduction": "none"},
-    )
-    for classes, spread in itertools.product((2, 3, 50), (1e-3, 0.3, 5.0, 40.0)):
-        z, v, near = (torch.randn(60, classes, generator=g) * x for x in (spread, spread, 0.1))
-        for other in (v, z + near):
-            a, b = z.to(dtype), other.to(dtype)
-            if classes > 2:
-                a[::7, 0], b[::5, 1] = -INF, -INF
-            assert torch.equal(xt.distillation_loss(a, b, **options), xt.distillation_loss(b, a, **options))  # type: ignore[arg-type]
 
 
 @by_side

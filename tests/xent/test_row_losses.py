@@ -79,7 +79,7 @@ def test_labels_by_the_highest_and_by_the_target_are_one_kernel() -> None:
         loss, found = Labels(smoothing, z_loss), []
         for own in (None, z.gather(1, Y[:3, None])):
             out = torch.empty_like(z)
-            found.append((loss._above(z, [Y[:3]], own, FACTOR[:3], out), out))
+            found.append((loss._above(z, [Y[:3]], FACTOR[:3], out, own=own), out))
         for highest, target in zip(*found, strict=True):
             torch.testing.assert_close(highest, target, rtol=1e-12, atol=1e-15)
 

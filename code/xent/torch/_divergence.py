@@ -1,22 +1,29 @@
 """The divergence of two softmaxes: the formula, its kernel, and the same between some classes and the rest.
 
-The formula and its error are those of `xent.distillation`. The kernel takes fewer passes, and looks twice at losses
-that are small and at rows for which its arithmetic is not made.
+The formula and its error are those of `xent.distillation`. The kernel takes fewer passes, and looks twice at rows whose
+loss is small.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from xent.distillation import difference
 
-from ._row_losses import Beside, Factor, RowLoss, done_again, exp_, log_probs, log_sum
+from ._row_losses import Beside, Factor, RowLoss, done_again, log_probs, log_sum
+
+# From this loss on, what the rounding of differences makes of it is within what is promised; a mixture is between.
+LARGE, LARGE_EVEN, LARGE_UNEVEN = 2.0**-4, 2.0**-3, 2.0**-1
+# Where the logarithm of the ratio of two probabilities is beyond these, it is left to the formula.
+LOWEST, FARTHEST = -4096.0, 28.0
+# From this mean of exp(d) - 1 on, d is not as centred as it has to be.
+MUCH = 16.0
 
 
 @dataclass(frozen=True)
@@ -27,26 +34,11 @@ class Divergence(RowLoss):
     squared: bool
     direction: str
     beta: float = 0.5
-
-    @property
-    def even(self) -> bool:
-        """Whether teacher and student may change places, so that rounding should not tell them apart either."""
-        return self.direction == "jsd" and self.beta == 0.5
-
-    @property
-    def ordinary(self) -> bool:
-        return 2**-20 < self.temperature < 2**20
-
-    @property
-    def arrays(self) -> int:  # type: ignore[override]
-        return 0 if not self.ordinary else 5 if self.even else 3
+    arrays: ClassVar[int] = 4
 
     def plain(self, z: Tensor, *beside: Tensor) -> Tensor:
         """A sum of terms a (exp(-d) - 1 + d) with d = log(a / b), each >= 0; see `xent.distillation`."""
         (v,) = beside
-        if self.even:
-            turned = _turned(torch.sub(z.detach(), v.detach()))
-            z, v = torch.where(turned, v, z), torch.where(turned, z, v)
         factor = self.temperature if self.squared else 1.0
         first, second = (z, v) if self.direction == "reverse" else (v, z)
         a, b, d = compared(first, second, self.temperature)
@@ -65,7 +57,9 @@ class Divergence(RowLoss):
         by_p, by_q = torch.where(d > 0, up, down + d), torch.where(d > 0, up - d, down)
         return self.beta * p + (1 - self.beta) * q, by_p, by_q
 
-    def _by_formula(self, z: Tensor, beside: Beside, factor: Factor, out: Tensor) -> Tensor:
+    def _by_formula(
+        self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, work: Tensor | None = None
+    ) -> Tensor:
         """Return the losses of `plain`, and leave the gradient as `xent.distillation` has it."""
         (v,) = beside
         if factor is not None:
@@ -84,98 +78,86 @@ class Divergence(RowLoss):
         return self.plain(z, v)
 
     def kernel(self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, work: Tensor) -> Tensor:
-        """Return the same in fewer passes; the rows that these are not made for are done by the formula."""
-        if not self.ordinary:
+        """Return the same in fewer passes; the few rows that these are not made for are done by the formula."""
+        if not 2**-20 < self.temperature < 2**20:
             return self._by_formula(z, beside, factor, out)
-        student, (teacher,), turned = z, beside, None
-        if self.even:
-            difference = torch.sub(z, teacher, out=work[0])
-            high, low = difference.amax(-1), -difference.amin(-1)
-            mask = high < low
-            if (level := ~(mask | (high > low))).any():  # or nan, of a class that is impossible in both
-                mask[level] = _turned(difference[level]).squeeze(-1)
-            turned = mask.nonzero().squeeze(-1)
-            student, v = work[3].copy_(z), work[4].copy_(teacher)
-            student[turned], v[turned] = teacher[turned], z[turned]
-            teacher = v
-        rows = _Rows(student, teacher, self.temperature, out, work[:3], turned)
-        # Each returns the losses, and what makes of them the gradient by -z / T, in `out` and without 1 / sum e.
-        ways = {"forward": self._forward, "reverse": self._reverse, "jsd": self._jsd}
-        losses, form_gradient = ways[self.direction](rows)
-        # Below, rounding shows: earlier in a mixture, whose sum has terms of both signs, and in an uneven one at once.
-        even = 2.0**-3 if 0.4 <= self.beta <= 0.6 else 2.0**-1
-        small = even if self.direction == "jsd" else 2.0**-4
-        if not losses.min().item() >= small:
-            some = ((losses < small) & rows.possible).squeeze(-1).nonzero().squeeze(-1)
-            losses[some] = self._small(rows.e[some] * rows.per[some], student[some], teacher[some])
-        if factor is not None:
-            form_gradient()
-            rows.e.mul_(rows.per * factor * (-self.temperature if self.squared else -1 / self.temperature))
-        losses.mul_(self.temperature**2 if self.squared else 1.0)
-        losses = torch.where(rows.possible, losses, math.nan).squeeze(-1)
-        return done_again(losses, self._by_formula, z, beside, factor, out)
+        losses = self._through_ratios(z, beside, factor, out, work, careful=False)
+        least = LARGE_EVEN if 0.4 <= self.beta <= 0.6 else LARGE_UNEVEN
+        least = least if self.direction == "jsd" else LARGE
+        least *= self.temperature**2 if self.squared else 1.0
+        again = partial(self._through_ratios, careful=True)
+        losses = done_again(losses, again, z, beside, factor, out, work[: self.arrays], least)
+        return done_again(losses, self._by_formula, z, beside, factor, out, work)
 
-    def _forward(self, rows: _Rows) -> tuple[Tensor, Callable[[], Any]]:
-        """KL(p || q) = (sum q r d + rest) / D - log D; its gradient is q - p = -q (r - shift) / D."""
-        e, share = rows.e, (1 + rows.shift).reciprocal_()
-        of_p = torch.mul(rows.er, rows.d, out=rows.r).sum(-1, keepdim=True).mul_(rows.per)
-        losses = of_p.add_(rows.rest).mul_(share).sub_(torch.log1p(rows.shift))
+    def _through_ratios(
+        self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, work: Tensor, *, careful: bool
+    ) -> Tensor:
+        """Return losses as means under one softmax, b, of terms >= 0 in a / b for the other, a.
 
-        def form_gradient() -> None:
-            torch.addcmul(rows.er, e, rows.shift, value=-1.0, out=e)
-            rows.per.mul_(share)  # in place of a pass over all of e
-
-        return losses, form_gradient
-
-    def _reverse(self, rows: _Rows) -> tuple[Tensor, Callable[[], Any]]:
-        """KL(q || p) = log D - rest; its gradient is q (log(q / p) - KL) = -q (d - rest)."""
-        losses = torch.log1p(rows.shift) - rows.rest
-        return losses, lambda: rows.e.mul_(rows.d.sub_(rows.rest))
-
-    def _jsd(self, rows: _Rows) -> tuple[Tensor, Callable[[], Any]]:
-        """With x = p / q - 1 and M = beta p + (1 - beta) q, log(M / q) = log1p(beta x) is all that is needed."""
-        x = rows.r.sub_(rows.shift).mul_((1 + rows.shift).reciprocal_())
-        # Below, p is next to nothing, and 1 + x a rounding error.
-        log_ratio = rows.d.sub_(torch.log1p(rows.shift)).clamp_(min=-64.0)
-        log_m = torch.log1p(self.beta * x)
-        losses = rows.mean(self.beta * (1 + x) * (log_ratio - log_m) - (1 - self.beta) * log_m)
-
-        def form_gradient() -> None:
-            if rows.turned is not None:  # there the student is p: log(M / p) for log(M / q), p for q
-                log_m[rows.turned] -= log_ratio[rows.turned]
-                rows.e[rows.turned] *= log_ratio[rows.turned].exp()
-            log_m.mul_(1 - self.beta)
-            rows.e.mul_(log_m.sub_(rows.mean(log_m)))
-
-        return losses, form_gradient
-
-    def _small(self, q: Tensor, z: Tensor, v: Tensor) -> Tensor:
-        """Losses to all their digits where they are small: sums of terms q f(p / q) >= 0, each accurate.
-
-        A small loss is no small difference of the logits: where the teacher all but excludes a class that the
-        student finds unlikely, p / q is next to zero, and f has to come from log(p / q), not from p / q - 1.
+        With d the difference of their logits less about its mean, a / b is exp(d) / D, and D = 1 + shift the mean of
+        exp(d). Where b has all but underflowed and a has not, the result is nan.
         """
-        gap, lost = difference(v, z)
-        # A class that is impossible in both is no difference. What the others have in common is taken off.
-        gap, lost = (x.masked_fill(gap.isnan(), 0.0) for x in (gap, lost))
-        top = q.argmax(-1, keepdim=True)
-        gap, lost = (x - x.gather(-1, top) for x in (gap, lost))
-        d = (gap + lost) / self.temperature
-        d = d - (q * d).sum(-1, keepdim=True)  # what the rounded mean of large numbers left
-        r = torch.expm1(d)
-        shift = (q * r).sum(-1, keepdim=True)
-        r, d = (r - shift) / (1 + shift), d - torch.log1p(shift)  # p / q - 1 and log(p / q)
-        t = d.exp()
-        if self.direction == "forward":
-            terms = torch.where(d.abs() < 0.5, t * _excess(-d), t * d - r)
-        elif self.direction == "reverse":
-            terms = _excess(d)
+        # A mixture is seen from that softmax which has the greater share in it: so the terms cancel less.
+        turned = self.direction == "jsd" and self.beta > 0.5
+        base, other = (beside[0], z) if turned else (z, beside[0])
+        d, r, terms, spare = work[: self.arrays]
+        tops = base.amax(-1, keepdim=True), other.amax(-1, keepdim=True)
+        e = torch.sub(base, tops[0], out=out)
+        if careful:  # beside what the rows are apart, the digits of a small difference would be lost
+            # As `difference` has it, without making arrays of this size.
+            back = torch.sub(torch.sub(other, base, out=r), other, out=terms)
+            lost = torch.sub(other, torch.sub(r, back, out=spare), out=spare).sub_(back.add_(base))
+            apart, of_tops = difference(*tops[::-1])
+            torch.sub(r, apart, out=d).add_(lost.sub_(of_tops).nan_to_num_(0.0))
         else:
-            log_m = _log_mean(r, t, self.beta, 1 - self.beta)  # log(M / q)
-            x = log_m - d
-            of_p = torch.where(x.abs() < 0.5, t * _excess(x), (self.beta - 1) * r - t * x)
-            terms = self.beta * of_p + (1 - self.beta) * _excess(log_m)
-        return (q * terms).sum(-1, keepdim=True)
+            torch.sub(other, tops[1], out=d).sub_(e)
+        if self.temperature != 1:
+            e.div_(self.temperature)
+            d.div_(self.temperature)
+        per = e.exp_().sum(-1, keepdim=True).reciprocal_()
+
+        def mean(x: Tensor) -> Tensor:
+            return torch.mul(e, x, out=spare).sum(-1, keepdim=True).mul_(per)
+
+        centre = mean(d)
+        if not math.isfinite(centre.sum().item()):  # a class that is impossible in both is no difference
+            d.masked_fill_(base.isneginf() & other.isneginf(), 0.0)
+            centre = mean(d.clamp(-16, 16))
+        d.sub_(centre)
+        possible = d.amax(-1, keepdim=True) < FARTHEST
+        if self.direction == "reverse":
+            possible &= d.amin(-1, keepdim=True) > LOWEST
+        elif careful:  # what is so much rarer in a than in b adds nothing to a mean under a
+            d.clamp_(min=math.log(torch.finfo(d.dtype).eps) - 4)
+        exponentiate = partial(_exponentiate, excess=self.direction != "forward", careful=careful)
+        exponentiate(d, r, terms)
+        shift = mean(r)
+        if shift.amax().item() > MUCH:
+            exponentiate(d.sub_(torch.log1p(shift)), r, terms)
+            shift = mean(r)
+        total, log_total = 1 + shift, torch.log1p(shift)
+        if self.direction == "reverse":  # KL(b || a)
+            losses = mean(terms).sub_(shift - log_total)
+            slope = d.sub_(mean(d))  # KL(b || a) - log(b / a)
+        elif self.direction == "forward":  # KL(a || b)
+            losses = mean(terms).div_(total).sub_(log_total - shift / total)
+            slope, per = r.sub_(shift), per / total  # a / b - 1
+        else:
+            share = 1 - self.beta if turned else self.beta
+            log_ratio = d.sub_(log_total)
+            log_m = torch.log1p(r.sub_(shift).div_(total).mul_(share))  # log(M / b)
+            beyond, ratio = log_m - log_ratio, torch.exp(log_ratio)  # log(M / a), and a / b
+            # share a (M / a - 1 - log(M / a)) + (1 - share) b (M / b - 1 - log(M / b)), and all over b
+            exponentiate(beyond, r, d)
+            exponentiate(log_m, r, terms)
+            losses = mean(terms.mul_(1 - share).addcmul_(ratio, d, value=share))
+            # KL(q || M) - log(q / M), times q / b
+            slope = beyond.sub_(mean(beyond * ratio)).mul_(ratio) if turned else log_m.sub_(mean(log_m))
+            per = per * (1 - self.beta)
+        if factor is not None:
+            e.mul_(slope).mul_(per * factor * (-self.temperature if self.squared else -1 / self.temperature))
+        losses = losses * self.temperature**2 if self.squared else losses
+        return torch.where(possible, losses, math.nan).squeeze(-1)
 
 
 @dataclass(frozen=True)
@@ -253,67 +235,44 @@ def _part(log_a: Tensor, log_b: Tensor) -> Tensor:
     return a * torch.where(a > 0, log_a - log_b, 0.0)
 
 
-def _turned(difference: Tensor) -> Tensor:
-    """Which of two rows comes first, whatever their order: that with the larger logit where they differ most."""
-    difference = difference.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf)
-    return difference.gather(-1, difference.abs().argmax(-1, keepdim=True)) < 0
-
-
-class _Rows:
-    """Rows of two softmaxes at a temperature, p of v in terms of q of z, in the arrays that the walker lends.
-
-    e is exp((z - max z) / T), so that q = e / sum e, and `per` is 1 / sum e. d is (v - z) / T less its mean under
-    q, of which rounding leaves `rest`; r is exp(d) - 1, er is e r, and `shift` the mean of r. With D = 1 + shift,
-    p = q (1 + r) / D. `possible` says in which rows q has not underflowed where p is something, and `turned` in which
-    the student's logits are v.
-    """
-
-    def __init__(
-        self, z: Tensor, v: Tensor, temperature: float, out: Tensor, work: Tensor, turned: Tensor | None
-    ) -> None:
-        self.turned = turned
-        self.spare, self.d, self.r = work.unbind()
-        highest, top = z.amax(-1, keepdim=True), v.amax(-1, keepdim=True)
-        self.e = torch.sub(z, highest, out=out)
-        if (highest - top).abs().max().item() <= 0.5:
-            torch.sub(v, z, out=self.d)
-        else:  # beside what the rows are apart, the digits of their difference would be lost
-            torch.sub(v, top, out=self.d).sub_(self.e)
-        if temperature != 1:
-            self.d.div_(temperature)
-            self.e.div_(temperature)
-        self.per = exp_(self.e).sum(-1, keepdim=True).reciprocal_()
-        centre = self.mean(self.d)
-        if not math.isfinite(centre.sum().item()):  # a class that is impossible in both is no difference
-            self.d.masked_fill_(z.isneginf() & v.isneginf(), 0.0)
-            centre = self.mean(self.d)
-        self.rest = self.mean(self.d.sub_(centre))
-        self.possible = torch.expm1(self.d, out=self.r).amax(-1, keepdim=True) < 2.0**40
-        self.shift = self.mean(self.r)
-        self.er = self.spare  # what the last mean was taken of
-
-    def mean(self, x: Tensor) -> Tensor:
-        """Return the mean under q; uses `spare`."""
-        return torch.mul(self.e, x, out=self.spare).sum(-1, keepdim=True).mul_(self.per)
-
-
 def _log_mean(r: Tensor, t: Tensor, share: float, rest: float) -> Tensor:
     """Return log(share t + rest) for t = 1 + r and shares that add up to one; see `xent.distillation`."""
     return torch.where(r > -0.4, torch.log1p(share * r), torch.log(rest + share * t))
 
 
-def _excess(x: Tensor) -> Tensor:
-    """exp(x) - 1 - x, to all its digits where x is small."""
-    near = x.abs() < 0.5
-    small = torch.where(near, x, 0.0)
-    return torch.where(near, small.square() * _series(small), torch.expm1(x) - x)
+def _exponentiate(d: Tensor, r: Tensor, terms: Tensor, *, excess: bool, careful: bool) -> None:
+    """Fill in r = exp(d) - 1, and terms >= 0 for means: r - d, or exp(d) d - r, carefully to all their digits.
+
+    For small d these come from the power series of r - d; beyond, by exp(near + rest) = exp(near) exp(rest).
+    """
+    if not careful:
+        torch.expm1(d, out=r)
+        torch.sub(r, d, out=terms) if excess else torch.addcmul(d, r, d, out=terms).sub_(r)
+        return
+    low, high = d.aminmax()
+    far = not torch.maximum(-low, high).item() <= 0.5
+    near = d.clamp(-0.5, 0.5) if far else d
+    _series(near, 13 if d.dtype == torch.float64 else 7, terms).mul_(near).mul_(near)
+    torch.add(near, terms, out=r)
+    if not excess:
+        torch.sub(near * r, terms, out=terms)
+    if far:
+        rest = d - near
+        growth = torch.expm1(rest)
+        grown = torch.addcmul(growth, r, growth)  # exp(near) times it
+        r.add_(grown)
+        if excess:
+            terms.add_(grown.sub_(rest))
+        else:
+            terms.addcmul_(terms, growth).sub_(growth).add_(rest).addcmul_(r, rest)
 
 
-def _series(x: Tensor) -> Tensor:
-    """(exp(x) - 1 - x) / x^2 for |x| <= 1; what is left out is below 2 / 13! or 2 / 21!."""
-    series = torch.zeros_like(x)
-    for n in range(20 if x.dtype == torch.float64 else 12, 1, -1):
-        series = 1 / math.factorial(n) + x * series
+def _series(x: Tensor, degree: int, out: Tensor | None = None) -> Tensor:
+    """The power series of (exp(x) - 1 - x) / x^2 up to this degree."""
+    series = torch.add(x / math.factorial(degree + 2), 1 / math.factorial(degree + 1), out=out)
+    for n in range(degree, 1, -1):
+        term = torch.full((), 1 / math.factorial(n), dtype=x.dtype, device=x.device)
+        series = torch.addcmul(term, x, series, out=out)
     return series
 
 
@@ -322,7 +281,8 @@ def _terms_of(a: Tensor, b: Tensor, d: Tensor, factor: float) -> Tensor:
     near = (d.abs() < 1) & (a > 0)
     small = torch.where(near, d, 0.0)
     far = torch.where(a > 0, a * torch.where(a > 0, d, 0.0), 0.0) - a + b
-    return torch.where(near, a * (factor * small) ** 2 * _series(-small), factor * (factor * far))
+    series = _series(-small, 18 if d.dtype == torch.float64 else 10)
+    return torch.where(near, a * (factor * small) ** 2 * series, factor * (factor * far))
 
 
 def compared(first: Tensor, second: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -51,24 +51,13 @@ def linear_cross_entropy(
         Class indices in [0, V), or distributions over the classes, which are constants.
     linear_bias : Tensor of floats, shape (V,), optional
         Bias of the linear layer.
-    weight : Tensor or array_like, shape (V,), optional
-        Weight >= 0 of a target by its class, as in `cross_entropy` and `soft_cross_entropy`.
     softcap : float, optional
         c > 0 puts c tanh(z / c) in the place of every logit z.
     z_loss : float, default 0
         Adds this number >= 0 times the squared log-sum-exp of its logits to the loss of each target.
-    label_smoothing : float, default 0
-        Mass in [0, 1] that is spread evenly over all V classes.
-    sample_weight : Tensor or array_like that broadcasts to the shape of `hidden` without H, optional
-        Weight of each target, finite and >= 0, a constant. Targets of weight zero cost no time.
-    ignore_index : int, optional
-        Class indices of this value do not count, whatever their hidden states hold, and cost no time. There is
-        no default: PyTorch's is -100.
-    reduction : {"mean", "sum", "none"}, default "mean"
-        sum(w l) / sum(w), sum(w l), or each w l (zero where a target does not count). Only with "none" the
-        first backward pass computes the logits again.
-    denominator : float, optional
-        Replaces sum(w) in the mean.
+    weight, sample_weight, label_smoothing, ignore_index, reduction, denominator
+        As in `xent.cross_entropy`, of distributions as in `xent.soft_cross_entropy`; weights are constants. A target
+        that does not count costs no time. Only with "none" the first backward pass computes the logits again.
 
     Returns
     -------

@@ -171,7 +171,7 @@ def _blockwise(
             inputs = [copy(x, next(copies)) if yes else x for x, yes in zip(inputs, like, strict=True)]
         elif scale is not None and gradient is rows:
             inputs[0] = inputs[0].clone()
-        block, *beside = (x.to(dtype) if x.is_floating_point() else x for x in inputs)
+        block, *beside = (x.to(dtype) if x.is_floating_point() and x.dtype != dtype else x for x in inputs)
         into = gradient[part] if several else gradient
         out = into if in_place else mine[arrays]
         of_block = by[..., part, :] if isinstance(by, Tensor) and by.ndim and several else by

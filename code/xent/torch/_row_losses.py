@@ -28,7 +28,6 @@ Beside: TypeAlias = Sequence[Tensor]
 DOT_UP_TO = 32
 # Of fewer numbers what counts is how many operations there are.
 SMALL = 1 << 10
-LOG2_OF_E = math.log2(math.e)
 
 
 class RowLoss:
@@ -78,14 +77,15 @@ class Labels(RowLoss):
         Rows where that overflows, or the target is impossible, are done again from exp(z - max z).
         """
         own = z.gather(-1, beside[0].unsqueeze(-1)) if z.device.type == "cpu" else None
-        losses = self._above(z, beside, own, factor, out)
+        losses = self._above(z, beside, factor, out, own=own)
         if own is None:
             return losses
-        return done_again(
-            losses, lambda z, beside, *to: self._above(z, beside, None, *to), z, beside, factor, out
-        )
+        again = functools.partial(self._above, own=None)
+        return done_again(losses, again, z, beside, factor, out, work[: self.arrays])
 
-    def _above(self, z: Tensor, beside: Beside, own: Tensor | None, factor: Factor, out: Tensor) -> Tensor:
+    def _above(
+        self, z: Tensor, beside: Beside, factor: Factor, out: Tensor, *_: Tensor, own: Tensor | None
+    ) -> Tensor:
         """Take exponentials relative to the target's logits, `own`, or to the highest where these are not given.
 
         The target's term stays out of the sum, so that nothing cancels: p_y - 1 is -others / total.
@@ -95,7 +95,7 @@ class Labels(RowLoss):
         torch.sub(z, pivot, out=out)
         gap = out.gather(-1, at) if own is None else own - own  # zero, or nan of what is not finite
         mean = sum_classes(out).unsqueeze(-1).div_(classes) if self.smoothing else None
-        others = sum_classes(exp_(out).scatter_(-1, at, 0.0 if own is None else gap)).unsqueeze(-1)
+        others = sum_classes(out.exp_().scatter_(-1, at, 0.0 if own is None else gap)).unsqueeze(-1)
         total = others + (gap.exp() if own is None else 1)
         log_total = torch.log1p(others)
         if own is None:
@@ -343,19 +343,26 @@ def _added(shares: tuple[float, ...], losses: list[Tensor]) -> Tensor:
 
 def done_again(
     losses: Tensor,
-    kernel: Callable[[Tensor, Sequence[Tensor], Factor, Tensor], Tensor],
+    kernel: Callable[[Tensor, Beside, Factor, Tensor, Tensor], Tensor],
     z: Tensor,
     beside: Beside,
     factor: Factor,
     out: Tensor,
+    work: Tensor,
+    least: float | None = None,
 ) -> Tensor:
-    """Do the rows whose losses are not finite again, by another kernel."""
-    if math.isfinite(losses.sum().item()):
+    """Do the rows whose losses are below `least`, or without it those that are not finite, again, by another kernel."""
+    if math.isfinite(losses.sum().item()) if least is None else losses.amin().item() >= least:
         return losses
-    some = (~losses.isfinite()).nonzero().squeeze(-1)
+    right = losses.isfinite() if least is None else losses >= least
+    some = (~right).nonzero().squeeze(-1)
+    if len(some) == len(z):
+        return kernel(z, beside, factor, out, work)
     rows, by = z[some], factor[some] if isinstance(factor, Tensor) and factor.ndim else factor
     gradient = torch.empty_like(rows)
-    losses[some] = kernel(rows, [x[some] for x in beside], by, gradient)
+    losses[some] = kernel(
+        rows, [x[some] for x in beside], by, gradient, out.new_empty(len(work), *rows.shape)
+    )
     if factor is not None:
         out[some] = gradient
     return losses
@@ -406,11 +413,6 @@ def log_sum(z: Tensor) -> Tensor:
     infinite = highest.isinf()
     finite = z.masked_fill(infinite.unsqueeze(-1), 0.0)
     return torch.where(infinite, highest, highest + minus_log_p(finite, top))
-
-
-def exp_(x: Tensor) -> Tensor:
-    """Exponentials in place; on a CPU by exp2, in half the time: |x| / 2 epsilons less accurate."""
-    return x.mul_(LOG2_OF_E).exp2_() if x.device.type == "cpu" and x.numel() > SMALL else x.exp_()
 
 
 def sum_classes(x: Tensor) -> Tensor:
