@@ -20,8 +20,8 @@ NO_CHROMIUM = "needs Chromium (not found as $CHROMIUM, chromium, chromium-browse
 
 # The fixtures that build a book, or look at one in a browser.
 SLOW = {"built_site", "tiny_book", "chromium"}
-# Of the files that take most of the time `make check` runs one test in so many. One of `diagnose` takes half a second to
-# six, one in two of the transformations compiles for a second, and those of accuracy ask an oracle of many digits.
+# Of the files that take most of the time `make check` runs one test in so many. One of `diagnose` takes half a second
+# to six, one in two of the transformations compiles for a second, and those of accuracy ask an oracle of many digits.
 SAMPLED = {"test_diagnose.py": 4, "test_torch_transforms.py": 4, "test_accuracy.py": 8}
 
 
