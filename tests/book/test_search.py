@@ -29,6 +29,7 @@ def page(browser: Browser, server: str) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 390, "height": 844})
     page = context.new_page()
     page.goto(server + "index.html", wait_until="networkidle")
+    page.wait_for_load_state("load")  # a busy page is idle before its scripts have run
     yield page
     context.close()
 
