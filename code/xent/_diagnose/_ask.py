@@ -27,14 +27,13 @@ from ._call import (
     ways,
 )
 from ._law import LEVELS
-from ._other_losses import divergences, function_of_one, other_axes
+from ._other_losses import function_of_one, other_axes
 from ._read import Candidate, Reader
 from ._report import Diagnosis
-from ._rows import FORMS as TARGETS
 from ._rows import FULL, KINDS, SHAPES, TOLERANCE, Call, Data, datasets, fits, inputs
 
 CLASSES = (3, 2, 5, 4, 7, 10)
-FORMS = tuple(TARGETS)
+FORMS = ("indices", "rows", "signs", "logarithms", "labels", "logits", "soft")
 # Further numbers of classes, for a loss that holds a weight for each class and refuses all others.
 MORE = (6, 8, 9, *range(11, 22), 32, 64, 100, 1000)
 
@@ -50,7 +49,7 @@ def explained(data: list[Data], levels: range) -> list[Candidate]:
     for level in levels:
         found = []
         for d in data:
-            simple = coarse or d.soft or d.call.form == "signs" or (d.binary and d.call.k > FULL)
+            simple = coarse or d.call.form == "signs" or (d.binary and d.call.k > FULL)
             if not level or (not simple and d.promising(*LEVELS[level])):
                 found += [Candidate(d, law) for law in fits(d, level, tolerance, coarse and not d.soft)]
         if found:
@@ -73,7 +72,6 @@ class Search:
     def __post_init__(self) -> None:
         self.said: dict[str, str] = {}
         self.searched = False
-        self.other: Diagnosis | None = None
         self.answered: list[Data] = []
         self.numbers: set[str] = set()
         self.lengths = numbers_within(self.loss)[1][:8]
@@ -95,8 +93,6 @@ class Search:
                 if shape.count(",") > 1 and any(d.call.form == "indices" for d in self.answered):
                     continue  # it takes rows, and they are not explained: one position more explains nothing
                 found = self.shape(caller, shape)
-                if self.other:
-                    return []
                 labels = any(f.data.call.form == "indices" for f in found)
                 if found and (
                     not best or (labels and min(f.cost for f in found) <= min(f.cost for f in best))
@@ -141,17 +137,12 @@ class Search:
     def at(self, caller: Caller, shape: str, k: int, deep: bool = False) -> tuple[bool, list[Candidate]]:
         """Whether the loss answers with numbers at all, and the models that explain them."""
         before = caller.answered
-        if self.searched and caller.calls > 2500:
+        if self.searched and caller.answered > 2500:
             return False, []  # enough has been seen that nothing explains
         everything = range(1 if self.searched or (k > 64 and not deep) else len(LEVELS))
         data: list[Data] = []
         # What is rare is asked for, and what bends is searched for, where nothing plain explains the loss.
         for forms, levels in ((FORMS[:2], range(1)), (() if self.searched else FORMS[2:], everything)):
-            rows = data and all(d.call.form == "rows" for d in data)
-            if forms != FORMS[:2] and rows and shape == "(N, K)" and not self.searched:
-                self.other = divergences(caller, self.own)
-            if self.other:
-                return True, []
             for order, form in itertools.product(("prediction", "target"), forms):
                 data += self.measured(Call(caller, order, shape, form, k))
             if found := explained(data, levels):
@@ -166,7 +157,7 @@ class Search:
         """Single rows of each kind, where the loss answers and two equal calls agree."""
         k, value, caller = call.k, None, call.caller
         t = np.eye(k)[np.arange(6) % k] if k > 1 else (np.arange(6) % 2)[:, None].astype(float)
-        if call.form == "logarithms":
+        if call.soft:
             t = np.random.default_rng(4).dirichlet(np.ones(k), 6)
         for kind, m in itertools.product(KINDS, self.copies[::2]):
             x = inputs(kind, False, 6, k, np.random.default_rng(2))
@@ -269,7 +260,7 @@ def diagnose(loss: Loss | str, logits: Any = None, targets: Any = None, *, array
 def _understood(search: Search) -> Diagnosis:
     """Search, describe what is found, and search once more where a batch has more axes than the rows it read."""
     found = search.run()
-    result = search.other or (_describe(search, found) if found else _nothing(search))
+    result = _describe(search, found) if found else _nothing(search)
     lost = result.known and bool(result.batch) and "as predicted" not in result.batch
     if lost or (found and not result.known and not result.tried) or result.axis == "the whole array":
         # It may flatten rows, as those of sequences, or compare the first with the second's label.
@@ -287,7 +278,10 @@ def _describe(search: Search, found: list[Candidate]) -> Diagnosis:
     found = [f for f in found if f.data.binary or (f.data.call, f.data.kind) not in yes_no]
     least = min(f.cost for f in found)
     best = [f for f in found if f.cost < least + 0.5]
-    chosen = min(best, key=lambda f: (f.data.call.form != "indices", f.data.call.order != "prediction"))
+    preferred = {"indices": 0, "logits": 1}  # what takes the latter takes their logarithms, normalised, too
+    chosen = min(
+        best, key=lambda f: (preferred.get(f.data.call.form, 2), f.data.call.order != "prediction")
+    )
     call, reading = chosen.data.call, chosen.law.reading
     alike = [f for f in best if f.data.call.form == call.form]
     orders = {f.data.call.order for f in alike if f.law.reading.name == reading.name}
