@@ -108,7 +108,7 @@ DIVERGENCES = {
 
 
 def divergence_terms(t: Array, log_p: Array) -> list[Array]:
-    """t log t, p log t, p log p and m log m for their mean m, class by class."""
+    """The terms t log t, p log t, p log p and m log m for their mean m, class by class."""
     p = np.exp(log_p)
     return [xlogy(t, t), xlogy(p, t), np.asarray(p * log_p), xlogy((p + t) / 2, (p + t) / 2)]
 

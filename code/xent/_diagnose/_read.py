@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -127,7 +127,10 @@ class Reader(Trial):
 
     def count(self, y: int, apart: bool) -> float:
         """How much a label weighs in the divisor beside another, w0: two rows cost L = (w0 l0 + w l) / (w0 + w)."""
-        law, other = replace(self.law, mean="a sum", counts=np.ones(1)), 0 if self.binary else self.law.kept[0]
+        law, other = (
+            replace(self.law, mean="a sum", counts=np.ones(1)),
+            0 if self.binary else self.law.kept[0],
+        )
         if y == other:
             return 1.0
         x = np.repeat(inputs(self.kind, self.binary, 6, self.k, np.random.default_rng(17)), 2, 0)
@@ -171,11 +174,12 @@ class Reader(Trial):
             x, t, value = seen[0]
             # What is taken from the label may be a constant over K, of which a cost is a linear function.
             none, half = (replace(law, smoothing=s).value(x, t, value.ndim).sum() for s in (0.0, 0.5))
+            rest = self.caller, self.dtype
             at_k2 = replace(law, smoothing=float((value.sum() - none) / (half - none) / 2))
             if np.ptp(ratios) < 1e-4 * abs(ratios[0]) and not law.common:
                 one, two = f"{law.uniform:.4g} for {k} classes", f"{law.uniform * ratios[0]:.4g} for {k2}"
                 self.notes.append(f"the factor changes: {one} and {two}")
-            elif smooth and not self.binary and all(replace_law(self, at_k2).holds(v, x, t) for x, t, v in seen):
+            elif smooth and not self.binary and all(Trial(at_k2, *rest).holds(v, x, t) for x, t, v in seen):
                 said["smoothing_over"] = f"all classes, at K = {k}"
             else:
                 return f"a batch of 6 rows and {k2} classes {difference(value, wants[0])}"
@@ -302,8 +306,6 @@ class Reader(Trial):
             if (answer := self.ask_label(-7, **{name: -7})).startswith("left out"):
                 answers.append(f"{name}=: {answer}")
         out += [-1] if every else list(left)
-        if out and not self.binary:
-            self.nothing_counts(out[0])
         return "; ".join(answers), tuple(out)
 
     def divided(self, valid: bool) -> str:
@@ -327,7 +329,9 @@ class Reader(Trial):
         if not np.isfinite(seen).all():
             return f"gives {float(seen.sum())}"
         sums, beside = law.mean == "a sum", law.common
-        for valid, more in itertools.product((True, False)[: 2 - sums], (True, False) if beside else (False,)):
+        for valid, more in itertools.product(
+            (True, False)[: 2 - sums], (True, False) if beside else (False,)
+        ):
             if self.holds(seen, x, given, left_out=law.left_out | {label: valid}, common_counts=more):
                 return "left out" + self.divided(valid) + ", though what is added counts" * more
         if self.binary:
@@ -337,18 +341,6 @@ class Reader(Trial):
                 law.taken_as |= {} if options else {label: c}
                 return "counted as the last class" if c == self.k - 1 else f"counted as class {c}"
         return "changes the loss, as no class does"
-
-    def nothing_counts(self, label: int) -> None:
-        """A batch in which every label is left out, and one whose ignored row holds nan."""
-        x, t = self.batch(4, 43)
-        seen = self.call(x, np.full(t.shape, label))
-        if seen is not None and not self.ndim:
-            value = "nan" if np.isnan(seen).any() else f"{float(seen) + 0:.4g}"
-            self.notes.append(f"{value} where every label is left out" + ": 0 / 0" * (value == "nan"))
-        x, t = x.copy(), t.copy()
-        x[0], t[0] = np.nan, label
-        if (seen := self.call(x, t)) is not None and np.isnan(seen).any():
-            self.notes.append("a nan logit reaches the loss from a row that is left out")
 
     # ------------------------------------------------------------------------------------------------ edges
 
@@ -381,49 +373,60 @@ class Reader(Trial):
         cost = self.own_cost(impossible, impossible)
         if cost is None:
             return f"refuses the impossible event: {self.caller.said.split(':')[0]}", None
-        if np.isnan(cost):
-            return "nan", None
-        if np.isfinite(bend.cap):
-            return "no", None
+        if np.isnan(cost) or np.isfinite(bend.cap):
+            return "nan" if np.isnan(cost) else "no", None
         if not 0 < cost < (np.inf if reads else 900):
             inf = "no, an impossible event costs inf" if reads else "exp underflows, cost inf"
             return (UNKNOWN if cost <= 0 else inf if cost == np.inf else "no"), None
         epsilon, law.floor = float(np.exp(-cost)), -cost
         twice = self.own_cost(epsilon, 0.0) if reads and epsilon > 1e-30 else None
         law.adds = twice is not None and abs(twice - cost + np.log(2)) < 0.05
-        if abs(cost - 100) < 0.01:
-            return "the log at -100", epsilon
-        return (f"adds {epsilon:.1e} to the probability" if law.adds else f"at {epsilon:.1e}"), epsilon
+        how = f"adds {epsilon:.1e} to the probability" if law.adds else f"at {epsilon:.1e}"
+        return "the log at -100" if abs(cost - 100) < 0.01 else how, epsilon
 
-    def edges(self) -> None:
-        """Rows that a loss should survive, and the note if it does not."""
-        if self.law.reading.rank > 1 or self.soft:
-            return
-        sure = (1000.0, 0.0) if self.kind == "logits" else (1.0, 0.5)
-        if self.kind == "logits" or (self.binary and self.kind == "probabilities"):
-            seen = self.call(*self.alone(*sure))
-            value = np.nan if seen is None else float(seen.sum())
-            if self.kind == "logits" and not np.isfinite(value):
-                self.notes.append(f"a logit of 1000 for the right class costs {value}: exp overflows")
-            elif self.kind != "logits" and np.isnan(value):
-                self.notes.append("a probability of 1 for the label 1 gives nan: 0 * log(0)")
-        if self.binary:
-            return
-        x, t = self.rows(3, 47)
-        wrong, forms = (t[0].argmax() + 1) % self.k, {self.asking.form}
-        said = "a zero for a wrong class gives nan: 0 * log(0)"
-        if self.kind == "logits":
-            x[0, wrong] = -np.inf
-            said = "a logit of -inf for a wrong class gives nan with {} targets: 0 * inf"
-            forms = {*self.forms} & {"indices", "rows"} if self.k > 2 else set()
-        else:  # to the right class goes what the other had
-            p = x if self.kind == "probabilities" else np.exp(x)
-            p[0] = p[0] * (np.arange(self.k) != wrong) + p[0, wrong] * t[0]
-            x = p if self.kind == "probabilities" else np.log(p)
-        for form in sorted(forms):
-            seen = replace(self.asking, form=form).ask(x, t)
-            if seen is not None and np.isnan(seen).any():
-                self.notes.append(said.format("one-hot" if form == "rows" else form))
+    def edges(self, left: tuple[int, ...]) -> None:
+        """Rows that a loss should survive, and the note if it does not; a batch of which every label is left out."""
+        law, k, logits, binary = self.law, self.k, self.kind == "logits", self.binary
+        probes: list[tuple[str, Array | None, Callable[[Array], Any]]] = []
+        if left and not binary:
+            x, t = self.batch(4, 43)
+            nothing = self.call(x, np.full(t.shape, left[0]))
+            probes.append(("{} where every label is left out", nothing, lambda v: not self.ndim))
+            x[0], t[0] = np.nan, left[0]
+            said = "a nan logit reaches the loss from a row that is left out"
+            probes.append((said, self.call(x, t), np.isnan))
+        if law.reading.rank < 2 and not self.soft:
+            if logits:
+                said, seen = (
+                    "a logit of 1000 for the right class costs {}: exp overflows",
+                    self.call(*self.alone(1000, 0)),
+                )
+                probes.append((said, np.array(np.nan) if seen is None else seen, lambda v: ~np.isfinite(v)))
+            elif binary and self.kind == "probabilities":
+                said = "a probability of 1 for the label 1 gives nan: 0 * log(0)"
+                probes.append((said, self.call(*self.alone(1.0, 0.5)), np.isnan))
+            x, t = self.rows(3, 47)
+            wrong, forms = (t[0].argmax() + 1) % k, {self.asking.form}
+            said = "a zero for a wrong class gives nan: 0 * log(0)"
+            if logits:
+                x[0, wrong] = -np.inf
+                said, forms = (
+                    "a logit of -inf for a wrong class gives nan with {} targets: 0 * inf",
+                    {*self.forms},
+                )
+                forms = forms & {"indices", "rows"} if k > 2 else set()
+            elif not binary:  # to the right class goes what the other had
+                p = x if self.kind == "probabilities" else np.exp(x)
+                p[0] = p[0] * (np.arange(k) != wrong) + p[0, wrong] * t[0]
+                x = p if self.kind == "probabilities" else np.log(p)
+            for form in sorted(forms if not binary else ()):
+                name = said.format({"rows": "one-hot"}.get(form, form))
+                probes.append((name, replace(self.asking, form=form).ask(x, t), np.isnan))
+        for said, seen, bad in probes:
+            if seen is not None and np.any(bad(seen)):
+                value = "nan" if np.isnan(seen).any() else f"{float(seen.sum()) + 0:.4g}"
+                zero = ": 0 / 0" * (value == "nan" and "left out" in said and "{" in said)
+                self.notes.append(said.format(value) + zero)
 
     def renormalises(self) -> str:
         """What becomes of probabilities that do not sum to one."""
@@ -640,7 +643,11 @@ class Reader(Trial):
             if seen is not None and not self.holds(seen, x, t):
                 said = difference(seen, self.law.value(x, t, seen.ndim))
                 return "one row", gradient, (f"a batch of {name} {said}", *self.follows(x, t, self.right))
-            if gradient.startswith(THATS_IT) and name == f"{ROWS[2]:,} rows" and self.caller.arrays == "torch":
+            if (
+                gradient.startswith(THATS_IT)
+                and name == f"{ROWS[2]:,} rows"
+                and self.caller.arrays == "torch"
+            ):
                 gradient = self.whole_gradient(x, t, gradient)
             tried[name.rpartition(" ")[2]] = name.removeprefix("8 rows and ").removeprefix("3 ")
         return "up to " + ", ".join(tried.values()), gradient, ()
@@ -662,7 +669,7 @@ class Reader(Trial):
         family, forms = self.targets()
         clip, epsilon = self.clip()
         ignored, out = self.ignored(own and own[1])
-        self.edges()
+        self.edges(out)
         layout = self.layout()
         self.broadcasts()
         law, by_k = self.law, self.said["denominator"] == "K"
@@ -706,8 +713,3 @@ class Reader(Trial):
             return result
         notes = (*problem, f"smaller ones are read as: {result.sentence}")
         return Diagnosis(arrays=arrays, notes=notes, tried=tried, **told)
-
-
-def replace_law(trial: Trial, law: Law) -> Trial:
-    """The same loss beside another law."""
-    return Trial(law, trial.caller, trial.dtype)

@@ -15,11 +15,9 @@ from scipy import optimize
 
 from xent.numerics import sigmoid, softmax
 
+from . import _law as laws
 from ._call import Array, Caller, numbers_within
-from ._law import (
-    BINARY, CATEGORICAL, COMMON, DIVERGENCES, LEVELS, RANGES, READINGS, TARGETS, Bend, Law, Names, Pair, Reading,
-    divergence_terms,
-)  # fmt: skip
+from ._law import BINARY, LEVELS, Bend, Law, Names, Pair, Reading
 
 # Above so many classes A is not solved for entry by entry: a diagonal and one common entry for each label.
 FULL = 12
@@ -117,7 +115,7 @@ class Data:
         """Whether a complication can be behind rows of logits: a cost that grows no faster than its logit, as the
         logarithm of a sum of exponentials does, and that a shift of all logits leaves alone, unless log Z counts.
         """
-        if self.kind != "logits" or self.soft:
+        if self.kind != "logits":
             return True
         x, u = self.x[:2], self.u[:2]
 
@@ -233,7 +231,7 @@ def solve(reading: Reading, d: Data, bend: Bend, common: Names, coarse: bool = F
     """The best A and common terms for a given bend, by least squares; if `coarse`, A is a factor alone."""
     k, cost, log_p = d.call.k, reading.costs(d.x, bend), reading.log_p(d.x, bend)
     form, binary, t = d.call.form, reading.family == BINARY, d.t
-    t = TARGETS[form](FORMS[form](t), bend) if form in TARGETS else t
+    t = laws.TARGETS[form](FORMS[form](t), bend) if form in laws.TARGETS else t
     sides, asked = np.stack([1 - t, t], -1) if binary else t, np.flatnonzero(t.any(0))
     if coarse:
         columns = (sides * cost).reshape(len(d.x), -1).sum(-1, keepdims=True)
@@ -243,8 +241,8 @@ def solve(reading: Reading, d: Data, bend: Bend, common: Names, coarse: bool = F
         columns = np.einsum("ny,nk->nyk", sides, cost)
     else:
         columns = np.stack([sides * cost, sides * cost.mean(-1, keepdims=True)], -1)[:, asked]
-    added = [COMMON[name](d.x, log_p, bend) for name in common]
-    added += [v.sum(-1) for v in divergence_terms(t, log_p)] if d.soft else []
+    added = [laws.COMMON[name](d.x, log_p, bend) for name in common]
+    added += [v.sum(-1) for v in laws.divergence_terms(t, log_p)] if d.soft else []
     columns = np.column_stack([columns.reshape(len(d.x), -1), *added])
     if not np.isfinite(columns).all():
         return Fit(bend, np.zeros(len(added)), np.zeros((k, k)), np.inf)
@@ -267,12 +265,12 @@ def solve(reading: Reading, d: Data, bend: Bend, common: Names, coarse: bool = F
 
 def bent(reading: Reading, d: Data, names: Names, common: Names) -> Fit:
     """The best fit over one or two of the bends, from a grid and a search around its best point."""
-    bounds = np.log([RANGES[n] for n in names])
+    bounds = np.log([laws.RANGES[n] for n in names])
 
     def at(logs: Any) -> Fit:
         return solve(reading, d, Bend(**dict(zip(names, map(float, np.exp(logs)), strict=True))), common)
 
-    points = 36 if len(names) == 1 else 8
+    points = 18 if len(names) == 1 else 8
     grid = list(itertools.product(*(np.linspace(a, b, points) for a, b in bounds)))
     start, least = min(((p, at(p)) for p in grid), key=lambda found: found[1].error)
     if least.error > 0.1:  # nothing is near
@@ -338,10 +336,10 @@ def divergence(fit: Fit) -> dict[str, Any] | None:
     """The divergence that a fit to soft targets is, and its factor; nothing for cross-entropies, None for no such."""
     k = len(fit.matrix)
     seen = np.array([np.diag(fit.matrix).mean(), *fit.common])
-    for name, multiples in DIVERGENCES.items():
+    for name, multiples in laws.DIVERGENCES.items():
         factor = float(seen @ multiples / np.dot(multiples, multiples))
         if np.abs(seen - factor * np.array(multiples)).max() < 1e-2 * abs(factor):
-            if name == CATEGORICAL:
+            if name == laws.CATEGORICAL:
                 return {}
             even = np.abs(fit.matrix - factor * multiples[0] * np.eye(k)).max() < 1e-2 * abs(factor)
             return {"factor": factor, "weights": np.ones(k), "family": name} if even else None
@@ -352,7 +350,7 @@ def fits(d: Data, level: int, tolerance: float, coarse: bool) -> Iterator[Law]:
     """The laws that predict every row of a data set at one level of complication."""
     (bends, common), call = LEVELS[level], d.call
     of_z = any(name.startswith("log Z") for name in common)
-    for reading in READINGS:
+    for reading in laws.READINGS:
         pointless = (
             reading.kind != d.kind or (reading.family == BINARY) != d.binary,
             # A softmax of one column says nothing, nor does a little of a softmax in half precision.

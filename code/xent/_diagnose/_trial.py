@@ -105,7 +105,9 @@ class Trial:
         """The properties of a batch which, changed alone, let it be predicted."""
         law, axis = self.law, self.law.class_axis(x, t)
         rows = np.moveaxis(x, axis, -1)
-        fresh = inputs(law.reading.kind, law.binary, rows[..., 0].size, rows.shape[-1], np.random.default_rng(5))
+        fresh = inputs(
+            law.reading.kind, law.binary, rows[..., 0].size, rows.shape[-1], np.random.default_rng(5)
+        )
         if good(np.moveaxis(fresh.reshape(rows.shape), -1, axis), t):
             return ["its values: others of this size are predicted"]
         found, out = [], np.isin(t, list(law.left_out))
@@ -156,9 +158,13 @@ class Trial:
         kinds, caller = {library(a) for a in own}, self.caller
         here = next((k for k in ("torch", "tensorflow") if k in kinds), caller.arrays)
         coarse = max(self.dtype, dtype_name(own[0]), key=lambda d: CLOSE.get(d, (0, 0))[1])
-        return Trial(self.law, Caller(caller.loss, here, caller.dtype, caller.names, tuple(self.ordered(*own))), coarse)
+        return Trial(
+            self.law, Caller(caller.loss, here, caller.dtype, caller.names, tuple(self.ordered(*own))), coarse
+        )
 
-    def of_your_batch(self, own: tuple[Any, Any], gradient: str) -> tuple[dict[str, Any], str, tuple[str, ...]]:
+    def of_your_batch(
+        self, own: tuple[Any, Any], gradient: str
+    ) -> tuple[dict[str, Any], str, tuple[str, ...]]:
         """What the reader's own call costs and what is predicted: the fields that say so, the gradient, what is
         wrong.
         """
@@ -182,7 +188,11 @@ class Trial:
         if gradient.startswith((THATS_IT, NAT, UNKNOWN)):
             gradient = trial.whole_gradient(x, t, gradient)
         all_of_it = " in all" * bool(seen.ndim)
-        return told | {"batch": f"{name} costs {cost:.5g}{all_of_it}, as predicted{misread(law, x, t)}"}, gradient, ()
+        return (
+            told | {"batch": f"{name} costs {cost:.5g}{all_of_it}, as predicted{misread(law, x, t)}"},
+            gradient,
+            (),
+        )
 
 
 def difference(seen: Array, want: Array) -> str:
