@@ -275,7 +275,7 @@ class Law:
         if self.binary and t.size != x.size:  # labels, as rows with a single 1
             return x.ndim - 1 if t.shape == x.shape[:-1] else 1
         if self.binary or x.ndim < 3:
-            return x.ndim - 1
+            return 1 if x.ndim > 2 and self.layout == "second" else x.ndim - 1
         axes = (1, x.ndim - 1) if self.layout == "second" else (x.ndim - 1, 1)
         return next((a for a in axes if np.delete(x.shape, a).tolist() == [*t.shape]), axes[0])
 
@@ -291,6 +291,7 @@ class Law:
         x = np.moveaxis(x, axis, -1)
         if self.binary:
             t = (t[..., None] == np.arange(x.shape[-1])) if t.size != x.size else t
+            t = np.moveaxis(t, axis, -1) if t.ndim == x.ndim and t.shape != x.shape else t
             t = t.reshape(x.shape).astype(float) if t.size == x.size else t
             t = (t + 1) / 2 if self.form == "signs" else t
         elif t.ndim == x.ndim and not whole:

@@ -95,6 +95,9 @@ class Reader(Trial):
         if self.kind == "logits" and not self.coarse and not self.soft:
             x, t = self.rows(4, 77)  # sure rows, all right: some losses leave them out, or stop early
             batches.append(self.asking.lay(x + 6 * (2 * t - 1), t))
+        if self.soft:
+            nearly = 0.02 / self.k + 0.98 * np.eye(self.k)
+            batches.append(self.asking.lay(np.log(nearly) if self.kind[0] == "l" else nearly, nearly))
         seen, said, most = self.seen(batches), f"a batch is refused: {self.caller.said}", -1
         for change in self.reductions() if seen else ():
             good = [self.holds(v, x, t, **change) for x, t, v in seen]
@@ -397,10 +400,8 @@ class Reader(Trial):
             probes.append((said, self.call(x, t), np.isnan))
         if law.reading.rank < 2 and not self.soft:
             if logits:
-                said, seen = (
-                    "a logit of 1000 for the right class costs {}: exp overflows",
-                    self.call(*self.alone(1000, 0)),
-                )
+                said = "a logit of 1000 for the right class costs {}: exp overflows"
+                seen = self.call(*self.alone(1000.0, 0.0))
                 probes.append((said, np.array(np.nan) if seen is None else seen, lambda v: ~np.isfinite(v)))
             elif binary and self.kind == "probabilities":
                 said = "a probability of 1 for the label 1 gives nan: 0 * log(0)"

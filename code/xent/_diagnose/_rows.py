@@ -202,8 +202,6 @@ def datasets(call: Call, copies: tuple[int, ...]) -> Iterator[Data]:
     families = {"signs": (True,), "labels": (True,), "rows": (False, True)}.get(call.form, (False,))
     for binary in (True,) if flat else families:
         # Too many numbers to solve for: fewer classes tell.
-        if binary and call.shape.startswith("(N, K,"):
-            continue
         if (call.soft and (flat or many)) or (binary and call.k > 64) or (flat and call.form == "labels"):
             continue
         for kind in KINDS[:2] if binary else KINDS:
