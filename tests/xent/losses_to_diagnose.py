@@ -64,11 +64,9 @@ def torch_libraries() -> dict[str, Case]:
         ),
         "CrossEntropyLoss, 10 weights": (CEL(weight=W10), OVER_W | {"class_weights": ten}),
         "CrossEntropyLoss, 10 weights, sum": (CEL(weight=W10, reduction="sum"), SUM | {"class_weights": ten}),
-        "CrossEntropyLoss, 2 weights":
-            (CEL(weight=torch.tensor([1.0, 9.0])), OVER_W | {"class_weights": (1.0, 9.0)}),
+        "CrossEntropyLoss, 2 weights": (CEL(weight=torch.tensor([1.0, 9.0])), OVER_W | {"class_weights": (1.0, 9.0)}),
         "CrossEntropyLoss, smoothing": (CEL(label_smoothing=0.1), {"smoothing": 0.1}),
-        "CrossEntropyLoss, smoothing, sum":
-            (CEL(label_smoothing=0.3, reduction="sum"), SUM | {"smoothing": 0.3}),
+        "CrossEntropyLoss, smoothing, sum": (CEL(label_smoothing=0.3, reduction="sum"), SUM | {"smoothing": 0.3}),
         "CrossEntropyLoss, smoothing and weights":
             (CEL(weight=W3, label_smoothing=0.1), OVER_W | {"smoothing": 0.1, **WEIGHED}),
         "CrossEntropyLoss, smoothing and 10 weights, none": (
@@ -85,8 +83,7 @@ def torch_libraries() -> dict[str, Case]:
         "BCELoss": (nn.BCELoss(), BIN | NPROB | {"clip": "the log at -100"}),
         "BCELoss, sum": (nn.BCELoss(reduction="sum"), BIN | NPROB | SUM),
         "BCEWithLogitsLoss": (BCEL(), BIN | {"targets": ("0 or 1", "soft")}),
-        "BCEWithLogitsLoss, pos_weight":
-            (BCEL(pos_weight=torch.tensor(3.0)), BIN | {"pos_weight": (3.0,) * 3}),
+        "BCEWithLogitsLoss, pos_weight": (BCEL(pos_weight=torch.tensor(3.0)), BIN | {"pos_weight": (3.0,) * 3}),
         "BCEWithLogitsLoss, 5 pos_weights":
             (BCEL(pos_weight=torch.arange(1.0, 6)), BIN | {"pos_weight": (1.0, 2.0, 3.0, 4.0, 5.0)}),
         "BCEWithLogitsLoss, weights of columns": (BCEL(weight=W3), BIN | WEIGHED),
@@ -264,8 +261,7 @@ def from_threads() -> dict[str, Case]:
             (lambda p, y: -np.log(picked(p, y) / p.sum(1)).mean(), NPROB | {"renormalises": "yes"}),
         "arguments swapped": (lambda y, z: ce(z, y), FIRST),
         "one minus p forgotten": (lambda p, t: -(t * torch.log(p)).mean(), NPROB | {"denominator": "N*K"}),
-        "smoothing over the others":
-            (by_hand_others, {"smoothing": 0.1, "smoothing_over": "the K - 1 others"}),
+        "smoothing over the others": (by_hand_others, {"smoothing": 0.1, "smoothing_over": "the K - 1 others"}),
         "negative labels wrap": (wraps, {"ignored": "-100: refused; -1: counted as the last class"}),
         "works in place": (in_place, {}),
         "temperature with T squared": (lambda z, y: 9 * ce(z / 3, y), {"temperature": 3.0, "factor": 9.0}),
@@ -278,8 +274,7 @@ def from_threads() -> dict[str, Case]:
         "focal": (focal, {"gamma": 2.0}),
         "focal, detached factor": (focal_detached, {"gamma": 2.0}),
         "focal of the batch's mean": (focal_on_the_mean, None),
-        "binary focal, alpha":
-            (binary_focal, BIN | {"gamma": 2.0, "factor": 0.75, "pos_weight": (0.333333,) * 3}),
+        "binary focal, alpha": (binary_focal, BIN | {"gamma": 2.0, "factor": 0.75, "pos_weight": (0.333333,) * 3}),
         "hard examples": (hard_examples, None),
         "weights over N": (lambda z, y: (W3[y] * ce(z, y, reduction="none")).mean(), WEIGHED),
         "mean of sequence means": (mean_of_means, {"ignore_index": (-100,)}),
@@ -296,8 +291,7 @@ def from_threads() -> dict[str, Case]:
         "Brier": (lambda p, t: ((p - t) ** 2).sum(1).mean(), None),
         "Jensen-Shannon":
             (lambda z, t: -((0.5 * t + 0.5 * softmax(z)) * np.log(0.5 * t + 0.5 * softmax(z))).sum(1).mean(), None),
-        "reverse KL":
-            (lambda z, t: (softmax(z) * (xent.log_softmax(z) - np.log(t + 0.1))).sum(1).mean(), None),
+        "reverse KL": (lambda z, t: (softmax(z) * (xent.log_softmax(z) - np.log(t + 0.1))).sum(1).mean(), None),
         "margin": (nn.MultiMarginLoss(), None),
         "symmetric cross-entropy":
             (lambda z, t: ce(z, t) - (z.softmax(1) * torch.log(t + 0.0001)).sum(1).mean(), None),
@@ -321,8 +315,7 @@ FAULTS: dict[str, tuple[Callable[[Loss], Loss], dict[str, Any]]] = {
     "a seventh": (lambda f: lambda z, y, **o: f(z, y, **o) / 7, {"factor": 0.142857}),
     "cooled": (lambda f: lambda z, y, **o: f(z / 0.5, y, **o), {"temperature": 0.5}),
     "255": (lambda f: functools.partial(f, ignore_index=255), {"ignore_index": (255,)}),
-    "z-loss":
-        (lambda f: lambda z, y, **o: f(z, y, **o) + 0.02 * z.logsumexp(1).pow(2).mean(), {"z_loss": 0.02}),
+    "z-loss": (lambda f: lambda z, y, **o: f(z, y, **o) + 0.02 * z.logsumexp(1).pow(2).mean(), {"z_loss": 0.02}),
     "sum": (lambda f: functools.partial(f, reduction="sum"), SUM),
     "swapped": (lambda f: lambda y, z, **o: f(z, y, **o), {"first": "target"}),
 }  # fmt: skip
@@ -385,8 +378,7 @@ def fresh() -> dict[str, Case]:
             lambda z, y: penalised(z, y, weight=w, label_smoothing=0.1),
             over_w | {"z_loss": 0.02, "smoothing": 0.1},
         ),
-        "temperature, z-loss of it":
-            (lambda z, y: penalised(z, y, 2.0), {"temperature": 2.0, "z_loss": 0.02}),
+        "temperature, z-loss of it": (lambda z, y: penalised(z, y, 2.0), {"temperature": 2.0, "z_loss": 0.02}),
         "weights in a closure": (lambda z, y: (ce(z, y, reduction="none") * w[y]).sum() / w[y].sum(), over_w),
         "bootstrapped": (bootstrapped, {"factor": 0.8, "entropy": 0.2}),
         "kl_div of logits over 4, times 16": (
@@ -550,8 +542,7 @@ def from_repositories() -> dict[str, Case]:
         "one-hot of ten": (ten_one_hot, LOGP | {"classes": (10,)}),
         "divided by the losses that are not 0": (over_nonzero, {"ignore_index": (-1,)}),
         "delta": (with_delta, NPROB | delta),
-        "delta, indices or one-hot":
-            (with_delta_by_index, NPROB | delta | {"targets": ("indices", "one-hot")}),
+        "delta, indices or one-hot": (with_delta_by_index, NPROB | delta | {"targets": ("indices", "one-hot")}),
         "over the mean prediction": (over_the_mean_prediction, None),
         "the label plus 0.01":
             (label_plus_weight, BIN | FIRST | NPROB | {"factor": 0.01, "pos_weight": (101.0,) * 3}),

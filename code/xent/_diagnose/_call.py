@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 import time
@@ -100,17 +101,15 @@ def numbers_within(loss: Loss) -> tuple[list[int], list[int]]:
 
     They come from its attributes, its defaults, its closure and its constants, whatever these are called.
     """
-    held: list[Any] = [getattr(loss, "__dict__", {}), getattr(loss, "keywords", None) or {}]
-    for function in (loss, *(getattr(loss, name, None) for name in ("func", "forward", "call"))):
-        function = getattr(function, "__func__", function)
-        held += [getattr(function, name, None) or () for name in ("__defaults__", "__kwdefaults__")]
-        closure = getattr(function, "__closure__", None) or ()
-        cells = [c.cell_contents for c in closure if "empty" not in repr(c)]
-        held += [cells, *(getattr(c, "__dict__", {}) for c in cells)]
-        if code := getattr(function, "__code__", None):
-            held += [code.co_consts, [getattr(function, "__globals__", {}).get(n) for n in code.co_names]]
-    found = [v for h in held for v in (h.values() if isinstance(h, dict) else h)]
-    found += [v for h in found if isinstance(h, dict) and len(h) < 50 for v in h.values()]
+    found = [*getattr(loss, "__dict__", {}).values(), *(p.default for p in parameters(loss))]
+    functions: list[Any] = [loss, *(getattr(loss, name, None) for name in ("func", "forward", "call"))]
+    for function in functions:
+        with contextlib.suppress(TypeError, ValueError):  # no function, or a variable without a value yet
+            names = inspect.getclosurevars(function)
+            found += [*function.__code__.co_consts, *names.nonlocals.values(), *names.globals.values()]
+            found += [p.default for p in inspect.signature(function).parameters.values()]
+    held = [d for v in found for d in (v, getattr(v, "__dict__", None)) if isinstance(d, dict)]
+    found += [v for d in held if len(d) < 50 for v in d.values()]
     whole = [v for v in found if isinstance(v, int) and not isinstance(v, bool)]
     # A class has a property there, which is no shape.
     shapes = [tuple(v.shape) for v in found if hasattr(getattr(v, "shape", None), "__len__")]
@@ -137,6 +136,7 @@ class Caller:
         self.said = self.result_dtype = self.returned = ""
         self.answered = 0
         self.mutates = False
+        self.patience = 10 * SLOW if own else SLOW  # of the reader's own batch there are few calls
 
     def copy(self, values: Array, own: Any = None) -> Any:
         """A fresh copy in the library that is asked with, in the format of `own` if there is one."""
@@ -173,7 +173,7 @@ class Caller:
             value = self.raw(given, named)
             took = time.perf_counter() - began
             wrong = value is None or isinstance(value, str | dict | list | tuple | bool)
-            if took <= SLOW and (wrong or (result := to_numpy(value)).dtype.kind not in "fiu"):
+            if took <= self.patience and (wrong or (result := to_numpy(value)).dtype.kind not in "fiu"):
                 raise TypeError(f"it returned {_no_number(value)}")
             self.returned = library(value)
             if (self.arrays, self.returned) == ("torch", "tensorflow"):  # and no gradient comes back
@@ -181,7 +181,7 @@ class Caller:
         except (Exception, SystemExit) as error:  # whatever the loss raises is evidence
             self.said = _message(error)
             return None
-        if took > SLOW:
+        if took > self.patience:
             raise TooSlow(f"a call takes {took:.0f} seconds, and a diagnosis some hundred calls")
         self.result_dtype = dtype_name(value)
         self.answered += 1

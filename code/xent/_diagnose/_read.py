@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ._call import Array, Caller, Loss, keywords, numbers_within, to_numpy
+from ._call import Array, Caller, Loss, TooSlow, keywords, numbers_within, to_numpy
 from ._law import KL, MEANS, POWER, Law, Pair
 from ._report import NAT, UNITS, UNKNOWN, Diagnosis
 from ._rows import FULL, Data, inputs
@@ -246,8 +246,8 @@ class Reader(Trial):
         family = law.family or law.reading.family
         x, t = self.rows(6, 31)
         if form == "labels" or self.soft:
-            said = {"labels": "indices", "logarithms": "log-probabilities"}
-            return family, (said.get(form, form),)
+            names = {"labels": "indices", "logarithms": "log-probabilities"}
+            return family, (names.get(form, form),)
         own = {"indices": "0 or 1" if self.binary else "indices", "signs": "-1 or 1"}
         found = [own[form]] if form in own else []
         if form == "rows" and not self.binary:
@@ -636,7 +636,10 @@ class Reader(Trial):
         for name, x, t in self.larger(out):
             if time.process_time() - began > 1.5:
                 break
-            seen = self.call(x, t)
+            try:
+                seen = self.call(x, t)
+            except TooSlow:
+                break
             if "sequences" in name and seen is not None:
                 self.choose([(x, t, seen)], {"": {}, "0": {"clamped": True}})
             if seen is None and "positions" in name:
