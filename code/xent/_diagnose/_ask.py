@@ -24,7 +24,7 @@ from ._report import Diagnosis
 from ._rows import FULL, KINDS, SHAPES, TOLERANCE, Call, Data, datasets, fits, inputs
 
 ORDERS = ("prediction", "target")
-CLASSES = (3, 2, 5, 4, 7, 10)
+CLASSES, SMALL = (3, 2, 5, 4, 7, 10), 5  # up to these many all laws are tried
 PLAIN, RARE = ("indices", "rows"), ("signs", "logarithms", "labels", "logits", "soft")
 # Further numbers of classes, for a loss that holds a weight for each class and refuses all others.
 MORE = (6, 8, 9, *range(11, 22), 32, 64, 100, 1000)
@@ -137,7 +137,7 @@ class Search:
             tried += answers
             if found or tried >= (1 if self.searched else 3):
                 return found
-            large = k if k > 64 and answers else large
+            large = k if k > SMALL and answers else large
         return []
 
     def at(self, caller: Caller, shape: str, k: int, deep: bool) -> tuple[bool, list[Candidate]]:
@@ -145,18 +145,17 @@ class Search:
         before = caller.answered
         if self.searched and caller.answered > 2500:
             return False, []  # enough has been seen that nothing explains
-        everything = range(1 if self.searched or (k > 64 and not deep) else len(LEVELS))
-        data: list[Data] = []
+        thorough, data = not self.searched and (k <= SMALL or deep), list[Data]()
         # What is rare is asked for, and what bends is searched for, where nothing plain explains the loss.
-        for forms, levels in ((PLAIN, range(1)), (() if self.searched else RARE, everything)):
+        for forms, levels in ((PLAIN, 1), (RARE, len(LEVELS)))[: 1 + thorough]:
             for order, form in itertools.product(ORDERS, forms):
                 data += self.measured(Call(caller, order, shape, form, k))
-            if found := explained(data, levels):
+            if found := explained(data, range(levels)):
                 break
         if not data:
             return caller.answered > before, []
         self.answered += data
-        self.searched |= not found and k < 65
+        self.searched |= not found and thorough
         return True, found
 
     def measured(self, call: Call) -> list[Data]:

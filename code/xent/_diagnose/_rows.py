@@ -171,7 +171,7 @@ def explore(call: Call, kind: str, binary: bool, copies: tuple[int, ...]) -> Dat
     """Measure single rows, or None where the loss refuses them or says nothing with them."""
     rng, k = np.random.default_rng(7), call.k
     if call.soft:
-        t = rng.dirichlet(np.full(k, 2.0), (k + 3) ** 2)
+        t = rng.dirichlet(np.full(k, 2.0), 40)
     elif binary and call.form != "labels":
         t = rng.integers(0, 2, (4 * k + 12, k)).astype(float)
         t[0], t[1] = 0, 1
@@ -235,6 +235,8 @@ def solve(reading: Reading, d: Data, bend: Bend, common: Names, coarse: bool = F
         columns = (sides * cost).reshape(len(d.x), -1).sum(-1, keepdims=True)
     elif binary:
         columns = np.einsum("nkv,nks->nkvs", sides, cost)
+    elif d.soft:  # one weight, and what is spread over all classes
+        columns = np.stack([(t * cost).sum(-1), cost.mean(-1)], -1)
     elif k <= FULL:
         columns = np.einsum("ny,nk->nyk", sides, cost)
     else:
@@ -249,7 +251,9 @@ def solve(reading: Reading, d: Data, bend: Bend, common: Names, coarse: bool = F
     found, *_ = np.linalg.lstsq(columns / scale, d.u, rcond=None)
     error = float(np.abs(columns / scale @ found - d.u).max() / np.abs(d.u).max())
     body, rest = np.split(found / scale, [len(scale) - len(added)])
-    if coarse:
+    if d.soft and not coarse:
+        matrix = body[0] * np.eye(k) + body[1] / k
+    elif coarse:
         matrix = body * (np.tile(np.eye(2), (k, 1, 1)) if binary else np.eye(k))
     elif binary or k <= FULL:
         matrix = body.reshape((k, 2, 2) if binary else (k, k))
